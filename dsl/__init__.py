@@ -1,0 +1,1 @@
+"""A Python-embedded language for matrix micro-kernels."""

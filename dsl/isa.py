@@ -1,0 +1,149 @@
+"""The words a target speaks: vectors, multiply-add forms, masks, and how C spells them.
+
+Spellings are format strings. ``{p}`` is a pointer, ``{v}`` a vector, ``{x}`` and ``{y}``
+operands, ``{acc}`` an accumulator, ``{mask}`` a mask, ``{count}`` a number of active lanes,
+``{lane}`` a constant. A spelling of a load or of arithmetic is an expression; of a store, a
+statement without its semicolon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from .errors import TargetError
+
+Form = Literal["broadcast", "memory", "lane", "scalar"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MulAdd:
+    """One multiply-accumulate form: ``acc += x * y`` over rows x cols x depth elements.
+
+    ``form`` says how the operand that does not lie along the vector arrives: ``broadcast`` in a
+    register of equal lanes, ``memory`` from memory inside the instruction (C spells it as a
+    broadcast used once), ``lane`` as one lane of a vector, ``scalar`` as a C scalar.
+    """
+
+    form: Form
+    mnemonic: str
+    spelling: str
+    cols: int
+    rows: int = 1
+    depth: int = 1
+    features: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mask:
+    """Predicated access to the first ``{count}`` lanes; ``registers`` are vector registers."""
+
+    ctype: str
+    make: str
+    load: str
+    store: str
+    registers: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vector:
+    """A register's view as ``lanes`` elements, and its operations.
+
+    ``partial_load`` and ``partial_store`` map a constant number of active lanes to the access of
+    exactly that many elements (the rest of the register is zero). ``transpose[h]`` is the pair
+    of 2x2 block transpositions of two registers with blocks of ``h`` elements: the first gives
+    the even blocks of ``{x}`` and ``{y}`` interleaved, the second the odd ones.
+    """
+
+    name: str
+    element: str
+    lanes: int
+    ctype: str
+    zero: str
+    load: str
+    store: str
+    broadcast: str
+    splat: str
+    add: str
+    mul: str
+    muladd: tuple[MulAdd, ...]
+    sum_lanes: str
+    mask: Mask | None = None
+    partial_load: Mapping[int, str] = field(default_factory=dict, hash=False)
+    partial_store: Mapping[int, str] = field(default_factory=dict, hash=False)
+    transpose: Mapping[int, tuple[str, str]] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if self.lanes < 1:
+            raise TargetError(f"vector {self.name}: lanes must be positive", got=self.lanes)
+        if not any(op.form in ("broadcast", "scalar") for op in self.muladd):
+            raise TargetError(
+                f"vector {self.name} needs a multiply-add with a broadcast or scalar operand"
+            )
+        for op in self.muladd:
+            if op.cols != self.lanes or op.rows != 1:
+                raise TargetError(
+                    f"{op.mnemonic} computes {op.rows}x{op.cols}", expected=f"1x{self.lanes}"
+                )
+
+    def form(self, *forms: Form) -> MulAdd | None:
+        """The multiply-add of the first of ``forms`` that this vector has."""
+        return next((op for form in forms for op in self.muladd if op.form == form), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Core:
+    """What the cost model knows of the core: per cycle, unless it is a latency in cycles."""
+
+    fma_latency: int
+    fma_units: int
+    loads: int
+    stores: int
+    issue: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Emulation:
+    """How a CPU without the target runs it: qemu's user-mode program and its ``-cpu``."""
+
+    qemu: str | None = None
+    cpu: str = "max"
+    header: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Target:
+    """An instruction set: its registers, vectors (widest first), core, and compiler options.
+
+    ``cpu_flags`` are the names that ``/proc/cpuinfo`` uses; all are needed. ``machine`` is
+    ``platform.machine()`` of CPUs that can run it, "" any.
+    """
+
+    name: str
+    title: str
+    machine: str
+    cpu_flags: tuple[str, ...]
+    compiler_flags: tuple[str, ...]
+    zig_flags: tuple[str, ...]
+    headers: tuple[str, ...]
+    registers: int
+    vectors: tuple[Vector, ...]
+    core: Core
+    emulation: Emulation = Emulation()
+    features: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if self.registers < 4:
+            raise TargetError(f"target {self.name} needs 4 registers or more", got=self.registers)
+        for element in sorted({v.element for v in self.vectors}):
+            lanes = [v.lanes for v in self.of(element)]
+            if lanes != sorted(set(lanes), reverse=True) or lanes[-1] != 1:
+                raise TargetError(
+                    f"target {self.name}: vectors of {element} must get narrower down to 1 lane",
+                    got=lanes,
+                )
+
+    def of(self, element: str) -> tuple[Vector, ...]:
+        """The vectors of an element type, widest first."""
+        return tuple(v for v in self.vectors if v.element == element)

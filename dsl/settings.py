@@ -1,0 +1,33 @@
+"""Every environment variable tilewright reads, typed, in one table."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A snapshot of the environment.
+
+    ``cache_dir``  TILEWRIGHT_CACHE_DIR: where compiled kernels lie (default: the user cache).
+    ``compiler``   CC: the native compiler command; may contain spaces and options.
+    ``cross``      TILEWRIGHT_CC_AARCH64: the compiler command for 64-bit Arm.
+    ``emulate``    TILEWRIGHT_EMULATE=1: run x86 targets in the emulator even where native.
+    """
+
+    cache_dir: str | None
+    compiler: str | None
+    cross: str | None
+    emulate: bool
+
+
+def settings() -> Settings:
+    """The settings in force now."""
+    get = os.environ.get
+    return Settings(
+        cache_dir=get("TILEWRIGHT_CACHE_DIR") or None,
+        compiler=get("CC") or None,
+        cross=get("TILEWRIGHT_CC_AARCH64") or None,
+        emulate=get("TILEWRIGHT_EMULATE", "") not in ("", "0"),
+    )

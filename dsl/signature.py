@@ -1,0 +1,140 @@
+"""A kernel's parameters: what the caller passes, in what order C takes it, what is checked.
+
+Light on purpose: the warm path builds it from the spec, without sympy and without a plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from .spec import ITEMSIZE, SHAPES, Addresses, Dim, Gemm, Offsets, Size, Strided, Transpose
+
+Role = Literal["in", "out", "inout"]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayParameter:
+    """One pointer parameter.
+
+    ``shape`` is of one matrix. ``kind``: ``matrix`` a 2-d array; ``strided`` a 3-d array, the
+    batch its first axis (2-d when ``batch_stride`` is 0); ``flat`` a 1-d array that offsets
+    index; ``sequence`` a sequence of matrices; ``offsets`` a 1-d int64 array of ``count``.
+    ``leading`` is None when tight. ``batch_stride`` None is one tight matrix.
+    """
+
+    name: str
+    type: str
+    kind: Literal["matrix", "strided", "flat", "sequence", "offsets"]
+    role: Role
+    shape: tuple[Size, ...]
+    order: Literal["C", "F"]
+    leading: Size | None
+    slots: tuple[str, ...]
+    leading_slot: str
+    batch_stride: Size | None = None
+    static_offsets: tuple[int, ...] | None = None
+    count: Size | None = None
+
+    @property
+    def itemsize(self) -> int:
+        return 8 if self.type == "i64" else ITEMSIZE[self.type]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeParameter:
+    """A run-time size: the C parameter's name and the dim it is an instance of."""
+
+    slot: str
+    dim: Dim
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarParameter:
+    """A number passed at the call."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The C function's parameters in order: arrays, sizes, scalars, then scratch if any."""
+
+    arrays: tuple[ArrayParameter, ...]
+    sizes: tuple[SizeParameter, ...]
+    scalars: tuple[ScalarParameter, ...]
+    allocates: bool
+
+    def array(self, name: str) -> ArrayParameter:
+        return next(a for a in self.arrays if a.name == name)
+
+    @property
+    def output(self) -> ArrayParameter:
+        return next(a for a in self.arrays if a.role != "in")
+
+
+def signature(spec: Gemm | Transpose) -> Signature:
+    """The signature of the kernel that computes ``spec``."""
+    arrays = _gemm_arrays(spec) if isinstance(spec, Gemm) else _transpose_arrays(spec)
+    scalars: tuple[ScalarParameter, ...] = ()
+    if isinstance(spec, Gemm):
+        scalars = tuple(
+            ScalarParameter(name, spec.type)
+            for name in ("alpha", "beta")
+            if getattr(spec, name) == "scalar"
+        )
+    sizes = tuple(SizeParameter(slot, dim) for slot, dim in spec.runtime_sizes())
+    allocates = isinstance(spec, Transpose) or spec.beta == 0
+    return Signature(arrays, sizes, scalars, allocates)
+
+
+def _matrix(spec: Gemm, name: str) -> ArrayParameter:
+    batch = spec.batch if name != "c" else None
+    kind: Literal["matrix", "strided", "flat", "sequence"] = "matrix"
+    if isinstance(batch, Strided):
+        kind = "strided"
+    elif isinstance(batch, Offsets):
+        kind = "flat"
+    elif isinstance(batch, Addresses):
+        kind = "sequence"
+    role: Role = "in" if name != "c" else "out" if spec.beta == 0 else "inout"
+    operand = getattr(spec, name)
+    return ArrayParameter(
+        name=name,
+        type=operand.type,
+        kind=kind,
+        role=role,
+        shape=tuple(getattr(spec, slot) for slot in SHAPES[name]),
+        order=operand.order,
+        leading=getattr(spec, f"ld{name}"),
+        slots=SHAPES[name],
+        leading_slot=f"ld{name}",
+        batch_stride=getattr(batch, name) if isinstance(batch, Strided) else None,
+        static_offsets=getattr(batch, name) if isinstance(batch, Offsets) else None,
+        count=batch.count if batch is not None else None,
+    )
+
+
+def _gemm_arrays(spec: Gemm) -> tuple[ArrayParameter, ...]:
+    arrays = [_matrix(spec, name) for name in "abc"]
+    if isinstance(spec.batch, Offsets):
+        for name in "ab":
+            if getattr(spec.batch, name) is None:
+                arrays.append(_offsets(f"{name}_offsets", spec.batch.count))
+    return tuple(arrays)
+
+
+def _offsets(name: str, count: Size) -> ArrayParameter:
+    return ArrayParameter(name, "i64", "offsets", "in", (count,), "C", None, ("count",), "")
+
+
+def _transpose_arrays(spec: Transpose) -> tuple[ArrayParameter, ...]:
+    x = ArrayParameter(
+        "x", spec.type, "matrix", "in", (spec.rows, spec.cols), "C", spec.ldx, ("rows", "cols"), "ldx"
+    )
+    out = ArrayParameter(
+        "out", spec.type, "matrix", "out", (spec.cols, spec.rows), "C", spec.ldout,
+        ("cols", "rows"), "ldout",
+    )  # fmt: skip
+    return (x, out)

@@ -1,0 +1,118 @@
+"""Neon of Armv8-A: 32 registers of 128 bits, multiply-add by a lane, partial loads and stores.
+
+Spellings: Arm Neon Intrinsics Reference. Latency and units: Arm's software optimisation guides
+(Neoverse N1 and V1: 4 cycles, two 128-bit units).
+"""
+
+from __future__ import annotations
+
+from tilewright.isa import Core, Emulation, MulAdd, Target, Vector
+
+_F32X2 = "vcombine_f32(vld1_f32({p}), vdup_n_f32(0.0f))"
+_TRN_F64 = tuple(
+    f"vreinterpretq_f32_f64(vtrn{i}q_f64(vreinterpretq_f64_f32({{x}}), vreinterpretq_f64_f32({{y}})))"
+    for i in (1, 2)
+)
+
+
+def _fmas(suffix: str, arrangement: str, lanes: int) -> tuple[MulAdd, ...]:
+    by_lane = f"fmla {arrangement} by element"
+    return (
+        MulAdd(
+            form="scalar",
+            mnemonic=by_lane,
+            spelling=f"vfmaq_n_{suffix}({{acc}}, {{x}}, {{y}})",
+            cols=lanes,
+        ),
+        MulAdd(
+            form="lane",
+            mnemonic=by_lane,
+            spelling=f"vfmaq_laneq_{suffix}({{acc}}, {{x}}, {{y}}, {{lane}})",
+            cols=lanes,
+        ),
+        MulAdd(
+            form="broadcast",
+            mnemonic=f"fmla {arrangement}",
+            spelling=f"vfmaq_{suffix}({{acc}}, {{x}}, {{y}})",
+            cols=lanes,
+        ),
+    )
+
+
+def _quad(element: str) -> Vector:
+    suffix = element
+    ctype, lanes, arrangement = {
+        "f32": ("float32x4_t", 4, "v.4s"),
+        "f64": ("float64x2_t", 2, "v.2d"),
+    }[element]
+    half = {
+        "f32": {
+            1: "vld1q_lane_f32({p}, vdupq_n_f32(0.0f), 0)",
+            2: _F32X2,
+            3: f"vld1q_lane_f32(({{p}}) + 2, {_F32X2}, 2)",
+        },
+        "f64": {1: "vcombine_f64(vld1_f64({p}), vdup_n_f64(0.0))"},
+    }[element]
+    stores = {
+        "f32": {
+            1: "vst1q_lane_f32({p}, {v}, 0)",
+            2: "vst1_f32({p}, vget_low_f32({v}))",
+            3: "vst1_f32({p}, vget_low_f32({v})), vst1q_lane_f32(({p}) + 2, {v}, 2)",
+        },
+        "f64": {1: "vst1_f64({p}, vget_low_f64({v}))"},
+    }[element]
+    trn = (f"vtrn1q_{suffix}({{x}}, {{y}})", f"vtrn2q_{suffix}({{x}}, {{y}})")
+    return Vector(
+        name="q",
+        element=element,
+        lanes=lanes,
+        ctype=ctype,
+        zero=f"vdupq_n_{suffix}(0)",
+        load=f"vld1q_{suffix}({{p}})",
+        store=f"vst1q_{suffix}({{p}}, {{v}})",
+        broadcast=f"vld1q_dup_{suffix}({{p}})",
+        splat=f"vdupq_n_{suffix}({{x}})",
+        add=f"vaddq_{suffix}({{x}}, {{y}})",
+        mul=f"vmulq_{suffix}({{x}}, {{y}})",
+        muladd=_fmas(suffix, arrangement, lanes),
+        sum_lanes=f"vaddvq_{suffix}({{v}})",
+        partial_load=half,
+        partial_store=stores,
+        transpose={1: trn, 2: (_TRN_F64[0], _TRN_F64[1])} if element == "f32" else {1: trn},
+    )
+
+
+def _scalar(element: str) -> Vector:
+    ctype, fma = {"f32": ("float", "__builtin_fmaf"), "f64": ("double", "__builtin_fma")}[element]
+    return Vector(
+        name="scalar",
+        element=element,
+        lanes=1,
+        ctype=ctype,
+        zero="0",
+        load="*({p})",
+        store="*({p}) = {v}",
+        broadcast="*({p})",
+        splat="{x}",
+        add="{x} + {y}",
+        mul="{x} * {y}",
+        sum_lanes="{v}",
+        muladd=(
+            MulAdd(form="scalar", mnemonic="fmadd", spelling=f"{fma}({{x}}, {{y}}, {{acc}})", cols=1),
+        ),
+    )
+
+
+TARGET = Target(
+    name="neon",
+    title="Neon (Armv8-A)",
+    machine="aarch64",
+    cpu_flags=("asimd",),
+    compiler_flags=("-march=armv8-a",),
+    zig_flags=("-mcpu=generic",),
+    headers=("arm_neon.h",),
+    registers=32,
+    vectors=(_quad("f32"), _scalar("f32"), _quad("f64"), _scalar("f64")),
+    core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=6),
+    emulation=Emulation(qemu="qemu-aarch64", cpu="max"),
+)

@@ -1,0 +1,90 @@
+"""What the x86 targets share: the naming scheme of immintrin.h, per width and element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.isa import Mask, MulAdd, Vector
+
+_SUFFIX = {"f32": "ps", "f64": "pd"}
+_LETTER = {"f32": "s", "f64": "d"}
+_CTYPE = {"f32": "", "f64": "d"}
+_BYTES = {"f32": 4, "f64": 8}
+_NAMES = {512: "zmm", 256: "ymm", 128: "xmm"}
+
+#: The sum over the lanes of a 128-bit vector, in pairs.
+_SUM_XMM = {
+    "f32": (
+        "_mm_cvtss_f32(_mm_add_ss(_mm_add_ps({v}, _mm_movehl_ps({v}, {v})), "
+        "_mm_shuffle_ps(_mm_add_ps({v}, _mm_movehl_ps({v}, {v})), "
+        "_mm_add_ps({v}, _mm_movehl_ps({v}, {v})), 1)))"
+    ),
+    "f64": "_mm_cvtsd_f64(_mm_add_sd({v}, _mm_unpackhi_pd({v}, {v})))",
+}
+
+
+def vector(element: str, bits: int, **more: Any) -> Vector:
+    """The ``bits`` wide vector of ``element``; ``more`` are fields of Vector set by the target."""
+    prefix = "_mm" if bits == 128 else f"_mm{bits}"
+    ps, lanes = _SUFFIX[element], bits // (8 * _BYTES[element])
+    call = lambda op, args: f"{prefix}_{op}_{ps}({args})"  # noqa: E731
+    fma = call("fmadd", "{x}, {y}, {acc}")
+    forms: list[MulAdd] = [
+        MulAdd(form="broadcast", mnemonic=f"vfmadd231{ps}", spelling=fma, cols=lanes)
+    ]
+    if more.pop("memory_operand", False):
+        forms.append(MulAdd(form="memory", mnemonic=f"vfmadd231{ps}", spelling=fma, cols=lanes))
+    more.setdefault("sum_lanes", _sum_lanes(element, bits))
+    return Vector(
+        name=_NAMES[bits],
+        element=element,
+        lanes=lanes,
+        ctype=f"__m{bits}{_CTYPE[element]}",
+        zero=f"{prefix}_setzero_{ps}()",
+        load=call("loadu", "{p}"),
+        store=call("storeu", "{p}, {v}"),
+        broadcast=call("set1", "*({p})"),
+        splat=call("set1", "{x}"),
+        add=call("add", "{x}, {y}"),
+        mul=call("mul", "{x}, {y}"),
+        muladd=tuple(forms),
+        **more,
+    )
+
+
+def _sum_lanes(element: str, bits: int) -> str:
+    if bits == 512:
+        return f"_mm512_reduce_add_{_SUFFIX[element]}({{v}})"
+    if bits == 128:
+        return _SUM_XMM[element]
+    ps, ty = _SUFFIX[element], _CTYPE[element]
+    low = f"_mm256_cast{ps}256_{ps}128({{v}})"
+    half = f"_mm_add_{ps}({low}, _mm256_extractf128_{ps}({{v}}, 1))"
+    del ty
+    return _SUM_XMM[element].replace("{v}", half)
+
+
+def scalar(element: str) -> Vector:
+    """One element in a C scalar; the multiply-add is the hardware's fused one."""
+    ctype, fma = {"f32": ("float", "__builtin_fmaf"), "f64": ("double", "__builtin_fma")}[element]
+    mnemonic = f"vfmadd231s{_LETTER[element]}"
+    return Vector(
+        name="scalar",
+        element=element,
+        lanes=1,
+        ctype=ctype,
+        zero="0",
+        load="*({p})",
+        store="*({p}) = {v}",
+        broadcast="*({p})",
+        splat="{x}",
+        add="{x} + {y}",
+        mul="{x} * {y}",
+        sum_lanes="{v}",
+        muladd=(
+            MulAdd(form="scalar", mnemonic=mnemonic, spelling=f"{fma}({{x}}, {{y}}, {{acc}})", cols=1),
+        ),
+    )
+
+
+__all__ = ["Mask", "scalar", "vector"]
