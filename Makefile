@@ -1,0 +1,45 @@
+# Every target sets up what it needs in .venv; a second run finds it there.
+PYTHON ?= python3
+BIN := .venv/bin
+WORKERS ?= auto
+export PYTHON
+
+.PHONY: help demo test lint types format golden bench clean
+.DEFAULT_GOAL := help
+
+help: ## say what there is
+	@sed -n 's/^\([a-z]*\):.*## /  make \1\t/p' Makefile
+
+demo: ## the kernels on real data; without root, without a C compiler on the machine
+	@sh scripts/venv.sh demo
+	@$(BIN)/tilewright demo
+
+test: ## everything: lint, types, tests; as root on Debian it installs the compilers and emulators
+	@sh scripts/venv.sh test,dev
+	@WORKERS=$(WORKERS) sh scripts/test.sh
+
+lint: ## style, format and types
+	@sh scripts/venv.sh test,dev
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/python scripts/typecheck.py
+
+types: ## types alone
+	@sh scripts/venv.sh test,dev
+	@$(BIN)/python scripts/typecheck.py
+
+format: ## put the Python into its format
+	@sh scripts/venv.sh test,dev
+	@$(BIN)/ruff check --fix-only --quiet .
+	@$(BIN)/ruff format .
+
+golden: ## write generated/ anew
+	@sh scripts/venv.sh test,dev
+	@$(BIN)/python -m pytest -m golden --update-golden
+
+bench: ## the figures, against all peers
+	@sh scripts/venv.sh test,bench
+	@$(BIN)/python -m benchmarks
+
+clean: ## remove what was built, the virtual environment too
+	@rm -rf .venv build dist tilewright.egg-info

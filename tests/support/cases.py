@@ -1,0 +1,53 @@
+"""Counting cases: one kernel on one set of operands, per target and per means of running it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+MEANS = ("interpreted", "compiled", "native", "qemu", "header")
+#: The means that run the target's C.
+RUNS = ("native", "qemu", "header")
+REQUIRED = ("avx2", "neon")
+
+
+class Cases:
+    """A count per target and means; counts of several processes add up."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Counter[str]] = {}
+
+    def count(self, target: str, means: str, n: int = 1) -> None:
+        """``n`` cases of ``target`` were checked by ``means``, one of MEANS."""
+        if means not in MEANS:
+            raise ValueError(f"unknown means {means!r}; expected one of {', '.join(MEANS)}")
+        self._counts.setdefault(target, Counter())[means] += n
+
+    def add(self, other: Mapping[str, Mapping[str, int]]) -> None:
+        """Add the counts of another process."""
+        for target, counts in other.items():
+            for means, n in counts.items():
+                self.count(target, means, n)
+
+    def as_dict(self) -> dict[str, dict[str, int]]:
+        """The counts as plain data: target to means to number."""
+        return {target: dict(counts) for target, counts in self._counts.items()}
+
+    def lines(self) -> list[str]:
+        """One line per target, every means with its number."""
+        return [
+            f"{target}: " + ", ".join(f"{means} {counts[means]}" for means in MEANS)
+            for target, counts in sorted(self._counts.items())
+        ]
+
+    def lacking(self, required: int) -> list[str]:
+        """What to say of the targets whose C ran on fewer than ``required`` cases."""
+        ran = {
+            target: sum(self._counts.get(target, {}).get(means, 0) for means in RUNS)
+            for target in REQUIRED
+        }
+        return [
+            f"{target}: {n} cases ran, {required} are required"
+            for target, n in ran.items()
+            if n < required
+        ]

@@ -1,0 +1,103 @@
+"""tilewright's own sources, read for the tests of its architecture."""
+
+from __future__ import annotations
+
+import ast
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def rooms() -> dict[str, str]:
+    """Package to folder, as pyproject.toml maps them."""
+    text = (ROOT / "pyproject.toml").read_text()
+    mapping: dict[str, str] = tomllib.loads(text)["tool"]["setuptools"]["package-dir"]
+    return mapping
+
+
+@dataclass(frozen=True)
+class Module:
+    """One source file: its module name and its syntax tree."""
+
+    name: str
+    path: Path
+
+    @property
+    def package(self) -> str:
+        """The package it lies in; a package's own ``__init__`` lies in the package."""
+        return self.name if self.path.name == "__init__.py" else self.name.rpartition(".")[0]
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The parsed file."""
+        return ast.parse(self.path.read_text(), self.path.name)
+
+    def imports(self, known: frozenset[str]) -> Iterator[tuple[str, int]]:
+        """Each imported module and its line; ``from x import y`` is x.y if that is known."""
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.Import):
+                yield from ((alias.name, node.lineno) for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = node.module or ""
+                if node.level:
+                    parts = self.package.split(".")
+                    base = ".".join([*parts[: len(parts) - node.level + 1], *filter(None, [base])])
+                for alias in node.names:
+                    inner = f"{base}.{alias.name}"
+                    yield (inner if inner in known else base), node.lineno
+
+    def strings(self) -> Iterator[tuple[str, int]]:
+        """Each string that is no docstring, with its line; an f-string's holes read ``{}``."""
+        inside = _docstrings(self.tree)
+        for node in ast.walk(self.tree):
+            if isinstance(node, ast.JoinedStr):
+                inside |= {id(part) for part in ast.walk(node)} - {id(node)}
+        for node in ast.walk(self.tree):
+            if id(node) in inside:
+                continue
+            if isinstance(node, ast.JoinedStr):
+                yield _text(node), node.lineno
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                yield node.value, node.lineno
+
+    def names(self) -> Iterator[tuple[str, int]]:
+        """Each identifier with its line."""
+        for node in ast.walk(self.tree):
+            for field in ("id", "attr", "arg", "name"):
+                value = getattr(node, field, None)
+                if isinstance(value, str):
+                    yield value, getattr(node, "lineno", 0)
+
+
+def _docstrings(tree: ast.Module) -> set[int]:
+    return {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+
+
+def _text(joined: ast.JoinedStr) -> str:
+    return "".join(
+        part.value if isinstance(part, ast.Constant) and isinstance(part.value, str) else "{}"
+        for part in joined.values
+    )
+
+
+def modules() -> list[Module]:
+    """Every module of every room."""
+    found = []
+    for package, folder in rooms().items():
+        for path in sorted((ROOT / folder).glob("*.py")):
+            name = package if path.name == "__init__.py" else f"{package}.{path.stem}"
+            found.append(Module(name, path))
+    return found
+
+
+def templates() -> list[Path]:
+    """Every jinja2 template."""
+    return sorted((ROOT / "templates").glob("*.j2"))

@@ -1,0 +1,217 @@
+"""What the design promises of the sources: one direction of flow, one place per decision."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import jinja2
+import jinja2.meta
+import pytest
+from support.source_tree import ROOT, Module, modules, rooms, templates
+
+# The rooms from left to right; a module imports only from its own room and those to its left.
+ROOMS = (
+    "tilewright",
+    "tilewright.targets",
+    "tilewright.templates",
+    "tilewright.runtime",
+    "tilewright.tuning",
+    "tilewright.cli",
+)
+# dsl/ in the order of processing; a module imports only from its left.
+# fmt: off
+DSL = [
+    "errors", "settings", "spec", "schedule", "signature", "isa", "symbolic", "plan", "program",
+    "lower", "verify", "interpret", "render", "generate",
+]
+# fmt: on
+FACADE = "tilewright"  # dsl/__init__.py gathers the public names from everywhere
+MAX_MODULE_LINES = 400
+MAX_TEMPLATE_LINES = 100
+
+MODULES = modules()
+KNOWN = frozenset(module.name for module in MODULES)
+every_module = pytest.mark.parametrize("module", MODULES, ids=lambda m: m.name)
+
+
+def room_of(name: str) -> str:
+    return max((room for room in ROOMS if f"{name}.".startswith(f"{room}.")), key=len)
+
+
+def own_imports(module: Module) -> Iterator[tuple[str, int]]:
+    for name, line in module.imports(KNOWN):
+        if name == FACADE or name.startswith(f"{FACADE}."):
+            yield name, line
+
+
+def place(module: Module, line: int) -> str:
+    return f"{module.path.relative_to(ROOT)}:{line}"
+
+
+# -- one direction ------------------------------------------------------------------------------
+
+
+def test_every_room_has_its_place() -> None:
+    assert set(rooms()) <= set(ROOMS)
+    assert set(rooms().values()) >= {path.parent.name for path in ROOT.glob("dsl/*.py")}
+
+
+def test_every_module_of_the_language_has_its_place() -> None:
+    stems = {m.path.stem for m in MODULES if m.package == FACADE} - {"__init__"}
+    assert stems <= set(DSL), "give the new module its place in DSL, in the order of processing"
+
+
+@every_module
+def test_a_module_imports_only_from_its_left(module: Module) -> None:
+    if module.name == FACADE:
+        return
+    for name, line in own_imports(module):
+        at = place(module, line)
+        if name == FACADE:
+            assert room_of(module.name) == ROOMS[-1], f"{at}: imports the facade"
+            continue
+        mine, theirs = ROOMS.index(room_of(module.name)), ROOMS.index(room_of(name))
+        assert theirs <= mine, f"{at}: {module.name} imports {name} from its right"
+        if room_of(module.name) == FACADE:
+            left = DSL[: DSL.index(module.path.stem)]
+            assert name.rpartition(".")[2] in left, f"{at}: {name} is not to the left"
+
+
+def test_no_module_imports_itself_in_a_circle() -> None:
+    graph = {
+        module.name: {name for name, _ in own_imports(module)} - {module.name}
+        for module in MODULES
+        if module.name != FACADE
+    }
+    while free := {name for name, needs in graph.items() if not needs & graph.keys()}:
+        graph = {name: needs for name, needs in graph.items() if name not in free}
+    assert not graph, f"these import each other: {', '.join(sorted(graph))}"
+
+
+# -- one place per decision ---------------------------------------------------------------------
+
+
+@every_module
+def test_only_render_imports_jinja2(module: Module) -> None:
+    if module.name != "tilewright.render":
+        assert "jinja2" not in {name.partition(".")[0] for name, _ in module.imports(KNOWN)}
+
+
+@every_module
+def test_only_settings_reads_the_environment(module: Module) -> None:
+    if module.name == "tilewright.settings":
+        return
+    for name, line in module.names():
+        assert name not in ("environ", "environb", "getenv", "expandvars"), place(module, line)
+
+
+C_TEXT = re.compile(
+    r"""
+    \#\s*(include|define|pragma|ifn?def|endif)\b
+  | _mm\d*_ | __m(128|256|512)|__mmask | __builtin_ | __attribute__ | __asm__
+  | \bv(ld|st|fma|fms|dup|add|mul|sub|get|set|trn|zip|uzp|combine|reinterpret)\w*_[fsu](16|32|64)\b
+  | \b(static|extern|inline|typedef|volatile)\s+(const|inline|void|char|u?int|float|double|struct|size_t)
+  | \bconst\s+(void|char|int\w*|uint\w*|float|double|size_t)\b
+  | \b(void|char|int|u?int\d+_t|size_t|float|double)\s*\*?\s*\w+\s*(=[^=]|;|\[[^]]*\]\s*[=;]|\()
+  | \b(for|while|if|switch)\s*\(.*\)\s*(\{(?!\})|$)
+  | \breturn\b[^;]*;
+  | ;\s*(\n|\}) | \)\s*\{\s*(\n|$) | ^\s*\}\s*$
+  | /\*.*\*/
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "#include <stdint.h>",
+        "_mm256_loadu_ps({})",
+        "vld1q_f32({})",
+        "__builtin_fmaf({}, {}, {})",
+        "for (int64_t i = 0; i < {}; ++i) {",
+        "float acc[8];",
+        "const float *a",
+        "void {}(void) {\n",
+        "{} = {};\n",
+        "/* {} */",
+        "double x = 0",
+        "return 0;",
+    ],
+)
+def test_c_text_is_recognised(text: str) -> None:
+    assert C_TEXT.search(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "lda is smaller than a contiguous line; give lda=tw.dim('lda')",
+        "an int, 0 or more",
+        "all f32 or all f64",
+        "int64_t",
+        "int64_t[]",
+        "void *",
+        "float (f32) or double (f64)",
+        "not for (you); try again",
+        "{}: return value {}",
+        "tile {}x{} needs {} vector registers on {} ({} accumulators); it has {}",
+    ],
+)
+def test_prose_is_no_c_text(text: str) -> None:
+    assert not C_TEXT.search(text)
+
+
+@every_module
+def test_c_text_lives_in_templates_and_targets(module: Module) -> None:
+    if room_of(module.name) == "tilewright.targets":
+        return
+    found = [
+        f"{place(module, line)}: {text!r}" for text, line in module.strings() if C_TEXT.search(text)
+    ]
+    assert not found, "C text belongs in templates/ or, as a spelling, in targets/"
+
+
+ISA_WORD = re.compile(
+    r"(?i)(?<![a-z])(avx\d*|sse\d*|amx|neon|asimd|sve2?|sme2?|vsx|rvv|[xyz]mm)(?![a-z])"
+)
+
+
+@every_module
+def test_the_language_names_no_instruction_set(module: Module) -> None:
+    if room_of(module.name) != FACADE or module.name == FACADE:
+        return
+    for text, line in [*module.strings(), *module.names()]:
+        assert not ISA_WORD.search(text.replace("_", " ")), f"{place(module, line)}: {text!r}"
+
+
+# -- sizes, and nothing unused ------------------------------------------------------------------
+
+
+@every_module
+def test_a_module_is_short(module: Module) -> None:
+    assert len(module.path.read_text().splitlines()) < MAX_MODULE_LINES
+
+
+@pytest.mark.parametrize("template", templates(), ids=lambda path: path.name)
+def test_a_template_is_short(template: Path) -> None:
+    assert len(template.read_text().splitlines()) < MAX_TEMPLATE_LINES
+
+
+def test_every_template_is_used() -> None:
+    environment = jinja2.Environment(autoescape=False)
+    needs = {
+        path.name: set(jinja2.meta.find_referenced_templates(environment.parse(path.read_text())))
+        for path in templates()
+    }
+    used = {text for module in MODULES for text, _ in module.strings() if text.endswith(".j2")}
+    missing = used - needs.keys()
+    assert not missing, f"named in Python, not in templates/: {missing}"
+    reached: set[str] = set()
+    while used:
+        name = used.pop()
+        reached.add(name)
+        used |= {str(inner) for inner in needs[name]} - reached
+    assert reached == needs.keys(), f"never rendered: {sorted(needs.keys() - reached)}"

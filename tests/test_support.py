@@ -1,0 +1,104 @@
+"""The tests' own machinery: what it counts, fails and lets pass."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.cases import Cases
+from support.golden import check_golden
+from support.processes import is_compiler
+
+CONFTEST = Path(__file__).parent / "conftest.py"
+
+
+def test_cases_add_up_over_processes() -> None:
+    cases = Cases()
+    cases.count("neon", "qemu", 3)
+    cases.add({"neon": {"qemu": 4, "interpreted": 1}, "avx2": {"native": 2}})
+    assert cases.lines() == [
+        "avx2: interpreted 0, compiled 0, native 2, qemu 0, header 0",
+        "neon: interpreted 1, compiled 0, native 0, qemu 7, header 0",
+    ]
+    assert cases.lacking(7) == ["avx2: 2 cases ran, 7 are required"]
+    assert cases.lacking(0) == []
+
+
+def test_interpreted_cases_are_no_runs() -> None:
+    cases = Cases()
+    for target in ("avx2", "neon"):
+        cases.count(target, "interpreted", 1000)
+    assert len(cases.lacking(200)) == 2
+
+
+def test_an_unknown_means_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown means 'guess'"):
+        Cases().count("neon", "guess")
+
+
+def test_golden_says_what_differs_and_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "generated" / "neon" / "x.c"
+    with pytest.raises(pytest.fail.Exception, match=r"neon/x\.c is missing"):
+        check_golden(path, "int x;\n", update=False)
+    check_golden(path, "int x;\n", update=True)
+    check_golden(path, "int x;\n", update=False)
+    with pytest.raises(pytest.fail.Exception, match=r"(?s)differs.*-int x;\n\+int y;"):
+        check_golden(path, "int y;\n", update=False)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["gcc -v", "/usr/bin/x86_64-linux-gnu-gcc-12 a.c", "clang-14", "python3 -m ziglang cc", "cc"],
+)
+def test_compilers_are_recognised(command: str) -> None:
+    assert is_compiler(command.split())
+
+
+@pytest.mark.parametrize("command", ["qemu-aarch64 a.out", "objdump -d gcc", "python3 cc.py", ""])
+def test_other_programs_are_not(command: str) -> None:
+    assert not is_compiler(command.split())
+
+
+INNER = """
+import contextlib, subprocess, pytest
+@pytest.mark.twice
+def test_compiles():
+    with contextlib.suppress(FileNotFoundError):
+        subprocess.run(["gcc", "--version"], check=False)
+@pytest.mark.parametrize("i", range(4))
+def test_counts(cases, i):
+    cases.count("neon", "qemu", 50)
+    cases.count("avx2", "native", 25)
+"""
+
+
+def _inner(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    (folder / "conftest.py").write_text(CONFTEST.read_text())
+    (folder / "test_inner.py").write_text(INNER)
+    (folder / "pytest.ini").write_text(
+        f"[pytest]\npythonpath = {CONFTEST.parent}\nmarkers =\n    twice: x\n    golden: x\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "two workers"])
+def test_too_few_cases_fail_a_run_in_which_all_passed(
+    tmp_path: Path, workers: tuple[str, ...]
+) -> None:
+    enough = _inner(tmp_path, *workers, "--require-cases=100")
+    assert enough.returncode == 0, enough.stdout
+    *_, line, last = enough.stdout.splitlines()
+    assert line == "neon: interpreted 0, compiled 0, native 0, qemu 200, header 0"
+    assert last.startswith("5 passed")
+    too_few = _inner(tmp_path, *workers, "--require-cases=200")
+    assert too_few.returncode == 1
+    assert "avx2: 100 cases ran, 200 are required" in too_few.stdout
+
+
+def test_a_compiler_started_with_a_warm_cache_fails_the_test(tmp_path: Path) -> None:
+    result = _inner(tmp_path, "--warm", "-m", "twice")
+    assert result.returncode == 1
+    assert "the cache was warm, yet a compiler was started: gcc --version" in result.stdout
