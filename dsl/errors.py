@@ -56,7 +56,10 @@ class TilewrightError(Exception):
         return "\n".join([self.problem, *(f"  {key}: {text}" for key, text in rows if text)])
 
     def __reduce__(self) -> tuple[object, ...]:
-        return (_rebuild, (type(self), self.problem, self.got, self.expected, self.hint, self.where))
+        return (
+            _rebuild,
+            (type(self), self.problem, self.got, self.expected, self.hint, self.where),
+        )
 
 
 def _rebuild(

@@ -45,7 +45,9 @@ class Schedule:
         tails: str = "auto",
         prefetch: int | None = None,
     ) -> None:
-        put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
+        def put(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
+
         put("tile", None if tile is None else _tile(tile))
         put("loops", None if loops is None else _loops(loops))
         put("block", _block(block))

@@ -38,6 +38,7 @@ class ArrayParameter:
 
     @property
     def itemsize(self) -> int:
+        """Bytes per element."""
         return 8 if self.type == "i64" else ITEMSIZE[self.type]
 
 
@@ -67,10 +68,12 @@ class Signature:
     allocates: bool
 
     def array(self, name: str) -> ArrayParameter:
+        """The array parameter called ``name``."""
         return next(a for a in self.arrays if a.name == name)
 
     @property
     def output(self) -> ArrayParameter:
+        """The array that is written."""
         return next(a for a in self.arrays if a.role != "in")
 
 
@@ -131,7 +134,15 @@ def _offsets(name: str, count: Size) -> ArrayParameter:
 
 def _transpose_arrays(spec: Transpose) -> tuple[ArrayParameter, ...]:
     x = ArrayParameter(
-        "x", spec.type, "matrix", "in", (spec.rows, spec.cols), "C", spec.ldx, ("rows", "cols"), "ldx"
+        "x",
+        spec.type,
+        "matrix",
+        "in",
+        (spec.rows, spec.cols),
+        "C",
+        spec.ldx,
+        ("rows", "cols"),
+        "ldx",
     )
     out = ArrayParameter(
         "out", spec.type, "matrix", "out", (spec.cols, spec.rows), "C", spec.ldout,

@@ -216,7 +216,10 @@ class Gemm:
     ) -> None:
         _check_order(order)
         first = a if isinstance(a, Matrix) else Matrix(a, order)
-        put = lambda name, value: object.__setattr__(self, name, value)  # noqa: E731
+
+        def put(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
+
         for name, size in (("m", m), ("n", n), ("k", k)):
             put(name, check_size(size, name))
         put("a", first)
@@ -227,7 +230,9 @@ class Gemm:
         put("beta", _factor(beta, "beta"))
         if batch is not None and not isinstance(batch, Batch):
             raise SpecError(
-                "batch must be tw.Strided, tw.Offsets or tw.Addresses", got=batch, hint="Strided(16)"
+                "batch must be tw.Strided, tw.Offsets or tw.Addresses",
+                got=batch,
+                hint="Strided(16)",
             )
         put("batch", batch)
         for name, ld in (("lda", lda), ("ldb", ldb), ("ldc", ldc)):
@@ -292,9 +297,8 @@ class Gemm:
 def _factor(value: Any, name: str) -> Factor:
     if value == "scalar":
         return "scalar"
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        if not hasattr(value, "__float__") or isinstance(value, (str, bool)):
-            raise SpecError(f"{name} must be a number or 'scalar'", got=value)
+    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
+        raise SpecError(f"{name} must be a number or 'scalar'", got=value)
     return float(value)
 
 

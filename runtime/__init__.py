@@ -1,1 +1,1 @@
-
+"""What happens on this machine: compiler, cache, emulator, call."""

@@ -16,7 +16,9 @@ NAMES = ("avx512", "avx2", "neon", "scalar")
 def load(name: str) -> Target:
     """The target called ``name``."""
     if name not in NAMES:
-        raise TargetError("unknown target", got=name, expected=f"one of {', '.join(NAMES)}, or host")
+        raise TargetError(
+            "unknown target", got=name, expected=f"one of {', '.join(NAMES)}, or host"
+        )
     target = import_module(f"{__name__}.{name}").TARGET
     assert isinstance(target, Target)
     return target

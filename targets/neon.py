@@ -9,10 +9,8 @@ from __future__ import annotations
 from tilewright.isa import Core, Emulation, MulAdd, Target, Vector
 
 _F32X2 = "vcombine_f32(vld1_f32({p}), vdup_n_f32(0.0f))"
-_TRN_F64 = tuple(
-    f"vreinterpretq_f32_f64(vtrn{i}q_f64(vreinterpretq_f64_f32({{x}}), vreinterpretq_f64_f32({{y}})))"
-    for i in (1, 2)
-)
+_X64, _Y64 = (f"vreinterpretq_f64_f32({{{v}}})" for v in "xy")
+_TRN_F64 = tuple(f"vreinterpretq_f32_f64(vtrn{i}q_f64({_X64}, {_Y64}))" for i in (1, 2))
 
 
 def _fmas(suffix: str, arrangement: str, lanes: int) -> tuple[MulAdd, ...]:
@@ -98,7 +96,9 @@ def _scalar(element: str) -> Vector:
         mul="{x} * {y}",
         sum_lanes="{v}",
         muladd=(
-            MulAdd(form="scalar", mnemonic="fmadd", spelling=f"{fma}({{x}}, {{y}}, {{acc}})", cols=1),
+            MulAdd(
+                form="scalar", mnemonic="fmadd", spelling=f"{fma}({{x}}, {{y}}, {{acc}})", cols=1
+            ),
         ),
     )
 

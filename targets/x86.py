@@ -27,7 +27,10 @@ def vector(element: str, bits: int, **more: Any) -> Vector:
     """The ``bits`` wide vector of ``element``; ``more`` are fields of Vector set by the target."""
     prefix = "_mm" if bits == 128 else f"_mm{bits}"
     ps, lanes = _SUFFIX[element], bits // (8 * _BYTES[element])
-    call = lambda op, args: f"{prefix}_{op}_{ps}({args})"  # noqa: E731
+
+    def call(op: str, args: str) -> str:
+        return f"{prefix}_{op}_{ps}({args})"
+
     fma = call("fmadd", "{x}, {y}, {acc}")
     forms: list[MulAdd] = [
         MulAdd(form="broadcast", mnemonic=f"vfmadd231{ps}", spelling=fma, cols=lanes)
@@ -82,7 +85,9 @@ def scalar(element: str) -> Vector:
         mul="{x} * {y}",
         sum_lanes="{v}",
         muladd=(
-            MulAdd(form="scalar", mnemonic=mnemonic, spelling=f"{fma}({{x}}, {{y}}, {{acc}})", cols=1),
+            MulAdd(
+                form="scalar", mnemonic=mnemonic, spelling=f"{fma}({{x}}, {{y}}, {{acc}})", cols=1
+            ),
         ),
     )
 

@@ -112,7 +112,7 @@ C_TEXT = re.compile(
     \#\s*(include|define|pragma|ifn?def|endif)\b
   | _mm\d*_ | __m(128|256|512)|__mmask | __builtin_ | __attribute__ | __asm__
   | \bv(ld|st|fma|fms|dup|add|mul|sub|get|set|trn|zip|uzp|combine|reinterpret)\w*_[fsu](16|32|64)\b
-  | \b(static|extern|inline|typedef|volatile)\s+(const|inline|void|char|u?int|float|double|struct|size_t)
+  | \b(static|extern|inline|typedef|volatile)\s+(const|inline|void|char|u?int|float|double|struct)
   | \bconst\s+(void|char|int\w*|uint\w*|float|double|size_t)\b
   | \b(void|char|int|u?int\d+_t|size_t|float|double)\s*\*?\s*\w+\s*(=[^=]|;|\[[^]]*\]\s*[=;]|\()
   | \b(for|while|if|switch)\s*\(.*\)\s*(\{(?!\})|$)
