@@ -23,8 +23,8 @@ ROOMS = (
 # dsl/ in the order of processing; a module imports only from its left.
 # fmt: off
 DSL = [
-    "errors", "settings", "spec", "schedule", "signature", "isa", "symbolic", "plan", "program",
-    "lower", "verify", "interpret", "render", "generate",
+    "errors", "settings", "spec", "schedule", "signature", "isa", "symbolic", "model",
+    "plan", "program", "lower", "verify", "interpret", "render", "generate",
 ]
 # fmt: on
 FACADE = "tilewright"  # dsl/__init__.py gathers the public names from everywhere
