@@ -78,5 +78,5 @@ TARGET = Target(
     registers=32,
     vectors=_vectors("f32") + _vectors("f64"),
     core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=6),
-    emulation=Emulation(header="simde/x86/avx512.h"),
+    emulation=Emulation(header="avx512.h.j2"),
 )  # fmt: skip
