@@ -11,7 +11,7 @@ _COMPILER = re.compile(r"(^|-)(cc|gcc|clang|g\+\+|c\+\+|ld|zig)(-[0-9.]+)?$")
 
 def is_compiler(command: Sequence[str]) -> bool:
     """Whether a command line starts a compiler, directly or as Python's ziglang module."""
-    name = os.path.basename(command[0]) if command else ""  # noqa: PTH119
+    name = os.path.basename(command[0]) if command else ""
     return bool(_COMPILER.search(name)) or "ziglang" in command[1:3]
 
 

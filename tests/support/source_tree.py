@@ -72,6 +72,20 @@ class Module:
                 if isinstance(value, str):
                     yield value, getattr(node, "lineno", 0)
 
+    def environment_reads(self) -> Iterator[int]:
+        """Lines that read the environment; a copy made for a child, ``{**os.environ}``, is none."""
+        copies = {
+            id(value)
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Dict)
+            for key, value in zip(node.keys, node.values, strict=True)
+            if key is None
+        }
+        for node in ast.walk(self.tree):
+            name = getattr(node, "attr", None) or getattr(node, "id", None)
+            if name in ("environ", "environb", "getenv", "expandvars") and id(node) not in copies:
+                yield node.lineno  # type: ignore[attr-defined]
+
 
 def _docstrings(tree: ast.Module) -> set[int]:
     return {
