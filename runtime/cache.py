@@ -14,20 +14,22 @@ import hashlib
 import json
 import os
 import sys
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tilewright import errors, targets, templates
 from tilewright.errors import CacheError, ToolchainError
-from tilewright.settings import settings
+
+from . import folders
+from .folders import UnusableError, check_directory, check_owner, remove, say
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 LOCK_SECONDS = 600.0
-_PACKAGE = Path(sys.modules["tilewright.errors"].__file__ or "").parent
-_SOURCES = (_PACKAGE, _PACKAGE / "targets", _PACKAGE / "templates", _PACKAGE / "runtime")
+#: Folders whose files decide what is generated; in a checkout they lie side by side.
+_ROOMS = tuple(os.path.dirname(str(module.__file__)) for module in (errors, targets, templates))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,22 +42,10 @@ class Entry:
     source: Path
     manifest: Mapping[str, Any]
 
-
-class _Bad(Exception):
-    """An entry that must not be used, and why."""
-
-
-def directory() -> Path:
-    """The cache directory: ``TILEWRIGHT_CACHE_DIR``, or the user's; not checked, not made."""
-    named = settings().cache_dir
-    if named:
-        return Path(os.path.abspath(os.path.expanduser(named)))
-    if sys.platform == "linux":  # what platformdirs says, without the 7 ms of its import
-        base = os.environ.get("XDG_CACHE_HOME", "")
-        return Path(base if base.strip() else os.path.expanduser("~/.cache")) / "tilewright"
-    import platformdirs
-
-    return Path(platformdirs.user_cache_dir("tilewright", appauthor=False))
+    @property
+    def holder(self) -> str:
+        """The key of the entry whose directory this is: another one for a reference."""
+        return str(self.manifest.get("entry", self.key))
 
 
 _digests: dict[tuple[Any, ...], str] = {}
@@ -64,20 +54,25 @@ _digests: dict[tuple[Any, ...], str] = {}
 def sources_digest() -> str:
     """SHA-256 of everything that decides what is generated; cheap while no file changes."""
     stamp = []
-    for folder in _SOURCES:
+    for folder in _ROOMS:
         with os.scandir(folder) as files:
-            for file in files:
-                if file.name.endswith((".py", ".j2", ".h")):
-                    stat = file.stat()
-                    stamp.append((file.path, stat.st_mtime_ns, stat.st_size))
+            paths = [f.path for f in files if f.name.endswith((".py", ".j2"))]
+        stamp += [_stamp(path) for path in paths]
+    stamp.append(_stamp(os.path.join(os.path.dirname(__file__), "toolchain.py")))
     stamp.sort()
     if (known := _digests.get(tuple(stamp))) is None:
         digest = hashlib.sha256()
         for path, _, size in stamp:
             digest.update(f"{os.path.basename(path)}\0{size}\0".encode())
-            digest.update(Path(path).read_bytes())
+            with open(path, "rb") as file:
+                digest.update(file.read())
         known = _digests[tuple(stamp)] = digest.hexdigest()
     return known
+
+
+def _stamp(path: str) -> tuple[str, int, int]:
+    stat = os.stat(path)
+    return path, stat.st_mtime_ns, stat.st_size
 
 
 def key(*parts: str) -> str:
@@ -91,10 +86,7 @@ def key(*parts: str) -> str:
 
 def lookup(key: str) -> Entry | None:
     """The entry of ``key`` once it is verified; None, and a warning, when it must not be used."""
-    for root in _roots():
-        if (entry := _find(root, key)) is not None:
-            return entry
-    return None
+    return next((found for root in _roots() if (found := _find(root, key)) is not None), None)
 
 
 def publish(key: str, build: Callable[[Path], Mapping[str, Any]]) -> Entry:
@@ -102,42 +94,41 @@ def publish(key: str, build: Callable[[Path], Mapping[str, Any]]) -> Entry:
 
     ``build`` writes into the directory it is given and returns what the manifest shall say; its
     ``library`` and ``source`` name two of the files. Of several processes one builds, and the
-    others take its entry.
+    others take its entry. Raises CacheError when there is nowhere to put it.
     """
     root = _roots()[0]
     try:
         return _make(root, key, build)
     except ToolchainError:
-        if _has_room(root):
+        if not root.is_dir() or folders.has_room(root / "building"):
             raise
-        problem = "the disk is full"
+        problem = "there is no room on the disk"
     except OSError as error:
         problem = error.strerror or str(error)
-    _say(f"tilewright's cache {root} takes no new kernels ({problem}); kept for this process only")
+    say(f"tilewright's cache {root} takes no new kernels ({problem}): kept for this process only")
     try:
-        return _make(_private(), key, build)
+        return _make(folders.make_private(), key, build)
     except OSError as error:
         raise CacheError(
             "neither the cache nor a temporary directory takes the kernel",
-            got=f"{root}: {problem}; {_private()}: {error.strerror}",
+            got=f"{root}: {problem}; {folders.private()}: {error.strerror}",
             hint="make room, or set TILEWRIGHT_CACHE_DIR",
         ) from error
 
 
 def refer(key: str, entry: Entry, info: Mapping[str, Any]) -> Entry:
     """Make ``key`` find ``entry`` too, with ``info`` in place of what its manifest says."""
-    if entry.manifest["key"] == key:
+    root = entry.directory.parent.parent
+    own = {**info, "format": FORMAT, "key": key, "entry": entry.holder}
+    if key == entry.holder:
         return entry
-    root = _root_of(entry)
-    own = {**info, "format": FORMAT, "key": key, "entry": entry.manifest["key"]}
     try:
         with _locked(root, key):
-            _remove(root / "entries" / key)
             building = _fresh(root / "building" / key)
-            (building / MANIFEST).write_text(json.dumps(own, indent=1), encoding="utf-8")
-            os.rename(building, root / "entries" / key)
+            _write_json(building / MANIFEST, own)
+            _put(root, key)
     except OSError as error:
-        _say(f"tilewright's cache {root} takes no new kernels ({error.strerror})")
+        say(f"tilewright's cache {root} takes no new kernels ({error.strerror})")
     return Entry(key, entry.directory, entry.library, entry.source, {**entry.manifest, **own})
 
 
@@ -148,34 +139,40 @@ def list_entries() -> list[Entry]:
 
 def verify_entries() -> Iterator[tuple[str, str | None]]:
     """Every key with what is wrong with it, or None; all files are read, not only libraries."""
-    root = directory()
     for key in _keys():
         try:
-            entry = _open(root, key)
-            for name in entry.manifest["files"]:
-                _verify(entry.directory / name, entry.manifest["files"][name])
-        except _Bad as bad:
-            yield key, str(bad)
+            entry = _open(folders.cache_directory(), key)
+            for name, listed in entry.manifest["files"].items():
+                _verify(entry.directory / name, listed)
+        except (UnusableError, FileNotFoundError) as problem:
+            yield key, str(problem)
         else:
             yield key, None
 
 
 def clear() -> int:
     """Remove every entry; how many there were. Libraries in use by a process stay usable to it."""
-    root, keys = directory(), _keys()
-    if root.exists():
-        _check_directory(root)
-        for name in ("entries", "building", "locks"):
-            _remove(root / name)
+    keys, (root, *_) = _keys(), _roots()
+    for name in ("entries", "building", "locks"):
+        remove(root / name)
     return len(keys)
 
 
 def _keys() -> list[str]:
-    entries = directory() / "entries"
+    entries = _roots()[0] / "entries"
     return sorted(os.listdir(entries)) if entries.is_dir() else []
 
 
-# --- one store ---------------------------------------------------------------------------------
+def _roots() -> list[Path]:
+    """The cache directory, checked, then this process's private one if it has one."""
+    root = folders.cache_directory()
+    if root.exists():
+        check_directory(root)
+    own = folders.private()
+    return [root] if own is None else [root, own]
+
+
+# --- reading -----------------------------------------------------------------------------------
 
 
 def _find(root: Path, key: str) -> Entry | None:
@@ -183,8 +180,8 @@ def _find(root: Path, key: str) -> Entry | None:
         return _runnable(root, _open(root, key))
     except FileNotFoundError:
         return None
-    except _Bad as bad:
-        _say(f"tilewright's cache entry {key[:16]} is set aside: {bad}")
+    except UnusableError as problem:
+        say(f"tilewright's cache entry {key[:16]} is set aside: {problem}")
         return None
 
 
@@ -192,97 +189,127 @@ def _open(root: Path, key: str, *, referred: bool = False) -> Entry:
     """The entry, its library verified. Raises FileNotFoundError when there is none."""
     folder = root / "entries" / key
     with open(folder / MANIFEST, "rb") as file:
-        _check_owner(file.fileno(), folder / MANIFEST)
+        check_owner(file.fileno(), folder / MANIFEST)
         text = file.read()
-    for path in (root / "entries", folder):
-        _check_owner(path, path)
+    for path in (folder.parent, folder):
+        check_owner(path, path)
     manifest = _parse(text, key)
-    if "entry" in manifest:
-        if referred:
-            raise _Bad("a reference to a reference")
-        try:
-            held = _open(root, manifest["entry"], referred=True)
-        except FileNotFoundError:
-            raise _Bad("the library it refers to is gone") from None
-        merged = {**held.manifest, **manifest}
-        return Entry(key, held.directory, held.library, held.source, merged)
-    library = folder / manifest["library"]
-    _verify(library, manifest["files"][manifest["library"]])
-    return Entry(key, folder, library, folder / manifest["source"], manifest)
+    if "entry" not in manifest:
+        library = folder / manifest["library"]
+        _verify(library, manifest["files"][manifest["library"]])
+        return Entry(key, folder, library, folder / manifest["source"], manifest)
+    if referred:
+        raise UnusableError("it refers to a reference")
+    try:
+        held = _open(root, manifest["entry"], referred=True)
+    except FileNotFoundError:
+        raise UnusableError("the library it refers to is gone") from None
+    return Entry(key, held.directory, held.library, held.source, {**held.manifest, **manifest})
 
 
 def _parse(text: bytes, key: str) -> dict[str, Any]:
     try:
-        manifest = json.loads(text)
+        manifest = dict(json.loads(text))
         if manifest["format"] != FORMAT:
-            raise _Bad(f"its manifest has format {manifest['format']}, this version {FORMAT}")
+            raise UnusableError(
+                f"its manifest has format {manifest['format']}, this version writes {FORMAT}"
+            )
         if manifest["key"] != key:
-            raise _Bad("its manifest is another entry's")
-        if "entry" not in manifest:
-            names = {manifest["library"], manifest["source"]}
-            if not names <= manifest["files"].keys() or any("/" in name for name in names):
-                raise _Bad("its manifest names files it does not list")
-        return dict(manifest)
+            raise UnusableError("its manifest belongs to another entry")
+        if "entry" in manifest:
+            names = [manifest["entry"]]
+        else:
+            names = [manifest["library"], manifest["source"], *manifest["files"]]
+            if any(files["size"] < 0 for files in manifest["files"].values()):
+                raise ValueError
+        if any(not isinstance(name, str) or os.path.basename(name) != name for name in names):
+            raise ValueError
+        if "entry" not in manifest and manifest["library"] not in manifest["files"]:
+            raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise _Bad("its manifest cannot be read") from None
+        raise UnusableError("its manifest cannot be read") from None
+    return manifest
 
 
-#: Files verified by this process: a library of many kernels is hashed once.
-_verified: dict[tuple[Any, ...], str] = {}
+#: What this process has hashed: a library of many kernels is read once.
+_hashed: dict[tuple[Any, ...], str] = {}
 
 
 def _verify(path: Path, listed: Mapping[str, Any]) -> None:
     try:
         with open(path, "rb") as file:
-            stat = _check_owner(file.fileno(), path)
+            stat = check_owner(file.fileno(), path)
             stamp = (str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
             if stat.st_size != listed["size"]:
-                raise _Bad(f"{path.name} has {stat.st_size} bytes, not {listed['size']}")
-            if (digest := _verified.get(stamp)) is None:
-                digest = hashlib.sha256(file.read()).hexdigest()
-        if digest != listed["sha256"]:
-            raise _Bad(f"{path.name} was altered")
-        _verified[stamp] = digest
+                raise UnusableError(f"{path.name} has {stat.st_size} bytes, not {listed['size']}")
+            if (digest := _hashed.get(stamp)) is None:
+                digest = _hashed[stamp] = hashlib.sha256(file.read()).hexdigest()
     except OSError as error:
-        raise _Bad(f"{path.name}: {error.strerror}") from None
+        raise UnusableError(f"{path.name}: {error.strerror}") from None
+    if digest != listed["sha256"]:
+        raise UnusableError(f"{path.name} was altered")
+
+
+def _runnable(root: Path, entry: Entry) -> Entry:
+    """``entry`` itself, or with its library copied to where programs may run."""
+    if not folders.is_noexec(root):
+        return entry
+    own = folders.make_private()
+    say(f"tilewright's cache {root} is mounted noexec: libraries are copied to {own}")
+    copy = own / f"{entry.holder}-{entry.library.name}"
+    if not copy.exists():
+        part = own / f"{entry.holder}-{os.getpid()}"
+        part.write_bytes(entry.library.read_bytes())
+        part.chmod(0o700)
+        part.rename(copy)
+    _verify(copy, entry.manifest["files"][entry.library.name])
+    return Entry(entry.key, entry.directory, copy, entry.source, entry.manifest)
+
+
+# --- writing -----------------------------------------------------------------------------------
 
 
 def _make(root: Path, key: str, build: Callable[[Path], Mapping[str, Any]]) -> Entry:
-    if not os.path.isdir(root):
+    if not root.is_dir():
         os.makedirs(root, mode=0o700, exist_ok=True)
     with _locked(root, key):
         if (entry := _find(root, key)) is not None:
             return entry
         building = _fresh(root / "building" / key)
         try:
-            manifest = {**build(building), "format": FORMAT, "key": key}
-            _write_manifest(building, manifest)
-            _remove(root / "entries" / key)
-            (root / "entries").mkdir(mode=0o700, exist_ok=True)
-            os.rename(building, root / "entries" / key)
+            said = build(building)
+            manifest = {**said, "format": FORMAT, "key": key, "files": _contents(building)}
+            for role in ("library", "source"):
+                if manifest.get(role) not in manifest["files"]:
+                    raise CacheError(f"the builder left no {role}", got=manifest.get(role))
+            _write_json(building / MANIFEST, manifest)
+            _put(root, key)
         except BaseException:
-            _remove(building)
+            remove(building)
             raise
-        try:
-            return _runnable(root, _open(root, key))
-        except _Bad as bad:
-            raise OSError(None, f"an entry just written is not usable: {bad}") from None
+        if (entry := _find(root, key)) is None:
+            raise OSError(None, "what was just written cannot be read back")
+        return entry
 
 
-def _write_manifest(building: Path, manifest: dict[str, Any]) -> None:
-    manifest["files"] = {}
+def _contents(building: Path) -> dict[str, dict[str, Any]]:
+    files = {}
     for file in sorted(building.iterdir()):
         os.chmod(file, file.stat().st_mode & ~0o022)
         data = file.read_bytes()
-        manifest["files"][file.name] = {
-            "size": len(data),
-            "sha256": hashlib.sha256(data).hexdigest(),
-        }
-    for role in ("library", "source"):
-        if manifest.get(role) not in manifest["files"]:
-            raise CacheError(f"the builder left no {role}", got=manifest.get(role))
-    text = json.dumps(manifest, indent=1)
-    (building / MANIFEST).write_text(text, encoding="utf-8")
+        files[file.name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    return files
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=1), encoding="utf-8")
+    path.chmod(0o600)
+
+
+def _put(root: Path, key: str) -> None:
+    """Make what was built the entry; one that could not be used goes first."""
+    remove(root / "entries" / key)
+    os.rename(root / "building" / key, root / "entries" / key)
 
 
 def _locked(root: Path, key: str) -> Any:
@@ -290,145 +317,15 @@ def _locked(root: Path, key: str) -> Any:
 
     for name in ("locks", "building", "entries"):
         (root / name).mkdir(mode=0o700, exist_ok=True)
-        _check_directory(root / name)
-    lock = filelock.FileLock(root / "locks" / f"{key}.lock", timeout=LOCK_SECONDS)
+        check_directory(root / name)
     try:
-        return lock.acquire()
+        return filelock.FileLock(root / "locks" / f"{key}.lock", timeout=LOCK_SECONDS).acquire()
     except filelock.Timeout:
-        raise OSError(None, f"another process held {key[:16]} for {LOCK_SECONDS} s") from None
+        raise OSError(None, f"another process held the lock for {LOCK_SECONDS:.0f} s") from None
 
 
 def _fresh(folder: Path) -> Path:
     """The empty directory ``folder``: what a killed process left in it goes."""
-    _remove(folder)
+    remove(folder)
     folder.mkdir(mode=0o700)
     return folder
-
-
-def _remove(folder: Path) -> None:
-    import shutil
-
-    if folder.exists():
-        shutil.rmtree(folder)
-
-
-def _has_room(root: Path) -> bool:
-    probe = root / "building" / f"room-{os.getpid()}"
-    try:
-        probe.write_bytes(b"\xff" * 262144)
-    except OSError:
-        return False
-    finally:
-        probe.unlink(missing_ok=True)
-    return True
-
-
-# --- which directories -------------------------------------------------------------------------
-
-_helper: list[tuple[int, Path]] = []
-
-
-def _roots() -> list[Path]:
-    """The cache directory, checked, then this process's private one if it has one."""
-    root = directory()
-    if root.exists():
-        _check_directory(root)
-    return [root, *(path for pid, path in _helper if pid == os.getpid())]
-
-
-def _private() -> Path:
-    """A directory that only this process uses and that may hold programs; removed at exit."""
-    for pid, path in _helper:
-        if pid == os.getpid():
-            return path
-    import atexit
-    import tempfile
-
-    candidates = [tempfile.gettempdir(), "/dev/shm", "/var/tmp", str(directory().parent)]
-    for base in candidates:
-        if os.access(base, os.W_OK) and not _noexec(Path(base)):
-            path = Path(tempfile.mkdtemp(prefix="tilewright-", dir=base))
-            _helper.append((os.getpid(), path))
-            atexit.register(_discard, os.getpid(), path)
-            return path
-    raise CacheError(
-        "no temporary directory may hold programs", got=candidates, hint="set TMPDIR"
-    )
-
-
-def _discard(pid: int, path: Path) -> None:
-    import shutil
-
-    if pid == os.getpid():
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def _noexec(path: Path) -> bool:
-    return hasattr(os, "statvfs") and bool(os.statvfs(path).f_flag & getattr(os, "ST_NOEXEC", 0))
-
-
-def _runnable(root: Path, entry: Entry) -> Entry:
-    """``entry`` itself, or with its library copied to where programs may run."""
-    if not _noexec(root):
-        return entry
-    copy = _private() / f"{entry.manifest.get('entry', entry.key)}-{entry.library.name}"
-    if not copy.exists():
-        _say(f"tilewright's cache {root} is mounted noexec; libraries are copied to {copy.parent}")
-        listed = entry.manifest["files"][entry.library.name]
-        copy.write_bytes(entry.library.read_bytes())
-        copy.chmod(0o700)
-        _verify(copy, listed)
-    return Entry(entry.key, entry.directory, copy, entry.source, entry.manifest)
-
-
-def _root_of(entry: Entry) -> Path:
-    return entry.directory.parent.parent
-
-
-# --- whose directories -------------------------------------------------------------------------
-
-
-def _check_directory(path: Path) -> None:
-    """Refuse a directory from which another user could have us execute something."""
-    stat = os.stat(path)
-    if not hasattr(os, "geteuid"):
-        return
-    if stat.st_uid != os.geteuid():
-        raise CacheError(
-            f"the cache directory {path} belongs to another user",
-            got=f"owner {stat.st_uid}",
-            expected=f"owner {os.geteuid()}: what lies in it is executed",
-            hint="set TILEWRIGHT_CACHE_DIR to a directory of your own",
-        )
-    if stat.st_mode & 0o022:
-        raise CacheError(
-            f"the cache directory {path} can be written by others",
-            got=f"mode {stat.st_mode & 0o777:o}",
-            expected="no write permission for group and others: what lies in it is executed",
-            hint=f"chmod go-w {path}",
-        )
-    for parent in path.parents:
-        mode = parent.stat().st_mode
-        if mode & 0o002 and not mode & 0o1000:
-            raise CacheError(
-                f"the cache directory {path} can be replaced by others",
-                got=f"{parent} has mode {mode & 0o7777:o}",
-                hint=f"chmod o-w {parent}, or set TILEWRIGHT_CACHE_DIR",
-            )
-
-
-def _check_owner(file: int | Path, path: Path) -> os.stat_result:
-    stat = os.stat(file)
-    if hasattr(os, "geteuid") and (stat.st_uid != os.geteuid() or stat.st_mode & 0o022):
-        raise _Bad(f"{path.name} belongs to, or can be written by, another user")
-    return stat
-
-
-_said: set[str] = set()
-
-
-def _say(message: str) -> None:
-    """Warn, once in a process."""
-    if message not in _said:
-        _said.add(message)
-        warnings.warn(message, RuntimeWarning, stacklevel=2)

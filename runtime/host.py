@@ -14,7 +14,7 @@ from tilewright.isa import Target
 from tilewright.settings import settings
 from tilewright.targets import NAMES, load
 
-from . import cache as _cache
+from .folders import cache_directory
 
 Means = Literal["native", "qemu", "header"]
 
@@ -44,7 +44,7 @@ def machine() -> str:
 
 @cache
 def cpu() -> Cpu:
-    """This CPU. Linux says itself what it has; elsewhere archspec finds out, once."""
+    """The CPU here. Linux says itself what it has; elsewhere archspec finds out, once."""
     fields = _first_processor()
     features = fields.get("flags") or fields.get("Features")
     if features is None:
@@ -68,7 +68,7 @@ def _detected() -> Cpu:
     import json
 
     here = " ".join(os.uname()) if hasattr(os, "uname") else sys.platform
-    file = _cache.directory() / "host.json"
+    file = cache_directory() / "host.json"
     try:
         known = json.loads(file.read_text(encoding="utf-8"))
         if known["here"] == here:

@@ -26,8 +26,6 @@ Family = Literal["gcc", "clang", "zig"]
 
 #: A fused operation is a node of the program: the compiler must not contract on its own.
 _FLAGS = ("-O2", "-std=c11", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra", "-Werror")
-_ZIG_FLAGS = ("-fno-sanitize=undefined",)
-_HEADER_FLAGS = ("-Wno-unused-function",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,13 +143,20 @@ def _zig_triple(wanted: str) -> str:
 
 def compiler_flags(target: Target, compiler: Compiler) -> tuple[str, ...]:
     """All options with which ``compiler`` compiles for ``target``; they stand in manifests."""
-    flags = _FLAGS
-    if compiler.family == "zig":
-        flags += ("-target", compiler.triple, *_ZIG_FLAGS)
     if compiler.means == "header":
-        flags += (*_HEADER_FLAGS, f'-DTILEWRIGHT_INTRINSICS="{_header(target)}"')
-        return flags + (("-mcpu=baseline",) if compiler.family == "zig" else ())
-    return flags + (target.zig_flags if compiler.family == "zig" else target.compiler_flags)
+        return (*_base_flags(compiler), f'-DTILEWRIGHT_INTRINSICS="{_header(target)}"')
+    own = target.zig_flags if compiler.family == "zig" else target.compiler_flags
+    return (*_base_flags(compiler), *own)
+
+
+def _base_flags(compiler: Compiler) -> tuple[str, ...]:
+    """The options that hold for every target; zig links with them, lest it build a libc for each.
+
+    With ``-target`` and no ``-mcpu``, zig compiles for the architecture's baseline.
+    """
+    if compiler.family != "zig":
+        return _FLAGS
+    return (*_FLAGS, "-target", compiler.triple, "-fno-sanitize=undefined")
 
 
 def _header(target: Target) -> str:
@@ -177,7 +182,8 @@ def compile_library(
     library = directory / f"{stem}.so"
     # The library leaves libc to the process it is loaded into: zig need not build one.
     libraries = ("-nostdlib",) if compiler.family == "zig" else ("-lm",)
-    _link([*compiler.command, *flags, "-shared"], objects, libraries, library)
+    link = (*compiler.command, *_base_flags(compiler), *extra_flags, "-shared")
+    _link(link, objects, libraries, library)
     return library
 
 
@@ -197,7 +203,8 @@ def compile_program(
     objects = _objects(sources, target, compiler, flags, directory, stem)
     program = directory / stem
     options = ("-static", "-lm") if static else ("-lm",)
-    _link([*compiler.command, *flags], objects, options, program)
+    link = (*compiler.command, *_base_flags(compiler), *extra_flags)
+    _link(link, objects, options, program)
     return program
 
 
@@ -227,7 +234,7 @@ def _objects(
 
 
 def _link(
-    command: list[str], objects: list[Path], options: tuple[str, ...], output: Path
+    command: tuple[str, ...], objects: list[Path], options: tuple[str, ...], output: Path
 ) -> None:
     names = [path.name for path in objects]
     _run([*command, *names, *options, "-o", output.name], output.parent)
