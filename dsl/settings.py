@@ -11,12 +11,14 @@ class Settings:
     """A snapshot of the environment.
 
     ``cache_dir``  TILEWRIGHT_CACHE_DIR: where compiled kernels lie (default: the user cache).
+    ``user_cache`` XDG_CACHE_HOME: where Linux users want their caches (default: ~/.cache).
     ``compiler``   CC: the native compiler command; may contain spaces and options.
     ``cross``      TILEWRIGHT_CC_AARCH64: the compiler command for 64-bit Arm.
     ``emulate``    TILEWRIGHT_EMULATE=1: run x86 targets in the emulator even where native.
     """
 
     cache_dir: str | None
+    user_cache: str | None
     compiler: str | None
     cross: str | None
     emulate: bool
@@ -27,6 +29,7 @@ def settings() -> Settings:
     get = os.environ.get
     return Settings(
         cache_dir=get("TILEWRIGHT_CACHE_DIR") or None,
+        user_cache=get("XDG_CACHE_HOME", "").strip() or None,
         compiler=get("CC") or None,
         cross=get("TILEWRIGHT_CC_AARCH64") or None,
         emulate=get("TILEWRIGHT_EMULATE", "") not in ("", "0"),

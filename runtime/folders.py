@@ -17,12 +17,11 @@ class UnusableError(Exception):
 
 def cache_directory() -> Path:
     """The cache directory: ``TILEWRIGHT_CACHE_DIR``, or the user's; not checked, not made."""
-    named = settings().cache_dir
-    if named:
-        return Path(os.path.abspath(os.path.expanduser(named)))
+    known = settings()
+    if known.cache_dir:
+        return Path(os.path.abspath(os.path.expanduser(known.cache_dir)))
     if sys.platform == "linux":  # what platformdirs says, without the 7 ms of its import
-        base = os.environ.get("XDG_CACHE_HOME", "")
-        return Path(base if base.strip() else os.path.expanduser("~/.cache")) / "tilewright"
+        return Path(known.user_cache or os.path.expanduser("~/.cache")) / "tilewright"
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("tilewright", appauthor=False))
