@@ -17,7 +17,7 @@ from .errors import TargetError
 Form = Literal["broadcast", "memory", "lane", "scalar"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MulAdd:
     """One multiply-accumulate form: ``acc += x * y`` over rows x cols x depth elements.
 
@@ -46,7 +46,7 @@ class Mask:
     registers: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Vector:
     """A register's view as ``lanes`` elements, and its operations.
 
@@ -70,9 +70,9 @@ class Vector:
     muladd: tuple[MulAdd, ...]
     sum_lanes: str
     mask: Mask | None = None
-    partial_load: Mapping[int, str] = field(default_factory=dict, hash=False)
-    partial_store: Mapping[int, str] = field(default_factory=dict, hash=False)
-    transpose: Mapping[int, tuple[str, str]] = field(default_factory=dict, hash=False)
+    partial_load: Mapping[int, str] = field(default_factory=dict)
+    partial_store: Mapping[int, str] = field(default_factory=dict)
+    transpose: Mapping[int, tuple[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.lanes < 1:
@@ -86,6 +86,21 @@ class Vector:
                 raise TargetError(
                     f"{op.mnemonic} computes {op.rows}x{op.cols}", expected=f"1x{self.lanes}"
                 )
+
+    def cuts(self, active: int) -> bool:
+        """Whether ``active`` lanes, a constant, can be loaded and stored alone."""
+        return self.mask is not None or active in self.partial_load
+
+    @property
+    def cuts_any(self) -> bool:
+        """Whether any number of lanes can be loaded and stored alone."""
+        return all(self.cuts(active) for active in range(1, self.lanes))
+
+    @property
+    def transposes(self) -> bool:
+        """Whether square blocks of registers can be transposed."""
+        blocks = {1 << i for i in range(self.lanes.bit_length() - 1)}
+        return self.lanes & (self.lanes - 1) == 0 and blocks <= set(self.transpose)
 
     def form(self, *forms: Form) -> MulAdd | None:
         """The multiply-add of the first of ``forms`` that this vector has."""
@@ -112,7 +127,7 @@ class Emulation:
     header: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Target:
     """An instruction set: its registers, vectors (widest first), core, and compiler options.
 
@@ -131,7 +146,7 @@ class Target:
     vectors: tuple[Vector, ...]
     core: Core
     emulation: Emulation = Emulation()
-    features: Mapping[str, str] = field(default_factory=dict, hash=False)
+    features: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.registers < 4:

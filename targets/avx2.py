@@ -10,46 +10,29 @@ from tilewright.isa import Core, Emulation, Mask, Target, Vector
 
 from .x86 import scalar, vector
 
-_PD = {
-    1: ("_mm256_unpacklo_pd({x}, {y})", "_mm256_unpackhi_pd({x}, {y})"),
-    2: ("_mm256_permute2f128_pd({x}, {y}, 0x20)", "_mm256_permute2f128_pd({x}, {y}, 0x31)"),
-}
-
-
-def _as_pd(spelling: str) -> str:
-    inner = spelling.replace("{x}", "_mm256_castps_pd({x})").replace("{y}", "_mm256_castps_pd({y})")
-    return f"_mm256_castpd_ps({inner})"
-
-
-_PS = {
-    1: (
-        "_mm256_blend_ps({x}, _mm256_moveldup_ps({y}), 0xaa)",
-        "_mm256_blend_ps(_mm256_movehdup_ps({x}), {y}, 0xaa)",
-    ),
-    **{2 * h: (_as_pd(even), _as_pd(odd)) for h, (even, odd) in _PD.items()},
-}
-
-
-def _mask(element: str) -> Mask:
-    ps, bits = {"f32": ("ps", 32), "f64": ("pd", 64)}[element]
-    lanes = ", ".join(map(str, range(256 // bits)))
-    splat, setr = {
-        32: ("_mm256_set1_epi32((int)({count}))", f"_mm256_setr_epi32({lanes})"),
-        64: ("_mm256_set1_epi64x({count})", f"_mm256_setr_epi64x({lanes})"),
-    }[bits]
+def _mask(element: str, bits: int) -> Mask:
+    prefix = "_mm" if bits == 128 else "_mm256"
+    ps, size = {"f32": ("ps", 32), "f64": ("pd", 64)}[element]
+    lanes = list(range(bits // size))
+    if size == 32:
+        splat = f"{prefix}_set1_epi32((int)({{count}}))"
+        numbers = f"{prefix}_setr_epi32({', '.join(map(str, lanes))})"
+    else:
+        splat = f"{prefix}_set1_epi64x({{count}})"
+        order = ", ".join(map(str, lanes if bits == 256 else reversed(lanes)))
+        numbers = f"{prefix}_setr_epi64x({order})" if bits == 256 else f"{prefix}_set_epi64x({order})"
     return Mask(
-        ctype="__m256i",
-        make=f"_mm256_cmpgt_epi{bits}({splat}, {setr})",
-        load=f"_mm256_maskload_{ps}({{p}}, {{mask}})",
-        store=f"_mm256_maskstore_{ps}({{p}}, {{mask}}, {{v}})",
+        ctype=f"__m{bits}i",
+        make=f"{prefix}_cmpgt_epi{size}({splat}, {numbers})",
+        load=f"{prefix}_maskload_{ps}({{p}}, {{mask}})",
+        store=f"{prefix}_maskstore_{ps}({{p}}, {{mask}}, {{v}})",
         registers=1,
     )
 
 
 def _vectors(element: str) -> tuple[Vector, ...]:
-    transpose = _PS if element == "f32" else _PD
-    wide = vector(element, 256, mask=_mask(element), transpose=transpose)
-    return (wide, vector(element, 128), scalar(element))
+    wide = tuple(vector(element, bits, mask=_mask(element, bits)) for bits in (256, 128))
+    return (*wide, scalar(element))
 
 
 TARGET = Target(

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 from tilewright.isa import Core, Emulation, Mask, Target, Vector
 
-from .x86 import scalar, vector
-
-_ALL = {16: 0xFFFF, 8: 0xFF, 4: 0xF, 2: 0x3}
-
+from .x86 import scalar, transposes, vector
 
 def _mask(element: str, bits: int) -> Mask:
     prefix = "_mm" if bits == 128 else f"_mm{bits}"
@@ -31,23 +28,15 @@ def _permute2(indices: str) -> str:
     return f"_mm512_permutex2var_pd({{x}}, _mm512_setr_epi64({indices}), {{y}})"
 
 
-def _as_pd(spelling: str) -> str:
-    inner = spelling.replace("{x}", "_mm512_castps_pd({x})").replace("{y}", "_mm512_castps_pd({y})")
-    return f"_mm512_castpd_ps({inner})"
-
-
 _PD = {
     1: ("_mm512_unpacklo_pd({x}, {y})", "_mm512_unpackhi_pd({x}, {y})"),
     2: (_permute2("0, 1, 8, 9, 4, 5, 12, 13"), _permute2("2, 3, 10, 11, 6, 7, 14, 15")),
     4: ("_mm512_shuffle_f64x2({x}, {y}, 0x44)", "_mm512_shuffle_f64x2({x}, {y}, 0xee)"),
 }
-_PS = {
-    1: (
-        "_mm512_mask_moveldup_ps({x}, 0xaaaa, {y})",
-        "_mm512_mask_movehdup_ps({y}, 0x5555, {x})",
-    ),
-    **{2 * h: (_as_pd(even), _as_pd(odd)) for h, (even, odd) in _PD.items()},
-}
+_PS = (
+    "_mm512_mask_moveldup_ps({x}, 0xaaaa, {y})",
+    "_mm512_mask_movehdup_ps({y}, 0x5555, {x})",
+)
 
 
 def _vectors(element: str) -> tuple[Vector, ...]:
@@ -56,7 +45,7 @@ def _vectors(element: str) -> tuple[Vector, ...]:
         512,
         memory_operand=True,
         mask=_mask(element, 512),
-        transpose=_PS if element == "f32" else _PD,
+        transpose=transposes(element, 512, _PD, _PS),
     )
     narrow = tuple(
         vector(element, bits, memory_operand=True, mask=_mask(element, bits)) for bits in (256, 128)

@@ -1,0 +1,137 @@
+"""Tiles whose vectors lie along K: products summed lane by lane, the lanes added at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from .lower import PointerPlan, Tile, advance, pointer_plans
+from .plan import Operand
+from .program import (
+    Active,
+    Address,
+    Load,
+    Loop,
+    MakeMask,
+    MaskRegister,
+    MultiplyAdd,
+    Op,
+    Register,
+    SumLanes,
+)
+from .store import update
+from .symbolic import ONE, div, linear, mod, value
+
+
+def dot_loops(tile: Tile) -> tuple[list[PointerPlan], tuple[Op, ...]]:
+    """The K loops, a vector of K at a time, and the pointers they walk."""
+    shape, lanes = tile.region.shape, tile.vector.lanes
+    body = _DotBody(tile)
+    whole, tail = div(tile.steps, lanes), mod(tile.steps, lanes)
+    count = max(1, -(-tile.unroll // lanes)) if tile.plan.schedule.k_unroll else _unroll(tile)
+    count = -(-count // shape.k_split) * shape.k_split
+    trips, rest = div(whole, count), mod(whole, count)
+    ops: list[Op] = []
+    straight = value(whole)
+    if straight is not None and straight < 2 * count:
+        ops += body.steps(straight, None) if straight else ()
+    else:
+        ops.append(Loop("k", trips, body.steps(count, None)))
+        if (known := value(rest)) is None:
+            ops.append(Loop("k", rest, body.steps(1, None), "K vectors left"))
+        elif known:
+            ops += body.steps(known, None)
+    ops += body.tail(tail)
+    return body.pointers, tuple(ops)
+
+
+def _unroll(tile: Tile) -> int:
+    work = tile.region.shape.multiply_adds
+    return max(1, -(-2 * tile.plan.target.core.fma_latency // work))
+
+
+class _DotBody:
+    """Emits steps of one vector of K each."""
+
+    def __init__(self, tile: Tile) -> None:
+        self.tile, self.shape = tile, tile.region.shape
+        self.along = pointer_plans(tile.along, tile.plan.along, self.shape.vectors)
+        self.across = pointer_plans(tile.across, tile.plan.across, self.shape.rows)
+        self.pointers = self.along + self.across
+
+    def steps(self, count: int, active: Active) -> tuple[Op, ...]:
+        ops: list[Op] = []
+        for k in range(count):
+            ops += self._step(k, active)
+        lanes = self.tile.vector.lanes
+        return (*ops, *advance(self.pointers, count * lanes, runtime=False))
+
+    def tail(self, tail: object) -> Iterator[Op]:
+        """The elements of K that do not fill a vector."""
+        known = value(tail)  # type: ignore[arg-type]
+        if known == 0:
+            return
+        vector = self.tile.vector
+        if vector.mask is not None:
+            mask = MaskRegister("k_mask", vector, tail)  # type: ignore[arg-type]
+            yield MakeMask(mask)
+            yield from self._step(0, mask, "t")
+        elif known is not None:
+            yield from self._step(0, known, "t")
+        else:
+            for size in sorted((s for s in vector.partial_load if not s & (s - 1)), reverse=True):
+                trips, tail = div(tail, size), mod(tail, size)  # type: ignore[arg-type]
+                step = tuple(self._step(0, size, "t"))
+                bump = advance(self.pointers, size, runtime=False)
+                yield Loop("k", trips, (*step, *bump), f"{size} elements of K")
+
+    def _step(self, k: int, active: Active, suffix: str = "") -> Iterator[Op]:
+        held, streamed = (self.along, self.across)
+        if self.shape.hold == "across":
+            held, streamed = streamed, held
+        for index in range(self._lines(held)):
+            yield self._load(held, index, k, active, suffix)
+        for index in range(self._lines(streamed)):
+            yield self._load(streamed, index, k, active, suffix)
+            for other in range(self._lines(held)):
+                along, across = (other, index) if held is self.along else (index, other)
+                yield self._multiply(along, across, k, suffix)
+
+    def _lines(self, side: list[PointerPlan]) -> int:
+        return self.shape.vectors if side is self.along else self.shape.rows
+
+    def _operand(self, side: list[PointerPlan]) -> Operand:
+        return self.tile.along if side is self.along else self.tile.across
+
+    def _register(self, side: list[PointerPlan], index: int, k: int, suffix: str) -> Register:
+        name = f"{self._operand(side).name}{index}" + (f"_k{k}" if k else "") + suffix
+        return self.tile.register(name)
+
+    def _load(
+        self, side: list[PointerPlan], index: int, k: int, active: Active, suffix: str
+    ) -> Op:
+        pointer = next(p for p in reversed(side) if p.row <= index)
+        address = pointer.address(index, 0, k * self.tile.vector.lanes)
+        return Load(self._register(side, index, k, suffix), address, active)
+
+    def _multiply(self, along: int, across: int, k: int, suffix: str) -> Op:
+        op = self.tile.vector.form("broadcast", "scalar")
+        assert op is not None
+        acc = self.tile.accumulator(across, along, k % self.shape.k_split)
+        x = self._register(self.along, along, k, suffix)
+        return MultiplyAdd(op, acc, x, self._register(self.across, across, k, suffix))
+
+
+def store_sums(tile: Tile) -> Iterator[Op]:
+    """Sum the lanes of every accumulator and update its element of C."""
+    plan, shape = tile.plan, tile.region.shape
+    scalar = plan.target.of(plan.element)[-1]
+    strides = plan.operands["c"].strides
+    for row in range(shape.vectors):
+        for column in range(shape.rows):
+            total = Register(f"sum{row}_{column}", scalar)
+            yield SumLanes(total, tile.accumulator(column, row))
+            offset = linear(((row, strides["m"]), (column, strides["n"])))
+            yield from update(tile, total, Address("c", offset), None)
+
+
+__all__ = ["ONE", "dot_loops", "store_sums"]

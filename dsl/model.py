@@ -1,0 +1,321 @@
+"""The cost model: which register tile, from the target's data alone.
+
+A tile holds ``rows`` x ``vectors`` accumulators (times ``k_split`` sets). Per K step it issues
+rows * vectors multiply-adds and the loads that feed them; it cannot go faster than the units, the
+load ports, the front end, or the latency of one chain divided by the sets. Around the K loop it
+pays for adding the sets and for reading and writing C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from .errors import ScheduleError
+from .isa import Core, Form, Target, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Vector registers by use."""
+
+    accumulators: int
+    along: int
+    across: int
+    masks: int
+
+    @property
+    def total(self) -> int:
+        return self.accumulators + self.along + self.across + self.masks
+
+
+@dataclass(frozen=True, slots=True)
+class TileShape:
+    """A register tile.
+
+    ``vectors`` registers lie along the vectorised dimension, ``rows`` across it. ``feed`` says how
+    the operand across arrives: a form of the multiply-add, with ``lane_k`` and ``lane_s`` for
+    vectors that lie along K or across. ``hold`` is the side kept in registers during a K step.
+    """
+
+    vector: Vector
+    rows: int
+    vectors: int
+    k_split: int
+    feed: str
+    hold: str
+    masked: bool
+
+    @property
+    def budget(self) -> Budget:
+        accumulators = self.rows * self.vectors * self.k_split
+        masks = self.vector.mask.registers if self.masked and self.vector.mask else 0
+        if self.feed == "lane_s":
+            return Budget(accumulators, self.vectors, -(-self.rows // self.vector.lanes), masks)
+        if self.feed == "lane_k":
+            return Budget(accumulators, self.vectors, self.rows, masks)
+        if self.hold == "across":
+            return Budget(accumulators, 1, self.rows, masks)
+        return Budget(accumulators, self.vectors, 0 if self.feed == "memory" else 1, masks)
+
+    @property
+    def loads(self) -> float:
+        """Loads per K step."""
+        if self.feed == "lane_k":
+            return self.vectors + self.rows / self.vector.lanes
+        if self.feed == "lane_s":
+            return self.vectors - (-self.rows // self.vector.lanes)
+        return self.vectors + self.rows
+
+    @property
+    def multiply_adds(self) -> int:
+        """Multiply-adds per K step."""
+        return self.rows * self.vectors
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What a tile is asked to do: the vectors it may use, K steps in all, whether C is read, which
+    lane feeds are possible, the accumulator sets allowed, where the vectors lie."""
+
+    vectors: tuple[Vector, ...]
+    steps: int
+    reads_c: bool
+    feeds: tuple[str, ...]
+    splits: tuple[int, ...]
+    dot: bool = False
+    transposed: bool = False
+
+
+def step_cycles(shape: TileShape, core: Core) -> float:
+    """Cycles per K step: the tightest of units, loads, issue and latency."""
+    return max(bounds(shape, core).values())
+
+
+def bounds(shape: TileShape, core: Core) -> dict[str, float]:
+    """Cycles per K step by what bounds them."""
+    return {
+        "multiply-add units": shape.multiply_adds / core.fma_units,
+        "loads": shape.loads / core.loads,
+        "issue": (shape.multiply_adds + shape.loads) / core.issue,
+        "latency": core.fma_latency / shape.k_split,
+    }
+
+
+def tile_cycles(shape: TileShape, core: Core, work: Work) -> float:
+    """Cycles of one whole tile."""
+    outputs = shape.multiply_adds
+    around = 3 * core.fma_latency + outputs / core.stores
+    around += outputs * (shape.k_split - 1) / core.fma_units
+    if shape.masked:
+        around += outputs / core.stores / shape.vectors
+    if work.reads_c:
+        around += outputs / core.loads
+    if work.transposed:
+        blocks = -(-shape.rows // shape.vector.lanes) * shape.vector.lanes * shape.vectors
+        around += blocks * (shape.vector.lanes.bit_length() - 1) / core.stores
+    if work.dot:
+        around += outputs * shape.vector.lanes.bit_length() * 2
+        return around + -(-work.steps // shape.vector.lanes) * step_cycles(shape, core)
+    return around + work.steps * step_cycles(shape, core)
+
+
+def shape_of(
+    target: Target, vector: Vector, rows: int, vectors: int, masked: bool, work: Work
+) -> TileShape | None:
+    """The cheapest legal tile of that size: its feed, what it holds, its accumulator sets."""
+    fits = (
+        shape
+        for split in work.splits
+        for shape in _fed(vector, rows, vectors, split, masked, work)
+        if shape.budget.total <= target.registers
+    )
+    return min(fits, key=lambda s: (tile_cycles(s, target.core, work), s.k_split), default=None)
+
+
+def _fed(
+    vector: Vector, rows: int, vectors: int, split: int, masked: bool, work: Work
+) -> Iterator[TileShape]:
+    base = TileShape(vector, rows, vectors, split, "broadcast", "along", masked)
+    if work.dot:
+        yield replace(base, hold="along" if vectors <= rows else "across")
+        return
+    plain: Form = "scalar" if vector.form("scalar") else "broadcast"
+    yield replace(base, feed=plain, hold="along" if vectors <= rows else "across")
+    if vectors == 1 and vector.form("memory"):
+        yield replace(base, feed="memory")
+    for feed in work.feeds:
+        if vector.form("lane") and vector.lanes > 1:
+            yield replace(base, feed=feed)
+
+
+def need(target: Target, vector: Vector, rows: int, vectors: int, masked: bool, work: Work) -> Budget:
+    """The smallest register budget of a tile of that size, whether it fits or not."""
+    shapes = _fed(vector, rows, vectors, min(work.splits), masked, work)
+    return min((shape.budget for shape in shapes), key=lambda budget: budget.total)
+
+
+def does_not_fit(
+    target: Target, vector: Vector, rows: int, vectors: int, work: Work, tile: tuple[int, int]
+) -> ScheduleError:
+    """The error for a tile that needs more registers than there are, with one that fits."""
+    budget = need(target, vector, rows, vectors, False, work)
+    smaller = max(
+        (r for r in range(1, rows) if shape_of(target, vector, r, vectors, False, work)), default=0
+    )
+    fewer = max(
+        (v for v in range(1, vectors) if shape_of(target, vector, rows, v, False, work)), default=0
+    )
+    ideas = [f"{smaller} in place of {rows} across the vectors"] if smaller else []
+    ideas += [f"{fewer * vector.lanes} in place of {vectors * vector.lanes} along them"] if fewer else []
+    return ScheduleError(
+        f"tile {tile[0]}x{tile[1]} needs {budget.total} vector registers on {target.name} "
+        f"({budget.accumulators} accumulators, {budget.along} along the vectors, "
+        f"{budget.across} across); it has {target.registers}",
+        hint=" or ".join(ideas) or "a smaller tile or k_split",
+    )
+
+
+@lru_cache(maxsize=4096)
+def equal_parts(total: int, parts: int) -> tuple[tuple[int, int], ...]:
+    """``total`` in ``parts`` nearly equal parts, as (size, how many), larger first."""
+    base, extra = divmod(total, parts)
+    split = ((base + 1, extra), (base, parts - extra))
+    return tuple((size, count) for size, count in split if size and count)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How a region is cut: into parts along and across, and what that costs in cycles."""
+
+    vector: Vector
+    along: tuple[tuple[int, int], ...]
+    across: tuple[tuple[int, int], ...]
+    cycles: float
+
+
+@lru_cache(maxsize=4096)
+def choose(target: Target, across: int, along: int, cuts: bool, work: Work) -> Choice:
+    """The cheapest cut of a region of ``across`` x ``along`` elements into register tiles.
+
+    ``along`` counts elements of the vectorised dimension. Where tails may not be cut (``cuts``),
+    a vector serves the whole vectors of the region and the rest is charged to narrower ones.
+    """
+    best: Choice | None = None
+    for vector in work.vectors:
+        lanes = 1 if work.dot else vector.lanes
+        tail = along % lanes
+        ragged = bool(tail) and not (cuts and vector.cuts(tail))
+        vectors = along // lanes if ragged else -(-along // lanes)
+        if not vectors:
+            continue
+        choice = _choose_cut(target, vector, across, vectors, bool(tail) and not ragged, work)
+        if choice and ragged:
+            rest = choose(target, across, tail, cuts, work)
+            choice = replace(choice, cycles=choice.cycles + rest.cycles)
+        if choice and (best is None or choice.cycles <= best.cycles):
+            best = choice
+    if best is None:
+        raise ScheduleError(
+            f"no register tile with k_split {work.splits} fits {target.name}'s "
+            f"{target.registers} registers",
+            hint="a smaller k_split",
+        )
+    return best
+
+
+def _choose_cut(
+    target: Target, vector: Vector, across: int, vectors: int, masked: bool, work: Work
+) -> Choice | None:
+    best: Choice | None = None
+    for parts_along in _part_counts(vectors, target.registers):
+        along = equal_parts(vectors, parts_along)
+        widest = along[0][0]
+        most = max(
+            (r for r in range(1, target.registers) if _fits(target, vector, r, widest, masked, work)),
+            default=0,
+        )
+        if not most:
+            continue
+        fewest = -(-across // most)
+        for parts in range(fewest, min(across, fewest + 3) + 1):
+            cut = equal_parts(across, parts)
+            cycles = _cut_cycles(target, vector, along, cut, masked, work)
+            if best is None or cycles < best.cycles:
+                best = Choice(vector, along, cut, cycles)
+    return best
+
+
+def _part_counts(vectors: int, registers: int) -> Iterator[int]:
+    """Numbers of parts worth trying: every width up to the register file, once."""
+    seen = {-(-vectors // width) for width in range(1, min(vectors, registers) + 1)}
+    return iter(sorted(seen))
+
+
+def _fits(
+    target: Target, vector: Vector, rows: int, vectors: int, masked: bool, work: Work
+) -> bool:
+    return need(target, vector, rows, vectors, masked, work).total <= target.registers
+
+
+def _cut_cycles(
+    target: Target,
+    vector: Vector,
+    along: tuple[tuple[int, int], ...],
+    across: tuple[tuple[int, int], ...],
+    masked: bool,
+    work: Work,
+) -> float:
+    total = 0.0
+    for width, columns in along:
+        for rows, count in across:
+            shape = shape_of(target, vector, rows, width, masked, work)
+            if shape is None:
+                return float("inf")
+            total += columns * count * tile_cycles(shape, target.core, work)
+    return total
+
+
+@lru_cache(maxsize=1024)
+def steady(
+    target: Target, work: Work, multiples: tuple[int, int]
+) -> tuple[Vector, int, int]:
+    """(vector, rows, vectors) with the fewest cycles per element in a large region.
+
+    ``multiples`` are what the region's sizes (across, along) are multiples of: a tile that leaves
+    a tail is charged a tenth.
+    """
+    best: tuple[float, Vector, int, int] | None = None
+    for vector in work.vectors:
+        lanes = 1 if work.dot else vector.lanes
+        for vectors in range(1, target.registers):
+            for rows in range(1, target.registers):
+                shape = shape_of(target, vector, rows, vectors, False, work)
+                if shape is None:
+                    break
+                cost = tile_cycles(shape, target.core, work) / (rows * vectors * lanes)
+                for multiple, size in zip(multiples, (rows, vectors * lanes), strict=True):
+                    cost *= 1.1 if multiple > 1 and multiple % size else 1.0
+                if best is None or cost < best[0]:
+                    best = (cost, vector, rows, vectors)
+    if best is None:
+        raise ScheduleError(
+            f"k_split {work.splits} does not fit {target.name}'s {target.registers} registers",
+            hint="a smaller k_split",
+        )
+    return best[1:]
+
+
+def unroll(shape: TileShape, core: Core, steps: int | None, group: int) -> int:
+    """K steps per trip: enough work per trip to hide the loop, a multiple of ``group``.
+
+    A short K is unrolled whole when all its operations are few.
+    """
+    cycles = step_cycles(shape, core)
+    if steps is not None and steps * (shape.multiply_adds + shape.loads) <= 16 * core.issue * 2:
+        return max(steps, 1)
+    count = group
+    while count * cycles < 4 * core.fma_latency:
+        count *= 2
+    return count if steps is None else min(count, max(group, steps))

@@ -1,0 +1,276 @@
+"""The loops over blocks around the register tiles, from the schedule's letters."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from sympy import Expr
+
+from .dot import dot_loops, store_sums
+from .lower import Tile, k_loops, masks, reduction, sum_splits, zeros
+from .plan import Plan
+from .program import (
+    Argument,
+    BlockLoop,
+    Call,
+    Loop,
+    NestNode,
+    Op,
+    Parameter,
+    Program,
+    SelectBatch,
+    TileProgram,
+    When,
+    walk,
+)
+from .regions import Part, Region, partition
+from .store import factors, store_across, store_along
+from .symbolic import ZERO, div, mod, simplify, slots, symbol, value
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Where the nest stands: the block's extents and origin, and whether C already holds a sum."""
+
+    extents: dict[str, Expr]
+    origin: dict[str, Expr]
+    accumulate: bool
+
+    def inside(self, letter: str, extent: Expr, origin: Expr) -> _Block:
+        extents, origins = dict(self.extents), dict(self.origin)
+        extents[letter], origins[letter] = extent, self.origin[letter] + origin
+        return replace(self, extents=extents, origin=origins)
+
+
+@dataclass(slots=True)
+class _Tiles:
+    """The tile programs made so far, each once."""
+
+    plan: Plan
+    programs: dict[object, TileProgram] = field(default_factory=dict)
+
+    def get(self, region: Region, steps: Expr, accumulate: bool) -> TileProgram:
+        size = region.along.size
+        key = (region.shape, region.active, size, region.across.units, steps, accumulate)
+        if key not in self.programs:
+            name = _tile_name(self.plan, region, len(self.programs))
+            self.programs[key] = lower_tile(Tile(self.plan, region, steps, accumulate), name)
+        return self.programs[key]
+
+
+def make_program(plan: Plan) -> Program:
+    """The whole kernel: loops over blocks around calls of register tiles."""
+    tiles = _Tiles(plan)
+    block = _Block(dict(plan.sizes), dict.fromkeys("mnk", ZERO), accumulate=False)
+    nest = tuple(_nest(tiles, plan.outer, block, ""))
+    if "b" in plan.outer and plan.batch and value(plan.batch.count) is None:
+        empty = replace(block, extents=block.extents | {"k": ZERO})
+        scale = tuple(_nest(tiles, plan.outer.replace("b", "").replace("k", ""), empty, ""))
+        nest = (When(plan.batch.count, nest, scale),)
+    return Program(nest, tuple(tiles.programs.values()))
+
+
+def _nest(tiles: _Tiles, letters: str, block: _Block, names: str) -> Iterator[NestNode]:
+    """The nodes for the remaining letters; ``names`` holds the counters already taken."""
+    plan = tiles.plan
+    if not letters:
+        yield from _grids(tiles, plan.outer, block)
+        return
+    letter, rest = letters[0], letters[1:]
+    if letter == "b":
+        yield from _batch(tiles, rest, block, names)
+    elif letter == "k":
+        size = plan.blocks.get("k") if "k" in rest + plan.inner else plan.schedule.k_unroll or 1
+        yield from _blocked(tiles, "k", size or 1, rest, block, names)
+    elif letter in rest:
+        yield from _blocked(tiles, letter, plan.blocks[letter], rest, block, names)
+    else:
+        yield from _nest(tiles, rest, block, names)  # the grid of tiles itself loops over it
+
+
+def _batch(tiles: _Tiles, rest: str, block: _Block, names: str) -> Iterator[NestNode]:
+    plan = tiles.plan
+    assert plan.batch is not None
+    count = plan.batch.count
+    if value(count) == 0:
+        yield from _nest(tiles, rest, block.inside("k", ZERO, ZERO), names)
+        return
+    yield SelectBatch(ZERO, tuple(_nest(tiles, rest, block, names)))
+    if count != 1:
+        later = replace(block, accumulate=True)
+        body = SelectBatch(symbol("i"), tuple(_nest(tiles, rest, later, names)))
+        yield BlockLoop("i", count, (body,), first=1, note="batch")
+
+
+def _blocked(
+    tiles: _Tiles, letter: str, size: int, rest: str, block: _Block, names: str
+) -> Iterator[NestNode]:
+    """Whole blocks in a loop, then what is left."""
+    extent = block.extents[letter]
+    trips, left = div(extent, size), mod(extent, size)
+    counter = f"{letter}{names.count(letter)}"
+    names += letter
+    first = 0
+    known = value(trips)
+    if letter == "k" and trips != 0:
+        first = 1
+        inner = block.inside("k", size + ZERO, ZERO)
+        head = tuple(_nest(tiles, rest, inner, names))
+        yield from head if known else (When(trips, head),)
+    if known is None or known > first:
+        later = replace(block, accumulate=block.accumulate or letter == "k")
+        inner = later.inside(letter, size + ZERO, size * symbol(counter))
+        yield BlockLoop(counter, trips, tuple(_nest(tiles, rest, inner, names)), first)
+    yield from _left_over(tiles, letter, (trips, size, left), rest, block, names)
+
+
+def _left_over(
+    tiles: _Tiles,
+    letter: str,
+    cut: tuple[Expr, int, Expr],
+    rest: str,
+    block: _Block,
+    names: str,
+) -> Iterator[NestNode]:
+    trips, size, left = cut
+    tail = block.inside(letter, left, size * trips)
+    if letter != "k":
+        if left != 0:
+            body = tuple(_nest(tiles, rest, tail, names))
+            yield from body if value(left) else (When(left, body),)
+        return
+    if value(trips) is not None:
+        if left != 0 or trips == 0:
+            accumulate = block.accumulate or trips != 0
+            yield from _nest(tiles, rest, replace(tail, accumulate=accumulate), names)
+        return
+    later = tuple(_nest(tiles, rest, replace(tail, accumulate=True), names)) if left != 0 else ()
+    only = tuple(_nest(tiles, rest, tail, names))
+    yield When(trips, (When(left, later),) if later else (), only)
+
+
+def _grids(tiles: _Tiles, letters: str, block: _Block) -> Iterator[NestNode]:
+    """Every region's grid of tiles, looped over in the order of the last m and n."""
+    plan = tiles.plan
+    along, across = plan.along, plan.across
+    order = sorted({"m", "n"}, key=lambda d: letters.rfind(d))
+    steps = block.extents["k"]
+    for region in partition(
+        plan, block.extents[across], block.extents[along], steps, block.accumulate
+    ):
+        program = tiles.get(region, steps, block.accumulate)
+        parts = {along: region.along, across: region.across}
+        origin = dict(block.origin)
+        for dim in "mn":
+            origin[dim] = origin[dim] + _position(parts[dim], f"{dim}t")
+        node: NestNode = Call(program.name, tuple(_arguments(plan, program, origin)))
+        for dim in reversed(order):
+            if parts[dim].count != 1:
+                note = f"{dim} by {parts[dim].size}"
+                node = BlockLoop(f"{dim}t", parts[dim].count, (node,), note=note)
+        yield node
+
+
+def _position(part: Part, counter: str) -> Expr:
+    return part.start if part.count == 1 else part.start + part.size * symbol(counter)
+
+
+def _arguments(plan: Plan, program: TileProgram, origin: dict[str, Expr]) -> Iterator[Argument]:
+    for parameter in program.parameters:
+        name = parameter.name
+        if parameter.role in ("in", "out"):
+            yield Argument(name, _offset(plan, name, origin))
+        elif parameter.role == "table":
+            yield Argument(name, ZERO)
+        elif parameter.role == "offsets":
+            yield Argument(name, ZERO)
+        elif parameter.role == "at":
+            yield Argument(None, _offset(plan, name.removesuffix("_at"), origin))
+
+
+def _offset(plan: Plan, name: str, origin: dict[str, Expr]) -> Expr:
+    strides = plan.operands[name].strides
+    return simplify(sum((origin[dim] * stride for dim, stride in strides.items()), ZERO))
+
+
+def _tile_name(plan: Plan, region: Region, index: int) -> str:
+    across, along = region.across.units, region.along.size
+    size = str(along) if value(along) is not None else "tail"
+    shape = f"{across}x{size}" if plan.along == "n" else f"{size}x{across}"
+    return f"tile{index}_{shape}"
+
+
+def lower_tile(tile: Tile, name: str) -> TileProgram:
+    """The program of one register tile."""
+    plan = tile.plan
+    pointers, loops = dot_loops(tile) if plan.dot else k_loops(tile)
+    scalar = plan.target.of(plan.element)[-1]
+    stores = store_sums if plan.dot else store_across if plan.transposed else store_along
+    body: tuple[Op, ...] = (
+        *masks(tile),
+        *zeros(tile),
+        *reduction(tile, pointers, loops),
+    )
+    end: tuple[Op, ...] = (
+        *sum_splits(tile),
+        *factors(tile, scalar if plan.dot else tile.vector),
+        *stores(tile),
+    )
+    return TileProgram(
+        name=name,
+        element=plan.element,
+        parameters=tuple(_parameters(plan, body + end, tile.accumulate)),
+        body=body,
+        end=end,
+        summary=_summary(tile),
+    )
+
+
+def _parameters(plan: Plan, body: tuple[Op, ...], accumulate: bool) -> Iterator[Parameter]:
+    inside = plan.batch is not None and "b" in plan.inner
+    kind = plan.batch.kind if plan.batch and inside else None
+    for name in "ab":
+        if kind == "addresses":
+            yield Parameter(name, "table")
+            yield Parameter(f"{name}_at", "at")
+        else:
+            yield Parameter(name, "in")
+        if kind == "offsets":
+            yield Parameter(f"{name}_offsets", "offsets")
+    yield Parameter("c", "out")
+    used = frozenset[str]().union(*(_sizes_in(op) for op in walk(body)))
+    order = [slot for slot, _ in plan.spec.runtime_sizes()]
+    yield from (Parameter(slot, "size") for slot in order if slot in used)
+    for name in ("alpha", "beta"):
+        if getattr(plan.spec, name) == "scalar" and not (accumulate and name == "beta"):
+            yield Parameter(name, "scalar")
+
+
+def _sizes_in(op: Op) -> frozenset[str]:
+    """The run-time sizes an operation depends on."""
+    exprs: list[Expr] = []
+    if isinstance(op, Loop):
+        exprs.append(op.trips)
+    for attribute in ("offset", "step", "stride"):
+        if hasattr(op, attribute):
+            exprs.append(getattr(op, attribute))
+    for attribute in ("address", "y"):
+        if hasattr(getattr(op, attribute, None), "offset"):
+            exprs.append(getattr(op, attribute).offset)
+    if hasattr(op, "mask"):
+        exprs.append(op.mask.active)
+    return frozenset[str]().union(*(slots(expr) for expr in exprs))
+
+
+def _summary(tile: Tile) -> str:
+    shape, plan = tile.region.shape, tile.plan
+    budget = shape.budget
+    uses = [f"{budget.accumulators} accumulators"]
+    uses += [f"{n} {tile_side.name.upper()}" for n, tile_side in
+             ((budget.across, tile.across), (budget.along, tile.along)) if n]  # fmt: skip
+    uses += [f"{budget.masks} mask"] if budget.masks else []
+    split = f", K over {shape.k_split} sets" if shape.k_split > 1 else ""
+    return (
+        f"{' + '.join(uses)} = {budget.total} of {plan.target.registers} {shape.vector.name}{split}"
+    )

@@ -1,0 +1,397 @@
+"""The whole language between plan and templates: tile operations, and the nest of blocks.
+
+A tile program computes one register tile: straight operations on vector registers and at most
+two loops (batch, K). A nest is the loops over blocks around calls of tile programs. All nodes are
+immutable; ``kind`` is the name templates dispatch on. Addresses are in elements.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from sympy import Expr
+
+from .isa import MulAdd, Vector
+
+# --- what operations act on ---------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A vector register seen as ``vector``."""
+
+    name: str
+    vector: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """``pointer + offset`` in elements."""
+
+    pointer: str
+    offset: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class MaskRegister:
+    """The predicate of the first ``active`` lanes."""
+
+    name: str
+    vector: Vector
+    active: Expr
+
+
+#: How much of a register an access touches: all, a constant number of lanes, or a mask's.
+Active = int | MaskRegister | None
+
+# --- operations of a tile program ---------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """``pointer = base + offset``: a pointer that the K loop will advance."""
+
+    kind: ClassVar[str] = "point"
+    pointer: str
+    base: str
+    offset: Expr
+    element: str
+
+
+@dataclass(frozen=True, slots=True)
+class PointBatch:
+    """``pointer`` = element ``index`` of the batch of ``operand``, plus ``offset``."""
+
+    kind: ClassVar[str] = "point_batch"
+    pointer: str
+    operand: str
+    index: str
+    offset: Expr
+    element: str
+    batch: str
+    stride: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """``pointer += step``."""
+
+    kind: ClassVar[str] = "advance"
+    pointer: str
+    step: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class MakeMask:
+    """Build a mask before its first use."""
+
+    kind: ClassVar[str] = "make_mask"
+    mask: MaskRegister
+
+
+@dataclass(frozen=True, slots=True)
+class Zero:
+    """All lanes 0."""
+
+    kind: ClassVar[str] = "zero"
+    dst: Register
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """``active`` lanes from memory, the others 0."""
+
+    kind: ClassVar[str] = "load"
+    dst: Register
+    address: Address
+    active: Active = None
+
+
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """One element into all lanes."""
+
+    kind: ClassVar[str] = "broadcast"
+    dst: Register
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Splat:
+    """A literal, or the run-time parameter of that name, into all lanes."""
+
+    kind: ClassVar[str] = "splat"
+    dst: Register
+    source: float | str
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplyAdd:
+    """``acc += x * y``; y is a register, a lane of one, or read from memory by the instruction."""
+
+    kind: ClassVar[str] = "muladd"
+    op: MulAdd
+    acc: Register
+    x: Register
+    y: Register | Address
+    lane: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """``dst = x + y``."""
+
+    kind: ClassVar[str] = "add"
+    dst: Register
+    x: Register
+    y: Register
+
+
+@dataclass(frozen=True, slots=True)
+class Multiply:
+    """``dst = x * y``."""
+
+    kind: ClassVar[str] = "mul"
+    dst: Register
+    x: Register
+    y: Register
+
+
+@dataclass(frozen=True, slots=True)
+class Interleave:
+    """Half a 2x2 block transposition: the even or odd blocks of ``block`` elements of x and y."""
+
+    kind: ClassVar[str] = "interleave"
+    dst: Register
+    x: Register
+    y: Register
+    block: int
+    odd: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SumLanes:
+    """The sum over the lanes of ``src`` into the scalar ``dst``."""
+
+    kind: ClassVar[str] = "sum_lanes"
+    dst: Register
+    src: Register
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """``active`` lanes to memory."""
+
+    kind: ClassVar[str] = "store"
+    address: Address
+    src: Register
+    active: Active = None
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """A hint that ``address`` will be read."""
+
+    kind: ClassVar[str] = "prefetch"
+    address: Address
+
+
+@dataclass(frozen=True, slots=True)
+class Loop:
+    """``body`` repeated ``trips`` times; ``counter`` runs from 0."""
+
+    kind: ClassVar[str] = "loop"
+    counter: str
+    trips: Expr
+    body: tuple[Op, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Comment:
+    """A remark for the reader of the C."""
+
+    kind: ClassVar[str] = "comment"
+    text: str
+
+
+Op = (
+    Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Splat | MultiplyAdd
+    | Add | Multiply | Interleave | SumLanes | Store | Prefetch | Loop | Comment
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A tile program's parameter.
+
+    ``role``: ``in`` and ``out`` point to elements; ``table`` to pointers, one per batch element;
+    ``offsets`` to int64 offsets; ``at`` is an offset in elements; ``size`` and ``scalar`` are the
+    kernel's own run-time sizes and numbers.
+    """
+
+    name: str
+    role: Literal["in", "out", "table", "offsets", "at", "size", "scalar"]
+
+
+@dataclass(frozen=True, slots=True)
+class TileProgram:
+    """One register tile: ``body`` sums the products, ``end`` updates C; ``summary`` in words."""
+
+    name: str
+    element: str
+    parameters: tuple[Parameter, ...]
+    body: tuple[Op, ...]
+    end: tuple[Op, ...]
+    summary: str
+
+
+# --- the nest around tile programs --------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """``operand + offset``, or the number ``offset`` when there is no operand."""
+
+    operand: str | None
+    offset: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """Run a tile program; sizes and scalars follow the arguments under their own names."""
+
+    kind: ClassVar[str] = "call"
+    program: str
+    arguments: tuple[Argument, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLoop:
+    """``for counter in range(first, trips)`` over blocks of a dimension."""
+
+    kind: ClassVar[str] = "block_loop"
+    counter: str
+    trips: Expr
+    body: tuple[NestNode, ...]
+    first: int = 0
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SelectBatch:
+    """Within ``body`` the operands are those of batch element ``index``."""
+
+    kind: ClassVar[str] = "select_batch"
+    index: Expr
+    body: tuple[NestNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """``body`` if ``count`` is positive, else ``otherwise``."""
+
+    kind: ClassVar[str] = "when"
+    count: Expr
+    body: tuple[NestNode, ...]
+    otherwise: tuple[NestNode, ...] = ()
+
+
+NestNode = Call | BlockLoop | SelectBatch | When
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """All of a kernel: the nest and the tile programs it calls, by name."""
+
+    nest: tuple[NestNode, ...]
+    tiles: tuple[TileProgram, ...]
+
+    def tile(self, name: str) -> TileProgram:
+        return next(tile for tile in self.tiles if tile.name == name)
+
+
+def walk(ops: tuple[Op, ...]) -> Iterator[Op]:
+    """Every operation, loops before their bodies."""
+    for op in ops:
+        yield op
+        if isinstance(op, Loop):
+            yield from walk(op.body)
+
+
+def reads(op: Op) -> tuple[Register, ...]:
+    """The registers an operation reads."""
+    match op:
+        case MultiplyAdd():
+            return (op.acc, op.x) + ((op.y,) if isinstance(op.y, Register) else ())
+        case Add() | Multiply() | Interleave():
+            return (op.x, op.y)
+        case SumLanes() | Store():
+            return (op.src,)
+        case _:
+            return ()
+
+
+def writes(op: Op) -> tuple[Register, ...]:
+    """The registers an operation writes."""
+    match op:
+        case MultiplyAdd():
+            return (op.acc,)
+        case (
+            Zero() | Load() | Broadcast() | Splat() | Add() | Multiply() | Interleave() | SumLanes()
+        ):
+            return (op.dst,)
+        case _:
+            return ()
+
+
+def mask_of(op: Op) -> MaskRegister | None:
+    """The mask an access uses."""
+    active = op.active if isinstance(op, (Load, Store)) else None
+    return active if isinstance(active, MaskRegister) else None
+
+
+def prune(ops: Sequence[Op], needed: Iterable[Register]) -> list[Op]:
+    """``ops`` (straight-line) without those whose result nobody needs."""
+    wanted = {register.name for register in needed}
+    kept: list[Op] = []
+    for op in reversed(ops):
+        if any(register.name in wanted for register in writes(op)):
+            wanted |= {register.name for register in reads(op)}
+            kept.append(op)
+    return kept[::-1]
+
+
+def live_registers(tile: TileProgram) -> int:
+    """The most vector registers alive while products are summed, masks in registers included.
+
+    Transposing and updating C may need more for a moment; there a spill costs a few cycles in all.
+    """
+    live: set[str] = set()
+    _live(tile.end, live)
+    return _live(tile.body, live)
+
+
+def _live(ops: tuple[Op, ...], live: set[str]) -> int:
+    """Walk backwards; ``live`` is changed from the set after ``ops`` to the set before."""
+    most = 0
+    for op in reversed(ops):
+        if isinstance(op, Loop):
+            around = set(live)
+            _live(op.body, around)  # what the body reads from before, or from its last round
+            live |= around
+            most = max(most, _live(op.body, set(live)))
+            continue
+        written = {r.name for r in writes(op)}
+        most = max(most, len(live | written))
+        live -= written
+        live |= {r.name for r in reads(op)}
+        mask = mask_of(op)
+        if mask and mask.vector.mask and mask.vector.mask.registers:
+            live.add(mask.name)
+        if isinstance(op, MakeMask):
+            live.discard(op.mask.name)
+        most = max(most, len(live))
+    return most

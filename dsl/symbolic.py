@@ -1,0 +1,174 @@
+"""sympy does the algebra of sizes: trip counts, tails, addresses, costs, and their C text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cache, lru_cache
+
+import sympy
+from sympy import Expr, Integer, Rational
+
+from .errors import PlanError
+from .spec import Dim, Size
+
+ZERO, ONE = Integer(0), Integer(1)
+
+
+@cache
+def symbol(name: str) -> sympy.Symbol:
+    """The run-time size or loop counter called ``name``: an integer, 0 or more."""
+    return sympy.Symbol(name, integer=True, nonnegative=True)
+
+
+@lru_cache(maxsize=4096)
+def size_expr(slot: str, size: Size) -> Expr:
+    """A size as an expression: a number, or ``multiple_of`` times an unknown quotient."""
+    if isinstance(size, Dim):
+        return size.multiple_of * _quotient(slot, size.multiple_of)
+    return Integer(size)
+
+
+@cache
+def _quotient(slot: str, multiple: int) -> Expr:
+    return symbol(slot) if multiple == 1 else symbol(f"{slot}__by_{multiple}")
+
+
+def _original(quotient: sympy.Symbol) -> Expr:
+    slot, _, multiple = quotient.name.partition("__by_")
+    return symbol(slot) / int(multiple) if multiple else quotient
+
+
+def slots(expr: Expr) -> frozenset[str]:
+    """The names of the run-time sizes and counters that ``expr`` depends on."""
+    return frozenset(s.name.partition("__by_")[0] for s in expr.free_symbols)
+
+
+def value(expr: Expr) -> int | None:
+    """The value of a constant expression, else None."""
+    return int(expr) if expr.is_Integer else None
+
+
+@lru_cache(maxsize=65536)
+def div(expr: Expr, by: int) -> Expr:
+    """How many whole ``by`` fit in ``expr``."""
+    return sympy.floor(expr / by)
+
+
+@lru_cache(maxsize=65536)
+def mod(expr: Expr, by: int) -> Expr:
+    """What is left of ``expr`` after whole ``by``."""
+    return sympy.Mod(expr, by)
+
+
+@lru_cache(maxsize=65536)
+def linear(terms: tuple[tuple[int, Expr], ...]) -> Expr:
+    """``sum(count * stride)``: the address of an element from its coordinates and strides."""
+    return sympy.Add(*(count * stride for count, stride in terms))
+
+
+def step(address: Expr, counter: str) -> Expr:
+    """Strength reduction: what ``address`` gains when ``counter`` grows by one."""
+    return sympy.expand(address.diff(symbol(counter)))
+
+
+@lru_cache(maxsize=65536)
+def simplify(expr: Expr) -> Expr:
+    """Collected and shortened; meant for what a person reads, not for addresses."""
+    return sympy.factor_terms(sympy.expand(expr))
+
+
+def evaluate(expr: Expr, sizes: Mapping[str, int]) -> int:
+    """The value of ``expr`` for given run-time sizes and counters."""
+    constant = value(expr)
+    if constant is not None:
+        return constant
+    return _compiled(expr)(sizes)
+
+
+@lru_cache(maxsize=65536)
+def _compiled(expr: Expr) -> Callable[[Mapping[str, int]], int]:
+    """``expr`` as a closure over integers; no text is evaluated."""
+    if expr.is_Integer:
+        constant = int(expr)
+        return lambda sizes: constant
+    if expr.is_Symbol:
+        slot, _, multiple = expr.name.partition("__by_")
+        return lambda sizes: sizes[slot] // int(multiple or 1)
+    if isinstance(expr, sympy.floor):
+        numerator, denominator = sympy.fraction(sympy.together(expr.args[0]))
+        top, bottom = _compiled(numerator), int(denominator)
+        return lambda sizes: top(sizes) // bottom
+    parts = [_compiled(arg) for arg in expr.args]
+    if expr.is_Add:
+        return lambda sizes: sum(part(sizes) for part in parts)
+    if expr.is_Mul and expr.args[0].is_Rational and not expr.args[0].is_Integer:
+        ratio = expr.args[0]
+        top = _compiled(expr / ratio)
+        return lambda sizes: top(sizes) * int(ratio.p) // int(ratio.q)
+    if expr.is_Mul:
+        return lambda sizes: _product(part(sizes) for part in parts)
+    if isinstance(expr, sympy.Mod):
+        return lambda sizes: parts[0](sizes) % parts[1](sizes)
+    if expr.is_Pow and expr.exp.is_Integer and expr.exp > 0:
+        return lambda sizes: parts[0](sizes) ** parts[1](sizes)
+    raise PlanError("an expression of sizes that cannot be evaluated", got=str(expr))
+
+
+def _product(factors: object) -> int:
+    result = 1
+    for factor in factors:  # type: ignore[attr-defined]
+        result *= factor
+    return result
+
+
+@lru_cache(maxsize=65536)
+def c_text(expr: Expr) -> str:
+    """``expr`` in C, on int64_t. Quotients are exact or floors of non-negative numbers."""
+    quotients = {s: _original(s) for s in expr.free_symbols if "__by_" in s.name}
+    return _print(expr.xreplace(quotients) if quotients else expr)[0]
+
+
+def _print(expr: Expr) -> tuple[str, int]:
+    """The C text and its binding strength: 3 an atom, 2 a product, 1 a sum."""
+    if expr.is_Integer:
+        return str(int(expr)), 3 if expr >= 0 else 1
+    if expr.is_Symbol:
+        return expr.name, 3
+    if expr.is_Add:
+        return _print_sum(expr), 1
+    if isinstance(expr, sympy.floor):
+        numerator, denominator = sympy.fraction(sympy.together(expr.args[0]))
+        return f"{_factor(numerator)} / {_factor(denominator)}", 2
+    if isinstance(expr, sympy.Mod):
+        return f"{_factor(expr.args[0])} % {_factor(expr.args[1])}", 2
+    if expr.is_Pow and expr.exp == 2:
+        return f"{_factor(expr.base)} * {_factor(expr.base)}", 2
+    if expr.is_Mul:
+        return _print_product(expr)
+    raise PlanError("an expression of sizes that has no C text", got=str(expr))
+
+
+def _factor(expr: Expr) -> str:
+    text, strength = _print(expr)
+    return text if strength == 3 else f"({text})"
+
+
+def _print_sum(expr: Expr) -> str:
+    terms = sorted(expr.args, key=lambda term: (term.is_Integer, str(term)))
+    text = ""
+    for term in terms:
+        negative = term.could_extract_minus_sign()
+        body, strength = _print(-term if negative else term)
+        joint = (" - " if negative else " + ") if text else ("-" if negative else "")
+        text += joint + (f"({body})" if strength == 1 else body)
+    return text
+
+
+def _print_product(expr: Expr) -> tuple[str, int]:
+    coefficient, rest = expr.as_coeff_Mul()
+    factors = [_factor(arg) for arg in sorted(sympy.Mul.make_args(rest), key=str)]
+    top = abs(int(Rational(coefficient).p))
+    text = " * ".join(([str(top)] if top != 1 else []) + factors)
+    if Rational(coefficient).q != 1:
+        text = (f"({text})" if len(factors) + (top != 1) > 1 else text) + f" / {coefficient.q}"
+    return (f"-({text})", 1) if coefficient < 0 else (text, 2)

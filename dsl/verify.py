@@ -1,0 +1,125 @@
+"""The rules of tile programs, checked where they are made: an illegal program dies here."""
+
+from __future__ import annotations
+
+from .errors import PlanError
+from .isa import Target
+from .program import (
+    Advance,
+    Address,
+    BlockLoop,
+    Call,
+    Load,
+    Loop,
+    MakeMask,
+    MultiplyAdd,
+    NestNode,
+    Op,
+    Point,
+    PointBatch,
+    Prefetch,
+    Program,
+    SelectBatch,
+    Store,
+    TileProgram,
+    When,
+    live_registers,
+    mask_of,
+    reads,
+    writes,
+)
+
+
+def verify_program(program: Program, target: Target) -> None:
+    """PlanError if a tile breaks a rule, or the nest calls a tile that does not exist."""
+    for tile in program.tiles:
+        verify_tile(tile, target)
+    for node in program.nest:
+        _verify_nest(node, program)
+
+
+def verify_tile(tile: TileProgram, target: Target) -> None:
+    """Defined before use, defined once, pointers known, fits the registers."""
+    pointers = {p.name for p in tile.parameters if p.role in ("in", "out")}
+    tables = {p.name for p in tile.parameters if p.role in ("in", "table")}
+    _Check(tile.name, pointers | tables, pointers).ops(tile.body + tile.end)
+    live = live_registers(tile)
+    if live > target.registers:
+        raise PlanError(
+            f"{tile.name} keeps {live} vector registers alive on {target.name}",
+            expected=f"{target.registers} or fewer",
+        )
+
+
+class _Check:
+    """One walk over a tile program, remembering what is defined."""
+
+    def __init__(self, tile: str, bases: set[str], pointers: set[str]) -> None:
+        self.tile, self.bases = tile, bases
+        self.pointers, self.registers, self.masks = set(pointers), set[str](), set[str]()
+
+    def ops(self, ops: tuple[Op, ...]) -> None:
+        for op in ops:
+            if isinstance(op, Loop):
+                self._loop(op)
+            else:
+                self._op(op)
+
+    def _loop(self, loop: Loop) -> None:
+        before = self.registers, self.masks, self.pointers
+        self.registers, self.masks, self.pointers = (set(known) for known in before)
+        self.ops(loop.body)
+        self.registers, self.masks, self.pointers = before
+
+    def _op(self, op: Op) -> None:
+        for register in reads(op):
+            self._need(register.name in self.registers, op, f"reads {register.name} undefined")
+        accumulates = {r.name for r in reads(op)}
+        for register in writes(op):
+            again = register.name in self.registers and register.name not in accumulates
+            self._need(not again, op, f"defines {register.name} twice")
+            self.registers.add(register.name)
+        mask = mask_of(op)
+        self._need(mask is None or mask.name in self.masks, op, "uses a mask never made")
+        for address in _addresses(op):
+            self._need(address.pointer in self.pointers, op, f"{address.pointer} is no pointer")
+        if isinstance(op, MakeMask):
+            self.masks.add(op.mask.name)
+        if isinstance(op, (Point, PointBatch)):
+            base = op.base if isinstance(op, Point) else op.operand
+            self._need(base in self.bases, op, f"{base} is no operand")
+            self.pointers.add(op.pointer)
+        if isinstance(op, Advance):
+            self._need(op.pointer in self.pointers, op, f"{op.pointer} is no pointer")
+        if isinstance(op, (Load, Store)):
+            self._access(op)
+
+    def _access(self, op: Load | Store) -> None:
+        vector = op.dst.vector if isinstance(op, Load) else op.src.vector
+        if isinstance(op.active, int):
+            known = vector.partial_load if isinstance(op, Load) else vector.partial_store
+            self._need(op.active in known, op, f"{vector.name} has no access of {op.active} lanes")
+
+    def _need(self, holds: bool, op: Op, problem: str) -> None:
+        if not holds:
+            raise PlanError(f"{self.tile}: {op.kind} {problem}", got=str(op))
+
+
+def _addresses(op: Op) -> tuple[Address, ...]:
+    if isinstance(op, (Load, Store, Prefetch)) or op.kind == "broadcast":
+        return (op.address,)  # type: ignore[union-attr]
+    if isinstance(op, MultiplyAdd) and isinstance(op.y, Address):
+        return (op.y,)
+    return ()
+
+
+def _verify_nest(node: NestNode, program: Program) -> None:
+    match node:
+        case Call():
+            tile = program.tile(node.program)
+            wanted = [p for p in tile.parameters if p.role not in ("size", "scalar")]
+            if len(wanted) != len(node.arguments):
+                raise PlanError(f"the call of {tile.name} passes {len(node.arguments)} arguments")
+        case BlockLoop() | SelectBatch() | When():
+            for inner in node.body:
+                _verify_nest(inner, program)
