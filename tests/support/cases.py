@@ -42,8 +42,9 @@ class Cases:
 
     def lacking(self, required: int) -> list[str]:
         """What to say of the targets whose C ran on fewer than ``required`` cases."""
+        none: Counter[str] = Counter()
         ran = {
-            target: sum(self._counts.get(target, {}).get(means, 0) for means in RUNS)
+            target: sum(self._counts.get(target, none)[means] for means in RUNS)
             for target in REQUIRED
         }
         return [
