@@ -18,8 +18,8 @@ from .program import (
     Register,
     SumLanes,
 )
-from .store import update
-from .symbolic import ONE, div, linear, mod, value
+from .store import Output, write
+from .symbolic import div, linear, mod, value
 
 
 def dot_loops(tile: Tile) -> tuple[list[PointerPlan], tuple[Op, ...]]:
@@ -126,12 +126,11 @@ def store_sums(tile: Tile) -> Iterator[Op]:
     plan, shape = tile.plan, tile.region.shape
     scalar = plan.target.of(plan.element)[-1]
     strides = plan.operands["c"].strides
+    outputs = []
     for row in range(shape.vectors):
         for column in range(shape.rows):
             total = Register(f"sum{row}_{column}", scalar)
             yield SumLanes(total, tile.accumulator(column, row))
             offset = linear(((row, strides["m"]), (column, strides["n"])))
-            yield from update(tile, total, Address("c", offset), None)
-
-
-__all__ = ["ONE", "dot_loops", "store_sums"]
+            outputs.append(Output(total, Address("c", offset), None))
+    yield from write(tile, outputs)

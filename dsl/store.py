@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from sympy import Expr
 
@@ -37,33 +38,56 @@ def factors(tile: Tile, vector: Vector) -> Iterator[Op]:
         yield Splat(Register("beta_v", vector), spec.beta)
 
 
-def update(tile: Tile, acc: Register, address: Address, active: Active) -> Iterator[Op]:
-    """``C = alpha * acc + beta * C`` for one register; a later partial sum adds to C as it is."""
-    spec, vector = tile.plan.spec, acc.vector
-    result = acc
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A register on its way to C."""
+
+    acc: Register
+    address: Address
+    active: Active
+
+
+def write(tile: Tile, outputs: Iterable[Output]) -> Iterator[Op]:
+    """``C = alpha * acc + beta * C``: C is read whole before any of it is written.
+
+    A masked store cannot be forwarded to a load that overlaps its full width, and rows of a
+    narrow C overlap so: read row by row, each would wait for the one before.
+    """
+    stores = []
+    for output in outputs:
+        yield from _update(tile, output)
+        stores.append(Store(output.address, output.acc, output.active))
+    yield from stores
+
+
+def _update(tile: Tile, output: Output) -> Iterator[Op]:
+    """One register of the result; a later partial sum adds to C as it is."""
+    spec, acc, vector = tile.plan.spec, output.acc, output.acc.vector
     if spec.alpha != 1:
         yield Multiply(acc, acc, Register("alpha_v", vector))
-    if tile.accumulate or spec.beta != 0:
-        old = Register(f"old_{acc.name}", vector)
-        yield Load(old, address, active)
-        if tile.accumulate or spec.beta == 1:
-            yield Add(result, result, old)
-        else:
-            op = vector.form("broadcast", "scalar")
-            assert op is not None
-            yield MultiplyAdd(op, result, old, Register("beta_v", vector))
-    yield Store(address, result, active)
+    if not tile.accumulate and spec.beta == 0:
+        return
+    old = Register(f"old_{acc.name}", vector)
+    yield Load(old, output.address, output.active)
+    if tile.accumulate or spec.beta == 1:
+        yield Add(acc, acc, old)
+        return
+    op = vector.form("broadcast", "scalar")
+    assert op is not None
+    yield MultiplyAdd(op, acc, old, Register("beta_v", vector))
 
 
 def store_along(tile: Tile) -> Iterator[Op]:
     """C is contiguous along the vectors."""
     plan, shape = tile.plan, tile.region.shape
     across = plan.operands["c"].strides[plan.across]
+    outputs = []
     for row in range(shape.rows):
         for column in range(shape.vectors):
             offset = linear(((row, across), (column * tile.vector.lanes, ONE)))
             acc = tile.accumulator(row, column)
-            yield from update(tile, acc, Address("c", offset), tile.active(column))
+            outputs.append(Output(acc, Address("c", offset), tile.active(column)))
+    yield from write(tile, outputs)
 
 
 def store_across(tile: Tile) -> Iterator[Op]:
@@ -85,9 +109,11 @@ def store_across(tile: Tile) -> Iterator[Op]:
             steps, result = transpose(block + padding, f"t{column}_{first}_")
             existing = _existing(tile, column)
             yield from prune([*map(Zero, padding), *steps], result[:existing])
+            outputs = []
             for lane in range(existing):
                 offset = linear(((column * lanes + lane, stride), (first, ONE)))
-                yield from update(tile, result[lane], Address("c", offset), active)
+                outputs.append(Output(result[lane], Address("c", offset), active))
+            yield from write(tile, outputs)
 
 
 def _existing(tile: Tile, column: int) -> int:
@@ -109,10 +135,12 @@ def _rows_active(tile: Tile, rows: int) -> tuple[Active, list[Op]]:
 
 
 def _store_scalars(tile: Tile, stride: Expr) -> Iterator[Op]:
+    outputs = []
     for row in range(tile.region.shape.rows):
         for column in range(tile.region.shape.vectors):
             address = Address("c", linear(((column, stride), (row, ONE))))
-            yield from update(tile, tile.accumulator(row, column), address, None)
+            outputs.append(Output(tile.accumulator(row, column), address, None))
+    yield from write(tile, outputs)
 
 
 def transpose(block: list[Register], prefix: str) -> tuple[list[Op], list[Register]]:
