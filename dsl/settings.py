@@ -29,7 +29,7 @@ def settings() -> Settings:
     get = os.environ.get
     return Settings(
         cache_dir=get("TILEWRIGHT_CACHE_DIR") or None,
-        user_cache=get("XDG_CACHE_HOME", "").strip() or None,
+        user_cache=get("XDG_CACHE_HOME") or None,
         compiler=get("CC") or None,
         cross=get("TILEWRIGHT_CC_AARCH64") or None,
         emulate=get("TILEWRIGHT_EMULATE", "") not in ("", "0"),

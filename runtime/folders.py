@@ -21,7 +21,8 @@ def cache_directory() -> Path:
     if known.cache_dir:
         return Path(os.path.abspath(os.path.expanduser(known.cache_dir)))
     if sys.platform == "linux":  # what platformdirs says, without the 7 ms of its import
-        return Path(known.user_cache or os.path.expanduser("~/.cache")) / "tilewright"
+        base = known.user_cache if os.path.isabs(known.user_cache or "") else "~/.cache"
+        return Path(os.path.expanduser(str(base))) / "tilewright"
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("tilewright", appauthor=False))
@@ -71,7 +72,7 @@ def is_noexec(path: Path) -> bool:
 
 
 def has_room(folder: Path) -> bool:
-    """True if a library's worth of bytes can be written below ``folder``."""
+    """True if a library's worth of bytes can be written into ``folder``, which is our own."""
     probe = folder / f"room-{os.getpid()}"
     try:
         probe.write_bytes(b"\xff" * (1 << 18))
@@ -109,11 +110,14 @@ def make_private() -> Path:
 
     candidates = [tempfile.gettempdir(), "/var/tmp", "/dev/shm", os.path.expanduser("~")]
     for base in candidates:
-        if os.access(base, os.W_OK) and not is_noexec(Path(base)) and has_room(Path(base)):
-            path = Path(tempfile.mkdtemp(prefix="tilewright-", dir=base))
+        if not os.access(base, os.W_OK) or is_noexec(Path(base)):
+            continue
+        path = Path(tempfile.mkdtemp(prefix="tilewright-", dir=base))
+        if has_room(path):
             _own.append((os.getpid(), path))
             atexit.register(_discard, os.getpid(), path)
             return path
+        path.rmdir()
     raise CacheError(
         "no temporary directory has room and may hold programs",
         got=", ".join(candidates),

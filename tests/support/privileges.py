@@ -46,7 +46,7 @@ def as_nobody(action: Callable[[], object]) -> list[str]:
     with os.fdopen(read) as pipe:
         outcome = pipe.read()
     os.waitpid(child, 0)
-    assert outcome.startswith("ok\n"), outcome
+    assert outcome.startswith("ok"), outcome
     return outcome.splitlines()[1:]
 
 

@@ -1,0 +1,451 @@
+"""The cache survives what happens to caches; each fault is provoked for real."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import filelock  # noqa: F401  (a child that lost its privileges may not be able to import it)
+import platformdirs
+import pytest
+from support.privileges import as_nobody, folder_of_nobody, on_tmpfs
+
+from tilewright.errors import CacheError, ToolchainError
+from tilewright.runtime import cache, folders
+from tilewright.runtime.toolchain import compile_library, find_compiler
+from tilewright.targets import load
+
+KERNEL = (Path(__file__).parent.parent / "data" / "kernel.c").read_text()
+FORMATS = {"library": "k.so", "source": "k.c"}
+
+
+def compiled(folder: Path) -> Mapping[str, Any]:
+    """Build the hand-written kernel for real."""
+    target = load("scalar")
+    compile_library(KERNEL, target, find_compiler(target, emulated=False), folder, "k")
+    return {**FORMATS, "name": "axpy"}
+
+
+def fake(folder: Path) -> Mapping[str, Any]:
+    (folder / "k.c").write_text("the C")
+    (folder / "k.so").write_bytes(b"the library")
+    return FORMATS
+
+
+def never(folder: Path) -> Mapping[str, Any]:
+    raise AssertionError(f"built again in {folder}")
+
+
+def runs(entry: cache.Entry) -> bool:
+    """Whether the entry's library can be loaded and computes."""
+    axpy = ctypes.CDLL(str(entry.library)).axpy
+    array = ctypes.c_float * 3
+    out = array()
+    axpy(array(1, 2, 3), array(1, 1, 1), out, ctypes.c_int64(3), ctypes.c_float(2))
+    return list(out) == [3, 4, 5]
+
+
+@pytest.fixture(autouse=True)
+def fresh(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty cache, in a process that has said nothing and has no private directory."""
+    monkeypatch.setattr(folders, "_said", set())
+    monkeypatch.setattr(folders, "_own", [])
+    yield empty_cache
+    for _, path in folders._own:
+        shutil.rmtree(path)
+
+
+# -- what it does when all is well --------------------------------------------------------------
+
+
+def test_what_was_published_is_found_and_runs() -> None:
+    assert cache.lookup("k1") is None
+    entry = cache.publish("k1", compiled)
+    assert cache.publish("k1", never) == entry == cache.lookup("k1")
+    assert entry.source.read_text() == KERNEL
+    assert entry.manifest["name"] == "axpy"
+    assert runs(entry)
+    assert not os.listdir(entry.directory.parent.parent / "building")
+
+
+def test_a_reference_finds_the_library_of_another_key() -> None:
+    held = cache.publish("many", compiled)
+    cache.refer("one", held, {"name": "total"})
+    found = cache.lookup("one")
+    assert found is not None
+    assert (found.library, found.manifest["name"], found.holder) == (held.library, "total", "many")
+    assert cache.refer("many", held, {}) is held
+
+
+def test_failed_builds_leave_nothing() -> None:
+    def broken(folder: Path) -> Mapping[str, Any]:
+        fake(folder)
+        raise ToolchainError("the compiler failed")
+
+    with pytest.raises(ToolchainError):
+        cache.publish("k1", broken)
+    with pytest.raises(CacheError, match="left no library"):
+        cache.publish("k1", lambda folder: {"library": "none.so", "source": "none.c"})
+    assert cache.list_entries() == []
+    assert cache.publish("k1", fake).library.read_bytes() == b"the library"
+
+
+def test_list_verify_and_clear() -> None:
+    assert list(cache.verify_entries()) == [] == cache.list_entries()
+    held = cache.publish("a", fake)
+    cache.refer("b", held, {})
+    cache.publish("c", fake).source.write_text("not the C")
+    assert [entry.key for entry in cache.list_entries()] == ["a", "b", "c"]
+    assert list(cache.verify_entries()) == [("a", None), ("b", None), ("c", "k.c has 9 bytes, not 5")]
+    assert cache.clear() == 3
+    assert cache.clear() == 0
+    assert cache.lookup("a") is None
+    assert cache.publish("a", fake).library.exists()
+
+
+def test_the_key_follows_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rooms = [tmp_path / str(i) for i in range(3)]
+    for room, copy in zip(cache._ROOMS, rooms, strict=True):
+        shutil.copytree(room, copy, ignore_dangling_symlinks=True)
+    monkeypatch.setattr(cache, "_ROOMS", tuple(map(str, rooms)))
+    before = cache.key("spec", "schedule")
+    assert cache.key("spec", "schedule") == before
+    assert cache.key("specs", "chedule") != before
+    template = next((tmp_path / "2").glob("*.j2"))
+    text = template.read_text()
+    template.write_text(text + "\n")
+    assert cache.key("spec", "schedule") != before
+    template.write_text(text)
+    assert cache.key("spec", "schedule") == before
+
+
+@pytest.mark.parametrize("value", [None, "", " ", "/tmp/some where", "/tmp/x/"])
+def test_the_directory_is_what_platformdirs_says(
+    value: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("TILEWRIGHT_CACHE_DIR")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if value is not None:
+        monkeypatch.setenv("XDG_CACHE_HOME", value)
+    expected = platformdirs.user_cache_dir("tilewright", appauthor=False)
+    assert str(folders.cache_directory()) == expected
+
+
+def test_a_hit_imports_nothing_heavy() -> None:
+    cache.publish("k1", fake)
+    script = (
+        "import sys, numpy; before = set(sys.modules)\n"
+        "from tilewright.runtime import cache, host\n"
+        "assert cache.lookup('k1') and cache.key('x') and host.resolve('host')\n"
+        "print(*set(sys.modules) - before)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    heavy = {"sympy", "jinja2", "cffi", "filelock", "archspec", "platformdirs", "subprocess"}
+    assert not loaded & (heavy | {"tempfile", "shutil", "atexit"})
+
+
+# -- damaged entries ----------------------------------------------------------------------------
+
+
+def manifest_says(**changes: object) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        file = folder / cache.MANIFEST
+        file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+
+    return change
+
+
+def truncated(folder: Path) -> None:
+    os.truncate(folder / "k.so", (folder / "k.so").stat().st_size // 2)
+
+
+def altered(folder: Path) -> None:
+    data = bytearray((folder / "k.so").read_bytes())
+    data[len(data) // 2] ^= 1
+    (folder / "k.so").write_bytes(data)
+
+
+def linked(folder: Path) -> None:
+    (folder / "k.so").unlink()
+    (folder / "k.so").symlink_to("/bin/sh")
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "truncated": (truncated, "has .* bytes, not"),
+    "empty": (lambda f: os.truncate(f / "k.so", 0), "has 0 bytes"),
+    "altered": (altered, "was altered"),
+    "missing": (lambda f: (f / "k.so").unlink(), "No such file"),
+    "a link": (linked, "has .* bytes, not|another user"),
+    "a directory": (lambda f: ((f / "k.so").unlink(), (f / "k.so").mkdir()), "directory"),
+    "open to others": (lambda f: (f / "k.so").chmod(0o666), "written by, another user"),
+    "folder open to others": (lambda f: f.chmod(0o777), "written by, another user"),
+    "format": (manifest_says(format=0), "format 0, this version writes"),
+    "newer format": (manifest_says(format=99), "format 99"),
+    "other key": (manifest_says(key="k2"), "another entry"),
+    "path": (manifest_says(library="../../k.so"), "cannot be read"),
+    "no files": (manifest_says(files={}), "cannot be read"),
+    "odd files": (manifest_says(files={"k.so": 7}), "cannot be read"),
+    "no text": (lambda f: (f / cache.MANIFEST).write_bytes(b"\xff\0"), "cannot be read"),
+    "half a text": (lambda f: (f / cache.MANIFEST).write_text('{"format": 1'), "cannot be read"),
+    "a list": (lambda f: (f / cache.MANIFEST).write_text("[]"), "cannot be read"),
+    "itself": (manifest_says(entry="k1"), "refers to a reference"),
+    "gone": (manifest_says(entry="k9"), "is gone"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGE)
+def test_a_damaged_entry_is_said_and_rebuilt(name: str) -> None:
+    damage, message = DAMAGE[name]
+    damage(cache.publish("k1", compiled).directory)
+    with pytest.warns(RuntimeWarning, match=f"(?s)k1 is set aside: .*({message})"):
+        assert cache.lookup("k1") is None
+    entry = cache.publish("k1", compiled)
+    assert runs(entry)
+    assert cache.lookup("k1") == entry
+
+
+def test_a_damaged_library_takes_its_references_along() -> None:
+    held = cache.publish("many", fake)
+    cache.refer("one", held, {"name": "one"})
+    altered(held.directory)
+    with pytest.warns(RuntimeWarning, match="one is set aside: k.so was altered"):
+        assert cache.lookup("one") is None
+    entry = cache.publish("one", fake)
+    assert entry.holder == "one"
+
+
+def test_what_was_not_verified_does_not_run(tmp_path: Path) -> None:
+    marker = tmp_path / "it ran"
+    text = (
+        "#include <stdio.h>\n__attribute__((constructor)) static void run(void)\n"
+        f'{{ FILE *f = fopen("{marker}", "w"); if (f) fclose(f); }}\n'
+    )
+    target = load("scalar")
+    compiler = find_compiler(target, emulated=False)
+    foreign = compile_library(text, target, compiler, tmp_path, "foreign", ["-Wno-error"])
+    entry = cache.publish("k1", compiled)
+    shutil.copy(foreign, entry.library)
+    with pytest.warns(RuntimeWarning, match="set aside"):
+        assert runs(cache.publish("k1", compiled))
+    assert not marker.exists()
+    ctypes.CDLL(str(foreign))
+    assert marker.exists(), "the foreign library would have run"
+
+
+# -- several processes --------------------------------------------------------------------------
+
+BUILDER = f"""
+import sys, time, os
+sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+import test_cache
+from tilewright.runtime import cache
+
+def build(folder):
+    with open(sys.argv[1], "a") as log:
+        log.write("built\\n")
+    said = test_cache.compiled(folder)
+    if len(sys.argv) > 2:
+        print("half-way", flush=True)
+        time.sleep(60)
+    return said
+
+print(test_cache.runs(cache.publish("k1", build)))
+"""
+
+
+def test_ten_processes_build_a_kernel_once(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    command = [sys.executable, "-c", BUILDER, str(log)]
+    children = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(10)]
+    assert [child.communicate()[0] for child in children] == ["True\n"] * 10
+    assert log.read_text() == "built\n"
+
+
+def test_a_process_killed_in_the_middle(tmp_path: Path, fresh: Path) -> None:
+    command = [sys.executable, "-c", BUILDER, str(tmp_path / "log"), "slowly"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "half-way\n"
+        child.send_signal(signal.SIGKILL)
+    assert os.listdir(fresh / "building") == ["k1"]
+    assert cache.lookup("k1") is None
+    started = time.monotonic()
+    assert runs(cache.publish("k1", compiled))
+    assert time.monotonic() - started < 30
+    assert os.listdir(fresh / "building") == []
+
+
+def test_a_lock_that_is_never_given_back(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "LOCK_SECONDS", 0.1)
+    cache.publish("k0", fake)
+    with (
+        filelock.FileLock(fresh / "locks" / "k1.lock"),
+        pytest.warns(RuntimeWarning, match="held the lock"),
+    ):
+        assert not cache.publish("k1", fake).library.is_relative_to(fresh)
+
+
+# -- disks --------------------------------------------------------------------------------------
+
+ON_A_DISK = f"""
+import os, sys, warnings
+sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parent.parent)]!r}
+os.environ["TILEWRIGHT_CACHE_DIR"] = sys.argv[1] + "/cache"
+import test_cache
+from tilewright.runtime import cache
+with warnings.catch_warnings(record=True) as caught:
+    warnings.simplefilter("always")
+    for time in range(2):
+        entry = cache.publish("k1", test_cache.compiled)
+        assert test_cache.runs(entry) and cache.lookup("k1") == entry, entry
+print(entry.library)
+print(*[warning.message for warning in caught], sep="\\n")
+"""
+
+
+def on_a_disk(options: str) -> tuple[str, str]:
+    done = on_tmpfs(options, ON_A_DISK)
+    if isinstance(done, str):
+        pytest.skip(done)
+    assert done.returncode == 0, done.stderr
+    library, *warnings = done.stdout.strip().splitlines()
+    return library, "\n".join(warnings)
+
+
+@pytest.mark.parametrize("size", ["4k", "8k", "16k"])
+def test_a_full_disk(size: str) -> None:
+    library, said = on_a_disk(f"size={size},mode=755")
+    assert "/cache/entries/" not in library
+    assert said.count("takes no new kernels") == 1
+    assert "No space left" in said or "no room" in said
+
+
+def test_a_disk_without_inodes() -> None:
+    library, said = on_a_disk("nr_inodes=6,mode=755")
+    assert "/cache/entries/" not in library
+    assert said.count("takes no new kernels") == 1
+
+
+def test_a_noexec_disk() -> None:
+    library, said = on_a_disk("noexec,mode=755")
+    assert "tilewright-" in library
+    assert said.count("mounted noexec: libraries are copied") == 1
+
+
+def test_files_that_may_not_grow(fresh: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2048, before[1]))
+    try:
+        with (
+            pytest.warns(RuntimeWarning, match="takes no new kernels"),
+            pytest.raises(CacheError, match="no temporary directory has room") as caught,
+        ):
+            cache.publish("k1", compiled)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "TMPDIR" in str(caught.value)
+    assert os.listdir(fresh / "building") == []
+    assert runs(cache.publish("k1", compiled))
+
+
+# -- whose directory ----------------------------------------------------------------------------
+
+
+def test_a_read_only_directory(monkeypatch: pytest.MonkeyPatch) -> None:
+    with folder_of_nobody() as top:
+        root = top / "cache"
+        monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(root))
+        monkeypatch.setattr("tempfile.tempdir", str(top))
+
+        def fill() -> None:
+            cache.publish("k1", compiled)
+            for folder in (root, *root.iterdir(), *(root / "entries").iterdir()):
+                folder.chmod(0o500)
+
+        def use() -> None:
+            hit, new = cache.publish("k1", never), cache.publish("k2", compiled)
+            assert hit.library.is_relative_to(root)
+            assert not new.library.is_relative_to(root)
+            assert runs(hit)
+            assert runs(new)
+            assert cache.publish("k2", never) == new == cache.lookup("k2")
+
+        assert as_nobody(fill) == []
+        (said,) = as_nobody(use)
+        assert "takes no new kernels (Permission denied)" in said
+
+
+def test_a_directory_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    with folder_of_nobody() as top:
+        monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", "/proc/none/tilewright")
+        monkeypatch.setattr("tempfile.tempdir", str(top))
+
+        def use() -> None:
+            assert cache.lookup("k1") is None
+            assert runs(cache.publish("k1", compiled))
+
+        (said,) = as_nobody(use)
+        assert "takes no new kernels" in said
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o775, 0o757, 0o1777])
+def test_a_directory_that_others_can_write_is_refused(mode: int, fresh: Path) -> None:
+    cache.publish("k1", fake)
+    fresh.chmod(mode)
+    for action in (
+        lambda: cache.lookup("k1"),
+        lambda: cache.publish("k1", never),
+        lambda: cache.clear(),
+        lambda: cache.list_entries(),
+    ):
+        with pytest.raises(CacheError, match="can be written by others") as caught:
+            action()
+        assert f"chmod go-w {fresh}" in str(caught.value)
+
+
+def test_a_directory_inside_that_others_can_write_is_refused(fresh: Path) -> None:
+    cache.publish("k1", fake)
+    (fresh / "entries").chmod(0o777)
+    with pytest.warns(RuntimeWarning, match="set aside"):
+        assert cache.lookup("k1") is None
+    with pytest.raises(CacheError, match="entries can be written by others"):
+        cache.publish("k1", never)
+
+
+def test_a_directory_that_others_can_replace_is_refused(fresh: Path) -> None:
+    (fresh / "cache").mkdir(mode=0o700)
+    fresh.chmod(0o777)
+    os.environ["TILEWRIGHT_CACHE_DIR"] = str(fresh / "cache")
+    with pytest.raises(CacheError, match="can be replaced by others"):
+        cache.lookup("k1")
+    fresh.chmod(0o1777)
+    assert cache.lookup("k1") is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's directory")
+def test_a_directory_of_another_user_is_refused() -> None:
+    with folder_of_nobody() as top:
+        os.environ["TILEWRIGHT_CACHE_DIR"] = str(top)
+        with pytest.raises(CacheError, match="belongs to another user"):
+            cache.lookup("k1")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's library")
+def test_a_library_of_another_user_is_set_aside() -> None:
+    os.chown(cache.publish("k1", fake).library, 65534, 65534)
+    with pytest.warns(RuntimeWarning, match="another user"):
+        assert cache.lookup("k1") is None
