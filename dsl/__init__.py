@@ -27,39 +27,58 @@ if TYPE_CHECKING:
     from .runtime.verification import Verification
     from .schedule import Schedule
     from .spec import Addresses, Gemm, Matrix, Offsets, Strided, Transpose, dim
+    from .tuning.variants import variants
 
-#: The module that defines each public name; it is imported when the name is first used.
+__version__ = "0.1.0"
+__all__ = [
+    "Addresses",
+    "ArgumentError",
+    "CacheError",
+    "Gemm",
+    "Kernel",
+    "Matrix",
+    "Offsets",
+    "PlanError",
+    "Schedule",
+    "ScheduleError",
+    "SpecError",
+    "Strided",
+    "TargetError",
+    "TilewrightError",
+    "Timing",
+    "ToolchainError",
+    "Transpose",
+    "Verification",
+    "VerificationError",
+    "__version__",
+    "compile",
+    "compile_many",
+    "dim",
+    "variants",
+]
+
+#: Where the public names live; a module is imported when one of its names is first used.
 _HOMES = {
-    **dict.fromkeys(("Addresses", "Gemm", "Matrix", "Offsets", "Strided", "Transpose"), "spec"),
-    "dim": "spec",
-    "Schedule": "schedule",
-    **dict.fromkeys(
-        (
-            "ArgumentError", "CacheError", "PlanError", "ScheduleError", "SpecError",
-            "TargetError", "TilewrightError", "ToolchainError", "VerificationError",
-        ),
-        "errors",
-    ),
-    **dict.fromkeys(("compile", "compile_many"), "runtime.driver"),
+    "compile": "runtime.driver",
+    "compile_many": "runtime.driver",
     "Kernel": "runtime.kernel",
     "Timing": "runtime.measure",
     "Verification": "runtime.verification",
-}  # fmt: skip
-
-__version__ = "0.1.0"
-__all__ = [  # noqa: PLE0604
-    "__version__",
-    *sorted(_HOMES),
-]
+    "Schedule": "schedule",
+    "variants": "tuning.variants",
+    **dict.fromkeys(
+        ("Addresses", "Gemm", "Matrix", "Offsets", "Strided", "Transpose", "dim"), "spec"
+    ),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = getattr(import_module(f".{_HOMES[name]}", __name__), name)
+    found = getattr(import_module(f".{_HOMES.get(name, 'errors')}", __name__), name)
     globals()[name] = found
     return found
 
 
 def __dir__() -> list[str]:
-    return [*__all__]
+    return __all__

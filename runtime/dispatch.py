@@ -1,0 +1,174 @@
+"""The fast call path: a small C dispatcher that checks arrays and calls kernels.
+
+Built once per Python interpreter and kept in the cache. ``api``: an extension module made by
+cffi, which needs Python.h to build; ``abi``: the same C as a plain library called through libffi;
+``python``: no compiler was found when it was to be built, so every call is checked in Python.
+"""
+
+from __future__ import annotations
+
+import sys
+import sysconfig
+import warnings
+from collections.abc import Callable
+from functools import cache
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import _cffi_backend
+import numpy as np
+
+from tilewright.errors import TilewrightError, ToolchainError
+
+from . import cache as store
+
+Mode = Literal["api", "abi", "python"]
+DONE, UNDECIDED, NO_MEMORY = range(3)
+#: Sizes of the tables in templates/dispatch_descriptor.h.j2, and its array kinds in order.
+LIMITS = {"arrays": 16, "dims": 16, "slots": 16}
+KINDS = ("matrix", "strided", "flat", "sequence", "offsets")
+#: numpy's array flags.
+ALIGNED, WRITEABLE = 0x100, 0x400
+
+#: Its stubs know neither defaults nor numbers that are cast.
+backend: Any = _cffi_backend
+
+_TYPES = {
+    "tw_call": (("uintptr_t", "uintptr_t"), "int"),
+    "tw_call_scalars": (("uintptr_t", "uintptr_t", "double", "double"), "int"),
+    "tw_run": (("uintptr_t",), "int"),
+    "tw_time": (("uintptr_t", "int64_t", "int64_t"), "double"),
+    "tw_probe": (("uintptr_t", "uintptr_t", "int64_t"), "int64_t"),
+}
+
+
+class Dispatcher(NamedTuple):
+    """The dispatcher's functions. All arguments are addresses or numbers.
+
+    ``call(kernel, id(tuple of arrays))`` and ``call_scalars(kernel, id(tuple), first, second)``
+    return DONE, UNDECIDED (nothing was run: decide in Python) or NO_MEMORY. ``run(frame)`` runs a
+    decided call; ``time(frames, count, calls)`` gives the seconds ``calls`` of them take.
+    """
+
+    mode: Mode
+    call: Callable[[int, int], int]
+    call_scalars: Callable[[int, int, float, float], int]
+    run: Callable[[int], int]
+    time: Callable[[int, int, int], float]
+
+
+@cache
+def primitive(name: str) -> Any:
+    """The type, for cffi, of a C primitive."""
+    return backend.new_primitive_type(name)
+
+
+@cache
+def function_type(arguments: tuple[str, ...], result: str) -> Any:
+    """The type, for cffi, of a C function of primitive types."""
+    return backend.new_function_type(tuple(map(primitive, arguments)), primitive(result))
+
+
+@cache
+def _library(path: str) -> Any:
+    return _cffi_backend.load_library(path, _cffi_backend.RTLD_NOW | _cffi_backend.RTLD_LOCAL)
+
+
+def symbol(path: Path, name: str) -> int:
+    """The address of function ``name`` in the library at ``path``, which stays loaded."""
+    function = _library(str(path)).load_function(function_type((), "int"), name)
+    return int(backend.cast(primitive("uintptr_t"), function))
+
+
+def address(block: np.ndarray[Any, Any]) -> int:
+    """The address of a numpy array's first element."""
+    return int(block.__array_interface__["data"][0])
+
+
+@cache
+def dispatcher() -> Dispatcher:
+    """This interpreter's dispatcher; built on first use, then taken from the cache."""
+    if sys.implementation.name != "cpython":
+        return _python_dispatcher()
+    try:
+        found = _api_dispatcher() if has_headers() else _abi_dispatcher()
+    except ToolchainError as error:
+        warnings.warn(
+            f"kernels are called through Python, several times slower: {error.problem}",
+            stacklevel=2,
+        )
+        return _python_dispatcher()
+    return found
+
+
+def mode() -> Mode:
+    """How kernels are called in this interpreter; see the module's first lines."""
+    return dispatcher().mode
+
+
+def has_headers() -> bool:
+    """Whether Python.h is there to compile against."""
+    return (Path(sysconfig.get_path("include")) / "Python.h").is_file()
+
+
+def _key(kind: Mode) -> str:
+    return store.key("dispatch", kind, str(sysconfig.get_config_var("SOABI")),
+                     sys.version, _cffi_backend.__version__)  # fmt: skip
+
+
+def _entry(kind: Mode, builder: str) -> Path:
+    key = _key(kind)
+    entry = store.lookup(key)
+    if entry is None:
+        from . import dispatch_build
+
+        entry = store.publish(key, getattr(dispatch_build, builder))
+    return entry.library
+
+
+def module_name() -> str:
+    """The extension module's name: of this Python and its ABI."""
+    return f"_tilewright_dispatch_{_key('api')[:12]}"
+
+
+def _api_dispatcher() -> Dispatcher:
+    path = _entry("api", "build_extension")
+    name = module_name()
+    spec = spec_from_file_location(name, path, loader=ExtensionFileLoader(name, str(path)))
+    assert spec is not None and spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return _checked("api", {name: getattr(module.lib, name) for name in _TYPES})
+
+
+def _abi_dispatcher() -> Dispatcher:
+    library = _library(str(_entry("abi", "build_library")))
+    return _checked("abi", {
+        name: library.load_function(function_type(*signature), name)
+        for name, signature in _TYPES.items()
+    })  # fmt: skip
+
+
+def _checked(kind: Mode, functions: dict[str, Any]) -> Dispatcher:
+    """The dispatcher, once it was seen to read numpy's arrays as numpy does."""
+    array = np.ones((3, 5), np.float32)[:, :4]
+    pointer, flags = address(array), array.flags.num
+    header = object.__basicsize__
+    seen = [functions["tw_probe"](header, id(array), field) for field in range(7)]
+    if seen != [id(np.ndarray), pointer, 2, 3, 20, id(array.dtype), flags]:
+        raise TilewrightError(
+            "this interpreter's arrays are laid out in an unknown way",
+            got=f"numpy {np.__version__} on {sys.version}",
+            hint="report this; a released CPython with numpy 1.26 or later is expected",
+        )
+    order = ("tw_call", "tw_call_scalars", "tw_run", "tw_time")
+    return Dispatcher(kind, *(functions[name] for name in order))
+
+
+def _python_dispatcher() -> Dispatcher:
+    from . import dispatch_python
+
+    undecided: Callable[..., int] = lambda *_: UNDECIDED  # noqa: E731
+    return Dispatcher("python", undecided, undecided, dispatch_python.run, dispatch_python.time)

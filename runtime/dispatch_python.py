@@ -1,0 +1,45 @@
+"""Running decided calls without a compiled dispatcher: cffi's libffi calls, one by one."""
+
+from __future__ import annotations
+
+import time as clock
+from typing import Any
+
+import numpy as np
+
+from .dispatch import DONE, address, backend, function_type, primitive
+
+_WORDS = 5
+
+
+def _words(frame: int) -> list[int]:
+    """The fields of struct tw_frame: invoke, scratch_bytes, pointers, slots, scalars."""
+    pointer = backend.new_pointer_type(primitive("int64_t"))
+    words = backend.cast(pointer, frame)
+    return [words[i] for i in range(_WORDS)]
+
+
+def _function(location: int, arguments: int, result: str) -> Any:
+    kind = function_type(("uintptr_t",) * arguments, result)
+    return backend.cast(kind, location)
+
+
+def run(frame: int) -> int:
+    """Run one decided call."""
+    invoke, scratch_bytes, pointers, slots, scalars = _words(frame)
+    size = _function(scratch_bytes, 1, "int64_t")(slots)
+    scratch = np.empty(size + 64, np.uint8) if size > 0 else None
+    place = 0 if scratch is None else -(-address(scratch) // 64) * 64
+    backend.cast(
+        backend.new_function_type((primitive("uintptr_t"),) * 4, backend.new_void_type()),
+        invoke,
+    )(pointers, slots, scalars, place)
+    return DONE
+
+
+def time(frames: int, count: int, calls: int) -> float:
+    """Seconds that ``calls`` calls take, Python's overhead included."""
+    start = clock.perf_counter()
+    for i in range(calls):
+        run(frames + 8 * _WORDS * (i % count))
+    return clock.perf_counter() - start

@@ -1,0 +1,228 @@
+"""From specs to kernels: resolve the target, look in the cache, else generate, build, publish."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tilewright.errors import ScheduleError, SpecError
+from tilewright.isa import Target
+from tilewright.schedule import Schedule
+from tilewright.signature import signature
+from tilewright.spec import Addresses, Dim, Gemm, Offsets, Spec, Strided, Transpose, canonical
+
+from . import cache, host
+from .arguments import check_readable
+from .kernel import Kernel
+
+if TYPE_CHECKING:
+    from .toolchain import Compiler
+
+#: Kernels in one C file; more are compiled side by side.
+_PER_FILE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """One kernel to find or to make: resolved, checked, named."""
+
+    spec: Spec
+    schedule: Schedule
+    target: Target
+    means: str
+    key: str
+    name: str
+
+
+def compile(spec: Spec, schedule: Schedule | None = None, target: str = "host") -> Kernel:
+    """The kernel that computes ``spec`` as ``schedule`` says; from the cache if it is there.
+
+    ``target`` is "host" or a target's name. Raises SpecError, ScheduleError, PlanError,
+    TargetError, ToolchainError or CacheError.
+    """
+    return compile_many([(spec, schedule, target)])[0]
+
+
+def compile_many(
+    requests: Iterable[tuple[Spec, Schedule | None, str] | tuple[Spec, Schedule | None] | Spec],
+) -> list[Kernel]:
+    """The kernels of ``requests``, in order; those not in the cache are built into one library.
+
+    A request is ``(spec, schedule, target)``; schedule and target may be left out.
+    """
+    jobs = [_job(*_completed(request)) for request in requests]
+    entries: dict[str, cache.Entry] = {}
+    missing: dict[tuple[str, str], dict[str, _Job]] = {}
+    for job in jobs:
+        if job.key in entries:
+            continue
+        entry = cache.lookup(job.key)
+        if entry is not None:
+            entries[job.key] = entry
+        else:
+            missing.setdefault((job.target.name, job.means), {})[job.key] = job
+    for group in missing.values():
+        entries.update(_build(list(group.values())))
+    return [Kernel(j.name, j.spec, j.schedule, j.target, entries[j.key]) for j in jobs]
+
+
+def _completed(request: Any) -> tuple[Any, Any, Any]:
+    parts = tuple(request) if isinstance(request, (tuple, list)) else (request,)
+    if not 1 <= len(parts) <= 3:
+        raise SpecError("a request is (spec, schedule, target)", got=request)
+    spec, schedule, target = (*parts, None, "host")[:3] if len(parts) < 3 else parts
+    return spec, schedule, "host" if target is None else target
+
+
+def _job(spec: Any, schedule: Any, target: Any) -> _Job:
+    if not isinstance(spec, (Gemm, Transpose)):
+        raise SpecError("a spec is a tw.Gemm or a tw.Transpose", got=spec)
+    if schedule is not None and not isinstance(schedule, Schedule):
+        raise ScheduleError("a schedule is a tw.Schedule, or None", got=schedule)
+    schedule = Schedule() if schedule is None else schedule
+    check_readable(signature(spec))
+    resolved = host.resolve(target)
+    means = host.means(resolved)
+    parts = ["kernel", canonical(spec), canonical(schedule), resolved.name, means]
+    named = host_compiler(resolved, means)
+    key = cache.key(*parts, *([] if named is None else [named]))
+    return _Job(spec, schedule, resolved, means, key, kernel_name(spec, resolved, key))
+
+
+def host_compiler(target: Target, means: str) -> str | None:
+    """The compiler that the user named, which then is a part of the key."""
+    from tilewright.settings import settings
+
+    if target.machine in ("", host.machine()) or means == "header":
+        return settings().compiler
+    return settings().cross
+
+
+# --- names -------------------------------------------------------------------------------------
+
+
+def kernel_name(spec: Spec, target: Target, key: str) -> str:
+    """A C identifier that says what the kernel is.
+
+    ``gemm_f32_64x48xK_ccf_s16_beta1_avx512_1f00ba12``: type; m x n x k, upper case where known
+    only at the call; orders of A, B, C; batch (s strided, o offsets, p pointers) and its count;
+    beta other than 0; target; the key's first eight digits.
+    """
+    if isinstance(spec, Transpose):
+        parts = ["transpose", spec.type, _sizes(("rows", spec.rows), ("cols", spec.cols))]
+    else:
+        orders = "".join(getattr(spec, name).order for name in "abc").lower()
+        sizes = _sizes(("m", spec.m), ("n", spec.n), ("k", spec.k))
+        parts = ["gemm", spec.type, sizes, orders, *_batch(spec), *_beta(spec)]
+    return "_".join([*parts, target.name.replace("+", "_"), key[:8]])
+
+
+def _sizes(*sizes: tuple[str, int | Dim]) -> str:
+    return "x".join(name[0].upper() if isinstance(s, Dim) else str(s) for name, s in sizes)
+
+
+def _batch(spec: Gemm) -> list[str]:
+    if spec.batch is None:
+        return []
+    letter = {Strided: "s", Offsets: "o", Addresses: "p"}[type(spec.batch)]
+    count = spec.batch.count
+    return [f"{letter}N" if isinstance(count, Dim) else f"{letter}{count}"]
+
+
+def _beta(spec: Gemm) -> list[str]:
+    if spec.beta == 0:
+        return []
+    return ["beta1" if spec.beta == 1 else "beta"]
+
+
+# --- building ----------------------------------------------------------------------------------
+
+
+def _build(jobs: Sequence[_Job]) -> dict[str, cache.Entry]:
+    """Build ``jobs`` (of one target) into one library; each is found under its own key."""
+    if len(jobs) == 1:
+        (job,) = jobs
+        return {job.key: cache.publish(job.key, lambda folder: _make(jobs, folder))}
+    group = cache.key("library", *sorted(job.key for job in jobs))
+    entry = cache.publish(group, lambda folder: _make(jobs, folder))
+    texts = entry.manifest["texts"]
+    return {job.key: cache.refer(job.key, entry, {"text": texts[job.name]}) for job in jobs}
+
+
+def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
+    """Generate and compile into ``folder``; what the manifest says."""
+    from tilewright.generate import Request, generate
+
+    from .toolchain import compile_library, compiler_flags, find_compiler
+
+    target, emulated = jobs[0].target, jobs[0].means != "native"
+    compiler = find_compiler(target, emulated=emulated)
+    parts = _split(jobs)
+    texts = [
+        generate([Request(job.name, job.spec, job.schedule, job.target) for job in part]).text
+        for part in parts
+    ]
+    if emulated:
+        from . import emulator
+
+        names = [job.name for part in parts for job in part]
+        built = emulator.build(texts, names, target, compiler, folder, "kernels")
+    else:
+        built = compile_library(texts, target, compiler, folder, "kernels")
+    # The stems that the toolchain gives its files.
+    several = len(texts) > 1 or emulated
+    files = [f"kernels_{i}.c" if several else "kernels.c" for i in range(len(texts))]
+    where = {job.name: name for name, part in zip(files, parts, strict=True) for job in part}
+    return {
+        "library": built.name,
+        "source": files[0],
+        "text": files[0],
+        "texts": where,
+        "target": target.name,
+        "means": jobs[0].means,
+        "compiler": str(compiler),
+        "compiler_parts": _parts(compiler),
+        "flags": list(compiler_flags(target, compiler)),
+        "spec": [canonical(job.spec) for job in jobs],
+        "schedule": [canonical(job.schedule) for job in jobs],
+    }
+
+
+def _split(jobs: Sequence[_Job]) -> list[Sequence[_Job]]:
+    """The jobs by C file: as many files as keep every core busy, none of them tiny."""
+    cores = os.cpu_count() or 1
+    files = max(1, min(cores, len(jobs) // _PER_FILE))
+    return [jobs[i::files] for i in range(files)]
+
+
+def _parts(compiler: Compiler) -> dict[str, Any]:
+    return {
+        "family": compiler.family,
+        "version": compiler.version,
+        "triple": compiler.triple,
+        "means": compiler.means,
+    }
+
+
+# --- looking at what was built -----------------------------------------------------------------
+
+
+def assembly(kernel: Kernel) -> str:
+    """The kernel's instructions; of one emulated by a header, those of the real target."""
+    from .toolchain import Compiler, disassemble
+
+    entry = kernel._entry
+    parts = entry.manifest["compiler_parts"]
+    if parts["means"] != "header":
+        return disassemble(entry.library, Compiler(command=(), **parts), kernel.name)
+    import tempfile
+
+    from .toolchain import compile_library, find_compiler
+
+    compiler = find_compiler(kernel._target, emulated=False)
+    with tempfile.TemporaryDirectory() as folder:
+        library = compile_library(kernel.source, kernel._target, compiler, Path(folder), "kernel")
+        return disassemble(library, compiler, kernel.name)

@@ -1,0 +1,269 @@
+"""A compiled kernel, callable on numpy arrays."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.errors import TargetError
+from tilewright.isa import Target
+from tilewright.schedule import Schedule
+from tilewright.signature import Signature, signature
+from tilewright.spec import Spec, Transpose
+
+from . import dispatch
+from .arguments import Arranger
+from .cache import Entry
+from .descriptor import descriptor
+from .layout import Checked, check
+
+if TYPE_CHECKING:
+    from tilewright.plan import Plan
+
+    from .measure import Timing
+    from .verification import Verification
+
+
+class Kernel:
+    """A spec compiled for a target: ``kernel(a, b, c)``, and everything to know about it.
+
+    Calls check every array, release the interpreter's lock while the kernel runs, and may be
+    made from many threads. Kernels pickle by spec, schedule and target: unpickling compiles, or
+    takes from the cache.
+
+    ``target`` is the resolved target's name; ``emulated`` the means by which the kernel runs when
+    the CPU lacks the target ("qemu", "header"), else None.
+    """
+
+    __slots__ = (
+        "__weakref__", "_arrange", "_call", "_call_scalars", "_entry", "_handle", "_keep",
+        "_output", "_plan", "_signature", "_symbol", "_target", "emulated", "name",
+        "schedule", "spec", "target",
+    )  # fmt: skip
+
+    def __init__(
+        self, name: str, spec: Spec, schedule: Schedule, target: Target, entry: Entry
+    ) -> None:
+        self.name, self.spec, self.schedule = name, spec, schedule
+        self.target = target.name
+        self._target, self._entry = target, entry
+        self._plan: Plan | None = None
+        self._signature = signature(spec)
+        self._arrange = Arranger(self._signature)
+        self._output = self._signature.arrays.index(self._signature.output)
+        self._call: Any = _undecided
+        self._call_scalars: Any = _undecided
+        self._handle = self._symbol = 0
+        means = entry.manifest["means"]
+        self.emulated: str | None = None if means == "native" else means
+        if self.emulated is None:
+            self._load()
+
+    def _load(self) -> None:
+        """Load the library and pack what the dispatcher needs."""
+        library = self._entry.library
+        self._symbol = dispatch.symbol(library, self.name)
+        invoke = dispatch.symbol(library, f"{self.name}_invoke")
+        scratch = dispatch.symbol(library, f"{self.name}_scratch_bytes")
+        offsets = {
+            p.name: np.array(p.static_offsets, np.int64)
+            for p in self._signature.arrays
+            if p.static_offsets is not None
+        }
+        static = {name: dispatch.address(block) for name, block in offsets.items()}
+        words = descriptor(self._signature, invoke, scratch, self._in_place, static)
+        self._keep = (words, offsets)
+        self._handle = dispatch.address(words)
+        found = dispatch.dispatcher()
+        self._call_scalars = found.call_scalars
+        if not self._signature.scalars and self._signature.arrays[-1].kind != "offsets":
+            self._call = found.call  # nothing is passed by name
+
+    # --- calling -------------------------------------------------------------------------------
+
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
+        """Run the kernel; returns the array written.
+
+        ``kernel(a, b, c)`` updates c; ``kernel(a, b, out=c)`` is the same and ``kernel(a, b)``
+        makes a new array when beta is 0. ``kernel(x, out)`` and ``kernel(x)`` for a Transpose.
+        Scalars and offsets are passed by name. Raises ArgumentError, before anything is written,
+        when an argument does not fit.
+        """
+        if not named and self._call(self._handle, id(arrays)) == 0:
+            return arrays[self._output]
+        return self._general(arrays, named)
+
+    def _general(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """A call with names, without an output, or not decided in C."""
+        arrays, scalars = self._arrange(positional, named)
+        status = self._call_scalars(self._handle, id(arrays), *_two(scalars))
+        if status == dispatch.UNDECIDED:
+            checked = check(self._signature, arrays, in_place=self._in_place)
+            if self.emulated is None:
+                status = dispatch.dispatcher().run(Frame(self, checked, scalars).address)
+            else:
+                status = self._emulate(checked, scalars)
+        if status == dispatch.NO_MEMORY:
+            raise MemoryError(f"{self.name}: no memory for the kernel's scratch buffer")
+        return arrays[self._output]
+
+    def bind(self, *arrays: Any, **named: Any) -> partial[int]:
+        """Check the arguments once; the result, called without arguments, runs on them each time.
+
+        It keeps the arrays alive, returns 0, and has them as ``arrays``. Without an output a new
+        one is made once: ``bound.out``.
+        """
+        self._native("bind")
+        frame = self.frame(*arrays, **named)
+        bound = partial(dispatch.dispatcher().run, frame.address)
+        vars(bound).update(kernel=self, frame=frame, arrays=frame.arrays)
+        vars(bound).update(out=frame.arrays[self._output])
+        return bound
+
+    def frame(self, *arrays: Any, **named: Any) -> Frame:
+        """The arguments of one call, checked, as the dispatcher takes them."""
+        held, scalars = self._arrange(arrays, named)
+        checked = check(self._signature, held, in_place=self._in_place)
+        return Frame(self, checked, scalars)
+
+    def _emulate(self, checked: Checked, scalars: tuple[float, ...]) -> int:
+        from .emulated import call, runner
+
+        found = runner(self._entry.library, self._target)
+        call(found, self.name, self._signature, checked, scalars)
+        return dispatch.DONE
+
+    def _native(self, what: str) -> None:
+        if self.emulated is not None:
+            raise TargetError(
+                f"{what} needs a CPU with {self._target.title}",
+                got=f"{self.name} runs here through {self.emulated}",
+                hint="call the kernel, or compile it for target='host'",
+            )
+
+    # --- what it is ----------------------------------------------------------------------------
+
+    @property
+    def _in_place(self) -> bool:
+        """Whether the output may be the input itself: a square transposition."""
+        return isinstance(self.spec, Transpose) and self.spec.rows == self.spec.cols
+
+    @property
+    def signature(self) -> Signature:
+        """The C function's parameters in order."""
+        return self._signature
+
+    @property
+    def address(self) -> int:
+        """The C function's address, for numba, Cython, ctypes and C; see ``c_declaration``."""
+        self._native("address")
+        return self._symbol
+
+    @property
+    def source(self) -> str:
+        """The C text of the library that holds the kernel."""
+        path = self._entry.directory / self._entry.manifest["text"]
+        return path.read_text(encoding="utf-8")
+
+    @property
+    def library(self) -> Path:
+        """The file that holds the kernel's machine code, in the cache."""
+        return self._entry.library
+
+    @property
+    def plan(self) -> Plan:
+        """Every number of the kernel, with its reason."""
+        if self._plan is None:
+            from tilewright.generate import plan_for
+
+            self._plan = plan_for(self.spec, self.schedule, self._target)
+        return self._plan
+
+    @property
+    def c_declaration(self) -> str:
+        """The C function's declaration; strides and leading dimensions count elements."""
+        from tilewright.render import render
+
+        return render("declaration.h.j2", kernel=self).strip()
+
+    @property
+    def flops(self) -> Any:
+        """Floating-point operations of one call: an int, or a formula of the run-time sizes."""
+        if isinstance(self.spec, Transpose):
+            return 0
+        count = 1 if self.spec.batch is None else self.spec.batch.count
+        flops = 2
+        for size in (self.spec.m, self.spec.n, self.spec.k, count):
+            if not isinstance(size, int):
+                return self.plan.flops
+            flops *= size
+        return flops
+
+    def explain(self) -> str:
+        """The plan in words: formulas, register budget, the bound, and each decision's reason."""
+        return self.plan.explain()
+
+    def assembly(self) -> str:
+        """The kernel's instructions, disassembled."""
+        from .driver import assembly
+
+        return assembly(self)
+
+    def verify(self, cases: int = 3, seed: int = 0) -> Verification:
+        """Compare with numpy in higher precision on random arrays; VerificationError if wrong."""
+        from .verification import verify
+
+        return verify(self, cases, seed)
+
+    def bench(self, cold: bool = False, seconds: float = 0.2) -> Timing:
+        """Time the kernel in a C loop, on data in cache or (``cold``) in memory."""
+        from .measure import bench
+
+        self._native("bench")
+        return bench(self, cold, seconds)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from .driver import compile
+
+        return compile, (self.spec, self.schedule, self.target)
+
+    def __repr__(self) -> str:
+        how = f", through {self.emulated}" if self.emulated else ""
+        return f"<{self.name} on {self.target}{how}>"
+
+
+def _undecided(*_: Any) -> int:
+    return dispatch.UNDECIDED
+
+
+def _two(scalars: tuple[float, ...]) -> tuple[float, float]:
+    first, second = (*scalars, 0.0, 0.0)[:2]
+    return first, second
+
+
+class Frame:
+    """Checked arguments as struct tw_frame at ``address``; holds all that it points to."""
+
+    __slots__ = ("_blocks", "_kernel", "address", "arrays", "words")
+
+    def __init__(self, kernel: Kernel, checked: Checked, scalars: tuple[float, ...]) -> None:
+        pointers: list[int] = []
+        lists: list[np.ndarray[Any, Any]] = []
+        for given in checked.arrays:
+            if isinstance(given, tuple):
+                given = np.array([dispatch.address(item) for item in given], np.int64)
+                lists.append(given)
+            pointers.append(dispatch.address(given))
+        blocks = (
+            np.array(pointers, np.int64),
+            np.array(checked.sizes, np.int64),
+            np.array(scalars, np.float64),
+        )
+        functions = (int(word) for word in kernel._keep[0][:2])
+        self.words = np.array([*functions, *map(dispatch.address, blocks)], np.int64)
+        self.address = dispatch.address(self.words)
+        self.arrays = checked.arrays
+        self._blocks, self._kernel = (*blocks, *lists), kernel
