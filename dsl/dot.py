@@ -106,9 +106,7 @@ class _DotBody:
         name = f"{self._operand(side).name}{index}" + (f"_k{k}" if k else "") + suffix
         return self.tile.register(name)
 
-    def _load(
-        self, side: list[PointerPlan], index: int, k: int, active: Active, suffix: str
-    ) -> Op:
+    def _load(self, side: list[PointerPlan], index: int, k: int, active: Active, suffix: str) -> Op:
         pointer = next(p for p in reversed(side) if p.row <= index)
         address = pointer.address(index, 0, k * self.tile.vector.lanes)
         return Load(self._register(side, index, k, suffix), address, active)

@@ -289,7 +289,9 @@ class _Body:
             op = self.tile.vector.form("lane")
             assert op is not None
             if self.shape.feed == "lane_k":
-                return MultiplyAdd(op, acc, x, self._lanes_register(row, k // lanes * lanes), k % lanes)
+                return MultiplyAdd(
+                    op, acc, x, self._lanes_register(row, k // lanes * lanes), k % lanes
+                )
             return MultiplyAdd(op, acc, x, self._lanes_register(row // lanes, k), row % lanes)
         if self.shape.feed == "memory":
             op = self.tile.vector.form("memory")

@@ -16,6 +16,10 @@ from .errors import ScheduleError
 from .isa import Core, Form, Target, Vector
 
 
+#: What a bound that is not the tightest still costs, as a share of itself.
+OVERLAP = 1 / 16
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """Vector registers by use."""
@@ -87,10 +91,18 @@ class Work:
     dot: bool = False
     transposed: bool = False
 
+    def with_split(self, split: int) -> Work:
+        """The same work with one number of accumulator sets."""
+        return replace(self, splits=(split,))
+
 
 def step_cycles(shape: TileShape, core: Core) -> float:
-    """Cycles per K step: the tightest of units, loads, issue and latency."""
-    return max(bounds(shape, core).values())
+    """Cycles per K step: the tightest of units, loads, issue and latency.
+
+    The others count a little too: bounds that lie close together are not reached together.
+    """
+    each = bounds(shape, core).values()
+    return max(each) + (sum(each) - max(each)) * OVERLAP
 
 
 def bounds(shape: TileShape, core: Core) -> dict[str, float]:
@@ -150,7 +162,9 @@ def _fed(
             yield replace(base, feed=feed)
 
 
-def need(target: Target, vector: Vector, rows: int, vectors: int, masked: bool, work: Work) -> Budget:
+def need(
+    target: Target, vector: Vector, rows: int, vectors: int, masked: bool, work: Work
+) -> Budget:
     """The smallest register budget of a tile of that size, whether it fits or not."""
     shapes = _fed(vector, rows, vectors, min(work.splits), masked, work)
     return min((shape.budget for shape in shapes), key=lambda budget: budget.total)
@@ -168,7 +182,9 @@ def does_not_fit(
         (v for v in range(1, vectors) if shape_of(target, vector, rows, v, False, work)), default=0
     )
     ideas = [f"{smaller} in place of {rows} across the vectors"] if smaller else []
-    ideas += [f"{fewer * vector.lanes} in place of {vectors * vector.lanes} along them"] if fewer else []
+    ideas += (
+        [f"{fewer * vector.lanes} in place of {vectors * vector.lanes} along them"] if fewer else []
+    )
     return ScheduleError(
         f"tile {tile[0]}x{tile[1]} needs {budget.total} vector registers on {target.name} "
         f"({budget.accumulators} accumulators, {budget.along} along the vectors, "
@@ -233,7 +249,11 @@ def _choose_cut(
         along = equal_parts(vectors, parts_along)
         widest = along[0][0]
         most = max(
-            (r for r in range(1, target.registers) if _fits(target, vector, r, widest, masked, work)),
+            (
+                r
+                for r in range(1, target.registers)
+                if _fits(target, vector, r, widest, masked, work)
+            ),
             default=0,
         )
         if not most:
@@ -278,9 +298,7 @@ def _cut_cycles(
 
 
 @lru_cache(maxsize=1024)
-def steady(
-    target: Target, work: Work, multiples: tuple[int, int]
-) -> tuple[Vector, int, int]:
+def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Vector, int, int]:
     """(vector, rows, vectors) with the fewest cycles per element in a large region.
 
     ``multiples`` are what the region's sizes (across, along) are multiples of: a tile that leaves

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from sympy import Expr
 
@@ -180,7 +181,9 @@ def _batch(spec: Gemm) -> BatchPlan | None:
                 )
             return BatchPlan("strided", count, strides, {})
         case Offsets():
-            static = {name: getattr(batch, name) for name in "ab" if getattr(batch, name) is not None}
+            static = {
+                name: getattr(batch, name) for name in "ab" if getattr(batch, name) is not None
+            }
             return BatchPlan("offsets", count, {}, static)
         case Addresses():
             return BatchPlan("addresses", count, {}, {})
@@ -194,9 +197,9 @@ def _tight(spec: Gemm, name: str) -> Expr:
     return size_expr(lines, getattr(spec, lines)) * leading
 
 
-def _legal_vectorize(spec: Gemm) -> tuple[str, ...]:
+def legal_dimensions(spec: Gemm) -> tuple[Literal["m", "n", "k"], ...]:
     """The dimensions along which the operands that must be contiguous are, C's own first."""
-    legal = []
+    legal: list[Literal["m", "n", "k"]] = []
     if spec.b.order == "C":
         legal.append("n")
     if spec.a.order == "F":
@@ -208,7 +211,7 @@ def _legal_vectorize(spec: Gemm) -> tuple[str, ...]:
 
 
 def _vectorize(spec: Gemm, schedule: Schedule, target: Target) -> tuple[str, str]:
-    legal = _legal_vectorize(spec)
+    legal = legal_dimensions(spec)
     asked = schedule.vectorize
     if asked is None:
         first = "n" if spec.c.order == "C" else "m"
@@ -261,5 +264,3 @@ def bound_of(shape: TileShape, target: Target) -> float:
     """The fraction of the multiply-add peak that the K loop of a tile can reach."""
     return shape.multiply_adds / target.core.fma_units / step_cycles(shape, target.core)
 
-
-__all__ = ["ZERO", "BatchPlan", "Decision", "Operand", "Plan", "bound_of", "make_plan"]

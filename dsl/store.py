@@ -103,9 +103,7 @@ def store_across(tile: Tile) -> Iterator[Op]:
         yield from makes if first + lanes >= shape.rows else ()
         for column in range(shape.vectors):
             block = [tile.accumulator(first + row, column) for row in range(rows)]
-            padding = [
-                tile.register(f"pad{column}_{first + row}") for row in range(rows, lanes)
-            ]
+            padding = [tile.register(f"pad{column}_{first + row}") for row in range(rows, lanes)]
             steps, result = transpose(block + padding, f"t{column}_{first}_")
             existing = _existing(tile, column)
             yield from prune([*map(Zero, padding), *steps], result[:existing])

@@ -1,0 +1,1 @@
+"""Families of variants, and which is best."""

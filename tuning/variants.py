@@ -1,0 +1,117 @@
+"""The schedules worth trying for a spec: legal by construction, best expected first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from tilewright.errors import SpecError
+from tilewright.isa import Target, Vector
+from tilewright.model import TileShape, Work, shape_of, tile_cycles
+from tilewright.plan import Plan, legal_dimensions, make_plan
+from tilewright.runtime.host import resolve
+from tilewright.schedule import Schedule
+from tilewright.spec import Gemm
+from tilewright.symbolic import value
+
+#: A size known only at the call is ranked as if it were this.
+TYPICAL = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Ranked:
+    cycles: float
+    schedule: Schedule
+
+
+def variants(spec: Gemm, target: str = "host") -> Iterator[Schedule]:
+    """Legal schedules for ``spec``: tiles that fit the registers, K over 1, 2 or 4 accumulator
+    sets, two K unrolls, each order of the loops, each dimension the vectors may lie along.
+
+    They come in the order of the cost model's estimate, cheapest first.
+    """
+    if not isinstance(spec, Gemm):
+        raise SpecError("variants are of a Gemm", got=spec)
+    resolved = resolve(target)
+    ranked = [
+        candidate
+        for plan in _plans(spec, resolved)
+        for candidate in _candidates(spec, plan, resolved)
+    ]
+    ranked.sort(key=lambda candidate: candidate.cycles)
+    yield from (candidate.schedule for candidate in ranked)
+
+
+def _plans(spec: Gemm, target: Target) -> Iterator[Plan]:
+    """One plan for each dimension the vectors may lie along."""
+    for dimension in legal_dimensions(spec):
+        yield make_plan(spec, Schedule(vectorize=dimension), target)
+
+
+def _candidates(spec: Gemm, plan: Plan, target: Target) -> Iterator[_Ranked]:
+    steps = value(plan.sizes["k"])
+    for loops, shape in product(_loops(spec), _shapes(plan, target)):
+        work = plan.work(plan.sizes["k"], accumulate=False)
+        cycles = _cycles(plan, shape, target, work)
+        tile = _tile(plan, shape)
+        for factor in (1, 2):
+            unroll = factor * max(2, shape.k_split)
+            if factor > 1 and steps is not None and unroll > steps:
+                continue
+            yield _Ranked(
+                cycles,
+                Schedule(
+                    tile=tile,
+                    loops=loops,
+                    k_unroll=unroll,
+                    k_split=shape.k_split,
+                    vectorize=plan.vectorize,  # type: ignore[arg-type]
+                ),
+            )
+
+
+def _loops(spec: Gemm) -> tuple[str, ...]:
+    if spec.batch is None:
+        return ("nmk", "mnk")
+    return ("nmbk", "mnbk", "bnmk", "bmnk")
+
+
+def _shapes(plan: Plan, target: Target) -> Iterator[TileShape]:
+    """Every register tile that fits and is no larger than C needs."""
+    across = value(plan.sizes[plan.across]) or TYPICAL
+    along = value(plan.sizes[plan.along]) or TYPICAL
+    for vector in plan.vectors:
+        lanes = 1 if plan.dot else vector.lanes
+        if along < lanes and not vector.cuts(along):
+            continue
+        for vectors in range(1, min(target.registers, -(-along // lanes)) + 1):
+            for rows in range(1, min(target.registers, across) + 1):
+                yield from _split(plan, target, vector, rows, vectors)
+
+
+def _split(
+    plan: Plan, target: Target, vector: Vector, rows: int, vectors: int
+) -> Iterator[TileShape]:
+    """The accumulator sets that fit, as long as more of them can hide more latency."""
+    whole = plan.work(plan.sizes["k"], accumulate=False)
+    enough = target.core.fma_latency * target.core.fma_units
+    for split in whole.splits:
+        if split > 1 and rows * vectors * split // 2 >= enough:
+            return
+        shape = shape_of(target, vector, rows, vectors, False, whole.with_split(split))
+        if shape is not None:
+            yield shape
+
+
+def _cycles(plan: Plan, shape: TileShape, target: Target, work: Work) -> float:
+    across = value(plan.sizes[plan.across]) or TYPICAL
+    along = value(plan.sizes[plan.along]) or TYPICAL
+    width = shape.vectors * (1 if plan.dot else shape.vector.lanes)
+    tiles = -(-across // shape.rows) * -(-along // width)
+    return tiles * tile_cycles(shape, target.core, work)
+
+
+def _tile(plan: Plan, shape: TileShape) -> tuple[int, int]:
+    width = shape.vectors * (1 if plan.dot else shape.vector.lanes)
+    return (shape.rows, width) if plan.along == "n" else (width, shape.rows)
