@@ -1,0 +1,1 @@
+"""The figures that tilewright promises, measured beside its peers: ``python -m benchmarks``."""

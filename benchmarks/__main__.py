@@ -1,0 +1,128 @@
+"""``python -m benchmarks``: all figures in one run; non-zero when one is missed."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import secrets
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from . import calls, gemm, kloops, machine, startup, variants
+from .figures import Section, show
+from .native import Effort, MissingError
+from .operands import WrongResultError
+from .options import Options
+from .peers import Peer, load
+
+SECTIONS = ("gemm", "variants", "calls", "startup", "spills")
+QUICK = Effort(rounds=7, repeats=3, quantum=100e-6)
+MISSED, INCOMPLETE = 1, 2
+
+
+def main() -> int:
+    """Run the chosen sections; 1 when a figure is missed, 2 when something is absent or wrong."""
+    arguments = _parser().parse_args()
+    console = Console(width=None if sys.stdout.isatty() else 180)
+    isas = machine.native_isas()
+    if not isas:
+        console.print("[red]no figure is defined for this processor: it lacks AVX2 and FMA")
+        return INCOMPLETE
+    options = Options(
+        console,
+        secrets.randbelow(2**32) if arguments.seed is None else arguments.seed,
+        QUICK if arguments.quick else Effort(),
+        isas[0],
+        re.compile(arguments.only) if arguments.only else None,
+        arguments.peers_only,
+    )
+    try:
+        return _run(arguments, options)
+    except (MissingError, WrongResultError) as error:
+        console.print(f"[red]{type(error).__name__}:[/] {error}")
+        return INCOMPLETE
+
+
+def _run(arguments: argparse.Namespace, options: Options) -> int:
+    console = options.console
+    wanted = ("gemm",) if options.peers_only else tuple(arguments.sections) or SECTIONS
+    # Its processes use every core: before this one is kept on one of them.
+    sections = [startup.run(options)] if "startup" in wanted else []
+    if "spills" in wanted:
+        sections.append(kloops.run(options))
+    cpu, core = machine.cpu(), machine.pin(arguments.core)
+    peers, missing = load()
+    _introduce(options, cpu, core, peers, missing)
+    if "gemm" in wanted:
+        sections.append(gemm.run(options, peers))
+    if "variants" in wanted:
+        sections.append(variants.run(options))
+    if "calls" in wanted:
+        sections.append(calls.run(options))
+    figures = [figure for section in sections for figure in section.figures]
+    if figures:
+        show(console, figures)
+    for text in missing:
+        console.print(f"[red]absent:[/] {text}")
+    if arguments.json:
+        _write(arguments.json, options, cpu, peers, sections)
+    missed = sum(not figure.met for figure in figures)
+    console.print(f"{len(figures)} figures, {missed} missed; seed {options.seed}")
+    return INCOMPLETE if missing else MISSED if missed else 0
+
+
+def _introduce(
+    options: Options, cpu: str, core: int, peers: Sequence[Peer], missing: Sequence[str]
+) -> None:
+    table = Table(show_header=False, box=None)
+    table.add_row("seed", str(options.seed))
+    table.add_row("cpu", f"{cpu}, measured on core {core}")
+    table.add_row("isa", ", ".join(machine.native_isas()))
+    for name, version in machine.versions().items():
+        table.add_row(name, version)
+    for peer in peers:
+        table.add_row(f"peer {peer.name}", peer.version)
+    for text in missing:
+        table.add_row("[red]absent", text)
+    effort = options.effort
+    table.add_row(
+        "effort",
+        f"{effort.rounds} rounds of {effort.repeats} x {1e6 * effort.quantum:.0f} us for each",
+    )
+    options.console.print(table)
+
+
+def _write(
+    path: Path, options: Options, cpu: str, peers: Sequence[Peer], sections: Sequence[Section]
+) -> None:
+    record = {
+        "seed": options.seed,
+        "cpu": cpu,
+        "versions": machine.versions() | {peer.name: peer.version for peer in peers},
+        "effort": asdict(options.effort),
+        "sections": [asdict(section) for section in sections],
+    }
+    path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    add = parser.add_argument
+    add("sections", nargs="*", metavar="section", help=f"of {', '.join(SECTIONS)}; default: all")
+    add("--seed", type=int, help="of operands and random sizes; default: a new one")
+    add("--quick", action="store_true", help="fewer and shorter rounds")
+    add("--only", metavar="REGEX", help="shapes to measure, such as '^64x' or '\\(16\\)'")
+    add("--peers-only", action="store_true", help="measure the peers without tilewright")
+    add("--core", type=int, help="the core to measure on; default: the last")
+    add("--json", type=Path, metavar="FILE", help="write what was found")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,71 @@
+"""What a call from Python costs beside ``np.matmul(a, b, out=c)``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import repeat
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from rich.table import Table
+
+from .figures import Figure, Section
+from .native import Effort
+from .options import Options
+
+SIZE = 16
+CHECKED, BOUND = 0.45, 0.2
+LOOPS = 500
+
+
+def run(options: Options) -> Section:
+    """Time numpy, a checked call and a bound call in interleaved rounds."""
+    import tilewright as tw
+
+    rng = np.random.default_rng(options.seed)
+    a, b = (rng.uniform(-1, 1, (SIZE, SIZE)).astype(np.float32) for _ in range(2))
+    c = np.empty((SIZE, SIZE), np.float32)
+    kernel = tw.compile(tw.Gemm(SIZE, SIZE, SIZE), target=options.target)
+    bound = kernel.bind(a, b, out=c)
+    matmul = np.matmul
+
+    def by_numpy() -> None:
+        for _ in repeat(None, LOOPS):
+            matmul(a, b, out=c)
+
+    def by_checked_call() -> None:
+        for _ in repeat(None, LOOPS):
+            kernel(a, b, out=c)
+
+    def by_bound_call() -> None:
+        for _ in repeat(None, LOOPS):
+            bound()
+
+    numpy, checked, tied = _rounds((by_numpy, by_checked_call, by_bound_call), options.effort).T
+    ratios = {"checked call": checked / numpy, "bound call": tied / numpy}
+    table = Table(title=f"A call of {SIZE}x{SIZE}x{SIZE}", title_justify="left")
+    for heading in ("", "ns", "of np.matmul"):
+        table.add_column(heading, justify="right" if heading else "left")
+    table.add_row("np.matmul", f"{1e9 * np.median(numpy):.0f}", "1")
+    for (name, ratio), taken in zip(ratios.items(), (checked, tied), strict=True):
+        table.add_row(name, f"{1e9 * np.median(taken):.0f}", f"{np.median(ratio):.3f}")
+    options.console.print(table)
+    limits = {"checked call": CHECKED, "bound call": BOUND}
+    figures = tuple(
+        Figure(f"{name} to np.matmul", float(np.median(ratio)), limits[name], at_most=True)
+        for name, ratio in ratios.items()
+    )
+    return Section("calls", figures)
+
+
+def _rounds(loops: tuple[Callable[[], None], ...], effort: Effort) -> Any:
+    """Seconds for one call: rounds x loops, each the least of the repeats."""
+    seconds = np.full((effort.rounds, len(loops)), np.inf)
+    for row in seconds:
+        for _ in range(effort.repeats):
+            for i, loop in enumerate(loops):
+                start = perf_counter()
+                loop()
+                row[i] = min(row[i], (perf_counter() - start) / LOOPS)
+    return seconds

@@ -1,0 +1,39 @@
+"""tilewright's kernels as calls: the generated function itself, without an adapter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from . import machine
+from .native import Call
+from .operands import Operands
+from .shapes import Shape
+
+if TYPE_CHECKING:
+    import tilewright as tw
+
+NAME = "tilewright"
+
+
+def spec(shape: Shape) -> tw.Gemm:
+    """C += A B, everything fixed: the C function is (const A *, const B *, C *)."""
+    import tilewright as tw
+
+    batch = tw.Strided(shape.count) if shape.count > 1 else None
+    return tw.Gemm(shape.m, shape.n, shape.k, beta=1, batch=batch)
+
+
+def compiled(shapes: Sequence[Shape], target: str) -> dict[Shape, tw.Kernel]:
+    """A kernel of the default schedule for each shape, in one library."""
+    import tilewright as tw
+
+    with machine.every_core():
+        kernels = tw.compile_many([(spec(shape), None, target) for shape in shapes])
+    return dict(zip(shapes, kernels, strict=True))
+
+
+def call(kernel: tw.Kernel, shape: Shape, operands: Operands, name: str = NAME) -> Call:
+    """The kernel on these operands."""
+    pointers = (operands.a.ctypes.data, operands.b.ctypes.data, operands.c.ctypes.data, 0)
+    return Call(name, kernel.address, pointers, shape.flops, (kernel, operands))

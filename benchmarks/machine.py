@@ -1,0 +1,70 @@
+"""What the figures were measured on, and keeping the measurement on one core of it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from .native import compiler
+
+_ALL = os.sched_getaffinity(0)
+ISAS = {
+    "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"},
+    "avx2": {"avx2", "fma", "f16c"},
+}
+
+
+def _cpuinfo(field: str) -> str:
+    for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == field:
+            return value.strip()
+    return ""
+
+
+def cpu() -> str:
+    """Name, family and model of the processor, and how many cores this process may use."""
+    name = _cpuinfo("model name") or platform.processor()
+    family, model = _cpuinfo("cpu family"), _cpuinfo("model")
+    return f"{name} (family {family}, model {model}), {len(os.sched_getaffinity(0))} cores"
+
+
+def native_isas() -> tuple[str, ...]:
+    """The vector ISAs measured here that the processor has, widest first."""
+    flags = set(_cpuinfo("flags").split())
+    return tuple(isa for isa, needed in ISAS.items() if needed <= flags)
+
+
+def pin(core: int | None) -> int:
+    """Keep this process on one core, by default the last it may use; the core's number."""
+    chosen = max(os.sched_getaffinity(0)) if core is None else core
+    os.sched_setaffinity(0, {chosen})
+    return chosen
+
+
+@contextmanager
+def every_core() -> Iterator[None]:
+    """For what is not timed, such as compiling: all cores for a while."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, _ALL)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def versions() -> dict[str, str]:
+    """Of Python, the compiler, and tilewright with what it computes beside."""
+    said = subprocess.run([*compiler(), "--version"], capture_output=True, text=True, check=True)
+    found = {"python": platform.python_version(), "compiler": said.stdout.splitlines()[0]}
+    for package in ("tilewright", "numpy", "torch", "mkl"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found

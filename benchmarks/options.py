@@ -1,0 +1,27 @@
+"""What the command line chose."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from rich.console import Console
+
+from .native import Effort
+from .shapes import Shape
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """``only`` restricts shapes; figures over whole lists are then left out."""
+
+    console: Console
+    seed: int
+    effort: Effort
+    target: str
+    only: re.Pattern[str] | None = None
+    peers_only: bool = False
+
+    def wants(self, shape: Shape) -> bool:
+        """Whether a shape is to be measured."""
+        return self.only is None or self.only.search(str(shape)) is not None
