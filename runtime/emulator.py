@@ -18,7 +18,7 @@ from tilewright.isa import Target
 from tilewright.render import render
 
 from .host import find_qemu, means
-from .protocol import Alias, Process, Request
+from .protocol import Alias, Process, ProcessEndedError, Request
 from .toolchain import Compiler, compile_program
 
 __all__ = ["Alias", "Runner", "build", "command_prefix", "shared_runner"]
@@ -81,15 +81,25 @@ class Runner:
         """
         request = Request(arrays, writable, names)
         with self._lock:
-            process = self._process
-            if process is None or not process.usable():
-                process = self._process = Process(self.command)
-                _pool.started(self)
+            found = self._process
+            process = found if found is not None and found.usable() else self._start()
             try:
+                return process.call(name, request, sizes, scalars, flush == "front", timeout)
+            except ProcessEndedError:
+                if process is not found:
+                    raise
+                # It may have been killed while it was idle; what it was given is still here.
+                process = self._start()
                 return process.call(name, request, sizes, scalars, flush == "front", timeout)
             finally:
                 if not process.usable():
-                    self._process = None
+                    self._drop()
+
+    def _start(self) -> Process:
+        self._drop()
+        self._process = Process(self.command)
+        _pool.started(self)
+        return self._process
 
     def __del__(self) -> None:
         self._drop()

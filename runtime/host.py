@@ -165,3 +165,10 @@ def find_qemu(target: Target) -> str | None:
 
     name = target.emulation.qemu
     return None if name is None else shutil.which(name) or shutil.which(f"{name}-static")
+
+
+def user_compiler(target: Target, means: Means) -> str | None:
+    """The compiler that the environment names for ``target``: a part of a kernel's key."""
+    if means == "header" or target.machine in ("", machine()):
+        return settings().compiler
+    return settings().cross if target.machine == "aarch64" else None

@@ -20,6 +20,10 @@ _OK, _CRASH, _WROTE_OUTSIDE, _NO_MEMORY, _BAD_REQUEST = range(5)
 _START_SECONDS = 60.0
 
 
+class ProcessEndedError(TargetError):
+    """The process ended without an answer."""
+
+
 @dataclass(frozen=True, slots=True)
 class Alias:
     """An array that begins ``offset`` bytes into the argument of index ``of``."""
@@ -42,11 +46,14 @@ class Request:
         self.names = [*names, *(f"argument {i}" for i in range(len(names), len(arrays)))]
         for index, array in enumerate(arrays):
             self._add(index, array, bool(writable[index]) if index < len(writable) else False)
+        for index, array in enumerate(arrays):
+            if isinstance(array, Alias):
+                region, offset = self.pointers[self.uses[array.of][0]]
+                self.pointers[self.uses[index][0]] = (region, offset + array.offset)
 
     def _add(self, index: int, array: Any, writable: bool) -> None:
         if isinstance(array, Alias):
-            region, offset = self.pointers[self.uses[array.of][0]]
-            self._point(region, offset + array.offset)
+            self._point(0, 0)  # until all regions are known
         elif isinstance(array, (list, tuple)):
             self.uses.append((len(self.pointers), len(array)))
             for i, (data, offset) in enumerate(array):
@@ -98,7 +105,7 @@ class Process:
     """A running program and the two pipes to it."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        self._said: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115, lives as long as self
+        self._said: IO[bytes] = tempfile.TemporaryFile()
         self._command = command
         try:
             self._popen = subprocess.Popen(
@@ -193,12 +200,12 @@ class Process:
             view = view[done:]
         return data
 
-    def _died(self) -> TargetError:
+    def _died(self) -> ProcessEndedError:
         status = self._popen.wait()
         self._said.seek(0)
         said = self._said.read().decode(errors="replace").strip()
         how = f"signal {-status}" if status < 0 else f"status {status}"
-        return TargetError(
+        return ProcessEndedError(
             "the runner's process ended",
             got=f"{how}; {said[-500:] or 'it said nothing'}",
             expected=f"an answer from: {' '.join(self._command)}",

@@ -18,9 +18,8 @@ from typing import Literal
 from tilewright.errors import ToolchainError
 from tilewright.isa import Target
 from tilewright.render import render
-from tilewright.settings import settings
 
-from .host import Means, machine, means
+from .host import Means, machine, means, user_compiler
 
 Family = Literal["gcc", "clang", "zig"]
 
@@ -54,8 +53,7 @@ def find_compiler(target: Target, *, emulated: bool) -> Compiler:
     """
     how = means(target, emulated=True) if emulated else "native"
     wanted = machine() if how == "header" or not target.machine else target.machine
-    named = user_compiler(target) if how != "header" else settings().compiler
-    found = next(_candidates(wanted, named), None)
+    found = next(_candidates(wanted, user_compiler(target, how)), None)
     if found is None:
         raise ToolchainError(
             f"there is no C compiler for {target.name} ({wanted})",
@@ -63,13 +61,6 @@ def find_compiler(target: Target, *, emulated: bool) -> Compiler:
             hint=f"{sys.executable} -m pip install ziglang, or apt-get install {_package(wanted)}",
         )
     return replace(found, means=how)
-
-
-def user_compiler(target: Target) -> str | None:
-    """The command that the user's environment names for ``target``, a part of a kernel's key."""
-    if target.machine in ("", machine()):
-        return settings().compiler
-    return settings().cross if target.machine == "aarch64" else None
 
 
 def _names(wanted: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import filelock  # noqa: F401  (a child that lost its privileges may not be able to import it)
+import filelock
 import platformdirs
 import pytest
 from support.privileges import as_nobody, folder_of_nobody, on_tmpfs
@@ -106,7 +106,11 @@ def test_list_verify_and_clear() -> None:
     cache.refer("b", held, {})
     cache.publish("c", fake).source.write_text("not the C")
     assert [entry.key for entry in cache.list_entries()] == ["a", "b", "c"]
-    assert list(cache.verify_entries()) == [("a", None), ("b", None), ("c", "k.c has 9 bytes, not 5")]
+    assert list(cache.verify_entries()) == [
+        ("a", None),
+        ("b", None),
+        ("c", "k.c has 9 bytes, not 5"),
+    ]
     assert cache.clear() == 3
     assert cache.clear() == 0
     assert cache.lookup("a") is None
@@ -409,8 +413,8 @@ def test_a_directory_that_others_can_write_is_refused(mode: int, fresh: Path) ->
     for action in (
         lambda: cache.lookup("k1"),
         lambda: cache.publish("k1", never),
-        lambda: cache.clear(),
-        lambda: cache.list_entries(),
+        cache.clear,
+        cache.list_entries,
     ):
         with pytest.raises(CacheError, match="can be written by others") as caught:
             action()

@@ -179,3 +179,17 @@ def test_a_static_qemu_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     program.chmod(0o700)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert host.find_qemu(load("neon")) == str(program)
+
+
+def test_the_user_s_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, "x86_64")
+    monkeypatch.setenv("CC", "clang")
+    monkeypatch.setenv("TILEWRIGHT_CC_AARCH64", "arm-cc")
+    assert host.user_compiler(load("avx2"), "native") == "clang"
+    assert host.user_compiler(load("avx512"), "header") == "clang"
+    assert host.user_compiler(load("neon"), "qemu") == "arm-cc"
+    pretend(monkeypatch, "aarch64")
+    assert host.user_compiler(load("neon"), "native") == "clang"
+    assert host.user_compiler(load("avx2"), "qemu") is None
+    monkeypatch.delenv("CC")
+    assert host.user_compiler(load("scalar"), "native") is None
