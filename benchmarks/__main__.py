@@ -52,13 +52,14 @@ def main() -> int:
 def _run(arguments: argparse.Namespace, options: Options) -> int:
     console = options.console
     wanted = ("gemm",) if options.peers_only else tuple(arguments.sections) or SECTIONS
-    # Its processes use every core: before this one is kept on one of them.
+    cpu = machine.cpu()
+    peers, missing = load()
+    _introduce(options, cpu, peers, missing)
+    # These two use every core; the others are kept on one.
     sections = [startup.run(options)] if "startup" in wanted else []
     if "spills" in wanted:
         sections.append(kloops.run(options))
-    cpu, core = machine.cpu(), machine.pin(arguments.core)
-    peers, missing = load()
-    _introduce(options, cpu, core, peers, missing)
+    machine.pin(arguments.core)
     if "gemm" in wanted:
         sections.append(gemm.run(options, peers))
     if "variants" in wanted:
@@ -77,12 +78,10 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
     return INCOMPLETE if missing else MISSED if missed else 0
 
 
-def _introduce(
-    options: Options, cpu: str, core: int, peers: Sequence[Peer], missing: Sequence[str]
-) -> None:
+def _introduce(options: Options, cpu: str, peers: Sequence[Peer], missing: Sequence[str]) -> None:
     table = Table(show_header=False, box=None)
     table.add_row("seed", str(options.seed))
-    table.add_row("cpu", f"{cpu}, measured on core {core}")
+    table.add_row("cpu", cpu)
     table.add_row("isa", ", ".join(machine.native_isas()))
     for name, version in machine.versions().items():
         table.add_row(name, version)

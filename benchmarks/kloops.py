@@ -10,6 +10,7 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
 import numpy as np
+from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
@@ -50,7 +51,7 @@ def run(options: Options) -> Section:
         loops = sum(region.looped for one in found for region in one.regions())
         spills = [spill for one in found for spill in one.spills()]
         (compiler,) = environment.values()
-        first = str(spills[0]) if spills else ""
+        first = escape(str(spills[0])) if spills else ""
         cells = (target, compiler, len(wanted), loops, len(spills), first)
         table.add_row(*map(str, cells))
         name = f"{target}, {compiler.split()[0]}"

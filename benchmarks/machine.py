@@ -40,11 +40,9 @@ def native_isas() -> tuple[str, ...]:
     return tuple(isa for isa, needed in ISAS.items() if needed <= flags)
 
 
-def pin(core: int | None) -> int:
-    """Keep this process on one core, by default the last it may use; the core's number."""
-    chosen = max(os.sched_getaffinity(0)) if core is None else core
-    os.sched_setaffinity(0, {chosen})
-    return chosen
+def pin(core: int | None) -> None:
+    """Keep this process on one core, by default the last it may use."""
+    os.sched_setaffinity(0, {max(_ALL) if core is None else core})
 
 
 @contextmanager
