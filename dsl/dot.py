@@ -35,9 +35,9 @@ def dot_loops(tile: Tile) -> tuple[list[PointerPlan], tuple[Op, ...]]:
     if straight is not None and straight < 2 * count:
         ops += body.steps(straight, None) if straight else ()
     else:
-        ops.append(Loop("k", trips, body.steps(count, None)))
+        ops.append(Loop("kt", trips, body.steps(count, None)))
         if (known := value(rest)) is None:
-            ops.append(Loop("k", rest, body.steps(1, None), "K vectors left"))
+            ops.append(Loop("kt", rest, body.steps(1, None), "K vectors left"))
         elif known:
             ops += body.steps(known, None)
     ops += body.tail(tail)
@@ -82,7 +82,7 @@ class _DotBody:
                 trips, tail = div(tail, size), mod(tail, size)  # type: ignore[arg-type]
                 step = tuple(self._step(0, size, "t"))
                 bump = advance(self.pointers, size, runtime=False)
-                yield Loop("k", trips, (*step, *bump), f"{size} elements of K")
+                yield Loop("kt", trips, (*step, *bump), f"{size} elements of K")
 
     def _step(self, k: int, active: Active, suffix: str = "") -> Iterator[Op]:
         held, streamed = (self.along, self.across)

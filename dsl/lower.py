@@ -29,7 +29,7 @@ from .program import (
     Zero,
 )
 from .regions import Region
-from .symbolic import ONE, ZERO, div, linear, mod, symbol, value
+from .symbolic import ONE, ZERO, div, linear, mod, value
 
 #: Rows that share one pointer when their distance is known only at the call.
 ROW_GROUP = 4
@@ -182,11 +182,11 @@ def k_loops(tile: Tile) -> tuple[list[PointerPlan], tuple[Op, ...]]:
     if whole is not None and whole < 2 * count:
         return body.pointers, tuple(body.steps(whole))
     if trips != 0:
-        ops.append(Loop("k", trips, (*body.steps(count), *advance(body.pointers, count, False))))
+        ops.append(Loop("kt", trips, (*body.steps(count), *advance(body.pointers, count, False))))
     if (known := value(rest)) is not None:
         ops += body.steps(known) if known else ()
     else:
-        ops.append(Loop("k", rest, (*body.steps(1), *advance(body.pointers, 1, False)), "K tail"))
+        ops.append(Loop("kt", rest, (*body.steps(1), *advance(body.pointers, 1, False)), "K tail"))
     return body.pointers, tuple(ops)
 
 
@@ -298,8 +298,3 @@ class _Body:
             assert op is not None
             return MultiplyAdd(op, acc, x, self._pointer(row).address(row, k))
         return MultiplyAdd(self._plain(), acc, x, self._spread_register(row, k))
-
-
-def k_symbol() -> Expr:
-    """The K loop's counter."""
-    return symbol("k")
