@@ -33,9 +33,9 @@ def factors(tile: Tile, vector: Vector) -> Iterator[Op]:
     """alpha and beta in registers, where they are not 1 or 0."""
     spec = tile.plan.spec
     if spec.alpha != 1:
-        yield Splat(Register("alpha_v", vector), spec.alpha)
+        yield Splat(Register("alpha_v", vector), "alpha" if spec.alpha == "scalar" else spec.alpha)
     if not tile.accumulate and spec.beta not in (0, 1):
-        yield Splat(Register("beta_v", vector), spec.beta)
+        yield Splat(Register("beta_v", vector), "beta" if spec.beta == "scalar" else spec.beta)
 
 
 @dataclass(frozen=True, slots=True)
