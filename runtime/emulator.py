@@ -54,9 +54,9 @@ class Runner:
     """
 
     def __init__(self, executable: Path, command_prefix: Sequence[str] = ()) -> None:
+        self._process: Process | None = None
         self.executable = Path(executable)
         self.command = (*command_prefix, str(executable))
-        self._process: Process | None = None
         self._lock = threading.Lock()
         _pool.runners.add(self)
 

@@ -135,19 +135,25 @@ def _zig_triple(wanted: str) -> str:
 def compiler_flags(target: Target, compiler: Compiler) -> tuple[str, ...]:
     """All options with which ``compiler`` compiles for ``target``; they stand in manifests."""
     if compiler.means == "header":
-        return (*_base_flags(compiler), f'-DTILEWRIGHT_INTRINSICS="{_header(target)}"')
-    own = target.zig_flags if compiler.family == "zig" else target.compiler_flags
-    return (*_base_flags(compiler), *own)
+        own = (*_any_cpu(compiler), f'-DTILEWRIGHT_INTRINSICS="{_header(target)}"')
+    else:
+        own = target.zig_flags if compiler.family == "zig" else target.compiler_flags
+    return (*_common_flags(compiler), *own)
 
 
-def _base_flags(compiler: Compiler) -> tuple[str, ...]:
-    """The options that hold for every target; zig links with them, lest it build a libc for each.
-
-    With ``-target`` and no ``-mcpu``, zig compiles for the architecture's baseline.
-    """
+def _common_flags(compiler: Compiler) -> tuple[str, ...]:
     if compiler.family != "zig":
         return _FLAGS
     return (*_FLAGS, "-target", compiler.triple, "-fno-sanitize=undefined")
+
+
+def _any_cpu(compiler: Compiler) -> tuple[str, ...]:
+    return ("-mcpu=baseline",) if compiler.family == "zig" else ()
+
+
+def _link_command(compiler: Compiler, extra_flags: Sequence[str]) -> tuple[str, ...]:
+    """Without the target's own options, lest zig build a libc for each CPU (30 s)."""
+    return (*compiler.command, *_common_flags(compiler), *_any_cpu(compiler), *extra_flags)
 
 
 def _header(target: Target) -> str:
@@ -173,8 +179,7 @@ def compile_library(
     library = directory / f"{stem}.so"
     # The library leaves libc to the process it is loaded into: zig need not build one.
     libraries = ("-nostdlib",) if compiler.family == "zig" else ("-lm",)
-    link = (*compiler.command, *_base_flags(compiler), *extra_flags, "-shared")
-    _link(link, objects, libraries, library)
+    _link((*_link_command(compiler, extra_flags), "-shared"), objects, libraries, library)
     return library
 
 
@@ -194,8 +199,7 @@ def compile_program(
     objects = _objects(sources, target, compiler, flags, directory, stem)
     program = directory / stem
     options = ("-static", "-lm") if static else ("-lm",)
-    link = (*compiler.command, *_base_flags(compiler), *extra_flags)
-    _link(link, objects, options, program)
+    _link(_link_command(compiler, extra_flags), objects, options, program)
     return program
 
 

@@ -38,6 +38,20 @@ void every_intrinsic(float *f, double *d)
     _mm512_storeu_ps(f, _mm512_castpd_ps(u));
     _mm512_storeu_ps(f + 16, _mm512_castpd_ps(v));
 
+    __m256 g = _mm256_loadu_ps(f + 32), h = _mm256_loadu_ps(f + 7);
+    g = _mm256_blend_ps(g, _mm256_moveldup_ps(h), 0xaa);
+    h = _mm256_blend_ps(_mm256_movehdup_ps(g), h, 0x5a);
+    __m256d p = _mm256_unpacklo_pd(_mm256_castps_pd(g), _mm256_castps_pd(h));
+    __m256d q = _mm256_unpackhi_pd(_mm256_castps_pd(h), p);
+    p = _mm256_permute2f128_pd(p, q, 0x20);
+    q = _mm256_permute2f128_pd(p, q, 0x31);
+    _mm256_storeu_ps(f + 32, _mm256_castpd_ps(p));
+    _mm256_storeu_ps(f + 40, _mm256_castpd_ps(_mm256_permute2f128_pd(p, q, 0x83)));
+    __m128 k = _mm_loadu_ps(f + 48), l = _mm_loadu_ps(f + 9);
+    k = _mm_blend_ps(k, _mm_moveldup_ps(l), 0xa);
+    l = _mm_blend_ps(_mm_movehdup_ps(k), l, 0x6);
+    _mm_storeu_ps(f + 48, _mm_castpd_ps(_mm_unpacklo_pd(_mm_castps_pd(k), _mm_castps_pd(l))));
+
     f[60] = _mm512_reduce_add_ps(_mm512_loadu_ps(f + 3));
     d[60] = _mm512_reduce_add_pd(_mm512_loadu_pd(d + 3));
     const __m256 a = _mm256_loadu_ps(f + 5);

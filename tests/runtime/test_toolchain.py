@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import re
 import shutil
 import sys
 from dataclasses import replace
@@ -13,6 +14,7 @@ import pytest
 
 from tilewright.errors import ToolchainError
 from tilewright.isa import Target
+from tilewright.render import render
 from tilewright.runtime import host, toolchain
 from tilewright.runtime.toolchain import (
     Compiler,
@@ -22,13 +24,15 @@ from tilewright.runtime.toolchain import (
     disassemble,
     find_compiler,
 )
-from tilewright.targets import load
+from tilewright.targets import NAMES, load
 
 DATA = Path(__file__).parent.parent / "data"
 KERNEL = (DATA / "kernel.c").read_text()
 MULADD = "float f(float, float, float);\nfloat f(float x, float y, float z) { return x * y + z; }\n"
 ZIG = f"{sys.executable} -m ziglang cc"
 SCALAR = load("scalar")
+MM = ("_mm", "_mm256", "_mm512")  # what the macro of intrinsics.c stands for
+OPS = ("loadu", "set1", "fmadd", "add", "mul", "setzero", "storeu", "mask_storeu", "maskz_loadu")
 
 here = pytest.mark.skipif(host.machine() != "x86_64", reason="looks at x86 instructions")
 
@@ -135,6 +139,18 @@ def test_intrinsics_and_their_header(
         outcomes.append((compiler.means, bytes(f32), bytes(f64)))
     assert [means for means, *_ in outcomes] == ["native", "header"]
     assert outcomes[0][1:] == outcomes[1][1:], "the header differs from the CPU, bit for bit"
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if load(n).emulation.header])
+def test_a_header_has_every_intrinsic_of_its_target(name: str) -> None:
+    used = set(re.findall(r"\b_mm\d*_\w+", repr(load(name))))
+    header = render(str(load(name).emulation.header))
+    defined = set(re.findall(r"^static inline .*?\b(_mm\w+)\(", header, re.MULTILINE))
+    assert used
+    assert not used - defined, "the target spells what its header lacks"
+    tested = (DATA / "intrinsics.c").read_text()
+    macro = {f"{mm}_{op}_{ps}" for mm in MM for op in OPS for ps in ("ps", "pd")}
+    assert not used - macro - set(re.findall(r"_mm\w+", tested)), "not in intrinsics.c"
 
 
 @pytest.mark.parametrize("command", [None, ZIG, "aarch64-linux-gnu-gcc"])
