@@ -41,6 +41,7 @@ def main() -> int:
         isas[0],
         re.compile(arguments.only) if arguments.only else None,
         arguments.peers_only,
+        arguments.variants,
     )
     try:
         return _run(arguments, options)
@@ -118,6 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--quick", action="store_true", help="fewer and shorter rounds")
     add("--only", metavar="REGEX", help="shapes to measure, such as '^64x' or '\\(16\\)'")
     add("--peers-only", action="store_true", help="measure the peers without tilewright")
+    add("--variants", type=int, default=60, help="how many for each shape; 0 for all; default: 60")
     add("--core", type=int, help="the core to measure on; default: the last")
     add("--json", type=Path, metavar="FILE", help="write what was found")
     return parser

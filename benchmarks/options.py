@@ -13,7 +13,10 @@ from .shapes import Shape
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """``only`` restricts shapes; figures over whole lists are then left out."""
+    """``only`` restricts shapes; figures over whole lists are then left out.
+
+    ``variants`` of each shape are measured, 0 for all.
+    """
 
     console: Console
     seed: int
@@ -21,6 +24,7 @@ class Options:
     target: str
     only: re.Pattern[str] | None = None
     peers_only: bool = False
+    variants: int = 60
 
     def wants(self, shape: Shape) -> bool:
         """Whether a shape is to be measured."""
