@@ -53,7 +53,9 @@ class Vector:
     ``partial_load`` and ``partial_store`` map a constant number of active lanes to the access of
     exactly that many elements (the rest of the register is zero). ``transpose[h]`` is the pair
     of 2x2 block transpositions of two registers with blocks of ``h`` elements: the first gives
-    the even blocks of ``{x}`` and ``{y}`` interleaved, the second the odd ones.
+    the even blocks of ``{x}`` and ``{y}`` interleaved, the second the odd ones. ``keep`` is a
+    statement that makes compilers hold ``{v}`` in its register; it is for targets whose arithmetic
+    may read memory, where gcc else reads a vector again for each use.
     """
 
     name: str
@@ -69,6 +71,7 @@ class Vector:
     mul: str
     muladd: tuple[MulAdd, ...]
     sum_lanes: str
+    keep: str | None = None
     mask: Mask | None = None
     partial_load: Mapping[int, str] = field(default_factory=dict)
     partial_store: Mapping[int, str] = field(default_factory=dict)
@@ -109,13 +112,18 @@ class Vector:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
-    """What the cost model knows of the core: per cycle, unless it is a latency in cycles."""
+    """What the cost model knows of the core: per cycle, unless it is a latency in cycles.
+
+    ``line`` is the length of a cache line in bytes; ``shuffles`` are permutations of vectors.
+    """
 
     fma_latency: int
     fma_units: int
     loads: int
     stores: int
     issue: int
+    shuffles: int = 1
+    line: int = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

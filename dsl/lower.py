@@ -16,6 +16,7 @@ from .program import (
     Address,
     Advance,
     Broadcast,
+    Keep,
     Load,
     Loop,
     MakeMask,
@@ -227,6 +228,8 @@ class _Body:
                 yield self._spread(row, k)
             for column in range(self.shape.vectors):
                 yield self._load(column, k)
+                if self._keeps:
+                    yield Keep(self._vector(column, k))
                 for row in range(self.shape.rows):
                     yield self._multiply(row, column, k, in_lanes)
             return
@@ -237,6 +240,12 @@ class _Body:
                 yield self._spread(row, k)
             for column in range(self.shape.vectors):
                 yield self._multiply(row, column, k, in_lanes)
+
+    @property
+    def _keeps(self) -> bool:
+        """A vector used by several rows is kept, if that leaves the compiler a register to move."""
+        spare = self.tile.plan.target.registers - self.shape.budget.total
+        return self.tile.vector.keep is not None and self.shape.rows > 1 and spare > 0
 
     def _name(self, operand: Operand, index: int, k: int) -> str:
         return f"{operand.name}{index}" + (f"_k{k}" if k else "")

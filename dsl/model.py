@@ -171,15 +171,21 @@ def need(
 
 
 def does_not_fit(
-    target: Target, vector: Vector, rows: int, vectors: int, work: Work, tile: tuple[int, int]
+    target: Target,
+    vector: Vector,
+    rows: int,
+    vectors: int,
+    masked: bool,
+    work: Work,
+    tile: tuple[int, int],
 ) -> ScheduleError:
     """The error for a tile that needs more registers than there are, with one that fits."""
-    budget = need(target, vector, rows, vectors, False, work)
+    budget = need(target, vector, rows, vectors, masked, work)
     smaller = max(
-        (r for r in range(1, rows) if shape_of(target, vector, r, vectors, False, work)), default=0
+        (r for r in range(1, rows) if shape_of(target, vector, r, vectors, masked, work)), default=0
     )
     fewer = max(
-        (v for v in range(1, vectors) if shape_of(target, vector, rows, v, False, work)), default=0
+        (v for v in range(1, vectors) if shape_of(target, vector, rows, v, masked, work)), default=0
     )
     ideas = [f"{smaller} in place of {rows} across the vectors"] if smaller else []
     ideas += (
@@ -188,7 +194,8 @@ def does_not_fit(
     return ScheduleError(
         f"tile {tile[0]}x{tile[1]} needs {budget.total} vector registers on {target.name} "
         f"({budget.accumulators} accumulators, {budget.along} along the vectors, "
-        f"{budget.across} across); it has {target.registers}",
+        f"{budget.across} across{f', {budget.masks} mask' if budget.masks else ''}); "
+        f"it has {target.registers}",
         hint=" or ".join(ideas) or "a smaller tile or k_split",
     )
 

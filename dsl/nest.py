@@ -93,7 +93,7 @@ def _batch(tiles: _Tiles, rest: str, block: _Block, names: str) -> Iterator[Nest
     plan = tiles.plan
     assert plan.batch is not None
     count = plan.batch.count
-    if value(count) == 0:
+    if value(count) == 0 or block.extents["k"] == 0:
         yield from _nest(tiles, rest, block.inside("k", ZERO, ZERO), names)
         return
     yield SelectBatch(ZERO, tuple(_nest(tiles, rest, block, names)))
@@ -204,13 +204,14 @@ def _tile_name(plan: Plan, region: Region, index: int) -> str:
 def lower_tile(tile: Tile, name: str) -> TileProgram:
     """The program of one register tile."""
     plan = tile.plan
-    pointers, loops = dot_loops(tile) if plan.dot else k_loops(tile)
+    sums = tile.steps != 0
+    pointers, loops = (dot_loops(tile) if plan.dot else k_loops(tile)) if sums else ([], ())
     scalar = plan.target.of(plan.element)[-1]
     stores = store_sums if plan.dot else store_across if plan.transposed else store_along
     body: tuple[Op, ...] = (
         *masks(tile),
         *zeros(tile),
-        *reduction(tile, pointers, loops),
+        *(reduction(tile, pointers, loops) if sums else ()),
     )
     end: tuple[Op, ...] = (
         *sum_splits(tile),
@@ -220,14 +221,27 @@ def lower_tile(tile: Tile, name: str) -> TileProgram:
     return TileProgram(
         name=name,
         element=plan.element,
-        parameters=tuple(_parameters(plan, body + end, tile.accumulate)),
+        parameters=tuple(_parameters(tile, body + end)),
         body=body,
         end=end,
         summary=_summary(tile),
     )
 
 
-def _parameters(plan: Plan, body: tuple[Op, ...], accumulate: bool) -> Iterator[Parameter]:
+def _parameters(tile: Tile, body: tuple[Op, ...]) -> Iterator[Parameter]:
+    plan = tile.plan
+    if tile.steps != 0:
+        yield from _inputs(plan)
+    yield Parameter("c", "out")
+    used = frozenset[str]().union(*(_sizes_in(op) for op in walk(body)))
+    order = [slot for slot, _ in plan.spec.runtime_sizes()]
+    yield from (Parameter(slot, "size") for slot in order if slot in used)
+    for name in ("alpha", "beta"):
+        if getattr(plan.spec, name) == "scalar" and not (tile.accumulate and name == "beta"):
+            yield Parameter(name, "scalar")
+
+
+def _inputs(plan: Plan) -> Iterator[Parameter]:
     inside = plan.batch is not None and "b" in plan.inner
     kind = plan.batch.kind if plan.batch and inside else None
     for name in "ab":
@@ -238,13 +252,6 @@ def _parameters(plan: Plan, body: tuple[Op, ...], accumulate: bool) -> Iterator[
             yield Parameter(name, "in")
         if kind == "offsets":
             yield Parameter(f"{name}_offsets", "offsets")
-    yield Parameter("c", "out")
-    used = frozenset[str]().union(*(_sizes_in(op) for op in walk(body)))
-    order = [slot for slot, _ in plan.spec.runtime_sizes()]
-    yield from (Parameter(slot, "size") for slot in order if slot in used)
-    for name in ("alpha", "beta"):
-        if getattr(plan.spec, name) == "scalar" and not (accumulate and name == "beta"):
-            yield Parameter(name, "scalar")
 
 
 def _sizes_in(op: Op) -> frozenset[str]:

@@ -191,6 +191,14 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
+class Keep:
+    """Hold ``register`` in its register: it is not to be read from memory again."""
+
+    kind: ClassVar[str] = "keep"
+    register: Register
+
+
+@dataclass(frozen=True, slots=True)
 class Prefetch:
     """A hint that ``address`` will be read."""
 
@@ -219,7 +227,7 @@ class Comment:
 
 Op = (
     Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Splat | MultiplyAdd
-    | Add | Multiply | Interleave | SumLanes | Store | Prefetch | Loop | Comment
+    | Add | Multiply | Interleave | SumLanes | Store | Keep | Prefetch | Loop | Comment
 )  # fmt: skip
 
 
@@ -330,6 +338,8 @@ def reads(op: Op) -> tuple[Register, ...]:
             return (op.x, op.y)
         case SumLanes() | Store():
             return (op.src,)
+        case Keep():
+            return (op.register,)
         case _:
             return ()
 

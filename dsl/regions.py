@@ -143,7 +143,7 @@ def _check_fits(
     work = plan.work(steps, accumulate)
     if shape_of(plan.target, vector, rows, vectors, False, work) is None:
         shown = tile if plan.along == "n" else (tile[1], tile[0])
-        raise does_not_fit(plan.target, vector, rows, vectors, work, shown)
+        raise does_not_fit(plan.target, vector, rows, vectors, False, work, shown)
 
 
 def _tiled(
@@ -317,5 +317,7 @@ def _region(
     shape = shape_of(plan.target, vector, across.units, along.units, masked, work)
     if shape is None:
         tile = (across.units, along.units * lanes)
-        raise does_not_fit(plan.target, vector, across.units, along.units, work, tile)
+        raise does_not_fit(
+            plan.target, vector, across.units, along.units, masked, work, tile
+        )
     return Region(shape, along, across, active)

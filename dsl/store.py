@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from sympy import Expr
@@ -23,7 +23,6 @@ from .program import (
     Register,
     Splat,
     Store,
-    Zero,
     prune,
 )
 from .symbolic import ONE, linear, value
@@ -103,10 +102,9 @@ def store_across(tile: Tile) -> Iterator[Op]:
         yield from makes if first + lanes >= shape.rows else ()
         for column in range(shape.vectors):
             block = [tile.accumulator(first + row, column) for row in range(rows)]
-            padding = [tile.register(f"pad{column}_{first + row}") for row in range(rows, lanes)]
-            steps, result = transpose(block + padding, f"t{column}_{first}_")
+            steps, result = transpose(block, lanes, f"t{column}_{first}_")
             existing = _existing(tile, column)
-            yield from prune([*map(Zero, padding), *steps], result[:existing])
+            yield from prune(steps, result[:existing])
             outputs = []
             for lane in range(existing):
                 offset = linear(((column * lanes + lane, stride), (first, ONE)))
@@ -141,18 +139,28 @@ def _store_scalars(tile: Tile, stride: Expr) -> Iterator[Op]:
     yield from write(tile, outputs)
 
 
-def transpose(block: list[Register], prefix: str) -> tuple[list[Op], list[Register]]:
-    """Transpose a square block of registers: log2(lanes) rounds of interleaves."""
+def transpose(
+    block: Sequence[Register], lanes: int, prefix: str
+) -> tuple[list[Op], list[Register]]:
+    """Transpose a block of ``lanes`` registers or fewer: log2(lanes) rounds of interleaves.
+
+    Of the ``lanes`` results, the lanes of rows that ``block`` lacks hold anything: where one of
+    two rows is missing, half of their interleaving is the other row as it is.
+    """
     ops: list[Op] = []
-    rows, half = list(block), 1
-    while half < len(block):
-        for i in range(len(block)):
-            if i & half:
+    rows: list[Register | None] = [*block, *[None] * (lanes - len(block))]
+    half = 1
+    while half < lanes:
+        for i in range(lanes):
+            x = rows[i]
+            if i & half or x is None:
                 continue
-            even = Register(f"{prefix}{half}_{i}", rows[i].vector)
-            odd = Register(f"{prefix}{half}_{i + half}", rows[i].vector)
-            ops.append(Interleave(even, rows[i], rows[i + half], half, odd=False))
-            ops.append(Interleave(odd, rows[i], rows[i + half], half, odd=True))
-            rows[i], rows[i + half] = even, odd
+            y = rows[i + half]
+            odd = Register(f"{prefix}{half}_{i + half}", x.vector)
+            ops.append(Interleave(odd, x, y or x, half, odd=True))
+            rows[i + half] = odd
+            if y is not None:
+                rows[i] = even = Register(f"{prefix}{half}_{i}", x.vector)
+                ops.append(Interleave(even, x, y, half, odd=False))
         half *= 2
-    return ops, rows
+    return ops, [row for row in rows if row is not None]

@@ -10,6 +10,7 @@ from tilewright.isa import Core, Emulation, Mask, Target, Vector
 
 from .x86 import scalar, vector
 
+
 def _mask(element: str, bits: int) -> Mask:
     prefix = "_mm" if bits == 128 else "_mm256"
     ps, size = {"f32": ("ps", 32), "f64": ("pd", 64)}[element]
@@ -20,7 +21,9 @@ def _mask(element: str, bits: int) -> Mask:
     else:
         splat = f"{prefix}_set1_epi64x({{count}})"
         order = ", ".join(map(str, lanes if bits == 256 else reversed(lanes)))
-        numbers = f"{prefix}_setr_epi64x({order})" if bits == 256 else f"{prefix}_set_epi64x({order})"
+        numbers = (
+            f"{prefix}_setr_epi64x({order})" if bits == 256 else f"{prefix}_set_epi64x({order})"
+        )
     return Mask(
         ctype=f"__m{bits}i",
         make=f"{prefix}_cmpgt_epi{size}({splat}, {numbers})",
@@ -45,6 +48,6 @@ TARGET = Target(
     headers=("immintrin.h",),
     registers=16,
     vectors=_vectors("f32") + _vectors("f64"),
-    core=Core(fma_latency=5, fma_units=2, loads=2, stores=1, issue=4),
+    core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=4),
     emulation=Emulation(qemu="qemu-x86_64", cpu="max"),
 )

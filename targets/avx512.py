@@ -10,6 +10,7 @@ from tilewright.isa import Core, Emulation, Mask, Target, Vector
 
 from .x86 import scalar, transposes, vector
 
+
 def _mask(element: str, bits: int) -> Mask:
     prefix = "_mm" if bits == 128 else f"_mm{bits}"
     ps = {"f32": "ps", "f64": "pd"}[element]

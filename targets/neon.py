@@ -113,6 +113,6 @@ TARGET = Target(
     headers=("arm_neon.h",),
     registers=32,
     vectors=(_quad("f32"), _scalar("f32"), _quad("f64"), _scalar("f64")),
-    core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=6),
+    core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=6, shuffles=2),
     emulation=Emulation(qemu="qemu-aarch64", cpu="max"),
 )

@@ -1,0 +1,334 @@
+"""The plan of a transposition: square blocks in registers, and the tile of blocks done per call.
+
+A block of ``rows`` x ``cols`` elements, neither above the vector's lanes, is loaded row by row,
+transposed by interleaving its registers, and stored. A tile is covered by such blocks, and the
+matrix by a grid of tiles; what a grid leaves over gets smaller tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
+
+from sympy import Expr
+
+from .errors import ScheduleError, SpecError
+from .isa import Core, Target, Vector
+from .plan import Decision, Operand
+from .program import Register, prune
+from .schedule import Schedule
+from .spec import ITEMSIZE, Dim, Size, Transpose
+from .store import transpose
+from .symbolic import ONE, ZERO, div, mod, size_expr, value
+
+#: Operations in one tile: more gain little, and crowd the instruction cache.
+TILE_OPERATIONS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """``rows`` x ``cols`` elements at (``row``, ``col``) of a tile, one register a row."""
+
+    vector: Vector
+    row: int
+    col: int
+    rows: int
+    cols: int
+
+    def moved(self, row: int, col: int) -> Block:
+        """The same block that much further down and to the right."""
+        return replace(self, row=self.row + row, col=self.col + col)
+
+    @property
+    def flipped(self) -> Block:
+        """Where the block's transpose lies in the transposed tile."""
+        return Block(self.vector, self.col, self.row, self.cols, self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Cover:
+    """The blocks of one tile and what they cost. Accesses of part of a vector count twice."""
+
+    blocks: tuple[Block, ...]
+    loads: int
+    stores: int
+    interleaves: int
+
+    def cycles(self, core: Core) -> float:
+        """Cycles of the tile: the tightest of load, store and shuffle units and of the issue."""
+        return max(
+            self.loads / core.loads,
+            self.stores / core.stores,
+            self.interleaves / core.shuffles,
+            self.operations / core.issue,
+        )
+
+    @property
+    def operations(self) -> int:
+        """Loads, stores and interleaves together."""
+        return self.loads + self.stores + self.interleaves
+
+    def __add__(self, other: Cover) -> Cover:
+        return Cover(
+            self.blocks + other.blocks,
+            self.loads + other.loads,
+            self.stores + other.stores,
+            self.interleaves + other.interleaves,
+        )
+
+
+_NOTHING = Cover((), 0, 0, 0)
+
+
+@lru_cache(maxsize=4096)
+def interleaves(vector: Vector, rows: int, cols: int) -> int:
+    """Interleaves that transpose ``rows`` registers of which ``cols`` lanes matter."""
+    ops, result = transpose([Register(f"r{i}", vector) for i in range(rows)], vector.lanes, "t")
+    return len(prune(ops, result[:cols]))
+
+
+def _of_block(vector: Vector, rows: int, cols: int) -> Cover:
+    lanes = vector.lanes
+    return Cover(
+        blocks=(Block(vector, 0, 0, rows, cols),),
+        loads=rows * (1 if cols == lanes else 2),
+        stores=cols * (1 if rows == lanes else 2),
+        interleaves=interleaves(vector, rows, cols),
+    )
+
+
+@lru_cache(maxsize=4096)
+def cover(target: Target, element: str, rows: int, cols: int, widest: int | None = None) -> Cover:
+    """The cheapest cover of a tile by blocks of vectors of ``widest`` lanes or fewer."""
+    if not rows or not cols:
+        return _NOTHING
+    usable = (
+        v
+        for v in target.of(element)
+        if v.transposes and (widest is None or v.lanes <= widest) and v.lanes < 2 * max(rows, cols)
+    )
+    found = [c for vector in usable for c in _covers(target, vector, rows, cols)]
+    return min(found, key=lambda c: (c.cycles(target.core), c.operations))
+
+
+def _covers(target: Target, vector: Vector, rows: int, cols: int) -> Iterator[Cover]:
+    """Whole blocks of ``vector``; at either edge cut ones, or narrower vectors."""
+    lanes = vector.lanes
+    for height in _heights(vector, rows):
+        for width in _heights(vector, cols):
+            blocks = _NOTHING
+            for row in range(0, height, lanes):
+                for col in range(0, width, lanes):
+                    size = min(lanes, height - row), min(lanes, width - col)
+                    blocks += _moved(_of_block(vector, *size), row, col)
+            narrower = lanes // 2
+            below = cover(target, vector.element, rows - height, cols, narrower)
+            beside = cover(target, vector.element, height, cols - width, narrower)
+            yield blocks + _moved(below, height, 0) + _moved(beside, 0, width)
+
+
+def _heights(vector: Vector, extent: int) -> Iterator[int]:
+    """How much of an extent blocks of ``vector`` may cover: all of it, or the whole blocks."""
+    tail = extent % vector.lanes
+    if not tail or vector.mask or (tail in vector.partial_load and tail in vector.partial_store):
+        yield extent
+    if tail and extent > vector.lanes:
+        yield extent - tail
+
+
+def _moved(covered: Cover, row: int, col: int) -> Cover:
+    return replace(covered, blocks=tuple(block.moved(row, col) for block in covered.blocks))
+
+
+# --- the tile ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """``count`` tiles side by side, ``size`` elements each, from ``start`` on."""
+
+    start: Expr
+    size: int
+    count: Expr
+
+
+def parts(total: Expr, size: int) -> Iterator[Part]:
+    """An extent in tiles of ``size``; the rest as it is if known, else in powers of two."""
+    start, rest = ZERO, total
+    while rest != 0:
+        count = div(rest, size)
+        if count != 0:
+            yield Part(start, size, count)
+        start, rest = start + count * size, mod(rest, size)
+        known = value(rest)
+        size = known if known else 1 << max(0, (size - 1).bit_length() - 1)
+
+
+def _extent(size: Size) -> tuple[int | None, int, int | None]:
+    """A size as (its value if fixed, what it is a multiple of, its largest value)."""
+    if isinstance(size, Dim):
+        return None, size.multiple_of, size.max
+    return size, 1, size
+
+
+def _candidates(target: Target, element: str, size: Size) -> list[int]:
+    """Tile extents worth trying: vectors, twice, four times that, and all of a small size."""
+    _, _, most = _extent(size)
+    lanes = (v.lanes for v in target.of(element) if v.transposes)
+    found = {lane << k for lane in lanes for k in range(7) if lane << k <= 64}
+    if most is not None:
+        found = {min(extent, most) for extent in found}
+    return sorted(found - {0}) or [1]
+
+
+def _tile_cost(target: Target, element: str, rows: int, cols: int) -> float:
+    """Cycles of one tile, with those of reaching it: a call, and a cycle per line of the cache."""
+    core, itemsize = target.core, ITEMSIZE[element]
+    lines = rows * -(-cols * itemsize // core.line) + cols * -(-rows * itemsize // core.line)
+    return cover(target, element, rows, cols).cycles(core) + lines + core.fma_latency
+
+
+def _cost(target: Target, spec: Transpose, tile: tuple[int, int]) -> float:
+    """Cycles per element of the whole matrix; sizes not known count as whole tiles, or nearly."""
+    cut = []
+    penalty = 1.0
+    for size, extent in zip((spec.rows, spec.cols), tile, strict=True):
+        known, multiple, _ = _extent(size)
+        if known is None:
+            penalty *= 1.1 if multiple > 1 and multiple % extent else 1.0
+            cut.append([(extent, 1)])
+        else:
+            cut.append([(extent, known // extent), (known % extent, 1)])
+    cycles, elements = 0.0, 0
+    for height, down in cut[0]:
+        for width, over in cut[1]:
+            if height and width:
+                cycles += down * over * _tile_cost(target, spec.type, height, width)
+                elements += down * over * height * width
+    return penalty * cycles / max(elements, 1)
+
+
+def _choose(target: Target, spec: Transpose, *, square: bool) -> tuple[int, int]:
+    """The cheapest tile of few enough operations; ``square`` ones are done two at a time."""
+    found = []
+    for rows in _candidates(target, spec.type, spec.rows):
+        for cols in _candidates(target, spec.type, spec.cols):
+            operations = cover(target, spec.type, rows, cols).operations * (1 + square)
+            if operations <= TILE_OPERATIONS and (rows == cols or not square):
+                found.append((_cost(target, spec, (rows, cols)), -rows * cols, (rows, cols)))
+    return min(found)[-1]
+
+
+# --- the plan ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TransposePlan:
+    """A transposition with every choice made.
+
+    ``tile`` is in rows and columns of x. ``square`` is the extent of the tiles that are exchanged
+    where the matrix is transposed in place; None where it cannot be.
+    """
+
+    spec: Transpose
+    schedule: Schedule
+    target: Target
+    sizes: Mapping[str, Expr] = field(hash=False)
+    operands: Mapping[str, Operand] = field(hash=False)
+    tile: tuple[int, int]
+    square: int | None
+    decisions: tuple[Decision, ...]
+
+    @property
+    def element(self) -> str:
+        """The type of the elements."""
+        return self.spec.type
+
+    def cover(self, rows: int, cols: int) -> Cover:
+        """The blocks of a tile of that size."""
+        return cover(self.target, self.element, rows, cols)
+
+    def grid(self) -> Iterator[tuple[Part, Part]]:
+        """The matrix in grids of equal tiles: their rows and their columns of x."""
+        for down in parts(self.sizes["rows"], self.tile[0]):
+            for over in parts(self.sizes["cols"], self.tile[1]):
+                yield down, over
+
+    def count(self, what: str) -> Expr:
+        """How many ``loads``, ``stores`` or ``interleaves`` there are, out of place."""
+        names = {"loads": "rows", "stores": "cols"}
+        total: Expr = ZERO
+        for down, over in self.grid():
+            covered = self.cover(down.size, over.size)
+            if what in names:
+                each = sum(getattr(block, names[what]) for block in covered.blocks)
+            else:
+                each = covered.interleaves
+            total += each * down.count * over.count
+        return total
+
+    @property
+    def bytes(self) -> Expr:
+        """Bytes read and written together."""
+        return 2 * ITEMSIZE[self.element] * self.sizes["rows"] * self.sizes["cols"]
+
+
+def plan_transposition(spec: Transpose, schedule: Schedule, target: Target) -> TransposePlan:
+    """The plan; ScheduleError if the schedule asks for what a transposition does not have."""
+    if not target.of(spec.type):
+        raise SpecError(f"{target.name} has no vectors of {spec.type}", hint="another target")
+    _refuse(schedule)
+    sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in ("rows", "cols")}
+    leading = {
+        slot: size_expr(slot, given) if (given := getattr(spec, slot)) is not None else sizes[line]
+        for slot, line in (("ldx", "cols"), ("ldout", "rows"))
+    }
+    operands = {
+        "x": Operand("x", spec.type, {"rows": leading["ldx"], "cols": ONE}),
+        "out": Operand("out", spec.type, {"cols": leading["ldout"], "rows": ONE}),
+    }
+    tile, why = _tile(spec, schedule, target)
+    square = None
+    if spec.rows == spec.cols and None in {value(leading["ldx"] - leading["ldout"]), 0}:
+        square = _choose(target, spec, square=True)[0]
+    return TransposePlan(
+        spec=spec,
+        schedule=schedule,
+        target=target,
+        sizes=sizes,
+        operands=operands,
+        tile=tile,
+        square=square,
+        decisions=(Decision("tile", f"{tile[0]}x{tile[1]}", why),),
+    )
+
+
+def _refuse(schedule: Schedule) -> None:
+    default = Schedule()
+    for name in (f.name for f in fields(Schedule)):
+        if name != "tile" and getattr(schedule, name) != getattr(default, name):
+            raise ScheduleError(
+                f"a transposition has no {name} to schedule",
+                got=f"{name}={getattr(schedule, name)!r}",
+                expected="tile, in rows and columns of x, or nothing",
+            )
+
+
+def _tile(spec: Transpose, schedule: Schedule, target: Target) -> tuple[tuple[int, int], str]:
+    if schedule.tile is None:
+        return _choose(target, spec, square=False), "fewest cycles per element by the cost model"
+    rows, cols = (
+        asked if known is None or not known else min(asked, known)
+        for asked, (known, _, _) in zip(
+            schedule.tile, (_extent(spec.rows), _extent(spec.cols)), strict=True
+        )
+    )
+    operations = cover(target, spec.type, rows, cols).operations
+    if operations > 16 * TILE_OPERATIONS:
+        raise ScheduleError(
+            f"tile {rows}x{cols} takes {operations} operations on {target.name}",
+            expected=f"{16 * TILE_OPERATIONS} or fewer",
+            hint="a smaller tile: the loops around it cost little",
+        )
+    return (rows, cols), "asked for"
