@@ -24,8 +24,8 @@ ROOMS = (
 # fmt: off
 DSL = [
     "errors", "settings", "spec", "schedule", "signature", "isa", "symbolic", "model",
-    "plan", "regions", "program", "lower", "store", "dot", "nest", "verify", "interpret",
-    "render", "generate",
+    "plan", "regions", "program", "lower", "store", "dot", "nest", "verify", "memory", "interpret",
+    "count", "explain", "render", "generate",
 ]
 # fmt: on
 FACADE = "tilewright"  # dsl/__init__.py gathers the public names from everywhere
