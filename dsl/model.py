@@ -81,7 +81,8 @@ class TileShape:
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a tile is asked to do: the vectors it may use, K steps in all, whether C is read, which
-    lane feeds are possible, the accumulator sets allowed, where the vectors lie."""
+    lane feeds are possible, the accumulator sets allowed, where the vectors lie. ``depth``: the K
+    steps of one matrix, None when known only at the call."""
 
     vectors: tuple[Vector, ...]
     steps: int
@@ -90,6 +91,7 @@ class Work:
     splits: tuple[int, ...]
     dot: bool = False
     transposed: bool = False
+    depth: int | None = None
 
     def with_split(self, split: int) -> Work:
         """The same work with one number of accumulator sets."""
@@ -151,7 +153,8 @@ def _fed(
 ) -> Iterator[TileShape]:
     base = TileShape(vector, rows, vectors, split, "broadcast", "along", masked)
     if work.dot:
-        yield replace(base, hold="along" if vectors <= rows else "across")
+        tail = work.depth is None or work.depth % vector.lanes != 0
+        yield replace(base, hold="along" if vectors <= rows else "across", masked=tail)
         return
     plain: Form = "scalar" if vector.form("scalar") else "broadcast"
     yield replace(base, feed=plain, hold="along" if vectors <= rows else "across")

@@ -106,6 +106,7 @@ class Plan:
             splits=(schedule.k_split,) if schedule.k_split else _splits(known),
             dot=self.dot,
             transposed=self.transposed,
+            depth=known,
         )
 
     def _feeds(self) -> tuple[str, ...]:
