@@ -18,8 +18,11 @@ ROOMS = (
     "tilewright.templates",
     "tilewright.runtime",
     "tilewright.tuning",
+    "tilewright.examples",
     "tilewright.cli",
 )
+#: What uses tilewright as its users do.
+OUTSIDE = ("tilewright.examples", "tilewright.cli")
 # dsl/ in the order of processing; a module imports only from its left.
 # fmt: off
 DSL = [
@@ -71,7 +74,7 @@ def test_a_module_imports_only_from_its_left(module: Module) -> None:
     for name, line in own_imports(module):
         at = place(module, line)
         if name == FACADE:
-            assert room_of(module.name) == ROOMS[-1], f"{at}: imports the facade"
+            assert room_of(module.name) in OUTSIDE, f"{at}: imports the facade"
             continue
         mine, theirs = ROOMS.index(room_of(module.name)), ROOMS.index(room_of(name))
         assert theirs <= mine, f"{at}: {module.name} imports {name} from its right"

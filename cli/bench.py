@@ -1,0 +1,45 @@
+"""``tilewright bench``: how fast kernels run here."""
+
+from __future__ import annotations
+
+import click
+
+import tilewright as tw
+
+from .screen import console, duration, percent, progress, table, working
+from .words import Wanted, schedule_text, sizes_text
+from .words import wanted as takes_kernels
+
+
+@click.command("bench")
+@takes_kernels
+@click.option("--cold", is_flag=True, help="On data that lies in memory, not in the caches.")
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=0.2, show_default=True)
+def command(wanted: Wanted, cold: bool, seconds: float) -> None:
+    """Check kernels, then time them in a C loop.
+
+    SIZES is MxNxK, or ROWSxCOLS of a transposition; a size that is a name is 64 here.
+    """
+    requests = [(spec, wanted.schedule, wanted.target) for spec in wanted.specs]
+    with working(f"compiling {len(requests)} kernels"):
+        kernels = tw.compile_many(requests)
+    numbers = ("median", "best", "spread", "GFLOPS", "of peak", "max error")
+    data = "memory" if cold else "cache"
+    shown = table(
+        f"{kernels[0].target}, {schedule_text(wanted.schedule)}, data in {data}",
+        *("sizes", *numbers),
+        numbers=numbers,
+    )
+    for kernel in progress(kernels, "timing"):
+        checked = kernel.verify()
+        timing = kernel.bench(cold=cold, seconds=seconds)
+        shown.add_row(
+            sizes_text(kernel.spec),
+            duration(timing.median),
+            duration(timing.best),
+            percent(timing.spread),
+            f"{timing.gflops:.1f}",
+            percent(timing.of_peak),
+            f"{checked.max_error:.2g}",
+        )
+    console().print(shown)

@@ -1,0 +1,205 @@
+"""``tilewright demo``: the kernels on real data, with figures, a plot, the C, and a picture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+import tilewright as tw
+from tilewright.examples import neon_chapter, oriented_filters
+
+from .measured import Measured, rate, times_faster
+from .screen import console, percent, progress, table, working
+from .words import schedule_text
+
+_NUMBERS = ("error/bound", "rate", "of peak", "x numpy")
+#: The kernel whose variants are shown.
+_SHAPE = (64, 48, 64)
+
+
+@click.command("demo")
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path("tilewright-demo"),
+    show_default=True,
+    help="The folder for the plot, the C and the picture.",
+)
+@click.option("--variants", "count", type=click.IntRange(2), default=32, show_default=True)
+@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=0.1, show_default=True)
+def command(out: Path, count: int, seconds: float) -> None:
+    """Compile, check and time the kernels of the Neon chapter, variants, and a filter bank.
+
+    The first run compiles and takes a minute or so; later ones take kernels from the cache.
+    """
+    _needs_extras()
+    out.mkdir(parents=True, exist_ok=True)
+    _say_where_we_are()
+    chapter = show_chapter(seconds)
+    ranked = show_variants(count, seconds / 2)
+    write_c(out / "c", chapter)
+    from .plots import plot
+
+    with working("drawing"):
+        title = f"{len(ranked)} variants of {'x'.join(map(str, _SHAPE))}, rows contiguous"
+        plot(out / "gflops.png", chapter, ranked, title)
+    console().print("[bold]A bank of oriented filters over a photograph[/bold]")
+    with working("filtering by scipy and numpy too"):
+        wrong = oriented_filters.main(str(out / "filter-responses.png"))
+    click.echo(f"\nleft in {out.resolve()}:")
+    for file, what in (
+        ("gflops.png", "the figures above"),
+        ("c", "the generated C"),
+        ("filter-responses.png", "the filters and what they found"),
+    ):
+        click.echo(f"  {file:22}{what}")
+    if wrong or any(one.error > 1 for one in chapter):
+        raise click.ClickException("a result was outside its bound; see above")
+
+
+def _needs_extras() -> None:
+    from importlib.util import find_spec
+
+    missing = [name for name in ("matplotlib", "scipy", "sklearn") if find_spec(name) is None]
+    if missing:
+        raise click.ClickException(
+            f"the demo needs {', '.join(missing)}\n  try: pip install 'tilewright[demo]'"
+        )
+
+
+def _say_where_we_are() -> None:
+    from tilewright.runtime import host, toolchain
+
+    target = host.resolve("host")
+    compiler = toolchain.find_compiler(target, emulated=False)
+    console().print(
+        f"{host.describe()}: target {target.name}, compiled by {compiler.family} {compiler.version}"
+    )
+
+
+# --- the chapter's kernels ---------------------------------------------------------------------
+
+
+def show_chapter(seconds: float) -> list[Measured]:
+    """Measure the chapter's kernels on the host, and print the table."""
+    rows = neon_chapter.ROWS
+    with working(f"compiling the chapter's {len(rows) + 1} kernels"):
+        kernels = neon_chapter.compile_all("host", fixed=True)
+    measured = []
+    for i in progress(range(len(kernels)), "timing the chapter's kernels"):
+        kernel = kernels[i]
+        row = rows[i] if i < len(rows) else None
+        measured.append(_measured(kernel, row, seconds))
+    shown = table(
+        f"The kernels of the Neon chapter on {kernels[0].target}: C += A B, columns contiguous",
+        *("kernel", "m x n x k", "block", "loops", *_NUMBERS),
+        numbers=_NUMBERS,
+    )
+    for i, one in enumerate(measured):
+        shown.add_row(one.title, *_shape(rows[i] if i < len(rows) else None), *_figures(one))
+    screen = console()
+    screen.print(shown)
+    screen.print(
+        "rate: in a C loop, data in cache. x numpy: numpy's time for c += a @ b over the kernel's\n"
+        "own, both called from Python.\n"
+    )
+    return measured
+
+
+def _shape(row: neon_chapter.Row | None) -> tuple[str, str, str]:
+    if row is None:
+        return "8x8", "", ""
+    batch = "" if row.batch is None else f", batch {row.batch}"
+    return "x".join(map(str, row.sizes)) + batch, "x".join(map(str, row.tile)), row.loops
+
+
+def _figures(one: Measured) -> tuple[str, ...]:
+    return f"{one.error:.3f}", one.rate_text, percent(one.of_peak), f"{one.ratio:.1f}"
+
+
+def _measured(kernel: tw.Kernel, row: neon_chapter.Row | None, seconds: float) -> Measured:
+    """Check a kernel, time it, and time it beside numpy."""
+    timing = kernel.bench(seconds=seconds)
+    if row is None:
+        title, error = neon_chapter.TRANSPOSITION, neon_chapter.check_transposition(kernel, 0)
+    else:
+        title, error = row.title, neon_chapter.check(kernel, row, 0)
+    ours, theirs = _transposing(kernel) if row is None else _multiplying(kernel, row)
+    return Measured(
+        title=title,
+        kernel=kernel,
+        rate=rate(kernel, timing),
+        of_peak=timing.of_peak,
+        ratio=times_faster(ours, theirs, 2 * seconds),
+        error=error,
+    )
+
+
+def _multiplying(kernel: tw.Kernel, row: neon_chapter.Row) -> tuple[Callable[[], Any], ...]:
+    """The kernel's call and numpy's, on the same arrays; numpy too writes in place."""
+    m, n, k = row.sizes
+    a = neon_chapter.columns(m, k, 0, row.batch, seed=1)
+    b = neon_chapter.columns(k, n, 0, row.batch, seed=2)
+    c, other = (neon_chapter.columns(m, n, 0, None, seed=3) for _ in range(2))
+
+    def theirs() -> None:
+        product = np.matmul(b.mT, a.mT)  # numpy's own order: no copies on its side
+        other.T.__iadd__(product if row.batch is None else product.sum(axis=0))
+
+    return (lambda: kernel(a, b, c)), theirs
+
+
+def _transposing(kernel: tw.Kernel) -> tuple[Callable[[], Any], ...]:
+    x, out = neon_chapter.columns(8, 8, 0, None, seed=4).T, np.empty((8, 8), np.float32)
+    return (lambda: kernel(x, out)), (lambda: np.copyto(out, x.T))
+
+
+# --- variants ----------------------------------------------------------------------------------
+
+
+def show_variants(count: int, seconds: float) -> list[float]:
+    """Time schedules of one spec, taken evenly from the best expected to the worst."""
+    spec = tw.Gemm(*_SHAPE)
+    every = list(tw.variants(spec))
+    count = min(count, len(every))
+    places = sorted({round(i * (len(every) - 1) / (count - 1)) for i in range(count)})
+    schedules = [every[place] for place in places]
+    with working(f"compiling {len(schedules)} of {len(every)} variants"):
+        kernels = tw.compile_many([(spec, schedule, "host") for schedule in schedules])
+    timings = [k.bench(seconds=seconds) for k in progress(kernels, "timing the variants")]
+    ranked = [timing.gflops for timing in timings]
+    fastest = sorted(range(len(ranked)), key=lambda i: -ranked[i])
+    numbers = ("expected", "GFLOPS", "of peak")
+    shown = table(
+        f"{len(ranked)} of {len(every)} variants of {'x'.join(map(str, _SHAPE))}, fastest first",
+        *("schedule", *numbers),
+        numbers=numbers,
+    )
+    for i in (*fastest[:6], *fastest[-2:]):
+        place = f"{places[i] + 1} of {len(every)}"
+        figures = f"{ranked[i]:.1f}", percent(timings[i].of_peak)
+        shown.add_row(schedule_text(schedules[i]), place, *figures)
+    console().print(shown)
+    return ranked
+
+
+# --- the C -------------------------------------------------------------------------------------
+
+
+def write_c(folder: Path, chapter: list[Measured]) -> None:
+    """Write each kernel's C for this CPU and for Neon, one file for each."""
+    from tilewright.generate import Request, generate
+    from tilewright.targets import load
+
+    names = [f"{one.title.replace(' ', '_').replace(',', '')}_{i}" for i, one in enumerate(chapter)]
+    for target in dict.fromkeys((chapter[0].kernel.target, "neon")):
+        place = folder / target
+        place.mkdir(parents=True, exist_ok=True)
+        for name, one in zip(names, chapter, strict=True):
+            kernel = one.kernel
+            request = Request(name, kernel.spec, kernel.schedule, load(target))
+            (place / f"{name}.c").write_text(generate([request]).text, encoding="utf-8")

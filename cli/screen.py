@@ -1,0 +1,84 @@
+"""What the commands share on the screen: the console, tables, and progress."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TypeVar
+
+from rich import box
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+_WIDE = 132
+Item = TypeVar("Item")
+
+
+def console() -> Console:
+    """The console on standard output; wide where that is no terminal."""
+    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+
+
+def _progress_console() -> Console:
+    """Progress goes to standard error, and only to a terminal."""
+    return Console(stderr=True, quiet=not sys.stderr.isatty())
+
+
+def table(title: str, *columns: str, numbers: Iterable[str] = ()) -> Table:
+    """An empty table; the columns named in ``numbers`` are set flush right."""
+    made = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    right = set(numbers)
+    for column in columns:
+        made.add_column(
+            column,
+            justify="right" if column in right else "left",
+            no_wrap=column in right or column == columns[0],
+        )
+    return made
+
+
+@contextmanager
+def working(what: str) -> Iterator[None]:
+    """Say what takes its time, with a spinner, until it is done."""
+    with _progress_console().status(f"{what} ..."):
+        yield
+
+
+def progress(items: Sequence[Item], what: str) -> Iterator[Item]:
+    """The items, one after the other, with a bar that says how far it is."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=_progress_console(), transient=True) as bar:
+        task = bar.add_task(what, total=len(items))
+        for item in items:
+            yield item
+            bar.advance(task)
+
+
+def percent(fraction: float | None) -> str:
+    """A fraction of the peak; a dash where no peak is known."""
+    return "-" if fraction is None else f"{100 * fraction:.0f} %"
+
+
+def duration(seconds: float) -> str:
+    """A time to three digits in its natural unit."""
+    for unit, factor in (("s", 1.0), ("ms", 1e3), ("us", 1e6)):
+        if seconds * factor >= 1:
+            return f"{seconds * factor:.3g} {unit}"
+    return f"{seconds * 1e9:.3g} ns"
+
+
+def size(n: int) -> str:
+    """Bytes in a natural unit."""
+    if n < 1 << 10:
+        return f"{n} B"
+    for unit, shift in (("KiB", 10), ("MiB", 20)):
+        if n < 1 << (shift + 10):
+            return f"{n / (1 << shift):.1f} {unit}"
+    return f"{n / (1 << 30):.1f} GiB"

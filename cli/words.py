@@ -1,0 +1,223 @@
+"""A spec and a schedule in the words of the command line: ``64x48x64 --order F --tile 16x6``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from tilewright.errors import SpecError, TilewrightError
+from tilewright.schedule import TAILS, Schedule
+from tilewright.spec import (
+    ITEMSIZE,
+    Addresses,
+    Dim,
+    Factor,
+    Gemm,
+    Matrix,
+    Offsets,
+    Size,
+    Spec,
+    Strided,
+    Transpose,
+)
+
+_BATCHES: dict[str, Callable[[Size], Strided | Offsets | Addresses]] = {
+    "strided": Strided,
+    "offsets": Offsets,
+    "addresses": Addresses,
+}
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def size(word: str) -> Size:
+    """An int, or a dim: ``m``, and ``m%16`` for a multiple of 16."""
+    if word.isdecimal():
+        return int(word)
+    name, marked, multiple = word.partition("%")
+    if marked and not multiple.isdecimal():
+        raise SpecError("what follows % is the number that divides the size", got=word)
+    return Dim(name, int(multiple) if marked else 1)
+
+
+def sizes(word: str) -> tuple[Size, ...]:
+    """``MxNxK`` of a product, or ``ROWSxCOLS`` of a transposition."""
+    words = word.split("x")
+    if len(words) not in (2, 3) or not all(words):
+        raise ValueError(
+            f"{word!r} is neither MxNxK, such as 64x48x64, or mx48x64 with m known only at the "
+            "call, nor ROWSxCOLS of a transposition, such as 8x8"
+        )
+    return tuple(map(size, words))
+
+
+def _read(meaning: Callable[[str], Any]) -> Callable[[Any, Any, Any], Any]:
+    """What turns an option's word, or an argument's words, into what ``meaning`` makes of them.
+
+    A word that it refuses is a usage error.
+    """
+
+    def read(_context: Any, _parameter: Any, words: Any) -> Any:
+        try:
+            if isinstance(words, tuple):
+                return tuple(map(meaning, words))
+            return None if words is None else meaning(words)
+        except TilewrightError as error:
+            got = f": {error.got}" if error.got else ""
+            raise click.BadParameter(f"{error.problem}{got}") from None
+        except ValueError as error:
+            raise click.BadParameter(str(error)) from None
+
+    return read
+
+
+def _order(word: str) -> str:
+    letters = word.upper()
+    if len(letters) not in (1, 3) or set(letters) - set("CF"):
+        raise ValueError(f"{word!r} is neither C, F, nor three of them for A, B and C, such as CFC")
+    return letters * 3 if len(letters) == 1 else letters
+
+
+def _factor(word: str) -> Factor:
+    if word == "scalar":
+        return "scalar"
+    try:
+        return float(word)
+    except ValueError:
+        raise ValueError(f"{word!r} is neither a number nor 'scalar'") from None
+
+
+def _tile(word: str) -> tuple[int, int]:
+    rows, _, columns = word.partition("x")
+    if not (rows.isdecimal() and columns.isdecimal()):
+        raise ValueError(f"{word!r} is no tile, rows by columns of C, such as 16x6")
+    return int(rows), int(columns)
+
+
+def _batch(word: str) -> Strided | Offsets | Addresses:
+    kind, _, count = word.rpartition(":")
+    if (kind or "strided") not in _BATCHES or not count:
+        kinds = ", ".join(f"{name}:16" for name in _BATCHES)
+        raise ValueError(f"{word!r} is no batch, such as 16, {kinds}")
+    return _BATCHES[kind or "strided"](size(count))
+
+
+def _block(word: str) -> dict[str, int]:
+    blocks = {}
+    for part in word.split(","):
+        letter, _, step = part.partition("=")
+        if not step.isdecimal():
+            raise ValueError(f"{word!r} is no list of blocks, such as m=48,k=256")
+        blocks[letter] = int(step)
+    return blocks
+
+
+def _option(name: str, meaning: Callable[[str], Any], **more: Any) -> Callable[[Any], Any]:
+    return click.option(name, callback=_read(meaning), **more)
+
+
+_SPEC = (
+    click.option("--type", "element", type=click.Choice(list(ITEMSIZE)), default="f32"),
+    _option(
+        "--order",
+        _order,
+        default="C",
+        metavar="C|F|CFC",
+        help="C: rows contiguous; F: columns; or a letter each for A, B and C.",
+    ),
+    _option("--alpha", _factor, default="1", metavar="NUMBER", help="Or: scalar."),
+    _option("--beta", _factor, default="0", metavar="NUMBER", help="Or: scalar."),
+    _option("--batch", _batch, metavar="COUNT", help="16, offsets:16 or addresses:16."),
+    _option("--lda", size, metavar="SIZE", help="A number, or a name: known at the call."),
+    _option("--ldb", size, metavar="SIZE"),
+    _option("--ldc", size, metavar="SIZE"),
+)
+_SCHEDULE = (
+    _option("--tile", _tile, metavar="MRxNR", help="Rows by columns of C in registers."),
+    click.option("--loops", metavar="LETTERS", help="Outermost first: nmk, bnmk, nmbk."),
+    _option("--block", _block, metavar="m=48,k=256", help="Steps of the first of two loops."),
+    click.option("--k-unroll", type=click.IntRange(1)),
+    click.option("--k-split", type=click.IntRange(1), help="Sets of accumulators."),
+    click.option("--vectorize", type=click.Choice(["m", "n", "k"])),
+    click.option("--tails", type=click.Choice(TAILS), default="auto"),
+)
+_TARGET = (click.option("--target", default="host", help="host, or one of `tilewright targets`."),)
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a command line asks for: specs of one family, a schedule, and a target's name."""
+
+    specs: tuple[Spec, ...]
+    schedule: Schedule
+    target: str
+
+
+def wanted(command: Command) -> Command:
+    """Give ``command`` the arguments of a spec, a schedule and a target; pass them as ``wanted``.
+
+    The command is called with its own options and ``wanted``, a Wanted.
+    """
+    from functools import wraps
+
+    names = ("element", "order", "alpha", "beta", "batch", "lda", "ldb", "ldc")
+    schedule_names = ("tile", "loops", "block", "k_unroll", "k_split", "vectorize", "tails")
+
+    @wraps(command)
+    def run(*, given: tuple[tuple[Size, ...], ...], target: str, **options: Any) -> Any:
+        said = {name: options.pop(name) for name in names}
+        schedule = Schedule(**{name: options.pop(name) for name in schedule_names})
+        specs = tuple(spec_of(one, **said) for one in given)
+        return command(wanted=Wanted(specs, schedule, target), **options)
+
+    made: Any = run
+    for option in reversed((*_SPEC, *_SCHEDULE, *_TARGET)):
+        made = option(made)
+    argument = click.argument(
+        "given", nargs=-1, required=True, metavar="SIZES...", callback=_read(sizes)
+    )
+    wrapped: Command = argument(made)
+    return wrapped
+
+
+def spec_of(given: tuple[Size, ...], element: str, order: str, **said: Any) -> Spec:
+    """The spec of the command line's words; SpecError when they do not go together."""
+    if len(given) == 3:
+        a, b, c = (Matrix(element, letter) for letter in order)  # type: ignore[arg-type]
+        return Gemm(*given, a=a, b=b, c=c, **said)
+    unused = [name for name in ("batch", "ldc") if said[name] is not None]
+    unused += [name for name, usual in (("alpha", 1), ("beta", 0)) if said[name] != usual]
+    unused += ["order"] if order != "CCC" else []
+    if unused:
+        raise SpecError(
+            "a transposition has rows contiguous and nothing to add or scale",
+            got=", ".join(f"--{name}" for name in unused),
+            hint="three sizes, MxNxK, for a product",
+        )
+    rows, cols = given
+    return Transpose(rows, cols, element, ldx=said["lda"], ldout=said["ldb"])
+
+
+def sizes_text(spec: Spec) -> str:
+    """The sizes as the command line has them: ``64x48x64``."""
+    sizes = (spec.rows, spec.cols) if isinstance(spec, Transpose) else (spec.m, spec.n, spec.k)
+    return "x".join(size.name if isinstance(size, Dim) else str(size) for size in sizes)
+
+
+def schedule_text(schedule: Schedule) -> str:
+    """What a schedule says, without what it leaves open."""
+    said = []
+    if schedule.tile is not None:
+        said.append("x".join(map(str, schedule.tile)))
+    if schedule.loops is not None:
+        said.append(schedule.loops)
+    said += [f"{letter}={step}" for letter, step in schedule.block]
+    for name in ("k_unroll", "k_split", "vectorize", "pack", "prefetch"):
+        value = getattr(schedule, name)
+        if value is not None:
+            said.append(f"{name}={value}")
+    if schedule.tails != "auto":
+        said.append(f"tails={schedule.tails}")
+    return " ".join(said) or "chosen by the cost model"

@@ -1,0 +1,1 @@
+"""Programs to read: each runs as a script, and all run in the tests."""
