@@ -53,9 +53,7 @@ class Vector:
     ``partial_load`` and ``partial_store`` map a constant number of active lanes to the access of
     exactly that many elements (the rest of the register is zero). ``transpose[h]`` is the pair
     of 2x2 block transpositions of two registers with blocks of ``h`` elements: the first gives
-    the even blocks of ``{x}`` and ``{y}`` interleaved, the second the odd ones. ``keep`` is a
-    statement that makes compilers hold ``{v}`` in its register; it is for targets whose arithmetic
-    may read memory, where gcc else reads a vector again for each use.
+    the even blocks of ``{x}`` and ``{y}`` interleaved, the second the odd ones.
     """
 
     name: str
@@ -71,7 +69,6 @@ class Vector:
     mul: str
     muladd: tuple[MulAdd, ...]
     sum_lanes: str
-    keep: str | None = None
     mask: Mask | None = None
     partial_load: Mapping[int, str] = field(default_factory=dict)
     partial_store: Mapping[int, str] = field(default_factory=dict)
@@ -127,11 +124,29 @@ class Core:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """How to keep compilers from moving accumulators between registers.
+
+    ``constraint`` is the letter of a vector register in GNU inline assembly. With ``operands`` the
+    factors are held too, while they are used again: else gcc and clang overwrite them with the
+    sum (a copy each step), or read them from memory once per use.
+    """
+
+    constraint: str
+    operands: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Emulation:
-    """How a CPU without the target runs it: qemu's user-mode program and its ``-cpu``."""
+    """How a CPU without the target runs it: qemu's user-mode program and its ``-cpu``.
+
+    ``overread`` bytes behind an array may be read by that qemu though the CPU would not; they
+    are never used. ``header`` is a template that defines the target's intrinsics in plain C.
+    """
 
     qemu: str | None = None
     cpu: str = "max"
+    overread: int = 0
     header: str | None = None
 
 
@@ -155,6 +170,7 @@ class Target:
     core: Core
     emulation: Emulation = Emulation()
     features: Mapping[str, str] = field(default_factory=dict)
+    hold: Hold | None = None
 
     def __post_init__(self) -> None:
         if self.registers < 4:

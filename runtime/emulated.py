@@ -12,7 +12,7 @@ from tilewright.isa import Target
 from tilewright.signature import Signature
 
 from .dispatch import address
-from .emulator import Alias, Runner, command_prefix, shared_runner
+from .emulator import Alias, Runner, shared_runner
 from .layout import Checked
 
 Array = np.ndarray[Any, Any]
@@ -20,7 +20,7 @@ Array = np.ndarray[Any, Any]
 
 def runner(executable: Path, target: Target) -> Runner:
     """The process that runs ``executable``'s kernels in place of a CPU with ``target``."""
-    return shared_runner(executable, command_prefix(target, emulated=True))
+    return shared_runner(executable, target, emulated=True)
 
 
 def call(

@@ -18,10 +18,10 @@ from tilewright.isa import Target
 from tilewright.render import render
 
 from .host import find_qemu, means
-from .protocol import Alias, Process, ProcessEndedError, Request
+from .protocol import Alias, Placement, Process, ProcessEndedError, Request
 from .toolchain import Compiler, compile_program
 
-__all__ = ["Alias", "Runner", "build", "command_prefix", "shared_runner"]
+__all__ = ["Alias", "Runner", "build", "command_prefix", "runner_for", "shared_runner"]
 
 _ALIVE = 8  # processes kept running at the same time
 
@@ -53,10 +53,13 @@ class Runner:
     Safe to share between threads (calls take turns) and across ``fork``.
     """
 
-    def __init__(self, executable: Path, command_prefix: Sequence[str] = ()) -> None:
+    def __init__(
+        self, executable: Path, command_prefix: Sequence[str] = (), overread: int = 0
+    ) -> None:
         self._process: Process | None = None
         self.executable = Path(executable)
         self.command = (*command_prefix, str(executable))
+        self.overread = overread
         self._lock = threading.Lock()
         _pool.runners.add(self)
 
@@ -80,17 +83,18 @@ class Runner:
         the kernel touches what is not its own, crashes, or takes more than ``timeout`` seconds.
         """
         request = Request(arrays, writable, names)
+        where = Placement(flush == "front", self.overread)
         with self._lock:
             found = self._process
             process = found if found is not None and found.usable() else self._start()
             try:
-                return process.call(name, request, sizes, scalars, flush == "front", timeout)
+                return process.call(name, request, sizes, scalars, where, timeout)
             except ProcessEndedError:
                 if process is not found:
                     raise
                 # It may have been killed while it was idle; what it was given is still here.
                 process = self._start()
-                return process.call(name, request, sizes, scalars, flush == "front", timeout)
+                return process.call(name, request, sizes, scalars, where, timeout)
             finally:
                 if not process.usable():
                     self._drop()
@@ -128,7 +132,7 @@ class _Pool:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.runners: weakref.WeakSet[Runner] = weakref.WeakSet()
-        self.shared: dict[tuple[str, ...], Runner] = {}
+        self.shared: dict[Path, Runner] = {}
         self._running: list[weakref.ref[Runner]] = []
 
     def started(self, runner: Runner) -> None:
@@ -160,10 +164,15 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_pool.after_fork)
 
 
-def shared_runner(executable: Path, prefix: Sequence[str] = ()) -> Runner:
+def runner_for(executable: Path, target: Target, *, emulated: bool | None = None) -> Runner:
+    """A Runner of ``executable`` by the means that runs ``target`` here: see ``host.means``."""
+    prefix = command_prefix(target, emulated=emulated)
+    return Runner(executable, prefix, target.emulation.overread if prefix else 0)
+
+
+def shared_runner(executable: Path, target: Target, *, emulated: bool | None = None) -> Runner:
     """The one Runner of this Python for ``executable``: kernels of one library share it."""
     with _pool.lock:
-        key = (*prefix, str(executable))
-        if key not in _pool.shared:
-            _pool.shared[key] = Runner(executable, prefix)
-        return _pool.shared[key]
+        if executable not in _pool.shared:
+            _pool.shared[executable] = runner_for(executable, target, emulated=emulated)
+        return _pool.shared[executable]

@@ -32,6 +32,17 @@ class Alias:
     offset: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where an array lies in its pages.
+
+    It begins (``front``) or ends at the guard; behind it, ``overread`` bytes may be read.
+    """
+
+    front: bool
+    overread: int
+
+
 class Request:
     """The arrays of one call as regions, pointers and uses: see ``templates/runner.c.j2``."""
 
@@ -88,11 +99,11 @@ class Request:
         return 8 * self.uses[index][1] if index < len(self.uses) else None
 
     def header(
-        self, kernel: int, sizes: Sequence[int], scalars: Sequence[float], front: bool
+        self, kernel: int, sizes: Sequence[int], scalars: Sequence[float], where: Placement
     ) -> bytes:
         """All of the request but the regions' bytes."""
-        flat = [_MAGIC, kernel, int(front), len(self.regions), len(self.pointers), len(self.uses)]
-        flat += [len(sizes), len(scalars)]
+        flat = [_MAGIC, kernel, int(where.front), where.overread]
+        flat += map(len, (self.regions, self.pointers, self.uses, sizes, scalars))
         for view, writable in zip(self.regions, self.writable, strict=True):
             flat += [view.nbytes, int(writable)]
         for pair in (*self.pointers, *self.uses):
@@ -147,13 +158,13 @@ class Process:
         request: Request,
         sizes: Sequence[int],
         scalars: Sequence[float],
-        front: bool,
+        where: Placement,
         timeout: float,
     ) -> list[bytearray]:
         """Send the request, wait, and return the writable regions or raise what went wrong."""
         if name not in self.kernels:
             raise TargetError(f"the runner has no kernel {name}", expected=", ".join(self.kernels))
-        header = request.header(self.kernels.index(name), sizes, scalars, front)
+        header = request.header(self.kernels.index(name), sizes, scalars, where)
         self._deadline = time.monotonic() + timeout
         try:
             self._give(header, request.regions)

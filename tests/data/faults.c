@@ -28,5 +28,6 @@ void fault_invoke(void *const *arrays, const int64_t *sizes, const double *scala
     case 9: *(volatile char *)(intptr_t)(forever + 4095) = 0; break;
     case 10: exit(5);
     case 11: data[0] = 1; break;
+    case 12: (void)data[sizes[1] + 32]; break;
     }
 }

@@ -19,13 +19,21 @@ import pytest
 
 from tilewright.errors import TargetError
 from tilewright.runtime import emulator, host
-from tilewright.runtime.emulator import Alias, Runner, build, command_prefix, shared_runner
+from tilewright.runtime.emulator import (
+    Alias,
+    Runner,
+    build,
+    command_prefix,
+    runner_for,
+    shared_runner,
+)
 from tilewright.runtime.toolchain import find_compiler
 from tilewright.targets import load
 
 DATA = Path(__file__).parent.parent / "data"
 SOURCES = [(DATA / "kernel.c").read_text(), (DATA / "faults.c").read_text()]
 NAMES = ["axpy", "total", "fault"]
+NAMES_OF_TARGETS = ("avx512", "avx2", "neon")
 WAYS = ["scalar native", "avx2 qemu", "avx512 header", "neon qemu", "neon qemu zig"]
 
 Make = Callable[[str], Runner]
@@ -295,8 +303,32 @@ def test_few_run_at_the_same_time(native: Runner, monkeypatch: pytest.MonkeyPatc
 
 
 def test_one_runner_is_shared(native: Runner) -> None:
-    assert shared_runner(native.executable) is shared_runner(native.executable)
-    assert shared_runner(native.executable, ["qemu"]) is not shared_runner(native.executable)
+    scalar = load("scalar")
+    shared = shared_runner(native.executable, scalar)
+    assert shared is shared_runner(native.executable, scalar)
+    assert (axpy(shared) == 7 * floats(5)).all()
+    shared.close()
+
+
+def test_an_emulator_may_read_a_little_more(runner: Runner) -> None:
+    runner.overread = 32
+    for flush in ("rear", "front"):
+        for n in (0, 8, 4064, 4096):
+            array = bytes(n)
+            assert runner.call("fault", [array], [2, n], writable=[True], flush=flush) == [array]  # type: ignore[arg-type]
+            assert "wrote 1 byte behind" in fault(runner, 4, array, flush=flush)
+    assert "touched 33 bytes behind the last byte" in fault(runner, 12)
+
+
+def test_the_target_says_what_its_emulator_reads(native: Runner) -> None:
+    overreads = {}
+    for name in NAMES_OF_TARGETS:
+        try:
+            overreads[name] = runner_for(native.executable, load(name), emulated=True).overread
+        except TargetError:
+            pytest.skip(f"{name} has no emulator here")
+    assert overreads == {"avx512": 0, "avx2": 32, "neon": 0}
+    assert runner_for(native.executable, load("avx2"), emulated=False).overread == 0
 
 
 @pytest.mark.parametrize("ending", ["pass", "import os; os.kill(os.getpid(), 9)", "1/0"])

@@ -1,0 +1,111 @@
+"""Cases compiled, many to one program, and run between guard pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import pytest
+from tilewright.errors import TargetError, TilewrightError, ToolchainError
+from tilewright.generate import Request, generate
+from tilewright.isa import Target
+from tilewright.runtime.emulator import Runner, build, runner_for
+from tilewright.runtime.host import is_native, means
+from tilewright.runtime.toolchain import Compiler, find_compiler
+
+from .operands import Kind, Operands, operands
+from .space import Case
+
+Flush = Literal["rear", "front"]
+#: Every kind of values, and both ends of every operand at a guard page.
+RUNS: tuple[tuple[Kind, Flush], ...] = (
+    ("integers", "rear"),
+    ("integers", "front"),
+    ("random", "front"),
+    ("special", "rear"),
+)
+
+
+@dataclass(frozen=True)
+class Lab:
+    """A program that holds kernels, by what it runs, and its process."""
+
+    means: str
+    compiler: Compiler
+    runner: Runner
+
+    def run(self, case: Case, kind: Kind, flush: Flush = "rear", name: str | None = None) -> None:
+        """AssertionError if C is wrong, TargetError if the kernel left its operands."""
+        given = operands(case, kind)
+        sizes = [value for _, value in case.values]
+        writable = [argument is given.c for argument in given.arguments]
+        (data,) = self.runner.call(
+            name or case.name,
+            given.arguments,
+            sizes,
+            case.scalars,
+            writable,
+            names=given.names,
+            flush=flush,
+        )
+        given.check(np.frombuffer(data, given.c.dtype))
+
+    def check(self, case: Case, name: str | None = None) -> None:
+        """All RUNS of a case."""
+        for kind, flush in RUNS:
+            try:
+                self.run(case, kind, flush, name)
+            except AssertionError as error:
+                raise AssertionError(f"{kind}: {error}") from None
+
+
+def lab(
+    texts: Sequence[str],
+    names: Sequence[str],
+    target: Target,
+    directory: Path,
+    *,
+    emulated: bool = False,
+    flags: Sequence[str] = (),
+) -> Lab:
+    """A lab for C texts that define ``names``; the test is skipped where nothing can run it."""
+    try:
+        how = means(target, emulated=emulated or not is_native(target))
+        compiler = find_compiler(target, emulated=how != "native")
+    except (TargetError, ToolchainError) as error:
+        pytest.skip(str(error))
+    program = build(texts, names, target, compiler, directory, "cases", flags)
+    return Lab(how, compiler, runner_for(program, target, emulated=how != "native"))
+
+
+def generated(cases: Iterable[Case], faults: list[str]) -> tuple[list[Case], str]:
+    """The cases that could be generated, and their C; of the others, what went wrong."""
+    good, texts = [], []
+    for case in cases:
+        try:
+            request = Request(case.name, case.spec, case.schedule, case.target)
+            texts.append(generate([request]).text)
+        except Exception as error:  # noqa: BLE001, it is reported with the case's name
+            faults.append(f"{case}\n    {type(error).__name__}: {error}")
+        else:
+            good.append(case)
+    return good, "\n".join(texts)
+
+
+def report(check: Callable[[Case], None], cases: Iterable[Case], faults: list[str]) -> int:
+    """Check every case; how many passed. What failed is added to ``faults``."""
+    passed = 0
+    for case in cases:
+        try:
+            check(case)
+        except (AssertionError, TilewrightError) as error:
+            faults.append(f"{case}\n    {type(error).__name__}: {error}")
+        else:
+            passed += 1
+    return passed
+
+
+__all__ = ["RUNS", "Lab", "Operands", "generated", "lab", "report"]
