@@ -103,7 +103,8 @@ class Request:
     ) -> bytes:
         """All of the request but the regions' bytes."""
         flat = [_MAGIC, kernel, int(where.front), where.overread]
-        flat += map(len, (self.regions, self.pointers, self.uses, sizes, scalars))
+        counted: list[Sequence[Any]] = [self.regions, self.pointers, self.uses, sizes, scalars]
+        flat += [len(sequence) for sequence in counted]
         for view, writable in zip(self.regions, self.writable, strict=True):
             flat += [view.nbytes, int(writable)]
         for pair in (*self.pointers, *self.uses):
