@@ -106,14 +106,15 @@ def zeros(tile: Tile) -> Iterator[Op]:
 def sum_splits(tile: Tile) -> Iterator[Op]:
     """Add the accumulator sets pairwise into the first."""
     shape = tile.region.shape
-    distance = shape.k_split // 2
-    while distance:
+    left = shape.k_split
+    while left > 1:
+        distance = (left + 1) // 2
         for across in range(shape.rows):
             for along in range(shape.vectors):
-                for low in range(distance):
+                for low in range(left - distance):
                     acc = tile.accumulator(across, along, low)
                     yield Add(acc, acc, tile.accumulator(across, along, low + distance))
-        distance //= 2
+        left = distance
 
 
 def reduction(tile: Tile, pointers: list[PointerPlan], k_loops: tuple[Op, ...]) -> Iterator[Op]:
