@@ -61,6 +61,8 @@ class _Tiles:
 
 def make_program(plan: Plan) -> Program:
     """The whole kernel: loops over blocks around calls of register tiles."""
+    if ZERO in (plan.sizes["m"], plan.sizes["n"]):
+        return Program((), ())
     tiles = _Tiles(plan)
     block = _Block(dict(plan.sizes), dict.fromkeys("mnk", ZERO), accumulate=False)
     nest = tuple(_nest(tiles, plan.outer, block, ""))
