@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 
@@ -48,16 +49,81 @@ def value(expr: Expr) -> int | None:
     return int(expr) if expr.is_Integer else None
 
 
+class Remainder(sympy.Function):  # type: ignore[misc]
+    """``expr`` modulo a positive constant, both 0 or more; made by ``mod``.
+
+    Not sympy.Mod: that turns ``Mod(3 * Mod(q, 8), 16)`` into ``Mod(3 * Mod(q, 8)**2, 16)``
+    (sympy 1.12 to 1.14). This one evaluates nothing but numbers.
+    """
+
+    nargs = 2
+
+    @classmethod
+    def eval(cls, expr: Expr, by: Expr) -> Expr | None:
+        """The value, where both are numbers."""
+        return expr % by if expr.is_Integer and by.is_Integer else None
+
+    def _eval_is_integer(self) -> bool:
+        return True
+
+    def _eval_is_nonnegative(self) -> bool:
+        return True
+
+
 @lru_cache(maxsize=65536)
 def div(expr: Expr, by: int) -> Expr:
-    """How many whole ``by`` fit in ``expr``."""
-    return sympy.floor(expr / by)
+    """How many whole ``by`` fit in ``expr``, which is 0 or more."""
+    most = _most(expr)
+    return ZERO if most is not None and most < by else sympy.floor(expr / by)
 
 
 @lru_cache(maxsize=65536)
 def mod(expr: Expr, by: int) -> Expr:
-    """What is left of ``expr`` after whole ``by``."""
-    return sympy.Mod(expr, by)
+    """What is left of ``expr``, which is 0 or more, after whole ``by``."""
+    if by == 1:
+        return ZERO
+    expr = _congruent(sympy.expand(expr), by)
+    most = _most(expr)
+    if most is not None and most < by:
+        return expr
+    common = math.gcd(by, *(int(c) for c, _ in _terms(expr)))
+    return common * Remainder(expr / common, Integer(by // common))
+
+
+def _terms(expr: Expr) -> list[tuple[Expr, Expr]]:
+    """A sum's terms as (integer coefficient, the rest)."""
+    terms = [term.as_coeff_Mul() for term in sympy.Add.make_args(expr)]
+    if all(coefficient.is_Integer for coefficient, _ in terms):
+        return terms
+    return [(ONE, expr)]
+
+
+def _congruent(expr: Expr, by: int) -> Expr:
+    """A shorter expression that leaves the same, and is 0 or more."""
+    terms = []
+    for coefficient, rest in _terms(expr):
+        if isinstance(rest, Remainder) and coefficient * rest.args[1] % by == 0:
+            rest = rest.args[0]
+        if coefficient % by != 0:
+            terms.append((coefficient, rest))
+    whole = any(coefficient < 0 for coefficient, _ in terms)
+    return sympy.Add(*((c % by if whole or rest == 1 else c) * rest for c, rest in terms))
+
+
+def _most(expr: Expr) -> int | None:
+    """A bound that ``expr`` never exceeds, None where sizes leave it open."""
+    total = 0
+    for coefficient, rest in _terms(expr):
+        if rest == 1 or isinstance(rest, Remainder):
+            total += max(int(coefficient), 0) * (int(rest.args[1]) - 1 if rest != 1 else 1)
+        elif coefficient >= 0:
+            return None
+    return total
+
+
+def positive(count: Expr) -> Expr:
+    """1 where ``count``, which is 0 or more, is positive; else 0."""
+    return sympy.Min(ONE, count)
 
 
 @lru_cache(maxsize=65536)
@@ -107,8 +173,10 @@ def _compiled(expr: Expr) -> Callable[[Mapping[str, int]], int]:
         return lambda sizes: top(sizes) * int(ratio.p) // int(ratio.q)
     if expr.is_Mul:
         return lambda sizes: _product(part(sizes) for part in parts)
-    if isinstance(expr, sympy.Mod):
+    if isinstance(expr, Remainder):
         return lambda sizes: parts[0](sizes) % parts[1](sizes)
+    if isinstance(expr, sympy.Min):
+        return lambda sizes: min(part(sizes) for part in parts)
     if expr.is_Pow and expr.exp.is_Integer and expr.exp > 0:
         return lambda sizes: parts[0](sizes) ** parts[1](sizes)
     raise PlanError("an expression of sizes that cannot be evaluated", got=str(expr))
@@ -139,7 +207,7 @@ def _print(expr: Expr) -> tuple[str, int]:
     if isinstance(expr, sympy.floor):
         numerator, denominator = sympy.fraction(sympy.together(expr.args[0]))
         return f"{_factor(numerator)} / {_factor(denominator)}", 2
-    if isinstance(expr, sympy.Mod):
+    if isinstance(expr, Remainder):
         return f"{_factor(expr.args[0])} % {_factor(expr.args[1])}", 2
     if expr.is_Pow and expr.exp == 2:
         return f"{_factor(expr.base)} * {_factor(expr.base)}", 2
