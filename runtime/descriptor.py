@@ -32,21 +32,24 @@ class _Packer:
 
     def array(self, parameter: ArrayParameter, static: dict[str, int]) -> list[int]:
         """The fields of struct tw_array."""
+        dtype = DTYPES[parameter.type]
         is_c = parameter.order == "C"
         line = parameter.shape[-1 if is_c else 0] if parameter.shape else None
         lines = parameter.shape[0 if is_c else -1] if parameter.shape else None
+        count = parameter.shape[0] if parameter.kind == "offsets" else parameter.count
         flags = ALIGNED | (0 if parameter.role == "in" else WRITEABLE)
         names = [p.name for p in self.signature.arrays]
         offsets = f"{parameter.name}_offsets"
         return [
-            KINDS.index(parameter.kind), id(DTYPES[parameter.type]), parameter.itemsize, flags,
+            KINDS.index(parameter.kind), id(dtype), id(dtype.type), parameter.itemsize, flags,
             int(is_c),
             *self.size(lines), *self.size(line),
             *self.size(line if parameter.leading is None else parameter.leading),
-            *self.size(parameter.count), *self.size(parameter.batch_stride),
+            *self.size(count), *self.size(parameter.batch_stride),
             int(parameter.kind == "strided" and parameter.batch_stride is None),
             static.get(parameter.name, 0),
             names.index(offsets) if offsets in names else -1,
+            *_plain(parameter),
         ]  # fmt: skip
 
 
@@ -69,6 +72,7 @@ def descriptor(
         invoke, scratch_bytes,
         id(np.ndarray), id(tuple), object.__basicsize__, tuple.__basicsize__,
         len(arrays), len(packer.dims), len(slots), output, int(in_place),
+        int(all(array[-1] for array in arrays)),
     ]  # fmt: skip
     limits = [
         word
@@ -79,6 +83,16 @@ def descriptor(
     for array in arrays:
         words += array
     return np.array(words, np.int64)
+
+
+def _plain(parameter: ArrayParameter) -> tuple[int, ...]:
+    """Shape, strides and span of a tight matrix of fixed size; zeros for all others."""
+    sizes = [size for size in parameter.shape if isinstance(size, int)]
+    if parameter.kind != "matrix" or parameter.leading is not None or len(sizes) < 2:
+        return (0,) * 5
+    (rows, cols), item = sizes, parameter.itemsize
+    strides = (cols * item, item) if parameter.order == "C" else (item, rows * item)
+    return rows, cols, *strides, rows * cols * item
 
 
 def _padded(words: list[int], length: int) -> list[int]:

@@ -8,11 +8,10 @@ cffi, which needs Python.h to build; ``abi``: the same C as a plain library call
 from __future__ import annotations
 
 import sys
-import sysconfig
 import warnings
 from collections.abc import Callable
 from functools import cache
-from importlib.machinery import ExtensionFileLoader
+from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -93,7 +92,9 @@ def dispatcher() -> Dispatcher:
     if sys.implementation.name != "cpython":
         return _python_dispatcher()
     try:
-        found = _api_dispatcher() if has_headers() else _abi_dispatcher()
+        # Whichever was built is taken; what is built depends on the headers.
+        api = store.lookup(_key("api")) is not None or has_headers()
+        found = _api_dispatcher() if api else _abi_dispatcher()
     except ToolchainError as error:
         warnings.warn(
             f"kernels are called through Python, several times slower: {error.problem}",
@@ -110,12 +111,14 @@ def mode() -> Mode:
 
 def has_headers() -> bool:
     """Whether Python.h is there to compile against."""
+    import sysconfig
+
     return (Path(sysconfig.get_path("include")) / "Python.h").is_file()
 
 
 def _key(kind: Mode) -> str:
-    return store.key("dispatch", kind, str(sysconfig.get_config_var("SOABI")),
-                     sys.version, _cffi_backend.__version__)  # fmt: skip
+    parts = (EXTENSION_SUFFIXES[0], sys.version, _cffi_backend.__version__)
+    return store.key("dispatch", kind, *parts)
 
 
 def _entry(kind: Mode, builder: str) -> Path:
@@ -156,8 +159,10 @@ def _checked(kind: Mode, functions: dict[str, Any]) -> Dispatcher:
     array = np.ones((3, 5), np.float32)[:, :4]
     pointer, flags = address(array), array.flags.num
     header = object.__basicsize__
-    seen = [functions["tw_probe"](header, id(array), field) for field in range(7)]
-    if seen != [id(np.ndarray), pointer, 2, 3, 20, id(array.dtype), flags]:
+    seen = [functions["tw_probe"](header, id(array), field) for field in range(9)]
+    dtype = array.dtype
+    known = [id(np.ndarray), pointer, 2, 3, 20, id(dtype), flags, id(dtype.type), ord("=")]
+    if seen != known:
         raise TilewrightError(
             "this interpreter's arrays are laid out in an unknown way",
             got=f"numpy {np.__version__} on {sys.version}",

@@ -12,7 +12,7 @@ from tilewright.errors import TargetError
 from tilewright.isa import Target
 from tilewright.schedule import Schedule
 from tilewright.signature import Signature, signature
-from tilewright.spec import Spec, Transpose
+from tilewright.spec import Dim, Spec, Transpose
 
 from . import dispatch
 from .arguments import Arranger
@@ -194,12 +194,16 @@ class Kernel:
         """Floating-point operations of one call: an int, or a formula of the run-time sizes."""
         if isinstance(self.spec, Transpose):
             return 0
-        count = 1 if self.spec.batch is None else self.spec.batch.count
-        flops = 2
-        for size in (self.spec.m, self.spec.n, self.spec.k, count):
-            if not isinstance(size, int):
-                return self.plan.flops
-            flops *= size
+        slots = {slot: getattr(self.spec, slot) for slot in ("m", "n", "k")}
+        if self.spec.batch is not None:
+            slots["count"] = self.spec.batch.count
+        flops: Any = 2
+        for slot, size in slots.items():
+            if isinstance(size, Dim):
+                from tilewright.symbolic import size_expr
+
+                size = size_expr(slot, size)
+            flops = flops * size
         return flops
 
     def explain(self) -> str:
