@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import overload
 
 from .isa import Target
 from .nest import make_program
@@ -12,7 +13,9 @@ from .program import Program
 from .render import Source, render
 from .schedule import Schedule
 from .signature import Signature, signature
-from .spec import Spec
+from .spec import Gemm, Spec, Transpose
+from .transposed import transposition_program
+from .transposition import TransposePlan, plan_transposition
 from .verify import verify_program
 
 VERSION = "0.1.0"
@@ -43,14 +46,24 @@ class KernelText:
     schedule_text: str
 
 
-def plan_for(spec: Spec, schedule: Schedule, target: Target) -> Plan:
+AnyPlan = Plan | TransposePlan
+
+
+@overload
+def plan_for(spec: Gemm, schedule: Schedule, target: Target) -> Plan: ...
+@overload
+def plan_for(spec: Transpose, schedule: Schedule, target: Target) -> TransposePlan: ...
+def plan_for(spec: Spec, schedule: Schedule, target: Target) -> AnyPlan:
     """The plan of a kernel."""
+    if isinstance(spec, Transpose):
+        return plan_transposition(spec, schedule, target)
     return make_plan(spec, schedule, target)
 
 
-def program_for(plan: Plan) -> Program:
+def program_for(plan: AnyPlan) -> Program:
     """The checked program of a plan."""
-    program = make_program(plan)
+    made = transposition_program if isinstance(plan, TransposePlan) else make_program
+    program = made(plan)
     verify_program(program, plan.target)
     return program
 
@@ -58,21 +71,28 @@ def program_for(plan: Plan) -> Program:
 def generate(requests: Sequence[Request]) -> Source:
     """One C file with every requested kernel. All requests must be for one target."""
     kernels = [_kernel_text(request) for request in requests]
-    headers = requests[0].target.headers
-    text = render("library.c.j2", version=VERSION, headers=headers, kernels=kernels)
+    target = requests[0].target
+    text = render(
+        "library.c.j2",
+        version=VERSION,
+        headers=target.headers,
+        hold=target.hold,
+        kernels=kernels,
+    )
     return Source(text, tuple(request.name for request in requests))
 
 
 def _kernel_text(request: Request) -> KernelText:
     plan = plan_for(request.spec, request.schedule, request.target)
-    static = plan.batch.static if plan.batch else {}
+    batch = plan.batch if isinstance(plan, Plan) else None
+    static = batch.static if batch else {}
     return KernelText(
         name=request.name,
         target=request.target,
         element=plan.element,
         signature=signature(request.spec),
         program=program_for(plan),
-        batch=plan.batch,
+        batch=batch,
         static_offsets=tuple(sorted(static.items())),
         spec_text=repr(request.spec),
         schedule_text=repr(request.schedule),

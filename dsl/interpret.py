@@ -45,11 +45,13 @@ from .program import (
     SumLanes,
     TileProgram,
     When,
+    WhenSame,
     Zero,
 )
 from .signature import signature
 from .spec import ITEMSIZE
 from .symbolic import evaluate
+from .transposition import TransposePlan
 
 Run = Callable[[], None]
 Pointer = tuple[Segment, int]
@@ -71,7 +73,7 @@ class Counts:
 
 
 def interpret(
-    plan: Plan,
+    plan: Plan | TransposePlan,
     program: Program,
     arrays: Sequence[Given],
     sizes: Sequence[int] = (),
@@ -100,7 +102,7 @@ class _Machine:
 
     def __init__(
         self,
-        plan: Plan,
+        plan: Plan | TransposePlan,
         program: Program,
         memory: Memory,
         sizes: Mapping[str, int],
@@ -127,10 +129,13 @@ class _Machine:
                 case When():
                     positive = evaluate(node.count, env) > 0
                     self.run(node.body if positive else node.otherwise, env, operands)
+                case WhenSame():
+                    same = self.memory.same(node.one, node.other)
+                    self.run(node.body if same else node.otherwise, env, operands)
 
     def _select(self, index: int, operands: Mapping[str, Any]) -> dict[str, Any]:
+        assert isinstance(self.plan, Plan) and self.plan.batch is not None
         batch = self.plan.batch
-        assert batch is not None
         chosen = dict(operands)
         for name in "ab":
             segment = self.memory.segments[name]

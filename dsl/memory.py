@@ -53,6 +53,12 @@ class Segment:
         self.run = _runs(belongs)
         self.written = bytearray(len(belongs)) if role == "out" else None
 
+    @property
+    def place(self) -> int:
+        """The address of the first element."""
+        start: int = self.values.__array_interface__["data"][0]
+        return start + self.base * self.values.itemsize
+
     def _belongs(self, starts: Sequence[int], lines: int, line: int) -> NDArray[np.bool_]:
         belongs = np.zeros(len(self.values), dtype=np.bool_)
         if not (lines and line and starts):
@@ -123,6 +129,12 @@ class Memory:
     segments: Mapping[str, Segment | list[Segment]]
     offsets: Mapping[str, Sequence[int]]
 
+    def same(self, one: str, other: str) -> bool:
+        """Whether two operands begin at one element."""
+        first, second = self.segments[one], self.segments[other]
+        assert isinstance(first, Segment) and isinstance(second, Segment)
+        return first.place == second.place
+
 
 def lay_out(signature: Signature, arrays: Sequence[Given], sizes: Mapping[str, int]) -> Memory:
     """The operands in ``arrays``, in the order of ``signature.arrays``.
@@ -149,7 +161,14 @@ def lay_out(signature: Signature, arrays: Sequence[Given], sizes: Mapping[str, i
             ]
         else:
             segments[parameter.name] = view.segment(array, parameter.name)
-    return Memory(segments, offsets)
+    memory = Memory(segments, offsets)
+    output = segments[signature.output.name]
+    if isinstance(output, Segment) and any(
+        isinstance(s, Segment) and s is not output and s.place == output.place
+        for s in segments.values()
+    ):
+        output.written = None  # in place: what is read is the input
+    return memory
 
 
 @dataclass(frozen=True, slots=True)

@@ -192,10 +192,11 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Hold ``register`` in its register: it is not to be read from memory again."""
+    """The accumulator stays in its register, and so do ``operands``, which are used again."""
 
     kind: ClassVar[str] = "keep"
-    register: Register
+    acc: Register
+    operands: tuple[Register, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +308,18 @@ class When:
     otherwise: tuple[NestNode, ...] = ()
 
 
-NestNode = Call | BlockLoop | SelectBatch | When
+@dataclass(frozen=True, slots=True)
+class WhenSame:
+    """``body`` if the operands ``one`` and ``other`` are one array, else ``otherwise``."""
+
+    kind: ClassVar[str] = "when_same"
+    one: str
+    other: str
+    body: tuple[NestNode, ...]
+    otherwise: tuple[NestNode, ...]
+
+
+NestNode = Call | BlockLoop | SelectBatch | When | WhenSame
 
 
 @dataclass(frozen=True, slots=True)
@@ -339,7 +351,7 @@ def reads(op: Op) -> tuple[Register, ...]:
         case SumLanes() | Store():
             return (op.src,)
         case Keep():
-            return (op.register,)
+            return (op.acc, *op.operands)
         case _:
             return ()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from sympy import Expr
 
@@ -27,8 +28,11 @@ from .program import (
     prune,
 )
 from .store import transpose
-from .symbolic import ONE, ZERO, linear, slots, symbol, value
+from .symbolic import ONE, linear, slots, symbol
 from .transposition import Block, Part, TransposePlan, parts
+
+
+Role = Literal["in", "out"]
 
 
 def transposition_program(plan: TransposePlan) -> Program:
@@ -88,7 +92,7 @@ def _in_place(tiles: _Tiles) -> Iterator[NestNode]:
         itself = Call(tiles.get(_turn, (size, size)), (tiles.at("out", here, here),))
         body: tuple[NestNode, ...] = (itself,)
         if part.count != 1:
-            before = _exchange(tiles, (part, here), (part, part.start + size * symbol("j")))
+            before = _exchange(tiles, (part, here), (part, _position(part, "j")))
             body += (BlockLoop("j", symbol("i"), (before,), note="and those before"),)
         yield from _loop("i", part, body)
         for other in cut[index + 1 :]:
@@ -98,9 +102,8 @@ def _in_place(tiles: _Tiles) -> Iterator[NestNode]:
 
 def _exchange(tiles: _Tiles, one: tuple[Part, Expr], other: tuple[Part, Expr]) -> NestNode:
     name = tiles.get(_swap, (one[0].size, other[0].size))
-    # out[col, row] is where x[row, col] goes: with rows and columns named as in x.
-    upper, lower = tiles.at("out", other[1], one[1]), tiles.at("out", one[1], other[1])
-    return Call(name, (upper, lower))
+    places = tiles.at("out", other[1], one[1]), tiles.at("out", one[1], other[1])
+    return Call(name, places)
 
 
 # --- the tiles ---------------------------------------------------------------------------------
@@ -115,19 +118,101 @@ def _move(plan: TransposePlan, rows: int, cols: int) -> TileProgram:
 
 
 def _turn(plan: TransposePlan, rows: int, cols: int) -> TileProgram:
-    """A square tile of out, in place: its blocks are exchanged as tiles are."""
-    body = _Body(plan)
-    for block in plan.cover(rows, cols).blocks:
-        if block.row == block.col:
-            body.store("out", block.flipped, body.turned(block, body.load("out", block)))
-        elif block.row < block.col:
-            body.exchange("out", block, "out", block.flipped)
+    """A square tile of out, in place."""
+    covered, body = plan.square_cover(rows), _Body(plan)
+    for block in covered.diagonal.blocks:
+        body.store("out", block.flipped, body.turned(block, body.load("out", block)))
+    for block in covered.above.blocks:
+        body.exchange("out", block, "out")
     return body.program(f"turn_{rows}x{cols}", (("out", "out"),))
 
 
 def _swap(plan: TransposePlan, rows: int, cols: int) -> TileProgram:
-    """Two tiles of out that are each other's place."""
+    """Two tiles of out, each of which goes where the other is."""
     body = _Body(plan)
     for block in plan.cover(rows, cols).blocks:
-        body.exchange("upper", block, "lower", block.flipped)
-    return body.program(f"swap_{rows}x{cols}", (("upper", "out"), ("lower", "out")))
+        body.exchange("one", block, "other")
+    return body.program(f"swap_{rows}x{cols}", (("one", "out"), ("other", "out")))
+
+
+class _Body:
+    """Collects a tile's operations, block after block."""
+
+    def __init__(self, plan: TransposePlan) -> None:
+        self.plan = plan
+        self.ops: list[Op] = []
+        self.masks: set[str] = set()
+        self.networks = 0
+
+    def load(self, pointer: str, block: Block) -> list[Register]:
+        """A block's rows."""
+        return [self._load(pointer, block, row) for row in range(block.rows)]
+
+    def turned(self, block: Block, rows: list[Register]) -> list[Register]:
+        """The rows of the block's transpose."""
+        self.networks += 1
+        steps, result = transpose(rows, block.vector.lanes, f"t{self.networks}_")
+        self.ops += prune(steps, result[: block.cols])
+        return result[: block.cols]
+
+    def store(self, pointer: str, block: Block, rows: list[Register]) -> None:
+        """Write a block's rows."""
+        for row, register in enumerate(rows):
+            self._store(pointer, block, row, register)
+
+    def exchange(self, pointer: str, block: Block, other: str) -> None:
+        """A block and its mirror: a row of the mirror is read just before it is overwritten."""
+        mirror, rows = block.flipped, []
+        for row, register in enumerate(self.turned(block, self.load(pointer, block))):
+            rows.append(self._load(other, mirror, row))
+            self._store(other, mirror, row, register)
+        self.store(pointer, block, self.turned(mirror, rows))
+
+    def program(self, name: str, pointers: tuple[tuple[str, Role], ...]) -> TileProgram:
+        """The tile's program, with the run-time sizes it depends on."""
+        accesses = [op for op in self.ops if isinstance(op, (Load, Store))]
+        used = frozenset[str]().union(*(slots(op.address.offset) for op in accesses))
+        parameters = [Parameter(pointer, role) for pointer, role in pointers]
+        parameters += [
+            Parameter(slot, "size") for slot, _ in self.plan.spec.runtime_sizes() if slot in used
+        ]
+        vectors = dict.fromkeys(
+            op.src.vector.name for op in accesses if isinstance(op, Store)
+        )
+        return TileProgram(
+            name=name,
+            element=self.plan.element,
+            parameters=tuple(parameters),
+            body=tuple(self.ops),
+            end=(),
+            summary=f"{self.networks} blocks of {', '.join(vectors)}",
+        )
+
+    def _load(self, pointer: str, block: Block, row: int) -> Register:
+        active = self._active(block)
+        name = f"{pointer}{block.row + row}_{block.col}"
+        register = Register(name, block.vector)
+        self.ops.append(Load(register, self._address(pointer, block, row), active))
+        return register
+
+    def _store(self, pointer: str, block: Block, row: int, register: Register) -> None:
+        active = self._active(block)
+        self.ops.append(Store(self._address(pointer, block, row), register, active))
+
+    def _address(self, pointer: str, block: Block, row: int) -> Address:
+        operands = self.plan.operands
+        leading = operands["x"].strides["rows"] if pointer == "x" else operands["out"].strides["cols"]
+        return Address(pointer, linear(((block.row + row, leading), (block.col, ONE))))
+
+    def _active(self, block: Block) -> Active:
+        """What of a block's rows exists: all lanes, a mask's, or a constant number."""
+        vector, count = block.vector, block.cols
+        if count == vector.lanes:
+            return None
+        if vector.mask is None:
+            return count
+        mask = MaskRegister(f"{vector.name}_{count}", vector, count * ONE)
+        if mask.name not in self.masks:
+            self.masks.add(mask.name)
+            self.ops.append(MakeMask(mask))
+        return mask

@@ -141,6 +141,51 @@ def _moved(covered: Cover, row: int, col: int) -> Cover:
     return replace(covered, blocks=tuple(block.moved(row, col) for block in covered.blocks))
 
 
+@dataclass(frozen=True, slots=True)
+class SquareCover:
+    """A square tile's blocks on the diagonal, and those above it, whose mirrors are as good."""
+
+    diagonal: Cover
+    above: Cover
+
+    def cycles(self, core: Core) -> float:
+        """Cycles of transposing the tile in place."""
+        return (self.diagonal + self.above + self.above).cycles(core)
+
+
+@lru_cache(maxsize=1024)
+def square_cover(
+    target: Target, element: str, extent: int, widest: int | None = None
+) -> SquareCover:
+    """The cheapest symmetric cover of ``extent`` x ``extent`` elements."""
+    if not extent:
+        return SquareCover(_NOTHING, _NOTHING)
+    found = []
+    for vector in target.of(element):
+        if not vector.transposes or (widest is not None and vector.lanes > widest):
+            continue
+        found += [_symmetric(target, vector, extent, whole) for whole in _heights(vector, extent)]
+    return min(found, key=lambda c: c.cycles(target.core))
+
+
+def _symmetric(target: Target, vector: Vector, extent: int, whole: int) -> SquareCover:
+    """Blocks of ``vector`` in the first ``whole`` rows and columns, narrower ones in the others."""
+    element, narrower = vector.element, vector.lanes // 2
+    corner = square_cover(target, element, extent - whole, narrower)
+    diagonal = _moved(corner.diagonal, whole, whole)
+    above = _moved(corner.above, whole, whole)
+    above += _moved(cover(target, element, whole, extent - whole, narrower), 0, whole)
+    for row in range(0, whole, vector.lanes):
+        for col in range(row, whole, vector.lanes):
+            sizes = (min(vector.lanes, whole - at) for at in (row, col))
+            block = _moved(_of_block(vector, *sizes), row, col)
+            if row == col:
+                diagonal += block
+            else:
+                above += block
+    return SquareCover(diagonal, above)
+
+
 # --- the tile ----------------------------------------------------------------------------------
 
 
@@ -249,6 +294,10 @@ class TransposePlan:
         """The blocks of a tile of that size."""
         return cover(self.target, self.element, rows, cols)
 
+    def square_cover(self, extent: int) -> SquareCover:
+        """The blocks of a tile on the diagonal, in place."""
+        return square_cover(self.target, self.element, extent)
+
     def grid(self) -> Iterator[tuple[Part, Part]]:
         """The matrix in grids of equal tiles: their rows and their columns of x."""
         for down in parts(self.sizes["rows"], self.tile[0]):
@@ -290,7 +339,7 @@ def plan_transposition(spec: Transpose, schedule: Schedule, target: Target) -> T
     }
     tile, why = _tile(spec, schedule, target)
     square = None
-    if spec.rows == spec.cols and None in {value(leading["ldx"] - leading["ldout"]), 0}:
+    if spec.rows == spec.cols and value(leading["ldx"] - leading["ldout"]) in (None, 0):
         square = _choose(target, spec, square=True)[0]
     return TransposePlan(
         spec=spec,

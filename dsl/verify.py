@@ -23,6 +23,7 @@ from .program import (
     Store,
     TileProgram,
     When,
+    WhenSame,
     live_registers,
     mask_of,
     reads,
@@ -34,8 +35,7 @@ def verify_program(program: Program, target: Target) -> None:
     """PlanError if a tile breaks a rule, or the nest calls a tile that does not exist."""
     for tile in program.tiles:
         verify_tile(tile, target)
-    for node in program.nest:
-        _verify_nest(node, program)
+    _verify_nests(program.nest, program)
 
 
 def verify_tile(tile: TileProgram, target: Target) -> None:
@@ -120,6 +120,12 @@ def _verify_nest(node: NestNode, program: Program) -> None:
             wanted = [p for p in tile.parameters if p.role not in ("size", "scalar")]
             if len(wanted) != len(node.arguments):
                 raise PlanError(f"the call of {tile.name} passes {len(node.arguments)} arguments")
-        case BlockLoop() | SelectBatch() | When():
-            for inner in node.body:
-                _verify_nest(inner, program)
+        case BlockLoop() | SelectBatch():
+            _verify_nests(node.body, program)
+        case When() | WhenSame():
+            _verify_nests(node.body + node.otherwise, program)
+
+
+def _verify_nests(nodes: tuple[NestNode, ...], program: Program) -> None:
+    for node in nodes:
+        _verify_nest(node, program)

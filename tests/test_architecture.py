@@ -27,7 +27,8 @@ OUTSIDE = ("tilewright.examples", "tilewright.cli")
 # fmt: off
 DSL = [
     "errors", "settings", "spec", "schedule", "signature", "isa", "symbolic", "model",
-    "plan", "regions", "program", "lower", "store", "dot", "nest", "verify", "memory", "interpret",
+    "plan", "regions", "program", "lower", "store", "dot", "nest", "transposition", "transposed",
+    "verify", "memory", "interpret",
     "count", "explain", "render", "generate",
 ]
 # fmt: on
