@@ -6,6 +6,7 @@ import click
 
 import tilewright as tw
 
+from .measured import rate
 from .screen import console, duration, percent, progress, table, working
 from .words import Wanted, schedule_text, sizes_text
 from .words import wanted as takes_kernels
@@ -23,7 +24,7 @@ def command(wanted: Wanted, cold: bool, seconds: float) -> None:
     requests = [(spec, wanted.schedule, wanted.target) for spec in wanted.specs]
     with working(f"compiling {len(requests)} kernels"):
         kernels = tw.compile_many(requests)
-    numbers = ("median", "best", "spread", "GFLOPS", "of peak", "max error")
+    numbers = ("median", "best", "spread", "rate", "of peak", "max error")
     data = "memory" if cold else "cache"
     shown = table(
         f"{kernels[0].target}, {schedule_text(wanted.schedule)}, data in {data}",
@@ -38,7 +39,7 @@ def command(wanted: Wanted, cold: bool, seconds: float) -> None:
             duration(timing.median),
             duration(timing.best),
             percent(timing.spread),
-            f"{timing.gflops:.1f}",
+            rate(kernel, timing),
             percent(timing.of_peak),
             f"{checked.max_error:.2g}",
         )

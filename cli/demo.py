@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import tilewright as tw
 from tilewright.examples import neon_chapter, oriented_filters
 
-from .measured import Measured, rate, times_faster
+from .measured import Measured, beside
 from .screen import console, percent, progress, table, working
 from .words import schedule_text
 
@@ -39,8 +40,9 @@ def command(out: Path, count: int, seconds: float) -> None:
     _needs_extras()
     out.mkdir(parents=True, exist_ok=True)
     _say_where_we_are()
-    chapter = show_chapter(seconds)
-    ranked = show_variants(count, seconds / 2)
+    with _one_core():
+        chapter = show_chapter(seconds)
+        ranked = show_variants(count, seconds / 2)
     write_c(out / "c", chapter)
     from .plots import plot
 
@@ -48,7 +50,7 @@ def command(out: Path, count: int, seconds: float) -> None:
         title = f"{len(ranked)} variants of {'x'.join(map(str, _SHAPE))}, rows contiguous"
         plot(out / "gflops.png", chapter, ranked, title)
     console().print("[bold]A bank of oriented filters over a photograph[/bold]")
-    with working("filtering by scipy and numpy too"):
+    with _one_core(), working("filtering by scipy and numpy too"):
         wrong = oriented_filters.main(str(out / "filter-responses.png"))
     click.echo(f"\nleft in {out.resolve()}:")
     for file, what in (
@@ -64,11 +66,22 @@ def command(out: Path, count: int, seconds: float) -> None:
 def _needs_extras() -> None:
     from importlib.util import find_spec
 
-    missing = [name for name in ("matplotlib", "scipy", "sklearn") if find_spec(name) is None]
+    missing = [
+        name
+        for name in ("matplotlib", "scipy", "sklearn", "threadpoolctl")
+        if find_spec(name) is None
+    ]
     if missing:
         raise click.ClickException(
             f"the demo needs {', '.join(missing)}\n  try: pip install 'tilewright[demo]'"
         )
+
+
+def _one_core() -> AbstractContextManager[Any]:
+    """Numpy's products on one core, as the kernels are."""
+    from threadpoolctl import threadpool_limits
+
+    return threadpool_limits(1)
 
 
 def _say_where_we_are() -> None:
@@ -100,41 +113,35 @@ def show_chapter(seconds: float) -> list[Measured]:
         numbers=_NUMBERS,
     )
     for i, one in enumerate(measured):
-        shown.add_row(one.title, *_shape(rows[i] if i < len(rows) else None), *_figures(one))
+        row = rows[i] if i < len(rows) else None
+        block, loops = ("", "") if row is None else ("x".join(map(str, row.tile)), row.loops)
+        figures = one.rate, percent(one.timing.of_peak), f"{one.called.ratio:.1f}"
+        shown.add_row(one.title, one.sizes, block, loops, f"{one.error:.3f}", *figures)
     screen = console()
     screen.print(shown)
     screen.print(
-        "rate: in a C loop, data in cache. x numpy: numpy's time for c += a @ b over the kernel's\n"
-        "own, both called from Python.\n"
+        "rate: in a C loop, data in cache. x numpy: numpy's time for c += a @ b on one core over\n"
+        "the kernel's own, both called from Python.\n"
     )
     return measured
 
 
-def _shape(row: neon_chapter.Row | None) -> tuple[str, str, str]:
-    if row is None:
-        return "8x8", "", ""
-    batch = "" if row.batch is None else f", batch {row.batch}"
-    return "x".join(map(str, row.sizes)) + batch, "x".join(map(str, row.tile)), row.loops
-
-
-def _figures(one: Measured) -> tuple[str, ...]:
-    return f"{one.error:.3f}", one.rate_text, percent(one.of_peak), f"{one.ratio:.1f}"
-
-
 def _measured(kernel: tw.Kernel, row: neon_chapter.Row | None, seconds: float) -> Measured:
     """Check a kernel, time it, and time it beside numpy."""
-    timing = kernel.bench(seconds=seconds)
     if row is None:
-        title, error = neon_chapter.TRANSPOSITION, neon_chapter.check_transposition(kernel, 0)
+        title, sizes = neon_chapter.TRANSPOSITION, "8x8"
+        error = neon_chapter.check_transposition(kernel, padding=0)
     else:
-        title, error = row.title, neon_chapter.check(kernel, row, 0)
+        title, sizes = row.title, "x".join(map(str, row.sizes))
+        sizes += "" if row.batch is None else f", batch {row.batch}"
+        error = neon_chapter.check(kernel, row, padding=0)
     ours, theirs = _transposing(kernel) if row is None else _multiplying(kernel, row)
     return Measured(
         title=title,
+        sizes=sizes,
         kernel=kernel,
-        rate=rate(kernel, timing),
-        of_peak=timing.of_peak,
-        ratio=times_faster(ours, theirs, 2 * seconds),
+        timing=kernel.bench(seconds=seconds),
+        called=beside(ours, theirs, 2 * seconds),
         error=error,
     )
 
@@ -148,7 +155,7 @@ def _multiplying(kernel: tw.Kernel, row: neon_chapter.Row) -> tuple[Callable[[],
 
     def theirs() -> None:
         product = np.matmul(b.mT, a.mT)  # numpy's own order: no copies on its side
-        other.T.__iadd__(product if row.batch is None else product.sum(axis=0))
+        np.add(other.T, product if row.batch is None else product.sum(axis=0), out=other.T)
 
     return (lambda: kernel(a, b, c)), theirs
 
@@ -179,7 +186,7 @@ def show_variants(count: int, seconds: float) -> list[float]:
         *("schedule", *numbers),
         numbers=numbers,
     )
-    for i in (*fastest[:6], *fastest[-2:]):
+    for i in dict.fromkeys([*fastest[:6], *fastest[-2:]]):
         place = f"{places[i] + 1} of {len(every)}"
         figures = f"{ranked[i]:.1f}", percent(timings[i].of_peak)
         shown.add_row(schedule_text(schedules[i]), place, *figures)

@@ -1,4 +1,4 @@
-"""Kernels beside numpy: both called from Python on the same arrays, in turns."""
+"""Kernels beside numpy: both called from Python on the same arrays, in turns, on one core."""
 
 from __future__ import annotations
 
@@ -10,21 +10,30 @@ from typing import Any
 
 import tilewright as tw
 
-_ROUNDS = 7
+_ROUNDS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """Seconds per call from Python, of the kernel and of numpy; ``ratio`` is numpy's over ours."""
+
+    ours: float
+    numpy: float
+    ratio: float
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A kernel's figures; ``rate`` in GFLOPS (GiB/s where data only moves), in a C loop.
+    """A kernel's figures; ``work`` is what one call does, in ``unit`` seconds (1e9 FLOP, GiB).
 
-    ``ratio``: how many times numpy's time the kernel's is shorter, both called from Python.
+    ``error`` is the largest error as a fraction of what rounding can cause.
     """
 
     title: str
+    sizes: str
     kernel: tw.Kernel
-    rate: float
-    of_peak: float | None
-    ratio: float
+    timing: tw.Timing
+    called: Called
     error: float
 
     @property
@@ -33,29 +42,41 @@ class Measured:
         return isinstance(self.kernel.spec, tw.Transpose)
 
     @property
-    def rate_text(self) -> str:
-        """The rate with its unit."""
-        return f"{self.rate:.1f} {'GiB/s' if self.moves else 'GFLOPS'}"
+    def work(self) -> float:
+        """What one call does: 1e9 operations, or GiB read and written by a transposition."""
+        return work(self.kernel)
+
+    @property
+    def rate(self) -> str:
+        """Work per second in a C loop, with its unit."""
+        return rate(self.kernel, self.timing)
 
 
-def rate(kernel: tw.Kernel, timing: tw.Timing) -> float:
-    """GFLOPS, or the GiB that a transposition reads and writes in a second."""
+def work(kernel: tw.Kernel) -> float:
+    """What one call does: 1e9 operations, or GiB read and written by a transposition."""
     spec = kernel.spec
     if not isinstance(spec, tw.Transpose):
-        return timing.gflops
-    rows, cols = (64 if not isinstance(n, int) else n for n in (spec.rows, spec.cols))
-    return float(2 * rows * cols * kernel.signature.output.itemsize / timing.median / 2**30)
+        return float(kernel.flops) / 1e9
+    rows, cols = (n if isinstance(n, int) else 64 for n in (spec.rows, spec.cols))
+    return float(2 * rows * cols * kernel.signature.output.itemsize / 2**30)
 
 
-def times_faster(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float) -> float:
-    """The median over rounds of their time over ours; each round times both, one after another."""
+def rate(kernel: tw.Kernel, timing: tw.Timing) -> str:
+    """Work per second in a C loop, with its unit."""
+    if isinstance(kernel.spec, tw.Transpose):
+        return f"{work(kernel) / timing.median:.1f} GiB/s"
+    return f"{timing.gflops:.1f} GFLOPS"
+
+
+def beside(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float) -> Called:
+    """Medians over rounds of about ``seconds`` in all; each times both, one after the other."""
     share = seconds / (2 * _ROUNDS)
     counts = [_calls(function, share) for function in (ours, theirs)]
-    ratios = []
+    rounds = []
     for _ in range(_ROUNDS):
         mine, other = (_per_call(f, n) for f, n in zip((ours, theirs), counts, strict=True))
-        ratios.append(other / mine)
-    return median(ratios)
+        rounds.append((mine, other, other / mine))
+    return Called(*map(median, zip(*rounds, strict=True)))
 
 
 def _calls(function: Callable[[], Any], seconds: float) -> int:

@@ -1,0 +1,372 @@
+"""The command line: what each command prints, leaves behind, and says when it is wrong."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+import tilewright as tw
+from tilewright.cli import main
+from tilewright.cli.screen import duration, percent, size
+from tilewright.cli.words import schedule_text, sizes_text, spec_of
+from tilewright.runtime import host
+from tilewright.targets import NAMES, load
+
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run() -> Run:
+    """Run ``tilewright`` with words; a status other than 0 is expected only where it is named."""
+
+    def run(*words: str, status: int = 0) -> Result:
+        result = CliRunner().invoke(main, list(words), prog_name="tilewright")
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        assert result.exit_code == status, result.output
+        return result
+
+    return run
+
+
+def rows(text: str) -> list[list[str]]:
+    """A table's lines as words."""
+    return [line.split() for line in text.splitlines() if line.strip()]
+
+
+# -- the group ----------------------------------------------------------------------------------
+
+
+def test_help_names_every_command(run: Run) -> None:
+    text = run("--help").stdout
+    for command in ("demo", "targets", "explain", "emit", "bench", "cache"):
+        assert f"\n  {command} " in text
+        assert "Usage: tilewright" in run(command, "--help").stdout
+
+
+def test_an_unknown_command_is_refused(run: Run) -> None:
+    assert "No such command 'run'" in run("run", status=2).stderr
+
+
+# -- targets ------------------------------------------------------------------------------------
+
+
+@pytest.mark.twice
+def test_targets_says_how_each_runs(run: Run) -> None:
+    table = {row[0]: row for row in rows(run("targets").stdout)}
+    for name in NAMES:
+        words = " ".join(table[name])
+        assert load(name).title.split()[0] in words
+        if host.is_native(load(name)):
+            assert "native" in words
+    best = host.resolve("host").name
+    assert table[best][1] == "(host)"
+    assert "dispatcher" in table["Calls:"]
+
+
+@pytest.mark.twice
+def test_targets_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign = next(name for name in ("neon", "avx2") if not host.is_native(load(name)))
+    run("targets")  # the dispatcher is there
+    monkeypatch.setenv("PATH", "/nonexistent")
+    text = run("targets").stdout
+    line = next(line for line in text.splitlines() if line.startswith(f" {foreign} "))
+    assert "interpreter only" in line
+    assert f"nothing here runs {foreign}: install qemu's user-mode emulators" in text
+
+
+# -- explain and emit ---------------------------------------------------------------------------
+
+
+def test_explain_prints_the_plan(run: Run) -> None:
+    text = run("explain", "64x48x64", "--target", "avx2", "--tile", "6x16").stdout
+    assert "6x16" in text
+    assert "of 16" in text
+
+
+def test_emit_prints_c(run: Run) -> None:
+    text = run("emit", "16x6x64", "--order", "F", "--target", "neon", "--name", "chapter").stdout
+    assert "void chapter(const float *a, const float *b, float *c);" in text
+    assert "arm_neon.h" in text
+
+
+def test_emit_writes_a_file(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "new" / "kernels.c"
+    said = run("emit", "8x8x8", "16x6x4", "--target", "scalar", "-o", str(file)).stdout
+    text = file.read_text()
+    names = said.partition(": ")[2].strip().split(", ")
+    assert len(names) == 2
+    for name in names:
+        assert f"void {name}(" in text
+
+
+def test_emit_fills_a_folder(run: Run, tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    said = run("emit", "8x8x8", "16x6x4", "--target", "scalar", "-o", str(folder)).stdout
+    files = sorted(folder.iterdir())
+    assert sorted(said.split()) == [str(file) for file in files]
+    assert len(files) == 2
+    for file in files:
+        assert f"void {file.stem}(" in file.read_text()
+
+
+def test_what_emit_writes_computes(run: Run, tmp_path: Path) -> None:
+    from tilewright.runtime.toolchain import compile_library, find_compiler
+
+    run("emit", "8x5x7", "--beta", "1", "--target", "scalar", "--name", "f",
+        "-o", str(tmp_path / "f.c"))  # fmt: skip
+    target = load("scalar")
+    compiler = find_compiler(target, emulated=False)
+    text = (tmp_path / "f.c").read_text()
+    library = ctypes.CDLL(str(compile_library(text, target, compiler, tmp_path, "g")))
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.integers(-4, 5, s).astype("f4") for s in ((8, 7), (7, 5), (8, 5)))
+    expected = a @ b + c
+    library.f(*(ctypes.c_void_p(x.ctypes.data) for x in (a, b, c)))
+    assert np.array_equal(c, expected)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["8x8x8", "--name", "9lives"], "the name of a kernel must be a C identifier"),
+        (["8x8x8", "9x9x9", "--name", "f"], "one name for several kernels"),
+    ],
+)
+def test_emit_refuses_a_name(run: Run, words: list[str], said: str) -> None:
+    assert said in run("emit", *words, status=1).stderr
+
+
+def test_emit_refuses_what_is_no_folder(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    result = run("emit", "8x8x8", "-o", str(tmp_path / "file"), status=2)
+    assert "neither a folder nor a C file" in result.stderr
+
+
+# -- bench --------------------------------------------------------------------------------------
+
+
+@pytest.mark.twice
+def test_bench_times_what_it_checked(run: Run) -> None:
+    text = run(
+        "bench", "8x8x8", "mx12x16", "--order", "F", "--beta", "1", "--seconds", "0.01"
+    ).stdout
+    table = {row[0]: row for row in rows(text)}
+    assert "GFLOPS" in table["8x8x8"]
+    assert "mx12x16" in table
+
+
+@pytest.mark.twice
+def test_bench_of_a_transposition_is_in_bytes(run: Run) -> None:
+    assert "GiB/s" in run("bench", "8x8", "--seconds", "0.01").stdout
+
+
+def test_bench_does_not_time_an_emulator(run: Run) -> None:
+    foreign = next(name for name in ("neon", "avx2") if not host.is_native(load(name)))
+    if host.find_qemu(load(foreign)) is None:
+        pytest.skip(f"nothing runs {foreign}")
+    assert "bench needs a CPU with" in run("bench", "8x8x8", "--target", foreign, status=1).stderr
+
+
+# -- cache --------------------------------------------------------------------------------------
+
+
+def test_cache_lists_verifies_and_clears(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "cache"
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(root))
+    assert f"{root}: 0 libraries, 0 B" in run("cache", "list").stdout
+    tw.compile_many([tw.Gemm(4, 4, 4), tw.Gemm(5, 5, 5)])
+    text = run("cache", "list").stdout
+    assert host.resolve("host").name in text
+    assert f"{root}: " in text and "2" in text
+    assert "0 bad" in run("cache", "verify").stdout
+
+    library = next(root.glob("entries/*/kernels.so"))
+    library.chmod(0o600)
+    with open(library, "ab") as file:
+        file.write(b"x")
+    result = run("cache", "verify", status=1)
+    assert "bytes, not" in result.stderr
+    assert " bad" in result.stdout and "0 bad" not in result.stdout
+
+    assert "removed" in run("cache", "clear").stdout
+    assert not any(root.glob("entries/*"))
+
+
+def test_a_cache_that_others_can_write_is_refused(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = tmp_path / "cache"
+    root.mkdir()
+    root.chmod(0o777)
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(root))
+    stderr = run("cache", "list", status=1).stderr
+    assert "can be written by others" in stderr
+    assert f"try: chmod go-w {root}" in stderr
+
+
+# -- errors -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["64"], "neither MxNxK, such as 64x48x64"),
+        (["64x48x"], "neither MxNxK"),
+        (["64x48xk-1"], "the name of a dim must be a C identifier: k-1"),
+        (["m%xx8x8"], "neither MxNxK"),
+        (["m%bx8x8"], "what follows % is the number that divides the size: m%b"),
+        (["8x8x8", "--tile", "16"], "'16' is no tile, rows by columns of C, such as 16x6"),
+        (["8x8x8", "--tile", "16xb"], "'16xb' is no tile"),
+        (["8x8x8", "--order", "CF"], "'CF' is neither C, F, nor three of them"),
+        (["8x8x8", "--beta", "one"], "'one' is neither a number nor 'scalar'"),
+        (["8x8x8", "--batch", "pointers:3"], "'pointers:3' is no batch, such as 16, strided:16"),
+        (["8x8x8", "--batch", "offsets:"], "'offsets:' is no batch"),
+        (["8x8x8", "--block", "m48"], "'m48' is no list of blocks, such as m=48,k=256"),
+        (["8x8x8", "--type", "f16"], "'f16' is not one of"),
+        (["8x8x8", "--k-unroll", "0"], "0 is not in the range x>=1"),
+        (["8x8x8", "--tails", "cut"], "'cut' is not one of"),
+        ([], "Missing argument 'SIZES...'"),
+    ],
+)
+def test_a_word_that_means_nothing_is_a_usage_error(run: Run, words: list[str], said: str) -> None:
+    text = " ".join(run("explain", *words, status=2).stderr.split())
+    assert said in text
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["8x8x8", "--target", "avx3"], ["unknown target", "got: avx3", "expected: one of avx512"]),
+        (["8x8x64", "--lda", "12"], ["lda is smaller than a contiguous line of A", "64 or more"]),
+        (["8x8x8", "--loops", "kji"], ["loops must name the loops", "got: kji", 'try: "nmk"']),
+        (["8x8x8", "--block", "m=8"], ["block['m'] is the step of the first of two loops over m"]),
+        (["8x8x8", "--tile", "0x6"], ["tile must be (mr, nr)", "two positive ints"]),
+        (["64x64x64", "--tile", "24x32", "--target", "avx2"], ["vector registers on avx2", "try:"]),
+        (["8x8", "--beta", "1"], ["a transposition has", "got: --beta"]),
+        (["8x8", "--order", "F", "--batch", "3"], ["got: --batch, --order"]),
+        (["8x8", "--lda", "4"], ["ldx is smaller than a row"]),
+    ],
+)
+def test_an_error_of_the_library_is_a_message(run: Run, words: list[str], said: list[str]) -> None:
+    text = run("explain", *words, status=1).stderr
+    assert text.startswith("Error: ")
+    for part in said:
+        assert part in text
+    assert "\n  at: " not in text, "there is no place in the user's code"
+
+
+# -- words --------------------------------------------------------------------------------------
+
+
+def test_a_command_line_says_a_whole_spec(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+
+    def plan_for(*what: object) -> object:
+        seen.extend(what)
+        return type("Plan", (), {"explain": lambda self: ""})()
+
+    monkeypatch.setattr("tilewright.generate.plan_for", plan_for)
+    run(
+        "explain", "m%16x48x64", "--type", "f64", "--order", "cfc", "--alpha", "2",
+        "--beta", "scalar", "--batch", "offsets:n", "--lda", "70", "--ldc", "ldc",
+        "--target", "avx2", "--tile", "16x6", "--loops", "nmmbk", "--block", "m=48",
+        "--k-unroll", "4", "--k-split", "2", "--vectorize", "n", "--tails", "mask",
+    )  # fmt: skip
+    spec, schedule, target = seen
+    assert spec == tw.Gemm(
+        tw.dim("m", multiple_of=16), 48, 64, a="f64", b=tw.Matrix("f64", "F"), alpha=2,
+        beta="scalar", batch=tw.Offsets(tw.dim("n")), lda=70, ldc=tw.dim("ldc"),
+    )  # fmt: skip
+    assert schedule == tw.Schedule(
+        tile=(16, 6), loops="nmmbk", block={"m": 48}, k_unroll=4, k_split=2, vectorize="n",
+        tails="mask",
+    )  # fmt: skip
+    assert target is load("avx2")
+
+
+def test_specs_and_schedules_are_shown_as_they_are_said() -> None:
+    assert sizes_text(tw.Gemm(tw.dim("m"), 8, 9)) == "mx8x9"
+    assert sizes_text(tw.Transpose(8, 9)) == "8x9"
+    assert schedule_text(tw.Schedule()) == "chosen by the cost model"
+    schedule = tw.Schedule((16, 6), "nmmk", block={"m": 48}, k_unroll=2, tails="mask")
+    assert schedule_text(schedule) == "16x6 nmmk m=48 k_unroll=2 tails=mask"
+
+
+def test_a_transposition_takes_its_leading_dimensions_from_lda_and_ldb() -> None:
+    unsaid = dict.fromkeys(("batch", "ldc"))
+    spec = spec_of((8, 9), "f64", "CCC", alpha=1.0, beta=0.0, lda=10, ldb=tw.dim("out"), **unsaid)
+    assert spec == tw.Transpose(8, 9, "f64", ldx=10, ldout=tw.dim("out"))
+
+
+@pytest.mark.parametrize(
+    ("shown", "expected"),
+    [
+        (duration(2.5), "2.5 s"),
+        (duration(0.0123), "12.3 ms"),
+        (duration(4.5e-6), "4.5 us"),
+        (duration(7.89e-8), "78.9 ns"),
+        (size(1023), "1023 B"),
+        (size(1536), "1.5 KiB"),
+        (size(3 << 20), "3.0 MiB"),
+        (size(5 << 30), "5.0 GiB"),
+        (percent(0.974), "97 %"),
+        (percent(None), "-"),
+    ],
+)
+def test_figures_are_shown_in_natural_units(shown: str, expected: str) -> None:
+    assert shown == expected
+
+
+# -- the demo -----------------------------------------------------------------------------------
+
+
+def test_the_demo_runs_with_zig_alone(tmp_path: Path) -> None:
+    """No gcc, no clang, no PATH: the compiler is the ziglang package."""
+    pytest.importorskip("ziglang")
+    out = tmp_path / "out"
+    words = ["demo", "--out", str(out), "--variants", "3", "--seconds", "0.01"]
+    hidden = ("CC", "TILEWRIGHT_CC_AARCH64", "TILEWRIGHT_CACHE_DIR")
+    environment = {
+        **{name: value for name, value in {**os.environ}.items() if name not in hidden},
+        "PATH": str(tmp_path / "empty"),
+        "HOME": str(tmp_path),
+        "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", "from tilewright.cli import main; main()", *words],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "compiled by zig" in done.stdout
+    for part in ("loop over K", "transposition", "batch 16", "GFLOPS", "x numpy", "3 of "):
+        assert part in done.stdout
+    assert f"left in {out}" in done.stdout
+    for name in ("gflops.png", "filter-responses.png"):
+        assert (out / name).read_bytes().startswith(b"\x89PNG")
+    target = host.resolve("host").name
+    for name in {target, "neon"}:
+        assert len(list((out / "c" / name).glob("*.c"))) == 11
+
+
+def test_the_demo_says_which_packages_it_lacks(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    stderr = run("demo", "--out", str(tmp_path / "out"), status=1).stderr
+    assert "the demo needs matplotlib, scipy, sklearn, threadpoolctl" in stderr
+    assert "pip install 'tilewright[demo]'" in stderr
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,143 @@
+"""The programs in examples/ run, are right, and notice when they are not."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import TargetError
+from tilewright.examples import neon_chapter, oriented_filters
+from tilewright.runtime import host
+from tilewright.targets import load
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+
+
+def programs() -> list[Path]:
+    return sorted(EXAMPLES.glob("[a-z]*.py"))
+
+
+def runs(target: str) -> bool:
+    try:
+        host.means(host.resolve(target))
+    except TargetError:
+        return False
+    return True
+
+
+def test_every_program_says_how_it_is_run() -> None:
+    assert programs()
+    for program in programs():
+        assert f"    python examples/{program.name} " in program.read_text()
+
+
+# -- the chapter --------------------------------------------------------------------------------
+
+
+def test_the_set_is_the_chapters() -> None:
+    rows = {(*row.sizes, *row.tile, row.loops, row.batch) for row in neon_chapter.ROWS}
+    assert rows == {
+        (16, 6, 1, 16, 6, "k", None),
+        (16, 6, 64, 16, 6, "k", None),
+        (64, 6, 64, 16, 6, "mk", None),
+        (64, 48, 64, 16, 6, "nmk", None),
+        (64, 48, 64, 16, 4, "nmk", None),
+        (14, 6, 64, 14, 6, "k", None),
+        (15, 6, 64, 15, 6, "k", None),
+        (64, 64, 64, 16, 4, "nmk", None),
+        (64, 48, 64, 16, 4, "bnmk", 16),
+        (64, 48, 64, 16, 4, "nmbk", 16),
+    }
+
+
+@pytest.mark.twice
+@pytest.mark.parametrize("fixed", [False, True], ids=["runtime", "fixed"])
+@pytest.mark.parametrize("target", ["neon", "host"])
+def test_the_chapter(target: str, fixed: bool, cases, capsys: pytest.CaptureFixture[str]) -> None:
+    if not runs(target):
+        pytest.skip(f"nothing runs {target}")
+    assert neon_chapter.show(target, fixed=fixed)
+    text = capsys.readouterr().out
+    resolved = host.resolve(target)
+    cases.count(resolved.name, host.means(resolved), len(neon_chapter.ROWS) + 1)
+    lines = [line for line in text.splitlines() if "x" in line][1:]
+    assert len(lines) == len(neon_chapter.ROWS) + 1
+    how = "GFLOPS" if host.is_native(resolved) else "(through "
+    assert all(how in line or "GiB/s" in line for line in lines)
+
+
+def test_leading_dimensions_at_run_time_are_parameters_of_the_c_function() -> None:
+    *_, row = neon_chapter.ROWS
+    assert [size.slot for size in tw.compile(row.spec(fixed=False)).signature.sizes] == [
+        "lda",
+        "ldb",
+        "ldc",
+    ]
+    assert not row.spec(fixed=True).runtime_sizes()
+
+
+def test_the_check_finds_a_wrong_kernel() -> None:
+    row = neon_chapter.ROWS[1]
+
+    def off_by_one_product(a, b, c):  # a K step is missing
+        c += a[:, 1:] @ b[1:]
+
+    assert neon_chapter.check(off_by_one_product, row, padding=3) > 1
+    assert neon_chapter.check(lambda a, b, c: np.add(c, a @ b, out=c), row, padding=3) <= 1
+    assert neon_chapter.check_transposition(lambda x, out: x, padding=3) == 1
+
+
+# -- the filters --------------------------------------------------------------------------------
+
+
+@pytest.mark.twice
+def test_the_filters_as_a_program(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("sklearn")
+    picture = tmp_path / "picture.png"
+    assert oriented_filters.main(str(picture)) == 0
+    text = capsys.readouterr().out
+    assert "32 filters of 7x7x3 over 640x427 pixels" in text
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.twice
+@pytest.mark.parametrize("target", ["neon", "avx2", "scalar"])
+def test_the_filters_on_every_target(target: str, cases) -> None:
+    if not runs(target):
+        pytest.skip(f"nothing runs {target}")
+    image = np.random.default_rng(0).random((11, 40, 3), np.float32)
+    bank = oriented_filters.filter_bank()
+    kernel = oriented_filters.compile_filter(40, target)
+    error = abs(
+        oriented_filters.respond(kernel, image, bank)
+        - oriented_filters.respond_by_scipy(image, bank)
+    )
+    assert error.max() <= 151 * np.finfo(np.float32).eps
+    cases.count(target, host.means(load(target)))
+
+
+def test_the_filters_ignore_an_even_surface() -> None:
+    bank = oriented_filters.filter_bank()
+    assert bank.shape == (7, 7, 3, 32)
+    assert abs(bank.sum(axis=(0, 1))).max() < 1e-6
+    assert abs(bank).sum(axis=(0, 1, 2)).max() <= 1 + 1e-6
+
+
+# -- as programs --------------------------------------------------------------------------------
+
+
+def test_a_program_runs_as_a_script(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / "neon_chapter.py"), "host"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "all within the bound" in done.stdout
