@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from sympy import Integer
+
 from .lower import PointerPlan, Tile, advance, pointer_plans
 from .plan import Operand
 from .program import (
     Active,
+    Add,
     Address,
+    Interleave,
+    Keep,
     Load,
     Loop,
     MakeMask,
@@ -17,6 +22,7 @@ from .program import (
     Op,
     Register,
     SumLanes,
+    Zero,
 )
 from .store import Output, write
 from .symbolic import div, linear, mod, value
@@ -94,7 +100,7 @@ class _DotBody:
             yield self._load(streamed, index, k, active, suffix)
             for other in range(self._lines(held)):
                 along, across = (other, index) if held is self.along else (index, other)
-                yield self._multiply(along, across, k, suffix)
+                yield from self._multiply(along, across, k, suffix)
 
     def _lines(self, side: list[PointerPlan]) -> int:
         return self.shape.vectors if side is self.along else self.shape.rows
@@ -111,16 +117,86 @@ class _DotBody:
         address = pointer.address(index, 0, k * self.tile.vector.lanes)
         return Load(self._register(side, index, k, suffix), address, active)
 
-    def _multiply(self, along: int, across: int, k: int, suffix: str) -> Op:
+    def _multiply(self, along: int, across: int, k: int, suffix: str) -> Iterator[Op]:
         op = self.tile.vector.form("broadcast", "scalar")
         assert op is not None
         acc = self.tile.accumulator(across, along, k % self.shape.k_split)
         x = self._register(self.along, along, k, suffix)
-        return MultiplyAdd(op, acc, x, self._register(self.across, across, k, suffix))
+        y = self._register(self.across, across, k, suffix)
+        yield MultiplyAdd(op, acc, x, y)
+        hold = self.tile.plan.target.hold
+        if hold is not None and min(self.shape.rows, self.shape.vectors) > 1:
+            yield Keep(acc, (x, y) if hold.operands else ())
 
 
 def store_sums(tile: Tile) -> Iterator[Op]:
-    """Sum the lanes of every accumulator and update its element of C."""
+    """Sum the lanes of every accumulator and update C, a vector of sums at a time if possible."""
+    plan, shape = tile.plan, tile.region.shape
+    if plan.sum_along is None:
+        yield from _store_scalars(tile)
+        return
+    line = plan.sum_along
+    lines, length = shape.rows, shape.vectors
+    if line == plan.across:
+        lines, length = length, lines
+    for index in range(lines):
+        for first in range(0, length, tile.vector.lanes):
+            count = min(tile.vector.lanes, length - first)
+            yield from _store_line(tile, line, index, range(first, first + count))
+
+
+def _store_line(tile: Tile, line: str, index: int, run: range) -> Iterator[Op]:
+    """Sums of accumulators that lie side by side in C, as one vector."""
+    vector, strides = tile.vector, tile.plan.operands["c"].strides
+    accumulators = [
+        tile.accumulator(index, i) if line == tile.plan.along else tile.accumulator(i, index)
+        for i in run
+    ]
+    ops, total = sum_tree(accumulators, f"sum{index}_{run.start}")
+    yield from ops
+    active: Active = None
+    if len(run) < vector.lanes:
+        active = len(run)
+        if vector.mask is not None:
+            active = MaskRegister(f"mask{index}_{run.start}", vector, Integer(len(run)))
+            yield MakeMask(active)
+    other = "m" if line == "n" else "n"
+    offset = linear(((run.start, strides[line]), (index, strides[other])))
+    yield from write(tile, [Output(total, Address("c", offset), active)])
+
+
+def sum_tree(registers: list[Register], name: str) -> tuple[list[Op], Register]:
+    """The lane sums of up to ``lanes`` registers, in the lanes of one register.
+
+    A transposition whose pairs are added as soon as they are interleaved: with P registers,
+    P - 1 additions, then the remaining groups of lanes are folded onto themselves.
+    """
+    vector = registers[0].vector
+    ops: list[Op] = []
+    full = 1 << (len(registers) - 1).bit_length()
+    rows = list(registers)
+    for index in range(len(registers), full):
+        rows.append(Register(f"{name}_pad{index}", vector))
+        ops.append(Zero(rows[-1]))
+    block = 1
+    while block < vector.lanes:
+        if len(rows) > 1:
+            pairs = [(rows[i], rows[i + 1]) for i in range(0, len(rows), 2)]
+        else:
+            pairs = [(rows[0], rows[0])]
+        rows = []
+        for i, (x, y) in enumerate(pairs):
+            even, odd = (Register(f"{name}_{side}{block}_{i}", vector) for side in "eo")
+            total = Register(f"{name}_{block}_{i}", vector)
+            ops.append(Interleave(even, x, y, block, odd=False))
+            ops.append(Interleave(odd, x, y, block, odd=True))
+            ops.append(Add(total, even, odd))
+            rows.append(total)
+        block *= 2
+    return ops, rows[0]
+
+
+def _store_scalars(tile: Tile) -> Iterator[Op]:
     plan, shape = tile.plan, tile.region.shape
     scalar = plan.target.of(plan.element)[-1]
     strides = plan.operands["c"].strides

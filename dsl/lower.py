@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sympy import Expr
 
-from .isa import MulAdd, Vector
+from .isa import Form, MulAdd, Vector
 from .model import unroll
 from .plan import Operand, Plan
 from .program import (
@@ -229,10 +229,8 @@ class _Body:
                 yield self._spread(row, k)
             for column in range(self.shape.vectors):
                 yield self._load(column, k)
-                if self._keeps:
-                    yield Keep(self._vector(column, k))
                 for row in range(self.shape.rows):
-                    yield self._multiply(row, column, k, in_lanes)
+                    yield from self._multiply(row, column, k, in_lanes)
             return
         for column in range(self.shape.vectors):
             yield self._load(column, k)
@@ -240,13 +238,7 @@ class _Body:
             if not in_lanes and feed != "memory":
                 yield self._spread(row, k)
             for column in range(self.shape.vectors):
-                yield self._multiply(row, column, k, in_lanes)
-
-    @property
-    def _keeps(self) -> bool:
-        """A vector used by several rows is kept, if that leaves the compiler a register to move."""
-        spare = self.tile.plan.target.registers - self.shape.budget.total
-        return self.tile.vector.keep is not None and self.shape.rows > 1 and spare > 0
+                yield from self._multiply(row, column, k, in_lanes)
 
     def _name(self, operand: Operand, index: int, k: int) -> str:
         return f"{operand.name}{index}" + (f"_k{k}" if k else "")
@@ -262,9 +254,7 @@ class _Body:
         return self.tile.register(self._name(self.tile.along, column, k))
 
     def _plain(self) -> MulAdd:
-        op = self.tile.vector.form("scalar", "broadcast")
-        assert op is not None
-        return op
+        return self._form("scalar" if self.tile.vector.form("scalar") else "broadcast")
 
     def _spread_register(self, row: int, k: int) -> Register:
         name = self._name(self.tile.across, row, k)
@@ -292,19 +282,33 @@ class _Body:
     def _lanes_register(self, index: int, k: int) -> Register:
         return self.tile.register(self._name(self.tile.across, index, k) + "v")
 
-    def _multiply(self, row: int, column: int, k: int, in_lanes: bool) -> Op:
+    def _multiply(self, row: int, column: int, k: int, in_lanes: bool) -> Iterator[Op]:
         acc = self.tile.accumulator(row, column, k % self.shape.k_split)
         x, lanes = self._vector(column, k), self.tile.vector.lanes
-        if in_lanes:
-            op = self.tile.vector.form("lane")
-            assert op is not None
-            if self.shape.feed == "lane_k":
-                return MultiplyAdd(
-                    op, acc, x, self._lanes_register(row, k // lanes * lanes), k % lanes
-                )
-            return MultiplyAdd(op, acc, x, self._lanes_register(row // lanes, k), row % lanes)
-        if self.shape.feed == "memory":
-            op = self.tile.vector.form("memory")
-            assert op is not None
-            return MultiplyAdd(op, acc, x, self._pointer(row).address(row, k))
-        return MultiplyAdd(self._plain(), acc, x, self._spread_register(row, k))
+        if in_lanes and self.shape.feed == "lane_k":
+            y = self._lanes_register(row, k // lanes * lanes)
+            yield MultiplyAdd(self._form("lane"), acc, x, y, k % lanes)
+        elif in_lanes:
+            y = self._lanes_register(row // lanes, k)
+            yield MultiplyAdd(self._form("lane"), acc, x, y, row % lanes)
+        elif self.shape.feed == "memory":
+            address = self._pointer(row).address(row, k)
+            yield MultiplyAdd(self._form("memory"), acc, x, address)
+        else:
+            yield MultiplyAdd(self._plain(), acc, x, self._spread_register(row, k))
+        yield from self._hold(acc, x, row, k)
+
+    def _hold(self, acc: Register, x: Register, row: int, k: int) -> Iterator[Op]:
+        """A vector used by one row only may be read from memory by the multiply-add itself."""
+        hold = self.tile.plan.target.hold
+        if hold is None or (hold.operands and self.shape.rows == 1):
+            return
+        operands: tuple[Register, ...] = ()
+        if hold.operands:
+            operands = (x,) if self.shape.feed == "memory" else (x, self._spread_register(row, k))
+        yield Keep(acc, operands)
+
+    def _form(self, form: Form) -> MulAdd:
+        op = self.tile.vector.form(form)
+        assert op is not None
+        return op

@@ -81,7 +81,8 @@ class TileShape:
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a tile is asked to do: the vectors it may use, K steps in all, whether C is read, which
-    lane feeds are possible, the accumulator sets allowed, where the vectors lie. ``depth``: the K
+    lane feeds are possible, the accumulator sets allowed, where the vectors lie, and how many
+    registers are left to the compiler. ``depth``: the K
     steps of one matrix, None when known only at the call."""
 
     vectors: tuple[Vector, ...]
@@ -92,6 +93,7 @@ class Work:
     dot: bool = False
     transposed: bool = False
     depth: int | None = None
+    spare: int = 0
 
     def with_split(self, split: int) -> Work:
         """The same work with one number of accumulator sets."""
@@ -130,7 +132,8 @@ def tile_cycles(shape: TileShape, core: Core, work: Work) -> float:
         blocks = -(-shape.rows // shape.vector.lanes) * shape.vector.lanes * shape.vectors
         around += blocks * (shape.vector.lanes.bit_length() - 1) / core.stores
     if work.dot:
-        around += outputs * shape.vector.lanes.bit_length() * 2
+        around += 3 * outputs / core.fma_units
+        around += core.fma_latency * (shape.vector.lanes.bit_length() - 1)
         return around + -(-work.steps // shape.vector.lanes) * step_cycles(shape, core)
     return around + work.steps * step_cycles(shape, core)
 
@@ -143,7 +146,7 @@ def shape_of(
         shape
         for split in work.splits
         for shape in _fed(vector, rows, vectors, split, masked, work)
-        if shape.budget.total <= target.registers
+        if shape.budget.total <= target.registers - work.spare
     )
     return min(fits, key=lambda s: (tile_cycles(s, target.core, work), s.k_split), default=None)
 
@@ -286,7 +289,7 @@ def _part_counts(vectors: int, registers: int) -> Iterator[int]:
 def _fits(
     target: Target, vector: Vector, rows: int, vectors: int, masked: bool, work: Work
 ) -> bool:
-    return need(target, vector, rows, vectors, masked, work).total <= target.registers
+    return need(target, vector, rows, vectors, masked, work).total <= target.registers - work.spare
 
 
 def _cut_cycles(

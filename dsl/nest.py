@@ -20,6 +20,7 @@ from .program import (
     Parameter,
     Program,
     SelectBatch,
+    TileFacts,
     TileProgram,
     When,
     walk,
@@ -217,7 +218,7 @@ def lower_tile(tile: Tile, name: str) -> TileProgram:
     )
     end: tuple[Op, ...] = (
         *sum_splits(tile),
-        *factors(tile, scalar if plan.dot else tile.vector),
+        *factors(tile, scalar if plan.dot and plan.sum_along is None else tile.vector),
         *stores(tile),
     )
     return TileProgram(
@@ -227,7 +228,14 @@ def lower_tile(tile: Tile, name: str) -> TileProgram:
         body=body,
         end=end,
         summary=_summary(tile),
+        facts=_facts(tile),
     )
+
+
+def _facts(tile: Tile) -> TileFacts:
+    region = tile.region
+    sizes = {tile.plan.along: region.along.size, tile.plan.across: region.across.size}
+    return TileFacts(sizes["m"], sizes["n"], tile.steps, tile.accumulate, region.shape)
 
 
 def _parameters(tile: Tile, body: tuple[Op, ...]) -> Iterator[Parameter]:

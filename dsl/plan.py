@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sympy import Expr
 
 from .errors import ScheduleError, SpecError
 from .isa import Target, Vector
-from .model import TileShape, Work, step_cycles
+from .model import TileShape, Work, choose, step_cycles
 from .schedule import Schedule
 from .spec import SHAPES, Addresses, Gemm, Offsets, Strided
 from .symbolic import ONE, ZERO, size_expr, value
+
+
+Dimension = Literal["m", "n", "k"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,14 @@ class Plan:
         return self.vectorize == "k"
 
     @property
+    def sum_along(self) -> str | None:
+        """For vectors along K: the dimension of C along which sums are stored as vectors."""
+        if not all(v.transposes for v in self.vectors):
+            return None
+        strides = self.operands["c"].strides
+        return next((d for d in (self.along, self.across) if value(strides[d]) == 1), None)
+
+    @property
     def along(self) -> str:
         """The dimension of C whose tile size counts vectors (for ``k``: m, one row a vector)."""
         return "m" if self.dot else self.vectorize
@@ -107,6 +118,7 @@ class Plan:
             dot=self.dot,
             transposed=self.transposed,
             depth=known,
+            spare=1 if schedule.tile is None else 0,
         )
 
     def _feeds(self) -> tuple[str, ...]:
@@ -124,18 +136,37 @@ def _splits(steps: int | None) -> tuple[int, ...]:
 
 def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     """The plan; ScheduleError or SpecError if schedule and spec contradict each other."""
+    plans = [_plan_along(d, spec, schedule, target) for d in _dimensions(spec, schedule)]
+    costs = [_estimate(plan) if len(plans) > 1 else 0.0 for plan in plans]
+    best = min(zip(costs, range(len(plans)), strict=True))[1]
+    return replace(
+        plans[best], decisions=(_why_along(plans, costs, best), *plans[best].decisions)
+    )
+
+
+def _why_along(plans: list[Plan], costs: list[float], best: int) -> Decision:
+    plan = plans[best]
+    if plan.schedule.vectorize:
+        reason = "asked for"
+    elif len(plans) == 1:
+        reason = "the only dimension along which the operands are contiguous"
+    else:
+        others = ", ".join(
+            f"{p.vectorize} {c:.0f}" for p, c in zip(plans, costs, strict=True) if p is not plan
+        )
+        reason = f"estimated at {costs[best]:.0f} cycles; {others}"
+    return Decision("vectorize", plan.vectorize, reason)
+
+
+def _plan_along(vectorize: Dimension, spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     if not target.of(spec.type):
         raise SpecError(f"{target.name} has no vectors of {spec.type}", hint="another target")
     sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in "mnk"}
     operands = {name: _operand(spec, name) for name in "abc"}
     batch = _batch(spec)
-    vectorize, why = _vectorize(spec, schedule, target)
     along = "m" if vectorize == "k" else vectorize
     outer, inner, loop_reason = _loops(spec, schedule, along)
-    decisions = (
-        Decision("vectorize", vectorize, why),
-        Decision("loops", outer + inner, loop_reason),
-    )
+    decisions = (Decision("loops", outer + inner, loop_reason),)
     return Plan(
         spec=spec,
         schedule=schedule,
@@ -198,35 +229,33 @@ def _tight(spec: Gemm, name: str) -> Expr:
     return size_expr(lines, getattr(spec, lines)) * leading
 
 
-def legal_dimensions(spec: Gemm) -> tuple[Literal["m", "n", "k"], ...]:
+def legal_dimensions(spec: Gemm) -> tuple[Dimension, ...]:
     """The dimensions along which the operands that must be contiguous are, C's own first."""
-    legal: list[Literal["m", "n", "k"]] = []
-    if spec.b.order == "C":
-        legal.append("n")
-    if spec.a.order == "F":
-        legal.append("m")
-    if spec.a.order == "C" and spec.b.order == "F":
-        legal.append("k")
-    first = "n" if spec.c.order == "C" else "m"
-    return tuple(sorted(legal, key=lambda dim: dim != first))
+    strides = {name: _operand(spec, name).strides for name in "abc"}
+    needs: dict[Dimension, tuple[str, ...]] = {"n": ("b",), "m": ("a",), "k": ("a", "b")}
+    legal = [d for d, names in needs.items() if all(value(strides[x][d]) == 1 for x in names)]
+    return tuple(sorted(legal, key=lambda d: d == "k" or value(strides["c"][d]) != 1))
 
 
-def _vectorize(spec: Gemm, schedule: Schedule, target: Target) -> tuple[str, str]:
-    legal = legal_dimensions(spec)
-    asked = schedule.vectorize
+def _dimensions(spec: Gemm, schedule: Schedule) -> tuple[Dimension, ...]:
+    legal, asked = legal_dimensions(spec), schedule.vectorize
     if asked is None:
-        first = "n" if spec.c.order == "C" else "m"
-        if legal[0] == first:
-            return legal[0], f"C and {'B' if first == 'n' else 'A'} are contiguous along {first}"
-        side = {"n": "B", "m": "A", "k": "A and B"}[legal[0]]
-        return legal[0], f"{side} contiguous along {legal[0]}, and not along C's contiguous {first}"
+        return legal if schedule.tile is None else legal[:1]
     if asked not in legal:
         raise ScheduleError(
             f"vectorize={asked!r} needs operands contiguous along {asked}",
             got=f"A in {spec.a.order} order, B in {spec.b.order} order",
             expected=f"one of {', '.join(map(repr, legal))}",
         )
-    return asked, "asked for"
+    return (asked,)
+
+
+def _estimate(plan: Plan) -> float:
+    """The cost model's cycles; equal for all when a size is known only at the call."""
+    across, along = value(plan.sizes[plan.across]), value(plan.sizes[plan.along])
+    if not across or not along:
+        return 0.0
+    return choose(plan.target, across, along, True, plan.work(plan.sizes["k"], False)).cycles
 
 
 def _loops(spec: Gemm, schedule: Schedule, along: str) -> tuple[str, str, str]:

@@ -14,6 +14,7 @@ from typing import ClassVar, Literal
 from sympy import Expr
 
 from .isa import MulAdd, Vector
+from .model import TileShape
 
 # --- what operations act on ---------------------------------------------------------------
 
@@ -246,6 +247,17 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True)
+class TileFacts:
+    """What was decided about a tile of ``rows`` x ``cols`` elements of C, for ``explain``."""
+
+    rows: Expr
+    cols: Expr
+    steps: Expr
+    accumulate: bool
+    shape: TileShape
+
+
+@dataclass(frozen=True, slots=True)
 class TileProgram:
     """One register tile: ``body`` sums the products, ``end`` updates C; ``summary`` in words."""
 
@@ -255,6 +267,7 @@ class TileProgram:
     body: tuple[Op, ...]
     end: tuple[Op, ...]
     summary: str
+    facts: TileFacts | None = None
 
 
 # --- the nest around tile programs --------------------------------------------------------
@@ -384,36 +397,3 @@ def prune(ops: Sequence[Op], needed: Iterable[Register]) -> list[Op]:
             wanted |= {register.name for register in reads(op)}
             kept.append(op)
     return kept[::-1]
-
-
-def live_registers(tile: TileProgram) -> int:
-    """The most vector registers alive while products are summed, masks in registers included.
-
-    Transposing and updating C may need more for a moment; there a spill costs a few cycles in all.
-    """
-    live: set[str] = set()
-    _live(tile.end, live)
-    return _live(tile.body, live)
-
-
-def _live(ops: tuple[Op, ...], live: set[str]) -> int:
-    """Walk backwards; ``live`` is changed from the set after ``ops`` to the set before."""
-    most = 0
-    for op in reversed(ops):
-        if isinstance(op, Loop):
-            around = set(live)
-            _live(op.body, around)  # what the body reads from before, or from its last round
-            live |= around
-            most = max(most, _live(op.body, set(live)))
-            continue
-        written = {r.name for r in writes(op)}
-        most = max(most, len(live | written))
-        live -= written
-        live |= {r.name for r in reads(op)}
-        mask = mask_of(op)
-        if mask and mask.vector.mask and mask.vector.mask.registers:
-            live.add(mask.name)
-        if isinstance(op, MakeMask):
-            live.discard(op.mask.name)
-        most = max(most, len(live))
-    return most

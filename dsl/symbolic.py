@@ -102,7 +102,7 @@ def _congruent(expr: Expr, by: int) -> Expr:
     """A shorter expression that leaves the same, and is 0 or more."""
     terms = []
     for coefficient, rest in _terms(expr):
-        if isinstance(rest, Remainder) and coefficient * rest.args[1] % by == 0:
+        while isinstance(rest, Remainder) and coefficient * rest.args[1] % by == 0:
             rest = rest.args[0]
         if coefficient % by != 0:
             terms.append((coefficient, rest))
@@ -164,6 +164,10 @@ def _compiled(expr: Expr) -> Callable[[Mapping[str, int]], int]:
         numerator, denominator = sympy.fraction(sympy.together(expr.args[0]))
         top, bottom = _compiled(numerator), int(denominator)
         return lambda sizes: top(sizes) // bottom
+    if expr.is_Add and not all(c.is_Integer for c, _ in map(Expr.as_coeff_Mul, expr.args)):
+        numerator, denominator = sympy.fraction(sympy.together(expr))
+        top, bottom = _compiled(sympy.expand(numerator)), int(denominator)
+        return lambda sizes: top(sizes) // bottom
     parts = [_compiled(arg) for arg in expr.args]
     if expr.is_Add:
         return lambda sizes: sum(part(sizes) for part in parts)
@@ -209,6 +213,8 @@ def _print(expr: Expr) -> tuple[str, int]:
         return f"{_factor(numerator)} / {_factor(denominator)}", 2
     if isinstance(expr, Remainder):
         return f"{_factor(expr.args[0])} % {_factor(expr.args[1])}", 2
+    if isinstance(expr, sympy.Min):  # in formulas for readers; no address or trip count has one
+        return f"min({', '.join(sorted(_print(arg)[0] for arg in expr.args))})", 3
     if expr.is_Pow and expr.exp == 2:
         return f"{_factor(expr.base)} * {_factor(expr.base)}", 2
     if expr.is_Mul:

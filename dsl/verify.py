@@ -24,7 +24,6 @@ from .program import (
     TileProgram,
     When,
     WhenSame,
-    live_registers,
     mask_of,
     reads,
     writes,
@@ -129,3 +128,36 @@ def _verify_nest(node: NestNode, program: Program) -> None:
 def _verify_nests(nodes: tuple[NestNode, ...], program: Program) -> None:
     for node in nodes:
         _verify_nest(node, program)
+
+
+def live_registers(tile: TileProgram) -> int:
+    """The most vector registers alive while products are summed, masks in registers included.
+
+    Transposing and updating C may need more for a moment; there a spill costs a few cycles in all.
+    """
+    live: set[str] = set()
+    _live(tile.end, live)
+    return _live(tile.body, live)
+
+
+def _live(ops: tuple[Op, ...], live: set[str]) -> int:
+    """Walk backwards; ``live`` is changed from the set after ``ops`` to the set before."""
+    most = 0
+    for op in reversed(ops):
+        if isinstance(op, Loop):
+            around = set(live)
+            _live(op.body, around)  # what the body reads from before, or from its last round
+            live |= around
+            most = max(most, _live(op.body, set(live)))
+            continue
+        written = {r.name for r in writes(op)}
+        most = max(most, len(live | written))
+        live -= written
+        live |= {r.name for r in reads(op)}
+        mask = mask_of(op)
+        if mask and mask.vector.mask and mask.vector.mask.registers:
+            live.add(mask.name)
+        if isinstance(op, MakeMask):
+            live.discard(op.mask.name)
+        most = max(most, len(live))
+    return most

@@ -6,7 +6,7 @@ Haswell's, 4 that of its successors.
 
 from __future__ import annotations
 
-from tilewright.isa import Core, Emulation, Mask, Target, Vector
+from tilewright.isa import Core, Emulation, Hold, Mask, Target, Vector
 
 from .x86 import scalar, vector
 
@@ -50,5 +50,6 @@ TARGET = Target(
     vectors=_vectors("f32") + _vectors("f64"),
     core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=4),
     # qemu reads a masked load whole (seen in 7.2): up to one vector behind the last element.
+    hold=Hold(constraint="x", operands=True),
     emulation=Emulation(qemu="qemu-x86_64", cpu="max", overread=32),
 )

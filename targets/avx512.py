@@ -6,7 +6,7 @@ Spellings: Intel Intrinsics Guide. Latency and units: Intel and AMD optimisation
 
 from __future__ import annotations
 
-from tilewright.isa import Core, Emulation, Mask, Target, Vector
+from tilewright.isa import Core, Emulation, Hold, Mask, Target, Vector
 
 from .x86 import scalar, transposes, vector
 
@@ -68,5 +68,6 @@ TARGET = Target(
     registers=32,
     vectors=_vectors("f32") + _vectors("f64"),
     core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=6),
+    hold=Hold(constraint="v", operands=True),
     emulation=Emulation(header="avx512.h.j2"),
 )  # fmt: skip

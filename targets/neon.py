@@ -6,7 +6,7 @@ Spellings: Arm Neon Intrinsics Reference. Latency and units: Arm's software opti
 
 from __future__ import annotations
 
-from tilewright.isa import Core, Emulation, MulAdd, Target, Vector
+from tilewright.isa import Core, Emulation, Hold, MulAdd, Target, Vector
 
 _F32X2 = "vcombine_f32(vld1_f32({p}), vdup_n_f32(0.0f))"
 _X64, _Y64 = (f"vreinterpretq_f64_f32({{{v}}})" for v in "xy")
@@ -114,5 +114,6 @@ TARGET = Target(
     registers=32,
     vectors=(_quad("f32"), _scalar("f32"), _quad("f64"), _scalar("f64")),
     core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=6, shuffles=2),
+    hold=Hold(constraint="w", operands=False),
     emulation=Emulation(qemu="qemu-aarch64", cpu="max"),
 )

@@ -74,7 +74,6 @@ def vector(element: str, bits: int, **more: Any) -> Vector:
         mul=call("mul", "{x}, {y}"),
         muladd=tuple(forms),
         sum_lanes=_sum_lanes(element, bits),
-        keep='__asm__("" : "+v"({v}))',
         **more,
     )
 

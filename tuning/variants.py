@@ -87,19 +87,21 @@ def _shapes(plan: Plan, target: Target) -> Iterator[TileShape]:
             continue
         for vectors in range(1, min(target.registers, -(-along // lanes)) + 1):
             for rows in range(1, min(target.registers, across) + 1):
-                yield from _split(plan, target, vector, rows, vectors)
+                masked = vectors * lanes > along
+                yield from _split(plan, target, (vector, rows, vectors, masked))
 
 
 def _split(
-    plan: Plan, target: Target, vector: Vector, rows: int, vectors: int
+    plan: Plan, target: Target, size: tuple[Vector, int, int, bool]
 ) -> Iterator[TileShape]:
     """The accumulator sets that fit, as long as more of them can hide more latency."""
     whole = plan.work(plan.sizes["k"], accumulate=False)
+    vector, rows, vectors, masked = size
     enough = target.core.fma_latency * target.core.fma_units
     for split in whole.splits:
         if split > 1 and rows * vectors * split // 2 >= enough:
             return
-        shape = shape_of(target, vector, rows, vectors, False, whole.with_split(split))
+        shape = shape_of(target, vector, rows, vectors, masked, whole.with_split(split))
         if shape is not None:
             yield shape
 

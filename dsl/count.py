@@ -1,0 +1,172 @@
+"""What a program does, counted: formulas of the run-time sizes, from its loops and operations.
+
+They equal what the interpreter counts while it runs; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import sympy
+from sympy import Expr, Integer
+
+from .errors import PlanError
+from .plan import Plan
+from .program import (
+    Active,
+    Address,
+    BlockLoop,
+    Broadcast,
+    Call,
+    Load,
+    Loop,
+    MaskRegister,
+    MultiplyAdd,
+    NestNode,
+    Op,
+    Program,
+    SelectBatch,
+    Store,
+    When,
+    WhenSame,
+)
+from .spec import ITEMSIZE
+from .symbolic import ONE, ZERO, positive, symbol
+from .transposition import TransposePlan
+
+
+@dataclass(frozen=True, slots=True)
+class Formulas:
+    """Operations and bytes of one call. The bytes are those of elements touched."""
+
+    loads: Expr = ZERO
+    broadcasts: Expr = ZERO
+    multiply_adds: Expr = ZERO
+    stores: Expr = ZERO
+    bytes_read: Expr = ZERO
+    bytes_written: Expr = ZERO
+
+    def __add__(self, other: Formulas) -> Formulas:
+        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        return Formulas(*(one + two for one, two in pairs))
+
+    def times(self, trips: Expr) -> Formulas:
+        """The formulas of ``trips`` repetitions."""
+        return Formulas(*(getattr(self, f.name) * trips for f in fields(self)))
+
+    def given(self, count: Expr) -> Formulas:
+        """The formulas where ``count`` is positive, else 0."""
+        return Formulas(*(_given(getattr(self, f.name), count) for f in fields(self)))
+
+    def summed(self, counter: str, first: int, trips: Expr) -> Formulas:
+        """The formulas of a loop whose body depends on its counter."""
+        steps = (symbol(counter), first, trips - 1)
+        return Formulas(*(sympy.summation(getattr(self, f.name), steps) for f in fields(self)))
+
+    def expanded(self) -> Formulas:
+        """With equal terms collected."""
+        return Formulas(*(sympy.expand(getattr(self, f.name)) for f in fields(self)))
+
+    @property
+    def symbols(self) -> set[sympy.Symbol]:
+        """What the formulas depend on."""
+        return set().union(*(getattr(self, f.name).free_symbols for f in fields(self)))
+
+
+def formulas(program: Program, *, same: bool = False) -> Formulas:
+    """What one call of ``program`` does; ``same``: where operands may be one array, they are."""
+    tiles = {tile.name: _ops(tile.body + tile.end) for tile in program.tiles}
+    return _nest(program.nest, tiles, same).expanded()
+
+
+def calls(program: Program, *, same: bool = False) -> dict[str, Expr]:
+    """How often each tile program is called."""
+    found = {}
+    for tile in program.tiles:
+        one = {
+            other.name: Formulas(loads=ONE if other is tile else ZERO) for other in program.tiles
+        }
+        found[tile.name] = sympy.expand(_nest(program.nest, one, same).loads)
+    return found
+
+
+def flops(plan: Plan | TransposePlan) -> Expr:
+    """Additions and multiplications that the spec asks for."""
+    if isinstance(plan, TransposePlan):
+        return ZERO
+    count = plan.batch.count if plan.batch else ONE
+    return sympy.Mul(Integer(2), *plan.sizes.values(), count)
+
+
+def _given(expr: Expr, count: Expr) -> Expr:
+    """``expr`` times 1 or 0; a term that is 0 with ``count`` needs no factor."""
+    indicator = positive(count)
+    terms = sympy.Add.make_args(sympy.expand(expr))
+    zero_with_it = {count, indicator}
+    return sympy.Add(
+        *(t if zero_with_it & set(sympy.Mul.make_args(t)) else t * indicator for t in terms)
+    )
+
+
+def _nest(nodes: Sequence[NestNode], tiles: Mapping[str, Formulas], same: bool) -> Formulas:
+    return sum((_node(node, tiles, same) for node in nodes), Formulas())
+
+
+def _node(node: NestNode, tiles: Mapping[str, Formulas], same: bool) -> Formulas:
+    match node:
+        case Call():
+            return tiles[node.program]
+        case BlockLoop():
+            return _loop(node, _nest(node.body, tiles, same))
+        case SelectBatch():
+            return _nest(node.body, tiles, same)
+        case When():
+            then, other = (_nest(body, tiles, same) for body in (node.body, node.otherwise))
+            return then.given(node.count) + other + other.given(node.count).times(-ONE)
+        case WhenSame():
+            return _nest(node.body if same else node.otherwise, tiles, same)
+
+
+def _loop(loop: BlockLoop, body: Formulas) -> Formulas:
+    if symbol(loop.counter) not in body.symbols:
+        return body.times(loop.trips - sympy.Min(loop.first, loop.trips))
+    if loop.first:
+        raise PlanError("a loop whose body depends on its counter must begin at 0", got=str(loop))
+    return body.summed(loop.counter, 0, loop.trips)
+
+
+def _ops(ops: Sequence[Op]) -> Formulas:
+    total = Formulas()
+    for op in ops:
+        if isinstance(op, Loop):
+            total += _ops(op.body).times(op.trips)
+        else:
+            total += sum(_op(op), Formulas())
+    return total
+
+
+def _op(op: Op) -> Iterator[Formulas]:
+    match op:
+        case Load():
+            read = _bytes(op.active, op.dst.vector.lanes, op.dst.vector.element)
+            yield Formulas(loads=ONE, bytes_read=read)
+        case Broadcast():
+            yield _one_element(op.dst.vector.element)
+        case MultiplyAdd():
+            yield Formulas(multiply_adds=ONE)
+            if isinstance(op.y, Address):
+                yield _one_element(op.acc.vector.element)
+        case Store():
+            written = _bytes(op.active, op.src.vector.lanes, op.src.vector.element)
+            yield Formulas(stores=ONE, bytes_written=written)
+
+
+def _one_element(element: str) -> Formulas:
+    return Formulas(broadcasts=ONE, bytes_read=Integer(ITEMSIZE[element]))
+
+
+def _bytes(active: Active, lanes: int, element: str) -> Expr:
+    if isinstance(active, MaskRegister):
+        return ITEMSIZE[element] * active.active
+    return Integer(ITEMSIZE[element] * (lanes if active is None else active))
