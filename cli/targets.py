@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import click
 
+import tilewright as tw
 from tilewright.errors import TargetError, ToolchainError
 from tilewright.isa import Target
 
@@ -18,59 +17,50 @@ _MODES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Means:
-    """How a target runs here, and what compiles for it; what is missing stands in its place."""
-
-    runs: str
-    compiler: str
-    notes: tuple[str, ...]
-
-
-def means_of(target: Target) -> Means:
-    """By what means ``target`` runs and is compiled here."""
+def compiler_of(target: Target) -> str:
+    """What compiles for ``target`` here."""
     from tilewright.runtime import host, toolchain
 
-    notes = []
     try:
-        means = host.means(target)
-        runs = {"native": "native", "qemu": str(host.find_qemu(target)), "header": "header"}[means]
-    except TargetError as error:
-        runs = "interpreter only"
-        notes.append(f"{error.problem}: {error.hint}" if error.hint else error.problem)
+        found = toolchain.find_compiler(target, emulated=not host.is_native(target))
+    except (TargetError, ToolchainError):
+        return "none"
+    return f"{found.family} {found.version}"
+
+
+def missing(target: Target) -> list[str]:
+    """What to install to compile for ``target`` and to run it."""
+    from tilewright.runtime import host, toolchain
+
     try:
-        emulated = not host.is_native(target)
-        found = toolchain.find_compiler(target, emulated=emulated)
-        compiler = f"{found.family} {found.version}"
+        host.means(target)
+        toolchain.find_compiler(target, emulated=not host.is_native(target))
     except (TargetError, ToolchainError) as error:
-        compiler = "none"
-        if isinstance(error, ToolchainError):
-            notes.append(f"{error.problem}: {error.hint}")
-    return Means(runs, compiler, tuple(notes))
+        return [f"{error.problem}: {error.hint}" if error.hint else error.problem]
+    return []
 
 
 @click.command("targets")
 def command() -> None:
     """Show every target: how it runs here, what compiles for it, and its registers."""
     from tilewright.runtime import dispatch, host
-    from tilewright.targets import NAMES, load
+    from tilewright.targets import load
 
     best = host.resolve("host").name
     shown = table(host.describe(), "target", "instructions", "runs by", "compiler", "registers")
     notes: list[str] = []
     with working("asking the compilers"):
-        for name in NAMES:
+        for name, means in tw.targets().items():
             target = load(name)
-            means = means_of(target)
-            notes += means.notes
             widest = target.vectors[0]
             shown.add_row(
                 f"{name} (host)" if name == best else name,
                 target.title,
-                means.runs,
-                means.compiler,
+                means,
+                compiler_of(target),
                 f"{target.registers} of {widest.lanes} {widest.element}",
             )
+            notes += missing(target)
         mode = dispatch.mode()
     screen = console()
     screen.print(shown)
