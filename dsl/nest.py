@@ -53,7 +53,7 @@ class _Tiles:
 
     def get(self, region: Region, steps: Expr, accumulate: bool) -> TileProgram:
         size = region.along.size
-        key = (region.shape, region.active, size, region.across.units, steps, accumulate)
+        key = (region.shape, region.active, region.overlapped, size, region.across.units, steps, accumulate)
         if key not in self.programs:
             name = _tile_name(self.plan, region, len(self.programs))
             self.programs[key] = lower_tile(Tile(self.plan, region, steps, accumulate), name)
@@ -212,7 +212,7 @@ def lower_tile(tile: Tile, name: str) -> TileProgram:
     scalar = plan.target.of(plan.element)[-1]
     stores = store_sums if plan.dot else store_across if plan.transposed else store_along
     body: tuple[Op, ...] = (
-        *masks(tile),
+        *(masks(tile) if sums or not plan.transposed else ()),
         *zeros(tile),
         *(reduction(tile, pointers, loops) if sums else ()),
     )
