@@ -16,9 +16,9 @@ def command(wanted: Wanted) -> None:
     SIZES is MxNxK, or ROWSxCOLS of a transposition. A size that is a name is known only at the
     call. Nothing is compiled.
     """
-    from tilewright.generate import plan_for
+    from tilewright.generate import explain_plan, plan_for
     from tilewright.runtime.host import resolve
 
     target = resolve(wanted.target)
     for spec in wanted.specs:
-        click.echo(plan_for(spec, wanted.schedule, target).explain())
+        click.echo(explain_plan(plan_for(spec, wanted.schedule, target)))

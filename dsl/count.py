@@ -28,12 +28,16 @@ from .program import (
     Program,
     SelectBatch,
     Store,
+    TileProgram,
     When,
     WhenSame,
 )
 from .spec import ITEMSIZE
-from .symbolic import ONE, ZERO, positive, symbol
+from .symbolic import ONE, ZERO, Remainder, div, positive, symbol
 from .transposition import TransposePlan
+
+#: Formulas with more of them are not rewritten: it would take long, and they stay long.
+MOST_REMAINDERS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +70,7 @@ class Formulas:
 
     def expanded(self) -> Formulas:
         """With equal terms collected."""
-        return Formulas(*(sympy.expand(getattr(self, f.name)) for f in fields(self)))
+        return Formulas(*(_shortest(getattr(self, f.name)) for f in fields(self)))
 
     @property
     def symbols(self) -> set[sympy.Symbol]:
@@ -76,8 +80,13 @@ class Formulas:
 
 def formulas(program: Program, *, same: bool = False) -> Formulas:
     """What one call of ``program`` does; ``same``: where operands may be one array, they are."""
-    tiles = {tile.name: _ops(tile.body + tile.end) for tile in program.tiles}
+    tiles = {tile.name: tile_formulas(tile) for tile in program.tiles}
     return _nest(program.nest, tiles, same).expanded()
+
+
+def tile_formulas(tile: TileProgram) -> Formulas:
+    """What one call of ``tile`` does."""
+    return _ops(tile.body + tile.end).expanded()
 
 
 def calls(program: Program, *, same: bool = False) -> dict[str, Expr]:
@@ -97,6 +106,16 @@ def flops(plan: Plan | TransposePlan) -> Expr:
         return ZERO
     count = plan.batch.count if plan.batch else ONE
     return sympy.Mul(Integer(2), *plan.sizes.values(), count)
+
+
+def _shortest(expr: Expr) -> Expr:
+    """``expr`` expanded, as it is or with ``x % n`` written ``x - x / n * n``."""
+    expanded = sympy.expand(expr)
+    remainders = expanded.atoms(Remainder)
+    if len(remainders) > MOST_REMAINDERS:
+        return expanded
+    wholes = {r: r.args[0] - r.args[1] * div(r.args[0], int(r.args[1])) for r in remainders}
+    return min(expanded, sympy.expand(expanded.xreplace(wholes)), key=sympy.count_ops)
 
 
 def _given(expr: Expr, count: Expr) -> Expr:

@@ -6,7 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
 
+from .explain import explain
+from .interpret import Counts, interpret
 from .isa import Target
+from .memory import Given
 from .nest import make_program
 from .plan import BatchPlan, Plan, make_plan
 from .program import Program
@@ -66,6 +69,24 @@ def program_for(plan: AnyPlan) -> Program:
     program = made(plan)
     verify_program(program, plan.target)
     return program
+
+
+def explain_plan(plan: AnyPlan) -> str:
+    """The plan in words: formulas, register budgets, bounds, and each decision's reason."""
+    return explain(plan, program_for(plan))
+
+
+def interpret_kernel(
+    spec: Spec,
+    schedule: Schedule,
+    target: Target,
+    arrays: Sequence[Given],
+    sizes: Sequence[int] = (),
+    scalars: Sequence[float] = (),
+) -> Counts:
+    """What a compiled kernel would do, done by the interpreter; see ``interpret``."""
+    plan: AnyPlan = plan_for(spec, schedule, target)
+    return interpret(plan, program_for(plan), arrays, sizes, scalars)
 
 
 def generate(requests: Sequence[Request]) -> Source:

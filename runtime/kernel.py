@@ -208,7 +208,9 @@ class Kernel:
 
     def explain(self) -> str:
         """The plan in words: formulas, register budget, the bound, and each decision's reason."""
-        return self.plan.explain()
+        from tilewright.generate import explain_plan
+
+        return explain_plan(self.plan)
 
     def assembly(self) -> str:
         """The kernel's instructions, disassembled."""
