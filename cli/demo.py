@@ -81,7 +81,8 @@ def _one_core() -> AbstractContextManager[Any]:
     """Numpy's products on one core, as the kernels are."""
     from threadpoolctl import threadpool_limits
 
-    return threadpool_limits(1)
+    limits: AbstractContextManager[Any] = threadpool_limits(1)
+    return limits
 
 
 def _say_where_we_are() -> None:

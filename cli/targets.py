@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import click
 
-import tilewright as tw
 from tilewright.errors import TargetError, ToolchainError
 from tilewright.isa import Target
 
@@ -44,13 +43,14 @@ def missing(target: Target) -> list[str]:
 def command() -> None:
     """Show every target: how it runs here, what compiles for it, and its registers."""
     from tilewright.runtime import dispatch, host
+    from tilewright.runtime.survey import survey
     from tilewright.targets import load
 
     best = host.resolve("host").name
     shown = table(host.describe(), "target", "instructions", "runs by", "compiler", "registers")
     notes: list[str] = []
     with working("asking the compilers"):
-        for name, means in tw.targets().items():
+        for name, means in survey().items():
             target = load(name)
             widest = target.vectors[0]
             shown.add_row(
