@@ -54,7 +54,9 @@ class _Tiles:
     plan: TransposePlan
     programs: dict[str, TileProgram] = field(default_factory=dict)
 
-    def get(self, make: Callable[[TransposePlan, int, int], TileProgram], part: tuple[int, int]) -> str:
+    def get(
+        self, make: Callable[[TransposePlan, int, int], TileProgram], part: tuple[int, int]
+    ) -> str:
         program = make(self.plan, *part)
         return self.programs.setdefault(program.name, program).name
 
@@ -176,9 +178,7 @@ class _Body:
         parameters += [
             Parameter(slot, "size") for slot, _ in self.plan.spec.runtime_sizes() if slot in used
         ]
-        vectors = dict.fromkeys(
-            op.src.vector.name for op in accesses if isinstance(op, Store)
-        )
+        vectors = dict.fromkeys(op.src.vector.name for op in accesses if isinstance(op, Store))
         return TileProgram(
             name=name,
             element=self.plan.element,
@@ -201,7 +201,9 @@ class _Body:
 
     def _address(self, pointer: str, block: Block, row: int) -> Address:
         operands = self.plan.operands
-        leading = operands["x"].strides["rows"] if pointer == "x" else operands["out"].strides["cols"]
+        leading = (
+            operands["x"].strides["rows"] if pointer == "x" else operands["out"].strides["cols"]
+        )
         return Address(pointer, linear(((block.row + row, leading), (block.col, ONE))))
 
     def _active(self, block: Block) -> Active:

@@ -1,0 +1,301 @@
+"""What one core can do at most, and how long it takes: the multiply-adds of a target, measured.
+
+Chains of each of the target's own forms, generated from its data: many side by side for the
+throughput, a single one for the latency, through a factor (source) or the sum (destination).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright.errors import TargetError
+from tilewright.isa import MulAdd, Target, Vector
+from tilewright.spec import type_name
+
+from . import cache as store
+from . import dispatch, host
+from .known import DTYPES, Array
+
+#: Numbers of chains tried, as far as the registers hold them and two factors.
+CHAINS = (8, 10, 12, 14, 16, 20, 24)
+#: Chains run through a factor or through the sum. Throughput is that of chains through the sum;
+#: a compiler that cannot be told to hold a register makes both longer, and the best of both counts.
+_THROUGH = ("source", "destination")
+#: Multiply-adds in a loop's body and in a call, about.
+_BODY, _CALL = 32, 1 << 14
+_ROUNDS, _CALLS = 12, 8
+_ADDS = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One multiply-add form: the best of its chains in ``gflops``, and its latencies.
+
+    Latencies, in nanoseconds and in cycles of the measured clock, are those from a factor
+    (``source``) and from the sum (``destination``) to the result.
+    """
+
+    mnemonic: str
+    vector: str
+    lanes: int
+    gflops: float
+    chains: int
+    source: float
+    destination: float
+    source_cycles: float
+    destination_cycles: float
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The peak of one core in ``gflops``: the best of ``forms``. ``clock`` in GHz is an estimate
+    from a chain of integer additions, a cycle each.
+    """
+
+    target: str
+    type: str
+    gflops: float
+    clock: float
+    forms: tuple[Form, ...]
+
+
+class Loop(NamedTuple):
+    """A function that is measured: ``chains`` of ``op``, ``unroll`` steps of each in one trip."""
+
+    name: str
+    vector: Vector
+    op: MulAdd
+    chains: int
+    through: str
+
+    @property
+    def unroll(self) -> int:
+        return max(1, _BODY // self.chains)
+
+    @property
+    def trips(self) -> int:
+        return _CALL // (self.unroll * self.chains)
+
+    @property
+    def steps(self) -> int:
+        """Multiply-adds that follow each other in one call."""
+        return self.trips * self.unroll
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one call."""
+        return 2 * self.op.rows * self.op.cols * self.op.depth * self.chains * self.steps
+
+
+class Clock(NamedTuple):
+    """The function of dependent additions."""
+
+    name: str = "peak_clock"
+    unroll: int = _BODY
+    adds: int = _ADDS
+
+    @property
+    def trips(self) -> int:
+        return self.adds // self.unroll
+
+
+_CLOCK = Clock()
+_cached: dict[tuple[str, str], Peak] = {}
+
+
+def peak(target: str = "host", type: Any = "f32", *, cached: bool = False) -> Peak:
+    """Measure what one core can do with ``target``'s multiply-adds of ``type``; takes 0.1 s.
+
+    ``cached``: take what this process measured before, if it did. TargetError where the CPU lacks
+    the target, or the target the type.
+    """
+    found, element = _measurable(target), type_name(type)
+    key = found.name, element
+    if not cached or key not in _cached:
+        _cached[key] = _measure(found, element)
+    return _cached[key]
+
+
+def _measure(target: Target, element: str) -> Peak:
+    loops = list(_loops(target, element))
+    seconds = _seconds(target, element, [_CLOCK.name, *(loop.name for loop in loops)])
+    clock = _CLOCK.adds / seconds[_CLOCK.name] / 1e9
+    groups: dict[tuple[str, str], list[Loop]] = {}
+    for loop in loops:
+        groups.setdefault((loop.vector.name, loop.op.mnemonic), []).append(loop)
+    forms = tuple(_form(group, seconds, clock) for group in groups.values())
+    return Peak(target.name, element, max(form.gflops for form in forms), clock, forms)
+
+
+def _form(loops: list[Loop], seconds: Mapping[str, float], clock: float) -> Form:
+    best = max(loops, key=lambda loop: loop.flops / seconds[loop.name])
+    single = {
+        loop.through: seconds[loop.name] / loop.steps * 1e9 for loop in loops if loop.chains == 1
+    }
+    source, destination = single["source"], single["destination"]
+    return Form(
+        mnemonic=best.op.mnemonic,
+        vector=best.vector.name,
+        lanes=best.vector.lanes,
+        gflops=best.flops / seconds[best.name] / 1e9,
+        chains=best.chains,
+        source=source,
+        destination=destination,
+        source_cycles=source * clock,
+        destination_cycles=destination * clock,
+    )
+
+
+def _seconds(target: Target, element: str, names: Iterable[str]) -> dict[str, float]:
+    """The least seconds of a call of each function, over rounds in which all take turns."""
+    timed = dispatch.dispatcher().time
+    frames = {name: _frame(target, element, name) for name in names}
+    least = dict.fromkeys(frames, float("inf"))
+    for _ in range(_ROUNDS):
+        for name, frame in frames.items():
+            taken = timed(dispatch.address(frame.words), 1, _CALLS) / _CALLS
+            least[name] = min(least[name], taken)
+    return least
+
+
+def _measurable(target: str) -> Target:
+    found = host.resolve(target)
+    if host.means(found) != "native":
+        raise TargetError(
+            f"the peak of {found.name} cannot be measured here",
+            got=f"{host.cpu().name}, {host.means(found)}",
+            expected=f"a CPU with {found.title}",
+            hint="target='host'",
+        )
+    return found
+
+
+# --- measured beside other things --------------------------------------------------------------
+
+
+class PeakCall(NamedTuple):
+    """The fastest chains as a C function ``(const void *, const void *, void *)`` at ``address``.
+
+    ``operands`` are the addresses of three arrays for it, which ``keep`` holds alive.
+    """
+
+    address: int
+    flops: int
+    operands: tuple[int, int, int]
+    keep: tuple[Any, ...]
+
+
+def peak_call(target: str = "host", type: Any = "f32") -> PeakCall:
+    """The peak as something to be timed in every round beside kernels; TargetError as ``peak``."""
+    found, element = _measurable(target), type_name(type)
+    loop = _best_loop(found, element)
+    frame = _frame(found, element, loop.name)
+    first, second, third = (dispatch.address(memory) for memory in frame.memory)
+    address = dispatch.symbol(_library(found, element), loop.name)
+    return PeakCall(address, loop.flops, (first, second, third), frame.memory)
+
+
+class Meter:
+    """The peak of a native target, to be measured again beside each round of something."""
+
+    def __init__(self, target: Target, element: str) -> None:
+        self.loop = _best_loop(target, element)
+        self._frame = _frame(target, element, self.loop.name)
+
+    def seconds(self) -> float:
+        """Seconds that one call of the loop takes now."""
+        taken = dispatch.dispatcher().time(dispatch.address(self._frame.words), 1, _CALLS)
+        return taken / _CALLS
+
+
+@cache
+def _best_loop(target: Target, element: str) -> Loop:
+    """The chains with the most flops a second; which these are does not change."""
+    loops = [loop for loop in _loops(target, element) if loop.chains > 1]
+    seconds = _seconds(target, element, [loop.name for loop in loops])
+    return max(loops, key=lambda loop: loop.flops / seconds[loop.name])
+
+
+# --- the library of chains ---------------------------------------------------------------------
+
+
+def _loops(target: Target, element: str) -> Iterator[Loop]:
+    """Every form that works on registers, once: one from memory is a benchmark of loads."""
+    vectors = target.of(element)
+    if not vectors:
+        raise TargetError(f"{target.name} has no vectors of {element}")
+    for vector in vectors:
+        known: set[str] = set()
+        for op in vector.muladd:
+            if op.form == "memory" or op.mnemonic in known:
+                continue
+            known.add(op.mnemonic)
+            for chains in (1, *CHAINS):
+                for through in _THROUGH:
+                    fits = chains + 2 <= target.registers
+                    if chains == 1 or (fits and (through == "destination" or not target.hold)):
+                        name = f"peak_{vector.name}_{op.form}_{through}_{chains}"
+                        yield Loop(name, vector, op, chains, through)
+
+
+@cache
+def _library(target: Target, element: str) -> Path:
+    from .driver import host_compiler
+
+    named = host_compiler(target, "native")
+    key = store.key("peak", target.name, element, *([] if named is None else [named]))
+    entry = store.lookup(key)
+    if entry is None:
+        entry = store.publish(key, lambda folder: _build(target, element, folder))
+    return entry.library
+
+
+def _build(target: Target, element: str, folder: Path) -> Mapping[str, Any]:
+    from .toolchain import compile_library, find_compiler
+
+    compiler = find_compiler(target, emulated=False)
+    library = compile_library(peak_source(target, element), target, compiler, folder, "peak")
+    return {"library": library.name, "source": "peak.c", "compiler": str(compiler)}
+
+
+def peak_source(target: Target, element: str) -> str:
+    """The C text of every chain of ``target``'s multiply-adds of ``element``."""
+    from tilewright.generate import VERSION
+    from tilewright.render import render
+
+    return render(
+        "peak.c.j2",
+        version=VERSION,
+        target=target,
+        clock=_CLOCK,
+        loops=list(_loops(target, element)),
+    )
+
+
+class _Frame(NamedTuple):
+    """struct tw_frame of one call, and what it points to."""
+
+    words: Array
+    memory: tuple[Array, ...]
+    pointers: Array
+
+
+def _frame(target: Target, element: str, name: str) -> _Frame:
+    library = _library(target, element)
+    size = max(CHAINS) * target.of(element)[0].lanes
+    memory = tuple(np.full(size, 0.5, DTYPES[element]) for _ in range(3))
+    pointers = np.array([dispatch.address(block) for block in memory], np.int64)
+    words = [
+        dispatch.symbol(library, f"{name}_invoke"),
+        dispatch.symbol(library, "peak_scratch_bytes"),
+        dispatch.address(pointers),
+        0,
+        0,
+    ]
+    return _Frame(np.array(words, np.int64), memory, pointers)
