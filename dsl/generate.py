@@ -65,8 +65,7 @@ def plan_for(spec: Spec, schedule: Schedule, target: Target) -> AnyPlan:
 
 def program_for(plan: AnyPlan) -> Program:
     """The checked program of a plan."""
-    made = transposition_program if isinstance(plan, TransposePlan) else make_program
-    program = made(plan)
+    program = make_program(plan) if isinstance(plan, Plan) else transposition_program(plan)
     verify_program(program, plan.target)
     return program
 

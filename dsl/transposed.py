@@ -31,8 +31,8 @@ from .store import transpose
 from .symbolic import ONE, linear, slots, symbol
 from .transposition import Block, Part, TransposePlan, parts
 
-
 Role = Literal["in", "out"]
+Maker = Callable[[TransposePlan, int, int], TileProgram]
 
 
 def transposition_program(plan: TransposePlan) -> Program:

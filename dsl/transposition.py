@@ -207,7 +207,7 @@ def parts(total: Expr, size: int) -> Iterator[Part]:
             yield Part(start, size, count)
         start, rest = start + count * size, mod(rest, size)
         known = value(rest)
-        size = known if known else 1 << max(0, (size - 1).bit_length() - 1)
+        size = known or 1 << max(0, (size - 1).bit_length() - 1)
 
 
 def _extent(size: Size) -> tuple[int | None, int, int | None]:
@@ -303,24 +303,6 @@ class TransposePlan:
         for down in parts(self.sizes["rows"], self.tile[0]):
             for over in parts(self.sizes["cols"], self.tile[1]):
                 yield down, over
-
-    def count(self, what: str) -> Expr:
-        """How many ``loads``, ``stores`` or ``interleaves`` there are, out of place."""
-        names = {"loads": "rows", "stores": "cols"}
-        total: Expr = ZERO
-        for down, over in self.grid():
-            covered = self.cover(down.size, over.size)
-            if what in names:
-                each = sum(getattr(block, names[what]) for block in covered.blocks)
-            else:
-                each = covered.interleaves
-            total += each * down.count * over.count
-        return total
-
-    @property
-    def bytes(self) -> Expr:
-        """Bytes read and written together."""
-        return 2 * ITEMSIZE[self.element] * self.sizes["rows"] * self.sizes["cols"]
 
 
 def plan_transposition(spec: Transpose, schedule: Schedule, target: Target) -> TransposePlan:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from .errors import PlanError
 from .isa import Target
 from .program import (
-    Advance,
     Address,
+    Advance,
     BlockLoop,
     Call,
     Load,

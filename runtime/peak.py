@@ -76,10 +76,12 @@ class Loop(NamedTuple):
 
     @property
     def unroll(self) -> int:
+        """Steps of each chain in the loop's body."""
         return max(1, _BODY // self.chains)
 
     @property
     def trips(self) -> int:
+        """Repetitions of the loop's body."""
         return _CALL // (self.unroll * self.chains)
 
     @property
@@ -102,6 +104,7 @@ class Clock(NamedTuple):
 
     @property
     def trips(self) -> int:
+        """Repetitions of the loop's body."""
         return self.adds // self.unroll
 
 
@@ -246,9 +249,7 @@ def _loops(target: Target, element: str) -> Iterator[Loop]:
 
 @cache
 def _library(target: Target, element: str) -> Path:
-    from .driver import host_compiler
-
-    named = host_compiler(target, "native")
+    named = host.user_compiler(target, "native")
     key = store.key("peak", target.name, element, *([] if named is None else [named]))
     entry = store.lookup(key)
     if entry is None:
