@@ -161,9 +161,8 @@ def show_instructions(target: str, element: str) -> None:
     print(f"{'':24}{'GFLOPS':>8}{'chains':>8}{'cycles: source':>16}{'destination':>14}")
     for form in peak.forms:
         name = f"{form.mnemonic} ({form.vector})"
-        destination = form.destination_cycles
-        late = "-" if destination is None else f"{destination:.1f}"
-        print(f"{name:24}{form.gflops:8.1f}{form.chains:8}{form.source_cycles:16.1f}{late:>14}")
+        cycles = f"{form.source_cycles:16.1f}{form.destination_cycles:14.1f}"
+        print(f"{name:24}{form.gflops:8.1f}{form.chains:8}{cycles}")
 
 
 def main(targets: list[str]) -> int:
