@@ -23,7 +23,9 @@ if TYPE_CHECKING:
     )
     from .runtime.driver import compile, compile_many
     from .runtime.kernel import Kernel
+    from .runtime.matmul import matmul
     from .runtime.measure import Timing
+    from .runtime.peak import peak
     from .runtime.verification import Verification
     from .schedule import Schedule
     from .spec import Addresses, Gemm, Matrix, Offsets, Strided, Transpose, dim
@@ -54,6 +56,9 @@ __all__ = [
     "compile",
     "compile_many",
     "dim",
+    "matmul",
+    "peak",
+    "targets",
     "variants",
 ]
 
@@ -63,6 +68,8 @@ _HOMES = {
     "compile_many": "runtime.driver",
     "Kernel": "runtime.kernel",
     "Timing": "runtime.measure",
+    "matmul": "runtime.matmul",
+    "peak": "runtime.peak",
     "Verification": "runtime.verification",
     "Schedule": "schedule",
     "variants": "tuning.variants",
@@ -75,6 +82,8 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "targets":  # the package itself, which can be called
+        return import_module(".targets", __name__)
     found = getattr(import_module(f".{_HOMES.get(name, 'errors')}", __name__), name)
     globals()[name] = found
     return found

@@ -97,6 +97,11 @@ class Vector:
         return all(self.cuts(active) for active in range(1, self.lanes))
 
     @property
+    def prefers_overlap(self) -> bool:
+        """Whether a tail costs less as a whole vector that ends at the edge than cut."""
+        return self.lanes > 1 and (self.mask is None or self.mask.registers > 0)
+
+    @property
     def transposes(self) -> bool:
         """Whether square blocks of registers can be transposed."""
         blocks = {1 << i for i in range(self.lanes.bit_length() - 1)}
@@ -129,11 +134,13 @@ class Hold:
 
     ``constraint`` is the letter of a vector register in GNU inline assembly. With ``operands`` the
     factors are held too, while they are used again: else gcc and clang overwrite them with the
-    sum (a copy each step), or read them from memory once per use.
+    sum (a copy each step), or read them from memory once per use. ``spare`` is the number of
+    vector registers that compilers need for themselves all the same.
     """
 
     constraint: str
     operands: bool
+    spare: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,6 +76,14 @@ class Tile:
         row, col = (along, across) if self.plan.along == "m" else (across, along)
         return self.register(f"c{row}_{col}" + (f"_s{split}" if split else ""))
 
+    def position(self, along: int) -> int:
+        """Where vector ``along`` starts in the tile, in elements."""
+        size = value(self.region.along.size)
+        if self.region.overlapped and along == self.region.shape.vectors - 1:
+            assert size is not None
+            return size - self.vector.lanes
+        return along * self.vector.lanes
+
     def active(self, along: int) -> Active:
         """What of vector ``along`` exists: all, a constant number of lanes, or a mask."""
         if self.region.active is None or along < self.region.shape.vectors - 1:
@@ -247,7 +255,7 @@ class _Body:
         return next(p for p in reversed(self.across) if p.row <= row)
 
     def _load(self, column: int, k: int) -> Op:
-        address = self.along[0].address(0, k, column * self.tile.vector.lanes)
+        address = self.along[0].address(0, k, self.tile.position(column))
         return Load(self._vector(column, k), address, self.tile.active(column))
 
     def _vector(self, column: int, k: int) -> Register:

@@ -81,8 +81,8 @@ class TileShape:
 @dataclass(frozen=True, slots=True)
 class Work:
     """What a tile is asked to do: the vectors it may use, K steps in all, whether C is read, which
-    lane feeds are possible, the accumulator sets allowed, where the vectors lie, and how many
-    registers are left to the compiler. ``depth``: the K
+    lane feeds are possible, the accumulator sets allowed, where the vectors lie, how many registers
+    are left to the compiler, and whether a tile's last vector may overlap the one before. ``depth``: the K
     steps of one matrix, None when known only at the call."""
 
     vectors: tuple[Vector, ...]
@@ -94,6 +94,11 @@ class Work:
     transposed: bool = False
     depth: int | None = None
     spare: int = 0
+    overlaps: bool = False
+
+    def cut(self, vector: Vector, vectors: int) -> bool:
+        """Whether the tail of a tile of ``vectors`` is cut, not overlapped with its neighbour."""
+        return not (self.overlaps and vector.prefers_overlap and vectors > 1)
 
     def with_split(self, split: int) -> Work:
         """The same work with one number of accumulator sets."""
@@ -261,11 +266,12 @@ def _choose_cut(
     for parts_along in _part_counts(vectors, target.registers):
         along = equal_parts(vectors, parts_along)
         widest = along[0][0]
+        masks = masked and work.cut(vector, along[-1][0])
         most = max(
             (
                 r
                 for r in range(1, target.registers)
-                if _fits(target, vector, r, widest, masked, work)
+                if _fits(target, vector, r, widest, masks, work)
             ),
             default=0,
         )
@@ -274,7 +280,7 @@ def _choose_cut(
         fewest = -(-across // most)
         for parts in range(fewest, min(across, fewest + 3) + 1):
             cut = equal_parts(across, parts)
-            cycles = _cut_cycles(target, vector, along, cut, masked, work)
+            cycles = _cut_cycles(target, vector, along, cut, masks, work)
             if best is None or cycles < best.cycles:
                 best = Choice(vector, along, cut, cycles)
     return best

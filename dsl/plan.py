@@ -118,7 +118,8 @@ class Plan:
             dot=self.dot,
             transposed=self.transposed,
             depth=known,
-            spare=1 if schedule.tile is None else 0,
+            overlaps=schedule.tails in ("auto", "overlap") and not (self.dot or self.transposed),
+            spare=self.target.hold.spare if self.target.hold and not schedule.tile else 0,
         )
 
     def _feeds(self) -> tuple[str, ...]:

@@ -30,12 +30,17 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Region:
-    """A grid of tiles of one shape; ``active`` are the lanes of the last vector, None all."""
+    """A grid of tiles of one shape; ``active`` are the lanes of the last vector, None all.
+
+    With ``overlapped`` the last vector is whole and ends at the tile's edge: it shares lanes with
+    the one before, which hold the same values, since C is read before it is written.
+    """
 
     shape: TileShape
     along: Part
     across: Part
     active: Expr | None
+    overlapped: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,11 +318,16 @@ def _region(
     lanes = _lanes(plan, vector)
     active = None if along.size == along.units * lanes else along.size - (along.units - 1) * lanes
     work = plan.work(steps, accumulate)
-    masked = active is not None and vector.mask is not None
+    overlapped = (
+        active is not None
+        and value(along.size) is not None
+        and not work.cut(vector, along.units)
+    )
+    masked = active is not None and vector.mask is not None and not overlapped
     shape = shape_of(plan.target, vector, across.units, along.units, masked, work)
     if shape is None:
         tile = (across.units, along.units * lanes)
         raise does_not_fit(
             plan.target, vector, across.units, along.units, masked, work, tile
         )
-    return Region(shape, along, across, active)
+    return Region(shape, along, across, None if overlapped else active, overlapped)

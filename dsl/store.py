@@ -83,7 +83,7 @@ def store_along(tile: Tile) -> Iterator[Op]:
     outputs = []
     for row in range(shape.rows):
         for column in range(shape.vectors):
-            offset = linear(((row, across), (column * tile.vector.lanes, ONE)))
+            offset = linear(((row, across), (tile.position(column), ONE)))
             acc = tile.accumulator(row, column)
             outputs.append(Output(acc, Address("c", offset), tile.active(column)))
     yield from write(tile, outputs)
@@ -107,7 +107,7 @@ def store_across(tile: Tile) -> Iterator[Op]:
             yield from prune(steps, result[:existing])
             outputs = []
             for lane in range(existing):
-                offset = linear(((column * lanes + lane, stride), (first, ONE)))
+                offset = linear(((tile.position(column) + lane, stride), (first, ONE)))
                 outputs.append(Output(result[lane], Address("c", offset), active))
             yield from write(tile, outputs)
 

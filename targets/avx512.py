@@ -68,6 +68,6 @@ TARGET = Target(
     registers=32,
     vectors=_vectors("f32") + _vectors("f64"),
     core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=6),
-    hold=Hold(constraint="v", operands=True),
+    hold=Hold(constraint="v", operands=True, spare=1),
     emulation=Emulation(header="avx512.h.j2"),
 )  # fmt: skip
