@@ -9,7 +9,7 @@ import numpy as np
 from tilewright.signature import ArrayParameter, Signature
 from tilewright.spec import MAX_SIZE, Dim, Size
 
-from .dispatch import ALIGNED, KINDS, LIMITS, WRITEABLE
+from .abi import ALIGNED, KINDS, LIMITS, WRITEABLE
 from .known import DTYPES
 
 _ABSENT = (-1, 0)
@@ -55,12 +55,11 @@ class _Packer:
 
 def descriptor(
     signature: Signature,
-    invoke: int,
-    scratch_bytes: int,
+    functions: tuple[int, int],
     in_place: bool,
     static: dict[str, int],
 ) -> np.ndarray[Any, Any]:
-    """The fields of struct tw_kernel for the functions at ``invoke`` and ``scratch_bytes``.
+    """The fields of struct tw_kernel for the kernel's ``functions``, invoke and scratch_bytes.
 
     ``static`` has the address of each flat operand's static offsets, as int64.
     """
@@ -69,7 +68,7 @@ def descriptor(
     output = next(i for i, p in enumerate(signature.arrays) if p.role != "in")
     slots = [packer.dims.index(parameter.dim) for parameter in signature.sizes]
     words = [
-        invoke, scratch_bytes,
+        *functions,
         id(np.ndarray), id(tuple), object.__basicsize__, tuple.__basicsize__,
         len(arrays), len(packer.dims), len(slots), output, int(in_place),
         int(all(array[-1] for array in arrays)),

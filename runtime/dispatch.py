@@ -11,28 +11,34 @@ import sys
 import warnings
 from collections.abc import Callable
 from functools import cache
-from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
+from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-import _cffi_backend
 import numpy as np
 
 from tilewright.errors import TilewrightError, ToolchainError
 
 from . import cache as store
+from .abi import (
+    DONE,
+    NO_MEMORY,
+    UNDECIDED,
+    address,
+    function_type,
+    interpreter,
+    library,
+    module_name,
+    symbol,
+)
+
+__all__ = [
+    "DONE", "NO_MEMORY", "UNDECIDED", "Dispatcher", "address", "dispatcher", "has_headers",
+    "mode", "symbol",
+]  # fmt: skip
 
 Mode = Literal["api", "abi", "python"]
-DONE, UNDECIDED, NO_MEMORY = range(3)
-#: Sizes of the tables in templates/dispatch_descriptor.h.j2, and its array kinds in order.
-LIMITS = {"arrays": 16, "dims": 16, "slots": 16}
-KINDS = ("matrix", "strided", "flat", "sequence", "offsets")
-#: numpy's array flags.
-ALIGNED, WRITEABLE = 0x100, 0x400
-
-#: Its stubs know neither defaults nor numbers that are cast.
-backend: Any = _cffi_backend
 
 _TYPES = {
     "tw_call": (("uintptr_t", "uintptr_t"), "int"),
@@ -56,34 +62,6 @@ class Dispatcher(NamedTuple):
     call_scalars: Callable[[int, int, float, float], int]
     run: Callable[[int], int]
     time: Callable[[int, int, int], float]
-
-
-@cache
-def primitive(name: str) -> Any:
-    """The type, for cffi, of a C primitive."""
-    return backend.new_primitive_type(name)
-
-
-@cache
-def function_type(arguments: tuple[str, ...], result: str) -> Any:
-    """The type, for cffi, of a C function of primitive types."""
-    return backend.new_function_type(tuple(map(primitive, arguments)), primitive(result))
-
-
-@cache
-def _library(path: str) -> Any:
-    return _cffi_backend.load_library(path, _cffi_backend.RTLD_NOW | _cffi_backend.RTLD_LOCAL)
-
-
-def symbol(path: Path, name: str) -> int:
-    """The address of function ``name`` in the library at ``path``, which stays loaded."""
-    function = _library(str(path)).load_function(function_type((), "int"), name)
-    return int(backend.cast(primitive("uintptr_t"), function))
-
-
-def address(block: np.ndarray[Any, Any]) -> int:
-    """The address of a numpy array's first element."""
-    return int(block.__array_interface__["data"][0])
 
 
 @cache
@@ -117,8 +95,7 @@ def has_headers() -> bool:
 
 
 def _key(kind: Mode) -> str:
-    parts = (EXTENSION_SUFFIXES[0], sys.version, _cffi_backend.__version__)
-    return store.key("dispatch", kind, *parts)
+    return store.key("dispatch", kind, *interpreter())
 
 
 def _entry(kind: Mode, builder: str) -> Path:
@@ -129,11 +106,6 @@ def _entry(kind: Mode, builder: str) -> Path:
 
         entry = store.publish(key, getattr(dispatch_build, builder))
     return entry.library
-
-
-def module_name() -> str:
-    """The extension module's name: of this Python and its ABI."""
-    return f"_tilewright_dispatch_{_key('api')[:12]}"
 
 
 def _api_dispatcher() -> Dispatcher:
@@ -147,9 +119,9 @@ def _api_dispatcher() -> Dispatcher:
 
 
 def _abi_dispatcher() -> Dispatcher:
-    library = _library(str(_entry("abi", "build_library")))
+    built = library(str(_entry("abi", "build_library")))
     return _checked("abi", {
-        name: library.load_function(function_type(*signature), name)
+        name: built.load_function(function_type(*signature), name)
         for name, signature in _TYPES.items()
     })  # fmt: skip
 

@@ -12,7 +12,7 @@ from typing import Any
 from tilewright.render import render
 from tilewright.targets import load
 
-from .dispatch import KINDS, LIMITS, module_name
+from .abi import KINDS, LIMITS, module_name
 from .toolchain import compile_library, find_compiler
 
 #: What cffi's wrappers around the dispatcher would be warned of.

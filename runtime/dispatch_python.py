@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from .dispatch import DONE, address, backend, function_type, primitive
+from .abi import DONE, address, backend, function_type, primitive
 
 _WORDS = 5
 

@@ -32,7 +32,7 @@ class _Job:
     spec: Spec
     schedule: Schedule
     target: Target
-    means: str
+    means: host.Means
     key: str
     name: str
 
@@ -66,7 +66,11 @@ def compile_many(
             missing.setdefault((job.target.name, job.means), {})[job.key] = job
     for group in missing.values():
         entries.update(_build(list(group.values())))
-    return [Kernel(j.name, j.spec, j.schedule, j.target, entries[j.key]) for j in jobs]
+    return [_kernel(job, entries[job.key]) for job in jobs]
+
+
+def _kernel(job: _Job, entry: cache.Entry) -> Kernel:
+    return Kernel(job.name, job.spec, job.schedule, job.target, entry, compile)
 
 
 def _completed(request: Any) -> tuple[Any, Any, Any]:
@@ -87,18 +91,9 @@ def _job(spec: Any, schedule: Any, target: Any) -> _Job:
     resolved = host.resolve(target)
     means = host.means(resolved)
     parts = ["kernel", canonical(spec), canonical(schedule), resolved.name, means]
-    named = host_compiler(resolved, means)
+    named = host.user_compiler(resolved, means)
     key = cache.key(*parts, *([] if named is None else [named]))
     return _Job(spec, schedule, resolved, means, key, kernel_name(spec, resolved, key))
-
-
-def host_compiler(target: Target, means: str) -> str | None:
-    """The compiler that the user named, which then is a part of the key."""
-    from tilewright.settings import settings
-
-    if target.machine in ("", host.machine()) or means == "header":
-        return settings().compiler
-    return settings().cross
 
 
 # --- names -------------------------------------------------------------------------------------
@@ -205,24 +200,3 @@ def _parts(compiler: Compiler) -> dict[str, Any]:
         "triple": compiler.triple,
         "means": compiler.means,
     }
-
-
-# --- looking at what was built -----------------------------------------------------------------
-
-
-def assembly(kernel: Kernel) -> str:
-    """The kernel's instructions; of one emulated by a header, those of the real target."""
-    from .toolchain import Compiler, disassemble
-
-    entry = kernel._entry
-    parts = entry.manifest["compiler_parts"]
-    if parts["means"] != "header":
-        return disassemble(entry.library, Compiler(command=(), **parts), kernel.name)
-    import tempfile
-
-    from .toolchain import compile_library, find_compiler
-
-    compiler = find_compiler(kernel._target, emulated=False)
-    with tempfile.TemporaryDirectory() as folder:
-        library = compile_library(kernel.source, kernel._target, compiler, Path(folder), "kernel")
-        return disassemble(library, compiler, kernel.name)

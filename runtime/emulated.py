@@ -11,7 +11,7 @@ from numpy.lib.stride_tricks import as_strided
 from tilewright.isa import Target
 from tilewright.signature import Signature
 
-from .dispatch import address
+from .abi import address
 from .emulator import Alias, Runner, shared_runner
 from .layout import Checked
 

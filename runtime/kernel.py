@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,10 +19,11 @@ from . import dispatch
 from .arguments import Arranger
 from .cache import Entry
 from .descriptor import descriptor
+from .frame import Frame
 from .layout import Checked, check
 
 if TYPE_CHECKING:
-    from tilewright.plan import Plan
+    from tilewright.generate import AnyPlan
 
     from .measure import Timing
     from .verification import Verification
@@ -39,24 +41,32 @@ class Kernel:
     """
 
     __slots__ = (
-        "__weakref__", "_arrange", "_call", "_call_scalars", "_entry", "_handle", "_keep",
-        "_output", "_plan", "_signature", "_symbol", "_target", "emulated", "name",
+        "__weakref__", "_arrange", "_call", "_call_scalars", "_entry", "_functions",
+        "_handle", "_keep",
+        "_output", "_plan", "_remake", "_signature", "_symbol", "_target", "emulated", "name",
         "schedule", "spec", "target",
     )  # fmt: skip
 
     def __init__(
-        self, name: str, spec: Spec, schedule: Schedule, target: Target, entry: Entry
+        self,
+        name: str,
+        spec: Spec,
+        schedule: Schedule,
+        target: Target,
+        entry: Entry,
+        remake: Callable[[Spec, Schedule, str], Kernel],
     ) -> None:
         self.name, self.spec, self.schedule = name, spec, schedule
         self.target = target.name
-        self._target, self._entry = target, entry
-        self._plan: Plan | None = None
+        self._target, self._entry, self._remake = target, entry, remake
+        self._plan: AnyPlan | None = None
         self._signature = signature(spec)
         self._arrange = Arranger(self._signature)
         self._output = self._signature.arrays.index(self._signature.output)
         self._call: Any = _undecided
         self._call_scalars: Any = _undecided
         self._handle = self._symbol = 0
+        self._functions = 0, 0
         means = entry.manifest["means"]
         self.emulated: str | None = None if means == "native" else means
         if self.emulated is None:
@@ -67,14 +77,15 @@ class Kernel:
         library = self._entry.library
         self._symbol = dispatch.symbol(library, self.name)
         invoke = dispatch.symbol(library, f"{self.name}_invoke")
-        scratch = dispatch.symbol(library, f"{self.name}_scratch_bytes")
+        scratch_bytes = dispatch.symbol(library, f"{self.name}_scratch_bytes")
+        self._functions = invoke, scratch_bytes
         offsets = {
             p.name: np.array(p.static_offsets, np.int64)
             for p in self._signature.arrays
             if p.static_offsets is not None
         }
         static = {name: dispatch.address(block) for name, block in offsets.items()}
-        words = descriptor(self._signature, invoke, scratch, self._in_place, static)
+        words = descriptor(self._signature, self._functions, self._in_place, static)
         self._keep = (words, offsets)
         self._handle = dispatch.address(words)
         found = dispatch.dispatcher()
@@ -103,7 +114,7 @@ class Kernel:
         if status == dispatch.UNDECIDED:
             checked = check(self._signature, arrays, in_place=self._in_place)
             if self.emulated is None:
-                status = dispatch.dispatcher().run(Frame(self, checked, scalars).address)
+                status = dispatch.dispatcher().run(Frame(self._functions, checked, scalars).address)
             else:
                 status = self._emulate(checked, scalars)
         if status == dispatch.NO_MEMORY:
@@ -127,7 +138,7 @@ class Kernel:
         """The arguments of one call, checked, as the dispatcher takes them."""
         held, scalars = self._arrange(arrays, named)
         checked = check(self._signature, held, in_place=self._in_place)
-        return Frame(self, checked, scalars)
+        return Frame(self._functions, checked, scalars)
 
     def _emulate(self, checked: Checked, scalars: tuple[float, ...]) -> int:
         from .emulated import call, runner
@@ -157,6 +168,11 @@ class Kernel:
         return self._signature
 
     @property
+    def isa(self) -> Target:
+        """What ``target`` names, as data."""
+        return self._target
+
+    @property
     def address(self) -> int:
         """The C function's address, for numba, Cython, ctypes and C; see ``c_declaration``."""
         self._native("address")
@@ -165,7 +181,7 @@ class Kernel:
     @property
     def source(self) -> str:
         """The C text of the library that holds the kernel."""
-        path = self._entry.directory / self._entry.manifest["text"]
+        path: Path = self._entry.directory / self._entry.manifest["text"]
         return path.read_text(encoding="utf-8")
 
     @property
@@ -174,7 +190,7 @@ class Kernel:
         return self._entry.library
 
     @property
-    def plan(self) -> Plan:
+    def plan(self) -> AnyPlan:
         """Every number of the kernel, with its reason."""
         if self._plan is None:
             from tilewright.generate import plan_for
@@ -187,7 +203,8 @@ class Kernel:
         """The C function's declaration; strides and leading dimensions count elements."""
         from tilewright.render import render
 
-        return render("declaration.h.j2", kernel=self).strip()
+        text: str = render("declaration.h.j2", kernel=self)
+        return text.strip()
 
     @property
     def flops(self) -> Any:
@@ -214,9 +231,9 @@ class Kernel:
 
     def assembly(self) -> str:
         """The kernel's instructions, disassembled."""
-        from .driver import assembly
+        from .assembly import assembly
 
-        return assembly(self)
+        return assembly(self.name, self.isa, self._entry)
 
     def verify(self, cases: int = 3, seed: int = 0) -> Verification:
         """Compare with numpy in higher precision on random arrays; VerificationError if wrong."""
@@ -232,9 +249,7 @@ class Kernel:
         return bench(self, cold, seconds)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from .driver import compile
-
-        return compile, (self.spec, self.schedule, self.target)
+        return self._remake, (self.spec, self.schedule, self.target)
 
     def __repr__(self) -> str:
         how = f", through {self.emulated}" if self.emulated else ""
@@ -248,28 +263,3 @@ def _undecided(*_: Any) -> int:
 def _two(scalars: tuple[float, ...]) -> tuple[float, float]:
     first, second = (*scalars, 0.0, 0.0)[:2]
     return first, second
-
-
-class Frame:
-    """Checked arguments as struct tw_frame at ``address``; holds all that it points to."""
-
-    __slots__ = ("_blocks", "_kernel", "address", "arrays", "words")
-
-    def __init__(self, kernel: Kernel, checked: Checked, scalars: tuple[float, ...]) -> None:
-        pointers: list[int] = []
-        lists: list[np.ndarray[Any, Any]] = []
-        for given in checked.arrays:
-            if isinstance(given, tuple):
-                given = np.array([dispatch.address(item) for item in given], np.int64)
-                lists.append(given)
-            pointers.append(dispatch.address(given))
-        blocks = (
-            np.array(pointers, np.int64),
-            np.array(checked.sizes, np.int64),
-            np.array(scalars, np.float64),
-        )
-        functions = (int(word) for word in kernel._keep[0][:2])
-        self.words = np.array([*functions, *map(dispatch.address, blocks)], np.int64)
-        self.address = dispatch.address(self.words)
-        self.arrays = checked.arrays
-        self._blocks, self._kernel = (*blocks, *lists), kernel

@@ -15,7 +15,7 @@ from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.signature import ArrayParameter, Signature
 from tilewright.spec import Dim, Size
 
-from .dispatch import address
+from .abi import address
 from .known import DTYPES, Array, Known
 from .overlap import check_overlaps
 

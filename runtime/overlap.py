@@ -10,7 +10,7 @@ import numpy as np
 from tilewright.errors import ArgumentValueError
 from tilewright.signature import ArrayParameter, Signature
 
-from .dispatch import address
+from .abi import address
 from .known import Known
 
 

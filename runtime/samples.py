@@ -3,19 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from tilewright.isa import Target
 from tilewright.signature import ArrayParameter, Signature
-from tilewright.spec import Dim, Size
+from tilewright.spec import Dim, Size, Spec
 
-from .dispatch import address
+from .abi import address
+from .frame import Frame
 from .known import DTYPES, Array
 
 _ALIGNMENT = 64
 _USUAL = 64
+
+
+class Sampled(Protocol):
+    """What timing and verifying need of a kernel."""
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+
+    @property
+    def spec(self) -> Spec:
+        """What it computes."""
+
+    @property
+    def isa(self) -> Target:
+        """What it runs on."""
+
+    @property
+    def signature(self) -> Signature:
+        """Its parameters."""
+
+    def frame(self, *arrays: Any, **named: Any) -> Frame:
+        """The arguments of one call, checked."""
+
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
+        """The output, written."""
 
 
 class Sample(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,10 +11,7 @@ from tilewright.errors import ArgumentValueError, VerificationError
 from tilewright.spec import Gemm, Transpose
 
 from .known import DTYPES, Array
-from .samples import Sample, matrices, sample
-
-if TYPE_CHECKING:
-    from .kernel import Kernel
+from .samples import Sample, Sampled, matrices, sample
 
 #: What references are computed in.
 _WIDE: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.float64), "f64": np.dtype(np.longdouble)}
@@ -29,7 +26,7 @@ class Verification:
     cases: int
 
 
-def verify(kernel: Kernel, cases: int = 3, seed: int = 0) -> Verification:
+def verify(kernel: Sampled, cases: int = 3, seed: int = 0) -> Verification:
     """Run ``cases`` random cases; VerificationError with the first wrong element.
 
     The first case has whole numbers and must match bit for bit; the others must lie within
@@ -48,7 +45,7 @@ def verify(kernel: Kernel, cases: int = 3, seed: int = 0) -> Verification:
 
 
 def _run_case(
-    kernel: Kernel, rng: np.random.Generator, *, whole: bool, title: str
+    kernel: Sampled, rng: np.random.Generator, *, whole: bool, title: str
 ) -> tuple[float, float]:
     """The largest error of one case and its bound."""
     signature = kernel.signature
@@ -74,7 +71,7 @@ def _run_case(
     return float(error[place]), float(bound[place])
 
 
-def _check_padding(kernel: Kernel, held: Sample, before: Array, got: Array, title: str) -> None:
+def _check_padding(kernel: Sampled, held: Sample, before: Array, got: Array, title: str) -> None:
     """Everything but the output's elements is as it was before the call."""
     output = kernel.signature.arrays.index(kernel.signature.output)
     after = held.memory[output].copy()
@@ -94,7 +91,7 @@ def _check_padding(kernel: Kernel, held: Sample, before: Array, got: Array, titl
 # --- references --------------------------------------------------------------------------------
 
 
-def reference(kernel: Kernel, held: Sample, *, whole: bool) -> tuple[Array, Array]:
+def reference(kernel: Sampled, held: Sample, *, whole: bool) -> tuple[Array, Array]:
     """The exact result, and how far from it each element may lie; of the output's shape."""
     if isinstance(kernel.spec, Transpose):
         x = held.arrays[0]
@@ -102,7 +99,7 @@ def reference(kernel: Kernel, held: Sample, *, whole: bool) -> tuple[Array, Arra
     return _gemm(kernel, kernel.spec, held, whole=whole)
 
 
-def _gemm(kernel: Kernel, spec: Gemm, held: Sample, *, whole: bool) -> tuple[Array, Array]:
+def _gemm(kernel: Sampled, spec: Gemm, held: Sample, *, whole: bool) -> tuple[Array, Array]:
     wide, signature = _WIDE[spec.type], kernel.signature
     c = held.arrays[2]
     total, magnitude = np.zeros(c.shape, wide), np.zeros(c.shape, wide)

@@ -39,8 +39,10 @@ class Recorder:
         }
         self.words = descriptor(
             self.signature,
-            dispatch.symbol(self.path, "recorder_invoke"),
-            dispatch.symbol(self.path, "recorder_scratch_bytes"),
+            (
+                dispatch.symbol(self.path, "recorder_invoke"),
+                dispatch.symbol(self.path, "recorder_scratch_bytes"),
+            ),
             in_place=isinstance(spec, Transpose) and spec.rows == spec.cols,
             static={name: dispatch.address(block) for name, block in self._static.items()},
         )

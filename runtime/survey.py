@@ -1,0 +1,25 @@
+"""``tw.targets()``: by what means each target runs on this machine."""
+
+from __future__ import annotations
+
+from tilewright.errors import TargetError
+from tilewright.targets import NAMES, load
+
+from . import host
+
+
+def survey() -> dict[str, str]:
+    """For each target's name: "native", the emulator ("qemu-aarch64"), "header", or "interpreter".
+
+    With "interpreter" kernels compile, if there is a compiler, but nothing here runs them.
+    """
+    return {name: _means(name) for name in NAMES}
+
+
+def _means(name: str) -> str:
+    target = load(name)
+    try:
+        means = host.means(target)
+    except TargetError:
+        return "interpreter"
+    return target.emulation.qemu or means if means == "qemu" else means
