@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import module_from_spec, spec_from_file_location
@@ -70,16 +71,24 @@ def dispatcher() -> Dispatcher:
     if sys.implementation.name != "cpython":
         return _python_dispatcher()
     try:
-        # Whichever was built is taken; what is built depends on the headers.
-        api = store.lookup(_key("api")) is not None or has_headers()
-        found = _api_dispatcher() if api else _abi_dispatcher()
+        return _built_dispatcher()
     except ToolchainError as error:
         warnings.warn(
             f"kernels are called through Python, several times slower: {error.problem}",
             stacklevel=2,
         )
         return _python_dispatcher()
-    return found
+
+
+def _built_dispatcher() -> Dispatcher:
+    """Whichever was built before, else the extension module; a library if that cannot be built."""
+    if store.lookup(_key("api")) is not None:
+        return _api_dispatcher()
+    if has_headers() and store.lookup(_key("abi")) is None:
+        # Headers may be there and of no use: for another libc, or a part of them.
+        with suppress(ToolchainError):
+            return _api_dispatcher()
+    return _abi_dispatcher()
 
 
 def mode() -> Mode:

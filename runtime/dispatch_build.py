@@ -37,7 +37,9 @@ def build_extension(directory: Path) -> Mapping[str, Any]:
     ffi, text = FFI(), io.StringIO()
     ffi.cdef(render("dispatch.h.j2"))
     make_c_source(ffi, module_name(), source("static "), text)
-    flags = (f"-I{sysconfig.get_path('include')}", *_FOREIGN)
+    include = Path(sysconfig.get_path("include"))
+    # Debian's pyconfig.h lies elsewhere, in a folder that only its own compilers search.
+    flags = (f"-I{include}", f"-idirafter{include.parent}", *_FOREIGN)
     if sys.platform == "darwin":
         flags = (*flags, "-undefined", "dynamic_lookup")
     return _build(text.getvalue(), directory, flags)

@@ -264,6 +264,15 @@ def test_without_headers_it_is_abi(monkeypatch: pytest.MonkeyPatch, tmp_path: Pa
     assert found.mode == "abi"
 
 
+def test_headers_of_no_use_lead_to_abi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    (tmp_path / "include").mkdir()
+    (tmp_path / "include" / "Python.h").write_text("#include <no/such/pyconfig.h>\n")
+    monkeypatch.setattr("sysconfig.get_path", lambda name: str(tmp_path / "include"))
+    assert dispatch.has_headers()
+    assert dispatch.dispatcher.__wrapped__().mode == "abi"
+
+
 def test_without_a_compiler_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("CC", "/no/such/compiler")
