@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-_PACKAGES = ("tilewright",)
+#: Code that is nobody's call: ours, and what runs our threads.
+_PACKAGES = ("tilewright", "concurrent", "threading")
 
 
 def _caller() -> str | None:

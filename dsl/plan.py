@@ -118,9 +118,20 @@ class Plan:
             dot=self.dot,
             transposed=self.transposed,
             depth=known,
-            overlaps=schedule.tails in ("auto", "overlap") and not (self.dot or self.transposed),
+            overlaps=self._overlaps(known, accumulate),
             spare=self.target.hold.spare if self.target.hold and not schedule.tile else 0,
         )
+
+    def _overlaps(self, steps: int | None, accumulate: bool) -> bool:
+        """Whether a tile's last vector may overlap the one before.
+
+        Two stores that overlap are not forwarded to a load that spans them: where C is read, K
+        must be long enough to hide the wait of whoever reads it next.
+        """
+        if self.dot or self.transposed or self.schedule.tails not in ("auto", "overlap"):
+            return False
+        reads = accumulate or self.spec.beta != 0
+        return not reads or steps is None or steps >= 4 * self.target.core.fma_latency
 
     def _feeds(self) -> tuple[str, ...]:
         if self.dot:

@@ -104,10 +104,8 @@ def _congruent(expr: Expr, by: int) -> Expr:
     for coefficient, rest in _terms(expr):
         while isinstance(rest, Remainder) and coefficient * rest.args[1] % by == 0:
             rest = rest.args[0]
-        if coefficient % by != 0:
-            terms.append((coefficient, rest))
-    whole = any(coefficient < 0 for coefficient, _ in terms)
-    return sympy.Add(*((c % by if whole or rest == 1 else c) * rest for c, rest in terms))
+        terms.append(coefficient % by * rest)
+    return sympy.Add(*terms)
 
 
 def _most(expr: Expr) -> int | None:
@@ -164,7 +162,7 @@ def _compiled(expr: Expr) -> Callable[[Mapping[str, int]], int]:
         numerator, denominator = sympy.fraction(sympy.together(expr.args[0]))
         top, bottom = _compiled(numerator), int(denominator)
         return lambda sizes: top(sizes) // bottom
-    if expr.is_Add and not all(c.is_Integer for c, _ in map(Expr.as_coeff_Mul, expr.args)):
+    if expr.is_Add and not all(term.as_coeff_Mul()[0].is_Integer for term in expr.args):
         numerator, denominator = sympy.fraction(sympy.together(expr))
         top, bottom = _compiled(sympy.expand(numerator)), int(denominator)
         return lambda sizes: top(sizes) // bottom
