@@ -13,25 +13,26 @@ _X64, _Y64 = (f"vreinterpretq_f64_f32({{{v}}})" for v in "xy")
 _TRN_F64 = tuple(f"vreinterpretq_f32_f64(vtrn{i}q_f64({_X64}, {_Y64}))" for i in (1, 2))
 
 
-def _fmas(suffix: str, arrangement: str, lanes: int) -> tuple[MulAdd, ...]:
+def _fmas(suffix: str, arrangement: str, lanes: int, q: str = "q") -> tuple[MulAdd, ...]:
+    """The forms on a whole register, or (``q`` empty) on the half of one."""
     by_lane = f"fmla {arrangement} by element"
     return (
         MulAdd(
             form="scalar",
             mnemonic=by_lane,
-            spelling=f"vfmaq_n_{suffix}({{acc}}, {{x}}, {{y}})",
+            spelling=f"vfma{q}_n_{suffix}({{acc}}, {{x}}, {{y}})",
             cols=lanes,
         ),
         MulAdd(
             form="lane",
             mnemonic=by_lane,
-            spelling=f"vfmaq_laneq_{suffix}({{acc}}, {{x}}, {{y}}, {{lane}})",
+            spelling=f"vfma{q}_lane{q}_{suffix}({{acc}}, {{x}}, {{y}}, {{lane}})",
             cols=lanes,
         ),
         MulAdd(
             form="broadcast",
             mnemonic=f"fmla {arrangement}",
-            spelling=f"vfmaq_{suffix}({{acc}}, {{x}}, {{y}})",
+            spelling=f"vfma{q}_{suffix}({{acc}}, {{x}}, {{y}})",
             cols=lanes,
         ),
     )
@@ -80,6 +81,26 @@ def _quad(element: str) -> Vector:
     )
 
 
+_PAIR = Vector(
+    name="d",
+    element="f32",
+    lanes=2,
+    ctype="float32x2_t",
+    zero="vdup_n_f32(0)",
+    load="vld1_f32({p})",
+    store="vst1_f32({p}, {v})",
+    broadcast="vld1_dup_f32({p})",
+    splat="vdup_n_f32({x})",
+    add="vadd_f32({x}, {y})",
+    mul="vmul_f32({x}, {y})",
+    muladd=_fmas("f32", "v.2s", 2, q=""),
+    sum_lanes="vaddv_f32({v})",
+    partial_load={1: "vld1_lane_f32({p}, vdup_n_f32(0.0f), 0)"},
+    partial_store={1: "vst1_lane_f32({p}, {v}, 0)"},
+    transpose={1: ("vtrn1_f32({x}, {y})", "vtrn2_f32({x}, {y})")},
+)
+
+
 def _scalar(element: str) -> Vector:
     ctype, fma = {"f32": ("float", "__builtin_fmaf"), "f64": ("double", "__builtin_fma")}[element]
     return Vector(
@@ -112,7 +133,7 @@ TARGET = Target(
     zig_flags=("-mcpu=generic",),
     headers=("arm_neon.h",),
     registers=32,
-    vectors=(_quad("f32"), _scalar("f32"), _quad("f64"), _scalar("f64")),
+    vectors=(_quad("f32"), _PAIR, _scalar("f32"), _quad("f64"), _scalar("f64")),
     core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=6, shuffles=2),
     hold=Hold(constraint="w", operands=False, spare=3),
     emulation=Emulation(qemu="qemu-aarch64", cpu="max"),
