@@ -159,12 +159,12 @@ def _compiled(expr: Expr) -> Callable[[Mapping[str, int]], int]:
         slot, _, multiple = expr.name.partition("__by_")
         return lambda sizes: sizes[slot] // int(multiple or 1)
     if isinstance(expr, sympy.floor):
-        numerator, denominator = sympy.fraction(sympy.together(expr.args[0]))
-        top, bottom = _compiled(numerator), int(denominator)
+        numerator, bottom = _fraction(expr.args[0])
+        top = _compiled(numerator)
         return lambda sizes: top(sizes) // bottom
     if expr.is_Add and not all(term.as_coeff_Mul()[0].is_Integer for term in expr.args):
-        numerator, denominator = sympy.fraction(sympy.together(expr))
-        top, bottom = _compiled(sympy.expand(numerator)), int(denominator)
+        numerator, bottom = _fraction(expr)
+        top = _compiled(numerator)
         return lambda sizes: top(sizes) // bottom
     parts = [_compiled(arg) for arg in expr.args]
     if expr.is_Add:
@@ -182,6 +182,14 @@ def _compiled(expr: Expr) -> Callable[[Mapping[str, int]], int]:
     if expr.is_Pow and expr.exp.is_Integer and expr.exp > 0:
         return lambda sizes: parts[0](sizes) ** parts[1](sizes)
     raise PlanError("an expression of sizes that cannot be evaluated", got=str(expr))
+
+
+def _fraction(expr: Expr) -> tuple[Expr, int]:
+    """(numerator, denominator) of a sum or product with rational coefficients."""
+    expanded = sympy.expand(expr)
+    coefficients = (term.as_coeff_Mul()[0] for term in sympy.Add.make_args(expanded))
+    denominator = math.lcm(*(int(coefficient.q) for coefficient in coefficients))
+    return sympy.expand(expanded * denominator), denominator
 
 
 def _product(factors: object) -> int:
@@ -207,8 +215,8 @@ def _print(expr: Expr) -> tuple[str, int]:
     if expr.is_Add:
         return _print_sum(expr), 1
     if isinstance(expr, sympy.floor):
-        numerator, denominator = sympy.fraction(sympy.together(expr.args[0]))
-        return f"{_factor(numerator)} / {_factor(denominator)}", 2
+        numerator, denominator = _fraction(expr.args[0])
+        return f"{_factor(numerator)} / {denominator}", 2
     if isinstance(expr, Remainder):
         return f"{_factor(expr.args[0])} % {_factor(expr.args[1])}", 2
     if isinstance(expr, sympy.Min):  # in formulas for readers; no address or trip count has one
