@@ -344,15 +344,20 @@ def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Vect
     return best[1:]
 
 
-def unroll(shape: TileShape, core: Core, steps: int | None, group: int) -> int:
-    """K steps per trip: enough work per trip to hide the loop, a multiple of ``group``.
+#: Instructions that a trip of the K loop costs: two pointers, and the branch with its comparison.
+LOOP_OVERHEAD = 3
 
-    A short K is unrolled whole when all its operations are few.
+
+def unroll(shape: TileShape, core: Core, steps: int | None, group: int) -> int:
+    """K steps per trip, a multiple of ``group``: as few as hide the loop's own instructions.
+
+    Not more: a load that strides far per trip defeats the prefetchers when its operand comes from
+    beyond the first cache. A short K is unrolled whole when all its operations are few.
     """
-    cycles = step_cycles(shape, core)
-    if steps is not None and steps * (shape.multiply_adds + shape.loads) <= 16 * core.issue * 2:
+    issued = shape.multiply_adds + shape.loads
+    if steps is not None and steps * issued <= 32 * core.issue:
         return max(steps, 1)
     count = group
-    while count * cycles < 4 * core.fma_latency:
-        count *= 2
+    while count * step_cycles(shape, core) < (count * issued + LOOP_OVERHEAD) / core.issue:
+        count += group
     return count if steps is None else min(count, max(group, steps))
