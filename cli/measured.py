@@ -10,7 +10,8 @@ from typing import Any
 
 import tilewright as tw
 
-_ROUNDS = 9
+#: Seconds of a slice, short beside a scheduler's; and the least number of rounds.
+_SLICE, _ROUNDS = 300e-6, 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,21 +70,19 @@ def rate(kernel: tw.Kernel, timing: tw.Timing) -> str:
 
 
 def beside(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float) -> Called:
-    """Medians over rounds of about ``seconds`` in all; each times both, one after the other."""
-    share = seconds / (2 * _ROUNDS)
-    counts = [_calls(function, share) for function in (ours, theirs)]
+    """Medians over rounds, of about ``seconds`` in all, that time one after the other."""
+    counts = [_calls(function) for function in (ours, theirs)]
     rounds = []
-    for _ in range(_ROUNDS):
+    while len(rounds) < _ROUNDS or 2 * _SLICE * len(rounds) < seconds:
         mine, other = (_per_call(f, n) for f, n in zip((ours, theirs), counts, strict=True))
         rounds.append((mine, other, other / mine))
     return Called(*map(median, zip(*rounds, strict=True)))
 
 
-def _calls(function: Callable[[], Any], seconds: float) -> int:
-    calls = 1
-    while (spent := _per_call(function, calls) * calls) < seconds / 8:
-        calls *= 2
-    return max(1, int(calls * seconds / spent))
+def _calls(function: Callable[[], Any]) -> int:
+    """How often a function is called in a slice."""
+    spent = min(_per_call(function, calls) for calls in (1, 4, 16))
+    return max(1, int(_SLICE / spent))
 
 
 def _per_call(function: Callable[[], Any], calls: int) -> float:

@@ -155,7 +155,7 @@ def main(picture: str) -> int:
     image, bank = photograph(), filter_bank()
     height, width, _ = image.shape
     kernel = compile_filter(width)
-    responses, ours = timed(5, respond, kernel, image, bank)
+    responses, ours = timed(20, respond, kernel, image, bank)
     _, numpys = timed(2, respond_by_numpy, image, bank)
     exact, scipys = timed(1, respond_by_scipy, image, bank)
 

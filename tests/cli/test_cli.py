@@ -59,7 +59,6 @@ def test_an_unknown_command_is_refused(run: Run) -> None:
 # -- targets ------------------------------------------------------------------------------------
 
 
-@pytest.mark.twice
 def test_targets_says_how_each_runs(run: Run) -> None:
     table = {row[0]: row for row in rows(run("targets").stdout)}
     for name in NAMES:
@@ -72,7 +71,6 @@ def test_targets_says_how_each_runs(run: Run) -> None:
     assert "dispatcher" in table["Calls:"]
 
 
-@pytest.mark.twice
 def test_targets_says_what_to_install(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     foreign = next(name for name in ("neon", "avx2") if not host.is_native(load(name)))
     run("targets")  # the dispatcher is there

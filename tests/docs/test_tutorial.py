@@ -72,7 +72,6 @@ def test_every_block_is_run_or_compared() -> None:
             assert before.language == "python", f"line {block.line}: the output of nothing"
 
 
-@pytest.mark.twice
 def test_the_tutorial(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         host.means(host.resolve("neon"))
