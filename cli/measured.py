@@ -25,10 +25,7 @@ class Called:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A kernel's figures; ``work`` is what one call does, in ``unit`` seconds (1e9 FLOP, GiB).
-
-    ``error`` is the largest error as a fraction of what rounding can cause.
-    """
+    """A kernel's figures; ``error`` is the largest as a fraction of what rounding can cause."""
 
     title: str
     sizes: str
@@ -72,7 +69,7 @@ def rate(kernel: tw.Kernel, timing: tw.Timing) -> str:
 def beside(ours: Callable[[], Any], theirs: Callable[[], Any], seconds: float) -> Called:
     """Medians over rounds, of about ``seconds`` in all, that time one after the other."""
     counts = [_calls(function) for function in (ours, theirs)]
-    rounds = []
+    rounds: list[tuple[float, float, float]] = []
     while len(rounds) < _ROUNDS or 2 * _SLICE * len(rounds) < seconds:
         mine, other = (_per_call(f, n) for f, n in zip((ours, theirs), counts, strict=True))
         rounds.append((mine, other, other / mine))
