@@ -43,6 +43,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="fail if avx2 or neon ran fewer than N cases",
     )
+    group.addoption("--seed", type=int, default=0, help="what random kernels are drawn with")
+    group.addoption("--case", help="run this random kernel alone: avx2_017")
 
 
 def _is_worker(config: pytest.Config) -> bool:

@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 import pytest
+
 from tilewright.errors import TargetError, TilewrightError, ToolchainError
 from tilewright.generate import Request, generate
 from tilewright.isa import Target
@@ -81,18 +82,28 @@ def lab(
     return Lab(how, compiler, runner_for(program, target, emulated=how != "native"))
 
 
-def generated(cases: Iterable[Case], faults: list[str]) -> tuple[list[Case], str]:
-    """The cases that could be generated, and their C; of the others, what went wrong."""
-    good, texts = [], []
-    for case in cases:
-        try:
-            request = Request(case.name, case.spec, case.schedule, case.target)
-            texts.append(generate([request]).text)
-        except Exception as error:  # noqa: BLE001, it is reported with the case's name
-            faults.append(f"{case}\n    {type(error).__name__}: {error}")
-        else:
-            good.append(case)
-    return good, "\n".join(texts)
+def generated(cases: Sequence[Case], faults: list[str]) -> tuple[list[Case], str]:
+    """The cases that can be generated, and their C; what is wrong with others joins ``faults``."""
+    good, requests = list(cases), [request(case) for case in cases]
+    try:
+        return good, generate(requests).text
+    except Exception:  # noqa: BLE001, one by one the culprit is found
+        good = [case for case in cases if _can_be_generated(case, faults)]
+    return good, generate([request(case) for case in good]).text if good else ""
+
+
+def request(case: Case) -> Request:
+    """What the generator is asked for."""
+    return Request(case.name, case.spec, case.schedule, case.target)
+
+
+def _can_be_generated(case: Case, faults: list[str]) -> bool:
+    try:
+        generate([request(case)])
+    except Exception as error:  # noqa: BLE001, it is reported with the case
+        faults.append(f"{case}\n    {type(error).__name__}: {error}")
+        return False
+    return True
 
 
 def report(check: Callable[[Case], None], cases: Iterable[Case], faults: list[str]) -> int:

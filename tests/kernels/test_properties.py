@@ -1,0 +1,240 @@
+"""Random kernels against numpy, by the interpreter and as C, between guard pages.
+
+Cases are drawn with ``--seed``; ``--case avx2_017`` runs one of them alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from support.cases import Cases
+from support.operands import PADDING, operands
+from support.space import LEVELS, Case, case
+from support.trial import generated, lab, report
+
+from tilewright import targets
+from tilewright.errors import ToolchainError
+from tilewright.generate import plan_for, program_for
+from tilewright.interpret import interpret
+from tilewright.runtime.host import is_native
+from tilewright.runtime.toolchain import compile_library, find_compiler
+
+CASES = 208
+CHUNKS = 8
+#: What an interpreted case may cost, in multiply-adds of one vector.
+INTERPRETED = 8_000
+SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1", "-g0")
+Keys = list[tuple[str, int, int]]
+NATIVE = [name for name in targets.NAMES if is_native(targets.load(name))]
+CLANG_FOR = {"CC": "clang", "TILEWRIGHT_CC_AARCH64": "clang --target=aarch64-linux-gnu"}
+
+
+#: For some tests: the targets, and how many cases.
+FEWER = {
+    "test_emulated_kernels_agree_with_numpy": ([n for n in ("avx512", "avx2") if n in NATIVE], 8),
+    "test_sanitizers_find_nothing": (NATIVE, 16),
+    "test_operands_may_lie_inside_of_larger_arrays": (NATIVE, 16),
+}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "batch" not in metafunc.fixturenames:
+        return
+    seed, only = metafunc.config.option.seed, metafunc.config.option.case
+    batches: dict[str, Keys] = {}
+    names, count = FEWER.get(metafunc.function.__name__, (targets.NAMES, CASES))
+    chunks = CHUNKS if count == CASES else 1
+    for name in names:
+        for chunk in range(chunks):
+            indices = range(chunk, CASES, chunks * CASES // count)
+            batches[f"{name}-{chunk}"] = [(name, seed, i) for i in indices]
+    if only:
+        name, _, index = only.rpartition("_")
+        batches = {only: [(name, seed, int(index))]} if name in names else {}
+    metafunc.parametrize("batch", batches.values(), ids=batches.keys())
+
+
+def drawn(batch: Keys) -> list[Case]:
+    return [case(targets.load(name), seed, index) for name, seed, index in batch]
+
+
+def fail_for(faults: Sequence[str], of: int) -> None:
+    if faults:
+        pytest.fail(f"{len(faults)} of {of} cases are wrong\n" + "\n".join(faults), pytrace=False)
+
+
+def run(batch: Keys, directory: Path, cases: Cases, *, emulated: bool = False) -> None:
+    """Compile the batch into one program and check every case of it."""
+    drew, faults = drawn(batch), list[str]()
+    good, text = generated(drew, faults)
+    if good:
+        names = [one.name for one in good]
+        bench = lab([text], names, drew[0].target, directory, emulated=emulated)
+        passed = report(bench.check, good, faults)
+        cases.count(drew[0].target.name, "compiled", len(good))
+        cases.count(drew[0].target.name, bench.means, passed)
+    fail_for(faults, len(drew))
+
+
+def test_compiled_kernels_agree_with_numpy(
+    batch: Keys, tmp_path: Path, cases: Cases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every other batch with clang, where there is one."""
+    if batch[0][2] % 2 and shutil.which("clang"):
+        for variable, command in CLANG_FOR.items():
+            monkeypatch.setenv(variable, command)
+    run(batch, tmp_path, cases)
+
+
+def test_emulated_kernels_agree_with_numpy(batch: Keys, tmp_path: Path, cases: Cases) -> None:
+    """By qemu, or by the header, what this CPU has itself too."""
+    run(batch, tmp_path, cases, emulated=True)
+
+
+def test_the_interpreter_agrees_with_numpy(batch: Keys, cases: Cases) -> None:
+    faults: list[str] = []
+    drew = [one for one in drawn(batch) if work(one) <= INTERPRETED]
+    passed = report(interpreted, drew, faults)
+    cases.count(batch[0][0], "interpreted", passed)
+    fail_for(faults, len(drew))
+
+
+def work(one: Case) -> int:
+    m, n, k = (one.size(slot, getattr(one.spec, slot)) for slot in "mnk")
+    count = one.size("count", one.spec.batch.count) if one.spec.batch else 1
+    lanes = one.target.of(one.spec.type)[0].lanes
+    return m * n * k * count // lanes
+
+
+def interpreted(one: Case) -> None:
+    plan = plan_for(one.spec, one.schedule, one.target)
+    program = program_for(plan)
+    for kind in ("integers", "special"):
+        given = operands(one, kind)
+        arguments = [
+            [flat for flat, _ in argument] if isinstance(argument, list) else argument
+            for argument in given.arguments
+        ]
+        interpret(plan, program, arguments, [v for _, v in one.values], one.scalars)
+        given.check(given.c)
+
+
+# -- sanitizers, and arrays inside of larger ones --------------------------------------------------
+
+
+def test_sanitizers_find_nothing(batch: Keys, tmp_path: Path) -> None:
+    drew, faults = drawn(batch), list[str]()
+    good, text = generated(drew, faults)
+    bench = lab([text], [c.name for c in good], drew[0].target, tmp_path, flags=SANITIZERS)
+    report(bench.check, good, faults)
+    fail_for(faults, len(drew))
+
+
+def test_operands_may_lie_inside_of_larger_arrays(batch: Keys, tmp_path: Path) -> None:
+    """At any element: only C itself is written, to the bit."""
+    drew, faults = drawn(batch), list[str]()
+    good, text = generated(drew, faults)
+    target = drew[0].target
+    try:
+        compiler = find_compiler(target, emulated=False)
+    except ToolchainError as error:
+        pytest.skip(str(error))
+    library = ctypes.CDLL(str(compile_library(text, target, compiler, tmp_path, "inside")))
+    report(lambda one: inside(library, one), good, faults)
+    fail_for(faults, len(drew))
+
+
+def inside(library: ctypes.CDLL, one: Case) -> None:
+    given = operands(one, "integers")
+    around, pointers, keep = 0, [], []
+    for index, argument in enumerate(given.arguments):
+        flats = [flat for flat, _ in argument] if isinstance(argument, list) else [argument]
+        held = [surrounded(flat, before=index * 3 + 1 + i) for i, flat in enumerate(flats)]
+        places = [array.ctypes.data + at * array.itemsize for array, at in held]
+        keep.append(held)
+        if isinstance(argument, list):
+            table = (ctypes.c_void_p * max(1, len(places)))(*places)
+            keep.append([(table, 0)])
+            pointers.append(ctypes.addressof(table))
+        else:
+            pointers.append(places[0])
+        if argument is given.c:
+            around = len(keep) - 1
+    invoke = getattr(library, f"{one.name}_invoke")
+    sizes = [value for _, value in one.values]
+    invoke(
+        (ctypes.c_void_p * len(pointers))(*pointers),
+        (ctypes.c_int64 * max(1, len(sizes)))(*sizes),
+        (ctypes.c_double * max(1, len(one.scalars)))(*one.scalars),
+        None,
+    )
+    (array, at) = keep[around][0]
+    given.check(array[at : at + given.c.size])
+    outside = np.concatenate([array[:at], array[at + given.c.size :]])
+    assert (outside == PADDING).all(), "the kernel wrote outside of C"
+
+
+def surrounded(flat: np.ndarray, before: int) -> tuple[np.ndarray, int]:
+    """A copy of ``flat`` with ``before`` elements in front of it and as many behind."""
+    whole = np.full(flat.size + 2 * before, PADDING).astype(flat.dtype)
+    whole[before : before + flat.size] = flat
+    return whole, before
+
+
+# -- the cases themselves --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", targets.NAMES)
+def test_the_cases_cover_the_space(name: str, pytestconfig: pytest.Config) -> None:
+    """What the factors promise must not get lost where levels meet, or schedules are refused."""
+    target = targets.load(name)
+    drew = [case(target, pytestconfig.option.seed, i) for i in range(CASES)]
+    seen = Counter(feature for one in drew for feature in features(one))
+    every = [
+        *(("orders", orders) for orders in LEVELS["orders"]),
+        *(("type", type_) for type_ in ("f32", "f64")),
+        *((factor, x) for factor in ("alpha", "beta") for x in set(LEVELS[factor])),
+        *(("batch", kind) for kind in ("NoneType", "Strided", "Offsets", "Addresses")),
+        *(("count", x) for x in ("0", "1", "more", "run time")),
+        *(("run-time", s) for s in ("m", "n", "k", "lda", "ldb", "ldc", "stride_a", "count")),
+        *(("tails", tails) for tails in ("auto", "mask", "narrow", "overlap")),
+        *(("vectorize", x) for x in (None, "m", "n", "k")),
+        *(("schedule", x) for x in ("default", "tile", "loops", "block", "k_unroll", "k_split")),
+        *(("outer", letter) for letter in "bk"),
+        *(("empty", slot) for slot in "mnk"),
+        ("loops", "mnkmnk"),
+    ]  # fmt: skip
+    rare = {feature: seen[feature] for feature in every if seen[feature] < 3}
+    rare.pop(("loops", "mnkmnk"), None) if seen["loops", "mnkmnk"] else None
+    assert not rare
+
+
+def features(one: Case) -> Iterable[tuple[str, object]]:
+    spec, schedule = one.spec, one.schedule
+    yield "orders", "".join(getattr(spec, name).order for name in "abc")
+    yield "type", spec.type
+    yield "alpha", spec.alpha
+    yield "beta", spec.beta
+    yield "batch", type(spec.batch).__name__
+    if spec.batch:
+        count = spec.batch.count
+        yield "count", ("0", "1", "more")[min(2, count)] if isinstance(count, int) else "run time"
+    yield from (("run-time", slot) for slot, _ in one.values)
+    yield "tails", schedule.tails
+    yield "vectorize", schedule.vectorize
+    for name in ("tile", "loops", "block", "k_unroll", "k_split"):
+        if getattr(schedule, name):
+            yield "schedule", name
+    if schedule.loops:
+        yield "loops", schedule.loops.replace("b", "")
+        outer = schedule.loops[: max(map(schedule.loops.rfind, "mn"))]
+        yield from (("outer", letter) for letter in "bk" if letter in outer)
+    if schedule == type(schedule)():
+        yield "schedule", "default"
+    yield from (("empty", s) for s in "mnk" if one.size(s, getattr(spec, s)) == 0)
