@@ -38,3 +38,8 @@ class Frame:
         self.address = address(self.words)
         self.arrays: tuple[Any, ...] = checked.arrays
         self._blocks = (*blocks, *lists)
+
+    def touch(self) -> None:
+        """Read the pointers and sizes, not what they point to."""
+        for block in self._blocks:
+            block.sum()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -201,10 +202,9 @@ class Kernel:
     @property
     def c_declaration(self) -> str:
         """The C function's declaration; strides and leading dimensions count elements."""
-        from tilewright.render import render
-
-        text: str = render("declaration.h.j2", kernel=self)
-        return text.strip()
+        found = re.search(rf"^.*\b{self.name}\(.*\);$", self.source, re.MULTILINE)
+        assert found is not None
+        return found.group()
 
     @property
     def flops(self) -> Any:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from time import perf_counter
 
 import numpy as np
 
@@ -16,14 +17,14 @@ from .known import Array
 from .peak import Meter
 from .samples import Sample, Sampled, sample
 
-#: Seconds of a round, short beside a scheduler's slice, and about what the peak's loop takes.
-_QUANTUM, _PEAK = 400e-6, 100e-6
+#: Seconds of a round, short beside a scheduler's slice.
+_QUANTUM = 400e-6
 #: The least and the greatest number of rounds.
-_ROUNDS = (11, 2000)
-#: Data counts as cold when this many times the last cache's size was touched since.
-_COLD = 2
-_LAST_CACHE = 32 << 20
-_MAX_COPIES = 4096
+_ROUNDS = (5, 2000)
+#: Data is cold once this many times the last cache's size was written.
+_COLD, _LAST_CACHE = 2, 32 << 20
+#: Copies of the arrays that a cold round goes through, and the bytes they may take.
+_COPIES, _COPIED = 64, 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +44,20 @@ class Timing:
 def bench(kernel: Sampled, cold: bool = False, seconds: float = 0.2) -> Timing:
     """Time ``kernel`` for about ``seconds`` on arrays of its sizes, run-time ones of 64.
 
-    ``cold``: every call takes the next of many copies of the arrays, which together are larger
-    than the caches.
+    ``cold``: every call takes another copy of the arrays, after the caches were filled with
+    something else.
     """
     if not seconds > 0:
         raise ArgumentValueError("seconds must be positive", got=seconds)
     rng = np.random.default_rng(0)
-    first = sample(kernel.signature, rng, varied=False)
-    samples = [first]
-    for _ in range(_copies(first) - 1 if cold else 0):
+    samples = [sample(kernel.signature, rng, varied=False)]
+    for _ in range(_copies(samples[0]) - 1 if cold else 0):
         samples.append(sample(kernel.signature, rng, varied=False))
     frames = [kernel.frame(**one.named(kernel.signature)) for one in samples]
     meter = None if isinstance(kernel.spec, Transpose) else Meter(kernel.isa, kernel.spec.type)
-    times, peaks = rounds(frames, seconds, meter)
+    times, peaks = rounds(frames, seconds, meter, cold=cold)
     low, middle, high = np.percentile(times, (25, 50, 75))
-    work = flops(kernel, first)
+    work = flops(kernel, samples[0])
     of_peak = None
     if meter is not None:
         of_peak = float(np.median(work / times / (meter.loop.flops / peaks)))
@@ -79,29 +79,53 @@ def flops(kernel: Sampled, held: Sample) -> int:
     return 2 * count * held.size(spec.m) * held.size(spec.n) * held.size(spec.k)
 
 
+def _last_cache() -> int:
+    return max(host.caches().values(), default=_LAST_CACHE)
+
+
 def _copies(held: Sample) -> int:
-    """How many samples it takes to push one out of every cache."""
     used = sum(memory.nbytes for memory in held.memory)
-    last = max(host.caches().values(), default=_LAST_CACHE)
-    return int(np.clip(-(-_COLD * last // max(used, 1)), 2, _MAX_COPIES))
+    return int(np.clip(_COPIED // max(used, 1), 2, _COPIES))
 
 
-def rounds(frames: list[Frame], seconds: float, meter: Meter | None) -> tuple[Array, Array]:
+def rounds(
+    frames: list[Frame], seconds: float, meter: Meter | None, *, cold: bool
+) -> tuple[Array, Array]:
     """Seconds per call in each of the rounds, which together take about ``seconds``, and the
     seconds of ``meter``'s loop right after each.
     """
     timed = dispatch.dispatcher().time
-    words: Any = np.concatenate([frame.words for frame in frames])
-    place, count, calls = dispatch.address(words), len(frames), len(frames)
-    while (spent := timed(place, count, calls)) < _QUANTUM / 4:
+    words: Array = np.concatenate([frame.words for frame in frames])
+    place, count = dispatch.address(words), len(frames)
+    other = np.zeros(_COLD * _last_cache() // 8 if cold else 0)
+    calls, spent = _calls(timed, place, count, cold=cold)
+    times: list[float] = []
+    peaks: list[float] = []
+    begin = perf_counter()
+    least, most = _ROUNDS
+    while len(times) < most and (len(times) < least or perf_counter() - begin < seconds):
+        if cold:
+            other += 1
+            for frame in frames:
+                frame.touch()
+        times.append(timed(place, count, calls) / calls)
+        peaks.append(1.0 if meter is None else meter.seconds())
+        if len(times) >= 3 and spent > seconds:
+            break
+    return np.array(times), np.array(peaks)
+
+
+def _calls(
+    timed: Callable[[int, int, int], float], place: int, count: int, *, cold: bool
+) -> tuple[int, float]:
+    """How many calls make a round, and the seconds they take."""
+    calls = count
+    while (spent := timed(place, count, calls)) < _QUANTUM / 4 and not cold:
         if spent < 0:
             raise MemoryError("no memory for the kernel's scratch buffer")
         calls *= 2
-    calls = max(1, int(calls * _QUANTUM / spent))
-    quanta = int(np.clip(seconds / (_QUANTUM + _PEAK), *_ROUNDS))
-    times, peaks = np.empty(quanta), np.ones(quanta)
-    for i in range(quanta):
-        times[i] = timed(place, count, calls) / calls
-        if meter is not None:
-            peaks[i] = meter.seconds()
-    return times, peaks
+    if cold:
+        return calls, spent
+    per_call = spent / calls
+    calls = max(1, int(_QUANTUM / per_call))
+    return calls, calls * per_call

@@ -28,7 +28,8 @@ OUTSIDE = ("tilewright.examples", "tilewright.cli")
 DSL = [
     "errors", "settings", "spec", "schedule", "signature", "isa", "symbolic", "model",
     "plan", "regions", "program", "lower", "store", "dot", "nest", "transposition", "transposed",
-    "verify", "memory", "interpret",
+    "verify", "memory", "execute",
+    "interpret",
     "count", "explain", "render", "generate",
 ]
 # fmt: on
