@@ -26,6 +26,7 @@ from .program import (
     NestNode,
     Op,
     Program,
+    Pack,
     SelectBatch,
     Store,
     TileProgram,
@@ -140,6 +141,8 @@ def _node(node: NestNode, tiles: Mapping[str, Formulas], same: bool) -> Formulas
             return _loop(node, _nest(node.body, tiles, same))
         case SelectBatch():
             return _nest(node.body, tiles, same)
+        case Pack():
+            return _nest(node.fill, tiles, same) + _nest(node.body, tiles, same)
         case When():
             then, other = (_nest(body, tiles, same) for body in (node.body, node.otherwise))
             return then.given(node.count) + other + other.given(node.count).times(-ONE)

@@ -21,6 +21,7 @@ from .program import (
     NestNode,
     Op,
     Program,
+    Pack,
     SelectBatch,
     TileFacts,
     TileProgram,
@@ -279,6 +280,9 @@ def _nest(nodes: Sequence[NestNode], depth: int) -> Iterator[str]:
             case SelectBatch():
                 yield f"{pad}with A and B of batch element {_text(node.index)}"
                 yield from _nest(node.body, depth + 1)
+            case Pack():
+                yield f"{pad}pack {node.buffer}, {_text(node.elements)} elements"
+                yield from _nest(node.fill + node.body, depth + 1)
             case When() | WhenSame():
                 yield from _choice(node, depth)
 

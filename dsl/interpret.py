@@ -1,75 +1,28 @@
-"""A program run on numpy, operation by operation: the oracle for every target.
-
-A register is a vector of float64 that hold values of the element type, or a Python float when it
-has one lane. A multiply-add is fused: f32 products are exact in float64, the sum is rounded to
-float64 and then to f32 (twice, which differs from once in about one case of 2**29); f64 products
-and sums are rounded apart. The lanes of a register are summed in float64 and rounded once.
-"""
+"""A program run on numpy, operation by operation: the oracle for every target."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from .errors import PlanError
-from .memory import Given, Memory, Segment, lay_out
+from .execute import Counts, Run, Surroundings, Tile, entry, pointer_to
+from .memory import DTYPES, Buffer, Given, Segment, lay_out
 from .plan import Plan
 from .program import (
-    Active,
-    Add,
-    Address,
-    Advance,
     BlockLoop,
-    Broadcast,
     Call,
-    Interleave,
-    Load,
-    Loop,
-    MakeMask,
-    MaskRegister,
-    Multiply,
-    MultiplyAdd,
     NestNode,
-    Op,
-    Parameter,
-    Point,
-    PointBatch,
     Program,
-    Register,
+    Pack,
     SelectBatch,
-    Splat,
-    Store,
-    SumLanes,
-    TileProgram,
     When,
     WhenSame,
-    Zero,
 )
 from .signature import signature
-from .spec import ITEMSIZE
 from .symbolic import evaluate
 from .transposition import TransposePlan
-
-Run = Callable[[], None]
-Pointer = tuple[Segment, int]
-
-
-@dataclass(slots=True)
-class Counts:
-    """What was executed. A multiply-add with an operand in memory counts as a broadcast too.
-
-    Bytes are those of elements touched: the active lanes of an access.
-    """
-
-    loads: int = 0
-    broadcasts: int = 0
-    multiply_adds: int = 0
-    stores: int = 0
-    bytes_read: int = 0
-    bytes_written: int = 0
 
 
 def interpret(
@@ -91,10 +44,10 @@ def interpret(
     known = dict(zip(slots, map(int, sizes), strict=True))
     numbers = dict(zip((s.name for s in parameters.scalars), map(float, scalars), strict=True))
     memory = lay_out(parameters, arrays, known)
+    around = Surroundings(memory, known, numbers, Counts())
     with np.errstate(all="ignore"):
-        machine = _Machine(plan, program, memory, known, numbers)
-        machine.run(program.nest, known, dict(memory.segments))
-    return machine.counts
+        _Machine(plan, program, around).run(program.nest, known, dict(memory.segments))
+    return around.counts
 
 
 class _Machine:
@@ -104,14 +57,10 @@ class _Machine:
         self,
         plan: Plan | TransposePlan,
         program: Program,
-        memory: Memory,
-        sizes: Mapping[str, int],
-        scalars: Mapping[str, float],
+        around: Surroundings,
     ) -> None:
-        self.plan, self.program, self.memory = plan, program, memory
-        self.sizes, self.scalars = sizes, scalars
-        self.counts = Counts()
-        self.tiles: dict[str, tuple[_Tile, Run]] = {}
+        self.plan, self.program, self.around = plan, program, around
+        self.tiles: dict[str, tuple[Tile, Run]] = {}
 
     def run(
         self, nodes: Sequence[NestNode], env: Mapping[str, int], operands: Mapping[str, Any]
@@ -129,313 +78,53 @@ class _Machine:
                 case When():
                     positive = evaluate(node.count, env) > 0
                     self.run(node.body if positive else node.otherwise, env, operands)
+                case Pack():
+                    inside = {**operands, node.buffer: self._room(node, env)}
+                    self.run(node.fill, env, inside)
+                    self.run(node.body, env, inside)
                 case WhenSame():
-                    same = self.memory.same(node.one, node.other)
+                    same = self.around.memory.same(node.one, node.other)
                     self.run(node.body if same else node.otherwise, env, operands)
+
+    @staticmethod
+    def _room(node: Pack, env: Mapping[str, int]) -> Segment:
+        """A fresh buffer: what is read of it must have been written."""
+        count = evaluate(node.elements, env)
+        values = np.full(count, np.nan, DTYPES[node.element])
+        return Segment(node.buffer, Buffer(values, 0), [0], 1, count, max(count, 1), role="out")
 
     def _select(self, index: int, operands: Mapping[str, Any]) -> dict[str, Any]:
         assert isinstance(self.plan, Plan) and self.plan.batch is not None
         batch = self.plan.batch
         chosen = dict(operands)
         for name in "ab":
-            segment = self.memory.segments[name]
+            segment = self.around.memory.segments[name]
             if batch.kind == "addresses":
-                chosen[name] = _pointer(_entry(segment, index, name))
+                chosen[name] = pointer_to(entry(segment, index, name))
                 continue
-            pointer, at = _pointer(segment)
+            pointer, at = pointer_to(segment)
             if batch.kind == "strided":
-                chosen[name] = pointer, at + index * evaluate(batch.strides[name], self.sizes)
+                chosen[name] = (
+                    pointer,
+                    at + index * evaluate(batch.strides[name], self.around.sizes),
+                )
             else:
-                offsets = self.memory.offsets[f"{name}_offsets"]
-                chosen[name] = pointer, at + _entry(offsets, index, f"{name}_offsets")
+                offsets = self.around.memory.offsets[f"{name}_offsets"]
+                chosen[name] = pointer, at + entry(offsets, index, f"{name}_offsets")
         return chosen
 
     def _call(self, call: Call, env: Mapping[str, int], operands: Mapping[str, Any]) -> None:
         if call.program not in self.tiles:
-            tile = _Tile(self, self.program.tile(call.program))
+            tile = Tile(self.around, self.program.tile(call.program))
             self.tiles[call.program] = tile, tile.compiled()
         tile, run = self.tiles[call.program]
         passed = [p for p in tile.program.parameters if p.role not in ("size", "scalar")]
         tile.pointers.clear()
+        tile.registers.clear()
         for parameter, argument in zip(passed, call.arguments, strict=True):
             offset = evaluate(argument.offset, env)
             tile.bind(parameter, operands.get(argument.operand or ""), offset)
         run()
 
 
-def _pointer(operand: Any) -> Pointer:
-    return (operand, operand.base) if isinstance(operand, Segment) else operand
-
-
-def _entry(table: Any, index: int, name: str) -> Any:
-    if not 0 <= index < len(table):
-        raise PlanError(f"entry {index} of {name} is read", expected=f"0 to {len(table) - 1}")
-    return table[index]
-
-
-#: Operations that change no value.
-_HINTS = ("prefetch", "keep", "comment")
-_SINGLE = np.float32
-
-
-def _round_f32(values: Any) -> Any:
-    if isinstance(values, float):
-        return float(_SINGLE(values))
-    return values.astype(_SINGLE).astype(np.float64)
-
-
-def _exact(values: Any) -> Any:
-    return values
-
-
-#: float64 results to the values of the element type.
-_ROUND: dict[str, Callable[[Any], Any]] = {"f32": _round_f32, "f64": _exact}
-
-
-@dataclass(slots=True)
-class _Tile:
-    """One tile program: its state, and its operations as closures over that state."""
-
-    machine: _Machine
-    program: TileProgram
-    registers: dict[str, Any] = field(default_factory=dict)
-    masks: dict[str, int] = field(default_factory=dict)
-    pointers: dict[str, Pointer] = field(default_factory=dict)
-    numbers: dict[str, int] = field(default_factory=dict)
-    tables: dict[str, Any] = field(default_factory=dict)
-
-    def bind(self, parameter: Parameter, operand: Any, offset: int) -> None:
-        """Pass one argument of a call."""
-        if parameter.role in ("in", "out"):
-            segment, at = _pointer(operand)
-            self.pointers[parameter.name] = segment, at + offset
-        elif parameter.role == "table":
-            self.tables[parameter.name] = operand
-        elif parameter.role == "offsets":
-            self.tables[parameter.name] = self.machine.memory.offsets[parameter.name]
-        else:
-            self.numbers[parameter.name] = offset
-
-    def compiled(self) -> Run:
-        return _sequence([self._compile(op) for op in self.program.body + self.program.end])
-
-    def _value(self, expr: Any) -> int:
-        return evaluate(expr, self.machine.sizes)
-
-    def _compile(self, op: Op) -> Run:
-        match op:
-            case Loop():
-                return self._loop(op)
-            case Point() | PointBatch() | Advance():
-                return self._move(op)
-            case MakeMask():
-                return self._make_mask(op)
-            case Load():
-                return self._load(op)
-            case Broadcast():
-                return self._broadcast(op)
-            case Store():
-                return self._store(op)
-            case MultiplyAdd():
-                return self._multiply_add(op)
-            case Zero() | Splat():
-                return self._constant(op)
-            case Add() | Multiply():
-                return self._arithmetic(op)
-            case Interleave():
-                return self._interleave(op)
-            case SumLanes():
-                return self._sum_lanes(op)
-            case _:
-                if op.kind not in _HINTS:
-                    raise PlanError(
-                        f"{self.program.name}: an operation with no meaning", got=op.kind
-                    )
-                return lambda: None
-
-    def _loop(self, op: Loop) -> Run:
-        trips, numbers, counter = self._value(op.trips), self.numbers, op.counter
-        body = _sequence([self._compile(inner) for inner in op.body])
-
-        def run() -> None:
-            for trip in range(trips):
-                numbers[counter] = trip
-                body()
-
-        return run
-
-    def _move(self, op: Point | PointBatch | Advance) -> Run:
-        pointers, name = self.pointers, op.pointer
-        if isinstance(op, PointBatch):
-            return self._point_batch(op)
-        base = op.base if isinstance(op, Point) else name
-        step = self._value(op.offset if isinstance(op, Point) else op.step)
-
-        def run() -> None:
-            segment, at = pointers[base]
-            pointers[name] = segment, at + step
-
-        return run
-
-    def _point_batch(self, op: PointBatch) -> Run:
-        offset, stride = self._value(op.offset), self._value(op.stride)
-        pointers, tables, numbers = self.pointers, self.tables, self.numbers
-        operand = op.operand
-
-        def run() -> None:
-            index = numbers[op.index]
-            if op.batch == "addresses":
-                segment, at = _pointer(_entry(tables[operand], index, operand))
-                at += numbers[f"{operand}_at"]
-            else:
-                segment, at = pointers[operand]
-                if op.batch == "offsets":
-                    at += _entry(tables[f"{operand}_offsets"], index, f"{operand}_offsets")
-                else:
-                    at += index * stride
-            pointers[op.pointer] = segment, at + offset
-
-        return run
-
-    def _make_mask(self, op: MakeMask) -> Run:
-        active, lanes = self._value(op.mask.active), op.mask.vector.lanes
-        if not 0 <= active <= lanes:
-            raise PlanError(
-                f"{self.program.name} masks {active} lanes", expected=f"0 to {lanes} lanes"
-            )
-        return lambda: self.masks.__setitem__(op.mask.name, active)
-
-    def _active(self, active: Active, lanes: int) -> Callable[[], int]:
-        if isinstance(active, MaskRegister):
-            masks, name = self.masks, active.name
-            return lambda: masks[name]
-        count = lanes if active is None else active
-        return lambda: count
-
-    def _load(self, op: Load) -> Run:
-        registers, pointers, counts = self.registers, self.pointers, self.machine.counts
-        dst, lanes = op.dst.name, op.dst.vector.lanes
-        pointer, offset = op.address.pointer, self._value(op.address.offset)
-        size, active = ITEMSIZE[op.dst.vector.element], self._active(op.active, op.dst.vector.lanes)
-        who = f"{self.program.name}: {dst}"
-
-        def run() -> None:
-            segment, at = pointers[pointer]
-            at += offset
-            count = active()
-            counts.loads += 1
-            counts.bytes_read += count * size
-            if count:
-                segment.check_read(at, count, who)
-            if lanes == 1:
-                registers[dst] = float(segment.values[at])
-            else:
-                loaded = np.zeros(lanes)
-                loaded[:count] = segment.values[at : at + count] if count else ()
-                registers[dst] = loaded
-
-        return run
-
-    def _element(self, address: Address, element: str, who: str) -> Callable[[], float]:
-        """Read one element and count a broadcast."""
-        pointers, counts = self.pointers, self.machine.counts
-        pointer, offset = address.pointer, self._value(address.offset)
-        size = ITEMSIZE[element]
-
-        def read() -> float:
-            segment, at = pointers[pointer]
-            at += offset
-            segment.check_read(at, 1, who)
-            counts.broadcasts += 1
-            counts.bytes_read += size
-            return float(segment.values[at])
-
-        return read
-
-    def _broadcast(self, op: Broadcast) -> Run:
-        registers, dst, lanes = self.registers, op.dst.name, op.dst.vector.lanes
-        read = self._element(op.address, op.dst.vector.element, f"{self.program.name}: {dst}")
-        return lambda: registers.__setitem__(dst, np.full(lanes, read()) if lanes > 1 else read())
-
-    def _store(self, op: Store) -> Run:
-        registers, pointers, counts = self.registers, self.pointers, self.machine.counts
-        src, lanes = op.src.name, op.src.vector.lanes
-        pointer, offset = op.address.pointer, self._value(op.address.offset)
-        size, active = ITEMSIZE[op.src.vector.element], self._active(op.active, lanes)
-        who = f"{self.program.name}: {src}"
-
-        def run() -> None:
-            segment, at = pointers[pointer]
-            at += offset
-            count = active()
-            counts.stores += 1
-            counts.bytes_written += count * size
-            if count:
-                segment.check_write(at, count, who)
-                value = registers[src]
-                segment.values[at : at + count] = value if lanes == 1 else value[:count]
-
-        return run
-
-    def _multiply_add(self, op: MultiplyAdd) -> Run:
-        registers, counts = self.registers, self.machine.counts
-        acc, x, rounded = op.acc.name, op.x.name, _ROUND[op.acc.vector.element]
-        other = self._other(op)
-
-        def run() -> None:
-            counts.multiply_adds += 1
-            registers[acc] = rounded(registers[x] * other() + registers[acc])
-
-        return run
-
-    def _other(self, op: MultiplyAdd) -> Callable[[], Any]:
-        """The second factor: a register, a lane of one, or an element in memory."""
-        registers, lane = self.registers, op.lane
-        if isinstance(op.y, Address):
-            who = f"{self.program.name}: {op.acc.name}"
-            return self._element(op.y, op.acc.vector.element, who)
-        y = op.y.name
-        if lane is not None:
-            return lambda: registers[y][lane]
-        return lambda: registers[y]
-
-    def _constant(self, op: Zero | Splat) -> Run:
-        registers, vector, value = self.registers, op.dst.vector, 0.0
-        if isinstance(op, Splat):
-            source = op.source
-            number = self.machine.scalars[source] if isinstance(source, str) else float(source)
-            value = float(_ROUND[vector.element](number))
-        name = op.dst.name
-        filled: Any = np.full(vector.lanes, value) if vector.lanes > 1 else value
-        return lambda: registers.__setitem__(name, filled)
-
-    def _arithmetic(self, op: Add | Multiply) -> Run:
-        registers, rounded = self.registers, _ROUND[op.dst.vector.element]
-        dst, x, y = op.dst.name, op.x.name, op.y.name
-        if isinstance(op, Add):
-            return lambda: registers.__setitem__(dst, rounded(registers[x] + registers[y]))
-        return lambda: registers.__setitem__(dst, rounded(registers[x] * registers[y]))
-
-    def _interleave(self, op: Interleave) -> Run:
-        registers, shape = self.registers, (-1, 2, op.block)
-
-        def half(register: Register) -> Any:
-            return registers[register.name].reshape(shape)[:, int(op.odd)]
-
-        def run() -> None:
-            registers[op.dst.name] = np.stack([half(op.x), half(op.y)], axis=1).ravel()
-
-        return run
-
-    def _sum_lanes(self, op: SumLanes) -> Run:
-        registers, rounded = self.registers, _ROUND[op.dst.vector.element]
-        dst, src = op.dst.name, op.src.name
-        return lambda: registers.__setitem__(dst, rounded(float(np.sum(registers[src]))))
-
-
-def _sequence(runs: Sequence[Run]) -> Run:
-    def run() -> None:
-        for step in runs:
-            step()
-
-    return run
+__all__ = ["Counts", "interpret"]

@@ -9,6 +9,7 @@ from sympy import Expr
 
 from .dot import dot_loops, store_sums
 from .lower import Tile, k_loops, masks, reduction, sum_splits, zeros
+from .packing import Packed, pack, stack_bytes
 from .plan import Plan
 from .program import (
     Argument,
@@ -17,6 +18,7 @@ from .program import (
     Loop,
     NestNode,
     Op,
+    Pack,
     Parameter,
     Program,
     SelectBatch,
@@ -26,17 +28,27 @@ from .program import (
     walk,
 )
 from .regions import Part, Region, partition
+from .spec import ITEMSIZE
 from .store import factors, store_across, store_along
 from .symbolic import ZERO, div, mod, simplify, slots, symbol, value
+
+#: Bytes to which blocks in scratch memory are aligned.
+ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """Where the nest stands: the block's extents and origin, and whether C already holds a sum."""
+    """Where the nest stands: the block's extents and origin, whether C already holds a sum.
 
+    ``plan`` has the strides of the operands as they are packed at this point; ``bases`` holds
+    where the packed blocks start.
+    """
+
+    plan: Plan
     extents: dict[str, Expr]
     origin: dict[str, Expr]
     accumulate: bool
+    bases: dict[str, dict[str, Expr]] = field(default_factory=dict)
 
     def inside(self, letter: str, extent: Expr, origin: Expr) -> _Block:
         extents, origins = dict(self.extents), dict(self.origin)
@@ -46,18 +58,33 @@ class _Block:
 
 @dataclass(slots=True)
 class _Tiles:
-    """The tile programs made so far, each once."""
+    """The tile programs made so far, each once, and the scratch memory given away."""
 
     plan: Plan
     programs: dict[object, TileProgram] = field(default_factory=dict)
+    scratch: dict[str, Expr] = field(default_factory=dict)
 
-    def get(self, region: Region, steps: Expr, accumulate: bool) -> TileProgram:
-        size = region.along.size
-        key = (region.shape, region.active, region.overlapped, size, region.across.units, steps, accumulate)
+    def get(self, plan: Plan, region: Region, steps: Expr, accumulate: bool) -> TileProgram:
+        strides = tuple(tuple(plan.operands[x].strides.values()) for x in "ab")
+        where = (region.active, region.overlapped, region.along.size, region.across.units)
+        key = (region.shape, *where, steps, accumulate, strides)
         if key not in self.programs:
-            name = _tile_name(self.plan, region, len(self.programs))
-            self.programs[key] = lower_tile(Tile(self.plan, region, steps, accumulate), name)
+            name = _tile_name(plan, region, len(self.programs))
+            self.programs[key] = lower_tile(Tile(plan, region, steps, accumulate), name)
         return self.programs[key]
+
+    def room(self, packed: Packed) -> Expr | None:
+        """Where a packed block lies in scratch memory; None for the stack.
+
+        Every later block of the operand is at most as large as its first.
+        """
+        if stack_bytes(packed) is not None:
+            return None
+        name = packed.operand.name
+        size = packed.elements * ITEMSIZE[packed.operand.type]
+        self.scratch.setdefault(name, div(size + ALIGNMENT - 1, ALIGNMENT) * ALIGNMENT)
+        before = list(self.scratch)[: list(self.scratch).index(name)]
+        return sum((self.scratch[other] for other in before), ZERO)
 
 
 def make_program(plan: Plan) -> Program:
@@ -65,18 +92,22 @@ def make_program(plan: Plan) -> Program:
     if ZERO in (plan.sizes["m"], plan.sizes["n"]):
         return Program((), ())
     tiles = _Tiles(plan)
-    block = _Block(dict(plan.sizes), dict.fromkeys("mnk", ZERO), accumulate=False)
+    block = _Block(plan, dict(plan.sizes), dict.fromkeys("mnk", ZERO), accumulate=False)
     nest = tuple(_nest(tiles, plan.outer, block, ""))
     if "b" in plan.outer and plan.batch and value(plan.batch.count) is None:
         empty = replace(block, extents=block.extents | {"k": ZERO})
         scale = tuple(_nest(tiles, plan.outer.replace("b", "").replace("k", ""), empty, ""))
         nest = (When(plan.batch.count, nest, scale),)
-    return Program(nest, tuple(tiles.programs.values()))
+    return Program(nest, tuple(tiles.programs.values()), sum(tiles.scratch.values(), ZERO))
 
 
 def _nest(tiles: _Tiles, letters: str, block: _Block, names: str) -> Iterator[NestNode]:
     """The nodes for the remaining letters; ``names`` holds the counters already taken."""
     plan = tiles.plan
+    due = _due(plan, letters, block)
+    if due:
+        yield _packed(tiles, due, letters, block, names)
+        return
     if not letters:
         yield from _grids(tiles, plan.outer, block)
         return
@@ -90,6 +121,38 @@ def _nest(tiles: _Tiles, letters: str, block: _Block, names: str) -> Iterator[Ne
         yield from _blocked(tiles, letter, plan.blocks[letter], rest, block, names)
     else:
         yield from _nest(tiles, rest, block, names)  # the grid of tiles itself loops over it
+
+
+def _due(plan: Plan, letters: str, block: _Block) -> str:
+    """The operand to pack here: no loop to come chooses another block of it, or reuse begins."""
+    passes = {"a": "n", "b": "m"}
+    for name in plan.packs:
+        mine = {"m", "n", "k", "b"} - {passes[name]}
+        last = {d for d in "mn" if d in letters and letters.count(d) == 1}
+        blocks = [letter for letter in letters if letter not in last]
+        if name not in block.bases and not any(letter in mine for letter in blocks):
+            return name
+    return ""
+
+
+def _packed(
+    tiles: _Tiles, name: str, letters: str, block: _Block, names: str
+) -> Pack:
+    plan = block.plan
+    at = _offset(plan, name, block.origin)
+    packed = pack(plan, name, block.extents, at, f"pack{len(tiles.programs)}_{name}_")
+    tiles.programs |= {("pack", tile.name): tile for tile in packed.tiles}
+    operands = dict(plan.operands) | {name: packed.operand}
+    bases = block.bases | {name: block.origin}
+    inside = replace(block, plan=replace(plan, operands=operands), bases=bases)
+    return Pack(
+        buffer=packed.operand.buffer,
+        element=packed.operand.type,
+        elements=packed.elements,
+        scratch=tiles.room(packed),
+        fill=packed.nodes,
+        body=tuple(_nest(tiles, letters, inside, names)),
+    )
 
 
 def _batch(tiles: _Tiles, rest: str, block: _Block, names: str) -> Iterator[NestNode]:
@@ -155,19 +218,19 @@ def _left_over(
 
 def _grids(tiles: _Tiles, letters: str, block: _Block) -> Iterator[NestNode]:
     """Every region's grid of tiles, looped over in the order of the last m and n."""
-    plan = tiles.plan
+    plan = block.plan
     along, across = plan.along, plan.across
     order = sorted({"m", "n"}, key=lambda d: letters.rfind(d))
     steps = block.extents["k"]
     for region in partition(
         plan, block.extents[across], block.extents[along], steps, block.accumulate
     ):
-        program = tiles.get(region, steps, block.accumulate)
+        program = tiles.get(plan, region, steps, block.accumulate)
         parts = {along: region.along, across: region.across}
         origin = dict(block.origin)
         for dim in "mn":
             origin[dim] = origin[dim] + _position(parts[dim], f"{dim}t")
-        node: NestNode = Call(program.name, tuple(_arguments(plan, program, origin)))
+        node: NestNode = Call(program.name, tuple(_arguments(block, program, origin)))
         for dim in reversed(order):
             if parts[dim].count != 1:
                 note = f"{dim} by {parts[dim].size}"
@@ -179,14 +242,17 @@ def _position(part: Part, counter: str) -> Expr:
     return part.start if part.count == 1 else part.start + part.size * symbol(counter)
 
 
-def _arguments(plan: Plan, program: TileProgram, origin: dict[str, Expr]) -> Iterator[Argument]:
+def _arguments(
+    block: _Block, program: TileProgram, origin: dict[str, Expr]
+) -> Iterator[Argument]:
+    plan = block.plan
     for parameter in program.parameters:
         name = parameter.name
         if parameter.role in ("in", "out"):
-            yield Argument(name, _offset(plan, name, origin))
-        elif parameter.role == "table":
-            yield Argument(name, ZERO)
-        elif parameter.role == "offsets":
+            base = block.bases.get(name, dict.fromkeys("mnk", ZERO))
+            moved = {dim: origin[dim] - base[dim] for dim in "mnk"}
+            yield Argument(plan.operands[name].buffer, _offset(plan, name, moved))
+        elif parameter.role in ("table", "offsets"):
             yield Argument(name, ZERO)
         elif parameter.role == "at":
             yield Argument(None, _offset(plan, name.removesuffix("_at"), origin))

@@ -17,6 +17,10 @@ from .symbolic import ONE, ZERO, size_expr, value
 
 
 Dimension = Literal["m", "n", "k"]
+#: The dimension the vectors lie along, and the operands to pack, of "ab".
+Layout = tuple[Dimension, str]
+#: Which operands must be contiguous along a dimension for vectors to lie along it.
+_NEEDS: tuple[tuple[Dimension, str], ...] = (("n", "b"), ("m", "a"), ("k", "ab"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +34,16 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """An operand's strides in elements, by dimension."""
+    """An operand's strides in elements, by dimension; ``buffer`` is where it lies, if packed."""
 
     name: str
     type: str
     strides: Mapping[str, Expr] = field(hash=False)
+    buffer: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.buffer:
+            object.__setattr__(self, "buffer", self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +63,7 @@ class Plan:
     ``vectorize`` is the dimension along the vectors, ``across`` the other one of m and n (for
     ``k``: n). ``outer`` are the loops over blocks, ``inner`` those around the accumulators.
     ``transposed``: C is contiguous across the vectors, so tiles are transposed when stored.
+    ``packs`` are the operands that are packed, of "ab".
     """
 
     spec: Gemm
@@ -68,6 +78,7 @@ class Plan:
     sizes: Mapping[str, Expr] = field(hash=False)
     operands: Mapping[str, Operand] = field(hash=False)
     batch: BatchPlan | None
+    packs: str
     decisions: tuple[Decision, ...]
 
     @property
@@ -148,36 +159,39 @@ def _splits(steps: int | None) -> tuple[int, ...]:
 
 def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     """The plan; ScheduleError or SpecError if schedule and spec contradict each other."""
-    plans = [_plan_along(d, spec, schedule, target) for d in _dimensions(spec, schedule)]
+    plans = [_plan_along(layout, spec, schedule, target) for layout in _layouts(spec, schedule)]
     costs = [_estimate(plan) if len(plans) > 1 else 0.0 for plan in plans]
     best = min(zip(costs, range(len(plans)), strict=True))[1]
-    return replace(
-        plans[best], decisions=(_why_along(plans, costs, best), *plans[best].decisions)
-    )
+    return replace(plans[best], decisions=(*_why(plans, costs, best), *plans[best].decisions))
 
 
-def _why_along(plans: list[Plan], costs: list[float], best: int) -> Decision:
+def _why(plans: list[Plan], costs: list[float], best: int) -> tuple[Decision, ...]:
     plan = plans[best]
-    if plan.schedule.vectorize:
-        reason = "asked for"
-    elif len(plans) == 1:
-        reason = "the only dimension along which the operands are contiguous"
+    if len(plans) == 1:
+        reason = "asked for" if plan.schedule.vectorize else "the only way the operands allow"
     else:
         others = ", ".join(
-            f"{p.vectorize} {c:.0f}" for p, c in zip(plans, costs, strict=True) if p is not plan
+            f"{p.vectorize}{' with packing ' + p.packs if p.packs else ''} {cost:.0f}"
+            for p, cost in zip(plans, costs, strict=True)
+            if p is not plan
         )
         reason = f"estimated at {costs[best]:.0f} cycles; {others}"
-    return Decision("vectorize", plan.vectorize, reason)
+    along = Decision("vectorize", plan.vectorize, reason)
+    if not plan.packs:
+        return (along,)
+    why = "asked for" if plan.schedule.pack else "so that the vectors are contiguous"
+    return (along, Decision("pack", plan.packs, why))
 
 
-def _plan_along(vectorize: Dimension, spec: Gemm, schedule: Schedule, target: Target) -> Plan:
+def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) -> Plan:
+    vectorize, packs = layout
     if not target.of(spec.type):
         raise SpecError(f"{target.name} has no vectors of {spec.type}", hint="another target")
     sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in "mnk"}
     operands = {name: _operand(spec, name) for name in "abc"}
     batch = _batch(spec)
     along = "m" if vectorize == "k" else vectorize
-    outer, inner, loop_reason = _loops(spec, schedule, along)
+    outer, inner, loop_reason = _loops(spec, schedule, along, packs)
     decisions = (Decision("loops", outer + inner, loop_reason),)
     return Plan(
         spec=spec,
@@ -192,6 +206,7 @@ def _plan_along(vectorize: Dimension, spec: Gemm, schedule: Schedule, target: Ta
         sizes=sizes,
         operands=operands,
         batch=batch,
+        packs=packs,
         decisions=decisions,
     )
 
@@ -242,50 +257,89 @@ def _tight(spec: Gemm, name: str) -> Expr:
 
 
 def legal_dimensions(spec: Gemm) -> tuple[Dimension, ...]:
-    """The dimensions along which the operands that must be contiguous are, C's own first."""
+    """The dimensions along which vectors may lie without packing, C's contiguous one first."""
+    return tuple(dimension for dimension, packs in _layouts(spec, Schedule()) if not packs)
+
+
+def _layouts(spec: Gemm, schedule: Schedule) -> tuple[Layout, ...]:
+    """(dimension of the vectors, operands to pack) to choose from: unpacked ones first."""
     strides = {name: _operand(spec, name).strides for name in "abc"}
-    needs: dict[Dimension, tuple[str, ...]] = {"n": ("b",), "m": ("a",), "k": ("a", "b")}
-    legal = [d for d, names in needs.items() if all(value(strides[x][d]) == 1 for x in names)]
-    return tuple(sorted(legal, key=lambda d: d == "k" or value(strides["c"][d]) != 1))
+    may_pack = schedule.pack is None and schedule.tile is None and _packable(spec, schedule)
+    found: list[Layout] = []
+    for dimension, needs in _NEEDS:
+        if schedule.vectorize not in (None, dimension):
+            continue
+        packs = schedule.pack or ""
+        missing = [x for x in needs if value(strides[x][dimension]) != 1 and x not in packs]
+        if dimension == "k":
+            if not missing and not packs:
+                found.append((dimension, ""))
+        elif not missing:
+            found.append((dimension, packs))
+        elif may_pack or (schedule.vectorize and _packable(spec, schedule)):
+            found.append((dimension, "".join(sorted({*packs, *missing}))))
+    if not found:
+        raise _no_layout(spec, schedule)
+    found.sort(key=lambda x: (x[1] != "", x[0] == "k" or value(strides["c"][x[0]]) != 1))
+    return tuple(found[:1] if schedule.tile is not None else found)
 
 
-def _dimensions(spec: Gemm, schedule: Schedule) -> tuple[Dimension, ...]:
-    legal, asked = legal_dimensions(spec), schedule.vectorize
-    if asked is None:
-        return legal if schedule.tile is None else legal[:1]
-    if asked not in legal:
-        raise ScheduleError(
-            f"vectorize={asked!r} needs operands contiguous along {asked}",
-            got=f"A in {spec.a.order} order, B in {spec.b.order} order",
-            expected=f"one of {', '.join(map(repr, legal))}",
-        )
-    return (asked,)
+def _packable(spec: Gemm, schedule: Schedule) -> bool:
+    """Whether the batch does not stand inside the accumulators' loops."""
+    loops = schedule.loops
+    return spec.batch is None or loops is None or "b" in loops[: _outer_length(loops)]
+
+
+def _no_layout(spec: Gemm, schedule: Schedule) -> ScheduleError:
+    return ScheduleError(
+        f"with vectorize={schedule.vectorize!r} and pack={schedule.pack!r} no vector is contiguous",
+        got=f"A in {spec.a.order} order, B in {spec.b.order} order, loops={schedule.loops!r}",
+        expected="'n' needs B contiguous along n, 'm' A along m, 'k' both along k, or packing",
+        hint="leave vectorize out, or put b left of m and n so that operands can be packed",
+    )
 
 
 def _estimate(plan: Plan) -> float:
     """The cost model's cycles; equal for all when a size is known only at the call."""
-    across, along = value(plan.sizes[plan.across]), value(plan.sizes[plan.along])
-    if not across or not along:
+    extents = {d: value(plan.sizes[d]) for d in "mnk"}
+    across, along, depth = extents[plan.across], extents[plan.along], extents["k"]
+    if not across or not along or not depth:
         return 0.0
-    return choose(plan.target, across, along, True, plan.work(plan.sizes["k"], False)).cycles
+    product = choose(plan.target, across, along, True, plan.work(plan.sizes["k"], False)).cycles
+    lines = {"a": extents["m"] or 0, "b": extents["n"] or 0}
+    lanes = plan.vectors[0].lanes
+    core = plan.target.core
+    per_vector = 1 / core.loads + 1 / core.stores + (lanes.bit_length() - 1) / core.shuffles
+    return product + sum(depth * lines[name] / lanes * per_vector for name in plan.packs)
 
 
-def _loops(spec: Gemm, schedule: Schedule, along: str) -> tuple[str, str, str]:
+def _outer_length(loops: str) -> int:
+    return max(loops.rfind("m"), loops.rfind("n")) + 1
+
+
+def _loops(spec: Gemm, schedule: Schedule, along: str, packs: str) -> tuple[str, str, str]:
     """(outer, inner, reason): the letters left of and right of the accumulators."""
     loops, reason = schedule.loops, "asked for"
     if loops is None:
-        loops = ("nm" if along == "n" else "mn") + ("bk" if spec.batch else "k")
+        grid = "nm" if along == "n" else "mn"
+        loops = f"b{grid}k" if spec.batch and packs else grid + ("bk" if spec.batch else "k")
         reason = f"a panel along {along} stays in the cache while the other dimension passes"
     legal = "bnmk" if spec.batch else "nmk"
     if ("b" in loops) != (spec.batch is not None):
         raise ScheduleError(
             "loops must name b exactly when the spec has a batch", got=loops, hint=f'"{legal}"'
         )
-    cut = max(loops.rfind("m"), loops.rfind("n")) + 1
+    cut = _outer_length(loops)
     outer, inner = loops[:cut], loops[cut:]
     if inner not in ("", "b", "k", "bk"):
         raise ScheduleError(
             "right of the last m or n only b and k may stand, b first", got=loops, hint=f'"{legal}"'
+        )
+    if packs and "b" in inner:
+        raise ScheduleError(
+            "packing needs the batch loop left of m and n",
+            got=f"loops={loops!r}, pack={packs!r}",
+            hint=f'"{legal}"',
         )
     for letter in "mnk":
         twice = loops.count(letter) == 2

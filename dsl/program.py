@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from sympy import Expr
+from sympy import Expr, Integer
 
 from .isa import MulAdd, Vector
 from .model import TileShape
@@ -312,6 +312,22 @@ class SelectBatch:
 
 
 @dataclass(frozen=True, slots=True)
+class Pack:
+    """Within ``body``, ``buffer`` holds a packed block, which ``fill`` wrote.
+
+    It has room for ``elements``, on the stack, or ``scratch`` bytes into the scratch memory.
+    """
+
+    kind: ClassVar[str] = "pack"
+    buffer: str
+    element: str
+    elements: Expr
+    scratch: Expr | None
+    fill: tuple[NestNode, ...]
+    body: tuple[NestNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class When:
     """``body`` if ``count`` is positive, else ``otherwise``."""
 
@@ -332,15 +348,16 @@ class WhenSame:
     otherwise: tuple[NestNode, ...]
 
 
-NestNode = Call | BlockLoop | SelectBatch | When | WhenSame
+NestNode = Call | BlockLoop | SelectBatch | Pack | When | WhenSame
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """All of a kernel: the nest and the tile programs it calls, by name."""
+    """All of a kernel: the nest, the tile programs it calls by name, its scratch in bytes."""
 
     nest: tuple[NestNode, ...]
     tiles: tuple[TileProgram, ...]
+    scratch: Expr = Integer(0)
 
     def tile(self, name: str) -> TileProgram:
         return next(tile for tile in self.tiles if tile.name == name)

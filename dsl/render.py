@@ -8,7 +8,7 @@ from typing import Any
 
 import jinja2
 
-from .symbolic import c_text
+from .symbolic import c_text, slots
 
 #: Element types as C names them. Types are data of the language, not of a target.
 C_TYPES = {"f32": "float", "f64": "double", "i64": "int64_t"}
@@ -36,6 +36,7 @@ def _environment() -> jinja2.Environment:
         "ctype": C_TYPES.__getitem__,
         "spell": lambda spelling, **operands: spelling.format_map(operands),
         "number": _number,
+        "slots": slots,
     }
     return environment
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from sympy import Expr
@@ -28,7 +28,7 @@ from .program import (
     prune,
 )
 from .store import transpose
-from .symbolic import ONE, linear, slots, symbol
+from .symbolic import ONE, ZERO, linear, slots, symbol
 from .transposition import Block, Part, TransposePlan, parts
 
 Role = Literal["in", "out"]
@@ -44,6 +44,14 @@ def transposition_program(plan: TransposePlan) -> Program:
     return Program(nest, tuple(tiles.programs.values()))
 
 
+def grid_nest(
+    plan: TransposePlan, names: tuple[str, str], at: Expr, prefix: str
+) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
+    """A transposition within another kernel, from operand ``names[0]``, ``at`` elements in."""
+    tiles = _Tiles(plan, prefix, dict(zip(("x", "out"), names, strict=True)), at)
+    return tuple(_apart(tiles)), tuple(tiles.programs.values())
+
+
 # --- the grid of tiles -------------------------------------------------------------------------
 
 
@@ -52,18 +60,23 @@ class _Tiles:
     """The tile programs made so far, each once."""
 
     plan: TransposePlan
+    prefix: str = ""
+    names: dict[str, str] = field(default_factory=dict)
+    first: Expr = ZERO
     programs: dict[str, TileProgram] = field(default_factory=dict)
 
     def get(
         self, make: Callable[[TransposePlan, int, int], TileProgram], part: tuple[int, int]
     ) -> str:
         program = make(self.plan, *part)
+        program = replace(program, name=self.prefix + program.name)
         return self.programs.setdefault(program.name, program).name
 
     def at(self, name: str, down: Expr, over: Expr) -> Argument:
         """The element of x in row ``down`` and column ``over``, or where it goes in out."""
         strides = self.plan.operands[name].strides
-        return Argument(name, down * strides["rows"] + over * strides["cols"])
+        offset = down * strides["rows"] + over * strides["cols"]
+        return Argument(self.names.get(name, name), offset + (self.first if name == "x" else ZERO))
 
 
 def _apart(tiles: _Tiles) -> Iterator[NestNode]:
@@ -176,7 +189,7 @@ class _Body:
         used = frozenset[str]().union(*(slots(op.address.offset) for op in accesses))
         parameters = [Parameter(pointer, role) for pointer, role in pointers]
         parameters += [
-            Parameter(slot, "size") for slot, _ in self.plan.spec.runtime_sizes() if slot in used
+            Parameter(slot, "size") for slot in self.plan.slots if slot in used
         ]
         vectors = dict.fromkeys(op.src.vector.name for op in accesses if isinstance(op, Store))
         return TileProgram(

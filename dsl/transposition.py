@@ -24,6 +24,8 @@ from .symbolic import ONE, ZERO, div, mod, size_expr, value
 
 #: Operations in one tile: more gain little, and crowd the instruction cache.
 TILE_OPERATIONS = 256
+#: Elements of a tile that a schedule may ask for.
+TILE_ELEMENTS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +275,8 @@ class TransposePlan:
     """A transposition with every choice made.
 
     ``tile`` is in rows and columns of x. ``square`` is the extent of the tiles that are exchanged
-    where the matrix is transposed in place; None where it cannot be.
+    where the matrix is transposed in place; None where it cannot be. ``slots`` are the run-time
+    sizes of the kernel, in the order of its parameters.
     """
 
     spec: Transpose
@@ -284,6 +287,7 @@ class TransposePlan:
     tile: tuple[int, int]
     square: int | None
     decisions: tuple[Decision, ...]
+    slots: tuple[str, ...]
 
     @property
     def element(self) -> str:
@@ -332,6 +336,36 @@ def plan_transposition(spec: Transpose, schedule: Schedule, target: Target) -> T
         tile=tile,
         square=square,
         decisions=(Decision("tile", f"{tile[0]}x{tile[1]}", why),),
+        slots=tuple(slot for slot, _ in spec.runtime_sizes()),
+    )
+
+
+def move_plan(
+    target: Target,
+    element: str,
+    sizes: tuple[Expr, Expr],
+    leading: tuple[Expr, Expr],
+    slots: tuple[str, ...],
+) -> TransposePlan:
+    """A transposition within another kernel: rows x cols, the leading dimensions of x and out.
+
+    Sizes may be any expression of the kernel's run-time sizes, which ``slots`` names.
+    """
+    fixed = [known if (known := value(size)) is not None else Dim("size") for size in sizes]
+    spec = Transpose(fixed[0], fixed[1], element)
+    return TransposePlan(
+        spec=spec,
+        schedule=Schedule(),
+        target=target,
+        sizes={"rows": sizes[0], "cols": sizes[1]},
+        operands={
+            "x": Operand("x", element, {"rows": leading[0], "cols": ONE}),
+            "out": Operand("out", element, {"cols": leading[1], "rows": ONE}),
+        },
+        tile=_choose(target, spec, square=False),
+        square=None,
+        decisions=(),
+        slots=slots,
     )
 
 
@@ -355,11 +389,11 @@ def _tile(spec: Transpose, schedule: Schedule, target: Target) -> tuple[tuple[in
             schedule.tile, (_extent(spec.rows), _extent(spec.cols)), strict=True
         )
     )
-    operations = cover(target, spec.type, rows, cols).operations
-    if operations > 16 * TILE_OPERATIONS:
+    if rows * cols > TILE_ELEMENTS:
         raise ScheduleError(
-            f"tile {rows}x{cols} takes {operations} operations on {target.name}",
-            expected=f"{16 * TILE_OPERATIONS} or fewer",
+            f"tile {rows}x{cols} is too large to be unrolled",
+            got=f"{rows * cols} elements",
+            expected=f"{TILE_ELEMENTS} or fewer",
             hint="a smaller tile: the loops around it cost little",
         )
     return (rows, cols), "asked for"

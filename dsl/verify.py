@@ -19,6 +19,7 @@ from .program import (
     PointBatch,
     Prefetch,
     Program,
+    Pack,
     SelectBatch,
     Store,
     TileProgram,
@@ -121,6 +122,8 @@ def _verify_nest(node: NestNode, program: Program) -> None:
                 raise PlanError(f"the call of {tile.name} passes {len(node.arguments)} arguments")
         case BlockLoop() | SelectBatch():
             _verify_nests(node.body, program)
+        case Pack():
+            _verify_nests(node.fill + node.body, program)
         case When() | WhenSame():
             _verify_nests(node.body + node.otherwise, program)
 
