@@ -125,8 +125,8 @@ class Kernel:
     def bind(self, *arrays: Any, **named: Any) -> partial[int]:
         """Check the arguments once; the result, called without arguments, runs on them each time.
 
-        It keeps the arrays alive, returns 0, and has them as ``arrays``. Without an output a new
-        one is made once: ``bound.out``.
+        It keeps the arrays alive and has them as ``arrays``. Without an output a new one is made
+        once: ``bound.out``. It returns 0, or 2 when there was no memory for the kernel's scratch.
         """
         self._native("bind")
         frame = self.frame(*arrays, **named)

@@ -224,6 +224,30 @@ def test_scalars_arrive(recorder: Recorder) -> None:
     assert recorder.scalars == (0.25, -3.0)
 
 
+@pytest.mark.parametrize("size", [1, 100_000])
+def test_scratch_is_supplied(recorder: Recorder, size: int) -> None:
+    recorder.take(Gemm(2, 2, 2))
+    recorder.scratch = size
+    assert recorder.call(*(np.zeros((2, 2), np.float32) for _ in range(3)))
+    assert recorder.scratch != 0
+    assert recorder.scratch % 64 == 0
+    recorder.scratch = 0
+    assert recorder.call(*(np.zeros((2, 2), np.float32) for _ in range(3)))
+    assert recorder.scratch == 0
+
+
+def test_no_memory_for_scratch(recorder: Recorder) -> None:
+    recorder.take(Gemm(2, 2, 2))
+    recorder.scratch = 1 << 62
+    arrays = tuple(np.zeros((2, 2), np.float32) for _ in range(3))
+    found, before = dispatch.dispatcher(), recorder.calls
+    try:
+        assert found.call(dispatch.address(recorder.words), id(arrays)) == dispatch.NO_MEMORY
+    finally:
+        recorder.scratch = 0
+    assert recorder.calls == before
+
+
 # -- the ways to call ---------------------------------------------------------------------------
 
 

@@ -54,6 +54,15 @@ class Recorder:
         ctypes.c_int64.in_dll(self.library, name).value = value
 
     @property
+    def scratch(self) -> int:
+        """Bytes that are asked for; after a call, the address of what was given."""
+        return ctypes.c_int64.in_dll(self.library, "recorder_scratch").value
+
+    @scratch.setter
+    def scratch(self, size: int) -> None:
+        self._set("recorder_scratch", size)
+
+    @property
     def calls(self) -> int:
         return ctypes.c_int64.in_dll(self.library, "recorder_calls").value
 
