@@ -73,19 +73,19 @@ class _DotBody:
 
     def tail(self, tail: object) -> Iterator[Op]:
         """The elements of K that do not fill a vector."""
-        known = value(tail)  # type: ignore[arg-type]
+        known = value(tail)
         if known == 0:
             return
         vector = self.tile.vector
         if vector.mask is not None:
-            mask = MaskRegister("k_mask", vector, tail)  # type: ignore[arg-type]
+            mask = MaskRegister("k_mask", vector, tail)
             yield MakeMask(mask)
             yield from self._step(0, mask, "t")
         elif known is not None:
             yield from self._step(0, known, "t")
         else:
             for size in sorted((s for s in vector.partial_load if not s & (s - 1)), reverse=True):
-                trips, tail = div(tail, size), mod(tail, size)  # type: ignore[arg-type]
+                trips, tail = div(tail, size), mod(tail, size)
                 step = tuple(self._step(0, size, "t"))
                 bump = advance(self.pointers, size, runtime=False)
                 yield Loop("kt", trips, (*step, *bump), f"{size} elements of K")

@@ -9,6 +9,7 @@ from dataclasses import fields
 from sympy import Expr
 
 from .count import calls, flops, formulas, tile_formulas
+from .dataflow import walk
 from .isa import Target
 from .model import TileShape, bounds
 from .plan import Plan
@@ -20,14 +21,13 @@ from .program import (
     MultiplyAdd,
     NestNode,
     Op,
-    Program,
     Pack,
+    Program,
     SelectBatch,
     TileFacts,
     TileProgram,
     When,
     WhenSame,
-    walk,
 )
 from .spec import Gemm
 from .symbolic import c_text, simplify, value

@@ -47,6 +47,7 @@ class Tile:
 
     @property
     def vector(self) -> Vector:
+        """The vectors of the tile."""
         return self.region.shape.vector
 
     @property
@@ -61,6 +62,7 @@ class Tile:
 
     @property
     def unroll(self) -> int:
+        """K steps per trip of the K loop."""
         shape = self.region.shape
         group = max(shape.k_split, self.vector.lanes if shape.feed == "lane_k" else 1)
         asked = self.plan.schedule.k_unroll
@@ -69,6 +71,7 @@ class Tile:
         return unroll(shape, self.plan.target.core, value(self.steps), group)
 
     def register(self, name: str, vector: Vector | None = None) -> Register:
+        """A register of the tile's vector, or another."""
         return Register(name, vector or self.vector)
 
     def accumulator(self, across: int, along: int, split: int = 0) -> Register:

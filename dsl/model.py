@@ -15,7 +15,6 @@ from functools import lru_cache
 from .errors import ScheduleError
 from .isa import Core, Form, Target, Vector
 
-
 #: What a bound that is not the tightest still costs, as a share of itself.
 OVERLAP = 1 / 16
 
@@ -31,6 +30,7 @@ class Budget:
 
     @property
     def total(self) -> int:
+        """Registers in all."""
         return self.accumulators + self.along + self.across + self.masks
 
 
@@ -53,6 +53,7 @@ class TileShape:
 
     @property
     def budget(self) -> Budget:
+        """The registers alive in the K loop."""
         accumulators = self.rows * self.vectors * self.k_split
         masks = self.vector.mask.registers if self.masked and self.vector.mask else 0
         if self.feed == "lane_s":
@@ -82,8 +83,9 @@ class TileShape:
 class Work:
     """What a tile is asked to do: the vectors it may use, K steps in all, whether C is read, which
     lane feeds are possible, the accumulator sets allowed, where the vectors lie, how many registers
-    are left to the compiler, and whether a tile's last vector may overlap the one before. ``depth``: the K
-    steps of one matrix, None when known only at the call."""
+    are left to the compiler, and whether a tile's last vector may overlap the one before.
+    ``depth``: the K steps of one matrix, None when known only at the call.
+    """
 
     vectors: tuple[Vector, ...]
     steps: int

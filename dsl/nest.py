@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from sympy import Expr
 
+from .dataflow import walk
 from .dot import dot_loops, store_sums
 from .lower import Tile, k_loops, masks, reduction, sum_splits, zeros
 from .packing import Packed, pack, stack_bytes
@@ -25,7 +26,6 @@ from .program import (
     TileFacts,
     TileProgram,
     When,
-    walk,
 )
 from .regions import Part, Region, partition
 from .spec import ITEMSIZE
@@ -135,9 +135,7 @@ def _due(plan: Plan, letters: str, block: _Block) -> str:
     return ""
 
 
-def _packed(
-    tiles: _Tiles, name: str, letters: str, block: _Block, names: str
-) -> Pack:
+def _packed(tiles: _Tiles, name: str, letters: str, block: _Block, names: str) -> Pack:
     plan = block.plan
     at = _offset(plan, name, block.origin)
     packed = pack(plan, name, block.extents, at, f"pack{len(tiles.programs)}_{name}_")
@@ -220,7 +218,7 @@ def _grids(tiles: _Tiles, letters: str, block: _Block) -> Iterator[NestNode]:
     """Every region's grid of tiles, looped over in the order of the last m and n."""
     plan = block.plan
     along, across = plan.along, plan.across
-    order = sorted({"m", "n"}, key=lambda d: letters.rfind(d))
+    order = sorted({"m", "n"}, key=letters.rfind)
     steps = block.extents["k"]
     for region in partition(
         plan, block.extents[across], block.extents[along], steps, block.accumulate
@@ -242,9 +240,7 @@ def _position(part: Part, counter: str) -> Expr:
     return part.start if part.count == 1 else part.start + part.size * symbol(counter)
 
 
-def _arguments(
-    block: _Block, program: TileProgram, origin: dict[str, Expr]
-) -> Iterator[Argument]:
+def _arguments(block: _Block, program: TileProgram, origin: dict[str, Expr]) -> Iterator[Argument]:
     plan = block.plan
     for parameter in program.parameters:
         name = parameter.name

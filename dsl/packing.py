@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from sympy import Expr
 
 from .isa import Vector
-from .plan import Operand, Plan
+from .plan import STACK_BYTES, Operand, Plan
 from .program import (
     Active,
     Address,
@@ -34,8 +34,6 @@ from .symbolic import ONE, div, linear, slots, symbol, value
 from .transposed import grid_nest
 from .transposition import Part, move_plan, parts
 
-#: A packed block up to this many bytes lies on the stack.
-STACK_BYTES = 32 * 1024
 #: Lines that one call copies.
 COPY_LINES = 4
 #: Vectors of each line that one call copies.
@@ -59,9 +57,7 @@ def pack(plan: Plan, name: str, extents: dict[str, Expr], at: Expr, prefix: str)
     extent, depth = extents[line], extents["k"]
     lanes = plan.target.of(plan.element)[0].lanes
     leading = extent if value(extent) is None else div(extent + lanes - 1, lanes) * lanes
-    buffer = replace(
-        source, strides={line: ONE, "k": leading}, buffer=f"{name}_packed"
-    )
+    buffer = replace(source, strides={line: ONE, "k": leading}, buffer=f"{name}_packed")
     sizes = tuple(slot for slot, _ in plan.spec.runtime_sizes())
     if value(source.strides[line]) == 1:
         nodes, tiles = _copy(plan, source, buffer, (line, extent, depth), at, prefix)

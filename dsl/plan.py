@@ -12,11 +12,12 @@ from .errors import ScheduleError, SpecError
 from .isa import Target, Vector
 from .model import TileShape, Work, choose, step_cycles
 from .schedule import Schedule
-from .spec import SHAPES, Addresses, Gemm, Offsets, Strided
-from .symbolic import ONE, ZERO, size_expr, value
-
+from .spec import ITEMSIZE, SHAPES, Addresses, Gemm, Offsets, Strided
+from .symbolic import ONE, size_expr, value
 
 Dimension = Literal["m", "n", "k"]
+#: A packed block up to this many bytes lies on the stack.
+STACK_BYTES = 32 * 1024
 #: The dimension the vectors lie along, and the operands to pack, of "ab".
 Layout = tuple[Dimension, str]
 #: Which operands must be contiguous along a dimension for vectors to lie along it.
@@ -83,6 +84,7 @@ class Plan:
 
     @property
     def element(self) -> str:
+        """The type of the accumulators."""
         return self.spec.type
 
     @property
@@ -300,13 +302,19 @@ def _no_layout(spec: Gemm, schedule: Schedule) -> ScheduleError:
 
 
 def _estimate(plan: Plan) -> float:
-    """The cost model's cycles; equal for all when a size is known only at the call."""
+    """The cost model's cycles; equal for all when a size is known only at the call.
+
+    What nobody asked to pack must fit on the stack well: scratch memory is one more parameter.
+    """
     extents = {d: value(plan.sizes[d]) for d in "mnk"}
     across, along, depth = extents[plan.across], extents[plan.along], extents["k"]
     if not across or not along or not depth:
         return 0.0
     product = choose(plan.target, across, along, True, plan.work(plan.sizes["k"], False)).cycles
     lines = {"a": extents["m"] or 0, "b": extents["n"] or 0}
+    unasked = plan.packs if not (plan.schedule.pack or plan.schedule.vectorize) else ""
+    if any(2 * depth * lines[x] * ITEMSIZE[plan.element] > STACK_BYTES for x in unasked):
+        return float("inf")
     lanes = plan.vectors[0].lanes
     core = plan.target.core
     per_vector = 1 / core.loads + 1 / core.stores + (lanes.bit_length() - 1) / core.shuffles
@@ -359,4 +367,3 @@ def _blocks(schedule: Schedule, loops: str) -> dict[str, int]:
 def bound_of(shape: TileShape, target: Target) -> float:
     """The fraction of the multiply-add peak that the K loop of a tile can reach."""
     return shape.multiply_adds / target.core.fma_units / step_cycles(shape, target.core)
-

@@ -319,15 +319,11 @@ def _region(
     active = None if along.size == along.units * lanes else along.size - (along.units - 1) * lanes
     work = plan.work(steps, accumulate)
     overlapped = (
-        active is not None
-        and value(along.size) is not None
-        and not work.cut(vector, along.units)
+        active is not None and value(along.size) is not None and not work.cut(vector, along.units)
     )
     masked = active is not None and vector.mask is not None and not overlapped
     shape = shape_of(plan.target, vector, across.units, along.units, masked, work)
     if shape is None:
         tile = (across.units, along.units * lanes)
-        raise does_not_fit(
-            plan.target, vector, across.units, along.units, masked, work, tile
-        )
+        raise does_not_fit(plan.target, vector, across.units, along.units, masked, work, tile)
     return Region(shape, along, across, None if overlapped else active, overlapped)

@@ -1,4 +1,4 @@
-"""The end of a register tile: ``C = alpha * acc + beta * C``, stored along or across the vectors."""
+"""The end of a register tile: ``C = alpha * acc + beta * C``, along or across the vectors."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from sympy import Expr
 
+from .dataflow import prune
 from .isa import Vector
 from .lower import Tile
 from .program import (
@@ -23,13 +24,12 @@ from .program import (
     Register,
     Splat,
     Store,
-    prune,
 )
 from .symbolic import ONE, linear, value
 
 
 def factors(tile: Tile, vector: Vector) -> Iterator[Op]:
-    """alpha and beta in registers, where they are not 1 or 0."""
+    """Alpha and beta in registers, where they are not 1 or 0."""
     spec = tile.plan.spec
     if spec.alpha != 1:
         yield Splat(Register("alpha_v", vector), "alpha" if spec.alpha == "scalar" else spec.alpha)

@@ -8,6 +8,7 @@ from typing import Literal
 
 from sympy import Expr
 
+from .dataflow import prune
 from .program import (
     Active,
     Address,
@@ -25,7 +26,6 @@ from .program import (
     Store,
     TileProgram,
     WhenSame,
-    prune,
 )
 from .store import transpose
 from .symbolic import ONE, ZERO, linear, slots, symbol
@@ -188,9 +188,7 @@ class _Body:
         accesses = [op for op in self.ops if isinstance(op, (Load, Store))]
         used = frozenset[str]().union(*(slots(op.address.offset) for op in accesses))
         parameters = [Parameter(pointer, role) for pointer, role in pointers]
-        parameters += [
-            Parameter(slot, "size") for slot in self.plan.slots if slot in used
-        ]
+        parameters += [Parameter(slot, "size") for slot in self.plan.slots if slot in used]
         vectors = dict.fromkeys(op.src.vector.name for op in accesses if isinstance(op, Store))
         return TileProgram(
             name=name,

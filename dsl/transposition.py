@@ -13,10 +13,11 @@ from functools import lru_cache
 
 from sympy import Expr
 
+from .dataflow import prune
 from .errors import ScheduleError, SpecError
 from .isa import Core, Target, Vector
 from .plan import Decision, Operand
-from .program import Register, prune
+from .program import Register
 from .schedule import Schedule
 from .spec import ITEMSIZE, Dim, Size, Transpose
 from .store import transpose

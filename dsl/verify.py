@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from .dataflow import mask_of, reads, writes
 from .errors import PlanError
 from .isa import Target
 from .program import (
@@ -15,19 +16,16 @@ from .program import (
     MultiplyAdd,
     NestNode,
     Op,
+    Pack,
     Point,
     PointBatch,
     Prefetch,
     Program,
-    Pack,
     SelectBatch,
     Store,
     TileProgram,
     When,
     WhenSame,
-    mask_of,
-    reads,
-    writes,
 )
 
 

@@ -91,9 +91,7 @@ def _shapes(plan: Plan, target: Target) -> Iterator[TileShape]:
                 yield from _split(plan, target, (vector, rows, vectors, masked))
 
 
-def _split(
-    plan: Plan, target: Target, size: tuple[Vector, int, int, bool]
-) -> Iterator[TileShape]:
+def _split(plan: Plan, target: Target, size: tuple[Vector, int, int, bool]) -> Iterator[TileShape]:
     """The accumulator sets that fit, as long as more of them can hide more latency."""
     whole = plan.work(plan.sizes["k"], accumulate=False)
     vector, rows, vectors, masked = size
