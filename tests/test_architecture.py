@@ -29,8 +29,7 @@ DSL = [
     "errors", "settings", "spec", "schedule", "signature", "isa", "symbolic", "model",
     "plan", "regions", "program", "dataflow", "lower", "store", "dot", "transposition", "transposed",
     "packing", "nest",
-    "verify", "memory", "execute",
-    "interpret",
+    "verify", "memory", "execute", "interpret",
     "count", "explain", "render", "generate",
 ]
 # fmt: on

@@ -1,0 +1,184 @@
+"""The cost model on a machine that does not exist: 7 registers of 3 lanes, a latency of 9.
+
+Nothing in the model may know a size, a shape or a CPU: it plans for this one as for any other, and
+what it plans is interpreted against numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from support.operands import operands
+from support.space import Case, case
+
+from tilewright.errors import ScheduleError
+from tilewright.generate import explain_plan, interpret_kernel, plan_for, program_for
+from tilewright.interpret import interpret
+from tilewright.isa import Core, Mask, MulAdd, Target, Vector
+from tilewright.model import bounds, equal_parts
+from tilewright.program import TileFacts
+from tilewright.schedule import Schedule
+from tilewright.spec import Gemm, Matrix, dim
+from tilewright.verify import live_registers
+
+MASK = Mask(ctype="predicate", make="first({count})", load="", store="", registers=0)
+
+
+def vector(
+    element: str, lanes: int, *, masked: bool, partial: bool, forms: tuple[Any, ...]
+) -> Vector:
+    cuts = dict.fromkeys(range(1, lanes), "") if partial else {}
+    return Vector(
+        name=f"v{lanes}",
+        element=element,
+        lanes=lanes,
+        ctype="",
+        zero="",
+        load="",
+        store="",
+        broadcast="",
+        splat="",
+        add="",
+        mul="",
+        muladd=tuple(MulAdd(form=f, mnemonic="", spelling="", cols=lanes) for f in forms),
+        sum_lanes="",
+        mask=MASK if masked and lanes > 1 else None,
+        partial_load=cuts,
+        partial_store=cuts,
+    )
+
+
+def invented(
+    *forms: str, masked: bool = False, partial: bool = False, registers: int = 7, latency: int = 9
+) -> Target:
+    vectors = []
+    for element in ("f32", "f64"):
+        wide = forms or ("broadcast",)
+        vectors += [
+            vector(element, 3, masked=masked, partial=partial, forms=wide),
+            vector(element, 1, masked=False, partial=False, forms=("scalar",)),
+        ]
+    return Target(
+        name="invented",
+        title="a machine that does not exist",
+        machine="",
+        cpu_flags=(),
+        compiler_flags=(),
+        zig_flags=(),
+        headers=(),
+        registers=registers,
+        vectors=tuple(vectors),
+        core=Core(fma_latency=latency, fma_units=1, loads=1, stores=1, issue=2),
+    )
+
+
+TARGETS = {
+    "plain": invented(),
+    "masks": invented(masked=True),
+    "partial accesses": invented("broadcast", "lane", partial=True),
+    "memory operands": invented("broadcast", "memory", masked=True),
+    "scalar operands": invented("broadcast", "scalar", partial=True),
+}
+every_kind = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+
+
+def facts(spec: Gemm, target: Target, schedule: Schedule | None = None) -> Iterator[TileFacts]:
+    program = program_for(plan_for(spec, schedule or Schedule(), target))
+    for tile in program.tiles:
+        assert live_registers(tile) <= target.registers
+        assert tile.facts is not None
+        assert tile.facts.shape.budget.total <= target.registers
+        yield tile.facts
+
+
+# -- legal --------------------------------------------------------------------------------------
+
+
+@every_kind
+@pytest.mark.parametrize("orders", ["".join(o) for o in product("CF", repeat=3)])
+def test_every_order_agrees_with_numpy(target: Target, orders: str) -> None:
+    rng = np.random.default_rng(3)
+    for m, n, k in ((1, 1, 1), (7, 10, 5), (12, 12, 12), (1, 13, 9), (13, 1, 9), (2, 5, 31)):
+        a, b, c = (
+            np.asarray(rng.integers(-4, 5, shape), "f4", order=order)
+            for shape, order in zip(((m, k), (k, n), (m, n)), orders, strict=True)
+        )
+        expected = 2 * a @ b + c
+        matrices = {x: Matrix("f32", o) for x, o in zip("abc", orders, strict=True)}
+        spec = Gemm(m, n, k, **matrices, alpha=2, beta=1)
+        assert list(facts(spec, target))
+        interpret_kernel(spec, Schedule(), target, [a, b, c])
+        np.testing.assert_array_equal(c, expected)
+
+
+@every_kind
+@pytest.mark.parametrize("index", range(15))
+def test_cases_of_the_whole_space_agree_with_numpy(target: Target, index: int) -> None:
+    one: Case = case(target, seed=2, index=index)
+    plan = plan_for(one.spec, one.schedule, target)
+    given = operands(one, "integers")
+    sizes = [value for _, value in one.values]
+    interpret(plan, program_for(plan), given.arguments, sizes, one.scalars)
+    given.check(given.c)
+
+
+# -- sensible -----------------------------------------------------------------------------------
+
+
+def test_a_large_product_uses_the_wide_vectors_and_most_registers() -> None:
+    for orders in ("C", "F"):
+        for found in facts(Gemm(60, 60, 60, order=orders), invented()):
+            assert found.shape.vector.lanes == 3
+            assert found.shape.budget.accumulators >= 4
+
+
+def test_sizes_of_the_call_get_the_same_main_tile() -> None:
+    tiles = list(facts(Gemm(dim("m"), dim("n"), dim("k")), invented(masked=True)))
+    best = max(tiles, key=lambda f: f.shape.budget.accumulators)
+    assert best.shape.vector.lanes == 3 and best.shape.budget.accumulators >= 4
+
+
+def test_too_few_chains_are_split_over_k() -> None:
+    (found,) = facts(Gemm(1, 3, 90), invented())
+    assert found.shape.k_split > 1
+    for found in facts(Gemm(12, 12, 90), invented(latency=1)):
+        assert found.shape.k_split == 1
+
+
+def test_a_form_that_needs_no_register_is_used_where_registers_are_short() -> None:
+    spec = Gemm(6, 3, 64)
+    (found,) = facts(spec, invented("broadcast", "memory"))
+    assert found.shape.feed == "memory" and found.shape.budget.accumulators == 6
+
+
+def test_a_region_is_cut_into_equal_parts() -> None:
+    assert equal_parts(13, 3) == ((5, 1), (4, 2))
+    for found in facts(Gemm(14, 3, 90), invented(latency=1)):
+        assert found.rows in (4, 5), "14 rows in parts of 5 and less, none much smaller"
+
+
+def test_a_tail_has_a_block_of_its_own() -> None:
+    tiles = list(facts(Gemm(8, 10, 30), invented(partial=True), Schedule(tile=(2, 6))))
+    assert any((found.rows, found.cols) == (2, 6) for found in tiles)
+    assert all(found.shape.budget.total <= 7 for found in tiles)
+
+
+def test_a_tile_that_does_not_fit_is_refused_with_one_that_does() -> None:
+    with pytest.raises(ScheduleError, match=r"needs .* vector registers on invented") as error:
+        list(facts(Gemm(12, 12, 12), invented(), Schedule(tile=(4, 6))))
+    assert "in place of" in str(error.value)
+    with pytest.raises(ScheduleError, match="7 registers"):
+        list(facts(Gemm(12, 12, 12), invented(), Schedule(k_split=9, k_unroll=9)))
+
+
+def test_bounds_follow_from_the_core_alone() -> None:
+    (found,) = facts(Gemm(1, 3, 90), invented(), Schedule(k_split=1))
+    each = bounds(found.shape, invented().core)
+    assert max(each, key=lambda name: each[name]) == "latency"
+    assert each["latency"] == 9 and each["multiply-add units"] == 1
+    text = explain_plan(plan_for(Gemm(1, 3, 90), Schedule(k_split=1), invented()))
+    assert "latency: 11% of peak" in text
