@@ -323,7 +323,7 @@ def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Vect
     """(vector, rows, vectors) with the fewest cycles per element in a large region.
 
     ``multiples`` are what the region's sizes (across, along) are multiples of: a tile that leaves
-    a tail is charged a tenth.
+    a tail is charged a quarter.
     """
     best: tuple[float, Vector, int, int] | None = None
     for vector in work.vectors:
@@ -335,7 +335,7 @@ def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Vect
                     break
                 cost = tile_cycles(shape, target.core, work) / (rows * vectors * lanes)
                 for multiple, size in zip(multiples, (rows, vectors * lanes), strict=True):
-                    cost *= 1.1 if multiple > 1 and multiple % size else 1.0
+                    cost *= 1.25 if multiple > 1 and multiple % size else 1.0
                 if best is None or cost < best[0]:
                     best = (cost, vector, rows, vectors)
     if best is None:
