@@ -57,7 +57,7 @@ def test_operands_inside_larger_buffers(name: str) -> None:
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-4, 5, 400).astype("f4") for _ in range(2))
     c = np.full(400, np.nan, "f4")
-    leading = {f"ld{x}": dim(f"ld{x}") for x in "abc"}
+    leading: dict[str, Any] = {f"ld{x}": dim(f"ld{x}") for x in "abc"}
     spec = Gemm(5, 11, 9, **leading)
     arrays = [Buffer(a, 7), Buffer(b, 3), Buffer(c, 11)]
     interpret_kernel(spec, Schedule(), targets.load(name), arrays, [12, 14, 17])

@@ -90,9 +90,9 @@ def facts(spec: Gemm, target: Target, schedule: Schedule | None = None) -> Itera
     program = program_for(plan_for(spec, schedule or Schedule(), target))
     for tile in program.tiles:
         assert live_registers(tile) <= target.registers
-        assert tile.facts is not None
-        assert tile.facts.shape.budget.total <= target.registers
-        yield tile.facts
+        if tile.facts is not None:  # one that packs has none
+            assert tile.facts.shape.budget.total <= target.registers
+            yield tile.facts
 
 
 # -- legal --------------------------------------------------------------------------------------
