@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     )
     from .runtime.driver import compile, compile_many
     from .runtime.kernel import Kernel
-    from .runtime.matmul import matmul
     from .runtime.measure import Timing
     from .runtime.peak import peak
     from .runtime.verification import Verification
@@ -56,7 +55,6 @@ __all__ = [
     "compile",
     "compile_many",
     "dim",
-    "matmul",
     "peak",
     "targets",
     "variants",
@@ -68,7 +66,6 @@ _HOMES = {
     "compile_many": "runtime.driver",
     "Kernel": "runtime.kernel",
     "Timing": "runtime.measure",
-    "matmul": "runtime.matmul",
     "peak": "runtime.peak",
     "Verification": "runtime.verification",
     "Schedule": "schedule",

@@ -315,10 +315,18 @@ def _estimate(plan: Plan) -> float:
     unasked = plan.packs if not (plan.schedule.pack or plan.schedule.vectorize) else ""
     if any(2 * depth * lines[x] * ITEMSIZE[plan.element] > STACK_BYTES for x in unasked):
         return float("inf")
-    lanes = plan.vectors[0].lanes
-    core = plan.target.core
-    per_vector = 1 / core.loads + 1 / core.stores + (lanes.bit_length() - 1) / core.shuffles
-    return product + sum(depth * lines[name] / lanes * per_vector for name in plan.packs)
+    return product + sum(depth * lines[name] * _move_cycles(plan, name) for name in plan.packs)
+
+
+def _move_cycles(plan: Plan, name: str) -> float:
+    """Cycles to pack one element: a load, a store, and the shuffles of a transposition."""
+    core, line = plan.target.core, "m" if name == "a" else "n"
+    vectors = plan.target.of(plan.element)
+    shuffles = 0
+    if value(plan.operands[name].strides[line]) != 1:
+        vectors = tuple(v for v in vectors if v.transposes)
+        shuffles = vectors[0].lanes.bit_length() - 1
+    return (1 / core.loads + 1 / core.stores + shuffles / core.shuffles) / vectors[0].lanes
 
 
 def _outer_length(loops: str) -> int:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from sympy import Expr
 
+from .blocks import Block
 from .dataflow import prune
 from .program import (
     Active,
@@ -29,7 +30,7 @@ from .program import (
 )
 from .store import transpose
 from .symbolic import ONE, ZERO, linear, slots, symbol
-from .transposition import Block, Part, TransposePlan, parts
+from .transposition import Part, TransposePlan, parts
 
 Role = Literal["in", "out"]
 Maker = Callable[[TransposePlan, int, int], TileProgram]

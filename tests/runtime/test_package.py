@@ -1,12 +1,8 @@
-"""What the package offers beside kernels: targets told, matmul, the share of the peak."""
+"""What the package offers beside kernels: targets told, the share of the peak."""
 
 from __future__ import annotations
 
-import numpy as np
-import pytest
-
 import tilewright as tw
-from tilewright.errors import ArgumentError
 from tilewright.runtime import host
 from tilewright.targets import NAMES
 
@@ -28,21 +24,3 @@ def test_targets_are_told() -> None:
     assert package.load("scalar").name == "scalar"
 
 
-def test_matmul() -> None:
-    rng = np.random.default_rng(0)
-    for dtype in (np.float32, np.float64):
-        a, b = rng.random((12, 9)).astype(dtype), rng.random((9, 7)).astype(dtype)
-        for x in (a, np.asfortranarray(a), np.repeat(a, 2, 0)[::2], np.repeat(a, 2, 1)[:, ::2]):
-            np.testing.assert_allclose(tw.matmul(x, b), a @ b, rtol=1e-5)
-            np.testing.assert_allclose(tw.matmul(b.T, x.T), b.T @ a.T, rtol=1e-5)
-        wide = np.zeros((12, 11), dtype)
-        out = wide[:, 2:9]
-        assert tw.matmul(a, b, out) is out
-        np.testing.assert_allclose(out, a @ b, rtol=1e-5)
-        np.testing.assert_allclose(tw.matmul(a[::-1], b), a[::-1] @ b, rtol=1e-5)
-    with pytest.raises(ArgumentError, match="do not fit"):
-        tw.matmul(a, a)
-    with pytest.raises(ArgumentError, match="arrays of one type"):
-        tw.matmul(a, b.astype(np.float32))
-    with pytest.raises(ArgumentError, match=r"matmul's b must be a 2-d array.*"):
-        tw.matmul(a, b[0])
