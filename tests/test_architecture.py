@@ -27,7 +27,8 @@ OUTSIDE = ("tilewright.examples", "tilewright.cli")
 # fmt: off
 DSL = [
     "errors", "settings", "spec", "schedule", "signature", "isa", "symbolic", "model",
-    "plan", "regions", "program", "dataflow", "lower", "store", "dot", "transposition", "transposed",
+    "plan", "regions", "program", "dataflow", "lower", "store", "dot", "blocks",
+    "transposition", "transposed",
     "packing", "nest",
     "verify", "memory", "execute", "interpret",
     "count", "explain", "render", "generate",
