@@ -19,8 +19,13 @@ from .schedule import Schedule
 from .spec import ITEMSIZE, Dim, Size, Transpose
 from .symbolic import ONE, ZERO, div, mod, size_expr, value
 
-#: Operations in one tile: more gain little, and crowd the instruction cache.
-TILE_OPERATIONS = 256
+#: Operations in one tile: more gain little, and crowd the instruction cache. With sizes known only
+#: at the call there are many tiles, for all that may be left over.
+TILE_OPERATIONS, MANY_TILES_OPERATIONS = 640, 256
+#: Cycles lost where a tile begins to write a row: a page, and a line that nothing fetched ahead.
+ROW_START = 2
+#: Rows of the tallest tile that is chosen.
+MOST_ROWS = 64
 #: Elements of a tile that a schedule may ask for.
 TILE_ELEMENTS = 4096
 
@@ -53,13 +58,14 @@ def _extent(size: Size) -> tuple[int | None, int, int | None]:
     return size, 1, size
 
 
-def _candidates(target: Target, element: str, size: Size) -> list[int]:
+def _candidates(target: Target, element: str, size: Size, most: int) -> list[int]:
     """Tile extents worth trying: vectors, twice, four times that, and all of a small size."""
-    _, _, most = _extent(size)
+    _, _, largest = _extent(size)
     lanes = (v.lanes for v in target.of(element) if v.transposes)
-    found = {lane << k for lane in lanes for k in range(7) if lane << k <= 64}
-    if most is not None:
-        found = {min(extent, most) for extent in found}
+    found = {lane << k for lane in lanes for k in range(7) if lane << k <= most}
+    if largest is not None:
+        found = {min(extent, largest) for extent in found}
+        found |= {largest} if largest <= MOST_ROWS else set()
     return sorted(found - {0}) or [1]
 
 
@@ -67,7 +73,8 @@ def _tile_cost(target: Target, element: str, rows: int, cols: int) -> float:
     """Cycles of one tile, with those of reaching it: a call, and a cycle per line of the cache."""
     core, itemsize = target.core, ITEMSIZE[element]
     lines = rows * -(-cols * itemsize // core.line) + cols * -(-rows * itemsize // core.line)
-    return cover(target, element, rows, cols).cycles(core) + lines + core.fma_latency
+    reach = core.fma_latency + lines + ROW_START * cols
+    return cover(target, element, rows, cols).cycles(core) + reach
 
 
 def _cost(target: Target, spec: Transpose, tile: tuple[int, int]) -> float:
@@ -91,12 +98,19 @@ def _cost(target: Target, spec: Transpose, tile: tuple[int, int]) -> float:
 
 
 def _choose(target: Target, spec: Transpose, *, square: bool) -> tuple[int, int]:
-    """The cheapest tile of few enough operations; ``square`` ones are done two at a time."""
+    """The cheapest tile of few enough operations; ``square`` ones are done two at a time.
+
+    A tile is as wide as a cache line: it then reads whole lines, and writes so few rows at a time
+    that their lines find room beside each other even where all fall into one set of the cache.
+    """
+    line = target.core.line // ITEMSIZE[spec.type]
+    fixed = isinstance(spec.rows, int) and isinstance(spec.cols, int)
+    most = TILE_OPERATIONS if fixed and not square else MANY_TILES_OPERATIONS
     found = []
-    for rows in _candidates(target, spec.type, spec.rows):
-        for cols in _candidates(target, spec.type, spec.cols):
+    for rows in _candidates(target, spec.type, spec.rows, MOST_ROWS):
+        for cols in _candidates(target, spec.type, spec.cols, line):
             operations = cover(target, spec.type, rows, cols).operations * (1 + square)
-            if operations <= TILE_OPERATIONS and (rows == cols or not square):
+            if operations <= most and (rows == cols or not square):
                 found.append((_cost(target, spec, (rows, cols)), -rows * cols, (rows, cols)))
     return min(found)[-1]
 
