@@ -68,7 +68,7 @@ class Tile:
         asked = self.plan.schedule.k_unroll
         if asked is not None:
             return -(-asked // group) * group
-        return unroll(shape, self.plan.target.core, value(self.steps), group)
+        return unroll(shape, self.plan.target, value(self.steps), group)
 
     def register(self, name: str, vector: Vector | None = None) -> Register:
         """A register of the tile's vector, or another."""

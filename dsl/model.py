@@ -350,15 +350,18 @@ def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Vect
 LOOP_OVERHEAD = 3
 
 
-def unroll(shape: TileShape, core: Core, steps: int | None, group: int) -> int:
+def unroll(shape: TileShape, target: Target, steps: int | None, group: int) -> int:
     """K steps per trip, a multiple of ``group``: as few as hide the loop's own instructions.
 
     Not more: a load that strides far per trip defeats the prefetchers when its operand comes from
-    beyond the first cache. A short K is unrolled whole when all its operations are few.
+    beyond the first cache. A short K is unrolled whole when its operations are few, and would fit
+    the registers even if the compiler lifted all loads of vectors to the top.
     """
-    issued = shape.multiply_adds + shape.loads
+    core, issued = target.core, shape.multiply_adds + shape.loads
     if steps is not None and steps * issued <= 32 * core.issue:
-        return max(steps, 1)
+        lifted = shape.budget.accumulators + steps * shape.vectors + shape.budget.masks
+        if lifted < target.registers or steps == 1:
+            return max(steps, 1)
     count = group
     while count * step_cycles(shape, core) < (count * issued + LOOP_OVERHEAD) / core.issue:
         count += group

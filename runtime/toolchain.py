@@ -28,7 +28,7 @@ Family = Literal["gcc", "clang", "zig"]
 #: A K loop that straddles a cache line took twice as long on Zen 5.
 _FLAGS = (
     "-O2", "-std=c11", "-fPIC", "-ffp-contract=off", "-fno-tree-vectorize", "-Wall", "-Wextra",
-    "-Werror", "-falign-loops=64",
+    "-Werror", "-falign-loops=64", "-fno-unroll-loops",
 )  # fmt: skip
 #: The order of loads in the source is chosen; gcc would lift them all to the top, and spill.
 _GCC_FLAGS = ("-fno-schedule-insns",)

@@ -135,6 +135,6 @@ TARGET = Target(
     registers=32,
     vectors=(_quad("f32"), _PAIR, _scalar("f32"), _quad("f64"), _scalar("f64")),
     core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=6, shuffles=2),
-    hold=Hold(constraint="w", operands=False, spare=3),
+    hold=Hold(constraint="w", operands=False, spare=4),
     emulation=Emulation(qemu="qemu-aarch64", cpu="max"),
 )
