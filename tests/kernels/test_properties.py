@@ -166,13 +166,16 @@ def inside(library: ctypes.CDLL, one: Case) -> None:
             pointers.append(places[0])
         if argument is given.c:
             around = len(keep) - 1
-    invoke = getattr(library, f"{one.name}_invoke")
-    sizes = [value for _, value in one.values]
-    invoke(
+    values = [value for _, value in one.values]
+    sizes = (ctypes.c_int64 * max(1, len(values)))(*values)
+    scratch_bytes = getattr(library, f"{one.name}_scratch_bytes")
+    scratch_bytes.restype = ctypes.c_int64
+    scratch = np.empty(scratch_bytes(sizes) + 64, np.uint8)
+    getattr(library, f"{one.name}_invoke")(
         (ctypes.c_void_p * len(pointers))(*pointers),
-        (ctypes.c_int64 * max(1, len(sizes)))(*sizes),
+        sizes,
         (ctypes.c_double * max(1, len(one.scalars)))(*one.scalars),
-        None,
+        ctypes.c_void_p(-(-scratch.ctypes.data // 64) * 64),
     )
     (array, at) = keep[around][0]
     given.check(array[at : at + given.c.size])
@@ -206,6 +209,7 @@ def test_the_cases_cover_the_space(name: str, pytestconfig: pytest.Config) -> No
         *(("tails", tails) for tails in ("auto", "mask", "narrow", "overlap")),
         *(("vectorize", x) for x in (None, "m", "n", "k")),
         *(("schedule", x) for x in ("default", "tile", "loops", "block", "k_unroll", "k_split")),
+        *(("pack", x) for x in ("a", "b", "ab")),
         *(("outer", letter) for letter in "bk"),
         *(("empty", slot) for slot in "mnk"),
         ("loops", "mnkmnk"),
@@ -228,6 +232,7 @@ def features(one: Case) -> Iterable[tuple[str, object]]:
     yield from (("run-time", slot) for slot, _ in one.values)
     yield "tails", schedule.tails
     yield "vectorize", schedule.vectorize
+    yield "pack", schedule.pack
     for name in ("tile", "loops", "block", "k_unroll", "k_split"):
         if getattr(schedule, name):
             yield "schedule", name

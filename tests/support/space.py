@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.dataflow import walk
 from tilewright.errors import ScheduleError
 from tilewright.generate import plan_for, program_for
 from tilewright.isa import Target
-from tilewright.program import walk
 from tilewright.schedule import Schedule
 from tilewright.spec import Addresses, Batch, Dim, Gemm, Matrix, Offsets, Size, Strided
 
@@ -39,6 +39,7 @@ LEVELS: dict[str, tuple[Any, ...]] = {
         "default", "default", "tile", "loops", "blocks", "unroll", "tails", "overlap", "all",
     ),
     "tails": ("auto", "mask", "narrow"),
+    "pack": (None, None, None, "a", "b", "ab"),
 }  # fmt: skip
 LOOPS = (
     "nmk", "mnk", "knm", "kmn", "nkm", "mkn", "nm", "knmk", "nkmk", "mnmk", "nmnk", "mnkmnk",
@@ -253,6 +254,8 @@ def _schedules(spec: Gemm, hand: dict[str, Any], rng: Rng) -> Iterator[Schedule]
             chosen["tails"] = hand["tails"]
         if kind == "overlap" and not simpler:
             chosen["tails"] = "overlap"
+        if kind != "overlap" and attempt < 15:
+            chosen["pack"] = hand["pack"]
         if rng.random() < 0.3:
             chosen["vectorize"] = str(rng.choice(list("mnk")))
         if rng.random() < 0.1:

@@ -1,0 +1,31 @@
+"""The C of representative kernels is the committed one; ``make golden`` writes it anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from support.source_tree import ROOT
+from support.specimens import SPECIMENS, specimens
+
+from tilewright import targets
+from tilewright.generate import Request, generate
+
+ALL = [(target, name) for target in targets.NAMES for name in specimens(target)]
+
+
+@pytest.mark.parametrize(("target", "name"), ALL)
+def test_the_c_is_the_committed_one(
+    target: str, name: str, golden: Callable[[str, str], None]
+) -> None:
+    spec, schedule = SPECIMENS[name]
+    request = Request(name, spec, schedule, targets.load(target))
+    golden(f"{target}/{name}.c", generate([request]).text)
+
+
+def test_nothing_else_lies_in_generated() -> None:
+    expected = {f"{target}/{name}.c" for target, name in ALL}
+    folder = Path(ROOT / "generated")
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*.c")}
+    assert found == expected

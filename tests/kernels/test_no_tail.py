@@ -1,0 +1,54 @@
+"""Sizes that are known to be multiples leave no code for what is left over."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from support.specimens import code
+
+from tilewright import targets
+from tilewright.generate import Request, generate
+from tilewright.schedule import Schedule
+from tilewright.spec import Dim, Gemm, Matrix
+
+#: What the C of a tail holds: a remainder, a condition, one more tile.
+TAIL = re.compile(r"%|\bif\b|static inline")
+SCHEDULES = {
+    "avx512": Schedule(tile=(8, 16), k_unroll=4),
+    "avx2": Schedule(tile=(4, 8), k_unroll=4),
+    "neon": Schedule(tile=(4, 8), k_unroll=4),
+    "scalar": Schedule(tile=(4, 2), k_unroll=4),
+}
+
+
+def text_of(target: str, multiple: int, schedule: Schedule, **more: object) -> str:
+    m, n, k = (Dim(name, multiple_of=multiple) for name in ("M", "N", "K"))
+    spec = Gemm(m, n, k, **more)  # type: ignore[arg-type]
+    return generate([Request("kernel", spec, schedule, targets.load(target))]).text
+
+
+def body(text: str) -> str:
+    """The nest and all tiles but the first, without what the library begins and ends with."""
+    return code(text.partition("static inline")[2].partition("void kernel_invoke")[0])
+
+
+def tails(text: str) -> list[str]:
+    """The lines that only a tail needs."""
+    return [line.strip() for line in text.splitlines() if TAIL.search(line)]
+
+
+@pytest.mark.parametrize("type_", ["f32", "f64"])
+@pytest.mark.parametrize("beta", [0, 1])
+@pytest.mark.parametrize("target", targets.NAMES)
+def test_multiples_of_sixteen_need_no_tail(target: str, beta: float, type_: str) -> None:
+    for more in ({}, {"c": Matrix(type_, "F")}, {"b": Matrix(type_, "F")}):
+        text = text_of(target, 16, Schedule(), a=type_, beta=beta, **more)
+        assert not tails(body(text)), f"with {more}"
+    assert not tails(body(text_of(target, 16, SCHEDULES[target], a=type_, beta=beta)))
+
+
+@pytest.mark.parametrize("target", targets.NAMES)
+def test_the_test_sees_tails(target: str) -> None:
+    text = body(text_of(target, 1, SCHEDULES[target]))
+    assert any("%" in line for line in tails(text))

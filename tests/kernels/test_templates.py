@@ -1,0 +1,172 @@
+"""Every template is needed, is reached in all its branches, and does the printing itself."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import jinja2
+import jinja2.nodes
+import pytest
+from support.source_tree import templates
+from support.specimens import SPECIMENS, specimens
+
+import tilewright.generate
+import tilewright.render
+from tilewright import targets
+from tilewright.dataflow import walk
+from tilewright.generate import Request, generate, plan_for, program_for
+from tilewright.isa import Target
+from tilewright.program import BlockLoop, NestNode, Op, SelectBatch, When
+from tilewright.render import render
+from tilewright.runtime import dispatch_build, peak
+from tilewright.schedule import Schedule
+from tilewright.spec import Gemm, Matrix
+
+COLUMNS = Matrix("f32", "F")
+TEXTS = {path.name: path.read_text() for path in templates()}
+every_template = pytest.mark.parametrize("name", TEXTS)
+
+
+def library(target: str) -> str:
+    chosen = specimens(target)
+    return generate([Request(n, *SPECIMENS[n], targets.load(target)) for n in chosen]).text
+
+
+def rendered() -> list[str]:
+    """Whatever tilewright makes of its templates."""
+    return [
+        library("avx2"),
+        peak.peak_source(targets.load("avx2"), "f32"),
+        dispatch_build.source(),
+        render("dispatch.h.j2"),
+        render("runner.c.j2", names=["kernel"]),
+        render("avx512.h.j2"),
+    ]
+
+
+@lru_cache(maxsize=1)
+def as_it_is() -> list[str]:
+    return rendered()
+
+
+@every_template
+def test_without_a_template_something_is_missing(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = as_it_is()
+    environment = tilewright.render._environment().overlay()
+    own = environment.loader
+    assert own is not None
+    environment.loader = jinja2.ChoiceLoader([jinja2.DictLoader({name: ""}), own])
+    environment.cache = None
+    monkeypatch.setattr(tilewright.render, "_environment", lambda: environment)
+    try:
+        changed = rendered() != whole
+    except jinja2.UndefinedError:
+        changed = True
+    assert changed
+
+
+# -- every branch is taken -------------------------------------------------------------------------
+
+
+def nodes(nest: tuple[NestNode, ...]) -> Iterator[NestNode]:
+    for node in nest:
+        yield node
+        if isinstance(node, (BlockLoop, SelectBatch, When)):
+            yield from nodes(node.body)
+        if isinstance(node, When):
+            yield from nodes(node.otherwise)
+
+
+def poorer() -> Target:
+    """A target whose vectors cannot be transposed: no shipped one is like that."""
+    whole = targets.load("avx2")
+    return replace(whole, vectors=tuple(replace(v, transpose={}) for v in whole.vectors))
+
+
+@lru_cache(maxsize=1)
+def used() -> tuple[set[str], list[Op]]:
+    """The kinds of nodes in all specimens' programs, and their operations."""
+    programs = [
+        program_for(plan_for(*SPECIMENS[name], targets.load(target)))
+        for target in targets.NAMES
+        for name in specimens(target)
+    ]
+    programs.append(program_for(plan_for(Gemm(4, 4, 24, b=COLUMNS), Schedule(), poorer())))
+    operations = [
+        op for program in programs for tile in program.tiles for op in walk(tile.body + tile.end)
+    ]
+    kinds = {node.kind for program in programs for node in nodes(program.nest)}
+    return kinds | {op.kind for op in operations}, operations
+
+
+@pytest.mark.parametrize("name", ["ops.c.j2", "nest.c.j2"])
+def test_every_kind_of_node_is_printed_in_some_golden_file(name: str) -> None:
+    printed = set(re.findall(r'\b(?:op|n|node)\.kind == "(\w+)"', TEXTS[name]))
+    assert printed
+    assert printed <= used()[0], "add a specimen that has it"
+
+
+def test_every_form_of_access_and_multiply_add_is_printed_in_some_golden_file() -> None:
+    operations = used()[1]
+    for kind in ("load", "store"):
+        assert {active(op) for op in operations if op.kind == kind} == {"all", "some", "mask"}
+    forms = {op.op.form for op in operations if op.kind == "muladd"}
+    assert forms == {"broadcast", "scalar", "lane", "memory"}
+
+
+def active(op: Any) -> str:
+    if op.active is None:
+        return "all"
+    return "some" if isinstance(op.active, int) else "mask"
+
+
+# -- C is written by templates ---------------------------------------------------------------------
+
+
+@every_template
+def test_a_template_prints_more_than_it_is_given(name: str) -> None:
+    """It has text of its own between the holes: punctuation of C, or words."""
+    tree = jinja2.Environment(autoescape=False).parse(TEXTS[name])
+    own = "".join(node.data for node in tree.find_all(jinja2.nodes.TemplateData))
+    assert re.search(r"[;{}=(]", own)
+    assert len(re.findall(r"\w+", own)) > 10
+
+
+def strings(value: Any, seen: set[int]) -> Iterator[str]:
+    """Every string that a template could print of ``value``."""
+    if id(value) in seen or isinstance(value, Target):  # a target's spellings are C by intent
+        return
+    seen.add(id(value))
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from strings(key, seen)
+            yield from strings(inner, seen)
+    elif isinstance(value, (tuple, list, set, frozenset)):
+        for inner in value:
+            yield from strings(inner, seen)
+    elif is_dataclass(value) and "isa" not in type(value).__module__:
+        for field in fields(value):
+            yield from strings(getattr(value, field.name), seen)
+
+
+@pytest.mark.parametrize("target", targets.NAMES)
+def test_no_statement_is_made_in_python(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    given: list[Mapping[str, Any]] = []
+
+    def spy(template: str, **context: Any) -> str:
+        given.append(context)
+        return render(template, **context)
+
+    monkeypatch.setattr(tilewright.generate, "render", spy)
+    library(target)
+    (context,) = given
+    found = [text for text in strings(context, set()) if re.search(r"[;{}\n]|/\*|\*/", text)]
+    assert not found

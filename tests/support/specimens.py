@@ -1,0 +1,81 @@
+"""Representative kernels, whose C is committed in ``generated/``; their names say what they are."""
+
+from __future__ import annotations
+
+import re
+
+from tilewright.schedule import Schedule
+from tilewright.spec import Addresses, Dim, Gemm, Matrix, Offsets, Spec, Strided, Transpose
+
+_LD = {"lda": Dim("lda"), "ldb": Dim("ldb"), "ldc": Dim("ldc")}
+_SIZES = {name: Dim(name.upper(), multiple_of=16) for name in "mnk"}
+
+SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
+    "gemm_f32_16x6x64_fff_beta1_ld_of_the_call": (
+        Gemm(16, 6, 64, order="F", beta=1, **_LD),
+        Schedule(tile=(16, 6), k_unroll=2),
+    ),
+    "gemm_f32_64x48x64_ccc": (Gemm(64, 48, 64), Schedule()),
+    "gemm_f32_64x48x64_fff_beta1_batch16_tile16x4_bnmk": (
+        Gemm(64, 48, 64, order="F", beta=1, batch=Strided(16)),
+        Schedule(tile=(16, 4), loops="bnmk", k_unroll=2),
+    ),
+    "gemm_f64_13x7x5_ccf_alpha2_narrow_tails": (
+        Gemm(13, 7, 5, a="f64", c=Matrix("f64", "F"), alpha=2),
+        Schedule(tails="narrow"),
+    ),
+    "gemm_f32_mxnxk_of_16_ccc_of_the_call": (
+        Gemm(_SIZES["m"], _SIZES["n"], _SIZES["k"]),
+        Schedule(),
+    ),
+    "gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets": (
+        Gemm(
+            5,
+            3,
+            Dim("K"),
+            b=Matrix("f32", "F"),
+            alpha="scalar",
+            beta="scalar",
+            batch=Offsets(Dim("count")),
+        ),
+        Schedule(vectorize="k"),
+    ),
+    "gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4": (
+        Gemm(8, 16, Dim("K"), beta=1),
+        Schedule(tile=(4, 16), loops="knmk", block={"k": 8}, k_unroll=2, prefetch=4),
+    ),
+    "gemm_f32_31x16x64_ccc_tile31x16": (
+        Gemm(31, 16, 64),
+        Schedule(tile=(31, 16), k_unroll=1),
+    ),
+    "gemm_f64_3x2x24_cff_addresses4": (
+        Gemm(3, 2, 24, a=Matrix("f64", "C"), order="F", batch=Addresses(4)),
+        Schedule(vectorize="k"),
+    ),
+    "gemm_f32_16x8x8_cff_tile16x4_pack_ab": (
+        Gemm(16, 8, 8, a=Matrix("f32", "C"), order="F"),
+        Schedule(tile=(16, 4), pack="ab", k_unroll=2),
+    ),
+    "transpose_f32_8x8": (Transpose(8, 8), Schedule()),
+}
+
+
+#: The targets that have the registers for a tile, where not all do.
+_VECTORS = ("avx512", "avx2", "neon")
+ONLY = {
+    "gemm_f32_16x6x64_fff_beta1_ld_of_the_call": _VECTORS,
+    "gemm_f32_64x48x64_fff_beta1_batch16_tile16x4_bnmk": _VECTORS,
+    "gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4": _VECTORS,
+    "gemm_f32_31x16x64_ccc_tile31x16": ("avx512",),
+    "gemm_f32_16x8x8_cff_tile16x4_pack_ab": _VECTORS,
+}
+
+
+def specimens(target: str) -> list[str]:
+    """The names of the kernels of ``target``."""
+    return [name for name in SPECIMENS if target in ONLY.get(name, (target,))]
+
+
+def code(text: str) -> str:
+    """The C without its comments."""
+    return re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
