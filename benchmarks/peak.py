@@ -13,6 +13,6 @@ NAME = "FMA peak"
 
 @cache
 def peak(isa: str) -> Call:
-    """tilewright's own chains of f32 FMAs of this ISA, the best number of them."""
+    """The chains of ``tw.peak``: f32 FMAs of this ISA, the best number of them."""
     found = peak_call(isa, "f32")
     return Call(NAME, found.address, (*found.operands, 0), found.flops, found.keep)

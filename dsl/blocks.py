@@ -99,7 +99,11 @@ def cover(target: Target, element: str, rows: int, cols: int, widest: int | None
         if v.transposes and (widest is None or v.lanes <= widest) and v.lanes < 2 * max(rows, cols)
     )
     found = [c for vector in usable for c in _covers(target, vector, rows, cols)]
-    return min(found, key=lambda c: (c.cycles(target.core), c.operations))
+    return min(found, key=lambda c: _order(c, target.core))
+
+
+def _order(covered: Cover, core: Core) -> tuple[float, int]:
+    return covered.cycles(core), covered.operations
 
 
 def _covers(target: Target, vector: Vector, rows: int, cols: int) -> Iterator[Cover]:
@@ -138,9 +142,10 @@ class SquareCover:
     diagonal: Cover
     above: Cover
 
-    def cycles(self, core: Core) -> float:
-        """Cycles of transposing the tile in place."""
-        return (self.diagonal + self.above + self.above).cycles(core)
+    @property
+    def whole(self) -> Cover:
+        """All that is done in place."""
+        return self.diagonal + self.above + self.above
 
 
 @lru_cache(maxsize=1024)
@@ -155,7 +160,7 @@ def square_cover(
         if not vector.transposes or (widest is not None and vector.lanes > widest):
             continue
         found += [_symmetric(target, vector, extent, whole) for whole in _heights(vector, extent)]
-    return min(found, key=lambda c: c.cycles(target.core))
+    return min(found, key=lambda c: _order(c.whole, target.core))
 
 
 def _symmetric(target: Target, vector: Vector, extent: int, whole: int) -> SquareCover:

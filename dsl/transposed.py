@@ -197,7 +197,9 @@ class _Body:
             parameters=tuple(parameters),
             body=tuple(self.ops),
             end=(),
-            summary=f"{self.networks} blocks of {', '.join(vectors)}",
+            summary=f"{self.networks} blocks: {', '.join(vectors)}"
+            if self.networks > 1
+            else f"one block: {', '.join(vectors)}",
         )
 
     def _load(self, pointer: str, block: Block, row: int) -> Register:

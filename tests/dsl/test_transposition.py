@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,7 +28,7 @@ from tilewright.spec import Dim, Transpose
 from tilewright.symbolic import evaluate
 from tilewright.transposition import TransposePlan
 
-DTYPES = {"f32": np.dtype("f4"), "f64": np.dtype("f8")}
+DTYPES: dict[str, np.dtype[Any]] = {"f32": np.dtype("f4"), "f64": np.dtype("f8")}
 SIZES = (
     (0, 4), (4, 0), (1, 1), (1, 19), (19, 1), (2, 3), (3, 2), (4, 4), (5, 5), (7, 9), (8, 8),
     (3, 17), (17, 3), (16, 16), (15, 31), (33, 20), (37, 37), (64, 64), (70, 41),
