@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from .errors import ScheduleError
 
-TAILS = ("auto", "mask", "narrow", "overlap", "bounce")
+TAILS = ("auto", "mask", "narrow", "overlap")
 PACKS = (None, "a", "b", "ab")
 LETTERS = "bmnk"
 

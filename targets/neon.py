@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from tilewright.isa import Core, Emulation, Hold, MulAdd, Target, Vector
 
+from .scalar import plain
+
 _F32X2 = "vcombine_f32(vld1_f32({p}), vdup_n_f32(0.0f))"
 _X64, _Y64 = (f"vreinterpretq_f64_f32({{{v}}})" for v in "xy")
 _TRN_F64 = tuple(f"vreinterpretq_f32_f64(vtrn{i}q_f64({_X64}, {_Y64}))" for i in (1, 2))
@@ -101,29 +103,6 @@ _PAIR = Vector(
 )
 
 
-def _scalar(element: str) -> Vector:
-    ctype, fma = {"f32": ("float", "__builtin_fmaf"), "f64": ("double", "__builtin_fma")}[element]
-    return Vector(
-        name="scalar",
-        element=element,
-        lanes=1,
-        ctype=ctype,
-        zero="0",
-        load="*({p})",
-        store="*({p}) = {v}",
-        broadcast="*({p})",
-        splat="{x}",
-        add="{x} + {y}",
-        mul="{x} * {y}",
-        sum_lanes="{v}",
-        muladd=(
-            MulAdd(
-                form="scalar", mnemonic="fmadd", spelling=f"{fma}({{x}}, {{y}}, {{acc}})", cols=1
-            ),
-        ),
-    )
-
-
 TARGET = Target(
     name="neon",
     title="Neon (Armv8-A)",
@@ -133,7 +112,7 @@ TARGET = Target(
     zig_flags=("-mcpu=generic",),
     headers=("arm_neon.h",),
     registers=32,
-    vectors=(_quad("f32"), _PAIR, _scalar("f32"), _quad("f64"), _scalar("f64")),
+    vectors=(_quad("f32"), _PAIR, plain("f32", "fmadd"), _quad("f64"), plain("f64", "fmadd")),
     core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=6, shuffles=2),
     hold=Hold(constraint="w", operands=False, spare=4),
     emulation=Emulation(qemu="qemu-aarch64", cpu="max"),

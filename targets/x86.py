@@ -7,6 +7,8 @@ from typing import Any
 
 from tilewright.isa import MulAdd, Vector
 
+from .scalar import plain
+
 _SUFFIX = {"f32": "ps", "f64": "pd"}
 _LETTER = {"f32": "s", "f64": "d"}
 _CTYPE = {"f32": "", "f64": "d"}
@@ -112,24 +114,4 @@ def _sum_lanes(element: str, bits: int) -> str:
 
 def scalar(element: str) -> Vector:
     """One element in a C scalar; the multiply-add is the hardware's fused one."""
-    ctype, fma = {"f32": ("float", "__builtin_fmaf"), "f64": ("double", "__builtin_fma")}[element]
-    mnemonic = f"vfmadd231s{_LETTER[element]}"
-    return Vector(
-        name="scalar",
-        element=element,
-        lanes=1,
-        ctype=ctype,
-        zero="0",
-        load="*({p})",
-        store="*({p}) = {v}",
-        broadcast="*({p})",
-        splat="{x}",
-        add="{x} + {y}",
-        mul="{x} * {y}",
-        sum_lanes="{v}",
-        muladd=(
-            MulAdd(
-                form="scalar", mnemonic=mnemonic, spelling=f"{fma}({{x}}, {{y}}, {{acc}})", cols=1
-            ),
-        ),
-    )
+    return plain(element, f"vfmadd231s{_LETTER[element]}")
