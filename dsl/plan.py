@@ -319,14 +319,15 @@ def _estimate(plan: Plan) -> float:
 
 
 def _move_cycles(plan: Plan, name: str) -> float:
-    """Cycles to pack one element: a load, a store, and the shuffles of a transposition."""
+    """Cycles to pack one element: a load, a store, the shuffles of a transposition, overlapped."""
     core, line = plan.target.core, "m" if name == "a" else "n"
     vectors = plan.target.of(plan.element)
     shuffles = 0
     if value(plan.operands[name].strides[line]) != 1:
         vectors = tuple(v for v in vectors if v.transposes)
         shuffles = vectors[0].lanes.bit_length() - 1
-    return (1 / core.loads + 1 / core.stores + shuffles / core.shuffles) / vectors[0].lanes
+    per_vector = max(1 / core.loads, 1 / core.stores, shuffles / core.shuffles)
+    return per_vector / vectors[0].lanes
 
 
 def _outer_length(loops: str) -> int:
