@@ -315,7 +315,9 @@ def _estimate(plan: Plan) -> float:
     unasked = plan.packs if not (plan.schedule.pack or plan.schedule.vectorize) else ""
     if any(2 * depth * lines[x] * ITEMSIZE[plan.element] > STACK_BYTES for x in unasked):
         return float("inf")
-    return product + sum(depth * lines[name] * _move_cycles(plan, name) for name in plan.packs)
+    packing = sum(depth * lines[name] * _move_cycles(plan, name) for name in plan.packs)
+    times = (value(plan.batch.count) or 1) if plan.batch and "b" in plan.outer else 1
+    return times * (product + packing)
 
 
 def _move_cycles(plan: Plan, name: str) -> float:
