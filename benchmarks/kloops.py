@@ -45,8 +45,8 @@ def run(options: Options) -> Section:
     pairs = [(target, one) for target, several in COMPILERS.items() for one in several]
     for target, environment in track(pairs, "K loops", console=options.console, transient=True):
         wanted = _wanted(options, target)
-        with _environment(environment):
-            text = _disassembly(wanted, target)
+        with set_environment(environment):
+            text = disassembly(wanted, target)
         found = functions(text)
         loops = sum(region.looped for one in found for region in one.regions())
         spills = [spill for one in found for spill in one.spills()]
@@ -73,7 +73,8 @@ def _wanted(options: Options, target: str) -> Wanted:
     return wanted
 
 
-def _disassembly(wanted: Sequence[tuple[Shape, tw.Schedule | None]], target: str) -> str:
+def disassembly(wanted: Sequence[tuple[Shape, tw.Schedule | None]], target: str) -> str:
+    """The machine code of kernels, as the compiler that the environment names makes it."""
     import tilewright as tw
     from tilewright.generate import Request, generate
     from tilewright.runtime.host import resolve
@@ -96,7 +97,8 @@ def _name(index: int, shape: Shape) -> str:
 
 
 @contextmanager
-def _environment(changes: dict[str, str]) -> Iterator[None]:
+def set_environment(changes: dict[str, str]) -> Iterator[None]:
+    """Environment variables set for a while."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:
