@@ -105,7 +105,7 @@ def _nest(tiles: _Tiles, letters: str, block: _Block, names: str) -> Iterator[Ne
     """The nodes for the remaining letters; ``names`` holds the counters already taken."""
     plan = tiles.plan
     due = _due(plan, letters, block)
-    if due:
+    if due and block.extents["k"] != 0:
         yield _packed(tiles, due, letters, block, names)
         return
     if not letters:
