@@ -297,7 +297,24 @@ def lower_tile(tile: Tile, name: str) -> TileProgram:
 def _facts(tile: Tile) -> TileFacts:
     region = tile.region
     sizes = {tile.plan.along: region.along.size, tile.plan.across: region.across.size}
-    return TileFacts(sizes["m"], sizes["n"], tile.steps, tile.accumulate, region.shape)
+    return TileFacts(
+        rows=sizes["m"],
+        cols=sizes["n"],
+        steps=tile.steps,
+        accumulate=tile.accumulate,
+        shape=region.shape,
+        accumulators=_register_map(tile),
+    )
+
+
+def _register_map(tile: Tile) -> tuple[tuple[str, ...], ...]:
+    """The accumulators' names where their elements lie in C."""
+    shape = tile.region.shape
+    if tile.plan.along == "n":
+        places = [[(row, col) for col in range(shape.vectors)] for row in range(shape.rows)]
+    else:
+        places = [[(col, row) for col in range(shape.rows)] for row in range(shape.vectors)]
+    return tuple(tuple(tile.accumulator(*place).name for place in line) for line in places)
 
 
 def _parameters(tile: Tile, body: tuple[Op, ...]) -> Iterator[Parameter]:

@@ -247,13 +247,17 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class TileFacts:
-    """What was decided about a tile of ``rows`` x ``cols`` elements of C, for ``explain``."""
+    """What was decided about a tile of ``rows`` x ``cols`` elements of C, for whoever reads it.
+
+    ``accumulators`` are the names of the registers, in rows and columns of C.
+    """
 
     rows: Expr
     cols: Expr
     steps: Expr
     accumulate: bool
     shape: TileShape
+    accumulators: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from .errors import ScheduleError
+from .spec import call_text
 
 TAILS = ("auto", "mask", "narrow", "overlap")
 PACKS = (None, "a", "b", "ab")
 LETTERS = "bmnk"
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class Schedule:
     """How a spec is computed; ``None`` leaves the choice to the cost model.
 
@@ -63,6 +64,14 @@ class Schedule:
                 got=f"k_unroll={k_unroll}, k_split={k_split}",
                 hint=f"k_unroll={k_split * max(1, k_unroll // k_split)}",
             )
+
+    def __repr__(self) -> str:
+        options: dict[str, tuple[object, object]] = {
+            f.name: (getattr(self, f.name), "auto" if f.name == "tails" else None)
+            for f in fields(self)
+        }
+        options["block"] = (dict(self.block), {})
+        return call_text("Schedule", [], options)
 
 
 def _whole(value: Any) -> bool:

@@ -46,7 +46,14 @@ def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-@dataclass(frozen=True, slots=True)
+def call_text(name: str, given: list[object], options: dict[str, tuple[object, object]]) -> str:
+    """The Python call that makes a value; ``options`` maps keywords to (value, default)."""
+    said = [repr(value) for value in given]
+    said += [f"{key}={value!r}" for key, (value, default) in options.items() if value != default]
+    return f"{name}({', '.join(said)})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Dim:
     """A size known only at the call, read from the arrays' shapes and strides."""
 
@@ -68,6 +75,10 @@ class Dim:
                 f"and at most {self.max}",
                 hint="raise max or lower multiple_of",
             )
+
+    def __repr__(self) -> str:
+        options = {"multiple_of": (self.multiple_of, 1), "max": (self.max, None)}
+        return call_text("dim", [self.name], options)
 
 
 def dim(name: str, multiple_of: int = 1, max: int | None = None) -> Dim:
@@ -174,7 +185,7 @@ Factor = float | Literal["scalar"]
 SHAPES = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n")}
 
 
-@dataclass(frozen=True, slots=True, init=False)
+@dataclass(frozen=True, slots=True, init=False, repr=False)
 class Gemm:
     """``C = alpha * sum_i A_i B_i + beta * C``: A is m x k, B k x n, C m x n.
 
@@ -239,6 +250,21 @@ class Gemm:
             put(name, None if ld is None else check_size(ld, name, least=1))
         self._check()
 
+    def __repr__(self) -> str:
+        order = self.c.order
+        operands: dict[str, tuple[object, object]] = {
+            name: (getattr(self, name), Matrix(self.type, order)) for name in "abc"
+        }
+        if self.a == Matrix(self.type, order):
+            operands["a"] = (self.type, "f32")
+        options: dict[str, tuple[object, object]] = {
+            "order": (order, "C"),
+            "alpha": (_short(self.alpha), 1),
+            "beta": (_short(self.beta), 0),
+            **{name: (getattr(self, name), None) for name in ("batch", "lda", "ldb", "ldc")},
+        }
+        return call_text("Gemm", [self.m, self.n, self.k], operands | options)
+
     def _check(self) -> None:
         if len({self.a.type, self.b.type, self.c.type}) > 1:
             raise SpecError(
@@ -292,6 +318,11 @@ class Gemm:
     def type(self) -> str:
         """The type of the accumulators."""
         return self.c.type
+
+
+def _short(factor: Factor) -> Factor:
+    """2 rather than 2.0."""
+    return int(factor) if isinstance(factor, float) and factor.is_integer() else factor
 
 
 def _factor(value: Any, name: str) -> Factor:

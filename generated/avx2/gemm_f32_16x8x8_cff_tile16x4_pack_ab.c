@@ -28,11 +28,11 @@ void gemm_f32_16x8x8_cff_tile16x4_pack_ab_invoke(void *const *arrays, const int6
 int64_t gemm_f32_16x8x8_cff_tile16x4_pack_ab_scratch_bytes(const int64_t *sizes);
 /* gemm_f32_16x8x8_cff_tile16x4_pack_ab
  *
- *   Gemm(m=16, n=8, k=8, a=Matrix(type='f32', order='C'), b=Matrix(type='f32', order='F'), c=Matrix(type='f32', order='F'), alpha=1.0, beta=0.0, batch=None, lda=None, ldb=None, ldc=None)
- *   Schedule(tile=(16, 4), loops=None, block=(), k_unroll=2, k_split=None, vectorize=None, pack='ab', tails='auto', prefetch=None)
+ *   Gemm(16, 8, 8, a=Matrix(type='f32', order='C'), order='F')
+ *   Schedule(tile=(16, 4), k_unroll=2, pack='ab')
  *   target avx2 (AVX2, FMA, F16C)
  */
-/* 2 blocks of ymm */
+/* 2 blocks: ymm */
 static inline void gemm_f32_16x8x8_cff_tile16x4_pack_ab_pack0_a_move_16x8(const float *x, float *restrict out)
 {
     BARRIER;
@@ -118,7 +118,7 @@ static inline void gemm_f32_16x8x8_cff_tile16x4_pack_ab_pack0_a_move_16x8(const 
     _mm256_storeu_ps(out + 120, t2_4_7);
 }
 
-/* 1 blocks of ymm */
+/* one block: ymm */
 static inline void gemm_f32_16x8x8_cff_tile16x4_pack_ab_pack1_b_move_8x8(const float *x, float *restrict out)
 {
     BARRIER;
@@ -164,7 +164,11 @@ static inline void gemm_f32_16x8x8_cff_tile16x4_pack_ab_pack1_b_move_8x8(const f
     _mm256_storeu_ps(out + 56, t1_4_7);
 }
 
-/* 8 accumulators + 1 B + 2 A = 11 of 16 ymm */
+/* 16 x 4 of C: 8 accumulators + 1 B + 2 A = 11 of 16 ymm
+ *
+ *     c0_0   c0_1   c0_2   c0_3
+ *     c1_0   c1_1   c1_2   c1_3
+ */
 static inline void gemm_f32_16x8x8_cff_tile16x4_pack_ab_tile2_16x4(const float *a, const float *b, float *restrict c)
 {
     BARRIER;

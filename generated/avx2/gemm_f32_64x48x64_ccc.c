@@ -28,11 +28,15 @@ void gemm_f32_64x48x64_ccc_invoke(void *const *arrays, const int64_t *sizes, con
 int64_t gemm_f32_64x48x64_ccc_scratch_bytes(const int64_t *sizes);
 /* gemm_f32_64x48x64_ccc
  *
- *   Gemm(m=64, n=48, k=64, a=Matrix(type='f32', order='C'), b=Matrix(type='f32', order='C'), c=Matrix(type='f32', order='C'), alpha=1.0, beta=0.0, batch=None, lda=None, ldb=None, ldc=None)
- *   Schedule(tile=None, loops=None, block=(), k_unroll=None, k_split=None, vectorize=None, pack=None, tails='auto', prefetch=None)
+ *   Gemm(64, 48, 64)
+ *   Schedule()
  *   target avx2 (AVX2, FMA, F16C)
  */
-/* 12 accumulators + 2 A + 1 B = 15 of 16 ymm */
+/* 2 x 48 of C: 12 accumulators + 2 A + 1 B = 15 of 16 ymm
+ *
+ *     c0_0   c0_1   c0_2   c0_3   c0_4   c0_5
+ *     c1_0   c1_1   c1_2   c1_3   c1_4   c1_5
+ */
 static inline void gemm_f32_64x48x64_ccc_tile0_2x48(const float *a, const float *b, float *restrict c)
 {
     BARRIER;

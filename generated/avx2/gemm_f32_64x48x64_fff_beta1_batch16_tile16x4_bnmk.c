@@ -28,11 +28,15 @@ void gemm_f32_64x48x64_fff_beta1_batch16_tile16x4_bnmk_invoke(void *const *array
 int64_t gemm_f32_64x48x64_fff_beta1_batch16_tile16x4_bnmk_scratch_bytes(const int64_t *sizes);
 /* gemm_f32_64x48x64_fff_beta1_batch16_tile16x4_bnmk
  *
- *   Gemm(m=64, n=48, k=64, a=Matrix(type='f32', order='F'), b=Matrix(type='f32', order='F'), c=Matrix(type='f32', order='F'), alpha=1.0, beta=1.0, batch=Strided(count=16, a=None, b=None), lda=None, ldb=None, ldc=None)
- *   Schedule(tile=(16, 4), loops='bnmk', block=(), k_unroll=2, k_split=None, vectorize=None, pack=None, tails='auto', prefetch=None)
+ *   Gemm(64, 48, 64, order='F', beta=1, batch=Strided(count=16, a=None, b=None))
+ *   Schedule(tile=(16, 4), loops='bnmk', k_unroll=2)
  *   target avx2 (AVX2, FMA, F16C)
  */
-/* 8 accumulators + 1 B + 2 A = 11 of 16 ymm */
+/* 16 x 4 of C: 8 accumulators + 1 B + 2 A = 11 of 16 ymm
+ *
+ *     c0_0   c0_1   c0_2   c0_3
+ *     c1_0   c1_1   c1_2   c1_3
+ */
 static inline void gemm_f32_64x48x64_fff_beta1_batch16_tile16x4_bnmk_tile0_16x4(const float *a, const float *b, float *restrict c)
 {
     BARRIER;
@@ -121,7 +125,11 @@ static inline void gemm_f32_64x48x64_fff_beta1_batch16_tile16x4_bnmk_tile0_16x4(
     _mm256_storeu_ps(c + 200, c1_3);
 }
 
-/* 8 accumulators + 1 B + 2 A = 11 of 16 ymm */
+/* 16 x 4 of C: 8 accumulators + 1 B + 2 A = 11 of 16 ymm
+ *
+ *     c0_0   c0_1   c0_2   c0_3
+ *     c1_0   c1_1   c1_2   c1_3
+ */
 static inline void gemm_f32_64x48x64_fff_beta1_batch16_tile16x4_bnmk_tile1_16x4(const float *a, const float *b, float *restrict c)
 {
     BARRIER;

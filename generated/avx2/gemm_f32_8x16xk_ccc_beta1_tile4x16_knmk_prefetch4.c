@@ -28,11 +28,17 @@ void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_invoke(void *const *array
 int64_t gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_scratch_bytes(const int64_t *sizes);
 /* gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4
  *
- *   Gemm(m=8, n=16, k=Dim(name='K', multiple_of=1, max=None), a=Matrix(type='f32', order='C'), b=Matrix(type='f32', order='C'), c=Matrix(type='f32', order='C'), alpha=1.0, beta=1.0, batch=None, lda=None, ldb=None, ldc=None)
- *   Schedule(tile=(4, 16), loops='knmk', block=(('k', 8),), k_unroll=2, k_split=None, vectorize=None, pack=None, tails='auto', prefetch=4)
+ *   Gemm(8, 16, dim('K'), beta=1)
+ *   Schedule(tile=(4, 16), loops='knmk', block={'k': 8}, k_unroll=2, prefetch=4)
  *   target avx2 (AVX2, FMA, F16C)
  */
-/* 8 accumulators + 1 A + 2 B = 11 of 16 ymm */
+/* 4 x 16 of C: 8 accumulators + 1 A + 2 B = 11 of 16 ymm
+ *
+ *     c0_0   c0_1
+ *     c1_0   c1_1
+ *     c2_0   c2_1
+ *     c3_0   c3_1
+ */
 static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile0_4x16(const float *a, const float *b, float *restrict c, int64_t k)
 {
     BARRIER;
@@ -122,7 +128,13 @@ static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile0_4x16(
     _mm256_storeu_ps(c + 56, c3_1);
 }
 
-/* 8 accumulators + 1 A + 2 B = 11 of 16 ymm */
+/* 4 x 16 of C: 8 accumulators + 1 A + 2 B = 11 of 16 ymm
+ *
+ *     c0_0   c0_1
+ *     c1_0   c1_1
+ *     c2_0   c2_1
+ *     c3_0   c3_1
+ */
 static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile1_4x16(const float *a, const float *b, float *restrict c, int64_t k)
 {
     BARRIER;
@@ -212,7 +224,13 @@ static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile1_4x16(
     _mm256_storeu_ps(c + 56, c3_1);
 }
 
-/* 8 accumulators + 1 A + 2 B = 11 of 16 ymm */
+/* 4 x 16 of C: 8 accumulators + 1 A + 2 B = 11 of 16 ymm
+ *
+ *     c0_0   c0_1
+ *     c1_0   c1_1
+ *     c2_0   c2_1
+ *     c3_0   c3_1
+ */
 static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile2_4x16(const float *a, const float *b, float *restrict c, int64_t k)
 {
     BARRIER;
@@ -329,7 +347,13 @@ static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile2_4x16(
     _mm256_storeu_ps(c + 56, c3_1);
 }
 
-/* 8 accumulators + 1 A + 2 B = 11 of 16 ymm */
+/* 4 x 16 of C: 8 accumulators + 1 A + 2 B = 11 of 16 ymm
+ *
+ *     c0_0   c0_1
+ *     c1_0   c1_1
+ *     c2_0   c2_1
+ *     c3_0   c3_1
+ */
 static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile3_4x16(const float *a, const float *b, float *restrict c, int64_t k)
 {
     BARRIER;

@@ -29,10 +29,10 @@ int64_t transpose_f32_8x8_scratch_bytes(const int64_t *sizes);
 /* transpose_f32_8x8
  *
  *   Transpose(rows=8, cols=8, type='f32', ldx=None, ldout=None)
- *   Schedule(tile=None, loops=None, block=(), k_unroll=None, k_split=None, vectorize=None, pack=None, tails='auto', prefetch=None)
+ *   Schedule()
  *   target avx2 (AVX2, FMA, F16C)
  */
-/* 1 blocks of ymm */
+/* one block: ymm */
 static inline void transpose_f32_8x8_move_8x8(const float *x, float *restrict out)
 {
     BARRIER;
@@ -78,7 +78,7 @@ static inline void transpose_f32_8x8_move_8x8(const float *x, float *restrict ou
     _mm256_storeu_ps(out + 56, t1_4_7);
 }
 
-/* 1 blocks of ymm */
+/* one block: ymm */
 static inline void transpose_f32_8x8_turn_8x8(float *restrict out)
 {
     BARRIER;

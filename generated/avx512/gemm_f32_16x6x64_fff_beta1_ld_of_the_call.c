@@ -28,11 +28,14 @@ void gemm_f32_16x6x64_fff_beta1_ld_of_the_call_invoke(void *const *arrays, const
 int64_t gemm_f32_16x6x64_fff_beta1_ld_of_the_call_scratch_bytes(const int64_t *sizes);
 /* gemm_f32_16x6x64_fff_beta1_ld_of_the_call
  *
- *   Gemm(m=16, n=6, k=64, a=Matrix(type='f32', order='F'), b=Matrix(type='f32', order='F'), c=Matrix(type='f32', order='F'), alpha=1.0, beta=1.0, batch=None, lda=Dim(name='lda', multiple_of=1, max=None), ldb=Dim(name='ldb', multiple_of=1, max=None), ldc=Dim(name='ldc', multiple_of=1, max=None))
- *   Schedule(tile=(16, 6), loops=None, block=(), k_unroll=2, k_split=None, vectorize=None, pack=None, tails='auto', prefetch=None)
+ *   Gemm(16, 6, 64, order='F', beta=1, lda=dim('lda'), ldb=dim('ldb'), ldc=dim('ldc'))
+ *   Schedule(tile=(16, 6), k_unroll=2)
  *   target avx512 (AVX-512 F, BW, DQ, VL, CD)
  */
-/* 12 accumulators + 1 B + 1 A = 14 of 32 zmm, K over 2 sets */
+/* 16 x 6 of C: 12 accumulators + 1 B + 1 A = 14 of 32 zmm, K over 2 sets
+ *
+ *     c0_0   c0_1   c0_2   c0_3   c0_4   c0_5
+ */
 static inline void gemm_f32_16x6x64_fff_beta1_ld_of_the_call_tile0_16x6(const float *a, const float *b, float *restrict c, int64_t lda, int64_t ldb, int64_t ldc)
 {
     BARRIER;

@@ -28,11 +28,44 @@ void gemm_f32_31x16x64_ccc_tile31x16_invoke(void *const *arrays, const int64_t *
 int64_t gemm_f32_31x16x64_ccc_tile31x16_scratch_bytes(const int64_t *sizes);
 /* gemm_f32_31x16x64_ccc_tile31x16
  *
- *   Gemm(m=31, n=16, k=64, a=Matrix(type='f32', order='C'), b=Matrix(type='f32', order='C'), c=Matrix(type='f32', order='C'), alpha=1.0, beta=0.0, batch=None, lda=None, ldb=None, ldc=None)
- *   Schedule(tile=(31, 16), loops=None, block=(), k_unroll=1, k_split=None, vectorize=None, pack=None, tails='auto', prefetch=None)
+ *   Gemm(31, 16, 64)
+ *   Schedule(tile=(31, 16), k_unroll=1)
  *   target avx512 (AVX-512 F, BW, DQ, VL, CD)
  */
-/* 31 accumulators + 1 B = 32 of 32 zmm */
+/* 31 x 16 of C: 31 accumulators + 1 B = 32 of 32 zmm
+ *
+ *     c0_0
+ *     c1_0
+ *     c2_0
+ *     c3_0
+ *     c4_0
+ *     c5_0
+ *     c6_0
+ *     c7_0
+ *     c8_0
+ *     c9_0
+ *     c10_0
+ *     c11_0
+ *     c12_0
+ *     c13_0
+ *     c14_0
+ *     c15_0
+ *     c16_0
+ *     c17_0
+ *     c18_0
+ *     c19_0
+ *     c20_0
+ *     c21_0
+ *     c22_0
+ *     c23_0
+ *     c24_0
+ *     c25_0
+ *     c26_0
+ *     c27_0
+ *     c28_0
+ *     c29_0
+ *     c30_0
+ */
 static inline void gemm_f32_31x16x64_ccc_tile31x16_tile0_31x16(const float *a, const float *b, float *restrict c)
 {
     BARRIER;

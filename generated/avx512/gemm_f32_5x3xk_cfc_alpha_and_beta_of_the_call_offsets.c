@@ -28,11 +28,18 @@ void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_invoke(void *const *a
 int64_t gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_scratch_bytes(const int64_t *sizes);
 /* gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets
  *
- *   Gemm(m=5, n=3, k=Dim(name='K', multiple_of=1, max=None), a=Matrix(type='f32', order='C'), b=Matrix(type='f32', order='F'), c=Matrix(type='f32', order='C'), alpha='scalar', beta='scalar', batch=Offsets(count=Dim(name='count', multiple_of=1, max=None), a=None, b=None), lda=None, ldb=None, ldc=None)
- *   Schedule(tile=None, loops=None, block=(), k_unroll=None, k_split=None, vectorize='k', pack=None, tails='auto', prefetch=None)
+ *   Gemm(5, 3, dim('K'), b=Matrix(type='f32', order='F'), alpha='scalar', beta='scalar', batch=Offsets(count=dim('count'), a=None, b=None))
+ *   Schedule(vectorize='k')
  *   target avx512 (AVX-512 F, BW, DQ, VL, CD)
  */
-/* 15 accumulators + 3 B + 1 A = 19 of 32 zmm */
+/* 5 x 3 of C: 15 accumulators + 3 B + 1 A = 19 of 32 zmm
+ *
+ *     c0_0   c0_1   c0_2
+ *     c1_0   c1_1   c1_2
+ *     c2_0   c2_1   c2_2
+ *     c3_0   c3_1   c3_2
+ *     c4_0   c4_1   c4_2
+ */
 static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5x3(const float *a, const int64_t *a_offsets, const float *b, const int64_t *b_offsets, float *restrict c, int64_t k, int64_t count, float alpha, float beta)
 {
     BARRIER;

@@ -28,11 +28,17 @@ void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_invoke(void *const *array
 int64_t gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_scratch_bytes(const int64_t *sizes);
 /* gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4
  *
- *   Gemm(m=8, n=16, k=Dim(name='K', multiple_of=1, max=None), a=Matrix(type='f32', order='C'), b=Matrix(type='f32', order='C'), c=Matrix(type='f32', order='C'), alpha=1.0, beta=1.0, batch=None, lda=None, ldb=None, ldc=None)
- *   Schedule(tile=(4, 16), loops='knmk', block=(('k', 8),), k_unroll=2, k_split=None, vectorize=None, pack=None, tails='auto', prefetch=4)
+ *   Gemm(8, 16, dim('K'), beta=1)
+ *   Schedule(tile=(4, 16), loops='knmk', block={'k': 8}, k_unroll=2, prefetch=4)
  *   target avx512 (AVX-512 F, BW, DQ, VL, CD)
  */
-/* 8 accumulators + 1 A + 1 B = 10 of 32 zmm, K over 2 sets */
+/* 4 x 16 of C: 8 accumulators + 1 A + 1 B = 10 of 32 zmm, K over 2 sets
+ *
+ *     c0_0
+ *     c1_0
+ *     c2_0
+ *     c3_0
+ */
 static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile0_4x16(const float *a, const float *b, float *restrict c, int64_t k)
 {
     BARRIER;
@@ -96,7 +102,13 @@ static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile0_4x16(
     _mm512_storeu_ps(c + 48, c3_0);
 }
 
-/* 8 accumulators + 1 A + 1 B = 10 of 32 zmm, K over 2 sets */
+/* 4 x 16 of C: 8 accumulators + 1 A + 1 B = 10 of 32 zmm, K over 2 sets
+ *
+ *     c0_0
+ *     c1_0
+ *     c2_0
+ *     c3_0
+ */
 static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile1_4x16(const float *a, const float *b, float *restrict c, int64_t k)
 {
     BARRIER;
@@ -160,7 +172,13 @@ static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile1_4x16(
     _mm512_storeu_ps(c + 48, c3_0);
 }
 
-/* 8 accumulators + 1 A + 1 B = 10 of 32 zmm, K over 2 sets */
+/* 4 x 16 of C: 8 accumulators + 1 A + 1 B = 10 of 32 zmm, K over 2 sets
+ *
+ *     c0_0
+ *     c1_0
+ *     c2_0
+ *     c3_0
+ */
 static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile2_4x16(const float *a, const float *b, float *restrict c, int64_t k)
 {
     BARRIER;
@@ -242,7 +260,13 @@ static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile2_4x16(
     _mm512_storeu_ps(c + 48, c3_0);
 }
 
-/* 8 accumulators + 1 A + 1 B = 10 of 32 zmm, K over 2 sets */
+/* 4 x 16 of C: 8 accumulators + 1 A + 1 B = 10 of 32 zmm, K over 2 sets
+ *
+ *     c0_0
+ *     c1_0
+ *     c2_0
+ *     c3_0
+ */
 static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile3_4x16(const float *a, const float *b, float *restrict c, int64_t k)
 {
     BARRIER;

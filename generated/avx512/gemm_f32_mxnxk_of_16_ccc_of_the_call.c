@@ -28,11 +28,29 @@ void gemm_f32_mxnxk_of_16_ccc_of_the_call_invoke(void *const *arrays, const int6
 int64_t gemm_f32_mxnxk_of_16_ccc_of_the_call_scratch_bytes(const int64_t *sizes);
 /* gemm_f32_mxnxk_of_16_ccc_of_the_call
  *
- *   Gemm(m=Dim(name='M', multiple_of=16, max=None), n=Dim(name='N', multiple_of=16, max=None), k=Dim(name='K', multiple_of=16, max=None), a=Matrix(type='f32', order='C'), b=Matrix(type='f32', order='C'), c=Matrix(type='f32', order='C'), alpha=1.0, beta=0.0, batch=None, lda=None, ldb=None, ldc=None)
- *   Schedule(tile=None, loops=None, block=(), k_unroll=None, k_split=None, vectorize=None, pack=None, tails='auto', prefetch=None)
+ *   Gemm(dim('M', multiple_of=16), dim('N', multiple_of=16), dim('K', multiple_of=16))
+ *   Schedule()
  *   target avx512 (AVX-512 F, BW, DQ, VL, CD)
  */
-/* 16 accumulators + 1 A + 1 B = 18 of 32 zmm */
+/* 16 x 16 of C: 16 accumulators + 1 A + 1 B = 18 of 32 zmm
+ *
+ *     c0_0
+ *     c1_0
+ *     c2_0
+ *     c3_0
+ *     c4_0
+ *     c5_0
+ *     c6_0
+ *     c7_0
+ *     c8_0
+ *     c9_0
+ *     c10_0
+ *     c11_0
+ *     c12_0
+ *     c13_0
+ *     c14_0
+ *     c15_0
+ */
 static inline void gemm_f32_mxnxk_of_16_ccc_of_the_call_tile0_16x16(const float *a, const float *b, float *restrict c, int64_t n, int64_t k)
 {
     BARRIER;

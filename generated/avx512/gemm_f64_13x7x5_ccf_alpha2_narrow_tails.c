@@ -28,11 +28,11 @@ void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_invoke(void *const *arrays, const i
 int64_t gemm_f64_13x7x5_ccf_alpha2_narrow_tails_scratch_bytes(const int64_t *sizes);
 /* gemm_f64_13x7x5_ccf_alpha2_narrow_tails
  *
- *   Gemm(m=13, n=7, k=5, a=Matrix(type='f64', order='C'), b=Matrix(type='f64', order='C'), c=Matrix(type='f64', order='F'), alpha=2.0, beta=0.0, batch=None, lda=None, ldb=None, ldc=None)
- *   Schedule(tile=None, loops=None, block=(), k_unroll=None, k_split=None, vectorize=None, pack=None, tails='narrow', prefetch=None)
+ *   Gemm(13, 7, 5, a=Matrix(type='f64', order='C'), b=Matrix(type='f64', order='C'), order='F', alpha=2)
+ *   Schedule(tails='narrow')
  *   target avx512 (AVX-512 F, BW, DQ, VL, CD)
  */
-/* 20 blocks of ymm, scalar */
+/* 20 blocks: ymm, scalar */
 static inline void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_pack0_a_move_13x5(const double *x, double *restrict out)
 {
     BARRIER;
@@ -120,7 +120,10 @@ static inline void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_pack0_a_move_13x5(con
     *(out + 75) = x11_4;
 }
 
-/* 7 accumulators + 1 B + 1 A = 9 of 32 zmm */
+/* 8 x 7 of C: 7 accumulators + 1 B + 1 A = 9 of 32 zmm
+ *
+ *     c0_0   c0_1   c0_2   c0_3   c0_4   c0_5   c0_6
+ */
 static inline void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_tile1_8x7(const double *a, const double *b, double *restrict c)
 {
     BARRIER;
@@ -261,7 +264,10 @@ static inline void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_tile1_8x7(const doubl
     _mm512_storeu_pd(c + 78, c0_6);
 }
 
-/* 7 accumulators + 1 B + 1 A = 9 of 32 ymm */
+/* 4 x 7 of C: 7 accumulators + 1 B + 1 A = 9 of 32 ymm
+ *
+ *     c0_0   c0_1   c0_2   c0_3   c0_4   c0_5   c0_6
+ */
 static inline void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_tile2_4x7(const double *a, const double *b, double *restrict c)
 {
     BARRIER;
@@ -402,7 +408,10 @@ static inline void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_tile2_4x7(const doubl
     _mm256_storeu_pd(c + 78, c0_6);
 }
 
-/* 7 accumulators + 1 B + 1 A = 9 of 32 scalar */
+/* 1 x 7 of C: 7 accumulators + 1 B + 1 A = 9 of 32 scalar
+ *
+ *     c0_0   c0_1   c0_2   c0_3   c0_4   c0_5   c0_6
+ */
 static inline void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_tile3_1x7(const double *a, const double *b, double *restrict c)
 {
     BARRIER;

@@ -29,10 +29,10 @@ int64_t transpose_f32_8x8_scratch_bytes(const int64_t *sizes);
 /* transpose_f32_8x8
  *
  *   Transpose(rows=8, cols=8, type='f32', ldx=None, ldout=None)
- *   Schedule(tile=None, loops=None, block=(), k_unroll=None, k_split=None, vectorize=None, pack=None, tails='auto', prefetch=None)
+ *   Schedule()
  *   target avx512 (AVX-512 F, BW, DQ, VL, CD)
  */
-/* 1 blocks of ymm */
+/* one block: ymm */
 static inline void transpose_f32_8x8_move_8x8(const float *x, float *restrict out)
 {
     BARRIER;
@@ -78,51 +78,50 @@ static inline void transpose_f32_8x8_move_8x8(const float *x, float *restrict ou
     _mm256_storeu_ps(out + 56, t1_4_7);
 }
 
-/* 1 blocks of zmm */
+/* one block: ymm */
 static inline void transpose_f32_8x8_turn_8x8(float *restrict out)
 {
     BARRIER;
-    const __mmask16 zmm_8 = (__mmask16)((1u << (8)) - 1u);
-    __m512 out0_0 = _mm512_maskz_loadu_ps(zmm_8, out);
-    __m512 out1_0 = _mm512_maskz_loadu_ps(zmm_8, out + 8);
-    __m512 out2_0 = _mm512_maskz_loadu_ps(zmm_8, out + 16);
-    __m512 out3_0 = _mm512_maskz_loadu_ps(zmm_8, out + 24);
-    __m512 out4_0 = _mm512_maskz_loadu_ps(zmm_8, out + 32);
-    __m512 out5_0 = _mm512_maskz_loadu_ps(zmm_8, out + 40);
-    __m512 out6_0 = _mm512_maskz_loadu_ps(zmm_8, out + 48);
-    __m512 out7_0 = _mm512_maskz_loadu_ps(zmm_8, out + 56);
-    __m512 t1_1_1 = _mm512_mask_movehdup_ps(out1_0, 0x5555, out0_0);
-    __m512 t1_1_0 = _mm512_mask_moveldup_ps(out0_0, 0xaaaa, out1_0);
-    __m512 t1_1_3 = _mm512_mask_movehdup_ps(out3_0, 0x5555, out2_0);
-    __m512 t1_1_2 = _mm512_mask_moveldup_ps(out2_0, 0xaaaa, out3_0);
-    __m512 t1_1_5 = _mm512_mask_movehdup_ps(out5_0, 0x5555, out4_0);
-    __m512 t1_1_4 = _mm512_mask_moveldup_ps(out4_0, 0xaaaa, out5_0);
-    __m512 t1_1_7 = _mm512_mask_movehdup_ps(out7_0, 0x5555, out6_0);
-    __m512 t1_1_6 = _mm512_mask_moveldup_ps(out6_0, 0xaaaa, out7_0);
-    __m512 t1_2_2 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t1_1_0), _mm512_castps_pd(t1_1_2)));
-    __m512 t1_2_0 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t1_1_0), _mm512_castps_pd(t1_1_2)));
-    __m512 t1_2_3 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t1_1_1), _mm512_castps_pd(t1_1_3)));
-    __m512 t1_2_1 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t1_1_1), _mm512_castps_pd(t1_1_3)));
-    __m512 t1_2_6 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t1_1_4), _mm512_castps_pd(t1_1_6)));
-    __m512 t1_2_4 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t1_1_4), _mm512_castps_pd(t1_1_6)));
-    __m512 t1_2_7 = _mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(t1_1_5), _mm512_castps_pd(t1_1_7)));
-    __m512 t1_2_5 = _mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(t1_1_5), _mm512_castps_pd(t1_1_7)));
-    __m512 t1_4_4 = _mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(t1_2_0), _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), _mm512_castps_pd(t1_2_4)));
-    __m512 t1_4_0 = _mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(t1_2_0), _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), _mm512_castps_pd(t1_2_4)));
-    __m512 t1_4_5 = _mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(t1_2_1), _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), _mm512_castps_pd(t1_2_5)));
-    __m512 t1_4_1 = _mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(t1_2_1), _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), _mm512_castps_pd(t1_2_5)));
-    __m512 t1_4_6 = _mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(t1_2_2), _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), _mm512_castps_pd(t1_2_6)));
-    __m512 t1_4_2 = _mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(t1_2_2), _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), _mm512_castps_pd(t1_2_6)));
-    __m512 t1_4_7 = _mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(t1_2_3), _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), _mm512_castps_pd(t1_2_7)));
-    __m512 t1_4_3 = _mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(t1_2_3), _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), _mm512_castps_pd(t1_2_7)));
-    _mm512_mask_storeu_ps(out, zmm_8, t1_4_0);
-    _mm512_mask_storeu_ps(out + 8, zmm_8, t1_4_1);
-    _mm512_mask_storeu_ps(out + 16, zmm_8, t1_4_2);
-    _mm512_mask_storeu_ps(out + 24, zmm_8, t1_4_3);
-    _mm512_mask_storeu_ps(out + 32, zmm_8, t1_4_4);
-    _mm512_mask_storeu_ps(out + 40, zmm_8, t1_4_5);
-    _mm512_mask_storeu_ps(out + 48, zmm_8, t1_4_6);
-    _mm512_mask_storeu_ps(out + 56, zmm_8, t1_4_7);
+    __m256 out0_0 = _mm256_loadu_ps(out);
+    __m256 out1_0 = _mm256_loadu_ps(out + 8);
+    __m256 out2_0 = _mm256_loadu_ps(out + 16);
+    __m256 out3_0 = _mm256_loadu_ps(out + 24);
+    __m256 out4_0 = _mm256_loadu_ps(out + 32);
+    __m256 out5_0 = _mm256_loadu_ps(out + 40);
+    __m256 out6_0 = _mm256_loadu_ps(out + 48);
+    __m256 out7_0 = _mm256_loadu_ps(out + 56);
+    __m256 t1_1_1 = _mm256_blend_ps(_mm256_movehdup_ps(out0_0), out1_0, 0xaa);
+    __m256 t1_1_0 = _mm256_blend_ps(out0_0, _mm256_moveldup_ps(out1_0), 0xaa);
+    __m256 t1_1_3 = _mm256_blend_ps(_mm256_movehdup_ps(out2_0), out3_0, 0xaa);
+    __m256 t1_1_2 = _mm256_blend_ps(out2_0, _mm256_moveldup_ps(out3_0), 0xaa);
+    __m256 t1_1_5 = _mm256_blend_ps(_mm256_movehdup_ps(out4_0), out5_0, 0xaa);
+    __m256 t1_1_4 = _mm256_blend_ps(out4_0, _mm256_moveldup_ps(out5_0), 0xaa);
+    __m256 t1_1_7 = _mm256_blend_ps(_mm256_movehdup_ps(out6_0), out7_0, 0xaa);
+    __m256 t1_1_6 = _mm256_blend_ps(out6_0, _mm256_moveldup_ps(out7_0), 0xaa);
+    __m256 t1_2_2 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t1_1_0), _mm256_castps_pd(t1_1_2)));
+    __m256 t1_2_0 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t1_1_0), _mm256_castps_pd(t1_1_2)));
+    __m256 t1_2_3 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t1_1_1), _mm256_castps_pd(t1_1_3)));
+    __m256 t1_2_1 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t1_1_1), _mm256_castps_pd(t1_1_3)));
+    __m256 t1_2_6 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t1_1_4), _mm256_castps_pd(t1_1_6)));
+    __m256 t1_2_4 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t1_1_4), _mm256_castps_pd(t1_1_6)));
+    __m256 t1_2_7 = _mm256_castpd_ps(_mm256_unpackhi_pd(_mm256_castps_pd(t1_1_5), _mm256_castps_pd(t1_1_7)));
+    __m256 t1_2_5 = _mm256_castpd_ps(_mm256_unpacklo_pd(_mm256_castps_pd(t1_1_5), _mm256_castps_pd(t1_1_7)));
+    __m256 t1_4_4 = _mm256_castpd_ps(_mm256_permute2f128_pd(_mm256_castps_pd(t1_2_0), _mm256_castps_pd(t1_2_4), 0x31));
+    __m256 t1_4_0 = _mm256_castpd_ps(_mm256_permute2f128_pd(_mm256_castps_pd(t1_2_0), _mm256_castps_pd(t1_2_4), 0x20));
+    __m256 t1_4_5 = _mm256_castpd_ps(_mm256_permute2f128_pd(_mm256_castps_pd(t1_2_1), _mm256_castps_pd(t1_2_5), 0x31));
+    __m256 t1_4_1 = _mm256_castpd_ps(_mm256_permute2f128_pd(_mm256_castps_pd(t1_2_1), _mm256_castps_pd(t1_2_5), 0x20));
+    __m256 t1_4_6 = _mm256_castpd_ps(_mm256_permute2f128_pd(_mm256_castps_pd(t1_2_2), _mm256_castps_pd(t1_2_6), 0x31));
+    __m256 t1_4_2 = _mm256_castpd_ps(_mm256_permute2f128_pd(_mm256_castps_pd(t1_2_2), _mm256_castps_pd(t1_2_6), 0x20));
+    __m256 t1_4_7 = _mm256_castpd_ps(_mm256_permute2f128_pd(_mm256_castps_pd(t1_2_3), _mm256_castps_pd(t1_2_7), 0x31));
+    __m256 t1_4_3 = _mm256_castpd_ps(_mm256_permute2f128_pd(_mm256_castps_pd(t1_2_3), _mm256_castps_pd(t1_2_7), 0x20));
+    _mm256_storeu_ps(out, t1_4_0);
+    _mm256_storeu_ps(out + 8, t1_4_1);
+    _mm256_storeu_ps(out + 16, t1_4_2);
+    _mm256_storeu_ps(out + 24, t1_4_3);
+    _mm256_storeu_ps(out + 32, t1_4_4);
+    _mm256_storeu_ps(out + 40, t1_4_5);
+    _mm256_storeu_ps(out + 48, t1_4_6);
+    _mm256_storeu_ps(out + 56, t1_4_7);
 }
 
 void transpose_f32_8x8(const float *x, float *out)

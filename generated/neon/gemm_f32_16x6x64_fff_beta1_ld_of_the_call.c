@@ -26,11 +26,17 @@ void gemm_f32_16x6x64_fff_beta1_ld_of_the_call_invoke(void *const *arrays, const
 int64_t gemm_f32_16x6x64_fff_beta1_ld_of_the_call_scratch_bytes(const int64_t *sizes);
 /* gemm_f32_16x6x64_fff_beta1_ld_of_the_call
  *
- *   Gemm(m=16, n=6, k=64, a=Matrix(type='f32', order='F'), b=Matrix(type='f32', order='F'), c=Matrix(type='f32', order='F'), alpha=1.0, beta=1.0, batch=None, lda=Dim(name='lda', multiple_of=1, max=None), ldb=Dim(name='ldb', multiple_of=1, max=None), ldc=Dim(name='ldc', multiple_of=1, max=None))
- *   Schedule(tile=(16, 6), loops=None, block=(), k_unroll=2, k_split=None, vectorize=None, pack=None, tails='auto', prefetch=None)
+ *   Gemm(16, 6, 64, order='F', beta=1, lda=dim('lda'), ldb=dim('ldb'), ldc=dim('ldc'))
+ *   Schedule(tile=(16, 6), k_unroll=2)
  *   target neon (Neon (Armv8-A))
  */
-/* 24 accumulators + 1 B + 4 A = 29 of 32 q */
+/* 16 x 6 of C: 24 accumulators + 1 B + 4 A = 29 of 32 q
+ *
+ *     c0_0   c0_1   c0_2   c0_3   c0_4   c0_5
+ *     c1_0   c1_1   c1_2   c1_3   c1_4   c1_5
+ *     c2_0   c2_1   c2_2   c2_3   c2_4   c2_5
+ *     c3_0   c3_1   c3_2   c3_3   c3_4   c3_5
+ */
 static inline void gemm_f32_16x6x64_fff_beta1_ld_of_the_call_tile0_16x6(const float *a, const float *b, float *restrict c, int64_t lda, int64_t ldb, int64_t ldc)
 {
     BARRIER;

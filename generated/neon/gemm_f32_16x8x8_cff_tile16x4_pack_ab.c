@@ -26,11 +26,11 @@ void gemm_f32_16x8x8_cff_tile16x4_pack_ab_invoke(void *const *arrays, const int6
 int64_t gemm_f32_16x8x8_cff_tile16x4_pack_ab_scratch_bytes(const int64_t *sizes);
 /* gemm_f32_16x8x8_cff_tile16x4_pack_ab
  *
- *   Gemm(m=16, n=8, k=8, a=Matrix(type='f32', order='C'), b=Matrix(type='f32', order='F'), c=Matrix(type='f32', order='F'), alpha=1.0, beta=0.0, batch=None, lda=None, ldb=None, ldc=None)
- *   Schedule(tile=(16, 4), loops=None, block=(), k_unroll=2, k_split=None, vectorize=None, pack='ab', tails='auto', prefetch=None)
+ *   Gemm(16, 8, 8, a=Matrix(type='f32', order='C'), order='F')
+ *   Schedule(tile=(16, 4), k_unroll=2, pack='ab')
  *   target neon (Neon (Armv8-A))
  */
-/* 8 blocks of q */
+/* 8 blocks: q */
 static inline void gemm_f32_16x8x8_cff_tile16x4_pack_ab_pack0_a_move_16x8(const float *x, float *restrict out)
 {
     BARRIER;
@@ -164,7 +164,7 @@ static inline void gemm_f32_16x8x8_cff_tile16x4_pack_ab_pack0_a_move_16x8(const 
     vst1q_f32(out + 124, t8_2_3);
 }
 
-/* 4 blocks of q */
+/* 4 blocks: q */
 static inline void gemm_f32_16x8x8_cff_tile16x4_pack_ab_pack1_b_move_8x8(const float *x, float *restrict out)
 {
     BARRIER;
@@ -234,7 +234,13 @@ static inline void gemm_f32_16x8x8_cff_tile16x4_pack_ab_pack1_b_move_8x8(const f
     vst1q_f32(out + 60, t4_2_3);
 }
 
-/* 16 accumulators + 1 B + 4 A = 21 of 32 q */
+/* 16 x 4 of C: 16 accumulators + 1 B + 4 A = 21 of 32 q
+ *
+ *     c0_0   c0_1   c0_2   c0_3
+ *     c1_0   c1_1   c1_2   c1_3
+ *     c2_0   c2_1   c2_2   c2_3
+ *     c3_0   c3_1   c3_2   c3_3
+ */
 static inline void gemm_f32_16x8x8_cff_tile16x4_pack_ab_tile2_16x4(const float *a, const float *b, float *restrict c)
 {
     BARRIER;

@@ -26,11 +26,17 @@ void gemm_f32_64x48x64_fff_beta1_batch16_tile16x4_bnmk_invoke(void *const *array
 int64_t gemm_f32_64x48x64_fff_beta1_batch16_tile16x4_bnmk_scratch_bytes(const int64_t *sizes);
 /* gemm_f32_64x48x64_fff_beta1_batch16_tile16x4_bnmk
  *
- *   Gemm(m=64, n=48, k=64, a=Matrix(type='f32', order='F'), b=Matrix(type='f32', order='F'), c=Matrix(type='f32', order='F'), alpha=1.0, beta=1.0, batch=Strided(count=16, a=None, b=None), lda=None, ldb=None, ldc=None)
- *   Schedule(tile=(16, 4), loops='bnmk', block=(), k_unroll=2, k_split=None, vectorize=None, pack=None, tails='auto', prefetch=None)
+ *   Gemm(64, 48, 64, order='F', beta=1, batch=Strided(count=16, a=None, b=None))
+ *   Schedule(tile=(16, 4), loops='bnmk', k_unroll=2)
  *   target neon (Neon (Armv8-A))
  */
-/* 16 accumulators + 4 B + 4 A = 24 of 32 q */
+/* 16 x 4 of C: 16 accumulators + 4 B + 4 A = 24 of 32 q
+ *
+ *     c0_0   c0_1   c0_2   c0_3
+ *     c1_0   c1_1   c1_2   c1_3
+ *     c2_0   c2_1   c2_2   c2_3
+ *     c3_0   c3_1   c3_2   c3_3
+ */
 static inline void gemm_f32_64x48x64_fff_beta1_batch16_tile16x4_bnmk_tile0_16x4(const float *a, const float *b, float *restrict c)
 {
     BARRIER;
@@ -255,7 +261,13 @@ static inline void gemm_f32_64x48x64_fff_beta1_batch16_tile16x4_bnmk_tile0_16x4(
     vst1q_f32(c + 204, c3_3);
 }
 
-/* 16 accumulators + 4 B + 4 A = 24 of 32 q */
+/* 16 x 4 of C: 16 accumulators + 4 B + 4 A = 24 of 32 q
+ *
+ *     c0_0   c0_1   c0_2   c0_3
+ *     c1_0   c1_1   c1_2   c1_3
+ *     c2_0   c2_1   c2_2   c2_3
+ *     c3_0   c3_1   c3_2   c3_3
+ */
 static inline void gemm_f32_64x48x64_fff_beta1_batch16_tile16x4_bnmk_tile1_16x4(const float *a, const float *b, float *restrict c)
 {
     BARRIER;

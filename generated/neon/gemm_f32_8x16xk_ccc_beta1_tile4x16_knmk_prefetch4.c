@@ -26,11 +26,17 @@ void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_invoke(void *const *array
 int64_t gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_scratch_bytes(const int64_t *sizes);
 /* gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4
  *
- *   Gemm(m=8, n=16, k=Dim(name='K', multiple_of=1, max=None), a=Matrix(type='f32', order='C'), b=Matrix(type='f32', order='C'), c=Matrix(type='f32', order='C'), alpha=1.0, beta=1.0, batch=None, lda=None, ldb=None, ldc=None)
- *   Schedule(tile=(4, 16), loops='knmk', block=(('k', 8),), k_unroll=2, k_split=None, vectorize=None, pack=None, tails='auto', prefetch=4)
+ *   Gemm(8, 16, dim('K'), beta=1)
+ *   Schedule(tile=(4, 16), loops='knmk', block={'k': 8}, k_unroll=2, prefetch=4)
  *   target neon (Neon (Armv8-A))
  */
-/* 16 accumulators + 4 A + 4 B = 24 of 32 q */
+/* 4 x 16 of C: 16 accumulators + 4 A + 4 B = 24 of 32 q
+ *
+ *     c0_0   c0_1   c0_2   c0_3
+ *     c1_0   c1_1   c1_2   c1_3
+ *     c2_0   c2_1   c2_2   c2_3
+ *     c3_0   c3_1   c3_2   c3_3
+ */
 static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile0_4x16(const float *a, const float *b, float *restrict c, int64_t k)
 {
     BARRIER;
@@ -256,7 +262,13 @@ static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile0_4x16(
     vst1q_f32(c + 60, c3_3);
 }
 
-/* 16 accumulators + 4 A + 4 B = 24 of 32 q */
+/* 4 x 16 of C: 16 accumulators + 4 A + 4 B = 24 of 32 q
+ *
+ *     c0_0   c0_1   c0_2   c0_3
+ *     c1_0   c1_1   c1_2   c1_3
+ *     c2_0   c2_1   c2_2   c2_3
+ *     c3_0   c3_1   c3_2   c3_3
+ */
 static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile1_4x16(const float *a, const float *b, float *restrict c, int64_t k)
 {
     BARRIER;
@@ -482,7 +494,13 @@ static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile1_4x16(
     vst1q_f32(c + 60, c3_3);
 }
 
-/* 16 accumulators + 4 A + 4 B = 24 of 32 q */
+/* 4 x 16 of C: 16 accumulators + 4 A + 4 B = 24 of 32 q
+ *
+ *     c0_0   c0_1   c0_2   c0_3
+ *     c1_0   c1_1   c1_2   c1_3
+ *     c2_0   c2_1   c2_2   c2_3
+ *     c3_0   c3_1   c3_2   c3_3
+ */
 static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile2_4x16(const float *a, const float *b, float *restrict c, int64_t k)
 {
     BARRIER;
@@ -753,7 +771,13 @@ static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile2_4x16(
     vst1q_f32(c + 60, c3_3);
 }
 
-/* 16 accumulators + 4 A + 4 B = 24 of 32 q */
+/* 4 x 16 of C: 16 accumulators + 4 A + 4 B = 24 of 32 q
+ *
+ *     c0_0   c0_1   c0_2   c0_3
+ *     c1_0   c1_1   c1_2   c1_3
+ *     c2_0   c2_1   c2_2   c2_3
+ *     c3_0   c3_1   c3_2   c3_3
+ */
 static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile3_4x16(const float *a, const float *b, float *restrict c, int64_t k)
 {
     BARRIER;

@@ -26,11 +26,11 @@ void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_invoke(void *const *arrays, const i
 int64_t gemm_f64_13x7x5_ccf_alpha2_narrow_tails_scratch_bytes(const int64_t *sizes);
 /* gemm_f64_13x7x5_ccf_alpha2_narrow_tails
  *
- *   Gemm(m=13, n=7, k=5, a=Matrix(type='f64', order='C'), b=Matrix(type='f64', order='C'), c=Matrix(type='f64', order='F'), alpha=2.0, beta=0.0, batch=None, lda=None, ldb=None, ldc=None)
- *   Schedule(tile=None, loops=None, block=(), k_unroll=None, k_split=None, vectorize=None, pack=None, tails='narrow', prefetch=None)
+ *   Gemm(13, 7, 5, a=Matrix(type='f64', order='C'), b=Matrix(type='f64', order='C'), order='F', alpha=2)
+ *   Schedule(tails='narrow')
  *   target neon (Neon (Armv8-A))
  */
-/* 23 blocks of q, scalar */
+/* 23 blocks: q, scalar */
 static inline void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_pack0_a_move_13x5(const double *x, double *restrict out)
 {
     BARRIER;
@@ -142,7 +142,16 @@ static inline void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_pack0_a_move_13x5(con
     *(out + 68) = x12_4;
 }
 
-/* 21 accumulators + 3 B + 1 A = 25 of 32 q */
+/* 13 x 3 of C: 21 accumulators + 3 B + 1 A = 25 of 32 q
+ *
+ *     c0_0   c0_1   c0_2
+ *     c1_0   c1_1   c1_2
+ *     c2_0   c2_1   c2_2
+ *     c3_0   c3_1   c3_2
+ *     c4_0   c4_1   c4_2
+ *     c5_0   c5_1   c5_2
+ *     c6_0   c6_1   c6_2
+ */
 static inline void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_tile1_13x3(const double *a, const double *b, double *restrict c)
 {
     BARRIER;
@@ -271,7 +280,16 @@ static inline void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_tile1_13x3(const doub
     vst1_f64(c + 38, vget_low_f64(c6_2));
 }
 
-/* 14 accumulators + 1 B + 7 A = 22 of 32 q */
+/* 13 x 2 of C: 14 accumulators + 1 B + 7 A = 22 of 32 q
+ *
+ *     c0_0   c0_1
+ *     c1_0   c1_1
+ *     c2_0   c2_1
+ *     c3_0   c3_1
+ *     c4_0   c4_1
+ *     c5_0   c5_1
+ *     c6_0   c6_1
+ */
 static inline void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_tile2_13x2(const double *a, const double *b, double *restrict c)
 {
     BARRIER;

@@ -27,10 +27,10 @@ int64_t transpose_f32_8x8_scratch_bytes(const int64_t *sizes);
 /* transpose_f32_8x8
  *
  *   Transpose(rows=8, cols=8, type='f32', ldx=None, ldout=None)
- *   Schedule(tile=None, loops=None, block=(), k_unroll=None, k_split=None, vectorize=None, pack=None, tails='auto', prefetch=None)
+ *   Schedule()
  *   target neon (Neon (Armv8-A))
  */
-/* 4 blocks of q */
+/* 4 blocks: q */
 static inline void transpose_f32_8x8_move_8x8(const float *x, float *restrict out)
 {
     BARRIER;
@@ -100,7 +100,7 @@ static inline void transpose_f32_8x8_move_8x8(const float *x, float *restrict ou
     vst1q_f32(out + 60, t4_2_3);
 }
 
-/* 4 blocks of q */
+/* 4 blocks: q */
 static inline void transpose_f32_8x8_turn_8x8(float *restrict out)
 {
     BARRIER;

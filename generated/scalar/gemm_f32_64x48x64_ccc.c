@@ -10,11 +10,17 @@ void gemm_f32_64x48x64_ccc_invoke(void *const *arrays, const int64_t *sizes, con
 int64_t gemm_f32_64x48x64_ccc_scratch_bytes(const int64_t *sizes);
 /* gemm_f32_64x48x64_ccc
  *
- *   Gemm(m=64, n=48, k=64, a=Matrix(type='f32', order='C'), b=Matrix(type='f32', order='C'), c=Matrix(type='f32', order='C'), alpha=1.0, beta=0.0, batch=None, lda=None, ldb=None, ldc=None)
- *   Schedule(tile=None, loops=None, block=(), k_unroll=None, k_split=None, vectorize=None, pack=None, tails='auto', prefetch=None)
+ *   Gemm(64, 48, 64)
+ *   Schedule()
  *   target scalar (plain C)
  */
-/* 12 accumulators + 1 A + 3 B = 16 of 16 scalar */
+/* 4 x 3 of C: 12 accumulators + 1 A + 3 B = 16 of 16 scalar
+ *
+ *     c0_0   c0_1   c0_2
+ *     c1_0   c1_1   c1_2
+ *     c2_0   c2_1   c2_2
+ *     c3_0   c3_1   c3_2
+ */
 static inline void gemm_f32_64x48x64_ccc_tile0_4x3(const float *a, const float *b, float *restrict c)
 {
     BARRIER;

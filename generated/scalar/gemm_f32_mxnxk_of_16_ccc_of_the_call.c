@@ -10,11 +10,17 @@ void gemm_f32_mxnxk_of_16_ccc_of_the_call_invoke(void *const *arrays, const int6
 int64_t gemm_f32_mxnxk_of_16_ccc_of_the_call_scratch_bytes(const int64_t *sizes);
 /* gemm_f32_mxnxk_of_16_ccc_of_the_call
  *
- *   Gemm(m=Dim(name='M', multiple_of=16, max=None), n=Dim(name='N', multiple_of=16, max=None), k=Dim(name='K', multiple_of=16, max=None), a=Matrix(type='f32', order='C'), b=Matrix(type='f32', order='C'), c=Matrix(type='f32', order='C'), alpha=1.0, beta=0.0, batch=None, lda=None, ldb=None, ldc=None)
- *   Schedule(tile=None, loops=None, block=(), k_unroll=None, k_split=None, vectorize=None, pack=None, tails='auto', prefetch=None)
+ *   Gemm(dim('M', multiple_of=16), dim('N', multiple_of=16), dim('K', multiple_of=16))
+ *   Schedule()
  *   target scalar (plain C)
  */
-/* 8 accumulators + 1 A + 2 B = 11 of 16 scalar */
+/* 4 x 2 of C: 8 accumulators + 1 A + 2 B = 11 of 16 scalar
+ *
+ *     c0_0   c0_1
+ *     c1_0   c1_1
+ *     c2_0   c2_1
+ *     c3_0   c3_1
+ */
 static inline void gemm_f32_mxnxk_of_16_ccc_of_the_call_tile0_4x2(const float *a, const float *b, float *restrict c, int64_t n, int64_t k)
 {
     BARRIER;

@@ -10,11 +10,26 @@ void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_invoke(void *const *arrays, const i
 int64_t gemm_f64_13x7x5_ccf_alpha2_narrow_tails_scratch_bytes(const int64_t *sizes);
 /* gemm_f64_13x7x5_ccf_alpha2_narrow_tails
  *
- *   Gemm(m=13, n=7, k=5, a=Matrix(type='f64', order='C'), b=Matrix(type='f64', order='C'), c=Matrix(type='f64', order='F'), alpha=2.0, beta=0.0, batch=None, lda=None, ldb=None, ldc=None)
- *   Schedule(tile=None, loops=None, block=(), k_unroll=None, k_split=None, vectorize=None, pack=None, tails='narrow', prefetch=None)
+ *   Gemm(13, 7, 5, a=Matrix(type='f64', order='C'), b=Matrix(type='f64', order='C'), order='F', alpha=2)
+ *   Schedule(tails='narrow')
  *   target scalar (plain C)
  */
-/* 13 accumulators + 1 A + 1 B = 15 of 16 scalar */
+/* 13 x 1 of C: 13 accumulators + 1 A + 1 B = 15 of 16 scalar
+ *
+ *     c0_0
+ *     c1_0
+ *     c2_0
+ *     c3_0
+ *     c4_0
+ *     c5_0
+ *     c6_0
+ *     c7_0
+ *     c8_0
+ *     c9_0
+ *     c10_0
+ *     c11_0
+ *     c12_0
+ */
 static inline void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_tile0_13x1(const double *a, const double *b, double *restrict c)
 {
     BARRIER;

@@ -10,11 +10,16 @@ void gemm_f64_3x2x24_cff_addresses4_invoke(void *const *arrays, const int64_t *s
 int64_t gemm_f64_3x2x24_cff_addresses4_scratch_bytes(const int64_t *sizes);
 /* gemm_f64_3x2x24_cff_addresses4
  *
- *   Gemm(m=3, n=2, k=24, a=Matrix(type='f64', order='C'), b=Matrix(type='f64', order='F'), c=Matrix(type='f64', order='F'), alpha=1.0, beta=0.0, batch=Addresses(count=4), lda=None, ldb=None, ldc=None)
- *   Schedule(tile=None, loops=None, block=(), k_unroll=None, k_split=None, vectorize='k', pack=None, tails='auto', prefetch=None)
+ *   Gemm(3, 2, 24, a=Matrix(type='f64', order='C'), order='F', batch=Addresses(count=4))
+ *   Schedule(vectorize='k')
  *   target scalar (plain C)
  */
-/* 12 accumulators + 2 B + 1 A = 15 of 16 scalar, K over 2 sets */
+/* 3 x 2 of C: 12 accumulators + 2 B + 1 A = 15 of 16 scalar, K over 2 sets
+ *
+ *     c0_0   c0_1
+ *     c1_0   c1_1
+ *     c2_0   c2_1
+ */
 static inline void gemm_f64_3x2x24_cff_addresses4_tile0_3x2(const double *const *a, int64_t a_at, const double *const *b, int64_t b_at, double *restrict c)
 {
     BARRIER;

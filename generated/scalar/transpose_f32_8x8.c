@@ -11,10 +11,10 @@ int64_t transpose_f32_8x8_scratch_bytes(const int64_t *sizes);
 /* transpose_f32_8x8
  *
  *   Transpose(rows=8, cols=8, type='f32', ldx=None, ldout=None)
- *   Schedule(tile=None, loops=None, block=(), k_unroll=None, k_split=None, vectorize=None, pack=None, tails='auto', prefetch=None)
+ *   Schedule()
  *   target scalar (plain C)
  */
-/* 64 blocks of scalar */
+/* 64 blocks: scalar */
 static inline void transpose_f32_8x8_move_8x8(const float *x, float *restrict out)
 {
     BARRIER;
@@ -148,7 +148,7 @@ static inline void transpose_f32_8x8_move_8x8(const float *x, float *restrict ou
     *(out + 63) = x7_7;
 }
 
-/* 64 blocks of scalar */
+/* 64 blocks: scalar */
 static inline void transpose_f32_8x8_turn_8x8(float *restrict out)
 {
     BARRIER;
