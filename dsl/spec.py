@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
@@ -46,7 +47,9 @@ def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def call_text(name: str, given: list[object], options: dict[str, tuple[object, object]]) -> str:
+def call_text(
+    name: str, given: Sequence[object], options: Mapping[str, tuple[object, object]]
+) -> str:
     """The Python call that makes a value; ``options`` maps keywords to (value, default)."""
     said = [repr(value) for value in given]
     said += [f"{key}={value!r}" for key, (value, default) in options.items() if value != default]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tilewright.isa import Core, MulAdd, Target, Vector
 
-
 _C_TYPES = {"f32": "float", "f64": "double"}
 _FUSED = {"f32": "__builtin_fmaf({x}, {y}, {acc})", "f64": "__builtin_fma({x}, {y}, {acc})"}
 

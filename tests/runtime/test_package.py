@@ -22,5 +22,3 @@ def test_targets_are_told() -> None:
     import tilewright.targets as package
 
     assert package.load("scalar").name == "scalar"
-
-

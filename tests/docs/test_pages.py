@@ -1,0 +1,54 @@
+"""Every page's code runs and prints what the page says; links lead somewhere."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.prose import blocks, run_page
+from support.source_tree import ROOT
+
+from tilewright.errors import TargetError
+from tilewright.runtime import host
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks" / "README.md"])
+RUN = ("README.md", "docs/tutorial.md", "docs/architecture.md", "docs/add-a-target.md")
+#: Pages that run kernels of a target that not every machine has a stand-in for.
+NEEDS = {"docs/tutorial.md": "neon"}
+LINK = re.compile(r"\]\(([^)#]+)")
+MAKE = re.compile(r"^make (\w+)", re.MULTILINE)
+
+
+@pytest.mark.golden
+@pytest.mark.parametrize("name", RUN)
+def test_a_page_runs_and_prints_what_it_says(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
+) -> None:
+    if name in NEEDS:
+        try:
+            host.means(host.resolve(NEEDS[name]))
+        except TargetError:
+            pytest.skip(f"{name} runs {NEEDS[name]}")
+    monkeypatch.chdir(tmp_path)
+    run_page(ROOT / name, update=pytestconfig.option.update_golden)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_links_and_commands_exist(page: Path) -> None:
+    for link in LINK.findall(page.read_text()):
+        if not link.startswith("http"):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+    makefile = (ROOT / "Makefile").read_text()
+    for block in blocks(page):
+        for goal in MAKE.findall(block.text if block.language == "sh" else ""):
+            assert re.search(rf"^{goal}:", makefile, re.MULTILINE), f"{page.name}: make {goal}"
+
+
+@pytest.mark.parametrize("script", ["scripts.figures", "scripts.picture"])
+def test_what_is_made_by_a_script_is_current(script: str) -> None:
+    command = [sys.executable, "-m", script, "--check"]
+    result = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stdout + result.stderr
