@@ -6,9 +6,11 @@ import argparse
 import json
 import re
 import secrets
+import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
+from datetime import date
 from pathlib import Path
 
 from rich.console import Console
@@ -102,6 +104,8 @@ def _write(
     path: Path, options: Options, cpu: str, peers: Sequence[Peer], sections: Sequence[Section]
 ) -> None:
     record = {
+        "date": date.today().isoformat(),
+        "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
         "seed": options.seed,
         "cpu": cpu,
         "versions": machine.versions() | {peer.name: peer.version for peer in peers},

@@ -1,0 +1,160 @@
+"""Draws docs/picture.svg: the path from a spec to a kernel, the tile map of a C, and its C.
+
+The map and the C are those of a real kernel, as the generator makes it now.
+``--check`` fails when the committed picture is another.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from tilewright import targets
+from tilewright.generate import Request, generate, plan_for
+from tilewright.regions import Region, partition
+from tilewright.schedule import Schedule
+from tilewright.spec import Gemm
+from tilewright.symbolic import ZERO, value
+
+PICTURE = Path(__file__).resolve().parent.parent / "docs" / "picture.svg"
+SPEC, SCHEDULE, TARGET = Gemm(m=64, n=50, k=64), Schedule(tile=(8, 48)), "avx512"
+
+WIDTH, HEIGHT = 960, 560
+INK, PALE, PAPER = "#1f2933", "#7b8794", "#ffffff"
+#: A tile asked for, then its tails.
+FILLS = ("#dbe9f6", "#f6c667", "#f2994a", "#e06c5a")
+SANS = "font-family='Helvetica, Arial, sans-serif'"
+MONO = "font-family='Menlo, Consolas, monospace'"
+#: Pixels of an element of C, and the map's corner.
+UNIT, LEFT, TOP = 6, 60, 152
+CODE_LEFT, CODE_TOP, LINE = 446, 152, 17
+
+STAGES = (
+    ("spec", "what"),
+    ("schedule", "how"),
+    ("target", "where"),
+    ("plan", "every number"),
+    ("tile program", "operations"),
+    ("C", "intrinsics"),
+    ("kernel", "numpy arrays"),
+)
+SIGNS = ("+", "+", "→", "→", "→", "→", "")
+
+
+def text(x: float, y: float, words: str, *, size: int = 13, more: str = SANS) -> str:
+    """A line of text."""
+    return f"<text x='{x:g}' y='{y:g}' font-size='{size}' {more}>{html.escape(words)}</text>"
+
+
+def box(x: float, y: float, width: float, height: float, fill: str) -> str:
+    """A rectangle."""
+    return (
+        f"<rect x='{x:g}' y='{y:g}' width='{width:g}' height='{height:g}' fill='{fill}' "
+        f"stroke='{INK}' stroke-width='1'/>"
+    )
+
+
+def path() -> Iterator[str]:
+    """The stages, left to right."""
+    middle = f"text-anchor='middle' {SANS}"
+    step, width = 131, 108
+    for i, ((name, what), sign) in enumerate(zip(STAGES, SIGNS, strict=True)):
+        x = 32 + i * step
+        yield box(x, 30, width, 46, "#eef2f6" if i < 3 else PAPER)
+        yield text(x + width / 2, 50, name, size=14, more=f"font-weight='bold' {middle}")
+        yield text(x + width / 2, 67, what, size=11, more=f"fill='{PALE}' {middle}")
+        yield text(x + width + 11.5, 58, sign, size=18, more=middle)
+
+
+def rectangles(region: Region) -> Iterator[tuple[int, int, int, int]]:
+    """(row, column, rows, columns) of every tile of a region whose vectors lie along n."""
+    across, along = region.across, region.along
+    for i in range(value(across.count) or 0):
+        for j in range(value(along.count) or 0):
+            height, width = (value(part.size) or 0 for part in (across, along))
+            yield (
+                (value(across.start) or 0) + i * height,
+                (value(along.start) or 0) + j * width,
+                height,
+                width,
+            )
+
+
+def tile_map() -> Iterator[str]:
+    """C with the tiles that the plan cuts it into."""
+    plan = plan_for(SPEC, SCHEDULE, targets.load(TARGET))
+    m, n, k = (plan.sizes[name] for name in "mnk")
+    yield text(LEFT, TOP - 22, f"C, {m} x {n}, cut into register tiles", size=14)
+    seen: dict[tuple[int, int], str] = {}
+    for region in partition(plan, m, n, k, accumulate=False):
+        for row, column, rows, columns in rectangles(region):
+            fill = seen.setdefault((rows, columns), FILLS[min(len(seen), len(FILLS) - 1)])
+            yield box(LEFT + column * UNIT, TOP + row * UNIT, columns * UNIT, rows * UNIT, fill)
+    right = f"text-anchor='end' fill='{PALE}' {SANS}"
+    yield text(LEFT - 8, TOP + 10, "0", size=11, more=right)
+    yield text(LEFT - 8, TOP + 64 * UNIT, "64", size=11, more=right)
+    columns = plan.target.of(plan.element)[0].lanes
+    for column in (0, columns, 2 * columns, 3 * columns):
+        words, x = str(column), LEFT + column * UNIT
+        centre = f"text-anchor='middle' fill='{PALE}' {SANS}"
+        yield text(x, TOP - 6, words, size=11, more=centre)
+        if 0 < column < 3 * columns:
+            yield (
+                f"<line x1='{x}' y1='{TOP}' x2='{x}' y2='{TOP + 64 * UNIT}' stroke='{PALE}' "
+                "stroke-dasharray='2 4'/>"
+            )
+    assert m * UNIT - ZERO <= HEIGHT
+    x = LEFT + 50 * UNIT + 14
+    for i, ((rows, columns), fill) in enumerate(seen.items()):
+        y = TOP + 14 + 22 * i
+        yield box(x - 4, y - 10, 11, 11, fill)
+        yield text(x + 12, y, f"{rows}x{columns}", size=12)
+
+
+def code() -> Iterator[str]:
+    """The first tile's K loop."""
+    request = Request("gemm", SPEC, SCHEDULE, targets.load(TARGET))
+    lines = generate([request]).text.splitlines()
+    start = next(i for i, line in enumerate(lines) if "static inline void" in line)
+    loop = next(i for i, line in enumerate(lines) if i > start and "for (int64_t kt" in line)
+    end = next(i for i, line in enumerate(lines) if i > loop and line == "    }")
+    shown = [lines[start - 1], lines[start], "    ...", *lines[loop : loop + 15], "        ..."]
+    shown += [*lines[end - 2 : end + 1], "    ..."]
+    yield text(CODE_LEFT, TOP - 22, "and the C of one of them", size=14)
+    for i, line in enumerate(shown):
+        more = f"xml:space='preserve' fill='{PALE if '/*' in line else INK}' {MONO}"
+        yield text(CODE_LEFT, CODE_TOP + LINE * i, line, size=11, more=more)
+
+
+def picture() -> str:
+    """The whole picture as SVG."""
+    parts = [
+        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {HEIGHT}' fill='{INK}'>",
+        f"<title>{SPEC.m} x {SPEC.n}: from spec, schedule and target to a kernel</title>",
+        f"<rect width='{WIDTH}' height='{HEIGHT}' fill='{PAPER}'/>",
+        *path(),
+        *tile_map(),
+        *code(),
+        "</svg>",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def main() -> int:
+    """Draw, or with ``--check`` compare."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true")
+    drawn = picture()
+    if parser.parse_args().check:
+        same = PICTURE.exists() and PICTURE.read_text(encoding="utf-8") == drawn
+        print("" if same else f"{PICTURE} is not current; try: python scripts/picture.py")
+        return not same
+    PICTURE.write_text(drawn, encoding="utf-8")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
