@@ -42,8 +42,9 @@ def _measured_on(record: Record) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     return (
         f"`{record['command']}` on {record['date']}, {record['cpu']}, one thread; seed "
-        f"{record['seed']}.\n{versions}.\n\n`C += A B` in f32, rows contiguous, hot, in GFLOPS; the ratio to the best peer is the "
-        "median over rounds of speeds measured in turns. The longer list is in "
+        f"{record['seed']}.\n{versions}.\n\n`C += A B` in f32, rows contiguous, hot, in GFLOPS; "
+        "the ratio to the best peer is the median over rounds of speeds measured in turns. "
+        "The longer list is in "
         "[docs/figures.json](docs/figures.json), how it is measured in "
         "[benchmarks/](benchmarks/README.md)."
     )

@@ -30,7 +30,7 @@ SANS = "font-family='Helvetica, Arial, sans-serif'"
 MONO = "font-family='Menlo, Consolas, monospace'"
 #: Pixels of an element of C, and the map's corner.
 UNIT, LEFT, TOP = 6, 60, 152
-CODE_LEFT, CODE_TOP, LINE = 446, 152, 17
+CODE_LEFT, CODE_TOP, LINE = 446, 158, 15.5
 
 STAGES = (
     ("spec", "what"),
@@ -119,14 +119,16 @@ def code() -> Iterator[str]:
     request = Request("gemm", SPEC, SCHEDULE, targets.load(TARGET))
     lines = generate([request]).text.splitlines()
     start = next(i for i, line in enumerate(lines) if "static inline void" in line)
+    remark = max(i for i in range(start) if lines[i].startswith("/*"))
     loop = next(i for i, line in enumerate(lines) if i > start and "for (int64_t kt" in line)
     end = next(i for i, line in enumerate(lines) if i > loop and line == "    }")
-    shown = [lines[start - 1], lines[start], "    ...", *lines[loop : loop + 15], "        ..."]
+    shown = [*lines[remark : start + 1], "    ...", *lines[loop : loop + 7], "        ..."]
     shown += [*lines[end - 2 : end + 1], "    ..."]
     yield text(CODE_LEFT, TOP - 22, "and the C of one of them", size=14)
     for i, line in enumerate(shown):
-        more = f"xml:space='preserve' fill='{PALE if '/*' in line else INK}' {MONO}"
-        yield text(CODE_LEFT, CODE_TOP + LINE * i, line, size=11, more=more)
+        fill = PALE if line.startswith(("/*", " *")) else INK
+        more = f"xml:space='preserve' fill='{fill}' {MONO}"
+        yield text(CODE_LEFT, CODE_TOP + LINE * i, line, size=10, more=more)
 
 
 def picture() -> str:

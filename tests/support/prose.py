@@ -54,7 +54,7 @@ def blocks(page: Path) -> list[Block]:
 def run_page(page: Path, *, update: bool = False) -> None:
     """Run every block; a mismatch fails, or with ``update`` is written into the page."""
     names: dict[str, object] = {"__name__": page.stem}
-    said, stale = "", []
+    said, stale = "", list[tuple[tuple[int, int], str]]()
     for block in blocks(page):
         where = f"{page.name}:{block.line}"
         if block.language in OUTPUT:
