@@ -141,7 +141,7 @@ class Strided:
                 check_size(value, f"batch stride of {name}")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Offsets:
     """Batch element i lies at ``a[i]`` and ``b[i]`` elements of the flat operands.
 
@@ -149,17 +149,18 @@ class Offsets:
     """
 
     count: Size
-    a: tuple[int, ...] | None = None
-    b: tuple[int, ...] | None = None
+    a: tuple[int, ...] | None
+    b: tuple[int, ...] | None
 
-    def __post_init__(self) -> None:
-        check_size(self.count, "batch count")
-        for name in "ab":
-            offsets = getattr(self, name)
-            if offsets is not None:
-                object.__setattr__(self, name, self._static(offsets, name))
+    def __init__(
+        self, count: Size, a: Sequence[int] | None = None, b: Sequence[int] | None = None
+    ) -> None:
+        object.__setattr__(self, "count", check_size(count, "batch count"))
+        for name, offsets in (("a", a), ("b", b)):
+            static = None if offsets is None else self._static(offsets, name)
+            object.__setattr__(self, name, static)
 
-    def _static(self, offsets: Any, name: str) -> tuple[int, ...]:
+    def _static(self, offsets: Sequence[int], name: str) -> tuple[int, ...]:
         static = tuple(int(offset) for offset in offsets)
         if not isinstance(self.count, int) or len(static) != self.count:
             raise SpecError(
