@@ -86,7 +86,7 @@ def entry(table: Any, index: int, name: str) -> Any:
 
 
 #: Operations that change no value.
-_HINTS = ("prefetch", "keep", "comment")
+_HINTS = ("prefetch", "keep")
 _SINGLE = np.float32
 
 
