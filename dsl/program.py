@@ -218,17 +218,9 @@ class Loop:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Comment:
-    """A remark for the reader of the C."""
-
-    kind: ClassVar[str] = "comment"
-    text: str
-
-
 Op = (
     Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Splat | MultiplyAdd
-    | Add | Multiply | Interleave | SumLanes | Store | Keep | Prefetch | Loop | Comment
+    | Add | Multiply | Interleave | SumLanes | Store | Keep | Prefetch | Loop
 )  # fmt: skip
 
 
