@@ -22,9 +22,10 @@ from tilewright.isa import Core, Mask, MulAdd, Target, Vector
 from tilewright.model import bounds, equal_parts
 from tilewright.program import TileFacts
 from tilewright.schedule import Schedule
-from tilewright.spec import Gemm, Matrix, dim
+from tilewright.spec import Gemm, Matrix, Order, dim
 from tilewright.verify import live_registers
 
+ORDERS: tuple[Order, ...] = ("C", "F")
 MASK = Mask(ctype="predicate", make="first({count})", load="", store="", registers=0)
 
 
@@ -99,8 +100,8 @@ def facts(spec: Gemm, target: Target, schedule: Schedule | None = None) -> Itera
 
 
 @every_kind
-@pytest.mark.parametrize("orders", ["".join(o) for o in product("CF", repeat=3)])
-def test_every_order_agrees_with_numpy(target: Target, orders: str) -> None:
+@pytest.mark.parametrize("orders", list(product(ORDERS, repeat=3)), ids="".join)
+def test_every_order_agrees_with_numpy(target: Target, orders: tuple[Order, ...]) -> None:
     rng = np.random.default_rng(3)
     for m, n, k in ((1, 1, 1), (7, 10, 5), (12, 12, 12), (1, 13, 9), (13, 1, 9), (2, 5, 31)):
         a, b, c = (
@@ -108,7 +109,7 @@ def test_every_order_agrees_with_numpy(target: Target, orders: str) -> None:
             for shape, order in zip(((m, k), (k, n), (m, n)), orders, strict=True)
         )
         expected = 2 * a @ b + c
-        matrices = {x: Matrix("f32", o) for x, o in zip("abc", orders, strict=True)}
+        matrices: dict[str, Any] = {x: Matrix("f32", o) for x, o in zip("abc", orders, strict=True)}
         spec = Gemm(m, n, k, **matrices, alpha=2, beta=1)
         assert list(facts(spec, target))
         interpret_kernel(spec, Schedule(), target, [a, b, c])
