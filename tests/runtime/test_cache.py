@@ -189,13 +189,18 @@ def linked(folder: Path) -> None:
     (folder / "k.so").symlink_to("/bin/sh")
 
 
+def made_a_directory(folder: Path) -> None:
+    (folder / "k.so").unlink()
+    (folder / "k.so").mkdir()
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (truncated, "has .* bytes, not"),
     "empty": (lambda f: os.truncate(f / "k.so", 0), "has 0 bytes"),
     "altered": (altered, "was altered"),
     "missing": (lambda f: (f / "k.so").unlink(), "No such file"),
     "a link": (linked, "has .* bytes, not|another user"),
-    "a directory": (lambda f: ((f / "k.so").unlink(), (f / "k.so").mkdir()), "directory"),
+    "a directory": (made_a_directory, "directory"),
     "open to others": (lambda f: (f / "k.so").chmod(0o666), "written by, another user"),
     "folder open to others": (lambda f: f.chmod(0o777), "written by, another user"),
     "format": (manifest_says(format=0), "format 0, this version writes"),
