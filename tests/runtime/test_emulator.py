@@ -33,6 +33,7 @@ from tilewright.targets import load
 DATA = Path(__file__).parent.parent / "data"
 SOURCES = [(DATA / "kernel.c").read_text(), (DATA / "faults.c").read_text()]
 NAMES = ["axpy", "total", "fault"]
+ONLY_LAST = (False, False, True)
 NAMES_OF_TARGETS = ("avx512", "avx2", "neon")
 WAYS = ["scalar native", "avx2 qemu", "avx512 header", "neon qemu", "neon qemu zig"]
 
@@ -122,12 +123,12 @@ def test_addresses(runner: Runner) -> None:
 
 
 def test_one_array_inside_another(runner: Runner) -> None:
-    (out,) = runner.call("axpy", [Alias(2), Alias(2, 4), floats(4)], [3], [10.0], [0, 0, 1])
+    (out,) = runner.call("axpy", [Alias(2), Alias(2, 4), floats(4)], [3], [10.0], ONLY_LAST)
     assert np.frombuffer(out, np.float32).tolist() == [10, 21, 32, 3]
 
 
 def test_what_is_not_written_comes_back_as_it_was(runner: Runner) -> None:
-    (out,) = runner.call("axpy", [floats(8), floats(8), floats(8) - 5], [4], [1.0], [0, 0, 1])
+    (out,) = runner.call("axpy", [floats(8), floats(8), floats(8) - 5], [4], [1.0], ONLY_LAST)
     assert np.frombuffer(out, np.float32).tolist() == [0, 2, 4, 6, -1, 0, 1, 2]
 
 
@@ -315,7 +316,7 @@ def test_an_emulator_may_read_a_little_more(runner: Runner) -> None:
     for flush in ("rear", "front"):
         for n in (0, 8, 4064, 4096):
             array = bytes(n)
-            assert runner.call("fault", [array], [2, n], writable=[True], flush=flush) == [array]  # type: ignore[arg-type]
+            assert runner.call("fault", [array], [2, n], writable=[True], flush=flush) == [array]
             assert "wrote 1 byte behind" in fault(runner, 4, array, flush=flush)
     assert "touched 33 bytes behind the last byte" in fault(runner, 12)
 
