@@ -203,7 +203,7 @@ class Faulty:
 def verify_faulty(kernel: tw.Kernel, fault: Any) -> None:
     from tilewright.runtime.verification import verify
 
-    verify(Faulty(kernel, fault), 3, 0)  # type: ignore[arg-type]
+    verify(Faulty(kernel, fault), 3, 0)
 
 
 def test_verify(kernel: tw.Kernel) -> None:
@@ -402,4 +402,4 @@ def test_public_names() -> None:
         assert getattr(tw, name) is not None
     assert set(tw.__all__) <= set(dir(tw))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        tw.nothing  # type: ignore[attr-defined]
+        tw.nothing
