@@ -16,9 +16,9 @@ from .space import Case, Rng, rng_of
 
 Array = np.ndarray[Any, Any]
 Kind = Literal["integers", "random", "special"]
-DTYPES = {"f32": np.dtype("f4"), "f64": np.dtype("f8")}
+DTYPES: dict[str, np.dtype[Any]] = {"f32": np.dtype("f4"), "f64": np.dtype("f8")}
 #: What the results of a type are compared with.
-WIDE = {"f32": np.dtype("f8"), "f64": np.dtype("longdouble")}
+WIDE: dict[str, np.dtype[Any]] = {"f32": np.dtype("f8"), "f64": np.dtype("longdouble")}
 PADDING = -77.0
 
 
