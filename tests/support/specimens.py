@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from tilewright.schedule import Schedule
 from tilewright.spec import Addresses, Dim, Gemm, Matrix, Offsets, Spec, Strided, Transpose
 
-_LD = {"lda": Dim("lda"), "ldb": Dim("ldb"), "ldc": Dim("ldc")}
+_LD: dict[str, Any] = {"lda": Dim("lda"), "ldb": Dim("ldb"), "ldc": Dim("ldc")}
 _SIZES = {name: Dim(name.upper(), multiple_of=16) for name in "mnk"}
 
 SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
