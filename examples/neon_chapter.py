@@ -23,7 +23,9 @@ really dependent, and measured throughput again. The best form is the peak of al
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -96,7 +98,7 @@ def columns(
     return rng.uniform(-1, 1, shape).astype(np.float32).swapaxes(-1, -2)[..., :rows, :]
 
 
-def check(kernel: tw.Kernel, row: Row, padding: int) -> float:
+def check(kernel: Callable[..., Any], row: Row, padding: int) -> float:
     """Call the kernel; the largest error as a fraction of what rounding alone can cause."""
     m, n, k = row.sizes
     a, b = columns(m, k, padding, row.batch, seed=1), columns(k, n, padding, row.batch, seed=2)
@@ -112,7 +114,7 @@ def check(kernel: tw.Kernel, row: Row, padding: int) -> float:
     return float((abs(c - (before + products)) / bound).max())
 
 
-def check_transposition(kernel: tw.Kernel, padding: int) -> float:
+def check_transposition(kernel: Callable[..., Any], padding: int) -> float:
     """0 when every element is in its place, else 1."""
     x = columns(8, 8, padding, None, seed=4).T
     out = np.zeros((8, 8 + padding), np.float32)[:, :8]
