@@ -60,6 +60,10 @@ def link(folders: dict[str, str]) -> None:
         for file in (ROOT / folder).iterdir():
             if file.suffix == ".py" or file.name == "py.typed":
                 (TREE / package / file.name).symlink_to(file)
+    # Without these the parent of tests/dsl/test_x.py would be dsl/__init__.py.
+    for folder in set(folders.values()) - set(AROUND):
+        (TREE / folder).mkdir()
+        (TREE / folder / "__init__.pyi").touch()
 
 
 def own_paths(text: str, folders: dict[str, str]) -> str:
