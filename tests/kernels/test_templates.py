@@ -20,7 +20,7 @@ from tilewright import targets
 from tilewright.dataflow import walk
 from tilewright.generate import Request, generate, plan_for, program_for
 from tilewright.isa import Target
-from tilewright.program import BlockLoop, NestNode, Op, SelectBatch, When
+from tilewright.program import BlockLoop, MultiplyAdd, NestNode, Op, SelectBatch, When
 from tilewright.render import render
 from tilewright.runtime import dispatch_build, peak
 from tilewright.schedule import Schedule
@@ -93,9 +93,9 @@ def poorer() -> Target:
 def used() -> tuple[set[str], list[Op]]:
     """The kinds of nodes in all specimens' programs, and their operations."""
     programs = [
-        program_for(plan_for(*SPECIMENS[name], targets.load(target)))
+        program_for(plan_for(spec, schedule, targets.load(target)))
         for target in targets.NAMES
-        for name in specimens(target)
+        for spec, schedule in (SPECIMENS[name] for name in specimens(target))
     ]
     programs.append(program_for(plan_for(Gemm(4, 4, 24, b=COLUMNS), Schedule(), poorer())))
     operations = [
@@ -116,7 +116,7 @@ def test_every_form_of_access_and_multiply_add_is_printed_in_some_golden_file() 
     operations = used()[1]
     for kind in ("load", "store"):
         assert {active(op) for op in operations if op.kind == kind} == {"all", "some", "mask"}
-    forms = {op.op.form for op in operations if op.kind == "muladd"}
+    forms = {op.op.form for op in operations if isinstance(op, MultiplyAdd)}
     assert forms == {"broadcast", "scalar", "lane", "memory"}
 
 
