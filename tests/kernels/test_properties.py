@@ -10,6 +10,7 @@ import shutil
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,7 +37,7 @@ CLANG_FOR = {"CC": "clang", "TILEWRIGHT_CC_AARCH64": "clang --target=aarch64-lin
 
 
 #: For some tests: the targets, and how many cases.
-FEWER = {
+FEWER: dict[str, tuple[Sequence[str], int]] = {
     "test_emulated_kernels_agree_with_numpy": ([n for n in ("avx512", "avx2") if n in NATIVE], 8),
     "test_sanitizers_find_nothing": (NATIVE, 16),
     "test_operands_may_lie_inside_of_larger_arrays": (NATIVE, 16),
@@ -152,7 +153,7 @@ def test_operands_may_lie_inside_of_larger_arrays(batch: Keys, tmp_path: Path) -
 
 def inside(library: ctypes.CDLL, one: Case) -> None:
     given = operands(one, "integers")
-    around, pointers, keep = 0, [], []
+    around, pointers, keep = 0, list[int](), list[list[tuple[Any, int]]]()
     for index, argument in enumerate(given.arguments):
         flats = [flat for flat, _ in argument] if isinstance(argument, list) else [argument]
         held = [surrounded(flat, before=index * 3 + 1 + i) for i, flat in enumerate(flats)]
