@@ -129,13 +129,13 @@ def _spec(hand: dict[str, Any], rng: Rng) -> tuple[Gemm, dict[str, int]]:
     actual, declared = _sizes(hand, rng, values)
     orders = dict(zip("abc", hand["orders"], strict=True))
     leading = _leading(hand["leading"], orders, actual, rng, values)
+    matrices = {name: Matrix(hand["type"], order) for name, order in orders.items()}
+    options: dict[str, Any] = {**declared, **matrices, **leading}
     spec = Gemm(
-        **declared,
-        **{name: Matrix(hand["type"], order) for name, order in orders.items()},
+        **options,
         alpha=hand["alpha"],
         beta=hand["beta"],
         batch=_batch(hand, actual, rng, values),
-        **leading,
     )
     slots = [slot for slot, _ in spec.runtime_sizes()]
     return spec, {slot: values[slot] for slot in slots}
