@@ -218,11 +218,17 @@ class _Body:
     def steps(self, count: int) -> list[Op]:
         ops: list[Op] = []
         for k in range(count):
-            if k == 0 and self.tile.plan.schedule.prefetch:
-                ops.append(self._prefetch(self.tile.plan.schedule.prefetch))
+            if k == 0 and self._prefetches:
+                ops.append(self._prefetch(self.tile.plan.schedule.prefetch or 0))
             ops += self._step(k, count)
             ops += advance(self.pointers, 1, runtime=True)
         return ops
+
+    @property
+    def _prefetches(self) -> bool:
+        """What was just packed is in the cache, and may lie at the end of the stack's frame."""
+        packed = self.tile.along.buffer != self.tile.along.name
+        return self.tile.plan.schedule.prefetch is not None and not packed
 
     def _prefetch(self, distance: int) -> Op:
         pointer = self.along[0]

@@ -62,7 +62,7 @@ class _Tiles:
 
     plan: Plan
     programs: dict[object, TileProgram] = field(default_factory=dict)
-    scratch: dict[str, Expr] = field(default_factory=dict)
+    scratch: dict[tuple[str, Expr], Expr] = field(default_factory=dict)
 
     def get(self, plan: Plan, region: Region, steps: Expr, accumulate: bool) -> TileProgram:
         strides = tuple(tuple(plan.operands[x].strides.values()) for x in "ab")
@@ -76,14 +76,14 @@ class _Tiles:
     def room(self, packed: Packed) -> Expr | None:
         """Where a packed block lies in scratch memory; None for the stack.
 
-        Every later block of the operand is at most as large as its first.
+        Blocks of one operand and one size share a place.
         """
         if stack_bytes(packed) is not None:
             return None
-        name = packed.operand.name
         size = packed.elements * ITEMSIZE[packed.operand.type]
-        self.scratch.setdefault(name, div(size + ALIGNMENT - 1, ALIGNMENT) * ALIGNMENT)
-        before = list(self.scratch)[: list(self.scratch).index(name)]
+        place = (packed.operand.name, size)
+        self.scratch.setdefault(place, div(size + ALIGNMENT - 1, ALIGNMENT) * ALIGNMENT)
+        before = list(self.scratch)[: list(self.scratch).index(place)]
         return sum((self.scratch[other] for other in before), ZERO)
 
 
