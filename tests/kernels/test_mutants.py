@@ -129,7 +129,14 @@ def mutants(target: str) -> Iterator[Mutant]:
 
 
 def original(target: str) -> Case:
-    return Case("kernel", targets.load(target), SPEC, SCHEDULES[target], VALUES, ())
+    return Case(
+        "kernel",
+        targets.load(target),
+        SPEC,
+        SCHEDULES.get(target, Schedule(k_unroll=4)),
+        VALUES,
+        (),
+    )
 
 
 @pytest.fixture(scope="module", params=targets.NAMES)
