@@ -139,7 +139,7 @@ def _schedule_decisions(plan: Plan) -> Iterator[tuple[str, str, str]]:
     if schedule.tails == "auto":
         masks = any(vector.mask for vector in plan.vectors)
         how = "masked vectors" if masks else "partial accesses or narrower vectors"
-        why = f"{how}: the target has them, and no element is computed twice"
+        why = f"{how}, or a last vector that overlaps the one before in the same tile"
     yield "tails", schedule.tails, why
     if plan.transposed:
         yield (

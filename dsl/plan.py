@@ -204,7 +204,7 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
         transposed=vectorize != "k" and value(operands["c"].strides[vectorize]) != 1,
         outer=outer,
         inner=inner,
-        blocks=_blocks(schedule, outer + inner),
+        blocks=dict(schedule.block),
         sizes=sizes,
         operands=operands,
         batch=batch,
@@ -369,10 +369,6 @@ def _loops(spec: Gemm, schedule: Schedule, along: str, packs: str) -> tuple[str,
                 hint=f"name {letter} twice and give its block, or neither",
             )
     return outer, inner, reason
-
-
-def _blocks(schedule: Schedule, loops: str) -> dict[str, int]:
-    return dict(schedule.block)
 
 
 def bound_of(shape: TileShape, target: Target) -> float:

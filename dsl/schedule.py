@@ -70,8 +70,17 @@ class Schedule:
             f.name: (getattr(self, f.name), "auto" if f.name == "tails" else None)
             for f in fields(self)
         }
-        options["block"] = (dict(self.block), {})
+        options["block"] = (_Block(self.block), _Block(()))
         return call_text("Schedule", [], options)
+
+
+class _Block(tuple[tuple[str, int], ...]):
+    """Prints as the mapping it is, without braces: the text stands in comments of C."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"dict({', '.join(f'{letter}={size}' for letter, size in self)})"
 
 
 def _whole(value: Any) -> bool:

@@ -29,7 +29,7 @@ int64_t gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_scratch_bytes(const in
 /* gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4
  *
  *   Gemm(8, 16, dim('K'), beta=1)
- *   Schedule(tile=(4, 16), loops='knmk', block={'k': 8}, k_unroll=2, prefetch=4)
+ *   Schedule(tile=(4, 16), loops='knmk', block=dict(k=8), k_unroll=2, prefetch=4)
  *   target avx2 (AVX2, FMA, F16C)
  */
 /* 4 x 16 of C: 8 accumulators + 1 A + 2 B = 11 of 16 ymm

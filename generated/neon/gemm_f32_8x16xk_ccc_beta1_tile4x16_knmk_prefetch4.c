@@ -27,7 +27,7 @@ int64_t gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_scratch_bytes(const in
 /* gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4
  *
  *   Gemm(8, 16, dim('K'), beta=1)
- *   Schedule(tile=(4, 16), loops='knmk', block={'k': 8}, k_unroll=2, prefetch=4)
+ *   Schedule(tile=(4, 16), loops='knmk', block=dict(k=8), k_unroll=2, prefetch=4)
  *   target neon (Neon (Armv8-A))
  */
 /* 4 x 16 of C: 16 accumulators + 4 A + 4 B = 24 of 32 q
