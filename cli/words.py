@@ -142,6 +142,7 @@ _SCHEDULE = (
     click.option("--k-split", type=click.IntRange(1), help="Sets of accumulators."),
     click.option("--vectorize", type=click.Choice(["m", "n", "k"])),
     click.option("--tails", type=click.Choice(TAILS), default="auto"),
+    click.option("--threads", type=click.IntRange(1), help="For loops in upper case: NMk."),
 )
 _TARGET = (click.option("--target", default="host", help="host, or one of `tilewright targets`."),)
 
@@ -163,7 +164,9 @@ def wanted(command: Command) -> Command:
     from functools import wraps
 
     names = ("element", "order", "alpha", "beta", "batch", "lda", "ldb", "ldc")
-    schedule_names = ("tile", "loops", "block", "k_unroll", "k_split", "vectorize", "tails")
+    schedule_names = (
+        "tile", "loops", "block", "k_unroll", "k_split", "vectorize", "tails", "threads",
+    )  # fmt: skip
 
     @wraps(command)
     def run(*, given: tuple[tuple[Size, ...], ...], target: str, **options: Any) -> Any:
@@ -214,7 +217,7 @@ def schedule_text(schedule: Schedule) -> str:
     if schedule.loops is not None:
         said.append(schedule.loops)
     said += [f"{letter}={step}" for letter, step in schedule.block]
-    for name in ("k_unroll", "k_split", "vectorize", "pack", "prefetch"):
+    for name in ("k_unroll", "k_split", "vectorize", "pack", "prefetch", "threads"):
         value = getattr(schedule, name)
         if value is not None:
             said.append(f"{name}={value}")

@@ -274,7 +274,8 @@ def _nest(nodes: Sequence[NestNode], depth: int) -> Iterator[str]:
                 line = f"{pad}{node.program} at {', '.join(map(_argument, node.arguments))}"
                 yield line if len(line) <= WIDTH - 2 else f"{pad}{node.program}"
             case BlockLoop():
-                note = f"   ({node.note})" if node.note else ""
+                notes = [*filter(None, [node.note]), *(["in parallel"] if node.parallel else [])]
+                note = f"   ({', '.join(notes)})" if notes else ""
                 yield f"{pad}{node.counter} from {node.first} below {_text(node.trips)}{note}"
                 yield from _nest(node.body, depth + 1)
             case SelectBatch():

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import overload
 
 from .explain import explain
+from .fork import WORTH, Fork, forks
 from .interpret import Counts, interpret
 from .isa import Target
 from .memory import Given
 from .nest import make_program
 from .plan import BatchPlan, Plan, make_plan
-from .program import Program
+from .program import BlockLoop, Program
 from .render import Source, render
 from .schedule import Schedule
 from .signature import Signature, signature
@@ -47,6 +48,12 @@ class KernelText:
     static_offsets: tuple[tuple[str, tuple[int, ...]], ...]
     spec_text: str
     schedule_text: str
+    forks: tuple[Fork, ...]
+    threads: int
+
+    def fork(self, loop: BlockLoop, batched: bool) -> Fork:
+        """The function that holds a parallel loop's body."""
+        return next(f for f in self.forks if f.loops[0] == loop and f.batched == batched)
 
 
 AnyPlan = Plan | TransposePlan
@@ -98,6 +105,8 @@ def generate(requests: Sequence[Request]) -> Source:
         headers=target.headers,
         hold=target.hold,
         kernels=kernels,
+        threaded=any(kernel.forks for kernel in kernels),
+        worth=WORTH,
     )
     return Source(text, tuple(request.name for request in requests))
 
@@ -106,14 +115,17 @@ def _kernel_text(request: Request) -> KernelText:
     plan = plan_for(request.spec, request.schedule, request.target)
     batch = plan.batch if isinstance(plan, Plan) else None
     static = batch.static if batch else {}
+    program = program_for(plan)
     return KernelText(
         name=request.name,
         target=request.target,
         element=plan.element,
         signature=signature(request.spec),
-        program=program_for(plan),
+        program=program,
         batch=batch,
         static_offsets=tuple(sorted(static.items())),
         spec_text=repr(request.spec),
         schedule_text=repr(request.schedule),
+        forks=forks(program, batch, request.name),
+        threads=request.schedule.threads or 0,
     )

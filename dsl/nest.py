@@ -9,9 +9,10 @@ from sympy import Expr
 
 from .dataflow import walk
 from .dot import dot_loops, store_sums
+from .errors import ScheduleError
 from .lower import Tile, k_loops, masks, reduction, sum_splits, zeros
 from .packing import Packed, pack, stack_bytes
-from .plan import Plan
+from .plan import STACK_BYTES, Plan
 from .program import (
     Argument,
     BlockLoop,
@@ -41,7 +42,7 @@ class _Block:
     """Where the nest stands: the block's extents and origin, whether C already holds a sum.
 
     ``plan`` has the strides of the operands as they are packed at this point; ``bases`` holds
-    where the packed blocks start.
+    where the packed blocks start. ``parallel``: inside of a loop whose trips run in parallel.
     """
 
     plan: Plan
@@ -49,6 +50,7 @@ class _Block:
     origin: dict[str, Expr]
     accumulate: bool
     bases: dict[str, dict[str, Expr]] = field(default_factory=dict)
+    parallel: bool = False
 
     def inside(self, letter: str, extent: Expr, origin: Expr) -> _Block:
         extents, origins = dict(self.extents), dict(self.origin)
@@ -104,7 +106,7 @@ def make_program(plan: Plan) -> Program:
 def _nest(tiles: _Tiles, letters: str, block: _Block, names: str) -> Iterator[NestNode]:
     """The nodes for the remaining letters; ``names`` holds the counters already taken."""
     plan = tiles.plan
-    due = _due(plan, letters, block)
+    due = _due(plan, letters.lower(), block)
     if due and block.extents["k"] != 0:
         yield _packed(tiles, due, letters, block, names)
         return
@@ -117,8 +119,8 @@ def _nest(tiles: _Tiles, letters: str, block: _Block, names: str) -> Iterator[Ne
     elif letter == "k":
         size = plan.blocks.get("k") if "k" in rest + plan.inner else plan.schedule.k_unroll or 1
         yield from _blocked(tiles, "k", size or 1, rest, block, names)
-    elif letter in rest:
-        yield from _blocked(tiles, letter, plan.blocks[letter], rest, block, names)
+    elif letter.lower() in rest.lower():
+        yield from _blocked(tiles, letter, plan.blocks[letter.lower()], rest, block, names)
     else:
         yield from _nest(tiles, rest, block, names)  # the grid of tiles itself loops over it
 
@@ -139,6 +141,9 @@ def _packed(tiles: _Tiles, name: str, letters: str, block: _Block, names: str) -
     plan = block.plan
     at = _offset(plan, name, block.origin)
     packed = pack(plan, name, block.extents, at, f"pack{len(tiles.programs)}_{name}_")
+    scratch = tiles.room(packed)
+    if block.parallel and scratch is not None:
+        raise _beyond_stack(plan, packed)
     tiles.programs |= {("pack", tile.name): tile for tile in packed.tiles}
     operands = dict(plan.operands) | {name: packed.operand}
     bases = block.bases | {name: block.origin}
@@ -147,9 +152,21 @@ def _packed(tiles: _Tiles, name: str, letters: str, block: _Block, names: str) -
         buffer=packed.operand.buffer,
         element=packed.operand.type,
         elements=packed.elements,
-        scratch=tiles.room(packed),
+        scratch=scratch,
         fill=packed.nodes,
         body=tuple(_nest(tiles, letters, inside, names)),
+    )
+
+
+def _beyond_stack(plan: Plan, packed: Packed) -> ScheduleError:
+    known = value(packed.elements)
+    size = None if known is None else known * ITEMSIZE[packed.operand.type]
+    outer = plan.outer.lower()
+    return ScheduleError(
+        f"packing {packed.operand.name} inside of a parallel loop needs its thread's stack",
+        got="a size known only at the call" if size is None else f"{size} bytes",
+        expected=f"{STACK_BYTES} bytes or fewer",
+        hint=f"a smaller block, or loops={outer[:-1] + outer[-1].upper() + plan.inner!r}",
     )
 
 
@@ -171,6 +188,7 @@ def _blocked(
     tiles: _Tiles, letter: str, size: int, rest: str, block: _Block, names: str
 ) -> Iterator[NestNode]:
     """Whole blocks in a loop, then what is left."""
+    parallel, letter = letter.isupper(), letter.lower()
     extent = block.extents[letter]
     trips, left = div(extent, size), mod(extent, size)
     counter = f"{letter}{names.count(letter)}"
@@ -183,9 +201,14 @@ def _blocked(
         head = tuple(_nest(tiles, rest, inner, names))
         yield from head if known else (When(trips, head),)
     if known is None or known > first:
-        later = replace(block, accumulate=block.accumulate or letter == "k")
+        later = replace(
+            block,
+            accumulate=block.accumulate or letter == "k",
+            parallel=block.parallel or parallel,
+        )
         inner = later.inside(letter, size + ZERO, size * symbol(counter))
-        yield BlockLoop(counter, trips, tuple(_nest(tiles, rest, inner, names)), first)
+        body = tuple(_nest(tiles, rest, inner, names))
+        yield BlockLoop(counter, trips, body, first, parallel=parallel)
     yield from _left_over(tiles, letter, (trips, size, left), rest, block, names)
 
 
@@ -218,7 +241,8 @@ def _grids(tiles: _Tiles, letters: str, block: _Block) -> Iterator[NestNode]:
     """Every region's grid of tiles, looped over in the order of the last m and n."""
     plan = block.plan
     along, across = plan.along, plan.across
-    order = sorted({"m", "n"}, key=letters.rfind)
+    order = sorted({"m", "n"}, key=letters.lower().rfind)
+    parallel = {dim for dim in "mn" if letters[letters.lower().rfind(dim) :][:1].isupper()}
     steps = block.extents["k"]
     for region in partition(
         plan, block.extents[across], block.extents[along], steps, block.accumulate
@@ -232,7 +256,9 @@ def _grids(tiles: _Tiles, letters: str, block: _Block) -> Iterator[NestNode]:
         for dim in reversed(order):
             if parts[dim].count != 1:
                 note = f"{dim} by {parts[dim].size}"
-                node = BlockLoop(f"{dim}t", parts[dim].count, (node,), note=note)
+                node = BlockLoop(
+                    f"{dim}t", parts[dim].count, (node,), note=note, parallel=dim in parallel
+                )
         yield node
 
 

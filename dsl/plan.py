@@ -62,7 +62,8 @@ class Plan:
     """A GEMM with every choice made that does not depend on the region.
 
     ``vectorize`` is the dimension along the vectors, ``across`` the other one of m and n (for
-    ``k``: n). ``outer`` are the loops over blocks, ``inner`` those around the accumulators.
+    ``k``: n). ``outer`` are the loops over blocks, ``inner`` those around the accumulators;
+    upper case runs in parallel.
     ``transposed``: C is contiguous across the vectors, so tiles are transposed when stored.
     ``packs`` are the operands that are packed, of "ab".
     """
@@ -194,7 +195,7 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
     batch = _batch(spec)
     along = "m" if vectorize == "k" else vectorize
     outer, inner, loop_reason = _loops(spec, schedule, along, packs)
-    decisions = (Decision("loops", outer + inner, loop_reason),)
+    decisions = (Decision("loops", outer + inner, loop_reason), *_threads(schedule, outer))
     return Plan(
         spec=spec,
         schedule=schedule,
@@ -202,7 +203,7 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
         vectorize=vectorize,
         across="n" if along == "m" else "m",
         transposed=vectorize != "k" and value(operands["c"].strides[vectorize]) != 1,
-        outer=outer,
+        outer=outer.lower() if schedule.threads == 1 else outer,
         inner=inner,
         blocks=dict(schedule.block),
         sizes=sizes,
@@ -333,7 +334,7 @@ def _move_cycles(plan: Plan, name: str) -> float:
 
 
 def _outer_length(loops: str) -> int:
-    return max(loops.rfind("m"), loops.rfind("n")) + 1
+    return max(map(loops.lower().rfind, "mn")) + 1
 
 
 def _loops(spec: Gemm, schedule: Schedule, along: str, packs: str) -> tuple[str, str, str]:
@@ -341,6 +342,7 @@ def _loops(spec: Gemm, schedule: Schedule, along: str, packs: str) -> tuple[str,
     loops, reason = schedule.loops, "asked for"
     if loops is None:
         grid = "nm" if along == "n" else "mn"
+        grid = grid.upper() if (schedule.threads or 1) > 1 else grid
         loops = f"b{grid}k" if spec.batch and packs else grid + ("bk" if spec.batch else "k")
         reason = f"a panel along {along} stays in the cache while the other dimension passes"
     legal = "bnmk" if spec.batch else "nmk"
@@ -361,7 +363,7 @@ def _loops(spec: Gemm, schedule: Schedule, along: str, packs: str) -> tuple[str,
             hint=f'"{legal}"',
         )
     for letter in "mnk":
-        twice = loops.count(letter) == 2
+        twice = loops.lower().count(letter) == 2
         if twice != (letter in dict(schedule.block)):
             raise ScheduleError(
                 f"block[{letter!r}] is the step of the first of two loops over {letter}",
@@ -369,6 +371,14 @@ def _loops(spec: Gemm, schedule: Schedule, along: str, packs: str) -> tuple[str,
                 hint=f"name {letter} twice and give its block, or neither",
             )
     return outer, inner, reason
+
+
+def _threads(schedule: Schedule, outer: str) -> tuple[Decision, ...]:
+    if outer == outer.lower():
+        return ()
+    if schedule.threads is None:
+        return (Decision("threads", "at most one for each CPU", "as many as the process may use"),)
+    return (Decision("threads", f"at most {schedule.threads}", "asked for"),)
 
 
 def bound_of(shape: TileShape, target: Target) -> float:

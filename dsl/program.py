@@ -287,7 +287,10 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class BlockLoop:
-    """``for counter in range(first, trips)`` over blocks of a dimension."""
+    """``for counter in range(first, trips)`` over blocks of a dimension.
+
+    ``parallel``: trips may run at the same time; each writes elements of C of its own.
+    """
 
     kind: ClassVar[str] = "block_loop"
     counter: str
@@ -295,6 +298,7 @@ class BlockLoop:
     body: tuple[NestNode, ...]
     first: int = 0
     note: str = ""
+    parallel: bool = False
 
 
 @dataclass(frozen=True, slots=True)

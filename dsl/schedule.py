@@ -11,7 +11,7 @@ from .spec import call_text
 
 TAILS = ("auto", "mask", "narrow", "overlap")
 PACKS = (None, "a", "b", "ab")
-LETTERS = "bmnk"
+LETTERS = "bmnkMN"
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
@@ -22,6 +22,11 @@ class Schedule:
     outermost first: ``b`` batch, ``m``, ``n``, ``k``; letters left of the last ``m`` or ``n``
     are loops over blocks, right of it the accumulators stay in registers. ``block`` gives the
     step of an earlier one of two loops of the same letter.
+
+    ``M`` and ``N`` are loops that run in parallel: ``"NMk"`` spreads all tiles of C, bit for bit
+    as ``"nmk"`` computes them. ``threads`` is how many threads there are at most; without it, as
+    many as the process may use CPUs. With ``threads`` and without ``loops``, m and n are parallel.
+    What is too short to pay, or finds the threads taken by another call, runs on one.
     """
 
     tile: tuple[int, int] | None
@@ -33,6 +38,7 @@ class Schedule:
     pack: Literal["a", "b", "ab"] | None
     tails: str
     prefetch: int | None
+    threads: int | None
 
     def __init__(
         self,
@@ -45,6 +51,7 @@ class Schedule:
         pack: Literal["a", "b", "ab"] | None = None,
         tails: str = "auto",
         prefetch: int | None = None,
+        threads: int | None = None,
     ) -> None:
         def put(name: str, value: object) -> None:
             object.__setattr__(self, name, value)
@@ -58,6 +65,7 @@ class Schedule:
         put("pack", _one_of(pack, PACKS, "pack"))
         put("tails", _one_of(tails, TAILS, "tails"))
         put("prefetch", _count(prefetch, "prefetch"))
+        put("threads", _threads(threads, self.loops))
         if k_unroll and k_split and k_unroll % k_split:
             raise ScheduleError(
                 "k_unroll must be a multiple of k_split",
@@ -96,15 +104,35 @@ def _tile(tile: Any) -> tuple[int, int]:
 
 
 def _loops(loops: Any) -> str:
+    if isinstance(loops, str) and set(loops) & set("BK") and set(loops) <= set(LETTERS + "BK"):
+        raise ScheduleError(
+            "only m and n may run in parallel: all trips of b or k add to the same elements of C",
+            got=loops,
+            expected="upper case for m and n alone",
+            hint=repr(loops.replace("B", "b").replace("K", "k")),
+        )
     legal = isinstance(loops, str) and loops != "" and set(loops) <= set(LETTERS)
-    if not legal or loops.count("b") > 1 or max(map(loops.count, "mnk")) > 2:
+    if not legal or loops.count("b") > 1 or max(map(loops.lower().count, "mnk")) > 2:
         raise ScheduleError(
             "loops must name the loops, outermost first",
             got=loops,
             expected="letters of 'bmnk', m, n and k at most twice, b at most once",
-            hint='"nmk", "bnmk" (batch outside) or "nmbk" (batch inside)',
+            hint='"nmk", "bnmk" (batch outside), "nmbk" (batch inside) or "NMk" (in parallel)',
         )
     return str(loops)
+
+
+def _threads(threads: Any, loops: str | None) -> int | None:
+    count = _count(threads, "threads")
+    if count is not None and count > 1 and loops is not None and loops == loops.lower():
+        last = max(map(loops.rfind, "mn"))
+        shown = f"{loops[:last]}{loops[last].upper()}{loops[last + 1 :]}" if last >= 0 else "NMk"
+        raise ScheduleError(
+            "threads need a loop that runs in parallel: m or n in upper case",
+            got=f"loops={loops!r}, threads={count}",
+            hint=f"loops={shown!r}",
+        )
+    return count
 
 
 def _block(block: Mapping[str, int] | None) -> tuple[tuple[str, int], ...]:

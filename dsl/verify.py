@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from sympy import Expr
+
 from .dataflow import mask_of, reads, writes
 from .errors import PlanError
 from .isa import Target
@@ -27,6 +31,7 @@ from .program import (
     When,
     WhenSame,
 )
+from .symbolic import slots
 
 
 def verify_program(program: Program, target: Target) -> None:
@@ -118,12 +123,47 @@ def _verify_nest(node: NestNode, program: Program) -> None:
             wanted = [p for p in tile.parameters if p.role not in ("size", "scalar")]
             if len(wanted) != len(node.arguments):
                 raise PlanError(f"the call of {tile.name} passes {len(node.arguments)} arguments")
-        case BlockLoop() | SelectBatch():
+        case BlockLoop():
+            if node.parallel:
+                _verify_parallel(node, program)
+            _verify_nests(node.body, program)
+        case SelectBatch():
             _verify_nests(node.body, program)
         case Pack():
             _verify_nests(node.fill + node.body, program)
         case When() | WhenSame():
             _verify_nests(node.body + node.otherwise, program)
+
+
+def _verify_parallel(loop: BlockLoop, program: Program) -> None:
+    """PlanError unless each trip writes elements, and fills buffers, that are its own."""
+    if loop.first != 0:
+        raise PlanError("a parallel loop must begin at 0", got=loop.counter)
+    for operand, offset in _written(loop.body, program):
+        if loop.counter not in slots(offset):
+            raise PlanError(
+                f"all trips of the parallel loop {loop.counter} write the same place of {operand}",
+                got=str(offset),
+            )
+
+
+def _written(nodes: tuple[NestNode, ...], program: Program) -> Iterator[tuple[str, Expr]]:
+    """What is written outside of buffers on the stack: the operand, and where it begins."""
+    for node in nodes:
+        match node:
+            case Call():
+                tile = program.tile(node.program)
+                wanted = (p for p in tile.parameters if p.role not in ("size", "scalar"))
+                for parameter, argument in zip(wanted, node.arguments, strict=False):
+                    if parameter.role == "out":
+                        yield str(argument.operand), argument.offset
+            case BlockLoop() | SelectBatch():
+                yield from _written(node.body, program)
+            case Pack():
+                inside = _written(node.fill + node.body, program)
+                yield from (w for w in inside if w[0] != node.buffer or node.scratch is not None)
+            case When() | WhenSame():
+                yield from _written(node.body + node.otherwise, program)
 
 
 def _verify_nests(nodes: tuple[NestNode, ...], program: Program) -> None:

@@ -185,8 +185,9 @@ def compile_library(
     objects = _objects(texts, target, compiler, flags, directory, stem)
     library = directory / f"{stem}.so"
     # The library leaves libc to the process it is loaded into: zig need not build one.
-    libraries = ("-nostdlib",) if compiler.family == "zig" else ("-lm",)
-    _link((*_link_command(compiler, extra_flags), "-shared"), objects, libraries, library)
+    libraries = ("-nostdlib",) if compiler.family == "zig" else ("-lm", "-pthread")
+    stay = ("-Wl,-z,nodelete",) if sys.platform == "linux" else ()  # its threads may sleep in it
+    _link((*_link_command(compiler, extra_flags), "-shared"), objects, (*libraries, *stay), library)
     return library
 
 
@@ -205,7 +206,7 @@ def compile_program(
     flags = (*compiler_flags(target, compiler), *extra_flags)
     objects = _objects(sources, target, compiler, flags, directory, stem)
     program = directory / stem
-    options = ("-static", "-lm") if static else ("-lm",)
+    options = ("-static", "-lm", "-pthread") if static else ("-lm", "-pthread")
     _link(_link_command(compiler, extra_flags), objects, options, program)
     return program
 

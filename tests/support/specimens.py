@@ -57,6 +57,10 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
         Gemm(16, 8, 8, a=Matrix("f32", "C"), order="F"),
         Schedule(tile=(16, 4), pack="ab", k_unroll=2),
     ),
+    "gemm_f32_64x48xk_ccc_parallel_nm": (
+        Gemm(64, 48, Dim("K")),
+        Schedule(loops="NMk", threads=2),
+    ),
     "transpose_f32_8x8": (Transpose(8, 8), Schedule()),
 }
 
@@ -69,6 +73,7 @@ ONLY = {
     "gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4": _VECTORS,
     "gemm_f32_31x16x64_ccc_tile31x16": ("avx512",),
     "gemm_f32_16x8x8_cff_tile16x4_pack_ab": _VECTORS,
+    "gemm_f32_64x48xk_ccc_parallel_nm": ("avx2",),
 }
 
 
