@@ -323,15 +323,16 @@ def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Vect
     """(vector, rows, vectors) with the fewest cycles per element in a large region.
 
     ``multiples`` are what the region's sizes (across, along) are multiples of: a tile that leaves
-    a tail is charged a quarter.
+    a tail is charged a quarter, and its rows must leave room for the mask of a last vector.
     """
     best: tuple[float, Vector, int, int] | None = None
     for vector in work.vectors:
         lanes = 1 if work.dot else vector.lanes
+        cut = multiples[1] % lanes != 0
         for vectors in range(1, target.registers):
             for rows in range(1, target.registers):
                 shape = shape_of(target, vector, rows, vectors, False, work)
-                if shape is None:
+                if shape is None or (cut and not shape_of(target, vector, rows, 1, True, work)):
                     break
                 cost = tile_cycles(shape, target.core, work) / (rows * vectors * lanes)
                 for multiple, size in zip(multiples, (rows, vectors * lanes), strict=True):
