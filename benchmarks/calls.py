@@ -36,7 +36,7 @@ def run(options: Options) -> Section:
 
     def by_checked_call() -> None:
         for _ in repeat(None, LOOPS):
-            kernel(a, b, out=c)
+            kernel(a, b, c)
 
     def by_bound_call() -> None:
         for _ in repeat(None, LOOPS):

@@ -42,7 +42,7 @@ class Kernel:
     """
 
     __slots__ = (
-        "__weakref__", "_arrange", "_call", "_call_scalars", "_entry", "_functions",
+        "__weakref__", "_allocates", "_arrange", "_call", "_call_scalars", "_entry", "_functions",
         "_handle", "_keep",
         "_output", "_plan", "_remake", "_signature", "_symbol", "_target", "emulated", "name",
         "schedule", "spec", "target",
@@ -64,6 +64,7 @@ class Kernel:
         self._signature = signature(spec)
         self._arrange = Arranger(self._signature)
         self._output = self._signature.arrays.index(self._signature.output)
+        self._allocates = self._signature.allocates
         self._call: Any = _undecided
         self._call_scalars: Any = _undecided
         self._handle = self._symbol = 0
@@ -104,8 +105,13 @@ class Kernel:
         Scalars and offsets are passed by name. Raises ArgumentError, before anything is written,
         when an argument does not fit.
         """
-        if not named and self._call(self._handle, id(arrays)) == 0:
-            return arrays[self._output]
+        if not named:
+            if self._call(self._handle, id(arrays)) == 0:
+                return arrays[self._output]
+        elif len(named) == 1 and (out := named.get("out")) is not None and self._allocates:
+            given = (*arrays, out)
+            if self._call(self._handle, id(given)) == 0:
+                return out
         return self._general(arrays, named)
 
     def _general(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
