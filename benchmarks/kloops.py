@@ -9,7 +9,6 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
-import numpy as np
 from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
@@ -17,7 +16,7 @@ from rich.table import Table
 from . import kernels
 from .figures import Figure, Section
 from .options import Options
-from .shapes import TABLE, UKERNEL, Shape
+from .shapes import TABLE, UKERNEL, Shape, random_shapes
 from .spills import functions
 
 if TYPE_CHECKING:
@@ -37,14 +36,14 @@ Wanted = list[tuple[Shape, "tw.Schedule | None"]]
 
 
 def run(options: Options) -> Section:
-    """Compile the default schedules of the list and random ones; count what touches the stack."""
+    """Compile the default schedules of the list and of random sizes; count stack accesses."""
     table = Table(title="K loops", title_justify="left")
     for heading in ("target", "compiler", "kernels", "K loops", "spills", "first"):
         table.add_column(heading)
     figures = []
     pairs = [(target, one) for target, several in COMPILERS.items() for one in several]
     for target, environment in track(pairs, "K loops", console=options.console, transient=True):
-        wanted = _wanted(options, target)
+        wanted = _wanted(options)
         with set_environment(environment):
             text = disassembly(wanted, target)
         found = functions(text)
@@ -61,16 +60,9 @@ def run(options: Options) -> Section:
     return Section("spills", tuple(figures))
 
 
-def _wanted(options: Options, target: str) -> Wanted:
-    import tilewright as tw
-
-    rng = np.random.default_rng(options.seed)
-    shapes = list(dict.fromkeys((*TABLE, *UKERNEL)))
-    wanted: Wanted = [(shape, None) for shape in shapes if options.wants(shape)]
-    for index in rng.integers(len(shapes), size=RANDOM):
-        schedules = list(tw.variants(kernels.spec(shapes[index]), target=target))
-        wanted.append((shapes[index], schedules[rng.integers(len(schedules))]))
-    return wanted
+def _wanted(options: Options) -> Wanted:
+    shapes = dict.fromkeys((*TABLE, *UKERNEL, *random_shapes(options.seed, RANDOM)))
+    return [(shape, None) for shape in shapes if options.wants(shape)]
 
 
 def disassembly(wanted: Sequence[tuple[Shape, tw.Schedule | None]], target: str) -> str:
