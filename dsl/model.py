@@ -356,11 +356,13 @@ def unroll(shape: TileShape, target: Target, steps: int | None, group: int) -> i
 
     Not more: a load that strides far per trip defeats the prefetchers when its operand comes from
     beyond the first cache. A short K is unrolled whole when its operations are few, and would fit
-    the registers even if the compiler lifted all loads of vectors to the top.
+    the registers even if the compiler lifted the loads it may to the top.
     """
     core, issued = target.core, shape.multiply_adds + shape.loads
     if steps is not None and steps * issued <= 32 * core.issue:
-        lifted = shape.budget.accumulators + steps * shape.vectors + shape.budget.masks
+        held = target.hold is not None and target.hold.operands
+        loads = shape.vectors if held or shape.feed == "memory" else shape.vectors + shape.rows
+        lifted = shape.budget.accumulators + steps * loads + shape.budget.masks
         if lifted < target.registers or steps == 1:
             return max(steps, 1)
     count = group
