@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .errors import PlanError
-from .memory import Memory, Segment
+from .memory import DTYPES, Buffer, Memory, Segment
 from .program import (
     Active,
     Add,
@@ -35,6 +35,7 @@ from .program import (
     Point,
     PointBatch,
     Register,
+    Room,
     Splat,
     Store,
     SumLanes,
@@ -76,6 +77,16 @@ class Surroundings:
 def pointer_to(operand: Any) -> Pointer:
     """A whole operand's first element; a pointer as it is."""
     return (operand, operand.base) if isinstance(operand, Segment) else operand
+
+
+def room(name: str, element: str, count: int) -> Segment:
+    """A fresh buffer: what is read of it must have been written."""
+    values = np.full(count, np.nan, DTYPES[element])
+    return Segment(name, Buffer(values, 0), [0], 1, count, max(count, 1), role="out")
+
+
+def _room_of(op: Room) -> Segment:
+    return room(op.name, op.element, op.elements)
 
 
 def entry(table: Any, index: int, name: str) -> Any:
@@ -159,6 +170,8 @@ class Tile:
                 return self._interleave(op)
             case SumLanes():
                 return self._sum_lanes(op)
+            case Room():
+                return lambda: self.pointers.__setitem__(op.name, (_room_of(op), 0))
             case _:
                 if op.kind not in _HINTS:
                     raise PlanError(

@@ -140,6 +140,8 @@ def _schedule_decisions(plan: Plan) -> Iterator[tuple[str, str, str]]:
         masks = any(vector.mask for vector in plan.vectors)
         how = "masked vectors" if masks else "partial accesses or narrower vectors"
         why = f"{how}, or a last vector that overlaps the one before in the same tile"
+    if plan.bounces:
+        why += ": a last vector goes whole to a buffer on the stack, what exists of it from there"
     yield "tails", schedule.tails, why
     if plan.transposed:
         yield (

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .execute import Counts, Run, Surroundings, Tile, entry, pointer_to
-from .memory import DTYPES, Buffer, Given, Segment, lay_out
+from .execute import Counts, Run, Surroundings, Tile, entry, pointer_to, room
+from .memory import Given, lay_out
 from .plan import Plan
 from .program import (
     BlockLoop,
@@ -79,19 +79,13 @@ class _Machine:
                     positive = evaluate(node.count, env) > 0
                     self.run(node.body if positive else node.otherwise, env, operands)
                 case Pack():
-                    inside = {**operands, node.buffer: self._room(node, env)}
+                    elements = evaluate(node.elements, env)
+                    inside = {**operands, node.buffer: room(node.buffer, node.element, elements)}
                     self.run(node.fill, env, inside)
                     self.run(node.body, env, inside)
                 case WhenSame():
                     same = self.around.memory.same(node.one, node.other)
                     self.run(node.body if same else node.otherwise, env, operands)
-
-    @staticmethod
-    def _room(node: Pack, env: Mapping[str, int]) -> Segment:
-        """A fresh buffer: what is read of it must have been written."""
-        count = evaluate(node.elements, env)
-        values = np.full(count, np.nan, DTYPES[node.element])
-        return Segment(node.buffer, Buffer(values, 0), [0], 1, count, max(count, 1), role="out")
 
     def _select(self, index: int, operands: Mapping[str, Any]) -> dict[str, Any]:
         assert isinstance(self.plan, Plan) and self.plan.batch is not None

@@ -9,7 +9,8 @@ statement without its semicolon.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Literal
 
 from .errors import TargetError
@@ -193,3 +194,10 @@ class Target:
     def of(self, element: str) -> tuple[Vector, ...]:
         """The vectors of an element type, widest first."""
         return tuple(v for v in self.vectors if v.element == element)
+
+
+@cache
+def uncut(target: Target) -> Target:
+    """``target`` without masks and partial accesses: whole vectors, and narrower ones."""
+    vectors = (replace(v, mask=None, partial_load={}, partial_store={}) for v in target.vectors)
+    return replace(target, vectors=tuple(vectors))

@@ -97,6 +97,10 @@ class Tile:
         assert lanes is not None
         return lanes
 
+    def loaded(self, along: int) -> Active:
+        """What of vector ``along`` is loaded: a packed line has room for whole ones."""
+        return None if self.plan.bounces else self.active(along)
+
 
 def masks(tile: Tile) -> Iterator[Op]:
     """The masks of a tile, made once."""
@@ -265,7 +269,7 @@ class _Body:
 
     def _load(self, column: int, k: int) -> Op:
         address = self.along[0].address(0, k, self.tile.position(column))
-        return Load(self._vector(column, k), address, self.tile.active(column))
+        return Load(self._vector(column, k), address, self.tile.loaded(column))
 
     def _vector(self, column: int, k: int) -> Register:
         return self.tile.register(self._name(self.tile.along, column, k))

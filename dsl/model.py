@@ -83,7 +83,8 @@ class TileShape:
 class Work:
     """What a tile is asked to do: the vectors it may use, K steps in all, whether C is read, which
     lane feeds are possible, the accumulator sets allowed, where the vectors lie, how many registers
-    are left to the compiler, and whether a tile's last vector may overlap the one before.
+    are left to the compiler, and whether a tile's last vector may overlap the one before, or is
+    computed whole though part of it exists: then nothing is loaded but whole vectors.
     ``depth``: the K steps of one matrix, None when known only at the call.
     """
 
@@ -97,6 +98,7 @@ class Work:
     depth: int | None = None
     spare: int = 0
     overlaps: bool = False
+    bounces: bool = False
 
     def cut(self, vector: Vector, vectors: int) -> bool:
         """Whether the tail of a tile of ``vectors`` is cut, not overlapped with its neighbour."""
@@ -171,7 +173,8 @@ def _fed(
     if vectors == 1 and vector.form("memory"):
         yield replace(base, feed="memory")
     for feed in work.feeds:
-        if vector.form("lane") and vector.lanes > 1:
+        cut = feed == "lane_s" and rows % vector.lanes != 0
+        if vector.form("lane") and vector.lanes > 1 and not (cut and work.bounces):
             yield replace(base, feed=feed)
 
 
@@ -242,7 +245,7 @@ def choose(target: Target, across: int, along: int, cuts: bool, work: Work) -> C
     for vector in work.vectors:
         lanes = 1 if work.dot else vector.lanes
         tail = along % lanes
-        ragged = bool(tail) and not (cuts and vector.cuts(tail))
+        ragged = bool(tail) and not (cuts and (work.bounces or vector.cuts(tail)))
         vectors = along // lanes if ragged else -(-along // lanes)
         if not vectors:
             continue

@@ -297,7 +297,6 @@ def lower_tile(tile: Tile, name: str) -> TileProgram:
     plan = tile.plan
     sums = tile.steps != 0
     pointers, loops = (dot_loops(tile) if plan.dot else k_loops(tile)) if sums else ([], ())
-    scalar = plan.target.of(plan.element)[-1]
     stores = store_sums if plan.dot else store_across if plan.transposed else store_along
     body: tuple[Op, ...] = (
         *(masks(tile) if sums or not plan.transposed else ()),
@@ -306,7 +305,7 @@ def lower_tile(tile: Tile, name: str) -> TileProgram:
     )
     end: tuple[Op, ...] = (
         *sum_splits(tile),
-        *factors(tile, scalar if plan.dot and plan.sum_along is None else tile.vector),
+        *factors(tile),
         *stores(tile),
     )
     return TileProgram(

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from sympy import Expr
 
 from .isa import Vector
+from .padding import pad, spare_elements
 from .plan import STACK_BYTES, Operand, Plan
 from .program import (
     Active,
@@ -57,6 +58,7 @@ def pack(plan: Plan, name: str, extents: dict[str, Expr], at: Expr, prefix: str)
     extent, depth = extents[line], extents["k"]
     lanes = plan.target.of(plan.element)[0].lanes
     leading = extent if value(extent) is None else div(extent + lanes - 1, lanes) * lanes
+    spare = spare_elements(plan, name)
     buffer = replace(source, strides={line: ONE, "k": leading}, buffer=f"{name}_packed")
     sizes = tuple(slot for slot, _ in plan.spec.runtime_sizes())
     if value(source.strides[line]) == 1:
@@ -65,7 +67,8 @@ def pack(plan: Plan, name: str, extents: dict[str, Expr], at: Expr, prefix: str)
         strides = (source.strides[line], leading)
         moves = move_plan(plan.target, source.type, (extent, depth), strides, sizes)
         nodes, tiles = grid_nest(moves, (source.buffer, buffer.buffer), at, prefix)
-    return Packed(buffer, leading * depth, nodes, tiles)
+    zeros, pads = pad(plan, buffer, (extent, depth), spare, prefix)
+    return Packed(buffer, leading * depth + spare, zeros + nodes, pads + tiles)
 
 
 def stack_bytes(packed: Packed) -> int | None:

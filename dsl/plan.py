@@ -9,8 +9,8 @@ from typing import Literal
 from sympy import Expr
 
 from .errors import ScheduleError, SpecError
-from .isa import Target, Vector
-from .model import TileShape, Work, choose, step_cycles
+from .isa import Target, Vector, uncut
+from .model import Work, choose
 from .schedule import Schedule
 from .spec import ITEMSIZE, SHAPES, Addresses, Gemm, Offsets, Strided
 from .symbolic import ONE, size_expr, value
@@ -93,13 +93,18 @@ class Plan:
         """The target's vectors that can do what this plan asks of them, widest first."""
         vectors = self.target.of(self.element)
         if self.transposed:
-            return tuple(v for v in vectors if v.transposes and v.cuts_any)
+            return tuple(v for v in vectors if v.transposes and (self.bounces or v.cuts_any))
         return tuple(v for v in vectors if v.cuts_any) if self.dot else vectors
 
     @property
     def dot(self) -> bool:
         """Whether the vectors lie along K."""
         return self.vectorize == "k"
+
+    @property
+    def bounces(self) -> bool:
+        """Whether the tail of a tile is computed as a whole vector, and part of it copied."""
+        return self.schedule.tails == "bounce"
 
     @property
     def sum_along(self) -> str | None:
@@ -133,6 +138,7 @@ class Plan:
             transposed=self.transposed,
             depth=known,
             overlaps=self._overlaps(known, accumulate),
+            bounces=self.bounces,
             spare=self.target.hold.spare if self.target.hold and not schedule.tile else 0,
         )
 
@@ -182,7 +188,8 @@ def _why(plans: list[Plan], costs: list[float], best: int) -> tuple[Decision, ..
     along = Decision("vectorize", plan.vectorize, reason)
     if not plan.packs:
         return (along,)
-    why = "asked for" if plan.schedule.pack else "so that the vectors are contiguous"
+    how = "padded to whole vectors, for tails='bounce'" if plan.bounces else "contiguous"
+    why = "asked for" if plan.schedule.pack == plan.packs else f"so that the vectors are {how}"
     return (along, Decision("pack", plan.packs, why))
 
 
@@ -199,7 +206,7 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
     return Plan(
         spec=spec,
         schedule=schedule,
-        target=target,
+        target=uncut(target) if schedule.tails == "bounce" else target,
         vectorize=vectorize,
         across="n" if along == "m" else "m",
         transposed=vectorize != "k" and value(operands["c"].strides[vectorize]) != 1,
@@ -272,7 +279,11 @@ def _layouts(spec: Gemm, schedule: Schedule) -> tuple[Layout, ...]:
     for dimension, needs in _NEEDS:
         if schedule.vectorize not in (None, dimension):
             continue
-        packs = schedule.pack or ""
+        packs: str = schedule.pack or ""
+        if schedule.tails == "bounce":
+            if dimension == "k" or not isinstance(getattr(spec, dimension), int):
+                continue
+            packs = "".join(sorted({*packs, *needs}))
         missing = [x for x in needs if value(strides[x][dimension]) != 1 and x not in packs]
         if dimension == "k":
             if not missing and not packs:
@@ -294,6 +305,12 @@ def _packable(spec: Gemm, schedule: Schedule) -> bool:
 
 
 def _no_layout(spec: Gemm, schedule: Schedule) -> ScheduleError:
+    if schedule.tails == "bounce":
+        return ScheduleError(
+            "tails='bounce' needs vectors along m or n, of a size known when it is compiled",
+            got=f"vectorize={schedule.vectorize!r}, m={spec.m!r}, n={spec.n!r}",
+            hint="tails='auto', or vectorize along a size that is an int",
+        )
     return ScheduleError(
         f"with vectorize={schedule.vectorize!r} and pack={schedule.pack!r} no vector is contiguous",
         got=f"A in {spec.a.order} order, B in {spec.b.order} order, loops={schedule.loops!r}",
@@ -379,8 +396,3 @@ def _threads(schedule: Schedule, outer: str) -> tuple[Decision, ...]:
     if schedule.threads is None:
         return (Decision("threads", "at most one for each CPU", "as many as the process may use"),)
     return (Decision("threads", f"at most {schedule.threads}", "asked for"),)
-
-
-def bound_of(shape: TileShape, target: Target) -> float:
-    """The fraction of the multiply-add peak that the K loop of a tile can reach."""
-    return shape.multiply_adds / target.core.fma_units / step_cycles(shape, target.core)

@@ -191,6 +191,16 @@ class Store:
 
 
 @dataclass(frozen=True, slots=True)
+class Room:
+    """The pointer ``name`` to ``elements`` elements on the stack, whose values are undefined."""
+
+    kind: ClassVar[str] = "room"
+    name: str
+    element: str
+    elements: int
+
+
+@dataclass(frozen=True, slots=True)
 class Keep:
     """The accumulator stays in its register, and so do ``operands``, which are used again."""
 
@@ -220,7 +230,7 @@ class Loop:
 
 Op = (
     Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Splat | MultiplyAdd
-    | Add | Multiply | Interleave | SumLanes | Store | Keep | Prefetch | Loop
+    | Add | Multiply | Interleave | SumLanes | Store | Room | Keep | Prefetch | Loop
 )  # fmt: skip
 
 

@@ -129,6 +129,8 @@ def _vector_for(plan: Plan, columns: int) -> Vector:
 def _maskable(plan: Plan, vector: Vector, tail: int) -> bool:
     """Whether the schedule lets a tail of ``tail`` lanes stay in one register of ``vector``."""
     tails = plan.schedule.tails
+    if tails == "bounce":
+        return True
     if tails == "mask":
         return vector.mask is not None
     if tails == "narrow":

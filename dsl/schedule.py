@@ -9,7 +9,7 @@ from typing import Any, Literal
 from .errors import ScheduleError
 from .spec import call_text
 
-TAILS = ("auto", "mask", "narrow", "overlap")
+TAILS = ("auto", "mask", "narrow", "overlap", "bounce")
 PACKS = (None, "a", "b", "ab")
 LETTERS = "bmnkMN"
 

@@ -25,13 +25,14 @@ from .program import (
     PointBatch,
     Prefetch,
     Program,
+    Room,
     SelectBatch,
     Store,
     TileProgram,
     When,
     WhenSame,
 )
-from .symbolic import slots
+from .symbolic import slots, value
 
 
 def verify_program(program: Program, target: Target) -> None:
@@ -60,6 +61,7 @@ class _Check:
     def __init__(self, tile: str, bases: set[str], pointers: set[str]) -> None:
         self.tile, self.bases = tile, bases
         self.pointers, self.registers, self.masks = set(pointers), set[str](), set[str]()
+        self.rooms: dict[str, int] = {}
 
     def ops(self, ops: tuple[Op, ...]) -> None:
         for op in ops:
@@ -92,6 +94,10 @@ class _Check:
             base = op.base if isinstance(op, Point) else op.operand
             self._need(base in self.bases, op, f"{base} is no operand")
             self.pointers.add(op.pointer)
+        if isinstance(op, Room):
+            self._need(op.name not in self.pointers, op, f"defines {op.name} twice")
+            self.pointers.add(op.name)
+            self.rooms[op.name] = op.elements
         if isinstance(op, Advance):
             self._need(op.pointer in self.pointers, op, f"{op.pointer} is no pointer")
         if isinstance(op, (Load, Store)):
@@ -102,6 +108,10 @@ class _Check:
         if isinstance(op.active, int):
             known = vector.partial_load if isinstance(op, Load) else vector.partial_store
             self._need(op.active in known, op, f"{vector.name} has no access of {op.active} lanes")
+        if (room := self.rooms.get(op.address.pointer)) is not None:
+            first = value(op.address.offset)
+            inside = first is not None and 0 <= first <= room - vector.lanes
+            self._need(inside, op, f"is not inside of the {room} elements there are")
 
     def _need(self, holds: bool, op: Op, problem: str) -> None:
         if not holds:

@@ -29,7 +29,7 @@ DSL = [
     "errors", "settings", "spec", "schedule", "signature", "isa", "symbolic", "model",
     "plan", "regions", "program", "dataflow", "lower", "store", "dot", "blocks",
     "transposition", "transposed",
-    "packing", "nest",
+    "padding", "packing", "nest",
     "verify", "memory", "execute", "interpret",
     "count", "fork", "explain", "render", "generate",
 ]

@@ -61,6 +61,10 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
         Gemm(64, 48, Dim("K")),
         Schedule(loops="NMk", threads=2),
     ),
+    "gemm_f32_3x21x5_ccc_beta1_bounced_tails": (
+        Gemm(3, 21, 5, beta=1),
+        Schedule(tails="bounce"),
+    ),
     "transpose_f32_8x8": (Transpose(8, 8), Schedule()),
 }
 
@@ -72,6 +76,7 @@ ONLY = {
     "gemm_f32_64x48x64_fff_beta1_batch16_tile16x4_bnmk": _VECTORS,
     "gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4": _VECTORS,
     "gemm_f32_31x16x64_ccc_tile31x16": ("avx512",),
+    "gemm_f32_3x21x5_ccc_beta1_bounced_tails": _VECTORS,
     "gemm_f32_16x8x8_cff_tile16x4_pack_ab": _VECTORS,
     "gemm_f32_64x48xk_ccc_parallel_nm": ("avx2",),
 }
