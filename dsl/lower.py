@@ -306,28 +306,28 @@ class _Body:
     def _multiply(self, row: int, column: int, k: int, in_lanes: bool) -> Iterator[Op]:
         acc = self.tile.accumulator(row, column, k % self.shape.k_split)
         x, lanes = self._vector(column, k), self.tile.vector.lanes
-        if in_lanes and self.shape.feed == "lane_k":
-            y = self._lanes_register(row, k // lanes * lanes)
-            yield MultiplyAdd(self._form("lane"), acc, x, y, k % lanes)
-        elif in_lanes:
-            y = self._lanes_register(row // lanes, k)
-            yield MultiplyAdd(self._form("lane"), acc, x, y, row % lanes)
-        elif self.shape.feed == "memory":
+        if self.shape.feed == "memory":
             address = self._pointer(row).address(row, k)
             yield MultiplyAdd(self._form("memory"), acc, x, address)
+            yield from self._hold(acc, (x,))
+            return
+        lane = None
+        if in_lanes and self.shape.feed == "lane_k":
+            y, lane = self._lanes_register(row, k // lanes * lanes), k % lanes
+        elif in_lanes:
+            y, lane = self._lanes_register(row // lanes, k), row % lanes
         else:
-            yield MultiplyAdd(self._plain(), acc, x, self._spread_register(row, k))
-        yield from self._hold(acc, x, row, k)
+            y = self._spread_register(row, k)
+        op = self._plain() if lane is None else self._form("lane")
+        yield MultiplyAdd(op, acc, x, y, lane)
+        yield from self._hold(acc, (x, y))
 
-    def _hold(self, acc: Register, x: Register, row: int, k: int) -> Iterator[Op]:
+    def _hold(self, acc: Register, operands: tuple[Register, ...]) -> Iterator[Op]:
         """A vector used by one row only may be read from memory by the multiply-add itself."""
         hold = self.tile.plan.target.hold
         if hold is None or (hold.operands and self.shape.rows == 1):
             return
-        operands: tuple[Register, ...] = ()
-        if hold.operands:
-            operands = (x,) if self.shape.feed == "memory" else (x, self._spread_register(row, k))
-        yield Keep(acc, operands)
+        yield Keep(acc, operands if hold.operands else ())
 
     def _form(self, form: Form) -> MulAdd:
         op = self.tile.vector.form(form)
