@@ -26,6 +26,8 @@ _FMA = re.compile(
     r"^(vfn?m(add|sub)\w*|fn?m(add|sub|la|ls)l?2?|vdp\w+|bfmmla|bf?[su]*dot|[su]*mmla)$"
 )
 _MULTIPLY = re.compile(r"^v?f?mul([sp][sd])?$")
+# What a caller on AArch64 gets back, moved up between the last multiply-adds; vectors are q.
+_RESTORE = re.compile(r"^ld[pr] (d(8|9|1[0-5])|x(19|2[0-9]|30)), ")
 # The frame pointer is one only where the function makes it so; else it is a register like others.
 _FRAME_POINTER = (
     re.compile(r"^(mov|lea|add)q?$"),
@@ -92,6 +94,7 @@ class Function:
             for region in self.regions()
             for one in region.instructions
             if self._touches_frame(one)
+            and (region.looped or not _RESTORE.match(f"{one.mnemonic} {one.operands}"))
         ]
 
     def _multiplies(self, one: Instruction) -> bool:

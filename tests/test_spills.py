@@ -154,3 +154,16 @@ def test_the_frame_pointer_is_one_only_where_it_is_set_up() -> None:
 """
     assert len(spills(text)) == 1
     assert not spills(text.replace("mov    %rsp,%rbp", "mov    %rdi,%rbp"))
+
+
+def test_what_the_caller_gets_back_is_no_reload() -> None:
+    text = """
+0000000000000000 <kernel>:
+   0:\tfmla   v0.4s, v1.4s, v2.s[0]
+   4:\tldp    d9, d8, [sp, #32]
+   8:\tfmla   v3.4s, v1.4s, v2.s[1]
+   c:\tret
+"""
+    assert not spills(text)
+    assert len(spills(text.replace("d9, d8", "q9, q8"))) == 1
+    assert len(spills(text.replace("d9, d8", "d7, d6"))) == 1

@@ -6,11 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from support.compilers import FAMILIES, use
 from support.source_tree import ROOT
 from support.specimens import SPECIMENS, specimens
 
 from tilewright import targets
 from tilewright.generate import Request, generate
+from tilewright.runtime.toolchain import compile_library, compiler_flags
 
 ALL = [(target, name) for target in targets.NAMES for name in specimens(target)]
 
@@ -29,3 +31,14 @@ def test_nothing_else_lies_in_generated() -> None:
     folder = Path(ROOT / "generated")
     found = {path.relative_to(folder).as_posix() for path in folder.rglob("*.c")}
     assert found == expected
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("target", targets.NAMES)
+def test_compilers_have_no_warning(
+    target: str, family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    requests = [Request(n, *SPECIMENS[n], targets.load(target)) for n in specimens(target)]
+    compiler = use(family, targets.load(target), monkeypatch)
+    assert {"-Wall", "-Wextra", "-Werror"} <= set(compiler_flags(targets.load(target), compiler))
+    compile_library(generate(requests).text, targets.load(target), compiler, tmp_path, "all")

@@ -40,6 +40,7 @@ LEVELS: dict[str, tuple[Any, ...]] = {
     ),
     "tails": ("auto", "mask", "narrow"),
     "pack": (None, None, None, "a", "b", "ab"),
+    "vectorize": (None, None, None, None, None, "m", "n", "k"),
 }  # fmt: skip
 LOOPS = (
     "nmk", "mnk", "knm", "kmn", "nkm", "mkn", "nm", "knmk", "nkmk", "mnmk", "nmnk", "mnkmnk",
@@ -112,6 +113,8 @@ def _case(target: Target, name: str, hand: dict[str, Any], seed: int) -> Case:
     if hand["schedule"] == "overlap":  # legal for few specs only
         fixed = hand["dims"].translate(str.maketrans("", "", "mn"))
         hand |= {"beta": 0.0, "dims": fixed, "sizes": "round" if rng.random() < 0.3 else "any"}
+    if hand["vectorize"] == "k" and not hand["pack"]:
+        hand["orders"] = f"CF{hand['orders'][2]}"
     spec, values = _spec(hand, rng)
     scalars = tuple(
         float(rng.choice(SCALARS)) for factor in (spec.alpha, spec.beta) if factor == "scalar"
@@ -156,7 +159,7 @@ def _sizes(
             m, n, k = (int(x) for x in rng.choice(ROUND, 3))
     actual = {"m": m, "n": n, "k": k}
     if hand["sizes"] == "zero":
-        actual[str(rng.choice(list("mnkk")))] = 0
+        actual[str(rng.choice(list("mnk")))] = 0
     declared: dict[str, Size] = dict(actual)
     for slot in hand["dims"]:
         multiple = hand["multiple"] if rng.random() < 0.7 else 1
@@ -256,8 +259,8 @@ def _schedules(spec: Gemm, hand: dict[str, Any], rng: Rng) -> Iterator[Schedule]
             chosen["tails"] = "overlap"
         if kind != "overlap" and attempt < 15:
             chosen["pack"] = hand["pack"]
-        if rng.random() < 0.3:
-            chosen["vectorize"] = str(rng.choice(list("mnk")))
+        if attempt < 20:
+            chosen["vectorize"] = hand["vectorize"]
         if rng.random() < 0.1:
             chosen["prefetch"] = int(rng.integers(1, 9))
         yield Schedule(**chosen)

@@ -1,0 +1,56 @@
+"""No spill and no reload in any K loop, read from the machine code of gcc and clang.
+
+The reader itself is tested in ``tests/test_spills.py``.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+
+import pytest
+from support.compilers import FAMILIES, VECTORS, use
+
+import tilewright as tw
+from benchmarks.kernels import spec
+from benchmarks.shapes import TABLE, UKERNEL, random_shapes
+from benchmarks.spills import functions
+from tilewright import targets
+from tilewright.generate import Request, generate
+from tilewright.isa import Target
+from tilewright.runtime.toolchain import compile_library, disassemble
+
+RANDOM = 50
+
+
+@lru_cache(maxsize=1)
+def source(target: Target, seed: int) -> str:
+    """The default schedules of the peers' sizes, and of random ones."""
+    shapes = dict.fromkeys((*TABLE, *UKERNEL, *random_shapes(seed, RANDOM, largest=70)))
+    names = {f"kernel_{s.m}x{s.n}x{s.k}_{s.count}": spec(s) for s in shapes}
+    return generate([Request(n, one, tw.Schedule(), target) for n, one in names.items()]).text
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", VECTORS)
+def test_no_k_loop_touches_the_stack(
+    name: str,
+    family: str,
+    pytestconfig: pytest.Config,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    target, seed = targets.load(name), pytestconfig.option.seed
+    compiler = use(family, target, monkeypatch)
+    library = compile_library(source(target, seed), target, compiler, tmp_path, "kernels")
+    found = functions(disassemble(library, compiler))
+    assert sum(region.looped for function in found for region in function.regions()) > RANDOM
+    faults = [
+        f"{function.name}: {len(spills)} in {'the loop' if region.looped else 'straight code'} "
+        f"of {len(region.instructions)} instructions, {spills[0].instruction}"
+        for function in found
+        for region in function.regions()
+        if (spills := [one for one in function.spills() if one.instruction in region.instructions])
+    ]
+    if faults:
+        pytest.fail("\n".join(faults), pytrace=False)

@@ -1,0 +1,34 @@
+"""The compilers that generated C is held to, for each target."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+from tilewright import targets
+from tilewright.isa import Target
+from tilewright.runtime.host import machine
+from tilewright.runtime.toolchain import Compiler, find_compiler
+
+#: Commands by the machine they compile for.
+COMPILERS = {
+    "x86_64": {"gcc": "gcc", "clang": "clang --target=x86_64-linux-gnu"},
+    "aarch64": {"gcc": "aarch64-linux-gnu-gcc", "clang": "clang --target=aarch64-linux-gnu"},
+}
+FAMILIES = ("gcc", "clang")
+#: Targets with vectors of their own.
+VECTORS = tuple(name for name in targets.NAMES if targets.load(name).machine)
+
+
+def use(family: str, target: Target, monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    """The compiler of that family for ``target``, natively; the test is skipped without it."""
+    wanted = target.machine or machine()
+    native = wanted == machine()
+    command = COMPILERS.get(wanted, {}).get(family, family)
+    if native and shutil.which(family):
+        command = family
+    if shutil.which(command.split()[0]) is None:
+        pytest.skip(f"no {command.split()[0]}")
+    monkeypatch.setenv("CC" if native else "TILEWRIGHT_CC_AARCH64", command)
+    return find_compiler(target, emulated=False)
