@@ -56,7 +56,7 @@ def _requests(wanted: Wanted, name: str | None) -> list[Request]:
     from tilewright.runtime.cache import key
     from tilewright.runtime.driver import kernel_name
     from tilewright.runtime.host import resolve
-    from tilewright.spec import canonical, check_identifier
+    from tilewright.sizes import canonical, check_identifier
 
     if name is not None:
         check_identifier(name, "a kernel")

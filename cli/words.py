@@ -9,20 +9,11 @@ from typing import Any, TypeVar
 import click
 
 from tilewright.errors import SpecError, TilewrightError
+from tilewright.operands import Addresses, Matrix, Offsets, Strided
 from tilewright.schedule import TAILS, Schedule
-from tilewright.spec import (
-    ITEMSIZE,
-    Addresses,
-    Dim,
-    Factor,
-    Gemm,
-    Matrix,
-    Offsets,
-    Size,
-    Spec,
-    Strided,
-    Transpose,
-)
+from tilewright.sizes import Dim, Size
+from tilewright.spec import Factor, Gemm, Spec, Transpose
+from tilewright.types import ITEMSIZE
 
 _BATCHES: dict[str, Callable[[Size], Strided | Offsets | Addresses]] = {
     "strided": Strided,

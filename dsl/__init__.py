@@ -21,13 +21,15 @@ if TYPE_CHECKING:
         ToolchainError,
         VerificationError,
     )
+    from .operands import Addresses, Matrix, Offsets, Strided
     from .runtime.driver import compile, compile_many
     from .runtime.kernel import Kernel
     from .runtime.measure import Timing
     from .runtime.peak import peak
     from .runtime.verification import Verification
     from .schedule import Schedule
-    from .spec import Addresses, Gemm, Matrix, Offsets, Strided, Transpose, dim
+    from .sizes import dim
+    from .spec import Gemm, Transpose
     from .tuning.variants import variants
 
 __version__ = "0.1.0"

@@ -33,9 +33,9 @@ from .program import (
     When,
     WhenSame,
 )
-from .spec import ITEMSIZE
 from .symbolic import ONE, ZERO, Remainder, div, positive, symbol
 from .transposition import TransposePlan
+from .types import ITEMSIZE
 
 #: Formulas with more of them are not rewritten: it would take long, and they stay long.
 MOST_REMAINDERS = 4

@@ -42,8 +42,8 @@ from .program import (
     TileProgram,
     Zero,
 )
-from .spec import ITEMSIZE
 from .symbolic import evaluate
+from .types import ITEMSIZE
 
 Run = Callable[[], None]
 Pointer = tuple[Segment, int]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from .errors import ArgumentTypeError, ArgumentValueError, PlanError
 from .signature import ArrayParameter, Signature
-from .spec import Size
+from .sizes import Size
 
 DTYPES = {"f32": np.float32, "f64": np.float64, "i64": np.int64}
 

@@ -29,9 +29,9 @@ from .program import (
     When,
 )
 from .regions import Part, Region, partition
-from .spec import ITEMSIZE
 from .store import factors, store_across, store_along
 from .symbolic import ZERO, div, mod, simplify, slots, symbol, value
+from .types import ITEMSIZE
 
 #: Bytes to which blocks in scratch memory are aligned.
 ALIGNMENT = 64

@@ -30,10 +30,10 @@ from .program import (
     Store,
     TileProgram,
 )
-from .spec import ITEMSIZE
 from .symbolic import ONE, div, linear, slots, symbol, value
 from .transposed import grid_nest
 from .transposition import Part, move_plan, parts
+from .types import ITEMSIZE
 
 #: Lines that one call copies.
 COPY_LINES = 4

@@ -11,9 +11,11 @@ from sympy import Expr
 from .errors import ScheduleError, SpecError
 from .isa import Target, Vector, uncut
 from .model import Work, choose
+from .operands import Addresses, Offsets, Strided
 from .schedule import Schedule
-from .spec import ITEMSIZE, SHAPES, Addresses, Gemm, Offsets, Strided
+from .spec import SHAPES, Gemm
 from .symbolic import ONE, size_expr, value
+from .types import ITEMSIZE
 
 Dimension = Literal["m", "n", "k"]
 #: A packed block up to this many bytes lies on the stack.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from .errors import ScheduleError
-from .spec import call_text
+from .sizes import call_text
 
 TAILS = ("auto", "mask", "narrow", "overlap", "bounce")
 PACKS = (None, "a", "b", "ab")

@@ -8,9 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from .spec import ITEMSIZE, SHAPES, Addresses, Dim, Gemm, Offsets, Size, Strided, Transpose
+from .operands import Addresses, Batch, Offsets, Packed, Strided
+from .sizes import Dim, Size
+from .spec import QUANTITIES, SHAPES, Gemm, Transpose
+from .types import ITEMSIZE
 
 Role = Literal["in", "out", "inout"]
+Kind = Literal["matrix", "strided", "flat", "sequence", "offsets", "packed", "vector"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,13 +23,15 @@ class ArrayParameter:
 
     ``shape`` is of one matrix. ``kind``: ``matrix`` a 2-d array; ``strided`` a 3-d array, the
     batch its first axis (2-d when ``batch_stride`` is 0); ``flat`` a 1-d array that offsets
-    index; ``sequence`` a sequence of matrices; ``offsets`` a 1-d int64 array of ``count``.
+    index; ``sequence`` a sequence of matrices; ``offsets`` a 1-d int64 array of ``count``;
+    ``packed`` a PackedMatrix (one for each batch element of ``strided`` in one, or a sequence);
+    ``vector`` a 1-d array passed by name, or a number where its ``shape`` is (1,).
     ``leading`` is None when tight. ``batch_stride`` None is one tight matrix.
     """
 
     name: str
     type: str
-    kind: Literal["matrix", "strided", "flat", "sequence", "offsets"]
+    kind: Kind
     role: Role
     shape: tuple[Size, ...]
     order: Literal["C", "F"]
@@ -39,7 +45,7 @@ class ArrayParameter:
     @property
     def itemsize(self) -> int:
         """Bytes per element."""
-        return 8 if self.type == "i64" else ITEMSIZE[self.type]
+        return ITEMSIZE[self.type]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,26 +94,19 @@ def signature(spec: Gemm | Transpose) -> Signature:
             if getattr(spec, name) == "scalar"
         )
     sizes = tuple(SizeParameter(slot, dim) for slot, dim in spec.runtime_sizes())
-    allocates = isinstance(spec, Transpose) or spec.beta == 0
+    allocates = isinstance(spec, Transpose) or spec.d is not None or spec.beta == 0
     return Signature(arrays, sizes, scalars, allocates)
 
 
 def _matrix(spec: Gemm, name: str) -> ArrayParameter:
-    batch = spec.batch if name != "c" else None
-    kind: Literal["matrix", "strided", "flat", "sequence"] = "matrix"
-    if isinstance(batch, Strided):
-        kind = "strided"
-    elif isinstance(batch, Offsets):
-        kind = "flat"
-    elif isinstance(batch, Addresses):
-        kind = "sequence"
-    role: Role = "in" if name != "c" else "out" if spec.beta == 0 else "inout"
+    batch = spec.batch if name in "ab" else None
     operand = getattr(spec, name)
+    packed = isinstance(operand, Packed)
     return ArrayParameter(
         name=name,
         type=operand.type,
-        kind=kind,
-        role=role,
+        kind="packed" if packed else _kind(batch),
+        role=_role(spec, name),
         shape=tuple(getattr(spec, slot) for slot in SHAPES[name]),
         order=operand.order,
         leading=getattr(spec, f"ld{name}"),
@@ -119,13 +118,43 @@ def _matrix(spec: Gemm, name: str) -> ArrayParameter:
     )
 
 
+def _kind(batch: Batch | None) -> Kind:
+    match batch:
+        case Strided():
+            return "strided"
+        case Offsets():
+            return "flat"
+        case Addresses():
+            return "sequence"
+        case _:
+            return "matrix"
+
+
+def _role(spec: Gemm, name: str) -> Role:
+    if name == spec.output:
+        return "inout" if name == "c" and spec.beta != 0 else "out"
+    return "in"
+
+
 def _gemm_arrays(spec: Gemm) -> tuple[ArrayParameter, ...]:
-    arrays = [_matrix(spec, name) for name in "abc"]
+    names = "abcd" if spec.d is not None and spec.beta != 0 else f"ab{spec.output}"
+    arrays = [_matrix(spec, name) for name in names]
     if isinstance(spec.batch, Offsets):
         for name in "ab":
             if getattr(spec.batch, name) is None:
                 arrays.append(_offsets(f"{name}_offsets", spec.batch.count))
+    arrays += [_quantity(spec, name) for name in QUANTITIES if isinstance(getattr(spec, name), str)]
     return tuple(arrays)
+
+
+def _quantity(spec: Gemm, name: str) -> ArrayParameter:
+    """A scale (f32, or f64 with f64) or zero point (s32) passed at the call."""
+    scale = "f64" if spec.type == "f64" else "f32"
+    per = getattr(spec, name)
+    slots = {"scalar": (), "row": ("m",), "column": ("n",)}[per]
+    shape = tuple(getattr(spec, slot) for slot in slots) or (1,)
+    type_ = scale if name.endswith("_scale") else "s32"
+    return ArrayParameter(name, type_, "vector", "in", shape, "C", None, slots, "")
 
 
 def _offsets(name: str, count: Size) -> ArrayParameter:

@@ -1,216 +1,69 @@
-"""What is computed: sizes, types, layouts and the batch. Says nothing of how or where."""
+"""What is computed: sizes, types, layouts, scales and the batch. Says nothing of how or where."""
 
 from __future__ import annotations
 
-import keyword
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, Literal
 
 from .errors import SpecError
+from .operands import Batch, Matrix, Order, Packed, Strided, check_order
+from .sizes import Dim, Size, call_text, check_size
+from .types import INPUTS, ITEMSIZE, accumulator, is_integer, type_name
 
-Order = Literal["C", "F"]
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
-
-#: Bytes per element of every type this version computes with.
-ITEMSIZE = {"f32": 4, "f64": 8}
-_NUMPY_NAMES = {"float32": "f32", "float64": "f64"}
-MAX_SIZE = 2**62
-
-
-def type_name(type_: Any) -> str:
-    """The tilewright name of a type given as a name, a numpy dtype or a numpy scalar type."""
-    name = type_ if isinstance(type_, str) else getattr(type_, "name", None)
-    if name is None:
-        name = getattr(type_, "__name__", None)
-    name = _NUMPY_NAMES.get(str(name), name)
-    if name not in ITEMSIZE:
-        raise SpecError(
-            "unknown element type", got=type_, expected=f"one of {', '.join(ITEMSIZE)}, or numpy's"
-        )
-    return str(name)
-
-
-def check_identifier(name: object, what: str) -> str:
-    """``name`` if it can stand in C and Python as it is."""
-    if not isinstance(name, str) or not _IDENTIFIER.match(name) or keyword.iskeyword(name):
-        raise SpecError(
-            f"the name of {what} must be a C identifier",
-            got=name,
-            expected="letters, digits and underscores, no digit first",
-        )
-    return name
-
-
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def call_text(
-    name: str, given: Sequence[object], options: Mapping[str, tuple[object, object]]
-) -> str:
-    """The Python call that makes a value; ``options`` maps keywords to (value, default)."""
-    said = [repr(value) for value in given]
-    said += [f"{key}={value!r}" for key, (value, default) in options.items() if value != default]
-    return f"{name}({', '.join(said)})"
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Dim:
-    """A size known only at the call, read from the arrays' shapes and strides."""
-
-    name: str
-    multiple_of: int = 1
-    max: int | None = None
-
-    def __post_init__(self) -> None:
-        check_identifier(self.name, "a dim")
-        if not _whole(self.multiple_of) or self.multiple_of < 1:
-            raise SpecError(
-                f"dim {self.name!r}: multiple_of must be a positive int", got=self.multiple_of
-            )
-        if self.max is not None and (not _whole(self.max) or self.max < 0):
-            raise SpecError(f"dim {self.name!r}: max must be an int, 0 or more", got=self.max)
-        if self.max is not None and self.max < self.multiple_of:
-            raise SpecError(
-                f"dim {self.name!r}: no positive size is both a multiple of {self.multiple_of} "
-                f"and at most {self.max}",
-                hint="raise max or lower multiple_of",
-            )
-
-    def __repr__(self) -> str:
-        options = {"multiple_of": (self.multiple_of, 1), "max": (self.max, None)}
-        return call_text("dim", [self.name], options)
-
-
-def dim(name: str, multiple_of: int = 1, max: int | None = None) -> Dim:
-    """A size known only when the kernel is called; ``max`` is inclusive."""
-    return Dim(name, multiple_of, max)
-
-
-Size = int | Dim
-
-
-def check_size(value: object, what: str, *, least: int = 0) -> Size:
-    """``value`` if it is a dim or an int of at least ``least``; numpy integers become ints."""
-    if isinstance(value, Dim):
-        return value
-    if not _whole(value) and hasattr(value, "__index__") and not isinstance(value, bool):
-        value = value.__index__()
-    if not isinstance(value, int) or isinstance(value, bool):
-        raise SpecError(f"{what} must be an int or tw.dim(...)", got=value)
-    if not least <= value <= MAX_SIZE:
-        raise SpecError(f"{what} is out of range", got=value, expected=f"{least} to 2**62")
-    return value
-
-
-@dataclass(frozen=True, slots=True)
-class Matrix:
-    """An operand whose order differs from the spec's."""
-
-    type: str
-    order: Order = "C"
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "type", type_name(self.type))
-        _check_order(self.order)
-
-
-def _check_order(order: object) -> None:
-    if order not in ("C", "F"):
-        raise SpecError("order must be 'C' (rows contiguous) or 'F' (columns)", got=order)
-
-
-@dataclass(frozen=True, slots=True)
-class Strided:
-    """Batch element i lies i strides (in elements) behind the first; 0: one matrix for all.
-
-    ``None`` is one tight matrix. In numpy the batch is the first axis.
-    """
-
-    count: Size
-    a: Size | None = None
-    b: Size | None = None
-
-    def __post_init__(self) -> None:
-        check_size(self.count, "batch count")
-        for name in "ab":
-            value = getattr(self, name)
-            if value is not None:
-                check_size(value, f"batch stride of {name}")
-
-
-@dataclass(frozen=True, slots=True, init=False)
-class Offsets:
-    """Batch element i lies at ``a[i]`` and ``b[i]`` elements of the flat operands.
-
-    A sequence is static; ``None`` is passed at the call as ``a_offsets=`` or ``b_offsets=``.
-    """
-
-    count: Size
-    a: tuple[int, ...] | None
-    b: tuple[int, ...] | None
-
-    def __init__(
-        self, count: Size, a: Sequence[int] | None = None, b: Sequence[int] | None = None
-    ) -> None:
-        object.__setattr__(self, "count", check_size(count, "batch count"))
-        for name, offsets in (("a", a), ("b", b)):
-            static = None if offsets is None else self._static(offsets, name)
-            object.__setattr__(self, name, static)
-
-    def _static(self, offsets: Sequence[int], name: str) -> tuple[int, ...]:
-        static = tuple(int(offset) for offset in offsets)
-        if not isinstance(self.count, int) or len(static) != self.count:
-            raise SpecError(
-                f"static offsets of {name} need a fixed count equal to their number",
-                got=f"{len(static)} offsets, count {self.count!r}",
-                hint="give count=len(offsets), or pass the offsets at the call",
-            )
-        if any(offset < 0 for offset in static):
-            raise SpecError(f"offsets of {name} must be 0 or more", got=min(static))
-        return static
-
-
-@dataclass(frozen=True, slots=True)
-class Addresses:
-    """Two sequences of arrays stand in place of a and b; in C ``const A *const *a``."""
-
-    count: Size
-
-    def __post_init__(self) -> None:
-        check_size(self.count, "batch count")
-
-
-Batch = Strided | Offsets | Addresses
 Factor = float | Literal["scalar"]
+#: A scale or zero point: absent, a literal, one value at the call, or one for each row or column.
+Quantity = float | int | Literal["scalar", "row", "column"] | None
 #: The shape of each operand in terms of the sizes.
-SHAPES = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n")}
+SHAPES = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n"), "d": ("m", "n")}
+#: Scales and zero points in the order of C's parameters, and what each may vary along.
+QUANTITIES: dict[str, Literal["row", "column"]] = {
+    "a_scale": "row",
+    "b_scale": "column",
+    "d_scale": "column",
+    "a_zero": "row",
+    "b_zero": "column",
+    "d_zero": "column",
+}
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Gemm:
-    """``C = alpha * sum_i A_i B_i + beta * C``: A is m x k, B k x n, C m x n.
+    """``acc = sum_i (A_i - a_zero)(B_i - b_zero)``: A is m x k, B k x n, C and D m x n.
+
+    ``D = convert(a_scale * b_scale * (alpha * acc + beta * C) / d_scale + d_zero)``; without
+    ``d``, scales and zero points, ``C = alpha * acc + beta * C``.
 
     Sizes and leading dimensions are ints or ``tw.dim``; leading dimensions count elements and
-    default to tight. ``order`` is numpy's and the default of every operand; ``tw.Matrix`` sets
-    one operand's own. ``alpha`` and ``beta`` are numbers, or ``"scalar"`` to pass them at the
-    call. With ``beta=0`` C is not read. ``batch`` reduces over pairs of matrices.
+    default to tight. ``order`` is numpy's and the default of every operand; ``tw.Matrix`` and
+    ``tw.Packed`` set one operand's own. ``alpha`` and ``beta`` are numbers, or ``"scalar"`` to
+    pass them at the call. With ``beta=0`` C is not read. ``batch`` reduces over pairs of matrices.
+
+    Products of integers are exact in s32, modulo 2**32, and so are integer alpha and beta; all
+    else is done in f32 after conversion, or f64. A scale or zero point is a literal, ``"scalar"``,
+    ``"row"`` (of A) or ``"column"``; all but literals are passed by name. Conversion to integers
+    rounds half to even and saturates; NaN becomes 0.
     """
 
     m: Size
     n: Size
     k: Size
     a: Matrix
-    b: Matrix
+    b: Matrix | Packed
     c: Matrix
+    d: Matrix | None
     alpha: Factor
     beta: Factor
     batch: Batch | None
     lda: Size | None
     ldb: Size | None
     ldc: Size | None
+    ldd: Size | None
+    a_scale: Quantity
+    b_scale: Quantity
+    d_scale: Quantity
+    a_zero: Quantity
+    b_zero: Quantity
+    d_zero: Quantity
 
     def __init__(
         self,
@@ -221,6 +74,7 @@ class Gemm:
         a: Any = "f32",
         b: Any = None,
         c: Any = None,
+        d: Any = None,
         order: Order = "C",
         alpha: Factor = 1,
         beta: Factor = 0,
@@ -228,19 +82,32 @@ class Gemm:
         lda: Size | None = None,
         ldb: Size | None = None,
         ldc: Size | None = None,
+        ldd: Size | None = None,
+        a_scale: Quantity = None,
+        b_scale: Quantity = None,
+        d_scale: Quantity = None,
+        a_zero: Quantity = None,
+        b_zero: Quantity = None,
+        d_zero: Quantity = None,
     ) -> None:
-        _check_order(order)
-        first = a if isinstance(a, Matrix) else Matrix(a, order)
+        check_order(order)
+        given = locals()
 
         def put(name: str, value: object) -> None:
             object.__setattr__(self, name, value)
 
-        for name, size in (("m", m), ("n", n), ("k", k)):
-            put(name, check_size(size, name))
-        put("a", first)
-        for name, given in (("b", b), ("c", c)):
-            default = Matrix(first.type, order) if given is None else None
-            put(name, default or (given if isinstance(given, Matrix) else Matrix(given, order)))
+        for name in ("m", "n", "k"):
+            put(name, check_size(given[name], name))
+        first = a if isinstance(a, Matrix) else Matrix(a, order)
+        second = _operand(first.type if b is None else b, order)
+        held = accumulator(first.type, second.type)
+        third = _operand(held if c is None else c, order)
+        for name, operand in (("a", first), ("b", second), ("c", third)):
+            put(name, operand)
+        for name in QUANTITIES:
+            put(name, _quantity(given[name], name))
+        asks = any(given[name] is not None for name in _MAKE_D)
+        put("d", _operand(d, order) if d is not None else third if asks else None)
         put("alpha", _factor(alpha, "alpha"))
         put("beta", _factor(beta, "beta"))
         if batch is not None and not isinstance(batch, Batch):
@@ -250,51 +117,33 @@ class Gemm:
                 hint="Strided(16)",
             )
         put("batch", batch)
-        for name, ld in (("lda", lda), ("ldb", ldb), ("ldc", ldc)):
+        for name in ("lda", "ldb", "ldc", "ldd"):
+            ld = given[name]
             put(name, None if ld is None else check_size(ld, name, least=1))
-        self._check()
+        check_gemm(self)
 
     def __repr__(self) -> str:
         order = self.c.order
-        operands: dict[str, tuple[object, object]] = {
-            name: (getattr(self, name), Matrix(self.type, order)) for name in "abc"
+        first = self.a.type
+        defaults: dict[str, object] = {
+            "a": Matrix("f32", order),
+            "b": Matrix(first, order),
+            "c": Matrix(self.type, order),
+            "d": self.c if any(getattr(self, name) is not None for name in _MAKE_D) else None,
         }
-        if self.a == Matrix(self.type, order):
-            operands["a"] = (self.type, "f32")
-        options: dict[str, tuple[object, object]] = {
+        options: dict[str, tuple[object, object]] = {}
+        for name, default in defaults.items():
+            operand = getattr(self, name)
+            plain = operand == Matrix(operand.type, order) if operand else False
+            shown = operand.type if plain and operand != default else operand
+            options[name] = (shown, default)
+        options |= {
             "order": (order, "C"),
             "alpha": (_short(self.alpha), 1),
             "beta": (_short(self.beta), 0),
-            **{name: (getattr(self, name), None) for name in ("batch", "lda", "ldb", "ldc")},
+            **{name: (getattr(self, name), None) for name in ("batch", *_LEADING, *QUANTITIES)},
         }
-        return call_text("Gemm", [self.m, self.n, self.k], operands | options)
-
-    def _check(self) -> None:
-        if len({self.a.type, self.b.type, self.c.type}) > 1:
-            raise SpecError(
-                "A, B and C must have one type",
-                got=f"a={self.a.type}, b={self.b.type}, c={self.c.type}",
-                expected="all f32 or all f64",
-            )
-        for name in "abc":
-            least, ld = self.contiguous_size(name), getattr(self, f"ld{name}")
-            if isinstance(ld, int) and isinstance(least, int) and ld < least:
-                raise SpecError(
-                    f"ld{name} is smaller than a contiguous line of {name.upper()}",
-                    got=ld,
-                    expected=f"{least} or more",
-                )
-        self._check_dims()
-
-    def _check_dims(self) -> None:
-        known: dict[str, Dim] = {}
-        for _, size in self.runtime_sizes():
-            if known.setdefault(size.name, size) != size:
-                raise SpecError(
-                    f"dim {size.name!r} is declared twice with different properties",
-                    got=f"{known[size.name]} and {size}",
-                    hint="make one tw.dim and use it in both places",
-                )
+        return call_text("Gemm", [self.m, self.n, self.k], options)
 
     def contiguous_size(self, name: str) -> Size:
         """The length of a contiguous line of operand ``name``: its tight leading dimension."""
@@ -310,7 +159,7 @@ class Gemm:
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
         """Every size known only at the call, by its C parameter's name, in C order."""
         named: list[tuple[str, Any]] = [
-            (slot, getattr(self, slot)) for slot in ("m", "n", "k", "lda", "ldb", "ldc")
+            (slot, getattr(self, slot)) for slot in ("m", "n", "k", *_LEADING)
         ]
         if isinstance(self.batch, Strided):
             named += [("stride_a", self.batch.a), ("stride_b", self.batch.b)]
@@ -321,7 +170,26 @@ class Gemm:
     @property
     def type(self) -> str:
         """The type of the accumulators."""
-        return self.c.type
+        return accumulator(self.a.type, self.b.type)
+
+    @property
+    def output(self) -> str:
+        """The operand that is written: "c" or "d"."""
+        return "c" if self.d is None else "d"
+
+    @property
+    def converts(self) -> bool:
+        """Whether the sums become floating point on the way to an integer accumulator's output."""
+        return self.type == "s32" and not _stays_integer(self)
+
+
+#: What makes C's values something else than sums: there is a D then, of C's type if not given.
+_MAKE_D = ("a_scale", "b_scale", "d_scale", "d_zero")
+_LEADING = ("lda", "ldb", "ldc", "ldd")
+
+
+def _operand(given: Any, order: Order) -> Matrix | Packed:
+    return given if isinstance(given, (Matrix, Packed)) else Matrix(given, order)
 
 
 def _short(factor: Factor) -> Factor:
@@ -335,6 +203,93 @@ def _factor(value: Any, name: str) -> Factor:
     if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
         raise SpecError(f"{name} must be a number or 'scalar'", got=value)
     return float(value)
+
+
+def _quantity(value: Any, name: str) -> Quantity:
+    per = QUANTITIES[name]
+    if value is None or value in ("scalar", per):
+        return value  # type: ignore[no-any-return]
+    number = not isinstance(value, (bool, str)) and hasattr(value, "__float__")
+    if not number:
+        raise SpecError(
+            f"{name} must be a number, 'scalar' or {per!r}", got=value, expected=f"one per {per}"
+        )
+    if name.endswith("_scale"):
+        return float(value)
+    if float(value) != int(value) or not -(2**31) <= int(value) < 2**31:
+        raise SpecError(f"{name} must be a whole number of 32 bits", got=value)
+    return int(value)
+
+
+def _stays_integer(spec: Gemm) -> bool:
+    scales = (spec.a_scale, spec.b_scale, spec.d_scale)
+    factors = (spec.alpha, spec.beta)
+    whole = all(f == "scalar" or float(f).is_integer() for f in factors)
+    output = spec.c if spec.d is None else spec.d
+    return whole and all(s is None for s in scales) and is_integer(output.type)
+
+
+def check_gemm(spec: Gemm) -> None:
+    """SpecError if types, layouts and sizes do not fit each other."""
+    _check_types(spec)
+    for name in "abcd":
+        ld = getattr(spec, f"ld{name}")
+        operand = getattr(spec, name)
+        if ld is None:
+            continue
+        if operand is None or isinstance(operand, Packed):
+            what = "there is no D" if operand is None else f"{name} is packed"
+            raise SpecError(f"ld{name} is given, but {what}", got=ld, hint=f"leave ld{name} out")
+        least = spec.contiguous_size(name)
+        if isinstance(ld, int) and isinstance(least, int) and ld < least:
+            raise SpecError(
+                f"ld{name} is smaller than a contiguous line of {name.upper()}",
+                got=ld,
+                expected=f"{least} or more",
+            )
+    known: dict[str, Dim] = {}
+    for _, size in spec.runtime_sizes():
+        if known.setdefault(size.name, size) != size:
+            raise SpecError(
+                f"dim {size.name!r} is declared twice with different properties",
+                got=f"{known[size.name]} and {size}",
+                hint="make one tw.dim and use it in both places",
+            )
+
+
+def _check_types(spec: Gemm) -> None:
+    for name in "ab":
+        if getattr(spec, name).type not in INPUTS:
+            raise SpecError(
+                f"{name.upper()} cannot have this type",
+                got=getattr(spec, name).type,
+                expected=f"one of {', '.join(INPUTS)}",
+            )
+    for name in "acd":
+        if isinstance(getattr(spec, name), Packed):
+            raise SpecError(f"only B can be packed, not {name.upper()}", hint="tw.Matrix(type)")
+    allowed = {"f32": ("f32", "f16", "bf16"), "s32": ("s32",), "f64": ("f64",)}[spec.type]
+    if spec.c.type not in allowed:
+        raise SpecError(
+            "C cannot have this type",
+            got=f"c={spec.c.type} with a={spec.a.type}, b={spec.b.type}",
+            expected=f"one of {', '.join(allowed)}",
+            hint=f"d={spec.c.type!r}: D may have any type",
+        )
+    if spec.d is not None and (spec.d.type == "f64") != (spec.type == "f64"):
+        raise SpecError(
+            "D is f64 exactly when A and B are", got=f"d={spec.d.type}, sums in {spec.type}"
+        )
+    for name in ("a_zero", "b_zero"):
+        operand = getattr(spec, name[0])
+        if getattr(spec, name) is not None and not is_integer(operand.type):
+            raise SpecError(
+                f"{name} needs integers in {name[0].upper()}", got=f"{name[0]}={operand.type}"
+            )
+    for name in ("alpha", "beta"):
+        factor = getattr(spec, name)
+        if spec.type == "s32" and factor != "scalar" and abs(factor) >= 2**31:
+            raise SpecError(f"{name} must fit 32 bits where sums are integers", got=factor)
 
 
 @dataclass(frozen=True, slots=True)
@@ -353,6 +308,8 @@ class Transpose:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "type", type_name(self.type))
+        if ITEMSIZE[self.type] < 4:
+            raise SpecError("only elements of 4 and 8 bytes are transposed", got=self.type)
         check_size(self.rows, "rows")
         check_size(self.cols, "cols")
         for name, line in (("ldx", self.cols), ("ldout", self.rows)):
@@ -370,13 +327,3 @@ class Transpose:
 
 
 Spec = Gemm | Transpose
-
-
-def canonical(value: Any) -> str:
-    """A text that is equal exactly when specs, schedules or their parts are equal."""
-    if hasattr(value, "__dataclass_fields__"):
-        inner = ",".join(f"{f.name}={canonical(getattr(value, f.name))}" for f in fields(value))
-        return f"{type(value).__name__}({inner})"
-    if isinstance(value, tuple):
-        return f"({','.join(map(canonical, value))})"
-    return value.hex() if isinstance(value, float) else repr(value)

@@ -10,7 +10,7 @@ import sympy
 from sympy import Expr, Integer, Rational
 
 from .errors import PlanError
-from .spec import Dim, Size
+from .sizes import Dim, Size
 
 ZERO, ONE = Integer(0), Integer(1)
 

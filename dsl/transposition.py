@@ -16,8 +16,10 @@ from .errors import ScheduleError, SpecError
 from .isa import Target
 from .plan import Decision, Operand
 from .schedule import Schedule
-from .spec import ITEMSIZE, Dim, Size, Transpose
+from .sizes import Dim, Size
+from .spec import Transpose
 from .symbolic import ONE, ZERO, div, mod, size_expr, value
+from .types import ITEMSIZE
 
 #: Operations in one tile: more gain little, and crowd the instruction cache. With sizes known only
 #: at the call there are many tiles, for all that may be left over.

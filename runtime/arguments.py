@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError
 from tilewright.signature import ArrayParameter, Signature
-from tilewright.spec import Dim, Size
+from tilewright.sizes import Dim, Size
 
 from .known import DTYPES, Known
 from .layout import learn

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.signature import ArrayParameter, Signature
-from tilewright.spec import MAX_SIZE, Dim, Size
+from tilewright.sizes import MAX_SIZE, Dim, Size
 
 from .abi import ALIGNED, KINDS, LIMITS, WRITEABLE
 from .known import DTYPES

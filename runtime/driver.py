@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import ScheduleError, SpecError
 from tilewright.isa import Target
+from tilewright.operands import Addresses, Offsets, Strided
 from tilewright.schedule import Schedule
 from tilewright.signature import signature
-from tilewright.spec import Addresses, Dim, Gemm, Offsets, Spec, Strided, Transpose, canonical
+from tilewright.sizes import Dim, canonical
+from tilewright.spec import Gemm, Spec, Transpose
 
 from . import cache, host
 from .arguments import check_readable

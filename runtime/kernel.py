@@ -14,7 +14,8 @@ from tilewright.errors import TargetError
 from tilewright.isa import Target
 from tilewright.schedule import Schedule
 from tilewright.signature import Signature, signature
-from tilewright.spec import Dim, Spec, Transpose
+from tilewright.sizes import Dim
+from tilewright.spec import Spec, Transpose
 
 from . import dispatch
 from .arguments import Arranger

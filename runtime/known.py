@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.signature import ArrayParameter
-from tilewright.spec import Dim, Size
+from tilewright.sizes import Dim, Size
 
 Array = np.ndarray[Any, Any]
 #: The dtype objects that numpy gives to arrays of each type.

@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.signature import ArrayParameter, Signature
-from tilewright.spec import Dim, Size
+from tilewright.sizes import Dim, Size
 
 from .abi import address
 from .known import DTYPES, Array, Known

@@ -16,7 +16,7 @@ import numpy as np
 
 from tilewright.errors import TargetError
 from tilewright.isa import MulAdd, Target, Vector
-from tilewright.spec import type_name
+from tilewright.types import type_name
 
 from . import cache as store
 from . import dispatch, host

@@ -10,7 +10,8 @@ from numpy.lib.stride_tricks import as_strided
 
 from tilewright.isa import Target
 from tilewright.signature import ArrayParameter, Signature
-from tilewright.spec import Dim, Size, Spec
+from tilewright.sizes import Dim, Size
+from tilewright.spec import Spec
 
 from .abi import address
 from .frame import Frame

@@ -10,8 +10,10 @@ from tilewright import targets
 from tilewright.count import formulas
 from tilewright.explain import WIDTH, explain
 from tilewright.generate import explain_plan, plan_for, program_for
+from tilewright.operands import Addresses, Matrix, Offsets
 from tilewright.schedule import Schedule
-from tilewright.spec import Addresses, Gemm, Matrix, Offsets, Spec, Transpose, dim
+from tilewright.sizes import dim
+from tilewright.spec import Gemm, Spec, Transpose
 
 every_target = pytest.mark.parametrize("name", targets.NAMES)
 RUN_TIME = Gemm(dim("m"), dim("n"), dim("k"), beta="scalar", batch=Addresses(dim("count")))

@@ -14,9 +14,11 @@ from tilewright import targets
 from tilewright.count import Formulas, calls, flops, formulas
 from tilewright.generate import plan_for, program_for
 from tilewright.interpret import Counts, interpret
+from tilewright.operands import Addresses, Matrix, Strided
 from tilewright.program import Program
 from tilewright.schedule import Schedule
-from tilewright.spec import Addresses, Gemm, Matrix, Strided, Transpose, dim
+from tilewright.sizes import dim
+from tilewright.spec import Gemm, Transpose
 from tilewright.symbolic import evaluate, value
 
 every_target = pytest.mark.parametrize("name", targets.NAMES)

@@ -18,9 +18,11 @@ from tilewright.errors import ArgumentTypeError, ArgumentValueError, PlanError
 from tilewright.generate import interpret_kernel, plan_for, program_for
 from tilewright.interpret import interpret
 from tilewright.memory import Buffer
+from tilewright.operands import Addresses, Offsets, Strided
 from tilewright.program import Advance, Load, Loop, Op, Program, Store
 from tilewright.schedule import Schedule
-from tilewright.spec import Addresses, Gemm, Offsets, Strided, Transpose, dim
+from tilewright.sizes import dim
+from tilewright.spec import Gemm, Transpose
 from tilewright.symbolic import ONE
 
 every_target = pytest.mark.parametrize("name", targets.NAMES)

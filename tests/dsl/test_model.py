@@ -20,9 +20,11 @@ from tilewright.generate import explain_plan, interpret_kernel, plan_for, progra
 from tilewright.interpret import interpret
 from tilewright.isa import Core, Mask, MulAdd, Target, Vector
 from tilewright.model import bounds, equal_parts
+from tilewright.operands import Matrix, Order
 from tilewright.program import TileFacts
 from tilewright.schedule import Schedule
-from tilewright.spec import Gemm, Matrix, Order, dim
+from tilewright.sizes import dim
+from tilewright.spec import Gemm
 from tilewright.verify import live_registers
 
 ORDERS: tuple[Order, ...] = ("C", "F")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from sympy import Expr, Integer
 
 from tilewright.errors import PlanError
-from tilewright.spec import dim
+from tilewright.sizes import dim
 from tilewright.symbolic import (
     ONE,
     ZERO,

@@ -24,7 +24,8 @@ from tilewright.runtime.emulator import Alias, build, runner_for
 from tilewright.runtime.host import is_native, means
 from tilewright.runtime.toolchain import find_compiler
 from tilewright.schedule import Schedule
-from tilewright.spec import Dim, Transpose
+from tilewright.sizes import Dim
+from tilewright.spec import Transpose
 from tilewright.symbolic import evaluate
 from tilewright.transposition import TransposePlan
 

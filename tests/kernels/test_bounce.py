@@ -21,6 +21,7 @@ from tilewright.errors import PlanError, ScheduleError
 from tilewright.generate import Request, explain_plan, generate, plan_for, program_for
 from tilewright.interpret import interpret
 from tilewright.isa import Target
+from tilewright.operands import Matrix, Strided
 from tilewright.program import (
     Address,
     Load,
@@ -35,7 +36,8 @@ from tilewright.program import (
     Zero,
 )
 from tilewright.schedule import Schedule
-from tilewright.spec import Dim, Gemm, Matrix, Strided
+from tilewright.sizes import Dim
+from tilewright.spec import Gemm
 from tilewright.symbolic import ZERO, evaluate
 from tilewright.verify import verify_tile
 

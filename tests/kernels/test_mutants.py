@@ -12,8 +12,10 @@ from support.trial import Lab, generated, lab
 
 from tilewright import targets
 from tilewright.errors import TargetError
+from tilewright.operands import Strided
 from tilewright.schedule import Schedule
-from tilewright.spec import Dim, Gemm, Strided
+from tilewright.sizes import Dim
+from tilewright.spec import Gemm
 
 M, N, K = 7, 11, 21
 SPEC = Gemm(

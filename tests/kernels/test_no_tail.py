@@ -9,8 +9,10 @@ from support.specimens import code
 
 from tilewright import targets
 from tilewright.generate import Request, generate
+from tilewright.operands import Matrix
 from tilewright.schedule import Schedule
-from tilewright.spec import Dim, Gemm, Matrix
+from tilewright.sizes import Dim
+from tilewright.spec import Gemm
 
 #: What the C of a tail holds: a remainder, a condition, one more tile.
 TAIL = re.compile(r"%|\bif\b|static inline")

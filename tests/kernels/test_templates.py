@@ -20,11 +20,12 @@ from tilewright import targets
 from tilewright.dataflow import walk
 from tilewright.generate import Request, generate, plan_for, program_for
 from tilewright.isa import Target
+from tilewright.operands import Matrix
 from tilewright.program import BlockLoop, MultiplyAdd, NestNode, Op, SelectBatch, When
 from tilewright.render import render
 from tilewright.runtime import dispatch_build, peak
 from tilewright.schedule import Schedule
-from tilewright.spec import Gemm, Matrix
+from tilewright.spec import Gemm
 
 COLUMNS = Matrix("f32", "F")
 TEXTS = {path.name: path.read_text() for path in templates()}

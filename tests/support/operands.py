@@ -9,8 +9,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from tilewright.operands import Addresses, Offsets, Strided
 from tilewright.signature import signature
-from tilewright.spec import SHAPES, Addresses, Offsets, Strided
+from tilewright.spec import SHAPES
 
 from .space import Case, Rng, rng_of
 

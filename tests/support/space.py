@@ -17,8 +17,10 @@ from tilewright.dataflow import walk
 from tilewright.errors import ScheduleError
 from tilewright.generate import plan_for, program_for
 from tilewright.isa import Target
+from tilewright.operands import Addresses, Batch, Matrix, Offsets, Strided
 from tilewright.schedule import Schedule
-from tilewright.spec import Addresses, Batch, Dim, Gemm, Matrix, Offsets, Size, Strided
+from tilewright.sizes import Dim, Size
+from tilewright.spec import Gemm
 
 Rng = np.random.Generator
 

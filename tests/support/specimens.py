@@ -5,8 +5,10 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from tilewright.operands import Addresses, Matrix, Offsets, Strided
 from tilewright.schedule import Schedule
-from tilewright.spec import Addresses, Dim, Gemm, Matrix, Offsets, Spec, Strided, Transpose
+from tilewright.sizes import Dim
+from tilewright.spec import Gemm, Spec, Transpose
 
 _LD: dict[str, Any] = {"lda": Dim("lda"), "ldb": Dim("ldb"), "ldc": Dim("ldc")}
 _SIZES = {name: Dim(name.upper(), multiple_of=16) for name in "mnk"}
