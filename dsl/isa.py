@@ -8,7 +8,7 @@ statement without its semicolon.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Literal
@@ -16,6 +16,9 @@ from typing import Literal
 from .errors import TargetError
 
 Form = Literal["broadcast", "memory", "lane", "scalar"]
+#: Depth, and the element types of the factors along and across the vectors ("": the accumulator's).
+Factors = tuple[int, str, str]
+ALIKE: Factors = (1, "", "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -25,6 +28,10 @@ class MulAdd:
     ``form`` says how the operand that does not lie along the vector arrives: ``broadcast`` in a
     register of equal lanes, ``memory`` from memory inside the instruction (C spells it as a
     broadcast used once), ``lane`` as one lane of a vector, ``scalar`` as a C scalar.
+
+    ``x`` and ``y`` are the element types of the factors in registers, "" that of the accumulator.
+    With a depth, each lane of the accumulator sums the products of ``depth`` elements of x with
+    as many of y: a group of 32 or 64 bits. ``instructions`` is how many C's expression takes.
     """
 
     form: Form
@@ -33,7 +40,14 @@ class MulAdd:
     cols: int
     rows: int = 1
     depth: int = 1
-    features: frozenset[str] = frozenset()
+    x: str = ""
+    y: str = ""
+    instructions: int = 1
+
+    @property
+    def factors(self) -> Factors:
+        """What it multiplies."""
+        return self.depth, self.x, self.y
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,21 +69,30 @@ class Vector:
     exactly that many elements (the rest of the register is zero). ``transpose[h]`` is the pair
     of 2x2 block transpositions of two registers with blocks of ``h`` elements: the first gives
     the even blocks of ``{x}`` and ``{y}`` interleaved, the second the odd ones.
+
+    ``loads[type]`` reads ``lanes`` elements of another type from memory and converts them;
+    ``stores[type]`` converts and writes them. ``ops`` are the elementary operations by name, of
+    ``{x}``, ``{y}`` and ``{z}``. A vector without ``muladd`` only holds factors; its ``group`` is
+    a register full of the 32 or 64 bits ``{x}``, an integer in C.
     """
 
     name: str
     element: str
     lanes: int
     ctype: str
-    zero: str
     load: str
-    store: str
-    broadcast: str
-    splat: str
-    add: str
-    mul: str
-    muladd: tuple[MulAdd, ...]
-    sum_lanes: str
+    store: str = ""
+    zero: str = ""
+    broadcast: str = ""
+    splat: str = ""
+    add: str = ""
+    mul: str = ""
+    muladd: tuple[MulAdd, ...] = ()
+    sum_lanes: str = ""
+    group: str = ""
+    loads: Mapping[str, str] = field(default_factory=dict)
+    stores: Mapping[str, str] = field(default_factory=dict)
+    ops: Mapping[str, str] = field(default_factory=dict)
     mask: Mask | None = None
     partial_load: Mapping[int, str] = field(default_factory=dict)
     partial_store: Mapping[int, str] = field(default_factory=dict)
@@ -78,7 +101,7 @@ class Vector:
     def __post_init__(self) -> None:
         if self.lanes < 1:
             raise TargetError(f"vector {self.name}: lanes must be positive", got=self.lanes)
-        if not any(op.form in ("broadcast", "scalar") for op in self.muladd):
+        if self.muladd and not any(op.form in ("broadcast", "scalar") for op in self.muladd):
             raise TargetError(
                 f"vector {self.name} needs a multiply-add with a broadcast or scalar operand"
             )
@@ -108,9 +131,17 @@ class Vector:
         blocks = {1 << i for i in range(self.lanes.bit_length() - 1)}
         return self.lanes & (self.lanes - 1) == 0 and blocks <= set(self.transpose)
 
-    def form(self, *forms: Form) -> MulAdd | None:
-        """The multiply-add of the first of ``forms`` that this vector has."""
-        return next((op for form in forms for op in self.muladd if op.form == form), None)
+    def form(self, *forms: Form, factors: Factors = ALIKE) -> MulAdd | None:
+        """The multiply-add of the first of ``forms`` that this vector has for ``factors``."""
+        return next(
+            (
+                op
+                for form in forms
+                for op in self.muladd
+                if (op.form, op.factors) == (form, factors)
+            ),
+            None,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,6 +190,30 @@ class Emulation:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Feature:
+    """An extension of an instruction set that a user names behind a ``+``.
+
+    ``muladd`` are its multiply-adds by name and element of the accumulators' vector, ``vectors``
+    what holds their factors. A compiler flag that begins with ``+`` is appended to the target's
+    ``-march``; ``zig`` to its ``-mcpu``. ``emulation`` takes the place of the target's.
+    """
+
+    title: str
+    cpu_flags: tuple[str, ...]
+    compiler_flags: tuple[str, ...]
+    zig: str
+    muladd: Mapping[tuple[str, str], tuple[MulAdd, ...]]
+    vectors: tuple[Vector, ...] = ()
+    emulation: Emulation | None = None
+
+    def compiler(self, flags: tuple[str, ...]) -> tuple[str, ...]:
+        """The compiler flags of a target with this feature."""
+        added = "".join(flag for flag in self.compiler_flags if flag.startswith("+"))
+        plain = tuple(flag for flag in self.compiler_flags if not flag.startswith("+"))
+        return (*(f + added if f.startswith("-march=") else f for f in flags), *plain)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Target:
     """An instruction set: its registers, vectors (widest first), core, and compiler options.
 
@@ -177,7 +232,7 @@ class Target:
     vectors: tuple[Vector, ...]
     core: Core
     emulation: Emulation = Emulation()
-    features: Mapping[str, str] = field(default_factory=dict)
+    features: Mapping[str, Feature] = field(default_factory=dict)
     hold: Hold | None = None
 
     def __post_init__(self) -> None:
@@ -185,7 +240,8 @@ class Target:
             raise TargetError(f"target {self.name} needs 4 registers or more", got=self.registers)
         for element in sorted({v.element for v in self.vectors}):
             lanes = [v.lanes for v in self.of(element)]
-            if lanes != sorted(set(lanes), reverse=True) or lanes[-1] != 1:
+            held = not any(v.muladd for v in self.of(element))
+            if lanes != sorted(set(lanes), reverse=True) or (lanes[-1] != 1 and not held):
                 raise TargetError(
                     f"target {self.name}: vectors of {element} must get narrower down to 1 lane",
                     got=lanes,
@@ -194,6 +250,45 @@ class Target:
     def of(self, element: str) -> tuple[Vector, ...]:
         """The vectors of an element type, widest first."""
         return tuple(v for v in self.vectors if v.element == element)
+
+    def holding(self, element: str, lanes: int) -> Vector:
+        """The vector of ``lanes`` elements of a type; TargetError if there is none."""
+        found = next((v for v in self.of(element) if v.lanes == lanes), None)
+        if found is None:
+            raise TargetError(f"target {self.name} has no vector of {lanes} {element}")
+        return found
+
+    def having(self, names: Iterable[str]) -> Target:
+        """This target and the features called ``names``; TargetError if one is unknown."""
+        asked = set(names)
+        for name in sorted(asked - set(self.features)):
+            raise TargetError(
+                f"target {self.name} has no feature {name!r}",
+                expected=f"of its features: {', '.join(self.features) or 'none'}",
+            )
+        return _extended(self, tuple(name for name in self.features if name in asked))
+
+
+@cache
+def _extended(target: Target, names: tuple[str, ...]) -> Target:
+    """``target`` with features; the multiply-adds of a later one are preferred."""
+    for name in names:
+        feature = target.features[name]
+        vectors = tuple(
+            replace(v, muladd=(*feature.muladd.get((v.name, v.element), ()), *v.muladd))
+            for v in target.vectors
+        )
+        target = replace(
+            target,
+            name=f"{target.name}+{name}",
+            title=f"{target.title}, {feature.title}",
+            cpu_flags=(*target.cpu_flags, *feature.cpu_flags),
+            compiler_flags=feature.compiler(target.compiler_flags),
+            zig_flags=tuple(flag + feature.zig for flag in target.zig_flags),
+            vectors=(*vectors, *feature.vectors),
+            emulation=feature.emulation or target.emulation,
+        )
+    return target
 
 
 @cache

@@ -122,16 +122,10 @@ def resolve(target: str) -> Target:
     if not isinstance(target, str):
         raise TargetError("a target is named by a string", got=target)
     if target == "host":
-        return next(found for found in map(load, NAMES) if is_native(found))
+        found = next(found for found in map(load, NAMES) if is_native(found))
+        return found.having(n for n in found.features if is_native(found.having([n])))
     base, *features = [part.strip() for part in target.split("+")]
-    found = load(base)
-    for feature in features:
-        if feature not in found.features:
-            known = ", ".join(found.features) or "none"
-            raise TargetError(
-                f"target {base} has no feature {feature!r}", expected=f"of its features: {known}"
-            )
-    return found
+    return load(base).having(features)
 
 
 def means(target: Target, *, emulated: bool | None = None) -> Means:

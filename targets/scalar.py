@@ -5,6 +5,43 @@ from __future__ import annotations
 from tilewright.isa import Core, MulAdd, Target, Vector
 
 _C_TYPES = {"f32": "float", "f64": "double"}
+#: Elementary operations on one element; integers wrap, as vectors' do. A comparison gives -1 or 0.
+_ARITHMETIC = {
+    "add": "({x}) + ({y})",
+    "sub": "({x}) - ({y})",
+    "mul": "({x}) * ({y})",
+    "div": "({x}) / ({y})",
+    "neg": "-({x})",
+    "min": "(({x}) < ({y}) ? ({x}) : ({y}))",
+    "max": "(({x}) > ({y}) ? ({x}) : ({y}))",
+    "lt": "-(({x}) < ({y}))",
+    "le": "-(({x}) <= ({y}))",
+    "eq": "-(({x}) == ({y}))",
+    "select": "(({x}) ? ({y}) : ({z}))",
+}
+_FLOAT = {
+    **_ARITHMETIC,
+    "sqrt": "__builtin_sqrt{f}({{x}})",
+    "abs": "__builtin_fabs{f}({{x}})",
+    "fma": "__builtin_fma{f}({{x}}, {{y}}, {{z}})",
+    "round": "__builtin_rint{f}({{x}})",
+}
+_SINGLE = {"to_s32": "(int32_t)__builtin_rintf({x})", "bits": "bits_of_float({x})"}
+_INTEGER = {
+    **{name: _ARITHMETIC[name] for name in ("min", "max", "lt", "eq", "select")},
+    "add": "(int32_t)((uint32_t)({x}) + (uint32_t)({y}))",
+    "sub": "(int32_t)((uint32_t)({x}) - (uint32_t)({y}))",
+    "mul": "(int32_t)((uint32_t)({x}) * (uint32_t)({y}))",
+    "and": "({x}) & ({y})",
+    "or": "({x}) | ({y})",
+    "xor": "({x}) ^ ({y})",
+    "shl": "(int32_t)((uint32_t)({x}) << ({y}))",
+    "shr": "({x}) >> ({y})",
+    "ushr": "(int32_t)((uint32_t)({x}) >> ({y}))",
+    "gt": "-(({x}) > ({y}))",
+    "to_f32": "(float)({x})",
+    "float": "float_of_bits({x})",
+}
 _FUSED = {"f32": "__builtin_fmaf({x}, {y}, {acc})", "f64": "__builtin_fma({x}, {y}, {acc})"}
 
 
@@ -25,6 +62,46 @@ def plain(element: str, fused: str | None = None) -> Vector:
         mul="{x} * {y}",
         sum_lanes="{v}",
         muladd=(MulAdd(form="scalar", mnemonic=fused or "", spelling=spelling, cols=1),),
+        ops=_float_ops(element),
+    )
+
+
+def _float_ops(element: str) -> dict[str, str]:
+    letter = {"f32": "f", "f64": ""}[element]
+    ops = {name: s.format(f=letter) if "{{" in s else s for name, s in _FLOAT.items()}
+    return ops | (_SINGLE if element == "f32" else {})
+
+
+def whole(mnemonic: str = "") -> Vector:
+    """One s32 in a C scalar."""
+    return Vector(
+        name="scalar",
+        element="s32",
+        lanes=1,
+        ctype="int32_t",
+        zero="0",
+        load="*({p})",
+        store="*({p}) = {v}",
+        broadcast="*({p})",
+        splat="{x}",
+        add=_INTEGER["add"],
+        mul=_INTEGER["mul"],
+        sum_lanes="{v}",
+        loads=dict.fromkeys(("s8", "u8", "s16", "u16"), "*({p})"),
+        stores={
+            "s8": "*({p}) = (int8_t)({v})",
+            "u8": "*({p}) = (uint8_t)({v})",
+            "u16": "*({p}) = (uint16_t)({v})",
+        },
+        muladd=(
+            MulAdd(
+                form="scalar",
+                mnemonic=mnemonic,
+                spelling="(int32_t)((uint32_t){acc} + (uint32_t){x} * (uint32_t){y})",
+                cols=1,
+            ),
+        ),
+        ops=_INTEGER,
     )
 
 
@@ -37,6 +114,6 @@ TARGET = Target(
     zig_flags=("-mcpu=baseline",),
     headers=(),
     registers=16,
-    vectors=(plain("f32"), plain("f64")),
+    vectors=(plain("f32"), plain("f64"), whole()),
     core=Core(fma_latency=8, fma_units=1, loads=2, stores=1, issue=4),
 )
