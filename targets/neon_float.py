@@ -35,12 +35,11 @@ _SINGLE_OPS = {
     "to_s32": "vcvtn{q}_s32_f32({{x}})",
     "bits": "vreinterpret{q}_s32_f32({{x}})",
 }
-_DOUBLE_OPS = {"round": "vrndn{q}_f64({{x}})"}
 
 
 def _ops(element: str, q: str) -> dict[str, str]:
     if element == "f64":
-        return filled(_OPS | _DOUBLE_OPS, q=q, f="f64", u="u64", m="f64")
+        return filled(_OPS, q=q, f="f64", u="u64", m="f64")
     return filled(_OPS | _SINGLE_OPS, q=q, f="f32", u="u32", m="s32")
 
 
