@@ -26,7 +26,8 @@ OUTSIDE = ("tilewright.examples", "tilewright.cli")
 # dsl/ in the order of processing; a module imports only from its left.
 # fmt: off
 DSL = [
-    "errors", "settings", "spec", "schedule", "signature", "isa", "symbolic", "model",
+    "errors", "settings", "expression", "postops", "spec", "schedule", "signature", "isa",
+    "symbolic", "model", "elementary", "builder", "convert", "functions",
     "plan", "regions", "program", "dataflow", "lower", "store", "dot", "blocks",
     "transposition", "transposed",
     "padding", "packing", "nest",
