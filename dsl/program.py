@@ -131,11 +131,11 @@ class Broadcast:
 
 @dataclass(frozen=True, slots=True)
 class Splat:
-    """A literal, or the run-time parameter of that name, into all lanes."""
+    """A literal, the run-time parameter of that name, or a size, into all lanes."""
 
     kind: ClassVar[str] = "splat"
     dst: Register
-    source: float | str
+    source: float | str | Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +168,50 @@ class Multiply:
     dst: Register
     x: Register
     y: Register
+
+
+@dataclass(frozen=True, slots=True)
+class Interleave:
+    """Half a 2x2 block transposition: the even or odd blocks of ``block`` elements of x and y."""
+
+    kind: ClassVar[str] = "interleave"
+    dst: Register
+    x: Register
+    y: Register
+    block: int
+    odd: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SumLanes:
+    """The sum over the lanes of ``src`` into the scalar ``dst``."""
+
+    kind: ClassVar[str] = "sum_lanes"
+    dst: Register
+    src: Register
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """``active`` lanes to memory, as ``memory``'s type; ``raw`` as in a load."""
+
+    kind: ClassVar[str] = "store"
+    address: Address
+    src: Register
+    active: Active = None
+    memory: str = ""
+    raw: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """``dst = fn(args)``: an elementary operation of ``vector``; an int is a constant of C."""
+
+    kind: ClassVar[str] = "apply"
+    dst: Register
+    fn: str
+    args: tuple[Register | int, ...]
+    vector: Vector
 
 
 @dataclass(frozen=True, slots=True)
