@@ -34,9 +34,7 @@ def read(
         yield last
 
 
-def load(
-    emitter: Emitter, address: Address, active: Active, memory: str, name: str
-) -> Argument:
+def load(emitter: Emitter, address: Address, active: Active, memory: str, name: str) -> Argument:
     """Elements of type ``memory`` as the emitter's floating-point type, or s32 for integers."""
     element = "s32" if is_integer(memory) else emitter.builder.real
     direct = memory == element or memory in emitter.vector(element).loads

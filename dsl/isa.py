@@ -197,7 +197,8 @@ class Feature:
 
     ``muladd`` are its multiply-adds by name and element of the accumulators' vector, ``vectors``
     what holds their factors. A compiler flag that begins with ``+`` is appended to the target's
-    ``-march``; ``zig`` to its ``-mcpu``. ``emulation`` takes the place of the target's.
+    ``-march``, whose architecture the feature's own ``-march`` replaces; ``zig`` is appended to
+    its ``-mcpu``. ``emulation`` takes the place of the target's.
     """
 
     title: str
@@ -211,8 +212,14 @@ class Feature:
     def compiler(self, flags: tuple[str, ...]) -> tuple[str, ...]:
         """The compiler flags of a target with this feature."""
         added = "".join(flag for flag in self.compiler_flags if flag.startswith("+"))
-        plain = tuple(flag for flag in self.compiler_flags if not flag.startswith("+"))
-        return (*(f + added if f.startswith("-march=") else f for f in flags), *plain)
+        march = next((flag for flag in self.compiler_flags if flag.startswith("-march=")), None)
+        plain = tuple(flag for flag in self.compiler_flags if flag[0] != "+" and flag != march)
+
+        def extended(flag: str) -> str:
+            base, plus, extensions = flag.partition("+")
+            return f"{march or base}{plus}{extensions}{added}"
+
+        return (*(extended(f) if f.startswith("-march=") else f for f in flags), *plain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -193,9 +193,7 @@ class PointerPlan:
         return Address(self.point.pointer, offset)
 
 
-def pointer_plans(
-    operand: Operand, dimension: str, rows: int, depth: int = 1
-) -> list[PointerPlan]:
+def pointer_plans(operand: Operand, dimension: str, rows: int, depth: int = 1) -> list[PointerPlan]:
     """The pointers that cover ``rows`` lines of an operand, and what a step of ``depth`` moves."""
     row_stride, k_stride = operand.strides[dimension], depth * operand.strides["k"]
     group = rows if value(row_stride) is not None else ROW_GROUP

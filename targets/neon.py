@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tilewright.isa import Core, Emulation, Hold, Target
 
+from .neon_features import FEATURES
 from .neon_float import PAIR, SINGLE, quad
 from .neon_integer import SUMS, factors
 from .scalar import plain
@@ -29,6 +30,7 @@ TARGET = Target(
         *factors("u8"),
     ),
     core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=6, shuffles=2),
+    features=FEATURES,
     hold=Hold(constraint="w", operands=False, spare=4),
     emulation=Emulation(qemu="qemu-aarch64", cpu="max"),
 )

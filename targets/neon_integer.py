@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tilewright.isa import Form, MulAdd, Vector
 
-from .neon_words import BITS, filled, forms, low_bits
+from .neon_words import BITS, alone, filled, forms, group, low_bits
 from .scalar import whole
 
 _OPS = {
@@ -38,11 +38,6 @@ _OPS = {
 # --- products -----------------------------------------------------------------------------
 
 
-def alone(product: str) -> str:
-    """A product on half a register, for an accumulator that is a C integer."""
-    return f"vget_lane_s32({product}, 0)".replace("{acc}", "vdup_n_s32({acc})")
-
-
 def _pairs(element: str, lanes: int) -> Iterator[MulAdd]:
     """Two products of ``element`` a lane."""
     sign, q = element[0], "q" if lanes == 4 else ""
@@ -55,7 +50,7 @@ def _pairs(element: str, lanes: int) -> Iterator[MulAdd]:
     pairs = f"vreinterpret_{wide}_{element}({{y}})"
     lane = f"vreinterpret_{element}_{wide}(vdup_lane_{wide}({pairs}, {{lane}}))"
     if lanes == 1:
-        product = alone(product)
+        product = alone(product, "s32")
     yield _pair("broadcast", element, f"{sign}mull, {sign}adalp", product, lanes)
     if lanes > 1:
         by_lane = product.replace("{y}", lane)
@@ -196,17 +191,24 @@ SUMS = (
 
 
 def factors(element: str) -> tuple[Vector, ...]:
-    """What holds pairs of s8 or u8 for 4, 2 and 1 sums: half a register, or a part of it."""
+    """What holds s8 or u8: a register, its half, and parts of that for groups of fewer sums."""
 
     def vector(name: str, lanes: int, load: str) -> Vector:
-        group = f"vreinterpret_{element}_s{{bits}}(vdup_n_s{{bits}}((int{{bits}}_t)({{x}})))"
-        ctype = {"s8": "int8x8_t", "u8": "uint8x8_t"}[element]
-        return Vector(name=name, element=element, lanes=lanes, ctype=ctype, load=load, group=group)
+        q, ctype = "q" if name == "q" else "", {"s8": "int8", "u8": "uint8"}[element]
+        return Vector(
+            name=name,
+            element=element,
+            lanes=lanes,
+            ctype=f"{ctype}x{16 if q else 8}_t",
+            load=load,
+            group=group(element, q),
+        )
 
     def part(size: int) -> str:
         return f"vreinterpret_{element}_s{size}(vdup_n_s{size}({BITS[size]}))"
 
     return (
+        vector("q", 16, f"vld1q_{element}({{p}})"),
         vector("d", 8, f"vld1_{element}({{p}})"),
         vector("s", 4, part(32)),
         vector("h", 2, part(16)),

@@ -32,6 +32,18 @@ def low_bits(size: int, half: str, element: str) -> str:
     return store_bits(size, lane)
 
 
+def alone(product: str, element: str) -> str:
+    """A product on half a register, for an accumulator of ``element`` that is a C scalar."""
+    acc = f"vdup_n_{element}({{acc}})"
+    return f"vget_lane_{element}({product.replace('{acc}', acc)}, 0)"
+
+
+def group(element: str, q: str) -> str:
+    """A register full of the ``{bits}`` bits ``{x}``, as ``element``."""
+    bits = f"vdup{q}_n_s{{bits}}((int{{bits}}_t)({{x}}))"
+    return f"vreinterpret{q}_{element}_s{{bits}}({bits})"
+
+
 def forms(
     mnemonic: str,
     spellings: Mapping[Form, str],
