@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from sympy import Integer
 
+from .feed import Operand
 from .lower import PointerPlan, Tile, advance, pointer_plans
-from .plan import Operand
 from .program import (
     Active,
     Add,

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import overload
 
 from .explain import explain
+from .feed import BatchPlan
 from .fork import WORTH, Fork, forks
 from .interpret import Counts, interpret
 from .isa import Target
 from .memory import Given
 from .nest import make_program
-from .plan import BatchPlan, Plan, make_plan
+from .plan import Plan, make_plan
 from .program import BlockLoop, Program
 from .render import Source, render
 from .schedule import Schedule

@@ -11,9 +11,10 @@ from dataclasses import dataclass, replace
 
 from sympy import Expr
 
+from .feed import Operand
 from .isa import Vector
 from .padding import pad, spare_elements
-from .plan import STACK_BYTES, Operand, Plan
+from .plan import STACK_BYTES, Plan
 from .program import (
     Active,
     Address,

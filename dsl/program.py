@@ -101,30 +101,41 @@ class Zero:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """``active`` lanes from memory, the others 0."""
+    """``active`` lanes from memory, the others 0; from ``memory``'s type, "" the register's.
+
+    ``raw``: the bits of as many elements of ``memory`` as fill the lanes; ``active`` counts these.
+    """
 
     kind: ClassVar[str] = "load"
     dst: Register
     address: Address
     active: Active = None
+    memory: str = ""
+    raw: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """One element into all lanes."""
+    """One element into all lanes; where ``group`` elements are one factor, all those.
+
+    Of them ``existing`` are read and the others 0, None for all. ``memory`` is their type.
+    """
 
     kind: ClassVar[str] = "broadcast"
     dst: Register
     address: Address
+    group: int = 1
+    existing: Expr | None = None
+    memory: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Splat:
-    """A literal, or the run-time parameter of that name, into all lanes."""
+    """A literal, the run-time parameter of that name, or a size, into all lanes."""
 
     kind: ClassVar[str] = "splat"
     dst: Register
-    source: float | str
+    source: float | str | Expr
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +193,76 @@ class SumLanes:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """``active`` lanes to memory."""
+    """``active`` lanes to memory, as ``memory``'s type; ``raw`` as in a load."""
 
     kind: ClassVar[str] = "store"
     address: Address
     src: Register
     active: Active = None
+    memory: str = ""
+    raw: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """``dst = fn(args)``: an elementary operation of ``vector``; an int is a constant of C."""
+
+    kind: ClassVar[str] = "apply"
+    dst: Register
+    fn: str
+    args: tuple[Register | int, ...]
+    vector: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Interleave:
+    """Half a 2x2 block transposition: the even or odd blocks of ``block`` elements of x and y."""
+
+    kind: ClassVar[str] = "interleave"
+    dst: Register
+    x: Register
+    y: Register
+    block: int
+    odd: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SumLanes:
+    """The sum over the lanes of ``src`` into the scalar ``dst``."""
+
+    kind: ClassVar[str] = "sum_lanes"
+    dst: Register
+    src: Register
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """``active`` lanes to memory, as ``memory``'s type; ``raw`` as in a load."""
+
+    kind: ClassVar[str] = "store"
+    address: Address
+    src: Register
+    active: Active = None
+    memory: str = ""
+    raw: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """``dst = fn(args)``: an elementary operation, lane by lane; an int is a constant of C.
+
+    It is spelled by the vector of its last register argument.
+    """
+
+    kind: ClassVar[str] = "apply"
+    dst: Register
+    fn: str
+    args: tuple[Register | int, ...]
+
+    @property
+    def vector(self) -> Vector:
+        """The vector whose operation it is."""
+        return [arg for arg in self.args if isinstance(arg, Register)][-1].vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +305,7 @@ class Loop:
 
 Op = (
     Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Splat | MultiplyAdd
-    | Add | Multiply | Interleave | SumLanes | Store | Room | Keep | Prefetch | Loop
+    | Add | Multiply | Apply | Interleave | SumLanes | Store | Room | Keep | Prefetch | Loop
 )  # fmt: skip
 
 
@@ -238,13 +313,15 @@ Op = (
 class Parameter:
     """A tile program's parameter.
 
-    ``role``: ``in`` and ``out`` point to elements; ``table`` to pointers, one per batch element;
+    ``role``: ``in`` and ``out`` point to elements of type ``element`` ("": the tile's own);
+    ``table`` to pointers to such, one per batch element;
     ``offsets`` to int64 offsets; ``at`` is an offset in elements; ``size`` and ``scalar`` are the
     kernel's own run-time sizes and numbers.
     """
 
     name: str
     role: Literal["in", "out", "table", "offsets", "at", "size", "scalar"]
+    element: str = ""
 
 
 @dataclass(frozen=True, slots=True)
