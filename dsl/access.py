@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from .builder import Argument
 from .convert import narrow, saturate, widen
 from .emitter import Emitter
 from .isa import Target
-from .program import Active, Address, Load, Op, Register, Store
+from .program import Active, Address, Apply, Load, Op, Register, Store
 from .types import ELEMENTS, is_integer
 
 
@@ -28,10 +29,11 @@ def read(
         yield Load(dst, address, active, memory)
     else:
         emitter = Emitter(target, vector.lanes, f"{dst.name}_", vector.element)
-        value = load(emitter, address, active, memory, "")
-        yield from emitter.emit()
-        (last,) = emitter.last(value, dst)
-        yield last
+        load(emitter, address, active, memory, "")
+        *ops, last = emitter.emit()
+        assert isinstance(last, Apply)
+        yield from ops
+        yield replace(last, dst=dst)
 
 
 def load(emitter: Emitter, address: Address, active: Active, memory: str, name: str) -> Argument:

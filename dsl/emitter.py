@@ -54,6 +54,14 @@ class Emitter:
         self.add(Splat(register, source))
         return self.take(register)
 
+    def spread(self, single: Register, name: str) -> Value:
+        """One element, known by its register, in all lanes."""
+        if self.lanes == 1:
+            return self.take(single)
+        register = self.fresh(name, single.vector.element)
+        self.add(Splat(register, single))
+        return self.take(register)
+
     def register(self, value: Argument) -> Register:
         """Where ``value`` is."""
         self._flush()

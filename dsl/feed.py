@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sympy import Expr, Integer, Rational
 
 from .errors import SpecError
+from .expression import Operand as Named
 from .isa import Target
 from .operands import Addresses, Batch, Offsets, Packed, Strided
 from .packed_format import PackedFormat
@@ -82,7 +83,7 @@ def operand_of(spec: Gemm, name: str) -> Operand:
 
 
 def vectors_of(spec: Gemm) -> dict[str, Operand]:
-    """Scales and zero points passed at the call: a stride of 0 along what they do not vary with."""
+    """Scales, zero points and operands passed by name: a stride of 0 along what they share."""
     found = {}
     for name in QUANTITIES:
         per = getattr(spec, name)
@@ -90,7 +91,19 @@ def vectors_of(spec: Gemm) -> dict[str, Operand]:
             type_ = "s32" if name.endswith("_zero") else "f64" if spec.type == "f64" else "f32"
             steps = {"m": ONE if per == "row" else ZERO, "n": ONE if per == "column" else ZERO}
             found[name] = Operand(name, type_, steps)
+    for operand in spec.named:
+        found[operand.name] = Operand(operand.name, operand.type, _steps(spec, operand))
     return found
+
+
+def _steps(spec: Gemm, operand: Named) -> dict[str, Expr]:
+    per = operand.per
+    if per == "full":
+        in_c = spec.c.order == "C"
+        line = "n" if in_c else "m"
+        leading = size_expr(line, getattr(spec, line))
+        return {"m": leading if in_c else ONE, "n": ONE if in_c else leading}
+    return {"m": ONE if per == "row" else ZERO, "n": ONE if per == "column" else ZERO}
 
 
 def batch_of(spec: Gemm) -> BatchPlan | None:
@@ -150,7 +163,7 @@ def packed_along(
 ) -> Operand:
     """The operand along the vectors as it is packed: ``[K / depth][lines, padded][depth]``."""
     depth = product.depth
-    leading = div(extents[line] + (lanes - 1), lanes) * lanes
+    leading = whole_vectors(extents[line], lanes)
     groups = whole_groups(extents["k"], depth)
     strides = {line: depth * ONE, "k": leading, "b": groups * depth * leading}
     type_ = packed_type(source.type, product, "along")
@@ -158,19 +171,33 @@ def packed_along(
 
 
 def packed_across(
-    source: Operand, product: Product, line: str, extents: Mapping[str, Expr]
+    source: Operand, product: Product, line: str, extents: Mapping[str, Expr], lanes: int
 ) -> Operand:
-    """The operand across as it is converted.
+    """The operand across as it is converted, with room for whole vectors.
 
     Rows of whole groups if it is contiguous along K, else ``[K / depth][lines][depth]``.
     """
     depth = product.depth
-    width = whole_groups(extents["k"], depth) * depth
-    strides = {line: width, "k": ONE, "b": width * extents[line]}
-    if value(source.strides["k"]) != 1:
-        strides = {line: depth * ONE, "k": extents[line], "b": width * extents[line]}
     type_ = packed_type(source.type, product, "across")
-    return Operand(source.name, type_, strides, f"{source.name}_packed")
+    buffer = f"{source.name}_packed"
+    if value(source.strides["k"]) == 1:
+        width = whole_vectors(extents["k"], row_elements(source.type, type_, lanes))
+        strides = {line: width, "k": ONE, "b": width * extents[line]}
+        return Operand(source.name, type_, strides, buffer)
+    leading = whole_vectors(extents[line], lanes)
+    groups = whole_groups(extents["k"], depth)
+    strides = {line: depth * ONE, "k": leading, "b": groups * depth * leading}
+    return Operand(source.name, type_, strides, buffer)
+
+
+def row_elements(source: str, type_: str, lanes: int) -> int:
+    """Elements of a row that are converted at once: bytes that keep their size in words of 32."""
+    return lanes * (4 // ITEMSIZE[type_] if ITEMSIZE[source] == ITEMSIZE[type_] else 1)
+
+
+def whole_vectors(extent: Expr, lanes: int) -> Expr:
+    """``extent`` rounded up to whole vectors."""
+    return div(extent + (lanes - 1), lanes) * lanes
 
 
 def is_plain(spec: Gemm) -> bool:
@@ -187,12 +214,13 @@ def feed(spec: Gemm, target: Target, vectorize: str, sizes: Mapping[str, Expr]) 
     types = {name: getattr(spec, name).type for name in "ab"}
     along, across = ("a", "b") if vectorize == "m" else ("b", "a")
     product = choose_product(target, types, along)
+    lanes = target.of(spec.type)[0].lanes
+    lines = {"a": "m", "b": "n"}
+    operands |= _buffers(spec, lines[along], lines[across], sizes, lanes)
     if is_plain(spec):
         return Feeding(product, operands, {}, padded=False, reason="of the operands' type")
     sources: dict[str, Operand] = {}
     seen = dict(operands)
-    lanes = target.of(spec.type)[0].lanes
-    lines = {"a": "m", "b": "n"}
     padded = True
     if isinstance(spec.b, Packed):
         seen["b"] = packed_by_caller(format_of(spec, target), spec.batch)
@@ -202,9 +230,21 @@ def feed(spec: Gemm, target: Target, vectorize: str, sizes: Mapping[str, Expr]) 
     else:
         padded = False
     if not fits_directly(operands[across], product, "across", lines[across]):
-        seen[across] = packed_across(operands[across], product, lines[across], sizes)
+        seen[across] = packed_across(operands[across], product, lines[across], sizes, lanes)
         sources[across] = operands[across]
     return Feeding(product, seen, sources, padded, _reason(product, sources))
+
+
+def _buffers(
+    spec: Gemm, along: str, across: str, sizes: Mapping[str, Expr], lanes: int
+) -> dict[str, Operand]:
+    """What a kernel may keep beside its operands: partial sums, and sums of A's and B's lines."""
+    lines = {along: ONE, across: whole_vectors(sizes[along], lanes)}
+    return {
+        "sums": Operand("sums", spec.type, lines),
+        "a_sums": Operand("a_sums", "s32", {"m": ONE, "n": ZERO}),
+        "b_sums": Operand("b_sums", "s32", {"m": ZERO, "n": ONE}),
+    }
 
 
 def _reason(product: Product, sources: Mapping[str, Operand]) -> str:

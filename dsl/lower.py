@@ -8,11 +8,12 @@ from typing import Literal
 
 from sympy import Expr
 
+from .access import read
 from .feed import Operand
 from .isa import Form, MulAdd, Vector
 from .model import unroll
-from .access import read
 from .plan import Plan
+from .product import Product
 from .program import (
     Active,
     Add,
@@ -32,7 +33,6 @@ from .program import (
     Register,
     Zero,
 )
-from .product import Product
 from .regions import Region
 from .symbolic import ONE, ZERO, div, linear, mod, value
 
@@ -76,6 +76,11 @@ class Tile:
     def product(self) -> Product:
         """What is multiplied."""
         return self.plan.product
+
+    @property
+    def written(self) -> Operand:
+        """Where the tile's elements go."""
+        return self.plan.operands["sums"] if self.stage == "sum" else self.plan.output
 
     @property
     def empty(self) -> bool:
@@ -305,7 +310,8 @@ class _Body:
         first = self.tile.position(column) * self.tile.product.depth
         address = self.along[0].address(0, k, first)
         source = self.tile.along.type
-        yield from read(self._vector(column, k), address, self.tile.loaded(column), source)
+        target = self.tile.plan.target
+        yield from read(target, self._vector(column, k), address, self.tile.loaded(column), source)
 
     def _vector(self, column: int, k: int) -> Register:
         held = self.tile.product.held(self.tile.plan.target, self.tile.vector, "along")
@@ -325,7 +331,7 @@ class _Body:
         register, depth = self._spread_register(row, k), self.tile.product.depth
         if register.vector.lanes == 1:
             return Load(register, address)
-        return Broadcast(register, address, depth, existing)
+        return Broadcast(register, address, depth, existing, self.tile.across.type)
 
     def _load_lanes_k(self, k: int) -> Iterator[Op]:
         for row in range(self.shape.rows):

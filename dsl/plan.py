@@ -102,6 +102,11 @@ class Plan:
         return not whole or spec.d is not None or spec.c.type != spec.type or self.corrects
 
     @property
+    def partial(self) -> bool:
+        """Whether sums lie in a buffer of their own until all are there: C must not hold them."""
+        return self.finishes and bool(set(self.outer.lower()) & {"b", "k"})
+
+    @property
     def corrects(self) -> bool:
         """Whether zero points, or shifts that do their work, are subtracted from the sums."""
         zeros = (self.spec.a_zero, self.spec.b_zero)

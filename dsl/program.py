@@ -43,8 +43,8 @@ class MaskRegister:
     active: Expr
 
 
-#: How much of a register an access touches: all, a constant number of lanes, or a mask's.
-Active = int | MaskRegister | None
+#: How much of a register an access touches: all, a number of lanes, or a mask's.
+Active = int | Expr | MaskRegister | None
 
 # --- operations of a tile program ---------------------------------------------------------
 
@@ -103,7 +103,8 @@ class Zero:
 class Load:
     """``active`` lanes from memory, the others 0; from ``memory``'s type, "" the register's.
 
-    ``raw``: the bits of as many elements of ``memory`` as fill the lanes; ``active`` counts these.
+    With a ``group`` each lane holds the bits of that many elements of ``memory``, and ``active``
+    counts elements.
     """
 
     kind: ClassVar[str] = "load"
@@ -111,7 +112,7 @@ class Load:
     address: Address
     active: Active = None
     memory: str = ""
-    raw: bool = False
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,11 +132,11 @@ class Broadcast:
 
 @dataclass(frozen=True, slots=True)
 class Splat:
-    """A literal, the run-time parameter of that name, or a size, into all lanes."""
+    """A literal, the run-time parameter of that name, a size, or a scalar, into all lanes."""
 
     kind: ClassVar[str] = "splat"
     dst: Register
-    source: float | str | Expr
+    source: float | str | Expr | Register
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,14 +194,14 @@ class SumLanes:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """``active`` lanes to memory, as ``memory``'s type; ``raw`` as in a load."""
+    """``active`` lanes to memory, as ``memory``'s type; ``group`` as in a load."""
 
     kind: ClassVar[str] = "store"
     address: Address
     src: Register
     active: Active = None
     memory: str = ""
-    raw: bool = False
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,57 +213,6 @@ class Apply:
     fn: str
     args: tuple[Register | int, ...]
     vector: Vector
-
-
-@dataclass(frozen=True, slots=True)
-class Interleave:
-    """Half a 2x2 block transposition: the even or odd blocks of ``block`` elements of x and y."""
-
-    kind: ClassVar[str] = "interleave"
-    dst: Register
-    x: Register
-    y: Register
-    block: int
-    odd: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SumLanes:
-    """The sum over the lanes of ``src`` into the scalar ``dst``."""
-
-    kind: ClassVar[str] = "sum_lanes"
-    dst: Register
-    src: Register
-
-
-@dataclass(frozen=True, slots=True)
-class Store:
-    """``active`` lanes to memory, as ``memory``'s type; ``raw`` as in a load."""
-
-    kind: ClassVar[str] = "store"
-    address: Address
-    src: Register
-    active: Active = None
-    memory: str = ""
-    raw: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Apply:
-    """``dst = fn(args)``: an elementary operation, lane by lane; an int is a constant of C.
-
-    It is spelled by the vector of its last register argument.
-    """
-
-    kind: ClassVar[str] = "apply"
-    dst: Register
-    fn: str
-    args: tuple[Register | int, ...]
-
-    @property
-    def vector(self) -> Vector:
-        """The vector whose operation it is."""
-        return [arg for arg in self.args if isinstance(arg, Register)][-1].vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,10 +307,14 @@ class TileProgram:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """``operand + offset``, or the number ``offset`` when there is no operand."""
+    """``operand + offset``, or the number ``offset`` when there is no operand.
+
+    ``cast``: the elements are of another type there, that of the parameter.
+    """
 
     operand: str | None
     offset: Expr
+    cast: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -389,11 +343,22 @@ class BlockLoop:
 
 
 @dataclass(frozen=True, slots=True)
+class Selected:
+    """An operand and how its batch is found; ``stride`` where it is strided."""
+
+    name: str
+    element: str
+    batch: str
+    stride: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class SelectBatch:
     """Within ``body`` the operands are those of batch element ``index``."""
 
     kind: ClassVar[str] = "select_batch"
     index: Expr
+    selected: tuple[Selected, ...]
     body: tuple[NestNode, ...]
 
 

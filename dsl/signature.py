@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from .expression import Operand
 from .operands import Addresses, Batch, Offsets, Packed, Strided
 from .sizes import Dim, Size
 from .spec import QUANTITIES, SHAPES, Gemm, Transpose
@@ -94,7 +95,9 @@ def signature(spec: Gemm | Transpose) -> Signature:
             if getattr(spec, name) == "scalar"
         )
     sizes = tuple(SizeParameter(slot, dim) for slot, dim in spec.runtime_sizes())
-    allocates = isinstance(spec, Transpose) or spec.d is not None or spec.beta == 0
+    allocates = isinstance(spec, Transpose) or (
+        not spec.reads_output if spec.d is not None else spec.beta == 0
+    )
     return Signature(arrays, sizes, scalars, allocates)
 
 
@@ -131,9 +134,10 @@ def _kind(batch: Batch | None) -> Kind:
 
 
 def _role(spec: Gemm, name: str) -> Role:
-    if name == spec.output:
-        return "inout" if name == "c" and spec.beta != 0 else "out"
-    return "in"
+    if name != spec.output:
+        return "in"
+    reads = spec.reads_output if name == "d" else spec.beta != 0
+    return "inout" if reads else "out"
 
 
 def _gemm_arrays(spec: Gemm) -> tuple[ArrayParameter, ...]:
@@ -144,6 +148,7 @@ def _gemm_arrays(spec: Gemm) -> tuple[ArrayParameter, ...]:
             if getattr(spec.batch, name) is None:
                 arrays.append(_offsets(f"{name}_offsets", spec.batch.count))
     arrays += [_quantity(spec, name) for name in QUANTITIES if isinstance(getattr(spec, name), str)]
+    arrays += [_named(spec, operand) for operand in spec.named]
     return tuple(arrays)
 
 
@@ -155,6 +160,15 @@ def _quantity(spec: Gemm, name: str) -> ArrayParameter:
     shape = tuple(getattr(spec, slot) for slot in slots) or (1,)
     type_ = scale if name.endswith("_scale") else "s32"
     return ArrayParameter(name, type_, "vector", "in", shape, "C", None, slots, "")
+
+
+def _named(spec: Gemm, operand: Operand) -> ArrayParameter:
+    """An operand of the epilogue; a full one has the order of the spec's C."""
+    slots = {None: (), "row": ("m",), "column": ("n",), "full": ("m", "n")}[operand.per]
+    shape = tuple(getattr(spec, slot) for slot in slots) or (1,)
+    kind: Kind = "matrix" if operand.per == "full" else "vector"
+    order = spec.c.order if operand.per == "full" else "C"
+    return ArrayParameter(operand.name, operand.type, kind, "in", shape, order, None, slots, "")
 
 
 def _offsets(name: str, count: Size) -> ArrayParameter:
