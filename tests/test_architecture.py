@@ -27,7 +27,8 @@ OUTSIDE = ("tilewright.examples", "tilewright.cli")
 # fmt: off
 DSL = [
     "errors", "settings", "expression", "postops", "spec", "schedule", "signature", "isa",
-    "symbolic", "model", "elementary", "builder", "convert", "functions",
+    "symbolic", "model", "elementary", "builder", "convert",
+    "exponential", "logarithm", "gaussian", "functions",
     "plan", "regions", "program", "dataflow", "lower", "store", "dot", "blocks",
     "transposition", "transposed",
     "padding", "packing", "nest",
