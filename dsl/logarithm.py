@@ -12,7 +12,15 @@ from .exponential import LOG2, SIGN, TWO_PAIRS, clamp, polynomial, reduce
 _LEAST = 0x3F3504F3
 _EXPONENT = 0xFF800000
 #: ``(log(1 + f) - f) / f**2`` on those mantissas less 1.
-_LOG1P = (-0.4999999, 0.33333945, -0.25001776, 0.19962241, -0.16570318, 0.1491634, -0.14307664)
+_LOG1P: tuple[float, ...] = (
+    -0.4999999,
+    0.33333945,
+    -0.25001776,
+    0.19962241,
+    -0.16570318,
+    0.1491634,
+    -0.14307664,
+)
 _LOG1P += (0.08738758,)
 #: ``log2((1 + s) / (1 - s)) = s * (high + low + s**2 * (_ATANH[0] + ...))``.
 _SLOPE = (2.885390043258667, 3.851925e-08)
