@@ -301,9 +301,9 @@ def _across(target: Target, v: Vector, op: MulAdd) -> list[str]:
         return [_load(_factor(target, v, op.y, groups, op), "y", "in1")]
     if op.form == "scalar":
         return [f"{target.holding(v.element, 1).ctype} y = *in1;"]
-    if op.factors == ALIKE:
-        return [f"{v.ctype} y = {v.broadcast.format(p='in1')};"]
     held = _factor(target, v, op.y, op.cols, op)
+    if op.depth == 1:
+        return [f"{held.ctype} y = {held.broadcast.format(p='in1')};"]
     bits = 8 * DTYPES[op.y].itemsize * op.depth
     return [
         f"int{bits}_t bits;",
