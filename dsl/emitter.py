@@ -96,7 +96,7 @@ class Emitter:
         return self._literal(value, "s32" if isinstance(value, int) else self.builder.real)
 
     def _literal(self, literal: float, element: str) -> Register:
-        key = (literal.hex() if isinstance(literal, float) else literal, element)
+        key = (repr(literal), element)
         if key not in self._literals:
             register = self.fresh(f"k{len(self._literals)}", element)
             self._literals[key] = register
