@@ -23,13 +23,13 @@ _C_TYPES = {
     "u4": "uint32_t", "i8": "int64_t", "u8": "uint64_t", "f4": "float", "f8": "double",
 }  # fmt: skip
 
-_HELPERS = """
-#define HELPER static inline __attribute__((unused))
-HELPER int32_t bits_of_float(float x)
+_PRELUDE = """
+#define INLINE static inline __attribute__((unused))
+INLINE int32_t bits_of_float(float x)
 {
     return *(int32_t *)__builtin_memcpy(&(int32_t){0}, &x, 4);
 }
-HELPER float float_of_bits(int32_t x)
+INLINE float float_of_bits(int32_t x)
 {
     return *(float *)__builtin_memcpy(&(float){0}, &x, 4);
 }
@@ -123,7 +123,7 @@ def c_type(dtype: np.dtype[Any]) -> str:
 def _program(checks: Iterable[Check], target: Target) -> str:
     lines = ["#include <stdint.h>", "#ifdef TILEWRIGHT_INTRINSICS"]
     lines += ["#include TILEWRIGHT_INTRINSICS", "#else"]
-    lines += [*(f"#include <{header}>" for header in target.headers), "#endif", _HELPERS]
+    lines += [*(f"#include <{header}>" for header in target.headers), "#endif", _PRELUDE]
     return "\n".join([*lines, *(c.text(f"check_{i}") for i, c in enumerate(checks))])
 
 
