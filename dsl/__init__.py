@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from .operands import Addresses, Matrix, Offsets, Strided
+    from .operands import Addresses, Matrix, Offsets, Packed, Strided
     from .runtime.driver import compile, compile_many
     from .runtime.kernel import Kernel
     from .runtime.measure import Timing
@@ -41,6 +42,7 @@ __all__ = [
     "Kernel",
     "Matrix",
     "Offsets",
+    "Packed",
     "PlanError",
     "Schedule",
     "ScheduleError",
@@ -72,9 +74,9 @@ _HOMES = {
     "Verification": "runtime.verification",
     "Schedule": "schedule",
     "variants": "tuning.variants",
-    **dict.fromkeys(
-        ("Addresses", "Gemm", "Matrix", "Offsets", "Strided", "Transpose", "dim"), "spec"
-    ),
+    **dict.fromkeys(("Gemm", "Transpose"), "spec"),
+    **dict.fromkeys(("Addresses", "Matrix", "Offsets", "Packed", "Strided"), "operands"),
+    "dim": "sizes",
 }
 
 
