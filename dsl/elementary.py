@@ -84,9 +84,9 @@ def _fma_one(x: float, y: float, z: float) -> float:
         return z
     exact = Fraction(x) * Fraction(y) + Fraction(z)
     try:
-        return math.copysign(abs(exact.numerator) / exact.denominator, exact.numerator)
+        return exact.numerator / exact.denominator
     except OverflowError:
-        return math.copysign(math.inf, exact.numerator)
+        return math.inf if exact > 0 else -math.inf
 
 
 def _fma_f64(x: Array, y: Array, z: Array) -> Array:
