@@ -75,7 +75,8 @@ def fused(x: Array, y: Array, z: Array) -> Array:
     found = np.empty(z.shape, dtype)
     for i in np.ndindex(found.shape):
         if not np.isfinite([x[i], y[i], z[i]]).all():
-            found[i] = z[i] if np.isfinite([x[i], y[i]]).all() else plain[i]
+            finite = np.isfinite(x[i]) and np.isfinite(y[i])
+            found[i] = z[i] if finite else plain[i]  # the product may be beyond f64
             continue
         exact = Fraction(float(x[i])) * Fraction(float(y[i])) + Fraction(float(z[i]))
         found[i] = _rounded(exact, dtype) if exact else plain[i]

@@ -34,6 +34,9 @@ def products(target: Target) -> list[Check]:
 
 def _of_vector(target: Target, vector: Vector) -> Iterator[Check]:
     if not vector.muladd:  # what it holds is seen in products
+        if vector.store:
+            yield _access(vector)
+            yield from _conversions(vector)
         return
     yield from _accesses(vector)
     yield from _cuts(vector)
@@ -78,9 +81,14 @@ def _bits(array: Array) -> Array:
 # --- memory -------------------------------------------------------------------------------
 
 
-def _accesses(v: Vector) -> Iterator[Check]:
+def _access(v: Vector) -> Check:
     x = _rows(_values(v.element)[0], v.lanes)
-    yield Check(_name(v, "load, store"), [_load(v, "x", "in0"), _store(v, "x")], (x,), _bits(x))
+    return Check(_name(v, "load, store"), [_load(v, "x", "in0"), _store(v, "x")], (x,), _bits(x))
+
+
+def _accesses(v: Vector) -> Iterator[Check]:
+    yield _access(v)
+    x = _rows(_values(v.element)[0], v.lanes)
     ones = _rows(_values(v.element)[0], 1)
     spread = np.repeat(ones, v.lanes, axis=1)
     for word, value in (

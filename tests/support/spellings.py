@@ -120,7 +120,8 @@ def c_type(dtype: np.dtype[Any]) -> str:
     return _C_TYPES[f"{kind}{dtype.itemsize}"]
 
 
-def _program(checks: Iterable[Check], target: Target) -> str:
+def program_text(checks: Iterable[Check], target: Target) -> str:
+    """C text that defines ``check_0``, ``check_1``, ..."""
     lines = ["#include <stdint.h>", "#ifdef TILEWRIGHT_INTRINSICS"]
     lines += ["#include TILEWRIGHT_INTRINSICS", "#else"]
     lines += [*(f"#include <{header}>" for header in target.headers), "#endif", _PRELUDE]
@@ -132,7 +133,7 @@ def faults(
 ) -> list[str]:
     """What is wrong with the checks, run by the means that ``compiler`` compiles for."""
     names = [f"check_{i}" for i in range(len(checks))]
-    text = _program(checks, target)
+    text = program_text(checks, target)
     program = build([text], names, target, compiler, directory, "spellings")
     runner = runner_for(program, target, emulated=not is_native(target))
     found = []
