@@ -31,6 +31,9 @@ from tilewright.expression import (
 )
 from tilewright.sizes import canonical
 
+#: For what type checkers refuse.
+ANY: Any = acc
+MISUSED: Any = object()
 BIAS = Operand("bias", "f32", per="column")
 NAMES: dict[str, Any] = {
     **{name: getattr(expression, name) for name in expression.__all__},
@@ -124,16 +127,16 @@ def test_defaults_are_those_of_the_functions() -> None:
 def test_equality_is_of_structure_and_of_the_signs_of_zeros() -> None:
     assert acc + 1 == acc + 1.0
     assert acc + 0.0 != acc + -0.0
-    assert (acc == 1) is False
+    assert (ANY == 1) is False
     assert Number(float("nan")) == Number(float("nan"))
     assert len({acc + BIAS, acc + BIAS, BIAS + acc}) == 2
     assert Operand("x", "f32") != Operand("x", "f16")
 
 
 def test_numbers_may_be_numpys_and_fractions() -> None:
-    assert np.float32(2) * acc == 2 * acc
-    assert acc / np.int64(3) == acc / 3
-    assert acc + Fraction(1, 4) == acc + 0.25
+    assert np.float32(2) * ANY == 2 * acc
+    assert ANY / np.int64(3) == acc / 3
+    assert ANY + Fraction(1, 4) == acc + 0.25
 
 
 def test_nodes_are_immutable() -> None:
@@ -149,25 +152,25 @@ def test_nodes_are_immutable() -> None:
         (lambda: bool(acc < 1), "truth value"),
         (lambda: 1 if 0 < acc < 1 else 0, "truth value"),
         (lambda: acc < 1 and dst < 1, "tw.where"),
-        (lambda: postops.where(acc == 1, 2, 3), "tw.eq"),
-        (lambda: acc + "1", "'?1'?"),
-        (lambda: acc * np.ones(3), "tw.Operand"),
-        (lambda: np.ones(3) * acc, "ndarray"),
-        (lambda: acc + 1j, "complex"),
-        (lambda: acc**acc, "beta of pow"),
+        (lambda: postops.where(ANY == 1, 2, 3), "tw.eq"),
+        (lambda: ANY + "1", "'?1'?"),
+        (lambda: ANY * np.ones(3), "tw.Operand"),
+        (lambda: np.ones(3) * ANY, "ndarray"),
+        (lambda: ANY + 1j, "complex"),
+        (lambda: ANY**ANY, "beta of pow"),
         (lambda: acc ** float("nan"), "beta of pow"),
         (lambda: acc ** float("inf"), "beta of pow"),
-        (lambda: postops.relu(acc, "a"), "alpha of relu"),
-        (lambda: postops.relu(acc, acc), "alpha of relu"),
+        (lambda: postops.relu(ANY, MISUSED), "alpha of relu"),
+        (lambda: postops.relu(acc, ANY), "alpha of relu"),
         (lambda: postops.clip(acc, 2, 1), "low=2, high=1"),
         (lambda: postops.clip(acc, float("nan"), 1), "low of clip"),
         (lambda: postops.soft_relu(acc, 0), "alpha"),
         (lambda: Operand("1x"), "C identifier"),
         (lambda: Operand("for"), "C identifier"),
         (lambda: Operand("double"), "word of C"),
-        (lambda: Operand(3), "C identifier"),
+        (lambda: Operand(MISUSED), "C identifier"),
         (lambda: Operand("x", "f33"), "f33"),
-        (lambda: Operand("x", "f32", "rows"), "rows"),
+        (lambda: Operand("x", "f32", MISUSED), "per says"),
         (lambda: operands_of(acc + BIAS, Operand("bias", "f32")), "declared twice"),
     ],
 )
