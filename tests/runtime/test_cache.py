@@ -12,11 +12,13 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import filelock
+import jinja2
 import platformdirs
 import pytest
 from support.privileges import as_nobody, folder_of_nobody, on_tmpfs
@@ -100,6 +102,21 @@ def test_failed_builds_leave_nothing() -> None:
         cache.publish("k1", lambda folder: {"library": "none.so", "source": "none.c"})
     assert cache.list_entries() == []
     assert cache.publish("k1", fake).library.read_bytes() == b"the library"
+
+
+@pytest.mark.parametrize("error", [jinja2.TemplateNotFound("none.c.j2"), FileNotFoundError(2, "")])
+def test_what_the_builder_lacks_is_no_fault_of_the_directory(error: OSError, fresh: Path) -> None:
+    def broken(folder: Path) -> Mapping[str, Any]:
+        fake(folder)
+        raise error
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(type(error)) as caught:
+            cache.publish("k1", broken)
+    assert caught.value is error
+    assert os.listdir(fresh / "building") == [] == folders._own
+    assert cache.publish("k1", fake) == cache.lookup("k1")
 
 
 def test_list_verify_and_clear() -> None:
@@ -361,7 +378,14 @@ def test_a_noexec_disk() -> None:
     assert said.count("mounted noexec: libraries are copied") == 1
 
 
-def test_files_that_may_not_grow(fresh: Path) -> None:
+def wordy(folder: Path) -> Mapping[str, Any]:
+    """Build without a compiler: it is the builder itself that finds no room."""
+    (folder / "k.c").write_text("the C" * 1000)
+    return fake(folder)
+
+
+@pytest.mark.parametrize("build", [compiled, wordy])
+def test_files_that_may_not_grow(build: cache.Builder, fresh: Path) -> None:
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2048, before[1]))
     try:
@@ -369,7 +393,7 @@ def test_files_that_may_not_grow(fresh: Path) -> None:
             pytest.warns(RuntimeWarning, match="takes no new kernels"),
             pytest.raises(CacheError, match="no temporary directory has room") as caught,
         ):
-            cache.publish("k1", compiled)
+            cache.publish("k1", build)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert "TMPDIR" in str(caught.value)
