@@ -1,14 +1,15 @@
-"""The sections of the benchmarks that demand something only where the machine allows it."""
+"""The sections of the benchmarks that demand nothing, or something only of idle cores."""
 
 from __future__ import annotations
 
 import io
 import os
+import re
 
 import pytest
 from rich.console import Console
 
-from benchmarks import threads
+from benchmarks import tails, threads
 from benchmarks.__main__ import SECTIONS
 from benchmarks.figures import Section
 from benchmarks.native import Effort, MissingError, compiler
@@ -27,16 +28,16 @@ def measurable() -> bool:
 here = pytest.mark.skipif(not measurable(), reason="no gcc, or no processor with figures")
 
 
-def options(target: str = "avx2") -> tuple[Options, io.StringIO]:
-    said = io.StringIO()
-    return Options(Console(file=said, width=200), 0, Effort(1, 1, 1e-4), target), said
+def options(only: str = "") -> tuple[Options, io.StringIO]:
+    said, effort = io.StringIO(), Effort(1, 1, 1e-4)
+    return Options(Console(file=said, width=200), 0, effort, "avx2", re.compile(only)), said
+
+
+def test_both_are_sections() -> None:
+    assert {"tails", "threads"} <= set(SECTIONS)
 
 
 # -- threads ------------------------------------------------------------------------------------
-
-
-def test_threads_are_a_section() -> None:
-    assert "threads" in SECTIONS
 
 
 @pytest.mark.parametrize(
@@ -69,3 +70,20 @@ def test_one_cpu_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     assert threads.run(chosen) == Section("threads", ())
     assert "nothing is measured, this process may use 1 CPU" in said.getvalue()
+
+
+# -- tails --------------------------------------------------------------------------------------
+
+
+@here
+def test_every_way_with_tails_is_measured() -> None:
+    """Of 127x127x127 the packed operand lies in memory that the caller gives."""
+    chosen, said = options("13x5x7|127x")
+    section = tails.run(chosen)
+    assert [row["shape"] for row in section.rows] == ["13x5x7", "127x127x127"]
+    for row in section.rows:
+        speeds = row["gflops"]
+        assert isinstance(speeds, dict)
+        assert speeds.keys() == {"auto", "mask", "narrow", "bounce"}
+        assert min(speeds.values()) > 0
+    assert "n, b" in said.getvalue()
