@@ -43,10 +43,9 @@ class Kernel:
     """
 
     __slots__ = (
-        "__weakref__", "_allocates", "_arrange", "_call", "_call_scalars", "_entry", "_functions",
-        "_handle", "_keep",
-        "_output", "_plan", "_remake", "_signature", "_symbol", "_target", "emulated", "name",
-        "schedule", "spec", "target",
+        "__weakref__", "_allocates", "_arrange", "_call_scalars", "_entry", "_fast", "_functions",
+        "_handle", "_keep", "_output", "_plan", "_remake", "_signature", "_symbol", "_target",
+        "emulated", "name", "schedule", "spec", "target",
     )  # fmt: skip
 
     def __init__(
@@ -66,9 +65,10 @@ class Kernel:
         self._arrange = Arranger(self._signature)
         self._output = self._signature.arrays.index(self._signature.output)
         self._allocates = self._signature.allocates
-        self._call: Any = _undecided
         self._call_scalars: Any = _undecided
         self._handle = self._symbol = 0
+        # What a call without scalars needs, read as one: who decides, for whom, what it returns.
+        self._fast: tuple[Any, int, int] = _undecided, 0, self._output
         self._functions = 0, 0
         means = entry.manifest["means"]
         self.emulated: str | None = None if means == "native" else means
@@ -94,11 +94,11 @@ class Kernel:
         found = dispatch.dispatcher()
         self._call_scalars = found.call_scalars
         if not self._signature.scalars and self._signature.arrays[-1].kind != "offsets":
-            self._call = found.call  # nothing is passed by name
+            self._fast = found.call, self._handle, self._output  # nothing is passed by name
 
     # --- calling -------------------------------------------------------------------------------
 
-    def __call__(self, *arrays: Any, **named: Any) -> Any:
+    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
         """Run the kernel; returns the array written.
 
         ``kernel(a, b, c)`` updates c; ``kernel(a, b, out=c)`` is the same and ``kernel(a, b)``
@@ -106,14 +106,18 @@ class Kernel:
         Scalars and offsets are passed by name. Raises ArgumentError, before anything is written,
         when an argument does not fit.
         """
-        if not named:
-            if self._call(self._handle, id(arrays)) == 0:
-                return arrays[self._output]
-        elif len(named) == 1 and (out := named.get("out")) is not None and self._allocates:
-            given = (*arrays, out)
-            if self._call(self._handle, id(given)) == 0:
-                return out
-        return self._general(arrays, named)
+        if named:
+            return self._general(arrays, named if out is None else {"out": out, **named})
+        call, handle, output = self._fast
+        if out is None:
+            if call(handle, id(arrays)) == 0:
+                return arrays[output]
+            return self._general(arrays, named)
+        given = arrays
+        given += (out,)  # quicker than (*arrays, out)
+        if self._allocates and call(handle, id(given)) == 0:
+            return out
+        return self._general(arrays, {"out": out})
 
     def _general(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A call with names, without an output, or not decided in C."""
