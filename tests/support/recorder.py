@@ -12,7 +12,7 @@ from tilewright.runtime import dispatch
 from tilewright.runtime.descriptor import descriptor
 from tilewright.runtime.toolchain import compile_library, find_compiler
 from tilewright.signature import Signature, signature
-from tilewright.spec import Spec, Transpose
+from tilewright.spec import Spec
 from tilewright.targets import load
 
 TEXT = (Path(__file__).parent.parent / "data" / "recorder.c").read_text()
@@ -43,7 +43,6 @@ class Recorder:
                 dispatch.symbol(self.path, "recorder_invoke"),
                 dispatch.symbol(self.path, "recorder_scratch_bytes"),
             ),
-            in_place=isinstance(spec, Transpose) and spec.rows == spec.cols,
             static={name: dispatch.address(block) for name, block in self._static.items()},
         )
         self._set("recorder_arrays", len(self.signature.arrays))
@@ -68,12 +67,12 @@ class Recorder:
 
     @property
     def pointers(self) -> list[int]:
-        found = (ctypes.c_int64 * 16).in_dll(self.library, "recorder_pointers")
+        found = (ctypes.c_int64 * 64).in_dll(self.library, "recorder_pointers")
         return list(found)[: len(self.signature.arrays)]
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        found = (ctypes.c_int64 * 16).in_dll(self.library, "recorder_sizes")
+        found = (ctypes.c_int64 * 64).in_dll(self.library, "recorder_sizes")
         return tuple(found)[: len(self.signature.sizes)]
 
     @property
