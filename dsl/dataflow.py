@@ -4,23 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from sympy import Expr
+
 from .program import (
     Add,
+    Address,
+    Apply,
     Broadcast,
     Interleave,
     Keep,
     Load,
     Loop,
+    MakeMask,
     MaskRegister,
     Multiply,
     MultiplyAdd,
     Op,
+    Prefetch,
     Register,
     Splat,
     Store,
     SumLanes,
     Zero,
 )
+from .symbolic import slots
 
 
 def walk(ops: tuple[Op, ...]) -> Iterator[Op]:
@@ -38,6 +45,10 @@ def reads(op: Op) -> tuple[Register, ...]:
             return (op.acc, op.x) + ((op.y,) if isinstance(op.y, Register) else ())
         case Add() | Multiply() | Interleave():
             return (op.x, op.y)
+        case Apply():
+            return tuple(arg for arg in op.args if isinstance(arg, Register))
+        case Splat():
+            return (op.source,) if isinstance(op.source, Register) else ()
         case SumLanes() | Store():
             return (op.src,)
         case Keep():
@@ -52,7 +63,15 @@ def writes(op: Op) -> tuple[Register, ...]:
         case MultiplyAdd():
             return (op.acc,)
         case (
-            Zero() | Load() | Broadcast() | Splat() | Add() | Multiply() | Interleave() | SumLanes()
+            Zero()
+            | Load()
+            | Broadcast()
+            | Splat()
+            | Add()
+            | Multiply()
+            | Apply()
+            | Interleave()
+            | SumLanes()
         ):
             return (op.dst,)
         case _:
@@ -74,3 +93,35 @@ def prune(ops: Sequence[Op], needed: Iterable[Register]) -> list[Op]:
             wanted |= {register.name for register in reads(op)}
             kept.append(op)
     return kept[::-1]
+
+
+def addresses(op: Op) -> tuple[Address, ...]:
+    """Where an operation reads or writes memory."""
+    if isinstance(op, (Load, Store, Prefetch, Broadcast)):
+        return (op.address,)
+    if isinstance(op, MultiplyAdd) and isinstance(op.y, Address):
+        return (op.y,)
+    return ()
+
+
+def pointers_used(ops: Iterable[Op]) -> set[str]:
+    """The pointers through which memory is accessed."""
+    return {address.pointer for op in ops for address in addresses(op)}
+
+
+def sizes_used(ops: Iterable[Op], order: Iterable[str]) -> list[str]:
+    """The run-time sizes that operations depend on, in ``order``."""
+    used = frozenset[str]().union(*(_sizes_in(op) for op in ops))
+    return [slot for slot in order if slot in used]
+
+
+def _sizes_in(op: Op) -> frozenset[str]:
+    exprs: list[Expr] = [address.offset for address in addresses(op)]
+    if isinstance(op, Loop):
+        exprs.append(op.trips)
+    for attribute in ("offset", "step", "stride", "existing", "active", "source"):
+        if isinstance(found := getattr(op, attribute, None), Expr):
+            exprs.append(found)
+    if isinstance(op, MakeMask):
+        exprs.append(op.mask.active)
+    return frozenset[str]().union(*(slots(expr) for expr in exprs))

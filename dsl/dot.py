@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from sympy import Integer
 
+from .feed import Operand
+from .finish import Output
 from .lower import PointerPlan, Tile, advance, pointer_plans
-from .plan import Operand
 from .program import (
     Active,
     Add,
-    Address,
     Interleave,
     Keep,
     Load,
@@ -24,8 +24,8 @@ from .program import (
     SumLanes,
     Zero,
 )
-from .store import Output, write
-from .symbolic import div, linear, mod, value
+from .store import write
+from .symbolic import div, mod, value
 
 
 def dot_loops(tile: Tile) -> tuple[list[PointerPlan], tuple[Op, ...]]:
@@ -129,7 +129,7 @@ class _DotBody:
             yield Keep(acc, (x, y) if hold.operands else ())
 
 
-def store_sums(tile: Tile) -> Iterator[Op]:
+def store_dots(tile: Tile) -> Iterator[Op]:
     """Sum the lanes of every accumulator and update C, a vector of sums at a time if possible."""
     plan, shape = tile.plan, tile.region.shape
     if plan.sum_along is None:
@@ -147,7 +147,7 @@ def store_sums(tile: Tile) -> Iterator[Op]:
 
 def _store_line(tile: Tile, line: str, index: int, run: range) -> Iterator[Op]:
     """Sums of accumulators that lie side by side in C, as one vector."""
-    vector, strides = tile.vector, tile.plan.operands["c"].strides
+    vector = tile.vector
     accumulators = [
         tile.accumulator(index, i) if line == tile.plan.along else tile.accumulator(i, index)
         for i in run
@@ -160,9 +160,7 @@ def _store_line(tile: Tile, line: str, index: int, run: range) -> Iterator[Op]:
         if vector.mask is not None:
             active = MaskRegister(f"mask{index}_{run.start}", vector, Integer(len(run)))
             yield MakeMask(active)
-    other = "m" if line == "n" else "n"
-    offset = linear(((run.start, strides[line]), (index, strides[other])))
-    yield from write(tile, [Output(total, Address("c", offset), active)])
+    yield from write(tile, [Output.of(total, line, run.start, index, active)])
 
 
 def sum_tree(registers: list[Register], name: str) -> tuple[list[Op], Register]:
@@ -199,12 +197,10 @@ def sum_tree(registers: list[Register], name: str) -> tuple[list[Op], Register]:
 def _store_scalars(tile: Tile) -> Iterator[Op]:
     plan, shape = tile.plan, tile.region.shape
     scalar = plan.target.of(plan.element)[-1]
-    strides = plan.operands["c"].strides
     outputs = []
     for row in range(shape.vectors):
         for column in range(shape.rows):
             total = Register(f"sum{row}_{column}", scalar)
             yield SumLanes(total, tile.accumulator(column, row))
-            offset = linear(((row, strides["m"]), (column, strides["n"])))
-            outputs.append(Output(total, Address("c", offset), None))
+            outputs.append(Output(total, "n", row, column, None))
     yield from write(tile, outputs)

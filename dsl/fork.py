@@ -9,7 +9,7 @@ from typing import Literal
 from sympy import Expr, Integer
 
 from .count import tile_formulas
-from .plan import BatchPlan
+from .feed import BatchPlan
 from .program import (
     BlockLoop,
     Call,

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from typing import overload
 
 from .explain import explain
+from .feed import is_plain
 from .fork import WORTH, Fork, forks
 from .interpret import Counts, interpret
 from .isa import Target
 from .memory import Given
 from .nest import make_program
-from .plan import BatchPlan, Plan, make_plan
+from .plan import Plan, make_plan
 from .program import BlockLoop, Program
 from .render import Source, render
 from .schedule import Schedule
@@ -44,7 +45,7 @@ class KernelText:
     element: str
     signature: Signature
     program: Program
-    batch: BatchPlan | None
+    converts: bool
     static_offsets: tuple[tuple[str, tuple[int, ...]], ...]
     spec_text: str
     schedule_text: str
@@ -122,7 +123,7 @@ def _kernel_text(request: Request) -> KernelText:
         element=plan.element,
         signature=signature(request.spec),
         program=program,
-        batch=batch,
+        converts=isinstance(plan, Plan) and (plan.finishes or not is_plain(plan.spec)),
         static_offsets=tuple(sorted(static.items())),
         spec_text=repr(request.spec),
         schedule_text=repr(request.schedule),

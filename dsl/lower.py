@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 from sympy import Expr
 
+from .access import read
+from .feed import Operand
 from .isa import Form, MulAdd, Vector
 from .model import unroll
-from .plan import Operand, Plan
+from .plan import Plan
+from .product import Product
 from .program import (
     Active,
     Add,
@@ -32,18 +36,26 @@ from .program import (
 from .regions import Region
 from .symbolic import ONE, ZERO, div, linear, mod, value
 
+Stage = Literal["whole", "sum", "finish"]
 #: Rows that share one pointer when their distance is known only at the call.
 ROW_GROUP = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What lowering one register tile needs to know."""
+    """What lowering one register tile needs to know.
+
+    ``steps`` are groups of K as deep as the multiply-add; ``rest`` elements of one more are read
+    one by one. ``stage``: a tile may only sum up into the buffer of partial sums, or only finish
+    what stands there.
+    """
 
     plan: Plan
     region: Region
     steps: Expr
     accumulate: bool
+    rest: Expr = ZERO
+    stage: Stage = "whole"
 
     @property
     def vector(self) -> Vector:
@@ -59,6 +71,21 @@ class Tile:
     def across(self) -> Operand:
         """The input whose elements are spread over the lanes."""
         return self.plan.feeder(self.plan.across)
+
+    @property
+    def product(self) -> Product:
+        """What is multiplied."""
+        return self.plan.product
+
+    @property
+    def written(self) -> Operand:
+        """Where the tile's elements go."""
+        return self.plan.operands["sums"] if self.stage == "sum" else self.plan.output
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to sum."""
+        return self.steps == 0 and self.rest == 0
 
     @property
     def unroll(self) -> int:
@@ -99,7 +126,7 @@ class Tile:
 
     def loaded(self, along: int) -> Active:
         """What of vector ``along`` is loaded: a packed line has room for whole ones."""
-        return None if self.plan.bounces else self.active(along)
+        return None if self.plan.padded else self.active(along)
 
 
 def masks(tile: Tile) -> Iterator[Op]:
@@ -146,8 +173,8 @@ def reduction(tile: Tile, pointers: list[PointerPlan], k_loops: tuple[Op, ...]) 
             index="i",
             offset=p.point.offset,
             element=p.point.element,
-            batch=plan.batch.kind,
-            stride=plan.batch.strides.get(p.point.base, ZERO),
+            batch=plan.batch_kind(p.operand),
+            stride=plan.batch_stride(p.operand),
         )
         for p in pointers
     )
@@ -158,6 +185,7 @@ def reduction(tile: Tile, pointers: list[PointerPlan], k_loops: tuple[Op, ...]) 
 class PointerPlan:
     """A pointer of the K loop: rows from ``row`` on of an operand, and its step along K."""
 
+    operand: Operand
     point: Point
     row: int
     k_stride: Expr
@@ -170,15 +198,15 @@ class PointerPlan:
         return Address(self.point.pointer, offset)
 
 
-def pointer_plans(operand: Operand, dimension: str, rows: int) -> list[PointerPlan]:
-    """The pointers that cover ``rows`` lines of an operand, and what each steps by."""
-    row_stride, k_stride = operand.strides[dimension], operand.strides["k"]
+def pointer_plans(operand: Operand, dimension: str, rows: int, depth: int = 1) -> list[PointerPlan]:
+    """The pointers that cover ``rows`` lines of an operand, and what a step of ``depth`` moves."""
+    row_stride, k_stride = operand.strides[dimension], depth * operand.strides["k"]
     group = rows if value(row_stride) is not None else ROW_GROUP
     plans = []
     for row in range(0, rows, group):
         name = f"p{operand.name}{row}" if row else f"p{operand.name}"
         point = Point(name, operand.name, row * row_stride, operand.type)
-        plans.append(PointerPlan(point, row, k_stride, row_stride))
+        plans.append(PointerPlan(operand, point, row, k_stride, row_stride))
     return plans
 
 
@@ -197,14 +225,14 @@ def k_loops(tile: Tile) -> tuple[list[PointerPlan], tuple[Op, ...]]:
     ops: list[Op] = []
     whole = value(steps)
     if whole is not None and whole < 2 * count:
-        return body.pointers, tuple(body.steps(whole))
+        return body.pointers, (*body.steps(whole), *body.part(whole))
     if trips != 0:
         ops.append(Loop("kt", trips, (*body.steps(count), *advance(body.pointers, count, False))))
     if (known := value(rest)) is not None:
         ops += body.steps(known) if known else ()
     else:
         ops.append(Loop("kt", rest, (*body.steps(1), *advance(body.pointers, 1, False)), "K tail"))
-    return body.pointers, tuple(ops)
+    return body.pointers, (*ops, *body.part(known or 0))
 
 
 class _Body:
@@ -213,8 +241,9 @@ class _Body:
     def __init__(self, tile: Tile) -> None:
         shape = tile.region.shape
         self.tile, self.shape = tile, shape
-        self.along = pointer_plans(tile.along, tile.plan.along, 1)
-        self.across = pointer_plans(tile.across, tile.plan.across, shape.rows)
+        depth = tile.product.depth
+        self.along = pointer_plans(tile.along, tile.plan.along, 1, depth)
+        self.across = pointer_plans(tile.across, tile.plan.across, shape.rows, depth)
         self.pointers = (
             self.across + self.along if tile.along.name == "b" else self.along + self.across
         )
@@ -228,6 +257,15 @@ class _Body:
             ops += advance(self.pointers, 1, runtime=True)
         return ops
 
+    def part(self, k: int) -> Iterator[Op]:
+        """A group of which only some elements exist: those are read, the others 0."""
+        rest, depth = self.tile.rest, self.tile.product.depth
+        if rest == 0:
+            return
+        step = tuple(self._step(k, k + 1, rest))
+        known = value(rest) is not None
+        yield from step if known else (Loop("kt", div(rest + (depth - 1), depth), step, "K rest"),)
+
     @property
     def _prefetches(self) -> bool:
         """What was just packed is in the cache, and may lie at the end of the stack's frame."""
@@ -238,26 +276,27 @@ class _Body:
         pointer = self.along[0]
         return Prefetch(Address(pointer.point.pointer, distance * pointer.k_stride))
 
-    def _step(self, k: int, count: int) -> Iterator[Op]:
+    def _step(self, k: int, count: int, existing: Expr | None = None) -> Iterator[Op]:
         feed, lanes = self.shape.feed, self.tile.vector.lanes
-        if feed == "lane_k" and k % lanes == 0 and k + lanes <= count:
+        whole = k // lanes * lanes + lanes <= count and existing is None
+        if feed == "lane_k" and k % lanes == 0 and whole:
             yield from self._load_lanes_k(k)
-        in_lanes = feed == "lane_s" or (feed == "lane_k" and k // lanes * lanes + lanes <= count)
+        in_lanes = feed == "lane_s" or (feed == "lane_k" and whole)
         if feed == "lane_s":
             yield from self._load_lanes_s(k)
         if self.shape.hold == "across":
             for row in range(self.shape.rows):
-                yield self._spread(row, k)
+                yield self._spread(row, k, existing)
             for column in range(self.shape.vectors):
-                yield self._load(column, k)
+                yield from self._load(column, k)
                 for row in range(self.shape.rows):
                     yield from self._multiply(row, column, k, in_lanes)
             return
         for column in range(self.shape.vectors):
-            yield self._load(column, k)
+            yield from self._load(column, k)
         for row in range(self.shape.rows):
             if not in_lanes and feed != "memory":
-                yield self._spread(row, k)
+                yield self._spread(row, k, existing)
             for column in range(self.shape.vectors):
                 yield from self._multiply(row, column, k, in_lanes)
 
@@ -267,26 +306,32 @@ class _Body:
     def _pointer(self, row: int) -> PointerPlan:
         return next(p for p in reversed(self.across) if p.row <= row)
 
-    def _load(self, column: int, k: int) -> Op:
-        address = self.along[0].address(0, k, self.tile.position(column))
-        return Load(self._vector(column, k), address, self.tile.loaded(column))
+    def _load(self, column: int, k: int) -> Iterator[Op]:
+        first = self.tile.position(column) * self.tile.product.depth
+        address = self.along[0].address(0, k, first)
+        source = self.tile.along.type
+        target = self.tile.plan.target
+        yield from read(target, self._vector(column, k), address, self.tile.loaded(column), source)
 
     def _vector(self, column: int, k: int) -> Register:
-        return self.tile.register(self._name(self.tile.along, column, k))
+        held = self.tile.product.held(self.tile.plan.target, self.tile.vector, "along")
+        return self.tile.register(self._name(self.tile.along, column, k), held)
 
     def _plain(self) -> MulAdd:
-        return self._form("scalar" if self.tile.vector.form("scalar") else "broadcast")
+        return self._form("scalar", "broadcast")
 
     def _spread_register(self, row: int, k: int) -> Register:
-        name = self._name(self.tile.across, row, k)
+        name, target = self._name(self.tile.across, row, k), self.tile.plan.target
         if self._plain().form == "scalar":
-            return self.tile.register(name, self.tile.plan.target.of(self.tile.plan.element)[-1])
-        return self.tile.register(name)
+            return self.tile.register(name, target.of(self.tile.plan.element)[-1])
+        return self.tile.register(name, self.tile.product.held(target, self.tile.vector, "across"))
 
-    def _spread(self, row: int, k: int) -> Op:
+    def _spread(self, row: int, k: int, existing: Expr | None = None) -> Op:
         address = self._pointer(row).address(row, k)
-        register = self._spread_register(row, k)
-        return (Load if register.vector.lanes == 1 else Broadcast)(register, address)
+        register, depth = self._spread_register(row, k), self.tile.product.depth
+        if register.vector.lanes == 1:
+            return Load(register, address)
+        return Broadcast(register, address, depth, existing, self.tile.across.type)
 
     def _load_lanes_k(self, k: int) -> Iterator[Op]:
         for row in range(self.shape.rows):
@@ -301,7 +346,8 @@ class _Body:
             yield Load(self._lanes_register(first // lanes, k), address, active)
 
     def _lanes_register(self, index: int, k: int) -> Register:
-        return self.tile.register(self._name(self.tile.across, index, k) + "v")
+        held = self.tile.product.held(self.tile.plan.target, self.tile.vector, "across")
+        return self.tile.register(self._name(self.tile.across, index, k) + "v", held)
 
     def _multiply(self, row: int, column: int, k: int, in_lanes: bool) -> Iterator[Op]:
         acc = self.tile.accumulator(row, column, k % self.shape.k_split)
@@ -329,7 +375,7 @@ class _Body:
             return
         yield Keep(acc, operands if hold.operands else ())
 
-    def _form(self, form: Form) -> MulAdd:
-        op = self.tile.vector.form(form)
+    def _form(self, *forms: Form) -> MulAdd:
+        op = self.tile.product.form(self.tile.vector, *forms)
         assert op is not None
         return op

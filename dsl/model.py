@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from .errors import ScheduleError
-from .isa import Core, Form, Target, Vector
+from .isa import ALIKE, Core, Factors, Target, Vector
 
 #: What a bound that is not the tightest still costs, as a share of itself.
 OVERLAP = 1 / 16
@@ -40,7 +40,8 @@ class TileShape:
 
     ``vectors`` registers lie along the vectorised dimension, ``rows`` across it. ``feed`` says how
     the operand across arrives: a form of the multiply-add, with ``lane_k`` and ``lane_s`` for
-    vectors that lie along K or across. ``hold`` is the side kept in registers during a K step.
+    vectors that lie along K or across. ``hold`` is the side kept in registers during a K step;
+    ``instructions`` is how many a multiply-add takes.
     """
 
     vector: Vector
@@ -50,6 +51,7 @@ class TileShape:
     feed: str
     hold: str
     masked: bool
+    instructions: int = 1
 
     @property
     def budget(self) -> Budget:
@@ -78,6 +80,11 @@ class TileShape:
         """Multiply-adds per K step."""
         return self.rows * self.vectors
 
+    @property
+    def arithmetic(self) -> int:
+        """Instructions of the multiply-adds of a K step."""
+        return self.multiply_adds * self.instructions
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -98,7 +105,8 @@ class Work:
     depth: int | None = None
     spare: int = 0
     overlaps: bool = False
-    bounces: bool = False
+    padded: bool = False
+    factors: Factors = ALIKE
 
     def cut(self, vector: Vector, vectors: int) -> bool:
         """Whether the tail of a tile of ``vectors`` is cut, not overlapped with its neighbour."""
@@ -121,9 +129,9 @@ def step_cycles(shape: TileShape, core: Core) -> float:
 def bounds(shape: TileShape, core: Core) -> dict[str, float]:
     """Cycles per K step by what bounds them."""
     return {
-        "multiply-add units": shape.multiply_adds / core.fma_units,
+        "multiply-add units": shape.arithmetic / core.fma_units,
         "loads": shape.loads / core.loads,
-        "issue": (shape.multiply_adds + shape.loads) / core.issue,
+        "issue": (shape.arithmetic + shape.loads) / core.issue,
         "latency": core.fma_latency / shape.k_split,
     }
 
@@ -168,14 +176,18 @@ def _fed(
         tail = work.depth is None or work.depth % vector.lanes != 0
         yield replace(base, hold="along" if vectors <= rows else "across", masked=tail)
         return
-    plain: Form = "scalar" if vector.form("scalar") else "broadcast"
-    yield replace(base, feed=plain, hold="along" if vectors <= rows else "across")
-    if vectors == 1 and vector.form("memory"):
+    factors = work.factors
+    plain = vector.form("scalar", "broadcast", factors=factors)
+    assert plain is not None
+    base = replace(base, instructions=plain.instructions)
+    yield replace(base, feed=plain.form, hold="along" if vectors <= rows else "across")
+    if vectors == 1 and factors == ALIKE and vector.form("memory"):
         yield replace(base, feed="memory")
     for feed in work.feeds:
         cut = feed == "lane_s" and rows % vector.lanes != 0
-        if vector.form("lane") and vector.lanes > 1 and not (cut and work.bounces):
-            yield replace(base, feed=feed)
+        lane = vector.form("lane", factors=factors)
+        if lane and vector.lanes > 1 and not (cut and work.padded):
+            yield replace(base, feed=feed, instructions=lane.instructions)
 
 
 def need(
@@ -245,7 +257,7 @@ def choose(target: Target, across: int, along: int, cuts: bool, work: Work) -> C
     for vector in work.vectors:
         lanes = 1 if work.dot else vector.lanes
         tail = along % lanes
-        ragged = bool(tail) and not (cuts and (work.bounces or vector.cuts(tail)))
+        ragged = bool(tail) and not (cuts and (work.padded or vector.cuts(tail)))
         vectors = along // lanes if ragged else -(-along // lanes)
         if not vectors:
             continue
@@ -361,7 +373,7 @@ def unroll(shape: TileShape, target: Target, steps: int | None, group: int) -> i
     beyond the first cache. A short K is unrolled whole when its operations are few, and would fit
     the registers even if the compiler lifted the loads it may to the top.
     """
-    core, issued = target.core, shape.multiply_adds + shape.loads
+    core, issued = target.core, shape.arithmetic + shape.loads
     if steps is not None and steps * issued <= 32 * core.issue:
         held = target.hold is not None and target.hold.operands
         loads = shape.vectors if held or shape.feed == "memory" else shape.vectors + shape.rows

@@ -7,30 +7,26 @@ from dataclasses import dataclass, field, replace
 
 from sympy import Expr
 
-from .dataflow import walk
-from .dot import dot_loops, store_sums
 from .errors import ScheduleError
-from .lower import Tile, k_loops, masks, reduction, sum_splits, zeros
+from .feed import Operand
+from .filling import Filled, convert, needed_sums, select, sum_lines
+from .lower import Stage, Tile
 from .packing import Packed, pack, stack_bytes
 from .plan import STACK_BYTES, Plan
 from .program import (
     Argument,
     BlockLoop,
     Call,
-    Loop,
     NestNode,
-    Op,
     Pack,
-    Parameter,
     Program,
     SelectBatch,
-    TileFacts,
     TileProgram,
     When,
 )
 from .regions import Part, Region, partition
-from .store import factors, store_across, store_along
-from .symbolic import ZERO, div, mod, simplify, slots, symbol, value
+from .symbolic import ZERO, div, mod, simplify, symbol, value
+from .tiles import lower_tile
 from .types import ITEMSIZE
 
 #: Bytes to which blocks in scratch memory are aligned.
@@ -51,6 +47,7 @@ class _Block:
     accumulate: bool
     bases: dict[str, dict[str, Expr]] = field(default_factory=dict)
     parallel: bool = False
+    stage: Stage = "whole"
 
     def inside(self, letter: str, extent: Expr, origin: Expr) -> _Block:
         extents, origins = dict(self.extents), dict(self.origin)
@@ -66,48 +63,89 @@ class _Tiles:
     programs: dict[object, TileProgram] = field(default_factory=dict)
     scratch: dict[tuple[str, Expr], Expr] = field(default_factory=dict)
 
-    def get(self, plan: Plan, region: Region, steps: Expr, accumulate: bool) -> TileProgram:
+    def get(self, block: _Block, region: Region, steps: Expr, rest: Expr) -> TileProgram:
+        plan = block.plan
         strides = tuple(tuple(plan.operands[x].strides.values()) for x in "ab")
         where = (region.active, region.overlapped, region.along.size, region.across.units)
-        key = (region.shape, *where, steps, accumulate, strides)
+        key = (region.shape, *where, steps, rest, block.accumulate, block.stage, strides)
         if key not in self.programs:
             name = _tile_name(plan, region, len(self.programs))
-            self.programs[key] = lower_tile(Tile(plan, region, steps, accumulate), name)
+            tile = Tile(plan, region, steps, block.accumulate, rest, block.stage)
+            self.programs[key] = lower_tile(tile, name)
         return self.programs[key]
 
-    def room(self, packed: Packed) -> Expr | None:
-        """Where a packed block lies in scratch memory; None for the stack.
+    def room(self, operand: Operand, elements: Expr) -> Expr | None:
+        """Where a buffer lies in scratch memory; None for the stack.
 
         Blocks of one operand and one size share a place.
         """
-        if stack_bytes(packed) is not None:
+        if stack_bytes(operand, elements) is not None:
             return None
-        size = packed.elements * ITEMSIZE[packed.operand.type]
-        place = (packed.operand.name, size)
+        size = elements * ITEMSIZE[operand.type]
+        place = (operand.buffer, size)
         self.scratch.setdefault(place, div(size + ALIGNMENT - 1, ALIGNMENT) * ALIGNMENT)
         before = list(self.scratch)[: list(self.scratch).index(place)]
         return sum((self.scratch[other] for other in before), ZERO)
 
 
 def make_program(plan: Plan) -> Program:
-    """The whole kernel: loops over blocks around calls of register tiles."""
+    """The whole kernel: what is converted or summed first, then loops over blocks of tiles."""
     if ZERO in (plan.sizes["m"], plan.sizes["n"]):
         return Program((), ())
     tiles = _Tiles(plan)
-    block = _Block(plan, dict(plan.sizes), dict.fromkeys("mnk", ZERO), accumulate=False)
+    block = _Block(plan, dict(plan.sizes), dict.fromkeys("mnkb", ZERO), accumulate=False)
+    nest = _product(tiles, block)
+    for name in reversed(plan.sources):
+        nest = (_filled(tiles, convert(plan, name), nest),)
+    for name in needed_sums(plan):
+        nest = (_filled(tiles, sum_lines(plan, name), nest),)
+    return Program(nest, tuple(tiles.programs.values()), sum(tiles.scratch.values(), ZERO))
+
+
+def _filled(tiles: _Tiles, filled: Filled, body: tuple[NestNode, ...]) -> Pack:
+    """``body`` with a buffer that is filled before."""
+    tiles.programs |= {("fill", tile.name): tile for tile in filled.tiles}
+    return Pack(
+        buffer=filled.operand.buffer,
+        element=filled.operand.type,
+        elements=filled.elements,
+        scratch=tiles.room(filled.operand, filled.elements),
+        fill=filled.nodes,
+        body=body,
+    )
+
+
+def _product(tiles: _Tiles, block: _Block) -> tuple[NestNode, ...]:
+    plan = tiles.plan
+    if plan.partial:
+        return (_by_partial_sums(tiles, block),)
     nest = tuple(_nest(tiles, plan.outer, block, ""))
     if "b" in plan.outer and plan.batch and value(plan.batch.count) is None:
         empty = replace(block, extents=block.extents | {"k": ZERO})
         scale = tuple(_nest(tiles, plan.outer.replace("b", "").replace("k", ""), empty, ""))
         nest = (When(plan.batch.count, nest, scale),)
-    return Program(nest, tuple(tiles.programs.values()), sum(tiles.scratch.values(), ZERO))
+    return nest
+
+
+def _by_partial_sums(tiles: _Tiles, block: _Block) -> Pack:
+    """The sums in a buffer of their own, which is finished when all are there."""
+    plan = tiles.plan
+    sums = plan.operands["sums"]
+    elements = plan.sizes[plan.across] * sums.strides[plan.across]
+    letters = "".join(x for x in plan.outer if x not in "bk")
+    empty = replace(block, extents=block.extents | {"k": ZERO}, stage="sum")
+    finish = tuple(_nest(tiles, letters, replace(block, stage="finish"), ""))
+    fill = tuple(_nest(tiles, plan.outer, replace(block, stage="sum"), ""))
+    if "b" in plan.outer and plan.batch and value(plan.batch.count) is None:
+        fill = (When(plan.batch.count, fill, tuple(_nest(tiles, letters, empty, ""))),)
+    return Pack("sums", sums.type, elements, tiles.room(sums, elements), fill, finish)
 
 
 def _nest(tiles: _Tiles, letters: str, block: _Block, names: str) -> Iterator[NestNode]:
     """The nodes for the remaining letters; ``names`` holds the counters already taken."""
     plan = tiles.plan
     due = _due(plan, letters.lower(), block)
-    if due and block.extents["k"] != 0:
+    if due and block.extents["k"] != 0 and block.stage != "finish":
         yield _packed(tiles, due, letters, block, names)
         return
     if not letters:
@@ -141,7 +179,7 @@ def _packed(tiles: _Tiles, name: str, letters: str, block: _Block, names: str) -
     plan = block.plan
     at = _offset(plan, name, block.origin)
     packed = pack(plan, name, block.extents, at, f"pack{len(tiles.programs)}_{name}_")
-    scratch = tiles.room(packed)
+    scratch = tiles.room(packed.operand, packed.elements)
     if block.parallel and scratch is not None:
         raise _beyond_stack(plan, packed)
     tiles.programs |= {("pack", tile.name): tile for tile in packed.tiles}
@@ -177,11 +215,18 @@ def _batch(tiles: _Tiles, rest: str, block: _Block, names: str) -> Iterator[Nest
     if value(count) == 0 or block.extents["k"] == 0:
         yield from _nest(tiles, rest, block.inside("k", ZERO, ZERO), names)
         return
-    yield SelectBatch(ZERO, tuple(_nest(tiles, rest, block, names)))
+    yield from _selected(plan, ZERO, tuple(_nest(tiles, rest, block, names)))
     if count != 1:
-        later = replace(block, accumulate=True)
-        body = SelectBatch(symbol("i"), tuple(_nest(tiles, rest, later, names)))
-        yield BlockLoop("i", count, (body,), first=1, note="batch")
+        index = symbol("i")
+        later = replace(block, accumulate=True, origin=block.origin | {"b": index})
+        body = _selected(plan, index, tuple(_nest(tiles, rest, later, names)))
+        yield BlockLoop("i", count, body, first=1, note="batch")
+
+
+def _selected(plan: Plan, index: Expr, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
+    """``body`` with the operands of one batch element, where those are not in a buffer."""
+    chosen = tuple(select(plan, plan.operands[x]) for x in "ab" if not plan.operands[x].packed)
+    return (SelectBatch(index, chosen, body),) if chosen else body
 
 
 def _blocked(
@@ -243,11 +288,11 @@ def _grids(tiles: _Tiles, letters: str, block: _Block) -> Iterator[NestNode]:
     along, across = plan.along, plan.across
     order = sorted({"m", "n"}, key=letters.lower().rfind)
     parallel = {dim for dim in "mn" if letters[letters.lower().rfind(dim) :][:1].isupper()}
-    steps = block.extents["k"]
+    steps, rest = _steps(plan, block)
     for region in partition(
-        plan, block.extents[across], block.extents[along], steps, block.accumulate
+        plan, block.extents[across], block.extents[along], steps + rest, block.accumulate
     ):
-        program = tiles.get(plan, region, steps, block.accumulate)
+        program = tiles.get(block, region, steps, rest)
         parts = {along: region.along, across: region.across}
         origin = dict(block.origin)
         for dim in "mn":
@@ -262,6 +307,17 @@ def _grids(tiles: _Tiles, letters: str, block: _Block) -> Iterator[NestNode]:
         yield node
 
 
+def _steps(plan: Plan, block: _Block) -> tuple[Expr, Expr]:
+    """Groups of K, and the elements of one more that must not be read whole."""
+    depth, extent = plan.product.depth, block.extents["k"]
+    across = plan.operands["a" if plan.across == "m" else "b"]
+    if depth == 1 or block.stage == "finish":
+        return (ZERO if block.stage == "finish" else extent), ZERO
+    if across.packed:
+        return div(extent + (depth - 1), depth), ZERO
+    return div(extent, depth), mod(extent, depth)
+
+
 def _position(part: Part, counter: str) -> Expr:
     return part.start if part.count == 1 else part.start + part.size * symbol(counter)
 
@@ -271,8 +327,8 @@ def _arguments(block: _Block, program: TileProgram, origin: dict[str, Expr]) -> 
     for parameter in program.parameters:
         name = parameter.name
         if parameter.role in ("in", "out"):
-            base = block.bases.get(name, dict.fromkeys("mnk", ZERO))
-            moved = {dim: origin[dim] - base[dim] for dim in "mnk"}
+            base = block.bases.get(name, {})
+            moved = {dim: at - base.get(dim, ZERO) for dim, at in origin.items()}
             yield Argument(plan.operands[name].buffer, _offset(plan, name, moved))
         elif parameter.role in ("table", "offsets"):
             yield Argument(name, ZERO)
@@ -281,8 +337,10 @@ def _arguments(block: _Block, program: TileProgram, origin: dict[str, Expr]) -> 
 
 
 def _offset(plan: Plan, name: str, origin: dict[str, Expr]) -> Expr:
-    strides = plan.operands[name].strides
-    return simplify(sum((origin[dim] * stride for dim, stride in strides.items()), ZERO))
+    operand = plan.operands[name]
+    dims = {dim: at for dim, at in origin.items() if dim != "b" or operand.packed}
+    terms = (at * operand.strides.get(dim, ZERO) for dim, at in dims.items())
+    return simplify(sum(terms, ZERO))
 
 
 def _tile_name(plan: Plan, region: Region, index: int) -> str:
@@ -290,108 +348,3 @@ def _tile_name(plan: Plan, region: Region, index: int) -> str:
     size = str(along) if value(along) is not None else "tail"
     shape = f"{across}x{size}" if plan.along == "n" else f"{size}x{across}"
     return f"tile{index}_{shape}"
-
-
-def lower_tile(tile: Tile, name: str) -> TileProgram:
-    """The program of one register tile."""
-    plan = tile.plan
-    sums = tile.steps != 0
-    pointers, loops = (dot_loops(tile) if plan.dot else k_loops(tile)) if sums else ([], ())
-    stores = store_sums if plan.dot else store_across if plan.transposed else store_along
-    body: tuple[Op, ...] = (
-        *(masks(tile) if sums or not plan.transposed else ()),
-        *zeros(tile),
-        *(reduction(tile, pointers, loops) if sums else ()),
-    )
-    end: tuple[Op, ...] = (
-        *sum_splits(tile),
-        *factors(tile),
-        *stores(tile),
-    )
-    return TileProgram(
-        name=name,
-        element=plan.element,
-        parameters=tuple(_parameters(tile, body + end)),
-        body=body,
-        end=end,
-        summary=_summary(tile),
-        facts=_facts(tile),
-    )
-
-
-def _facts(tile: Tile) -> TileFacts:
-    region = tile.region
-    sizes = {tile.plan.along: region.along.size, tile.plan.across: region.across.size}
-    return TileFacts(
-        rows=sizes["m"],
-        cols=sizes["n"],
-        steps=tile.steps,
-        accumulate=tile.accumulate,
-        shape=region.shape,
-        accumulators=_register_map(tile),
-    )
-
-
-def _register_map(tile: Tile) -> tuple[tuple[str, ...], ...]:
-    """The accumulators' names where their elements lie in C."""
-    shape = tile.region.shape
-    if tile.plan.along == "n":
-        places = [[(row, col) for col in range(shape.vectors)] for row in range(shape.rows)]
-    else:
-        places = [[(col, row) for col in range(shape.rows)] for row in range(shape.vectors)]
-    return tuple(tuple(tile.accumulator(*place).name for place in line) for line in places)
-
-
-def _parameters(tile: Tile, body: tuple[Op, ...]) -> Iterator[Parameter]:
-    plan = tile.plan
-    if tile.steps != 0:
-        yield from _inputs(plan)
-    yield Parameter("c", "out")
-    used = frozenset[str]().union(*(_sizes_in(op) for op in walk(body)))
-    order = [slot for slot, _ in plan.spec.runtime_sizes()]
-    yield from (Parameter(slot, "size") for slot in order if slot in used)
-    for name in ("alpha", "beta"):
-        if getattr(plan.spec, name) == "scalar" and not (tile.accumulate and name == "beta"):
-            yield Parameter(name, "scalar")
-
-
-def _inputs(plan: Plan) -> Iterator[Parameter]:
-    inside = plan.batch is not None and "b" in plan.inner
-    kind = plan.batch.kind if plan.batch and inside else None
-    for name in "ab":
-        if kind == "addresses":
-            yield Parameter(name, "table")
-            yield Parameter(f"{name}_at", "at")
-        else:
-            yield Parameter(name, "in")
-        if kind == "offsets":
-            yield Parameter(f"{name}_offsets", "offsets")
-
-
-def _sizes_in(op: Op) -> frozenset[str]:
-    """The run-time sizes an operation depends on."""
-    exprs: list[Expr] = []
-    if isinstance(op, Loop):
-        exprs.append(op.trips)
-    for attribute in ("offset", "step", "stride"):
-        if hasattr(op, attribute):
-            exprs.append(getattr(op, attribute))
-    for attribute in ("address", "y"):
-        if hasattr(getattr(op, attribute, None), "offset"):
-            exprs.append(getattr(op, attribute).offset)
-    if hasattr(op, "mask"):
-        exprs.append(op.mask.active)
-    return frozenset[str]().union(*(slots(expr) for expr in exprs))
-
-
-def _summary(tile: Tile) -> str:
-    shape, plan = tile.region.shape, tile.plan
-    budget = shape.budget
-    uses = [f"{budget.accumulators} accumulators"]
-    uses += [f"{n} {tile_side.name.upper()}" for n, tile_side in
-             ((budget.across, tile.across), (budget.along, tile.along)) if n]  # fmt: skip
-    uses += [f"{budget.masks} mask"] if budget.masks else []
-    split = f", K over {shape.k_split} sets" if shape.k_split > 1 else ""
-    return (
-        f"{' + '.join(uses)} = {budget.total} of {plan.target.registers} {shape.vector.name}{split}"
-    )

@@ -11,9 +11,11 @@ from dataclasses import dataclass, replace
 
 from sympy import Expr
 
+from .dataflow import sizes_used
+from .feed import Operand
 from .isa import Vector
 from .padding import pad, spare_elements
-from .plan import STACK_BYTES, Operand, Plan
+from .plan import STACK_BYTES, Plan
 from .program import (
     Active,
     Address,
@@ -30,7 +32,7 @@ from .program import (
     Store,
     TileProgram,
 )
-from .symbolic import ONE, div, linear, slots, symbol, value
+from .symbolic import ONE, div, linear, symbol, value
 from .transposed import grid_nest
 from .transposition import Part, move_plan, parts
 from .types import ITEMSIZE
@@ -71,10 +73,10 @@ def pack(plan: Plan, name: str, extents: dict[str, Expr], at: Expr, prefix: str)
     return Packed(buffer, leading * depth + spare, zeros + nodes, pads + tiles)
 
 
-def stack_bytes(packed: Packed) -> int | None:
+def stack_bytes(operand: Operand, elements: Expr) -> int | None:
     """The bytes of a buffer that fits on the stack, else None."""
-    elements = value(packed.elements)
-    size = None if elements is None else elements * ITEMSIZE[packed.operand.type]
+    known = value(elements)
+    size = None if known is None else known * ITEMSIZE[operand.type]
     return size if size is not None and size <= STACK_BYTES else None
 
 
@@ -130,17 +132,14 @@ def _copy_tile(
                 for pointer, o in (("x", source), ("out", buffer))
             )
             ops += [Load(register, read, how), Store(write, register, how)]
-    used = frozenset[str]().union(
-        *(slots(op.address.offset) for op in ops if isinstance(op, (Load, Store)))
-    )
-    sizes = [slot for slot, _ in plan.spec.runtime_sizes() if slot in used]
+    slots = [slot for slot, _ in plan.spec.runtime_sizes()]
     return TileProgram(
         name=f"{prefix}copy_{size[0]}x{size[1]}",
         element=plan.element,
         parameters=(
             Parameter("x", "in"),
             Parameter("out", "out"),
-            *(Parameter(slot, "size") for slot in sizes),
+            *(Parameter(slot, "size") for slot in sizes_used(ops, slots)),
         ),
         body=tuple(ops),
         end=(),

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from sympy import Expr
 
+from .feed import Operand
 from .isa import Vector
-from .plan import Operand, Plan
+from .plan import Plan
 from .program import (
     Address,
     Argument,

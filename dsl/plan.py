@@ -8,13 +8,15 @@ from typing import Literal
 
 from sympy import Expr
 
-from .errors import ScheduleError, SpecError
-from .isa import Target, Vector, uncut
+from .errors import ScheduleError
+from .feed import BatchPlan, Operand, batch_of, feed, is_plain, operand_of
+from .isa import Form, Target, Vector, uncut
 from .model import Work, choose
-from .operands import Addresses, Offsets, Strided
+from .operands import Packed
+from .product import Product
 from .schedule import Schedule
-from .spec import SHAPES, Gemm
-from .symbolic import ONE, size_expr, value
+from .spec import Gemm
+from .symbolic import ZERO, size_expr, value
 from .types import ITEMSIZE
 
 Dimension = Literal["m", "n", "k"]
@@ -36,43 +38,22 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
-class Operand:
-    """An operand's strides in elements, by dimension; ``buffer`` is where it lies, if packed."""
-
-    name: str
-    type: str
-    strides: Mapping[str, Expr] = field(hash=False)
-    buffer: str = ""
-
-    def __post_init__(self) -> None:
-        if not self.buffer:
-            object.__setattr__(self, "buffer", self.name)
-
-
-@dataclass(frozen=True, slots=True)
-class BatchPlan:
-    """How the batch is found: its count, and strides where it is strided."""
-
-    kind: str
-    count: Expr
-    strides: Mapping[str, Expr] = field(hash=False)
-    static: Mapping[str, tuple[int, ...]] = field(hash=False)
-
-
-@dataclass(frozen=True, slots=True)
 class Plan:
     """A GEMM with every choice made that does not depend on the region.
 
     ``vectorize`` is the dimension along the vectors, ``across`` the other one of m and n (for
     ``k``: n). ``outer`` are the loops over blocks, ``inner`` those around the accumulators;
     upper case runs in parallel.
-    ``transposed``: C is contiguous across the vectors, so tiles are transposed when stored.
-    ``packs`` are the operands that are packed, of "ab".
+    ``transposed``: what is written is contiguous across the vectors, so tiles are transposed
+    before. ``packs`` are the operands that blocks are packed of, of "ab"; ``sources`` where those
+    lie that are converted whole before anything else, and ``operands`` all as the tiles see them.
+    ``padded``: the operand along the vectors has room for whole ones.
     """
 
     spec: Gemm
     schedule: Schedule
     target: Target
+    product: Product
     vectorize: str
     across: str
     transposed: bool
@@ -81,8 +62,10 @@ class Plan:
     blocks: Mapping[str, int] = field(hash=False)
     sizes: Mapping[str, Expr] = field(hash=False)
     operands: Mapping[str, Operand] = field(hash=False)
+    sources: Mapping[str, Operand] = field(hash=False)
     batch: BatchPlan | None
     packs: str
+    padded: bool
     decisions: tuple[Decision, ...]
 
     @property
@@ -93,9 +76,11 @@ class Plan:
     @property
     def vectors(self) -> tuple[Vector, ...]:
         """The target's vectors that can do what this plan asks of them, widest first."""
-        vectors = self.target.of(self.element)
+        forms: tuple[Form, ...] = ("broadcast", "scalar")
+        vectors = tuple(v for v in self.target.of(self.element) if self.product.form(v, *forms))
         if self.transposed:
-            return tuple(v for v in vectors if v.transposes and (self.bounces or v.cuts_any))
+            whole = self.bounces or self.finishes
+            return tuple(v for v in vectors if v.transposes and (whole or v.cuts_any))
         return tuple(v for v in vectors if v.cuts_any) if self.dot else vectors
 
     @property
@@ -109,11 +94,35 @@ class Plan:
         return self.schedule.tails == "bounce"
 
     @property
+    def finishes(self) -> bool:
+        """Whether sums are more than scaled and added to C: converted, corrected, or made D."""
+        spec = self.spec
+        factors = (f for f in (spec.alpha, spec.beta) if f != "scalar")
+        whole = spec.type != "s32" or all(float(f).is_integer() for f in factors)
+        return not whole or spec.d is not None or spec.c.type != spec.type or self.corrects
+
+    @property
+    def partial(self) -> bool:
+        """Whether sums lie in a buffer of their own until all are there: C must not hold them."""
+        return self.finishes and bool(set(self.outer.lower()) & {"b", "k"})
+
+    @property
+    def corrects(self) -> bool:
+        """Whether zero points, or shifts that do their work, are subtracted from the sums."""
+        zeros = (self.spec.a_zero, self.spec.b_zero)
+        return any(self.product.shifts.values()) or any(z not in (None, 0) for z in zeros)
+
+    @property
+    def output(self) -> Operand:
+        """What is written: C, or D."""
+        return self.operands[self.spec.output]
+
+    @property
     def sum_along(self) -> str | None:
         """For vectors along K: the dimension of C along which sums are stored as vectors."""
         if not all(v.transposes for v in self.vectors):
             return None
-        strides = self.operands["c"].strides
+        strides = self.output.strides
         return next((d for d in (self.along, self.across) if value(strides[d]) == 1), None)
 
     @property
@@ -124,6 +133,16 @@ class Plan:
     def feeder(self, dimension: str) -> Operand:
         """The input operand that lies along ``dimension`` of C."""
         return self.operands["a" if dimension == "m" else "b"]
+
+    def batch_kind(self, operand: Operand) -> str:
+        """How elements of the batch of ``operand`` are found: packed ones follow each other."""
+        assert self.batch is not None
+        return "strided" if operand.packed else self.batch.kind
+
+    def batch_stride(self, operand: Operand) -> Expr:
+        """The elements from one matrix of the batch to the next, where they are strided."""
+        assert self.batch is not None
+        return operand.strides.get("b", self.batch.strides.get(operand.name, ZERO))
 
     def work(self, steps: Expr, accumulate: bool) -> Work:
         """What the cost model must know of a tile with ``steps`` K steps."""
@@ -140,7 +159,8 @@ class Plan:
             transposed=self.transposed,
             depth=known,
             overlaps=self._overlaps(known, accumulate),
-            bounces=self.bounces,
+            padded=self.padded,
+            factors=self.product.factors,
             spare=self.target.hold.spare if self.target.hold and not schedule.tile else 0,
         )
 
@@ -150,7 +170,8 @@ class Plan:
         Two stores that overlap are not forwarded to a load that spans them: where C is read, K
         must be long enough to hide the wait of whoever reads it next.
         """
-        if self.dot or self.transposed or self.schedule.tails not in ("auto", "overlap"):
+        tails = self.schedule.tails
+        if self.dot or self.transposed or self.finishes or tails not in ("auto", "overlap"):
             return False
         reads = accumulate or self.spec.beta != 0
         return not reads or steps is None or steps >= 4 * self.target.core.fma_latency
@@ -161,6 +182,8 @@ class Plan:
         across = self.feeder(self.across).strides
         if value(across["k"]) == 1:
             return ("lane_k",)
+        if self.product.depth > 1:
+            return ()
         return ("lane_s",) if value(across[self.across]) == 1 else ()
 
 
@@ -197,75 +220,37 @@ def _why(plans: list[Plan], costs: list[float], best: int) -> tuple[Decision, ..
 
 def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     vectorize, packs = layout
-    if not target.of(spec.type):
-        raise SpecError(f"{target.name} has no vectors of {spec.type}", hint="another target")
     sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in "mnk"}
-    operands = {name: _operand(spec, name) for name in "abc"}
-    batch = _batch(spec)
+    feeding = feed(spec, target, vectorize, sizes)
+    packs = "" if feeding.sources else packs
     along = "m" if vectorize == "k" else vectorize
     outer, inner, loop_reason = _loops(spec, schedule, along, packs)
-    decisions = (Decision("loops", outer + inner, loop_reason), *_threads(schedule, outer))
+    decisions = (
+        Decision("product", feeding.product.mnemonic or "multiply, add", feeding.reason),
+        Decision("loops", outer + inner, loop_reason),
+        *_threads(schedule, outer),
+    )
+    bounces = schedule.tails == "bounce"
     return Plan(
         spec=spec,
         schedule=schedule,
-        target=uncut(target) if schedule.tails == "bounce" else target,
+        target=uncut(target) if bounces else target,
+        product=feeding.product,
         vectorize=vectorize,
         across="n" if along == "m" else "m",
-        transposed=vectorize != "k" and value(operands["c"].strides[vectorize]) != 1,
+        transposed=vectorize != "k"
+        and value(feeding.operands[spec.output].strides[vectorize]) != 1,
         outer=outer.lower() if schedule.threads == 1 else outer,
         inner=inner,
         blocks=dict(schedule.block),
         sizes=sizes,
-        operands=operands,
-        batch=batch,
+        operands=feeding.operands,
+        sources=feeding.sources,
+        batch=batch_of(spec),
         packs=packs,
+        padded=feeding.padded or bounces,
         decisions=decisions,
     )
-
-
-def _operand(spec: Gemm, name: str) -> Operand:
-    rows, cols = SHAPES[name]
-    leading_slot = f"ld{name}"
-    given = getattr(spec, leading_slot)
-    if given is None:
-        contiguous = cols if getattr(spec, name).order == "C" else rows
-        leading = size_expr(contiguous, getattr(spec, contiguous))
-    else:
-        leading = size_expr(leading_slot, given)
-    order = getattr(spec, name).order
-    strides = {rows: leading, cols: ONE} if order == "C" else {rows: ONE, cols: leading}
-    return Operand(name, getattr(spec, name).type, strides)
-
-
-def _batch(spec: Gemm) -> BatchPlan | None:
-    batch = spec.batch
-    if batch is None:
-        return None
-    count = size_expr("count", batch.count)
-    match batch:
-        case Strided():
-            strides = {}
-            for name in "ab":
-                given = getattr(batch, name)
-                strides[name] = (
-                    _tight(spec, name) if given is None else size_expr(f"stride_{name}", given)
-                )
-            return BatchPlan("strided", count, strides, {})
-        case Offsets():
-            static = {
-                name: getattr(batch, name) for name in "ab" if getattr(batch, name) is not None
-            }
-            return BatchPlan("offsets", count, {}, static)
-        case Addresses():
-            return BatchPlan("addresses", count, {}, {})
-
-
-def _tight(spec: Gemm, name: str) -> Expr:
-    """The elements of one matrix whose lines are a leading dimension apart."""
-    rows, cols = SHAPES[name]
-    lines = rows if getattr(spec, name).order == "C" else cols
-    leading = next(s for d, s in _operand(spec, name).strides.items() if d == lines)
-    return size_expr(lines, getattr(spec, lines)) * leading
 
 
 def legal_dimensions(spec: Gemm) -> tuple[Dimension, ...]:
@@ -275,9 +260,11 @@ def legal_dimensions(spec: Gemm) -> tuple[Dimension, ...]:
 
 def _layouts(spec: Gemm, schedule: Schedule) -> tuple[Layout, ...]:
     """(dimension of the vectors, operands to pack) to choose from: unpacked ones first."""
-    strides = {name: _operand(spec, name).strides for name in "abc"}
+    strides = {name: operand_of(spec, name).strides for name in "abc"}
     may_pack = schedule.pack is None and schedule.tile is None and _packable(spec, schedule)
     found: list[Layout] = []
+    if not is_plain(spec):
+        return _converted_layouts(spec, schedule)
     for dimension, needs in _NEEDS:
         if schedule.vectorize not in (None, dimension):
             continue
@@ -298,6 +285,23 @@ def _layouts(spec: Gemm, schedule: Schedule) -> tuple[Layout, ...]:
         raise _no_layout(spec, schedule)
     found.sort(key=lambda x: (x[1] != "", x[0] == "k" or value(strides["c"][x[0]]) != 1))
     return tuple(found[:1] if schedule.tile is not None else found)
+
+
+def _converted_layouts(spec: Gemm, schedule: Schedule) -> tuple[Layout, ...]:
+    """Where operands may be converted first they are packed on the way: along m or n, any."""
+    strides = operand_of(spec, spec.output).strides
+    along: tuple[Dimension, ...] = ("n",) if isinstance(spec.b, Packed) else ("n", "m")
+    asked = schedule.vectorize
+    legal = [d for d in along if asked in (None, d)]
+    if not legal or schedule.pack or schedule.tails == "bounce":
+        raise ScheduleError(
+            "these operands are converted, and packed, before anything else",
+            got=f"vectorize={asked!r}, pack={schedule.pack!r}, tails={schedule.tails!r}",
+            expected=f"vectorize one of {', '.join(along)}, no pack, no bounce",
+            hint="leave them out",
+        )
+    legal.sort(key=lambda d: value(strides[d]) != 1)
+    return ((legal[0], ""),)
 
 
 def _packable(spec: Gemm, schedule: Schedule) -> bool:

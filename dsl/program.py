@@ -43,8 +43,8 @@ class MaskRegister:
     active: Expr
 
 
-#: How much of a register an access touches: all, a constant number of lanes, or a mask's.
-Active = int | MaskRegister | None
+#: How much of a register an access touches: all, a number of lanes, or a mask's.
+Active = int | Expr | MaskRegister | None
 
 # --- operations of a tile program ---------------------------------------------------------
 
@@ -101,30 +101,42 @@ class Zero:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """``active`` lanes from memory, the others 0."""
+    """``active`` lanes from memory, the others 0; from ``memory``'s type, "" the register's.
+
+    With a ``group`` each lane holds the bits of that many elements of ``memory``, and ``active``
+    counts elements.
+    """
 
     kind: ClassVar[str] = "load"
     dst: Register
     address: Address
     active: Active = None
+    memory: str = ""
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """One element into all lanes."""
+    """One element into all lanes; where ``group`` elements are one factor, all those.
+
+    Of them ``existing`` are read and the others 0, None for all. ``memory`` is their type.
+    """
 
     kind: ClassVar[str] = "broadcast"
     dst: Register
     address: Address
+    group: int = 1
+    existing: Expr | None = None
+    memory: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Splat:
-    """A literal, or the run-time parameter of that name, into all lanes."""
+    """A literal, the run-time parameter of that name, a size, or a scalar, into all lanes."""
 
     kind: ClassVar[str] = "splat"
     dst: Register
-    source: float | str
+    source: float | str | Expr | Register
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +194,25 @@ class SumLanes:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """``active`` lanes to memory."""
+    """``active`` lanes to memory, as ``memory``'s type; ``group`` as in a load."""
 
     kind: ClassVar[str] = "store"
     address: Address
     src: Register
     active: Active = None
+    memory: str = ""
+    group: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """``dst = fn(args)``: an elementary operation of ``vector``; an int is a constant of C."""
+
+    kind: ClassVar[str] = "apply"
+    dst: Register
+    fn: str
+    args: tuple[Register | int, ...]
+    vector: Vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +255,7 @@ class Loop:
 
 Op = (
     Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Splat | MultiplyAdd
-    | Add | Multiply | Interleave | SumLanes | Store | Room | Keep | Prefetch | Loop
+    | Add | Multiply | Apply | Interleave | SumLanes | Store | Room | Keep | Prefetch | Loop
 )  # fmt: skip
 
 
@@ -238,13 +263,15 @@ Op = (
 class Parameter:
     """A tile program's parameter.
 
-    ``role``: ``in`` and ``out`` point to elements; ``table`` to pointers, one per batch element;
+    ``role``: ``in`` and ``out`` point to elements of type ``element`` ("": the tile's own);
+    ``table`` to pointers to such, one per batch element;
     ``offsets`` to int64 offsets; ``at`` is an offset in elements; ``size`` and ``scalar`` are the
     kernel's own run-time sizes and numbers.
     """
 
     name: str
     role: Literal["in", "out", "table", "offsets", "at", "size", "scalar"]
+    element: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,10 +307,14 @@ class TileProgram:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """``operand + offset``, or the number ``offset`` when there is no operand."""
+    """``operand + offset``, or the number ``offset`` when there is no operand.
+
+    ``cast``: the elements are of another type there, that of the parameter.
+    """
 
     operand: str | None
     offset: Expr
+    cast: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,11 +343,22 @@ class BlockLoop:
 
 
 @dataclass(frozen=True, slots=True)
+class Selected:
+    """An operand and how its batch is found; ``stride`` where it is strided."""
+
+    name: str
+    element: str
+    batch: str
+    stride: Expr
+
+
+@dataclass(frozen=True, slots=True)
 class SelectBatch:
     """Within ``body`` the operands are those of batch element ``index``."""
 
     kind: ClassVar[str] = "select_batch"
     index: Expr
+    selected: tuple[Selected, ...]
     body: tuple[NestNode, ...]
 
 

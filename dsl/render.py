@@ -7,11 +7,11 @@ from functools import cache
 from typing import Any
 
 import jinja2
+from sympy import Expr
 
+from .program import Register
 from .symbolic import c_text, slots
-
-#: Element types as C names them. Types are data of the language, not of a target.
-C_TYPES = {"f32": "float", "f64": "double", "i64": "int64_t"}
+from .types import ELEMENTS, ITEMSIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,9 @@ def _environment() -> jinja2.Environment:
     )
     environment.filters |= {
         "c": c_text,
-        "ctype": C_TYPES.__getitem__,
+        "ctype": lambda name: ELEMENTS[name].ctype,
+        "itemsize": ITEMSIZE.__getitem__,
+        "named": _named,
         "spell": lambda spelling, **operands: spelling.format_map(operands),
         "number": _number,
         "slots": slots,
@@ -41,10 +43,21 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def _number(source: float | str, element: str) -> str:
-    """A literal of ``element``'s type, exact to the bit; a parameter's name stays as it is."""
+def _named(operand: Register | int | None) -> str:
+    """An operation's argument in C."""
+    return operand.name if isinstance(operand, Register) else str(operand)
+
+
+def _number(source: float | str | Expr | Register, element: str) -> str:
+    """A literal of ``element``'s type, exact to the bit; names stay as they are."""
     if isinstance(source, str):
         return source
+    if isinstance(source, Register):
+        return source.name
+    if isinstance(source, Expr):
+        return f"({ELEMENTS[element].ctype})({c_text(source)})"
+    if element == "s32":
+        return "(-2147483647 - 1)" if source == -(2**31) else str(int(source))
     return float(source).hex() + ("f" if element == "f32" else "")
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from .expression import Operand
 from .operands import Addresses, Batch, Offsets, Packed, Strided
 from .sizes import Dim, Size
 from .spec import QUANTITIES, SHAPES, Gemm, Transpose
@@ -111,7 +112,9 @@ def signature(spec: Gemm | Transpose, formats: Mapping[str, str] | None = None) 
         text = sys.intern(form)  # the dispatcher compares its address
         arrays = tuple(replace(a, format=text) if a.name == name else a for a in arrays)
     sizes = tuple(SizeParameter(slot, dim) for slot, dim in spec.runtime_sizes())
-    allocates = isinstance(spec, Transpose) or spec.d is not None or spec.beta == 0
+    allocates = isinstance(spec, Transpose) or (
+        not spec.reads_output if spec.d is not None else spec.beta == 0
+    )
     return Signature(arrays, sizes, scalars, allocates)
 
 
@@ -149,9 +152,10 @@ def _kind(batch: Batch | None) -> Kind:
 
 
 def _role(spec: Gemm, name: str) -> Role:
-    if name == spec.output:
-        return "inout" if name == "c" and spec.beta != 0 else "out"
-    return "in"
+    if name != spec.output:
+        return "in"
+    reads = spec.reads_output if name == "d" else spec.beta != 0
+    return "inout" if reads else "out"
 
 
 def _gemm_arrays(spec: Gemm) -> tuple[ArrayParameter, ...]:
@@ -162,6 +166,7 @@ def _gemm_arrays(spec: Gemm) -> tuple[ArrayParameter, ...]:
             if getattr(spec.batch, name) is None:
                 arrays.append(_offsets(f"{name}_offsets", spec.batch.count))
     arrays += [_quantity(spec, name) for name in QUANTITIES if isinstance(getattr(spec, name), str)]
+    arrays += [_named(spec, operand) for operand in spec.named]
     return tuple(arrays)
 
 
@@ -173,6 +178,15 @@ def _quantity(spec: Gemm, name: str) -> ArrayParameter:
     shape = tuple(getattr(spec, slot) for slot in slots) or (1,)
     type_ = scale if name.endswith("_scale") else "s32"
     return ArrayParameter(name, type_, "vector", "in", shape, "C", None, slots, "")
+
+
+def _named(spec: Gemm, operand: Operand) -> ArrayParameter:
+    """An operand of the epilogue; a full one has the order of the spec's C."""
+    slots = {None: (), "row": ("m",), "column": ("n",), "full": ("m", "n")}[operand.per]
+    shape = tuple(getattr(spec, slot) for slot in slots) or (1,)
+    kind: Kind = "matrix" if operand.per == "full" else "vector"
+    order = spec.c.order if operand.per == "full" else "C"
+    return ArrayParameter(operand.name, operand.type, kind, "in", shape, order, None, slots, "")
 
 
 def _offsets(name: str, count: Size) -> ArrayParameter:

@@ -6,6 +6,15 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from .errors import SpecError
+from .expression import (
+    Expression,
+    Operand,
+    as_expression,
+    dst,
+    is_integer_additions,
+    operands_of,
+    uses,
+)
 from .operands import Batch, Matrix, Order, Packed, Strided, check_order
 from .sizes import Dim, Size, call_text, check_size
 from .types import INPUTS, ITEMSIZE, accumulator, is_integer, type_name
@@ -30,8 +39,8 @@ QUANTITIES: dict[str, Literal["row", "column"]] = {
 class Gemm:
     """``acc = sum_i (A_i - a_zero)(B_i - b_zero)``: A is m x k, B k x n, C and D m x n.
 
-    ``D = convert(a_scale * b_scale * (alpha * acc + beta * C) / d_scale + d_zero)``; without
-    ``d``, scales and zero points, ``C = alpha * acc + beta * C``.
+    ``D = convert(epilogue(a_scale * b_scale * (alpha * acc + beta * C)) / d_scale + d_zero)``;
+    without ``d``, scales, ``d_zero`` and epilogue, ``C = alpha * acc + beta * C``.
 
     Sizes and leading dimensions are ints or ``tw.dim``; leading dimensions count elements and
     default to tight. ``order`` is numpy's and the default of every operand; ``tw.Matrix`` and
@@ -64,6 +73,7 @@ class Gemm:
     a_zero: Quantity
     b_zero: Quantity
     d_zero: Quantity
+    epilogue: Expression | None
 
     def __init__(
         self,
@@ -89,6 +99,7 @@ class Gemm:
         a_zero: Quantity = None,
         b_zero: Quantity = None,
         d_zero: Quantity = None,
+        epilogue: Expression | None = None,
     ) -> None:
         check_order(order)
         given = locals()
@@ -106,6 +117,7 @@ class Gemm:
             put(name, operand)
         for name in QUANTITIES:
             put(name, _quantity(given[name], name))
+        put("epilogue", None if epilogue is None else as_expression(epilogue))
         asks = any(given[name] is not None for name in _MAKE_D)
         put("d", _operand(d, order) if d is not None else third if asks else None)
         put("alpha", _factor(alpha, "alpha"))
@@ -141,7 +153,10 @@ class Gemm:
             "order": (order, "C"),
             "alpha": (_short(self.alpha), 1),
             "beta": (_short(self.beta), 0),
-            **{name: (getattr(self, name), None) for name in ("batch", *_LEADING, *QUANTITIES)},
+            **{
+                name: (getattr(self, name), None)
+                for name in ("batch", *_LEADING, *QUANTITIES, "epilogue")
+            },
         }
         return call_text("Gemm", [self.m, self.n, self.k], options)
 
@@ -173,19 +188,36 @@ class Gemm:
         return accumulator(self.a.type, self.b.type)
 
     @property
+    def named(self) -> tuple[Operand, ...]:
+        """The epilogue's operands by name."""
+        return () if self.epilogue is None else operands_of(self.epilogue)
+
+    @property
+    def reads_output(self) -> bool:
+        """Whether the epilogue uses D's old value."""
+        return self.epilogue is not None and uses(self.epilogue, dst)
+
+    @property
     def output(self) -> str:
         """The operand that is written: "c" or "d"."""
         return "c" if self.d is None else "d"
 
     @property
-    def converts(self) -> bool:
-        """Whether the sums become floating point on the way to an integer accumulator's output."""
-        return self.type == "s32" and not _stays_integer(self)
+    def stays_integer(self) -> bool:
+        """Whether everything up to D is done in s32."""
+        scales = (self.a_scale, self.b_scale, self.d_scale)
+        factors = (self.alpha, self.beta)
+        whole = all(f == "scalar" or float(f).is_integer() for f in factors)
+        output = self.c if self.d is None else self.d
+        adds = self.epilogue is None or is_integer_additions(self.epilogue)
+        unscaled = all(s is None for s in scales)
+        return self.type == "s32" and whole and unscaled and adds and is_integer(output.type)
 
 
 #: What makes C's values something else than sums: there is a D then, of C's type if not given.
-_MAKE_D = ("a_scale", "b_scale", "d_scale", "d_zero")
+_MAKE_D = ("a_scale", "b_scale", "d_scale", "d_zero", "epilogue")
 _LEADING = ("lda", "ldb", "ldc", "ldd")
+_OPTIONAL = ("batch", *_LEADING, *QUANTITIES, "epilogue")
 
 
 def _operand(given: Any, order: Order) -> Matrix | Packed:
@@ -219,14 +251,6 @@ def _quantity(value: Any, name: str) -> Quantity:
     if float(value) != int(value) or not -(2**31) <= int(value) < 2**31:
         raise SpecError(f"{name} must be a whole number of 32 bits", got=value)
     return int(value)
-
-
-def _stays_integer(spec: Gemm) -> bool:
-    scales = (spec.a_scale, spec.b_scale, spec.d_scale)
-    factors = (spec.alpha, spec.beta)
-    whole = all(f == "scalar" or float(f).is_integer() for f in factors)
-    output = spec.c if spec.d is None else spec.d
-    return whole and all(s is None for s in scales) and is_integer(output.type)
 
 
 def check_gemm(spec: Gemm) -> None:
@@ -286,6 +310,10 @@ def _check_types(spec: Gemm) -> None:
             raise SpecError(
                 f"{name} needs integers in {name[0].upper()}", got=f"{name[0]}={operand.type}"
             )
+    taken = {*QUANTITIES, "a", "b", "c", "d", "out", "alpha", "beta", "a_offsets", "b_offsets"}
+    for operand in spec.named:
+        if operand.name in taken | {slot for slot, _ in spec.runtime_sizes()}:
+            raise SpecError("an operand's name is taken by the product's own", got=operand.name)
     for name in ("alpha", "beta"):
         factor = getattr(spec, name)
         if spec.type == "s32" and factor != "scalar" and abs(factor) >= 2**31:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-
-from sympy import Expr
 
 from .dataflow import prune
+from .finish import Output, finished
 from .isa import Vector
 from .lower import Tile
 from .program import (
@@ -26,12 +24,14 @@ from .program import (
     Splat,
     Store,
 )
-from .symbolic import ONE, linear, value
+from .symbolic import ONE, value
 
 
 def factors(tile: Tile) -> Iterator[Op]:
     """Alpha and beta in registers, where they are not 1 or 0."""
     spec = tile.plan.spec
+    if tile.plan.finishes:
+        return
     alpha = "alpha" if spec.alpha == "scalar" else spec.alpha
     beta = "beta" if spec.beta == "scalar" else spec.beta
     for vector in _updated(tile):
@@ -65,28 +65,22 @@ def _factor(tile: Tile, name: str, vector: Vector) -> Register:
     return Register(f"{name}_s" if single else f"{name}_v", vector)
 
 
-@dataclass(frozen=True, slots=True)
-class Output:
-    """A register on its way to C."""
-
-    acc: Register
-    address: Address
-    active: Active
-
-
 def write(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
     """``C = alpha * acc + beta * C``: C is read whole before any of it is written.
 
     A masked store cannot be forwarded to a load that overlaps its full width, and rows of a
     narrow C overlap so: read row by row, each would wait for the one before.
     """
+    if tile.plan.finishes:
+        yield from finished(tile, outputs)
+        return
     stores = []
     if tile.plan.bounces:
         bounce, outputs = _bounced(tile, outputs)
         yield from bounce
     for output in outputs:
         yield from _update(tile, output)
-        stores.append(Store(output.address, output.acc, output.active))
+        stores.append(Store(output.at(tile.written), output.acc, output.active))
     yield from stores
 
 
@@ -106,8 +100,7 @@ def _bounced(tile: Tile, outputs: Sequence[Output]) -> tuple[list[Op], list[Outp
         for lane in range(output.active):
             element = Register(f"{output.acc.name}_lane{lane}", single)
             loads.append(Load(element, Address(room.name, (first + lane) * ONE)))
-            place = Address(output.address.pointer, output.address.offset + lane)
-            result.append(Output(element, place, None))
+            result.append(output.lane(lane, element))
     return [room, *stores, *loads], result
 
 
@@ -119,7 +112,7 @@ def _update(tile: Tile, output: Output) -> Iterator[Op]:
     if not tile.accumulate and spec.beta == 0:
         return
     old = Register(f"old_{acc.name}", vector)
-    yield Load(old, output.address, output.active)
+    yield Load(old, output.at(tile.written), output.active)
     if tile.accumulate or spec.beta == 1:
         yield Add(acc, acc, old)
         return
@@ -130,23 +123,45 @@ def _update(tile: Tile, output: Output) -> Iterator[Op]:
 
 def store_along(tile: Tile) -> Iterator[Op]:
     """C is contiguous along the vectors."""
-    plan, shape = tile.plan, tile.region.shape
-    across = plan.operands["c"].strides[plan.across]
+    shape, line = tile.region.shape, tile.plan.along
     outputs = []
     for row in range(shape.rows):
         for column in range(shape.vectors):
-            offset = linear(((row, across), (tile.position(column), ONE)))
-            acc = tile.accumulator(row, column)
-            outputs.append(Output(acc, Address("c", offset), tile.active(column)))
+            acc, active = tile.accumulator(row, column), tile.active(column)
+            outputs.append(Output.of(acc, line, tile.position(column), row, active))
     yield from write(tile, outputs)
+
+
+def _sums(tile: Tile) -> Iterator[tuple[Register, Address]]:
+    """Each accumulator and where it stands among the partial sums, which have room for all of it."""
+    line, sums = tile.plan.along, tile.plan.operands["sums"]
+    for row in range(tile.region.shape.rows):
+        for column in range(tile.region.shape.vectors):
+            acc = tile.accumulator(row, column)
+            yield acc, Output.of(acc, line, tile.position(column), row, None).at(sums)
+
+
+def store_sums(tile: Tile) -> Iterator[Op]:
+    """Add the accumulators to the partial sums, or begin these."""
+    for acc, address in _sums(tile):
+        if tile.accumulate:
+            old = Register(f"old_{acc.name}", acc.vector)
+            yield Load(old, address)
+            yield Add(acc, acc, old)
+        yield Store(address, acc)
+
+
+def load_sums(tile: Tile) -> Iterator[Op]:
+    """The accumulators from the partial sums."""
+    for acc, address in _sums(tile):
+        yield Load(acc, address)
 
 
 def store_across(tile: Tile) -> Iterator[Op]:
     """C is contiguous across the vectors: square blocks are transposed, then stored."""
     plan, shape, lanes = tile.plan, tile.region.shape, tile.vector.lanes
-    stride = plan.operands["c"].strides[plan.vectorize]
     if lanes == 1:
-        yield from _store_scalars(tile, stride)
+        yield from _store_scalars(tile)
         return
     for first in range(0, shape.rows, lanes):
         rows = min(lanes, shape.rows - first)
@@ -159,8 +174,8 @@ def store_across(tile: Tile) -> Iterator[Op]:
             yield from prune(steps, result[:existing])
             outputs = []
             for lane in range(existing):
-                offset = linear(((tile.position(column) + lane, stride), (first, ONE)))
-                outputs.append(Output(result[lane], Address("c", offset), active))
+                place = tile.position(column) + lane
+                outputs.append(Output.of(result[lane], plan.across, first, place, active))
             yield from write(tile, outputs)
 
 
@@ -182,12 +197,12 @@ def _rows_active(tile: Tile, rows: int) -> tuple[Active, list[Op]]:
     return mask, [MakeMask(mask)]
 
 
-def _store_scalars(tile: Tile, stride: Expr) -> Iterator[Op]:
+def _store_scalars(tile: Tile) -> Iterator[Op]:
     outputs = []
     for row in range(tile.region.shape.rows):
         for column in range(tile.region.shape.vectors):
-            address = Address("c", linear(((column, stride), (row, ONE))))
-            outputs.append(Output(tile.accumulator(row, column), address, None))
+            acc = tile.accumulator(row, column)
+            outputs.append(Output.of(acc, tile.plan.across, row, column, None))
     yield from write(tile, outputs)
 
 

@@ -13,8 +13,9 @@ from sympy import Expr
 
 from .blocks import Cover, SquareCover, cover, square_cover
 from .errors import ScheduleError, SpecError
+from .feed import Operand
 from .isa import Target
-from .plan import Decision, Operand
+from .plan import Decision
 from .schedule import Schedule
 from .sizes import Dim, Size
 from .spec import Transpose

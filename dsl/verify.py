@@ -6,24 +6,21 @@ from collections.abc import Iterator
 
 from sympy import Expr
 
-from .dataflow import mask_of, reads, writes
+from .dataflow import addresses, mask_of, reads, writes
 from .errors import PlanError
 from .isa import Target
 from .program import (
-    Address,
     Advance,
     BlockLoop,
     Call,
     Load,
     Loop,
     MakeMask,
-    MultiplyAdd,
     NestNode,
     Op,
     Pack,
     Point,
     PointBatch,
-    Prefetch,
     Program,
     Room,
     SelectBatch,
@@ -86,7 +83,7 @@ class _Check:
             self.registers.add(register.name)
         mask = mask_of(op)
         self._need(mask is None or mask.name in self.masks, op, "uses a mask never made")
-        for address in _addresses(op):
+        for address in addresses(op):
             self._need(address.pointer in self.pointers, op, f"{address.pointer} is no pointer")
         if isinstance(op, MakeMask):
             self.masks.add(op.mask.name)
@@ -106,8 +103,8 @@ class _Check:
     def _access(self, op: Load | Store) -> None:
         vector = op.dst.vector if isinstance(op, Load) else op.src.vector
         if isinstance(op.active, int):
-            known = vector.partial_load if isinstance(op, Load) else vector.partial_store
-            self._need(op.active in known, op, f"{vector.name} has no access of {op.active} lanes")
+            most = vector.lanes * max(op.group, 1)
+            self._need(0 < op.active <= most, op, f"touches {op.active} of {most} elements")
         if (room := self.rooms.get(op.address.pointer)) is not None:
             first = value(op.address.offset)
             inside = first is not None and 0 <= first <= room - vector.lanes
@@ -116,14 +113,6 @@ class _Check:
     def _need(self, holds: bool, op: Op, problem: str) -> None:
         if not holds:
             raise PlanError(f"{self.tile}: {op.kind} {problem}", got=str(op))
-
-
-def _addresses(op: Op) -> tuple[Address, ...]:
-    if isinstance(op, (Load, Store, Prefetch)) or op.kind == "broadcast":
-        return (op.address,)  # type: ignore[union-attr]
-    if isinstance(op, MultiplyAdd) and isinstance(op.y, Address):
-        return (op.y,)
-    return ()
 
 
 def _verify_nest(node: NestNode, program: Program) -> None:

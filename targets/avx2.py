@@ -8,34 +8,41 @@ from __future__ import annotations
 
 from tilewright.isa import Core, Emulation, Hold, Mask, Target, Vector
 
-from .x86 import scalar, vector
+from .scalar import whole
+from .x86 import prefix, scalar, vector
+from .x86_integers import factors, s32
+
+_WIDTHS = (256, 128)
 
 
 def _mask(element: str, bits: int) -> Mask:
-    prefix = "_mm" if bits == 128 else "_mm256"
-    ps, size = {"f32": ("ps", 32), "f64": ("pd", 64)}[element]
+    mm = prefix(bits)
+    ps, size = {"f32": ("ps", 32), "f64": ("pd", 64), "s32": ("epi32", 32)}[element]
     lanes = list(range(bits // size))
     if size == 32:
-        splat = f"{prefix}_set1_epi32((int)({{count}}))"
-        numbers = f"{prefix}_setr_epi32({', '.join(map(str, lanes))})"
+        splat = f"{mm}_set1_epi32((int)({{count}}))"
+        numbers = f"{mm}_setr_epi32({', '.join(map(str, lanes))})"
     else:
-        splat = f"{prefix}_set1_epi64x({{count}})"
+        splat = f"{mm}_set1_epi64x({{count}})"
         order = ", ".join(map(str, lanes if bits == 256 else reversed(lanes)))
-        numbers = (
-            f"{prefix}_setr_epi64x({order})" if bits == 256 else f"{prefix}_set_epi64x({order})"
-        )
+        numbers = f"{mm}_setr_epi64x({order})" if bits == 256 else f"{mm}_set_epi64x({order})"
     return Mask(
         ctype=f"__m{bits}i",
-        make=f"{prefix}_cmpgt_epi{size}({splat}, {numbers})",
-        load=f"{prefix}_maskload_{ps}({{p}}, {{mask}})",
-        store=f"{prefix}_maskstore_{ps}({{p}}, {{mask}}, {{v}})",
+        make=f"{mm}_cmpgt_epi{size}({splat}, {numbers})",
+        load=f"{mm}_maskload_{ps}({{p}}, {{mask}})",
+        store=f"{mm}_maskstore_{ps}({{p}}, {{mask}}, {{v}})",
         registers=1,
     )
 
 
 def _vectors(element: str) -> tuple[Vector, ...]:
-    wide = tuple(vector(element, bits, mask=_mask(element, bits)) for bits in (256, 128))
+    wide = tuple(vector(element, bits, mask=_mask(element, bits)) for bits in _WIDTHS)
     return (*wide, scalar(element))
+
+
+def _integers() -> tuple[Vector, ...]:
+    wide = tuple(s32(bits, mask=_mask("s32", bits)) for bits in _WIDTHS)
+    return (*wide, whole("imul"), *(factors("s16", bits) for bits in _WIDTHS))
 
 
 TARGET = Target(
@@ -47,7 +54,7 @@ TARGET = Target(
     zig_flags=("-mcpu=x86_64_v3",),
     headers=("immintrin.h",),
     registers=16,
-    vectors=_vectors("f32") + _vectors("f64"),
+    vectors=_vectors("f32") + _vectors("f64") + _integers(),
     core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=4),
     # qemu reads a masked load whole (seen in 7.2): up to one vector behind the last element.
     hold=Hold(constraint="x", operands=True, spare=1),

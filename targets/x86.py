@@ -1,4 +1,4 @@
-"""What the x86 targets share: the naming scheme of immintrin.h, per width and element."""
+"""What the x86 targets share: the naming scheme of immintrin.h, and vectors of f32 and f64."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SUFFIX = {"f32": "ps", "f64": "pd"}
 _LETTER = {"f32": "s", "f64": "d"}
 _CTYPE = {"f32": "", "f64": "d"}
 _BYTES = {"f32": 4, "f64": 8}
-_NAMES = {512: "zmm", 256: "ymm", 128: "xmm"}
+NAMES = {512: "zmm", 256: "ymm", 128: "xmm"}
 Pair = tuple[str, str]
 
 #: Block transpositions of 256- and 128-bit vectors, with AVX2.
@@ -45,14 +45,58 @@ _SUM_XMM = {
     "f64": "_mm_cvtsd_f64(_mm_add_sd({v}, _mm_unpackhi_pd({v}, {v})))",
 }
 
+# -- names and small spellings -------------------------------------------------------------------
+
+
+def prefix(bits: int) -> str:
+    """What the intrinsics on vectors of so many bits begin with."""
+    return "_mm" if bits == 128 else f"_mm{bits}"
+
+
+def cast(kind: str, to: str, bits: int, x: str) -> str:
+    """``x`` with its bits seen as another kind: "ps", "pd" or "si"."""
+    names = {"ps": "ps", "pd": "pd", "si": f"si{bits}"}
+    return f"{prefix(bits)}_cast{names[kind]}_{names[to]}({x})"
+
+
+def load_bits(bits: int) -> str:
+    """Reads so many bits of any type; of a short vector the rest is zero."""
+    if bits == 512:
+        return "_mm512_loadu_si512({p})"
+    if bits < 128:
+        return {64: "_mm_loadl_epi64((const __m128i *)({p}))", 32: "_mm_loadu_si32({p})"}[bits]
+    return f"{prefix(bits)}_loadu_si{bits}((const __m{bits}i *)({{p}}))"
+
+
+def store_bits(bits: int, v: str) -> str:
+    """Writes the low bits of ``v``."""
+    if bits == 512:
+        return f"_mm512_storeu_si512({{p}}, {v})"
+    if bits < 128:
+        pointer = {64: "_mm_storel_epi64((__m128i *)({p})", 32: "_mm_storeu_si32({p}"}[bits]
+        return f"{pointer}, {v})"
+    return f"{prefix(bits)}_storeu_si{bits}((__m{bits}i *)({{p}}), {v})"
+
+
+def reinterpret(spelling: str, kind: str, inner: str, bits: int) -> str:
+    """A spelling on vectors of the kind ``inner``, applied to those of ``kind``."""
+    for name in "xy":
+        spelling = spelling.replace(f"{{{name}}}", cast(kind, inner, bits, f"{{{name}}}"))
+    return cast(inner, kind, bits, spelling)
+
+
+# -- vectors of floating-point numbers -----------------------------------------------------------
+
 
 def vector(element: str, bits: int, **more: Any) -> Vector:
-    """The ``bits`` wide vector of ``element``; ``more`` are fields of Vector set by the target."""
-    prefix = "_mm" if bits == 128 else f"_mm{bits}"
-    ps, lanes = _SUFFIX[element], bits // (8 * _BYTES[element])
+    """The ``bits`` wide vector of ``element``; ``more`` are fields of Vector set by the target.
+
+    ``ops`` among them are those that differ from AVX2's.
+    """
+    mm, ps, lanes = prefix(bits), _SUFFIX[element], bits // (8 * _BYTES[element])
 
     def call(op: str, args: str) -> str:
-        return f"{prefix}_{op}_{ps}({args})"
+        return f"{mm}_{op}_{ps}({args})"
 
     fma = call("fmadd", "{x}, {y}, {acc}")
     forms: list[MulAdd] = [
@@ -62,12 +106,15 @@ def vector(element: str, bits: int, **more: Any) -> Vector:
         forms.append(MulAdd(form="memory", mnemonic=f"vfmadd231{ps}", spelling=fma, cols=lanes))
     if bits != 512:
         more["transpose"] = transposes(element, bits, DOUBLES[bits], FLOATS[bits])
+    if element == "f32":
+        more["loads"], more["stores"] = _conversions(bits)
+    ops = _ops(element, bits) | more.pop("ops", {})
     return Vector(
-        name=_NAMES[bits],
+        name=NAMES[bits],
         element=element,
         lanes=lanes,
         ctype=f"__m{bits}{_CTYPE[element]}",
-        zero=f"{prefix}_setzero_{ps}()",
+        zero=f"{mm}_setzero_{ps}()",
         load=call("loadu", "{p}"),
         store=call("storeu", "{p}, {v}"),
         broadcast=call("set1", "*({p})"),
@@ -76,16 +123,44 @@ def vector(element: str, bits: int, **more: Any) -> Vector:
         mul=call("mul", "{x}, {y}"),
         muladd=tuple(forms),
         sum_lanes=_sum_lanes(element, bits),
+        ops=ops,
         **more,
     )
 
 
-def _reinterpret(spelling: str, bits: int) -> str:
-    """A spelling on doubles, applied to floats."""
-    prefix = "_mm" if bits == 128 else f"_mm{bits}"
-    for name in "xy":
-        spelling = spelling.replace(f"{{{name}}}", f"{prefix}_castps_pd({{{name}}})")
-    return f"{prefix}_castpd_ps({spelling})"
+def _ops(element: str, bits: int) -> dict[str, str]:
+    """The elementary operations with AVX and FMA; a vector of f64 is its own mask."""
+    mm, ps = prefix(bits), _SUFFIX[element]
+    sign = f"{mm}_set1_{ps}(-0.0{'f' if element == 'f32' else ''})"
+    kind = "si" if element == "f32" else ps
+    pairs = {op: f"{mm}_{op}_{ps}({{x}}, {{y}})" for op in ("add", "sub", "mul", "div")}
+    tests = {op: f"{mm}_cmp_{ps}({{x}}, {{y}}, _CMP_{op.upper()}_OQ)" for op in ("lt", "le", "eq")}
+    mask = "{x}" if kind == ps else cast(kind, ps, bits, "{x}")
+    found = pairs | {
+        "min": f"{mm}_min_{ps}({{x}}, {{y}})",
+        "max": f"{mm}_max_{ps}({{x}}, {{y}})",
+        "sqrt": f"{mm}_sqrt_{ps}({{x}})",
+        "abs": f"{mm}_andnot_{ps}({sign}, {{x}})",
+        "neg": f"{mm}_xor_{ps}({{x}}, {sign})",
+        "fma": f"{mm}_fmadd_{ps}({{x}}, {{y}}, {{z}})",
+        "round": f"{mm}_round_{ps}({{x}}, 8)",
+        "select": f"{mm}_blendv_{ps}({{z}}, {{y}}, {mask})",
+    }
+    if element == "f64":
+        return found | tests
+    return found | {
+        **{op: cast(ps, "si", bits, test) for op, test in tests.items()},
+        "to_s32": f"{mm}_cvtps_epi32({{x}})",
+        "bits": cast(ps, "si", bits, "{x}"),
+    }
+
+
+def _conversions(bits: int) -> tuple[dict[str, str], dict[str, str]]:
+    """Loads and stores of vectors of f32: f16 by F16C, to the nearest even, bf16 by a shift."""
+    mm, half = prefix(bits), load_bits(bits // 2)
+    shifted = f"{mm}_slli_epi32({mm}_cvtepu16_epi32({half}), 16)"
+    loads = {"f16": f"{mm}_cvtph_ps({half})", "bf16": cast("si", "ps", bits, shifted)}
+    return loads, {"f16": store_bits(bits // 2, f"{mm}_cvtps_ph({{v}}, 0)")}
 
 
 def transposes(
@@ -95,7 +170,10 @@ def transposes(
     if element == "f64":
         return dict(doubles)
     wider = {
-        2 * block: (_reinterpret(even, bits), _reinterpret(odd, bits))
+        2 * block: (
+            reinterpret(even, "ps", "pd", bits),
+            reinterpret(odd, "ps", "pd", bits),
+        )
         for block, (even, odd) in doubles.items()
     }
     return {1: floats, **wider}

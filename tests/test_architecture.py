@@ -26,8 +26,11 @@ OUTSIDE = ("tilewright.examples", "tilewright.cli")
 # dsl/ in the order of processing; a module imports only from its left.
 # fmt: off
 DSL = [
-    "errors", "settings", "spec", "schedule", "signature", "isa", "symbolic", "model",
-    "plan", "regions", "program", "dataflow", "lower", "store", "dot", "blocks",
+    "errors", "settings", "types", "sizes", "expression", "postops", "operands", "spec",
+    "schedule", "signature", "isa", "product", "packed_format", "symbolic", "model",
+    "elementary", "builder", "convert", "functions",
+    "feed", "plan", "regions", "program", "dataflow", "emitter", "access", "lower", "finish",
+    "store", "dot", "blocks",
     "transposition", "transposed",
     "padding", "packing", "nest",
     "verify", "memory", "execute", "interpret",

@@ -1,0 +1,116 @@
+"""Conversions between f32 and the types in memory, as elementary operations.
+
+Values of 8 and 16 bits stand in s32 lanes: integers as their value, floating point as bits,
+zero-extended. Narrowing rounds to nearest even. Floating point overflows to Inf (f8_e4m3 has
+none: to NaN); integers saturate, and NaN becomes 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .builder import Argument, Builder
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """A small floating-point format; ``over`` is the least power of two or sum above its range.
+
+    ``nan``: the bits of a NaN, None where ``over`` is encoded as one.
+    """
+
+    bias: int
+    mantissa: int
+    sign: int
+    over: float
+    nan: int | None
+
+
+FORMATS = {
+    "f16": Format(bias=15, mantissa=10, sign=0x8000, over=65536.0, nan=0x7E00),
+    "f8_e5m2": Format(bias=15, mantissa=2, sign=0x80, over=65536.0, nan=0x7E),
+    "f8_e4m3": Format(bias=7, mantissa=3, sign=0x80, over=480.0, nan=None),
+}
+#: The least and greatest value of the integers that f32 is clamped to; s32's upper end is no f32.
+RANGES = {"s8": (-128, 127), "u8": (0, 255), "s32": (-(2**31), 2**31 - 128)}
+_SIGN, _INFINITY, _QUIET = 0x80000000, 0x7F800000, 0x7FC00000
+
+
+def widen(b: Builder, lanes: Argument, type_: str) -> Argument:
+    """f32 from lanes as ``type_`` has them in memory; exact but for s32, which is rounded."""
+    if type_ == "f32":
+        return lanes
+    if type_ in RANGES:
+        return b("to_f32", lanes)
+    if type_ == "bf16":
+        return b("float", b("shl", lanes, 16))
+    form = FORMATS[type_]
+    return _widen_small(b, lanes, form)
+
+
+def _widen_small(b: Builder, lanes: Argument, form: Format) -> Argument:
+    """The bits moved into f32's fields, and the exponent's bias made f32's by a product."""
+    magnitude = b("and", lanes, form.sign - 1)
+    moved = b("float", b("shl", magnitude, 23 - form.mantissa))
+    value = b("bits", b("mul", moved, 2.0 ** (127 - form.bias)))
+    if form.nan is None:
+        special = b("and", b("eq", magnitude, form.sign - 1), _QUIET)
+    else:
+        last = form.sign - 1 - (1 << form.mantissa)
+        special = b("and", b("gt", magnitude, last), _INFINITY)
+    sign = b("shl", b("and", lanes, form.sign), 32 - form.sign.bit_length())
+    return b("float", b("or", b("or", value, special), sign))
+
+
+def narrow(b: Builder, x: Argument, type_: str) -> Argument:
+    """Lanes of ``type_`` from f32."""
+    if type_ == "f32":
+        return x
+    if type_ in RANGES:
+        return _to_integer(b, x, type_)
+    return _narrow_bf16(b, x) if type_ == "bf16" else _narrow_small(b, x, FORMATS[type_])
+
+
+def _to_integer(b: Builder, x: Argument, type_: str) -> Argument:
+    low, high = RANGES[type_]
+    whole = b("to_s32", b("min", b("max", x, float(low)), float(high)))  # NaN gives low
+    if type_ == "s32":
+        return b("select", b("lt", x, 2.0**31), whole, b("and", b("eq", x, x), 2**31 - 1))
+    return whole if low == 0 else b("and", whole, b("eq", x, x))
+
+
+def _round_off(b: Builder, bits: Argument, count: int) -> Argument:
+    """``bits`` without the last ``count``, rounded to nearest even."""
+    odd = b("and", b("ushr", bits, count), 1)
+    return b("ushr", b("add", b("add", bits, odd), (1 << (count - 1)) - 1), count)
+
+
+def _narrow_bf16(b: Builder, x: Argument) -> Argument:
+    bits = b("bits", x)
+    quiet = b("or", b("ushr", bits, 16), 0x40)
+    return b("select", b("eq", x, x), _round_off(b, bits, 16), quiet)
+
+
+def _narrow_small(b: Builder, x: Argument, form: Format) -> Argument:
+    """Normal results by integers; subnormal ones by a sum whose last place is theirs."""
+    dropped = 23 - form.mantissa
+    least = 2.0 ** (1 - form.bias)
+    magnitude = b("min", b("abs", x), form.over)
+    rebias = (127 - form.bias) << form.mantissa
+    normal = b("sub", _round_off(b, b("bits", magnitude), dropped), rebias)
+    anchor = least * 2.0**dropped
+    anchor_bits = (127 + 1 - form.bias + dropped) << 23
+    subnormal = b("sub", b("bits", b("add", magnitude, anchor)), anchor_bits)
+    result = b("select", b("lt", magnitude, least), subnormal, normal)
+    if form.nan is not None:
+        result = b("select", b("eq", x, x), result, form.nan)
+    sign = b("and", b("ushr", b("bits", x), 32 - form.sign.bit_length()), form.sign)
+    return b("or", result, sign)
+
+
+def saturate(b: Builder, lanes: Argument, type_: str) -> Argument:
+    """s8 or u8 from s32; s32 as it is."""
+    if type_ == "s32":
+        return lanes
+    low, high = RANGES[type_]
+    return b("min", b("max", lanes, low), high)

@@ -1,0 +1,291 @@
+"""Where operands lie and how they reach the multiply-adds: as they are, or converted beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sympy import Expr, Integer, Rational
+
+from .errors import SpecError
+from .expression import Operand as Named
+from .isa import Target
+from .operands import Addresses, Batch, Offsets, Packed, Strided
+from .packed_format import PackedFormat
+from .product import Product, choose_product
+from .sizes import Size
+from .spec import QUANTITIES, SHAPES, Gemm
+from .symbolic import ONE, ZERO, div, size_expr, value
+from .types import ELEMENTS, ITEMSIZE, is_integer
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An operand's type and strides in elements, by dimension.
+
+    ``buffer`` is where it lies, if packed. ``b`` is the stride from one batch element to the next
+    of a packed operand.
+    """
+
+    name: str
+    type: str
+    strides: Mapping[str, Expr] = field(hash=False)
+    buffer: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.buffer:
+            object.__setattr__(self, "buffer", self.name)
+
+    @property
+    def packed(self) -> bool:
+        """Whether it lies in a buffer of the kernel's own."""
+        return self.buffer != self.name
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """How the batch is found: its count, and strides where it is strided."""
+
+    kind: str
+    count: Expr
+    strides: Mapping[str, Expr] = field(hash=False)
+    static: Mapping[str, tuple[int, ...]] = field(hash=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Feeding:
+    """A product, the operands as the tiles see them, and where those converted came from.
+
+    ``padded``: the operand along the vectors has room for whole ones.
+    """
+
+    product: Product
+    operands: Mapping[str, Operand]
+    sources: Mapping[str, Operand]
+    padded: bool
+    reason: str
+
+
+def operand_of(spec: Gemm, name: str) -> Operand:
+    """Operand ``name`` of ``spec`` where the caller put it."""
+    rows, cols = SHAPES[name]
+    operand = getattr(spec, name)
+    leading_slot = f"ld{name}"
+    given = getattr(spec, leading_slot)
+    contiguous = cols if operand.order == "C" else rows
+    if given is None:
+        leading = size_expr(contiguous, getattr(spec, contiguous))
+    else:
+        leading = size_expr(leading_slot, given)
+    in_c = operand.order == "C"
+    strides = {rows: leading, cols: ONE} if in_c else {rows: ONE, cols: leading}
+    return Operand(name, operand.type, strides)
+
+
+def vectors_of(spec: Gemm) -> dict[str, Operand]:
+    """Scales, zero points and operands passed by name: a stride of 0 along what they share."""
+    found = {}
+    for name in QUANTITIES:
+        per = getattr(spec, name)
+        if isinstance(per, str):
+            type_ = "s32" if name.endswith("_zero") else "f64" if spec.type == "f64" else "f32"
+            steps = {"m": ONE if per == "row" else ZERO, "n": ONE if per == "column" else ZERO}
+            found[name] = Operand(name, type_, steps)
+    for operand in spec.named:
+        found[operand.name] = Operand(operand.name, operand.type, _steps(spec, operand))
+    return found
+
+
+def _steps(spec: Gemm, operand: Named) -> dict[str, Expr]:
+    per = operand.per
+    if per == "full":
+        in_c = spec.c.order == "C"
+        line = "n" if in_c else "m"
+        leading = size_expr(line, getattr(spec, line))
+        return {"m": leading if in_c else ONE, "n": ONE if in_c else leading}
+    return {"m": ONE if per == "row" else ZERO, "n": ONE if per == "column" else ZERO}
+
+
+def batch_of(spec: Gemm) -> BatchPlan | None:
+    """The batch of ``spec``."""
+    batch = spec.batch
+    if batch is None:
+        return None
+    count = size_expr("count", batch.count)
+    match batch:
+        case Strided():
+            strides = {name: _stride(spec, name, getattr(batch, name)) for name in "ab"}
+            return BatchPlan("strided", count, strides, {})
+        case Offsets():
+            given = {name: getattr(batch, name) for name in "ab"}
+            static = {name: offsets for name, offsets in given.items() if offsets is not None}
+            return BatchPlan("offsets", count, {}, static)
+        case Addresses():
+            return BatchPlan("addresses", count, {}, {})
+
+
+def _stride(spec: Gemm, name: str, given: Size | None) -> Expr:
+    if given is not None:
+        return size_expr(f"stride_{name}", given)
+    rows, cols = SHAPES[name]
+    lines = rows if getattr(spec, name).order == "C" else cols
+    return size_expr(lines, getattr(spec, lines)) * operand_of(spec, name).strides[lines]
+
+
+def fits_directly(operand: Operand, product: Product, side: str, line: str) -> bool:
+    """Whether the tiles can read ``operand`` where it is.
+
+    Along the vectors it must be contiguous along ``line``, and of depth 1; across, contiguous
+    along K if a group of it is one factor, and of the type in registers.
+    """
+    element = product.along if side == "along" else product.across
+    if side == "across":
+        whole = product.depth == 1 or value(operand.strides["k"]) == 1
+        return whole and operand.type == element
+    return product.depth == 1 and value(operand.strides[line]) == 1
+
+
+def whole_groups(extent: Expr, depth: int) -> Expr:
+    """How many groups of ``depth`` elements hold ``extent`` of them."""
+    return extent if depth == 1 else div(extent + (depth - 1), depth)
+
+
+def packed_type(type_: str, product: Product, side: str) -> str:
+    """The type of what is packed: wide enough for one load, or as it is if loads convert it."""
+    element = product.along if side == "along" else product.across
+    widened = side == "along" and is_integer(type_) and product.depth > 1
+    same_size = ELEMENTS[type_].itemsize == ELEMENTS[element].itemsize
+    return type_ if widened and not same_size else element
+
+
+def packed_along(
+    source: Operand, product: Product, line: str, extents: Mapping[str, Expr], lanes: int
+) -> Operand:
+    """The operand along the vectors as it is packed: ``[K / depth][lines, padded][depth]``."""
+    depth = product.depth
+    leading = whole_vectors(extents[line], lanes)
+    groups = whole_groups(extents["k"], depth)
+    strides = {line: depth * ONE, "k": leading, "b": groups * depth * leading}
+    type_ = packed_type(source.type, product, "along")
+    return Operand(source.name, type_, strides, f"{source.name}_packed")
+
+
+def packed_across(
+    source: Operand, product: Product, line: str, extents: Mapping[str, Expr], lanes: int
+) -> Operand:
+    """The operand across as it is converted, with room for whole vectors.
+
+    Rows of whole groups if it is contiguous along K, else ``[K / depth][lines][depth]``.
+    """
+    depth = product.depth
+    type_ = packed_type(source.type, product, "across")
+    buffer = f"{source.name}_packed"
+    if value(source.strides["k"]) == 1:
+        width = whole_vectors(extents["k"], row_elements(source.type, type_, lanes))
+        strides = {line: width, "k": ONE, "b": width * extents[line]}
+        return Operand(source.name, type_, strides, buffer)
+    leading = whole_vectors(extents[line], lanes)
+    groups = whole_groups(extents["k"], depth)
+    strides = {line: depth * ONE, "k": leading, "b": groups * depth * leading}
+    return Operand(source.name, type_, strides, buffer)
+
+
+def row_elements(source: str, type_: str, lanes: int) -> int:
+    """Elements of a row that are converted at once: bytes that keep their size in words of 32."""
+    return lanes * (4 // ITEMSIZE[type_] if ITEMSIZE[source] == ITEMSIZE[type_] else 1)
+
+
+def whole_vectors(extent: Expr, lanes: int) -> Expr:
+    """``extent`` rounded up to whole vectors."""
+    return div(extent + (lanes - 1), lanes) * lanes
+
+
+def is_plain(spec: Gemm) -> bool:
+    """Whether A and B are of the accumulators' type, and neither is packed."""
+    return spec.a.type == spec.b.type == spec.type and not isinstance(spec.b, Packed)
+
+
+def feed(spec: Gemm, target: Target, vectorize: str, sizes: Mapping[str, Expr]) -> Feeding:
+    """How A and B reach the multiply-adds of ``target`` with vectors along ``vectorize``."""
+    if not target.of(spec.type):
+        raise SpecError(f"{target.name} has no vectors of {spec.type}", hint="another target")
+    names = [name for name in "abcd" if getattr(spec, name) is not None]
+    operands = {name: operand_of(spec, name) for name in names} | vectors_of(spec)
+    types = {name: getattr(spec, name).type for name in "ab"}
+    along, across = ("a", "b") if vectorize == "m" else ("b", "a")
+    product = choose_product(target, types, along)
+    lanes = target.of(spec.type)[0].lanes
+    lines = {"a": "m", "b": "n"}
+    operands |= _buffers(spec, lines[along], lines[across], sizes, lanes)
+    if is_plain(spec):
+        return Feeding(product, operands, {}, padded=False, reason="of the operands' type")
+    sources: dict[str, Operand] = {}
+    seen = dict(operands)
+    padded = True
+    if isinstance(spec.b, Packed):
+        seen["b"] = packed_by_caller(format_of(spec, target), spec.batch)
+    elif not fits_directly(operands[along], product, "along", lines[along]):
+        seen[along] = packed_along(operands[along], product, lines[along], sizes, lanes)
+        sources[along] = operands[along]
+    else:
+        padded = False
+    if not fits_directly(operands[across], product, "across", lines[across]):
+        seen[across] = packed_across(operands[across], product, lines[across], sizes, lanes)
+        sources[across] = operands[across]
+    return Feeding(product, seen, sources, padded, _reason(product, sources))
+
+
+def _buffers(
+    spec: Gemm, along: str, across: str, sizes: Mapping[str, Expr], lanes: int
+) -> dict[str, Operand]:
+    """What a kernel may keep beside its operands: partial sums, and sums of A's and B's lines."""
+    lines = {along: ONE, across: whole_vectors(sizes[along], lanes)}
+    return {
+        "sums": Operand("sums", spec.type, lines),
+        "a_sums": Operand("a_sums", "s32", {"m": ONE, "n": ZERO}),
+        "b_sums": Operand("b_sums", "s32", {"m": ZERO, "n": ONE}),
+    }
+
+
+def _reason(product: Product, sources: Mapping[str, Operand]) -> str:
+    parts = [f"{product.depth} products a lane"] if product.depth > 1 else []
+    parts += [
+        f"{name.upper()} + {s} is subtracted again" for name, s in product.shifts.items() if s
+    ]
+    parts += [f"{name.upper()} is converted first" for name in sorted(sources)]
+    return ", ".join(parts) or "operands are converted as they are loaded"
+
+
+def format_of(spec: Gemm, target: Target) -> PackedFormat:
+    """The format of packed B: of target, types, k, n and nb alone. K and N must be fixed."""
+    if not isinstance(spec.k, int) or not isinstance(spec.n, int):
+        raise SpecError(
+            "a packed B has fixed sizes", got=f"k={spec.k!r}, n={spec.n!r}", hint="ints for k and n"
+        )
+    types = {name: getattr(spec, name).type for name in "ab"}
+    product = choose_product(target, types, "b")
+    lanes = target.of(spec.type)[0].lanes
+    asked = spec.b.nb if isinstance(spec.b, Packed) and spec.b.nb else spec.n
+    stored = packed_type(spec.b.type, product, "along") if product.depth > 1 else spec.b.type
+    return PackedFormat(
+        type=spec.b.type,
+        stored=stored,
+        itemsize=ITEMSIZE[stored],
+        k=spec.k,
+        n=spec.n,
+        nb=max(lanes, -(-asked // lanes) * lanes),
+        group=product.depth,
+        sums=is_integer(spec.b.type),
+    )
+
+
+def packed_by_caller(format_: PackedFormat, batch: Batch | None) -> Operand:
+    """B as the tiles see it in that format; ``p`` is the stride of a column from block to block."""
+    shared = isinstance(batch, Strided) and batch.b == 0
+    strides = {
+        "n": Integer(format_.group),
+        "k": Integer(format_.nb),
+        "p": Rational(format_.block_elements, format_.nb),
+        "b": ZERO if shared else Integer(format_.nbytes // format_.itemsize),
+    }
+    return Operand("b", format_.stored, strides)

@@ -1,0 +1,262 @@
+"""From sums to D: zero points, alpha and beta, scales, the epilogue, conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sympy import Expr
+
+from .access import load, store
+from .builder import Argument, Builder
+from .emitter import Emitter
+from .expression import Expression, Leaf, acc
+from .expression import Operand as Named
+from .feed import Operand
+from .functions import lower_expression
+from .lower import Tile
+from .program import Active, Address, Load, Op, Register, Room, Store
+from .symbolic import ONE, linear, value
+from .types import is_integer
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A register on its way out.
+
+    Its lanes lie along ``line`` from row ``m`` and column ``n`` of the tile on; ``active`` exist.
+    """
+
+    acc: Register
+    line: str
+    m: int
+    n: int
+    active: Active
+
+    @staticmethod
+    def of(acc: Register, line: str, along: int, across: int, active: Active) -> Output:
+        """With the first lane ``along`` elements into ``line`` and ``across`` into the other."""
+        place = (along, across) if line == "m" else (across, along)
+        return Output(acc, line, *place, active)
+
+    def lane(self, lane: int, register: Register) -> Output:
+        """One lane of it, which ``register`` holds alone."""
+        m, n = (
+            self.m + (lane if self.line == "m" else 0),
+            self.n + (lane if self.line == "n" else 0),
+        )
+        return Output(register, self.line, m, n, None)
+
+    def at(self, operand: Operand) -> Address:
+        """Where the first lane lies in an operand that the tile's pointer leads to."""
+        strides = operand.strides
+        return Address(operand.name, linear(((self.m, strides["m"]), (self.n, strides["n"]))))
+
+
+def finished(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
+    """Each output becomes D: what rows or columns share is read once."""
+    finishers: dict[int, _Finisher] = {}
+    for output in outputs:
+        lanes = output.acc.vector.lanes
+        if lanes not in finishers:
+            finishers[lanes] = _Finisher(tile, lanes, f"d{output.acc.name}_")
+        yield from finishers[lanes].finish(output)
+
+
+class _Finisher:
+    """Writes the end of outputs of one number of lanes."""
+
+    def __init__(self, tile: Tile, lanes: int, prefix: str) -> None:
+        self.tile, self.plan, self.spec = tile, tile.plan, tile.plan.spec
+        real = "f64" if self.spec.type == "f64" else "f32"
+        self.emitter = Emitter(self.plan.target, lanes, prefix, real)
+        self.read: dict[object, Argument] = {}
+
+    @property
+    def b(self) -> Builder:
+        return self.emitter.builder
+
+    def finish(self, output: Output) -> Iterator[Op]:
+        total = self._factored(self._corrected(self.emitter.take(output.acc), output), output)
+        if self.spec.stays_integer:
+            result, element = self._added(total, output), "s32"
+        else:
+            result, element = self._scaled(total, output), self.b.real
+        written = self.plan.output
+        store(self.emitter, result, element, output.at(written), output.active, written.type)
+        yield from self.emitter.emit()
+
+    # --- the stages ----------------------------------------------------------------------------
+
+    def _corrected(self, total: Argument, output: Output) -> Argument:
+        """``sum (A - za)(B - zb)`` from ``sum (A + sa)(B + sb)`` and the sums of A and of B."""
+        if not self.plan.corrects:
+            return total
+        b, shifts = self.b, self.plan.product.shifts
+        za, zb = (self._quantity(f"{name}_zero", output, 0) for name in "ab")
+        if (of_a := _plus(b, za, shifts["a"])) != 0:
+            each = b("mul", self._terms(), zb) if zb != 0 else 0
+            total = b("add", total, b("mul", of_a, b("sub", each, self._operand("b_sums", output))))
+        if (of_b := _plus(b, zb, shifts["b"])) != 0:
+            sums = self._operand("a_sums", output)
+            sums = b("add", sums, b("mul", self._terms(), shifts["a"])) if shifts["a"] else sums
+            total = b("sub", total, b("mul", of_b, sums))
+        return total
+
+    def _terms(self) -> Argument:
+        """How many products are summed."""
+        batch = self.plan.batch
+        terms = self.plan.sizes["k"] * (batch.count if batch else ONE)
+        known = value(terms)
+        return known if known is not None else self._number("terms", terms, "s32")
+
+    def _factored(self, total: Argument, output: Output) -> Argument:
+        """``alpha * acc + beta * C``."""
+        spec, b = self.spec, self.b
+        whole = all(f == "scalar" or float(f).is_integer() for f in (spec.alpha, spec.beta))
+        kind = "s32" if spec.type == "s32" and whole else b.real
+        total = self._as(total, spec.type, kind)
+        if spec.alpha != 1:
+            total = b("mul", total, self._factor("alpha", kind))
+        if spec.beta == 0:
+            return total
+        c = self.plan.operands["c"]
+        old = self._as(self._operand("c", output), _read_type(c.type, b.real), kind)
+        if spec.beta == 1:
+            return b("add", total, old)
+        factor = self._factor("beta", kind)
+        if kind == "s32":
+            return b("add", total, b("mul", old, factor))
+        return b("fma", old, factor, total)
+
+    def _scaled(self, total: Argument, output: Output) -> Argument:
+        b, spec = self.b, self.spec
+        total = self._as(total, "s32" if self._still_whole() else b.real, b.real)
+        for name in ("a_scale", "b_scale"):
+            if getattr(spec, name) is not None:
+                total = b("mul", total, self._quantity(name, output, 1.0))
+        if spec.epilogue is not None:
+            total = lower_expression(spec.epilogue, b, self._leaves(total, output), b.real)
+        if spec.d_scale is not None:
+            total = b("mul", total, b("div", 1.0, self._quantity("d_scale", output, 1.0)))
+        if spec.d_zero not in (None, 0):
+            zero = self._quantity("d_zero", output, 0)
+            total = b("add", total, self._as(zero, "s32", b.real))
+        return total
+
+    def _still_whole(self) -> bool:
+        factors = (self.spec.alpha, self.spec.beta)
+        return self.spec.type == "s32" and all(
+            f == "scalar" or float(f).is_integer() for f in factors
+        )
+
+    def _added(self, total: Argument, output: Output) -> Argument:
+        """All in s32."""
+        if self.spec.epilogue is not None:
+            leaves = self._leaves(total, output, whole=True)
+            total = lower_expression(self.spec.epilogue, self.b, leaves, "s32")
+        return _plus(self.b, total, self._quantity("d_zero", output, 0))
+
+    # --- what the stages use -------------------------------------------------------------------
+
+    def _leaves(self, total: Argument, output: Output, whole: bool = False) -> _Leaves:
+        return _Leaves(self, total, output, whole)
+
+    def _as(self, given: Argument, element: str, wanted: str) -> Argument:
+        if element == wanted:
+            return given
+        if isinstance(given, int):
+            return float(given)
+        return self.b("to_f32", given)
+
+    def _factor(self, name: str, kind: str) -> Argument:
+        given = getattr(self.spec, name)
+        if given == "scalar":
+            return self._number(name, name, kind)
+        return int(given) if kind == "s32" else float(given)
+
+    def _number(self, name: str, source: str | Expr, element: str) -> Argument:
+        """A number of the call in all lanes, once."""
+        key = name, element
+        if key not in self.read:
+            self.read[key] = self.emitter.splat(source, element, name)
+        return self.read[key]
+
+    def _quantity(self, name: str, output: Output, absent: Argument) -> Argument:
+        given = getattr(self.spec, name)
+        if given is None:
+            return absent
+        return self._operand(name, output) if isinstance(given, str) else given
+
+    def _operand(self, name: str, output: Output) -> Argument:
+        """What ``name`` has for the lanes of ``output``: floating point, or s32."""
+        operand = self.plan.operands[name]
+        address = output.at(operand)
+        steps = value(operand.strides[output.line])
+        lanes = None if steps == 0 else output.active
+        key = name, address.offset, lanes
+        if key not in self.read or operand in (self.plan.output, self.plan.operands["c"]):
+            self.read[key] = self._read(operand, output, steps)
+        return self.read[key]
+
+    def _read(self, operand: Operand, output: Output, steps: int | None) -> Argument:
+        name = f"{operand.name}_{output.m}_{output.n}"
+        address = output.at(operand)
+        if steps == 0:
+            return self._spread(operand, address, name)
+        if steps == 1 or self.emitter.lanes == 1:
+            return load(self.emitter, address, output.active, operand.type, name)
+        gathered = self._gather(operand, output, name)
+        return load(self.emitter, gathered, None, operand.type, name)
+
+    def _spread(self, operand: Operand, address: Address, name: str) -> Argument:
+        """One element in all lanes, by way of a single one."""
+        single = Emitter(self.plan.target, 1, f"{self.emitter.prefix}{name}_", self.b.real)
+        found = load(single, address, None, operand.type, "one")
+        register = single.register(found)
+        self.emitter.add(*single.emit())
+        return self.emitter.spread(register, name)
+
+    def _gather(self, operand: Operand, output: Output, name: str) -> Address:
+        """Elements that do not follow each other, copied to where they do."""
+        room = Room(f"{self.emitter.prefix}{name}_room", operand.type, self.emitter.lanes)
+        ops: list[Op] = [room]
+        active = self.emitter.lanes if output.active is None else output.active
+        assert isinstance(active, int)
+        single = self.plan.target.of("s32" if operand.type != "f64" else "f64")[-1]
+        first = output.at(operand)
+        for lane in range(active):
+            element = Register(f"{room.name}_{lane}", single)
+            offset = first.offset + lane * operand.strides[output.line]
+            ops.append(Load(element, Address(first.pointer, offset), None, operand.type))
+            ops.append(Store(Address(room.name, lane * ONE), element, None, operand.type))
+        self.emitter.add(*ops)
+        return Address(room.name, 0 * ONE)
+
+
+class _Leaves:
+    """The leaves of an epilogue, as ``lower_expression`` asks for them."""
+
+    def __init__(self, finisher: _Finisher, total: Argument, output: Output, whole: bool) -> None:
+        self.finisher, self.total, self.output, self.whole = finisher, total, output, whole
+
+    def __call__(self, leaf: Expression) -> Argument:
+        if leaf == acc:
+            return self.total
+        finisher = self.finisher
+        assert isinstance(leaf, (Leaf, Named))
+        name = leaf.name if isinstance(leaf, Named) else "d"
+        found = finisher._operand(name, self.output)
+        type_ = finisher.plan.operands[name].type
+        real = "s32" if self.whole else finisher.b.real
+        return finisher._as(found, _read_type(type_, finisher.b.real), real)
+
+
+def _read_type(type_: str, real: str) -> str:
+    return "s32" if is_integer(type_) else real
+
+
+def _plus(b: Builder, x: Argument, y: Argument) -> Argument:
+    if x == 0 or y == 0:
+        return y if x == 0 else x
+    return b("add", x, y)

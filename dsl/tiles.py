@@ -1,0 +1,118 @@
+"""One register tile as a whole program: its parameters, body and end, and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from .dataflow import pointers_used, sizes_used, walk
+from .dot import dot_loops, store_dots
+from .lower import Tile, k_loops, masks, reduction, sum_splits, zeros
+from .plan import Plan
+from .program import Op, Parameter, Splat, TileFacts, TileProgram
+from .store import factors, load_sums, store_across, store_along, store_sums
+
+
+def lower_tile(tile: Tile, name: str) -> TileProgram:
+    """The program of one register tile."""
+    body, end = tuple(_body(tile)), tuple(_end(tile))
+    return TileProgram(
+        name=name,
+        element=tile.plan.element,
+        parameters=tuple(_parameters(tile, (*walk(body), *walk(end)))),
+        body=body,
+        end=end,
+        summary=_summary(tile),
+        facts=_facts(tile),
+    )
+
+
+def _body(tile: Tile) -> Iterator[Op]:
+    plan = tile.plan
+    if tile.stage == "finish":
+        yield from masks(tile) if not plan.transposed else ()
+        yield from load_sums(tile)
+        return
+    yield from masks(tile) if not (tile.empty and plan.transposed) else ()
+    yield from zeros(tile)
+    if not tile.empty:
+        yield from reduction(tile, *(dot_loops(tile) if plan.dot else k_loops(tile)))
+
+
+def _end(tile: Tile) -> Iterator[Op]:
+    plan = tile.plan
+    if tile.stage != "finish":
+        yield from sum_splits(tile)
+    if tile.stage == "sum":
+        yield from store_sums(tile)
+        return
+    yield from factors(tile)
+    yield from (
+        store_dots(tile)
+        if plan.dot
+        else (store_across(tile) if plan.transposed else store_along(tile))
+    )
+
+
+def _facts(tile: Tile) -> TileFacts:
+    region = tile.region
+    sizes = {tile.plan.along: region.along.size, tile.plan.across: region.across.size}
+    return TileFacts(
+        rows=sizes["m"],
+        cols=sizes["n"],
+        steps=tile.steps,
+        accumulate=tile.accumulate,
+        shape=region.shape,
+        accumulators=_register_map(tile),
+    )
+
+
+def _register_map(tile: Tile) -> tuple[tuple[str, ...], ...]:
+    """The accumulators' names where their elements lie in C."""
+    shape = tile.region.shape
+    if tile.plan.along == "n":
+        places = [[(row, col) for col in range(shape.vectors)] for row in range(shape.rows)]
+    else:
+        places = [[(col, row) for col in range(shape.rows)] for row in range(shape.vectors)]
+    return tuple(tuple(tile.accumulator(*place).name for place in line) for line in places)
+
+
+def _parameters(tile: Tile, ops: tuple[Op, ...]) -> Iterator[Parameter]:
+    plan = tile.plan
+    if not tile.empty:
+        yield from _inputs(plan)
+    used = pointers_used(ops)
+    for operand in plan.operands.values():
+        if operand.name in used and operand.name not in ("a", "b"):
+            role: Literal["in", "out"] = "out" if operand == tile.written else "in"
+            yield Parameter(operand.name, role, operand.type)
+    yield from (Parameter(s, "size") for s in sizes_used(ops, dict(plan.spec.runtime_sizes())))
+    numbers = {op.source for op in ops if isinstance(op, Splat) and isinstance(op.source, str)}
+    yield from (Parameter(n, "scalar", plan.element) for n in ("alpha", "beta") if n in numbers)
+
+
+def _inputs(plan: Plan) -> Iterator[Parameter]:
+    inside = plan.batch is not None and "b" in plan.inner
+    for name in "ab":
+        operand = plan.operands[name]
+        kind = plan.batch_kind(operand) if inside else None
+        if kind == "addresses":
+            yield Parameter(name, "table", operand.type)
+            yield Parameter(f"{name}_at", "at")
+        else:
+            yield Parameter(name, "in", operand.type)
+        if kind == "offsets":
+            yield Parameter(f"{name}_offsets", "offsets")
+
+
+def _summary(tile: Tile) -> str:
+    shape, plan = tile.region.shape, tile.plan
+    budget = shape.budget
+    uses = [f"{budget.accumulators} accumulators"]
+    uses += [f"{n} {tile_side.name.upper()}" for n, tile_side in
+             ((budget.across, tile.across), (budget.along, tile.along)) if n]  # fmt: skip
+    uses += [f"{budget.masks} mask"] if budget.masks else []
+    split = f", K over {shape.k_split} sets" if shape.k_split > 1 else ""
+    return (
+        f"{' + '.join(uses)} = {budget.total} of {plan.target.registers} {shape.vector.name}{split}"
+    )

@@ -1,0 +1,146 @@
+"""What the x86 targets share: vectors of s32, and those that only hold factors of s32 products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.isa import Form, MulAdd, Vector
+
+from .x86 import DOUBLES, FLOATS, NAMES, cast, load_bits, prefix, reinterpret, store_bits
+from .x86 import transposes as float_transposes
+
+_BITS = {"s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "bf16": 16}
+#: Elements as the names of widening intrinsics have them.
+_WIDENED = {"s8": "epi8", "u8": "epu8", "s16": "epi16", "u16": "epu16"}
+#: The bytes that a store keeps of each half register: the low ones of its four lanes, repeated.
+_LOW_BYTES = {16: "epi64x(0x0d0c090805040100)", 8: "epi32(0x0c080400)"}
+
+
+def s32(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
+    """The vector of s32; ``more`` are fields of Vector, with ``ops`` those that are not AVX2's."""
+    mm, lanes = prefix(bits), bits // 32
+    if bits != 512:
+        more["transpose"] = transposes(
+            bits, float_transposes("f32", bits, DOUBLES[bits], FLOATS[bits])
+        )
+        more.setdefault("stores", _stores(bits))
+    ops = _ops(bits) | more.pop("ops", {})
+    forms: tuple[Form, ...] = ("broadcast", "memory") if memory_operand else ("broadcast",)
+    return Vector(
+        name=NAMES[bits],
+        element="s32",
+        lanes=lanes,
+        ctype=f"__m{bits}i",
+        zero=f"{mm}_setzero_si{bits}()",
+        load=load_bits(bits),
+        store=store_bits(bits, "{v}"),
+        broadcast=f"{mm}_set1_epi32(*({{p}}))",
+        splat=f"{mm}_set1_epi32({{x}})",
+        add=ops["add"],
+        mul=ops["mul"],
+        muladd=(multiply_pairs(bits), *(_multiply(form, bits) for form in forms)),
+        sum_lanes=_sum_lanes(bits),
+        loads={name: _widened(name, 32, bits) for name in _WIDENED},
+        ops=ops,
+        **more,
+    )
+
+
+def multiply_pairs(bits: int) -> MulAdd:
+    """Pairs of s16 products, summed exactly modulo 2**32."""
+    mm = prefix(bits)
+    return MulAdd(
+        form="broadcast",
+        mnemonic="vpmaddwd",
+        spelling=f"{mm}_add_epi32({{acc}}, {mm}_madd_epi16({{x}}, {{y}}))",
+        cols=bits // 32,
+        depth=2,
+        x="s16",
+        y="s16",
+        instructions=2,
+    )
+
+
+def _multiply(form: Form, bits: int) -> MulAdd:
+    mm = prefix(bits)
+    return MulAdd(
+        form=form,
+        mnemonic="vpmulld",
+        spelling=f"{mm}_add_epi32({{acc}}, {mm}_mullo_epi32({{x}}, {{y}}))",
+        cols=bits // 32,
+        instructions=2,
+    )
+
+
+def factors(element: str, bits: int) -> Vector:
+    """What holds factors in groups of 32 bits; s16 is widened from s8 and u8 when loaded."""
+    narrow = ("s8", "u8") if element == "s16" else ()
+    return Vector(
+        name=NAMES[bits],
+        element=element,
+        lanes=bits // _BITS[element],
+        ctype=f"__m{bits}i",
+        load=load_bits(bits),
+        store=store_bits(bits, "{v}"),
+        zero=f"{prefix(bits)}_setzero_si{bits}()",
+        loads={name: _widened(name, 16, bits) for name in narrow},
+        group=f"{prefix(bits)}_set1_epi32({{x}})",
+    )
+
+
+def _widened(name: str, size: int, bits: int) -> str:
+    """Loads a vector of integers of ``size`` bits from narrower ones."""
+    read = load_bits(bits * _BITS[name] // size)
+    return f"{prefix(bits)}_cvt{_WIDENED[name]}_epi{size}({read})"
+
+
+def _stores(bits: int) -> dict[str, str]:
+    """Stores of the low bits of each lane: AVX2 shuffles them together."""
+    return {name: _narrowed(_BITS[name], bits) for name in ("u16", "s8", "u8")}
+
+
+def _narrowed(size: int, bits: int) -> str:
+    mm = prefix(bits)
+    low = f"{mm}_shuffle_epi8({{v}}, {mm}_set1_{_LOW_BYTES[size]})"
+    if bits == 128:
+        return store_bits(4 * size, low)
+    if size == 16:
+        joined = f"_mm256_permute4x64_epi64({low}, 8)"
+    else:
+        joined = f"_mm256_permutevar8x32_epi32({low}, _mm256_set1_epi64x(0x400000000))"
+    return store_bits(8 * size, f"_mm256_castsi256_si128({joined})")
+
+
+def _ops(bits: int) -> dict[str, str]:
+    """The elementary operations with AVX2; integers wrap."""
+    mm, si = prefix(bits), f"si{bits}"
+    pairs = {"add": "add", "sub": "sub", "mul": "mullo", "min": "min", "max": "max"}
+    shifts = {"shl": "slli", "shr": "srai", "ushr": "srli"}
+    return {
+        **{op: f"{mm}_{name}_epi32({{x}}, {{y}})" for op, name in (pairs | shifts).items()},
+        **{op: f"{mm}_{op}_{si}({{x}}, {{y}})" for op in ("and", "or", "xor")},
+        "lt": f"{mm}_cmpgt_epi32({{y}}, {{x}})",
+        "gt": f"{mm}_cmpgt_epi32({{x}}, {{y}})",
+        "eq": f"{mm}_cmpeq_epi32({{x}}, {{y}})",
+        "select": f"{mm}_blendv_epi8({{z}}, {{y}}, {{x}})",
+        "to_f32": f"{mm}_cvtepi32_ps({{x}})",
+        "float": cast("si", "ps", bits, "{x}"),
+    }
+
+
+def transposes(bits: int, floats: dict[int, tuple[str, str]]) -> dict[int, tuple[str, str]]:
+    """Block transpositions of s32 from those of f32."""
+    return {
+        block: (reinterpret(even, "si", "ps", bits), reinterpret(odd, "si", "ps", bits))
+        for block, (even, odd) in floats.items()
+    }
+
+
+def _sum_lanes(bits: int) -> str:
+    if bits == 512:
+        return "_mm512_reduce_add_epi32({v})"
+    half = "{v}"
+    if bits == 256:
+        half = "_mm_add_epi32(_mm256_castsi256_si128({v}), _mm256_extracti128_si256({v}, 1))"
+    pairs = f"_mm_hadd_epi32({half}, {half})"
+    return f"_mm_cvtsi128_si32(_mm_hadd_epi32({pairs}, {pairs}))"
