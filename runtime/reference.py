@@ -101,7 +101,7 @@ def expected(spec: Gemm, operands: Mapping[str, Any], epilogue: Epilogue | None 
             values = _stored(_floats(spec, operands), given, operands, epilogue)
         else:
             values = _integers(spec, operands, given)
-            if spec.converts:
+            if not spec.stays_integer:
                 values = _stored(_converted(values), given, operands, epilogue)
             else:
                 values = _stored_whole(values, given["d_zero"], operands, epilogue)
