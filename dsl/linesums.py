@@ -99,9 +99,7 @@ def _from_stored(sums: LineSums, extent: Expr, tiles: dict[str, TileProgram]) ->
         program = _program(sums, f"stored_{part.size}", tuple(ops), "s32")
         tiles[program.name] = program
         at = sums.lanes * _position(part, "lp")
-        first = Argument(
-            sums.source.buffer, stored + 4 // ITEMSIZE[sums.source.type] * at, cast=True
-        )
+        first = Argument(sums.source.buffer, stored + 4 // ITEMSIZE[sums.source.type] * at, cast=True)
         yield from _loop("lp", part, (Call(program.name, (first, Argument(sums.buffer, at))),))
 
 
