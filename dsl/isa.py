@@ -31,7 +31,9 @@ class MulAdd:
 
     ``x`` and ``y`` are the element types of the factors in registers, "" that of the accumulator.
     With a depth, each lane of the accumulator sums the products of ``depth`` elements of x with
-    as many of y: a group of 32 or 64 bits. ``instructions`` is how many C's expression takes.
+    as many of y: a group of 16, 32 or 64 bits. With ``rows``, a lane is an element of a block of
+    ``rows`` x ``cols``, row by row; x holds one group for each column, y one for each row.
+    ``instructions`` is how many C's expression takes.
     """
 
     form: Form
@@ -73,7 +75,7 @@ class Vector:
     ``loads[type]`` reads ``lanes`` elements of another type from memory and converts them;
     ``stores[type]`` converts and writes them. ``ops`` are the elementary operations by name, of
     ``{x}``, ``{y}`` and ``{z}``. A vector without ``muladd`` only holds factors; its ``group`` is
-    a register full of the 32 or 64 bits ``{x}``, an integer in C.
+    a register full of the ``{bits}`` bits ``{x}``, an integer in C.
     """
 
     name: str
@@ -106,9 +108,9 @@ class Vector:
                 f"vector {self.name} needs a multiply-add with a broadcast or scalar operand"
             )
         for op in self.muladd:
-            if op.cols != self.lanes or op.rows != 1:
+            if op.rows * op.cols != self.lanes:
                 raise TargetError(
-                    f"{op.mnemonic} computes {op.rows}x{op.cols}", expected=f"1x{self.lanes}"
+                    f"{op.mnemonic} computes {op.rows}x{op.cols}", expected=f"{self.lanes} elements"
                 )
 
     def cuts(self, active: int) -> bool:
@@ -195,7 +197,8 @@ class Feature:
 
     ``muladd`` are its multiply-adds by name and element of the accumulators' vector, ``vectors``
     what holds their factors. A compiler flag that begins with ``+`` is appended to the target's
-    ``-march``; ``zig`` to its ``-mcpu``. ``emulation`` takes the place of the target's.
+    ``-march``, whose architecture the feature's own ``-march`` replaces; ``zig`` is appended to
+    its ``-mcpu``. ``emulation`` takes the place of the target's.
     """
 
     title: str
@@ -209,8 +212,14 @@ class Feature:
     def compiler(self, flags: tuple[str, ...]) -> tuple[str, ...]:
         """The compiler flags of a target with this feature."""
         added = "".join(flag for flag in self.compiler_flags if flag.startswith("+"))
-        plain = tuple(flag for flag in self.compiler_flags if not flag.startswith("+"))
-        return (*(f + added if f.startswith("-march=") else f for f in flags), *plain)
+        march = next((flag for flag in self.compiler_flags if flag.startswith("-march=")), None)
+        plain = tuple(flag for flag in self.compiler_flags if flag[0] != "+" and flag != march)
+
+        def extended(flag: str) -> str:
+            base, plus, extensions = flag.partition("+")
+            return f"{march or base}{plus}{extensions}{added}"
+
+        return (*(extended(f) if f.startswith("-march=") else f for f in flags), *plain)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -21,8 +21,13 @@ FAMILIES = ("gcc", "clang")
 VECTORS = tuple(name for name in targets.NAMES if targets.load(name).machine)
 
 
-def use(family: str, target: Target, monkeypatch: pytest.MonkeyPatch) -> Compiler:
-    """The compiler of that family for ``target``, natively; the test is skipped without it."""
+def use(
+    family: str, target: Target, monkeypatch: pytest.MonkeyPatch, *, emulated: bool = False
+) -> Compiler:
+    """The compiler of that family for ``target``; the test is skipped without it.
+
+    ``emulated``: for what stands in for the CPU, else as if the CPU were here.
+    """
     wanted = target.machine or machine()
     native = wanted == machine()
     command = COMPILERS.get(wanted, {}).get(family, family)
@@ -31,4 +36,4 @@ def use(family: str, target: Target, monkeypatch: pytest.MonkeyPatch) -> Compile
     if shutil.which(command.split()[0]) is None:
         pytest.skip(f"no {command.split()[0]}")
     monkeypatch.setenv("CC" if native else "TILEWRIGHT_CC_AARCH64", command)
-    return find_compiler(target, emulated=False)
+    return find_compiler(target, emulated=emulated)

@@ -1,0 +1,149 @@
+"""What elementary operations answer, by numpy and exact fractions, and values to try them on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from fractions import Fraction
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+DTYPES: Mapping[str, np.dtype[Any]] = {
+    name: np.dtype(type_)
+    for name, type_ in {
+        "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
+        "s32": np.int32, "s16": np.int16, "u16": np.uint16, "s8": np.int8, "u8": np.uint8,
+    }.items()
+}  # fmt: skip
+SIZE = 4096
+_SHARED = (
+    0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 3.0, 1 / 3, 65504.0, 65520.0, 2.0**-25,
+    2.0**23 + 1, -(2.0**31), 2147483520.0, np.inf, -np.inf, np.nan,
+)  # fmt: skip
+_INTEGERS = (
+    0,
+    1,
+    -1,
+    2,
+    -2,
+    127,
+    128,
+    -128,
+    255,
+    256,
+    32767,
+    65536,
+    2**24 + 1,
+    2**31 - 1,
+    -(2**31),
+)
+
+
+def values(element: str, seed: int) -> tuple[Array, Array, Array]:
+    """Three arrays of SIZE: every pair of special values, any bits, and moderate numbers."""
+    rng, dtype = np.random.default_rng(seed), DTYPES[element]
+    special = _special(dtype)
+    pairs = np.array(np.meshgrid(special, special)).reshape(2, -1)
+    count = pairs.shape[1]
+    special_three = (*pairs, rng.choice(special, count))
+    bits = rng.bytes(3 * (SIZE - count) * dtype.itemsize)
+    rest = np.frombuffer(bits, dtype).reshape(3, -1).copy()
+    half = rest.shape[1] // 2
+    if dtype.kind == "f":
+        rest[:, :half] = rng.normal(size=(3, half)) * 2.0 ** rng.integers(-3, 9, size=(3, half))
+        rest[2, :half:3] = -rest[0, :half:3] * rest[1, :half:3]  # sums that nearly vanish
+    x, y, z = (np.concatenate(p).astype(dtype) for p in zip(special_three, rest, strict=True))
+    return x, y, z
+
+
+def _special(dtype: np.dtype[Any]) -> Array:
+    if dtype.kind != "f":
+        return np.array(_INTEGERS).astype(dtype)
+    info = np.finfo(dtype)
+    edges = [info.max, -info.max, info.tiny, info.smallest_subnormal, 1 + info.eps, 1 - info.epsneg]
+    return np.array([*_SHARED, *edges], dtype)
+
+
+def fused(x: Array, y: Array, z: Array) -> Array:
+    """``x * y + z`` rounded once to z's type."""
+    dtype = z.dtype
+    x, y, z = np.broadcast_arrays(*(a.astype(np.float64) for a in (x, y, z)))
+    plain = x * y + z
+    found = np.empty(z.shape, dtype)
+    for i in np.ndindex(found.shape):
+        if not np.isfinite([x[i], y[i], z[i]]).all():
+            found[i] = plain[i]
+            continue
+        exact = Fraction(float(x[i])) * Fraction(float(y[i])) + Fraction(float(z[i]))
+        found[i] = _rounded(exact, dtype) if exact else plain[i]
+    return found
+
+
+def _rounded(exact: Fraction, dtype: np.dtype[Any]) -> Any:
+    """``exact``, not 0, to nearest even; by way of f64 rounded to odd, which loses nothing."""
+    try:
+        near = np.float64(exact)
+    except OverflowError:
+        return dtype.type(np.inf if exact > 0 else -np.inf)
+    if dtype == np.float64 or Fraction(float(near)) == exact:
+        return dtype.type(near)
+    if not near.view(np.uint64) & 1:
+        near = np.nextafter(near, np.inf if Fraction(float(near)) < exact else -np.inf)
+    return dtype.type(near)
+
+
+# --- elementary operations ----------------------------------------------------------------
+
+Operation = Callable[..., Array]
+_BOTH: dict[str, Operation] = {
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x - y,
+    "mul": lambda x, y: x * y,
+    "min": lambda x, y: np.where(x < y, x, y),
+    "max": lambda x, y: np.where(x > y, x, y),
+    "lt": lambda x, y: x < y,
+    "eq": lambda x, y: x == y,
+    "select": np.where,
+}
+_FLOAT: dict[str, Operation] = {
+    **_BOTH,
+    "div": lambda x, y: x / y,
+    "sqrt": np.sqrt,
+    "abs": np.abs,
+    "neg": np.negative,
+    "fma": fused,
+    "le": lambda x, y: x <= y,
+}
+_SINGLE: dict[str, Operation] = {
+    "round": np.rint,
+    "to_s32": lambda x: np.rint(x).astype(np.int32),
+    "bits": lambda x: x.view(np.int32),
+}
+_INTEGER: dict[str, Operation] = {
+    **_BOTH,
+    "and": lambda x, y: x & y,
+    "or": lambda x, y: x | y,
+    "xor": lambda x, y: x ^ y,
+    "shl": lambda x, y: x << y,
+    "shr": lambda x, y: x >> y,
+    "ushr": lambda x, y: (x.view(np.uint32) >> np.uint32(y)).view(np.int32),
+    "gt": lambda x, y: x > y,
+    "to_f32": lambda x: x.astype(np.float32),
+    "float": lambda x: x.view(np.float32),
+}
+#: By element; those of f64 but for ``round``, and all others, every vector must spell.
+OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
+    "f32": {**_FLOAT, **_SINGLE},
+    "f64": {**_FLOAT, "round": np.rint},
+    "s32": _INTEGER,
+}
+COMPARISONS = frozenset(("lt", "le", "eq", "gt"))
+SHIFTS = frozenset(("shl", "shr", "ushr"))
+#: How many arguments an operation has, where not two.
+ARITY = {
+    **dict.fromkeys(("sqrt", "abs", "neg", "round", "to_s32", "bits", "to_f32", "float"), 1),
+    **dict.fromkeys(("fma", "select"), 3),
+}

@@ -1,0 +1,314 @@
+"""Checks of all that a target spells, made from its data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.isa import ALIKE, MulAdd, Target, Vector
+
+from .arithmetic import ARITY, COMPARISONS, DTYPES, OPERATIONS, SHIFTS, Array, fused, values
+from .spellings import Check, c_type
+
+_COUNTS = (1, 7, 16, 23, 31)
+_TRIALS = 512
+
+
+def checks(target: Target) -> list[Check]:
+    """Everything that the target's vectors spell."""
+    with np.errstate(all="ignore"):
+        return [check for vector in target.vectors for check in _of_vector(target, vector)]
+
+
+def products(target: Target) -> list[Check]:
+    """Its multiply-adds alone."""
+    with np.errstate(all="ignore"):
+        return [check for vector in target.vectors for check in _products(target, vector)]
+
+
+def _of_vector(target: Target, vector: Vector) -> Iterator[Check]:
+    if not vector.muladd:  # what it holds is seen in products
+        return
+    yield from _accesses(vector)
+    yield from _cuts(vector)
+    yield from _conversions(vector)
+    yield from _arithmetic(vector)
+    yield from _transpositions(vector)
+    yield from _operations(target, vector)
+    yield from _products(target, vector)
+
+
+def _name(vector: Vector, what: str) -> str:
+    return f"{vector.name} of {vector.lanes} {vector.element}: {what}"
+
+
+def _load(vector: Vector, name: str, pointer: str) -> str:
+    pointer = f"({_pointer(vector)})({pointer})"
+    return f"{vector.ctype} {name} = {vector.load.format(p=pointer)};"
+
+
+def _store(vector: Vector, value: str) -> str:
+    return f"{vector.store.format(p=f'({_pointer(vector)})out', v=value)};"
+
+
+def _pointer(vector: Vector) -> str:
+    return f"{c_type(DTYPES[vector.element])} *"
+
+
+def _rows(array: Array, columns: int) -> Array:
+    return array[: len(array) // columns * columns].reshape(-1, columns)
+
+
+@cache
+def _values(element: str) -> tuple[Array, Array, Array]:
+    return values(element, seed=17)
+
+
+def _bits(array: Array) -> Array:
+    """As integers, which are compared bit for bit."""
+    return array.view(f"u{array.itemsize}")
+
+
+# --- memory -------------------------------------------------------------------------------
+
+
+def _accesses(v: Vector) -> Iterator[Check]:
+    x = _rows(_values(v.element)[0], v.lanes)
+    yield Check(_name(v, "load, store"), [_load(v, "x", "in0"), _store(v, "x")], (x,), _bits(x))
+    ones = _rows(_values(v.element)[0], 1)
+    spread = np.repeat(ones, v.lanes, axis=1)
+    for word, value in (
+        ("broadcast", v.broadcast.format(p="in0")),
+        ("splat", v.splat.format(x="*in0")),
+    ):
+        statements = [f"{v.ctype} x = {value};", _store(v, "x")]
+        yield Check(_name(v, word), statements, (ones,), spread)
+    yield Check(
+        _name(v, "zero"),
+        [f"{v.ctype} x = {v.zero};", _store(v, "x")],
+        (),
+        np.zeros_like(_bits(x)),
+        before=_bits(x),
+    )
+
+
+def _cuts(v: Vector) -> Iterator[Check]:
+    """Accesses of fewer lanes: rows of as many elements, the last of which ends at a guard."""
+    for active in range(1, v.lanes):
+        x = _rows(_values(v.element)[0], active)
+        whole = np.zeros((len(x), v.lanes), x.dtype)
+        whole[:, :active] = x
+        for how, mask, load, store in _cut_spellings(v, active):
+            value = f"{v.ctype} x = {load.format(p='in0', mask='mask')};"
+            yield Check(
+                _name(v, f"{how} load of {active}"), [*mask, value, _store(v, "x")], (x,), whole
+            )
+            kept = f"{store.format(p='out', v='x', mask='mask')};"
+            filled = np.concatenate([x, _values(v.element)[1][: x.size].reshape(x.shape)], axis=1)
+            filled = np.tile(filled, v.lanes)[:, : v.lanes]
+            yield Check(
+                _name(v, f"{how} store of {active}"),
+                [*mask, _load(v, "x", "in0"), kept],
+                (filled,),
+                np.ascontiguousarray(filled[:, :active]),
+            )
+
+
+def _cut_spellings(v: Vector, active: int) -> Iterator[tuple[str, list[str], str, str]]:
+    if v.mask is not None:
+        mask = f"{v.mask.ctype} mask = {v.mask.make.format(count='count')};"
+        made = [f"const int64_t count = {active};", mask]
+        yield "masked", made, v.mask.load, v.mask.store
+    if active in v.partial_load:
+        yield "partial", [], v.partial_load[active], v.partial_store[active]
+
+
+def _conversions(v: Vector) -> Iterator[Check]:
+    for element, spelling in v.loads.items():
+        dtype = DTYPES[element]
+        every = np.arange(1 << 8 * dtype.itemsize).astype(f"u{dtype.itemsize}").view(dtype)
+        x = _rows(every, v.lanes)
+        statements = [f"{v.ctype} x = {spelling.format(p='in0')};", _store(v, "x")]
+        name = _name(v, f"load of {element}")
+        yield Check(name, statements, (x,), x.astype(DTYPES[v.element]))
+    for element, spelling in v.stores.items():
+        x = _rows(np.concatenate(_values(v.element)), v.lanes)
+        statements = [_load(v, "x", "in0"), f"{spelling.format(p='out', v='x')};"]
+        yield Check(_name(v, f"store of {element}"), statements, (x,), x.astype(DTYPES[element]))
+
+
+# --- arithmetic ---------------------------------------------------------------------------
+
+
+def _arithmetic(v: Vector) -> Iterator[Check]:
+    x, y, _ = (_rows(a, v.lanes) for a in _values(v.element))
+    given = [_load(v, "x", "in0"), _load(v, "y", "in1")]
+    for word, spelling in (("add", v.add), ("mul", v.mul)):
+        value = f"{v.ctype} z = {spelling.format(x='x', y='y')};"
+        expected = OPERATIONS[v.element][word](x, y)
+        yield Check(_name(v, word), [*given, value, _store(v, "z")], (x, y), expected)
+    small = _small(v.element, (_TRIALS, v.lanes), 1)
+    statements = [given[0], f"*out = {v.sum_lanes.format(v='x')};"]
+    total = small.sum(axis=1, keepdims=True, dtype=small.dtype)
+    yield Check(_name(v, "sum_lanes"), statements, (small,), total)
+
+
+def _transpositions(v: Vector) -> Iterator[Check]:
+    x, y, _ = (_rows(a, v.lanes) for a in _values(v.element))
+    given = [_load(v, "x", "in0"), _load(v, "y", "in1")]
+    for block, pair in v.transpose.items():
+        blocks = [a.reshape(len(x), -1, 2, block) for a in (x, y)]
+        for odd, spelling in enumerate(pair):
+            expected = np.stack([b[:, :, odd] for b in blocks], axis=2).reshape(x.shape)
+            value = f"{v.ctype} z = {spelling.format(x='x', y='y')};"
+            name = _name(v, f"transpose of {block}, {'odd' if odd else 'even'}")
+            yield Check(name, [*given, value, _store(v, "z")], (x, y), expected)
+
+
+def _operations(target: Target, v: Vector) -> Iterator[Check]:
+    for fn, spelling in v.ops.items():
+        arrays = _arguments(v, fn)
+        arity = ARITY.get(fn, 2)
+        for constant in _COUNTS if fn in SHIFTS else ("y",):
+            flat = arrays[:1] if fn in SHIFTS else arrays[:arity]
+            last = (constant,) if fn in SHIFTS else ()
+            result = _truth(v, OPERATIONS[v.element][fn](*flat, *last), fn)
+            held = target.holding(_result(v, fn), v.lanes)
+            given = [
+                _load(_argument(target, v, fn, i), letter, f"in{i}")
+                for i, letter in zip(range(len(flat)), "xyz", strict=False)
+            ]
+            value = spelling.format(x="x", y=constant, z="z")
+            yield Check(
+                _name(v, fn if constant == "y" else f"{fn} by {constant}"),
+                [*given, f"{held.ctype} found = {value};", _store(held, "found")],
+                tuple(_rows(_encoded(v, fn, i, a), v.lanes) for i, a in enumerate(flat)),
+                _rows(result, v.lanes),
+            )
+
+
+def _arguments(v: Vector, fn: str) -> tuple[Array, ...]:
+    x, y, z = _values(v.element)
+    if fn == "to_s32":
+        x = np.where(np.abs(x) < 2.0**31, x, np.float32(0.5))
+    return (x.view(f"u{x.itemsize}") % 3 == 0, y, z) if fn == "select" else (x, y, z)
+
+
+def _mask_element(v: Vector) -> str:
+    return "f64" if v.element == "f64" else "s32"
+
+
+def _result(v: Vector, fn: str) -> str:
+    if fn in COMPARISONS:
+        return _mask_element(v)
+    return {"to_s32": "s32", "bits": "s32", "to_f32": "f32", "float": "f32"}.get(fn, v.element)
+
+
+def _argument(target: Target, v: Vector, fn: str, index: int) -> Vector:
+    mask = fn == "select" and index == 0
+    return target.holding(_mask_element(v), v.lanes) if mask else v
+
+
+def _encoded(v: Vector, fn: str, index: int, array: Array) -> Array:
+    """An argument in memory: a mask as the vector's masks are."""
+    return _truth(v, array, "lt") if fn == "select" and index == 0 else array
+
+
+def _truth(v: Vector, result: Array, fn: str) -> Array:
+    """A comparison's lanes are all ones or 0, or, of a single f64, -1 or 0."""
+    if fn not in COMPARISONS:
+        return np.ascontiguousarray(result)
+    if v.element == "f64":
+        return 0.0 - result if v.lanes == 1 else -result.astype(np.int64)
+    return -result.astype(np.int32)
+
+
+# --- products -----------------------------------------------------------------------------
+
+
+def _small(element: str, shape: tuple[int, ...], seed: int) -> Array:
+    """Numbers whose products and sums are exact: integers, in f32 and narrower small ones."""
+    rng, dtype = np.random.default_rng(seed), DTYPES[element]
+    if dtype.kind in "iu":
+        info = np.iinfo(dtype)
+        drawn = rng.integers(info.min, info.max, shape, dtype, endpoint=True)
+        edges = rng.choice(np.array([info.min, info.max], dtype), shape)
+        return np.where(rng.random(shape) < 0.3, edges, drawn)
+    return rng.integers(-128, 129, shape).astype(dtype)
+
+
+def _rough(element: str, shape: tuple[int, ...], seed: int) -> Array:
+    return np.random.default_rng(seed).normal(size=shape).astype(DTYPES[element])
+
+
+def _products(target: Target, v: Vector) -> Iterator[Check]:
+    for op in v.muladd:
+        lanes = range(v.lanes) if op.form == "lane" else [None]
+        for lane in lanes:
+            yield _product(target, v, op, lane, _small)
+            if DTYPES[v.element].kind == "f":
+                yield _product(target, v, op, lane, _rough)
+
+
+def _product(target: Target, v: Vector, op: MulAdd, lane: int | None, draw: Any) -> Check:
+    groups = v.lanes if lane is not None else op.rows
+    acc = draw(v.element, (_TRIALS, op.rows, op.cols), 2)
+    x = draw(op.x or v.element, (_TRIALS, op.cols, op.depth), 3)
+    y = draw(op.y or v.element, (_TRIALS, groups, op.depth), 4)
+    chosen = y if lane is None else y[:, lane : lane + 1]
+    statements = [
+        _load(v, "acc", "out"),
+        _load(_factor(target, v, op.x, op.cols, op), "x", "in0"),
+        *_across(target, v, op),
+        f"acc = {op.spelling.format(acc='acc', x='x', y='y', lane=lane)};",
+        _store(v, "acc"),
+    ]
+    form = op.form if lane is None else f"{op.form} {lane}"
+    expected, tolerance = _sums(v, op, acc, x, chosen)
+    return Check(
+        _name(v, f"{op.mnemonic or 'multiply, add'}, {form}, {draw.__name__.strip('_')}"),
+        statements,
+        (x.reshape(_TRIALS, -1), y.reshape(_TRIALS, -1)),
+        expected.reshape(_TRIALS, -1),
+        before=acc.reshape(_TRIALS, -1),
+        tolerance=tolerance if draw is _rough else None,
+    )
+
+
+def _factor(target: Target, v: Vector, element: str, groups: int, op: MulAdd) -> Vector:
+    return v if op.factors == ALIKE else target.holding(element, groups * op.depth)
+
+
+def _across(target: Target, v: Vector, op: MulAdd) -> list[str]:
+    """Statements that make ``y``."""
+    if op.form == "lane" or op.rows > 1:
+        groups = v.lanes if op.form == "lane" else op.rows
+        return [_load(_factor(target, v, op.y, groups, op), "y", "in1")]
+    if op.form == "scalar":
+        return [f"{target.holding(v.element, 1).ctype} y = *in1;"]
+    if op.factors == ALIKE:
+        return [f"{v.ctype} y = {v.broadcast.format(p='in1')};"]
+    held = _factor(target, v, op.y, op.cols, op)
+    bits = 8 * DTYPES[op.y].itemsize * op.depth
+    return [
+        f"int{bits}_t bits;",
+        "__builtin_memcpy(&bits, in1, sizeof bits);",
+        f"{held.ctype} y = {held.group.format(x='bits', bits=bits)};",
+    ]
+
+
+def _sums(v: Vector, op: MulAdd, acc: Array, x: Array, y: Array) -> tuple[Array, Array | None]:
+    """What the product adds up to, and how far off it may be, None for not at all."""
+    if acc.dtype.kind in "iu":
+        total = np.einsum("tcd,trd->trc", x.astype(np.int64), y.astype(np.int64))
+        return (total + acc).astype(np.uint32).view(np.int32), None
+    if op.depth == 1 and op.mnemonic:
+        return fused(x[:, None, :, 0], y[:, :, None, 0], acc), None
+    wide = np.longdouble
+    total = np.einsum("tcd,trd->trc", x.astype(wide), y.astype(wide)) + acc
+    size = np.einsum("tcd,trd->trc", np.abs(x).astype(wide), np.abs(y).astype(wide)) + np.abs(acc)
+    bound = (op.depth + 1) * np.finfo(acc.dtype).eps * size
+    return total.astype(acc.dtype), bound.reshape(_TRIALS, -1).astype(np.float64)
