@@ -101,6 +101,14 @@ def nearest(values: Array, type_: str) -> Array:
     return np.where(beyond, np.copysign(np.inf, whole), whole)
 
 
+def in_range(values: Array, type_: str) -> Array:
+    """Where storing neither saturates nor overflows."""
+    if is_integer(type_):
+        low, high = INTEGERS[type_]
+        return (values >= low) & (values <= high)
+    return np.isfinite(nearest(values, type_))
+
+
 def encode(values: Any, type_: str) -> Array:
     """A new array of ``type_`` that holds what is nearest to ``values``."""
     values = np.asarray(values)
