@@ -28,7 +28,7 @@ def read(
     elif memory in vector.loads:
         yield Load(dst, address, active, memory)
     else:
-        emitter = Emitter(target, vector.lanes, f"{dst.name}_", vector.element)
+        emitter = Emitter(target, vector.lanes, f"{dst.name}x", vector.element)
         load(emitter, address, active, memory, "")
         *ops, last = emitter.emit()
         assert isinstance(last, Apply)

@@ -60,15 +60,15 @@ class Builder:
 
     def __call__(self, fn: str, *args: Argument) -> Argument:
         """``fn`` applied to ``args``: a value, or a literal if all of them are."""
-        args = tuple(map(self._literal, args))
+        args = tuple(map(self.literal, args))
         element = self._element(fn, args)
         if not any(isinstance(arg, Value) for arg in args):
             return self._fold(fn, args)
         shorter = self._shorter(fn, args)
         return self._step(fn, args, element) if shorter is None else shorter
 
-    def _literal(self, arg: Argument) -> Argument:
-        """A literal as the lanes hold it."""
+    def literal(self, arg: Argument) -> Argument:
+        """A number as the lanes hold it; a value as it is."""
         if isinstance(arg, Value):
             return arg
         if isinstance(arg, int):
@@ -134,6 +134,8 @@ class Builder:
             case ("abs", (x,)):
                 inner = self._inside("neg", x)
                 return x if self._inside("abs", x) is not None else inner and self("abs", inner)
+            case ("fma", (x, float(y), z)) if abs(y) == 1:
+                return self("add", x, z) if y == 1 else self("sub", z, x)
             case ("select", (int(mask), x, y)):
                 return x if mask else y
             case ("select" | "min" | "max", (*_, x, y)) if x == y and isinstance(x, Value):

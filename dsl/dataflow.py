@@ -79,9 +79,16 @@ def writes(op: Op) -> tuple[Register, ...]:
 
 
 def mask_of(op: Op) -> MaskRegister | None:
-    """The mask an access uses."""
-    active = op.active if isinstance(op, (Load, Store)) else None
-    return active if isinstance(active, MaskRegister) else None
+    """The mask an access uses; one that converts copies the lanes that there are."""
+    if isinstance(op, (Load, Store)) and isinstance(op.active, MaskRegister) and not op.memory:
+        return op.active
+    return None
+
+
+def without_idle_masks(ops: Sequence[Op], others: Sequence[Op] = ()) -> tuple[Op, ...]:
+    """``ops`` without the masks that neither they nor ``others`` use."""
+    used = {mask.name for op in (*walk((*ops, *others)),) if (mask := mask_of(op))}
+    return tuple(op for op in ops if not isinstance(op, MakeMask) or op.mask.name in used)
 
 
 def prune(ops: Sequence[Op], needed: Iterable[Register]) -> list[Op]:
@@ -124,4 +131,6 @@ def _sizes_in(op: Op) -> frozenset[str]:
             exprs.append(found)
     if isinstance(op, MakeMask):
         exprs.append(op.mask.active)
+    if isinstance(op, (Load, Store)) and isinstance(op.active, MaskRegister) and op.memory:
+        exprs.append(op.active.active)
     return frozenset[str]().union(*(slots(expr) for expr in exprs))

@@ -132,7 +132,12 @@ def _stride(spec: Gemm, name: str, given: Size | None) -> Expr:
     return size_expr(lines, getattr(spec, lines)) * operand_of(spec, name).strides[lines]
 
 
-def fits_directly(operand: Operand, product: Product, side: str, line: str) -> bool:
+def loads_as(target: Target, type_: str, element: str) -> bool:
+    """Whether every vector of ``element`` reads elements of ``type_`` by itself."""
+    return type_ == element or all(type_ in v.loads for v in target.of(element))
+
+
+def fits_directly(operand: Operand, product: Product, target: Target, side: str, line: str) -> bool:
     """Whether the tiles can read ``operand`` where it is.
 
     Along the vectors it must be contiguous along ``line``, and of depth 1; across, contiguous
@@ -142,7 +147,8 @@ def fits_directly(operand: Operand, product: Product, side: str, line: str) -> b
     if side == "across":
         whole = product.depth == 1 or value(operand.strides["k"]) == 1
         return whole and operand.type == element
-    return product.depth == 1 and value(operand.strides[line]) == 1
+    contiguous = product.depth == 1 and value(operand.strides[line]) == 1
+    return contiguous and loads_as(target, operand.type, element)
 
 
 def whole_groups(extent: Expr, depth: int) -> Expr:
@@ -224,12 +230,12 @@ def feed(spec: Gemm, target: Target, vectorize: str, sizes: Mapping[str, Expr]) 
     padded = True
     if isinstance(spec.b, Packed):
         seen["b"] = packed_by_caller(format_of(spec, target), spec.batch)
-    elif not fits_directly(operands[along], product, "along", lines[along]):
+    elif not fits_directly(operands[along], product, target, "along", lines[along]):
         seen[along] = packed_along(operands[along], product, lines[along], sizes, lanes)
         sources[along] = operands[along]
     else:
         padded = False
-    if not fits_directly(operands[across], product, "across", lines[across]):
+    if not fits_directly(operands[across], product, target, "across", lines[across]):
         seen[across] = packed_across(operands[across], product, lines[across], sizes, lanes)
         sources[across] = operands[across]
     return Feeding(product, seen, sources, padded, _reason(product, sources))
@@ -267,6 +273,8 @@ def format_of(spec: Gemm, target: Target) -> PackedFormat:
     lanes = target.of(spec.type)[0].lanes
     asked = spec.b.nb if isinstance(spec.b, Packed) and spec.b.nb else spec.n
     stored = packed_type(spec.b.type, product, "along") if product.depth > 1 else spec.b.type
+    if stored.startswith("f8"):
+        stored = "bf16"  # holds each of them, and takes one operation to read
     return PackedFormat(
         type=spec.b.type,
         stored=stored,

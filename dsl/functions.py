@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from . import exponential, gaussian, logarithm
 from .builder import Argument, Builder
 from .elementary import DTYPES
 from .errors import SpecError
@@ -32,7 +33,7 @@ def lower_expression(
     for node in walk(expression):
         match node:
             case Number(value):
-                found: Argument = int(value) if element == "s32" else value
+                found: Argument = builder.literal(int(value) if element == "s32" else value)
             case Call(fn, args):
                 given = [values[id(arg)] for arg in args]
                 found = _apply(builder, fn, given, element)
@@ -144,5 +145,20 @@ ANY_REAL: dict[str, Lowering] = {
     "hardsigmoid": _hardsigmoid,
     "hardswish": _hardswish,
     "round": _round,
+    "pow": logarithm.power,
 }
-FUNCTIONS: dict[str, Lowering] = {**ANY_REAL}
+FUNCTIONS: dict[str, Lowering] = {
+    **ANY_REAL,
+    "exp": exponential.exp,
+    "tanh": exponential.tanh,
+    "logistic": exponential.logistic,
+    "elu": exponential.elu,
+    "swish": exponential.swish,
+    "gelu_tanh": exponential.gelu_tanh,
+    "soft_relu": exponential.soft_relu,
+    "mish": exponential.mish,
+    "log": logarithm.log,
+    "erf": gaussian.erf,
+    "erfc": gaussian.erfc,
+    "gelu_erf": gaussian.gelu_erf,
+}

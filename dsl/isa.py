@@ -21,7 +21,7 @@ Factors = tuple[int, str, str]
 ALIKE: Factors = (1, "", "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class MulAdd:
     """One multiply-accumulate form: ``acc += x * y`` over rows x cols x depth elements.
 
@@ -46,6 +46,9 @@ class MulAdd:
     y: str = ""
     instructions: int = 1
 
+    def __repr__(self) -> str:
+        return f"<{self.mnemonic} by {self.form}>"
+
     @property
     def factors(self) -> Factors:
         """What it multiplies."""
@@ -63,7 +66,7 @@ class Mask:
     registers: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Vector:
     """A register's view as ``lanes`` elements, and its operations.
 
@@ -112,6 +115,9 @@ class Vector:
                 raise TargetError(
                     f"{op.mnemonic} computes {op.rows}x{op.cols}", expected=f"{self.lanes} elements"
                 )
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.lanes} {self.element}>"
 
     def cuts(self, active: int) -> bool:
         """Whether ``active`` lanes, a constant, can be loaded and stored alone."""

@@ -28,6 +28,7 @@ from .program import (
     Store,
     SumLanes,
     TileProgram,
+    When,
     Zero,
 )
 from .symbolic import ONE, ZERO, div, mod, symbol, value
@@ -99,7 +100,9 @@ def _from_stored(sums: LineSums, extent: Expr, tiles: dict[str, TileProgram]) ->
         program = _program(sums, f"stored_{part.size}", tuple(ops), "s32")
         tiles[program.name] = program
         at = sums.lanes * _position(part, "lp")
-        first = Argument(sums.source.buffer, stored + 4 // ITEMSIZE[sums.source.type] * at, cast=True)
+        first = Argument(
+            sums.source.buffer, stored + 4 // ITEMSIZE[sums.source.type] * at, cast=True
+        )
         yield from _loop("lp", part, (Call(program.name, (first, Argument(sums.buffer, at))),))
 
 
@@ -107,29 +110,38 @@ def _down(
     sums: LineSums, extent: Expr, depth: Expr, tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
     """Lines that lie side by side: a vector of them at a time, down K."""
-    for part in parts(extent, VECTORS * sums.lanes):
-        ops = tuple(_down_tile(sums, part.size, depth))
+    whole, tail = div(extent, sums.lanes), mod(extent, sums.lanes)
+    for part in parts(whole, VECTORS):
+        ops = tuple(_down_tile(sums, part.size, None, depth))
         program = _program(sums, f"down_{part.size}", ops, sums.source.type)
         tiles[program.name] = program
-        at = _position(part, "lp")
-        passed = (Argument(sums.source.buffer, at), Argument(sums.buffer, at))
-        yield from _loop("lp", part, (Call(program.name, passed),))
+        call = _down_call(sums, program, sums.lanes * _position(part, "lp"))
+        yield from _loop("lp", part, (call,))
+    if tail != 0:
+        ops = tuple(_down_tile(sums, 1, tail, depth))
+        program = _program(sums, "down_tail", ops, sums.source.type)
+        tiles[program.name] = program
+        call = _down_call(sums, program, sums.lanes * whole)
+        yield call if value(tail) else When(tail, (call,))
 
 
-def _down_tile(sums: LineSums, lines: int, depth: Expr) -> Iterator[Op]:
-    starts = range(0, lines, sums.lanes)
-    accumulators = [sums.vector(i, "s") for i, _ in enumerate(starts)]
+def _down_call(sums: LineSums, program: TileProgram, at: Expr) -> Call:
+    return Call(program.name, (Argument(sums.source.buffer, at), Argument(sums.buffer, at)))
+
+
+def _down_tile(sums: LineSums, vectors: int, tail: Expr | None, depth: Expr) -> Iterator[Op]:
+    accumulators = [sums.vector(index, "s") for index in range(vectors)]
+    active = None if tail is None else _known(tail)
     yield from (Zero(acc) for acc in accumulators)
     yield Point("px", "x", ZERO, sums.source.type)
     body: list[Op] = []
-    for i, (acc, start) in enumerate(zip(accumulators, starts, strict=True)):
-        element = sums.vector(i, "x")
-        address = Address("px", start * ONE)
-        body += [Load(element, address, _cut(sums, lines - start), sums.source.type)]
-        body += [Add(acc, acc, element)]
+    for index, acc in enumerate(accumulators):
+        element = sums.vector(index, "x")
+        address = Address("px", index * sums.lanes * ONE)
+        body += [Load(element, address, active, sums.source.type), Add(acc, acc, element)]
     yield Loop("kt", depth, (*body, Advance("px", sums.source.strides["k"])))
-    for acc, start in zip(accumulators, starts, strict=True):
-        yield from _update(acc, start * ONE)
+    for index, acc in enumerate(accumulators):
+        yield from _update(acc, index * sums.lanes * ONE)
 
 
 def _over(
@@ -168,10 +180,6 @@ def _over_tile(sums: LineSums, depth: Expr) -> Iterator[Op]:
 def _known(tail: Expr) -> Active:
     known = value(tail)
     return tail if known is None else known
-
-
-def _cut(sums: LineSums, left: int) -> Active:
-    return None if left >= sums.lanes else left
 
 
 def _update(acc: Register, at: Expr) -> Iterator[Op]:

@@ -9,7 +9,7 @@ from typing import Literal
 from sympy import Expr
 
 from .errors import ScheduleError
-from .feed import BatchPlan, Operand, batch_of, feed, is_plain, operand_of
+from .feed import BatchPlan, Operand, batch_of, feed, is_plain, loads_as, operand_of
 from .isa import Form, Target, Vector, uncut
 from .model import Work, choose
 from .operands import Packed
@@ -161,8 +161,15 @@ class Plan:
             overlaps=self._overlaps(known, accumulate),
             padded=self.padded,
             factors=self.product.factors,
-            spare=self.target.hold.spare if self.target.hold and not schedule.tile else 0,
+            spare=self._spare(),
         )
+
+    def _spare(self) -> int:
+        """Registers that accumulators and operands must leave: to the compiler, to conversions."""
+        along, element = self.feeder(self.along).type, self.product.along
+        converting = 0 if loads_as(self.target, along, element) else 2
+        held = self.target.hold.spare if self.target.hold and not self.schedule.tile else 0
+        return held + converting
 
     def _overlaps(self, steps: int | None, accumulate: bool) -> bool:
         """Whether a tile's last vector may overlap the one before.

@@ -14,7 +14,7 @@ from sympy import Expr
 from .access import bits_of, load
 from .builder import Argument
 from .convert import narrow
-from .dataflow import sizes_used
+from .dataflow import sizes_used, without_idle_masks
 from .emitter import Emitter
 from .feed import Operand, row_elements
 from .isa import Target
@@ -103,11 +103,8 @@ def conversion_nest(
 ) -> tuple[tuple[NestNode, ...], dict[str, TileProgram]]:
     """The nodes and tiles that convert a matrix; it and its packed form begin ``at`` elements."""
     tiles: dict[str, TileProgram] = {}
-    if c.rows:
-        nodes = tuple(_rows(c, extents, at, tiles))
-    else:
-        nodes = tuple(_groups(c, extents, at, tiles))
-    return nodes, tiles
+    write = _rows if c.rows else _groups
+    return tuple(write(c, extents, at, tiles)), tiles
 
 
 # --- rows along K --------------------------------------------------------------------------------
@@ -226,52 +223,53 @@ def _group_lines(
 ) -> Iterator[NestNode]:
     """One group of every line, ``existing`` elements of which there are."""
     lanes = c.lanes if value(c.source.strides[c.line]) == 1 else 1
-    for part in parts(lines, VECTORS * lanes):
-        program = _group_tile(c, part.size, lanes, existing)
+    whole, tail = div(lines, lanes), mod(lines, lanes)
+    for part in parts(whole, VECTORS):
+        program = _group_tile(c, part.size, None, lanes, existing)
         tiles.setdefault(program.name, program)
-        position = _position(part, "lp")
+        position = lanes * _position(part, "lp")
         yield from _loop("lp", part, (_call(c, program, at, position, k),))
+    if tail != 0:
+        program = _group_tile(c, 1, tail, lanes, existing)
+        tiles.setdefault(program.name, program)
+        call = _call(c, program, at, lanes * whole, k)
+        yield call if value(tail) else When(tail, (call,))
 
 
-def _group_tile(c: Conversion, lines: int, lanes: int, existing: int) -> TileProgram:
+def _group_tile(
+    c: Conversion, vectors: int, tail: Expr | None, lanes: int, existing: int
+) -> TileProgram:
+    """One group of as many lines as ``vectors`` have lanes, or of the ``tail`` that is left."""
     emitter = Emitter(c.target, lanes, "w", "f32")
-    masks: set[str] = set()
-    for first in range(0, lines, lanes):
-        left = lines - first
-        write = Address("out", linear(((first, c.packed.strides[c.line]),)))
-        start = linear(((first, c.source.strides[c.line]),))
-        moved = lanes == 1 and c.moves and value(c.source.strides["k"]) == 1 and c.depth > 1
+    active: Active = None
+    if tail is not None:
+        active, makes = _lanes_of(c, tail, emitter)
+        emitter.add(*makes)
+    moved = lanes == 1 and c.moves and value(c.source.strides["k"]) == 1 and c.depth > 1
+    for index in range(vectors):
+        write = Address("out", linear(((index * lanes, c.packed.strides[c.line]),)))
+        start = linear(((index * lanes, c.source.strides[c.line]),))
         if moved:
-            word = emitter.fresh(f"x{first}", "s32")
-            active = None if existing == c.depth else existing
-            emitter.add(Load(word, Address("x", start), active, c.source.type, c.depth))
+            word = emitter.fresh(f"x{index}", "s32")
+            part = None if existing == c.depth else existing
+            emitter.add(Load(word, Address("x", start), part, c.source.type, c.depth))
             found = _shifted(c, emitter, emitter.take(word), existing)
         else:
-            found = c.word(emitter, _group(c, emitter, (first, start), left, existing, masks))
+            found = c.word(emitter, _group(c, emitter, (index, start), active, existing))
         register = emitter.register(found)
         if register.vector.element == c.packed.type:
             emitter.add(Store(write, register))
         else:
             emitter.add(Store(write, register, None, c.packed.type, c.depth))
-    name = f"group_{lines}" + (f"_{existing}" if existing < c.depth else "")
-    return _program(c, name, list(emitter.emit()), f"{lines} lines, {existing} elements of each")
+    size = f"{vectors * lanes}" if tail is None else "tail"
+    name = f"group_{size}" + (f"_{existing}" if existing < c.depth else "")
+    return _program(c, name, list(emitter.emit()), f"{size} lines, {existing} elements of each")
 
 
 def _group(
-    c: Conversion,
-    emitter: Emitter,
-    start: tuple[int, Expr],
-    left: int,
-    existing: int,
-    masks: set[str],
+    c: Conversion, emitter: Emitter, start: tuple[int, Expr], active: Active, existing: int
 ) -> list[Argument]:
     """The elements of a group, each in a register of its own."""
-    active: Active = None
-    if left < emitter.lanes:
-        active, makes = _lanes_of(c, left * ONE, emitter)
-        if isinstance(active, MaskRegister) and active.name not in masks:
-            masks.add(active.name)
-            emitter.add(*makes)
     found = []
     for k in range(existing):
         address = Address("x", start[1] + linear(((k, c.source.strides["k"]),)))
@@ -307,7 +305,7 @@ def _program(c: Conversion, name: str, ops: list[Op], summary: str) -> TileProgr
             Parameter("out", "out", c.packed.type),
             *(Parameter(slot, "size") for slot in sizes_used(ops, c.slots)),
         ),
-        body=tuple(ops),
+        body=without_idle_masks(ops),
         end=(),
         summary=summary,
     )

@@ -133,7 +133,7 @@ def store_along(tile: Tile) -> Iterator[Op]:
 
 
 def _sums(tile: Tile) -> Iterator[tuple[Register, Address]]:
-    """Each accumulator and where it stands among the partial sums, which have room for all of it."""
+    """Each accumulator, and where it stands whole among the partial sums."""
     line, sums = tile.plan.along, tile.plan.operands["sums"]
     for row in range(tile.region.shape.rows):
         for column in range(tile.region.shape.vectors):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from .dataflow import pointers_used, sizes_used, walk
+from .dataflow import pointers_used, sizes_used, walk, without_idle_masks
 from .dot import dot_loops, store_dots
 from .lower import Tile, k_loops, masks, reduction, sum_splits, zeros
 from .plan import Plan
@@ -15,7 +15,8 @@ from .store import factors, load_sums, store_across, store_along, store_sums
 
 def lower_tile(tile: Tile, name: str) -> TileProgram:
     """The program of one register tile."""
-    body, end = tuple(_body(tile)), tuple(_end(tile))
+    body, end = tuple(_body(tile)), without_idle_masks(tuple(_end(tile)))
+    body = without_idle_masks(body, end)
     return TileProgram(
         name=name,
         element=tile.plan.element,

@@ -10,6 +10,7 @@ from tilewright.isa import Core, Emulation, Hold, Mask, Target, Vector
 
 from .scalar import whole
 from .x86 import prefix, scalar, vector
+from .x86_features import vnni
 from .x86_integers import factors, s32
 
 _WIDTHS = (256, 128)
@@ -59,4 +60,5 @@ TARGET = Target(
     # qemu reads a masked load whole (seen in 7.2): up to one vector behind the last element.
     hold=Hold(constraint="x", operands=True, spare=1),
     emulation=Emulation(qemu="qemu-x86_64", cpu="max", overread=32),
+    features={"vnni": vnni(_WIDTHS, "AVX-VNNI", "avx_vnni", "avxvnni", infix="_avx")},
 )

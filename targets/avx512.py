@@ -6,21 +6,27 @@ Spellings: Intel Intrinsics Guide. Latency and units: Intel and AMD optimisation
 
 from __future__ import annotations
 
-from tilewright.isa import Core, Emulation, Hold, Mask, Target, Vector
+from tilewright.isa import Core, Hold, Mask, Target, Vector
 
-from .x86 import scalar, transposes, vector
+from .scalar import whole
+from .x86 import cast, prefix, scalar, store_bits, transposes, vector
+from .x86_features import HEADER, bf16, vnni
+from .x86_integers import factors, s32
+from .x86_integers import transposes as integer_transposes
+
+_WIDTHS = (512, 256, 128)
 
 
 def _mask(element: str, bits: int) -> Mask:
-    prefix = "_mm" if bits == 128 else f"_mm{bits}"
-    ps = {"f32": "ps", "f64": "pd"}[element]
-    lanes = bits // {"f32": 32, "f64": 64}[element]
+    mm = prefix(bits)
+    ps = {"f32": "ps", "f64": "pd", "s32": "epi32"}[element]
+    lanes = bits // (64 if element == "f64" else 32)
     ctype = "__mmask16" if lanes == 16 else "__mmask8"
     return Mask(
         ctype=ctype,
         make=f"({ctype})((1u << ({{count}})) - 1u)",
-        load=f"{prefix}_maskz_loadu_{ps}({{mask}}, {{p}})",
-        store=f"{prefix}_mask_storeu_{ps}({{p}}, {{mask}}, {{v}})",
+        load=f"{mm}_maskz_loadu_{ps}({{mask}}, {{p}})",
+        store=f"{mm}_mask_storeu_{ps}({{p}}, {{mask}}, {{v}})",
         registers=0,
     )
 
@@ -38,20 +44,76 @@ _PS = (
     "_mm512_mask_moveldup_ps({x}, 0xaaaa, {y})",
     "_mm512_mask_movehdup_ps({y}, 0x5555, {x})",
 )
+_TRANSPOSE = {element: transposes(element, 512, _PD, _PS) for element in ("f32", "f64")}
+_TRANSPOSE["s32"] = integer_transposes(512, _TRANSPOSE["f32"])
+
+
+def _ops(element: str, bits: int) -> dict[str, str]:
+    """The elementary operations that are not AVX2's: a choice by bits; on 512, all masks."""
+    mm, kind = prefix(bits), {"f32": "ps", "f64": "pd", "s32": "si"}[element]
+    size = 64 if element == "f64" else 32
+    x, y, z = (f"{{{v}}}" if kind == "si" else cast(kind, "si", bits, f"{{{v}}}") for v in "xyz")
+    mask = x if element == "f64" else "{x}"
+    chosen = f"{mm}_ternarylogic_epi{size}({mask}, {y}, {z}, 0xca)"
+    select = {"select": chosen if kind == "si" else cast("si", kind, bits, chosen)}
+    if bits != 512:
+        return select
+    return select | (_integer_tests() if kind == "si" else _tests(kind, size))
+
+
+def _tests(kind: str, size: int) -> dict[str, str]:
+    """Comparisons of vectors of 512 bits, and rounding."""
+    found = {"round": f"_mm512_roundscale_{kind}({{x}}, 8)"}
+    for op in ("lt", "le", "eq"):
+        test = f"_mm512_cmp_{kind}_mask({{x}}, {{y}}, _CMP_{op.upper()}_OQ)"
+        lanes = f"_mm512_movm_epi{size}({test})"
+        found[op] = cast("si", "pd", 512, lanes) if size == 64 else lanes
+    return found
+
+
+def _integer_tests() -> dict[str, str]:
+    tests = {"lt": "cmplt", "gt": "cmpgt", "eq": "cmpeq"}
+    return {
+        op: f"_mm512_movm_epi32(_mm512_{name}_epi32_mask({{x}}, {{y}}))"
+        for op, name in tests.items()
+    }
 
 
 def _vectors(element: str) -> tuple[Vector, ...]:
-    wide = vector(
+    return (*(_wide(element, bits) for bits in _WIDTHS), scalar(element))
+
+
+def _wide(element: str, bits: int) -> Vector:
+    transpose = {"transpose": _TRANSPOSE[element]} if bits == 512 else {}
+    return vector(
         element,
-        512,
+        bits,
         memory_operand=True,
-        mask=_mask(element, 512),
-        transpose=transposes(element, 512, _PD, _PS),
+        mask=_mask(element, bits),
+        ops=_ops(element, bits),
+        **transpose,
     )
-    narrow = tuple(
-        vector(element, bits, memory_operand=True, mask=_mask(element, bits)) for bits in (256, 128)
+
+
+def _integers() -> tuple[Vector, ...]:
+    held = tuple(factors("s16", bits) for bits in _WIDTHS)
+    return (*(_s32(bits) for bits in _WIDTHS), whole("imul"), *held)
+
+
+def _s32(bits: int) -> Vector:
+    transpose = {"transpose": _TRANSPOSE["s32"]} if bits == 512 else {}
+    stores = {
+        name: store_bits(bits * size // 32, f"{prefix(bits)}_cvtepi32_epi{size}({{v}})")
+        for name, size in (("u16", 16), ("s8", 8), ("u8", 8))
+    }
+    return s32(
+        bits,
+        memory_operand=True,
+        mask=_mask("s32", bits),
+        ops=_ops("s32", bits),
+        stores=stores,
+        **transpose,
     )
-    return (wide, *narrow, scalar(element))
 
 
 TARGET = Target(
@@ -66,8 +128,12 @@ TARGET = Target(
     zig_flags=("-mcpu=x86_64_v4",),
     headers=("immintrin.h",),
     registers=32,
-    vectors=_vectors("f32") + _vectors("f64"),
+    vectors=_vectors("f32") + _vectors("f64") + _integers(),
     core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=6),
     hold=Hold(constraint="v", operands=True, spare=1),
-    emulation=Emulation(header="avx512.h.j2"),
+    emulation=HEADER,
+    features={
+        "vnni": vnni(_WIDTHS, "VNNI", "avx512_vnni", "avx512vnni", memory=True),
+        "bf16": bf16(_WIDTHS, "avx512_bf16", "avx512bf16"),
+    },
 )  # fmt: skip

@@ -23,7 +23,6 @@ def s32(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
         more["transpose"] = transposes(
             bits, float_transposes("f32", bits, DOUBLES[bits], FLOATS[bits])
         )
-        more.setdefault("stores", _stores(bits))
     ops = _ops(bits) | more.pop("ops", {})
     forms: tuple[Form, ...] = ("broadcast", "memory") if memory_operand else ("broadcast",)
     return Vector(
@@ -41,6 +40,7 @@ def s32(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
         muladd=(multiply_pairs(bits), *(_multiply(form, bits) for form in forms)),
         sum_lanes=_sum_lanes(bits),
         loads={name: _widened(name, 32, bits) for name in _WIDENED},
+        stores=more.pop("stores", None) or _stores(bits),
         ops=ops,
         **more,
     )
@@ -75,16 +75,18 @@ def _multiply(form: Form, bits: int) -> MulAdd:
 def factors(element: str, bits: int) -> Vector:
     """What holds factors in groups of 32 bits; s16 is widened from s8 and u8 when loaded."""
     narrow = ("s8", "u8") if element == "s16" else ()
+    ctype = f"__m{bits}{'bh' if element == 'bf16' else 'i'}"
+    seen, back = ("", "") if ctype.endswith("i") else (f"({ctype})", f"(__m{bits}i)")
     return Vector(
         name=NAMES[bits],
         element=element,
         lanes=bits // _BITS[element],
-        ctype=f"__m{bits}i",
-        load=load_bits(bits),
-        store=store_bits(bits, "{v}"),
-        zero=f"{prefix(bits)}_setzero_si{bits}()",
+        ctype=ctype,
+        load=seen + load_bits(bits),
+        store=store_bits(bits, f"{back}{{v}}"),
+        zero=f"{seen}{prefix(bits)}_setzero_si{bits}()",
         loads={name: _widened(name, 16, bits) for name in narrow},
-        group=f"{prefix(bits)}_set1_epi32({{x}})",
+        group=f"{seen}{prefix(bits)}_set1_epi32({{x}})",
     )
 
 

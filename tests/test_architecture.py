@@ -28,11 +28,11 @@ OUTSIDE = ("tilewright.examples", "tilewright.cli")
 DSL = [
     "errors", "settings", "types", "dtypes", "sizes", "expression", "postops", "operands", "spec",
     "schedule", "signature", "isa", "product", "packed_format", "symbolic", "model",
-    "elementary", "builder", "convert", "functions",
+    "elementary", "builder", "convert", "exponential", "logarithm", "gaussian", "functions",
     "feed", "plan", "regions", "program", "dataflow", "emitter", "access", "lower", "finish",
-    "store", "dot", "blocks",
+    "store", "dot", "tiles", "blocks",
     "transposition", "transposed",
-    "padding", "packing", "nest",
+    "padding", "packing", "prepack", "linesums", "filling", "nest",
     "verify", "memory", "execute", "interpret",
     "count", "fork", "explain", "render", "generate",
 ]

@@ -45,7 +45,7 @@ def rendered() -> list[str]:
         dispatch_build.source(),
         render("dispatch.h.j2"),
         render("runner.c.j2", names=["kernel"]),
-        render("avx512.h.j2"),
+        render("x86.h.j2"),
     ]
 
 

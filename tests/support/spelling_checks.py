@@ -244,6 +244,18 @@ def _rough(element: str, shape: tuple[int, ...], seed: int) -> Array:
     return np.random.default_rng(seed).normal(size=shape).astype(DTYPES[element])
 
 
+def _wild(element: str, shape: tuple[int, ...], seed: int) -> Array:
+    """Few numbers, Inf and NaN among them, whose finite sums are exact."""
+    some = [0.0, 1.0, -2.0, 3.0, 1.0, -2.0, 3.0, 5.0, np.inf, -np.inf, np.nan]
+    return np.random.default_rng(seed).choice(some, shape).astype(DTYPES[element])
+
+
+def _any(element: str, shape: tuple[int, ...], seed: int) -> Array:
+    """Any bits, and special values."""
+    drawn = np.random.default_rng(seed).choice(values(element, seed)[seed % 3], shape)
+    return drawn.astype(DTYPES[element])
+
+
 def _products(target: Target, v: Vector) -> Iterator[Check]:
     for op in v.muladd:
         lanes = range(v.lanes) if op.form == "lane" else [None]
@@ -251,6 +263,12 @@ def _products(target: Target, v: Vector) -> Iterator[Check]:
             yield _product(target, v, op, lane, _small)
             if DTYPES[v.element].kind == "f":
                 yield _product(target, v, op, lane, _rough)
+                yield _product(target, v, op, lane, _any if _fused(op) else _wild)
+
+
+def _fused(op: MulAdd) -> bool:
+    """Whether a product is added with one rounding: plain C alone has no mnemonic."""
+    return op.depth == 1 and bool(op.mnemonic)
 
 
 def _product(target: Target, v: Vector, op: MulAdd, lane: int | None, draw: Any) -> Check:
@@ -305,7 +323,7 @@ def _sums(v: Vector, op: MulAdd, acc: Array, x: Array, y: Array) -> tuple[Array,
     if acc.dtype.kind in "iu":
         total = np.einsum("tcd,trd->trc", x.astype(np.int64), y.astype(np.int64))
         return (total + acc).astype(np.uint32).view(np.int32), None
-    if op.depth == 1 and op.mnemonic:
+    if _fused(op):
         return fused(x[:, None, :, 0], y[:, :, None, 0], acc), None
     wide = np.longdouble
     total = np.einsum("tcd,trd->trc", x.astype(wide), y.astype(wide)) + acc

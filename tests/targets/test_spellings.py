@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -48,3 +49,28 @@ def test_every_sum_has_all_elementary_operations(name: str) -> None:
                 {"round"} if vector.element == "f64" else set()
             )
             assert not needed - set(vector.ops), vector
+
+
+#: Words of neon's C, and others that do not the same.
+WRONG = {
+    "vbslq_f32(vcltq_f32(x, y), x, y)": "vminq_f32(x, y)",
+    "vfmaq_f32(z, x, y)": "vaddq_f32(z, vmulq_f32(x, y))",
+    "vcvtnq_s32_f32": "vcvtq_s32_f32",
+    "vmmlaq_s32(acc, y, x)": "vmmlaq_s32(acc, x, y)",
+    "vbfdotq_laneq_f32(acc, x, y, 3)": "vbfdotq_laneq_f32(acc, x, y, 2)",
+    "vld1q_lane_f32(in0, vdupq_n_f32(0.0f), 0)": "vld1q_f32(in0)",
+    "vst1_f32(out, vget_low_f32(x))": "vst1q_f32(out, x)",
+}
+
+
+def test_a_wrong_spelling_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = resolve(FEATURES[0])
+    compiler = use("gcc", target, monkeypatch, emulated=not is_native(target))
+    changed = []
+    for check in checks(target):
+        text = "\n".join(check.statements)
+        for right, wrong in WRONG.items():
+            if right in text:
+                changed.append(replace(check, statements=[text.replace(right, wrong)]))
+    assert len(changed) >= len(WRONG)
+    assert len(faults(changed, target, compiler, tmp_path)) == len(changed)

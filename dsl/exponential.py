@@ -1,0 +1,200 @@
+"""exp and the functions made of it, as elementary operations on f32.
+
+``base**x`` is ``2**(step * n)`` times ``base**r`` with a small ``r``. A sum with ``MAGIC`` rounds
+to n and leaves it in its last bits, which a shift makes the exponent of a power of two. The
+polynomials are minimax: their coefficients were rounded to f32 one after the other, and what was
+left fitted anew by a linear program. ulp are units in the last place of the result.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from .builder import Argument, Builder
+
+#: 1.5 * 2**23: a sum with it has no bits behind the point. 127 is the bias of f32's exponent.
+MAGIC = 1.5 * 2.0**23 + 127
+SIGN = 0x80000000
+LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """``base**r = 1 + r * (terms[0] + terms[1] * r + ...)`` for ``|r| <= step / 2``.
+
+    ``step`` is given as a sum of two numbers: its f32 value and what that lacks.
+    """
+
+    rate: float
+    step: tuple[float, float]
+    terms: tuple[float, ...]
+
+
+#: log(2) as f32, and the rest of it.
+LOG2 = (0.6931471824645996, -1.904654323148236e-09)
+_RATE = 1 / math.log(2)
+_E_TERMS = (1.0, 0.49999997, 0.16666546, 0.041667443, 0.008366256, 0.0013869862)
+E = Base(_RATE, LOG2, _E_TERMS)
+TWO = Base(
+    1.0,
+    (1.0, 0.0),
+    (0.6931472, 0.24022645, 0.05550363, 0.0096187955, 0.0013389502, 0.00015257546),
+)
+#: Steps of two powers of two: s scales twice, into infinity and into subnormal numbers.
+E_PAIRS = Base(
+    _RATE / 2,
+    (2 * LOG2[0], 2 * LOG2[1]),
+    (1.0, 0.50000036, 0.16666618, 0.04166123, 0.00833593, 0.0014104755, 0.00019630595),
+)
+TWO_PAIRS = Base(
+    0.5,
+    (2.0, 0.0),
+    (0.69314724, 0.24022669, 0.05550366, 0.009616844, 0.0013341717, 0.00015645298, 1.4917234e-05),
+)
+#: ``log(1 + x) / x`` on 0 to 1.
+_LOG1P: tuple[float, ...] = (
+    1.0,
+    -0.49999648,
+    0.3332133,
+    -0.24857217,
+    0.19153848,
+    -0.13754189,
+    0.07920889,
+)
+_LOG1P += (-0.030068377, 0.005365454)
+
+
+def polynomial(b: Builder, x: Argument, *coefficients: float) -> Argument:
+    """Lowest power first; Horner's rule in ``x * x`` on pairs halves the chain of operations."""
+    pairs: list[Argument] = [
+        b("fma", x, odd, even)
+        for even, odd in zip(coefficients[::2], coefficients[1::2], strict=False)
+    ]
+    pairs += coefficients[2 * len(pairs) :]
+    total, square = pairs.pop(), b("mul", x, x)
+    for pair in reversed(pairs):
+        total = b("fma", total, square, pair)
+    return total
+
+
+def clamp(b: Builder, x: Argument, low: float, high: float) -> Argument:
+    """``x``, or the bound it exceeds; NaN stays."""
+    return b("min", high, b("max", low, x))
+
+
+def with_sign_of(b: Builder, x: Argument, source: Argument) -> Argument:
+    """``x``, which is not negative, with the sign of ``source``."""
+    return b("float", b("or", b("bits", x), b("and", b("bits", source), SIGN)))
+
+
+def power_of_two(b: Builder, x: Argument, rate: float, shift: int = 0) -> tuple[Argument, Argument]:
+    """n, the integer next to ``rate * x``, and ``2**(n + shift)``."""
+    moved = b("fma", x, rate, MAGIC + shift)
+    return b("sub", moved, MAGIC + shift), b("float", b("shl", b("bits", moved), 23))
+
+
+def reduce(
+    b: Builder, x: Argument, base: Base, shift: int = 0, sign: float = 1
+) -> tuple[Argument, Argument]:
+    """S and r with ``base**(sign * x) * 2**shift = s * base**(sign * r)``, or s twice."""
+    n, s = power_of_two(b, x, sign * base.rate, shift)
+    r = x
+    for part in base.step:
+        if part:
+            r = b("fma", n, -sign * part, r)
+    return s, r
+
+
+def factors(
+    b: Builder, x: Argument, base: Base, shift: int = 0, sign: float = 1
+) -> tuple[Argument, Argument, Argument]:
+    """s, r, q with ``base**(sign * x) * 2**shift = s * (1 + r * q)``, or s twice."""
+    s, r = reduce(b, x, base, shift, sign)
+    terms = [term * sign ** (i + 1) for i, term in enumerate(base.terms)]
+    return s, r, polynomial(b, r, *terms)
+
+
+def _exp(b: Builder, x: Argument) -> Argument:
+    """``exp(x)`` for x from -104 to 89."""
+    s, r, q = factors(b, x, E_PAIRS)
+    return b("mul", b("mul", b("fma", r, q, 1.0), s), s)
+
+
+def exp(b: Builder, x: Argument) -> Argument:
+    """Within 2 ulp."""
+    return _exp(b, clamp(b, x, -104.0, 89.0))
+
+
+def _expm1(b: Builder, x: Argument, shift: int = 0) -> Argument:
+    """``(exp(x) - 1) * 2**shift`` for x from -80 to 80, relatively accurate."""
+    s, r = reduce(b, x, E, shift)
+    q = b("fma", b("mul", r, r), polynomial(b, r, *E.terms[1:]), r)
+    return b("fma", s, q, b("sub", s, 2.0**shift))
+
+
+def tanh(b: Builder, x: Argument) -> Argument:
+    """Within 2 ulp: ``y / (y + 1)`` with ``y = expm1(2 * |x|) / 2``, corrected where y is small."""
+    y = _expm1(b, b("mul", b("min", 10.0, b("abs", x)), 2.0), shift=-1)
+    quotient = b("div", y, b("add", y, 1.0))
+    corrected = b("fma", b("neg", y), quotient, y)
+    return with_sign_of(b, b("select", b("lt", y, 0.6), corrected, quotient), x)
+
+
+def elu(b: Builder, x: Argument, alpha: Argument) -> Argument:
+    """Within 3 ulp."""
+    below = _expm1(b, b("max", -20.0, b("min", 0.0, x)))
+    return b("fma", below, alpha, b("max", 0.0, x))
+
+
+#: Both sides of 1 / (1 + exp(-x)) times this keep the denominator finite.
+_SCALE = -40
+
+
+def logistic(b: Builder, x: Argument) -> Argument:
+    """Within 2 ulp: what the sum ``1 + 2**n`` loses is added to the rest."""
+    s, r, q = factors(b, clamp(b, x, -104.0, 50.0), E, _SCALE, sign=-1)
+    one = 2.0**_SCALE
+    total = b("add", one, s)
+    lost = b("sub", one, b("sub", total, s))
+    return b("div", one, b("add", b("fma", b("mul", s, r), q, lost), total))
+
+
+def _gate(b: Builder, x: Argument, exponent: Argument, base: Base, sign: float) -> Argument:
+    """``x / (1 + base**-exponent)``; the infinity that is gated to nothing gives 0."""
+    low, high = -151 * base.step[0], 60 * base.step[0]
+    s, r, q = factors(b, clamp(b, exponent, low, high), base, _SCALE, sign=-1)
+    one = 2.0**_SCALE
+    part = b("div", one, b("fma", b("mul", s, r), q, b("add", one, s)))
+    finite = b("max", -LARGEST, x) if sign > 0 else b("min", LARGEST, x)
+    return b("mul", finite, part)
+
+
+def swish(b: Builder, x: Argument, alpha: float) -> Argument:
+    """Within 4 ulp where the factor of x is normal and ``alpha * x`` exact; -Inf gives -0."""
+    return _gate(b, x, b("mul", x, alpha), E, math.copysign(1, alpha))
+
+
+def gelu_tanh(b: Builder, x: Argument) -> Argument:
+    """Within 1e-6; -Inf gives -0. ``(1 + tanh(y)) / 2`` is ``1 / (1 + exp(-2 * y))``."""
+    rate = 2 * math.sqrt(2 / math.pi) * _RATE
+    exponent = b("mul", x, b("fma", b("mul", x, x), 0.044715 * rate, rate))
+    return _gate(b, x, exponent, TWO, 1)
+
+
+def soft_relu(b: Builder, x: Argument, alpha: float) -> Argument:
+    """Within 4 ulp where ``alpha * x`` is exact and the result normal."""
+    y = b("mul", x, alpha)
+    small = _exp(b, b("max", -104.0, b("neg", b("abs", y))))
+    tail = b("mul", small, polynomial(b, small, *_LOG1P))
+    return b("mul", b("add", b("max", 0.0, y), tail), 1 / alpha)
+
+
+def mish(b: Builder, x: Argument) -> Argument:
+    """Within 8 ulp where ``exp(x)`` is normal: ``x * y / (y + 2)`` with ``y = e * (e + 2)``."""
+    finite = b("max", -120.0, x)
+    e = _exp(b, clamp(b, x, -104.0, 20.0))
+    y = b("mul", e, b("add", e, 2.0))
+    return b("mul", finite, b("div", y, b("add", y, 2.0)))

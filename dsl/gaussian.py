@@ -1,0 +1,74 @@
+"""erf, erfc and gelu_erf, as elementary operations on f32."""
+
+from __future__ import annotations
+
+import math
+
+from .builder import Argument, Builder
+from .exponential import TWO, polynomial, power_of_two, with_sign_of
+
+#: ``erf(x) / x - 1`` in powers of x * x, for |x| below ``_NEAR``.
+_NEAR = 0.92
+_ERF = (0.12837915, -0.376125, 0.11281877, -0.02676858, 0.004995854, -0.0006003808)
+#: ``log2(erfc(x))`` from there to 4, where erf is 1.
+_LOG_ERFC: tuple[float, ...] = (
+    -0.00028237063,
+    -1.6268917,
+    -0.9192602,
+    -0.1499411,
+    0.032066416,
+    -0.0043903696,
+)
+_LOG_ERFC += (0.00028267098,)
+#: ``exp(x * x) * erfc(x)`` on 0 to 10.2, as a quotient.
+_ERFC = (1.0, 1.2392544, 0.7324885, 0.22964054, 0.03288509)
+_ERFC_BELOW = (1.0, 2.367634, 2.404068, 1.3270196, 0.40705326, 0.058286622)
+#: ``exp(x * x / 2) * erfc(x / sqrt(2)) / 2`` on 0 to 14.6, as a quotient.
+_GELU = (0.5, 0.438497, 0.18338498, 0.040683813, 0.0041238326)
+_GELU_BELOW = (1.0, 1.674879, 1.2031252, 0.46986634, 0.10198556, 0.010336799)
+#: ``exp(-r)`` for |r| to log(2) / 2, and ``exp(-r / 2)`` for |r| to log(2).
+_EXP = (1.0, -1.0, 0.49999994, -0.16666521, 0.04166826, -0.008368666, 0.0013821201)
+_HALF_EXP = (1.0, -0.49999985, 0.12499788, -0.02083456, 0.0026186153, -0.00025905375)
+#: Of log(2), bits few enough for exact products with n, and the rest.
+_LOG2 = (0.693145751953125, 1.4286068203094173e-06)
+#: Numerator and denominator are scaled, so that only their quotient may be subnormal.
+_SCALE = 64
+
+
+def erf(b: Builder, x: Argument) -> Argument:
+    """Within 2 ulp: a polynomial near 0, elsewhere ``1 - 2**log2(erfc(x))``."""
+    a = b("abs", x)
+    exponent = polynomial(b, b("min", 4.0, a), *_LOG_ERFC)
+    n, minus = power_of_two(b, exponent, 1.0, 256)  # 256 sets the sign
+    r = b("sub", exponent, n)
+    far = b("fma", minus, polynomial(b, r, 1.0, *TWO.terms), 1.0)
+    near = b("fma", x, polynomial(b, b("mul", x, x), *_ERF), x)
+    return b("select", b("lt", a, _NEAR), near, with_sign_of(b, far, x))
+
+
+def _bell(b: Builder, a: Argument, half: int, terms: tuple[float, ...]) -> Argument:
+    """``exp(-a * a / half) * 2**_SCALE``; ``a * a`` less the multiple of log(2) is rounded once."""
+    step, rest = half * _LOG2[0], half * _LOG2[1]
+    n, s = power_of_two(b, b("mul", a, a), -1 / (step + rest), _SCALE)
+    r = b("fma", n, rest, b("fma", a, a, b("mul", n, step)))
+    return b("mul", polynomial(b, r, *terms), s)
+
+
+def erfc(b: Builder, x: Argument) -> Argument:
+    """Within 8 ulp."""
+    a = b("min", 10.2, b("abs", x))
+    above = b("mul", _bell(b, a, 1, _EXP), polynomial(b, a, *_ERFC))
+    below = polynomial(b, a, *(math.ldexp(c, _SCALE) for c in _ERFC_BELOW))
+    tail = b("div", above, below)
+    return b("select", b("lt", x, 0.0), b("sub", 2.0, tail), tail)
+
+
+def gelu_erf(b: Builder, x: Argument) -> Argument:
+    """Within 8 ulp, so relatively accurate below 0 too; -Inf gives -0.
+
+    It is ``max(x, 0) - |x| * erfc(|x| / sqrt(2)) / 2``.
+    """
+    a = b("min", 14.6, b("abs", x))
+    above = b("mul", _bell(b, a, 2, _HALF_EXP), b("mul", a, polynomial(b, a, *_GELU)))
+    below = polynomial(b, a, *(math.ldexp(c, _SCALE) for c in _GELU_BELOW))
+    return b("sub", b("max", -0.0, x), b("div", above, below))

@@ -1,0 +1,126 @@
+"""log and pow, as elementary operations on f32."""
+
+from __future__ import annotations
+
+import math
+
+from .builder import Argument, Builder
+from .errors import SpecError
+from .exponential import LOG2, SIGN, TWO_PAIRS, clamp, polynomial, reduce
+
+#: The bits of sqrt(1/2): mantissas lie between it and its double.
+_LEAST = 0x3F3504F3
+_EXPONENT = 0xFF800000
+#: ``(log(1 + f) - f) / f**2`` on those mantissas less 1.
+_LOG1P: tuple[float, ...] = (
+    -0.4999999,
+    0.33333945,
+    -0.25001776,
+    0.19962241,
+    -0.16570318,
+    0.1491634,
+    -0.14307664,
+)
+_LOG1P += (0.08738758,)
+#: ``log2((1 + s) / (1 - s)) = s * (high + low + s**2 * (_ATANH[0] + ...))``.
+_SLOPE = (2.885390043258667, 3.851925e-08)
+_ATANH = (0.9617967, 0.5770788, 0.4119273, 0.33648854)
+
+
+def _split(b: Builder, x: Argument) -> tuple[Argument, Argument]:
+    """K and f with ``x = 2**k * (1 + f)``, exactly, for positive finite x, subnormal ones too."""
+    scaled = b("sub", b("bits", b("mul", x, 2.0**23)), 23 << 23)
+    bits = b("select", b("lt", x, 2.0**-126), scaled, b("bits", x))
+    exponent = b("and", b("sub", bits, _LEAST), _EXPONENT)
+    mantissa = b("float", b("sub", bits, exponent))
+    return b("to_f32", b("shr", exponent, 23)), b("sub", mantissa, 1.0)
+
+
+def log(b: Builder, x: Argument) -> Argument:
+    """Within 2 ulp."""
+    k, f = _split(b, x)
+    rest = b("fma", b("mul", f, f), polynomial(b, f, *_LOG1P), b("mul", k, LOG2[1]))
+    found = b("fma", k, LOG2[0], b("add", f, rest))
+    edge = b("select", b("eq", x, 0.0), -math.inf, math.nan)
+    found = b("select", b("lt", 0.0, x), found, edge)
+    return b("select", b("eq", x, math.inf), x, found)
+
+
+def _log2(b: Builder, x: Argument) -> tuple[Argument, Argument]:
+    """``log2(x)`` as a sum of two numbers, within 2**-29 of it, for positive finite x."""
+    k, f = _split(b, x)
+    m = b("add", f, 1.0)
+    divisor = b("add", m, 1.0)
+    lost = b("sub", m, b("sub", divisor, 1.0))
+    reciprocal = b("div", 1.0, divisor)
+    s = b("mul", f, reciprocal)
+    minus = b("neg", s)
+    rest = b("fma", minus, lost, b("fma", minus, divisor, f))
+    square = b("mul", s, s)
+    high = b("mul", s, _SLOPE[0])
+    low = b("fma", s, _SLOPE[1], b("fma", s, _SLOPE[0], b("neg", high)))
+    low = b("fma", b("mul", rest, reciprocal), _SLOPE[0], low)
+    low = b("fma", b("mul", s, square), polynomial(b, square, *_ATANH), low)
+    return _sum(b, *_sum(b, k, high, low))
+
+
+def _sum(b: Builder, x: Argument, y: Argument, rest: Argument = 0.0) -> tuple[Argument, Argument]:
+    """``x + y + rest`` as its leading f32 and what that lacks, for ``|x| >= |y|`` or x 0."""
+    total = b("add", x, y)
+    return total, b("add", b("sub", y, b("sub", total, x)), rest)
+
+
+def _exact_power(b: Builder, x: Argument, beta: float) -> Argument | None:
+    """Powers that few operations make."""
+    if abs(beta) > 1 and beta in (-2, 2, 3, 4):
+        square = b("mul", x, x) if beta > 0 else b("div", 1.0, x)
+        other = x if beta == 3 else square
+        return square if beta == 2 else b("mul", square, other)
+    if beta == 0.5:
+        return b("select", b("eq", x, -math.inf), math.inf, b("sqrt", b("add", x, 0.0)))
+    if abs(beta) == 1:
+        return x if beta == 1 else b("div", 1.0, x)
+    return None
+
+
+def power(b: Builder, x: Argument, alpha: float, beta: float) -> Argument:
+    """``alpha * x**beta``: the power within 4 ulp."""
+    if beta == 0:
+        return alpha
+    found = _exact_power(b, x, beta)
+    if found is None and b.real != "f32":
+        raise SpecError(
+            f"no power {beta} in {b.real}",
+            expected="-2, -1, 0, 0.5, 1, 2, 3 or 4",
+            hint="compute in f32: accumulators of f32 or s32",
+        )
+    return b("mul", _power(b, x, beta) if found is None else found, alpha)
+
+
+def _power(b: Builder, x: Argument, beta: float) -> Argument:
+    a = b("abs", x)
+    high, low = _log2(b, a)
+    rate = math.copysign(min(abs(beta), 2.0**40), beta)  # beyond, all but 1 is 0 or infinity
+    y = b("mul", high, rate)
+    rest = b("fma", low, rate, b("fma", high, rate, b("neg", y)))
+    s, r = reduce(b, clamp(b, y, -152.0, 130.0), TWO_PAIRS)
+    r = b("add", r, rest)
+    if abs(rate) > 4096:  # below, what rest adds beyond the clamp is small
+        r = clamp(b, r, -1.0, 1.0)
+    q = polynomial(b, r, *TWO_PAIRS.terms)
+    found = b("mul", b("mul", b("fma", r, q, 1.0), s), s)
+    return _power_at_edges(b, x, a, found, beta)
+
+
+def _power_at_edges(b: Builder, x: Argument, a: Argument, found: Argument, beta: float) -> Argument:
+    """0, infinity, NaN and negative x, as C and numpy have them; ``a`` is ``|x|``."""
+    whole = beta.is_integer()
+    if not whole:
+        found = b("select", b("lt", x, 0.0), math.nan, found)
+    found = b("select", b("eq", a, 0.0), 0.0 if beta > 0 else math.inf, found)
+    found = b("select", b("eq", a, math.inf), math.inf if beta > 0 else 0.0, found)
+    found = b("select", b("eq", a, a), found, a)
+    if whole and beta % 2:
+        sign = b("and", b("bits", x), SIGN)
+        found = b("float", b("or", b("bits", found), sign))
+    return found
