@@ -17,7 +17,7 @@ from .values import epsilon, nearest
 #: Points of an interval where a function is evaluated, and what may lie beside what was seen.
 _POINTS, _BESIDE = 7, 0.25
 #: Below this, rounding errors are no longer relative.
-_LEAST = {"f32": 2.0**-149, "f64": np.longdouble(2) ** -1074}
+_LEAST: dict[str, Any] = {"f32": 2.0**-149, "f64": np.longdouble(2) ** -1074}
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +58,10 @@ class Interval:
             beside = end + way * (unit * np.abs(end) + _LEAST[self.element])
             fits = held & (nearest(end, self.element) == end)
             ends.append(np.where(fits | ~np.isfinite(end), end, beside))
-        return Interval(
-            *(_overflowed(part, self.element) for part in (self.value, *ends)), self.element
-        )
+        value, low, high = (_overflowed(part, self.element) for part in (self.value, *ends))
+        return Interval(value, low, high, self.element)
 
-    def scaled(self, factor: Array) -> Interval:
+    def scaled(self, factor: Any) -> Interval:
         """Times a rounded factor, and rounded; a power of two is no rounded one."""
         product = mul(self, Interval.exactly(factor, self.element), rounds=False)
         power = np.frexp(np.abs(factor))[0] == 0.5

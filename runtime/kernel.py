@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.errors import TargetError
+from tilewright.errors import SpecError, TargetError
 from tilewright.isa import Target
+from tilewright.operands import Packed
 from tilewright.schedule import Schedule
 from tilewright.signature import Signature, signature
 from tilewright.sizes import Dim
-from tilewright.spec import Spec, Transpose
+from tilewright.spec import Gemm, Spec, Transpose
 
 from . import dispatch
 from .arguments import Arranger
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from tilewright.generate import AnyPlan
 
     from .measure import Timing
+    from .packed import PackedMatrix
     from .verification import Verification
 
 
@@ -251,6 +253,18 @@ class Kernel:
         from .assembly import assembly
 
         return assembly(self.name, self.isa, self._entry)
+
+    def pack_b(self, b: Any) -> PackedMatrix:
+        """B packed for this kernel and for all with the same target, types, k, n and nb.
+
+        ``b`` is k x n, or count x k x n for a batch in one array; of B's type, or of float32,
+        which is converted. ArgumentError if it is neither, SpecError if the kernel packs none.
+        """
+        from .pack import pack
+
+        if not isinstance(self.spec, Gemm) or not isinstance(self.spec.b, Packed):
+            raise SpecError(f"{self.name} takes no packed B", hint='b=tw.Packed("bf16"): its type')
+        return pack(b, self.spec, self._target)
 
     def verify(self, cases: int = 3, seed: int = 0) -> Verification:
         """Compare with numpy in higher precision on random arrays; VerificationError if wrong."""

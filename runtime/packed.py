@@ -33,6 +33,7 @@ class PackedMatrix:
 
     # The dispatcher reads the first of these, in alphabetical order: struct tw_packed.
     __slots__ = ("_record", "data", "format", "shape")
+    _record: np.ndarray[Any, np.dtype[np.int64]]
     data: Bytes
     format: str
     shape: tuple[int, ...]

@@ -18,6 +18,7 @@ from .draws import Draws
 from .dtypes import preferred
 from .frame import Frame
 from .known import Array, value_of
+from .packed import PackedMatrix
 
 _USUAL = 64
 
@@ -41,6 +42,9 @@ class Sampled(Protocol):
     def signature(self) -> Signature:
         """Its parameters."""
 
+    def pack_b(self, b: Any) -> PackedMatrix:
+        """B packed for it."""
+
     def frame(self, *arrays: Any, **named: Any) -> Frame:
         """The arguments of one call, checked."""
 
@@ -49,17 +53,26 @@ class Sampled(Protocol):
 
 
 class Sample(NamedTuple):
-    """Arrays in the signature's order, the memory each lies in, scalars, and the dims' values."""
+    """Arrays in the signature's order, the memory each lies in, scalars, and the dims' values.
+
+    In place of a packed operand is what is to be packed.
+    """
 
     arrays: tuple[Any, ...]
     memory: tuple[Array, ...]
     scalars: dict[str, float]
     sizes: Mapping[str, int]
 
-    def named(self, signature: Signature) -> dict[str, Any]:
+    def named(self, kernel: Sampled) -> dict[str, Any]:
         """The arguments as a call passes them, all by name."""
-        names = ["out" if p.name == "d" else p.name for p in signature.arrays]
-        return {**dict(zip(names, self.arrays, strict=True)), **self.scalars}
+        given: dict[str, Any] = {}
+        for parameter, array in zip(kernel.signature.arrays, self.arrays, strict=True):
+            if parameter.packed and parameter.kind == "sequence":
+                array = [kernel.pack_b(matrix) for matrix in array]
+            elif parameter.packed:
+                array = kernel.pack_b(array)
+            given["out" if parameter.name == "d" else parameter.name] = array
+        return {**given, **self.scalars}
 
     def size(self, size: Size) -> int:
         """The value of ``size`` in this sample."""
@@ -72,8 +85,7 @@ def sample(
     """Random arguments; ``varied``: of random run-time sizes and paddings, else of usual ones.
 
     For their elements see ``Draws``. What is only written has all bits set, which is NaN in
-    floating point, and so has all memory around the elements of matrices. In place of a packed
-    operand is what is to be packed.
+    floating point, and so has all memory around the elements of matrices.
     """
     sizes = _sizes(signature, rng if varied else None)
     draws = Draws(signature, sizes, rng, whole=whole)

@@ -54,7 +54,7 @@ def _run_case(
     held = sample(signature, rng, varied=True, whole=whole)
     right = _expected(kernel, held)
     before = [memory.copy() for memory in held.memory]
-    got = kernel(**held.named(signature))
+    got = kernel(**held.named(kernel))
     title = f"{title}, sizes {dict(held.sizes)}"
     error, bound = right.error(got)
     wrong = np.argwhere(right.wrong(got))
