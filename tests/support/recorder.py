@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.operands import Packed
 from tilewright.runtime import dispatch
 from tilewright.runtime.descriptor import descriptor
 from tilewright.runtime.toolchain import compile_library, find_compiler
 from tilewright.signature import Signature, signature
-from tilewright.spec import Spec
+from tilewright.spec import Gemm, Spec
 from tilewright.targets import load
 
+#: What a packed B must be.
+FORMAT = "the recorder's format"
 TEXT = (Path(__file__).parent.parent / "data" / "recorder.c").read_text()
 
 
@@ -31,7 +34,12 @@ class Recorder:
 
     def take(self, spec: Spec) -> Signature:
         """Stand in for the kernel of ``spec`` from now on."""
-        self.signature = signature(spec)
+        packed = isinstance(spec, Gemm) and isinstance(spec.b, Packed)
+        return self.stand_for(signature(spec, {"b": FORMAT} if packed else None))
+
+    def stand_for(self, signature: Signature) -> Signature:
+        """Stand in for a kernel of this signature from now on."""
+        self.signature = signature
         self._static = {
             p.name: np.array(p.static_offsets, np.int64)
             for p in self.signature.arrays
