@@ -39,7 +39,9 @@ def _array(parameter: ArrayParameter, array: Any, name: str) -> None:
             f"{name} must be a numpy array{number}",
             got=describe(array),
             expected=f"array of {title(parameter.type)}",
-            hint=f"np.asarray({name}, {_astype(parameter.type)})",
+            hint=f"{parameter.name}=tw.Packed({parameter.type!r}) in the spec"
+            if isinstance(array, PackedMatrix)
+            else f"np.asarray({name}, {_astype(parameter.type)})",
         )
     if not accepts(parameter.type, array.dtype):
         swapped = accepts(parameter.type, array.dtype.newbyteorder())

@@ -26,11 +26,12 @@ def every(dtype: Any) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize(("name", "dtype"), SMALL.items())
 def test_every_element_is_decoded(name: str, dtype: Any) -> None:
-    numbers, signs = decode(every(dtype), name), np.signbit(every(dtype).astype(np.float32))
-    np.testing.assert_array_equal(numbers, every(dtype).astype(np.float64))
-    np.testing.assert_array_equal(
-        np.signbit(numbers)[~np.isnan(numbers)], signs[~np.isnan(numbers)]
-    )
+    numbers = decode(every(dtype), name)
+    with np.errstate(invalid="ignore"):
+        want = every(dtype).astype(np.float64)
+    np.testing.assert_array_equal(numbers, want)
+    signs = [np.signbit(array)[~np.isnan(want)] for array in (numbers, want)]
+    np.testing.assert_array_equal(signs[0], signs[1])
     bits = every(dtype).view(f"u{np.dtype(dtype).itemsize}")
     if name != "f16":
         np.testing.assert_array_equal(decode(bits, name), numbers)
@@ -59,14 +60,13 @@ def test_numbers_are_rounded_once(name: str, dtype: Any) -> None:
     np.testing.assert_array_equal(in_range(numbers, name), finite_ones)
 
 
-@pytest.mark.parametrize("name", INTEGERS)
+@pytest.mark.parametrize("name", sorted(INTEGERS.keys() - {"i64"}))
 def test_integers_saturate_and_round_half_to_even(name: str) -> None:
     low, high = INTEGERS[name]
     numbers = np.array([0.5, 1.5, 2.5, 3.49, -1e30, 1e30, np.nan, np.inf, -np.inf, 7])
     want = [0, 2, 2, 3, low, high, 0, high, low, 7]
     assert nearest(numbers, name).tolist() == want
-    if name != "i64":
-        assert encode(numbers, name).tolist() == want
+    assert encode(numbers, name).tolist() == want
     below = nearest(np.array([-2.5, -0.5, -200.0]), name).tolist()
     assert below == [max(low, x) for x in (-2, 0, -200)]
 
