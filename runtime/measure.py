@@ -55,7 +55,8 @@ def bench(kernel: Sampled, cold: bool = False, seconds: float = 0.2) -> Timing:
     for _ in range(_copies(samples[0]) - 1 if cold else 0):
         samples.append(sample(kernel.signature, rng, varied=False))
     frames = [kernel.frame(**one.named(kernel)) for one in samples]
-    meter = None if isinstance(kernel.spec, Transpose) else Meter(kernel.isa, kernel.spec.type)
+    spec = kernel.spec
+    meter = None if isinstance(spec, Transpose) else Meter(kernel.isa, spec.a.type, spec.b.type)
     times, peaks = rounds(frames, seconds, meter, cold=cold)
     low, middle, high = np.percentile(times, (25, 50, 75))
     work = flops(kernel, samples[0])
