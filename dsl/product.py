@@ -70,7 +70,7 @@ def choose_product(target: Target, types: Mapping[str, str], along: str) -> Prod
 
 
 def multiply_adds(target: Target, a: str, b: str) -> Iterator[tuple[Vector, MulAdd]]:
-    """Every multiply-add of ``target``, by vector, whose factors hold elements of ``a`` and ``b``."""
+    """Every multiply-add of ``target``, with its vector, whose factors hold ``a`` and ``b``."""
     held = accumulator(a, b)
     for vector in target.of(held):
         for op in vector.muladd:
