@@ -41,7 +41,8 @@ class TileShape:
     ``vectors`` registers lie along the vectorised dimension, ``rows`` across it. ``feed`` says how
     the operand across arrives: a form of the multiply-add, with ``lane_k`` and ``lane_s`` for
     vectors that lie along K or across. ``hold`` is the side kept in registers during a K step;
-    ``instructions`` is how many a multiply-add takes.
+    ``instructions`` is how many a multiply-add takes, ``height`` the rows that one computes and
+    ``parts`` how many of them lie along a vector.
     """
 
     vector: Vector
@@ -52,19 +53,31 @@ class TileShape:
     hold: str
     masked: bool
     instructions: int = 1
+    height: int = 1
+    parts: int = 1
+
+    @property
+    def bands(self) -> int:
+        """Rows of accumulators."""
+        return -(-self.rows // self.height)
+
+    @property
+    def columns(self) -> int:
+        """Columns of accumulators."""
+        return self.vectors * self.parts
 
     @property
     def budget(self) -> Budget:
         """The registers alive in the K loop."""
-        accumulators = self.rows * self.vectors * self.k_split
+        accumulators = self.bands * self.columns * self.k_split
         masks = self.vector.mask.registers if self.masked and self.vector.mask else 0
         if self.feed == "lane_s":
             return Budget(accumulators, self.vectors, -(-self.rows // self.vector.lanes), masks)
         if self.feed == "lane_k":
             return Budget(accumulators, self.vectors, self.rows, masks)
         if self.hold == "across":
-            return Budget(accumulators, 1, self.rows, masks)
-        return Budget(accumulators, self.vectors, 0 if self.feed == "memory" else 1, masks)
+            return Budget(accumulators, 1, self.bands, masks)
+        return Budget(accumulators, self.columns, 0 if self.feed == "memory" else 1, masks)
 
     @property
     def loads(self) -> float:
@@ -73,12 +86,17 @@ class TileShape:
             return self.vectors + self.rows / self.vector.lanes
         if self.feed == "lane_s":
             return self.vectors - (-self.rows // self.vector.lanes)
-        return self.vectors + self.rows
+        return self.columns + self.bands
+
+    @property
+    def outputs(self) -> int:
+        """Vectors of C."""
+        return self.rows * self.vectors
 
     @property
     def multiply_adds(self) -> int:
         """Multiply-adds per K step."""
-        return self.rows * self.vectors
+        return self.bands * self.columns
 
     @property
     def arithmetic(self) -> int:
@@ -138,7 +156,7 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
 
 def tile_cycles(shape: TileShape, core: Core, work: Work) -> float:
     """Cycles of one whole tile."""
-    outputs = shape.multiply_adds
+    outputs = shape.outputs
     around = 3 * core.fma_latency + outputs / core.stores
     around += outputs * (shape.k_split - 1) / core.fma_units
     if shape.masked:
@@ -179,7 +197,12 @@ def _fed(
     factors = work.factors
     plain = vector.form("scalar", "broadcast", factors=factors)
     assert plain is not None
-    base = replace(base, instructions=plain.instructions)
+    base = replace(
+        base,
+        instructions=plain.instructions,
+        height=plain.rows,
+        parts=vector.lanes // plain.cols,
+    )
     yield replace(base, feed=plain.form, hold="along" if vectors <= rows else "across")
     if vectors == 1 and factors == ALIKE and vector.form("memory"):
         yield replace(base, feed="memory")

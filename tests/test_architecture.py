@@ -30,7 +30,7 @@ DSL = [
     "schedule", "signature", "isa", "product", "packed_format", "symbolic", "model",
     "elementary", "builder", "convert", "exponential", "logarithm", "gaussian", "functions",
     "feed", "loops", "plan", "regions", "program", "dataflow", "emitter", "access", "lower",
-    "finish", "store", "dot", "tiles", "blocks",
+    "squares", "ksteps", "finish", "store", "dot", "tiles", "blocks",
     "transposition", "transposed",
     "padding", "packing", "prepack", "linesums", "filling", "nest",
     "verify", "memory", "execute", "interpret",
