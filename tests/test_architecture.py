@@ -31,7 +31,7 @@ DSL = [
     "transposition", "transposed",
     "padding", "packing", "nest",
     "verify", "memory", "execute", "interpret",
-    "count", "fork", "explain", "render", "generate",
+    "count", "fork", "reasons", "explain", "render", "generate",
 ]
 # fmt: on
 FACADE = "tilewright"  # dsl/__init__.py gathers the public names from everywhere
