@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from sympy import Expr
+from sympy import Expr, Integer
 
 from .dataflow import walk
 from .isa import Core, Target
@@ -37,7 +37,7 @@ def decisions(plan: Plan, program: Program) -> Iterator[Row]:
     facts = [tile.facts for tile in tiles if tile.facts]
     if not facts:
         return
-    yield "tile", tile_size(facts[0]), _why_tile(plan, facts)
+    yield "tile", tile_size(facts[0]), _why_tile(plan, facts[0])
     splits = [(each, str(each.shape.k_split)) for each in facts]
     yield "k_split", _numbers(splits), _told(splits, why_split(plan, facts[0]))
     unrolls = [
@@ -82,30 +82,33 @@ def _names(sizes: Sequence[str]) -> str:
 # --- the register tile ---------------------------------------------------------------------------
 
 
-def _why_tile(plan: Plan, facts: Sequence[TileFacts]) -> str:
-    shape, core = facts[0].shape, plan.target.core
-    bound = f"bound by {bound_text(plan.target, shape)}"
+def _why_tile(plan: Plan, facts: TileFacts) -> str:
+    bound = f"bound by {bound_text(plan.target, facts.shape)}"
     if plan.schedule.tile:
         return f"asked for; {bound}; what it leaves over has tiles of its own"
     extents = {d: _extent(plan, d) for d in (plan.across, plan.along)}
-    ranked = compared(plan, extents[plan.across], extents[plan.along], facts[0].work)
+    ranked = compared(plan, extents[plan.across], extents[plan.along], facts.work)
     (own, best), *others = ((_cut(plan, choice, extents), choice) for choice in ranked)
     cut = f"{own}: " if " of " in own else ""
-    reason = f"{cut}{_estimate(extents, best, facts[0].work)}, {bound}"
+    reason = f"{cut}{_estimate(extents, best, facts.work)}, {bound}"
     other = next((pair for pair in others if pair[0] != own), None)
+    return f"{reason}; {_next_best(plan.target, other, facts.work)}"
+
+
+def _next_best(target: Target, other: tuple[str, Choice] | None, work: Work) -> str:
     if other is None:
-        return f"{reason}; no other cut fits"
+        return "no other cut fits"
     named, choice = other
-    found = _shape(plan.target, choice, facts[0].work)
-    slower = f", bound by {_tightest(bounds(found, core))}" if found else ""
-    return f"{reason}; next best {named}: {_cycles(choice)}{slower}"
+    found = _shape(target, choice, work)
+    bound = f", bound by {_tightest(bounds(found, target.core))}" if found else ""
+    return f"next best {named}: {_cycles(choice)}{bound}"
 
 
 def _extent(plan: Plan, dimension: str) -> Expr:
     """The size of the block that tiles divide."""
     size, block = plan.sizes[dimension], plan.blocks.get(dimension)
     known = value(size)
-    return size if block is None or (known is not None and known < block) else size * 0 + block
+    return size if block is None or (known is not None and known < block) else Integer(block)
 
 
 def _cut(plan: Plan, choice: Choice, extents: dict[str, Expr]) -> str:
