@@ -278,16 +278,8 @@ def choose(target: Target, across: int, along: int, cuts: bool, work: Work) -> C
     """
     best: Choice | None = None
     for vector in work.vectors:
-        lanes = 1 if work.dot else vector.lanes
-        tail = along % lanes
-        ragged = bool(tail) and not (cuts and (work.padded or vector.cuts(tail)))
-        vectors = along // lanes if ragged else -(-along // lanes)
-        if not vectors:
-            continue
-        choice = _choose_cut(target, vector, across, vectors, bool(tail) and not ragged, work)
-        if choice and ragged:
-            rest = choose(target, across, tail, cuts, work)
-            choice = replace(choice, cycles=choice.cycles + rest.cycles)
+        found = _cuts(target, vector, across, along, cuts, work)
+        choice = min(found, key=_cycles, default=None)
         if choice and (best is None or choice.cycles <= best.cycles):
             best = choice
     if best is None:
@@ -299,10 +291,40 @@ def choose(target: Target, across: int, along: int, cuts: bool, work: Work) -> C
     return best
 
 
-def _choose_cut(
+def ranking(target: Target, across: int, along: int, cuts: bool, work: Work) -> list[Choice]:
+    """All cuts that ``choose`` compares, the one it takes first."""
+    best = choose(target, across, along, cuts, work)
+    found = [
+        choice
+        for vector in work.vectors
+        for choice in _cuts(target, vector, across, along, cuts, work)
+        if choice.cycles != float("inf") and choice != best
+    ]
+    return [best, *sorted(found, key=_cycles)]
+
+
+def _cycles(choice: Choice) -> float:
+    return choice.cycles
+
+
+def _cuts(
+    target: Target, vector: Vector, across: int, along: int, cuts: bool, work: Work
+) -> Iterator[Choice]:
+    """The cuts into tiles of one vector, and the cheapest of what it leaves over."""
+    lanes = 1 if work.dot else vector.lanes
+    tail = along % lanes
+    ragged = bool(tail) and not (cuts and (work.padded or vector.cuts(tail)))
+    vectors = along // lanes if ragged else -(-along // lanes)
+    if not vectors:
+        return
+    rest = choose(target, across, tail, cuts, work).cycles if ragged else 0.0
+    for choice in _whole_cuts(target, vector, across, vectors, bool(tail) and not ragged, work):
+        yield replace(choice, cycles=choice.cycles + rest) if ragged else choice
+
+
+def _whole_cuts(
     target: Target, vector: Vector, across: int, vectors: int, masked: bool, work: Work
-) -> Choice | None:
-    best: Choice | None = None
+) -> Iterator[Choice]:
     for parts_along in _part_counts(vectors, target.registers):
         along = equal_parts(vectors, parts_along)
         widest = along[0][0]
@@ -321,9 +343,7 @@ def _choose_cut(
         for parts in range(fewest, min(across, fewest + 3) + 1):
             cut = equal_parts(across, parts)
             cycles = _cut_cycles(target, vector, along, cut, masks, work)
-            if best is None or cycles < best.cycles:
-                best = Choice(vector, along, cut, cycles)
-    return best
+            yield Choice(vector, along, cut, cycles)
 
 
 def _part_counts(vectors: int, registers: int) -> Iterator[int]:
@@ -357,13 +377,13 @@ def _cut_cycles(
 
 
 @lru_cache(maxsize=1024)
-def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Vector, int, int]:
-    """(vector, rows, vectors) with the fewest cycles per element in a large region.
+def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Choice, ...]:
+    """The tiles for a large region; ``cycles`` are those per element, the fewest come first.
 
     ``multiples`` are what the region's sizes (across, along) are multiples of: a tile that leaves
     a tail is charged a quarter, and its rows must leave room for the mask of a last vector.
     """
-    best: tuple[float, Vector, int, int] | None = None
+    found: list[Choice] = []
     for vector in work.vectors:
         lanes = 1 if work.dot else vector.lanes
         cut = multiples[1] % lanes != 0
@@ -375,18 +395,19 @@ def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Vect
                 cost = tile_cycles(shape, target.core, work) / (rows * vectors * lanes)
                 for multiple, size in zip(multiples, (rows, vectors * lanes), strict=True):
                     cost *= 1.25 if multiple > 1 and multiple % size else 1.0
-                if best is None or cost < best[0]:
-                    best = (cost, vector, rows, vectors)
-    if best is None:
+                found.append(Choice(vector, ((vectors, 1),), ((rows, 1),), cost))
+    if not found:
         raise ScheduleError(
             f"k_split {work.splits} does not fit {target.name}'s {target.registers} registers",
             hint="a smaller k_split",
         )
-    return best[1:]
+    return tuple(sorted(found, key=_cycles))
 
 
 #: Instructions that a trip of the K loop costs: two pointers, and the branch with its comparison.
 LOOP_OVERHEAD = 3
+#: A K that issues in so many cycles may go without a loop.
+SHORT = 32
 
 
 def unroll(shape: TileShape, target: Target, steps: int | None, group: int) -> int:
@@ -397,7 +418,7 @@ def unroll(shape: TileShape, target: Target, steps: int | None, group: int) -> i
     the registers even if the compiler lifted the loads it may to the top.
     """
     core, issued = target.core, shape.arithmetic + shape.loads
-    if steps is not None and steps * issued <= 32 * core.issue:
+    if steps is not None and steps * issued <= SHORT * core.issue:
         held = target.hold is not None and target.hold.operands
         loads = shape.vectors if held or shape.feed == "memory" else shape.vectors + shape.rows
         lifted = shape.budget.accumulators + steps * loads + shape.budget.masks

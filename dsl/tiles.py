@@ -67,6 +67,7 @@ def _facts(tile: Tile) -> TileFacts:
         steps=tile.steps,
         accumulate=tile.accumulate,
         shape=region.shape,
+        work=tile.plan.work(tile.steps, tile.accumulate),
         accumulators=_register_map(tile),
     )
 
