@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from tilewright.isa import Target
 from tilewright.signature import ArrayParameter, Signature
@@ -17,7 +16,7 @@ from .abi import aligned
 from .draws import Draws
 from .dtypes import preferred
 from .frame import Frame
-from .known import Array, value_of
+from .known import Array, strided, value_of
 from .packed import PackedMatrix
 
 _USUAL = 64
@@ -141,7 +140,7 @@ def _matrix(parameter: ArrayParameter, sizes: Mapping[str, int], memory: Array) 
     line, lines, leading = _lines(parameter, sizes)
     step, item = leading * memory.itemsize, memory.itemsize
     shape, strides = ((lines, line), (step, item))
-    whole = as_strided(memory, shape, strides)
+    whole = strided(memory, shape, strides)
     return whole if parameter.order == "C" else whole.T
 
 
@@ -219,7 +218,7 @@ def _operand(
     matrix = _matrix(parameter, sizes, held)
     if parameter.count is not None and parameter.batch_stride != 0:
         strides = (stride * held.itemsize, *matrix.strides)
-        matrix = as_strided(matrix, (count, *matrix.shape), strides)
+        matrix = strided(matrix, (count, *matrix.shape), strides)
     return _filled(matrix, parameter, draws), held
 
 
