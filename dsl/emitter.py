@@ -65,9 +65,7 @@ class Emitter:
     def register(self, value: Argument) -> Register:
         """Where ``value`` is."""
         self._flush()
-        if isinstance(value, Value):
-            return self._registers[value]
-        return self._literal(value, "s32" if isinstance(value, int) else self.builder.real)
+        return self._argument(value)
 
     def emit(self) -> Iterator[Op]:
         """All that was added and built since the last time."""
@@ -86,21 +84,19 @@ class Emitter:
         for place, arg in enumerate(step.args):
             if isinstance(arg, int) and place == 1 and step.fn in _SHIFTS:
                 args.append(arg)
-            elif isinstance(arg, Value):
-                args.append(self._registers[arg])
             else:
-                args.append(self._literal(arg, self._literal_type(step, place, arg)))
+                args.append(self._argument(arg))
         register = self.fresh(str(step.dst.index), step.dst.element)
         self._registers[step.dst] = register
         self._ops.append(Apply(register, step.fn, tuple(args), self.vector(step.element)))
 
-    def _literal_type(self, step: Step, place: int, literal: float) -> str:
-        if isinstance(literal, int):
-            return "s32"
-        return self.builder.real
+    def _argument(self, value: Argument) -> Register:
+        if isinstance(value, Value):
+            return self._registers[value]
+        return self._literal(value, "s32" if isinstance(value, int) else self.builder.real)
 
     def _literal(self, literal: float, element: str) -> Register:
-        key = (literal.hex() if isinstance(literal, float) else literal, element)
+        key = (repr(literal), element)
         if key not in self._literals:
             register = self.fresh(f"k{len(self._literals)}", element)
             self._literals[key] = register

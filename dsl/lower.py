@@ -85,7 +85,7 @@ class Tile:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to sum."""
-        return self.steps == 0 and self.rest == 0
+        return bool(self.steps == 0 and self.rest == 0)
 
     @property
     def unroll(self) -> int:

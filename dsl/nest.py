@@ -95,7 +95,7 @@ def make_program(plan: Plan) -> Program:
     tiles = _Tiles(plan)
     block = _Block(plan, dict(plan.sizes), dict.fromkeys("mnkb", ZERO), accumulate=False)
     nest = _product(tiles, block)
-    for name in reversed(plan.sources):
+    for name in sorted(plan.sources, reverse=True):
         nest = (_filled(tiles, convert(plan, name), nest),)
     for name in needed_sums(plan):
         nest = (_filled(tiles, sum_lines(plan, name), nest),)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .errors import SpecError
-from .sizes import Size, call_text, check_size
+from .sizes import Size, call_text, check_count, check_size
 from .types import type_name
 
 Order = Literal["C", "F"]
@@ -43,10 +43,8 @@ class Packed:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "type", type_name(self.type))
-        if self.nb is not None and (
-            not isinstance(self.nb, int) or isinstance(self.nb, bool) or self.nb < 1
-        ):
-            raise SpecError("nb, the columns of a block, must be a positive int", got=self.nb)
+        if self.nb is not None:
+            check_count(self.nb, "nb, the columns of a block,")
 
     @property
     def order(self) -> Order:

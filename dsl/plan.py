@@ -11,6 +11,7 @@ from sympy import Expr
 from .errors import ScheduleError
 from .feed import BatchPlan, Operand, batch_of, feed, is_plain, loads_as, operand_of
 from .isa import Form, Target, Vector, uncut
+from .loops import Decision, outer_length, read_loops, threads_decision
 from .model import Work, choose
 from .operands import Packed
 from .product import Product
@@ -26,15 +27,6 @@ STACK_BYTES = 32 * 1024
 Layout = tuple[Dimension, str]
 #: Which operands must be contiguous along a dimension for vectors to lie along it.
 _NEEDS: tuple[tuple[Dimension, str], ...] = (("n", "b"), ("m", "a"), ("k", "ab"))
-
-
-@dataclass(frozen=True, slots=True)
-class Decision:
-    """One resolved choice, as ``explain`` prints it."""
-
-    what: str
-    choice: str
-    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,11 +223,11 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
     feeding = feed(spec, target, vectorize, sizes)
     packs = "" if feeding.sources else packs
     along = "m" if vectorize == "k" else vectorize
-    outer, inner, loop_reason = _loops(spec, schedule, along, packs)
+    outer, inner, loop_reason = read_loops(spec, schedule, along, packs)
     decisions = (
         Decision("product", feeding.product.mnemonic or "multiply, add", feeding.reason),
         Decision("loops", outer + inner, loop_reason),
-        *_threads(schedule, outer),
+        *threads_decision(schedule, outer),
     )
     bounces = schedule.tails == "bounce"
     return Plan(
@@ -314,7 +306,7 @@ def _converted_layouts(spec: Gemm, schedule: Schedule) -> tuple[Layout, ...]:
 def _packable(spec: Gemm, schedule: Schedule) -> bool:
     """Whether the batch does not stand inside the accumulators' loops."""
     loops = schedule.loops
-    return spec.batch is None or loops is None or "b" in loops[: _outer_length(loops)]
+    return spec.batch is None or loops is None or "b" in loops[: outer_length(loops)]
 
 
 def _no_layout(spec: Gemm, schedule: Schedule) -> ScheduleError:
@@ -361,51 +353,3 @@ def _move_cycles(plan: Plan, name: str) -> float:
         shuffles = vectors[0].lanes.bit_length() - 1
     per_vector = max(1 / core.loads, 1 / core.stores, shuffles / core.shuffles)
     return per_vector / vectors[0].lanes
-
-
-def _outer_length(loops: str) -> int:
-    return max(map(loops.lower().rfind, "mn")) + 1
-
-
-def _loops(spec: Gemm, schedule: Schedule, along: str, packs: str) -> tuple[str, str, str]:
-    """(outer, inner, reason): the letters left of and right of the accumulators."""
-    loops, reason = schedule.loops, "asked for"
-    if loops is None:
-        grid = "nm" if along == "n" else "mn"
-        grid = grid.upper() if (schedule.threads or 1) > 1 else grid
-        loops = f"b{grid}k" if spec.batch and packs else grid + ("bk" if spec.batch else "k")
-        reason = f"a panel along {along} stays in the cache while the other dimension passes"
-    legal = "bnmk" if spec.batch else "nmk"
-    if ("b" in loops) != (spec.batch is not None):
-        raise ScheduleError(
-            "loops must name b exactly when the spec has a batch", got=loops, hint=f'"{legal}"'
-        )
-    cut = _outer_length(loops)
-    outer, inner = loops[:cut], loops[cut:]
-    if inner not in ("", "b", "k", "bk"):
-        raise ScheduleError(
-            "right of the last m or n only b and k may stand, b first", got=loops, hint=f'"{legal}"'
-        )
-    if packs and "b" in inner:
-        raise ScheduleError(
-            "packing needs the batch loop left of m and n",
-            got=f"loops={loops!r}, pack={packs!r}",
-            hint=f'"{legal}"',
-        )
-    for letter in "mnk":
-        twice = loops.lower().count(letter) == 2
-        if twice != (letter in dict(schedule.block)):
-            raise ScheduleError(
-                f"block[{letter!r}] is the step of the first of two loops over {letter}",
-                got=f"loops={loops!r}, block={dict(schedule.block)}",
-                hint=f"name {letter} twice and give its block, or neither",
-            )
-    return outer, inner, reason
-
-
-def _threads(schedule: Schedule, outer: str) -> tuple[Decision, ...]:
-    if outer == outer.lower():
-        return ()
-    if schedule.threads is None:
-        return (Decision("threads", "at most one for each CPU", "as many as the process may use"),)
-    return (Decision("threads", f"at most {schedule.threads}", "asked for"),)

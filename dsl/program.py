@@ -8,7 +8,7 @@ immutable; ``kind`` is the name templates dispatch on. Addresses are in elements
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, TypeAlias
 
 from sympy import Expr, Integer
 
@@ -44,7 +44,7 @@ class MaskRegister:
 
 
 #: How much of a register an access touches: all, a number of lanes, or a mask's.
-Active = int | Expr | MaskRegister | None
+Active: TypeAlias = int | Expr | MaskRegister | None
 
 # --- operations of a tile program ---------------------------------------------------------
 

@@ -29,6 +29,12 @@ def _whole(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
+def check_count(value: object, what: str) -> None:
+    """SpecError unless ``value`` is an int above 0."""
+    if not _whole(value) or not isinstance(value, int) or value < 1:
+        raise SpecError(f"{what} must be a positive int", got=value)
+
+
 def call_text(
     name: str, given: Sequence[object], options: Mapping[str, tuple[object, object]]
 ) -> str:

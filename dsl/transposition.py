@@ -15,7 +15,7 @@ from .blocks import Cover, SquareCover, cover, square_cover
 from .errors import ScheduleError, SpecError
 from .feed import Operand
 from .isa import Target
-from .plan import Decision
+from .loops import Decision
 from .schedule import Schedule
 from .sizes import Dim, Size
 from .spec import Transpose
