@@ -79,7 +79,12 @@ class Sample(NamedTuple):
 
 
 def sample(
-    signature: Signature, rng: np.random.Generator, *, varied: bool, whole: bool = False
+    signature: Signature,
+    rng: np.random.Generator,
+    *,
+    varied: bool,
+    whole: bool = False,
+    gain: float = 1.0,
 ) -> Sample:
     """Random arguments; ``varied``: of random run-time sizes and paddings, else of usual ones.
 
@@ -87,7 +92,7 @@ def sample(
     floating point, and so has all memory around the elements of matrices.
     """
     sizes = _sizes(signature, rng if varied else None)
-    draws = Draws(signature, sizes, rng, whole=whole)
+    draws = Draws(signature, sizes, rng, whole=whole, gain=gain)
     arrays: list[Any] = []
     memory: list[Array] = []
     for parameter in signature.arrays:
@@ -102,6 +107,15 @@ def sample(
             arrays[i] = rng.integers(0, last + 1, count, np.int64)
     scalars = {p.name: draws.factor(p.type) if varied else 1.0 for p in signature.scalars}
     return Sample(tuple(arrays), tuple(memory), scalars, sizes)
+
+
+def gain(spec: Spec) -> float:
+    """What the scales that ``spec`` fixes do to sums."""
+    factor = 1.0
+    for name, power in (("a_scale", 1), ("b_scale", 1), ("d_scale", -1)):
+        scale = getattr(spec, name, None)
+        factor *= scale**power if isinstance(scale, float) and scale != 0 else 1.0
+    return abs(factor)
 
 
 def extent(parameter: ArrayParameter, sizes: Mapping[str, int]) -> int:

@@ -13,7 +13,7 @@ from tilewright.spec import Transpose
 from .interval import Interval
 from .known import Array, strided
 from .reference import Expected, expected
-from .samples import Sample, Sampled, matrices, sample
+from .samples import Sample, Sampled, gain, matrices, sample
 from .values import decode
 
 
@@ -51,7 +51,7 @@ def _run_case(
 ) -> tuple[float, float]:
     """The largest error of one case and its bound."""
     signature = kernel.signature
-    held = sample(signature, rng, varied=True, whole=whole)
+    held = sample(signature, rng, varied=True, whole=whole, gain=gain(kernel.spec))
     right = _expected(kernel, held)
     before = [memory.copy() for memory in held.memory]
     got = kernel(**held.named(kernel))
