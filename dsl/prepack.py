@@ -16,7 +16,7 @@ from .builder import Argument
 from .convert import narrow
 from .dataflow import sizes_used, without_idle_masks
 from .emitter import Emitter
-from .feed import Operand, row_elements
+from .feed import Operand, row_elements, widening
 from .isa import Target
 from .program import (
     Active,
@@ -29,6 +29,7 @@ from .program import (
     NestNode,
     Op,
     Parameter,
+    Register,
     Store,
     TileProgram,
     When,
@@ -113,7 +114,7 @@ def conversion_nest(
 def _rows(
     c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
-    step = row_elements(c.source.type, c.packed.type, c.lanes)
+    step = row_elements(c.target, c.source.type, c.packed.type, c.lanes)
     depth = extents["k"]
     line = symbol("lp")
     whole, tail = div(depth, step), mod(depth, step)
@@ -136,8 +137,14 @@ def _row_tile(c: Conversion, vectors: int, step: int, tail: Expr | None) -> Tile
     """``vectors`` times ``step`` elements of a row, or the ``tail`` elements that are left."""
     ops: list[Op] = []
     emitter = Emitter(c.target, c.lanes, "w", "f32")
+    wide = widening(c.target, c.source.type, c.packed.type)
     for index in range(vectors):
         read, write = (Address(name, index * step * ONE) for name in ("x", "out"))
+        if wide is not None:
+            register = Register(f"wx{index}", wide)
+            emitter.add(Load(register, read, _elements(tail), c.source.type))
+            emitter.add(Store(write, register))
+            continue
         if step > c.lanes:
             word = emitter.fresh(f"x{index}", "s32")
             emitter.add(Load(word, read, _elements(tail), c.source.type, step // c.lanes))
