@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -66,10 +68,12 @@ EXPRESSIONS = st.recursive(
 )
 
 
-def value(one: Expression) -> object:
+def value(one: Expression) -> Any:
     """The value on some leaves."""
     rng = np.random.default_rng(5)
-    arrays = {leaf: rng.uniform(0.5, 2, 50).astype(np.float32) for leaf in (acc, acc2, dst, SCALE)}
+    arrays: dict[Expression, Any] = {
+        leaf: rng.uniform(0.5, 2, 50).astype(np.float32) for leaf in (acc, acc2, dst, SCALE)
+    }
     b = Builder()
     inputs = {leaf: b.input() for leaf in arrays}
     result = lower_expression(one, b, inputs.__getitem__)
