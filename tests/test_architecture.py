@@ -27,7 +27,7 @@ OUTSIDE = ("tilewright.examples", "tilewright.cli")
 # fmt: off
 DSL = [
     "errors", "settings", "types", "dtypes", "sizes", "expression", "postops", "operands", "spec",
-    "schedule", "signature", "isa", "product", "packed_format", "symbolic", "model",
+    "schedule", "signature", "isa", "product", "packed_format", "symbolic", "algebra", "model",
     "elementary", "builder", "convert", "exponential", "logarithm", "gaussian", "functions",
     "feed", "loops", "plan", "regions", "program", "dataflow", "emitter", "access", "lower",
     "squares", "ksteps", "finish", "store", "dot", "tiles", "blocks",
