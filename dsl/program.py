@@ -13,7 +13,8 @@ from typing import ClassVar, Literal, TypeAlias
 from sympy import Expr, Integer
 
 from .isa import MulAdd, Vector
-from .model import TileShape, Work
+from .model import Work
+from .shape import TileShape
 
 # --- what operations act on ---------------------------------------------------------------
 
