@@ -27,10 +27,10 @@ OUTSIDE = ("tilewright.examples", "tilewright.cli")
 # fmt: off
 DSL = [
     "errors", "settings", "types", "dtypes", "sizes", "expression", "postops", "operands", "spec",
-    "schedule", "signature", "isa", "product", "packed_format", "symbolic", "algebra", "model",
-    "elementary", "builder", "convert", "exponential", "logarithm", "gaussian", "functions",
-    "feed", "loops", "plan", "regions", "program", "dataflow", "emitter", "access", "lower",
-    "squares", "ksteps", "finish", "store", "dot", "tiles", "blocks",
+    "schedule", "signature", "isa", "product", "packed_format", "symbolic", "algebra", "shape",
+    "model", "elementary", "builder", "convert", "exponential", "logarithm", "gaussian",
+    "functions", "feed", "loops", "plan", "regions", "program", "dataflow", "emitter", "access",
+    "lower", "squares", "ksteps", "finish", "store", "dot", "tiles", "blocks",
     "transposition", "transposed",
     "padding", "packing", "prepack", "linesums", "filling", "nest",
     "verify", "memory", "execute", "interpret",
