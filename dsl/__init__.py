@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         ToolchainError,
         VerificationError,
     )
-    from .operands import Addresses, Matrix, Offsets, Strided
     from .operands import Addresses, Matrix, Offsets, Packed, Strided
     from .runtime.driver import compile, compile_many
     from .runtime.kernel import Kernel

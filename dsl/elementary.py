@@ -10,7 +10,7 @@ the bits. A NaN stays a NaN; nothing is said of its sign and payload.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -121,7 +121,7 @@ def _halves(x: float) -> tuple[float, float]:
 
 
 def _fma_f64(x: Array, y: Array, z: Array) -> Array:
-    lanes = (x, y, z)
+    lanes: Sequence[Array] = (x, y, z)
     if not x.shape == y.shape == z.shape:
         lanes = np.broadcast_arrays(x, y, z)
     found = list(map(_fma_one, *(a.ravel().tolist() for a in lanes)))
