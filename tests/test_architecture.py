@@ -33,7 +33,7 @@ DSL = [
     "lower", "squares", "ksteps", "finish", "store", "dot", "tiles", "blocks",
     "transposition", "transposed",
     "padding", "packing", "prepack", "linesums", "filling", "nest",
-    "verify", "memory", "execute", "interpret",
+    "verify", "memory", "lanes", "execute", "interpret",
     "count", "fork", "reasons", "explain", "render", "generate",
 ]
 # fmt: on
