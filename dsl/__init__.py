@@ -28,7 +28,10 @@ if TYPE_CHECKING:
     from .runtime.verification import Verification
     from .schedule import Schedule
     from .spec import Addresses, Gemm, Matrix, Offsets, Strided, Transpose, dim
+    from .targets import Targets
     from .tuning.variants import variants
+
+    targets: Targets  # a package that can be called
 
 __version__ = "0.1.0"
 __all__ = [
