@@ -239,12 +239,17 @@ def _stride(
 # --- schedules ---------------------------------------------------------------------------------
 
 
+def operations(spec: Gemm, schedule: Schedule, target: Target) -> int:
+    """How many there are in the program: what it costs to compile."""
+    program = program_for(plan_for(spec, schedule, target))
+    return sum(1 for tile in program.tiles for _ in walk(tile.body + tile.end))
+
+
 def _legal(spec: Gemm, target: Target, schedules: Iterator[Schedule]) -> Schedule:
     """The first that is not refused and makes no large program; the default one must be legal."""
     for schedule in schedules:
         try:
-            program = program_for(plan_for(spec, schedule, target))
-            if sum(1 for tile in program.tiles for _ in walk(tile.body + tile.end)) > LARGE:
+            if operations(spec, schedule, target) > LARGE:
                 continue
         except ScheduleError:
             continue
