@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     from .schedule import Schedule
     from .sizes import dim
     from .spec import Gemm, Transpose
+    from .targets import Targets
     from .tuning.variants import variants
+
+    targets: Targets  # a package that can be called
 
 __version__ = "0.1.0"
 __all__ = [

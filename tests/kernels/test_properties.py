@@ -53,7 +53,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     seed, only = metafunc.config.option.seed, metafunc.config.option.case
     batches: dict[str, Keys] = {}
     few = ONE_CHUNK.get(metafunc.function.__name__)
-    names = targets.NAMES if few is None else few
+    names: Sequence[str] = targets.NAMES if few is None else few
     for name in names:
         for chunk in range(CHUNKS if few is None else 1):
             indices = range(chunk, CASES, CHUNKS)
