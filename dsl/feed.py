@@ -146,7 +146,7 @@ def fits_directly(operand: Operand, product: Product, target: Target, side: str,
     element = product.along if side == "along" else product.across
     if side == "across":
         whole = product.depth == 1 or value(operand.strides["k"]) == 1
-        return whole and operand.type == element
+        return product.rows == 1 and whole and operand.type == element
     contiguous = product.depth == 1 and value(operand.strides[line]) == 1
     return contiguous and loads_as(target, operand.type, element)
 
@@ -189,7 +189,7 @@ def packed_across(
     depth = product.depth
     type_ = product.across
     buffer = f"{source.name}_packed"
-    if value(source.strides["k"]) == 1:
+    if value(source.strides["k"]) == 1 and product.rows == 1:
         width = whole_vectors(extents["k"], row_elements(target, source.type, type_, lanes))
         strides = {line: width, "k": ONE, "b": width * extents[line]}
         return Operand(source.name, type_, strides, buffer)

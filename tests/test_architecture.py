@@ -30,11 +30,11 @@ DSL = [
     "schedule", "signature", "isa", "product", "packed_format", "symbolic", "algebra", "model",
     "elementary", "builder", "convert", "exponential", "logarithm", "gaussian", "functions",
     "feed", "loops", "plan", "regions", "program", "dataflow", "emitter", "access", "lower",
-    "finish", "store", "dot", "tiles", "blocks",
+    "squares", "ksteps", "finish", "store", "dot", "tiles", "blocks",
     "transposition", "transposed",
     "padding", "packing", "prepack", "linesums", "filling", "nest",
     "verify", "memory", "execute", "interpret",
-    "count", "fork", "explain", "render", "generate",
+    "count", "fork", "reasons", "explain", "render", "generate",
 ]
 # fmt: on
 FACADE = "tilewright"  # dsl/__init__.py gathers the public names from everywhere
