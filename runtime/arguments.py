@@ -45,7 +45,16 @@ class Arranger:
     input, and given exactly when beta is not 0.
     """
 
-    __slots__ = ("_names", "_new", "_ones", "_places", "_recipes", "_scalars", "signature")
+    __slots__ = (
+        "_inputs",
+        "_names",
+        "_new",
+        "_ones",
+        "_places",
+        "_recipes",
+        "_scalars",
+        "signature",
+    )
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
@@ -54,6 +63,9 @@ class Arranger:
         self._scalars = {p.name: p for p in signature.scalars}
         self._ones = [p for p in signature.arrays if p.kind == "vector" and p.shape == (1,)]
         self._new = _new_output(signature)
+        # The number of arrays after which only the output, which can be made, is missing.
+        complete = self.by_position and signature.allocates and self._new is not None
+        self._inputs = len(self._names) - 1 if complete else -1
         self._recipes: dict[tuple[Any, ...], _Recipe] = {}
 
     @property
@@ -67,9 +79,10 @@ class Arranger:
         self, positional: tuple[Any, ...], named: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], tuple[float, ...]]:
         """Arrays and scalars in the signature's order; ArgumentError if names do not fit."""
-        values = positional
-        if named:
-            values += tuple(named.values())
+        new = self._new
+        if not named and new is not None and len(positional) == self._inputs:
+            return (*positional, np.empty(*new)), ()
+        values = (*positional, *named.values())
         recipe = self._recipes.get((len(positional), *named))
         if recipe is None:
             return self._in_any_order(positional, named)
