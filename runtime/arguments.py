@@ -46,15 +46,8 @@ class Arranger:
     """
 
     __slots__ = (
-        "_inputs",
-        "_names",
-        "_new",
-        "_ones",
-        "_places",
-        "_recipes",
-        "_scalars",
-        "signature",
-    )
+        "_inputs", "_names", "_new", "_ones", "_places", "_recipes", "_scalars", "signature",
+    )  # fmt: skip
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
