@@ -125,8 +125,9 @@ def peak(target: str = "host", type: Any = "f32", *, b: Any = None, cached: bool
     """Measure what one core can do with ``target``'s products of ``type`` and ``b``; takes 0.1 s.
 
     ``b`` None is ``type``: ``peak(target, "u8", b="s8")``, ``peak(target, "bf16")``. A
-    multiplication and an addition count as two operations, of integers as well. ``cached``: take what this process measured before, if it did. TargetError where the CPU lacks
-    the target, or the target the type, or kernels are called through Python.
+    multiplication and an addition count as two operations, of integers as well. ``cached``: take
+    what this process measured before, if it did. TargetError where the CPU lacks the target, or the
+    target the types, or kernels are called through Python.
     """
     found, types = _measurable(target), _pair(type, b)
     key = found.name, types

@@ -27,14 +27,14 @@ OUTSIDE = ("tilewright.examples", "tilewright.cli")
 # fmt: off
 DSL = [
     "errors", "settings", "types", "dtypes", "sizes", "expression", "postops", "operands", "spec",
-    "schedule", "signature", "isa", "product", "packed_format", "symbolic", "model",
-    "elementary", "builder", "convert", "exponential", "logarithm", "gaussian", "functions",
-    "feed", "loops", "plan", "regions", "program", "dataflow", "emitter", "access", "lower",
-    "finish", "store", "dot", "tiles", "blocks",
+    "schedule", "signature", "isa", "product", "packed_format", "symbolic", "algebra", "shape",
+    "model", "elementary", "builder", "convert", "exponential", "logarithm", "gaussian",
+    "functions", "feed", "loops", "plan", "regions", "program", "dataflow", "emitter", "access",
+    "lower", "squares", "ksteps", "finish", "store", "dot", "tiles", "blocks",
     "transposition", "transposed",
     "padding", "packing", "prepack", "linesums", "filling", "nest",
-    "verify", "memory", "execute", "interpret",
-    "count", "fork", "explain", "render", "generate",
+    "verify", "memory", "lanes", "execute", "interpret",
+    "count", "fork", "reasons", "explain", "render", "generate",
 ]
 # fmt: on
 FACADE = "tilewright"  # dsl/__init__.py gathers the public names from everywhere
