@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sympy import Expr, Integer, Rational
+from sympy import Expr, Integer
 
 from .errors import SpecError
 from .expression import Operand as Named
@@ -263,11 +263,7 @@ def _reason(product: Product, sources: Mapping[str, Operand]) -> str:
 
 
 def format_of(spec: Gemm, target: Target) -> PackedFormat:
-    """The format of packed B: of target, types, k, n and nb alone. K and N must be fixed."""
-    if not isinstance(spec.k, int) or not isinstance(spec.n, int):
-        raise SpecError(
-            "a packed B has fixed sizes", got=f"k={spec.k!r}, n={spec.n!r}", hint="ints for k and n"
-        )
+    """The format of packed B: of target, types, k, n and nb alone."""
     types = {name: getattr(spec, name).type for name in "ab"}
     product = choose_product(target, types, "b")
     lanes = target.of(spec.type)[0].lanes
@@ -288,12 +284,16 @@ def format_of(spec: Gemm, target: Target) -> PackedFormat:
 
 
 def packed_by_caller(format_: PackedFormat, batch: Batch | None) -> Operand:
-    """B as the tiles see it in that format; ``p`` is the stride of a column from block to block."""
+    """B as the tiles see it in that format.
+
+    Where there are several blocks of columns, ``p`` is what a column of their beginning adds.
+    """
     shared = isinstance(batch, Strided) and batch.b == 0
     strides = {
         "n": Integer(format_.group),
         "k": Integer(format_.nb),
-        "p": Rational(format_.block_elements, format_.nb),
         "b": ZERO if shared else Integer(format_.nbytes // format_.itemsize),
     }
+    if format_.blocks > 1:
+        strides["p"] = Integer(format_.block_elements // format_.nb - format_.group)
     return Operand("b", format_.stored, strides)

@@ -105,6 +105,12 @@ class Plan:
         return any(self.product.shifts.values()) or any(z not in (None, 0) for z in zeros)
 
     @property
+    def columns(self) -> int | None:
+        """The columns of a block of the caller's packed B; None where there is one block."""
+        b = self.operands["b"]
+        return value(b.strides["k"]) if "p" in b.strides else None
+
+    @property
     def output(self) -> Operand:
         """What is written: C, or D."""
         return self.operands[self.spec.output]
