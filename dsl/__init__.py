@@ -21,11 +21,11 @@ if TYPE_CHECKING:
         ToolchainError,
         VerificationError,
     )
-    from .operands import Addresses, Matrix, Offsets, Strided
     from .operands import Addresses, Matrix, Offsets, Packed, Strided
     from .runtime.driver import compile, compile_many
     from .runtime.kernel import Kernel
     from .runtime.measure import Timing
+    from .runtime.packed import PackedMatrix
     from .runtime.peak import peak
     from .runtime.verification import Verification
     from .schedule import Schedule
@@ -43,6 +43,7 @@ __all__ = [
     "Matrix",
     "Offsets",
     "Packed",
+    "PackedMatrix",
     "PlanError",
     "Schedule",
     "ScheduleError",
@@ -74,6 +75,7 @@ _HOMES = {
     "Verification": "runtime.verification",
     "Schedule": "schedule",
     "variants": "tuning.variants",
+    "PackedMatrix": "runtime.packed",
     **dict.fromkeys(("Gemm", "Transpose"), "spec"),
     **dict.fromkeys(("Addresses", "Matrix", "Offsets", "Packed", "Strided"), "operands"),
     "dim": "sizes",

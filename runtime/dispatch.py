@@ -33,6 +33,7 @@ from .abi import (
     module_name,
     symbol,
 )
+from .packed import PackedMatrix
 
 __all__ = [
     "DONE", "NO_MEMORY", "UNDECIDED", "Dispatcher", "address", "dispatcher", "has_headers",
@@ -46,6 +47,7 @@ _TYPES = {
     "tw_call_scalars": (("uintptr_t", "uintptr_t", "double", "double"), "int"),
     "tw_run": (("uintptr_t",), "int"),
     "tw_time": (("uintptr_t", "int64_t", "int64_t"), "double"),
+    "tw_slot": (("uintptr_t", "uintptr_t"), "uintptr_t"),
     "tw_probe": (("uintptr_t", "uintptr_t", "int64_t"), "int64_t"),
 }
 
@@ -143,6 +145,9 @@ def _checked(kind: Mode, functions: dict[str, Any]) -> Dispatcher:
     seen = [functions["tw_probe"](header, id(array), field) for field in range(9)]
     dtype = array.dtype
     known = [id(np.ndarray), pointer, 2, 3, 20, id(dtype), flags, id(dtype.type), ord("=")]
+    packed = PackedMatrix("", (0, 0), np.empty(0, np.uint8))
+    seen.append(functions["tw_slot"](header, id(packed)))
+    known.append(id(packed._record))
     if seen != known:
         raise TilewrightError(
             "this interpreter's arrays are laid out in an unknown way",

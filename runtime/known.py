@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,11 @@ from tilewright.signature import ArrayParameter
 from tilewright.sizes import Dim, Size
 
 Array = np.ndarray[Any, Any]
-#: The dtype objects that numpy gives to arrays of each type.
-DTYPES: dict[str, np.dtype[Any]] = {
-    "f32": np.dtype(np.float32),
-    "f64": np.dtype(np.float64),
-    "i64": np.dtype(np.int64),
-}
+
+
+def value_of(size: Size, sizes: Mapping[str, int]) -> int:
+    """The value of ``size``, given that of every dim by name."""
+    return sizes[size.name] if isinstance(size, Dim) else size
 
 
 class Known:

@@ -53,7 +53,7 @@ def bench(kernel: Sampled, cold: bool = False, seconds: float = 0.2) -> Timing:
     samples = [sample(kernel.signature, rng, varied=False)]
     for _ in range(_copies(samples[0]) - 1 if cold else 0):
         samples.append(sample(kernel.signature, rng, varied=False))
-    frames = [kernel.frame(**one.named(kernel.signature)) for one in samples]
+    frames = [kernel.frame(**one.named(kernel)) for one in samples]
     meter = None if isinstance(kernel.spec, Transpose) else Meter(kernel.isa, kernel.spec.type)
     times, peaks = rounds(frames, seconds, meter, cold=cold)
     low, middle, high = np.percentile(times, (25, 50, 75))

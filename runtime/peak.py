@@ -14,13 +14,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tilewright.dtypes import DTYPES
 from tilewright.errors import TargetError
 from tilewright.isa import MulAdd, Target, Vector
 from tilewright.types import type_name
 
 from . import cache as store
 from . import dispatch, host
-from .known import DTYPES, Array
+from .known import Array
 
 #: Numbers of chains tried, as far as the registers hold them and two factors.
 CHAINS = (8, 10, 12, 14, 16, 20, 24)
