@@ -11,12 +11,12 @@ from .errors import SpecError
 from .expression import Operand as Named
 from .isa import Target
 from .operands import Addresses, Batch, Offsets, Packed, Strided
-from .packed_format import PackedFormat
+from .packed_format import PackedFormat, format_of, packed_type
 from .product import Product, choose_product
 from .sizes import Size
 from .spec import QUANTITIES, SHAPES, Gemm
 from .symbolic import ONE, ZERO, div, size_expr, value
-from .types import ELEMENTS, ITEMSIZE, is_integer
+from .types import ITEMSIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,14 +156,6 @@ def whole_groups(extent: Expr, depth: int) -> Expr:
     return extent if depth == 1 else div(extent + (depth - 1), depth)
 
 
-def packed_type(type_: str, product: Product, side: str) -> str:
-    """The type of what is packed: wide enough for one load, or as it is if loads convert it."""
-    element = product.along if side == "along" else product.across
-    widened = side == "along" and is_integer(type_) and product.depth > 1
-    same_size = ELEMENTS[type_].itemsize == ELEMENTS[element].itemsize
-    return type_ if widened and not same_size else element
-
-
 def packed_along(
     source: Operand, product: Product, line: str, extents: Mapping[str, Expr], lanes: int
 ) -> Operand:
@@ -260,27 +252,6 @@ def _reason(product: Product, sources: Mapping[str, Operand]) -> str:
     ]
     parts += [f"{name.upper()} is converted first" for name in sorted(sources)]
     return ", ".join(parts) or "operands are converted as they are loaded"
-
-
-def format_of(spec: Gemm, target: Target) -> PackedFormat:
-    """The format of packed B: of target, types, k, n and nb alone."""
-    types = {name: getattr(spec, name).type for name in "ab"}
-    product = choose_product(target, types, "b")
-    lanes = target.of(spec.type)[0].lanes
-    asked = spec.b.nb if isinstance(spec.b, Packed) and spec.b.nb else spec.n
-    stored = packed_type(spec.b.type, product, "along") if product.depth > 1 else spec.b.type
-    if stored.startswith("f8"):
-        stored = "bf16"  # holds each of them, and takes one operation to read
-    return PackedFormat(
-        type=spec.b.type,
-        stored=stored,
-        itemsize=ITEMSIZE[stored],
-        k=spec.k,
-        n=spec.n,
-        nb=max(lanes, -(-asked // lanes) * lanes),
-        group=product.depth,
-        sums=is_integer(spec.b.type),
-    )
 
 
 def packed_by_caller(format_: PackedFormat, batch: Batch | None) -> Operand:

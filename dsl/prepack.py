@@ -48,7 +48,9 @@ VECTORS = 4
 class Conversion:
     """One operand's way from ``source`` to ``packed``: ``line`` is its dimension beside K.
 
-    ``shift`` is added to each element, ``depth`` elements of K are a group.
+    ``shift`` is added to each element, ``depth`` elements of K are a group. ``type``, if not ""
+    for the source's own, is what elements are rounded to on the way. ``clean``: lines that are
+    padding are zeros, else anything.
     """
 
     target: Target
@@ -60,6 +62,13 @@ class Conversion:
     lanes: int
     slots: tuple[str, ...]
     prefix: str
+    type: str = ""
+    clean: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The type of the elements' values."""
+        return self.type or self.source.type
 
     @property
     def rows(self) -> bool:
@@ -69,33 +78,57 @@ class Conversion:
     @property
     def moves(self) -> bool:
         """Whether elements keep their size: then whole groups can be moved as they are."""
-        kept = self.source.type == self.packed.type or is_integer(self.source.type)
+        same = self.source.type == self.packed.type
+        kept = same or is_integer(self.source.type) and self.kind == self.source.type
         return kept and ITEMSIZE[self.source.type] == ITEMSIZE[self.packed.type]
 
+    def emitter(self, lanes: int) -> Emitter:
+        """What writes the operations on vectors of ``lanes``."""
+        return Emitter(self.target, lanes, "w", "f64" if self.source.type == "f64" else "f32")
+
     def element(self, emitter: Emitter, address: Address, active: Active, name: str) -> Argument:
-        """One element per lane as it will be stored: s32 lanes that hold its bits, or f32."""
-        b, source, stored = emitter.builder, self.source.type, self.packed.type
-        if is_integer(source):
-            found = load(emitter, address, active, source, name)
-            return b("add", found, self.shift) if self.shift else found
-        if source == stored and ITEMSIZE[stored] < 4:
+        """One element per lane: in s32 lanes, its value if an integer, else its bits; or real."""
+        b, source, kind = emitter.builder, self.source.type, self.kind
+        if source == kind == self.packed.type and not is_integer(kind) and ITEMSIZE[kind] < 4:
             register = emitter.fresh(name, "s32")
             emitter.add(Load(register, address, active, bits_of(source)))
             return emitter.take(register)
         found = load(emitter, address, active, source, name)
-        return narrow(b, found, stored) if stored != emitter.builder.real else found
+        if source == kind:
+            return found
+        found = narrow(b, found, kind)
+        return found if is_integer(kind) or kind == self.packed.type else widen(b, found, kind)
 
-    def word(self, emitter: Emitter, elements: list[Argument]) -> Argument:
-        """The elements of a group in one lane, the first in the lowest bits."""
-        b, bits = emitter.builder, 8 * ITEMSIZE[self.packed.type]
-        if self.depth == 1:
-            return elements[0]
+    def words(self, emitter: Emitter, elements: list[Argument]) -> list[Argument]:
+        """The elements of a group in s32 lanes, four bytes a word, the first in the lowest bits."""
+        size = ITEMSIZE[self.packed.type]
+        each = 4 // size
+        starts = range(0, self.depth, each)
+        return [self._word(emitter, elements[start : start + each], 8 * size) for start in starts]
+
+    def _word(self, emitter: Emitter, elements: list[Argument], bits: int) -> Argument:
+        b = emitter.builder
+        signed = self.kind == "s8"
         word: Argument = 0
         for place, element in enumerate(elements):
-            clean = b("and", element, (1 << bits) - 1)
+            if is_real(element):
+                element = narrow(b, element, self.packed.type)
+            last = bits * (place + 1) == 32
+            clean = b("and", element, (1 << bits) - 1) if signed and not last else element
             moved = b("shl", clean, bits * place) if place else clean
             word = b("or", word, moved) if place else moved
-        return word
+        return self.shifted(emitter, word, len(elements))
+
+    def shifted(self, emitter: Emitter, word: Argument, elements: int) -> Argument:
+        """128 added to each byte of a word, which is the same as subtracted: the top bit flipped."""
+        if not self.shift or not elements:
+            return word
+        return emitter.builder("xor", word, sum(0x80 << (8 * i) for i in range(elements)))
+
+
+def is_real(value: Argument) -> bool:
+    """Whether a value is of floating point."""
+    return isinstance(value, float) or (isinstance(value, Value) and value.element != "s32")
 
 
 def conversion_nest(

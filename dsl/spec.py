@@ -16,7 +16,8 @@ from .expression import (
     uses,
 )
 from .operands import Batch, Matrix, Offsets, Order, Packed, Strided, check_order
-from .sizes import Dim, Size, call_text, check_size
+from .pack import Pack
+from .sizes import Dim, Size, call_text, check_dims, check_size
 from .types import INPUTS, ITEMSIZE, accumulator, is_integer, type_name
 
 Factor = float | Literal["scalar"]
@@ -273,14 +274,7 @@ def check_gemm(spec: Gemm) -> None:
             )
     if isinstance(spec.b, Packed):
         _check_packed(spec)
-    known: dict[str, Dim] = {}
-    for _, size in spec.runtime_sizes():
-        if known.setdefault(size.name, size) != size:
-            raise SpecError(
-                f"dim {size.name!r} is declared twice with different properties",
-                got=f"{known[size.name]} and {size}",
-                hint="make one tw.dim and use it in both places",
-            )
+    check_dims(spec.runtime_sizes())
 
 
 def _check_packed(spec: Gemm) -> None:
@@ -376,4 +370,4 @@ class Transpose:
         return tuple((s, getattr(self, s)) for s in slots if isinstance(getattr(self, s), Dim))
 
 
-Spec = Gemm | Transpose
+Spec = Gemm | Transpose | Pack

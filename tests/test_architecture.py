@@ -26,8 +26,8 @@ OUTSIDE = ("tilewright.examples", "tilewright.cli")
 # dsl/ in the order of processing; a module imports only from its left.
 # fmt: off
 DSL = [
-    "errors", "settings", "types", "dtypes", "sizes", "expression", "postops", "operands", "spec",
-    "schedule", "signature", "isa", "product", "packed_format", "symbolic", "model",
+    "errors", "settings", "types", "dtypes", "sizes", "expression", "postops", "operands", "pack",
+    "spec", "schedule", "isa", "product", "packed_format", "signature", "symbolic", "model",
     "elementary", "builder", "convert", "exponential", "logarithm", "gaussian", "functions",
     "feed", "loops", "plan", "regions", "program", "dataflow", "emitter", "access", "lower",
     "finish", "store", "dot", "tiles", "blocks",
