@@ -1,6 +1,6 @@
 """A Python-embedded language for matrix micro-kernels.
 
-What is computed is a spec (``Gemm``, ``Transpose``), how a ``Schedule``, where a target;
+What is computed is a spec (``Gemm``, ``Transpose``, ``Pack``), how a ``Schedule``, where a target;
 ``compile`` makes a ``Kernel`` of them, which is called on numpy arrays.
 """
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from .operands import Addresses, Matrix, Offsets, Packed, Strided
+    from .pack import Pack
     from .runtime.driver import compile, compile_many
     from .runtime.kernel import Kernel
     from .runtime.measure import Timing
@@ -42,6 +43,7 @@ __all__ = [
     "Kernel",
     "Matrix",
     "Offsets",
+    "Pack",
     "Packed",
     "PackedMatrix",
     "PlanError",
@@ -76,9 +78,10 @@ _HOMES = {
     "Schedule": "schedule",
     "variants": "tuning.variants",
     "PackedMatrix": "runtime.packed",
+    "Pack": "pack",
+    "dim": "sizes",
     **dict.fromkeys(("Gemm", "Transpose"), "spec"),
     **dict.fromkeys(("Addresses", "Matrix", "Offsets", "Packed", "Strided"), "operands"),
-    "dim": "sizes",
 }
 
 

@@ -24,7 +24,8 @@ _LEAST: dict[str, Any] = {"f32": 2.0**-149, "f64": np.longdouble(2) ** -1074}
 class Interval:
     """Exact values, and the ``low`` and ``high`` ends of what a kernel may have in their place.
 
-    ``element`` is the type it computes them in.
+    ``element`` is the type it computes them in. Unsure are numbers whose ends alone are NaN: they
+    may be anything.
     """
 
     value: Array
@@ -46,8 +47,13 @@ class Interval:
 
     @property
     def exact(self) -> Array:
-        """Where it is one number."""
+        """Where it is one number, or NaN."""
         return (self.low == self.high) | np.isnan(self.value)
+
+    @property
+    def unsure(self) -> Array:
+        """Where it may be anything."""
+        return np.isnan(self.low) & ~np.isnan(self.value)
 
     def rounded(self, roundings: int = 1) -> Interval:
         """After ``roundings`` to ``element``; more than one are of unknown numbers."""
@@ -77,11 +83,12 @@ def _overflowed(value: Array, element: str) -> Array:
 
 
 def hull(value: Array, candidates: list[Array], element: str) -> Interval:
-    """From the least to the greatest of ``candidates``: anything, if NaN is one and not sure."""
+    """From the least to the greatest of ``candidates``; unsure where NaN is only one of them."""
     low, high = np.minimum.reduce(candidates), np.maximum.reduce(candidates)
-    unsure = np.isnan(low) & ~np.isnan(value)
-    low, high = np.where(unsure, -np.inf, low), np.where(unsure, np.inf, high)
-    return Interval(value, low, high, element)
+    surely = np.logical_and.reduce([np.isnan(candidate) for candidate in candidates])
+    unsure = (np.isnan(value) | np.isnan(low)) & ~(np.isnan(value) & surely)
+    ends = (np.where(unsure, np.nan, end) for end in (low, high))
+    return Interval(np.where(unsure, 0.0, value), *ends, element)
 
 
 # --- arithmetic --------------------------------------------------------------------------------
@@ -89,12 +96,14 @@ def hull(value: Array, candidates: list[Array], element: str) -> Interval:
 
 def add(x: Interval, y: Interval) -> Interval:
     """``x + y``, rounded."""
-    return Interval(x.value + y.value, x.low + y.low, x.high + y.high, x.element).rounded()
+    ends = [x.low + y.low, x.high + y.high]
+    return hull(x.value + y.value, ends, x.element).rounded()
 
 
 def sub(x: Interval, y: Interval) -> Interval:
     """``x - y``, rounded."""
-    return Interval(x.value - y.value, x.low - y.high, x.high - y.low, x.element).rounded()
+    ends = [x.low - y.high, x.high - y.low]
+    return hull(x.value - y.value, ends, x.element).rounded()
 
 
 def mul(x: Interval, y: Interval, *, rounds: bool = True) -> Interval:
@@ -105,19 +114,20 @@ def mul(x: Interval, y: Interval, *, rounds: bool = True) -> Interval:
 
 
 def div(x: Interval, y: Interval) -> Interval:
-    """``x / y``, rounded; anything, where y may be 0 and is not exactly that."""
+    """``x / y``, rounded; unsure where y may be 0 and is not exactly that."""
     candidates = [a / b for a in (x.low, x.high) for b in (y.low, y.high)]
     found = hull(x.value / y.value, candidates, x.element)
     crosses = (y.low <= 0) & (y.high >= 0) & ~y.exact
-    low, high = np.where(crosses, -np.inf, found.low), np.where(crosses, np.inf, found.high)
-    return Interval(found.value, low, high, x.element).rounded()
+    ends = (np.where(crosses, np.nan, end) for end in (found.low, found.high))
+    return Interval(np.where(crosses, 0.0, found.value), *ends, x.element).rounded()
 
 
 def less(x: Interval, y: Interval, holds: Callable[[Array, Array], Any]) -> Interval:
     """1.0 where ``holds``, a comparison, is true of the numbers, else 0.0."""
     pairs = [(x.low, y.low), (x.low, y.high), (x.high, y.low), (x.high, y.high)]
     found = [np.asarray(holds(a, b), x.value.dtype) for a, b in pairs]
-    meets = (x.low <= y.high) & (y.low <= x.high) & ~(x.exact & y.exact)
+    apart = (x.low > y.high) | (y.low > x.high) | np.isnan(x.value) | np.isnan(y.value)
+    meets = ~apart & ~(x.exact & y.exact)
     found += [np.where(meets, other, found[0]) for other in (0.0, 1.0)]
     return hull(np.asarray(holds(x.value, y.value), x.value.dtype), found, x.element)
 
@@ -134,8 +144,8 @@ def choose(condition: Interval, x: Interval, y: Interval) -> Interval:
 
 def monotone(function: Callable[..., Array], *args: Interval) -> Interval:
     """An exact function that falls in no argument, as maximum does."""
-    low, high = (function(*(getattr(arg, end) for arg in args)) for end in ("low", "high"))
-    return Interval(function(*(arg.value for arg in args)), low, high, args[0].element)
+    ends = [function(*(getattr(arg, end) for arg in args)) for end in ("low", "high")]
+    return hull(function(*(arg.value for arg in args)), ends, args[0].element)
 
 
 def smooth(

@@ -47,7 +47,7 @@ class Kernel:
     """
 
     __slots__ = (
-        "__weakref__", "_arrange", "_call", "_call_out", "_call_scalars", "_entry", "_foreign",
+        "__weakref__", "_arrange", "_call_scalars", "_entry", "_fast", "_fast_out", "_foreign",
         "_functions", "_handle", "_keep", "_output", "_plan", "_remake", "_signature", "_symbol",
         "_target", "emulated", "name", "schedule", "spec", "target",
     )  # fmt: skip
@@ -69,10 +69,11 @@ class Kernel:
         self._arrange = Arranger(self._signature)
         self._output = self._signature.arrays.index(self._signature.output)
         self._foreign = any(p.type in FOREIGN for p in self._signature.arrays)
-        self._call: Any = _undecided
-        self._call_out: Any = _undecided
         self._call_scalars: Any = _undecided
         self._handle = self._symbol = 0
+        # What a call without scalars needs, read as one: who decides, for whom, what it returns.
+        self._fast: tuple[Any, int, int] = _undecided, 0, self._output
+        self._fast_out = self._fast
         self._functions = 0, 0
         means = entry.manifest["means"]
         self.emulated: str | None = None if means == "native" else means
@@ -99,12 +100,15 @@ class Kernel:
         self._call_scalars = found.call_scalars
         if self._arrange.by_position:
             has_d = self._signature.output.name == "d"  # it is never passed by position
-            self._call = _undecided if has_d else found.call
-            self._call_out = found.call if has_d or self._signature.allocates else _undecided
+            fast = found.call, self._handle, self._output
+            if not has_d:
+                self._fast = fast
+            if has_d or self._signature.allocates:
+                self._fast_out = fast
 
     # --- calling -------------------------------------------------------------------------------
 
-    def __call__(self, *arrays: Any, **named: Any) -> Any:
+    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
         """Run the kernel; returns the array written.
 
         ``kernel(a, b, c)`` updates c; ``kernel(a, b, out=c)`` is the same and ``kernel(a, b)``
@@ -114,14 +118,19 @@ class Kernel:
         may be a number. Raises ArgumentError, before anything is written, when an argument does
         not fit. A new array of a type that numpy lacks is ml_dtypes', or of bits without it.
         """
-        if not named:
-            if self._call(self._handle, id(arrays)) == 0:
-                return arrays[self._output]
-        elif len(named) == 1 and (out := named.get("out")) is not None:
-            given = (*arrays, out)
-            if self._call_out(self._handle, id(given)) == 0:
-                return out
-        return self._general(arrays, named)
+        if named:
+            return self._general(arrays, named if out is None else {"out": out, **named})
+        if out is None:
+            call, handle, output = self._fast
+            if call(handle, id(arrays)) == 0:
+                return arrays[output]
+            return self._general(arrays, named)
+        call, handle, _ = self._fast_out
+        given = arrays
+        given += (out,)  # quicker than (*arrays, out)
+        if call(handle, id(given)) == 0:
+            return out
+        return self._general(arrays, {"out": out})
 
     def _general(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A call with names, without an output, or not decided in C."""

@@ -45,10 +45,11 @@ def bench(kernel: Sampled, cold: bool = False, seconds: float = 0.2) -> Timing:
     """Time ``kernel`` for about ``seconds`` on arrays of its sizes, run-time ones of 64.
 
     ``cold``: every call takes another copy of the arrays, after the caches were filled with
-    something else.
+    something else. TargetError where kernels are called through Python.
     """
     if not seconds > 0:
         raise ArgumentValueError("seconds must be positive", got=seconds)
+    dispatch.timer("bench")
     rng = np.random.default_rng(0)
     samples = [sample(kernel.signature, rng, varied=False)]
     for _ in range(_copies(samples[0]) - 1 if cold else 0):
@@ -94,7 +95,7 @@ def rounds(
     """Seconds per call in each of the rounds, which together take about ``seconds``, and the
     seconds of ``meter``'s loop right after each.
     """
-    timed = dispatch.dispatcher().time
+    timed = dispatch.timer("bench")
     words: Array = np.concatenate([frame.words for frame in frames])
     place, count = dispatch.address(words), len(frames)
     other = np.zeros(_COLD * _last_cache() // 8 if cold else 0)

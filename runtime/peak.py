@@ -117,7 +117,7 @@ def peak(target: str = "host", type: Any = "f32", *, cached: bool = False) -> Pe
     """Measure what one core can do with ``target``'s multiply-adds of ``type``; takes 0.1 s.
 
     ``cached``: take what this process measured before, if it did. TargetError where the CPU lacks
-    the target, or the target the type.
+    the target, or the target the type, or kernels are called through Python.
     """
     found, element = _measurable(target), type_name(type)
     key = found.name, element
@@ -158,7 +158,7 @@ def _form(loops: list[Loop], seconds: Mapping[str, float], clock: float) -> Form
 
 def _seconds(target: Target, element: str, names: Iterable[str]) -> dict[str, float]:
     """The least seconds of a call of each function, over rounds in which all take turns."""
-    timed = dispatch.dispatcher().time
+    timed = dispatch.timer("the peak")
     frames = {name: _frame(target, element, name) for name in names}
     least = dict.fromkeys(frames, float("inf"))
     for _ in range(_ROUNDS):
@@ -214,8 +214,8 @@ class Meter:
 
     def seconds(self) -> float:
         """Seconds that one call of the loop takes now."""
-        taken = dispatch.dispatcher().time(dispatch.address(self._frame.words), 1, _CALLS)
-        return taken / _CALLS
+        timed = dispatch.timer("the peak")
+        return timed(dispatch.address(self._frame.words), 1, _CALLS) / _CALLS
 
 
 @cache

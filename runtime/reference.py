@@ -42,7 +42,7 @@ class Expected:
         nan = np.isnan(low)
         if self.type == "f8_e4m3":  # it has no infinity
             nan |= np.isinf(low) | np.isinf(high)
-        return ~(right | (nan & np.isnan(elements)))
+        return ~(right | (nan & np.isnan(elements)) | self.values.unsure)
 
     def error(self, got: Array) -> tuple[Array, Array]:
         """How far each element is from the value, and the most that is right; saturated: 0."""
@@ -50,7 +50,7 @@ class Expected:
         with np.errstate(invalid="ignore"):
             error = np.abs(decode(got, self.type) - value)
             allowed = np.maximum(np.abs(high - value), np.abs(value - low))
-        inside = in_range(value, self.type)
+        inside = in_range(value, self.type) & ~self.values.unsure
         return np.where(inside, error, 0), np.where(inside, allowed, 0)
 
 

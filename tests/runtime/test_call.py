@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.errors import ArgumentError
-from tilewright.runtime import dispatch
+from tilewright.errors import ArgumentError, TargetError
+from tilewright.runtime import dispatch, peak
 from tilewright.spec import Gemm
 
 M = tw.dim("m")
@@ -44,7 +44,21 @@ def test_every_way_of_calling(mode: str) -> None:
     with pytest.raises(ArgumentError):
         kernel(a, b, a, alpha=1, beta=1)
     kernel.verify()
-    assert kernel.bench(seconds=0.01).median > 0
+
+
+def test_only_a_loop_in_c_times(mode: str) -> None:
+    kernel = tw.compile(Gemm(16, 16, 16), target="scalar")
+    if mode != "python":
+        assert kernel.bench(seconds=0.01).median > 0
+        return
+    for what, use in (
+        ("bench", lambda: kernel.bench(seconds=0.01)),
+        ("the peak", lambda: tw.peak("scalar", "f64")),
+        ("the peak", lambda: peak.Meter(kernel.isa, "f32").seconds()),
+    ):
+        with pytest.raises(TargetError, match=f"^{what} needs a loop in C") as caught:
+            use()
+        assert "install gcc or clang" in str(caught.value)
 
 
 def test_without_headers_it_is_abi(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
