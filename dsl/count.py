@@ -12,6 +12,7 @@ import sympy
 from sympy import Expr, Integer
 
 from .errors import PlanError
+from .pack_plan import PackPlan
 from .plan import Plan
 from .program import (
     Active,
@@ -101,9 +102,9 @@ def calls(program: Program, *, same: bool = False) -> dict[str, Expr]:
     return found
 
 
-def flops(plan: Plan | TransposePlan) -> Expr:
+def flops(plan: Plan | TransposePlan | PackPlan) -> Expr:
     """Additions and multiplications that the spec asks for."""
-    if isinstance(plan, TransposePlan):
+    if not isinstance(plan, Plan):
         return ZERO
     count = plan.batch.count if plan.batch else ONE
     return sympy.Mul(Integer(2), *plan.sizes.values(), count)

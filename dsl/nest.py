@@ -39,7 +39,8 @@ class _Block:
     """Where the nest stands: the block's extents and origin, whether C already holds a sum.
 
     ``plan`` has the strides of the operands as they are packed at this point; ``bases`` holds
-    where the packed blocks start. The origin along ``p`` is that of B's block of columns. ``parallel``: inside of a loop whose trips run in parallel.
+    where the packed blocks start. The origin along ``p`` is that of B's block of columns.
+    ``parallel``: inside of a loop whose trips run in parallel.
     """
 
     plan: Plan
@@ -299,7 +300,7 @@ def _by_columns(tiles: _Tiles, letters: str, block: _Block) -> Iterator[NestNode
     before = width * div(block.origin["n"], width)
     parallel = letters[letters.lower().rfind("n") :][:1].isupper()
     for part in parts(block.extents["n"], width):
-        first = _position(part, "pt")
+        first = part.start + part.size * symbol("pt") if part.count != 1 else part.start
         inside = block.inside("n", Integer(part.size), first).inside("p", ZERO, before + first)
         grids = tuple(_grids(tiles, letters, inside))
         if part.count == 1:

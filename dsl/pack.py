@@ -46,8 +46,8 @@ class Pack:
     ) -> None:
         packed = Packed(type, nb)
         fields: dict[str, object] = {
-            "k": check_size(k, "k"),
-            "n": check_size(n, "n"),
+            "k": _fixed(k, "k"),
+            "n": _fixed(n, "n"),
             "type": packed.type,
             "a": packed.type if a is None else type_name(a),
             "nb": nb,
@@ -74,9 +74,14 @@ class Pack:
         return tuple((slot, size) for slot, size in slots if isinstance(size, Dim))
 
 
+def _fixed(size: Size, name: str) -> int:
+    size = check_size(size, name)
+    if isinstance(size, Dim):
+        raise SpecError("a packed B has fixed sizes", got=f"{name}={size!r}", hint="an int")
+    return size
+
+
 def _check(spec: Pack) -> None:
-    if isinstance(spec.k, Dim) or isinstance(spec.n, Dim):
-        raise SpecError("a packed B has fixed sizes", got=f"k={spec.k!r}, n={spec.n!r}")
     for name, type_ in (("B", spec.type), ("A", spec.a)):
         if type_ not in INPUTS:
             raise SpecError(
@@ -95,10 +100,11 @@ def _check(spec: Pack) -> None:
             got=spec.ldb,
             expected=f"{spec.contiguous_size} or more",
         )
-    if spec.batch is not None and (not isinstance(spec.batch, Strided) or spec.batch.a is not None):
+    strided = isinstance(spec.batch, Strided) and spec.batch.a is None and spec.batch.b != 0
+    if spec.batch is not None and not strided:
         raise SpecError(
-            "a batch to pack is tw.Strided(count), or with the stride b=",
+            "a batch to pack is tw.Strided(count), or with a stride b=",
             got=spec.batch,
-            hint="pack matrices that lie anywhere one by one",
+            hint="pack matrices that lie anywhere, or serve all of a batch, one by one",
         )
     check_dims(spec.runtime_sizes())

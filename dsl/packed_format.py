@@ -95,8 +95,9 @@ def formats_of(spec: Spec, target: Target) -> dict[str, PackedFormat]:
     """The formats of packed operands by name."""
     if isinstance(spec, Pack):
         return {"out": format_of(spec, target)}
-    packed = isinstance(spec, Gemm) and isinstance(spec.b, Packed)
-    return {"b": format_of(spec, target)} if packed else {}
+    if isinstance(spec, Gemm) and isinstance(spec.b, Packed):
+        return {"b": format_of(spec, target)}
+    return {}
 
 
 def _format(target: Target, a: str, b: Packed, k: int, n: int) -> PackedFormat:

@@ -165,7 +165,7 @@ class Plan:
     def _spare(self) -> int:
         """Registers that accumulators and operands must leave: to the compiler, to conversions."""
         along, element = self.feeder(self.along).type, self.product.along
-        converting = 0 if loads_as(self.target, along, element) else 2
+        converting = 0 if loads_as(self.target, along, element) else 3
         held = self.target.hold.spare if self.target.hold and not self.schedule.tile else 0
         return held + converting
 

@@ -9,7 +9,7 @@ from time import perf_counter
 import numpy as np
 
 from tilewright.errors import ArgumentValueError
-from tilewright.spec import Transpose
+from tilewright.spec import Gemm
 
 from . import dispatch, host
 from .frame import Frame
@@ -55,7 +55,7 @@ def bench(kernel: Sampled, cold: bool = False, seconds: float = 0.2) -> Timing:
     for _ in range(_copies(samples[0]) - 1 if cold else 0):
         samples.append(sample(kernel.signature, rng, varied=False))
     frames = [kernel.frame(**one.named(kernel)) for one in samples]
-    meter = None if isinstance(kernel.spec, Transpose) else Meter(kernel.isa, kernel.spec.type)
+    meter = Meter(kernel.isa, kernel.spec.type) if isinstance(kernel.spec, Gemm) else None
     times, peaks = rounds(frames, seconds, meter, cold=cold)
     low, middle, high = np.percentile(times, (25, 50, 75))
     work = flops(kernel, samples[0])
@@ -74,7 +74,7 @@ def bench(kernel: Sampled, cold: bool = False, seconds: float = 0.2) -> Timing:
 def flops(kernel: Sampled, held: Sample) -> int:
     """Floating-point operations of one call on ``held``."""
     spec = kernel.spec
-    if isinstance(spec, Transpose):
+    if not isinstance(spec, Gemm):
         return 0
     count = 1 if spec.batch is None else held.size(spec.batch.count)
     return 2 * count * held.size(spec.m) * held.size(spec.n) * held.size(spec.k)

@@ -32,7 +32,7 @@ DSL = [
     "feed", "loops", "plan", "regions", "program", "dataflow", "emitter", "access", "lower",
     "finish", "store", "dot", "tiles", "blocks",
     "transposition", "transposed",
-    "padding", "packing", "prepack", "linesums", "filling", "nest",
+    "padding", "packing", "prepack", "linesums", "filling", "nest", "pack_plan", "pack_program",
     "verify", "memory", "execute", "interpret",
     "count", "fork", "explain", "render", "generate",
 ]
