@@ -133,11 +133,15 @@ class Broadcast:
 
 @dataclass(frozen=True, slots=True)
 class Splat:
-    """A literal, the run-time parameter of that name, a size, or a scalar, into all lanes."""
+    """A literal, the run-time parameter of that name, a size, or a scalar, into all lanes.
+
+    Where ``group`` elements are one factor the literal is the bits of all those.
+    """
 
     kind: ClassVar[str] = "splat"
     dst: Register
     source: float | str | Expr | Register
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,9 @@ def test_chains_are_dependent_in_the_machine_code(
         found = find_compiler(target, emulated=target.name == "neon" and not is_native(target))
     except (TargetError, ToolchainError) as error:
         pytest.skip(str(error))
-    library = compile_library(peak_source(target, (element, element)), target, found, tmp_path, "peak")
+    library = compile_library(
+        peak_source(target, (element, element)), target, found, tmp_path, "peak"
+    )
     listing = disassemble(library, found)
     functions = dict(re.findall(r"<(\w+)>:\n((?:.+\n)+)", listing))
     loops = list(module._loops(target, (element, element)))
