@@ -10,21 +10,10 @@ from sympy import Expr
 
 from . import reasons
 from .count import calls, flops, formulas, tile_formulas
+from .nesting import Argument, BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When, WhenSame
 from .pack_plan import PackPlan
 from .plan import Plan
-from .program import (
-    Argument,
-    BlockLoop,
-    Call,
-    NestNode,
-    Pack,
-    Program,
-    SelectBatch,
-    TileFacts,
-    TileProgram,
-    When,
-    WhenSame,
-)
+from .program import TileFacts, TileProgram
 from .spec import Gemm
 from .symbolic import c_text, simplify, value
 from .transposition import TransposePlan
