@@ -34,7 +34,7 @@ DSL = [
     "transposition", "transposed",
     "padding", "packing", "prepack", "linesums", "filling", "nest",
     "verify", "memory", "lanes", "execute", "interpret",
-    "count", "fork", "explain", "render", "generate",
+    "count", "fork", "describe", "explain", "render", "generate",
 ]
 # fmt: on
 FACADE = "tilewright"  # dsl/__init__.py gathers the public names from everywhere
