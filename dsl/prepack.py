@@ -236,7 +236,7 @@ def _groups(
         nodes: tuple[NestNode, ...] = ()
         for existing in range(1, c.depth):
             body = tuple(_group_lines(c, lines, at, first, existing, tiles))
-            nodes = (When(rest - (existing - 1), body, nodes),)
+            nodes = (When(div(rest, existing), body, nodes),)
         yield from nodes
 
 

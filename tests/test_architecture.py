@@ -34,7 +34,7 @@ DSL = [
     "transposition", "transposed",
     "padding", "packing", "prepack", "linesums", "filling", "nest", "pack_plan", "pack_program",
     "verify", "memory", "lanes", "execute", "interpret",
-    "count", "fork", "reasons", "explain", "render", "generate",
+    "count", "fork", "describe", "reasons", "explain", "render", "generate",
 ]
 # fmt: on
 FACADE = "tilewright"  # dsl/__init__.py gathers the public names from everywhere
