@@ -9,8 +9,9 @@ from sympy import Expr, Integer
 
 from .errors import ScheduleError
 from .isa import Vector
-from .model import Choice, TileShape, Work, choose, does_not_fit, ranking, shape_of, steady
+from .model import Choice, Work, choose, does_not_fit, ranking, shape_of, steady
 from .plan import Plan
+from .shape import TileShape
 from .symbolic import ONE, ZERO, div, mod, value
 
 

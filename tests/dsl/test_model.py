@@ -20,9 +20,11 @@ from tilewright.errors import ScheduleError
 from tilewright.generate import explain_plan, interpret_kernel, plan_for, program_for
 from tilewright.interpret import interpret
 from tilewright.isa import Core, Mask, MulAdd, Target, Vector
+from tilewright.model import choose, equal_parts, ranking
 from tilewright.operands import Matrix, Order
 from tilewright.program import TileFacts
 from tilewright.schedule import Schedule
+from tilewright.shape import bounds
 from tilewright.sizes import dim
 from tilewright.spec import Gemm
 from tilewright.verify import live_registers
