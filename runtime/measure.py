@@ -10,7 +10,7 @@ from time import perf_counter
 import numpy as np
 
 from tilewright.errors import ArgumentValueError
-from tilewright.spec import Transpose
+from tilewright.spec import Gemm
 
 from . import dispatch, host
 from .frame import Frame
@@ -73,7 +73,7 @@ def bench(kernel: Sampled, cold: bool = False, seconds: float = 0.2) -> Timing:
 
 
 def _meter(kernel: Sampled) -> Meter | None:
-    if isinstance(kernel.spec, Transpose):
+    if not isinstance(kernel.spec, Gemm):
         return None
     return Meter(kernel.isa, (kernel.spec.a.type, kernel.spec.b.type))
 
@@ -81,7 +81,7 @@ def _meter(kernel: Sampled) -> Meter | None:
 def flops(kernel: Sampled, held: Sample) -> int:
     """Floating-point operations of one call on ``held``."""
     spec = kernel.spec
-    if isinstance(spec, Transpose):
+    if not isinstance(spec, Gemm):
         return 0
     count = 1 if spec.batch is None else held.size(spec.batch.count)
     return 2 * count * held.size(spec.m) * held.size(spec.n) * held.size(spec.k)

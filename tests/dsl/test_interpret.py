@@ -18,8 +18,9 @@ from tilewright.errors import ArgumentTypeError, ArgumentValueError, PlanError
 from tilewright.generate import interpret_kernel, plan_for, program_for
 from tilewright.interpret import interpret
 from tilewright.memory import Buffer
+from tilewright.nesting import Program
 from tilewright.operands import Addresses, Offsets, Strided
-from tilewright.program import Advance, Load, Loop, Op, Program, Store
+from tilewright.program import Advance, Load, Loop, Op, Store
 from tilewright.schedule import Schedule
 from tilewright.sizes import dim
 from tilewright.spec import Gemm, Transpose
@@ -167,7 +168,7 @@ def test_a_write_beside_c_and_a_write_into_an_input() -> None:
 
 
 def test_c_is_not_read_where_beta_is_0() -> None:
-    with pytest.raises(PlanError, match="reads c before it was written, and beta is 0"):
+    with pytest.raises(PlanError, match="reads c before it was written"):
         run(program_of(Gemm(3, 5, 7, beta=1)))
 
 

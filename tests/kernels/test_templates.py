@@ -20,8 +20,9 @@ from tilewright import targets
 from tilewright.dataflow import walk
 from tilewright.generate import Request, generate, plan_for, program_for
 from tilewright.isa import Target
+from tilewright.nesting import BlockLoop, NestNode, SelectBatch, When
 from tilewright.operands import Matrix
-from tilewright.program import BlockLoop, MultiplyAdd, NestNode, Op, SelectBatch, When
+from tilewright.program import MultiplyAdd, Op
 from tilewright.render import render
 from tilewright.runtime import dispatch_build, peak
 from tilewright.schedule import Schedule
@@ -41,7 +42,7 @@ def rendered() -> list[str]:
     """Whatever tilewright makes of its templates."""
     return [
         library("avx2"),
-        peak.peak_source(targets.load("avx2"), "f32"),
+        peak.peak_source(targets.load("avx2"), ("f32", "f32")),
         dispatch_build.source(),
         render("dispatch.h.j2"),
         render("runner.c.j2", names=["kernel"]),
