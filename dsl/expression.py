@@ -6,20 +6,24 @@ or rewritten here.
 
 from __future__ import annotations
 
-import keyword
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Real
 from typing import ClassVar, Literal, NoReturn
 
 from .errors import SpecError
+from .sizes import check_identifier
 
 __all__ = ["Expression", "Operand", "acc", "acc2", "dst"]
 
 _TYPES = ("f32", "f64", "f16", "bf16", "s8", "u8", "s32", "f8_e4m3", "f8_e5m2")
 _INTEGERS = ("s8", "u8", "s32")
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+#: Identifiers that C takes for itself, beside those of Python.
+_KEYWORDS = (
+    "auto", "case", "char", "const", "default", "do", "double", "enum", "extern", "float", "goto",
+    "inline", "int", "long", "register", "restrict", "short", "signed", "sizeof", "static",
+    "struct", "switch", "typedef", "union", "unsigned", "void", "volatile",
+)  # fmt: skip
 Per = Literal["column", "row", "full"]
 
 
@@ -94,6 +98,15 @@ class Leaf(Expression):
 
     name: str
 
+    def __post_init__(self) -> None:
+        if self.name not in ("acc", "acc2", "dst"):
+            raise SpecError(
+                "a kernel supplies no such value",
+                got=self.name,
+                expected="tw.acc, tw.acc2 or tw.dst",
+                hint="what is passed at the call is a tw.Operand",
+            )
+
     def __repr__(self) -> str:
         return self.name
 
@@ -107,13 +120,7 @@ class Operand(Expression):
     per: Per | None = None
 
     def __post_init__(self) -> None:
-        name: object = self.name
-        if not isinstance(name, str) or not _IDENTIFIER.match(name) or keyword.iskeyword(name):
-            raise SpecError(
-                "the name of an operand must be a C identifier",
-                got=self.name,
-                expected="letters, digits and underscores, no digit first",
-            )
+        check_name(self.name, "an operand")
         if self.type not in _TYPES:
             raise SpecError(
                 f"operand {self.name!r}: unknown element type",
@@ -180,6 +187,13 @@ acc2 = Leaf("acc2")
 dst = Leaf("dst")
 
 
+def check_name(name: object, what: str) -> str:
+    """``name`` if it can be a parameter of a C function."""
+    if check_identifier(name, what) in _KEYWORDS:
+        raise SpecError(f"the name of {what} is a keyword of C", got=name)
+    return str(name)
+
+
 def as_expression(value: object) -> Expression:
     """``value`` if it is an expression; a number becomes a literal."""
     if isinstance(value, Expression):
@@ -195,7 +209,8 @@ def as_expression(value: object) -> Expression:
     raise SpecError(
         "an expression is made of tw.acc, tw.acc2, tw.dst, tw.Operand and numbers",
         got=value if isinstance(value, str) else type(value).__name__,
-        hint="an array is declared as tw.Operand(name, type, per) and passed by name at the call",
+        hint="an array is a tw.Operand(name, type, per), passed by name at the call; "
+        "what a row is reduced to is one of outputs",
     )
 
 

@@ -14,10 +14,10 @@ from .isa import Target
 from .memory import Given
 from .nest import make_program
 from .plan import Plan, make_plan
-from .program import BlockLoop, Program
+from .program import BATCHED, BlockLoop, Program
 from .render import Source, render
 from .schedule import Schedule
-from .signature import Signature, signature
+from .signature import ArrayParameter, Signature, signature
 from .spec import Gemm, Spec, Transpose
 from .transposed import transposition_program
 from .transposition import TransposePlan, plan_transposition
@@ -51,6 +51,15 @@ class KernelText:
     schedule_text: str
     forks: tuple[Fork, ...]
     threads: int
+
+    @property
+    def batched(self) -> tuple[str, ...]:
+        """The operands of which a batch element has one."""
+        return BATCHED
+
+    def array(self, symbol: str) -> ArrayParameter:
+        """The array that C calls ``symbol``."""
+        return next(a for a in self.signature.arrays if a.symbol == symbol)
 
     def fork(self, loop: BlockLoop, batched: bool) -> Fork:
         """The function that holds a parallel loop's body."""
@@ -117,16 +126,17 @@ def _kernel_text(request: Request) -> KernelText:
     batch = plan.batch if isinstance(plan, Plan) else None
     static = batch.static if batch else {}
     program = program_for(plan)
+    parameters = signature(request.spec)
     return KernelText(
         name=request.name,
         target=request.target,
         element=plan.element,
-        signature=signature(request.spec),
+        signature=parameters,
         program=program,
         converts=isinstance(plan, Plan) and (plan.finishes or not is_plain(plan.spec)),
         static_offsets=tuple(sorted(static.items())),
         spec_text=repr(request.spec),
         schedule_text=repr(request.schedule),
-        forks=forks(program, batch, request.name),
+        forks=forks(program, parameters, request.name),
         threads=request.schedule.threads or 0,
     )

@@ -44,6 +44,13 @@ __all__ = [
     "where",
 ]
 
+#: Functions that f64 does not have, and the exponents of ``pow`` that it has.
+ONLY_F32 = frozenset(
+    ("elu", "erf", "erfc", "exp", "gelu_erf", "gelu_tanh", "log", "logistic", "mish", "soft_relu",
+     "swish", "tanh")
+)  # fmt: skip
+EXACT_POWERS = (-2, -1, 0, 0.5, 1, 2, 3, 4)
+
 
 def _number(fn: str, name: str, value: object) -> Number:
     """A parameter of ``fn`` that is known when the kernel is made."""

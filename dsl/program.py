@@ -305,6 +305,10 @@ class TileProgram:
 # --- the nest around tile programs --------------------------------------------------------
 
 
+#: The operands of which a batch has many.
+BATCHED = ("a", "b", "b2")
+
+
 @dataclass(frozen=True, slots=True)
 class Argument:
     """``operand + offset``, or the number ``offset`` when there is no operand.
@@ -344,12 +348,18 @@ class BlockLoop:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """An operand and how its batch is found; ``stride`` where it is strided."""
+    """An operand and how its batch is found: by ``stride``, by ``offsets``, or by addresses."""
 
     name: str
     element: str
     batch: str
     stride: Expr
+    offsets: str
+
+    @property
+    def chosen(self) -> str:
+        """What its element is called within the body."""
+        return f"{self.name}_i"
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,11 +185,19 @@ def _cuts(total: int, size: int, overlap: bool) -> Iterator[tuple[int, int, int]
 def _check_overlap(
     plan: Plan, accumulate: bool, sizes: tuple[int, int], tile: tuple[int, int]
 ) -> None:
-    if accumulate or plan.spec.beta != 0 or set(plan.outer) & {"b", "k"}:
+    spec = plan.spec
+    if accumulate or spec.beta != 0 or set(plan.outer) & {"b", "k"}:
         raise ScheduleError(
             "tails='overlap' computes elements twice, which is wrong when C is read",
-            got=f"beta={plan.spec.beta}, loops={plan.outer + plan.inner!r}",
+            got=f"beta={spec.beta}, loops={plan.outer + plan.inner!r}",
             expected="beta=0 and no b or k left of the last m or n",
+            hint="tails='auto'",
+        )
+    if spec.reads_output or spec.outputs:
+        what = "dst is read" if spec.reads_output else "a row is summed"
+        raise ScheduleError(
+            f"tails='overlap' computes elements twice, which is wrong when {what}",
+            got=", ".join(map(repr, spec.expressions)),
             hint="tails='auto'",
         )
     if sizes[0] < tile[0] or sizes[1] < tile[1]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -58,7 +59,11 @@ def _number(source: float | str | Expr | Register, element: str) -> str:
         return f"({ELEMENTS[element].ctype})({c_text(source)})"
     if element == "s32":
         return "(-2147483647 - 1)" if source == -(2**31) else str(int(source))
-    return float(source).hex() + ("f" if element == "f32" else "")
+    suffix = "f" if element == "f32" else ""
+    if not math.isfinite(source):
+        top = "0." if math.isnan(source) else "1." if source > 0 else "-1."
+        return f"({top}{suffix} / 0.{suffix})"
+    return f"{float(source).hex()}{suffix}"
 
 
 def render(template: str, **context: Any) -> str:

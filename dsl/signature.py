@@ -27,7 +27,8 @@ class ArrayParameter:
     index; ``sequence`` a sequence of matrices; ``offsets`` a 1-d int64 array of ``count``;
     ``packed`` a PackedMatrix (one for each batch element of ``strided`` in one, or a sequence);
     ``vector`` a 1-d array passed by name, or a number where its ``shape`` is (1,).
-    ``leading`` is None when tight. ``batch_stride`` None is one tight matrix.
+    ``leading`` is None when tight. ``batch_stride`` None is one tight matrix. ``chosen``: its name
+    is the user's.
     """
 
     name: str
@@ -42,11 +43,17 @@ class ArrayParameter:
     batch_stride: Size | None = None
     static_offsets: tuple[int, ...] | None = None
     count: Size | None = None
+    chosen: bool = False
 
     @property
     def itemsize(self) -> int:
         """Bytes per element."""
         return ITEMSIZE[self.type]
+
+    @property
+    def symbol(self) -> str:
+        """What the generated C calls it: what users name ends in "_", as nothing else does."""
+        return symbol_of(self.name) if self.chosen else self.name
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +91,11 @@ class Signature:
         return next(a for a in self.arrays if a.role != "in")
 
 
+def symbol_of(name: str) -> str:
+    """What the generated C calls an operand or output that the user named."""
+    return f"{name}_"
+
+
 def signature(spec: Gemm | Transpose) -> Signature:
     """The signature of the kernel that computes ``spec``."""
     arrays = _gemm_arrays(spec) if isinstance(spec, Gemm) else _transpose_arrays(spec)
@@ -102,7 +114,7 @@ def signature(spec: Gemm | Transpose) -> Signature:
 
 
 def _matrix(spec: Gemm, name: str) -> ArrayParameter:
-    batch = spec.batch if name in "ab" else None
+    batch = spec.batch if name in ("a", "b", "b2") else None
     operand = getattr(spec, name)
     packed = isinstance(operand, Packed)
     return ArrayParameter(
@@ -112,11 +124,11 @@ def _matrix(spec: Gemm, name: str) -> ArrayParameter:
         role=_role(spec, name),
         shape=tuple(getattr(spec, slot) for slot in SHAPES[name]),
         order=operand.order,
-        leading=getattr(spec, f"ld{name}"),
+        leading=getattr(spec, f"ld{name[0]}"),
         slots=SHAPES[name],
-        leading_slot=f"ld{name}",
-        batch_stride=getattr(batch, name) if isinstance(batch, Strided) else None,
-        static_offsets=getattr(batch, name) if isinstance(batch, Offsets) else None,
+        leading_slot=f"ld{name[0]}",
+        batch_stride=getattr(batch, name[0]) if isinstance(batch, Strided) else None,
+        static_offsets=getattr(batch, name[0]) if isinstance(batch, Offsets) else None,
         count=batch.count if batch is not None else None,
     )
 
@@ -141,15 +153,17 @@ def _role(spec: Gemm, name: str) -> Role:
 
 
 def _gemm_arrays(spec: Gemm) -> tuple[ArrayParameter, ...]:
-    names = "abcd" if spec.d is not None and spec.beta != 0 else f"ab{spec.output}"
+    names = ["a", "b", *(["b2"] if spec.b2 is not None else [])]
+    names += ["c", "d"] if spec.d is not None and spec.beta != 0 else [spec.output]
     arrays = [_matrix(spec, name) for name in names]
     if isinstance(spec.batch, Offsets):
         for name in "ab":
             if getattr(spec.batch, name) is None:
                 arrays.append(_offsets(f"{name}_offsets", spec.batch.count))
     arrays += [_quantity(spec, name) for name in QUANTITIES if isinstance(getattr(spec, name), str)]
-    arrays += [_named(spec, operand) for operand in spec.named]
-    return tuple(arrays)
+    chosen = [_named(spec, operand) for operand in spec.named]
+    chosen += [_reduced(spec, name) for name, _ in spec.outputs]
+    return (*arrays, *sorted(chosen, key=lambda array: array.name))
 
 
 def _quantity(spec: Gemm, name: str) -> ArrayParameter:
@@ -163,12 +177,21 @@ def _quantity(spec: Gemm, name: str) -> ArrayParameter:
 
 
 def _named(spec: Gemm, operand: Operand) -> ArrayParameter:
-    """An operand of the epilogue; a full one has the order of the spec's C."""
+    """An operand of an expression; a full one has the spec's order."""
     slots = {None: (), "row": ("m",), "column": ("n",), "full": ("m", "n")}[operand.per]
     shape = tuple(getattr(spec, slot) for slot in slots) or (1,)
     kind: Kind = "matrix" if operand.per == "full" else "vector"
-    order = spec.c.order if operand.per == "full" else "C"
-    return ArrayParameter(operand.name, operand.type, kind, "in", shape, order, None, slots, "")
+    order = spec.order if operand.per == "full" else "C"
+    return ArrayParameter(
+        operand.name, operand.type, kind, "in", shape, order, None, slots, "", chosen=True
+    )
+
+
+def _reduced(spec: Gemm, name: str) -> ArrayParameter:
+    """An output of one number for each row."""
+    return ArrayParameter(
+        name, "f32", "vector", "out", (spec.m,), "C", None, ("m",), "", chosen=True
+    )
 
 
 def _offsets(name: str, count: Size) -> ArrayParameter:

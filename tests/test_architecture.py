@@ -26,13 +26,15 @@ OUTSIDE = ("tilewright.examples", "tilewright.cli")
 # dsl/ in the order of processing; a module imports only from its left.
 # fmt: off
 DSL = [
-    "errors", "settings", "types", "sizes", "expression", "postops", "operands", "spec",
+    "errors", "settings", "types", "sizes", "expression", "postops", "expression_rules",
+    "reductions", "factors", "operands", "spec",
     "schedule", "signature", "isa", "product", "packed_format", "symbolic", "model",
     "elementary", "builder", "convert", "exponential", "logarithm", "gaussian", "functions",
+    "algebra",
     "feed", "loops", "plan", "regions", "program", "dataflow", "emitter", "access", "lower",
-    "finish", "store", "dot", "tiles", "blocks",
+    "reduce", "finish", "store", "dot", "tiles", "blocks",
     "transposition", "transposed",
-    "padding", "packing", "prepack", "linesums", "filling", "nest",
+    "padding", "packing", "prepack", "linesums", "filling", "second", "nest",
     "verify", "memory", "execute", "interpret",
     "count", "fork", "explain", "render", "generate",
 ]
