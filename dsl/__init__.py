@@ -21,10 +21,11 @@ if TYPE_CHECKING:
         ToolchainError,
         VerificationError,
     )
-    from .operands import Addresses, Matrix, Offsets, Strided
+    from .operands import Addresses, Matrix, Offsets, Packed, Strided
     from .runtime.driver import compile, compile_many
     from .runtime.kernel import Kernel
     from .runtime.measure import Timing
+    from .runtime.packed import PackedMatrix
     from .runtime.peak import peak
     from .runtime.verification import Verification
     from .schedule import Schedule
@@ -41,6 +42,8 @@ __all__ = [
     "Kernel",
     "Matrix",
     "Offsets",
+    "Packed",
+    "PackedMatrix",
     "PlanError",
     "Schedule",
     "ScheduleError",
@@ -72,9 +75,10 @@ _HOMES = {
     "Verification": "runtime.verification",
     "Schedule": "schedule",
     "variants": "tuning.variants",
-    **dict.fromkeys(
-        ("Addresses", "Gemm", "Matrix", "Offsets", "Strided", "Transpose", "dim"), "spec"
-    ),
+    "PackedMatrix": "runtime.packed",
+    "dim": "sizes",
+    **dict.fromkeys(("Gemm", "Transpose"), "spec"),
+    **dict.fromkeys(("Addresses", "Matrix", "Offsets", "Packed", "Strided"), "operands"),
 }
 
 

@@ -1,159 +1,138 @@
-"""Expressions rewritten by sympy as if numbers were exact, where ``algebra=True`` allows it."""
+"""Epilogues rewritten by sympy as if numbers were real: for ``algebra=True`` alone.
+
+Rounding, infinities and NaN are not kept: ``acc - acc`` becomes 0.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from functools import cache, reduce
+import math
+from functools import reduce
 from typing import Any
 
 import sympy
+from sympy.core.function import AppliedUndef
 
-from .builder import Argument, Builder
-from .expression import Call, Expression, Number, call, walk
-from .functions import lower_expression
+from .expression import Call, Expression, Leaf, Number, Operand, call, walk
 
-_FROM: dict[str, Callable[..., Any]] = {
-    "add": lambda x, y: x + y,
-    "sub": lambda x, y: x - y,
-    "mul": lambda x, y: x * y,
-    "div": lambda x, y: x / y,
-    "neg": lambda x: -x,
-    "abs": sympy.Abs,
-    "sqrt": sympy.sqrt,
-    "square": lambda x: x**2,
-    "pow": lambda x, alpha, beta: alpha * x**beta,
-    "linear": lambda x, alpha, beta: alpha * x + beta,
-    "relu": lambda x, alpha: sympy.Max(x, 0) if alpha == 0 else _opaque("relu", x, alpha),
-    "maximum": sympy.Max,
-    "minimum": sympy.Min,
-    "clip": lambda x, low, high: sympy.Min(sympy.Max(x, low), high),
+_SAME: dict[str, Any] = {
     "exp": sympy.exp,
     "log": sympy.log,
     "tanh": sympy.tanh,
     "erf": sympy.erf,
     "erfc": sympy.erfc,
+    "sqrt": sympy.sqrt,
+    "abs": sympy.Abs,
+    "maximum": sympy.Max,
+    "minimum": sympy.Min,
+    "add": lambda x, y: x + y,
+    "sub": lambda x, y: x - y,
+    "mul": lambda x, y: x * y,
+    "div": lambda x, y: x / y,
+    "neg": lambda x: -x,
+    "square": lambda x: x**2,
+    "linear": lambda x, alpha, beta: alpha * x + beta,
+    "pow": lambda x, alpha, beta: alpha * x**beta,
 }
-_SAME = {"Abs": "abs", **{name: name for name in ("exp", "log", "tanh", "erf", "erfc")}}
-_WEIGHTS = {"div": 5, "sqrt": 5}
-_PAIRWISE = {"Max": "maximum", "Min": "minimum"}
-Back = Callable[[Any], Expression]
+_BACK = {
+    kind: fn
+    for fn, kind in _SAME.items()
+    if isinstance(kind, type) and issubclass(kind, sympy.Basic)
+}
 
 
-class _NoExpressionError(Exception):
-    """Sympy's form has no counterpart: it is no real number, or takes other functions."""
+class _ForeignError(Exception):
+    """A term that expressions do not have."""
 
 
-@cache
-def simplified(expression: Expression, real: str = "f32") -> Expression:
-    """The cheapest form of ``expression`` that sympy finds, itself among them."""
-    names: dict[Any, Expression] = {}
-    found = [expression, *_forms(_to_sympy(expression, names), names)]
-    return min(found, key=lambda form: _cost(form, real))
+def simplify(expression: Expression) -> Expression:
+    """What sympy makes of ``expression``, or itself where that is no shorter."""
+    leaves: dict[sympy.Symbol, Expression] = {}
+    try:
+        found = _back(sympy.simplify(_forth(expression, leaves)), leaves)
+    except _ForeignError:
+        return expression
+    return found if _length(found) < _length(expression) else expression
 
 
-def _forms(given: Any, names: dict[Any, Expression]) -> Iterator[Expression]:
-    for rewrite in (lambda x: x, sympy.simplify, sympy.factor, sympy.expand):
-        try:
-            yield _from_sympy(rewrite(given), names)
-        except _NoExpressionError:
-            continue
+def _length(expression: Expression) -> int:
+    return sum(isinstance(node, Call) for node in walk(expression))
 
 
-def _cost(expression: Expression, real: str) -> int:
-    """The elementary operations of an expression, those weighted that take longer."""
-    builder = Builder(real)
-    leaves: dict[Expression, Argument] = {}
-    lower_expression(
-        expression, builder, lambda leaf: leaves.setdefault(leaf, builder.input()), real
-    )
-    return sum(_WEIGHTS.get(step.fn, 1) for step in builder.steps)
-
-
-# --- there -------------------------------------------------------------------------------------
-
-
-def _opaque(fn: str, *args: Any) -> Any:
-    """A function that sympy is not told the meaning of."""
-    return sympy.Function(fn, real=True)(*args)
-
-
-def _to_sympy(expression: Expression, names: dict[Any, Expression]) -> Any:
-    """``names`` is given what each symbol stands for."""
-    values: dict[int, Any] = {}
+def _forth(expression: Expression, leaves: dict[sympy.Symbol, Expression]) -> Any:
+    terms: dict[int, Any] = {}
     for node in walk(expression):
         match node:
-            case Number(number):
-                finite = number - number == 0
-                found = sympy.Rational(*number.as_integer_ratio()) if finite else sympy.S(number)
+            case Leaf(name) | Operand(name):
+                term = sympy.Symbol(f"{type(node).__name__} {name}", real=True)
+                leaves[term] = node
+            case Number(value):
+                if not math.isfinite(value):
+                    raise _ForeignError
+                term = sympy.Rational(repr(value))
             case Call(fn, args):
-                given = [values[id(arg)] for arg in args]
-                found = _FROM[fn](*given) if fn in _FROM else _opaque(fn, *given)
-            case _:
-                found = sympy.Symbol(repr(node), real=True)
-                names[found] = node
-        values[id(node)] = found
-    return values[id(expression)]
+                function = _SAME.get(fn) or sympy.Function(fn, real=True)
+                term = function(*(terms[id(arg)] for arg in args))
+        terms[id(node)] = term
+    return terms[id(expression)]
 
 
-# --- and back ----------------------------------------------------------------------------------
+def _back(term: Any, leaves: dict[sympy.Symbol, Expression]) -> Expression:
+    if term in leaves:
+        return leaves[term]
+    if term.is_Atom and term.is_finite and term.is_real:
+        return Number(float(term))
+    if term.is_Add:
+        return reduce(_plus, [_signed(part, leaves) for part in term.as_ordered_terms()])[1]
+    if term.is_Mul:
+        return _product(term, leaves)
+    if term.is_Pow:
+        return _power(term, leaves)
+    args = [_back(arg, leaves) for arg in term.args]
+    if isinstance(term, (sympy.Max, sympy.Min)):
+        return reduce(lambda x, y: call(_BACK[type(term)], x, y), args)
+    if isinstance(term, AppliedUndef):
+        return call(term.func.__name__, *args)
+    if type(term) not in _BACK:
+        raise _ForeignError
+    return call(_BACK[type(term)], *args)
 
 
-def _from_sympy(given: Any, names: dict[Any, Expression]) -> Expression:
-    """The expression that a form of sympy's stands for."""
-
-    def back(inner: Any) -> Expression:
-        return _from_sympy(inner, names)
-
-    name = given.func.__name__
-    if given in names:
-        return names[given]
-    if given.is_number:
-        return _number(given)
-    if given.is_Add:
-        return _sum(given, back)
-    if given.is_Mul:
-        return _product(given, back)
-    if given.is_Pow:
-        base, exponent = given.as_base_exp()
-        return _power(base, exponent, back)
-    if name in _PAIRWISE:
-        return reduce(lambda x, y: call(_PAIRWISE[name], x, y), map(back, given.args))
-    if name in _SAME or isinstance(given, sympy.core.function.AppliedUndef):
-        return call(_SAME.get(name, name), *map(back, given.args))
-    raise _NoExpressionError
+def _signed(term: Any, leaves: dict[sympy.Symbol, Expression]) -> tuple[str, Expression]:
+    if term.could_extract_minus_sign():
+        return "sub", _back(-term, leaves)
+    return "add", _back(term, leaves)
 
 
-def _number(given: Any) -> Expression:
-    if given.is_real or given in (sympy.oo, -sympy.oo):
-        return Number(float(given))
-    raise _NoExpressionError
+def _plus(left: tuple[str, Expression], right: tuple[str, Expression]) -> tuple[str, Expression]:
+    first = call("neg", left[1]) if left[0] == "sub" else left[1]
+    return "add", call(right[0], first, right[1])
 
 
-def _sum(given: Any, back: Back) -> Expression:
-    terms = given.as_ordered_terms()
-    negative = [term for term in terms if term.could_extract_minus_sign()]
-    positive = [back(term) for term in terms if term not in negative]
-    start = reduce(lambda x, y: call("add", x, y), positive) if positive else Number(-0.0)
-    return reduce(lambda x, term: call("sub", x, back(-term)), negative, start)
+def _product(term: Any, leaves: dict[sympy.Symbol, Expression]) -> Expression:
+    coefficient, rest = term.as_coeff_Mul()
+    top, bottom = (_factors(part, leaves) for part in sympy.fraction(rest))
+    if abs(coefficient) != 1:
+        top = [*top, Number(float(coefficient))]
+    found = reduce(_times, top) if top else Number(1)
+    if bottom:
+        found = call("div", found, reduce(_times, bottom))
+    return call("neg", found) if coefficient == -1 else found
 
 
-def _product(given: Any, back: Back) -> Expression:
-    coefficient, rest = given.as_coeff_Mul()
-    factors = sympy.Mul.make_args(rest)
-    under = [f for f in factors if f.is_Pow and f.exp.is_Rational and f.exp < 0]
-    over = [back(f) for f in factors if f not in under]
-    over += [Number(float(coefficient))] if coefficient != 1 or not over else []
-    result = reduce(lambda x, y: call("mul", x, y), over)
-    return reduce(lambda x, f: call("div", x, back(1 / f)), under, result)
+def _factors(term: Any, leaves: dict[sympy.Symbol, Expression]) -> list[Expression]:
+    return [_back(factor, leaves) for factor in term.as_ordered_factors() if factor != 1]
 
 
-def _power(base: Any, exponent: Any, back: Back) -> Expression:
+def _times(x: Expression, y: Expression) -> Expression:
+    return call("mul", x, y)
+
+
+def _power(term: Any, leaves: dict[sympy.Symbol, Expression]) -> Expression:
+    base, exponent = term.base, term.exp
     if not exponent.is_Rational:
-        if not (base.is_number and base.is_positive):
-            raise _NoExpressionError
-        return call("exp", call("mul", back(exponent), _number(sympy.log(base))))
-    if exponent in (2, sympy.Rational(1, 2)):
-        return call("square" if exponent == 2 else "sqrt", back(base))
-    if exponent < 0:
-        return call("div", 1, back(base**-exponent))
-    return call("pow", back(base), 1, float(exponent))
+        raise _ForeignError
+    if exponent == sympy.Rational(1, 2):
+        return call("sqrt", _back(base, leaves))
+    if exponent == -1:
+        return call("div", 1, _back(base, leaves))
+    return call("pow", _back(base, leaves), 1, float(exponent))

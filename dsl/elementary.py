@@ -83,10 +83,11 @@ def _fma_one(x: float, y: float, z: float) -> float:
     if not math.isfinite(z):
         return z
     exact = Fraction(x) * Fraction(y) + Fraction(z)
+    sign = -1.0 if exact < 0 else 1.0
     try:
-        return math.copysign(abs(exact.numerator) / exact.denominator, exact.numerator)
+        return sign * (abs(exact.numerator) / exact.denominator)
     except OverflowError:
-        return math.copysign(math.inf, exact.numerator)
+        return sign * math.inf
 
 
 def _fma_f64(x: Array, y: Array, z: Array) -> Array:

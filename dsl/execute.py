@@ -15,8 +15,9 @@ from typing import Any
 
 import numpy as np
 
+from .dtypes import DTYPES
 from .errors import PlanError
-from .memory import DTYPES, Buffer, Memory, Segment
+from .memory import Buffer, Memory, Segment
 from .program import (
     Active,
     Add,

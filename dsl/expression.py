@@ -6,6 +6,7 @@ or rewritten here.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Real
@@ -13,13 +14,12 @@ from typing import ClassVar, Literal, NoReturn
 
 from .errors import SpecError
 from .sizes import check_identifier
+from .types import is_integer, type_name
 
 __all__ = ["Expression", "Operand", "acc", "acc2", "dst"]
 
-_TYPES = ("f32", "f64", "f16", "bf16", "s8", "u8", "s32", "f8_e4m3", "f8_e5m2")
-_INTEGERS = ("s8", "u8", "s32")
-#: Identifiers that C takes for itself, beside those of Python.
-_KEYWORDS = (
+#: C11's words that Python lets pass as names.
+_C_WORDS = (
     "auto", "case", "char", "const", "default", "do", "double", "enum", "extern", "float", "goto",
     "inline", "int", "long", "register", "restrict", "short", "signed", "sizeof", "static",
     "struct", "switch", "typedef", "union", "unsigned", "void", "volatile",
@@ -58,7 +58,7 @@ class Expression:
         return call("div", other, self)
 
     def __pow__(self, exponent: float) -> Expression:
-        return call("pow", self, 1, exponent)
+        return call("pow", self, 1, parameter("pow", "beta", exponent))
 
     def __neg__(self) -> Expression:
         return call("neg", self)
@@ -121,12 +121,7 @@ class Operand(Expression):
 
     def __post_init__(self) -> None:
         check_name(self.name, "an operand")
-        if self.type not in _TYPES:
-            raise SpecError(
-                f"operand {self.name!r}: unknown element type",
-                got=self.type,
-                expected=f"one of {', '.join(_TYPES)}",
-            )
+        object.__setattr__(self, "type", type_name(self.type))
         if self.per not in (None, "column", "row", "full"):
             raise SpecError(
                 f"operand {self.name!r}: per says which elements of D have a value of their own",
@@ -189,8 +184,8 @@ dst = Leaf("dst")
 
 def check_name(name: object, what: str) -> str:
     """``name`` if it can be a parameter of a C function."""
-    if check_identifier(name, what) in _KEYWORDS:
-        raise SpecError(f"the name of {what} is a keyword of C", got=name)
+    if check_identifier(name, what) in _C_WORDS:
+        raise SpecError(f"the name of {what} is a word of C", got=name)
     return str(name)
 
 
@@ -217,6 +212,15 @@ def as_expression(value: object) -> Expression:
 def call(fn: str, *args: object) -> Call:
     """``fn`` applied to expressions and numbers."""
     return Call(fn, tuple(as_expression(arg) for arg in args))
+
+
+def parameter(fn: str, name: str, value: object, *, finite: bool = True) -> Number:
+    """A parameter of ``fn`` that is known when the kernel is made; never NaN."""
+    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
+        raise SpecError(f"{name} of {fn} must be a number", got=value)
+    if finite and math.isinf(value):
+        raise SpecError(f"{name} of {fn} must be a finite number", got=value)
+    return Number(float(value))
 
 
 # -- what an expression is made of --------------------------------------------------------------
@@ -268,7 +272,7 @@ def is_integer_additions(expression: Expression) -> bool:
             case Number(value):
                 whole = -(2.0**31) <= value < 2.0**31 and value.is_integer()
             case Operand():
-                whole = node.type in _INTEGERS
+                whole = is_integer(node.type)
             case _:
                 whole = isinstance(node, Call) and node.fn in ("add", "sub", "neg")
         if not whole:

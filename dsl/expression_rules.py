@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .errors import SpecError
-from .expression import Call, Expression, Number, Operand, acc2, dst, uses, walk
-from .postops import EXACT_POWERS, ONLY_F32
+from .expression import Expression, acc2, dst, operands_of, uses
+from .postops import check_functions
 
 
 def check_leaves(expressions: Iterable[Expression], *, b2: bool, d: bool) -> None:
@@ -31,25 +31,11 @@ def check_leaves(expressions: Iterable[Expression], *, b2: bool, d: bool) -> Non
 
 def check_types(expression: Expression, type_: str) -> None:
     """SpecError unless an expression of sums of ``type_`` can be computed."""
-    for node in walk(expression):
-        if isinstance(node, Operand) and (node.type == "f64") != (type_ == "f64"):
+    for operand in operands_of(expression):
+        if (operand.type == "f64") != (type_ == "f64"):
             raise SpecError(
-                f"operand {node.name!r} must be f64 exactly where the sums are",
-                got=f"{node.type}, with sums in {type_}",
+                f"operand {operand.name!r} must be f64 exactly where the sums are",
+                got=f"{operand.type}, with sums in {type_}",
             )
-        if type_ == "f64" and isinstance(node, Call):
-            _check_f64(node)
-
-
-def _check_f64(node: Call) -> None:
-    if node.fn in ONLY_F32:
-        raise SpecError(f"{node.fn} is not made for f64", got=node, hint="A and B of f32")
-    if node.fn == "pow":
-        exponent = node.args[2]
-        if not isinstance(exponent, Number) or exponent.value not in EXACT_POWERS:
-            raise SpecError(
-                "this power is not made for f64",
-                got=node,
-                expected=f"an exponent of {', '.join(map(str, EXACT_POWERS))}",
-                hint="A and B of f32",
-            )
+    if type_ == "f64":
+        check_functions(expression, type_)

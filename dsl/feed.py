@@ -9,7 +9,7 @@ from sympy import Expr, Integer, Rational
 
 from .errors import SpecError
 from .expression import Operand as Named
-from .isa import Target
+from .isa import Target, Vector
 from .operands import Addresses, Batch, Offsets, Packed, Strided
 from .packed_format import PackedFormat
 from .product import Product, choose_product
@@ -17,7 +17,7 @@ from .signature import symbol_of
 from .sizes import Size
 from .spec import QUANTITIES, SHAPES, Gemm
 from .symbolic import ONE, ZERO, div, size_expr, value
-from .types import ELEMENTS, ITEMSIZE, is_integer
+from .types import ITEMSIZE, is_integer
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def fits_directly(operand: Operand, product: Product, target: Target, side: str,
     element = product.along if side == "along" else product.across
     if side == "across":
         whole = product.depth == 1 or value(operand.strides["k"]) == 1
-        return whole and operand.type == element
+        return product.rows == 1 and whole and operand.type == element
     contiguous = product.depth == 1 and value(operand.strides[line]) == 1
     return contiguous and loads_as(target, operand.type, element)
 
@@ -160,12 +160,11 @@ def whole_groups(extent: Expr, depth: int) -> Expr:
     return extent if depth == 1 else div(extent + (depth - 1), depth)
 
 
-def packed_type(type_: str, product: Product, side: str) -> str:
-    """The type of what is packed: wide enough for one load, or as it is if loads convert it."""
-    element = product.along if side == "along" else product.across
-    widened = side == "along" and is_integer(type_) and product.depth > 1
-    same_size = ELEMENTS[type_].itemsize == ELEMENTS[element].itemsize
-    return type_ if widened and not same_size else element
+def stored_type(type_: str, product: Product) -> str:
+    """What a B that is packed ahead is stored as: what is multiplied, or what is read as such."""
+    if product.depth > 1 or is_integer(type_):
+        return product.along
+    return "bf16" if type_.startswith("f8") else type_  # which holds every f8
 
 
 def packed_along(
@@ -176,22 +175,26 @@ def packed_along(
     leading = whole_vectors(extents[line], lanes)
     groups = whole_groups(extents["k"], depth)
     strides = {line: depth * ONE, "k": leading, "b": groups * depth * leading}
-    type_ = packed_type(source.type, product, "along")
-    return Operand(source.name, type_, strides, f"{source.name}_packed")
+    return Operand(source.name, product.along, strides, f"{source.name}_packed")
 
 
 def packed_across(
-    source: Operand, product: Product, line: str, extents: Mapping[str, Expr], lanes: int
+    source: Operand,
+    product: Product,
+    target: Target,
+    line: str,
+    extents: Mapping[str, Expr],
+    lanes: int,
 ) -> Operand:
     """The operand across as it is converted, with room for whole vectors.
 
     Rows of whole groups if it is contiguous along K, else ``[K / depth][lines][depth]``.
     """
     depth = product.depth
-    type_ = packed_type(source.type, product, "across")
+    type_ = product.across
     buffer = f"{source.name}_packed"
-    if value(source.strides["k"]) == 1:
-        width = whole_vectors(extents["k"], row_elements(source.type, type_, lanes))
+    if value(source.strides["k"]) == 1 and product.rows == 1:
+        width = whole_vectors(extents["k"], row_elements(target, source.type, type_, lanes))
         strides = {line: width, "k": ONE, "b": width * extents[line]}
         return Operand(source.name, type_, strides, buffer)
     leading = whole_vectors(extents[line], lanes)
@@ -200,8 +203,17 @@ def packed_across(
     return Operand(source.name, type_, strides, buffer)
 
 
-def row_elements(source: str, type_: str, lanes: int) -> int:
+def widening(target: Target, source: str, type_: str) -> Vector | None:
+    """The widest vector that only holds factors of ``type_`` and is read from ``source``."""
+    found = (v for v in target.of(type_) if source in v.loads and v.store and not v.muladd)
+    return next(found, None)
+
+
+def row_elements(target: Target, source: str, type_: str, lanes: int) -> int:
     """Elements of a row that are converted at once: bytes that keep their size in words of 32."""
+    wide = widening(target, source, type_)
+    if wide is not None:
+        return wide.lanes
     return lanes * (4 // ITEMSIZE[type_] if ITEMSIZE[source] == ITEMSIZE[type_] else 1)
 
 
@@ -240,7 +252,7 @@ def feed(spec: Gemm, target: Target, vectorize: str, sizes: Mapping[str, Expr]) 
     else:
         padded = False
     if not fits_directly(operands[across], product, target, "across", lines[across]):
-        seen[across] = packed_across(operands[across], product, lines[across], sizes, lanes)
+        seen[across] = packed_across(operands[across], product, target, lines[across], sizes, lanes)
         sources[across] = operands[across]
     return Feeding(product, seen, sources, padded, _reason(product, sources))
 
@@ -284,9 +296,7 @@ def format_of(spec: Gemm, target: Target) -> PackedFormat:
     product = choose_product(target, types, "b")
     lanes = target.of(spec.type)[0].lanes
     asked = spec.b.nb if isinstance(spec.b, Packed) and spec.b.nb else spec.n
-    stored = packed_type(spec.b.type, product, "along") if product.depth > 1 else spec.b.type
-    if stored.startswith("f8"):
-        stored = "bf16"  # holds each of them, and takes one operation to read
+    stored = stored_type(spec.b.type, product)
     return PackedFormat(
         type=spec.b.type,
         stored=stored,

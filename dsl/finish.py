@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from sympy import Expr
 
 from .access import load, store
-from .algebra import simplified
+from .algebra import simplify
 from .builder import Argument, Builder
 from .emitter import Emitter
 from .expression import Expression, Leaf, acc, acc2
@@ -19,7 +20,6 @@ from .lower import Tile
 from .program import Active, Address, Load, Op, Register, Room, Store
 from .reduce import Existing, Place, Reducer
 from .signature import symbol_of
-from .spec import Gemm
 from .symbolic import ONE, linear, value
 from .types import is_integer
 
@@ -84,7 +84,7 @@ class _Finisher:
         self.read: dict[object, Argument] = {}
         existing = Existing(self.emitter)
         self.reducers = [
-            (rewritten(self.spec, r.expression), Reducer(existing, r.fn, symbol_of(name)))
+            (self._rewritten(r.expression), Reducer(existing, r.fn, symbol_of(name)))
             for name, r in self.spec.outputs
         ]
 
@@ -186,7 +186,7 @@ class _Finisher:
         """The epilogue, and what is done for D's type."""
         b, spec = self.b, self.spec
         if spec.epilogue is not None:
-            total = lower_expression(rewritten(spec, spec.epilogue), b, leaves, b.real)
+            total = lower_expression(self._rewritten(spec.epilogue), b, leaves, b.real)
         if spec.d_scale is not None:
             total = b("mul", total, b("div", 1.0, self._quantity("d_scale", output, 1.0)))
         if spec.d_zero not in (None, 0):
@@ -202,6 +202,9 @@ class _Finisher:
         return _plus(self.b, total, self._quantity("d_zero", output, 0))
 
     # --- what the stages use -------------------------------------------------------------------
+
+    def _rewritten(self, expression: Expression) -> Expression:
+        return simplified(expression) if self.spec.algebra else expression
 
     def _as(self, given: Argument, element: str, wanted: str) -> Argument:
         if element == wanted:
@@ -301,10 +304,10 @@ class _Leaves:
         return finisher._as(found, _read_type(type_, finisher.b.real), real)
 
 
-def rewritten(spec: Gemm, given: Expression) -> Expression:
-    """An expression of ``spec``, rewritten where that is allowed."""
-    real = "f64" if spec.type == "f64" else "f32"
-    return simplified(given, real) if spec.algebra else given
+@cache
+def simplified(expression: Expression) -> Expression:
+    """An expression as sympy leaves it, which takes long."""
+    return simplify(expression)
 
 
 def _read_type(type_: str, real: str) -> str:

@@ -10,7 +10,6 @@ from sympy import Expr, Integer
 
 from .count import tile_formulas
 from .program import (
-    BATCHED,
     BlockLoop,
     Call,
     NestNode,
@@ -25,6 +24,8 @@ from .symbolic import ONE, slots
 
 #: Vector multiply-adds for which one more thread pays: a few microseconds of them.
 WORTH = 1 << 15
+#: Operands of which a batch has many.
+_BATCHED = ("a", "b", "b2")
 
 CaptureRole = Literal["array", "scalar", "size", "input", "buffer", "static", "scratch"]
 
@@ -160,7 +161,7 @@ class _Finder:
     def _of_call(self, call: Call, batched: bool) -> Iterator[str]:
         for argument in call.arguments:
             if argument.operand is not None:
-                chosen = batched and argument.operand in BATCHED
+                chosen = batched and argument.operand in _BATCHED
                 yield f"{argument.operand}_i" if chosen else argument.operand
             yield from slots(argument.offset)
         parameters = self.program.tile(call.program).parameters

@@ -14,7 +14,7 @@ from .isa import Target
 from .memory import Given
 from .nest import make_program
 from .plan import Plan, make_plan
-from .program import BATCHED, BlockLoop, Program
+from .program import BlockLoop, Program
 from .render import Source, render
 from .schedule import Schedule
 from .signature import ArrayParameter, Signature, signature
@@ -51,11 +51,6 @@ class KernelText:
     schedule_text: str
     forks: tuple[Fork, ...]
     threads: int
-
-    @property
-    def batched(self) -> tuple[str, ...]:
-        """The operands of which a batch element has one."""
-        return BATCHED
 
     def array(self, symbol: str) -> ArrayParameter:
         """The array that C calls ``symbol``."""

@@ -9,11 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .dtypes import DTYPES
 from .errors import ArgumentTypeError, ArgumentValueError, PlanError
 from .signature import ArrayParameter, Signature
 from .sizes import Size
-
-DTYPES = {"f32": np.float32, "f64": np.float64, "i64": np.int64}
 
 
 class Buffer(NamedTuple):

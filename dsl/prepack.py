@@ -16,26 +16,26 @@ from .builder import Argument
 from .convert import narrow
 from .dataflow import sizes_used, without_idle_masks
 from .emitter import Emitter
-from .feed import Operand, row_elements
+from .feed import Operand, row_elements, widening
 from .isa import Target
 from .program import (
     Active,
     Address,
     BlockLoop,
     Call,
+    Interleave,
     Load,
     MakeMask,
     MaskRegister,
     NestNode,
     Op,
     Parameter,
+    Register,
     Store,
     TileProgram,
     When,
 )
-from .program import (
-    Argument as Passed,
-)
+from .program import Argument as Passed
 from .symbolic import ONE, div, linear, mod, symbol, value
 from .transposition import Part, parts
 from .types import ITEMSIZE, is_integer
@@ -85,17 +85,25 @@ class Conversion:
         found = load(emitter, address, active, source, name)
         return narrow(b, found, stored) if stored != emitter.builder.real else found
 
-    def word(self, emitter: Emitter, elements: list[Argument]) -> Argument:
-        """The elements of a group in one lane, the first in the lowest bits."""
-        b, bits = emitter.builder, 8 * ITEMSIZE[self.packed.type]
+    @property
+    def word_elements(self) -> int:
+        """Elements of a group that one word holds."""
+        return min(self.depth, 4 // ITEMSIZE[self.packed.type])
+
+    def words(self, emitter: Emitter, elements: list[Argument]) -> list[Argument]:
+        """The elements of a group in words, the first in the lowest bits."""
+        b, bits, most = emitter.builder, 8 * ITEMSIZE[self.packed.type], self.word_elements
         if self.depth == 1:
-            return elements[0]
-        word: Argument = 0
-        for place, element in enumerate(elements):
-            clean = b("and", element, (1 << bits) - 1)
-            moved = b("shl", clean, bits * place) if place else clean
-            word = b("or", word, moved) if place else moved
-        return word
+            return elements
+        words: list[Argument] = []
+        for first in range(0, self.depth, most):
+            word: Argument = 0
+            for place, element in enumerate(elements[first : first + most]):
+                clean = b("and", element, (1 << bits) - 1)
+                moved = b("shl", clean, bits * place) if place else clean
+                word = b("or", word, moved) if place else moved
+            words.append(word)
+        return words
 
 
 def conversion_nest(
@@ -113,7 +121,7 @@ def conversion_nest(
 def _rows(
     c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
-    step = row_elements(c.source.type, c.packed.type, c.lanes)
+    step = row_elements(c.target, c.source.type, c.packed.type, c.lanes)
     depth = extents["k"]
     line = symbol("lp")
     whole, tail = div(depth, step), mod(depth, step)
@@ -136,8 +144,14 @@ def _row_tile(c: Conversion, vectors: int, step: int, tail: Expr | None) -> Tile
     """``vectors`` times ``step`` elements of a row, or the ``tail`` elements that are left."""
     ops: list[Op] = []
     emitter = Emitter(c.target, c.lanes, "w", "f32")
+    wide = widening(c.target, c.source.type, c.packed.type)
     for index in range(vectors):
         read, write = (Address(name, index * step * ONE) for name in ("x", "out"))
+        if wide is not None:
+            register = Register(f"wx{index}", wide)
+            emitter.add(Load(register, read, _elements(tail), c.source.type))
+            emitter.add(Store(write, register))
+            continue
         if step > c.lanes:
             word = emitter.fresh(f"x{index}", "s32")
             emitter.add(Load(word, read, _elements(tail), c.source.type, step // c.lanes))
@@ -250,20 +264,54 @@ def _group_tile(
         write = Address("out", linear(((index * lanes, c.packed.strides[c.line]),)))
         start = linear(((index * lanes, c.source.strides[c.line]),))
         if moved:
-            word = emitter.fresh(f"x{index}", "s32")
-            part = None if existing == c.depth else existing
-            emitter.add(Load(word, Address("x", start), part, c.source.type, c.depth))
-            found = _shifted(c, emitter, emitter.take(word), existing)
+            words = list(_moved(c, emitter, (index, start), existing))
         else:
-            found = c.word(emitter, _group(c, emitter, (index, start), active, existing))
-        register = emitter.register(found)
-        if register.vector.element == c.packed.type:
-            emitter.add(Store(write, register))
-        else:
-            emitter.add(Store(write, register, None, c.packed.type, c.depth))
+            words = c.words(emitter, _group(c, emitter, (index, start), active, existing))
+        _store_words(c, emitter, words, write)
     size = f"{vectors * lanes}" if tail is None else "tail"
     name = f"group_{size}" + (f"_{existing}" if existing < c.depth else "")
     return _program(c, name, list(emitter.emit()), f"{size} lines, {existing} elements of each")
+
+
+def _moved(
+    c: Conversion, emitter: Emitter, start: tuple[int, Expr], existing: int
+) -> Iterator[Argument]:
+    """A group whose elements follow each other and keep their size, word by word."""
+    most = c.word_elements
+    for first in range(0, c.depth, most):
+        count = min(most, existing - first)
+        if count <= 0:
+            yield 0
+            continue
+        word = emitter.fresh(f"x{start[0]}_{first}", "s32")
+        part = None if count == most else count
+        emitter.add(Load(word, Address("x", start[1] + first), part, c.source.type, most))
+        yield _shifted(c, emitter, emitter.take(word), count)
+
+
+def _store_words(c: Conversion, emitter: Emitter, words: list[Argument], write: Address) -> None:
+    """The words of a group in each lane, or of two words those of half the lanes each time."""
+    registers = [emitter.register(word) for word in words]
+    if len(registers) > 1 and emitter.lanes > 1:
+        registers = _zipped(emitter, registers)
+    plain = registers[0].vector.element == c.packed.type
+    step = emitter.lanes * c.word_elements
+    for index, register in enumerate(registers):
+        place = Address(write.pointer, write.offset + index * step)
+        how = () if plain else (None, c.packed.type, c.word_elements)
+        emitter.add(Store(place, register, *how))
+
+
+def _zipped(emitter: Emitter, pair: list[Register]) -> list[Register]:
+    """The lanes of two registers in turn: blocks are interleaved, twice as large each time."""
+    block, x, y = 1, *pair
+    while block < emitter.lanes:
+        even, odd = (emitter.fresh(f"{x.name}_{side}{block}", "s32") for side in "eo")
+        emitter.add(
+            Interleave(even, x, y, block, odd=False), Interleave(odd, x, y, block, odd=True)
+        )
+        block, x, y = 2 * block, even, odd
+    return [x, y]
 
 
 def _group(

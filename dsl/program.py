@@ -13,7 +13,8 @@ from typing import ClassVar, Literal, TypeAlias
 from sympy import Expr, Integer
 
 from .isa import MulAdd, Vector
-from .model import TileShape
+from .model import Work
+from .shape import TileShape
 
 # --- what operations act on ---------------------------------------------------------------
 
@@ -278,7 +279,8 @@ class Parameter:
 class TileFacts:
     """What was decided about a tile of ``rows`` x ``cols`` elements of C, for whoever reads it.
 
-    ``accumulators`` are the names of the registers, in rows and columns of C.
+    ``accumulators`` are the names of the registers, in rows and columns of C; ``work`` is what
+    the cost model was asked.
     """
 
     rows: Expr
@@ -286,6 +288,7 @@ class TileFacts:
     steps: Expr
     accumulate: bool
     shape: TileShape
+    work: Work
     accumulators: tuple[tuple[str, ...], ...]
 
 
@@ -303,10 +306,6 @@ class TileProgram:
 
 
 # --- the nest around tile programs --------------------------------------------------------
-
-
-#: The operands of which a batch has many.
-BATCHED = ("a", "b", "b2")
 
 
 @dataclass(frozen=True, slots=True)

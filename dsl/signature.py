@@ -5,7 +5,9 @@ Light on purpose: the warm path builds it from the spec, without sympy and witho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from .expression import Operand
@@ -25,10 +27,10 @@ class ArrayParameter:
     ``shape`` is of one matrix. ``kind``: ``matrix`` a 2-d array; ``strided`` a 3-d array, the
     batch its first axis (2-d when ``batch_stride`` is 0); ``flat`` a 1-d array that offsets
     index; ``sequence`` a sequence of matrices; ``offsets`` a 1-d int64 array of ``count``;
-    ``packed`` a PackedMatrix (one for each batch element of ``strided`` in one, or a sequence);
-    ``vector`` a 1-d array passed by name, or a number where its ``shape`` is (1,).
-    ``leading`` is None when tight. ``batch_stride`` None is one tight matrix. ``chosen``: its name
-    is the user's.
+    ``packed`` a PackedMatrix, which may hold a batch; ``vector`` a 1-d array passed by name, or a
+    number where its ``shape`` is (1,). ``packed`` as a flag: the operand, or each item of a
+    sequence, is a PackedMatrix of ``format``. ``chosen``: the name is the user's.
+    ``leading`` is None when tight. ``batch_stride`` None is one tight matrix.
     """
 
     name: str
@@ -43,6 +45,8 @@ class ArrayParameter:
     batch_stride: Size | None = None
     static_offsets: tuple[int, ...] | None = None
     count: Size | None = None
+    packed: bool = False
+    format: str = ""
     chosen: bool = False
 
     @property
@@ -87,8 +91,14 @@ class Signature:
 
     @property
     def output(self) -> ArrayParameter:
-        """The array that is written."""
+        """C or D, or a transposition's result: what a call returns."""
         return next(a for a in self.arrays if a.role != "in")
+
+    @property
+    def positional(self) -> tuple[str, ...]:
+        """The arrays that are passed by position; all others are passed by name."""
+        places = ("a", "b", "c") if self.arrays[0].name == "a" else ("x", "out")
+        return tuple(a.name for a in self.arrays if a.name in places)
 
 
 def symbol_of(name: str) -> str:
@@ -96,8 +106,11 @@ def symbol_of(name: str) -> str:
     return f"{name}_"
 
 
-def signature(spec: Gemm | Transpose) -> Signature:
-    """The signature of the kernel that computes ``spec``."""
+def signature(spec: Gemm | Transpose, formats: Mapping[str, str] | None = None) -> Signature:
+    """The signature of the kernel that computes ``spec``.
+
+    ``formats`` are those of the packed operands by name, once a target is chosen.
+    """
     arrays = _gemm_arrays(spec) if isinstance(spec, Gemm) else _transpose_arrays(spec)
     scalars: tuple[ScalarParameter, ...] = ()
     if isinstance(spec, Gemm):
@@ -106,6 +119,9 @@ def signature(spec: Gemm | Transpose) -> Signature:
             for name in ("alpha", "beta")
             if getattr(spec, name) == "scalar"
         )
+    for name, form in (formats or {}).items():
+        text = sys.intern(form)  # the dispatcher compares its address
+        arrays = tuple(replace(a, format=text) if a.name == name else a for a in arrays)
     sizes = tuple(SizeParameter(slot, dim) for slot, dim in spec.runtime_sizes())
     allocates = isinstance(spec, Transpose) or (
         not spec.reads_output if spec.d is not None else spec.beta == 0
@@ -120,7 +136,7 @@ def _matrix(spec: Gemm, name: str) -> ArrayParameter:
     return ArrayParameter(
         name=name,
         type=operand.type,
-        kind="packed" if packed else _kind(batch),
+        kind="packed" if packed and not isinstance(batch, Addresses) else _kind(batch),
         role=_role(spec, name),
         shape=tuple(getattr(spec, slot) for slot in SHAPES[name]),
         order=operand.order,
@@ -130,6 +146,7 @@ def _matrix(spec: Gemm, name: str) -> ArrayParameter:
         batch_stride=getattr(batch, name[0]) if isinstance(batch, Strided) else None,
         static_offsets=getattr(batch, name[0]) if isinstance(batch, Offsets) else None,
         count=batch.count if batch is not None else None,
+        packed=packed,
     )
 
 

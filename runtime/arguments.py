@@ -11,34 +11,44 @@ from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError
 from tilewright.signature import ArrayParameter, Signature
 from tilewright.sizes import Dim, Size
 
-from .known import DTYPES, Known
+from .abi import LIMITS
+from .dtypes import FOREIGN, preferred
+from .known import Known
 from .layout import learn
+from .scalars import factor, is_number, one
 
 
 class Arranger:
     """Puts a call's arguments in one signature's order; makes the output if it is left out.
 
-    ``out`` names the output; where the output is an operand (C), ``out`` and its own name mean
-    the same, but ``out`` promises that nothing of it is read: beta must be 0.
+    ``out`` names the output: D, or C where there is no D. Then ``out`` and ``c`` mean the same,
+    but ``out`` promises that nothing of it is read: beta must be 0. Where there is a D, C is an
+    input, and given exactly when beta is not 0.
     """
 
-    __slots__ = ("_inputs", "_names", "_new", "_places", "_plain", "_scalars", "signature")
+    __slots__ = (
+        "_inputs", "_names", "_new", "_ones", "_places", "_scalars", "by_position", "signature",
+    )  # fmt: skip
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
         self._names = [p.name for p in signature.arrays]
-        self._places = [p.name for p in signature.arrays if p.kind != "offsets"]
-        self._scalars = [p.name for p in signature.scalars]
-        self._plain = self._names == self._places and not self._scalars
+        self._places = signature.positional
+        self._scalars = {p.name: p for p in signature.scalars}
+        self._ones = [p for p in signature.arrays if p.kind == "vector" and p.shape == (1,)]
+        *inputs, last = self._names
+        in_order = (*inputs, last) == (*self._places[: len(inputs)], signature.output.name)
+        #: Whether nothing is passed by name but, perhaps, the output.
+        self.by_position = in_order and not self._scalars
         # The number of arrays after which a missing output may be made, or none.
-        self._inputs = len(self._places) - 1 if signature.allocates else -1
-        self._new = _empty(signature)
+        self._inputs = len(inputs) if signature.allocates else -1
+        self._new = _new_output(signature)
 
     def __call__(
         self, positional: tuple[Any, ...], named: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], tuple[float, ...]]:
         """Arrays and scalars in the signature's order; ArgumentError if names do not fit."""
-        if self._plain and len(positional) == self._inputs:
+        if self.by_position and len(positional) == self._inputs:
             if not named and self._new is not None:
                 return (*positional, np.empty(*self._new)), ()
             if len(named) == 1 and named.get("out") is not None:
@@ -51,23 +61,21 @@ class Arranger:
         scalars = self._scalars
         if (
             len(positional) == len(self._names) == len(self._places)
-            and named.keys() == set(scalars)
+            and named.keys() == scalars.keys()
             and positional[-1] is not None
         ):
-            return positional, tuple([_number(name, named[name]) for name in scalars])
+            return positional, tuple([factor(p, named[name]) for name, p in scalars.items()])
         return self._in_any_order(positional, named)
 
     def _in_any_order(
         self, positional: tuple[Any, ...], named: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], tuple[float, ...]]:
-        output = self.signature.output.name
+        while positional and positional[-1] is None:
+            positional = positional[:-1]
         if len(positional) > len(self._places):
-            raise ArgumentTypeError(
-                "too many arguments",
-                got=f"{len(positional)} by position",
-                expected=f"{len(self._places)}: {', '.join(self._places)}",
-            )
+            _too_many(self.signature, positional)
         given = dict(zip(self._places, positional, strict=False))
+        output = self.signature.output.name
         for name, value in named.items():
             if name == "out" and output != "out":
                 name = _output_name(self.signature, given, named, value)
@@ -76,21 +84,37 @@ class Arranger:
             elif name in given:
                 raise ArgumentTypeError(f"{name} is given twice, by position and by name")
             given[name] = value
-        if given.get(output, 0) is None:
-            del given[output]
-        scalars = _scalars(self.signature, given)
+        for name in ("c", output):
+            if given.get(name, 0) is None:
+                del given[name]
+        scalars = self._take_scalars(given)
+        for parameter in self._ones:
+            if is_number(value := given.get(parameter.name)):
+                given[parameter.name] = one(parameter, value)
         return _arrays(self.signature, given), scalars
 
+    def _take_scalars(self, given: dict[str, Any]) -> tuple[float, ...]:
+        """Take the scalars out of ``given``, as C doubles."""
+        for name in self._scalars:
+            if name not in given:
+                raise ArgumentTypeError(
+                    f"{name} is missing",
+                    expected=_usage(self.signature),
+                    hint="its value is passed by name, as a Python number",
+                )
+        return tuple([factor(p, given.pop(name)) for name, p in self._scalars.items()])
 
-def _empty(
-    signature: Signature,
-) -> tuple[tuple[int, ...], np.dtype[Any], Literal["C", "F"]] | None:
-    """What numpy.empty takes for a new output, if that is known without the inputs."""
-    output = signature.output
-    shape = tuple(size for size in output.shape if isinstance(size, int))
-    if output.leading is not None or len(shape) < len(output.shape):
-        return None
-    return shape, DTYPES[output.type], output.order
+
+def _too_many(signature: Signature, positional: tuple[Any, ...]) -> None:
+    places = signature.positional
+    raise ArgumentTypeError(
+        "too many arguments",
+        got=f"{len(positional)} by position",
+        expected=f"{len(places)}: {', '.join(places)}",
+        hint="out= takes the array for D; c is given when beta is not 0"
+        if signature.output.name == "d"
+        else None,
+    )
 
 
 def _output_name(
@@ -98,7 +122,7 @@ def _output_name(
 ) -> str:
     name = signature.output.name
     other = given.get(name, named.get(name))
-    if value is not None and not signature.allocates:
+    if value is not None and name == "c" and not signature.allocates:
         raise ArgumentTypeError(
             f"out= is for kernels that do not read {name}; this one has beta other than 0",
             hint=f"pass the array as {name}: it is read and updated",
@@ -131,59 +155,53 @@ def _arrays(signature: Signature, given: dict[str, Any]) -> tuple[Any, ...]:
 
 
 def _usage(signature: Signature) -> str:
-    by_position = [p.name for p in signature.arrays if p.kind != "offsets"]
-    by_name = [p.name for p in signature.arrays if p.kind == "offsets"]
+    places = signature.positional
+    by_name = ["out" if p.name == "d" else p.name for p in signature.arrays if p.name not in places]
     by_name += [p.name for p in signature.scalars]
-    return f"kernel({', '.join(by_position + [f'{name}=...' for name in by_name])})"
+    return f"kernel({', '.join([*places, *(f'{name}=...' for name in by_name)])})"
 
 
 def _unknown(signature: Signature, name: str) -> None:
+    quantity = f'tw.Gemm(..., {name}="scalar") takes it at the call'
     hints = {
-        "alpha": 'tw.Gemm(..., alpha="scalar") takes it at the call',
-        "beta": 'tw.Gemm(..., beta="scalar") takes it at the call',
-        "a_offsets": "batch=tw.Offsets(count) takes them at the call",
-        "b_offsets": "batch=tw.Offsets(count) takes them at the call",
+        **dict.fromkeys(("alpha", "beta", "a_scale", "b_scale", "d_scale"), quantity),
+        **dict.fromkeys(("a_zero", "b_zero", "d_zero"), quantity),
+        **dict.fromkeys(
+            ("a_offsets", "b_offsets"), "batch=tw.Offsets(count) takes them at the call"
+        ),
+        "c": "beta is 0, so C is not read; out= takes the array for D",
+        "d": "out= takes the array that is written",
     }
     raise ArgumentTypeError(
         f"this kernel has no argument {name!r}", expected=_usage(signature), hint=hints.get(name)
     )
 
 
-def _scalars(signature: Signature, given: dict[str, Any]) -> tuple[float, ...]:
-    """Take the scalars out of ``given``, as C doubles."""
-    scalars = []
-    for parameter in signature.scalars:
-        if parameter.name not in given:
-            raise ArgumentTypeError(
-                f"{parameter.name} is missing",
-                expected=_usage(signature),
-                hint="its value is passed by name, as a Python number",
-            )
-        scalars.append(_number(parameter.name, given.pop(parameter.name)))
-    return tuple(scalars)
-
-
-def _number(name: str, value: Any) -> float:
-    if type(value) is float:
-        return value
-    if isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool):
-        try:
-            return float(value)
-        except OverflowError:
-            raise ArgumentValueError(f"{name} is too large for a double", got=value) from None
-    raise ArgumentTypeError(
-        f"{name} must be a Python number", got=f"{type(value).__name__}: {value!r:.60}"
-    )
-
-
 # --- outputs made here -------------------------------------------------------------------------
+
+
+def _fixed_shape(signature: Signature) -> tuple[int, ...] | None:
+    """The shape of a new output, if it is known without the inputs."""
+    output = signature.output
+    shape = tuple(size for size in output.shape if isinstance(size, int))
+    return shape if output.leading is None and len(shape) == len(output.shape) else None
+
+
+def _new_output(
+    signature: Signature,
+) -> tuple[tuple[int, ...], np.dtype[Any], Literal["C", "F"]] | None:
+    """What numpy.empty takes for a new output, if that is known before any call."""
+    output, shape = signature.output, _fixed_shape(signature)
+    if shape is None or output.type in FOREIGN:
+        return None
+    return shape, preferred(output.type), output.order
 
 
 def allocate(signature: Signature, given: Mapping[str, Any]) -> np.ndarray[Any, Any]:
     """A new output for the inputs in ``given``, its elements not set."""
     output = signature.output
-    if (fixed := _empty(signature)) is not None:
-        return np.empty(*fixed)
+    if (fixed := _fixed_shape(signature)) is not None:
+        return np.empty(fixed, preferred(output.type), output.order)
     inputs = [p for p in signature.arrays if p is not output]
     known = Known()
     learn(inputs, [given[p.name] for p in inputs], known)
@@ -192,7 +210,7 @@ def allocate(signature: Signature, given: Mapping[str, Any]) -> np.ndarray[Any, 
     leading = line
     if output.leading is not None:
         leading = _leading_of(output.leading, line, known)
-    whole = np.empty((lines, leading), DTYPES[output.type])[:, :line]
+    whole = np.empty((lines, leading), preferred(output.type))[:, :line]
     return whole if output.order == "C" else whole.T
 
 
@@ -216,13 +234,19 @@ def _leading_of(leading: Size, line: int, known: Known) -> int:
 
 
 def check_readable(signature: Signature) -> None:
-    """Refuse a spec with a dim that no argument tells: flat operands have no shape to read."""
+    """Refuse a spec with more operands than a call takes, or a dim that no argument tells."""
+    if len(signature.arrays) > LIMITS["arrays"]:
+        raise SpecError(
+            "a kernel takes no more arrays than this",
+            got=len(signature.arrays),
+            expected=f"at most {LIMITS['arrays']}",
+        )
     told: set[Dim] = set()
     for parameter in signature.arrays:
-        if parameter.kind == "flat":
+        if parameter.kind == "flat":  # it has no shape to read
             continue
         sizes = [*parameter.shape, parameter.leading, parameter.batch_stride]
-        if parameter.kind in ("strided", "sequence"):
+        if parameter.kind in ("strided", "sequence", "packed"):
             sizes.append(parameter.count)
         told.update(size for size in sizes if isinstance(size, Dim))
     for size in signature.sizes:

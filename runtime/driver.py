@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import ScheduleError, SpecError
 from tilewright.isa import Target
-from tilewright.operands import Addresses, Offsets, Strided
+from tilewright.operands import Addresses, Offsets, Packed, Strided
 from tilewright.schedule import Schedule
 from tilewright.signature import signature
 from tilewright.sizes import Dim, canonical
@@ -182,10 +182,20 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
         "means": jobs[0].means,
         "compiler": str(compiler),
         "compiler_parts": _parts(compiler),
+        "formats": {job.name: formats for job in jobs if (formats := _formats(job))},
         "flags": list(compiler_flags(target, compiler)),
         "spec": [canonical(job.spec) for job in jobs],
         "schedule": [canonical(job.schedule) for job in jobs],
     }
+
+
+def _formats(job: _Job) -> dict[str, str]:
+    """The formats of packed operands by name: calls check them without a plan."""
+    from tilewright.feed import format_of
+
+    if not isinstance(job.spec, Gemm) or not isinstance(job.spec.b, Packed):
+        return {}
+    return {"b": format_of(job.spec, job.target).text}
 
 
 def _split(jobs: Sequence[_Job]) -> list[Sequence[_Job]]:
