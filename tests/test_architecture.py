@@ -28,13 +28,13 @@ OUTSIDE = ("tilewright.examples", "tilewright.cli")
 DSL = [
     "errors", "settings", "types", "dtypes", "sizes", "expression", "postops", "expression_rules",
     "reductions", "factors", "operands", "spec",
-    "schedule", "signature", "isa", "product", "packed_format", "symbolic", "algebra", "model",
-    "elementary", "builder", "convert", "exponential", "logarithm", "gaussian", "functions",
-    "feed", "loops", "plan", "regions", "program", "dataflow", "emitter", "access", "lower",
-    "squares", "ksteps", "reduce", "finish", "store", "dot", "tiles", "blocks",
+    "schedule", "signature", "isa", "product", "packed_format", "symbolic", "algebra", "shape",
+    "model", "elementary", "builder", "convert", "exponential", "logarithm", "gaussian",
+    "functions", "feed", "loops", "plan", "regions", "program", "dataflow", "emitter", "access",
+    "lower", "squares", "ksteps", "reduce", "finish", "store", "dot", "tiles", "blocks",
     "transposition", "transposed",
     "padding", "packing", "prepack", "linesums", "filling", "second", "nest",
-    "verify", "memory", "execute", "interpret",
+    "verify", "memory", "lanes", "execute", "interpret",
     "count", "fork", "reasons", "explain", "render", "generate",
 ]
 # fmt: on
