@@ -58,8 +58,10 @@ def interpret(
 
 def _formats(spec: Gemm | Transpose, target: Target) -> dict[str, PackedFormat]:
     """The formats of the operands that the caller packed."""
-    packed = isinstance(spec, Gemm) and isinstance(spec.b, Packed)
-    return {"b": format_of(spec, target)} if packed and isinstance(spec, Gemm) else {}
+    if not isinstance(spec, Gemm) or not isinstance(spec.b, Packed):
+        return {}
+    names = ["b"] if spec.b2 is None else ["b", "b2"]
+    return dict.fromkeys(names, format_of(spec, target))
 
 
 class _Machine:
@@ -113,7 +115,7 @@ class _Machine:
             if selected.batch == "strided":
                 at += index * evaluate(selected.stride, env)
             else:
-                at += entry(memory.offsets[f"{name}_offsets"], index, f"{name}_offsets")
+                at += entry(memory.offsets[selected.offsets], index, selected.offsets)
             chosen[name] = segment, at
         return chosen
 

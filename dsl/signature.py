@@ -59,6 +59,11 @@ class ArrayParameter:
         """What the generated C calls it: what users name ends in "_", as nothing else does."""
         return symbol_of(self.name) if self.chosen else self.name
 
+    @property
+    def offsets(self) -> str:
+        """What the offsets are called, or would be: B2 has those of B."""
+        return f"{self.name[0]}_offsets"
+
 
 @dataclass(frozen=True, slots=True)
 class SizeParameter:

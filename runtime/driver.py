@@ -195,7 +195,8 @@ def _formats(job: _Job) -> dict[str, str]:
 
     if not isinstance(job.spec, Gemm) or not isinstance(job.spec.b, Packed):
         return {}
-    return {"b": format_of(job.spec, job.target).text}
+    names = ["b"] if job.spec.b2 is None else ["b", "b2"]
+    return dict.fromkeys(names, format_of(job.spec, job.target).text)
 
 
 def _split(jobs: Sequence[_Job]) -> list[Sequence[_Job]]:
