@@ -121,7 +121,9 @@ def operands(trial: Trial, rng: np.random.Generator) -> dict[str, Any]:
     for p in signature(trial.spec).arrays:
         shape = tuple(map(trial.size, p.shape))
         if p.count is not None and p.kind != "offsets":
-            found[p.name] = [draw(p.type, shape, rng) for _ in range(trial.size(p.count))]
+            count = trial.size(p.count)
+            drawn = [draw(p.type, shape, rng) for _ in range(count)]
+            found[p.name] = drawn[:1] * count if p.batch_stride == 0 else drawn
         elif p.role != "out":
             found[p.name] = draw(p.type, shape, rng)
     return found
