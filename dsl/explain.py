@@ -10,23 +10,15 @@ from sympy import Expr
 
 from . import reasons
 from .count import calls, flops, formulas, tile_formulas
+from .nesting import Argument, BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When, WhenSame
+from .pack_plan import PackPlan
 from .plan import Plan
-from .program import (
-    Argument,
-    BlockLoop,
-    Call,
-    NestNode,
-    Pack,
-    Program,
-    SelectBatch,
-    TileFacts,
-    TileProgram,
-    When,
-    WhenSame,
-)
+from .program import TileFacts, TileProgram
 from .spec import Gemm
 from .symbolic import c_text, simplify, value
 from .transposition import TransposePlan
+
+AnyPlan = Plan | TransposePlan | PackPlan
 
 WIDTH = 100
 #: A formula longer than this is left to the tiles' own numbers.
@@ -42,7 +34,7 @@ _FEEDS = {
 }
 
 
-def explain(plan: Plan | TransposePlan, program: Program) -> str:
+def explain(plan: AnyPlan, program: Program) -> str:
     """The plan as text for a terminal of 100 columns."""
     target = plan.target
     sections: list[tuple[str, Iterator[str]]] = [
@@ -82,10 +74,13 @@ def _text(expr: Expr) -> str:
 # --- the head ----------------------------------------------------------------------------------
 
 
-def _head(plan: Plan | TransposePlan) -> Iterator[str]:
+def _head(plan: AnyPlan) -> Iterator[str]:
     spec = plan.spec
     if isinstance(plan, TransposePlan):
         yield f"transpose {_matrix(plan, 'x')} to {_matrix(plan, 'out')}, {plan.element}"
+        return
+    if isinstance(plan, PackPlan):
+        yield from _head_of_packing(plan)
         return
     assert isinstance(spec, Gemm)
     product = "sum of A B" if spec.batch else "A B"
@@ -95,6 +90,17 @@ def _head(plan: Plan | TransposePlan) -> Iterator[str]:
     yield f"          {', '.join(_matrix(plan, name) for name in 'abc')}"
     if plan.batch:
         yield f"batch     {plan.batch.kind}, {_text(plan.batch.count)} pairs of A and B"
+
+
+def _head_of_packing(plan: PackPlan) -> Iterator[str]:
+    spec, strides = plan.spec, plan.operands["b"].strides
+    apart = strides["k" if spec.order == "C" else "n"]
+    yield (
+        f"pack      B {spec.k} x {spec.n} (lines {_text(apart)} apart), {spec.source} as "
+        f"{spec.type}, for A of {spec.a}: {plan.format.nbytes} bytes"
+    )
+    if plan.batch:
+        yield f"batch     strided, {_text(plan.batch.count)} of B"
 
 
 def _factor(factor: float | str) -> str:
@@ -112,7 +118,7 @@ def _matrix(plan: Plan | TransposePlan, name: str) -> str:
 # --- decisions ---------------------------------------------------------------------------------
 
 
-def _decisions(plan: Plan | TransposePlan, program: Program) -> Iterator[str]:
+def _decisions(plan: AnyPlan, program: Program) -> Iterator[str]:
     rows = [(d.what, d.choice, d.reason) for d in plan.decisions]
     if isinstance(plan, Plan):
         rows += [*reasons.decisions(plan, program), *_stores(plan)]
@@ -147,7 +153,7 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
 # --- register tiles ----------------------------------------------------------------------------
 
 
-def _tiles(plan: Plan | TransposePlan, program: Program) -> Iterator[str]:
+def _tiles(plan: AnyPlan, program: Program) -> Iterator[str]:
     """Tiles that differ only in what they add to C are told together."""
     apart, in_place = calls(program), calls(program, same=True)
     groups: dict[object, list[TileProgram]] = {}
@@ -254,7 +260,7 @@ def _choice(node: When | WhenSame, depth: int) -> Iterator[str]:
         yield from _nest(node.otherwise, depth + 1)
 
 
-def _formulas(plan: Plan | TransposePlan, program: Program) -> Iterator[str]:
+def _formulas(plan: AnyPlan, program: Program) -> Iterator[str]:
     found = formulas(program)
     rows = [("flops", flops(plan))] if isinstance(plan, Plan) else []
     rows += [(f.name.replace("_", " "), getattr(found, f.name)) for f in fields(found)]

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sympy import Expr, Integer, Rational
+from sympy import Expr, Integer
 
 from .errors import SpecError
 from .expression import Operand as Named
 from .isa import Target, Vector
 from .operands import Addresses, Batch, Offsets, Packed, Strided
-from .packed_format import PackedFormat
+from .packed_format import PackedFormat, format_of
 from .product import Product, choose_product
 from .signature import symbol_of
 from .sizes import Size
 from .spec import QUANTITIES, SHAPES, Gemm
 from .symbolic import ONE, ZERO, div, size_expr, value
-from .types import ITEMSIZE, is_integer
+from .types import ITEMSIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +160,6 @@ def whole_groups(extent: Expr, depth: int) -> Expr:
     return extent if depth == 1 else div(extent + (depth - 1), depth)
 
 
-def stored_type(type_: str, product: Product) -> str:
-    """What a B that is packed ahead is stored as: what is multiplied, or what is read as such."""
-    if product.depth > 1 or is_integer(type_):
-        return product.along
-    return "bf16" if type_.startswith("f8") else type_  # which holds every f8
-
-
 def packed_along(
     source: Operand, product: Product, line: str, extents: Mapping[str, Expr], lanes: int
 ) -> Operand:
@@ -286,36 +279,17 @@ def _reason(product: Product, sources: Mapping[str, Operand]) -> str:
     return ", ".join(parts) or "operands are converted as they are loaded"
 
 
-def format_of(spec: Gemm, target: Target) -> PackedFormat:
-    """The format of packed B: of target, types, k, n and nb alone. K and N must be fixed."""
-    if not isinstance(spec.k, int) or not isinstance(spec.n, int):
-        raise SpecError(
-            "a packed B has fixed sizes", got=f"k={spec.k!r}, n={spec.n!r}", hint="ints for k and n"
-        )
-    types = {name: getattr(spec, name).type for name in "ab"}
-    product = choose_product(target, types, "b")
-    lanes = target.of(spec.type)[0].lanes
-    asked = spec.b.nb if isinstance(spec.b, Packed) and spec.b.nb else spec.n
-    stored = stored_type(spec.b.type, product)
-    return PackedFormat(
-        type=spec.b.type,
-        stored=stored,
-        itemsize=ITEMSIZE[stored],
-        k=spec.k,
-        n=spec.n,
-        nb=max(lanes, -(-asked // lanes) * lanes),
-        group=product.depth,
-        sums=is_integer(spec.b.type),
-    )
-
-
 def packed_by_caller(format_: PackedFormat, batch: Batch | None) -> Operand:
-    """B as the tiles see it in that format; ``p`` is the stride of a column from block to block."""
+    """B as the tiles see it in that format.
+
+    Where there are several blocks of columns, ``p`` is what a column of their beginning adds.
+    """
     shared = isinstance(batch, Strided) and batch.b == 0
     strides = {
         "n": Integer(format_.group),
         "k": Integer(format_.nb),
-        "p": Rational(format_.block_elements, format_.nb),
         "b": ZERO if shared else Integer(format_.nbytes // format_.itemsize),
     }
+    if format_.blocks > 1:
+        strides["p"] = Integer(format_.block_elements // format_.nb - format_.group)
     return Operand("b", format_.stored, strides)

@@ -7,29 +7,15 @@ from dataclasses import dataclass
 from sympy import Expr
 
 from .dataflow import sizes_used
-from .feed import Operand, format_of, whole_vectors
+from .feed import Operand, whole_vectors
 from .isa import Vector
 from .linesums import VECTORS, LineSums, sums_nest
+from .nesting import Argument, BlockLoop, Call, NestNode, SelectBatch, Selected, When
 from .operands import Packed
+from .packed_format import format_of
 from .plan import Plan
 from .prepack import Conversion, conversion_nest
-from .program import (
-    Active,
-    Address,
-    Argument,
-    BlockLoop,
-    Call,
-    NestNode,
-    Op,
-    Parameter,
-    Register,
-    SelectBatch,
-    Selected,
-    Splat,
-    Store,
-    TileProgram,
-    When,
-)
+from .program import Active, Address, Op, Parameter, Register, Splat, Store, TileProgram
 from .reduce import START
 from .signature import symbol_of
 from .symbolic import ONE, ZERO, div, mod, symbol, value
@@ -55,7 +41,7 @@ def _position(part: Part, counter: str) -> Expr:
 def select(plan: Plan, operand: Operand) -> Selected:
     """How the batch of an operand is found."""
     kind, stride = plan.batch_kind(operand), plan.batch_stride(operand)
-    return Selected(operand.name, operand.type, kind, stride, f"{operand.name}_offsets")
+    return Selected(operand.name, operand.type, kind, stride)
 
 
 def convert(plan: Plan, name: str) -> Filled:

@@ -9,16 +9,7 @@ from typing import Literal
 from sympy import Expr, Integer
 
 from .count import tile_formulas
-from .program import (
-    BlockLoop,
-    Call,
-    NestNode,
-    Pack,
-    Program,
-    SelectBatch,
-    When,
-    WhenSame,
-)
+from .nesting import BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When, WhenSame
 from .signature import Signature
 from .symbolic import ONE, slots
 

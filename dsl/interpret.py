@@ -8,30 +8,18 @@ from typing import Any
 import numpy as np
 
 from .execute import Counts, Run, Surroundings, Tile, entry, pointer_to
-from .feed import format_of
-from .isa import Target
 from .memory import Given, lay_out, room
-from .operands import Packed
-from .packed_format import PackedFormat
+from .nesting import BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When, WhenSame
+from .pack_plan import PackPlan
+from .packed_format import formats_of
 from .plan import Plan
-from .program import (
-    BlockLoop,
-    Call,
-    NestNode,
-    Pack,
-    Program,
-    SelectBatch,
-    When,
-    WhenSame,
-)
 from .signature import signature
-from .spec import Gemm, Transpose
 from .symbolic import evaluate
 from .transposition import TransposePlan
 
 
 def interpret(
-    plan: Plan | TransposePlan,
+    plan: Plan | TransposePlan | PackPlan,
     program: Program,
     arrays: Sequence[Given],
     sizes: Sequence[int] = (),
@@ -49,19 +37,11 @@ def interpret(
     slots = [s.slot for s in parameters.sizes]
     known = dict(zip(slots, map(int, sizes), strict=True))
     numbers = dict(zip((s.name for s in parameters.scalars), map(float, scalars), strict=True))
-    memory = lay_out(parameters, arrays, known, _formats(plan.spec, plan.target))
+    memory = lay_out(parameters, arrays, known, formats_of(plan.spec, plan.target))
     around = Surroundings(memory, known, numbers, Counts())
     with np.errstate(all="ignore"):
         _Machine(plan, program, around).run(program.nest, known, dict(memory.segments))
     return around.counts
-
-
-def _formats(spec: Gemm | Transpose, target: Target) -> dict[str, PackedFormat]:
-    """The formats of the operands that the caller packed."""
-    if not isinstance(spec, Gemm) or not isinstance(spec.b, Packed):
-        return {}
-    names = ["b"] if spec.b2 is None else ["b", "b2"]
-    return dict.fromkeys(names, format_of(spec, target))
 
 
 class _Machine:
@@ -69,7 +49,7 @@ class _Machine:
 
     def __init__(
         self,
-        plan: Plan | TransposePlan,
+        plan: Plan | TransposePlan | PackPlan,
         program: Program,
         around: Surroundings,
     ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .filling import Filled
-from .program import BlockLoop, Call, NestNode, Pack, SelectBatch, When, WhenSame
+from .nesting import BlockLoop, Call, NestNode, Pack, SelectBatch, When, WhenSame
 
 #: What stands in place of B and of what is made of it.
 _NAMES = {"b": "b2", "b_packed": "b2_packed", "b_sums": "b2_sums", "sums": "sums2"}

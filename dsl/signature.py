@@ -12,8 +12,10 @@ from typing import Literal
 
 from .expression import Operand
 from .operands import Addresses, Batch, Offsets, Packed, Strided
+from .pack import Pack
+from .packed_format import PackedFormat
 from .sizes import Dim, Size
-from .spec import QUANTITIES, SHAPES, Gemm, Transpose
+from .spec import QUANTITIES, SHAPES, Gemm, Spec, Transpose
 from .types import ITEMSIZE
 
 Role = Literal["in", "out", "inout"]
@@ -30,7 +32,8 @@ class ArrayParameter:
     ``packed`` a PackedMatrix, which may hold a batch; ``vector`` a 1-d array passed by name, or a
     number where its ``shape`` is (1,). ``packed`` as a flag: the operand, or each item of a
     sequence, is a PackedMatrix of ``format``. ``chosen``: the name is the user's.
-    ``leading`` is None when tight. ``batch_stride`` None is one tight matrix.
+    ``leading`` is None when tight. ``batch_stride`` None is one tight matrix. ``stored`` is what
+    memory holds where that is not ``type``.
     """
 
     name: str
@@ -47,7 +50,13 @@ class ArrayParameter:
     count: Size | None = None
     packed: bool = False
     format: str = ""
+    stored: str = ""
     chosen: bool = False
+
+    @property
+    def element(self) -> str:
+        """The type that memory holds."""
+        return self.stored or self.type
 
     @property
     def itemsize(self) -> int:
@@ -102,7 +111,7 @@ class Signature:
     @property
     def positional(self) -> tuple[str, ...]:
         """The arrays that are passed by position; all others are passed by name."""
-        places = ("a", "b", "c") if self.arrays[0].name == "a" else ("x", "out")
+        places = ("a", "b", "c") if self.arrays[0].name == "a" else ("b", "x", "out")
         return tuple(a.name for a in self.arrays if a.name in places)
 
 
@@ -111,12 +120,13 @@ def symbol_of(name: str) -> str:
     return f"{name}_"
 
 
-def signature(spec: Gemm | Transpose, formats: Mapping[str, str] | None = None) -> Signature:
+def signature(spec: Spec, formats: Mapping[str, PackedFormat] | None = None) -> Signature:
     """The signature of the kernel that computes ``spec``.
 
     ``formats`` are those of the packed operands by name, once a target is chosen.
     """
-    arrays = _gemm_arrays(spec) if isinstance(spec, Gemm) else _transpose_arrays(spec)
+    formats = formats or {}
+    arrays, allocates = _arrays(spec, formats)
     scalars: tuple[ScalarParameter, ...] = ()
     if isinstance(spec, Gemm):
         scalars = tuple(
@@ -124,14 +134,26 @@ def signature(spec: Gemm | Transpose, formats: Mapping[str, str] | None = None) 
             for name in ("alpha", "beta")
             if getattr(spec, name) == "scalar"
         )
-    for name, form in (formats or {}).items():
-        text = sys.intern(form)  # the dispatcher compares its address
-        arrays = tuple(replace(a, format=text) if a.name == name else a for a in arrays)
     sizes = tuple(SizeParameter(slot, dim) for slot, dim in spec.runtime_sizes())
-    allocates = isinstance(spec, Transpose) or (
-        not spec.reads_output if spec.d is not None else spec.beta == 0
-    )
     return Signature(arrays, sizes, scalars, allocates)
+
+
+def _arrays(
+    spec: Spec, formats: Mapping[str, PackedFormat]
+) -> tuple[tuple[ArrayParameter, ...], bool]:
+    """All arrays, and whether a call may leave the output to be made."""
+    match spec:
+        case Transpose():
+            return _transpose_arrays(spec), True
+        case Pack():
+            return _pack_arrays(spec, formats.get("out")), False
+    arrays = _gemm_arrays(spec)
+    for name, form in formats.items():
+        text = sys.intern(form.text)  # the dispatcher compares its address
+        arrays = tuple(
+            replace(a, format=text, stored=form.stored) if a.name == name else a for a in arrays
+        )
+    return arrays, not spec.reads_output if spec.d is not None else spec.beta == 0
 
 
 def _matrix(spec: Gemm, name: str) -> ArrayParameter:
@@ -237,3 +259,20 @@ def _transpose_arrays(spec: Transpose) -> tuple[ArrayParameter, ...]:
         ("cols", "rows"), "ldout",
     )  # fmt: skip
     return (x, out)
+
+
+def _pack_arrays(spec: Pack, form: PackedFormat | None) -> tuple[ArrayParameter, ...]:
+    """B, and the bytes of the packed matrices, one to a line."""
+    batch = spec.batch
+    b = ArrayParameter(
+        "b", spec.source, "matrix" if batch is None else "strided", "in", (spec.k, spec.n),
+        spec.order, spec.ldb, ("k", "n"), "ldb",
+        batch_stride=None if batch is None else batch.b,
+        count=None if batch is None else batch.count,
+    )  # fmt: skip
+    shape: tuple[Size, ...] = (1 if batch is None else batch.count, form.nbytes if form else 0)
+    out = ArrayParameter(
+        "out", "u8", "matrix", "out", shape, "C", None, ("count", "bytes"), "ldout",
+        stored=form.stored if form else "",
+    )  # fmt: skip
+    return b, out

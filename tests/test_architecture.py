@@ -27,13 +27,14 @@ OUTSIDE = ("tilewright.examples", "tilewright.cli")
 # fmt: off
 DSL = [
     "errors", "settings", "types", "dtypes", "sizes", "expression", "postops", "expression_rules",
-    "reductions", "factors", "operands", "spec",
-    "schedule", "signature", "isa", "product", "packed_format", "symbolic", "algebra", "shape",
-    "model", "elementary", "builder", "convert", "exponential", "logarithm", "gaussian",
-    "functions", "feed", "loops", "plan", "regions", "program", "dataflow", "emitter", "access",
-    "lower", "squares", "ksteps", "reduce", "finish", "store", "dot", "tiles", "blocks",
-    "transposition", "transposed",
+    "reductions", "factors", "operands", "pack", "spec", "schedule", "isa", "product",
+    "packed_format", "signature", "symbolic", "algebra",
+    "shape", "model", "elementary", "builder", "convert", "exponential", "logarithm", "gaussian",
+    "functions", "feed", "loops", "plan", "regions", "program", "nesting", "dataflow",
+    "emitter", "access", "lower", "squares", "ksteps", "reduce", "finish", "store", "dot", "tiles",
+    "blocks", "transposition", "transposed",
     "padding", "packing", "prepack", "linesums", "filling", "second", "nest",
+    "pack_plan", "pack_program",
     "verify", "memory", "lanes", "execute", "interpret",
     "count", "fork", "reasons", "explain", "render", "generate",
 ]
