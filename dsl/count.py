@@ -12,11 +12,12 @@ import sympy
 from sympy import Expr, Integer
 
 from .errors import PlanError
+from .isa import Vector
 from .pack_plan import PackPlan
 from .plan import Plan
 from .program import (
-    Active,
     Address,
+    Apply,
     BlockLoop,
     Broadcast,
     Call,
@@ -44,11 +45,12 @@ MOST_REMAINDERS = 4
 
 @dataclass(frozen=True, slots=True)
 class Formulas:
-    """Operations and bytes of one call. The bytes are those of elements touched."""
+    """Operations and bytes of one call. The bytes are those of elements touched in memory."""
 
     loads: Expr = ZERO
     broadcasts: Expr = ZERO
     multiply_adds: Expr = ZERO
+    elementary_operations: Expr = ZERO
     stores: Expr = ZERO
     bytes_read: Expr = ZERO
     bytes_written: Expr = ZERO
@@ -172,24 +174,28 @@ def _ops(ops: Sequence[Op]) -> Formulas:
 def _op(op: Op) -> Iterator[Formulas]:
     match op:
         case Load():
-            read = _bytes(op.active, op.dst.vector.lanes, op.dst.vector.element)
-            yield Formulas(loads=ONE, bytes_read=read)
+            yield Formulas(loads=ONE, bytes_read=_bytes(op, op.dst.vector))
         case Broadcast():
-            yield _one_element(op.dst.vector.element)
+            count = Integer(op.group) if op.existing is None else op.existing
+            yield _one_factor(count, op.memory or op.dst.vector.element)
         case MultiplyAdd():
             yield Formulas(multiply_adds=ONE)
             if isinstance(op.y, Address):
-                yield _one_element(op.acc.vector.element)
+                yield _one_factor(Integer(op.op.depth), op.op.y or op.acc.vector.element)
+        case Apply():
+            yield Formulas(elementary_operations=ONE)
         case Store():
-            written = _bytes(op.active, op.src.vector.lanes, op.src.vector.element)
-            yield Formulas(stores=ONE, bytes_written=written)
+            yield Formulas(stores=ONE, bytes_written=_bytes(op, op.src.vector))
 
 
-def _one_element(element: str) -> Formulas:
-    return Formulas(broadcasts=ONE, bytes_read=Integer(ITEMSIZE[element]))
+def _one_factor(count: Expr, element: str) -> Formulas:
+    """One element or group is read and spread."""
+    return Formulas(broadcasts=ONE, bytes_read=ITEMSIZE[element] * count)
 
 
-def _bytes(active: Active, lanes: int, element: str) -> Expr:
-    if isinstance(active, MaskRegister):
-        return ITEMSIZE[element] * active.active
-    return Integer(ITEMSIZE[element] * (lanes if active is None else active))
+def _bytes(op: Load | Store, vector: Vector) -> Expr:
+    """What an access touches, as elements are in memory."""
+    size = ITEMSIZE[op.memory or vector.element]
+    if op.active is None:
+        return Integer(size * vector.lanes * max(op.group, 1))
+    return size * (op.active.active if isinstance(op.active, MaskRegister) else op.active) * ONE

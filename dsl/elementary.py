@@ -10,7 +10,7 @@ the bits. A NaN stays a NaN; nothing is said of its sign and payload.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -60,26 +60,50 @@ OPERATIONS: dict[str, Operation] = {
 
 # -- what they compute --------------------------------------------------------------------------
 
+#: So many lanes are looked at one by one.
+_FEW = 64
+#: Of the bits of an f64: all but the sign, what f32 drops, half of that; f32's least normal number.
+_MAGNITUDE, _DROPPED, _HALF, _LEAST = 2**63 - 1, 2**29 - 1, 2**28, 897 << 52
+#: Between them, halves of numbers have exact products.
+_SMALL, _LARGE = 2.0**-900, 2.0**900
+
 
 def _fma(x: Array, y: Array, z: Array) -> Array:
     return _fma_f64(x, y, z) if x.dtype == np.float64 else _fma_f32(x, y, z)
 
 
 def _fma_f32(x: Array, y: Array, z: Array) -> Array:
-    """The product is exact in f64; the sum is rounded to odd there, and once more to f32."""
-    product, addend = x.astype(np.float64) * y, z.astype(np.float64)
-    total = np.asarray(product + addend)
+    """The product is exact in f64. Rounding the sum there changes nothing, but where it then lies
+    half way between two of f32; for a few lanes that is looked at first.
+    """
+    product = np.multiply(x, y, dtype=np.float64)
+    total = np.asarray(product + z)
+    if 0 < total.size <= _FEW and total.ndim and not _delicate(total):
+        return total.astype(np.float32)
     virtual = total - product
-    error = (product - (total - virtual)) + (addend - virtual)
+    error = (product - (total - virtual)) + (z - virtual)
     bits = total.view(np.int64)
     even = np.isfinite(total) & (error != 0) & (bits & 1 == 0)
     step = np.where((error > 0) == (total > 0), 1, -1)
     return (bits + np.where(even, step, 0)).view(np.float64).astype(np.float32)
 
 
+def _delicate(total: Array) -> bool:
+    """Whether some f64 may lie half way between two of f32."""
+    for bits in total.view(np.int64).ravel().tolist():
+        if bits & _DROPPED == _HALF or 0 < bits & _MAGNITUDE < _LEAST:
+            return True
+    return False
+
+
 def _fma_one(x: float, y: float, z: float) -> float:
-    if not (math.isfinite(x) and math.isfinite(y)) or x * y == 0 == min(abs(x), abs(y)):
-        return x * y + z
+    product = x * y
+    if _SMALL < abs(product) < _LARGE and max(abs(x), abs(y), abs(z)) < _LARGE:
+        (xh, xl), (yh, yl) = _halves(x), _halves(y)
+        error = ((xh * yh - product + xh * yl) + xl * yh) + xl * yl
+        return math.fsum((product, error, z))
+    if not (math.isfinite(x) and math.isfinite(y)) or product == 0 == min(abs(x), abs(y)):
+        return product + z
     if not math.isfinite(z):
         return z
     exact = Fraction(x) * Fraction(y) + Fraction(z)
@@ -90,9 +114,18 @@ def _fma_one(x: float, y: float, z: float) -> float:
         return sign * math.inf
 
 
+def _halves(x: float) -> tuple[float, float]:
+    """Two numbers of half the digits whose sum is ``x`` (Dekker)."""
+    scaled = x * (2.0**27 + 1)
+    high = scaled - (scaled - x)
+    return high, x - high
+
+
 def _fma_f64(x: Array, y: Array, z: Array) -> Array:
-    lanes = np.broadcast_arrays(x, y, z)
-    found = [_fma_one(*map(float, one)) for one in zip(*(a.ravel() for a in lanes), strict=True)]
+    lanes: Sequence[Array] = (x, y, z)
+    if not x.shape == y.shape == z.shape:
+        lanes = np.broadcast_arrays(x, y, z)
+    found = list(map(_fma_one, *(a.ravel().tolist() for a in lanes)))
     return np.array(found, np.float64).reshape(lanes[0].shape)
 
 

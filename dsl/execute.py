@@ -1,10 +1,8 @@
 """Tile programs run on numpy: every operation a closure over the tile's registers and pointers.
 
-A register is a vector of float64 that hold values of the element type, or a Python float when it
-has one lane. A multiply-add is taken for a fused one, also where a target's is not: f32 products
-are exact in float64, the sum is rounded to float64 and then to f32 (twice, which differs from once
-in about one case of 2**29); f64 products and sums are rounded apart. The lanes of a register are
-summed in float64 and rounded once.
+A register is an array of its lanes, one lane too, of the type of its elements. Elementary
+operations and sums of products have the bits that compiled ones have, but for sums of bf16 or f16
+products, whose additions instructions round each in their own way.
 """
 
 from __future__ import annotations
@@ -14,15 +12,19 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from sympy import Expr
 
 from .dtypes import DTYPES
+from .elementary import NUMPY
 from .errors import PlanError
-from .memory import Buffer, Memory, Segment
+from .lanes import Lanes, product, reader, summed, writer
+from .memory import Memory, Segment, room
 from .program import (
     Active,
     Add,
     Address,
     Advance,
+    Apply,
     Broadcast,
     Interleave,
     Load,
@@ -44,9 +46,10 @@ from .program import (
     Zero,
 )
 from .symbolic import evaluate
-from .types import ITEMSIZE
+from .types import ITEMSIZE, is_integer
 
 Run = Callable[[], None]
+Fetch = Callable[[], Lanes]
 Pointer = tuple[Segment, int]
 
 
@@ -54,12 +57,13 @@ Pointer = tuple[Segment, int]
 class Counts:
     """What was executed. A multiply-add with an operand in memory counts as a broadcast too.
 
-    Bytes are those of elements touched: the active lanes of an access.
+    Bytes are those of elements touched in memory: the active lanes of an access.
     """
 
     loads: int = 0
     broadcasts: int = 0
     multiply_adds: int = 0
+    elementary_operations: int = 0
     stores: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
@@ -80,16 +84,6 @@ def pointer_to(operand: Any) -> Pointer:
     return (operand, operand.base) if isinstance(operand, Segment) else operand
 
 
-def room(name: str, element: str, count: int) -> Segment:
-    """A fresh buffer: what is read of it must have been written."""
-    values = np.full(count, np.nan, DTYPES[element])
-    return Segment(name, Buffer(values, 0), [0], 1, count, max(count, 1), role="out")
-
-
-def _room_of(op: Room) -> Segment:
-    return room(op.name, op.element, op.elements)
-
-
 def entry(table: Any, index: int, name: str) -> Any:
     """Entry ``index`` of a batch's table; PlanError if it has none."""
     if not 0 <= index < len(table):
@@ -99,21 +93,6 @@ def entry(table: Any, index: int, name: str) -> Any:
 
 #: Operations that change no value.
 _HINTS = ("prefetch", "keep")
-_SINGLE = np.float32
-
-
-def _round_f32(values: Any) -> Any:
-    if isinstance(values, float):
-        return float(_SINGLE(values))
-    return values.astype(_SINGLE).astype(np.float64)
-
-
-def _exact(values: Any) -> Any:
-    return values
-
-
-#: float64 results to the values of the element type.
-_ROUND: dict[str, Callable[[Any], Any]] = {"f32": _round_f32, "f64": _exact}
 
 
 @dataclass(slots=True)
@@ -122,17 +101,20 @@ class Tile:
 
     around: Surroundings
     program: TileProgram
-    registers: dict[str, Any] = field(default_factory=dict)
-    masks: dict[str, int] = field(default_factory=dict)
+    registers: dict[str, Lanes] = field(default_factory=dict)
     pointers: dict[str, Pointer] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
     tables: dict[str, Any] = field(default_factory=dict)
 
-    def bind(self, parameter: Parameter, operand: Any, offset: int) -> None:
-        """Pass one argument of a call."""
+    def bind(self, parameter: Parameter, operand: Any, offset: int, cast: bool) -> None:
+        """Pass one argument of a call; ``cast``: as elements of the parameter's type."""
         if parameter.role in ("in", "out"):
             segment, at = pointer_to(operand)
-            self.pointers[parameter.name] = segment, at + offset
+            if cast:
+                element = parameter.element or self.program.element
+                self.pointers[parameter.name] = segment.cast(at + offset, element)
+            else:
+                self.pointers[parameter.name] = segment, at + offset
         elif parameter.role == "table":
             self.tables[parameter.name] = operand
         elif parameter.role == "offsets":
@@ -165,14 +147,12 @@ class Tile:
                 return self._multiply_add(op)
             case Zero() | Splat():
                 return self._constant(op)
-            case Add() | Multiply():
+            case Add() | Multiply() | Apply() | SumLanes():
                 return self._arithmetic(op)
             case Interleave():
                 return self._interleave(op)
-            case SumLanes():
-                return self._sum_lanes(op)
             case Room():
-                return lambda: self.pointers.__setitem__(op.name, (_room_of(op), 0))
+                return self._room(op)
             case _:
                 if op.kind not in _HINTS:
                     raise PlanError(
@@ -225,139 +205,178 @@ class Tile:
         return run
 
     def _make_mask(self, op: MakeMask) -> Run:
-        active, lanes = self._value(op.mask.active), op.mask.vector.lanes
-        if not 0 <= active <= lanes:
-            raise PlanError(
-                f"{self.program.name} masks {active} lanes", expected=f"0 to {lanes} lanes"
-            )
-        return lambda: self.masks.__setitem__(op.mask.name, active)
+        self._active(op.mask, op.mask.vector.lanes)
+        return lambda: None
 
-    def _active(self, active: Active, lanes: int) -> Callable[[], int]:
-        if isinstance(active, MaskRegister):
-            masks, name = self.masks, active.name
-            return lambda: masks[name]
-        count = lanes if active is None else active
-        return lambda: count
+    def _active(self, active: Active, most: int) -> int:
+        """How many of ``most`` elements an access touches."""
+        given = active.active if isinstance(active, MaskRegister) else active
+        count = most if given is None else given if isinstance(given, int) else self._value(given)
+        if not 0 <= count <= most:
+            masks = "masks" if isinstance(active, MaskRegister) else "touches"
+            raise PlanError(
+                f"{self.program.name} {masks} {count} lanes", expected=f"0 to {most} lanes"
+            )
+        return count
+
+    # --- memory --------------------------------------------------------------------------------
+
+    def _elements(self, address: Address, memory: str, count: int, most: int, who: str) -> Fetch:
+        """Reads ``count`` elements of ``memory``, and makes zeros of the others up to ``most``."""
+        pointers, counts = self.pointers, self.around.counts
+        pointer, offset = address.pointer, self._value(address.offset)
+        size, dtype = count * ITEMSIZE[memory], DTYPES[memory]
+
+        def fetch() -> Lanes:
+            counts.bytes_read += size
+            if count == 0:
+                return np.zeros(most, dtype)
+            segment, at = pointers[pointer]
+            found = segment.read(at + offset, count, memory, who)
+            if count == most:
+                return found
+            padded = np.zeros(most, dtype)
+            padded[:count] = found
+            return padded
+
+        return fetch
 
     def _load(self, op: Load) -> Run:
-        registers, pointers, counts = self.registers, self.pointers, self.around.counts
-        dst, lanes = op.dst.name, op.dst.vector.lanes
-        pointer, offset = op.address.pointer, self._value(op.address.offset)
-        size, active = ITEMSIZE[op.dst.vector.element], self._active(op.active, op.dst.vector.lanes)
+        registers, counts, vector = self.registers, self.around.counts, op.dst.vector
+        dst, most = op.dst.name, vector.lanes * max(op.group, 1)
+        count = self._active(op.active, most)
         who = f"{self.program.name}: {dst}"
+        fetch = self._elements(op.address, op.memory or vector.element, count, most, who)
+        lanes = reader(vector, op.memory, op.group)
 
         def run() -> None:
-            segment, at = pointers[pointer]
-            at += offset
-            count = active()
             counts.loads += 1
-            counts.bytes_read += count * size
-            if count:
-                segment.check_read(at, count, who)
-            if lanes == 1:
-                registers[dst] = float(segment.values[at])
-            else:
-                loaded = np.zeros(lanes)
-                loaded[:count] = segment.values[at : at + count] if count else ()
-                registers[dst] = loaded
+            registers[dst] = lanes(fetch())
 
         return run
 
-    def _element(self, address: Address, element: str, who: str) -> Callable[[], float]:
-        """Read one element and count a broadcast."""
-        pointers, counts = self.pointers, self.around.counts
-        pointer, offset = address.pointer, self._value(address.offset)
-        size = ITEMSIZE[element]
+    def _group(self, address: Address, memory: str, count: int, group: int, who: str) -> Fetch:
+        """Reads one element or group, and counts a broadcast."""
+        counts, fetch = self.around.counts, self._elements(address, memory, count, group, who)
 
-        def read() -> float:
-            segment, at = pointers[pointer]
-            at += offset
-            segment.check_read(at, 1, who)
+        def one() -> Lanes:
             counts.broadcasts += 1
-            counts.bytes_read += size
-            return float(segment.values[at])
+            return fetch()
 
-        return read
+        return one
 
     def _broadcast(self, op: Broadcast) -> Run:
-        registers, dst, lanes = self.registers, op.dst.name, op.dst.vector.lanes
-        read = self._element(op.address, op.dst.vector.element, f"{self.program.name}: {dst}")
-        return lambda: registers.__setitem__(dst, np.full(lanes, read()) if lanes > 1 else read())
+        registers, dst, vector = self.registers, op.dst.name, op.dst.vector
+        memory = op.memory or vector.element
+        if ITEMSIZE[memory] != ITEMSIZE[vector.element]:
+            raise PlanError(f"a broadcast of {memory} does not fill lanes", got=repr(vector))
+        count = self._active(op.existing, op.group)
+        fetch = self._group(op.address, memory, count, op.group, f"{self.program.name}: {dst}")
+        places, dtype = np.arange(vector.lanes) % op.group, DTYPES[vector.element]
+        return lambda: registers.__setitem__(dst, fetch().view(dtype)[places])
 
     def _store(self, op: Store) -> Run:
         registers, pointers, counts = self.registers, self.pointers, self.around.counts
-        src, lanes = op.src.name, op.src.vector.lanes
+        src, vector = op.src.name, op.src.vector
         pointer, offset = op.address.pointer, self._value(op.address.offset)
-        size, active = ITEMSIZE[op.src.vector.element], self._active(op.active, lanes)
+        memory, count = (
+            op.memory or vector.element,
+            self._active(op.active, vector.lanes * max(op.group, 1)),
+        )
+        elements, size = writer(vector, op.memory, op.group), count * ITEMSIZE[memory]
         who = f"{self.program.name}: {src}"
 
         def run() -> None:
-            segment, at = pointers[pointer]
-            at += offset
-            count = active()
             counts.stores += 1
-            counts.bytes_written += count * size
+            counts.bytes_written += size
             if count:
-                segment.check_write(at, count, who)
-                value = registers[src]
-                segment.values[at : at + count] = value if lanes == 1 else value[:count]
+                segment, at = pointers[pointer]
+                segment.write(at + offset, elements(registers[src])[:count], memory, who)
 
         return run
+
+    def _room(self, op: Room) -> Run:
+        """A fresh one each time: nobody knows what a stack holds."""
+
+        def run() -> None:
+            self.pointers[op.name] = room(op.name, op.element, op.elements), 0
+
+        return run
+
+    # --- registers -----------------------------------------------------------------------------
 
     def _multiply_add(self, op: MultiplyAdd) -> Run:
         registers, counts = self.registers, self.around.counts
-        acc, x, rounded = op.acc.name, op.x.name, _ROUND[op.acc.vector.element]
-        other = self._other(op)
+        acc, x = op.acc.name, op.x.name
+        add, other = product(op.op, op.acc.vector.element), self._other(op)
 
         def run() -> None:
             counts.multiply_adds += 1
-            registers[acc] = rounded(registers[x] * other() + registers[acc])
+            registers[acc] = add(registers[acc], registers[x], other())
 
         return run
 
-    def _other(self, op: MultiplyAdd) -> Callable[[], Any]:
-        """The second factor: a register, a lane of one, or an element in memory."""
-        registers, lane = self.registers, op.lane
+    def _other(self, op: MultiplyAdd) -> Fetch:
+        """The second factor: a register, a lane or group of one, or a group in memory."""
+        registers, lane, depth = self.registers, op.lane, op.op.depth
         if isinstance(op.y, Address):
-            who = f"{self.program.name}: {op.acc.name}"
-            return self._element(op.y, op.acc.vector.element, who)
+            who, memory = f"{self.program.name}: {op.acc.name}", op.op.y or op.acc.vector.element
+            return self._group(op.y, memory, depth, depth, who)
         y = op.y.name
         if lane is not None:
-            return lambda: registers[y][lane]
+            part = slice(lane * depth, (lane + 1) * depth)
+            return lambda: registers[y][part]
         return lambda: registers[y]
 
     def _constant(self, op: Zero | Splat) -> Run:
-        registers, vector, value = self.registers, op.dst.vector, 0.0
-        if isinstance(op, Splat):
-            source = op.source
-            number = self.around.scalars[source] if isinstance(source, str) else float(source)
-            value = float(_ROUND[vector.element](number))
-        name = op.dst.name
-        filled: Any = np.full(vector.lanes, value) if vector.lanes > 1 else value
+        registers, name, vector = self.registers, op.dst.name, op.dst.vector
+        lanes, dtype = vector.lanes, DTYPES[vector.element]
+        source = op.source if isinstance(op, Splat) else 0
+        if isinstance(source, Register):
+            single = source.name
+            return lambda: registers.__setitem__(name, registers[single].repeat(lanes))
+        number: float = self._number(source)
+        if isinstance(op, Splat) and op.group:
+            bits = int(number).to_bytes(op.group * dtype.itemsize, "little")
+            grouped = np.tile(np.frombuffer(bits, dtype), lanes // op.group)
+            return lambda: registers.__setitem__(name, grouped)
+        if is_integer(vector.element):
+            number = (int(number) + 2**31) % 2**32 - 2**31
+        filled = np.full(lanes, number, dtype)
         return lambda: registers.__setitem__(name, filled)
 
-    def _arithmetic(self, op: Add | Multiply) -> Run:
-        registers, rounded = self.registers, _ROUND[op.dst.vector.element]
-        dst, x, y = op.dst.name, op.x.name, op.y.name
-        if isinstance(op, Add):
-            return lambda: registers.__setitem__(dst, rounded(registers[x] + registers[y]))
-        return lambda: registers.__setitem__(dst, rounded(registers[x] * registers[y]))
+    def _number(self, source: float | str | Expr) -> float:
+        if isinstance(source, str):
+            return self.around.scalars[source]
+        return self._value(source) if isinstance(source, Expr) else source
 
-    def _interleave(self, op: Interleave) -> Run:
-        registers, shape = self.registers, (-1, 2, op.block)
-
-        def half(register: Register) -> Any:
-            return registers[register.name].reshape(shape)[:, int(op.odd)]
+    def _arithmetic(self, op: Add | Multiply | Apply | SumLanes) -> Run:
+        registers, counts, dst = self.registers, self.around.counts, op.dst.name
+        if isinstance(op, SumLanes):
+            src = op.src.name
+            return lambda: registers.__setitem__(dst, summed(registers[src]))
+        if not isinstance(op, Apply):
+            x, y, both = op.x.name, op.y.name, NUMPY[op.kind]
+            return lambda: registers.__setitem__(dst, both(registers[x], registers[y]))
+        compute = NUMPY[op.fn]
+        constants = [np.int32(arg) if isinstance(arg, int) else None for arg in op.args]
+        names = [arg.name if isinstance(arg, Register) else "" for arg in op.args]
+        taken = list(zip(names, constants, strict=True))
 
         def run() -> None:
-            registers[op.dst.name] = np.stack([half(op.x), half(op.y)], axis=1).ravel()
+            counts.elementary_operations += 1
+            registers[dst] = compute(*[registers[name] if name else c for name, c in taken])
 
         return run
 
-    def _sum_lanes(self, op: SumLanes) -> Run:
-        registers, rounded = self.registers, _ROUND[op.dst.vector.element]
-        dst, src = op.dst.name, op.src.name
-        return lambda: registers.__setitem__(dst, rounded(float(np.sum(registers[src]))))
+    def _interleave(self, op: Interleave) -> Run:
+        registers, dst, x, y = self.registers, op.dst.name, op.x.name, op.y.name
+        lanes, block = op.x.vector.lanes, op.block
+        half = np.arange(lanes).reshape(-1, 2, block)[:, int(op.odd)]
+        places = np.stack([half, half + lanes], axis=1).ravel()
+        return lambda: registers.__setitem__(
+            dst, np.concatenate((registers[x], registers[y]))[places]
+        )
 
 
 def _sequence(runs: Sequence[Run]) -> Run:

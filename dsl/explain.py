@@ -8,20 +8,15 @@ from dataclasses import fields
 
 from sympy import Expr
 
+from . import reasons
 from .count import calls, flops, formulas, tile_formulas
-from .dataflow import walk
-from .isa import Target
-from .model import TileShape, bounds
 from .pack_plan import PackPlan
 from .plan import Plan
 from .program import (
     Argument,
     BlockLoop,
     Call,
-    Loop,
-    MultiplyAdd,
     NestNode,
-    Op,
     Pack,
     Program,
     SelectBatch,
@@ -55,7 +50,7 @@ def explain(plan: AnyPlan, program: Program) -> str:
     target = plan.target
     sections: list[tuple[str, Iterator[str]]] = [
         ("", _head(plan)),
-        ("Decisions", _decisions(plan)),
+        ("Decisions", _decisions(plan, program)),
         ("Register tiles", _tiles(plan, program)),
         ("Loops", _nest(program.nest, 0)),
         ("Operations and bytes of one call", _formulas(plan, program)),
@@ -134,24 +129,15 @@ def _matrix(plan: Plan | TransposePlan, name: str) -> str:
 # --- decisions ---------------------------------------------------------------------------------
 
 
-def _decisions(plan: AnyPlan) -> Iterator[str]:
+def _decisions(plan: AnyPlan, program: Program) -> Iterator[str]:
     rows = [(d.what, d.choice, d.reason) for d in plan.decisions]
     if isinstance(plan, Plan):
-        rows += _schedule_decisions(plan)
+        rows += [*reasons.decisions(plan, program), *_stores(plan)]
     yield from _aligned(rows)
 
 
-def _schedule_decisions(plan: Plan) -> Iterator[tuple[str, str, str]]:
+def _stores(plan: Plan) -> Iterator[tuple[str, str, str]]:
     schedule = plan.schedule
-    model = "region by region the fewest cycles of the cost model"
-    if schedule.tile:
-        mr, nr = schedule.tile
-        yield "tile", f"{mr}x{nr}", "asked for; what it leaves over has tiles of its own"
-    else:
-        yield "tile", "below", model
-    for name in ("k_split", "k_unroll"):
-        asked = getattr(schedule, name)
-        yield (name, str(asked), "asked for") if asked else (name, "below", model)
     why = "asked for"
     if schedule.tails == "auto":
         masks = any(vector.mask for vector in plan.vectors)
@@ -226,9 +212,11 @@ def _tile(plan: Plan, tile: TileProgram, facts: TileFacts) -> Iterator[str]:
         yield "feed       vectors of A and B along K; the lanes are added at the end"
     else:
         yield f"feed       {_FEEDS[shape.feed].format(other=other, lanes=shape.vector.lanes)}"
-    yield f"K sets     {_why_split(plan, shape)}"
-    yield f"unroll     {_why_unroll(plan, tile, facts)}"
-    yield f"bound      {_bound(plan.target, shape)}"
+    yield f"K sets     {shape.k_split}: {reasons.why_split(plan, facts)}"
+    steps = reasons.steps_per_trip(plan, tile, facts)
+    how = f"{steps} K steps a trip" if steps else "all of K, without a loop"
+    yield f"unroll     {how}: {reasons.why_unroll(plan, tile, facts)}"
+    yield f"bound      {reasons.bound_text(plan.target, shape)}"
 
 
 def _why_size(plan: Plan, facts: TileFacts) -> str:
@@ -238,48 +226,6 @@ def _why_size(plan: Plan, facts: TileFacts) -> str:
     if (value(facts.rows), value(facts.cols)) == tile:
         return "asked for"
     return f"what tiles of {tile[0]}x{tile[1]} leave over"
-
-
-def _why_split(plan: Plan, shape: TileShape) -> str:
-    core, chains = plan.target.core, shape.multiply_adds
-    need = core.fma_latency * core.fma_units
-    held = f"{chains} chains of multiply-adds"
-    if plan.schedule.k_split:
-        return (
-            f"{shape.k_split}, asked for: {chains * shape.k_split} chains; {need} hide the latency"
-        )
-    if shape.k_split > 1:
-        return f"{shape.k_split}: {held} are too few to hide the latency, which takes {need}"
-    if chains >= need:
-        return f"1: {held} hide the latency, which takes {need}"
-    return f"1: {held}, though {need} hide the latency: adding up more sets would cost more"
-
-
-def _why_unroll(plan: Plan, tile: TileProgram, facts: TileFacts) -> str:
-    steps = _steps_per_trip(tile.body, facts.shape, plan.dot)
-    what = f"vectors of {facts.shape.vector.lanes} K steps" if plan.dot else "K steps"
-    if not steps:
-        return "all of K, without a loop: it is short"
-    why = "asked for" if plan.schedule.k_unroll else "a trip hides the loop's own operations"
-    return f"{steps} {what} a trip: {why}"
-
-
-def _steps_per_trip(ops: Sequence[Op], shape: TileShape, dot: bool) -> int:
-    """K steps (for dot: vectors of them) in the first loop over K; 0 if there is none."""
-    for op in walk(tuple(ops)):
-        if isinstance(op, Loop) and op.note != "batch":
-            done = sum(isinstance(inner, MultiplyAdd) for inner in walk(op.body))
-            return done // shape.multiply_adds
-    return 0
-
-
-def _bound(target: Target, shape: TileShape) -> str:
-    each = bounds(shape, target.core)
-    most = max(each.values())
-    tightest = next(name for name, cycles in each.items() if cycles == most)
-    share = each["multiply-add units"] / most
-    cycles = ", ".join(f"{name} {count:.3g}" for name, count in each.items())
-    return f"{tightest}: {share:.0%} of peak in the K loop (cycles per K step: {cycles})"
 
 
 # --- loops and formulas ------------------------------------------------------------------------

@@ -9,9 +9,9 @@ from sympy import Expr, Integer
 
 from .errors import SpecError
 from .expression import Operand as Named
-from .isa import Target
+from .isa import Target, Vector
 from .operands import Addresses, Batch, Offsets, Packed, Strided
-from .packed_format import PackedFormat, format_of, packed_type
+from .packed_format import PackedFormat, format_of
 from .product import Product, choose_product
 from .sizes import Size
 from .spec import QUANTITIES, SHAPES, Gemm
@@ -146,7 +146,7 @@ def fits_directly(operand: Operand, product: Product, target: Target, side: str,
     element = product.along if side == "along" else product.across
     if side == "across":
         whole = product.depth == 1 or value(operand.strides["k"]) == 1
-        return whole and operand.type == element
+        return product.rows == 1 and whole and operand.type == element
     contiguous = product.depth == 1 and value(operand.strides[line]) == 1
     return contiguous and loads_as(target, operand.type, element)
 
@@ -164,22 +164,26 @@ def packed_along(
     leading = whole_vectors(extents[line], lanes)
     groups = whole_groups(extents["k"], depth)
     strides = {line: depth * ONE, "k": leading, "b": groups * depth * leading}
-    type_ = packed_type(source.type, product, "along")
-    return Operand(source.name, type_, strides, f"{source.name}_packed")
+    return Operand(source.name, product.along, strides, f"{source.name}_packed")
 
 
 def packed_across(
-    source: Operand, product: Product, line: str, extents: Mapping[str, Expr], lanes: int
+    source: Operand,
+    product: Product,
+    target: Target,
+    line: str,
+    extents: Mapping[str, Expr],
+    lanes: int,
 ) -> Operand:
     """The operand across as it is converted, with room for whole vectors.
 
     Rows of whole groups if it is contiguous along K, else ``[K / depth][lines][depth]``.
     """
     depth = product.depth
-    type_ = packed_type(source.type, product, "across")
+    type_ = product.across
     buffer = f"{source.name}_packed"
-    if value(source.strides["k"]) == 1:
-        width = whole_vectors(extents["k"], row_elements(source.type, type_, lanes))
+    if value(source.strides["k"]) == 1 and product.rows == 1:
+        width = whole_vectors(extents["k"], row_elements(target, source.type, type_, lanes))
         strides = {line: width, "k": ONE, "b": width * extents[line]}
         return Operand(source.name, type_, strides, buffer)
     leading = whole_vectors(extents[line], lanes)
@@ -188,8 +192,17 @@ def packed_across(
     return Operand(source.name, type_, strides, buffer)
 
 
-def row_elements(source: str, type_: str, lanes: int) -> int:
+def widening(target: Target, source: str, type_: str) -> Vector | None:
+    """The widest vector that only holds factors of ``type_`` and is read from ``source``."""
+    found = (v for v in target.of(type_) if source in v.loads and v.store and not v.muladd)
+    return next(found, None)
+
+
+def row_elements(target: Target, source: str, type_: str, lanes: int) -> int:
     """Elements of a row that are converted at once: bytes that keep their size in words of 32."""
+    wide = widening(target, source, type_)
+    if wide is not None:
+        return wide.lanes
     return lanes * (4 // ITEMSIZE[type_] if ITEMSIZE[source] == ITEMSIZE[type_] else 1)
 
 
@@ -228,7 +241,7 @@ def feed(spec: Gemm, target: Target, vectorize: str, sizes: Mapping[str, Expr]) 
     else:
         padded = False
     if not fits_directly(operands[across], product, target, "across", lines[across]):
-        seen[across] = packed_across(operands[across], product, lines[across], sizes, lanes)
+        seen[across] = packed_across(operands[across], product, target, lines[across], sizes, lanes)
         sources[across] = operands[across]
     return Feeding(product, seen, sources, padded, _reason(product, sources))
 

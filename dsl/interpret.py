@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from .execute import Counts, Run, Surroundings, Tile, entry, pointer_to, room
-from .memory import Given, lay_out
+from .execute import Counts, Run, Surroundings, Tile, entry, pointer_to
+from .memory import Given, lay_out, room
+from .pack_plan import PackPlan
+from .packed_format import formats_of
 from .plan import Plan
 from .program import (
     BlockLoop,
@@ -26,7 +28,7 @@ from .transposition import TransposePlan
 
 
 def interpret(
-    plan: Plan | TransposePlan,
+    plan: Plan | TransposePlan | PackPlan,
     program: Program,
     arrays: Sequence[Given],
     sizes: Sequence[int] = (),
@@ -36,14 +38,16 @@ def interpret(
 
     ``arrays``, ``sizes`` and ``scalars`` stand in the order of the spec's signature. An array is a
     ``Buffer`` (flat values and the index of the first element), or a numpy array with positive
-    strides; for ``tw.Addresses`` a sequence of them; offsets are int64. Every access is checked:
-    PlanError names the operand and the element that is not its own.
+    strides; for ``tw.Addresses`` a sequence of them; offsets are int64. A packed B is an array of
+    bytes. Every access is checked: PlanError names the operand and the element that is not its
+    own, or holds nothing yet.
     """
-    parameters = signature(plan.spec)
+    formats = formats_of(plan.spec, plan.target)
+    parameters = signature(plan.spec, formats)
     slots = [s.slot for s in parameters.sizes]
     known = dict(zip(slots, map(int, sizes), strict=True))
     numbers = dict(zip((s.name for s in parameters.scalars), map(float, scalars), strict=True))
-    memory = lay_out(parameters, arrays, known)
+    memory = lay_out(parameters, arrays, known, formats)
     around = Surroundings(memory, known, numbers, Counts())
     with np.errstate(all="ignore"):
         _Machine(plan, program, around).run(program.nest, known, dict(memory.segments))
@@ -55,7 +59,7 @@ class _Machine:
 
     def __init__(
         self,
-        plan: Plan | TransposePlan,
+        plan: Plan | TransposePlan | PackPlan,
         program: Program,
         around: Surroundings,
     ) -> None:
@@ -74,7 +78,7 @@ class _Machine:
                     for trip in range(node.first, evaluate(node.trips, env)):
                         self.run(node.body, {**env, node.counter: trip}, operands)
                 case SelectBatch():
-                    self.run(node.body, env, self._select(evaluate(node.index, env), operands))
+                    self.run(node.body, env, self._select(node, env, operands))
                 case When():
                     positive = evaluate(node.count, env) > 0
                     self.run(node.body if positive else node.otherwise, env, operands)
@@ -87,24 +91,22 @@ class _Machine:
                     same = self.around.memory.same(node.one, node.other)
                     self.run(node.body if same else node.otherwise, env, operands)
 
-    def _select(self, index: int, operands: Mapping[str, Any]) -> dict[str, Any]:
-        assert isinstance(self.plan, Plan) and self.plan.batch is not None
-        batch = self.plan.batch
+    def _select(
+        self, node: SelectBatch, env: Mapping[str, int], operands: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        memory, index = self.around.memory, evaluate(node.index, env)
         chosen = dict(operands)
-        for name in "ab":
-            segment = self.around.memory.segments[name]
-            if batch.kind == "addresses":
-                chosen[name] = pointer_to(entry(segment, index, name))
+        for selected in node.selected:
+            name, whole = selected.name, memory.segments[selected.name]
+            if selected.batch == "addresses":
+                chosen[name] = pointer_to(entry(whole, index, name))
                 continue
-            pointer, at = pointer_to(segment)
-            if batch.kind == "strided":
-                chosen[name] = (
-                    pointer,
-                    at + index * evaluate(batch.strides[name], self.around.sizes),
-                )
+            segment, at = pointer_to(whole)
+            if selected.batch == "strided":
+                at += index * evaluate(selected.stride, env)
             else:
-                offsets = self.around.memory.offsets[f"{name}_offsets"]
-                chosen[name] = pointer, at + entry(offsets, index, f"{name}_offsets")
+                at += entry(memory.offsets[f"{name}_offsets"], index, f"{name}_offsets")
+            chosen[name] = segment, at
         return chosen
 
     def _call(self, call: Call, env: Mapping[str, int], operands: Mapping[str, Any]) -> None:
@@ -117,7 +119,7 @@ class _Machine:
         tile.registers.clear()
         for parameter, argument in zip(passed, call.arguments, strict=True):
             offset = evaluate(argument.offset, env)
-            tile.bind(parameter, operands.get(argument.operand or ""), offset)
+            tile.bind(parameter, operands.get(argument.operand or ""), offset, argument.cast)
         run()
 
 

@@ -33,7 +33,8 @@ class MulAdd:
     With a depth, each lane of the accumulator sums the products of ``depth`` elements of x with
     as many of y: a group of 16, 32 or 64 bits. With ``rows``, a lane is an element of a block of
     ``rows`` x ``cols``, row by row; x holds one group for each column, y one for each row.
-    ``instructions`` is how many C's expression takes.
+    ``instructions`` is how many C's expression takes. ``mnemonic`` is "" where the compiler chooses
+    them: a product of floating point is then rounded before it is added.
     """
 
     form: Form
@@ -53,6 +54,11 @@ class MulAdd:
     def factors(self) -> Factors:
         """What it multiplies."""
         return self.depth, self.x, self.y
+
+    @property
+    def fused(self) -> bool:
+        """Whether a product of floating point is rounded with the sum alone."""
+        return bool(self.mnemonic)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

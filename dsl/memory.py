@@ -11,8 +11,10 @@ from numpy.typing import NDArray
 
 from .dtypes import DTYPES
 from .errors import ArgumentTypeError, ArgumentValueError, PlanError
+from .packed_format import PackedFormat
 from .signature import ArrayParameter, Signature
 from .sizes import Size
+from .types import ELEMENTS, ITEMSIZE
 
 
 class Buffer(NamedTuple):
@@ -37,26 +39,64 @@ def buffer_of(array: NDArray[Any]) -> Buffer:
 
 
 class Segment:
-    """One matrix, or the matrices of a batch in one buffer.
+    """One matrix, or the matrices of a batch in one buffer, of elements of one type.
 
     ``run[i]`` is how many elements of the operand follow each other from index ``i`` on.
+    ``written`` marks what holds a value; None: all does. What is read must, or if ``loose`` its
+    first elements must.
     """
 
     def __init__(
-        self, name: str, buffer: Buffer, starts: Sequence[int], lines: int, line: int, leading: int,
-        *, role: str,
+        self, name: str, element: str, buffer: Buffer, starts: Sequence[int], lines: int, line: int,
+        leading: int, *, role: str,
     ) -> None:  # fmt: skip
-        self.name, self.base, self.leading, self.role = name, buffer.base, leading, role
-        self.values = buffer.values
+        self.name, self.element, self.leading, self.role = name, element, leading, role
+        self.values, self.base, self.loose = buffer.values, buffer.base, False
         belongs = self._belongs(starts, lines, line)
         self.run = _runs(belongs)
         self.written = bytearray(len(belongs)) if role == "out" else None
+        self.casts: dict[str, Segment] = {}
 
     @property
     def place(self) -> int:
         """The address of the first element."""
         start: int = self.values.__array_interface__["data"][0]
         return start + self.base * self.values.itemsize
+
+    def read(self, at: int, count: int, type_: str, who: str) -> NDArray[Any]:
+        """A view of ``count`` elements from index ``at`` on, as ``type_`` of the same size."""
+        self.check_read(at, count, who)
+        return self._seen(at, count, type_, who)
+
+    def write(self, at: int, values: NDArray[Any], type_: str, who: str) -> None:
+        """Set the elements from index ``at`` on to ``values``, which are of ``type_``."""
+        self.check_write(at, len(values), who)
+        self._seen(at, len(values), type_, who)[:] = values
+
+    def _seen(self, at: int, count: int, type_: str, who: str) -> NDArray[Any]:
+        found = self.values[at : at + count]
+        if type_ == self.element:
+            return found
+        if ITEMSIZE[type_] != ITEMSIZE[self.element]:
+            raise PlanError(
+                f"{who} takes elements of {self.name} for {type_}", expected=self.element
+            )
+        return found.view(DTYPES[type_])
+
+    def cast(self, at: int, type_: str) -> tuple[Segment, int]:
+        """The whole buffer as elements of another type, and index ``at`` in them.
+
+        What is written there must be read as that type again.
+        """
+        size, bytes_ = ITEMSIZE[type_], at * ITEMSIZE[self.element]
+        if bytes_ % size or self.values.nbytes % size:
+            raise PlanError(
+                f"{self.name} cannot be taken for {type_}", got=f"byte {bytes_} of a buffer"
+            )
+        if type_ not in self.casts:
+            values = self.values.view(DTYPES[type_])
+            self.casts[type_] = _flat(self.name, type_, values, len(values), role=self.role)
+        return self.casts[type_], bytes_ // size
 
     def _belongs(self, starts: Sequence[int], lines: int, line: int) -> NDArray[np.bool_]:
         belongs = np.zeros(len(self.values), dtype=np.bool_)
@@ -80,10 +120,11 @@ class Segment:
         run = self.run
         if not (0 <= at < len(run) and run[at] >= count):
             raise self._outside("reads", at, count, who)
-        if self.written is not None and not all(self.written[at : at + count]):
+        if self.written is not None and (first := self.written.find(0, at, at + count)) >= 0:
+            if self.loose and first > at and self.written.find(1, first, at + count) < 0:
+                return
             raise PlanError(
-                f"{who} reads {self.name} before it was written, and beta is 0",
-                got=self._place(at),
+                f"{who} reads {self.name} before it was written", got=self._place(first)
             )
 
     def check_write(self, at: int, count: int, who: str) -> None:
@@ -117,6 +158,22 @@ def _runs(belongs: NDArray[np.bool_]) -> list[int]:
     return [int(run) for run in ends - np.arange(size)]
 
 
+def room(name: str, element: str, count: int) -> Segment:
+    """A fresh buffer, all ones, of which a vector may be read where its first lanes were written.
+
+    What lies behind those belongs to rows or columns that do not exist: its lanes go nowhere.
+    """
+    values = np.full(count * ITEMSIZE[element], 0xFF, np.uint8).view(DTYPES[element])
+    segment = _flat(name, element, values, count, role="out")
+    segment.loose = True
+    return segment
+
+
+def _flat(name: str, element: str, values: NDArray[Any], count: int, *, role: str) -> Segment:
+    """The first ``count`` of ``values``, which follow each other."""
+    return Segment(name, element, Buffer(values), [0], 1, count, max(count, 1), role=role)
+
+
 #: An operand as it is passed: with a tuple's index, a numpy array, or a sequence of either.
 Given = tuple[NDArray[Any], int] | NDArray[Any] | Sequence[Any]
 
@@ -135,11 +192,17 @@ class Memory:
         return first.place == second.place
 
 
-def lay_out(signature: Signature, arrays: Sequence[Given], sizes: Mapping[str, int]) -> Memory:
+def lay_out(
+    signature: Signature,
+    arrays: Sequence[Given],
+    sizes: Mapping[str, int],
+    formats: Mapping[str, PackedFormat],
+) -> Memory:
     """The operands in ``arrays``, in the order of ``signature.arrays``.
 
-    An operand is a ``Buffer``, or a numpy array whose memory is taken as it is; a sequence operand
-    a list of them; offsets are int64 arrays. ArgumentError if one is too small or of another type.
+    An operand is a ``Buffer`` (or such a tuple), or a numpy array with positive strides; a sequence
+    operand a list of them; offsets are int64 arrays. Those named in ``formats`` are packed: flat
+    arrays of bytes. ArgumentError if one is too small or of another type.
     """
     given = dict(zip((a.name for a in signature.arrays), arrays, strict=True))
     offsets: dict[str, Sequence[int]] = {}
@@ -150,16 +213,14 @@ def lay_out(signature: Signature, arrays: Sequence[Given], sizes: Mapping[str, i
             offsets[f"{parameter.name}_offsets"] = parameter.static_offsets
     segments: dict[str, Segment | list[Segment]] = {}
     for parameter in signature.arrays:
+        name, array = parameter.name, given[parameter.name]
         if parameter.kind == "offsets":
             continue
-        view = _View(parameter, sizes, offsets)
-        array = given[parameter.name]
-        if parameter.kind == "sequence":
-            segments[parameter.name] = [
-                view.segment(element, f"{parameter.name}{i}") for i, element in enumerate(array)
-            ]
+        view = _View(parameter, sizes, offsets, formats.get(name))
+        if parameter.kind == "sequence" or isinstance(array, list):
+            segments[name] = [view.segment(one, f"{name}{i}") for i, one in enumerate(array)]
         else:
-            segments[parameter.name] = view.segment(array, parameter.name)
+            segments[name] = view.segment(array, name)
     memory = Memory(segments, offsets)
     output = segments[signature.output.name]
     if isinstance(output, Segment) and any(
@@ -177,25 +238,34 @@ class _View:
     parameter: ArrayParameter
     sizes: Mapping[str, int]
     offsets: Mapping[str, Sequence[int]]
+    format: PackedFormat | None
 
     def _value(self, slot: str, size: Size) -> int:
         return size if isinstance(size, int) else self.sizes[slot]
 
     def segment(self, given: Any, name: str) -> Segment:
-        buffer = Buffer(*given) if isinstance(given, tuple) else buffer_of(np.asarray(given))
         p = self.parameter
-        if buffer.values.dtype != DTYPES[p.type] or buffer.values.ndim != 1:
-            raise ArgumentTypeError(
-                f"{name} must be a flat buffer of {p.type}",
-                got=f"{buffer.values.ndim}-d {buffer.values.dtype}",
-            )
-        rows, cols = (self._value(s, size) for s, size in zip(p.slots, p.shape, strict=True))
+        if self.format is not None:
+            return self._packed(self.format, _buffer(given, "u8", name), name)
+        shape = [self._value(s, size) for s, size in zip(p.slots, p.shape, strict=False)]
+        rows, cols = [1, 1, *shape][-2:]
         lines, line = (rows, cols) if p.order == "C" else (cols, rows)
         leading = max(line, 1)
         if p.leading is not None:
             leading = self._value(p.leading_slot, p.leading)
         starts = list(self._starts(lines * leading))
-        return Segment(name, buffer, starts, lines, line, leading, role=p.role)
+        buffer = _buffer(given, p.type, name)
+        return Segment(name, p.type, buffer, starts, lines, line, leading, role=p.role)
+
+    def _packed(self, format_: PackedFormat, buffer: Buffer, name: str) -> Segment:
+        """The bytes of one matrix, or of those of a batch side by side, as what they hold."""
+        p, size = self.parameter, format_.itemsize
+        many = self._value("count", p.shape[0]) if p.role == "out" else 1
+        if p.count is not None and name == p.name and p.batch_stride != 0:
+            many = self._value("count", p.count)
+        values = buffer.values[buffer.base :]
+        values = values[: len(values) // size * size].view(DTYPES[format_.stored])
+        return _flat(name, format_.stored, values, many * format_.nbytes // size, role=p.role)
 
     def _starts(self, tight: int) -> Iterator[int]:
         p = self.parameter
@@ -209,3 +279,16 @@ class _View:
             yield from (i * stride for i in range(self._value("count", p.count)))
         else:
             yield 0
+
+
+def _buffer(given: Any, type_: str, name: str) -> Buffer:
+    """Where an operand lies, with the dtype of ``type_`` here; arrays may hold its bits."""
+    values = np.asarray(given[0] if isinstance(given, tuple) else given)
+    wanted = ELEMENTS[type_]
+    flat = not isinstance(given, tuple) or values.ndim == 1
+    if not flat or values.dtype.name not in (wanted.numpy, wanted.bits):
+        raise ArgumentTypeError(
+            f"{name} must be a flat buffer of {type_}", got=f"{values.ndim}-d {values.dtype}"
+        )
+    values = values.view(DTYPES[type_])
+    return Buffer(values, *given[1:]) if isinstance(given, tuple) else buffer_of(values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .errors import SpecError
-from .expression import Expression, Term, call, parameter
+from .expression import Call, Expression, Number, Term, call, parameter, walk
 
 __all__ = [
     "abs",
@@ -212,3 +212,30 @@ def gelu_erf(x: Term) -> Expression:
 def gelu_tanh(x: Term) -> Expression:
     """``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``."""
     return call("gelu_tanh", x)
+
+
+_F32_ONLY = frozenset(
+    {
+        "elu", "erf", "erfc", "exp", "gelu_erf", "gelu_tanh", "log", "logistic", "mish",
+        "soft_relu", "swish", "tanh",
+    }
+)  # fmt: skip
+_POWERS = tuple(map(Number, (-2, -1, 0, 0.5, 1, 2, 3, 4)))
+
+
+def check_functions(expression: Expression, element: str) -> None:
+    """SpecError if ``expression`` has a function that is not computed in lanes of ``element``."""
+    for node in walk(expression):
+        if not isinstance(node, Call):
+            continue
+        if element == "s32" and node.fn not in ("add", "sub", "neg"):
+            raise SpecError(f"{node.fn} is not computed in s32", got=node, expected="+ and - alone")
+        if element != "f64":
+            continue
+        if node.fn in _F32_ONLY or (node.fn == "pow" and node.args[2] not in _POWERS):
+            raise SpecError(
+                f"{node.fn} is not computed in f64",
+                got=node,
+                expected="arithmetic, comparisons, sqrt, and the powers -2, -1, 0.5, 1 to 4",
+                hint="with f32 operands it is computed in f32",
+            )

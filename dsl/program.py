@@ -13,7 +13,8 @@ from typing import ClassVar, Literal, TypeAlias
 from sympy import Expr, Integer
 
 from .isa import MulAdd, Vector
-from .model import TileShape
+from .model import Work
+from .shape import TileShape
 
 # --- what operations act on ---------------------------------------------------------------
 
@@ -282,7 +283,8 @@ class Parameter:
 class TileFacts:
     """What was decided about a tile of ``rows`` x ``cols`` elements of C, for whoever reads it.
 
-    ``accumulators`` are the names of the registers, in rows and columns of C.
+    ``accumulators`` are the names of the registers, in rows and columns of C; ``work`` is what
+    the cost model was asked.
     """
 
     rows: Expr
@@ -290,6 +292,7 @@ class TileFacts:
     steps: Expr
     accumulate: bool
     shape: TileShape
+    work: Work
     accumulators: tuple[tuple[str, ...], ...]
 
 

@@ -27,7 +27,8 @@ class Draws:
     """Draws elements for the operands of one call.
 
     ``whole``: small whole numbers and powers of two, which make results exact; else integers over
-    the whole range of their type, and numbers between -1 and 1.
+    the whole range of their type, and numbers between -1 and 1. ``gain`` is what scales that are
+    fixed do to sums.
     """
 
     def __init__(
@@ -37,8 +38,14 @@ class Draws:
         rng: np.random.Generator,
         *,
         whole: bool,
+        gain: float,
     ) -> None:
         self._signature, self._sizes, self._rng, self._whole = signature, sizes, rng, whole
+        names = [p.name for p in signature.arrays]
+        scales = [name for name in ("d_scale", "b_scale", "a_scale") if name in names]
+        #: The scale that brings sums into the range of an integer D, and their size before it.
+        self._fitted = scales[0] if scales and is_integer(signature.output.type) else None
+        self._size_of_sums = gain * self._spread()
 
     def __call__(self, parameter: ArrayParameter, shape: tuple[int, ...]) -> Array:
         """Elements for one operand."""
@@ -72,10 +79,11 @@ class Draws:
         return low, high
 
     def _scale(self, name: str, shape: tuple[int, ...]) -> Array:
-        """Positive; d_scale brings sums into the range of an integer D."""
+        """Positive."""
         numbers: Array = self._rng.uniform(0.5, 2, shape)
-        if name == "d_scale" and is_integer(self._signature.output.type):
-            numbers *= max(self._spread() / _REACH, 1.0)
+        if name == self._fitted:
+            fit = self._size_of_sums / _REACH
+            numbers *= fit if name == "d_scale" else 1 / fit
         return np.exp2(np.rint(np.log2(numbers))) if self._whole else numbers
 
     def _zero(self, name: str, shape: tuple[int, ...]) -> Array:
@@ -91,6 +99,8 @@ class Draws:
 
     def _spread(self) -> float:
         """About what sums of products are."""
+        if self._signature.arrays[0].name != "a":
+            return 1.0
         a, b = (self._signature.array(name) for name in "ab")
         terms = self._size(a.shape[1]) * (1 if a.count is None else self._size(a.count))
         return sqrt(max(terms, 1)) * self._usual(a) * self._usual(b)

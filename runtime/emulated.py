@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from tilewright.isa import Target
 from tilewright.signature import Signature
 
 from .abi import address
 from .emulator import Alias, Runner, shared_runner
-from .known import Array
+from .known import Array, strided
 from .layout import Checked
 from .overlap import alias
 from .packed import memory
@@ -51,7 +50,7 @@ def call(
         target = checked.arrays[output if i == same else i]
         if target.size:
             flat = np.frombuffer(data, target.dtype)
-            target[...] = as_strided(flat, target.shape, target.strides)
+            target[...] = strided(flat, target.shape, target.strides)
 
 
 def _same(signature: Signature, checked: Checked) -> int | None:
@@ -69,4 +68,4 @@ def span(array: Array) -> Array:
         return np.empty(0, np.uint8)
     steps = zip(array.shape, array.strides, strict=True)
     elements = sum((n - 1) * stride for n, stride in steps) // array.itemsize + 1
-    return as_strided(array, (elements,), (array.itemsize,)).copy().view(np.uint8)
+    return strided(array, (elements,), (array.itemsize,)).copy().view(np.uint8)

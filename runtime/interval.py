@@ -48,12 +48,14 @@ class Interval:
     @property
     def exact(self) -> Array:
         """Where it is one number, or NaN."""
-        return (self.low == self.high) | np.isnan(self.value)
+        exact: Array = (self.low == self.high) | np.isnan(self.value)
+        return exact
 
     @property
     def unsure(self) -> Array:
         """Where it may be anything."""
-        return np.isnan(self.low) & ~np.isnan(self.value)
+        unsure: Array = np.isnan(self.low) & ~np.isnan(self.value)
+        return unsure
 
     def rounded(self, roundings: int = 1) -> Interval:
         """After ``roundings`` to ``element``; more than one are of unknown numbers."""
@@ -87,8 +89,8 @@ def hull(value: Array, candidates: list[Array], element: str) -> Interval:
     low, high = np.minimum.reduce(candidates), np.maximum.reduce(candidates)
     surely = np.logical_and.reduce([np.isnan(candidate) for candidate in candidates])
     unsure = (np.isnan(value) | np.isnan(low)) & ~(np.isnan(value) & surely)
-    ends = (np.where(unsure, np.nan, end) for end in (low, high))
-    return Interval(np.where(unsure, 0.0, value), *ends, element)
+    low, high = (np.where(unsure, np.nan, end) for end in (low, high))
+    return Interval(np.where(unsure, 0.0, value), low, high, element)
 
 
 # --- arithmetic --------------------------------------------------------------------------------
@@ -118,8 +120,8 @@ def div(x: Interval, y: Interval) -> Interval:
     candidates = [a / b for a in (x.low, x.high) for b in (y.low, y.high)]
     found = hull(x.value / y.value, candidates, x.element)
     crosses = (y.low <= 0) & (y.high >= 0) & ~y.exact
-    ends = (np.where(crosses, np.nan, end) for end in (found.low, found.high))
-    return Interval(np.where(crosses, 0.0, found.value), *ends, x.element).rounded()
+    low, high = (np.where(crosses, np.nan, end) for end in (found.low, found.high))
+    return Interval(np.where(crosses, 0.0, found.value), low, high, x.element).rounded()
 
 
 def less(x: Interval, y: Interval, holds: Callable[[Array, Array], Any]) -> Interval:

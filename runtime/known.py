@@ -18,6 +18,12 @@ def value_of(size: Size, sizes: Mapping[str, int]) -> int:
     return sizes[size.name] if isinstance(size, Dim) else size
 
 
+def strided(memory: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+    """A view with other axes; numpy's own function does not know every dtype of ml_dtypes."""
+    bits = memory.view(f"u{memory.itemsize}")
+    return np.lib.stride_tricks.as_strided(bits, shape, strides).view(memory.dtype)
+
+
 class Known:
     """The dims' values as far as arrays have told them, and which array told each."""
 

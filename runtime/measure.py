@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 
 import numpy as np
@@ -15,7 +16,7 @@ from . import dispatch, host
 from .frame import Frame
 from .known import Array
 from .peak import Meter
-from .samples import Sample, Sampled, sample
+from .samples import Sample, Sampled, gain, sample
 
 #: Seconds of a round, short beside a scheduler's slice.
 _QUANTUM = 400e-6
@@ -51,11 +52,12 @@ def bench(kernel: Sampled, cold: bool = False, seconds: float = 0.2) -> Timing:
         raise ArgumentValueError("seconds must be positive", got=seconds)
     dispatch.timer("bench")
     rng = np.random.default_rng(0)
-    samples = [sample(kernel.signature, rng, varied=False)]
-    for _ in range(_copies(samples[0]) - 1 if cold else 0):
-        samples.append(sample(kernel.signature, rng, varied=False))
+    draw = partial(sample, kernel.signature, rng, varied=False, gain=gain(kernel.spec))
+    samples = [draw()]
+    samples += [draw() for _ in range(_copies(samples[0]) - 1 if cold else 0)]
     frames = [kernel.frame(**one.named(kernel)) for one in samples]
-    meter = Meter(kernel.isa, kernel.spec.type) if isinstance(kernel.spec, Gemm) else None
+    spec = kernel.spec
+    meter = Meter(kernel.isa, spec.a.type, spec.b.type) if isinstance(spec, Gemm) else None
     times, peaks = rounds(frames, seconds, meter, cold=cold)
     low, middle, high = np.percentile(times, (25, 50, 75))
     work = flops(kernel, samples[0])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import os
 import struct
 import sys
-import zlib
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -75,11 +73,14 @@ class PackedMatrix:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file that ``load`` reads."""
+        import json
+        import zlib
+
         header = {
             "format": self.format,
             "shape": self.shape,
             "nbytes": self.nbytes,
-            "crc32": zlib.crc32(self.data),
+            "crc32": zlib.crc32(self.data.data),
         }
         text = json.dumps(header).encode()
         text += b" " * (-(_START.size + len(text)) % ALIGNMENT)
@@ -90,6 +91,8 @@ class PackedMatrix:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> PackedMatrix:
         """The matrix that ``save`` wrote to ``path``; ArgumentError if the file is not whole."""
+        import zlib
+
         with Path(path).open("rb") as file:
             start = file.read(_START.size)
             if len(start) < _START.size or not start.startswith(_MAGIC):
@@ -112,7 +115,7 @@ class PackedMatrix:
                 )
             data = aligned(header["nbytes"])
             file.readinto(data.data)
-        if zlib.crc32(data) != header["crc32"]:
+        if zlib.crc32(data.data) != header["crc32"]:
             raise ArgumentValueError(f"{path} is damaged: its checksum does not match")
         return cls(header["format"], tuple(header["shape"]), data)
 
@@ -131,6 +134,8 @@ def memory(argument: Any) -> np.ndarray[Any, Any]:
 
 def _header(path: str | os.PathLike[str], text: bytes, length: int) -> dict[str, Any]:
     """The header, once it has every field."""
+    import json
+
     wanted = {"format": str, "shape": list, "nbytes": int, "crc32": int}
     try:
         header = json.loads(text) if len(text) == length else None

@@ -16,8 +16,9 @@ import numpy as np
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import TargetError
-from tilewright.isa import MulAdd, Target, Vector
-from tilewright.types import type_name
+from tilewright.isa import ALIKE, MulAdd, Target, Vector
+from tilewright.product import multiply_adds
+from tilewright.types import accumulator, type_name
 
 from . import cache as store
 from . import dispatch, host
@@ -39,7 +40,8 @@ class Form:
     """One multiply-add form: the best of its chains in ``gflops``, and its latencies.
 
     Latencies, in nanoseconds and in cycles of the measured clock, are those from a factor
-    (``source``) and from the sum (``destination``) to the result.
+    (``source``; None where factors are no sums) and from the sum (``destination``) to the result.
+    ``lanes`` are those of the sums, each of which takes ``depth`` products.
     """
 
     mnemonic: str
@@ -47,20 +49,22 @@ class Form:
     lanes: int
     gflops: float
     chains: int
-    source: float
+    source: float | None
     destination: float
-    source_cycles: float
+    source_cycles: float | None
     destination_cycles: float
+    depth: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
     """The peak of one core in ``gflops``: the best of ``forms``. ``clock`` in GHz is an estimate
-    from a chain of integer additions, a cycle each.
+    from a chain of integer additions, a cycle each. ``type`` and ``b`` are the types multiplied.
     """
 
     target: str
     type: str
+    b: str
     gflops: float
     clock: float
     forms: tuple[Form, ...]
@@ -72,6 +76,8 @@ class Loop(NamedTuple):
     name: str
     vector: Vector
     op: MulAdd
+    x: Vector
+    y: Vector
     chains: int
     through: str
 
@@ -110,31 +116,40 @@ class Clock(NamedTuple):
 
 
 _CLOCK = Clock()
-_cached: dict[tuple[str, str], Peak] = {}
+_cached: dict[tuple[str, Pair], Peak] = {}
+#: The types of A and B.
+Pair = tuple[str, str]
 
 
-def peak(target: str = "host", type: Any = "f32", *, cached: bool = False) -> Peak:
-    """Measure what one core can do with ``target``'s multiply-adds of ``type``; takes 0.1 s.
+def peak(target: str = "host", type: Any = "f32", *, b: Any = None, cached: bool = False) -> Peak:
+    """Measure what one core can do with ``target``'s products of ``type`` and ``b``; takes 0.1 s.
 
-    ``cached``: take what this process measured before, if it did. TargetError where the CPU lacks
-    the target, or the target the type, or kernels are called through Python.
+    ``b`` None is ``type``: ``peak(target, "u8", b="s8")``, ``peak(target, "bf16")``. A
+    multiplication and an addition count as two operations, of integers as well. ``cached``: take
+    what this process measured before, if it did. TargetError where the CPU lacks the target, or the
+    target the types, or kernels are called through Python.
     """
-    found, element = _measurable(target), type_name(type)
-    key = found.name, element
+    found, types = _measurable(target), _pair(type, b)
+    key = found.name, types
     if not cached or key not in _cached:
-        _cached[key] = _measure(found, element)
+        _cached[key] = _measure(found, types)
     return _cached[key]
 
 
-def _measure(target: Target, element: str) -> Peak:
-    loops = list(_loops(target, element))
-    seconds = _seconds(target, element, [_CLOCK.name, *(loop.name for loop in loops)])
+def _pair(a: Any, b: Any) -> Pair:
+    first = type_name(a)
+    return first, first if b is None else type_name(b)
+
+
+def _measure(target: Target, types: Pair) -> Peak:
+    loops = list(_loops(target, types))
+    seconds = _seconds(target, types, [_CLOCK.name, *(loop.name for loop in loops)])
     clock = _CLOCK.adds / seconds[_CLOCK.name] / 1e9
     groups: dict[tuple[str, str], list[Loop]] = {}
     for loop in loops:
         groups.setdefault((loop.vector.name, loop.op.mnemonic), []).append(loop)
     forms = tuple(_form(group, seconds, clock) for group in groups.values())
-    return Peak(target.name, element, max(form.gflops for form in forms), clock, forms)
+    return Peak(target.name, *types, max(form.gflops for form in forms), clock, forms)
 
 
 def _form(loops: list[Loop], seconds: Mapping[str, float], clock: float) -> Form:
@@ -142,7 +157,7 @@ def _form(loops: list[Loop], seconds: Mapping[str, float], clock: float) -> Form
     single = {
         loop.through: seconds[loop.name] / loop.steps * 1e9 for loop in loops if loop.chains == 1
     }
-    source, destination = single["source"], single["destination"]
+    source, destination = single.get("source"), single["destination"]
     return Form(
         mnemonic=best.op.mnemonic,
         vector=best.vector.name,
@@ -151,15 +166,16 @@ def _form(loops: list[Loop], seconds: Mapping[str, float], clock: float) -> Form
         chains=best.chains,
         source=source,
         destination=destination,
-        source_cycles=source * clock,
+        source_cycles=None if source is None else source * clock,
         destination_cycles=destination * clock,
+        depth=best.op.depth,
     )
 
 
-def _seconds(target: Target, element: str, names: Iterable[str]) -> dict[str, float]:
+def _seconds(target: Target, types: Pair, names: Iterable[str]) -> dict[str, float]:
     """The least seconds of a call of each function, over rounds in which all take turns."""
     timed = dispatch.timer("the peak")
-    frames = {name: _frame(target, element, name) for name in names}
+    frames = {name: _frame(target, types, name) for name in names}
     least = dict.fromkeys(frames, float("inf"))
     for _ in range(_ROUNDS):
         for name, frame in frames.items():
@@ -195,22 +211,22 @@ class PeakCall(NamedTuple):
     keep: tuple[Any, ...]
 
 
-def peak_call(target: str = "host", type: Any = "f32") -> PeakCall:
+def peak_call(target: str = "host", type: Any = "f32", b: Any = None) -> PeakCall:
     """The peak as something to be timed in every round beside kernels; TargetError as ``peak``."""
-    found, element = _measurable(target), type_name(type)
-    loop = _best_loop(found, element)
-    frame = _frame(found, element, loop.name)
+    found, types = _measurable(target), _pair(type, b)
+    loop = _best_loop(found, types)
+    frame = _frame(found, types, loop.name)
     first, second, third = (dispatch.address(memory) for memory in frame.memory)
-    address = dispatch.symbol(_library(found, element), loop.name)
+    address = dispatch.symbol(_library(found, types), loop.name)
     return PeakCall(address, loop.flops, (first, second, third), frame.memory)
 
 
 class Meter:
     """The peak of a native target, to be measured again beside each round of something."""
 
-    def __init__(self, target: Target, element: str) -> None:
-        self.loop = _best_loop(target, element)
-        self._frame = _frame(target, element, self.loop.name)
+    def __init__(self, target: Target, a: str, b: str) -> None:
+        self.loop = _best_loop(target, (a, b))
+        self._frame = _frame(target, (a, b), self.loop.name)
 
     def seconds(self) -> float:
         """Seconds that one call of the loop takes now."""
@@ -219,55 +235,64 @@ class Meter:
 
 
 @cache
-def _best_loop(target: Target, element: str) -> Loop:
+def _best_loop(target: Target, types: Pair) -> Loop:
     """The chains with the most flops a second; which these are does not change."""
-    loops = [loop for loop in _loops(target, element) if loop.chains > 1]
-    seconds = _seconds(target, element, [loop.name for loop in loops])
+    loops = [loop for loop in _loops(target, types) if loop.chains > 1]
+    seconds = _seconds(target, types, [loop.name for loop in loops])
     return max(loops, key=lambda loop: loop.flops / seconds[loop.name])
 
 
 # --- the library of chains ---------------------------------------------------------------------
 
 
-def _loops(target: Target, element: str) -> Iterator[Loop]:
+def _loops(target: Target, types: Pair) -> Iterator[Loop]:
     """Every form that works on registers, once: one from memory is a benchmark of loads."""
-    vectors = target.of(element)
-    if not vectors:
-        raise TargetError(f"{target.name} has no vectors of {element}")
-    for vector in vectors:
-        known: set[str] = set()
-        for op in vector.muladd:
-            if op.form == "memory" or op.mnemonic in known:
-                continue
-            known.add(op.mnemonic)
-            for chains in (1, *CHAINS):
-                for through in _THROUGH:
-                    fits = chains + 2 <= target.registers
-                    if chains == 1 or (fits and (through == "destination" or not target.hold)):
-                        name = f"peak_{vector.name}_{op.form}_{through}_{chains}"
-                        yield Loop(name, vector, op, chains, through)
+    known: set[tuple[str, str]] = set()
+    for vector, op in multiply_adds(target, *types):
+        if op.form != "memory" and (vector.name, op.mnemonic) not in known:
+            known.add((vector.name, op.mnemonic))
+            yield from _chains(target, vector, op, len(known))
+    if not known:
+        raise TargetError(f"{target.name} has no product of these types", got=" x ".join(types))
+
+
+def _chains(target: Target, vector: Vector, op: MulAdd, number: int) -> Iterator[Loop]:
+    plain = op.factors == ALIKE
+    x = vector if plain else target.holding(op.x or vector.element, op.cols * op.depth)
+    y = vector if plain else target.holding(op.y or vector.element, _across(vector, op))
+    for chains in (1, *CHAINS):
+        for through in _THROUGH if plain else _THROUGH[1:]:
+            fits = chains + 2 <= target.registers
+            if chains == 1 or (fits and (through == "destination" or not target.hold)):
+                name = f"peak{number}_{vector.name}_{op.form}_{through}_{chains}"
+                yield Loop(name, vector, op, x, y, chains, through)
+
+
+def _across(vector: Vector, op: MulAdd) -> int:
+    """Elements of the register that holds the other factor."""
+    return op.depth * (op.rows if op.rows > 1 else vector.lanes)
 
 
 @cache
-def _library(target: Target, element: str) -> Path:
+def _library(target: Target, types: Pair) -> Path:
     named = host.user_compiler(target, "native")
-    key = store.key("peak", target.name, element, *([] if named is None else [named]))
+    key = store.key("peak", target.name, *types, *([] if named is None else [named]))
     entry = store.lookup(key)
     if entry is None:
-        entry = store.publish(key, lambda folder: _build(target, element, folder))
+        entry = store.publish(key, lambda folder: _build(target, types, folder))
     return entry.library
 
 
-def _build(target: Target, element: str, folder: Path) -> Mapping[str, Any]:
+def _build(target: Target, types: Pair, folder: Path) -> Mapping[str, Any]:
     from .toolchain import compile_library, find_compiler
 
     compiler = find_compiler(target, emulated=False)
-    library = compile_library(peak_source(target, element), target, compiler, folder, "peak")
+    library = compile_library(peak_source(target, types), target, compiler, folder, "peak")
     return {"library": library.name, "source": "peak.c", "compiler": str(compiler)}
 
 
-def peak_source(target: Target, element: str) -> str:
-    """The C text of every chain of ``target``'s multiply-adds of ``element``."""
+def peak_source(target: Target, types: Pair) -> str:
+    """The C text of every chain of ``target``'s multiply-adds of ``types``."""
     from tilewright.generate import VERSION
     from tilewright.render import render
 
@@ -276,7 +301,7 @@ def peak_source(target: Target, element: str) -> str:
         version=VERSION,
         target=target,
         clock=_CLOCK,
-        loops=list(_loops(target, element)),
+        loops=list(_loops(target, types)),
     )
 
 
@@ -288,8 +313,9 @@ class _Frame(NamedTuple):
     pointers: Array
 
 
-def _frame(target: Target, element: str, name: str) -> _Frame:
-    library = _library(target, element)
+def _frame(target: Target, types: Pair, name: str) -> _Frame:
+    library = _library(target, types)
+    element = accumulator(*types)
     size = max(CHAINS) * target.of(element)[0].lanes
     memory = tuple(np.full(size, 0.5, DTYPES[element]) for _ in range(3))
     pointers = np.array([dispatch.address(block) for block in memory], np.int64)

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from tilewright.isa import Target
 from tilewright.signature import ArrayParameter, Signature
@@ -17,7 +16,7 @@ from .abi import aligned
 from .draws import Draws
 from .dtypes import preferred
 from .frame import Frame
-from .known import Array, value_of
+from .known import Array, strided, value_of
 from .packed import PackedMatrix
 
 _USUAL = 64
@@ -80,7 +79,12 @@ class Sample(NamedTuple):
 
 
 def sample(
-    signature: Signature, rng: np.random.Generator, *, varied: bool, whole: bool = False
+    signature: Signature,
+    rng: np.random.Generator,
+    *,
+    varied: bool,
+    whole: bool = False,
+    gain: float = 1.0,
 ) -> Sample:
     """Random arguments; ``varied``: of random run-time sizes and paddings, else of usual ones.
 
@@ -88,7 +92,7 @@ def sample(
     floating point, and so has all memory around the elements of matrices.
     """
     sizes = _sizes(signature, rng if varied else None)
-    draws = Draws(signature, sizes, rng, whole=whole)
+    draws = Draws(signature, sizes, rng, whole=whole, gain=gain)
     arrays: list[Any] = []
     memory: list[Array] = []
     for parameter in signature.arrays:
@@ -103,6 +107,15 @@ def sample(
             arrays[i] = rng.integers(0, last + 1, count, np.int64)
     scalars = {p.name: draws.factor(p.type) if varied else 1.0 for p in signature.scalars}
     return Sample(tuple(arrays), tuple(memory), scalars, sizes)
+
+
+def gain(spec: Spec) -> float:
+    """What the scales that ``spec`` fixes do to sums."""
+    factor = 1.0
+    for name, power in (("a_scale", 1), ("b_scale", 1), ("d_scale", -1)):
+        scale = getattr(spec, name, None)
+        factor *= scale**power if isinstance(scale, float) and scale != 0 else 1.0
+    return abs(factor)
 
 
 def extent(parameter: ArrayParameter, sizes: Mapping[str, int]) -> int:
@@ -141,7 +154,7 @@ def _matrix(parameter: ArrayParameter, sizes: Mapping[str, int], memory: Array) 
     line, lines, leading = _lines(parameter, sizes)
     step, item = leading * memory.itemsize, memory.itemsize
     shape, strides = ((lines, line), (step, item))
-    whole = as_strided(memory, shape, strides)
+    whole = strided(memory, shape, strides)
     return whole if parameter.order == "C" else whole.T
 
 
@@ -219,7 +232,7 @@ def _operand(
     matrix = _matrix(parameter, sizes, held)
     if parameter.count is not None and parameter.batch_stride != 0:
         strides = (stride * held.itemsize, *matrix.strides)
-        matrix = as_strided(matrix, (count, *matrix.shape), strides)
+        matrix = strided(matrix, (count, *matrix.shape), strides)
     return _filled(matrix, parameter, draws), held
 
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.dtypes import DTYPES
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.signature import ArrayParameter, ScalarParameter
 from tilewright.types import is_integer
 
 from .known import Array
-from .values import INTEGERS, decode, encode
 
 
 def is_number(value: Any) -> bool:
@@ -36,6 +36,8 @@ def factor(parameter: ScalarParameter, value: Any) -> float:
 
 def one(parameter: ArrayParameter, value: Any) -> Array:
     """A number as the array of one element that C takes."""
+    from .values import decode, encode
+
     type_, name = parameter.type, parameter.name
     if is_integer(type_):
         return encode([_whole(name, type_, value)], type_)
@@ -54,7 +56,8 @@ def _double(name: str, value: Any) -> float:
 
 
 def _whole(name: str, type_: str, value: Any) -> int:
-    low, high = INTEGERS[type_]
+    info = np.iinfo(DTYPES[type_])
+    low, high = int(info.min), int(info.max)
     if not low <= value <= high or value != int(value):  # NaN is in no range
         raise ArgumentValueError(
             f"{name} must be a whole number of type {type_}",

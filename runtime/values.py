@@ -77,7 +77,8 @@ def decode(array: Array, type_: str) -> Array:
         value[magnitude > form.above] = np.nan
     else:
         value[magnitude == form.nan] = np.nan
-    return np.where(bits & form.sign, -value, value)
+    signed: Array = np.where(bits & form.sign, -value, value)
+    return signed
 
 
 def nearest(values: Array, type_: str) -> Array:
@@ -88,24 +89,25 @@ def nearest(values: Array, type_: str) -> Array:
     """
     if is_integer(type_):
         low, high = INTEGERS[type_]
-        if values.dtype.kind == "i":
-            return np.clip(values, low, high)
-        return np.where(np.isnan(values), 0, np.clip(np.rint(values), low, high))
+        whole = values if values.dtype.kind == "i" else np.rint(values)
+        clipped: Array = np.clip(whole, low, high)
+        return np.where(np.isnan(values), 0, clipped)
     with np.errstate(over="ignore"):
         if type_ not in _SMALL:
             return values.astype(DTYPES[type_]).astype(np.promote_types(values.dtype, np.float64))
         form, wide = _SMALL[type_], values.astype(np.float64)
         exponent = np.maximum(np.frexp(wide)[1] - 1, form.least) - form.mantissa
         whole = np.ldexp(np.rint(np.ldexp(wide, -exponent)), exponent)
-    beyond = np.abs(whole) > form.largest
-    return np.where(beyond, np.copysign(np.inf, whole), whole)
+    held: Array = np.where(np.abs(whole) > form.largest, np.copysign(np.inf, whole), whole)
+    return held
 
 
 def in_range(values: Array, type_: str) -> Array:
     """Where storing neither saturates nor overflows."""
     if is_integer(type_):
         low, high = INTEGERS[type_]
-        return (values >= low) & (values <= high)
+        inside: Array = (values >= low) & (values <= high)
+        return inside
     return np.isfinite(nearest(values, type_))
 
 
