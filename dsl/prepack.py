@@ -14,7 +14,7 @@ from sympy import Expr
 from .access import bits_of, load, store
 from .builder import Argument, Value
 from .convert import narrow, widen
-from .dataflow import sizes_used, without_idle_masks
+from .dataflow import prune, sizes_used, without_idle_masks
 from .emitter import Emitter
 from .feed import Operand, row_elements, widening
 from .isa import Target
@@ -324,27 +324,34 @@ def _store_words(
     ``lines``: how many exist, None for all.
     """
     registers = [emitter.register(word) for word in words]
-    if len(registers) > 1 and emitter.lanes > 1:
-        registers = _zipped(emitter, registers)
     step = emitter.lanes * c.word_elements
-    for index, register in enumerate(registers):
+    if lines is not None:
+        existing = [min(step, lines * c.depth - i * step) for i in range(len(words))]
+    else:
+        existing = [step] * len(words)
+    if len(registers) > 1 and emitter.lanes > 1:
+        registers = _zipped(emitter, registers, sum(count > 0 for count in existing))
+    for index, (register, count) in enumerate(zip(registers, existing, strict=False)):
         place = Address(write.pointer, write.offset + index * step)
-        left = step if lines is None else lines * c.depth - index * step
-        if left > 0:
-            active = None if left >= step else left
-            emitter.add(Store(place, register, active, c.packed.type, c.word_elements))
+        active = None if count == step else count
+        emitter.add(Store(place, register, active, c.packed.type, c.word_elements))
 
 
-def _zipped(emitter: Emitter, pair: list[Register]) -> list[Register]:
-    """The lanes of two registers in turn: blocks are interleaved, twice as large each time."""
+def _zipped(emitter: Emitter, pair: list[Register], count: int) -> list[Register]:
+    """The lanes of two registers in turn: blocks are interleaved, twice as large each time.
+
+    Of the two that result, the first ``count``.
+    """
     block, x, y = 1, *pair
+    steps: list[Op] = []
     while block < emitter.lanes:
         even, odd = (emitter.fresh(f"{x.name}_{side}{block}", "s32") for side in "eo")
-        emitter.add(
-            Interleave(even, x, y, block, odd=False), Interleave(odd, x, y, block, odd=True)
-        )
+        steps.append(Interleave(even, x, y, block, odd=False))
+        steps.append(Interleave(odd, x, y, block, odd=True))
         block, x, y = 2 * block, even, odd
-    return [x, y]
+    found = [x, y][:count]
+    emitter.add(*prune(steps, found))
+    return found
 
 
 def _group(
