@@ -8,11 +8,12 @@ from sympy import Expr
 
 from .feed import Operand, whole_vectors
 from .linesums import LineSums, sums_nest
+from .nesting import BlockLoop, NestNode, SelectBatch, Selected
 from .operands import Packed
 from .packed_format import format_of
 from .plan import Plan
 from .prepack import Conversion, conversion_nest
-from .program import BlockLoop, NestNode, SelectBatch, Selected, TileProgram
+from .program import TileProgram
 from .symbolic import ONE, ZERO, symbol
 
 _LINE = {"a": "m", "b": "n"}

@@ -10,16 +10,7 @@ from sympy import Expr, Integer
 
 from .count import tile_formulas
 from .feed import BatchPlan
-from .program import (
-    BlockLoop,
-    Call,
-    NestNode,
-    Pack,
-    Program,
-    SelectBatch,
-    When,
-    WhenSame,
-)
+from .nesting import BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When, WhenSame
 from .symbolic import ONE, slots
 
 #: Vector multiply-adds for which one more thread pays: a few microseconds of them.

@@ -13,12 +13,12 @@ from .interpret import Counts, interpret
 from .isa import Target
 from .memory import Given
 from .nest import make_program
+from .nesting import BlockLoop, Program
 from .pack import Pack
 from .pack_plan import PackPlan, plan_packing
 from .pack_program import pack_program
 from .packed_format import formats_of
 from .plan import Plan, make_plan
-from .program import BlockLoop, Program
 from .render import Source, render
 from .schedule import Schedule
 from .signature import Signature, signature

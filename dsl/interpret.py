@@ -9,19 +9,10 @@ import numpy as np
 
 from .execute import Counts, Run, Surroundings, Tile, entry, pointer_to
 from .memory import Given, lay_out, room
+from .nesting import BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When, WhenSame
 from .pack_plan import PackPlan
 from .packed_format import formats_of
 from .plan import Plan
-from .program import (
-    BlockLoop,
-    Call,
-    NestNode,
-    Pack,
-    Program,
-    SelectBatch,
-    When,
-    WhenSame,
-)
 from .signature import signature
 from .symbolic import evaluate
 from .transposition import TransposePlan
@@ -38,16 +29,15 @@ def interpret(
 
     ``arrays``, ``sizes`` and ``scalars`` stand in the order of the spec's signature. An array is a
     ``Buffer`` (flat values and the index of the first element), or a numpy array with positive
-    strides; for ``tw.Addresses`` a sequence of them; offsets are int64. A packed B is an array of
-    bytes. Every access is checked: PlanError names the operand and the element that is not its
+    strides; for ``tw.Addresses`` a sequence of them; offsets are int64. A packed B is a flat array
+    of bytes. Every access is checked: PlanError names the operand and the element that is not its
     own, or holds nothing yet.
     """
-    formats = formats_of(plan.spec, plan.target)
-    parameters = signature(plan.spec, formats)
+    parameters = signature(plan.spec)
     slots = [s.slot for s in parameters.sizes]
     known = dict(zip(slots, map(int, sizes), strict=True))
     numbers = dict(zip((s.name for s in parameters.scalars), map(float, scalars), strict=True))
-    memory = lay_out(parameters, arrays, known, formats)
+    memory = lay_out(parameters, arrays, known, formats_of(plan.spec, plan.target))
     around = Surroundings(memory, known, numbers, Counts())
     with np.errstate(all="ignore"):
         _Machine(plan, program, around).run(program.nest, known, dict(memory.segments))

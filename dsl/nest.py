@@ -11,19 +11,10 @@ from .errors import ScheduleError
 from .feed import Operand
 from .filling import Filled, convert, needed_sums, select, sum_lines
 from .lower import Stage, Tile
+from .nesting import Argument, BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When
 from .packing import Packed, pack, stack_bytes
 from .plan import STACK_BYTES, Plan
-from .program import (
-    Argument,
-    BlockLoop,
-    Call,
-    NestNode,
-    Pack,
-    Program,
-    SelectBatch,
-    TileProgram,
-    When,
-)
+from .program import TileProgram
 from .regions import Part, Region, partition
 from .symbolic import ZERO, div, mod, simplify, symbol, value
 from .tiles import lower_tile

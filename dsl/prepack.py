@@ -18,24 +18,21 @@ from .dataflow import prune, sizes_used, without_idle_masks
 from .emitter import Emitter
 from .feed import Operand, row_elements, widening
 from .isa import Target
+from .nesting import Argument as Passed
+from .nesting import BlockLoop, Call, NestNode, When
 from .program import (
     Active,
     Address,
-    BlockLoop,
-    Call,
     Interleave,
     Load,
     MakeMask,
     MaskRegister,
-    NestNode,
     Op,
     Parameter,
     Register,
     Store,
     TileProgram,
-    When,
 )
-from .program import Argument as Passed
 from .symbolic import ONE, div, linear, mod, symbol, value
 from .transposition import Part, parts
 from .types import ITEMSIZE, is_integer

@@ -56,8 +56,7 @@ def bench(kernel: Sampled, cold: bool = False, seconds: float = 0.2) -> Timing:
     samples = [draw()]
     samples += [draw() for _ in range(_copies(samples[0]) - 1 if cold else 0)]
     frames = [kernel.frame(**one.named(kernel)) for one in samples]
-    spec = kernel.spec
-    meter = Meter(kernel.isa, spec.a.type, spec.b.type) if isinstance(spec, Gemm) else None
+    meter = _meter(kernel)
     times, peaks = rounds(frames, seconds, meter, cold=cold)
     low, middle, high = np.percentile(times, (25, 50, 75))
     work = flops(kernel, samples[0])
@@ -71,6 +70,12 @@ def bench(kernel: Sampled, cold: bool = False, seconds: float = 0.2) -> Timing:
         gflops=float(work / middle / 1e9),
         of_peak=of_peak,
     )
+
+
+def _meter(kernel: Sampled) -> Meter | None:
+    if not isinstance(kernel.spec, Gemm):
+        return None
+    return Meter(kernel.isa, (kernel.spec.a.type, kernel.spec.b.type))
 
 
 def flops(kernel: Sampled, held: Sample) -> int:

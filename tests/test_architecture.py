@@ -29,12 +29,12 @@ DSL = [
     "errors", "settings", "types", "dtypes", "sizes", "expression", "postops", "operands", "pack",
     "spec", "schedule", "isa", "product", "packed_format", "signature", "symbolic", "algebra",
     "shape", "model", "elementary", "builder", "convert", "exponential", "logarithm", "gaussian",
-    "functions", "feed", "loops", "plan", "regions", "program", "dataflow", "emitter", "access",
-    "lower", "squares", "ksteps", "finish", "store", "dot", "tiles", "blocks",
+    "functions", "feed", "loops", "plan", "regions", "program", "nesting", "dataflow",
+    "emitter", "access", "lower", "squares", "ksteps", "finish", "store", "dot", "tiles", "blocks",
     "transposition", "transposed",
     "padding", "packing", "prepack", "linesums", "filling", "nest", "pack_plan", "pack_program",
     "verify", "memory", "lanes", "execute", "interpret",
-    "count", "fork", "reasons", "explain", "render", "generate",
+    "count", "fork", "describe", "reasons", "explain", "render", "generate",
 ]
 # fmt: on
 FACADE = "tilewright"  # dsl/__init__.py gathers the public names from everywhere

@@ -281,7 +281,7 @@ CLOSE: dict[str, tuple[Expression, Callable[[Any], Any], float, float]] = {
     },
 }  # fmt: skip
 #: Where the functions bend.
-RANGES = ((-110, 90), (-11, 11), (-2, 2), (-0.01, 0.01), (0.3, 3))
+RANGES = ((-110, 90), (-18, -15), (-11, 11), (-2, 2), (-0.01, 0.01), (0.3, 3))
 
 
 def _sample() -> Any:

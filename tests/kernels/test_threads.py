@@ -21,7 +21,7 @@ from tilewright import targets
 from tilewright.errors import PlanError, ScheduleError, TargetError
 from tilewright.fork import forks
 from tilewright.generate import explain_plan, plan_for, program_for
-from tilewright.program import BlockLoop, NestNode, Program
+from tilewright.nesting import BlockLoop, NestNode, Program
 from tilewright.runtime.host import means
 from tilewright.runtime.samples import sample
 from tilewright.spec import Gemm
