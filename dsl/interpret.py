@@ -95,7 +95,7 @@ class _Machine:
             if selected.batch == "strided":
                 at += index * evaluate(selected.stride, env)
             else:
-                at += entry(memory.offsets[f"{name}_offsets"], index, f"{name}_offsets")
+                at += entry(memory.offsets[selected.offsets], index, selected.offsets)
             chosen[name] = segment, at
         return chosen
 

@@ -49,12 +49,22 @@ class BlockLoop:
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """An operand and how its batch is found; ``stride`` where it is strided."""
+    """An operand and how its batch is found: by ``stride``, by ``offsets``, or by addresses."""
 
     name: str
     element: str
     batch: str
     stride: Expr
+
+    @property
+    def offsets(self) -> str:
+        """What the offsets are called: B2 has those of B."""
+        return f"{self.name[0]}_offsets"
+
+    @property
+    def chosen(self) -> str:
+        """What its element is called within the body."""
+        return f"{self.name}_i"
 
 
 @dataclass(frozen=True, slots=True)
