@@ -1,6 +1,6 @@
 """A Python-embedded language for matrix micro-kernels.
 
-What is computed is a spec (``Gemm``, ``Transpose``), how a ``Schedule``, where a target;
+What is computed is a spec (``Gemm``, ``Transpose``, ``Pack``), how a ``Schedule``, where a target;
 ``compile`` makes a ``Kernel`` of them, which is called on numpy arrays.
 """
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from .expression import Expression, Operand, acc, dst
     from .operands import Addresses, Matrix, Offsets, Packed, Strided
+    from .pack import Pack
     from .postops import (
         abs,
         clip,
@@ -67,7 +68,10 @@ if TYPE_CHECKING:
     from .schedule import Schedule
     from .sizes import dim
     from .spec import Gemm, Transpose
+    from .targets import Targets
     from .tuning.variants import variants
+
+    targets: Targets  # a package that can be called
 
 __version__ = "0.1.0"
 __all__ = [
@@ -80,6 +84,7 @@ __all__ = [
     "Matrix",
     "Offsets",
     "Operand",
+    "Pack",
     "Packed",
     "PackedMatrix",
     "PlanError",
@@ -155,6 +160,7 @@ _HOMES = {
     "Schedule": "schedule",
     "variants": "tuning.variants",
     "PackedMatrix": "runtime.packed",
+    "Pack": "pack",
     "dim": "sizes",
     **dict.fromkeys(("Gemm", "Transpose"), "spec"),
     **dict.fromkeys(("Expression", "Operand", "acc", "dst"), "expression"),

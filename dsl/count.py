@@ -13,26 +13,20 @@ from sympy import Expr, Integer
 
 from .errors import PlanError
 from .isa import Vector
+from .nesting import BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When, WhenSame
+from .pack_plan import PackPlan
 from .plan import Plan
 from .program import (
     Address,
     Apply,
-    BlockLoop,
     Broadcast,
-    Call,
     Load,
     Loop,
     MaskRegister,
     MultiplyAdd,
-    NestNode,
     Op,
-    Pack,
-    Program,
-    SelectBatch,
     Store,
     TileProgram,
-    When,
-    WhenSame,
 )
 from .symbolic import ONE, ZERO, Remainder, div, positive, symbol
 from .transposition import TransposePlan
@@ -103,9 +97,9 @@ def calls(program: Program, *, same: bool = False) -> dict[str, Expr]:
     return found
 
 
-def flops(plan: Plan | TransposePlan) -> Expr:
+def flops(plan: Plan | TransposePlan | PackPlan) -> Expr:
     """Additions and multiplications that the spec asks for."""
-    if isinstance(plan, TransposePlan):
+    if not isinstance(plan, Plan):
         return ZERO
     count = plan.batch.count if plan.batch else ONE
     return sympy.Mul(Integer(2), *plan.sizes.values(), count)

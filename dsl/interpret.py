@@ -8,30 +8,18 @@ from typing import Any
 import numpy as np
 
 from .execute import Counts, Run, Surroundings, Tile, entry, pointer_to
-from .feed import format_of
-from .isa import Target
 from .memory import Given, lay_out, room
-from .operands import Packed
-from .packed_format import PackedFormat
+from .nesting import BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When, WhenSame
+from .pack_plan import PackPlan
+from .packed_format import formats_of
 from .plan import Plan
-from .program import (
-    BlockLoop,
-    Call,
-    NestNode,
-    Pack,
-    Program,
-    SelectBatch,
-    When,
-    WhenSame,
-)
 from .signature import signature
-from .spec import Gemm, Transpose
 from .symbolic import evaluate
 from .transposition import TransposePlan
 
 
 def interpret(
-    plan: Plan | TransposePlan,
+    plan: Plan | TransposePlan | PackPlan,
     program: Program,
     arrays: Sequence[Given],
     sizes: Sequence[int] = (),
@@ -49,17 +37,11 @@ def interpret(
     slots = [s.slot for s in parameters.sizes]
     known = dict(zip(slots, map(int, sizes), strict=True))
     numbers = dict(zip((s.name for s in parameters.scalars), map(float, scalars), strict=True))
-    memory = lay_out(parameters, arrays, known, _formats(plan.spec, plan.target))
+    memory = lay_out(parameters, arrays, known, formats_of(plan.spec, plan.target))
     around = Surroundings(memory, known, numbers, Counts())
     with np.errstate(all="ignore"):
         _Machine(plan, program, around).run(program.nest, known, dict(memory.segments))
     return around.counts
-
-
-def _formats(spec: Gemm | Transpose, target: Target) -> dict[str, PackedFormat]:
-    """The formats of the operands that the caller packed."""
-    packed = isinstance(spec, Gemm) and isinstance(spec.b, Packed)
-    return {"b": format_of(spec, target)} if packed and isinstance(spec, Gemm) else {}
 
 
 class _Machine:
@@ -67,7 +49,7 @@ class _Machine:
 
     def __init__(
         self,
-        plan: Plan | TransposePlan,
+        plan: Plan | TransposePlan | PackPlan,
         program: Program,
         around: Surroundings,
     ) -> None:
@@ -113,7 +95,7 @@ class _Machine:
             if selected.batch == "strided":
                 at += index * evaluate(selected.stride, env)
             else:
-                at += entry(memory.offsets[f"{name}_offsets"], index, f"{name}_offsets")
+                at += entry(memory.offsets[selected.offsets], index, selected.offsets)
             chosen[name] = segment, at
         return chosen
 

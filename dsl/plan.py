@@ -91,7 +91,8 @@ class Plan:
         spec = self.spec
         factors = (f for f in (spec.alpha, spec.beta) if f != "scalar")
         whole = spec.type != "s32" or all(float(f).is_integer() for f in factors)
-        return not whole or spec.d is not None or spec.c.type != spec.type or self.corrects
+        more = spec.d is not None or bool(spec.outputs)
+        return not whole or more or spec.c.type != spec.type or self.corrects
 
     @property
     def partial(self) -> bool:
@@ -105,9 +106,24 @@ class Plan:
         return any(self.product.shifts.values()) or any(z not in (None, 0) for z in zeros)
 
     @property
+    def columns(self) -> int | None:
+        """The columns of a block of the caller's packed B; None where there is one block."""
+        b = self.operands["b"]
+        return value(b.strides["k"]) if "p" in b.strides else None
+
+    @property
     def output(self) -> Operand:
         """What is written: C, or D."""
         return self.operands[self.spec.output]
+
+    @property
+    def sum_elements(self) -> Expr:
+        """The elements of a buffer that holds all sums."""
+        m, n = (self.operands["sums"].strides[d] for d in "mn")
+        rows, columns = self.sizes["m"], self.sizes["n"]
+        if m == n == 1:
+            return rows * columns
+        return rows * m if n == 1 else columns * n
 
     @property
     def sum_along(self) -> str | None:
@@ -159,7 +175,7 @@ class Plan:
     def _spare(self) -> int:
         """Registers that accumulators and operands must leave: to the compiler, to conversions."""
         along, element = self.feeder(self.along).type, self.product.along
-        converting = 0 if loads_as(self.target, along, element) else 2
+        converting = 0 if loads_as(self.target, along, element) else 3
         held = self.target.hold.spare if self.target.hold and not self.schedule.tile else 0
         return held + converting
 

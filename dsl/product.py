@@ -74,17 +74,6 @@ def choose_product(target: Target, types: Mapping[str, str], along: str) -> Prod
     return min(found, key=lambda p: (-p.depth, sum(map(bool, p.shifts.values()))))
 
 
-def multiply_adds(target: Target, a: str, b: str) -> Iterator[tuple[Vector, MulAdd]]:
-    """Every multiply-add of ``target``, with its vector, whose factors hold ``a`` and ``b``."""
-    held = accumulator(a, b)
-    for vector in target.of(held):
-        for op in vector.muladd:
-            factors = op.x or held, op.y or held
-            pairs = (factors, factors[::-1])
-            if any(_reach(a, x) == 0 == _reach(b, y) for x, y in pairs):
-                yield vector, op
-
-
 def _products(target: Target, held: str, types: tuple[str, str], along: str) -> Iterator[Product]:
     across = "b" if along == "a" else "a"
     vectors = target.of(held)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
-from sympy import Expr, Integer
+from sympy import Expr
 
 from .isa import MulAdd, Vector
 from .model import Work
@@ -133,11 +133,15 @@ class Broadcast:
 
 @dataclass(frozen=True, slots=True)
 class Splat:
-    """A literal, the run-time parameter of that name, a size, or a scalar, into all lanes."""
+    """A literal, the run-time parameter of that name, a size, or a scalar, into all lanes.
+
+    Where ``group`` elements are one factor the literal is the bits of all those.
+    """
 
     kind: ClassVar[str] = "splat"
     dst: Register
     source: float | str | Expr | Register
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,119 +307,3 @@ class TileProgram:
     end: tuple[Op, ...]
     summary: str
     facts: TileFacts | None = None
-
-
-# --- the nest around tile programs --------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Argument:
-    """``operand + offset``, or the number ``offset`` when there is no operand.
-
-    ``cast``: the elements are of another type there, that of the parameter.
-    """
-
-    operand: str | None
-    offset: Expr
-    cast: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """Run a tile program; sizes and scalars follow the arguments under their own names."""
-
-    kind: ClassVar[str] = "call"
-    program: str
-    arguments: tuple[Argument, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class BlockLoop:
-    """``for counter in range(first, trips)`` over blocks of a dimension.
-
-    ``parallel``: trips may run at the same time; each writes elements of C of its own.
-    """
-
-    kind: ClassVar[str] = "block_loop"
-    counter: str
-    trips: Expr
-    body: tuple[NestNode, ...]
-    first: int = 0
-    note: str = ""
-    parallel: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Selected:
-    """An operand and how its batch is found; ``stride`` where it is strided."""
-
-    name: str
-    element: str
-    batch: str
-    stride: Expr
-
-
-@dataclass(frozen=True, slots=True)
-class SelectBatch:
-    """Within ``body`` the operands are those of batch element ``index``."""
-
-    kind: ClassVar[str] = "select_batch"
-    index: Expr
-    selected: tuple[Selected, ...]
-    body: tuple[NestNode, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Pack:
-    """Within ``body``, ``buffer`` holds a packed block, which ``fill`` wrote.
-
-    It has room for ``elements``, on the stack, or ``scratch`` bytes into the scratch memory.
-    """
-
-    kind: ClassVar[str] = "pack"
-    buffer: str
-    element: str
-    elements: Expr
-    scratch: Expr | None
-    fill: tuple[NestNode, ...]
-    body: tuple[NestNode, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class When:
-    """``body`` if ``count`` is positive, else ``otherwise``."""
-
-    kind: ClassVar[str] = "when"
-    count: Expr
-    body: tuple[NestNode, ...]
-    otherwise: tuple[NestNode, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class WhenSame:
-    """``body`` if the operands ``one`` and ``other`` are one array, else ``otherwise``."""
-
-    kind: ClassVar[str] = "when_same"
-    one: str
-    other: str
-    body: tuple[NestNode, ...]
-    otherwise: tuple[NestNode, ...]
-
-
-NestNode = Call | BlockLoop | SelectBatch | Pack | When | WhenSame
-
-
-NO_BYTES = Integer(0)
-
-
-@dataclass(frozen=True, slots=True)
-class Program:
-    """All of a kernel: the nest, the tile programs it calls by name, its scratch in bytes."""
-
-    nest: tuple[NestNode, ...]
-    tiles: tuple[TileProgram, ...]
-    scratch: Expr = NO_BYTES
-
-    def tile(self, name: str) -> TileProgram:
-        """The tile program called ``name``."""
-        return next(tile for tile in self.tiles if tile.name == name)

@@ -12,8 +12,10 @@ from typing import Literal
 
 from .expression import Operand
 from .operands import Addresses, Batch, Offsets, Packed, Strided
+from .pack import Pack
+from .packed_format import PackedFormat
 from .sizes import Dim, Size
-from .spec import QUANTITIES, SHAPES, Gemm, Transpose
+from .spec import QUANTITIES, SHAPES, Gemm, Spec, Transpose
 from .types import ITEMSIZE
 
 Role = Literal["in", "out", "inout"]
@@ -29,8 +31,9 @@ class ArrayParameter:
     index; ``sequence`` a sequence of matrices; ``offsets`` a 1-d int64 array of ``count``;
     ``packed`` a PackedMatrix, which may hold a batch; ``vector`` a 1-d array passed by name, or a
     number where its ``shape`` is (1,). ``packed`` as a flag: the operand, or each item of a
-    sequence, is a PackedMatrix of ``format``.
-    ``leading`` is None when tight. ``batch_stride`` None is one tight matrix.
+    sequence, is a PackedMatrix of ``format``. ``chosen``: the name is the user's.
+    ``leading`` is None when tight. ``batch_stride`` None is one tight matrix. ``stored`` is what
+    memory holds where that is not ``type``.
     """
 
     name: str
@@ -47,11 +50,28 @@ class ArrayParameter:
     count: Size | None = None
     packed: bool = False
     format: str = ""
+    stored: str = ""
+    chosen: bool = False
+
+    @property
+    def element(self) -> str:
+        """The type that memory holds."""
+        return self.stored or self.type
 
     @property
     def itemsize(self) -> int:
         """Bytes per element."""
         return ITEMSIZE[self.type]
+
+    @property
+    def symbol(self) -> str:
+        """What the generated C calls it: what users name ends in "_", as nothing else does."""
+        return symbol_of(self.name) if self.chosen else self.name
+
+    @property
+    def offsets(self) -> str:
+        """What the offsets are called, or would be: B2 has those of B."""
+        return f"{self.name[0]}_offsets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,16 +111,22 @@ class Signature:
     @property
     def positional(self) -> tuple[str, ...]:
         """The arrays that are passed by position; all others are passed by name."""
-        places = ("a", "b", "c") if self.arrays[0].name == "a" else ("x", "out")
+        places = ("a", "b", "c") if self.arrays[0].name == "a" else ("b", "x", "out")
         return tuple(a.name for a in self.arrays if a.name in places)
 
 
-def signature(spec: Gemm | Transpose, formats: Mapping[str, str] | None = None) -> Signature:
+def symbol_of(name: str) -> str:
+    """What the generated C calls an operand or output that the user named."""
+    return f"{name}_"
+
+
+def signature(spec: Spec, formats: Mapping[str, PackedFormat] | None = None) -> Signature:
     """The signature of the kernel that computes ``spec``.
 
     ``formats`` are those of the packed operands by name, once a target is chosen.
     """
-    arrays = _gemm_arrays(spec) if isinstance(spec, Gemm) else _transpose_arrays(spec)
+    formats = formats or {}
+    arrays, allocates = _arrays(spec, formats)
     scalars: tuple[ScalarParameter, ...] = ()
     if isinstance(spec, Gemm):
         scalars = tuple(
@@ -108,18 +134,30 @@ def signature(spec: Gemm | Transpose, formats: Mapping[str, str] | None = None) 
             for name in ("alpha", "beta")
             if getattr(spec, name) == "scalar"
         )
-    for name, form in (formats or {}).items():
-        text = sys.intern(form)  # the dispatcher compares its address
-        arrays = tuple(replace(a, format=text) if a.name == name else a for a in arrays)
     sizes = tuple(SizeParameter(slot, dim) for slot, dim in spec.runtime_sizes())
-    allocates = isinstance(spec, Transpose) or (
-        not spec.reads_output if spec.d is not None else spec.beta == 0
-    )
     return Signature(arrays, sizes, scalars, allocates)
 
 
+def _arrays(
+    spec: Spec, formats: Mapping[str, PackedFormat]
+) -> tuple[tuple[ArrayParameter, ...], bool]:
+    """All arrays, and whether a call may leave the output to be made."""
+    match spec:
+        case Transpose():
+            return _transpose_arrays(spec), True
+        case Pack():
+            return _pack_arrays(spec, formats.get("out")), False
+    arrays = _gemm_arrays(spec)
+    for name, form in formats.items():
+        text = sys.intern(form.text)  # the dispatcher compares its address
+        arrays = tuple(
+            replace(a, format=text, stored=form.stored) if a.name == name else a for a in arrays
+        )
+    return arrays, not spec.reads_output if spec.d is not None else spec.beta == 0
+
+
 def _matrix(spec: Gemm, name: str) -> ArrayParameter:
-    batch = spec.batch if name in "ab" else None
+    batch = spec.batch if name in ("a", "b", "b2") else None
     operand = getattr(spec, name)
     packed = isinstance(operand, Packed)
     return ArrayParameter(
@@ -129,11 +167,11 @@ def _matrix(spec: Gemm, name: str) -> ArrayParameter:
         role=_role(spec, name),
         shape=tuple(getattr(spec, slot) for slot in SHAPES[name]),
         order=operand.order,
-        leading=getattr(spec, f"ld{name}"),
+        leading=getattr(spec, f"ld{name[0]}"),
         slots=SHAPES[name],
-        leading_slot=f"ld{name}",
-        batch_stride=getattr(batch, name) if isinstance(batch, Strided) else None,
-        static_offsets=getattr(batch, name) if isinstance(batch, Offsets) else None,
+        leading_slot=f"ld{name[0]}",
+        batch_stride=getattr(batch, name[0]) if isinstance(batch, Strided) else None,
+        static_offsets=getattr(batch, name[0]) if isinstance(batch, Offsets) else None,
         count=batch.count if batch is not None else None,
         packed=packed,
     )
@@ -159,15 +197,17 @@ def _role(spec: Gemm, name: str) -> Role:
 
 
 def _gemm_arrays(spec: Gemm) -> tuple[ArrayParameter, ...]:
-    names = "abcd" if spec.d is not None and spec.beta != 0 else f"ab{spec.output}"
+    names = ["a", "b", *(["b2"] if spec.b2 is not None else [])]
+    names += ["c", "d"] if spec.d is not None and spec.beta != 0 else [spec.output]
     arrays = [_matrix(spec, name) for name in names]
     if isinstance(spec.batch, Offsets):
         for name in "ab":
             if getattr(spec.batch, name) is None:
                 arrays.append(_offsets(f"{name}_offsets", spec.batch.count))
     arrays += [_quantity(spec, name) for name in QUANTITIES if isinstance(getattr(spec, name), str)]
-    arrays += [_named(spec, operand) for operand in spec.named]
-    return tuple(arrays)
+    chosen = [_named(spec, operand) for operand in spec.named]
+    chosen += [_reduced(spec, name) for name, _ in spec.outputs]
+    return (*arrays, *sorted(chosen, key=lambda array: array.name))
 
 
 def _quantity(spec: Gemm, name: str) -> ArrayParameter:
@@ -181,12 +221,21 @@ def _quantity(spec: Gemm, name: str) -> ArrayParameter:
 
 
 def _named(spec: Gemm, operand: Operand) -> ArrayParameter:
-    """An operand of the epilogue; a full one has the order of the spec's C."""
+    """An operand of an expression; a full one has the spec's order."""
     slots = {None: (), "row": ("m",), "column": ("n",), "full": ("m", "n")}[operand.per]
     shape = tuple(getattr(spec, slot) for slot in slots) or (1,)
     kind: Kind = "matrix" if operand.per == "full" else "vector"
-    order = spec.c.order if operand.per == "full" else "C"
-    return ArrayParameter(operand.name, operand.type, kind, "in", shape, order, None, slots, "")
+    order = spec.order if operand.per == "full" else "C"
+    return ArrayParameter(
+        operand.name, operand.type, kind, "in", shape, order, None, slots, "", chosen=True
+    )
+
+
+def _reduced(spec: Gemm, name: str) -> ArrayParameter:
+    """An output of one number for each row."""
+    return ArrayParameter(
+        name, "f32", "vector", "out", (spec.m,), "C", None, ("m",), "", chosen=True
+    )
 
 
 def _offsets(name: str, count: Size) -> ArrayParameter:
@@ -210,3 +259,20 @@ def _transpose_arrays(spec: Transpose) -> tuple[ArrayParameter, ...]:
         ("cols", "rows"), "ldout",
     )  # fmt: skip
     return (x, out)
+
+
+def _pack_arrays(spec: Pack, form: PackedFormat | None) -> tuple[ArrayParameter, ...]:
+    """B, and the bytes of the packed matrices, one to a line."""
+    batch = spec.batch
+    b = ArrayParameter(
+        "b", spec.source, "matrix" if batch is None else "strided", "in", (spec.k, spec.n),
+        spec.order, spec.ldb, ("k", "n"), "ldb",
+        batch_stride=None if batch is None else batch.b,
+        count=None if batch is None else batch.count,
+    )  # fmt: skip
+    shape: tuple[Size, ...] = (1 if batch is None else batch.count, form.nbytes if form else 0)
+    out = ArrayParameter(
+        "out", "u8", "matrix", "out", shape, "C", None, ("count", "bytes"), "ldout",
+        stored=form.stored if form else "",
+    )  # fmt: skip
+    return b, out

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Mapping
+from operator import itemgetter
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError
-from tilewright.signature import ArrayParameter, Signature
+from tilewright.signature import ArrayParameter, ScalarParameter, Signature
 from tilewright.sizes import Dim, Size
 
 from .abi import LIMITS
@@ -16,6 +17,24 @@ from .dtypes import FOREIGN, preferred
 from .known import Known
 from .layout import learn
 from .scalars import factor, is_number, one
+
+#: What numpy.empty takes.
+New = tuple[tuple[int, ...], np.dtype[Any], Literal["C", "F"]]
+Pick = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+
+
+class _Recipe(NamedTuple):
+    """Where arguments stand among the values of a call, the same for all with its names.
+
+    ``pick`` is None if arrays are all there is and in order. A ``new`` output is made and put
+    behind the values. ``ones`` are places among the arrays, ``scalars`` among the values.
+    """
+
+    pick: Pick | None
+    output: int
+    new: New | None
+    ones: tuple[tuple[int, ArrayParameter], ...]
+    scalars: tuple[tuple[int, ScalarParameter], ...]
 
 
 class Arranger:
@@ -27,7 +46,7 @@ class Arranger:
     """
 
     __slots__ = (
-        "_inputs", "_names", "_new", "_ones", "_places", "_scalars", "by_position", "signature",
+        "_inputs", "_names", "_new", "_ones", "_places", "_recipes", "_scalars", "signature",
     )  # fmt: skip
 
     def __init__(self, signature: Signature) -> None:
@@ -36,36 +55,58 @@ class Arranger:
         self._places = signature.positional
         self._scalars = {p.name: p for p in signature.scalars}
         self._ones = [p for p in signature.arrays if p.kind == "vector" and p.shape == (1,)]
-        *inputs, last = self._names
-        in_order = (*inputs, last) == (*self._places[: len(inputs)], signature.output.name)
-        #: Whether nothing is passed by name but, perhaps, the output.
-        self.by_position = in_order and not self._scalars
-        # The number of arrays after which a missing output may be made, or none.
-        self._inputs = len(inputs) if signature.allocates else -1
         self._new = _new_output(signature)
+        # The number of arrays after which only the output, which can be made, is missing.
+        complete = self.by_position and signature.allocates and self._new is not None
+        self._inputs = len(self._names) - 1 if complete else -1
+        self._recipes: dict[tuple[Any, ...], _Recipe] = {}
+
+    @property
+    def by_position(self) -> bool:
+        """Whether nothing is passed by name but, perhaps, the output."""
+        *inputs, last = self._names
+        in_order = tuple(inputs) == self._places[: len(inputs)]
+        return in_order and last == self.signature.output.name and not self._scalars
 
     def __call__(
         self, positional: tuple[Any, ...], named: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], tuple[float, ...]]:
         """Arrays and scalars in the signature's order; ArgumentError if names do not fit."""
-        if self.by_position and len(positional) == self._inputs:
-            if not named and self._new is not None:
-                return (*positional, np.empty(*self._new)), ()
-            if len(named) == 1 and named.get("out") is not None:
-                return (*positional, named["out"]), ()
-        return self._by_name(positional, named)
+        new = self._new
+        if not named and new is not None and len(positional) == self._inputs:
+            return (*positional, np.empty(*new)), ()
+        values = (*positional, *named.values())
+        recipe = self._recipes.get((len(positional), *named))
+        if recipe is None:
+            return self._in_any_order(positional, named)
+        pick, output, new, ones, scalars = recipe
+        if new is not None:
+            values += (np.empty(*new),)
+        elif values[output] is None:
+            return self._in_any_order(positional, named)
+        arrays = values if pick is None else pick(values)
+        for at, parameter in ones:
+            if is_number(arrays[at]):
+                arrays = (*arrays[:at], one(parameter, arrays[at]), *arrays[at + 1 :])
+        return arrays, tuple([factor(p, values[at]) for at, p in scalars]) if scalars else ()
 
-    def _by_name(
-        self, positional: tuple[Any, ...], named: Mapping[str, Any]
-    ) -> tuple[tuple[Any, ...], tuple[float, ...]]:
-        scalars = self._scalars
-        if (
-            len(positional) == len(self._names) == len(self._places)
-            and named.keys() == scalars.keys()
-            and positional[-1] is not None
-        ):
-            return positional, tuple([factor(p, named[name]) for name, p in scalars.items()])
-        return self._in_any_order(positional, named)
+    def _learn(self, positional: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        """Keep a recipe of a call that was in order, if it gives every argument once."""
+        output = self.signature.output.name
+        names = [*self._places[: len(positional)], *named]
+        names = [output if name == "out" else name for name in names]
+        new = self._new if output not in names else None
+        if new is not None:
+            names.append(output)
+        if sorted(names) != sorted([*self._names, *self._scalars]):
+            return
+        self._recipes[len(positional), *named] = _Recipe(
+            pick=None if names == self._names else itemgetter(*map(names.index, self._names)),
+            output=names.index(output),
+            new=new,
+            ones=tuple((self._names.index(p.name), p) for p in self._ones),
+            scalars=tuple((names.index(name), p) for name, p in self._scalars.items()),
+        )
 
     def _in_any_order(
         self, positional: tuple[Any, ...], named: Mapping[str, Any]
@@ -91,7 +132,9 @@ class Arranger:
         for parameter in self._ones:
             if is_number(value := given.get(parameter.name)):
                 given[parameter.name] = one(parameter, value)
-        return _arrays(self.signature, given), scalars
+        arrays = _arrays(self.signature, given)
+        self._learn(positional, named)
+        return arrays, scalars
 
     def _take_scalars(self, given: dict[str, Any]) -> tuple[float, ...]:
         """Take the scalars out of ``given``, as C doubles."""
@@ -187,10 +230,8 @@ def _fixed_shape(signature: Signature) -> tuple[int, ...] | None:
     return shape if output.leading is None and len(shape) == len(output.shape) else None
 
 
-def _new_output(
-    signature: Signature,
-) -> tuple[tuple[int, ...], np.dtype[Any], Literal["C", "F"]] | None:
-    """What numpy.empty takes for a new output, if that is known before any call."""
+def _new_output(signature: Signature) -> New | None:
+    """A new output, if it is known before any call."""
     output, shape = signature.output, _fixed_shape(signature)
     if shape is None or output.type in FOREIGN:
         return None

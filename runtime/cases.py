@@ -151,7 +151,9 @@ def _line(given: Mapping[str, Any], name: str) -> Size:
     return size
 
 
-def _leading(hand: _Hand, given: Mapping[str, Any], name: str, *, flat: bool = False) -> Size | None:
+def _leading(
+    hand: _Hand, given: Mapping[str, Any], name: str, *, flat: bool = False
+) -> Size | None:
     """A leading dimension; that of a ``flat`` operand cannot be told by the call."""
     slot, line = f"ld{name}", _line(given, name)
     level = hand.take(slot, not isinstance(given[name], Packed))

@@ -14,10 +14,11 @@ import numpy as np
 from tilewright.errors import SpecError, TargetError
 from tilewright.isa import Target
 from tilewright.operands import Packed
+from tilewright.packed_format import formats_of
 from tilewright.schedule import Schedule
 from tilewright.signature import Signature, signature
 from tilewright.sizes import Dim
-from tilewright.spec import Gemm, Spec, Transpose
+from tilewright.spec import Gemm, Spec
 
 from . import dispatch
 from .arguments import Arranger
@@ -48,8 +49,8 @@ class Kernel:
 
     __slots__ = (
         "__weakref__", "_arrange", "_call_scalars", "_entry", "_fast", "_fast_out", "_foreign",
-        "_functions", "_handle", "_keep", "_output", "_plan", "_remake", "_signature", "_symbol",
-        "_target", "emulated", "name", "schedule", "spec", "target",
+        "_functions", "_handle", "_keep", "_output", "_packers", "_plan", "_remake", "_signature",
+        "_symbol", "_target", "emulated", "name", "schedule", "spec", "target",
     )  # fmt: skip
 
     def __init__(
@@ -65,7 +66,8 @@ class Kernel:
         self.target = target.name
         self._target, self._entry, self._remake = target, entry, remake
         self._plan: AnyPlan | None = None
-        self._signature = signature(spec, entry.manifest.get("formats", {}).get(name))
+        self._packers: dict[Spec, Kernel] = {}
+        self._signature = signature(spec, formats_of(spec, target))
         self._arrange = Arranger(self._signature)
         self._output = self._signature.arrays.index(self._signature.output)
         self._foreign = any(p.type in FOREIGN for p in self._signature.arrays)
@@ -237,7 +239,7 @@ class Kernel:
     @property
     def flops(self) -> Any:
         """Floating-point operations of one call: an int, or a formula of the run-time sizes."""
-        if isinstance(self.spec, Transpose):
+        if not isinstance(self.spec, Gemm):
             return 0
         slots = {slot: getattr(self.spec, slot) for slot in ("m", "n", "k")}
         if self.spec.batch is not None:
@@ -269,11 +271,14 @@ class Kernel:
         ``b`` is k x n, or count x k x n for a batch in one array; of B's type, or of float32,
         which is converted. ArgumentError if it is neither, SpecError if the kernel packs none.
         """
-        from .pack import pack
+        from .packing import pack_for
 
         if not isinstance(self.spec, Gemm) or not isinstance(self.spec.b, Packed):
             raise SpecError(f"{self.name} takes no packed B", hint='b=tw.Packed("bf16"): its type')
-        return pack(b, self.spec, self._target)
+        spec, b = pack_for(self.spec, b)
+        if spec not in self._packers:
+            self._packers[spec] = self._remake(spec, Schedule(), self.target)
+        return self._packers[spec](b)  # type: ignore[no-any-return]
 
     def verify(self, cases: int = 3, seed: int = 0) -> Verification:
         """Compare with numpy in higher precision on random arrays; VerificationError if wrong."""

@@ -176,11 +176,13 @@ def _leading(parameter: ArrayParameter, name: str, known: Known, stride: int, li
     slot = parameter.leading_slot
     whole = "row" if parameter.order == "C" else "column"
     if remainder or leading < line:
+        shared = f", which gives each {whole} elements of its own" if 0 <= leading < line else ""
         raise ArgumentValueError(
-            f"{name}'s {whole}s must follow each other at whole elements, and not overlap",
+            f"{name}'s {whole}s must follow each other at whole elements, and not overlap, "
+            "also where they are only read",
             got=f"a {whole} every {stride} bytes",
             expected=f"{slot} of at least {line} elements of {parameter.itemsize} bytes",
-            hint=f"{name}.copy()",
+            hint=f"{name}.copy(){shared}",
         )
     want = line if parameter.leading is None else parameter.leading
     source = f"{name}'s strides"
@@ -205,7 +207,7 @@ def _batch_stride(
     parameter: ArrayParameter, array: Array, name: str, known: Known, line: int, lines: int
 ) -> None:
     stride, remainder = divmod(array.strides[0], parameter.itemsize)
-    slot, want, got = f"stride_{parameter.name}", parameter.batch_stride, f"{stride} elements"
+    slot, want, got = f"stride_{parameter.name[0]}", parameter.batch_stride, f"{stride} elements"
     if want is None:
         # The next matrix begins where this one's lines end.
         leading, rest = divmod(stride, lines)

@@ -10,7 +10,7 @@ from time import perf_counter
 import numpy as np
 
 from tilewright.errors import ArgumentValueError
-from tilewright.spec import Transpose
+from tilewright.spec import Gemm
 
 from . import dispatch, host
 from .frame import Frame
@@ -56,8 +56,7 @@ def bench(kernel: Sampled, cold: bool = False, seconds: float = 0.2) -> Timing:
     samples = [draw()]
     samples += [draw() for _ in range(_copies(samples[0]) - 1 if cold else 0)]
     frames = [kernel.frame(**one.named(kernel)) for one in samples]
-    spec = kernel.spec
-    meter = None if isinstance(spec, Transpose) else Meter(kernel.isa, spec.a.type, spec.b.type)
+    meter = _meter(kernel)
     times, peaks = rounds(frames, seconds, meter, cold=cold)
     low, middle, high = np.percentile(times, (25, 50, 75))
     work = flops(kernel, samples[0])
@@ -73,10 +72,16 @@ def bench(kernel: Sampled, cold: bool = False, seconds: float = 0.2) -> Timing:
     )
 
 
+def _meter(kernel: Sampled) -> Meter | None:
+    if not isinstance(kernel.spec, Gemm):
+        return None
+    return Meter(kernel.isa, (kernel.spec.a.type, kernel.spec.b.type))
+
+
 def flops(kernel: Sampled, held: Sample) -> int:
     """Floating-point operations of one call on ``held``."""
     spec = kernel.spec
-    if isinstance(spec, Transpose):
+    if not isinstance(spec, Gemm):
         return 0
     count = 1 if spec.batch is None else held.size(spec.batch.count)
     return 2 * count * held.size(spec.m) * held.size(spec.n) * held.size(spec.k)

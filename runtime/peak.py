@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ import numpy as np
 from tilewright.dtypes import DTYPES
 from tilewright.errors import TargetError
 from tilewright.isa import ALIKE, MulAdd, Target, Vector
-from tilewright.product import multiply_adds
+from tilewright.product import choose_product
 from tilewright.types import accumulator, type_name
 
 from . import cache as store
@@ -40,8 +41,8 @@ class Form:
     """One multiply-add form: the best of its chains in ``gflops``, and its latencies.
 
     Latencies, in nanoseconds and in cycles of the measured clock, are those from a factor
-    (``source``; None where factors are no sums) and from the sum (``destination``) to the result.
-    ``lanes`` are those of the sums, each of which takes ``depth`` products.
+    (``source``; NaN where factors have registers of another type) and from the sum
+    (``destination``) to the result.
     """
 
     mnemonic: str
@@ -49,37 +50,38 @@ class Form:
     lanes: int
     gflops: float
     chains: int
-    source: float | None
+    source: float
     destination: float
-    source_cycles: float | None
+    source_cycles: float
     destination_cycles: float
-    depth: int = 1
 
 
 @dataclass(frozen=True, slots=True)
 class Peak:
     """The peak of one core in ``gflops``: the best of ``forms``. ``clock`` in GHz is an estimate
-    from a chain of integer additions, a cycle each. ``type`` and ``b`` are the types multiplied.
+    from a chain of integer additions, a cycle each.
     """
 
     target: str
     type: str
-    b: str
     gflops: float
     clock: float
     forms: tuple[Form, ...]
 
 
 class Loop(NamedTuple):
-    """A function that is measured: ``chains`` of ``op``, ``unroll`` steps of each in one trip."""
+    """A function that is measured: ``chains`` of ``op``, ``unroll`` steps of each in one trip.
+
+    ``x`` and ``y`` hold the factors; None where they are held as the sums are.
+    """
 
     name: str
     vector: Vector
     op: MulAdd
-    x: Vector
-    y: Vector
     chains: int
     through: str
+    x: Vector | None = None
+    y: Vector | None = None
 
     @property
     def unroll(self) -> int:
@@ -115,33 +117,34 @@ class Clock(NamedTuple):
         return self.adds // self.unroll
 
 
-_CLOCK = Clock()
-_cached: dict[tuple[str, Pair], Peak] = {}
 #: The types of A and B.
-Pair = tuple[str, str]
+Types = tuple[str, str]
+
+_CLOCK = Clock()
+_cached: dict[tuple[str, Types], Peak] = {}
 
 
-def peak(target: str = "host", type: Any = "f32", *, b: Any = None, cached: bool = False) -> Peak:
-    """Measure what one core can do with ``target``'s products of ``type`` and ``b``; takes 0.1 s.
+def peak(target: str = "host", type: Any = "f32", *, cached: bool = False) -> Peak:
+    """Measure what one core can do with ``target``'s multiply-adds of ``type``; takes 0.1 s.
 
-    ``b`` None is ``type``: ``peak(target, "u8", b="s8")``, ``peak(target, "bf16")``. A
-    multiplication and an addition count as two operations, of integers as well. ``cached``: take
-    what this process measured before, if it did. TargetError where the CPU lacks the target, or the
-    target the types, or kernels are called through Python.
+    ``type`` is that of A and B, or a pair of theirs: ``("u8", "s8")``. Measured is the best way
+    that the target has to sum their products, all else, as conversions, left out. ``cached``: take
+    what this process measured before, if it did. TargetError where the CPU lacks the target, or
+    the target the type, or kernels are called through Python.
     """
-    found, types = _measurable(target), _pair(type, b)
+    found, types = _measurable(target), _types(type)
     key = found.name, types
     if not cached or key not in _cached:
         _cached[key] = _measure(found, types)
     return _cached[key]
 
 
-def _pair(a: Any, b: Any) -> Pair:
-    first = type_name(a)
-    return first, first if b is None else type_name(b)
+def _types(given: Any) -> Types:
+    pair = given if isinstance(given, (tuple, list)) and len(given) == 2 else (given, given)
+    return type_name(pair[0]), type_name(pair[1])
 
 
-def _measure(target: Target, types: Pair) -> Peak:
+def _measure(target: Target, types: Types) -> Peak:
     loops = list(_loops(target, types))
     seconds = _seconds(target, types, [_CLOCK.name, *(loop.name for loop in loops)])
     clock = _CLOCK.adds / seconds[_CLOCK.name] / 1e9
@@ -149,7 +152,8 @@ def _measure(target: Target, types: Pair) -> Peak:
     for loop in loops:
         groups.setdefault((loop.vector.name, loop.op.mnemonic), []).append(loop)
     forms = tuple(_form(group, seconds, clock) for group in groups.values())
-    return Peak(target.name, *types, max(form.gflops for form in forms), clock, forms)
+    title = types[0] if types[0] == types[1] else " x ".join(types)
+    return Peak(target.name, title, max(form.gflops for form in forms), clock, forms)
 
 
 def _form(loops: list[Loop], seconds: Mapping[str, float], clock: float) -> Form:
@@ -157,7 +161,7 @@ def _form(loops: list[Loop], seconds: Mapping[str, float], clock: float) -> Form
     single = {
         loop.through: seconds[loop.name] / loop.steps * 1e9 for loop in loops if loop.chains == 1
     }
-    source, destination = single.get("source"), single["destination"]
+    source, destination = single.get("source", nan), single["destination"]
     return Form(
         mnemonic=best.op.mnemonic,
         vector=best.vector.name,
@@ -166,13 +170,12 @@ def _form(loops: list[Loop], seconds: Mapping[str, float], clock: float) -> Form
         chains=best.chains,
         source=source,
         destination=destination,
-        source_cycles=None if source is None else source * clock,
+        source_cycles=source * clock,
         destination_cycles=destination * clock,
-        depth=best.op.depth,
     )
 
 
-def _seconds(target: Target, types: Pair, names: Iterable[str]) -> dict[str, float]:
+def _seconds(target: Target, types: Types, names: Iterable[str]) -> dict[str, float]:
     """The least seconds of a call of each function, over rounds in which all take turns."""
     timed = dispatch.timer("the peak")
     frames = {name: _frame(target, types, name) for name in names}
@@ -211,9 +214,9 @@ class PeakCall(NamedTuple):
     keep: tuple[Any, ...]
 
 
-def peak_call(target: str = "host", type: Any = "f32", b: Any = None) -> PeakCall:
+def peak_call(target: str = "host", type: Any = "f32") -> PeakCall:
     """The peak as something to be timed in every round beside kernels; TargetError as ``peak``."""
-    found, types = _measurable(target), _pair(type, b)
+    found, types = _measurable(target), _types(type)
     loop = _best_loop(found, types)
     frame = _frame(found, types, loop.name)
     first, second, third = (dispatch.address(memory) for memory in frame.memory)
@@ -222,11 +225,15 @@ def peak_call(target: str = "host", type: Any = "f32", b: Any = None) -> PeakCal
 
 
 class Meter:
-    """The peak of a native target, to be measured again beside each round of something."""
+    """The peak of a native target, to be measured again beside each round of something.
 
-    def __init__(self, target: Target, a: str, b: str) -> None:
-        self.loop = _best_loop(target, (a, b))
-        self._frame = _frame(target, (a, b), self.loop.name)
+    ``type`` is as in ``peak``.
+    """
+
+    def __init__(self, target: Target, type: Any) -> None:
+        types = _types(type)
+        self.loop = _best_loop(target, types)
+        self._frame = _frame(target, types, self.loop.name)
 
     def seconds(self) -> float:
         """Seconds that one call of the loop takes now."""
@@ -235,7 +242,7 @@ class Meter:
 
 
 @cache
-def _best_loop(target: Target, types: Pair) -> Loop:
+def _best_loop(target: Target, types: Types) -> Loop:
     """The chains with the most flops a second; which these are does not change."""
     loops = [loop for loop in _loops(target, types) if loop.chains > 1]
     seconds = _seconds(target, types, [loop.name for loop in loops])
@@ -245,36 +252,44 @@ def _best_loop(target: Target, types: Pair) -> Loop:
 # --- the library of chains ---------------------------------------------------------------------
 
 
-def _loops(target: Target, types: Pair) -> Iterator[Loop]:
+def _loops(target: Target, types: Types) -> Iterator[Loop]:
     """Every form that works on registers, once: one from memory is a benchmark of loads."""
-    known: set[tuple[str, str]] = set()
-    for vector, op in multiply_adds(target, *types):
-        if op.form != "memory" and (vector.name, op.mnemonic) not in known:
-            known.add((vector.name, op.mnemonic))
-            yield from _chains(target, vector, op, len(known))
-    if not known:
-        raise TargetError(f"{target.name} has no product of these types", got=" x ".join(types))
+    held = accumulator(*types)
+    if not target.of(held):
+        raise TargetError(f"{target.name} has no vectors of {held}")
+    given = dict(zip("ab", types, strict=True))
+    factors = {choose_product(target, given, along).factors for along in "ab"}
+    for vector in target.of(held):
+        known: set[str] = set()
+        for op in vector.muladd:
+            if op.form == "memory" or op.mnemonic in known or op.factors not in factors:
+                continue
+            known.add(op.mnemonic)
+            x, y = _holding(target, op)
+            stem = f"peak_{vector.name}_{op.form}{len(known)}"
+            for chains, through in _chains(target, alike=x is None or x.ctype == vector.ctype):
+                yield Loop(f"{stem}_{through}_{chains}", vector, op, chains, through, x, y)
 
 
-def _chains(target: Target, vector: Vector, op: MulAdd, number: int) -> Iterator[Loop]:
-    plain = op.factors == ALIKE
-    x = vector if plain else target.holding(op.x or vector.element, op.cols * op.depth)
-    y = vector if plain else target.holding(op.y or vector.element, _across(vector, op))
+def _chains(target: Target, *, alike: bool) -> Iterator[tuple[int, str]]:
+    """Numbers of chains and what they run through; through a factor if it is held as sums are."""
     for chains in (1, *CHAINS):
-        for through in _THROUGH if plain else _THROUGH[1:]:
+        for through in _THROUGH if alike else _THROUGH[1:]:
             fits = chains + 2 <= target.registers
             if chains == 1 or (fits and (through == "destination" or not target.hold)):
-                name = f"peak{number}_{vector.name}_{op.form}_{through}_{chains}"
-                yield Loop(name, vector, op, x, y, chains, through)
+                yield chains, through
 
 
-def _across(vector: Vector, op: MulAdd) -> int:
-    """Elements of the register that holds the other factor."""
-    return op.depth * (op.rows if op.rows > 1 else vector.lanes)
+def _holding(target: Target, op: MulAdd) -> tuple[Vector | None, Vector | None]:
+    """What holds the factors of a form, if they are not of the accumulators' type."""
+    if op.factors == ALIKE:
+        return None, None
+    groups = op.rows if op.rows > 1 else op.cols
+    return target.holding(op.x, op.cols * op.depth), target.holding(op.y, groups * op.depth)
 
 
 @cache
-def _library(target: Target, types: Pair) -> Path:
+def _library(target: Target, types: Types) -> Path:
     named = host.user_compiler(target, "native")
     key = store.key("peak", target.name, *types, *([] if named is None else [named]))
     entry = store.lookup(key)
@@ -283,7 +298,7 @@ def _library(target: Target, types: Pair) -> Path:
     return entry.library
 
 
-def _build(target: Target, types: Pair, folder: Path) -> Mapping[str, Any]:
+def _build(target: Target, types: Types, folder: Path) -> Mapping[str, Any]:
     from .toolchain import compile_library, find_compiler
 
     compiler = find_compiler(target, emulated=False)
@@ -291,8 +306,8 @@ def _build(target: Target, types: Pair, folder: Path) -> Mapping[str, Any]:
     return {"library": library.name, "source": "peak.c", "compiler": str(compiler)}
 
 
-def peak_source(target: Target, types: Pair) -> str:
-    """The C text of every chain of ``target``'s multiply-adds of ``types``."""
+def peak_source(target: Target, types: Types) -> str:
+    """The C text of every chain of ``target``'s multiply-adds for A and B of ``types``."""
     from tilewright.generate import VERSION
     from tilewright.render import render
 
@@ -313,11 +328,11 @@ class _Frame(NamedTuple):
     pointers: Array
 
 
-def _frame(target: Target, types: Pair, name: str) -> _Frame:
+def _frame(target: Target, types: Types, name: str) -> _Frame:
     library = _library(target, types)
-    element = accumulator(*types)
-    size = max(CHAINS) * target.of(element)[0].lanes
-    memory = tuple(np.full(size, 0.5, DTYPES[element]) for _ in range(3))
+    held = accumulator(*types)
+    size = max(CHAINS) * target.of(held)[0].lanes
+    memory = tuple(np.full(size, 0.5 if held != "s32" else 1, DTYPES[held]) for _ in range(3))
     pointers = np.array([dispatch.address(block) for block in memory], np.int64)
     words = [
         dispatch.symbol(library, f"{name}_invoke"),

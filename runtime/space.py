@@ -107,4 +107,6 @@ def title(level: Level) -> str:
     """A level in a table."""
     if isinstance(level, bool):
         return "yes" if level else "no"
-    return " x ".join(level) if isinstance(level, tuple) else "none" if level is None else str(level)
+    return (
+        " x ".join(level) if isinstance(level, tuple) else "none" if level is None else str(level)
+    )

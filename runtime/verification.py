@@ -8,10 +8,12 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import ArgumentValueError, VerificationError
+from tilewright.pack import Pack
 from tilewright.spec import Transpose
 
 from .interval import Interval
 from .known import Array, strided
+from .pack_reference import packed_bytes
 from .reference import Expected, expected
 from .samples import Sample, Sampled, gain, matrices, sample
 from .values import decode
@@ -100,6 +102,10 @@ def _expected(kernel: Sampled, held: Sample) -> Expected:
     if isinstance(kernel.spec, Transpose):
         value = decode(held.arrays[0].T, kernel.spec.type)
         return Expected(Interval.exactly(value, kernel.spec.type), kernel.spec.type)
+    if isinstance(kernel.spec, Pack):
+        given = matrices(kernel.signature.array("b"), held, kernel.signature)
+        data = packed_bytes(kernel.spec, kernel.isa, given)
+        return Expected(Interval.exactly(decode(data, "u8"), "u8"), "u8")
     return expected(kernel.spec, _operands(kernel, held))
 
 

@@ -54,7 +54,7 @@ def test_only_a_loop_in_c_times(mode: str) -> None:
     for what, use in (
         ("bench", lambda: kernel.bench(seconds=0.01)),
         ("the peak", lambda: tw.peak("scalar", "f64")),
-        ("the peak", lambda: peak.Meter(kernel.isa, "f32", "f32").seconds()),
+        ("the peak", lambda: peak.Meter(kernel.isa, "f32").seconds()),
     ):
         with pytest.raises(TargetError, match=f"^{what} needs a loop in C") as caught:
             use()

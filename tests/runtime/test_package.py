@@ -19,7 +19,7 @@ def test_a_kernel_stays_below_the_peak() -> None:
 
 
 def test_targets_are_told() -> None:
-    told = tw.targets()  # type: ignore[operator]
+    told = tw.targets()
     assert told.keys() == set(NAMES)
     assert told["scalar"] == told[host.resolve("host").name] == "native"
     import tilewright.targets as package

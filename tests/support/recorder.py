@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.operands import Packed
+from tilewright.packed_format import PackedFormat
 from tilewright.runtime import dispatch
 from tilewright.runtime.descriptor import descriptor
 from tilewright.runtime.toolchain import compile_library, find_compiler
@@ -17,7 +18,8 @@ from tilewright.spec import Gemm, Spec
 from tilewright.targets import load
 
 #: What a packed B must be.
-FORMAT = "the recorder's format"
+FORM = PackedFormat("s8", "s8", itemsize=1, k=6, n=7, nb=8, group=4, sums=True)
+FORMAT = FORM.text
 TEXT = (Path(__file__).parent.parent / "data" / "recorder.c").read_text()
 
 
@@ -35,7 +37,7 @@ class Recorder:
     def take(self, spec: Spec) -> Signature:
         """Stand in for the kernel of ``spec`` from now on."""
         packed = isinstance(spec, Gemm) and isinstance(spec.b, Packed)
-        return self.stand_for(signature(spec, {"b": FORMAT} if packed else None))
+        return self.stand_for(signature(spec, {"b": FORM} if packed else None))
 
     def stand_for(self, signature: Signature) -> Signature:
         """Stand in for a kernel of this signature from now on."""

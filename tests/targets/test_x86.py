@@ -21,6 +21,7 @@ from support.spelling_checks import checks, products
 from support.spellings import Check, faults, program_text
 
 from tilewright.isa import Target
+from tilewright.product import choose_product
 from tilewright.render import render
 from tilewright.runtime.host import is_native, machine, resolve
 from tilewright.runtime.toolchain import compile_library, find_compiler
@@ -110,6 +111,50 @@ def test_a_wrong_spelling_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         changed += own
     compiler = use("gcc", target, monkeypatch, emulated=True)
     assert len(faults(changed, target, compiler, tmp_path)) == len(changed)
+
+
+# --- products ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "along", "across", "mnemonic", "shifted"),
+    [
+        ("avx2", "s8", "u8", "vpmaddwd", 0),
+        ("avx2", "u8", "u8", "vpmaddwd", 0),
+        ("avx2", "bf16", "f16", "vfmadd231ps", 0),
+        ("avx512", "s8", "s8", "vpmaddwd", 0),
+        ("avx2+vnni", "s8", "u8", "vpdpbusd", 0),
+        ("avx2+vnni", "u8", "s8", "vpdpbusd", 0),
+        ("avx512+vnni", "s8", "s8", "vpdpbusd", 1),
+        ("avx512+vnni", "u8", "u8", "vpdpbusd", 1),
+        ("avx512+vnni", "bf16", "bf16", "vfmadd231ps", 0),
+        ("avx512+vnni+bf16", "bf16", "bf16", "vdpbf16ps", 0),
+        ("avx512+vnni+bf16", "bf16", "f32", "vfmadd231ps", 0),
+    ],
+)
+def test_the_best_multiply_add_is_chosen(
+    name: str, along: str, across: str, mnemonic: str, shifted: int
+) -> None:
+    product = choose_product(resolve(name), {"a": across, "b": along}, "b")
+    assert product.mnemonic == mnemonic
+    assert sum(map(bool, product.shifts.values())) == shifted
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_narrower_vectors_have_the_forms_of_wide_ones(name: str) -> None:
+    target = resolve(name)
+    for element in ("f32", "f64", "s32"):
+        widest, *narrower = target.of(element)
+        factors = {op.factors for op in widest.muladd}
+        assert all(factors == {op.factors for op in v.muladd} for v in narrower)
+
+
+def test_features_have_one_order() -> None:
+    target = resolve("avx512+bf16 + vnni")
+    assert target.name == "avx512+vnni+bf16"
+    assert target.compiler_flags[-2:] == ("-mavx512vnni", "-mavx512bf16")
+    assert target.zig_flags == ("-mcpu=x86_64_v4+avx512vnni+avx512bf16",)
+    assert target.cpu_flags[-2:] == ("avx512_vnni", "avx512_bf16")
 
 
 # --- SIMDe ------------------------------------------------------------------------------------
@@ -222,7 +267,7 @@ def test_dot_products_of_bf16_are_those_of_the_manual(
 ) -> None:
     target: Target = resolve("avx512+bf16")
     own = [c for c in products(target) if "vdpbf16ps, broadcast, rough" in c.name]
-    assert len(own) == 3
+    assert len(own) == 4
     compiler = use(family, target, monkeypatch, emulated=not is_native(target))
     exact = [any_bf16(check, seed) for seed, check in enumerate(own)]
     found = faults(exact, target, compiler, tmp_path)

@@ -1,52 +1,35 @@
-"""B into a packed format, by numpy."""
+"""What a packing must write, by numpy."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 
 from tilewright.dtypes import DTYPES
-from tilewright.errors import ArgumentTypeError, ArgumentValueError
-from tilewright.feed import format_of
 from tilewright.isa import Target
-from tilewright.operands import Strided
-from tilewright.packed_format import PackedFormat
-from tilewright.spec import Gemm
+from tilewright.pack import Pack
+from tilewright.packed_format import PackedFormat, format_of
 from tilewright.types import is_integer
 
-from .abi import aligned
-from .dtypes import accepts, title
+from .dtypes import accepts
 from .known import Array
-from .packed import PackedMatrix
 from .values import decode, encode
 
 #: What is added to an element of the first type to store it as one of the second.
 _SHIFTS = {("s8", "u8"): 128, ("u8", "s8"): -128}
 
 
-def pack(b: Any, spec: Gemm, target: Target) -> PackedMatrix:
-    """``b``, k x n or a batch of such, for ``spec`` on ``target``; f32 is converted to its type."""
+def packed_bytes(spec: Pack, target: Target, matrices: Iterable[Array]) -> Array:
+    """The bytes of each of ``matrices``, one to a line."""
     form = format_of(spec, target)
-    batched = isinstance(spec.batch, Strided) and spec.batch.b != 0
-    shape = (*np.shape(b)[:batched], form.k, form.n)
-    if not isinstance(b, np.ndarray) or not (
-        accepts(form.type, b.dtype) or accepts("f32", b.dtype)
-    ):
-        raise ArgumentTypeError(
-            "what is packed must be an array of B's type, or of float32",
-            got=f"{b.dtype} array" if isinstance(b, np.ndarray) else type(b).__name__,
-            expected=title(form.type),
-        )
-    if b.shape != shape:
-        raise ArgumentValueError("b has the wrong shape", got=b.shape, expected=shape)
-    if not accepts(form.type, b.dtype):
-        b = encode(b, form.type)
-    matrices = b.reshape(-1, form.k, form.n)
-    data = aligned(form.nbytes * len(matrices))
-    for matrix, room in zip(matrices, data.reshape(len(matrices), form.nbytes), strict=True):
+    given = list(matrices)
+    data = np.zeros((len(given), form.nbytes), np.uint8)
+    for matrix, room in zip(given, data, strict=True):
+        if not accepts(form.type, matrix.dtype):
+            matrix = encode(matrix, form.type)
         _pack_one(matrix, form, room)
-    return PackedMatrix(form.text, shape, data)
+    return data
 
 
 def _pack_one(matrix: Array, form: PackedFormat, room: Array) -> None:
@@ -55,7 +38,6 @@ def _pack_one(matrix: Array, form: PackedFormat, room: Array) -> None:
     padded = np.zeros((groups * form.group, form.blocks * form.nb), DTYPES[form.stored])
     padded[: form.k, : form.n] = _stored(matrix, form)
     blocks = padded.reshape(groups, form.group, form.blocks, form.nb).transpose(2, 0, 3, 1)
-    room[...] = 0
     room[: padded.nbytes] = np.ascontiguousarray(blocks).reshape(-1).view(np.uint8)
     if form.sums:
         sums = decode(matrix, form.type).sum(axis=0).astype(np.int32)
