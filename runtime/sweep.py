@@ -97,9 +97,7 @@ def sweep(
 
     A process makes and checks ``BATCH`` of them. What ends or outlasts it is that case's outcome.
     """
-    batches = [
-        range(i, min(i + BATCH, first + cases)) for i in range(first, first + cases, BATCH)
-    ]
+    batches = [range(i, min(i + BATCH, first + cases)) for i in range(first, first + cases, BATCH)]
     with (
         tempfile.TemporaryDirectory(prefix="tilewright-sweep-") as cache,
         ThreadPoolExecutor(jobs) as pool,
