@@ -12,8 +12,8 @@ from .feed import Operand
 from .filling import Filled, begin, convert, needed_sums, select, sum_lines
 from .lower import Stage, Tile
 from .nesting import Argument, BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When
-from .packing import Packed, pack, stack_bytes
-from .plan import STACK_BYTES, Plan
+from .packing import beyond_stack, pack, stack_bytes
+from .plan import Plan
 from .program import TileProgram
 from .regions import Part, Region, partition
 from .second import of_second, second
@@ -211,7 +211,7 @@ def _packed(tiles: _Tiles, name: str, letters: str, block: _Block, names: str) -
     packed = pack(plan, name, block.extents, at, f"pack{len(tiles.programs)}_{name}_")
     scratch = tiles.room(packed.operand, packed.elements)
     if block.parallel and scratch is not None:
-        raise _beyond_stack(plan, packed)
+        raise beyond_stack(plan, packed)
     tiles.programs |= {("pack", tile.name): tile for tile in packed.tiles}
     operands = dict(plan.operands) | {name: packed.operand}
     bases = block.bases | {name: block.origin}
@@ -223,18 +223,6 @@ def _packed(tiles: _Tiles, name: str, letters: str, block: _Block, names: str) -
         scratch=scratch,
         fill=packed.nodes,
         body=tuple(_nest(tiles, letters, inside, names)),
-    )
-
-
-def _beyond_stack(plan: Plan, packed: Packed) -> ScheduleError:
-    known = value(packed.elements)
-    size = None if known is None else known * ITEMSIZE[packed.operand.type]
-    outer = plan.outer.lower()
-    return ScheduleError(
-        f"packing {packed.operand.name} inside of a parallel loop needs its thread's stack",
-        got="a size known only at the call" if size is None else f"{size} bytes",
-        expected=f"{STACK_BYTES} bytes or fewer",
-        hint=f"a smaller block, or loops={outer[:-1] + outer[-1].upper() + plan.inner!r}",
     )
 
 
