@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Sequence
 
 import click
@@ -54,9 +55,9 @@ def coverage(tally: Tally, heading: str) -> Table:
         counted = tally.levels.get(axis, {})
         parts = []
         for level in dict.fromkeys(map(title, levels)):
-            verdicts = counted.get(level, {})
-            wrong = sum(n for verdict, n in verdicts.items() if verdict != "passed")
-            text = f"{level}: {sum(verdicts.values())}"
+            verdicts = counted.get(level, Counter())
+            wrong = verdicts.total() - verdicts["passed"]
+            text = f"{level}: {verdicts.total()}"
             parts.append(f"{text} [red]({wrong} wrong)[/red]" if wrong else text)
         shown.add_row(axis, ", ".join(parts))
     return shown

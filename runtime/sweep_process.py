@@ -36,7 +36,8 @@ def main(target: str, seed: int, first: int, stop: int) -> None:
 
 
 def _say(what: dict[str, object]) -> None:
-    print(json.dumps(what), flush=True)
+    sys.stdout.write(f"{json.dumps(what)}\n")
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":
