@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import click
 from rich.table import Table
@@ -12,7 +11,7 @@ from rich.table import Table
 from tilewright.runtime.cases import Case
 from tilewright.runtime.host import resolve
 from tilewright.runtime.space import AXES, title
-from tilewright.runtime.sweep import Outcome, Tally, sweep
+from tilewright.runtime.sweep import Outcome, Tally, Verdict, sweep
 
 from .screen import console, progress, table
 
@@ -55,9 +54,9 @@ def coverage(tally: Tally, heading: str) -> Table:
         counted = tally.levels.get(axis, {})
         parts = []
         for level in dict.fromkeys(map(title, levels)):
-            verdicts = counted.get(level, Counter())
-            wrong = verdicts.total() - verdicts["passed"]
-            text = f"{level}: {verdicts.total()}"
+            verdicts: Mapping[Verdict, int] = counted.get(level, {})
+            wrong = sum(n for verdict, n in verdicts.items() if verdict != "passed")
+            text = f"{level}: {sum(verdicts.values())}"
             parts.append(f"{text} [red]({wrong} wrong)[/red]" if wrong else text)
         shown.add_row(axis, ", ".join(parts))
     return shown

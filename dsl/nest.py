@@ -44,9 +44,8 @@ class _Block:
     stage: Stage = "whole"
 
     def inside(self, letter: str, extent: Expr, origin: Expr) -> _Block:
-        extents, origins = dict(self.extents), dict(self.origin)
-        extents[letter], origins[letter] = extent, self.origin[letter] + origin
-        return replace(self, extents=extents, origin=origins)
+        origins = self.origin | {letter: self.origin[letter] + origin}
+        return replace(self, extents=self.extents | {letter: extent}, origin=origins)
 
 
 @dataclass(slots=True)
@@ -373,7 +372,8 @@ def _arguments(block: _Block, program: TileProgram, origin: dict[str, Expr]) -> 
         if parameter.role in ("in", "out"):
             base = block.bases.get(name, {})
             moved = {dim: at - base.get(dim, ZERO) for dim, at in origin.items()}
-            yield Argument(plan.operands[name].buffer, _offset(plan, name, moved))
+            buffer, place = plan.operands[name].buffer, _offset(plan, name, moved)
+            yield Argument(buffer, place, plan.recast(name))
         elif parameter.role in ("table", "offsets"):
             yield Argument(name, ZERO)
         elif parameter.role == "at":

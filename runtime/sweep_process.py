@@ -36,7 +36,7 @@ def main(target: str, seed: int, first: int, stop: int) -> None:
 
 
 def _say(what: dict[str, object]) -> None:
-    sys.stdout.write(f"{json.dumps(what)}\n")
+    sys.stdout.write(json.dumps(what) + "\n")
     sys.stdout.flush()
 
 
