@@ -120,7 +120,8 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
     given: dict[str, Any] = {"m": hand.size("m"), "n": hand.size("n")}
     given["k"] = hand.size("k", fixed=flat)
     given["a"] = _matrix(hand, "a", first)
-    packed = hand.take("packed b", all(isinstance(given[slot], int) for slot in "nk"))
+    whole = all(isinstance(given[slot], int) for slot in "nk")
+    packed = hand.take("packed b", whole and not flat)
     if packed is None:
         given["b"] = _matrix(hand, "b", second)
     else:
@@ -245,7 +246,8 @@ def _epilogue(hand: _Hand, given: Mapping[str, Any], sums: str) -> Expression | 
         if step == "eltwise":
             made = _function(made, eltwise, _shrink(given))
         else:
-            other = Operand("other", hand.take("operand"), hand.take("operand per"))
+            type_ = "f64" if sums == "f64" else hand.take("operand")
+            other = Operand("other", type_, hand.take("operand per"))
             made = _operation(made, binary, other)
     return None if made == acc else made
 

@@ -14,11 +14,18 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import numpy as np
+
 from tilewright.errors import TilewrightError, ToolchainError, VerificationError
+from tilewright.operands import Packed, Strided
+from tilewright.pack import Pack
+from tilewright.spec import Gemm
 
 from .cases import CASES, Case, draw
 from .driver import compile_many
+from .dtypes import preferred
 from .kernel import Kernel
+from .packing import pack_for
 
 Verdict = Literal["passed", "failed", "refused"]
 #: Kernels that are compiled into one library.
@@ -54,7 +61,11 @@ class Tally:
 def made(cases: Sequence[Case], target: str) -> Iterator[tuple[Case, Kernel | Outcome]]:
     """Each case's kernel, or why there is none; one that cannot be made is found by halving."""
     try:
-        kernels = compile_many([(case.spec(), case.schedule, target) for case in cases])
+        specs = [case.spec() for case in cases]
+        kernels = compile_many(
+            [(spec, case.schedule, target) for spec, case in zip(specs, cases, strict=True)]
+            + [(packs, None, target) for spec in specs for packs in _packs(spec)]
+        )[: len(cases)]
     except Exception as error:  # noqa: BLE001, whatever it is, it is this case's outcome
         if len(cases) == 1:
             yield cases[0], Outcome(cases[0].index, _verdict(error), said(error))
@@ -64,6 +75,15 @@ def made(cases: Sequence[Case], target: str) -> Iterator[tuple[Case, Kernel | Ou
         yield from made(cases[half:], target)
     else:
         yield from zip(cases, kernels, strict=True)
+
+
+def _packs(spec: Gemm) -> Iterator[Pack]:
+    """What will pack B when the kernel of ``spec`` is verified."""
+    if isinstance(spec.b, Packed):
+        assert isinstance(spec.k, int) and isinstance(spec.n, int)
+        several = isinstance(spec.batch, Strided) and spec.batch.b != 0
+        b = np.empty((*[1] * several, spec.k, spec.n), preferred(spec.b.type))
+        yield pack_for(spec, b)[0]
 
 
 def verified(case: Case, kernel: Kernel) -> Outcome:
