@@ -8,22 +8,18 @@ from dataclasses import dataclass, field, replace
 from sympy import Expr, Integer
 
 from .errors import ScheduleError
-from .feed import Operand
 from .filling import Filled, begin, convert, needed_sums, select, sum_lines
 from .lower import Stage, Tile
 from .nesting import Argument, BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When
-from .packing import Packed, pack, stack_bytes
+from .packing import Packed, pack
 from .plan import STACK_BYTES, Plan
 from .program import TileProgram
-from .regions import Part, Region, partition
+from .regions import Part, partition
 from .second import of_second, second
 from .symbolic import ZERO, div, mod, simplify, symbol, value
-from .tiles import lower_tile
+from .tile_set import TileSet
 from .transposition import parts
 from .types import ITEMSIZE
-
-#: Bytes to which blocks in scratch memory are aligned.
-ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,42 +45,9 @@ class _Block:
         return replace(self, extents=extents, origin=origins)
 
 
-@dataclass(slots=True)
-class _Tiles:
-    """The tile programs made so far, each once, and the scratch memory given away."""
-
-    plan: Plan
-    programs: dict[object, TileProgram] = field(default_factory=dict)
-    scratch: dict[tuple[str, Expr], Expr] = field(default_factory=dict)
-
-    def get(self, block: _Block, region: Region, steps: Expr, rest: Expr) -> TileProgram:
-        plan = block.plan
-        strides = tuple(tuple(plan.operands[x].strides.values()) for x in "ab")
-        where = (region.active, region.overlapped, region.along.size, region.across.units)
-        key = (region.shape, *where, steps, rest, block.accumulate, block.stage, strides)
-        if key not in self.programs:
-            name = _tile_name(plan, region, len(self.programs))
-            tile = Tile(plan, region, steps, block.accumulate, rest, block.stage)
-            self.programs[key] = lower_tile(tile, name)
-        return self.programs[key]
-
-    def room(self, operand: Operand, elements: Expr) -> Expr | None:
-        """Where a buffer lies in scratch memory; None for the stack.
-
-        Blocks of one operand and one size share a place.
-        """
-        if stack_bytes(operand, elements) is not None:
-            return None
-        size = elements * ITEMSIZE[operand.type]
-        place = (operand.buffer, size)
-        self.scratch.setdefault(place, div(size + ALIGNMENT - 1, ALIGNMENT) * ALIGNMENT)
-        before = list(self.scratch)[: list(self.scratch).index(place)]
-        return sum((self.scratch[other] for other in before), ZERO)
-
-
 def make_program(plan: Plan) -> Program:
     """The whole kernel: what is converted or summed first, then loops over blocks of tiles."""
-    tiles = _Tiles(plan)
+    tiles = TileSet(plan)
     start = tuple(node for name, _ in plan.spec.outputs for node in _begun(tiles, name))
     if ZERO in (plan.sizes["m"], plan.sizes["n"]):
         return Program(start, tuple(tiles.programs.values()))
@@ -101,19 +64,19 @@ def make_program(plan: Plan) -> Program:
     return Program(nodes, tuple(tiles.programs.values()), sum(tiles.scratch.values(), ZERO))
 
 
-def _begun(tiles: _Tiles, name: str) -> tuple[NestNode, ...]:
+def _begun(tiles: TileSet, name: str) -> tuple[NestNode, ...]:
     nodes, programs = begin(tiles.plan, name)
     tiles.programs |= {("begin", program.name): program for program in programs}
     return nodes
 
 
-def _converted(tiles: _Tiles, name: str, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
+def _converted(tiles: TileSet, name: str, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
     """``body`` with operand ``name`` converted, where that is needed."""
     plan = tiles.plan
     return (_filled(tiles, convert(plan, name), body),) if name in plan.sources else body
 
 
-def _gated(tiles: _Tiles, block: _Block, body: tuple[NestNode, ...]) -> Pack:
+def _gated(tiles: TileSet, block: _Block, body: tuple[NestNode, ...]) -> Pack:
     """``body`` with the sums of A B2 in a buffer, made as those of A B are."""
     plan = tiles.plan
     fill = _sums(tiles, block)
@@ -124,7 +87,7 @@ def _gated(tiles: _Tiles, block: _Block, body: tuple[NestNode, ...]) -> Pack:
     return Pack("sums2", sums.type, elements, tiles.room(sums, elements), of_second(fill), body)
 
 
-def _filled(tiles: _Tiles, filled: Filled, body: tuple[NestNode, ...]) -> Pack:
+def _filled(tiles: TileSet, filled: Filled, body: tuple[NestNode, ...]) -> Pack:
     """``body`` with a buffer that is filled before."""
     tiles.programs |= {("fill", tile.name): tile for tile in filled.tiles}
     return Pack(
@@ -137,7 +100,7 @@ def _filled(tiles: _Tiles, filled: Filled, body: tuple[NestNode, ...]) -> Pack:
     )
 
 
-def _product(tiles: _Tiles, block: _Block) -> tuple[NestNode, ...]:
+def _product(tiles: TileSet, block: _Block) -> tuple[NestNode, ...]:
     plan = tiles.plan
     if plan.partial:
         return (_by_partial_sums(tiles, block),)
@@ -149,7 +112,7 @@ def _product(tiles: _Tiles, block: _Block) -> tuple[NestNode, ...]:
     return nest
 
 
-def _by_partial_sums(tiles: _Tiles, block: _Block) -> Pack:
+def _by_partial_sums(tiles: TileSet, block: _Block) -> Pack:
     """The sums in a buffer of their own, which is finished when all are there."""
     plan = tiles.plan
     sums = plan.operands["sums"]
@@ -160,7 +123,7 @@ def _by_partial_sums(tiles: _Tiles, block: _Block) -> Pack:
     return Pack("sums", sums.type, elements, tiles.room(sums, elements), fill, finish)
 
 
-def _sums(tiles: _Tiles, block: _Block) -> tuple[NestNode, ...]:
+def _sums(tiles: TileSet, block: _Block) -> tuple[NestNode, ...]:
     """What fills a buffer with the sums."""
     plan = tiles.plan
     fill = tuple(_nest(tiles, plan.outer, replace(block, stage="sum"), ""))
@@ -171,7 +134,7 @@ def _sums(tiles: _Tiles, block: _Block) -> tuple[NestNode, ...]:
     return fill
 
 
-def _nest(tiles: _Tiles, letters: str, block: _Block, names: str) -> Iterator[NestNode]:
+def _nest(tiles: TileSet, letters: str, block: _Block, names: str) -> Iterator[NestNode]:
     """The nodes for the remaining letters; ``names`` holds the counters already taken."""
     plan = tiles.plan
     due = _due(plan, letters.lower(), block)
@@ -205,7 +168,7 @@ def _due(plan: Plan, letters: str, block: _Block) -> str:
     return ""
 
 
-def _packed(tiles: _Tiles, name: str, letters: str, block: _Block, names: str) -> Pack:
+def _packed(tiles: TileSet, name: str, letters: str, block: _Block, names: str) -> Pack:
     plan = block.plan
     at = _offset(plan, name, block.origin)
     packed = pack(plan, name, block.extents, at, f"pack{len(tiles.programs)}_{name}_")
@@ -238,7 +201,7 @@ def _beyond_stack(plan: Plan, packed: Packed) -> ScheduleError:
     )
 
 
-def _batch(tiles: _Tiles, rest: str, block: _Block, names: str) -> Iterator[NestNode]:
+def _batch(tiles: TileSet, rest: str, block: _Block, names: str) -> Iterator[NestNode]:
     plan = tiles.plan
     assert plan.batch is not None
     count = plan.batch.count
@@ -260,7 +223,7 @@ def _selected(plan: Plan, index: Expr, body: tuple[NestNode, ...]) -> tuple[Nest
 
 
 def _blocked(
-    tiles: _Tiles, letter: str, size: int, rest: str, block: _Block, names: str
+    tiles: TileSet, letter: str, size: int, rest: str, block: _Block, names: str
 ) -> Iterator[NestNode]:
     """Whole blocks in a loop, then what is left."""
     parallel, letter = letter.isupper(), letter.lower()
@@ -288,7 +251,7 @@ def _blocked(
 
 
 def _left_over(
-    tiles: _Tiles,
+    tiles: TileSet,
     letter: str,
     cut: tuple[Expr, int, Expr],
     rest: str,
@@ -312,7 +275,7 @@ def _left_over(
     yield When(trips, (When(left, later),) if later else (), only)
 
 
-def _by_columns(tiles: _Tiles, letters: str, block: _Block) -> Iterator[NestNode]:
+def _by_columns(tiles: TileSet, letters: str, block: _Block) -> Iterator[NestNode]:
     """The grids of tiles; where B is packed in blocks of columns, those of one after the other."""
     width = block.plan.columns
     if width is None:
@@ -338,7 +301,7 @@ def _by_columns(tiles: _Tiles, letters: str, block: _Block) -> Iterator[NestNode
             yield BlockLoop("pt", part.count, grids, note=note, parallel=parallel)
 
 
-def _grids(tiles: _Tiles, letters: str, block: _Block) -> Iterator[NestNode]:
+def _grids(tiles: TileSet, letters: str, block: _Block) -> Iterator[NestNode]:
     """Every region's grid of tiles, looped over in the order of the last m and n."""
     plan = block.plan
     along, across = plan.along, plan.across
@@ -348,7 +311,8 @@ def _grids(tiles: _Tiles, letters: str, block: _Block) -> Iterator[NestNode]:
     for region in partition(
         plan, block.extents[across], block.extents[along], steps + rest, block.accumulate
     ):
-        program = tiles.get(block, region, steps, rest)
+        tile = Tile(plan, region, steps, block.accumulate, rest, block.stage)
+        program = tiles.get(tile)
         parts = {along: region.along, across: region.across}
         origin = dict(block.origin)
         for dim in "mn":
@@ -397,10 +361,3 @@ def _offset(plan: Plan, name: str, origin: dict[str, Expr]) -> Expr:
     dims = {dim: at for dim, at in origin.items() if dim != "b" or operand.packed}
     terms = (at * operand.strides.get(dim, ZERO) for dim, at in dims.items())
     return simplify(sum(terms, ZERO))
-
-
-def _tile_name(plan: Plan, region: Region, index: int) -> str:
-    across, along = region.across.units, region.along.size
-    size = str(along) if value(along) is not None else "tail"
-    shape = f"{across}x{size}" if plan.along == "n" else f"{size}x{across}"
-    return f"tile{index}_{shape}"
