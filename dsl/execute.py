@@ -336,6 +336,10 @@ class Tile:
             single = source.name
             return lambda: registers.__setitem__(name, registers[single].repeat(lanes))
         number: float = self._number(source)
+        if isinstance(op, Splat) and op.group:
+            bits = int(number).to_bytes(op.group * dtype.itemsize, "little")
+            grouped = np.tile(np.frombuffer(bits, dtype), lanes // op.group)
+            return lambda: registers.__setitem__(name, grouped)
         if is_integer(vector.element):
             number = (int(number) + 2**31) % 2**32 - 2**31
         filled = np.full(lanes, number, dtype)

@@ -10,12 +10,13 @@ from sympy import Expr
 
 from . import reasons
 from .count import calls, flops, formulas, tile_formulas
+from .describe import decisions, head, text_of
 from .nesting import Argument, BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When, WhenSame
 from .pack_plan import PackPlan
 from .plan import Plan
 from .program import TileFacts, TileProgram
-from .spec import Gemm
-from .symbolic import c_text, simplify, value
+from .shape import TileShape
+from .symbolic import c_text, value
 from .transposition import TransposePlan
 
 AnyPlan = Plan | TransposePlan | PackPlan
@@ -25,11 +26,11 @@ WIDTH = 100
 LONGEST = 6 * WIDTH
 
 _FEEDS = {
-    "memory": "the multiply-add itself reads one element of {other} from memory and spreads it: "
+    "memory": "the multiply-add itself reads {one} of {other} from memory and spreads it: "
     "no register",
-    "broadcast": "one element of {other} at a time is spread over a register",
-    "scalar": "one element of {other} at a time is a scalar, which the multiply-add takes",
-    "lane_k": "a vector of {other} along K per row: its lanes serve {lanes} K steps",
+    "broadcast": "{one} of {other} at a time is spread over a register",
+    "scalar": "{one} of {other} at a time is a scalar, which the multiply-add takes",
+    "lane_k": "a vector of {other} along K per row: its lanes serve {lanes} {steps}",
     "lane_s": "a vector of {other} across the rows: its lanes serve {lanes} rows",
 }
 
@@ -38,7 +39,7 @@ def explain(plan: AnyPlan, program: Program) -> str:
     """The plan as text for a terminal of 100 columns."""
     target = plan.target
     sections: list[tuple[str, Iterator[str]]] = [
-        ("", _head(plan)),
+        ("", head(plan)),
         ("Decisions", _decisions(plan, program)),
         ("Register tiles", _tiles(plan, program)),
         ("Loops", _nest(program.nest, 0)),
@@ -67,81 +68,11 @@ def _wrapped(line: str) -> list[str]:
     ) or [""]  # fmt: skip
 
 
-def _text(expr: Expr) -> str:
-    return c_text(simplify(expr))
-
-
-# --- the head ----------------------------------------------------------------------------------
-
-
-def _head(plan: AnyPlan) -> Iterator[str]:
-    spec = plan.spec
-    if isinstance(plan, TransposePlan):
-        yield f"transpose {_matrix(plan, 'x')} to {_matrix(plan, 'out')}, {plan.element}"
-        return
-    if isinstance(plan, PackPlan):
-        yield from _head_of_packing(plan)
-        return
-    assert isinstance(spec, Gemm)
-    product = "sum of A B" if spec.batch else "A B"
-    alpha, beta = (_factor(factor) for factor in (spec.alpha, spec.beta))
-    old = "" if spec.beta == 0 else " + C" if spec.beta == 1 else f" + {beta} C"
-    yield f"gemm      C = {product if spec.alpha == 1 else f'{alpha} {product}'}{old}, {spec.type}"
-    yield f"          {', '.join(_matrix(plan, name) for name in 'abc')}"
-    if plan.batch:
-        yield f"batch     {plan.batch.kind}, {_text(plan.batch.count)} pairs of A and B"
-
-
-def _head_of_packing(plan: PackPlan) -> Iterator[str]:
-    spec, strides = plan.spec, plan.operands["b"].strides
-    apart = strides["k" if spec.order == "C" else "n"]
-    yield (
-        f"pack      B {spec.k} x {spec.n} (lines {_text(apart)} apart), {spec.source} as "
-        f"{spec.type}, for A of {spec.a}: {plan.format.nbytes} bytes"
-    )
-    if plan.batch:
-        yield f"batch     strided, {_text(plan.batch.count)} of B"
-
-
-def _factor(factor: float | str) -> str:
-    return f"{factor:g}" if isinstance(factor, float) else "a number of the call"
-
-
-def _matrix(plan: Plan | TransposePlan, name: str) -> str:
-    dimensions = {"a": "mk", "b": "kn", "c": "mn", "x": ("rows", "cols"), "out": ("cols", "rows")}
-    strides = plan.operands[name].strides
-    shape = " x ".join(_text(plan.sizes[dimension]) for dimension in dimensions[name])
-    apart = next((d for d in dimensions[name] if strides[d] != 1), dimensions[name][0])
-    return f"{name.upper()} {shape} (lines {_text(strides[apart])} apart)"
-
-
-# --- decisions ---------------------------------------------------------------------------------
-
-
 def _decisions(plan: AnyPlan, program: Program) -> Iterator[str]:
-    rows = [(d.what, d.choice, d.reason) for d in plan.decisions]
+    rows = list(decisions(plan))
     if isinstance(plan, Plan):
-        rows += [*reasons.decisions(plan, program), *_stores(plan)]
+        rows += reasons.decisions(plan, program)
     yield from _aligned(rows)
-
-
-def _stores(plan: Plan) -> Iterator[tuple[str, str, str]]:
-    schedule = plan.schedule
-    why = "asked for"
-    if schedule.tails == "auto":
-        masks = any(vector.mask for vector in plan.vectors)
-        how = "masked vectors" if masks else "partial accesses or narrower vectors"
-        why = f"{how}, or a last vector that overlaps the one before in the same tile"
-    if plan.bounces:
-        why += ": a last vector goes whole to a buffer on the stack, what exists of it from there"
-    yield "tails", schedule.tails, why
-    if plan.transposed:
-        yield (
-            "store",
-            "transposed",
-            f"C is contiguous across the vectors: blocks are transposed in registers, so that "
-            f"{plan.across} is contiguous",
-        )
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
@@ -165,7 +96,8 @@ def _tiles(plan: AnyPlan, program: Program) -> Iterator[str]:
             if apart[tile.name] == 0:
                 times = f"{_times(in_place[tile.name])} in place"
             yield f"{tile.name}, called {times}: {_work(tile)}"
-        yield f"  registers  {tiles[0].summary}"
+        what = "work     " if isinstance(plan, Plan) and tiles[0].facts is None else "registers"
+        yield f"  {what}  {tiles[0].summary}"
         if isinstance(plan, Plan) and tiles[0].facts:
             yield from (f"  {line}" for line in _tile(plan, tiles[0], tiles[0].facts))
 
@@ -179,33 +111,59 @@ def _work(tile: TileProgram) -> str:
     """What one call does, and whether it adds to a sum that C holds."""
     done = tile_formulas(tile)
     parts = [
-        f"{_text(getattr(done, f.name))} {f.name.replace('_', ' ')}"
+        f"{text_of(getattr(done, f.name))} {f.name.replace('_', ' ')}"
         for f in fields(done)
         if not f.name.startswith("bytes") and getattr(done, f.name) != 0
     ]
-    more = "; adds to the sum that C holds" if tile.facts and tile.facts.accumulate else ""
-    return ", ".join(parts) + more
+    return ", ".join(parts) + _stage(tile)
+
+
+def _stage(tile: TileProgram) -> str:
+    """What a tile has to do with sums that are not complete."""
+    partial = next((p.role for p in tile.parameters if p.name == "sums"), "")
+    if tile.facts and tile.facts.accumulate:
+        return f"; adds to the sum that {'the buffer' if partial else 'C'} holds"
+    return {"out": "; begins the sums in the buffer", "in": "; takes the sums from the buffer"}.get(
+        partial, ""
+    )
 
 
 def _times(count: Expr) -> str:
-    return "once" if count == 1 else f"{_text(count)} times"
+    return "once" if count == 1 else f"{text_of(count)} times"
 
 
 def _tile(plan: Plan, tile: TileProgram, facts: TileFacts) -> Iterator[str]:
     shape = facts.shape
-    yield f"size       {_text(facts.rows)} x {_text(facts.cols)} of C: {_why_size(plan, facts)}"
+    yield f"size       {text_of(facts.rows)} x {text_of(facts.cols)} of C: {_why_size(plan, facts)}"
     if facts.steps == 0:
         return
-    other = plan.feeder(plan.across).name.upper()
     if plan.dot:
         yield "feed       vectors of A and B along K; the lanes are added at the end"
     else:
-        yield f"feed       {_FEEDS[shape.feed].format(other=other, lanes=shape.vector.lanes)}"
+        yield f"feed       {_feed(plan, shape)}"
     yield f"K sets     {shape.k_split}: {reasons.why_split(plan, facts)}"
     steps = reasons.steps_per_trip(plan, tile, facts)
     how = f"{steps} K steps a trip" if steps else "all of K, without a loop"
     yield f"unroll     {how}: {reasons.why_unroll(plan, tile, facts)}"
     yield f"bound      {reasons.bound_text(plan.target, shape)}"
+
+
+def _feed(plan: Plan, shape: TileShape) -> str:
+    depth = plan.product.depth
+    return _FEEDS[shape.feed].format(
+        other=plan.feeder(plan.across).name.upper(),
+        lanes=shape.vector.lanes,
+        one="one element" if depth == 1 else f"one group of {depth} elements",
+        steps=_steps(plan, shape.vector.lanes),
+    )
+
+
+def _steps(plan: Plan, count: int) -> str:
+    """What the K loop counts."""
+    depth = plan.product.depth
+    if depth > 1:
+        return f"group{'s' if count > 1 else ''} of {depth} K steps"
+    return "K steps"
 
 
 def _why_size(plan: Plan, facts: TileFacts) -> str:
@@ -230,13 +188,17 @@ def _nest(nodes: Sequence[NestNode], depth: int) -> Iterator[str]:
             case BlockLoop():
                 notes = [*filter(None, [node.note]), *(["in parallel"] if node.parallel else [])]
                 note = f"   ({', '.join(notes)})" if notes else ""
-                yield f"{pad}{node.counter} from {node.first} below {_text(node.trips)}{note}"
+                yield f"{pad}{node.counter} from {node.first} below {text_of(node.trips)}{note}"
                 yield from _nest(node.body, depth + 1)
             case SelectBatch():
-                yield f"{pad}with A and B of batch element {_text(node.index)}"
+                names = " and ".join(selected.name.upper() for selected in node.selected)
+                yield f"{pad}with {names} of batch element {text_of(node.index)}"
                 yield from _nest(node.body, depth + 1)
             case Pack():
-                yield f"{pad}pack {node.buffer}, {_text(node.elements)} elements"
+                where = "" if node.scratch is None else ", in scratch memory"
+                verb = "pack" if node.buffer.endswith("_packed") else "fill"
+                size = f"{text_of(node.elements)} elements of {node.element}"
+                yield f"{pad}{verb} {node.buffer}, {size}{where}"
                 yield from _nest(node.fill + node.body, depth + 1)
             case When() | WhenSame():
                 yield from _choice(node, depth)
@@ -245,13 +207,13 @@ def _nest(nodes: Sequence[NestNode], depth: int) -> Iterator[str]:
 def _argument(argument: Argument) -> str:
     if argument.offset == 0:
         return argument.operand or "0"
-    return " + ".join(filter(None, (argument.operand, _text(argument.offset))))
+    return " + ".join(filter(None, (argument.operand, text_of(argument.offset))))
 
 
 def _choice(node: When | WhenSame, depth: int) -> Iterator[str]:
     pad = "  " * depth
     if isinstance(node, When):
-        yield f"{pad}where {_text(node.count)} is positive"
+        yield f"{pad}where {text_of(node.count)} is positive"
     else:
         yield f"{pad}where {node.one} is {node.other}"
     yield from _nest(node.body, depth + 1)

@@ -55,6 +55,7 @@ class Segment:
         belongs = self._belongs(starts, lines, line)
         self.run = _runs(belongs)
         self.written = bytearray(len(belongs)) if role == "out" else None
+        self.casts: dict[str, Segment] = {}
 
     @property
     def place(self) -> int:
@@ -83,14 +84,19 @@ class Segment:
         return found.view(DTYPES[type_])
 
     def cast(self, at: int, type_: str) -> tuple[Segment, int]:
-        """The whole buffer, an input, as elements of another type, and index ``at`` in them."""
+        """The whole buffer as elements of another type, and index ``at`` in them.
+
+        What is written there must be read as that type again.
+        """
         size, bytes_ = ITEMSIZE[type_], at * ITEMSIZE[self.element]
-        if self.role != "in" or bytes_ % size or self.values.nbytes % size:
+        if bytes_ % size or self.values.nbytes % size:
             raise PlanError(
-                f"{self.name} cannot be read as {type_}", got=f"byte {bytes_} of a buffer"
+                f"{self.name} cannot be taken for {type_}", got=f"byte {bytes_} of a buffer"
             )
-        values = self.values.view(DTYPES[type_])
-        return _flat(self.name, type_, values, len(values), role=self.role), bytes_ // size
+        if type_ not in self.casts:
+            values = self.values.view(DTYPES[type_])
+            self.casts[type_] = _flat(self.name, type_, values, len(values), role=self.role)
+        return self.casts[type_], bytes_ // size
 
     def _belongs(self, starts: Sequence[int], lines: int, line: int) -> NDArray[np.bool_]:
         belongs = np.zeros(len(self.values), dtype=np.bool_)
@@ -255,7 +261,7 @@ class _View:
     def _packed(self, format_: PackedFormat, buffer: Buffer, name: str) -> Segment:
         """The bytes of one matrix, or of those of a batch side by side, as what they hold."""
         p, size = self.parameter, format_.itemsize
-        many = 1
+        many = self._value("count", p.shape[0]) if p.role == "out" else 1
         if p.count is not None and name == p.name and p.batch_stride != 0:
             many = self._value("count", p.count)
         values = buffer.values[buffer.base :]

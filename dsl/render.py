@@ -59,11 +59,10 @@ def _number(source: float | str | Expr | Register, element: str) -> str:
         return f"({ELEMENTS[element].ctype})({c_text(source)})"
     if element == "s32":
         return "(-2147483647 - 1)" if source == -(2**31) else str(int(source))
-    suffix = "f" if element == "f32" else ""
-    if not math.isfinite(source):
-        top = "0." if math.isnan(source) else "1." if source > 0 else "-1."
-        return f"({top}{suffix} / 0.{suffix})"
-    return f"{float(source).hex()}{suffix}"
+    end = "f" if element == "f32" else ""
+    if math.isfinite(source):
+        return float(source).hex() + end
+    return f"({0.0 if math.isnan(source) else math.copysign(1, source)}{end} / 0.0{end})"
 
 
 def render(template: str, **context: Any) -> str:

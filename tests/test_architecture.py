@@ -36,7 +36,7 @@ DSL = [
     "padding", "packing", "prepack", "linesums", "filling", "second", "tile_set", "nest",
     "pack_plan", "pack_program",
     "verify", "memory", "lanes", "execute", "interpret",
-    "count", "fork", "reasons", "explain", "render", "generate",
+    "count", "fork", "describe", "reasons", "explain", "render", "generate",
 ]
 # fmt: on
 FACADE = "tilewright"  # dsl/__init__.py gathers the public names from everywhere

@@ -46,9 +46,9 @@ def test_cases_of_the_whole_space_agree_with_numpy(name: str, index: int, cases:
 def test_forty_cubed_takes_less_than_a_second(name: str) -> None:
     a, b = np.ones((40, 40), "f4"), np.ones((40, 40), "f4")
     c = np.empty((40, 40), "f4")
-    begin = time.perf_counter()
+    begin = time.process_time()
     interpret_kernel(Gemm(40, 40, 40), Schedule(), targets.load(name), [a, b, c])
-    assert time.perf_counter() - begin < 1
+    assert time.process_time() - begin < 1
     assert (c == 40).all()
 
 
