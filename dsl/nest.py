@@ -146,8 +146,9 @@ def _nest(tiles: TileSet, letters: str, block: _Block, names: str) -> Iterator[N
     if letter == "b":
         yield from _batch(tiles, rest, block, names)
     elif letter == "k":
-        size = plan.blocks.get("k") if "k" in rest + plan.inner else plan.schedule.k_unroll or 1
-        yield from _blocked(tiles, "k", size or 1, rest, block, names)
+        steps = plan.product.depth * (plan.schedule.k_unroll or 1)
+        size = plan.blocks["k"] if "k" in rest + plan.inner else steps
+        yield from _blocked(tiles, "k", size, rest, block, names)
     elif letter.lower() in rest.lower():
         yield from _blocked(tiles, letter, plan.blocks[letter.lower()], rest, block, names)
     else:
