@@ -8,22 +8,17 @@ from dataclasses import dataclass, field, replace
 from sympy import Expr, Integer
 
 from .errors import ScheduleError
-from .feed import Operand
 from .filling import Filled, begin, convert, needed_sums, select, sum_lines
 from .lower import Stage, Tile
 from .nesting import Argument, BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When
-from .packing import beyond_stack, pack, stack_bytes
+from .packing import beyond_stack, pack
 from .plan import Plan
 from .program import TileProgram
-from .regions import Part, Region, partition
+from .regions import Part, partition
 from .second import of_second, second
 from .symbolic import ZERO, div, mod, simplify, symbol, value
-from .tiles import lower_tile
+from .tile_set import TileSet
 from .transposition import parts
-from .types import ITEMSIZE
-
-#: Bytes to which blocks in scratch memory are aligned.
-ALIGNMENT = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,42 +43,9 @@ class _Block:
         return replace(self, extents=self.extents | {letter: extent}, origin=origins)
 
 
-@dataclass(slots=True)
-class _Tiles:
-    """The tile programs made so far, each once, and the scratch memory given away."""
-
-    plan: Plan
-    programs: dict[object, TileProgram] = field(default_factory=dict)
-    scratch: dict[tuple[str, Expr], Expr] = field(default_factory=dict)
-
-    def get(self, block: _Block, region: Region, steps: Expr, rest: Expr) -> TileProgram:
-        plan = block.plan
-        strides = tuple(tuple(plan.operands[x].strides.values()) for x in "ab")
-        where = (region.active, region.overlapped, region.along.size, region.across.units)
-        key = (region.shape, *where, steps, rest, block.accumulate, block.stage, strides)
-        if key not in self.programs:
-            name = _tile_name(plan, region, len(self.programs))
-            tile = Tile(plan, region, steps, block.accumulate, rest, block.stage)
-            self.programs[key] = lower_tile(tile, name)
-        return self.programs[key]
-
-    def room(self, operand: Operand, elements: Expr) -> Expr | None:
-        """Where a buffer lies in scratch memory; None for the stack.
-
-        Blocks of one operand and one size share a place.
-        """
-        if stack_bytes(operand, elements) is not None:
-            return None
-        size = elements * ITEMSIZE[operand.type]
-        place = (operand.buffer, size)
-        self.scratch.setdefault(place, div(size + ALIGNMENT - 1, ALIGNMENT) * ALIGNMENT)
-        before = list(self.scratch)[: list(self.scratch).index(place)]
-        return sum((self.scratch[other] for other in before), ZERO)
-
-
 def make_program(plan: Plan) -> Program:
     """The whole kernel: what is converted or summed first, then loops over blocks of tiles."""
-    tiles = _Tiles(plan)
+    tiles = TileSet(plan)
     start = tuple(node for name, _ in plan.spec.outputs for node in _begun(tiles, name))
     if ZERO in (plan.sizes["m"], plan.sizes["n"]):
         return Program(start, tuple(tiles.programs.values()))
@@ -100,19 +62,19 @@ def make_program(plan: Plan) -> Program:
     return Program(nodes, tuple(tiles.programs.values()), sum(tiles.scratch.values(), ZERO))
 
 
-def _begun(tiles: _Tiles, name: str) -> tuple[NestNode, ...]:
+def _begun(tiles: TileSet, name: str) -> tuple[NestNode, ...]:
     nodes, programs = begin(tiles.plan, name)
     tiles.programs |= {("begin", program.name): program for program in programs}
     return nodes
 
 
-def _converted(tiles: _Tiles, name: str, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
+def _converted(tiles: TileSet, name: str, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
     """``body`` with operand ``name`` converted, where that is needed."""
     plan = tiles.plan
     return (_filled(tiles, convert(plan, name), body),) if name in plan.sources else body
 
 
-def _gated(tiles: _Tiles, block: _Block, body: tuple[NestNode, ...]) -> Pack:
+def _gated(tiles: TileSet, block: _Block, body: tuple[NestNode, ...]) -> Pack:
     """``body`` with the sums of A B2 in a buffer, made as those of A B are."""
     plan = tiles.plan
     fill = _sums(tiles, block)
@@ -123,7 +85,7 @@ def _gated(tiles: _Tiles, block: _Block, body: tuple[NestNode, ...]) -> Pack:
     return Pack("sums2", sums.type, elements, tiles.room(sums, elements), of_second(fill), body)
 
 
-def _filled(tiles: _Tiles, filled: Filled, body: tuple[NestNode, ...]) -> Pack:
+def _filled(tiles: TileSet, filled: Filled, body: tuple[NestNode, ...]) -> Pack:
     """``body`` with a buffer that is filled before."""
     tiles.programs |= {("fill", tile.name): tile for tile in filled.tiles}
     return Pack(
@@ -136,7 +98,7 @@ def _filled(tiles: _Tiles, filled: Filled, body: tuple[NestNode, ...]) -> Pack:
     )
 
 
-def _product(tiles: _Tiles, block: _Block) -> tuple[NestNode, ...]:
+def _product(tiles: TileSet, block: _Block) -> tuple[NestNode, ...]:
     plan = tiles.plan
     if plan.partial:
         return (_by_partial_sums(tiles, block),)
@@ -148,7 +110,7 @@ def _product(tiles: _Tiles, block: _Block) -> tuple[NestNode, ...]:
     return nest
 
 
-def _by_partial_sums(tiles: _Tiles, block: _Block) -> Pack:
+def _by_partial_sums(tiles: TileSet, block: _Block) -> Pack:
     """The sums in a buffer of their own, which is finished when all are there."""
     plan = tiles.plan
     sums = plan.operands["sums"]
@@ -159,7 +121,7 @@ def _by_partial_sums(tiles: _Tiles, block: _Block) -> Pack:
     return Pack("sums", sums.type, elements, tiles.room(sums, elements), fill, finish)
 
 
-def _sums(tiles: _Tiles, block: _Block) -> tuple[NestNode, ...]:
+def _sums(tiles: TileSet, block: _Block) -> tuple[NestNode, ...]:
     """What fills a buffer with the sums."""
     plan = tiles.plan
     fill = tuple(_nest(tiles, plan.outer, replace(block, stage="sum"), ""))
@@ -170,7 +132,7 @@ def _sums(tiles: _Tiles, block: _Block) -> tuple[NestNode, ...]:
     return fill
 
 
-def _nest(tiles: _Tiles, letters: str, block: _Block, names: str) -> Iterator[NestNode]:
+def _nest(tiles: TileSet, letters: str, block: _Block, names: str) -> Iterator[NestNode]:
     """The nodes for the remaining letters; ``names`` holds the counters already taken."""
     plan = tiles.plan
     due = _due(plan, letters.lower(), block)
@@ -184,8 +146,9 @@ def _nest(tiles: _Tiles, letters: str, block: _Block, names: str) -> Iterator[Ne
     if letter == "b":
         yield from _batch(tiles, rest, block, names)
     elif letter == "k":
-        size = plan.blocks.get("k") if "k" in rest + plan.inner else plan.schedule.k_unroll or 1
-        yield from _blocked(tiles, "k", size or 1, rest, block, names)
+        steps = plan.product.depth * (plan.schedule.k_unroll or 1)
+        size = plan.blocks["k"] if "k" in rest + plan.inner else steps
+        yield from _blocked(tiles, "k", size, rest, block, names)
     elif letter.lower() in rest.lower():
         yield from _blocked(tiles, letter, plan.blocks[letter.lower()], rest, block, names)
     else:
@@ -204,7 +167,7 @@ def _due(plan: Plan, letters: str, block: _Block) -> str:
     return ""
 
 
-def _packed(tiles: _Tiles, name: str, letters: str, block: _Block, names: str) -> Pack:
+def _packed(tiles: TileSet, name: str, letters: str, block: _Block, names: str) -> Pack:
     plan = block.plan
     at = _offset(plan, name, block.origin)
     packed = pack(plan, name, block.extents, at, f"pack{len(tiles.programs)}_{name}_")
@@ -225,7 +188,7 @@ def _packed(tiles: _Tiles, name: str, letters: str, block: _Block, names: str) -
     )
 
 
-def _batch(tiles: _Tiles, rest: str, block: _Block, names: str) -> Iterator[NestNode]:
+def _batch(tiles: TileSet, rest: str, block: _Block, names: str) -> Iterator[NestNode]:
     plan = tiles.plan
     assert plan.batch is not None
     count = plan.batch.count
@@ -247,7 +210,7 @@ def _selected(plan: Plan, index: Expr, body: tuple[NestNode, ...]) -> tuple[Nest
 
 
 def _blocked(
-    tiles: _Tiles, letter: str, size: int, rest: str, block: _Block, names: str
+    tiles: TileSet, letter: str, size: int, rest: str, block: _Block, names: str
 ) -> Iterator[NestNode]:
     """Whole blocks in a loop, then what is left."""
     parallel, letter = letter.isupper(), letter.lower()
@@ -275,7 +238,7 @@ def _blocked(
 
 
 def _left_over(
-    tiles: _Tiles,
+    tiles: TileSet,
     letter: str,
     cut: tuple[Expr, int, Expr],
     rest: str,
@@ -299,7 +262,7 @@ def _left_over(
     yield When(trips, (When(left, later),) if later else (), only)
 
 
-def _by_columns(tiles: _Tiles, letters: str, block: _Block) -> Iterator[NestNode]:
+def _by_columns(tiles: TileSet, letters: str, block: _Block) -> Iterator[NestNode]:
     """The grids of tiles; where B is packed in blocks of columns, those of one after the other."""
     width = block.plan.columns
     if width is None:
@@ -325,7 +288,7 @@ def _by_columns(tiles: _Tiles, letters: str, block: _Block) -> Iterator[NestNode
             yield BlockLoop("pt", part.count, grids, note=note, parallel=parallel)
 
 
-def _grids(tiles: _Tiles, letters: str, block: _Block) -> Iterator[NestNode]:
+def _grids(tiles: TileSet, letters: str, block: _Block) -> Iterator[NestNode]:
     """Every region's grid of tiles, looped over in the order of the last m and n."""
     plan = block.plan
     along, across = plan.along, plan.across
@@ -335,7 +298,8 @@ def _grids(tiles: _Tiles, letters: str, block: _Block) -> Iterator[NestNode]:
     for region in partition(
         plan, block.extents[across], block.extents[along], steps + rest, block.accumulate
     ):
-        program = tiles.get(block, region, steps, rest)
+        tile = Tile(plan, region, steps, block.accumulate, rest, block.stage)
+        program = tiles.get(tile)
         parts = {along: region.along, across: region.across}
         origin = dict(block.origin)
         for dim in "mn":
@@ -385,10 +349,3 @@ def _offset(plan: Plan, name: str, origin: dict[str, Expr]) -> Expr:
     dims = {dim: at for dim, at in origin.items() if dim != "b" or operand.packed}
     terms = (at * operand.strides.get(dim, ZERO) for dim, at in dims.items())
     return simplify(sum(terms, ZERO))
-
-
-def _tile_name(plan: Plan, region: Region, index: int) -> str:
-    across, along = region.across.units, region.along.size
-    size = str(along) if value(along) is not None else "tail"
-    shape = f"{across}x{size}" if plan.along == "n" else f"{size}x{across}"
-    return f"tile{index}_{shape}"

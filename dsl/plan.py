@@ -246,11 +246,16 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
     packs = "" if feeding.sources else packs
     along = "m" if vectorize == "k" else vectorize
     outer, inner, loop_reason = read_loops(spec, schedule, along, packs)
-    decisions = (
+    blocks = dict(schedule.block)
+    decisions = [
         Decision("product", feeding.product.mnemonic or "multiply, add", feeding.reason),
         Decision("loops", outer + inner, loop_reason),
         *threads_decision(schedule, outer),
-    )
+    ]
+    if cut := blocks.get("k", 0) % feeding.product.depth:
+        blocks["k"] += feeding.product.depth - cut
+        why = f"whole groups of {feeding.product.depth}, which one multiply-add sums"
+        decisions.append(Decision("block k", str(blocks["k"]), why))
     bounces = schedule.tails == "bounce"
     return Plan(
         spec=spec,
@@ -263,14 +268,14 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
         and value(feeding.operands[spec.output].strides[vectorize]) != 1,
         outer=outer.lower() if schedule.threads == 1 else outer,
         inner=inner,
-        blocks=dict(schedule.block),
+        blocks=blocks,
         sizes=sizes,
         operands=feeding.operands,
         sources=feeding.sources,
         batch=batch_of(spec),
         packs=packs,
         padded=feeding.padded or bounces,
-        decisions=decisions,
+        decisions=tuple(decisions),
     )
 
 

@@ -33,7 +33,7 @@ DSL = [
     "functions", "feed", "loops", "plan", "regions", "program", "nesting", "dataflow",
     "emitter", "access", "lower", "squares", "ksteps", "reduce", "finish", "store", "dot", "tiles",
     "blocks", "transposition", "transposed",
-    "padding", "packing", "prepack", "linesums", "filling", "second", "nest",
+    "padding", "packing", "prepack", "linesums", "filling", "second", "tile_set", "nest",
     "pack_plan", "pack_program",
     "verify", "memory", "lanes", "execute", "interpret",
     "count", "fork", "describe", "reasons", "explain", "render", "generate",
