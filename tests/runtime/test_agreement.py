@@ -27,7 +27,7 @@ from tilewright.spec import Gemm, Spec, Transpose
 M, N, K = tw.dim("m"), tw.dim("n"), tw.dim("k")
 LD = tw.dim("ld")
 LDS: dict[str, Any] = {name: tw.dim(name) for name in ("lda", "ldb", "ldc")}
-SLOPE = Operand("slope", "f64")
+SLOPE = Operand("slope", "f32")
 BIAS, FULL = Operand("bias", "s8", per="column"), Operand("full", "f16", per="full")
 
 SPECS: list[Spec] = [

@@ -30,17 +30,15 @@ def test_targets_are_told() -> None:
 # -- a warm start -------------------------------------------------------------------------------
 
 MODULE = """
-import sys, time
+import sys
 import numpy
 before = set(sys.modules)
 started = []
 sys.addaudithook(lambda event, args: started.append(event) if event in
                  ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork") else None)
-begin = time.process_time()
 import tilewright as tw
 KERNELS = [tw.compile(tw.Gemm(8 + i, 4, 4)) for i in range(20)]
-spent = time.process_time() - begin
-print(spent, *started, *(set(sys.modules) - before))
+print(*started, *(set(sys.modules) - before))
 """
 HEAVY = {
     "sympy", "jinja2", "cffi", "pycparser", "filelock", "archspec", "platformdirs", "subprocess",
@@ -48,17 +46,11 @@ HEAVY = {
 }  # fmt: skip
 
 
-def run_module() -> tuple[float, set[str]]:
-    spent, *names = python(MODULE).split()
-    return float(spent), set(names)
-
-
 def test_a_warm_start_is_light() -> None:
-    run_module()
-    runs = [run_module() for _ in range(5)]
-    seen = runs[-1][1]
+    """What it may take is measured by ``python -m benchmarks startup``."""
+    python(MODULE)
+    seen = set(python(MODULE).split())
     assert not seen & (HEAVY | {"subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork"})
-    assert min(spent for spent, _ in runs) <= 0.060
 
 
 def test_importing_the_package_loads_nothing() -> None:
