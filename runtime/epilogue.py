@@ -8,21 +8,26 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import SpecError
 from tilewright.expression import Call, Expression, Leaf, Number, Operand, walk
 from tilewright.types import is_integer
 
-from .interval import Interval, add, choose, div, less, monotone, mul, smooth, sub
+from .interval import Interval, add, choose, div, hull, less, monotone, mul, smooth, sub
 from .known import Array
-from .values import decode
+from .values import decode, epsilon
 
 #: Results of composed functions may be this far off.
 _COMPOSED = 1e-6
 Function = Callable[..., Interval]
 
 
-def evaluate(expression: Expression, acc: Interval, operands: Mapping[str, Any]) -> Interval:
-    """``expression`` of sums ``acc``; ``operands`` has D's old value as "d", and its operands."""
+def evaluate(
+    expression: Expression, sums: Mapping[str, Interval], operands: Mapping[str, Any]
+) -> Interval:
+    """``expression`` of the ``sums`` "acc" and "acc2".
+
+    ``operands`` has what stands by name in the expression, and D's old value, decoded, as "d".
+    """
+    acc = sums["acc"]
     values: dict[int, Interval] = {}
     for node in walk(expression):
         match node:
@@ -31,35 +36,39 @@ def evaluate(expression: Expression, acc: Interval, operands: Mapping[str, Any])
                 found = Interval.exactly(np.array(number, acc.value.dtype), acc.element)
             case Call(fn, args):
                 found = FUNCTIONS[fn](*(values[id(arg)] for arg in args))
+            case Leaf(name) if name in sums:
+                found = sums[name]
             case _:
-                found = acc if node == Leaf("acc") else _leaf(node, acc, operands)
+                found = _leaf(node, acc, operands)
         values[id(node)] = found
     return values[id(expression)]
 
 
-def evaluate_whole(expression: Expression, acc: Array, operands: Mapping[str, Any]) -> Array:
+def evaluate_whole(
+    expression: Expression, sums: Mapping[str, Array], operands: Mapping[str, Any]
+) -> Array:
     """The same in integers, additions only; modulo 2**64."""
     match expression:
         case Number(value):
             return np.array(int(value), np.int64)
         case Call(fn, args):
-            given = [evaluate_whole(arg, acc, operands) for arg in args]
+            given = [evaluate_whole(arg, sums, operands) for arg in args]
             apply: Any = {"add": np.add, "sub": np.subtract, "neg": np.negative}[fn]
             whole: Array = apply(*given)
             return whole
+        case Leaf(name) if name in sums:
+            return sums[name]
         case _:
-            return acc if expression == Leaf("acc") else elements(expression, operands)
+            return elements(expression, operands)
 
 
 def elements(leaf: Expression, operands: Mapping[str, Any]) -> Array:
-    """What a leaf other than acc stands for, in a shape that broadcasts to D's."""
-    if isinstance(leaf, Operand):
-        array = decode(np.atleast_1d(np.asarray(operands[leaf.name])), leaf.type)
-        return array[:, None] if leaf.per == "row" else array
-    if leaf == Leaf("dst"):
+    """What an operand, or D's old value, stands for, in a shape that broadcasts to D's."""
+    if not isinstance(leaf, Operand):
         old: Array = operands["d"]
         return old
-    raise SpecError("there is no reference for this part of an expression", got=leaf)
+    array = decode(np.atleast_1d(np.asarray(operands[leaf.name])), leaf.type)
+    return array[:, None] if leaf.per == "row" else array
 
 
 def _leaf(leaf: Expression, acc: Interval, operands: Mapping[str, Any]) -> Interval:
@@ -184,4 +193,36 @@ FUNCTIONS: dict[str, Function] = {
     "le": lambda x, y: less(x, y, np.less_equal),
     "gt": lambda x, y: less(x, y, np.greater),
     "ge": lambda x, y: less(x, y, np.greater_equal),
+}
+
+
+# --- reductions of rows ------------------------------------------------------------------------
+
+
+def _row_sum(x: Interval) -> Interval:
+    """In any order; whole numbers are exact as long as their magnitudes are."""
+    value, low, high = (part.sum(axis=1) for part in (x.value, x.low, x.high))
+    size = np.maximum(np.abs(x.low), np.abs(x.high)).sum(axis=1)
+    eps = epsilon(x.element)
+    whole = np.all(x.exact & (x.value == np.rint(x.value)), axis=1) & (size * eps < 1)
+    error = np.where(whole, 0, x.value.shape[1] * eps * size)
+    return _row(x, value, [low - error, high + error])
+
+
+def _largest(x: Interval, initial: float) -> Interval:
+    ends = [np.max(end, axis=1, initial=initial) for end in (x.low, x.high)]
+    return _row(x, np.max(x.value, axis=1, initial=initial), ends)
+
+
+def _row(x: Interval, value: Array, ends: list[Array]) -> Interval:
+    """One number for each row; unsure if one of its own is."""
+    unsure = np.any(x.unsure, axis=1)
+    whole = np.where(unsure, np.nan, 0.0)
+    return hull(value, ends, Interval(np.zeros(value.shape), whole, whole, x.element))
+
+
+REDUCTIONS: dict[str, Callable[[Interval], Interval]] = {
+    "row_max": lambda x: _largest(x, -np.inf),
+    "row_sum": _row_sum,
+    "row_absmax": lambda x: _largest(_abs(x), 0.0),
 }

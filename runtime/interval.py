@@ -69,6 +69,17 @@ class Interval:
         value, low, high = (_overflowed(part, self.element) for part in (self.value, *ends))
         return Interval(value, low, high, self.element)
 
+    def spread(self, shape: tuple[int, ...]) -> Interval:
+        """One for each element of ``shape``."""
+        parts = (np.broadcast_to(part, shape) for part in (self.value, self.low, self.high))
+        value, low, high = parts
+        return Interval(value, low, high, self.element)
+
+    def joined(self, other: Interval) -> Interval:
+        """What either may be."""
+        ends = [self.low, self.high, other.low, other.high]
+        return hull(self.value, ends, self, other)
+
     def scaled(self, factor: Any) -> Interval:
         """Times a rounded factor, and rounded; a power of two is no rounded one."""
         product = mul(self, Interval.exactly(factor, self.element), rounds=False)
@@ -84,13 +95,19 @@ def _overflowed(value: Array, element: str) -> Array:
     return np.where(np.isinf(nearest(value, element)), np.copysign(np.inf, value), value)
 
 
-def hull(value: Array, candidates: list[Array], element: str) -> Interval:
-    """From the least to the greatest of ``candidates``; unsure where NaN is only one of them."""
+def hull(value: Array, candidates: list[Array], *args: Interval) -> Interval:
+    """From the least to the greatest of ``candidates``, made of ``args``.
+
+    Unsure where an argument is, or where NaN is only one of them.
+    """
+    candidates = list(np.broadcast_arrays(*candidates))
     low, high = np.minimum.reduce(candidates), np.maximum.reduce(candidates)
     surely = np.logical_and.reduce([np.isnan(candidate) for candidate in candidates])
     unsure = (np.isnan(value) | np.isnan(low)) & ~(np.isnan(value) & surely)
+    for arg in args:
+        unsure = unsure | arg.unsure
     low, high = (np.where(unsure, np.nan, end) for end in (low, high))
-    return Interval(np.where(unsure, 0.0, value), low, high, element)
+    return Interval(np.where(unsure, 0.0, value), low, high, args[0].element)
 
 
 # --- arithmetic --------------------------------------------------------------------------------
@@ -99,26 +116,26 @@ def hull(value: Array, candidates: list[Array], element: str) -> Interval:
 def add(x: Interval, y: Interval) -> Interval:
     """``x + y``, rounded."""
     ends = [x.low + y.low, x.high + y.high]
-    return hull(x.value + y.value, ends, x.element).rounded()
+    return hull(x.value + y.value, ends, x, y).rounded()
 
 
 def sub(x: Interval, y: Interval) -> Interval:
     """``x - y``, rounded."""
     ends = [x.low - y.high, x.high - y.low]
-    return hull(x.value - y.value, ends, x.element).rounded()
+    return hull(x.value - y.value, ends, x, y).rounded()
 
 
 def mul(x: Interval, y: Interval, *, rounds: bool = True) -> Interval:
     """``x * y``."""
     candidates = [a * b for a in (x.low, x.high) for b in (y.low, y.high)]
-    product = hull(x.value * y.value, candidates, x.element)
+    product = hull(x.value * y.value, candidates, x, y)
     return product.rounded() if rounds else product
 
 
 def div(x: Interval, y: Interval) -> Interval:
     """``x / y``, rounded; unsure where y may be 0 and is not exactly that."""
     candidates = [a / b for a in (x.low, x.high) for b in (y.low, y.high)]
-    found = hull(x.value / y.value, candidates, x.element)
+    found = hull(x.value / y.value, candidates, x, y)
     crosses = (y.low <= 0) & (y.high >= 0) & ~y.exact
     low, high = (np.where(crosses, np.nan, end) for end in (found.low, found.high))
     return Interval(np.where(crosses, 0.0, found.value), low, high, x.element).rounded()
@@ -131,7 +148,9 @@ def less(x: Interval, y: Interval, holds: Callable[[Array, Array], Any]) -> Inte
     apart = (x.low > y.high) | (y.low > x.high) | np.isnan(x.value) | np.isnan(y.value)
     meets = ~apart & ~(x.exact & y.exact)
     found += [np.where(meets, other, found[0]) for other in (0.0, 1.0)]
-    return hull(np.asarray(holds(x.value, y.value), x.value.dtype), found, x.element)
+    found = list(np.broadcast_arrays(*found))
+    value = np.asarray(holds(x.value, y.value), x.value.dtype)
+    return Interval(value, np.minimum.reduce(found), np.maximum.reduce(found), x.element)
 
 
 def choose(condition: Interval, x: Interval, y: Interval) -> Interval:
@@ -139,15 +158,16 @@ def choose(condition: Interval, x: Interval, y: Interval) -> Interval:
     value = np.where(condition.value != 0, x.value, y.value)
     sure = condition.exact | (condition.low > 0) | (condition.high < 0)
     taken = condition.value != 0
-    low = np.where(sure, np.where(taken, x.low, y.low), np.minimum(x.low, y.low))
-    high = np.where(sure, np.where(taken, x.high, y.high), np.maximum(x.high, y.high))
-    return Interval(value, low, high, x.element)
+    either = hull(value, [x.low, x.high, y.low, y.high], x, y)
+    low = np.where(sure, np.where(taken, x.low, y.low), either.low)
+    high = np.where(sure, np.where(taken, x.high, y.high), either.high)
+    return Interval(np.where(sure, value, either.value), low, high, x.element)
 
 
 def monotone(function: Callable[..., Array], *args: Interval) -> Interval:
     """An exact function that falls in no argument, as maximum does."""
     ends = [function(*(getattr(arg, end) for arg in args)) for end in ("low", "high")]
-    return hull(function(*(arg.value for arg in args)), ends, args[0].element)
+    return hull(function(*(arg.value for arg in args)), ends, *args)
 
 
 def smooth(
@@ -159,7 +179,7 @@ def smooth(
     """
     value = function(x.value)
     steps = [x.low + (x.high - x.low) * (i / (_POINTS - 1)) for i in range(_POINTS)]
-    seen = hull(value, [np.where(x.exact, value, function(step)) for step in steps], x.element)
+    seen = hull(value, [np.where(x.exact, value, function(step)) for step in steps], x)
     with np.errstate(invalid="ignore"):
         beside = np.where(x.exact, 0, _BESIDE * (seen.high - seen.low))
         error = ulps * epsilon(x.element) * np.abs(value) + absolute + beside

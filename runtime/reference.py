@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.expression import Expression
 from tilewright.spec import QUANTITIES, Gemm
 
-from .epilogue import evaluate, evaluate_whole
+from .epilogue import REDUCTIONS, evaluate, evaluate_whole
 from .interval import Interval, add
 from .known import Array
 from .values import decode, epsilon, in_range, nearest
@@ -55,45 +56,91 @@ class Expected:
 
 
 def expected(spec: Gemm, operands: Mapping[str, Any]) -> Expected:
-    """What a kernel of ``spec`` must write for ``operands``.
+    """What a kernel of ``spec`` must write to C, or to D where there is one."""
+    return results(spec, operands)[spec.output]
 
-    ``operands`` has the matrices of A's and B's batch as sequences "a" and "b", C as "c" if beta
-    is not 0, D's old value as "d" if the epilogue uses it, and by name what is passed by name:
-    arrays, or numbers where one value is taken. "out" has D's shape where nothing else tells it.
+
+def results(spec: Gemm, operands: Mapping[str, Any]) -> dict[str, Expected]:
+    """What a kernel of ``spec`` must write for ``operands``, by the outputs' names.
+
+    ``operands`` has the matrices of A's and B's batch as sequences "a" and "b" (and "b2"), C as
+    "c" if beta is not 0, D's old value as "d" if an expression uses it, and by name what is passed
+    by name: arrays, or numbers where one value is taken. "out" has D's shape where nothing else
+    tells it.
     """
     output = spec.c if spec.d is None else spec.d
     given = {name: _quantity(spec, name, operands) for name in QUANTITIES}
     if spec.reads_output:
         operands = {**operands, "d": decode(operands["d"], output.type)}
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        if spec.type != "s32":
-            values = _stored(spec, _floats(spec, operands), given, operands)
-        elif spec.stays_integer:
-            whole = _integers(spec, operands, given)
-            if spec.epilogue is not None:
-                whole = evaluate_whole(spec.epilogue, whole, operands)
-            zero = given["d_zero"]
-            values = Interval.exactly(_wrap(whole + (0 if zero is None else zero)), "s32")
+        if spec.stays_integer:
+            found = {spec.output: Expected(_stored_whole(spec, given, operands), output.type)}
+            sums = _scaled_sums(spec, operands, given) if spec.outputs else {}
         else:
-            values = _stored(spec, _converted(spec, operands, given), given, operands)
-    return Expected(values, output.type)
+            sums = _scaled_sums(spec, operands, given)
+            found = {spec.output: Expected(_stored(spec, sums, given, operands), output.type)}
+        for name, reduction in spec.outputs:
+            values = _evaluated(spec, reduction.expression, sums, operands)
+            found[name] = Expected(REDUCTIONS[reduction.fn](values), "f32")
+    return found
+
+
+def _scaled_sums(
+    spec: Gemm, operands: Mapping[str, Any], given: Mapping[str, Array | None]
+) -> dict[str, Interval]:
+    """The leaves "acc" and "acc2" of expressions."""
+    sums = {"acc": _factored(spec, operands, given, "b", with_c=True)}
+    if spec.b2 is not None:
+        sums["acc2"] = _factored(spec, operands, given, "b2", with_c=False)
+    for name in ("a_scale", "b_scale"):
+        if (scale := given[name]) is not None:
+            sums = {leaf: values.scaled(scale) for leaf, values in sums.items()}
+    return sums
+
+
+def _evaluated(
+    spec: Gemm, expression: Expression, sums: Mapping[str, Interval], operands: Mapping[str, Any]
+) -> Interval:
+    """An expression; where sympy may rewrite it, what it and the rewritten one may be."""
+    values = evaluate(expression, sums, operands)
+    if spec.algebra:
+        from tilewright.algebra import simplify
+
+        values = values.joined(evaluate(simplify(expression), sums, operands))
+    return values.spread(sums["acc"].value.shape)
 
 
 def _stored(
-    spec: Gemm, values: Interval, given: Mapping[str, Array | None], operands: Mapping[str, Any]
+    spec: Gemm,
+    sums: Mapping[str, Interval],
+    given: Mapping[str, Array | None],
+    operands: Mapping[str, Any],
 ) -> Interval:
-    """Scales, the epilogue, D's scale and D's zero point."""
-    for name in ("a_scale", "b_scale"):
-        if (scale := given[name]) is not None:
-            values = values.scaled(scale)
+    """The epilogue, D's scale and D's zero point."""
+    values = sums["acc"]
     if spec.epilogue is not None:
-        values = evaluate(spec.epilogue, values, operands)
+        values = _evaluated(spec, spec.epilogue, sums, operands)
     if (scale := given["d_scale"]) is not None:
         values = values.scaled(1 / scale)
     if (zero := given["d_zero"]) is not None:
         wide = zero.astype(values.value.dtype)
         values = add(values, Interval.exactly(wide, values.element).rounded())
     return values
+
+
+def _stored_whole(
+    spec: Gemm, given: Mapping[str, Array | None], operands: Mapping[str, Any]
+) -> Interval:
+    """All in s32: an epilogue of additions, and D's zero point."""
+    whole = _integers(spec, operands, given, "b", with_c=True)
+    sums = {"acc": whole}
+    if spec.epilogue is not None:
+        if spec.b2 is not None:
+            sums["acc2"] = _integers(spec, operands, given, "b2", with_c=False)
+        whole = evaluate_whole(spec.epilogue, sums, operands)
+    zero = given["d_zero"]
+    whole = _wrap(whole + (0 if zero is None else zero))
+    return Interval.exactly(whole, "s32").spread(sums["acc"].shape)
 
 
 def _quantity(spec: Gemm, name: str, operands: Mapping[str, Any]) -> Array | None:
@@ -123,35 +170,54 @@ def factor(spec: Gemm, name: str, operands: Mapping[str, Any]) -> Any:
 # --- sums --------------------------------------------------------------------------------------
 
 
-def _pairs(spec: Gemm, operands: Mapping[str, Any]) -> Iterator[tuple[Array, Array]]:
-    for a, b in zip(operands["a"], operands["b"], strict=True):
-        yield decode(np.asarray(a), spec.a.type), decode(np.asarray(b), spec.b.type)
+def _factored(
+    spec: Gemm,
+    operands: Mapping[str, Any],
+    given: Mapping[str, Array | None],
+    b: str,
+    *,
+    with_c: bool,
+) -> Interval:
+    """``alpha * sum + beta * C``, the last if ``with_c``: in f32, or f64."""
+    if spec.type != "s32":
+        return _floats(spec, operands, b, with_c=with_c)
+    if all(said == "scalar" or float(said).is_integer() for said in (spec.alpha, spec.beta)):
+        return _real(_integers(spec, operands, given, b, with_c=with_c))
+    alpha, beta = (np.float64(factor(spec, name, operands)) for name in ("alpha", "beta"))
+    total = _real(_integer_sums(spec, operands, given, b)).scaled(alpha)
+    if with_c and beta != 0:
+        total = add(total, _real(decode(operands["c"], spec.c.type)).scaled(beta))
+    return total
 
 
-def _zeros(spec: Gemm, operands: Mapping[str, Any], dtype: Any) -> Array:
+def _pairs(spec: Gemm, operands: Mapping[str, Any], b: str) -> Iterator[tuple[Array, Array]]:
+    for left, right in zip(operands["a"], operands[b], strict=True):
+        yield decode(np.asarray(left), spec.a.type), decode(np.asarray(right), spec.b.type)
+
+
+def _zeros(spec: Gemm, operands: Mapping[str, Any], dtype: Any) -> Any:
     """Of D's shape: that of C, or of the output where there is no pair of matrices."""
     for a, b in zip(operands["a"], operands["b"], strict=True):
         return np.zeros((a.shape[0], b.shape[1]), dtype)
     return np.zeros(operands["c" if "c" in operands else "out"].shape, dtype)
 
 
-def _floats(spec: Gemm, operands: Mapping[str, Any]) -> Interval:
-    """``alpha * sum + beta * C``, within ``(k * count + 4) * eps`` of the sum of magnitudes.
-
-    Whole numbers are exact as long as the magnitudes are.
+def _floats(spec: Gemm, operands: Mapping[str, Any], b: str, *, with_c: bool) -> Interval:
+    """Within ``(k * count + 4) * eps`` of the sum of magnitudes; exact for whole numbers as long
+    as the magnitudes are.
     """
-    wide = np.longdouble if spec.type == "f64" else np.float64
+    wide: Any = np.longdouble if spec.type == "f64" else np.float64
     total = _zeros(spec, operands, wide)
     magnitude, steps, whole = np.zeros_like(total), 0, True
-    for a, b in _pairs(spec, operands):
-        a, b = a.astype(wide), b.astype(wide)
-        total += a @ b
-        magnitude += np.abs(a) @ np.abs(b)
-        steps += a.shape[1]
-        whole = whole and _whole(a) and _whole(b)
+    for left, right in _pairs(spec, operands, b):
+        x, y = left.astype(wide), right.astype(wide)
+        total += x @ y
+        magnitude += np.abs(x) @ np.abs(y)
+        steps += x.shape[1]
+        whole = whole and _whole(x) and _whole(y)
     alpha, beta = (factor(spec, name, operands) for name in ("alpha", "beta"))
     value, size = alpha * total, abs(alpha) * magnitude
-    if beta != 0:
+    if with_c and beta != 0:
         c = decode(operands["c"], spec.c.type).astype(wide)
         value, size = value + beta * c, size + abs(beta) * np.abs(c)
         whole = whole and _whole(c)
@@ -166,35 +232,29 @@ def _whole(numbers: Any) -> bool:
 
 
 def _integer_sums(
-    spec: Gemm, operands: Mapping[str, Any], given: Mapping[str, Array | None]
+    spec: Gemm, operands: Mapping[str, Any], given: Mapping[str, Array | None], b: str
 ) -> Array:
     total = _zeros(spec, operands, np.int64)
-    a_zero, b_zero = (0 if given[name] is None else given[name] for name in ("a_zero", "b_zero"))
-    for a, b in _pairs(spec, operands):
-        total += _product(a - a_zero, b - b_zero)
+    zeros = [0 if given[name] is None else given[name] for name in ("a_zero", "b_zero")]
+    for left, right in _pairs(spec, operands, b):
+        total += _product(left - zeros[0], right - zeros[1])
     return _wrap(total)
 
 
-def _integers(spec: Gemm, operands: Mapping[str, Any], given: Mapping[str, Array | None]) -> Array:
+def _integers(
+    spec: Gemm,
+    operands: Mapping[str, Any],
+    given: Mapping[str, Array | None],
+    b: str,
+    *,
+    with_c: bool,
+) -> Array:
     """``alpha * sum + beta * C`` modulo 2**32."""
     alpha, beta = (int(factor(spec, name, operands)) for name in ("alpha", "beta"))
-    total = alpha * _integer_sums(spec, operands, given)
-    if beta != 0:
+    total = alpha * _integer_sums(spec, operands, given, b)
+    if with_c and beta != 0:
         total = total + beta * decode(operands["c"], spec.c.type)
     return _wrap(total)
-
-
-def _converted(
-    spec: Gemm, operands: Mapping[str, Any], given: Mapping[str, Array | None]
-) -> Interval:
-    """The same in f32: whole factors act before the conversion, others after it."""
-    if all(said == "scalar" or float(said).is_integer() for said in (spec.alpha, spec.beta)):
-        return _real(_integers(spec, operands, given))
-    alpha, beta = (np.float64(factor(spec, name, operands)) for name in ("alpha", "beta"))
-    total = _real(_integer_sums(spec, operands, given)).scaled(alpha)
-    if beta != 0:
-        total = add(total, _real(decode(operands["c"], spec.c.type)).scaled(beta))
-    return total
 
 
 def _real(integers: Array) -> Interval:

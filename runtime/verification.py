@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import ArgumentValueError, VerificationError
-from tilewright.pack import Pack
-from tilewright.spec import Transpose
+from tilewright.signature import Signature
+from tilewright.spec import Gemm, Transpose
 
 from .interval import Interval
 from .known import Array, strided
 from .pack_reference import packed_bytes
-from .reference import Expected, expected
+from .reference import Expected, results
 from .samples import Sample, Sampled, gain, matrices, sample
 from .values import decode
 
@@ -56,19 +56,32 @@ def _run_case(
     held = sample(signature, rng, varied=True, whole=whole, gain=gain(kernel.spec))
     right = _expected(kernel, held)
     before = [memory.copy() for memory in held.memory]
-    got = kernel(**held.named(kernel))
+    kernel(**held.named(kernel))
     title = f"{title}, sizes {dict(held.sizes)}"
-    error, bound = right.error(got)
+    for name, one in right.items():
+        got = held.arrays[signature.arrays.index(signature.array(name))]
+        _check_elements(f"{kernel.name} is wrong at {name}", one, got, title)
+    _check_memory(kernel, held, before, title)
+    return _worst(right[signature.output.name], held, signature)
+
+
+def _check_elements(problem: str, right: Expected, got: Array, title: str) -> None:
+    """VerificationError with the first element of ``got`` that is none of the right ones."""
     wrong = np.argwhere(right.wrong(got))
     if wrong.size:
         at = tuple(int(i) for i in wrong[0])
+        _, bound = right.error(got)
         raise VerificationError(
-            f"{kernel.name} is wrong at {signature.output.name}[{', '.join(map(str, at))}]",
+            f"{problem}[{', '.join(map(str, at))}]",
             got=f"{got[at]!r} ({title})",
             expected=f"{right.values.value[at]!r}, at most {float(bound[at]):.3g} off; "
             f"{len(wrong)} of {got.size} elements are wrong",
         )
-    _check_memory(kernel, held, before, title)
+
+
+def _worst(right: Expected, held: Sample, signature: Signature) -> tuple[float, float]:
+    """The largest error of the output's elements, and the bound on that."""
+    error, bound = right.error(held.arrays[signature.arrays.index(signature.output)])
     if not error.size:
         return 0.0, 0.0
     place = np.unravel_index(int(np.argmax(error)), error.shape)
@@ -98,21 +111,23 @@ def _check_memory(kernel: Sampled, held: Sample, before: list[Array], title: str
 # --- references --------------------------------------------------------------------------------
 
 
-def _expected(kernel: Sampled, held: Sample) -> Expected:
-    if isinstance(kernel.spec, Transpose):
-        value = decode(held.arrays[0].T, kernel.spec.type)
-        return Expected(Interval.exactly(value, kernel.spec.type), kernel.spec.type)
-    if isinstance(kernel.spec, Pack):
+def _expected(kernel: Sampled, held: Sample) -> dict[str, Expected]:
+    """What must be written, by the outputs' names."""
+    spec = kernel.spec
+    if isinstance(spec, Gemm):
+        return results(spec, _operands(kernel, held))
+    if isinstance(spec, Transpose):
+        value, type_ = decode(held.arrays[0].T, spec.type), spec.type
+    else:
         given = matrices(kernel.signature.array("b"), held, kernel.signature)
-        data = packed_bytes(kernel.spec, kernel.isa, given)
-        return Expected(Interval.exactly(decode(data, "u8"), "u8"), "u8")
-    return expected(kernel.spec, _operands(kernel, held))
+        value, type_ = decode(packed_bytes(spec, kernel.isa, given), "u8"), "u8"
+    return {"out": Expected(Interval.exactly(value, type_), type_)}
 
 
 def _operands(kernel: Sampled, held: Sample) -> dict[str, Any]:
-    """The operands as ``expected`` takes them: a batch's matrices one by one."""
+    """The operands as ``results`` takes them: a batch's matrices one by one."""
     signature = kernel.signature
     named = {p.name: array for p, array in zip(signature.arrays, held.arrays, strict=True)}
-    for name in ("a", "b"):
+    for name in {"a", "b", "b2"} & named.keys():
         named[name] = list(matrices(signature.array(name), held, signature))
     return {**named, "out": named[signature.output.name], **held.scalars}

@@ -9,8 +9,9 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import VerificationError
-from tilewright.expression import Operand, acc
+from tilewright.expression import Operand, acc, acc2
 from tilewright.postops import gelu_erf, gelu_tanh, relu
+from tilewright.reductions import row_absmax, row_max, row_sum
 from tilewright.runtime.verification import verify
 from tilewright.signature import signature
 from tilewright.spec import Gemm
@@ -56,6 +57,12 @@ PAIRS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     (said(epilogue=gelu_erf(acc)), said(epilogue=gelu_tanh(acc))),
     (said(a="u8", b="s8", d="s8", d_scale=500.0, epilogue=acc + BIAS),
      said(a="u8", b="s8", d="s8", d_scale=500.0, epilogue=acc - 500 * BIAS)),
+    (said(b2="f32", epilogue=acc + acc2), said(b2="f32", epilogue=acc2 + acc2)),
+    (said(a="u8", b="s8", b2="s8", d="s32", epilogue=acc - acc2, beta=1),
+     said(a="u8", b="s8", b2="s8", d="s32", epilogue=acc - acc2, beta=2)),
+    (said(outputs={"most": row_max(acc)}), said(outputs={"most": row_absmax(acc)})),
+    (said(outputs={"most": row_sum(acc)}), said(outputs={"most": row_sum(relu(acc))})),
+    (said(a="s8", outputs={"sum": row_sum(acc)}), said(a="s8", outputs={"sum": row_sum(acc + 1)})),
 ]  # fmt: skip
 
 

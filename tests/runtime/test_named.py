@@ -31,6 +31,8 @@ SPECS: dict[str, Gemm] = {
     "bias": Gemm(6, 4, 8, epilogue=acc * Operand("slope", "f16") + Operand("bias", "s8", "column")),
     "full": Gemm(6, 4, 8, epilogue=acc + Operand("full", "bf16", "full")),
     "old": Gemm(6, 4, 8, epilogue=acc + 2 * dst),
+    "rows": Gemm(6, 4, 8, outputs={"most": tw.row_max(acc), "total": tw.row_sum(acc)}),
+    "gate": Gemm(6, 4, 8, b2="f32", epilogue=acc * tw.acc2),
     "dims": Gemm(tw.dim("m"), tw.dim("n"), 8, b_scale="column", a_scale="row", ldd=tw.dim("ldd")),
 }  # fmt: skip
 
@@ -107,6 +109,16 @@ FAULTS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("beta", (A, B, C), {"c": C}, "c is given twice"),
     ("beta", (A, B, C), {"out": B[:6]}, "d shares elements with b"),
     ("c", (A, B), {"d": C}, "no argument 'd'.*out= takes"),
+    # outputs, and a second B
+    ("rows", (A, B), {"total": ones(6)}, r"most is missing.*kernel\(a, b, c, most=\.\.\., total="),
+    ("rows", (A, B), {"most": ones(4), "total": ones(6)}, r"most has the wrong shape.*m is 6"),
+    ("rows", (A, B), {"most": 1.0, "total": ones(6)}, "most must be a numpy array"),
+    ("rows", (A, B), {"most": np.broadcast_to(F32(0), 6), "total": ones(6)}, "most is read-only"),
+    ("rows", (A, B, C), {"most": C.reshape(-1)[:6], "total": ones(6)}, "c shares .* with most"),
+    ("rows", (A, B), {"most": B[0:2].reshape(-1)[:6], "total": ones(6)}, "most shares .* with b"),
+    ("gate", (A, B), {}, r"b2 is missing.*kernel\(a, b, b2=\.\.\., out=\.\.\.\)"),
+    ("gate", (A, B), {"b2": ones(4, 8)}, r"b2 has the wrong shape"),
+    ("gate", (A, B, B), {}, "too many arguments"),
     ("old", (A, B), {}, r"d is missing.*kernel\(a, b, out=\.\.\.\)"),
 ]  # fmt: skip
 
@@ -193,3 +205,19 @@ def test_operands_of_an_epilogue(kernels: dict[str, Kernel]) -> None:
 @pytest.mark.parametrize("name", SPECS)
 def test_all_of_them_are_right(kernels: dict[str, Kernel], name: str) -> None:
     assert kernels[name].verify(cases=5).cases == 5
+
+
+def test_outputs_of_rows(kernels: dict[str, Kernel]) -> None:
+    b = B * np.arange(4, dtype=F32)
+    for c in (None, np.full((6, 4), np.nan, F32)):
+        most, total = ones(6), ones(6)
+        got = kernels["rows"](A, b, c, most=most, total=total)
+        assert c is None or got is c
+        np.testing.assert_array_equal(got, A @ b)
+        np.testing.assert_array_equal(most, 24)
+        np.testing.assert_array_equal(total, 48)
+
+
+def test_a_second_b(kernels: dict[str, Kernel]) -> None:
+    np.testing.assert_array_equal(kernels["gate"](A, B, b2=2 * B), 8 * 16)
+    np.testing.assert_array_equal(kernels["gate"](b2=B, a=A, b=B), 64)

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tilewright.expression import Expression, Operand, acc, dst
+from tilewright.expression import Expression, Operand, acc, acc2, dst
 from tilewright.postops import (
     clip,
     elu,
@@ -33,9 +33,10 @@ from tilewright.postops import (
     tanh,
     where,
 )
+from tilewright.reductions import row_absmax, row_max, row_sum
 from tilewright.runtime.epilogue import FUNCTIONS, evaluate
 from tilewright.runtime.interval import Interval
-from tilewright.runtime.reference import expected
+from tilewright.runtime.reference import expected, results
 from tilewright.spec import Gemm
 
 RNG = np.random.default_rng(0)
@@ -198,7 +199,7 @@ def single(expression: Expression, x: Any) -> Interval:
     """An expression of exact numbers."""
     exact = Interval.exactly(np.asarray(x, np.float64), "f32")
     with np.errstate(all="ignore"):
-        return evaluate(expression, exact, {})
+        return evaluate(expression, {"acc": exact}, {})
 
 
 def test_arithmetic_is_not_rearranged() -> None:
@@ -255,7 +256,7 @@ def test_functions_contain_what_f32_computes(name: str) -> None:
     bound = RNG.choice([0.0, 2.0**-18, 2.0**-10], (60, 50))
     bias = RNG.uniform(-2, 2, 50).astype(np.float32)
     with np.errstate(all="ignore"):
-        found = evaluate(expression, Interval.around(value, bound, "f32"), {"bias": bias})
+        found = evaluate(expression, {"acc": Interval.around(value, bound, "f32")}, {"bias": bias})
         for part in (-1, -0.5, 0, 0.5, 1):
             got = compute((value + part * bound).astype(np.float32), bias)
             assert np.all((found.low <= got) & (got <= found.high))
@@ -315,7 +316,8 @@ def test_arithmetic_contains_what_f32_computes(data: st.DataObject) -> None:
     value = np.array(data.draw(st.lists(st.integers(-100, 100), min_size=1, max_size=4)), float)
     bound = data.draw(st.sampled_from([0.0, 2.0**-10, 0.5]))
     with np.errstate(all="ignore"):
-        found = evaluate(expression, Interval.around(value, np.full(value.shape, bound), "f32"), {})
+        sums = {"acc": Interval.around(value, np.full(value.shape, bound), "f32")}
+        found = evaluate(expression, sums, {})
         for part in (0.0, 1.0, -1.0):
             got = compute((value + part * bound).astype(np.float32)).astype(np.float64)
             nan = np.isnan(got) & np.isnan(found.value)
@@ -331,3 +333,59 @@ def test_additions_stay_in_integers() -> None:
     given = {"a": [a], "b": [b], "d": old, "bias": rows}
     assert right(spec, want.astype("i4"), **given)
     assert not right(spec, want.astype("i4") + np.int32(1), **given)
+
+
+# -- the second B, and outputs of rows ----------------------------------------------------------
+
+
+def test_a_second_product() -> None:
+    """C is added to the first product alone; zero points, factors and scales act on both."""
+    spec = Gemm(3, 4, 5, a="u8", b="s8", b2="s8", d="f32", epilogue=acc - acc2, alpha=2, beta=3,
+                a_zero=7, b_zero="column", a_scale="row")  # fmt: skip
+    a, b, b2, c = full("u8", 3, 5), full("s8", 5, 4), full("s8", 5, 4), full("s8", 3, 4)
+    zero, scale = full("s8", 4).astype("i4"), RNG.uniform(0.5, 2, 3).astype("f4")
+    c = c.astype("i4")
+    sums = [2 * ((a.astype("i8") - 7) @ (x.astype("i8") - zero)) for x in (b, b2)]
+    want = scale[:, None].astype("f8") * (sums[0] + 3 * c - sums[1])
+    given = {"a": [a], "b": [b], "b2": [b2], "c": c, "b_zero": zero, "a_scale": scale}
+    assert right(spec, want.astype("f4"), **given)
+    assert not right(spec, np.nextafter(want.astype("f4"), np.inf) * np.float32(1.001), **given)
+
+
+def test_outputs_of_rows() -> None:
+    a, b = RNG.uniform(-1, 1, (6, 40)).astype("f4"), RNG.uniform(-1, 1, (40, 7)).astype("f4")
+    outputs = {"most": row_max(acc), "size": row_absmax(acc), "total": row_sum(2 * acc)}
+    found = results(Gemm(6, 7, 40, outputs=outputs), {"a": [a], "b": [b]})
+    product = a.astype("f8") @ b.astype("f8")
+    want = {
+        "most": product.max(axis=1),
+        "size": abs(product).max(axis=1),
+        "total": 2 * product.sum(axis=1),
+    }
+    assert found.keys() == {"c", *want}
+    for name, values in want.items():
+        assert not found[name].wrong(values.astype("f4")).any()
+        assert found[name].wrong((values + 0.001).astype("f4")).all()
+        assert found[name].wrong(np.full(6, np.nan, "f4")).all()
+
+
+def test_outputs_of_rows_with_nan_and_of_none() -> None:
+    a, b = np.array([[1.0], [np.nan]], "f4"), np.array([[1.0, -3.0]], "f4")
+    outputs = {"most": row_max(acc), "size": row_absmax(acc), "total": row_sum(acc)}
+    found = results(Gemm(2, 2, 1, outputs=outputs), {"a": [a], "b": [b]})
+    for name, first in (("most", 1), ("size", 3), ("total", -2)):
+        assert not found[name].wrong(np.array([first, np.nan], "f4")).any()
+        assert found[name].wrong(np.array([first + 1, first], "f4")).all()
+    none = results(Gemm(2, 0, 1, outputs=outputs), {"a": [a], "b": [b[:, :0]]})
+    for name, empty in (("most", -np.inf), ("size", 0), ("total", 0)):
+        assert not none[name].wrong(np.full(2, empty, "f4")).any()
+
+
+def test_an_expression_that_sympy_may_rewrite() -> None:
+    """What sympy makes of it is right then, too."""
+    a, b = np.full((1, 1), np.inf, "f4"), np.ones((1, 1), "f4")
+    zero, nan = np.zeros((1, 1), "f4"), np.full((1, 1), np.nan, "f4")
+    for algebra in (False, True):
+        found = expected(Gemm(1, 1, 1, epilogue=acc - acc, algebra=algebra), {"a": [a], "b": [b]})
+        assert not found.wrong(nan).any()
+        assert found.wrong(zero).all() == (not algebra)
