@@ -16,14 +16,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from . import calls, gemm, kloops, machine, startup, tails, threads, variants
+from . import calls, gemm, kloops, machine, packing, startup, tails, threads, variants
 from .figures import Section, show
 from .native import Effort, MissingError
 from .operands import WrongResultError
 from .options import Options
 from .peers import Peer, load
 
-SECTIONS = ("gemm", "variants", "tails", "calls", "startup", "spills", "threads")
+SECTIONS = ("gemm", "variants", "tails", "packing", "calls", "startup", "spills", "threads")
 QUICK = Effort(rounds=7, repeats=3, quantum=100e-6)
 MISSED, INCOMPLETE = 1, 2
 
@@ -71,6 +71,8 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         sections.append(variants.run(options))
     if "tails" in wanted:
         sections.append(tails.run(options))
+    if "packing" in wanted:
+        sections.append(packing.run(options))
     if "calls" in wanted:
         sections.append(calls.run(options))
     figures = [figure for section in sections for figure in section.figures]

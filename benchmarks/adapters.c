@@ -2,6 +2,7 @@
  * calling convention. Batches are `count` tight products into the same C. */
 #include <stdbool.h>
 #include <stdint.h>
+#include <string.h>
 
 struct product {
     void *function;
@@ -39,4 +40,10 @@ void bench_mkl_jit(const float *a, const float *b, float *c, const struct produc
     void (*gemm)(void *, const float *, const float *, float *) = p->function;
     for (int64_t i = 0; i < p->count; i++, a += p->m * p->k, b += p->k * p->n)
         gemm(p->state, a, b, c);
+}
+
+/* What a packing is compared with. */
+void bench_copy(const void *from, void *to, const int64_t *bytes)
+{
+    memcpy(to, from, (size_t)*bytes);
 }

@@ -124,7 +124,7 @@ class Gemm:
 
         for name in ("m", "n", "k"):
             put(name, check_size(given[name], name))
-        first = a if isinstance(a, Matrix) else Matrix(a, order)
+        first = _operand(a, order)
         second = _operand(first.type if b is None else b, order)
         held = accumulator(first.type, second.type)
         third = _operand(held if c is None else c, order)

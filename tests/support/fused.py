@@ -7,27 +7,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from tilewright.generate import Request, generate
+from tilewright.packed_format import PackedFormat, formats_of
 from tilewright.runtime.host import resolve
 from tilewright.schedule import Schedule
 from tilewright.signature import ArrayParameter, signature
 from tilewright.sizes import Dim, Size
 from tilewright.spec import Gemm
 
+from .packed import DTYPES, layout
 from .trial import Lab, lab
 
 Array = np.ndarray[Any, Any]
-DTYPES: Mapping[str, np.dtype[Any]] = {
-    name: np.dtype(type_)
-    for name, type_ in {
-        "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
-        "f8_e4m3": ml_dtypes.float8_e4m3fn, "f8_e5m2": ml_dtypes.float8_e5m2,
-        "s8": np.int8, "u8": np.uint8, "s32": np.int32, "i64": np.int64,
-    }.items()
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -63,8 +56,13 @@ class Kernels:
         An operand of a batch is a list of matrices; what is only written need not be given.
         """
         trial = self.trials[index]
-        parameters = signature(trial.spec)
-        arrays = [_memory(trial, p, given.get(p.name)) for p in parameters.arrays]
+        parameters, formats = signature(trial.spec), formats_of(trial.spec, self.target)
+        arrays = [
+            packed_memory(formats[p.name], p, given[p.name])
+            if p.packed
+            else _memory(trial, p, given.get(p.name))
+            for p in parameters.arrays
+        ]
         data = self.lab.runner.call(
             f"k{index}",
             arrays,
@@ -98,6 +96,16 @@ def _memory(trial: Trial, parameter: ArrayParameter, given: Any) -> Any:
         given = np.atleast_1d(np.asarray(given, dtype))
     assert given.shape == shape and given.dtype == dtype, (parameter, given.dtype, given.shape)
     return _flat(parameter, given)
+
+
+def packed_memory(form: PackedFormat, parameter: ArrayParameter, given: Any) -> Any:
+    """A packed operand: one matrix, those of a batch side by side, or a sequence of them."""
+    matrices = given if isinstance(given, list) else [given]
+    if parameter.kind == "sequence":
+        return [(layout(form, matrix), 0) for matrix in matrices]
+    if parameter.batch_stride == 0:
+        matrices = matrices[:1]
+    return np.concatenate([layout(form, one) for one in matrices] or [np.empty(0, np.uint8)])
 
 
 def _flat(parameter: ArrayParameter, given: Array) -> Array:

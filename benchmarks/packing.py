@@ -1,0 +1,135 @@
+"""Packing a B ahead of its use: bytes read and written per second, beside a copy of as many.
+
+Nothing is demanded: what a packing costs beside the copy is what its conversion and order cost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from rich.progress import track
+from rich.table import Table
+
+import tilewright as tw
+from tilewright.packed_format import format_of
+from tilewright.runtime.pack_reference import packed_bytes
+from tilewright.types import ITEMSIZE
+
+from . import machine
+from .figures import Section
+from .native import Call, Timed, address, library, measure
+from .operands import PAGE, WrongResultError
+from .options import Options
+
+COPY, PACK = "copy", "pack"
+#: Types of A and B, what B is converted from, and its order: rows first, then columns.
+KINDS = (
+    ("u8", "s8", "s8", "C"), ("u8", "s8", "s8", "F"), ("bf16", "bf16", "bf16", "C"),
+    ("bf16", "bf16", "bf16", "F"), ("f16", "f16", "f32", "C"), ("bf16", "bf16", "f32", "C"),
+    ("bf16", "bf16", "f32", "F"), ("u8", "s8", "f32", "C"), ("f32", "f32", "f32", "C"),
+    ("f32", "f32", "f32", "F"),
+)  # fmt: skip
+#: K x N: within the first cache, the second, and beyond the last.
+SIZES = ((64, 64), (512, 256), (4096, 4096))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One packing and a copy of as many bytes, timed in turns."""
+
+    spec: tw.Pack
+    target: str
+    timed: Timed
+
+    def record(self) -> dict[str, object]:
+        """For ``--json``."""
+        spec = self.spec
+        return {
+            "size": f"{spec.k}x{spec.n}",
+            "target": self.target,
+            "types": f"{spec.source} as {spec.type} for {spec.a}, {spec.order}",
+            "gbytes": {name: self.timed.gflops(name) for name in (PACK, COPY)},
+            "to_copy": self.timed.ratio(PACK, COPY),
+        }
+
+
+def run(options: Options) -> Section:
+    """Time all packings on every target of this processor."""
+    rows: list[Row] = []
+    for target in machine.native_isas():
+        specs = [spec for spec in _specs() if _wanted(options, spec)]
+        with machine.every_core():
+            kernels = tw.compile_many([(spec, None, target) for spec in specs])
+        about = f"{target}: packing"
+        for kernel in track(kernels, about, console=options.console, transient=True):
+            timed = measure(_calls(kernel, options.seed), options.effort)
+            assert isinstance(kernel.spec, tw.Pack)
+            rows.append(Row(kernel.spec, target, timed))
+        _print(options, [row for row in rows if row.target == target], target)
+    return Section("packing", (), tuple(row.record() for row in rows))
+
+
+def _specs() -> Iterator[tw.Pack]:
+    for k, n in SIZES:
+        for a, b, source, order in KINDS:
+            yield tw.Pack(k, n, b, a=a, source=source, order=order)  # type: ignore[arg-type]
+
+
+def _wanted(options: Options, spec: tw.Pack) -> bool:
+    return options.only is None or options.only.search(f"{spec.k}x{spec.n}") is not None
+
+
+def _calls(kernel: tw.Kernel, seed: int) -> list[Call]:
+    """The packing, checked once, and a copy between buffers of half as many bytes as it moves."""
+    spec = kernel.spec
+    assert isinstance(spec, tw.Pack)
+    written = format_of(spec, kernel.isa).nbytes
+    moved = spec.k * spec.n * ITEMSIZE[spec.source] + written
+    b, out = (_placed(moved, at) for at in (0, 21 * 64))
+    rng = np.random.default_rng(seed)
+    dtype = np.dtype(np.float32 if spec.source == "f32" else f"i{ITEMSIZE[spec.source]}")
+    drawn = rng.uniform(-100, 100, spec.k * spec.n).astype(dtype)
+    b[: drawn.nbytes] = drawn.view(np.uint8)
+    operands = b.ctypes.data, out.ctypes.data
+    pack = Call(PACK, kernel.address, (*operands, 0, 0), moved, (kernel, b, out))
+    _check(pack, spec, kernel, drawn, out[:written])
+    half = np.array([moved // 2], np.int64)
+    copying = address(library("adapters").bench_copy)
+    return [pack, Call(COPY, copying, (*operands, half.ctypes.data, 0), moved, (half, b, out))]
+
+
+def _check(call: Call, spec: tw.Pack, kernel: tw.Kernel, drawn: Any, out: Any) -> None:
+    if drawn.dtype != np.float32:
+        drawn = drawn.view(f"i{drawn.itemsize}" if spec.type == "s8" else f"u{drawn.itemsize}")
+    shape = (spec.k, spec.n) if spec.order == "C" else (spec.n, spec.k)
+    matrix = drawn.reshape(shape) if spec.order == "C" else drawn.reshape(shape).T
+    call.once()
+    if not np.array_equal(packed_bytes(spec, kernel.isa, [matrix])[0], out):
+        raise WrongResultError(f"{kernel.name} packs something else")
+
+
+def _placed(size: int, offset: int) -> Any:
+    """Zeros whose address is ``offset`` bytes into a page."""
+    raw = np.zeros(size + PAGE, np.uint8)
+    start = (offset - raw.ctypes.data) % PAGE
+    return raw[start : start + size]
+
+
+def _print(options: Options, rows: Sequence[Row], target: str) -> None:
+    title = f"Packing B, {target}: GB/s read and written, and to a copy"
+    table = Table(title=title, title_justify="left")
+    table.add_column("from, order, as")
+    for k, n in SIZES:
+        table.add_column(f"{k}x{n}", justify="right")
+    cells: dict[str, list[str]] = {}
+    for row in rows:
+        spec, form = row.spec, format_of(row.spec, tw.targets.load(target))
+        what = f"{spec.source}, {spec.order}, {form.stored} in groups of {form.group}"
+        rate, ratio = row.timed.gflops(PACK), row.timed.ratio(PACK, COPY)
+        cells.setdefault(what, []).append(f"{rate:.1f} {100 * ratio:3.0f}%")
+    for what, found in cells.items():
+        table.add_row(what, *found)
+    options.console.print(table)

@@ -1,0 +1,189 @@
+"""Packing: its spec and what it refuses, formats, and the interpreter on its programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support.cases import Cases
+from support.packed import convert, differing, draw, layout, stored
+
+import tilewright as tw
+from tilewright.errors import ScheduleError, SpecError
+from tilewright.generate import explain_plan, interpret_kernel, plan_for, program_for
+from tilewright.isa import Target
+from tilewright.pack import Pack
+from tilewright.packed_format import PackedFormat, format_of
+from tilewright.plan import Plan
+from tilewright.runtime.host import resolve
+from tilewright.schedule import Schedule
+from tilewright.sizes import dim
+from tilewright.spec import Gemm
+
+ALL = "neon+dotprod+i8mm+bf16+fp16fml"
+#: What an element of B is stored as, and how many of K stand together, by target and types.
+FORMATS: dict[tuple[str, str, str], tuple[str, int]] = {
+    ("scalar", "u8", "s8"): ("s32", 1),
+    ("scalar", "f32", "f8_e4m3"): ("bf16", 1),
+    ("avx2", "u8", "s8"): ("s16", 2),
+    ("avx2", "bf16", "bf16"): ("bf16", 1),
+    ("avx2+vnni", "u8", "s8"): ("s8", 4),
+    ("avx2+vnni", "s8", "s8"): ("u8", 4),
+    ("avx2+vnni", "u8", "u8"): ("u8", 4),
+    ("avx2+vnni", "s8", "u8"): ("u8", 4),
+    ("avx512+bf16", "bf16", "bf16"): ("bf16", 2),
+    ("avx512+bf16", "f32", "bf16"): ("bf16", 1),
+    ("neon", "s8", "s8"): ("s8", 2),
+    ("neon+dotprod", "u8", "u8"): ("u8", 4),
+    (ALL, "s8", "s8"): ("s8", 8),
+    (ALL, "bf16", "bf16"): ("bf16", 4),
+    (ALL, "f16", "f16"): ("f16", 1),
+    (ALL, "f64", "f64"): ("f64", 1),
+}
+
+
+@pytest.mark.parametrize(("key", "expected"), FORMATS.items(), ids=str)
+def test_formats(key: tuple[str, str, str], expected: tuple[str, int]) -> None:
+    name, a, b = key
+    form = format_of(Pack(9, 7, b, a=a), resolve(name))
+    assert (form.stored, form.group) == expected
+
+
+def test_a_format_depends_on_target_types_k_n_and_nb_alone() -> None:
+    packed = tw.Packed("s8", 16)
+    m, count = dim("m"), dim("count")
+    family: list[tuple[Any, Schedule]] = [
+        (Gemm(5, 40, 9, a="u8", b=packed), Schedule()),
+        (Gemm(m, 40, 9, a="u8", b=packed, beta=1), Schedule(tile=(2, 8))),
+        (Gemm(64, 40, 9, a=tw.Matrix("u8", "F"), b=packed, c=tw.Matrix("s32", "F")), Schedule()),
+        (Gemm(5, 40, 9, a="u8", b=packed, d="u8", a_zero=3, b_scale="column"), Schedule()),
+        (Gemm(5, 40, 9, a="u8", b=packed, batch=tw.Strided(3)), Schedule(loops="bnmk")),
+        (Gemm(5, 40, 9, a="u8", b=packed, batch=tw.Addresses(count)), Schedule()),
+    ]
+    for name in ("avx2", "avx512+vnni", ALL):
+        target = resolve(name)
+        plans = [plan_for(spec, schedule, target) for spec, schedule in family]
+        assert len({format_of(spec, target) for spec, _ in family}) == 1
+        assert len({str(plan.operands["b"].strides) for plan in plans}) == 1
+        mine = format_of(family[0][0], target)
+        assert format_of(Pack(9, 40, "s8", a="u8", nb=16), target) == mine
+        for other in (
+            Gemm(5, 41, 9, a="u8", b=packed),
+            Gemm(5, 40, 8, a="u8", b=packed),
+            Gemm(5, 40, 9, a="u8", b=tw.Packed("s8", 24)),
+            Gemm(5, 40, 9, a="u8", b=tw.Packed("u8", 16)),
+        ):
+            assert format_of(other, target).text != mine.text
+
+
+def test_an_element_lies_where_the_format_says() -> None:
+    form = PackedFormat("s8", "s8", itemsize=1, k=11, n=21, nb=8, group=4, sums=True)
+    b = draw("s8", (11, 21), np.random.default_rng(0))
+    data = stored(form, b)
+    assert all(data[form.offset(*at)] == value for at, value in np.ndenumerate(b))
+    assert (form.blocks, form.groups, form.block_elements) == (3, 3, 96)
+    assert (form.sums_at, form.nbytes) == (320, 320 + 128)
+    assert layout(form, b).size == form.nbytes
+    assert form.text == (
+        "s8 as s8, 11x21 in groups of 4 along k, blocks of 8 columns and their sums"
+    )
+
+
+@pytest.mark.parametrize("name", ["scalar", "avx2", "avx2+vnni", "avx512+vnni+bf16", "neon", ALL])
+@pytest.mark.parametrize(
+    "spec",
+    [
+        Pack(11, 21, "s8", a="s8", nb=16),
+        Pack(21, 11, "u8", a="u8", order="F"),
+        Pack(9, 6, "s8", a="u8", source="f32", batch=tw.Strided(2)),
+        Pack(7, 10, "bf16", source="f32", nb=4),
+        Pack(7, 10, "bf16", order="F"),
+        Pack(5, 9, "f8_e4m3", a="f32", source="f32", order="F"),
+        Pack(5, 9, "f64", nb=4),
+    ],
+    ids=str,
+)
+def test_the_interpreter_packs(name: str, spec: Pack, cases: Cases) -> None:
+    target = resolve(name)
+    form, count = format_of(spec, target), 1 if spec.batch is None else 2
+    rng = np.random.default_rng(0)
+    bs = [draw(spec.source, (spec.k, spec.n), rng) for _ in range(count)]
+    held = np.stack(bs) if spec.batch else np.array(bs[0], order=spec.order)
+    out = np.full((count, form.nbytes), 0xA5, np.uint8)
+    interpret_kernel(spec, Schedule(), target, [held, out])
+    expected = np.concatenate([layout(form, convert(b, spec.type)) for b in bs])
+    assert not differing(form, out.ravel(), expected).size
+    cases.count(target.name, "interpreted")
+
+
+# -- blocks of columns in a product -------------------------------------------------------------
+
+
+def tiles_of(target: Target, spec: Gemm, schedule: Schedule) -> set[int]:
+    """The widths of tiles, in columns."""
+    plan = plan_for(spec, schedule, target)
+    assert isinstance(plan, Plan)
+    return {int(tile.facts.cols) for tile in program_for(plan).tiles if tile.facts}
+
+
+def test_no_tile_straddles_blocks_of_columns() -> None:
+    target = resolve("avx2")
+    spec = Gemm(6, 40, 9, b=tw.Packed("f32", 16))
+    assert tiles_of(target, spec, Schedule()) == {16, 8}
+    assert tiles_of(target, spec, Schedule(tile=(4, 24))) == {16, 8}
+    assert tiles_of(target, spec, Schedule(loops="nmnk", block={"n": 32})) == {16, 8}
+    assert tiles_of(target, spec, Schedule(loops="nmnk", block={"n": 8})) == {8}
+    with pytest.raises(ScheduleError, match=r"would be cut[^~]*24[^~]*16 columns[^~]*multiple"):
+        tiles_of(target, spec, Schedule(loops="nmnk", block={"n": 24}))
+
+
+# -- what is refused ----------------------------------------------------------------------------
+
+K, OFFSETS, PACKED = dim("k"), tw.Offsets(2), tw.Packed("f32")
+REFUSED: list[tuple[Any, str]] = [
+    (lambda: Pack(K, 4), r"a packed B has fixed sizes.*dim\('k'\)"),  # type: ignore[arg-type]
+    (lambda: Pack(4, 4, "s32"), "B cannot have this type.*s32"),
+    (lambda: Pack(4, 4, "s8", a="f32"), "no product of these types"),
+    (lambda: Pack(4, 4, "f32", source="f16"), "not converted.*f16 to f32.*expected: f32"),
+    (lambda: Pack(4, 4, "f64", source="f32"), "not converted.*f32 to f64"),
+    (lambda: Pack(4, 4, "bf16", source="f64"), "not converted.*expected: bf16 or f32"),
+    (lambda: Pack(4, 4, ldb=3), "ldb is smaller.*got: 3.*4 or more"),
+    (lambda: Pack(4, 5, ldb=4), "ldb is smaller"),
+    (lambda: Pack(5, 4, ldb=4, order="F"), "ldb is smaller"),
+    (lambda: Pack(4, 4, order="K"), "order must be"),  # type: ignore[arg-type]
+    (lambda: Pack(4, 4, nb=0), "nb, the columns of a block"),
+    (lambda: Pack(4, 4, batch=OFFSETS), "a batch to pack is"),  # type: ignore[arg-type]
+    (lambda: Pack(4, 4, batch=tw.Strided(2, a=8)), "a batch to pack is"),
+    (lambda: Pack(4, 4, batch=tw.Strided(2, b=0)), "a batch to pack is"),
+    (
+        lambda: Pack(4, 4, ldb=dim("x"), batch=tw.Strided(dim("x", max=3))),
+        "dim 'x' is declared twice",
+    ),
+    (lambda: Gemm(4, 4, 4, a=PACKED, b="f32"), "only B can be packed, not A"),
+    (lambda: Gemm(4, 4, K, b=PACKED), r"a packed B has fixed sizes.*k=dim\('k'\)"),
+    (lambda: Gemm(4, dim("n"), 4, b=PACKED), "a packed B has fixed sizes"),
+    (lambda: Gemm(4, 4, 4, b=PACKED, ldb=8), "ldb is given, but b is packed"),
+    (lambda: Gemm(4, 4, 4, b=PACKED, batch=OFFSETS), "not found by offsets.*tw.Addresses"),
+    (lambda: Gemm(4, 4, 4, b=PACKED, batch=tw.Strided(2, b=16)), "stride of their format.*b=16"),
+    (lambda: Gemm(4, 4, 4, b=PACKED, batch=tw.Strided(2, b=K)), "stride of their format"),
+]
+
+
+@pytest.mark.parametrize(("make", "says"), REFUSED, ids=[says for _, says in REFUSED])
+def test_what_makes_no_sense_is_refused(make: Any, says: str) -> None:
+    with pytest.raises(SpecError, match=f"(?s){says}"):
+        make()
+
+
+def test_a_packing_has_no_schedule() -> None:
+    with pytest.raises(ScheduleError, match=r"nothing to schedule[^~]*tile=\(4, 8\)"):
+        plan_for(Pack(8, 8), Schedule(tile=(4, 8)), resolve("scalar"))
+
+
+def test_explain_tells_the_format() -> None:
+    spec = Pack(64, 48, "s8", source="f32", batch=tw.Strided(3))
+    text = explain_plan(plan_for(spec, Schedule(), resolve("avx2+vnni")))
+    assert "pack      B 64 x 48 (lines 48 apart), f32 as s8, for A of s8: 3264 bytes" in text
+    assert "s8 as u8, 64x48 in groups of 4 along k, blocks of 48 columns and their sums" in text
+    assert "+128" in text

@@ -1,0 +1,107 @@
+"""Products with a packed B: every type, batches, zero points and blocks of columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.cases import Cases
+from support.fused import Kernels, Trial, operands, product
+from support.packed import DTYPES, draw
+from support.space import rng_of
+
+from tilewright.operands import Addresses, Batch, Matrix, Packed, Strided
+from tilewright.schedule import Schedule
+from tilewright.sizes import dim
+from tilewright.spec import Gemm
+from tilewright.types import is_integer
+
+TARGETS = (
+    "scalar", "avx2", "avx2+vnni", "avx512+vnni+bf16", "neon", "neon+dotprod",
+    "neon+dotprod+i8mm+bf16+fp16fml",
+)  # fmt: skip
+PAIRS = (
+    ("u8", "s8"), ("s8", "s8"), ("u8", "u8"), ("s8", "u8"), ("bf16", "bf16"), ("f16", "f16"),
+    ("f32", "bf16"), ("f32", "f32"), ("f64", "f64"), ("f8_e4m3", "f8_e5m2"), ("f32", "f8_e4m3"),
+)  # fmt: skip
+COUNT = dim("count")
+BATCHES: tuple[tuple[Batch | None, Schedule], ...] = (
+    (None, Schedule()),
+    (Strided(3), Schedule()),
+    (Strided(COUNT, b=0), Schedule(loops="bnmk")),
+    (Addresses(COUNT), Schedule()),
+    (None, Schedule(loops="nmnk", block={"n": 32})),
+    (Addresses(2), Schedule(loops="bmnk")),
+    (None, Schedule(tile=(2, 8), loops="mnk")),
+)
+
+
+def trials_of(target: str) -> Iterator[Trial]:
+    """Each pair of types three times: zero points and sizes by chance, K odd and groups cut."""
+    for index, (a, b) in enumerate(PAIRS * 3):
+        rng = rng_of("packed B", target, index)
+        batch, schedule = BATCHES[index % len(BATCHES)]
+        m, n, k = (int(size) for size in rng.integers(1, 45, 3))
+        whole = is_integer(a)
+        wide = "s32" if whole else "f64" if a == "f64" else "f32"
+        more: dict[str, Any] = {}
+        if whole and index % 4:
+            more = {"a_zero": ("row", 131, None)[index % 3], "b_zero": "column"}
+        if wide == "f32" and index % 2:
+            more = {"beta": 1}
+        spec: Any = Gemm(
+            dim("m") if index % 2 else m,
+            n,
+            k,
+            a=Matrix(a, "CF"[index % 2]),  # type: ignore[arg-type]
+            b=Packed(b, (None, 16, 32, 8)[index % 4]),
+            c=Matrix(wide, "CF"[index // 2 % 2]),  # type: ignore[arg-type]
+            batch=batch,
+            **more,
+        )
+        if "loops" in repr(schedule) and schedule.block and spec.b.nb is None:
+            schedule = Schedule()
+        yield Trial(spec, schedule, {"m": m, "count": int(rng.integers(1, 4))})
+
+
+def drawn(trial: Trial, rng: np.random.Generator) -> dict[str, Any]:
+    """Integers of their whole range, small whole numbers in floating point."""
+    found = operands(trial, rng)
+    for name in ("a", "b"):
+        type_ = getattr(trial.spec, name).type
+        if is_integer(type_):
+            for one in found[name] if isinstance(found[name], list) else [found[name]]:
+                one[...] = draw(type_, one.shape, rng)
+    return found
+
+
+def expected(trial: Trial, given: dict[str, Any]) -> Any:
+    """C in 64 bits; integers modulo 2**32."""
+    spec: Any = trial.spec
+    if spec.type != "s32":
+        old = given["c"].astype(np.float64) if spec.beta else 0
+        return product(trial, given) + old
+    shifted = dict(given)
+    for name, zero in (("a", spec.a_zero), ("b", spec.b_zero)):
+        zero = given[f"{name}_zero"] if isinstance(zero, str) else zero or 0
+        zero = np.asarray(zero, np.int64).reshape((-1, 1) if name == "a" else (1, -1))
+        matrices = given[name] if isinstance(given[name], list) else [given[name]]
+        moved = [one.astype(np.int64) - zero for one in matrices]
+        shifted[name] = moved if spec.batch is not None else moved[0]
+    return product(trial, shifted).astype(np.int32)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_products_with_a_packed_b(target: str, tmp_path: Path, cases: Cases) -> None:
+    trials = list(trials_of(target))
+    kernels = Kernels(target, trials, tmp_path)
+    for index, trial in enumerate(trials):
+        given = drawn(trial, rng_of(target, index))
+        for flush in ("front", "rear"):
+            got = kernels(index, given, flush)["out"]
+            right = expected(trial, given).astype(DTYPES[trial.spec.c.type])
+            np.testing.assert_array_equal(got, right, err_msg=str(trial))
+    cases.count(kernels.target.name, kernels.lab.means, len(trials))
