@@ -16,14 +16,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from . import calls, gemm, kloops, machine, startup, variants
+from . import calls, gemm, kloops, machine, startup, tails, threads, variants
 from .figures import Section, show
 from .native import Effort, MissingError
 from .operands import WrongResultError
 from .options import Options
 from .peers import Peer, load
 
-SECTIONS = ("gemm", "variants", "calls", "startup", "spills")
+SECTIONS = ("gemm", "variants", "tails", "calls", "startup", "spills", "threads")
 QUICK = Effort(rounds=7, repeats=3, quantum=100e-6)
 MISSED, INCOMPLETE = 1, 2
 
@@ -58,15 +58,19 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
     cpu = machine.cpu()
     peers, missing = load()
     _introduce(options, cpu, peers, missing)
-    # These two use every core; the others are kept on one.
+    # These use every core; the others are kept on one.
     sections = [startup.run(options)] if "startup" in wanted else []
     if "spills" in wanted:
         sections.append(kloops.run(options))
+    if "threads" in wanted:
+        sections.append(threads.run(options))
     machine.pin(arguments.core)
     if "gemm" in wanted:
         sections.append(gemm.run(options, peers))
     if "variants" in wanted:
         sections.append(variants.run(options))
+    if "tails" in wanted:
+        sections.append(tails.run(options))
     if "calls" in wanted:
         sections.append(calls.run(options))
     figures = [figure for section in sections for figure in section.figures]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import repeat
 from time import perf_counter
 from typing import Any
 
 import numpy as np
+from rich.console import Console
 from rich.table import Table
 
 from .figures import Figure, Section
@@ -20,7 +21,7 @@ LOOPS = 500
 
 
 def run(options: Options) -> Section:
-    """Time numpy, a checked call and a bound call in interleaved rounds."""
+    """Time numpy, checked calls and a bound call in interleaved rounds."""
     import tilewright as tw
 
     rng = np.random.default_rng(options.seed)
@@ -38,25 +39,37 @@ def run(options: Options) -> Section:
         for _ in repeat(None, LOOPS):
             kernel(a, b, c)
 
+    def by_name() -> None:
+        for _ in repeat(None, LOOPS):
+            kernel(a, b, out=c)
+
     def by_bound_call() -> None:
         for _ in repeat(None, LOOPS):
             bound()
 
-    numpy, checked, tied = _rounds((by_numpy, by_checked_call, by_bound_call), options.effort).T
-    ratios = {"checked call": checked / numpy, "bound call": tied / numpy}
+    loops = (by_numpy, by_checked_call, by_bound_call, by_name)
+    numpy, *ours = _rounds(loops, options.effort).T
+    taken = dict(zip(("checked call", "bound call", "checked call, out="), ours, strict=True))
+    ratios = {name: float(np.median(each / numpy)) for name, each in taken.items()}
+    _print(options.console, numpy, taken, ratios)
+    limits = {"checked call": CHECKED, "bound call": BOUND}
+    figures = tuple(
+        Figure(f"{name} to np.matmul", ratios[name], limit, at_most=True)
+        for name, limit in limits.items()
+    )
+    return Section("calls", figures, (dict(ratios),))
+
+
+def _print(
+    console: Console, numpy: Any, taken: Mapping[str, Any], ratios: Mapping[str, float]
+) -> None:
     table = Table(title=f"A call of {SIZE}x{SIZE}x{SIZE}", title_justify="left")
     for heading in ("", "ns", "of np.matmul"):
         table.add_column(heading, justify="right" if heading else "left")
     table.add_row("np.matmul", f"{1e9 * np.median(numpy):.0f}", "1")
-    for (name, ratio), taken in zip(ratios.items(), (checked, tied), strict=True):
-        table.add_row(name, f"{1e9 * np.median(taken):.0f}", f"{np.median(ratio):.3f}")
-    options.console.print(table)
-    limits = {"checked call": CHECKED, "bound call": BOUND}
-    figures = tuple(
-        Figure(f"{name} to np.matmul", float(np.median(ratio)), limits[name], at_most=True)
-        for name, ratio in ratios.items()
-    )
-    return Section("calls", figures)
+    for name, each in taken.items():
+        table.add_row(name, f"{1e9 * np.median(each):.0f}", f"{ratios[name]:.3f}")
+    console.print(table)
 
 
 def _rounds(loops: tuple[Callable[[], None], ...], effort: Effort) -> Any:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from . import machine
 from .native import Call
@@ -14,6 +17,7 @@ if TYPE_CHECKING:
     import tilewright as tw
 
 NAME = "tilewright"
+LINE = 64
 
 
 def spec(shape: Shape) -> tw.Gemm:
@@ -34,6 +38,14 @@ def compiled(shapes: Sequence[Shape], target: str) -> dict[Shape, tw.Kernel]:
 
 
 def call(kernel: tw.Kernel, shape: Shape, operands: Operands, name: str = NAME) -> Call:
-    """The kernel on these operands."""
-    pointers = (operands.a.ctypes.data, operands.b.ctypes.data, operands.c.ctypes.data, 0)
-    return Call(name, kernel.address, pointers, shape.flops, (kernel, operands))
+    """The kernel on these operands, and on memory for what it packs, if it needs any."""
+    scratch = np.empty(_scratch_bytes(kernel) + LINE, np.uint8)
+    place = -(-scratch.ctypes.data // LINE) * LINE
+    pointers = (operands.a.ctypes.data, operands.b.ctypes.data, operands.c.ctypes.data, place)
+    return Call(name, kernel.address, pointers, shape.flops, (kernel, operands, scratch))
+
+
+def _scratch_bytes(kernel: tw.Kernel) -> int:
+    asked = ctypes.CDLL(str(kernel.library))[f"{kernel.name}_scratch_bytes"]
+    asked.restype = ctypes.c_int64
+    return int(asked(None))

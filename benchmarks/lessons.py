@@ -19,6 +19,7 @@ from unittest import mock
 
 import tilewright as tw
 from tilewright import generate, store
+from tilewright.finish import Output
 from tilewright.program import Op, Store
 from tilewright.runtime import host, toolchain
 
@@ -55,10 +56,10 @@ def _text(old: str, new: str) -> Iterator[None]:
 def row_by_row() -> AbstractContextManager[Any]:
     """C read and written register by register."""
 
-    def write(tile: Any, outputs: Iterable[store.Output]) -> Iterator[Op]:
+    def write(tile: Any, outputs: Iterable[Output]) -> Iterator[Op]:
         for output in outputs:
             yield from store._update(tile, output)
-            yield Store(output.address, output.acc, output.active)
+            yield Store(output.at(tile.written), output.acc, output.active)
 
     return mock.patch.object(store, "write", write)
 

@@ -91,7 +91,7 @@ class Timed:
 def measure(calls: Sequence[Call], effort: Effort) -> Timed:
     """Time all calls in interleaved rounds."""
     loop = _loop()
-    counts = [_calls_in(call, effort.quantum) for call in calls]
+    counts = [calls_in(call, effort.quantum) for call in calls]
     seconds = np.empty((effort.rounds, len(calls)))
     loop.bench_rounds(
         _structures(calls, counts),
@@ -99,6 +99,11 @@ def measure(calls: Sequence[Call], effort: Effort) -> Timed:
         seconds.ctypes.data_as(ctypes.c_void_p),
     )
     return Timed(tuple(calls), seconds)
+
+
+def seconds(call: Call, count: int) -> float:
+    """Seconds of one call, of so many in a row; threads may ask for it side by side."""
+    return float(_loop().bench_time(_structures([call], [count]), count)) / count
 
 
 def compiler() -> list[str]:
@@ -156,7 +161,7 @@ def _structures(calls: Sequence[Call], counts: Sequence[int]) -> ctypes.Array[_C
     return array
 
 
-def _calls_in(call: Call, quantum: float) -> int:
+def calls_in(call: Call, quantum: float) -> int:
     """How many calls fill the quantum, from a trial that doubles until it lasts half of it."""
     one = _structures([call], [1])
     count = 1

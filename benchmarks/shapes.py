@@ -43,6 +43,12 @@ UKERNEL = (
     Shape(64, 64, 64, 16),
 )
 
+# Sizes that no vector divides: a last vector exists in part.
+TAILS = _shapes(
+    "13x5x7", "6x15x64", "23x23x23", "37x37x37", "64x50x64", "61x61x61", "16x1x64", "95x95x95",
+    "127x127x127",
+)  # fmt: skip
+
 ROUND = _shapes("64x48x64", "64x64x64")
 BATCH = Shape(64, 48, 64, 16)
 

@@ -1,37 +1,116 @@
-"""``python -m benchmarks.threads``: a product of 512 by "NMk" on one thread and on several.
+"""What a loop in upper case gains: a product by ``loops="NMk"`` on one thread and on two.
 
-Rounds alternate; the ratio is the median over them. Two processors may be one core's: then
-threads that keep its multiply-add units busy gain nothing, whoever makes them.
+Two processors may be one core's, or another program's: threads then gain nothing, whoever makes
+them. So the chains of the peak run on two threads as well, in the same rounds. Where these do not
+gain ``IDLE``, the section says what it measured and demands nothing.
 """
 
 from __future__ import annotations
 
 import os
-import statistics
-import sys
+from collections.abc import Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from statistics import median
+from threading import Barrier
 
 import numpy as np
+from rich.console import Console
 
-import tilewright as tw
+from . import kernels, peak
+from .figures import Figure, Section
+from .native import Call, Effort, calls_in, seconds
+from .operands import Operands, WrongResultError
+from .options import Options
+from .shapes import Shape
 
-SIZE, ROUNDS = 512, 15
-
-
-def main(most: int) -> None:
-    schedules = [tw.Schedule(loops="NMk", threads=count) for count in (1, most)]
-    kernels = tw.compile_many([(tw.Gemm(SIZE, SIZE, SIZE), one, "host") for one in schedules])
-    rng = np.random.default_rng(0)
-    a, b = (rng.standard_normal((SIZE, SIZE), "f4") for _ in "ab")
-    if not np.array_equal(kernels[0](a, b), kernels[1](a, b)):
-        raise SystemExit("the results differ")
-    rounds = [[kernel.bench(seconds=0.1) for kernel in kernels] for _ in range(ROUNDS)]
-    ratio = statistics.median(one.median / two.median for one, two in rounds)
-    alone, together = (max(t.gflops for t in timings) for timings in zip(*rounds, strict=True))
-    print(
-        f"{SIZE}x{SIZE}x{SIZE} f32 on {kernels[0].target}, NMk: {alone:.0f} GFLOP/s on 1 thread, "
-        f"{together:.0f} on {most} ({os.cpu_count()} CPUs): {ratio:.2f} times as fast"
-    )
+SHAPE, THREADS = Shape(512, 512, 512), 2
+#: Seconds of one measurement, long beside the start of a thread.
+QUANTUM = 10e-3
+IDLE, OF_CORES = 1.8, 0.8
 
 
-if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 2)
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """How many times as fast two threads are as one: at the product, and at the peak's chains."""
+
+    product: float
+    cores: float
+    cpus: int
+
+    @property
+    def figures(self) -> tuple[Figure, ...]:
+        """What is demanded: nothing where the cores themselves gain too little."""
+        if self.cores < IDLE:
+            return ()
+        return (Figure("two threads, of what two cores gain", self.product / self.cores, OF_CORES),)
+
+    def tell(self, console: Console, target: str) -> None:
+        """Print it, and why nothing is demanded where nothing is."""
+        console.print(
+            f"Threads: {SHAPE} f32, {target}, NMk, is {self.product:.2f} times as fast on "
+            f"{THREADS} threads as on one; chains of multiply-adds {self.cores:.2f} times "
+            f"({self.cpus} CPUs)."
+        )
+        if not self.figures:
+            console.print(
+                f"There are no {THREADS} idle cores here: below {IDLE} times for the chains, "
+                "nothing is demanded of the product."
+            )
+
+
+def run(options: Options) -> Section:
+    """Time the product and the chains, on one thread and on two, in turns."""
+    cpus = len(os.sched_getaffinity(0))
+    if cpus < THREADS:
+        options.console.print(f"Threads: nothing is measured, this process may use {cpus} CPU.")
+        return Section("threads", ())
+    calls = (*_products(options), peak.peak(options.target))
+    counts = [calls_in(call, QUANTUM) for call in calls]
+    with ThreadPoolExecutor(THREADS) as pool:
+        rounds = [_round(pool, calls, counts, options.effort) for _ in range(options.effort.rounds)]
+    product, cores = (median(column) for column in zip(*rounds, strict=True))
+    found = Gain(product, cores, cpus)
+    found.tell(options.console, options.target)
+    return Section("threads", found.figures, (asdict(found),))
+
+
+def _products(options: Options) -> tuple[Call, Call]:
+    """The product on one thread and on two, whose results are the same to the bit."""
+    import tilewright as tw
+
+    spec = kernels.spec(SHAPE)
+    schedules = [tw.Schedule(loops="NMk", threads=count) for count in (1, THREADS)]
+    made = tw.compile_many([(spec, schedule, options.target) for schedule in schedules])
+    calls, results = [], []
+    for kernel in made:
+        operands = Operands.random(SHAPE, np.random.default_rng(options.seed))
+        calls.append(kernels.call(kernel, SHAPE, operands))
+        operands.check(calls[-1])
+        results.append(operands.c.copy())
+    if not np.array_equal(results[0], results[1]):
+        raise WrongResultError(f"{SHAPE}, NMk: {THREADS} threads compute other bits than one")
+    return calls[0], calls[1]
+
+
+def _round(
+    pool: Executor, calls: Sequence[Call], counts: Sequence[int], effort: Effort
+) -> tuple[float, float]:
+    """How many times as fast two threads are, at the product and at the chains: least times."""
+    taken = [
+        (*map(seconds, calls, counts), _side_by_side(pool, calls[2], counts[2]))
+        for _ in range(effort.repeats)
+    ]
+    alone, together, chains, beside = map(min, zip(*taken, strict=True))
+    return alone / together, THREADS * chains / beside
+
+
+def _side_by_side(pool: Executor, call: Call, count: int) -> float:
+    """Seconds of a call in the slowest of the threads that make it at the same time."""
+    start = Barrier(THREADS)
+
+    def work(_: int) -> float:
+        start.wait()
+        return seconds(call, count)
+
+    return max(pool.map(work, range(THREADS)))

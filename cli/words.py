@@ -196,7 +196,8 @@ def spec_of(given: tuple[Size, ...], element: str, order: str, **said: Any) -> S
 
 def sizes_text(spec: Spec) -> str:
     """The sizes as the command line has them: ``64x48x64``."""
-    sizes = (spec.rows, spec.cols) if isinstance(spec, Transpose) else (spec.m, spec.n, spec.k)
+    names = {Gemm: ("m", "n", "k"), Transpose: ("rows", "cols")}.get(type(spec), ("k", "n"))
+    sizes = [getattr(spec, name) for name in names]
     return "x".join(size.name if isinstance(size, Dim) else str(size) for size in sizes)
 
 

@@ -1,6 +1,6 @@
 """A Python-embedded language for matrix micro-kernels.
 
-What is computed is a spec (``Gemm``, ``Transpose``), how a ``Schedule``, where a target;
+What is computed is a spec (``Gemm``, ``Transpose``, ``Pack``), how a ``Schedule``, where a target;
 ``compile`` makes a ``Kernel`` of them, which is called on numpy arrays.
 """
 
@@ -21,27 +21,72 @@ if TYPE_CHECKING:
         ToolchainError,
         VerificationError,
     )
+    from .expression import Expression, Operand, acc, dst
     from .operands import Addresses, Matrix, Offsets, Packed, Strided
+    from .pack import Pack
+    from .postops import (
+        abs,
+        clip,
+        elu,
+        eq,
+        erf,
+        erfc,
+        exp,
+        ge,
+        gelu_erf,
+        gelu_tanh,
+        gt,
+        hardsigmoid,
+        hardswish,
+        le,
+        linear,
+        log,
+        logistic,
+        lt,
+        maximum,
+        minimum,
+        mish,
+        ne,
+        pow,
+        prelu,
+        relu,
+        round,
+        silu,
+        soft_relu,
+        sqrt,
+        square,
+        swish,
+        tanh,
+        where,
+    )
     from .runtime.driver import compile, compile_many
     from .runtime.kernel import Kernel
     from .runtime.measure import Timing
+    from .runtime.packed import PackedMatrix
     from .runtime.peak import peak
     from .runtime.verification import Verification
     from .schedule import Schedule
     from .sizes import dim
     from .spec import Gemm, Transpose
+    from .targets import Targets
     from .tuning.variants import variants
+
+    targets: Targets  # a package that can be called
 
 __version__ = "0.1.0"
 __all__ = [
     "Addresses",
     "ArgumentError",
     "CacheError",
+    "Expression",
     "Gemm",
     "Kernel",
     "Matrix",
     "Offsets",
+    "Operand",
+    "Pack",
     "Packed",
+    "PackedMatrix",
     "PlanError",
     "Schedule",
     "ScheduleError",
@@ -55,14 +100,55 @@ __all__ = [
     "Verification",
     "VerificationError",
     "__version__",
+    "abs",
+    "acc",
+    "clip",
     "compile",
     "compile_many",
     "dim",
+    "dst",
+    "elu",
+    "eq",
+    "erf",
+    "erfc",
+    "exp",
+    "ge",
+    "gelu_erf",
+    "gelu_tanh",
+    "gt",
+    "hardsigmoid",
+    "hardswish",
+    "le",
+    "linear",
+    "log",
+    "logistic",
+    "lt",
+    "maximum",
+    "minimum",
+    "mish",
+    "ne",
     "peak",
+    "pow",
+    "prelu",
+    "relu",
+    "round",
+    "silu",
+    "soft_relu",
+    "sqrt",
+    "square",
+    "swish",
+    "tanh",
     "targets",
     "variants",
+    "where",
 ]
 
+_POSTOPS = (
+    "abs", "clip", "elu", "eq", "erf", "erfc", "exp", "ge", "gelu_erf", "gelu_tanh", "gt",
+    "hardsigmoid", "hardswish", "le", "linear", "log", "logistic", "lt", "maximum", "minimum",
+    "mish", "ne", "pow", "prelu", "relu", "round", "silu", "soft_relu", "sqrt", "square", "swish",
+    "tanh", "where",
+)  # fmt: skip
 #: Where the public names live; a module is imported when one of its names is first used.
 _HOMES = {
     "compile": "runtime.driver",
@@ -73,9 +159,13 @@ _HOMES = {
     "Verification": "runtime.verification",
     "Schedule": "schedule",
     "variants": "tuning.variants",
-    **dict.fromkeys(("Gemm", "Transpose"), "spec"),
-    **dict.fromkeys(("Addresses", "Matrix", "Offsets", "Packed", "Strided"), "operands"),
+    "PackedMatrix": "runtime.packed",
+    "Pack": "pack",
     "dim": "sizes",
+    **dict.fromkeys(("Gemm", "Transpose"), "spec"),
+    **dict.fromkeys(("Expression", "Operand", "acc", "dst"), "expression"),
+    **dict.fromkeys(("Addresses", "Matrix", "Offsets", "Packed", "Strided"), "operands"),
+    **dict.fromkeys(_POSTOPS, "postops"),
 }
 
 

@@ -54,10 +54,6 @@ class Builder:
         self._values += 1
         return Value(self._values - 1, element or self.real)
 
-    def maker(self, value: Argument) -> Step | None:
-        """The step that made ``value``; None if it is an input or a literal."""
-        return self._makers.get(value) if isinstance(value, Value) else None
-
     def __call__(self, fn: str, *args: Argument) -> Argument:
         """``fn`` applied to ``args``: a value, or a literal if all of them are."""
         args = tuple(map(self.literal, args))
@@ -111,7 +107,7 @@ class Builder:
 
     def _inside(self, fn: str, arg: Argument) -> Argument | None:
         """``x`` if ``arg`` was made as ``fn(x)``."""
-        maker = self.maker(arg)
+        maker = self._makers.get(arg) if isinstance(arg, Value) else None
         return maker.args[0] if maker and maker.fn == fn else None
 
     def _shorter(self, fn: str, args: tuple[Argument, ...]) -> Argument | None:

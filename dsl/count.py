@@ -13,6 +13,7 @@ from sympy import Expr, Integer
 
 from .errors import PlanError
 from .isa import Vector
+from .pack_plan import PackPlan
 from .plan import Plan
 from .program import (
     Address,
@@ -103,9 +104,9 @@ def calls(program: Program, *, same: bool = False) -> dict[str, Expr]:
     return found
 
 
-def flops(plan: Plan | TransposePlan) -> Expr:
+def flops(plan: Plan | TransposePlan | PackPlan) -> Expr:
     """Additions and multiplications that the spec asks for."""
-    if isinstance(plan, TransposePlan):
+    if not isinstance(plan, Plan):
         return ZERO
     count = plan.batch.count if plan.batch else ONE
     return sympy.Mul(Integer(2), *plan.sizes.values(), count)

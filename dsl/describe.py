@@ -7,17 +7,21 @@ from collections.abc import Iterator
 
 from sympy import Expr
 
+from . import reasons
 from .expression import Call
-from .feed import format_of, is_plain
+from .feed import is_plain
 from .operands import Packed
+from .pack_plan import PackPlan
+from .packed_format import format_of
 from .plan import Plan
+from .program import Program
+from .reasons import Row
 from .spec import Gemm
 from .symbolic import c_text, simplify
 from .transposition import TransposePlan
 from .types import is_integer
 
-#: What, the choice, the reason.
-Row = tuple[str, str, str]
+AnyPlan = Plan | TransposePlan | PackPlan
 _DIMENSIONS = {
     "a": "mk", "b": "kn", "c": "mn", "d": "mn", "x": ("rows", "cols"), "out": ("cols", "rows"),
 }  # fmt: skip
@@ -34,10 +38,13 @@ def text_of(expr: Expr) -> str:
 # --- what is computed --------------------------------------------------------------------------
 
 
-def head(plan: Plan | TransposePlan) -> Iterator[str]:
+def head(plan: AnyPlan) -> Iterator[str]:
     """The formula, the matrices, the batch."""
     if isinstance(plan, TransposePlan):
         yield f"transpose {_matrix(plan, 'x')} to {_matrix(plan, 'out')}, {plan.element}"
+        return
+    if isinstance(plan, PackPlan):
+        yield from _packing(plan)
         return
     spec = plan.spec
     simple = is_plain(spec) and not plan.finishes
@@ -47,6 +54,17 @@ def head(plan: Plan | TransposePlan) -> Iterator[str]:
     yield f"          {', '.join(_matrix(plan, name, typed=not simple) for name in names)}"
     if plan.batch:
         yield f"batch     {plan.batch.kind}, {text_of(plan.batch.count)} pairs of A and B"
+
+
+def _packing(plan: PackPlan) -> Iterator[str]:
+    spec, strides = plan.spec, plan.operands["b"].strides
+    apart = strides["k" if spec.order == "C" else "n"]
+    yield (
+        f"pack      B {spec.k} x {spec.n} (lines {text_of(apart)} apart), {spec.source} as "
+        f"{spec.type}, for A of {spec.a}: {plan.format.nbytes} bytes"
+    )
+    if plan.batch:
+        yield f"batch     strided, {text_of(plan.batch.count)} of B"
 
 
 def _matrix(plan: Plan | TransposePlan, name: str, typed: bool = False) -> str:
@@ -118,10 +136,10 @@ def _epilogue(spec: Gemm) -> str:
 # --- how ---------------------------------------------------------------------------------------
 
 
-def decisions(plan: Plan | TransposePlan) -> Iterator[Row]:
+def decisions(plan: AnyPlan, program: Program) -> Iterator[Row]:
     """Every choice with its reason."""
     yield from ((d.what, d.choice, d.reason) for d in plan.decisions)
-    if isinstance(plan, TransposePlan):
+    if not isinstance(plan, Plan):
         return
     if not is_plain(plan.spec):
         yield from (_feeding(plan, name) for name in "ab")
@@ -132,7 +150,8 @@ def decisions(plan: Plan | TransposePlan) -> Iterator[Row]:
     if plan.partial:
         why = f"{plan.output.name.upper()} holds no sums: it is made of them when all are there"
         yield "partial sums", "in a buffer", why
-    yield from _schedule_decisions(plan)
+    yield from reasons.decisions(plan, program)
+    yield from _stores(plan)
 
 
 def _feeding(plan: Plan, name: str) -> Row:
@@ -200,17 +219,8 @@ def _output(plan: Plan) -> Row:
     return plan.output.name.upper(), element, ", ".join(parts)
 
 
-def _schedule_decisions(plan: Plan) -> Iterator[Row]:
+def _stores(plan: Plan) -> Iterator[Row]:
     schedule = plan.schedule
-    model = "region by region the fewest cycles of the cost model"
-    if schedule.tile:
-        mr, nr = schedule.tile
-        yield "tile", f"{mr}x{nr}", "asked for; what it leaves over has tiles of its own"
-    else:
-        yield "tile", "below", model
-    for name in ("k_split", "k_unroll"):
-        asked = getattr(schedule, name)
-        yield (name, str(asked), "asked for") if asked else (name, "below", model)
     why = "asked for"
     if schedule.tails == "auto":
         masks = any(vector.mask for vector in plan.vectors)

@@ -107,10 +107,11 @@ def _fma_one(x: float, y: float, z: float) -> float:
     if not math.isfinite(z):
         return z
     exact = Fraction(x) * Fraction(y) + Fraction(z)
+    sign = -1.0 if exact < 0 else 1.0
     try:
-        return exact.numerator / exact.denominator
+        return sign * (abs(exact.numerator) / exact.denominator)
     except OverflowError:
-        return math.inf if exact > 0 else -math.inf
+        return sign * math.inf
 
 
 def _halves(x: float) -> tuple[float, float]:

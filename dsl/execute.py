@@ -336,9 +336,13 @@ class Tile:
             single = source.name
             return lambda: registers.__setitem__(name, registers[single].repeat(lanes))
         number: float = self._number(source)
-        if is_integer(vector.element):
-            number = (int(number) + 2**31) % 2**32 - 2**31
-        filled = np.full(lanes, number, dtype)
+        if isinstance(op, Splat) and op.group:
+            bits = int(number).to_bytes(op.group * dtype.itemsize, "little")
+            filled = np.frombuffer(bits, dtype)[np.arange(lanes) % op.group]
+        else:
+            whole = is_integer(vector.element)
+            number = (int(number) + 2**31) % 2**32 - 2**31 if whole else number
+            filled = np.full(lanes, number, dtype)
         return lambda: registers.__setitem__(name, filled)
 
     def _number(self, source: float | str | Expr) -> float:

@@ -8,19 +8,15 @@ from dataclasses import fields
 
 from sympy import Expr
 
+from . import reasons
 from .count import calls, flops, formulas, tile_formulas
-from .dataflow import walk
-from .describe import decisions, head, text_of
-from .model import TileShape, bounds
+from .describe import AnyPlan, decisions, head, text_of
 from .plan import Plan
 from .program import (
     Argument,
     BlockLoop,
     Call,
-    Loop,
-    MultiplyAdd,
     NestNode,
-    Op,
     Pack,
     Program,
     SelectBatch,
@@ -29,8 +25,8 @@ from .program import (
     When,
     WhenSame,
 )
+from .shape import TileShape
 from .symbolic import c_text, value
-from .transposition import TransposePlan
 
 WIDTH = 100
 #: A formula longer than this is left to the tiles' own numbers.
@@ -41,17 +37,17 @@ _FEEDS = {
     "no register",
     "broadcast": "{one} of {other} at a time is spread over a register",
     "scalar": "{one} of {other} at a time is a scalar, which the multiply-add takes",
-    "lane_k": "a vector of {other} along K per row: its lanes serve {lanes} {steps}",
+    "lane_k": "a vector of {other} along K per row: its lanes serve {lanes} K steps{each}",
     "lane_s": "a vector of {other} across the rows: its lanes serve {lanes} rows",
 }
 
 
-def explain(plan: Plan | TransposePlan, program: Program) -> str:
+def explain(plan: AnyPlan, program: Program) -> str:
     """The plan as text for a terminal of 100 columns."""
     target = plan.target
     sections: list[tuple[str, Iterator[str]]] = [
         ("", head(plan)),
-        ("Decisions", _aligned(list(decisions(plan)))),
+        ("Decisions", _aligned(list(decisions(plan, program)))),
         ("Register tiles", _tiles(plan, program)),
         ("Loops", _nest(program.nest, 0)),
         ("Operations and bytes of one call", _formulas(plan, program)),
@@ -88,7 +84,7 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
 # --- register tiles ----------------------------------------------------------------------------
 
 
-def _tiles(plan: Plan | TransposePlan, program: Program) -> Iterator[str]:
+def _tiles(plan: AnyPlan, program: Program) -> Iterator[str]:
     """Tiles that differ only in what they add to C are told together."""
     apart, in_place = calls(program), calls(program, same=True)
     groups: dict[object, list[TileProgram]] = {}
@@ -127,9 +123,8 @@ def _stage(tile: TileProgram) -> str:
     partial = next((p.role for p in tile.parameters if p.name == "sums"), "")
     if tile.facts and tile.facts.accumulate:
         return f"; adds to the sum that {'the buffer' if partial else 'C'} holds"
-    return {"out": "; begins the sums in the buffer", "in": "; takes the sums from the buffer"}.get(
-        partial, ""
-    )
+    says = {"out": "; begins the sums in the buffer", "in": "; takes the sums from the buffer"}
+    return says.get(partial, "") if tile.facts else ""
 
 
 def _times(count: Expr) -> str:
@@ -145,27 +140,26 @@ def _tile(plan: Plan, tile: TileProgram, facts: TileFacts) -> Iterator[str]:
         yield "feed       vectors of A and B along K; the lanes are added at the end"
     else:
         yield f"feed       {_feed(plan, shape)}"
-    yield f"K sets     {_why_split(plan, shape)}"
-    yield f"unroll     {_why_unroll(plan, tile, facts)}"
-    yield f"bound      {_bound(plan, shape)}"
+    yield f"K sets     {shape.k_split}: {reasons.why_split(plan, facts)}"
+    steps = reasons.steps_per_trip(plan, tile, facts)
+    how = (
+        f"{steps} {reasons.steps_text(plan, steps)} a trip" if steps else "all of K, without a loop"
+    )
+    yield f"unroll     {how}: {reasons.why_unroll(plan, tile, facts)}"
+    yield f"bound      {reasons.bound_text(plan, shape)}"
 
 
 def _feed(plan: Plan, shape: TileShape) -> str:
     depth = plan.product.depth
+    if shape.height > 1:
+        cols = shape.vector.lanes // shape.height
+        return f"registers of groups of both; each multiply-add sums {shape.height} x {cols} of C"
     return _FEEDS[shape.feed].format(
         other=plan.feeder(plan.across).name.upper(),
         lanes=shape.vector.lanes,
         one="one element" if depth == 1 else f"one group of {depth} elements",
-        steps=_steps(plan, shape.vector.lanes),
+        each=f" of {depth}" if depth > 1 else "",
     )
-
-
-def _steps(plan: Plan, count: int) -> str:
-    """What the K loop counts."""
-    depth = plan.product.depth
-    if depth > 1:
-        return f"group{'s' if count > 1 else ''} of {depth} K steps"
-    return "K steps"
 
 
 def _why_size(plan: Plan, facts: TileFacts) -> str:
@@ -175,50 +169,6 @@ def _why_size(plan: Plan, facts: TileFacts) -> str:
     if (value(facts.rows), value(facts.cols)) == tile:
         return "asked for"
     return f"what tiles of {tile[0]}x{tile[1]} leave over"
-
-
-def _why_split(plan: Plan, shape: TileShape) -> str:
-    core, chains = plan.target.core, shape.multiply_adds
-    need = core.fma_latency * core.fma_units
-    held = f"{chains} chains of multiply-adds"
-    if plan.schedule.k_split:
-        return (
-            f"{shape.k_split}, asked for: {chains * shape.k_split} chains; {need} hide the latency"
-        )
-    if shape.k_split > 1:
-        return f"{shape.k_split}: {held} are too few to hide the latency, which takes {need}"
-    if chains >= need:
-        return f"1: {held} hide the latency, which takes {need}"
-    return f"1: {held}, though {need} hide the latency: adding up more sets would cost more"
-
-
-def _why_unroll(plan: Plan, tile: TileProgram, facts: TileFacts) -> str:
-    steps = _steps_per_trip(tile.body, facts.shape, plan.dot)
-    what = _steps(plan, steps)
-    what = f"vectors of {facts.shape.vector.lanes} K steps" if plan.dot else what
-    if not steps:
-        return "all of K, without a loop: it is short"
-    why = "asked for" if plan.schedule.k_unroll else "a trip hides the loop's own operations"
-    return f"{steps} {what} a trip: {why}"
-
-
-def _steps_per_trip(ops: Sequence[Op], shape: TileShape, dot: bool) -> int:
-    """K steps (for dot: vectors of them) in the first loop over K; 0 if there is none."""
-    for op in walk(tuple(ops)):
-        if isinstance(op, Loop) and op.note != "batch":
-            done = sum(isinstance(inner, MultiplyAdd) for inner in walk(op.body))
-            return done // shape.multiply_adds
-    return 0
-
-
-def _bound(plan: Plan, shape: TileShape) -> str:
-    each = bounds(shape, plan.target.core)
-    most = max(each.values())
-    tightest = next(name for name, cycles in each.items() if cycles == most)
-    share = each["multiply-add units"] / most
-    cycles = ", ".join(f"{name} {count:.3g}" for name, count in each.items())
-    step = "K step" if plan.product.depth == 1 else f"group of {plan.product.depth} K steps"
-    return f"{tightest}: {share:.0%} of peak in the K loop (cycles per {step}: {cycles})"
 
 
 # --- loops and formulas ------------------------------------------------------------------------
@@ -268,7 +218,7 @@ def _choice(node: When | WhenSame, depth: int) -> Iterator[str]:
         yield from _nest(node.otherwise, depth + 1)
 
 
-def _formulas(plan: Plan | TransposePlan, program: Program) -> Iterator[str]:
+def _formulas(plan: AnyPlan, program: Program) -> Iterator[str]:
     found = formulas(program)
     rows = [("flops", flops(plan))] if isinstance(plan, Plan) else []
     rows += [(f.name.replace("_", " "), getattr(found, f.name)) for f in fields(found)]

@@ -174,6 +174,8 @@ def _gate(b: Builder, x: Argument, exponent: Argument, base: Base, sign: float) 
 
 def swish(b: Builder, x: Argument, alpha: float) -> Argument:
     """Within 4 ulp where the factor of x is normal and ``alpha * x`` exact; -Inf gives -0."""
+    if alpha == 0:
+        return b("mul", x, 0.5)
     return _gate(b, x, b("mul", x, alpha), E, math.copysign(1, alpha))
 
 
@@ -185,11 +187,10 @@ def gelu_tanh(b: Builder, x: Argument) -> Argument:
 
 
 def soft_relu(b: Builder, x: Argument, alpha: float) -> Argument:
-    """Within 4 ulp where ``alpha * x`` is exact and the result normal."""
-    y = b("mul", x, alpha)
-    small = _exp(b, b("max", -104.0, b("neg", b("abs", y))))
-    tail = b("mul", small, polynomial(b, small, *_LOG1P))
-    return b("mul", b("add", b("max", 0.0, y), tail), 1 / alpha)
+    """Within 4 ulp where ``alpha * x`` is exact: x where that is positive, and what is left."""
+    small = _exp(b, b("max", -104.0, b("neg", b("abs", b("mul", x, alpha)))))
+    rest = b("mul", small, polynomial(b, small, *_LOG1P))
+    return b("fma", rest, 1 / alpha, b("max" if alpha > 0 else "min", 0.0, x))
 
 
 def mish(b: Builder, x: Argument) -> Argument:

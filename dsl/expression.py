@@ -6,20 +6,24 @@ or rewritten here.
 
 from __future__ import annotations
 
-import keyword
-import re
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Real
 from typing import ClassVar, Literal, NoReturn
 
 from .errors import SpecError
+from .sizes import check_identifier
+from .types import is_integer, type_name
 
 __all__ = ["Expression", "Operand", "acc", "acc2", "dst"]
 
-_TYPES = ("f32", "f64", "f16", "bf16", "s8", "u8", "s32", "f8_e4m3", "f8_e5m2")
-_INTEGERS = ("s8", "u8", "s32")
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+#: C11's words that Python lets pass as names.
+_C_WORDS = (
+    "auto", "case", "char", "const", "default", "do", "double", "enum", "extern", "float", "goto",
+    "inline", "int", "long", "register", "restrict", "short", "signed", "sizeof", "static",
+    "struct", "switch", "typedef", "union", "unsigned", "void", "volatile",
+)  # fmt: skip
 Per = Literal["column", "row", "full"]
 
 
@@ -54,7 +58,7 @@ class Expression:
         return call("div", other, self)
 
     def __pow__(self, exponent: float) -> Expression:
-        return call("pow", self, 1, exponent)
+        return call("pow", self, 1, parameter("pow", "beta", exponent))
 
     def __neg__(self) -> Expression:
         return call("neg", self)
@@ -107,19 +111,10 @@ class Operand(Expression):
     per: Per | None = None
 
     def __post_init__(self) -> None:
-        name: object = self.name
-        if not isinstance(name, str) or not _IDENTIFIER.match(name) or keyword.iskeyword(name):
-            raise SpecError(
-                "the name of an operand must be a C identifier",
-                got=self.name,
-                expected="letters, digits and underscores, no digit first",
-            )
-        if self.type not in _TYPES:
-            raise SpecError(
-                f"operand {self.name!r}: unknown element type",
-                got=self.type,
-                expected=f"one of {', '.join(_TYPES)}",
-            )
+        check_identifier(self.name, "an operand")
+        if self.name in _C_WORDS:
+            raise SpecError("the name of an operand is a word of C", got=self.name)
+        object.__setattr__(self, "type", type_name(self.type))
         if self.per not in (None, "column", "row", "full"):
             raise SpecError(
                 f"operand {self.name!r}: per says which elements of D have a value of their own",
@@ -204,6 +199,15 @@ def call(fn: str, *args: object) -> Call:
     return Call(fn, tuple(as_expression(arg) for arg in args))
 
 
+def parameter(fn: str, name: str, value: object, *, finite: bool = True) -> Number:
+    """A parameter of ``fn`` that is known when the kernel is made; never NaN."""
+    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
+        raise SpecError(f"{name} of {fn} must be a number", got=value)
+    if finite and math.isinf(value):
+        raise SpecError(f"{name} of {fn} must be a finite number", got=value)
+    return Number(float(value))
+
+
 # -- what an expression is made of --------------------------------------------------------------
 
 
@@ -253,7 +257,7 @@ def is_integer_additions(expression: Expression) -> bool:
             case Number(value):
                 whole = -(2.0**31) <= value < 2.0**31 and value.is_integer()
             case Operand():
-                whole = node.type in _INTEGERS
+                whole = is_integer(node.type)
             case _:
                 whole = isinstance(node, Call) and node.fn in ("add", "sub", "neg")
         if not whole:

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sympy import Expr, Integer, Rational
+from sympy import Expr, Integer
 
 from .errors import SpecError
 from .expression import Operand as Named
-from .isa import Target
+from .isa import Target, Vector
 from .operands import Addresses, Batch, Offsets, Packed, Strided
-from .packed_format import PackedFormat
+from .packed_format import PackedFormat, format_of
 from .product import Product, choose_product
 from .sizes import Size
 from .spec import QUANTITIES, SHAPES, Gemm
 from .symbolic import ONE, ZERO, div, size_expr, value
-from .types import ELEMENTS, ITEMSIZE, is_integer
+from .types import ITEMSIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +146,7 @@ def fits_directly(operand: Operand, product: Product, target: Target, side: str,
     element = product.along if side == "along" else product.across
     if side == "across":
         whole = product.depth == 1 or value(operand.strides["k"]) == 1
-        return whole and operand.type == element
+        return product.rows == 1 and whole and operand.type == element
     contiguous = product.depth == 1 and value(operand.strides[line]) == 1
     return contiguous and loads_as(target, operand.type, element)
 
@@ -154,14 +154,6 @@ def fits_directly(operand: Operand, product: Product, target: Target, side: str,
 def whole_groups(extent: Expr, depth: int) -> Expr:
     """How many groups of ``depth`` elements hold ``extent`` of them."""
     return extent if depth == 1 else div(extent + (depth - 1), depth)
-
-
-def packed_type(type_: str, product: Product, side: str) -> str:
-    """The type of what is packed: wide enough for one load, or as it is if loads convert it."""
-    element = product.along if side == "along" else product.across
-    widened = side == "along" and is_integer(type_) and product.depth > 1
-    same_size = ELEMENTS[type_].itemsize == ELEMENTS[element].itemsize
-    return type_ if widened and not same_size else element
 
 
 def packed_along(
@@ -172,22 +164,26 @@ def packed_along(
     leading = whole_vectors(extents[line], lanes)
     groups = whole_groups(extents["k"], depth)
     strides = {line: depth * ONE, "k": leading, "b": groups * depth * leading}
-    type_ = packed_type(source.type, product, "along")
-    return Operand(source.name, type_, strides, f"{source.name}_packed")
+    return Operand(source.name, product.along, strides, f"{source.name}_packed")
 
 
 def packed_across(
-    source: Operand, product: Product, line: str, extents: Mapping[str, Expr], lanes: int
+    source: Operand,
+    product: Product,
+    target: Target,
+    line: str,
+    extents: Mapping[str, Expr],
+    lanes: int,
 ) -> Operand:
     """The operand across as it is converted, with room for whole vectors.
 
     Rows of whole groups if it is contiguous along K, else ``[K / depth][lines][depth]``.
     """
     depth = product.depth
-    type_ = packed_type(source.type, product, "across")
+    type_ = product.across
     buffer = f"{source.name}_packed"
-    if value(source.strides["k"]) == 1:
-        width = whole_vectors(extents["k"], row_elements(source.type, type_, lanes))
+    if value(source.strides["k"]) == 1 and product.rows == 1:
+        width = whole_vectors(extents["k"], row_elements(target, source.type, type_, lanes))
         strides = {line: width, "k": ONE, "b": width * extents[line]}
         return Operand(source.name, type_, strides, buffer)
     leading = whole_vectors(extents[line], lanes)
@@ -196,8 +192,17 @@ def packed_across(
     return Operand(source.name, type_, strides, buffer)
 
 
-def row_elements(source: str, type_: str, lanes: int) -> int:
+def widening(target: Target, source: str, type_: str) -> Vector | None:
+    """The widest vector that only holds factors of ``type_`` and is read from ``source``."""
+    found = (v for v in target.of(type_) if source in v.loads and v.store and not v.muladd)
+    return next(found, None)
+
+
+def row_elements(target: Target, source: str, type_: str, lanes: int) -> int:
     """Elements of a row that are converted at once: bytes that keep their size in words of 32."""
+    wide = widening(target, source, type_)
+    if wide is not None:
+        return wide.lanes
     return lanes * (4 // ITEMSIZE[type_] if ITEMSIZE[source] == ITEMSIZE[type_] else 1)
 
 
@@ -236,7 +241,7 @@ def feed(spec: Gemm, target: Target, vectorize: str, sizes: Mapping[str, Expr]) 
     else:
         padded = False
     if not fits_directly(operands[across], product, target, "across", lines[across]):
-        seen[across] = packed_across(operands[across], product, lines[across], sizes, lanes)
+        seen[across] = packed_across(operands[across], product, target, lines[across], sizes, lanes)
         sources[across] = operands[across]
     return Feeding(product, seen, sources, padded, _reason(product, sources))
 
@@ -262,38 +267,17 @@ def _reason(product: Product, sources: Mapping[str, Operand]) -> str:
     return ", ".join(parts) or "operands are converted as they are loaded"
 
 
-def format_of(spec: Gemm, target: Target) -> PackedFormat:
-    """The format of packed B: of target, types, k, n and nb alone. K and N must be fixed."""
-    if not isinstance(spec.k, int) or not isinstance(spec.n, int):
-        raise SpecError(
-            "a packed B has fixed sizes", got=f"k={spec.k!r}, n={spec.n!r}", hint="ints for k and n"
-        )
-    types = {name: getattr(spec, name).type for name in "ab"}
-    product = choose_product(target, types, "b")
-    lanes = target.of(spec.type)[0].lanes
-    asked = spec.b.nb if isinstance(spec.b, Packed) and spec.b.nb else spec.n
-    stored = packed_type(spec.b.type, product, "along") if product.depth > 1 else spec.b.type
-    if stored.startswith("f8"):
-        stored = "bf16"  # holds each of them, and takes one operation to read
-    return PackedFormat(
-        type=spec.b.type,
-        stored=stored,
-        itemsize=ITEMSIZE[stored],
-        k=spec.k,
-        n=spec.n,
-        nb=max(lanes, -(-asked // lanes) * lanes),
-        group=product.depth,
-        sums=is_integer(spec.b.type),
-    )
-
-
 def packed_by_caller(format_: PackedFormat, batch: Batch | None) -> Operand:
-    """B as the tiles see it in that format; ``p`` is the stride of a column from block to block."""
+    """B as the tiles see it in that format.
+
+    Where there are several blocks of columns, ``p`` is what a column of their beginning adds.
+    """
     shared = isinstance(batch, Strided) and batch.b == 0
     strides = {
         "n": Integer(format_.group),
         "k": Integer(format_.nb),
-        "p": Rational(format_.block_elements, format_.nb),
         "b": ZERO if shared else Integer(format_.nbytes // format_.itemsize),
     }
+    if format_.blocks > 1:
+        strides["p"] = Integer(format_.block_elements // format_.nb - format_.group)
     return Operand("b", format_.stored, strides)

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 from sympy import Expr
 
-from .feed import Operand, format_of, whole_vectors
+from .feed import Operand, whole_vectors
 from .linesums import LineSums, sums_nest
 from .operands import Packed
+from .packed_format import format_of
 from .plan import Plan
 from .prepack import Conversion, conversion_nest
 from .program import BlockLoop, NestNode, SelectBatch, Selected, TileProgram

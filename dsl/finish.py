@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from sympy import Expr
 
-from .access import load, store
+from .access import bits_of, load, store
 from .builder import Argument, Builder
 from .emitter import Emitter
 from .expression import Expression, Leaf, acc
@@ -15,8 +15,8 @@ from .expression import Operand as Named
 from .feed import Operand
 from .functions import lower_expression
 from .lower import Tile
-from .program import Active, Address, Load, Op, Register, Room, Store
-from .symbolic import ONE, linear, value
+from .program import Active, Address, Load, MaskRegister, Op, Register, Room, Store
+from .symbolic import ONE, div, linear, value
 from .types import is_integer
 
 
@@ -207,7 +207,8 @@ class _Finisher:
         if steps == 1 or self.emitter.lanes == 1:
             return load(self.emitter, address, output.active, operand.type, name)
         gathered = self._gather(operand, output, name)
-        return load(self.emitter, gathered, None, operand.type, name)
+        active = output.active if isinstance(output.active, int) else None
+        return load(self.emitter, gathered, active, operand.type, name)
 
     def _spread(self, operand: Operand, address: Address, name: str) -> Argument:
         """One element in all lanes, by way of a single one."""
@@ -221,17 +222,29 @@ class _Finisher:
         """Elements that do not follow each other, copied to where they do."""
         room = Room(f"{self.emitter.prefix}{name}_room", operand.type, self.emitter.lanes)
         ops: list[Op] = [room]
-        active = self.emitter.lanes if output.active is None else output.active
-        assert isinstance(active, int)
-        single = self.plan.target.of("s32" if operand.type != "f64" else "f64")[-1]
+        plain = operand.type in ("f32", "f64", "s32")
+        single = self.plan.target.of(operand.type if plain else "s32")[-1]
+        memory = "" if plain else bits_of(operand.type)
         first = output.at(operand)
-        for lane in range(active):
+        for lane in range(self.emitter.lanes):
+            there = _exists(output.active, lane, self.emitter.lanes)
+            if there == 0:
+                break
             element = Register(f"{room.name}_{lane}", single)
             offset = first.offset + lane * operand.strides[output.line]
-            ops.append(Load(element, Address(first.pointer, offset), None, operand.type))
-            ops.append(Store(Address(room.name, lane * ONE), element, None, operand.type))
+            active = None if there == 1 else there
+            ops.append(Load(element, Address(first.pointer, offset), active, memory))
+            ops.append(Store(Address(room.name, lane * ONE), element, None, memory))
         self.emitter.add(*ops)
         return Address(room.name, 0 * ONE)
+
+
+def _exists(active: Active, lane: int, lanes: int) -> Expr:
+    """1 if ``lane`` is one of those that are there, else 0."""
+    if active is None:
+        return ONE
+    count = active.active if isinstance(active, MaskRegister) else active * ONE
+    return div(count + (lanes - 1 - lane), lanes)
 
 
 class _Leaves:

@@ -4,18 +4,36 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from . import exponential, gaussian, logarithm
 from .builder import Argument, Builder
 from .elementary import DTYPES
-from .errors import SpecError
 from .expression import Call, Expression, Number, walk
+from .postops import check_functions
 
-_COMPARISONS = {"eq": "eq", "ne": "eq", "lt": "lt", "le": "le", "gt": "lt", "ge": "le"}
+#: The elementary comparison, and whether its arguments change places.
+_COMPARISONS = {
+    "eq": ("eq", False),
+    "ne": ("eq", False),
+    "lt": ("lt", False),
+    "le": ("le", False),
+    "gt": ("lt", True),
+    "ge": ("le", True),
+}
 _DIRECT = ("add", "sub", "mul", "div", "neg", "abs", "sqrt")
 Lowering = Callable[..., Argument]
+
+
+@dataclass(frozen=True, slots=True)
+class _Truth:
+    """A comparison that has not become numbers: ``yes`` in the lanes of ``mask``, else ``no``."""
+
+    mask: Argument
+    yes: float
+    no: float
 
 
 def lower_expression(
@@ -29,52 +47,44 @@ def lower_expression(
     ``leaves`` gives the value of ``acc``, ``acc2``, ``dst`` and each operand, in lanes of
     ``element``, which is the builder's floating-point type or s32 for integer additions.
     """
-    values: dict[int, Argument] = {}
+    check_functions(expression, element)
+    values: dict[int, Argument | _Truth] = {}
     for node in walk(expression):
         match node:
             case Number(value):
-                found: Argument = builder.literal(int(value) if element == "s32" else value)
+                values[id(node)] = builder.literal(int(value) if element == "s32" else value)
             case Call(fn, args):
                 given = [values[id(arg)] for arg in args]
-                found = _apply(builder, fn, given, element)
+                values[id(node)] = _lower_call(builder, fn, given, element)
             case _:
-                found = leaves(node)
-        values[id(node)] = found
-    return values[id(expression)]
+                values[id(node)] = leaves(node)
+    return _number(builder, values[id(expression)])
 
 
-def _apply(b: Builder, fn: str, args: list[Argument], element: str) -> Argument:
-    if element == "s32":
-        if fn == "neg":
-            return b("sub", 0, *args)
-        if fn in ("add", "sub"):
-            return b(fn, *args)
-    elif fn in _DIRECT:
-        return b(fn, *args)
-    elif fn in FUNCTIONS and (element == "f32" or fn in ANY_REAL):
-        return FUNCTIONS[fn](b, *args)
-    raise SpecError(
-        f"no {fn} in {element}",
-        expected="additions alone" if element == "s32" else f"one of {', '.join(ANY_REAL)}",
-        hint="compute in f32: accumulators of f32 or s32",
-    )
+def _number(b: Builder, value: Argument | _Truth) -> Argument:
+    if isinstance(value, _Truth):
+        return b("select", value.mask, value.yes, value.no)
+    return value
 
 
-def _mask(b: Builder, fn: str, x: Argument, y: Argument) -> Argument:
-    """Lanes of ones where the comparison holds, for ne where it does not."""
-    return b(_COMPARISONS[fn], y, x) if fn in ("gt", "ge") else b(_COMPARISONS[fn], x, y)
+def _lower_call(
+    b: Builder, fn: str, args: list[Argument | _Truth], element: str
+) -> Argument | _Truth:
+    if fn == "where":
+        return _where(b, args[0], *(_number(b, arg) for arg in args[1:]))
+    numbers = [_number(b, arg) for arg in args]
+    if fn in _COMPARISONS:
+        elementary, swapped = _COMPARISONS[fn]
+        mask = b(elementary, *(reversed(numbers) if swapped else numbers))
+        return _Truth(mask, *((0.0, 1.0) if fn == "ne" else (1.0, 0.0)))
+    if fn == "neg" and element == "s32":
+        return b("sub", 0, *numbers)
+    return b(fn, *numbers) if fn in _DIRECT else FUNCTIONS[fn](b, *numbers)
 
 
-def _comparison(fn: str) -> Lowering:
-    yes, no = (0.0, 1.0) if fn == "ne" else (1.0, 0.0)
-    return lambda b, x, y: b("select", _mask(b, fn, x, y), yes, no)
-
-
-def _where(b: Builder, condition: Argument, x: Argument, y: Argument) -> Argument:
-    made = b.maker(condition)
-    if made and made.fn == "select" and all(isinstance(arg, float) for arg in made.args[1:]):
-        mask, yes, no = made.args
-        return b("select", mask, x if yes != 0 else y, x if no != 0 else y)
+def _where(b: Builder, condition: Argument | _Truth, x: Argument, y: Argument) -> Argument:
+    if isinstance(condition, _Truth):
+        return b("select", condition.mask, *((x, y) if condition.yes else (y, x)))
     return b("select", b("eq", condition, 0.0), y, x)
 
 
@@ -131,10 +141,8 @@ def _round(b: Builder, x: Argument) -> Argument:
     return b("select", b("eq", near, 0.0), b("mul", x, 0.0), signed)
 
 
-#: Functions that f64 has too.
-ANY_REAL: dict[str, Lowering] = {
-    **{fn: _comparison(fn) for fn in _COMPARISONS},
-    "where": _where,
+#: Beside the operators, comparisons and ``where``.
+FUNCTIONS: dict[str, Lowering] = {
     "maximum": _extreme("max"),
     "minimum": _extreme("min"),
     "square": lambda b, x: b("mul", x, x),
@@ -146,9 +154,6 @@ ANY_REAL: dict[str, Lowering] = {
     "hardswish": _hardswish,
     "round": _round,
     "pow": logarithm.power,
-}
-FUNCTIONS: dict[str, Lowering] = {
-    **ANY_REAL,
     "exp": exponential.exp,
     "tanh": exponential.tanh,
     "logistic": exponential.logistic,

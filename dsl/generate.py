@@ -13,6 +13,10 @@ from .interpret import Counts, interpret
 from .isa import Target
 from .memory import Given
 from .nest import make_program
+from .pack import Pack
+from .pack_plan import PackPlan, plan_packing
+from .pack_program import pack_program
+from .packed_format import formats_of
 from .plan import Plan, make_plan
 from .program import BlockLoop, Program
 from .render import Source, render
@@ -57,23 +61,35 @@ class KernelText:
         return next(f for f in self.forks if f.loops[0] == loop and f.batched == batched)
 
 
-AnyPlan = Plan | TransposePlan
+AnyPlan = Plan | TransposePlan | PackPlan
 
 
 @overload
 def plan_for(spec: Gemm, schedule: Schedule, target: Target) -> Plan: ...
 @overload
 def plan_for(spec: Transpose, schedule: Schedule, target: Target) -> TransposePlan: ...
+@overload
+def plan_for(spec: Pack, schedule: Schedule, target: Target) -> PackPlan: ...
+@overload
+def plan_for(spec: Spec, schedule: Schedule, target: Target) -> AnyPlan: ...
 def plan_for(spec: Spec, schedule: Schedule, target: Target) -> AnyPlan:
     """The plan of a kernel."""
     if isinstance(spec, Transpose):
         return plan_transposition(spec, schedule, target)
+    if isinstance(spec, Pack):
+        return plan_packing(spec, schedule, target)
     return make_plan(spec, schedule, target)
 
 
 def program_for(plan: AnyPlan) -> Program:
     """The checked program of a plan."""
-    program = make_program(plan) if isinstance(plan, Plan) else transposition_program(plan)
+    match plan:
+        case Plan():
+            program = make_program(plan)
+        case TransposePlan():
+            program = transposition_program(plan)
+        case PackPlan():
+            program = pack_program(plan)
     verify_program(program, plan.target)
     return program
 
@@ -114,19 +130,26 @@ def generate(requests: Sequence[Request]) -> Source:
 
 def _kernel_text(request: Request) -> KernelText:
     plan = plan_for(request.spec, request.schedule, request.target)
-    batch = plan.batch if isinstance(plan, Plan) else None
+    batch = None if isinstance(plan, TransposePlan) else plan.batch
     static = batch.static if batch else {}
     program = program_for(plan)
     return KernelText(
         name=request.name,
         target=request.target,
         element=plan.element,
-        signature=signature(request.spec),
+        signature=signature(request.spec, formats_of(request.spec, request.target)),
         program=program,
-        converts=isinstance(plan, Plan) and (plan.finishes or not is_plain(plan.spec)),
+        converts=_converts(plan),
         static_offsets=tuple(sorted(static.items())),
         spec_text=repr(request.spec),
         schedule_text=repr(request.schedule),
         forks=forks(program, batch, request.name),
         threads=request.schedule.threads or 0,
     )
+
+
+def _converts(plan: AnyPlan) -> bool:
+    """Whether the kernel uses functions on bits."""
+    if isinstance(plan, Plan):
+        return plan.finishes or not is_plain(plan.spec)
+    return isinstance(plan, PackPlan)

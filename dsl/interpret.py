@@ -8,11 +8,9 @@ from typing import Any
 import numpy as np
 
 from .execute import Counts, Run, Surroundings, Tile, entry, pointer_to
-from .feed import format_of
-from .isa import Target
 from .memory import Given, lay_out, room
-from .operands import Packed
-from .packed_format import PackedFormat
+from .pack_plan import PackPlan
+from .packed_format import formats_of
 from .plan import Plan
 from .program import (
     BlockLoop,
@@ -25,13 +23,12 @@ from .program import (
     WhenSame,
 )
 from .signature import signature
-from .spec import Gemm, Transpose
 from .symbolic import evaluate
 from .transposition import TransposePlan
 
 
 def interpret(
-    plan: Plan | TransposePlan,
+    plan: Plan | TransposePlan | PackPlan,
     program: Program,
     arrays: Sequence[Given],
     sizes: Sequence[int] = (),
@@ -41,37 +38,27 @@ def interpret(
 
     ``arrays``, ``sizes`` and ``scalars`` stand in the order of the spec's signature. An array is a
     ``Buffer`` (flat values and the index of the first element), or a numpy array with positive
-    strides; for ``tw.Addresses`` a sequence of them; offsets are int64. A packed B is a flat array
-    of bytes. Every access is checked: PlanError names the operand and the element that is not its
+    strides; for ``tw.Addresses`` a sequence of them; offsets are int64. A packed B is an array of
+    its bytes. Every access is checked: PlanError names the operand and the element that is not its
     own, or holds nothing yet.
     """
-    parameters = signature(plan.spec)
+    formats = formats_of(plan.spec, plan.target)
+    parameters = signature(plan.spec, formats)
     slots = [s.slot for s in parameters.sizes]
     known = dict(zip(slots, map(int, sizes), strict=True))
     numbers = dict(zip((s.name for s in parameters.scalars), map(float, scalars), strict=True))
-    memory = lay_out(parameters, arrays, known, _formats(plan.spec, plan.target))
+    memory = lay_out(parameters, arrays, known, formats)
     around = Surroundings(memory, known, numbers, Counts())
     with np.errstate(all="ignore"):
-        _Machine(plan, program, around).run(program.nest, known, dict(memory.segments))
+        _Machine(program, around).run(program.nest, known, dict(memory.segments))
     return around.counts
-
-
-def _formats(spec: Gemm | Transpose, target: Target) -> dict[str, PackedFormat]:
-    """The formats of the operands that the caller packed."""
-    packed = isinstance(spec, Gemm) and isinstance(spec.b, Packed)
-    return {"b": format_of(spec, target)} if packed and isinstance(spec, Gemm) else {}
 
 
 class _Machine:
     """Walks the nest; tile programs are compiled to closures when first called."""
 
-    def __init__(
-        self,
-        plan: Plan | TransposePlan,
-        program: Program,
-        around: Surroundings,
-    ) -> None:
-        self.plan, self.program, self.around = plan, program, around
+    def __init__(self, program: Program, around: Surroundings) -> None:
+        self.program, self.around = program, around
         self.tiles: dict[str, tuple[Tile, Run]] = {}
 
     def run(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 from .builder import Argument, Builder
-from .errors import SpecError
 from .exponential import LOG2, SIGN, TWO_PAIRS, clamp, polynomial, reduce
 
 #: The bits of sqrt(1/2): mantissas lie between it and its double.
@@ -71,7 +70,7 @@ def _sum(b: Builder, x: Argument, y: Argument, rest: Argument = 0.0) -> tuple[Ar
 
 
 def _exact_power(b: Builder, x: Argument, beta: float) -> Argument | None:
-    """Powers that few operations make."""
+    """Powers that few operations make: those that f64 has too."""
     if abs(beta) > 1 and beta in (-2, 2, 3, 4):
         square = b("mul", x, x) if beta > 0 else b("div", 1.0, x)
         other = x if beta == 3 else square
@@ -88,12 +87,6 @@ def power(b: Builder, x: Argument, alpha: float, beta: float) -> Argument:
     if beta == 0:
         return alpha
     found = _exact_power(b, x, beta)
-    if found is None and b.real != "f32":
-        raise SpecError(
-            f"no power {beta} in {b.real}",
-            expected="-2, -1, 0, 0.5, 1, 2, 3 or 4",
-            hint="compute in f32: accumulators of f32 or s32",
-        )
     return b("mul", _power(b, x, beta) if found is None else found, alpha)
 
 

@@ -42,8 +42,8 @@ class Segment:
     """One matrix, or the matrices of a batch in one buffer, of elements of one type.
 
     ``run[i]`` is how many elements of the operand follow each other from index ``i`` on.
-    ``written`` marks what holds a value; None: all does. What is read must, or if ``loose`` its
-    first elements must.
+    ``written`` marks the bytes that hold a value; None: all do. What is read must, or if ``loose``
+    its first elements must.
     """
 
     def __init__(
@@ -54,7 +54,8 @@ class Segment:
         self.values, self.base, self.loose = buffer.values, buffer.base, False
         belongs = self._belongs(starts, lines, line)
         self.run = _runs(belongs)
-        self.written = bytearray(len(belongs)) if role == "out" else None
+        self.size = ITEMSIZE[element]
+        self.written = bytearray(len(belongs) * self.size) if role == "out" else None
 
     @property
     def place(self) -> int:
@@ -76,21 +77,23 @@ class Segment:
         found = self.values[at : at + count]
         if type_ == self.element:
             return found
-        if ITEMSIZE[type_] != ITEMSIZE[self.element]:
+        if ITEMSIZE[type_] != self.size:
             raise PlanError(
                 f"{who} takes elements of {self.name} for {type_}", expected=self.element
             )
         return found.view(DTYPES[type_])
 
     def cast(self, at: int, type_: str) -> tuple[Segment, int]:
-        """The whole buffer, an input, as elements of another type, and index ``at`` in them."""
-        size, bytes_ = ITEMSIZE[type_], at * ITEMSIZE[self.element]
-        if self.role != "in" or bytes_ % size or self.values.nbytes % size:
+        """The whole of a flat buffer as elements of another type, and index ``at`` in them."""
+        start, size = at * self.size, ITEMSIZE[type_]
+        if start % size or self.values.nbytes % size:
             raise PlanError(
-                f"{self.name} cannot be read as {type_}", got=f"byte {bytes_} of a buffer"
+                f"{self.name} is no buffer of {type_}", got=f"byte {start} of {self.values.nbytes}"
             )
         values = self.values.view(DTYPES[type_])
-        return _flat(self.name, type_, values, len(values), role=self.role), bytes_ // size
+        segment = flat(self.name, type_, values, len(values), role=self.role)
+        segment.written, segment.loose = self.written, self.loose
+        return segment, start // size
 
     def _belongs(self, starts: Sequence[int], lines: int, line: int) -> NDArray[np.bool_]:
         belongs = np.zeros(len(self.values), dtype=np.bool_)
@@ -114,12 +117,14 @@ class Segment:
         run = self.run
         if not (0 <= at < len(run) and run[at] >= count):
             raise self._outside("reads", at, count, who)
-        if self.written is not None and (first := self.written.find(0, at, at + count)) >= 0:
-            if self.loose and first > at and self.written.find(1, first, at + count) < 0:
-                return
-            raise PlanError(
-                f"{who} reads {self.name} before it was written", got=self._place(first)
-            )
+        if self.written is None:
+            return
+        start, stop = at * self.size, (at + count) * self.size
+        first = self.written.find(0, start, stop)
+        if first < 0 or (self.loose and first > start and self.written.find(1, first, stop) < 0):
+            return
+        place = self._place(first // self.size)
+        raise PlanError(f"{who} reads {self.name} before it was written", got=place)
 
     def check_write(self, at: int, count: int, who: str) -> None:
         """PlanError unless ``count`` elements from index ``at`` on are the operand's to write."""
@@ -127,7 +132,8 @@ class Segment:
         if self.role == "in" or not (0 <= at < len(run) and run[at] >= count):
             raise self._outside("writes", at, count, who)
         if self.written is not None:
-            self.written[at : at + count] = b"\1" * count
+            marks = b"\1" * (count * self.size)
+            self.written[at * self.size : (at + count) * self.size] = marks
 
     def _outside(self, verb: str, at: int, count: int, who: str) -> PlanError:
         if verb == "writes" and self.role == "in":
@@ -158,12 +164,12 @@ def room(name: str, element: str, count: int) -> Segment:
     What lies behind those belongs to rows or columns that do not exist: its lanes go nowhere.
     """
     values = np.full(count * ITEMSIZE[element], 0xFF, np.uint8).view(DTYPES[element])
-    segment = _flat(name, element, values, count, role="out")
+    segment = flat(name, element, values, count, role="out")
     segment.loose = True
     return segment
 
 
-def _flat(name: str, element: str, values: NDArray[Any], count: int, *, role: str) -> Segment:
+def flat(name: str, element: str, values: NDArray[Any], count: int, *, role: str) -> Segment:
     """The first ``count`` of ``values``, which follow each other."""
     return Segment(name, element, Buffer(values), [0], 1, count, max(count, 1), role=role)
 
@@ -255,11 +261,13 @@ class _View:
         """The bytes of one matrix, or of those of a batch side by side, as what they hold."""
         p, size = self.parameter, format_.itemsize
         many = 1
-        if p.count is not None and name == p.name and p.batch_stride != 0:
+        if p.role == "out":
+            many = self._value("count", p.shape[0])
+        elif p.count is not None and name == p.name and p.batch_stride != 0:
             many = self._value("count", p.count)
         values = buffer.values[buffer.base :]
         values = values[: len(values) // size * size].view(DTYPES[format_.stored])
-        return _flat(name, format_.stored, values, many * format_.nbytes // size, role=p.role)
+        return flat(name, format_.stored, values, many * format_.nbytes // size, role=p.role)
 
     def _starts(self, tight: int) -> Iterator[int]:
         p = self.parameter

@@ -14,76 +14,7 @@ from functools import lru_cache
 
 from .errors import ScheduleError
 from .isa import ALIKE, Core, Factors, Target, Vector
-
-#: What a bound that is not the tightest still costs, as a share of itself.
-OVERLAP = 1 / 16
-
-
-@dataclass(frozen=True, slots=True)
-class Budget:
-    """Vector registers by use."""
-
-    accumulators: int
-    along: int
-    across: int
-    masks: int
-
-    @property
-    def total(self) -> int:
-        """Registers in all."""
-        return self.accumulators + self.along + self.across + self.masks
-
-
-@dataclass(frozen=True, slots=True)
-class TileShape:
-    """A register tile.
-
-    ``vectors`` registers lie along the vectorised dimension, ``rows`` across it. ``feed`` says how
-    the operand across arrives: a form of the multiply-add, with ``lane_k`` and ``lane_s`` for
-    vectors that lie along K or across. ``hold`` is the side kept in registers during a K step;
-    ``instructions`` is how many a multiply-add takes.
-    """
-
-    vector: Vector
-    rows: int
-    vectors: int
-    k_split: int
-    feed: str
-    hold: str
-    masked: bool
-    instructions: int = 1
-
-    @property
-    def budget(self) -> Budget:
-        """The registers alive in the K loop."""
-        accumulators = self.rows * self.vectors * self.k_split
-        masks = self.vector.mask.registers if self.masked and self.vector.mask else 0
-        if self.feed == "lane_s":
-            return Budget(accumulators, self.vectors, -(-self.rows // self.vector.lanes), masks)
-        if self.feed == "lane_k":
-            return Budget(accumulators, self.vectors, self.rows, masks)
-        if self.hold == "across":
-            return Budget(accumulators, 1, self.rows, masks)
-        return Budget(accumulators, self.vectors, 0 if self.feed == "memory" else 1, masks)
-
-    @property
-    def loads(self) -> float:
-        """Loads per K step."""
-        if self.feed == "lane_k":
-            return self.vectors + self.rows / self.vector.lanes
-        if self.feed == "lane_s":
-            return self.vectors - (-self.rows // self.vector.lanes)
-        return self.vectors + self.rows
-
-    @property
-    def multiply_adds(self) -> int:
-        """Multiply-adds per K step."""
-        return self.rows * self.vectors
-
-    @property
-    def arithmetic(self) -> int:
-        """Instructions of the multiply-adds of a K step."""
-        return self.multiply_adds * self.instructions
+from .shape import Budget, TileShape, step_cycles
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,28 +48,9 @@ class Work:
         return replace(self, splits=(split,))
 
 
-def step_cycles(shape: TileShape, core: Core) -> float:
-    """Cycles per K step: the tightest of units, loads, issue and latency.
-
-    The others count a little too: bounds that lie close together are not reached together.
-    """
-    each = bounds(shape, core).values()
-    return max(each) + (sum(each) - max(each)) * OVERLAP
-
-
-def bounds(shape: TileShape, core: Core) -> dict[str, float]:
-    """Cycles per K step by what bounds them."""
-    return {
-        "multiply-add units": shape.arithmetic / core.fma_units,
-        "loads": shape.loads / core.loads,
-        "issue": (shape.arithmetic + shape.loads) / core.issue,
-        "latency": core.fma_latency / shape.k_split,
-    }
-
-
 def tile_cycles(shape: TileShape, core: Core, work: Work) -> float:
     """Cycles of one whole tile."""
-    outputs = shape.multiply_adds
+    outputs = shape.outputs
     around = 3 * core.fma_latency + outputs / core.stores
     around += outputs * (shape.k_split - 1) / core.fma_units
     if shape.masked:
@@ -179,7 +91,12 @@ def _fed(
     factors = work.factors
     plain = vector.form("scalar", "broadcast", factors=factors)
     assert plain is not None
-    base = replace(base, instructions=plain.instructions)
+    base = replace(
+        base,
+        instructions=plain.instructions,
+        height=plain.rows,
+        parts=vector.lanes // plain.cols,
+    )
     yield replace(base, feed=plain.form, hold="along" if vectors <= rows else "across")
     if vectors == 1 and factors == ALIKE and vector.form("memory"):
         yield replace(base, feed="memory")
@@ -255,16 +172,8 @@ def choose(target: Target, across: int, along: int, cuts: bool, work: Work) -> C
     """
     best: Choice | None = None
     for vector in work.vectors:
-        lanes = 1 if work.dot else vector.lanes
-        tail = along % lanes
-        ragged = bool(tail) and not (cuts and (work.padded or vector.cuts(tail)))
-        vectors = along // lanes if ragged else -(-along // lanes)
-        if not vectors:
-            continue
-        choice = _choose_cut(target, vector, across, vectors, bool(tail) and not ragged, work)
-        if choice and ragged:
-            rest = choose(target, across, tail, cuts, work)
-            choice = replace(choice, cycles=choice.cycles + rest.cycles)
+        found = _cuts(target, vector, across, along, cuts, work)
+        choice = min(found, key=_cycles, default=None)
         if choice and (best is None or choice.cycles <= best.cycles):
             best = choice
     if best is None:
@@ -276,10 +185,40 @@ def choose(target: Target, across: int, along: int, cuts: bool, work: Work) -> C
     return best
 
 
-def _choose_cut(
+def ranking(target: Target, across: int, along: int, cuts: bool, work: Work) -> list[Choice]:
+    """All cuts that ``choose`` compares, the one it takes first."""
+    best = choose(target, across, along, cuts, work)
+    found = [
+        choice
+        for vector in work.vectors
+        for choice in _cuts(target, vector, across, along, cuts, work)
+        if choice.cycles != float("inf") and choice != best
+    ]
+    return [best, *sorted(found, key=_cycles)]
+
+
+def _cycles(choice: Choice) -> float:
+    return choice.cycles
+
+
+def _cuts(
+    target: Target, vector: Vector, across: int, along: int, cuts: bool, work: Work
+) -> Iterator[Choice]:
+    """The cuts into tiles of one vector, and the cheapest of what it leaves over."""
+    lanes = 1 if work.dot else vector.lanes
+    tail = along % lanes
+    ragged = bool(tail) and not (cuts and (work.padded or vector.cuts(tail)))
+    vectors = along // lanes if ragged else -(-along // lanes)
+    if not vectors:
+        return
+    rest = choose(target, across, tail, cuts, work).cycles if ragged else 0.0
+    for choice in _whole_cuts(target, vector, across, vectors, bool(tail) and not ragged, work):
+        yield replace(choice, cycles=choice.cycles + rest) if ragged else choice
+
+
+def _whole_cuts(
     target: Target, vector: Vector, across: int, vectors: int, masked: bool, work: Work
-) -> Choice | None:
-    best: Choice | None = None
+) -> Iterator[Choice]:
     for parts_along in _part_counts(vectors, target.registers):
         along = equal_parts(vectors, parts_along)
         widest = along[0][0]
@@ -298,9 +237,7 @@ def _choose_cut(
         for parts in range(fewest, min(across, fewest + 3) + 1):
             cut = equal_parts(across, parts)
             cycles = _cut_cycles(target, vector, along, cut, masks, work)
-            if best is None or cycles < best.cycles:
-                best = Choice(vector, along, cut, cycles)
-    return best
+            yield Choice(vector, along, cut, cycles)
 
 
 def _part_counts(vectors: int, registers: int) -> Iterator[int]:
@@ -334,13 +271,13 @@ def _cut_cycles(
 
 
 @lru_cache(maxsize=1024)
-def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Vector, int, int]:
-    """(vector, rows, vectors) with the fewest cycles per element in a large region.
+def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Choice, ...]:
+    """The tiles for a large region; ``cycles`` are those per element, the fewest come first.
 
     ``multiples`` are what the region's sizes (across, along) are multiples of: a tile that leaves
     a tail is charged a quarter, and its rows must leave room for the mask of a last vector.
     """
-    best: tuple[float, Vector, int, int] | None = None
+    found: list[Choice] = []
     for vector in work.vectors:
         lanes = 1 if work.dot else vector.lanes
         cut = multiples[1] % lanes != 0
@@ -352,18 +289,19 @@ def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Vect
                 cost = tile_cycles(shape, target.core, work) / (rows * vectors * lanes)
                 for multiple, size in zip(multiples, (rows, vectors * lanes), strict=True):
                     cost *= 1.25 if multiple > 1 and multiple % size else 1.0
-                if best is None or cost < best[0]:
-                    best = (cost, vector, rows, vectors)
-    if best is None:
+                found.append(Choice(vector, ((vectors, 1),), ((rows, 1),), cost))
+    if not found:
         raise ScheduleError(
             f"k_split {work.splits} does not fit {target.name}'s {target.registers} registers",
             hint="a smaller k_split",
         )
-    return best[1:]
+    return tuple(sorted(found, key=_cycles))
 
 
 #: Instructions that a trip of the K loop costs: two pointers, and the branch with its comparison.
 LOOP_OVERHEAD = 3
+#: A K that issues in so many cycles may go without a loop.
+SHORT = 32
 
 
 def unroll(shape: TileShape, target: Target, steps: int | None, group: int) -> int:
@@ -374,7 +312,7 @@ def unroll(shape: TileShape, target: Target, steps: int | None, group: int) -> i
     the registers even if the compiler lifted the loads it may to the top.
     """
     core, issued = target.core, shape.arithmetic + shape.loads
-    if steps is not None and steps * issued <= 32 * core.issue:
+    if steps is not None and steps * issued <= SHORT * core.issue:
         held = target.hold is not None and target.hold.operands
         loads = shape.vectors if held or shape.feed == "memory" else shape.vectors + shape.rows
         lifted = shape.budget.accumulators + steps * loads + shape.budget.masks

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from sympy import Expr
+from sympy import Expr, Integer
 
 from .errors import ScheduleError
 from .feed import Operand
@@ -27,6 +27,7 @@ from .program import (
 from .regions import Part, Region, partition
 from .symbolic import ZERO, div, mod, simplify, symbol, value
 from .tiles import lower_tile
+from .transposition import parts
 from .types import ITEMSIZE
 
 #: Bytes to which blocks in scratch memory are aligned.
@@ -38,7 +39,8 @@ class _Block:
     """Where the nest stands: the block's extents and origin, whether C already holds a sum.
 
     ``plan`` has the strides of the operands as they are packed at this point; ``bases`` holds
-    where the packed blocks start. ``parallel``: inside of a loop whose trips run in parallel.
+    where the packed blocks start. The origin along ``p`` is that of B's block of columns.
+    ``parallel``: inside of a loop whose trips run in parallel.
     """
 
     plan: Plan
@@ -93,7 +95,7 @@ def make_program(plan: Plan) -> Program:
     if ZERO in (plan.sizes["m"], plan.sizes["n"]):
         return Program((), ())
     tiles = _Tiles(plan)
-    block = _Block(plan, dict(plan.sizes), dict.fromkeys("mnkb", ZERO), accumulate=False)
+    block = _Block(plan, dict(plan.sizes), dict.fromkeys("mnkbp", ZERO), accumulate=False)
     nest = _product(tiles, block)
     for name in sorted(plan.sources, reverse=True):
         nest = (_filled(tiles, convert(plan, name), nest),)
@@ -149,7 +151,7 @@ def _nest(tiles: _Tiles, letters: str, block: _Block, names: str) -> Iterator[Ne
         yield _packed(tiles, due, letters, block, names)
         return
     if not letters:
-        yield from _grids(tiles, plan.outer, block)
+        yield from _by_columns(tiles, plan.outer, block)
         return
     letter, rest = letters[0], letters[1:]
     if letter == "b":
@@ -280,6 +282,32 @@ def _left_over(
     later = tuple(_nest(tiles, rest, replace(tail, accumulate=True), names)) if left != 0 else ()
     only = tuple(_nest(tiles, rest, tail, names))
     yield When(trips, (When(left, later),) if later else (), only)
+
+
+def _by_columns(tiles: _Tiles, letters: str, block: _Block) -> Iterator[NestNode]:
+    """The grids of tiles; where B is packed in blocks of columns, those of one after the other."""
+    width = block.plan.columns
+    if width is None:
+        yield from _grids(tiles, letters, block)
+        return
+    step = block.plan.blocks.get("n", width)
+    if step % width and width % step:
+        raise ScheduleError(
+            "blocks of columns of a packed B would be cut",
+            got=f"block['n'] == {step}, and B in blocks of {width} columns",
+            expected="one to be a multiple of the other",
+        )
+    before = width * div(block.origin["n"], width)
+    parallel = letters[letters.lower().rfind("n") :][:1].isupper()
+    for part in parts(block.extents["n"], width):
+        first = part.start + part.size * symbol("pt") if part.count != 1 else part.start
+        inside = block.inside("n", Integer(part.size), first).inside("p", ZERO, before + first)
+        grids = tuple(_grids(tiles, letters, inside))
+        if part.count == 1:
+            yield from grids
+        else:
+            note = f"n by {width}"
+            yield BlockLoop("pt", part.count, grids, note=note, parallel=parallel)
 
 
 def _grids(tiles: _Tiles, letters: str, block: _Block) -> Iterator[NestNode]:

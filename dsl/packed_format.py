@@ -4,6 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .isa import Target
+from .operands import Packed
+from .pack import Pack
+from .product import Product, choose_product
+from .spec import Gemm, Spec
+from .types import ELEMENTS, ITEMSIZE, accumulator, is_integer
+
 #: Bytes to which each packed matrix, and the sums behind it, are aligned.
 ALIGNMENT = 64
 
@@ -41,9 +48,14 @@ class PackedFormat:
         return -(-self.n // self.nb)
 
     @property
+    def groups(self) -> int:
+        """How many groups of K."""
+        return -(-self.k // self.group)
+
+    @property
     def block_elements(self) -> int:
         """Elements of one block."""
-        return -(-self.k // self.group) * self.group * self.nb
+        return self.groups * self.group * self.nb
 
     @property
     def sums_at(self) -> int:
@@ -55,6 +67,11 @@ class PackedFormat:
         """Bytes of one matrix."""
         return self.sums_at + (_aligned(4 * self.blocks * self.nb) if self.sums else 0)
 
+    @property
+    def elements(self) -> int:
+        """From one matrix of a batch to the next, in elements."""
+        return self.nbytes // self.itemsize
+
     def offset(self, k: int, n: int) -> int:
         """The element at which (k, n) lies."""
         block, column = divmod(n, self.nb)
@@ -64,3 +81,46 @@ class PackedFormat:
 
 def _aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def format_of(spec: Gemm | Pack, target: Target) -> PackedFormat:
+    """The format of packed B: of target, types, k, n and nb alone."""
+    if isinstance(spec, Pack):
+        return _format(target, spec.a, Packed(spec.type, spec.nb), spec.k, spec.n)
+    assert isinstance(spec.b, Packed) and isinstance(spec.k, int) and isinstance(spec.n, int)
+    return _format(target, spec.a.type, spec.b, spec.k, spec.n)
+
+
+def formats_of(spec: Spec, target: Target) -> dict[str, PackedFormat]:
+    """The formats of packed operands by name."""
+    if isinstance(spec, Pack):
+        return {"out": format_of(spec, target)}
+    if isinstance(spec, Gemm) and isinstance(spec.b, Packed):
+        return {"b": format_of(spec, target)}
+    return {}
+
+
+def _format(target: Target, a: str, b: Packed, k: int, n: int) -> PackedFormat:
+    product = choose_product(target, {"a": a, "b": b.type}, "b")
+    lanes = target.of(accumulator(a, b.type))[0].lanes
+    stored = packed_type(b.type, product, "along") if product.depth > 1 else b.type
+    if stored.startswith("f8"):
+        stored = "bf16"  # holds each of them, and takes one operation to read
+    return PackedFormat(
+        type=b.type,
+        stored=stored,
+        itemsize=ITEMSIZE[stored],
+        k=k,
+        n=n,
+        nb=max(lanes, -(-(b.nb or n) // lanes) * lanes),
+        group=product.depth,
+        sums=is_integer(b.type),
+    )
+
+
+def packed_type(type_: str, product: Product, side: str) -> str:
+    """The type of what is packed: wide enough for one load, or as it is if loads convert it."""
+    element = product.along if side == "along" else product.across
+    widened = side == "along" and is_integer(type_) and product.depth > 1
+    same_size = ELEMENTS[type_].itemsize == ELEMENTS[element].itemsize
+    return type_ if widened and not same_size else element

@@ -105,6 +105,12 @@ class Plan:
         return any(self.product.shifts.values()) or any(z not in (None, 0) for z in zeros)
 
     @property
+    def columns(self) -> int | None:
+        """The columns of a block of the caller's packed B; None where there is one block."""
+        b = self.operands["b"]
+        return value(b.strides["k"]) if "p" in b.strides else None
+
+    @property
     def output(self) -> Operand:
         """What is written: C, or D."""
         return self.operands[self.spec.output]
@@ -159,7 +165,7 @@ class Plan:
     def _spare(self) -> int:
         """Registers that accumulators and operands must leave: to the compiler, to conversions."""
         along, element = self.feeder(self.along).type, self.product.along
-        converting = 0 if loads_as(self.target, along, element) else 2
+        converting = 0 if loads_as(self.target, along, element) else 3
         held = self.target.hold.spare if self.target.hold and not self.schedule.tile else 0
         return held + converting
 

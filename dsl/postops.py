@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import math
-from numbers import Real
-
 from .errors import SpecError
-from .expression import Expression, Number, Term, call
+from .expression import Call, Expression, Number, Term, call, parameter, walk
 
 __all__ = [
     "abs",
@@ -43,13 +40,6 @@ __all__ = [
     "tanh",
     "where",
 ]
-
-
-def _number(fn: str, name: str, value: object) -> Number:
-    """A parameter of ``fn`` that is known when the kernel is made."""
-    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
-        raise SpecError(f"{name} of {fn} must be a number", got=value)
-    return Number(float(value))
 
 
 def eq(x: Term, y: Term) -> Expression:
@@ -119,12 +109,12 @@ def round(x: Term) -> Expression:
 
 def linear(x: Term, alpha: float, beta: float) -> Expression:
     """``alpha * x + beta``, rounded twice."""
-    return call("linear", x, _number("linear", "alpha", alpha), _number("linear", "beta", beta))
+    return call("linear", x, parameter("linear", "alpha", alpha), parameter("linear", "beta", beta))
 
 
 def clip(x: Term, low: float, high: float) -> Expression:
     """``x``, but not below ``low`` and not above ``high``; NaN stays."""
-    bounds = _number("clip", "low", low), _number("clip", "high", high)
+    bounds = [parameter("clip", *one, finite=False) for one in (("low", low), ("high", high))]
     if low > high:
         raise SpecError("clip has no value between its bounds", got=f"low={low}, high={high}")
     return call("clip", x, *bounds)
@@ -132,7 +122,7 @@ def clip(x: Term, low: float, high: float) -> Expression:
 
 def relu(x: Term, alpha: float = 0) -> Expression:
     """``x`` where it is positive, else ``alpha * x``; 0 for alpha 0, at -Inf too. NaN stays."""
-    return call("relu", x, _number("relu", "alpha", alpha))
+    return call("relu", x, parameter("relu", "alpha", alpha))
 
 
 def prelu(x: Term, slope: Term) -> Expression:
@@ -142,7 +132,7 @@ def prelu(x: Term, slope: Term) -> Expression:
 
 def elu(x: Term, alpha: float = 1) -> Expression:
     """``x`` where it is positive, else ``alpha * (exp(x) - 1)``."""
-    return call("elu", x, _number("elu", "alpha", alpha))
+    return call("elu", x, parameter("elu", "alpha", alpha))
 
 
 def exp(x: Term) -> Expression:
@@ -157,7 +147,7 @@ def log(x: Term) -> Expression:
 
 def pow(x: Term, alpha: float, beta: float) -> Expression:
     """``alpha * x**beta``; ``x ** beta`` is ``pow(x, 1, beta)``."""
-    return call("pow", x, _number("pow", "alpha", alpha), _number("pow", "beta", beta))
+    return call("pow", x, parameter("pow", "alpha", alpha), parameter("pow", "beta", beta))
 
 
 def tanh(x: Term) -> Expression:
@@ -184,24 +174,24 @@ def soft_relu(x: Term, alpha: float = 1) -> Expression:
     """``log(1 + exp(alpha * x)) / alpha``, without overflow."""
     if alpha == 0:
         raise SpecError("soft_relu divides by alpha", got="alpha=0")
-    return call("soft_relu", x, _number("soft_relu", "alpha", alpha))
+    return call("soft_relu", x, parameter("soft_relu", "alpha", alpha))
 
 
 def hardsigmoid(x: Term, alpha: float = 1 / 6, beta: float = 0.5) -> Expression:
     """``alpha * x + beta`` clipped to 0 and 1."""
-    numbers = _number("hardsigmoid", "alpha", alpha), _number("hardsigmoid", "beta", beta)
+    numbers = parameter("hardsigmoid", "alpha", alpha), parameter("hardsigmoid", "beta", beta)
     return call("hardsigmoid", x, *numbers)
 
 
 def hardswish(x: Term, alpha: float = 1 / 6, beta: float = 0.5) -> Expression:
     """``x * hardsigmoid(x, alpha, beta)``."""
-    numbers = _number("hardswish", "alpha", alpha), _number("hardswish", "beta", beta)
+    numbers = parameter("hardswish", "alpha", alpha), parameter("hardswish", "beta", beta)
     return call("hardswish", x, *numbers)
 
 
 def swish(x: Term, alpha: float = 1) -> Expression:
     """``x * logistic(alpha * x)``."""
-    return call("swish", x, _number("swish", "alpha", alpha))
+    return call("swish", x, parameter("swish", "alpha", alpha))
 
 
 def silu(x: Term) -> Expression:
@@ -222,3 +212,30 @@ def gelu_erf(x: Term) -> Expression:
 def gelu_tanh(x: Term) -> Expression:
     """``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``."""
     return call("gelu_tanh", x)
+
+
+_F32_ONLY = frozenset(
+    {
+        "elu", "erf", "erfc", "exp", "gelu_erf", "gelu_tanh", "log", "logistic", "mish",
+        "soft_relu", "swish", "tanh",
+    }
+)  # fmt: skip
+_POWERS = tuple(map(Number, (-2, -1, 0, 0.5, 1, 2, 3, 4)))
+
+
+def check_functions(expression: Expression, element: str) -> None:
+    """SpecError if ``expression`` has a function that is not computed in lanes of ``element``."""
+    for node in walk(expression):
+        if not isinstance(node, Call):
+            continue
+        if element == "s32" and node.fn not in ("add", "sub", "neg"):
+            raise SpecError(f"{node.fn} is not computed in s32", got=node, expected="+ and - alone")
+        if element != "f64":
+            continue
+        if node.fn in _F32_ONLY or (node.fn == "pow" and node.args[2] not in _POWERS):
+            raise SpecError(
+                f"{node.fn} is not computed in f64",
+                got=node,
+                expected="arithmetic, comparisons, sqrt, and the powers -2, -1, 0.5, 1 to 4",
+                hint="with f32 operands it is computed in f32",
+            )

@@ -1,7 +1,8 @@
 """Operands converted before anything else: into groups along K, of the types that are multiplied.
 
-A word is the bits of one group in an s32 lane. What is contiguous along lines (columns of B, rows
-of A) is read a vector of lines at a time; what is contiguous along K a group, or a row, at a time.
+A word is the bits of one group, or of half a group of 64 bits, in an s32 lane. What is contiguous
+along lines (columns of B, rows of A) is read a vector of lines at a time; what is contiguous along
+K a group, or a row, at a time.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from dataclasses import dataclass
 
 from sympy import Expr
 
-from .access import bits_of, load
-from .builder import Argument
-from .convert import narrow
+from .access import bits_of, load, store
+from .builder import Argument, Value
+from .convert import narrow, widen
 from .dataflow import sizes_used, without_idle_masks
 from .emitter import Emitter
-from .feed import Operand, row_elements
+from .feed import Operand, row_elements, widening
 from .isa import Target
 from .program import (
     Active,
@@ -29,6 +30,7 @@ from .program import (
     NestNode,
     Op,
     Parameter,
+    Register,
     Store,
     TileProgram,
     When,
@@ -36,6 +38,7 @@ from .program import (
 from .program import (
     Argument as Passed,
 )
+from .store import interleaved
 from .symbolic import ONE, div, linear, mod, symbol, value
 from .transposition import Part, parts
 from .types import ITEMSIZE, is_integer
@@ -48,7 +51,9 @@ VECTORS = 4
 class Conversion:
     """One operand's way from ``source`` to ``packed``: ``line`` is its dimension beside K.
 
-    ``shift`` is added to each element, ``depth`` elements of K are a group.
+    ``shift`` is added to each element, ``depth`` elements of K are a group. ``type``, if not ""
+    for the source's own, is what elements are rounded to on the way. ``clean``: lines that are
+    padding are zeros, else anything.
     """
 
     target: Target
@@ -60,6 +65,13 @@ class Conversion:
     lanes: int
     slots: tuple[str, ...]
     prefix: str
+    type: str = ""
+    clean: bool = False
+
+    @property
+    def kind(self) -> str:
+        """The type of the elements' values."""
+        return self.type or self.source.type
 
     @property
     def rows(self) -> bool:
@@ -69,33 +81,56 @@ class Conversion:
     @property
     def moves(self) -> bool:
         """Whether elements keep their size: then whole groups can be moved as they are."""
-        kept = self.source.type == self.packed.type or is_integer(self.source.type)
+        same = self.source.type == self.packed.type
+        kept = same or (is_integer(self.source.type) and self.kind == self.source.type)
         return kept and ITEMSIZE[self.source.type] == ITEMSIZE[self.packed.type]
 
+    def emitter(self, lanes: int) -> Emitter:
+        """What writes the operations on vectors of ``lanes``."""
+        return Emitter(self.target, lanes, "w", "f64" if self.source.type == "f64" else "f32")
+
     def element(self, emitter: Emitter, address: Address, active: Active, name: str) -> Argument:
-        """One element per lane as it will be stored: s32 lanes that hold its bits, or f32."""
-        b, source, stored = emitter.builder, self.source.type, self.packed.type
-        if is_integer(source):
-            found = load(emitter, address, active, source, name)
-            return b("add", found, self.shift) if self.shift else found
-        if source == stored and ITEMSIZE[stored] < 4:
+        """One element per lane: in s32 lanes, its value if an integer, else its bits; or real."""
+        b, source, kind = emitter.builder, self.source.type, self.kind
+        if source == kind == self.packed.type and not is_integer(kind) and ITEMSIZE[kind] < 4:
             register = emitter.fresh(name, "s32")
             emitter.add(Load(register, address, active, bits_of(source)))
             return emitter.take(register)
         found = load(emitter, address, active, source, name)
-        return narrow(b, found, stored) if stored != emitter.builder.real else found
+        if source == kind:
+            return found
+        found = narrow(b, found, kind)
+        return found if is_integer(kind) or kind == self.packed.type else widen(b, found, kind)
 
-    def word(self, emitter: Emitter, elements: list[Argument]) -> Argument:
-        """The elements of a group in one lane, the first in the lowest bits."""
-        b, bits = emitter.builder, 8 * ITEMSIZE[self.packed.type]
-        if self.depth == 1:
-            return elements[0]
+    def words(self, emitter: Emitter, elements: list[Argument]) -> list[Argument]:
+        """The elements of a group in s32 lanes, four bytes a word, the first in the lowest bits."""
+        size = ITEMSIZE[self.packed.type]
+        each = 4 // size
+        starts = range(0, self.depth, each)
+        return [self._word(emitter, elements[start : start + each], 8 * size) for start in starts]
+
+    def _word(self, emitter: Emitter, elements: list[Argument], bits: int) -> Argument:
+        b = emitter.builder
         word: Argument = 0
         for place, element in enumerate(elements):
-            clean = b("and", element, (1 << bits) - 1)
-            moved = b("shl", clean, bits * place) if place else clean
+            if is_real(element):
+                element = narrow(b, element, self.packed.type)
+            if self.kind == "s8" and place + 1 < min(self.depth, 32 // bits):
+                element = b("and", element, (1 << bits) - 1)  # the sign would fill others
+            moved = b("shl", element, bits * place) if place else element
             word = b("or", word, moved) if place else moved
-        return word
+        return self.shifted(emitter, word, len(elements))
+
+    def shifted(self, emitter: Emitter, word: Argument, elements: int) -> Argument:
+        """128 added to each byte of a word, the same as subtracted: its top bit is flipped."""
+        if not self.shift or not elements:
+            return word
+        return emitter.builder("xor", word, sum(0x80 << (8 * i) for i in range(elements)))
+
+
+def is_real(value: Argument) -> bool:
+    """Whether a value is of floating point."""
+    return isinstance(value, float) or (isinstance(value, Value) and value.element != "s32")
 
 
 def conversion_nest(
@@ -113,7 +148,7 @@ def conversion_nest(
 def _rows(
     c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
-    step = row_elements(c.source.type, c.packed.type, c.lanes)
+    step = row_elements(c.target, c.source.type, c.packed.type, c.lanes)
     depth = extents["k"]
     line = symbol("lp")
     whole, tail = div(depth, step), mod(depth, step)
@@ -134,44 +169,41 @@ def _rows(
 
 def _row_tile(c: Conversion, vectors: int, step: int, tail: Expr | None) -> TileProgram:
     """``vectors`` times ``step`` elements of a row, or the ``tail`` elements that are left."""
-    ops: list[Op] = []
-    emitter = Emitter(c.target, c.lanes, "w", "f32")
+    emitter = c.emitter(c.lanes)
+    each = step // c.lanes
+    wide = widening(c.target, c.source.type, c.packed.type)
     for index in range(vectors):
         read, write = (Address(name, index * step * ONE) for name in ("x", "out"))
-        if step > c.lanes:
+        if wide is not None:
+            register = Register(f"wx{index}", wide)
+            emitter.add(Load(register, read, _elements(tail), c.source.type))
+            emitter.add(Store(write, register))
+            continue
+        if each > 1:
             word = emitter.fresh(f"x{index}", "s32")
-            emitter.add(Load(word, read, _elements(tail), c.source.type, step // c.lanes))
-            found = _shifted(c, emitter, emitter.take(word), step // c.lanes)
-            stored = Store(write, emitter.register(found), None, c.packed.type, step // c.lanes)
-            emitter.add(stored)
+            emitter.add(Load(word, read, _elements(tail), c.source.type, each))
+            found = c.shifted(emitter, emitter.take(word), each)
+            emitter.add(Store(write, emitter.register(found), None, c.packed.type, each))
             continue
         active: Active = None
         if tail is not None:
             active, makes = _lanes_of(c, tail, emitter)
             emitter.add(*makes)
-        found = c.element(emitter, read, active, f"x{index}")
-        emitter.add(_stored(c, emitter, found, write))
-    ops += emitter.emit()
+        _put(c, emitter, c.element(emitter, read, active, f"x{index}"), write)
     size = f"{vectors * step}" if tail is None else "tail"
-    return _program(c, f"row_{size}", ops, f"{size} elements of a row")
+    return _program(c, f"row_{size}", list(emitter.emit()), f"{size} elements of a row")
 
 
-def _stored(c: Conversion, emitter: Emitter, found: Argument, write: Address) -> Store:
+def _put(c: Conversion, emitter: Emitter, found: Argument, write: Address) -> None:
     """One element per lane, as the packed type."""
+    stored = c.packed.type
+    if is_real(found):
+        store(emitter, found, emitter.builder.real, write, None, stored)
+        return
+    found = emitter.builder("add", found, c.shift) if c.shift else found
     register = emitter.register(found)
-    if register.vector.element == c.packed.type:
-        return Store(write, register)
-    if c.packed.type in register.vector.stores:
-        return Store(write, register, None, c.packed.type)
-    return Store(write, register, None, c.packed.type, 1)
-
-
-def _shifted(c: Conversion, emitter: Emitter, word: Argument, elements: int) -> Argument:
-    """128 added to each byte of a word, which is the same as subtracted: the top bit flipped."""
-    if not c.shift:
-        return word
-    mask = sum(0x80 << (8 * i) for i in range(elements))
-    return emitter.builder("xor", word, mask)
+    group = 0 if stored in register.vector.stores else 1
+    emitter.add(Store(write, register, None, stored, group))
 
 
 def _elements(tail: Expr | None) -> Active:
@@ -181,7 +213,7 @@ def _elements(tail: Expr | None) -> Active:
 
 def _lanes_of(c: Conversion, tail: Expr, emitter: Emitter) -> tuple[Active, list[Op]]:
     """What is active of a vector of which ``tail`` lanes exist."""
-    element = "s32" if is_integer(c.source.type) else "f32"
+    element = "s32" if is_integer(c.source.type) else emitter.builder.real
     vector = emitter.vector(element)
     if c.source.type == element and vector.mask is not None:
         mask = MaskRegister("tail", vector, tail)
@@ -240,30 +272,69 @@ def _group_tile(
     c: Conversion, vectors: int, tail: Expr | None, lanes: int, existing: int
 ) -> TileProgram:
     """One group of as many lines as ``vectors`` have lanes, or of the ``tail`` that is left."""
-    emitter = Emitter(c.target, lanes, "w", "f32")
+    emitter = c.emitter(lanes)
     active: Active = None
     if tail is not None:
         active, makes = _lanes_of(c, tail, emitter)
         emitter.add(*makes)
     moved = lanes == 1 and c.moves and value(c.source.strides["k"]) == 1 and c.depth > 1
+    lines = value(tail) if tail is not None and c.clean and c.shift else None
     for index in range(vectors):
-        write = Address("out", linear(((index * lanes, c.packed.strides[c.line]),)))
+        write = linear(((index * lanes, c.packed.strides[c.line]),))
         start = linear(((index * lanes, c.source.strides[c.line]),))
         if moved:
-            word = emitter.fresh(f"x{index}", "s32")
-            part = None if existing == c.depth else existing
-            emitter.add(Load(word, Address("x", start), part, c.source.type, c.depth))
-            found = _shifted(c, emitter, emitter.take(word), existing)
+            _put_words(c, emitter, _moved(c, emitter, (index, start), existing), write, None)
+            continue
+        found = _group(c, emitter, (index, start), active, existing)
+        if c.depth == 1:
+            _put(c, emitter, found[0], Address("out", write))
         else:
-            found = c.word(emitter, _group(c, emitter, (index, start), active, existing))
-        register = emitter.register(found)
-        if register.vector.element == c.packed.type:
-            emitter.add(Store(write, register))
-        else:
-            emitter.add(Store(write, register, None, c.packed.type, c.depth))
+            _put_words(c, emitter, c.words(emitter, found), write, lines)
     size = f"{vectors * lanes}" if tail is None else "tail"
     name = f"group_{size}" + (f"_{existing}" if existing < c.depth else "")
     return _program(c, name, list(emitter.emit()), f"{size} lines, {existing} elements of each")
+
+
+def _moved(
+    c: Conversion, emitter: Emitter, start: tuple[int, Expr], existing: int
+) -> list[Argument]:
+    """The words of a group that lies as it will be stored."""
+    found: list[Argument] = []
+    each = min(c.depth, 4 // ITEMSIZE[c.packed.type])
+    for first in range(0, c.depth, each):
+        there = max(0, min(each, existing - first))
+        if there == 0:
+            found.append(0)
+            continue
+        word = emitter.fresh(f"x{start[0]}_{first}", "s32")
+        address = Address("x", start[1] + first * c.source.strides["k"])
+        part = None if there == each else there
+        emitter.add(Load(word, address, part, c.source.type, each))
+        found.append(c.shifted(emitter, emitter.take(word), there))
+    return found
+
+
+def _put_words(
+    c: Conversion, emitter: Emitter, words: list[Argument], write: Expr, lines: int | None
+) -> None:
+    """Store groups of one word or two, of all lines or the first of them."""
+    registers = [emitter.register(word) for word in words]
+    each = c.depth // len(words)
+    if len(words) == 1 or emitter.lanes == 1:
+        for index, register in enumerate(registers):
+            active = None if lines is None else lines * c.depth
+            address = Address("out", write + index * each * ONE)
+            emitter.add(Store(address, register, active, c.packed.type, each))
+        return
+    steps, halves = interleaved(registers[0], registers[1])
+    emitter.add(*steps)
+    step = emitter.lanes * each
+    for index, register in enumerate(halves):
+        left = step if lines is None else lines * c.depth - index * step
+        if left > 0:
+            address = Address("out", write + index * step * ONE)
+            active = None if left >= step else left
+            emitter.add(Store(address, register, active, c.packed.type, each))
 
 
 def _group(
@@ -305,7 +376,7 @@ def _program(c: Conversion, name: str, ops: list[Op], summary: str) -> TileProgr
             Parameter("out", "out", c.packed.type),
             *(Parameter(slot, "size") for slot in sizes_used(ops, c.slots)),
         ),
-        body=without_idle_masks(ops),
-        end=(),
+        body=(),
+        end=without_idle_masks(ops),  # as in the update of C, constants may be spilled
         summary=summary,
     )

@@ -25,6 +25,7 @@ class Product:
     ``along`` and ``across`` are the element types in registers of what lies along the vectors and
     of the other one; a lane sums ``depth`` products. ``shifts`` is what is added to each of A and
     B so that its elements are of those types: what that adds to the sums is subtracted again.
+    ``rows`` is how many rows of C one multiply-add computes a block of.
     """
 
     accumulator: str
@@ -32,6 +33,7 @@ class Product:
     along: str
     across: str
     mnemonic: str
+    rows: int
     shifts: Mapping[str, int] = field(hash=False)
 
     @property
@@ -49,7 +51,10 @@ class Product:
         element = self.along if side == "along" else self.across
         if element == vector.element and self.depth == 1:
             return vector
-        return target.holding(element, vector.lanes * self.depth)
+        lines = vector.lanes
+        if self.rows > 1:
+            lines = self.rows if side == "across" else lines // self.rows
+        return target.holding(element, lines * self.depth)
 
 
 def choose_product(target: Target, types: Mapping[str, str], along: str) -> Product:
@@ -75,9 +80,9 @@ def _products(target: Target, held: str, types: tuple[str, str], along: str) -> 
     for op in vectors[0].muladd if vectors else ():
         x, y = op.x or held, op.y or held
         shifts = _reach(types[0], x), _reach(types[1], y)
-        if op.rows == 1 and None not in shifts:
-            both = dict(zip((along, across), shifts, strict=True))
-            yield Product(held, op.depth, x, y, op.mnemonic, {k: v or 0 for k, v in both.items()})
+        if None not in shifts:
+            both = {k: v or 0 for k, v in zip((along, across), shifts, strict=True)}
+            yield Product(held, op.depth, x, y, op.mnemonic, op.rows, both)
 
 
 def _reach(type_: str, element: str) -> int | None:

@@ -13,7 +13,8 @@ from typing import ClassVar, Literal, TypeAlias
 from sympy import Expr, Integer
 
 from .isa import MulAdd, Vector
-from .model import TileShape
+from .model import Work
+from .shape import TileShape
 
 # --- what operations act on ---------------------------------------------------------------
 
@@ -132,11 +133,15 @@ class Broadcast:
 
 @dataclass(frozen=True, slots=True)
 class Splat:
-    """A literal, the run-time parameter of that name, a size, or a scalar, into all lanes."""
+    """A literal, the run-time parameter of that name, a size, or a scalar, into all lanes.
+
+    Where ``group`` elements are one factor the literal is the bits of all those.
+    """
 
     kind: ClassVar[str] = "splat"
     dst: Register
     source: float | str | Expr | Register
+    group: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +283,8 @@ class Parameter:
 class TileFacts:
     """What was decided about a tile of ``rows`` x ``cols`` elements of C, for whoever reads it.
 
-    ``accumulators`` are the names of the registers, in rows and columns of C.
+    ``accumulators`` are the names of the registers, in rows and columns of C; ``work`` is what
+    the cost model was asked.
     """
 
     rows: Expr
@@ -286,6 +292,7 @@ class TileFacts:
     steps: Expr
     accumulate: bool
     shape: TileShape
+    work: Work
     accumulators: tuple[tuple[str, ...], ...]
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from sympy import Expr, Integer
 
 from .errors import ScheduleError
 from .isa import Vector
-from .model import Choice, TileShape, choose, does_not_fit, shape_of, steady
+from .model import Choice, Work, choose, does_not_fit, ranking, shape_of, steady
 from .plan import Plan
+from .shape import TileShape
 from .symbolic import ONE, ZERO, div, mod, value
 
 
@@ -72,8 +73,8 @@ def _regions(
             yield from _tiled(plan, rows, columns, tile, steps, accumulate)
         return
     _refuse_overlap(plan)
-    multiples = (_multiple(plan, plan.across), _multiple(plan, plan.along))
-    vector, r, v = steady(plan.target, work, multiples)
+    best = _steady(plan, work)[0]
+    vector, r, v = best.vector, best.across[0][0], best.along[0][0]
     if tile is not None:
         vector = _vector_for(plan, tile[1])
         r, v = tile[0], -(-tile[1] // _lanes(plan, vector))
@@ -89,6 +90,26 @@ def _regions(
         for part in axis.parts:
             for other in _cascade(ZERO, across, r, 1):
                 yield _region(plan, axis.vector, part, other, steps, accumulate)
+
+
+def compared(plan: Plan, across: Expr, along: Expr, work: Work) -> Sequence[Choice]:
+    """The cuts of a block that the cost model compares, the one it takes first.
+
+    Where a size is known only at the call: tiles for a large block, with cycles per element.
+    """
+    rows, columns = value(across), value(along)
+    if rows is None or columns is None:
+        return _steady(plan, work)
+    return ranking(plan.target, rows, columns, _may_cut(plan, work), work)
+
+
+def _steady(plan: Plan, work: Work) -> Sequence[Choice]:
+    return steady(plan.target, work, (_multiple(plan, plan.across), _multiple(plan, plan.along)))
+
+
+def _may_cut(plan: Plan, work: Work) -> bool:
+    """Whether the last vector of a tile may be cut."""
+    return plan.schedule.tails != "narrow" or bool(work.vectors[0].partial_load)
 
 
 def _refuse_overlap(plan: Plan) -> None:
@@ -227,8 +248,7 @@ def _free(
     """The cost model's cut of a fixed stretch, equal parts both ways."""
     work = plan.work(steps, accumulate)
     height, width = rows[1] - rows[0], columns[1] - columns[0]
-    cuts = plan.schedule.tails != "narrow" or bool(work.vectors[0].partial_load)
-    choice = choose(plan.target, height, width, cuts, work)
+    choice = choose(plan.target, height, width, _may_cut(plan, work), work)
     covered = columns[0]
     for part, end in _along_parts(plan, choice, columns):
         covered = end

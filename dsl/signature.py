@@ -5,13 +5,17 @@ Light on purpose: the warm path builds it from the spec, without sympy and witho
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from .expression import Operand
 from .operands import Addresses, Batch, Offsets, Packed, Strided
+from .pack import Pack
+from .packed_format import PackedFormat
 from .sizes import Dim, Size
-from .spec import QUANTITIES, SHAPES, Gemm, Transpose
+from .spec import QUANTITIES, SHAPES, Gemm, Spec, Transpose
 from .types import ITEMSIZE
 
 Role = Literal["in", "out", "inout"]
@@ -25,9 +29,11 @@ class ArrayParameter:
     ``shape`` is of one matrix. ``kind``: ``matrix`` a 2-d array; ``strided`` a 3-d array, the
     batch its first axis (2-d when ``batch_stride`` is 0); ``flat`` a 1-d array that offsets
     index; ``sequence`` a sequence of matrices; ``offsets`` a 1-d int64 array of ``count``;
-    ``packed`` a PackedMatrix (one for each batch element of ``strided`` in one, or a sequence);
-    ``vector`` a 1-d array passed by name, or a number where its ``shape`` is (1,).
-    ``leading`` is None when tight. ``batch_stride`` None is one tight matrix.
+    ``packed`` a PackedMatrix, which may hold a batch; ``vector`` a 1-d array passed by name, or a
+    number where its ``shape`` is (1,). ``packed`` as a flag: the operand, or each item of a
+    sequence, is a PackedMatrix of ``format``.
+    ``leading`` is None when tight. ``batch_stride`` None is one tight matrix. ``stored`` is what
+    memory holds where that is not ``type``.
     """
 
     name: str
@@ -42,6 +48,14 @@ class ArrayParameter:
     batch_stride: Size | None = None
     static_offsets: tuple[int, ...] | None = None
     count: Size | None = None
+    packed: bool = False
+    format: str = ""
+    stored: str = ""
+
+    @property
+    def element(self) -> str:
+        """The type that memory holds."""
+        return self.stored or self.type
 
     @property
     def itemsize(self) -> int:
@@ -80,13 +94,23 @@ class Signature:
 
     @property
     def output(self) -> ArrayParameter:
-        """The array that is written."""
+        """C or D, or a transposition's result: what a call returns."""
         return next(a for a in self.arrays if a.role != "in")
 
+    @property
+    def positional(self) -> tuple[str, ...]:
+        """The arrays that are passed by position; all others are passed by name."""
+        places = ("a", "b", "c") if self.arrays[0].name == "a" else ("b", "x", "out")
+        return tuple(a.name for a in self.arrays if a.name in places)
 
-def signature(spec: Gemm | Transpose) -> Signature:
-    """The signature of the kernel that computes ``spec``."""
-    arrays = _gemm_arrays(spec) if isinstance(spec, Gemm) else _transpose_arrays(spec)
+
+def signature(spec: Spec, formats: Mapping[str, PackedFormat] | None = None) -> Signature:
+    """The signature of the kernel that computes ``spec``.
+
+    ``formats`` are those of the packed operands by name, once a target is chosen.
+    """
+    formats = formats or {}
+    arrays, allocates = _arrays(spec, formats)
     scalars: tuple[ScalarParameter, ...] = ()
     if isinstance(spec, Gemm):
         scalars = tuple(
@@ -95,10 +119,25 @@ def signature(spec: Gemm | Transpose) -> Signature:
             if getattr(spec, name) == "scalar"
         )
     sizes = tuple(SizeParameter(slot, dim) for slot, dim in spec.runtime_sizes())
-    allocates = isinstance(spec, Transpose) or (
-        not spec.reads_output if spec.d is not None else spec.beta == 0
-    )
     return Signature(arrays, sizes, scalars, allocates)
+
+
+def _arrays(
+    spec: Spec, formats: Mapping[str, PackedFormat]
+) -> tuple[tuple[ArrayParameter, ...], bool]:
+    """All arrays, and whether a call may leave the output to be made."""
+    match spec:
+        case Transpose():
+            return _transpose_arrays(spec), True
+        case Pack():
+            return _pack_arrays(spec, formats.get("out")), False
+    arrays = _gemm_arrays(spec)
+    for name, form in formats.items():
+        text = sys.intern(form.text)  # the dispatcher compares its address
+        arrays = tuple(
+            replace(a, format=text, stored=form.stored) if a.name == name else a for a in arrays
+        )
+    return arrays, not spec.reads_output if spec.d is not None else spec.beta == 0
 
 
 def _matrix(spec: Gemm, name: str) -> ArrayParameter:
@@ -108,7 +147,7 @@ def _matrix(spec: Gemm, name: str) -> ArrayParameter:
     return ArrayParameter(
         name=name,
         type=operand.type,
-        kind="packed" if packed else _kind(batch),
+        kind="packed" if packed and not isinstance(batch, Addresses) else _kind(batch),
         role=_role(spec, name),
         shape=tuple(getattr(spec, slot) for slot in SHAPES[name]),
         order=operand.order,
@@ -118,6 +157,7 @@ def _matrix(spec: Gemm, name: str) -> ArrayParameter:
         batch_stride=getattr(batch, name) if isinstance(batch, Strided) else None,
         static_offsets=getattr(batch, name) if isinstance(batch, Offsets) else None,
         count=batch.count if batch is not None else None,
+        packed=packed,
     )
 
 
@@ -192,3 +232,20 @@ def _transpose_arrays(spec: Transpose) -> tuple[ArrayParameter, ...]:
         ("cols", "rows"), "ldout",
     )  # fmt: skip
     return (x, out)
+
+
+def _pack_arrays(spec: Pack, form: PackedFormat | None) -> tuple[ArrayParameter, ...]:
+    """B, and the bytes of the packed matrices, one to a line."""
+    batch = spec.batch
+    b = ArrayParameter(
+        "b", spec.source, "matrix" if batch is None else "strided", "in", (spec.k, spec.n),
+        spec.order, spec.ldb, ("k", "n"), "ldb",
+        batch_stride=None if batch is None else batch.b,
+        count=None if batch is None else batch.count,
+    )  # fmt: skip
+    shape: tuple[Size, ...] = (1 if batch is None else batch.count, form.nbytes if form else 0)
+    out = ArrayParameter(
+        "out", "u8", "matrix", "out", shape, "C", None, ("count", "bytes"), "ldout",
+        stored=form.stored if form else "",
+    )  # fmt: skip
+    return b, out

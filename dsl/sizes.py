@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -91,6 +91,18 @@ def check_size(value: object, what: str, *, least: int = 0) -> Size:
     if not least <= value <= MAX_SIZE:
         raise SpecError(f"{what} is out of range", got=value, expected=f"{least} to 2**62")
     return value
+
+
+def check_dims(sizes: Iterable[tuple[str, Dim]]) -> None:
+    """SpecError if two dims have one name and differ."""
+    known: dict[str, Dim] = {}
+    for _, size in sizes:
+        if known.setdefault(size.name, size) != size:
+            raise SpecError(
+                f"dim {size.name!r} is declared twice with different properties",
+                got=f"{known[size.name]} and {size}",
+                hint="make one tw.dim and use it in both places",
+            )
 
 
 def canonical(value: Any) -> str:

@@ -15,8 +15,9 @@ from .expression import (
     operands_of,
     uses,
 )
-from .operands import Batch, Matrix, Order, Packed, Strided, check_order
-from .sizes import Dim, Size, call_text, check_size
+from .operands import Batch, Matrix, Offsets, Order, Packed, Strided, check_order
+from .pack import Pack
+from .sizes import Dim, Size, call_text, check_dims, check_size
 from .types import INPUTS, ITEMSIZE, accumulator, is_integer, type_name
 
 Factor = float | Literal["scalar"]
@@ -271,14 +272,29 @@ def check_gemm(spec: Gemm) -> None:
                 got=ld,
                 expected=f"{least} or more",
             )
-    known: dict[str, Dim] = {}
-    for _, size in spec.runtime_sizes():
-        if known.setdefault(size.name, size) != size:
-            raise SpecError(
-                f"dim {size.name!r} is declared twice with different properties",
-                got=f"{known[size.name]} and {size}",
-                hint="make one tw.dim and use it in both places",
-            )
+    if isinstance(spec.b, Packed):
+        _check_packed(spec)
+    check_dims(spec.runtime_sizes())
+
+
+def _check_packed(spec: Gemm) -> None:
+    """What a B that was packed before cannot be: it has one size, and matrices side by side."""
+    if isinstance(spec.k, Dim) or isinstance(spec.n, Dim):
+        raise SpecError(
+            "a packed B has fixed sizes", got=f"k={spec.k!r}, n={spec.n!r}", hint="ints for k and n"
+        )
+    if isinstance(spec.batch, Offsets):
+        raise SpecError(
+            "matrices of a packed B are not found by offsets",
+            got=spec.batch,
+            expected="tw.Strided, whose matrices are packed side by side, or tw.Addresses",
+        )
+    if isinstance(spec.batch, Strided) and spec.batch.b not in (None, 0):
+        raise SpecError(
+            "matrices of a packed B have the stride of their format",
+            got=f"b={spec.batch.b!r}",
+            expected="b=None for one matrix each, or b=0 for one that serves all",
+        )
 
 
 def _check_types(spec: Gemm) -> None:
@@ -354,4 +370,4 @@ class Transpose:
         return tuple((s, getattr(self, s)) for s in slots if isinstance(getattr(self, s), Dim))
 
 
-Spec = Gemm | Transpose
+Spec = Gemm | Transpose | Pack

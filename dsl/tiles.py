@@ -7,9 +7,11 @@ from typing import Literal
 
 from .dataflow import pointers_used, sizes_used, walk, without_idle_masks
 from .dot import dot_loops, store_dots
-from .lower import Tile, k_loops, masks, reduction, sum_splits, zeros
+from .ksteps import k_loops
+from .lower import Tile, masks, reduction, sum_splits, zeros
 from .plan import Plan
 from .program import Op, Parameter, Splat, TileFacts, TileProgram
+from .squares import unfold
 from .store import factors, load_sums, store_across, store_along, store_sums
 
 
@@ -43,6 +45,7 @@ def _body(tile: Tile) -> Iterator[Op]:
 def _end(tile: Tile) -> Iterator[Op]:
     plan = tile.plan
     if tile.stage != "finish":
+        yield from unfold(tile) if tile.product.rows > 1 else ()
         yield from sum_splits(tile)
     if tile.stage == "sum":
         yield from store_sums(tile)
@@ -64,6 +67,7 @@ def _facts(tile: Tile) -> TileFacts:
         steps=tile.steps,
         accumulate=tile.accumulate,
         shape=region.shape,
+        work=tile.plan.work(tile.steps, tile.accumulate),
         accumulators=_register_map(tile),
     )
 

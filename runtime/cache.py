@@ -15,6 +15,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,9 @@ from tilewright.errors import CacheError, ToolchainError
 
 from . import folders
 from .folders import UnusableError, check_directory, check_owner, remove, say
+
+#: Writes an entry's files into a directory; what the manifest shall say.
+Builder = Callable[[Path], Mapping[str, Any]]
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -89,31 +93,29 @@ def lookup(key: str) -> Entry | None:
     return next((found for root in _roots() if (found := _find(root, key)) is not None), None)
 
 
-def publish(key: str, build: Callable[[Path], Mapping[str, Any]]) -> Entry:
+def publish(key: str, build: Builder) -> Entry:
     """The entry of ``key``: the one there is, or what ``build`` makes.
 
     ``build`` writes into the directory it is given and returns what the manifest shall say; its
     ``library`` and ``source`` name two of the files. Of several processes one builds, and the
-    others take its entry. Raises CacheError when there is nowhere to put it.
+    others take its entry. Raises CacheError when there is nowhere to put it, and what ``build``
+    raises when its directory has room.
     """
     root = _roots()[0]
     try:
         return _make(root, key, build)
-    except ToolchainError:
-        if not root.is_dir() or folders.has_room(root / "building"):
-            raise
-        problem = "there is no room on the disk"
-    except OSError as error:
-        problem = error.strerror or str(error)
+    except _RefusedError as refused:
+        problem = str(refused)
     say(f"tilewright's cache {root} takes no new kernels ({problem}): kept for this process only")
+    own = folders.make_private()
     try:
-        return _make(folders.make_private(), key, build)
-    except OSError as error:
+        return _make(own, key, build)
+    except _RefusedError as refused:
         raise CacheError(
             "neither the cache nor a temporary directory takes the kernel",
-            got=f"{root}: {problem}; {folders.private()}: {error.strerror}",
+            got=f"{root}: {problem}; {own}: {refused}",
             hint="make room, or set TILEWRIGHT_CACHE_DIR",
-        ) from error
+        ) from refused
 
 
 def refer(key: str, entry: Entry, info: Mapping[str, Any]) -> Entry:
@@ -269,27 +271,59 @@ def _runnable(root: Path, entry: Entry) -> Entry:
 # --- writing -----------------------------------------------------------------------------------
 
 
-def _make(root: Path, key: str, build: Callable[[Path], Mapping[str, Any]]) -> Entry:
-    if not root.is_dir():
-        os.makedirs(root, mode=0o700, exist_ok=True)
-    with _locked(root, key):
-        if (entry := _find(root, key)) is not None:
-            return entry
-        building = _fresh(root / "building" / key)
+class _RefusedError(Exception):
+    """Why a directory takes no new entries."""
+
+
+@contextmanager
+def _own_files() -> Iterator[None]:
+    """File operations of the cache's own: where one fails, its directory is at fault."""
+    try:
+        yield
+    except OSError as error:
+        raise _RefusedError(error.strerror or str(error)) from error
+
+
+def _make(root: Path, key: str, build: Builder) -> Entry:
+    with _own_files():
+        if not root.is_dir():
+            os.makedirs(root, mode=0o700, exist_ok=True)
+        lock = _locked(root, key)
+    with lock:
+        with _own_files():
+            if (entry := _find(root, key)) is not None:
+                return entry
+            building = _fresh(root / "building" / key)
         try:
-            said = build(building)
-            manifest = {**said, "format": FORMAT, "key": key, "files": _contents(building)}
-            for role in ("library", "source"):
-                if manifest.get(role) not in manifest["files"]:
-                    raise CacheError(f"the builder left no {role}", got=manifest.get(role))
-            _write_json(building / MANIFEST, manifest)
-            _put(root, key)
+            said = _built(building, build)
+            with _own_files():
+                _finish(building, said, key)
+                _put(root, key)
         except BaseException:
             remove(building)
             raise
         if (entry := _find(root, key)) is None:
-            raise OSError(None, "what was just written cannot be read back")
+            raise _RefusedError("what was just written cannot be read back")
         return entry
+
+
+def _built(folder: Path, build: Builder) -> Mapping[str, Any]:
+    """What ``build`` says; _RefusedError if it failed where there is no room."""
+    try:
+        return build(folder)
+    except (OSError, ToolchainError) as error:
+        if not folder.is_dir() or folders.has_room(folder):
+            raise
+        raise _RefusedError("there is no room on the disk") from error
+
+
+def _finish(building: Path, said: Mapping[str, Any], key: str) -> None:
+    """Write the manifest of what was built."""
+    manifest = {**said, "format": FORMAT, "key": key, "files": _contents(building)}
+    for role in ("library", "source"):
+        if manifest.get(role) not in manifest["files"]:
+            raise CacheError(f"the builder left no {role}", got=manifest.get(role))
+    _write_json(building / MANIFEST, manifest)
 
 
 def _contents(building: Path) -> dict[str, dict[str, Any]]:

@@ -6,11 +6,14 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.dtypes import DTYPES
 from tilewright.signature import ArrayParameter, Signature
 from tilewright.sizes import MAX_SIZE, Dim, Size
 
 from .abi import ALIGNED, KINDS, LIMITS, WRITEABLE
-from .known import DTYPES
+from .dtypes import loaded
+from .overlap import alias
+from .packed import PackedMatrix
 
 _ABSENT = (-1, 0)
 
@@ -32,21 +35,21 @@ class _Packer:
 
     def array(self, parameter: ArrayParameter, static: dict[str, int]) -> list[int]:
         """The fields of struct tw_array."""
-        dtype = DTYPES[parameter.type]
-        is_c = parameter.order == "C"
-        line = parameter.shape[-1 if is_c else 0] if parameter.shape else None
-        lines = parameter.shape[0 if is_c else -1] if parameter.shape else None
+        lines, line = _lines(parameter)
         count = parameter.shape[0] if parameter.kind == "offsets" else parameter.count
         flags = ALIGNED | (0 if parameter.role == "in" else WRITEABLE)
+        batched = parameter.kind in ("strided", "packed") and parameter.count is not None
         names = [p.name for p in self.signature.arrays]
         offsets = f"{parameter.name}_offsets"
         return [
-            KINDS.index(parameter.kind), id(dtype), id(dtype.type), parameter.itemsize, flags,
-            int(is_c),
+            KINDS.index(parameter.kind),
+            id(parameter.format) if parameter.packed else 0,
+            *_dtypes(parameter), parameter.itemsize, flags,
+            int(parameter.order == "C"),
             *self.size(lines), *self.size(line),
             *self.size(line if parameter.leading is None else parameter.leading),
             *self.size(count), *self.size(parameter.batch_stride),
-            int(parameter.kind == "strided" and parameter.batch_stride is None),
+            int(batched and parameter.batch_stride is None),
             static.get(parameter.name, 0),
             names.index(offsets) if offsets in names else -1,
             *_plain(parameter),
@@ -54,23 +57,21 @@ class _Packer:
 
 
 def descriptor(
-    signature: Signature,
-    functions: tuple[int, int],
-    in_place: bool,
-    static: dict[str, int],
+    signature: Signature, functions: tuple[int, int], static: dict[str, int]
 ) -> np.ndarray[Any, Any]:
     """The fields of struct tw_kernel for the kernel's ``functions``, invoke and scratch_bytes.
 
-    ``static`` has the address of each flat operand's static offsets, as int64.
+    ``static`` has the address of each flat operand's static offsets, as int64. They and the
+    signature, whose formats it points to, must live as long as the descriptor.
     """
     packer = _Packer(signature)
     arrays = [packer.array(parameter, static) for parameter in signature.arrays]
-    output = next(i for i, p in enumerate(signature.arrays) if p.role != "in")
+    output = signature.arrays.index(signature.output)
     slots = [packer.dims.index(parameter.dim) for parameter in signature.sizes]
     words = [
         *functions,
-        id(np.ndarray), id(tuple), object.__basicsize__, tuple.__basicsize__,
-        len(arrays), len(packer.dims), len(slots), output, int(in_place),
+        id(np.ndarray), id(tuple), id(PackedMatrix), object.__basicsize__, tuple.__basicsize__,
+        len(arrays), len(packer.dims), len(slots), output, alias(signature),
         int(all(array[-1] for array in arrays)),
     ]  # fmt: skip
     limits = [
@@ -82,6 +83,23 @@ def descriptor(
     for array in arrays:
         words += array
     return np.array(words, np.int64)
+
+
+def _lines(parameter: ArrayParameter) -> tuple[Size | None, Size | None]:
+    """The number of contiguous lines of a matrix, and their length; a vector is one line."""
+    if parameter.kind == "vector":
+        return 1, parameter.shape[0]
+    if not parameter.shape:
+        return None, None
+    first, last = parameter.shape[0], parameter.shape[-1]
+    return (first, last) if parameter.order == "C" else (last, first)
+
+
+def _dtypes(parameter: ArrayParameter) -> tuple[int, int, int, int]:
+    """The dtype and its scalars' type; then those of the bits, or the same again."""
+    dtypes = loaded(parameter.type), DTYPES[parameter.type]
+    first, second = ((id(dtype), id(dtype.type)) for dtype in dtypes)
+    return *first, *second
 
 
 def _plain(parameter: ArrayParameter) -> tuple[int, ...]:

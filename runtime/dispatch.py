@@ -2,7 +2,8 @@
 
 Built once per Python interpreter and kept in the cache. ``api``: an extension module made by
 cffi, which needs Python.h to build; ``abi``: the same C as a plain library called through libffi;
-``python``: no compiler was found when it was to be built, so every call is checked in Python.
+``python``: no compiler was found when it was to be built, so every call is checked in Python, and
+nothing can be timed.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from tilewright.errors import TilewrightError, ToolchainError
+from tilewright.errors import TargetError, TilewrightError, ToolchainError
 
 from . import cache as store
 from .abi import (
@@ -33,19 +34,22 @@ from .abi import (
     module_name,
     symbol,
 )
+from .packed import PackedMatrix
 
 __all__ = [
     "DONE", "NO_MEMORY", "UNDECIDED", "Dispatcher", "address", "dispatcher", "has_headers",
-    "mode", "symbol",
+    "mode", "symbol", "timer",
 ]  # fmt: skip
 
 Mode = Literal["api", "abi", "python"]
+Timer = Callable[[int, int, int], float]
 
 _TYPES = {
     "tw_call": (("uintptr_t", "uintptr_t"), "int"),
     "tw_call_scalars": (("uintptr_t", "uintptr_t", "double", "double"), "int"),
     "tw_run": (("uintptr_t",), "int"),
     "tw_time": (("uintptr_t", "int64_t", "int64_t"), "double"),
+    "tw_slot": (("uintptr_t", "uintptr_t"), "uintptr_t"),
     "tw_probe": (("uintptr_t", "uintptr_t", "int64_t"), "int64_t"),
 }
 
@@ -55,14 +59,15 @@ class Dispatcher(NamedTuple):
 
     ``call(kernel, id(tuple of arrays))`` and ``call_scalars(kernel, id(tuple), first, second)``
     return DONE, UNDECIDED (nothing was run: decide in Python) or NO_MEMORY. ``run(frame)`` runs a
-    decided call; ``time(frames, count, calls)`` gives the seconds ``calls`` of them take.
+    decided call; ``time(frames, count, calls)`` gives the seconds ``calls`` of them take, and is
+    None in Python, whose own time is many times a kernel's.
     """
 
     mode: Mode
     call: Callable[[int, int], int]
     call_scalars: Callable[[int, int, float, float], int]
     run: Callable[[int], int]
-    time: Callable[[int, int, int], float]
+    time: Timer | None
 
 
 @cache
@@ -94,6 +99,19 @@ def _built_dispatcher() -> Dispatcher:
 def mode() -> Mode:
     """How kernels are called in this interpreter; see the module's first lines."""
     return dispatcher().mode
+
+
+def timer(what: str) -> Timer:
+    """The C loop that times decided calls; TargetError, for ``what``, where there is none."""
+    found = dispatcher().time
+    if found is None:
+        raise TargetError(
+            f"{what} needs a loop in C, and kernels are called through Python here",
+            got="no dispatcher in C: none could be built",
+            expected="times of the machine code alone",
+            hint="install gcc or clang, or pip install ziglang, and start Python again",
+        )
+    return found
 
 
 def has_headers() -> bool:
@@ -143,6 +161,9 @@ def _checked(kind: Mode, functions: dict[str, Any]) -> Dispatcher:
     seen = [functions["tw_probe"](header, id(array), field) for field in range(9)]
     dtype = array.dtype
     known = [id(np.ndarray), pointer, 2, 3, 20, id(dtype), flags, id(dtype.type), ord("=")]
+    packed = PackedMatrix("", (0, 0), np.empty(0, np.uint8))
+    seen.append(functions["tw_slot"](header, id(packed)))
+    known.append(id(packed._record))
     if seen != known:
         raise TilewrightError(
             "this interpreter's arrays are laid out in an unknown way",
@@ -157,4 +178,4 @@ def _python_dispatcher() -> Dispatcher:
     from . import dispatch_python
 
     undecided: Callable[..., int] = lambda *_: UNDECIDED  # noqa: E731
-    return Dispatcher("python", undecided, undecided, dispatch_python.run, dispatch_python.time)
+    return Dispatcher("python", undecided, undecided, dispatch_python.run, None)

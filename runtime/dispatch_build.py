@@ -12,7 +12,7 @@ from typing import Any
 from tilewright.render import render
 from tilewright.targets import load
 
-from .abi import KINDS, LIMITS, module_name
+from .abi import KINDS, LIMITS, WRITEABLE, module_name
 from .toolchain import compile_library, find_compiler
 
 #: What cffi's wrappers around the dispatcher would be warned of.
@@ -21,7 +21,7 @@ _FOREIGN = ("-Wno-unused-parameter", "-Wno-missing-field-initializers", "-Wno-un
 
 def source(linkage: str = "") -> str:
     """The dispatcher's C; ``linkage`` stands before each of its functions."""
-    return render("dispatch.c.j2", linkage=linkage, kinds=KINDS, limits=LIMITS)
+    return render("dispatch.c.j2", linkage=linkage, kinds=KINDS, limits=LIMITS, writeable=WRITEABLE)
 
 
 def build_library(directory: Path) -> Mapping[str, Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time as clock
 from typing import Any
 
 import numpy as np
@@ -35,11 +34,3 @@ def run(frame: int) -> int:
         invoke,
     )(pointers, slots, scalars, place)
     return DONE
-
-
-def time(frames: int, count: int, calls: int) -> float:
-    """Seconds that ``calls`` calls take, Python's overhead included."""
-    start = clock.perf_counter()
-    for i in range(calls):
-        run(frames + 8 * _WORDS * (i % count))
-    return clock.perf_counter() - start

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.errors import ScheduleError, SpecError
 from tilewright.isa import Target
 from tilewright.operands import Addresses, Offsets, Strided
+from tilewright.pack import Pack
 from tilewright.schedule import Schedule
 from tilewright.signature import signature
 from tilewright.sizes import Dim, canonical
@@ -19,6 +20,7 @@ from tilewright.spec import Gemm, Spec, Transpose
 from . import cache, host
 from .arguments import check_readable
 from .kernel import Kernel
+from .packer import Packer
 
 if TYPE_CHECKING:
     from .toolchain import Compiler
@@ -72,7 +74,8 @@ def compile_many(
 
 
 def _kernel(job: _Job, entry: cache.Entry) -> Kernel:
-    return Kernel(job.name, job.spec, job.schedule, job.target, entry, compile)
+    made = Packer if isinstance(job.spec, Pack) else Kernel
+    return made(job.name, job.spec, job.schedule, job.target, entry, compile)
 
 
 def _completed(request: Any) -> tuple[Any, Any, Any]:
@@ -84,8 +87,8 @@ def _completed(request: Any) -> tuple[Any, Any, Any]:
 
 
 def _job(spec: Any, schedule: Any, target: Any) -> _Job:
-    if not isinstance(spec, (Gemm, Transpose)):
-        raise SpecError("a spec is a tw.Gemm or a tw.Transpose", got=spec)
+    if not isinstance(spec, Spec):
+        raise SpecError("a spec is a tw.Gemm, a tw.Transpose or a tw.Pack", got=spec)
     if schedule is not None and not isinstance(schedule, Schedule):
         raise ScheduleError("a schedule is a tw.Schedule, or None", got=schedule)
     schedule = Schedule() if schedule is None else schedule
@@ -110,6 +113,10 @@ def kernel_name(spec: Spec, target: Target, key: str) -> str:
     """
     if isinstance(spec, Transpose):
         parts = ["transpose", spec.type, _sizes(("rows", spec.rows), ("cols", spec.cols))]
+    elif isinstance(spec, Pack):
+        sizes = _sizes(("k", spec.k), ("n", spec.n))
+        kinds = dict.fromkeys((spec.source, spec.type, f"for_{spec.a}"))
+        parts = ["pack", *kinds, sizes, spec.order.lower(), *_batch(spec)]
     else:
         orders = "".join(getattr(spec, name).order for name in "abc").lower()
         sizes = _sizes(("m", spec.m), ("n", spec.n), ("k", spec.k))
@@ -121,7 +128,7 @@ def _sizes(*sizes: tuple[str, int | Dim]) -> str:
     return "x".join(name[0].upper() if isinstance(s, Dim) else str(s) for name, s in sizes)
 
 
-def _batch(spec: Gemm) -> list[str]:
+def _batch(spec: Gemm | Pack) -> list[str]:
     if spec.batch is None:
         return []
     letter = {Strided: "s", Offsets: "o", Addresses: "p"}[type(spec.batch)]

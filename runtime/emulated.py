@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from tilewright.isa import Target
 from tilewright.signature import Signature
 
 from .abi import address
 from .emulator import Alias, Runner, shared_runner
+from .known import Array, strided
 from .layout import Checked
-
-Array = np.ndarray[Any, Any]
+from .overlap import alias
+from .packed import memory
 
 
 def runner(executable: Path, target: Target) -> Runner:
@@ -30,45 +30,42 @@ def call(
     checked: Checked,
     scalars: tuple[float, ...],
 ) -> None:
-    """Run kernel ``name`` on copies of the arrays, then write the elements of the output."""
-    output = next(i for i, p in enumerate(signature.arrays) if p.role != "in")
-    target = checked.arrays[output]
+    """Run kernel ``name`` on copies of the arrays, then write the elements of the outputs."""
+    outputs = [i for i, p in enumerate(signature.arrays) if p.role != "in"]
+    output, same = signature.arrays.index(signature.output), _same(signature, checked)
     sent: list[Any] = []
     for i, given in enumerate(checked.arrays):
         if isinstance(given, tuple):
-            sent.append([(span(item), 0) for item in given])
-        elif i == output and (same := _same(checked, output)) is not None:
+            sent.append([(span(memory(item)), 0) for item in given])
+        elif i == output and same is not None:
             sent.append(Alias(same))
         else:
-            sent.append(span(given))
-    same = _same(checked, output)
-    writable = [i in (output, same) for i in range(len(sent))]
+            sent.append(span(memory(given)))
+    # The memory of an operation in place is that of its input.
+    written = [same if i == output and same is not None else i for i in outputs]
+    writable = [i in written for i in range(len(sent))]
     names = [parameter.name for parameter in signature.arrays]
     returned = runner.call(name, sent, checked.sizes, scalars, writable, names=names)
-    if target.size:
-        flat = np.frombuffer(returned[0], target.dtype)
-        target[...] = as_strided(flat, target.shape, target.strides)
+    for i, data in zip(sorted(written), returned, strict=True):
+        target = checked.arrays[output if i == same else i]
+        if target.size:
+            flat = np.frombuffer(data, target.dtype)
+            target[...] = strided(flat, target.shape, target.strides)
 
 
-def _same(checked: Checked, output: int) -> int | None:
+def _same(signature: Signature, checked: Checked) -> int | None:
     """The index of the input that is the output itself: an operation in place."""
-    place = address(checked.arrays[output])
-    if checked.arrays[output].size == 0:
+    may_be = alias(signature)
+    if may_be < 0:
         return None
-    return next(
-        (
-            i
-            for i, given in enumerate(checked.arrays[:output])
-            if isinstance(given, np.ndarray) and address(given) == place and given.size
-        ),
-        None,
-    )
+    output, given = checked.arrays[signature.arrays.index(signature.output)], checked.arrays[may_be]
+    return may_be if output.size and address(given) == address(output) else None
 
 
 def span(array: Array) -> Array:
-    """The memory from an array's first element to its last, as a contiguous array; a copy."""
+    """The memory from an array's first element to its last, as contiguous bytes; a copy."""
     if array.size == 0:
-        return np.empty(0, array.dtype)
+        return np.empty(0, np.uint8)
     steps = zip(array.shape, array.strides, strict=True)
     elements = sum((n - 1) * stride for n, stride in steps) // array.itemsize + 1
-    return as_strided(array, (elements,), (array.itemsize,)).copy()
+    return strided(array, (elements,), (array.itemsize,)).copy().view(np.uint8)

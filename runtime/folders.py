@@ -112,7 +112,10 @@ def make_private() -> Path:
     for base in candidates:
         if not os.access(base, os.W_OK) or is_noexec(Path(base)):
             continue
-        path = Path(tempfile.mkdtemp(prefix="tilewright-", dir=base))
+        try:
+            path = Path(tempfile.mkdtemp(prefix="tilewright-", dir=base))
+        except OSError:
+            continue
         if has_room(path):
             _own.append((os.getpid(), path))
             atexit.register(_discard, os.getpid(), path)

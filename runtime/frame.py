@@ -9,6 +9,7 @@ import numpy as np
 from .abi import address
 from .known import Array
 from .layout import Checked
+from .packed import memory
 
 
 class Frame:
@@ -26,9 +27,9 @@ class Frame:
         lists: list[Array] = []
         for given in checked.arrays:
             if isinstance(given, tuple):
-                given = np.array([address(item) for item in given], np.int64)
+                given = np.array([address(memory(item)) for item in given], np.int64)
                 lists.append(given)
-            pointers.append(address(given))
+            pointers.append(address(memory(given)))
         blocks: tuple[Array, ...] = (
             np.array(pointers, np.int64),
             np.array(checked.sizes, np.int64),

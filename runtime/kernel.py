@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -10,17 +11,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tilewright.errors import TargetError
+from tilewright.errors import SpecError, TargetError
 from tilewright.isa import Target
+from tilewright.operands import Packed
+from tilewright.packed_format import formats_of
 from tilewright.schedule import Schedule
 from tilewright.signature import Signature, signature
 from tilewright.sizes import Dim
-from tilewright.spec import Spec, Transpose
+from tilewright.spec import Gemm, Spec
 
 from . import dispatch
 from .arguments import Arranger
 from .cache import Entry
 from .descriptor import descriptor
+from .dtypes import FOREIGN
 from .frame import Frame
 from .layout import Checked, check
 
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
     from tilewright.generate import AnyPlan
 
     from .measure import Timing
+    from .packed import PackedMatrix
     from .verification import Verification
 
 
@@ -43,10 +48,9 @@ class Kernel:
     """
 
     __slots__ = (
-        "__weakref__", "_allocates", "_arrange", "_call", "_call_scalars", "_entry", "_functions",
-        "_handle", "_keep",
-        "_output", "_plan", "_remake", "_signature", "_symbol", "_target", "emulated", "name",
-        "schedule", "spec", "target",
+        "__weakref__", "_arrange", "_call_scalars", "_entry", "_fast", "_fast_out", "_foreign",
+        "_functions", "_handle", "_keep", "_output", "_packers", "_plan", "_remake", "_signature",
+        "_symbol", "_target", "emulated", "name", "schedule", "spec", "target",
     )  # fmt: skip
 
     def __init__(
@@ -62,13 +66,16 @@ class Kernel:
         self.target = target.name
         self._target, self._entry, self._remake = target, entry, remake
         self._plan: AnyPlan | None = None
-        self._signature = signature(spec)
+        self._packers: dict[Spec, Kernel] = {}
+        self._signature = signature(spec, formats_of(spec, target))
         self._arrange = Arranger(self._signature)
         self._output = self._signature.arrays.index(self._signature.output)
-        self._allocates = self._signature.allocates
-        self._call: Any = _undecided
+        self._foreign = any(p.type in FOREIGN for p in self._signature.arrays)
         self._call_scalars: Any = _undecided
         self._handle = self._symbol = 0
+        # What a call without scalars needs, read as one: who decides, for whom, what it returns.
+        self._fast: tuple[Any, int, int] = _undecided, 0, self._output
+        self._fast_out = self._fast
         self._functions = 0, 0
         means = entry.manifest["means"]
         self.emulated: str | None = None if means == "native" else means
@@ -88,39 +95,53 @@ class Kernel:
             if p.static_offsets is not None
         }
         static = {name: dispatch.address(block) for name, block in offsets.items()}
-        words = descriptor(self._signature, self._functions, self._in_place, static)
-        self._keep = (words, offsets)
+        words = descriptor(self._signature, self._functions, static)
+        self._keep = (words, static, offsets)
         self._handle = dispatch.address(words)
         found = dispatch.dispatcher()
         self._call_scalars = found.call_scalars
-        if not self._signature.scalars and self._signature.arrays[-1].kind != "offsets":
-            self._call = found.call  # nothing is passed by name
+        if self._arrange.by_position:
+            has_d = self._signature.output.name == "d"  # it is never passed by position
+            fast = found.call, self._handle, self._output
+            if not has_d:
+                self._fast = fast
+            if has_d or self._signature.allocates:
+                self._fast_out = fast
 
     # --- calling -------------------------------------------------------------------------------
 
-    def __call__(self, *arrays: Any, **named: Any) -> Any:
+    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
         """Run the kernel; returns the array written.
 
         ``kernel(a, b, c)`` updates c; ``kernel(a, b, out=c)`` is the same and ``kernel(a, b)``
-        makes a new array when beta is 0. ``kernel(x, out)`` and ``kernel(x)`` for a Transpose.
-        Scalars and offsets are passed by name. Raises ArgumentError, before anything is written,
-        when an argument does not fit.
+        makes a new array when beta is 0. With a D it is ``kernel(a, b, out=d)``, and ``c=`` is
+        given exactly when beta is not 0. ``kernel(x, out)`` and ``kernel(x)`` for a Transpose.
+        Scales, zero points, scalars and offsets are passed by name; where one value is taken it
+        may be a number. Raises ArgumentError, before anything is written, when an argument does
+        not fit. A new array of a type that numpy lacks is ml_dtypes', or of bits without it.
         """
-        if not named:
-            if self._call(self._handle, id(arrays)) == 0:
-                return arrays[self._output]
-        elif len(named) == 1 and (out := named.get("out")) is not None and self._allocates:
-            given = (*arrays, out)
-            if self._call(self._handle, id(given)) == 0:
-                return out
-        return self._general(arrays, named)
+        if named:
+            return self._general(arrays, named if out is None else {"out": out, **named})
+        if out is None:
+            call, handle, output = self._fast
+            if call(handle, id(arrays)) == 0:
+                return arrays[output]
+            return self._general(arrays, named)
+        call, handle, _ = self._fast_out
+        given = arrays
+        given += (out,)  # quicker than (*arrays, out)
+        if call(handle, id(given)) == 0:
+            return out
+        return self._general(arrays, {"out": out})
 
     def _general(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A call with names, without an output, or not decided in C."""
         arrays, scalars = self._arrange(positional, named)
         status = self._call_scalars(self._handle, id(arrays), *_two(scalars))
         if status == dispatch.UNDECIDED:
-            checked = check(self._signature, arrays, in_place=self._in_place)
+            checked = check(self._signature, arrays)
+            if self._foreign:
+                self._learn_dtypes()
             if self.emulated is None:
                 status = dispatch.dispatcher().run(Frame(self._functions, checked, scalars).address)
             else:
@@ -128,6 +149,13 @@ class Kernel:
         if status == dispatch.NO_MEMORY:
             raise MemoryError(f"{self.name}: no memory for the kernel's scratch buffer")
         return arrays[self._output]
+
+    def _learn_dtypes(self) -> None:
+        """Tell the dispatcher the dtypes of a module that was imported after the kernel's load."""
+        if self.emulated is None and "ml_dtypes" in sys.modules:
+            words, static, _ = self._keep
+            words[:] = descriptor(self._signature, self._functions, static)
+            self._foreign = False
 
     def bind(self, *arrays: Any, **named: Any) -> partial[int]:
         """Check the arguments once; the result, called without arguments, runs on them each time.
@@ -145,7 +173,7 @@ class Kernel:
     def frame(self, *arrays: Any, **named: Any) -> Frame:
         """The arguments of one call, checked, as the dispatcher takes them."""
         held, scalars = self._arrange(arrays, named)
-        checked = check(self._signature, held, in_place=self._in_place)
+        checked = check(self._signature, held)
         return Frame(self._functions, checked, scalars)
 
     def _emulate(self, checked: Checked, scalars: tuple[float, ...]) -> int:
@@ -164,11 +192,6 @@ class Kernel:
             )
 
     # --- what it is ----------------------------------------------------------------------------
-
-    @property
-    def _in_place(self) -> bool:
-        """Whether the output may be the input itself: a square transposition."""
-        return isinstance(self.spec, Transpose) and self.spec.rows == self.spec.cols
 
     @property
     def signature(self) -> Signature:
@@ -216,7 +239,7 @@ class Kernel:
     @property
     def flops(self) -> Any:
         """Floating-point operations of one call: an int, or a formula of the run-time sizes."""
-        if isinstance(self.spec, Transpose):
+        if not isinstance(self.spec, Gemm):
             return 0
         slots = {slot: getattr(self.spec, slot) for slot in ("m", "n", "k")}
         if self.spec.batch is not None:
@@ -241,6 +264,21 @@ class Kernel:
         from .assembly import assembly
 
         return assembly(self.name, self.isa, self._entry)
+
+    def pack_b(self, b: Any) -> PackedMatrix:
+        """B packed for this kernel and for all with the same target, types, k, n and nb.
+
+        ``b`` is k x n, or count x k x n for a batch in one array; of B's type, or of float32,
+        which is converted. ArgumentError if it is neither, SpecError if the kernel packs none.
+        """
+        from .packing import pack_for
+
+        if not isinstance(self.spec, Gemm) or not isinstance(self.spec.b, Packed):
+            raise SpecError(f"{self.name} takes no packed B", hint='b=tw.Packed("bf16"): its type')
+        spec, b = pack_for(self.spec, b)
+        if spec not in self._packers:
+            self._packers[spec] = self._remake(spec, Schedule(), self.target)
+        return self._packers[spec](b)  # type: ignore[no-any-return]
 
     def verify(self, cases: int = 3, seed: int = 0) -> Verification:
         """Compare with numpy in higher precision on random arrays; VerificationError if wrong."""

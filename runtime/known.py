@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,17 @@ from tilewright.signature import ArrayParameter
 from tilewright.sizes import Dim, Size
 
 Array = np.ndarray[Any, Any]
-#: The dtype objects that numpy gives to arrays of each type.
-DTYPES: dict[str, np.dtype[Any]] = {
-    "f32": np.dtype(np.float32),
-    "f64": np.dtype(np.float64),
-    "i64": np.dtype(np.int64),
-}
+
+
+def value_of(size: Size, sizes: Mapping[str, int]) -> int:
+    """The value of ``size``, given that of every dim by name."""
+    return sizes[size.name] if isinstance(size, Dim) else size
+
+
+def strided(memory: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+    """A view with other axes; numpy's own function does not know every dtype of ml_dtypes."""
+    bits = memory.view(f"u{memory.itemsize}")
+    return np.lib.stride_tricks.as_strided(bits, shape, strides).view(memory.dtype)
 
 
 class Known:

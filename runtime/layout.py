@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-import numpy as np
-
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.signature import ArrayParameter, Signature
 from tilewright.sizes import Dim, Size
 
-from .abi import address
-from .known import DTYPES, Array, Known
+from .kinds import check_kind, describe
+from .known import Array, Known
 from .overlap import check_overlaps
+from .packed import PackedMatrix
 
 
 class Checked(NamedTuple):
@@ -27,7 +26,7 @@ class Checked(NamedTuple):
     sizes: tuple[int, ...]
 
 
-def check(signature: Signature, arrays: Sequence[Any], *, in_place: bool = False) -> Checked:
+def check(signature: Signature, arrays: Sequence[Any]) -> Checked:
     """``arrays`` (in the signature's order) once all of them fit; ArgumentError otherwise."""
     known = Known()
     held = tuple(
@@ -37,7 +36,7 @@ def check(signature: Signature, arrays: Sequence[Any], *, in_place: bool = False
     learn(signature.arrays, held, known)
     _fill_free(signature, known)
     _limits(signature, known)
-    check_overlaps(signature, held, known, in_place)
+    check_overlaps(signature, held, known)
     return Checked(held, tuple(known.value(size.dim) for size in signature.sizes))
 
 
@@ -46,7 +45,7 @@ def learn(parameters: Sequence[ArrayParameter], arrays: Sequence[Any], known: Kn
     pairs = list(zip(parameters, arrays, strict=True))
     for parameter, given in pairs:
         for array, name in _each(parameter, given):
-            _kind(parameter, array, name)
+            check_kind(parameter, array, name)
             _shape(parameter, array, name, known)
         if parameter.kind == "sequence":
             assert parameter.count is not None
@@ -57,8 +56,9 @@ def learn(parameters: Sequence[ArrayParameter], arrays: Sequence[Any], known: Kn
                     expected=known.say(parameter.count),
                 )
     for parameter, given in pairs:
-        for array, name in _each(parameter, given):
-            _strides(parameter, array, name, known)
+        if not parameter.packed:
+            for array, name in _each(parameter, given):
+                _strides(parameter, array, name, known)
 
 
 def _items(parameter: ArrayParameter, given: Any) -> tuple[Any, ...]:
@@ -66,7 +66,7 @@ def _items(parameter: ArrayParameter, given: Any) -> tuple[Any, ...]:
         return tuple(given)
     raise ArgumentTypeError(
         f"{parameter.name} must be a list or tuple of arrays, one per matrix of the batch",
-        got=_describe(given),
+        got=describe(given),
         hint="a 3-d array is for batch=tw.Strided",
     )
 
@@ -77,45 +77,8 @@ def _each(parameter: ArrayParameter, given: Any) -> Iterator[tuple[Any, str]]:
     return iter(((given, parameter.name),))
 
 
-def _describe(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype} array of shape {value.shape}, strides {value.strides} bytes"
-    return f"{type(value).__name__}: {value!r:.60}"
-
-
-def _kind(parameter: ArrayParameter, array: Any, name: str) -> None:
-    want = DTYPES[parameter.type]
-    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
-        raise ArgumentTypeError(
-            f"{name} must be a numpy array",
-            got=_describe(array),
-            expected=f"{want} array",
-            hint=f"np.asarray({name}, np.{want})",
-        )
-    if array.dtype != want:
-        swapped = array.dtype.newbyteorder() == want
-        raise ArgumentTypeError(
-            f"{name} has the wrong {'byte order' if swapped else 'dtype'}",
-            got=f"{array.dtype.str if swapped else array.dtype}",
-            expected=f"{want.str if swapped else want}",
-            hint=f"{name}.astype(np.{want}), or another type in the spec",
-        )
-    if not array.flags.aligned:
-        raise ArgumentValueError(
-            f"{name} is not aligned to its elements of {want.itemsize} bytes",
-            got=f"data at {address(array):#x}, strides {array.strides} bytes",
-            hint=f"{name}.copy()",
-        )
-    if parameter.role != "in" and not array.flags.writeable:
-        raise ArgumentValueError(
-            f"{name} is read-only and would be written",
-            got=_describe(array),
-            hint=f"{name}.copy()",
-        )
-
-
-def _shape(parameter: ArrayParameter, array: Array, name: str, known: Known) -> None:
-    sizes, slots = matrix_axes(parameter, array, name)
+def _shape(parameter: ArrayParameter, array: Array | PackedMatrix, name: str, known: Known) -> None:
+    sizes, slots = _axes(parameter, array.shape, name)
     for axis, (size, slot) in enumerate(zip(sizes, slots, strict=True)):
         if size is None or known.agrees(size, array.shape[axis], f"{name}.shape[{axis}]"):
             continue
@@ -127,7 +90,9 @@ def _shape(parameter: ArrayParameter, array: Array, name: str, known: Known) -> 
             f"{name} has the wrong shape",
             got=array.shape,
             expected=f"({wanted}{',' * (len(sizes) == 1)}): {slot} is {known.say(size)}",
-            hint=f"{name}.T has this shape" if turned and array.ndim == 2 else None,
+            hint=f"{name}.T has this shape"
+            if turned and len(sizes) == 2 and not parameter.packed
+            else None,
         )
 
 
@@ -135,34 +100,38 @@ def _plain(size: Size, known: Known) -> str:
     return str(known.value(size)) if known.has(size) else str(getattr(size, "name", size))
 
 
-def matrix_axes(
-    parameter: ArrayParameter, array: Array, name: str
+def _axes(
+    parameter: ArrayParameter, shape: tuple[int, ...], name: str
 ) -> tuple[tuple[Size | None, ...], tuple[str, ...]]:
-    """What each axis of ``array`` must be, and its name; None: any length."""
+    """What each axis of an array must be, and its name; None: any length."""
     sizes: tuple[Size | None, ...] = parameter.shape
-    slots = parameter.slots
-    if parameter.kind == "flat":
+    slots = parameter.slots or ("length",)
+    batch = (parameter.count, *sizes), ("count", *slots)
+    kind, either, hint = parameter.kind, "", None
+    if kind == "flat":
         sizes, slots = (None,), ("length",)
-    elif parameter.kind == "strided":
-        batch = (parameter.count, *sizes), ("count", *slots)
-        if parameter.batch_stride != 0 or array.ndim == 3:
-            sizes, slots = batch
-    if array.ndim != len(sizes):
-        either = " or 3-d" if parameter.kind == "strided" and len(sizes) == 2 else ""
+        hint = f"{name}.reshape(-1): offsets count from its first element"
+    elif kind == "strided" and (parameter.batch_stride != 0 or len(shape) == 3):
+        sizes, slots = batch
+    elif kind == "strided":
+        either = " or 3-d"
+    elif kind == "packed" and parameter.count is not None and parameter.batch_stride != 0:
+        sizes, slots = batch
+    elif kind == "vector":
+        hint = f"{name}.reshape(-1)"
+    if len(shape) != len(sizes):
         raise ArgumentValueError(
             f"{name} must be a {len(sizes)}-d{either} array",
-            got=f"{array.ndim}-d, of shape {array.shape}",
+            got=f"{len(shape)}-d, of shape {shape}",
             expected=f"axes {', '.join(slots)}",
-            hint=f"{name}.reshape(-1): offsets count from its first element"
-            if parameter.kind == "flat"
-            else None,
+            hint=hint,
         )
     return sizes, slots
 
 
 def _strides(parameter: ArrayParameter, array: Array, name: str, known: Known) -> None:
     itemsize = parameter.itemsize
-    if parameter.kind in ("flat", "offsets"):
+    if parameter.kind in ("flat", "offsets", "vector"):
         if array.shape[0] > 1 and array.strides[0] != itemsize:
             raise ArgumentValueError(
                 f"{name} must be contiguous",
@@ -207,11 +176,13 @@ def _leading(parameter: ArrayParameter, name: str, known: Known, stride: int, li
     slot = parameter.leading_slot
     whole = "row" if parameter.order == "C" else "column"
     if remainder or leading < line:
+        shared = f", which gives each {whole} elements of its own" if 0 <= leading < line else ""
         raise ArgumentValueError(
-            f"{name}'s {whole}s must follow each other at whole elements, and not overlap",
+            f"{name}'s {whole}s must follow each other at whole elements, and not overlap, "
+            "also where they are only read",
             got=f"a {whole} every {stride} bytes",
             expected=f"{slot} of at least {line} elements of {parameter.itemsize} bytes",
-            hint=f"{name}.copy()",
+            hint=f"{name}.copy(){shared}",
         )
     want = line if parameter.leading is None else parameter.leading
     source = f"{name}'s strides"

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
 
 import numpy as np
 
 from tilewright.errors import ArgumentValueError
-from tilewright.spec import Transpose
+from tilewright.spec import Gemm
 
 from . import dispatch, host
 from .frame import Frame
 from .known import Array
 from .peak import Meter
-from .samples import Sample, Sampled, sample
+from .samples import Sample, Sampled, gain, sample
 
 #: Seconds of a round, short beside a scheduler's slice.
 _QUANTUM = 400e-6
@@ -45,16 +46,17 @@ def bench(kernel: Sampled, cold: bool = False, seconds: float = 0.2) -> Timing:
     """Time ``kernel`` for about ``seconds`` on arrays of its sizes, run-time ones of 64.
 
     ``cold``: every call takes another copy of the arrays, after the caches were filled with
-    something else.
+    something else. TargetError where kernels are called through Python.
     """
     if not seconds > 0:
         raise ArgumentValueError("seconds must be positive", got=seconds)
+    dispatch.timer("bench")
     rng = np.random.default_rng(0)
-    samples = [sample(kernel.signature, rng, varied=False)]
-    for _ in range(_copies(samples[0]) - 1 if cold else 0):
-        samples.append(sample(kernel.signature, rng, varied=False))
-    frames = [kernel.frame(**one.named(kernel.signature)) for one in samples]
-    meter = None if isinstance(kernel.spec, Transpose) else Meter(kernel.isa, kernel.spec.type)
+    draw = partial(sample, kernel.signature, rng, varied=False, gain=gain(kernel.spec))
+    samples = [draw()]
+    samples += [draw() for _ in range(_copies(samples[0]) - 1 if cold else 0)]
+    frames = [kernel.frame(**one.named(kernel)) for one in samples]
+    meter = _meter(kernel)
     times, peaks = rounds(frames, seconds, meter, cold=cold)
     low, middle, high = np.percentile(times, (25, 50, 75))
     work = flops(kernel, samples[0])
@@ -70,10 +72,16 @@ def bench(kernel: Sampled, cold: bool = False, seconds: float = 0.2) -> Timing:
     )
 
 
+def _meter(kernel: Sampled) -> Meter | None:
+    if not isinstance(kernel.spec, Gemm):
+        return None
+    return Meter(kernel.isa, (kernel.spec.a.type, kernel.spec.b.type))
+
+
 def flops(kernel: Sampled, held: Sample) -> int:
     """Floating-point operations of one call on ``held``."""
     spec = kernel.spec
-    if isinstance(spec, Transpose):
+    if not isinstance(spec, Gemm):
         return 0
     count = 1 if spec.batch is None else held.size(spec.batch.count)
     return 2 * count * held.size(spec.m) * held.size(spec.n) * held.size(spec.k)
@@ -94,7 +102,7 @@ def rounds(
     """Seconds per call in each of the rounds, which together take about ``seconds``, and the
     seconds of ``meter``'s loop right after each.
     """
-    timed = dispatch.dispatcher().time
+    timed = dispatch.timer("bench")
     words: Array = np.concatenate([frame.words for frame in frames])
     place, count = dispatch.address(words), len(frames)
     other = np.zeros(_COLD * _last_cache() // 8 if cold else 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from tilewright.errors import ArgumentValueError
 from tilewright.signature import ArrayParameter, Signature
 
 from .abi import address
-from .known import Known
+from .known import Array, Known
 
 
 class Region(NamedTuple):
@@ -53,29 +53,50 @@ def any_overlap(out: Region, inputs: Sequence[Region]) -> int | None:
     return next((i for i, region in enumerate(inputs) if overlap(out, region)), None)
 
 
-def check_overlaps(
-    signature: Signature, arrays: tuple[Any, ...], known: Known, in_place: bool
-) -> None:
-    """Refuse an output that shares an element with an input, unless it is that input."""
-    index = next(i for i, p in enumerate(signature.arrays) if p.role != "in")
-    output = signature.arrays[index]
-    (out,) = regions(output, arrays[index], known, None)
-    for i, (parameter, given) in enumerate(zip(signature.arrays, arrays, strict=True)):
-        inputs = regions(parameter, given, known, _offsets(signature, arrays, parameter))
-        if i == index or (in_place and len(inputs) == 1 and inputs[0] == out):
+def alias(signature: Signature) -> int:
+    """The index of the input that may be the output itself, if it lies alike; -1 for none.
+
+    It is C where there is a D of its type and order, and the X of a square transposition.
+    """
+    output = signature.output
+    for index, parameter in enumerate(signature.arrays):
+        alike = (parameter.type, parameter.order) == (output.type, output.order)
+        transposed = parameter.name == "x" and parameter.shape == output.shape
+        if alike and parameter.role == "in" and (parameter.name == "c" or transposed):
+            return index
+    return -1
+
+
+def check_overlaps(signature: Signature, arrays: tuple[Any, ...], known: Known) -> None:
+    """Refuse outputs that share an element with an input or with each other."""
+    held = [
+        regions(parameter, given, known, _offsets(signature, arrays, parameter))
+        for parameter, given in zip(signature.arrays, arrays, strict=True)
+    ]
+    may_be, output = alias(signature), signature.arrays.index(signature.output)
+    for written, parameter in enumerate(signature.arrays):
+        if parameter.role == "in":
             continue
-        found = any_overlap(out, inputs)
-        if found is None:
-            continue
-        which = f" ({'matrix' if parameter.kind != 'sequence' else 'array'} {found})"
-        raise ArgumentValueError(
-            f"{output.name} shares elements with {parameter.name}"
-            + (which if len(inputs) > 1 else ""),
-            got=f"{output.name} in bytes {out.start:#x} to {out.end:#x}, "
-            f"{parameter.name} in {inputs[found].start:#x} to {inputs[found].end:#x}",
-            expected="an output that has no element in common with an input",
-            hint=f"pass {parameter.name}.copy()",
-        )
+        (out,) = held[written]
+        for other, inputs in enumerate(held):
+            if other == written or ((written, other) == (output, may_be) and inputs == [out]):
+                continue
+            found = any_overlap(out, inputs)
+            if found is not None:
+                _shared(parameter, out, signature.arrays[other], inputs, found)
+
+
+def _shared(
+    output: ArrayParameter, out: Region, other: ArrayParameter, held: list[Region], found: int
+) -> NoReturn:
+    which = f" ({'matrix' if other.kind != 'sequence' else 'array'} {found})"
+    raise ArgumentValueError(
+        f"{output.name} shares elements with {other.name}" + (which if len(held) > 1 else ""),
+        got=f"{output.name} in bytes {out.start:#x} to {out.end:#x}, "
+        f"{other.name} in {held[found].start:#x} to {held[found].end:#x}",
+        expected="an output that has no element in common with what else is passed",
+        hint=f"pass {other.name}.copy()",
+    )
 
 
 def _offsets(
@@ -90,14 +111,20 @@ def _offsets(
     return [int(offset) for offset in arrays[at]]
 
 
+def _line(array: Array) -> Region:
+    return Region(address(array), 1, max(array.nbytes, 1), array.nbytes)
+
+
 def regions(
     parameter: ArrayParameter, given: Any, known: Known, offsets: Sequence[int] | None
 ) -> list[Region]:
     """The bytes of each matrix of an operand; offsets are checked against a flat array."""
     itemsize = parameter.itemsize
-    if parameter.kind == "offsets":
-        size = len(given) * itemsize
-        return [Region(address(given), 1, max(size, 1), size)]
+    if parameter.packed:
+        items = given if parameter.kind == "sequence" else (given,)
+        return [_line(item.data) for item in items]
+    if parameter.kind in ("offsets", "vector"):
+        return [_line(given)]
     line, lines = known.lines(parameter)
     leading = line if parameter.leading is None else known.value(parameter.leading)
     step = max(leading if lines > 1 else line, 1) * itemsize

@@ -9,18 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import nan
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tilewright.dtypes import DTYPES
 from tilewright.errors import TargetError
-from tilewright.isa import MulAdd, Target, Vector
-from tilewright.types import type_name
+from tilewright.isa import ALIKE, MulAdd, Target, Vector
+from tilewright.product import choose_product
+from tilewright.types import accumulator, type_name
 
 from . import cache as store
 from . import dispatch, host
-from .known import DTYPES, Array
+from .known import Array
 
 #: Numbers of chains tried, as far as the registers hold them and two factors.
 CHAINS = (8, 10, 12, 14, 16, 20, 24)
@@ -38,7 +41,8 @@ class Form:
     """One multiply-add form: the best of its chains in ``gflops``, and its latencies.
 
     Latencies, in nanoseconds and in cycles of the measured clock, are those from a factor
-    (``source``) and from the sum (``destination``) to the result.
+    (``source``; NaN where factors have registers of another type) and from the sum
+    (``destination``) to the result.
     """
 
     mnemonic: str
@@ -66,13 +70,18 @@ class Peak:
 
 
 class Loop(NamedTuple):
-    """A function that is measured: ``chains`` of ``op``, ``unroll`` steps of each in one trip."""
+    """A function that is measured: ``chains`` of ``op``, ``unroll`` steps of each in one trip.
+
+    ``x`` and ``y`` hold the factors; None where they are held as the sums are.
+    """
 
     name: str
     vector: Vector
     op: MulAdd
     chains: int
     through: str
+    x: Vector | None = None
+    y: Vector | None = None
 
     @property
     def unroll(self) -> int:
@@ -108,32 +117,43 @@ class Clock(NamedTuple):
         return self.adds // self.unroll
 
 
+#: The types of A and B.
+Types = tuple[str, str]
+
 _CLOCK = Clock()
-_cached: dict[tuple[str, str], Peak] = {}
+_cached: dict[tuple[str, Types], Peak] = {}
 
 
 def peak(target: str = "host", type: Any = "f32", *, cached: bool = False) -> Peak:
     """Measure what one core can do with ``target``'s multiply-adds of ``type``; takes 0.1 s.
 
-    ``cached``: take what this process measured before, if it did. TargetError where the CPU lacks
-    the target, or the target the type.
+    ``type`` is that of A and B, or a pair of theirs: ``("u8", "s8")``. Measured is the best way
+    that the target has to sum their products, all else, as conversions, left out. ``cached``: take
+    what this process measured before, if it did. TargetError where the CPU lacks the target, or
+    the target the type, or kernels are called through Python.
     """
-    found, element = _measurable(target), type_name(type)
-    key = found.name, element
+    found, types = _measurable(target), _types(type)
+    key = found.name, types
     if not cached or key not in _cached:
-        _cached[key] = _measure(found, element)
+        _cached[key] = _measure(found, types)
     return _cached[key]
 
 
-def _measure(target: Target, element: str) -> Peak:
-    loops = list(_loops(target, element))
-    seconds = _seconds(target, element, [_CLOCK.name, *(loop.name for loop in loops)])
+def _types(given: Any) -> Types:
+    pair = given if isinstance(given, (tuple, list)) and len(given) == 2 else (given, given)
+    return type_name(pair[0]), type_name(pair[1])
+
+
+def _measure(target: Target, types: Types) -> Peak:
+    loops = list(_loops(target, types))
+    seconds = _seconds(target, types, [_CLOCK.name, *(loop.name for loop in loops)])
     clock = _CLOCK.adds / seconds[_CLOCK.name] / 1e9
     groups: dict[tuple[str, str], list[Loop]] = {}
     for loop in loops:
         groups.setdefault((loop.vector.name, loop.op.mnemonic), []).append(loop)
     forms = tuple(_form(group, seconds, clock) for group in groups.values())
-    return Peak(target.name, element, max(form.gflops for form in forms), clock, forms)
+    title = types[0] if types[0] == types[1] else " x ".join(types)
+    return Peak(target.name, title, max(form.gflops for form in forms), clock, forms)
 
 
 def _form(loops: list[Loop], seconds: Mapping[str, float], clock: float) -> Form:
@@ -141,7 +161,7 @@ def _form(loops: list[Loop], seconds: Mapping[str, float], clock: float) -> Form
     single = {
         loop.through: seconds[loop.name] / loop.steps * 1e9 for loop in loops if loop.chains == 1
     }
-    source, destination = single["source"], single["destination"]
+    source, destination = single.get("source", nan), single["destination"]
     return Form(
         mnemonic=best.op.mnemonic,
         vector=best.vector.name,
@@ -155,10 +175,10 @@ def _form(loops: list[Loop], seconds: Mapping[str, float], clock: float) -> Form
     )
 
 
-def _seconds(target: Target, element: str, names: Iterable[str]) -> dict[str, float]:
+def _seconds(target: Target, types: Types, names: Iterable[str]) -> dict[str, float]:
     """The least seconds of a call of each function, over rounds in which all take turns."""
-    timed = dispatch.dispatcher().time
-    frames = {name: _frame(target, element, name) for name in names}
+    timed = dispatch.timer("the peak")
+    frames = {name: _frame(target, types, name) for name in names}
     least = dict.fromkeys(frames, float("inf"))
     for _ in range(_ROUNDS):
         for name, frame in frames.items():
@@ -196,77 +216,98 @@ class PeakCall(NamedTuple):
 
 def peak_call(target: str = "host", type: Any = "f32") -> PeakCall:
     """The peak as something to be timed in every round beside kernels; TargetError as ``peak``."""
-    found, element = _measurable(target), type_name(type)
-    loop = _best_loop(found, element)
-    frame = _frame(found, element, loop.name)
+    found, types = _measurable(target), _types(type)
+    loop = _best_loop(found, types)
+    frame = _frame(found, types, loop.name)
     first, second, third = (dispatch.address(memory) for memory in frame.memory)
-    address = dispatch.symbol(_library(found, element), loop.name)
+    address = dispatch.symbol(_library(found, types), loop.name)
     return PeakCall(address, loop.flops, (first, second, third), frame.memory)
 
 
 class Meter:
-    """The peak of a native target, to be measured again beside each round of something."""
+    """The peak of a native target, to be measured again beside each round of something.
 
-    def __init__(self, target: Target, element: str) -> None:
-        self.loop = _best_loop(target, element)
-        self._frame = _frame(target, element, self.loop.name)
+    ``type`` is as in ``peak``.
+    """
+
+    def __init__(self, target: Target, type: Any) -> None:
+        types = _types(type)
+        self.loop = _best_loop(target, types)
+        self._frame = _frame(target, types, self.loop.name)
 
     def seconds(self) -> float:
         """Seconds that one call of the loop takes now."""
-        taken = dispatch.dispatcher().time(dispatch.address(self._frame.words), 1, _CALLS)
-        return taken / _CALLS
+        timed = dispatch.timer("the peak")
+        return timed(dispatch.address(self._frame.words), 1, _CALLS) / _CALLS
 
 
 @cache
-def _best_loop(target: Target, element: str) -> Loop:
+def _best_loop(target: Target, types: Types) -> Loop:
     """The chains with the most flops a second; which these are does not change."""
-    loops = [loop for loop in _loops(target, element) if loop.chains > 1]
-    seconds = _seconds(target, element, [loop.name for loop in loops])
+    loops = [loop for loop in _loops(target, types) if loop.chains > 1]
+    seconds = _seconds(target, types, [loop.name for loop in loops])
     return max(loops, key=lambda loop: loop.flops / seconds[loop.name])
 
 
 # --- the library of chains ---------------------------------------------------------------------
 
 
-def _loops(target: Target, element: str) -> Iterator[Loop]:
+def _loops(target: Target, types: Types) -> Iterator[Loop]:
     """Every form that works on registers, once: one from memory is a benchmark of loads."""
-    vectors = target.of(element)
-    if not vectors:
-        raise TargetError(f"{target.name} has no vectors of {element}")
-    for vector in vectors:
+    held = accumulator(*types)
+    if not target.of(held):
+        raise TargetError(f"{target.name} has no vectors of {held}")
+    given = dict(zip("ab", types, strict=True))
+    factors = {choose_product(target, given, along).factors for along in "ab"}
+    for vector in target.of(held):
         known: set[str] = set()
         for op in vector.muladd:
-            if op.form == "memory" or op.mnemonic in known:
+            if op.form == "memory" or op.mnemonic in known or op.factors not in factors:
                 continue
             known.add(op.mnemonic)
-            for chains in (1, *CHAINS):
-                for through in _THROUGH:
-                    fits = chains + 2 <= target.registers
-                    if chains == 1 or (fits and (through == "destination" or not target.hold)):
-                        name = f"peak_{vector.name}_{op.form}_{through}_{chains}"
-                        yield Loop(name, vector, op, chains, through)
+            x, y = _holding(target, op)
+            stem = f"peak_{vector.name}_{op.form}{len(known)}"
+            for chains, through in _chains(target, alike=x is None or x.ctype == vector.ctype):
+                yield Loop(f"{stem}_{through}_{chains}", vector, op, chains, through, x, y)
+
+
+def _chains(target: Target, *, alike: bool) -> Iterator[tuple[int, str]]:
+    """Numbers of chains and what they run through; through a factor if it is held as sums are."""
+    for chains in (1, *CHAINS):
+        for through in _THROUGH if alike else _THROUGH[1:]:
+            fits = chains + 2 <= target.registers
+            if chains == 1 or (fits and (through == "destination" or not target.hold)):
+                yield chains, through
+
+
+def _holding(target: Target, op: MulAdd) -> tuple[Vector | None, Vector | None]:
+    """What holds the factors of a form, if they are not of the accumulators' type."""
+    if op.factors == ALIKE:
+        return None, None
+    groups = op.rows if op.rows > 1 else op.cols
+    return target.holding(op.x, op.cols * op.depth), target.holding(op.y, groups * op.depth)
 
 
 @cache
-def _library(target: Target, element: str) -> Path:
+def _library(target: Target, types: Types) -> Path:
     named = host.user_compiler(target, "native")
-    key = store.key("peak", target.name, element, *([] if named is None else [named]))
+    key = store.key("peak", target.name, *types, *([] if named is None else [named]))
     entry = store.lookup(key)
     if entry is None:
-        entry = store.publish(key, lambda folder: _build(target, element, folder))
+        entry = store.publish(key, lambda folder: _build(target, types, folder))
     return entry.library
 
 
-def _build(target: Target, element: str, folder: Path) -> Mapping[str, Any]:
+def _build(target: Target, types: Types, folder: Path) -> Mapping[str, Any]:
     from .toolchain import compile_library, find_compiler
 
     compiler = find_compiler(target, emulated=False)
-    library = compile_library(peak_source(target, element), target, compiler, folder, "peak")
+    library = compile_library(peak_source(target, types), target, compiler, folder, "peak")
     return {"library": library.name, "source": "peak.c", "compiler": str(compiler)}
 
 
-def peak_source(target: Target, element: str) -> str:
-    """The C text of every chain of ``target``'s multiply-adds of ``element``."""
+def peak_source(target: Target, types: Types) -> str:
+    """The C text of every chain of ``target``'s multiply-adds for A and B of ``types``."""
     from tilewright.generate import VERSION
     from tilewright.render import render
 
@@ -275,7 +316,7 @@ def peak_source(target: Target, element: str) -> str:
         version=VERSION,
         target=target,
         clock=_CLOCK,
-        loops=list(_loops(target, element)),
+        loops=list(_loops(target, types)),
     )
 
 
@@ -287,10 +328,11 @@ class _Frame(NamedTuple):
     pointers: Array
 
 
-def _frame(target: Target, element: str, name: str) -> _Frame:
-    library = _library(target, element)
-    size = max(CHAINS) * target.of(element)[0].lanes
-    memory = tuple(np.full(size, 0.5, DTYPES[element]) for _ in range(3))
+def _frame(target: Target, types: Types, name: str) -> _Frame:
+    library = _library(target, types)
+    held = accumulator(*types)
+    size = max(CHAINS) * target.of(held)[0].lanes
+    memory = tuple(np.full(size, 0.5 if held != "s32" else 1, DTYPES[held]) for _ in range(3))
     pointers = np.array([dispatch.address(block) for block in memory], np.int64)
     words = [
         dispatch.symbol(library, f"{name}_invoke"),

@@ -6,18 +6,19 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from tilewright.isa import Target
 from tilewright.signature import ArrayParameter, Signature
 from tilewright.sizes import Dim, Size
 from tilewright.spec import Spec
 
-from .abi import address
+from .abi import aligned
+from .draws import Draws
+from .dtypes import preferred
 from .frame import Frame
-from .known import DTYPES, Array
+from .known import Array, strided, value_of
+from .packed import PackedMatrix
 
-_ALIGNMENT = 64
 _USUAL = 64
 
 
@@ -40,6 +41,9 @@ class Sampled(Protocol):
     def signature(self) -> Signature:
         """Its parameters."""
 
+    def pack_b(self, b: Any) -> PackedMatrix:
+        """B packed for it."""
+
     def frame(self, *arrays: Any, **named: Any) -> Frame:
         """The arguments of one call, checked."""
 
@@ -48,53 +52,70 @@ class Sampled(Protocol):
 
 
 class Sample(NamedTuple):
-    """Arrays in the signature's order, the memory each lies in, scalars, and the dims' values."""
+    """Arrays in the signature's order, the memory each lies in, scalars, and the dims' values.
+
+    In place of a packed operand is what is to be packed.
+    """
 
     arrays: tuple[Any, ...]
     memory: tuple[Array, ...]
     scalars: dict[str, float]
     sizes: Mapping[str, int]
 
-    def named(self, signature: Signature) -> dict[str, Any]:
+    def named(self, kernel: Sampled) -> dict[str, Any]:
         """The arguments as a call passes them, all by name."""
-        names = [parameter.name for parameter in signature.arrays]
-        return {**dict(zip(names, self.arrays, strict=True)), **self.scalars}
+        given: dict[str, Any] = {}
+        for parameter, array in zip(kernel.signature.arrays, self.arrays, strict=True):
+            if parameter.packed and parameter.kind == "sequence":
+                array = [kernel.pack_b(matrix) for matrix in array]
+            elif parameter.packed:
+                array = kernel.pack_b(array)
+            given["out" if parameter.name == "d" else parameter.name] = array
+        return {**given, **self.scalars}
 
     def size(self, size: Size) -> int:
         """The value of ``size`` in this sample."""
-        return _value(size, self.sizes)
-
-
-def _value(size: Size, sizes: Mapping[str, int]) -> int:
-    return sizes[size.name] if isinstance(size, Dim) else size
+        return value_of(size, self.sizes)
 
 
 def sample(
-    signature: Signature, rng: np.random.Generator, *, varied: bool, whole: bool = False
+    signature: Signature,
+    rng: np.random.Generator,
+    *,
+    varied: bool,
+    whole: bool = False,
+    gain: float = 1.0,
 ) -> Sample:
     """Random arguments; ``varied``: of random run-time sizes and paddings, else of usual ones.
 
-    Elements lie between -1 and 1, or are ``whole`` numbers between -4 and 4. What is written
-    only is NaN, and so is all memory around the output's elements.
+    For their elements see ``Draws``. What is only written has all bits set, which is NaN in
+    floating point, and so has all memory around the elements of matrices.
     """
     sizes = _sizes(signature, rng if varied else None)
+    draws = Draws(signature, sizes, rng, whole=whole, gain=gain)
     arrays: list[Any] = []
     memory: list[Array] = []
     for parameter in signature.arrays:
-        array, held = _operand(parameter, sizes, rng, whole)
+        array, held = _operand(parameter, sizes, draws)
         arrays.append(array)
         memory.append(held)
     for i, parameter in enumerate(signature.arrays):
         if parameter.kind == "offsets":
             flat = signature.array(parameter.name.removesuffix("_offsets"))
-            count = _value(parameter.shape[0], sizes)
+            count = value_of(parameter.shape[0], sizes)
             last = memory[signature.arrays.index(flat)].size - extent(flat, sizes)
             arrays[i] = rng.integers(0, last + 1, count, np.int64)
-    scalars = {
-        p.name: float(rng.integers(-3, 4) if whole else rng.uniform(-2, 2)) if varied else 1.0
-        for p in signature.scalars
-    }
+    scalars = {p.name: draws.factor(p.type) if varied else 1.0 for p in signature.scalars}
     return Sample(tuple(arrays), tuple(memory), scalars, sizes)
+
+
+def gain(spec: Spec) -> float:
+    """What the scales that ``spec`` fixes do to sums."""
+    factor = 1.0
+    for name, power in (("a_scale", 1), ("b_scale", 1), ("d_scale", -1)):
+        scale = getattr(spec, name, None)
+        factor *= scale**power if isinstance(scale, float) and scale != 0 else 1.0
+    return abs(factor)
 
 
 def extent(parameter: ArrayParameter, sizes: Mapping[str, int]) -> int:
@@ -110,9 +131,9 @@ def matrices(parameter: ArrayParameter, held: Sample, signature: Signature) -> I
         yield from array
     elif parameter.kind == "matrix":
         yield array
-    elif parameter.kind == "strided":
-        assert parameter.count is not None
-        yield from array if array.ndim == 3 else [array] * held.size(parameter.count)
+    elif parameter.kind in ("strided", "packed"):
+        count = 1 if parameter.count is None else held.size(parameter.count)
+        yield from array if array.ndim == 3 else [array] * count
     else:
         offsets = parameter.static_offsets
         if offsets is None:
@@ -124,16 +145,16 @@ def matrices(parameter: ArrayParameter, held: Sample, signature: Signature) -> I
 
 def _lines(parameter: ArrayParameter, sizes: Mapping[str, int]) -> tuple[int, int, int]:
     """The length of a line, the number of lines, and their distance."""
-    rows, cols = (_value(size, sizes) for size in parameter.shape)
+    rows, cols = (value_of(size, sizes) for size in parameter.shape)
     line, lines = (cols, rows) if parameter.order == "C" else (rows, cols)
-    return line, lines, line if parameter.leading is None else _value(parameter.leading, sizes)
+    return line, lines, line if parameter.leading is None else value_of(parameter.leading, sizes)
 
 
 def _matrix(parameter: ArrayParameter, sizes: Mapping[str, int], memory: Array) -> Array:
     line, lines, leading = _lines(parameter, sizes)
     step, item = leading * memory.itemsize, memory.itemsize
     shape, strides = ((lines, line), (step, item))
-    whole = as_strided(memory, shape, strides)
+    whole = strided(memory, shape, strides)
     return whole if parameter.order == "C" else whole.T
 
 
@@ -178,49 +199,54 @@ def _legal(dim: Dim, wanted: int) -> int:
 # --- arrays ------------------------------------------------------------------------------------
 
 
-def _memory(
-    elements: int, parameter: ArrayParameter, rng: np.random.Generator, whole: bool
-) -> Array:
-    """That many elements, the first at a cache line."""
-    dtype = DTYPES[parameter.type]
-    block = np.empty(elements * dtype.itemsize + _ALIGNMENT, np.uint8)
-    start = -address(block) % _ALIGNMENT
-    memory = block[start : start + elements * dtype.itemsize].view(dtype)
-    if parameter.role != "in":
-        memory[...] = np.nan
-    elif whole:
-        memory[...] = rng.integers(-4, 5, elements)
-    else:
-        memory[...] = rng.uniform(-1, 1, elements)
-    return memory
+def _memory(elements: int, parameter: ArrayParameter) -> Array:
+    """That many elements, the first at a cache line: all bits set, NaN in floating point."""
+    dtype = preferred(parameter.type)
+    block = aligned(elements * dtype.itemsize)
+    block[...] = 0xFF
+    return block.view(dtype)
 
 
 def _operand(
-    parameter: ArrayParameter, sizes: Mapping[str, int], rng: np.random.Generator, whole: bool
+    parameter: ArrayParameter, sizes: Mapping[str, int], draws: Draws
 ) -> tuple[Any, Array]:
     """An operand and the memory it lies in (of a sequence: of its last array)."""
     if parameter.kind == "offsets":  # filled in when the flat array is there
         return (), np.empty(0)
-    _, lines, leading = _lines(parameter, sizes)
-    count = 1 if parameter.count is None else _value(parameter.count, sizes)
+    if parameter.kind == "vector":
+        held = _memory(value_of(parameter.shape[0], sizes), parameter)
+        return _filled(held, parameter, draws), held
     if parameter.kind == "flat":
-        static = parameter.static_offsets
-        behind = max(static, default=0) if static is not None else 2 * lines * leading
-        memory = _memory(behind + extent(parameter, sizes), parameter, rng, whole)
-        return memory, memory
+        return _flat(parameter, sizes, draws)
+    _, lines, leading = _lines(parameter, sizes)
+    count = 1 if parameter.count is None else value_of(parameter.count, sizes)
     if parameter.kind == "sequence":
-        held = [_memory(lines * leading, parameter, rng, whole) for _ in range(count)]
-        return [_matrix(parameter, sizes, one) for one in held], np.empty(0)
+        each = [
+            _matrix(parameter, sizes, _memory(lines * leading, parameter)) for _ in range(count)
+        ]
+        return [_filled(one, parameter, draws) for one in each], np.empty(0)
     stride = lines * leading
-    if parameter.kind == "strided" and parameter.batch_stride is not None:
-        stride = _value(parameter.batch_stride, sizes)
-    memory = _memory(max(count - 1, 0) * stride + lines * leading, parameter, rng, whole)
-    matrix = _matrix(parameter, sizes, memory)
-    if parameter.role == "inout":
-        matrix[...] = (
-            rng.integers(-4, 5, matrix.shape) if whole else rng.uniform(-1, 1, matrix.shape)
-        )
-    if parameter.kind == "strided" and parameter.batch_stride != 0:
-        strides = (stride * memory.itemsize, *matrix.strides)
-        matrix = as_strided(matrix, (count, *matrix.shape), strides)
-    return matrix, memory
+    if parameter.batch_stride is not None:
+        stride = value_of(parameter.batch_stride, sizes)
+    held = _memory(max(count - 1, 0) * stride + lines * leading, parameter)
+    matrix = _matrix(parameter, sizes, held)
+    if parameter.count is not None and parameter.batch_stride != 0:
+        strides = (stride * held.itemsize, *matrix.strides)
+        matrix = strided(matrix, (count, *matrix.shape), strides)
+    return _filled(matrix, parameter, draws), held
+
+
+def _flat(parameter: ArrayParameter, sizes: Mapping[str, int], draws: Draws) -> tuple[Array, Array]:
+    """What offsets index: all of it, for any of it may be a matrix's."""
+    _, lines, leading = _lines(parameter, sizes)
+    static = parameter.static_offsets
+    behind = max(static, default=0) if static is not None else 2 * lines * leading
+    held = _memory(behind + extent(parameter, sizes), parameter)
+    return _filled(held, parameter, draws), held
+
+
+def _filled(array: Array, parameter: ArrayParameter, draws: Draws) -> Array:
+    """``array`` with elements drawn, unless it is only written."""
+    if parameter.role != "out":
+        array[...] = draws(parameter, array.shape)
+    return array

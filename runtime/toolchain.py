@@ -32,6 +32,8 @@ _FLAGS = (
 )  # fmt: skip
 #: The order of loads in the source is chosen; gcc would lift them all to the top, and spill.
 _GCC_FLAGS = ("-fno-schedule-insns",)
+#: Inlining every intrinsic's loop takes several times as long, and runs no faster.
+_HEADER_FLAGS = ("-Og",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +144,7 @@ def _zig_triple(wanted: str) -> str:
 def compiler_flags(target: Target, compiler: Compiler) -> tuple[str, ...]:
     """All options with which ``compiler`` compiles for ``target``; they stand in manifests."""
     if compiler.means == "header":
-        own = (*_any_cpu(compiler), f'-DTILEWRIGHT_INTRINSICS="{_header(target)}"')
+        own = (*_any_cpu(compiler), *_HEADER_FLAGS, f'-DTILEWRIGHT_INTRINSICS="{_header(target)}"')
     else:
         own = target.zig_flags if compiler.family == "zig" else target.compiler_flags
     return (*_common_flags(compiler), *own)

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import ArgumentValueError, VerificationError
-from tilewright.spec import Gemm, Transpose
+from tilewright.pack import Pack
+from tilewright.spec import Transpose
 
-from .known import DTYPES, Array
-from .samples import Sample, Sampled, matrices, sample
-
-#: What references are computed in.
-_WIDE: dict[str, np.dtype[Any]] = {"f32": np.dtype(np.float64), "f64": np.dtype(np.longdouble)}
+from .interval import Interval
+from .known import Array, strided
+from .pack_reference import packed_bytes
+from .reference import Expected, expected
+from .samples import Sample, Sampled, gain, matrices, sample
+from .values import decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +31,11 @@ class Verification:
 def verify(kernel: Sampled, cases: int = 3, seed: int = 0) -> Verification:
     """Run ``cases`` random cases; VerificationError with the first wrong element.
 
-    The first case has whole numbers and must match bit for bit; the others must lie within
-    ``(k * count + 4) * eps * (|alpha| |A| |B| + |beta| |C|)``, elementwise. Output that is not
-    read is NaN before the call. Memory around the output's elements must stay as it was.
+    The first case has small whole numbers and must match bit for bit, as must integers; sums of
+    floating point must lie within ``(k * count + 4) * eps * (|alpha| |A| |B| + |beta| |C|)``,
+    elementwise. What is done to them further, and the output's own rounding, add to that. All
+    bits of output that is not read are set before the call. Inputs and the memory around the
+    output's elements must stay as they were.
     """
     if cases < 1:
         raise ArgumentValueError("verify needs a case", got=cases, expected="1 or more")
@@ -49,85 +53,66 @@ def _run_case(
 ) -> tuple[float, float]:
     """The largest error of one case and its bound."""
     signature = kernel.signature
-    held = sample(signature, rng, varied=True, whole=whole)
-    expected, bound = reference(kernel, held, whole=whole)
-    output = signature.arrays.index(signature.output)
-    before = held.memory[output].copy()
-    got = kernel(**held.named(signature))
-    error = np.abs(got.astype(expected.dtype) - expected)
-    wrong = np.argwhere(~(error <= bound))
+    held = sample(signature, rng, varied=True, whole=whole, gain=gain(kernel.spec))
+    right = _expected(kernel, held)
+    before = [memory.copy() for memory in held.memory]
+    got = kernel(**held.named(kernel))
+    title = f"{title}, sizes {dict(held.sizes)}"
+    error, bound = right.error(got)
+    wrong = np.argwhere(right.wrong(got))
     if wrong.size:
         at = tuple(int(i) for i in wrong[0])
         raise VerificationError(
             f"{kernel.name} is wrong at {signature.output.name}[{', '.join(map(str, at))}]",
-            got=f"{got[at]!r} ({title}, sizes {dict(held.sizes)})",
-            expected=f"{expected[at]!r}, at most {float(bound[at]):.3g} off; "
+            got=f"{got[at]!r} ({title})",
+            expected=f"{right.values.value[at]!r}, at most {float(bound[at]):.3g} off; "
             f"{len(wrong)} of {got.size} elements are wrong",
         )
-    _check_padding(kernel, held, before, got, title)
+    _check_memory(kernel, held, before, title)
     if not error.size:
         return 0.0, 0.0
     place = np.unravel_index(int(np.argmax(error)), error.shape)
     return float(error[place]), float(bound[place])
 
 
-def _check_padding(kernel: Sampled, held: Sample, before: Array, got: Array, title: str) -> None:
-    """Everything but the output's elements is as it was before the call."""
-    output = kernel.signature.arrays.index(kernel.signature.output)
-    after = held.memory[output].copy()
-    start = got.__array_interface__["data"][0] - held.memory[output].__array_interface__["data"][0]
-    view = np.lib.stride_tricks.as_strided
-    for memory in (before, after):
-        view(memory[start // got.itemsize :], got.shape, got.strides)[...] = 0
-    changed = np.flatnonzero(before.view(np.uint8) != after.view(np.uint8))
-    if changed.size:
-        raise VerificationError(
-            f"{kernel.name} writes between the lines of {kernel.signature.output.name}",
-            got=f"byte {int(changed[0])} of its memory changed ({title}, sizes {dict(held.sizes)})",
-            expected="only the elements of the output written",
-        )
+def _check_memory(kernel: Sampled, held: Sample, before: list[Array], title: str) -> None:
+    """Everything but the elements of outputs is as it was before the call."""
+    for parameter, array, old, memory in zip(
+        kernel.signature.arrays, held.arrays, before, held.memory, strict=True
+    ):
+        now = memory.copy()
+        if parameter.role != "in":
+            for copy in (old, now):
+                strided(copy, array.shape, array.strides)[...] = 0
+        changed = np.flatnonzero(old.view(np.uint8) != now.view(np.uint8))
+        if changed.size:
+            raise VerificationError(
+                f"{kernel.name} writes {parameter.name}, an input"
+                if parameter.role == "in"
+                else f"{kernel.name} writes between the lines of {parameter.name}",
+                got=f"byte {int(changed[0])} of its memory changed ({title})",
+                expected="only the elements of outputs written",
+            )
 
 
 # --- references --------------------------------------------------------------------------------
 
 
-def reference(kernel: Sampled, held: Sample, *, whole: bool) -> tuple[Array, Array]:
-    """The exact result, and how far from it each element may lie; of the output's shape."""
+def _expected(kernel: Sampled, held: Sample) -> Expected:
     if isinstance(kernel.spec, Transpose):
-        x = held.arrays[0]
-        return x.T.copy(), np.zeros(x.T.shape, x.dtype)
-    return _gemm(kernel, kernel.spec, held, whole=whole)
+        value = decode(held.arrays[0].T, kernel.spec.type)
+        return Expected(Interval.exactly(value, kernel.spec.type), kernel.spec.type)
+    if isinstance(kernel.spec, Pack):
+        given = matrices(kernel.signature.array("b"), held, kernel.signature)
+        data = packed_bytes(kernel.spec, kernel.isa, given)
+        return Expected(Interval.exactly(decode(data, "u8"), "u8"), "u8")
+    return expected(kernel.spec, _operands(kernel, held))
 
 
-def _gemm(kernel: Sampled, spec: Gemm, held: Sample, *, whole: bool) -> tuple[Array, Array]:
-    wide, signature = _WIDE[spec.type], kernel.signature
-    c = held.arrays[2]
-    total, magnitude = np.zeros(c.shape, wide), np.zeros(c.shape, wide)
-    steps = 0
-    pairs = zip(*(matrices(signature.array(name), held, signature) for name in "ab"), strict=True)
-    for a, b in pairs:
-        a, b = a.astype(wide), b.astype(wide)
-        total += a @ b
-        magnitude += np.abs(a) @ np.abs(b)
-        steps += a.shape[1]
-    alpha = _factor(spec.alpha, "alpha", held, spec.type)
-    beta = _factor(spec.beta, "beta", held, spec.type)
-    result, size = alpha * total, abs(alpha) * magnitude
-    if beta != 0:
-        result, size = result + beta * c.astype(wide), size + abs(beta) * np.abs(c.astype(wide))
-    info = np.finfo(DTYPES[spec.type])
-    if whole and _stays_whole(alpha, beta, size, info):
-        return result, np.zeros_like(size)
-    return result, (steps + 4) * wide.type(info.eps) * size
-
-
-def _factor(factor: Any, name: str, held: Sample, element: str) -> Any:
-    """Alpha or beta as the kernel sees it: rounded to the element type, then widened."""
-    value = held.scalars[name] if factor == "scalar" else factor
-    return _WIDE[element].type(DTYPES[element].type(value))
-
-
-def _stays_whole(alpha: Any, beta: Any, size: Array, info: Any) -> bool:
-    """Whether every sum of whole numbers on the way to the result is exact."""
-    largest = float(size.max(initial=0)) / min(abs(float(alpha)) or 1.0, 1.0)
-    return float(alpha).is_integer() and float(beta).is_integer() and largest * info.eps < 1
+def _operands(kernel: Sampled, held: Sample) -> dict[str, Any]:
+    """The operands as ``expected`` takes them: a batch's matrices one by one."""
+    signature = kernel.signature
+    named = {p.name: array for p, array in zip(signature.arrays, held.arrays, strict=True)}
+    for name in ("a", "b"):
+        named[name] = list(matrices(signature.array(name), held, signature))
+    return {**named, "out": named[signature.output.name], **held.scalars}

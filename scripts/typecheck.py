@@ -29,12 +29,17 @@ LAX = (
 
 def main() -> int:
     """The status of the first run of mypy that is not content, else 0."""
-    packages = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
-    folders = {name.replace(".", "/"): path for name, path in packages["package-dir"].items()}
-    link(folders)
+    folders = packages()
+    link(folders, TREE)
     around = [name for name in AROUND if any((ROOT / name).rglob("*.py"))]
     status = mypy("-p", "tilewright", folders=folders)
     return status or mypy(*LAX, *around, folders=folders)
+
+
+def packages() -> dict[str, str]:
+    """Package path to folder, as pyproject.toml maps them."""
+    told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+    return {name.replace(".", "/"): path for name, path in told["package-dir"].items()}
 
 
 def mypy(*arguments: str, folders: dict[str, str]) -> int:
@@ -52,18 +57,18 @@ def mypy(*arguments: str, folders: dict[str, str]) -> int:
     return result.returncode
 
 
-def link(folders: dict[str, str]) -> None:
-    """Link every file of ``folders`` (package path -> folder) into the tree, from scratch."""
-    shutil.rmtree(TREE, ignore_errors=True)
+def link(folders: dict[str, str], tree: Path) -> None:
+    """Link every file of ``folders`` (package path -> folder) into ``tree``, from scratch."""
+    shutil.rmtree(tree, ignore_errors=True)
     for package, folder in folders.items():
-        (TREE / package).mkdir(parents=True, exist_ok=True)
+        (tree / package).mkdir(parents=True, exist_ok=True)
         for file in (ROOT / folder).iterdir():
             if file.suffix == ".py" or file.name == "py.typed":
-                (TREE / package / file.name).symlink_to(file)
+                (tree / package / file.name).symlink_to(file)
     # Without these the parent of tests/dsl/test_x.py would be dsl/__init__.py.
     for folder in set(folders.values()) - set(AROUND):
-        (TREE / folder).mkdir()
-        (TREE / folder / "__init__.pyi").touch()
+        (tree / folder).mkdir()
+        (tree / folder / "__init__.pyi").touch()
 
 
 def own_paths(text: str, folders: dict[str, str]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from types import ModuleType
@@ -26,8 +27,11 @@ def load(name: str) -> Target:
     return target
 
 
-class _Targets(ModuleType):
-    """This package is ``tw.targets`` as well, which is called."""
+class Targets(ModuleType):
+    """This package: ``tw.targets`` as well, which is called."""
+
+    NAMES: tuple[str, ...]
+    load: Callable[[str], Target]
 
     def __call__(self) -> dict[str, str]:
         """By what means each target runs here."""
@@ -35,4 +39,4 @@ class _Targets(ModuleType):
         return found
 
 
-sys.modules[__name__].__class__ = _Targets
+sys.modules[__name__].__class__ = Targets

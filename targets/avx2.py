@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from tilewright.isa import Core, Emulation, Hold, Mask, Target, Vector
 
-from .scalar import whole
 from .x86 import prefix, scalar, vector
 from .x86_features import vnni
-from .x86_integers import factors, s32
+from .x86_integers import alone, factors, s32
 
 _WIDTHS = (256, 128)
+#: Those of factors in groups of 32 bits.
+_GROUPS = (*_WIDTHS, 32)
 
 
 def _mask(element: str, bits: int) -> Mask:
@@ -43,7 +44,7 @@ def _vectors(element: str) -> tuple[Vector, ...]:
 
 def _integers() -> tuple[Vector, ...]:
     wide = tuple(s32(bits, mask=_mask("s32", bits)) for bits in _WIDTHS)
-    return (*wide, whole("imul"), *(factors("s16", bits) for bits in _WIDTHS))
+    return (*wide, alone(), *(factors("s16", bits) for bits in _GROUPS))
 
 
 TARGET = Target(
@@ -60,5 +61,5 @@ TARGET = Target(
     # qemu reads a masked load whole (seen in 7.2): up to one vector behind the last element.
     hold=Hold(constraint="x", operands=True, spare=1),
     emulation=Emulation(qemu="qemu-x86_64", cpu="max", overread=32),
-    features={"vnni": vnni(_WIDTHS, "AVX-VNNI", "avx_vnni", "avxvnni", infix="_avx")},
+    features={"vnni": vnni(_GROUPS, "AVX-VNNI", "avx_vnni", "avxvnni", infix="_avx")},
 )

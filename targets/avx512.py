@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from tilewright.isa import Core, Hold, Mask, Target, Vector
 
-from .scalar import whole
 from .x86 import cast, prefix, scalar, store_bits, transposes, vector
 from .x86_features import HEADER, bf16, vnni
-from .x86_integers import factors, s32
+from .x86_integers import alone, factors, s32
 from .x86_integers import transposes as integer_transposes
 
 _WIDTHS = (512, 256, 128)
+#: Those of factors in groups of 32 bits.
+_GROUPS = (*_WIDTHS, 32)
 
 
 def _mask(element: str, bits: int) -> Mask:
@@ -96,8 +97,8 @@ def _wide(element: str, bits: int) -> Vector:
 
 
 def _integers() -> tuple[Vector, ...]:
-    held = tuple(factors("s16", bits) for bits in _WIDTHS)
-    return (*(_s32(bits) for bits in _WIDTHS), whole("imul"), *held)
+    held = tuple(factors("s16", bits) for bits in _GROUPS)
+    return (*(_s32(bits) for bits in _WIDTHS), alone(), *held)
 
 
 def _s32(bits: int) -> Vector:
@@ -133,7 +134,7 @@ TARGET = Target(
     hold=Hold(constraint="v", operands=True, spare=1),
     emulation=HEADER,
     features={
-        "vnni": vnni(_WIDTHS, "VNNI", "avx512_vnni", "avx512vnni", memory=True),
-        "bf16": bf16(_WIDTHS, "avx512_bf16", "avx512bf16"),
+        "vnni": vnni(_GROUPS, "VNNI", "avx512_vnni", "avx512vnni", memory=True),
+        "bf16": bf16(_GROUPS, "avx512_bf16", "avx512bf16"),
     },
 )  # fmt: skip

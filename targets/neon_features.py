@@ -133,6 +133,7 @@ def _held(element: str, lanes: int, ctype: str, load: str) -> Vector:
         lanes=lanes,
         ctype=ctype,
         load=load,
+        broadcast=f"vreinterpret{q}_{element}_u16(vld1{q}_dup_u16({{p}}))",
         group=group(element, q),
     )
 

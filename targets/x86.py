@@ -13,7 +13,7 @@ _SUFFIX = {"f32": "ps", "f64": "pd"}
 _LETTER = {"f32": "s", "f64": "d"}
 _CTYPE = {"f32": "", "f64": "d"}
 _BYTES = {"f32": 4, "f64": 8}
-NAMES = {512: "zmm", 256: "ymm", 128: "xmm"}
+NAMES = {512: "zmm", 256: "ymm", 128: "xmm", 32: "dword"}
 Pair = tuple[str, str]
 
 #: Block transpositions of 256- and 128-bit vectors, with AVX2.
@@ -50,7 +50,7 @@ _SUM_XMM = {
 
 def prefix(bits: int) -> str:
     """What the intrinsics on vectors of so many bits begin with."""
-    return "_mm" if bits == 128 else f"_mm{bits}"
+    return f"_mm{bits}" if bits > 128 else "_mm"
 
 
 def cast(kind: str, to: str, bits: int, x: str) -> str:
@@ -59,12 +59,20 @@ def cast(kind: str, to: str, bits: int, x: str) -> str:
     return f"{prefix(bits)}_cast{names[kind]}_{names[to]}({x})"
 
 
+#: A few bits in memory as an integer, whatever is there and at any address.
+_BITS_AT = (
+    "(({const}struct __attribute__((packed, may_alias)) {{{{ int{bits}_t v; }}}} *)({{p}}))->v"
+)
+
+
 def load_bits(bits: int) -> str:
     """Reads so many bits of any type; of a short vector the rest is zero."""
     if bits == 512:
         return "_mm512_loadu_si512({p})"
-    if bits < 128:
-        return {64: "_mm_loadl_epi64((const __m128i *)({p}))", 32: "_mm_loadu_si32({p})"}[bits]
+    if bits == 64:
+        return "_mm_loadl_epi64((const __m128i *)({p}))"
+    if bits < 64:
+        return f"_mm_cvtsi32_si128({_BITS_AT.format(const='const ', bits=bits)})"
     return f"{prefix(bits)}_loadu_si{bits}((const __m{bits}i *)({{p}}))"
 
 
@@ -72,9 +80,10 @@ def store_bits(bits: int, v: str) -> str:
     """Writes the low bits of ``v``."""
     if bits == 512:
         return f"_mm512_storeu_si512({{p}}, {v})"
-    if bits < 128:
-        pointer = {64: "_mm_storel_epi64((__m128i *)({p})", 32: "_mm_storeu_si32({p}"}[bits]
-        return f"{pointer}, {v})"
+    if bits == 64:
+        return f"_mm_storel_epi64((__m128i *)({{p}}), {v})"
+    if bits < 64:
+        return f"{_BITS_AT.format(const='', bits=bits)} = _mm_cvtsi128_si32({v})"
     return f"{prefix(bits)}_storeu_si{bits}((__m{bits}i *)({{p}}), {v})"
 
 

@@ -6,13 +6,16 @@ products of bf16 in a lane of f32, denormals flushed, with a rounding each.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.isa import Emulation, Feature, Form, MulAdd
 
 from .x86 import NAMES, prefix
-from .x86_integers import factors
+from .x86_integers import add_lane, factors
 
 HEADER = Emulation(header="x86.h.j2")
-Key = tuple[str, str]
+#: The accumulators' vectors by width.
+_SUMS = NAMES | {32: "scalar"}
 
 
 def vnni(
@@ -24,7 +27,7 @@ def vnni(
         cpu_flags=(flag,),
         compiler_flags=(f"-m{name}",),
         zig=f"+{name}",
-        muladd={(NAMES[bits], "s32"): _vnni_forms(bits, infix, memory) for bits in widths},
+        muladd={(_SUMS[bits], "s32"): _vnni_forms(bits, infix, memory) for bits in widths},
         vectors=tuple(factors(element, bits) for element in ("u8", "s8") for bits in widths),
         emulation=HEADER,
     )
@@ -32,31 +35,33 @@ def vnni(
 
 def _vnni_forms(bits: int, infix: str, memory: bool) -> tuple[MulAdd, ...]:
     """The instruction takes bytes without sign first; only its second factor can be in memory."""
-
-    def form(kind: Form, op: str, depth: int, x: str, y: str, swapped: bool = False) -> MulAdd:
-        pair = "{y}, {x}" if swapped else "{x}, {y}"
-        return MulAdd(
-            form=kind,
-            mnemonic=f"vp{op}",
-            spelling=f"{prefix(bits)}_{op}{infix}_epi32({{acc}}, {pair})",
-            cols=bits // 32,
-            depth=depth,
-            x=x,
-            y=y,
-        )
-
     in_registers = (
-        form("broadcast", "dpbusd", 4, "u8", "s8"),
-        form("broadcast", "dpbusd", 4, "s8", "u8", swapped=True),
-        form("broadcast", "dpwssd", 2, "s16", "s16"),
+        _vnni_form("broadcast", bits, f"dpbusd{infix}", ("u8", "s8")),
+        _vnni_form("broadcast", bits, f"dpbusd{infix}", ("s8", "u8")),
+        _vnni_form("broadcast", bits, f"dpwssd{infix}", ("s16", "s16")),
     )
-    if not memory:
+    if not memory or bits == 32:
         return in_registers
     in_memory = (
-        form("memory", "dpbusd", 4, "u8", "s8"),
-        form("memory", "dpwssd", 2, "s16", "s16"),
+        _vnni_form("memory", bits, f"dpbusd{infix}", ("u8", "s8")),
+        _vnni_form("memory", bits, f"dpwssd{infix}", ("s16", "s16")),
     )
     return in_registers + in_memory
+
+
+def _vnni_form(form: Form, bits: int, op: str, pair: tuple[str, str]) -> MulAdd:
+    both = "{y}, {x}" if pair == ("s8", "u8") else "{x}, {y}"
+    acc = "_mm_setzero_si128()" if bits == 32 else "{acc}"
+    sums = f"{prefix(bits)}_{op}_epi32({acc}, {both})"
+    return MulAdd(
+        form=form,
+        mnemonic=f"vp{op.removesuffix('_avx')}",
+        spelling=add_lane(sums) if bits == 32 else sums,
+        cols=bits // 32,
+        depth=2 if pair[0] == "s16" else 4,
+        x=pair[0],
+        y=pair[1],
+    )
 
 
 def bf16(widths: tuple[int, ...], cpu_flag: str, name: str) -> Feature:
@@ -66,22 +71,22 @@ def bf16(widths: tuple[int, ...], cpu_flag: str, name: str) -> Feature:
         cpu_flags=(cpu_flag,),
         compiler_flags=(f"-m{name}",),
         zig=f"+{name}",
-        muladd={
-            (NAMES[bits], "f32"): tuple(_bf16_form(form, bits) for form in ("broadcast", "memory"))
-            for bits in widths
-        },
+        muladd={(_SUMS[bits], "f32"): _bf16_forms(bits) for bits in widths},
         vectors=tuple(factors("bf16", bits) for bits in widths),
         emulation=HEADER,
     )
 
 
-def _bf16_form(form: Form, bits: int) -> MulAdd:
-    return MulAdd(
-        form=form,
+def _bf16_forms(bits: int) -> tuple[MulAdd, ...]:
+    acc = "_mm_set_ss({acc})" if bits == 32 else "{acc}"
+    sums = f"{prefix(bits)}_dpbf16_ps({acc}, {{x}}, {{y}})"
+    in_registers = MulAdd(
+        form="broadcast",
         mnemonic="vdpbf16ps",
-        spelling=f"{prefix(bits)}_dpbf16_ps({{acc}}, {{x}}, {{y}})",
+        spelling=f"_mm_cvtss_f32({sums})" if bits == 32 else sums,
         cols=bits // 32,
         depth=2,
         x="bf16",
         y="bf16",
     )
+    return (in_registers,) if bits == 32 else (in_registers, replace(in_registers, form="memory"))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tilewright.isa import Form, MulAdd, Vector
 
+from .scalar import whole
 from .x86 import DOUBLES, FLOATS, NAMES, cast, load_bits, prefix, reinterpret, store_bits
 from .x86 import transposes as float_transposes
 
@@ -46,19 +48,31 @@ def s32(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
     )
 
 
+def alone() -> Vector:
+    """One s32 in a C scalar, which sums pairs as vectors do."""
+    plain = whole("imul")
+    return replace(plain, muladd=(multiply_pairs(32), *plain.muladd))
+
+
 def multiply_pairs(bits: int) -> MulAdd:
     """Pairs of s16 products, summed exactly modulo 2**32."""
     mm = prefix(bits)
+    pairs = f"{mm}_madd_epi16({{x}}, {{y}})"
     return MulAdd(
         form="broadcast",
         mnemonic="vpmaddwd",
-        spelling=f"{mm}_add_epi32({{acc}}, {mm}_madd_epi16({{x}}, {{y}}))",
+        spelling=add_lane(pairs) if bits == 32 else f"{mm}_add_epi32({{acc}}, {pairs})",
         cols=bits // 32,
         depth=2,
         x="s16",
         y="s16",
         instructions=2,
     )
+
+
+def add_lane(sums: str) -> str:
+    """A C scalar and the first lane of a vector, added."""
+    return f"(int32_t)((uint32_t){{acc}} + (uint32_t)_mm_cvtsi128_si32({sums}))"
 
 
 def _multiply(form: Form, bits: int) -> MulAdd:
@@ -75,8 +89,10 @@ def _multiply(form: Form, bits: int) -> MulAdd:
 def factors(element: str, bits: int) -> Vector:
     """What holds factors in groups of 32 bits; s16 is widened from s8 and u8 when loaded."""
     narrow = ("s8", "u8") if element == "s16" else ()
-    ctype = f"__m{bits}{'bh' if element == 'bf16' else 'i'}"
-    seen, back = ("", "") if ctype.endswith("i") else (f"({ctype})", f"(__m{bits}i)")
+    whole_bits = max(bits, 128)
+    ctype = f"__m{whole_bits}{'bh' if element == 'bf16' else 'i'}"
+    seen, back = ("", "") if ctype.endswith("i") else (f"({ctype})", f"(__m{whole_bits}i)")
+    group = "_mm_cvtsi32_si128" if bits == 32 else f"{prefix(bits)}_set1_epi32"
     return Vector(
         name=NAMES[bits],
         element=element,
@@ -84,9 +100,9 @@ def factors(element: str, bits: int) -> Vector:
         ctype=ctype,
         load=seen + load_bits(bits),
         store=store_bits(bits, f"{back}{{v}}"),
-        zero=f"{seen}{prefix(bits)}_setzero_si{bits}()",
+        zero=f"{seen}{prefix(bits)}_setzero_si{whole_bits}()",
         loads={name: _widened(name, 16, bits) for name in narrow},
-        group=f"{seen}{prefix(bits)}_set1_epi32({{x}})",
+        group=f"{seen}{group}({{x}})",
     )
 
 

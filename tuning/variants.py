@@ -8,10 +8,11 @@ from itertools import product
 
 from tilewright.errors import SpecError
 from tilewright.isa import Target, Vector
-from tilewright.model import TileShape, Work, shape_of, tile_cycles
+from tilewright.model import Work, shape_of, tile_cycles
 from tilewright.plan import Plan, legal_dimensions, make_plan
 from tilewright.runtime.host import resolve
 from tilewright.schedule import Schedule
+from tilewright.shape import TileShape
 from tilewright.spec import Gemm
 from tilewright.symbolic import value
 

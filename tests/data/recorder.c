@@ -2,7 +2,7 @@
 #include <stdint.h>
 
 int64_t recorder_calls, recorder_arrays, recorder_slots, recorder_scratch;
-int64_t recorder_pointers[16], recorder_sizes[16];
+int64_t recorder_pointers[64], recorder_sizes[64];
 double recorder_scalars[2];
 
 void recorder_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);

@@ -10,7 +10,9 @@ from tilewright import targets
 from tilewright.count import formulas
 from tilewright.explain import WIDTH, explain
 from tilewright.generate import explain_plan, plan_for, program_for
+from tilewright.model import shape_of, tile_cycles
 from tilewright.operands import Addresses, Matrix, Offsets
+from tilewright.regions import compared
 from tilewright.schedule import Schedule
 from tilewright.sizes import dim
 from tilewright.spec import Gemm, Spec, Transpose
@@ -44,7 +46,7 @@ def line(text: str, start: str) -> str:
         if len(each) - len(each.lstrip()) < indent + 10:
             break
         whole += " " + each.strip()
-    return whole.removeprefix(start).strip()
+    return re.sub(r" {3,}", "  ", whole.removeprefix(start).strip())
 
 
 @every_target
@@ -77,8 +79,76 @@ def test_a_bound_by_loads_and_one_by_latency() -> None:
     text = told(Gemm(1, 64, 64), "avx2", Schedule(tile=(1, 64), k_split=1, vectorize="n"))
     assert re.match(r"loads: \d\d% of peak", line(text, "bound"))
     text = told(Gemm(1, 8, 64), "avx2", Schedule(k_split=1))
-    assert line(text, "K sets").startswith("1, asked for")
+    assert line(text, "K sets").startswith("1: asked for")
     assert re.match(r"latency: \d+% of peak", line(text, "bound"))
+
+
+# -- what the cost model decided ----------------------------------------------------------------
+
+
+@every_target
+@pytest.mark.parametrize("spec", [SPECS[x] for x in ("fixed", "tails", "row", "run time")])
+def test_each_number_stands_beside_its_reason(spec: Spec, name: str) -> None:
+    text = told(spec, name)
+    size, number = r"[\w()%]+x[\w()%]+", r"(\d+|all)(, (\d+|all))*"
+    said = line(text, "tile ")
+    assert re.match(rf"{size} .*estimated at [\d.]+ cycles.*, bound by \w", said), said
+    said = line(text, "k_split")
+    assert re.match(rf"{number} .*\d+ chains? of .* hide the latency.*; \d+ cycles a tile", said), (
+        said
+    )
+    said = line(text, "k_unroll")
+    assert re.match(rf"{number} .*(cycles, in which|operations|multiply-adds take)", said), said
+
+
+def test_the_runner_up_is_the_next_that_the_model_compared() -> None:
+    plan = plan_for(Gemm(64, 48, 64), Schedule(), targets.load("avx512"))
+    work = plan.work(plan.sizes["k"], accumulate=False)
+    best, second = compared(plan, plan.sizes["m"], plan.sizes["n"], work)[:2]
+    assert best.cycles < second.cycles
+    said = line(explain_plan(plan), "tile ")
+    assert said.startswith(f"8x48  m 8 of 8, n 1 of 48: estimated at {best.cycles:.0f} cycles, ")
+    parts = " and ".join(f"{count} of {rows}" for rows, count in second.across)
+    assert f"next best m {parts}, n 1 of 48: {second.cycles:.0f}, bound by" in said
+
+
+def test_another_number_of_sets_is_estimated_too() -> None:
+    plan = plan_for(Gemm(1, 8, 64), Schedule(), targets.load("avx512"))
+    (tile,) = program_for(plan).tiles
+    assert tile.facts is not None
+    work, core = tile.facts.work, plan.target.core
+    found = shape_of(plan.target, tile.facts.shape.vector, 1, 1, False, work.with_split(2))
+    assert found is not None
+    own, other = (tile_cycles(shape, core, work) for shape in (tile.facts.shape, found))
+    said = line(explain_plan(plan), "k_split")
+    assert said.startswith("4 ")
+    assert said.endswith(f"; {own:.0f} cycles a tile, {other:.0f} with 2")
+    said = line(told(Gemm(64, 48, 64), "avx512"), "k_split")
+    assert said.endswith("; 2 sets need 52 of 31 registers")
+
+
+def test_a_trip_is_told_beside_what_it_hides() -> None:
+    text = told(Gemm(1, 8, 64), "neon", Schedule(k_split=2))
+    steps = int(line(text, "k_unroll").split()[0])
+    assert steps > 2
+    told_of = re.search(r"takes ([\d.]+) cycles, .* issue \(([\d.]+)\)", line(text, "k_unroll"))
+    assert told_of is not None
+    assert float(told_of[1]) >= float(told_of[2])
+    said = line(told(Gemm(16, 6, 1, order="F"), "neon"), "k_unroll")
+    assert re.fullmatch("all +K is short, 16 operations of at most 192", said)
+
+
+def test_tiles_with_other_numbers_are_named() -> None:
+    text = told(Gemm(100, 70, 64), "avx2")
+    assert line(text, "tile ").startswith("3x24  m 32 of 3 and 2 of 2, n 3 of 24 less 2: ")
+    assert line(text, "k_split").startswith(
+        "1, 2  1 for 3x24, 3x22; 2 for 2x24, 2x22. 3x24: 9 chains"
+    )
+
+
+def test_the_block_that_is_cut_is_told() -> None:
+    text = told(Gemm(40, 40, 64), "avx2", Schedule(loops="nmnk", block={"n": 24}))
+    assert line(text, "tile ").startswith("3x24  m 12 of 3 and 2 of 2, n 1 of 24: ")
 
 
 def test_sizes_of_the_call_stand_in_the_formulas() -> None:

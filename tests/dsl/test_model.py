@@ -14,15 +14,17 @@ import numpy as np
 import pytest
 from support.operands import operands
 from support.space import Case, case
+from sympy import Integer
 
 from tilewright.errors import ScheduleError
 from tilewright.generate import explain_plan, interpret_kernel, plan_for, program_for
 from tilewright.interpret import interpret
 from tilewright.isa import Core, Mask, MulAdd, Target, Vector
-from tilewright.model import bounds, equal_parts
+from tilewright.model import choose, equal_parts, ranking
 from tilewright.operands import Matrix, Order
 from tilewright.program import TileFacts
 from tilewright.schedule import Schedule
+from tilewright.shape import bounds
 from tilewright.sizes import dim
 from tilewright.spec import Gemm
 from tilewright.verify import live_registers
@@ -162,6 +164,19 @@ def test_a_region_is_cut_into_equal_parts() -> None:
     assert equal_parts(13, 3) == ((5, 1), (4, 2))
     for found in facts(Gemm(14, 3, 90), invented(latency=1)):
         assert found.rows in (4, 5), "14 rows in parts of 5 and less, none much smaller"
+
+
+def test_what_is_compared_begins_with_what_is_chosen() -> None:
+    target = invented(masked=True)
+    for across, along in ((13, 7), (14, 3), (60, 60)):
+        work = plan_for(Gemm(across, along, 30), Schedule(), target).work(Integer(30), False)
+        best, *others = ranking(target, across, along, True, work)
+        assert best == choose(target, across, along, True, work)
+        cycles = [best.cycles, *(other.cycles for other in others)]
+        assert cycles == sorted(cycles)
+        assert best not in others and len(others) >= 2
+        covered = [sum(size * count for size, count in cut.across) for cut in (best, *others)]
+        assert set(covered) == {across}
 
 
 def test_a_tail_has_a_block_of_its_own() -> None:

@@ -25,6 +25,7 @@ from tilewright.generate import plan_for, program_for
 from tilewright.interpret import interpret
 from tilewright.runtime.host import is_native
 from tilewright.runtime.toolchain import compile_library, find_compiler
+from tilewright.schedule import TAILS
 
 CASES = 208
 CHUNKS = 8
@@ -52,7 +53,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     seed, only = metafunc.config.option.seed, metafunc.config.option.case
     batches: dict[str, Keys] = {}
     few = ONE_CHUNK.get(metafunc.function.__name__)
-    names = targets.NAMES if few is None else few
+    names: Sequence[str] = targets.NAMES if few is None else few
     for name in names:
         for chunk in range(CHUNKS if few is None else 1):
             indices = range(chunk, CASES, CHUNKS)
@@ -212,7 +213,7 @@ def test_the_cases_cover_the_space(name: str, pytestconfig: pytest.Config) -> No
         *(("batch", kind) for kind in ("NoneType", "Strided", "Offsets", "Addresses")),
         *(("count", x) for x in ("0", "1", "more", "run time")),
         *(("run-time", s) for s in ("m", "n", "k", "lda", "ldb", "ldc", "stride_a", "count")),
-        *(("tails", tails) for tails in ("auto", "mask", "narrow", "overlap")),
+        *(("tails", tails) for tails in TAILS),
         *(("vectorize", x) for x in (None, "m", "n", "k")),
         *(("schedule", x) for x in ("default", "tile", "loops", "block", "k_unroll", "k_split")),
         *(("pack", x) for x in ("a", "b", "ab")),

@@ -41,7 +41,7 @@ def rendered() -> list[str]:
     """Whatever tilewright makes of its templates."""
     return [
         library("avx2"),
-        peak.peak_source(targets.load("avx2"), "f32"),
+        peak.peak_source(targets.load("avx2"), ("f32", "f32")),
         dispatch_build.source(),
         render("dispatch.h.j2"),
         render("runner.c.j2", names=["kernel"]),

@@ -82,7 +82,7 @@ def pair(
 def check_same(one: Any, other: Any, seed: int = 0) -> None:
     """Both kernels write the same bits from the same arguments."""
     held = sample(one.signature, np.random.default_rng(seed), varied=False)
-    named = held.named(one.signature)
+    named = held.named(one)
     out = named[one.signature.output.name]
     before = out.copy()
     expected = other(**named).copy()

@@ -64,6 +64,7 @@ A, B, C = ones(6, 8), ones(8, 4), ones(6, 4)
 FLAT_A, FLAT_B = ones(108), ones(64)
 OFFSETS = {"a_offsets": np.array([0, 60]), "b_offsets": np.array([0, 32])}
 SHARED = ones(6, 12)
+WINDOWS = np.lib.stride_tricks.sliding_window_view(ones(13), 8)
 
 #: (kernel, arguments, named arguments, what the message says)
 FAULTS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
@@ -93,6 +94,8 @@ FAULTS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("plain", (ones(8, 6).T, B, C), {}, r'a=tw\.Matrix\(.f32., order=.F.\) in the spec'),
     ("fortran", (ones(6, 8), ones(4, 8).T, ones(4, 6).T), {}, "a must have contiguous columns"),
     ("plain", (np.broadcast_to(A[:1], (6, 8)), B, C), {}, "a's rows must follow each other"),
+    ("one leading", (WINDOWS, B, C), {}, "not overlap, also where they are only read.*every 4 bytes"
+     r".*lda of at least 8 elements.*a\.copy\(\), which gives each row elements of its own"),
     ("leading", (ones(6, 12)[:, :8], B, C), {}, "wrong leading dimension.*lda == 12.*10"),
     ("leading", (ones(6, 10)[:, :8], ones(8, 7)[:, :4], C), {}, "ldb is not a multiple of 2.*7"),
     ("one leading", (ones(6, 9)[:, :8], ones(8, 10)[:, :4], ones(6, 9)[:, :4]), {},

@@ -1,71 +1,32 @@
-"""The cache survives what happens to caches; each fault is provoked for real."""
+"""The cache survives what happens to entries; each fault is provoked for real."""
 
 from __future__ import annotations
 
 import ctypes
 import json
 import os
-import resource
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import filelock
+import jinja2
 import platformdirs
 import pytest
-from support.privileges import as_nobody, folder_of_nobody, on_tmpfs
+from support.builders import KERNEL, TESTS, compiled, fake, never, runs
 
 from tilewright.errors import CacheError, ToolchainError
 from tilewright.runtime import cache, folders
 from tilewright.runtime.toolchain import compile_library, find_compiler
 from tilewright.targets import load
 
-KERNEL = (Path(__file__).parent.parent / "data" / "kernel.c").read_text()
-SHM = Path("/dev/shm")
-FILES = {"library": "k.so", "source": "k.c"}
-
-
-def compiled(folder: Path) -> Mapping[str, Any]:
-    """Build the hand-written kernel for real."""
-    target = load("scalar")
-    compile_library(KERNEL, target, find_compiler(target, emulated=False), folder, "k")
-    return {**FILES, "name": "axpy"}
-
-
-def fake(folder: Path) -> Mapping[str, Any]:
-    (folder / "k.c").write_text("the C")
-    (folder / "k.so").write_bytes(b"the library")
-    return FILES
-
-
-def never(folder: Path) -> Mapping[str, Any]:
-    raise AssertionError(f"built again in {folder}")
-
-
-def runs(entry: cache.Entry) -> bool:
-    """Whether the entry's library can be loaded and computes."""
-    axpy = ctypes.CDLL(str(entry.library)).axpy
-    array = ctypes.c_float * 3
-    out = array()
-    axpy(array(1, 2, 3), array(1, 1, 1), out, ctypes.c_int64(3), ctypes.c_float(2))
-    return list(out) == [3, 4, 5]
-
-
-@pytest.fixture(autouse=True)
-def fresh(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty cache, in a process that has said nothing and has no private directory."""
-    monkeypatch.setattr(folders, "_said", set())
-    monkeypatch.setattr(folders, "_own", [])
-    yield empty_cache
-    for _, path in folders._own:
-        shutil.rmtree(path)
-
+pytestmark = pytest.mark.usefixtures("fresh")
 
 # -- what it does when all is well --------------------------------------------------------------
 
@@ -100,6 +61,21 @@ def test_failed_builds_leave_nothing() -> None:
         cache.publish("k1", lambda folder: {"library": "none.so", "source": "none.c"})
     assert cache.list_entries() == []
     assert cache.publish("k1", fake).library.read_bytes() == b"the library"
+
+
+@pytest.mark.parametrize("error", [jinja2.TemplateNotFound("none.c.j2"), FileNotFoundError(2, "")])
+def test_what_the_builder_lacks_is_no_fault_of_the_directory(error: OSError, fresh: Path) -> None:
+    def broken(folder: Path) -> Mapping[str, Any]:
+        fake(folder)
+        raise error
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(type(error)) as caught:
+            cache.publish("k1", broken)
+    assert caught.value is error
+    assert os.listdir(fresh / "building") == [] == folders._own
+    assert cache.publish("k1", fake) == cache.lookup("k1")
 
 
 def test_list_verify_and_clear() -> None:
@@ -260,21 +236,20 @@ def test_what_was_not_verified_does_not_run(tmp_path: Path) -> None:
 
 BUILDER = f"""
 import sys, time, os
-sys.path.insert(0, {str(Path(__file__).parent.parent)!r})
-sys.path.insert(0, {str(Path(__file__).parent)!r})
-import test_cache
+sys.path.insert(0, {str(TESTS)!r})
+from support.builders import compiled, runs
 from tilewright.runtime import cache
 
 def build(folder):
     with open(sys.argv[1], "a") as log:
         log.write("built\\n")
-    said = test_cache.compiled(folder)
+    said = compiled(folder)
     if len(sys.argv) > 2:
         print("half-way", flush=True)
         time.sleep(60)
     return said
 
-print(test_cache.runs(cache.publish("k1", build)))
+print(runs(cache.publish("k1", build)))
 """
 
 
@@ -308,159 +283,3 @@ def test_a_lock_that_is_never_given_back(fresh: Path, monkeypatch: pytest.Monkey
         pytest.warns(RuntimeWarning, match="held the lock"),
     ):
         assert not cache.publish("k1", fake).library.is_relative_to(fresh)
-
-
-# -- disks --------------------------------------------------------------------------------------
-
-ON_A_DISK = f"""
-import os, sys, warnings
-sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parent.parent)]!r}
-os.environ["TILEWRIGHT_CACHE_DIR"] = sys.argv[1] + "/cache"
-import test_cache
-from tilewright.runtime import cache
-with warnings.catch_warnings(record=True) as caught:
-    warnings.simplefilter("always")
-    for time in range(2):
-        entry = cache.publish("k1", test_cache.compiled)
-        assert test_cache.runs(entry) and cache.lookup("k1") == entry, entry
-print(entry.library)
-print(*[warning.message for warning in caught], sep="\\n")
-"""
-
-
-def on_a_disk(options: str) -> tuple[str, str]:
-    done = on_tmpfs(options, ON_A_DISK)
-    if isinstance(done, str) and options.startswith("noexec") and folders.is_noexec(SHM):
-        with tempfile.TemporaryDirectory(dir=SHM) as where:  # as containers have it
-            command = [sys.executable, "-c", ON_A_DISK, where]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if isinstance(done, str):
-        pytest.skip(done)
-    assert done.returncode == 0, done.stderr
-    library, *warnings = done.stdout.strip().splitlines()
-    return library, "\n".join(warnings)
-
-
-@pytest.mark.parametrize("size", ["4k", "8k", "16k"])
-def test_a_full_disk(size: str) -> None:
-    library, said = on_a_disk(f"size={size},mode=755")
-    assert "/cache/entries/" not in library
-    assert said.count("takes no new kernels") == 1
-    assert "No space left" in said or "no room" in said
-
-
-def test_a_disk_without_inodes() -> None:
-    library, said = on_a_disk("nr_inodes=6,mode=755")
-    assert "/cache/entries/" not in library
-    assert said.count("takes no new kernels") == 1
-
-
-def test_a_noexec_disk() -> None:
-    library, said = on_a_disk("noexec,mode=755")
-    assert "tilewright-" in library
-    assert said.count("mounted noexec: libraries are copied") == 1
-
-
-def test_files_that_may_not_grow(fresh: Path) -> None:
-    before = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2048, before[1]))
-    try:
-        with (
-            pytest.warns(RuntimeWarning, match="takes no new kernels"),
-            pytest.raises(CacheError, match="no temporary directory has room") as caught,
-        ):
-            cache.publish("k1", compiled)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert "TMPDIR" in str(caught.value)
-    assert os.listdir(fresh / "building") == []
-    assert runs(cache.publish("k1", compiled))
-
-
-# -- whose directory ----------------------------------------------------------------------------
-
-
-def test_a_read_only_directory(monkeypatch: pytest.MonkeyPatch) -> None:
-    with folder_of_nobody() as top:
-        root = top / "cache"
-        monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(root))
-        monkeypatch.setattr("tempfile.tempdir", str(top))
-
-        def fill() -> None:
-            cache.publish("k1", compiled)
-            for folder in (root, *root.iterdir(), *(root / "entries").iterdir()):
-                folder.chmod(0o500)
-
-        def use() -> None:
-            hit, new = cache.publish("k1", never), cache.publish("k2", compiled)
-            assert hit.library.is_relative_to(root)
-            assert not new.library.is_relative_to(root)
-            assert runs(hit)
-            assert runs(new)
-            assert cache.publish("k2", never) == new == cache.lookup("k2")
-
-        assert as_nobody(fill) == []
-        (said,) = as_nobody(use)
-        assert "takes no new kernels (Permission denied)" in said
-
-
-def test_a_directory_that_cannot_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    with folder_of_nobody() as top:
-        monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", "/proc/none/tilewright")
-        monkeypatch.setattr("tempfile.tempdir", str(top))
-
-        def use() -> None:
-            assert cache.lookup("k1") is None
-            assert runs(cache.publish("k1", compiled))
-
-        (said,) = as_nobody(use)
-        assert "takes no new kernels" in said
-
-
-@pytest.mark.parametrize("mode", [0o777, 0o775, 0o757, 0o1777])
-def test_a_directory_that_others_can_write_is_refused(mode: int, fresh: Path) -> None:
-    cache.publish("k1", fake)
-    fresh.chmod(mode)
-    for action in (
-        lambda: cache.lookup("k1"),
-        lambda: cache.publish("k1", never),
-        cache.clear,
-        cache.list_entries,
-    ):
-        with pytest.raises(CacheError, match="can be written by others") as caught:
-            action()
-        assert f"chmod go-w {fresh}" in str(caught.value)
-
-
-def test_a_directory_inside_that_others_can_write_is_refused(fresh: Path) -> None:
-    cache.publish("k1", fake)
-    (fresh / "entries").chmod(0o777)
-    with pytest.warns(RuntimeWarning, match="set aside"):
-        assert cache.lookup("k1") is None
-    with pytest.raises(CacheError, match="entries can be written by others"):
-        cache.publish("k1", never)
-
-
-def test_a_directory_that_others_can_replace_is_refused(fresh: Path) -> None:
-    (fresh / "cache").mkdir(mode=0o700)
-    fresh.chmod(0o777)
-    os.environ["TILEWRIGHT_CACHE_DIR"] = str(fresh / "cache")
-    with pytest.raises(CacheError, match="can be replaced by others"):
-        cache.lookup("k1")
-    fresh.chmod(0o1777)
-    assert cache.lookup("k1") is None
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's directory")
-def test_a_directory_of_another_user_is_refused() -> None:
-    with folder_of_nobody() as top:
-        os.environ["TILEWRIGHT_CACHE_DIR"] = str(top)
-        with pytest.raises(CacheError, match="belongs to another user"):
-            cache.lookup("k1")
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's library")
-def test_a_library_of_another_user_is_set_aside() -> None:
-    os.chown(cache.publish("k1", fake).library, 65534, 65534)
-    with pytest.warns(RuntimeWarning, match="another user"):
-        assert cache.lookup("k1") is None

@@ -1,27 +1,22 @@
-"""Kernels as users hold them: attributes, binding, pickling, libraries of many, warm starts."""
+"""Kernels as users hold them: attributes, binding, timing, pickling, emulation."""
 
 from __future__ import annotations
 
 import copy
 import ctypes
 import gc
-import os
 import pickle
 import re
-import subprocess
-import sys
-import threading
 import weakref
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from support.processes import CompilerWatch
+from support.processes import python
 
 import tilewright as tw
-from tilewright.errors import ArgumentError, SpecError, TargetError, VerificationError
-from tilewright.runtime import cache, driver, host
+from tilewright.errors import ArgumentError, TargetError
+from tilewright.runtime import host
 from tilewright.spec import Gemm, Transpose
 from tilewright.targets import load
 
@@ -36,15 +31,6 @@ def runs(target: str) -> bool:
 
 
 emulation = pytest.mark.skipif(not runs(EMULATED), reason=f"nothing here runs {EMULATED}")
-
-
-def python(code: str) -> str:
-    """What ``code`` prints in a new process, which may keep compiled modules."""
-    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": ""}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
-    return done.stdout
 
 
 def inputs(m: int, n: int, k: int, seed: int = 0) -> tuple[Any, Any]:
@@ -69,22 +55,6 @@ def test_attributes(kernel: tw.Kernel) -> None:
     assert kernel.name in kernel.source
     assert kernel.name in repr(kernel)
     assert re.fullmatch(rf"gemm_f32_16x16x16_ccc_{kernel.target}_[0-9a-f]{{8}}", kernel.name)
-
-
-@pytest.mark.parametrize(
-    ("spec", "name"),
-    [
-        (Gemm(64, tw.dim("n"), 3, a="f64", order="F", beta=1), "gemm_f64_64xNx3_fff_beta1_scalar"),
-        (Gemm(4, 4, 4, b=tw.Matrix("f32", "F"), beta="scalar"), "gemm_f32_4x4x4_cfc_beta_scalar"),
-        (Gemm(4, 4, 4, batch=tw.Strided(3)), "gemm_f32_4x4x4_ccc_s3_scalar"),
-        (Gemm(4, 4, 4, batch=tw.Offsets(tw.dim("i"))), "gemm_f32_4x4x4_ccc_oN_scalar"),
-        (Gemm(4, 4, 4, batch=tw.Addresses(3)), "gemm_f32_4x4x4_ccc_p3_scalar"),
-        (Transpose(8, tw.dim("cols"), "f64"), "transpose_f64_8xC_scalar"),
-    ],
-)
-def test_names_say_what_kernels_are(spec: Any, name: str) -> None:
-    made = driver.kernel_name(spec, load("scalar"), "0123456789abcdef")
-    assert made == f"{name}_01234567"
 
 
 def test_flops_of_runtime_sizes() -> None:
@@ -157,19 +127,20 @@ a, b = np.random.default_rng(0).random((2, 16, 16), np.float32)
 c = np.empty((16, 16), np.float32)
 kernel = tw.compile(tw.Gemm(16, 16, 16))
 bound = kernel.bind(a, b, c)
-codes = ("kernel(a, b, c)", "bound()", "np.matmul(a, b, out=c)")
+codes = ("kernel(a, b, c)", "bound()", "kernel(a, b, out=c)", "np.matmul(a, b, out=c)")
 best = dict.fromkeys(codes, 1e9)
 for _ in range(100):
     for code in codes:
         best[code] = min(best[code], timeit.timeit(code, number=300, globals=globals()))
-print(*(best[code] / best[codes[2]] for code in codes[:2]))
+print(*(best[code] / best[codes[3]] for code in codes[:3]))
 """
 
 
-def test_calls_cost_less_than_half_of_numpys() -> None:
-    checked, bound = map(float, python(RATIOS).split())
+def test_calls_cost_less_than_numpys() -> None:
+    checked, bound, named = map(float, python(RATIOS).split())
     assert checked <= 0.45
     assert bound <= 0.2
+    assert named <= 0.65
 
 
 @pytest.mark.parametrize("cold", [False, True])
@@ -182,67 +153,7 @@ def test_bench(kernel: tw.Kernel, cold: bool) -> None:
         kernel.bench(seconds=0)
 
 
-# -- verification -------------------------------------------------------------------------------
-
-
-class Faulty:
-    """A kernel whose results are tampered with."""
-
-    def __init__(self, kernel: tw.Kernel, fault: Any) -> None:
-        self._kernel, self._fault = kernel, fault
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._kernel, name)
-
-    def __call__(self, **named: Any) -> Any:
-        out = self._kernel(**named)
-        self._fault(out)
-        return out
-
-
-def verify_faulty(kernel: tw.Kernel, fault: Any) -> None:
-    from tilewright.runtime.verification import verify
-
-    verify(Faulty(kernel, fault), 3, 0)
-
-
-def test_verify(kernel: tw.Kernel) -> None:
-    seen = kernel.verify(cases=4, seed=3)
-    assert seen.cases == 4
-    assert 0 <= seen.max_error <= seen.bound
-    with pytest.raises(ArgumentError, match="verify needs a case"):
-        kernel.verify(cases=0)
-
-
-def test_verify_names_the_first_wrong_element(kernel: tw.Kernel) -> None:
-    def off(out: Any) -> None:
-        out[2, 5] += 1
-        out[3, 0] = np.nan
-
-    with pytest.raises(VerificationError, match=r"wrong at c\[2, 5\]") as caught:
-        verify_faulty(kernel, off)
-    assert "2 of 256 elements" in str(caught.value)
-
-
-def test_verify_sees_the_last_bit_of_whole_numbers(kernel: tw.Kernel) -> None:
-    def off(out: Any) -> None:
-        out[0, 0] = np.nextafter(out[0, 0], np.float32(np.inf))
-
-    with pytest.raises(VerificationError, match=r"c\[0, 0\]"):
-        verify_faulty(kernel, off)
-
-
-def test_verify_sees_what_lies_between_lines() -> None:
-    kernel = tw.compile(Gemm(4, 3, 5, ldc=7), target="scalar")
-
-    def spill(out: Any) -> None:
-        np.lib.stride_tricks.as_strided(out, (4, 4), out.strides)[1, 3] = 0
-
-    with pytest.raises(VerificationError, match="writes between the lines of c"):
-        verify_faulty(kernel, spill)
-
-
-# -- pickling, threads --------------------------------------------------------------------------
+# -- pickling -------------------------------------------------------------------------------------
 
 
 def test_kernels_pickle(kernel: tw.Kernel) -> None:
@@ -250,67 +161,6 @@ def test_kernels_pickle(kernel: tw.Kernel) -> None:
         assert (twin.name, twin.spec, twin.schedule) == (kernel.name, kernel.spec, kernel.schedule)
         a, b = inputs(16, 16, 16)
         np.testing.assert_array_equal(twin(a, b), kernel(a, b))
-
-
-def test_threads_compile_the_same_kernel() -> None:
-    found: list[tw.Kernel] = []
-    spec = Gemm(3, 5, 7, alpha=0.25)
-    threads = [
-        threading.Thread(target=lambda: found.append(tw.compile(spec, target="scalar")))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len({one.name for one in found}) == 1
-    assert len(found) == 4
-
-
-# -- many at once -------------------------------------------------------------------------------
-
-
-def test_many_in_one_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
-    specs = [Gemm(m, 4, 3) for m in range(1, 10)]
-    kernels = tw.compile_many([*((s, None, "scalar") for s in specs), (specs[0], None, "scalar")])
-    assert [one.spec for one in kernels] == [*specs, specs[0]]
-    assert len({one.library for one in kernels}) == 1
-    for one in kernels:
-        one.verify(cases=1)
-        assert one.name in one.source
-    watch = CompilerWatch()
-    sys.addaudithook(watch.audit)
-    again = tw.compile(specs[3], target="scalar")
-    assert again.library == kernels[3].library
-    mixed = tw.compile_many([(specs[5], None, "scalar"), (Gemm(2, 4, 3), None, "scalar")])
-    assert mixed[0].library == kernels[5].library
-    assert not watch.started
-    (new, old) = tw.compile_many([(Gemm(20, 4, 3), None, "scalar"), (specs[0], None, "scalar")])
-    assert new.library != old.library == kernels[0].library
-    assert cache.lookup(new._entry.key) is not None
-
-
-def test_requests_may_be_short() -> None:
-    one, two = tw.compile_many([Gemm(2, 2, 2), (Gemm(2, 2, 2), tw.Schedule())])
-    assert one.name == two.name
-    assert tw.compile_many([]) == []
-
-
-@pytest.mark.parametrize("request_", [3, (Gemm(2, 2, 2), None, "host", 1), ("gemm", None)])
-def test_requests_that_are_none(request_: Any) -> None:
-    with pytest.raises(SpecError):
-        tw.compile_many([request_])
-
-
-def test_schedules_are_schedules() -> None:
-    with pytest.raises(tw.ScheduleError, match=r"a schedule is a tw\.Schedule"):
-        tw.compile(Gemm(2, 2, 2), "nmk")  # type: ignore[arg-type]
-
-
-def test_unknown_targets() -> None:
-    with pytest.raises(TargetError, match="unknown target"):
-        tw.compile(Gemm(2, 2, 2), target="avx1024")
 
 
 # -- emulation ----------------------------------------------------------------------------------
@@ -355,51 +205,3 @@ def test_an_emulated_transposition_in_place() -> None:
     expected = x.T.copy()
     assert kernel(x, out=x) is x
     np.testing.assert_array_equal(x, expected)
-
-
-# -- a warm start -------------------------------------------------------------------------------
-
-MODULE = """
-import sys, time
-import numpy
-before = set(sys.modules)
-started = []
-sys.addaudithook(lambda event, args: started.append(event) if event in
-                 ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork") else None)
-begin = time.process_time()
-import tilewright as tw
-KERNELS = [tw.compile(tw.Gemm(8 + i, 4, 4)) for i in range(20)]
-spent = time.process_time() - begin
-print(spent, *started, *(set(sys.modules) - before))
-"""
-HEAVY = {
-    "sympy", "jinja2", "cffi", "pycparser", "filelock", "archspec", "platformdirs", "subprocess",
-    "tilewright.plan", "tilewright.generate", "tilewright.runtime.toolchain",
-}  # fmt: skip
-
-
-def run_module() -> tuple[float, set[str]]:
-    spent, *names = python(MODULE).split()
-    return float(spent), set(names)
-
-
-def test_a_warm_start_is_light() -> None:
-    run_module()
-    runs = [run_module() for _ in range(5)]
-    seen = runs[-1][1]
-    assert not seen & (HEAVY | {"subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork"})
-    assert min(spent for spent, _ in runs) <= 0.060
-
-
-def test_importing_the_package_loads_nothing() -> None:
-    seen = python("import sys, tilewright; print(*sys.modules)").split()
-    assert "numpy" not in seen
-    assert not [name for name in seen if name.startswith("tilewright.")]
-
-
-def test_public_names() -> None:
-    for name in tw.__all__:
-        assert getattr(tw, name) is not None
-    assert set(tw.__all__) <= set(dir(tw))
-    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
-        tw.nothing

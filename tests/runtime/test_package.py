@@ -1,6 +1,9 @@
-"""What the package offers beside kernels: targets told, the share of the peak."""
+"""What the package offers beside kernels: its names, targets told, the peak, a warm start."""
 
 from __future__ import annotations
+
+import pytest
+from support.processes import python
 
 import tilewright as tw
 from tilewright.runtime import host
@@ -16,9 +19,57 @@ def test_a_kernel_stays_below_the_peak() -> None:
 
 
 def test_targets_are_told() -> None:
-    told = tw.targets()  # type: ignore[operator]
+    told = tw.targets()
     assert told.keys() == set(NAMES)
     assert told["scalar"] == told[host.resolve("host").name] == "native"
     import tilewright.targets as package
 
     assert package.load("scalar").name == "scalar"
+
+
+# -- a warm start -------------------------------------------------------------------------------
+
+MODULE = """
+import sys, time
+import numpy
+before = set(sys.modules)
+started = []
+sys.addaudithook(lambda event, args: started.append(event) if event in
+                 ("subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork") else None)
+begin = time.process_time()
+import tilewright as tw
+KERNELS = [tw.compile(tw.Gemm(8 + i, 4, 4)) for i in range(20)]
+spent = time.process_time() - begin
+print(spent, *started, *(set(sys.modules) - before))
+"""
+HEAVY = {
+    "sympy", "jinja2", "cffi", "pycparser", "filelock", "archspec", "platformdirs", "subprocess",
+    "tilewright.plan", "tilewright.generate", "tilewright.runtime.toolchain",
+}  # fmt: skip
+
+
+def run_module() -> tuple[float, set[str]]:
+    spent, *names = python(MODULE).split()
+    return float(spent), set(names)
+
+
+def test_a_warm_start_is_light() -> None:
+    run_module()
+    runs = [run_module() for _ in range(5)]
+    seen = runs[-1][1]
+    assert not seen & (HEAVY | {"subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork"})
+    assert min(spent for spent, _ in runs) <= 0.060
+
+
+def test_importing_the_package_loads_nothing() -> None:
+    seen = python("import sys, tilewright; print(*sys.modules)").split()
+    assert "numpy" not in seen
+    assert not [name for name in seen if name.startswith("tilewright.")]
+
+
+def test_public_names() -> None:
+    for name in tw.__all__:
+        assert getattr(tw, name) is not None
+    assert set(tw.__all__) <= set(dir(tw))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        tw.nothing

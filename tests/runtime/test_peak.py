@@ -146,10 +146,12 @@ def test_chains_are_dependent_in_the_machine_code(
         found = find_compiler(target, emulated=target.name == "neon" and not is_native(target))
     except (TargetError, ToolchainError) as error:
         pytest.skip(str(error))
-    library = compile_library(peak_source(target, element), target, found, tmp_path, "peak")
+    library = compile_library(
+        peak_source(target, (element, element)), target, found, tmp_path, "peak"
+    )
     listing = disassemble(library, found)
     functions = dict(re.findall(r"<(\w+)>:\n((?:.+\n)+)", listing))
-    loops = list(module._loops(target, element))
+    loops = list(module._loops(target, (element, element)))
     assert {loop.chains for loop in loops} >= {1, 8, 10, 12, 14}
     for loop in loops:
         check_chains(functions[loop.name], loop)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import re
 import shutil
 import sys
 from dataclasses import replace
@@ -14,7 +13,6 @@ import pytest
 
 from tilewright.errors import ToolchainError
 from tilewright.isa import Target
-from tilewright.render import render
 from tilewright.runtime import host, toolchain
 from tilewright.runtime.toolchain import (
     Compiler,
@@ -24,15 +22,13 @@ from tilewright.runtime.toolchain import (
     disassemble,
     find_compiler,
 )
-from tilewright.targets import NAMES, load
+from tilewright.targets import load
 
 DATA = Path(__file__).parent.parent / "data"
 KERNEL = (DATA / "kernel.c").read_text()
 MULADD = "float f(float, float, float);\nfloat f(float x, float y, float z) { return x * y + z; }\n"
 ZIG = f"{sys.executable} -m ziglang cc"
 SCALAR = load("scalar")
-MM = ("_mm", "_mm256", "_mm512")  # what the macro of intrinsics.c stands for
-OPS = ("loadu", "set1", "fmadd", "add", "mul", "setzero", "storeu", "mask_storeu", "maskz_loadu")
 
 here = pytest.mark.skipif(host.machine() != "x86_64", reason="looks at x86 instructions")
 
@@ -118,39 +114,6 @@ def test_warnings_are_errors(family: str, tmp_path: Path, monkeypatch: pytest.Mo
     assert "kernel.c:4" in str(caught.value)
     assert "-Wextra" in str(caught.value)
     compile_library(text, SCALAR, compiler, tmp_path, "kernel", ["-Wno-unused-variable"])
-
-
-@families
-def test_intrinsics_and_their_header(
-    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if host.machine() != "x86_64" or not host.is_native(load("avx512")):
-        pytest.skip("compares with the CPU's own AVX-512")
-    use(monkeypatch, command_of(family))
-    target = load("avx512")
-    outcomes = []
-    for emulated in (False, True):
-        compiler = find_compiler(target, emulated=emulated)
-        text = (DATA / "intrinsics.c").read_text()
-        library = compile_library(text, target, compiler, tmp_path, f"k{emulated:d}")
-        f32 = (ctypes.c_float * 64)(*(0.1 + i * 0.7 for i in range(64)))
-        f64 = (ctypes.c_double * 64)(*(0.1 + i * 0.7 for i in range(64)))
-        ctypes.CDLL(str(library)).every_intrinsic(f32, f64)
-        outcomes.append((compiler.means, bytes(f32), bytes(f64)))
-    assert [means for means, *_ in outcomes] == ["native", "header"]
-    assert outcomes[0][1:] == outcomes[1][1:], "the header differs from the CPU, bit for bit"
-
-
-@pytest.mark.parametrize("name", [n for n in NAMES if load(n).emulation.header])
-def test_a_header_has_every_intrinsic_of_its_target(name: str) -> None:
-    used = set(re.findall(r"\b_mm\d*_\w+", repr(load(name))))
-    header = render(str(load(name).emulation.header))
-    defined = set(re.findall(r"^static inline .*?\b(_mm\w+)\(", header, re.MULTILINE))
-    assert used
-    assert not used - defined, "the target spells what its header lacks"
-    tested = (DATA / "intrinsics.c").read_text()
-    macro = {f"{mm}_{op}_{ps}" for mm in MM for op in OPS for ps in ("ps", "pd")}
-    assert not used - macro - set(re.findall(r"_mm\w+", tested)), "not in intrinsics.c"
 
 
 @pytest.mark.parametrize("command", [None, ZIG, "aarch64-linux-gnu-gcc"])

@@ -1,8 +1,8 @@
-"""What elementary operations answer, by numpy and exact fractions, and values to try them on."""
+"""Values to try arithmetic on, and products and sums by exact fractions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -75,7 +75,8 @@ def fused(x: Array, y: Array, z: Array) -> Array:
     found = np.empty(z.shape, dtype)
     for i in np.ndindex(found.shape):
         if not np.isfinite([x[i], y[i], z[i]]).all():
-            found[i] = plain[i]
+            finite = np.isfinite(x[i]) and np.isfinite(y[i])
+            found[i] = z[i] if finite else plain[i]  # the product may be beyond f64
             continue
         exact = Fraction(float(x[i])) * Fraction(float(y[i])) + Fraction(float(z[i]))
         found[i] = _rounded(exact, dtype) if exact else plain[i]
@@ -93,57 +94,3 @@ def _rounded(exact: Fraction, dtype: np.dtype[Any]) -> Any:
     if not near.view(np.uint64) & 1:
         near = np.nextafter(near, np.inf if Fraction(float(near)) < exact else -np.inf)
     return dtype.type(near)
-
-
-# --- elementary operations ----------------------------------------------------------------
-
-Operation = Callable[..., Array]
-_BOTH: dict[str, Operation] = {
-    "add": lambda x, y: x + y,
-    "sub": lambda x, y: x - y,
-    "mul": lambda x, y: x * y,
-    "min": lambda x, y: np.where(x < y, x, y),
-    "max": lambda x, y: np.where(x > y, x, y),
-    "lt": lambda x, y: x < y,
-    "eq": lambda x, y: x == y,
-    "select": np.where,
-}
-_FLOAT: dict[str, Operation] = {
-    **_BOTH,
-    "div": lambda x, y: x / y,
-    "sqrt": np.sqrt,
-    "abs": np.abs,
-    "neg": np.negative,
-    "fma": fused,
-    "le": lambda x, y: x <= y,
-}
-_SINGLE: dict[str, Operation] = {
-    "round": np.rint,
-    "to_s32": lambda x: np.rint(x).astype(np.int32),
-    "bits": lambda x: x.view(np.int32),
-}
-_INTEGER: dict[str, Operation] = {
-    **_BOTH,
-    "and": lambda x, y: x & y,
-    "or": lambda x, y: x | y,
-    "xor": lambda x, y: x ^ y,
-    "shl": lambda x, y: x << y,
-    "shr": lambda x, y: x >> y,
-    "ushr": lambda x, y: (x.view(np.uint32) >> np.uint32(y)).view(np.int32),
-    "gt": lambda x, y: x > y,
-    "to_f32": lambda x: x.astype(np.float32),
-    "float": lambda x: x.view(np.float32),
-}
-#: By element; those of f64 but for ``round``, and all others, every vector must spell.
-OPERATIONS: Mapping[str, Mapping[str, Operation]] = {
-    "f32": {**_FLOAT, **_SINGLE},
-    "f64": {**_FLOAT, "round": np.rint},
-    "s32": _INTEGER,
-}
-COMPARISONS = frozenset(("lt", "le", "eq", "gt"))
-SHIFTS = frozenset(("shl", "shr", "ushr"))
-#: How many arguments an operation has, where not two.
-ARITY = {
-    **dict.fromkeys(("sqrt", "abs", "neg", "round", "to_s32", "bits", "to_f32", "float"), 1),
-    **dict.fromkeys(("fma", "select"), 3),
-}

@@ -8,13 +8,18 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.operands import Packed
+from tilewright.packed_format import PackedFormat
 from tilewright.runtime import dispatch
 from tilewright.runtime.descriptor import descriptor
 from tilewright.runtime.toolchain import compile_library, find_compiler
 from tilewright.signature import Signature, signature
-from tilewright.spec import Spec, Transpose
+from tilewright.spec import Gemm, Spec
 from tilewright.targets import load
 
+#: What a packed B must be.
+FORM = PackedFormat("s8", "s8", itemsize=1, k=6, n=7, nb=8, group=4, sums=True)
+FORMAT = FORM.text
 TEXT = (Path(__file__).parent.parent / "data" / "recorder.c").read_text()
 
 
@@ -31,7 +36,12 @@ class Recorder:
 
     def take(self, spec: Spec) -> Signature:
         """Stand in for the kernel of ``spec`` from now on."""
-        self.signature = signature(spec)
+        packed = isinstance(spec, Gemm) and isinstance(spec.b, Packed)
+        return self.stand_for(signature(spec, {"b": FORM} if packed else None))
+
+    def stand_for(self, signature: Signature) -> Signature:
+        """Stand in for a kernel of this signature from now on."""
+        self.signature = signature
         self._static = {
             p.name: np.array(p.static_offsets, np.int64)
             for p in self.signature.arrays
@@ -43,7 +53,6 @@ class Recorder:
                 dispatch.symbol(self.path, "recorder_invoke"),
                 dispatch.symbol(self.path, "recorder_scratch_bytes"),
             ),
-            in_place=isinstance(spec, Transpose) and spec.rows == spec.cols,
             static={name: dispatch.address(block) for name, block in self._static.items()},
         )
         self._set("recorder_arrays", len(self.signature.arrays))
@@ -68,12 +77,12 @@ class Recorder:
 
     @property
     def pointers(self) -> list[int]:
-        found = (ctypes.c_int64 * 16).in_dll(self.library, "recorder_pointers")
+        found = (ctypes.c_int64 * 64).in_dll(self.library, "recorder_pointers")
         return list(found)[: len(self.signature.arrays)]
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        found = (ctypes.c_int64 * 16).in_dll(self.library, "recorder_sizes")
+        found = (ctypes.c_int64 * 64).in_dll(self.library, "recorder_sizes")
         return tuple(found)[: len(self.signature.sizes)]
 
     @property

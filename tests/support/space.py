@@ -40,7 +40,7 @@ LEVELS: dict[str, tuple[Any, ...]] = {
     "schedule": (
         "default", "default", "tile", "loops", "blocks", "unroll", "tails", "overlap", "all",
     ),
-    "tails": ("auto", "mask", "narrow"),
+    "tails": ("auto", "mask", "narrow", "bounce"),
     "pack": (None, None, None, "a", "b", "ab"),
     "vectorize": (None, None, None, None, None, "m", "n", "k"),
 }  # fmt: skip
@@ -50,6 +50,8 @@ LOOPS = (
 )  # fmt: skip
 ROWS = (1, 2, 3, 4, 5, 6, 7, 8, 12, 14, 16)
 COLUMNS = (1, 3, 4, 5, 6, 8, 12, 16, 16, 24, 32, 48)
+#: Kinds of schedules that say what becomes of tails.
+TAILED = ("tails", "tile", "all")
 #: Run-time alpha and beta: dyadic, so that integer-valued inputs give exact results.
 SCALARS = (1.0, 0.0, -1.5, 2.0, 0.25)
 #: Operations of a program that takes long to compile, and shows no more than others do.
@@ -115,6 +117,8 @@ def _case(target: Target, name: str, hand: dict[str, Any], seed: int) -> Case:
     if hand["schedule"] == "overlap":  # legal for few specs only
         fixed = hand["dims"].translate(str.maketrans("", "", "mn"))
         hand |= {"beta": 0.0, "dims": fixed, "sizes": "round" if rng.random() < 0.3 else "any"}
+    if hand["tails"] == "bounce" and hand["schedule"] in TAILED:
+        hand |= _bouncing(hand, rng)
     if hand["vectorize"] == "k" and not hand["pack"]:
         hand["orders"] = f"CF{hand['orders'][2]}"
     spec, values = _spec(hand, rng)
@@ -123,6 +127,15 @@ def _case(target: Target, name: str, hand: dict[str, Any], seed: int) -> Case:
     )
     schedule = _legal(spec, target, _schedules(spec, hand, rng))
     return Case(name, target, spec, schedule, tuple(values.items()), scalars)
+
+
+def _bouncing(hand: dict[str, Any], rng: Rng) -> dict[str, Any]:
+    """What makes tails='bounce' legal: vectors along m or n, of a size known when compiled."""
+    dims = hand["dims"]
+    if {*"mn"} <= {*dims}:
+        dims = dims.replace(str(rng.choice(list("mn"))), "")
+    along = [letter for letter in "mn" if letter not in dims]
+    return {"dims": dims, "vectorize": str(rng.choice(["", *along])) or None}
 
 
 # --- specs -------------------------------------------------------------------------------------
@@ -260,7 +273,7 @@ def _schedules(spec: Gemm, hand: dict[str, Any], rng: Rng) -> Iterator[Schedule]
             chosen |= _loops(spec, rng, blocks=kind == "blocks")
         if kind in ("unroll", "all"):
             chosen |= _unroll(rng)
-        if kind in ("tails", "tile", "all"):
+        if kind in TAILED:
             chosen["tails"] = hand["tails"]
         if kind == "overlap" and not simpler:
             chosen["tails"] = "overlap"

@@ -8,13 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.elementary import OPERATIONS, compute
 from tilewright.isa import ALIKE, MulAdd, Target, Vector
 
-from .arithmetic import ARITY, COMPARISONS, DTYPES, OPERATIONS, SHIFTS, Array, fused, values
+from .arithmetic import DTYPES, Array, fused, values
 from .spellings import Check, c_type
 
 _COUNTS = (1, 7, 16, 23, 31)
 _TRIALS = 512
+_SHIFTS = ("shl", "shr", "ushr")
+_COMPARISONS = ("lt", "le", "eq", "gt")
 
 
 def checks(target: Target) -> list[Check]:
@@ -31,6 +34,9 @@ def products(target: Target) -> list[Check]:
 
 def _of_vector(target: Target, vector: Vector) -> Iterator[Check]:
     if not vector.muladd:  # what it holds is seen in products
+        if vector.store:
+            yield _access(vector)
+            yield from _conversions(vector)
         return
     yield from _accesses(vector)
     yield from _cuts(vector)
@@ -75,9 +81,14 @@ def _bits(array: Array) -> Array:
 # --- memory -------------------------------------------------------------------------------
 
 
-def _accesses(v: Vector) -> Iterator[Check]:
+def _access(v: Vector) -> Check:
     x = _rows(_values(v.element)[0], v.lanes)
-    yield Check(_name(v, "load, store"), [_load(v, "x", "in0"), _store(v, "x")], (x,), _bits(x))
+    return Check(_name(v, "load, store"), [_load(v, "x", "in0"), _store(v, "x")], (x,), _bits(x))
+
+
+def _accesses(v: Vector) -> Iterator[Check]:
+    yield _access(v)
+    x = _rows(_values(v.element)[0], v.lanes)
     ones = _rows(_values(v.element)[0], 1)
     spread = np.repeat(ones, v.lanes, axis=1)
     for word, value in (
@@ -148,8 +159,7 @@ def _arithmetic(v: Vector) -> Iterator[Check]:
     given = [_load(v, "x", "in0"), _load(v, "y", "in1")]
     for word, spelling in (("add", v.add), ("mul", v.mul)):
         value = f"{v.ctype} z = {spelling.format(x='x', y='y')};"
-        expected = OPERATIONS[v.element][word](x, y)
-        yield Check(_name(v, word), [*given, value, _store(v, "z")], (x, y), expected)
+        yield Check(_name(v, word), [*given, value, _store(v, "z")], (x, y), compute(word, x, y))
     small = _small(v.element, (_TRIALS, v.lanes), 1)
     statements = [given[0], f"*out = {v.sum_lanes.format(v='x')};"]
     total = small.sum(axis=1, keepdims=True, dtype=small.dtype)
@@ -170,22 +180,21 @@ def _transpositions(v: Vector) -> Iterator[Check]:
 
 def _operations(target: Target, v: Vector) -> Iterator[Check]:
     for fn, spelling in v.ops.items():
-        arrays = _arguments(v, fn)
-        arity = ARITY.get(fn, 2)
-        for constant in _COUNTS if fn in SHIFTS else ("y",):
-            flat = arrays[:1] if fn in SHIFTS else arrays[:arity]
-            last = (constant,) if fn in SHIFTS else ()
-            result = _truth(v, OPERATIONS[v.element][fn](*flat, *last), fn)
-            held = target.holding(_result(v, fn), v.lanes)
-            given = [
-                _load(_argument(target, v, fn, i), letter, f"in{i}")
-                for i, letter in zip(range(len(flat)), "xyz", strict=False)
-            ]
-            value = spelling.format(x="x", y=constant, z="z")
+        held = target.holding(_result(v, fn), v.lanes)
+        given = [
+            _load(_argument(target, v, fn, i), name, f"in{i}")
+            for name, i in zip("xyz", range(OPERATIONS[fn].arity - (fn in _SHIFTS)), strict=False)
+        ]
+        for count in _COUNTS if fn in _SHIFTS else (None,):
+            arrays = _arguments(v, fn)[: len(given)]
+            last = () if count is None else (np.int32(count),)
+            result = _memory(v, fn in _COMPARISONS, compute(fn, *arrays, *last))
+            value = spelling.format(x="x", y="y" if count is None else count, z="z")
+            inputs = (_memory(v, fn == "select" and not i, a) for i, a in enumerate(arrays))
             yield Check(
-                _name(v, fn if constant == "y" else f"{fn} by {constant}"),
+                _name(v, fn if count is None else f"{fn} by {count}"),
                 [*given, f"{held.ctype} found = {value};", _store(held, "found")],
-                tuple(_rows(_encoded(v, fn, i, a), v.lanes) for i, a in enumerate(flat)),
+                tuple(_rows(a, v.lanes) for a in inputs),
                 _rows(result, v.lanes),
             )
 
@@ -193,8 +202,10 @@ def _operations(target: Target, v: Vector) -> Iterator[Check]:
 def _arguments(v: Vector, fn: str) -> tuple[Array, ...]:
     x, y, z = _values(v.element)
     if fn == "to_s32":
-        x = np.where(np.abs(x) < 2.0**31, x, np.float32(0.5))
-    return (x.view(f"u{x.itemsize}") % 3 == 0, y, z) if fn == "select" else (x, y, z)
+        return (np.where(np.abs(x) < 2.0**31, x, np.float32(0.5)),)
+    if fn == "select":
+        return (compute("lt", y, z), y, z)
+    return x, y, z
 
 
 def _mask_element(v: Vector) -> str:
@@ -202,28 +213,19 @@ def _mask_element(v: Vector) -> str:
 
 
 def _result(v: Vector, fn: str) -> str:
-    if fn in COMPARISONS:
-        return _mask_element(v)
-    return {"to_s32": "s32", "bits": "s32", "to_f32": "f32", "float": "f32"}.get(fn, v.element)
+    """The element of the register that holds what ``fn`` gives."""
+    return _mask_element(v) if fn in _COMPARISONS else OPERATIONS[fn].result(v.element)
 
 
 def _argument(target: Target, v: Vector, fn: str, index: int) -> Vector:
-    mask = fn == "select" and index == 0
-    return target.holding(_mask_element(v), v.lanes) if mask else v
+    masks = fn == "select" and index == 0
+    return target.holding(_mask_element(v), v.lanes) if masks else v
 
 
-def _encoded(v: Vector, fn: str, index: int, array: Array) -> Array:
-    """An argument in memory: a mask as the vector's masks are."""
-    return _truth(v, array, "lt") if fn == "select" and index == 0 else array
-
-
-def _truth(v: Vector, result: Array, fn: str) -> Array:
-    """A comparison's lanes are all ones or 0, or, of a single f64, -1 or 0."""
-    if fn not in COMPARISONS:
-        return np.ascontiguousarray(result)
-    if v.element == "f64":
-        return 0.0 - result if v.lanes == 1 else -result.astype(np.int64)
-    return -result.astype(np.int32)
+def _memory(v: Vector, masks: bool, array: Array) -> Array:
+    """Lanes as they are stored: a mask of a single f64 is a number, -1 or 0."""
+    alone = masks and v.element == "f64" and v.lanes == 1
+    return array.astype(np.float64) if alone else array
 
 
 # --- products -----------------------------------------------------------------------------
@@ -307,9 +309,9 @@ def _across(target: Target, v: Vector, op: MulAdd) -> list[str]:
         return [_load(_factor(target, v, op.y, groups, op), "y", "in1")]
     if op.form == "scalar":
         return [f"{target.holding(v.element, 1).ctype} y = *in1;"]
-    if op.factors == ALIKE:
-        return [f"{v.ctype} y = {v.broadcast.format(p='in1')};"]
     held = _factor(target, v, op.y, op.cols, op)
+    if op.depth == 1:
+        return [f"{held.ctype} y = {held.broadcast.format(p='in1')};"]
     bits = 8 * DTYPES[op.y].itemsize * op.depth
     return [
         f"int{bits}_t bits;",

@@ -23,13 +23,13 @@ _C_TYPES = {
     "u4": "uint32_t", "i8": "int64_t", "u8": "uint64_t", "f4": "float", "f8": "double",
 }  # fmt: skip
 
-_HELPERS = """
-#define HELPER static inline __attribute__((unused))
-HELPER int32_t bits_of_float(float x)
+_PRELUDE = """
+#define INLINE static inline __attribute__((unused))
+INLINE int32_t bits_of_float(float x)
 {
     return *(int32_t *)__builtin_memcpy(&(int32_t){0}, &x, 4);
 }
-HELPER float float_of_bits(int32_t x)
+INLINE float float_of_bits(int32_t x)
 {
     return *(float *)__builtin_memcpy(&(float){0}, &x, 4);
 }
@@ -120,10 +120,11 @@ def c_type(dtype: np.dtype[Any]) -> str:
     return _C_TYPES[f"{kind}{dtype.itemsize}"]
 
 
-def _program(checks: Iterable[Check], target: Target) -> str:
+def program_text(checks: Iterable[Check], target: Target) -> str:
+    """C text that defines ``check_0``, ``check_1``, ..."""
     lines = ["#include <stdint.h>", "#ifdef TILEWRIGHT_INTRINSICS"]
     lines += ["#include TILEWRIGHT_INTRINSICS", "#else"]
-    lines += [*(f"#include <{header}>" for header in target.headers), "#endif", _HELPERS]
+    lines += [*(f"#include <{header}>" for header in target.headers), "#endif", _PRELUDE]
     return "\n".join([*lines, *(c.text(f"check_{i}") for i, c in enumerate(checks))])
 
 
@@ -132,7 +133,7 @@ def faults(
 ) -> list[str]:
     """What is wrong with the checks, run by the means that ``compiler`` compiles for."""
     names = [f"check_{i}" for i in range(len(checks))]
-    text = _program(checks, target)
+    text = program_text(checks, target)
     program = build([text], names, target, compiler, directory, "spellings")
     runner = runner_for(program, target, emulated=not is_native(target))
     found = []

@@ -1,0 +1,113 @@
+"""The plan of packing a B ahead of its use: its format, and how it is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+
+from .errors import ScheduleError
+from .feed import BatchPlan, Operand, packed_by_caller
+from .isa import Target
+from .loops import Decision
+from .pack import Pack
+from .packed_format import PackedFormat, format_of
+from .product import Product, choose_product
+from .schedule import Schedule
+from .symbolic import ONE, size_expr
+from .types import ITEMSIZE, accumulator
+
+#: Bytes that are packed before their sums are taken: they are still in the first cache.
+CHUNK_BYTES = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class PackPlan:
+    """A packing with every choice made.
+
+    ``format`` is that of one matrix; ``operands`` are B as it is given, and ``out``. K is packed
+    ``chunk`` elements at a time, all columns of a block. ``slots`` are the run-time sizes.
+    """
+
+    spec: Pack
+    target: Target
+    product: Product
+    format: PackedFormat
+    operands: Mapping[str, Operand] = field(hash=False)
+    batch: BatchPlan | None
+    chunk: int
+    decisions: tuple[Decision, ...]
+    slots: tuple[str, ...]
+
+    @property
+    def element(self) -> str:
+        """The type of the elements that are written."""
+        return self.format.stored
+
+    @property
+    def sums(self) -> str:
+        """The type of the accumulators of products with B."""
+        return accumulator(self.spec.a, self.spec.type)
+
+    @property
+    def lanes(self) -> int:
+        """The columns of a vector."""
+        return self.target.of(self.sums)[0].lanes
+
+
+def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
+    """The plan; ScheduleError if the schedule asks for anything: the target decides the format."""
+    for name in (f.name for f in fields(Schedule)):
+        if getattr(schedule, name) != getattr(Schedule(), name):
+            raise ScheduleError(
+                "a packing has nothing to schedule", got=f"{name}={getattr(schedule, name)!r}"
+            )
+    format_ = format_of(spec, target)
+    product = choose_product(target, {"a": spec.a, "b": spec.type}, "b")
+    out = packed_by_caller(format_, None)
+    operands = {"b": _given(spec), "out": Operand("out", out.type, out.strides)}
+    return PackPlan(
+        spec=spec,
+        target=target,
+        product=product,
+        format=format_,
+        operands=operands,
+        batch=_batch(spec),
+        chunk=_chunk(format_),
+        decisions=tuple(_decisions(format_, product)),
+        slots=tuple(slot for slot, _ in spec.runtime_sizes()),
+    )
+
+
+def _given(spec: Pack) -> Operand:
+    leading = size_expr("ldb", spec.contiguous_size if spec.ldb is None else spec.ldb)
+    lines, line = ("k", "n") if spec.order == "C" else ("n", "k")
+    return Operand("b", spec.source, {lines: leading, line: ONE})
+
+
+def _batch(spec: Pack) -> BatchPlan | None:
+    if spec.batch is None:
+        return None
+    stride = spec.batch.b
+    if stride is None:
+        lines = spec.k if spec.order == "C" else spec.n
+        leading = spec.contiguous_size if spec.ldb is None else spec.ldb
+        step = lines * size_expr("ldb", leading)
+    else:
+        step = size_expr("stride_b", stride)
+    return BatchPlan("strided", size_expr("count", spec.batch.count), {"b": step}, {})
+
+
+def _chunk(format_: PackedFormat) -> int:
+    """As many whole groups of a block as fit, at least one."""
+    group = format_.group * format_.nb * ITEMSIZE[format_.stored]
+    return format_.group * max(1, CHUNK_BYTES // group)
+
+
+def _decisions(format_: PackedFormat, product: Product) -> list[Decision]:
+    name = product.mnemonic or "multiply, add"
+    found = [Decision("format", format_.text, f"{name} sums {product.depth} products a lane")]
+    if product.shifts["b"]:
+        found.append(
+            Decision("shift", f"{product.shifts['b']:+d}", "so that B has the sign it multiplies")
+        )
+    return found

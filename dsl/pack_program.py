@@ -1,0 +1,263 @@
+"""The program that packs a B: its elements chunk by chunk of K, and the sums of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sympy import Expr, Integer
+
+from .access import read
+from .pack_plan import PackPlan
+from .prepack import Conversion, conversion_nest
+from .program import (
+    Active,
+    Add,
+    Address,
+    Advance,
+    Argument,
+    BlockLoop,
+    Call,
+    Load,
+    Loop,
+    MultiplyAdd,
+    NestNode,
+    Op,
+    Parameter,
+    Point,
+    Program,
+    Register,
+    SelectBatch,
+    Selected,
+    Splat,
+    Store,
+    TileProgram,
+    Zero,
+)
+from .symbolic import ONE, ZERO, symbol
+from .transposition import Part, parts
+from .types import ITEMSIZE
+
+#: Vectors of columns that one call sums, or fills with zeros.
+VECTORS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Packing:
+    """The plan, and the tile programs made so far."""
+
+    plan: PackPlan
+    tiles: dict[str, TileProgram] = field(default_factory=dict)
+
+    @property
+    def conversion(self) -> Conversion:
+        """What happens to each element."""
+        plan = self.plan
+        return Conversion(
+            target=plan.target,
+            source=plan.operands["b"],
+            packed=plan.operands["out"],
+            line="n",
+            depth=plan.format.group,
+            shift=plan.product.shifts["b"],
+            lanes=plan.lanes,
+            slots=plan.slots,
+            prefix="",
+            type=plan.spec.type,
+            clean=True,
+        )
+
+    def call(self, name: str, ops: list[Op], places: tuple[tuple[str, Argument], ...]) -> Call:
+        """A call of the tile ``name``, made of ``ops`` when it is first called."""
+        if name not in self.tiles:
+            roles = {"x": "in", "out": "out", "sums": "out"}
+            elements = {"sums": "s32"}
+            parameters = tuple(
+                Parameter(place, roles[place], elements.get(place, ""))  # type: ignore[arg-type]
+                for place, _ in places
+            )
+            summary = name.replace("_", " ")
+            self.tiles[name] = TileProgram(
+                name, self.plan.element, parameters, tuple(ops), (), summary
+            )
+        return Call(name, tuple(argument for _, argument in places))
+
+
+def pack_program(plan: PackPlan) -> Program:
+    """All matrices of the batch, each block of columns of each."""
+    packing = _Packing(plan)
+    nodes = tuple(_matrix(packing))
+    if plan.batch is not None:
+        chosen = Selected("b", plan.spec.source, "strided", plan.batch.strides["b"])
+        inside = (SelectBatch(symbol("i"), (chosen,), nodes),)
+        nodes = (BlockLoop("i", plan.batch.count, inside, note="batch"),)
+    return Program(nodes, tuple(packing.tiles.values()))
+
+
+def _position(part: Part, counter: str) -> Expr:
+    return part.start if part.count == 1 else part.start + part.size * symbol(counter)
+
+
+def _looped(
+    counter: str, part: Part, body: Iterator[NestNode], note: str = ""
+) -> tuple[NestNode, ...]:
+    nodes = tuple(body)
+    return nodes if part.count == 1 else (BlockLoop(counter, part.count, nodes, note=note),)
+
+
+def _matrix(packing: _Packing) -> Iterator[NestNode]:
+    """The sums begin; then each block of columns, chunk by chunk; what is left between is zero."""
+    plan, form = packing.plan, packing.plan.format
+    first = form.elements * symbol("i") if plan.batch else ZERO
+    yield from _begin_sums(packing, first)
+    for columns in parts(Integer(form.n), form.nb):
+        depths = (
+            node
+            for depth in parts(Integer(form.k), plan.chunk)
+            for node in _looped("kc", depth, _chunk(packing, first, columns, depth), "chunks of k")
+        )
+        yield from _looped("pt", columns, depths, f"n by {form.nb}")
+    written = form.blocks * form.block_elements
+    spare = form.sums_at // form.itemsize - written
+    yield from _zeros(packing, first + written, spare // (plan.lanes * form.group))
+
+
+def _chunk(packing: _Packing, first: Expr, columns: Part, depth: Part) -> Iterator[NestNode]:
+    """Some of K of one block of columns."""
+    plan, form = packing.plan, packing.plan.format
+    b = plan.operands["b"].strides
+    column, k = _position(columns, "pt"), _position(depth, "kc")
+    there = first + column * (form.groups * form.group) + k * form.nb
+    groups = -(-depth.size // form.group)
+    whole = columns.size // plan.lanes
+    padding = (form.nb // plan.lanes - whole) if columns.size < form.nb else 0
+    row = there + form.nb * form.group * symbol("gp")
+    at = row + whole * plan.lanes * form.group
+    zeros = tuple(_zeros(packing, at, padding))
+    if zeros:
+        yield BlockLoop("gp", Integer(groups), zeros, note="columns that are not there")
+    extents: dict[str, Expr] = {"k": Integer(depth.size), "n": Integer(columns.size)}
+    nodes, tiles = conversion_nest(
+        packing.conversion, extents, (k * b["k"] + column * b["n"], there)
+    )
+    packing.tiles.update(tiles)
+    yield from nodes
+    if form.sums:
+        yield from _add_sums(packing, (first, there), column, groups)
+
+
+# --- zeros ---------------------------------------------------------------------------------------
+
+
+def _zeros(packing: _Packing, at: Expr, vectors: int) -> Iterator[NestNode]:
+    """Zeros in ``vectors`` times as many columns as a vector has."""
+    plan, form = packing.plan, packing.plan.format
+    for part in parts(Integer(vectors), VECTORS):
+        ops = list(_zero_ops(plan, part.size))
+        place = at + plan.lanes * form.group * _position(part, "zp")
+        call = packing.call(f"zero_{part.size}", ops, (("out", Argument("out", place)),))
+        yield from _looped("zp", part, iter((call,)))
+
+
+def _zero_ops(plan: PackPlan, vectors: int) -> Iterator[Op]:
+    """Where a group takes more than four bytes it takes several words."""
+    form = plan.format
+    plain = form.stored in ("f32", "f64")
+    zero = Register("zero", plan.target.holding(form.stored if plain else "s32", plan.lanes))
+    words = 1 if plain else max(1, form.group * form.itemsize // 4)
+    each = form.group // words
+    yield Zero(zero)
+    for index in range(vectors * words):
+        address = Address("out", index * plan.lanes * each * ONE)
+        yield Store(address, zero) if plain else Store(address, zero, None, form.stored, each)
+
+
+# --- sums ----------------------------------------------------------------------------------------
+
+
+def _sums_place(packing: _Packing, first: Expr, column: Expr) -> tuple[str, Argument]:
+    form = packing.plan.format
+    at = first + form.sums_at // form.itemsize + 4 // form.itemsize * column
+    return "sums", Argument("out", at, cast=True)
+
+
+def _begin_sums(packing: _Packing, first: Expr) -> Iterator[NestNode]:
+    """Where elements are shifted, sums begin with what undoes it; else, and in padding, with 0."""
+    plan, form = packing.plan, packing.plan.format
+    if not form.sums:
+        return
+    start = -plan.product.shifts["b"] * form.k
+    room = (form.nbytes - form.sums_at) // 4
+    whole, tail = divmod(form.n if start else 0, plan.lanes)
+    zeros = room // plan.lanes - whole
+    for name, value, begin, count in (
+        ("begin", 0, whole * plan.lanes, zeros),
+        ("shifted", start, 0, whole),
+    ):
+        for part in parts(Integer(count), VECTORS):
+            ops = list(_constant_ops(plan, value, part.size, None))
+            column = begin + plan.lanes * _position(part, "zp")
+            place = _sums_place(packing, first, column)
+            call = packing.call(f"{name}_{part.size}", ops, (place,))
+            yield from _looped("zp", part, iter((call,)))
+    if tail:
+        ops = list(_constant_ops(plan, start, 1, tail))
+        place = _sums_place(packing, first, whole * plan.lanes * ONE)
+        yield packing.call("shifted_tail", ops, (place,))
+
+
+def _constant_ops(plan: PackPlan, value: int, vectors: int, active: Active) -> Iterator[Op]:
+    constant = Register("start", plan.target.holding("s32", plan.lanes))
+    yield Splat(constant, (value + 2**31) % 2**32 - 2**31)
+    for index in range(vectors):
+        yield Store(Address("sums", index * plan.lanes * ONE), constant, active)
+
+
+def _add_sums(
+    packing: _Packing, at: tuple[Expr, Expr], column: Expr, groups: int
+) -> Iterator[NestNode]:
+    """The sums of a chunk's columns: products with ones, of what was just packed."""
+    plan, form = packing.plan, packing.plan.format
+    for part in parts(Integer(form.nb // plan.lanes), VECTORS):
+        name = f"sum_{part.size * plan.lanes}_columns_of_{groups}"
+        inside = plan.lanes * _position(part, "lp")
+        places = (
+            ("x", Argument("out", at[1] + form.group * inside)),
+            _sums_place(packing, at[0], column + inside),
+        )
+        call = packing.call(name, list(_sum_ops(plan, part.size, groups)), places)
+        yield from _looped("lp", part, iter((call,)))
+
+
+def _sum_ops(plan: PackPlan, vectors: int, groups: int) -> Iterator[Op]:
+    """``vectors`` of columns, down ``groups`` of K."""
+    vector, form = plan.target.holding("s32", plan.lanes), plan.format
+    product = plan.product
+    ones = Register("ones", product.held(plan.target, vector, "across"))
+    if product.depth > 1:
+        yield Splat(ones, _ones(product.across, product.depth), product.depth)
+    totals = [Register(f"s{index}", vector) for index in range(vectors)]
+    yield from (Zero(total) for total in totals)
+    yield Point("px", "x", ZERO, form.stored)
+    body: list[Op] = []
+    for index, total in enumerate(totals):
+        x = Register(f"x{index}", product.held(plan.target, vector, "along"))
+        address = Address("px", index * plan.lanes * form.group * ONE)
+        body += [*read(plan.target, x, address, None, form.stored), _plus(plan, total, x, ones)]
+    yield Loop("kt", Integer(groups), (*body, Advance("px", form.nb * form.group * ONE)))
+    for index, total in enumerate(totals):
+        old, address = Register(f"old{index}", vector), Address("sums", index * plan.lanes * ONE)
+        yield from (Load(old, address), Add(total, total, old), Store(address, total))
+
+
+def _plus(plan: PackPlan, total: Register, x: Register, ones: Register) -> Op:
+    if plan.product.depth == 1:
+        return Add(total, total, x)
+    op = plan.product.form(total.vector, "broadcast", "scalar")
+    assert op is not None
+    return MultiplyAdd(op, total, x, ones)
+
+
+def _ones(element: str, depth: int) -> int:
+    """The bits of a group of ones."""
+    return sum(1 << (8 * ITEMSIZE[element] * place) for place in range(depth))

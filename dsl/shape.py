@@ -1,0 +1,114 @@
+"""Register tiles: the registers they take, and the bounds of a K step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .isa import Core, Vector
+
+#: What a bound that is not the tightest still costs, as a share of itself.
+OVERLAP = 1 / 16
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Vector registers by use."""
+
+    accumulators: int
+    along: int
+    across: int
+    masks: int
+
+    @property
+    def total(self) -> int:
+        """Registers in all."""
+        return self.accumulators + self.along + self.across + self.masks
+
+
+@dataclass(frozen=True, slots=True)
+class TileShape:
+    """A register tile.
+
+    ``vectors`` registers lie along the vectorised dimension, ``rows`` across it. ``feed`` says how
+    the operand across arrives: a form of the multiply-add, with ``lane_k`` and ``lane_s`` for
+    vectors that lie along K or across. ``hold`` is the side kept in registers during a K step;
+    ``instructions`` is how many a multiply-add takes, ``height`` the rows that one computes and
+    ``parts`` how many of them lie along a vector.
+    """
+
+    vector: Vector
+    rows: int
+    vectors: int
+    k_split: int
+    feed: str
+    hold: str
+    masked: bool
+    instructions: int = 1
+    height: int = 1
+    parts: int = 1
+
+    @property
+    def bands(self) -> int:
+        """Rows of accumulators."""
+        return -(-self.rows // self.height)
+
+    @property
+    def columns(self) -> int:
+        """Columns of accumulators."""
+        return self.vectors * self.parts
+
+    @property
+    def budget(self) -> Budget:
+        """The registers alive in the K loop."""
+        accumulators = self.bands * self.columns * self.k_split
+        masks = self.vector.mask.registers if self.masked and self.vector.mask else 0
+        if self.feed == "lane_s":
+            return Budget(accumulators, self.vectors, -(-self.rows // self.vector.lanes), masks)
+        if self.feed == "lane_k":
+            return Budget(accumulators, self.vectors, self.rows, masks)
+        if self.hold == "across":
+            return Budget(accumulators, 1, self.bands, masks)
+        return Budget(accumulators, self.columns, 0 if self.feed == "memory" else 1, masks)
+
+    @property
+    def loads(self) -> float:
+        """Loads per K step."""
+        if self.feed == "lane_k":
+            return self.vectors + self.rows / self.vector.lanes
+        if self.feed == "lane_s":
+            return self.vectors - (-self.rows // self.vector.lanes)
+        return self.columns + self.bands
+
+    @property
+    def outputs(self) -> int:
+        """Vectors of C."""
+        return self.rows * self.vectors
+
+    @property
+    def multiply_adds(self) -> int:
+        """Multiply-adds per K step."""
+        return self.bands * self.columns
+
+    @property
+    def arithmetic(self) -> int:
+        """Instructions of the multiply-adds of a K step."""
+        return self.multiply_adds * self.instructions
+
+
+def step_cycles(shape: TileShape, core: Core) -> float:
+    """Cycles per K step: the tightest of units, loads, issue and latency.
+
+    The others count a little too: bounds that lie close together are not reached together.
+    """
+    each = bounds(shape, core).values()
+    return max(each) + (sum(each) - max(each)) * OVERLAP
+
+
+def bounds(shape: TileShape, core: Core) -> dict[str, float]:
+    """Cycles per K step by what bounds them."""
+    return {
+        "multiply-add units": shape.arithmetic / core.fma_units,
+        "loads": shape.loads / core.loads,
+        "issue": (shape.arithmetic + shape.loads) / core.issue,
+        "latency": core.fma_latency / shape.k_split,
+    }

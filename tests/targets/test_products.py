@@ -1,0 +1,63 @@
+"""Which multiply-add sums the products of two types, and how targets with features are made."""
+
+from __future__ import annotations
+
+import pytest
+
+from tilewright.errors import TargetError
+from tilewright.product import choose_product
+from tilewright.runtime.host import resolve
+from tilewright.targets import load
+
+ALL = "neon+dotprod+i8mm+bf16+fp16fml"
+
+
+@pytest.mark.parametrize(
+    ("name", "along", "across", "mnemonic", "shifts"),
+    [
+        ("neon", "s8", "s8", "smull, sadalp", (0, 0)),
+        ("neon", "u8", "u8", "umull, uadalp", (0, 0)),
+        ("neon", "u8", "s8", "smull, sadalp", (-128, 0)),
+        ("neon", "s8", "u8", "smull, sadalp", (0, -128)),
+        ("neon+dotprod", "s8", "s8", "sdot", (0, 0)),
+        ("neon+dotprod", "u8", "u8", "udot", (0, 0)),
+        ("neon+dotprod", "u8", "s8", "sdot", (-128, 0)),
+        (ALL, "s8", "s8", "sdot", (0, 0)),
+        (ALL, "u8", "s8", "usdot", (0, 0)),
+        (ALL, "s8", "u8", "sudot", (0, 0)),
+        ("neon", "bf16", "bf16", "fmla v.4s by element", (0, 0)),
+        (ALL, "bf16", "bf16", "bfdot", (0, 0)),
+        (ALL, "f16", "f16", "fmlal", (0, 0)),
+        (ALL, "bf16", "f16", "fmla v.4s by element", (0, 0)),
+        (ALL, "f8_e4m3", "f32", "fmla v.4s by element", (0, 0)),
+    ],
+)
+def test_the_best_multiply_add_is_chosen(
+    name: str, along: str, across: str, mnemonic: str, shifts: tuple[int, int]
+) -> None:
+    product = choose_product(resolve(name), {"a": across, "b": along}, "b")
+    assert product.mnemonic == mnemonic
+    assert (product.shifts["b"], product.shifts["a"]) == shifts
+
+
+@pytest.mark.parametrize("name", ["neon", *(f"neon+{name}" for name in load("neon").features)])
+def test_narrower_vectors_have_the_forms_of_wide_ones(name: str) -> None:
+    target = resolve(name)
+    for element in ("f32", "s32"):
+        widest, *narrower = target.of(element)
+        factors = {op.factors for op in widest.muladd if op.rows == 1}
+        assert all(factors == {op.factors for op in v.muladd} for v in narrower)
+
+
+def test_features_have_one_order_and_one_architecture() -> None:
+    target = resolve("neon+bf16 + dotprod")
+    assert target.name == "neon+dotprod+bf16"
+    assert target.compiler_flags == ("-march=armv8.2-a+dotprod+bf16",)
+    assert target.zig_flags == ("-mcpu=generic+dotprod+bf16",)
+    assert target.cpu_flags == ("asimd", "asimddp", "bf16")
+    assert load("neon").compiler_flags == ("-march=armv8-a",)
+
+
+def test_an_unknown_feature_is_refused() -> None:
+    with pytest.raises(TargetError, match="neon has no feature 'vnni'"):
+        resolve("neon+vnni")

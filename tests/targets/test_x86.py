@@ -1,0 +1,274 @@
+"""What the x86 targets spell: on this CPU, through the plain-C header, and by SIMDe's word."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass, replace
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.arithmetic import Array, fused, values
+from support.compilers import FAMILIES, use
+from support.spelling_checks import checks, products
+from support.spellings import Check, faults, program_text
+
+from tilewright.isa import Target
+from tilewright.product import choose_product
+from tilewright.render import render
+from tilewright.runtime.host import is_native, machine, resolve
+from tilewright.runtime.toolchain import compile_library, find_compiler
+from tilewright.targets.x86_features import HEADER
+
+#: With all features: they spell what the targets without spell, too.
+FULL = ("avx2+vnni", "avx512+vnni+bf16")
+NAMES = ("avx2", "avx512", "avx512+vnni", *FULL)
+ZIG = f"{sys.executable} -m ziglang cc"
+INTRINSIC = re.compile(r"\b_mm\d*_\w+")
+
+every_target = pytest.mark.parametrize("name", FULL)
+every_family = pytest.mark.parametrize("family", FAMILIES)
+here = pytest.mark.skipif(machine() != "x86_64", reason="compiles for x86")
+
+
+@cache
+def checks_of(name: str) -> list[Check]:
+    return checks(resolve(name))
+
+
+# --- compiled, and run ----------------------------------------------------------------------
+
+
+@every_family
+@pytest.mark.parametrize("name", NAMES)
+def test_on_the_cpu(
+    name: str, family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = resolve(name)
+    if not is_native(target):
+        pytest.skip("the CPU lacks it")
+    compiler = use(family, target, monkeypatch)
+    found = faults(checks_of(name), target, compiler, tmp_path)
+    assert not found, "\n".join(found)
+
+
+@here
+@pytest.mark.parametrize("family", [*FAMILIES, "zig"])
+@every_target
+def test_compilers_know_it(
+    name: str, family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (find_spec("ziglang") if family == "zig" else shutil.which(family)) is None:
+        pytest.skip(f"no {family}")
+    monkeypatch.setenv("CC", ZIG if family == "zig" else family)
+    target = resolve(name)
+    compiler = find_compiler(target, emulated=False)
+    text = program_text(checks_of(name), target)
+    assert compile_library(text, target, compiler, tmp_path, "spellings").stat().st_size
+
+
+@every_family
+@every_target
+def test_through_the_header(
+    name: str, family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also what the CPU has: the header is the same for all x86 targets."""
+    target = replace(resolve(name), emulation=HEADER)
+    compiler = use(family, target, monkeypatch, emulated=True)
+    assert compiler.means == "header"
+    found = faults(checks_of(name), target, compiler, tmp_path)
+    assert not found, "\n".join(found)
+
+
+#: Words of the C for AVX2, and others that do not the same.
+WRONG = {
+    "_mm256_min_ps(x, y)": "_mm256_min_ps(y, x)",
+    "_CMP_LT_OQ": "_CMP_LE_OQ",
+    "_mm_blendv_ps(z, y, ": "_mm_blendv_ps(y, z, ",
+    "_mm256_srai_epi32": "_mm256_srli_epi32",
+    "_mm256_cvtepu8_epi16": "_mm256_cvtepi8_epi16",
+    "0x0c080400": "0x0c080401",
+    "_mm256_maskload_ps(in0, mask)": "((void)mask, _mm256_loadu_ps(in0))",
+    "_mm_maskstore_pd(out, mask, x)": "(void)mask, _mm_storeu_pd(out, x)",
+    "_mm256_dpbusd_avx_epi32(acc, y, x)": "_mm256_dpbusd_avx_epi32(acc, x, y)",
+}
+
+
+def test_a_wrong_spelling_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = replace(resolve(FULL[0]), emulation=HEADER)
+    changed = []
+    for right, wrong in WRONG.items():
+        texts = [(check, "\n".join(check.statements)) for check in checks_of(FULL[0])]
+        own = [replace(c, statements=[t.replace(right, wrong)]) for c, t in texts if right in t]
+        assert own, right
+        changed += own
+    compiler = use("gcc", target, monkeypatch, emulated=True)
+    assert len(faults(changed, target, compiler, tmp_path)) == len(changed)
+
+
+# --- products ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "along", "across", "mnemonic", "shifted"),
+    [
+        ("avx2", "s8", "u8", "vpmaddwd", 0),
+        ("avx2", "u8", "u8", "vpmaddwd", 0),
+        ("avx2", "bf16", "f16", "vfmadd231ps", 0),
+        ("avx512", "s8", "s8", "vpmaddwd", 0),
+        ("avx2+vnni", "s8", "u8", "vpdpbusd", 0),
+        ("avx2+vnni", "u8", "s8", "vpdpbusd", 0),
+        ("avx512+vnni", "s8", "s8", "vpdpbusd", 1),
+        ("avx512+vnni", "u8", "u8", "vpdpbusd", 1),
+        ("avx512+vnni", "bf16", "bf16", "vfmadd231ps", 0),
+        ("avx512+vnni+bf16", "bf16", "bf16", "vdpbf16ps", 0),
+        ("avx512+vnni+bf16", "bf16", "f32", "vfmadd231ps", 0),
+    ],
+)
+def test_the_best_multiply_add_is_chosen(
+    name: str, along: str, across: str, mnemonic: str, shifted: int
+) -> None:
+    product = choose_product(resolve(name), {"a": across, "b": along}, "b")
+    assert product.mnemonic == mnemonic
+    assert sum(map(bool, product.shifts.values())) == shifted
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_narrower_vectors_have_the_forms_of_wide_ones(name: str) -> None:
+    target = resolve(name)
+    for element in ("f32", "f64", "s32"):
+        widest, *narrower = target.of(element)
+        factors = {op.factors for op in widest.muladd}
+        assert all(factors == {op.factors for op in v.muladd} for v in narrower)
+
+
+def test_features_have_one_order() -> None:
+    target = resolve("avx512+bf16 + vnni")
+    assert target.name == "avx512+vnni+bf16"
+    assert target.compiler_flags[-2:] == ("-mavx512vnni", "-mavx512bf16")
+    assert target.zig_flags == ("-mcpu=x86_64_v4+avx512vnni+avx512bf16",)
+    assert target.cpu_flags[-2:] == ("avx512_vnni", "avx512_bf16")
+
+
+# --- SIMDe ------------------------------------------------------------------------------------
+
+SIMDE = ("simde/x86/avx512.h", "simde/x86/fma.h", "simde/x86/f16c.h")
+#: In SIMDe 0.7.4 the first is one with a mask; multiply-adds round twice.
+AMISS = re.compile(r"_mm512_madd_epi16|_mm\d*_fmadd_p[sd]")
+ALIASES = "-DSIMDE_ENABLE_NATIVE_ALIASES"
+
+
+def names_of_simde() -> set[str]:
+    """The intrinsics that SIMDe implements, and those of every x86 CPU."""
+    if shutil.which("gcc") is None:
+        pytest.skip("no gcc")
+    text = "".join(f"#include <{header}>\n" for header in SIMDE)
+    command = ["gcc", "-dD", "-E", ALIASES, "-x", "c", "-"]
+    done = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip("no SIMDe")
+    names = re.findall(r"^(?:#define )?(_mm\w+)", done.stdout, re.MULTILINE)
+    return {name for name in names if not AMISS.fullmatch(name)}
+
+
+def test_simde_agrees(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the header gives is what another implementation of the intrinsics gives."""
+    known = names_of_simde()
+    own = [check for check in checks_of(FULL[1]) if intrinsics_of(check.statements) <= known]
+    tried = set().union(*(intrinsics_of(check.statements) for check in own))
+    assert len(tried) > 220
+    target = replace(
+        resolve(FULL[1]),
+        cpu_flags=(),
+        headers=SIMDE,
+        compiler_flags=(ALIASES, "-Wno-error", "-w"),
+    )
+    found = faults(own, target, use("gcc", target, monkeypatch), tmp_path)
+    assert not found, "\n".join(found)
+
+
+def intrinsics_of(statements: Any) -> set[str]:
+    return set(INTRINSIC.findall("\n".join(statements)))
+
+
+# --- the header --------------------------------------------------------------------------------
+
+
+def spelled(value: Any) -> Iterator[str]:
+    """Every string that a target holds."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from spelled(tuple(value.values()))
+    elif isinstance(value, tuple):
+        for inner in value:
+            yield from spelled(inner)
+    elif is_dataclass(value):
+        yield from spelled(tuple(getattr(value, field.name) for field in fields(value)))
+
+
+def test_the_header_defines_what_is_spelled_and_no_more() -> None:
+    used = set().union(*(intrinsics_of(spelled(resolve(name).vectors)) for name in FULL))
+    header = render(str(HEADER.header))
+    defined = re.findall(r"^static inline .*?\b(_mm\w+)\(", header, re.MULTILINE)
+    assert len(defined) == len(set(defined))
+    assert len(used) > 300
+    assert not used - set(defined), "the targets spell what the header lacks"
+    called = set(INTRINSIC.findall(re.sub(r"^static inline .*", "", header, flags=re.MULTILINE)))
+    assert not set(defined) - used - called, "the header defines what nothing spells"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_no_emulator_has_goes_through_the_header(name: str) -> None:
+    emulation = resolve(name).emulation
+    assert (emulation is HEADER) == (name != "avx2")
+
+
+# --- dot products of bf16 ------------------------------------------------------------------------
+
+
+def flushed(x: Array) -> Array:
+    tiny = np.abs(x) < np.finfo(np.float32).tiny
+    return np.where(tiny, np.copysign(np.float32(0), x), x)
+
+
+def dot_bf16(acc: Array, x: Array, y: Array) -> Array:
+    """As Intel's manual has it: of each pair the upper product is added first."""
+    for i in (1, 0):
+        a, b = (flushed(v[..., i].astype(np.float32)) for v in (x, y))
+        acc = flushed(fused(a, b, flushed(acc)))
+    return acc
+
+
+def any_bf16(check: Check, seed: int) -> Check:
+    """The check with any bits for factors and sums, denormals among them, and exact answers."""
+    rng = np.random.default_rng(seed)
+    assert check.before is not None
+    x, y = (rng.choice(values("bf16", seed)[i], a.shape) for i, a in enumerate(check.inputs))
+    acc = rng.choice(np.concatenate(values("f32", seed)), check.before.shape)
+    acc[::4] = (rng.normal(size=acc[::4].shape) * 2.0**-126).astype(np.float32)
+    rows = len(acc)
+    with np.errstate(all="ignore"):
+        x[::4] = (x[::4].astype(np.float32) * np.float32(2.0**-100)).astype(x.dtype)
+        expected = dot_bf16(acc, x.reshape(rows, -1, 2), y.reshape(rows, -1, 2))
+    return replace(check, inputs=(x, y), before=acc, expected=expected, tolerance=None)
+
+
+@every_family
+def test_dot_products_of_bf16_are_those_of_the_manual(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target: Target = resolve("avx512+bf16")
+    own = [c for c in products(target) if "vdpbf16ps, broadcast, rough" in c.name]
+    assert len(own) == 4
+    compiler = use(family, target, monkeypatch, emulated=not is_native(target))
+    exact = [any_bf16(check, seed) for seed, check in enumerate(own)]
+    found = faults(exact, target, compiler, tmp_path)
+    assert not found, "\n".join(found)

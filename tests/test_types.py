@@ -1,0 +1,51 @@
+"""What mypy tells users of tilewright: the types of the public names."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from support.source_tree import ROOT
+
+from scripts.typecheck import link, packages
+
+#: Lines of a user's program, each with the type that mypy reveals.
+REVEALED = {
+    "tw.targets()": "dict[str, str]",
+    'tw.targets.load("avx2")': "tilewright.isa.Target",
+    'package.load("avx2")': "tilewright.isa.Target",
+    "tw.compile(tw.Gemm(4, 4, 4))": "tilewright.runtime.kernel.Kernel",
+    "tw.compile(tw.Transpose(4, 4)).bench()": "tilewright.runtime.measure.Timing",
+    'tw.peak("host").gflops': "float",
+}
+PROGRAM = "import tilewright as tw\nimport tilewright.targets as package\n"
+
+
+def mypy(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    """Check a user's program strictly, outside of this repository."""
+    tree, program = folder / "tree", folder / "program.py"
+    link(packages(), tree)
+    program.write_text(text)
+    options = ["--strict", "--config-file", str(ROOT / "pyproject.toml")]
+    return subprocess.run(
+        [sys.executable, "-m", "mypy", *options, "--cache-dir", str(folder), str(program)],
+        cwd=folder,
+        env={**os.environ, "MYPYPATH": str(tree)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.skipif(find_spec("mypy") is None, reason="no mypy")
+def test_users_see_types(tmp_path: Path) -> None:
+    lines = [f"reveal_type({expression})" for expression in REVEALED]
+    done = mypy(PROGRAM + "\n".join(lines) + "\n", tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    revealed = re.findall(r'Revealed type is "(.*)"', done.stdout)
+    assert dict(zip(REVEALED, revealed, strict=True)) == REVEALED
