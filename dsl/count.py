@@ -13,27 +13,20 @@ from sympy import Expr, Integer
 
 from .errors import PlanError
 from .isa import Vector
+from .nesting import BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When, WhenSame
 from .pack_plan import PackPlan
 from .plan import Plan
 from .program import (
     Address,
     Apply,
-    BlockLoop,
     Broadcast,
-    Call,
     Load,
     Loop,
     MaskRegister,
     MultiplyAdd,
-    NestNode,
     Op,
-    Pack,
-    Program,
-    SelectBatch,
     Store,
     TileProgram,
-    When,
-    WhenSame,
 )
 from .symbolic import ONE, ZERO, Remainder, div, positive, symbol
 from .transposition import TransposePlan

@@ -7,21 +7,19 @@ from collections.abc import Iterator
 
 from sympy import Expr
 
-from . import reasons
 from .expression import Call
 from .feed import is_plain
 from .operands import Packed
 from .pack_plan import PackPlan
 from .packed_format import format_of
 from .plan import Plan
-from .program import Program
-from .reasons import Row
 from .spec import Gemm
 from .symbolic import c_text, simplify
 from .transposition import TransposePlan
 from .types import is_integer
 
-AnyPlan = Plan | TransposePlan | PackPlan
+#: What, the choice, the reason.
+Row = tuple[str, str, str]
 _DIMENSIONS = {
     "a": "mk", "b": "kn", "c": "mn", "d": "mn", "x": ("rows", "cols"), "out": ("cols", "rows"),
 }  # fmt: skip
@@ -38,13 +36,13 @@ def text_of(expr: Expr) -> str:
 # --- what is computed --------------------------------------------------------------------------
 
 
-def head(plan: AnyPlan) -> Iterator[str]:
+def head(plan: Plan | TransposePlan | PackPlan) -> Iterator[str]:
     """The formula, the matrices, the batch."""
+    if isinstance(plan, PackPlan):
+        yield from _head_of_packing(plan)
+        return
     if isinstance(plan, TransposePlan):
         yield f"transpose {_matrix(plan, 'x')} to {_matrix(plan, 'out')}, {plan.element}"
-        return
-    if isinstance(plan, PackPlan):
-        yield from _packing(plan)
         return
     spec = plan.spec
     simple = is_plain(spec) and not plan.finishes
@@ -56,7 +54,7 @@ def head(plan: AnyPlan) -> Iterator[str]:
         yield f"batch     {plan.batch.kind}, {text_of(plan.batch.count)} pairs of A and B"
 
 
-def _packing(plan: PackPlan) -> Iterator[str]:
+def _head_of_packing(plan: PackPlan) -> Iterator[str]:
     spec, strides = plan.spec, plan.operands["b"].strides
     apart = strides["k" if spec.order == "C" else "n"]
     yield (
@@ -136,7 +134,7 @@ def _epilogue(spec: Gemm) -> str:
 # --- how ---------------------------------------------------------------------------------------
 
 
-def decisions(plan: AnyPlan, program: Program) -> Iterator[Row]:
+def decisions(plan: Plan | TransposePlan | PackPlan) -> Iterator[Row]:
     """Every choice with its reason."""
     yield from ((d.what, d.choice, d.reason) for d in plan.decisions)
     if not isinstance(plan, Plan):
@@ -150,8 +148,7 @@ def decisions(plan: AnyPlan, program: Program) -> Iterator[Row]:
     if plan.partial:
         why = f"{plan.output.name.upper()} holds no sums: it is made of them when all are there"
         yield "partial sums", "in a buffer", why
-    yield from reasons.decisions(plan, program)
-    yield from _stores(plan)
+    yield from _schedule_decisions(plan)
 
 
 def _feeding(plan: Plan, name: str) -> Row:
@@ -219,7 +216,7 @@ def _output(plan: Plan) -> Row:
     return plan.output.name.upper(), element, ", ".join(parts)
 
 
-def _stores(plan: Plan) -> Iterator[Row]:
+def _schedule_decisions(plan: Plan) -> Iterator[Row]:
     schedule = plan.schedule
     why = "asked for"
     if schedule.tails == "auto":

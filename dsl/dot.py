@@ -24,7 +24,7 @@ from .program import (
     SumLanes,
     Zero,
 )
-from .store import write
+from .store import from_sums, write
 from .symbolic import div, mod, value
 
 
@@ -153,14 +153,16 @@ def _store_line(tile: Tile, line: str, index: int, run: range) -> Iterator[Op]:
         for i in run
     ]
     ops, total = sum_tree(accumulators, f"sum{index}_{run.start}")
-    yield from ops
+    yield from ops if tile.stage != "finish" else ()
     active: Active = None
     if len(run) < vector.lanes:
         active = len(run)
         if vector.mask is not None:
             active = MaskRegister(f"mask{index}_{run.start}", vector, Integer(len(run)))
             yield MakeMask(active)
-    yield from write(tile, [Output.of(total, line, run.start, index, active)])
+    output = Output.of(total, line, run.start, index, active)
+    yield from from_sums(tile, output)
+    yield from write(tile, [output])
 
 
 def sum_tree(registers: list[Register], name: str) -> tuple[list[Op], Register]:
@@ -201,6 +203,8 @@ def _store_scalars(tile: Tile) -> Iterator[Op]:
     for row in range(shape.vectors):
         for column in range(shape.rows):
             total = Register(f"sum{row}_{column}", scalar)
-            yield SumLanes(total, tile.accumulator(column, row))
             outputs.append(Output(total, "n", row, column, None))
+            if tile.stage != "finish":
+                yield SumLanes(total, tile.accumulator(column, row))
+            yield from from_sums(tile, outputs[-1])
     yield from write(tile, outputs)

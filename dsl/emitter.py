@@ -26,7 +26,7 @@ class Emitter:
         self.builder = Builder(real)
         self._registers: dict[Value, Register] = {}
         self._literals: dict[object, Register] = {}
-        self._emitted = 0
+        self._emitted = self._unnamed = 0
         self._ops: list[Op] = []
 
     def vector(self, element: str) -> Vector:
@@ -36,6 +36,11 @@ class Emitter:
     def fresh(self, name: str, element: str) -> Register:
         """A register for something that is not computed."""
         return Register(f"{self.prefix}{name}", self.vector(element))
+
+    def unnamed(self, element: str) -> Register:
+        """A register with a name of its own."""
+        self._unnamed += 1
+        return self.fresh(f"x{self._unnamed}", element)
 
     def take(self, register: Register) -> Value:
         """A register that is defined elsewhere, as a value."""

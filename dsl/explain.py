@@ -10,23 +10,16 @@ from sympy import Expr
 
 from . import reasons
 from .count import calls, flops, formulas, tile_formulas
-from .describe import AnyPlan, decisions, head, text_of
+from .describe import decisions, head, text_of
+from .nesting import Argument, BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When, WhenSame
+from .pack_plan import PackPlan
 from .plan import Plan
-from .program import (
-    Argument,
-    BlockLoop,
-    Call,
-    NestNode,
-    Pack,
-    Program,
-    SelectBatch,
-    TileFacts,
-    TileProgram,
-    When,
-    WhenSame,
-)
+from .program import TileFacts, TileProgram
 from .shape import TileShape
 from .symbolic import c_text, value
+from .transposition import TransposePlan
+
+AnyPlan = Plan | TransposePlan | PackPlan
 
 WIDTH = 100
 #: A formula longer than this is left to the tiles' own numbers.
@@ -37,7 +30,7 @@ _FEEDS = {
     "no register",
     "broadcast": "{one} of {other} at a time is spread over a register",
     "scalar": "{one} of {other} at a time is a scalar, which the multiply-add takes",
-    "lane_k": "a vector of {other} along K per row: its lanes serve {lanes} K steps{each}",
+    "lane_k": "a vector of {other} along K per row: its lanes serve {lanes} {steps}",
     "lane_s": "a vector of {other} across the rows: its lanes serve {lanes} rows",
 }
 
@@ -47,7 +40,7 @@ def explain(plan: AnyPlan, program: Program) -> str:
     target = plan.target
     sections: list[tuple[str, Iterator[str]]] = [
         ("", head(plan)),
-        ("Decisions", _aligned(list(decisions(plan, program)))),
+        ("Decisions", _decisions(plan, program)),
         ("Register tiles", _tiles(plan, program)),
         ("Loops", _nest(program.nest, 0)),
         ("Operations and bytes of one call", _formulas(plan, program)),
@@ -73,6 +66,13 @@ def _wrapped(line: str) -> list[str]:
         line, WIDTH, subsequent_indent=" " * (inside + 10), drop_whitespace=True,
         break_long_words=False, break_on_hyphens=False,
     ) or [""]  # fmt: skip
+
+
+def _decisions(plan: AnyPlan, program: Program) -> Iterator[str]:
+    rows = list(decisions(plan))
+    if isinstance(plan, Plan):
+        rows += reasons.decisions(plan, program)
+    yield from _aligned(rows)
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
@@ -123,8 +123,9 @@ def _stage(tile: TileProgram) -> str:
     partial = next((p.role for p in tile.parameters if p.name == "sums"), "")
     if tile.facts and tile.facts.accumulate:
         return f"; adds to the sum that {'the buffer' if partial else 'C'} holds"
-    says = {"out": "; begins the sums in the buffer", "in": "; takes the sums from the buffer"}
-    return says.get(partial, "") if tile.facts else ""
+    return {"out": "; begins the sums in the buffer", "in": "; takes the sums from the buffer"}.get(
+        partial, ""
+    )
 
 
 def _times(count: Expr) -> str:
@@ -142,9 +143,8 @@ def _tile(plan: Plan, tile: TileProgram, facts: TileFacts) -> Iterator[str]:
         yield f"feed       {_feed(plan, shape)}"
     yield f"K sets     {shape.k_split}: {reasons.why_split(plan, facts)}"
     steps = reasons.steps_per_trip(plan, tile, facts)
-    how = (
-        f"{steps} {reasons.steps_text(plan, steps)} a trip" if steps else "all of K, without a loop"
-    )
+    counted = reasons.steps_text(plan, steps)
+    how = f"{steps} {counted} a trip" if steps else "all of K, without a loop"
     yield f"unroll     {how}: {reasons.why_unroll(plan, tile, facts)}"
     yield f"bound      {reasons.bound_text(plan, shape)}"
 
@@ -158,7 +158,7 @@ def _feed(plan: Plan, shape: TileShape) -> str:
         other=plan.feeder(plan.across).name.upper(),
         lanes=shape.vector.lanes,
         one="one element" if depth == 1 else f"one group of {depth} elements",
-        each=f" of {depth}" if depth > 1 else "",
+        steps=reasons.steps_text(plan, shape.vector.lanes),
     )
 
 

@@ -98,6 +98,15 @@ class Leaf(Expression):
 
     name: str
 
+    def __post_init__(self) -> None:
+        if self.name not in ("acc", "acc2", "dst"):
+            raise SpecError(
+                "a kernel supplies no such value",
+                got=self.name,
+                expected="tw.acc, tw.acc2 or tw.dst",
+                hint="what is passed at the call is a tw.Operand",
+            )
+
     def __repr__(self) -> str:
         return self.name
 
@@ -111,9 +120,7 @@ class Operand(Expression):
     per: Per | None = None
 
     def __post_init__(self) -> None:
-        check_identifier(self.name, "an operand")
-        if self.name in _C_WORDS:
-            raise SpecError("the name of an operand is a word of C", got=self.name)
+        check_name(self.name, "an operand")
         object.__setattr__(self, "type", type_name(self.type))
         if self.per not in (None, "column", "row", "full"):
             raise SpecError(
@@ -175,6 +182,13 @@ acc2 = Leaf("acc2")
 dst = Leaf("dst")
 
 
+def check_name(name: object, what: str) -> str:
+    """``name`` if it can be a parameter of a C function."""
+    if check_identifier(name, what) in _C_WORDS:
+        raise SpecError(f"the name of {what} is a word of C", got=name)
+    return str(name)
+
+
 def as_expression(value: object) -> Expression:
     """``value`` if it is an expression; a number becomes a literal."""
     if isinstance(value, Expression):
@@ -190,7 +204,8 @@ def as_expression(value: object) -> Expression:
     raise SpecError(
         "an expression is made of tw.acc, tw.acc2, tw.dst, tw.Operand and numbers",
         got=value if isinstance(value, str) else type(value).__name__,
-        hint="an array is declared as tw.Operand(name, type, per) and passed by name at the call",
+        hint="an array is a tw.Operand(name, type, per), passed by name at the call; "
+        "what a row is reduced to is one of outputs",
     )
 
 

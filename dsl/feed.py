@@ -13,6 +13,7 @@ from .isa import Target, Vector
 from .operands import Addresses, Batch, Offsets, Packed, Strided
 from .packed_format import PackedFormat, format_of
 from .product import Product, choose_product
+from .signature import symbol_of
 from .sizes import Size
 from .spec import QUANTITIES, SHAPES, Gemm
 from .symbolic import ONE, ZERO, div, size_expr, value
@@ -70,7 +71,7 @@ def operand_of(spec: Gemm, name: str) -> Operand:
     """Operand ``name`` of ``spec`` where the caller put it."""
     rows, cols = SHAPES[name]
     operand = getattr(spec, name)
-    leading_slot = f"ld{name}"
+    leading_slot = f"ld{name[0]}"
     given = getattr(spec, leading_slot)
     contiguous = cols if operand.order == "C" else rows
     if given is None:
@@ -83,7 +84,7 @@ def operand_of(spec: Gemm, name: str) -> Operand:
 
 
 def vectors_of(spec: Gemm) -> dict[str, Operand]:
-    """Scales, zero points and operands passed by name: a stride of 0 along what they share."""
+    """Scales, zero points, operands and outputs by name: a stride of 0 along what they share."""
     found = {}
     for name in QUANTITIES:
         per = getattr(spec, name)
@@ -92,14 +93,17 @@ def vectors_of(spec: Gemm) -> dict[str, Operand]:
             steps = {"m": ONE if per == "row" else ZERO, "n": ONE if per == "column" else ZERO}
             found[name] = Operand(name, type_, steps)
     for operand in spec.named:
-        found[operand.name] = Operand(operand.name, operand.type, _steps(spec, operand))
+        symbol = symbol_of(operand.name)
+        found[symbol] = Operand(symbol, operand.type, _steps(spec, operand))
+    for name, _ in spec.outputs:
+        found[symbol_of(name)] = Operand(symbol_of(name), "f32", {"m": ONE, "n": ZERO})
     return found
 
 
 def _steps(spec: Gemm, operand: Named) -> dict[str, Expr]:
     per = operand.per
     if per == "full":
-        in_c = spec.c.order == "C"
+        in_c = spec.order == "C"
         line = "n" if in_c else "m"
         leading = size_expr(line, getattr(spec, line))
         return {"m": leading if in_c else ONE, "n": ONE if in_c else leading}
@@ -220,14 +224,14 @@ def feed(spec: Gemm, target: Target, vectorize: str, sizes: Mapping[str, Expr]) 
     """How A and B reach the multiply-adds of ``target`` with vectors along ``vectorize``."""
     if not target.of(spec.type):
         raise SpecError(f"{target.name} has no vectors of {spec.type}", hint="another target")
-    names = [name for name in "abcd" if getattr(spec, name) is not None]
+    names = [name for name in SHAPES if getattr(spec, name) is not None]
     operands = {name: operand_of(spec, name) for name in names} | vectors_of(spec)
     types = {name: getattr(spec, name).type for name in "ab"}
     along, across = ("a", "b") if vectorize == "m" else ("b", "a")
     product = choose_product(target, types, along)
     lanes = target.of(spec.type)[0].lanes
     lines = {"a": "m", "b": "n"}
-    operands |= _buffers(spec, lines[along], lines[across], sizes, lanes)
+    operands |= _buffers(spec, _lines_of_sums(operands[spec.output], vectorize), sizes, lanes)
     if is_plain(spec):
         return Feeding(product, operands, {}, padded=False, reason="of the operands' type")
     sources: dict[str, Operand] = {}
@@ -246,16 +250,24 @@ def feed(spec: Gemm, target: Target, vectorize: str, sizes: Mapping[str, Expr]) 
     return Feeding(product, seen, sources, padded, _reason(product, sources))
 
 
-def _buffers(
-    spec: Gemm, along: str, across: str, sizes: Mapping[str, Expr], lanes: int
-) -> dict[str, Operand]:
-    """What a kernel may keep beside its operands: partial sums, and sums of A's and B's lines."""
-    lines = {along: ONE, across: whole_vectors(sizes[along], lanes)}
-    return {
-        "sums": Operand("sums", spec.type, lines),
-        "a_sums": Operand("a_sums", "s32", {"m": ONE, "n": ZERO}),
-        "b_sums": Operand("b_sums", "s32", {"m": ZERO, "n": ONE}),
-    }
+def _lines_of_sums(output: Operand, vectorize: str) -> str:
+    """The dimension along which tiles hand over their vectors: what is written is contiguous."""
+    order = "nm" if vectorize == "n" else "mn"
+    return next(line for line in order if value(output.strides[line]) == 1)
+
+
+def _buffers(spec: Gemm, line: str, sizes: Mapping[str, Expr], lanes: int) -> dict[str, Operand]:
+    """What a kernel may keep beside its operands: whole sums, and sums of A's and B's lines.
+
+    Lines of sums have room for whole vectors.
+    """
+    across = "m" if line == "n" else "n"
+    steps = {line: ONE, across: whole_vectors(sizes[line], lanes)}
+    buffers = {name: Operand(name, spec.type, steps) for name in ("sums", "sums2")}
+    buffers["a_sums"] = Operand("a_sums", "s32", {"m": ONE, "n": ZERO})
+    for name in ("b_sums", "b2_sums"):
+        buffers[name] = Operand(name, "s32", {"m": ZERO, "n": ONE})
+    return buffers
 
 
 def _reason(product: Product, sources: Mapping[str, Operand]) -> str:

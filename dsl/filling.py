@@ -6,14 +6,20 @@ from dataclasses import dataclass
 
 from sympy import Expr
 
+from .dataflow import sizes_used
 from .feed import Operand, whole_vectors
-from .linesums import LineSums, sums_nest
+from .isa import Vector
+from .linesums import VECTORS, LineSums, sums_nest
+from .nesting import Argument, BlockLoop, Call, NestNode, SelectBatch, Selected, When
 from .operands import Packed
 from .packed_format import format_of
 from .plan import Plan
 from .prepack import Conversion, conversion_nest
-from .program import BlockLoop, NestNode, SelectBatch, Selected, TileProgram
-from .symbolic import ONE, ZERO, symbol
+from .program import Active, Address, Op, Parameter, Register, Splat, Store, TileProgram
+from .reduce import START
+from .signature import symbol_of
+from .symbolic import ONE, ZERO, div, mod, symbol, value
+from .transposition import Part, parts
 
 _LINE = {"a": "m", "b": "n"}
 
@@ -26,6 +32,10 @@ class Filled:
     elements: Expr
     nodes: tuple[NestNode, ...]
     tiles: tuple[TileProgram, ...]
+
+
+def _position(part: Part, counter: str) -> Expr:
+    return part.start if part.count == 1 else part.start + part.size * symbol(counter)
 
 
 def select(plan: Plan, operand: Operand) -> Selected:
@@ -98,4 +108,48 @@ def sum_lines(plan: Plan, name: str) -> Filled:
         whole_vectors(extent, lanes),
         (*zero, *_each(plan, source, add)),
         tuple(tiles.values()),
+    )
+
+
+def begin(plan: Plan, name: str) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
+    """The nodes and tiles that set output ``name`` to what a reduction of nothing is."""
+    fn = dict(plan.spec.outputs)[name].fn
+    vector = plan.target.of("f32")[0]
+    whole, tail = div(plan.sizes["m"], vector.lanes), mod(plan.sizes["m"], vector.lanes)
+    nodes: list[NestNode] = []
+    tiles = []
+    for part in parts(whole, VECTORS):
+        tiles.append(_begin_tile(plan, vector, fn, part.size))
+        at = vector.lanes * _position(part, "lp")
+        call = Call(tiles[-1].name, (Argument(symbol_of(name), at),))
+        nodes.append(call if part.count == 1 else BlockLoop("lp", part.count, (call,)))
+    if tail != 0:
+        tiles.append(_begin_tile(plan, vector, fn, 1, tail))
+        rest = Call(tiles[-1].name, (Argument(symbol_of(name), vector.lanes * whole),))
+        nodes.append(rest if value(tail) else When(tail, (rest,)))
+    return tuple(nodes), tuple(tiles)
+
+
+def _begin_tile(
+    plan: Plan, vector: Vector, fn: str, vectors: int, tail: Expr | None = None
+) -> TileProgram:
+    start = Register("start", vector)
+    known = None if tail is None else value(tail)
+    active: Active = tail if known is None else known
+    at = (Address("out", index * vector.lanes * ONE) for index in range(vectors))
+    ops: tuple[Op, ...] = (
+        Splat(start, START[fn]),
+        *(Store(address, start, active) for address in at),
+    )
+    slots = [slot for slot, _ in plan.spec.runtime_sizes()]
+    return TileProgram(
+        name=f"begin_{fn}_{'tail' if tail is not None else vectors}",
+        element="f32",
+        parameters=(
+            Parameter("out", "out"),
+            *(Parameter(slot, "size") for slot in sizes_used(ops, slots)),
+        ),
+        body=ops,
+        end=(),
+        summary=f"{fn} of nothing",
     )

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 from sympy import Expr
 
 from .access import bits_of, load, store
+from .algebra import simplify
 from .builder import Argument, Builder
 from .emitter import Emitter
-from .expression import Expression, Leaf, acc
+from .expression import Expression, Leaf, acc, acc2
 from .expression import Operand as Named
 from .feed import Operand
 from .functions import lower_expression
 from .lower import Tile
 from .program import Active, Address, Load, MaskRegister, Op, Register, Room, Store
+from .reduce import Existing, Place, Reducer
+from .signature import symbol_of
 from .symbolic import ONE, div, linear, value
 from .types import is_integer
 
@@ -47,6 +51,11 @@ class Output:
         )
         return Output(register, self.line, m, n, None)
 
+    @property
+    def place(self) -> Place:
+        """Where its lanes are rows or columns."""
+        return Place(self.line, self.m, self.active)
+
     def at(self, operand: Operand) -> Address:
         """Where the first lane lies in an operand that the tile's pointer leads to."""
         strides = operand.strides
@@ -54,13 +63,15 @@ class Output:
 
 
 def finished(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
-    """Each output becomes D: what rows or columns share is read once."""
+    """Each output becomes D, and is reduced: what rows or columns share is read once."""
     finishers: dict[int, _Finisher] = {}
     for output in outputs:
         lanes = output.acc.vector.lanes
         if lanes not in finishers:
             finishers[lanes] = _Finisher(tile, lanes, f"d{output.acc.name}_")
         yield from finishers[lanes].finish(output)
+    for finisher in finishers.values():
+        yield from finisher.reduced()
 
 
 class _Finisher:
@@ -71,24 +82,48 @@ class _Finisher:
         real = "f64" if self.spec.type == "f64" else "f32"
         self.emitter = Emitter(self.plan.target, lanes, prefix, real)
         self.read: dict[object, Argument] = {}
+        existing = Existing(self.emitter)
+        self.reducers = [
+            (self._rewritten(r.expression), Reducer(existing, r.fn, symbol_of(name)))
+            for name, r in self.spec.outputs
+        ]
 
     @property
     def b(self) -> Builder:
         return self.emitter.builder
 
     def finish(self, output: Output) -> Iterator[Op]:
-        total = self._factored(self._corrected(self.emitter.take(output.acc), output), output)
+        factored = self._factored(self._corrected(self.emitter.take(output.acc), output), output)
+        total = factored
+        if not self.spec.stays_integer or self.reducers:
+            total = self._scaled(factored, output)
+        leaves = _Leaves(self, total, output)
+        for reduced, reducer in self.reducers:
+            value = lower_expression(reduced, self.b, leaves, self.b.real)
+            reducer.add(value, output.place)
         if self.spec.stays_integer:
-            result, element = self._added(total, output), "s32"
+            result, element = self._added(factored, output), "s32"
         else:
-            result, element = self._scaled(total, output), self.b.real
+            result, element = self._converted(total, leaves, output), self.b.real
         written = self.plan.output
         store(self.emitter, result, element, output.at(written), output.active, written.type)
         yield from self.emitter.emit()
 
+    def reduced(self) -> Iterator[Op]:
+        """What was reduced, combined with what stands in memory."""
+        for _, reducer in self.reducers:
+            reducer.flush()
+        yield from self.emitter.emit()
+
+    def second(self, output: Output, whole: bool) -> Argument:
+        """The product with B2, factored and scaled as the first one is before C is added."""
+        total = self._corrected(self._operand("sums2", output), output, "b2_sums")
+        total = self._multiplied(total)
+        return total if whole else self._scaled(total, output)
+
     # --- the stages ----------------------------------------------------------------------------
 
-    def _corrected(self, total: Argument, output: Output) -> Argument:
+    def _corrected(self, total: Argument, output: Output, b_sums: str = "b_sums") -> Argument:
         """``sum (A - za)(B - zb)`` from ``sum (A + sa)(B + sb)`` and the sums of A and of B."""
         if not self.plan.corrects:
             return total
@@ -96,7 +131,7 @@ class _Finisher:
         za, zb = (self._quantity(f"{name}_zero", output, 0) for name in "ab")
         if (of_a := _plus(b, za, shifts["a"])) != 0:
             each = b("mul", self._terms(), zb) if zb != 0 else 0
-            total = b("add", total, b("mul", of_a, b("sub", each, self._operand("b_sums", output))))
+            total = b("add", total, b("mul", of_a, b("sub", each, self._operand(b_sums, output))))
         if (of_b := _plus(b, zb, shifts["b"])) != 0:
             sums = self._operand("a_sums", output)
             sums = b("add", sums, b("mul", self._terms(), shifts["a"])) if shifts["a"] else sums
@@ -110,14 +145,24 @@ class _Finisher:
         known = value(terms)
         return known if known is not None else self._number("terms", terms, "s32")
 
+    @property
+    def _kind(self) -> str:
+        """The type in which alpha and beta act."""
+        factors = (self.spec.alpha, self.spec.beta)
+        whole = all(f == "scalar" or float(f).is_integer() for f in factors)
+        return "s32" if self.spec.type == "s32" and whole else self.b.real
+
+    def _multiplied(self, total: Argument) -> Argument:
+        """``alpha * acc``."""
+        total = self._as(total, self.spec.type, self._kind)
+        if self.spec.alpha == 1:
+            return total
+        return self.b("mul", total, self._factor("alpha", self._kind))
+
     def _factored(self, total: Argument, output: Output) -> Argument:
         """``alpha * acc + beta * C``."""
-        spec, b = self.spec, self.b
-        whole = all(f == "scalar" or float(f).is_integer() for f in (spec.alpha, spec.beta))
-        kind = "s32" if spec.type == "s32" and whole else b.real
-        total = self._as(total, spec.type, kind)
-        if spec.alpha != 1:
-            total = b("mul", total, self._factor("alpha", kind))
+        spec, b, kind = self.spec, self.b, self._kind
+        total = self._multiplied(total)
         if spec.beta == 0:
             return total
         c = self.plan.operands["c"]
@@ -130,13 +175,18 @@ class _Finisher:
         return b("fma", old, factor, total)
 
     def _scaled(self, total: Argument, output: Output) -> Argument:
-        b, spec = self.b, self.spec
-        total = self._as(total, "s32" if self._still_whole() else b.real, b.real)
+        """Converted, and multiplied by A's and B's scales."""
+        total = self._as(total, self._kind, self.b.real)
         for name in ("a_scale", "b_scale"):
-            if getattr(spec, name) is not None:
-                total = b("mul", total, self._quantity(name, output, 1.0))
+            if getattr(self.spec, name) is not None:
+                total = self.b("mul", total, self._quantity(name, output, 1.0))
+        return total
+
+    def _converted(self, total: Argument, leaves: _Leaves, output: Output) -> Argument:
+        """The epilogue, and what is done for D's type."""
+        b, spec = self.b, self.spec
         if spec.epilogue is not None:
-            total = lower_expression(spec.epilogue, b, self._leaves(total, output), b.real)
+            total = lower_expression(self._rewritten(spec.epilogue), b, leaves, b.real)
         if spec.d_scale is not None:
             total = b("mul", total, b("div", 1.0, self._quantity("d_scale", output, 1.0)))
         if spec.d_zero not in (None, 0):
@@ -144,23 +194,17 @@ class _Finisher:
             total = b("add", total, self._as(zero, "s32", b.real))
         return total
 
-    def _still_whole(self) -> bool:
-        factors = (self.spec.alpha, self.spec.beta)
-        return self.spec.type == "s32" and all(
-            f == "scalar" or float(f).is_integer() for f in factors
-        )
-
     def _added(self, total: Argument, output: Output) -> Argument:
         """All in s32."""
         if self.spec.epilogue is not None:
-            leaves = self._leaves(total, output, whole=True)
+            leaves = _Leaves(self, total, output, whole=True)
             total = lower_expression(self.spec.epilogue, self.b, leaves, "s32")
         return _plus(self.b, total, self._quantity("d_zero", output, 0))
 
     # --- what the stages use -------------------------------------------------------------------
 
-    def _leaves(self, total: Argument, output: Output, whole: bool = False) -> _Leaves:
-        return _Leaves(self, total, output, whole)
+    def _rewritten(self, expression: Expression) -> Expression:
+        return simplified(expression) if self.spec.algebra else expression
 
     def _as(self, given: Argument, element: str, wanted: str) -> Argument:
         if element == wanted:
@@ -248,21 +292,35 @@ def _exists(active: Active, lane: int, lanes: int) -> Expr:
 
 
 class _Leaves:
-    """The leaves of an epilogue, as ``lower_expression`` asks for them."""
+    """The leaves of an expression, as ``lower_expression`` asks for them; each is made once."""
 
-    def __init__(self, finisher: _Finisher, total: Argument, output: Output, whole: bool) -> None:
-        self.finisher, self.total, self.output, self.whole = finisher, total, output, whole
+    def __init__(
+        self, finisher: _Finisher, total: Argument, output: Output, whole: bool = False
+    ) -> None:
+        self.finisher, self.output, self.whole = finisher, output, whole
+        self.made: dict[Expression, Argument] = {acc: total}
 
     def __call__(self, leaf: Expression) -> Argument:
-        if leaf == acc:
-            return self.total
+        if leaf not in self.made:
+            self.made[leaf] = self._make(leaf)
+        return self.made[leaf]
+
+    def _make(self, leaf: Expression) -> Argument:
         finisher = self.finisher
+        if leaf == acc2:
+            return finisher.second(self.output, self.whole)
         assert isinstance(leaf, (Leaf, Named))
-        name = leaf.name if isinstance(leaf, Named) else "d"
+        name = symbol_of(leaf.name) if isinstance(leaf, Named) else "d"
         found = finisher._operand(name, self.output)
         type_ = finisher.plan.operands[name].type
         real = "s32" if self.whole else finisher.b.real
         return finisher._as(found, _read_type(type_, finisher.b.real), real)
+
+
+@cache
+def simplified(expression: Expression) -> Expression:
+    """An expression as sympy leaves it, which takes long."""
+    return simplify(expression)
 
 
 def _read_type(type_: str, real: str) -> str:

@@ -9,21 +9,14 @@ from typing import Literal
 from sympy import Expr, Integer
 
 from .count import tile_formulas
-from .feed import BatchPlan
-from .program import (
-    BlockLoop,
-    Call,
-    NestNode,
-    Pack,
-    Program,
-    SelectBatch,
-    When,
-    WhenSame,
-)
+from .nesting import BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When, WhenSame
+from .signature import Signature
 from .symbolic import ONE, slots
 
 #: Vector multiply-adds for which one more thread pays: a few microseconds of them.
 WORTH = 1 << 15
+#: Operands of which a batch has many.
+_BATCHED = ("a", "b", "b2")
 
 CaptureRole = Literal["array", "scalar", "size", "input", "buffer", "static", "scratch"]
 
@@ -33,11 +26,13 @@ class Capture:
     """A name that the body takes from around it.
 
     ``role``: an ``array``, ``scalar`` or ``size`` of the call (or a counter); the ``input`` of a
-    batch element; a packed ``buffer``; ``static`` offsets; the ``scratch`` memory.
+    batch element or a ``buffer``, with elements of type ``element``; ``static`` offsets; the
+    ``scratch`` memory.
     """
 
     name: str
     role: CaptureRole
+    element: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,18 +63,22 @@ class Fork:
         return trips
 
 
-def forks(program: Program, batch: BatchPlan | None, kernel: str) -> tuple[Fork, ...]:
+def forks(program: Program, signature: Signature, kernel: str) -> tuple[Fork, ...]:
     """Every parallel loop once, those inside of others before them."""
-    finder = _Finder(program, batch, kernel)
+    finder = _Finder(program, signature, kernel)
     finder.visit(program.nest, batched=False)
     return tuple(finder.found)
 
 
 class _Finder:
-    """One walk over the nest."""
+    """One walk over the nest; ``elements`` are the types of what is defined inside of it."""
 
-    def __init__(self, program: Program, batch: BatchPlan | None, kernel: str) -> None:
-        self.program, self.batch, self.kernel = program, batch, kernel
+    def __init__(self, program: Program, signature: Signature, kernel: str) -> None:
+        self.program, self.kernel = program, kernel
+        self.roles: dict[str, CaptureRole] = {"scratch": "scratch"}
+        self.roles |= {array.symbol: "array" for array in signature.arrays}
+        self.roles |= {scalar.name: "scalar" for scalar in signature.scalars}
+        self.elements: dict[str, str] = {}
         self.found: list[Fork] = []
 
     def visit(self, nodes: Sequence[NestNode], batched: bool) -> None:
@@ -90,11 +89,17 @@ class _Finder:
                 case BlockLoop():
                     self.visit(node.body, batched)
                 case SelectBatch():
+                    self._define({s.chosen: s.element for s in node.selected}, "input")
                     self.visit(node.body, True)
                 case Pack():
+                    self._define({node.buffer: node.element}, "buffer")
                     self.visit(node.fill + node.body, batched)
                 case When() | WhenSame():
                     self.visit(node.body + node.otherwise, batched)
+
+    def _define(self, elements: dict[str, str], role: CaptureRole) -> None:
+        self.elements |= elements
+        self.roles |= dict.fromkeys(elements, role)
 
     def _fork(self, loop: BlockLoop, batched: bool) -> None:
         if any(f.loops[0] == loop and f.batched == batched for f in self.found):
@@ -103,7 +108,7 @@ class _Finder:
         self.visit(loops[-1].body, batched)
         names = {name for inner in loops[1:] for name in slots(inner.trips)}
         names |= set(self._free(loops[-1].body, batched)) - {inner.counter for inner in loops}
-        captures = tuple(Capture(name, self._role(name)) for name in sorted(names))
+        captures = tuple(self._capture(name) for name in sorted(names))
         name = f"{self.kernel}_fork{len(self.found)}"
         self.found.append(Fork(name, loops, captures, self._work(loops), batched))
 
@@ -113,19 +118,9 @@ class _Finder:
                 return tile_formulas(self.program.tile(call.program)).multiply_adds
         return Integer(WORTH)
 
-    def _role(self, name: str) -> CaptureRole:
-        if name in ("a", "b", "c"):
-            return "array"
-        if name in ("a_i", "b_i"):
-            return "input"
-        if name in ("alpha", "beta"):
-            return "scalar"
-        if name in ("a_offsets", "b_offsets"):
-            assert self.batch is not None
-            return "static" if name[0] in self.batch.static else "array"
-        if name.endswith("_packed"):
-            return "buffer"
-        return "scratch" if name == "scratch" else "size"
+    def _capture(self, name: str) -> Capture:
+        offsets: CaptureRole = "static" if name.endswith("_offsets") else "size"
+        return Capture(name, self.roles.get(name, offsets), self.elements.get(name, ""))
 
     def _free(self, nodes: Sequence[NestNode], batched: bool) -> Iterator[str]:
         """The names that ``nodes`` use and do not define."""
@@ -157,21 +152,22 @@ class _Finder:
     def _of_call(self, call: Call, batched: bool) -> Iterator[str]:
         for argument in call.arguments:
             if argument.operand is not None:
-                element = batched and argument.operand in ("a", "b")
-                yield f"{argument.operand}_i" if element else argument.operand
+                chosen = batched and argument.operand in _BATCHED
+                yield f"{argument.operand}_i" if chosen else argument.operand
             yield from slots(argument.offset)
         parameters = self.program.tile(call.program).parameters
         yield from (p.name for p in parameters if p.role in ("size", "scalar"))
 
     def _of_batch(self, node: SelectBatch) -> Iterator[str]:
-        assert self.batch is not None
-        yield from ("a", "b", *slots(node.index))
-        for stride in self.batch.strides.values():
-            yield from slots(stride)
-        if self.batch.kind == "offsets":
-            yield from ("a_offsets", "b_offsets")
-        inside = self._free(node.body, True)
-        yield from (name for name in inside if name not in ("a_i", "b_i"))
+        yield from slots(node.index)
+        for selected in node.selected:
+            yield selected.name
+            if selected.batch == "strided":
+                yield from slots(selected.stride)
+            if selected.batch == "offsets":
+                yield selected.offsets
+        defined = {selected.chosen for selected in node.selected}
+        yield from (name for name in self._free(node.body, True) if name not in defined)
 
 
 def collapsed(loop: BlockLoop) -> tuple[BlockLoop, ...]:

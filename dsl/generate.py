@@ -13,15 +13,15 @@ from .interpret import Counts, interpret
 from .isa import Target
 from .memory import Given
 from .nest import make_program
+from .nesting import BlockLoop, Program
 from .pack import Pack
 from .pack_plan import PackPlan, plan_packing
 from .pack_program import pack_program
 from .packed_format import formats_of
 from .plan import Plan, make_plan
-from .program import BlockLoop, Program
 from .render import Source, render
 from .schedule import Schedule
-from .signature import Signature, signature
+from .signature import ArrayParameter, Signature, signature
 from .spec import Gemm, Spec, Transpose
 from .transposed import transposition_program
 from .transposition import TransposePlan, plan_transposition
@@ -55,6 +55,10 @@ class KernelText:
     schedule_text: str
     forks: tuple[Fork, ...]
     threads: int
+
+    def array(self, symbol: str) -> ArrayParameter:
+        """The array that C calls ``symbol``."""
+        return next(a for a in self.signature.arrays if a.symbol == symbol)
 
     def fork(self, loop: BlockLoop, batched: bool) -> Fork:
         """The function that holds a parallel loop's body."""
@@ -133,17 +137,18 @@ def _kernel_text(request: Request) -> KernelText:
     batch = None if isinstance(plan, TransposePlan) else plan.batch
     static = batch.static if batch else {}
     program = program_for(plan)
+    parameters = signature(request.spec, formats_of(request.spec, request.target))
     return KernelText(
         name=request.name,
         target=request.target,
         element=plan.element,
-        signature=signature(request.spec, formats_of(request.spec, request.target)),
+        signature=parameters,
         program=program,
         converts=_converts(plan),
         static_offsets=tuple(sorted(static.items())),
         spec_text=repr(request.spec),
         schedule_text=repr(request.schedule),
-        forks=forks(program, batch, request.name),
+        forks=forks(program, parameters, request.name),
         threads=request.schedule.threads or 0,
     )
 

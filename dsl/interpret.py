@@ -9,19 +9,10 @@ import numpy as np
 
 from .execute import Counts, Run, Surroundings, Tile, entry, pointer_to
 from .memory import Given, lay_out, room
+from .nesting import BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When, WhenSame
 from .pack_plan import PackPlan
 from .packed_format import formats_of
 from .plan import Plan
-from .program import (
-    BlockLoop,
-    Call,
-    NestNode,
-    Pack,
-    Program,
-    SelectBatch,
-    When,
-    WhenSame,
-)
 from .signature import signature
 from .symbolic import evaluate
 from .transposition import TransposePlan
@@ -100,7 +91,7 @@ class _Machine:
             if selected.batch == "strided":
                 at += index * evaluate(selected.stride, env)
             else:
-                at += entry(memory.offsets[f"{name}_offsets"], index, f"{name}_offsets")
+                at += entry(memory.offsets[selected.offsets], index, selected.offsets)
             chosen[name] = segment, at
         return chosen
 

@@ -10,17 +10,14 @@ from sympy import Expr
 from .dataflow import sizes_used, walk
 from .feed import Operand, whole_vectors
 from .isa import Target
+from .nesting import Argument, BlockLoop, Call, NestNode, When
 from .program import (
     Active,
     Add,
     Address,
     Advance,
-    Argument,
-    BlockLoop,
-    Call,
     Load,
     Loop,
-    NestNode,
     Op,
     Parameter,
     Point,
@@ -28,7 +25,6 @@ from .program import (
     Store,
     SumLanes,
     TileProgram,
-    When,
     Zero,
 )
 from .symbolic import ONE, ZERO, div, mod, symbol, value

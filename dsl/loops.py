@@ -28,7 +28,8 @@ def read_loops(spec: Gemm, schedule: Schedule, along: str, packs: str) -> tuple[
     loops, reason = schedule.loops, "asked for"
     if loops is None:
         grid = "nm" if along == "n" else "mn"
-        grid = grid.upper() if (schedule.threads or 1) > 1 else grid
+        if (schedule.threads or 1) > 1:
+            grid = "Mn" if spec.outputs else grid.upper()
         loops = f"b{grid}k" if spec.batch and packs else grid + ("bk" if spec.batch else "k")
         reason = f"a panel along {along} stays in the cache while the other dimension passes"
     legal = "bnmk" if spec.batch else "nmk"
@@ -47,6 +48,13 @@ def read_loops(spec: Gemm, schedule: Schedule, along: str, packs: str) -> tuple[
             "packing needs the batch loop left of m and n",
             got=f"loops={loops!r}, pack={packs!r}",
             hint=f'"{legal}"',
+        )
+    if spec.outputs and "N" in outer and schedule.threads != 1:
+        raise ScheduleError(
+            "outputs reduce rows, whose columns cannot be computed in parallel",
+            got=f"loops={loops!r}, outputs {', '.join(dict(spec.outputs))}",
+            expected="parallel loops over m alone",
+            hint=f'"{legal.replace("nm", "Mn")}"',
         )
     for letter in "mnk":
         twice = loops.lower().count(letter) == 2

@@ -180,7 +180,7 @@ Given = tuple[NDArray[Any], int] | NDArray[Any] | Sequence[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Memory:
-    """Every operand by name; a sequence of matrices is a list of segments."""
+    """Every operand by its name in C; a sequence of matrices is a list of segments."""
 
     segments: Mapping[str, Segment | list[Segment]]
     offsets: Mapping[str, Sequence[int]]
@@ -210,7 +210,7 @@ def lay_out(
         if parameter.kind == "offsets":
             offsets[parameter.name] = [int(i) for i in np.asarray(given[parameter.name])]
         elif parameter.static_offsets is not None:
-            offsets[f"{parameter.name}_offsets"] = parameter.static_offsets
+            offsets[parameter.offsets] = parameter.static_offsets
     segments: dict[str, Segment | list[Segment]] = {}
     for parameter in signature.arrays:
         name, array = parameter.name, given[parameter.name]
@@ -218,9 +218,10 @@ def lay_out(
             continue
         view = _View(parameter, sizes, offsets, formats.get(name))
         if parameter.kind == "sequence" or isinstance(array, list):
-            segments[name] = [view.segment(one, f"{name}{i}") for i, one in enumerate(array)]
+            held = [view.segment(one, f"{name}{i}") for i, one in enumerate(array)]
+            segments[parameter.symbol] = held
         else:
-            segments[name] = view.segment(array, name)
+            segments[parameter.symbol] = view.segment(array, name)
     memory = Memory(segments, offsets)
     output = segments[signature.output.name]
     if isinstance(output, Segment) and any(
@@ -272,12 +273,12 @@ class _View:
     def _starts(self, tight: int) -> Iterator[int]:
         p = self.parameter
         if p.kind == "flat":
-            yield from self.offsets[f"{p.name}_offsets"]
+            yield from self.offsets[p.offsets]
         elif p.kind == "strided":
             assert p.count is not None
             stride = tight
             if p.batch_stride is not None:
-                stride = self._value(f"stride_{p.name}", p.batch_stride)
+                stride = self._value(f"stride_{p.name[0]}", p.batch_stride)
             yield from (i * stride for i in range(self._value("count", p.count)))
         else:
             yield 0

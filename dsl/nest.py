@@ -9,22 +9,14 @@ from sympy import Expr, Integer
 
 from .errors import ScheduleError
 from .feed import Operand
-from .filling import Filled, convert, needed_sums, select, sum_lines
+from .filling import Filled, begin, convert, needed_sums, select, sum_lines
 from .lower import Stage, Tile
+from .nesting import Argument, BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When
 from .packing import Packed, pack, stack_bytes
 from .plan import STACK_BYTES, Plan
-from .program import (
-    Argument,
-    BlockLoop,
-    Call,
-    NestNode,
-    Pack,
-    Program,
-    SelectBatch,
-    TileProgram,
-    When,
-)
+from .program import TileProgram
 from .regions import Part, Region, partition
+from .second import of_second, second
 from .symbolic import ZERO, div, mod, simplify, symbol, value
 from .tiles import lower_tile
 from .transposition import parts
@@ -92,16 +84,44 @@ class _Tiles:
 
 def make_program(plan: Plan) -> Program:
     """The whole kernel: what is converted or summed first, then loops over blocks of tiles."""
-    if ZERO in (plan.sizes["m"], plan.sizes["n"]):
-        return Program((), ())
     tiles = _Tiles(plan)
+    start = tuple(node for name, _ in plan.spec.outputs for node in _begun(tiles, name))
+    if ZERO in (plan.sizes["m"], plan.sizes["n"]):
+        return Program(start, tuple(tiles.programs.values()))
     block = _Block(plan, dict(plan.sizes), dict.fromkeys("mnkbp", ZERO), accumulate=False)
-    nest = _product(tiles, block)
-    for name in sorted(plan.sources, reverse=True):
-        nest = (_filled(tiles, convert(plan, name), nest),)
+    nest = _converted(tiles, "b", _product(tiles, block))
+    if plan.spec.b2 is not None:
+        nest = (_gated(tiles, block, nest),)
+    nest = _converted(tiles, "a", nest)
     for name in needed_sums(plan):
         nest = (_filled(tiles, sum_lines(plan, name), nest),)
-    return Program(nest, tuple(tiles.programs.values()), sum(tiles.scratch.values(), ZERO))
+        if name == "b" and plan.spec.b2 is not None:
+            nest = (_filled(tiles, second(sum_lines(plan, name)), nest),)
+    nodes = start + nest
+    return Program(nodes, tuple(tiles.programs.values()), sum(tiles.scratch.values(), ZERO))
+
+
+def _begun(tiles: _Tiles, name: str) -> tuple[NestNode, ...]:
+    nodes, programs = begin(tiles.plan, name)
+    tiles.programs |= {("begin", program.name): program for program in programs}
+    return nodes
+
+
+def _converted(tiles: _Tiles, name: str, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
+    """``body`` with operand ``name`` converted, where that is needed."""
+    plan = tiles.plan
+    return (_filled(tiles, convert(plan, name), body),) if name in plan.sources else body
+
+
+def _gated(tiles: _Tiles, block: _Block, body: tuple[NestNode, ...]) -> Pack:
+    """``body`` with the sums of A B2 in a buffer, made as those of A B are."""
+    plan = tiles.plan
+    fill = _sums(tiles, block)
+    if "b" in plan.sources:
+        fill = (_filled(tiles, convert(plan, "b"), fill),)
+    sums = plan.operands["sums2"]
+    elements = plan.sum_elements
+    return Pack("sums2", sums.type, elements, tiles.room(sums, elements), of_second(fill), body)
 
 
 def _filled(tiles: _Tiles, filled: Filled, body: tuple[NestNode, ...]) -> Pack:
@@ -133,14 +153,22 @@ def _by_partial_sums(tiles: _Tiles, block: _Block) -> Pack:
     """The sums in a buffer of their own, which is finished when all are there."""
     plan = tiles.plan
     sums = plan.operands["sums"]
-    elements = plan.sizes[plan.across] * sums.strides[plan.across]
+    elements = plan.sum_elements
     letters = "".join(x for x in plan.outer if x not in "bk")
-    empty = replace(block, extents=block.extents | {"k": ZERO}, stage="sum")
+    fill = _sums(tiles, block)
     finish = tuple(_nest(tiles, letters, replace(block, stage="finish"), ""))
+    return Pack("sums", sums.type, elements, tiles.room(sums, elements), fill, finish)
+
+
+def _sums(tiles: _Tiles, block: _Block) -> tuple[NestNode, ...]:
+    """What fills a buffer with the sums."""
+    plan = tiles.plan
     fill = tuple(_nest(tiles, plan.outer, replace(block, stage="sum"), ""))
     if "b" in plan.outer and plan.batch and value(plan.batch.count) is None:
+        letters = "".join(x for x in plan.outer if x not in "bk")
+        empty = replace(block, extents=block.extents | {"k": ZERO}, stage="sum")
         fill = (When(plan.batch.count, fill, tuple(_nest(tiles, letters, empty, ""))),)
-    return Pack("sums", sums.type, elements, tiles.room(sums, elements), fill, finish)
+    return fill
 
 
 def _nest(tiles: _Tiles, letters: str, block: _Block, names: str) -> Iterator[NestNode]:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from sympy import Expr, Integer
 
 from .access import read
+from .nesting import Argument, BlockLoop, Call, NestNode, Program, SelectBatch, Selected
 from .pack_plan import PackPlan
 from .prepack import Conversion, conversion_nest
 from .program import (
@@ -15,20 +16,13 @@ from .program import (
     Add,
     Address,
     Advance,
-    Argument,
-    BlockLoop,
-    Call,
     Load,
     Loop,
     MultiplyAdd,
-    NestNode,
     Op,
     Parameter,
     Point,
-    Program,
     Register,
-    SelectBatch,
-    Selected,
     Splat,
     Store,
     TileProgram,

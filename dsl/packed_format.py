@@ -96,7 +96,8 @@ def formats_of(spec: Spec, target: Target) -> dict[str, PackedFormat]:
     if isinstance(spec, Pack):
         return {"out": format_of(spec, target)}
     if isinstance(spec, Gemm) and isinstance(spec.b, Packed):
-        return {"b": format_of(spec, target)}
+        names = ["b"] if spec.b2 is None else ["b", "b2"]
+        return dict.fromkeys(names, format_of(spec, target))
     return {}
 
 

@@ -14,18 +14,15 @@ from sympy import Expr
 from .dataflow import sizes_used
 from .feed import Operand
 from .isa import Vector
+from .nesting import Argument, BlockLoop, Call, NestNode
 from .padding import pad, spare_elements
 from .plan import STACK_BYTES, Plan
 from .program import (
     Active,
     Address,
-    Argument,
-    BlockLoop,
-    Call,
     Load,
     MakeMask,
     MaskRegister,
-    NestNode,
     Op,
     Parameter,
     Register,

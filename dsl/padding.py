@@ -6,20 +6,9 @@ from sympy import Expr
 
 from .feed import Operand
 from .isa import Vector
+from .nesting import Argument, BlockLoop, Call, NestNode
 from .plan import Plan
-from .program import (
-    Address,
-    Argument,
-    BlockLoop,
-    Call,
-    NestNode,
-    Op,
-    Parameter,
-    Register,
-    Store,
-    TileProgram,
-    Zero,
-)
+from .program import Address, Op, Parameter, Register, Store, TileProgram, Zero
 from .symbolic import linear, symbol, value
 from .transposition import parts
 

@@ -91,7 +91,8 @@ class Plan:
         spec = self.spec
         factors = (f for f in (spec.alpha, spec.beta) if f != "scalar")
         whole = spec.type != "s32" or all(float(f).is_integer() for f in factors)
-        return not whole or spec.d is not None or spec.c.type != spec.type or self.corrects
+        more = spec.d is not None or bool(spec.outputs)
+        return not whole or more or spec.c.type != spec.type or self.corrects
 
     @property
     def partial(self) -> bool:
@@ -114,6 +115,15 @@ class Plan:
     def output(self) -> Operand:
         """What is written: C, or D."""
         return self.operands[self.spec.output]
+
+    @property
+    def sum_elements(self) -> Expr:
+        """The elements of a buffer that holds all sums."""
+        m, n = (self.operands["sums"].strides[d] for d in "mn")
+        rows, columns = self.sizes["m"], self.sizes["n"]
+        if m == n == 1:
+            return rows * columns
+        return rows * m if n == 1 else columns * n
 
     @property
     def sum_along(self) -> str | None:

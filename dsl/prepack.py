@@ -19,24 +19,19 @@ from .dataflow import sizes_used, without_idle_masks
 from .emitter import Emitter
 from .feed import Operand, row_elements, widening
 from .isa import Target
+from .nesting import Argument as Passed
+from .nesting import BlockLoop, Call, NestNode, When
 from .program import (
     Active,
     Address,
-    BlockLoop,
-    Call,
     Load,
     MakeMask,
     MaskRegister,
-    NestNode,
     Op,
     Parameter,
     Register,
     Store,
     TileProgram,
-    When,
-)
-from .program import (
-    Argument as Passed,
 )
 from .store import interleaved
 from .symbolic import ONE, div, linear, mod, symbol, value

@@ -9,8 +9,9 @@ from sympy import Expr, Integer
 from .dataflow import walk
 from .isa import Core, Target
 from .model import LOOP_OVERHEAD, SHORT, Choice, Work, need, shape_of, tile_cycles
+from .nesting import Program
 from .plan import Plan
-from .program import Loop, MultiplyAdd, Program, TileFacts, TileProgram
+from .program import Loop, MultiplyAdd, TileFacts, TileProgram
 from .regions import compared
 from .shape import TileShape, bounds, step_cycles
 from .symbolic import c_text, simplify, value

@@ -206,11 +206,19 @@ def _cuts(total: int, size: int, overlap: bool) -> Iterator[tuple[int, int, int]
 def _check_overlap(
     plan: Plan, accumulate: bool, sizes: tuple[int, int], tile: tuple[int, int]
 ) -> None:
-    if accumulate or plan.spec.beta != 0 or set(plan.outer) & {"b", "k"}:
+    spec = plan.spec
+    if accumulate or spec.beta != 0 or set(plan.outer) & {"b", "k"}:
         raise ScheduleError(
             "tails='overlap' computes elements twice, which is wrong when C is read",
-            got=f"beta={plan.spec.beta}, loops={plan.outer + plan.inner!r}",
+            got=f"beta={spec.beta}, loops={plan.outer + plan.inner!r}",
             expected="beta=0 and no b or k left of the last m or n",
+            hint="tails='auto'",
+        )
+    if spec.reads_output or spec.outputs:
+        what = "dst is read" if spec.reads_output else "a row is summed"
+        raise ScheduleError(
+            f"tails='overlap' computes elements twice, which is wrong when {what}",
+            got=", ".join(map(repr, spec.expressions)),
             hint="tails='auto'",
         )
     if sizes[0] < tile[0] or sizes[1] < tile[1]:
@@ -299,17 +307,21 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
         yield Axis(vector, tuple(parts))
         return
     yield Axis(vector, tuple(parts))
+    least, last = lanes, vector
     for size, cut in _narrow_sizes(plan, vector):
         count = div(tail, size)
         if count != 0:
             yield Axis(cut, (Part(start, _int(size), 1, count),))
         start, tail = start + count * size, mod(tail, size)
+        least, last = size, cut
+    for size in range(1, least):
+        yield Axis(last, (Part(start, _int(size), 1, _equals(tail, size, least)),))
 
 
 def _narrow_sizes(plan: Plan, vector: Vector) -> Iterator[tuple[int, Vector]]:
     """What a tail is made of, largest first: partial accesses of ``vector``, narrower vectors."""
     sizes = {v.lanes: v for v in plan.vectors if v.lanes < vector.lanes}
-    if plan.schedule.tails != "mask":
+    if plan.schedule.tails != "mask" and not plan.padded:
         sizes |= {s: vector for s in vector.partial_load if not s & (s - 1)}
     yield from sorted(sizes.items(), key=lambda item: -item[0])
 
@@ -317,6 +329,11 @@ def _narrow_sizes(plan: Plan, vector: Vector) -> Iterator[tuple[int, Vector]]:
 def _positive(tail: Expr, lanes: int) -> Expr:
     """1 if ``tail`` (below ``lanes``) is positive, else 0, as a formula."""
     return div(tail + (lanes - 1), lanes)
+
+
+def _equals(tail: Expr, size: int, lanes: int) -> Expr:
+    """1 if ``tail`` (below ``lanes``) is ``size``, else 0, as a formula."""
+    return _positive(tail - (size - 1), lanes) - _positive(tail - size, lanes)
 
 
 def _cascade(start: Expr, total: Expr, most: int, lanes: int) -> Iterator[Part]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -58,7 +59,10 @@ def _number(source: float | str | Expr | Register, element: str) -> str:
         return f"({ELEMENTS[element].ctype})({c_text(source)})"
     if element == "s32":
         return "(-2147483647 - 1)" if source == -(2**31) else str(int(source))
-    return float(source).hex() + ("f" if element == "f32" else "")
+    end = "f" if element == "f32" else ""
+    if math.isfinite(source):
+        return float(source).hex() + end
+    return f"({0.0 if math.isnan(source) else math.copysign(1, source)}{end} / 0.0{end})"
 
 
 def render(template: str, **context: Any) -> str:

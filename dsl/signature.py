@@ -31,7 +31,7 @@ class ArrayParameter:
     index; ``sequence`` a sequence of matrices; ``offsets`` a 1-d int64 array of ``count``;
     ``packed`` a PackedMatrix, which may hold a batch; ``vector`` a 1-d array passed by name, or a
     number where its ``shape`` is (1,). ``packed`` as a flag: the operand, or each item of a
-    sequence, is a PackedMatrix of ``format``.
+    sequence, is a PackedMatrix of ``format``. ``chosen``: the name is the user's.
     ``leading`` is None when tight. ``batch_stride`` None is one tight matrix. ``stored`` is what
     memory holds where that is not ``type``.
     """
@@ -51,6 +51,7 @@ class ArrayParameter:
     packed: bool = False
     format: str = ""
     stored: str = ""
+    chosen: bool = False
 
     @property
     def element(self) -> str:
@@ -61,6 +62,16 @@ class ArrayParameter:
     def itemsize(self) -> int:
         """Bytes per element."""
         return ITEMSIZE[self.type]
+
+    @property
+    def symbol(self) -> str:
+        """What the generated C calls it: what users name ends in "_", as nothing else does."""
+        return symbol_of(self.name) if self.chosen else self.name
+
+    @property
+    def offsets(self) -> str:
+        """What the offsets are called, or would be: B2 has those of B."""
+        return f"{self.name[0]}_offsets"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +115,11 @@ class Signature:
         return tuple(a.name for a in self.arrays if a.name in places)
 
 
+def symbol_of(name: str) -> str:
+    """What the generated C calls an operand or output that the user named."""
+    return f"{name}_"
+
+
 def signature(spec: Spec, formats: Mapping[str, PackedFormat] | None = None) -> Signature:
     """The signature of the kernel that computes ``spec``.
 
@@ -141,7 +157,7 @@ def _arrays(
 
 
 def _matrix(spec: Gemm, name: str) -> ArrayParameter:
-    batch = spec.batch if name in "ab" else None
+    batch = spec.batch if name in ("a", "b", "b2") else None
     operand = getattr(spec, name)
     packed = isinstance(operand, Packed)
     return ArrayParameter(
@@ -151,11 +167,11 @@ def _matrix(spec: Gemm, name: str) -> ArrayParameter:
         role=_role(spec, name),
         shape=tuple(getattr(spec, slot) for slot in SHAPES[name]),
         order=operand.order,
-        leading=getattr(spec, f"ld{name}"),
+        leading=getattr(spec, f"ld{name[0]}"),
         slots=SHAPES[name],
-        leading_slot=f"ld{name}",
-        batch_stride=getattr(batch, name) if isinstance(batch, Strided) else None,
-        static_offsets=getattr(batch, name) if isinstance(batch, Offsets) else None,
+        leading_slot=f"ld{name[0]}",
+        batch_stride=getattr(batch, name[0]) if isinstance(batch, Strided) else None,
+        static_offsets=getattr(batch, name[0]) if isinstance(batch, Offsets) else None,
         count=batch.count if batch is not None else None,
         packed=packed,
     )
@@ -181,15 +197,17 @@ def _role(spec: Gemm, name: str) -> Role:
 
 
 def _gemm_arrays(spec: Gemm) -> tuple[ArrayParameter, ...]:
-    names = "abcd" if spec.d is not None and spec.beta != 0 else f"ab{spec.output}"
+    names = ["a", "b", *(["b2"] if spec.b2 is not None else [])]
+    names += ["c", "d"] if spec.d is not None and spec.beta != 0 else [spec.output]
     arrays = [_matrix(spec, name) for name in names]
     if isinstance(spec.batch, Offsets):
         for name in "ab":
             if getattr(spec.batch, name) is None:
                 arrays.append(_offsets(f"{name}_offsets", spec.batch.count))
     arrays += [_quantity(spec, name) for name in QUANTITIES if isinstance(getattr(spec, name), str)]
-    arrays += [_named(spec, operand) for operand in spec.named]
-    return tuple(arrays)
+    chosen = [_named(spec, operand) for operand in spec.named]
+    chosen += [_reduced(spec, name) for name, _ in spec.outputs]
+    return (*arrays, *sorted(chosen, key=lambda array: array.name))
 
 
 def _quantity(spec: Gemm, name: str) -> ArrayParameter:
@@ -203,12 +221,21 @@ def _quantity(spec: Gemm, name: str) -> ArrayParameter:
 
 
 def _named(spec: Gemm, operand: Operand) -> ArrayParameter:
-    """An operand of the epilogue; a full one has the order of the spec's C."""
+    """An operand of an expression; a full one has the spec's order."""
     slots = {None: (), "row": ("m",), "column": ("n",), "full": ("m", "n")}[operand.per]
     shape = tuple(getattr(spec, slot) for slot in slots) or (1,)
     kind: Kind = "matrix" if operand.per == "full" else "vector"
-    order = spec.c.order if operand.per == "full" else "C"
-    return ArrayParameter(operand.name, operand.type, kind, "in", shape, order, None, slots, "")
+    order = spec.order if operand.per == "full" else "C"
+    return ArrayParameter(
+        operand.name, operand.type, kind, "in", shape, order, None, slots, "", chosen=True
+    )
+
+
+def _reduced(spec: Gemm, name: str) -> ArrayParameter:
+    """An output of one number for each row."""
+    return ArrayParameter(
+        name, "f32", "vector", "out", (spec.m,), "C", None, ("m",), "", chosen=True
+    )
 
 
 def _offsets(name: str, count: Size) -> ArrayParameter:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from .errors import SpecError
 from .expression import (
@@ -15,24 +16,23 @@ from .expression import (
     operands_of,
     uses,
 )
+from .expression_rules import check_leaves, check_types
+from .factors import QUANTITIES, Factor, Quantity, check_factor, check_quantity, short
 from .operands import Batch, Matrix, Offsets, Order, Packed, Strided, check_order
 from .pack import Pack
+from .reductions import Outputs, RowReduction, as_outputs
 from .sizes import Dim, Size, call_text, check_dims, check_size
 from .types import INPUTS, ITEMSIZE, accumulator, is_integer, type_name
 
-Factor = float | Literal["scalar"]
-#: A scale or zero point: absent, a literal, one value at the call, or one for each row or column.
-Quantity = float | int | Literal["scalar", "row", "column"] | None
+__all__ = ["QUANTITIES", "SHAPES", "Factor", "Gemm", "Quantity", "Spec", "Transpose"]
+
 #: The shape of each operand in terms of the sizes.
-SHAPES = {"a": ("m", "k"), "b": ("k", "n"), "c": ("m", "n"), "d": ("m", "n")}
-#: Scales and zero points in the order of C's parameters, and what each may vary along.
-QUANTITIES: dict[str, Literal["row", "column"]] = {
-    "a_scale": "row",
-    "b_scale": "column",
-    "d_scale": "column",
-    "a_zero": "row",
-    "b_zero": "column",
-    "d_zero": "column",
+SHAPES = {
+    "a": ("m", "k"),
+    "b": ("k", "n"),
+    "b2": ("k", "n"),
+    "c": ("m", "n"),
+    "d": ("m", "n"),
 }
 
 
@@ -52,6 +52,13 @@ class Gemm:
     else is done in f32 after conversion, or f64. A scale or zero point is a literal, ``"scalar"``,
     ``"row"`` (of A) or ``"column"``; all but literals are passed by name. Conversion to integers
     rounds half to even and saturates; NaN becomes 0.
+
+    The epilogue is an expression of ``tw.acc``, the value before it, ``tw.dst``, D's old value,
+    and operands; ``algebra=True`` lets sympy rewrite it, else floating-point results are kept.
+    ``b2`` is a second B, alike in type and layout (``ldb``, the batch's strides and offsets of B),
+    and ``tw.acc2`` is ``a_scale * b_scale * alpha * sum_i (A_i - a_zero)(B2_i - b_zero)``.
+    ``outputs`` are arrays of m f32, each a ``tw.row_max``, ``row_sum`` or ``row_absmax`` of an
+    expression of the same values.
     """
 
     m: Size
@@ -75,6 +82,10 @@ class Gemm:
     b_zero: Quantity
     d_zero: Quantity
     epilogue: Expression | None
+    b2: Matrix | Packed | None
+    outputs: Outputs
+    algebra: bool
+    order: Order
 
     def __init__(
         self,
@@ -101,6 +112,9 @@ class Gemm:
         b_zero: Quantity = None,
         d_zero: Quantity = None,
         epilogue: Expression | None = None,
+        b2: Any = None,
+        outputs: Mapping[str, RowReduction] | None = None,
+        algebra: bool = False,
     ) -> None:
         check_order(order)
         given = locals()
@@ -117,12 +131,12 @@ class Gemm:
         for name, operand in (("a", first), ("b", second), ("c", third)):
             put(name, operand)
         for name in QUANTITIES:
-            put(name, _quantity(given[name], name))
+            put(name, check_quantity(given[name], name))
         put("epilogue", None if epilogue is None else as_expression(epilogue))
         asks = any(given[name] is not None for name in _MAKE_D)
         put("d", _operand(d, order) if d is not None else third if asks else None)
-        put("alpha", _factor(alpha, "alpha"))
-        put("beta", _factor(beta, "beta"))
+        put("alpha", check_factor(alpha, "alpha"))
+        put("beta", check_factor(beta, "beta"))
         if batch is not None and not isinstance(batch, Batch):
             raise SpecError(
                 "batch must be tw.Strided, tw.Offsets or tw.Addresses",
@@ -133,16 +147,21 @@ class Gemm:
         for name in ("lda", "ldb", "ldc", "ldd"):
             ld = given[name]
             put(name, None if ld is None else check_size(ld, name, least=1))
+        put("b2", None if b2 is None else _operand(b2, order))
+        put("outputs", as_outputs(outputs))
+        put("algebra", bool(algebra))
+        full = any(operand.per == "full" for operand in self.named)
+        put("order", order if full else third.order)
         check_gemm(self)
 
     def __repr__(self) -> str:
-        order = self.c.order
-        first = self.a.type
+        order, first = self.order, self.a.type
         defaults: dict[str, object] = {
             "a": Matrix("f32", order),
             "b": Matrix(first, order),
             "c": Matrix(self.type, order),
             "d": self.c if any(getattr(self, name) is not None for name in _MAKE_D) else None,
+            "b2": None,
         }
         options: dict[str, tuple[object, object]] = {}
         for name, default in defaults.items():
@@ -152,12 +171,15 @@ class Gemm:
             options[name] = (shown, default)
         options |= {
             "order": (order, "C"),
-            "alpha": (_short(self.alpha), 1),
-            "beta": (_short(self.beta), 0),
+            "alpha": (short(self.alpha), 1),
+            "beta": (short(self.beta), 0),
             **{
                 name: (getattr(self, name), None)
                 for name in ("batch", *_LEADING, *QUANTITIES, "epilogue")
             },
+            "b2": options.pop("b2"),
+            "outputs": (dict(self.outputs), {}),
+            "algebra": (self.algebra, False),
         }
         return call_text("Gemm", [self.m, self.n, self.k], options)
 
@@ -169,7 +191,7 @@ class Gemm:
 
     def leading(self, name: str) -> Size:
         """The leading dimension of operand ``name``, tight ones resolved."""
-        ld: Size | None = getattr(self, f"ld{name}")
+        ld: Size | None = getattr(self, f"ld{name[0]}")
         return self.contiguous_size(name) if ld is None else ld
 
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
@@ -189,14 +211,20 @@ class Gemm:
         return accumulator(self.a.type, self.b.type)
 
     @property
+    def expressions(self) -> tuple[Expression, ...]:
+        """The epilogue and what the outputs reduce."""
+        first = () if self.epilogue is None else (self.epilogue,)
+        return (*first, *(reduction.expression for _, reduction in self.outputs))
+
+    @property
     def named(self) -> tuple[Operand, ...]:
-        """The epilogue's operands by name."""
-        return () if self.epilogue is None else operands_of(self.epilogue)
+        """The operands of all expressions by name."""
+        return operands_of(*self.expressions)
 
     @property
     def reads_output(self) -> bool:
-        """Whether the epilogue uses D's old value."""
-        return self.epilogue is not None and uses(self.epilogue, dst)
+        """Whether an expression uses D's old value."""
+        return any(uses(expression, dst) for expression in self.expressions)
 
     @property
     def output(self) -> str:
@@ -218,45 +246,21 @@ class Gemm:
 #: What makes C's values something else than sums: there is a D then, of C's type if not given.
 _MAKE_D = ("a_scale", "b_scale", "d_scale", "d_zero", "epilogue")
 _LEADING = ("lda", "ldb", "ldc", "ldd")
-_OPTIONAL = ("batch", *_LEADING, *QUANTITIES, "epilogue")
+#: What arguments of a call are called.
+_TAKEN = (
+    "self", "a", "b", "b2", "c", "d", "out", "alpha", "beta", "a_offsets", "b_offsets",
+    *QUANTITIES,
+)  # fmt: skip
 
 
 def _operand(given: Any, order: Order) -> Matrix | Packed:
     return given if isinstance(given, (Matrix, Packed)) else Matrix(given, order)
 
 
-def _short(factor: Factor) -> Factor:
-    """2 rather than 2.0."""
-    return int(factor) if isinstance(factor, float) and factor.is_integer() else factor
-
-
-def _factor(value: Any, name: str) -> Factor:
-    if value == "scalar":
-        return "scalar"
-    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
-        raise SpecError(f"{name} must be a number or 'scalar'", got=value)
-    return float(value)
-
-
-def _quantity(value: Any, name: str) -> Quantity:
-    per = QUANTITIES[name]
-    if value is None or value in ("scalar", per):
-        return value  # type: ignore[no-any-return]
-    number = not isinstance(value, (bool, str)) and hasattr(value, "__float__")
-    if not number:
-        raise SpecError(
-            f"{name} must be a number, 'scalar' or {per!r}", got=value, expected=f"one per {per}"
-        )
-    if name.endswith("_scale"):
-        return float(value)
-    if float(value) != int(value) or not -(2**31) <= int(value) < 2**31:
-        raise SpecError(f"{name} must be a whole number of 32 bits", got=value)
-    return int(value)
-
-
 def check_gemm(spec: Gemm) -> None:
     """SpecError if types, layouts and sizes do not fit each other."""
     _check_types(spec)
+    _check_expressions(spec)
     for name in "abcd":
         ld = getattr(spec, f"ld{name}")
         operand = getattr(spec, name)
@@ -326,14 +330,31 @@ def _check_types(spec: Gemm) -> None:
             raise SpecError(
                 f"{name} needs integers in {name[0].upper()}", got=f"{name[0]}={operand.type}"
             )
-    taken = {*QUANTITIES, "a", "b", "c", "d", "out", "alpha", "beta", "a_offsets", "b_offsets"}
-    for operand in spec.named:
-        if operand.name in taken | {slot for slot, _ in spec.runtime_sizes()}:
-            raise SpecError("an operand's name is taken by the product's own", got=operand.name)
     for name in ("alpha", "beta"):
         factor = getattr(spec, name)
         if spec.type == "s32" and factor != "scalar" and abs(factor) >= 2**31:
             raise SpecError(f"{name} must fit 32 bits where sums are integers", got=factor)
+
+
+def _check_expressions(spec: Gemm) -> None:
+    check_leaves(spec.expressions, b2=spec.b2 is not None, d=spec.d is not None)
+    for expression in spec.expressions:
+        check_types(expression, spec.type)
+    if spec.b2 not in (None, spec.b):
+        raise SpecError(
+            "b2 must be of B's type and layout", got=f"b={spec.b}, b2={spec.b2}", expected=spec.b
+        )
+    if spec.outputs and spec.type == "f64":
+        raise SpecError("outputs are f32, and of sums in f64 there are none", got=spec.outputs[0])
+    taken = set(_TAKEN)
+    for name in (*(operand.name for operand in spec.named), *dict(spec.outputs)):
+        if name in taken:
+            raise SpecError(
+                f"the name {name!r} is taken by another argument of the call",
+                got=", ".join(sorted(taken)),
+                hint="another name for the operand or output",
+            )
+        taken.add(name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from .dataflow import prune
 from .finish import Output, finished
@@ -71,6 +72,9 @@ def write(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
     A masked store cannot be forwarded to a load that overlaps its full width, and rows of a
     narrow C overlap so: read row by row, each would wait for the one before.
     """
+    if tile.stage == "sum":
+        yield from _add_to_sums(tile, outputs)
+        return
     if tile.plan.finishes:
         yield from finished(tile, outputs)
         return
@@ -82,6 +86,23 @@ def write(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
         yield from _update(tile, output)
         stores.append(Store(output.at(tile.written), output.acc, output.active))
     yield from stores
+
+
+def _add_to_sums(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
+    """Add to the partial sums, or begin these."""
+    for output in outputs:
+        acc, address = output.acc, output.at(tile.written)
+        if tile.accumulate:
+            old = Register(f"old_{acc.name}", acc.vector)
+            yield Load(old, address, output.active)
+            yield Add(acc, acc, old)
+        yield Store(address, acc, output.active)
+
+
+def from_sums(tile: Tile, output: Output) -> Iterator[Op]:
+    """An output whose sums are all there: those lines have room for whole vectors."""
+    if tile.stage == "finish":
+        yield Load(output.acc, output.at(tile.plan.operands["sums"]))
 
 
 def _bounced(tile: Tile, outputs: Sequence[Output]) -> tuple[list[Op], list[Output]]:
@@ -129,32 +150,8 @@ def store_along(tile: Tile) -> Iterator[Op]:
         for column in range(shape.vectors):
             acc, active = tile.accumulator(row, column), tile.active(column)
             outputs.append(Output.of(acc, line, tile.position(column), row, active))
+            yield from from_sums(tile, outputs[-1])
     yield from write(tile, outputs)
-
-
-def _sums(tile: Tile) -> Iterator[tuple[Register, Address]]:
-    """Each accumulator, and where it stands whole among the partial sums."""
-    line, sums = tile.plan.along, tile.plan.operands["sums"]
-    for row in range(tile.region.shape.rows):
-        for column in range(tile.region.shape.vectors):
-            acc = tile.accumulator(row, column)
-            yield acc, Output.of(acc, line, tile.position(column), row, None).at(sums)
-
-
-def store_sums(tile: Tile) -> Iterator[Op]:
-    """Add the accumulators to the partial sums, or begin these."""
-    for acc, address in _sums(tile):
-        if tile.accumulate:
-            old = Register(f"old_{acc.name}", acc.vector)
-            yield Load(old, address)
-            yield Add(acc, acc, old)
-        yield Store(address, acc)
-
-
-def load_sums(tile: Tile) -> Iterator[Op]:
-    """The accumulators from the partial sums."""
-    for acc, address in _sums(tile):
-        yield Load(acc, address)
 
 
 def store_across(tile: Tile) -> Iterator[Op]:
@@ -170,12 +167,16 @@ def store_across(tile: Tile) -> Iterator[Op]:
         for column in range(shape.vectors):
             block = [tile.accumulator(first + row, column) for row in range(rows)]
             steps, result = transpose(block, lanes, f"t{column}_{first}_")
-            existing = _existing(tile, column)
-            yield from prune(steps, result[:existing])
+            result = result[: _existing(tile, column)]
+            if tile.stage == "finish":
+                result = [replace(r, name=f"sum_{r.name}_{i}") for i, r in enumerate(result)]
+            else:
+                yield from prune(steps, result)
             outputs = []
-            for lane in range(existing):
+            for lane, register in enumerate(result):
                 place = tile.position(column) + lane
-                outputs.append(Output.of(result[lane], plan.across, first, place, active))
+                outputs.append(Output.of(register, plan.across, first, place, active))
+                yield from from_sums(tile, outputs[-1])
             yield from write(tile, outputs)
 
 
@@ -203,6 +204,7 @@ def _store_scalars(tile: Tile) -> Iterator[Op]:
         for column in range(tile.region.shape.vectors):
             acc = tile.accumulator(row, column)
             outputs.append(Output.of(acc, tile.plan.across, row, column, None))
+            yield from from_sums(tile, outputs[-1])
     yield from write(tile, outputs)
 
 

@@ -11,8 +11,9 @@ from .ksteps import k_loops
 from .lower import Tile, masks, reduction, sum_splits, zeros
 from .plan import Plan
 from .program import Op, Parameter, Splat, TileFacts, TileProgram
+from .signature import symbol_of
 from .squares import unfold
-from .store import factors, load_sums, store_across, store_along, store_sums
+from .store import factors, store_across, store_along
 
 
 def lower_tile(tile: Tile, name: str) -> TileProgram:
@@ -34,7 +35,6 @@ def _body(tile: Tile) -> Iterator[Op]:
     plan = tile.plan
     if tile.stage == "finish":
         yield from masks(tile) if not plan.transposed else ()
-        yield from load_sums(tile)
         return
     yield from masks(tile) if not (tile.empty and plan.transposed) else ()
     yield from zeros(tile)
@@ -47,9 +47,6 @@ def _end(tile: Tile) -> Iterator[Op]:
     if tile.stage != "finish":
         yield from unfold(tile) if tile.product.rows > 1 else ()
         yield from sum_splits(tile)
-    if tile.stage == "sum":
-        yield from store_sums(tile)
-        return
     yield from factors(tile)
     yield from (
         store_dots(tile)
@@ -87,9 +84,10 @@ def _parameters(tile: Tile, ops: tuple[Op, ...]) -> Iterator[Parameter]:
     if not tile.empty:
         yield from _inputs(plan)
     used = pointers_used(ops)
+    written = {tile.written.name, *(symbol_of(name) for name, _ in plan.spec.outputs)}
     for operand in plan.operands.values():
         if operand.name in used and operand.name not in ("a", "b"):
-            role: Literal["in", "out"] = "out" if operand == tile.written else "in"
+            role: Literal["in", "out"] = "out" if operand.name in written else "in"
             yield Parameter(operand.name, role, operand.type)
     yield from (Parameter(s, "size") for s in sizes_used(ops, dict(plan.spec.runtime_sizes())))
     numbers = {op.source for op in ops if isinstance(op, Splat) and isinstance(op.source, str)}

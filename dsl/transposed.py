@@ -10,23 +10,18 @@ from sympy import Expr
 
 from .blocks import Block
 from .dataflow import prune
+from .nesting import Argument, BlockLoop, Call, NestNode, Program, WhenSame
 from .program import (
     Active,
     Address,
-    Argument,
-    BlockLoop,
-    Call,
     Load,
     MakeMask,
     MaskRegister,
-    NestNode,
     Op,
     Parameter,
-    Program,
     Register,
     Store,
     TileProgram,
-    WhenSame,
 )
 from .store import transpose
 from .symbolic import ONE, ZERO, linear, slots, symbol

@@ -9,26 +9,8 @@ from sympy import Expr
 from .dataflow import addresses, mask_of, reads, writes
 from .errors import PlanError
 from .isa import Target
-from .program import (
-    Advance,
-    BlockLoop,
-    Call,
-    Load,
-    Loop,
-    MakeMask,
-    NestNode,
-    Op,
-    Pack,
-    Point,
-    PointBatch,
-    Program,
-    Room,
-    SelectBatch,
-    Store,
-    TileProgram,
-    When,
-    WhenSame,
-)
+from .nesting import BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When, WhenSame
+from .program import Advance, Load, Loop, MakeMask, Op, Point, PointBatch, Room, Store, TileProgram
 from .symbolic import slots, value
 
 

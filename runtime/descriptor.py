@@ -40,7 +40,7 @@ class _Packer:
         flags = ALIGNED | (0 if parameter.role == "in" else WRITEABLE)
         batched = parameter.kind in ("strided", "packed") and parameter.count is not None
         names = [p.name for p in self.signature.arrays]
-        offsets = f"{parameter.name}_offsets"
+        offsets = parameter.offsets
         return [
             KINDS.index(parameter.kind),
             id(parameter.format) if parameter.packed else 0,

@@ -207,7 +207,7 @@ def _batch_stride(
     parameter: ArrayParameter, array: Array, name: str, known: Known, line: int, lines: int
 ) -> None:
     stride, remainder = divmod(array.strides[0], parameter.itemsize)
-    slot, want, got = f"stride_{parameter.name}", parameter.batch_stride, f"{stride} elements"
+    slot, want, got = f"stride_{parameter.name[0]}", parameter.batch_stride, f"{stride} elements"
     if want is None:
         # The next matrix begins where this one's lines end.
         leading, rest = divmod(stride, lines)

@@ -106,7 +106,7 @@ def _offsets(
         return None
     if parameter.static_offsets is not None:
         return parameter.static_offsets
-    named = f"{parameter.name}_offsets"
+    named = parameter.offsets
     at = next(i for i, p in enumerate(signature.arrays) if p.name == named)
     return [int(offset) for offset in arrays[at]]
 

@@ -137,7 +137,7 @@ def matrices(parameter: ArrayParameter, held: Sample, signature: Signature) -> I
     else:
         offsets = parameter.static_offsets
         if offsets is None:
-            named = signature.array(f"{parameter.name}_offsets")
+            named = signature.array(parameter.offsets)
             offsets = tuple(map(int, held.arrays[signature.arrays.index(named)]))
         for offset in offsets:
             yield _matrix(parameter, held.sizes, array[offset:])

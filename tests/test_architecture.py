@@ -26,15 +26,17 @@ OUTSIDE = ("tilewright.examples", "tilewright.cli")
 # dsl/ in the order of processing; a module imports only from its left.
 # fmt: off
 DSL = [
-    "errors", "settings", "types", "dtypes", "sizes", "expression", "postops", "operands", "pack",
-    "spec", "schedule", "isa", "product", "packed_format", "signature", "symbolic", "algebra",
+    "errors", "settings", "types", "dtypes", "sizes", "expression", "postops", "expression_rules",
+    "reductions", "factors", "operands", "pack", "spec", "schedule", "isa", "product",
+    "packed_format", "signature", "symbolic", "algebra",
     "shape", "model", "elementary", "builder", "convert", "exponential", "logarithm", "gaussian",
-    "functions", "feed", "loops", "plan", "regions", "program", "dataflow", "emitter", "access",
-    "lower", "squares", "ksteps", "finish", "store", "dot", "tiles", "blocks",
-    "transposition", "transposed",
-    "padding", "packing", "prepack", "linesums", "filling", "nest", "pack_plan", "pack_program",
+    "functions", "feed", "loops", "plan", "regions", "program", "nesting", "dataflow",
+    "emitter", "access", "lower", "squares", "ksteps", "reduce", "finish", "store", "dot", "tiles",
+    "blocks", "transposition", "transposed",
+    "padding", "packing", "prepack", "linesums", "filling", "second", "nest",
+    "pack_plan", "pack_program",
     "verify", "memory", "lanes", "execute", "interpret",
-    "count", "fork", "reasons", "describe", "explain", "render", "generate",
+    "count", "fork", "describe", "reasons", "explain", "render", "generate",
 ]
 # fmt: on
 FACADE = "tilewright"  # dsl/__init__.py gathers the public names from everywhere

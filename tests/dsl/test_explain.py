@@ -46,7 +46,7 @@ def line(text: str, start: str) -> str:
         if len(each) - len(each.lstrip()) < indent + 10:
             break
         whole += " " + each.strip()
-    return re.sub(r" {3,}", "  ", whole.removeprefix(start).strip())
+    return re.sub(r" {4,}", "  ", whole.removeprefix(start).strip())
 
 
 @every_target

@@ -14,8 +14,8 @@ from tilewright import targets
 from tilewright.count import Formulas, calls, flops, formulas
 from tilewright.generate import plan_for, program_for
 from tilewright.interpret import Counts, interpret
+from tilewright.nesting import Program
 from tilewright.operands import Addresses, Matrix, Strided
-from tilewright.program import Program
 from tilewright.schedule import Schedule
 from tilewright.sizes import dim
 from tilewright.spec import Gemm, Transpose

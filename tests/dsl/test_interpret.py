@@ -18,8 +18,9 @@ from tilewright.errors import ArgumentTypeError, ArgumentValueError, PlanError
 from tilewright.generate import interpret_kernel, plan_for, program_for
 from tilewright.interpret import interpret
 from tilewright.memory import Buffer
+from tilewright.nesting import Program
 from tilewright.operands import Addresses, Offsets, Strided
-from tilewright.program import Advance, Load, Loop, Op, Program, Store
+from tilewright.program import Advance, Load, Loop, Op, Store
 from tilewright.schedule import Schedule
 from tilewright.sizes import dim
 from tilewright.spec import Gemm, Transpose

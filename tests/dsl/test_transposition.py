@@ -19,7 +19,8 @@ from tilewright.errors import PlanError, TargetError, ToolchainError
 from tilewright.generate import Request, generate, plan_for, program_for
 from tilewright.interpret import interpret
 from tilewright.isa import Core, MulAdd, Target, Vector
-from tilewright.program import Load, Program, Store
+from tilewright.nesting import Program
+from tilewright.program import Load, Store
 from tilewright.runtime.emulator import Alias, build, runner_for
 from tilewright.runtime.host import is_native, means
 from tilewright.runtime.toolchain import find_compiler

@@ -21,6 +21,7 @@ from tilewright.errors import PlanError, ScheduleError
 from tilewright.generate import Request, explain_plan, generate, plan_for, program_for
 from tilewright.interpret import interpret
 from tilewright.isa import Target
+from tilewright.nesting import Program
 from tilewright.operands import Matrix, Strided
 from tilewright.program import (
     Address,
@@ -28,7 +29,6 @@ from tilewright.program import (
     MakeMask,
     Op,
     Parameter,
-    Program,
     Register,
     Room,
     Store,

@@ -40,7 +40,7 @@ CLANG_FOR = {"CC": "clang", "TILEWRIGHT_CC_AARCH64": "clang --target=aarch64-lin
 #: How many cases the slower tests take, of SMALL programs if there are enough.
 EMULATED, SANITIZED, INSIDE, SMALL = 8, 12, 16, 400
 #: Those take one chunk of these targets; the other tests all chunks of all.
-ONE_CHUNK = {
+ONE_CHUNK: dict[str, list[str]] = {
     "test_emulated_kernels_agree_with_numpy": [n for n in ("avx512", "avx2") if n in NATIVE],
     "test_sanitizers_find_nothing": NATIVE,
     "test_operands_may_lie_inside_of_larger_arrays": NATIVE,
@@ -53,7 +53,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     seed, only = metafunc.config.option.seed, metafunc.config.option.case
     batches: dict[str, Keys] = {}
     few = ONE_CHUNK.get(metafunc.function.__name__)
-    names: Sequence[str] = targets.NAMES if few is None else few
+    names: Sequence[str] = few if few is not None else list(targets.NAMES)
     for name in names:
         for chunk in range(CHUNKS if few is None else 1):
             indices = range(chunk, CASES, CHUNKS)

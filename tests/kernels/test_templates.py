@@ -20,8 +20,9 @@ from tilewright import targets
 from tilewright.dataflow import walk
 from tilewright.generate import Request, generate, plan_for, program_for
 from tilewright.isa import Target
+from tilewright.nesting import BlockLoop, NestNode, SelectBatch, When
 from tilewright.operands import Matrix
-from tilewright.program import BlockLoop, MultiplyAdd, NestNode, Op, SelectBatch, When
+from tilewright.program import MultiplyAdd, Op
 from tilewright.render import render
 from tilewright.runtime import dispatch_build, peak
 from tilewright.schedule import Schedule

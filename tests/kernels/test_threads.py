@@ -21,9 +21,10 @@ from tilewright import targets
 from tilewright.errors import PlanError, ScheduleError, TargetError
 from tilewright.fork import forks
 from tilewright.generate import explain_plan, plan_for, program_for
-from tilewright.program import BlockLoop, NestNode, Program
+from tilewright.nesting import BlockLoop, NestNode, Program
 from tilewright.runtime.host import means
 from tilewright.runtime.samples import sample
+from tilewright.signature import signature
 from tilewright.spec import Gemm
 from tilewright.verify import verify_program
 
@@ -312,10 +313,10 @@ def program(loops: str, **said: Any) -> Program:
 
 
 def test_two_parallel_loops_are_one() -> None:
-    found = forks(program("NMk"), None, "x")
+    found = forks(program("NMk"), signature(SPEC), "x")
     assert max(len(fork.loops) for fork in found) == 2
-    assert forks(program("nmk"), None, "x") == ()
-    assert forks(program("NMk", threads=1), None, "x") == ()
+    assert forks(program("nmk"), signature(SPEC), "x") == ()
+    assert forks(program("NMk", threads=1), signature(SPEC), "x") == ()
 
 
 def test_a_loop_whose_trips_write_the_same_place_is_refused() -> None:

@@ -14,7 +14,7 @@ import pytest
 import tilewright as tw
 from tilewright.dtypes import DTYPES
 from tilewright.errors import ArgumentError
-from tilewright.runtime import dtypes, kernel
+from tilewright.runtime import dtypes, kernel, layout
 from tilewright.spec import Gemm
 from tilewright.types import TYPES
 
@@ -116,7 +116,7 @@ def test_a_module_imported_later_is_learned(monkeypatch: pytest.MonkeyPatch) -> 
     a, b = np.ones((3, 5), ml_dtypes.bfloat16), np.ones((5, 4), ml_dtypes.bfloat16)
     c = np.zeros((3, 4), np.float32)
     decided = []
-    check = kernel.check
+    check = layout.check
 
     def watched(*args: Any) -> Any:
         decided.append(args)

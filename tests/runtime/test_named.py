@@ -17,7 +17,7 @@ from tilewright.runtime.kernel import Kernel
 from tilewright.spec import Gemm
 
 F32, F64, S32 = np.float32, np.float64, np.int32
-COLUMN = {"a": "u8", "b": "s8", "d": "u8"}
+COLUMN: dict[str, Any] = {"a": "u8", "b": "s8", "d": "u8"}
 
 SPECS: dict[str, Gemm] = {
     "column": Gemm(6, 4, 8, **COLUMN, b_scale="column", d_zero="scalar"),

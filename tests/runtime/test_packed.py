@@ -86,7 +86,7 @@ def test_another_file_is_refused(change: Any, says: str, tmp_path: Path) -> None
 
 def test_what_it_is_made_of() -> None:
     with pytest.raises(ArgumentError, match="1-d uint8 array"):
-        PackedMatrix("f", (2, 2), np.zeros(4, np.float32))  # type: ignore[arg-type]
+        PackedMatrix("f", (2, 2), np.zeros(4, np.float32))
     with pytest.raises(ArgumentError, match=r"shape \(k, n\)"):
         PackedMatrix("f", (4,), np.zeros(4, np.uint8))
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tilewright as tw
@@ -19,6 +21,7 @@ from tilewright.runtime import peak as module
 from tilewright.runtime.host import is_native
 from tilewright.runtime.peak import Loop, peak_call, peak_source
 from tilewright.runtime.toolchain import compile_library, disassemble, find_compiler
+from tilewright.types import accumulator
 
 TARGETS = [targets.load(name) for name in targets.NAMES]
 
@@ -157,6 +160,40 @@ def test_chains_are_dependent_in_the_machine_code(
         check_chains(functions[loop.name], loop)
 
 
+#: Instructions that do what a form without a name, or with another one, says.
+SAME = {"": ("imul", "madd", "mulss", "fmul"), "sudot": ("sudot", "usdot")}
+PAIRS = [("u8", "s8"), ("s8", "s8"), ("u8", "u8"), ("bf16", "bf16"), ("f16", "f16"), ("f32", "f16")]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("extended", [False, True])
+@pytest.mark.parametrize("types", PAIRS, ids=" x ".join)
+def test_no_product_is_taken_out_of_its_loop(
+    target: Target, extended: bool, types: tuple[str, str], tmp_path: Path
+) -> None:
+    """The loop's body has as many multiply-adds as it should, those of two instructions too."""
+    target = target.having(target.features) if extended else target
+    try:
+        found = find_compiler(
+            target, emulated=target.machine == "aarch64" and not is_native(target)
+        )
+        library = compile_library(peak_source(target, types), target, found, tmp_path, "peak")
+    except (TargetError, ToolchainError) as error:
+        pytest.skip(str(error))
+    listing = disassemble(library, found).replace("{vex} ", "").replace("{evex} ", "")
+    listing = re.sub(r"fmadd(132|213|231)", "fmadd231", listing)
+    functions = dict(re.findall(r"<(\w+)>:\n((?:.+\n)+)", listing))
+    loops = list(module._loops(target, types))
+    assert max(loop.vector.lanes for loop in loops) == target.of(accumulator(*types))[0].lanes
+    for loop in loops:
+        seen = Counter(name for name, _ in body(functions[loop.name]))
+        for part in loop.op.mnemonic.split(", "):
+            name = part.partition(" ")[0]
+            if name != "dup":  # a lane's element may be spread before the loop
+                count = sum(seen[other] for other in SAME.get(name, (name,)))
+                assert count >= loop.unroll * loop.chains, functions[loop.name]
+
+
 def test_what_is_no_chain_is_recognised() -> None:
     vector = targets.load("avx2").of("f32")[0]
     loop = Loop("l", vector, vector.muladd[0], 1, "source")._replace(chains=16)
@@ -195,6 +232,18 @@ def test_the_peak_is_measured_anew_unless_asked() -> None:
     again = tw.peak("scalar", cached=True)
     assert tw.peak("scalar", "f32", cached=True) is again
     assert tw.peak("scalar", "f64", cached=True).type == "f64"
+
+
+def test_the_peak_of_two_types() -> None:
+    peak = tw.peak("scalar", ("u8", "s8"))
+    assert peak.type == "u8 x s8"
+    assert tw.peak("scalar", (np.int8, "s8")).type == "s8"
+    assert tw.peak("scalar", "bf16").gflops > 0
+    for form in peak.forms:
+        assert form.destination_cycles < form.source_cycles or np.isnan(form.source_cycles)
+    timing = tw.compile(tw.Gemm(48, 48, 48, a="u8", b="s8"), target="scalar").bench(seconds=0.02)
+    assert timing.of_peak is not None
+    assert 0 < timing.of_peak < 1.1
 
 
 def test_the_peak_is_a_c_function_too() -> None:

@@ -47,7 +47,9 @@ def test_numbers_are_rounded_once(name: str, dtype: Any) -> None:
     random = np.random.default_rng(0).integers(0, 1 << 32, 100_000, np.uint32).view(np.float32)
     beside = [np.nextafter(halves, np.float32(end)) for end in (-np.inf, np.inf)]
     top = np.float32(finite[-1])
-    edges = np.float32([np.inf, -np.inf, np.nan, 0.0, -0.0, top, 1.03 * top, 1.1 * top, -2 * top])
+    edges = np.array(
+        [np.inf, -np.inf, np.nan, 0.0, -0.0, top, 1.03 * top, 1.1 * top, -2 * top], np.float32
+    )
     numbers = np.concatenate([halves, *beside, random[np.isfinite(random)], edges])
     got, want = encode(numbers.astype(np.float64), name), numbers.astype(dtype)
     assert got.dtype == dtype
