@@ -43,7 +43,7 @@ class Segment:
 
     ``run[i]`` is how many elements of the operand follow each other from index ``i`` on.
     ``written`` marks the bytes that hold a value; None: all do. What is read must, or if ``loose``
-    its first elements must.
+    its first element must.
     """
 
     def __init__(
@@ -119,12 +119,10 @@ class Segment:
             raise self._outside("reads", at, count, who)
         if self.written is None:
             return
-        start, stop = at * self.size, (at + count) * self.size
-        first = self.written.find(0, start, stop)
-        if first < 0 or (self.loose and first > start and self.written.find(1, first, stop) < 0):
-            return
-        place = self._place(first // self.size)
-        raise PlanError(f"{who} reads {self.name} before it was written", got=place)
+        start, stop = at * self.size, (at + (1 if self.loose else count)) * self.size
+        if (first := self.written.find(0, start, stop)) >= 0:
+            place = self._place(first // self.size)
+            raise PlanError(f"{who} reads {self.name} before it was written", got=place)
 
     def check_write(self, at: int, count: int, who: str) -> None:
         """PlanError unless ``count`` elements from index ``at`` on are the operand's to write."""
@@ -159,9 +157,9 @@ def _runs(belongs: NDArray[np.bool_]) -> list[int]:
 
 
 def room(name: str, element: str, count: int) -> Segment:
-    """A fresh buffer, all ones, of which a vector may be read where its first lanes were written.
+    """A fresh buffer, all ones, of which a vector may be read where its first lane was written.
 
-    What lies behind those belongs to rows or columns that do not exist: its lanes go nowhere.
+    Others may belong to rows or columns that do not exist: those lanes go nowhere.
     """
     values = np.full(count * ITEMSIZE[element], 0xFF, np.uint8).view(DTYPES[element])
     segment = flat(name, element, values, count, role="out")
