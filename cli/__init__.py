@@ -15,6 +15,7 @@ _COMMANDS = {
     "explain": "explain",
     "emit": "emit",
     "bench": "bench",
+    "sweep": "sweep",
     "cache": "cache",
 }
 

@@ -46,8 +46,8 @@ def working(what: str) -> Iterator[None]:
         yield
 
 
-def progress(items: Sequence[Item], what: str) -> Iterator[Item]:
-    """The items, one after the other, with a bar that says how far it is."""
+def progress(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:
+    """The items, one after the other, with a bar that says how far it is of ``total``."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -55,7 +55,7 @@ def progress(items: Sequence[Item], what: str) -> Iterator[Item]:
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=_progress_console(), transient=True) as bar:
-        task = bar.add_task(what, total=len(items))
+        task = bar.add_task(what, total=len(items) if isinstance(items, Sequence) else total)
         for item in items:
             yield item
             bar.advance(task)

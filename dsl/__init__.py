@@ -21,7 +21,7 @@ if TYPE_CHECKING:
         ToolchainError,
         VerificationError,
     )
-    from .expression import Expression, Operand, acc, dst
+    from .expression import Expression, Operand, acc, acc2, dst
     from .operands import Addresses, Matrix, Offsets, Packed, Strided
     from .pack import Pack
     from .postops import (
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
         tanh,
         where,
     )
+    from .reductions import row_absmax, row_max, row_sum
     from .runtime.driver import compile, compile_many
     from .runtime.kernel import Kernel
     from .runtime.measure import Timing
@@ -102,6 +103,7 @@ __all__ = [
     "__version__",
     "abs",
     "acc",
+    "acc2",
     "clip",
     "compile",
     "compile_many",
@@ -132,6 +134,9 @@ __all__ = [
     "prelu",
     "relu",
     "round",
+    "row_absmax",
+    "row_max",
+    "row_sum",
     "silu",
     "soft_relu",
     "sqrt",
@@ -163,7 +168,8 @@ _HOMES = {
     "Pack": "pack",
     "dim": "sizes",
     **dict.fromkeys(("Gemm", "Transpose"), "spec"),
-    **dict.fromkeys(("Expression", "Operand", "acc", "dst"), "expression"),
+    **dict.fromkeys(("Expression", "Operand", "acc", "acc2", "dst"), "expression"),
+    **dict.fromkeys(("row_absmax", "row_max", "row_sum"), "reductions"),
     **dict.fromkeys(("Addresses", "Matrix", "Offsets", "Packed", "Strided"), "operands"),
     **dict.fromkeys(_POSTOPS, "postops"),
 }

@@ -56,6 +56,7 @@ class Segment:
         self.run = _runs(belongs)
         self.size = ITEMSIZE[element]
         self.written = bytearray(len(belongs) * self.size) if role == "out" else None
+        self.casts: dict[str, Segment] = {}
 
     @property
     def place(self) -> int:
@@ -90,10 +91,11 @@ class Segment:
             raise PlanError(
                 f"{self.name} is no buffer of {type_}", got=f"byte {start} of {self.values.nbytes}"
             )
-        values = self.values.view(DTYPES[type_])
-        segment = flat(self.name, type_, values, len(values), role=self.role)
-        segment.written, segment.loose = self.written, self.loose
-        return segment, start // size
+        if type_ not in self.casts:
+            values = self.values.view(DTYPES[type_])
+            self.casts[type_] = flat(self.name, type_, values, len(values), role=self.role)
+            self.casts[type_].written, self.casts[type_].loose = self.written, self.loose
+        return self.casts[type_], start // size
 
     def _belongs(self, starts: Sequence[int], lines: int, line: int) -> NDArray[np.bool_]:
         belongs = np.zeros(len(self.values), dtype=np.bool_)
@@ -259,10 +261,8 @@ class _View:
     def _packed(self, format_: PackedFormat, buffer: Buffer, name: str) -> Segment:
         """The bytes of one matrix, or of those of a batch side by side, as what they hold."""
         p, size = self.parameter, format_.itemsize
-        many = 1
-        if p.role == "out":
-            many = self._value("count", p.shape[0])
-        elif p.count is not None and name == p.name and p.batch_stride != 0:
+        many = self._value("count", p.shape[0]) if p.role == "out" else 1
+        if p.count is not None and name == p.name and p.batch_stride != 0:
             many = self._value("count", p.count)
         values = buffer.values[buffer.base :]
         values = values[: len(values) // size * size].view(DTYPES[format_.stored])

@@ -12,8 +12,8 @@ from .feed import Operand
 from .filling import Filled, begin, convert, needed_sums, select, sum_lines
 from .lower import Stage, Tile
 from .nesting import Argument, BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When
-from .packing import Packed, pack, stack_bytes
-from .plan import STACK_BYTES, Plan
+from .packing import beyond_stack, pack, stack_bytes
+from .plan import Plan
 from .program import TileProgram
 from .regions import Part, Region, partition
 from .second import of_second, second
@@ -44,9 +44,8 @@ class _Block:
     stage: Stage = "whole"
 
     def inside(self, letter: str, extent: Expr, origin: Expr) -> _Block:
-        extents, origins = dict(self.extents), dict(self.origin)
-        extents[letter], origins[letter] = extent, self.origin[letter] + origin
-        return replace(self, extents=extents, origin=origins)
+        origins = self.origin | {letter: self.origin[letter] + origin}
+        return replace(self, extents=self.extents | {letter: extent}, origin=origins)
 
 
 @dataclass(slots=True)
@@ -211,7 +210,7 @@ def _packed(tiles: _Tiles, name: str, letters: str, block: _Block, names: str) -
     packed = pack(plan, name, block.extents, at, f"pack{len(tiles.programs)}_{name}_")
     scratch = tiles.room(packed.operand, packed.elements)
     if block.parallel and scratch is not None:
-        raise _beyond_stack(plan, packed)
+        raise beyond_stack(plan, packed)
     tiles.programs |= {("pack", tile.name): tile for tile in packed.tiles}
     operands = dict(plan.operands) | {name: packed.operand}
     bases = block.bases | {name: block.origin}
@@ -223,18 +222,6 @@ def _packed(tiles: _Tiles, name: str, letters: str, block: _Block, names: str) -
         scratch=scratch,
         fill=packed.nodes,
         body=tuple(_nest(tiles, letters, inside, names)),
-    )
-
-
-def _beyond_stack(plan: Plan, packed: Packed) -> ScheduleError:
-    known = value(packed.elements)
-    size = None if known is None else known * ITEMSIZE[packed.operand.type]
-    outer = plan.outer.lower()
-    return ScheduleError(
-        f"packing {packed.operand.name} inside of a parallel loop needs its thread's stack",
-        got="a size known only at the call" if size is None else f"{size} bytes",
-        expected=f"{STACK_BYTES} bytes or fewer",
-        hint=f"a smaller block, or loops={outer[:-1] + outer[-1].upper() + plan.inner!r}",
     )
 
 
@@ -385,7 +372,8 @@ def _arguments(block: _Block, program: TileProgram, origin: dict[str, Expr]) -> 
         if parameter.role in ("in", "out"):
             base = block.bases.get(name, {})
             moved = {dim: at - base.get(dim, ZERO) for dim, at in origin.items()}
-            yield Argument(plan.operands[name].buffer, _offset(plan, name, moved))
+            buffer, place = plan.operands[name].buffer, _offset(plan, name, moved)
+            yield Argument(buffer, place, plan.recast(name))
         elif parameter.role in ("table", "offsets"):
             yield Argument(name, ZERO)
         elif parameter.role == "at":

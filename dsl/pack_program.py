@@ -16,6 +16,7 @@ from .program import (
     Add,
     Address,
     Advance,
+    Interleave,
     Load,
     Loop,
     MultiplyAdd,
@@ -156,7 +157,7 @@ def _zeros(packing: _Packing, at: Expr, vectors: int) -> Iterator[NestNode]:
 def _zero_ops(plan: PackPlan, vectors: int) -> Iterator[Op]:
     """Where a group takes more than four bytes it takes several words."""
     form = plan.format
-    plain = form.stored in ("f32", "f64")
+    plain = form.stored in ("f32", "f64", "s32")
     zero = Register("zero", plan.target.holding(form.stored if plain else "s32", plan.lanes))
     words = 1 if plain else max(1, form.group * form.itemsize // 4)
     each = form.group // words
@@ -230,15 +231,19 @@ def _sum_ops(plan: PackPlan, vectors: int, groups: int) -> Iterator[Op]:
     ones = Register("ones", product.held(plan.target, vector, "across"))
     if product.depth > 1:
         yield Splat(ones, _ones(product.across, product.depth), product.depth)
-    totals = [Register(f"s{index}", vector) for index in range(vectors)]
+    totals = [Register(f"s{index}", vector) for index in range(vectors * product.rows)]
     yield from (Zero(total) for total in totals)
     yield Point("px", "x", ZERO, form.stored)
     body: list[Op] = []
     for index, total in enumerate(totals):
         x = Register(f"x{index}", product.held(plan.target, vector, "along"))
-        address = Address("px", index * plan.lanes * form.group * ONE)
+        address = Address("px", index * plan.lanes // product.rows * form.group * ONE)
         body += [*read(plan.target, x, address, None, form.stored), _plus(plan, total, x, ones)]
     yield Loop("kt", Integer(groups), (*body, Advance("px", form.nb * form.group * ONE)))
+    if product.rows > 1:  # each row of a block has the sums of its columns
+        squares, totals = totals, [Register(f"t{index}", vector) for index in range(vectors)]
+        for total, one, two in zip(totals, squares[::2], squares[1::2], strict=True):
+            yield Interleave(total, one, two, plan.lanes // product.rows, odd=False)
     for index, total in enumerate(totals):
         old, address = Register(f"old{index}", vector), Address("sums", index * plan.lanes * ONE)
         yield from (Load(old, address), Add(total, total, old), Store(address, total))

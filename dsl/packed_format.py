@@ -9,7 +9,7 @@ from .operands import Packed
 from .pack import Pack
 from .product import Product, choose_product
 from .spec import Gemm, Spec
-from .types import ELEMENTS, ITEMSIZE, accumulator, is_integer
+from .types import ITEMSIZE, accumulator, is_integer
 
 #: Bytes to which each packed matrix, and the sums behind it, are aligned.
 ALIGNMENT = 64
@@ -104,9 +104,7 @@ def formats_of(spec: Spec, target: Target) -> dict[str, PackedFormat]:
 def _format(target: Target, a: str, b: Packed, k: int, n: int) -> PackedFormat:
     product = choose_product(target, {"a": a, "b": b.type}, "b")
     lanes = target.of(accumulator(a, b.type))[0].lanes
-    stored = packed_type(b.type, product, "along") if product.depth > 1 else b.type
-    if stored.startswith("f8"):
-        stored = "bf16"  # holds each of them, and takes one operation to read
+    stored = stored_type(b.type, product)
     return PackedFormat(
         type=b.type,
         stored=stored,
@@ -119,9 +117,8 @@ def _format(target: Target, a: str, b: Packed, k: int, n: int) -> PackedFormat:
     )
 
 
-def packed_type(type_: str, product: Product, side: str) -> str:
-    """The type of what is packed: wide enough for one load, or as it is if loads convert it."""
-    element = product.along if side == "along" else product.across
-    widened = side == "along" and is_integer(type_) and product.depth > 1
-    same_size = ELEMENTS[type_].itemsize == ELEMENTS[element].itemsize
-    return type_ if widened and not same_size else element
+def stored_type(type_: str, product: Product) -> str:
+    """What a B that is packed ahead is stored as: what is multiplied, or what is read as such."""
+    if product.depth > 1 or is_integer(type_):
+        return product.along
+    return "bf16" if type_.startswith("f8") else type_  # which holds every f8

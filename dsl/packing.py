@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from sympy import Expr
 
 from .dataflow import sizes_used
+from .errors import ScheduleError
 from .feed import Operand
 from .isa import Vector
 from .nesting import Argument, BlockLoop, Call, NestNode
@@ -75,6 +76,19 @@ def stack_bytes(operand: Operand, elements: Expr) -> int | None:
     known = value(elements)
     size = None if known is None else known * ITEMSIZE[operand.type]
     return size if size is not None and size <= STACK_BYTES else None
+
+
+def beyond_stack(plan: Plan, packed: Packed) -> ScheduleError:
+    """The error for a block that a parallel loop cannot keep on its thread's stack."""
+    known = value(packed.elements)
+    size = None if known is None else known * ITEMSIZE[packed.operand.type]
+    outer = plan.outer.lower()
+    return ScheduleError(
+        f"packing {packed.operand.name} inside of a parallel loop needs its thread's stack",
+        got="a size known only at the call" if size is None else f"{size} bytes",
+        expected=f"{STACK_BYTES} bytes or fewer",
+        hint=f"a smaller block, or loops={outer[:-1] + outer[-1].upper() + plan.inner!r}",
+    )
 
 
 def _copy(

@@ -142,6 +142,12 @@ class Plan:
         """The input operand that lies along ``dimension`` of C."""
         return self.operands["a" if dimension == "m" else "b"]
 
+    def recast(self, name: str) -> bool:
+        """Whether C knows operand ``name`` as another type than it was packed as."""
+        operand = self.operands[name]
+        given = getattr(self.spec, name, None) if name in ("a", "b", "b2") else None
+        return given is not None and not operand.packed and operand.type != given.type
+
     def batch_kind(self, operand: Operand) -> str:
         """How elements of the batch of ``operand`` are found: packed ones follow each other."""
         assert self.batch is not None

@@ -1,8 +1,7 @@
 """Operands converted before anything else: into groups along K, of the types that are multiplied.
 
-A word is the bits of one group, or of half a group of 64 bits, in an s32 lane. What is contiguous
-along lines (columns of B, rows of A) is read a vector of lines at a time; what is contiguous along
-K a group, or a row, at a time.
+A word is the bits of one group in an s32 lane. What is contiguous along lines (columns of B, rows
+of A) is read a vector of lines at a time; what is contiguous along K a group, or a row, at a time.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from sympy import Expr
 from .access import bits_of, load, store
 from .builder import Argument, Value
 from .convert import narrow, widen
-from .dataflow import sizes_used, without_idle_masks
+from .dataflow import prune, sizes_used, without_idle_masks
 from .emitter import Emitter
 from .feed import Operand, row_elements, widening
 from .isa import Target
@@ -24,6 +23,7 @@ from .nesting import BlockLoop, Call, NestNode, When
 from .program import (
     Active,
     Address,
+    Interleave,
     Load,
     MakeMask,
     MaskRegister,
@@ -33,7 +33,6 @@ from .program import (
     Store,
     TileProgram,
 )
-from .store import interleaved
 from .symbolic import ONE, div, linear, mod, symbol, value
 from .transposition import Part, parts
 from .types import ITEMSIZE, is_integer
@@ -48,7 +47,7 @@ class Conversion:
 
     ``shift`` is added to each element, ``depth`` elements of K are a group. ``type``, if not ""
     for the source's own, is what elements are rounded to on the way. ``clean``: lines that are
-    padding are zeros, else anything.
+    padding become zeros, else anything.
     """
 
     target: Target
@@ -76,9 +75,9 @@ class Conversion:
     @property
     def moves(self) -> bool:
         """Whether elements keep their size: then whole groups can be moved as they are."""
-        same = self.source.type == self.packed.type
-        kept = same or (is_integer(self.source.type) and self.kind == self.source.type)
-        return kept and ITEMSIZE[self.source.type] == ITEMSIZE[self.packed.type]
+        source, packed = self.source.type, self.packed.type
+        kept = self.kind == source and (source == packed or is_integer(source))
+        return kept and ITEMSIZE[source] == ITEMSIZE[packed]
 
     def emitter(self, lanes: int) -> Emitter:
         """What writes the operations on vectors of ``lanes``."""
@@ -97,21 +96,25 @@ class Conversion:
         found = narrow(b, found, kind)
         return found if is_integer(kind) or kind == self.packed.type else widen(b, found, kind)
 
-    def words(self, emitter: Emitter, elements: list[Argument]) -> list[Argument]:
-        """The elements of a group in s32 lanes, four bytes a word, the first in the lowest bits."""
-        size = ITEMSIZE[self.packed.type]
-        each = 4 // size
-        starts = range(0, self.depth, each)
-        return [self._word(emitter, elements[start : start + each], 8 * size) for start in starts]
+    @property
+    def word_elements(self) -> int:
+        """Elements of a group that one word holds."""
+        return min(self.depth, 4 // ITEMSIZE[self.packed.type])
 
-    def _word(self, emitter: Emitter, elements: list[Argument], bits: int) -> Argument:
-        b = emitter.builder
+    def words(self, emitter: Emitter, elements: list[Argument]) -> list[Argument]:
+        """The elements of a group in words, the first in the lowest bits."""
+        most = self.word_elements
+        starts = range(0, self.depth, most)
+        return [self._word(emitter, elements[first : first + most]) for first in starts]
+
+    def _word(self, emitter: Emitter, elements: list[Argument]) -> Argument:
+        b, bits = emitter.builder, 8 * ITEMSIZE[self.packed.type]
         word: Argument = 0
         for place, element in enumerate(elements):
             if is_real(element):
                 element = narrow(b, element, self.packed.type)
-            if self.kind == "s8" and place + 1 < min(self.depth, 32 // bits):
-                element = b("and", element, (1 << bits) - 1)  # the sign would fill others
+            if self.kind == "s8" and place + 1 < self.word_elements:
+                element = b("and", element, (1 << bits) - 1)  # the sign would fill what follows
             moved = b("shl", element, bits * place) if place else element
             word = b("or", word, moved) if place else moved
         return self.shifted(emitter, word, len(elements))
@@ -165,8 +168,8 @@ def _rows(
 def _row_tile(c: Conversion, vectors: int, step: int, tail: Expr | None) -> TileProgram:
     """``vectors`` times ``step`` elements of a row, or the ``tail`` elements that are left."""
     emitter = c.emitter(c.lanes)
-    each = step // c.lanes
     wide = widening(c.target, c.source.type, c.packed.type)
+    each = step // c.lanes
     for index in range(vectors):
         read, write = (Address(name, index * step * ONE) for name in ("x", "out"))
         if wide is not None:
@@ -197,8 +200,11 @@ def _put(c: Conversion, emitter: Emitter, found: Argument, write: Address) -> No
         return
     found = emitter.builder("add", found, c.shift) if c.shift else found
     register = emitter.register(found)
-    group = 0 if stored in register.vector.stores else 1
-    emitter.add(Store(write, register, None, stored, group))
+    if register.vector.element == stored:
+        emitter.add(Store(write, register))
+    else:
+        group = 0 if stored in register.vector.stores else 1
+        emitter.add(Store(write, register, None, stored, group))
 
 
 def _elements(tail: Expr | None) -> Active:
@@ -236,7 +242,7 @@ def _groups(
         nodes: tuple[NestNode, ...] = ()
         for existing in range(1, c.depth):
             body = tuple(_group_lines(c, lines, at, first, existing, tiles))
-            nodes = (When(div(rest, existing), body, nodes),)
+            nodes = (When(rest - (existing - 1), body, nodes),)
         yield from nodes
 
 
@@ -275,16 +281,17 @@ def _group_tile(
     moved = lanes == 1 and c.moves and value(c.source.strides["k"]) == 1 and c.depth > 1
     lines = value(tail) if tail is not None and c.clean and c.shift else None
     for index in range(vectors):
-        write = linear(((index * lanes, c.packed.strides[c.line]),))
+        write = Address("out", linear(((index * lanes, c.packed.strides[c.line]),)))
         start = linear(((index * lanes, c.source.strides[c.line]),))
         if moved:
-            _put_words(c, emitter, _moved(c, emitter, (index, start), existing), write, None)
+            words = list(_moved(c, emitter, (index, start), existing))
+            _store_words(c, emitter, words, write, lines)
             continue
         found = _group(c, emitter, (index, start), active, existing)
         if c.depth == 1:
-            _put(c, emitter, found[0], Address("out", write))
+            _put(c, emitter, found[0], write)
         else:
-            _put_words(c, emitter, c.words(emitter, found), write, lines)
+            _store_words(c, emitter, c.words(emitter, found), write, lines)
     size = f"{vectors * lanes}" if tail is None else "tail"
     name = f"group_{size}" + (f"_{existing}" if existing < c.depth else "")
     return _program(c, name, list(emitter.emit()), f"{size} lines, {existing} elements of each")
@@ -292,44 +299,56 @@ def _group_tile(
 
 def _moved(
     c: Conversion, emitter: Emitter, start: tuple[int, Expr], existing: int
-) -> list[Argument]:
-    """The words of a group that lies as it will be stored."""
-    found: list[Argument] = []
-    each = min(c.depth, 4 // ITEMSIZE[c.packed.type])
-    for first in range(0, c.depth, each):
-        there = max(0, min(each, existing - first))
-        if there == 0:
-            found.append(0)
+) -> Iterator[Argument]:
+    """A group whose elements follow each other and keep their size, word by word."""
+    most = c.word_elements
+    for first in range(0, c.depth, most):
+        count = min(most, existing - first)
+        if count <= 0:
+            yield 0
             continue
         word = emitter.fresh(f"x{start[0]}_{first}", "s32")
-        address = Address("x", start[1] + first * c.source.strides["k"])
-        part = None if there == each else there
-        emitter.add(Load(word, address, part, c.source.type, each))
-        found.append(c.shifted(emitter, emitter.take(word), there))
-    return found
+        part = None if count == most else count
+        emitter.add(Load(word, Address("x", start[1] + first), part, c.source.type, most))
+        yield c.shifted(emitter, emitter.take(word), count)
 
 
-def _put_words(
-    c: Conversion, emitter: Emitter, words: list[Argument], write: Expr, lines: int | None
+def _store_words(
+    c: Conversion, emitter: Emitter, words: list[Argument], write: Address, lines: int | None
 ) -> None:
-    """Store groups of one word or two, of all lines or the first of them."""
+    """The words of a group in each lane, or of two words those of half the lanes each time.
+
+    ``lines``: how many exist, None for all.
+    """
     registers = [emitter.register(word) for word in words]
-    each = c.depth // len(words)
-    if len(words) == 1 or emitter.lanes == 1:
-        for index, register in enumerate(registers):
-            active = None if lines is None else lines * c.depth
-            address = Address("out", write + index * each * ONE)
-            emitter.add(Store(address, register, active, c.packed.type, each))
-        return
-    steps, halves = interleaved(registers[0], registers[1])
-    emitter.add(*steps)
-    step = emitter.lanes * each
-    for index, register in enumerate(halves):
-        left = step if lines is None else lines * c.depth - index * step
-        if left > 0:
-            address = Address("out", write + index * step * ONE)
-            active = None if left >= step else left
-            emitter.add(Store(address, register, active, c.packed.type, each))
+    step = emitter.lanes * c.word_elements
+    if lines is not None:
+        existing = [min(step, lines * c.depth - i * step) for i in range(len(words))]
+    else:
+        existing = [step] * len(words)
+    if len(registers) > 1 and emitter.lanes > 1:
+        registers = _zipped(emitter, registers, sum(count > 0 for count in existing))
+    for index, (register, count) in enumerate(zip(registers, existing, strict=False)):
+        place = Address(write.pointer, write.offset + index * step)
+        active = None if count == step else count
+        emitter.add(Store(place, register, active, c.packed.type, c.word_elements))
+
+
+def _zipped(emitter: Emitter, pair: list[Register], count: int) -> list[Register]:
+    """The lanes of two registers in turn: blocks are interleaved, twice as large each time.
+
+    Of the two that result, the first ``count``.
+    """
+    block, x, y = 1, *pair
+    steps: list[Op] = []
+    while block < emitter.lanes:
+        even, odd = (emitter.fresh(f"{x.name}_{side}{block}", "s32") for side in "eo")
+        steps.append(Interleave(even, x, y, block, odd=False))
+        steps.append(Interleave(odd, x, y, block, odd=True))
+        block, x, y = 2 * block, even, odd
+    found = [x, y][:count]
+    emitter.add(*prune(steps, found))
+    return found
 
 
 def _group(

@@ -233,16 +233,3 @@ def transpose(
                 ops.append(Interleave(even, x, y, half, odd=False))
         half *= 2
     return ops, [row for row in rows if row is not None]
-
-
-def interleaved(x: Register, y: Register) -> tuple[list[Op], tuple[Register, Register]]:
-    """The lanes of ``x`` and ``y`` in turns, in two registers: log2(lanes) rounds."""
-    ops: list[Op] = []
-    half = 1
-    while half < x.vector.lanes:
-        even, odd = (Register(f"{x.name}_{part}{half}", x.vector) for part in ("even", "odd"))
-        ops.append(Interleave(even, x, y, half, odd=False))
-        ops.append(Interleave(odd, x, y, half, odd=True))
-        x, y = even, odd
-        half *= 2
-    return ops, (x, y)

@@ -1,6 +1,6 @@
 """A product cut along K into blocks, with a fused epilogue on the last: three kernels of a family.
 
-    python examples/blocked_epilogue.py
+    python examples/blocked_epilogue.py [TARGET]           (by default: host)
 
 A caller that cuts K needs kernels that differ in their ends alone. Here M=8, N=48, K=64 in blocks
 of 32, A in u8 and B in s8, packed ahead:

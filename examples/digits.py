@@ -1,6 +1,6 @@
 """A network of two layers on handwritten digits, in f32, in bf16 and in 8-bit integers.
 
-    python examples/digits.py
+    python examples/digits.py                              (needs scikit-learn)
 
 The 8x8 images that scikit-learn carries, 1297 to learn from and 500 to be tried on. numpy trains
 64 -> 64 -> 10 in seconds. Then the network runs three times, each layer one kernel with its bias

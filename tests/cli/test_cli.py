@@ -231,7 +231,7 @@ def test_a_cache_that_others_can_write_is_refused(
         (["8x8x8", "--batch", "pointers:3"], "'pointers:3' is no batch, such as 16, strided:16"),
         (["8x8x8", "--batch", "offsets:"], "'offsets:' is no batch"),
         (["8x8x8", "--block", "m48"], "'m48' is no list of blocks, such as m=48,k=256"),
-        (["8x8x8", "--type", "f16"], "'f16' is not one of"),
+        (["8x8x8", "--type", "f17"], "'f17' is not one of"),
         (["8x8x8", "--k-unroll", "0"], "0 is not in the range x>=1"),
         (["8x8x8", "--tails", "cut"], "'cut' is not one of"),
         ([], "Missing argument 'SIZES...'"),

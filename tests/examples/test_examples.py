@@ -11,7 +11,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import TargetError
-from tilewright.examples import neon_chapter, oriented_filters
+from tilewright.examples import blocked_epilogue, digits, neon_chapter, oriented_filters
 from tilewright.runtime import host
 from tilewright.targets import load
 
@@ -141,3 +141,31 @@ def test_a_program_runs_as_a_script(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "all within the bound" in done.stdout
+
+
+# -- low precision ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["host", "neon+dotprod", "scalar"])
+def test_blocks_of_k_and_offsets_are_exact(target: str, capsys: pytest.CaptureFixture[str]) -> None:
+    if not runs(target):
+        pytest.skip(f"nothing here runs {target}")
+    assert blocked_epilogue.main(target) == 0
+    assert "0 of 384 elements differ" in capsys.readouterr().out
+
+
+def test_a_network_keeps_its_accuracy(capsys: pytest.CaptureFixture[str]) -> None:
+    assert digits.main(repeats=1) == 0
+    shares = [
+        float(line.split("%")[0].split()[-1]) for line in capsys.readouterr().out.splitlines()[1:]
+    ]
+    assert len(shares) == 4 and min(shares) > 95
+
+
+def test_a_wrong_network_is_noticed() -> None:
+    learn, labels, images, wanted = digits.digits()
+    network = digits.train(learn, labels, epochs=1)
+    right = digits.in_f32(network)(images).argmax(1) == wanted
+    assert np.mean(right) < np.mean(
+        digits.by_numpy(digits.train(learn, labels))(images).argmax(1) == wanted
+    )

@@ -46,6 +46,22 @@ def test_every_way_of_calling(mode: str) -> None:
     kernel.verify()
 
 
+def test_every_way_takes_everything(mode: str) -> None:
+    """D, a packed B, vectors and numbers by name, types that numpy lacks."""
+    spec = Gemm(3, 4, 5, a="u8", b=tw.Packed("s8"), d="bf16", beta=1, b_scale="column",
+                a_zero="scalar")  # fmt: skip
+    kernel = tw.compile(spec, target="scalar")
+    a, b = np.full((3, 5), 3, np.uint8), np.full((5, 4), -2, np.int8)
+    c, scale = np.full((3, 4), 6, np.int32), np.array([1, 2, 0.5, 4], np.float32)
+    packed, d = kernel.pack_b(b), np.zeros((3, 4), np.uint16)
+    for given in (d, None, d):
+        got = kernel(a, packed, c, out=given, b_scale=scale, a_zero=1)
+        values = got.view(np.uint16).astype(np.uint32) << 16
+        np.testing.assert_array_equal(values.view(np.float32), np.tile(-14 * scale, (3, 1)))
+    with pytest.raises(ArgumentError, match="b must be a PackedMatrix"):
+        kernel(a, b, c, b_scale=scale, a_zero=1)
+
+
 def test_only_a_loop_in_c_times(mode: str) -> None:
     kernel = tw.compile(Gemm(16, 16, 16), target="scalar")
     if mode != "python":

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tilewright.operands import Addresses, Matrix, Offsets, Strided
+from tilewright.expression import Operand, acc
+from tilewright.operands import Addresses, Matrix, Offsets, Packed, Strided
+from tilewright.postops import gelu_erf, relu
 from tilewright.schedule import Schedule
 from tilewright.sizes import Dim
 from tilewright.spec import Gemm, Spec, Transpose
@@ -66,6 +68,30 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
     "gemm_f32_3x21x5_ccc_beta1_bounced_tails": (
         Gemm(3, 21, 5, beta=1),
         Schedule(tails="bounce"),
+    ),
+    "gemm_u8s8_6x20x13_ccc_to_u8_bias_relu": (
+        Gemm(
+            6,
+            20,
+            13,
+            a="u8",
+            b="s8",
+            d="u8",
+            a_zero=128,
+            b_scale="column",
+            d_scale=0.05,
+            d_zero=3,
+            epilogue=relu(acc + Operand("bias", per="column")),
+        ),
+        Schedule(),
+    ),
+    "gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16": (
+        Gemm(Dim("M"), 16, 31, a="bf16", b=Packed("bf16"), d="bf16", beta=1, batch=Strided(3)),
+        Schedule(),
+    ),
+    "gemm_f16_5x9x8_fcf_gelu": (
+        Gemm(5, 9, 8, a=Matrix("f16", "F"), b="f16", order="F", epilogue=gelu_erf(acc)),
+        Schedule(),
     ),
     "transpose_f32_8x8": (Transpose(8, 8), Schedule()),
 }

@@ -1,0 +1,70 @@
+"""``tilewright sweep``: random batch-reduce products, made, run and compared with numpy."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+
+import click
+from rich.table import Table
+
+from tilewright.runtime.cases import Case
+from tilewright.runtime.host import resolve
+from tilewright.runtime.space import AXES, title
+from tilewright.runtime.sweep import Outcome, Tally, Verdict, sweep
+
+from .screen import console, progress, table
+
+
+@click.command("sweep")
+@click.option("--cases", type=click.IntRange(1), default=200, show_default=True)
+@click.option("--target", default="host", show_default=True, help="As in `tilewright targets`.")
+@click.option("--seed", type=int, default=0, show_default=True, help="What cases are drawn with.")
+@click.option("--first", type=click.IntRange(0), default=0, help="The first case's number.")
+@click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, show_default=True)
+@click.pass_context
+def command(
+    context: click.Context, cases: int, target: str, seed: int, first: int, jobs: int
+) -> None:
+    """Make, run and check random products over every axis of types, layouts and epilogues.
+
+    A case that is refused counts as a failure. For each failure the Python is shown that repeats
+    it. The same seed makes the same cases, on every target.
+    """
+    name = resolve(target).name
+    tally, faults = Tally(), list[tuple[Case, Outcome]]()
+    found = sweep(name, cases, seed, first=first, jobs=jobs)
+    for case, outcome in progress(found, f"{name}, seed {seed}", total=cases):
+        tally.add(case, outcome)
+        if outcome.verdict != "passed":
+            faults.append((case, outcome))
+    screen = console()
+    screen.print(coverage(tally, f"{name}, seed {seed}: how often each level occurred"))
+    _show(faults, name)
+    passed, failed, refused = (tally.verdicts[v] for v in ("passed", "failed", "refused"))
+    screen.print(f"{name}: {passed} passed, {failed} failed, {refused} refused")
+    if faults:
+        context.exit(1)
+
+
+def coverage(tally: Tally, heading: str) -> Table:
+    """Axes with their levels in order: how many cases, and how many of them did not pass."""
+    shown = table(heading, "axis", "cases by level")
+    for axis, levels in AXES.items():
+        counted = tally.levels.get(axis, {})
+        parts = []
+        for level in dict.fromkeys(map(title, levels)):
+            verdicts: Mapping[Verdict, int] = counted.get(level, {})
+            wrong = sum(n for verdict, n in verdicts.items() if verdict != "passed")
+            text = f"{level}: {sum(verdicts.values())}"
+            parts.append(f"{text} [red]({wrong} wrong)[/red]" if wrong else text)
+        shown.add_row(axis, ", ".join(parts))
+    return shown
+
+
+def _show(faults: Sequence[tuple[Case, Outcome]], target: str) -> None:
+    screen = console()
+    for case, outcome in faults:
+        screen.rule(f"case {case.index} {outcome.verdict}", align="left")
+        screen.print(outcome.reason, markup=False, soft_wrap=True)
+        screen.print(case.python(target), markup=False, soft_wrap=True)
