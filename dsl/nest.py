@@ -10,6 +10,7 @@ from sympy import Expr, Integer
 from .errors import ScheduleError
 from .feed import Operand
 from .filling import Filled, begin, convert, needed_sums, select, sum_lines
+from .loops import step_along_k
 from .lower import Stage, Tile
 from .nesting import Argument, BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When
 from .packing import beyond_stack, pack, stack_bytes
@@ -184,8 +185,9 @@ def _nest(tiles: _Tiles, letters: str, block: _Block, names: str) -> Iterator[Ne
     if letter == "b":
         yield from _batch(tiles, rest, block, names)
     elif letter == "k":
-        size = plan.blocks.get("k") if "k" in rest + plan.inner else plan.schedule.k_unroll or 1
-        yield from _blocked(tiles, "k", size or 1, rest, block, names)
+        depth, blocked = plan.product.depth, "k" in rest + plan.inner
+        size = step_along_k(plan.schedule, depth, blocked=blocked)
+        yield from _blocked(tiles, "k", size, rest, block, names)
     elif letter.lower() in rest.lower():
         yield from _blocked(tiles, letter, plan.blocks[letter.lower()], rest, block, names)
     else:

@@ -61,35 +61,33 @@ class Interpreted:
         return {size.slot: held.size(size.dim) for size in self.signature.sizes}
 
     def run(self, held: Sample) -> Counts:
-        """Change the output in ``held``, and count."""
-        pairs = zip(self.signature.arrays, held.arrays, strict=True)
-        arrays = [self._given(parameter, array) for parameter, array in pairs]
-        scalars = [held.scalars[scalar.name] for scalar in self.signature.scalars]
-        return interpret(self.plan, self.program, arrays, [*self.sizes(held).values()], scalars)
-
-    def check(self, held: Sample) -> None:
-        """AssertionError that names the first element that is not what numpy makes of ``held``."""
-        arrays = {
-            p.name: array for p, array in zip(self.signature.arrays, held.arrays, strict=True)
-        }
-        got = arrays[self.signature.output.name]
+        """Run on ``held``; AssertionError that names the first element that is not numpy's."""
+        pairs = list(zip(self.signature.arrays, held.arrays, strict=True))
+        named = {parameter.name: array for parameter, array in pairs}
+        got = named[self.signature.output.name]
         for name in "ab":
-            arrays[name] = list(matrices(self.signature.array(name), held, self.signature))
-        right = expected(self.spec, {**arrays, "out": got, **held.scalars})
+            named[name] = list(matrices(self.signature.array(name), held, self.signature))
+        right = expected(self.spec, {**named, "out": got, **held.scalars})
+        scalars = [held.scalars[scalar.name] for scalar in self.signature.scalars]
+        given = [self._given(parameter, array) for parameter, array in pairs]
+        sizes = [*self.sizes(held).values()]
+        counts = interpret(self.plan, self.program, given, sizes, scalars)
         if (wrong := np.argwhere(right.wrong(got))).size:
             at = tuple(map(int, wrong[0]))
-            value = right.values.value[at]
             raise AssertionError(
                 f"{len(wrong)} of {got.size} elements are wrong; {at} is {got[at]!r}, "
-                f"expected {value!r}, with {dict(held.sizes)}"
+                f"expected {right.values.value[at]!r}, with {dict(held.sizes)}"
             )
+        return counts
 
     def _given(self, parameter: ArrayParameter, array: Any) -> Any:
         if not parameter.packed:
             return array
         if parameter.kind == "sequence":
             return [self._packed(one) for one in array]
-        return np.concatenate([self._packed(one) for one in (array if array.ndim == 3 else [array])])
+        return np.concatenate(
+            [self._packed(one) for one in (array if array.ndim == 3 else [array])]
+        )
 
     def _packed(self, b: Any) -> Any:
         """What ``tw.Pack`` makes of B, interpreted as well."""
