@@ -37,7 +37,7 @@ NAMES = (
     "scalar", "avx2", "avx2+vnni", "avx512+vnni+bf16", "neon", "neon+dotprod",
     "neon+dotprod+i8mm+bf16+fp16fml",
 )  # fmt: skip
-every_target = pytest.mark.parametrize("name", (*NAMES, "invented"))
+every_target = pytest.mark.parametrize("name", [*NAMES, "invented"])
 INTEGERS = list(product(("s8", "u8"), repeat=2))
 
 
