@@ -338,11 +338,11 @@ class Tile:
         number: float = self._number(source)
         if isinstance(op, Splat) and op.group:
             bits = int(number).to_bytes(op.group * dtype.itemsize, "little")
-            grouped = np.tile(np.frombuffer(bits, dtype), lanes // op.group)
-            return lambda: registers.__setitem__(name, grouped)
-        if is_integer(vector.element):
-            number = (int(number) + 2**31) % 2**32 - 2**31
-        filled = np.full(lanes, number, dtype)
+            filled = np.frombuffer(bits, dtype)[np.arange(lanes) % op.group]
+        else:
+            whole = is_integer(vector.element)
+            number = (int(number) + 2**31) % 2**32 - 2**31 if whole else number
+            filled = np.full(lanes, number, dtype)
         return lambda: registers.__setitem__(name, filled)
 
     def _number(self, source: float | str | Expr) -> float:

@@ -143,27 +143,23 @@ def _tile(plan: Plan, tile: TileProgram, facts: TileFacts) -> Iterator[str]:
         yield f"feed       {_feed(plan, shape)}"
     yield f"K sets     {shape.k_split}: {reasons.why_split(plan, facts)}"
     steps = reasons.steps_per_trip(plan, tile, facts)
-    how = f"{steps} K steps a trip" if steps else "all of K, without a loop"
+    counted = reasons.steps_text(plan, steps)
+    how = f"{steps} {counted} a trip" if steps else "all of K, without a loop"
     yield f"unroll     {how}: {reasons.why_unroll(plan, tile, facts)}"
-    yield f"bound      {reasons.bound_text(plan.target, shape)}"
+    yield f"bound      {reasons.bound_text(plan, shape)}"
 
 
 def _feed(plan: Plan, shape: TileShape) -> str:
     depth = plan.product.depth
+    if shape.height > 1:
+        cols = shape.vector.lanes // shape.height
+        return f"registers of groups of both; each multiply-add sums {shape.height} x {cols} of C"
     return _FEEDS[shape.feed].format(
         other=plan.feeder(plan.across).name.upper(),
         lanes=shape.vector.lanes,
         one="one element" if depth == 1 else f"one group of {depth} elements",
-        steps=_steps(plan, shape.vector.lanes),
+        steps=reasons.steps_text(plan, shape.vector.lanes),
     )
-
-
-def _steps(plan: Plan, count: int) -> str:
-    """What the K loop counts."""
-    depth = plan.product.depth
-    if depth > 1:
-        return f"group{'s' if count > 1 else ''} of {depth} K steps"
-    return "K steps"
 
 
 def _why_size(plan: Plan, facts: TileFacts) -> str:

@@ -63,7 +63,8 @@ def convert(plan: Plan, name: str) -> Filled:
     step = packed.strides["b"]
     at = (ZERO, step * symbol("i") if plan.batch else ZERO)
     nodes, tiles = conversion_nest(conversion, dict(plan.sizes), at)
-    return Filled(packed, step * count, _each(plan, source, nodes), tuple(tiles.values()))
+    elements = step * count + lanes * plan.product.depth  # vectors may begin at any line
+    return Filled(packed, elements, _each(plan, source, nodes), tuple(tiles.values()))
 
 
 def _each(plan: Plan, source: Operand, nodes: tuple[NestNode, ...]) -> tuple[NestNode, ...]:

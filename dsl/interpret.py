@@ -29,31 +29,27 @@ def interpret(
 
     ``arrays``, ``sizes`` and ``scalars`` stand in the order of the spec's signature. An array is a
     ``Buffer`` (flat values and the index of the first element), or a numpy array with positive
-    strides; for ``tw.Addresses`` a sequence of them; offsets are int64. A packed B is a flat array
-    of bytes. Every access is checked: PlanError names the operand and the element that is not its
+    strides; for ``tw.Addresses`` a sequence of them; offsets are int64. A packed B is an array of
+    its bytes. Every access is checked: PlanError names the operand and the element that is not its
     own, or holds nothing yet.
     """
-    parameters = signature(plan.spec)
+    formats = formats_of(plan.spec, plan.target)
+    parameters = signature(plan.spec, formats)
     slots = [s.slot for s in parameters.sizes]
     known = dict(zip(slots, map(int, sizes), strict=True))
     numbers = dict(zip((s.name for s in parameters.scalars), map(float, scalars), strict=True))
-    memory = lay_out(parameters, arrays, known, formats_of(plan.spec, plan.target))
+    memory = lay_out(parameters, arrays, known, formats)
     around = Surroundings(memory, known, numbers, Counts())
     with np.errstate(all="ignore"):
-        _Machine(plan, program, around).run(program.nest, known, dict(memory.segments))
+        _Machine(program, around).run(program.nest, known, dict(memory.segments))
     return around.counts
 
 
 class _Machine:
     """Walks the nest; tile programs are compiled to closures when first called."""
 
-    def __init__(
-        self,
-        plan: Plan | TransposePlan | PackPlan,
-        program: Program,
-        around: Surroundings,
-    ) -> None:
-        self.plan, self.program, self.around = plan, program, around
+    def __init__(self, program: Program, around: Surroundings) -> None:
+        self.program, self.around = program, around
         self.tiles: dict[str, tuple[Tile, Run]] = {}
 
     def run(

@@ -30,7 +30,7 @@ from .program import (
     Zero,
 )
 from .regions import Region
-from .symbolic import ONE, ZERO, linear, value
+from .symbolic import ONE, ZERO, linear, mod, value
 
 Stage = Literal["whole", "sum", "finish"]
 #: Rows that share one pointer when their distance is known only at the call.
@@ -135,8 +135,19 @@ class Tile:
         return lanes
 
     def loaded(self, along: int) -> Active:
-        """What of vector ``along`` is loaded: a packed line has room for whole ones."""
-        return None if self.plan.padded else self.active(along)
+        """What of vector ``along`` is loaded: a packed line has room for whole ones.
+
+        A line of the caller's packed B has it for those that begin where its own do.
+        """
+        room = self.plan.padded and (self.along.packed or self._begins_whole)
+        return None if room else self.active(along)
+
+    @property
+    def _begins_whole(self) -> bool:
+        """Whether vectors begin at multiples of their lanes."""
+        part, block = self.region.along, self.plan.blocks.get(self.plan.along, 0)
+        steps = [part.start, block * ONE, *([] if part.count == 1 else [part.size])]
+        return all(mod(step, self.vector.lanes) == 0 for step in steps)
 
 
 def masks(tile: Tile) -> Iterator[Op]:

@@ -42,8 +42,8 @@ class Segment:
     """One matrix, or the matrices of a batch in one buffer, of elements of one type.
 
     ``run[i]`` is how many elements of the operand follow each other from index ``i`` on.
-    ``written`` marks what holds a value; None: all does. What is read must, or if ``loose`` its
-    first elements must.
+    ``written`` marks the bytes that hold a value; None: all do. What is read must, or if ``loose``
+    its first element must.
     """
 
     def __init__(
@@ -54,7 +54,8 @@ class Segment:
         self.values, self.base, self.loose = buffer.values, buffer.base, False
         belongs = self._belongs(starts, lines, line)
         self.run = _runs(belongs)
-        self.written = bytearray(len(belongs)) if role == "out" else None
+        self.size = ITEMSIZE[element]
+        self.written = bytearray(len(belongs) * self.size) if role == "out" else None
         self.casts: dict[str, Segment] = {}
 
     @property
@@ -77,26 +78,24 @@ class Segment:
         found = self.values[at : at + count]
         if type_ == self.element:
             return found
-        if ITEMSIZE[type_] != ITEMSIZE[self.element]:
+        if ITEMSIZE[type_] != self.size:
             raise PlanError(
                 f"{who} takes elements of {self.name} for {type_}", expected=self.element
             )
         return found.view(DTYPES[type_])
 
     def cast(self, at: int, type_: str) -> tuple[Segment, int]:
-        """The whole buffer as elements of another type, and index ``at`` in them.
-
-        What is written there must be read as that type again.
-        """
-        size, bytes_ = ITEMSIZE[type_], at * ITEMSIZE[self.element]
-        if bytes_ % size or self.values.nbytes % size:
+        """The whole of a flat buffer as elements of another type, and index ``at`` in them."""
+        start, size = at * self.size, ITEMSIZE[type_]
+        if start % size or self.values.nbytes % size:
             raise PlanError(
-                f"{self.name} cannot be taken for {type_}", got=f"byte {bytes_} of a buffer"
+                f"{self.name} is no buffer of {type_}", got=f"byte {start} of {self.values.nbytes}"
             )
         if type_ not in self.casts:
             values = self.values.view(DTYPES[type_])
-            self.casts[type_] = _flat(self.name, type_, values, len(values), role=self.role)
-        return self.casts[type_], bytes_ // size
+            self.casts[type_] = flat(self.name, type_, values, len(values), role=self.role)
+            self.casts[type_].written, self.casts[type_].loose = self.written, self.loose
+        return self.casts[type_], start // size
 
     def _belongs(self, starts: Sequence[int], lines: int, line: int) -> NDArray[np.bool_]:
         belongs = np.zeros(len(self.values), dtype=np.bool_)
@@ -120,12 +119,12 @@ class Segment:
         run = self.run
         if not (0 <= at < len(run) and run[at] >= count):
             raise self._outside("reads", at, count, who)
-        if self.written is not None and (first := self.written.find(0, at, at + count)) >= 0:
-            if self.loose and first > at and self.written.find(1, first, at + count) < 0:
-                return
-            raise PlanError(
-                f"{who} reads {self.name} before it was written", got=self._place(first)
-            )
+        if self.written is None:
+            return
+        start, stop = at * self.size, (at + (1 if self.loose else count)) * self.size
+        if (first := self.written.find(0, start, stop)) >= 0:
+            place = self._place(first // self.size)
+            raise PlanError(f"{who} reads {self.name} before it was written", got=place)
 
     def check_write(self, at: int, count: int, who: str) -> None:
         """PlanError unless ``count`` elements from index ``at`` on are the operand's to write."""
@@ -133,7 +132,8 @@ class Segment:
         if self.role == "in" or not (0 <= at < len(run) and run[at] >= count):
             raise self._outside("writes", at, count, who)
         if self.written is not None:
-            self.written[at : at + count] = b"\1" * count
+            marks = b"\1" * (count * self.size)
+            self.written[at * self.size : (at + count) * self.size] = marks
 
     def _outside(self, verb: str, at: int, count: int, who: str) -> PlanError:
         if verb == "writes" and self.role == "in":
@@ -159,17 +159,17 @@ def _runs(belongs: NDArray[np.bool_]) -> list[int]:
 
 
 def room(name: str, element: str, count: int) -> Segment:
-    """A fresh buffer, all ones, of which a vector may be read where its first lanes were written.
+    """A fresh buffer, all ones, of which a vector may be read where its first lane was written.
 
-    What lies behind those belongs to rows or columns that do not exist: its lanes go nowhere.
+    Others may belong to rows or columns that do not exist: those lanes go nowhere.
     """
     values = np.full(count * ITEMSIZE[element], 0xFF, np.uint8).view(DTYPES[element])
-    segment = _flat(name, element, values, count, role="out")
+    segment = flat(name, element, values, count, role="out")
     segment.loose = True
     return segment
 
 
-def _flat(name: str, element: str, values: NDArray[Any], count: int, *, role: str) -> Segment:
+def flat(name: str, element: str, values: NDArray[Any], count: int, *, role: str) -> Segment:
     """The first ``count`` of ``values``, which follow each other."""
     return Segment(name, element, Buffer(values), [0], 1, count, max(count, 1), role=role)
 
@@ -266,7 +266,7 @@ class _View:
             many = self._value("count", p.count)
         values = buffer.values[buffer.base :]
         values = values[: len(values) // size * size].view(DTYPES[format_.stored])
-        return _flat(name, format_.stored, values, many * format_.nbytes // size, role=p.role)
+        return flat(name, format_.stored, values, many * format_.nbytes // size, role=p.role)
 
     def _starts(self, tight: int) -> Iterator[int]:
         p = self.parameter

@@ -74,7 +74,7 @@ def _names(sizes: Sequence[str]) -> str:
 
 
 def _why_tile(plan: Plan, facts: TileFacts) -> str:
-    bound = f"bound by {bound_text(plan.target, facts.shape)}"
+    bound = f"bound by {bound_text(plan, facts.shape)}"
     if plan.schedule.tile:
         return f"asked for; {bound}; what it leaves over has tiles of its own"
     extents = {d: _extent(plan, d) for d in (plan.across, plan.along)}
@@ -136,12 +136,19 @@ def _shape(target: Target, choice: Choice, work: Work) -> TileShape | None:
     return shape_of(target, choice.vector, choice.across[0][0], choice.along[0][0], False, work)
 
 
-def bound_text(target: Target, shape: TileShape) -> str:
+def bound_text(plan: Plan, shape: TileShape) -> str:
     """What bounds the K loop, the share of the peak, and all that was compared."""
-    each = bounds(shape, target.core)
+    each = bounds(shape, plan.target.core)
     share = each["multiply-add units"] / max(each.values())
     cycles = ", ".join(f"{name} {count:.3g}" for name, count in each.items())
-    return f"{_tightest(each)}: {share:.0%} of peak in the K loop (cycles per K step: {cycles})"
+    step = steps_text(plan, 1)
+    return f"{_tightest(each)}: {share:.0%} of peak in the K loop (cycles per {step}: {cycles})"
+
+
+def steps_text(plan: Plan, count: int) -> str:
+    """What the K loop counts: steps, or groups of as many as the multiply-add sums."""
+    what = f"group of {plan.product.depth} K" if plan.product.depth > 1 else "K step"
+    return what if count == 1 else what.replace("group", "groups").replace("step", "steps")
 
 
 def _tightest(each: dict[str, float]) -> str:

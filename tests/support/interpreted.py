@@ -1,0 +1,99 @@
+"""Random batch-reduce products run by the interpreter, and compared with numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import SpecError
+from tilewright.generate import interpret_kernel, plan_for, program_for
+from tilewright.interpret import Counts, interpret
+from tilewright.isa import Target
+from tilewright.nesting import Program
+from tilewright.pack import Pack
+from tilewright.packed_format import format_of, formats_of
+from tilewright.runtime.cases import draw
+from tilewright.runtime.reference import expected
+from tilewright.runtime.samples import Sample, gain, matrices, sample
+from tilewright.schedule import Schedule
+from tilewright.signature import ArrayParameter, signature
+from tilewright.spec import Gemm
+
+#: Multiply-adds of one element that a case may take, and what a size of the call counts as.
+MOST, USUAL = 40_000, 35
+
+
+def small_cases(seed: int, count: int) -> Iterator[tuple[Gemm, Schedule]]:
+    """The first ``count`` of a seed's products that are legal and not too large."""
+    index = found = 0
+    while found < count:
+        one = draw(seed, index)
+        index += 1
+        try:
+            spec = one.spec()
+        except SpecError:
+            continue
+        sizes = [spec.m, spec.n, spec.k, spec.batch.count if spec.batch else 1]
+        if prod(size if isinstance(size, int) else USUAL for size in sizes) <= MOST:
+            found += 1
+            yield spec, one.schedule
+
+
+class Interpreted:
+    """A product's plan and program, and calls of it."""
+
+    def __init__(self, spec: Gemm, schedule: Schedule, target: Target) -> None:
+        self.spec, self.target = spec, target
+        self.plan = plan_for(spec, schedule, target)
+        self.program: Program = program_for(self.plan)
+        self.signature = signature(spec, formats_of(spec, target))
+
+    def sample(self, seed: int, *, whole: bool) -> Sample:
+        """Arguments of one call, small whole numbers or any."""
+        rng = np.random.default_rng(seed)
+        return sample(self.signature, rng, varied=True, whole=whole, gain=gain(self.spec))
+
+    def sizes(self, held: Sample) -> dict[str, int]:
+        """The run-time sizes by slot."""
+        return {size.slot: held.size(size.dim) for size in self.signature.sizes}
+
+    def run(self, held: Sample) -> Counts:
+        """Run on ``held``; AssertionError that names the first element that is not numpy's."""
+        pairs = list(zip(self.signature.arrays, held.arrays, strict=True))
+        named = {parameter.name: array for parameter, array in pairs}
+        got = named[self.signature.output.name]
+        for name in "ab":
+            named[name] = list(matrices(self.signature.array(name), held, self.signature))
+        right = expected(self.spec, {**named, "out": got, **held.scalars})
+        scalars = [held.scalars[scalar.name] for scalar in self.signature.scalars]
+        given = [self._given(parameter, array) for parameter, array in pairs]
+        sizes = [*self.sizes(held).values()]
+        counts = interpret(self.plan, self.program, given, sizes, scalars)
+        if (wrong := np.argwhere(right.wrong(got))).size:
+            at = tuple(map(int, wrong[0]))
+            raise AssertionError(
+                f"{len(wrong)} of {got.size} elements are wrong; {at} is {got[at]!r}, "
+                f"expected {right.values.value[at]!r}, with {dict(held.sizes)}"
+            )
+        return counts
+
+    def _given(self, parameter: ArrayParameter, array: Any) -> Any:
+        if not parameter.packed:
+            return array
+        if parameter.kind == "sequence":
+            return [self._packed(one) for one in array]
+        return np.concatenate(
+            [self._packed(one) for one in (array if array.ndim == 3 else [array])]
+        )
+
+    def _packed(self, b: Any) -> Any:
+        """What ``tw.Pack`` makes of B, interpreted as well."""
+        spec = self.spec
+        assert isinstance(spec.k, int) and isinstance(spec.n, int)
+        packing = Pack(spec.k, spec.n, spec.b.type, a=spec.a.type, nb=getattr(spec.b, "nb", None))
+        out = np.zeros((1, format_of(packing, self.target).nbytes), np.uint8)
+        interpret_kernel(packing, Schedule(), self.target, [np.ascontiguousarray(b), out])
+        return out[0]
