@@ -166,7 +166,7 @@ def test_narrow_floating_point_and_its_bits(name: str, type_: str) -> None:
         outs.append(np.empty((m, n), np.float32))
         interpret_kernel(Gemm(m, n, k, a=type_), Schedule(), target_of(name), [*given, outs[-1]])
     assert (abs(outs[0] - exact) <= bound).all()
-    np.testing.assert_array_equal(*outs)
+    np.testing.assert_array_equal(outs[0], outs[1])
 
 
 @every_target
@@ -261,7 +261,8 @@ def test_buffers_of_another_type() -> None:
     a, b = np.zeros((2, 2), np.int8), np.zeros((2, 2), np.uint8)
     spec = Gemm(2, 2, 2, a="s8", b="u8")
     interpret_kernel(spec, Schedule(), targets.load("scalar"), [a, b, out])
-    for wrong in ([b, b, out], [a, a, out], [a, b, out.astype("f4")]):
+    wrongs: list[list[Any]] = [[b, b, out], [a, a, out], [a, b, out.astype("f4")]]
+    for wrong in wrongs:
         with pytest.raises(ArgumentTypeError, match="must be a flat buffer of"):
             interpret_kernel(spec, Schedule(), targets.load("scalar"), wrong)
 
@@ -272,7 +273,8 @@ def test_a_buffer_that_nobody_filled_is_not_read() -> None:
     program = program_for(plan)
     (buffer,) = (node for node in program.nest if isinstance(node, Buffered))
     empty = replace(program, nest=(replace(buffer, fill=()),))
-    arrays = [np.zeros((4, 6), np.int8), np.zeros((6, 5), np.int8), np.empty((4, 5), np.int32)]
+    arrays: list[Any] = [np.zeros(shape, np.int8) for shape in ((4, 6), (6, 5))]
+    arrays.append(np.empty((4, 5), np.int32))
     with pytest.raises(PlanError, match="a_packed before it was written"):
         interpret(plan, empty, arrays)
     interpret(plan, program, arrays)

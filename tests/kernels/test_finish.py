@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cases import Cases
-from support.fused import DTYPES, Array, Kernels, Trial, equal, operands, product, same, spread
+from support.fused import Array, Kernels, Trial, equal, operands, product, same, spread
+from support.packed import DTYPES
 
 from tilewright.errors import SpecError
 from tilewright.expression import Expression, Leaf, Operand, Per, acc, acc2, call, dst

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cases import Cases
-from support.fused import DTYPES, Kernels, Trial, equal, operands, product, same
+from support.fused import Kernels, Trial, equal, operands, product, same
+from support.packed import DTYPES
 
 from tilewright.expression import Operand, acc, acc2
 from tilewright.generate import Request, generate

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cases import Cases
-from support.fused import DTYPES, Array, Kernels, Trial, equal, operands, product, spread
+from support.fused import Array, Kernels, Trial, equal, operands, product, spread
+from support.packed import DTYPES
 
 from tilewright.errors import ScheduleError, SpecError
 from tilewright.expression import Operand, acc, acc2, dst

@@ -62,8 +62,9 @@ def convert(b: Array, type_: str) -> Array:
     with np.errstate(all="ignore"):
         if dtype.kind in "iu":
             limits = np.iinfo(dtype)
-            return np.clip(np.rint(np.nan_to_num(b, nan=0)), limits.min, limits.max).astype(dtype)
-        return b.astype(dtype)
+            b = np.clip(np.rint(np.nan_to_num(b, nan=0)), limits.min, limits.max)
+        converted: Array = b.astype(dtype)
+        return converted
 
 
 def draw(type_: str, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
