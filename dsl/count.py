@@ -13,7 +13,17 @@ from sympy import Expr, Integer
 
 from .errors import PlanError
 from .isa import Vector
-from .nesting import BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When, WhenSame
+from .nesting import (
+    BlockLoop,
+    Call,
+    Configure,
+    NestNode,
+    Pack,
+    Program,
+    SelectBatch,
+    When,
+    WhenSame,
+)
 from .pack_plan import PackPlan
 from .plan import Plan
 from .program import (
@@ -21,11 +31,15 @@ from .program import (
     Apply,
     Broadcast,
     Load,
+    LoadMatrix,
     Loop,
     MaskRegister,
+    MatrixRegister,
     MultiplyAdd,
+    MultiplyMatrices,
     Op,
     Store,
+    StoreMatrix,
     TileProgram,
 )
 from .symbolic import ONE, ZERO, Remainder, div, positive, symbol
@@ -142,6 +156,8 @@ def _node(node: NestNode, tiles: Mapping[str, Formulas], same: bool) -> Formulas
         case When():
             then, other = (_nest(body, tiles, same) for body in (node.body, node.otherwise))
             return then.given(node.count) + other + other.given(node.count).times(-ONE)
+        case Configure():
+            return Formulas()
         case WhenSame():
             return _nest(node.body if same else node.otherwise, tiles, same)
 
@@ -175,6 +191,12 @@ def _op(op: Op) -> Iterator[Formulas]:
             yield Formulas(multiply_adds=ONE)
             if isinstance(op.y, Address):
                 yield _one_factor(Integer(op.op.depth), op.op.y or op.acc.vector.element)
+        case LoadMatrix():
+            yield Formulas(loads=ONE, bytes_read=_matrix_bytes(op.dst))
+        case StoreMatrix():
+            yield Formulas(stores=ONE, bytes_written=_matrix_bytes(op.src))
+        case MultiplyMatrices():
+            yield Formulas(multiply_adds=ONE)
         case Apply():
             yield Formulas(elementary_operations=ONE)
         case Store():
@@ -184,6 +206,10 @@ def _op(op: Op) -> Iterator[Formulas]:
 def _one_factor(count: Expr, element: str) -> Formulas:
     """One element or group is read and spread."""
     return Formulas(broadcasts=ONE, bytes_read=ITEMSIZE[element] * count)
+
+
+def _matrix_bytes(register: MatrixRegister) -> Expr:
+    return ITEMSIZE[register.element] * register.columns * register.rows
 
 
 def _bytes(op: Load | Store, vector: Vector) -> Expr:

@@ -14,18 +14,23 @@ from .program import (
     Interleave,
     Keep,
     Load,
+    LoadMatrix,
     Loop,
     MakeMask,
     MaskRegister,
+    MatrixRegister,
     Multiply,
     MultiplyAdd,
+    MultiplyMatrices,
     Op,
     Prefetch,
     Register,
     Splat,
     Store,
+    StoreMatrix,
     SumLanes,
     Zero,
+    ZeroMatrix,
 )
 from .symbolic import slots
 
@@ -78,6 +83,19 @@ def writes(op: Op) -> tuple[Register, ...]:
             return ()
 
 
+def matrices_of(op: Op) -> tuple[MatrixRegister, ...]:
+    """The matrix registers of an operation, the one that it writes first."""
+    match op:
+        case ZeroMatrix() | LoadMatrix():
+            return (op.dst,)
+        case StoreMatrix():
+            return (op.src,)
+        case MultiplyMatrices():
+            return op.acc, op.x, op.y
+        case _:
+            return ()
+
+
 def mask_of(op: Op) -> MaskRegister | None:
     """The mask an access uses; one that converts copies the lanes that there are."""
     if isinstance(op, (Load, Store)) and isinstance(op.active, MaskRegister) and not op.memory:
@@ -104,7 +122,7 @@ def prune(ops: Sequence[Op], needed: Iterable[Register]) -> list[Op]:
 
 def addresses(op: Op) -> tuple[Address, ...]:
     """Where an operation reads or writes memory."""
-    if isinstance(op, (Load, Store, Prefetch, Broadcast)):
+    if isinstance(op, (Load, Store, Prefetch, Broadcast, LoadMatrix, StoreMatrix)):
         return (op.address,)
     if isinstance(op, MultiplyAdd) and isinstance(op.y, Address):
         return (op.y,)
@@ -124,6 +142,7 @@ def sizes_used(ops: Iterable[Op], order: Iterable[str]) -> list[str]:
 
 def _sizes_in(op: Op) -> frozenset[str]:
     exprs: list[Expr] = [address.offset for address in addresses(op)]
+    exprs += [register.rows for register in matrices_of(op)]
     if isinstance(op, Loop):
         exprs.append(op.trips)
     for attribute in ("offset", "step", "stride", "existing", "active", "source"):

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 from sympy import Expr
 
+from . import execute_matrices
 from .dtypes import DTYPES
 from .elementary import NUMPY
 from .errors import PlanError
@@ -28,11 +29,13 @@ from .program import (
     Broadcast,
     Interleave,
     Load,
+    LoadMatrix,
     Loop,
     MakeMask,
     MaskRegister,
     Multiply,
     MultiplyAdd,
+    MultiplyMatrices,
     Op,
     Parameter,
     Point,
@@ -41,9 +44,11 @@ from .program import (
     Room,
     Splat,
     Store,
+    StoreMatrix,
     SumLanes,
     TileProgram,
     Zero,
+    ZeroMatrix,
 )
 from .symbolic import evaluate
 from .types import ITEMSIZE, is_integer
@@ -126,7 +131,8 @@ class Tile:
         """The whole program as one closure."""
         return _sequence([self._compile(op) for op in self.program.body + self.program.end])
 
-    def _value(self, expr: Any) -> int:
+    def value(self, expr: Any) -> int:
+        """A formula of the run-time sizes, computed."""
         return evaluate(expr, self.around.sizes)
 
     def _compile(self, op: Op) -> Run:
@@ -149,6 +155,8 @@ class Tile:
                 return self._constant(op)
             case Add() | Multiply() | Apply() | SumLanes():
                 return self._arithmetic(op)
+            case ZeroMatrix() | LoadMatrix() | StoreMatrix() | MultiplyMatrices():
+                return execute_matrices.compiled(self, op)
             case Interleave():
                 return self._interleave(op)
             case Room():
@@ -161,7 +169,7 @@ class Tile:
                 return lambda: None
 
     def _loop(self, op: Loop) -> Run:
-        trips, numbers, counter = self._value(op.trips), self.numbers, op.counter
+        trips, numbers, counter = self.value(op.trips), self.numbers, op.counter
         body = _sequence([self._compile(inner) for inner in op.body])
 
         def run() -> None:
@@ -176,7 +184,7 @@ class Tile:
         if isinstance(op, PointBatch):
             return self._point_batch(op)
         base = op.base if isinstance(op, Point) else name
-        step = self._value(op.offset if isinstance(op, Point) else op.step)
+        step = self.value(op.offset if isinstance(op, Point) else op.step)
 
         def run() -> None:
             segment, at = pointers[base]
@@ -185,7 +193,7 @@ class Tile:
         return run
 
     def _point_batch(self, op: PointBatch) -> Run:
-        offset, stride = self._value(op.offset), self._value(op.stride)
+        offset, stride = self.value(op.offset), self.value(op.stride)
         pointers, tables, numbers = self.pointers, self.tables, self.numbers
         operand = op.operand
 
@@ -211,7 +219,7 @@ class Tile:
     def _active(self, active: Active, most: int) -> int:
         """How many of ``most`` elements an access touches."""
         given = active.active if isinstance(active, MaskRegister) else active
-        count = most if given is None else given if isinstance(given, int) else self._value(given)
+        count = most if given is None else given if isinstance(given, int) else self.value(given)
         if not 0 <= count <= most:
             masks = "masks" if isinstance(active, MaskRegister) else "touches"
             raise PlanError(
@@ -224,7 +232,7 @@ class Tile:
     def _elements(self, address: Address, memory: str, count: int, most: int, who: str) -> Fetch:
         """Reads ``count`` elements of ``memory``, and makes zeros of the others up to ``most``."""
         pointers, counts = self.pointers, self.around.counts
-        pointer, offset = address.pointer, self._value(address.offset)
+        pointer, offset = address.pointer, self.value(address.offset)
         size, dtype = count * ITEMSIZE[memory], DTYPES[memory]
 
         def fetch() -> Lanes:
@@ -278,7 +286,7 @@ class Tile:
     def _store(self, op: Store) -> Run:
         registers, pointers, counts = self.registers, self.pointers, self.around.counts
         src, vector = op.src.name, op.src.vector
-        pointer, offset = op.address.pointer, self._value(op.address.offset)
+        pointer, offset = op.address.pointer, self.value(op.address.offset)
         memory, count = (
             op.memory or vector.element,
             self._active(op.active, vector.lanes * max(op.group, 1)),
@@ -348,7 +356,7 @@ class Tile:
     def _number(self, source: float | str | Expr) -> float:
         if isinstance(source, str):
             return self.around.scalars[source]
-        return self._value(source) if isinstance(source, Expr) else source
+        return self.value(source) if isinstance(source, Expr) else source
 
     def _arithmetic(self, op: Add | Multiply | Apply | SumLanes) -> Run:
         registers, counts, dst = self.registers, self.around.counts, op.dst.name

@@ -11,7 +11,19 @@ from sympy import Expr
 from . import reasons
 from .count import calls, flops, formulas, tile_formulas
 from .describe import decisions, head, text_of
-from .nesting import Argument, BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When, WhenSame
+from .nesting import (
+    Argument,
+    BlockLoop,
+    Call,
+    Configuration,
+    Configure,
+    NestNode,
+    Pack,
+    Program,
+    SelectBatch,
+    When,
+    WhenSame,
+)
 from .pack_plan import PackPlan
 from .plan import Plan
 from .program import TileFacts, TileProgram
@@ -196,8 +208,16 @@ def _nest(nodes: Sequence[NestNode], depth: int) -> Iterator[str]:
                 size = f"{text_of(node.elements)} elements of {node.element}"
                 yield f"{pad}{verb} {node.buffer}, {size}{where}"
                 yield from _nest(node.fill + node.body, depth + 1)
+            case Configure():
+                yield f"{pad}configure the matrix unit: {configuration_text(node.configuration)}"
             case When() | WhenSame():
                 yield from _choice(node, depth)
+
+
+def configuration_text(configuration: Configuration) -> str:
+    """Rows by bytes of each register."""
+    sizes = (f"{text_of(rows)} x {size}" for rows, size in configuration.shapes)
+    return f"registers of {', '.join(sizes)} bytes"
 
 
 def _argument(argument: Argument) -> str:

@@ -16,7 +16,7 @@ from .product import Product, choose_product
 from .signature import symbol_of
 from .sizes import Size
 from .spec import QUANTITIES, SHAPES, Gemm
-from .symbolic import ONE, ZERO, div, size_expr, value
+from .symbolic import ONE, ZERO, div, mod, size_expr, value
 from .types import ITEMSIZE
 
 
@@ -149,25 +149,28 @@ def fits_directly(operand: Operand, product: Product, target: Target, side: str,
     """
     element = product.along if side == "along" else product.across
     if side == "across":
+        if product.unit is not None:
+            return operand.type == element and value(operand.strides["k"]) == 1
         whole = product.depth == 1 or value(operand.strides["k"]) == 1
         return product.rows == 1 and whole and operand.type == element
     contiguous = product.depth == 1 and value(operand.strides[line]) == 1
     return contiguous and loads_as(target, operand.type, element)
 
 
-def whole_groups(extent: Expr, depth: int) -> Expr:
-    """How many groups of ``depth`` elements hold ``extent`` of them."""
-    return extent if depth == 1 else div(extent + (depth - 1), depth)
+def whole_groups(extent: Expr, product: Product) -> Expr:
+    """The elements of K in whole steps of groups, in groups."""
+    depth = product.depth
+    return extent if depth == 1 else div(extent + (depth - 1), depth) * (depth // product.group)
 
 
 def packed_along(
     source: Operand, product: Product, line: str, extents: Mapping[str, Expr], lanes: int
 ) -> Operand:
-    """The operand along the vectors as it is packed: ``[K / depth][lines, padded][depth]``."""
-    depth = product.depth
+    """The operand along the vectors as it is packed: ``[K / group][lines, padded][group]``."""
+    group = product.group
     leading = whole_vectors(extents[line], lanes)
-    groups = whole_groups(extents["k"], depth)
-    strides = {line: depth * ONE, "k": leading, "b": groups * depth * leading}
+    groups = whole_groups(extents["k"], product)
+    strides = {line: group * ONE, "k": leading, "b": groups * group * leading}
     return Operand(source.name, product.along, strides, f"{source.name}_packed")
 
 
@@ -181,19 +184,38 @@ def packed_across(
 ) -> Operand:
     """The operand across as it is converted, with room for whole vectors.
 
-    Rows of whole groups if it is contiguous along K, else ``[K / depth][lines][depth]``.
+    Rows of whole groups if it is contiguous along K, and for matrices; else
+    ``[K / group][lines][group]``.
     """
-    depth = product.depth
+    group = product.group
     type_ = product.across
     buffer = f"{source.name}_packed"
+    if product.unit is not None:
+        width = whole_vectors(extents["k"], product.unit.depth)
+        strides = {line: width, "k": ONE, "b": width * whole_vectors(extents[line], lanes)}
+        return Operand(source.name, type_, strides, buffer)
     if value(source.strides["k"]) == 1 and product.rows == 1:
         width = whole_vectors(extents["k"], row_elements(target, source.type, type_, lanes))
         strides = {line: width, "k": ONE, "b": width * extents[line]}
         return Operand(source.name, type_, strides, buffer)
     leading = whole_vectors(extents[line], lanes)
-    groups = whole_groups(extents["k"], depth)
-    strides = {line: depth * ONE, "k": leading, "b": groups * depth * leading}
+    groups = whole_groups(extents["k"], product)
+    strides = {line: group * ONE, "k": leading, "b": groups * group * leading}
     return Operand(source.name, type_, strides, buffer)
+
+
+def tail_across(
+    source: Operand, product: Product, line: str, extents: Mapping[str, Expr]
+) -> Operand | None:
+    """The last elements of K of an operand that matrices are read from, in steps of their own.
+
+    What does not fill a step is copied, with zeros behind it. None if K is a multiple of steps.
+    """
+    if product.unit is None or mod(extents["k"], product.depth) == 0:
+        return None
+    width = product.unit.depth * ONE
+    strides = {line: width, "b": width * extents[line]}
+    return Operand(f"{source.name}_tail", product.across, strides, f"{source.name}_tail_packed")
 
 
 def widening(target: Target, source: str, type_: str) -> Vector | None:
@@ -228,10 +250,12 @@ def feed(spec: Gemm, target: Target, vectorize: str, sizes: Mapping[str, Expr]) 
     operands = {name: operand_of(spec, name) for name in names} | vectors_of(spec)
     types = {name: getattr(spec, name).type for name in "ab"}
     along, across = ("a", "b") if vectorize == "m" else ("b", "a")
-    product = choose_product(target, types, along)
+    product = choose_product(target, types, along).in_steps(value(sizes["k"]))
     lanes = target.of(spec.type)[0].lanes
     lines = {"a": "m", "b": "n"}
     operands |= _buffers(spec, _lines_of_sums(operands[spec.output], vectorize), sizes, lanes)
+    if product.unit is not None:
+        operands |= _buffers(spec, vectorize, sizes, lanes)
     if is_plain(spec):
         return Feeding(product, operands, {}, padded=False, reason="of the operands' type")
     sources: dict[str, Operand] = {}
@@ -247,6 +271,8 @@ def feed(spec: Gemm, target: Target, vectorize: str, sizes: Mapping[str, Expr]) 
     if not fits_directly(operands[across], product, target, "across", lines[across]):
         seen[across] = packed_across(operands[across], product, target, lines[across], sizes, lanes)
         sources[across] = operands[across]
+    elif (tail := tail_across(operands[across], product, lines[across], sizes)) is not None:
+        seen[tail.name] = tail
     return Feeding(product, seen, sources, padded, _reason(product, sources))
 
 

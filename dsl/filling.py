@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sympy import Expr
 
+from .conversion import Conversion
 from .dataflow import sizes_used
-from .feed import Operand, whole_vectors
+from .feed import Operand, whole_groups, whole_vectors
 from .isa import Vector
 from .linesums import VECTORS, LineSums, sums_nest
 from .nesting import Argument, BlockLoop, Call, NestNode, SelectBatch, Selected, When
 from .operands import Packed
 from .packed_format import format_of
 from .plan import Plan
-from .prepack import Conversion, conversion_nest
+from .prepack import conversion_nest
 from .program import Active, Address, Op, Parameter, Register, Splat, Store, TileProgram
 from .reduce import START
 from .signature import symbol_of
@@ -46,24 +47,44 @@ def select(plan: Plan, operand: Operand) -> Selected:
 
 def convert(plan: Plan, name: str) -> Filled:
     """Operand ``name`` converted: every matrix of the batch."""
-    source, packed = plan.sources[name], plan.operands[name]
-    lanes = plan.target.of(plan.element)[0].lanes
-    conversion = Conversion(
+    source, packed, product = plan.sources[name], plan.operands[name], plan.product
+    groups = div(plan.sizes["k"] + (product.group - 1), product.group)
+    spare = whole_groups(plan.sizes["k"], product) - groups
+    conversion = replace(_conversion(plan, name, source, packed), spare=spare)
+    return _filled(plan, conversion, dict(plan.sizes), ZERO)
+
+
+def copy_tail(plan: Plan, name: str) -> Filled:
+    """What of operand ``name`` along K does not fill a step, of every matrix, with zeros behind."""
+    source, packed = plan.operands[name], plan.operands[f"{name}_tail"]
+    rest = mod(plan.sizes["k"], plan.product.depth)
+    extents = dict(plan.sizes) | {"k": rest}
+    conversion = replace(_conversion(plan, name, source, packed), prefix=f"copy_{name}_tail_")
+    return _filled(plan, conversion, extents, (plan.sizes["k"] - rest) * source.strides["k"])
+
+
+def _conversion(plan: Plan, name: str, source: Operand, packed: Operand) -> Conversion:
+    return Conversion(
         target=plan.target,
         source=source,
         packed=packed,
         line=_LINE[name],
-        depth=plan.product.depth,
+        depth=plan.product.group,
         shift=plan.product.shifts[name],
-        lanes=lanes,
+        lanes=plan.target.of(plan.element)[0].lanes,
         slots=tuple(slot for slot, _ in plan.spec.runtime_sizes()),
         prefix=f"convert_{name}_",
     )
-    count = plan.batch.count if plan.batch else ONE
+
+
+def _filled(plan: Plan, conversion: Conversion, extents: dict[str, Expr], first: Expr) -> Filled:
+    """All matrices of a batch converted, each from element ``first`` on."""
+    source, packed = conversion.source, conversion.packed
     step = packed.strides["b"]
-    at = (ZERO, step * symbol("i") if plan.batch else ZERO)
-    nodes, tiles = conversion_nest(conversion, dict(plan.sizes), at)
-    elements = step * count + lanes * plan.product.depth  # vectors may begin at any line
+    at = (first, step * symbol("i") if plan.batch else ZERO)
+    nodes, tiles = conversion_nest(conversion, extents, at)
+    count = plan.batch.count if plan.batch else ONE
+    elements = step * count + conversion.lanes * plan.product.group  # vectors may begin at any line
     return Filled(packed, elements, _each(plan, source, nodes), tuple(tiles.values()))
 
 

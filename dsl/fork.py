@@ -9,7 +9,17 @@ from typing import Literal
 from sympy import Expr, Integer
 
 from .count import tile_formulas
-from .nesting import BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When, WhenSame
+from .nesting import (
+    BlockLoop,
+    Call,
+    Configure,
+    NestNode,
+    Pack,
+    Program,
+    SelectBatch,
+    When,
+    WhenSame,
+)
 from .signature import Signature
 from .symbolic import ONE, slots
 
@@ -142,6 +152,8 @@ class _Finder:
                         yield from ("scratch", *slots(node.scratch))
                     inside = self._free(node.fill + node.body, batched)
                     yield from (name for name in inside if name != node.buffer)
+                case Configure():
+                    yield from (s for rows, _ in node.configuration.shapes for s in slots(rows))
                 case When():
                     yield from slots(node.count)
                     yield from self._free(node.body + node.otherwise, batched)

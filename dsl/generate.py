@@ -125,6 +125,7 @@ def generate(requests: Sequence[Request]) -> Source:
         version=VERSION,
         headers=target.headers,
         hold=target.hold,
+        matrix=target.matrix if any(k.program.configurations for k in kernels) else None,
         kernels=kernels,
         threaded=any(kernel.forks for kernel in kernels),
         worth=WORTH,

@@ -9,7 +9,17 @@ import numpy as np
 
 from .execute import Counts, Run, Surroundings, Tile, entry, pointer_to
 from .memory import Given, lay_out, room
-from .nesting import BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When, WhenSame
+from .nesting import (
+    BlockLoop,
+    Call,
+    Configure,
+    NestNode,
+    Pack,
+    Program,
+    SelectBatch,
+    When,
+    WhenSame,
+)
 from .pack_plan import PackPlan
 from .packed_format import formats_of
 from .plan import Plan
@@ -73,6 +83,8 @@ class _Machine:
                     inside = {**operands, node.buffer: room(node.buffer, node.element, elements)}
                     self.run(node.fill, env, inside)
                     self.run(node.body, env, inside)
+                case Configure():
+                    pass  # a register knows its shape here
                 case WhenSame():
                     same = self.around.memory.same(node.one, node.other)
                     self.run(node.body if same else node.otherwise, env, operands)

@@ -15,7 +15,7 @@ from typing import Literal
 
 from .errors import TargetError
 
-Form = Literal["broadcast", "memory", "lane", "scalar"]
+Form = Literal["broadcast", "memory", "lane", "scalar", "matrix"]
 #: Depth, and the element types of the factors along and across the vectors ("": the accumulator's).
 Factors = tuple[int, str, str]
 ALIKE: Factors = (1, "", "")
@@ -35,6 +35,9 @@ class MulAdd:
     ``rows`` x ``cols``, row by row; x holds one group for each column, y one for each row.
     ``instructions`` is how many C's expression takes. ``mnemonic`` is "" where the compiler chooses
     them: a product of floating point is then rounded before it is added.
+
+    The form ``matrix`` is a matrix unit's: all three are matrices in its registers. A row of y
+    holds up to ``depth`` elements of K; a row of x one group of ``group`` elements for each column.
     """
 
     form: Form
@@ -46,6 +49,7 @@ class MulAdd:
     x: str = ""
     y: str = ""
     instructions: int = 1
+    group: int = 0
 
     def __repr__(self) -> str:
         return f"<{self.mnemonic} by {self.form}>"
@@ -158,6 +162,37 @@ class Vector:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MatrixUnit:
+    """Registers that hold matrices, and the instructions that multiply them.
+
+    Each of ``registers`` has up to ``rows`` rows of ``row_bytes`` bytes; which part of it is in
+    use is said by a configuration, which ``template`` declares, loads and puts back, with what the
+    C library's ``headers`` have. ``products``
+    are those of each accumulators' type. ``{dst}``, ``{src}``, ``{acc}``, ``{x}`` and ``{y}`` are
+    registers, ``{p}`` is a pointer, ``{stride}`` the bytes from row to row. ``latency`` is in
+    cycles; a multiply-add takes a cycle for each row of y, a load or store one for each row.
+    """
+
+    name: str
+    registers: int
+    rows: int
+    row_bytes: int
+    products: Mapping[str, tuple[MulAdd, ...]]
+    zero: str
+    load: str
+    store: str
+    headers: tuple[str, ...]
+    template: str
+    latency: int
+
+    def with_products(self, more: Mapping[str, tuple[MulAdd, ...]]) -> MatrixUnit:
+        """This unit with ``more`` products; those of each type are preferred to its own."""
+        names = {*self.products, *more}
+        both = {n: (*more.get(n, ()), *self.products.get(n, ())) for n in sorted(names)}
+        return replace(self, products=both) if more else self
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
     """What the cost model knows of the core: per cycle, unless it is a latency in cycles.
@@ -210,7 +245,8 @@ class Feature:
     ``muladd`` are its multiply-adds by name and element of the accumulators' vector, ``vectors``
     what holds their factors. A compiler flag that begins with ``+`` is appended to the target's
     ``-march``, whose architecture the feature's own ``-march`` replaces; ``zig`` is appended to
-    its ``-mcpu``. ``emulation`` takes the place of the target's.
+    its ``-mcpu``. ``emulation`` takes the place of the target's; ``products`` are more of its
+    matrix unit's.
     """
 
     title: str
@@ -220,6 +256,7 @@ class Feature:
     muladd: Mapping[tuple[str, str], tuple[MulAdd, ...]]
     vectors: tuple[Vector, ...] = ()
     emulation: Emulation | None = None
+    products: Mapping[str, tuple[MulAdd, ...]] = field(default_factory=dict)
 
     def compiler(self, flags: tuple[str, ...]) -> tuple[str, ...]:
         """The compiler flags of a target with this feature."""
@@ -253,6 +290,7 @@ class Target:
     vectors: tuple[Vector, ...]
     core: Core
     emulation: Emulation = Emulation()
+    matrix: MatrixUnit | None = None
     features: Mapping[str, Feature] = field(default_factory=dict)
     hold: Hold | None = None
 
@@ -308,6 +346,7 @@ def _extended(target: Target, names: tuple[str, ...]) -> Target:
             zig_flags=tuple(flag + feature.zig for flag in target.zig_flags),
             vectors=(*vectors, *feature.vectors),
             emulation=feature.emulation or target.emulation,
+            matrix=target.matrix and target.matrix.with_products(feature.products),
         )
     return target
 

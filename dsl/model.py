@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from .errors import ScheduleError
-from .isa import ALIKE, Core, Factors, Target, Vector
+from .isa import ALIKE, Core, Factors, MatrixUnit, MulAdd, Target, Vector
 from .shape import Budget, TileShape, step_cycles
 
 
@@ -23,7 +23,8 @@ class Work:
     lane feeds are possible, the accumulator sets allowed, where the vectors lie, how many registers
     are left to the compiler, and whether a tile's last vector may overlap the one before, or is
     computed whole though part of it exists: then nothing is loaded but whole vectors.
-    ``depth``: the K steps of one matrix, None when known only at the call.
+    ``depth``: the K steps of one matrix, None when known only at the call. ``unit`` with its
+    multiply-add ``by`` is the matrix unit that does it, ``groups`` of K at each step.
     """
 
     vectors: tuple[Vector, ...]
@@ -38,6 +39,17 @@ class Work:
     overlaps: bool = False
     padded: bool = False
     factors: Factors = ALIKE
+    unit: MatrixUnit | None = None
+    by: MulAdd | None = None
+    groups: int = 1
+
+    def room(self, target: Target) -> int:
+        """The registers that accumulators and factors may take."""
+        return (self.unit.registers if self.unit else target.registers) - self.spare
+
+    def most_rows(self, target: Target) -> int:
+        """More rows than any tile has."""
+        return self.room(target) * (self.unit.rows if self.unit else 1) + 1
 
     def cut(self, vector: Vector, vectors: int) -> bool:
         """Whether the tail of a tile of ``vectors`` is cut, not overlapped with its neighbour."""
@@ -55,6 +67,8 @@ def tile_cycles(shape: TileShape, core: Core, work: Work) -> float:
     around += outputs * (shape.k_split - 1) / core.fma_units
     if shape.masked:
         around += outputs / core.stores / shape.vectors
+    if shape.unit is not None:
+        around += shape.unit.latency + outputs / core.stores
     if work.reads_c:
         around += outputs / core.loads
     if work.transposed:
@@ -75,7 +89,7 @@ def shape_of(
         shape
         for split in work.splits
         for shape in _fed(vector, rows, vectors, split, masked, work)
-        if shape.budget.total <= target.registers - work.spare
+        if shape.budget.total <= work.room(target)
     )
     return min(fits, key=lambda s: (tile_cycles(s, target.core, work), s.k_split), default=None)
 
@@ -87,6 +101,12 @@ def _fed(
     if work.dot:
         tail = work.depth is None or work.depth % vector.lanes != 0
         yield replace(base, hold="along" if vectors <= rows else "across", masked=tail)
+        return
+    if work.unit is not None and work.by is not None:
+        shape = replace(
+            base, feed="matrix", height=work.by.rows, unit=work.unit, groups=work.groups
+        )
+        yield replace(shape, hold="along" if shape.columns <= shape.bands else "across")
         return
     factors = work.factors
     plain = vector.form("scalar", "broadcast", factors=factors)
@@ -136,11 +156,12 @@ def does_not_fit(
     ideas += (
         [f"{fewer * vector.lanes} in place of {vectors * vector.lanes} along them"] if fewer else []
     )
+    kind = "vector" if work.unit is None else "matrix"
     return ScheduleError(
-        f"tile {tile[0]}x{tile[1]} needs {budget.total} vector registers on {target.name} "
+        f"tile {tile[0]}x{tile[1]} needs {budget.total} {kind} registers on {target.name} "
         f"({budget.accumulators} accumulators, {budget.along} along the vectors, "
         f"{budget.across} across{f', {budget.masks} mask' if budget.masks else ''}); "
-        f"it has {target.registers}",
+        f"it has {work.room(target) + work.spare}",
         hint=" or ".join(ideas) or "a smaller tile or k_split",
     )
 
@@ -179,7 +200,7 @@ def choose(target: Target, across: int, along: int, cuts: bool, work: Work) -> C
     if best is None:
         raise ScheduleError(
             f"no register tile with k_split {work.splits} fits {target.name}'s "
-            f"{target.registers} registers",
+            f"{work.room(target) + work.spare} registers",
             hint="a smaller k_split",
         )
     return best
@@ -226,7 +247,7 @@ def _whole_cuts(
         most = max(
             (
                 r
-                for r in range(1, target.registers)
+                for r in range(1, work.most_rows(target))
                 if _fits(target, vector, r, widest, masks, work)
             ),
             default=0,
@@ -249,7 +270,7 @@ def _part_counts(vectors: int, registers: int) -> Iterator[int]:
 def _fits(
     target: Target, vector: Vector, rows: int, vectors: int, masked: bool, work: Work
 ) -> bool:
-    return need(target, vector, rows, vectors, masked, work).total <= target.registers - work.spare
+    return need(target, vector, rows, vectors, masked, work).total <= work.room(target)
 
 
 def _cut_cycles(
@@ -282,7 +303,7 @@ def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Choi
         lanes = 1 if work.dot else vector.lanes
         cut = multiples[1] % lanes != 0
         for vectors in range(1, target.registers):
-            for rows in range(1, target.registers):
+            for rows in range(1, work.most_rows(target)):
                 shape = shape_of(target, vector, rows, vectors, False, work)
                 if shape is None or (cut and not shape_of(target, vector, rows, 1, True, work)):
                     break
@@ -311,6 +332,8 @@ def unroll(shape: TileShape, target: Target, steps: int | None, group: int) -> i
     beyond the first cache. A short K is unrolled whole when its operations are few, and would fit
     the registers even if the compiler lifted the loads it may to the top.
     """
+    if shape.unit is not None:
+        return 1
     core, issued = target.core, shape.arithmetic + shape.loads
     if steps is not None and steps * issued <= SHORT * core.issue:
         held = target.hold is not None and target.hold.operands

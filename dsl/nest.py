@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 
 from sympy import Expr, Integer
 
+from .configuration import configured
 from .errors import ScheduleError
-from .filling import Filled, begin, convert, needed_sums, select, sum_lines
+from .filling import Filled, begin, convert, copy_tail, needed_sums, select, sum_lines
 from .loops import step_along_k
 from .lower import Stage, Tile
 from .nesting import Argument, BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When
@@ -60,7 +61,8 @@ def make_program(plan: Plan) -> Program:
         if name == "b" and plan.spec.b2 is not None:
             nest = (_filled(tiles, second(sum_lines(plan, name)), nest),)
     nodes = start + nest
-    return Program(nodes, tuple(tiles.programs.values()), sum(tiles.scratch.values(), ZERO))
+    scratch = sum(tiles.scratch.values(), ZERO)
+    return configured(Program(nodes, tuple(tiles.programs.values()), scratch))
 
 
 def _begun(tiles: TileSet, name: str) -> tuple[NestNode, ...]:
@@ -70,8 +72,10 @@ def _begun(tiles: TileSet, name: str) -> tuple[NestNode, ...]:
 
 
 def _converted(tiles: TileSet, name: str, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
-    """``body`` with operand ``name`` converted, where that is needed."""
+    """``body`` with operand ``name`` converted, or its tail copied, where that is needed."""
     plan = tiles.plan
+    if f"{name}_tail" in plan.operands:
+        return (_filled(tiles, copy_tail(plan, name), body),)
     return (_filled(tiles, convert(plan, name), body),) if name in plan.sources else body
 
 
@@ -79,8 +83,7 @@ def _gated(tiles: TileSet, block: _Block, body: tuple[NestNode, ...]) -> Pack:
     """``body`` with the sums of A B2 in a buffer, made as those of A B are."""
     plan = tiles.plan
     fill = _sums(tiles, block)
-    if "b" in plan.sources:
-        fill = (_filled(tiles, convert(plan, "b"), fill),)
+    fill = _converted(tiles, "b", fill)
     sums = plan.operands["sums2"]
     elements = plan.sum_elements
     return Pack("sums2", sums.type, elements, tiles.room(sums, elements), of_second(fill), body)

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 from sympy import Expr, Integer
 
+from .isa import MatrixUnit
 from .program import TileProgram
 
 
@@ -104,6 +105,28 @@ class When:
 
 
 @dataclass(frozen=True, slots=True)
+class Configuration:
+    """How the registers of a matrix unit are used: rows, and bytes of a row, by their numbers."""
+
+    unit: MatrixUnit
+    shapes: tuple[tuple[Expr, int], ...]
+
+    @property
+    def fixed(self) -> bool:
+        """Whether it is the same in every call."""
+        return all(rows.is_Integer for rows, _ in self.shapes)
+
+
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """From here on the registers of the matrix unit are used as configuration ``index`` says."""
+
+    kind: ClassVar[str] = "configure"
+    index: int
+    configuration: Configuration
+
+
+@dataclass(frozen=True, slots=True)
 class WhenSame:
     """``body`` if the operands ``one`` and ``other`` are one array, else ``otherwise``."""
 
@@ -114,7 +137,7 @@ class WhenSame:
     otherwise: tuple[NestNode, ...]
 
 
-NestNode = Call | BlockLoop | SelectBatch | Pack | When | WhenSame
+NestNode = Call | BlockLoop | SelectBatch | Pack | When | WhenSame | Configure
 
 
 NO_BYTES = Integer(0)
@@ -122,11 +145,16 @@ NO_BYTES = Integer(0)
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """All of a kernel: the nest, the tile programs it calls by name, its scratch in bytes."""
+    """All of a kernel: the nest, the tile programs it calls by name, its scratch in bytes.
+
+    ``configurations`` are those of the matrix unit; the nest says where it changes among them, if
+    one does not do for all.
+    """
 
     nest: tuple[NestNode, ...]
     tiles: tuple[TileProgram, ...]
     scratch: Expr = NO_BYTES
+    configurations: tuple[Configuration, ...] = ()
 
     def tile(self, name: str) -> TileProgram:
         """The tile program called ``name``."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from .errors import ScheduleError
 from .feed import BatchPlan, Operand, packed_by_caller
@@ -25,12 +25,14 @@ class PackPlan:
     """A packing with every choice made.
 
     ``format`` is that of one matrix; ``operands`` are B as it is given, and ``out``. K is packed
-    ``chunk`` elements at a time, all columns of a block. ``slots`` are the run-time sizes.
+    ``chunk`` elements at a time, all columns of a block; ``summing`` is the product with ones that
+    sums columns. ``slots`` are the run-time sizes.
     """
 
     spec: Pack
     target: Target
     product: Product
+    summing: Product
     format: PackedFormat
     operands: Mapping[str, Operand] = field(hash=False)
     batch: BatchPlan | None
@@ -69,6 +71,7 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
         spec=spec,
         target=target,
         product=product,
+        summing=_summing(target, product),
         format=format_,
         operands=operands,
         batch=_batch(spec),
@@ -76,6 +79,15 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
         decisions=tuple(_decisions(format_, product)),
         slots=tuple(slot for slot, _ in spec.runtime_sizes()),
     )
+
+
+def _summing(target: Target, product: Product) -> Product:
+    """A matrix unit's products leave sums in matrices: vectors sum instead, in the same groups."""
+    if product.unit is None or product.accumulator != "s32":
+        return product
+    vectors, stored = replace(target, matrix=None), product.along
+    found = (choose_product(vectors, {"a": a, "b": stored}, "b") for a in ("u8", "s8"))
+    return next(each for each in found if not each.shifts["b"])
 
 
 def _given(spec: Pack) -> Operand:
@@ -105,7 +117,8 @@ def _chunk(format_: PackedFormat) -> int:
 
 def _decisions(format_: PackedFormat, product: Product) -> list[Decision]:
     name = product.mnemonic or "multiply, add"
-    found = [Decision("format", format_.text, f"{name} sums {product.depth} products a lane")]
+    how = "an element" if product.unit else "a lane"
+    found = [Decision("format", format_.text, f"{name} sums {product.depth} products {how}")]
     if product.shifts["b"]:
         found.append(
             Decision("shift", f"{product.shifts['b']:+d}", "so that B has the sign it multiplies")

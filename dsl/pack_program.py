@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 from sympy import Expr, Integer
 
 from .access import read
+from .conversion import Conversion
 from .nesting import Argument, BlockLoop, Call, NestNode, Program, SelectBatch, Selected
 from .pack_plan import PackPlan
-from .prepack import Conversion, conversion_nest
+from .prepack import conversion_nest
 from .program import (
     Active,
     Add,
@@ -106,15 +107,21 @@ def _matrix(packing: _Packing) -> Iterator[NestNode]:
     first = form.elements * symbol("i") if plan.batch else ZERO
     yield from _begin_sums(packing, first)
     for columns in parts(Integer(form.n), form.nb):
-        depths = (
-            node
-            for depth in parts(Integer(form.k), plan.chunk)
-            for node in _looped("kc", depth, _chunk(packing, first, columns, depth), "chunks of k")
-        )
-        yield from _looped("pt", columns, depths, f"n by {form.nb}")
+        yield from _looped("pt", columns, _block(packing, first, columns), f"n by {form.nb}")
     written = form.blocks * form.block_elements
     spare = form.sums_at // form.itemsize - written
     yield from _zeros(packing, first + written, spare // (plan.lanes * form.group))
+
+
+def _block(packing: _Packing, first: Expr, columns: Part) -> Iterator[NestNode]:
+    """One block of columns: all of K, and the groups that only fill a step."""
+    plan, form = packing.plan, packing.plan.format
+    for depth in parts(Integer(form.k), plan.chunk):
+        chunk = _chunk(packing, first, columns, depth)
+        yield from _looped("kc", depth, chunk, "chunks of k")
+    whole = -(-form.k // form.group)
+    there = first + (_position(columns, "pt") * form.groups + whole * form.nb) * form.group
+    yield from _zeros(packing, there, (form.groups - whole) * form.nb // plan.lanes)
 
 
 def _chunk(packing: _Packing, first: Expr, columns: Part, depth: Part) -> Iterator[NestNode]:
@@ -227,7 +234,7 @@ def _add_sums(
 def _sum_ops(plan: PackPlan, vectors: int, groups: int) -> Iterator[Op]:
     """``vectors`` of columns, down ``groups`` of K."""
     vector, form = plan.target.holding("s32", plan.lanes), plan.format
-    product = plan.product
+    product = plan.summing
     ones = Register("ones", product.held(plan.target, vector, "across"))
     if product.depth > 1:
         yield Splat(ones, _ones(product.across, product.depth), product.depth)
@@ -250,9 +257,9 @@ def _sum_ops(plan: PackPlan, vectors: int, groups: int) -> Iterator[Op]:
 
 
 def _plus(plan: PackPlan, total: Register, x: Register, ones: Register) -> Op:
-    if plan.product.depth == 1:
+    if plan.summing.depth == 1:
         return Add(total, total, x)
-    op = plan.product.form(total.vector, "broadcast", "scalar")
+    op = plan.summing.form(total.vector, "broadcast", "scalar")
     assert op is not None
     return MultiplyAdd(op, total, x, ones)
 

@@ -20,8 +20,9 @@ class PackedFormat:
     """k x n elements in blocks of ``nb`` columns: ``[n / nb][k / group][nb][group]``.
 
     ``type`` is what B was, ``stored`` what its elements were made for the target's multiply-adds.
-    K is padded with zeros to whole groups, the last block to whole columns. With ``sums``, the
-    s32 sums of B's columns follow, over all of K, one for each column of the blocks.
+    K is padded with zeros to whole groups, and those to whole steps of ``step`` of them; the last
+    block to whole columns. With ``sums``, the s32 sums of B's columns follow, over all of K, one
+    for each column of the blocks.
     """
 
     type: str
@@ -32,14 +33,16 @@ class PackedFormat:
     nb: int
     group: int
     sums: bool
+    step: int = 1
 
     @property
     def text(self) -> str:
         """All of it in one line, equal exactly when formats are."""
         sums = " and their sums" if self.sums else ""
+        steps = f" in steps of {self.step}" if self.step > 1 else ""
         return (
-            f"{self.type} as {self.stored}, {self.k}x{self.n} in groups of {self.group} along k, "
-            f"blocks of {self.nb} columns{sums}"
+            f"{self.type} as {self.stored}, {self.k}x{self.n} in groups of {self.group} along k"
+            f"{steps}, blocks of {self.nb} columns{sums}"
         )
 
     @property
@@ -49,8 +52,8 @@ class PackedFormat:
 
     @property
     def groups(self) -> int:
-        """How many groups of K."""
-        return -(-self.k // self.group)
+        """How many groups of K, those that only fill a step included."""
+        return -(-self.k // (self.group * self.step)) * self.step
 
     @property
     def block_elements(self) -> int:
@@ -102,7 +105,7 @@ def formats_of(spec: Spec, target: Target) -> dict[str, PackedFormat]:
 
 
 def _format(target: Target, a: str, b: Packed, k: int, n: int) -> PackedFormat:
-    product = choose_product(target, {"a": a, "b": b.type}, "b")
+    product = choose_product(target, {"a": a, "b": b.type}, "b").in_steps(k)
     lanes = target.of(accumulator(a, b.type))[0].lanes
     stored = stored_type(b.type, product)
     return PackedFormat(
@@ -112,8 +115,9 @@ def _format(target: Target, a: str, b: Packed, k: int, n: int) -> PackedFormat:
         k=k,
         n=n,
         nb=max(lanes, -(-(b.nb or n) // lanes) * lanes),
-        group=product.depth,
+        group=product.group,
         sums=is_integer(b.type),
+        step=product.depth // product.group,
     )
 
 

@@ -4,29 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
 
 from sympy import Expr
 
 from .errors import ScheduleError
-from .feed import BatchPlan, Operand, batch_of, feed, is_plain, loads_as, operand_of
+from .feed import BatchPlan, Operand, batch_of, feed, loads_as
 from .isa import Form, Target, Vector, uncut
-from .loops import Decision, outer_length, read_loops, threads_decision
+from .layouts import Layout, layouts
+from .loops import Decision, read_loops, threads_decision
 from .model import Work, choose
-from .operands import Packed
 from .product import Product
 from .schedule import Schedule
 from .spec import Gemm
 from .symbolic import ZERO, size_expr, value
 from .types import ITEMSIZE
 
-Dimension = Literal["m", "n", "k"]
 #: A packed block up to this many bytes lies on the stack.
 STACK_BYTES = 32 * 1024
-#: The dimension the vectors lie along, and the operands to pack, of "ab".
-Layout = tuple[Dimension, str]
-#: Which operands must be contiguous along a dimension for vectors to lie along it.
-_NEEDS: tuple[tuple[Dimension, str], ...] = (("n", "b"), ("m", "a"), ("k", "ab"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +162,7 @@ class Plan:
             steps=(known if known is not None else 64) * count,
             reads_c=accumulate or self.spec.beta != 0,
             feeds=self._feeds(),
-            splits=(schedule.k_split,) if schedule.k_split else _splits(known),
+            splits=(schedule.k_split,) if schedule.k_split else self._splits(known),
             dot=self.dot,
             transposed=self.transposed,
             depth=known,
@@ -176,10 +170,20 @@ class Plan:
             padded=self.padded,
             factors=self.product.factors,
             spare=self._spare(),
+            unit=self.target.matrix if self.product.unit else None,
+            by=self.product.unit,
+            groups=self.product.depth // self.product.group,
         )
+
+    def _splits(self, steps: int | None) -> tuple[int, ...]:
+        """Sets of accumulators worth trying; sums in matrices are not added to each other."""
+        found = (1,) if self.product.unit else (1, 2, 4)
+        return tuple(s for s in found if steps is None or s == 1 or steps >= 2 * s)
 
     def _spare(self) -> int:
         """Registers that accumulators and operands must leave: to the compiler, to conversions."""
+        if self.product.unit is not None:
+            return 0
         along, element = self.feeder(self.along).type, self.product.along
         converting = 0 if loads_as(self.target, along, element) else 3
         held = self.target.hold.spare if self.target.hold and not self.schedule.tile else 0
@@ -193,6 +197,8 @@ class Plan:
         """
         tails = self.schedule.tails
         if self.dot or self.transposed or self.finishes or tails not in ("auto", "overlap"):
+            return False
+        if self.product.unit is not None:
             return False
         reads = accumulate or self.spec.beta != 0
         return not reads or steps is None or steps >= 4 * self.target.core.fma_latency
@@ -208,13 +214,10 @@ class Plan:
         return ("lane_s",) if value(across[self.across]) == 1 else ()
 
 
-def _splits(steps: int | None) -> tuple[int, ...]:
-    return tuple(s for s in (1, 2, 4) if steps is None or s == 1 or steps >= 2 * s)
-
-
 def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     """The plan; ScheduleError or SpecError if schedule and spec contradict each other."""
-    plans = [_plan_along(layout, spec, schedule, target) for layout in _layouts(spec, schedule)]
+    ways = layouts(spec, schedule, target)
+    plans = [_plan_along(layout, spec, schedule, target) for layout in ways]
     costs = [_estimate(plan) if len(plans) > 1 else 0.0 for plan in plans]
     best = min(zip(costs, range(len(plans)), strict=True))[1]
     return replace(plans[best], decisions=(*_why(plans, costs, best), *plans[best].decisions))
@@ -244,6 +247,12 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
     sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in "mnk"}
     feeding = feed(spec, target, vectorize, sizes)
     packs = "" if feeding.sources else packs
+    if feeding.product.unit and (schedule.k_split or 1) > 1:
+        raise ScheduleError(
+            "sums in the registers of a matrix unit are not split along K",
+            got=f"k_split={schedule.k_split}, and {feeding.product.mnemonic} on {target.name}",
+            hint="leave k_split out",
+        )
     along = "m" if vectorize == "k" else vectorize
     outer, inner, loop_reason = read_loops(spec, schedule, along, packs)
     blocks = dict(schedule.block)
@@ -276,78 +285,6 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
         packs=packs,
         padded=feeding.padded or bounces,
         decisions=tuple(decisions),
-    )
-
-
-def legal_dimensions(spec: Gemm) -> tuple[Dimension, ...]:
-    """The dimensions along which vectors may lie without packing, C's contiguous one first."""
-    return tuple(dimension for dimension, packs in _layouts(spec, Schedule()) if not packs)
-
-
-def _layouts(spec: Gemm, schedule: Schedule) -> tuple[Layout, ...]:
-    """(dimension of the vectors, operands to pack) to choose from: unpacked ones first."""
-    strides = {name: operand_of(spec, name).strides for name in "abc"}
-    may_pack = schedule.pack is None and schedule.tile is None and _packable(spec, schedule)
-    found: list[Layout] = []
-    if not is_plain(spec):
-        return _converted_layouts(spec, schedule)
-    for dimension, needs in _NEEDS:
-        if schedule.vectorize not in (None, dimension):
-            continue
-        packs: str = schedule.pack or ""
-        if schedule.tails == "bounce":
-            if dimension == "k" or not isinstance(getattr(spec, dimension), int):
-                continue
-            packs = "".join(sorted({*packs, *needs}))
-        missing = [x for x in needs if value(strides[x][dimension]) != 1 and x not in packs]
-        if dimension == "k":
-            if not missing and not packs:
-                found.append((dimension, ""))
-        elif not missing:
-            found.append((dimension, packs))
-        elif may_pack or (schedule.vectorize and _packable(spec, schedule)):
-            found.append((dimension, "".join(sorted({*packs, *missing}))))
-    if not found:
-        raise _no_layout(spec, schedule)
-    found.sort(key=lambda x: (x[1] != "", x[0] == "k" or value(strides["c"][x[0]]) != 1))
-    return tuple(found[:1] if schedule.tile is not None else found)
-
-
-def _converted_layouts(spec: Gemm, schedule: Schedule) -> tuple[Layout, ...]:
-    """Where operands may be converted first they are packed on the way: along m or n, any."""
-    strides = operand_of(spec, spec.output).strides
-    along: tuple[Dimension, ...] = ("n",) if isinstance(spec.b, Packed) else ("n", "m")
-    asked = schedule.vectorize
-    legal = [d for d in along if asked in (None, d)]
-    if not legal or schedule.pack or schedule.tails == "bounce":
-        raise ScheduleError(
-            "these operands are converted, and packed, before anything else",
-            got=f"vectorize={asked!r}, pack={schedule.pack!r}, tails={schedule.tails!r}",
-            expected=f"vectorize one of {', '.join(along)}, no pack, no bounce",
-            hint="leave them out",
-        )
-    legal.sort(key=lambda d: value(strides[d]) != 1)
-    return ((legal[0], ""),)
-
-
-def _packable(spec: Gemm, schedule: Schedule) -> bool:
-    """Whether the batch does not stand inside the accumulators' loops."""
-    loops = schedule.loops
-    return spec.batch is None or loops is None or "b" in loops[: outer_length(loops)]
-
-
-def _no_layout(spec: Gemm, schedule: Schedule) -> ScheduleError:
-    if schedule.tails == "bounce":
-        return ScheduleError(
-            "tails='bounce' needs vectors along m or n, of a size known when it is compiled",
-            got=f"vectorize={schedule.vectorize!r}, m={spec.m!r}, n={spec.n!r}",
-            hint="tails='auto', or vectorize along a size that is an int",
-        )
-    return ScheduleError(
-        f"with vectorize={schedule.vectorize!r} and pack={schedule.pack!r} no vector is contiguous",
-        got=f"A in {spec.a.order} order, B in {spec.b.order} order, loops={schedule.loops!r}",
-        expected="'n' needs B contiguous along n, 'm' A along m, 'k' both along k, or packing",
-        hint="leave vectorize out, or put b left of m and n so that operands can be packed",
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from .errors import SpecError
 from .isa import Factors, Form, MulAdd, Target, Vector
@@ -25,7 +25,9 @@ class Product:
     ``along`` and ``across`` are the element types in registers of what lies along the vectors and
     of the other one; a lane sums ``depth`` products. ``shifts`` is what is added to each of A and
     B so that its elements are of those types: what that adds to the sums is subtracted again.
-    ``rows`` is how many rows of C one multiply-add computes a block of.
+    ``rows`` is how many rows of C one multiply-add computes a block of. ``group`` elements of K
+    stand together where operands are packed. ``unit`` is the matrix unit's multiply-add, if it is
+    one: then ``depth`` is what each step takes.
     """
 
     accumulator: str
@@ -35,16 +37,30 @@ class Product:
     mnemonic: str
     rows: int
     shifts: Mapping[str, int] = field(hash=False)
+    group: int
+    unit: MulAdd | None = None
 
     @property
     def factors(self) -> Factors:
         """As multiply-adds say it."""
+        if self.unit is not None:
+            return self.unit.factors
         same = self.depth == 1 and self.along == self.across == self.accumulator
         return (1, "", "") if same else (self.depth, self.along, self.across)
 
     def form(self, vector: Vector, *forms: Form) -> MulAdd | None:
         """The multiply-add of the first of ``forms`` that ``vector`` has for these factors."""
+        if self.unit is not None:
+            return self.unit if vector.lanes == self.unit.cols else None
         return vector.form(*forms, factors=self.factors)
+
+    def in_steps(self, k: int | None) -> Product:
+        """With steps of K no deeper than as many of them need, where K is known."""
+        if self.unit is None or not k:
+            return self
+        groups = -(-k // self.group)
+        steps = -(-k // self.unit.depth)
+        return replace(self, depth=self.group * -(-groups // steps))
 
     def held(self, target: Target, vector: Vector, side: str) -> Vector:
         """What holds the factor of that ``side``, "along" or "across", beside ``vector``."""
@@ -77,12 +93,16 @@ def choose_product(target: Target, types: Mapping[str, str], along: str) -> Prod
 def _products(target: Target, held: str, types: tuple[str, str], along: str) -> Iterator[Product]:
     across = "b" if along == "a" else "a"
     vectors = target.of(held)
-    for op in vectors[0].muladd if vectors else ():
+    matrices = target.matrix.products.get(held, ()) if target.matrix else ()
+    for op in (*matrices, *(vectors[0].muladd if vectors else ())):
         x, y = op.x or held, op.y or held
         shifts = _reach(types[0], x), _reach(types[1], y)
-        if None not in shifts:
-            both = {k: v or 0 for k, v in zip((along, across), shifts, strict=True)}
-            yield Product(held, op.depth, x, y, op.mnemonic, op.rows, both)
+        if None in shifts or (op.group and (x, y) != types):
+            continue
+        both = {k: v or 0 for k, v in zip((along, across), shifts, strict=True)}
+        unit = op if op.group else None
+        group = op.group or op.depth
+        yield Product(held, op.depth, x, y, op.mnemonic, op.rows, both, group, unit)
 
 
 def _reach(type_: str, element: str) -> int | None:

@@ -12,7 +12,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 from sympy import Expr
 
-from .isa import MulAdd, Vector
+from .isa import MatrixUnit, MulAdd, Vector
 from .model import Work
 from .shape import TileShape
 
@@ -25,6 +25,17 @@ class Register:
 
     name: str
     vector: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixRegister:
+    """A register of the matrix unit, in use for ``rows`` rows of ``columns`` elements."""
+
+    name: str
+    unit: MatrixUnit
+    element: str
+    rows: Expr
+    columns: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +168,45 @@ class MultiplyAdd:
 
 
 @dataclass(frozen=True, slots=True)
+class ZeroMatrix:
+    """All elements 0."""
+
+    kind: ClassVar[str] = "zero_matrix"
+    dst: MatrixRegister
+
+
+@dataclass(frozen=True, slots=True)
+class LoadMatrix:
+    """The rows of a register from memory, ``stride`` elements apart."""
+
+    kind: ClassVar[str] = "load_matrix"
+    dst: MatrixRegister
+    address: Address
+    stride: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class StoreMatrix:
+    """The rows of a register to memory, ``stride`` elements apart."""
+
+    kind: ClassVar[str] = "store_matrix"
+    address: Address
+    src: MatrixRegister
+    stride: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class MultiplyMatrices:
+    """``acc += y x``: a row of y for each row of acc, a row of x for each group of y's."""
+
+    kind: ClassVar[str] = "multiply_matrices"
+    op: MulAdd
+    acc: MatrixRegister
+    x: MatrixRegister
+    y: MatrixRegister
+
+
+@dataclass(frozen=True, slots=True)
 class Add:
     """``dst = x + y``."""
 
@@ -261,6 +311,7 @@ class Loop:
 Op = (
     Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Splat | MultiplyAdd
     | Add | Multiply | Apply | Interleave | SumLanes | Store | Room | Keep | Prefetch | Loop
+    | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
 )  # fmt: skip
 
 
@@ -298,7 +349,10 @@ class TileFacts:
 
 @dataclass(frozen=True, slots=True)
 class TileProgram:
-    """One register tile: ``body`` sums the products, ``end`` updates C; ``summary`` in words."""
+    """One register tile: ``body`` sums the products, ``end`` updates C; ``summary`` in words.
+
+    ``numbers`` are the matrix registers by name, once the kernel's configurations are made.
+    """
 
     name: str
     element: str
@@ -307,3 +361,4 @@ class TileProgram:
     end: tuple[Op, ...]
     summary: str
     facts: TileFacts | None = None
+    numbers: tuple[tuple[str, int], ...] = ()

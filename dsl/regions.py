@@ -88,7 +88,7 @@ def _regions(
     r = r if rows is None else min(r, rows)
     for axis in _along_axes(plan, along, vector, v):
         for part in axis.parts:
-            for other in _cascade(ZERO, across, r, 1):
+            for other in _across_parts(plan, across, r):
                 yield _region(plan, axis.vector, part, other, steps, accumulate)
 
 
@@ -302,6 +302,7 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
     tail_value = value(tail)
     tails = plan.schedule.tails
     masked = vector.mask is not None and tails in ("auto", "mask") and not plan.transposed
+    masked = masked or plan.product.unit is not None
     if masked or (tail_value is not None and _maskable(plan, vector, tail_value)):
         parts.append(Part(start, tail, 1, ONE if tail_value else _positive(tail, lanes)))
         yield Axis(vector, tuple(parts))
@@ -316,6 +317,26 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
         least, last = size, cut
     for size in range(1, least):
         yield Axis(last, (Part(start, _int(size), 1, _equals(tail, size, least)),))
+
+
+def _across_parts(plan: Plan, total: Expr, most: int) -> Iterator[Part]:
+    """Parts across a size known only at the call; a matrix has as many rows as are left."""
+    unit = plan.product.unit
+    if unit is None:
+        yield from _cascade(ZERO, total, most, 1)
+        return
+    start, rest, size = ZERO, total, most
+    while size >= unit.rows and rest != 0:
+        count = div(rest, size)
+        if count != 0:
+            yield Part(start, _int(size), size, count)
+        start, rest = start + count * size, mod(rest, size)
+        size = unit.rows * -(-size // unit.rows // 2) if size > unit.rows else 0
+    known, height = value(rest), min(most, unit.rows)
+    if known is None:
+        yield Part(start, rest, height, _positive(rest, height))
+    elif known:
+        yield Part(start, rest, known, ONE)
 
 
 def _narrow_sizes(plan: Plan, vector: Vector) -> Iterator[tuple[int, Vector]]:

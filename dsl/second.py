@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from .filling import Filled
-from .nesting import BlockLoop, Call, NestNode, Pack, SelectBatch, When, WhenSame
+from .nesting import BlockLoop, Call, Configure, NestNode, Pack, SelectBatch, When, WhenSame
 
 #: What stands in place of B and of what is made of it.
-_NAMES = {"b": "b2", "b_packed": "b2_packed", "b_sums": "b2_sums", "sums": "sums2"}
+_NAMES = {
+    "b": "b2", "b_packed": "b2_packed", "b_tail_packed": "b2_tail_packed", "b_sums": "b2_sums",
+    "sums": "sums2",
+}  # fmt: skip
 
 
 def of_second(nodes: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
@@ -37,6 +40,8 @@ def _renamed(node: NestNode) -> NestNode:
             buffer = _NAMES.get(node.buffer, node.buffer)
             fill, body = of_second(node.fill), of_second(node.body)
             return replace(node, buffer=buffer, fill=fill, body=body)
+        case Configure():
+            return node
         case BlockLoop():
             return replace(node, body=of_second(node.body))
         case When() | WhenSame():

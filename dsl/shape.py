@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .isa import Core, Vector
+from .isa import Core, MatrixUnit, Vector
 
 #: What a bound that is not the tightest still costs, as a share of itself.
 OVERLAP = 1 / 16
@@ -33,7 +33,8 @@ class TileShape:
     the operand across arrives: a form of the multiply-add, with ``lane_k`` and ``lane_s`` for
     vectors that lie along K or across. ``hold`` is the side kept in registers during a K step;
     ``instructions`` is how many a multiply-add takes, ``height`` the rows that one computes and
-    ``parts`` how many of them lie along a vector.
+    ``parts`` how many of them lie along a vector. In the registers of ``unit`` the accumulators are
+    matrices, and a step takes ``groups`` groups of K.
     """
 
     vector: Vector
@@ -46,6 +47,8 @@ class TileShape:
     instructions: int = 1
     height: int = 1
     parts: int = 1
+    unit: MatrixUnit | None = None
+    groups: int = 1
 
     @property
     def bands(self) -> int:
@@ -61,6 +64,10 @@ class TileShape:
     def budget(self) -> Budget:
         """The registers alive in the K loop."""
         accumulators = self.bands * self.columns * self.k_split
+        if self.unit is not None:  # what passes has two, so that one is loaded beside the other
+            if self.hold == "along":
+                return Budget(accumulators, self.columns, min(2, self.bands), 0)
+            return Budget(accumulators, min(2, self.columns), self.bands, 0)
         masks = self.vector.mask.registers if self.masked and self.vector.mask else 0
         if self.feed == "lane_s":
             return Budget(accumulators, self.vectors, -(-self.rows // self.vector.lanes), masks)
@@ -72,7 +79,9 @@ class TileShape:
 
     @property
     def loads(self) -> float:
-        """Loads per K step."""
+        """Loads per K step; of matrices their rows."""
+        if self.unit is not None:
+            return self.rows + self.groups * self.columns
         if self.feed == "lane_k":
             return self.vectors + self.rows / self.vector.lanes
         if self.feed == "lane_s":
@@ -106,6 +115,12 @@ def step_cycles(shape: TileShape, core: Core) -> float:
 
 def bounds(shape: TileShape, core: Core) -> dict[str, float]:
     """Cycles per K step by what bounds them."""
+    if shape.unit is not None:
+        return {
+            "rows of the matrix unit": float(shape.rows * shape.columns),
+            "loads": shape.loads / core.loads,
+            "latency": shape.unit.latency / shape.k_split,
+        }
     return {
         "multiply-add units": shape.arithmetic / core.fma_units,
         "loads": shape.loads / core.loads,

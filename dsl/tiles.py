@@ -9,6 +9,8 @@ from .dataflow import pointers_used, sizes_used, walk, without_idle_masks
 from .dot import dot_loops, store_dots
 from .ksteps import k_loops
 from .lower import Tile, masks, reduction, sum_splits, zeros
+from .matrices import accumulator, begin, matrix_loops
+from .matrix_store import store_matrices
 from .plan import Plan
 from .program import Op, Parameter, Splat, TileFacts, TileProgram
 from .signature import symbol_of
@@ -37,6 +39,10 @@ def _body(tile: Tile) -> Iterator[Op]:
         yield from masks(tile) if not plan.transposed else ()
         return
     yield from masks(tile) if not (tile.empty and plan.transposed) else ()
+    if tile.product.unit is not None:
+        yield from begin(tile)
+        yield from reduction(tile, *matrix_loops(tile)) if not tile.empty else ()
+        return
     yield from zeros(tile)
     if not tile.empty:
         yield from reduction(tile, *(dot_loops(tile) if plan.dot else k_loops(tile)))
@@ -44,6 +50,10 @@ def _body(tile: Tile) -> Iterator[Op]:
 
 def _end(tile: Tile) -> Iterator[Op]:
     plan = tile.plan
+    if tile.product.unit is not None:
+        yield from factors(tile)
+        yield from store_matrices(tile)
+        return
     if tile.stage != "finish":
         yield from unfold(tile) if tile.product.rows > 1 else ()
         yield from sum_splits(tile)
@@ -72,6 +82,10 @@ def _facts(tile: Tile) -> TileFacts:
 def _register_map(tile: Tile) -> tuple[tuple[str, ...], ...]:
     """The accumulators' names where their elements lie in C."""
     shape = tile.region.shape
+    if tile.product.unit is not None:
+        bands = [[accumulator(tile, i, j).name for j in range(shape.columns)]
+                 for i in range(shape.bands)]  # fmt: skip
+        return tuple(map(tuple, bands if tile.plan.along == "n" else zip(*bands, strict=True)))
     if tile.plan.along == "n":
         places = [[(row, col) for col in range(shape.vectors)] for row in range(shape.rows)]
     else:
@@ -116,6 +130,7 @@ def _summary(tile: Tile) -> str:
              ((budget.across, tile.across), (budget.along, tile.along)) if n]  # fmt: skip
     uses += [f"{budget.masks} mask"] if budget.masks else []
     split = f", K over {shape.k_split} sets" if shape.k_split > 1 else ""
-    return (
-        f"{' + '.join(uses)} = {budget.total} of {plan.target.registers} {shape.vector.name}{split}"
-    )
+    registers, kind = plan.target.registers, shape.vector.name
+    if shape.unit is not None:
+        registers, kind = shape.unit.registers, shape.unit.name
+    return f"{' + '.join(uses)} = {budget.total} of {registers} {kind}{split}"

@@ -6,11 +6,26 @@ from collections.abc import Iterator
 
 from sympy import Expr
 
-from .dataflow import addresses, mask_of, reads, writes
+from .dataflow import addresses, mask_of, matrices_of, reads, walk, writes
 from .errors import PlanError
 from .isa import Target
 from .nesting import BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When, WhenSame
-from .program import Advance, Load, Loop, MakeMask, Op, Point, PointBatch, Room, Store, TileProgram
+from .program import (
+    Advance,
+    Load,
+    LoadMatrix,
+    Loop,
+    MakeMask,
+    MatrixRegister,
+    MultiplyMatrices,
+    Op,
+    Point,
+    PointBatch,
+    Room,
+    Store,
+    TileProgram,
+    ZeroMatrix,
+)
 from .symbolic import slots, value
 
 
@@ -26,11 +41,33 @@ def verify_tile(tile: TileProgram, target: Target) -> None:
     pointers = {p.name for p in tile.parameters if p.role in ("in", "out")}
     tables = {p.name for p in tile.parameters if p.role in ("in", "table")}
     _Check(tile.name, pointers | tables, pointers).ops(tile.body + tile.end)
+    _verify_matrices(tile, target)
     live = live_registers(tile)
     if live > target.registers:
         raise PlanError(
             f"{tile.name} keeps {live} vector registers alive on {target.name}",
             expected=f"{target.registers} or fewer",
+        )
+
+
+def _verify_matrices(tile: TileProgram, target: Target) -> None:
+    """What a matrix unit faults on: too many registers, shapes that differ, one used twice."""
+    shapes: dict[str, MatrixRegister] = {}
+    for op in walk(tile.body + tile.end):
+        found = matrices_of(op)
+        for register in found:
+            if shapes.setdefault(register.name, register) != register:
+                raise PlanError(f"{tile.name}: {register.name} has two shapes", got=str(op))
+        if isinstance(op, MultiplyMatrices):
+            acc, x, y = found
+            legal = acc.rows == y.rows and x.rows * op.op.group == y.columns
+            if not legal or acc.columns * op.op.group != x.columns or len({*found}) < 3:
+                raise PlanError(f"{tile.name}: matrices whose shapes do not match", got=str(op))
+    most = target.matrix.registers if target.matrix else 0
+    if len(shapes) > most:
+        raise PlanError(
+            f"{tile.name} uses {len(shapes)} matrix registers on {target.name}",
+            expected=f"{most} or fewer",
         )
 
 
@@ -63,6 +100,7 @@ class _Check:
             again = register.name in self.registers and register.name not in accumulates
             self._need(not again, op, f"defines {register.name} twice")
             self.registers.add(register.name)
+        self._matrices(op)
         mask = mask_of(op)
         self._need(mask is None or mask.name in self.masks, op, "uses a mask never made")
         for address in addresses(op):
@@ -71,7 +109,7 @@ class _Check:
             self.masks.add(op.mask.name)
         if isinstance(op, (Point, PointBatch)):
             base = op.base if isinstance(op, Point) else op.operand
-            self._need(base in self.bases, op, f"{base} is no operand")
+            self._need(base in self.bases | set(self.rooms), op, f"{base} is no operand")
             self.pointers.add(op.pointer)
         if isinstance(op, Room):
             self._need(op.name not in self.pointers, op, f"defines {op.name} twice")
@@ -81,6 +119,15 @@ class _Check:
             self._need(op.pointer in self.pointers, op, f"{op.pointer} is no pointer")
         if isinstance(op, (Load, Store)):
             self._access(op)
+
+    def _matrices(self, op: Op) -> None:
+        """Those that are read were written; loads may write them again."""
+        found = matrices_of(op)
+        if isinstance(op, (ZeroMatrix, LoadMatrix)):
+            self.registers.add(f"matrix {found[0].name}")
+        for register in found:
+            known = f"matrix {register.name}" in self.registers
+            self._need(known, op, f"reads {register.name} undefined")
 
     def _access(self, op: Load | Store) -> None:
         vector = op.dst.vector if isinstance(op, Load) else op.src.vector

@@ -12,7 +12,7 @@ from tilewright.errors import TargetError
 from tilewright.isa import Target
 
 #: Best first: the first that the CPU has is "host".
-NAMES = ("avx512", "avx2", "neon", "scalar")
+NAMES = ("amx", "avx512", "avx2", "neon", "scalar")
 
 
 @cache

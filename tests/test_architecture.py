@@ -30,12 +30,14 @@ DSL = [
     "reductions", "factors", "operands", "pack", "spec", "schedule", "isa", "product",
     "packed_format", "signature", "symbolic", "algebra",
     "shape", "model", "elementary", "builder", "convert", "exponential", "logarithm", "gaussian",
-    "functions", "feed", "loops", "plan", "regions", "program", "nesting", "dataflow",
-    "emitter", "access", "lower", "squares", "ksteps", "reduce", "finish", "store", "dot", "tiles",
+    "functions", "feed", "loops", "layouts", "plan", "regions", "program", "nesting", "dataflow",
+    "emitter", "access", "lower", "squares", "matrices", "ksteps", "reduce", "finish", "store",
+    "matrix_store", "dot", "tiles",
     "blocks", "transposition", "transposed",
-    "padding", "packing", "prepack", "linesums", "filling", "second", "tile_set", "nest",
+    "padding", "packing", "conversion", "conversion_rows", "prepack", "linesums", "filling",
+    "second", "tile_set", "configuration", "nest",
     "pack_plan", "pack_program",
-    "verify", "memory", "lanes", "execute", "interpret",
+    "verify", "memory", "lanes", "execute_matrices", "execute", "interpret",
     "count", "fork", "describe", "reasons", "explain", "render", "generate",
 ]
 # fmt: on

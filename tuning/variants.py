@@ -8,8 +8,9 @@ from itertools import product
 
 from tilewright.errors import SpecError
 from tilewright.isa import Target, Vector
+from tilewright.layouts import legal_dimensions
 from tilewright.model import Work, shape_of, tile_cycles
-from tilewright.plan import Plan, legal_dimensions, make_plan
+from tilewright.plan import Plan, make_plan
 from tilewright.runtime.host import resolve
 from tilewright.schedule import Schedule
 from tilewright.shape import TileShape
@@ -46,7 +47,7 @@ def variants(spec: Gemm, target: str = "host") -> Iterator[Schedule]:
 
 def _plans(spec: Gemm, target: Target) -> Iterator[Plan]:
     """One plan for each dimension the vectors may lie along."""
-    for dimension in legal_dimensions(spec):
+    for dimension in legal_dimensions(spec, target):
         yield make_plan(spec, Schedule(vectorize=dimension), target)
 
 

@@ -1,0 +1,144 @@
+"""The end of a tile whose sums lie in matrices: they go to memory, and from there row by row to C.
+
+Sums that C takes as they are go there at once. Where C is contiguous across the vectors, a copy
+on the stack is transposed before its rows are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sympy import Expr
+
+from .dataflow import pointers_used, walk
+from .finish import Output
+from .lower import Tile
+from .matrices import accumulator, direct, places, stored
+from .program import (
+    Active,
+    Address,
+    Advance,
+    Load,
+    Loop,
+    MakeMask,
+    MaskRegister,
+    Op,
+    Point,
+    Register,
+    Room,
+    Store,
+    StoreMatrix,
+)
+from .store import transpose, write
+from .symbolic import ONE, ZERO, div, linear, value
+
+
+def store_matrices(tile: Tile) -> Iterator[Op]:
+    """All sums on their way out."""
+    if direct(tile):
+        for band, column in places(tile):
+            yield stored(tile, band, column, tile.written)
+        return
+    rows = _Rows(tile)
+    yield from rows.spill()
+    yield from rows.turn() if tile.plan.transposed else ()
+    yield from rows.finish()
+
+
+class _Rows:
+    """Where the rows of sums lie: a pointer, and the elements from row to row."""
+
+    def __init__(self, tile: Tile) -> None:
+        self.tile, self.shape, self.lanes = tile, tile.region.shape, tile.vector.lanes
+        self.pointer = "sums"
+        self.step: Expr = self.shape.columns * self.lanes * ONE
+        if tile.stage == "finish":
+            self.step = tile.plan.operands["sums"].strides[tile.plan.across]
+
+    def spill(self) -> Iterator[Op]:
+        """Sums on the stack, unless they stand in memory already."""
+        if self.tile.stage == "finish":
+            return
+        yield self._room("sums_room", self.shape.bands, self.shape.columns)
+        for band, column in places(self.tile):
+            offset = linear(((band * self.lanes, self.step), (column * self.lanes, ONE)))
+            acc = accumulator(self.tile, band, column)
+            yield StoreMatrix(Address("sums_room", offset), acc, self.step)
+        yield Point("rows", "sums_room", ZERO, self.tile.plan.element)
+        self.pointer = "rows"
+
+    def _room(self, name: str, bands: int, columns: int) -> Room:
+        return Room(name, self.tile.plan.element, bands * self.lanes * columns * self.lanes)
+
+    def turn(self) -> Iterator[Op]:
+        """The sums transposed, block by block, so that rows are what C is contiguous along."""
+        bands, columns = self.shape.bands, self.shape.columns
+        yield self._room("turned_room", columns, bands)
+        for band in range(bands):
+            for column in range(columns):
+                yield from self._turn_block(band, column, bands * self.lanes)
+        yield Point("turned", "turned_room", ZERO, self.tile.plan.element)
+        self.pointer, self.step = "turned", bands * self.lanes * ONE
+
+    def _turn_block(self, band: int, column: int, step: int) -> Iterator[Op]:
+        block = []
+        for row in range(self.lanes):
+            there = self._exists(band * self.lanes + row)
+            if there == 0:
+                break
+            register = Register(f"s{band}_{column}_{row}", self.tile.vector)
+            offset = linear(((band * self.lanes + row, self.step), (column * self.lanes, ONE)))
+            active = None if there == 1 else self.lanes * there
+            yield Load(register, Address(self.pointer, offset), active)
+            block.append(register)
+        ops, turned = transpose(block, self.lanes, f"t{band}_{column}_")
+        yield from ops
+        for line, register in enumerate(turned):
+            offset = ((column * self.lanes + line) * step + band * self.lanes) * ONE
+            yield Store(Address("turned_room", offset), register)
+
+    def _exists(self, row: int) -> Expr:
+        """1 if the tile has that row, else 0."""
+        size = self.tile.region.across.size
+        known = value(size)
+        if known is not None:
+            return ONE if row < known else ZERO
+        return div(size + (self.lanes - 1 - row), self.lanes)
+
+    def finish(self) -> Iterator[Op]:
+        """Rows become C, one after the other."""
+        tile, plan = self.tile, self.tile.plan
+        line, other = plan.along, plan.across
+        sizes = {plan.along: tile.region.along.size, plan.across: tile.region.across.size}
+        if plan.transposed:
+            line, other = other, line
+        outputs: list[Output] = []
+        loads: list[Op] = []
+        for index, active in enumerate(self._active(sizes[line])):
+            if isinstance(active, MaskRegister) and plan.transposed:
+                yield MakeMask(active)
+            acc = Register(f"r{index}", tile.vector)
+            loads.append(Load(acc, Address(self.pointer, index * self.lanes * ONE)))
+            outputs.append(Output.of(acc, line, index * self.lanes, 0, active))
+        body = (*loads, *write(tile, outputs))
+        yield Loop("row", sizes[other], (*body, *self._advance(body, other)))
+
+    def _active(self, size: Expr) -> Iterator[Active]:
+        """What exists of each vector of a row."""
+        count = self.shape.bands if self.tile.plan.transposed else self.shape.columns
+        left = size - (count - 1) * self.lanes
+        for index in range(count):
+            if index < count - 1 or left == self.lanes:
+                yield None
+            else:
+                yield MaskRegister("mask", self.tile.vector, left)
+
+    def _advance(self, body: tuple[Op, ...], line: str) -> Iterator[Op]:
+        """All pointers from one row to the next."""
+        used = pointers_used(walk(body))
+        if self.pointer in used and self.pointer != "sums":
+            yield Advance(self.pointer, self.step)
+        for operand in self.tile.plan.operands.values():
+            step = operand.strides.get(line, ZERO)
+            if operand.name in used and step != 0:
+                yield Advance(operand.name, step)

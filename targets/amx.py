@@ -1,0 +1,73 @@
+"""AMX: eight tiles of 16 rows of 64 bytes and their products, beside AVX-512 with VNNI and BF16.
+
+Spellings: Intel Intrinsics Guide. A product takes a cycle for each row of its first factor, a tile
+is loaded at two rows a cycle (Intel 64 and IA-32 Architectures Optimization Reference Manual,
+chapter on AMX; latencies are those of Sapphire Rapids).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.isa import Emulation, Feature, MatrixUnit, MulAdd
+
+from . import avx512
+
+_HEADER = Emulation(header="amx.h.j2")
+
+
+def _product(name: str, x: str, y: str) -> MulAdd:
+    """A product of tiles: ``y`` is the first factor, whose rows are those of the sums."""
+    group = 4 if x in ("s8", "u8") else 2
+    return MulAdd(
+        form="matrix",
+        mnemonic=f"tdp{name}",
+        spelling=f"_tile_dp{name}({{acc}}, {{y}}, {{x}})",
+        rows=16,
+        cols=16,
+        depth=16 * group,
+        group=group,
+        x=x,
+        y=y,
+    )
+
+
+_SIGNS = {"s8": "s", "u8": "u"}
+_INTEGERS = tuple(
+    _product(f"b{_SIGNS[y]}{_SIGNS[x]}d", x, y) for y in ("s8", "u8") for x in ("s8", "u8")
+)
+_TILES = MatrixUnit(
+    name="tmm",
+    registers=8,
+    rows=16,
+    row_bytes=64,
+    products={"s32": _INTEGERS, "f32": (_product("bf16ps", "bf16", "bf16"),)},
+    zero="_tile_zero({dst})",
+    load="_tile_loadd({dst}, {p}, {stride})",
+    store="_tile_stored({src}, {p}, {stride})",
+    headers=("stddef.h", "sys/syscall.h", "unistd.h"),
+    template="amx_state.c.j2",
+    latency=52,
+)
+_FP16 = Feature(
+    title="FP16",
+    cpu_flags=("amx_fp16",),
+    compiler_flags=("-mamx-fp16",),
+    zig="+amx_fp16",
+    muladd={},
+    products={"f32": (_product("fp16ps", "f16", "f16"),)},
+    emulation=_HEADER,
+)
+_VECTORS = avx512.TARGET.having(("vnni", "bf16"))
+
+TARGET = replace(
+    _VECTORS,
+    name="amx",
+    title="AMX with INT8 and BF16, AVX-512 with VNNI and BF16",
+    cpu_flags=(*_VECTORS.cpu_flags, "amx_tile", "amx_int8", "amx_bf16"),
+    compiler_flags=(*_VECTORS.compiler_flags, "-mamx-tile", "-mamx-int8", "-mamx-bf16"),
+    zig_flags=("-mcpu=x86_64_v4+avx512vnni+avx512bf16+amx_tile+amx_int8+amx_bf16",),
+    emulation=_HEADER,
+    matrix=_TILES,
+    features={"fp16": _FP16},
+)
