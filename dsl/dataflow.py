@@ -23,6 +23,8 @@ from .program import (
     MultiplyAdd,
     MultiplyMatrices,
     Op,
+    Point,
+    PointBatch,
     Prefetch,
     Register,
     Splat,
@@ -130,8 +132,15 @@ def addresses(op: Op) -> tuple[Address, ...]:
 
 
 def pointers_used(ops: Iterable[Op]) -> set[str]:
-    """The pointers through which memory is accessed."""
-    return {address.pointer for op in ops for address in addresses(op)}
+    """The pointers through which memory is accessed, and what they are made of."""
+    found = set()
+    for op in ops:
+        found |= {address.pointer for address in addresses(op)}
+        if isinstance(op, Point):
+            found.add(op.base)
+        elif isinstance(op, PointBatch):
+            found.add(op.operand)
+    return found
 
 
 def sizes_used(ops: Iterable[Op], order: Iterable[str]) -> list[str]:

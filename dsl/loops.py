@@ -74,21 +74,3 @@ def threads_decision(schedule: Schedule, outer: str) -> tuple[Decision, ...]:
     if schedule.threads is None:
         return (Decision("threads", "at most one for each CPU", "as many as the process may use"),)
     return (Decision("threads", f"at most {schedule.threads}", "asked for"),)
-
-
-def step_along_k(schedule: Schedule, depth: int, *, blocked: bool) -> int:
-    """From one block of K to the next: its own size, or what a trip of the K loop takes.
-
-    Multiply-adds sum groups of ``depth``, which no block may cut.
-    """
-    asked = dict(schedule.block).get("k")
-    if asked is None or not blocked:
-        return (schedule.k_unroll or 1) * depth
-    if asked % depth:
-        raise ScheduleError(
-            f"blocks of K would cut groups of {depth}, which one multiply-add sums",
-            got=f"block['k'] == {asked}",
-            expected=f"a multiple of {depth}",
-            hint=f"block={{'k': {-(-asked // depth) * depth}}}",
-        )
-    return asked

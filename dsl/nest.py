@@ -10,7 +10,6 @@ from sympy import Expr, Integer
 from .configuration import configured
 from .errors import ScheduleError
 from .filling import Filled, begin, convert, copy_tail, needed_sums, select, sum_lines
-from .loops import step_along_k
 from .lower import Stage, Tile
 from .nesting import Argument, BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When
 from .packing import beyond_stack, pack
@@ -150,8 +149,8 @@ def _nest(tiles: TileSet, letters: str, block: _Block, names: str) -> Iterator[N
     if letter == "b":
         yield from _batch(tiles, rest, block, names)
     elif letter == "k":
-        depth, blocked = plan.product.depth, "k" in rest + plan.inner
-        size = step_along_k(plan.schedule, depth, blocked=blocked)
+        steps = plan.product.depth * (plan.schedule.k_unroll or 1)
+        size = plan.blocks["k"] if "k" in rest + plan.inner else steps
         yield from _blocked(tiles, "k", size, rest, block, names)
     elif letter.lower() in rest.lower():
         yield from _blocked(tiles, letter, plan.blocks[letter.lower()], rest, block, names)

@@ -31,7 +31,7 @@ class TileSet:
         """The program of ``tile``."""
         region, operands = tile.region, tile.plan.operands
         strides = tuple(tuple(operands[x].strides.values()) for x in "ab")
-        where = (region.active, region.overlapped, region.along.size, region.across.units)
+        where = (region.active, region.overlapped, region.along.size, region.across.size)
         how = (tile.steps, tile.rest, tile.accumulate, tile.stage)
         key = (region.shape, *where, *how, strides)
         if key not in self.programs:
