@@ -124,7 +124,8 @@ class _Body:
         self.tail = self._tail()
         both = [self.across, self.along]
         used = both if tile.along.name == "b" else both[::-1]
-        self.pointers = [*used, self.tail] if tile.rest != 0 else used
+        walked = used if tile.steps != 0 else [self.along]
+        self.pointers = [*walked, self.tail] if tile.rest != 0 else walked
 
     def _tail(self) -> PointerPlan:
         """Where the last, cut step of what lies across is read."""

@@ -95,9 +95,9 @@ def _register_map(tile: Tile) -> tuple[tuple[str, ...], ...]:
 
 def _parameters(tile: Tile, ops: tuple[Op, ...]) -> Iterator[Parameter]:
     plan = tile.plan
-    if not tile.empty:
-        yield from _inputs(plan)
     used = pointers_used(ops)
+    if not tile.empty:
+        yield from _inputs(plan, used)
     written = {tile.written.name, *(symbol_of(name) for name, _ in plan.spec.outputs)}
     for operand in plan.operands.values():
         if operand.name in used and operand.name not in ("a", "b"):
@@ -108,9 +108,9 @@ def _parameters(tile: Tile, ops: tuple[Op, ...]) -> Iterator[Parameter]:
     yield from (Parameter(n, "scalar", plan.element) for n in ("alpha", "beta") if n in numbers)
 
 
-def _inputs(plan: Plan) -> Iterator[Parameter]:
+def _inputs(plan: Plan, used: set[str]) -> Iterator[Parameter]:
     inside = plan.batch is not None and "b" in plan.inner
-    for name in "ab":
+    for name in (name for name in "ab" if name in used):
         operand = plan.operands[name]
         kind = plan.batch_kind(operand) if inside else None
         if kind == "addresses":
