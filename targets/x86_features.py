@@ -14,6 +14,8 @@ from .x86 import NAMES, prefix
 from .x86_integers import add_lane, factors
 
 HEADER = Emulation(header="x86.h.j2")
+#: Those of the vectors, and of AMX's tiles.
+TILES_HEADER = Emulation(header="amx.h.j2")
 #: The accumulators' vectors by width.
 _SUMS = NAMES | {32: "scalar"}
 

@@ -47,6 +47,7 @@ def rendered() -> list[str]:
         render("dispatch.h.j2"),
         render("runner.c.j2", names=["kernel"]),
         render("x86.h.j2"),
+        render("amx.h.j2"),
     ]
 
 

@@ -23,6 +23,8 @@ _SHARED = (
     0.0, -0.0, 1.0, -1.0, 0.5, -0.5, 1.5, -1.5, 2.5, -2.5, 3.0, 1 / 3, 65504.0, 65520.0, 2.0**-25,
     2.0**23 + 1, -(2.0**31), 2147483520.0, np.inf, -np.inf, np.nan,
 )  # fmt: skip
+#: Numbers below it are denormals of f32: ``2**-126`` less half of the last digit of those below.
+_DENORMAL = 2.0**-126 - 2.0**-151
 _INTEGERS = (
     0,
     1,
@@ -81,6 +83,30 @@ def fused(x: Array, y: Array, z: Array) -> Array:
         exact = Fraction(float(x[i])) * Fraction(float(y[i])) + Fraction(float(z[i]))
         found[i] = _rounded(exact, dtype) if exact else plain[i]
     return found
+
+
+def flushed(x: Array) -> Array:
+    """f32 without denormals: they become zeros of their sign."""
+    tiny = np.abs(x) < np.finfo(np.float32).tiny
+    return np.where(tiny, np.copysign(np.float32(0), x), x)
+
+
+def fused_flushed(x: Array, y: Array, z: Array) -> Array:
+    """``fused`` of f32 where denormals are zeros, as x86 has it.
+
+    A result is a denormal if rounding to 24 bits, whatever its exponent, leaves it one.
+    """
+    x, y, z = np.broadcast_arrays(*(flushed(a.astype(np.float32)) for a in (x, y, z)))
+    product = x.astype(np.float64) * y
+    total = product + z
+    exact = (total - product == z) & (total - z == product)
+    found = total.astype(np.float32)
+    found[~exact] = fused(x[~exact], y[~exact], z[~exact])
+    below = np.abs(total) < _DENORMAL
+    for i in map(tuple, np.argwhere(~exact & (np.abs(found) <= 2.0**-126))):
+        sum_ = Fraction(float(product[i])) + Fraction(float(z[i]))
+        below[i] = abs(sum_) < _DENORMAL
+    return np.where(below, np.copysign(np.float32(0), found), found)
 
 
 def _rounded(exact: Fraction, dtype: np.dtype[Any]) -> Any:

@@ -120,20 +120,24 @@ def c_type(dtype: np.dtype[Any]) -> str:
     return _C_TYPES[f"{kind}{dtype.itemsize}"]
 
 
-def program_text(checks: Iterable[Check], target: Target) -> str:
-    """C text that defines ``check_0``, ``check_1``, ..."""
+def program_text(checks: Iterable[Check], target: Target, prelude: str = "") -> str:
+    """C text that defines ``check_0``, ``check_1``, ... behind ``prelude``."""
     lines = ["#include <stdint.h>", "#ifdef TILEWRIGHT_INTRINSICS"]
     lines += ["#include TILEWRIGHT_INTRINSICS", "#else"]
-    lines += [*(f"#include <{header}>" for header in target.headers), "#endif", _PRELUDE]
+    lines += [*(f"#include <{header}>" for header in target.headers), "#endif", _PRELUDE, prelude]
     return "\n".join([*lines, *(c.text(f"check_{i}") for i, c in enumerate(checks))])
 
 
 def faults(
-    checks: Sequence[Check], target: Target, compiler: Compiler, directory: Path
+    checks: Sequence[Check],
+    target: Target,
+    compiler: Compiler,
+    directory: Path,
+    prelude: str = "",
 ) -> list[str]:
     """What is wrong with the checks, run by the means that ``compiler`` compiles for."""
     names = [f"check_{i}" for i in range(len(checks))]
-    text = program_text(checks, target)
+    text = program_text(checks, target, prelude)
     program = build([text], names, target, compiler, directory, "spellings")
     runner = runner_for(program, target, emulated=not is_native(target))
     found = []

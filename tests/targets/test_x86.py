@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.arithmetic import Array, fused, values
+from support.arithmetic import Array, fused_flushed, values
 from support.compilers import FAMILIES, use
 from support.spelling_checks import checks, products
 from support.spellings import Check, faults, program_text
@@ -234,16 +234,10 @@ def test_what_no_emulator_has_goes_through_the_header(name: str) -> None:
 # --- dot products of bf16 ------------------------------------------------------------------------
 
 
-def flushed(x: Array) -> Array:
-    tiny = np.abs(x) < np.finfo(np.float32).tiny
-    return np.where(tiny, np.copysign(np.float32(0), x), x)
-
-
 def dot_bf16(acc: Array, x: Array, y: Array) -> Array:
     """As Intel's manual has it: of each pair the upper product is added first."""
     for i in (1, 0):
-        a, b = (flushed(v[..., i].astype(np.float32)) for v in (x, y))
-        acc = flushed(fused(a, b, flushed(acc)))
+        acc = fused_flushed(x[..., i], y[..., i], acc)
     return acc
 
 
