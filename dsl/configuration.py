@@ -25,6 +25,7 @@ from .nesting import (
     SelectBatch,
     When,
     WhenSame,
+    inside,
 )
 from .program import MatrixRegister, TileProgram
 from .symbolic import slots
@@ -93,20 +94,8 @@ def _numbers(wanted: Sequence[Shape], known: Sequence[Shape], unit: MatrixUnit) 
     return numbers if end <= unit.registers else None
 
 
-def _inside(node: NestNode) -> tuple[NestNode, ...]:
-    match node:
-        case Pack():
-            return node.fill + node.body
-        case When() | WhenSame():
-            return node.body + node.otherwise
-        case BlockLoop() | SelectBatch():
-            return node.body
-        case _:
-            return ()
-
-
 def _parallel(node: NestNode) -> bool:
-    return (isinstance(node, BlockLoop) and node.parallel) or any(map(_parallel, _inside(node)))
+    return (isinstance(node, BlockLoop) and node.parallel) or any(map(_parallel, inside(node)))
 
 
 class _Placer:
@@ -139,7 +128,7 @@ class _Placer:
     def _needed(self, node: NestNode) -> Iterator[int]:
         if isinstance(node, Call) and node.program in self.uses:
             yield self.uses[node.program]
-        for inner in _inside(node):
+        for inner in inside(node):
             yield from self._needed(inner)
 
     def _guarded(self, node: NestNode, index: int) -> bool:
@@ -151,7 +140,7 @@ class _Placer:
                 return True
             case When() if depends & slots(node.count):
                 return True
-        return any(self._guarded(inner, index) for inner in _inside(node))
+        return any(self._guarded(inner, index) for inner in inside(node))
 
     def _within(self, node: NestNode, loaded: int | None) -> NestNode:
         """Changes inside of a node; a loop's body begins anew each time."""

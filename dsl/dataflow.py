@@ -151,7 +151,8 @@ def sizes_used(ops: Iterable[Op], order: Iterable[str]) -> list[str]:
 
 def _sizes_in(op: Op) -> frozenset[str]:
     exprs: list[Expr] = [address.offset for address in addresses(op)]
-    exprs += [register.rows for register in matrices_of(op)]
+    if isinstance(op, (LoadMatrix, StoreMatrix)):
+        exprs.append(op.stride)
     if isinstance(op, Loop):
         exprs.append(op.trips)
     for attribute in ("offset", "step", "stride", "existing", "active", "source"):

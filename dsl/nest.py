@@ -11,7 +11,17 @@ from .configuration import configured
 from .errors import ScheduleError
 from .filling import Filled, begin, convert, copy_tail, needed_sums, select, sum_lines
 from .lower import Stage, Tile
-from .nesting import Argument, BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When
+from .nesting import (
+    Argument,
+    BlockLoop,
+    Call,
+    NestNode,
+    Pack,
+    Program,
+    SelectBatch,
+    When,
+    inside,
+)
 from .packing import beyond_stack, pack
 from .plan import Plan
 from .program import TileProgram
@@ -208,8 +218,18 @@ def _batch(tiles: TileSet, rest: str, block: _Block, names: str) -> Iterator[Nes
 
 def _selected(plan: Plan, index: Expr, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
     """``body`` with the operands of one batch element, where those are not in a buffer."""
-    chosen = tuple(select(plan, plan.operands[x]) for x in "ab" if not plan.operands[x].packed)
+    taken = set(_taken(body))
+    given = (plan.operands[x] for x in "ab" if x in taken)
+    chosen = tuple(select(plan, operand) for operand in given if not operand.packed)
     return (SelectBatch(index, chosen, body),) if chosen else body
+
+
+def _taken(nodes: tuple[NestNode, ...]) -> Iterator[str]:
+    """The operands that calls are given."""
+    for node in nodes:
+        if isinstance(node, Call):
+            yield from (argument.operand for argument in node.arguments if argument.operand)
+        yield from _taken(inside(node))
 
 
 def _blocked(

@@ -140,6 +140,19 @@ class WhenSame:
 NestNode = Call | BlockLoop | SelectBatch | Pack | When | WhenSame | Configure
 
 
+def inside(node: NestNode) -> tuple[NestNode, ...]:
+    """The nodes of its bodies."""
+    match node:
+        case Pack():
+            return node.fill + node.body
+        case When() | WhenSame():
+            return node.body + node.otherwise
+        case BlockLoop() | SelectBatch():
+            return node.body
+        case _:
+            return ()
+
+
 NO_BYTES = Integer(0)
 
 

@@ -38,11 +38,12 @@ def _body(tile: Tile) -> Iterator[Op]:
     if tile.stage == "finish":
         yield from masks(tile) if not plan.transposed else ()
         return
-    yield from masks(tile) if not (tile.empty and plan.transposed) else ()
     if tile.product.unit is not None:
+        yield from masks(tile) if not plan.transposed else ()
         yield from begin(tile)
         yield from reduction(tile, *matrix_loops(tile)) if not tile.empty else ()
         return
+    yield from masks(tile) if not (tile.empty and plan.transposed) else ()
     yield from zeros(tile)
     if not tile.empty:
         yield from reduction(tile, *(dot_loops(tile) if plan.dot else k_loops(tile)))

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.isa import Emulation, Feature, MatrixUnit, MulAdd
+from tilewright.isa import Feature, MatrixUnit, MulAdd
 
 from . import avx512
-
-_HEADER = Emulation(header="amx.h.j2")
+from .x86_features import TILES_HEADER
 
 
 def _product(name: str, x: str, y: str) -> MulAdd:
@@ -56,7 +55,7 @@ _FP16 = Feature(
     zig="+amx_fp16",
     muladd={},
     products={"f32": (_product("fp16ps", "f16", "f16"),)},
-    emulation=_HEADER,
+    emulation=TILES_HEADER,
 )
 _VECTORS = avx512.TARGET.having(("vnni", "bf16"))
 
@@ -67,7 +66,7 @@ TARGET = replace(
     cpu_flags=(*_VECTORS.cpu_flags, "amx_tile", "amx_int8", "amx_bf16"),
     compiler_flags=(*_VECTORS.compiler_flags, "-mamx-tile", "-mamx-int8", "-mamx-bf16"),
     zig_flags=("-mcpu=x86_64_v4+avx512vnni+avx512bf16+amx_tile+amx_int8+amx_bf16",),
-    emulation=_HEADER,
+    emulation=TILES_HEADER,
     matrix=_TILES,
     features={"fp16": _FP16},
 )
