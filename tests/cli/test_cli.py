@@ -143,6 +143,33 @@ def test_emit_refuses_a_name(run: Run, words: list[str], said: str) -> None:
     assert said in run("emit", *words, status=1).stderr
 
 
+def test_emit_main_writes_a_program(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "check.c"
+    run("emit", "8x6x16", "--type", "u8", "--b", "packed:s8", "--d", "u8", "--a-zero", "128",
+        "--b-scale", "column", "--d-scale", "0.05", "--target", "scalar", "--name", "f",
+        "--main", "--cases", "3", "--seed", "5", "-o", str(file))  # fmt: skip
+    text = file.read_text()
+    assert text.startswith("/* f with arguments, and what is right for them.\n")
+    assert "-static check.c -o check " in text
+    spec = tw.Gemm(8, 6, 16, a="u8", b=tw.Packed("s8"), d="u8", a_zero=128, b_scale="column",
+                   d_scale=0.05)  # fmt: skip
+    again = tw.harness(spec, target="scalar", cases=3, seed=5, name="f")
+    assert text == again.replace("-static f.c -o f ", "-static check.c -o check ")
+    assert run("emit", "4x4x4", "--main", "--name", "g").stdout.count("int main(void)") == 1
+
+
+def test_emit_main_is_one_kernel(run: Run, tmp_path: Path) -> None:
+    words = ["emit", "4x4x4", "5x5x5", "--main", "--target", "scalar"]
+    stderr = run(*words, status=1).stderr
+    assert "one program for several kernels" in stderr
+    assert "try: -o folder" in stderr
+    run(*words, "-o", str(tmp_path / "both"))
+    files = sorted((tmp_path / "both").iterdir())
+    assert len(files) == 2
+    for file in files:
+        assert f"-static {file.name} -o {file.stem} " in file.read_text()
+
+
 def test_emit_refuses_what_is_no_folder(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = run("emit", "8x8x8", "-o", str(tmp_path / "file"), status=2)
@@ -232,6 +259,9 @@ def test_a_cache_that_others_can_write_is_refused(
         (["8x8x8", "--batch", "offsets:"], "'offsets:' is no batch"),
         (["8x8x8", "--block", "m48"], "'m48' is no list of blocks, such as m=48,k=256"),
         (["8x8x8", "--type", "f17"], "'f17' is not one of"),
+        (["8x8x8", "--b", "f17"], "unknown element type: f17"),
+        (["8x8x8", "--b", "packed:s8:x"], "'packed:s8:x' is no operand, such as s8, packed:s8"),
+        (["8x8x8", "--a-scale", "rows"], "'rows' is neither a number, scalar, row nor column"),
         (["8x8x8", "--k-unroll", "0"], "0 is not in the range x>=1"),
         (["8x8x8", "--tails", "cut"], "'cut' is not one of"),
         ([], "Missing argument 'SIZES...'"),
@@ -254,6 +284,7 @@ def test_a_word_that_means_nothing_is_a_usage_error(run: Run, words: list[str], 
         (["8x8", "--beta", "1"], ["a transposition has", "got: --beta"]),
         (["8x8", "--order", "F", "--batch", "3"], ["got: --batch, --order"]),
         (["8x8", "--lda", "4"], ["ldx is smaller than a row"]),
+        (["8x8", "--d", "u8", "--a-zero", "1"], ["got: --d, --a-zero"]),
     ],
 )
 def test_an_error_of_the_library_is_a_message(run: Run, words: list[str], said: list[str]) -> None:
@@ -288,6 +319,28 @@ def test_a_command_line_says_a_whole_spec(run: Run, monkeypatch: pytest.MonkeyPa
         tails="mask",
     )  # fmt: skip
     assert target is load("avx2")
+
+
+def test_a_command_line_says_a_quantised_spec(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[object] = []
+    monkeypatch.setattr("tilewright.generate.plan_for", lambda *what: seen.extend(what))
+    monkeypatch.setattr("tilewright.generate.explain_plan", lambda plan: "")
+    run(
+        "explain", "6x20x13", "--type", "u8", "--b", "packed:s8:8", "--c", "s32", "--d", "s8",
+        "--order", "CCF", "--ldd", "9", "--a-scale", "row", "--b-scale", "0.5", "--d-scale",
+        "scalar", "--a-zero", "128", "--b-zero", "column", "--d-zero", "-3",
+    )  # fmt: skip
+    assert seen[0] == tw.Gemm(
+        6, 20, 13, a="u8", b=tw.Packed("s8", nb=8), c=tw.Matrix("s32", "F"),
+        d=tw.Matrix("s8", "F"), ldd=9, a_scale="row", b_scale=0.5, d_scale="scalar", a_zero=128,
+        b_zero="column", d_zero=-3,
+    )  # fmt: skip
+    seen.clear()
+    run("explain", "8x8x8", "--type", "s8", "--b", "u8")
+    assert seen[0] == tw.Gemm(8, 8, 8, a="s8", b="u8", c="s32")
+    seen.clear()
+    run("explain", "8x8x8", "--type", "bf16", "--c", "bf16")
+    assert seen[0] == tw.Gemm(8, 8, 8, a="bf16", b="bf16", c="bf16")
 
 
 def test_specs_and_schedules_are_shown_as_they_are_said() -> None:
