@@ -131,8 +131,14 @@ def _option(name: str, meaning: Callable[[str], Any], **more: Any) -> Callable[[
 
 
 _SPEC = (
-    click.option("--type", "element", type=click.Choice(list(TYPES)), default="f32"),
-    _option("--b", _operand, metavar="TYPE", help="B's, if not --type; or: packed:TYPE[:COLUMNS]."),
+    click.option(
+        "--type",
+        "element",
+        type=click.Choice(list(TYPES)),
+        default="f32",
+        help="A's, and B's if it has none.",
+    ),
+    _option("--b", _operand, metavar="TYPE", help="Or: packed:TYPE, packed:TYPE:COLUMNS."),
     click.option("--c", type=click.Choice(list(TYPES)), help="Default: that of the sums."),
     click.option("--d", type=click.Choice(list(TYPES)), help="Default: C's."),
     _option(

@@ -31,7 +31,7 @@ from tilewright.runtime.toolchain import (
     find_compiler,
     program_command,
 )
-from tilewright.runtime.values import decode
+from tilewright.runtime.values import decode, encode
 from tilewright.signature import signature
 from tilewright.spec import Spec
 from tilewright.targets import load
@@ -270,6 +270,26 @@ def test_every_element_has_its_value(type_: str, tmp_path: Path) -> None:
     first = bits.ctypes.data
     values = [function(ctypes.c_void_p(at)) for at in range(first, first + bits.nbytes, size)]
     np.testing.assert_array_equal(values, decode(bits.view(DTYPES[type_]), type_))
+
+
+@pytest.mark.parametrize("type_", ["f32", "bf16", "f8_e4m3", "s8"])
+def test_limits_say_what_is_wrong(type_: str) -> None:
+    """A number, a range, NaN alone, anything, and what overflows surely or perhaps."""
+    value = np.array([1, 2, np.nan, 0, 1e39, 400])
+    low = np.array([1, 1.5, np.nan, np.nan, 1e39, 300])
+    high = np.array([1, 3, np.nan, np.nan, 1e39, 1e39])
+    right = Expected(Interval(value, low, high, "f32"), type_)
+    good = encode([1, 2.5, np.nan, -100, 1e39, 350], type_)
+    bad = encode([1.5, 3.5, 5, 0, 3, 100], type_)
+    assert not right.wrong(good).any()
+    assert list(right.wrong(bad)) == [True, True, True, False, True, True]
+    assert right.wrong(encode(np.full(6, np.nan), type_))[0]
+    least, greatest, nan = right.limits()
+    assert list(nan) == {
+        "f8_e4m3": [False, False, True, True, True, True],
+        "s8": [False, False, False, True, False, False],
+    }.get(type_, [False, False, True, True, False, False])
+    assert np.array_equal(least > greatest, np.isnan(value) & (type_ != "s8"))
 
 
 def test_limits_between_which_no_element_lies_are_kept() -> None:
