@@ -11,30 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 import tilewright as tw
-from tilewright.cli import main
 from tilewright.cli.screen import duration, percent, size
-from tilewright.cli.words import schedule_text, sizes_text, spec_of
 from tilewright.runtime import host
 from tilewright.targets import NAMES, load
 
 Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run() -> Run:
-    """Run ``tilewright`` with words; a status other than 0 is expected only where it is named."""
-
-    def run(*words: str, status: int = 0) -> Result:
-        result = CliRunner().invoke(main, list(words), prog_name="tilewright")
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert result.exit_code == status, result.output
-        return result
-
-    return run
 
 
 def rows(text: str) -> list[list[str]]:
@@ -295,66 +279,7 @@ def test_an_error_of_the_library_is_a_message(run: Run, words: list[str], said: 
     assert "\n  at: " not in text, "there is no place in the user's code"
 
 
-# -- words --------------------------------------------------------------------------------------
-
-
-def test_a_command_line_says_a_whole_spec(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[object] = []
-
-    monkeypatch.setattr("tilewright.generate.plan_for", lambda *what: seen.extend(what))
-    monkeypatch.setattr("tilewright.generate.explain_plan", lambda plan: "")
-    run(
-        "explain", "m%16x48x64", "--type", "f64", "--order", "cfc", "--alpha", "2",
-        "--beta", "scalar", "--batch", "offsets:n", "--lda", "70", "--ldc", "ldc",
-        "--target", "avx2", "--tile", "16x6", "--loops", "nmmbk", "--block", "m=48",
-        "--k-unroll", "4", "--k-split", "2", "--vectorize", "n", "--tails", "mask",
-    )  # fmt: skip
-    spec, schedule, target = seen
-    assert spec == tw.Gemm(
-        tw.dim("m", multiple_of=16), 48, 64, a="f64", b=tw.Matrix("f64", "F"), alpha=2,
-        beta="scalar", batch=tw.Offsets(tw.dim("n")), lda=70, ldc=tw.dim("ldc"),
-    )  # fmt: skip
-    assert schedule == tw.Schedule(
-        tile=(16, 6), loops="nmmbk", block={"m": 48}, k_unroll=4, k_split=2, vectorize="n",
-        tails="mask",
-    )  # fmt: skip
-    assert target is load("avx2")
-
-
-def test_a_command_line_says_a_quantised_spec(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[object] = []
-    monkeypatch.setattr("tilewright.generate.plan_for", lambda *what: seen.extend(what))
-    monkeypatch.setattr("tilewright.generate.explain_plan", lambda plan: "")
-    run(
-        "explain", "6x20x13", "--type", "u8", "--b", "packed:s8:8", "--c", "s32", "--d", "s8",
-        "--order", "CCF", "--ldd", "9", "--a-scale", "row", "--b-scale", "0.5", "--d-scale",
-        "scalar", "--a-zero", "128", "--b-zero", "column", "--d-zero", "-3",
-    )  # fmt: skip
-    assert seen[0] == tw.Gemm(
-        6, 20, 13, a="u8", b=tw.Packed("s8", nb=8), c=tw.Matrix("s32", "F"),
-        d=tw.Matrix("s8", "F"), ldd=9, a_scale="row", b_scale=0.5, d_scale="scalar", a_zero=128,
-        b_zero="column", d_zero=-3,
-    )  # fmt: skip
-    seen.clear()
-    run("explain", "8x8x8", "--type", "s8", "--b", "u8")
-    assert seen[0] == tw.Gemm(8, 8, 8, a="s8", b="u8", c="s32")
-    seen.clear()
-    run("explain", "8x8x8", "--type", "bf16", "--c", "bf16")
-    assert seen[0] == tw.Gemm(8, 8, 8, a="bf16", b="bf16", c="bf16")
-
-
-def test_specs_and_schedules_are_shown_as_they_are_said() -> None:
-    assert sizes_text(tw.Gemm(tw.dim("m"), 8, 9)) == "mx8x9"
-    assert sizes_text(tw.Transpose(8, 9)) == "8x9"
-    assert schedule_text(tw.Schedule()) == "chosen by the cost model"
-    schedule = tw.Schedule((16, 6), "nmmk", block={"m": 48}, k_unroll=2, tails="mask")
-    assert schedule_text(schedule) == "16x6 nmmk m=48 k_unroll=2 tails=mask"
-
-
-def test_a_transposition_takes_its_leading_dimensions_from_lda_and_ldb() -> None:
-    unsaid = dict.fromkeys(("batch", "ldc"))
-    spec = spec_of((8, 9), "f64", "CCC", alpha=1.0, beta=0.0, lda=10, ldb=tw.dim("out"), **unsaid)
-    assert spec == tw.Transpose(8, 9, "f64", ldx=10, ldout=tw.dim("out"))
+# -- figures -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
