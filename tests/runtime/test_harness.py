@@ -34,7 +34,7 @@ from tilewright.runtime.toolchain import (
 from tilewright.runtime.values import decode, encode
 from tilewright.signature import signature
 from tilewright.spec import Spec
-from tilewright.targets import load
+from tilewright.targets import NAMES, load
 
 M, LDA, LDC = tw.dim("m", multiple_of=2), tw.dim("lda"), tw.dim("ldc")
 BIAS, GATE = tw.Operand("bias", per="column"), tw.Operand("gate", "bf16", per="full")
@@ -90,11 +90,10 @@ SPECS: dict[str, tuple[Spec, tw.Schedule | None]] = {
     "transpose": (tw.Transpose(8, 9, "f64", ldx=12), None),
     "pack": (tw.Pack(7, 9, "s8", a="u8", source="f32"), None),
 }  # fmt: skip
-#: What runs every spec, and what runs two of them.
-ALL = ("scalar", "avx2", "avx512+vnni+bf16", "neon+dotprod+i8mm+bf16+fp16fml")
-TWO = ("avx2+vnni", "avx512", "neon")
-PAIRS = [(name, target) for target in ALL for name in SPECS]
-PAIRS += [(name, target) for target in TWO for name in ("f32", "quantised")]
+#: Every target with all its features runs every spec, without them two.
+FULL = ["+".join((name, *load(name).features)) for name in NAMES]
+PAIRS = [(name, target) for target in FULL for name in SPECS]
+PAIRS += [(name, target) for target in NAMES if target not in FULL for name in ("f32", "quantised")]
 
 
 @dataclass(frozen=True)
