@@ -8,7 +8,6 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from tilewright.packed_format import formats_of
 from tilewright.render import render
 from tilewright.schedule import Schedule
 from tilewright.signature import ArrayParameter, Signature, signature
-from tilewright.sizes import Dim
 from tilewright.spec import Gemm, Spec
 from tilewright.types import ELEMENTS
 
@@ -30,7 +28,7 @@ from .known import Array, value_of
 from .pack_reference import packed_bytes
 from .packing import pack_for
 from .reference import Expected
-from .samples import Sample, samples
+from .samples import Sample, extent, samples
 from .toolchain import program_command
 from .values import SMALL
 from .verification import right_results
@@ -129,7 +127,7 @@ def program(request: Request, *, cases: int = 2, seed: int = 0, file: str | None
         raise ArgumentValueError("a harness needs a case", got=cases, expected="1 or more")
     spec, target = request.spec, request.target
     parameters = signature(spec, formats_of(spec, target))
-    _check_room(parameters, {}, cases)
+    _check_room(parameters, {p.dim.name: p.dim.multiple_of for p in parameters.sizes}, cases)
     runs = [
         _run(i, spec, target, parameters, held, cases)
         for i, held in enumerate(samples(spec, parameters, cases, seed))
@@ -148,19 +146,29 @@ def program(request: Request, *, cases: int = 2, seed: int = 0, file: str | None
 
 
 def _check_room(parameters: Signature, sizes: Mapping[str, int], cases: int) -> None:
-    """ArgumentError if the arrays are too long, as far as ``sizes`` are known."""
-    numbers = 0
-    for p in parameters.arrays:
-        shape = [*p.shape, *([] if p.count is None or p.batch_stride == 0 else [p.count])]
-        known = [value_of(s, sizes) for s in shape if not isinstance(s, Dim) or s.name in sizes]
-        numbers += prod(known) * (1 if p.role == "in" else 2)
-    if numbers * cases > _MOST:
+    """ArgumentError if arrays of these sizes are too long."""
+    numbers = cases * sum(
+        _numbers(p, sizes) * (1 if p.role == "in" else 2) for p in parameters.arrays
+    )
+    if numbers > _MOST:
         raise ArgumentValueError(
             "these arrays are too long to be written into C",
-            got=f"about {numbers * cases:,} numbers in {cases} {'cases' if cases > 1 else 'case'}",
+            got=f"about {numbers:,} numbers in {cases} {'cases' if cases > 1 else 'case'}",
             expected=f"at most {_MOST:,}",
             hint="smaller sizes, with the same schedule" + (", or cases=1" * (cases > 1)),
         )
+
+
+def _numbers(p: ArrayParameter, sizes: Mapping[str, int]) -> int:
+    """Elements from an operand's first to its last, about."""
+    if len(p.shape) == 1:
+        return value_of(p.shape[0], sizes)
+    one = extent(p, sizes)
+    if p.kind == "flat":
+        return one + (2 * one if p.static_offsets is None else max(p.static_offsets, default=0))
+    more = 0 if p.count is None else value_of(p.count, sizes) - 1
+    stride = one if p.batch_stride is None else value_of(p.batch_stride, sizes)
+    return one + max(more, 0) * stride
 
 
 # --- a call ------------------------------------------------------------------------------------

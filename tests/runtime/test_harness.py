@@ -250,6 +250,16 @@ def test_what_is_written_may_be_read_first(tmp_path: Path) -> None:
     assert outcome(expecting(text, "run1_c_held", 5, "3.5f"), tmp_path)[0] == 1
 
 
+def test_no_memory_is_said(tmp_path: Path) -> None:
+    text = harness(tw.Gemm(tw.dim("m"), 8, 9, a="s8", b_zero=3), None, "scalar", name="kernel")
+    assert outcome(text, tmp_path)[0] == 0
+    call = "aligned_alloc(64, (size_t)bytes)"
+    assert call in text
+    status, said = outcome(text.replace(call, 'getenv("NO_SUCH_NAME")'), tmp_path)
+    assert status == 1
+    assert re.fullmatch(r"fail: case 0: no memory for \d+ bytes of scratch\n", said), said
+
+
 # -- numbers ------------------------------------------------------------------------------------
 
 
@@ -308,7 +318,11 @@ def test_limits_between_which_no_element_lies_are_kept() -> None:
     ("spec", "numbers"),
     [
         (tw.Gemm(1000, 1000, 1000), "about 8,000,000 numbers in 2 cases"),
-        (tw.Gemm(tw.dim("m", multiple_of=10**6), 3, 4), r"about \d+,000,0\d\d numbers in 2 cases"),
+        (tw.Gemm(tw.dim("m", multiple_of=10**6), 3, 4), "about 20,000,024 numbers in 2 cases"),
+        (tw.Gemm(tw.dim("m", multiple_of=4), 3, 100_000, lda=tw.dim("lda")), r"about \d+,\d+,\d+"),
+        (tw.Gemm(4, 4, 4, batch=tw.Offsets(2, [0, 10**12], [0, 0])), "about 2,000,000,000,"),
+        (tw.Gemm(4, 4, 4, batch=tw.Strided(2, a=10**12)), "about 2,000,000,000,"),
+        (tw.Gemm(4, 4, 4, lda=10**12), "about 6,000,000,000,"),
         (tw.Gemm(64, 64, 64, batch=tw.Strided(10**6)), "in 2 cases"),
     ],
 )
