@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import click
 
+from tilewright import postops
 from tilewright.errors import SpecError, TilewrightError
+from tilewright.expression import Expression, acc, as_expression
 from tilewright.operands import Addresses, Matrix, Offsets, Order, Packed, Strided
 from tilewright.schedule import TAILS, Schedule
 from tilewright.sizes import Dim, Size
@@ -101,6 +104,14 @@ def _operand(word: str) -> str | Packed:
     return Packed(type_, int(columns) if blocks else None)
 
 
+def _epilogue(word: str) -> Expression:
+    """A function of one value, of the sums."""
+    with suppress(TypeError):  # of one that takes more
+        if word in postops.__all__:
+            return as_expression(getattr(postops, word)(acc))
+    raise ValueError(f"{word!r} is no function of one value, such as relu or gelu_erf")
+
+
 def _tile(word: str) -> tuple[int, int]:
     rows, _, columns = word.partition("x")
     if not (rows.isdecimal() and columns.isdecimal()):
@@ -159,6 +170,7 @@ _SPEC = (
         _option(f"--{name.replace('_', '-')}", _quantity, metavar="NUMBER|scalar|row|column")
         for name in QUANTITIES
     ),
+    _option("--epilogue", _epilogue, metavar="FUNCTION", help="Of the sums: relu, gelu_erf, ..."),
 )
 _SCHEDULE = (
     _option("--tile", _tile, metavar="MRxNR", help="Rows by columns of C in registers."),
@@ -191,7 +203,7 @@ def wanted(command: Command) -> Command:
 
     names = (
         "element", "b", "c", "d", "order", "alpha", "beta", "batch", "lda", "ldb", "ldc", "ldd",
-        *QUANTITIES,
+        *QUANTITIES, "epilogue",
     )  # fmt: skip
     schedule_names = (
         "tile", "loops", "block", "k_unroll", "k_split", "vectorize", "tails", "threads",

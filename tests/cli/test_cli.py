@@ -245,6 +245,8 @@ def test_a_cache_that_others_can_write_is_refused(
         (["8x8x8", "--type", "f17"], "'f17' is not one of"),
         (["8x8x8", "--b", "f17"], "unknown element type: f17"),
         (["8x8x8", "--b", "packed:s8:x"], "'packed:s8:x' is no operand, such as s8, packed:s8"),
+        (["8x8x8", "--epilogue", "maximum"], "'maximum' is no function of one value, such as relu"),
+        (["8x8x8", "--epilogue", "relus"], "'relus' is no function of one value, such as relu"),
         (["8x8x8", "--a-scale", "rows"], "'rows' is neither a number, scalar, row nor column"),
         (["8x8x8", "--k-unroll", "0"], "0 is not in the range x>=1"),
         (["8x8x8", "--tails", "cut"], "'cut' is not one of"),

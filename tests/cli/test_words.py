@@ -44,12 +44,12 @@ def test_a_command_line_says_a_quantised_spec(run: Run, monkeypatch: pytest.Monk
     run(
         "explain", "6x20x13", "--type", "u8", "--b", "packed:s8:8", "--c", "s32", "--d", "s8",
         "--order", "CCF", "--ldd", "9", "--a-scale", "row", "--b-scale", "0.5", "--d-scale",
-        "scalar", "--a-zero", "128", "--b-zero", "column", "--d-zero", "-3",
+        "scalar", "--a-zero", "128", "--b-zero", "column", "--d-zero", "-3", "--epilogue", "relu",
     )  # fmt: skip
     assert seen[0] == tw.Gemm(
         6, 20, 13, a="u8", b=tw.Packed("s8", nb=8), c=tw.Matrix("s32", "F"),
         d=tw.Matrix("s8", "F"), ldd=9, a_scale="row", b_scale=0.5, d_scale="scalar", a_zero=128,
-        b_zero="column", d_zero=-3,
+        b_zero="column", d_zero=-3, epilogue=tw.relu(tw.acc),
     )  # fmt: skip
     seen.clear()
     run("explain", "8x8x8", "--type", "s8", "--b", "u8")
