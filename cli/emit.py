@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,9 @@ from .words import wanted as takes_kernels
 if TYPE_CHECKING:
     from tilewright.generate import Request
 
+#: The C of some kernels in one file, which is called so.
+Text = Callable[[Sequence["Request"], str | None], str]
+
 
 @click.command("emit")
 @takes_kernels
@@ -25,21 +29,34 @@ if TYPE_CHECKING:
     help="A file (name.c) or a folder, made where it is missing; default: standard output.",
 )
 @click.option("--name", help="The C function's name; default: one that says what it computes.")
-def command(wanted: Wanted, output: Path | None, name: str | None) -> None:
+@click.option(
+    "--main",
+    is_flag=True,
+    help="A program: with arguments and the results that are right; it prints pass or fail.",
+)
+@click.option(
+    "--cases", type=click.IntRange(1), default=2, show_default=True, help="Calls that --main makes."
+)
+@click.option(
+    "--seed", type=click.IntRange(0), default=0, show_default=True, help="What they are drawn with."
+)
+def command(
+    wanted: Wanted, output: Path | None, name: str | None, main: bool, cases: int, seed: int
+) -> None:
     """Write the C of kernels: into one file, or one file for each into a folder.
 
     SIZES is MxNxK, or ROWSxCOLS of a transposition. Nothing is compiled, and the target need not
-    run on this machine.
+    run on this machine. With --main a file holds one kernel, and the command that builds it into
+    a static program, for boards and simulators without Python.
     """
     requests = _requests(wanted, name)
-    from tilewright.generate import generate
-
+    text = _program(cases, seed) if main else _library
     if output is None:
-        click.echo(generate(requests).text, nl=False)
+        click.echo(text(requests, None), nl=False)
         return
     if output.suffix == ".c" and not output.is_dir():
         output.parent.mkdir(parents=True, exist_ok=True)
-        output.write_text(generate(requests).text, encoding="utf-8")
+        output.write_text(text(requests, output.name), encoding="utf-8")
         click.echo(f"{output}: {', '.join(request.name for request in requests)}")
         return
     if output.exists() and not output.is_dir():
@@ -47,27 +64,34 @@ def command(wanted: Wanted, output: Path | None, name: str | None) -> None:
     output.mkdir(parents=True, exist_ok=True)
     for request in requests:
         file = output / f"{request.name}.c"
-        file.write_text(generate([request]).text, encoding="utf-8")
+        file.write_text(text([request], file.name), encoding="utf-8")
         click.echo(str(file))
 
 
-def _requests(wanted: Wanted, name: str | None) -> list[Request]:
-    from tilewright.generate import Request
-    from tilewright.runtime.cache import key
-    from tilewright.runtime.driver import kernel_name
-    from tilewright.runtime.host import resolve
-    from tilewright.sizes import canonical, check_identifier
+def _library(requests: Sequence[Request], _file: str | None) -> str:
+    from tilewright.generate import generate
 
-    if name is not None:
-        check_identifier(name, "a kernel")
-        if len(wanted.specs) > 1:
+    return generate(requests).text
+
+
+def _program(cases: int, seed: int) -> Text:
+    from tilewright.runtime.harness import program
+
+    def text(requests: Sequence[Request], file: str | None) -> str:
+        if len(requests) > 1:
             raise SpecError(
-                "one name for several kernels", got=f"--name {name}", hint="leave it out"
+                "one program for several kernels",
+                got=f"--main, and {len(requests)} kernels",
+                hint="-o folder: a program for each",
             )
-    target = resolve(wanted.target)
-    requests = []
-    for spec in wanted.specs:
-        digest = key("emit", canonical(spec), canonical(wanted.schedule), target.name)
-        named = name or kernel_name(spec, target, digest)
-        requests.append(Request(named, spec, wanted.schedule, target))
-    return requests
+        return program(requests[0], cases=cases, seed=seed, file=file)
+
+    return text
+
+
+def _requests(wanted: Wanted, name: str | None) -> list[Request]:
+    from tilewright.runtime.driver import request_for
+
+    if name is not None and len(wanted.specs) > 1:
+        raise SpecError("one name for several kernels", got=f"--name {name}", hint="leave it out")
+    return [request_for(spec, wanted.schedule, wanted.target, name) for spec in wanted.specs]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
+from tilewright import postops
 from tilewright.errors import SpecError, TilewrightError
-from tilewright.operands import Addresses, Matrix, Offsets, Strided
+from tilewright.expression import Expression, acc, as_expression
+from tilewright.operands import Addresses, Matrix, Offsets, Order, Packed, Strided
 from tilewright.schedule import TAILS, Schedule
 from tilewright.sizes import Dim, Size
-from tilewright.spec import Factor, Gemm, Spec, Transpose
-from tilewright.types import ITEMSIZE
+from tilewright.spec import QUANTITIES, Factor, Gemm, Spec, Transpose
+from tilewright.types import TYPES, accumulator
 
 _BATCHES: dict[str, Callable[[Size], Strided | Offsets | Addresses]] = {
     "strided": Strided,
@@ -80,6 +83,35 @@ def _factor(word: str) -> Factor:
         raise ValueError(f"{word!r} is neither a number nor 'scalar'") from None
 
 
+def _quantity(word: str) -> float | str:
+    """A scale or zero point: a number, or how many are passed at the call."""
+    if word in ("scalar", "row", "column"):
+        return word
+    try:
+        return int(word) if word.lstrip("-").isdecimal() else float(word)
+    except ValueError:
+        raise ValueError(f"{word!r} is neither a number, scalar, row nor column") from None
+
+
+def _operand(word: str) -> str | Packed:
+    """A type, or one of a packed B: ``s8``, ``packed:s8``, ``packed:s8:64``."""
+    kind, marked, rest = word.partition(":")
+    if not marked:
+        return Matrix(word).type
+    type_, blocks, columns = rest.partition(":")
+    if kind != "packed" or (blocks and not columns.isdecimal()):
+        raise ValueError(f"{word!r} is no operand, such as s8, packed:s8 or packed:s8:64")
+    return Packed(type_, int(columns) if blocks else None)
+
+
+def _epilogue(word: str) -> Expression:
+    """A function of one value, of the sums."""
+    with suppress(TypeError):  # of one that takes more
+        if word in postops.__all__:
+            return as_expression(getattr(postops, word)(acc))
+    raise ValueError(f"{word!r} is no function of one value, such as relu or gelu_erf")
+
+
 def _tile(word: str) -> tuple[int, int]:
     rows, _, columns = word.partition("x")
     if not (rows.isdecimal() and columns.isdecimal()):
@@ -110,7 +142,16 @@ def _option(name: str, meaning: Callable[[str], Any], **more: Any) -> Callable[[
 
 
 _SPEC = (
-    click.option("--type", "element", type=click.Choice(list(ITEMSIZE)), default="f32"),
+    click.option(
+        "--type",
+        "element",
+        type=click.Choice(list(TYPES)),
+        default="f32",
+        help="A's, and B's if it has none.",
+    ),
+    _option("--b", _operand, metavar="TYPE", help="Or: packed:TYPE, packed:TYPE:COLUMNS."),
+    click.option("--c", type=click.Choice(list(TYPES)), help="Default: that of the sums."),
+    click.option("--d", type=click.Choice(list(TYPES)), help="Default: C's."),
     _option(
         "--order",
         _order,
@@ -124,6 +165,12 @@ _SPEC = (
     _option("--lda", size, metavar="SIZE", help="A number, or a name: known at the call."),
     _option("--ldb", size, metavar="SIZE"),
     _option("--ldc", size, metavar="SIZE"),
+    _option("--ldd", size, metavar="SIZE"),
+    *(
+        _option(f"--{name.replace('_', '-')}", _quantity, metavar="NUMBER|scalar|row|column")
+        for name in QUANTITIES
+    ),
+    _option("--epilogue", _epilogue, metavar="FUNCTION", help="Of the sums: relu, gelu_erf, ..."),
 )
 _SCHEDULE = (
     _option("--tile", _tile, metavar="MRxNR", help="Rows by columns of C in registers."),
@@ -154,7 +201,10 @@ def wanted(command: Command) -> Command:
     """
     from functools import wraps
 
-    names = ("element", "order", "alpha", "beta", "batch", "lda", "ldb", "ldc")
+    names = (
+        "element", "b", "c", "d", "order", "alpha", "beta", "batch", "lda", "ldb", "ldc", "ldd",
+        *QUANTITIES, "epilogue",
+    )  # fmt: skip
     schedule_names = (
         "tile", "loops", "block", "k_unroll", "k_split", "vectorize", "tails", "threads",
     )  # fmt: skip
@@ -179,19 +229,31 @@ def wanted(command: Command) -> Command:
 def spec_of(given: tuple[Size, ...], element: str, order: str, **said: Any) -> Spec:
     """The spec of the command line's words; SpecError when they do not go together."""
     if len(given) == 3:
-        a, b, c = (Matrix(element, letter) for letter in order)  # type: ignore[arg-type]
-        return Gemm(*given, a=a, b=b, c=c, **said)
-    unused = [name for name in ("batch", "ldc") if said[name] is not None]
-    unused += [name for name, usual in (("alpha", 1), ("beta", 0)) if said[name] != usual]
+        m, n, k = given
+        return Gemm(m, n, k, **_operands(element, order, said), **said)
+    unused = [name for name, usual in (("alpha", 1), ("beta", 0)) if said.pop(name) != usual]
+    leading = {"ldx": said.pop("lda"), "ldout": said.pop("ldb")}
+    unused += [name for name, value in said.items() if value is not None]
     unused += ["order"] if order != "CCC" else []
     if unused:
         raise SpecError(
             "a transposition has rows contiguous and nothing to add or scale",
-            got=", ".join(f"--{name}" for name in unused),
+            got=", ".join(f"--{name.replace('_', '-')}" for name in unused),
             hint="three sizes, MxNxK, for a product",
         )
     rows, cols = given
-    return Transpose(rows, cols, element, ldx=said["lda"], ldout=said["ldb"])
+    return Transpose(rows, cols, element, **leading)
+
+
+def _operands(element: str, order: str, said: dict[str, Any]) -> dict[str, Any]:
+    """The operands, whose types are taken out of ``said``; D has C's order."""
+    first, second, third = cast("tuple[Order, Order, Order]", tuple(order))
+    b, c, d = (said.pop(name) for name in "bcd")
+    if not isinstance(b, Packed):
+        b = Matrix(b or element, second)
+    sums = accumulator(element, b.type)
+    made = {"a": Matrix(element, first), "b": b, "c": Matrix(c or sums, third)}
+    return {**made, "d": None if d is None else Matrix(d, third)}
 
 
 def sizes_text(spec: Spec) -> str:

@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     )
     from .reductions import row_absmax, row_max, row_sum
     from .runtime.driver import compile, compile_many
+    from .runtime.harness import harness
     from .runtime.kernel import Kernel
     from .runtime.measure import Timing
     from .runtime.packed import PackedMatrix
@@ -120,6 +121,7 @@ __all__ = [
     "gt",
     "hardsigmoid",
     "hardswish",
+    "harness",
     "le",
     "linear",
     "log",
@@ -158,6 +160,7 @@ _POSTOPS = (
 _HOMES = {
     "compile": "runtime.driver",
     "compile_many": "runtime.driver",
+    "harness": "runtime.harness",
     "Kernel": "runtime.kernel",
     "Timing": "runtime.measure",
     "peak": "runtime.peak",

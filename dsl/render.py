@@ -14,6 +14,8 @@ from .program import Register
 from .symbolic import c_text, slots
 from .types import ELEMENTS, ITEMSIZE
 
+_PER_LINE = 12
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -39,6 +41,7 @@ def _environment() -> jinja2.Environment:
         "named": _named,
         "spell": lambda spelling, **operands: spelling.format_map(operands),
         "number": _number,
+        "data": _data,
         "slots": slots,
     }
     return environment
@@ -63,6 +66,22 @@ def _number(source: float | str | Expr | Register, element: str) -> str:
     if math.isfinite(source):
         return float(source).hex() + end
     return f"({0.0 if math.isnan(source) else math.copysign(1, source)}{end} / 0.0{end})"
+
+
+def _data(numbers: list[float], element: str) -> str:
+    """The elements of an array in C, exact to the bit, ``_PER_LINE`` to a line."""
+    literals = [_literal(number, element) for number in numbers]
+    lines = (literals[i : i + _PER_LINE] for i in range(0, len(literals), _PER_LINE))
+    return ",\n".join("    " + ", ".join(line) for line in lines)
+
+
+def _literal(number: float, element: str) -> str:
+    if isinstance(number, int):
+        return hex(number) if ELEMENTS[element].bits else _number(number, "s32")
+    if abs(number) < 2**31 and number.is_integer() and str(number) != "-0.0":
+        return str(int(number))
+    mantissa, power, exponent = _number(number, element).partition("p")
+    return mantissa.rstrip("0").removesuffix(".") + power + exponent if power else mantissa
 
 
 def render(template: str, **context: Any) -> str:

@@ -14,7 +14,7 @@ from tilewright.operands import Addresses, Offsets, Strided
 from tilewright.pack import Pack
 from tilewright.schedule import Schedule
 from tilewright.signature import signature
-from tilewright.sizes import Dim, canonical
+from tilewright.sizes import Dim, canonical, check_identifier
 from tilewright.spec import Gemm, Spec, Transpose
 
 from . import cache, host
@@ -23,6 +23,8 @@ from .kernel import Kernel
 from .packer import Packer
 
 if TYPE_CHECKING:
+    from tilewright.generate import Request
+
     from .toolchain import Compiler
 
 #: Kernels in one C file; more are compiled side by side.
@@ -86,12 +88,17 @@ def _completed(request: Any) -> tuple[Any, Any, Any]:
     return spec, schedule, "host" if target is None else target
 
 
-def _job(spec: Any, schedule: Any, target: Any) -> _Job:
+def checked(spec: Any, schedule: Any) -> tuple[Spec, Schedule]:
+    """A spec and a schedule, the usual one for None; SpecError or ScheduleError for all else."""
     if not isinstance(spec, Spec):
         raise SpecError("a spec is a tw.Gemm, a tw.Transpose or a tw.Pack", got=spec)
     if schedule is not None and not isinstance(schedule, Schedule):
         raise ScheduleError("a schedule is a tw.Schedule, or None", got=schedule)
-    schedule = Schedule() if schedule is None else schedule
+    return spec, Schedule() if schedule is None else schedule
+
+
+def _job(spec: Any, schedule: Any, target: Any) -> _Job:
+    spec, schedule = checked(spec, schedule)
     check_readable(signature(spec))
     resolved = host.resolve(target)
     means = host.means(resolved)
@@ -99,6 +106,18 @@ def _job(spec: Any, schedule: Any, target: Any) -> _Job:
     named = host.user_compiler(resolved, means)
     key = cache.key(*parts, *([] if named is None else [named]))
     return _Job(spec, schedule, resolved, means, key, kernel_name(spec, resolved, key))
+
+
+def request_for(spec: Any, schedule: Any, target: str, name: str | None = None) -> Request:
+    """What the generator is asked for; without a ``name``, one that says what is computed."""
+    from tilewright.generate import Request
+
+    spec, schedule = checked(spec, schedule)
+    found = host.resolve(target)
+    if name is None:
+        digest = cache.key("emit", canonical(spec), canonical(schedule), found.name)
+        name = kernel_name(spec, found, digest)
+    return Request(check_identifier(name, "a kernel"), spec, schedule, found)
 
 
 # --- names -------------------------------------------------------------------------------------

@@ -35,15 +35,24 @@ class Expected:
             return low, high
         return nearest(low, self.type), nearest(high, self.type)
 
-    def wrong(self, got: Array) -> Array:
-        """Where an element of ``got`` is none of the right ones."""
-        elements, (low, high) = decode(got, self.type), self.range()
-        with np.errstate(invalid="ignore"):
-            right = (low <= elements) & (elements <= high)
-        nan = np.isnan(low)
+    def limits(self) -> tuple[Array, Array, Array]:
+        """The least and the greatest number that is right, and where NaN is right.
+
+        Where only NaN is right, the least is above the greatest.
+        """
+        low, high = self.range()
+        unsure, nan = self.values.unsure, np.isnan(low)
+        low = np.where(unsure, -np.inf, np.where(nan, np.inf, low))
+        high = np.where(unsure, np.inf, np.where(nan, -np.inf, high))
         if self.type == "f8_e4m3":  # it has no infinity
             nan |= np.isinf(low) | np.isinf(high)
-        return ~(right | (nan & np.isnan(elements)) | self.values.unsure)
+        return low, high, nan | unsure
+
+    def wrong(self, got: Array) -> Array:
+        """Where an element of ``got`` is none of the right ones."""
+        elements, (low, high, nan) = decode(got, self.type), self.limits()
+        right = (low <= elements) & (elements <= high)
+        return ~(right | (nan & np.isnan(elements)))
 
     def error(self, got: Array) -> tuple[Array, Array]:
         """How far each element is from the value, and the most that is right; saturated: 0."""

@@ -109,6 +109,13 @@ def sample(
     return Sample(tuple(arrays), tuple(memory), scalars, sizes)
 
 
+def samples(spec: Spec, signature: Signature, cases: int, seed: int) -> Iterator[Sample]:
+    """Random arguments for each of ``cases``; those of the first make results exact."""
+    rng = np.random.default_rng(seed)
+    for case in range(cases):
+        yield sample(signature, rng, varied=True, whole=case == 0, gain=gain(spec))
+
+
 def gain(spec: Spec) -> float:
     """What the scales that ``spec`` fixes do to sums."""
     factor = 1.0

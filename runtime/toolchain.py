@@ -150,6 +150,14 @@ def compiler_flags(target: Target, compiler: Compiler) -> tuple[str, ...]:
     return (*_common_flags(compiler), *own)
 
 
+def program_command(target: Target, source: str, program: str) -> tuple[str, ...]:
+    """How gcc makes a static program of one C file, on any machine that has it for ``target``."""
+    command = "gcc" if target.machine in ("", machine()) else f"{target.machine}-linux-gnu-gcc"
+    flags = compiler_flags(target, Compiler((command,), "gcc", "", ""))
+    needed = (flag for flag in flags if flag not in ("-fPIC", "-Werror"))
+    return (command, *needed, "-static", source, "-o", program, "-lm", "-pthread")
+
+
 def _common_flags(compiler: Compiler) -> tuple[str, ...]:
     if compiler.family != "zig":
         return _FLAGS + (_GCC_FLAGS if compiler.family == "gcc" else ())

@@ -22,8 +22,8 @@ INTEGERS = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Small:
-    """A binary floating-point type that numpy lacks.
+class Small:
+    """A binary floating-point type of 8 or 16 bits.
 
     ``mantissa`` bits are stored; ``least`` is the exponent of the smallest normal number,
     ``largest`` the greatest finite number, ``above`` the bits of what overflow becomes.
@@ -42,11 +42,13 @@ class _Small:
 
 
 _SMALL = {
-    "bf16": _Small(mantissa=7, least=-126, largest=255.0 * 2.0**120, above=0x7F80, nan=0x7FC0),
-    "f8_e4m3": _Small(mantissa=3, least=-6, largest=448.0, above=0x7F, nan=0x7F),
-    "f8_e5m2": _Small(mantissa=2, least=-14, largest=57344.0, above=0x7C, nan=0x7E),
+    "bf16": Small(mantissa=7, least=-126, largest=255.0 * 2.0**120, above=0x7F80, nan=0x7FC0),
+    "f8_e4m3": Small(mantissa=3, least=-6, largest=448.0, above=0x7F, nan=0x7F),
+    "f8_e5m2": Small(mantissa=2, least=-14, largest=57344.0, above=0x7C, nan=0x7E),
 }
 assert _SMALL.keys() == FOREIGN
+#: The types of 8 and 16 bits.
+SMALL = {**_SMALL, "f16": Small(mantissa=10, least=-14, largest=65504.0, above=0x7C00, nan=0x7E00)}
 
 
 def epsilon(type_: str) -> float:

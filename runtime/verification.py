@@ -8,14 +8,15 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import ArgumentValueError, VerificationError
+from tilewright.isa import Target
 from tilewright.signature import Signature
-from tilewright.spec import Gemm, Transpose
+from tilewright.spec import Gemm, Spec, Transpose
 
 from .interval import Interval
 from .known import Array, strided
 from .pack_reference import packed_bytes
 from .reference import Expected, results
-from .samples import Sample, Sampled, gain, matrices, sample
+from .samples import Sample, Sampled, matrices, samples
 from .values import decode
 
 
@@ -39,22 +40,18 @@ def verify(kernel: Sampled, cases: int = 3, seed: int = 0) -> Verification:
     """
     if cases < 1:
         raise ArgumentValueError("verify needs a case", got=cases, expected="1 or more")
-    rng = np.random.default_rng(seed)
     worst, allowed = 0.0, 0.0
-    for case in range(cases):
-        error, bound = _run_case(kernel, rng, whole=case == 0, title=f"case {case}, seed {seed}")
+    for case, held in enumerate(samples(kernel.spec, kernel.signature, cases, seed)):
+        error, bound = _run_case(kernel, held, f"case {case}, seed {seed}")
         if error >= worst:
             worst, allowed = error, bound
     return Verification(worst, allowed, cases)
 
 
-def _run_case(
-    kernel: Sampled, rng: np.random.Generator, *, whole: bool, title: str
-) -> tuple[float, float]:
+def _run_case(kernel: Sampled, held: Sample, title: str) -> tuple[float, float]:
     """The largest error of one case and its bound."""
     signature = kernel.signature
-    held = sample(signature, rng, varied=True, whole=whole, gain=gain(kernel.spec))
-    right = _expected(kernel, held)
+    right = right_results(kernel.spec, kernel.isa, signature, held)
     before = [memory.copy() for memory in held.memory]
     kernel(**held.named(kernel))
     title = f"{title}, sizes {dict(held.sizes)}"
@@ -111,22 +108,22 @@ def _check_memory(kernel: Sampled, held: Sample, before: list[Array], title: str
 # --- references --------------------------------------------------------------------------------
 
 
-def _expected(kernel: Sampled, held: Sample) -> dict[str, Expected]:
-    """What must be written, by the outputs' names."""
-    spec = kernel.spec
+def right_results(
+    spec: Spec, target: Target, signature: Signature, held: Sample
+) -> dict[str, Expected]:
+    """What a kernel must write for the arguments ``held``, by the outputs' names."""
     if isinstance(spec, Gemm):
-        return results(spec, _operands(kernel, held))
+        return results(spec, _operands(signature, held))
     if isinstance(spec, Transpose):
         value, type_ = decode(held.arrays[0].T, spec.type), spec.type
     else:
-        given = matrices(kernel.signature.array("b"), held, kernel.signature)
-        value, type_ = decode(packed_bytes(spec, kernel.isa, given), "u8"), "u8"
+        given = matrices(signature.array("b"), held, signature)
+        value, type_ = decode(packed_bytes(spec, target, given), "u8"), "u8"
     return {"out": Expected(Interval.exactly(value, type_), type_)}
 
 
-def _operands(kernel: Sampled, held: Sample) -> dict[str, Any]:
+def _operands(signature: Signature, held: Sample) -> dict[str, Any]:
     """The operands as ``results`` takes them: a batch's matrices one by one."""
-    signature = kernel.signature
     named = {p.name: array for p, array in zip(signature.arrays, held.arrays, strict=True)}
     for name in {"a", "b", "b2"} & named.keys():
         named[name] = list(matrices(signature.array(name), held, signature))

@@ -11,30 +11,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner, Result
+from click.testing import Result
 
 import tilewright as tw
-from tilewright.cli import main
 from tilewright.cli.screen import duration, percent, size
-from tilewright.cli.words import schedule_text, sizes_text, spec_of
 from tilewright.runtime import host
 from tilewright.targets import NAMES, load
 
 Run = Callable[..., Result]
-
-
-@pytest.fixture
-def run() -> Run:
-    """Run ``tilewright`` with words; a status other than 0 is expected only where it is named."""
-
-    def run(*words: str, status: int = 0) -> Result:
-        result = CliRunner().invoke(main, list(words), prog_name="tilewright")
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        assert result.exit_code == status, result.output
-        return result
-
-    return run
 
 
 def rows(text: str) -> list[list[str]]:
@@ -143,6 +127,33 @@ def test_emit_refuses_a_name(run: Run, words: list[str], said: str) -> None:
     assert said in run("emit", *words, status=1).stderr
 
 
+def test_emit_main_writes_a_program(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "check.c"
+    run("emit", "8x6x16", "--type", "u8", "--b", "packed:s8", "--d", "u8", "--a-zero", "128",
+        "--b-scale", "column", "--d-scale", "0.05", "--target", "scalar", "--name", "f",
+        "--main", "--cases", "3", "--seed", "5", "-o", str(file))  # fmt: skip
+    text = file.read_text()
+    assert text.startswith("/* f with arguments, and what is right for them.\n")
+    assert "-static check.c -o check " in text
+    spec = tw.Gemm(8, 6, 16, a="u8", b=tw.Packed("s8"), d="u8", a_zero=128, b_scale="column",
+                   d_scale=0.05)  # fmt: skip
+    again = tw.harness(spec, target="scalar", cases=3, seed=5, name="f")
+    assert text == again.replace("-static f.c -o f ", "-static check.c -o check ")
+    assert run("emit", "4x4x4", "--main", "--name", "g").stdout.count("int main(void)") == 1
+
+
+def test_emit_main_is_one_kernel(run: Run, tmp_path: Path) -> None:
+    words = ["emit", "4x4x4", "5x5x5", "--main", "--target", "scalar"]
+    stderr = run(*words, status=1).stderr
+    assert "one program for several kernels" in stderr
+    assert "try: -o folder" in stderr
+    run(*words, "-o", str(tmp_path / "both"))
+    files = sorted((tmp_path / "both").iterdir())
+    assert len(files) == 2
+    for file in files:
+        assert f"-static {file.name} -o {file.stem} " in file.read_text()
+
+
 def test_emit_refuses_what_is_no_folder(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     result = run("emit", "8x8x8", "-o", str(tmp_path / "file"), status=2)
@@ -232,6 +243,11 @@ def test_a_cache_that_others_can_write_is_refused(
         (["8x8x8", "--batch", "offsets:"], "'offsets:' is no batch"),
         (["8x8x8", "--block", "m48"], "'m48' is no list of blocks, such as m=48,k=256"),
         (["8x8x8", "--type", "f17"], "'f17' is not one of"),
+        (["8x8x8", "--b", "f17"], "unknown element type: f17"),
+        (["8x8x8", "--b", "packed:s8:x"], "'packed:s8:x' is no operand, such as s8, packed:s8"),
+        (["8x8x8", "--epilogue", "maximum"], "'maximum' is no function of one value, such as relu"),
+        (["8x8x8", "--epilogue", "relus"], "'relus' is no function of one value, such as relu"),
+        (["8x8x8", "--a-scale", "rows"], "'rows' is neither a number, scalar, row nor column"),
         (["8x8x8", "--k-unroll", "0"], "0 is not in the range x>=1"),
         (["8x8x8", "--tails", "cut"], "'cut' is not one of"),
         ([], "Missing argument 'SIZES...'"),
@@ -254,6 +270,7 @@ def test_a_word_that_means_nothing_is_a_usage_error(run: Run, words: list[str], 
         (["8x8", "--beta", "1"], ["a transposition has", "got: --beta"]),
         (["8x8", "--order", "F", "--batch", "3"], ["got: --batch, --order"]),
         (["8x8", "--lda", "4"], ["ldx is smaller than a row"]),
+        (["8x8", "--d", "u8", "--a-zero", "1"], ["got: --d, --a-zero"]),
     ],
 )
 def test_an_error_of_the_library_is_a_message(run: Run, words: list[str], said: list[str]) -> None:
@@ -264,44 +281,7 @@ def test_an_error_of_the_library_is_a_message(run: Run, words: list[str], said: 
     assert "\n  at: " not in text, "there is no place in the user's code"
 
 
-# -- words --------------------------------------------------------------------------------------
-
-
-def test_a_command_line_says_a_whole_spec(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[object] = []
-
-    monkeypatch.setattr("tilewright.generate.plan_for", lambda *what: seen.extend(what))
-    monkeypatch.setattr("tilewright.generate.explain_plan", lambda plan: "")
-    run(
-        "explain", "m%16x48x64", "--type", "f64", "--order", "cfc", "--alpha", "2",
-        "--beta", "scalar", "--batch", "offsets:n", "--lda", "70", "--ldc", "ldc",
-        "--target", "avx2", "--tile", "16x6", "--loops", "nmmbk", "--block", "m=48",
-        "--k-unroll", "4", "--k-split", "2", "--vectorize", "n", "--tails", "mask",
-    )  # fmt: skip
-    spec, schedule, target = seen
-    assert spec == tw.Gemm(
-        tw.dim("m", multiple_of=16), 48, 64, a="f64", b=tw.Matrix("f64", "F"), alpha=2,
-        beta="scalar", batch=tw.Offsets(tw.dim("n")), lda=70, ldc=tw.dim("ldc"),
-    )  # fmt: skip
-    assert schedule == tw.Schedule(
-        tile=(16, 6), loops="nmmbk", block={"m": 48}, k_unroll=4, k_split=2, vectorize="n",
-        tails="mask",
-    )  # fmt: skip
-    assert target is load("avx2")
-
-
-def test_specs_and_schedules_are_shown_as_they_are_said() -> None:
-    assert sizes_text(tw.Gemm(tw.dim("m"), 8, 9)) == "mx8x9"
-    assert sizes_text(tw.Transpose(8, 9)) == "8x9"
-    assert schedule_text(tw.Schedule()) == "chosen by the cost model"
-    schedule = tw.Schedule((16, 6), "nmmk", block={"m": 48}, k_unroll=2, tails="mask")
-    assert schedule_text(schedule) == "16x6 nmmk m=48 k_unroll=2 tails=mask"
-
-
-def test_a_transposition_takes_its_leading_dimensions_from_lda_and_ldb() -> None:
-    unsaid = dict.fromkeys(("batch", "ldc"))
-    spec = spec_of((8, 9), "f64", "CCC", alpha=1.0, beta=0.0, lda=10, ldb=tw.dim("out"), **unsaid)
-    assert spec == tw.Transpose(8, 9, "f64", ldx=10, ldout=tw.dim("out"))
+# -- figures -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

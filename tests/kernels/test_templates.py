@@ -25,6 +25,7 @@ from tilewright.operands import Matrix
 from tilewright.program import MultiplyAdd, Op
 from tilewright.render import render
 from tilewright.runtime import dispatch_build, peak
+from tilewright.runtime.harness import harness
 from tilewright.schedule import Schedule
 from tilewright.spec import Gemm
 
@@ -42,6 +43,7 @@ def rendered() -> list[str]:
     """Whatever tilewright makes of its templates."""
     return [
         library("avx2"),
+        harness(Gemm(2, 3, 4, a="bf16", d="bf16"), target="scalar"),
         peak.peak_source(targets.load("avx2"), ("f32", "f32")),
         dispatch_build.source(),
         render("dispatch.h.j2"),

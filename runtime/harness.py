@@ -1,0 +1,254 @@
+"""A kernel as a program for machines without Python: its C, arguments, and what is right for them.
+
+The program is one C file. The arguments and the limits of results are those of ``verify``.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import ArgumentValueError, SpecError
+from tilewright.generate import VERSION, Request, generate
+from tilewright.isa import Target
+from tilewright.packed_format import formats_of
+from tilewright.render import render
+from tilewright.schedule import Schedule
+from tilewright.signature import ArrayParameter, Signature, signature
+from tilewright.spec import Gemm, Spec
+from tilewright.types import ELEMENTS
+
+from .driver import request_for
+from .emulated import span
+from .known import Array, value_of
+from .pack_reference import packed_bytes
+from .packing import pack_for
+from .reference import Expected
+from .samples import Sample, extent, samples
+from .toolchain import program_command
+from .values import SMALL
+from .verification import right_results
+
+#: What a file holds: more takes compilers minutes.
+_MOST = 1 << 21
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """An array in C: numbers, or the bits of elements that C has no type for."""
+
+    name: str
+    element: str
+    numbers: list[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """What is passed: the only one of ``blocks``, or as a ``table`` pointers to all of them."""
+
+    name: str
+    element: str
+    blocks: tuple[Block, ...]
+    table: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """What is written: lines of elements, each right from ``low`` to ``high``, or where ``nan``.
+
+    ``held`` is what memory holds before the call where that is read. ``axes``: 1 for a vector.
+    """
+
+    name: str
+    title: str
+    element: str
+    axes: int
+    columns: bool
+    lines: int
+    line: int
+    leading: int
+    held: tuple[Block, ...]
+    low: Block
+    high: Block
+    nan: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One call: arguments in C's order."""
+
+    arguments: tuple[Argument | Output, ...]
+    sizes: tuple[int, ...]
+    scalars: tuple[float, ...]
+    said: str
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        """What is written."""
+        return tuple(a for a in self.arguments if isinstance(a, Output))
+
+    @property
+    def inputs(self) -> tuple[Argument, ...]:
+        """What is only read."""
+        return tuple(a for a in self.arguments if isinstance(a, Argument))
+
+
+# --- the program -------------------------------------------------------------------------------
+
+
+def harness(
+    spec: Spec,
+    schedule: Schedule | None = None,
+    target: str = "host",
+    *,
+    cases: int = 2,
+    seed: int = 0,
+    name: str | None = None,
+) -> str:
+    """One C file: a kernel, the arguments of ``cases`` calls, and what is right for them.
+
+    The command on top of it makes a static program that prints pass, or fail with the first wrong
+    element; then its status is 1. The calls are those of ``kernel.verify(cases, seed)``. Nothing
+    is compiled here. ``name`` is the C function's. ArgumentError if the arrays are too many to
+    be written into C.
+    """
+    return program(request_for(spec, schedule, target, name), cases=cases, seed=seed)
+
+
+def program(request: Request, *, cases: int = 2, seed: int = 0, file: str | None = None) -> str:
+    """The harness of what the generator is asked for; ``file`` is what it will be called."""
+    if request.name == "main":
+        raise SpecError("a kernel in a program cannot be called main", got=request.name)
+    if cases < 1:
+        raise ArgumentValueError("a harness needs a case", got=cases, expected="1 or more")
+    spec, target = request.spec, request.target
+    parameters = signature(spec, formats_of(spec, target))
+    _check_room(parameters, {p.dim.name: p.dim.multiple_of for p in parameters.sizes}, cases)
+    runs = [
+        _run(i, spec, target, parameters, held, cases)
+        for i, held in enumerate(samples(spec, parameters, cases, seed))
+    ]
+    file = file or f"{request.name}.c"
+    return render(
+        "harness.c.j2",
+        version=VERSION,
+        name=request.name,
+        command=shlex.join(program_command(target, file, file.removesuffix(".c"))),
+        source=generate([request]).text,
+        runs=runs,
+        types={o.element: SMALL.get(o.element) for run in runs for o in run.outputs},
+        seed=seed,
+    )
+
+
+def _check_room(parameters: Signature, sizes: Mapping[str, int], cases: int) -> None:
+    """ArgumentError if arrays of these sizes are too long."""
+    numbers = cases * sum(
+        _numbers(p, sizes) * (1 if p.role == "in" else 2) for p in parameters.arrays
+    )
+    if numbers > _MOST:
+        raise ArgumentValueError(
+            "these arrays are too long to be written into C",
+            got=f"about {numbers:,} numbers in {cases} {'cases' if cases > 1 else 'case'}",
+            expected=f"at most {_MOST:,}",
+            hint="smaller sizes, with the same schedule" + (", or cases=1" * (cases > 1)),
+        )
+
+
+def _numbers(p: ArrayParameter, sizes: Mapping[str, int]) -> int:
+    """Elements from an operand's first to its last, about."""
+    if len(p.shape) == 1:
+        return value_of(p.shape[0], sizes)
+    one = extent(p, sizes)
+    if p.kind == "flat":
+        return one + (2 * one if p.static_offsets is None else max(p.static_offsets, default=0))
+    more = 0 if p.count is None else value_of(p.count, sizes) - 1
+    stride = one if p.batch_stride is None else value_of(p.batch_stride, sizes)
+    return one + max(more, 0) * stride
+
+
+# --- a call ------------------------------------------------------------------------------------
+
+
+def _run(
+    index: int, spec: Spec, target: Target, parameters: Signature, held: Sample, cases: int
+) -> Run:
+    _check_room(parameters, held.sizes, cases)
+    right = right_results(spec, target, parameters, held)
+    arguments = tuple(
+        _argument(f"run{index}_{p.symbol}", spec, target, p, given)
+        if p.role == "in"
+        else _output(f"run{index}_{p.symbol}", p, given, right[p.name])
+        for p, given in zip(parameters.arrays, held.arrays, strict=True)
+    )
+    sizes = {p.slot: held.sizes[p.dim.name] for p in parameters.sizes}
+    said = [f"{name} = {value}" for name, value in {**sizes, **held.scalars}.items()]
+    return Run(arguments, tuple(sizes.values()), tuple(held.scalars.values()), ", ".join(said))
+
+
+def _argument(name: str, spec: Spec, target: Target, p: ArrayParameter, given: Any) -> Argument:
+    """An input as C takes it."""
+    table = p.kind == "sequence"
+    items = given if table else [given]
+    if p.packed:
+        assert isinstance(spec, Gemm)
+        items, element = [_packed(spec, target, item) for item in items], "u8"
+    else:
+        element = p.element
+    names = [f"{name}_{i}" for i in range(len(items))] if table else [name]
+    blocks = tuple(_block(n, item, element) for n, item in zip(names, items, strict=True))
+    return Argument(name, element, blocks, table)
+
+
+def _packed(spec: Gemm, target: Target, b: Array) -> Array:
+    """The bytes that ``pack_b`` makes of ``b``."""
+    pack, b = pack_for(spec, b)
+    return packed_bytes(pack, target, [b] if pack.batch is None else b).reshape(-1)
+
+
+def _block(name: str, array: Array, element: str) -> Block:
+    """An array's memory from its first element to its last; C has no empty one."""
+    type_ = ELEMENTS[element]
+    numbers = span(array).view(type_.bits or type_.numpy).tolist()
+    return Block(name, element, numbers or [0])
+
+
+def _output(name: str, p: ArrayParameter, array: Array, right: Expected) -> Output:
+    """An output, and what is right for it in the order of its lines."""
+    columns = p.order == "F"
+    lines = np.atleast_2d(array.T if columns else array)
+    leading = lines.strides[0] // lines.itemsize if len(lines) > 1 else lines.shape[1]
+    low, high, nan = (_in_lines(part, array.shape, columns) for part in right.limits())
+    allowed = [Block(f"{name}_nan", "u8", nan.astype(int).tolist())] if nan.any() else []
+    return Output(
+        name=name,
+        title=p.name,
+        element=p.type,
+        axes=array.ndim,
+        columns=columns,
+        lines=lines.shape[0],
+        line=lines.shape[1],
+        leading=leading,
+        held=(_block(f"{name}_held", array, p.element),) if p.role == "inout" else (),
+        low=Block(f"{name}_low", "f64", _within(low, np.inf) or [0]),
+        high=Block(f"{name}_high", "f64", _within(high, -np.inf) or [0]),
+        nan=tuple(allowed),
+    )
+
+
+def _in_lines(part: Array, shape: tuple[int, ...], columns: bool) -> Array:
+    whole = np.broadcast_to(part, shape)
+    return (whole.T if columns else whole).reshape(-1)
+
+
+def _within(ends: Array, inwards: float) -> list[Any]:
+    """Ends of intervals as f64: the same elements lie between those."""
+    with np.errstate(over="ignore"):
+        near = ends.astype(np.float64)
+    outside = near < ends if inwards > 0 else near > ends
+    found: list[Any] = np.where(outside, np.nextafter(near, inwards), near).tolist()
+    return found
