@@ -168,7 +168,7 @@ class MatrixUnit:
 
     Each of ``registers`` has up to ``rows`` rows of ``row_bytes`` bytes; which part of it is in
     use is said by a configuration, which ``template`` declares, loads and puts back, with what the
-    C library's ``headers`` have. ``products``
+    C library's ``headers`` have; ``consent`` is the system call that asks for its use. ``products``
     are those of each accumulators' type. ``{dst}``, ``{src}``, ``{acc}``, ``{x}`` and ``{y}`` are
     registers, ``{p}`` is a pointer, ``{stride}`` the bytes from row to row. ``latency`` is in
     cycles; a multiply-add takes a cycle for each row of y, a load or store one for each row.
@@ -182,6 +182,7 @@ class MatrixUnit:
     zero: str
     load: str
     store: str
+    consent: tuple[int, ...]
     headers: tuple[str, ...]
     template: str
     latency: int

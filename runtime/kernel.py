@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from .measure import Timing
     from .packed import PackedMatrix
+    from .session import Session
     from .verification import Verification
 
 
@@ -85,6 +86,10 @@ class Kernel:
     def _load(self) -> None:
         """Load the library and pack what the dispatcher needs."""
         library = self._entry.library
+        if self._target.matrix is not None:
+            from .session import ask_consent
+
+            ask_consent(self._target.matrix)
         self._symbol = dispatch.symbol(library, self.name)
         invoke = dispatch.symbol(library, f"{self.name}_invoke")
         scratch_bytes = dispatch.symbol(library, f"{self.name}_scratch_bytes")
@@ -279,6 +284,30 @@ class Kernel:
         if spec not in self._packers:
             self._packers[spec] = self._remake(spec, Schedule(), self.target)
         return self._packers[spec](b)  # type: ignore[no-any-return]
+
+    def session(self) -> Session:
+        """A ``with`` block in which this kernel's configuration of the matrix unit stays loaded.
+
+        Calls of the kernel on this thread then load none; those of other kernels save it and put
+        it back. Sessions may lie in each other. It changes nothing for kernels that configure
+        nothing, and emulated ones, whose calls run in a process of their own.
+        """
+        from .session import Session
+
+        if self.emulated is not None or not self._configures():
+            return Session(None, None)
+        load, release = (self._function(name) for name in ("configure", "release"))
+        return Session(load, release)
+
+    def _configures(self) -> bool:
+        return self._target.matrix is not None and f"void {self.name}_configure(" in self.source
+
+    def _function(self, name: str) -> Callable[[], None]:
+        """One of the kernel's C functions without arguments."""
+        from ctypes import CFUNCTYPE
+
+        address = dispatch.symbol(self._entry.library, f"{self.name}_{name}")
+        return CFUNCTYPE(None)(address)
 
     def verify(self, cases: int = 3, seed: int = 0) -> Verification:
         """Compare with numpy in higher precision on random arrays; VerificationError if wrong."""

@@ -44,7 +44,8 @@ _TILES = MatrixUnit(
     zero="_tile_zero({dst})",
     load="_tile_loadd({dst}, {p}, {stride})",
     store="_tile_stored({src}, {p}, {stride})",
-    headers=("stddef.h", "sys/syscall.h", "unistd.h"),
+    consent=(158, 0x1023, 18),  # arch_prctl, ARCH_REQ_XCOMP_PERM, the state of tiles
+    headers=("stddef.h", "unistd.h"),
     template="amx_state.c.j2",
     latency=52,
 )
