@@ -7,7 +7,7 @@ throughput, a single one for the latency, through a factor (source) or the sum (
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from math import nan
 from pathlib import Path
@@ -17,12 +17,12 @@ import numpy as np
 
 from tilewright.dtypes import DTYPES
 from tilewright.errors import TargetError
-from tilewright.isa import ALIKE, MulAdd, Target, Vector
+from tilewright.isa import ALIKE, MatrixUnit, MulAdd, Target, Vector
 from tilewright.product import choose_product
 from tilewright.types import accumulator, type_name
 
 from . import cache as store
-from . import dispatch, host
+from . import dispatch, host, session
 from .known import Array
 
 #: Numbers of chains tried, as far as the registers hold them and two factors.
@@ -258,6 +258,10 @@ def _loops(target: Target, types: Types) -> Iterator[Loop]:
     if not target.of(held):
         raise TargetError(f"{target.name} has no vectors of {held}")
     given = dict(zip("ab", types, strict=True))
+    products = {choose_product(target, given, along).unit for along in "ab"}
+    if None not in products:
+        yield from _matrix_loops(target, held, products)
+        return
     factors = {choose_product(target, given, along).factors for along in "ab"}
     for vector in target.of(held):
         known: set[str] = set()
@@ -269,6 +273,15 @@ def _loops(target: Target, types: Types) -> Iterator[Loop]:
             stem = f"peak_{vector.name}_{op.form}{len(known)}"
             for chains, through in _chains(target, alike=x is None or x.ctype == vector.ctype):
                 yield Loop(f"{stem}_{through}_{chains}", vector, op, chains, through, x, y)
+
+
+def _matrix_loops(target: Target, held: str, products: set[MulAdd | None]) -> Iterator[Loop]:
+    """Chains in a matrix unit; two of its registers hold the factors."""
+    assert target.matrix is not None
+    for op in (op for op in target.matrix.products[held] if op in products):
+        vector = replace(target.of(held)[0], name=target.matrix.name, muladd=())
+        for chains in range(1, target.matrix.registers - 1):
+            yield Loop(f"peak_{op.mnemonic}_{chains}", vector, op, chains, "destination")
 
 
 def _chains(target: Target, *, alike: bool) -> Iterator[tuple[int, str]]:
@@ -317,7 +330,14 @@ def peak_source(target: Target, types: Types) -> str:
         target=target,
         clock=_CLOCK,
         loops=list(_loops(target, types)),
+        matrix=_unit(target, types),
     )
+
+
+def _unit(target: Target, types: Types) -> MatrixUnit | None:
+    """The matrix unit, if products of ``types`` are its own."""
+    matrices = any(loop.op.form == "matrix" for loop in _loops(target, types))
+    return target.matrix if matrices else None
 
 
 class _Frame(NamedTuple):
@@ -331,6 +351,8 @@ class _Frame(NamedTuple):
 def _frame(target: Target, types: Types, name: str) -> _Frame:
     library = _library(target, types)
     held = accumulator(*types)
+    if _unit(target, types) is not None:
+        session.ask_consent(target.matrix)
     size = max(CHAINS) * target.of(held)[0].lanes
     memory = tuple(np.full(size, 0.5 if held != "s32" else 1, DTYPES[held]) for _ in range(3))
     pointers = np.array([dispatch.address(block) for block in memory], np.int64)
