@@ -37,6 +37,7 @@ class _Job:
     schedule: Schedule
     target: Target
     means: host.Means
+    flags: tuple[str, ...]
     key: str
     name: str
 
@@ -57,7 +58,12 @@ def compile_many(
 
     A request is ``(spec, schedule, target)``; schedule and target may be left out.
     """
-    jobs = [_job(*_completed(request)) for request in requests]
+    return build_many(requests)
+
+
+def build_many(requests: Iterable[Any], flags: Sequence[str] = ()) -> list[Kernel]:
+    """As ``compile_many``, with more options for the C compiler behind those it always gets."""
+    jobs = [_job(*_completed(request), tuple(flags)) for request in requests]
     entries: dict[str, cache.Entry] = {}
     missing: dict[tuple[str, str], dict[str, _Job]] = {}
     for job in jobs:
@@ -86,7 +92,7 @@ def _completed(request: Any) -> tuple[Any, Any, Any]:
     return spec, schedule, "host" if target is None else target
 
 
-def _job(spec: Any, schedule: Any, target: Any) -> _Job:
+def _job(spec: Any, schedule: Any, target: Any, flags: tuple[str, ...]) -> _Job:
     if not isinstance(spec, Spec):
         raise SpecError("a spec is a tw.Gemm, a tw.Transpose or a tw.Pack", got=spec)
     if schedule is not None and not isinstance(schedule, Schedule):
@@ -97,8 +103,8 @@ def _job(spec: Any, schedule: Any, target: Any) -> _Job:
     means = host.means(resolved)
     parts = ["kernel", canonical(spec), canonical(schedule), resolved.name, means]
     named = host.user_compiler(resolved, means)
-    key = cache.key(*parts, *([] if named is None else [named]))
-    return _Job(spec, schedule, resolved, means, key, kernel_name(spec, resolved, key))
+    key = cache.key(*parts, *([] if named is None else [named]), *flags)
+    return _Job(spec, schedule, resolved, means, flags, key, kernel_name(spec, resolved, key))
 
 
 # --- names -------------------------------------------------------------------------------------
@@ -162,7 +168,7 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
 
     from .toolchain import compile_library, compiler_flags, find_compiler
 
-    target, emulated = jobs[0].target, jobs[0].means != "native"
+    target, emulated, flags = jobs[0].target, jobs[0].means != "native", jobs[0].flags
     compiler = find_compiler(target, emulated=emulated)
     parts = _split(jobs)
     texts = [
@@ -173,9 +179,9 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
         from . import emulator
 
         names = [job.name for part in parts for job in part]
-        built = emulator.build(texts, names, target, compiler, folder, "kernels")
+        built = emulator.build(texts, names, target, compiler, folder, "kernels", flags)
     else:
-        built = compile_library(texts, target, compiler, folder, "kernels")
+        built = compile_library(texts, target, compiler, folder, "kernels", flags)
     # The stems that the toolchain gives its files.
     several = len(texts) > 1 or emulated
     files = [f"kernels_{i}.c" if several else "kernels.c" for i in range(len(texts))]
@@ -189,7 +195,7 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
         "means": jobs[0].means,
         "compiler": str(compiler),
         "compiler_parts": _parts(compiler),
-        "flags": list(compiler_flags(target, compiler)),
+        "flags": [*compiler_flags(target, compiler), *flags],
         "spec": [canonical(job.spec) for job in jobs],
         "schedule": [canonical(job.schedule) for job in jobs],
     }
