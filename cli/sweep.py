@@ -22,9 +22,20 @@ from .screen import console, progress, table
 @click.option("--seed", type=int, default=0, show_default=True, help="What cases are drawn with.")
 @click.option("--first", type=click.IntRange(0), default=0, help="The first case's number.")
 @click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, show_default=True)
+@click.option(
+    "--optimize",
+    type=click.Choice(["2", "1", "g", "0"]),
+    help="The C compiler's -O in place of its usual one: g compiles twice as fast.",
+)
 @click.pass_context
 def command(
-    context: click.Context, cases: int, target: str, seed: int, first: int, jobs: int
+    context: click.Context,
+    cases: int,
+    target: str,
+    seed: int,
+    first: int,
+    jobs: int,
+    optimize: str | None,
 ) -> None:
     """Make, run and check random products over every axis of types, layouts and epilogues.
 
@@ -33,7 +44,8 @@ def command(
     """
     name = resolve(target).name
     tally, faults = Tally(), list[tuple[Case, Outcome]]()
-    found = sweep(name, cases, seed, first=first, jobs=jobs)
+    flags = [] if optimize is None else [f"-O{optimize}"]
+    found = sweep(name, cases, seed, first=first, jobs=jobs, flags=flags)
     for case, outcome in progress(found, f"{name}, seed {seed}", total=cases):
         tally.add(case, outcome)
         if outcome.verdict != "passed":

@@ -122,6 +122,17 @@ def prune(ops: Sequence[Op], needed: Iterable[Register]) -> list[Op]:
     return kept[::-1]
 
 
+def without_unread(ops: Sequence[Op]) -> tuple[Op, ...]:
+    """``ops`` (straight-line) without loads and computations whose result none of them reads."""
+    read: set[str] = set()
+    kept: list[Op] = []
+    for op in reversed(ops):
+        if not isinstance(op, (Load, Splat, Apply)) or op.dst.name in read:
+            read |= {register.name for register in reads(op)}
+            kept.append(op)
+    return tuple(reversed(kept))
+
+
 def addresses(op: Op) -> tuple[Address, ...]:
     """Where an operation reads or writes memory."""
     if isinstance(op, (Load, Store, Prefetch, Broadcast, LoadMatrix, StoreMatrix)):

@@ -20,6 +20,13 @@ QUANTITIES: dict[str, Literal["row", "column"]] = {
 }
 
 
+def quantity_type(name: str, sums: str) -> str:
+    """The type of a scale or zero point that a call passes, where sums are of type ``sums``."""
+    if name.endswith("_scale"):
+        return "f64" if sums == "f64" else "f32"
+    return "f64" if sums == "f64" and name == "d_zero" else "s32"
+
+
 def short(factor: Factor) -> Factor:
     """2 rather than 2.0."""
     return int(factor) if isinstance(factor, float) and factor.is_integer() else factor

@@ -9,6 +9,7 @@ from sympy import Expr, Integer
 
 from .errors import SpecError
 from .expression import Operand as Named
+from .factors import quantity_type
 from .isa import Target, Vector
 from .operands import Addresses, Batch, Offsets, Packed, Strided
 from .packed_format import PackedFormat, format_of
@@ -89,9 +90,8 @@ def vectors_of(spec: Gemm) -> dict[str, Operand]:
     for name in QUANTITIES:
         per = getattr(spec, name)
         if isinstance(per, str):
-            type_ = "s32" if name.endswith("_zero") else "f64" if spec.type == "f64" else "f32"
             steps = {"m": ONE if per == "row" else ZERO, "n": ONE if per == "column" else ZERO}
-            found[name] = Operand(name, type_, steps)
+            found[name] = Operand(name, quantity_type(name, spec.type), steps)
     for operand in spec.named:
         symbol = symbol_of(operand.name)
         found[symbol] = Operand(symbol, operand.type, _steps(spec, operand))

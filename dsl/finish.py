@@ -14,6 +14,7 @@ from .builder import Argument, Builder
 from .emitter import Emitter
 from .expression import Expression, Leaf, acc, acc2
 from .expression import Operand as Named
+from .factors import quantity_type
 from .feed import Operand
 from .functions import lower_expression
 from .lower import Tile
@@ -191,7 +192,8 @@ class _Finisher:
             total = b("mul", total, b("div", 1.0, self._quantity("d_scale", output, 1.0)))
         if spec.d_zero not in (None, 0):
             zero = self._quantity("d_zero", output, 0)
-            total = b("add", total, self._as(zero, "s32", b.real))
+            element = "s32" if isinstance(zero, int) else quantity_type("d_zero", spec.type)
+            total = b("add", total, self._as(zero, element, b.real))
         return total
 
     def _added(self, total: Argument, output: Output) -> Argument:

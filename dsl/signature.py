@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from .expression import Operand
+from .factors import quantity_type
 from .operands import Addresses, Batch, Offsets, Packed, Strided
 from .pack import Pack
 from .packed_format import PackedFormat
@@ -211,12 +212,11 @@ def _gemm_arrays(spec: Gemm) -> tuple[ArrayParameter, ...]:
 
 
 def _quantity(spec: Gemm, name: str) -> ArrayParameter:
-    """A scale (f32, or f64 with f64) or zero point (s32) passed at the call."""
-    scale = "f64" if spec.type == "f64" else "f32"
+    """A scale (f32, or f64 with f64) or zero point (s32, or f64 with f64) passed at the call."""
     per = getattr(spec, name)
     slots = {"scalar": (), "row": ("m",), "column": ("n",)}[per]
     shape = tuple(getattr(spec, slot) for slot in slots) or (1,)
-    type_ = scale if name.endswith("_scale") else "s32"
+    type_ = quantity_type(name, spec.type)
     return ArrayParameter(name, type_, "vector", "in", shape, "C", None, slots, "")
 
 

@@ -100,9 +100,9 @@ def _add_to_sums(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
 
 
 def from_sums(tile: Tile, output: Output) -> Iterator[Op]:
-    """An output whose sums are all there: those lines have room for whole vectors."""
+    """An output whose sums are all there: what exists of it, as the last line may end with it."""
     if tile.stage == "finish":
-        yield Load(output.acc, output.at(tile.plan.operands["sums"]))
+        yield Load(output.acc, output.at(tile.plan.operands["sums"]), output.active)
 
 
 def _bounced(tile: Tile, outputs: Sequence[Output]) -> tuple[list[Op], list[Output]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from .dataflow import pointers_used, sizes_used, walk, without_idle_masks
+from .dataflow import pointers_used, sizes_used, walk, without_idle_masks, without_unread
 from .dot import dot_loops, store_dots
 from .ksteps import k_loops
 from .lower import Tile, masks, reduction, sum_splits, zeros
@@ -20,7 +20,7 @@ from .store import factors, store_across, store_along
 
 def lower_tile(tile: Tile, name: str) -> TileProgram:
     """The program of one register tile."""
-    body, end = tuple(_body(tile)), without_idle_masks(tuple(_end(tile)))
+    body, end = tuple(_body(tile)), without_idle_masks(without_unread(tuple(_end(tile))))
     body = without_idle_masks(body, end)
     return TileProgram(
         name=name,

@@ -39,6 +39,7 @@ class _Job:
     schedule: Schedule
     target: Target
     means: host.Means
+    flags: tuple[str, ...]
     key: str
     name: str
 
@@ -59,7 +60,12 @@ def compile_many(
 
     A request is ``(spec, schedule, target)``; schedule and target may be left out.
     """
-    jobs = [_job(*_completed(request)) for request in requests]
+    return build_many(requests)
+
+
+def build_many(requests: Iterable[Any], flags: Sequence[str] = ()) -> list[Kernel]:
+    """As ``compile_many``, with more options for the C compiler behind those it always gets."""
+    jobs = [_job(*_completed(request), tuple(flags)) for request in requests]
     entries: dict[str, cache.Entry] = {}
     missing: dict[tuple[str, str], dict[str, _Job]] = {}
     for job in jobs:
@@ -97,15 +103,15 @@ def checked(spec: Any, schedule: Any) -> tuple[Spec, Schedule]:
     return spec, Schedule() if schedule is None else schedule
 
 
-def _job(spec: Any, schedule: Any, target: Any) -> _Job:
+def _job(spec: Any, schedule: Any, target: Any, flags: tuple[str, ...]) -> _Job:
     spec, schedule = checked(spec, schedule)
     check_readable(signature(spec))
     resolved = host.resolve(target)
     means = host.means(resolved)
     parts = ["kernel", canonical(spec), canonical(schedule), resolved.name, means]
     named = host.user_compiler(resolved, means)
-    key = cache.key(*parts, *([] if named is None else [named]))
-    return _Job(spec, schedule, resolved, means, key, kernel_name(spec, resolved, key))
+    key = cache.key(*parts, *([] if named is None else [named]), *flags)
+    return _Job(spec, schedule, resolved, means, flags, key, kernel_name(spec, resolved, key))
 
 
 def request_for(spec: Any, schedule: Any, target: str, name: str | None = None) -> Request:
@@ -181,7 +187,7 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
 
     from .toolchain import compile_library, compiler_flags, find_compiler
 
-    target, emulated = jobs[0].target, jobs[0].means != "native"
+    target, emulated, flags = jobs[0].target, jobs[0].means != "native", jobs[0].flags
     compiler = find_compiler(target, emulated=emulated)
     parts = _split(jobs)
     texts = [
@@ -192,9 +198,9 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
         from . import emulator
 
         names = [job.name for part in parts for job in part]
-        built = emulator.build(texts, names, target, compiler, folder, "kernels")
+        built = emulator.build(texts, names, target, compiler, folder, "kernels", flags)
     else:
-        built = compile_library(texts, target, compiler, folder, "kernels")
+        built = compile_library(texts, target, compiler, folder, "kernels", flags)
     # The stems that the toolchain gives its files.
     several = len(texts) > 1 or emulated
     files = [f"kernels_{i}.c" if several else "kernels.c" for i in range(len(texts))]
@@ -208,7 +214,7 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
         "means": jobs[0].means,
         "compiler": str(compiler),
         "compiler_parts": _parts(compiler),
-        "flags": list(compiler_flags(target, compiler)),
+        "flags": [*compiler_flags(target, compiler), *flags],
         "spec": [canonical(job.spec) for job in jobs],
         "schedule": [canonical(job.schedule) for job in jobs],
     }

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.expression import Expression
+from tilewright.factors import quantity_type
 from tilewright.spec import QUANTITIES, Gemm
 
 from .epilogue import REDUCTIONS, evaluate, evaluate_whole
@@ -158,9 +159,10 @@ def _quantity(spec: Gemm, name: str, operands: Mapping[str, Any]) -> Array | Non
     if said is None:
         return None
     given = np.atleast_1d(np.asarray(operands[name] if isinstance(said, str) else said))
-    if name.endswith("_zero"):
+    type_ = quantity_type(name, spec.type)
+    if type_ == "s32":
         value = given.astype(np.int64)
-    elif spec.type == "f64":
+    elif type_ == "f64":
         value = given.astype(np.longdouble)
     else:
         value = given.astype(np.float32).astype(np.float64)

@@ -12,6 +12,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, Literal
 
 import numpy as np
@@ -22,7 +24,7 @@ from tilewright.pack import Pack
 from tilewright.spec import Gemm
 
 from .cases import CASES, Case, draw
-from .driver import compile_many
+from .driver import build_many
 from .dtypes import preferred
 from .kernel import Kernel
 from .packing import pack_for
@@ -30,6 +32,8 @@ from .packing import pack_for
 Verdict = Literal["passed", "failed", "refused"]
 #: Kernels that are compiled into one library.
 BATCH = 32
+#: Libraries that a process loads before another takes its place.
+_LIBRARIES = 24
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,21 +62,24 @@ class Tally:
 # --- one process -------------------------------------------------------------------------------
 
 
-def made(cases: Sequence[Case], target: str) -> Iterator[tuple[Case, Kernel | Outcome]]:
+def made(
+    cases: Sequence[Case], target: str, flags: Sequence[str] = ()
+) -> Iterator[tuple[Case, Kernel | Outcome]]:
     """Each case's kernel, or why there is none; one that cannot be made is found by halving."""
     try:
         specs = [case.spec() for case in cases]
-        kernels = compile_many(
+        kernels = build_many(
             [(spec, case.schedule, target) for spec, case in zip(specs, cases, strict=True)]
-            + [(packs, None, target) for spec in specs for packs in _packs(spec)]
+            + [(packs, None, target) for spec in specs for packs in _packs(spec)],
+            flags,
         )[: len(cases)]
     except Exception as error:  # noqa: BLE001, whatever it is, it is this case's outcome
         if len(cases) == 1:
             yield cases[0], Outcome(cases[0].index, _verdict(error), said(error))
             return
         half = len(cases) // 2
-        yield from made(cases[:half], target)
-        yield from made(cases[half:], target)
+        yield from made(cases[:half], target, flags)
+        yield from made(cases[half:], target, flags)
     else:
         yield from zip(cases, kernels, strict=True)
 
@@ -111,63 +118,114 @@ def said(error: Exception) -> str:
 
 
 def sweep(
-    target: str, cases: int, seed: int, *, first: int = 0, jobs: int = 1
+    target: str,
+    cases: int,
+    seed: int,
+    *,
+    first: int = 0,
+    jobs: int = 1,
+    flags: Sequence[str] = (),
 ) -> Iterator[tuple[Case, Outcome]]:
     """Cases ``first`` and on of ``seed``, in order; ``jobs`` processes at a time.
 
-    A process makes and checks ``BATCH`` of them. What ends or outlasts it is that case's outcome.
+    A process makes and checks ``BATCH`` of them at a time. What ends or outlasts it is that
+    case's outcome. ``flags`` go to the C compiler.
     """
     batches = [range(i, min(i + BATCH, first + cases)) for i in range(first, first + cases, BATCH)]
-    with (
-        tempfile.TemporaryDirectory(prefix="tilewright-sweep-") as cache,
-        ThreadPoolExecutor(jobs) as pool,
-    ):
-        work = pool.map(lambda batch: list(_batch(target, seed, batch, cache)), batches)
-        for outcomes in work:
-            for outcome in outcomes:
-                yield draw(seed, outcome.index), outcome
+    workers = SimpleQueue[_Worker]()
+
+    def outcomes(batch: range) -> list[Outcome]:
+        worker = workers.get()
+        try:
+            return list(worker.outcomes(batch))
+        finally:
+            workers.put(worker)
+
+    with tempfile.TemporaryDirectory(prefix="tilewright-sweep-") as cache:
+        started = [_Worker(target, seed, flags, Path(cache), str(job)) for job in range(jobs)]
+        for worker in started:
+            workers.put(worker)
+        try:
+            with ThreadPoolExecutor(jobs) as pool:
+                for found in pool.map(outcomes, batches):
+                    for outcome in found:
+                        yield draw(seed, outcome.index), outcome
+        finally:
+            for worker in started:
+                worker.end()
 
 
-def _batch(target: str, seed: int, batch: range, cache: str) -> Iterator[Outcome]:
-    """The outcomes of a batch; what is left when a process ends is for the next."""
-    left = batch
-    while left:
-        command = [sys.executable, "-m", "tilewright.runtime.sweep_process"]
-        with subprocess.Popen(
-            [*command, target, str(seed), str(left.start), str(left.stop)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env={**os.environ, "TILEWRIGHT_CACHE_DIR": cache},
-            text=True,
-        ) as process:
-            output, errors = process.communicate()
-        started, outcomes = _read(output)
-        yield from outcomes
-        left = range(left.start + len(outcomes), left.stop)
-        if not left:
-            return
-        if started != left.start and len(left) > 1:  # it ended while it made the kernels
-            half = left.start + len(left) // 2
-            yield from _batch(target, seed, range(left.start, half), cache)
-            left = range(half, left.stop)
-            continue
-        yield Outcome(left.start, "failed", _ended(process.returncode, errors))
-        left = left[1:]
+class _Worker:
+    """A process that checks one batch after the other; another takes its place when it ends."""
 
+    def __init__(
+        self, target: str, seed: int, flags: Sequence[str], cache: Path, name: str
+    ) -> None:
+        self._command = [sys.executable, "-m", "tilewright.runtime.sweep_process"]
+        self._command += [target, str(seed), *flags]
+        self._environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": str(cache / "kernels")}
+        self._errors = cache / f"errors_{name}"
+        self._process: subprocess.Popen[str] | None = None
+        self._libraries = 0
 
-def _read(output: str) -> tuple[int | None, list[Outcome]]:
-    """The case that was begun last, and the outcomes."""
-    started, outcomes = None, []
-    for line in output.splitlines():
-        said: Mapping[str, Any] = json.loads(line)
-        if "started" in said:
-            started = said["started"]
-        else:
-            outcomes.append(Outcome(**said))
-    return started, outcomes
+    def outcomes(self, batch: range) -> Iterator[Outcome]:
+        """The outcomes of a batch; what is left when a process ends is for the next."""
+        left = batch
+        while left:
+            started, found = self._ask(left)
+            yield from found
+            left = range(left.start + len(found), left.stop)
+            if not left:
+                return
+            how = self.end()
+            if started != left.start and len(left) > 1:  # it ended while it made the kernels
+                half = left.start + len(left) // 2
+                yield from self.outcomes(range(left.start, half))
+                left = range(half, left.stop)
+                continue
+            yield Outcome(left.start, "failed", f"the process ended: {how}")
+            left = left[1:]
 
+    def _ask(self, batch: range) -> tuple[int | None, list[Outcome]]:
+        """The case that was begun last, and the outcomes there were."""
+        if self._libraries >= _LIBRARIES:
+            self.end()
+        process = self._process = self._process or self._start()
+        self._libraries += 1
+        assert process.stdin is not None and process.stdout is not None
+        started, outcomes = None, list[Outcome]()
+        try:
+            print(batch.start, batch.stop, file=process.stdin, flush=True)
+        except BrokenPipeError:
+            return started, outcomes
+        for line in process.stdout:
+            told: Mapping[str, Any] = json.loads(line)
+            if "started" in told:
+                started = told["started"]
+                continue
+            outcomes.append(Outcome(**told))
+            if len(outcomes) == len(batch):
+                break
+        return started, outcomes
 
-def _ended(status: int, errors: str) -> str:
-    last = (errors.strip().splitlines() or [""])[-1]
-    how = signal.Signals(-status).name if status < 0 else f"status {status}"
-    return f"the process ended: {how} {last}".strip()
+    def _start(self) -> subprocess.Popen[str]:
+        with self._errors.open("w") as errors:
+            return subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=self._environment,
+                text=True,
+            )
+
+    def end(self) -> str:
+        """End the process, if there is one; how it ended."""
+        process, self._process, self._libraries = self._process, None, 0
+        if process is None:
+            return ""
+        process.communicate()
+        last = (self._errors.read_text(errors="replace").strip().splitlines() or [""])[-1]
+        status = process.returncode
+        how = signal.Signals(-status).name if status < 0 else f"status {status}"
+        return f"{how} {last}".strip()

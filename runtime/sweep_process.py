@@ -1,6 +1,7 @@
-"""One process of a sweep: ``python -m tilewright.runtime.sweep_process TARGET SEED FIRST STOP``.
+"""One process of a sweep: ``python -m tilewright.runtime.sweep_process TARGET SEED FLAG...``.
 
-Writes a line of JSON before each case is run and one after it.
+Reads lines of a first case's number and one behind the last. Writes a line of JSON before each
+case is run and one after it.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from .cases import draw
@@ -19,18 +21,25 @@ from .sweep import made, verified
 _SECONDS = 300
 
 
-def main(target: str, seed: int, first: int, stop: int) -> None:
-    """Check the cases from ``first`` to before ``stop``."""
+def main(target: str, seed: int, flags: Sequence[str]) -> None:
+    """Check what the lines of the standard input ask for."""
+    for line in sys.stdin:
+        first, stop = map(int, line.split())
+        _check(target, seed, flags, range(first, stop))
+
+
+def _check(target: str, seed: int, flags: Sequence[str], batch: range) -> None:
     libraries = set()
-    for case, kernel in made([draw(seed, index) for index in range(first, stop)], target):
+    for case, kernel in made([draw(seed, index) for index in batch], target, flags):
         _say({"started": case.index})
         if isinstance(kernel, Kernel):
             libraries.add(kernel.library.parent)
             signal.alarm(_SECONDS)
-            _say(asdict(verified(case, kernel)))
+            outcome = verified(case, kernel)
             signal.alarm(0)
         else:
-            _say(asdict(kernel))
+            outcome = kernel
+        _say(asdict(outcome))
     for library in libraries:
         remove(library)
 
@@ -41,5 +50,5 @@ def _say(what: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    name, *numbers = sys.argv[1:]
-    main(name, *map(int, numbers))
+    name, number, *more = sys.argv[1:]
+    main(name, int(number), more)

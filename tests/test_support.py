@@ -7,10 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from support.cases import Cases
+from support.cases import REQUIRED, Cases
 from support.golden import check_golden
 from support.processes import is_compiler
 
+FEATURES = "neon+dotprod+i8mm+bf16"
 CONFTEST = Path(__file__).parent / "conftest.py"
 
 
@@ -18,9 +19,11 @@ def test_cases_add_up_over_processes() -> None:
     cases = Cases()
     cases.count("neon", "qemu", 3)
     cases.add({"neon": {"qemu": 4, "interpreted": 1}, "avx2": {"native": 2}})
+    cases.count(FEATURES, "qemu", 9)
     assert cases.lines() == [
         "avx2: interpreted 0, compiled 0, native 2, qemu 0, header 0",
         "neon: interpreted 1, compiled 0, native 0, qemu 7, header 0",
+        f"{FEATURES}: interpreted 0, compiled 0, native 0, qemu 9, header 0",
     ]
     assert cases.lacking(7) == ["avx2: 2 cases ran, 7 are required"]
     assert cases.lacking(0) == []
@@ -28,9 +31,9 @@ def test_cases_add_up_over_processes() -> None:
 
 def test_interpreted_cases_are_no_runs() -> None:
     cases = Cases()
-    for target in ("avx2", "neon"):
+    for target in REQUIRED:
         cases.count(target, "interpreted", 1000)
-    assert len(cases.lacking(200)) == 2
+    assert len(cases.lacking(200)) == len(REQUIRED) == 3
 
 
 def test_an_unknown_means_is_refused() -> None:
@@ -71,6 +74,7 @@ def test_compiles():
 def test_counts(cases, i):
     cases.count("neon", "qemu", 50)
     cases.count("avx2", "native", 25)
+    cases.count("neon+dotprod+i8mm+bf16", "qemu", 25)
 """
 
 
@@ -90,12 +94,13 @@ def test_too_few_cases_fail_a_run_in_which_all_passed(
 ) -> None:
     enough = _inner(tmp_path, *workers, "--require-cases=100")
     assert enough.returncode == 0, enough.stdout
-    *_, line, last = enough.stdout.splitlines()
+    *_, line, _, last = enough.stdout.splitlines()
     assert line == "neon: interpreted 0, compiled 0, native 0, qemu 200, header 0"
     assert last.startswith("5 passed")
     too_few = _inner(tmp_path, *workers, "--require-cases=200")
     assert too_few.returncode == 1
-    assert "avx2: 100 cases ran, 200 are required" in too_few.stdout
+    for target in ("avx2", FEATURES):
+        assert f"{target}: 100 cases ran, 200 are required" in too_few.stdout
 
 
 def test_a_compiler_started_with_a_warm_cache_fails_the_test(tmp_path: Path) -> None:

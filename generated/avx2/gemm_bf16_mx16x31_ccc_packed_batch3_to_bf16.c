@@ -473,6 +473,6 @@ int64_t gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_scratch_bytes(const int64_t 
 {
     (void)sizes;
     const int64_t m = sizes[0];
-    return 384 * m;
+    return 384 * m + 64;
 }
 

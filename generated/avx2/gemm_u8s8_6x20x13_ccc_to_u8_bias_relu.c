@@ -364,12 +364,12 @@ void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu(const uint8_t *a, const int8_t *b, ui
         gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_sum_b_down_2(b, b_sums);
         gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_sum_b_down_tail(b + 16, b_sums + 16);
         {
-            _Alignas(64) int16_t a_packed[96];
+            _Alignas(64) int16_t a_packed[112];
             for (int64_t lp = 0; lp < 6; lp++) { /* convert a */
                 gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(a + 13 * lp, a_packed + 16 * lp);
             }
             {
-                _Alignas(64) int16_t b_packed[336];
+                _Alignas(64) int16_t b_packed[352];
                 for (int64_t gp = 0; gp < 6; gp++) { /* convert b */
                     gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_16(b + 40 * gp, b_packed + 48 * gp);
                     gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_tail(b + 40 * gp + 16, b_packed + 48 * gp + 32);

@@ -643,12 +643,12 @@ static inline void gemm_f16_5x9x8_fcf_gelu_convert_a_group_tail(const uint16_t *
 void gemm_f16_5x9x8_fcf_gelu(const uint16_t *a, const uint16_t *b, float *d)
 {
     {
-        _Alignas(64) float a_packed[128];
+        _Alignas(64) float a_packed[144];
         for (int64_t gp = 0; gp < 8; gp++) { /* convert a */
             gemm_f16_5x9x8_fcf_gelu_convert_a_group_tail(a + 5 * gp, a_packed + 16 * gp);
         }
         {
-            _Alignas(64) float b_packed[144];
+            _Alignas(64) float b_packed[160];
             for (int64_t lp = 0; lp < 9; lp++) { /* convert b */
                 gemm_f16_5x9x8_fcf_gelu_convert_b_row_tail(b + 8 * lp, b_packed + 16 * lp);
             }

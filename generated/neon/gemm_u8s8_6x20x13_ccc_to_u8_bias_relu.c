@@ -453,12 +453,12 @@ void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu(const uint8_t *a, const int8_t *b, ui
         gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_sum_b_down_4(b, b_sums);
         gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_sum_b_down_1(b + 16, b_sums + 16);
         {
-            _Alignas(64) int8_t a_packed[96];
+            _Alignas(64) int8_t a_packed[104];
             for (int64_t lp = 0; lp < 6; lp++) { /* convert a */
                 gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(a + 13 * lp, a_packed + 16 * lp);
             }
             {
-                _Alignas(64) int8_t b_packed[280];
+                _Alignas(64) int8_t b_packed[288];
                 for (int64_t gp = 0; gp < 6; gp++) { /* convert b */
                     gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_16(b + 40 * gp, b_packed + 40 * gp);
                     gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_4(b + 40 * gp + 16, b_packed + 40 * gp + 32);

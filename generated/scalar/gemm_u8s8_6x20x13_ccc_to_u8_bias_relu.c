@@ -321,7 +321,7 @@ void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu(const uint8_t *a, const int8_t *b, ui
             gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_sum_b_down_4(b + 4 * lp, b_sums + 4 * lp);
         }
         {
-            _Alignas(64) int32_t a_packed[78];
+            _Alignas(64) int32_t a_packed[79];
             for (int64_t lp = 0; lp < 6; lp++) { /* convert a */
                 for (int64_t kp = 0; kp < 3; kp++) {
                     gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_4(a + 13 * lp + 4 * kp, a_packed + 13 * lp + 4 * kp);
