@@ -76,7 +76,7 @@ def _measured(options: Options, target: str, shapes: Sequence[Shape]) -> Iterato
     rng = np.random.default_rng(options.seed)
     products = {(shape, kind): Product(shape, *kind) for shape in shapes for kind in KINDS}
     ready = typed.compiled(list(products.values()), target)
-    peaks = {peak.name(target, kind): peak.peak(target, kind) for kind in KINDS}
+    peaks = {peak.name(target, kind): peak.peak(target, kind) for kind in reversed(KINDS)}
     about = f"{target}: low precision"
     for shape in track(shapes, about, console=options.console, transient=True):
         calls = []

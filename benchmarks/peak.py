@@ -24,8 +24,9 @@ def peak(isa: str, types: Types = ("f32", "f32")) -> Call:
 
 
 def name(isa: str, types: Types) -> str:
-    """What the peak is called: f32's is that of FMAs, others are those of their instruction."""
-    return NAME if types == ("f32", "f32") else f"{instruction(isa, types)} peak"
+    """What the peak is called: that of FMAs is f32's, others are those of their instruction."""
+    found = instruction(isa, types)
+    return NAME if found == instruction(isa, ("f32", "f32")) else f"{found} peak"
 
 
 @cache

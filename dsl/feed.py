@@ -228,7 +228,7 @@ def feed(spec: Gemm, target: Target, vectorize: str, sizes: Mapping[str, Expr]) 
     operands = {name: operand_of(spec, name) for name in names} | vectors_of(spec)
     types = {name: getattr(spec, name).type for name in "ab"}
     along, across = ("a", "b") if vectorize == "m" else ("b", "a")
-    product = choose_product(target, types, along)
+    product = choose_product(target, types, along, packed=isinstance(spec.b, Packed))
     lanes = target.of(spec.type)[0].lanes
     lines = {"a": "m", "b": "n"}
     operands |= _buffers(spec, _lines_of_sums(operands[spec.output], vectorize), sizes, lanes)
