@@ -16,14 +16,30 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from . import calls, gemm, kloops, machine, packing, startup, tails, threads, variants
+from . import (
+    calls,
+    epilogue,
+    gemm,
+    kloops,
+    low,
+    machine,
+    packing,
+    startup,
+    tails,
+    threads,
+    ukernel,
+    variants,
+)
 from .figures import Section, show
 from .native import Effort, MissingError
 from .operands import WrongResultError
 from .options import Options
 from .peers import Peer, load
 
-SECTIONS = ("gemm", "variants", "tails", "packing", "calls", "startup", "spills", "threads")
+SECTIONS = (
+    "gemm", "low", "ukernel", "epilogue", "variants", "tails", "packing", "calls", "startup",
+    "spills", "threads",
+)  # fmt: skip
 QUICK = Effort(rounds=7, repeats=3, quantum=100e-6)
 MISSED, INCOMPLETE = 1, 2
 
@@ -67,6 +83,12 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
     machine.pin(arguments.core)
     if "gemm" in wanted:
         sections.append(gemm.run(options, peers))
+    if "low" in wanted:
+        sections.append(low.run(options))
+    if "ukernel" in wanted:
+        sections.append(ukernel.run(options))
+    if "epilogue" in wanted:
+        sections.append(epilogue.run(options))
     if "variants" in wanted:
         sections.append(variants.run(options))
     if "tails" in wanted:

@@ -47,3 +47,54 @@ void bench_copy(const void *from, void *to, const int64_t *bytes)
 {
     memcpy(to, from, (size_t)*bytes);
 }
+
+/* C = A B of narrower types, row-major: `count` products into the same C, of float or int32_t.
+ *
+ * A is m x k, its rows lda apart, a_bytes from one to the next. With groups, B is blocks of 64
+ * columns, padded to a multiple of 16: [block][count][k / groups][columns][groups]. */
+struct typed {
+    void *function;
+    int64_t m, n, k, count, lda;
+    int64_t a_bytes, b_bytes; /* from one matrix to the next */
+    int64_t item;             /* bytes of an element of A, and of B */
+    int64_t groups;           /* of K in B; 0 none */
+};
+
+/* at::native::cpublas::brgemm of these types; without groups it is PyTorch's own product. */
+void bench_typed_brgemm(const char *a, const char *b, float *c, const struct typed *p)
+{
+    void (*brgemm)(int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, bool, const void *,
+                   const void *, void *, bool) = p->function;
+    int64_t width = p->groups ? 64 : p->n;
+    for (int64_t j = 0; j < p->n; j += width) {
+        int64_t n = p->n - j < width ? p->n - j : width;
+        int64_t ldb = p->groups ? (n + 15) / 16 * 16 : n;
+        for (int64_t i = 0; i < p->count; i++, b += p->k * ldb * p->item)
+            brgemm(p->m, n, p->k, p->lda, ldb, p->n, i > 0, a + i * p->a_bytes, b, c + j,
+                   p->groups > 0);
+    }
+}
+
+enum { PACKED = 151, FIX_OFFSET = 173 };
+
+/* MKL's cblas_gemm_bf16bf16f32_compute and its kin, B packed. */
+void bench_mkl_halves(const char *a, const char *b, float *c, const struct typed *p)
+{
+    void (*gemm)(int, int, int, int, int, int, float, const void *, int, const void *, int, float,
+                 float *, int) = p->function;
+    int m = (int)p->m, n = (int)p->n, k = (int)p->k;
+    for (int64_t i = 0; i < p->count; i++, a += p->a_bytes, b += p->b_bytes)
+        gemm(ROW_MAJOR, NO_TRANS, PACKED, m, n, k, 1, a, (int)p->lda, b, n, i > 0, c, n);
+}
+
+/* MKL's cblas_gemm_s8u8s32_compute, in rows u8 x s8, B packed. */
+void bench_mkl_bytes(const char *a, const char *b, int32_t *c, const struct typed *p)
+{
+    void (*gemm)(int, int, int, int, int, int, int, float, const void *, int, int8_t, const void *,
+                 int, int8_t, float, int32_t *, int, const int32_t *) = p->function;
+    int m = (int)p->m, n = (int)p->n, k = (int)p->k;
+    int32_t none = 0;
+    for (int64_t i = 0; i < p->count; i++, a += p->a_bytes, b += p->b_bytes)
+        gemm(ROW_MAJOR, NO_TRANS, PACKED, FIX_OFFSET, m, n, k, 1, a, (int)p->lda, 0, b, n, 0,
+             i > 0, c, n, &none);
+}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,13 +39,14 @@ def compiled(shapes: Sequence[Shape], target: str) -> dict[Shape, tw.Kernel]:
 
 def call(kernel: tw.Kernel, shape: Shape, operands: Operands, name: str = NAME) -> Call:
     """The kernel on these operands, and on memory for what it packs, if it needs any."""
-    scratch = np.empty(_scratch_bytes(kernel) + LINE, np.uint8)
-    place = -(-scratch.ctypes.data // LINE) * LINE
-    pointers = (operands.a.ctypes.data, operands.b.ctypes.data, operands.c.ctypes.data, place)
-    return Call(name, kernel.address, pointers, shape.flops, (kernel, operands, scratch))
+    return called(name, kernel, (operands.a, operands.b, operands.c), shape.flops)
 
 
-def _scratch_bytes(kernel: tw.Kernel) -> int:
+def called(name: str, kernel: tw.Kernel, arrays: Sequence[Any], flops: int) -> Call:
+    """The kernel on these arrays, in the order of its C parameters, and on scratch memory."""
     asked = ctypes.CDLL(str(kernel.library))[f"{kernel.name}_scratch_bytes"]
     asked.restype = ctypes.c_int64
-    return int(asked(None))
+    scratch = np.empty(int(asked(None)) + LINE, np.uint8)
+    place = -(-scratch.ctypes.data // LINE) * LINE
+    pointers = (*(array.ctypes.data for array in arrays), place)
+    return Call(name, kernel.address, pointers, flops, (kernel, *arrays, scratch))

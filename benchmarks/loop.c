@@ -1,17 +1,20 @@
 /* The one loop that times every kernel and every peer.
  *
- * All are called through the same pointer with four pointer arguments: a kernel `(a, b, c)`
- * ignores the fourth (both System V x86-64 and AAPCS64 allow it), an adapter finds its sizes
- * there, and a function that wants its state first is given it first.
+ * All are called through the same pointer with six pointer arguments: a kernel `(a, b, c)`
+ * ignores the last ones (both System V x86-64 and AAPCS64 allow it), an adapter finds its sizes
+ * in the fourth, and a function that wants its state first is given it first.
  */
 #include <stdint.h>
 #include <time.h>
 
-typedef void (*function)(const void *, const void *, const void *, const void *);
+enum { POINTERS = 6 };
+
+typedef void (*function)(const void *, const void *, const void *, const void *, const void *,
+                         const void *);
 
 struct call {
     function function;
-    const void *operands[4];
+    const void *operands[POINTERS];
     int64_t calls; /* in one quantum */
 };
 
@@ -25,9 +28,10 @@ static double now(void)
 void bench_call(const struct call *c, int64_t calls)
 {
     function f = c->function;
-    const void *p = c->operands[0], *q = c->operands[1], *r = c->operands[2], *s = c->operands[3];
+    const void *p = c->operands[0], *q = c->operands[1], *r = c->operands[2];
+    const void *s = c->operands[3], *t = c->operands[4], *u = c->operands[5];
     for (int64_t i = 0; i < calls; i++)
-        f(p, q, r, s);
+        f(p, q, r, s, t, u);
 }
 
 /* Some generated code returns with the upper halves of the registers in use, which slows SSE code

@@ -10,6 +10,9 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from tilewright.runtime.host import is_native
+from tilewright.targets import load
+
 from .native import compiler
 
 _ALL = os.sched_getaffinity(0)
@@ -38,6 +41,19 @@ def native_isas() -> tuple[str, ...]:
     """The vector ISAs measured here that the processor has, widest first."""
     flags = set(_cpuinfo("flags").split())
     return tuple(isa for isa, needed in ISAS.items() if needed <= flags)
+
+
+def targets() -> tuple[str, ...]:
+    """Those ISAs alone, and each with all features that the processor has."""
+    plain = native_isas()
+    found = [load(isa) for isa in plain]
+    whole = [t.having(n for n in t.features if is_native(t.having([n]))).name for t in found]
+    return tuple(dict.fromkeys((*whole, *plain)))
+
+
+def vendor() -> str:
+    """Whose the processor is, as it says itself."""
+    return _cpuinfo("vendor_id")
 
 
 def pin(core: int | None) -> None:

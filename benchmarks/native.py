@@ -18,6 +18,8 @@ import numpy as np
 import numpy.typing as npt
 
 HERE = Path(__file__).parent
+#: The arguments of every function that is timed.
+POINTERS = 6
 
 
 class MissingError(Exception):
@@ -27,18 +29,18 @@ class MissingError(Exception):
 class _Call(ctypes.Structure):
     _fields_ = (
         ("function", ctypes.c_void_p),
-        ("operands", ctypes.c_void_p * 4),
+        ("operands", ctypes.c_void_p * POINTERS),
         ("calls", ctypes.c_int64),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function at an address with four pointer arguments; ``keep`` lives as long as it does."""
+    """A function at an address with pointers as arguments; ``keep`` lives as long as it does."""
 
     name: str
     function: int
-    operands: tuple[int, int, int, int]
+    operands: tuple[int, ...]
     flops: int
     keep: tuple[Any, ...] = ()
 
@@ -157,7 +159,7 @@ def _structures(calls: Sequence[Call], counts: Sequence[int]) -> ctypes.Array[_C
     array = (_Call * len(calls))()
     for slot, call, count in zip(array, calls, counts, strict=True):
         slot.function, slot.calls = call.function, count
-        slot.operands[:] = call.operands
+        slot.operands[:] = (*call.operands, *(0,) * (POINTERS - len(call.operands)))
     return array
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,7 +39,7 @@ class Operands:
             (shape.count, shape.k, shape.n),
             (shape.m, shape.n),
         )
-        a, b, c = (_placed(size, at) for size, at in zip(sizes, OFFSETS, strict=True))
+        a, b, c = (placed(size, at) for size, at in zip(sizes, OFFSETS, strict=True))
         for array in (a, b, c):
             array[...] = rng.uniform(-1, 1, array.shape)
         return cls(a, b, c)
@@ -63,9 +64,9 @@ class Operands:
             )
 
 
-def _placed(shape: tuple[int, ...], offset: int) -> Array:
+def placed(shape: tuple[int, ...], offset: int, dtype: npt.DTypeLike = np.float32) -> Any:
     """Zeros whose address is ``offset`` bytes into a page."""
-    size = 4 * math.prod(shape)
+    size = np.dtype(dtype).itemsize * math.prod(shape)
     raw = np.zeros(size + PAGE, np.uint8)
     start = (offset - raw.ctypes.data) % PAGE
-    return raw[start : start + size].view(np.float32).reshape(shape)
+    return raw[start : start + size].view(dtype).reshape(shape)

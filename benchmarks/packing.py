@@ -21,7 +21,7 @@ from tilewright.types import ITEMSIZE
 from . import machine
 from .figures import Section
 from .native import Call, Timed, address, library, measure
-from .operands import PAGE, WrongResultError
+from .operands import WrongResultError, placed
 from .options import Options
 
 COPY, PACK = "copy", "pack"
@@ -88,17 +88,17 @@ def _calls(kernel: tw.Kernel, seed: int) -> list[Call]:
     assert isinstance(spec, tw.Pack)
     written = format_of(spec, kernel.isa).nbytes
     moved = spec.k * spec.n * ITEMSIZE[spec.source] + written
-    b, out = (_placed(moved, at) for at in (0, 21 * 64))
+    b, out = (placed((moved,), at, np.uint8) for at in (0, 21 * 64))
     rng = np.random.default_rng(seed)
     dtype = np.dtype(np.float32 if spec.source == "f32" else f"i{ITEMSIZE[spec.source]}")
     drawn = rng.uniform(-100, 100, spec.k * spec.n).astype(dtype)
     b[: drawn.nbytes] = drawn.view(np.uint8)
     operands = b.ctypes.data, out.ctypes.data
-    pack = Call(PACK, kernel.address, (*operands, 0, 0), moved, (kernel, b, out))
+    pack = Call(PACK, kernel.address, operands, moved, (kernel, b, out))
     _check(pack, spec, kernel, drawn, out[:written])
     half = np.array([moved // 2], np.int64)
     copying = address(library("adapters").bench_copy)
-    return [pack, Call(COPY, copying, (*operands, half.ctypes.data, 0), moved, (half, b, out))]
+    return [pack, Call(COPY, copying, (*operands, half.ctypes.data), moved, (half, b, out))]
 
 
 def _check(call: Call, spec: tw.Pack, kernel: tw.Kernel, drawn: Any, out: Any) -> None:
@@ -109,13 +109,6 @@ def _check(call: Call, spec: tw.Pack, kernel: tw.Kernel, drawn: Any, out: Any) -
     call.once()
     if not np.array_equal(packed_bytes(spec, kernel.isa, [matrix])[0], out):
         raise WrongResultError(f"{kernel.name} packs something else")
-
-
-def _placed(size: int, offset: int) -> Any:
-    """Zeros whose address is ``offset`` bytes into a page."""
-    raw = np.zeros(size + PAGE, np.uint8)
-    start = (offset - raw.ctypes.data) % PAGE
-    return raw[start : start + size]
 
 
 def _print(options: Options, rows: Sequence[Row], target: str) -> None:

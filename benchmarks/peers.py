@@ -87,7 +87,8 @@ def _openblas() -> Peer:
     return Peer("OpenBLAS", said, _Adapter("OpenBLAS", "bench_cblas64", gemm))
 
 
-def _mkl_library() -> ctypes.CDLL:
+def mkl_library() -> ctypes.CDLL:
+    """MKL, on one thread."""
     path = _file_of("mkl", "libmkl_rt.so", "pip install mkl")
     mkl = ctypes.CDLL(str(path))
     mkl.MKL_Set_Threading_Layer(_MKL_SEQUENTIAL)
@@ -95,7 +96,7 @@ def _mkl_library() -> ctypes.CDLL:
 
 
 def _mkl() -> Peer:
-    mkl = _mkl_library()
+    mkl = mkl_library()
     text = ctypes.create_string_buffer(200)
     mkl.MKL_Get_Version_String(text, len(text))
     said = f"{version('mkl')} ({text.value.decode().split(' for ')[-1].strip()})"
@@ -104,7 +105,7 @@ def _mkl() -> Peer:
 
 def _mkl_jit() -> Peer:
     """MKL's generated kernels; where it generates none they are its cblas_sgemm in disguise."""
-    mkl = _mkl_library()
+    mkl = mkl_library()
     create = mkl.mkl_cblas_jit_create_sgemm
     get = mkl.mkl_jit_get_sgemm_ptr
     get.restype, get.argtypes = ctypes.c_void_p, (ctypes.c_void_p,)
@@ -125,12 +126,15 @@ def _mkl_jit() -> Peer:
     return Peer("MKL JIT", version("mkl"), call)
 
 
+def torch_library() -> ctypes.CDLL:
+    """PyTorch's library for CPUs."""
+    return ctypes.CDLL(str(_file_of("torch", "libtorch_cpu.so", "pip install torch==2.13.0")))
+
+
 def _onednn() -> Peer:
     """The batch-reduce ukernel of oneDNN as PyTorch reaches it (its own look-up included)."""
-    path = _file_of("torch", "libtorch_cpu.so", "pip install torch==2.13.0")
-    torch = ctypes.CDLL(str(path))
     try:
-        brgemm = address(torch[_BRGEMM])
+        brgemm = address(torch_library()[_BRGEMM])
     except AttributeError:
         raise MissingError(
             f"torch {version('torch')} has no brgemm: pip install torch==2.13.0"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -51,6 +51,17 @@ TAILS = _shapes(
 
 ROUND = _shapes("64x48x64", "64x64x64")
 BATCH = Shape(64, 48, 64, 16)
+
+# The rows of the batch-reduce ukernel's table, all of them.
+LOW = (*_shapes("16x16x16", "64x64x64", "1x64x64"), *UKERNEL)
+
+
+def odd_shapes(seed: int, count: int = 20, largest: int = 100) -> tuple[Shape, ...]:
+    """Random sizes of which a quarter have an odd K by force, and a quarter an odd N."""
+    drawn = random_shapes(seed, count, largest)
+    odd_k = {index: replace(drawn[index], k=drawn[index].k | 1) for index in range(0, count, 4)}
+    odd_n = {index: replace(drawn[index], n=drawn[index].n | 1) for index in range(1, count, 4)}
+    return tuple((odd_k | odd_n).get(index, shape) for index, shape in enumerate(drawn))
 
 
 def random_shapes(seed: int, count: int = 30, largest: int = 100) -> tuple[Shape, ...]:

@@ -48,8 +48,13 @@ def run(options: Options) -> Section:
 
 
 def _seconds(program: str, cache: str, target: str) -> float:
-    """What the program says that it took, in a fresh process with this cache directory."""
+    """What the program says that it took, in a fresh process with this cache directory.
+
+    As installed, modules are bytecode: an environment that keeps Python from writing it is not
+    passed on.
+    """
     environment = os.environ | {"TILEWRIGHT_CACHE_DIR": cache, "CC": "gcc"}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, str(PROGRAMS / f"{program}.py"), target]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

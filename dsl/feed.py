@@ -20,6 +20,9 @@ from .spec import QUANTITIES, SHAPES, Gemm
 from .symbolic import ONE, ZERO, div, mod, size_expr, value
 from .types import ITEMSIZE
 
+#: Lines across the vectors, one or two tiles of them, for which operands are converted when loaded.
+FEW_LINES = 12
+
 
 @dataclass(frozen=True, slots=True)
 class Operand:
@@ -137,24 +140,37 @@ def _stride(spec: Gemm, name: str, given: Size | None) -> Expr:
 
 
 def loads_as(target: Target, type_: str, element: str) -> bool:
-    """Whether every vector of ``element`` reads elements of ``type_`` by itself."""
-    return type_ == element or all(type_ in v.loads for v in target.of(element))
+    """Whether the vectors of ``element`` read elements of ``type_`` by themselves.
 
-
-def fits_directly(operand: Operand, product: Product, target: Target, side: str, line: str) -> bool:
-    """Whether the tiles can read ``operand`` where it is.
-
-    Along the vectors it must be contiguous along ``line``, and of depth 1; across, contiguous
-    along K if a group of it is one factor, and of the type in registers.
+    One element alone is read and converted in steps where there is no such load.
     """
-    element = product.along if side == "along" else product.across
-    if side == "across":
-        if product.unit is not None:
-            return operand.type == element and value(operand.strides["k"]) == 1
-        whole = product.depth == 1 or value(operand.strides["k"]) == 1
-        return product.rows == 1 and whole and operand.type == element
+    vectors = target.of(element)
+    wide = [v for v in vectors if v.lanes > 1] or vectors
+    return type_ == element or all(type_ in v.loads for v in wide)
+
+
+def fits_across(operand: Operand, product: Product) -> bool:
+    """Whether the tiles can read the operand across the vectors where it is.
+
+    It must be of the type in registers, and contiguous along K if a group of it is one factor, or
+    if matrices are read from it.
+    """
+    if product.unit is not None:
+        return operand.type == product.across and value(operand.strides["k"]) == 1
+    whole = product.depth == 1 or value(operand.strides["k"]) == 1
+    return product.rows == 1 and whole and operand.type == product.across
+
+
+def fits_along(operand: Operand, product: Product, target: Target, line: str, other: Expr) -> bool:
+    """Whether the tiles can read the operand along the vectors where it is.
+
+    It must be contiguous along ``line``, and of depth 1. What is converted is so once for each tile
+    across: where there are ``other`` lines, more than a few, once beforehand costs less.
+    """
+    element, lines = product.along, value(other)
+    few = operand.type == element or (lines is not None and lines <= FEW_LINES)
     contiguous = product.depth == 1 and value(operand.strides[line]) == 1
-    return contiguous and loads_as(target, operand.type, element)
+    return few and contiguous and loads_as(target, operand.type, element)
 
 
 def whole_groups(extent: Expr, product: Product) -> Expr:
@@ -250,7 +266,8 @@ def feed(spec: Gemm, target: Target, vectorize: str, sizes: Mapping[str, Expr]) 
     operands = {name: operand_of(spec, name) for name in names} | vectors_of(spec)
     types = {name: getattr(spec, name).type for name in "ab"}
     along, across = ("a", "b") if vectorize == "m" else ("b", "a")
-    product = choose_product(target, types, along).in_steps(value(sizes["k"]))
+    product = choose_product(target, types, along, packed=isinstance(spec.b, Packed))
+    product = product.in_steps(value(sizes["k"]))
     lanes = target.of(spec.type)[0].lanes
     lines = {"a": "m", "b": "n"}
     operands |= _buffers(spec, _lines_of_sums(operands[spec.output], vectorize), sizes, lanes)
@@ -263,12 +280,12 @@ def feed(spec: Gemm, target: Target, vectorize: str, sizes: Mapping[str, Expr]) 
     padded = True
     if isinstance(spec.b, Packed):
         seen["b"] = packed_by_caller(format_of(spec, target), spec.batch)
-    elif not fits_directly(operands[along], product, target, "along", lines[along]):
+    elif not fits_along(operands[along], product, target, lines[along], sizes[lines[across]]):
         seen[along] = packed_along(operands[along], product, lines[along], sizes, lanes)
         sources[along] = operands[along]
     else:
         padded = False
-    if not fits_directly(operands[across], product, target, "across", lines[across]):
+    if not fits_across(operands[across], product):
         seen[across] = packed_across(operands[across], product, target, lines[across], sizes, lanes)
         sources[across] = operands[across]
     elif (tail := tail_across(operands[across], product, lines[across], sizes)) is not None:

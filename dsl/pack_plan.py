@@ -64,7 +64,7 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
                 "a packing has nothing to schedule", got=f"{name}={getattr(schedule, name)!r}"
             )
     format_ = format_of(spec, target)
-    product = choose_product(target, {"a": spec.a, "b": spec.type}, "b")
+    product = choose_product(target, {"a": spec.a, "b": spec.type}, "b", packed=True)
     out = packed_by_caller(format_, None)
     operands = {"b": _given(spec), "out": Operand("out", out.type, out.strides)}
     return PackPlan(

@@ -13,6 +13,8 @@ from .types import ITEMSIZE, accumulator, is_integer
 
 #: Bytes to which each packed matrix, and the sums behind it, are aligned.
 ALIGNMENT = 64
+#: What a cache close to the core holds of B beside other operands.
+CACHED_BYTES = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,9 +107,9 @@ def formats_of(spec: Spec, target: Target) -> dict[str, PackedFormat]:
 
 
 def _format(target: Target, a: str, b: Packed, k: int, n: int) -> PackedFormat:
-    product = choose_product(target, {"a": a, "b": b.type}, "b").in_steps(k)
+    product = choose_product(target, {"a": a, "b": b.type}, "b", packed=True).in_steps(k)
     lanes = target.of(accumulator(a, b.type))[0].lanes
-    stored = stored_type(b.type, product)
+    stored = _stored_type(b.type, product, k * n)
     return PackedFormat(
         type=b.type,
         stored=stored,
@@ -121,8 +123,12 @@ def _format(target: Target, a: str, b: Packed, k: int, n: int) -> PackedFormat:
     )
 
 
-def stored_type(type_: str, product: Product) -> str:
-    """What a B that is packed ahead is stored as: what is multiplied, or what is read as such."""
-    if product.depth > 1 or is_integer(type_):
+def _stored_type(type_: str, product: Product, elements: int) -> str:
+    """What a B that is packed ahead is stored as: what is multiplied, or what is read as such.
+
+    The first costs kernels nothing; the second is smaller, which pays where B comes from memory.
+    """
+    in_cache = elements * ITEMSIZE[product.along] <= CACHED_BYTES
+    if product.depth > 1 or is_integer(type_) or in_cache:
         return product.along
     return "bf16" if type_.startswith("f8") else type_  # which holds every f8

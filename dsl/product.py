@@ -73,10 +73,13 @@ class Product:
         return target.holding(element, lines * self.depth)
 
 
-def choose_product(target: Target, types: Mapping[str, str], along: str) -> Product:
+def choose_product(
+    target: Target, types: Mapping[str, str], along: str, *, packed: bool = False
+) -> Product:
     """The best multiply-add of ``target`` for A and B of ``types``, with ``along`` of them along.
 
-    The deepest first, then the one that shifts the fewest operands, then the target's order.
+    The deepest first, then the one that shifts the fewest operands, then the target's order. Where
+    B is ``packed`` ahead, A is shifted rather than B: B's sums are then known, A's are not.
     """
     across = "b" if along == "a" else "a"
     held = accumulator(types["a"], types["b"])
@@ -87,7 +90,11 @@ def choose_product(target: Target, types: Mapping[str, str], along: str) -> Prod
             got=f"a={types['a']}, b={types['b']}",
             hint="another target",
         )
-    return min(found, key=lambda p: (-p.depth, sum(map(bool, p.shifts.values()))))
+    shifted = "b" if packed else ""
+    return min(
+        found,
+        key=lambda p: (-p.depth, sum(map(bool, p.shifts.values())), p.shifts.get(shifted, 0) != 0),
+    )
 
 
 def _products(target: Target, held: str, types: tuple[str, str], along: str) -> Iterator[Product]:

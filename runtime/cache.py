@@ -17,6 +17,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -52,31 +53,23 @@ class Entry:
         return str(self.manifest.get("entry", self.key))
 
 
-_digests: dict[tuple[Any, ...], str] = {}
-
-
+@cache
 def sources_digest() -> str:
-    """SHA-256 of everything that decides what is generated; cheap while no file changes."""
-    stamp = []
+    """SHA-256 of everything that decides what is generated, as it was when first asked for.
+
+    A process goes on with the modules that it loaded, whatever becomes of their files.
+    """
+    paths = [os.path.join(os.path.dirname(__file__), "toolchain.py")]
     for folder in _ROOMS:
         with os.scandir(folder) as files:
-            paths = [f.path for f in files if f.name.endswith((".py", ".j2"))]
-        stamp += [_stamp(path) for path in paths]
-    stamp.append(_stamp(os.path.join(os.path.dirname(__file__), "toolchain.py")))
-    stamp.sort()
-    if (known := _digests.get(tuple(stamp))) is None:
-        digest = hashlib.sha256()
-        for path, _, size in stamp:
-            digest.update(f"{os.path.basename(path)}\0{size}\0".encode())
-            with open(path, "rb") as file:
-                digest.update(file.read())
-        known = _digests[tuple(stamp)] = digest.hexdigest()
-    return known
-
-
-def _stamp(path: str) -> tuple[str, int, int]:
-    stat = os.stat(path)
-    return path, stat.st_mtime_ns, stat.st_size
+            paths += [f.path for f in files if f.name.endswith((".py", ".j2"))]
+    digest = hashlib.sha256()
+    for path in sorted(paths):
+        with open(path, "rb") as file:
+            text = file.read()
+        digest.update(f"{os.path.basename(path)}\0{len(text)}\0".encode())
+        digest.update(text)
+    return digest.hexdigest()
 
 
 def key(*parts: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,15 +26,15 @@ ALL = "neon+dotprod+i8mm+bf16+fp16fml"
 #: What an element of B is stored as, and how many of K stand together, by target and types.
 FORMATS: dict[tuple[str, str, str], tuple[str, int]] = {
     ("scalar", "u8", "s8"): ("s32", 1),
-    ("scalar", "f32", "f8_e4m3"): ("bf16", 1),
+    ("scalar", "f32", "f8_e4m3"): ("f32", 1),
     ("avx2", "u8", "s8"): ("s16", 2),
-    ("avx2", "bf16", "bf16"): ("bf16", 1),
+    ("avx2", "bf16", "bf16"): ("f32", 1),
     ("avx2+vnni", "u8", "s8"): ("s8", 4),
-    ("avx2+vnni", "s8", "s8"): ("u8", 4),
+    ("avx2+vnni", "s8", "s8"): ("s8", 4),
     ("avx2+vnni", "u8", "u8"): ("u8", 4),
     ("avx2+vnni", "s8", "u8"): ("u8", 4),
     ("avx512+bf16", "bf16", "bf16"): ("bf16", 2),
-    ("avx512+bf16", "f32", "bf16"): ("bf16", 1),
+    ("avx512+bf16", "f32", "bf16"): ("f32", 1),
     ("neon", "s8", "s8"): ("s8", 2),
     ("neon+dotprod", "u8", "u8"): ("u8", 4),
     (ALL, "s8", "s8"): ("s8", 8),
@@ -48,6 +49,16 @@ def test_formats(key: tuple[str, str, str], expected: tuple[str, int]) -> None:
     name, a, b = key
     form = format_of(Pack(9, 7, b, a=a), resolve(name))
     assert (form.stored, form.group) == expected
+
+
+@pytest.mark.parametrize(("type_", "large"), [("bf16", "bf16"), ("f8_e5m2", "bf16")])
+def test_what_is_converted_is_stored_wider_only_where_it_stays_in_a_cache(
+    type_: str, large: str
+) -> None:
+    target = resolve("avx2")
+    assert format_of(Pack(256, 256, type_), target).stored == "f32"
+    assert format_of(Pack(256, 257, type_), target).stored == large
+    assert format_of(Pack(2560, 256, "bf16"), resolve("avx512+bf16")).stored == "bf16"
 
 
 def test_a_format_depends_on_target_types_k_n_and_nb_alone() -> None:
@@ -185,5 +196,27 @@ def test_explain_tells_the_format() -> None:
     spec = Pack(64, 48, "s8", source="f32", batch=tw.Strided(3))
     text = explain_plan(plan_for(spec, Schedule(), resolve("avx2+vnni")))
     assert "pack      B 64 x 48 (lines 48 apart), f32 as s8, for A of s8: 3264 bytes" in text
-    assert "s8 as u8, 64x48 in groups of 4 along k, blocks of 48 columns and their sums" in text
-    assert "+128" in text
+    assert "s8 as s8, 64x48 in groups of 4 along k, blocks of 48 columns and their sums" in text
+    assert "+128" not in text
+
+
+def unsigned_along() -> Target:
+    """Multiply-adds of bytes that take only an unsigned factor along the vectors."""
+    target = resolve("avx2+vnni")
+    vectors = tuple(
+        replace(v, muladd=tuple(op for op in v.muladd if op.x == "u8")) if v.element == "s32" else v
+        for v in target.vectors
+    )
+    return replace(target, vectors=vectors)
+
+
+def test_b_is_shifted_where_no_product_takes_it_as_it_is(cases: Cases) -> None:
+    target, spec = unsigned_along(), Pack(11, 21, "s8", a="s8", nb=16)
+    form = format_of(spec, target)
+    assert (form.stored, form.group, form.sums) == ("u8", 4, True)
+    assert "+128" in explain_plan(plan_for(spec, Schedule(), target))
+    b = draw("s8", (11, 21), np.random.default_rng(0))
+    out = np.full(form.nbytes, 0xA5, np.uint8)
+    interpret_kernel(spec, Schedule(), target, [b, out])
+    assert not differing(form, out, layout(form, b)).size
+    cases.count(target.name, "interpreted")

@@ -100,6 +100,7 @@ def test_the_key_follows_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyP
     for room, copy in zip(cache._ROOMS, rooms, strict=True):
         shutil.copytree(room, copy, ignore_dangling_symlinks=True)
     monkeypatch.setattr(cache, "_ROOMS", tuple(map(str, rooms)))
+    monkeypatch.setattr(cache, "sources_digest", cache.sources_digest.__wrapped__)
     before = cache.key("spec", "schedule")
     assert cache.key("spec", "schedule") == before
     assert cache.key("specs", "chedule") != before
@@ -108,6 +109,14 @@ def test_the_key_follows_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyP
     template.write_text(text + "\n")
     assert cache.key("spec", "schedule") != before
     template.write_text(text)
+    assert cache.key("spec", "schedule") == before
+
+
+def test_a_process_goes_on_with_the_sources_it_began_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = cache.key("spec", "schedule")
+    monkeypatch.setattr(cache, "_ROOMS", (str(tmp_path),))
     assert cache.key("spec", "schedule") == before
 
 

@@ -40,6 +40,18 @@ def test_the_best_multiply_add_is_chosen(
     assert (product.shifts["b"], product.shifts["a"]) == shifts
 
 
+@pytest.mark.parametrize(
+    ("name", "type_", "b_moved", "a_moved"),
+    [("avx2+vnni", "s8", 128, 128), ("avx512+vnni", "s8", 128, 128), ("neon", "u8", 0, 0)],
+)
+def test_of_two_signs_a_packed_b_keeps_its_own(
+    name: str, type_: str, b_moved: int, a_moved: int
+) -> None:
+    types, target = dict.fromkeys("ab", type_), resolve(name)
+    assert choose_product(target, types, "b").shifts == {"a": 0, "b": b_moved}
+    assert choose_product(target, types, "b", packed=True).shifts == {"a": a_moved, "b": 0}
+
+
 @pytest.mark.parametrize("name", ["neon", *(f"neon+{name}" for name in load("neon").features)])
 def test_narrower_vectors_have_the_forms_of_wide_ones(name: str) -> None:
     target = resolve(name)

@@ -1,0 +1,10 @@
+"""Ends with 0 if oneDNN's ukernel, as PyTorch reaches it, multiplies two types on this CPU."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2]))
+
+from benchmarks.typed_peers import probe
+
+probe((sys.argv[1], sys.argv[2]))
