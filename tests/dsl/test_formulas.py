@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from support.operands import operands
 from support.space import case
+from support.specimens import VECTOR_TARGETS
 
 from tilewright import targets
 from tilewright.count import Formulas, calls, flops, formulas
@@ -21,7 +22,7 @@ from tilewright.sizes import dim
 from tilewright.spec import Gemm, Transpose
 from tilewright.symbolic import evaluate, value
 
-every_target = pytest.mark.parametrize("name", targets.NAMES)
+every_target = pytest.mark.parametrize("name", VECTOR_TARGETS)
 
 
 def agree(found: Formulas, counts: Counts, sizes: dict[str, int]) -> None:

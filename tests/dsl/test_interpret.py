@@ -12,6 +12,7 @@ import pytest
 from support.cases import Cases
 from support.operands import operands
 from support.space import case
+from support.specimens import VECTOR_TARGETS
 
 from tilewright import targets
 from tilewright.errors import ArgumentTypeError, ArgumentValueError, PlanError
@@ -26,7 +27,7 @@ from tilewright.sizes import dim
 from tilewright.spec import Gemm, Transpose
 from tilewright.symbolic import ONE
 
-every_target = pytest.mark.parametrize("name", targets.NAMES)
+every_target = pytest.mark.parametrize("name", VECTOR_TARGETS)
 
 
 @every_target
@@ -97,7 +98,7 @@ def test_a_batch_by_addresses_and_by_offsets() -> None:
 
 def test_transposition_in_place_and_apart() -> None:
     x = np.arange(81, dtype="f4").reshape(9, 9)
-    for name in targets.NAMES:
+    for name in VECTOR_TARGETS:
         out, same = np.zeros((9, 9), "f4"), x.copy()
         interpret_kernel(Transpose(9, 9), Schedule(), targets.load(name), [x, out])
         interpret_kernel(Transpose(9, 9), Schedule(), targets.load(name), [same, same])

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from numpy.lib.stride_tricks import as_strided
 from support.cases import Cases
+from support.specimens import VECTOR_TARGETS
 
 import tilewright as tw
 from tilewright import targets
@@ -36,7 +37,7 @@ SIZES = (
     (3, 17), (17, 3), (16, 16), (15, 31), (33, 20), (37, 37), (64, 64), (70, 41),
 )  # fmt: skip
 PADDING = -77.0
-TARGETS = [targets.load(name) for name in targets.NAMES]
+TARGETS = [targets.load(name) for name in VECTOR_TARGETS]
 EACH = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 
 

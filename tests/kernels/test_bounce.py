@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from support.operands import operands
 from support.space import LEVELS, Case, case
-from support.specimens import code
+from support.specimens import VECTOR_TARGETS, code
 from support.trial import generated, lab, report
 
 from tilewright import targets
@@ -41,7 +41,7 @@ from tilewright.spec import Gemm
 from tilewright.symbolic import ZERO, evaluate
 from tilewright.verify import verify_tile
 
-every_target = pytest.mark.parametrize("name", targets.NAMES)
+every_target = pytest.mark.parametrize("name", VECTOR_TARGETS)
 BOUNCE = Schedule(tails="bounce")
 SIZES = ((13, 21, 7), (3, 5, 9), (33, 18, 4), (1, 1, 3), (16, 16, 5))
 #: Tiles and blocks that end within a vector, other operands packed, sums that pass through C.

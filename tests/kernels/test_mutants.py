@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 from support.space import Case
+from support.specimens import VECTOR_TARGETS
 from support.trial import Lab, generated, lab
 
 from tilewright import targets
@@ -141,7 +142,7 @@ def original(target: str) -> Case:
     )
 
 
-@pytest.fixture(scope="module", params=targets.NAMES)
+@pytest.fixture(scope="module", params=VECTOR_TARGETS)
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Lab:
     """The kernel and all its mutants, as mutant0 and so on, in one program."""
     case = original(request.param)

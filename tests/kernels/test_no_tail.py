@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from support.specimens import code
+from support.specimens import VECTOR_TARGETS, code
 
 from tilewright import targets
 from tilewright.generate import Request, generate
@@ -41,7 +41,7 @@ def tails(text: str) -> list[str]:
 
 @pytest.mark.parametrize("type_", ["f32", "f64"])
 @pytest.mark.parametrize("beta", [0, 1])
-@pytest.mark.parametrize("target", targets.NAMES)
+@pytest.mark.parametrize("target", VECTOR_TARGETS)
 def test_multiples_of_sixteen_need_no_tail(target: str, beta: float, type_: str) -> None:
     for more in ({}, {"c": Matrix(type_, "F")}, {"b": Matrix(type_, "F")}):
         text = text_of(target, 16, Schedule(), a=type_, beta=beta, **more)
@@ -49,7 +49,7 @@ def test_multiples_of_sixteen_need_no_tail(target: str, beta: float, type_: str)
     assert not tails(body(text_of(target, 16, scheduled(target), a=type_, beta=beta)))
 
 
-@pytest.mark.parametrize("target", targets.NAMES)
+@pytest.mark.parametrize("target", VECTOR_TARGETS)
 def test_the_test_sees_tails(target: str) -> None:
     text = body(text_of(target, 1, scheduled(target)))
     assert any("%" in line for line in tails(text))

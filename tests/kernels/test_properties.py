@@ -17,6 +17,7 @@ import pytest
 from support.cases import Cases
 from support.operands import PADDING, operands
 from support.space import LEVELS, Case, case, operations
+from support.specimens import VECTOR_TARGETS
 from support.trial import generated, lab, report
 
 from tilewright import targets
@@ -33,7 +34,7 @@ CHUNKS = 8
 INTERPRETED = 8_000
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1", "-g0")
 Keys = list[tuple[str, int, int]]
-NATIVE = [name for name in targets.NAMES if is_native(targets.load(name))]
+NATIVE = [name for name in VECTOR_TARGETS if is_native(targets.load(name))]
 CLANG_FOR = {"CC": "clang", "TILEWRIGHT_CC_AARCH64": "clang --target=aarch64-linux-gnu"}
 
 
@@ -53,7 +54,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     seed, only = metafunc.config.option.seed, metafunc.config.option.case
     batches: dict[str, Keys] = {}
     few = ONE_CHUNK.get(metafunc.function.__name__)
-    names: Sequence[str] = few if few is not None else list(targets.NAMES)
+    names: Sequence[str] = few if few is not None else list(VECTOR_TARGETS)
     for name in names:
         for chunk in range(CHUNKS if few is None else 1):
             indices = range(chunk, CASES, CHUNKS)
@@ -200,7 +201,7 @@ def surrounded(flat: np.ndarray, before: int) -> tuple[np.ndarray, int]:
 # -- the cases themselves --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", targets.NAMES)
+@pytest.mark.parametrize("name", VECTOR_TARGETS)
 def test_the_cases_cover_the_space(name: str, pytestconfig: pytest.Config) -> None:
     """What the factors promise must not get lost where levels meet, or schedules are refused."""
     target = targets.load(name)

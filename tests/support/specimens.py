@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from tilewright import targets
 from tilewright.expression import Operand, acc
 from tilewright.operands import Addresses, Matrix, Offsets, Packed, Strided
 from tilewright.postops import gelu_erf, relu
@@ -12,6 +13,8 @@ from tilewright.schedule import Schedule
 from tilewright.sizes import Dim
 from tilewright.spec import Gemm, Spec, Transpose
 
+#: The targets without a matrix unit: one that has it has the vectors of one of these.
+VECTOR_TARGETS = tuple(name for name in targets.NAMES if targets.load(name).matrix is None)
 _LD: dict[str, Any] = {"lda": Dim("lda"), "ldb": Dim("ldb"), "ldc": Dim("ldc")}
 _SIZES = {name: Dim(name.upper(), multiple_of=16) for name in "mnk"}
 
@@ -93,6 +96,22 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
         Gemm(5, 9, 8, a=Matrix("f16", "F"), b="f16", order="F", epilogue=gelu_erf(acc)),
         Schedule(),
     ),
+    "gemm_s8_64x64x512_ccc_packed": (
+        Gemm(64, 64, 512, a="s8", b=Packed("s8"), beta=1),
+        Schedule(),
+    ),
+    "gemm_bf16_37x20x34_cfc_relu_to_bf16": (
+        Gemm(37, 20, 34, a="bf16", b=Matrix("bf16", "F"), d="bf16", epilogue=relu(acc)),
+        Schedule(),
+    ),
+    "gemm_u8_mxnxk_fcf_of_the_call": (
+        Gemm(Dim("M"), Dim("N"), Dim("K"), a=Matrix("u8", "F"), b="u8", order="F", lda=Dim("lda")),
+        Schedule(),
+    ),
+    "gemm_bf16_64x32x64_ccc_parallel_mn": (
+        Gemm(64, 32, 64, a="bf16"),
+        Schedule(tile=(32, 16), loops="MNk", threads=2),
+    ),
     "transpose_f32_8x8": (Transpose(8, 8), Schedule()),
 }
 
@@ -107,12 +126,19 @@ ONLY = {
     "gemm_f32_3x21x5_ccc_beta1_bounced_tails": _VECTORS,
     "gemm_f32_16x8x8_cff_tile16x4_pack_ab": _VECTORS,
     "gemm_f32_64x48xk_ccc_parallel_nm": ("avx2",),
+    "gemm_s8_64x64x512_ccc_packed": ("amx",),
+    "gemm_bf16_37x20x34_cfc_relu_to_bf16": ("amx",),
+    "gemm_u8_mxnxk_fcf_of_the_call": ("amx",),
+    "gemm_bf16_64x32x64_ccc_parallel_mn": ("amx",),
 }
+#: What has the vectors of another target is shown with what they lack.
+_MATRICES = {name for name in SPECIMENS if "_s8_" in name or "_u8" in name or "_bf16_" in name}
 
 
 def specimens(target: str) -> list[str]:
     """The names of the kernels of ``target``."""
-    return [name for name in SPECIMENS if target in ONLY.get(name, (target,))]
+    found = [name for name in SPECIMENS if target in ONLY.get(name, (target,))]
+    return found if target in VECTOR_TARGETS else [name for name in found if name in _MATRICES]
 
 
 def code(text: str) -> str:
