@@ -167,7 +167,7 @@ def _feeding(plan: Plan, name: str) -> Row:
     change = f"{source} {sign} {abs(shift)} to {operand.type}" if shift else operand.type
     if not shift and source != operand.type:
         change = f"{source} to {operand.type}"
-    grouped = f"groups of {product.depth} along K" if product.depth > 1 else "lines side by side"
+    grouped = f"groups of {product.group} along K" if product.group > 1 else "lines side by side"
     how = "rows along K" if operand.strides["k"] == 1 else grouped
     return name.upper(), "converted first", f"{change}, {how}, for whole vectors{loaded}"
 

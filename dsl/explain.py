@@ -58,8 +58,11 @@ def explain(plan: AnyPlan, program: Program) -> str:
         ("Operations and bytes of one call", _formulas(plan, program)),
     ]
     core = target.core
+    unit, matrices = target.matrix, ""
+    if unit is not None:
+        matrices = f", {unit.registers} of {unit.rows} rows of {unit.row_bytes} bytes"
     about = (
-        f"target    {target.name}, {target.title}: {target.registers} vector registers; "
+        f"target    {target.name}, {target.title}: {target.registers} vector registers{matrices}; "
         f"multiply-add {core.fma_latency} cycles, {core.fma_units} per cycle; per cycle "
         f"{core.loads} loads, {core.stores} stores, {core.issue} operations in all"
     )
@@ -165,6 +168,8 @@ def _feed(plan: Plan, shape: TileShape) -> str:
     depth = plan.product.depth
     if shape.height > 1:
         cols = shape.vector.lanes // shape.height
+        if shape.unit is not None:
+            cols = shape.vector.lanes
         return f"registers of groups of both; each multiply-add sums {shape.height} x {cols} of C"
     return _FEEDS[shape.feed].format(
         other=plan.feeder(plan.across).name.upper(),

@@ -314,7 +314,8 @@ def _buffers(spec: Gemm, line: str, sizes: Mapping[str, Expr], lanes: int) -> di
 
 
 def _reason(product: Product, sources: Mapping[str, Operand]) -> str:
-    parts = [f"{product.depth} products a lane"] if product.depth > 1 else []
+    each = "a lane" if product.unit is None else "an element"
+    parts = [f"{product.depth} products {each}"] if product.depth > 1 else []
     parts += [
         f"{name.upper()} + {s} is subtracted again" for name, s in product.shifts.items() if s
     ]

@@ -27,7 +27,7 @@ from .plan import Plan
 from .program import TileProgram
 from .regions import Part, partition
 from .second import of_second, second
-from .symbolic import ZERO, div, mod, simplify, symbol, value
+from .symbolic import ZERO, c_text, div, mod, simplify, symbol, value
 from .tile_set import TileSet
 from .transposition import parts
 
@@ -330,7 +330,7 @@ def _grids(tiles: TileSet, letters: str, block: _Block) -> Iterator[NestNode]:
         node: NestNode = Call(program.name, tuple(_arguments(block, program, origin)))
         for dim in reversed(order):
             if parts[dim].count != 1:
-                note = f"{dim} by {parts[dim].size}"
+                note = f"{dim} by {c_text(parts[dim].size)}"
                 node = BlockLoop(
                     f"{dim}t", parts[dim].count, (node,), note=note, parallel=dim in parallel
                 )

@@ -11,7 +11,7 @@ from .isa import Core, Target
 from .model import LOOP_OVERHEAD, SHORT, Choice, Work, need, shape_of, tile_cycles
 from .nesting import Program
 from .plan import Plan
-from .program import Loop, MultiplyAdd, TileFacts, TileProgram
+from .program import Loop, MultiplyAdd, MultiplyMatrices, TileFacts, TileProgram
 from .regions import compared
 from .shape import TileShape, bounds, step_cycles
 from .symbolic import c_text, simplify, value
@@ -147,6 +147,8 @@ def bound_text(plan: Plan, shape: TileShape) -> str:
 
 def steps_text(plan: Plan, count: int) -> str:
     """What the K loop counts: steps, or groups of as many as the multiply-add sums."""
+    if plan.product.unit is not None:
+        return f"step{'s' if count > 1 else ''} of {plan.product.depth} K"
     what = f"group of {plan.product.depth} K" if plan.product.depth > 1 else "K step"
     return what if count == 1 else what.replace("group", "groups").replace("step", "steps")
 
@@ -161,6 +163,11 @@ def _tightest(each: dict[str, float]) -> str:
 def why_split(plan: Plan, facts: TileFacts) -> str:
     """Chains of multiply-adds beside the latency, and what another number of sets would take."""
     core, shape = plan.target.core, facts.shape
+    if shape.unit is not None:
+        busy = shape.rows * shape.columns
+        return (
+            f"{busy} cycles of each step's {shape.unit.latency} of latency are filled with products"
+        )
     chains, wanted = shape.multiply_adds, core.fma_latency * core.fma_units
     if plan.schedule.k_split:
         return f"asked for: {chains * shape.k_split} chains; {wanted} hide the latency"
@@ -201,7 +208,8 @@ def steps_per_trip(plan: Plan, tile: TileProgram, facts: TileFacts) -> int:
     """K steps in the first loop over K; 0 if there is none."""
     for op in walk(tile.body):
         if isinstance(op, Loop) and op.note != "batch":
-            done = sum(isinstance(inner, MultiplyAdd) for inner in walk(op.body))
+            made = (MultiplyAdd, MultiplyMatrices)
+            done = sum(isinstance(inner, made) for inner in walk(op.body))
             lanes = facts.shape.vector.lanes if plan.dot else 1
             return done // facts.shape.multiply_adds * lanes
     return 0
@@ -213,6 +221,8 @@ def why_unroll(plan: Plan, tile: TileProgram, facts: TileFacts) -> str:
     steps = steps_per_trip(plan, tile, facts)
     if plan.schedule.k_unroll:
         return "asked for"
+    if shape.unit is not None:
+        return "a step keeps the matrix unit longer than the loop's own instructions take"
     if not steps:
         return _short(plan, facts)
     if plan.dot:

@@ -117,7 +117,7 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
     """Cycles per K step by what bounds them."""
     if shape.unit is not None:
         return {
-            "rows of the matrix unit": float(shape.rows * shape.columns),
+            "multiply-add units": float(shape.rows * shape.columns),
             "loads": shape.loads / core.loads,
             "latency": shape.unit.latency / shape.k_split,
         }

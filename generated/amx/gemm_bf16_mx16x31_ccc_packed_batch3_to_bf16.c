@@ -445,7 +445,7 @@ void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_inner(const uint16_t *a, const 
         for (int64_t mt = 0; mt < (((m % 80) % 48) % 32) / 16; mt++) { /* m by 16 */
             gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_16x16(b, c + 256 * (2 * (((m % 80) % 48) / 32) + 3 * ((m % 80) / 48) + 5 * (m / 80) + mt), d + 256 * (2 * (((m % 80) % 48) / 32) + 3 * ((m % 80) / 48) + 5 * (m / 80) + mt), a_tail_packed + 512 * (2 * (((m % 80) % 48) / 32) + 3 * ((m % 80) / 48) + 5 * (m / 80) + mt), m);
         }
-        for (int64_t mt = 0; mt < (m % 16 + 15) / 16; mt++) { /* m by Remainder(m, 16) */
+        for (int64_t mt = 0; mt < (m % 16 + 15) / 16; mt++) { /* m by m % 16 */
             const struct tiles tiles1 = {
                 .palette = 1,
         .row_bytes = {64, 64, 64},

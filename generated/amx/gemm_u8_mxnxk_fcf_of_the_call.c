@@ -1108,7 +1108,7 @@ void gemm_u8_mxnxk_fcf_of_the_call_inner(const uint8_t *a, const uint8_t *b, int
                 }
             }
             for (int64_t mt = 0; mt < m / 16; mt++) { /* m by 16 */
-                for (int64_t nt = 0; nt < (n % 16 + 15) / 16; nt++) { /* n by Remainder(n, 16) */
+                for (int64_t nt = 0; nt < (n % 16 + 15) / 16; nt++) { /* n by n % 16 */
                     const struct tiles tiles1 = {
                         .palette = 1,
         .row_bytes = {64, 64, 64},
@@ -1119,28 +1119,28 @@ void gemm_u8_mxnxk_fcf_of_the_call_inner(const uint8_t *a, const uint8_t *b, int
                 }
             }
             tiles_load(&gemm_u8_mxnxk_fcf_of_the_call_tiles0);
-            for (int64_t mt = 0; mt < (m % 16 + 15) / 16; mt++) { /* m by Remainder(m, 16) */
+            for (int64_t mt = 0; mt < (m % 16 + 15) / 16; mt++) { /* m by m % 16 */
                 for (int64_t nt = 0; nt < n / 80; nt++) { /* n by 80 */
                     gemm_u8_mxnxk_fcf_of_the_call_tile5_tailx80(a_packed + 4 * (-m % 16 + m + (m % 16) * mt), b + 80 * k * nt, c + -m % 16 + 80 * m * nt + m + (m % 16) * mt, b_tail_packed + 5120 * nt, m, k);
                 }
             }
-            for (int64_t mt = 0; mt < (m % 16 + 15) / 16; mt++) { /* m by Remainder(m, 16) */
+            for (int64_t mt = 0; mt < (m % 16 + 15) / 16; mt++) { /* m by m % 16 */
                 for (int64_t nt = 0; nt < (n % 80) / 48; nt++) { /* n by 48 */
                     gemm_u8_mxnxk_fcf_of_the_call_tile6_tailx48(a_packed + 4 * (-m % 16 + m + (m % 16) * mt), b + 16 * (3 * nt + 5 * (n / 80)) * k, c + -m % 16 + 48 * m * nt + 80 * (n / 80) * m + m + (m % 16) * mt, b_tail_packed + 1024 * (3 * nt + 5 * (n / 80)), m, k);
                 }
             }
-            for (int64_t mt = 0; mt < (m % 16 + 15) / 16; mt++) { /* m by Remainder(m, 16) */
+            for (int64_t mt = 0; mt < (m % 16 + 15) / 16; mt++) { /* m by m % 16 */
                 for (int64_t nt = 0; nt < ((n % 80) % 48) / 32; nt++) { /* n by 32 */
                     gemm_u8_mxnxk_fcf_of_the_call_tile7_tailx32(a_packed + 4 * (-m % 16 + m + (m % 16) * mt), b + 16 * (2 * nt + 3 * ((n % 80) / 48) + 5 * (n / 80)) * k, c + -m % 16 + 32 * m * nt + 48 * ((n % 80) / 48) * m + 80 * (n / 80) * m + m + (m % 16) * mt, b_tail_packed + 1024 * (2 * nt + 3 * ((n % 80) / 48) + 5 * (n / 80)), m, k);
                 }
             }
-            for (int64_t mt = 0; mt < (m % 16 + 15) / 16; mt++) { /* m by Remainder(m, 16) */
+            for (int64_t mt = 0; mt < (m % 16 + 15) / 16; mt++) { /* m by m % 16 */
                 for (int64_t nt = 0; nt < (((n % 80) % 48) % 32) / 16; nt++) { /* n by 16 */
                     gemm_u8_mxnxk_fcf_of_the_call_tile8_tailx16(a_packed + 4 * (-m % 16 + m + (m % 16) * mt), b + 16 * k * (2 * (((n % 80) % 48) / 32) + 3 * ((n % 80) / 48) + 5 * (n / 80) + nt), c + -m % 16 + 16 * m * nt + 32 * (((n % 80) % 48) / 32) * m + 48 * ((n % 80) / 48) * m + 80 * (n / 80) * m + m + (m % 16) * mt, b_tail_packed + 1024 * (2 * (((n % 80) % 48) / 32) + 3 * ((n % 80) / 48) + 5 * (n / 80) + nt), m, k);
                 }
             }
-            for (int64_t mt = 0; mt < (m % 16 + 15) / 16; mt++) { /* m by Remainder(m, 16) */
-                for (int64_t nt = 0; nt < (n % 16 + 15) / 16; nt++) { /* n by Remainder(n, 16) */
+            for (int64_t mt = 0; mt < (m % 16 + 15) / 16; mt++) { /* m by m % 16 */
+                for (int64_t nt = 0; nt < (n % 16 + 15) / 16; nt++) { /* n by n % 16 */
                     const struct tiles tiles1 = {
                         .palette = 1,
         .row_bytes = {64, 64, 64},

@@ -34,7 +34,7 @@ DTYPES: dict[str, Any] = {
     "f8_e4m3": ml_dtypes.float8_e4m3fn, "f8_e5m2": ml_dtypes.float8_e5m2,
 }  # fmt: skip
 NAMES = (
-    "scalar", "avx2", "avx2+vnni", "avx512+vnni+bf16", "neon", "neon+dotprod",
+    "scalar", "avx2", "avx2+vnni", "avx512+vnni+bf16", "amx", "neon", "neon+dotprod",
     "neon+dotprod+i8mm+bf16+fp16fml",
 )  # fmt: skip
 every_target = pytest.mark.parametrize("name", [*NAMES, "invented"])

@@ -101,7 +101,9 @@ def test_an_element_lies_where_the_format_says() -> None:
     )
 
 
-@pytest.mark.parametrize("name", ["scalar", "avx2", "avx2+vnni", "avx512+vnni+bf16", "neon", ALL])
+@pytest.mark.parametrize(
+    "name", ["scalar", "avx2", "avx2+vnni", "avx512+vnni+bf16", "amx", "neon", ALL]
+)
 @pytest.mark.parametrize(
     "spec",
     [

@@ -19,7 +19,7 @@ from tilewright.schedule import Schedule
 from tilewright.sizes import dim
 from tilewright.spec import Gemm
 
-TARGETS = ("scalar", "avx2", "avx512", "neon")
+TARGETS = ("scalar", "avx2", "avx512", "amx", "neon")
 every_target = pytest.mark.parametrize("target", TARGETS)
 F32 = np.float32
 bias = Operand("bias", "f32", "column")

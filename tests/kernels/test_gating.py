@@ -23,7 +23,7 @@ from tilewright.signature import signature
 from tilewright.sizes import dim
 from tilewright.spec import Gemm
 
-TARGETS = ("scalar", "avx2", "avx512", "neon", "neon+dotprod+i8mm+bf16")
+TARGETS = ("scalar", "avx2", "avx512", "amx", "neon", "neon+dotprod+i8mm+bf16")
 every_target = pytest.mark.parametrize("target", TARGETS)
 F32 = np.float32
 ORDERS: tuple[Order, Order] = ("C", "F")

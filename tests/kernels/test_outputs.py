@@ -22,7 +22,7 @@ from tilewright.sizes import dim
 from tilewright.spec import Gemm
 from tilewright.targets import load
 
-TARGETS = ("scalar", "avx2", "avx512", "neon", "neon+dotprod+i8mm+bf16")
+TARGETS = ("scalar", "avx2", "avx512", "amx", "neon", "neon+dotprod+i8mm+bf16")
 every_target = pytest.mark.parametrize("target", TARGETS)
 F32 = np.float32
 ORDERS: tuple[Order, Order] = ("C", "F")

@@ -24,7 +24,7 @@ from tilewright.schedule import Schedule
 from tilewright.sizes import Dim, Size, dim
 
 TARGETS = (
-    "scalar", "avx2", "avx2+vnni", "avx512", "avx512+vnni+bf16", "neon", "neon+dotprod",
+    "scalar", "avx2", "avx2+vnni", "avx512", "avx512+vnni+bf16", "amx", "neon", "neon+dotprod",
     "neon+dotprod+i8mm+bf16+fp16fml",
 )  # fmt: skip
 #: Types of A and B: every instruction, every shift, every conversion.

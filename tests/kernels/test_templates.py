@@ -43,8 +43,10 @@ def rendered() -> list[str]:
     """Whatever tilewright makes of its templates."""
     return [
         library("avx2"),
+        library("amx"),
         harness(Gemm(2, 3, 4, a="bf16", d="bf16"), target="scalar"),
         peak.peak_source(targets.load("avx2"), ("f32", "f32")),
+        peak.peak_source(targets.load("amx"), ("u8", "s8")),
         dispatch_build.source(),
         render("dispatch.h.j2"),
         render("runner.c.j2", names=["kernel"]),

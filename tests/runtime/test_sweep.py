@@ -27,7 +27,7 @@ from tilewright.spec import Gemm
 
 FEATURES = "neon+dotprod+i8mm+bf16"
 #: Of each target: how many tests, and the cases of each.
-CHUNKS = {"avx2": (2, 48), FEATURES: (5, 41)}
+CHUNKS = {"avx2": (2, 48), FEATURES: (5, 41), "amx": (5, 41)}
 #: What was once refused, or wrong.
 FOUND: dict[str, tuple[Gemm, Schedule]] = {
     "f64 zero point of the call": (
@@ -63,7 +63,7 @@ def test_random_products_are_right(
 ) -> None:
     means, (_, count) = runs(target), CHUNKS[target]
     seed, first = pytestconfig.option.seed, chunk * count
-    found = list(sweep.sweep(target, count, seed, first=first, flags=("-Og",)))
+    found = list(sweep.sweep(target, count, seed, first=first, flags=("-O0",)))
     wrong = [
         f"{outcome.verdict}: {outcome.reason}\n{case.python(target)}"
         for case, outcome in found

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 MEANS = ("interpreted", "compiled", "native", "qemu", "header")
 #: The means that run the target's C.
 RUNS = ("native", "qemu", "header")
-REQUIRED = ("avx2", "neon", "neon+dotprod+i8mm+bf16")
+REQUIRED = ("avx2", "neon", "neon+dotprod+i8mm+bf16", "amx")
 
 
 class Cases:
