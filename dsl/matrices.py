@@ -51,7 +51,7 @@ def matrix_loops(tile: Tile) -> tuple[list[PointerPlan], tuple[Op, ...]]:
 def accumulator(tile: Tile, band: int, column: int) -> MatrixRegister:
     """The sums of one band of rows and one vector of columns."""
     name = f"c{band}_{column}" if tile.plan.along == "n" else f"c{column}_{band}"
-    rows, lanes = band_rows(tile, band), tile.vector.lanes
+    rows, lanes = band_rows(tile, band), column_lanes(tile, column)
     return MatrixRegister(name, unit_of(tile), tile.plan.element, rows, lanes)
 
 
@@ -69,6 +69,13 @@ def band_rows(tile: Tile, band: int) -> Expr:
         assert shape.bands == 1, "rows known only at the call are one band"
         return tile.region.across.size
     return Integer(min(height, shape.rows - band * height))
+
+
+def column_lanes(tile: Tile, column: int) -> int:
+    """How many columns of C a register has: where sums are stored as they are, those there are."""
+    known = None if tile.region.active is None else value(tile.region.active)
+    last = column == tile.region.shape.columns - 1
+    return known if known is not None and last and direct(tile) else tile.vector.lanes
 
 
 def places(tile: Tile) -> Iterator[tuple[int, int]]:
@@ -95,12 +102,16 @@ def begins_from_memory(tile: Tile) -> bool:
 
 
 def direct(tile: Tile) -> bool:
-    """Whether sums are stored as they are, where they are written: rows of whole vectors."""
+    """Whether sums are stored as they are, where they are written.
+
+    Partial sums have a buffer whose rows end with whole vectors.
+    """
     plan = tile.plan
     if tile.stage == "sum":
         return True
     plain = plan.spec.alpha == 1 and (tile.accumulate or plan.spec.beta in (0, 1))
-    return plain and not (plan.finishes or plan.transposed or tile.region.active is not None)
+    whole = tile.region.active is None or value(tile.region.active) is not None
+    return plain and whole and not (plan.finishes or plan.transposed)
 
 
 def stored(tile: Tile, band: int, column: int, operand: Operand) -> StoreMatrix:
@@ -166,11 +177,11 @@ class _Body:
     def _x(self, k: int, column: int, slot: int) -> LoadMatrix:
         """A matrix of what lies along the vectors: a row for each group of K."""
         group, depth = self.product.group, self.product.depth
-        operand, lanes = self.tile.along, self.tile.vector.lanes
+        operand, lanes = self.tile.along, column_lanes(self.tile, column)
         name = f"{operand.name}{slot}"
         rows = Integer(depth // group)
         register = MatrixRegister(name, unit_of(self.tile), operand.type, rows, lanes * group)
-        address = self.along.address(0, k, column * lanes * group)
+        address = self.along.address(0, k, column * self.tile.vector.lanes * group)
         return LoadMatrix(register, address, group * operand.strides["k"])
 
     def _y(self, pointer: PointerPlan, k: int, band: int, slot: int) -> LoadMatrix:

@@ -296,7 +296,7 @@ def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Choi
     """The tiles for a large region; ``cycles`` are those per element, the fewest come first.
 
     ``multiples`` are what the region's sizes (across, along) are multiples of: a tile that leaves
-    a tail is charged a quarter, and its rows must leave room for the mask of a last vector.
+    a tail is charged a quarter, and its rows must leave room for what computes the tail.
     """
     found: list[Choice] = []
     for vector in work.vectors:
@@ -305,7 +305,7 @@ def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Choi
         for vectors in range(1, target.registers):
             for rows in range(1, work.most_rows(target)):
                 shape = shape_of(target, vector, rows, vectors, False, work)
-                if shape is None or (cut and not shape_of(target, vector, rows, 1, True, work)):
+                if shape is None or (cut and not _tails_fit(target, vector, rows, work)):
                     break
                 cost = tile_cycles(shape, target.core, work) / (rows * vectors * lanes)
                 for multiple, size in zip(multiples, (rows, vectors * lanes), strict=True):
@@ -317,6 +317,14 @@ def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Choi
             hint="a smaller k_split",
         )
     return tuple(sorted(found, key=_cycles))
+
+
+def _tails_fit(target: Target, vector: Vector, rows: int, work: Work) -> bool:
+    """Whether so many rows fit beside the mask of a last vector, and with narrower vectors."""
+    narrower = (v for v in work.vectors if v.lanes < vector.lanes)
+    return shape_of(target, vector, rows, 1, True, work) is not None and all(
+        shape_of(target, v, rows, 1, False, work) is not None for v in narrower
+    )
 
 
 #: Instructions that a trip of the K loop costs: two pointers, and the branch with its comparison.

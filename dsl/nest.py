@@ -340,6 +340,8 @@ def _grids(tiles: TileSet, letters: str, block: _Block) -> Iterator[NestNode]:
 def _steps(plan: Plan, block: _Block) -> tuple[Expr, Expr]:
     """Groups of K, and the elements of one more that must not be read whole."""
     depth, extent = plan.product.depth, block.extents["k"]
+    if plan.batch is not None and plan.batch.count == 0:
+        return ZERO, ZERO
     across = plan.operands["a" if plan.across == "m" else "b"]
     if depth == 1 or block.stage == "finish":
         return (ZERO if block.stage == "finish" else extent), ZERO

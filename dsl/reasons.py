@@ -165,9 +165,7 @@ def why_split(plan: Plan, facts: TileFacts) -> str:
     core, shape = plan.target.core, facts.shape
     if shape.unit is not None:
         busy = shape.rows * shape.columns
-        return (
-            f"{busy} cycles of each step's {shape.unit.latency} of latency are filled with products"
-        )
+        return f"products fill {busy} cycles beside a latency of {shape.unit.latency}"
     chains, wanted = shape.multiply_adds, core.fma_latency * core.fma_units
     if plan.schedule.k_split:
         return f"asked for: {chains * shape.k_split} chains; {wanted} hide the latency"

@@ -34,7 +34,7 @@ def packed_bytes(spec: Pack, target: Target, matrices: Iterable[Array]) -> Array
 
 def _pack_one(matrix: Array, form: PackedFormat, room: Array) -> None:
     """``[n / nb][k / group][nb][group]``, then the sums of columns; zeros in between."""
-    groups = -(-form.k // form.group)
+    groups = form.groups
     padded = np.zeros((groups * form.group, form.blocks * form.nb), DTYPES[form.stored])
     padded[: form.k, : form.n] = _stored(matrix, form)
     blocks = padded.reshape(groups, form.group, form.blocks, form.nb).transpose(2, 0, 3, 1)

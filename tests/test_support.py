@@ -75,6 +75,7 @@ def test_counts(cases, i):
     cases.count("neon", "qemu", 50)
     cases.count("avx2", "native", 25)
     cases.count("neon+dotprod+i8mm+bf16", "qemu", 25)
+    cases.count("amx", "header", 25)
 """
 
 
@@ -99,7 +100,7 @@ def test_too_few_cases_fail_a_run_in_which_all_passed(
     assert last.startswith("5 passed")
     too_few = _inner(tmp_path, *workers, "--require-cases=200")
     assert too_few.returncode == 1
-    for target in ("avx2", FEATURES):
+    for target in ("avx2", FEATURES, "amx"):
         assert f"{target}: 100 cases ran, 200 are required" in too_few.stdout
 
 

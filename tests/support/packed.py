@@ -45,7 +45,7 @@ def layout(form: PackedFormat, b: Array) -> Array:
 def stored(form: PackedFormat, b: Array) -> Array:
     """The elements alone: groups of K together, within a block of columns group after group."""
     (rows, cols), v, nb = b.shape, form.group, form.nb
-    groups, blocks = -(-rows // v), -(-cols // nb)
+    groups, blocks = -(-rows // (v * form.step)) * form.step, -(-cols // nb)
     data = np.zeros(blocks * groups * nb * v, _STORED[form.stored])
     k, n = np.indices(b.shape)
     at = n // nb * (groups * nb * v) + ((k // v) * nb + n % nb) * v + k % v
