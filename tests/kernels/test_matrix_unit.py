@@ -1,0 +1,283 @@
+"""Products in the registers of a matrix unit: shapes, steps of K, configurations, their state."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.cases import Cases
+from support.interpreted import Interpreted, small_cases
+
+import tilewright as tw
+from tilewright.count import formulas
+from tilewright.dataflow import walk
+from tilewright.errors import PlanError, ScheduleError, TargetError
+from tilewright.generate import Request, generate, plan_for, program_for
+from tilewright.nesting import Configure, NestNode, Program, inside
+from tilewright.program import LoadMatrix, MultiplyMatrices, TileProgram
+from tilewright.runtime.session import Session, ask_consent
+from tilewright.runtime.toolchain import compile_library, find_compiler
+from tilewright.targets import load
+from tilewright.verify import verify_program
+
+AMX = load("amx")
+M, N, K = tw.dim("m"), tw.dim("n"), tw.dim("k")
+
+
+def program_of(spec: tw.Gemm, schedule: tw.Schedule | None = None) -> Program:
+    return program_for(plan_for(spec, schedule or tw.Schedule(), AMX))
+
+
+def tiles_of(program: Program) -> list[TileProgram]:
+    return [tile for tile in program.tiles if tile.numbers]
+
+
+def changes(nodes: tuple[NestNode, ...]) -> Iterator[int]:
+    for node in nodes:
+        if isinstance(node, Configure):
+            yield node.index
+        yield from changes(inside(node))
+
+
+# -- what is chosen -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("types", "mnemonic"),
+    [
+        (("s8", "s8"), "tdpbssd"), (("s8", "u8"), "tdpbsud"), (("u8", "s8"), "tdpbusd"),
+        (("u8", "u8"), "tdpbuud"), (("bf16", "bf16"), "tdpbf16ps"),
+    ],
+)  # fmt: skip
+def test_every_pair_of_signs_has_its_instruction(types: tuple[str, str], mnemonic: str) -> None:
+    a, b = types
+    for spec in (tw.Gemm(16, 16, 64, a=a, b=b), tw.Gemm(16, 16, 64, a=a, b=tw.Packed(b))):
+        plan = plan_for(spec, tw.Schedule(), AMX)
+        assert plan.product.mnemonic == mnemonic
+        assert not any(plan.product.shifts.values())
+    swapped = plan_for(tw.Gemm(16, 16, 64, a=a, b=b), tw.Schedule(vectorize="m"), AMX)
+    assert swapped.product.mnemonic == f"tdpb{mnemonic[5]}{mnemonic[4]}d" or a == "bf16"
+
+
+def test_f16_needs_the_feature() -> None:
+    spec = tw.Gemm(16, 16, 32, a="f16")
+    assert plan_for(spec, tw.Schedule(), AMX).product.unit is None
+    with_it = plan_for(spec, tw.Schedule(), AMX.having(["fp16"]))
+    assert with_it.product.mnemonic == "tdpfp16ps"
+    assert "_tile_dpfp16ps(" in generate([Request("k", spec, tw.Schedule(), with_it.target)]).text
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "shape"),
+    [
+        (64, 64, (2, 2)), (16, 64, (1, 4)), (64, 16, (4, 1)), (16, 48, (1, 3)), (48, 16, (3, 1)),
+        (5, 64, (1, 4)), (128, 128, (2, 2)),
+    ],
+)  # fmt: skip
+def test_the_cost_model_chooses_square_and_thin_tiles(
+    m: int, n: int, shape: tuple[int, int]
+) -> None:
+    (tile,) = tiles_of(program_of(tw.Gemm(m, n, 512, a="s8")))
+    assert tile.facts is not None
+    assert (tile.facts.shape.bands, tile.facts.shape.columns) == shape
+
+
+@pytest.mark.parametrize(("k", "steps"), [(34, 2), (32, 1), (33, 2), (40, 2), (64, 2), (97, 4)])
+def test_k_takes_as_few_steps_as_its_depth_allows(k: int, steps: int) -> None:
+    program = program_of(tw.Gemm(16, 16, k, a="bf16"))
+    (tile,) = tiles_of(program)
+    assert formulas(program).multiply_adds == steps
+    loads = [op for op in walk(tile.body) if isinstance(op, LoadMatrix)]
+    whole = k % loads[0].dst.columns == 0 if loads else True
+    copied = any(op.address.pointer == "pa_tail" for op in loads)
+    depth = max(op.dst.columns for op in loads if op.dst.name.startswith("a"))
+    assert copied == (k % depth != 0), whole
+
+
+def test_blocks_of_k_become_whole_steps() -> None:
+    spec, schedule = tw.Gemm(16, 16, 256, a="s8"), tw.Schedule(loops="knmk", block={"k": 32})
+    plan = plan_for(spec, schedule, AMX)
+    assert plan.blocks["k"] == 64
+    assert any(d.what == "block k" and "64" in d.reason for d in plan.decisions)
+
+
+# -- configurations -------------------------------------------------------------------------------
+
+
+def test_one_configuration_is_loaded_before_the_kernel() -> None:
+    program = program_of(tw.Gemm(64, 64, 512, a="u8", b=tw.Packed("s8")))
+    (only,) = program.configurations
+    assert [(int(rows), size) for rows, size in only.shapes] == [(16, 64)] * 8
+    assert not list(changes(program.nest))
+
+
+def test_shapes_that_fit_share_a_configuration() -> None:
+    """Two bands and a tail of 5 rows: the tail's registers stand beside the others."""
+    schedule = tw.Schedule(tile=(16, 16))
+    program = program_of(tw.Gemm(37, 16, 64, a="s8"), schedule)
+    assert len(tiles_of(program)) == 2
+    (only,) = program.configurations
+    assert len(only.shapes) <= 8
+    assert {int(rows) for rows, _ in only.shapes} == {16, 5}
+
+
+def test_rows_known_at_the_call_are_configured_where_there_are_such() -> None:
+    program = program_of(tw.Gemm(M, 16, 64, a="s8"))
+    moving = [i for i, c in enumerate(program.configurations) if not c.fixed]
+    assert len(moving) == 1
+    text = generate([Request("k", tw.Gemm(M, 16, 64, a="s8"), tw.Schedule(), AMX)]).text
+    before = text[: text.index(".rows = {m % 16")]
+    assert before.rstrip().splitlines()[-3].strip().startswith("const struct tiles tiles")
+    assert "(m % 16 + 15) / 16" in before.splitlines()[-6] + before.splitlines()[-5] + before
+
+
+def test_illegal_matrices_are_refused() -> None:
+    program = program_of(tw.Gemm(16, 16, 64, a="s8"))
+    (tile,) = tiles_of(program)
+    (product,) = [op for op in tile.body if isinstance(op, MultiplyMatrices)]
+    for wrong in (replace(product, y=replace(product.y, rows=product.y.rows - 1)),):
+        body = tuple(wrong if op is product else op for op in tile.body)
+        with pytest.raises(PlanError, match=r"two shapes|do not match"):
+            verify_program(replace(program, tiles=(replace(tile, body=body),)), AMX)
+    with pytest.raises(PlanError, match="matrix registers on avx512"):
+        verify_program(program, load("avx512"))
+
+
+def test_sums_are_not_split() -> None:
+    with pytest.raises(ScheduleError, match=r"(?s)not split along K.*k_split=2.*leave k_split out"):
+        program_of(tw.Gemm(16, 16, 256, a="s8"), tw.Schedule(k_split=2))
+    with pytest.raises(ScheduleError, match=r"needs \d+ matrix registers on amx.*it has 8"):
+        program_of(tw.Gemm(64, 64, 64, a="s8"), tw.Schedule(tile=(48, 32)))
+
+
+# -- numbers --------------------------------------------------------------------------------------
+
+
+def test_random_products_on_the_interpreter(cases: Cases) -> None:
+    """Every access is checked: nothing is read that lies outside, or was not written."""
+    done = 0
+    for index, (spec, schedule) in enumerate(small_cases(11, 70)):
+        if plan_for(spec, schedule, AMX).product.unit is None:
+            continue
+        interpreted = Interpreted(spec, schedule, AMX)
+        for whole in (True, False):
+            interpreted.run(interpreted.sample(index, whole=whole))
+        cases.count("amx", "interpreted", 2)
+        done += 1
+    assert done > 20
+
+
+# -- state ----------------------------------------------------------------------------------------
+
+STATE = """
+import ctypes, sys
+import numpy as np
+library = ctypes.CDLL(sys.argv[1])
+rng = np.random.default_rng(0)
+def operands(m, n, k):
+    a = rng.integers(-128, 128, (m, k)).astype(np.int8)
+    b = rng.integers(-128, 128, (k, n)).astype(np.int8)
+    return a, b, np.empty((m, n), np.int32)
+def call(function, a, b, c):
+    c[:] = 0
+    getattr(library, function)(*(x.ctypes.data_as(ctypes.c_void_p) for x in (a, b, c)))
+    assert (c == a.astype(np.int32) @ b.astype(np.int32)).all(), function
+one, other = operands(64, 64, 64), operands(7, 20, 70)
+"""
+RIGHT = {
+    "without a session": "call('one', *one); call('other', *other); call('one', *one)",
+    "another kernel within a session": (
+        "library.one_configure(); call('one_inner', *one); call('other', *other); "
+        "call('one_inner', *one); call('one', *one); call('one_inner', *one); "
+        "library.one_release(); call('other', *other)"
+    ),
+    "a kernel with several configurations within its own session": (
+        "library.other_configure(); call('other', *other); call('one', *one); "
+        "call('other_inner', *other); library.other_release()"
+    ),
+    "threads": """
+import threading
+def many(name, operands):
+    for _ in range(20):
+        call(name, *operands)
+library.one_configure()
+threads = [threading.Thread(target=many, args=(n, (*o[:2], o[2].copy())))
+           for n, o in (("one", one), ("other", other))]
+[t.start() for t in threads]; [t.join() for t in threads]
+call('one_inner', *one)
+""",
+}
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two kernels in a library of plain C, through the header."""
+    specs = {"one": tw.Gemm(64, 64, 64, a="s8"), "other": tw.Gemm(7, 20, 70, a="s8")}
+    text = generate([Request(n, spec, tw.Schedule(), AMX) for n, spec in specs.items()]).text
+    compiler = find_compiler(AMX, emulated=True)
+    if compiler.means != "header":
+        compiler = replace(compiler, means="header")
+    return compile_library(text, AMX, compiler, tmp_path_factory.mktemp("state"), "state")
+
+
+def ran(library: Path, program: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", STATE + program, str(library)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_configurations_are_kept_and_put_back(name: str, library: Path) -> None:
+    done = ran(library, RIGHT[name])
+    assert done.returncode == 0, done.stderr
+
+
+def test_without_a_configuration_the_inner_kernel_faults(library: Path) -> None:
+    for program in (
+        "call('one_inner', *one)",
+        "library.one_configure(); library.one_release(); call('one_inner', *one)",
+    ):
+        done = ran(library, program)
+        assert done.returncode < 0 and "#UD" in done.stderr, done
+
+
+def test_sessions_within_sessions_load_what_is_around_them_again() -> None:
+    seen: list[str] = []
+
+    def session(name: str) -> Session:
+        return Session(lambda: seen.append(f"load {name}"), lambda: seen.append(f"release {name}"))
+
+    with session("a"), Session(None, None):
+        with session("b"):
+            assert seen == ["load a", "load b"]
+        assert seen[2:] == ["release b", "load a"]
+    assert seen[4:] == ["release a"]
+
+
+def test_a_session_of_what_configures_nothing_changes_nothing() -> None:
+    kernel = tw.compile(tw.Gemm(3, 4, 5), target="scalar")
+    a, b = np.ones((3, 5), np.float32), np.ones((5, 4), np.float32)
+    with kernel.session():
+        assert (kernel(a, b) == 5).all()
+
+
+def test_refused_consent_is_an_error() -> None:
+    assert AMX.matrix is not None
+    unknown = replace(AMX.matrix, consent=(*AMX.matrix.consent[:2], 63))
+    if not hasattr(ctypes.CDLL(None), "syscall"):
+        pytest.skip("no system call of Linux")
+    with pytest.raises(TargetError, match=r"(?s)does not let this process use.*avx512"):
+        ask_consent(unknown)
+
+
+def test_emulated_kernels_have_sessions_too(cases: Cases) -> None:
+    kernel: Any = tw.compile(tw.Gemm(20, 33, 34, a="bf16", d="bf16"), target="amx")
+    with kernel.session():
+        kernel.verify()
+    cases.count("amx", kernel.emulated or "native", 3)
