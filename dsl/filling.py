@@ -46,25 +46,43 @@ def select(plan: Plan, operand: Operand) -> Selected:
 
 def convert(plan: Plan, name: str) -> Filled:
     """Operand ``name`` converted: every matrix of the batch."""
-    source, packed = plan.sources[name], plan.operands[name]
-    lanes = plan.target.of(plan.element)[0].lanes
-    conversion = Conversion(
-        target=plan.target,
-        source=source,
-        packed=packed,
-        line=_LINE[name],
-        depth=plan.product.depth,
-        shift=plan.product.shifts[name],
-        lanes=lanes,
-        slots=tuple(slot for slot, _ in plan.spec.runtime_sizes()),
-        prefix=f"convert_{name}_",
-    )
+    packed = plan.operands[name]
     count = plan.batch.count if plan.batch else ONE
     step = packed.strides["b"]
     at = (ZERO, step * symbol("i") if plan.batch else ZERO)
-    nodes, tiles = conversion_nest(conversion, dict(plan.sizes), at)
-    elements = step * count + lanes * plan.product.depth  # vectors may begin at any line
-    return Filled(packed, elements, _each(plan, source, nodes), tuple(tiles.values()))
+    nodes, tiles = conversion_nest(_conversion(plan, name), dict(plan.sizes), at)
+    elements = step * count + _margin(plan)
+    nodes = _each(plan, plan.sources[name], nodes)
+    return Filled(packed, elements, nodes, tuple(tiles.values()))
+
+
+def convert_lines(plan: Plan, name: str, first: Expr, lines: Expr) -> Filled:
+    """As many ``lines`` of operand ``name`` converted, from ``first`` on."""
+    source, packed, line = plan.sources[name], plan.operands[name], _LINE[name]
+    extents = dict(plan.sizes) | {line: lines}
+    at = (first * source.strides[line], ZERO)
+    nodes, tiles = conversion_nest(_conversion(plan, name), extents, at)
+    elements = lines * packed.strides[line] + _margin(plan)
+    return Filled(packed, elements, nodes, tuple(tiles.values()))
+
+
+def _conversion(plan: Plan, name: str) -> Conversion:
+    return Conversion(
+        target=plan.target,
+        source=plan.sources[name],
+        packed=plan.operands[name],
+        line=_LINE[name],
+        depth=plan.product.depth,
+        shift=plan.product.shifts[name],
+        lanes=plan.target.of(plan.element)[0].lanes,
+        slots=tuple(slot for slot, _ in plan.spec.runtime_sizes()),
+        prefix=f"convert_{name}_",
+    )
+
+
+def _margin(plan: Plan) -> int:
+    """Elements behind a buffer's last: vectors may begin at any line."""
+    return plan.target.of(plan.element)[0].lanes * plan.product.depth
 
 
 def _each(plan: Plan, source: Operand, nodes: tuple[NestNode, ...]) -> tuple[NestNode, ...]:

@@ -106,6 +106,18 @@ class Plan:
         return any(self.product.shifts.values()) or any(z not in (None, 0) for z in zeros)
 
     @property
+    def by_panels(self) -> bool:
+        """Whether A is converted a tile's rows at a time, each just before it is multiplied.
+
+        The multiply-adds of one panel then hide the conversion of the next. It takes a nest with
+        rows outside, and nothing else around.
+        """
+        alone = self.batch is None and not self.partial and self.spec.b2 is None
+        in_rows = "a" in self.sources and value(self.operands["a"].strides["k"]) == 1
+        whole = alone and self.columns is None
+        return whole and in_rows and self.outer == "mn" and self.across == "m"
+
+    @property
     def columns(self) -> int | None:
         """The columns of a block of the caller's packed B; None where there is one block."""
         b = self.operands["b"]
@@ -245,7 +257,8 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
     feeding = feed(spec, target, vectorize, sizes)
     packs = "" if feeding.sources else packs
     along = "m" if vectorize == "k" else vectorize
-    outer, inner, loop_reason = read_loops(spec, schedule, along, packs)
+    panels = vectorize == "n" and feeding.by_panels(sizes)
+    outer, inner, loop_reason = read_loops(spec, schedule, along, packs, panels)
     blocks = dict(schedule.block)
     decisions = [
         Decision("product", feeding.product.mnemonic or "multiply, add", feeding.reason),
