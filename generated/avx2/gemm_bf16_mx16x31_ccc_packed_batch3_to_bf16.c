@@ -43,7 +43,7 @@ __attribute__((unused)) static inline float float_of_bits(int32_t bits)
 #define KEEP_3(acc, x, y) __asm__("" : "+x"(acc) : "x"(x), "x"(y))
 #endif
 
-void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const uint16_t *b, const float *c, uint16_t *d, int64_t m, void *scratch);
+void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const float *b, const float *c, uint16_t *d, int64_t m, void *scratch);
 void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
 int64_t gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_scratch_bytes(const int64_t *sizes);
 /* gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16
@@ -52,6 +52,220 @@ int64_t gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_scratch_bytes(const int64_t 
  *   Schedule()
  *   target avx2 (AVX2, FMA, F16C)
  */
+/* 6 x 16 of C: 12 accumulators + 1 A + 2 B = 15 of 16 ymm
+ *
+ *     c0_0   c0_1
+ *     c1_0   c1_1
+ *     c2_0   c2_1
+ *     c3_0   c3_1
+ *     c4_0   c4_1
+ *     c5_0   c5_1
+ */
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_6x16(const float *a, const float *b, const float *c, uint16_t *restrict d, int64_t m)
+{
+    BARRIER;
+    __m256 c0_0 = _mm256_setzero_ps();
+    __m256 c0_1 = _mm256_setzero_ps();
+    __m256 c1_0 = _mm256_setzero_ps();
+    __m256 c1_1 = _mm256_setzero_ps();
+    __m256 c2_0 = _mm256_setzero_ps();
+    __m256 c2_1 = _mm256_setzero_ps();
+    __m256 c3_0 = _mm256_setzero_ps();
+    __m256 c3_1 = _mm256_setzero_ps();
+    __m256 c4_0 = _mm256_setzero_ps();
+    __m256 c4_1 = _mm256_setzero_ps();
+    __m256 c5_0 = _mm256_setzero_ps();
+    __m256 c5_1 = _mm256_setzero_ps();
+    for (int64_t i = 0; i < 3; i++) { /* batch */
+        const float *pa = a + i * (32 * m);
+        const float *pb = b + i * (496);
+        for (int64_t kt = 0; kt < 31; kt++) {
+            __m256 b0 = _mm256_loadu_ps(pb);
+            __m256 b1 = _mm256_loadu_ps(pb + 8);
+            const __m256 a0 = _mm256_set1_ps(*(pa));
+            c0_0 = _mm256_fmadd_ps(b0, a0, c0_0);
+            KEEP_3(c0_0, b0, a0);
+            c0_1 = _mm256_fmadd_ps(b1, a0, c0_1);
+            KEEP_3(c0_1, b1, a0);
+            const __m256 a1 = _mm256_set1_ps(*(pa + 32));
+            c1_0 = _mm256_fmadd_ps(b0, a1, c1_0);
+            KEEP_3(c1_0, b0, a1);
+            c1_1 = _mm256_fmadd_ps(b1, a1, c1_1);
+            KEEP_3(c1_1, b1, a1);
+            const __m256 a2 = _mm256_set1_ps(*(pa + 64));
+            c2_0 = _mm256_fmadd_ps(b0, a2, c2_0);
+            KEEP_3(c2_0, b0, a2);
+            c2_1 = _mm256_fmadd_ps(b1, a2, c2_1);
+            KEEP_3(c2_1, b1, a2);
+            const __m256 a3 = _mm256_set1_ps(*(pa + 96));
+            c3_0 = _mm256_fmadd_ps(b0, a3, c3_0);
+            KEEP_3(c3_0, b0, a3);
+            c3_1 = _mm256_fmadd_ps(b1, a3, c3_1);
+            KEEP_3(c3_1, b1, a3);
+            const __m256 a4 = _mm256_set1_ps(*(pa + 128));
+            c4_0 = _mm256_fmadd_ps(b0, a4, c4_0);
+            KEEP_3(c4_0, b0, a4);
+            c4_1 = _mm256_fmadd_ps(b1, a4, c4_1);
+            KEEP_3(c4_1, b1, a4);
+            const __m256 a5 = _mm256_set1_ps(*(pa + 160));
+            c5_0 = _mm256_fmadd_ps(b0, a5, c5_0);
+            KEEP_3(c5_0, b0, a5);
+            c5_1 = _mm256_fmadd_ps(b1, a5, c5_1);
+            KEEP_3(c5_1, b1, a5);
+            pa += 1;
+            pb += 16;
+        }
+    }
+    BARRIER;
+    __m256 dc0_0_c_0_0 = _mm256_loadu_ps(c);
+    const __m256 dc0_0_2 = _mm256_add_ps(c0_0, dc0_0_c_0_0);
+    const __m256i dc0_0_3 = _mm256_castps_si256(dc0_0_2);
+    const __m256i dc0_0_4 = _mm256_srli_epi32(dc0_0_3, 16);
+    const __m256i dc0_0_k0 = _mm256_set1_epi32(64);
+    const __m256i dc0_0_5 = _mm256_or_si256(dc0_0_4, dc0_0_k0);
+    const __m256i dc0_0_6 = _mm256_castps_si256(_mm256_cmp_ps(dc0_0_2, dc0_0_2, _CMP_EQ_OQ));
+    const __m256i dc0_0_k1 = _mm256_set1_epi32(1);
+    const __m256i dc0_0_7 = _mm256_and_si256(dc0_0_4, dc0_0_k1);
+    const __m256i dc0_0_8 = _mm256_add_epi32(dc0_0_3, dc0_0_7);
+    const __m256i dc0_0_k2 = _mm256_set1_epi32(32767);
+    const __m256i dc0_0_9 = _mm256_add_epi32(dc0_0_8, dc0_0_k2);
+    const __m256i dc0_0_10 = _mm256_srli_epi32(dc0_0_9, 16);
+    const __m256i dc0_0_11 = _mm256_blendv_epi8(dc0_0_5, dc0_0_10, dc0_0_6);
+    _mm_storeu_si128((__m128i *)(d), _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_shuffle_epi8(dc0_0_11, _mm256_set1_epi64x(0x0d0c090805040100)), 8)));
+    __m256 dc0_0_c_0_8 = _mm256_loadu_ps(c + 8);
+    const __m256 dc0_0_14 = _mm256_add_ps(c0_1, dc0_0_c_0_8);
+    const __m256i dc0_0_15 = _mm256_castps_si256(dc0_0_14);
+    const __m256i dc0_0_16 = _mm256_srli_epi32(dc0_0_15, 16);
+    const __m256i dc0_0_17 = _mm256_or_si256(dc0_0_16, dc0_0_k0);
+    const __m256i dc0_0_18 = _mm256_castps_si256(_mm256_cmp_ps(dc0_0_14, dc0_0_14, _CMP_EQ_OQ));
+    const __m256i dc0_0_19 = _mm256_and_si256(dc0_0_16, dc0_0_k1);
+    const __m256i dc0_0_20 = _mm256_add_epi32(dc0_0_15, dc0_0_19);
+    const __m256i dc0_0_21 = _mm256_add_epi32(dc0_0_20, dc0_0_k2);
+    const __m256i dc0_0_22 = _mm256_srli_epi32(dc0_0_21, 16);
+    const __m256i dc0_0_23 = _mm256_blendv_epi8(dc0_0_17, dc0_0_22, dc0_0_18);
+    _mm_storeu_si128((__m128i *)(d + 8), _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_shuffle_epi8(dc0_0_23, _mm256_set1_epi64x(0x0d0c090805040100)), 8)));
+    __m256 dc0_0_c_1_0 = _mm256_loadu_ps(c + 16);
+    const __m256 dc0_0_26 = _mm256_add_ps(c1_0, dc0_0_c_1_0);
+    const __m256i dc0_0_27 = _mm256_castps_si256(dc0_0_26);
+    const __m256i dc0_0_28 = _mm256_srli_epi32(dc0_0_27, 16);
+    const __m256i dc0_0_29 = _mm256_or_si256(dc0_0_28, dc0_0_k0);
+    const __m256i dc0_0_30 = _mm256_castps_si256(_mm256_cmp_ps(dc0_0_26, dc0_0_26, _CMP_EQ_OQ));
+    const __m256i dc0_0_31 = _mm256_and_si256(dc0_0_28, dc0_0_k1);
+    const __m256i dc0_0_32 = _mm256_add_epi32(dc0_0_27, dc0_0_31);
+    const __m256i dc0_0_33 = _mm256_add_epi32(dc0_0_32, dc0_0_k2);
+    const __m256i dc0_0_34 = _mm256_srli_epi32(dc0_0_33, 16);
+    const __m256i dc0_0_35 = _mm256_blendv_epi8(dc0_0_29, dc0_0_34, dc0_0_30);
+    _mm_storeu_si128((__m128i *)(d + 16), _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_shuffle_epi8(dc0_0_35, _mm256_set1_epi64x(0x0d0c090805040100)), 8)));
+    __m256 dc0_0_c_1_8 = _mm256_loadu_ps(c + 24);
+    const __m256 dc0_0_38 = _mm256_add_ps(c1_1, dc0_0_c_1_8);
+    const __m256i dc0_0_39 = _mm256_castps_si256(dc0_0_38);
+    const __m256i dc0_0_40 = _mm256_srli_epi32(dc0_0_39, 16);
+    const __m256i dc0_0_41 = _mm256_or_si256(dc0_0_40, dc0_0_k0);
+    const __m256i dc0_0_42 = _mm256_castps_si256(_mm256_cmp_ps(dc0_0_38, dc0_0_38, _CMP_EQ_OQ));
+    const __m256i dc0_0_43 = _mm256_and_si256(dc0_0_40, dc0_0_k1);
+    const __m256i dc0_0_44 = _mm256_add_epi32(dc0_0_39, dc0_0_43);
+    const __m256i dc0_0_45 = _mm256_add_epi32(dc0_0_44, dc0_0_k2);
+    const __m256i dc0_0_46 = _mm256_srli_epi32(dc0_0_45, 16);
+    const __m256i dc0_0_47 = _mm256_blendv_epi8(dc0_0_41, dc0_0_46, dc0_0_42);
+    _mm_storeu_si128((__m128i *)(d + 24), _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_shuffle_epi8(dc0_0_47, _mm256_set1_epi64x(0x0d0c090805040100)), 8)));
+    __m256 dc0_0_c_2_0 = _mm256_loadu_ps(c + 32);
+    const __m256 dc0_0_50 = _mm256_add_ps(c2_0, dc0_0_c_2_0);
+    const __m256i dc0_0_51 = _mm256_castps_si256(dc0_0_50);
+    const __m256i dc0_0_52 = _mm256_srli_epi32(dc0_0_51, 16);
+    const __m256i dc0_0_53 = _mm256_or_si256(dc0_0_52, dc0_0_k0);
+    const __m256i dc0_0_54 = _mm256_castps_si256(_mm256_cmp_ps(dc0_0_50, dc0_0_50, _CMP_EQ_OQ));
+    const __m256i dc0_0_55 = _mm256_and_si256(dc0_0_52, dc0_0_k1);
+    const __m256i dc0_0_56 = _mm256_add_epi32(dc0_0_51, dc0_0_55);
+    const __m256i dc0_0_57 = _mm256_add_epi32(dc0_0_56, dc0_0_k2);
+    const __m256i dc0_0_58 = _mm256_srli_epi32(dc0_0_57, 16);
+    const __m256i dc0_0_59 = _mm256_blendv_epi8(dc0_0_53, dc0_0_58, dc0_0_54);
+    _mm_storeu_si128((__m128i *)(d + 32), _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_shuffle_epi8(dc0_0_59, _mm256_set1_epi64x(0x0d0c090805040100)), 8)));
+    __m256 dc0_0_c_2_8 = _mm256_loadu_ps(c + 40);
+    const __m256 dc0_0_62 = _mm256_add_ps(c2_1, dc0_0_c_2_8);
+    const __m256i dc0_0_63 = _mm256_castps_si256(dc0_0_62);
+    const __m256i dc0_0_64 = _mm256_srli_epi32(dc0_0_63, 16);
+    const __m256i dc0_0_65 = _mm256_or_si256(dc0_0_64, dc0_0_k0);
+    const __m256i dc0_0_66 = _mm256_castps_si256(_mm256_cmp_ps(dc0_0_62, dc0_0_62, _CMP_EQ_OQ));
+    const __m256i dc0_0_67 = _mm256_and_si256(dc0_0_64, dc0_0_k1);
+    const __m256i dc0_0_68 = _mm256_add_epi32(dc0_0_63, dc0_0_67);
+    const __m256i dc0_0_69 = _mm256_add_epi32(dc0_0_68, dc0_0_k2);
+    const __m256i dc0_0_70 = _mm256_srli_epi32(dc0_0_69, 16);
+    const __m256i dc0_0_71 = _mm256_blendv_epi8(dc0_0_65, dc0_0_70, dc0_0_66);
+    _mm_storeu_si128((__m128i *)(d + 40), _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_shuffle_epi8(dc0_0_71, _mm256_set1_epi64x(0x0d0c090805040100)), 8)));
+    __m256 dc0_0_c_3_0 = _mm256_loadu_ps(c + 48);
+    const __m256 dc0_0_74 = _mm256_add_ps(c3_0, dc0_0_c_3_0);
+    const __m256i dc0_0_75 = _mm256_castps_si256(dc0_0_74);
+    const __m256i dc0_0_76 = _mm256_srli_epi32(dc0_0_75, 16);
+    const __m256i dc0_0_77 = _mm256_or_si256(dc0_0_76, dc0_0_k0);
+    const __m256i dc0_0_78 = _mm256_castps_si256(_mm256_cmp_ps(dc0_0_74, dc0_0_74, _CMP_EQ_OQ));
+    const __m256i dc0_0_79 = _mm256_and_si256(dc0_0_76, dc0_0_k1);
+    const __m256i dc0_0_80 = _mm256_add_epi32(dc0_0_75, dc0_0_79);
+    const __m256i dc0_0_81 = _mm256_add_epi32(dc0_0_80, dc0_0_k2);
+    const __m256i dc0_0_82 = _mm256_srli_epi32(dc0_0_81, 16);
+    const __m256i dc0_0_83 = _mm256_blendv_epi8(dc0_0_77, dc0_0_82, dc0_0_78);
+    _mm_storeu_si128((__m128i *)(d + 48), _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_shuffle_epi8(dc0_0_83, _mm256_set1_epi64x(0x0d0c090805040100)), 8)));
+    __m256 dc0_0_c_3_8 = _mm256_loadu_ps(c + 56);
+    const __m256 dc0_0_86 = _mm256_add_ps(c3_1, dc0_0_c_3_8);
+    const __m256i dc0_0_87 = _mm256_castps_si256(dc0_0_86);
+    const __m256i dc0_0_88 = _mm256_srli_epi32(dc0_0_87, 16);
+    const __m256i dc0_0_89 = _mm256_or_si256(dc0_0_88, dc0_0_k0);
+    const __m256i dc0_0_90 = _mm256_castps_si256(_mm256_cmp_ps(dc0_0_86, dc0_0_86, _CMP_EQ_OQ));
+    const __m256i dc0_0_91 = _mm256_and_si256(dc0_0_88, dc0_0_k1);
+    const __m256i dc0_0_92 = _mm256_add_epi32(dc0_0_87, dc0_0_91);
+    const __m256i dc0_0_93 = _mm256_add_epi32(dc0_0_92, dc0_0_k2);
+    const __m256i dc0_0_94 = _mm256_srli_epi32(dc0_0_93, 16);
+    const __m256i dc0_0_95 = _mm256_blendv_epi8(dc0_0_89, dc0_0_94, dc0_0_90);
+    _mm_storeu_si128((__m128i *)(d + 56), _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_shuffle_epi8(dc0_0_95, _mm256_set1_epi64x(0x0d0c090805040100)), 8)));
+    __m256 dc0_0_c_4_0 = _mm256_loadu_ps(c + 64);
+    const __m256 dc0_0_98 = _mm256_add_ps(c4_0, dc0_0_c_4_0);
+    const __m256i dc0_0_99 = _mm256_castps_si256(dc0_0_98);
+    const __m256i dc0_0_100 = _mm256_srli_epi32(dc0_0_99, 16);
+    const __m256i dc0_0_101 = _mm256_or_si256(dc0_0_100, dc0_0_k0);
+    const __m256i dc0_0_102 = _mm256_castps_si256(_mm256_cmp_ps(dc0_0_98, dc0_0_98, _CMP_EQ_OQ));
+    const __m256i dc0_0_103 = _mm256_and_si256(dc0_0_100, dc0_0_k1);
+    const __m256i dc0_0_104 = _mm256_add_epi32(dc0_0_99, dc0_0_103);
+    const __m256i dc0_0_105 = _mm256_add_epi32(dc0_0_104, dc0_0_k2);
+    const __m256i dc0_0_106 = _mm256_srli_epi32(dc0_0_105, 16);
+    const __m256i dc0_0_107 = _mm256_blendv_epi8(dc0_0_101, dc0_0_106, dc0_0_102);
+    _mm_storeu_si128((__m128i *)(d + 64), _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_shuffle_epi8(dc0_0_107, _mm256_set1_epi64x(0x0d0c090805040100)), 8)));
+    __m256 dc0_0_c_4_8 = _mm256_loadu_ps(c + 72);
+    const __m256 dc0_0_110 = _mm256_add_ps(c4_1, dc0_0_c_4_8);
+    const __m256i dc0_0_111 = _mm256_castps_si256(dc0_0_110);
+    const __m256i dc0_0_112 = _mm256_srli_epi32(dc0_0_111, 16);
+    const __m256i dc0_0_113 = _mm256_or_si256(dc0_0_112, dc0_0_k0);
+    const __m256i dc0_0_114 = _mm256_castps_si256(_mm256_cmp_ps(dc0_0_110, dc0_0_110, _CMP_EQ_OQ));
+    const __m256i dc0_0_115 = _mm256_and_si256(dc0_0_112, dc0_0_k1);
+    const __m256i dc0_0_116 = _mm256_add_epi32(dc0_0_111, dc0_0_115);
+    const __m256i dc0_0_117 = _mm256_add_epi32(dc0_0_116, dc0_0_k2);
+    const __m256i dc0_0_118 = _mm256_srli_epi32(dc0_0_117, 16);
+    const __m256i dc0_0_119 = _mm256_blendv_epi8(dc0_0_113, dc0_0_118, dc0_0_114);
+    _mm_storeu_si128((__m128i *)(d + 72), _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_shuffle_epi8(dc0_0_119, _mm256_set1_epi64x(0x0d0c090805040100)), 8)));
+    __m256 dc0_0_c_5_0 = _mm256_loadu_ps(c + 80);
+    const __m256 dc0_0_122 = _mm256_add_ps(c5_0, dc0_0_c_5_0);
+    const __m256i dc0_0_123 = _mm256_castps_si256(dc0_0_122);
+    const __m256i dc0_0_124 = _mm256_srli_epi32(dc0_0_123, 16);
+    const __m256i dc0_0_125 = _mm256_or_si256(dc0_0_124, dc0_0_k0);
+    const __m256i dc0_0_126 = _mm256_castps_si256(_mm256_cmp_ps(dc0_0_122, dc0_0_122, _CMP_EQ_OQ));
+    const __m256i dc0_0_127 = _mm256_and_si256(dc0_0_124, dc0_0_k1);
+    const __m256i dc0_0_128 = _mm256_add_epi32(dc0_0_123, dc0_0_127);
+    const __m256i dc0_0_129 = _mm256_add_epi32(dc0_0_128, dc0_0_k2);
+    const __m256i dc0_0_130 = _mm256_srli_epi32(dc0_0_129, 16);
+    const __m256i dc0_0_131 = _mm256_blendv_epi8(dc0_0_125, dc0_0_130, dc0_0_126);
+    _mm_storeu_si128((__m128i *)(d + 80), _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_shuffle_epi8(dc0_0_131, _mm256_set1_epi64x(0x0d0c090805040100)), 8)));
+    __m256 dc0_0_c_5_8 = _mm256_loadu_ps(c + 88);
+    const __m256 dc0_0_134 = _mm256_add_ps(c5_1, dc0_0_c_5_8);
+    const __m256i dc0_0_135 = _mm256_castps_si256(dc0_0_134);
+    const __m256i dc0_0_136 = _mm256_srli_epi32(dc0_0_135, 16);
+    const __m256i dc0_0_137 = _mm256_or_si256(dc0_0_136, dc0_0_k0);
+    const __m256i dc0_0_138 = _mm256_castps_si256(_mm256_cmp_ps(dc0_0_134, dc0_0_134, _CMP_EQ_OQ));
+    const __m256i dc0_0_139 = _mm256_and_si256(dc0_0_136, dc0_0_k1);
+    const __m256i dc0_0_140 = _mm256_add_epi32(dc0_0_135, dc0_0_139);
+    const __m256i dc0_0_141 = _mm256_add_epi32(dc0_0_140, dc0_0_k2);
+    const __m256i dc0_0_142 = _mm256_srli_epi32(dc0_0_141, 16);
+    const __m256i dc0_0_143 = _mm256_blendv_epi8(dc0_0_137, dc0_0_142, dc0_0_138);
+    _mm_storeu_si128((__m128i *)(d + 88), _mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_shuffle_epi8(dc0_0_143, _mm256_set1_epi64x(0x0d0c090805040100)), 8)));
+}
+
 /* 4 x 16 of C: 8 accumulators + 1 A + 2 B = 11 of 16 ymm
  *
  *     c0_0   c0_1
@@ -59,7 +273,7 @@ int64_t gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_scratch_bytes(const int64_t 
  *     c2_0   c2_1
  *     c3_0   c3_1
  */
-static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_4x16(const float *a, const uint16_t *b, const float *c, uint16_t *restrict d, int64_t m)
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x16(const float *a, const float *b, const float *c, uint16_t *restrict d, int64_t m)
 {
     BARRIER;
     __m256 c0_0 = _mm256_setzero_ps();
@@ -72,10 +286,10 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_4x16(const 
     __m256 c3_1 = _mm256_setzero_ps();
     for (int64_t i = 0; i < 3; i++) { /* batch */
         const float *pa = a + i * (32 * m);
-        const uint16_t *pb = b + i * (512);
+        const float *pb = b + i * (496);
         for (int64_t kt = 0; kt < 31; kt++) {
-            __m256 b0 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(pb))), 16));
-            __m256 b1 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(pb + 8))), 16));
+            __m256 b0 = _mm256_loadu_ps(pb);
+            __m256 b1 = _mm256_loadu_ps(pb + 8);
             const __m256 a0 = _mm256_set1_ps(*(pa));
             c0_0 = _mm256_fmadd_ps(b0, a0, c0_0);
             KEEP_3(c0_0, b0, a0);
@@ -207,7 +421,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_4x16(const 
  *     c0_0   c0_1
  *     c1_0   c1_1
  */
-static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_2x16(const float *a, const uint16_t *b, const float *c, uint16_t *restrict d, int64_t m)
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x16(const float *a, const float *b, const float *c, uint16_t *restrict d, int64_t m)
 {
     BARRIER;
     __m256 c0_0 = _mm256_setzero_ps();
@@ -220,10 +434,10 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_2x16(const 
     __m256 c1_1_s1 = _mm256_setzero_ps();
     for (int64_t i = 0; i < 3; i++) { /* batch */
         const float *pa = a + i * (32 * m);
-        const uint16_t *pb = b + i * (512);
+        const float *pb = b + i * (496);
         for (int64_t kt = 0; kt < 15; kt++) {
-            __m256 b0 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(pb))), 16));
-            __m256 b1 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(pb + 8))), 16));
+            __m256 b0 = _mm256_loadu_ps(pb);
+            __m256 b1 = _mm256_loadu_ps(pb + 8);
             const __m256 a0 = _mm256_set1_ps(*(pa));
             c0_0 = _mm256_fmadd_ps(b0, a0, c0_0);
             KEEP_3(c0_0, b0, a0);
@@ -234,8 +448,8 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_2x16(const 
             KEEP_3(c1_0, b0, a1);
             c1_1 = _mm256_fmadd_ps(b1, a1, c1_1);
             KEEP_3(c1_1, b1, a1);
-            __m256 b0_k1 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(pb + 16))), 16));
-            __m256 b1_k1 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(pb + 24))), 16));
+            __m256 b0_k1 = _mm256_loadu_ps(pb + 16);
+            __m256 b1_k1 = _mm256_loadu_ps(pb + 24);
             const __m256 a0_k1 = _mm256_set1_ps(*(pa + 1));
             c0_0_s1 = _mm256_fmadd_ps(b0_k1, a0_k1, c0_0_s1);
             KEEP_3(c0_0_s1, b0_k1, a0_k1);
@@ -249,8 +463,8 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_2x16(const 
             pa += 2;
             pb += 32;
         }
-        __m256 b0 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(pb))), 16));
-        __m256 b1 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(pb + 8))), 16));
+        __m256 b0 = _mm256_loadu_ps(pb);
+        __m256 b1 = _mm256_loadu_ps(pb + 8);
         const __m256 a0 = _mm256_set1_ps(*(pa));
         c0_0 = _mm256_fmadd_ps(b0, a0, c0_0);
         KEEP_3(c0_0, b0, a0);
@@ -324,7 +538,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_2x16(const 
  *
  *     c0_0   c0_1
  */
-static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_1x16(const float *a, const uint16_t *b, const float *c, uint16_t *restrict d, int64_t m)
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_1x16(const float *a, const float *b, const float *c, uint16_t *restrict d, int64_t m)
 {
     BARRIER;
     __m256 c0_0 = _mm256_setzero_ps();
@@ -337,45 +551,45 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_1x16(const 
     __m256 c0_1_s3 = _mm256_setzero_ps();
     for (int64_t i = 0; i < 3; i++) { /* batch */
         const float *pa = a + i * (32 * m);
-        const uint16_t *pb = b + i * (512);
+        const float *pb = b + i * (496);
         for (int64_t kt = 0; kt < 7; kt++) {
             const __m256 a0 = _mm256_set1_ps(*(pa));
-            __m256 b0 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(pb))), 16));
+            __m256 b0 = _mm256_loadu_ps(pb);
             c0_0 = _mm256_fmadd_ps(b0, a0, c0_0);
-            __m256 b1 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(pb + 8))), 16));
+            __m256 b1 = _mm256_loadu_ps(pb + 8);
             c0_1 = _mm256_fmadd_ps(b1, a0, c0_1);
             const __m256 a0_k1 = _mm256_set1_ps(*(pa + 1));
-            __m256 b0_k1 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(pb + 16))), 16));
+            __m256 b0_k1 = _mm256_loadu_ps(pb + 16);
             c0_0_s1 = _mm256_fmadd_ps(b0_k1, a0_k1, c0_0_s1);
-            __m256 b1_k1 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(pb + 24))), 16));
+            __m256 b1_k1 = _mm256_loadu_ps(pb + 24);
             c0_1_s1 = _mm256_fmadd_ps(b1_k1, a0_k1, c0_1_s1);
             const __m256 a0_k2 = _mm256_set1_ps(*(pa + 2));
-            __m256 b0_k2 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(pb + 32))), 16));
+            __m256 b0_k2 = _mm256_loadu_ps(pb + 32);
             c0_0_s2 = _mm256_fmadd_ps(b0_k2, a0_k2, c0_0_s2);
-            __m256 b1_k2 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(pb + 40))), 16));
+            __m256 b1_k2 = _mm256_loadu_ps(pb + 40);
             c0_1_s2 = _mm256_fmadd_ps(b1_k2, a0_k2, c0_1_s2);
             const __m256 a0_k3 = _mm256_set1_ps(*(pa + 3));
-            __m256 b0_k3 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(pb + 48))), 16));
+            __m256 b0_k3 = _mm256_loadu_ps(pb + 48);
             c0_0_s3 = _mm256_fmadd_ps(b0_k3, a0_k3, c0_0_s3);
-            __m256 b1_k3 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(pb + 56))), 16));
+            __m256 b1_k3 = _mm256_loadu_ps(pb + 56);
             c0_1_s3 = _mm256_fmadd_ps(b1_k3, a0_k3, c0_1_s3);
             pa += 4;
             pb += 64;
         }
         const __m256 a0 = _mm256_set1_ps(*(pa));
-        __m256 b0 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(pb))), 16));
+        __m256 b0 = _mm256_loadu_ps(pb);
         c0_0 = _mm256_fmadd_ps(b0, a0, c0_0);
-        __m256 b1 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(pb + 8))), 16));
+        __m256 b1 = _mm256_loadu_ps(pb + 8);
         c0_1 = _mm256_fmadd_ps(b1, a0, c0_1);
         const __m256 a0_k1 = _mm256_set1_ps(*(pa + 1));
-        __m256 b0_k1 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(pb + 16))), 16));
+        __m256 b0_k1 = _mm256_loadu_ps(pb + 16);
         c0_0_s1 = _mm256_fmadd_ps(b0_k1, a0_k1, c0_0_s1);
-        __m256 b1_k1 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(pb + 24))), 16));
+        __m256 b1_k1 = _mm256_loadu_ps(pb + 24);
         c0_1_s1 = _mm256_fmadd_ps(b1_k1, a0_k1, c0_1_s1);
         const __m256 a0_k2 = _mm256_set1_ps(*(pa + 2));
-        __m256 b0_k2 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(pb + 32))), 16));
+        __m256 b0_k2 = _mm256_loadu_ps(pb + 32);
         c0_0_s2 = _mm256_fmadd_ps(b0_k2, a0_k2, c0_0_s2);
-        __m256 b1_k2 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(pb + 40))), 16));
+        __m256 b1_k2 = _mm256_loadu_ps(pb + 40);
         c0_1_s2 = _mm256_fmadd_ps(b1_k2, a0_k2, c0_1_s2);
     }
     BARRIER;
@@ -438,7 +652,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_convert_a_row_tai
     _mm256_storeu_ps(out, wx0);
 }
 
-void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const uint16_t *b, const float *c, uint16_t *d, int64_t m, void *scratch)
+void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const float *b, const float *c, uint16_t *d, int64_t m, void *scratch)
 {
     {
         float *a_packed = (void *)((char *)scratch + 0);
@@ -451,14 +665,17 @@ void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const uint16
                 }
             }
         }
-        for (int64_t mt = 0; mt < m / 4; mt++) { /* m by 4 */
-            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_4x16(a_packed + 128 * mt, b, c + 64 * mt, d + 64 * mt, m);
+        for (int64_t mt = 0; mt < m / 6; mt++) { /* m by 6 */
+            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_6x16(a_packed + 192 * mt, (void *)(b), c + 96 * mt, d + 96 * mt, m);
         }
-        for (int64_t mt = 0; mt < (m % 4) / 2; mt++) { /* m by 2 */
-            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_2x16(a_packed + 64 * (2 * (m / 4) + mt), b, c + 32 * (2 * (m / 4) + mt), d + 32 * (2 * (m / 4) + mt), m);
+        for (int64_t mt = 0; mt < (m % 6) / 4; mt++) { /* m by 4 */
+            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x16(a_packed + 64 * (2 * mt + 3 * (m / 6)), (void *)(b), c + 32 * (2 * mt + 3 * (m / 6)), d + 32 * (2 * mt + 3 * (m / 6)), m);
+        }
+        for (int64_t mt = 0; mt < ((m % 6) % 4) / 2; mt++) { /* m by 2 */
+            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x16(a_packed + 64 * (2 * ((m % 6) / 4) + 3 * (m / 6) + mt), (void *)(b), c + 32 * (2 * ((m % 6) / 4) + 3 * (m / 6) + mt), d + 32 * (2 * ((m % 6) / 4) + 3 * (m / 6) + mt), m);
         }
         for (int64_t mt = 0; mt < m % 2; mt++) { /* m by 1 */
-            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_1x16(a_packed + 32 * (2 * ((m % 4) / 2) + 4 * (m / 4) + mt), b, c + 16 * (2 * ((m % 4) / 2) + 4 * (m / 4) + mt), d + 16 * (2 * ((m % 4) / 2) + 4 * (m / 4) + mt), m);
+            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_1x16(a_packed + 32 * (2 * (((m % 6) % 4) / 2) + 4 * ((m % 6) / 4) + 6 * (m / 6) + mt), (void *)(b), c + 16 * (2 * (((m % 6) % 4) / 2) + 4 * ((m % 6) / 4) + 6 * (m / 6) + mt), d + 16 * (2 * (((m % 6) % 4) / 2) + 4 * ((m % 6) / 4) + 6 * (m / 6) + mt), m);
         }
     }
 }
@@ -473,6 +690,6 @@ int64_t gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_scratch_bytes(const int64_t 
 {
     (void)sizes;
     const int64_t m = sizes[0];
-    return 384 * m;
+    return 384 * m + 64;
 }
 

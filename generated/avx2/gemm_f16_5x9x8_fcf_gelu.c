@@ -56,7 +56,7 @@ int64_t gemm_f16_5x9x8_fcf_gelu_scratch_bytes(const int64_t *sizes);
  *
  *     c0_0   c0_1   c0_2   c0_3   c0_4   c0_5   c0_6   c0_7   c0_8
  */
-static inline void gemm_f16_5x9x8_fcf_gelu_tile0_5x9(const float *a, const float *b, float *restrict d)
+static inline void gemm_f16_5x9x8_fcf_gelu_tile0_5x9(const uint16_t *a, const float *b, float *restrict d)
 {
     BARRIER;
     const __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(5)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -69,10 +69,12 @@ static inline void gemm_f16_5x9x8_fcf_gelu_tile0_5x9(const float *a, const float
     __m256 c0_6 = _mm256_setzero_ps();
     __m256 c0_7 = _mm256_setzero_ps();
     __m256 c0_8 = _mm256_setzero_ps();
-    const float *pa = a;
+    const uint16_t *pa = a;
     const float *pb = b;
     for (int64_t kt = 0; kt < 8; kt++) {
-        __m256 a0 = _mm256_loadu_ps(pa);
+        _Alignas(64) uint16_t a0_part[8] = {0};
+        memcpy(a0_part, pa, (size_t)(5) * sizeof *a0_part);
+        __m256 a0 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(a0_part)));
         const __m256 b0 = _mm256_set1_ps(*(pb));
         c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
         KEEP_3(c0_0, a0, b0);
@@ -100,7 +102,7 @@ static inline void gemm_f16_5x9x8_fcf_gelu_tile0_5x9(const float *a, const float
         const __m256 b8 = _mm256_set1_ps(*(pb + 64));
         c0_8 = _mm256_fmadd_ps(a0, b8, c0_8);
         KEEP_3(c0_8, a0, b8);
-        pa += 8;
+        pa += 5;
         pb += 1;
     }
     BARRIER;
@@ -435,31 +437,14 @@ static inline void gemm_f16_5x9x8_fcf_gelu_convert_b_row_8(const uint16_t *x, fl
     _mm256_storeu_ps(out, wx0);
 }
 
-/* tail lines, 1 elements of each */
-static inline void gemm_f16_5x9x8_fcf_gelu_convert_a_group_tail(const uint16_t *x, float *restrict out)
-{
-    BARRIER;
-    BARRIER;
-    _Alignas(64) uint16_t wx0_0_part[8] = {0};
-    memcpy(wx0_0_part, x, (size_t)(5) * sizeof *wx0_0_part);
-    __m256 wx0_0 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(wx0_0_part)));
-    _mm256_storeu_ps(out, wx0_0);
-}
-
 void gemm_f16_5x9x8_fcf_gelu(const uint16_t *a, const uint16_t *b, float *d)
 {
     {
-        _Alignas(64) float a_packed[64];
-        for (int64_t gp = 0; gp < 8; gp++) { /* convert a */
-            gemm_f16_5x9x8_fcf_gelu_convert_a_group_tail(a + 5 * gp, a_packed + 8 * gp);
+        _Alignas(64) float b_packed[80];
+        for (int64_t lp = 0; lp < 9; lp++) { /* convert b */
+            gemm_f16_5x9x8_fcf_gelu_convert_b_row_8(b + 8 * lp, b_packed + 8 * lp);
         }
-        {
-            _Alignas(64) float b_packed[72];
-            for (int64_t lp = 0; lp < 9; lp++) { /* convert b */
-                gemm_f16_5x9x8_fcf_gelu_convert_b_row_8(b + 8 * lp, b_packed + 8 * lp);
-            }
-            gemm_f16_5x9x8_fcf_gelu_tile0_5x9(a_packed, b_packed, d);
-        }
+        gemm_f16_5x9x8_fcf_gelu_tile0_5x9(a, b_packed, d);
     }
 }
 

@@ -43,7 +43,7 @@ __attribute__((unused)) static inline float float_of_bits(int32_t bits)
 #define KEEP_3(acc, x, y) __asm__("" : "+v"(acc) : "v"(x), "v"(y))
 #endif
 
-void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const uint16_t *b, const float *c, uint16_t *d, int64_t m, void *scratch);
+void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const float *b, const float *c, uint16_t *d, int64_t m, void *scratch);
 void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
 int64_t gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_scratch_bytes(const int64_t *sizes);
 /* gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16
@@ -52,18 +52,15 @@ int64_t gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_scratch_bytes(const int64_t 
  *   Schedule()
  *   target avx512 (AVX-512 F, BW, DQ, VL, CD)
  */
-/* 8 x 16 of C: 16 accumulators + 1 A + 1 B = 18 of 32 zmm, K over 2 sets
+/* 5 x 16 of C: 20 accumulators + 1 A + 1 B = 22 of 32 zmm, K over 4 sets
  *
  *     c0_0
  *     c1_0
  *     c2_0
  *     c3_0
  *     c4_0
- *     c5_0
- *     c6_0
- *     c7_0
  */
-static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_8x16(const float *a, const uint16_t *b, const float *c, uint16_t *restrict d, int64_t m)
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_5x16(const float *a, const float *b, const float *c, uint16_t *restrict d, int64_t m)
 {
     BARRIER;
     __m512 c0_0 = _mm512_setzero_ps();
@@ -71,22 +68,26 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_8x16(const 
     __m512 c2_0 = _mm512_setzero_ps();
     __m512 c3_0 = _mm512_setzero_ps();
     __m512 c4_0 = _mm512_setzero_ps();
-    __m512 c5_0 = _mm512_setzero_ps();
-    __m512 c6_0 = _mm512_setzero_ps();
-    __m512 c7_0 = _mm512_setzero_ps();
     __m512 c0_0_s1 = _mm512_setzero_ps();
     __m512 c1_0_s1 = _mm512_setzero_ps();
     __m512 c2_0_s1 = _mm512_setzero_ps();
     __m512 c3_0_s1 = _mm512_setzero_ps();
     __m512 c4_0_s1 = _mm512_setzero_ps();
-    __m512 c5_0_s1 = _mm512_setzero_ps();
-    __m512 c6_0_s1 = _mm512_setzero_ps();
-    __m512 c7_0_s1 = _mm512_setzero_ps();
+    __m512 c0_0_s2 = _mm512_setzero_ps();
+    __m512 c1_0_s2 = _mm512_setzero_ps();
+    __m512 c2_0_s2 = _mm512_setzero_ps();
+    __m512 c3_0_s2 = _mm512_setzero_ps();
+    __m512 c4_0_s2 = _mm512_setzero_ps();
+    __m512 c0_0_s3 = _mm512_setzero_ps();
+    __m512 c1_0_s3 = _mm512_setzero_ps();
+    __m512 c2_0_s3 = _mm512_setzero_ps();
+    __m512 c3_0_s3 = _mm512_setzero_ps();
+    __m512 c4_0_s3 = _mm512_setzero_ps();
     for (int64_t i = 0; i < 3; i++) { /* batch */
         const float *pa = a + i * (32 * m);
-        const uint16_t *pb = b + i * (512);
-        for (int64_t kt = 0; kt < 15; kt++) {
-            __m512 b0 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb))), 16));
+        const float *pb = b + i * (496);
+        for (int64_t kt = 0; kt < 7; kt++) {
+            __m512 b0 = _mm512_loadu_ps(pb);
             const __m512 a0 = _mm512_set1_ps(*(pa));
             c0_0 = _mm512_fmadd_ps(b0, a0, c0_0);
             KEEP_3(c0_0, b0, a0);
@@ -102,16 +103,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_8x16(const 
             const __m512 a4 = _mm512_set1_ps(*(pa + 128));
             c4_0 = _mm512_fmadd_ps(b0, a4, c4_0);
             KEEP_3(c4_0, b0, a4);
-            const __m512 a5 = _mm512_set1_ps(*(pa + 160));
-            c5_0 = _mm512_fmadd_ps(b0, a5, c5_0);
-            KEEP_3(c5_0, b0, a5);
-            const __m512 a6 = _mm512_set1_ps(*(pa + 192));
-            c6_0 = _mm512_fmadd_ps(b0, a6, c6_0);
-            KEEP_3(c6_0, b0, a6);
-            const __m512 a7 = _mm512_set1_ps(*(pa + 224));
-            c7_0 = _mm512_fmadd_ps(b0, a7, c7_0);
-            KEEP_3(c7_0, b0, a7);
-            __m512 b0_k1 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb + 16))), 16));
+            __m512 b0_k1 = _mm512_loadu_ps(pb + 16);
             const __m512 a0_k1 = _mm512_set1_ps(*(pa + 1));
             c0_0_s1 = _mm512_fmadd_ps(b0_k1, a0_k1, c0_0_s1);
             KEEP_3(c0_0_s1, b0_k1, a0_k1);
@@ -127,19 +119,42 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_8x16(const 
             const __m512 a4_k1 = _mm512_set1_ps(*(pa + 129));
             c4_0_s1 = _mm512_fmadd_ps(b0_k1, a4_k1, c4_0_s1);
             KEEP_3(c4_0_s1, b0_k1, a4_k1);
-            const __m512 a5_k1 = _mm512_set1_ps(*(pa + 161));
-            c5_0_s1 = _mm512_fmadd_ps(b0_k1, a5_k1, c5_0_s1);
-            KEEP_3(c5_0_s1, b0_k1, a5_k1);
-            const __m512 a6_k1 = _mm512_set1_ps(*(pa + 193));
-            c6_0_s1 = _mm512_fmadd_ps(b0_k1, a6_k1, c6_0_s1);
-            KEEP_3(c6_0_s1, b0_k1, a6_k1);
-            const __m512 a7_k1 = _mm512_set1_ps(*(pa + 225));
-            c7_0_s1 = _mm512_fmadd_ps(b0_k1, a7_k1, c7_0_s1);
-            KEEP_3(c7_0_s1, b0_k1, a7_k1);
-            pa += 2;
-            pb += 32;
+            __m512 b0_k2 = _mm512_loadu_ps(pb + 32);
+            const __m512 a0_k2 = _mm512_set1_ps(*(pa + 2));
+            c0_0_s2 = _mm512_fmadd_ps(b0_k2, a0_k2, c0_0_s2);
+            KEEP_3(c0_0_s2, b0_k2, a0_k2);
+            const __m512 a1_k2 = _mm512_set1_ps(*(pa + 34));
+            c1_0_s2 = _mm512_fmadd_ps(b0_k2, a1_k2, c1_0_s2);
+            KEEP_3(c1_0_s2, b0_k2, a1_k2);
+            const __m512 a2_k2 = _mm512_set1_ps(*(pa + 66));
+            c2_0_s2 = _mm512_fmadd_ps(b0_k2, a2_k2, c2_0_s2);
+            KEEP_3(c2_0_s2, b0_k2, a2_k2);
+            const __m512 a3_k2 = _mm512_set1_ps(*(pa + 98));
+            c3_0_s2 = _mm512_fmadd_ps(b0_k2, a3_k2, c3_0_s2);
+            KEEP_3(c3_0_s2, b0_k2, a3_k2);
+            const __m512 a4_k2 = _mm512_set1_ps(*(pa + 130));
+            c4_0_s2 = _mm512_fmadd_ps(b0_k2, a4_k2, c4_0_s2);
+            KEEP_3(c4_0_s2, b0_k2, a4_k2);
+            __m512 b0_k3 = _mm512_loadu_ps(pb + 48);
+            const __m512 a0_k3 = _mm512_set1_ps(*(pa + 3));
+            c0_0_s3 = _mm512_fmadd_ps(b0_k3, a0_k3, c0_0_s3);
+            KEEP_3(c0_0_s3, b0_k3, a0_k3);
+            const __m512 a1_k3 = _mm512_set1_ps(*(pa + 35));
+            c1_0_s3 = _mm512_fmadd_ps(b0_k3, a1_k3, c1_0_s3);
+            KEEP_3(c1_0_s3, b0_k3, a1_k3);
+            const __m512 a2_k3 = _mm512_set1_ps(*(pa + 67));
+            c2_0_s3 = _mm512_fmadd_ps(b0_k3, a2_k3, c2_0_s3);
+            KEEP_3(c2_0_s3, b0_k3, a2_k3);
+            const __m512 a3_k3 = _mm512_set1_ps(*(pa + 99));
+            c3_0_s3 = _mm512_fmadd_ps(b0_k3, a3_k3, c3_0_s3);
+            KEEP_3(c3_0_s3, b0_k3, a3_k3);
+            const __m512 a4_k3 = _mm512_set1_ps(*(pa + 131));
+            c4_0_s3 = _mm512_fmadd_ps(b0_k3, a4_k3, c4_0_s3);
+            KEEP_3(c4_0_s3, b0_k3, a4_k3);
+            pa += 4;
+            pb += 64;
         }
-        __m512 b0 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb))), 16));
+        __m512 b0 = _mm512_loadu_ps(pb);
         const __m512 a0 = _mm512_set1_ps(*(pa));
         c0_0 = _mm512_fmadd_ps(b0, a0, c0_0);
         KEEP_3(c0_0, b0, a0);
@@ -155,25 +170,55 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_8x16(const 
         const __m512 a4 = _mm512_set1_ps(*(pa + 128));
         c4_0 = _mm512_fmadd_ps(b0, a4, c4_0);
         KEEP_3(c4_0, b0, a4);
-        const __m512 a5 = _mm512_set1_ps(*(pa + 160));
-        c5_0 = _mm512_fmadd_ps(b0, a5, c5_0);
-        KEEP_3(c5_0, b0, a5);
-        const __m512 a6 = _mm512_set1_ps(*(pa + 192));
-        c6_0 = _mm512_fmadd_ps(b0, a6, c6_0);
-        KEEP_3(c6_0, b0, a6);
-        const __m512 a7 = _mm512_set1_ps(*(pa + 224));
-        c7_0 = _mm512_fmadd_ps(b0, a7, c7_0);
-        KEEP_3(c7_0, b0, a7);
+        __m512 b0_k1 = _mm512_loadu_ps(pb + 16);
+        const __m512 a0_k1 = _mm512_set1_ps(*(pa + 1));
+        c0_0_s1 = _mm512_fmadd_ps(b0_k1, a0_k1, c0_0_s1);
+        KEEP_3(c0_0_s1, b0_k1, a0_k1);
+        const __m512 a1_k1 = _mm512_set1_ps(*(pa + 33));
+        c1_0_s1 = _mm512_fmadd_ps(b0_k1, a1_k1, c1_0_s1);
+        KEEP_3(c1_0_s1, b0_k1, a1_k1);
+        const __m512 a2_k1 = _mm512_set1_ps(*(pa + 65));
+        c2_0_s1 = _mm512_fmadd_ps(b0_k1, a2_k1, c2_0_s1);
+        KEEP_3(c2_0_s1, b0_k1, a2_k1);
+        const __m512 a3_k1 = _mm512_set1_ps(*(pa + 97));
+        c3_0_s1 = _mm512_fmadd_ps(b0_k1, a3_k1, c3_0_s1);
+        KEEP_3(c3_0_s1, b0_k1, a3_k1);
+        const __m512 a4_k1 = _mm512_set1_ps(*(pa + 129));
+        c4_0_s1 = _mm512_fmadd_ps(b0_k1, a4_k1, c4_0_s1);
+        KEEP_3(c4_0_s1, b0_k1, a4_k1);
+        __m512 b0_k2 = _mm512_loadu_ps(pb + 32);
+        const __m512 a0_k2 = _mm512_set1_ps(*(pa + 2));
+        c0_0_s2 = _mm512_fmadd_ps(b0_k2, a0_k2, c0_0_s2);
+        KEEP_3(c0_0_s2, b0_k2, a0_k2);
+        const __m512 a1_k2 = _mm512_set1_ps(*(pa + 34));
+        c1_0_s2 = _mm512_fmadd_ps(b0_k2, a1_k2, c1_0_s2);
+        KEEP_3(c1_0_s2, b0_k2, a1_k2);
+        const __m512 a2_k2 = _mm512_set1_ps(*(pa + 66));
+        c2_0_s2 = _mm512_fmadd_ps(b0_k2, a2_k2, c2_0_s2);
+        KEEP_3(c2_0_s2, b0_k2, a2_k2);
+        const __m512 a3_k2 = _mm512_set1_ps(*(pa + 98));
+        c3_0_s2 = _mm512_fmadd_ps(b0_k2, a3_k2, c3_0_s2);
+        KEEP_3(c3_0_s2, b0_k2, a3_k2);
+        const __m512 a4_k2 = _mm512_set1_ps(*(pa + 130));
+        c4_0_s2 = _mm512_fmadd_ps(b0_k2, a4_k2, c4_0_s2);
+        KEEP_3(c4_0_s2, b0_k2, a4_k2);
     }
     BARRIER;
+    c0_0 = _mm512_add_ps(c0_0, c0_0_s2);
+    c0_0_s1 = _mm512_add_ps(c0_0_s1, c0_0_s3);
+    c1_0 = _mm512_add_ps(c1_0, c1_0_s2);
+    c1_0_s1 = _mm512_add_ps(c1_0_s1, c1_0_s3);
+    c2_0 = _mm512_add_ps(c2_0, c2_0_s2);
+    c2_0_s1 = _mm512_add_ps(c2_0_s1, c2_0_s3);
+    c3_0 = _mm512_add_ps(c3_0, c3_0_s2);
+    c3_0_s1 = _mm512_add_ps(c3_0_s1, c3_0_s3);
+    c4_0 = _mm512_add_ps(c4_0, c4_0_s2);
+    c4_0_s1 = _mm512_add_ps(c4_0_s1, c4_0_s3);
     c0_0 = _mm512_add_ps(c0_0, c0_0_s1);
     c1_0 = _mm512_add_ps(c1_0, c1_0_s1);
     c2_0 = _mm512_add_ps(c2_0, c2_0_s1);
     c3_0 = _mm512_add_ps(c3_0, c3_0_s1);
     c4_0 = _mm512_add_ps(c4_0, c4_0_s1);
-    c5_0 = _mm512_add_ps(c5_0, c5_0_s1);
-    c6_0 = _mm512_add_ps(c6_0, c6_0_s1);
-    c7_0 = _mm512_add_ps(c7_0, c7_0_s1);
     __m512 dc0_0_c_0_0 = _mm512_loadu_ps(c);
     const __m512 dc0_0_2 = _mm512_add_ps(c0_0, dc0_0_c_0_0);
     const __m512i dc0_0_3 = _mm512_castps_si512(dc0_0_2);
@@ -237,42 +282,6 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_8x16(const 
     const __m512i dc0_0_58 = _mm512_srli_epi32(dc0_0_57, 16);
     const __m512i dc0_0_59 = _mm512_ternarylogic_epi32(dc0_0_54, dc0_0_58, dc0_0_53, 0xca);
     _mm256_storeu_si256((__m256i *)(d + 64), _mm512_cvtepi32_epi16(dc0_0_59));
-    __m512 dc0_0_c_5_0 = _mm512_loadu_ps(c + 80);
-    const __m512 dc0_0_62 = _mm512_add_ps(c5_0, dc0_0_c_5_0);
-    const __m512i dc0_0_63 = _mm512_castps_si512(dc0_0_62);
-    const __m512i dc0_0_64 = _mm512_srli_epi32(dc0_0_63, 16);
-    const __m512i dc0_0_65 = _mm512_or_si512(dc0_0_64, dc0_0_k0);
-    const __m512i dc0_0_66 = _mm512_movm_epi32(_mm512_cmp_ps_mask(dc0_0_62, dc0_0_62, _CMP_EQ_OQ));
-    const __m512i dc0_0_67 = _mm512_and_si512(dc0_0_64, dc0_0_k1);
-    const __m512i dc0_0_68 = _mm512_add_epi32(dc0_0_63, dc0_0_67);
-    const __m512i dc0_0_69 = _mm512_add_epi32(dc0_0_68, dc0_0_k2);
-    const __m512i dc0_0_70 = _mm512_srli_epi32(dc0_0_69, 16);
-    const __m512i dc0_0_71 = _mm512_ternarylogic_epi32(dc0_0_66, dc0_0_70, dc0_0_65, 0xca);
-    _mm256_storeu_si256((__m256i *)(d + 80), _mm512_cvtepi32_epi16(dc0_0_71));
-    __m512 dc0_0_c_6_0 = _mm512_loadu_ps(c + 96);
-    const __m512 dc0_0_74 = _mm512_add_ps(c6_0, dc0_0_c_6_0);
-    const __m512i dc0_0_75 = _mm512_castps_si512(dc0_0_74);
-    const __m512i dc0_0_76 = _mm512_srli_epi32(dc0_0_75, 16);
-    const __m512i dc0_0_77 = _mm512_or_si512(dc0_0_76, dc0_0_k0);
-    const __m512i dc0_0_78 = _mm512_movm_epi32(_mm512_cmp_ps_mask(dc0_0_74, dc0_0_74, _CMP_EQ_OQ));
-    const __m512i dc0_0_79 = _mm512_and_si512(dc0_0_76, dc0_0_k1);
-    const __m512i dc0_0_80 = _mm512_add_epi32(dc0_0_75, dc0_0_79);
-    const __m512i dc0_0_81 = _mm512_add_epi32(dc0_0_80, dc0_0_k2);
-    const __m512i dc0_0_82 = _mm512_srli_epi32(dc0_0_81, 16);
-    const __m512i dc0_0_83 = _mm512_ternarylogic_epi32(dc0_0_78, dc0_0_82, dc0_0_77, 0xca);
-    _mm256_storeu_si256((__m256i *)(d + 96), _mm512_cvtepi32_epi16(dc0_0_83));
-    __m512 dc0_0_c_7_0 = _mm512_loadu_ps(c + 112);
-    const __m512 dc0_0_86 = _mm512_add_ps(c7_0, dc0_0_c_7_0);
-    const __m512i dc0_0_87 = _mm512_castps_si512(dc0_0_86);
-    const __m512i dc0_0_88 = _mm512_srli_epi32(dc0_0_87, 16);
-    const __m512i dc0_0_89 = _mm512_or_si512(dc0_0_88, dc0_0_k0);
-    const __m512i dc0_0_90 = _mm512_movm_epi32(_mm512_cmp_ps_mask(dc0_0_86, dc0_0_86, _CMP_EQ_OQ));
-    const __m512i dc0_0_91 = _mm512_and_si512(dc0_0_88, dc0_0_k1);
-    const __m512i dc0_0_92 = _mm512_add_epi32(dc0_0_87, dc0_0_91);
-    const __m512i dc0_0_93 = _mm512_add_epi32(dc0_0_92, dc0_0_k2);
-    const __m512i dc0_0_94 = _mm512_srli_epi32(dc0_0_93, 16);
-    const __m512i dc0_0_95 = _mm512_ternarylogic_epi32(dc0_0_90, dc0_0_94, dc0_0_89, 0xca);
-    _mm256_storeu_si256((__m256i *)(d + 112), _mm512_cvtepi32_epi16(dc0_0_95));
 }
 
 /* 4 x 16 of C: 16 accumulators + 1 A + 1 B = 18 of 32 zmm, K over 4 sets
@@ -282,7 +291,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_8x16(const 
  *     c2_0
  *     c3_0
  */
-static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x16(const float *a, const uint16_t *b, const float *c, uint16_t *restrict d, int64_t m)
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x16(const float *a, const float *b, const float *c, uint16_t *restrict d, int64_t m)
 {
     BARRIER;
     __m512 c0_0 = _mm512_setzero_ps();
@@ -303,9 +312,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x16(const 
     __m512 c3_0_s3 = _mm512_setzero_ps();
     for (int64_t i = 0; i < 3; i++) { /* batch */
         const float *pa = a + i * (32 * m);
-        const uint16_t *pb = b + i * (512);
+        const float *pb = b + i * (496);
         for (int64_t kt = 0; kt < 7; kt++) {
-            __m512 b0 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb))), 16));
+            __m512 b0 = _mm512_loadu_ps(pb);
             const __m512 a0 = _mm512_set1_ps(*(pa));
             c0_0 = _mm512_fmadd_ps(b0, a0, c0_0);
             KEEP_3(c0_0, b0, a0);
@@ -318,7 +327,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x16(const 
             const __m512 a3 = _mm512_set1_ps(*(pa + 96));
             c3_0 = _mm512_fmadd_ps(b0, a3, c3_0);
             KEEP_3(c3_0, b0, a3);
-            __m512 b0_k1 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb + 16))), 16));
+            __m512 b0_k1 = _mm512_loadu_ps(pb + 16);
             const __m512 a0_k1 = _mm512_set1_ps(*(pa + 1));
             c0_0_s1 = _mm512_fmadd_ps(b0_k1, a0_k1, c0_0_s1);
             KEEP_3(c0_0_s1, b0_k1, a0_k1);
@@ -331,7 +340,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x16(const 
             const __m512 a3_k1 = _mm512_set1_ps(*(pa + 97));
             c3_0_s1 = _mm512_fmadd_ps(b0_k1, a3_k1, c3_0_s1);
             KEEP_3(c3_0_s1, b0_k1, a3_k1);
-            __m512 b0_k2 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb + 32))), 16));
+            __m512 b0_k2 = _mm512_loadu_ps(pb + 32);
             const __m512 a0_k2 = _mm512_set1_ps(*(pa + 2));
             c0_0_s2 = _mm512_fmadd_ps(b0_k2, a0_k2, c0_0_s2);
             KEEP_3(c0_0_s2, b0_k2, a0_k2);
@@ -344,7 +353,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x16(const 
             const __m512 a3_k2 = _mm512_set1_ps(*(pa + 98));
             c3_0_s2 = _mm512_fmadd_ps(b0_k2, a3_k2, c3_0_s2);
             KEEP_3(c3_0_s2, b0_k2, a3_k2);
-            __m512 b0_k3 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb + 48))), 16));
+            __m512 b0_k3 = _mm512_loadu_ps(pb + 48);
             const __m512 a0_k3 = _mm512_set1_ps(*(pa + 3));
             c0_0_s3 = _mm512_fmadd_ps(b0_k3, a0_k3, c0_0_s3);
             KEEP_3(c0_0_s3, b0_k3, a0_k3);
@@ -360,7 +369,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x16(const 
             pa += 4;
             pb += 64;
         }
-        __m512 b0 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb))), 16));
+        __m512 b0 = _mm512_loadu_ps(pb);
         const __m512 a0 = _mm512_set1_ps(*(pa));
         c0_0 = _mm512_fmadd_ps(b0, a0, c0_0);
         KEEP_3(c0_0, b0, a0);
@@ -373,7 +382,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x16(const 
         const __m512 a3 = _mm512_set1_ps(*(pa + 96));
         c3_0 = _mm512_fmadd_ps(b0, a3, c3_0);
         KEEP_3(c3_0, b0, a3);
-        __m512 b0_k1 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb + 16))), 16));
+        __m512 b0_k1 = _mm512_loadu_ps(pb + 16);
         const __m512 a0_k1 = _mm512_set1_ps(*(pa + 1));
         c0_0_s1 = _mm512_fmadd_ps(b0_k1, a0_k1, c0_0_s1);
         KEEP_3(c0_0_s1, b0_k1, a0_k1);
@@ -386,7 +395,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x16(const 
         const __m512 a3_k1 = _mm512_set1_ps(*(pa + 97));
         c3_0_s1 = _mm512_fmadd_ps(b0_k1, a3_k1, c3_0_s1);
         KEEP_3(c3_0_s1, b0_k1, a3_k1);
-        __m512 b0_k2 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb + 32))), 16));
+        __m512 b0_k2 = _mm512_loadu_ps(pb + 32);
         const __m512 a0_k2 = _mm512_set1_ps(*(pa + 2));
         c0_0_s2 = _mm512_fmadd_ps(b0_k2, a0_k2, c0_0_s2);
         KEEP_3(c0_0_s2, b0_k2, a0_k2);
@@ -471,7 +480,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x16(const 
  *     c0_0
  *     c1_0
  */
-static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x16(const float *a, const uint16_t *b, const float *c, uint16_t *restrict d, int64_t m)
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x16(const float *a, const float *b, const float *c, uint16_t *restrict d, int64_t m)
 {
     BARRIER;
     __m512 c0_0 = _mm512_setzero_ps();
@@ -484,30 +493,30 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x16(const 
     __m512 c1_0_s3 = _mm512_setzero_ps();
     for (int64_t i = 0; i < 3; i++) { /* batch */
         const float *pa = a + i * (32 * m);
-        const uint16_t *pb = b + i * (512);
+        const float *pb = b + i * (496);
         for (int64_t kt = 0; kt < 7; kt++) {
-            __m512 b0 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb))), 16));
+            __m512 b0 = _mm512_loadu_ps(pb);
             const __m512 a0 = _mm512_set1_ps(*(pa));
             c0_0 = _mm512_fmadd_ps(b0, a0, c0_0);
             KEEP_3(c0_0, b0, a0);
             const __m512 a1 = _mm512_set1_ps(*(pa + 32));
             c1_0 = _mm512_fmadd_ps(b0, a1, c1_0);
             KEEP_3(c1_0, b0, a1);
-            __m512 b0_k1 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb + 16))), 16));
+            __m512 b0_k1 = _mm512_loadu_ps(pb + 16);
             const __m512 a0_k1 = _mm512_set1_ps(*(pa + 1));
             c0_0_s1 = _mm512_fmadd_ps(b0_k1, a0_k1, c0_0_s1);
             KEEP_3(c0_0_s1, b0_k1, a0_k1);
             const __m512 a1_k1 = _mm512_set1_ps(*(pa + 33));
             c1_0_s1 = _mm512_fmadd_ps(b0_k1, a1_k1, c1_0_s1);
             KEEP_3(c1_0_s1, b0_k1, a1_k1);
-            __m512 b0_k2 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb + 32))), 16));
+            __m512 b0_k2 = _mm512_loadu_ps(pb + 32);
             const __m512 a0_k2 = _mm512_set1_ps(*(pa + 2));
             c0_0_s2 = _mm512_fmadd_ps(b0_k2, a0_k2, c0_0_s2);
             KEEP_3(c0_0_s2, b0_k2, a0_k2);
             const __m512 a1_k2 = _mm512_set1_ps(*(pa + 34));
             c1_0_s2 = _mm512_fmadd_ps(b0_k2, a1_k2, c1_0_s2);
             KEEP_3(c1_0_s2, b0_k2, a1_k2);
-            __m512 b0_k3 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb + 48))), 16));
+            __m512 b0_k3 = _mm512_loadu_ps(pb + 48);
             const __m512 a0_k3 = _mm512_set1_ps(*(pa + 3));
             c0_0_s3 = _mm512_fmadd_ps(b0_k3, a0_k3, c0_0_s3);
             KEEP_3(c0_0_s3, b0_k3, a0_k3);
@@ -517,21 +526,21 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x16(const 
             pa += 4;
             pb += 64;
         }
-        __m512 b0 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb))), 16));
+        __m512 b0 = _mm512_loadu_ps(pb);
         const __m512 a0 = _mm512_set1_ps(*(pa));
         c0_0 = _mm512_fmadd_ps(b0, a0, c0_0);
         KEEP_3(c0_0, b0, a0);
         const __m512 a1 = _mm512_set1_ps(*(pa + 32));
         c1_0 = _mm512_fmadd_ps(b0, a1, c1_0);
         KEEP_3(c1_0, b0, a1);
-        __m512 b0_k1 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb + 16))), 16));
+        __m512 b0_k1 = _mm512_loadu_ps(pb + 16);
         const __m512 a0_k1 = _mm512_set1_ps(*(pa + 1));
         c0_0_s1 = _mm512_fmadd_ps(b0_k1, a0_k1, c0_0_s1);
         KEEP_3(c0_0_s1, b0_k1, a0_k1);
         const __m512 a1_k1 = _mm512_set1_ps(*(pa + 33));
         c1_0_s1 = _mm512_fmadd_ps(b0_k1, a1_k1, c1_0_s1);
         KEEP_3(c1_0_s1, b0_k1, a1_k1);
-        __m512 b0_k2 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb + 32))), 16));
+        __m512 b0_k2 = _mm512_loadu_ps(pb + 32);
         const __m512 a0_k2 = _mm512_set1_ps(*(pa + 2));
         c0_0_s2 = _mm512_fmadd_ps(b0_k2, a0_k2, c0_0_s2);
         KEEP_3(c0_0_s2, b0_k2, a0_k2);
@@ -579,7 +588,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x16(const 
  *
  *     c0_0
  */
-static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_1x16(const float *a, const uint16_t *b, const float *c, uint16_t *restrict d, int64_t m)
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_1x16(const float *a, const float *b, const float *c, uint16_t *restrict d, int64_t m)
 {
     BARRIER;
     __m512 c0_0 = _mm512_setzero_ps();
@@ -588,30 +597,30 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_1x16(const 
     __m512 c0_0_s3 = _mm512_setzero_ps();
     for (int64_t i = 0; i < 3; i++) { /* batch */
         const float *pa = a + i * (32 * m);
-        const uint16_t *pb = b + i * (512);
+        const float *pb = b + i * (496);
         for (int64_t kt = 0; kt < 7; kt++) {
-            __m512 b0 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb))), 16));
+            __m512 b0 = _mm512_loadu_ps(pb);
             const __m512 a0 = _mm512_set1_ps(*(pa));
             c0_0 = _mm512_fmadd_ps(b0, a0, c0_0);
-            __m512 b0_k1 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb + 16))), 16));
+            __m512 b0_k1 = _mm512_loadu_ps(pb + 16);
             const __m512 a0_k1 = _mm512_set1_ps(*(pa + 1));
             c0_0_s1 = _mm512_fmadd_ps(b0_k1, a0_k1, c0_0_s1);
-            __m512 b0_k2 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb + 32))), 16));
+            __m512 b0_k2 = _mm512_loadu_ps(pb + 32);
             const __m512 a0_k2 = _mm512_set1_ps(*(pa + 2));
             c0_0_s2 = _mm512_fmadd_ps(b0_k2, a0_k2, c0_0_s2);
-            __m512 b0_k3 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb + 48))), 16));
+            __m512 b0_k3 = _mm512_loadu_ps(pb + 48);
             const __m512 a0_k3 = _mm512_set1_ps(*(pa + 3));
             c0_0_s3 = _mm512_fmadd_ps(b0_k3, a0_k3, c0_0_s3);
             pa += 4;
             pb += 64;
         }
-        __m512 b0 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb))), 16));
+        __m512 b0 = _mm512_loadu_ps(pb);
         const __m512 a0 = _mm512_set1_ps(*(pa));
         c0_0 = _mm512_fmadd_ps(b0, a0, c0_0);
-        __m512 b0_k1 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb + 16))), 16));
+        __m512 b0_k1 = _mm512_loadu_ps(pb + 16);
         const __m512 a0_k1 = _mm512_set1_ps(*(pa + 1));
         c0_0_s1 = _mm512_fmadd_ps(b0_k1, a0_k1, c0_0_s1);
-        __m512 b0_k2 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(pb + 32))), 16));
+        __m512 b0_k2 = _mm512_loadu_ps(pb + 32);
         const __m512 a0_k2 = _mm512_set1_ps(*(pa + 2));
         c0_0_s2 = _mm512_fmadd_ps(b0_k2, a0_k2, c0_0_s2);
     }
@@ -656,7 +665,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_convert_a_row_tai
     _mm512_storeu_ps(out, wx0);
 }
 
-void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const uint16_t *b, const float *c, uint16_t *d, int64_t m, void *scratch)
+void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const float *b, const float *c, uint16_t *d, int64_t m, void *scratch)
 {
     {
         float *a_packed = (void *)((char *)scratch + 0);
@@ -669,17 +678,17 @@ void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const uint16
                 }
             }
         }
-        for (int64_t mt = 0; mt < m / 8; mt++) { /* m by 8 */
-            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_8x16(a_packed + 256 * mt, b, c + 128 * mt, d + 128 * mt, m);
+        for (int64_t mt = 0; mt < m / 5; mt++) { /* m by 5 */
+            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_5x16(a_packed + 160 * mt, (void *)(b), c + 80 * mt, d + 80 * mt, m);
         }
-        for (int64_t mt = 0; mt < (m % 8) / 4; mt++) { /* m by 4 */
-            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x16(a_packed + 128 * (2 * (m / 8) + mt), b, c + 64 * (2 * (m / 8) + mt), d + 64 * (2 * (m / 8) + mt), m);
+        for (int64_t mt = 0; mt < (m % 5) / 4; mt++) { /* m by 4 */
+            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x16(a_packed + 32 * (4 * mt + 5 * (m / 5)), (void *)(b), c + 16 * (4 * mt + 5 * (m / 5)), d + 16 * (4 * mt + 5 * (m / 5)), m);
         }
-        for (int64_t mt = 0; mt < (m % 4) / 2; mt++) { /* m by 2 */
-            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x16(a_packed + 64 * (2 * ((m % 8) / 4) + 4 * (m / 8) + mt), b, c + 32 * (2 * ((m % 8) / 4) + 4 * (m / 8) + mt), d + 32 * (2 * ((m % 8) / 4) + 4 * (m / 8) + mt), m);
+        for (int64_t mt = 0; mt < ((m % 5) % 4) / 2; mt++) { /* m by 2 */
+            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x16(a_packed + 32 * (2 * mt + 4 * ((m % 5) / 4) + 5 * (m / 5)), (void *)(b), c + 16 * (2 * mt + 4 * ((m % 5) / 4) + 5 * (m / 5)), d + 16 * (2 * mt + 4 * ((m % 5) / 4) + 5 * (m / 5)), m);
         }
-        for (int64_t mt = 0; mt < m % 2; mt++) { /* m by 1 */
-            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_1x16(a_packed + 32 * (2 * ((m % 4) / 2) + 4 * ((m % 8) / 4) + 8 * (m / 8) + mt), b, c + 16 * (2 * ((m % 4) / 2) + 4 * ((m % 8) / 4) + 8 * (m / 8) + mt), d + 16 * (2 * ((m % 4) / 2) + 4 * ((m % 8) / 4) + 8 * (m / 8) + mt), m);
+        for (int64_t mt = 0; mt < (m % 5) % 2; mt++) { /* m by 1 */
+            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_1x16(a_packed + 32 * (2 * (((m % 5) % 4) / 2) + 4 * ((m % 5) / 4) + 5 * (m / 5) + mt), (void *)(b), c + 16 * (2 * (((m % 5) % 4) / 2) + 4 * ((m % 5) / 4) + 5 * (m / 5) + mt), d + 16 * (2 * (((m % 5) % 4) / 2) + 4 * ((m % 5) / 4) + 5 * (m / 5) + mt), m);
         }
     }
 }
@@ -694,6 +703,6 @@ int64_t gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_scratch_bytes(const int64_t 
 {
     (void)sizes;
     const int64_t m = sizes[0];
-    return 384 * m;
+    return 384 * m + 64;
 }
 

@@ -56,7 +56,7 @@ int64_t gemm_f16_5x9x8_fcf_gelu_scratch_bytes(const int64_t *sizes);
  *
  *     c0_0   c0_1   c0_2   c0_3   c0_4   c0_5   c0_6   c0_7   c0_8
  */
-static inline void gemm_f16_5x9x8_fcf_gelu_tile0_5x9(const float *a, const float *b, float *restrict d)
+static inline void gemm_f16_5x9x8_fcf_gelu_tile0_5x9(const uint16_t *a, const float *b, float *restrict d)
 {
     BARRIER;
     const __mmask8 mask = (__mmask8)((1u << (5)) - 1u);
@@ -69,9 +69,11 @@ static inline void gemm_f16_5x9x8_fcf_gelu_tile0_5x9(const float *a, const float
     __m256 c0_6 = _mm256_setzero_ps();
     __m256 c0_7 = _mm256_setzero_ps();
     __m256 c0_8 = _mm256_setzero_ps();
-    const float *pa = a;
+    const uint16_t *pa = a;
     const float *pb = b;
-    __m256 a0 = _mm256_loadu_ps(pa);
+    _Alignas(64) uint16_t a0_part[8] = {0};
+    memcpy(a0_part, pa, (size_t)(5) * sizeof *a0_part);
+    __m256 a0 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(a0_part)));
     const __m256 b0 = _mm256_set1_ps(*(pb));
     c0_0 = _mm256_fmadd_ps(a0, b0, c0_0);
     KEEP_3(c0_0, a0, b0);
@@ -99,7 +101,9 @@ static inline void gemm_f16_5x9x8_fcf_gelu_tile0_5x9(const float *a, const float
     const __m256 b8 = _mm256_set1_ps(*(pb + 128));
     c0_8 = _mm256_fmadd_ps(a0, b8, c0_8);
     KEEP_3(c0_8, a0, b8);
-    __m256 a0_k1 = _mm256_loadu_ps(pa + 16);
+    _Alignas(64) uint16_t a0_k1_part[8] = {0};
+    memcpy(a0_k1_part, pa + 5, (size_t)(5) * sizeof *a0_k1_part);
+    __m256 a0_k1 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(a0_k1_part)));
     const __m256 b0_k1 = _mm256_set1_ps(*(pb + 1));
     c0_0 = _mm256_fmadd_ps(a0_k1, b0_k1, c0_0);
     KEEP_3(c0_0, a0_k1, b0_k1);
@@ -127,7 +131,9 @@ static inline void gemm_f16_5x9x8_fcf_gelu_tile0_5x9(const float *a, const float
     const __m256 b8_k1 = _mm256_set1_ps(*(pb + 129));
     c0_8 = _mm256_fmadd_ps(a0_k1, b8_k1, c0_8);
     KEEP_3(c0_8, a0_k1, b8_k1);
-    __m256 a0_k2 = _mm256_loadu_ps(pa + 32);
+    _Alignas(64) uint16_t a0_k2_part[8] = {0};
+    memcpy(a0_k2_part, pa + 10, (size_t)(5) * sizeof *a0_k2_part);
+    __m256 a0_k2 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(a0_k2_part)));
     const __m256 b0_k2 = _mm256_set1_ps(*(pb + 2));
     c0_0 = _mm256_fmadd_ps(a0_k2, b0_k2, c0_0);
     KEEP_3(c0_0, a0_k2, b0_k2);
@@ -155,7 +161,9 @@ static inline void gemm_f16_5x9x8_fcf_gelu_tile0_5x9(const float *a, const float
     const __m256 b8_k2 = _mm256_set1_ps(*(pb + 130));
     c0_8 = _mm256_fmadd_ps(a0_k2, b8_k2, c0_8);
     KEEP_3(c0_8, a0_k2, b8_k2);
-    __m256 a0_k3 = _mm256_loadu_ps(pa + 48);
+    _Alignas(64) uint16_t a0_k3_part[8] = {0};
+    memcpy(a0_k3_part, pa + 15, (size_t)(5) * sizeof *a0_k3_part);
+    __m256 a0_k3 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(a0_k3_part)));
     const __m256 b0_k3 = _mm256_set1_ps(*(pb + 3));
     c0_0 = _mm256_fmadd_ps(a0_k3, b0_k3, c0_0);
     KEEP_3(c0_0, a0_k3, b0_k3);
@@ -183,7 +191,9 @@ static inline void gemm_f16_5x9x8_fcf_gelu_tile0_5x9(const float *a, const float
     const __m256 b8_k3 = _mm256_set1_ps(*(pb + 131));
     c0_8 = _mm256_fmadd_ps(a0_k3, b8_k3, c0_8);
     KEEP_3(c0_8, a0_k3, b8_k3);
-    __m256 a0_k4 = _mm256_loadu_ps(pa + 64);
+    _Alignas(64) uint16_t a0_k4_part[8] = {0};
+    memcpy(a0_k4_part, pa + 20, (size_t)(5) * sizeof *a0_k4_part);
+    __m256 a0_k4 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(a0_k4_part)));
     const __m256 b0_k4 = _mm256_set1_ps(*(pb + 4));
     c0_0 = _mm256_fmadd_ps(a0_k4, b0_k4, c0_0);
     KEEP_3(c0_0, a0_k4, b0_k4);
@@ -211,7 +221,9 @@ static inline void gemm_f16_5x9x8_fcf_gelu_tile0_5x9(const float *a, const float
     const __m256 b8_k4 = _mm256_set1_ps(*(pb + 132));
     c0_8 = _mm256_fmadd_ps(a0_k4, b8_k4, c0_8);
     KEEP_3(c0_8, a0_k4, b8_k4);
-    __m256 a0_k5 = _mm256_loadu_ps(pa + 80);
+    _Alignas(64) uint16_t a0_k5_part[8] = {0};
+    memcpy(a0_k5_part, pa + 25, (size_t)(5) * sizeof *a0_k5_part);
+    __m256 a0_k5 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(a0_k5_part)));
     const __m256 b0_k5 = _mm256_set1_ps(*(pb + 5));
     c0_0 = _mm256_fmadd_ps(a0_k5, b0_k5, c0_0);
     KEEP_3(c0_0, a0_k5, b0_k5);
@@ -239,7 +251,9 @@ static inline void gemm_f16_5x9x8_fcf_gelu_tile0_5x9(const float *a, const float
     const __m256 b8_k5 = _mm256_set1_ps(*(pb + 133));
     c0_8 = _mm256_fmadd_ps(a0_k5, b8_k5, c0_8);
     KEEP_3(c0_8, a0_k5, b8_k5);
-    __m256 a0_k6 = _mm256_loadu_ps(pa + 96);
+    _Alignas(64) uint16_t a0_k6_part[8] = {0};
+    memcpy(a0_k6_part, pa + 30, (size_t)(5) * sizeof *a0_k6_part);
+    __m256 a0_k6 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(a0_k6_part)));
     const __m256 b0_k6 = _mm256_set1_ps(*(pb + 6));
     c0_0 = _mm256_fmadd_ps(a0_k6, b0_k6, c0_0);
     KEEP_3(c0_0, a0_k6, b0_k6);
@@ -267,7 +281,9 @@ static inline void gemm_f16_5x9x8_fcf_gelu_tile0_5x9(const float *a, const float
     const __m256 b8_k6 = _mm256_set1_ps(*(pb + 134));
     c0_8 = _mm256_fmadd_ps(a0_k6, b8_k6, c0_8);
     KEEP_3(c0_8, a0_k6, b8_k6);
-    __m256 a0_k7 = _mm256_loadu_ps(pa + 112);
+    _Alignas(64) uint16_t a0_k7_part[8] = {0};
+    memcpy(a0_k7_part, pa + 35, (size_t)(5) * sizeof *a0_k7_part);
+    __m256 a0_k7 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(a0_k7_part)));
     const __m256 b0_k7 = _mm256_set1_ps(*(pb + 7));
     c0_0 = _mm256_fmadd_ps(a0_k7, b0_k7, c0_0);
     KEEP_3(c0_0, a0_k7, b0_k7);
@@ -629,31 +645,14 @@ static inline void gemm_f16_5x9x8_fcf_gelu_convert_b_row_tail(const uint16_t *x,
     _mm512_storeu_ps(out, wx0);
 }
 
-/* tail lines, 1 elements of each */
-static inline void gemm_f16_5x9x8_fcf_gelu_convert_a_group_tail(const uint16_t *x, float *restrict out)
-{
-    BARRIER;
-    BARRIER;
-    _Alignas(64) uint16_t wx0_0_part[16] = {0};
-    memcpy(wx0_0_part, x, (size_t)(5) * sizeof *wx0_0_part);
-    __m512 wx0_0 = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)(wx0_0_part)));
-    _mm512_storeu_ps(out, wx0_0);
-}
-
 void gemm_f16_5x9x8_fcf_gelu(const uint16_t *a, const uint16_t *b, float *d)
 {
     {
-        _Alignas(64) float a_packed[128];
-        for (int64_t gp = 0; gp < 8; gp++) { /* convert a */
-            gemm_f16_5x9x8_fcf_gelu_convert_a_group_tail(a + 5 * gp, a_packed + 16 * gp);
+        _Alignas(64) float b_packed[160];
+        for (int64_t lp = 0; lp < 9; lp++) { /* convert b */
+            gemm_f16_5x9x8_fcf_gelu_convert_b_row_tail(b + 8 * lp, b_packed + 16 * lp);
         }
-        {
-            _Alignas(64) float b_packed[144];
-            for (int64_t lp = 0; lp < 9; lp++) { /* convert b */
-                gemm_f16_5x9x8_fcf_gelu_convert_b_row_tail(b + 8 * lp, b_packed + 16 * lp);
-            }
-            gemm_f16_5x9x8_fcf_gelu_tile0_5x9(a_packed, b_packed, d);
-        }
+        gemm_f16_5x9x8_fcf_gelu_tile0_5x9(a, b_packed, d);
     }
 }
 

@@ -41,7 +41,7 @@ __attribute__((unused)) static inline float float_of_bits(int32_t bits)
 #define KEEP_1(acc) __asm__("" : "+w"(acc))
 #endif
 
-void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const uint16_t *b, const float *c, uint16_t *d, int64_t m, void *scratch);
+void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const float *b, const float *c, uint16_t *d, int64_t m, void *scratch);
 void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
 int64_t gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_scratch_bytes(const int64_t *sizes);
 /* gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16
@@ -59,7 +59,7 @@ int64_t gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_scratch_bytes(const int64_t 
  *     c4_0   c4_1   c4_2
  *     c5_0   c5_1   c5_2
  */
-static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_6x12(const float *a, const uint16_t *b, const float *c, uint16_t *restrict d, int64_t m)
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_6x12(const float *a, const float *b, const float *c, uint16_t *restrict d, int64_t m)
 {
     BARRIER;
     float32x4_t c0_0 = vdupq_n_f32(0);
@@ -82,7 +82,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_6x12(const 
     float32x4_t c5_2 = vdupq_n_f32(0);
     for (int64_t i = 0; i < 3; i++) { /* batch */
         const float *pa = a + i * (32 * m);
-        const uint16_t *pb = b + i * (512);
+        const float *pb = b + i * (496);
         for (int64_t kt = 0; kt < 7; kt++) {
             float32x4_t a0v = vld1q_f32(pa);
             float32x4_t a1v = vld1q_f32(pa + 32);
@@ -90,9 +90,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_6x12(const 
             float32x4_t a3v = vld1q_f32(pa + 96);
             float32x4_t a4v = vld1q_f32(pa + 128);
             float32x4_t a5v = vld1q_f32(pa + 160);
-            float32x4_t b0 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb), 16));
-            float32x4_t b1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 4), 16));
-            float32x4_t b2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 8), 16));
+            float32x4_t b0 = vld1q_f32(pb);
+            float32x4_t b1 = vld1q_f32(pb + 4);
+            float32x4_t b2 = vld1q_f32(pb + 8);
             c0_0 = vfmaq_laneq_f32(c0_0, b0, a0v, 0);
             KEEP_1(c0_0);
             c0_1 = vfmaq_laneq_f32(c0_1, b1, a0v, 0);
@@ -129,9 +129,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_6x12(const 
             KEEP_1(c5_1);
             c5_2 = vfmaq_laneq_f32(c5_2, b2, a5v, 0);
             KEEP_1(c5_2);
-            float32x4_t b0_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 16), 16));
-            float32x4_t b1_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 20), 16));
-            float32x4_t b2_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 24), 16));
+            float32x4_t b0_k1 = vld1q_f32(pb + 16);
+            float32x4_t b1_k1 = vld1q_f32(pb + 20);
+            float32x4_t b2_k1 = vld1q_f32(pb + 24);
             c0_0 = vfmaq_laneq_f32(c0_0, b0_k1, a0v, 1);
             KEEP_1(c0_0);
             c0_1 = vfmaq_laneq_f32(c0_1, b1_k1, a0v, 1);
@@ -168,9 +168,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_6x12(const 
             KEEP_1(c5_1);
             c5_2 = vfmaq_laneq_f32(c5_2, b2_k1, a5v, 1);
             KEEP_1(c5_2);
-            float32x4_t b0_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 32), 16));
-            float32x4_t b1_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 36), 16));
-            float32x4_t b2_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 40), 16));
+            float32x4_t b0_k2 = vld1q_f32(pb + 32);
+            float32x4_t b1_k2 = vld1q_f32(pb + 36);
+            float32x4_t b2_k2 = vld1q_f32(pb + 40);
             c0_0 = vfmaq_laneq_f32(c0_0, b0_k2, a0v, 2);
             KEEP_1(c0_0);
             c0_1 = vfmaq_laneq_f32(c0_1, b1_k2, a0v, 2);
@@ -207,9 +207,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_6x12(const 
             KEEP_1(c5_1);
             c5_2 = vfmaq_laneq_f32(c5_2, b2_k2, a5v, 2);
             KEEP_1(c5_2);
-            float32x4_t b0_k3 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 48), 16));
-            float32x4_t b1_k3 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 52), 16));
-            float32x4_t b2_k3 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 56), 16));
+            float32x4_t b0_k3 = vld1q_f32(pb + 48);
+            float32x4_t b1_k3 = vld1q_f32(pb + 52);
+            float32x4_t b2_k3 = vld1q_f32(pb + 56);
             c0_0 = vfmaq_laneq_f32(c0_0, b0_k3, a0v, 3);
             KEEP_1(c0_0);
             c0_1 = vfmaq_laneq_f32(c0_1, b1_k3, a0v, 3);
@@ -249,9 +249,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_6x12(const 
             pa += 4;
             pb += 64;
         }
-        float32x4_t b0 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb), 16));
-        float32x4_t b1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 4), 16));
-        float32x4_t b2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 8), 16));
+        float32x4_t b0 = vld1q_f32(pb);
+        float32x4_t b1 = vld1q_f32(pb + 4);
+        float32x4_t b2 = vld1q_f32(pb + 8);
         float a0 = *(pa);
         c0_0 = vfmaq_n_f32(c0_0, b0, a0);
         KEEP_1(c0_0);
@@ -294,9 +294,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_6x12(const 
         KEEP_1(c5_1);
         c5_2 = vfmaq_n_f32(c5_2, b2, a5);
         KEEP_1(c5_2);
-        float32x4_t b0_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 16), 16));
-        float32x4_t b1_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 20), 16));
-        float32x4_t b2_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 24), 16));
+        float32x4_t b0_k1 = vld1q_f32(pb + 16);
+        float32x4_t b1_k1 = vld1q_f32(pb + 20);
+        float32x4_t b2_k1 = vld1q_f32(pb + 24);
         float a0_k1 = *(pa + 1);
         c0_0 = vfmaq_n_f32(c0_0, b0_k1, a0_k1);
         KEEP_1(c0_0);
@@ -339,9 +339,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_6x12(const 
         KEEP_1(c5_1);
         c5_2 = vfmaq_n_f32(c5_2, b2_k1, a5_k1);
         KEEP_1(c5_2);
-        float32x4_t b0_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 32), 16));
-        float32x4_t b1_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 36), 16));
-        float32x4_t b2_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 40), 16));
+        float32x4_t b0_k2 = vld1q_f32(pb + 32);
+        float32x4_t b1_k2 = vld1q_f32(pb + 36);
+        float32x4_t b2_k2 = vld1q_f32(pb + 40);
         float a0_k2 = *(pa + 2);
         c0_0 = vfmaq_n_f32(c0_0, b0_k2, a0_k2);
         KEEP_1(c0_0);
@@ -614,7 +614,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_6x12(const 
  *     c2_0   c2_1   c2_2
  *     c3_0   c3_1   c3_2
  */
-static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x12(const float *a, const uint16_t *b, const float *c, uint16_t *restrict d, int64_t m)
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x12(const float *a, const float *b, const float *c, uint16_t *restrict d, int64_t m)
 {
     BARRIER;
     float32x4_t c0_0 = vdupq_n_f32(0);
@@ -631,15 +631,15 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x12(const 
     float32x4_t c3_2 = vdupq_n_f32(0);
     for (int64_t i = 0; i < 3; i++) { /* batch */
         const float *pa = a + i * (32 * m);
-        const uint16_t *pb = b + i * (512);
+        const float *pb = b + i * (496);
         for (int64_t kt = 0; kt < 7; kt++) {
             float32x4_t a0v = vld1q_f32(pa);
             float32x4_t a1v = vld1q_f32(pa + 32);
             float32x4_t a2v = vld1q_f32(pa + 64);
             float32x4_t a3v = vld1q_f32(pa + 96);
-            float32x4_t b0 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb), 16));
-            float32x4_t b1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 4), 16));
-            float32x4_t b2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 8), 16));
+            float32x4_t b0 = vld1q_f32(pb);
+            float32x4_t b1 = vld1q_f32(pb + 4);
+            float32x4_t b2 = vld1q_f32(pb + 8);
             c0_0 = vfmaq_laneq_f32(c0_0, b0, a0v, 0);
             KEEP_1(c0_0);
             c0_1 = vfmaq_laneq_f32(c0_1, b1, a0v, 0);
@@ -664,9 +664,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x12(const 
             KEEP_1(c3_1);
             c3_2 = vfmaq_laneq_f32(c3_2, b2, a3v, 0);
             KEEP_1(c3_2);
-            float32x4_t b0_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 16), 16));
-            float32x4_t b1_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 20), 16));
-            float32x4_t b2_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 24), 16));
+            float32x4_t b0_k1 = vld1q_f32(pb + 16);
+            float32x4_t b1_k1 = vld1q_f32(pb + 20);
+            float32x4_t b2_k1 = vld1q_f32(pb + 24);
             c0_0 = vfmaq_laneq_f32(c0_0, b0_k1, a0v, 1);
             KEEP_1(c0_0);
             c0_1 = vfmaq_laneq_f32(c0_1, b1_k1, a0v, 1);
@@ -691,9 +691,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x12(const 
             KEEP_1(c3_1);
             c3_2 = vfmaq_laneq_f32(c3_2, b2_k1, a3v, 1);
             KEEP_1(c3_2);
-            float32x4_t b0_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 32), 16));
-            float32x4_t b1_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 36), 16));
-            float32x4_t b2_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 40), 16));
+            float32x4_t b0_k2 = vld1q_f32(pb + 32);
+            float32x4_t b1_k2 = vld1q_f32(pb + 36);
+            float32x4_t b2_k2 = vld1q_f32(pb + 40);
             c0_0 = vfmaq_laneq_f32(c0_0, b0_k2, a0v, 2);
             KEEP_1(c0_0);
             c0_1 = vfmaq_laneq_f32(c0_1, b1_k2, a0v, 2);
@@ -718,9 +718,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x12(const 
             KEEP_1(c3_1);
             c3_2 = vfmaq_laneq_f32(c3_2, b2_k2, a3v, 2);
             KEEP_1(c3_2);
-            float32x4_t b0_k3 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 48), 16));
-            float32x4_t b1_k3 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 52), 16));
-            float32x4_t b2_k3 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 56), 16));
+            float32x4_t b0_k3 = vld1q_f32(pb + 48);
+            float32x4_t b1_k3 = vld1q_f32(pb + 52);
+            float32x4_t b2_k3 = vld1q_f32(pb + 56);
             c0_0 = vfmaq_laneq_f32(c0_0, b0_k3, a0v, 3);
             KEEP_1(c0_0);
             c0_1 = vfmaq_laneq_f32(c0_1, b1_k3, a0v, 3);
@@ -748,9 +748,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x12(const 
             pa += 4;
             pb += 64;
         }
-        float32x4_t b0 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb), 16));
-        float32x4_t b1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 4), 16));
-        float32x4_t b2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 8), 16));
+        float32x4_t b0 = vld1q_f32(pb);
+        float32x4_t b1 = vld1q_f32(pb + 4);
+        float32x4_t b2 = vld1q_f32(pb + 8);
         float a0 = *(pa);
         c0_0 = vfmaq_n_f32(c0_0, b0, a0);
         KEEP_1(c0_0);
@@ -779,9 +779,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x12(const 
         KEEP_1(c3_1);
         c3_2 = vfmaq_n_f32(c3_2, b2, a3);
         KEEP_1(c3_2);
-        float32x4_t b0_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 16), 16));
-        float32x4_t b1_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 20), 16));
-        float32x4_t b2_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 24), 16));
+        float32x4_t b0_k1 = vld1q_f32(pb + 16);
+        float32x4_t b1_k1 = vld1q_f32(pb + 20);
+        float32x4_t b2_k1 = vld1q_f32(pb + 24);
         float a0_k1 = *(pa + 1);
         c0_0 = vfmaq_n_f32(c0_0, b0_k1, a0_k1);
         KEEP_1(c0_0);
@@ -810,9 +810,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x12(const 
         KEEP_1(c3_1);
         c3_2 = vfmaq_n_f32(c3_2, b2_k1, a3_k1);
         KEEP_1(c3_2);
-        float32x4_t b0_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 32), 16));
-        float32x4_t b1_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 36), 16));
-        float32x4_t b2_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 40), 16));
+        float32x4_t b0_k2 = vld1q_f32(pb + 32);
+        float32x4_t b1_k2 = vld1q_f32(pb + 36);
+        float32x4_t b2_k2 = vld1q_f32(pb + 40);
         float a0_k2 = *(pa + 2);
         c0_0 = vfmaq_n_f32(c0_0, b0_k2, a0_k2);
         KEEP_1(c0_0);
@@ -997,7 +997,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x12(const 
  *     c0_0   c0_1   c0_2
  *     c1_0   c1_1   c1_2
  */
-static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x12(const float *a, const uint16_t *b, const float *c, uint16_t *restrict d, int64_t m)
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x12(const float *a, const float *b, const float *c, uint16_t *restrict d, int64_t m)
 {
     BARRIER;
     float32x4_t c0_0 = vdupq_n_f32(0);
@@ -1014,13 +1014,13 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x12(const 
     float32x4_t c1_2_s1 = vdupq_n_f32(0);
     for (int64_t i = 0; i < 3; i++) { /* batch */
         const float *pa = a + i * (32 * m);
-        const uint16_t *pb = b + i * (512);
+        const float *pb = b + i * (496);
         for (int64_t kt = 0; kt < 7; kt++) {
             float32x4_t a0v = vld1q_f32(pa);
             float32x4_t a1v = vld1q_f32(pa + 32);
-            float32x4_t b0 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb), 16));
-            float32x4_t b1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 4), 16));
-            float32x4_t b2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 8), 16));
+            float32x4_t b0 = vld1q_f32(pb);
+            float32x4_t b1 = vld1q_f32(pb + 4);
+            float32x4_t b2 = vld1q_f32(pb + 8);
             c0_0 = vfmaq_laneq_f32(c0_0, b0, a0v, 0);
             KEEP_1(c0_0);
             c0_1 = vfmaq_laneq_f32(c0_1, b1, a0v, 0);
@@ -1033,9 +1033,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x12(const 
             KEEP_1(c1_1);
             c1_2 = vfmaq_laneq_f32(c1_2, b2, a1v, 0);
             KEEP_1(c1_2);
-            float32x4_t b0_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 16), 16));
-            float32x4_t b1_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 20), 16));
-            float32x4_t b2_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 24), 16));
+            float32x4_t b0_k1 = vld1q_f32(pb + 16);
+            float32x4_t b1_k1 = vld1q_f32(pb + 20);
+            float32x4_t b2_k1 = vld1q_f32(pb + 24);
             c0_0_s1 = vfmaq_laneq_f32(c0_0_s1, b0_k1, a0v, 1);
             KEEP_1(c0_0_s1);
             c0_1_s1 = vfmaq_laneq_f32(c0_1_s1, b1_k1, a0v, 1);
@@ -1048,9 +1048,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x12(const 
             KEEP_1(c1_1_s1);
             c1_2_s1 = vfmaq_laneq_f32(c1_2_s1, b2_k1, a1v, 1);
             KEEP_1(c1_2_s1);
-            float32x4_t b0_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 32), 16));
-            float32x4_t b1_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 36), 16));
-            float32x4_t b2_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 40), 16));
+            float32x4_t b0_k2 = vld1q_f32(pb + 32);
+            float32x4_t b1_k2 = vld1q_f32(pb + 36);
+            float32x4_t b2_k2 = vld1q_f32(pb + 40);
             c0_0 = vfmaq_laneq_f32(c0_0, b0_k2, a0v, 2);
             KEEP_1(c0_0);
             c0_1 = vfmaq_laneq_f32(c0_1, b1_k2, a0v, 2);
@@ -1063,9 +1063,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x12(const 
             KEEP_1(c1_1);
             c1_2 = vfmaq_laneq_f32(c1_2, b2_k2, a1v, 2);
             KEEP_1(c1_2);
-            float32x4_t b0_k3 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 48), 16));
-            float32x4_t b1_k3 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 52), 16));
-            float32x4_t b2_k3 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 56), 16));
+            float32x4_t b0_k3 = vld1q_f32(pb + 48);
+            float32x4_t b1_k3 = vld1q_f32(pb + 52);
+            float32x4_t b2_k3 = vld1q_f32(pb + 56);
             c0_0_s1 = vfmaq_laneq_f32(c0_0_s1, b0_k3, a0v, 3);
             KEEP_1(c0_0_s1);
             c0_1_s1 = vfmaq_laneq_f32(c0_1_s1, b1_k3, a0v, 3);
@@ -1081,9 +1081,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x12(const 
             pa += 4;
             pb += 64;
         }
-        float32x4_t b0 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb), 16));
-        float32x4_t b1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 4), 16));
-        float32x4_t b2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 8), 16));
+        float32x4_t b0 = vld1q_f32(pb);
+        float32x4_t b1 = vld1q_f32(pb + 4);
+        float32x4_t b2 = vld1q_f32(pb + 8);
         float a0 = *(pa);
         c0_0 = vfmaq_n_f32(c0_0, b0, a0);
         KEEP_1(c0_0);
@@ -1098,9 +1098,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x12(const 
         KEEP_1(c1_1);
         c1_2 = vfmaq_n_f32(c1_2, b2, a1);
         KEEP_1(c1_2);
-        float32x4_t b0_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 16), 16));
-        float32x4_t b1_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 20), 16));
-        float32x4_t b2_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 24), 16));
+        float32x4_t b0_k1 = vld1q_f32(pb + 16);
+        float32x4_t b1_k1 = vld1q_f32(pb + 20);
+        float32x4_t b2_k1 = vld1q_f32(pb + 24);
         float a0_k1 = *(pa + 1);
         c0_0_s1 = vfmaq_n_f32(c0_0_s1, b0_k1, a0_k1);
         KEEP_1(c0_0_s1);
@@ -1115,9 +1115,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x12(const 
         KEEP_1(c1_1_s1);
         c1_2_s1 = vfmaq_n_f32(c1_2_s1, b2_k1, a1_k1);
         KEEP_1(c1_2_s1);
-        float32x4_t b0_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 32), 16));
-        float32x4_t b1_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 36), 16));
-        float32x4_t b2_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 40), 16));
+        float32x4_t b0_k2 = vld1q_f32(pb + 32);
+        float32x4_t b1_k2 = vld1q_f32(pb + 36);
+        float32x4_t b2_k2 = vld1q_f32(pb + 40);
         float a0_k2 = *(pa + 2);
         c0_0 = vfmaq_n_f32(c0_0, b0_k2, a0_k2);
         KEEP_1(c0_0);
@@ -1221,7 +1221,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x12(const 
  *
  *     c0_0   c0_1   c0_2
  */
-static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_1x12(const float *a, const uint16_t *b, const float *c, uint16_t *restrict d, int64_t m)
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_1x12(const float *a, const float *b, const float *c, uint16_t *restrict d, int64_t m)
 {
     BARRIER;
     float32x4_t c0_0 = vdupq_n_f32(0);
@@ -1238,39 +1238,39 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_1x12(const 
     float32x4_t c0_2_s3 = vdupq_n_f32(0);
     for (int64_t i = 0; i < 3; i++) { /* batch */
         const float *pa = a + i * (32 * m);
-        const uint16_t *pb = b + i * (512);
+        const float *pb = b + i * (496);
         for (int64_t kt = 0; kt < 7; kt++) {
             float32x4_t a0v = vld1q_f32(pa);
-            float32x4_t b0 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb), 16));
-            float32x4_t b1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 4), 16));
-            float32x4_t b2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 8), 16));
+            float32x4_t b0 = vld1q_f32(pb);
+            float32x4_t b1 = vld1q_f32(pb + 4);
+            float32x4_t b2 = vld1q_f32(pb + 8);
             c0_0 = vfmaq_laneq_f32(c0_0, b0, a0v, 0);
             KEEP_1(c0_0);
             c0_1 = vfmaq_laneq_f32(c0_1, b1, a0v, 0);
             KEEP_1(c0_1);
             c0_2 = vfmaq_laneq_f32(c0_2, b2, a0v, 0);
             KEEP_1(c0_2);
-            float32x4_t b0_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 16), 16));
-            float32x4_t b1_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 20), 16));
-            float32x4_t b2_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 24), 16));
+            float32x4_t b0_k1 = vld1q_f32(pb + 16);
+            float32x4_t b1_k1 = vld1q_f32(pb + 20);
+            float32x4_t b2_k1 = vld1q_f32(pb + 24);
             c0_0_s1 = vfmaq_laneq_f32(c0_0_s1, b0_k1, a0v, 1);
             KEEP_1(c0_0_s1);
             c0_1_s1 = vfmaq_laneq_f32(c0_1_s1, b1_k1, a0v, 1);
             KEEP_1(c0_1_s1);
             c0_2_s1 = vfmaq_laneq_f32(c0_2_s1, b2_k1, a0v, 1);
             KEEP_1(c0_2_s1);
-            float32x4_t b0_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 32), 16));
-            float32x4_t b1_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 36), 16));
-            float32x4_t b2_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 40), 16));
+            float32x4_t b0_k2 = vld1q_f32(pb + 32);
+            float32x4_t b1_k2 = vld1q_f32(pb + 36);
+            float32x4_t b2_k2 = vld1q_f32(pb + 40);
             c0_0_s2 = vfmaq_laneq_f32(c0_0_s2, b0_k2, a0v, 2);
             KEEP_1(c0_0_s2);
             c0_1_s2 = vfmaq_laneq_f32(c0_1_s2, b1_k2, a0v, 2);
             KEEP_1(c0_1_s2);
             c0_2_s2 = vfmaq_laneq_f32(c0_2_s2, b2_k2, a0v, 2);
             KEEP_1(c0_2_s2);
-            float32x4_t b0_k3 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 48), 16));
-            float32x4_t b1_k3 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 52), 16));
-            float32x4_t b2_k3 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 56), 16));
+            float32x4_t b0_k3 = vld1q_f32(pb + 48);
+            float32x4_t b1_k3 = vld1q_f32(pb + 52);
+            float32x4_t b2_k3 = vld1q_f32(pb + 56);
             c0_0_s3 = vfmaq_laneq_f32(c0_0_s3, b0_k3, a0v, 3);
             KEEP_1(c0_0_s3);
             c0_1_s3 = vfmaq_laneq_f32(c0_1_s3, b1_k3, a0v, 3);
@@ -1280,9 +1280,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_1x12(const 
             pa += 4;
             pb += 64;
         }
-        float32x4_t b0 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb), 16));
-        float32x4_t b1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 4), 16));
-        float32x4_t b2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 8), 16));
+        float32x4_t b0 = vld1q_f32(pb);
+        float32x4_t b1 = vld1q_f32(pb + 4);
+        float32x4_t b2 = vld1q_f32(pb + 8);
         float a0 = *(pa);
         c0_0 = vfmaq_n_f32(c0_0, b0, a0);
         KEEP_1(c0_0);
@@ -1290,9 +1290,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_1x12(const 
         KEEP_1(c0_1);
         c0_2 = vfmaq_n_f32(c0_2, b2, a0);
         KEEP_1(c0_2);
-        float32x4_t b0_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 16), 16));
-        float32x4_t b1_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 20), 16));
-        float32x4_t b2_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 24), 16));
+        float32x4_t b0_k1 = vld1q_f32(pb + 16);
+        float32x4_t b1_k1 = vld1q_f32(pb + 20);
+        float32x4_t b2_k1 = vld1q_f32(pb + 24);
         float a0_k1 = *(pa + 1);
         c0_0_s1 = vfmaq_n_f32(c0_0_s1, b0_k1, a0_k1);
         KEEP_1(c0_0_s1);
@@ -1300,9 +1300,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_1x12(const 
         KEEP_1(c0_1_s1);
         c0_2_s1 = vfmaq_n_f32(c0_2_s1, b2_k1, a0_k1);
         KEEP_1(c0_2_s1);
-        float32x4_t b0_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 32), 16));
-        float32x4_t b1_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 36), 16));
-        float32x4_t b2_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 40), 16));
+        float32x4_t b0_k2 = vld1q_f32(pb + 32);
+        float32x4_t b1_k2 = vld1q_f32(pb + 36);
+        float32x4_t b2_k2 = vld1q_f32(pb + 40);
         float a0_k2 = *(pa + 2);
         c0_0_s2 = vfmaq_n_f32(c0_0_s2, b0_k2, a0_k2);
         KEEP_1(c0_0_s2);
@@ -1371,7 +1371,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_1x12(const 
  *     c4_0
  *     c5_0
  */
-static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile4_6x4(const float *a, const uint16_t *b, const float *c, uint16_t *restrict d, int64_t m)
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile4_6x4(const float *a, const float *b, const float *c, uint16_t *restrict d, int64_t m)
 {
     BARRIER;
     float32x4_t c0_0 = vdupq_n_f32(0);
@@ -1388,7 +1388,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile4_6x4(const f
     float32x4_t c5_0_s1 = vdupq_n_f32(0);
     for (int64_t i = 0; i < 3; i++) { /* batch */
         const float *pa = a + i * (32 * m);
-        const uint16_t *pb = b + i * (512);
+        const float *pb = b + i * (496);
         for (int64_t kt = 0; kt < 7; kt++) {
             float32x4_t a0v = vld1q_f32(pa);
             float32x4_t a1v = vld1q_f32(pa + 32);
@@ -1396,7 +1396,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile4_6x4(const f
             float32x4_t a3v = vld1q_f32(pa + 96);
             float32x4_t a4v = vld1q_f32(pa + 128);
             float32x4_t a5v = vld1q_f32(pa + 160);
-            float32x4_t b0 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb), 16));
+            float32x4_t b0 = vld1q_f32(pb);
             c0_0 = vfmaq_laneq_f32(c0_0, b0, a0v, 0);
             KEEP_1(c0_0);
             c1_0 = vfmaq_laneq_f32(c1_0, b0, a1v, 0);
@@ -1409,7 +1409,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile4_6x4(const f
             KEEP_1(c4_0);
             c5_0 = vfmaq_laneq_f32(c5_0, b0, a5v, 0);
             KEEP_1(c5_0);
-            float32x4_t b0_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 16), 16));
+            float32x4_t b0_k1 = vld1q_f32(pb + 16);
             c0_0_s1 = vfmaq_laneq_f32(c0_0_s1, b0_k1, a0v, 1);
             KEEP_1(c0_0_s1);
             c1_0_s1 = vfmaq_laneq_f32(c1_0_s1, b0_k1, a1v, 1);
@@ -1422,7 +1422,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile4_6x4(const f
             KEEP_1(c4_0_s1);
             c5_0_s1 = vfmaq_laneq_f32(c5_0_s1, b0_k1, a5v, 1);
             KEEP_1(c5_0_s1);
-            float32x4_t b0_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 32), 16));
+            float32x4_t b0_k2 = vld1q_f32(pb + 32);
             c0_0 = vfmaq_laneq_f32(c0_0, b0_k2, a0v, 2);
             KEEP_1(c0_0);
             c1_0 = vfmaq_laneq_f32(c1_0, b0_k2, a1v, 2);
@@ -1435,7 +1435,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile4_6x4(const f
             KEEP_1(c4_0);
             c5_0 = vfmaq_laneq_f32(c5_0, b0_k2, a5v, 2);
             KEEP_1(c5_0);
-            float32x4_t b0_k3 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 48), 16));
+            float32x4_t b0_k3 = vld1q_f32(pb + 48);
             c0_0_s1 = vfmaq_laneq_f32(c0_0_s1, b0_k3, a0v, 3);
             KEEP_1(c0_0_s1);
             c1_0_s1 = vfmaq_laneq_f32(c1_0_s1, b0_k3, a1v, 3);
@@ -1451,7 +1451,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile4_6x4(const f
             pa += 4;
             pb += 64;
         }
-        float32x4_t b0 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb), 16));
+        float32x4_t b0 = vld1q_f32(pb);
         float a0 = *(pa);
         c0_0 = vfmaq_n_f32(c0_0, b0, a0);
         KEEP_1(c0_0);
@@ -1470,7 +1470,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile4_6x4(const f
         float a5 = *(pa + 160);
         c5_0 = vfmaq_n_f32(c5_0, b0, a5);
         KEEP_1(c5_0);
-        float32x4_t b0_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 16), 16));
+        float32x4_t b0_k1 = vld1q_f32(pb + 16);
         float a0_k1 = *(pa + 1);
         c0_0_s1 = vfmaq_n_f32(c0_0_s1, b0_k1, a0_k1);
         KEEP_1(c0_0_s1);
@@ -1489,7 +1489,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile4_6x4(const f
         float a5_k1 = *(pa + 161);
         c5_0_s1 = vfmaq_n_f32(c5_0_s1, b0_k1, a5_k1);
         KEEP_1(c5_0_s1);
-        float32x4_t b0_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 32), 16));
+        float32x4_t b0_k2 = vld1q_f32(pb + 32);
         float a0_k2 = *(pa + 2);
         c0_0 = vfmaq_n_f32(c0_0, b0_k2, a0_k2);
         KEEP_1(c0_0);
@@ -1600,7 +1600,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile4_6x4(const f
  *     c2_0
  *     c3_0
  */
-static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile5_4x4(const float *a, const uint16_t *b, const float *c, uint16_t *restrict d, int64_t m)
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile5_4x4(const float *a, const float *b, const float *c, uint16_t *restrict d, int64_t m)
 {
     BARRIER;
     float32x4_t c0_0 = vdupq_n_f32(0);
@@ -1621,13 +1621,13 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile5_4x4(const f
     float32x4_t c3_0_s3 = vdupq_n_f32(0);
     for (int64_t i = 0; i < 3; i++) { /* batch */
         const float *pa = a + i * (32 * m);
-        const uint16_t *pb = b + i * (512);
+        const float *pb = b + i * (496);
         for (int64_t kt = 0; kt < 7; kt++) {
             float32x4_t a0v = vld1q_f32(pa);
             float32x4_t a1v = vld1q_f32(pa + 32);
             float32x4_t a2v = vld1q_f32(pa + 64);
             float32x4_t a3v = vld1q_f32(pa + 96);
-            float32x4_t b0 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb), 16));
+            float32x4_t b0 = vld1q_f32(pb);
             c0_0 = vfmaq_laneq_f32(c0_0, b0, a0v, 0);
             KEEP_1(c0_0);
             c1_0 = vfmaq_laneq_f32(c1_0, b0, a1v, 0);
@@ -1636,7 +1636,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile5_4x4(const f
             KEEP_1(c2_0);
             c3_0 = vfmaq_laneq_f32(c3_0, b0, a3v, 0);
             KEEP_1(c3_0);
-            float32x4_t b0_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 16), 16));
+            float32x4_t b0_k1 = vld1q_f32(pb + 16);
             c0_0_s1 = vfmaq_laneq_f32(c0_0_s1, b0_k1, a0v, 1);
             KEEP_1(c0_0_s1);
             c1_0_s1 = vfmaq_laneq_f32(c1_0_s1, b0_k1, a1v, 1);
@@ -1645,7 +1645,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile5_4x4(const f
             KEEP_1(c2_0_s1);
             c3_0_s1 = vfmaq_laneq_f32(c3_0_s1, b0_k1, a3v, 1);
             KEEP_1(c3_0_s1);
-            float32x4_t b0_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 32), 16));
+            float32x4_t b0_k2 = vld1q_f32(pb + 32);
             c0_0_s2 = vfmaq_laneq_f32(c0_0_s2, b0_k2, a0v, 2);
             KEEP_1(c0_0_s2);
             c1_0_s2 = vfmaq_laneq_f32(c1_0_s2, b0_k2, a1v, 2);
@@ -1654,7 +1654,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile5_4x4(const f
             KEEP_1(c2_0_s2);
             c3_0_s2 = vfmaq_laneq_f32(c3_0_s2, b0_k2, a3v, 2);
             KEEP_1(c3_0_s2);
-            float32x4_t b0_k3 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 48), 16));
+            float32x4_t b0_k3 = vld1q_f32(pb + 48);
             c0_0_s3 = vfmaq_laneq_f32(c0_0_s3, b0_k3, a0v, 3);
             KEEP_1(c0_0_s3);
             c1_0_s3 = vfmaq_laneq_f32(c1_0_s3, b0_k3, a1v, 3);
@@ -1666,7 +1666,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile5_4x4(const f
             pa += 4;
             pb += 64;
         }
-        float32x4_t b0 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb), 16));
+        float32x4_t b0 = vld1q_f32(pb);
         float a0 = *(pa);
         c0_0 = vfmaq_n_f32(c0_0, b0, a0);
         KEEP_1(c0_0);
@@ -1679,7 +1679,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile5_4x4(const f
         float a3 = *(pa + 96);
         c3_0 = vfmaq_n_f32(c3_0, b0, a3);
         KEEP_1(c3_0);
-        float32x4_t b0_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 16), 16));
+        float32x4_t b0_k1 = vld1q_f32(pb + 16);
         float a0_k1 = *(pa + 1);
         c0_0_s1 = vfmaq_n_f32(c0_0_s1, b0_k1, a0_k1);
         KEEP_1(c0_0_s1);
@@ -1692,7 +1692,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile5_4x4(const f
         float a3_k1 = *(pa + 97);
         c3_0_s1 = vfmaq_n_f32(c3_0_s1, b0_k1, a3_k1);
         KEEP_1(c3_0_s1);
-        float32x4_t b0_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 32), 16));
+        float32x4_t b0_k2 = vld1q_f32(pb + 32);
         float a0_k2 = *(pa + 2);
         c0_0_s2 = vfmaq_n_f32(c0_0_s2, b0_k2, a0_k2);
         KEEP_1(c0_0_s2);
@@ -1777,7 +1777,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile5_4x4(const f
  *     c0_0
  *     c1_0
  */
-static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile6_2x4(const float *a, const uint16_t *b, const float *c, uint16_t *restrict d, int64_t m)
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile6_2x4(const float *a, const float *b, const float *c, uint16_t *restrict d, int64_t m)
 {
     BARRIER;
     float32x4_t c0_0 = vdupq_n_f32(0);
@@ -1790,26 +1790,26 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile6_2x4(const f
     float32x4_t c1_0_s3 = vdupq_n_f32(0);
     for (int64_t i = 0; i < 3; i++) { /* batch */
         const float *pa = a + i * (32 * m);
-        const uint16_t *pb = b + i * (512);
+        const float *pb = b + i * (496);
         for (int64_t kt = 0; kt < 7; kt++) {
             float32x4_t a0v = vld1q_f32(pa);
             float32x4_t a1v = vld1q_f32(pa + 32);
-            float32x4_t b0 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb), 16));
+            float32x4_t b0 = vld1q_f32(pb);
             c0_0 = vfmaq_laneq_f32(c0_0, b0, a0v, 0);
             KEEP_1(c0_0);
             c1_0 = vfmaq_laneq_f32(c1_0, b0, a1v, 0);
             KEEP_1(c1_0);
-            float32x4_t b0_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 16), 16));
+            float32x4_t b0_k1 = vld1q_f32(pb + 16);
             c0_0_s1 = vfmaq_laneq_f32(c0_0_s1, b0_k1, a0v, 1);
             KEEP_1(c0_0_s1);
             c1_0_s1 = vfmaq_laneq_f32(c1_0_s1, b0_k1, a1v, 1);
             KEEP_1(c1_0_s1);
-            float32x4_t b0_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 32), 16));
+            float32x4_t b0_k2 = vld1q_f32(pb + 32);
             c0_0_s2 = vfmaq_laneq_f32(c0_0_s2, b0_k2, a0v, 2);
             KEEP_1(c0_0_s2);
             c1_0_s2 = vfmaq_laneq_f32(c1_0_s2, b0_k2, a1v, 2);
             KEEP_1(c1_0_s2);
-            float32x4_t b0_k3 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 48), 16));
+            float32x4_t b0_k3 = vld1q_f32(pb + 48);
             c0_0_s3 = vfmaq_laneq_f32(c0_0_s3, b0_k3, a0v, 3);
             KEEP_1(c0_0_s3);
             c1_0_s3 = vfmaq_laneq_f32(c1_0_s3, b0_k3, a1v, 3);
@@ -1817,21 +1817,21 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile6_2x4(const f
             pa += 4;
             pb += 64;
         }
-        float32x4_t b0 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb), 16));
+        float32x4_t b0 = vld1q_f32(pb);
         float a0 = *(pa);
         c0_0 = vfmaq_n_f32(c0_0, b0, a0);
         KEEP_1(c0_0);
         float a1 = *(pa + 32);
         c1_0 = vfmaq_n_f32(c1_0, b0, a1);
         KEEP_1(c1_0);
-        float32x4_t b0_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 16), 16));
+        float32x4_t b0_k1 = vld1q_f32(pb + 16);
         float a0_k1 = *(pa + 1);
         c0_0_s1 = vfmaq_n_f32(c0_0_s1, b0_k1, a0_k1);
         KEEP_1(c0_0_s1);
         float a1_k1 = *(pa + 33);
         c1_0_s1 = vfmaq_n_f32(c1_0_s1, b0_k1, a1_k1);
         KEEP_1(c1_0_s1);
-        float32x4_t b0_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 32), 16));
+        float32x4_t b0_k2 = vld1q_f32(pb + 32);
         float a0_k2 = *(pa + 2);
         c0_0_s2 = vfmaq_n_f32(c0_0_s2, b0_k2, a0_k2);
         KEEP_1(c0_0_s2);
@@ -1879,7 +1879,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile6_2x4(const f
  *
  *     c0_0
  */
-static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile7_1x4(const float *a, const uint16_t *b, const float *c, uint16_t *restrict d, int64_t m)
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile7_1x4(const float *a, const float *b, const float *c, uint16_t *restrict d, int64_t m)
 {
     BARRIER;
     float32x4_t c0_0 = vdupq_n_f32(0);
@@ -1888,33 +1888,33 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile7_1x4(const f
     float32x4_t c0_0_s3 = vdupq_n_f32(0);
     for (int64_t i = 0; i < 3; i++) { /* batch */
         const float *pa = a + i * (32 * m);
-        const uint16_t *pb = b + i * (512);
+        const float *pb = b + i * (496);
         for (int64_t kt = 0; kt < 7; kt++) {
             float32x4_t a0v = vld1q_f32(pa);
-            float32x4_t b0 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb), 16));
+            float32x4_t b0 = vld1q_f32(pb);
             c0_0 = vfmaq_laneq_f32(c0_0, b0, a0v, 0);
             KEEP_1(c0_0);
-            float32x4_t b0_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 16), 16));
+            float32x4_t b0_k1 = vld1q_f32(pb + 16);
             c0_0_s1 = vfmaq_laneq_f32(c0_0_s1, b0_k1, a0v, 1);
             KEEP_1(c0_0_s1);
-            float32x4_t b0_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 32), 16));
+            float32x4_t b0_k2 = vld1q_f32(pb + 32);
             c0_0_s2 = vfmaq_laneq_f32(c0_0_s2, b0_k2, a0v, 2);
             KEEP_1(c0_0_s2);
-            float32x4_t b0_k3 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 48), 16));
+            float32x4_t b0_k3 = vld1q_f32(pb + 48);
             c0_0_s3 = vfmaq_laneq_f32(c0_0_s3, b0_k3, a0v, 3);
             KEEP_1(c0_0_s3);
             pa += 4;
             pb += 64;
         }
-        float32x4_t b0 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb), 16));
+        float32x4_t b0 = vld1q_f32(pb);
         float a0 = *(pa);
         c0_0 = vfmaq_n_f32(c0_0, b0, a0);
         KEEP_1(c0_0);
-        float32x4_t b0_k1 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 16), 16));
+        float32x4_t b0_k1 = vld1q_f32(pb + 16);
         float a0_k1 = *(pa + 1);
         c0_0_s1 = vfmaq_n_f32(c0_0_s1, b0_k1, a0_k1);
         KEEP_1(c0_0_s1);
-        float32x4_t b0_k2 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(pb + 32), 16));
+        float32x4_t b0_k2 = vld1q_f32(pb + 32);
         float a0_k2 = *(pa + 2);
         c0_0_s2 = vfmaq_n_f32(c0_0_s2, b0_k2, a0_k2);
         KEEP_1(c0_0_s2);
@@ -1979,7 +1979,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_convert_a_row_tai
     vst1q_f32(out, wx0);
 }
 
-void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const uint16_t *b, const float *c, uint16_t *d, int64_t m, void *scratch)
+void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const float *b, const float *c, uint16_t *d, int64_t m, void *scratch)
 {
     {
         float *a_packed = (void *)((char *)scratch + 0);
@@ -1994,28 +1994,28 @@ void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const uint16
             }
         }
         for (int64_t mt = 0; mt < m / 6; mt++) { /* m by 6 */
-            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_6x12(a_packed + 192 * mt, b, c + 96 * mt, d + 96 * mt, m);
+            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_6x12(a_packed + 192 * mt, (void *)(b), c + 96 * mt, d + 96 * mt, m);
         }
         for (int64_t mt = 0; mt < (m % 6) / 4; mt++) { /* m by 4 */
-            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x12(a_packed + 64 * (2 * mt + 3 * (m / 6)), b, c + 32 * (2 * mt + 3 * (m / 6)), d + 32 * (2 * mt + 3 * (m / 6)), m);
+            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x12(a_packed + 64 * (2 * mt + 3 * (m / 6)), (void *)(b), c + 32 * (2 * mt + 3 * (m / 6)), d + 32 * (2 * mt + 3 * (m / 6)), m);
         }
         for (int64_t mt = 0; mt < ((m % 6) % 4) / 2; mt++) { /* m by 2 */
-            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x12(a_packed + 64 * (2 * ((m % 6) / 4) + 3 * (m / 6) + mt), b, c + 32 * (2 * ((m % 6) / 4) + 3 * (m / 6) + mt), d + 32 * (2 * ((m % 6) / 4) + 3 * (m / 6) + mt), m);
+            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x12(a_packed + 64 * (2 * ((m % 6) / 4) + 3 * (m / 6) + mt), (void *)(b), c + 32 * (2 * ((m % 6) / 4) + 3 * (m / 6) + mt), d + 32 * (2 * ((m % 6) / 4) + 3 * (m / 6) + mt), m);
         }
         for (int64_t mt = 0; mt < m % 2; mt++) { /* m by 1 */
-            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_1x12(a_packed + 32 * (2 * (((m % 6) % 4) / 2) + 4 * ((m % 6) / 4) + 6 * (m / 6) + mt), b, c + 16 * (2 * (((m % 6) % 4) / 2) + 4 * ((m % 6) / 4) + 6 * (m / 6) + mt), d + 16 * (2 * (((m % 6) % 4) / 2) + 4 * ((m % 6) / 4) + 6 * (m / 6) + mt), m);
+            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_1x12(a_packed + 32 * (2 * (((m % 6) % 4) / 2) + 4 * ((m % 6) / 4) + 6 * (m / 6) + mt), (void *)(b), c + 16 * (2 * (((m % 6) % 4) / 2) + 4 * ((m % 6) / 4) + 6 * (m / 6) + mt), d + 16 * (2 * (((m % 6) % 4) / 2) + 4 * ((m % 6) / 4) + 6 * (m / 6) + mt), m);
         }
         for (int64_t mt = 0; mt < m / 6; mt++) { /* m by 6 */
-            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile4_6x4(a_packed + 192 * mt, b + 12, c + 12 * (8 * mt + 1), d + 12 * (8 * mt + 1), m);
+            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile4_6x4(a_packed + 192 * mt, (void *)(b + 12), c + 12 * (8 * mt + 1), d + 12 * (8 * mt + 1), m);
         }
         for (int64_t mt = 0; mt < (m % 6) / 4; mt++) { /* m by 4 */
-            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile5_4x4(a_packed + 64 * (2 * mt + 3 * (m / 6)), b + 12, c + 4 * (16 * mt + 24 * (m / 6) + 3), d + 4 * (16 * mt + 24 * (m / 6) + 3), m);
+            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile5_4x4(a_packed + 64 * (2 * mt + 3 * (m / 6)), (void *)(b + 12), c + 4 * (16 * mt + 24 * (m / 6) + 3), d + 4 * (16 * mt + 24 * (m / 6) + 3), m);
         }
         for (int64_t mt = 0; mt < ((m % 6) % 4) / 2; mt++) { /* m by 2 */
-            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile6_2x4(a_packed + 64 * (2 * ((m % 6) / 4) + 3 * (m / 6) + mt), b + 12, c + 4 * (16 * ((m % 6) / 4) + 24 * (m / 6) + 8 * mt + 3), d + 4 * (16 * ((m % 6) / 4) + 24 * (m / 6) + 8 * mt + 3), m);
+            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile6_2x4(a_packed + 64 * (2 * ((m % 6) / 4) + 3 * (m / 6) + mt), (void *)(b + 12), c + 4 * (16 * ((m % 6) / 4) + 24 * (m / 6) + 8 * mt + 3), d + 4 * (16 * ((m % 6) / 4) + 24 * (m / 6) + 8 * mt + 3), m);
         }
         for (int64_t mt = 0; mt < m % 2; mt++) { /* m by 1 */
-            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile7_1x4(a_packed + 32 * (2 * (((m % 6) % 4) / 2) + 4 * ((m % 6) / 4) + 6 * (m / 6) + mt), b + 12, c + 4 * (16 * ((m % 6) / 4) + 24 * (m / 6) + 4 * mt + 8 * (((m % 6) % 4) / 2) + 3), d + 4 * (16 * ((m % 6) / 4) + 24 * (m / 6) + 4 * mt + 8 * (((m % 6) % 4) / 2) + 3), m);
+            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile7_1x4(a_packed + 32 * (2 * (((m % 6) % 4) / 2) + 4 * ((m % 6) / 4) + 6 * (m / 6) + mt), (void *)(b + 12), c + 4 * (16 * ((m % 6) / 4) + 24 * (m / 6) + 4 * mt + 8 * (((m % 6) % 4) / 2) + 3), d + 4 * (16 * ((m % 6) / 4) + 24 * (m / 6) + 4 * mt + 8 * (((m % 6) % 4) / 2) + 3), m);
         }
     }
 }
@@ -2030,6 +2030,6 @@ int64_t gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_scratch_bytes(const int64_t 
 {
     (void)sizes;
     const int64_t m = sizes[0];
-    return 384 * m;
+    return 384 * m + 64;
 }
 

@@ -765,7 +765,7 @@ static inline void gemm_f16_5x9x8_fcf_gelu_convert_b_row_8(const uint16_t *x, fl
 void gemm_f16_5x9x8_fcf_gelu(const uint16_t *a, const uint16_t *b, float *d)
 {
     {
-        _Alignas(64) float b_packed[72];
+        _Alignas(64) float b_packed[76];
         for (int64_t lp = 0; lp < 9; lp++) { /* convert b */
             gemm_f16_5x9x8_fcf_gelu_convert_b_row_8(b + 8 * lp, b_packed + 8 * lp);
         }

@@ -25,7 +25,7 @@ __attribute__((unused)) static inline float float_of_bits(int32_t bits)
  * and spill them. */
 #define BARRIER __asm__ volatile("" ::: "memory")
 
-void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const uint16_t *b, const float *c, uint16_t *d, int64_t m, void *scratch);
+void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const float *b, const float *c, uint16_t *d, int64_t m, void *scratch);
 void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
 int64_t gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_scratch_bytes(const int64_t *sizes);
 /* gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16
@@ -34,52 +34,51 @@ int64_t gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_scratch_bytes(const int64_t 
  *   Schedule()
  *   target scalar (plain C)
  */
-/* 5 x 2 of C: 10 accumulators + 1 A + 2 B = 13 of 16 scalar
+/* 4 x 3 of C: 12 accumulators + 1 A + 3 B = 16 of 16 scalar
  *
- *     c0_0   c0_1
- *     c1_0   c1_1
- *     c2_0   c2_1
- *     c3_0   c3_1
- *     c4_0   c4_1
+ *     c0_0   c0_1   c0_2
+ *     c1_0   c1_1   c1_2
+ *     c2_0   c2_1   c2_2
+ *     c3_0   c3_1   c3_2
  */
-static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_5x2(const float *a, const uint16_t *b, const float *c, uint16_t *restrict d, int64_t m)
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_4x3(const float *a, const float *b, const float *c, uint16_t *restrict d, int64_t m)
 {
     BARRIER;
     float c0_0 = 0;
     float c0_1 = 0;
+    float c0_2 = 0;
     float c1_0 = 0;
     float c1_1 = 0;
+    float c1_2 = 0;
     float c2_0 = 0;
     float c2_1 = 0;
+    float c2_2 = 0;
     float c3_0 = 0;
     float c3_1 = 0;
-    float c4_0 = 0;
-    float c4_1 = 0;
+    float c3_2 = 0;
     for (int64_t i = 0; i < 3; i++) { /* batch */
         const float *pa = a + i * (31 * m);
-        const uint16_t *pb = b + i * (512);
+        const float *pb = b + i * (496);
         for (int64_t kt = 0; kt < 31; kt++) {
-            int32_t b0xbits = *(pb);
-            const int32_t b0x1 = (int32_t)((uint32_t)(b0xbits) << (16));
-            const float b0 = float_of_bits(b0x1);
-            int32_t b1xbits = *(pb + 1);
-            const int32_t b1x1 = (int32_t)((uint32_t)(b1xbits) << (16));
-            const float b1 = float_of_bits(b1x1);
+            float b0 = *(pb);
+            float b1 = *(pb + 1);
+            float b2 = *(pb + 2);
             float a0 = *(pa);
             c0_0 = c0_0 + b0 * a0;
             c0_1 = c0_1 + b1 * a0;
+            c0_2 = c0_2 + b2 * a0;
             float a1 = *(pa + 31);
             c1_0 = c1_0 + b0 * a1;
             c1_1 = c1_1 + b1 * a1;
+            c1_2 = c1_2 + b2 * a1;
             float a2 = *(pa + 62);
             c2_0 = c2_0 + b0 * a2;
             c2_1 = c2_1 + b1 * a2;
+            c2_2 = c2_2 + b2 * a2;
             float a3 = *(pa + 93);
             c3_0 = c3_0 + b0 * a3;
             c3_1 = c3_1 + b1 * a3;
-            float a4 = *(pa + 124);
-            c4_0 = c4_0 + b0 * a4;
-            c4_1 = c4_1 + b1 * a4;
+            c3_2 = c3_2 + b2 * a3;
             pa += 1;
             pb += 16;
         }
@@ -112,8 +111,8 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_5x2(const f
     const int32_t dc0_0_22 = (int32_t)((uint32_t)(dc0_0_21) >> (16));
     const int32_t dc0_0_23 = ((dc0_0_18) ? (dc0_0_22) : (dc0_0_17));
     *(d + 1) = (uint16_t)(dc0_0_23);
-    float dc0_0_c_1_0 = *(c + 16);
-    const float dc0_0_26 = (c1_0) + (dc0_0_c_1_0);
+    float dc0_0_c_0_2 = *(c + 2);
+    const float dc0_0_26 = (c0_2) + (dc0_0_c_0_2);
     const int32_t dc0_0_27 = bits_of_float(dc0_0_26);
     const int32_t dc0_0_28 = (int32_t)((uint32_t)(dc0_0_27) >> (16));
     const int32_t dc0_0_29 = (dc0_0_28) | (dc0_0_k0);
@@ -123,9 +122,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_5x2(const f
     const int32_t dc0_0_33 = (int32_t)((uint32_t)(dc0_0_32) + (uint32_t)(dc0_0_k2));
     const int32_t dc0_0_34 = (int32_t)((uint32_t)(dc0_0_33) >> (16));
     const int32_t dc0_0_35 = ((dc0_0_30) ? (dc0_0_34) : (dc0_0_29));
-    *(d + 16) = (uint16_t)(dc0_0_35);
-    float dc0_0_c_1_1 = *(c + 17);
-    const float dc0_0_38 = (c1_1) + (dc0_0_c_1_1);
+    *(d + 2) = (uint16_t)(dc0_0_35);
+    float dc0_0_c_1_0 = *(c + 16);
+    const float dc0_0_38 = (c1_0) + (dc0_0_c_1_0);
     const int32_t dc0_0_39 = bits_of_float(dc0_0_38);
     const int32_t dc0_0_40 = (int32_t)((uint32_t)(dc0_0_39) >> (16));
     const int32_t dc0_0_41 = (dc0_0_40) | (dc0_0_k0);
@@ -135,9 +134,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_5x2(const f
     const int32_t dc0_0_45 = (int32_t)((uint32_t)(dc0_0_44) + (uint32_t)(dc0_0_k2));
     const int32_t dc0_0_46 = (int32_t)((uint32_t)(dc0_0_45) >> (16));
     const int32_t dc0_0_47 = ((dc0_0_42) ? (dc0_0_46) : (dc0_0_41));
-    *(d + 17) = (uint16_t)(dc0_0_47);
-    float dc0_0_c_2_0 = *(c + 32);
-    const float dc0_0_50 = (c2_0) + (dc0_0_c_2_0);
+    *(d + 16) = (uint16_t)(dc0_0_47);
+    float dc0_0_c_1_1 = *(c + 17);
+    const float dc0_0_50 = (c1_1) + (dc0_0_c_1_1);
     const int32_t dc0_0_51 = bits_of_float(dc0_0_50);
     const int32_t dc0_0_52 = (int32_t)((uint32_t)(dc0_0_51) >> (16));
     const int32_t dc0_0_53 = (dc0_0_52) | (dc0_0_k0);
@@ -147,9 +146,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_5x2(const f
     const int32_t dc0_0_57 = (int32_t)((uint32_t)(dc0_0_56) + (uint32_t)(dc0_0_k2));
     const int32_t dc0_0_58 = (int32_t)((uint32_t)(dc0_0_57) >> (16));
     const int32_t dc0_0_59 = ((dc0_0_54) ? (dc0_0_58) : (dc0_0_53));
-    *(d + 32) = (uint16_t)(dc0_0_59);
-    float dc0_0_c_2_1 = *(c + 33);
-    const float dc0_0_62 = (c2_1) + (dc0_0_c_2_1);
+    *(d + 17) = (uint16_t)(dc0_0_59);
+    float dc0_0_c_1_2 = *(c + 18);
+    const float dc0_0_62 = (c1_2) + (dc0_0_c_1_2);
     const int32_t dc0_0_63 = bits_of_float(dc0_0_62);
     const int32_t dc0_0_64 = (int32_t)((uint32_t)(dc0_0_63) >> (16));
     const int32_t dc0_0_65 = (dc0_0_64) | (dc0_0_k0);
@@ -159,9 +158,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_5x2(const f
     const int32_t dc0_0_69 = (int32_t)((uint32_t)(dc0_0_68) + (uint32_t)(dc0_0_k2));
     const int32_t dc0_0_70 = (int32_t)((uint32_t)(dc0_0_69) >> (16));
     const int32_t dc0_0_71 = ((dc0_0_66) ? (dc0_0_70) : (dc0_0_65));
-    *(d + 33) = (uint16_t)(dc0_0_71);
-    float dc0_0_c_3_0 = *(c + 48);
-    const float dc0_0_74 = (c3_0) + (dc0_0_c_3_0);
+    *(d + 18) = (uint16_t)(dc0_0_71);
+    float dc0_0_c_2_0 = *(c + 32);
+    const float dc0_0_74 = (c2_0) + (dc0_0_c_2_0);
     const int32_t dc0_0_75 = bits_of_float(dc0_0_74);
     const int32_t dc0_0_76 = (int32_t)((uint32_t)(dc0_0_75) >> (16));
     const int32_t dc0_0_77 = (dc0_0_76) | (dc0_0_k0);
@@ -171,9 +170,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_5x2(const f
     const int32_t dc0_0_81 = (int32_t)((uint32_t)(dc0_0_80) + (uint32_t)(dc0_0_k2));
     const int32_t dc0_0_82 = (int32_t)((uint32_t)(dc0_0_81) >> (16));
     const int32_t dc0_0_83 = ((dc0_0_78) ? (dc0_0_82) : (dc0_0_77));
-    *(d + 48) = (uint16_t)(dc0_0_83);
-    float dc0_0_c_3_1 = *(c + 49);
-    const float dc0_0_86 = (c3_1) + (dc0_0_c_3_1);
+    *(d + 32) = (uint16_t)(dc0_0_83);
+    float dc0_0_c_2_1 = *(c + 33);
+    const float dc0_0_86 = (c2_1) + (dc0_0_c_2_1);
     const int32_t dc0_0_87 = bits_of_float(dc0_0_86);
     const int32_t dc0_0_88 = (int32_t)((uint32_t)(dc0_0_87) >> (16));
     const int32_t dc0_0_89 = (dc0_0_88) | (dc0_0_k0);
@@ -183,9 +182,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_5x2(const f
     const int32_t dc0_0_93 = (int32_t)((uint32_t)(dc0_0_92) + (uint32_t)(dc0_0_k2));
     const int32_t dc0_0_94 = (int32_t)((uint32_t)(dc0_0_93) >> (16));
     const int32_t dc0_0_95 = ((dc0_0_90) ? (dc0_0_94) : (dc0_0_89));
-    *(d + 49) = (uint16_t)(dc0_0_95);
-    float dc0_0_c_4_0 = *(c + 64);
-    const float dc0_0_98 = (c4_0) + (dc0_0_c_4_0);
+    *(d + 33) = (uint16_t)(dc0_0_95);
+    float dc0_0_c_2_2 = *(c + 34);
+    const float dc0_0_98 = (c2_2) + (dc0_0_c_2_2);
     const int32_t dc0_0_99 = bits_of_float(dc0_0_98);
     const int32_t dc0_0_100 = (int32_t)((uint32_t)(dc0_0_99) >> (16));
     const int32_t dc0_0_101 = (dc0_0_100) | (dc0_0_k0);
@@ -195,9 +194,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_5x2(const f
     const int32_t dc0_0_105 = (int32_t)((uint32_t)(dc0_0_104) + (uint32_t)(dc0_0_k2));
     const int32_t dc0_0_106 = (int32_t)((uint32_t)(dc0_0_105) >> (16));
     const int32_t dc0_0_107 = ((dc0_0_102) ? (dc0_0_106) : (dc0_0_101));
-    *(d + 64) = (uint16_t)(dc0_0_107);
-    float dc0_0_c_4_1 = *(c + 65);
-    const float dc0_0_110 = (c4_1) + (dc0_0_c_4_1);
+    *(d + 34) = (uint16_t)(dc0_0_107);
+    float dc0_0_c_3_0 = *(c + 48);
+    const float dc0_0_110 = (c3_0) + (dc0_0_c_3_0);
     const int32_t dc0_0_111 = bits_of_float(dc0_0_110);
     const int32_t dc0_0_112 = (int32_t)((uint32_t)(dc0_0_111) >> (16));
     const int32_t dc0_0_113 = (dc0_0_112) | (dc0_0_k0);
@@ -207,54 +206,101 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_5x2(const f
     const int32_t dc0_0_117 = (int32_t)((uint32_t)(dc0_0_116) + (uint32_t)(dc0_0_k2));
     const int32_t dc0_0_118 = (int32_t)((uint32_t)(dc0_0_117) >> (16));
     const int32_t dc0_0_119 = ((dc0_0_114) ? (dc0_0_118) : (dc0_0_113));
-    *(d + 65) = (uint16_t)(dc0_0_119);
+    *(d + 48) = (uint16_t)(dc0_0_119);
+    float dc0_0_c_3_1 = *(c + 49);
+    const float dc0_0_122 = (c3_1) + (dc0_0_c_3_1);
+    const int32_t dc0_0_123 = bits_of_float(dc0_0_122);
+    const int32_t dc0_0_124 = (int32_t)((uint32_t)(dc0_0_123) >> (16));
+    const int32_t dc0_0_125 = (dc0_0_124) | (dc0_0_k0);
+    const int32_t dc0_0_126 = -((dc0_0_122) == (dc0_0_122));
+    const int32_t dc0_0_127 = (dc0_0_124) & (dc0_0_k1);
+    const int32_t dc0_0_128 = (int32_t)((uint32_t)(dc0_0_123) + (uint32_t)(dc0_0_127));
+    const int32_t dc0_0_129 = (int32_t)((uint32_t)(dc0_0_128) + (uint32_t)(dc0_0_k2));
+    const int32_t dc0_0_130 = (int32_t)((uint32_t)(dc0_0_129) >> (16));
+    const int32_t dc0_0_131 = ((dc0_0_126) ? (dc0_0_130) : (dc0_0_125));
+    *(d + 49) = (uint16_t)(dc0_0_131);
+    float dc0_0_c_3_2 = *(c + 50);
+    const float dc0_0_134 = (c3_2) + (dc0_0_c_3_2);
+    const int32_t dc0_0_135 = bits_of_float(dc0_0_134);
+    const int32_t dc0_0_136 = (int32_t)((uint32_t)(dc0_0_135) >> (16));
+    const int32_t dc0_0_137 = (dc0_0_136) | (dc0_0_k0);
+    const int32_t dc0_0_138 = -((dc0_0_134) == (dc0_0_134));
+    const int32_t dc0_0_139 = (dc0_0_136) & (dc0_0_k1);
+    const int32_t dc0_0_140 = (int32_t)((uint32_t)(dc0_0_135) + (uint32_t)(dc0_0_139));
+    const int32_t dc0_0_141 = (int32_t)((uint32_t)(dc0_0_140) + (uint32_t)(dc0_0_k2));
+    const int32_t dc0_0_142 = (int32_t)((uint32_t)(dc0_0_141) >> (16));
+    const int32_t dc0_0_143 = ((dc0_0_138) ? (dc0_0_142) : (dc0_0_137));
+    *(d + 50) = (uint16_t)(dc0_0_143);
 }
 
-/* 4 x 2 of C: 8 accumulators + 1 A + 2 B = 11 of 16 scalar
+/* 2 x 3 of C: 12 accumulators + 2 A + 1 B = 15 of 16 scalar, K over 2 sets
  *
- *     c0_0   c0_1
- *     c1_0   c1_1
- *     c2_0   c2_1
- *     c3_0   c3_1
+ *     c0_0   c0_1   c0_2
+ *     c1_0   c1_1   c1_2
  */
-static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x2(const float *a, const uint16_t *b, const float *c, uint16_t *restrict d, int64_t m)
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_2x3(const float *a, const float *b, const float *c, uint16_t *restrict d, int64_t m)
 {
     BARRIER;
     float c0_0 = 0;
     float c0_1 = 0;
+    float c0_2 = 0;
     float c1_0 = 0;
     float c1_1 = 0;
-    float c2_0 = 0;
-    float c2_1 = 0;
-    float c3_0 = 0;
-    float c3_1 = 0;
+    float c1_2 = 0;
+    float c0_0_s1 = 0;
+    float c0_1_s1 = 0;
+    float c0_2_s1 = 0;
+    float c1_0_s1 = 0;
+    float c1_1_s1 = 0;
+    float c1_2_s1 = 0;
     for (int64_t i = 0; i < 3; i++) { /* batch */
         const float *pa = a + i * (31 * m);
-        const uint16_t *pb = b + i * (512);
-        for (int64_t kt = 0; kt < 31; kt++) {
-            int32_t b0xbits = *(pb);
-            const int32_t b0x1 = (int32_t)((uint32_t)(b0xbits) << (16));
-            const float b0 = float_of_bits(b0x1);
-            int32_t b1xbits = *(pb + 1);
-            const int32_t b1x1 = (int32_t)((uint32_t)(b1xbits) << (16));
-            const float b1 = float_of_bits(b1x1);
+        const float *pb = b + i * (496);
+        for (int64_t kt = 0; kt < 15; kt++) {
             float a0 = *(pa);
-            c0_0 = c0_0 + b0 * a0;
-            c0_1 = c0_1 + b1 * a0;
             float a1 = *(pa + 31);
+            float b0 = *(pb);
+            c0_0 = c0_0 + b0 * a0;
             c1_0 = c1_0 + b0 * a1;
+            float b1 = *(pb + 1);
+            c0_1 = c0_1 + b1 * a0;
             c1_1 = c1_1 + b1 * a1;
-            float a2 = *(pa + 62);
-            c2_0 = c2_0 + b0 * a2;
-            c2_1 = c2_1 + b1 * a2;
-            float a3 = *(pa + 93);
-            c3_0 = c3_0 + b0 * a3;
-            c3_1 = c3_1 + b1 * a3;
-            pa += 1;
-            pb += 16;
+            float b2 = *(pb + 2);
+            c0_2 = c0_2 + b2 * a0;
+            c1_2 = c1_2 + b2 * a1;
+            float a0_k1 = *(pa + 1);
+            float a1_k1 = *(pa + 32);
+            float b0_k1 = *(pb + 16);
+            c0_0_s1 = c0_0_s1 + b0_k1 * a0_k1;
+            c1_0_s1 = c1_0_s1 + b0_k1 * a1_k1;
+            float b1_k1 = *(pb + 17);
+            c0_1_s1 = c0_1_s1 + b1_k1 * a0_k1;
+            c1_1_s1 = c1_1_s1 + b1_k1 * a1_k1;
+            float b2_k1 = *(pb + 18);
+            c0_2_s1 = c0_2_s1 + b2_k1 * a0_k1;
+            c1_2_s1 = c1_2_s1 + b2_k1 * a1_k1;
+            pa += 2;
+            pb += 32;
         }
+        float a0 = *(pa);
+        float a1 = *(pa + 31);
+        float b0 = *(pb);
+        c0_0 = c0_0 + b0 * a0;
+        c1_0 = c1_0 + b0 * a1;
+        float b1 = *(pb + 1);
+        c0_1 = c0_1 + b1 * a0;
+        c1_1 = c1_1 + b1 * a1;
+        float b2 = *(pb + 2);
+        c0_2 = c0_2 + b2 * a0;
+        c1_2 = c1_2 + b2 * a1;
     }
     BARRIER;
+    c0_0 = c0_0 + c0_0_s1;
+    c0_1 = c0_1 + c0_1_s1;
+    c0_2 = c0_2 + c0_2_s1;
+    c1_0 = c1_0 + c1_0_s1;
+    c1_1 = c1_1 + c1_1_s1;
+    c1_2 = c1_2 + c1_2_s1;
     float dc0_0_c_0_0 = *(c);
     const float dc0_0_2 = (c0_0) + (dc0_0_c_0_0);
     const int32_t dc0_0_3 = bits_of_float(dc0_0_2);
@@ -282,8 +328,8 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x2(const f
     const int32_t dc0_0_22 = (int32_t)((uint32_t)(dc0_0_21) >> (16));
     const int32_t dc0_0_23 = ((dc0_0_18) ? (dc0_0_22) : (dc0_0_17));
     *(d + 1) = (uint16_t)(dc0_0_23);
-    float dc0_0_c_1_0 = *(c + 16);
-    const float dc0_0_26 = (c1_0) + (dc0_0_c_1_0);
+    float dc0_0_c_0_2 = *(c + 2);
+    const float dc0_0_26 = (c0_2) + (dc0_0_c_0_2);
     const int32_t dc0_0_27 = bits_of_float(dc0_0_26);
     const int32_t dc0_0_28 = (int32_t)((uint32_t)(dc0_0_27) >> (16));
     const int32_t dc0_0_29 = (dc0_0_28) | (dc0_0_k0);
@@ -293,9 +339,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x2(const f
     const int32_t dc0_0_33 = (int32_t)((uint32_t)(dc0_0_32) + (uint32_t)(dc0_0_k2));
     const int32_t dc0_0_34 = (int32_t)((uint32_t)(dc0_0_33) >> (16));
     const int32_t dc0_0_35 = ((dc0_0_30) ? (dc0_0_34) : (dc0_0_29));
-    *(d + 16) = (uint16_t)(dc0_0_35);
-    float dc0_0_c_1_1 = *(c + 17);
-    const float dc0_0_38 = (c1_1) + (dc0_0_c_1_1);
+    *(d + 2) = (uint16_t)(dc0_0_35);
+    float dc0_0_c_1_0 = *(c + 16);
+    const float dc0_0_38 = (c1_0) + (dc0_0_c_1_0);
     const int32_t dc0_0_39 = bits_of_float(dc0_0_38);
     const int32_t dc0_0_40 = (int32_t)((uint32_t)(dc0_0_39) >> (16));
     const int32_t dc0_0_41 = (dc0_0_40) | (dc0_0_k0);
@@ -305,9 +351,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x2(const f
     const int32_t dc0_0_45 = (int32_t)((uint32_t)(dc0_0_44) + (uint32_t)(dc0_0_k2));
     const int32_t dc0_0_46 = (int32_t)((uint32_t)(dc0_0_45) >> (16));
     const int32_t dc0_0_47 = ((dc0_0_42) ? (dc0_0_46) : (dc0_0_41));
-    *(d + 17) = (uint16_t)(dc0_0_47);
-    float dc0_0_c_2_0 = *(c + 32);
-    const float dc0_0_50 = (c2_0) + (dc0_0_c_2_0);
+    *(d + 16) = (uint16_t)(dc0_0_47);
+    float dc0_0_c_1_1 = *(c + 17);
+    const float dc0_0_50 = (c1_1) + (dc0_0_c_1_1);
     const int32_t dc0_0_51 = bits_of_float(dc0_0_50);
     const int32_t dc0_0_52 = (int32_t)((uint32_t)(dc0_0_51) >> (16));
     const int32_t dc0_0_53 = (dc0_0_52) | (dc0_0_k0);
@@ -317,9 +363,9 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x2(const f
     const int32_t dc0_0_57 = (int32_t)((uint32_t)(dc0_0_56) + (uint32_t)(dc0_0_k2));
     const int32_t dc0_0_58 = (int32_t)((uint32_t)(dc0_0_57) >> (16));
     const int32_t dc0_0_59 = ((dc0_0_54) ? (dc0_0_58) : (dc0_0_53));
-    *(d + 32) = (uint16_t)(dc0_0_59);
-    float dc0_0_c_2_1 = *(c + 33);
-    const float dc0_0_62 = (c2_1) + (dc0_0_c_2_1);
+    *(d + 17) = (uint16_t)(dc0_0_59);
+    float dc0_0_c_1_2 = *(c + 18);
+    const float dc0_0_62 = (c1_2) + (dc0_0_c_1_2);
     const int32_t dc0_0_63 = bits_of_float(dc0_0_62);
     const int32_t dc0_0_64 = (int32_t)((uint32_t)(dc0_0_63) >> (16));
     const int32_t dc0_0_65 = (dc0_0_64) | (dc0_0_k0);
@@ -329,98 +375,95 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x2(const f
     const int32_t dc0_0_69 = (int32_t)((uint32_t)(dc0_0_68) + (uint32_t)(dc0_0_k2));
     const int32_t dc0_0_70 = (int32_t)((uint32_t)(dc0_0_69) >> (16));
     const int32_t dc0_0_71 = ((dc0_0_66) ? (dc0_0_70) : (dc0_0_65));
-    *(d + 33) = (uint16_t)(dc0_0_71);
-    float dc0_0_c_3_0 = *(c + 48);
-    const float dc0_0_74 = (c3_0) + (dc0_0_c_3_0);
-    const int32_t dc0_0_75 = bits_of_float(dc0_0_74);
-    const int32_t dc0_0_76 = (int32_t)((uint32_t)(dc0_0_75) >> (16));
-    const int32_t dc0_0_77 = (dc0_0_76) | (dc0_0_k0);
-    const int32_t dc0_0_78 = -((dc0_0_74) == (dc0_0_74));
-    const int32_t dc0_0_79 = (dc0_0_76) & (dc0_0_k1);
-    const int32_t dc0_0_80 = (int32_t)((uint32_t)(dc0_0_75) + (uint32_t)(dc0_0_79));
-    const int32_t dc0_0_81 = (int32_t)((uint32_t)(dc0_0_80) + (uint32_t)(dc0_0_k2));
-    const int32_t dc0_0_82 = (int32_t)((uint32_t)(dc0_0_81) >> (16));
-    const int32_t dc0_0_83 = ((dc0_0_78) ? (dc0_0_82) : (dc0_0_77));
-    *(d + 48) = (uint16_t)(dc0_0_83);
-    float dc0_0_c_3_1 = *(c + 49);
-    const float dc0_0_86 = (c3_1) + (dc0_0_c_3_1);
-    const int32_t dc0_0_87 = bits_of_float(dc0_0_86);
-    const int32_t dc0_0_88 = (int32_t)((uint32_t)(dc0_0_87) >> (16));
-    const int32_t dc0_0_89 = (dc0_0_88) | (dc0_0_k0);
-    const int32_t dc0_0_90 = -((dc0_0_86) == (dc0_0_86));
-    const int32_t dc0_0_91 = (dc0_0_88) & (dc0_0_k1);
-    const int32_t dc0_0_92 = (int32_t)((uint32_t)(dc0_0_87) + (uint32_t)(dc0_0_91));
-    const int32_t dc0_0_93 = (int32_t)((uint32_t)(dc0_0_92) + (uint32_t)(dc0_0_k2));
-    const int32_t dc0_0_94 = (int32_t)((uint32_t)(dc0_0_93) >> (16));
-    const int32_t dc0_0_95 = ((dc0_0_90) ? (dc0_0_94) : (dc0_0_89));
-    *(d + 49) = (uint16_t)(dc0_0_95);
+    *(d + 18) = (uint16_t)(dc0_0_71);
 }
 
-/* 2 x 2 of C: 8 accumulators + 1 A + 2 B = 11 of 16 scalar, K over 2 sets
+/* 1 x 3 of C: 12 accumulators + 1 A + 1 B = 14 of 16 scalar, K over 4 sets
  *
- *     c0_0   c0_1
- *     c1_0   c1_1
+ *     c0_0   c0_1   c0_2
  */
-static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x2(const float *a, const uint16_t *b, const float *c, uint16_t *restrict d, int64_t m)
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_1x3(const float *a, const float *b, const float *c, uint16_t *restrict d, int64_t m)
 {
     BARRIER;
     float c0_0 = 0;
     float c0_1 = 0;
-    float c1_0 = 0;
-    float c1_1 = 0;
+    float c0_2 = 0;
     float c0_0_s1 = 0;
     float c0_1_s1 = 0;
-    float c1_0_s1 = 0;
-    float c1_1_s1 = 0;
+    float c0_2_s1 = 0;
+    float c0_0_s2 = 0;
+    float c0_1_s2 = 0;
+    float c0_2_s2 = 0;
+    float c0_0_s3 = 0;
+    float c0_1_s3 = 0;
+    float c0_2_s3 = 0;
     for (int64_t i = 0; i < 3; i++) { /* batch */
         const float *pa = a + i * (31 * m);
-        const uint16_t *pb = b + i * (512);
-        for (int64_t kt = 0; kt < 15; kt++) {
-            int32_t b0xbits = *(pb);
-            const int32_t b0x1 = (int32_t)((uint32_t)(b0xbits) << (16));
-            const float b0 = float_of_bits(b0x1);
-            int32_t b1xbits = *(pb + 1);
-            const int32_t b1x1 = (int32_t)((uint32_t)(b1xbits) << (16));
-            const float b1 = float_of_bits(b1x1);
+        const float *pb = b + i * (496);
+        for (int64_t kt = 0; kt < 7; kt++) {
             float a0 = *(pa);
+            float b0 = *(pb);
             c0_0 = c0_0 + b0 * a0;
+            float b1 = *(pb + 1);
             c0_1 = c0_1 + b1 * a0;
-            float a1 = *(pa + 31);
-            c1_0 = c1_0 + b0 * a1;
-            c1_1 = c1_1 + b1 * a1;
-            int32_t b0_k1xbits = *(pb + 16);
-            const int32_t b0_k1x1 = (int32_t)((uint32_t)(b0_k1xbits) << (16));
-            const float b0_k1 = float_of_bits(b0_k1x1);
-            int32_t b1_k1xbits = *(pb + 17);
-            const int32_t b1_k1x1 = (int32_t)((uint32_t)(b1_k1xbits) << (16));
-            const float b1_k1 = float_of_bits(b1_k1x1);
+            float b2 = *(pb + 2);
+            c0_2 = c0_2 + b2 * a0;
             float a0_k1 = *(pa + 1);
+            float b0_k1 = *(pb + 16);
             c0_0_s1 = c0_0_s1 + b0_k1 * a0_k1;
+            float b1_k1 = *(pb + 17);
             c0_1_s1 = c0_1_s1 + b1_k1 * a0_k1;
-            float a1_k1 = *(pa + 32);
-            c1_0_s1 = c1_0_s1 + b0_k1 * a1_k1;
-            c1_1_s1 = c1_1_s1 + b1_k1 * a1_k1;
-            pa += 2;
-            pb += 32;
+            float b2_k1 = *(pb + 18);
+            c0_2_s1 = c0_2_s1 + b2_k1 * a0_k1;
+            float a0_k2 = *(pa + 2);
+            float b0_k2 = *(pb + 32);
+            c0_0_s2 = c0_0_s2 + b0_k2 * a0_k2;
+            float b1_k2 = *(pb + 33);
+            c0_1_s2 = c0_1_s2 + b1_k2 * a0_k2;
+            float b2_k2 = *(pb + 34);
+            c0_2_s2 = c0_2_s2 + b2_k2 * a0_k2;
+            float a0_k3 = *(pa + 3);
+            float b0_k3 = *(pb + 48);
+            c0_0_s3 = c0_0_s3 + b0_k3 * a0_k3;
+            float b1_k3 = *(pb + 49);
+            c0_1_s3 = c0_1_s3 + b1_k3 * a0_k3;
+            float b2_k3 = *(pb + 50);
+            c0_2_s3 = c0_2_s3 + b2_k3 * a0_k3;
+            pa += 4;
+            pb += 64;
         }
-        int32_t b0xbits = *(pb);
-        const int32_t b0x1 = (int32_t)((uint32_t)(b0xbits) << (16));
-        const float b0 = float_of_bits(b0x1);
-        int32_t b1xbits = *(pb + 1);
-        const int32_t b1x1 = (int32_t)((uint32_t)(b1xbits) << (16));
-        const float b1 = float_of_bits(b1x1);
         float a0 = *(pa);
+        float b0 = *(pb);
         c0_0 = c0_0 + b0 * a0;
+        float b1 = *(pb + 1);
         c0_1 = c0_1 + b1 * a0;
-        float a1 = *(pa + 31);
-        c1_0 = c1_0 + b0 * a1;
-        c1_1 = c1_1 + b1 * a1;
+        float b2 = *(pb + 2);
+        c0_2 = c0_2 + b2 * a0;
+        float a0_k1 = *(pa + 1);
+        float b0_k1 = *(pb + 16);
+        c0_0_s1 = c0_0_s1 + b0_k1 * a0_k1;
+        float b1_k1 = *(pb + 17);
+        c0_1_s1 = c0_1_s1 + b1_k1 * a0_k1;
+        float b2_k1 = *(pb + 18);
+        c0_2_s1 = c0_2_s1 + b2_k1 * a0_k1;
+        float a0_k2 = *(pa + 2);
+        float b0_k2 = *(pb + 32);
+        c0_0_s2 = c0_0_s2 + b0_k2 * a0_k2;
+        float b1_k2 = *(pb + 33);
+        c0_1_s2 = c0_1_s2 + b1_k2 * a0_k2;
+        float b2_k2 = *(pb + 34);
+        c0_2_s2 = c0_2_s2 + b2_k2 * a0_k2;
     }
     BARRIER;
+    c0_0 = c0_0 + c0_0_s2;
+    c0_0_s1 = c0_0_s1 + c0_0_s3;
+    c0_1 = c0_1 + c0_1_s2;
+    c0_1_s1 = c0_1_s1 + c0_1_s3;
+    c0_2 = c0_2 + c0_2_s2;
+    c0_2_s1 = c0_2_s1 + c0_2_s3;
     c0_0 = c0_0 + c0_0_s1;
     c0_1 = c0_1 + c0_1_s1;
-    c1_0 = c1_0 + c1_0_s1;
-    c1_1 = c1_1 + c1_1_s1;
+    c0_2 = c0_2 + c0_2_s1;
     float dc0_0_c_0_0 = *(c);
     const float dc0_0_2 = (c0_0) + (dc0_0_c_0_0);
     const int32_t dc0_0_3 = bits_of_float(dc0_0_2);
@@ -448,8 +491,8 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x2(const f
     const int32_t dc0_0_22 = (int32_t)((uint32_t)(dc0_0_21) >> (16));
     const int32_t dc0_0_23 = ((dc0_0_18) ? (dc0_0_22) : (dc0_0_17));
     *(d + 1) = (uint16_t)(dc0_0_23);
-    float dc0_0_c_1_0 = *(c + 16);
-    const float dc0_0_26 = (c1_0) + (dc0_0_c_1_0);
+    float dc0_0_c_0_2 = *(c + 2);
+    const float dc0_0_26 = (c0_2) + (dc0_0_c_0_2);
     const int32_t dc0_0_27 = bits_of_float(dc0_0_26);
     const int32_t dc0_0_28 = (int32_t)((uint32_t)(dc0_0_27) >> (16));
     const int32_t dc0_0_29 = (dc0_0_28) | (dc0_0_k0);
@@ -459,114 +502,67 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x2(const f
     const int32_t dc0_0_33 = (int32_t)((uint32_t)(dc0_0_32) + (uint32_t)(dc0_0_k2));
     const int32_t dc0_0_34 = (int32_t)((uint32_t)(dc0_0_33) >> (16));
     const int32_t dc0_0_35 = ((dc0_0_30) ? (dc0_0_34) : (dc0_0_29));
-    *(d + 16) = (uint16_t)(dc0_0_35);
-    float dc0_0_c_1_1 = *(c + 17);
-    const float dc0_0_38 = (c1_1) + (dc0_0_c_1_1);
-    const int32_t dc0_0_39 = bits_of_float(dc0_0_38);
-    const int32_t dc0_0_40 = (int32_t)((uint32_t)(dc0_0_39) >> (16));
-    const int32_t dc0_0_41 = (dc0_0_40) | (dc0_0_k0);
-    const int32_t dc0_0_42 = -((dc0_0_38) == (dc0_0_38));
-    const int32_t dc0_0_43 = (dc0_0_40) & (dc0_0_k1);
-    const int32_t dc0_0_44 = (int32_t)((uint32_t)(dc0_0_39) + (uint32_t)(dc0_0_43));
-    const int32_t dc0_0_45 = (int32_t)((uint32_t)(dc0_0_44) + (uint32_t)(dc0_0_k2));
-    const int32_t dc0_0_46 = (int32_t)((uint32_t)(dc0_0_45) >> (16));
-    const int32_t dc0_0_47 = ((dc0_0_42) ? (dc0_0_46) : (dc0_0_41));
-    *(d + 17) = (uint16_t)(dc0_0_47);
+    *(d + 2) = (uint16_t)(dc0_0_35);
 }
 
-/* 1 x 2 of C: 8 accumulators + 1 A + 1 B = 10 of 16 scalar, K over 4 sets
+/* 4 x 1 of C: 8 accumulators + 1 A + 1 B = 10 of 16 scalar, K over 2 sets
  *
- *     c0_0   c0_1
+ *     c0_0
+ *     c1_0
+ *     c2_0
+ *     c3_0
  */
-static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_1x2(const float *a, const uint16_t *b, const float *c, uint16_t *restrict d, int64_t m)
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_4x1(const float *a, const float *b, const float *c, uint16_t *restrict d, int64_t m)
 {
     BARRIER;
     float c0_0 = 0;
-    float c0_1 = 0;
+    float c1_0 = 0;
+    float c2_0 = 0;
+    float c3_0 = 0;
     float c0_0_s1 = 0;
-    float c0_1_s1 = 0;
-    float c0_0_s2 = 0;
-    float c0_1_s2 = 0;
-    float c0_0_s3 = 0;
-    float c0_1_s3 = 0;
+    float c1_0_s1 = 0;
+    float c2_0_s1 = 0;
+    float c3_0_s1 = 0;
     for (int64_t i = 0; i < 3; i++) { /* batch */
         const float *pa = a + i * (31 * m);
-        const uint16_t *pb = b + i * (512);
-        for (int64_t kt = 0; kt < 7; kt++) {
+        const float *pb = b + i * (496);
+        for (int64_t kt = 0; kt < 15; kt++) {
+            float b0 = *(pb);
             float a0 = *(pa);
-            int32_t b0xbits = *(pb);
-            const int32_t b0x1 = (int32_t)((uint32_t)(b0xbits) << (16));
-            const float b0 = float_of_bits(b0x1);
             c0_0 = c0_0 + b0 * a0;
-            int32_t b1xbits = *(pb + 1);
-            const int32_t b1x1 = (int32_t)((uint32_t)(b1xbits) << (16));
-            const float b1 = float_of_bits(b1x1);
-            c0_1 = c0_1 + b1 * a0;
+            float a1 = *(pa + 31);
+            c1_0 = c1_0 + b0 * a1;
+            float a2 = *(pa + 62);
+            c2_0 = c2_0 + b0 * a2;
+            float a3 = *(pa + 93);
+            c3_0 = c3_0 + b0 * a3;
+            float b0_k1 = *(pb + 16);
             float a0_k1 = *(pa + 1);
-            int32_t b0_k1xbits = *(pb + 16);
-            const int32_t b0_k1x1 = (int32_t)((uint32_t)(b0_k1xbits) << (16));
-            const float b0_k1 = float_of_bits(b0_k1x1);
             c0_0_s1 = c0_0_s1 + b0_k1 * a0_k1;
-            int32_t b1_k1xbits = *(pb + 17);
-            const int32_t b1_k1x1 = (int32_t)((uint32_t)(b1_k1xbits) << (16));
-            const float b1_k1 = float_of_bits(b1_k1x1);
-            c0_1_s1 = c0_1_s1 + b1_k1 * a0_k1;
-            float a0_k2 = *(pa + 2);
-            int32_t b0_k2xbits = *(pb + 32);
-            const int32_t b0_k2x1 = (int32_t)((uint32_t)(b0_k2xbits) << (16));
-            const float b0_k2 = float_of_bits(b0_k2x1);
-            c0_0_s2 = c0_0_s2 + b0_k2 * a0_k2;
-            int32_t b1_k2xbits = *(pb + 33);
-            const int32_t b1_k2x1 = (int32_t)((uint32_t)(b1_k2xbits) << (16));
-            const float b1_k2 = float_of_bits(b1_k2x1);
-            c0_1_s2 = c0_1_s2 + b1_k2 * a0_k2;
-            float a0_k3 = *(pa + 3);
-            int32_t b0_k3xbits = *(pb + 48);
-            const int32_t b0_k3x1 = (int32_t)((uint32_t)(b0_k3xbits) << (16));
-            const float b0_k3 = float_of_bits(b0_k3x1);
-            c0_0_s3 = c0_0_s3 + b0_k3 * a0_k3;
-            int32_t b1_k3xbits = *(pb + 49);
-            const int32_t b1_k3x1 = (int32_t)((uint32_t)(b1_k3xbits) << (16));
-            const float b1_k3 = float_of_bits(b1_k3x1);
-            c0_1_s3 = c0_1_s3 + b1_k3 * a0_k3;
-            pa += 4;
-            pb += 64;
+            float a1_k1 = *(pa + 32);
+            c1_0_s1 = c1_0_s1 + b0_k1 * a1_k1;
+            float a2_k1 = *(pa + 63);
+            c2_0_s1 = c2_0_s1 + b0_k1 * a2_k1;
+            float a3_k1 = *(pa + 94);
+            c3_0_s1 = c3_0_s1 + b0_k1 * a3_k1;
+            pa += 2;
+            pb += 32;
         }
+        float b0 = *(pb);
         float a0 = *(pa);
-        int32_t b0xbits = *(pb);
-        const int32_t b0x1 = (int32_t)((uint32_t)(b0xbits) << (16));
-        const float b0 = float_of_bits(b0x1);
         c0_0 = c0_0 + b0 * a0;
-        int32_t b1xbits = *(pb + 1);
-        const int32_t b1x1 = (int32_t)((uint32_t)(b1xbits) << (16));
-        const float b1 = float_of_bits(b1x1);
-        c0_1 = c0_1 + b1 * a0;
-        float a0_k1 = *(pa + 1);
-        int32_t b0_k1xbits = *(pb + 16);
-        const int32_t b0_k1x1 = (int32_t)((uint32_t)(b0_k1xbits) << (16));
-        const float b0_k1 = float_of_bits(b0_k1x1);
-        c0_0_s1 = c0_0_s1 + b0_k1 * a0_k1;
-        int32_t b1_k1xbits = *(pb + 17);
-        const int32_t b1_k1x1 = (int32_t)((uint32_t)(b1_k1xbits) << (16));
-        const float b1_k1 = float_of_bits(b1_k1x1);
-        c0_1_s1 = c0_1_s1 + b1_k1 * a0_k1;
-        float a0_k2 = *(pa + 2);
-        int32_t b0_k2xbits = *(pb + 32);
-        const int32_t b0_k2x1 = (int32_t)((uint32_t)(b0_k2xbits) << (16));
-        const float b0_k2 = float_of_bits(b0_k2x1);
-        c0_0_s2 = c0_0_s2 + b0_k2 * a0_k2;
-        int32_t b1_k2xbits = *(pb + 33);
-        const int32_t b1_k2x1 = (int32_t)((uint32_t)(b1_k2xbits) << (16));
-        const float b1_k2 = float_of_bits(b1_k2x1);
-        c0_1_s2 = c0_1_s2 + b1_k2 * a0_k2;
+        float a1 = *(pa + 31);
+        c1_0 = c1_0 + b0 * a1;
+        float a2 = *(pa + 62);
+        c2_0 = c2_0 + b0 * a2;
+        float a3 = *(pa + 93);
+        c3_0 = c3_0 + b0 * a3;
     }
     BARRIER;
-    c0_0 = c0_0 + c0_0_s2;
-    c0_0_s1 = c0_0_s1 + c0_0_s3;
-    c0_1 = c0_1 + c0_1_s2;
-    c0_1_s1 = c0_1_s1 + c0_1_s3;
     c0_0 = c0_0 + c0_0_s1;
-    c0_1 = c0_1 + c0_1_s1;
+    c1_0 = c1_0 + c1_0_s1;
+    c2_0 = c2_0 + c2_0_s1;
+    c3_0 = c3_0 + c3_0_s1;
     float dc0_0_c_0_0 = *(c);
     const float dc0_0_2 = (c0_0) + (dc0_0_c_0_0);
     const int32_t dc0_0_3 = bits_of_float(dc0_0_2);
@@ -582,8 +578,8 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_1x2(const f
     const int32_t dc0_0_10 = (int32_t)((uint32_t)(dc0_0_9) >> (16));
     const int32_t dc0_0_11 = ((dc0_0_6) ? (dc0_0_10) : (dc0_0_5));
     *(d) = (uint16_t)(dc0_0_11);
-    float dc0_0_c_0_1 = *(c + 1);
-    const float dc0_0_14 = (c0_1) + (dc0_0_c_0_1);
+    float dc0_0_c_1_0 = *(c + 16);
+    const float dc0_0_14 = (c1_0) + (dc0_0_c_1_0);
     const int32_t dc0_0_15 = bits_of_float(dc0_0_14);
     const int32_t dc0_0_16 = (int32_t)((uint32_t)(dc0_0_15) >> (16));
     const int32_t dc0_0_17 = (dc0_0_16) | (dc0_0_k0);
@@ -593,7 +589,187 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_1x2(const f
     const int32_t dc0_0_21 = (int32_t)((uint32_t)(dc0_0_20) + (uint32_t)(dc0_0_k2));
     const int32_t dc0_0_22 = (int32_t)((uint32_t)(dc0_0_21) >> (16));
     const int32_t dc0_0_23 = ((dc0_0_18) ? (dc0_0_22) : (dc0_0_17));
-    *(d + 1) = (uint16_t)(dc0_0_23);
+    *(d + 16) = (uint16_t)(dc0_0_23);
+    float dc0_0_c_2_0 = *(c + 32);
+    const float dc0_0_26 = (c2_0) + (dc0_0_c_2_0);
+    const int32_t dc0_0_27 = bits_of_float(dc0_0_26);
+    const int32_t dc0_0_28 = (int32_t)((uint32_t)(dc0_0_27) >> (16));
+    const int32_t dc0_0_29 = (dc0_0_28) | (dc0_0_k0);
+    const int32_t dc0_0_30 = -((dc0_0_26) == (dc0_0_26));
+    const int32_t dc0_0_31 = (dc0_0_28) & (dc0_0_k1);
+    const int32_t dc0_0_32 = (int32_t)((uint32_t)(dc0_0_27) + (uint32_t)(dc0_0_31));
+    const int32_t dc0_0_33 = (int32_t)((uint32_t)(dc0_0_32) + (uint32_t)(dc0_0_k2));
+    const int32_t dc0_0_34 = (int32_t)((uint32_t)(dc0_0_33) >> (16));
+    const int32_t dc0_0_35 = ((dc0_0_30) ? (dc0_0_34) : (dc0_0_29));
+    *(d + 32) = (uint16_t)(dc0_0_35);
+    float dc0_0_c_3_0 = *(c + 48);
+    const float dc0_0_38 = (c3_0) + (dc0_0_c_3_0);
+    const int32_t dc0_0_39 = bits_of_float(dc0_0_38);
+    const int32_t dc0_0_40 = (int32_t)((uint32_t)(dc0_0_39) >> (16));
+    const int32_t dc0_0_41 = (dc0_0_40) | (dc0_0_k0);
+    const int32_t dc0_0_42 = -((dc0_0_38) == (dc0_0_38));
+    const int32_t dc0_0_43 = (dc0_0_40) & (dc0_0_k1);
+    const int32_t dc0_0_44 = (int32_t)((uint32_t)(dc0_0_39) + (uint32_t)(dc0_0_43));
+    const int32_t dc0_0_45 = (int32_t)((uint32_t)(dc0_0_44) + (uint32_t)(dc0_0_k2));
+    const int32_t dc0_0_46 = (int32_t)((uint32_t)(dc0_0_45) >> (16));
+    const int32_t dc0_0_47 = ((dc0_0_42) ? (dc0_0_46) : (dc0_0_41));
+    *(d + 48) = (uint16_t)(dc0_0_47);
+}
+
+/* 2 x 1 of C: 8 accumulators + 1 A + 1 B = 10 of 16 scalar, K over 4 sets
+ *
+ *     c0_0
+ *     c1_0
+ */
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile4_2x1(const float *a, const float *b, const float *c, uint16_t *restrict d, int64_t m)
+{
+    BARRIER;
+    float c0_0 = 0;
+    float c1_0 = 0;
+    float c0_0_s1 = 0;
+    float c1_0_s1 = 0;
+    float c0_0_s2 = 0;
+    float c1_0_s2 = 0;
+    float c0_0_s3 = 0;
+    float c1_0_s3 = 0;
+    for (int64_t i = 0; i < 3; i++) { /* batch */
+        const float *pa = a + i * (31 * m);
+        const float *pb = b + i * (496);
+        for (int64_t kt = 0; kt < 7; kt++) {
+            float b0 = *(pb);
+            float a0 = *(pa);
+            c0_0 = c0_0 + b0 * a0;
+            float a1 = *(pa + 31);
+            c1_0 = c1_0 + b0 * a1;
+            float b0_k1 = *(pb + 16);
+            float a0_k1 = *(pa + 1);
+            c0_0_s1 = c0_0_s1 + b0_k1 * a0_k1;
+            float a1_k1 = *(pa + 32);
+            c1_0_s1 = c1_0_s1 + b0_k1 * a1_k1;
+            float b0_k2 = *(pb + 32);
+            float a0_k2 = *(pa + 2);
+            c0_0_s2 = c0_0_s2 + b0_k2 * a0_k2;
+            float a1_k2 = *(pa + 33);
+            c1_0_s2 = c1_0_s2 + b0_k2 * a1_k2;
+            float b0_k3 = *(pb + 48);
+            float a0_k3 = *(pa + 3);
+            c0_0_s3 = c0_0_s3 + b0_k3 * a0_k3;
+            float a1_k3 = *(pa + 34);
+            c1_0_s3 = c1_0_s3 + b0_k3 * a1_k3;
+            pa += 4;
+            pb += 64;
+        }
+        float b0 = *(pb);
+        float a0 = *(pa);
+        c0_0 = c0_0 + b0 * a0;
+        float a1 = *(pa + 31);
+        c1_0 = c1_0 + b0 * a1;
+        float b0_k1 = *(pb + 16);
+        float a0_k1 = *(pa + 1);
+        c0_0_s1 = c0_0_s1 + b0_k1 * a0_k1;
+        float a1_k1 = *(pa + 32);
+        c1_0_s1 = c1_0_s1 + b0_k1 * a1_k1;
+        float b0_k2 = *(pb + 32);
+        float a0_k2 = *(pa + 2);
+        c0_0_s2 = c0_0_s2 + b0_k2 * a0_k2;
+        float a1_k2 = *(pa + 33);
+        c1_0_s2 = c1_0_s2 + b0_k2 * a1_k2;
+    }
+    BARRIER;
+    c0_0 = c0_0 + c0_0_s2;
+    c0_0_s1 = c0_0_s1 + c0_0_s3;
+    c1_0 = c1_0 + c1_0_s2;
+    c1_0_s1 = c1_0_s1 + c1_0_s3;
+    c0_0 = c0_0 + c0_0_s1;
+    c1_0 = c1_0 + c1_0_s1;
+    float dc0_0_c_0_0 = *(c);
+    const float dc0_0_2 = (c0_0) + (dc0_0_c_0_0);
+    const int32_t dc0_0_3 = bits_of_float(dc0_0_2);
+    const int32_t dc0_0_4 = (int32_t)((uint32_t)(dc0_0_3) >> (16));
+    const int32_t dc0_0_k0 = 64;
+    const int32_t dc0_0_5 = (dc0_0_4) | (dc0_0_k0);
+    const int32_t dc0_0_6 = -((dc0_0_2) == (dc0_0_2));
+    const int32_t dc0_0_k1 = 1;
+    const int32_t dc0_0_7 = (dc0_0_4) & (dc0_0_k1);
+    const int32_t dc0_0_8 = (int32_t)((uint32_t)(dc0_0_3) + (uint32_t)(dc0_0_7));
+    const int32_t dc0_0_k2 = 32767;
+    const int32_t dc0_0_9 = (int32_t)((uint32_t)(dc0_0_8) + (uint32_t)(dc0_0_k2));
+    const int32_t dc0_0_10 = (int32_t)((uint32_t)(dc0_0_9) >> (16));
+    const int32_t dc0_0_11 = ((dc0_0_6) ? (dc0_0_10) : (dc0_0_5));
+    *(d) = (uint16_t)(dc0_0_11);
+    float dc0_0_c_1_0 = *(c + 16);
+    const float dc0_0_14 = (c1_0) + (dc0_0_c_1_0);
+    const int32_t dc0_0_15 = bits_of_float(dc0_0_14);
+    const int32_t dc0_0_16 = (int32_t)((uint32_t)(dc0_0_15) >> (16));
+    const int32_t dc0_0_17 = (dc0_0_16) | (dc0_0_k0);
+    const int32_t dc0_0_18 = -((dc0_0_14) == (dc0_0_14));
+    const int32_t dc0_0_19 = (dc0_0_16) & (dc0_0_k1);
+    const int32_t dc0_0_20 = (int32_t)((uint32_t)(dc0_0_15) + (uint32_t)(dc0_0_19));
+    const int32_t dc0_0_21 = (int32_t)((uint32_t)(dc0_0_20) + (uint32_t)(dc0_0_k2));
+    const int32_t dc0_0_22 = (int32_t)((uint32_t)(dc0_0_21) >> (16));
+    const int32_t dc0_0_23 = ((dc0_0_18) ? (dc0_0_22) : (dc0_0_17));
+    *(d + 16) = (uint16_t)(dc0_0_23);
+}
+
+/* 1 x 1 of C: 4 accumulators + 1 A + 1 B = 6 of 16 scalar, K over 4 sets
+ *
+ *     c0_0
+ */
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile5_1x1(const float *a, const float *b, const float *c, uint16_t *restrict d, int64_t m)
+{
+    BARRIER;
+    float c0_0 = 0;
+    float c0_0_s1 = 0;
+    float c0_0_s2 = 0;
+    float c0_0_s3 = 0;
+    for (int64_t i = 0; i < 3; i++) { /* batch */
+        const float *pa = a + i * (31 * m);
+        const float *pb = b + i * (496);
+        for (int64_t kt = 0; kt < 7; kt++) {
+            float b0 = *(pb);
+            float a0 = *(pa);
+            c0_0 = c0_0 + b0 * a0;
+            float b0_k1 = *(pb + 16);
+            float a0_k1 = *(pa + 1);
+            c0_0_s1 = c0_0_s1 + b0_k1 * a0_k1;
+            float b0_k2 = *(pb + 32);
+            float a0_k2 = *(pa + 2);
+            c0_0_s2 = c0_0_s2 + b0_k2 * a0_k2;
+            float b0_k3 = *(pb + 48);
+            float a0_k3 = *(pa + 3);
+            c0_0_s3 = c0_0_s3 + b0_k3 * a0_k3;
+            pa += 4;
+            pb += 64;
+        }
+        float b0 = *(pb);
+        float a0 = *(pa);
+        c0_0 = c0_0 + b0 * a0;
+        float b0_k1 = *(pb + 16);
+        float a0_k1 = *(pa + 1);
+        c0_0_s1 = c0_0_s1 + b0_k1 * a0_k1;
+        float b0_k2 = *(pb + 32);
+        float a0_k2 = *(pa + 2);
+        c0_0_s2 = c0_0_s2 + b0_k2 * a0_k2;
+    }
+    BARRIER;
+    c0_0 = c0_0 + c0_0_s2;
+    c0_0_s1 = c0_0_s1 + c0_0_s3;
+    c0_0 = c0_0 + c0_0_s1;
+    float dc0_0_c_0_0 = *(c);
+    const float dc0_0_2 = (c0_0) + (dc0_0_c_0_0);
+    const int32_t dc0_0_3 = bits_of_float(dc0_0_2);
+    const int32_t dc0_0_4 = (int32_t)((uint32_t)(dc0_0_3) >> (16));
+    const int32_t dc0_0_k0 = 64;
+    const int32_t dc0_0_5 = (dc0_0_4) | (dc0_0_k0);
+    const int32_t dc0_0_6 = -((dc0_0_2) == (dc0_0_2));
+    const int32_t dc0_0_k1 = 1;
+    const int32_t dc0_0_7 = (dc0_0_4) & (dc0_0_k1);
+    const int32_t dc0_0_8 = (int32_t)((uint32_t)(dc0_0_3) + (uint32_t)(dc0_0_7));
+    const int32_t dc0_0_k2 = 32767;
+    const int32_t dc0_0_9 = (int32_t)((uint32_t)(dc0_0_8) + (uint32_t)(dc0_0_k2));
+    const int32_t dc0_0_10 = (int32_t)((uint32_t)(dc0_0_9) >> (16));
+    const int32_t dc0_0_11 = ((dc0_0_6) ? (dc0_0_10) : (dc0_0_5));
+    *(d) = (uint16_t)(dc0_0_11);
 }
 
 /* 4 elements of a row */
@@ -638,7 +814,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_convert_a_row_3(c
     *(out + 2) = w8;
 }
 
-void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const uint16_t *b, const float *c, uint16_t *d, int64_t m, void *scratch)
+void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const float *b, const float *c, uint16_t *d, int64_t m, void *scratch)
 {
     {
         float *a_packed = (void *)((char *)scratch + 0);
@@ -653,25 +829,29 @@ void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const uint16
                 }
             }
         }
-        for (int64_t nt = 0; nt < 8; nt++) { /* n by 2 */
-            for (int64_t mt = 0; mt < m / 5; mt++) { /* m by 5 */
-                gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_5x2(a_packed + 155 * mt, b + 2 * nt, c + 2 * (40 * mt + nt), d + 2 * (40 * mt + nt), m);
+        for (int64_t nt = 0; nt < 5; nt++) { /* n by 3 */
+            for (int64_t mt = 0; mt < m / 4; mt++) { /* m by 4 */
+                gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_4x3(a_packed + 124 * mt, (void *)(b + 3 * nt), c + 3 * nt + 64 * mt, d + 3 * nt + 64 * mt, m);
             }
         }
-        for (int64_t nt = 0; nt < 8; nt++) { /* n by 2 */
-            for (int64_t mt = 0; mt < (m % 5) / 4; mt++) { /* m by 4 */
-                gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x2(a_packed + 31 * (4 * mt + 5 * (m / 5)), b + 2 * nt, c + 2 * (32 * mt + 40 * (m / 5) + nt), d + 2 * (32 * mt + 40 * (m / 5) + nt), m);
+        for (int64_t nt = 0; nt < 5; nt++) { /* n by 3 */
+            for (int64_t mt = 0; mt < (m % 4) / 2; mt++) { /* m by 2 */
+                gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_2x3(a_packed + 62 * (2 * (m / 4) + mt), (void *)(b + 3 * nt), c + 3 * nt + 32 * mt + 64 * (m / 4), d + 3 * nt + 32 * mt + 64 * (m / 4), m);
             }
         }
-        for (int64_t nt = 0; nt < 8; nt++) { /* n by 2 */
-            for (int64_t mt = 0; mt < ((m % 5) % 4) / 2; mt++) { /* m by 2 */
-                gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x2(a_packed + 31 * (2 * mt + 4 * ((m % 5) / 4) + 5 * (m / 5)), b + 2 * nt, c + 2 * (16 * mt + 32 * ((m % 5) / 4) + 40 * (m / 5) + nt), d + 2 * (16 * mt + 32 * ((m % 5) / 4) + 40 * (m / 5) + nt), m);
+        for (int64_t nt = 0; nt < 5; nt++) { /* n by 3 */
+            for (int64_t mt = 0; mt < m % 2; mt++) { /* m by 1 */
+                gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_1x3(a_packed + 31 * (2 * ((m % 4) / 2) + 4 * (m / 4) + mt), (void *)(b + 3 * nt), c + 16 * mt + 3 * nt + 32 * ((m % 4) / 2) + 64 * (m / 4), d + 16 * mt + 3 * nt + 32 * ((m % 4) / 2) + 64 * (m / 4), m);
             }
         }
-        for (int64_t nt = 0; nt < 8; nt++) { /* n by 2 */
-            for (int64_t mt = 0; mt < (m % 5) % 2; mt++) { /* m by 1 */
-                gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_1x2(a_packed + 31 * (2 * (((m % 5) % 4) / 2) + 4 * ((m % 5) / 4) + 5 * (m / 5) + mt), b + 2 * nt, c + 2 * (16 * (((m % 5) % 4) / 2) + 32 * ((m % 5) / 4) + 40 * (m / 5) + 8 * mt + nt), d + 2 * (16 * (((m % 5) % 4) / 2) + 32 * ((m % 5) / 4) + 40 * (m / 5) + 8 * mt + nt), m);
-            }
+        for (int64_t mt = 0; mt < m / 4; mt++) { /* m by 4 */
+            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_4x1(a_packed + 124 * mt, (void *)(b + 15), c + 64 * mt + 15, d + 64 * mt + 15, m);
+        }
+        for (int64_t mt = 0; mt < (m % 4) / 2; mt++) { /* m by 2 */
+            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile4_2x1(a_packed + 62 * (2 * (m / 4) + mt), (void *)(b + 15), c + 32 * mt + 64 * (m / 4) + 15, d + 32 * mt + 64 * (m / 4) + 15, m);
+        }
+        for (int64_t mt = 0; mt < m % 2; mt++) { /* m by 1 */
+            gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile5_1x1(a_packed + 31 * (2 * ((m % 4) / 2) + 4 * (m / 4) + mt), (void *)(b + 15), c + 16 * mt + 32 * ((m % 4) / 2) + 64 * (m / 4) + 15, d + 16 * mt + 32 * ((m % 4) / 2) + 64 * (m / 4) + 15, m);
         }
     }
 }
@@ -686,6 +866,6 @@ int64_t gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_scratch_bytes(const int64_t 
 {
     (void)sizes;
     const int64_t m = sizes[0];
-    return 64 * ((372 * m + 63) / 64);
+    return 64 * ((372 * m + 67) / 64);
 }
 

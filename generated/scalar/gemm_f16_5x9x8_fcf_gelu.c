@@ -844,13 +844,13 @@ static inline void gemm_f16_5x9x8_fcf_gelu_convert_a_group_1(const uint16_t *x, 
 void gemm_f16_5x9x8_fcf_gelu(const uint16_t *a, const uint16_t *b, float *d)
 {
     {
-        _Alignas(64) float a_packed[40];
+        _Alignas(64) float a_packed[41];
         for (int64_t gp = 0; gp < 8; gp++) { /* convert a */
             gemm_f16_5x9x8_fcf_gelu_convert_a_group_4(a + 5 * gp, a_packed + 5 * gp);
             gemm_f16_5x9x8_fcf_gelu_convert_a_group_1(a + 5 * gp + 4, a_packed + 5 * gp + 4);
         }
         {
-            _Alignas(64) float b_packed[72];
+            _Alignas(64) float b_packed[73];
             for (int64_t lp = 0; lp < 9; lp++) { /* convert b */
                 for (int64_t kp = 0; kp < 2; kp++) {
                     gemm_f16_5x9x8_fcf_gelu_convert_b_row_4(b + 4 * kp + 8 * lp, b_packed + 4 * kp + 8 * lp);
