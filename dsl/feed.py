@@ -12,7 +12,7 @@ from .expression import Operand as Named
 from .factors import quantity_type
 from .isa import Target, Vector
 from .operands import Addresses, Batch, Offsets, Packed, Strided
-from .packed_format import PackedFormat, format_of
+from .packed_format import CACHED_BYTES, PackedFormat, format_of
 from .product import Product, choose_product
 from .signature import symbol_of
 from .sizes import Size
@@ -69,6 +69,14 @@ class Feeding:
     sources: Mapping[str, Operand]
     padded: bool
     reason: str
+
+    def by_panels(self, sizes: Mapping[str, Expr]) -> bool:
+        """Whether A is converted in rows, and all of B stays in a cache while panels of A pass."""
+        if self.product.unit is not None:
+            return False
+        elements = value(sizes["k"] * sizes["n"])
+        stays = elements is not None and elements * ITEMSIZE[self.product.along] <= CACHED_BYTES
+        return stays and "a" in self.sources and value(self.operands["a"].strides["k"]) == 1
 
 
 def operand_of(spec: Gemm, name: str) -> Operand:

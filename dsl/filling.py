@@ -47,11 +47,13 @@ def select(plan: Plan, operand: Operand) -> Selected:
 
 def convert(plan: Plan, name: str) -> Filled:
     """Operand ``name`` converted: every matrix of the batch."""
-    source, packed, product = plan.sources[name], plan.operands[name], plan.product
+    packed, product = plan.operands[name], plan.product
+    count = plan.batch.count if plan.batch else ONE
+    elements = packed.strides["b"] * count
     groups = div(plan.sizes["k"] + (product.group - 1), product.group)
     spare = whole_groups(plan.sizes["k"], product) - groups
-    conversion = replace(_conversion(plan, name, source, packed), spare=spare)
-    return _filled(plan, conversion, dict(plan.sizes), ZERO)
+    conversion = replace(_conversion(plan, name, plan.sources[name], packed), spare=spare)
+    return _filled(plan, conversion, dict(plan.sizes), ZERO, elements)
 
 
 def copy_tail(plan: Plan, name: str) -> Filled:
@@ -60,7 +62,19 @@ def copy_tail(plan: Plan, name: str) -> Filled:
     rest = mod(plan.sizes["k"], plan.product.depth)
     extents = dict(plan.sizes) | {"k": rest}
     conversion = replace(_conversion(plan, name, source, packed), prefix=f"copy_{name}_tail_")
-    return _filled(plan, conversion, extents, (plan.sizes["k"] - rest) * source.strides["k"])
+    first = (plan.sizes["k"] - rest) * source.strides["k"]
+    count = plan.batch.count if plan.batch else ONE
+    return _filled(plan, conversion, extents, first, packed.strides["b"] * count)
+
+
+def convert_lines(plan: Plan, name: str, first: Expr, lines: Expr) -> Filled:
+    """As many ``lines`` of operand ``name`` converted, from ``first`` on."""
+    source, packed, line = plan.sources[name], plan.operands[name], _LINE[name]
+    extents = dict(plan.sizes) | {line: lines}
+    at = (first * source.strides[line], ZERO)
+    nodes, tiles = conversion_nest(_conversion(plan, name, source, packed), extents, at)
+    elements = lines * packed.strides[line] + _margin(plan)
+    return Filled(packed, elements, nodes, tuple(tiles.values()))
 
 
 def _conversion(plan: Plan, name: str, source: Operand, packed: Operand) -> Conversion:
@@ -77,15 +91,20 @@ def _conversion(plan: Plan, name: str, source: Operand, packed: Operand) -> Conv
     )
 
 
-def _filled(plan: Plan, conversion: Conversion, extents: dict[str, Expr], first: Expr) -> Filled:
+def _filled(
+    plan: Plan, conversion: Conversion, extents: dict[str, Expr], first: Expr, elements: Expr
+) -> Filled:
     """All matrices of a batch converted, each from element ``first`` on."""
     source, packed = conversion.source, conversion.packed
-    step = packed.strides["b"]
-    at = (first, step * symbol("i") if plan.batch else ZERO)
+    at = (first, packed.strides["b"] * symbol("i") if plan.batch else ZERO)
     nodes, tiles = conversion_nest(conversion, extents, at)
-    count = plan.batch.count if plan.batch else ONE
-    elements = step * count + conversion.lanes * plan.product.group  # vectors may begin at any line
-    return Filled(packed, elements, _each(plan, source, nodes), tuple(tiles.values()))
+    every = _each(plan, source, nodes)
+    return Filled(packed, elements + _margin(plan), every, tuple(tiles.values()))
+
+
+def _margin(plan: Plan) -> int:
+    """Elements behind a buffer's last: vectors may begin at any line."""
+    return plan.target.of(plan.element)[0].lanes * plan.product.group
 
 
 def _each(plan: Plan, source: Operand, nodes: tuple[NestNode, ...]) -> tuple[NestNode, ...]:

@@ -23,8 +23,13 @@ def outer_length(loops: str) -> int:
     return max(map(loops.lower().rfind, "mn")) + 1
 
 
-def read_loops(spec: Gemm, schedule: Schedule, along: str, packs: str) -> tuple[str, str, str]:
-    """(outer, inner, reason): the letters left of and right of the accumulators."""
+def read_loops(
+    spec: Gemm, schedule: Schedule, along: str, packs: str, panels: bool = False
+) -> tuple[str, str, str]:
+    """(outer, inner, reason): the letters left of and right of the accumulators.
+
+    ``panels``: A is better converted a panel of rows at a time.
+    """
     loops, reason = schedule.loops, "asked for"
     if loops is None:
         grid = "nm" if along == "n" else "mn"
@@ -32,6 +37,8 @@ def read_loops(spec: Gemm, schedule: Schedule, along: str, packs: str) -> tuple[
             grid = "Mn" if spec.outputs else grid.upper()
         loops = f"b{grid}k" if spec.batch and packs else grid + ("bk" if spec.batch else "k")
         reason = f"a panel along {along} stays in the cache while the other dimension passes"
+        if panels and schedule.threads is None and spec.batch is None:
+            loops, reason = "mnk", "rows of A are converted just before their tiles; B stays cached"
     legal = "bnmk" if spec.batch else "nmk"
     if ("b" in loops) != (spec.batch is not None):
         raise ScheduleError(

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from sympy import Expr, Integer
 
 from .configuration import configured
 from .errors import ScheduleError
-from .filling import Filled, begin, convert, copy_tail, needed_sums, select, sum_lines
+from .filling import (
+    Filled,
+    begin,
+    convert,
+    convert_lines,
+    copy_tail,
+    needed_sums,
+    select,
+    sum_lines,
+)
 from .lower import Stage, Tile
 from .nesting import (
     Argument,
@@ -20,12 +29,12 @@ from .nesting import (
     Program,
     SelectBatch,
     When,
-    inside,
+    operands_of,
 )
 from .packing import beyond_stack, pack
 from .plan import Plan
 from .program import TileProgram
-from .regions import Part, partition
+from .regions import Part, Region, partition
 from .second import of_second, second
 from .symbolic import ZERO, c_text, div, mod, simplify, symbol, value
 from .tile_set import TileSet
@@ -64,7 +73,8 @@ def make_program(plan: Plan) -> Program:
     nest = _converted(tiles, "b", _product(tiles, block))
     if plan.spec.b2 is not None:
         nest = (_gated(tiles, block, nest),)
-    nest = _converted(tiles, "a", nest)
+    if not plan.by_panels:
+        nest = _converted(tiles, "a", nest)
     for name in needed_sums(plan):
         nest = (_filled(tiles, sum_lines(plan, name), nest),)
         if name == "b" and plan.spec.b2 is not None:
@@ -218,18 +228,10 @@ def _batch(tiles: TileSet, rest: str, block: _Block, names: str) -> Iterator[Nes
 
 def _selected(plan: Plan, index: Expr, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
     """``body`` with the operands of one batch element, where those are not in a buffer."""
-    taken = set(_taken(body))
+    taken = set(operands_of(body))
     given = (plan.operands[x] for x in "ab" if x in taken)
     chosen = tuple(select(plan, operand) for operand in given if not operand.packed)
     return (SelectBatch(index, chosen, body),) if chosen else body
-
-
-def _taken(nodes: tuple[NestNode, ...]) -> Iterator[str]:
-    """The operands that calls are given."""
-    for node in nodes:
-        if isinstance(node, Call):
-            yield from (argument.operand for argument in node.arguments if argument.operand)
-        yield from _taken(inside(node))
 
 
 def _blocked(
@@ -317,41 +319,60 @@ def _grids(tiles: TileSet, letters: str, block: _Block) -> Iterator[NestNode]:
     along, across = plan.along, plan.across
     order = sorted({"m", "n"}, key=letters.lower().rfind)
     parallel = {dim for dim in "mn" if letters[letters.lower().rfind(dim) :][:1].isupper()}
-    steps, rest = _steps(plan, block)
-    for region in partition(
+    steps, rest = plan.steps(block.extents["k"], finish=block.stage == "finish")
+    regions = partition(
         plan, block.extents[across], block.extents[along], steps + rest, block.accumulate
-    ):
+    )
+    if plan.by_panels:
+        yield from _panels(tiles, block, regions, (steps, rest), parallel)
+        return
+    for region in regions:
         tile = Tile(plan, region, steps, block.accumulate, rest, block.stage)
-        program = tiles.get(tile)
         parts = {along: region.along, across: region.across}
-        origin = dict(block.origin)
-        for dim in "mn":
-            origin[dim] = origin[dim] + _position(parts[dim], f"{dim}t")
-        node: NestNode = Call(program.name, tuple(_arguments(block, program, origin)))
+        node: NestNode = _called(tiles, block, tile)
         for dim in reversed(order):
-            if parts[dim].count != 1:
-                note = f"{dim} by {c_text(parts[dim].size)}"
-                node = BlockLoop(
-                    f"{dim}t", parts[dim].count, (node,), note=note, parallel=dim in parallel
-                )
+            node = _looped(dim, parts[dim], (node,), parallel)[0]
         yield node
 
 
-def _steps(plan: Plan, block: _Block) -> tuple[Expr, Expr]:
-    """Groups of K, and the elements of one more that must not be read whole."""
-    depth, extent = plan.product.depth, block.extents["k"]
-    if plan.batch is not None and plan.batch.count == 0:
-        return ZERO, ZERO
-    across = plan.operands["a" if plan.across == "m" else "b"]
-    if depth == 1 or block.stage == "finish":
-        return (ZERO if block.stage == "finish" else extent), ZERO
-    if across.packed:
-        return div(extent + (depth - 1), depth), ZERO
-    return div(extent, depth), mod(extent, depth)
+def _called(tiles: TileSet, block: _Block, tile: Tile) -> Call:
+    """The tile at its place in the grid."""
+    plan, region, program = block.plan, tile.region, tiles.get(tile)
+    parts = {plan.along: region.along, plan.across: region.across}
+    origin = dict(block.origin)
+    for dim in "mn":
+        origin[dim] = origin[dim] + parts[dim].at(f"{dim}t")
+    return Call(program.name, tuple(_arguments(block, program, origin)))
 
 
-def _position(part: Part, counter: str) -> Expr:
-    return part.start if part.count == 1 else part.start + part.size * symbol(counter)
+def _looped(
+    dim: str, part: Part, body: tuple[NestNode, ...], parallel: set[str]
+) -> tuple[NestNode, ...]:
+    """``body`` for every tile of a part, if there are several."""
+    if part.count == 1:
+        return body
+    note = f"{dim} by {c_text(part.size)}"
+    return (BlockLoop(f"{dim}t", part.count, body, note=note, parallel=dim in parallel),)
+
+
+def _panels(
+    tiles: TileSet,
+    block: _Block,
+    regions: Sequence[Region],
+    steps: tuple[Expr, Expr],
+    parallel: set[str],
+) -> Iterator[NestNode]:
+    """The grids panel by panel of A: its rows are converted, then its tiles follow along n."""
+    plan = block.plan
+    for part in dict.fromkeys(region.across for region in regions):
+        first = block.origin["m"] + part.at("mt")
+        inside = replace(block, bases=block.bases | {"a": {"m": first}})
+        body: list[NestNode] = []
+        for region in (region for region in regions if region.across == part):
+            tile = Tile(plan, region, steps[0], block.accumulate, steps[1], block.stage)
+            body += _looped("n", region.along, (_called(tiles, inside, tile),), set())
+        panel = _filled(tiles, convert_lines(plan, "a", first, part.size), tuple(body))
+        yield from _looped("m", part, (panel,), parallel)
 
 
 def _arguments(block: _Block, program: TileProgram, origin: dict[str, Expr]) -> Iterator[Argument]:

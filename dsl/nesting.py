@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -151,6 +152,14 @@ def inside(node: NestNode) -> tuple[NestNode, ...]:
             return node.body
         case _:
             return ()
+
+
+def operands_of(nodes: tuple[NestNode, ...]) -> Iterator[str]:
+    """The operands that calls are given."""
+    for node in nodes:
+        if isinstance(node, Call):
+            yield from (argument.operand for argument in node.arguments if argument.operand)
+        yield from operands_of(inside(node))
 
 
 NO_BYTES = Integer(0)

@@ -16,7 +16,7 @@ from .model import Work, choose
 from .product import Product
 from .schedule import Schedule
 from .spec import Gemm
-from .symbolic import ZERO, size_expr, value
+from .symbolic import ZERO, div, mod, size_expr, value
 from .types import ITEMSIZE
 
 #: A packed block up to this many bytes lies on the stack.
@@ -100,6 +100,18 @@ class Plan:
         return any(self.product.shifts.values()) or any(z not in (None, 0) for z in zeros)
 
     @property
+    def by_panels(self) -> bool:
+        """Whether A is converted a tile's rows at a time, each just before it is multiplied.
+
+        The multiply-adds of one panel then hide the conversion of the next. It takes a nest with
+        rows outside, and nothing else around.
+        """
+        alone = self.batch is None and not self.partial and self.spec.b2 is None
+        in_rows = "a" in self.sources and value(self.operands["a"].strides["k"]) == 1
+        whole = alone and self.columns is None
+        return whole and in_rows and self.outer == "mn" and self.across == "m"
+
+    @property
     def columns(self) -> int | None:
         """The columns of a block of the caller's packed B; None where there is one block."""
         b = self.operands["b"]
@@ -131,6 +143,17 @@ class Plan:
     def along(self) -> str:
         """The dimension of C whose tile size counts vectors (for ``k``: m, one row a vector)."""
         return "m" if self.dot else self.vectorize
+
+    def steps(self, extent: Expr, *, finish: bool) -> tuple[Expr, Expr]:
+        """Steps of K in ``extent``, and the elements of one more that must not be read whole."""
+        depth = self.product.depth
+        if finish or (self.batch is not None and self.batch.count == 0):
+            return ZERO, ZERO
+        if depth == 1:
+            return extent, ZERO
+        if self.operands["a" if self.across == "m" else "b"].packed:
+            return div(extent + (depth - 1), depth), ZERO
+        return div(extent, depth), mod(extent, depth)
 
     def feeder(self, dimension: str) -> Operand:
         """The input operand that lies along ``dimension`` of C."""
@@ -254,7 +277,8 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
             hint="leave k_split out",
         )
     along = "m" if vectorize == "k" else vectorize
-    outer, inner, loop_reason = read_loops(spec, schedule, along, packs)
+    panels = vectorize == "n" and feeding.by_panels(sizes)
+    outer, inner, loop_reason = read_loops(spec, schedule, along, packs, panels)
     blocks = dict(schedule.block)
     decisions = [
         Decision("product", feeding.product.mnemonic or "multiply, add", feeding.reason),

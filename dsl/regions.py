@@ -12,7 +12,7 @@ from .isa import Vector
 from .model import Choice, Work, choose, does_not_fit, ranking, shape_of, steady
 from .plan import Plan
 from .shape import TileShape
-from .symbolic import ONE, ZERO, div, mod, value
+from .symbolic import ONE, ZERO, div, mod, symbol, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +27,10 @@ class Part:
     size: Expr
     units: int
     count: Expr
+
+    def at(self, counter: str) -> Expr:
+        """Where the part of that number begins."""
+        return self.start if self.count == 1 else self.start + self.size * symbol(counter)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""The sections of the benchmarks that demand nothing, or something only of idle cores."""
+"""The sections of the benchmarks that need no other library."""
 
 from __future__ import annotations
 
@@ -6,14 +6,19 @@ import io
 import os
 import re
 
+import numpy as np
 import pytest
 from rich.console import Console
 
-from benchmarks import tails, threads
+from benchmarks import epilogue, low, tails, threads
 from benchmarks.__main__ import SECTIONS
 from benchmarks.figures import Section
 from benchmarks.native import Effort, MissingError, compiler
+from benchmarks.operands import WrongResultError
 from benchmarks.options import Options
+from benchmarks.shapes import Shape, odd_shapes
+from benchmarks.typed import LARGEST, Operands, Product
+from benchmarks.typed_peers import grouped_blocks
 from tilewright import targets
 from tilewright.runtime.host import is_native
 
@@ -33,8 +38,8 @@ def options(only: str = "") -> tuple[Options, io.StringIO]:
     return Options(Console(file=said, width=200), 0, effort, "avx2", re.compile(only)), said
 
 
-def test_both_are_sections() -> None:
-    assert {"tails", "threads"} <= set(SECTIONS)
+def test_all_are_sections() -> None:
+    assert {"low", "ukernel", "epilogue", "tails", "threads"} <= set(SECTIONS)
 
 
 # -- threads ------------------------------------------------------------------------------------
@@ -87,3 +92,75 @@ def test_every_way_with_tails_is_measured() -> None:
         assert speeds.keys() == {"auto", "mask", "narrow", "bounce"}
         assert min(speeds.values()) > 0
     assert "n, b" in said.getvalue()
+
+
+# -- low precision ------------------------------------------------------------------------------
+
+
+@here
+def test_types_are_measured_beside_their_instructions() -> None:
+    chosen, said = options("64x48x64")
+    section = low.run(chosen)
+    for row in section.rows:
+        speeds, of_peak = row["gflops"], row["of_peak"]
+        assert isinstance(speeds, dict)
+        assert isinstance(of_peak, dict)
+        assert speeds.keys() == of_peak.keys() == {"f32", "f16", "bf16", "u8 x s8", "s8 x s8"}
+        assert min(of_peak.values()) > 0
+    assert any(figure.name.startswith("bf16") for figure in section.figures)
+    assert "u8 x s8" in said.getvalue()
+
+
+@here
+def test_epilogues_are_measured_beside_the_plain_product() -> None:
+    chosen, said = options()
+    section = epilogue.run(chosen)
+    assert {figure.name.split(",")[0] for figure in section.figures} == {
+        "time with relu",
+        "time with bias + gelu_erf",
+    }
+    assert all(figure.at_most for figure in section.figures)
+    assert "gelu_erf" in said.getvalue()
+
+
+def test_random_sizes_have_odd_k_and_odd_n_among_them() -> None:
+    for seed in range(20):
+        shapes = odd_shapes(seed)
+        assert len(shapes) == 20
+        assert sum(shape.k % 2 for shape in shapes) >= 5
+        assert sum(shape.n % 2 for shape in shapes) >= 5
+
+
+def test_integers_of_b_never_saturate_sums_of_two_products() -> None:
+    drawn = Operands.random(Product(Shape(9, 9, 99), "u8", "s8"), np.random.default_rng(0))
+    assert drawn.a.max() == 255
+    assert abs(drawn.b.astype(int)).max() == LARGEST
+    assert 2 * 255 * LARGEST < 2**15
+
+
+def test_a_wrong_product_is_found() -> None:
+    drawn = Operands.random(Product(Shape(3, 4, 5), "u8", "s8"), np.random.default_rng(0))
+
+    class Wrong:
+        name = "wrong"
+
+        def once(self) -> None:
+            drawn.c[...] = (drawn.a.astype(int) @ drawn.b.astype(int)).sum(0)
+            drawn.c[1, 2] += 1
+
+    with pytest.raises(WrongResultError, match="wrong, u8 x s8, 3x4x5: an element is off by 1"):
+        drawn.check(Wrong())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("dtype", "group"), [(np.int8, 4), (np.uint16, 2)])
+def test_groups_of_k_in_blocks_of_columns(dtype: type[np.generic], group: int) -> None:
+    """For ``[block][count][k / group][columns][group]``, where an element lies."""
+    count, k, n = 2, 7, 70
+    b = np.arange(count * k * n).reshape(count, k, n).astype(dtype)
+    packed, groups = grouped_blocks(b), -(-k // group)
+    assert packed.size == count * groups * group * (64 + 16)
+    for at, row, column in ((0, 0, 0), (1, 6, 63), (0, 5, 64), (1, 3, 69)):
+        first, width = (0, 64) if column < 64 else (count * groups * group * 64, 16)
+        place = first + at * groups * group * width
+        place += (row // group * width + column % 64) * group + row % group
+        assert packed[place] == b[at, row, column]

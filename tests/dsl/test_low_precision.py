@@ -275,7 +275,7 @@ def test_a_buffer_that_nobody_filled_is_not_read() -> None:
     empty = replace(program, nest=(replace(buffer, fill=()),))
     arrays: list[Any] = [np.zeros(shape, np.int8) for shape in ((4, 6), (6, 5))]
     arrays.append(np.empty((4, 5), np.int32))
-    with pytest.raises(PlanError, match="a_packed before it was written"):
+    with pytest.raises(PlanError, match="b_packed before it was written"):
         interpret(plan, empty, arrays)
     interpret(plan, program, arrays)
 
