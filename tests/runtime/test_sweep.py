@@ -45,6 +45,14 @@ FOUND: dict[str, tuple[Gemm, Schedule]] = {
         ),
         Schedule(loops="bnmk"),
     ),
+    "groups of columns that are no whole vectors, of 8 bits": (
+        Gemm(7, 44, 21, a="u8", b=Packed("s8")),
+        Schedule(tile=(2, 6)),
+    ),
+    "groups of columns that are no whole vectors, of 16 bits": (
+        Gemm(7, 44, 21, a="bf16", b=Packed("bf16")),
+        Schedule(tile=(1, 6)),
+    ),
 }  # fmt: skip
 CHUNK = [(target, i) for target, (chunks, _) in CHUNKS.items() for i in range(chunks)]
 
@@ -74,7 +82,7 @@ def test_random_products_are_right(
     assert not wrong, "\n".join(wrong)
 
 
-@pytest.mark.parametrize("target", ["scalar", *CHUNKS])
+@pytest.mark.parametrize("target", ["scalar", "avx2+vnni", *CHUNKS])
 def test_what_was_found_stays_right(target: str, cases: Cases) -> None:
     means = runs(target)
     kernels = compile_many([(*found, target) for found in FOUND.values()])
