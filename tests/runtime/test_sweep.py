@@ -27,7 +27,7 @@ from tilewright.spec import Gemm
 
 FEATURES = "neon+dotprod+i8mm+bf16"
 #: Of each target: how many tests, and the cases of each.
-CHUNKS = {"avx2": (2, 48), FEATURES: (5, 41)}
+CHUNKS = {"avx2": (1, 48), FEATURES: (5, 41)}
 #: What was once refused, or wrong.
 FOUND: dict[str, tuple[Gemm, Schedule]] = {
     "f64 zero point of the call": (
@@ -169,8 +169,8 @@ def test_what_cannot_be_made_is_found_by_halving(monkeypatch: pytest.MonkeyPatch
     drew = [draw(0, i) for i in range(7)]
     bad = {2: PlanError("no"), 5: VerificationError("no")}
 
-    def build(requests: Sequence[tuple[Any, ...]], flags: Sequence[str]) -> list[Any]:
-        assert flags == ("-O0",)
+    def build(requests: Sequence[tuple[Any, ...]], flags: Sequence[str] = ()) -> list[Any]:
+        assert flags == ("-O0",) or not any(isinstance(spec, Gemm) for spec, _, _ in requests)
         for index, error in bad.items():
             if any(spec == drew[index].spec() for spec, _, _ in requests):
                 raise error
