@@ -173,4 +173,4 @@ def _sizes_in(op: Op) -> frozenset[str]:
         exprs.append(op.mask.active)
     if isinstance(op, (Load, Store)) and isinstance(op.active, MaskRegister) and op.memory:
         exprs.append(op.active.active)
-    return frozenset[str]().union(*(slots(expr) for expr in exprs))
+    return frozenset[str]().union(*(slots(expr) for expr in exprs if not expr.is_Integer))

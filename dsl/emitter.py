@@ -28,10 +28,14 @@ class Emitter:
         self._literals: dict[object, Register] = {}
         self._emitted = self._unnamed = 0
         self._ops: list[Op] = []
+        self._vectors: dict[str, Vector] = {}
 
     def vector(self, element: str) -> Vector:
         """The vector that holds a value of ``element``; a comparison's of f64 is f64's own."""
-        return self.target.holding({"s64": "f64"}.get(element, element), self.lanes)
+        if element not in self._vectors:
+            held = "f64" if element == "s64" else element
+            self._vectors[element] = self.target.holding(held, self.lanes)
+        return self._vectors[element]
 
     def fresh(self, name: str, element: str) -> Register:
         """A register for something that is not computed."""

@@ -151,15 +151,14 @@ class Vector:
 
     def form(self, *forms: Form, factors: Factors = ALIKE) -> MulAdd | None:
         """The multiply-add of the first of ``forms`` that this vector has for ``factors``."""
-        return next(
-            (
-                op
-                for form in forms
-                for op in self.muladd
-                if (op.form, op.factors) == (form, factors)
-            ),
-            None,
-        )
+        return _muladd_of(self, forms, factors)
+
+
+@cache
+def _muladd_of(vector: Vector, forms: tuple[Form, ...], factors: Factors) -> MulAdd | None:
+    asked = [(form, factors) for form in forms]
+    found = (op for wanted in asked for op in vector.muladd if (op.form, op.factors) == wanted)
+    return next(found, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -309,7 +308,7 @@ class Target:
 
     def of(self, element: str) -> tuple[Vector, ...]:
         """The vectors of an element type, widest first."""
-        return tuple(v for v in self.vectors if v.element == element)
+        return _vectors_of(self, element)
 
     def holding(self, element: str, lanes: int) -> Vector:
         """The vector of ``lanes`` elements of a type; TargetError if there is none."""
@@ -327,6 +326,11 @@ class Target:
                 expected=f"of its features: {', '.join(self.features) or 'none'}",
             )
         return _extended(self, tuple(name for name in self.features if name in asked))
+
+
+@cache
+def _vectors_of(target: Target, element: str) -> tuple[Vector, ...]:
+    return tuple(v for v in target.vectors if v.element == element)
 
 
 @cache

@@ -137,10 +137,16 @@ class Tile:
     def loaded(self, along: int) -> Active:
         """What of vector ``along`` is loaded: a packed line has room for whole ones.
 
-        A line of the caller's packed B has it for those that begin where its own do.
+        A line of the caller's packed B has it for those that begin where its own do. Where
+        multiply-adds sum groups, the elements of these are counted.
         """
         room = self.plan.padded and (self.along.packed or self._begins_whole)
-        return None if room else self.active(along)
+        active = None if room else self.active(along)
+        if active is None or self.product.depth == 1:
+            return active
+        columns = value(self.region.active or ZERO)
+        assert columns is not None, "a packed line of groups has a fixed length"
+        return columns * self.product.depth
 
     @property
     def _begins_whole(self) -> bool:

@@ -97,34 +97,32 @@ def shape_of(
 def _fed(
     vector: Vector, rows: int, vectors: int, split: int, masked: bool, work: Work
 ) -> Iterator[TileShape]:
-    base = TileShape(vector, rows, vectors, split, "broadcast", "along", masked)
+    hold = "along" if vectors <= rows else "across"
     if work.dot:
         tail = work.depth is None or work.depth % vector.lanes != 0
-        yield replace(base, hold="along" if vectors <= rows else "across", masked=tail)
+        yield TileShape(vector, rows, vectors, split, "broadcast", hold, tail)
         return
     if work.unit is not None and work.by is not None:
-        shape = replace(
-            base, feed="matrix", height=work.by.rows, unit=work.unit, groups=work.groups
-        )
+        base = TileShape(vector, rows, vectors, split, "matrix", hold, masked)
+        shape = replace(base, height=work.by.rows, unit=work.unit, groups=work.groups)
         yield replace(shape, hold="along" if shape.columns <= shape.bands else "across")
         return
     factors = work.factors
     plain = vector.form("scalar", "broadcast", factors=factors)
     assert plain is not None
-    base = replace(
-        base,
-        instructions=plain.instructions,
-        height=plain.rows,
-        parts=vector.lanes // plain.cols,
-    )
-    yield replace(base, feed=plain.form, hold="along" if vectors <= rows else "across")
+    blocks = plain.rows, vector.lanes // plain.cols
+
+    def fed(feed: str, hold: str, instructions: int) -> TileShape:
+        return TileShape(vector, rows, vectors, split, feed, hold, masked, instructions, *blocks)
+
+    yield fed(plain.form, hold, plain.instructions)
     if vectors == 1 and factors == ALIKE and vector.form("memory"):
-        yield replace(base, feed="memory")
+        yield fed("memory", "along", plain.instructions)
     for feed in work.feeds:
         cut = feed == "lane_s" and rows % vector.lanes != 0
         lane = vector.form("lane", factors=factors)
         if lane and vector.lanes > 1 and not (cut and work.padded):
-            yield replace(base, feed=feed, instructions=lane.instructions)
+            yield fed(feed, "along", lane.instructions)
 
 
 def need(
@@ -244,14 +242,8 @@ def _whole_cuts(
         along = equal_parts(vectors, parts_along)
         widest = along[0][0]
         masks = masked and work.cut(vector, along[-1][0])
-        most = max(
-            (
-                r
-                for r in range(1, work.most_rows(target))
-                if _fits(target, vector, r, widest, masks, work)
-            ),
-            default=0,
-        )
+        rows = range(min(across, work.most_rows(target) - 1), 0, -1)
+        most = next((r for r in rows if _fits(target, vector, r, widest, masks, work)), 0)
         if not most:
             continue
         fewest = -(-across // most)

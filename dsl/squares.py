@@ -55,16 +55,24 @@ class Squares:
         pointer: PointerPlan = self.along if side == "along" else self.across
         vector = self.tile.product.held(self.tile.plan.target, self.tile.vector, side)
         name = f"{pointer.operand.name}{index}" + (f"_k{k}" if k else "")
-        return Load(Register(name, vector), pointer.address(0, k, self._first(side, index)))
+        first, active = self._elements(side, index)
+        return Load(Register(name, vector), pointer.address(0, k, first), active)
 
-    def _first(self, side: str, index: int) -> int:
-        """Where block ``index`` begins in a row of groups, in elements."""
+    def _elements(self, side: str, index: int) -> tuple[int, int | None]:
+        """Where block ``index`` begins in a row of groups, and how much of it to load.
+
+        In place of a block behind what exists of its vector, the first one of that is loaded.
+        """
         depth = self.tile.product.depth
         if side == "across":
-            return index * self.shape.height * depth
+            return index * self.shape.height * depth, None
         vector, part = divmod(index, self.shape.parts)
-        width = self.tile.vector.lanes // self.shape.parts
-        return (self.tile.position(vector) + part * width) * depth
+        width = self.tile.vector.lanes // self.shape.parts * depth
+        loaded = self.tile.loaded(vector)
+        if isinstance(loaded, int) and loaded <= part * width:
+            part = 0
+        left = loaded - part * width if isinstance(loaded, int) else width
+        return self.tile.position(vector) * depth + part * width, left if left < width else None
 
     def _multiply(self, factors: dict[str, tuple[int, Register]], k: int) -> Iterator[Op]:
         (column, x), (band, y) = factors["along"], factors["across"]

@@ -39,6 +39,7 @@ def _original(quotient: sympy.Symbol) -> Expr:
     return symbol(slot) / int(multiple) if multiple else quotient
 
 
+@lru_cache(maxsize=65536)
 def slots(expr: Expr) -> frozenset[str]:
     """The names of the run-time sizes and counters that ``expr`` depends on."""
     return frozenset(s.name.partition("__by_")[0] for s in expr.free_symbols)

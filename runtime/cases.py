@@ -17,7 +17,7 @@ from tilewright.sizes import Size, call_text, dim
 from tilewright.spec import QUANTITIES, SHAPES, Gemm
 from tilewright.types import accumulator, is_integer
 
-from .space import AXES, EIGHTS, ELTWISE, REAL, RUN_TIME, Level, deal, title
+from .space import AXES, EIGHTS, ELTWISE, REAL, RUN_TIME, TILES, Level, deal, title
 
 #: Of each kernel: one case of whole numbers, and one of any.
 CASES = 2
@@ -70,7 +70,7 @@ def draw(seed: int, index: int) -> Case:
     """Case ``index`` of those that ``seed`` makes."""
     hand = _Hand(seed, index)
     arguments = _arguments(hand)
-    schedule = _schedule(hand, arguments["batch"] is not None)
+    schedule = _schedule(hand, arguments)
     given = {name: _short(value) for name, value in arguments.items() if value is not None}
     return Case(seed, index, hand.taken, given, schedule)
 
@@ -287,9 +287,14 @@ def _shrink(given: Mapping[str, Any]) -> float:
 # --- schedules ---------------------------------------------------------------------------------
 
 
-def _schedule(hand: _Hand, batched: bool) -> Schedule:
-    level = hand.take("schedule", batched or hand._levels["schedule"] != "batch outside")
+def _schedule(hand: _Hand, given: Mapping[str, Any]) -> Schedule:
+    batched = given["batch"] is not None
+    fixed = isinstance(given["m"], int) and isinstance(given["n"], int)
+    lacks = ([] if batched else ["batch outside"]) + ([] if fixed else list(TILES))
+    level = hand.take("schedule", hand._levels["schedule"] not in lacks)
     batch: Literal["b", ""] = "b" if batched else ""
+    if level in TILES:
+        return Schedule(tile=TILES[level])
     match level:
         case "n outside":
             return Schedule(loops=f"nm{batch}k")

@@ -3,6 +3,11 @@
 Over the indices the levels of an axis occur equally often, in an order that depends on the seed
 and the axis alone: a case is the same on every machine and target. A level that means nothing in
 a case, such as a zero point of floating point, is left out of it.
+
+So is what a spec or schedule refuses by its rules: a packed B whose matrices offsets find, or of a
+size known only at the call; sums in f64 with C, D, operands or functions of another type; offsets
+with sizes of a matrix that no array tells; and an uneven register tile where a size of C is known
+only at the call.
 """
 
 from __future__ import annotations
@@ -49,6 +54,8 @@ BINARY = (
     "add", "sub", "mul", "div", "maximum", "minimum", "ge", "gt", "le", "lt", "eq", "ne", "where",
     "prelu",
 )  # fmt: skip
+#: Register tiles, of whole vectors of no target, that fit all of them.
+TILES = {"tile 3x3": (3, 3), "tile 1x7": (1, 7), "tile 2x5": (2, 5)}
 
 AXES: dict[str, tuple[Level, ...]] = {
     "m": (1, 13, 16, 32, 42, 48, 64, 128, RUN_TIME, EIGHTS),
@@ -85,7 +92,7 @@ AXES: dict[str, tuple[Level, ...]] = {
     "binary first": (False, True),
     "schedule": (
         NONE, NONE, NONE, NONE, NONE, "n outside", "m outside", "k outside", "batch outside",
-        "unrolled", "two threads",
+        "unrolled", "two threads", *TILES,
     ),
 }  # fmt: skip
 

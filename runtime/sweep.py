@@ -68,11 +68,9 @@ def made(
     """Each case's kernel, or why there is none; one that cannot be made is found by halving."""
     try:
         specs = [case.spec() for case in cases]
-        kernels = build_many(
-            [(spec, case.schedule, target) for spec, case in zip(specs, cases, strict=True)]
-            + [(packs, None, target) for spec in specs for packs in _packs(spec)],
-            flags,
-        )[: len(cases)]
+        asked = [(spec, case.schedule, target) for spec, case in zip(specs, cases, strict=True)]
+        kernels = build_many(asked, flags)
+        build_many([(packs, None, target) for spec in specs for packs in _packs(spec)])
     except Exception as error:  # noqa: BLE001, whatever it is, it is this case's outcome
         if len(cases) == 1:
             yield cases[0], Outcome(cases[0].index, _verdict(error), said(error))

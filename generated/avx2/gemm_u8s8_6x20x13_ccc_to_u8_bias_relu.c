@@ -230,6 +230,17 @@ static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_3x20(const int16_
     memcpy(d + 56, dc0_0_113_part, (size_t)(4) * sizeof *dc0_0_113_part);
 }
 
+/* tail elements of a row */
+static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(const uint8_t *x, int16_t *restrict out)
+{
+    BARRIER;
+    BARRIER;
+    _Alignas(64) uint8_t wx0_part[16] = {0};
+    memcpy(wx0_part, x, (size_t)(13) * sizeof *wx0_part);
+    __m256i wx0 = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(wx0_part)));
+    _mm256_storeu_si256((__m256i *)(out), wx0);
+}
+
 /* 16 lines, 2 elements of each */
 static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_16(const int8_t *x, int16_t *restrict out)
 {
@@ -295,17 +306,6 @@ static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_tail_1(
     _mm256_storeu_si256((__m256i *)((int32_t *)(void *)(out)), w1);
 }
 
-/* tail elements of a row */
-static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(const uint8_t *x, int16_t *restrict out)
-{
-    BARRIER;
-    BARRIER;
-    _Alignas(64) uint8_t wx0_part[16] = {0};
-    memcpy(wx0_part, x, (size_t)(13) * sizeof *wx0_part);
-    __m256i wx0 = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(wx0_part)));
-    _mm256_storeu_si256((__m256i *)(out), wx0);
-}
-
 /* sums begin at 0 */
 static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_sum_b_zero_3(int32_t *restrict out)
 {
@@ -364,20 +364,20 @@ void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu(const uint8_t *a, const int8_t *b, ui
         gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_sum_b_down_2(b, b_sums);
         gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_sum_b_down_tail(b + 16, b_sums + 16);
         {
-            _Alignas(64) int16_t a_packed[112];
-            for (int64_t lp = 0; lp < 6; lp++) { /* convert a */
-                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(a + 13 * lp, a_packed + 16 * lp);
+            _Alignas(64) int16_t b_packed[352];
+            for (int64_t gp = 0; gp < 6; gp++) { /* convert b */
+                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_16(b + 40 * gp, b_packed + 48 * gp);
+                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_tail(b + 40 * gp + 16, b_packed + 48 * gp + 32);
             }
-            {
-                _Alignas(64) int16_t b_packed[352];
-                for (int64_t gp = 0; gp < 6; gp++) { /* convert b */
-                    gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_16(b + 40 * gp, b_packed + 48 * gp);
-                    gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_tail(b + 40 * gp + 16, b_packed + 48 * gp + 32);
-                }
-                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_16_1(b + 240, b_packed + 288);
-                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_tail_1(b + 256, b_packed + 320);
-                for (int64_t mt = 0; mt < 2; mt++) { /* m by 3 */
-                    gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_3x20(a_packed + 48 * mt, b_packed, d + 60 * mt, b_scale, bias_, b_sums);
+            gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_16_1(b + 240, b_packed + 288);
+            gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_tail_1(b + 256, b_packed + 320);
+            for (int64_t mt = 0; mt < 2; mt++) { /* m by 3 */
+                {
+                    _Alignas(64) int16_t a_packed[64];
+                    for (int64_t lp = 0; lp < 3; lp++) { /* convert a */
+                        gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(a + 13 * lp + 39 * mt, a_packed + 16 * lp);
+                    }
+                    gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_3x20(a_packed, b_packed, d + 60 * mt, b_scale, bias_, b_sums);
                 }
             }
         }

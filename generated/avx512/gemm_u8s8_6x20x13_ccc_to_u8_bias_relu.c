@@ -278,6 +278,17 @@ static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_6x20(const int16_
     memcpy(d + 116, dc0_0_141_part, (size_t)(4) * sizeof *dc0_0_141_part);
 }
 
+/* tail elements of a row */
+static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(const uint8_t *x, int16_t *restrict out)
+{
+    BARRIER;
+    BARRIER;
+    _Alignas(64) uint8_t wx0_part[32] = {0};
+    memcpy(wx0_part, x, (size_t)(13) * sizeof *wx0_part);
+    __m512i wx0 = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(wx0_part)));
+    _mm512_storeu_si512(out, wx0);
+}
+
 /* 16 lines, 2 elements of each */
 static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_16(const int8_t *x, int16_t *restrict out)
 {
@@ -334,17 +345,6 @@ static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_tail_1(
     _mm512_storeu_si512((int32_t *)(void *)(out), w1);
 }
 
-/* tail elements of a row */
-static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(const uint8_t *x, int16_t *restrict out)
-{
-    BARRIER;
-    BARRIER;
-    _Alignas(64) uint8_t wx0_part[32] = {0};
-    memcpy(wx0_part, x, (size_t)(13) * sizeof *wx0_part);
-    __m512i wx0 = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(wx0_part)));
-    _mm512_storeu_si512(out, wx0);
-}
-
 /* sums begin at 0 */
 static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_sum_b_zero_2(int32_t *restrict out)
 {
@@ -396,18 +396,18 @@ void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu(const uint8_t *a, const int8_t *b, ui
         gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_sum_b_down_1(b, b_sums);
         gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_sum_b_down_tail(b + 16, b_sums + 16);
         {
-            _Alignas(64) int16_t a_packed[224];
-            for (int64_t lp = 0; lp < 6; lp++) { /* convert a */
-                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(a + 13 * lp, a_packed + 32 * lp);
+            _Alignas(64) int16_t b_packed[480];
+            for (int64_t gp = 0; gp < 6; gp++) { /* convert b */
+                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_16(b + 40 * gp, b_packed + 64 * gp);
+                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_tail(b + 40 * gp + 16, b_packed + 64 * gp + 32);
             }
+            gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_16_1(b + 240, b_packed + 384);
+            gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_tail_1(b + 256, b_packed + 416);
             {
-                _Alignas(64) int16_t b_packed[480];
-                for (int64_t gp = 0; gp < 6; gp++) { /* convert b */
-                    gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_16(b + 40 * gp, b_packed + 64 * gp);
-                    gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_tail(b + 40 * gp + 16, b_packed + 64 * gp + 32);
+                _Alignas(64) int16_t a_packed[224];
+                for (int64_t lp = 0; lp < 6; lp++) { /* convert a */
+                    gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(a + 13 * lp, a_packed + 32 * lp);
                 }
-                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_16_1(b + 240, b_packed + 384);
-                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_tail_1(b + 256, b_packed + 416);
                 gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_6x20(a_packed, b_packed, d, b_scale, bias_, b_sums);
             }
         }

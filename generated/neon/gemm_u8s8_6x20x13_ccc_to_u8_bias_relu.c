@@ -285,6 +285,19 @@ static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_3x20(const int8_t
     __builtin_memcpy(d + 56, &(int32_t){vget_lane_s32(vreinterpret_s32_s8(vmovn_s16(vcombine_s16(vmovn_s32(dc0_0_159), vmovn_s32(dc0_0_159)))), 0)}, 4);
 }
 
+/* tail elements of a row */
+static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(const uint8_t *x, int8_t *restrict out)
+{
+    BARRIER;
+    BARRIER;
+    _Alignas(64) uint8_t wx0_part[16] = {0};
+    memcpy(wx0_part, x, (size_t)(13) * sizeof *wx0_part);
+    int32x4_t wx0 = vld1q_s32((const int32_t *)(const void *)(wx0_part));
+    const int32x4_t wk0 = vdupq_n_s32(-2139062144);
+    const int32x4_t w1 = veorq_s32(wx0, wk0);
+    vst1q_s32((int32_t *)(void *)(out), w1);
+}
+
 /* 16 lines, 2 elements of each */
 static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_16(const int8_t *x, int8_t *restrict out)
 {
@@ -360,19 +373,6 @@ static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_4_1(con
     const int32x4_t wk0 = vdupq_n_s32(255);
     const int32x4_t w1 = vandq_s32(wx0_0, wk0);
     vst1_u16((uint16_t *)(void *)(out), vreinterpret_u16_s16(vmovn_s32(w1)));
-}
-
-/* tail elements of a row */
-static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(const uint8_t *x, int8_t *restrict out)
-{
-    BARRIER;
-    BARRIER;
-    _Alignas(64) uint8_t wx0_part[16] = {0};
-    memcpy(wx0_part, x, (size_t)(13) * sizeof *wx0_part);
-    int32x4_t wx0 = vld1q_s32((const int32_t *)(const void *)(wx0_part));
-    const int32x4_t wk0 = vdupq_n_s32(-2139062144);
-    const int32x4_t w1 = veorq_s32(wx0, wk0);
-    vst1q_s32((int32_t *)(void *)(out), w1);
 }
 
 /* sums begin at 0 */
@@ -453,20 +453,20 @@ void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu(const uint8_t *a, const int8_t *b, ui
         gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_sum_b_down_4(b, b_sums);
         gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_sum_b_down_1(b + 16, b_sums + 16);
         {
-            _Alignas(64) int8_t a_packed[104];
-            for (int64_t lp = 0; lp < 6; lp++) { /* convert a */
-                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(a + 13 * lp, a_packed + 16 * lp);
+            _Alignas(64) int8_t b_packed[288];
+            for (int64_t gp = 0; gp < 6; gp++) { /* convert b */
+                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_16(b + 40 * gp, b_packed + 40 * gp);
+                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_4(b + 40 * gp + 16, b_packed + 40 * gp + 32);
             }
-            {
-                _Alignas(64) int8_t b_packed[288];
-                for (int64_t gp = 0; gp < 6; gp++) { /* convert b */
-                    gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_16(b + 40 * gp, b_packed + 40 * gp);
-                    gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_4(b + 40 * gp + 16, b_packed + 40 * gp + 32);
-                }
-                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_16_1(b + 240, b_packed + 240);
-                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_4_1(b + 256, b_packed + 272);
-                for (int64_t mt = 0; mt < 2; mt++) { /* m by 3 */
-                    gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_3x20(a_packed + 48 * mt, b_packed, d + 60 * mt, b_scale, bias_);
+            gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_16_1(b + 240, b_packed + 240);
+            gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_4_1(b + 256, b_packed + 272);
+            for (int64_t mt = 0; mt < 2; mt++) { /* m by 3 */
+                {
+                    _Alignas(64) int8_t a_packed[56];
+                    for (int64_t lp = 0; lp < 3; lp++) { /* convert a */
+                        gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(a + 13 * lp + 39 * mt, a_packed + 16 * lp);
+                    }
+                    gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_3x20(a_packed, b_packed, d + 60 * mt, b_scale, bias_);
                 }
             }
         }

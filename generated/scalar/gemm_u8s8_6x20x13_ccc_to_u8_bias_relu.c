@@ -320,17 +320,17 @@ void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu(const uint8_t *a, const int8_t *b, ui
         for (int64_t lp = 0; lp < 5; lp++) {
             gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_sum_b_down_4(b + 4 * lp, b_sums + 4 * lp);
         }
-        {
-            _Alignas(64) int32_t a_packed[79];
-            for (int64_t lp = 0; lp < 6; lp++) { /* convert a */
-                for (int64_t kp = 0; kp < 3; kp++) {
-                    gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_4(a + 13 * lp + 4 * kp, a_packed + 13 * lp + 4 * kp);
+        for (int64_t mt = 0; mt < 2; mt++) { /* m by 3 */
+            {
+                _Alignas(64) int32_t a_packed[40];
+                for (int64_t lp = 0; lp < 3; lp++) { /* convert a */
+                    for (int64_t kp = 0; kp < 3; kp++) {
+                        gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_4(a + 13 * lp + 39 * mt + 4 * kp, a_packed + 13 * lp + 4 * kp);
+                    }
+                    gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_1(a + 13 * lp + 39 * mt + 12, a_packed + 13 * lp + 12);
                 }
-                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_1(a + 13 * lp + 12, a_packed + 13 * lp + 12);
-            }
-            for (int64_t nt = 0; nt < 5; nt++) { /* n by 4 */
-                for (int64_t mt = 0; mt < 2; mt++) { /* m by 3 */
-                    gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_3x4(a_packed + 39 * mt, b + 4 * nt, d + 4 * (15 * mt + nt), b_scale + 4 * nt, bias_ + 4 * nt, b_sums + 4 * nt);
+                for (int64_t nt = 0; nt < 5; nt++) { /* n by 4 */
+                    gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_3x4(a_packed, b + 4 * nt, d + 4 * (15 * mt + nt), b_scale + 4 * nt, bias_ + 4 * nt, b_sums + 4 * nt);
                 }
             }
         }
