@@ -330,7 +330,7 @@ def _across_parts(plan: Plan, total: Expr, most: int) -> Iterator[Part]:
         yield from _cascade(ZERO, total, most, 1)
         return
     start, rest, size = ZERO, total, most
-    while size >= unit.rows and rest != 0:
+    while size and rest != 0:
         count = div(rest, size)
         if count != 0:
             yield Part(start, _int(size), size, count)
