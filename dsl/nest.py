@@ -32,9 +32,10 @@ from .nesting import (
     operands_of,
 )
 from .packing import beyond_stack, pack
+from .parts import Part
 from .plan import Plan
 from .program import TileProgram
-from .regions import Part, Region, partition
+from .regions import Region, partition
 from .second import of_second, second
 from .symbolic import ZERO, c_text, div, mod, simplify, symbol, value
 from .tile_set import TileSet

@@ -10,27 +10,10 @@ from sympy import Expr, Integer
 from .errors import ScheduleError
 from .isa import Vector
 from .model import Choice, Work, choose, does_not_fit, ranking, shape_of, steady
+from .parts import Part, across_parts, cascade, equals_part, positive_part
 from .plan import Plan
 from .shape import TileShape
-from .symbolic import ONE, ZERO, div, mod, symbol, value
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """``count`` equal parts of ``size`` elements from ``start`` on, one tile wide each.
-
-    ``units`` is the tile's extent in registers (along) or rows (across). ``size`` of a masked
-    run-time tail is an expression.
-    """
-
-    start: Expr
-    size: Expr
-    units: int
-    count: Expr
-
-    def at(self, counter: str) -> Expr:
-        """Where the part of that number begins."""
-        return self.start if self.count == 1 else self.start + self.size * symbol(counter)
+from .symbolic import ONE, ZERO, div, mod, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +62,12 @@ def _regions(
     _refuse_overlap(plan)
     best = _steady(plan, work)[0]
     vector, r, v = best.vector, best.across[0][0], best.along[0][0]
+    if tile is not None and columns is not None:
+        for vector, part in _tiles_along(plan, columns, tile[1]):
+            _check_fits(plan, vector, tile[0], part.units, steps, accumulate, tile)
+            for other in across_parts(plan.product.unit, across, tile[0]):
+                yield _region(plan, vector, part, other, steps, accumulate)
+        return
     if tile is not None:
         vector = _vector_for(plan, tile[1])
         r, v = tile[0], -(-tile[1] // _lanes(plan, vector))
@@ -92,7 +81,7 @@ def _regions(
     r = r if rows is None else min(r, rows)
     for axis in _along_axes(plan, along, vector, v):
         for part in axis.parts:
-            for other in _across_parts(plan, across, r):
+            for other in across_parts(plan.product.unit, across, r):
                 yield _region(plan, axis.vector, part, other, steps, accumulate)
 
 
@@ -250,6 +239,15 @@ def _whole_parts(plan: Plan, start: int, width: int, count: int) -> Iterator[tup
     yield vector, Part(_int(start), _int(width), -(-width // lanes), _int(count))
 
 
+def _tiles_along(plan: Plan, columns: int, width: int) -> Iterator[tuple[Vector, Part]]:
+    """The asked width where it is whole, then what is left over."""
+    whole, rest = divmod(columns, width)
+    if whole:
+        yield from _whole_parts(plan, 0, width, whole)
+    if rest:
+        yield from _whole_parts(plan, columns - rest, rest, 1)
+
+
 def _int(number: int) -> Expr:
     return Integer(number)
 
@@ -297,7 +295,7 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
     fixed = value(total)
     if fixed is not None:
         vectors = max(1, min(vectors, fixed // lanes))
-    parts = list(_cascade(ZERO, total, vectors, lanes))
+    parts = list(cascade(ZERO, total, vectors, lanes))
     tail = mod(total, lanes)
     start = total - tail
     if tail == 0:
@@ -308,7 +306,7 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
     masked = vector.mask is not None and tails in ("auto", "mask") and not plan.transposed
     masked = masked or plan.product.unit is not None
     if masked or (tail_value is not None and _maskable(plan, vector, tail_value)):
-        parts.append(Part(start, tail, 1, ONE if tail_value else _positive(tail, lanes)))
+        parts.append(Part(start, tail, 1, ONE if tail_value else positive_part(tail, lanes)))
         yield Axis(vector, tuple(parts))
         return
     yield Axis(vector, tuple(parts))
@@ -320,27 +318,7 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
         start, tail = start + count * size, mod(tail, size)
         least, last = size, cut
     for size in range(1, least):
-        yield Axis(last, (Part(start, _int(size), 1, _equals(tail, size, least)),))
-
-
-def _across_parts(plan: Plan, total: Expr, most: int) -> Iterator[Part]:
-    """Parts across a size known only at the call; a matrix has as many rows as are left."""
-    unit = plan.product.unit
-    if unit is None:
-        yield from _cascade(ZERO, total, most, 1)
-        return
-    start, rest, size = ZERO, total, most
-    while size and rest != 0:
-        count = div(rest, size)
-        if count != 0:
-            yield Part(start, _int(size), size, count)
-        start, rest = start + count * size, mod(rest, size)
-        size = unit.rows * -(-size // unit.rows // 2) if size > unit.rows else 0
-    known, height = value(rest), min(most, unit.rows)
-    if known is None:
-        yield Part(start, rest, height, _positive(rest, height))
-    elif known:
-        yield Part(start, rest, known, ONE)
+        yield Axis(last, (Part(start, _int(size), 1, equals_part(tail, size, least)),))
 
 
 def _narrow_sizes(plan: Plan, vector: Vector) -> Iterator[tuple[int, Vector]]:
@@ -349,31 +327,6 @@ def _narrow_sizes(plan: Plan, vector: Vector) -> Iterator[tuple[int, Vector]]:
     if plan.schedule.tails != "mask" and not plan.padded:
         sizes |= {s: vector for s in vector.partial_load if not s & (s - 1)}
     yield from sorted(sizes.items(), key=lambda item: -item[0])
-
-
-def _positive(tail: Expr, lanes: int) -> Expr:
-    """1 if ``tail`` (below ``lanes``) is positive, else 0, as a formula."""
-    return div(tail + (lanes - 1), lanes)
-
-
-def _equals(tail: Expr, size: int, lanes: int) -> Expr:
-    """1 if ``tail`` (below ``lanes``) is ``size``, else 0, as a formula."""
-    return _positive(tail - (size - 1), lanes) - _positive(tail - size, lanes)
-
-
-def _cascade(start: Expr, total: Expr, most: int, lanes: int) -> Iterator[Part]:
-    """As many tiles of ``most`` units as fit, then ever halved ones for the rest."""
-    rest = total
-    units = most
-    while units >= 1:
-        size = units * lanes
-        count = div(rest, size)
-        if count != 0:
-            yield Part(start, _int(size), units, count)
-        start, rest = start + count * size, mod(rest, size)
-        if rest == 0:
-            return
-        units = 1 << ((units - 1).bit_length() - 1) if units > 1 else 0
 
 
 def _region(

@@ -35,11 +35,7 @@ BATCHES: tuple[tuple[Batch | None, Schedule], ...] = (
     (Addresses(COUNT), Schedule()),
     (None, Schedule(loops="nmnk", block={"n": 32})),
     (Addresses(2), Schedule(loops="bmnk")),
-<<<<<<< HEAD
-    (None, Schedule(tile=(1, 8), loops="mnk")),
-=======
     (None, Schedule(tile=(2, 4), loops="mnk")),
->>>>>>> sweep
 )
 
 
