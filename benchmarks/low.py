@@ -14,16 +14,20 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from tilewright.runtime.host import resolve
+
 from . import machine, peak, typed
 from .figures import Figure, Section
 from .native import Timed, measure
 from .options import Options
-from .shapes import ROUND, Shape
+from .shapes import DEEP, ROUND, Shape
 from .typed import Operands, Product
 
 #: A and B. The sums of each are taken by one instruction; s8 x s8 by u8 x s8's, where shifted.
 KINDS = (("f32", "f32"), ("f16", "f16"), ("bf16", "bf16"), ("u8", "s8"), ("s8", "s8"))
 OF_PEAK = {"vdpbf16ps": 0.95, "vpdpbusd": 0.93}
+#: Of the peak of a matrix unit's products, on what keeps it busy.
+OF_MATRICES = 0.9
 #: How much of the speed of another type is demanded: s8 x s8 of u8 x s8, f16 and bf16 of f32.
 SIGNED, HALVES = 0.95, 1.0
 ABOVE_PEAK = 1.01
@@ -60,7 +64,8 @@ def run(options: Options) -> Section:
     """Measure the round sizes on each target."""
     rows: list[Row] = []
     for target in machine.targets():
-        shapes = [shape for shape in ROUND if options.wants(shape)]
+        deep = DEEP if resolve(target).matrix is not None else ()
+        shapes = [shape for shape in (*ROUND, *deep) if options.wants(shape)]
         rows += _measured(options, target, shapes)
     for row in rows:
         _print(options.console, row)
@@ -93,9 +98,12 @@ def _figures(row: Row) -> Iterator[Figure]:
     plain = peak.instruction(row.target, ("f32", "f32"))
     for kind in KINDS:
         instruction = peak.instruction(row.target, kind)
-        if kind[0] != "s8" and instruction in OF_PEAK:
+        demanded = OF_PEAK.get(instruction) if kind[0] != "s8" else None
+        if instruction.startswith("tdp") and row.shape in DEEP:
+            demanded = OF_MATRICES
+        if demanded is not None:
             name = f"{_name(kind)} of {instruction}'s peak, {where}"
-            yield Figure(name, row.of_peak(kind), OF_PEAK[instruction])
+            yield Figure(name, row.of_peak(kind), demanded)
         if kind[0] in ("f16", "bf16") and instruction == plain:
             yield Figure(f"{_name(kind)} to f32, {where}", row.to(kind, KINDS[0]), HALVES)
     if _amd():

@@ -50,6 +50,8 @@ TAILS = _shapes(
 )  # fmt: skip
 
 ROUND = _shapes("64x48x64", "64x64x64")
+#: What keeps a matrix unit busy.
+DEEP = _shapes("64x64x512", "128x128x512")
 BATCH = Shape(64, 48, 64, 16)
 
 # The rows of the batch-reduce ukernel's table, all of them.
