@@ -15,7 +15,7 @@ from support.interpreted import Interpreted, small_cases
 from tilewright import targets
 from tilewright.count import formulas
 from tilewright.elementary import OPERATIONS
-from tilewright.errors import ArgumentTypeError, PlanError, ScheduleError
+from tilewright.errors import ArgumentTypeError, PlanError
 from tilewright.expression import Operand, acc
 from tilewright.generate import interpret_kernel, plan_for, program_for
 from tilewright.interpret import interpret
@@ -249,11 +249,15 @@ def test_plain_c_rounds_products_before_their_sum() -> None:
 # -- what is refused ------------------------------------------------------------------------------
 
 
-def test_blocks_of_k_that_cut_groups() -> None:
+def test_blocks_of_k_keep_groups_whole() -> None:
     spec, schedule = Gemm(8, 8, 24, a="s8"), Schedule(loops="knmk", block={"k": 6})
-    program_for(plan_for(spec, schedule, target_of("avx2")))
-    with pytest.raises(ScheduleError, match=r"(?s)groups of 4.*multiple of 4.*'k': 8"):
-        program_for(plan_for(spec, schedule, target_of("neon+dotprod")))
+    sizes = {"avx2": 6, "neon+dotprod": 8, "amx": 24}
+    for name, size in sizes.items():
+        plan = plan_for(spec, schedule, target_of(name))
+        program_for(plan)
+        assert plan.blocks["k"] == size
+        told = [d for d in plan.decisions if d.what == "block k"]
+        assert [d.choice for d in told] == ([] if size == 6 else [str(size)])
 
 
 def test_buffers_of_another_type() -> None:
