@@ -20,7 +20,9 @@ def test_cases_add_up_over_processes() -> None:
     cases.count("neon", "qemu", 3)
     cases.add({"neon": {"qemu": 4, "interpreted": 1}, "avx2": {"native": 2}})
     cases.count(FEATURES, "qemu", 9)
+    cases.count("amx", "header", 9)
     assert cases.lines() == [
+        "amx: interpreted 0, compiled 0, native 0, qemu 0, header 9",
         "avx2: interpreted 0, compiled 0, native 2, qemu 0, header 0",
         "neon: interpreted 1, compiled 0, native 0, qemu 7, header 0",
         f"{FEATURES}: interpreted 0, compiled 0, native 0, qemu 9, header 0",
