@@ -125,7 +125,7 @@ class _DotBody:
         y = self._register(self.across, across, k, suffix)
         yield MultiplyAdd(op, acc, x, y)
         hold = self.tile.plan.target.hold
-        if hold is not None and min(self.shape.rows, self.shape.vectors) > 1:
+        if hold and not (hold.operands and min(self.shape.rows, self.shape.vectors) == 1):
             yield Keep(acc, (x, y) if hold.operands else ())
 
 

@@ -97,7 +97,7 @@ def entry(table: Any, index: int, name: str) -> Any:
 
 
 #: Operations that change no value.
-_HINTS = ("prefetch", "keep")
+_HINTS = ("prefetch", "keep", "hide")
 
 
 @dataclass(slots=True)

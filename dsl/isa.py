@@ -215,12 +215,15 @@ class Hold:
 
     ``constraint`` is the letter of a vector register in GNU inline assembly. With ``operands`` the
     factors are held too, while they are used again: else gcc and clang overwrite them with the
-    sum (a copy each step), or read them from memory once per use. ``spare`` is the number of
-    vector registers that compilers need for themselves all the same.
+    sum (a copy each step), or read them from memory once per use. With ``pointers`` the addresses
+    of a tile are not known outside of it: where loads of parts of a vector take no offset, clang
+    else computes every address ahead of the loop over tiles, and spills them. ``spare`` is the
+    number of vector registers that compilers need for themselves all the same.
     """
 
     constraint: str
     operands: bool
+    pointers: bool
     spare: int
 
 

@@ -19,6 +19,7 @@ from .program import (
     Add,
     Address,
     Advance,
+    Hide,
     Keep,
     Loop,
     MakeMask,
@@ -188,21 +189,29 @@ def reduction(tile: Tile, pointers: list[PointerPlan], k_loops: tuple[Op, ...]) 
     plan = tile.plan
     if plan.batch is None or "b" not in plan.inner:
         yield from (p.point for p in pointers)
+        yield from _hidden(plan, *(p.point.pointer for p in pointers))
         yield from k_loops
-        return
-    points = tuple(
-        PointBatch(
-            pointer=p.point.pointer,
-            operand=p.point.base,
-            index="i",
-            offset=p.point.offset,
-            element=p.point.element,
-            batch=plan.batch_kind(p.operand),
-            stride=plan.batch_stride(p.operand),
+    else:
+        points = tuple(
+            PointBatch(
+                pointer=p.point.pointer,
+                operand=p.point.base,
+                index="i",
+                offset=p.point.offset,
+                element=p.point.element,
+                batch=plan.batch_kind(p.operand),
+                stride=plan.batch_stride(p.operand),
+            )
+            for p in pointers
         )
-        for p in pointers
-    )
-    yield Loop("i", plan.batch.count, points + k_loops, "batch")
+        yield Loop("i", plan.batch.count, points + k_loops, "batch")
+    yield from _hidden(plan, tile.written.name)
+
+
+def _hidden(plan: Plan, *pointers: str) -> Iterator[Op]:
+    """Addresses are computed where they are needed, on targets whose compilers must be told."""
+    if plan.target.hold is not None and plan.target.hold.pointers:
+        yield from map(Hide, pointers)
 
 
 @dataclass(frozen=True, slots=True)

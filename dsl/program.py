@@ -290,6 +290,14 @@ class Keep:
 
 
 @dataclass(frozen=True, slots=True)
+class Hide:
+    """From here on only this tile knows where ``pointer`` points."""
+
+    kind: ClassVar[str] = "hide"
+    pointer: str
+
+
+@dataclass(frozen=True, slots=True)
 class Prefetch:
     """A hint that ``address`` will be read."""
 
@@ -310,7 +318,7 @@ class Loop:
 
 Op = (
     Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Splat | MultiplyAdd
-    | Add | Multiply | Apply | Interleave | SumLanes | Store | Room | Keep | Prefetch | Loop
+    | Add | Multiply | Apply | Interleave | SumLanes | Store | Room | Keep | Hide | Prefetch | Loop
     | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
 )  # fmt: skip
 

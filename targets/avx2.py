@@ -59,7 +59,7 @@ TARGET = Target(
     vectors=_vectors("f32") + _vectors("f64") + _integers(),
     core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=4),
     # qemu reads a masked load whole (seen in 7.2): up to one vector behind the last element.
-    hold=Hold(constraint="x", operands=True, spare=1),
+    hold=Hold(constraint="x", operands=True, pointers=False, spare=1),
     emulation=Emulation(qemu="qemu-x86_64", cpu="max", overread=32),
     features={"vnni": vnni(_GROUPS, "AVX-VNNI", "avx_vnni", "avxvnni", infix="_avx")},
 )

@@ -12,16 +12,17 @@
 #define BARRIER __asm__ volatile("" ::: "memory")
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
- * move the sum into an operand's register and back, or read an operand once for each use. A header
- * in place of the instruction set has no registers. */
+ * move the sum into an operand's register and back, or read an operand once for each use. In
+ * straight code they else begin a step before the last has ended, and run out of registers. A
+ * header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
 #else
-#define KEEP_1(acc) __asm__("" : "+x"(acc))
-#define KEEP_2(acc, x) __asm__("" : "+x"(acc) : "x"(x))
-#define KEEP_3(acc, x, y) __asm__("" : "+x"(acc) : "x"(x), "x"(y))
+#define KEEP_1(acc) __asm__ volatile("" : "+x"(acc))
+#define KEEP_2(acc, x) __asm__ volatile("" : "+x"(acc) : "x"(x))
+#define KEEP_3(acc, x, y) __asm__ volatile("" : "+x"(acc) : "x"(x), "x"(y))
 #endif
 
 void gemm_f32_16x8x8_cff_tile16x4_pack_ab(const float *a, const float *b, float *c);

@@ -12,16 +12,17 @@
 #define BARRIER __asm__ volatile("" ::: "memory")
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
- * move the sum into an operand's register and back, or read an operand once for each use. A header
- * in place of the instruction set has no registers. */
+ * move the sum into an operand's register and back, or read an operand once for each use. In
+ * straight code they else begin a step before the last has ended, and run out of registers. A
+ * header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
 #else
-#define KEEP_1(acc) __asm__("" : "+v"(acc))
-#define KEEP_2(acc, x) __asm__("" : "+v"(acc) : "v"(x))
-#define KEEP_3(acc, x, y) __asm__("" : "+v"(acc) : "v"(x), "v"(y))
+#define KEEP_1(acc) __asm__ volatile("" : "+v"(acc))
+#define KEEP_2(acc, x) __asm__ volatile("" : "+v"(acc) : "v"(x))
+#define KEEP_3(acc, x, y) __asm__ volatile("" : "+v"(acc) : "v"(x), "v"(y))
 #endif
 
 void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4(const float *a, const float *b, float *c, int64_t k);

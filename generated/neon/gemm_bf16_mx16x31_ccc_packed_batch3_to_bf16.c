@@ -31,15 +31,20 @@ __attribute__((unused)) static inline float float_of_bits(int32_t bits)
 #define BARRIER __asm__ volatile("" ::: "memory")
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
- * move the sum into an operand's register and back, or read an operand once for each use. A header
- * in place of the instruction set has no registers. */
+ * move the sum into an operand's register and back, or read an operand once for each use. In
+ * straight code they else begin a step before the last has ended, and run out of registers. A
+ * header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
 #else
-#define KEEP_1(acc) __asm__("" : "+w"(acc))
+#define KEEP_1(acc) __asm__ volatile("" : "+w"(acc))
 #endif
+
+/* Addresses are computed in the tile: compilers else do so ahead of the loop over tiles, and spill
+ * them. */
+#define HIDE(pointer) __asm__ volatile("" : "+r"(pointer))
 
 void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const float *b, const float *c, uint16_t *d, int64_t m, void *scratch);
 void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
@@ -385,6 +390,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_6x12(const 
         c5_2 = vfmaq_n_f32(c5_2, b2_k2, a5_k2);
         KEEP_1(c5_2);
     }
+    HIDE(d);
     BARRIER;
     float32x4_t dc0_0_c_0_0 = vld1q_f32(c);
     const float32x4_t dc0_0_2 = vaddq_f32(c0_0, dc0_0_c_0_0);
@@ -842,6 +848,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_4x12(const 
         c3_2 = vfmaq_n_f32(c3_2, b2_k2, a3_k2);
         KEEP_1(c3_2);
     }
+    HIDE(d);
     BARRIER;
     float32x4_t dc0_0_c_0_0 = vld1q_f32(c);
     const float32x4_t dc0_0_2 = vaddq_f32(c0_0, dc0_0_c_0_0);
@@ -1133,6 +1140,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_2x12(const 
         c1_2 = vfmaq_n_f32(c1_2, b2_k2, a1_k2);
         KEEP_1(c1_2);
     }
+    HIDE(d);
     BARRIER;
     c0_0 = vaddq_f32(c0_0, c0_0_s1);
     c0_1 = vaddq_f32(c0_1, c0_1_s1);
@@ -1311,6 +1319,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_1x12(const 
         c0_2_s2 = vfmaq_n_f32(c0_2_s2, b2_k2, a0_k2);
         KEEP_1(c0_2_s2);
     }
+    HIDE(d);
     BARRIER;
     c0_0 = vaddq_f32(c0_0, c0_0_s2);
     c0_0_s1 = vaddq_f32(c0_0_s1, c0_0_s3);
@@ -1509,6 +1518,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile4_6x4(const f
         c5_0 = vfmaq_n_f32(c5_0, b0_k2, a5_k2);
         KEEP_1(c5_0);
     }
+    HIDE(d);
     BARRIER;
     c0_0 = vaddq_f32(c0_0, c0_0_s1);
     c1_0 = vaddq_f32(c1_0, c1_0_s1);
@@ -1706,6 +1716,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile5_4x4(const f
         c3_0_s2 = vfmaq_n_f32(c3_0_s2, b0_k2, a3_k2);
         KEEP_1(c3_0_s2);
     }
+    HIDE(d);
     BARRIER;
     c0_0 = vaddq_f32(c0_0, c0_0_s2);
     c0_0_s1 = vaddq_f32(c0_0_s1, c0_0_s3);
@@ -1839,6 +1850,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile6_2x4(const f
         c1_0_s2 = vfmaq_n_f32(c1_0_s2, b0_k2, a1_k2);
         KEEP_1(c1_0_s2);
     }
+    HIDE(d);
     BARRIER;
     c0_0 = vaddq_f32(c0_0, c0_0_s2);
     c0_0_s1 = vaddq_f32(c0_0_s1, c0_0_s3);
@@ -1919,6 +1931,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile7_1x4(const f
         c0_0_s2 = vfmaq_n_f32(c0_0_s2, b0_k2, a0_k2);
         KEEP_1(c0_0_s2);
     }
+    HIDE(d);
     BARRIER;
     c0_0 = vaddq_f32(c0_0, c0_0_s2);
     c0_0_s1 = vaddq_f32(c0_0_s1, c0_0_s3);

@@ -31,15 +31,20 @@ __attribute__((unused)) static inline float float_of_bits(int32_t bits)
 #define BARRIER __asm__ volatile("" ::: "memory")
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
- * move the sum into an operand's register and back, or read an operand once for each use. A header
- * in place of the instruction set has no registers. */
+ * move the sum into an operand's register and back, or read an operand once for each use. In
+ * straight code they else begin a step before the last has ended, and run out of registers. A
+ * header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
 #else
-#define KEEP_1(acc) __asm__("" : "+w"(acc))
+#define KEEP_1(acc) __asm__ volatile("" : "+w"(acc))
 #endif
+
+/* Addresses are computed in the tile: compilers else do so ahead of the loop over tiles, and spill
+ * them. */
+#define HIDE(pointer) __asm__ volatile("" : "+r"(pointer))
 
 void gemm_f16_5x9x8_fcf_gelu(const uint16_t *a, const uint16_t *b, float *d);
 void gemm_f16_5x9x8_fcf_gelu_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
@@ -78,6 +83,8 @@ static inline void gemm_f16_5x9x8_fcf_gelu_tile0_5x9(const uint16_t *a, const fl
     float32x4_t c1_8 = vdupq_n_f32(0);
     const uint16_t *pa = a;
     const float *pb = b;
+    HIDE(pa);
+    HIDE(pb);
     for (int64_t kt = 0; kt < 8; kt++) {
         float32x4_t a0 = vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(pa)));
         _Alignas(64) uint16_t a1_part[4] = {0};
@@ -131,6 +138,7 @@ static inline void gemm_f16_5x9x8_fcf_gelu_tile0_5x9(const uint16_t *a, const fl
         pa += 5;
         pb += 1;
     }
+    HIDE(d);
     BARRIER;
     const float32x4_t dc0_0_1 = vabsq_f32(c0_0);
     const float32x4_t dc0_0_k0 = vdupq_n_f32(0x1.d333340000000p+3f);

@@ -12,15 +12,20 @@
 #define BARRIER __asm__ volatile("" ::: "memory")
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
- * move the sum into an operand's register and back, or read an operand once for each use. A header
- * in place of the instruction set has no registers. */
+ * move the sum into an operand's register and back, or read an operand once for each use. In
+ * straight code they else begin a step before the last has ended, and run out of registers. A
+ * header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
 #else
-#define KEEP_1(acc) __asm__("" : "+w"(acc))
+#define KEEP_1(acc) __asm__ volatile("" : "+w"(acc))
 #endif
+
+/* Addresses are computed in the tile: compilers else do so ahead of the loop over tiles, and spill
+ * them. */
+#define HIDE(pointer) __asm__ volatile("" : "+r"(pointer))
 
 void gemm_f32_16x6x64_fff_beta1_ld_of_the_call(const float *a, const float *b, float *c, int64_t lda, int64_t ldb, int64_t ldc);
 void gemm_f32_16x6x64_fff_beta1_ld_of_the_call_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
@@ -68,6 +73,9 @@ static inline void gemm_f32_16x6x64_fff_beta1_ld_of_the_call_tile0_16x6(const fl
     const float *pa = a;
     const float *pb = b;
     const float *pb4 = b + 4 * ldb;
+    HIDE(pa);
+    HIDE(pb);
+    HIDE(pb4);
     for (int64_t kt = 0; kt < 32; kt++) {
         float32x4_t a0 = vld1q_f32(pa);
         float32x4_t a1 = vld1q_f32(pa + 4);
@@ -190,6 +198,7 @@ static inline void gemm_f32_16x6x64_fff_beta1_ld_of_the_call_tile0_16x6(const fl
         pb += 2;
         pb4 += 2;
     }
+    HIDE(c);
     BARRIER;
     float32x4_t old_c0_0 = vld1q_f32(c);
     c0_0 = vaddq_f32(c0_0, old_c0_0);

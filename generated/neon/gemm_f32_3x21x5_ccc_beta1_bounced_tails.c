@@ -12,15 +12,20 @@
 #define BARRIER __asm__ volatile("" ::: "memory")
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
- * move the sum into an operand's register and back, or read an operand once for each use. A header
- * in place of the instruction set has no registers. */
+ * move the sum into an operand's register and back, or read an operand once for each use. In
+ * straight code they else begin a step before the last has ended, and run out of registers. A
+ * header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
 #else
-#define KEEP_1(acc) __asm__("" : "+w"(acc))
+#define KEEP_1(acc) __asm__ volatile("" : "+w"(acc))
 #endif
+
+/* Addresses are computed in the tile: compilers else do so ahead of the loop over tiles, and spill
+ * them. */
+#define HIDE(pointer) __asm__ volatile("" : "+r"(pointer))
 
 void gemm_f32_3x21x5_ccc_beta1_bounced_tails(const float *a, const float *b, float *c);
 void gemm_f32_3x21x5_ccc_beta1_bounced_tails_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
@@ -163,6 +168,8 @@ static inline void gemm_f32_3x21x5_ccc_beta1_bounced_tails_tile6_3x21(const floa
     float32x4_t c2_5 = vdupq_n_f32(0);
     const float *pa = a;
     const float *pb = b;
+    HIDE(pa);
+    HIDE(pb);
     float32x4_t a0v = vld1q_f32(pa);
     float32x4_t a1v = vld1q_f32(pa + 5);
     float32x4_t a2v = vld1q_f32(pa + 10);
@@ -379,6 +386,7 @@ static inline void gemm_f32_3x21x5_ccc_beta1_bounced_tails_tile6_3x21(const floa
     KEEP_1(c2_4);
     c2_5 = vfmaq_n_f32(c2_5, b5_k4, a2_k4);
     KEEP_1(c2_5);
+    HIDE(c);
     BARRIER;
     _Alignas(64) float bounce_c0_5[12];
     vst1q_f32(bounce_c0_5, c0_5);

@@ -12,15 +12,20 @@
 #define BARRIER __asm__ volatile("" ::: "memory")
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
- * move the sum into an operand's register and back, or read an operand once for each use. A header
- * in place of the instruction set has no registers. */
+ * move the sum into an operand's register and back, or read an operand once for each use. In
+ * straight code they else begin a step before the last has ended, and run out of registers. A
+ * header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
 #else
-#define KEEP_1(acc) __asm__("" : "+w"(acc))
+#define KEEP_1(acc) __asm__ volatile("" : "+w"(acc))
 #endif
+
+/* Addresses are computed in the tile: compilers else do so ahead of the loop over tiles, and spill
+ * them. */
+#define HIDE(pointer) __asm__ volatile("" : "+r"(pointer))
 
 void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets(const float *a, const float *b, float *c, const int64_t *a_offsets, const int64_t *b_offsets, int64_t k, int64_t count, float alpha, float beta);
 void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
@@ -191,6 +196,7 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
             pb += 1;
         }
     }
+    HIDE(c);
     BARRIER;
     const float32x4_t alpha_v = vdupq_n_f32(alpha);
     const float32x4_t beta_v = vdupq_n_f32(beta);

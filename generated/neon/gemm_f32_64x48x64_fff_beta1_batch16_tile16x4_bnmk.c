@@ -12,15 +12,20 @@
 #define BARRIER __asm__ volatile("" ::: "memory")
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
- * move the sum into an operand's register and back, or read an operand once for each use. A header
- * in place of the instruction set has no registers. */
+ * move the sum into an operand's register and back, or read an operand once for each use. In
+ * straight code they else begin a step before the last has ended, and run out of registers. A
+ * header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
 #else
-#define KEEP_1(acc) __asm__("" : "+w"(acc))
+#define KEEP_1(acc) __asm__ volatile("" : "+w"(acc))
 #endif
+
+/* Addresses are computed in the tile: compilers else do so ahead of the loop over tiles, and spill
+ * them. */
+#define HIDE(pointer) __asm__ volatile("" : "+r"(pointer))
 
 void gemm_f32_64x48x64_fff_beta1_batch16_tile16x4_bnmk(const float *a, const float *b, float *c);
 void gemm_f32_64x48x64_fff_beta1_batch16_tile16x4_bnmk_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
@@ -59,6 +64,8 @@ static inline void gemm_f32_64x48x64_fff_beta1_batch16_tile16x4_bnmk_tile0_16x4(
     float32x4_t c3_3 = vdupq_n_f32(0);
     const float *pa = a;
     const float *pb = b;
+    HIDE(pa);
+    HIDE(pb);
     for (int64_t kt = 0; kt < 16; kt++) {
         float32x4_t b0v = vld1q_f32(pb);
         float32x4_t b1v = vld1q_f32(pb + 64);
@@ -211,6 +218,7 @@ static inline void gemm_f32_64x48x64_fff_beta1_batch16_tile16x4_bnmk_tile0_16x4(
         pa += 256;
         pb += 4;
     }
+    HIDE(c);
     BARRIER;
     float32x4_t old_c0_0 = vld1q_f32(c);
     c0_0 = vaddq_f32(c0_0, old_c0_0);
@@ -290,6 +298,8 @@ static inline void gemm_f32_64x48x64_fff_beta1_batch16_tile16x4_bnmk_tile1_16x4(
     float32x4_t c3_3 = vdupq_n_f32(0);
     const float *pa = a;
     const float *pb = b;
+    HIDE(pa);
+    HIDE(pb);
     for (int64_t kt = 0; kt < 16; kt++) {
         float32x4_t b0v = vld1q_f32(pb);
         float32x4_t b1v = vld1q_f32(pb + 64);
@@ -442,6 +452,7 @@ static inline void gemm_f32_64x48x64_fff_beta1_batch16_tile16x4_bnmk_tile1_16x4(
         pa += 256;
         pb += 4;
     }
+    HIDE(c);
     BARRIER;
     float32x4_t old_c0_0 = vld1q_f32(c);
     c0_0 = vaddq_f32(c0_0, old_c0_0);

@@ -12,15 +12,20 @@
 #define BARRIER __asm__ volatile("" ::: "memory")
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
- * move the sum into an operand's register and back, or read an operand once for each use. A header
- * in place of the instruction set has no registers. */
+ * move the sum into an operand's register and back, or read an operand once for each use. In
+ * straight code they else begin a step before the last has ended, and run out of registers. A
+ * header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
 #else
-#define KEEP_1(acc) __asm__("" : "+w"(acc))
+#define KEEP_1(acc) __asm__ volatile("" : "+w"(acc))
 #endif
+
+/* Addresses are computed in the tile: compilers else do so ahead of the loop over tiles, and spill
+ * them. */
+#define HIDE(pointer) __asm__ volatile("" : "+r"(pointer))
 
 void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4(const float *a, const float *b, float *c, int64_t k);
 void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
@@ -59,6 +64,8 @@ static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile0_4x16(
     float32x4_t c3_3 = vdupq_n_f32(0);
     const float *pa = a;
     const float *pb = b;
+    HIDE(pa);
+    HIDE(pb);
     for (int64_t kt = 0; kt < 2; kt++) {
         __builtin_prefetch(pb + 64);
         float32x4_t a0v = vld1q_f32(pa);
@@ -212,6 +219,7 @@ static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile0_4x16(
         pa += 4;
         pb += 64;
     }
+    HIDE(c);
     BARRIER;
     float32x4_t old_c0_0 = vld1q_f32(c);
     c0_0 = vaddq_f32(c0_0, old_c0_0);
@@ -291,6 +299,8 @@ static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile1_4x16(
     float32x4_t c3_3 = vdupq_n_f32(0);
     const float *pa = a;
     const float *pb = b;
+    HIDE(pa);
+    HIDE(pb);
     for (int64_t kt = 0; kt < 2; kt++) {
         __builtin_prefetch(pb + 64);
         float32x4_t a0v = vld1q_f32(pa);
@@ -444,6 +454,7 @@ static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile1_4x16(
         pa += 4;
         pb += 64;
     }
+    HIDE(c);
     BARRIER;
     float32x4_t old_c0_0 = vld1q_f32(c);
     c0_0 = vaddq_f32(c0_0, old_c0_0);
@@ -523,6 +534,8 @@ static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile2_4x16(
     float32x4_t c3_3 = vdupq_n_f32(0);
     const float *pa = a;
     const float *pb = b;
+    HIDE(pa);
+    HIDE(pb);
     for (int64_t kt = 0; kt < (k % 8) / 4; kt++) {
         __builtin_prefetch(pb + 64);
         float32x4_t a0v = vld1q_f32(pa);
@@ -721,6 +734,7 @@ static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile2_4x16(
         pa += 1;
         pb += 16;
     }
+    HIDE(c);
     BARRIER;
     float32x4_t old_c0_0 = vld1q_f32(c);
     c0_0 = vaddq_f32(c0_0, old_c0_0);
@@ -800,6 +814,8 @@ static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile3_4x16(
     float32x4_t c3_3 = vdupq_n_f32(0);
     const float *pa = a;
     const float *pb = b;
+    HIDE(pa);
+    HIDE(pb);
     for (int64_t kt = 0; kt < (k % 8) / 4; kt++) {
         __builtin_prefetch(pb + 64);
         float32x4_t a0v = vld1q_f32(pa);
@@ -998,6 +1014,7 @@ static inline void gemm_f32_8x16xk_ccc_beta1_tile4x16_knmk_prefetch4_tile3_4x16(
         pa += 1;
         pb += 16;
     }
+    HIDE(c);
     BARRIER;
     float32x4_t old_c0_0 = vld1q_f32(c);
     c0_0 = vaddq_f32(c0_0, old_c0_0);

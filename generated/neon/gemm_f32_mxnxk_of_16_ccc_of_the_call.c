@@ -12,15 +12,20 @@
 #define BARRIER __asm__ volatile("" ::: "memory")
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
- * move the sum into an operand's register and back, or read an operand once for each use. A header
- * in place of the instruction set has no registers. */
+ * move the sum into an operand's register and back, or read an operand once for each use. In
+ * straight code they else begin a step before the last has ended, and run out of registers. A
+ * header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
 #else
-#define KEEP_1(acc) __asm__("" : "+w"(acc))
+#define KEEP_1(acc) __asm__ volatile("" : "+w"(acc))
 #endif
+
+/* Addresses are computed in the tile: compilers else do so ahead of the loop over tiles, and spill
+ * them. */
+#define HIDE(pointer) __asm__ volatile("" : "+r"(pointer))
 
 void gemm_f32_mxnxk_of_16_ccc_of_the_call(const float *a, const float *b, float *c, int64_t m, int64_t n, int64_t k);
 void gemm_f32_mxnxk_of_16_ccc_of_the_call_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
@@ -64,6 +69,9 @@ static inline void gemm_f32_mxnxk_of_16_ccc_of_the_call_tile0_8x8(const float *a
     const float *pa = a;
     const float *pa4 = a + 4 * k;
     const float *pb = b;
+    HIDE(pa);
+    HIDE(pa4);
+    HIDE(pb);
     for (int64_t kt = 0; kt < k / 4; kt++) {
         float32x4_t a0v = vld1q_f32(pa);
         float32x4_t a1v = vld1q_f32(pa + k);
@@ -216,6 +224,7 @@ static inline void gemm_f32_mxnxk_of_16_ccc_of_the_call_tile0_8x8(const float *a
         pa += 4;
         pa4 += 4;
     }
+    HIDE(c);
     BARRIER;
     vst1q_f32(c, c0_0);
     vst1q_f32(c + 4, c0_1);

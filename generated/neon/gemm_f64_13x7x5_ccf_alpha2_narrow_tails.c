@@ -12,15 +12,20 @@
 #define BARRIER __asm__ volatile("" ::: "memory")
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
- * move the sum into an operand's register and back, or read an operand once for each use. A header
- * in place of the instruction set has no registers. */
+ * move the sum into an operand's register and back, or read an operand once for each use. In
+ * straight code they else begin a step before the last has ended, and run out of registers. A
+ * header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
 #else
-#define KEEP_1(acc) __asm__("" : "+w"(acc))
+#define KEEP_1(acc) __asm__ volatile("" : "+w"(acc))
 #endif
+
+/* Addresses are computed in the tile: compilers else do so ahead of the loop over tiles, and spill
+ * them. */
+#define HIDE(pointer) __asm__ volatile("" : "+r"(pointer))
 
 void gemm_f64_13x7x5_ccf_alpha2_narrow_tails(const double *a, const double *b, double *c);
 void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
@@ -179,6 +184,8 @@ static inline void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_tile1_13x3(const doub
     float64x2_t c6_2 = vdupq_n_f64(0);
     const double *pa = a;
     const double *pb = b;
+    HIDE(pa);
+    HIDE(pb);
     for (int64_t kt = 0; kt < 5; kt++) {
         double b0 = *(pb);
         double b1 = *(pb + 1);
@@ -235,6 +242,7 @@ static inline void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_tile1_13x3(const doub
         pa += 14;
         pb += 7;
     }
+    HIDE(c);
     BARRIER;
     const float64x2_t alpha_v = vdupq_n_f64(0x1.0000000000000p+1);
     c0_0 = vmulq_f64(c0_0, alpha_v);
@@ -310,6 +318,8 @@ static inline void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_tile2_13x2(const doub
     float64x2_t c6_1 = vdupq_n_f64(0);
     const double *pa = a;
     const double *pb = b;
+    HIDE(pa);
+    HIDE(pb);
     for (int64_t kt = 0; kt < 5; kt++) {
         float64x2_t b0v = vld1q_f64(pb);
         float64x2_t a0 = vld1q_f64(pa);
@@ -350,6 +360,7 @@ static inline void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_tile2_13x2(const doub
         pa += 14;
         pb += 7;
     }
+    HIDE(c);
     BARRIER;
     const float64x2_t alpha_v = vdupq_n_f64(0x1.0000000000000p+1);
     c0_0 = vmulq_f64(c0_0, alpha_v);

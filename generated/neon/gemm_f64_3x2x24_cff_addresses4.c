@@ -12,15 +12,20 @@
 #define BARRIER __asm__ volatile("" ::: "memory")
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
- * move the sum into an operand's register and back, or read an operand once for each use. A header
- * in place of the instruction set has no registers. */
+ * move the sum into an operand's register and back, or read an operand once for each use. In
+ * straight code they else begin a step before the last has ended, and run out of registers. A
+ * header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
 #else
-#define KEEP_1(acc) __asm__("" : "+w"(acc))
+#define KEEP_1(acc) __asm__ volatile("" : "+w"(acc))
 #endif
+
+/* Addresses are computed in the tile: compilers else do so ahead of the loop over tiles, and spill
+ * them. */
+#define HIDE(pointer) __asm__ volatile("" : "+r"(pointer))
 
 void gemm_f64_3x2x24_cff_addresses4(const double *const *a, const double *const *b, double *c);
 void gemm_f64_3x2x24_cff_addresses4_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
@@ -94,6 +99,7 @@ static inline void gemm_f64_3x2x24_cff_addresses4_tile0_3x2(const double *const 
             pb += 4;
         }
     }
+    HIDE(c);
     BARRIER;
     c0_0 = vaddq_f64(c0_0, c0_0_s1);
     c1_0 = vaddq_f64(c1_0, c1_0_s1);

@@ -31,15 +31,20 @@ __attribute__((unused)) static inline float float_of_bits(int32_t bits)
 #define BARRIER __asm__ volatile("" ::: "memory")
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
- * move the sum into an operand's register and back, or read an operand once for each use. A header
- * in place of the instruction set has no registers. */
+ * move the sum into an operand's register and back, or read an operand once for each use. In
+ * straight code they else begin a step before the last has ended, and run out of registers. A
+ * header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
 #else
-#define KEEP_1(acc) __asm__("" : "+w"(acc))
+#define KEEP_1(acc) __asm__ volatile("" : "+w"(acc))
 #endif
+
+/* Addresses are computed in the tile: compilers else do so ahead of the loop over tiles, and spill
+ * them. */
+#define HIDE(pointer) __asm__ volatile("" : "+r"(pointer))
 
 void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu(const uint8_t *a, const int8_t *b, uint8_t *d, const float *b_scale, const float *bias_);
 void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
@@ -76,6 +81,8 @@ static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_3x20(const int8_t
     int32x4_t c2_4 = vdupq_n_s32(0);
     const int8_t *pa = a;
     const int8_t *pb = b;
+    HIDE(pa);
+    HIDE(pb);
     for (int64_t kt = 0; kt < 7; kt++) {
         const int8x8_t a0 = vreinterpret_s8_s16(vdup_n_s16((int16_t)(group_of(pa, 2))));
         const int8x8_t a1 = vreinterpret_s8_s16(vdup_n_s16((int16_t)(group_of(pa + 16, 2))));
@@ -118,6 +125,7 @@ static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_3x20(const int8_t
         pa += 2;
         pb += 40;
     }
+    HIDE(d);
     BARRIER;
     const float32x4_t dc0_0_1 = vcvtq_f32_s32(c0_0);
     float32x4_t dc0_0_b_scale_0_0 = vld1q_f32(b_scale);
