@@ -18,7 +18,7 @@ from typing import Any
 from unittest import mock
 
 import tilewright as tw
-from tilewright import generate, store
+from tilewright import generate, store, update
 from tilewright.finish import Output
 from tilewright.program import Op, Store
 from tilewright.runtime import host, toolchain
@@ -58,7 +58,7 @@ def row_by_row() -> AbstractContextManager[Any]:
 
     def write(tile: Any, outputs: Iterable[Output]) -> Iterator[Op]:
         for output in outputs:
-            yield from store._update(tile, output)
+            yield from update.updated(tile, output)
             yield Store(output.at(tile.written), output.acc, output.active)
 
     return mock.patch.object(store, "write", write)

@@ -24,8 +24,8 @@ from .program import (
     SumLanes,
     Zero,
 )
-from .store import from_sums, write
 from .symbolic import div, mod, value
+from .update import from_sums, write
 
 
 def dot_loops(tile: Tile) -> tuple[list[PointerPlan], tuple[Op, ...]]:

@@ -10,16 +10,13 @@ from collections.abc import Iterator
 
 from sympy import Expr
 
-from .dataflow import pointers_used, walk
-from .finish import Output
+from .lines import Lines
 from .lower import Tile
 from .matrices import accumulator, direct, places, stored
 from .program import (
     Active,
     Address,
-    Advance,
     Load,
-    Loop,
     MakeMask,
     MaskRegister,
     Op,
@@ -29,7 +26,7 @@ from .program import (
     Store,
     StoreMatrix,
 )
-from .store import transpose, write
+from .store import transpose
 from .symbolic import ONE, ZERO, div, linear, value
 
 
@@ -112,16 +109,12 @@ class _Rows:
         sizes = {plan.along: tile.region.along.size, plan.across: tile.region.across.size}
         if plan.transposed:
             line, other = other, line
-        outputs: list[Output] = []
-        loads: list[Op] = []
-        for index, active in enumerate(self._active(sizes[line])):
-            if isinstance(active, MaskRegister) and plan.transposed:
-                yield MakeMask(active)
-            acc = Register(f"r{index}", tile.vector)
-            loads.append(Load(acc, Address(self.pointer, index * self.lanes * ONE)))
-            outputs.append(Output.of(acc, line, index * self.lanes, 0, active))
-        body = (*loads, *write(tile, outputs))
-        yield Loop("row", sizes[other], (*body, *self._advance(body, other)))
+        vectors = tuple(
+            (index * self.lanes, active) for index, active in enumerate(self._active(sizes[line]))
+        )
+        if plan.transposed:
+            yield from (MakeMask(v) for _, v in vectors if isinstance(v, MaskRegister))
+        yield Lines(tile, line, vectors, sizes[other], self.pointer, self.step).loop()
 
     def _active(self, size: Expr) -> Iterator[Active]:
         """What exists of each vector of a row."""
@@ -132,13 +125,3 @@ class _Rows:
                 yield None
             else:
                 yield MaskRegister("mask", self.tile.vector, left)
-
-    def _advance(self, body: tuple[Op, ...], line: str) -> Iterator[Op]:
-        """All pointers from one row to the next."""
-        used = pointers_used(walk(body))
-        if self.pointer in used and self.pointer != "sums":
-            yield Advance(self.pointer, self.step)
-        for operand in self.tile.plan.operands.values():
-            step = operand.strides.get(line, ZERO)
-            if operand.name in used and step != 0:
-                yield Advance(operand.name, step)

@@ -1,4 +1,4 @@
-"""The end of a register tile: ``C = alpha * acc + beta * C``, along or across the vectors."""
+"""The end of a register tile: its sums as C has them, along or across the vectors."""
 
 from __future__ import annotations
 
@@ -6,151 +6,32 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from .dataflow import prune
-from .finish import Output, finished
-from .isa import Vector
+from .finish import Output
+from .lines import Lines, Stack
 from .lower import Tile
-from .program import (
-    Active,
-    Add,
-    Address,
-    Interleave,
-    Load,
-    MakeMask,
-    MaskRegister,
-    Multiply,
-    MultiplyAdd,
-    Op,
-    Register,
-    Room,
-    Splat,
-    Store,
-)
+from .program import Active, Interleave, MakeMask, MaskRegister, Op, Register
 from .symbolic import ONE, value
-
-
-def factors(tile: Tile) -> Iterator[Op]:
-    """Alpha and beta in registers, where they are not 1 or 0."""
-    spec = tile.plan.spec
-    if tile.plan.finishes:
-        return
-    alpha = "alpha" if spec.alpha == "scalar" else spec.alpha
-    beta = "beta" if spec.beta == "scalar" else spec.beta
-    for vector in _updated(tile):
-        if alpha != 1:
-            yield Splat(_factor(tile, "alpha", vector), alpha)
-        if not tile.accumulate and beta not in (0, 1):
-            yield Splat(_factor(tile, "beta", vector), beta)
-
-
-def _updated(tile: Tile) -> Iterator[Vector]:
-    """The vectors in which C is updated: those that are whole, and single elements."""
-    plan, shape = tile.plan, tile.region.shape
-    single = plan.target.of(plan.element)[-1]
-    if plan.dot:
-        yield single if plan.sum_along is None else tile.vector
-        return
-    if not plan.bounces:
-        yield tile.vector
-        return
-    if plan.transposed:
-        whole, cut = divmod(shape.rows, tile.vector.lanes)
-    else:
-        cut = int(tile.region.active is not None)
-        whole = shape.vectors - cut
-    yield from (tile.vector,) if whole else ()
-    yield from (single,) if cut else ()
-
-
-def _factor(tile: Tile, name: str, vector: Vector) -> Register:
-    single = tile.plan.bounces and vector.lanes < tile.vector.lanes
-    return Register(f"{name}_s" if single else f"{name}_v", vector)
-
-
-def write(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
-    """``C = alpha * acc + beta * C``: C is read whole before any of it is written.
-
-    A masked store cannot be forwarded to a load that overlaps its full width, and rows of a
-    narrow C overlap so: read row by row, each would wait for the one before.
-    """
-    if tile.stage == "sum":
-        yield from _add_to_sums(tile, outputs)
-        return
-    if tile.plan.finishes:
-        yield from finished(tile, outputs)
-        return
-    stores = []
-    if tile.plan.bounces:
-        bounce, outputs = _bounced(tile, outputs)
-        yield from bounce
-    for output in outputs:
-        yield from _update(tile, output)
-        stores.append(Store(output.at(tile.written), output.acc, output.active))
-    yield from stores
-
-
-def _add_to_sums(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
-    """Add to the partial sums, or begin these."""
-    for output in outputs:
-        acc, address = output.acc, output.at(tile.written)
-        if tile.accumulate:
-            old = Register(f"old_{acc.name}", acc.vector)
-            yield Load(old, address, output.active)
-            yield Add(acc, acc, old)
-        yield Store(address, acc, output.active)
-
-
-def from_sums(tile: Tile, output: Output) -> Iterator[Op]:
-    """An output whose sums are all there: what exists of it, as the last line may end with it."""
-    if tile.stage == "finish":
-        yield Load(output.acc, output.at(tile.plan.operands["sums"]), output.active)
-
-
-def _bounced(tile: Tile, outputs: Sequence[Output]) -> tuple[list[Op], list[Output]]:
-    """Vectors of which a part exists, as its elements: read from a buffer that holds them whole."""
-    cut = [output for output in outputs if output.active is not None]
-    if not cut:
-        return [], [*outputs]
-    single, lanes = tile.plan.target.of(tile.plan.element)[-1], tile.vector.lanes
-    room = Room(f"bounce_{cut[0].acc.name}", tile.plan.element, len(cut) * lanes)
-    result = [output for output in outputs if output.active is None]
-    stores: list[Op] = []
-    loads: list[Op] = []
-    for first, output in zip(range(0, room.elements, lanes), cut, strict=True):
-        assert isinstance(output.active, int)
-        stores.append(Store(Address(room.name, first * ONE), output.acc))
-        for lane in range(output.active):
-            element = Register(f"{output.acc.name}_lane{lane}", single)
-            loads.append(Load(element, Address(room.name, (first + lane) * ONE)))
-            result.append(output.lane(lane, element))
-    return [room, *stores, *loads], result
-
-
-def _update(tile: Tile, output: Output) -> Iterator[Op]:
-    """One register of the result; a later partial sum adds to C as it is."""
-    spec, acc, vector = tile.plan.spec, output.acc, output.acc.vector
-    if spec.alpha != 1:
-        yield Multiply(acc, acc, _factor(tile, "alpha", vector))
-    if not tile.accumulate and spec.beta == 0:
-        return
-    old = Register(f"old_{acc.name}", vector)
-    yield Load(old, output.at(tile.written), output.active)
-    if tile.accumulate or spec.beta == 1:
-        yield Add(acc, acc, old)
-        return
-    op = vector.form("broadcast", "scalar")
-    assert op is not None
-    yield MultiplyAdd(op, acc, old, _factor(tile, "beta", vector))
+from .update import from_sums, write
 
 
 def store_along(tile: Tile) -> Iterator[Op]:
     """C is contiguous along the vectors."""
     shape, line = tile.region.shape, tile.plan.along
+    vectors = tuple((tile.position(i), tile.active(i)) for i in range(shape.vectors))
+    places = [(row, column) for row in range(shape.rows) for column in range(shape.vectors)]
+    stack, lines = _lines(tile, line, shape.rows, vectors)
+    if lines.long:
+        if stack is not None:
+            yield stack.room()
+            yield from (stack.put(*place, tile.accumulator(*place)) for place in places)
+            yield stack.pointer()
+        yield lines.loop()
+        return
     outputs = []
-    for row in range(shape.rows):
-        for column in range(shape.vectors):
-            acc, active = tile.accumulator(row, column), tile.active(column)
-            outputs.append(Output.of(acc, line, tile.position(column), row, active))
-            yield from from_sums(tile, outputs[-1])
+    for row, column in places:
+        place, active = vectors[column]
+        outputs.append(Output.of(tile.accumulator(row, column), line, place, row, active))
+        yield from from_sums(tile, outputs[-1])
     yield from write(tile, outputs)
 
 
@@ -160,24 +41,51 @@ def store_across(tile: Tile) -> Iterator[Op]:
     if lanes == 1:
         yield from _store_scalars(tile)
         return
-    for first in range(0, shape.rows, lanes):
-        rows = min(lanes, shape.rows - first)
-        active, makes = _rows_active(tile, rows)
-        yield from makes if first + lanes >= shape.rows else ()
+    starts = range(0, shape.rows, lanes)
+    actives = [_rows_active(tile, min(lanes, shape.rows - start)) for start in starts]
+    yield from actives[-1][1]
+    vectors = tuple((start, active) for start, (active, _) in zip(starts, actives, strict=True))
+    count = tile.position(shape.vectors - 1) + _existing(tile, shape.vectors - 1)
+    stack, lines = _lines(tile, plan.across, count, vectors)
+    if lines.long and stack is not None:
+        yield stack.room()
+    for band, (start, active) in enumerate(() if lines.long and stack is None else vectors):
         for column in range(shape.vectors):
-            block = [tile.accumulator(first + row, column) for row in range(rows)]
-            steps, result = transpose(block, lanes, f"t{column}_{first}_")
-            result = result[: _existing(tile, column)]
-            if tile.stage == "finish":
-                result = [replace(r, name=f"sum_{r.name}_{i}") for i, r in enumerate(result)]
-            else:
-                yield from prune(steps, result)
-            outputs = []
-            for lane, register in enumerate(result):
-                place = tile.position(column) + lane
-                outputs.append(Output.of(register, plan.across, first, place, active))
-                yield from from_sums(tile, outputs[-1])
+            place, (steps, result) = tile.position(column), _turned(tile, start, column)
+            yield from steps
+            if lines.long and stack is not None:
+                yield from (stack.put(place + i, band, r) for i, r in enumerate(result))
+                continue
+            outputs = [Output.of(r, plan.across, start, place + i, active)
+                       for i, r in enumerate(result)]  # fmt: skip
+            for output in outputs:
+                yield from from_sums(tile, output)
             yield from write(tile, outputs)
+    if lines.long:
+        yield from (stack.pointer(),) if stack is not None else ()
+        yield lines.loop()
+
+
+def _lines(
+    tile: Tile, line: str, count: int, vectors: tuple[tuple[int, Active], ...]
+) -> tuple[Stack | None, Lines]:
+    """A tile's sums line by line: on the stack first, unless they stand in memory already."""
+    if tile.stage == "finish":
+        return None, Lines(tile, line, vectors, count * ONE)
+    stack = Stack(tile, count, len(vectors))
+    return stack, Lines(tile, line, vectors, count * ONE, "rows", stack.step * ONE)
+
+
+def _turned(tile: Tile, start: int, column: int) -> tuple[list[Op], list[Register]]:
+    """A block of accumulators transposed: what exists of it, or the registers it is read to."""
+    lanes = tile.vector.lanes
+    rows = min(lanes, tile.region.shape.rows - start)
+    block = [tile.accumulator(start + row, column) for row in range(rows)]
+    steps, result = transpose(block, lanes, f"t{column}_{start}_")
+    result = result[: _existing(tile, column)]
+    if tile.stage == "finish":
+        return [], [replace(r, name=f"sum_{r.name}_{i}") for i, r in enumerate(result)]
+    return prune(steps, result), result
 
 
 def _existing(tile: Tile, column: int) -> int:

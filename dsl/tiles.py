@@ -15,7 +15,8 @@ from .plan import Plan
 from .program import Op, Parameter, Splat, TileFacts, TileProgram
 from .signature import symbol_of
 from .squares import unfold
-from .store import factors, store_across, store_along
+from .store import store_across, store_along
+from .update import factors
 
 
 def lower_tile(tile: Tile, name: str) -> TileProgram:

@@ -11,13 +11,17 @@ from support.cases import Cases
 from support.fused import Array, Kernels, Trial, equal, operands, product, same, spread
 from support.packed import DTYPES
 
+from tilewright import lines
 from tilewright.errors import SpecError
 from tilewright.expression import Expression, Leaf, Operand, Per, acc, acc2, call, dst
+from tilewright.generate import plan_for, program_for
 from tilewright.operands import Matrix, Order
-from tilewright.postops import exp, silu, swish
+from tilewright.postops import exp, gelu_erf, relu, silu, swish
+from tilewright.reductions import row_max
 from tilewright.schedule import Schedule
 from tilewright.sizes import dim
 from tilewright.spec import Gemm
+from tilewright.targets import load
 
 TARGETS = ("scalar", "avx2", "avx512", "amx", "neon")
 every_target = pytest.mark.parametrize("target", TARGETS)
@@ -182,6 +186,52 @@ def test_threads_finish_tiles_as_one_does(tmp_path: Path) -> None:
         sums = product(trial, given).astype(F32) * given["a_scale"][:, None] * given["b_scale"]
         expected = (sums + given["bias"]).astype(DTYPES[trial.spec.d.type])  # type: ignore[union-attr]
         assert equal(kernels(i, given)["out"], expected), trial
+
+
+# --- line by line ------------------------------------------------------------------------------
+
+
+def endings() -> list[Trial]:
+    """Along and across the vectors, cut, reduced, of partial sums, of sizes of the call."""
+    each: dict[str, Any] = {
+        "epilogue": silu(acc + bias) + dst,
+        "outputs": {"most": row_max(acc)},
+    }
+    sizes = {"m": 11, "n": 21, "k": 7}
+    found = []
+    for order in ("C", "F"):
+        whole = Gemm(11, 21, 7, order=order, a_scale="row", **each)
+        of_call = Gemm(dim("m"), dim("n"), dim("k"), order=order, **each)
+        found += [Trial(whole), Trial(whole, Schedule(loops="knmk", block={"k": 4}))]
+        found.append(Trial(of_call, sizes=sizes))
+    return found
+
+
+@every_target
+def test_long_ends_are_loops_and_change_nothing(
+    target: str, tmp_path: Path, cases: Cases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    results = []
+    for name, least in (("loops", 0), ("straight", 1 << 30)):
+        monkeypatch.setattr(lines, "LONG", least)
+        (tmp_path / name).mkdir()
+        kernels = Kernels(target, endings(), tmp_path / name)
+        given = [operands(t, np.random.default_rng(i)) for i, t in enumerate(kernels.trials)]
+        results.append([kernels(i, one) for i, one in enumerate(given)])
+    for in_loops, straight in zip(*results, strict=True):
+        assert in_loops.keys() == straight.keys()
+        assert all(same(in_loops[key], straight[key]) for key in straight)
+        cases.count(target, kernels.lab.means)
+
+
+def test_an_end_is_a_loop_where_straight_code_would_be_long() -> None:
+    def loops(epilogue: Expression) -> bool:
+        spec = Gemm(64, 64, 64, epilogue=epilogue)
+        program = program_for(plan_for(spec, Schedule(), load("avx2")))
+        return any(op.kind == "loop" for tile in program.tiles for op in tile.end)
+
+    assert not loops(relu(acc + bias))
+    assert loops(gelu_erf(acc + bias))
 
 
 # --- what a spec refuses -----------------------------------------------------------------------

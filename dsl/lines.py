@@ -1,0 +1,119 @@
+"""Sums finished line by line: a loop reads them from memory where straight code would be long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from sympy import Expr
+
+from .dataflow import pointers_used, walk
+from .finish import Output
+from .lower import Tile
+from .program import (
+    Active,
+    Address,
+    Advance,
+    Load,
+    Loop,
+    Op,
+    Point,
+    Register,
+    Room,
+    Store,
+)
+from .symbolic import ONE, ZERO
+from .update import write
+
+#: So many operations in straight code are about 4 KiB: more of them, for each of a kernel's tiles,
+#: drive the K loops out of the instruction cache, and compile for seconds.
+LONG = 512
+
+
+@dataclass(frozen=True)
+class Lines:
+    """``trips`` lines of sums that lie as C does, along ``line``.
+
+    A vector of a line has its place in C's line, in elements, and what exists of it. The sums are
+    read from ``pointer``, where vectors follow each other and lines are ``step`` elements apart;
+    without one, they lie in the buffer of partial sums as in C, and what does not exist is not
+    read.
+    """
+
+    tile: Tile
+    line: str
+    vectors: tuple[tuple[int, Active], ...]
+    trips: Expr
+    pointer: str | None = None
+    step: Expr = ZERO
+
+    @property
+    def other(self) -> str:
+        """The dimension from line to line."""
+        return "n" if self.line == "m" else "m"
+
+    @property
+    def long(self) -> bool:
+        """Whether straight code for all of them is longer than should be."""
+        tile = self.tile
+        if tile.stage == "sum" or not tile.plan.finishes or self.trips == 1:
+            return False
+        return bool(len(self._body) * self.trips > LONG)
+
+    def loop(self) -> Op:
+        """The lines become C, one after the other."""
+        return Loop("row", self.trips, (*self._body, *self._advance()))
+
+    @cached_property
+    def _body(self) -> tuple[Op, ...]:
+        """One line's operations."""
+        tile, outputs, loads = self.tile, list[Output](), list[Op]()
+        for index, (place, active) in enumerate(self.vectors):
+            output = Output.of(Register(f"r{index}", tile.vector), self.line, place, 0, active)
+            outputs.append(output)
+            if self.pointer is None:
+                sums = output.at(tile.plan.operands["sums"])
+                loads.append(Load(output.acc, sums, active))
+            else:
+                there = Address(self.pointer, index * tile.vector.lanes * ONE)
+                loads.append(Load(output.acc, there))
+        return (*loads, *write(tile, outputs))
+
+    def _advance(self) -> Iterator[Op]:
+        """All pointers from one line to the next."""
+        used = pointers_used(walk(self._body))
+        operands = self.tile.plan.operands
+        if self.pointer is not None and self.pointer not in operands:
+            yield Advance(self.pointer, self.step)
+        for operand in operands.values():
+            step = operand.strides.get(self.other, ZERO)
+            if operand.name in used and step != 0:
+                yield Advance(operand.name, step)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Room on the stack for ``lines`` lines of ``vectors`` vectors of sums."""
+
+    tile: Tile
+    lines: int
+    vectors: int
+
+    @property
+    def step(self) -> int:
+        """Elements from line to line."""
+        return self.vectors * self.tile.vector.lanes
+
+    def room(self) -> Op:
+        """The room itself."""
+        return Room("sums_room", self.tile.plan.element, self.lines * self.step)
+
+    def put(self, line: int, vector: int, register: Register) -> Op:
+        """A register to its place."""
+        offset = line * self.step + vector * self.tile.vector.lanes
+        return Store(Address("sums_room", offset * ONE), register)
+
+    def pointer(self) -> Op:
+        """What leads to the first line."""
+        return Point("rows", "sums_room", ZERO, self.tile.plan.element)
