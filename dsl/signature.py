@@ -8,16 +8,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from .expression import Operand
 from .factors import quantity_type
 from .operands import Addresses, Batch, Offsets, Packed, Strided
 from .pack import Pack
-from .packed_format import PackedFormat
 from .sizes import Dim, Size
 from .spec import QUANTITIES, SHAPES, Gemm, Spec, Transpose
 from .types import ITEMSIZE
+
+if TYPE_CHECKING:
+    from .packed_format import PackedFormat
 
 Role = Literal["in", "out", "inout"]
 Kind = Literal["matrix", "strided", "flat", "sequence", "offsets", "packed", "vector"]

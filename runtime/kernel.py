@@ -14,7 +14,7 @@ import numpy as np
 from tilewright.errors import SpecError, TargetError
 from tilewright.isa import Target
 from tilewright.operands import Packed
-from tilewright.packed_format import formats_of
+from tilewright.pack import Pack
 from tilewright.schedule import Schedule
 from tilewright.signature import Signature, signature
 from tilewright.sizes import Dim
@@ -35,6 +35,15 @@ if TYPE_CHECKING:
     from .packed import PackedMatrix
     from .session import Session
     from .verification import Verification
+
+
+def _signature(spec: Spec, target: Target) -> Signature:
+    """The parameters; formats, which take modules, only where something is packed."""
+    if not isinstance(spec, Pack) and not (isinstance(spec, Gemm) and isinstance(spec.b, Packed)):
+        return signature(spec, {})
+    from tilewright.packed_format import formats_of
+
+    return signature(spec, formats_of(spec, target))
 
 
 class Kernel:
@@ -68,7 +77,7 @@ class Kernel:
         self._target, self._entry, self._remake = target, entry, remake
         self._plan: AnyPlan | None = None
         self._packers: dict[Spec, Kernel] = {}
-        self._signature = signature(spec, formats_of(spec, target))
+        self._signature = _signature(spec, target)
         self._arrange = Arranger(self._signature)
         self._output = self._signature.arrays.index(self._signature.output)
         self._foreign = any(p.type in FOREIGN for p in self._signature.arrays)

@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from tilewright.pack import Pack
-from tilewright.packed_format import format_of
 
 from .abi import aligned
 from .kernel import Kernel
@@ -26,6 +25,8 @@ class Packer(Kernel):
         """Pack B: k x n, or with a batch count x k x n."""
         if len(arrays) != 1 or out is not None or named:
             return super().__call__(*arrays, out=out, **named)
+        from tilewright.packed_format import format_of
+
         spec, b = self.spec, arrays[0]
         assert isinstance(spec, Pack)
         form = format_of(spec, self.isa)

@@ -21,6 +21,8 @@ from tilewright.isa import Target
 from tilewright.runtime.toolchain import compile_library, disassemble
 
 RANDOM = 50
+#: Those whose multiply-adds in f32 are no other target's.
+OWN = tuple(name for name in VECTORS if targets.load(name).matrix is None)
 
 
 @lru_cache(maxsize=1)
@@ -32,7 +34,7 @@ def source(target: Target, seed: int) -> str:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("name", VECTORS)
+@pytest.mark.parametrize("name", OWN)
 def test_no_k_loop_touches_the_stack(
     name: str,
     family: str,

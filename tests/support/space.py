@@ -10,17 +10,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
+from tilewright import tile_set
 from tilewright.dataflow import walk
 from tilewright.errors import ScheduleError
-from tilewright.generate import plan_for, program_for
 from tilewright.isa import Target
+from tilewright.lower import Tile
+from tilewright.nest import make_program
 from tilewright.operands import Addresses, Batch, Matrix, Offsets, Strided
+from tilewright.plan import make_plan
+from tilewright.program import TileProgram
 from tilewright.schedule import Schedule
 from tilewright.sizes import Dim, Size
 from tilewright.spec import Gemm
+from tilewright.tiles import lower_tile
 
 Rng = np.random.Generator
 
@@ -241,9 +247,29 @@ def _stride(
 # --- schedules ---------------------------------------------------------------------------------
 
 
+class _LargeError(Exception):
+    """A program with more than ``LARGE`` operations, which are not counted to their end."""
+
+
 def operations(spec: Gemm, schedule: Schedule, target: Target) -> int:
     """How many there are in the program: what it costs to compile."""
-    program = program_for(plan_for(spec, schedule, target))
+    return _counted(spec, schedule, target, None)
+
+
+def _counted(spec: Gemm, schedule: Schedule, target: Target, most: int | None) -> int:
+    """The number of operations; _LargeError as soon as its tiles have more than ``most``."""
+    made, lower = 0, lower_tile
+
+    def count(tile: Tile, name: str) -> TileProgram:
+        nonlocal made
+        program = lower(tile, name)
+        made += sum(1 for _ in walk(program.body + program.end))
+        if most is not None and made > most:
+            raise _LargeError
+        return program
+
+    with mock.patch.object(tile_set, "lower_tile", count):
+        program = make_program(make_plan(spec, schedule, target))
     return sum(1 for tile in program.tiles for _ in walk(tile.body + tile.end))
 
 
@@ -251,9 +277,9 @@ def _legal(spec: Gemm, target: Target, schedules: Iterator[Schedule]) -> Schedul
     """The first that is not refused and makes no large program; the default one must be legal."""
     for schedule in schedules:
         try:
-            if operations(spec, schedule, target) > LARGE:
+            if _counted(spec, schedule, target, LARGE) > LARGE:
                 continue
-        except ScheduleError:
+        except (ScheduleError, _LargeError):
             continue
         except Exception:  # noqa: BLE001, the test that compiles the case will show it
             return schedule
