@@ -43,6 +43,7 @@ print(*started, *(set(sys.modules) - before))
 HEAVY = {
     "sympy", "jinja2", "cffi", "pycparser", "filelock", "archspec", "platformdirs", "subprocess",
     "tilewright.plan", "tilewright.generate", "tilewright.runtime.toolchain",
+    "tilewright.packed_format",
 }  # fmt: skip
 
 
