@@ -162,6 +162,8 @@ def _tile(plan: Plan, tile: TileProgram, facts: TileFacts) -> Iterator[str]:
     how = f"{steps} {counted} a trip" if steps else "all of K, without a loop"
     yield f"unroll     {how}: {reasons.why_unroll(plan, tile, facts)}"
     yield f"bound      {reasons.bound_text(plan, shape)}"
+    for text in reasons.why_lines(plan, tile):
+        yield f"end        {text}"
 
 
 def _feed(plan: Plan, shape: TileShape) -> str:

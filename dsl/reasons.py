@@ -8,6 +8,7 @@ from sympy import Expr, Integer
 
 from .dataflow import walk
 from .isa import Core, Target
+from .lines import LONG
 from .model import LOOP_OVERHEAD, SHORT, Choice, Work, need, shape_of, tile_cycles
 from .nesting import Program
 from .plan import Plan
@@ -234,6 +235,17 @@ def why_unroll(plan: Plan, tile: TileProgram, facts: TileFacts) -> str:
         return f"{why}: more would hide nothing more"
     taken, issue = _trip(shape, core, steps - group)
     return f"{why}; {steps - group} take {taken}, and {issue} to issue"
+
+
+def why_lines(plan: Plan, tile: TileProgram) -> Iterator[str]:
+    """Of an end that is a loop over lines of sums."""
+    for loop in (op for op in tile.end if isinstance(op, Loop)):
+        count, trips = len(loop.body), _text(loop.trips)
+        begin = f"a loop over {trips} lines of sums, {count} operations each"
+        if plan.product.unit is not None:
+            yield f"{begin}: vectors take the sums of a matrix unit from memory"
+        else:
+            yield f"{begin}: straight code of more than {LONG} would crowd the instruction cache"
 
 
 def _short(plan: Plan, facts: TileFacts) -> str:

@@ -9,9 +9,11 @@ import pytest
 from tilewright import targets
 from tilewright.count import formulas
 from tilewright.explain import WIDTH, explain
+from tilewright.expression import acc
 from tilewright.generate import explain_plan, plan_for, program_for
 from tilewright.model import shape_of, tile_cycles
-from tilewright.operands import Addresses, Matrix, Offsets
+from tilewright.operands import Addresses, Matrix, Offsets, Packed
+from tilewright.postops import gelu_erf, relu
 from tilewright.regions import compared
 from tilewright.schedule import Schedule
 from tilewright.sizes import dim
@@ -178,3 +180,14 @@ def test_what_the_asked_tile_leaves_over_says_so() -> None:
 def test_an_exchange_in_place_is_told() -> None:
     text = told(Transpose(8, 8), "neon")
     assert "called once in place" in text and "where out is x" in text
+
+
+def test_an_end_that_is_a_loop_is_told() -> None:
+    def words(spec: Spec, name: str) -> str:
+        return " ".join(told(spec, name).split())
+
+    long = Gemm(64, 64, 64, epilogue=gelu_erf(acc))
+    assert re.search(r"end a loop over \d+ lines.*more than 512 would", words(long, "avx2"))
+    types = Gemm(64, 64, 64, a="bf16", b=Packed("bf16"), epilogue=relu(acc))
+    assert re.search(r"end a loop over 32 lines.*a matrix unit from memory", words(types, "amx"))
+    assert "lines of sums" not in words(Gemm(64, 64, 64, epilogue=relu(acc)), "avx2")
