@@ -18,7 +18,7 @@ umask 022
 rm -rf build/test-cache
 mkdir -p build/test-cache
 pytest() {
-    .venv/bin/python -m pytest -n "${WORKERS:-auto}" --maxprocesses=16 \
+    .venv/bin/python -m pytest -n "${WORKERS:-auto}" --maxprocesses=16 --dist=loadgroup \
         --cache-dir=build/test-cache "$@"
 }
 pytest -m twice -o addopts="-q --strict-markers --import-mode=importlib" || [ $? = 5 ] # 5: none

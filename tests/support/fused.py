@@ -40,13 +40,18 @@ class Trial:
 
 
 class Kernels:
-    """Trials in one program of a target, run between guard pages."""
+    """Trials in one program of a target, run between guard pages.
+
+    There are thousands, so the compiler does not optimise: what it makes of the C when it does is
+    for random kernels to show, and for those of documents and examples.
+    """
 
     def __init__(self, target: str, trials: Sequence[Trial], directory: Path) -> None:
         self.target, self.trials = resolve(target), trials
         requests = [Request(f"k{i}", t.spec, t.schedule, self.target) for i, t in enumerate(trials)]
         names = [request.name for request in requests]
-        self.lab: Lab = lab([generate(requests).text], names, self.target, directory)
+        text = generate(requests).text
+        self.lab: Lab = lab([text], names, self.target, directory, flags=("-O0",))
 
     def __call__(
         self, index: int, given: Mapping[str, Any], flush: Any = "rear"
