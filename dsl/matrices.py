@@ -72,10 +72,16 @@ def band_rows(tile: Tile, band: int) -> Expr:
 
 
 def column_lanes(tile: Tile, column: int) -> int:
-    """How many columns of C a register has: where sums are stored as they are, those there are."""
-    known = None if tile.region.active is None else value(tile.region.active)
-    last = column == tile.region.shape.columns - 1
-    return known if known is not None and last and direct(tile) else tile.vector.lanes
+    """How many columns of C a register has: where sums are stored as they are, those there are.
+
+    Elsewhere all that its loads may read: more than there are where lines end in room for them.
+    """
+    active, shape, lanes = tile.region.active, tile.region.shape, tile.vector.lanes
+    known = None if active is None else value(active)
+    if known is None or column < shape.columns - 1:
+        return lanes
+    cut = direct(tile) or tile.loaded(shape.vectors - 1) is not None
+    return known if cut else lanes
 
 
 def places(tile: Tile) -> Iterator[tuple[int, int]]:

@@ -53,6 +53,10 @@ FOUND: dict[str, tuple[Gemm, Schedule]] = {
         Gemm(7, 44, 21, a="bf16", b=Packed("bf16")),
         Schedule(tile=(1, 6)),
     ),
+    "the same, whose sums are finished": (
+        Gemm(64, 15, 2, a="bf16", b=Packed("bf16", 16), d="bf16"),
+        Schedule(tile=(2, 5)),
+    ),
 }  # fmt: skip
 CHUNK = [(target, i) for target, (chunks, _) in CHUNKS.items() for i in range(chunks)]
 
