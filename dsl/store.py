@@ -47,23 +47,23 @@ def store_across(tile: Tile) -> Iterator[Op]:
     vectors = tuple((start, active) for start, (active, _) in zip(starts, actives, strict=True))
     count = tile.position(shape.vectors - 1) + _existing(tile, shape.vectors - 1)
     stack, lines = _lines(tile, plan.across, count, vectors)
-    if lines.long and stack is not None:
-        yield stack.room()
-    for band, (start, active) in enumerate(() if lines.long and stack is None else vectors):
-        for column in range(shape.vectors):
-            place, (steps, result) = tile.position(column), _turned(tile, start, column)
-            yield from steps
-            if lines.long and stack is not None:
-                yield from (stack.put(place + i, band, r) for i, r in enumerate(result))
-                continue
-            outputs = [Output.of(r, plan.across, start, place + i, active)
-                       for i, r in enumerate(result)]  # fmt: skip
-            for output in outputs:
-                yield from from_sums(tile, output)
-            yield from write(tile, outputs)
     if lines.long:
-        yield from (stack.pointer(),) if stack is not None else ()
+        if stack is not None:
+            yield stack.room()
+            for band, place, steps, result in _blocks(tile):
+                yield from steps
+                yield from (stack.put(place + i, band, r) for i, r in enumerate(result))
+            yield stack.pointer()
         yield lines.loop()
+        return
+    for band, place, steps, result in _blocks(tile):
+        start, active = vectors[band]
+        yield from steps
+        outputs = [Output.of(r, plan.across, start, place + i, active)
+                   for i, r in enumerate(result)]  # fmt: skip
+        for output in outputs:
+            yield from from_sums(tile, output)
+        yield from write(tile, outputs)
 
 
 def _lines(
@@ -76,16 +76,22 @@ def _lines(
     return stack, Lines(tile, line, vectors, count * ONE, "rows", stack.step * ONE)
 
 
-def _turned(tile: Tile, start: int, column: int) -> tuple[list[Op], list[Register]]:
-    """A block of accumulators transposed: what exists of it, or the registers it is read to."""
-    lanes = tile.vector.lanes
-    rows = min(lanes, tile.region.shape.rows - start)
-    block = [tile.accumulator(start + row, column) for row in range(rows)]
-    steps, result = transpose(block, lanes, f"t{column}_{start}_")
-    result = result[: _existing(tile, column)]
-    if tile.stage == "finish":
-        return [], [replace(r, name=f"sum_{r.name}_{i}") for i, r in enumerate(result)]
-    return prune(steps, result), result
+def _blocks(tile: Tile) -> Iterator[tuple[int, int, list[Op], list[Register]]]:
+    """Square blocks transposed: the band of rows, the first line, operations and results.
+
+    Where sums stand in memory these are the registers that lines are read to.
+    """
+    shape, lanes = tile.region.shape, tile.vector.lanes
+    for band, start in enumerate(range(0, shape.rows, lanes)):
+        for column in range(shape.vectors):
+            rows = range(start, min(start + lanes, shape.rows))
+            block = [tile.accumulator(row, column) for row in rows]
+            steps, result = transpose(block, lanes, f"t{column}_{start}_")
+            result = result[: _existing(tile, column)]
+            if tile.stage == "finish":
+                steps = []
+                result = [replace(r, name=f"sum_{r.name}_{i}") for i, r in enumerate(result)]
+            yield band, tile.position(column), prune(steps, result), result
 
 
 def _existing(tile: Tile, column: int) -> int:
