@@ -8,12 +8,11 @@ from sympy import Integer
 
 from .feed import Operand
 from .finish import Output
-from .lower import PointerPlan, Tile, advance, pointer_plans
+from .lower import PointerPlan, Tile, advance, held, pointer_plans
 from .program import (
     Active,
     Add,
     Interleave,
-    Keep,
     Load,
     Loop,
     MakeMask,
@@ -124,9 +123,7 @@ class _DotBody:
         x = self._register(self.along, along, k, suffix)
         y = self._register(self.across, across, k, suffix)
         yield MultiplyAdd(op, acc, x, y)
-        hold = self.tile.plan.target.hold
-        if hold and not (hold.operands and min(self.shape.rows, self.shape.vectors) == 1):
-            yield Keep(acc, (x, y) if hold.operands else ())
+        yield from held(self.tile, acc, (x, y))
 
 
 def store_dots(tile: Tile) -> Iterator[Op]:

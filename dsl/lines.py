@@ -94,11 +94,13 @@ class Lines:
 
 @dataclass(frozen=True)
 class Stack:
-    """Room on the stack for ``lines`` lines of ``vectors`` vectors of sums."""
+    """Room on the stack for ``lines`` lines of ``vectors`` vectors of sums, and a pointer to it."""
 
     tile: Tile
     lines: int
     vectors: int
+    name: str = "sums_room"
+    pointer: str = "rows"
 
     @property
     def step(self) -> int:
@@ -107,13 +109,13 @@ class Stack:
 
     def room(self) -> Op:
         """The room itself."""
-        return Room("sums_room", self.tile.plan.element, self.lines * self.step)
+        return Room(self.name, self.tile.plan.element, self.lines * self.step)
 
     def put(self, line: int, vector: int, register: Register) -> Op:
         """A register to its place."""
         offset = line * self.step + vector * self.tile.vector.lanes
-        return Store(Address("sums_room", offset * ONE), register)
+        return Store(Address(self.name, offset * ONE), register)
 
-    def pointer(self) -> Op:
-        """What leads to the first line."""
-        return Point("rows", "sums_room", ZERO, self.tile.plan.element)
+    def begin(self) -> Op:
+        """The pointer to the first line."""
+        return Point(self.pointer, self.name, ZERO, self.tile.plan.element)

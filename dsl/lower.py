@@ -253,9 +253,11 @@ def advance(pointers: list[PointerPlan], steps: int, runtime: bool) -> Iterator[
 def held(tile: Tile, acc: Register, operands: tuple[Register, ...]) -> Iterator[Op]:
     """Keep registers where they are.
 
-    A vector used by one row only may be read from memory by the multiply-add itself.
+    A vector used by one row only may be read from memory by the multiply-add itself; where vectors
+    lie along K, so may either side's.
     """
-    hold = tile.plan.target.hold
-    if hold is None or (hold.operands and tile.region.shape.bands == 1):
+    hold, shape = tile.plan.target.hold, tile.region.shape
+    uses = min(shape.bands, shape.vectors) if tile.plan.dot else shape.bands
+    if hold is None or (hold.operands and uses == 1):
         return
     yield Keep(acc, operands if hold.operands else ())

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from sympy import Expr
 
-from .lines import Lines
+from .lines import Lines, Stack
 from .lower import Tile
 from .matrices import accumulator, direct, places, stored
 from .program import (
@@ -20,10 +20,7 @@ from .program import (
     MakeMask,
     MaskRegister,
     Op,
-    Point,
     Register,
-    Room,
-    Store,
     StoreMatrix,
 )
 from .store import transpose
@@ -56,28 +53,27 @@ class _Rows:
         """Sums on the stack, unless they stand in memory already."""
         if self.tile.stage == "finish":
             return
-        yield self._room("sums_room", self.shape.bands, self.shape.columns)
+        stack = Stack(self.tile, self.shape.bands * self.lanes, self.shape.columns)
+        yield stack.room()
         for band, column in places(self.tile):
             offset = linear(((band * self.lanes, self.step), (column * self.lanes, ONE)))
             acc = accumulator(self.tile, band, column)
-            yield StoreMatrix(Address("sums_room", offset), acc, self.step)
-        yield Point("rows", "sums_room", ZERO, self.tile.plan.element)
-        self.pointer = "rows"
-
-    def _room(self, name: str, bands: int, columns: int) -> Room:
-        return Room(name, self.tile.plan.element, bands * self.lanes * columns * self.lanes)
+            yield StoreMatrix(Address(stack.name, offset), acc, self.step)
+        yield stack.begin()
+        self.pointer = stack.pointer
 
     def turn(self) -> Iterator[Op]:
         """The sums transposed, block by block, so that rows are what C is contiguous along."""
         bands, columns = self.shape.bands, self.shape.columns
-        yield self._room("turned_room", columns, bands)
+        stack = Stack(self.tile, columns * self.lanes, bands, "turned_room", "turned")
+        yield stack.room()
         for band in range(bands):
             for column in range(columns):
-                yield from self._turn_block(band, column, bands * self.lanes)
-        yield Point("turned", "turned_room", ZERO, self.tile.plan.element)
-        self.pointer, self.step = "turned", bands * self.lanes * ONE
+                yield from self._turn_block(stack, band, column)
+        yield stack.begin()
+        self.pointer, self.step = stack.pointer, stack.step * ONE
 
-    def _turn_block(self, band: int, column: int, step: int) -> Iterator[Op]:
+    def _turn_block(self, stack: Stack, band: int, column: int) -> Iterator[Op]:
         block = []
         for row in range(self.lanes):
             there = self._exists(band * self.lanes + row)
@@ -91,8 +87,7 @@ class _Rows:
         ops, turned = transpose(block, self.lanes, f"t{band}_{column}_")
         yield from ops
         for line, register in enumerate(turned):
-            offset = ((column * self.lanes + line) * step + band * self.lanes) * ONE
-            yield Store(Address("turned_room", offset), register)
+            yield stack.put(column * self.lanes + line, band, register)
 
     def _exists(self, row: int) -> Expr:
         """1 if the tile has that row, else 0."""

@@ -24,7 +24,7 @@ def store_along(tile: Tile) -> Iterator[Op]:
         if stack is not None:
             yield stack.room()
             yield from (stack.put(*place, tile.accumulator(*place)) for place in places)
-            yield stack.pointer()
+            yield stack.begin()
         yield lines.loop()
         return
     outputs = []
@@ -53,7 +53,7 @@ def store_across(tile: Tile) -> Iterator[Op]:
             for band, place, steps, result in _blocks(tile):
                 yield from steps
                 yield from (stack.put(place + i, band, r) for i, r in enumerate(result))
-            yield stack.pointer()
+            yield stack.begin()
         yield lines.loop()
         return
     for band, place, steps, result in _blocks(tile):
@@ -73,7 +73,7 @@ def _lines(
     if tile.stage == "finish":
         return None, Lines(tile, line, vectors, count * ONE)
     stack = Stack(tile, count, len(vectors))
-    return stack, Lines(tile, line, vectors, count * ONE, "rows", stack.step * ONE)
+    return stack, Lines(tile, line, vectors, count * ONE, stack.pointer, stack.step * ONE)
 
 
 def _blocks(tile: Tile) -> Iterator[tuple[int, int, list[Op], list[Register]]]:
