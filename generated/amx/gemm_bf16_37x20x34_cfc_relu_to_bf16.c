@@ -122,6 +122,7 @@ static const struct tiles gemm_bf16_37x20x34_cfc_relu_to_bf16_tiles1 = {
  *     c0_0   c0_1
  *     c1_0   c1_1
  */
+/* The registers of this tile, by number. */
 #define tmm_c0_0 0
 #define tmm_c0_1 1
 #define tmm_c1_0 2
@@ -212,6 +213,7 @@ static inline void gemm_bf16_37x20x34_cfc_relu_to_bf16_tile0_19x20(const uint16_
  *     c0_0   c0_1
  *     c1_0   c1_1
  */
+/* The registers of this tile, by number. */
 #define tmm_c0_0 0
 #define tmm_c0_1 1
 #define tmm_c1_0 2

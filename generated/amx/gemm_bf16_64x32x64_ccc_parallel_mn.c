@@ -248,6 +248,7 @@ static const struct tiles gemm_bf16_64x32x64_ccc_parallel_mn_tiles0 = {
  *     c0_0
  *     c1_0
  */
+/* The registers of this tile, by number. */
 #define tmm_c0_0 0
 #define tmm_c1_0 1
 #define tmm_b0 2

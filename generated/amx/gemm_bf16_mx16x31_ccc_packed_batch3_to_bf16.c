@@ -120,6 +120,7 @@ static const struct tiles gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tiles0 = {
  *     c3_0
  *     c4_0
  */
+/* The registers of this tile, by number. */
 #define tmm_c0_0 0
 #define tmm_c1_0 1
 #define tmm_c2_0 2
@@ -196,6 +197,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile0_80x16(const
  *     c1_0
  *     c2_0
  */
+/* The registers of this tile, by number. */
 #define tmm_c0_0 0
 #define tmm_c1_0 1
 #define tmm_c2_0 2
@@ -261,6 +263,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile1_48x16(const
  *     c0_0
  *     c1_0
  */
+/* The registers of this tile, by number. */
 #define tmm_c0_0 0
 #define tmm_c1_0 1
 #define tmm_b0 2
@@ -317,6 +320,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile2_32x16(const
  *
  *     c0_0
  */
+/* The registers of this tile, by number. */
 #define tmm_c0_0 0
 #define tmm_b0 1
 #define tmm_a0 2
@@ -365,6 +369,7 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_tile3_16x16(const
  *
  *     c0_0
  */
+/* The registers of this tile, by number. */
 #define tmm_c0_0 0
 #define tmm_b0 1
 #define tmm_a0 2

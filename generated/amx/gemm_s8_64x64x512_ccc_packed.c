@@ -117,6 +117,7 @@ static const struct tiles gemm_s8_64x64x512_ccc_packed_tiles0 = {
  *     c0_0   c0_1
  *     c1_0   c1_1
  */
+/* The registers of this tile, by number. */
 #define tmm_c0_0 0
 #define tmm_c0_1 1
 #define tmm_c1_0 2

@@ -116,6 +116,7 @@ static const struct tiles gemm_u8_mxnxk_fcf_of_the_call_tiles0 = {
  *
  *     c0_0   c0_1   c0_2   c0_3   c0_4
  */
+/* The registers of this tile, by number. */
 #define tmm_c0_0 0
 #define tmm_c0_1 1
 #define tmm_c0_2 2
@@ -184,6 +185,7 @@ static inline void gemm_u8_mxnxk_fcf_of_the_call_tile0_16x80(const uint8_t *a, c
  *
  *     c0_0   c0_1   c0_2
  */
+/* The registers of this tile, by number. */
 #define tmm_c0_0 0
 #define tmm_c0_1 1
 #define tmm_c0_2 2
@@ -238,6 +240,7 @@ static inline void gemm_u8_mxnxk_fcf_of_the_call_tile1_16x48(const uint8_t *a, c
  *
  *     c0_0   c0_1
  */
+/* The registers of this tile, by number. */
 #define tmm_c0_0 0
 #define tmm_c0_1 1
 #define tmm_a0 2
@@ -282,6 +285,7 @@ static inline void gemm_u8_mxnxk_fcf_of_the_call_tile2_16x32(const uint8_t *a, c
  *
  *     c0_0
  */
+/* The registers of this tile, by number. */
 #define tmm_c0_0 0
 #define tmm_a0 1
 #define tmm_b0 2
@@ -316,6 +320,7 @@ static inline void gemm_u8_mxnxk_fcf_of_the_call_tile3_16x16(const uint8_t *a, c
  *
  *     c0_0
  */
+/* The registers of this tile, by number. */
 #define tmm_c0_0 0
 #define tmm_a0 1
 #define tmm_b0 2
@@ -350,6 +355,7 @@ static inline void gemm_u8_mxnxk_fcf_of_the_call_tile4_16x16(const uint8_t *a, c
  *
  *     c0_0   c0_1   c0_2   c0_3   c0_4
  */
+/* The registers of this tile, by number. */
 #define tmm_c0_0 0
 #define tmm_c0_1 1
 #define tmm_c0_2 2
@@ -427,6 +433,7 @@ static inline void gemm_u8_mxnxk_fcf_of_the_call_tile5_tailx80(const uint8_t *a,
  *
  *     c0_0   c0_1   c0_2
  */
+/* The registers of this tile, by number. */
 #define tmm_c0_0 0
 #define tmm_c0_1 1
 #define tmm_c0_2 2
@@ -490,6 +497,7 @@ static inline void gemm_u8_mxnxk_fcf_of_the_call_tile6_tailx48(const uint8_t *a,
  *
  *     c0_0   c0_1
  */
+/* The registers of this tile, by number. */
 #define tmm_c0_0 0
 #define tmm_c0_1 1
 #define tmm_a0 2
@@ -543,6 +551,7 @@ static inline void gemm_u8_mxnxk_fcf_of_the_call_tile7_tailx32(const uint8_t *a,
  *
  *     c0_0
  */
+/* The registers of this tile, by number. */
 #define tmm_c0_0 0
 #define tmm_a0 1
 #define tmm_b0 2
@@ -586,6 +595,7 @@ static inline void gemm_u8_mxnxk_fcf_of_the_call_tile8_tailx16(const uint8_t *a,
  *
  *     c0_0
  */
+/* The registers of this tile, by number. */
 #define tmm_c0_0 0
 #define tmm_a0 1
 #define tmm_b0 2

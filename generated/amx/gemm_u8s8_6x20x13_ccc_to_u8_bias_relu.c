@@ -116,6 +116,7 @@ static const struct tiles gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tiles0 = {
  *
  *     c0_0   c0_1
  */
+/* The registers of this tile, by number. */
 #define tmm_c0_0 0
 #define tmm_c0_1 1
 #define tmm_a0 2

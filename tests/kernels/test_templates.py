@@ -139,7 +139,7 @@ def test_a_template_prints_more_than_it_is_given(name: str) -> None:
     tree = jinja2.Environment(autoescape=False).parse(TEXTS[name])
     own = "".join(node.data for node in tree.find_all(jinja2.nodes.TemplateData))
     assert re.search(r"[;{}=(]", own)
-    assert len(re.findall(r"\w+", own)) >= 5
+    assert len(re.findall(r"\w+", own)) > 10
 
 
 def strings(value: Any, seen: set[int]) -> Iterator[str]:
