@@ -21,6 +21,8 @@ from .spills import functions
 
 if TYPE_CHECKING:
     import tilewright as tw
+    from tilewright.generate import Request
+    from tilewright.isa import Target
 
 RANDOM = 50
 # CC compiles for this machine, the other variable for Arm: the compilers to try, by target.
@@ -68,19 +70,26 @@ def _wanted(options: Options) -> Wanted:
 def disassembly(wanted: Sequence[tuple[Shape, tw.Schedule | None]], target: str) -> str:
     """The machine code of kernels, as the compiler that the environment names makes it."""
     import tilewright as tw
-    from tilewright.generate import Request, generate
+    from tilewright.generate import Request
     from tilewright.runtime.host import resolve
-    from tilewright.runtime.toolchain import compile_library, disassemble, find_compiler
 
     resolved = resolve(target)
     requests = [
         Request(_name(i, shape), kernels.spec(shape), schedule or tw.Schedule(), resolved)
         for i, (shape, schedule) in enumerate(wanted)
     ]
-    compiler = find_compiler(resolved, emulated=False)
+    return machine_code(requests, resolved)
+
+
+def machine_code(requests: Sequence[Request], target: Target) -> str:
+    """The disassembly of generated kernels, all of one target."""
+    from tilewright.generate import generate
+    from tilewright.runtime.toolchain import compile_library, disassemble, find_compiler
+
+    compiler = find_compiler(target, emulated=False)
     with TemporaryDirectory() as folder:
         source = generate(requests).text
-        library = compile_library(source, resolved, compiler, Path(folder), "kernels")
+        library = compile_library(source, target, compiler, Path(folder), "kernels")
         return disassemble(library, compiler)
 
 

@@ -1,12 +1,14 @@
 """What each measure in the generated C is worth: kernels as they are, and with one thing undone.
 
 ``python -m benchmarks.lessons`` prints the tables of docs/architecture.md, ``--write`` puts them
-there. ``CC`` chooses the compiler. Both of a pair are timed in turns; a figure is the median.
+there: of GFLOPS, that of processors with this one's widest vectors. ``CC`` chooses the compiler.
+Both of a pair are timed in turns on one core; a figure is the median.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -24,18 +26,20 @@ from tilewright.program import Op, Store
 from tilewright.runtime import host, toolchain
 
 from .kloops import disassembly, set_environment
+from .machine import native_isas, pin
+from .pages import placed
 from .shapes import TABLE, UKERNEL, Shape
 from .spills import functions
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "architecture.md"
-BEGIN, END = "<!-- lessons: begin -->\n", "<!-- lessons: end -->\n"
 TURNS, SECONDS = 5, 0.1
 #: K so short that it is unrolled whole.
 SHORT = tuple(Shape(*map(int, text.split("x"))) for text in (
     "64x48x1", "64x48x2", "64x48x4", "32x32x8", "13x5x7", "24x64x3", "64x64x6", "96x4x15",
     "37x37x5", "40x40x3", "64x6x4",
 ))  # fmt: skip
-ARM = {"TILEWRIGHT_CC_AARCH64": "aarch64-linux-gnu-gcc"}
+SHAPES = tuple(dict.fromkeys((*TABLE, *UKERNEL, *SHORT)))
+GCC = {"CC": "gcc", "TILEWRIGHT_CC_AARCH64": "aarch64-linux-gnu-gcc"}
 
 Undo = Callable[[], AbstractContextManager[Any]]
 
@@ -108,7 +112,7 @@ class Counted:
     """Accesses to the stack in the machine code of kernels, in K loops or in all."""
 
     title: str
-    shapes: tuple[Shape, ...]
+    target: str
     undo: Undo
     in_loops: bool
 
@@ -117,14 +121,14 @@ class Counted:
         with self.undo():
             without = self._count()
         where = "in K loops" if self.in_loops else "in all"
-        kernel = f"{len(self.shapes)} kernels, neon, {where}"
+        kernel = f"{len(SHAPES)} kernels, {self.target}, {where}"
         return f"| {self.title} | {kernel} | {without} | {self._count()} |"
 
     def _count(self) -> int:
-        with set_environment(ARM):
-            text = disassembly([(shape, None) for shape in self.shapes], "neon")
+        with set_environment(GCC):
+            text = disassembly([(shape, None) for shape in SHAPES], self.target)
         if not self.in_loops:
-            return text.count("[sp")
+            return len(re.findall(r"\[sp|\(%rsp", text))
         return sum(len(list(one.spills())) for one in functions(text))
 
 
@@ -140,29 +144,34 @@ TIMED = (
           undo=without_keep),
     Timed("the last vector overlaps its neighbour; else `tails=\"mask\"`", gemm("6x15x64"), "avx2",
           tw.Schedule(tails="mask")),
+    Timed("a constant number of lanes is stored in parts; else `tails=\"mask\"`", gemm("13x5x7"),
+          "avx2", tw.Schedule(tails="mask")),
     Timed("few K steps per trip; else `k_unroll=16`", gemm("1x64x512"), "avx512",
           tw.Schedule(k_unroll=16)),
     Timed("A Bᵀ: B transposed by packing; else `vectorize=\"k\"`",
           gemm("64x64x64", b=tw.Matrix("f32", order="F")), "avx512", tw.Schedule(vectorize="k")),
 )  # fmt: skip
 COUNTED = (
-    Counted("the order of loads is kept (`-fno-schedule-insns`)",
-            tuple(dict.fromkeys((*TABLE, *UKERNEL))), with_scheduling, True),
-    Counted("loads stay within their tile (`BARRIER`)", SHORT, without_barrier, False),
-)  # fmt: skip
+    Counted("the order of loads is kept (`-fno-schedule-insns`)", "neon", with_scheduling, False),
+    Counted("loads stay within their tile (`BARRIER`)", "avx2", without_barrier, True),
+)
 
 
-def tables() -> str:
-    """Markdown, with what it was measured on."""
+def tables() -> dict[str, str]:
+    """Markdown by the name of its place, with what it was measured on."""
     compiler = toolchain.find_compiler(host.resolve("host"), emulated=False)
     said = f"on {host.describe()}, {compiler.family} {compiler.version}"
-    parts = []
-    for what, lessons in ((f"GFLOPS of `C += A B` {said}", TIMED), ("Accesses to the stack, "
-                          "gcc for Arm", COUNTED)):  # fmt: skip
-        rows = [lesson.row() for lesson in lessons]
-        head = ["| measure | kernel | without | with |", "|---|---|--:|--:|"]
-        parts.append("\n".join([f"{what}:", "", *head, *rows]) + "\n")
-    return "\n".join(parts)
+    here = [lesson for lesson in TIMED if host.is_native(host.resolve(lesson.target))]
+    widest = native_isas()[0].partition("+")[0]
+    return {
+        f"lessons on {widest}": _table(f"GFLOPS of `C += A B` {said}", here),
+        "lessons on the stack": _table("Accesses to the stack, gcc", COUNTED),
+    }
+
+
+def _table(what: str, lessons: Iterable[Timed | Counted]) -> str:
+    head = ["| measure | kernel | without | with |", "|---|---|--:|--:|"]
+    return "\n".join([f"{what}:", "", *head, *(lesson.row() for lesson in lessons)]) + "\n"
 
 
 def main() -> None:
@@ -170,11 +179,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lessons", description=__doc__)
     parser.add_argument("--write", action="store_true", help=f"into {PAGE.name}")
     write = parser.parse_args().write
-    text = tables()
-    sys.stdout.write(text)
-    if write:
-        head, _, rest = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-        PAGE.write_text(f"{head}{BEGIN}{text}{END}{rest.partition(END)[2]}", encoding="utf-8")
+    pin(None)
+    for place, text in tables().items():
+        sys.stdout.write(text)
+        if write:
+            PAGE.write_text(placed(PAGE.read_text(encoding="utf-8"), place, text), encoding="utf-8")
 
 
 if __name__ == "__main__":

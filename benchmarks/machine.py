@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from tilewright.runtime.host import is_native
+from tilewright.isa import Target
+from tilewright.runtime.host import features_here
 from tilewright.targets import load
 
 from .native import compiler
@@ -37,18 +38,23 @@ def cpu() -> str:
     return f"{name} (family {family}, model {model}), {len(os.sched_getaffinity(0))} cores"
 
 
-def native_isas() -> tuple[str, ...]:
-    """The vector ISAs measured here that the processor has, widest first."""
+def _isas() -> list[Target]:
     flags = set(_cpuinfo("flags").split())
-    return tuple(isa for isa, needed in ISAS.items() if needed <= flags)
+    return [load(isa) for isa, needed in ISAS.items() if needed <= flags]
+
+
+def native_isas() -> tuple[str, ...]:
+    """The vector ISAs measured here that the processor has, widest first, scheduled for it."""
+    return tuple(
+        target.having(n for n in features_here(target) if target.features[n].processors).name
+        for target in _isas()
+    )
 
 
 def targets() -> tuple[str, ...]:
     """Those ISAs alone, and each with all features that the processor has."""
-    plain = native_isas()
-    found = [load(isa) for isa in plain]
-    whole = [t.having(n for n in t.features if is_native(t.having([n]))).name for t in found]
-    return tuple(dict.fromkeys((*whole, *plain)))
+    whole = (target.having(features_here(target)).name for target in _isas())
+    return tuple(dict.fromkeys((*whole, *native_isas())))
 
 
 def vendor() -> str:

@@ -15,6 +15,7 @@ from rich.table import Table
 
 import tilewright as tw
 from tilewright.packed_format import format_of
+from tilewright.runtime.host import resolve
 from tilewright.runtime.pack_reference import packed_bytes
 from tilewright.types import ITEMSIZE
 
@@ -119,7 +120,7 @@ def _print(options: Options, rows: Sequence[Row], target: str) -> None:
         table.add_column(f"{k}x{n}", justify="right")
     cells: dict[str, list[str]] = {}
     for row in rows:
-        spec, form = row.spec, format_of(row.spec, tw.targets.load(target))
+        spec, form = row.spec, format_of(row.spec, resolve(target))
         what = f"{spec.source}, {spec.order}, {form.stored} in groups of {form.group}"
         rate, ratio = row.timed.gflops(PACK), row.timed.ratio(PACK, COPY)
         cells.setdefault(what, []).append(f"{rate:.1f} {100 * ratio:3.0f}%")

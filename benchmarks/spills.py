@@ -23,7 +23,7 @@ _CALL = re.compile(r"^(callq?|blr?)$")
 _RETURN = re.compile(r"^(retq?|br)$")
 _PUSH = re.compile(r"^(push|pop)q?$")
 _FMA = re.compile(
-    r"^(vfn?m(add|sub)\w*|fn?m(add|sub|la|ls)l?2?|vdp\w+|bfmmla|bf?[su]*dot|[su]*mmla)$"
+    r"^(vfn?m(add|sub)\w*|fn?m(add|sub|la|ls)l?2?|vp?dp\w+|vpmaddwd|bfmmla|bf?[su]*dot|[su]*mmla)$"
 )
 _MULTIPLY = re.compile(r"^v?f?mul([sp][sd])?$")
 # What a caller on AArch64 gets back, moved up between the last multiply-adds; vectors are q.
@@ -79,7 +79,7 @@ class Function:
         loops = [
             loop
             for loop in _innermost(self.instructions)
-            if any(map(self._multiplies, loop)) and not any(map(self._stores, loop))
+            if any(map(self.multiplies, loop)) and not any(map(self._stores, loop))
         ]
         inside = {one.address for loop in loops for one in loop}
         runs = map(self._between, _straight(self.instructions, inside))
@@ -97,7 +97,8 @@ class Function:
             and (region.looped or not _RESTORE.match(f"{one.mnemonic} {one.operands}"))
         ]
 
-    def _multiplies(self, one: Instruction) -> bool:
+    def multiplies(self, one: Instruction) -> bool:
+        """Whether an instruction is a multiply-add; where there is none, a multiplication."""
         fused = any(_FMA.match(other.mnemonic) for other in self.instructions)
         return (_FMA if fused else _MULTIPLY).match(one.mnemonic) is not None
 
@@ -130,7 +131,7 @@ class Function:
 
     def _between(self, run: Sequence[Instruction]) -> Sequence[Instruction]:
         """From the first to the last multiply-add."""
-        at = [i for i, one in enumerate(run) if self._multiplies(one)]
+        at = [i for i, one in enumerate(run) if self.multiplies(one)]
         return run[at[0] : at[-1] + 1] if at else ()
 
 

@@ -30,7 +30,7 @@ def list_() -> None:
         total += used
         shown.add_row(
             entry.key[:16],
-            str(manifest.get("target", "(dispatcher)")),
+            str(manifest.get("target", f"({entry.library.stem})")),
             str(manifest.get("means", "native")),
             str(manifest.get("compiler", "")),
             str(len(manifest["spec"])) if "spec" in manifest else "",

@@ -201,7 +201,7 @@ def show_variants(count: int, seconds: float) -> list[float]:
 def write_c(folder: Path, chapter: list[Measured]) -> None:
     """Write each kernel's C for this CPU and for Neon, one file for each."""
     from tilewright.generate import Request, generate
-    from tilewright.targets import load
+    from tilewright.runtime.host import resolve
 
     names = [f"{one.title.replace(' ', '_').replace(',', '')}_{i}" for i, one in enumerate(chapter)]
     for target in dict.fromkeys((chapter[0].kernel.target, "neon")):
@@ -209,5 +209,5 @@ def write_c(folder: Path, chapter: list[Measured]) -> None:
         place.mkdir(parents=True, exist_ok=True)
         for name, one in zip(names, chapter, strict=True):
             kernel = one.kernel
-            request = Request(name, kernel.spec, kernel.schedule, load(target))
+            request = Request(name, kernel.spec, kernel.schedule, resolve(target))
             (place / f"{name}.c").write_text(generate([request]).text, encoding="utf-8")

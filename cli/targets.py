@@ -46,7 +46,7 @@ def command() -> None:
     from tilewright.runtime.survey import survey
     from tilewright.targets import load
 
-    best = host.resolve("host").name
+    best = host.resolve("host")
     shown = table(host.describe(), "target", "instructions", "runs by", "compiler", "registers")
     notes: list[str] = []
     with working("asking the compilers"):
@@ -54,7 +54,7 @@ def command() -> None:
             target = load(name)
             widest = target.vectors[0]
             shown.add_row(
-                f"{name} (host)" if name == best else name,
+                f"{name} (host)" if name == best.name.partition("+")[0] else name,
                 target.title,
                 means,
                 compiler_of(target),
@@ -64,6 +64,7 @@ def command() -> None:
         mode = dispatch.mode()
     screen = console()
     screen.print(shown)
+    screen.print(f"Host: {best.name} ({best.title}).")
     screen.print(f"Calls: {mode} dispatcher ({_MODES[mode]}).")
     for note in dict.fromkeys(notes):
         screen.print(note)

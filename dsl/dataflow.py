@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from sympy import Expr
 
@@ -34,7 +35,7 @@ from .program import (
     Zero,
     ZeroMatrix,
 )
-from .symbolic import slots
+from .symbolic import slots, value
 
 
 def walk(ops: tuple[Op, ...]) -> Iterator[Op]:
@@ -68,7 +69,7 @@ def writes(op: Op) -> tuple[Register, ...]:
     """The registers an operation writes."""
     match op:
         case MultiplyAdd():
-            return (op.acc,)
+            return (op.acc,) if op.product is None else (op.acc, op.product)
         case (
             Zero()
             | Load()
@@ -111,6 +112,18 @@ def without_idle_masks(ops: Sequence[Op], others: Sequence[Op] = ()) -> tuple[Op
     return tuple(op for op in ops if not isinstance(op, MakeMask) or op.mask.name in used)
 
 
+def stored_in_parts(ops: Iterable[Op]) -> Iterator[Op]:
+    """``ops`` where a constant number of lanes is stored without a mask, if the vector can."""
+    for op in ops:
+        if isinstance(op, Loop):
+            yield replace(op, body=tuple(stored_in_parts(op.body)))
+        elif isinstance(op, Store) and (mask := mask_of(op)) is not None:
+            lanes = value(mask.active)
+            yield replace(op, active=lanes) if lanes in op.src.vector.partial_store else op
+        else:
+            yield op
+
+
 def prune(ops: Sequence[Op], needed: Iterable[Register]) -> list[Op]:
     """``ops`` (straight-line) without those whose result nobody needs."""
     wanted = {register.name for register in needed}
@@ -123,12 +136,12 @@ def prune(ops: Sequence[Op], needed: Iterable[Register]) -> list[Op]:
 
 
 def without_unread(ops: Sequence[Op]) -> tuple[Op, ...]:
-    """``ops`` (straight-line) without loads and computations whose result none of them reads."""
+    """``ops`` without loads and computations, outside of loops, whose result none of them reads."""
     read: set[str] = set()
     kept: list[Op] = []
     for op in reversed(ops):
         if not isinstance(op, (Load, Splat, Apply)) or op.dst.name in read:
-            read |= {register.name for register in reads(op)}
+            read |= {register.name for inner in walk((op,)) for register in reads(inner)}
             kept.append(op)
     return tuple(reversed(kept))
 

@@ -8,7 +8,7 @@ from sympy import Integer
 
 from .feed import Operand
 from .finish import Output
-from .lower import PointerPlan, Tile, advance, held, pointer_plans
+from .lower import PointerPlan, Tile, advance, multiplied, pointer_plans
 from .program import (
     Active,
     Add,
@@ -17,7 +17,6 @@ from .program import (
     Loop,
     MakeMask,
     MaskRegister,
-    MultiplyAdd,
     Op,
     Register,
     SumLanes,
@@ -122,8 +121,7 @@ class _DotBody:
         acc = self.tile.accumulator(across, along, k % self.shape.k_split)
         x = self._register(self.along, along, k, suffix)
         y = self._register(self.across, across, k, suffix)
-        yield MultiplyAdd(op, acc, x, y)
-        yield from held(self.tile, acc, (x, y))
+        yield from multiplied(self.tile, op, acc, x, y)
 
 
 def store_dots(tile: Tile) -> Iterator[Op]:

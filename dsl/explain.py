@@ -65,6 +65,7 @@ def explain(plan: AnyPlan, program: Program) -> str:
         f"target    {target.name}, {target.title}: {target.registers} vector registers{matrices}; "
         f"multiply-add {core.fma_latency} cycles, {core.fma_units} per cycle; per cycle "
         f"{core.loads} loads, {core.stores} stores, {core.issue} operations in all"
+        f"{f'; {core.hidden} stores of a tile cost nothing' if core.hidden else ''}"
     )
     lines: list[str] = []
     for title, body in sections:

@@ -6,7 +6,14 @@ from collections.abc import Iterable
 
 from .errors import SpecError
 from .expression import Expression, acc2, dst, operands_of, uses
+from .factors import QUANTITIES
 from .postops import check_functions
+
+#: What arguments of a call are called.
+_TAKEN = (
+    "self", "a", "b", "b2", "c", "d", "out", "alpha", "beta", "a_offsets", "b_offsets",
+    *QUANTITIES,
+)  # fmt: skip
 
 
 def check_leaves(expressions: Iterable[Expression], *, b2: bool, d: bool) -> None:
@@ -39,3 +46,16 @@ def check_types(expression: Expression, type_: str) -> None:
             )
     if type_ == "f64":
         check_functions(expression, type_)
+
+
+def check_names(names: Iterable[str]) -> None:
+    """SpecError if one of the operands' and outputs' names has another meaning, or comes twice."""
+    taken = set(_TAKEN)
+    for name in names:
+        if name in taken:
+            raise SpecError(
+                f"the name {name!r} is taken by another argument of the call",
+                got=", ".join(sorted(taken)),
+                hint="another name for the operand or output",
+            )
+        taken.add(name)

@@ -33,8 +33,9 @@ class MulAdd:
     With a depth, each lane of the accumulator sums the products of ``depth`` elements of x with
     as many of y: a group of 16, 32 or 64 bits. With ``rows``, a lane is an element of a block of
     ``rows`` x ``cols``, row by row; x holds one group for each column, y one for each row.
-    ``instructions`` is how many C's expression takes. ``mnemonic`` is "" where the compiler chooses
-    them: a product of floating point is then rounded before it is added.
+    ``instructions`` is how many C's expression takes; ``product`` is the part of it that a second
+    one adds, if that is a vector like the accumulator. ``mnemonic`` is "" where the compiler
+    chooses them: a product of floating point is then rounded before it is added.
 
     The form ``matrix`` is a matrix unit's: all three are matrices in its registers. A row of y
     holds up to ``depth`` elements of K; a row of x one group of ``group`` elements for each column.
@@ -49,6 +50,7 @@ class MulAdd:
     x: str = ""
     y: str = ""
     instructions: int = 1
+    product: str = ""
     group: int = 0
 
     def __repr__(self) -> str:
@@ -81,9 +83,10 @@ class Vector:
     """A register's view as ``lanes`` elements, and its operations.
 
     ``partial_load`` and ``partial_store`` map a constant number of active lanes to the access of
-    exactly that many elements (the rest of the register is zero). ``transpose[h]`` is the pair
-    of 2x2 block transpositions of two registers with blocks of ``h`` elements: the first gives
-    the even blocks of ``{x}`` and ``{y}`` interleaved, the second the odd ones.
+    exactly that many elements (the rest of the register is zero); beside a mask, such a store is
+    preferred to a masked one. ``transpose[h]`` is the pair of 2x2 block transpositions of two
+    registers with blocks of ``h`` elements: the first gives the even blocks of ``{x}`` and ``{y}``
+    interleaved, the second the odd ones.
 
     ``loads[type]`` reads ``lanes`` elements of another type from memory and converts them;
     ``stores[type]`` converts and writes them. ``ops`` are the elementary operations by name, of
@@ -198,6 +201,10 @@ class Core:
     """What the cost model knows of the core: per cycle, unless it is a latency in cycles.
 
     ``line`` is the length of a cache line in bytes; ``shuffles`` are permutations of vectors.
+    ``overlap`` is what a bound of a K step that is not the tightest still costs, as a share of
+    itself; ``idle`` the latencies of a multiply-add that a tile loses between its K loop and those
+    of its neighbours. The first ``hidden`` vectors of a tile's results are stored while others
+    multiply, each further one holds them up for ``late`` stores.
     """
 
     fma_latency: int
@@ -207,6 +214,10 @@ class Core:
     issue: int
     shuffles: int = 1
     line: int = 64
+    overlap: float = 1 / 16
+    idle: float = 3
+    hidden: int = 0
+    late: float = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -217,13 +228,16 @@ class Hold:
     factors are held too, while they are used again: else gcc and clang overwrite them with the
     sum (a copy each step), or read them from memory once per use. With ``pointers`` the addresses
     of a tile are not known outside of it: where loads of parts of a vector take no offset, clang
-    else computes every address ahead of the loop over tiles, and spills them. ``spare`` is the
-    number of vector registers that compilers need for themselves all the same.
+    else computes every address ahead of the loop over tiles, and spills them. With ``lanes`` a
+    factor of which one element multiplies counts as changed by each multiply-add: gcc else spreads
+    an element that is used again over a register of its own. ``spare`` is the number of vector
+    registers that compilers need for themselves all the same.
     """
 
     constraint: str
     operands: bool
     pointers: bool
+    lanes: bool
     spare: int
 
 
@@ -248,18 +262,21 @@ class Feature:
     ``muladd`` are its multiply-adds by name and element of the accumulators' vector, ``vectors``
     what holds their factors. A compiler flag that begins with ``+`` is appended to the target's
     ``-march``, whose architecture the feature's own ``-march`` replaces; ``zig`` is appended to
-    its ``-mcpu``. ``emulation`` takes the place of the target's; ``products`` are more of its
-    matrix unit's.
+    its ``-mcpu``. ``emulation`` and ``core`` take the place of the target's; ``products`` are more
+    of its matrix unit's. ``processors`` are those whose core it describes (none: any), by vendor,
+    family and model as ``/proc/cpuinfo`` has them, and by name as archspec has it elsewhere.
     """
 
     title: str
-    cpu_flags: tuple[str, ...]
-    compiler_flags: tuple[str, ...]
-    zig: str
-    muladd: Mapping[tuple[str, str], tuple[MulAdd, ...]]
+    cpu_flags: tuple[str, ...] = ()
+    compiler_flags: tuple[str, ...] = ()
+    zig: str = ""
+    muladd: Mapping[tuple[str, str], tuple[MulAdd, ...]] = field(default_factory=dict)
     vectors: tuple[Vector, ...] = ()
     emulation: Emulation | None = None
     products: Mapping[str, tuple[MulAdd, ...]] = field(default_factory=dict)
+    core: Core | None = None
+    processors: tuple[str, ...] = ()
 
     def compiler(self, flags: tuple[str, ...]) -> tuple[str, ...]:
         """The compiler flags of a target with this feature."""
@@ -353,6 +370,7 @@ def _extended(target: Target, names: tuple[str, ...]) -> Target:
             compiler_flags=feature.compiler(target.compiler_flags),
             zig_flags=tuple(flag + feature.zig for flag in target.zig_flags),
             vectors=(*vectors, *feature.vectors),
+            core=feature.core or target.core,
             emulation=feature.emulation or target.emulation,
             matrix=target.matrix and target.matrix.with_products(feature.products),
         )

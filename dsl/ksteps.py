@@ -9,8 +9,8 @@ from sympy import Expr
 from .access import read
 from .feed import Operand
 from .isa import Form, MulAdd
-from .lower import PointerPlan, Tile, advance, held, pointer_plans
-from .program import Address, Broadcast, Load, Loop, MultiplyAdd, Op, Prefetch, Register
+from .lower import PointerPlan, Tile, advance, multiplied, pointer_plans
+from .program import Address, Broadcast, Load, Loop, Op, Prefetch, Register
 from .squares import Squares
 from .symbolic import div, mod, value
 
@@ -152,8 +152,7 @@ class _Body:
         x, lanes = self._vector(column, k), self.tile.vector.lanes
         if self.shape.feed == "memory":
             address = self._pointer(row).address(row, k)
-            yield MultiplyAdd(self._form("memory"), acc, x, address)
-            yield from held(self.tile, acc, (x,))
+            yield from multiplied(self.tile, self._form("memory"), acc, x, address)
             return
         lane = None
         if in_lanes and self.shape.feed == "lane_k":
@@ -163,8 +162,7 @@ class _Body:
         else:
             y = self._spread_register(row, k)
         op = self._plain() if lane is None else self._form("lane")
-        yield MultiplyAdd(op, acc, x, y, lane)
-        yield from held(self.tile, acc, (x, y))
+        yield from multiplied(self.tile, op, acc, x, y, lane)
 
     def _form(self, *forms: Form) -> MulAdd:
         op = self.tile.product.form(self.tile.vector, *forms)

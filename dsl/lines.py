@@ -10,7 +10,7 @@ from sympy import Expr
 
 from .dataflow import pointers_used, walk
 from .finish import Output
-from .lower import Tile
+from .lower import Tile, add_sets
 from .program import (
     Active,
     Address,
@@ -32,21 +32,40 @@ LONG = 512
 
 
 @dataclass(frozen=True)
+class Sums:
+    """Sums behind ``pointer``: vectors follow each other, lines are ``step`` elements apart.
+
+    Where K was split there are ``sets`` of them, ``apart`` elements from each other.
+    """
+
+    pointer: str
+    step: Expr
+    sets: int = 1
+    apart: Expr = ZERO
+
+    def read(self, dst: Register, offset: Expr, active: Active = None) -> Iterator[Op]:
+        """A vector of the sums, those of all sets added."""
+        others = (Register(f"{dst.name}_s{index}", dst.vector) for index in range(1, self.sets))
+        parts = [dst, *others]
+        for index, part in enumerate(parts):
+            yield Load(part, Address(self.pointer, offset + index * self.apart), active)
+        yield from add_sets([parts])
+
+
+@dataclass(frozen=True)
 class Lines:
     """``trips`` lines of sums that lie as C does, along ``line``.
 
-    A vector of a line has its place in C's line, in elements, and what exists of it. The sums are
-    read from ``pointer``, where vectors follow each other and lines are ``step`` elements apart;
-    without one, they lie in the buffer of partial sums as in C, and what does not exist is not
-    read.
+    A vector of a line has its place in C's line, in elements, and what exists of it. Without
+    ``sums`` of its own they lie in the buffer of partial sums as in C, and what does not exist is
+    not read.
     """
 
     tile: Tile
     line: str
     vectors: tuple[tuple[int, Active], ...]
     trips: Expr
-    pointer: str | None = None
-    step: Expr = ZERO
+    sums: Sums | None = None
 
     @property
     def other(self) -> str:
@@ -72,20 +91,19 @@ class Lines:
         for index, (place, active) in enumerate(self.vectors):
             output = Output.of(Register(f"r{index}", tile.vector), self.line, place, 0, active)
             outputs.append(output)
-            if self.pointer is None:
-                sums = output.at(tile.plan.operands["sums"])
-                loads.append(Load(output.acc, sums, active))
+            if self.sums is None:
+                there = output.at(tile.plan.operands["sums"])
+                loads.append(Load(output.acc, there, active))
             else:
-                there = Address(self.pointer, index * tile.vector.lanes * ONE)
-                loads.append(Load(output.acc, there))
+                loads += self.sums.read(output.acc, index * tile.vector.lanes * ONE)
         return (*loads, *write(tile, outputs))
 
     def _advance(self) -> Iterator[Op]:
         """All pointers from one line to the next."""
         used = pointers_used(walk(self._body))
         operands = self.tile.plan.operands
-        if self.pointer is not None and self.pointer not in operands:
-            yield Advance(self.pointer, self.step)
+        if self.sums is not None and self.sums.pointer not in operands:
+            yield Advance(self.sums.pointer, self.sums.step)
         for operand in operands.values():
             step = operand.strides.get(self.other, ZERO)
             if operand.name in used and step != 0:
@@ -119,3 +137,8 @@ class Stack:
     def begin(self) -> Op:
         """The pointer to the first line."""
         return Point(self.pointer, self.name, ZERO, self.tile.plan.element)
+
+    @property
+    def sums(self) -> Sums:
+        """The sums that lie there."""
+        return Sums(self.pointer, self.step * ONE)

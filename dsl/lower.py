@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
 from sympy import Expr
 
 from .feed import Operand
-from .isa import Vector
+from .isa import MulAdd, Vector
 from .model import unroll
 from .plan import Plan
 from .product import Product
@@ -24,6 +24,7 @@ from .program import (
     Loop,
     MakeMask,
     MaskRegister,
+    MultiplyAdd,
     Op,
     Point,
     PointBatch,
@@ -173,14 +174,20 @@ def zeros(tile: Tile) -> Iterator[Op]:
 def sum_splits(tile: Tile) -> Iterator[Op]:
     """Add the accumulator sets pairwise into the first."""
     shape = tile.region.shape
-    left = shape.k_split
+    places = product(range(shape.rows), range(shape.vectors))
+    yield from add_sets(
+        [[tile.accumulator(*place, split) for split in range(shape.k_split)] for place in places]
+    )
+
+
+def add_sets(sums: Sequence[Sequence[Register]]) -> Iterator[Op]:
+    """Add what each of ``sums`` has in several sets pairwise into its first."""
+    left = len(sums[0])
     while left > 1:
         distance = (left + 1) // 2
-        for across in range(shape.rows):
-            for along in range(shape.vectors):
-                for low in range(left - distance):
-                    acc = tile.accumulator(across, along, low)
-                    yield Add(acc, acc, tile.accumulator(across, along, low + distance))
+        for sets in sums:
+            for low in range(left - distance):
+                yield Add(sets[low], sets[low], sets[low + distance])
         left = distance
 
 
@@ -250,8 +257,15 @@ def advance(pointers: list[PointerPlan], steps: int, runtime: bool) -> Iterator[
             yield Advance(p.point.pointer, steps * p.k_stride)
 
 
-def held(tile: Tile, acc: Register, operands: tuple[Register, ...]) -> Iterator[Op]:
-    """Keep registers where they are.
+def multiplied(
+    tile: Tile,
+    op: MulAdd,
+    acc: Register,
+    x: Register,
+    y: Register | Address,
+    lane: int | None = None,
+) -> Iterator[Op]:
+    """``acc += x * y``, and its registers kept where they are.
 
     A vector used by one row only may be read from memory by the multiply-add itself; where vectors
     lie along K, so may either side's.
@@ -259,5 +273,15 @@ def held(tile: Tile, acc: Register, operands: tuple[Register, ...]) -> Iterator[
     hold, shape = tile.plan.target.hold, tile.region.shape
     uses = min(shape.bands, shape.vectors) if tile.plan.dot else shape.bands
     if hold is None or (hold.operands and uses == 1):
+        yield MultiplyAdd(op, acc, x, y, lane)
         return
-    yield Keep(acc, operands if hold.operands else ())
+    factors = tuple(factor for factor in (x, y) if isinstance(factor, Register))
+    product = None
+    if not hold.operands:
+        spread = hold.lanes and op.fused and op.form in ("lane", "scalar")
+        factors = factors[1:] if spread and shape.vectors > 1 and tile.vector.lanes > 1 else ()
+    elif op.product and shape.budget.total < tile.plan.target.registers:
+        product = replace(acc, name=f"{acc.name}_{x.name}")
+        factors = (*factors, product)
+    yield MultiplyAdd(op, acc, x, y, lane, product)
+    yield Keep(acc, factors)

@@ -24,23 +24,25 @@ from .program import (
     StoreMatrix,
     ZeroMatrix,
 )
-from .symbolic import ZERO, div, linear, value
+from .symbolic import ZERO, div, linear, mod, value
 
 
 def matrix_loops(tile: Tile) -> tuple[list[PointerPlan], tuple[Op, ...]]:
     """The K loop, and the pointers it walks."""
     body = _Body(tile)
-    steps, known = tile.steps, value(tile.steps)
+    steps, count = tile.steps, tile.unroll
     ops: list[Op] = []
-    straight = known if known is not None and known < 2 else 0
-    walked = [body.along, body.across]
-    if straight:
-        ops += body.step(0, body.across)
-    elif known != 0:
-        moves = (*advance(walked, 1, runtime=True), *advance(walked, 1, runtime=False))
-        ops.append(Loop("kt", steps, (*body.step(0, body.across), *moves)))
+    straight = value(steps)
+    if straight is None or straight >= 2 * count:
+        ops.append(body.loop(div(steps, count), count))
+        straight = value(mod(steps, count))
+    if straight is None:
+        ops.append(body.loop(mod(steps, count), 1, "K tail"))
+        straight = 0
+    ops += body.steps(straight)
     if tile.rest != 0:
-        last = (*advance([body.along], straight, runtime=True), *body.step(straight, body.tail))
+        moved = min(straight, 1)  # the pointers stand at the last of the steps
+        last = (*advance([body.along], moved, runtime=True), *body.step(straight, body.tail))
         whole = value(tile.rest) is not None
         depth = tile.product.depth
         trips = div(tile.rest + (depth - 1), depth)
@@ -48,9 +50,9 @@ def matrix_loops(tile: Tile) -> tuple[list[PointerPlan], tuple[Op, ...]]:
     return body.pointers, tuple(ops)
 
 
-def accumulator(tile: Tile, band: int, column: int) -> MatrixRegister:
-    """The sums of one band of rows and one vector of columns."""
-    name = f"c{band}_{column}" if tile.plan.along == "n" else f"c{column}_{band}"
+def accumulator(tile: Tile, band: int, column: int, split: int = 0) -> MatrixRegister:
+    """The sums of one band of rows and one vector of columns, in one of the sets."""
+    name = tile.accumulator(band, column, split).name
     rows, lanes = band_rows(tile, band), column_lanes(tile, column)
     return MatrixRegister(name, unit_of(tile), tile.plan.element, rows, lanes)
 
@@ -92,13 +94,13 @@ def places(tile: Tile) -> Iterator[tuple[int, int]]:
 
 def begin(tile: Tile) -> Iterator[Op]:
     """Accumulators at zero, or at the sums that what is written holds already."""
-    for band, column in places(tile):
-        acc = accumulator(tile, band, column)
-        if begins_from_memory(tile):
-            store = stored(tile, band, column, tile.written)
-            yield LoadMatrix(acc, store.address, store.stride)
-        else:
-            yield ZeroMatrix(acc)
+    if begins_from_memory(tile):
+        for place in places(tile):
+            store = stored(tile, *place, tile.written)
+            yield LoadMatrix(store.src, store.address, store.stride)
+        return
+    for split in range(tile.region.shape.k_split):
+        yield from (ZeroMatrix(accumulator(tile, *place, split)) for place in places(tile))
 
 
 def begins_from_memory(tile: Tile) -> bool:
@@ -110,9 +112,11 @@ def begins_from_memory(tile: Tile) -> bool:
 def direct(tile: Tile) -> bool:
     """Whether sums are stored as they are, where they are written.
 
-    Partial sums have a buffer whose rows end with whole vectors.
+    Partial sums have a buffer whose rows end with whole vectors. Sets of sums are added in vectors.
     """
     plan = tile.plan
+    if tile.region.shape.k_split > 1:
+        return False
     if tile.stage == "sum":
         return True
     plain = plan.spec.alpha == 1 and (tile.accumulate or plan.spec.beta in (0, 1))
@@ -150,9 +154,22 @@ class _Body:
         point = Point(f"p{operand.name}", operand.name, ZERO, operand.type)
         return PointerPlan(operand, point, 0, ZERO, operand.strides[self.tile.plan.across])
 
+    def loop(self, trips: Expr, count: int, note: str = "") -> Loop:
+        """``count`` steps a trip."""
+        walked = [self.along, self.across]
+        moves = (*advance(walked, 1, runtime=True), *advance(walked, count, runtime=False))
+        return Loop("kt", trips, (*self.steps(count), *moves), note)
+
+    def steps(self, count: int) -> Iterator[Op]:
+        """``count`` steps from the pointers on; between them those of run-time strides move."""
+        for k in range(count):
+            yield from advance([self.along, self.across], 1, runtime=True) if k else ()
+            yield from self.step(k, self.across)
+
     def step(self, k: int, across: PointerPlan) -> Iterator[Op]:
         """Step ``k`` from the pointers on."""
         counts = {"along": self.shape.columns, "across": self.shape.bands}
+        split = k % self.shape.k_split
         kept = self.shape.hold
         passing = "across" if kept == "along" else "along"
 
@@ -169,14 +186,14 @@ class _Body:
             for other, held in enumerate(stay):
                 place = {kept: other, passing: index}
                 factors = {kept: held.dst, passing: load.dst}
-                acc = accumulator(self.tile, place["across"], place["along"])
+                acc = accumulator(self.tile, place["across"], place["along"], split)
                 assert self.product.unit is not None
                 yield MultiplyMatrices(self.product.unit, acc, factors["along"], factors["across"])
 
     def _slot(self, index: int, count: int) -> int:
         """The register that a matrix passes through; the last, which may be cut, has its own."""
         shape = self.shape
-        taken = shape.bands * shape.columns + min(shape.bands, shape.columns)
+        taken = shape.budget.accumulators + min(shape.bands, shape.columns)
         slots = min(count, unit_of(self.tile).registers - taken)
         return slots - 1 if index == count - 1 else index % max(1, slots - 1)
 

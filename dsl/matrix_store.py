@@ -1,22 +1,24 @@
 """The end of a tile whose sums lie in matrices: they go to memory, and from there row by row to C.
 
-Sums that C takes as they are go there at once. Where C is contiguous across the vectors, a copy
-on the stack is transposed before its rows are taken.
+Sums that C takes as they are go there at once. Where K is split, all sets' go to the stack, and are
+added as rows are taken from there. Where C is contiguous across the vectors, a copy on the stack is
+transposed before its rows are taken.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 
 from sympy import Expr
 
-from .lines import Lines, Stack
+from .lines import Lines, Stack, Sums
 from .lower import Tile
 from .matrices import accumulator, direct, places, stored
 from .program import (
     Active,
     Address,
-    Load,
     MakeMask,
     MaskRegister,
     Op,
@@ -35,32 +37,32 @@ def store_matrices(tile: Tile) -> Iterator[Op]:
         return
     rows = _Rows(tile)
     yield from rows.spill()
-    yield from rows.turn() if tile.plan.transposed else ()
+    yield from rows.turn() if rows.turned else ()
     yield from rows.finish()
 
 
 class _Rows:
-    """Where the rows of sums lie: a pointer, and the elements from row to row."""
+    """Where the rows of sums lie, and whether they are transposed on their way."""
 
     def __init__(self, tile: Tile) -> None:
         self.tile, self.shape, self.lanes = tile, tile.region.shape, tile.vector.lanes
-        self.pointer = "sums"
-        self.step: Expr = self.shape.columns * self.lanes * ONE
-        if tile.stage == "finish":
-            self.step = tile.plan.operands["sums"].strides[tile.plan.across]
+        self.turned = tile.plan.transposed and tile.stage != "sum"
+        self.sums = Sums("sums", tile.plan.operands["sums"].strides[tile.plan.across])
 
     def spill(self) -> Iterator[Op]:
-        """Sums on the stack, unless they stand in memory already."""
+        """Sums on the stack, set by set, unless they stand in memory already."""
         if self.tile.stage == "finish":
             return
-        stack = Stack(self.tile, self.shape.bands * self.lanes, self.shape.columns)
+        sets, lines = self.shape.k_split, self.shape.bands * self.lanes
+        stack = Stack(self.tile, sets * lines, self.shape.columns)
         yield stack.room()
-        for band, column in places(self.tile):
-            offset = linear(((band * self.lanes, self.step), (column * self.lanes, ONE)))
-            acc = accumulator(self.tile, band, column)
-            yield StoreMatrix(Address(stack.name, offset), acc, self.step)
+        for split, (band, column) in product(range(sets), places(self.tile)):
+            first = split * lines + band * self.lanes
+            offset = linear(((first, stack.step * ONE), (column * self.lanes, ONE)))
+            acc = accumulator(self.tile, band, column, split)
+            yield StoreMatrix(Address(stack.name, offset), acc, stack.step * ONE)
         yield stack.begin()
-        self.pointer = stack.pointer
+        self.sums = replace(stack.sums, sets=sets, apart=lines * stack.step * ONE)
 
     def turn(self) -> Iterator[Op]:
         """The sums transposed, block by block, so that rows are what C is contiguous along."""
@@ -71,7 +73,7 @@ class _Rows:
             for column in range(columns):
                 yield from self._turn_block(stack, band, column)
         yield stack.begin()
-        self.pointer, self.step = stack.pointer, stack.step * ONE
+        self.sums = stack.sums
 
     def _turn_block(self, stack: Stack, band: int, column: int) -> Iterator[Op]:
         block = []
@@ -80,9 +82,9 @@ class _Rows:
             if there == 0:
                 break
             register = Register(f"s{band}_{column}_{row}", self.tile.vector)
-            offset = linear(((band * self.lanes + row, self.step), (column * self.lanes, ONE)))
+            place = (band * self.lanes + row, self.sums.step), (column * self.lanes, ONE)
             active = None if there == 1 else self.lanes * there
-            yield Load(register, Address(self.pointer, offset), active)
+            yield from self.sums.read(register, linear(place), active)
             block.append(register)
         ops, turned = transpose(block, self.lanes, f"t{band}_{column}_")
         yield from ops
@@ -102,18 +104,18 @@ class _Rows:
         tile, plan = self.tile, self.tile.plan
         line, other = plan.along, plan.across
         sizes = {plan.along: tile.region.along.size, plan.across: tile.region.across.size}
-        if plan.transposed:
+        if self.turned:
             line, other = other, line
         vectors = tuple(
             (index * self.lanes, active) for index, active in enumerate(self._active(sizes[line]))
         )
         if plan.transposed:
             yield from (MakeMask(v) for _, v in vectors if isinstance(v, MaskRegister))
-        yield Lines(tile, line, vectors, sizes[other], self.pointer, self.step).loop()
+        yield Lines(tile, line, vectors, sizes[other], self.sums).loop()
 
     def _active(self, size: Expr) -> Iterator[Active]:
         """What exists of each vector of a row."""
-        count = self.shape.bands if self.tile.plan.transposed else self.shape.columns
+        count = self.shape.bands if self.turned else self.shape.columns
         left = size - (count - 1) * self.lanes
         for index in range(count):
             if index < count - 1 or left == self.lanes:

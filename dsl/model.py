@@ -63,8 +63,9 @@ class Work:
 def tile_cycles(shape: TileShape, core: Core, work: Work) -> float:
     """Cycles of one whole tile."""
     outputs = shape.outputs
-    around = 3 * core.fma_latency + outputs / core.stores
-    around += outputs * (shape.k_split - 1) / core.fma_units
+    around = core.idle * core.fma_latency
+    around += max(0, outputs - core.hidden) * core.late / core.stores
+    around += _sets_cycles(shape, core)
     if shape.masked:
         around += outputs / core.stores / shape.vectors
     if shape.unit is not None:
@@ -79,6 +80,14 @@ def tile_cycles(shape: TileShape, core: Core, work: Work) -> float:
         around += core.fma_latency * (shape.vector.lanes.bit_length() - 1)
         return around + -(-work.steps // shape.vector.lanes) * step_cycles(shape, core)
     return around + work.steps * step_cycles(shape, core)
+
+
+def _sets_cycles(shape: TileShape, core: Core) -> float:
+    """Cycles in which sets are added to the first; those in matrices pass through memory."""
+    more = shape.outputs * (shape.k_split - 1)
+    through = more / core.stores + (shape.outputs + more) / core.loads
+    passes = shape.unit is not None and more > 0
+    return more / core.fma_units + (through if passes else 0)
 
 
 def shape_of(
@@ -246,11 +255,18 @@ def _whole_cuts(
         most = next((r for r in rows if _fits(target, vector, r, widest, masks, work)), 0)
         if not most:
             continue
-        fewest = -(-across // most)
-        for parts in range(fewest, min(across, fewest + 3) + 1):
+        for parts in _heights(across, most, target.core.hidden // widest):
             cut = equal_parts(across, parts)
             cycles = _cut_cycles(target, vector, along, cut, masks, work)
             yield Choice(vector, along, cut, cycles)
+
+
+def _heights(across: int, most: int, hidden: int) -> Iterator[int]:
+    """Numbers of parts across: few, and as many as make tiles whose stores are hidden."""
+    fewest = -(-across // most)
+    yield from range(fewest, min(across, fewest + 3) + 1)
+    if hidden and -(-across // hidden) > fewest + 3:
+        yield -(-across // hidden)
 
 
 def _part_counts(vectors: int, registers: int) -> Iterator[int]:
@@ -305,7 +321,8 @@ def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Choi
                 found.append(Choice(vector, ((vectors, 1),), ((rows, 1),), cost))
     if not found:
         raise ScheduleError(
-            f"k_split {work.splits} does not fit {target.name}'s {target.registers} registers",
+            f"k_split {work.splits} does not fit {target.name}'s "
+            f"{work.room(target) + work.spare} registers",
             hint="a smaller k_split",
         )
     return tuple(sorted(found, key=_cycles))
@@ -333,7 +350,7 @@ def unroll(shape: TileShape, target: Target, steps: int | None, group: int) -> i
     the registers even if the compiler lifted the loads it may to the top.
     """
     if shape.unit is not None:
-        return 1
+        return group
     core, issued = target.core, shape.arithmetic + shape.loads
     if steps is not None and steps * issued <= SHORT * core.issue:
         held = target.hold is not None and target.hold.operands

@@ -321,8 +321,9 @@ def _grids(tiles: TileSet, letters: str, block: _Block) -> Iterator[NestNode]:
     order = sorted({"m", "n"}, key=letters.lower().rfind)
     parallel = {dim for dim in "mn" if letters[letters.lower().rfind(dim) :][:1].isupper()}
     steps, rest = plan.steps(block.extents["k"], finish=block.stage == "finish")
+    counted = plan.counted(steps, rest)
     regions = partition(
-        plan, block.extents[across], block.extents[along], steps + rest, block.accumulate
+        plan, block.extents[across], block.extents[along], counted, block.accumulate
     )
     if plan.by_panels:
         yield from _panels(tiles, block, regions, (steps, rest), parallel)

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 
 from sympy import Expr
 
-from .errors import ScheduleError
 from .feed import BatchPlan, Operand, batch_of, feed, loads_as
 from .isa import Form, Target, Vector, uncut
 from .layouts import Layout, layouts
@@ -155,6 +154,10 @@ class Plan:
             return div(extent + (depth - 1), depth), ZERO
         return div(extent, depth), mod(extent, depth)
 
+    def counted(self, steps: Expr, rest: Expr) -> Expr:
+        """What the cost model counts: a step of which ``rest`` exists takes as long as another."""
+        return steps + div(rest + (self.product.depth - 1), self.product.depth)
+
     def feeder(self, dimension: str) -> Operand:
         """The input operand that lies along ``dimension`` of C."""
         return self.operands["a" if dimension == "m" else "b"]
@@ -185,7 +188,7 @@ class Plan:
             steps=(known if known is not None else 64) * count,
             reads_c=accumulate or self.spec.beta != 0,
             feeds=self._feeds(),
-            splits=(schedule.k_split,) if schedule.k_split else self._splits(known),
+            splits=(schedule.k_split,) if schedule.k_split else self._splits(known, count),
             dot=self.dot,
             transposed=self.transposed,
             depth=known,
@@ -198,10 +201,11 @@ class Plan:
             groups=self.product.depth // self.product.group,
         )
 
-    def _splits(self, steps: int | None) -> tuple[int, ...]:
-        """Sets of accumulators worth trying; sums in matrices are not added to each other."""
-        found = (1,) if self.product.unit else (1, 2, 4)
-        return tuple(s for s in found if steps is None or s == 1 or steps >= 2 * s)
+    def _splits(self, steps: int | None, count: int) -> tuple[int, ...]:
+        """Sets of accumulators worth trying: each gets two steps, of one matrix or of several."""
+        if steps is None:
+            return 1, 2, 4
+        return tuple(s for s in (1, 2, 4) if s == 1 or (s <= steps and 2 * s <= steps * count))
 
     def _spare(self) -> int:
         """Registers that accumulators and operands must leave: to the compiler, to conversions."""
@@ -270,12 +274,6 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
     sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in "mnk"}
     feeding = feed(spec, target, vectorize, sizes)
     packs = "" if feeding.sources else packs
-    if feeding.product.unit and (schedule.k_split or 1) > 1:
-        raise ScheduleError(
-            "sums in the registers of a matrix unit are not split along K",
-            got=f"k_split={schedule.k_split}, and {feeding.product.mnemonic} on {target.name}",
-            hint="leave k_split out",
-        )
     along = "m" if vectorize == "k" else vectorize
     panels = vectorize == "n" and feeding.by_panels(sizes)
     outer, inner, loop_reason = read_loops(spec, schedule, along, packs, panels)

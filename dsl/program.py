@@ -157,7 +157,11 @@ class Splat:
 
 @dataclass(frozen=True, slots=True)
 class MultiplyAdd:
-    """``acc += x * y``; y is a register, a lane of one, or read from memory by the instruction."""
+    """``acc += x * y``; y is a register, a lane of one, or read from memory by the instruction.
+
+    ``product`` is the register of the products, where they are added by an instruction of their own
+    and it matters which.
+    """
 
     kind: ClassVar[str] = "muladd"
     op: MulAdd
@@ -165,6 +169,7 @@ class MultiplyAdd:
     x: Register
     y: Register | Address
     lane: int | None = None
+    product: Register | None = None
 
 
 @dataclass(frozen=True, slots=True)

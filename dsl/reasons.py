@@ -14,7 +14,7 @@ from .nesting import Program
 from .plan import Plan
 from .program import Loop, MultiplyAdd, MultiplyMatrices, TileFacts, TileProgram
 from .regions import compared
-from .shape import TileShape, bounds, step_cycles
+from .shape import TileShape, bounds, chains_wanted, step_cycles
 from .symbolic import c_text, simplify, value
 
 #: Sizes of tiles named side by side; of more, how many there are.
@@ -163,11 +163,8 @@ def _tightest(each: dict[str, float]) -> str:
 
 def why_split(plan: Plan, facts: TileFacts) -> str:
     """Chains of multiply-adds beside the latency, and what another number of sets would take."""
-    core, shape = plan.target.core, facts.shape
-    if shape.unit is not None:
-        busy = shape.rows * shape.columns
-        return f"products fill {busy} cycles beside a latency of {shape.unit.latency}"
-    chains, wanted = shape.multiply_adds, core.fma_latency * core.fma_units
+    shape = facts.shape
+    chains, wanted = shape.multiply_adds, chains_wanted(shape, plan.target.core)
     if plan.schedule.k_split:
         return f"asked for: {chains * shape.k_split} chains; {wanted} hide the latency"
     why = f"{chains} chain{'s' if chains > 1 else ''} of multiply-adds, "
@@ -197,7 +194,7 @@ def _other_split(target: Target, facts: TileFacts) -> str:
     if not others:
         return f"{own}; K is too short for more"
     needed = need(target, *size, work.with_split(others[0])).total
-    return f"{own}; {others[0]} sets need {needed} of {target.registers - work.spare} registers"
+    return f"{own}; {others[0]} sets need {needed} of {work.room(target)} registers"
 
 
 # --- unrolling -----------------------------------------------------------------------------------
@@ -221,7 +218,7 @@ def why_unroll(plan: Plan, tile: TileProgram, facts: TileFacts) -> str:
     if plan.schedule.k_unroll:
         return "asked for"
     if shape.unit is not None:
-        return "a step keeps the matrix unit longer than the loop's own instructions take"
+        return _why_steps(shape, steps)
     if not steps:
         return _short(plan, facts)
     if plan.dot:
@@ -235,6 +232,14 @@ def why_unroll(plan: Plan, tile: TileProgram, facts: TileFacts) -> str:
         return f"{why}: more would hide nothing more"
     taken, issue = _trip(shape, core, steps - group)
     return f"{why}; {steps - group} take {taken}, and {issue} to issue"
+
+
+def _why_steps(shape: TileShape, steps: int) -> str:
+    """The steps of a matrix unit in a trip."""
+    if shape.k_split == 1:
+        return "a step keeps the matrix unit longer than the loop's own instructions take"
+    trip = "a step for each set of accumulators"
+    return f"a trip has {trip}" if steps else f"K is less than two trips, each of {trip}"
 
 
 def why_lines(plan: Plan, tile: TileProgram) -> Iterator[str]:

@@ -6,9 +6,6 @@ from dataclasses import dataclass
 
 from .isa import Core, MatrixUnit, Vector
 
-#: What a bound that is not the tightest still costs, as a share of itself.
-OVERLAP = 1 / 16
-
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -104,13 +101,20 @@ class TileShape:
         return self.multiply_adds * self.instructions
 
 
+def chains_wanted(shape: TileShape, core: Core) -> int:
+    """How many chains of multiply-adds hide the latency of one."""
+    if shape.unit is not None:
+        return -(-shape.unit.latency * shape.bands // shape.rows)
+    return core.fma_latency * core.fma_units
+
+
 def step_cycles(shape: TileShape, core: Core) -> float:
     """Cycles per K step: the tightest of units, loads, issue and latency.
 
     The others count a little too: bounds that lie close together are not reached together.
     """
     each = bounds(shape, core).values()
-    return max(each) + (sum(each) - max(each)) * OVERLAP
+    return max(each) + (sum(each) - max(each)) * core.overlap
 
 
 def bounds(shape: TileShape, core: Core) -> dict[str, float]:

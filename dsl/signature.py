@@ -8,9 +8,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from .expression import Operand
 from .factors import quantity_type
 from .operands import Addresses, Batch, Offsets, Packed, Strided
 from .pack import Pack
@@ -19,6 +18,7 @@ from .spec import QUANTITIES, SHAPES, Gemm, Spec, Transpose
 from .types import ITEMSIZE
 
 if TYPE_CHECKING:
+    from .expression import Operand
     from .packed_format import PackedFormat
 
 Role = Literal["in", "out", "inout"]
@@ -77,16 +77,14 @@ class ArrayParameter:
         return f"{self.name[0]}_offsets"
 
 
-@dataclass(frozen=True, slots=True)
-class SizeParameter:
+class SizeParameter(NamedTuple):
     """A run-time size: the C parameter's name and the dim it is an instance of."""
 
     slot: str
     dim: Dim
 
 
-@dataclass(frozen=True, slots=True)
-class ScalarParameter:
+class ScalarParameter(NamedTuple):
     """A number passed at the call."""
 
     name: str
@@ -110,6 +108,20 @@ class Signature:
     def output(self) -> ArrayParameter:
         """C or D, or a transposition's result: what a call returns."""
         return next(a for a in self.arrays if a.role != "in")
+
+    @property
+    def alias(self) -> int:
+        """The index of the input that may be the output itself, if it lies alike; -1 for none.
+
+        It is C where there is a D of its type and order, and the X of a square transposition.
+        """
+        output = self.output
+        for index, parameter in enumerate(self.arrays):
+            alike = (parameter.type, parameter.order) == (output.type, output.order)
+            transposed = parameter.name == "x" and parameter.shape == output.shape
+            if alike and parameter.role == "in" and (parameter.name == "c" or transposed):
+                return index
+        return -1
 
     @property
     def positional(self) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 from .errors import SpecError
@@ -107,8 +107,9 @@ def check_dims(sizes: Iterable[tuple[str, Dim]]) -> None:
 
 def canonical(value: Any) -> str:
     """A text that is equal exactly when specs, schedules or their parts are equal."""
-    if hasattr(value, "__dataclass_fields__"):
-        inner = ",".join(f"{f.name}={canonical(getattr(value, f.name))}" for f in fields(value))
+    names = getattr(value, "__dataclass_fields__", None)
+    if names is not None:
+        inner = ",".join([f"{name}={canonical(getattr(value, name))}" for name in names])
         return f"{type(value).__name__}({inner})"
     if isinstance(value, tuple):
         return f"({','.join(map(canonical, value))})"

@@ -4,25 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .errors import SpecError
-from .expression import (
-    Expression,
-    Operand,
-    as_expression,
-    dst,
-    is_integer_additions,
-    operands_of,
-    uses,
-)
-from .expression_rules import check_leaves, check_types
 from .factors import QUANTITIES, Factor, Quantity, check_factor, check_quantity, short
 from .operands import Batch, Matrix, Offsets, Order, Packed, Strided, check_order
 from .pack import Pack
-from .reductions import Outputs, RowReduction, as_outputs
 from .sizes import Dim, Size, call_text, check_dims, check_size
 from .types import INPUTS, ITEMSIZE, accumulator, is_integer, type_name
+
+if TYPE_CHECKING:  # specs without expressions do without their modules
+    from .expression import Expression, Operand
+    from .reductions import Outputs, RowReduction
 
 __all__ = ["QUANTITIES", "SHAPES", "Factor", "Gemm", "Quantity", "Spec", "Transpose"]
 
@@ -132,7 +125,8 @@ class Gemm:
             put(name, operand)
         for name in QUANTITIES:
             put(name, check_quantity(given[name], name))
-        put("epilogue", None if epilogue is None else as_expression(epilogue))
+        expression, reduced = _expressions(epilogue, outputs)
+        put("epilogue", expression)
         asks = any(given[name] is not None for name in _MAKE_D)
         put("d", _operand(d, order) if d is not None else third if asks else None)
         put("alpha", check_factor(alpha, "alpha"))
@@ -148,7 +142,7 @@ class Gemm:
             ld = given[name]
             put(name, None if ld is None else check_size(ld, name, least=1))
         put("b2", None if b2 is None else _operand(b2, order))
-        put("outputs", as_outputs(outputs))
+        put("outputs", reduced)
         put("algebra", bool(algebra))
         full = any(operand.per == "full" for operand in self.named)
         put("order", order if full else third.order)
@@ -219,11 +213,19 @@ class Gemm:
     @property
     def named(self) -> tuple[Operand, ...]:
         """The operands of all expressions by name."""
+        if not self.expressions:
+            return ()
+        from .expression import operands_of
+
         return operands_of(*self.expressions)
 
     @property
     def reads_output(self) -> bool:
         """Whether an expression uses D's old value."""
+        if not self.expressions:
+            return False
+        from .expression import dst, uses
+
         return any(uses(expression, dst) for expression in self.expressions)
 
     @property
@@ -238,7 +240,11 @@ class Gemm:
         factors = (self.alpha, self.beta)
         whole = all(f == "scalar" or float(f).is_integer() for f in factors)
         output = self.c if self.d is None else self.d
-        adds = self.epilogue is None or is_integer_additions(self.epilogue)
+        adds = self.epilogue is None
+        if self.epilogue is not None:
+            from .expression import is_integer_additions
+
+            adds = is_integer_additions(self.epilogue)
         unscaled = all(s is None for s in scales)
         return self.type == "s32" and whole and unscaled and adds and is_integer(output.type)
 
@@ -246,21 +252,26 @@ class Gemm:
 #: What makes C's values something else than sums: there is a D then, of C's type if not given.
 _MAKE_D = ("a_scale", "b_scale", "d_scale", "d_zero", "epilogue")
 _LEADING = ("lda", "ldb", "ldc", "ldd")
-#: What arguments of a call are called.
-_TAKEN = (
-    "self", "a", "b", "b2", "c", "d", "out", "alpha", "beta", "a_offsets", "b_offsets",
-    *QUANTITIES,
-)  # fmt: skip
 
 
 def _operand(given: Any, order: Order) -> Matrix | Packed:
     return given if isinstance(given, (Matrix, Packed)) else Matrix(given, order)
 
 
+def _expressions(epilogue: Any, outputs: Any) -> tuple[Expression | None, Outputs]:
+    if epilogue is None and outputs is None:
+        return None, ()
+    from .expression import as_expression
+    from .reductions import as_outputs
+
+    return None if epilogue is None else as_expression(epilogue), as_outputs(outputs)
+
+
 def check_gemm(spec: Gemm) -> None:
     """SpecError if types, layouts and sizes do not fit each other."""
     _check_types(spec)
-    _check_expressions(spec)
+    if spec.expressions or spec.b2 is not None:
+        _check_expressions(spec)
     for name in "abcd":
         ld = getattr(spec, f"ld{name}")
         operand = getattr(spec, name)
@@ -337,6 +348,8 @@ def _check_types(spec: Gemm) -> None:
 
 
 def _check_expressions(spec: Gemm) -> None:
+    from .expression_rules import check_leaves, check_names, check_types
+
     check_leaves(spec.expressions, b2=spec.b2 is not None, d=spec.d is not None)
     for expression in spec.expressions:
         check_types(expression, spec.type)
@@ -346,15 +359,7 @@ def _check_expressions(spec: Gemm) -> None:
         )
     if spec.outputs and spec.type == "f64":
         raise SpecError("outputs are f32, and of sums in f64 there are none", got=spec.outputs[0])
-    taken = set(_TAKEN)
-    for name in (*(operand.name for operand in spec.named), *dict(spec.outputs)):
-        if name in taken:
-            raise SpecError(
-                f"the name {name!r} is taken by another argument of the call",
-                got=", ".join(sorted(taken)),
-                hint="another name for the operand or output",
-            )
-        taken.add(name)
+    check_names([*(operand.name for operand in spec.named), *dict(spec.outputs)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from .lower import PointerPlan, Tile, advance, held, pointer_plans
-from .program import Interleave, Load, MultiplyAdd, Op, Register
+from .lower import PointerPlan, Tile, advance, multiplied, pointer_plans
+from .program import Interleave, Load, Op, Register
 from .symbolic import ZERO
 
 
@@ -79,8 +79,7 @@ class Squares:
         acc = self.tile.square(band, column, k % self.shape.k_split)
         op = self.tile.product.form(self.tile.vector, "broadcast")
         assert op is not None
-        yield MultiplyAdd(op, acc, x, y)
-        yield from held(self.tile, acc, (x, y))
+        yield from multiplied(self.tile, op, acc, x, y)
 
 
 def unfold(tile: Tile) -> Iterator[Op]:

@@ -73,7 +73,7 @@ def _lines(
     if tile.stage == "finish":
         return None, Lines(tile, line, vectors, count * ONE)
     stack = Stack(tile, count, len(vectors))
-    return stack, Lines(tile, line, vectors, count * ONE, stack.pointer, stack.step * ONE)
+    return stack, Lines(tile, line, vectors, count * ONE, stack.sums)
 
 
 def _blocks(tile: Tile) -> Iterator[tuple[int, int, list[Op], list[Register]]]:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Literal
 
-from .dataflow import pointers_used, sizes_used, walk, without_idle_masks, without_unread
+from .dataflow import (
+    pointers_used,
+    sizes_used,
+    stored_in_parts,
+    walk,
+    without_idle_masks,
+    without_unread,
+)
 from .dot import dot_loops, store_dots
 from .ksteps import k_loops
 from .lower import Tile, masks, reduction, sum_splits, zeros
@@ -21,7 +28,10 @@ from .update import factors
 
 def lower_tile(tile: Tile, name: str) -> TileProgram:
     """The program of one register tile."""
-    body, end = tuple(_body(tile)), without_idle_masks(without_unread(tuple(_end(tile))))
+    body, end = tuple(_body(tile)), without_unread(tuple(_end(tile)))
+    if tile.plan.schedule.tails != "mask":
+        end = tuple(stored_in_parts(end))
+    end = without_idle_masks(end)
     body = without_idle_masks(body, end)
     return TileProgram(
         name=name,
@@ -76,7 +86,7 @@ def _facts(tile: Tile) -> TileFacts:
         steps=tile.steps,
         accumulate=tile.accumulate,
         shape=region.shape,
-        work=tile.plan.work(tile.steps, tile.accumulate),
+        work=tile.plan.work(tile.plan.counted(tile.steps, tile.rest), tile.accumulate),
         accumulators=_register_map(tile),
     )
 

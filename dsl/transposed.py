@@ -9,7 +9,7 @@ from typing import Literal
 from sympy import Expr
 
 from .blocks import Block
-from .dataflow import prune
+from .dataflow import prune, stored_in_parts, without_idle_masks
 from .nesting import Argument, BlockLoop, Call, NestNode, Program, WhenSame
 from .program import (
     Active,
@@ -190,7 +190,7 @@ class _Body:
             name=name,
             element=self.plan.element,
             parameters=tuple(parameters),
-            body=tuple(self.ops),
+            body=without_idle_masks(tuple(stored_in_parts(self.ops))),
             end=(),
             summary=f"{self.networks} blocks: {', '.join(vectors)}"
             if self.networks > 1

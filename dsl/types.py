@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from .errors import SpecError
 
 Kind = Literal["float", "int"]
 
 
-@dataclass(frozen=True, slots=True)
-class ElementType:
+class ElementType(NamedTuple):
     """One element type.
 
     ``numpy`` is the name of its dtype, numpy's own or ml_dtypes'; ``bits`` the unsigned type that

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from operator import itemgetter
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -14,9 +14,10 @@ from tilewright.sizes import Dim, Size
 
 from .abi import LIMITS
 from .dtypes import FOREIGN, preferred
-from .known import Known
-from .layout import learn
 from .scalars import factor, is_number, one
+
+if TYPE_CHECKING:
+    from .known import Known
 
 #: What numpy.empty takes.
 New = tuple[tuple[int, ...], np.dtype[Any], Literal["C", "F"]]
@@ -243,6 +244,9 @@ def allocate(signature: Signature, given: Mapping[str, Any]) -> np.ndarray[Any, 
     output = signature.output
     if (fixed := _fixed_shape(signature)) is not None:
         return np.empty(fixed, preferred(output.type), output.order)
+    from .known import Known
+    from .layout import learn
+
     inputs = [p for p in signature.arrays if p is not output]
     known = Known()
     learn(inputs, [given[p.name] for p in inputs], known)

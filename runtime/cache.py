@@ -44,8 +44,12 @@ class Entry:
     key: str
     directory: Path
     library: Path
-    source: Path
     manifest: Mapping[str, Any]
+
+    @property
+    def source(self) -> Path:
+        """The C file from which the library was made."""
+        return self.directory / str(self.manifest["source"])
 
     @property
     def holder(self) -> str:
@@ -65,8 +69,8 @@ def sources_digest() -> str:
             paths += [f.path for f in files if f.name.endswith((".py", ".j2"))]
     digest = hashlib.sha256()
     for path in sorted(paths):
-        with open(path, "rb") as file:
-            text = file.read()
+        with open(path, "rb", buffering=0) as file:
+            text = file.readall()
         digest.update(f"{os.path.basename(path)}\0{len(text)}\0".encode())
         digest.update(text)
     return digest.hexdigest()
@@ -124,7 +128,7 @@ def refer(key: str, entry: Entry, info: Mapping[str, Any]) -> Entry:
             _put(root, key)
     except OSError as error:
         say(f"tilewright's cache {root} takes no new kernels ({error.strerror})")
-    return Entry(key, entry.directory, entry.library, entry.source, {**entry.manifest, **own})
+    return Entry(key, entry.directory, entry.library, {**entry.manifest, **own})
 
 
 def list_entries() -> list[Entry]:
@@ -138,7 +142,7 @@ def verify_entries() -> Iterator[tuple[str, str | None]]:
         try:
             entry = _open(folders.cache_directory(), key)
             for name, listed in entry.manifest["files"].items():
-                _verify(entry.directory / name, listed)
+                _verify(str(entry.directory / name), listed)
         except (UnusableError, FileNotFoundError) as problem:
             yield key, str(problem)
         else:
@@ -161,7 +165,7 @@ def _keys() -> list[str]:
 def _roots() -> list[Path]:
     """The cache directory, checked, then this process's private one if it has one."""
     root = folders.cache_directory()
-    if root.exists():
+    if os.path.exists(root):
         check_directory(root)
     own = folders.private()
     return [root] if own is None else [root, own]
@@ -182,24 +186,25 @@ def _find(root: Path, key: str) -> Entry | None:
 
 def _open(root: Path, key: str, *, referred: bool = False) -> Entry:
     """The entry, its library verified. Raises FileNotFoundError when there is none."""
-    folder = root / "entries" / key
-    with open(folder / MANIFEST, "rb") as file:
-        check_owner(file.fileno(), folder / MANIFEST)
-        text = file.read()
-    for path in (folder.parent, folder):
+    entries = os.path.join(root, "entries")
+    folder = os.path.join(entries, key)
+    with open(os.path.join(folder, MANIFEST), "rb", buffering=0) as file:
+        check_owner(file.fileno(), MANIFEST)
+        text = file.readall()
+    for path in (entries, folder):
         check_owner(path, path)
     manifest = _parse(text, key)
     if "entry" not in manifest:
-        library = folder / manifest["library"]
+        library = os.path.join(folder, manifest["library"])
         _verify(library, manifest["files"][manifest["library"]])
-        return Entry(key, folder, library, folder / manifest["source"], manifest)
+        return Entry(key, Path(folder), Path(library), manifest)
     if referred:
         raise UnusableError("it refers to a reference")
     try:
         held = _open(root, manifest["entry"], referred=True)
     except FileNotFoundError:
         raise UnusableError("the library it refers to is gone") from None
-    return Entry(key, held.directory, held.library, held.source, {**held.manifest, **manifest})
+    return Entry(key, held.directory, held.library, {**held.manifest, **manifest})
 
 
 def _parse(text: bytes, key: str) -> dict[str, Any]:
@@ -230,19 +235,20 @@ def _parse(text: bytes, key: str) -> dict[str, Any]:
 _hashed: dict[tuple[Any, ...], str] = {}
 
 
-def _verify(path: Path, listed: Mapping[str, Any]) -> None:
+def _verify(path: str, listed: Mapping[str, Any]) -> None:
+    name = os.path.basename(path)
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", buffering=0) as file:
             stat = check_owner(file.fileno(), path)
-            stamp = (str(path), stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+            stamp = (path, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
             if stat.st_size != listed["size"]:
-                raise UnusableError(f"{path.name} has {stat.st_size} bytes, not {listed['size']}")
+                raise UnusableError(f"{name} has {stat.st_size} bytes, not {listed['size']}")
             if (digest := _hashed.get(stamp)) is None:
-                digest = _hashed[stamp] = hashlib.sha256(file.read()).hexdigest()
+                digest = _hashed[stamp] = hashlib.sha256(file.readall()).hexdigest()
     except OSError as error:
-        raise UnusableError(f"{path.name}: {error.strerror}") from None
+        raise UnusableError(f"{name}: {error.strerror}") from None
     if digest != listed["sha256"]:
-        raise UnusableError(f"{path.name} was altered")
+        raise UnusableError(f"{name} was altered")
 
 
 def _runnable(root: Path, entry: Entry) -> Entry:
@@ -257,8 +263,8 @@ def _runnable(root: Path, entry: Entry) -> Entry:
         part.write_bytes(entry.library.read_bytes())
         part.chmod(0o700)
         part.rename(copy)
-    _verify(copy, entry.manifest["files"][entry.library.name])
-    return Entry(entry.key, entry.directory, copy, entry.source, entry.manifest)
+    _verify(str(copy), entry.manifest["files"][entry.library.name])
+    return Entry(entry.key, entry.directory, copy, entry.manifest)
 
 
 # --- writing -----------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ from tilewright.sizes import MAX_SIZE, Dim, Size
 
 from .abi import ALIGNED, KINDS, LIMITS, WRITEABLE
 from .dtypes import loaded
-from .overlap import alias
 from .packed import PackedMatrix
 
 _ABSENT = (-1, 0)
@@ -71,7 +70,7 @@ def descriptor(
     words = [
         *functions,
         id(np.ndarray), id(tuple), id(PackedMatrix), object.__basicsize__, tuple.__basicsize__,
-        len(arrays), len(packer.dims), len(slots), output, alias(signature),
+        len(arrays), len(packer.dims), len(slots), output, signature.alias,
         int(all(array[-1] for array in arrays)),
     ]  # fmt: skip
     limits = [

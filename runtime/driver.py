@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewright.errors import ScheduleError, SpecError
-from tilewright.isa import Target
 from tilewright.operands import Addresses, Offsets, Strided
 from tilewright.pack import Pack
 from tilewright.schedule import Schedule
-from tilewright.signature import signature
+from tilewright.signature import Signature, signature
 from tilewright.sizes import Dim, canonical, check_identifier
 from tilewright.spec import Gemm, Spec, Transpose
 
 from . import cache, host
 from .arguments import check_readable
+from .identity import Identity
 from .kernel import Kernel
-from .packer import Packer
 
 if TYPE_CHECKING:
     from tilewright.generate import Request
@@ -31,13 +29,13 @@ if TYPE_CHECKING:
 _PER_FILE = 4
 
 
-@dataclass(frozen=True, slots=True)
-class _Job:
+class _Job(NamedTuple):
     """One kernel to find or to make: resolved, checked, named."""
 
     spec: Spec
     schedule: Schedule
-    target: Target
+    signature: Signature
+    target: Identity
     means: host.Means
     flags: tuple[str, ...]
     key: str
@@ -82,8 +80,14 @@ def build_many(requests: Iterable[Any], flags: Sequence[str] = ()) -> list[Kerne
 
 
 def _kernel(job: _Job, entry: cache.Entry) -> Kernel:
-    made = Packer if isinstance(job.spec, Pack) else Kernel
-    return made(job.name, job.spec, job.schedule, job.target, entry, compile)
+    made = _packer() if isinstance(job.spec, Pack) else Kernel
+    return made(job.name, job.spec, job.schedule, job.signature, job.target, entry, compile)
+
+
+def _packer() -> type[Kernel]:
+    from .packer import Packer
+
+    return Packer
 
 
 def _completed(request: Any) -> tuple[Any, Any, Any]:
@@ -105,13 +109,15 @@ def checked(spec: Any, schedule: Any) -> tuple[Spec, Schedule]:
 
 def _job(spec: Any, schedule: Any, target: Any, flags: tuple[str, ...]) -> _Job:
     spec, schedule = checked(spec, schedule)
-    check_readable(signature(spec))
-    resolved = host.resolve(target)
+    parameters = signature(spec)
+    check_readable(parameters)
+    resolved = host.identify(target)
     means = host.means(resolved)
     parts = ["kernel", canonical(spec), canonical(schedule), resolved.name, means]
     named = host.user_compiler(resolved, means)
     key = cache.key(*parts, *([] if named is None else [named]), *flags)
-    return _Job(spec, schedule, resolved, means, flags, key, kernel_name(spec, resolved, key))
+    name = kernel_name(spec, resolved.name, key)
+    return _Job(spec, schedule, parameters, resolved, means, flags, key, name)
 
 
 def request_for(spec: Any, schedule: Any, target: str, name: str | None = None) -> Request:
@@ -122,14 +128,14 @@ def request_for(spec: Any, schedule: Any, target: str, name: str | None = None) 
     found = host.resolve(target)
     if name is None:
         digest = cache.key("emit", canonical(spec), canonical(schedule), found.name)
-        name = kernel_name(spec, found, digest)
+        name = kernel_name(spec, found.name, digest)
     return Request(check_identifier(name, "a kernel"), spec, schedule, found)
 
 
 # --- names -------------------------------------------------------------------------------------
 
 
-def kernel_name(spec: Spec, target: Target, key: str) -> str:
+def kernel_name(spec: Spec, target: str, key: str) -> str:
     """A C identifier that says what the kernel is.
 
     ``gemm_f32_64x48xK_ccf_s16_beta1_avx512_1f00ba12``: type; m x n x k, upper case where known
@@ -146,7 +152,7 @@ def kernel_name(spec: Spec, target: Target, key: str) -> str:
         orders = "".join(getattr(spec, name).order for name in "abc").lower()
         sizes = _sizes(("m", spec.m), ("n", spec.n), ("k", spec.k))
         parts = ["gemm", spec.type, sizes, orders, *_batch(spec), *_beta(spec)]
-    return "_".join([*parts, target.name.replace("+", "_"), key[:8]])
+    return "_".join([*parts, target.replace("+", "_"), key[:8]])
 
 
 def _sizes(*sizes: tuple[str, int | Dim]) -> str:
@@ -187,11 +193,11 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
 
     from .toolchain import compile_library, compiler_flags, find_compiler
 
-    target, emulated, flags = jobs[0].target, jobs[0].means != "native", jobs[0].flags
+    target, emulated, flags = jobs[0].target.description, jobs[0].means != "native", jobs[0].flags
     compiler = find_compiler(target, emulated=emulated)
     parts = _split(jobs)
     texts = [
-        generate([Request(job.name, job.spec, job.schedule, job.target) for job in part]).text
+        generate([Request(job.name, job.spec, job.schedule, target) for job in part]).text
         for part in parts
     ]
     if emulated:

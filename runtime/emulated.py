@@ -14,7 +14,6 @@ from .abi import address
 from .emulator import Alias, Runner, shared_runner
 from .known import Array, strided
 from .layout import Checked
-from .overlap import alias
 from .packed import memory
 
 
@@ -55,7 +54,7 @@ def call(
 
 def _same(signature: Signature, checked: Checked) -> int | None:
     """The index of the input that is the output itself: an operation in place."""
-    may_be = alias(signature)
+    may_be = signature.alias
     if may_be < 0:
         return None
     output, given = checked.arrays[signature.arrays.index(signature.output)], checked.arrays[may_be]

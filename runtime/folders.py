@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 from tilewright.errors import CacheError
@@ -47,8 +48,8 @@ def check_directory(path: Path) -> None:
             expected="no write permission for group and others: what lies in it is executed",
             hint=f"chmod go-w {path}",
         )
-    for parent in path.resolve().parents:
-        mode = parent.stat().st_mode
+    for parent in _above(os.path.realpath(path)):
+        mode = os.stat(parent).st_mode
         if mode & 0o002 and not mode & 0o1000:
             raise CacheError(
                 f"the cache directory {path} can be replaced by others",
@@ -58,11 +59,19 @@ def check_directory(path: Path) -> None:
             )
 
 
-def check_owner(file: int | Path, path: Path) -> os.stat_result:
+def _above(path: str) -> Iterator[str]:
+    """The directories around the absolute ``path``, innermost first."""
+    while (parent := os.path.dirname(path)) != path:
+        yield parent
+        path = parent
+
+
+def check_owner(file: int | str, path: str) -> os.stat_result:
     """The status of ``file``, a path or an open file, that nobody else can have written."""
     stat = os.stat(file)
     if hasattr(os, "geteuid") and (stat.st_uid != os.geteuid() or stat.st_mode & 0o022):
-        raise UnusableError(f"{path.name} belongs to, or can be written by, another user")
+        name = os.path.basename(path)
+        raise UnusableError(f"{name} belongs to, or can be written by, another user")
     return stat
 
 

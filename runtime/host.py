@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
 
 from tilewright.errors import TargetError
-from tilewright.isa import Target
 from tilewright.settings import settings
 from tilewright.targets import NAMES, load
 
 from .folders import cache_directory
+from .identity import Extension, Identity, identities
+
+if TYPE_CHECKING:
+    from tilewright.isa import Feature, Target
+
+    #: A target, described in full or not.
+    Found = TypeVar("Found", Target, Identity)
 
 Means = Literal["native", "qemu", "header"]
 
@@ -22,13 +28,16 @@ _CPUINFO = Path("/proc/cpuinfo")
 _ALIASES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
 
 
-@dataclass(frozen=True, slots=True)
-class Cpu:
-    """The CPU: ``features`` in the words of ``/proc/cpuinfo``; ``name`` as the vendor has it."""
+class Cpu(NamedTuple):
+    """The CPU: ``features`` in the words of ``/proc/cpuinfo``; ``name`` as the vendor has it.
+
+    ``processor`` is its vendor, family and model, where there are such, else its name.
+    """
 
     machine: str
     name: str
     features: frozenset[str]
+    processor: str
 
 
 def machine() -> str:
@@ -50,7 +59,8 @@ def cpu() -> Cpu:
     if features is None:
         return _detected()
     name = fields.get("model name") or fields.get("CPU part") or machine()
-    return Cpu(machine(), name, frozenset(features.split()))
+    numbers = [fields[key] for key in ("vendor_id", "cpu family", "model") if key in fields]
+    return Cpu(machine(), name, frozenset(features.split()), " ".join(numbers) or name)
 
 
 def _first_processor() -> dict[str, str]:
@@ -72,7 +82,7 @@ def _detected() -> Cpu:
     try:
         known = json.loads(file.read_text(encoding="utf-8"))
         if known["here"] == here:
-            return Cpu(machine(), known["name"], frozenset(known["features"]))
+            return _named(known["name"], known["features"])
     except (OSError, ValueError, KeyError, TypeError):
         pass
     found = _archspec()
@@ -91,7 +101,11 @@ def _archspec() -> Cpu:
     import archspec.cpu
 
     found = archspec.cpu.host()
-    return Cpu(machine(), found.name, frozenset(found.features))
+    return _named(found.name, found.features)
+
+
+def _named(name: str, features: Iterable[str]) -> Cpu:
+    return Cpu(machine(), name, frozenset(features), name)
 
 
 def describe() -> str:
@@ -112,33 +126,48 @@ def caches() -> dict[str, int]:
     return sizes
 
 
-def is_native(target: Target) -> bool:
+def is_native(target: Target | Identity) -> bool:
     """True if this CPU has what ``target`` needs."""
     return target.machine in ("", cpu().machine) and cpu().features.issuperset(target.cpu_flags)
 
 
 def resolve(target: str) -> Target:
     """The target called ``target``; "host" is the best one that this CPU runs natively."""
+    return _called(target, load)
+
+
+def identify(target: str) -> Identity:
+    """As ``resolve``, without the description."""
+    return _called(target, identities())
+
+
+def _called(target: str, known: Callable[[str], Found]) -> Found:
     if not isinstance(target, str):
         raise TargetError("a target is named by a string", got=target)
     if target == "host":
-        found = next(found for found in map(load, NAMES) if is_native(found))
-        return found.having(n for n in found.features if is_native(found.having([n])))
+        found = next(found for found in map(known, NAMES) if is_native(found))
+        return found.having(features_here(found))
     base, *features = [part.strip() for part in target.split("+")]
-    return load(base).having(features)
+    return known(base).having(features)
 
 
-def means(target: Target, *, emulated: bool | None = None) -> Means:
+def features_here(target: Target | Identity) -> Iterator[str]:
+    """The features of ``target`` that this CPU has; of those that describe one, this CPU's."""
+    features: Mapping[str, Feature | Extension] = target.features
+    for name, feature in features.items():
+        alike = not feature.processors or cpu().processor in feature.processors
+        if alike and is_native(target.having([name])):
+            yield name
+
+
+def means(target: Target | Identity, *, emulated: bool | None = None) -> Means:
     """By what ``target`` runs here; ``emulated`` True asks for what stands in for the CPU.
 
     Raises TargetError, which says what to install.
     """
-    emulation = target.emulation
-    possible = emulation.qemu is not None or emulation.header is not None
-    if emulated is None:
-        emulated = not is_native(target) or (settings().emulate and possible)
-    if not emulated:
+    if emulated is False or (emulated is None and _runs_natively(target)):
         return "native"
+    emulation = target.emulation
     if emulation.qemu is not None and find_qemu(target) is not None:
         return "qemu"
     if emulation.header is not None:
@@ -153,7 +182,14 @@ def means(target: Target, *, emulated: bool | None = None) -> Means:
     )
 
 
-def find_qemu(target: Target) -> str | None:
+def _runs_natively(target: Target | Identity) -> bool:
+    """Whether the CPU has what ``target`` needs, and the user does not ask for an emulator."""
+    if not is_native(target) or not settings().emulate:
+        return is_native(target)
+    return target.emulation.qemu is None and target.emulation.header is None
+
+
+def find_qemu(target: Target | Identity) -> str | None:
     """The path of the program that emulates ``target``'s CPU; None if there is none."""
     import shutil
 
@@ -161,7 +197,7 @@ def find_qemu(target: Target) -> str | None:
     return None if name is None else shutil.which(name) or shutil.which(f"{name}-static")
 
 
-def user_compiler(target: Target, means: Means) -> str | None:
+def user_compiler(target: Target | Identity, means: Means) -> str | None:
     """The compiler that the environment names for ``target``: a part of a kernel's key."""
     if means == "header" or target.machine in ("", machine()):
         return settings().compiler

@@ -133,10 +133,10 @@ def mul(x: Interval, y: Interval, *, rounds: bool = True) -> Interval:
 
 
 def div(x: Interval, y: Interval) -> Interval:
-    """``x / y``, rounded; unsure where y may be 0 and is not exactly that."""
+    """``x / y``, rounded; unsure where y may be 0 and is not exactly that, or where both may be."""
     candidates = [a / b for a in (x.low, x.high) for b in (y.low, y.high)]
     found = hull(x.value / y.value, candidates, x, y)
-    crosses = (y.low <= 0) & (y.high >= 0) & ~y.exact
+    crosses = (y.low <= 0) & (y.high >= 0) & ~(y.exact & (x.exact | (x.low > 0) | (x.high < 0)))
     low, high = (np.where(crosses, np.nan, end) for end in (found.low, found.high))
     return Interval(np.where(crosses, 0.0, found.value), low, high, x.element).rounded()
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.errors import SpecError, TargetError
-from tilewright.isa import Target
 from tilewright.operands import Packed
 from tilewright.pack import Pack
 from tilewright.schedule import Schedule
@@ -25,25 +24,27 @@ from .arguments import Arranger
 from .cache import Entry
 from .descriptor import descriptor
 from .dtypes import FOREIGN
-from .frame import Frame
-from .layout import Checked, check
+from .identity import Identity
 
 if TYPE_CHECKING:
     from tilewright.generate import AnyPlan
+    from tilewright.isa import Target
 
+    from .frame import Frame
+    from .layout import Checked
     from .measure import Timing
     from .packed import PackedMatrix
     from .session import Session
     from .verification import Verification
 
 
-def _signature(spec: Spec, target: Target) -> Signature:
-    """The parameters; formats, which take modules, only where something is packed."""
+def _with_formats(found: Signature, spec: Spec, target: Identity) -> Signature:
+    """The signature with its formats, which take modules; the same where nothing is packed."""
     if not isinstance(spec, Pack) and not (isinstance(spec, Gemm) and isinstance(spec.b, Packed)):
-        return signature(spec, {})
+        return found
     from tilewright.packed_format import formats_of
 
-    return signature(spec, formats_of(spec, target))
+    return signature(spec, formats_of(spec, target.description))
 
 
 class Kernel:
@@ -68,7 +69,8 @@ class Kernel:
         name: str,
         spec: Spec,
         schedule: Schedule,
-        target: Target,
+        signature: Signature,
+        target: Identity,
         entry: Entry,
         remake: Callable[[Spec, Schedule, str], Kernel],
     ) -> None:
@@ -77,7 +79,7 @@ class Kernel:
         self._target, self._entry, self._remake = target, entry, remake
         self._plan: AnyPlan | None = None
         self._packers: dict[Spec, Kernel] = {}
-        self._signature = _signature(spec, target)
+        self._signature = _with_formats(signature, spec, target)
         self._arrange = Arranger(self._signature)
         self._output = self._signature.arrays.index(self._signature.output)
         self._foreign = any(p.type in FOREIGN for p in self._signature.arrays)
@@ -95,10 +97,10 @@ class Kernel:
     def _load(self) -> None:
         """Load the library and pack what the dispatcher needs."""
         library = self._entry.library
-        if self._target.matrix is not None:
+        if self._target.unit:
             from .session import ask_consent
 
-            ask_consent(self._target.matrix)
+            ask_consent(self._target.unit, self._target.consent)
         self._symbol = dispatch.symbol(library, self.name)
         invoke = dispatch.symbol(library, f"{self.name}_invoke")
         scratch_bytes = dispatch.symbol(library, f"{self.name}_scratch_bytes")
@@ -153,16 +155,26 @@ class Kernel:
         arrays, scalars = self._arrange(positional, named)
         status = self._call_scalars(self._handle, id(arrays), *_two(scalars))
         if status == dispatch.UNDECIDED:
-            checked = check(self._signature, arrays)
+            checked = self._check(arrays)
             if self._foreign:
                 self._learn_dtypes()
             if self.emulated is None:
-                status = dispatch.dispatcher().run(Frame(self._functions, checked, scalars).address)
+                status = dispatch.dispatcher().run(self._framed(checked, scalars).address)
             else:
                 status = self._emulate(checked, scalars)
         if status == dispatch.NO_MEMORY:
             raise MemoryError(f"{self.name}: no memory for the kernel's scratch buffer")
         return arrays[self._output]
+
+    def _check(self, arrays: tuple[Any, ...]) -> Checked:
+        from .layout import check
+
+        return check(self._signature, arrays)
+
+    def _framed(self, checked: Checked, scalars: tuple[float, ...]) -> Frame:
+        from .frame import Frame
+
+        return Frame(self._functions, checked, scalars)
 
     def _learn_dtypes(self) -> None:
         """Tell the dispatcher the dtypes of a module that was imported after the kernel's load."""
@@ -187,13 +199,12 @@ class Kernel:
     def frame(self, *arrays: Any, **named: Any) -> Frame:
         """The arguments of one call, checked, as the dispatcher takes them."""
         held, scalars = self._arrange(arrays, named)
-        checked = check(self._signature, held)
-        return Frame(self._functions, checked, scalars)
+        return self._framed(self._check(held), scalars)
 
     def _emulate(self, checked: Checked, scalars: tuple[float, ...]) -> int:
         from .emulated import call, runner
 
-        found = runner(self._entry.library, self._target)
+        found = runner(self._entry.library, self.isa)
         call(found, self.name, self._signature, checked, scalars)
         return dispatch.DONE
 
@@ -215,7 +226,7 @@ class Kernel:
     @property
     def isa(self) -> Target:
         """What ``target`` names, as data."""
-        return self._target
+        return self._target.description
 
     @property
     def address(self) -> int:
@@ -240,7 +251,7 @@ class Kernel:
         if self._plan is None:
             from tilewright.generate import plan_for
 
-            self._plan = plan_for(self.spec, self.schedule, self._target)
+            self._plan = plan_for(self.spec, self.schedule, self.isa)
         return self._plan
 
     @property
@@ -309,7 +320,7 @@ class Kernel:
         return Session(load, release)
 
     def _configures(self) -> bool:
-        return self._target.matrix is not None and f"void {self.name}_configure(" in self.source
+        return bool(self._target.unit) and f"void {self.name}_configure(" in self.source
 
     def _function(self, name: str) -> Callable[[], None]:
         """One of the kernel's C functions without arguments."""

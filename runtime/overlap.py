@@ -53,27 +53,13 @@ def any_overlap(out: Region, inputs: Sequence[Region]) -> int | None:
     return next((i for i, region in enumerate(inputs) if overlap(out, region)), None)
 
 
-def alias(signature: Signature) -> int:
-    """The index of the input that may be the output itself, if it lies alike; -1 for none.
-
-    It is C where there is a D of its type and order, and the X of a square transposition.
-    """
-    output = signature.output
-    for index, parameter in enumerate(signature.arrays):
-        alike = (parameter.type, parameter.order) == (output.type, output.order)
-        transposed = parameter.name == "x" and parameter.shape == output.shape
-        if alike and parameter.role == "in" and (parameter.name == "c" or transposed):
-            return index
-    return -1
-
-
 def check_overlaps(signature: Signature, arrays: tuple[Any, ...], known: Known) -> None:
     """Refuse outputs that share an element with an input or with each other."""
     held = [
         regions(parameter, given, known, _offsets(signature, arrays, parameter))
         for parameter, given in zip(signature.arrays, arrays, strict=True)
     ]
-    may_be, output = alias(signature), signature.arrays.index(signature.output)
+    may_be, output = signature.alias, signature.arrays.index(signature.output)
     for written, parameter in enumerate(signature.arrays):
         if parameter.role == "in":
             continue

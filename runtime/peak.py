@@ -351,8 +351,8 @@ class _Frame(NamedTuple):
 def _frame(target: Target, types: Types, name: str) -> _Frame:
     library = _library(target, types)
     held = accumulator(*types)
-    if _unit(target, types) is not None:
-        session.ask_consent(target.matrix)
+    if (unit := _unit(target, types)) is not None:
+        session.ask_consent(unit.name, unit.consent)
     size = max(CHAINS) * target.of(held)[0].lanes
     memory = tuple(np.full(size, 0.5 if held != "s32" else 1, DTYPES[held]) for _ in range(3))
     pointers = np.array([dispatch.address(block) for block in memory], np.int64)

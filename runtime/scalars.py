@@ -14,7 +14,6 @@ from tilewright.signature import ArrayParameter, ScalarParameter
 from tilewright.types import is_integer
 
 from .dtypes import FOREIGN
-from .known import Array
 
 #: Every floating-point type that numpy has holds numbers up to this.
 _FITS = 65504.0
@@ -39,7 +38,7 @@ def factor(parameter: ScalarParameter, value: Any) -> float:
     return _double(parameter.name, value)
 
 
-def one(parameter: ArrayParameter, value: Any) -> Array:
+def one(parameter: ArrayParameter, value: Any) -> np.ndarray[Any, Any]:
     """A number as the array of one element that C takes."""
     type_, name = parameter.type, parameter.name
     if is_integer(type_):

@@ -12,19 +12,18 @@ from functools import cache
 from types import TracebackType
 
 from tilewright.errors import TargetError
-from tilewright.isa import MatrixUnit
 
 
 @cache
-def ask_consent(unit: MatrixUnit) -> None:
-    """Ask the operating system, once, to let this process use ``unit``; TargetError if refused."""
+def ask_consent(unit: str, consent: tuple[int, ...]) -> None:
+    """Ask the system, once, to let this process use the registers ``unit``; TargetError if not."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(*(ctypes.c_long(word) for word in unit.consent)) != 0:
+    if libc.syscall(*(ctypes.c_long(word) for word in consent)) != 0:
         raise TargetError(
-            f"the operating system does not let this process use the registers {unit.name}",
-            got=f"error {ctypes.get_errno()} of its system call {unit.consent}",
+            f"the operating system does not let this process use the registers {unit}",
+            got=f"error {ctypes.get_errno()} of its system call {consent}",
             expected="Linux 5.16 or later, and no filter of system calls in the way",
             hint='another target, as target="avx512+vnni+bf16"',
         )

@@ -3,10 +3,10 @@
     python -m benchmarks --json docs/figures.json
     python -m scripts.figures
 
-Each record has its own pair of markers in README.md, named as the file is: what a run of all
-sections found on one processor, and what one of some sections found on another.
+Each record, a run on one processor, has its own pair of markers in README.md, named as the file
+is: there stand its products, and which figures were missed. All figures are in docs/figures.md.
 
-``--check`` fails when README.md holds others.
+``--check`` fails when the pages hold others.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ import argparse
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.pages import placed
+
 ROOT = Path(__file__).resolve().parent.parent
 README, RECORDS = ROOT / "README.md", ROOT / "docs"
+FIGURES = RECORDS / "figures.md"
 OURS, LAST = "tilewright", "256x256x256"
 _PER_SHAPE = re.compile(r"(\S+(?: \(\d+\))?) to the best peer")
 
@@ -28,8 +31,8 @@ Record = Mapping[str, Any]
 
 
 def tables(record: Record) -> str:
-    """Markdown: what was measured on what, products in f32 and in low precision, all figures."""
-    figures = {f["name"]: f for section in record["sections"] for f in section["figures"]}
+    """Markdown: what was measured on what, products of all types, and what was missed."""
+    figures = _figures(record)
     ratios = {found[1]: f["value"] for name, f in figures.items()
               if (found := _PER_SHAPE.fullmatch(name))}  # fmt: skip
     rows = {section["name"]: section["rows"] for section in record["sections"]}
@@ -38,14 +41,25 @@ def tables(record: Record) -> str:
         lines += ["", _PRODUCTS, "", *_products(rows["gemm"], ratios)]
     if rows.get("low"):
         lines += ["", _LOW, "", *_low(rows["low"])]
-    return "\n".join([*lines, "", *_others(figures)]) + "\n"
+    return "\n".join([*lines, "", *_summary(figures)]) + "\n"
+
+
+def page(records: Iterable[Record]) -> str:
+    """Markdown: every figure of every record, beside what is demanded."""
+    lines = ["# Figures", "", "Written by `python -m scripts.figures`."]
+    for record in records:
+        about = [_measured_on(record), _versions(record)]
+        lines += ["", f"## {record['cpu']}", "", *about, "", *_all(_figures(record))]
+    return "\n".join(lines) + "\n"
+
+
+def _figures(record: Record) -> dict[str, Record]:
+    return {f["name"]: f for section in record["sections"] for f in section["figures"]}
 
 
 _PRODUCTS = (
     "`C += A B` in f32, rows contiguous, hot, in GFLOPS; the ratio to the best peer is the median "
-    "over rounds of speeds measured in turns. The longer list is in "
-    "[docs/figures.json](docs/figures.json), how it is measured in "
-    "[benchmarks/](benchmarks/README.md)."
+    "over rounds of speeds measured in turns."
 )
 _LOW = (
     "`C = A B`, B packed, hot, in 10^9 operations a second; the conversion of A is part of the "
@@ -54,11 +68,14 @@ _LOW = (
 
 
 def _measured_on(record: Record) -> str:
-    versions = ", ".join(f"{name} {version}" for name, version in record["versions"].items())
     return (
         f"`{record['command']}` on {record['date']}, {record['cpu']}, one thread; seed "
-        f"{record['seed']}.\n{versions}."
+        f"{record['seed']}."
     )
+
+
+def _versions(record: Record) -> str:
+    return ", ".join(f"{name} {version}" for name, version in record["versions"].items()) + "."
 
 
 def _low(rows: Sequence[Record]) -> Iterator[str]:
@@ -85,18 +102,28 @@ def _products(rows: Sequence[Record], ratios: Mapping[str, float]) -> Iterator[s
         yield f"| {row['shape']} | {row['target']} | {ours:.1f} | {share:.0%} | {best} | {ratio} |"
 
 
-def _others(figures: Mapping[str, Record]) -> Iterator[str]:
-    yield "| figure | measured | demanded |"
-    yield "|---|--:|--:|"
+def _summary(figures: Mapping[str, Record]) -> Iterator[str]:
+    missed = [name for name, figure in figures.items() if not _met(figure)]
+    met = len(figures) - len(missed)
+    yield f"{met} of {len(figures)} [figures](docs/figures.md) are met{'; missed:' * bool(missed)}"
+    yield from [""] * bool(missed)
+    for name in missed:
+        value, limit = _told(figures[name])
+        yield f"- {name}: {value}, {limit} demanded"
+
+
+def _all(figures: Mapping[str, Record]) -> Iterator[str]:
+    yield "| figure | measured | demanded | |"
+    yield "|---|--:|--:|---|"
     for name, figure in figures.items():
-        if not _PER_SHAPE.fullmatch(name):
-            sign = "at most" if figure["at_most"] else "at least"
-            unit = figure["unit"]
-            limit = f"{sign} {figure['limit']:g}{unit}"
-            yield f"| {name} | {figure['value']:.3g}{unit} | {limit} |"
-    met = [_met(figure) for figure in figures.values()]
-    yield ""
-    yield f"{sum(met)} of {len(met)} figures are met, those of each shape counted."
+        told = " | ".join(_told(figure))
+        yield f"| {name} | {told} | {'met' if _met(figure) else '**missed**'} |"
+
+
+def _told(figure: Record) -> tuple[str, str]:
+    """What was measured, and what is demanded."""
+    sign = "at most" if figure["at_most"] else "at least"
+    return f"{figure['value']:.3g}{figure['unit']}", f"{sign} {figure['limit']:g}{figure['unit']}"
 
 
 def _met(figure: Record) -> bool:
@@ -104,29 +131,25 @@ def _met(figure: Record) -> bool:
     return bool(value <= limit if figure["at_most"] else value >= limit)
 
 
-def placed(readme: str, name: str, block: str) -> str:
-    """``readme`` with ``block`` between the markers of that name."""
-    begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
-    head, found, rest = readme.partition(begin)
-    _, ended, tail = rest.partition(end)
-    if not (found and ended):
-        raise SystemExit(f"README.md lacks {begin.strip()} and {end.strip()}")
-    return f"{head}{begin}\n{block}\n{end}{tail}"
-
-
 def main() -> int:
-    """Write the tables, or with ``--check`` compare."""
+    """Write the pages, or with ``--check`` compare."""
     parser = argparse.ArgumentParser(prog="python -m scripts.figures", description=__doc__)
     parser.add_argument("--check", action="store_true")
     check = parser.parse_args().check
-    before = after = README.read_text(encoding="utf-8")
-    for path in sorted(RECORDS.glob("figures*.json")):
-        after = placed(after, path.stem, tables(json.loads(path.read_text(encoding="utf-8"))))
+    records = {path.stem: json.loads(path.read_text(encoding="utf-8"))
+               for path in sorted(RECORDS.glob("figures*.json"))}  # fmt: skip
+    readme = README.read_text(encoding="utf-8")
+    for name, record in records.items():
+        readme = placed(readme, name, f"\n{tables(record)}\n")
+    pages = {README: readme, FIGURES: page(records.values())}
     if check:
-        if before != after:
-            print("README.md is not what docs/figures*.json say; try: python -m scripts.figures")
-        return int(before != after)
-    README.write_text(after, encoding="utf-8")
+        stale = [path.name for path, text in pages.items()
+                 if not path.exists() or path.read_text(encoding="utf-8") != text]  # fmt: skip
+        for name in stale:
+            print(f"{name} is not what docs/figures*.json say; try: python -m scripts.figures")
+        return int(bool(stale))
+    for path, text in pages.items():
+        path.write_text(text, encoding="utf-8")
     return 0
 
 

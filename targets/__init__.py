@@ -7,9 +7,12 @@ from collections.abc import Callable
 from functools import cache
 from importlib import import_module
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from tilewright.errors import TargetError
-from tilewright.isa import Target
+
+if TYPE_CHECKING:
+    from tilewright.isa import Target
 
 #: Best first: the first that the CPU has is "host".
 NAMES = ("amx", "avx512", "avx2", "neon", "scalar")
@@ -22,8 +25,7 @@ def load(name: str) -> Target:
         raise TargetError(
             "unknown target", got=name, expected=f"one of {', '.join(NAMES)}, or host"
         )
-    target = import_module(f"{__name__}.{name}").TARGET
-    assert isinstance(target, Target)
+    target: Target = import_module(f"{__name__}.{name}").TARGET
     return target
 
 

@@ -6,11 +6,14 @@ Haswell's, 4 that of its successors.
 
 from __future__ import annotations
 
+from typing import Any
+
 from tilewright.isa import Core, Emulation, Hold, Mask, Target, Vector
 
-from .x86 import prefix, scalar, vector
+from .x86 import partial_stores, prefix, scalar, vector
 from .x86_features import vnni
 from .x86_integers import alone, factors, s32
+from .x86_processors import zen3
 
 _WIDTHS = (256, 128)
 #: Those of factors in groups of 32 bits.
@@ -37,16 +40,21 @@ def _mask(element: str, bits: int) -> Mask:
     )
 
 
+def _cuts(element: str, bits: int) -> dict[str, Any]:
+    return {"mask": _mask(element, bits), "partial_store": partial_stores(element, bits)}
+
+
 def _vectors(element: str) -> tuple[Vector, ...]:
-    wide = tuple(vector(element, bits, mask=_mask(element, bits)) for bits in _WIDTHS)
+    wide = tuple(vector(element, bits, **_cuts(element, bits)) for bits in _WIDTHS)
     return (*wide, scalar(element))
 
 
 def _integers() -> tuple[Vector, ...]:
-    wide = tuple(s32(bits, mask=_mask("s32", bits)) for bits in _WIDTHS)
+    wide = tuple(s32(bits, **_cuts("s32", bits)) for bits in _WIDTHS)
     return (*wide, alone(), *(factors("s16", bits) for bits in _GROUPS))
 
 
+_CORE = Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=4)
 TARGET = Target(
     name="avx2",
     title="AVX2, FMA, F16C",
@@ -57,9 +65,12 @@ TARGET = Target(
     headers=("immintrin.h",),
     registers=16,
     vectors=_vectors("f32") + _vectors("f64") + _integers(),
-    core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=4),
+    core=_CORE,
     # qemu reads a masked load whole (seen in 7.2): up to one vector behind the last element.
-    hold=Hold(constraint="x", operands=True, pointers=False, spare=1),
+    hold=Hold(constraint="x", operands=True, pointers=False, lanes=False, spare=1),
     emulation=Emulation(qemu="qemu-x86_64", cpu="max", overread=32),
-    features={"vnni": vnni(_GROUPS, "AVX-VNNI", "avx_vnni", "avxvnni", infix="_avx")},
+    features={
+        "vnni": vnni(_GROUPS, "AVX-VNNI", "avx_vnni", "avxvnni", infix="_avx"),
+        "zen3": zen3(_CORE),
+    },
 )

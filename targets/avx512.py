@@ -131,7 +131,7 @@ TARGET = Target(
     registers=32,
     vectors=_vectors("f32") + _vectors("f64") + _integers(),
     core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=6),
-    hold=Hold(constraint="v", operands=True, pointers=False, spare=1),
+    hold=Hold(constraint="v", operands=True, pointers=False, lanes=False, spare=1),
     emulation=HEADER,
     features={
         "vnni": vnni(_GROUPS, "VNNI", "avx512_vnni", "avx512vnni", memory=True),

@@ -31,6 +31,6 @@ TARGET = Target(
     ),
     core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=6, shuffles=2),
     features=FEATURES,
-    hold=Hold(constraint="w", operands=False, pointers=True, spare=4),
+    hold=Hold(constraint="w", operands=False, pointers=True, lanes=True, spare=4),
     emulation=Emulation(qemu="qemu-aarch64", cpu="max"),
 )

@@ -67,6 +67,7 @@ def multiply_pairs(bits: int) -> MulAdd:
         x="s16",
         y="s16",
         instructions=2,
+        product="" if bits == 32 else pairs,
     )
 
 
@@ -77,12 +78,14 @@ def add_lane(sums: str) -> str:
 
 def _multiply(form: Form, bits: int) -> MulAdd:
     mm = prefix(bits)
+    product = f"{mm}_mullo_epi32({{x}}, {{y}})"
     return MulAdd(
         form=form,
         mnemonic="vpmulld",
-        spelling=f"{mm}_add_epi32({{acc}}, {mm}_mullo_epi32({{x}}, {{y}}))",
+        spelling=f"{mm}_add_epi32({{acc}}, {product})",
         cols=bits // 32,
         instructions=2,
+        product=product,
     )
 
 

@@ -26,8 +26,8 @@ OUTSIDE = ("tilewright.examples", "tilewright.cli")
 # dsl/ in the order of processing; a module imports only from its left.
 # fmt: off
 DSL = [
-    "errors", "settings", "types", "dtypes", "sizes", "expression", "postops", "expression_rules",
-    "reductions", "factors", "operands", "pack", "spec", "schedule", "isa", "product",
+    "errors", "settings", "types", "dtypes", "sizes", "expression", "postops", "factors",
+    "expression_rules", "reductions", "operands", "pack", "spec", "schedule", "isa", "product",
     "packed_format", "signature", "symbolic", "algebra",
     "shape", "model", "elementary", "builder", "convert", "exponential", "logarithm", "gaussian",
     "functions", "feed", "loops", "layouts", "plan", "parts", "regions", "program", "nesting",

@@ -13,7 +13,7 @@ from tilewright.model import Work, shape_of, tile_cycles
 from tilewright.plan import Plan, make_plan
 from tilewright.runtime.host import resolve
 from tilewright.schedule import Schedule
-from tilewright.shape import TileShape
+from tilewright.shape import TileShape, chains_wanted
 from tilewright.spec import Gemm
 from tilewright.symbolic import value
 
@@ -52,14 +52,13 @@ def _plans(spec: Gemm, target: Target) -> Iterator[Plan]:
 
 
 def _candidates(spec: Gemm, plan: Plan, target: Target) -> Iterator[_Ranked]:
-    steps = value(plan.sizes["k"])
+    work = _work(plan)
     for loops, shape in product(_loops(spec), _shapes(plan, target)):
-        work = plan.work(plan.sizes["k"], accumulate=False)
         cycles = _cycles(plan, shape, target, work)
         tile = _tile(plan, shape)
         for factor in (1, 2):
             unroll = factor * max(2, shape.k_split)
-            if factor > 1 and steps is not None and unroll > steps:
+            if factor > 1 and work.depth is not None and unroll > work.depth:
                 continue
             yield _Ranked(
                 cycles,
@@ -71,6 +70,11 @@ def _candidates(spec: Gemm, plan: Plan, target: Target) -> Iterator[_Ranked]:
                     vectorize=plan.vectorize,  # type: ignore[arg-type]
                 ),
             )
+
+
+def _work(plan: Plan) -> Work:
+    """What a tile does where K is not cut."""
+    return plan.work(plan.counted(*plan.steps(plan.sizes["k"], finish=False)), accumulate=False)
 
 
 def _loops(spec: Gemm) -> tuple[str, ...]:
@@ -95,15 +99,15 @@ def _shapes(plan: Plan, target: Target) -> Iterator[TileShape]:
 
 def _split(plan: Plan, target: Target, size: tuple[Vector, int, int, bool]) -> Iterator[TileShape]:
     """The accumulator sets that fit, as long as more of them can hide more latency."""
-    whole = plan.work(plan.sizes["k"], accumulate=False)
+    whole = _work(plan)
     vector, rows, vectors, masked = size
-    enough = target.core.fma_latency * target.core.fma_units
     for split in whole.splits:
-        if split > 1 and rows * vectors * split // 2 >= enough:
-            return
         shape = shape_of(target, vector, rows, vectors, masked, whole.with_split(split))
-        if shape is not None:
-            yield shape
+        if shape is None:
+            return
+        yield shape
+        if shape.multiply_adds * split >= chains_wanted(shape, target.core):
+            return
 
 
 def _cycles(plan: Plan, shape: TileShape, target: Target, work: Work) -> float:

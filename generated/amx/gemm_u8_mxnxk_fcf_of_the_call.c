@@ -35,16 +35,19 @@ __attribute__((unused)) static inline float float_of_bits(int32_t bits)
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
  * move the sum into an operand's register and back, or read an operand once for each use. In
- * straight code they else begin a step before the last has ended, and run out of registers. A
- * header in place of the instruction set has no registers. */
+ * straight code they else begin a step before the last has ended, and run out of registers.
+ * Where a second instruction adds the products, gcc else adds in their register, and moves.
+ * A header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
+#define KEEP_4(acc, x, y, z) ((void)(acc), (void)(x), (void)(y), (void)(z))
 #else
 #define KEEP_1(acc) __asm__ volatile("" : "+v"(acc))
 #define KEEP_2(acc, x) __asm__ volatile("" : "+v"(acc) : "v"(x))
 #define KEEP_3(acc, x, y) __asm__ volatile("" : "+v"(acc) : "v"(x), "v"(y))
+#define KEEP_4(acc, x, y, z) __asm__ volatile("" : "+v"(acc) : "v"(x), "v"(y), "v"(z))
 #endif
 
 struct tiles {
@@ -236,25 +239,44 @@ static inline void gemm_u8_mxnxk_fcf_of_the_call_tile1_16x48(const uint8_t *a, c
 #undef tmm_b1
 #undef tmm_b2
 
-/* 16 x 32 of C: 2 accumulators + 2 B + 1 A = 5 of 8 tmm
+/* 16 x 32 of C: 4 accumulators + 2 B + 1 A = 7 of 8 tmm, K over 2 sets
  *
  *     c0_0   c0_1
  */
 /* The registers of this tile, by number. */
 #define tmm_c0_0 0
 #define tmm_c0_1 1
-#define tmm_a0 2
-#define tmm_b0 3
-#define tmm_b1 4
+#define tmm_c0_0_s1 2
+#define tmm_c0_1_s1 3
+#define tmm_a0 4
+#define tmm_b0 5
+#define tmm_b1 6
 static inline void gemm_u8_mxnxk_fcf_of_the_call_tile2_16x32(const uint8_t *a, const uint8_t *b, int32_t *restrict c, const uint8_t *b_tail, int64_t m, int64_t k)
 {
     BARRIER;
     _tile_zero(tmm_c0_0);
     _tile_zero(tmm_c0_1);
+    _tile_zero(tmm_c0_0_s1);
+    _tile_zero(tmm_c0_1_s1);
     const uint8_t *pa = a;
     const uint8_t *pb = b;
     const uint8_t *pb_tail = b_tail;
-    for (int64_t kt = 0; kt < k / 64; kt++) {
+    for (int64_t kt = 0; kt < (k / 64) / 2; kt++) {
+        _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
+        _tile_loadd(tmm_b0, pb, k);
+        _tile_dpbuud(tmm_c0_0, tmm_b0, tmm_a0);
+        _tile_loadd(tmm_b1, pb + 16 * k, k);
+        _tile_dpbuud(tmm_c0_1, tmm_b1, tmm_a0);
+        pa += 1024 * ((m + 15) / 16);
+        _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
+        _tile_loadd(tmm_b0, pb + 64, k);
+        _tile_dpbuud(tmm_c0_0_s1, tmm_b0, tmm_a0);
+        _tile_loadd(tmm_b1, pb + 16 * k + 64, k);
+        _tile_dpbuud(tmm_c0_1_s1, tmm_b1, tmm_a0);
+        pa += 1024 * ((m + 15) / 16);
+        pb += 128;
+    }
+    for (int64_t kt = 0; kt < (k / 64) % 2; kt++) { /* K tail */
         _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
         _tile_loadd(tmm_b0, pb, k);
         _tile_dpbuud(tmm_c0_0, tmm_b0, tmm_a0);
@@ -272,31 +294,70 @@ static inline void gemm_u8_mxnxk_fcf_of_the_call_tile2_16x32(const uint8_t *a, c
         _tile_dpbuud(tmm_c0_1, tmm_b1, tmm_a0);
     }
     BARRIER;
-    _tile_stored(tmm_c0_0, c, 4 * m);
-    _tile_stored(tmm_c0_1, c + 16 * m, 4 * m);
+    _Alignas(64) int32_t sums_room[1024];
+    _tile_stored(tmm_c0_0, sums_room, 64);
+    _tile_stored(tmm_c0_1, sums_room + 256, 64);
+    _tile_stored(tmm_c0_0_s1, sums_room + 512, 64);
+    _tile_stored(tmm_c0_1_s1, sums_room + 768, 64);
+    const int32_t *rows = sums_room;
+    for (int64_t row = 0; row < 32; row++) {
+        __m512i r0 = _mm512_loadu_si512(rows);
+        __m512i r0_s1 = _mm512_loadu_si512(rows + 512);
+        r0 = _mm512_add_epi32(r0, r0_s1);
+        _mm512_storeu_si512(c, r0);
+        rows += 16;
+        c += m;
+    }
 }
 #undef tmm_c0_0
 #undef tmm_c0_1
+#undef tmm_c0_0_s1
+#undef tmm_c0_1_s1
 #undef tmm_a0
 #undef tmm_b0
 #undef tmm_b1
 
-/* 16 x 16 of C: 1 accumulators + 1 B + 1 A = 3 of 8 tmm
+/* 16 x 16 of C: 4 accumulators + 1 B + 1 A = 6 of 8 tmm, K over 4 sets
  *
  *     c0_0
  */
 /* The registers of this tile, by number. */
 #define tmm_c0_0 0
-#define tmm_a0 1
-#define tmm_b0 2
+#define tmm_c0_0_s1 1
+#define tmm_c0_0_s2 2
+#define tmm_c0_0_s3 3
+#define tmm_a0 4
+#define tmm_b0 5
 static inline void gemm_u8_mxnxk_fcf_of_the_call_tile3_16x16(const uint8_t *a, const uint8_t *b, int32_t *restrict c, const uint8_t *b_tail, int64_t m, int64_t k)
 {
     BARRIER;
     _tile_zero(tmm_c0_0);
+    _tile_zero(tmm_c0_0_s1);
+    _tile_zero(tmm_c0_0_s2);
+    _tile_zero(tmm_c0_0_s3);
     const uint8_t *pa = a;
     const uint8_t *pb = b;
     const uint8_t *pb_tail = b_tail;
-    for (int64_t kt = 0; kt < k / 64; kt++) {
+    for (int64_t kt = 0; kt < (k / 64) / 4; kt++) {
+        _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
+        _tile_loadd(tmm_b0, pb, k);
+        _tile_dpbuud(tmm_c0_0, tmm_b0, tmm_a0);
+        pa += 1024 * ((m + 15) / 16);
+        _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
+        _tile_loadd(tmm_b0, pb + 64, k);
+        _tile_dpbuud(tmm_c0_0_s1, tmm_b0, tmm_a0);
+        pa += 1024 * ((m + 15) / 16);
+        _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
+        _tile_loadd(tmm_b0, pb + 128, k);
+        _tile_dpbuud(tmm_c0_0_s2, tmm_b0, tmm_a0);
+        pa += 1024 * ((m + 15) / 16);
+        _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
+        _tile_loadd(tmm_b0, pb + 192, k);
+        _tile_dpbuud(tmm_c0_0_s3, tmm_b0, tmm_a0);
+        pa += 1024 * ((m + 15) / 16);
+        pb += 256;
+    }
+    for (int64_t kt = 0; kt < (k / 64) % 4; kt++) { /* K tail */
         _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
         _tile_loadd(tmm_b0, pb, k);
         _tile_dpbuud(tmm_c0_0, tmm_b0, tmm_a0);
@@ -310,28 +371,73 @@ static inline void gemm_u8_mxnxk_fcf_of_the_call_tile3_16x16(const uint8_t *a, c
         _tile_dpbuud(tmm_c0_0, tmm_b0, tmm_a0);
     }
     BARRIER;
-    _tile_stored(tmm_c0_0, c, 4 * m);
+    _Alignas(64) int32_t sums_room[1024];
+    _tile_stored(tmm_c0_0, sums_room, 64);
+    _tile_stored(tmm_c0_0_s1, sums_room + 256, 64);
+    _tile_stored(tmm_c0_0_s2, sums_room + 512, 64);
+    _tile_stored(tmm_c0_0_s3, sums_room + 768, 64);
+    const int32_t *rows = sums_room;
+    for (int64_t row = 0; row < 16; row++) {
+        __m512i r0 = _mm512_loadu_si512(rows);
+        __m512i r0_s1 = _mm512_loadu_si512(rows + 256);
+        __m512i r0_s2 = _mm512_loadu_si512(rows + 512);
+        __m512i r0_s3 = _mm512_loadu_si512(rows + 768);
+        r0 = _mm512_add_epi32(r0, r0_s2);
+        r0_s1 = _mm512_add_epi32(r0_s1, r0_s3);
+        r0 = _mm512_add_epi32(r0, r0_s1);
+        _mm512_storeu_si512(c, r0);
+        rows += 16;
+        c += m;
+    }
 }
 #undef tmm_c0_0
+#undef tmm_c0_0_s1
+#undef tmm_c0_0_s2
+#undef tmm_c0_0_s3
 #undef tmm_a0
 #undef tmm_b0
 
-/* 16 x n % 16 of C: 1 accumulators + 1 B + 1 A = 3 of 8 tmm
+/* 16 x n % 16 of C: 4 accumulators + 1 B + 1 A = 6 of 8 tmm, K over 4 sets
  *
  *     c0_0
  */
 /* The registers of this tile, by number. */
 #define tmm_c0_0 0
-#define tmm_a0 1
-#define tmm_b0 2
-static inline void gemm_u8_mxnxk_fcf_of_the_call_tile4_16x16(const uint8_t *a, const uint8_t *b, int32_t *restrict c, const uint8_t *b_tail, int64_t m, int64_t k)
+#define tmm_c0_0_s1 1
+#define tmm_c0_0_s2 2
+#define tmm_c0_0_s3 3
+#define tmm_a0 4
+#define tmm_b0 5
+static inline void gemm_u8_mxnxk_fcf_of_the_call_tile4_16x16(const uint8_t *a, const uint8_t *b, int32_t *restrict c, const uint8_t *b_tail, int64_t m, int64_t n, int64_t k)
 {
     BARRIER;
     _tile_zero(tmm_c0_0);
+    _tile_zero(tmm_c0_0_s1);
+    _tile_zero(tmm_c0_0_s2);
+    _tile_zero(tmm_c0_0_s3);
     const uint8_t *pa = a;
     const uint8_t *pb = b;
     const uint8_t *pb_tail = b_tail;
-    for (int64_t kt = 0; kt < k / 64; kt++) {
+    for (int64_t kt = 0; kt < (k / 64) / 4; kt++) {
+        _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
+        _tile_loadd(tmm_b0, pb, k);
+        _tile_dpbuud(tmm_c0_0, tmm_b0, tmm_a0);
+        pa += 1024 * ((m + 15) / 16);
+        _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
+        _tile_loadd(tmm_b0, pb + 64, k);
+        _tile_dpbuud(tmm_c0_0_s1, tmm_b0, tmm_a0);
+        pa += 1024 * ((m + 15) / 16);
+        _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
+        _tile_loadd(tmm_b0, pb + 128, k);
+        _tile_dpbuud(tmm_c0_0_s2, tmm_b0, tmm_a0);
+        pa += 1024 * ((m + 15) / 16);
+        _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
+        _tile_loadd(tmm_b0, pb + 192, k);
+        _tile_dpbuud(tmm_c0_0_s3, tmm_b0, tmm_a0);
+        pa += 1024 * ((m + 15) / 16);
+        pb += 256;
+    }
+    for (int64_t kt = 0; kt < (k / 64) % 4; kt++) { /* K tail */
         _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
         _tile_loadd(tmm_b0, pb, k);
         _tile_dpbuud(tmm_c0_0, tmm_b0, tmm_a0);
@@ -345,9 +451,29 @@ static inline void gemm_u8_mxnxk_fcf_of_the_call_tile4_16x16(const uint8_t *a, c
         _tile_dpbuud(tmm_c0_0, tmm_b0, tmm_a0);
     }
     BARRIER;
-    _tile_stored(tmm_c0_0, c, 4 * m);
+    _Alignas(64) int32_t sums_room[1024];
+    _tile_stored(tmm_c0_0, sums_room, 64);
+    _tile_stored(tmm_c0_0_s1, sums_room + 256, 64);
+    _tile_stored(tmm_c0_0_s2, sums_room + 512, 64);
+    _tile_stored(tmm_c0_0_s3, sums_room + 768, 64);
+    const int32_t *rows = sums_room;
+    for (int64_t row = 0; row < n % 16; row++) {
+        __m512i r0 = _mm512_loadu_si512(rows);
+        __m512i r0_s1 = _mm512_loadu_si512(rows + 256);
+        __m512i r0_s2 = _mm512_loadu_si512(rows + 512);
+        __m512i r0_s3 = _mm512_loadu_si512(rows + 768);
+        r0 = _mm512_add_epi32(r0, r0_s2);
+        r0_s1 = _mm512_add_epi32(r0_s1, r0_s3);
+        r0 = _mm512_add_epi32(r0, r0_s1);
+        _mm512_storeu_si512(c, r0);
+        rows += 16;
+        c += m;
+    }
 }
 #undef tmm_c0_0
+#undef tmm_c0_0_s1
+#undef tmm_c0_0_s2
+#undef tmm_c0_0_s3
 #undef tmm_a0
 #undef tmm_b0
 
@@ -493,26 +619,45 @@ static inline void gemm_u8_mxnxk_fcf_of_the_call_tile6_tailx48(const uint8_t *a,
 #undef tmm_b1
 #undef tmm_b2
 
-/* m % 16 x 32 of C: 2 accumulators + 2 B + 1 A = 5 of 8 tmm
+/* m % 16 x 32 of C: 4 accumulators + 2 B + 1 A = 7 of 8 tmm, K over 2 sets
  *
  *     c0_0   c0_1
  */
 /* The registers of this tile, by number. */
 #define tmm_c0_0 0
 #define tmm_c0_1 1
-#define tmm_a0 2
-#define tmm_b0 3
-#define tmm_b1 4
+#define tmm_c0_0_s1 2
+#define tmm_c0_1_s1 3
+#define tmm_a0 4
+#define tmm_b0 5
+#define tmm_b1 6
 static inline void gemm_u8_mxnxk_fcf_of_the_call_tile7_tailx32(const uint8_t *a, const uint8_t *b, int32_t *restrict c, const uint8_t *b_tail, int64_t m, int64_t k)
 {
     BARRIER;
     const __mmask16 mask = (__mmask16)((1u << (m % 16)) - 1u);
     _tile_zero(tmm_c0_0);
     _tile_zero(tmm_c0_1);
+    _tile_zero(tmm_c0_0_s1);
+    _tile_zero(tmm_c0_1_s1);
     const uint8_t *pa = a;
     const uint8_t *pb = b;
     const uint8_t *pb_tail = b_tail;
-    for (int64_t kt = 0; kt < k / 64; kt++) {
+    for (int64_t kt = 0; kt < (k / 64) / 2; kt++) {
+        _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
+        _tile_loadd(tmm_b0, pb, k);
+        _tile_dpbuud(tmm_c0_0, tmm_b0, tmm_a0);
+        _tile_loadd(tmm_b1, pb + 16 * k, k);
+        _tile_dpbuud(tmm_c0_1, tmm_b1, tmm_a0);
+        pa += 1024 * ((m + 15) / 16);
+        _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
+        _tile_loadd(tmm_b0, pb + 64, k);
+        _tile_dpbuud(tmm_c0_0_s1, tmm_b0, tmm_a0);
+        _tile_loadd(tmm_b1, pb + 16 * k + 64, k);
+        _tile_dpbuud(tmm_c0_1_s1, tmm_b1, tmm_a0);
+        pa += 1024 * ((m + 15) / 16);
+        pb += 128;
+    }
+    for (int64_t kt = 0; kt < (k / 64) % 2; kt++) { /* K tail */
         _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
         _tile_loadd(tmm_b0, pb, k);
         _tile_dpbuud(tmm_c0_0, tmm_b0, tmm_a0);
@@ -530,12 +675,16 @@ static inline void gemm_u8_mxnxk_fcf_of_the_call_tile7_tailx32(const uint8_t *a,
         _tile_dpbuud(tmm_c0_1, tmm_b1, tmm_a0);
     }
     BARRIER;
-    _Alignas(64) int32_t sums_room[512];
+    _Alignas(64) int32_t sums_room[1024];
     _tile_stored(tmm_c0_0, sums_room, 64);
     _tile_stored(tmm_c0_1, sums_room + 256, 64);
+    _tile_stored(tmm_c0_0_s1, sums_room + 512, 64);
+    _tile_stored(tmm_c0_1_s1, sums_room + 768, 64);
     const int32_t *rows = sums_room;
     for (int64_t row = 0; row < 32; row++) {
         __m512i r0 = _mm512_loadu_si512(rows);
+        __m512i r0_s1 = _mm512_loadu_si512(rows + 512);
+        r0 = _mm512_add_epi32(r0, r0_s1);
         _mm512_mask_storeu_epi32(c, mask, r0);
         rows += 16;
         c += m;
@@ -543,27 +692,54 @@ static inline void gemm_u8_mxnxk_fcf_of_the_call_tile7_tailx32(const uint8_t *a,
 }
 #undef tmm_c0_0
 #undef tmm_c0_1
+#undef tmm_c0_0_s1
+#undef tmm_c0_1_s1
 #undef tmm_a0
 #undef tmm_b0
 #undef tmm_b1
 
-/* m % 16 x 16 of C: 1 accumulators + 1 B + 1 A = 3 of 8 tmm
+/* m % 16 x 16 of C: 4 accumulators + 1 B + 1 A = 6 of 8 tmm, K over 4 sets
  *
  *     c0_0
  */
 /* The registers of this tile, by number. */
 #define tmm_c0_0 0
-#define tmm_a0 1
-#define tmm_b0 2
+#define tmm_c0_0_s1 1
+#define tmm_c0_0_s2 2
+#define tmm_c0_0_s3 3
+#define tmm_a0 4
+#define tmm_b0 5
 static inline void gemm_u8_mxnxk_fcf_of_the_call_tile8_tailx16(const uint8_t *a, const uint8_t *b, int32_t *restrict c, const uint8_t *b_tail, int64_t m, int64_t k)
 {
     BARRIER;
     const __mmask16 mask = (__mmask16)((1u << (m % 16)) - 1u);
     _tile_zero(tmm_c0_0);
+    _tile_zero(tmm_c0_0_s1);
+    _tile_zero(tmm_c0_0_s2);
+    _tile_zero(tmm_c0_0_s3);
     const uint8_t *pa = a;
     const uint8_t *pb = b;
     const uint8_t *pb_tail = b_tail;
-    for (int64_t kt = 0; kt < k / 64; kt++) {
+    for (int64_t kt = 0; kt < (k / 64) / 4; kt++) {
+        _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
+        _tile_loadd(tmm_b0, pb, k);
+        _tile_dpbuud(tmm_c0_0, tmm_b0, tmm_a0);
+        pa += 1024 * ((m + 15) / 16);
+        _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
+        _tile_loadd(tmm_b0, pb + 64, k);
+        _tile_dpbuud(tmm_c0_0_s1, tmm_b0, tmm_a0);
+        pa += 1024 * ((m + 15) / 16);
+        _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
+        _tile_loadd(tmm_b0, pb + 128, k);
+        _tile_dpbuud(tmm_c0_0_s2, tmm_b0, tmm_a0);
+        pa += 1024 * ((m + 15) / 16);
+        _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
+        _tile_loadd(tmm_b0, pb + 192, k);
+        _tile_dpbuud(tmm_c0_0_s3, tmm_b0, tmm_a0);
+        pa += 1024 * ((m + 15) / 16);
+        pb += 256;
+    }
+    for (int64_t kt = 0; kt < (k / 64) % 4; kt++) { /* K tail */
         _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
         _tile_loadd(tmm_b0, pb, k);
         _tile_dpbuud(tmm_c0_0, tmm_b0, tmm_a0);
@@ -577,37 +753,74 @@ static inline void gemm_u8_mxnxk_fcf_of_the_call_tile8_tailx16(const uint8_t *a,
         _tile_dpbuud(tmm_c0_0, tmm_b0, tmm_a0);
     }
     BARRIER;
-    _Alignas(64) int32_t sums_room[256];
+    _Alignas(64) int32_t sums_room[1024];
     _tile_stored(tmm_c0_0, sums_room, 64);
+    _tile_stored(tmm_c0_0_s1, sums_room + 256, 64);
+    _tile_stored(tmm_c0_0_s2, sums_room + 512, 64);
+    _tile_stored(tmm_c0_0_s3, sums_room + 768, 64);
     const int32_t *rows = sums_room;
     for (int64_t row = 0; row < 16; row++) {
         __m512i r0 = _mm512_loadu_si512(rows);
+        __m512i r0_s1 = _mm512_loadu_si512(rows + 256);
+        __m512i r0_s2 = _mm512_loadu_si512(rows + 512);
+        __m512i r0_s3 = _mm512_loadu_si512(rows + 768);
+        r0 = _mm512_add_epi32(r0, r0_s2);
+        r0_s1 = _mm512_add_epi32(r0_s1, r0_s3);
+        r0 = _mm512_add_epi32(r0, r0_s1);
         _mm512_mask_storeu_epi32(c, mask, r0);
         rows += 16;
         c += m;
     }
 }
 #undef tmm_c0_0
+#undef tmm_c0_0_s1
+#undef tmm_c0_0_s2
+#undef tmm_c0_0_s3
 #undef tmm_a0
 #undef tmm_b0
 
-/* m % 16 x n % 16 of C: 1 accumulators + 1 B + 1 A = 3 of 8 tmm
+/* m % 16 x n % 16 of C: 4 accumulators + 1 B + 1 A = 6 of 8 tmm, K over 4 sets
  *
  *     c0_0
  */
 /* The registers of this tile, by number. */
 #define tmm_c0_0 0
-#define tmm_a0 1
-#define tmm_b0 2
+#define tmm_c0_0_s1 1
+#define tmm_c0_0_s2 2
+#define tmm_c0_0_s3 3
+#define tmm_a0 4
+#define tmm_b0 5
 static inline void gemm_u8_mxnxk_fcf_of_the_call_tile9_tailx16(const uint8_t *a, const uint8_t *b, int32_t *restrict c, const uint8_t *b_tail, int64_t m, int64_t n, int64_t k)
 {
     BARRIER;
     const __mmask16 mask = (__mmask16)((1u << (m % 16)) - 1u);
     _tile_zero(tmm_c0_0);
+    _tile_zero(tmm_c0_0_s1);
+    _tile_zero(tmm_c0_0_s2);
+    _tile_zero(tmm_c0_0_s3);
     const uint8_t *pa = a;
     const uint8_t *pb = b;
     const uint8_t *pb_tail = b_tail;
-    for (int64_t kt = 0; kt < k / 64; kt++) {
+    for (int64_t kt = 0; kt < (k / 64) / 4; kt++) {
+        _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
+        _tile_loadd(tmm_b0, pb, k);
+        _tile_dpbuud(tmm_c0_0, tmm_b0, tmm_a0);
+        pa += 1024 * ((m + 15) / 16);
+        _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
+        _tile_loadd(tmm_b0, pb + 64, k);
+        _tile_dpbuud(tmm_c0_0_s1, tmm_b0, tmm_a0);
+        pa += 1024 * ((m + 15) / 16);
+        _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
+        _tile_loadd(tmm_b0, pb + 128, k);
+        _tile_dpbuud(tmm_c0_0_s2, tmm_b0, tmm_a0);
+        pa += 1024 * ((m + 15) / 16);
+        _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
+        _tile_loadd(tmm_b0, pb + 192, k);
+        _tile_dpbuud(tmm_c0_0_s3, tmm_b0, tmm_a0);
+        pa += 1024 * ((m + 15) / 16);
+        pb += 256;
+    }
+    for (int64_t kt = 0; kt < (k / 64) % 4; kt++) { /* K tail */
         _tile_loadd(tmm_a0, pa, 64 * ((m + 15) / 16));
         _tile_loadd(tmm_b0, pb, k);
         _tile_dpbuud(tmm_c0_0, tmm_b0, tmm_a0);
@@ -621,17 +834,29 @@ static inline void gemm_u8_mxnxk_fcf_of_the_call_tile9_tailx16(const uint8_t *a,
         _tile_dpbuud(tmm_c0_0, tmm_b0, tmm_a0);
     }
     BARRIER;
-    _Alignas(64) int32_t sums_room[256];
+    _Alignas(64) int32_t sums_room[1024];
     _tile_stored(tmm_c0_0, sums_room, 64);
+    _tile_stored(tmm_c0_0_s1, sums_room + 256, 64);
+    _tile_stored(tmm_c0_0_s2, sums_room + 512, 64);
+    _tile_stored(tmm_c0_0_s3, sums_room + 768, 64);
     const int32_t *rows = sums_room;
     for (int64_t row = 0; row < n % 16; row++) {
         __m512i r0 = _mm512_loadu_si512(rows);
+        __m512i r0_s1 = _mm512_loadu_si512(rows + 256);
+        __m512i r0_s2 = _mm512_loadu_si512(rows + 512);
+        __m512i r0_s3 = _mm512_loadu_si512(rows + 768);
+        r0 = _mm512_add_epi32(r0, r0_s2);
+        r0_s1 = _mm512_add_epi32(r0_s1, r0_s3);
+        r0 = _mm512_add_epi32(r0, r0_s1);
         _mm512_mask_storeu_epi32(c, mask, r0);
         rows += 16;
         c += m;
     }
 }
 #undef tmm_c0_0
+#undef tmm_c0_0_s1
+#undef tmm_c0_0_s2
+#undef tmm_c0_0_s3
 #undef tmm_a0
 #undef tmm_b0
 
@@ -1122,11 +1347,11 @@ void gemm_u8_mxnxk_fcf_of_the_call_inner(const uint8_t *a, const uint8_t *b, int
                 for (int64_t nt = 0; nt < (n % 16 + 15) / 16; nt++) { /* n by n % 16 */
                     const struct tiles tiles1 = {
                         .palette = 1,
-        .row_bytes = {64, 64, 64},
-        .rows = {n % 16, 16, n % 16},
+        .row_bytes = {64, 64, 64, 64, 64, 64},
+        .rows = {n % 16, n % 16, n % 16, n % 16, 16, n % 16},
                     };
                     tiles_load(&tiles1);
-                    gemm_u8_mxnxk_fcf_of_the_call_tile4_16x16(a_packed + 64 * mt, b + k * (16 * ((((n % 80) % 48) % 32) / 16) + 32 * (((n % 80) % 48) / 32) + 48 * ((n % 80) / 48) + 80 * (n / 80) + (n % 16) * nt), c + 16 * ((((n % 80) % 48) % 32) / 16) * m + 16 * mt + 32 * (((n % 80) % 48) / 32) * m + 48 * ((n % 80) / 48) * m + 80 * (n / 80) * m + (n % 16) * m * nt, b_tail_packed + 64 * (16 * ((((n % 80) % 48) % 32) / 16) + 32 * (((n % 80) % 48) / 32) + 48 * ((n % 80) / 48) + 80 * (n / 80) + (n % 16) * nt), m, k);
+                    gemm_u8_mxnxk_fcf_of_the_call_tile4_16x16(a_packed + 64 * mt, b + k * (16 * ((((n % 80) % 48) % 32) / 16) + 32 * (((n % 80) % 48) / 32) + 48 * ((n % 80) / 48) + 80 * (n / 80) + (n % 16) * nt), c + 16 * ((((n % 80) % 48) % 32) / 16) * m + 16 * mt + 32 * (((n % 80) % 48) / 32) * m + 48 * ((n % 80) / 48) * m + 80 * (n / 80) * m + (n % 16) * m * nt, b_tail_packed + 64 * (16 * ((((n % 80) % 48) % 32) / 16) + 32 * (((n % 80) % 48) / 32) + 48 * ((n % 80) / 48) + 80 * (n / 80) + (n % 16) * nt), m, n, k);
                 }
             }
             tiles_load(&gemm_u8_mxnxk_fcf_of_the_call_tiles0);
@@ -1154,8 +1379,8 @@ void gemm_u8_mxnxk_fcf_of_the_call_inner(const uint8_t *a, const uint8_t *b, int
                 for (int64_t nt = 0; nt < (n % 16 + 15) / 16; nt++) { /* n by n % 16 */
                     const struct tiles tiles1 = {
                         .palette = 1,
-        .row_bytes = {64, 64, 64},
-        .rows = {n % 16, 16, n % 16},
+        .row_bytes = {64, 64, 64, 64, 64, 64},
+        .rows = {n % 16, n % 16, n % 16, n % 16, 16, n % 16},
                     };
                     tiles_load(&tiles1);
                     gemm_u8_mxnxk_fcf_of_the_call_tile9_tailx16(a_packed + 4 * (-m % 16 + m + (m % 16) * mt), b + k * (16 * ((((n % 80) % 48) % 32) / 16) + 32 * (((n % 80) % 48) / 32) + 48 * ((n % 80) / 48) + 80 * (n / 80) + (n % 16) * nt), c + -m % 16 + 16 * ((((n % 80) % 48) % 32) / 16) * m + 32 * (((n % 80) % 48) / 32) * m + 48 * ((n % 80) / 48) * m + 80 * (n / 80) * m + m + (n % 16) * m * nt + (m % 16) * mt, b_tail_packed + 64 * (16 * ((((n % 80) % 48) % 32) / 16) + 32 * (((n % 80) % 48) / 32) + 48 * ((n % 80) / 48) + 80 * (n / 80) + (n % 16) * nt), m, n, k);

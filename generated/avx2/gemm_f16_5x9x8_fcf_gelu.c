@@ -32,16 +32,19 @@ __attribute__((unused)) static inline float float_of_bits(int32_t bits)
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
  * move the sum into an operand's register and back, or read an operand once for each use. In
- * straight code they else begin a step before the last has ended, and run out of registers. A
- * header in place of the instruction set has no registers. */
+ * straight code they else begin a step before the last has ended, and run out of registers.
+ * Where a second instruction adds the products, gcc else adds in their register, and moves.
+ * A header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
+#define KEEP_4(acc, x, y, z) ((void)(acc), (void)(x), (void)(y), (void)(z))
 #else
 #define KEEP_1(acc) __asm__ volatile("" : "+x"(acc))
 #define KEEP_2(acc, x) __asm__ volatile("" : "+x"(acc) : "x"(x))
 #define KEEP_3(acc, x, y) __asm__ volatile("" : "+x"(acc) : "x"(x), "x"(y))
+#define KEEP_4(acc, x, y, z) __asm__ volatile("" : "+x"(acc) : "x"(x), "x"(y), "x"(z))
 #endif
 
 void gemm_f16_5x9x8_fcf_gelu(const uint16_t *a, const uint16_t *b, float *d);
@@ -60,7 +63,6 @@ int64_t gemm_f16_5x9x8_fcf_gelu_scratch_bytes(const int64_t *sizes);
 static inline void gemm_f16_5x9x8_fcf_gelu_tile0_5x9(const uint16_t *a, const float *b, float *restrict d)
 {
     BARRIER;
-    const __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(5)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     __m256 c0_0 = _mm256_setzero_ps();
     __m256 c0_1 = _mm256_setzero_ps();
     __m256 c0_2 = _mm256_setzero_ps();
@@ -175,7 +177,7 @@ static inline void gemm_f16_5x9x8_fcf_gelu_tile0_5x9(const uint16_t *a, const fl
         const __m256 dr0_30 = _mm256_max_ps(dr0_k22, r0);
         const __m256 dr0_31 = _mm256_div_ps(dr0_24, dr0_29);
         const __m256 dr0_32 = _mm256_sub_ps(dr0_30, dr0_31);
-        _mm256_maskstore_ps(d, mask, dr0_32);
+        _mm_storeu_ps(d, _mm256_castps256_ps128(dr0_32)), _mm_store_ss((d) + 4, _mm256_extractf128_ps(dr0_32, 1));
         rows += 8;
         d += 5;
     }

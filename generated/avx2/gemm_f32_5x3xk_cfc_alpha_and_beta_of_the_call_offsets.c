@@ -13,16 +13,19 @@
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
  * move the sum into an operand's register and back, or read an operand once for each use. In
- * straight code they else begin a step before the last has ended, and run out of registers. A
- * header in place of the instruction set has no registers. */
+ * straight code they else begin a step before the last has ended, and run out of registers.
+ * Where a second instruction adds the products, gcc else adds in their register, and moves.
+ * A header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
+#define KEEP_4(acc, x, y, z) ((void)(acc), (void)(x), (void)(y), (void)(z))
 #else
 #define KEEP_1(acc) __asm__ volatile("" : "+x"(acc))
 #define KEEP_2(acc, x) __asm__ volatile("" : "+x"(acc) : "x"(x))
 #define KEEP_3(acc, x, y) __asm__ volatile("" : "+x"(acc) : "x"(x), "x"(y))
+#define KEEP_4(acc, x, y, z) __asm__ volatile("" : "+x"(acc) : "x"(x), "x"(y), "x"(z))
 #endif
 
 void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets(const float *a, const float *b, float *c, const int64_t *a_offsets, const int64_t *b_offsets, int64_t k, int64_t count, float alpha, float beta);
@@ -136,7 +139,7 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     sum0_0_4_0 = _mm256_mul_ps(sum0_0_4_0, alpha_v);
     __m256 old_sum0_0_4_0 = _mm256_maskload_ps(c, mask0_0);
     sum0_0_4_0 = _mm256_fmadd_ps(old_sum0_0_4_0, beta_v, sum0_0_4_0);
-    _mm256_maskstore_ps(c, mask0_0, sum0_0_4_0);
+    _mm_storel_epi64((__m128i *)(c), _mm_castps_si128(_mm256_castps256_ps128(sum0_0_4_0)));
     __m256 sum1_0_e1_0 = _mm256_blend_ps(c1_0, _mm256_moveldup_ps(c1_1), 0xaa);
     __m256 sum1_0_o1_0 = _mm256_blend_ps(_mm256_movehdup_ps(c1_0), c1_1, 0xaa);
     __m256 sum1_0_1_0 = _mm256_add_ps(sum1_0_e1_0, sum1_0_o1_0);
@@ -150,7 +153,7 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     sum1_0_4_0 = _mm256_mul_ps(sum1_0_4_0, alpha_v);
     __m256 old_sum1_0_4_0 = _mm256_maskload_ps(c + 3, mask1_0);
     sum1_0_4_0 = _mm256_fmadd_ps(old_sum1_0_4_0, beta_v, sum1_0_4_0);
-    _mm256_maskstore_ps(c + 3, mask1_0, sum1_0_4_0);
+    _mm_storel_epi64((__m128i *)(c + 3), _mm_castps_si128(_mm256_castps256_ps128(sum1_0_4_0)));
     __m256 sum2_0_e1_0 = _mm256_blend_ps(c2_0, _mm256_moveldup_ps(c2_1), 0xaa);
     __m256 sum2_0_o1_0 = _mm256_blend_ps(_mm256_movehdup_ps(c2_0), c2_1, 0xaa);
     __m256 sum2_0_1_0 = _mm256_add_ps(sum2_0_e1_0, sum2_0_o1_0);
@@ -164,7 +167,7 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     sum2_0_4_0 = _mm256_mul_ps(sum2_0_4_0, alpha_v);
     __m256 old_sum2_0_4_0 = _mm256_maskload_ps(c + 6, mask2_0);
     sum2_0_4_0 = _mm256_fmadd_ps(old_sum2_0_4_0, beta_v, sum2_0_4_0);
-    _mm256_maskstore_ps(c + 6, mask2_0, sum2_0_4_0);
+    _mm_storel_epi64((__m128i *)(c + 6), _mm_castps_si128(_mm256_castps256_ps128(sum2_0_4_0)));
     __m256 sum3_0_e1_0 = _mm256_blend_ps(c3_0, _mm256_moveldup_ps(c3_1), 0xaa);
     __m256 sum3_0_o1_0 = _mm256_blend_ps(_mm256_movehdup_ps(c3_0), c3_1, 0xaa);
     __m256 sum3_0_1_0 = _mm256_add_ps(sum3_0_e1_0, sum3_0_o1_0);
@@ -178,7 +181,7 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     sum3_0_4_0 = _mm256_mul_ps(sum3_0_4_0, alpha_v);
     __m256 old_sum3_0_4_0 = _mm256_maskload_ps(c + 9, mask3_0);
     sum3_0_4_0 = _mm256_fmadd_ps(old_sum3_0_4_0, beta_v, sum3_0_4_0);
-    _mm256_maskstore_ps(c + 9, mask3_0, sum3_0_4_0);
+    _mm_storel_epi64((__m128i *)(c + 9), _mm_castps_si128(_mm256_castps256_ps128(sum3_0_4_0)));
     __m256 sum4_0_e1_0 = _mm256_blend_ps(c4_0, _mm256_moveldup_ps(c4_1), 0xaa);
     __m256 sum4_0_o1_0 = _mm256_blend_ps(_mm256_movehdup_ps(c4_0), c4_1, 0xaa);
     __m256 sum4_0_1_0 = _mm256_add_ps(sum4_0_e1_0, sum4_0_o1_0);
@@ -192,7 +195,7 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     sum4_0_4_0 = _mm256_mul_ps(sum4_0_4_0, alpha_v);
     __m256 old_sum4_0_4_0 = _mm256_maskload_ps(c + 12, mask4_0);
     sum4_0_4_0 = _mm256_fmadd_ps(old_sum4_0_4_0, beta_v, sum4_0_4_0);
-    _mm256_maskstore_ps(c + 12, mask4_0, sum4_0_4_0);
+    _mm_storel_epi64((__m128i *)(c + 12), _mm_castps_si128(_mm256_castps256_ps128(sum4_0_4_0)));
 }
 
 /* 5 x 1 of C: 10 accumulators + 1 B + 1 A + 1 mask = 13 of 16 ymm, K over 2 sets
@@ -297,7 +300,7 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile1_5
     sum0_0_4_0 = _mm256_mul_ps(sum0_0_4_0, alpha_v);
     __m256 old_sum0_0_4_0 = _mm256_maskload_ps(c, mask0_0);
     sum0_0_4_0 = _mm256_fmadd_ps(old_sum0_0_4_0, beta_v, sum0_0_4_0);
-    _mm256_maskstore_ps(c, mask0_0, sum0_0_4_0);
+    _mm_store_ss(c, _mm256_castps256_ps128(sum0_0_4_0));
     __m256 sum1_0_e1_0 = _mm256_blend_ps(c1_0, _mm256_moveldup_ps(c1_0), 0xaa);
     __m256 sum1_0_o1_0 = _mm256_blend_ps(_mm256_movehdup_ps(c1_0), c1_0, 0xaa);
     __m256 sum1_0_1_0 = _mm256_add_ps(sum1_0_e1_0, sum1_0_o1_0);
@@ -311,7 +314,7 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile1_5
     sum1_0_4_0 = _mm256_mul_ps(sum1_0_4_0, alpha_v);
     __m256 old_sum1_0_4_0 = _mm256_maskload_ps(c + 3, mask1_0);
     sum1_0_4_0 = _mm256_fmadd_ps(old_sum1_0_4_0, beta_v, sum1_0_4_0);
-    _mm256_maskstore_ps(c + 3, mask1_0, sum1_0_4_0);
+    _mm_store_ss(c + 3, _mm256_castps256_ps128(sum1_0_4_0));
     __m256 sum2_0_e1_0 = _mm256_blend_ps(c2_0, _mm256_moveldup_ps(c2_0), 0xaa);
     __m256 sum2_0_o1_0 = _mm256_blend_ps(_mm256_movehdup_ps(c2_0), c2_0, 0xaa);
     __m256 sum2_0_1_0 = _mm256_add_ps(sum2_0_e1_0, sum2_0_o1_0);
@@ -325,7 +328,7 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile1_5
     sum2_0_4_0 = _mm256_mul_ps(sum2_0_4_0, alpha_v);
     __m256 old_sum2_0_4_0 = _mm256_maskload_ps(c + 6, mask2_0);
     sum2_0_4_0 = _mm256_fmadd_ps(old_sum2_0_4_0, beta_v, sum2_0_4_0);
-    _mm256_maskstore_ps(c + 6, mask2_0, sum2_0_4_0);
+    _mm_store_ss(c + 6, _mm256_castps256_ps128(sum2_0_4_0));
     __m256 sum3_0_e1_0 = _mm256_blend_ps(c3_0, _mm256_moveldup_ps(c3_0), 0xaa);
     __m256 sum3_0_o1_0 = _mm256_blend_ps(_mm256_movehdup_ps(c3_0), c3_0, 0xaa);
     __m256 sum3_0_1_0 = _mm256_add_ps(sum3_0_e1_0, sum3_0_o1_0);
@@ -339,7 +342,7 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile1_5
     sum3_0_4_0 = _mm256_mul_ps(sum3_0_4_0, alpha_v);
     __m256 old_sum3_0_4_0 = _mm256_maskload_ps(c + 9, mask3_0);
     sum3_0_4_0 = _mm256_fmadd_ps(old_sum3_0_4_0, beta_v, sum3_0_4_0);
-    _mm256_maskstore_ps(c + 9, mask3_0, sum3_0_4_0);
+    _mm_store_ss(c + 9, _mm256_castps256_ps128(sum3_0_4_0));
     __m256 sum4_0_e1_0 = _mm256_blend_ps(c4_0, _mm256_moveldup_ps(c4_0), 0xaa);
     __m256 sum4_0_o1_0 = _mm256_blend_ps(_mm256_movehdup_ps(c4_0), c4_0, 0xaa);
     __m256 sum4_0_1_0 = _mm256_add_ps(sum4_0_e1_0, sum4_0_o1_0);
@@ -353,7 +356,7 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile1_5
     sum4_0_4_0 = _mm256_mul_ps(sum4_0_4_0, alpha_v);
     __m256 old_sum4_0_4_0 = _mm256_maskload_ps(c + 12, mask4_0);
     sum4_0_4_0 = _mm256_fmadd_ps(old_sum4_0_4_0, beta_v, sum4_0_4_0);
-    _mm256_maskstore_ps(c + 12, mask4_0, sum4_0_4_0);
+    _mm_store_ss(c + 12, _mm256_castps256_ps128(sum4_0_4_0));
 }
 
 void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets(const float *a, const float *b, float *c, const int64_t *a_offsets, const int64_t *b_offsets, int64_t k, int64_t count, float alpha, float beta)

@@ -13,16 +13,19 @@
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
  * move the sum into an operand's register and back, or read an operand once for each use. In
- * straight code they else begin a step before the last has ended, and run out of registers. A
- * header in place of the instruction set has no registers. */
+ * straight code they else begin a step before the last has ended, and run out of registers.
+ * Where a second instruction adds the products, gcc else adds in their register, and moves.
+ * A header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
+#define KEEP_4(acc, x, y, z) ((void)(acc), (void)(x), (void)(y), (void)(z))
 #else
 #define KEEP_1(acc) __asm__ volatile("" : "+x"(acc))
 #define KEEP_2(acc, x) __asm__ volatile("" : "+x"(acc) : "x"(x))
 #define KEEP_3(acc, x, y) __asm__ volatile("" : "+x"(acc) : "x"(x), "x"(y))
+#define KEEP_4(acc, x, y, z) __asm__ volatile("" : "+x"(acc) : "x"(x), "x"(y), "x"(z))
 #endif
 
 void gemm_f64_3x2x24_cff_addresses4(const double *const *a, const double *const *b, double *c);
@@ -114,8 +117,7 @@ static inline void gemm_f64_3x2x24_cff_addresses4_tile0_3x2(const double *const 
     __m256d sum0_0_e2_0 = _mm256_permute2f128_pd(sum0_0_1_0, sum0_0_1_1, 0x20);
     __m256d sum0_0_o2_0 = _mm256_permute2f128_pd(sum0_0_1_0, sum0_0_1_1, 0x31);
     __m256d sum0_0_2_0 = _mm256_add_pd(sum0_0_e2_0, sum0_0_o2_0);
-    const __m256i mask0_0 = _mm256_cmpgt_epi64(_mm256_set1_epi64x(3), _mm256_setr_epi64x(0, 1, 2, 3));
-    _mm256_maskstore_pd(c, mask0_0, sum0_0_2_0);
+    _mm_storeu_pd(c, _mm256_castpd256_pd128(sum0_0_2_0)), _mm_store_sd((c) + 2, _mm256_extractf128_pd(sum0_0_2_0, 1));
     __m256d sum1_0_pad3 = _mm256_setzero_pd();
     __m256d sum1_0_e1_0 = _mm256_unpacklo_pd(c0_1, c1_1);
     __m256d sum1_0_o1_0 = _mm256_unpackhi_pd(c0_1, c1_1);
@@ -126,8 +128,7 @@ static inline void gemm_f64_3x2x24_cff_addresses4_tile0_3x2(const double *const 
     __m256d sum1_0_e2_0 = _mm256_permute2f128_pd(sum1_0_1_0, sum1_0_1_1, 0x20);
     __m256d sum1_0_o2_0 = _mm256_permute2f128_pd(sum1_0_1_0, sum1_0_1_1, 0x31);
     __m256d sum1_0_2_0 = _mm256_add_pd(sum1_0_e2_0, sum1_0_o2_0);
-    const __m256i mask1_0 = _mm256_cmpgt_epi64(_mm256_set1_epi64x(3), _mm256_setr_epi64x(0, 1, 2, 3));
-    _mm256_maskstore_pd(c + 3, mask1_0, sum1_0_2_0);
+    _mm_storeu_pd(c + 3, _mm256_castpd256_pd128(sum1_0_2_0)), _mm_store_sd((c + 3) + 2, _mm256_extractf128_pd(sum1_0_2_0, 1));
 }
 
 void gemm_f64_3x2x24_cff_addresses4(const double *const *a, const double *const *b, double *c)

@@ -32,16 +32,19 @@ __attribute__((unused)) static inline float float_of_bits(int32_t bits)
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
  * move the sum into an operand's register and back, or read an operand once for each use. In
- * straight code they else begin a step before the last has ended, and run out of registers. A
- * header in place of the instruction set has no registers. */
+ * straight code they else begin a step before the last has ended, and run out of registers.
+ * Where a second instruction adds the products, gcc else adds in their register, and moves.
+ * A header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
+#define KEEP_4(acc, x, y, z) ((void)(acc), (void)(x), (void)(y), (void)(z))
 #else
 #define KEEP_1(acc) __asm__ volatile("" : "+x"(acc))
 #define KEEP_2(acc, x) __asm__ volatile("" : "+x"(acc) : "x"(x))
 #define KEEP_3(acc, x, y) __asm__ volatile("" : "+x"(acc) : "x"(x), "x"(y))
+#define KEEP_4(acc, x, y, z) __asm__ volatile("" : "+x"(acc) : "x"(x), "x"(y), "x"(z))
 #endif
 
 void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu(const uint8_t *a, const int8_t *b, uint8_t *d, const float *b_scale, const float *bias_);
@@ -79,26 +82,35 @@ static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_3x20(const int16_
         __m256i b1 = _mm256_loadu_si256((const __m256i *)(pb + 16));
         __m256i b2 = _mm256_loadu_si256((const __m256i *)(pb + 32));
         const __m256i a0 = _mm256_set1_epi32(group_of(pa, 4));
-        c0_0 = _mm256_add_epi32(c0_0, _mm256_madd_epi16(b0, a0));
-        KEEP_3(c0_0, b0, a0);
-        c0_1 = _mm256_add_epi32(c0_1, _mm256_madd_epi16(b1, a0));
-        KEEP_3(c0_1, b1, a0);
-        c0_2 = _mm256_add_epi32(c0_2, _mm256_madd_epi16(b2, a0));
-        KEEP_3(c0_2, b2, a0);
+        const __m256i c0_0_b0 = _mm256_madd_epi16(b0, a0);
+        c0_0 = _mm256_add_epi32(c0_0, c0_0_b0);
+        KEEP_4(c0_0, b0, a0, c0_0_b0);
+        const __m256i c0_1_b1 = _mm256_madd_epi16(b1, a0);
+        c0_1 = _mm256_add_epi32(c0_1, c0_1_b1);
+        KEEP_4(c0_1, b1, a0, c0_1_b1);
+        const __m256i c0_2_b2 = _mm256_madd_epi16(b2, a0);
+        c0_2 = _mm256_add_epi32(c0_2, c0_2_b2);
+        KEEP_4(c0_2, b2, a0, c0_2_b2);
         const __m256i a1 = _mm256_set1_epi32(group_of(pa + 16, 4));
-        c1_0 = _mm256_add_epi32(c1_0, _mm256_madd_epi16(b0, a1));
-        KEEP_3(c1_0, b0, a1);
-        c1_1 = _mm256_add_epi32(c1_1, _mm256_madd_epi16(b1, a1));
-        KEEP_3(c1_1, b1, a1);
-        c1_2 = _mm256_add_epi32(c1_2, _mm256_madd_epi16(b2, a1));
-        KEEP_3(c1_2, b2, a1);
+        const __m256i c1_0_b0 = _mm256_madd_epi16(b0, a1);
+        c1_0 = _mm256_add_epi32(c1_0, c1_0_b0);
+        KEEP_4(c1_0, b0, a1, c1_0_b0);
+        const __m256i c1_1_b1 = _mm256_madd_epi16(b1, a1);
+        c1_1 = _mm256_add_epi32(c1_1, c1_1_b1);
+        KEEP_4(c1_1, b1, a1, c1_1_b1);
+        const __m256i c1_2_b2 = _mm256_madd_epi16(b2, a1);
+        c1_2 = _mm256_add_epi32(c1_2, c1_2_b2);
+        KEEP_4(c1_2, b2, a1, c1_2_b2);
         const __m256i a2 = _mm256_set1_epi32(group_of(pa + 32, 4));
-        c2_0 = _mm256_add_epi32(c2_0, _mm256_madd_epi16(b0, a2));
-        KEEP_3(c2_0, b0, a2);
-        c2_1 = _mm256_add_epi32(c2_1, _mm256_madd_epi16(b1, a2));
-        KEEP_3(c2_1, b1, a2);
-        c2_2 = _mm256_add_epi32(c2_2, _mm256_madd_epi16(b2, a2));
-        KEEP_3(c2_2, b2, a2);
+        const __m256i c2_0_b0 = _mm256_madd_epi16(b0, a2);
+        c2_0 = _mm256_add_epi32(c2_0, c2_0_b0);
+        KEEP_4(c2_0, b0, a2, c2_0_b0);
+        const __m256i c2_1_b1 = _mm256_madd_epi16(b1, a2);
+        c2_1 = _mm256_add_epi32(c2_1, c2_1_b1);
+        KEEP_4(c2_1, b1, a2, c2_1_b1);
+        const __m256i c2_2_b2 = _mm256_madd_epi16(b2, a2);
+        c2_2 = _mm256_add_epi32(c2_2, c2_2_b2);
+        KEEP_4(c2_2, b2, a2, c2_2_b2);
         pa += 2;
         pb += 48;
     }

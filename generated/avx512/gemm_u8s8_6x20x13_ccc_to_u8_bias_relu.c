@@ -32,16 +32,19 @@ __attribute__((unused)) static inline float float_of_bits(int32_t bits)
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
  * move the sum into an operand's register and back, or read an operand once for each use. In
- * straight code they else begin a step before the last has ended, and run out of registers. A
- * header in place of the instruction set has no registers. */
+ * straight code they else begin a step before the last has ended, and run out of registers.
+ * Where a second instruction adds the products, gcc else adds in their register, and moves.
+ * A header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
+#define KEEP_4(acc, x, y, z) ((void)(acc), (void)(x), (void)(y), (void)(z))
 #else
 #define KEEP_1(acc) __asm__ volatile("" : "+v"(acc))
 #define KEEP_2(acc, x) __asm__ volatile("" : "+v"(acc) : "v"(x))
 #define KEEP_3(acc, x, y) __asm__ volatile("" : "+v"(acc) : "v"(x), "v"(y))
+#define KEEP_4(acc, x, y, z) __asm__ volatile("" : "+v"(acc) : "v"(x), "v"(y), "v"(z))
 #endif
 
 void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu(const uint8_t *a, const int8_t *b, uint8_t *d, const float *b_scale, const float *bias_);
@@ -84,35 +87,47 @@ static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_6x20(const int16_
         __m512i b0 = _mm512_loadu_si512(pb);
         __m512i b1 = _mm512_loadu_si512(pb + 32);
         const __m512i a0 = _mm512_set1_epi32(group_of(pa, 4));
-        c0_0 = _mm512_add_epi32(c0_0, _mm512_madd_epi16(b0, a0));
-        KEEP_3(c0_0, b0, a0);
-        c0_1 = _mm512_add_epi32(c0_1, _mm512_madd_epi16(b1, a0));
-        KEEP_3(c0_1, b1, a0);
+        const __m512i c0_0_b0 = _mm512_madd_epi16(b0, a0);
+        c0_0 = _mm512_add_epi32(c0_0, c0_0_b0);
+        KEEP_4(c0_0, b0, a0, c0_0_b0);
+        const __m512i c0_1_b1 = _mm512_madd_epi16(b1, a0);
+        c0_1 = _mm512_add_epi32(c0_1, c0_1_b1);
+        KEEP_4(c0_1, b1, a0, c0_1_b1);
         const __m512i a1 = _mm512_set1_epi32(group_of(pa + 32, 4));
-        c1_0 = _mm512_add_epi32(c1_0, _mm512_madd_epi16(b0, a1));
-        KEEP_3(c1_0, b0, a1);
-        c1_1 = _mm512_add_epi32(c1_1, _mm512_madd_epi16(b1, a1));
-        KEEP_3(c1_1, b1, a1);
+        const __m512i c1_0_b0 = _mm512_madd_epi16(b0, a1);
+        c1_0 = _mm512_add_epi32(c1_0, c1_0_b0);
+        KEEP_4(c1_0, b0, a1, c1_0_b0);
+        const __m512i c1_1_b1 = _mm512_madd_epi16(b1, a1);
+        c1_1 = _mm512_add_epi32(c1_1, c1_1_b1);
+        KEEP_4(c1_1, b1, a1, c1_1_b1);
         const __m512i a2 = _mm512_set1_epi32(group_of(pa + 64, 4));
-        c2_0 = _mm512_add_epi32(c2_0, _mm512_madd_epi16(b0, a2));
-        KEEP_3(c2_0, b0, a2);
-        c2_1 = _mm512_add_epi32(c2_1, _mm512_madd_epi16(b1, a2));
-        KEEP_3(c2_1, b1, a2);
+        const __m512i c2_0_b0 = _mm512_madd_epi16(b0, a2);
+        c2_0 = _mm512_add_epi32(c2_0, c2_0_b0);
+        KEEP_4(c2_0, b0, a2, c2_0_b0);
+        const __m512i c2_1_b1 = _mm512_madd_epi16(b1, a2);
+        c2_1 = _mm512_add_epi32(c2_1, c2_1_b1);
+        KEEP_4(c2_1, b1, a2, c2_1_b1);
         const __m512i a3 = _mm512_set1_epi32(group_of(pa + 96, 4));
-        c3_0 = _mm512_add_epi32(c3_0, _mm512_madd_epi16(b0, a3));
-        KEEP_3(c3_0, b0, a3);
-        c3_1 = _mm512_add_epi32(c3_1, _mm512_madd_epi16(b1, a3));
-        KEEP_3(c3_1, b1, a3);
+        const __m512i c3_0_b0 = _mm512_madd_epi16(b0, a3);
+        c3_0 = _mm512_add_epi32(c3_0, c3_0_b0);
+        KEEP_4(c3_0, b0, a3, c3_0_b0);
+        const __m512i c3_1_b1 = _mm512_madd_epi16(b1, a3);
+        c3_1 = _mm512_add_epi32(c3_1, c3_1_b1);
+        KEEP_4(c3_1, b1, a3, c3_1_b1);
         const __m512i a4 = _mm512_set1_epi32(group_of(pa + 128, 4));
-        c4_0 = _mm512_add_epi32(c4_0, _mm512_madd_epi16(b0, a4));
-        KEEP_3(c4_0, b0, a4);
-        c4_1 = _mm512_add_epi32(c4_1, _mm512_madd_epi16(b1, a4));
-        KEEP_3(c4_1, b1, a4);
+        const __m512i c4_0_b0 = _mm512_madd_epi16(b0, a4);
+        c4_0 = _mm512_add_epi32(c4_0, c4_0_b0);
+        KEEP_4(c4_0, b0, a4, c4_0_b0);
+        const __m512i c4_1_b1 = _mm512_madd_epi16(b1, a4);
+        c4_1 = _mm512_add_epi32(c4_1, c4_1_b1);
+        KEEP_4(c4_1, b1, a4, c4_1_b1);
         const __m512i a5 = _mm512_set1_epi32(group_of(pa + 160, 4));
-        c5_0 = _mm512_add_epi32(c5_0, _mm512_madd_epi16(b0, a5));
-        KEEP_3(c5_0, b0, a5);
-        c5_1 = _mm512_add_epi32(c5_1, _mm512_madd_epi16(b1, a5));
-        KEEP_3(c5_1, b1, a5);
+        const __m512i c5_0_b0 = _mm512_madd_epi16(b0, a5);
+        c5_0 = _mm512_add_epi32(c5_0, c5_0_b0);
+        KEEP_4(c5_0, b0, a5, c5_0_b0);
+        const __m512i c5_1_b1 = _mm512_madd_epi16(b1, a5);
+        c5_1 = _mm512_add_epi32(c5_1, c5_1_b1);
+        KEEP_4(c5_1, b1, a5, c5_1_b1);
         pa += 2;
         pb += 64;
     }

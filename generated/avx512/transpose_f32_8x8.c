@@ -13,16 +13,19 @@
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
  * move the sum into an operand's register and back, or read an operand once for each use. In
- * straight code they else begin a step before the last has ended, and run out of registers. A
- * header in place of the instruction set has no registers. */
+ * straight code they else begin a step before the last has ended, and run out of registers.
+ * Where a second instruction adds the products, gcc else adds in their register, and moves.
+ * A header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
+#define KEEP_4(acc, x, y, z) ((void)(acc), (void)(x), (void)(y), (void)(z))
 #else
 #define KEEP_1(acc) __asm__ volatile("" : "+v"(acc))
 #define KEEP_2(acc, x) __asm__ volatile("" : "+v"(acc) : "v"(x))
 #define KEEP_3(acc, x, y) __asm__ volatile("" : "+v"(acc) : "v"(x), "v"(y))
+#define KEEP_4(acc, x, y, z) __asm__ volatile("" : "+v"(acc) : "v"(x), "v"(y), "v"(z))
 #endif
 
 void transpose_f32_8x8(const float *x, float *out);

@@ -32,14 +32,17 @@ __attribute__((unused)) static inline float float_of_bits(int32_t bits)
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
  * move the sum into an operand's register and back, or read an operand once for each use. In
- * straight code they else begin a step before the last has ended, and run out of registers. A
- * header in place of the instruction set has no registers. */
+ * straight code they else begin a step before the last has ended, and run out of registers.
+ * gcc else spreads an element that multiplies twice over a register of its own.
+ * A header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
+#define KEEP_4(acc, x, y, z) ((void)(acc), (void)(x), (void)(y), (void)(z))
 #else
 #define KEEP_1(acc) __asm__ volatile("" : "+w"(acc))
+#define KEEP_2(acc, y) __asm__ volatile("" : "+w"(acc), "+w"(y))
 #endif
 
 /* Addresses are computed in the tile: compilers else do so ahead of the loop over tiles, and spill
@@ -92,49 +95,49 @@ static inline void gemm_f16_5x9x8_fcf_gelu_tile0_5x9(const uint16_t *a, const fl
         float32x4_t a1 = vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(a1_part)));
         float b0 = *(pb);
         c0_0 = vfmaq_n_f32(c0_0, a0, b0);
-        KEEP_1(c0_0);
+        KEEP_2(c0_0, b0);
         c1_0 = vfmaq_n_f32(c1_0, a1, b0);
-        KEEP_1(c1_0);
+        KEEP_2(c1_0, b0);
         float b1 = *(pb + 8);
         c0_1 = vfmaq_n_f32(c0_1, a0, b1);
-        KEEP_1(c0_1);
+        KEEP_2(c0_1, b1);
         c1_1 = vfmaq_n_f32(c1_1, a1, b1);
-        KEEP_1(c1_1);
+        KEEP_2(c1_1, b1);
         float b2 = *(pb + 16);
         c0_2 = vfmaq_n_f32(c0_2, a0, b2);
-        KEEP_1(c0_2);
+        KEEP_2(c0_2, b2);
         c1_2 = vfmaq_n_f32(c1_2, a1, b2);
-        KEEP_1(c1_2);
+        KEEP_2(c1_2, b2);
         float b3 = *(pb + 24);
         c0_3 = vfmaq_n_f32(c0_3, a0, b3);
-        KEEP_1(c0_3);
+        KEEP_2(c0_3, b3);
         c1_3 = vfmaq_n_f32(c1_3, a1, b3);
-        KEEP_1(c1_3);
+        KEEP_2(c1_3, b3);
         float b4 = *(pb + 32);
         c0_4 = vfmaq_n_f32(c0_4, a0, b4);
-        KEEP_1(c0_4);
+        KEEP_2(c0_4, b4);
         c1_4 = vfmaq_n_f32(c1_4, a1, b4);
-        KEEP_1(c1_4);
+        KEEP_2(c1_4, b4);
         float b5 = *(pb + 40);
         c0_5 = vfmaq_n_f32(c0_5, a0, b5);
-        KEEP_1(c0_5);
+        KEEP_2(c0_5, b5);
         c1_5 = vfmaq_n_f32(c1_5, a1, b5);
-        KEEP_1(c1_5);
+        KEEP_2(c1_5, b5);
         float b6 = *(pb + 48);
         c0_6 = vfmaq_n_f32(c0_6, a0, b6);
-        KEEP_1(c0_6);
+        KEEP_2(c0_6, b6);
         c1_6 = vfmaq_n_f32(c1_6, a1, b6);
-        KEEP_1(c1_6);
+        KEEP_2(c1_6, b6);
         float b7 = *(pb + 56);
         c0_7 = vfmaq_n_f32(c0_7, a0, b7);
-        KEEP_1(c0_7);
+        KEEP_2(c0_7, b7);
         c1_7 = vfmaq_n_f32(c1_7, a1, b7);
-        KEEP_1(c1_7);
+        KEEP_2(c1_7, b7);
         float b8 = *(pb + 64);
         c0_8 = vfmaq_n_f32(c0_8, a0, b8);
-        KEEP_1(c0_8);
+        KEEP_2(c0_8, b8);
         c1_8 = vfmaq_n_f32(c1_8, a1, b8);
-        KEEP_1(c1_8);
+        KEEP_2(c1_8, b8);
         pa += 5;
         pb += 1;
     }

@@ -13,14 +13,17 @@
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
  * move the sum into an operand's register and back, or read an operand once for each use. In
- * straight code they else begin a step before the last has ended, and run out of registers. A
- * header in place of the instruction set has no registers. */
+ * straight code they else begin a step before the last has ended, and run out of registers.
+ * gcc else spreads an element that multiplies twice over a register of its own.
+ * A header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
+#define KEEP_4(acc, x, y, z) ((void)(acc), (void)(x), (void)(y), (void)(z))
 #else
 #define KEEP_1(acc) __asm__ volatile("" : "+w"(acc))
+#define KEEP_2(acc, y) __asm__ volatile("" : "+w"(acc), "+w"(y))
 #endif
 
 /* Addresses are computed in the tile: compilers else do so ahead of the loop over tiles, and spill
@@ -83,58 +86,58 @@ static inline void gemm_f32_16x6x64_fff_beta1_ld_of_the_call_tile0_16x6(const fl
         float32x4_t a3 = vld1q_f32(pa + 12);
         float b0 = *(pb);
         c0_0 = vfmaq_n_f32(c0_0, a0, b0);
-        KEEP_1(c0_0);
+        KEEP_2(c0_0, b0);
         c1_0 = vfmaq_n_f32(c1_0, a1, b0);
-        KEEP_1(c1_0);
+        KEEP_2(c1_0, b0);
         c2_0 = vfmaq_n_f32(c2_0, a2, b0);
-        KEEP_1(c2_0);
+        KEEP_2(c2_0, b0);
         c3_0 = vfmaq_n_f32(c3_0, a3, b0);
-        KEEP_1(c3_0);
+        KEEP_2(c3_0, b0);
         float b1 = *(pb + ldb);
         c0_1 = vfmaq_n_f32(c0_1, a0, b1);
-        KEEP_1(c0_1);
+        KEEP_2(c0_1, b1);
         c1_1 = vfmaq_n_f32(c1_1, a1, b1);
-        KEEP_1(c1_1);
+        KEEP_2(c1_1, b1);
         c2_1 = vfmaq_n_f32(c2_1, a2, b1);
-        KEEP_1(c2_1);
+        KEEP_2(c2_1, b1);
         c3_1 = vfmaq_n_f32(c3_1, a3, b1);
-        KEEP_1(c3_1);
+        KEEP_2(c3_1, b1);
         float b2 = *(pb + 2 * ldb);
         c0_2 = vfmaq_n_f32(c0_2, a0, b2);
-        KEEP_1(c0_2);
+        KEEP_2(c0_2, b2);
         c1_2 = vfmaq_n_f32(c1_2, a1, b2);
-        KEEP_1(c1_2);
+        KEEP_2(c1_2, b2);
         c2_2 = vfmaq_n_f32(c2_2, a2, b2);
-        KEEP_1(c2_2);
+        KEEP_2(c2_2, b2);
         c3_2 = vfmaq_n_f32(c3_2, a3, b2);
-        KEEP_1(c3_2);
+        KEEP_2(c3_2, b2);
         float b3 = *(pb + 3 * ldb);
         c0_3 = vfmaq_n_f32(c0_3, a0, b3);
-        KEEP_1(c0_3);
+        KEEP_2(c0_3, b3);
         c1_3 = vfmaq_n_f32(c1_3, a1, b3);
-        KEEP_1(c1_3);
+        KEEP_2(c1_3, b3);
         c2_3 = vfmaq_n_f32(c2_3, a2, b3);
-        KEEP_1(c2_3);
+        KEEP_2(c2_3, b3);
         c3_3 = vfmaq_n_f32(c3_3, a3, b3);
-        KEEP_1(c3_3);
+        KEEP_2(c3_3, b3);
         float b4 = *(pb4);
         c0_4 = vfmaq_n_f32(c0_4, a0, b4);
-        KEEP_1(c0_4);
+        KEEP_2(c0_4, b4);
         c1_4 = vfmaq_n_f32(c1_4, a1, b4);
-        KEEP_1(c1_4);
+        KEEP_2(c1_4, b4);
         c2_4 = vfmaq_n_f32(c2_4, a2, b4);
-        KEEP_1(c2_4);
+        KEEP_2(c2_4, b4);
         c3_4 = vfmaq_n_f32(c3_4, a3, b4);
-        KEEP_1(c3_4);
+        KEEP_2(c3_4, b4);
         float b5 = *(pb4 + ldb);
         c0_5 = vfmaq_n_f32(c0_5, a0, b5);
-        KEEP_1(c0_5);
+        KEEP_2(c0_5, b5);
         c1_5 = vfmaq_n_f32(c1_5, a1, b5);
-        KEEP_1(c1_5);
+        KEEP_2(c1_5, b5);
         c2_5 = vfmaq_n_f32(c2_5, a2, b5);
-        KEEP_1(c2_5);
+        KEEP_2(c2_5, b5);
         c3_5 = vfmaq_n_f32(c3_5, a3, b5);
-        KEEP_1(c3_5);
+        KEEP_2(c3_5, b5);
         pa += lda;
         float32x4_t a0_k1 = vld1q_f32(pa);
         float32x4_t a1_k1 = vld1q_f32(pa + 4);
@@ -142,58 +145,58 @@ static inline void gemm_f32_16x6x64_fff_beta1_ld_of_the_call_tile0_16x6(const fl
         float32x4_t a3_k1 = vld1q_f32(pa + 12);
         float b0_k1 = *(pb + 1);
         c0_0 = vfmaq_n_f32(c0_0, a0_k1, b0_k1);
-        KEEP_1(c0_0);
+        KEEP_2(c0_0, b0_k1);
         c1_0 = vfmaq_n_f32(c1_0, a1_k1, b0_k1);
-        KEEP_1(c1_0);
+        KEEP_2(c1_0, b0_k1);
         c2_0 = vfmaq_n_f32(c2_0, a2_k1, b0_k1);
-        KEEP_1(c2_0);
+        KEEP_2(c2_0, b0_k1);
         c3_0 = vfmaq_n_f32(c3_0, a3_k1, b0_k1);
-        KEEP_1(c3_0);
+        KEEP_2(c3_0, b0_k1);
         float b1_k1 = *(pb + ldb + 1);
         c0_1 = vfmaq_n_f32(c0_1, a0_k1, b1_k1);
-        KEEP_1(c0_1);
+        KEEP_2(c0_1, b1_k1);
         c1_1 = vfmaq_n_f32(c1_1, a1_k1, b1_k1);
-        KEEP_1(c1_1);
+        KEEP_2(c1_1, b1_k1);
         c2_1 = vfmaq_n_f32(c2_1, a2_k1, b1_k1);
-        KEEP_1(c2_1);
+        KEEP_2(c2_1, b1_k1);
         c3_1 = vfmaq_n_f32(c3_1, a3_k1, b1_k1);
-        KEEP_1(c3_1);
+        KEEP_2(c3_1, b1_k1);
         float b2_k1 = *(pb + 2 * ldb + 1);
         c0_2 = vfmaq_n_f32(c0_2, a0_k1, b2_k1);
-        KEEP_1(c0_2);
+        KEEP_2(c0_2, b2_k1);
         c1_2 = vfmaq_n_f32(c1_2, a1_k1, b2_k1);
-        KEEP_1(c1_2);
+        KEEP_2(c1_2, b2_k1);
         c2_2 = vfmaq_n_f32(c2_2, a2_k1, b2_k1);
-        KEEP_1(c2_2);
+        KEEP_2(c2_2, b2_k1);
         c3_2 = vfmaq_n_f32(c3_2, a3_k1, b2_k1);
-        KEEP_1(c3_2);
+        KEEP_2(c3_2, b2_k1);
         float b3_k1 = *(pb + 3 * ldb + 1);
         c0_3 = vfmaq_n_f32(c0_3, a0_k1, b3_k1);
-        KEEP_1(c0_3);
+        KEEP_2(c0_3, b3_k1);
         c1_3 = vfmaq_n_f32(c1_3, a1_k1, b3_k1);
-        KEEP_1(c1_3);
+        KEEP_2(c1_3, b3_k1);
         c2_3 = vfmaq_n_f32(c2_3, a2_k1, b3_k1);
-        KEEP_1(c2_3);
+        KEEP_2(c2_3, b3_k1);
         c3_3 = vfmaq_n_f32(c3_3, a3_k1, b3_k1);
-        KEEP_1(c3_3);
+        KEEP_2(c3_3, b3_k1);
         float b4_k1 = *(pb4 + 1);
         c0_4 = vfmaq_n_f32(c0_4, a0_k1, b4_k1);
-        KEEP_1(c0_4);
+        KEEP_2(c0_4, b4_k1);
         c1_4 = vfmaq_n_f32(c1_4, a1_k1, b4_k1);
-        KEEP_1(c1_4);
+        KEEP_2(c1_4, b4_k1);
         c2_4 = vfmaq_n_f32(c2_4, a2_k1, b4_k1);
-        KEEP_1(c2_4);
+        KEEP_2(c2_4, b4_k1);
         c3_4 = vfmaq_n_f32(c3_4, a3_k1, b4_k1);
-        KEEP_1(c3_4);
+        KEEP_2(c3_4, b4_k1);
         float b5_k1 = *(pb4 + ldb + 1);
         c0_5 = vfmaq_n_f32(c0_5, a0_k1, b5_k1);
-        KEEP_1(c0_5);
+        KEEP_2(c0_5, b5_k1);
         c1_5 = vfmaq_n_f32(c1_5, a1_k1, b5_k1);
-        KEEP_1(c1_5);
+        KEEP_2(c1_5, b5_k1);
         c2_5 = vfmaq_n_f32(c2_5, a2_k1, b5_k1);
-        KEEP_1(c2_5);
+        KEEP_2(c2_5, b5_k1);
         c3_5 = vfmaq_n_f32(c3_5, a3_k1, b5_k1);
-        KEEP_1(c3_5);
+        KEEP_2(c3_5, b5_k1);
         pa += lda;
         pb += 2;
         pb4 += 2;

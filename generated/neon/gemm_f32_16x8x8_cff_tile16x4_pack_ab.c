@@ -13,14 +13,17 @@
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
  * move the sum into an operand's register and back, or read an operand once for each use. In
- * straight code they else begin a step before the last has ended, and run out of registers. A
- * header in place of the instruction set has no registers. */
+ * straight code they else begin a step before the last has ended, and run out of registers.
+ * gcc else spreads an element that multiplies twice over a register of its own.
+ * A header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
+#define KEEP_4(acc, x, y, z) ((void)(acc), (void)(x), (void)(y), (void)(z))
 #else
 #define KEEP_1(acc) __asm__ volatile("" : "+w"(acc))
+#define KEEP_2(acc, y) __asm__ volatile("" : "+w"(acc), "+w"(y))
 #endif
 
 /* Addresses are computed in the tile: compilers else do so ahead of the loop over tiles, and spill
@@ -277,74 +280,74 @@ static inline void gemm_f32_16x8x8_cff_tile16x4_pack_ab_tile2_16x4(const float *
         float32x4_t a2 = vld1q_f32(pa + 8);
         float32x4_t a3 = vld1q_f32(pa + 12);
         c0_0 = vfmaq_laneq_f32(c0_0, a0, b0v, 0);
-        KEEP_1(c0_0);
+        KEEP_2(c0_0, b0v);
         c1_0 = vfmaq_laneq_f32(c1_0, a1, b0v, 0);
-        KEEP_1(c1_0);
+        KEEP_2(c1_0, b0v);
         c2_0 = vfmaq_laneq_f32(c2_0, a2, b0v, 0);
-        KEEP_1(c2_0);
+        KEEP_2(c2_0, b0v);
         c3_0 = vfmaq_laneq_f32(c3_0, a3, b0v, 0);
-        KEEP_1(c3_0);
+        KEEP_2(c3_0, b0v);
         c0_1 = vfmaq_laneq_f32(c0_1, a0, b0v, 1);
-        KEEP_1(c0_1);
+        KEEP_2(c0_1, b0v);
         c1_1 = vfmaq_laneq_f32(c1_1, a1, b0v, 1);
-        KEEP_1(c1_1);
+        KEEP_2(c1_1, b0v);
         c2_1 = vfmaq_laneq_f32(c2_1, a2, b0v, 1);
-        KEEP_1(c2_1);
+        KEEP_2(c2_1, b0v);
         c3_1 = vfmaq_laneq_f32(c3_1, a3, b0v, 1);
-        KEEP_1(c3_1);
+        KEEP_2(c3_1, b0v);
         c0_2 = vfmaq_laneq_f32(c0_2, a0, b0v, 2);
-        KEEP_1(c0_2);
+        KEEP_2(c0_2, b0v);
         c1_2 = vfmaq_laneq_f32(c1_2, a1, b0v, 2);
-        KEEP_1(c1_2);
+        KEEP_2(c1_2, b0v);
         c2_2 = vfmaq_laneq_f32(c2_2, a2, b0v, 2);
-        KEEP_1(c2_2);
+        KEEP_2(c2_2, b0v);
         c3_2 = vfmaq_laneq_f32(c3_2, a3, b0v, 2);
-        KEEP_1(c3_2);
+        KEEP_2(c3_2, b0v);
         c0_3 = vfmaq_laneq_f32(c0_3, a0, b0v, 3);
-        KEEP_1(c0_3);
+        KEEP_2(c0_3, b0v);
         c1_3 = vfmaq_laneq_f32(c1_3, a1, b0v, 3);
-        KEEP_1(c1_3);
+        KEEP_2(c1_3, b0v);
         c2_3 = vfmaq_laneq_f32(c2_3, a2, b0v, 3);
-        KEEP_1(c2_3);
+        KEEP_2(c2_3, b0v);
         c3_3 = vfmaq_laneq_f32(c3_3, a3, b0v, 3);
-        KEEP_1(c3_3);
+        KEEP_2(c3_3, b0v);
         float32x4_t b0_k1v = vld1q_f32(pb + 8);
         float32x4_t a0_k1 = vld1q_f32(pa + 16);
         float32x4_t a1_k1 = vld1q_f32(pa + 20);
         float32x4_t a2_k1 = vld1q_f32(pa + 24);
         float32x4_t a3_k1 = vld1q_f32(pa + 28);
         c0_0 = vfmaq_laneq_f32(c0_0, a0_k1, b0_k1v, 0);
-        KEEP_1(c0_0);
+        KEEP_2(c0_0, b0_k1v);
         c1_0 = vfmaq_laneq_f32(c1_0, a1_k1, b0_k1v, 0);
-        KEEP_1(c1_0);
+        KEEP_2(c1_0, b0_k1v);
         c2_0 = vfmaq_laneq_f32(c2_0, a2_k1, b0_k1v, 0);
-        KEEP_1(c2_0);
+        KEEP_2(c2_0, b0_k1v);
         c3_0 = vfmaq_laneq_f32(c3_0, a3_k1, b0_k1v, 0);
-        KEEP_1(c3_0);
+        KEEP_2(c3_0, b0_k1v);
         c0_1 = vfmaq_laneq_f32(c0_1, a0_k1, b0_k1v, 1);
-        KEEP_1(c0_1);
+        KEEP_2(c0_1, b0_k1v);
         c1_1 = vfmaq_laneq_f32(c1_1, a1_k1, b0_k1v, 1);
-        KEEP_1(c1_1);
+        KEEP_2(c1_1, b0_k1v);
         c2_1 = vfmaq_laneq_f32(c2_1, a2_k1, b0_k1v, 1);
-        KEEP_1(c2_1);
+        KEEP_2(c2_1, b0_k1v);
         c3_1 = vfmaq_laneq_f32(c3_1, a3_k1, b0_k1v, 1);
-        KEEP_1(c3_1);
+        KEEP_2(c3_1, b0_k1v);
         c0_2 = vfmaq_laneq_f32(c0_2, a0_k1, b0_k1v, 2);
-        KEEP_1(c0_2);
+        KEEP_2(c0_2, b0_k1v);
         c1_2 = vfmaq_laneq_f32(c1_2, a1_k1, b0_k1v, 2);
-        KEEP_1(c1_2);
+        KEEP_2(c1_2, b0_k1v);
         c2_2 = vfmaq_laneq_f32(c2_2, a2_k1, b0_k1v, 2);
-        KEEP_1(c2_2);
+        KEEP_2(c2_2, b0_k1v);
         c3_2 = vfmaq_laneq_f32(c3_2, a3_k1, b0_k1v, 2);
-        KEEP_1(c3_2);
+        KEEP_2(c3_2, b0_k1v);
         c0_3 = vfmaq_laneq_f32(c0_3, a0_k1, b0_k1v, 3);
-        KEEP_1(c0_3);
+        KEEP_2(c0_3, b0_k1v);
         c1_3 = vfmaq_laneq_f32(c1_3, a1_k1, b0_k1v, 3);
-        KEEP_1(c1_3);
+        KEEP_2(c1_3, b0_k1v);
         c2_3 = vfmaq_laneq_f32(c2_3, a2_k1, b0_k1v, 3);
-        KEEP_1(c2_3);
+        KEEP_2(c2_3, b0_k1v);
         c3_3 = vfmaq_laneq_f32(c3_3, a3_k1, b0_k1v, 3);
-        KEEP_1(c3_3);
+        KEEP_2(c3_3, b0_k1v);
         pa += 32;
         pb += 16;
     }

@@ -13,14 +13,17 @@
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
  * move the sum into an operand's register and back, or read an operand once for each use. In
- * straight code they else begin a step before the last has ended, and run out of registers. A
- * header in place of the instruction set has no registers. */
+ * straight code they else begin a step before the last has ended, and run out of registers.
+ * gcc else spreads an element that multiplies twice over a register of its own.
+ * A header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
 #define KEEP_1(acc) ((void)(acc))
 #define KEEP_2(acc, x) ((void)(acc), (void)(x))
 #define KEEP_3(acc, x, y) ((void)(acc), (void)(x), (void)(y))
+#define KEEP_4(acc, x, y, z) ((void)(acc), (void)(x), (void)(y), (void)(z))
 #else
 #define KEEP_1(acc) __asm__ volatile("" : "+w"(acc))
+#define KEEP_2(acc, y) __asm__ volatile("" : "+w"(acc), "+w"(y))
 #endif
 
 /* Addresses are computed in the tile: compilers else do so ahead of the loop over tiles, and spill
@@ -192,53 +195,53 @@ static inline void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_tile1_13x3(const doub
         double b2 = *(pb + 2);
         float64x2_t a0 = vld1q_f64(pa);
         c0_0 = vfmaq_n_f64(c0_0, a0, b0);
-        KEEP_1(c0_0);
+        KEEP_2(c0_0, b0);
         c0_1 = vfmaq_n_f64(c0_1, a0, b1);
-        KEEP_1(c0_1);
+        KEEP_2(c0_1, b1);
         c0_2 = vfmaq_n_f64(c0_2, a0, b2);
-        KEEP_1(c0_2);
+        KEEP_2(c0_2, b2);
         float64x2_t a1 = vld1q_f64(pa + 2);
         c1_0 = vfmaq_n_f64(c1_0, a1, b0);
-        KEEP_1(c1_0);
+        KEEP_2(c1_0, b0);
         c1_1 = vfmaq_n_f64(c1_1, a1, b1);
-        KEEP_1(c1_1);
+        KEEP_2(c1_1, b1);
         c1_2 = vfmaq_n_f64(c1_2, a1, b2);
-        KEEP_1(c1_2);
+        KEEP_2(c1_2, b2);
         float64x2_t a2 = vld1q_f64(pa + 4);
         c2_0 = vfmaq_n_f64(c2_0, a2, b0);
-        KEEP_1(c2_0);
+        KEEP_2(c2_0, b0);
         c2_1 = vfmaq_n_f64(c2_1, a2, b1);
-        KEEP_1(c2_1);
+        KEEP_2(c2_1, b1);
         c2_2 = vfmaq_n_f64(c2_2, a2, b2);
-        KEEP_1(c2_2);
+        KEEP_2(c2_2, b2);
         float64x2_t a3 = vld1q_f64(pa + 6);
         c3_0 = vfmaq_n_f64(c3_0, a3, b0);
-        KEEP_1(c3_0);
+        KEEP_2(c3_0, b0);
         c3_1 = vfmaq_n_f64(c3_1, a3, b1);
-        KEEP_1(c3_1);
+        KEEP_2(c3_1, b1);
         c3_2 = vfmaq_n_f64(c3_2, a3, b2);
-        KEEP_1(c3_2);
+        KEEP_2(c3_2, b2);
         float64x2_t a4 = vld1q_f64(pa + 8);
         c4_0 = vfmaq_n_f64(c4_0, a4, b0);
-        KEEP_1(c4_0);
+        KEEP_2(c4_0, b0);
         c4_1 = vfmaq_n_f64(c4_1, a4, b1);
-        KEEP_1(c4_1);
+        KEEP_2(c4_1, b1);
         c4_2 = vfmaq_n_f64(c4_2, a4, b2);
-        KEEP_1(c4_2);
+        KEEP_2(c4_2, b2);
         float64x2_t a5 = vld1q_f64(pa + 10);
         c5_0 = vfmaq_n_f64(c5_0, a5, b0);
-        KEEP_1(c5_0);
+        KEEP_2(c5_0, b0);
         c5_1 = vfmaq_n_f64(c5_1, a5, b1);
-        KEEP_1(c5_1);
+        KEEP_2(c5_1, b1);
         c5_2 = vfmaq_n_f64(c5_2, a5, b2);
-        KEEP_1(c5_2);
+        KEEP_2(c5_2, b2);
         float64x2_t a6 = vcombine_f64(vld1_f64(pa + 12), vdup_n_f64(0.0));
         c6_0 = vfmaq_n_f64(c6_0, a6, b0);
-        KEEP_1(c6_0);
+        KEEP_2(c6_0, b0);
         c6_1 = vfmaq_n_f64(c6_1, a6, b1);
-        KEEP_1(c6_1);
+        KEEP_2(c6_1, b1);
         c6_2 = vfmaq_n_f64(c6_2, a6, b2);
-        KEEP_1(c6_2);
+        KEEP_2(c6_2, b2);
         pa += 14;
         pb += 7;
     }
@@ -330,33 +333,33 @@ static inline void gemm_f64_13x7x5_ccf_alpha2_narrow_tails_tile2_13x2(const doub
         float64x2_t a5 = vld1q_f64(pa + 10);
         float64x2_t a6 = vcombine_f64(vld1_f64(pa + 12), vdup_n_f64(0.0));
         c0_0 = vfmaq_laneq_f64(c0_0, a0, b0v, 0);
-        KEEP_1(c0_0);
+        KEEP_2(c0_0, b0v);
         c1_0 = vfmaq_laneq_f64(c1_0, a1, b0v, 0);
-        KEEP_1(c1_0);
+        KEEP_2(c1_0, b0v);
         c2_0 = vfmaq_laneq_f64(c2_0, a2, b0v, 0);
-        KEEP_1(c2_0);
+        KEEP_2(c2_0, b0v);
         c3_0 = vfmaq_laneq_f64(c3_0, a3, b0v, 0);
-        KEEP_1(c3_0);
+        KEEP_2(c3_0, b0v);
         c4_0 = vfmaq_laneq_f64(c4_0, a4, b0v, 0);
-        KEEP_1(c4_0);
+        KEEP_2(c4_0, b0v);
         c5_0 = vfmaq_laneq_f64(c5_0, a5, b0v, 0);
-        KEEP_1(c5_0);
+        KEEP_2(c5_0, b0v);
         c6_0 = vfmaq_laneq_f64(c6_0, a6, b0v, 0);
-        KEEP_1(c6_0);
+        KEEP_2(c6_0, b0v);
         c0_1 = vfmaq_laneq_f64(c0_1, a0, b0v, 1);
-        KEEP_1(c0_1);
+        KEEP_2(c0_1, b0v);
         c1_1 = vfmaq_laneq_f64(c1_1, a1, b0v, 1);
-        KEEP_1(c1_1);
+        KEEP_2(c1_1, b0v);
         c2_1 = vfmaq_laneq_f64(c2_1, a2, b0v, 1);
-        KEEP_1(c2_1);
+        KEEP_2(c2_1, b0v);
         c3_1 = vfmaq_laneq_f64(c3_1, a3, b0v, 1);
-        KEEP_1(c3_1);
+        KEEP_2(c3_1, b0v);
         c4_1 = vfmaq_laneq_f64(c4_1, a4, b0v, 1);
-        KEEP_1(c4_1);
+        KEEP_2(c4_1, b0v);
         c5_1 = vfmaq_laneq_f64(c5_1, a5, b0v, 1);
-        KEEP_1(c5_1);
+        KEEP_2(c5_1, b0v);
         c6_1 = vfmaq_laneq_f64(c6_1, a6, b0v, 1);
-        KEEP_1(c6_1);
+        KEEP_2(c6_1, b0v);
         pa += 14;
         pb += 7;
     }

@@ -7,6 +7,7 @@ what it plans is interpreted against numpy.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -24,7 +25,7 @@ from tilewright.model import choose, equal_parts, ranking
 from tilewright.operands import Matrix, Order
 from tilewright.program import TileFacts
 from tilewright.schedule import Schedule
-from tilewright.shape import bounds
+from tilewright.shape import bounds, step_cycles
 from tilewright.sizes import dim
 from tilewright.spec import Gemm
 from tilewright.verify import live_registers
@@ -145,6 +146,25 @@ def test_sizes_of_the_call_get_the_same_main_tile() -> None:
     tiles = list(facts(Gemm(dim("m"), dim("n"), dim("k")), invented(masked=True)))
     best = max(tiles, key=lambda f: f.shape.budget.accumulators)
     assert best.shape.vector.lanes == 3 and best.shape.budget.accumulators >= 4
+
+
+def test_a_core_that_hides_few_stores_gets_tiles_of_few_vectors() -> None:
+    target = invented(registers=24, latency=2)
+    dear = replace(target, core=replace(target.core, hidden=4, late=30))
+    plain, few = (list(facts(Gemm(60, 60, 60), t)) for t in (target, dear))
+    assert min(found.shape.outputs for found in plain) > 4
+    assert max(found.shape.outputs for found in few) <= 4
+    assert "4 stores of a tile cost nothing" in explain_plan(
+        plan_for(Gemm(9, 9, 9), Schedule(), dear)
+    )
+
+
+def test_what_a_core_overlaps_is_not_charged() -> None:
+    core = invented().core
+    (found,) = facts(Gemm(2, 3, 90), invented())
+    each = bounds(found.shape, core).values()
+    assert step_cycles(found.shape, replace(core, overlap=0)) == max(each)
+    assert step_cycles(found.shape, replace(core, overlap=1)) == sum(each)
 
 
 def test_too_few_chains_are_split_over_k() -> None:

@@ -150,9 +150,7 @@ def test_illegal_matrices_are_refused() -> None:
         verify_program(program, load("avx512"))
 
 
-def test_sums_are_not_split() -> None:
-    with pytest.raises(ScheduleError, match=r"(?s)not split along K.*k_split=2.*leave k_split out"):
-        program_of(tw.Gemm(16, 16, 256, a="s8"), tw.Schedule(k_split=2))
+def test_tiles_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ScheduleError, match=r"needs \d+ matrix registers on amx.*it has 8"):
         program_of(tw.Gemm(64, 64, 64, a="s8"), tw.Schedule(tile=(48, 32)))
 
@@ -172,6 +170,15 @@ def test_random_products_on_the_interpreter(cases: Cases) -> None:
         cases.count("amx", "interpreted", 2)
         done += 1
     assert done > 20
+
+
+@pytest.mark.parametrize("factors", [("scalar", 0), (1, "scalar"), ("scalar", "scalar"), (2, 3)])
+def test_factors_are_known_where_rows_are_taken(factors: tuple[Any, Any], cases: Cases) -> None:
+    alpha, beta = factors
+    spec = tw.Gemm(16, 24, 64, a="bf16", alpha=alpha, beta=beta)
+    interpreted = Interpreted(spec, tw.Schedule(k_split=1), AMX)
+    interpreted.run(interpreted.sample(0, whole=True))
+    cases.count("amx", "interpreted")
 
 
 # -- state ----------------------------------------------------------------------------------------
@@ -269,11 +276,11 @@ def test_a_session_of_what_configures_nothing_changes_nothing() -> None:
 
 def test_refused_consent_is_an_error() -> None:
     assert AMX.matrix is not None
-    unknown = replace(AMX.matrix, consent=(*AMX.matrix.consent[:2], 63))
+    unknown = (*AMX.matrix.consent[:2], 63)
     if not hasattr(ctypes.CDLL(None), "syscall"):
         pytest.skip("no system call of Linux")
     with pytest.raises(TargetError, match=r"(?s)does not let this process use.*avx512"):
-        ask_consent(unknown)
+        ask_consent(AMX.matrix.name, unknown)
 
 
 def test_emulated_kernels_have_sessions_too(cases: Cases) -> None:

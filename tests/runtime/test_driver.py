@@ -14,7 +14,6 @@ import tilewright as tw
 from tilewright.errors import SpecError, TargetError
 from tilewright.runtime import cache, driver
 from tilewright.spec import Gemm, Transpose
-from tilewright.targets import load
 
 
 @pytest.mark.parametrize(
@@ -29,7 +28,7 @@ from tilewright.targets import load
     ],
 )
 def test_names_say_what_kernels_are(spec: Any, name: str) -> None:
-    made = driver.kernel_name(spec, load("scalar"), "0123456789abcdef")
+    made = driver.kernel_name(spec, "scalar", "0123456789abcdef")
     assert made == f"{name}_01234567"
 
 

@@ -14,7 +14,7 @@ import pytest
 import tilewright as tw
 from tilewright.dtypes import DTYPES
 from tilewright.errors import ArgumentError
-from tilewright.runtime import dtypes, kernel, layout
+from tilewright.runtime import dtypes, layout
 from tilewright.spec import Gemm
 from tilewright.types import TYPES
 
@@ -122,7 +122,7 @@ def test_a_module_imported_later_is_learned(monkeypatch: pytest.MonkeyPatch) -> 
         decided.append(args)
         return check(*args)
 
-    monkeypatch.setattr(kernel, "check", watched)
+    monkeypatch.setattr(layout, "check", watched)
     for _ in range(3):
         made(a, b, c)
         made(a.view(np.uint16), b, c)

@@ -59,6 +59,18 @@ def test_linux_says_what_the_first_processor_has(
     assert not host.is_native(load("avx512")) and not host.is_native(load("neon"))
 
 
+@pytest.mark.parametrize(("model", "name"), [(1, "avx2+zen3"), (17, "avx2"), (33, "avx2+zen3")])
+def test_a_processor_that_a_feature_describes_is_known_by_its_numbers(
+    cpuinfo: Path, monkeypatch: pytest.MonkeyPatch, model: int, name: str
+) -> None:
+    numbers = f"cpu family\t: 25\nmodel\t\t: {model}\nmodel name"
+    cpuinfo.write_text(X86.replace("GenuineIntel", "AuthenticAMD").replace("model name", numbers))
+    pretend(monkeypatch, "x86_64")
+    assert host.cpu().processor == f"AuthenticAMD 25 {model}"
+    assert host.resolve("host").name == name
+    assert host.is_native(host.resolve("avx2+zen3")), "it adds no instruction"
+
+
 def test_an_arm_machine_runs_neon(cpuinfo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cpuinfo.write_text(ARM)
     pretend(monkeypatch, "aarch64")

@@ -54,7 +54,8 @@ def test_attributes(kernel: tw.Kernel) -> None:
     assert kernel.flops == 2 * 16**3
     assert kernel.name in kernel.source
     assert kernel.name in repr(kernel)
-    assert re.fullmatch(rf"gemm_f32_16x16x16_ccc_{kernel.target}_[0-9a-f]{{8}}", kernel.name)
+    target = kernel.target.replace("+", "_")
+    assert re.fullmatch(rf"gemm_f32_16x16x16_ccc_{target}_[0-9a-f]{{8}}", kernel.name)
 
 
 def test_flops_of_runtime_sizes() -> None:

@@ -35,7 +35,7 @@ from tilewright.postops import (
 )
 from tilewright.reductions import row_absmax, row_max, row_sum
 from tilewright.runtime.epilogue import FUNCTIONS, evaluate
-from tilewright.runtime.interval import Interval
+from tilewright.runtime.interval import Interval, div
 from tilewright.runtime.reference import expected, results
 from tilewright.spec import Gemm
 
@@ -389,3 +389,11 @@ def test_an_expression_that_sympy_may_rewrite() -> None:
         found = expected(Gemm(1, 1, 1, epilogue=acc - acc, algebra=algebra), {"a": [a], "b": [b]})
         assert not found.wrong(nan).any()
         assert found.wrong(zero).all() == (not algebra)
+
+
+def test_what_may_be_zero_over_zero_is_unsure() -> None:
+    tiny = Interval.around(np.array([1e-40, 1e-40, 0.0]), np.array([1e-40, 1e-41, 0.0]), "f32")
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = div(tiny, Interval.exactly(np.zeros(3), "f32"))
+    assert found.unsure.tolist() == [True, False, False]
+    assert found.value[1] == np.inf and np.isnan(found.value[2]), "surely so"

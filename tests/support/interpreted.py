@@ -65,7 +65,7 @@ class Interpreted:
         pairs = list(zip(self.signature.arrays, held.arrays, strict=True))
         named = {parameter.name: array for parameter, array in pairs}
         got = named[self.signature.output.name]
-        for name in "ab":
+        for name in (name for name in ("a", "b", "b2") if name in named):
             named[name] = list(matrices(self.signature.array(name), held, self.signature))
         right = expected(self.spec, {**named, "out": got, **held.scalars})
         scalars = [held.scalars[scalar.name] for scalar in self.signature.scalars]

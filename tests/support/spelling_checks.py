@@ -113,10 +113,10 @@ def _cuts(v: Vector) -> Iterator[Check]:
         whole = np.zeros((len(x), v.lanes), x.dtype)
         whole[:, :active] = x
         for how, mask, load, store in _cut_spellings(v, active):
-            value = f"{v.ctype} x = {load.format(p='in0', mask='mask')};"
-            yield Check(
-                _name(v, f"{how} load of {active}"), [*mask, value, _store(v, "x")], (x,), whole
-            )
+            if load:
+                value = f"{v.ctype} x = {load.format(p='in0', mask='mask')};"
+                statements = [*mask, value, _store(v, "x")]
+                yield Check(_name(v, f"{how} load of {active}"), statements, (x,), whole)
             kept = f"{store.format(p='out', v='x', mask='mask')};"
             filled = np.concatenate([x, _values(v.element)[1][: x.size].reshape(x.shape)], axis=1)
             filled = np.tile(filled, v.lanes)[:, : v.lanes]
@@ -133,8 +133,8 @@ def _cut_spellings(v: Vector, active: int) -> Iterator[tuple[str, list[str], str
         mask = f"{v.mask.ctype} mask = {v.mask.make.format(count='count')};"
         made = [f"const int64_t count = {active};", mask]
         yield "masked", made, v.mask.load, v.mask.store
-    if active in v.partial_load:
-        yield "partial", [], v.partial_load[active], v.partial_store[active]
+    if active in v.partial_store:
+        yield "partial", [], v.partial_load.get(active, ""), v.partial_store[active]
 
 
 def _conversions(v: Vector) -> Iterator[Check]:

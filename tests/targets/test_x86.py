@@ -20,11 +20,14 @@ from support.compilers import FAMILIES, use
 from support.spelling_checks import checks, products
 from support.spellings import Check, faults, program_text
 
+from tilewright.generate import plan_for, program_for
 from tilewright.isa import Target
 from tilewright.product import choose_product
 from tilewright.render import render
 from tilewright.runtime.host import is_native, machine, resolve
 from tilewright.runtime.toolchain import compile_library, find_compiler
+from tilewright.schedule import Schedule
+from tilewright.spec import Gemm
 from tilewright.targets.x86_features import HEADER
 
 #: With all features: they spell what the targets without spell, too.
@@ -155,6 +158,16 @@ def test_features_have_one_order() -> None:
     assert target.compiler_flags[-2:] == ("-mavx512vnni", "-mavx512bf16")
     assert target.zig_flags == ("-mcpu=x86_64_v4+avx512vnni+avx512bf16",)
     assert target.cpu_flags[-2:] == ("avx512_vnni", "avx512_bf16")
+
+
+def test_a_described_processor_changes_the_plan_alone() -> None:
+    plain, zen3 = resolve("avx2"), resolve("avx2+zen3")
+    assert zen3.compiler_flags == plain.compiler_flags
+    assert [v.muladd for v in zen3.vectors] == [v.muladd for v in plain.vectors]
+    spec = Gemm(64, 48, 64)
+    tiles = [program_for(plan_for(spec, Schedule(), target)).tiles for target in (plain, zen3)]
+    outputs = [{t.facts.shape.outputs for t in of if t.facts is not None} for of in tiles]
+    assert outputs == [{12}, {8}]
 
 
 # --- SIMDe ------------------------------------------------------------------------------------

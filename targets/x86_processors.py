@@ -1,0 +1,25 @@
+"""Particular x86 processors: what the cost model knows of them, measured, as features of a target.
+
+They add no instruction: a kernel for one runs wherever its target does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.isa import Core, Feature
+
+
+def zen3(core: Core) -> Feature:
+    """Zen 3 hides loads, issue and latency behind its multiply-adds nearly whole.
+
+    A store of a vector takes a cycle of both units when its data comes from the register file,
+    none while the multiply-add that made it has just ended: so with the first 8 stores of a tile,
+    not with more.
+    """
+    models = (*range(0x10), *range(0x20, 0x60))
+    return Feature(
+        title="scheduled for Zen 3",
+        processors=("zen3", *(f"AuthenticAMD 25 {model}" for model in models)),
+        core=replace(core, overlap=1 / 48, idle=2, hidden=8, late=3),
+    )

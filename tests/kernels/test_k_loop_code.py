@@ -1,0 +1,68 @@
+"""K loops hold no instruction that copies between registers what is used in place as well."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from support.compilers import FAMILIES, use
+
+import tilewright as tw
+from benchmarks.kloops import machine_code
+from benchmarks.spills import functions
+from tilewright.dataflow import walk
+from tilewright.generate import Request, plan_for, program_for
+from tilewright.isa import Target
+from tilewright.program import MultiplyAdd
+from tilewright.runtime.host import resolve
+
+#: An element spread over a register of its own; a vector register copied, in either syntax.
+SPREAD = re.compile(r"dup v\d+\.4s, v\d+\.s\[\d\]")
+COPY = re.compile(r"v?mov\w+ %?[xyz]mm\d+,\s*%?[xyz]mm\d+$")
+
+
+def k_loops(spec: tw.Gemm, target: Target) -> list[str]:
+    """The instructions, as the compiler that the environment names makes them."""
+    code = machine_code([Request("kernel", spec, tw.Schedule(), target)], target)
+    return [
+        f"{instruction.mnemonic} {instruction.operands}"
+        for function in functions(code)
+        for region in function.regions()
+        if region.looped
+        for instruction in region.instructions
+    ]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("size", [(64, 64, 64), (64, 48, 64), (16, 6, 64), (37, 37, 37)])
+def test_neon_multiplies_by_elements_in_place(
+    size: tuple[int, int, int], family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = resolve("neon")
+    use(family, target, monkeypatch)
+    found = k_loops(tw.Gemm(*size), target)
+    assert sum(one.startswith("fmla") for one in found) >= 16
+    assert not [one for one in found if SPREAD.match(one)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("types", [("u8", "s8"), ("s8", "s8")], ids="-".join)
+def test_sums_of_products_are_added_in_place(
+    types: tuple[str, str], family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = resolve("avx2")
+    use(family, target, monkeypatch)
+    spec = tw.Gemm(64, 60, 64, a=types[0], b=tw.Packed(types[1]))
+    found = k_loops(spec, target)
+    assert sum(one.startswith("vpmaddwd") for one in found) >= 10
+    assert not [one for one in found if COPY.match(one)]
+
+
+def test_products_have_no_register_where_none_is_left() -> None:
+    target = resolve("avx2")
+    spec = tw.Gemm(26, 3, 64, a="s8", b="s8", c="s32")
+    for tile, expected in (((13, 3), False), ((12, 3), True)):
+        plan = plan_for(spec, tw.Schedule(tile=tile, vectorize="n"), target)
+        (first, *_) = program_for(plan).tiles
+        made = [op for op in walk(first.body) if isinstance(op, MultiplyAdd)]
+        assert made and all((op.product is not None) is expected for op in made)
