@@ -136,16 +136,18 @@ class _Pool:
         self._running: list[weakref.ref[Runner]] = []
 
     def started(self, runner: Runner) -> None:
-        """End the one started first when there are too many; one that is busy is left alone."""
+        """End those started first when there are too many; one that is busy is left alone."""
         with self.lock:
             self._running = [ref for ref in self._running if ref() not in (None, runner)]
             self._running.append(weakref.ref(runner))
-            oldest = self._running.pop(0)() if len(self._running) > _ALIVE else None
-        if oldest is not None and oldest._lock.acquire(blocking=False):
-            try:
-                oldest._drop()
-            finally:
-                oldest._lock.release()
+            excess, self._running = self._running[:-_ALIVE], self._running[-_ALIVE:]
+            oldest = [found for ref in excess if (found := ref()) is not None]
+        for one in oldest:
+            if one._lock.acquire(blocking=False):
+                try:
+                    one._drop()
+                finally:
+                    one._lock.release()
 
     def end(self) -> None:
         for runner in list(self.runners):
