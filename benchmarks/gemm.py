@@ -105,7 +105,7 @@ def _peaks(rows: Sequence[Row]) -> Iterable[Figure]:
         limit = OF_PEAK.get(str(row.shape)) if row.peers else None
         if row.shape in ROUND:
             limit = ROUND_OF_PEAK
-        elif row.shape == BATCH and row.target == "avx512":
+        elif row.shape == BATCH and row.target.startswith("avx512"):
             limit = BATCH_OF_PEAK
         if limit is not None:
             yield Figure(f"{row.shape} of peak, {row.target}", row.of_peak(), limit)

@@ -18,7 +18,7 @@ from . import execute_matrices
 from .dtypes import DTYPES
 from .elementary import NUMPY
 from .errors import PlanError
-from .lanes import Lanes, product, reader, summed, writer
+from .lanes import Lanes, product, reader, spreader, summed, writer
 from .memory import Memory, Segment, room
 from .program import (
     Active,
@@ -276,12 +276,10 @@ class Tile:
     def _broadcast(self, op: Broadcast) -> Run:
         registers, dst, vector = self.registers, op.dst.name, op.dst.vector
         memory = op.memory or vector.element
-        if ITEMSIZE[memory] != ITEMSIZE[vector.element]:
-            raise PlanError(f"a broadcast of {memory} does not fill lanes", got=repr(vector))
         count = self._active(op.existing, op.group)
         fetch = self._group(op.address, memory, count, op.group, f"{self.program.name}: {dst}")
-        places, dtype = np.arange(vector.lanes) % op.group, DTYPES[vector.element]
-        return lambda: registers.__setitem__(dst, fetch().view(dtype)[places])
+        places, lanes = np.arange(vector.lanes) % op.group, spreader(vector, memory)
+        return lambda: registers.__setitem__(dst, lanes(fetch())[places])
 
     def _store(self, op: Store) -> Run:
         registers, pointers, counts = self.registers, self.pointers, self.around.counts

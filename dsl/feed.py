@@ -157,16 +157,24 @@ def loads_as(target: Target, type_: str, element: str) -> bool:
     return type_ == element or all(type_ in v.loads for v in wide)
 
 
-def fits_across(operand: Operand, product: Product) -> bool:
+def spreads_as(target: Target, type_: str, element: str) -> bool:
+    """Whether the vectors of ``element`` convert one element of ``type_`` as they spread it."""
+    wide = [v for v in target.of(element) if v.lanes > 1 and v.muladd]
+    return bool(wide) and all(type_ in v.spreads for v in wide)
+
+
+def fits_across(operand: Operand, product: Product, target: Target) -> bool:
     """Whether the tiles can read the operand across the vectors where it is.
 
-    It must be of the type in registers, and contiguous along K if a group of it is one factor, or
-    if matrices are read from it.
+    It must be of the type in registers, or become it as it is spread; and contiguous along K if a
+    group of it is one factor, or if matrices are read from it.
     """
     if product.unit is not None:
         return operand.type == product.across and value(operand.strides["k"]) == 1
     whole = product.depth == 1 or value(operand.strides["k"]) == 1
-    return product.rows == 1 and whole and operand.type == product.across
+    same = operand.type == product.across
+    spread = product.depth == 1 and spreads_as(target, operand.type, product.across)
+    return product.rows == 1 and whole and (same or spread)
 
 
 def fits_along(operand: Operand, product: Product, target: Target, line: str, other: Expr) -> bool:
@@ -266,8 +274,13 @@ def is_plain(spec: Gemm) -> bool:
     return spec.a.type == spec.b.type == spec.type and not isinstance(spec.b, Packed)
 
 
-def feed(spec: Gemm, target: Target, vectorize: str, sizes: Mapping[str, Expr]) -> Feeding:
-    """How A and B reach the multiply-adds of ``target`` with vectors along ``vectorize``."""
+def feed(
+    spec: Gemm, target: Target, vectorize: str, sizes: Mapping[str, Expr], first: str = ""
+) -> Feeding:
+    """How A and B reach the multiply-adds of ``target`` with vectors along ``vectorize``.
+
+    Those named by ``first`` are converted whole before, though the tiles could do it.
+    """
     if not target.of(spec.type):
         raise SpecError(f"{target.name} has no vectors of {spec.type}", hint="another target")
     names = [name for name in SHAPES if getattr(spec, name) is not None]
@@ -293,7 +306,7 @@ def feed(spec: Gemm, target: Target, vectorize: str, sizes: Mapping[str, Expr]) 
         sources[along] = operands[along]
     else:
         padded = False
-    if not fits_across(operands[across], product):
+    if across in first or not fits_across(operands[across], product, target):
         seen[across] = packed_across(operands[across], product, target, lines[across], sizes, lanes)
         sources[across] = operands[across]
     elif (tail := tail_across(operands[across], product, lines[across], sizes)) is not None:

@@ -35,7 +35,8 @@ class MulAdd:
     ``rows`` x ``cols``, row by row; x holds one group for each column, y one for each row.
     ``instructions`` is how many C's expression takes; ``product`` is the part of it that a second
     one adds, if that is a vector like the accumulator. ``mnemonic`` is "" where the compiler
-    chooses them: a product of floating point is then rounded before it is added.
+    chooses them: a product of floating point is then rounded before it is added. ``latency`` is in
+    cycles, 0 that of the core's multiply-add.
 
     The form ``matrix`` is a matrix unit's: all three are matrices in its registers. A row of y
     holds up to ``depth`` elements of K; a row of x one group of ``group`` elements for each column.
@@ -52,6 +53,7 @@ class MulAdd:
     instructions: int = 1
     product: str = ""
     group: int = 0
+    latency: int = 0
 
     def __repr__(self) -> str:
         return f"<{self.mnemonic} by {self.form}>"
@@ -78,6 +80,17 @@ class Mask:
     registers: int
 
 
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How one element of another type gets into all lanes, converted: C's expression for it.
+
+    ``shuffles`` are the permutations and conversions of vectors among its instructions.
+    """
+
+    spelling: str
+    shuffles: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Vector:
     """A register's view as ``lanes`` elements, and its operations.
@@ -88,8 +101,8 @@ class Vector:
     registers with blocks of ``h`` elements: the first gives the even blocks of ``{x}`` and ``{y}``
     interleaved, the second the odd ones.
 
-    ``loads[type]`` reads ``lanes`` elements of another type from memory and converts them;
-    ``stores[type]`` converts and writes them. ``ops`` are the elementary operations by name, of
+    ``loads[type]`` reads ``lanes`` elements of another type from memory and converts them,
+    ``spreads[type]`` one element; ``stores[type]`` converts and writes them. ``ops`` are the elementary operations by name, of
     ``{x}``, ``{y}`` and ``{z}``. A vector without ``muladd`` only holds factors; its ``group`` is
     a register full of the ``{bits}`` bits ``{x}``, an integer in C.
     """
@@ -109,6 +122,7 @@ class Vector:
     sum_lanes: str = ""
     group: str = ""
     loads: Mapping[str, str] = field(default_factory=dict)
+    spreads: Mapping[str, Spread] = field(default_factory=dict)
     stores: Mapping[str, str] = field(default_factory=dict)
     ops: Mapping[str, str] = field(default_factory=dict)
     mask: Mask | None = None
@@ -203,7 +217,8 @@ class Core:
     ``line`` is the length of a cache line in bytes; ``shuffles`` are permutations of vectors.
     ``overlap`` is what a bound of a K step that is not the tightest still costs, as a share of
     itself; ``idle`` the latencies of a multiply-add that a tile loses between its K loop and those
-    of its neighbours. The first ``hidden`` vectors of a tile's results are stored while others
+    of its neighbours, and ``drain`` those that it loses more if its chains hide just one; with half
+    as many chains again it loses none of them. The first ``hidden`` vectors of a tile's results are stored while others
     multiply, each further one holds them up for ``late`` stores.
     """
 
@@ -216,6 +231,7 @@ class Core:
     line: int = 64
     overlap: float = 1 / 16
     idle: float = 3
+    drain: float = 0
     hidden: int = 0
     late: float = 1
 

@@ -84,7 +84,7 @@ class _Body:
             yield from self._load_lanes_s(k)
         if self.shape.hold == "across":
             for row in range(self.shape.rows):
-                yield self._spread(row, k, existing)
+                yield from self._spread(row, k, existing)
             for column in range(self.shape.vectors):
                 yield from self._load(column, k)
                 for row in range(self.shape.rows):
@@ -94,7 +94,7 @@ class _Body:
             yield from self._load(column, k)
         for row in range(self.shape.rows):
             if not in_lanes and feed != "memory":
-                yield self._spread(row, k, existing)
+                yield from self._spread(row, k, existing)
             for column in range(self.shape.vectors):
                 yield from self._multiply(row, column, k, in_lanes)
 
@@ -124,12 +124,13 @@ class _Body:
             return self.tile.register(name, target.of(self.tile.plan.element)[-1])
         return self.tile.register(name, self.tile.product.held(target, self.tile.vector, "across"))
 
-    def _spread(self, row: int, k: int, existing: Expr | None = None) -> Op:
-        address = self._pointer(row).address(row, k)
+    def _spread(self, row: int, k: int, existing: Expr | None = None) -> Iterator[Op]:
+        address, memory = self._pointer(row).address(row, k), self.tile.across.type
         register, depth = self._spread_register(row, k), self.tile.product.depth
         if register.vector.lanes == 1:
-            return Load(register, address)
-        return Broadcast(register, address, depth, existing, self.tile.across.type)
+            yield from read(self.tile.plan.target, register, address, None, memory)
+        else:
+            yield Broadcast(register, address, depth, existing, memory)
 
     def _load_lanes_k(self, k: int) -> Iterator[Op]:
         for row in range(self.shape.rows):

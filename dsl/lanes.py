@@ -46,6 +46,16 @@ def reader(vector: Vector, memory: str, group: int) -> Convert:
     return lambda found: exact(found, memory).astype(dtype, copy=False)
 
 
+def spreader(vector: Vector, memory: str) -> Convert:
+    """What of ``vector`` a broadcast of elements of type ``memory`` repeats."""
+    dtype = DTYPES[vector.element]
+    if memory in vector.spreads:
+        return lambda found: exact(found, memory).astype(dtype, copy=False)
+    if ITEMSIZE[memory] != ITEMSIZE[vector.element]:
+        raise PlanError(f"a broadcast of {memory} does not fill lanes", got=repr(vector))
+    return lambda found: found.view(dtype)
+
+
 def writer(vector: Vector, memory: str, group: int) -> Convert:
     """The elements of type ``memory`` ("": its own) that lanes of ``vector`` are stored as."""
     element = vector.element

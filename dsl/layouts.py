@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from .errors import ScheduleError
-from .feed import is_plain, operand_of
+from .feed import fits_across, is_plain, operand_of
 from .isa import Target
 from .loops import outer_length
 from .operands import Packed
@@ -15,7 +15,8 @@ from .spec import Gemm
 from .symbolic import value
 
 Dimension = Literal["m", "n", "k"]
-#: The dimension the vectors lie along, and the operands to pack, of "ab".
+#: The dimension the vectors lie along, and the operands to pack, or to convert before all else
+#: though the tiles could convert them, of "ab".
 Layout = tuple[Dimension, str]
 #: Which operands must be contiguous along a dimension for vectors to lie along it.
 _NEEDS: tuple[tuple[Dimension, str], ...] = (("n", "b"), ("m", "a"), ("k", "ab"))
@@ -78,7 +79,19 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
         turns = matrices and rows is not None and value(rows.strides["k"]) != 1
         return turns, value(strides[dimension]) != 1
 
-    return ((min(legal, key=last), ""),)
+    best = min(legal, key=last)
+    return tuple((best, first) for first in _converted_first(spec, target, best))
+
+
+def _converted_first(spec: Gemm, target: Target, dimension: Dimension) -> tuple[str, ...]:
+    """What to convert before all else: nothing more than must be, or the operand across, too."""
+    across, along = ("a", "b") if dimension == "n" else ("b", "a")
+    types = {"a": spec.a.type, "b": spec.b.type}
+    product = choose_product(target, types, along, packed=isinstance(spec.b, Packed))
+    if types[across] == product.across or product.unit is not None:
+        return ("",)
+    spreads = fits_across(operand_of(spec, across), product, target)
+    return (across, "") if spreads else ("",)
 
 
 def _in_matrices(spec: Gemm, target: Target) -> bool:

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from .errors import ScheduleError
 from .isa import ALIKE, Core, Factors, MatrixUnit, MulAdd, Target, Vector
-from .shape import Budget, TileShape, step_cycles
+from .shape import Budget, TileShape, chains_wanted, latency, step_cycles
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,9 @@ class Work:
     lane feeds are possible, the accumulator sets allowed, where the vectors lie, how many registers
     are left to the compiler, and whether a tile's last vector may overlap the one before, or is
     computed whole though part of it exists: then nothing is loaded but whole vectors.
-    ``depth``: the K steps of one matrix, None when known only at the call. ``unit`` with its
+    ``depth``: the K steps of one matrix, None when known only at the call. ``shuffles`` convert an
+    element of the operand across as it is spread; ``stride`` bytes lie between the vectors of one
+    step and the next. ``unit`` with its
     multiply-add ``by`` is the matrix unit that does it, ``groups`` of K at each step.
     """
 
@@ -39,6 +41,8 @@ class Work:
     overlaps: bool = False
     padded: bool = False
     factors: Factors = ALIKE
+    shuffles: int = 0
+    stride: int = 0
     unit: MatrixUnit | None = None
     by: MulAdd | None = None
     groups: int = 1
@@ -63,7 +67,8 @@ class Work:
 def tile_cycles(shape: TileShape, core: Core, work: Work) -> float:
     """Cycles of one whole tile."""
     outputs = shape.outputs
-    around = core.idle * core.fma_latency
+    slack = shape.multiply_adds * shape.k_split / chains_wanted(shape, core)
+    around = (core.idle + core.drain * min(1, max(0, 3 - 2 * slack))) * latency(shape, core)
     around += max(0, outputs - core.hidden) * core.late / core.stores
     around += _sets_cycles(shape, core)
     if shape.masked:
@@ -77,7 +82,7 @@ def tile_cycles(shape: TileShape, core: Core, work: Work) -> float:
         around += blocks * (shape.vector.lanes.bit_length() - 1) / core.stores
     if work.dot:
         around += 3 * outputs / core.fma_units
-        around += core.fma_latency * (shape.vector.lanes.bit_length() - 1)
+        around += latency(shape, core) * (shape.vector.lanes.bit_length() - 1)
         return around + -(-work.steps // shape.vector.lanes) * step_cycles(shape, core)
     return around + work.steps * step_cycles(shape, core)
 
@@ -122,10 +127,11 @@ def _fed(
     blocks = plain.rows, vector.lanes // plain.cols
 
     def fed(feed: str, hold: str, instructions: int) -> TileShape:
-        return TileShape(vector, rows, vectors, split, feed, hold, masked, instructions, *blocks)
+        base = TileShape(vector, rows, vectors, split, feed, hold, masked, instructions, *blocks)
+        return replace(base, shuffles=work.shuffles, latency=plain.latency, stride=work.stride)
 
     yield fed(plain.form, hold, plain.instructions)
-    if vectors == 1 and factors == ALIKE and vector.form("memory"):
+    if vectors == 1 and factors == ALIKE and not work.shuffles and vector.form("memory"):
         yield fed("memory", "along", plain.instructions)
     for feed in work.feeds:
         cut = feed == "lane_s" and rows % vector.lanes != 0

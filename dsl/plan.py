@@ -195,6 +195,8 @@ class Plan:
             overlaps=self._overlaps(known, accumulate),
             padded=self.padded,
             factors=self.product.factors,
+            shuffles=self._shuffles(),
+            stride=self._stride(),
             spare=self._spare(),
             unit=self.target.matrix if self.product.unit else None,
             by=self.product.unit,
@@ -230,8 +232,21 @@ class Plan:
         reads = accumulate or self.spec.beta != 0
         return not reads or steps is None or steps >= 4 * self.target.core.fma_latency
 
+    def _shuffles(self) -> int:
+        """What converts an element of the operand across as it is spread."""
+        across = self.feeder(self.across).type
+        if across == self.product.across:
+            return 0
+        return self.vectors[0].spreads[across].shuffles
+
+    def _stride(self) -> int:
+        """Bytes from the vectors of one step of K to those of the next, 0 if unknown."""
+        along = self.feeder(self.along)
+        step = value(along.strides["k"]) if not self.dot else None
+        return (step or 0) * self.product.depth * ITEMSIZE[along.type]
+
     def _feeds(self) -> tuple[str, ...]:
-        if self.dot:
+        if self.dot or self.feeder(self.across).type != self.product.across:
             return ()
         across = self.feeder(self.across).strides
         if value(across["k"]) == 1:
@@ -256,7 +271,7 @@ def _why(plans: list[Plan], costs: list[float], best: int) -> tuple[Decision, ..
         reason = "asked for" if plan.schedule.vectorize else "the only way the operands allow"
     else:
         others = ", ".join(
-            f"{p.vectorize}{' with packing ' + p.packs if p.packs else ''} {cost:.0f}"
+            f"{p.vectorize}{_ahead(p)} {cost:.0f}"
             for p, cost in zip(plans, costs, strict=True)
             if p is not plan
         )
@@ -269,10 +284,17 @@ def _why(plans: list[Plan], costs: list[float], best: int) -> tuple[Decision, ..
     return (along, Decision("pack", plan.packs, why))
 
 
+def _ahead(plan: Plan) -> str:
+    """What is done before the tiles, for people."""
+    packed = f" with packing {plan.packs}" if plan.packs else ""
+    converted = " and ".join(name.upper() for name in sorted(plan.sources))
+    return f"{packed} with {converted} converted first" if converted else packed
+
+
 def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     vectorize, packs = layout
     sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in "mnk"}
-    feeding = feed(spec, target, vectorize, sizes)
+    feeding = feed(spec, target, vectorize, sizes, packs)
     packs = "" if feeding.sources else packs
     along = "m" if vectorize == "k" else vectorize
     panels = vectorize == "n" and feeding.by_panels(sizes)
@@ -325,8 +347,14 @@ def _estimate(plan: Plan) -> float:
     if any(2 * depth * lines[x] * ITEMSIZE[plan.element] > STACK_BYTES for x in unasked):
         return float("inf")
     packing = sum(depth * lines[name] * _move_cycles(plan, name) for name in plan.packs)
+    packing += sum(depth * lines[name] * _convert_cycles(plan) for name in plan.sources)
     times = (value(plan.batch.count) or 1) if plan.batch and "b" in plan.outer else 1
     return times * (product + packing)
+
+
+def _convert_cycles(plan: Plan) -> float:
+    """Cycles to convert one element before all else: what takes longest is to store vectors."""
+    return 1 / plan.target.core.stores / plan.vectors[0].lanes
 
 
 def _move_cycles(plan: Plan, name: str) -> float:

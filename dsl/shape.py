@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 
 from .isa import Core, MatrixUnit, Vector
+from .types import ITEMSIZE
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +31,11 @@ class TileShape:
     ``vectors`` registers lie along the vectorised dimension, ``rows`` across it. ``feed`` says how
     the operand across arrives: a form of the multiply-add, with ``lane_k`` and ``lane_s`` for
     vectors that lie along K or across. ``hold`` is the side kept in registers during a K step;
-    ``instructions`` is how many a multiply-add takes, ``height`` the rows that one computes and
+    ``instructions`` is how many a multiply-add takes, ``shuffles`` how many more convert an element
+    of the operand across, ``height`` the rows that one computes and
     ``parts`` how many of them lie along a vector. In the registers of ``unit`` the accumulators are
-    matrices, and a step takes ``groups`` groups of K.
+    matrices, and a step takes ``groups`` groups of K. ``latency`` is the multiply-add's, 0 the
+    core's; ``stride`` the bytes from one step's vectors to the next's, 0 where all are aligned.
     """
 
     vector: Vector
@@ -46,6 +50,9 @@ class TileShape:
     parts: int = 1
     unit: MatrixUnit | None = None
     groups: int = 1
+    shuffles: int = 0
+    latency: int = 0
+    stride: int = 0
 
     @property
     def bands(self) -> int:
@@ -85,6 +92,12 @@ class TileShape:
             return self.vectors - (-self.rows // self.vector.lanes)
         return self.columns + self.bands
 
+    def touched(self, line: int) -> float:
+        """Cache lines that the loads of a K step touch: a vector may reach into a second one."""
+        size = self.vector.lanes * ITEMSIZE[self.vector.element]
+        beyond = (size - gcd(self.stride, size)) / line
+        return self.loads + (self.vectors * beyond if self.unit is None else 0)
+
     @property
     def outputs(self) -> int:
         """Vectors of C."""
@@ -105,7 +118,12 @@ def chains_wanted(shape: TileShape, core: Core) -> int:
     """How many chains of multiply-adds hide the latency of one."""
     if shape.unit is not None:
         return -(-shape.unit.latency * shape.bands // shape.rows)
-    return core.fma_latency * core.fma_units
+    return latency(shape, core) * core.fma_units
+
+
+def latency(shape: TileShape, core: Core) -> int:
+    """Cycles until a multiply-add of the tile has its sum."""
+    return shape.latency or core.fma_latency
 
 
 def step_cycles(shape: TileShape, core: Core) -> float:
@@ -125,9 +143,11 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
             "loads": shape.loads / core.loads,
             "latency": shape.unit.latency / shape.k_split,
         }
-    return {
+    converting = shape.bands * shape.shuffles
+    found = {
         "multiply-add units": shape.arithmetic / core.fma_units,
-        "loads": shape.loads / core.loads,
-        "issue": (shape.arithmetic + shape.loads) / core.issue,
-        "latency": core.fma_latency / shape.k_split,
+        "loads": shape.touched(core.line) / core.loads,
+        "issue": (shape.arithmetic + shape.loads + converting) / core.issue,
+        "latency": latency(shape, core) / shape.k_split,
     }
+    return found | {"conversions": converting / core.shuffles} if converting else found

@@ -13,7 +13,7 @@ from tilewright.isa import Core, Emulation, Hold, Mask, Target, Vector
 from .x86 import partial_stores, prefix, scalar, vector
 from .x86_features import vnni
 from .x86_integers import alone, factors, s32
-from .x86_processors import zen3
+from .x86_processors import zen3, zen5
 
 _WIDTHS = (256, 128)
 #: Those of factors in groups of 32 bits.
@@ -72,5 +72,6 @@ TARGET = Target(
     features={
         "vnni": vnni(_GROUPS, "AVX-VNNI", "avx_vnni", "avxvnni", infix="_avx"),
         "zen3": zen3(_CORE),
+        "zen5": zen5(_CORE),
     },
 )

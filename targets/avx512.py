@@ -12,6 +12,7 @@ from .x86 import cast, prefix, scalar, store_bits, transposes, vector
 from .x86_features import HEADER, bf16, vnni
 from .x86_integers import alone, factors, s32
 from .x86_integers import transposes as integer_transposes
+from .x86_processors import zen5
 
 _WIDTHS = (512, 256, 128)
 #: Those of factors in groups of 32 bits.
@@ -117,6 +118,7 @@ def _s32(bits: int) -> Vector:
     )
 
 
+_CORE = Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=6)
 TARGET = Target(
     name="avx512",
     title="AVX-512 F, BW, DQ, VL, CD",
@@ -130,11 +132,12 @@ TARGET = Target(
     headers=("immintrin.h",),
     registers=32,
     vectors=_vectors("f32") + _vectors("f64") + _integers(),
-    core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=6),
+    core=_CORE,
     hold=Hold(constraint="v", operands=True, pointers=False, lanes=False, spare=1),
     emulation=HEADER,
     features={
         "vnni": vnni(_GROUPS, "VNNI", "avx512_vnni", "avx512vnni", memory=True),
         "bf16": bf16(_GROUPS, "avx512_bf16", "avx512bf16"),
+        "zen5": zen5(_CORE),
     },
 )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tilewright.isa import MulAdd, Vector
+from tilewright.isa import MulAdd, Spread, Vector
 
 from .scalar import plain
 
@@ -159,6 +159,7 @@ def vector(element: str, bits: int, **more: Any) -> Vector:
         more["transpose"] = transposes(element, bits, DOUBLES[bits], FLOATS[bits])
     if element == "f32":
         more["loads"], more["stores"] = _conversions(bits)
+        more["spreads"] = _spreads(bits)
     ops = _ops(element, bits) | more.pop("ops", {})
     return Vector(
         name=NAMES[bits],
@@ -212,6 +213,17 @@ def _conversions(bits: int) -> tuple[dict[str, str], dict[str, str]]:
     shifted = f"{mm}_slli_epi32({mm}_cvtepu16_epi32({half}), 16)"
     loads = {"f16": f"{mm}_cvtph_ps({half})", "bf16": cast("si", "ps", bits, shifted)}
     return loads, {"f16": store_bits(bits // 2, f"{mm}_cvtps_ph({{v}}, 0)")}
+
+
+def _spreads(bits: int) -> dict[str, Spread]:
+    """One element of a type of 16 bits in all lanes of f32."""
+    mm = prefix(bits)
+    half = f"{prefix(max(bits // 2, 128))}_set1_epi16((int16_t)*({{p}}))"
+    words = f"{mm}_slli_epi32({mm}_set1_epi16((int16_t)*({{p}})), 16)"
+    return {
+        "f16": Spread(f"{mm}_cvtph_ps({half})", shuffles=3),
+        "bf16": Spread(cast("si", "ps", bits, words), shuffles=1),
+    }
 
 
 def transposes(

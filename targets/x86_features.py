@@ -90,5 +90,6 @@ def _bf16_forms(bits: int) -> tuple[MulAdd, ...]:
         depth=2,
         x="bf16",
         y="bf16",
+        latency=6,
     )
     return (in_registers,) if bits == 32 else (in_registers, replace(in_registers, form="memory"))

@@ -10,6 +10,15 @@ from dataclasses import replace
 from tilewright.isa import Core, Feature
 
 
+def zen5(core: Core) -> Feature:
+    """Zen 5 issues eight operations a cycle, of them two multiply-adds and two permutations."""
+    return Feature(
+        title="scheduled for Zen 5",
+        processors=("zen5", *(f"AuthenticAMD 26 {model}" for model in range(0x100))),
+        core=replace(core, issue=8, shuffles=2, overlap=1 / 48, idle=0.25, drain=4, hidden=12),
+    )
+
+
 def zen3(core: Core) -> Feature:
     """Zen 3 hides loads, issue and latency behind its multiply-adds nearly whole.
 
