@@ -82,10 +82,7 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """How one element of another type gets into all lanes, converted: C's expression for it.
-
-    ``shuffles`` are the permutations and conversions of vectors among its instructions.
-    """
+    """One element of another type in all lanes, converted; of its steps ``shuffles`` permute."""
 
     spelling: str
     shuffles: int
@@ -102,9 +99,9 @@ class Vector:
     interleaved, the second the odd ones.
 
     ``loads[type]`` reads ``lanes`` elements of another type from memory and converts them,
-    ``spreads[type]`` one element; ``stores[type]`` converts and writes them. ``ops`` are the elementary operations by name, of
-    ``{x}``, ``{y}`` and ``{z}``. A vector without ``muladd`` only holds factors; its ``group`` is
-    a register full of the ``{bits}`` bits ``{x}``, an integer in C.
+    ``spreads[type]`` one element; ``stores[type]`` converts and writes them. ``ops`` are the
+    elementary operations by name, of ``{x}``, ``{y}`` and ``{z}``. A vector without ``muladd`` only
+    holds factors; its ``group`` is a register full of the ``{bits}`` bits ``{x}``, an integer in C.
     """
 
     name: str
@@ -218,8 +215,8 @@ class Core:
     ``overlap`` is what a bound of a K step that is not the tightest still costs, as a share of
     itself; ``idle`` the latencies of a multiply-add that a tile loses between its K loop and those
     of its neighbours, and ``drain`` those that it loses more if its chains hide just one; with half
-    as many chains again it loses none of them. The first ``hidden`` vectors of a tile's results are stored while others
-    multiply, each further one holds them up for ``late`` stores.
+    as many chains again it loses none of them. The first ``hidden`` vectors of a tile's results are
+    stored while others multiply, each further one holds them up for ``late`` stores.
     """
 
     fma_latency: int

@@ -130,6 +130,8 @@ def _fed(
         base = TileShape(vector, rows, vectors, split, feed, hold, masked, instructions, *blocks)
         return replace(base, shuffles=work.shuffles, latency=plain.latency, stride=work.stride)
 
+    if work.shuffles and hold == "across":  # spread one by one, conversions spread out, too
+        yield fed(plain.form, "along", plain.instructions)
     yield fed(plain.form, hold, plain.instructions)
     if vectors == 1 and factors == ALIKE and not work.shuffles and vector.form("memory"):
         yield fed("memory", "along", plain.instructions)

@@ -9,17 +9,19 @@ import numpy as np
 import pytest
 from support.cases import Cases
 
+from tilewright.dataflow import walk
 from tilewright.generate import interpret_kernel, plan_for, program_for
 from tilewright.nesting import BlockLoop, NestNode, Pack
 from tilewright.operands import Matrix, Packed, Strided
 from tilewright.plan import Plan
+from tilewright.program import Broadcast
 from tilewright.runtime.host import resolve
 from tilewright.schedule import Schedule
 from tilewright.sizes import dim
 from tilewright.spec import Gemm
 
 
-def plan(spec: Gemm, schedule: Schedule | None = None, target: str = "avx2") -> Plan:
+def plan(spec: Gemm, schedule: Schedule | None = None, target: str = "avx512") -> Plan:
     found = plan_for(spec, schedule or Schedule(), resolve(target))
     assert isinstance(found, Plan)
     return found
@@ -36,12 +38,17 @@ def buffers(nodes: tuple[NestNode, ...], loops: str = "") -> dict[str, str]:
     return found
 
 
-def bf16(m: Any = 20, n: Any = 48, k: Any = 31, a: Any = "bf16", **more: Any) -> Gemm:
-    return Gemm(m, n, k, a=a, b=Packed("bf16"), **more)
+def broadcasts(found: Plan) -> list[Broadcast]:
+    tiles = program_for(found).tiles
+    return [op for tile in tiles for op in walk(tile.body) if isinstance(op, Broadcast)]
+
+
+def f16(m: Any = 20, n: Any = 48, k: Any = 31, a: Any = "f16", **more: Any) -> Gemm:
+    return Gemm(m, n, k, a=a, b=Packed("f16"), **more)
 
 
 def test_rows_of_a_are_converted_just_before_their_tiles() -> None:
-    found = plan(bf16(), Schedule(tile=(5, 16)))
+    found = plan(f16(), Schedule(tile=(5, 16)))
     assert (found.outer, found.by_panels) == ("mn", True)
     assert buffers(program_for(found).nest) == {"a_packed": "mt "}
 
@@ -49,11 +56,11 @@ def test_rows_of_a_are_converted_just_before_their_tiles() -> None:
 @pytest.mark.parametrize(
     ("spec", "schedule"),
     [
-        (bf16(), Schedule(loops="nmk")),
-        (bf16(batch=Strided(2)), Schedule()),
+        (f16(), Schedule(loops="nmk")),
+        (f16(batch=Strided(2)), Schedule()),
         (Gemm(20, 48, 32, a=Matrix("u8", "F"), b="s8"), Schedule()),
-        (Gemm(20, 300, 300, a="bf16", b=Packed("bf16")), Schedule()),
-        (Gemm(20, 48, 31, a="bf16", b=Packed("bf16", 16)), Schedule(loops="mnk")),
+        (Gemm(20, 300, 300, a="f16", b=Packed("f16")), Schedule()),
+        (Gemm(20, 48, 31, a="f16", b=Packed("f16", 16)), Schedule(loops="mnk")),
     ],
     ids=["nmk", "batch", "groups", "large B", "blocks of columns"],
 )
@@ -88,3 +95,31 @@ def test_few_lines_are_converted_when_loaded(target: str, type_: str) -> None:
     assert "b" not in few.sources
     assert "b" in many.sources
     assert "b" in unknown.sources
+
+
+@pytest.mark.parametrize("type_", ["f16", "bf16"])
+def test_a_core_that_converts_beside_multiplying_converts_each_element_as_it_is_spread(
+    type_: Any,
+) -> None:
+    spec = Gemm(64, 48, 64, a=type_, b=Packed(type_))
+    beside, before = (plan(spec, target=name) for name in ("avx512+zen5", "avx512"))
+    assert (set(beside.sources), set(before.sources)) == (set(), {"a"})
+    assert any(op.memory == type_ for op in broadcasts(beside))
+    assert not any(op.memory == type_ for op in broadcasts(before))
+    (decision,) = (d for d in beside.decisions if d.what == "vectorize")
+    assert "with A converted first" in decision.reason
+
+
+@pytest.mark.parametrize("type_", ["f16", "bf16"])
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_what_is_spread_is_converted_exactly(type_: Any, order: Any, cases: Cases) -> None:
+    """Subnormals, infinities and NaN among them, in every width of vectors, and alone."""
+    for n in (48, 24, 8, 1):
+        spec = Gemm(5, n, 2, a=Matrix(type_, order), b="f32")
+        found = plan(spec, target="avx512+zen5")
+        a = np.array([[0x0001, 0], [0x8001, 0], [0x3C01, 0], [0x7F80, 0], [0xFFFF, 0]], np.uint16)
+        a = np.asarray(a.view(np.float16 if type_ == "f16" else ml_dtypes.bfloat16), order=order)
+        b, c = np.ones((2, n), np.float32), np.full((5, n), 3, np.float32)
+        interpret_kernel(spec, Schedule(), found.target, [a, b, c], [])
+        np.testing.assert_array_equal(c, a.astype(np.float32) @ b)
+        cases.count("avx512", "interpreted")

@@ -25,7 +25,7 @@ from tilewright.model import choose, equal_parts, ranking
 from tilewright.operands import Matrix, Order
 from tilewright.program import TileFacts
 from tilewright.schedule import Schedule
-from tilewright.shape import bounds, step_cycles
+from tilewright.shape import bounds, chains_wanted, step_cycles
 from tilewright.sizes import dim
 from tilewright.spec import Gemm
 from tilewright.verify import live_registers
@@ -165,6 +165,44 @@ def test_what_a_core_overlaps_is_not_charged() -> None:
     each = bounds(found.shape, core).values()
     assert step_cycles(found.shape, replace(core, overlap=0)) == max(each)
     assert step_cycles(found.shape, replace(core, overlap=1)) == sum(each)
+
+
+def test_a_multiply_add_may_have_a_latency_of_its_own() -> None:
+    target = invented(registers=24, latency=2)
+    slow = tuple(
+        replace(vector, muladd=tuple(replace(op, latency=9) for op in vector.muladd))
+        for vector in target.vectors
+    )
+    short, long = (
+        next(facts(Gemm(1, 3, 90), t, Schedule(k_split=1)))
+        for t in (target, replace(target, vectors=slow))
+    )
+    assert bounds(short.shape, target.core)["latency"] == 2
+    assert bounds(long.shape, target.core)["latency"] == 9
+    assert chains_wanted(long.shape, target.core) == 9
+
+
+def test_a_core_that_is_slow_to_drain_gets_more_chains_than_hide_its_latency() -> None:
+    target = invented(registers=24, latency=4)
+    core = replace(target.core, loads=4, issue=9, late=9, overlap=0, idle=0)
+    just, more = (
+        list(facts(Gemm(60, 60, 60), replace(target, core=slow), Schedule(k_split=1)))
+        for slow in (replace(core, hidden=4, drain=drain) for drain in (0, 90))
+    )
+    assert {found.shape.outputs for found in just} == {4}
+    assert min(found.shape.outputs for found in more) >= 6
+
+
+def test_vectors_that_begin_anywhere_touch_more_lines() -> None:
+    core = invented().core
+    whole, odd = (next(facts(Gemm(2, n, 90), invented())).shape for n in (6, 7))
+    assert (whole.stride, odd.stride) == (24, 28)
+    aligned = replace(whole, stride=0)
+    assert aligned.touched(core.line) == aligned.loads
+    assert whole.touched(core.line) == whole.loads, "12 bytes at multiples of 12"
+    beyond = (3 * 4 - 4) / core.line
+    assert replace(whole, stride=28).touched(64) == whole.loads + whole.vectors * beyond
+    assert bounds(odd, core)["loads"] == odd.touched(core.line) / core.loads
 
 
 def test_too_few_chains_are_split_over_k() -> None:

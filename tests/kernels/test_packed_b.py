@@ -20,7 +20,7 @@ from tilewright.spec import Gemm
 from tilewright.types import is_integer
 
 TARGETS = (
-    "scalar", "avx2", "avx2+vnni", "avx512+vnni+bf16", "amx", "neon", "neon+dotprod",
+    "scalar", "avx2", "avx2+vnni", "avx512+vnni+bf16+zen5", "amx", "neon", "neon+dotprod",
     "neon+dotprod+i8mm+bf16+fp16fml",
 )  # fmt: skip
 PAIRS = (
