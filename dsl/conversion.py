@@ -12,7 +12,7 @@ from sympy import Expr
 from .access import bits_of, load, store
 from .builder import Argument, Value
 from .convert import narrow, widen
-from .dataflow import pointers_used, sizes_used, without_idle_masks
+from .dataflow import pointers_used, prune, sizes_used, without_idle_masks
 from .emitter import Emitter
 from .feed import Operand
 from .isa import Target
@@ -21,11 +21,13 @@ from .nesting import BlockLoop, Call, NestNode
 from .program import (
     Active,
     Address,
+    Interleave,
     Load,
     MakeMask,
     MaskRegister,
     Op,
     Parameter,
+    Register,
     Store,
     TileProgram,
 )
@@ -77,19 +79,29 @@ class Conversion:
         kept = self.kind == source and (source == packed or is_integer(source))
         return kept and ITEMSIZE[source] == ITEMSIZE[packed]
 
+    @property
+    def bits(self) -> bool:
+        """Whether elements are small floating point, whose bits are kept."""
+        kept = self.source.type == self.kind == self.packed.type
+        return kept and not is_integer(self.kind) and ITEMSIZE[self.kind] < 4
+
     def emitter(self, lanes: int) -> Emitter:
         """What writes the operations on vectors of ``lanes``."""
         return Emitter(self.target, lanes, "w", "f64" if self.source.type == "f64" else "f32")
 
     def element(self, emitter: Emitter, address: Address, active: Active, name: str) -> Argument:
         """One element per lane: in s32 lanes, its value if an integer, else its bits; or real."""
-        b, source, kind = emitter.builder, self.source.type, self.kind
-        if source == kind == self.packed.type and not is_integer(kind) and ITEMSIZE[kind] < 4:
+        source = self.source.type
+        if self.bits:
             register = emitter.fresh(name, "s32")
             emitter.add(Load(register, address, active, bits_of(source)))
             return emitter.take(register)
-        found = load(emitter, address, active, source, name)
-        if source == kind:
+        return self.rounded(emitter, load(emitter, address, active, source, name))
+
+    def rounded(self, emitter: Emitter, found: Argument) -> Argument:
+        """An element as it was loaded, of the type that it is rounded to on the way."""
+        b, kind = emitter.builder, self.kind
+        if kind == self.source.type:
             return found
         found = narrow(b, found, kind)
         return found if is_integer(kind) or kind == self.packed.type else widen(b, found, kind)
@@ -129,19 +141,59 @@ def is_real(value: Argument) -> bool:
     return isinstance(value, float) or (isinstance(value, Value) and value.element != "s32")
 
 
-def put(c: Conversion, emitter: Emitter, found: Argument, write: Address) -> None:
-    """One element per lane, as the packed type."""
+def put(
+    c: Conversion, emitter: Emitter, found: Argument, write: Address, active: int | None = None
+) -> None:
+    """One element per lane, of all lanes or of the first ``active``, as the packed type."""
     stored = c.packed.type
     if is_real(found):
-        store(emitter, found, emitter.builder.real, write, None, stored)
+        store(emitter, found, emitter.builder.real, write, active, stored)
         return
     found = emitter.builder("add", found, c.shift) if c.shift else found
     register = emitter.register(found)
     if register.vector.element == stored:
-        emitter.add(Store(write, register))
+        emitter.add(Store(write, register, active))
     else:
         group = 0 if stored in register.vector.stores else 1
-        emitter.add(Store(write, register, None, stored, group))
+        emitter.add(Store(write, register, active, stored, group))
+
+
+def store_words(
+    c: Conversion, emitter: Emitter, words: list[Argument], write: Address, lines: int | None
+) -> None:
+    """The words of a group in each lane, or of two words those of half the lanes each time.
+
+    ``lines``: how many exist, None for all.
+    """
+    registers = [emitter.register(word) for word in words]
+    step = emitter.lanes * c.word_elements
+    if lines is not None:
+        existing = [min(step, lines * c.depth - i * step) for i in range(len(words))]
+    else:
+        existing = [step] * len(words)
+    if len(registers) > 1 and emitter.lanes > 1:
+        registers = _zipped(emitter, registers, sum(count > 0 for count in existing))
+    for index, (register, count) in enumerate(zip(registers, existing, strict=False)):
+        place = Address(write.pointer, write.offset + index * step)
+        active = None if count == step else count
+        emitter.add(Store(place, register, active, c.packed.type, c.word_elements))
+
+
+def _zipped(emitter: Emitter, pair: list[Register], count: int) -> list[Register]:
+    """The lanes of two registers in turn: blocks are interleaved, twice as large each time.
+
+    Of the two that result, the first ``count``.
+    """
+    block, x, y = 1, *pair
+    steps: list[Op] = []
+    while block < emitter.lanes:
+        even, odd = (emitter.fresh(f"{x.name}_{side}{block}", "s32") for side in "eo")
+        steps.append(Interleave(even, x, y, block, odd=False))
+        steps.append(Interleave(odd, x, y, block, odd=True))
+        block, x, y = 2 * block, even, odd
+    found = [x, y][:count]
+    emitter.add(*prune(steps, found))
+    return found
 
 
 def elements_of(tail: Expr | None) -> Active:

@@ -18,15 +18,17 @@ from .types import ITEMSIZE, accumulator
 
 #: Bytes that are packed before their sums are taken: they are still in the first cache.
 CHUNK_BYTES = 16 * 1024
+#: Vectors of contiguous columns that are packed together.
+STRIP_VECTORS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class PackPlan:
     """A packing with every choice made.
 
-    ``format`` is that of one matrix; ``operands`` are B as it is given, and ``out``. K is packed
-    ``chunk`` elements at a time, all columns of a block; ``summing`` is the product with ones that
-    sums columns. ``slots`` are the run-time sizes.
+    ``format`` is that of one matrix; ``operands`` are B as it is given, and ``out``. Of a block's
+    columns ``strip`` are packed together, ``chunk`` elements of K at a time; ``summing`` is the
+    product with ones that sums columns. ``slots`` are the run-time sizes.
     """
 
     spec: Pack
@@ -36,6 +38,7 @@ class PackPlan:
     format: PackedFormat
     operands: Mapping[str, Operand] = field(hash=False)
     batch: BatchPlan | None
+    strip: int
     chunk: int
     decisions: tuple[Decision, ...]
     slots: tuple[str, ...]
@@ -66,6 +69,7 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
     format_ = format_of(spec, target)
     product = choose_product(target, {"a": spec.a, "b": spec.type}, "b", packed=True)
     out = packed_by_caller(format_, None)
+    strip = _strip(spec, format_, target)
     operands = {"b": _given(spec), "out": Operand("out", out.type, out.strides)}
     return PackPlan(
         spec=spec,
@@ -75,7 +79,8 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
         format=format_,
         operands=operands,
         batch=_batch(spec),
-        chunk=_chunk(format_),
+        strip=strip,
+        chunk=_chunk(spec, format_, target, strip),
         decisions=tuple(_decisions(format_, product)),
         slots=tuple(slot for slot, _ in spec.runtime_sizes()),
     )
@@ -109,10 +114,18 @@ def _batch(spec: Pack) -> BatchPlan | None:
     return BatchPlan("strided", size_expr("count", spec.batch.count), {"b": step}, {})
 
 
-def _chunk(format_: PackedFormat) -> int:
-    """As many whole groups of a block as fit, at least one."""
-    group = format_.group * format_.nb * ITEMSIZE[format_.stored]
-    return format_.group * max(1, CHUNK_BYTES // group)
+def _strip(spec: Pack, format_: PackedFormat, target: Target) -> int:
+    """All columns of a block where rows are contiguous; else as many as keep within a cache."""
+    lanes = target.of(accumulator(spec.a, spec.type))[0].lanes
+    return format_.nb if spec.order == "C" else min(format_.nb, STRIP_VECTORS * lanes)
+
+
+def _chunk(spec: Pack, format_: PackedFormat, target: Target, strip: int) -> int:
+    """As many whole groups of a strip as fit; of contiguous columns, whole lines of the cache."""
+    group = format_.group * strip * ITEMSIZE[format_.stored]
+    chunk = format_.group * max(1, CHUNK_BYTES // group)
+    line = 1 if spec.order == "C" else target.core.line // ITEMSIZE[spec.source]
+    return max(line, chunk // line * line)
 
 
 def _decisions(format_: PackedFormat, product: Product) -> list[Decision]:

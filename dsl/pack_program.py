@@ -116,36 +116,50 @@ def _matrix(packing: _Packing) -> Iterator[NestNode]:
 def _block(packing: _Packing, first: Expr, columns: Part) -> Iterator[NestNode]:
     """One block of columns: all of K, and the groups that only fill a step."""
     plan, form = packing.plan, packing.plan.format
-    for depth in parts(Integer(form.k), plan.chunk):
-        chunk = _chunk(packing, first, columns, depth)
-        yield from _looped("kc", depth, chunk, "chunks of k")
+    block = first + _position(columns, "pt") * form.groups * form.group
     whole = -(-form.k // form.group)
-    there = first + (_position(columns, "pt") * form.groups + whole * form.nb) * form.group
+    yield from _missing(packing, block, columns, whole)
+    for strip in parts(Integer(columns.size), plan.strip):
+        nodes: list[NestNode] = []
+        for depth in parts(Integer(form.k), plan.chunk):
+            chunk = _chunk(packing, (first, block), (columns, strip), depth)
+            nodes += _looped("kc", depth, chunk, "chunks of k")
+        yield from _looped("ps", strip, iter(nodes), f"{strip.size} columns")
+    there = block + whole * form.nb * form.group
     yield from _zeros(packing, there, (form.groups - whole) * form.nb // plan.lanes)
 
 
-def _chunk(packing: _Packing, first: Expr, columns: Part, depth: Part) -> Iterator[NestNode]:
-    """Some of K of one block of columns."""
+def _missing(packing: _Packing, block: Expr, columns: Part, groups: int) -> Iterator[NestNode]:
+    """Zeros where the last block has columns that B has not."""
+    plan, form = packing.plan, packing.plan.format
+    whole = columns.size // plan.lanes
+    row = block + form.nb * form.group * symbol("gp")
+    zeros = _zeros(packing, row + whole * plan.lanes * form.group, form.nb // plan.lanes - whole)
+    if nodes := tuple(zeros):
+        yield BlockLoop("gp", Integer(groups), nodes, note="columns that are not there")
+
+
+def _chunk(
+    packing: _Packing, at: tuple[Expr, Expr], columns: tuple[Part, Part], depth: Part
+) -> Iterator[NestNode]:
+    """Some of K of some columns of a block; the matrix and the block begin ``at`` elements."""
     plan, form = packing.plan, packing.plan.format
     b = plan.operands["b"].strides
-    column, k = _position(columns, "pt"), _position(depth, "kc")
-    there = first + column * (form.groups * form.group) + k * form.nb
-    groups = -(-depth.size // form.group)
-    whole = columns.size // plan.lanes
-    padding = (form.nb // plan.lanes - whole) if columns.size < form.nb else 0
-    row = there + form.nb * form.group * symbol("gp")
-    at = row + whole * plan.lanes * form.group
-    zeros = tuple(_zeros(packing, at, padding))
-    if zeros:
-        yield BlockLoop("gp", Integer(groups), zeros, note="columns that are not there")
-    extents: dict[str, Expr] = {"k": Integer(depth.size), "n": Integer(columns.size)}
+    block, strip = columns
+    inside, k = _position(strip, "ps"), _position(depth, "kc")
+    column = _position(block, "pt") + inside
+    there = at[1] + inside * form.group + k * form.nb
+    extents: dict[str, Expr] = {"k": Integer(depth.size), "n": Integer(strip.size)}
     nodes, tiles = conversion_nest(
         packing.conversion, extents, (k * b["k"] + column * b["n"], there)
     )
     packing.tiles.update(tiles)
     yield from nodes
     if form.sums:
-        yield from _add_sums(packing, (first, there), column, groups)
+        vectors = -(-strip.size // plan.lanes)
+        yield from _add_sums(
+            packing, (at[0], there), column, (vectors, -(-depth.size // form.group))
+        )
 
 
 # --- zeros ---------------------------------------------------------------------------------------
@@ -216,11 +230,12 @@ def _constant_ops(plan: PackPlan, value: int, vectors: int, active: Active) -> I
 
 
 def _add_sums(
-    packing: _Packing, at: tuple[Expr, Expr], column: Expr, groups: int
+    packing: _Packing, at: tuple[Expr, Expr], column: Expr, size: tuple[int, int]
 ) -> Iterator[NestNode]:
-    """The sums of a chunk's columns: products with ones, of what was just packed."""
+    """The sums of vectors of columns, down groups of K: products with ones of what was packed."""
     plan, form = packing.plan, packing.plan.format
-    for part in parts(Integer(form.nb // plan.lanes), VECTORS):
+    vectors, groups = size
+    for part in parts(Integer(vectors), VECTORS):
         name = f"sum_{part.size * plan.lanes}_columns_of_{groups}"
         inside = plan.lanes * _position(part, "lp")
         places = (

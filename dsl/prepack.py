@@ -20,12 +20,13 @@ from .conversion import (
     position,
     program_of,
     put,
+    store_words,
 )
+from .conversion_blocks import blocks, turns
 from .conversion_rows import rows
-from .dataflow import prune
 from .emitter import Emitter
 from .nesting import BlockLoop, NestNode, When
-from .program import Active, Address, Interleave, Load, Op, Register, Store, TileProgram
+from .program import Active, Address, Load, TileProgram
 from .symbolic import div, linear, mod, symbol, value
 from .transposition import parts
 
@@ -35,7 +36,7 @@ def conversion_nest(
 ) -> tuple[tuple[NestNode, ...], dict[str, TileProgram]]:
     """The nodes and tiles that convert a matrix; it and its packed form begin ``at`` elements."""
     tiles: dict[str, TileProgram] = {}
-    write = rows if c.rows else _groups
+    write = rows if c.rows else _blocks if turns(c, extents) else _groups
     return tuple(write(c, extents, at, tiles)), tiles
 
 
@@ -58,7 +59,26 @@ def _groups(
             body = tuple(_group_lines(c, lines, at, first, existing, tiles))
             nodes = (When(rest - (existing - 1), body, nodes),)
         yield from nodes
+    yield from _spare(c, lines, at, depth, tiles)
+
+
+def _blocks(
+    c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
+) -> Iterator[NestNode]:
+    yield from blocks(c, extents, at, tiles)
+    yield from _spare(c, extents[c.line], at, extents["k"], tiles)
+
+
+def _spare(
+    c: Conversion,
+    lines: Expr,
+    at: tuple[Expr, Expr],
+    depth: Expr,
+    tiles: dict[str, TileProgram],
+) -> Iterator[NestNode]:
+    """Groups of zeros behind all others."""
     if c.spare != 0:
+        group = symbol("gp")
         after = c.depth * (div(depth + (c.depth - 1), c.depth) + group)
         body = tuple(_group_lines(c, lines, at, after, 0, tiles))
         yield BlockLoop("gp", c.spare, body, note="whole steps")
@@ -106,13 +126,13 @@ def _group_tile(
         start = linear(((index * lanes, c.source.strides[c.line]),))
         if moved:
             words = list(_moved(c, emitter, (index, start), existing))
-            _store_words(c, emitter, words, write, lines)
+            store_words(c, emitter, words, write, lines)
             continue
         found = _group(c, emitter, (index, start), active, existing)
         if c.depth == 1:
             put(c, emitter, found[0], write)
         else:
-            _store_words(c, emitter, c.words(emitter, found), write, lines)
+            store_words(c, emitter, c.words(emitter, found), write, lines)
     size = f"{vectors * lanes}" if tail is None else "tail"
     name = f"group_{size}" + (f"_{existing}" if existing < c.depth else "")
     return program_of(c, name, list(emitter.emit()), f"{size} lines, {existing} elements of each")
@@ -132,44 +152,6 @@ def _moved(
         part = None if count == most else count
         emitter.add(Load(word, Address("x", start[1] + first), part, c.source.type, most))
         yield c.shifted(emitter, emitter.take(word), count)
-
-
-def _store_words(
-    c: Conversion, emitter: Emitter, words: list[Argument], write: Address, lines: int | None
-) -> None:
-    """The words of a group in each lane, or of two words those of half the lanes each time.
-
-    ``lines``: how many exist, None for all.
-    """
-    registers = [emitter.register(word) for word in words]
-    step = emitter.lanes * c.word_elements
-    if lines is not None:
-        existing = [min(step, lines * c.depth - i * step) for i in range(len(words))]
-    else:
-        existing = [step] * len(words)
-    if len(registers) > 1 and emitter.lanes > 1:
-        registers = _zipped(emitter, registers, sum(count > 0 for count in existing))
-    for index, (register, count) in enumerate(zip(registers, existing, strict=False)):
-        place = Address(write.pointer, write.offset + index * step)
-        active = None if count == step else count
-        emitter.add(Store(place, register, active, c.packed.type, c.word_elements))
-
-
-def _zipped(emitter: Emitter, pair: list[Register], count: int) -> list[Register]:
-    """The lanes of two registers in turn: blocks are interleaved, twice as large each time.
-
-    Of the two that result, the first ``count``.
-    """
-    block, x, y = 1, *pair
-    steps: list[Op] = []
-    while block < emitter.lanes:
-        even, odd = (emitter.fresh(f"{x.name}_{side}{block}", "s32") for side in "eo")
-        steps.append(Interleave(even, x, y, block, odd=False))
-        steps.append(Interleave(odd, x, y, block, odd=True))
-        block, x, y = 2 * block, even, odd
-    found = [x, y][:count]
-    emitter.add(*prune(steps, found))
-    return found
 
 
 def _group(

@@ -302,19 +302,282 @@ static inline void gemm_bf16_37x20x34_cfc_relu_to_bf16_tile1_18x20(const uint16_
 #undef tmm_a0
 #undef tmm_a1
 
-/* 4 lines, 2 elements of each */
-static inline void gemm_bf16_37x20x34_cfc_relu_to_bf16_convert_b_group_4(const uint16_t *x, uint16_t *restrict out)
+/* 16 lines, 32 elements of each, turned */
+static inline void gemm_bf16_37x20x34_cfc_relu_to_bf16_convert_b_turn_16x32(const uint16_t *x, uint16_t *restrict out)
 {
     BARRIER;
     BARRIER;
-    int32_t wx0_0 = group_of(x, 4);
-    memcpy(out, &wx0_0, 4);
-    int32_t wx1_0 = group_of(x + 34, 4);
-    memcpy(out + 2, &wx1_0, 4);
-    int32_t wx2_0 = group_of(x + 68, 4);
-    memcpy(out + 4, &wx2_0, 4);
-    int32_t wx3_0 = group_of(x + 102, 4);
-    memcpy(out + 6, &wx3_0, 4);
+    __m512i wx0_0 = _mm512_loadu_si512((const int32_t *)(const void *)(x));
+    __m512i wx1_0 = _mm512_loadu_si512((const int32_t *)(const void *)(x + 34));
+    __m512i wx2_0 = _mm512_loadu_si512((const int32_t *)(const void *)(x + 68));
+    __m512i wx3_0 = _mm512_loadu_si512((const int32_t *)(const void *)(x + 102));
+    __m512i wx4_0 = _mm512_loadu_si512((const int32_t *)(const void *)(x + 136));
+    __m512i wx5_0 = _mm512_loadu_si512((const int32_t *)(const void *)(x + 170));
+    __m512i wx6_0 = _mm512_loadu_si512((const int32_t *)(const void *)(x + 204));
+    __m512i wx7_0 = _mm512_loadu_si512((const int32_t *)(const void *)(x + 238));
+    __m512i wx8_0 = _mm512_loadu_si512((const int32_t *)(const void *)(x + 272));
+    __m512i wx9_0 = _mm512_loadu_si512((const int32_t *)(const void *)(x + 306));
+    __m512i wx10_0 = _mm512_loadu_si512((const int32_t *)(const void *)(x + 340));
+    __m512i wx11_0 = _mm512_loadu_si512((const int32_t *)(const void *)(x + 374));
+    __m512i wx12_0 = _mm512_loadu_si512((const int32_t *)(const void *)(x + 408));
+    __m512i wx13_0 = _mm512_loadu_si512((const int32_t *)(const void *)(x + 442));
+    __m512i wx14_0 = _mm512_loadu_si512((const int32_t *)(const void *)(x + 476));
+    __m512i wx15_0 = _mm512_loadu_si512((const int32_t *)(const void *)(x + 510));
+    __m512i t0_1_1 = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(wx1_0), 0x5555, _mm512_castsi512_ps(wx0_0)));
+    __m512i t0_1_0 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(wx0_0), 0xaaaa, _mm512_castsi512_ps(wx1_0)));
+    __m512i t0_1_3 = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(wx3_0), 0x5555, _mm512_castsi512_ps(wx2_0)));
+    __m512i t0_1_2 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(wx2_0), 0xaaaa, _mm512_castsi512_ps(wx3_0)));
+    __m512i t0_1_5 = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(wx5_0), 0x5555, _mm512_castsi512_ps(wx4_0)));
+    __m512i t0_1_4 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(wx4_0), 0xaaaa, _mm512_castsi512_ps(wx5_0)));
+    __m512i t0_1_7 = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(wx7_0), 0x5555, _mm512_castsi512_ps(wx6_0)));
+    __m512i t0_1_6 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(wx6_0), 0xaaaa, _mm512_castsi512_ps(wx7_0)));
+    __m512i t0_1_9 = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(wx9_0), 0x5555, _mm512_castsi512_ps(wx8_0)));
+    __m512i t0_1_8 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(wx8_0), 0xaaaa, _mm512_castsi512_ps(wx9_0)));
+    __m512i t0_1_11 = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(wx11_0), 0x5555, _mm512_castsi512_ps(wx10_0)));
+    __m512i t0_1_10 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(wx10_0), 0xaaaa, _mm512_castsi512_ps(wx11_0)));
+    __m512i t0_1_13 = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(wx13_0), 0x5555, _mm512_castsi512_ps(wx12_0)));
+    __m512i t0_1_12 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(wx12_0), 0xaaaa, _mm512_castsi512_ps(wx13_0)));
+    __m512i t0_1_15 = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(wx15_0), 0x5555, _mm512_castsi512_ps(wx14_0)));
+    __m512i t0_1_14 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(wx14_0), 0xaaaa, _mm512_castsi512_ps(wx15_0)));
+    __m512i t0_2_2 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_0)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_2)))));
+    __m512i t0_2_0 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_0)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_2)))));
+    __m512i t0_2_3 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_1)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_3)))));
+    __m512i t0_2_1 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_1)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_3)))));
+    __m512i t0_2_6 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_4)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_6)))));
+    __m512i t0_2_4 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_4)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_6)))));
+    __m512i t0_2_7 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_5)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_7)))));
+    __m512i t0_2_5 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_5)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_7)))));
+    __m512i t0_2_10 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_8)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_10)))));
+    __m512i t0_2_8 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_8)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_10)))));
+    __m512i t0_2_11 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_9)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_11)))));
+    __m512i t0_2_9 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_9)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_11)))));
+    __m512i t0_2_14 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_12)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_14)))));
+    __m512i t0_2_12 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_12)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_14)))));
+    __m512i t0_2_15 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_13)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_15)))));
+    __m512i t0_2_13 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_13)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_15)))));
+    __m512i t0_4_4 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_0)), _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_4)))));
+    __m512i t0_4_0 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_0)), _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_4)))));
+    __m512i t0_4_5 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_1)), _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_5)))));
+    __m512i t0_4_1 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_1)), _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_5)))));
+    __m512i t0_4_6 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_2)), _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_6)))));
+    __m512i t0_4_2 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_2)), _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_6)))));
+    __m512i t0_4_7 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_3)), _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_7)))));
+    __m512i t0_4_3 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_3)), _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_7)))));
+    __m512i t0_4_12 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_8)), _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_12)))));
+    __m512i t0_4_8 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_8)), _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_12)))));
+    __m512i t0_4_13 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_9)), _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_13)))));
+    __m512i t0_4_9 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_9)), _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_13)))));
+    __m512i t0_4_14 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_10)), _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_14)))));
+    __m512i t0_4_10 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_10)), _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_14)))));
+    __m512i t0_4_15 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_11)), _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_15)))));
+    __m512i t0_4_11 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_11)), _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_15)))));
+    __m512i t0_8_8 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_4_0)), _mm512_castps_pd(_mm512_castsi512_ps(t0_4_8)), 0xee)));
+    __m512i t0_8_0 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_4_0)), _mm512_castps_pd(_mm512_castsi512_ps(t0_4_8)), 0x44)));
+    __m512i t0_8_9 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_4_1)), _mm512_castps_pd(_mm512_castsi512_ps(t0_4_9)), 0xee)));
+    __m512i t0_8_1 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_4_1)), _mm512_castps_pd(_mm512_castsi512_ps(t0_4_9)), 0x44)));
+    __m512i t0_8_10 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_4_2)), _mm512_castps_pd(_mm512_castsi512_ps(t0_4_10)), 0xee)));
+    __m512i t0_8_2 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_4_2)), _mm512_castps_pd(_mm512_castsi512_ps(t0_4_10)), 0x44)));
+    __m512i t0_8_11 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_4_3)), _mm512_castps_pd(_mm512_castsi512_ps(t0_4_11)), 0xee)));
+    __m512i t0_8_3 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_4_3)), _mm512_castps_pd(_mm512_castsi512_ps(t0_4_11)), 0x44)));
+    __m512i t0_8_12 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_4_4)), _mm512_castps_pd(_mm512_castsi512_ps(t0_4_12)), 0xee)));
+    __m512i t0_8_4 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_4_4)), _mm512_castps_pd(_mm512_castsi512_ps(t0_4_12)), 0x44)));
+    __m512i t0_8_13 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_4_5)), _mm512_castps_pd(_mm512_castsi512_ps(t0_4_13)), 0xee)));
+    __m512i t0_8_5 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_4_5)), _mm512_castps_pd(_mm512_castsi512_ps(t0_4_13)), 0x44)));
+    __m512i t0_8_14 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_4_6)), _mm512_castps_pd(_mm512_castsi512_ps(t0_4_14)), 0xee)));
+    __m512i t0_8_6 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_4_6)), _mm512_castps_pd(_mm512_castsi512_ps(t0_4_14)), 0x44)));
+    __m512i t0_8_15 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_4_7)), _mm512_castps_pd(_mm512_castsi512_ps(t0_4_15)), 0xee)));
+    __m512i t0_8_7 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_4_7)), _mm512_castps_pd(_mm512_castsi512_ps(t0_4_15)), 0x44)));
+    _mm512_storeu_si512((int32_t *)(void *)(out), t0_8_0);
+    _mm512_storeu_si512((int32_t *)(void *)(out + 64), t0_8_1);
+    _mm512_storeu_si512((int32_t *)(void *)(out + 128), t0_8_2);
+    _mm512_storeu_si512((int32_t *)(void *)(out + 192), t0_8_3);
+    _mm512_storeu_si512((int32_t *)(void *)(out + 256), t0_8_4);
+    _mm512_storeu_si512((int32_t *)(void *)(out + 320), t0_8_5);
+    _mm512_storeu_si512((int32_t *)(void *)(out + 384), t0_8_6);
+    _mm512_storeu_si512((int32_t *)(void *)(out + 448), t0_8_7);
+    _mm512_storeu_si512((int32_t *)(void *)(out + 512), t0_8_8);
+    _mm512_storeu_si512((int32_t *)(void *)(out + 576), t0_8_9);
+    _mm512_storeu_si512((int32_t *)(void *)(out + 640), t0_8_10);
+    _mm512_storeu_si512((int32_t *)(void *)(out + 704), t0_8_11);
+    _mm512_storeu_si512((int32_t *)(void *)(out + 768), t0_8_12);
+    _mm512_storeu_si512((int32_t *)(void *)(out + 832), t0_8_13);
+    _mm512_storeu_si512((int32_t *)(void *)(out + 896), t0_8_14);
+    _mm512_storeu_si512((int32_t *)(void *)(out + 960), t0_8_15);
+}
+
+/* 4 lines, 32 elements of each, turned */
+static inline void gemm_bf16_37x20x34_cfc_relu_to_bf16_convert_b_turn_4x32(const uint16_t *x, uint16_t *restrict out)
+{
+    BARRIER;
+    BARRIER;
+    __m512i wx0_0 = _mm512_loadu_si512((const int32_t *)(const void *)(x));
+    __m512i wx1_0 = _mm512_loadu_si512((const int32_t *)(const void *)(x + 34));
+    __m512i wx2_0 = _mm512_loadu_si512((const int32_t *)(const void *)(x + 68));
+    __m512i wx3_0 = _mm512_loadu_si512((const int32_t *)(const void *)(x + 102));
+    __m512i t0_1_1 = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(wx1_0), 0x5555, _mm512_castsi512_ps(wx0_0)));
+    __m512i t0_1_0 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(wx0_0), 0xaaaa, _mm512_castsi512_ps(wx1_0)));
+    __m512i t0_1_3 = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(wx3_0), 0x5555, _mm512_castsi512_ps(wx2_0)));
+    __m512i t0_1_2 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(wx2_0), 0xaaaa, _mm512_castsi512_ps(wx3_0)));
+    __m512i t0_2_2 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_0)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_2)))));
+    __m512i t0_2_0 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_0)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_2)))));
+    __m512i t0_2_3 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpackhi_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_1)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_3)))));
+    __m512i t0_2_1 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_1)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_3)))));
+    __m512i t0_4_4 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_0)), _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_0)))));
+    __m512i t0_4_5 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_1)), _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_1)))));
+    __m512i t0_4_6 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_2)), _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_2)))));
+    __m512i t0_4_7 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_3)), _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_3)))));
+    __m512i t0_8_8 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_0)), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_0)), 0xee)));
+    __m512i t0_8_9 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_1)), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_1)), 0xee)));
+    __m512i t0_8_10 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_2)), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_2)), 0xee)));
+    __m512i t0_8_11 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_3)), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_3)), 0xee)));
+    __m512i t0_8_12 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_4_4)), _mm512_castps_pd(_mm512_castsi512_ps(t0_4_4)), 0xee)));
+    __m512i t0_8_13 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_4_5)), _mm512_castps_pd(_mm512_castsi512_ps(t0_4_5)), 0xee)));
+    __m512i t0_8_14 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_4_6)), _mm512_castps_pd(_mm512_castsi512_ps(t0_4_6)), 0xee)));
+    __m512i t0_8_15 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_4_7)), _mm512_castps_pd(_mm512_castsi512_ps(t0_4_7)), 0xee)));
+    _Alignas(64) uint16_t t0_2_0_part[32];
+    _mm512_storeu_si512((int32_t *)(void *)(t0_2_0_part), t0_2_0);
+    memcpy(out, t0_2_0_part, (size_t)(8) * sizeof *t0_2_0_part);
+    _Alignas(64) uint16_t t0_2_1_part[32];
+    _mm512_storeu_si512((int32_t *)(void *)(t0_2_1_part), t0_2_1);
+    memcpy(out + 64, t0_2_1_part, (size_t)(8) * sizeof *t0_2_1_part);
+    _Alignas(64) uint16_t t0_2_2_part[32];
+    _mm512_storeu_si512((int32_t *)(void *)(t0_2_2_part), t0_2_2);
+    memcpy(out + 128, t0_2_2_part, (size_t)(8) * sizeof *t0_2_2_part);
+    _Alignas(64) uint16_t t0_2_3_part[32];
+    _mm512_storeu_si512((int32_t *)(void *)(t0_2_3_part), t0_2_3);
+    memcpy(out + 192, t0_2_3_part, (size_t)(8) * sizeof *t0_2_3_part);
+    _Alignas(64) uint16_t t0_4_4_part[32];
+    _mm512_storeu_si512((int32_t *)(void *)(t0_4_4_part), t0_4_4);
+    memcpy(out + 256, t0_4_4_part, (size_t)(8) * sizeof *t0_4_4_part);
+    _Alignas(64) uint16_t t0_4_5_part[32];
+    _mm512_storeu_si512((int32_t *)(void *)(t0_4_5_part), t0_4_5);
+    memcpy(out + 320, t0_4_5_part, (size_t)(8) * sizeof *t0_4_5_part);
+    _Alignas(64) uint16_t t0_4_6_part[32];
+    _mm512_storeu_si512((int32_t *)(void *)(t0_4_6_part), t0_4_6);
+    memcpy(out + 384, t0_4_6_part, (size_t)(8) * sizeof *t0_4_6_part);
+    _Alignas(64) uint16_t t0_4_7_part[32];
+    _mm512_storeu_si512((int32_t *)(void *)(t0_4_7_part), t0_4_7);
+    memcpy(out + 448, t0_4_7_part, (size_t)(8) * sizeof *t0_4_7_part);
+    _Alignas(64) uint16_t t0_8_8_part[32];
+    _mm512_storeu_si512((int32_t *)(void *)(t0_8_8_part), t0_8_8);
+    memcpy(out + 512, t0_8_8_part, (size_t)(8) * sizeof *t0_8_8_part);
+    _Alignas(64) uint16_t t0_8_9_part[32];
+    _mm512_storeu_si512((int32_t *)(void *)(t0_8_9_part), t0_8_9);
+    memcpy(out + 576, t0_8_9_part, (size_t)(8) * sizeof *t0_8_9_part);
+    _Alignas(64) uint16_t t0_8_10_part[32];
+    _mm512_storeu_si512((int32_t *)(void *)(t0_8_10_part), t0_8_10);
+    memcpy(out + 640, t0_8_10_part, (size_t)(8) * sizeof *t0_8_10_part);
+    _Alignas(64) uint16_t t0_8_11_part[32];
+    _mm512_storeu_si512((int32_t *)(void *)(t0_8_11_part), t0_8_11);
+    memcpy(out + 704, t0_8_11_part, (size_t)(8) * sizeof *t0_8_11_part);
+    _Alignas(64) uint16_t t0_8_12_part[32];
+    _mm512_storeu_si512((int32_t *)(void *)(t0_8_12_part), t0_8_12);
+    memcpy(out + 768, t0_8_12_part, (size_t)(8) * sizeof *t0_8_12_part);
+    _Alignas(64) uint16_t t0_8_13_part[32];
+    _mm512_storeu_si512((int32_t *)(void *)(t0_8_13_part), t0_8_13);
+    memcpy(out + 832, t0_8_13_part, (size_t)(8) * sizeof *t0_8_13_part);
+    _Alignas(64) uint16_t t0_8_14_part[32];
+    _mm512_storeu_si512((int32_t *)(void *)(t0_8_14_part), t0_8_14);
+    memcpy(out + 896, t0_8_14_part, (size_t)(8) * sizeof *t0_8_14_part);
+    _Alignas(64) uint16_t t0_8_15_part[32];
+    _mm512_storeu_si512((int32_t *)(void *)(t0_8_15_part), t0_8_15);
+    memcpy(out + 960, t0_8_15_part, (size_t)(8) * sizeof *t0_8_15_part);
+}
+
+/* 16 lines, 2 elements of each, turned */
+static inline void gemm_bf16_37x20x34_cfc_relu_to_bf16_convert_b_turn_16x2(const uint16_t *x, uint16_t *restrict out)
+{
+    BARRIER;
+    BARRIER;
+    _Alignas(64) uint16_t wx0_0_part[32] = {0};
+    memcpy(wx0_0_part, x, (size_t)(2) * sizeof *wx0_0_part);
+    __m512i wx0_0 = _mm512_loadu_si512((const int32_t *)(const void *)(wx0_0_part));
+    _Alignas(64) uint16_t wx1_0_part[32] = {0};
+    memcpy(wx1_0_part, x + 34, (size_t)(2) * sizeof *wx1_0_part);
+    __m512i wx1_0 = _mm512_loadu_si512((const int32_t *)(const void *)(wx1_0_part));
+    _Alignas(64) uint16_t wx2_0_part[32] = {0};
+    memcpy(wx2_0_part, x + 68, (size_t)(2) * sizeof *wx2_0_part);
+    __m512i wx2_0 = _mm512_loadu_si512((const int32_t *)(const void *)(wx2_0_part));
+    _Alignas(64) uint16_t wx3_0_part[32] = {0};
+    memcpy(wx3_0_part, x + 102, (size_t)(2) * sizeof *wx3_0_part);
+    __m512i wx3_0 = _mm512_loadu_si512((const int32_t *)(const void *)(wx3_0_part));
+    _Alignas(64) uint16_t wx4_0_part[32] = {0};
+    memcpy(wx4_0_part, x + 136, (size_t)(2) * sizeof *wx4_0_part);
+    __m512i wx4_0 = _mm512_loadu_si512((const int32_t *)(const void *)(wx4_0_part));
+    _Alignas(64) uint16_t wx5_0_part[32] = {0};
+    memcpy(wx5_0_part, x + 170, (size_t)(2) * sizeof *wx5_0_part);
+    __m512i wx5_0 = _mm512_loadu_si512((const int32_t *)(const void *)(wx5_0_part));
+    _Alignas(64) uint16_t wx6_0_part[32] = {0};
+    memcpy(wx6_0_part, x + 204, (size_t)(2) * sizeof *wx6_0_part);
+    __m512i wx6_0 = _mm512_loadu_si512((const int32_t *)(const void *)(wx6_0_part));
+    _Alignas(64) uint16_t wx7_0_part[32] = {0};
+    memcpy(wx7_0_part, x + 238, (size_t)(2) * sizeof *wx7_0_part);
+    __m512i wx7_0 = _mm512_loadu_si512((const int32_t *)(const void *)(wx7_0_part));
+    _Alignas(64) uint16_t wx8_0_part[32] = {0};
+    memcpy(wx8_0_part, x + 272, (size_t)(2) * sizeof *wx8_0_part);
+    __m512i wx8_0 = _mm512_loadu_si512((const int32_t *)(const void *)(wx8_0_part));
+    _Alignas(64) uint16_t wx9_0_part[32] = {0};
+    memcpy(wx9_0_part, x + 306, (size_t)(2) * sizeof *wx9_0_part);
+    __m512i wx9_0 = _mm512_loadu_si512((const int32_t *)(const void *)(wx9_0_part));
+    _Alignas(64) uint16_t wx10_0_part[32] = {0};
+    memcpy(wx10_0_part, x + 340, (size_t)(2) * sizeof *wx10_0_part);
+    __m512i wx10_0 = _mm512_loadu_si512((const int32_t *)(const void *)(wx10_0_part));
+    _Alignas(64) uint16_t wx11_0_part[32] = {0};
+    memcpy(wx11_0_part, x + 374, (size_t)(2) * sizeof *wx11_0_part);
+    __m512i wx11_0 = _mm512_loadu_si512((const int32_t *)(const void *)(wx11_0_part));
+    _Alignas(64) uint16_t wx12_0_part[32] = {0};
+    memcpy(wx12_0_part, x + 408, (size_t)(2) * sizeof *wx12_0_part);
+    __m512i wx12_0 = _mm512_loadu_si512((const int32_t *)(const void *)(wx12_0_part));
+    _Alignas(64) uint16_t wx13_0_part[32] = {0};
+    memcpy(wx13_0_part, x + 442, (size_t)(2) * sizeof *wx13_0_part);
+    __m512i wx13_0 = _mm512_loadu_si512((const int32_t *)(const void *)(wx13_0_part));
+    _Alignas(64) uint16_t wx14_0_part[32] = {0};
+    memcpy(wx14_0_part, x + 476, (size_t)(2) * sizeof *wx14_0_part);
+    __m512i wx14_0 = _mm512_loadu_si512((const int32_t *)(const void *)(wx14_0_part));
+    _Alignas(64) uint16_t wx15_0_part[32] = {0};
+    memcpy(wx15_0_part, x + 510, (size_t)(2) * sizeof *wx15_0_part);
+    __m512i wx15_0 = _mm512_loadu_si512((const int32_t *)(const void *)(wx15_0_part));
+    __m512i t0_1_0 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(wx0_0), 0xaaaa, _mm512_castsi512_ps(wx1_0)));
+    __m512i t0_1_2 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(wx2_0), 0xaaaa, _mm512_castsi512_ps(wx3_0)));
+    __m512i t0_1_4 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(wx4_0), 0xaaaa, _mm512_castsi512_ps(wx5_0)));
+    __m512i t0_1_6 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(wx6_0), 0xaaaa, _mm512_castsi512_ps(wx7_0)));
+    __m512i t0_1_8 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(wx8_0), 0xaaaa, _mm512_castsi512_ps(wx9_0)));
+    __m512i t0_1_10 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(wx10_0), 0xaaaa, _mm512_castsi512_ps(wx11_0)));
+    __m512i t0_1_12 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(wx12_0), 0xaaaa, _mm512_castsi512_ps(wx13_0)));
+    __m512i t0_1_14 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(wx14_0), 0xaaaa, _mm512_castsi512_ps(wx15_0)));
+    __m512i t0_2_0 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_0)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_2)))));
+    __m512i t0_2_4 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_4)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_6)))));
+    __m512i t0_2_8 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_8)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_10)))));
+    __m512i t0_2_12 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_12)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_14)))));
+    __m512i t0_4_0 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_0)), _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_4)))));
+    __m512i t0_4_8 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_permutex2var_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_2_8)), _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13), _mm512_castps_pd(_mm512_castsi512_ps(t0_2_12)))));
+    __m512i t0_8_0 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(_mm512_castsi512_ps(t0_4_0)), _mm512_castps_pd(_mm512_castsi512_ps(t0_4_8)), 0x44)));
+    _mm512_storeu_si512((int32_t *)(void *)(out), t0_8_0);
+}
+
+/* 4 lines, 2 elements of each, turned */
+static inline void gemm_bf16_37x20x34_cfc_relu_to_bf16_convert_b_turn_4x2(const uint16_t *x, uint16_t *restrict out)
+{
+    BARRIER;
+    BARRIER;
+    _Alignas(64) uint16_t wx0_0_part[32] = {0};
+    memcpy(wx0_0_part, x, (size_t)(2) * sizeof *wx0_0_part);
+    __m512i wx0_0 = _mm512_loadu_si512((const int32_t *)(const void *)(wx0_0_part));
+    _Alignas(64) uint16_t wx1_0_part[32] = {0};
+    memcpy(wx1_0_part, x + 34, (size_t)(2) * sizeof *wx1_0_part);
+    __m512i wx1_0 = _mm512_loadu_si512((const int32_t *)(const void *)(wx1_0_part));
+    _Alignas(64) uint16_t wx2_0_part[32] = {0};
+    memcpy(wx2_0_part, x + 68, (size_t)(2) * sizeof *wx2_0_part);
+    __m512i wx2_0 = _mm512_loadu_si512((const int32_t *)(const void *)(wx2_0_part));
+    _Alignas(64) uint16_t wx3_0_part[32] = {0};
+    memcpy(wx3_0_part, x + 102, (size_t)(2) * sizeof *wx3_0_part);
+    __m512i wx3_0 = _mm512_loadu_si512((const int32_t *)(const void *)(wx3_0_part));
+    __m512i t0_1_0 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(wx0_0), 0xaaaa, _mm512_castsi512_ps(wx1_0)));
+    __m512i t0_1_2 = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(wx2_0), 0xaaaa, _mm512_castsi512_ps(wx3_0)));
+    __m512i t0_2_0 = _mm512_castps_si512(_mm512_castpd_ps(_mm512_unpacklo_pd(_mm512_castps_pd(_mm512_castsi512_ps(t0_1_0)), _mm512_castps_pd(_mm512_castsi512_ps(t0_1_2)))));
+    _Alignas(64) uint16_t t0_2_0_part[32];
+    _mm512_storeu_si512((int32_t *)(void *)(t0_2_0_part), t0_2_0);
+    memcpy(out, t0_2_0_part, (size_t)(8) * sizeof *t0_2_0_part);
 }
 
 /* 32 lines, 0 elements of each */
@@ -347,11 +610,10 @@ void gemm_bf16_37x20x34_cfc_relu_to_bf16_inner(const uint16_t *a, const uint16_t
         }
         {
             _Alignas(64) uint16_t b_packed[1184];
-            for (int64_t gp = 0; gp < 17; gp++) { /* convert b */
-                for (int64_t lp = 0; lp < 5; lp++) {
-                    gemm_bf16_37x20x34_cfc_relu_to_bf16_convert_b_group_4(b + 136 * lp + 2 * gp, b_packed + 64 * gp + 8 * lp);
-                }
-            }
+            gemm_bf16_37x20x34_cfc_relu_to_bf16_convert_b_turn_16x32(b, b_packed);
+            gemm_bf16_37x20x34_cfc_relu_to_bf16_convert_b_turn_4x32(b + 544, b_packed + 32);
+            gemm_bf16_37x20x34_cfc_relu_to_bf16_convert_b_turn_16x2(b + 32, b_packed + 1024);
+            gemm_bf16_37x20x34_cfc_relu_to_bf16_convert_b_turn_4x2(b + 576, b_packed + 1056);
             for (int64_t gp = 0; gp < 1; gp++) { /* whole steps */
                 gemm_bf16_37x20x34_cfc_relu_to_bf16_convert_b_group_32_0(b_packed + 64 * gp + 1088);
             }

@@ -1,0 +1,151 @@
+"""Operands contiguous along K converted into groups of lines: square blocks turned in registers.
+
+Of each line as much is read at once as the cache holds of it together. Small elements are turned in
+the words that they lie in, and taken out of them afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sympy import Expr
+
+from .access import load
+from .builder import Argument
+from .conversion import (
+    Conversion,
+    call_of,
+    lanes_of,
+    looped,
+    position,
+    program_of,
+    put,
+    store_words,
+)
+from .convert import widen
+from .dataflow import prune
+from .emitter import Emitter
+from .nesting import NestNode
+from .program import Active, Address, Load, Register, TileProgram
+from .store import transpose
+from .symbolic import ONE, linear, value
+from .transposition import parts
+from .types import ITEMSIZE, is_integer
+
+
+def turns(c: Conversion, extents: dict[str, Expr]) -> bool:
+    """Whether an operand of these extents is converted this way."""
+    along = value(c.source.strides["k"]) == 1 and value(c.source.strides[c.line]) != 1
+    known = all(value(extents[name]) is not None for name in ("k", c.line))
+    if not along or not known or c.lanes == 1:
+        return False
+    element = "s32" if _together(c) > 1 else c.emitter(c.lanes).builder.real
+    return c.target.holding(element, c.lanes).transposes
+
+
+def blocks(
+    c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
+) -> Iterator[NestNode]:
+    """The nodes that convert a matrix, as far along K as a line of the cache goes, and tiles."""
+    for deep in parts(extents["k"], reach(c)):
+        body: list[NestNode] = []
+        for wide in parts(extents[c.line], c.lanes):
+            program = _tile(c, wide.size, deep.size)
+            tiles.setdefault(program.name, program)
+            call = call_of(c, program, at, position(wide, "lp"), position(deep, "kp"))
+            body += looped("lp", wide, (call,))
+        yield from looped("kp", deep, tuple(body))
+
+
+def reach(c: Conversion) -> int:
+    """Elements along K of one tile: those of a line of the cache, or a vector if that is longer."""
+    return max(c.target.core.line // ITEMSIZE[c.source.type], c.lanes * _together(c))
+
+
+def _together(c: Conversion) -> int:
+    """How many elements are turned in one lane: those of a word, if they are easy to take out."""
+    source = c.source.type
+    easy = is_integer(source) or source == "bf16" or c.bits
+    return max(1, 4 // ITEMSIZE[source]) if easy else 1
+
+
+def _tile(c: Conversion, lines: int, depth: int) -> TileProgram:
+    """As many lines as a vector has lanes, or fewer, and ``depth`` elements of each."""
+    emitter, step = c.emitter(c.lanes), c.lanes * _together(c)
+    turned: list[Argument] = []
+    written = 0
+    for first in range(0, depth, step):
+        end = min(first + step, depth)
+        turned += _block(c, emitter, lines, (first, end))
+        ready = depth if end == depth else end // c.depth * c.depth
+        for k in range(written, ready, c.depth):
+            _write(c, emitter, turned, (k, min(c.depth, depth - k)), lines)
+        written = ready
+    summary = f"{lines} lines, {depth} elements of each, turned"
+    return program_of(c, f"turn_{lines}x{depth}", list(emitter.emit()), summary)
+
+
+def _block(
+    c: Conversion, emitter: Emitter, lines: int, within: tuple[int, int]
+) -> Iterator[Argument]:
+    """Elements ``within`` these bounds of each line: a register for each, or each word of them."""
+    first, end = within
+    rows = [_row(c, emitter, line, first, end - first) for line in range(lines)]
+    rows = rows if lines > 1 else 2 * rows  # a register is not stored in part as it was loaded
+    steps, turned = transpose(rows, c.lanes, f"t{first}_")
+    turned = turned[: -(-(end - first) // _together(c))]
+    emitter.add(*prune(steps, turned))
+    yield from (emitter.take(register) for register in turned)
+
+
+def _row(c: Conversion, emitter: Emitter, line: int, first: int, count: int) -> Register:
+    """``count`` elements of a line, one in each lane or as many as a word has."""
+    together, name = _together(c), f"x{line}_{first}"
+    address = Address("x", linear(((line, c.source.strides[c.line]), (first, ONE))))
+    whole = count == c.lanes * together
+    if together > 1:
+        word = emitter.fresh(name, "s32")
+        emitter.add(Load(word, address, None if whole else count, c.source.type, together))
+        return word
+    active: Active = None
+    if not whole:
+        active, makes = lanes_of(c, count * ONE, emitter)
+        if line == 0:
+            emitter.add(*makes)
+    return emitter.register(load(emitter, address, active, c.source.type, name))
+
+
+def _write(
+    c: Conversion, emitter: Emitter, turned: list[Argument], group: tuple[int, int], lines: int
+) -> None:
+    """A group of every line: from which element on, and how many of its elements exist."""
+    k, existing = group
+    place = Address("out", linear(((k, c.packed.strides["k"]),)))
+    together, active = _together(c), None if lines == c.lanes else lines
+    if c.moves and c.word_elements == together > 1:
+        starts = range(0, c.depth, together)
+        counts = [min(together, max(0, existing - start)) for start in starts]
+        words: list[Argument] = [
+            c.shifted(emitter, turned[(k + start) // together], count) if count else 0
+            for start, count in zip(starts, counts, strict=True)
+        ]
+        store_words(c, emitter, words, place, active)
+        return
+    elements = [_element(c, emitter, turned, each) for each in range(k, k + existing)]
+    if c.depth == 1:
+        put(c, emitter, elements[0], place, active)
+    else:
+        store_words(c, emitter, c.words(emitter, elements), place, active)
+
+
+def _element(c: Conversion, emitter: Emitter, turned: list[Argument], k: int) -> Argument:
+    """Element ``k`` of every line, as ``Conversion.element`` has it."""
+    together, source = _together(c), c.source.type
+    if together == 1:
+        return c.rounded(emitter, turned[k])
+    b, bits = emitter.builder, 8 * ITEMSIZE[source]
+    above = 32 - bits * (k % together + 1)
+    word = turned[k // together]
+    word = b("shl", word, above) if above else word
+    lane = b("shr" if source == "s8" else "ushr", word, 32 - bits)
+    return lane if is_integer(source) or c.bits else widen(b, lane, source)
