@@ -1,12 +1,14 @@
 """Operands contiguous along K converted into groups of lines: square blocks turned in registers.
 
-Of each line as much is read at once as the cache holds of it together. Small elements are turned in
-the words that they lie in, and taken out of them afterwards.
+A tile reads whole lines of the cache, and writes whole ones: where lines lie a power of two apart
+they fall into the same set of it, which has lost them by the time of a second visit. Small elements
+are turned in the words that they lie in, and taken out of them afterwards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 from sympy import Expr
 
@@ -46,20 +48,25 @@ def turns(c: Conversion, extents: dict[str, Expr]) -> bool:
 def blocks(
     c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
-    """The nodes that convert a matrix, as far along K as a line of the cache goes, and tiles."""
-    for deep in parts(extents["k"], reach(c)):
+    """The nodes that convert a matrix, and their tiles."""
+    for wide in parts(extents[c.line], _across(c)):
         body: list[NestNode] = []
-        for wide in parts(extents[c.line], c.lanes):
+        for deep in parts(extents["k"], _reach(c)):
             program = _tile(c, wide.size, deep.size)
             tiles.setdefault(program.name, program)
             call = call_of(c, program, at, position(wide, "lp"), position(deep, "kp"))
-            body += looped("lp", wide, (call,))
-        yield from looped("kp", deep, tuple(body))
+            body += looped("kp", deep, (call,))
+        yield from looped("lp", wide, tuple(body))
 
 
-def reach(c: Conversion) -> int:
+def _reach(c: Conversion) -> int:
     """Elements along K of one tile: those of a line of the cache, or a vector if that is longer."""
     return max(c.target.core.line // ITEMSIZE[c.source.type], c.lanes * _together(c))
+
+
+def _across(c: Conversion) -> int:
+    """Lines of one tile: what is written of a row is a line of the cache, or a vector."""
+    return max(c.lanes, c.target.core.line // (c.depth * ITEMSIZE[c.packed.type]))
 
 
 def _together(c: Conversion) -> int:
@@ -69,30 +76,44 @@ def _together(c: Conversion) -> int:
     return max(1, 4 // ITEMSIZE[source]) if easy else 1
 
 
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """Lines that become the lanes of one vector: ``count`` of them, from ``first`` on."""
+
+    first: int
+    count: int
+    turned: list[Argument] = field(default_factory=list, compare=False)
+
+
 def _tile(c: Conversion, lines: int, depth: int) -> TileProgram:
-    """As many lines as a vector has lanes, or fewer, and ``depth`` elements of each."""
-    emitter, step = c.emitter(c.lanes), c.lanes * _together(c)
-    turned: list[Argument] = []
+    """``lines`` of ``depth`` elements each: a square block after the other along K.
+
+    Blocks side by side are written row by row, so that a line of the cache is written at once.
+    """
+    emitter, step, lanes = c.emitter(c.lanes), c.lanes * _together(c), c.lanes
+    vectors = [_Lines(first, min(lanes, lines - first)) for first in range(0, lines, lanes)]
     written = 0
     for first in range(0, depth, step):
         end = min(first + step, depth)
-        turned += _block(c, emitter, lines, (first, end))
+        for vector in vectors:
+            vector.turned.extend(_block(c, emitter, vector, (first, end)))
         ready = depth if end == depth else end // c.depth * c.depth
         for k in range(written, ready, c.depth):
-            _write(c, emitter, turned, (k, min(c.depth, depth - k)), lines)
+            for vector in vectors:
+                _write(c, emitter, vector, (k, min(c.depth, depth - k)))
         written = ready
     summary = f"{lines} lines, {depth} elements of each, turned"
     return program_of(c, f"turn_{lines}x{depth}", list(emitter.emit()), summary)
 
 
 def _block(
-    c: Conversion, emitter: Emitter, lines: int, within: tuple[int, int]
+    c: Conversion, emitter: Emitter, lines: _Lines, within: tuple[int, int]
 ) -> Iterator[Argument]:
     """Elements ``within`` these bounds of each line: a register for each, or each word of them."""
     first, end = within
-    rows = [_row(c, emitter, line, first, end - first) for line in range(lines)]
-    rows = rows if lines > 1 else 2 * rows  # a register is not stored in part as it was loaded
-    steps, turned = transpose(rows, c.lanes, f"t{first}_")
+    rows = [_row(c, emitter, lines.first + i, first, end - first) for i in range(lines.count)]
+    rows = rows if len(rows) > 1 else 2 * rows  # a register is not stored in part as it was loaded
+    steps, turned = transpose(rows, c.lanes, f"t{lines.first}_{first}_")
     turned = turned[: -(-(end - first) // _together(c))]
     emitter.add(*prune(steps, turned))
     yield from (emitter.take(register) for register in turned)
@@ -115,13 +136,11 @@ def _row(c: Conversion, emitter: Emitter, line: int, first: int, count: int) -> 
     return emitter.register(load(emitter, address, active, c.source.type, name))
 
 
-def _write(
-    c: Conversion, emitter: Emitter, turned: list[Argument], group: tuple[int, int], lines: int
-) -> None:
+def _write(c: Conversion, emitter: Emitter, lines: _Lines, group: tuple[int, int]) -> None:
     """A group of every line: from which element on, and how many of its elements exist."""
-    k, existing = group
-    place = Address("out", linear(((k, c.packed.strides["k"]),)))
-    together, active = _together(c), None if lines == c.lanes else lines
+    (k, existing), turned, packed = group, lines.turned, c.packed.strides
+    place = Address("out", linear(((k, packed["k"]), (lines.first, packed[c.line]))))
+    together, active = _together(c), None if lines.count == c.lanes else lines.count
     if c.moves and c.word_elements == together > 1:
         starts = range(0, c.depth, together)
         counts = [min(together, max(0, existing - start)) for start in starts]

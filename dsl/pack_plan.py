@@ -18,8 +18,9 @@ from .types import ITEMSIZE, accumulator
 
 #: Bytes that are packed before their sums are taken: they are still in the first cache.
 CHUNK_BYTES = 16 * 1024
-#: Vectors of contiguous columns that are packed together.
-STRIP_VECTORS = 4
+#: Of contiguous columns: the vectors of them that are packed together, and the bytes that each
+#: becomes. More columns are lines written side by side, and more streams that are read.
+STRIP_VECTORS, COLUMN_BYTES = 16, 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
     format_ = format_of(spec, target)
     product = choose_product(target, {"a": spec.a, "b": spec.type}, "b", packed=True)
     out = packed_by_caller(format_, None)
-    strip = _strip(spec, format_, target)
+    strip, chunk = _pieces(spec, format_, target)
     operands = {"b": _given(spec), "out": Operand("out", out.type, out.strides)}
     return PackPlan(
         spec=spec,
@@ -80,7 +81,7 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
         operands=operands,
         batch=_batch(spec),
         strip=strip,
-        chunk=_chunk(spec, format_, target, strip),
+        chunk=chunk,
         decisions=tuple(_decisions(format_, product)),
         slots=tuple(slot for slot, _ in spec.runtime_sizes()),
     )
@@ -114,18 +115,18 @@ def _batch(spec: Pack) -> BatchPlan | None:
     return BatchPlan("strided", size_expr("count", spec.batch.count), {"b": step}, {})
 
 
-def _strip(spec: Pack, format_: PackedFormat, target: Target) -> int:
-    """All columns of a block where rows are contiguous; else as many as keep within a cache."""
+def _pieces(spec: Pack, format_: PackedFormat, target: Target) -> tuple[int, int]:
+    """The columns that are packed together, and how far down K.
+
+    Contiguous rows are read from end to end. Of contiguous columns whole lines of the cache are
+    read, from several of them: so many that what is written of a row is several lines as well.
+    """
+    if spec.order == "C":
+        group = format_.group * format_.nb * ITEMSIZE[format_.stored]
+        return format_.nb, format_.group * max(1, CHUNK_BYTES // group)
     lanes = target.of(accumulator(spec.a, spec.type))[0].lanes
-    return format_.nb if spec.order == "C" else min(format_.nb, STRIP_VECTORS * lanes)
-
-
-def _chunk(spec: Pack, format_: PackedFormat, target: Target, strip: int) -> int:
-    """As many whole groups of a strip as fit; of contiguous columns, whole lines of the cache."""
-    group = format_.group * strip * ITEMSIZE[format_.stored]
-    chunk = format_.group * max(1, CHUNK_BYTES // group)
-    line = 1 if spec.order == "C" else target.core.line // ITEMSIZE[spec.source]
-    return max(line, chunk // line * line)
+    line = target.core.line // ITEMSIZE[spec.source]
+    return STRIP_VECTORS * lanes, max(line, COLUMN_BYTES // ITEMSIZE[format_.stored])
 
 
 def _decisions(format_: PackedFormat, product: Product) -> list[Decision]:

@@ -15,12 +15,15 @@ from tilewright.errors import ScheduleError, SpecError
 from tilewright.generate import explain_plan, interpret_kernel, plan_for, program_for
 from tilewright.isa import Target
 from tilewright.pack import Pack
+from tilewright.pack_plan import PackPlan
 from tilewright.packed_format import PackedFormat, format_of
 from tilewright.plan import Plan
+from tilewright.program import Load, Store
 from tilewright.runtime.host import resolve
 from tilewright.schedule import Schedule
 from tilewright.sizes import dim
 from tilewright.spec import Gemm
+from tilewright.types import ITEMSIZE
 
 ALL = "neon+dotprod+i8mm+bf16+fp16fml"
 #: What an element of B is stored as, and how many of K stand together, by target and types.
@@ -128,6 +131,53 @@ def test_the_interpreter_packs(name: str, spec: Pack, cases: Cases) -> None:
     expected = np.concatenate([layout(form, convert(b, spec.type)) for b in bs])
     assert not differing(form, out.ravel(), expected).size
     cases.count(target.name, "interpreted")
+
+
+def accessed(target: Target, spec: Pack) -> dict[str, dict[str, int]]:
+    """The bytes that one call for contiguous columns reads of each, and writes of each row.
+
+    All accesses must be of whole vectors.
+    """
+    plan = plan_for(spec, Schedule(), target)
+    assert isinstance(plan, PackPlan)
+    packed = plan.operands["out"]
+    (tile,) = (tile for tile in program_for(plan).tiles if tile.name.startswith("turn_"))
+    found: dict[str, dict[str, int]] = {"in": {}, "out": {}}
+    for op in tile.end:
+        if isinstance(op, Load):
+            assert op.active is None and op.dst.vector.lanes == plan.lanes
+            line = f"column {int(op.address.offset) // spec.k}"
+            size = (op.group or 1) * ITEMSIZE[op.memory or op.dst.vector.element]
+            found["in"][line] = found["in"].get(line, 0) + plan.lanes * size
+        elif isinstance(op, Store):
+            assert op.active is None and op.src.vector.lanes == plan.lanes
+            row = f"row {int(op.address.offset) // int(packed.strides['k'])}"
+            size = (op.group or 1) * ITEMSIZE[op.memory or op.src.vector.element]
+            found["out"][row] = found["out"].get(row, 0) + plan.lanes * size
+    return found
+
+
+@pytest.mark.parametrize("name", ["avx2", "avx2+vnni", "avx512", "avx512+vnni+bf16", "neon", ALL])
+@pytest.mark.parametrize(
+    ("a", "b", "source"),
+    [
+        ("u8", "s8", "s8"),
+        ("u8", "s8", "f32"),
+        ("bf16", "bf16", "bf16"),
+        ("bf16", "bf16", "f32"),
+        ("f32", "f32", "f32"),
+        ("f64", "f64", "f64"),
+    ],
+)
+def test_contiguous_columns_are_read_and_written_by_lines_of_the_cache(
+    name: str, a: str, b: str, source: str
+) -> None:
+    target = resolve(name)
+    found = accessed(target, Pack(512, 512, b, a=a, source=source, order="F"))
+    line = target.core.line
+    assert set(found["in"].values()) == {line}
+    assert all(written % line == 0 for written in found["out"].values())
+    assert found["out"]
 
 
 # -- blocks of columns in a product -------------------------------------------------------------

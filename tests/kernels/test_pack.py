@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -92,6 +92,24 @@ def cases_of(target: Target) -> Iterator[Case]:
         yield Case(spec, {"ldb": leading, "count": int(rng.integers(0, 4)), "apart": apart})
 
 
+#: Types of A and B, what is given, k, n and nb: beyond the columns and lines that one call takes.
+COLUMNS = (
+    ("u8", "s8", "s8", 300, 290, None), ("s8", "s8", "s8", 139, 530, 272),
+    ("u8", "u8", "f32", 130, 300, 144), ("bf16", "bf16", "bf16", 150, 290, None),
+    ("bf16", "bf16", "f32", 97, 530, 272), ("f16", "f16", "f16", 67, 131, 48),
+    ("f32", "f32", "f32", 70, 530, None), ("f64", "f64", "f64", 35, 140, 72),
+    ("f32", "f8_e4m3", "f8_e4m3", 131, 70, None), ("bf16", "bf16", "bf16", 520, 520, None),
+)  # fmt: skip
+
+
+def columns_of(target: Target) -> Iterator[Case]:
+    """Contiguous columns, many and long, tight or with a few elements between them."""
+    for index, (a, b, source, k, n, nb) in enumerate(COLUMNS):
+        rng = rng_of(target.name, "columns", index)
+        ldb = (None, k + int(rng.integers(1, 70)))[index % 2]
+        yield Case(Pack(k, n, b, a=a, nb=nb, source=source, order="F", ldb=ldb), {})
+
+
 def given(case: Case, rng: np.random.Generator) -> tuple[np.ndarray[Any, Any], list[Any]]:
     """The memory of B, all else in it poison, and its matrices."""
     (lines, line), dtype = case.lines, DTYPES[case.spec.source]
@@ -122,9 +140,12 @@ def check(one: Lab, case: Case, target: Target, name: str, flush: Any) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_every_byte_of_every_format(name: str, tmp_path: Path, cases: Cases) -> None:
+@pytest.mark.parametrize("which", [cases_of, columns_of], ids=["any", "columns"])
+def test_every_byte_of_every_format(
+    name: str, which: Callable[[Target], Iterator[Case]], tmp_path: Path, cases: Cases
+) -> None:
     target = resolve(name)
-    every = [(f"pack{i}", case) for i, case in enumerate(cases_of(target))]
+    every = [(f"pack{i}", case) for i, case in enumerate(which(target))]
     requests = [Request(kernel, case.spec, Schedule(), target) for kernel, case in every]
     one = lab([generate(requests).text], [kernel for kernel, _ in every], target, tmp_path)
     for kernel, case in every:
