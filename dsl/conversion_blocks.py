@@ -24,7 +24,7 @@ from .conversion import (
     put,
     store_words,
 )
-from .convert import widen
+from .convert import FORMATS, widen
 from .dataflow import prune
 from .emitter import Emitter
 from .nesting import NestNode
@@ -61,12 +61,21 @@ def blocks(
 
 def _reach(c: Conversion) -> int:
     """Elements along K of one tile: those of a line of the cache, or a vector if that is longer."""
-    return max(c.target.core.line // ITEMSIZE[c.source.type], c.lanes * _together(c))
+    vector = c.lanes * _together(c)
+    return vector if _long(c) else max(vector, c.target.core.line // ITEMSIZE[c.source.type])
 
 
 def _across(c: Conversion) -> int:
     """Lines of one tile: what is written of a row is a line of the cache, or a vector."""
-    return max(c.lanes, c.target.core.line // (c.depth * ITEMSIZE[c.packed.type]))
+    written = c.depth * ITEMSIZE[c.packed.type]
+    return c.lanes if _long(c) else max(c.lanes, c.target.core.line // written)
+
+
+def _long(c: Conversion) -> bool:
+    """Whether an element takes many operations: one block is then C enough."""
+    real = c.target.holding(c.emitter(c.lanes).builder.real, c.lanes)
+    moved = c.bits or (c.kind == c.source.type and c.kind in real.loads)
+    return c.kind in FORMATS and not moved
 
 
 def _together(c: Conversion) -> int:
