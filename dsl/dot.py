@@ -98,7 +98,7 @@ class _DotBody:
             yield self._load(streamed, index, k, active, suffix)
             for other in range(self._lines(held)):
                 along, across = (other, index) if held is self.along else (index, other)
-                yield from self._multiply(along, across, k, suffix)
+                yield from self._multiply(along, across, k, suffix, whole=active is None)
 
     def _lines(self, side: list[PointerPlan]) -> int:
         return self.shape.vectors if side is self.along else self.shape.rows
@@ -115,13 +115,15 @@ class _DotBody:
         address = pointer.address(index, 0, k * self.tile.vector.lanes)
         return Load(self._register(side, index, k, suffix), address, active)
 
-    def _multiply(self, along: int, across: int, k: int, suffix: str) -> Iterator[Op]:
+    def _multiply(
+        self, along: int, across: int, k: int, suffix: str, *, whole: bool
+    ) -> Iterator[Op]:
         op = self.tile.vector.form("broadcast", "scalar")
         assert op is not None
         acc = self.tile.accumulator(across, along, k % self.shape.k_split)
         x = self._register(self.along, along, k, suffix)
         y = self._register(self.across, across, k, suffix)
-        yield from multiplied(self.tile, op, acc, x, y)
+        yield from multiplied(self.tile, op, acc, x, y, whole=whole)
 
 
 def store_dots(tile: Tile) -> Iterator[Op]:

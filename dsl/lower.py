@@ -264,15 +264,18 @@ def multiplied(
     x: Register,
     y: Register | Address,
     lane: int | None = None,
+    *,
+    whole: bool = True,
 ) -> Iterator[Op]:
     """``acc += x * y``, and its registers kept where they are.
 
-    A vector used by one row only may be read from memory by the multiply-add itself; where vectors
-    lie along K, so may either side's.
+    A vector used by one row only may be read from memory by the multiply-add itself, if it is
+    ``whole``; where vectors lie along K, so may either side's. Parts take an instruction of their
+    own: without order, all of a step may be loaded first.
     """
     hold, shape = tile.plan.target.hold, tile.region.shape
     uses = min(shape.bands, shape.vectors) if tile.plan.dot else shape.bands
-    if hold is None or (hold.operands and uses == 1):
+    if hold is None or (hold.operands and uses == 1 and whole):
         yield MultiplyAdd(op, acc, x, y, lane)
         return
     factors = tuple(factor for factor in (x, y) if isinstance(factor, Register))
