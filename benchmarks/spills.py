@@ -28,6 +28,8 @@ _FMA = re.compile(
 _MULTIPLY = re.compile(r"^v?f?mul([sp][sd])?$")
 # What a caller on AArch64 gets back, moved up between the last multiply-adds; vectors are q.
 _RESTORE = re.compile(r"^ld[pr] (d(8|9|1[0-5])|x(19|2[0-9]|30)), ")
+# Registers are spilled and reloaded whole: what is moved under a mask lies in a buffer.
+_MASKED = re.compile(r"^(vp?maskmov|v(mov|p?expand)\w* .*\{%?k[1-7]\})")
 # The frame pointer is one only where the function makes it so; else it is a register like others.
 _FRAME_POINTER = (
     re.compile(r"^(mov|lea|add)q?$"),
@@ -103,7 +105,7 @@ class Function:
         return (_FMA if fused else _MULTIPLY).match(one.mnemonic) is not None
 
     def _touches_frame(self, one: Instruction) -> bool:
-        if one.mnemonic.startswith("lea"):
+        if one.mnemonic.startswith("lea") or _MASKED.match(f"{one.mnemonic} {one.operands}"):
             return False
         if _CALL.match(one.mnemonic) or _PUSH.match(one.mnemonic):
             return True

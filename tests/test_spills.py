@@ -167,3 +167,25 @@ def test_what_the_caller_gets_back_is_no_reload() -> None:
     assert not spills(text)
     assert len(spills(text.replace("d9, d8", "q9, q8"))) == 1
     assert len(spills(text.replace("d9, d8", "d7, d6"))) == 1
+
+
+@pytest.mark.parametrize(
+    ("whole", "part"),
+    [
+        ("vmovaps 0x40(%rsp),%zmm3", "vmovaps 0x40(%rsp),%zmm3{%k1}{z}"),
+        ("vmovaps zmm3,ZMMWORD PTR [rsp+0x40]", "vmovaps zmm3{k1}{z},ZMMWORD PTR [rsp+0x40]"),
+        ("vmovaps 0x40(%rsp),%ymm3", "vmaskmovps 0x40(%rsp),%ymm1,%ymm3"),
+    ],
+)
+def test_what_is_loaded_under_a_mask_lies_in_a_buffer(whole: str, part: str) -> None:
+    text = f"""
+0000000000000000 <kernel>:
+   0:\tvfmadd231ps (%rax),%ymm1,%ymm0
+   4:\t{whole}
+   8:\tvfmadd231ps (%rax),%ymm3,%ymm0
+   c:\tret
+"""
+    assert len(spills(text)) == 1
+    assert not spills(text.replace(whole, part))
+    masked = text.replace(whole, "vfmadd231ps 0x40(%rsp),%zmm1,%zmm0{%k1}")
+    assert len(spills(masked)) == 1, "a reload within a multiply-add"
