@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 _HEADING = re.compile(r"^[0-9a-f]+ <([^>]+)>:$")
-_LINE = re.compile(r"^\s*([0-9a-f]+):\t(?:(?:[0-9a-f]{2,8} )+\s*\t)?(\S+)\s*(.*)$")
+_LINE = re.compile(r"^\s*([0-9a-f]+):\t(?:(?:[0-9a-f]{2,8} )+\s*\t)?(?:\{\w+\} )?(\S+)\s*(.*)$")
 _TARGET = re.compile(r"\b([0-9a-f]+) <")
 _COMMENT = re.compile(r"\s+(# |// ).*")
 _JUMP = re.compile(r"^(j\w+|b|b\.\w+|cbn?z|tbn?z)$")
@@ -23,7 +23,7 @@ _CALL = re.compile(r"^(callq?|blr?)$")
 _RETURN = re.compile(r"^(retq?|br)$")
 _PUSH = re.compile(r"^(push|pop)q?$")
 _FMA = re.compile(
-    r"^(vfn?m(add|sub)\w*|fn?m(add|sub|la|ls)l?2?|vp?dp\w+|vpmaddwd|bfmmla|bf?[su]*dot|[su]*mmla)$"
+    r"^(vfn?m(add|sub)\w*|fn?m(add|sub|la|ls)l?2?|vp?dp\w+|vpmaddwd|bfmmla|(bf|[su]+)dot|[su]*mmla)$"
 )
 _MULTIPLY = re.compile(r"^v?f?mul([sp][sd])?$")
 # What a caller on AArch64 gets back, moved up between the last multiply-adds; vectors are q.

@@ -2,11 +2,21 @@
 #include <stdint.h>
 #include <string.h>
 
+/* Up to 4 bytes, and no others. What is read in parts meets in a register: a load that spans narrower
+ * stores waits for them. */
 __attribute__((unused)) static inline int32_t group_of(const void *p, size_t bytes)
 {
     int32_t bits = 0;
-    memcpy(&bits, p, bytes);
-    return bits;
+    uint16_t pair = 0;
+    if (bytes == sizeof bits) {
+        memcpy(&bits, p, sizeof bits);
+        return bits;
+    }
+    if (bytes & 2)
+        memcpy(&pair, p, sizeof pair);
+    if (bytes & 1)
+        bits = ((const uint8_t *)p)[bytes - 1] << 8 * (bytes - 1);
+    return bits | pair;
 }
 
 __attribute__((unused)) static inline int32_t bits_of_float(float x)

@@ -1,4 +1,4 @@
-"""K loops hold no instruction that copies between registers what is used in place as well."""
+"""K loops copy nothing between registers that is used in place as well, nor by way of the stack."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from support.compilers import FAMILIES, use
 
 import tilewright as tw
 from benchmarks.kloops import machine_code
-from benchmarks.spills import functions
+from benchmarks.spills import functions, spills
 from tilewright.dataflow import walk
 from tilewright.generate import Request, plan_for, program_for
 from tilewright.isa import Target
@@ -56,6 +56,21 @@ def test_sums_of_products_are_added_in_place(
     found = k_loops(spec, target)
     assert sum(one.startswith("vpmaddwd") for one in found) >= 10
     assert not [one for one in found if COPY.match(one)]
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("name", ["avx2+vnni", "avx512+vnni", "neon+dotprod"])
+def test_a_group_of_three_bytes_does_not_pass_through_the_stack(
+    name: str, family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = resolve(name)
+    use(family, target, monkeypatch)
+    a, b = ("u8", "u8") if target.machine == "aarch64" else ("u8", "s8")
+    spec = tw.Gemm(4, 16, 67, a=a, b=tw.Packed(b))
+    code = machine_code([Request("kernel", spec, tw.Schedule(), target)], target)
+    runs = [region for function in functions(code) for region in function.regions()]
+    assert any(not region.looped for region in runs)
+    assert spills(code) == []
 
 
 def test_products_have_no_register_where_none_is_left() -> None:
