@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
-from sympy import Integer
+from sympy import Expr, Integer
 
+from .access import read
 from .feed import Operand
 from .finish import Output
+from .isa import Vector
 from .lower import PointerPlan, Tile, advance, multiplied, pointer_plans
 from .program import (
     Active,
     Add,
     Interleave,
-    Load,
     Loop,
     MakeMask,
     MaskRegister,
@@ -25,10 +26,13 @@ from .program import (
 from .symbolic import div, mod, value
 from .update import from_sums, write
 
+#: What is loaded of a vector of factors; all of those that are not named.
+Cuts = Mapping[Vector, Active]
+
 
 def dot_loops(tile: Tile) -> tuple[list[PointerPlan], tuple[Op, ...]]:
     """The K loops, a vector of K at a time, and the pointers they walk."""
-    shape, lanes = tile.region.shape, tile.vector.lanes
+    shape, lanes, depth = tile.region.shape, tile.vector.lanes, tile.product.depth
     body = _DotBody(tile)
     whole, tail = div(tile.steps, lanes), mod(tile.steps, lanes)
     count = max(1, -(-tile.unroll // lanes)) if tile.plan.schedule.k_unroll else _unroll(tile)
@@ -37,14 +41,14 @@ def dot_loops(tile: Tile) -> tuple[list[PointerPlan], tuple[Op, ...]]:
     ops: list[Op] = []
     straight = value(whole)
     if straight is not None and straight < 2 * count:
-        ops += body.steps(straight, None) if straight else ()
+        ops += body.steps(straight) if straight else ()
     else:
-        ops.append(Loop("kt", trips, body.steps(count, None)))
+        ops.append(Loop("kt", trips, body.steps(count)))
         if (known := value(rest)) is None:
-            ops.append(Loop("kt", rest, body.steps(1, None), "K vectors left"))
+            ops.append(Loop("kt", rest, body.steps(1), "K vectors left"))
         elif known:
-            ops += body.steps(known, None)
-    ops += body.tail(tail)
+            ops += body.steps(known)
+    ops += body.tail(tail * depth + tile.rest)
     return body.pointers, tuple(ops)
 
 
@@ -54,51 +58,53 @@ def _unroll(tile: Tile) -> int:
 
 
 class _DotBody:
-    """Emits steps of one vector of K each."""
+    """Emits steps of one vector of K each: in each lane as many as the multiply-add sums there."""
 
     def __init__(self, tile: Tile) -> None:
         self.tile, self.shape = tile, tile.region.shape
         self.along = pointer_plans(tile.along, tile.plan.along, self.shape.vectors)
         self.across = pointer_plans(tile.across, tile.plan.across, self.shape.rows)
         self.pointers = self.along + self.across
+        self.elements = tile.vector.lanes * tile.product.depth
 
-    def steps(self, count: int, active: Active) -> tuple[Op, ...]:
+    def steps(self, count: int) -> tuple[Op, ...]:
         ops: list[Op] = []
         for k in range(count):
-            ops += self._step(k, active)
-        lanes = self.tile.vector.lanes
-        return (*ops, *advance(self.pointers, count * lanes, runtime=False))
+            ops += self._step(k, {})
+        return (*ops, *advance(self.pointers, count * self.elements, runtime=False))
 
-    def tail(self, tail: object) -> Iterator[Op]:
+    def tail(self, tail: Expr) -> Iterator[Op]:
         """The elements of K that do not fill a vector."""
         known = value(tail)
         if known == 0:
             return
-        vector = self.tile.vector
-        if vector.mask is not None:
-            mask = MaskRegister("k_mask", vector, tail)
-            yield MakeMask(mask)
-            yield from self._step(0, mask, "t")
+        sides = (side for side in (self.along, self.across) if not self._has_room(side))
+        held = dict.fromkeys(map(self._held, sides))
+        if all(vector.mask is not None for vector in held):
+            cuts = {v: MaskRegister(f"k_mask{i or ''}", v, tail) for i, v in enumerate(held)}
+            yield from map(MakeMask, cuts.values())
+            yield from self._step(0, cuts, "t")
         elif known is not None:
-            yield from self._step(0, known, "t")
+            yield from self._step(0, dict.fromkeys(held, known), "t")
         else:
+            (vector,) = held
             for size in sorted((s for s in vector.partial_load if not s & (s - 1)), reverse=True):
                 trips, tail = div(tail, size), mod(tail, size)
-                step = tuple(self._step(0, size, "t"))
+                step = tuple(self._step(0, {vector: size}, "t"))
                 bump = advance(self.pointers, size, runtime=False)
                 yield Loop("kt", trips, (*step, *bump), f"{size} elements of K")
 
-    def _step(self, k: int, active: Active, suffix: str = "") -> Iterator[Op]:
+    def _step(self, k: int, cuts: Cuts, suffix: str = "") -> Iterator[Op]:
         held, streamed = (self.along, self.across)
         if self.shape.hold == "across":
             held, streamed = streamed, held
         for index in range(self._lines(held)):
-            yield self._load(held, index, k, active, suffix)
+            yield from self._load(held, index, k, cuts, suffix)
         for index in range(self._lines(streamed)):
-            yield self._load(streamed, index, k, active, suffix)
+            yield from self._load(streamed, index, k, cuts, suffix)
             for other in range(self._lines(held)):
                 along, across = (other, index) if held is self.along else (index, other)
-                yield from self._multiply(along, across, k, suffix, whole=active is None)
+                yield from self._multiply(along, across, k, suffix, whole=not cuts)
 
     def _lines(self, side: list[PointerPlan]) -> int:
         return self.shape.vectors if side is self.along else self.shape.rows
@@ -106,24 +112,41 @@ class _DotBody:
     def _operand(self, side: list[PointerPlan]) -> Operand:
         return self.tile.along if side is self.along else self.tile.across
 
+    def _held(self, side: list[PointerPlan]) -> Vector:
+        """What holds the factors of that side: B's are those that products know along vectors."""
+        factor = "across" if self._operand(side).name == "a" else "along"
+        return self.tile.product.held(self.tile.plan.target, self.tile.vector, factor)
+
+    def _has_room(self, side: list[PointerPlan]) -> bool:
+        """Whether lines are the kernel's own, which end in whole vectors of finite elements.
+
+        Beside them the other operand, which is cut, is 0.
+        """
+        whole = "k" not in self.tile.plan.outer.lower()
+        return whole and self._operand(side).packed
+
     def _register(self, side: list[PointerPlan], index: int, k: int, suffix: str) -> Register:
         name = f"{self._operand(side).name}{index}" + (f"_k{k}" if k else "") + suffix
-        return self.tile.register(name)
+        return self.tile.register(name, self._held(side))
 
-    def _load(self, side: list[PointerPlan], index: int, k: int, active: Active, suffix: str) -> Op:
+    def _load(
+        self, side: list[PointerPlan], index: int, k: int, cuts: Cuts, suffix: str
+    ) -> Iterator[Op]:
         pointer = next(p for p in reversed(side) if p.row <= index)
-        address = pointer.address(index, 0, k * self.tile.vector.lanes)
-        return Load(self._register(side, index, k, suffix), address, active)
+        address = pointer.address(index, 0, k * self.elements)
+        register, memory = self._register(side, index, k, suffix), self._operand(side).type
+        active = None if self._has_room(side) else cuts.get(register.vector)
+        yield from read(self.tile.plan.target, register, address, active, memory)
 
     def _multiply(
         self, along: int, across: int, k: int, suffix: str, *, whole: bool
     ) -> Iterator[Op]:
-        op = self.tile.vector.form("broadcast", "scalar")
+        op = self.tile.product.form(self.tile.vector, "broadcast", "scalar")
         assert op is not None
         acc = self.tile.accumulator(across, along, k % self.shape.k_split)
-        x = self._register(self.along, along, k, suffix)
-        y = self._register(self.across, across, k, suffix)
-        yield from multiplied(self.tile, op, acc, x, y, whole=whole)
+        a = self._register(self.along, along, k, suffix)
+        b = self._register(self.across, across, k, suffix)
+        yield from multiplied(self.tile, op, acc, b, a, whole=whole)
 
 
 def store_dots(tile: Tile) -> Iterator[Op]:

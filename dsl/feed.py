@@ -12,7 +12,7 @@ from .expression import Operand as Named
 from .factors import quantity_type
 from .isa import Target, Vector
 from .operands import Addresses, Batch, Offsets, Packed, Strided
-from .packed_format import CACHED_BYTES, PackedFormat, format_of
+from .packed_format import CACHED_BYTES, PackedFormat, format_of, packed_product
 from .product import Product, choose_product
 from .signature import symbol_of
 from .sizes import Size
@@ -261,7 +261,7 @@ def row_elements(target: Target, source: str, type_: str, lanes: int) -> int:
     wide = widening(target, source, type_)
     if wide is not None:
         return wide.lanes
-    return lanes * (4 // ITEMSIZE[type_] if ITEMSIZE[source] == ITEMSIZE[type_] else 1)
+    return lanes * (max(4 // ITEMSIZE[type_], 1) if ITEMSIZE[source] == ITEMSIZE[type_] else 1)
 
 
 def whole_vectors(extent: Expr, lanes: int) -> Expr:
@@ -287,7 +287,11 @@ def feed(
     operands = {name: operand_of(spec, name) for name in names} | vectors_of(spec)
     types = {name: getattr(spec, name).type for name in "ab"}
     along, across = ("a", "b") if vectorize == "m" else ("b", "a")
-    product = choose_product(target, types, along, packed=isinstance(spec.b, Packed))
+    if isinstance(spec.b, Packed):
+        assert isinstance(spec.n, int), "a packed B is of fixed size"
+        product = packed_product(target, spec.a.type, spec.b, spec.n)
+    else:
+        product = choose_product(target, types, along)
     product = product.in_steps(value(sizes["k"]))
     lanes = target.of(spec.type)[0].lanes
     lines = {"a": "m", "b": "n"}
@@ -351,7 +355,7 @@ def packed_by_caller(format_: PackedFormat, batch: Batch | None) -> Operand:
     """
     shared = isinstance(batch, Strided) and batch.b == 0
     strides = {
-        "n": Integer(format_.group),
+        "n": Integer(format_.block_elements if format_.column else format_.group),
         "k": Integer(format_.nb),
         "b": ZERO if shared else Integer(format_.nbytes // format_.itemsize),
     }

@@ -9,6 +9,7 @@ from .feed import fits_across, is_plain, operand_of
 from .isa import Target
 from .loops import outer_length
 from .operands import Packed
+from .packed_format import format_of
 from .product import choose_product
 from .schedule import Schedule
 from .spec import Gemm
@@ -60,7 +61,7 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
     """Where operands may be converted first they are packed on the way: along m or n, any."""
     strides = operand_of(spec, spec.output).strides
     packed = isinstance(spec.b, Packed)
-    along: tuple[Dimension, ...] = ("n",) if packed else ("n", "m")
+    along = _legal_converted(spec, target)
     asked = schedule.vectorize
     legal = [d for d in along if asked in (None, d)]
     if not legal or schedule.pack or schedule.tails == "bounce":
@@ -75,6 +76,8 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
 
     def last(dimension: str) -> tuple[bool, bool]:
         """Matrices are read in rows along K: those that must be turned come last."""
+        if dimension == "k":
+            return False, False
         rows = turned[dimension]
         turns = matrices and rows is not None and value(rows.strides["k"]) != 1
         return turns, value(strides[dimension]) != 1
@@ -92,6 +95,14 @@ def _converted_first(spec: Gemm, target: Target, dimension: Dimension) -> tuple[
         return ("",)
     spreads = fits_across(operand_of(spec, across), product, target)
     return (across, "") if spreads else ("",)
+
+
+def _legal_converted(spec: Gemm, target: Target) -> tuple[Dimension, ...]:
+    """A packed B decides: along K where it is a column and A has rows, else along its columns."""
+    if not isinstance(spec.b, Packed):
+        return "n", "m"
+    in_rows = value(operand_of(spec, "a").strides["k"]) == 1
+    return ("k", "n") if format_of(spec, target).column and in_rows else ("n",)
 
 
 def _in_matrices(spec: Gemm, target: Target) -> bool:

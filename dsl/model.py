@@ -114,7 +114,9 @@ def _fed(
     hold = "along" if vectors <= rows else "across"
     if work.dot:
         tail = work.depth is None or work.depth % vector.lanes != 0
-        yield TileShape(vector, rows, vectors, split, "broadcast", hold, tail)
+        op = vector.form("broadcast", "scalar", factors=work.factors)
+        assert op is not None
+        yield TileShape(vector, rows, vectors, split, "broadcast", hold, tail, op.instructions)
         return
     if work.unit is not None and work.by is not None:
         base = TileShape(vector, rows, vectors, split, "matrix", hold, masked)

@@ -9,11 +9,12 @@ from .errors import ScheduleError
 from .feed import BatchPlan, Operand, packed_by_caller
 from .isa import Target
 from .loops import Decision
+from .operands import Packed
 from .pack import Pack
-from .packed_format import PackedFormat, format_of
+from .packed_format import PackedFormat, format_of, packed_product
 from .product import Product, choose_product
 from .schedule import Schedule
-from .symbolic import ONE, size_expr
+from .symbolic import ONE, size_expr, value
 from .types import ITEMSIZE, accumulator
 
 #: Bytes that are packed before their sums are taken: they are still in the first cache.
@@ -68,10 +69,13 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
                 "a packing has nothing to schedule", got=f"{name}={getattr(schedule, name)!r}"
             )
     format_ = format_of(spec, target)
-    product = choose_product(target, {"a": spec.a, "b": spec.type}, "b", packed=True)
+    product = packed_product(target, spec.a, Packed(spec.type, spec.nb), spec.n)
     out = packed_by_caller(format_, None)
     strip, chunk = _pieces(spec, format_, target)
-    operands = {"b": _given(spec), "out": Operand("out", out.type, out.strides)}
+    given, written = _given(spec), Operand("out", out.type, out.strides)
+    if format_.column and value(given.strides["k"]) != 1:
+        given, written = _group_by_group(given, written)
+    operands = {"b": given, "out": written}
     return PackPlan(
         spec=spec,
         target=target,
@@ -100,6 +104,15 @@ def _given(spec: Pack) -> Operand:
     leading = size_expr("ldb", spec.contiguous_size if spec.ldb is None else spec.ldb)
     lines, line = ("k", "n") if spec.order == "C" else ("n", "k")
     return Operand("b", spec.source, {lines: leading, line: ONE})
+
+
+def _group_by_group(given: Operand, written: Operand) -> tuple[Operand, Operand]:
+    """A column whose elements lie apart: what stands beside it is neither read nor written."""
+    apart = given.strides["k"]
+    return (
+        replace(given, strides={"k": apart, "n": apart}),
+        replace(written, strides={**written.strides, "n": ONE}),
+    )
 
 
 def _batch(spec: Pack) -> BatchPlan | None:

@@ -11,6 +11,7 @@ from .access import read
 from .conversion import Conversion
 from .nesting import Argument, BlockLoop, Call, NestNode, Program, SelectBatch, Selected
 from .pack_plan import PackPlan
+from .packed_format import ALIGNMENT
 from .prepack import conversion_nest
 from .program import (
     Active,
@@ -27,6 +28,7 @@ from .program import (
     Register,
     Splat,
     Store,
+    SumLanes,
     TileProgram,
     Zero,
 )
@@ -106,6 +108,10 @@ def _matrix(packing: _Packing) -> Iterator[NestNode]:
     plan, form = packing.plan, packing.plan.format
     first = form.elements * symbol("i") if plan.batch else ZERO
     yield from _begin_sums(packing, first)
+    if form.column:  # whole vectors are read of its last elements, to sum them
+        line = ALIGNMENT // form.itemsize
+        end = first + form.sums_at // form.itemsize
+        yield from _zeros(packing, end - line, line // (plan.lanes * form.group))
     for columns in parts(Integer(form.n), form.nb):
         yield from _looped("pt", columns, _block(packing, first, columns), f"n by {form.nb}")
     written = form.blocks * form.block_elements
@@ -235,6 +241,10 @@ def _add_sums(
     """The sums of vectors of columns, down groups of K: products with ones of what was packed."""
     plan, form = packing.plan, packing.plan.format
     vectors, groups = size
+    if form.column:
+        places = ("x", Argument("out", at[1])), _sums_place(packing, at[0], column)
+        yield packing.call(f"sum_{groups}", list(_column_ops(plan, groups)), places)
+        return
     for part in parts(Integer(vectors), VECTORS):
         name = f"sum_{part.size * plan.lanes}_columns_of_{groups}"
         inside = plan.lanes * _position(part, "lp")
@@ -269,6 +279,27 @@ def _sum_ops(plan: PackPlan, vectors: int, groups: int) -> Iterator[Op]:
     for index, total in enumerate(totals):
         old, address = Register(f"old{index}", vector), Address("sums", index * plan.lanes * ONE)
         yield from (Load(old, address), Add(total, total, old), Store(address, total))
+
+
+def _column_ops(plan: PackPlan, groups: int) -> Iterator[Op]:
+    """A column alone: ``groups`` of it side by side, and the lanes added."""
+    vector, single = plan.target.holding("s32", plan.lanes), plan.target.of("s32")[-1]
+    product, each = plan.summing, plan.lanes * plan.format.group
+    ones = Register("ones", product.held(plan.target, vector, "across"))
+    if product.depth > 1:
+        yield Splat(ones, _ones(product.across, product.depth), product.depth)
+    total, old = Register("s", vector), Register("old", single)
+    yield from (Zero(total), Point("px", "x", ZERO, plan.format.stored))
+    x = Register("x", product.held(plan.target, vector, "along"))
+    load = read(plan.target, x, Address("px", ZERO), None, plan.format.stored)
+    trips = Integer(-(-groups // plan.lanes))
+    yield Loop("kt", trips, (*load, _plus(plan, total, x, ones), Advance("px", each * ONE)))
+    summed = total
+    if plan.lanes > 1:
+        summed = Register("sum", single)
+        yield SumLanes(summed, total)
+    address = Address("sums", ZERO)
+    yield from (Load(old, address), Add(summed, summed, old), Store(address, summed))
 
 
 def _plus(plan: PackPlan, total: Register, x: Register, ones: Register) -> Op:

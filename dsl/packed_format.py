@@ -21,6 +21,8 @@ CACHED_BYTES = 1 << 18
 class PackedFormat:
     """k x n elements in blocks of ``nb`` columns: ``[n / nb][k / group][nb][group]``.
 
+    One column alone is a block, unless more are asked for: then vectors lie along K.
+
     ``type`` is what B was, ``stored`` what its elements were made for the target's multiply-adds.
     K is padded with zeros to whole groups, and those to whole steps of ``step`` of them; the last
     block to whole columns. With ``sums``, the s32 sums of B's columns follow, over all of K, one
@@ -42,10 +44,16 @@ class PackedFormat:
         """All of it in one line, equal exactly when formats are."""
         sums = " and their sums" if self.sums else ""
         steps = f" in steps of {self.step}" if self.step > 1 else ""
+        blocks = "a column" if self.column else f"blocks of {self.nb} columns"
         return (
             f"{self.type} as {self.stored}, {self.k}x{self.n} in groups of {self.group} along k"
-            f"{steps}, blocks of {self.nb} columns{sums}"
+            f"{steps}, {blocks}{sums}"
         )
+
+    @property
+    def column(self) -> bool:
+        """Whether it is one column alone, whose groups follow each other: vectors lie along K."""
+        return self.n == self.nb == 1
 
     @property
     def blocks(self) -> int:
@@ -107,7 +115,7 @@ def formats_of(spec: Spec, target: Target) -> dict[str, PackedFormat]:
 
 
 def _format(target: Target, a: str, b: Packed, k: int, n: int) -> PackedFormat:
-    product = choose_product(target, {"a": a, "b": b.type}, "b", packed=True).in_steps(k)
+    product = packed_product(target, a, b, n).in_steps(k)
     lanes = target.of(accumulator(a, b.type))[0].lanes
     stored = _stored_type(b.type, product, k * n)
     return PackedFormat(
@@ -116,11 +124,25 @@ def _format(target: Target, a: str, b: Packed, k: int, n: int) -> PackedFormat:
         itemsize=ITEMSIZE[stored],
         k=k,
         n=n,
-        nb=max(lanes, -(-(b.nb or n) // lanes) * lanes),
+        nb=1 if _alone(b, n, product) else max(lanes, -(-(b.nb or n) // lanes) * lanes),
         group=product.group,
         sums=is_integer(b.type),
         step=product.depth // product.group,
     )
+
+
+def packed_product(target: Target, a: str, b: Packed, n: int) -> Product:
+    """The multiply-add of an A of type ``a`` with a B of ``n`` columns that is packed ahead."""
+    types = {"a": a, "b": b.type}
+    product = choose_product(target, types, "b", packed=True)
+    if _alone(b, n, product):
+        return choose_product(target, types, "b", packed=True, flat=True)
+    return product
+
+
+def _alone(b: Packed, n: int, product: Product) -> bool:
+    """Whether B is packed as a column: along more of them all lanes but one would be idle."""
+    return n == 1 and b.nb is None and product.unit is None
 
 
 def _stored_type(type_: str, product: Product, elements: int) -> str:

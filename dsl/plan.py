@@ -12,6 +12,7 @@ from .isa import Form, Target, Vector, uncut
 from .layouts import Layout, layouts
 from .loops import Decision, read_loops, threads_decision
 from .model import Work, choose
+from .operands import Packed
 from .product import Product
 from .schedule import Schedule
 from .spec import Gemm
@@ -63,6 +64,10 @@ class Plan:
         """The target's vectors that can do what this plan asks of them, widest first."""
         forms: tuple[Form, ...] = ("broadcast", "scalar")
         vectors = tuple(v for v in self.target.of(self.element) if self.product.form(v, *forms))
+        if isinstance(self.spec.b, Packed) and not self.dot:
+            columns = value(self.operands["b"].strides["k"])
+            assert columns is not None, "a packed B is of fixed size"
+            vectors = tuple(v for v in vectors if v.lanes <= columns)
         if self.transposed:
             whole = self.bounces or self.finishes
             return tuple(v for v in vectors if v.transposes and (whole or v.cuts_any))

@@ -74,16 +74,23 @@ class Product:
 
 
 def choose_product(
-    target: Target, types: Mapping[str, str], along: str, *, packed: bool = False
+    target: Target,
+    types: Mapping[str, str],
+    along: str,
+    *,
+    packed: bool = False,
+    flat: bool = False,
 ) -> Product:
     """The best multiply-add of ``target`` for A and B of ``types``, with ``along`` of them along.
 
     The deepest first, then the one that shifts the fewest operands, then the target's order. Where
     B is ``packed`` ahead, A is shifted rather than B: B's sums are then known, A's are not.
+    ``flat``: one whose lanes are elements of one line of C, not of a block.
     """
     across = "b" if along == "a" else "a"
     held = accumulator(types["a"], types["b"])
     found = list(_products(target, held, (types[along], types[across]), along))
+    found = [product for product in found if product.rows == 1 or not flat]
     if not found:
         raise SpecError(
             f"{target.name} has no product of these types",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from tilewright.isa import Core, Hold, Mask, Target, Vector
 
-from .x86 import cast, prefix, scalar, store_bits, transposes, vector
+from .x86 import cast, predicate, prefix, scalar, store_bits, transposes, vector
 from .x86_features import HEADER, bf16, vnni
 from .x86_integers import alone, factors, s32
 from .x86_integers import transposes as integer_transposes
@@ -20,17 +20,8 @@ _GROUPS = (*_WIDTHS, 32)
 
 
 def _mask(element: str, bits: int) -> Mask:
-    mm = prefix(bits)
     ps = {"f32": "ps", "f64": "pd", "s32": "epi32"}[element]
-    lanes = bits // (64 if element == "f64" else 32)
-    ctype = "__mmask16" if lanes == 16 else "__mmask8"
-    return Mask(
-        ctype=ctype,
-        make=f"({ctype})((1u << ({{count}})) - 1u)",
-        load=f"{mm}_maskz_loadu_{ps}({{mask}}, {{p}})",
-        store=f"{mm}_mask_storeu_{ps}({{p}}, {{mask}}, {{v}})",
-        registers=0,
-    )
+    return predicate(ps, bits, bits // (64 if element == "f64" else 32))
 
 
 def _permute2(indices: str) -> str:
@@ -98,7 +89,7 @@ def _wide(element: str, bits: int) -> Vector:
 
 
 def _integers() -> tuple[Vector, ...]:
-    held = tuple(factors("s16", bits) for bits in _GROUPS)
+    held = tuple(factors("s16", bits, masked=True) for bits in _GROUPS)
     return (*(_s32(bits) for bits in _WIDTHS), alone(), *held)
 
 
@@ -136,7 +127,7 @@ TARGET = Target(
     hold=Hold(constraint="v", operands=True, pointers=False, lanes=False, spare=1),
     emulation=HEADER,
     features={
-        "vnni": vnni(_GROUPS, "VNNI", "avx512_vnni", "avx512vnni", memory=True),
+        "vnni": vnni(_GROUPS, "VNNI", "avx512_vnni", "avx512vnni", wide=True),
         "bf16": bf16(_GROUPS, "avx512_bf16", "avx512bf16"),
         "zen5": zen5(_CORE),
     },

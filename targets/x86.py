@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tilewright.isa import MulAdd, Spread, Vector
+from tilewright.isa import Mask, MulAdd, Spread, Vector
 
 from .scalar import plain
 
@@ -48,6 +48,19 @@ _SUM_XMM = {
 }
 
 # -- names and small spellings -------------------------------------------------------------------
+
+
+def predicate(name: str, bits: int, lanes: int) -> Mask:
+    """Accesses of the first lanes of ``lanes``, by AVX-512; ``name`` is the intrinsics' suffix."""
+    mm, ctype = prefix(bits), f"__mmask{max(lanes, 8)}"
+    one = "1ull" if lanes >= 32 else "1u"
+    return Mask(
+        ctype=ctype,
+        make=f"({ctype})(({one} << ({{count}})) - {one})",
+        load=f"{mm}_maskz_loadu_{name}({{mask}}, {{p}})",
+        store=f"{mm}_mask_storeu_{name}({{p}}, {{mask}}, {{v}})",
+        registers=0,
+    )
 
 
 def prefix(bits: int) -> str:

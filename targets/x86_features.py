@@ -21,16 +21,19 @@ _SUMS = NAMES | {32: "scalar"}
 
 
 def vnni(
-    widths: tuple[int, ...], title: str, flag: str, name: str, infix: str = "", memory: bool = False
+    widths: tuple[int, ...], title: str, flag: str, name: str, infix: str = "", wide: bool = False
 ) -> Feature:
-    """``flag`` is the CPU's, ``name`` the compilers'; ``memory``: a factor may be in memory."""
+    """``flag`` is the CPU's, ``name`` the compilers'.
+
+    ``wide``: as AVX-512 has it, a factor may be in memory, and loads are masked.
+    """
     return Feature(
         title=title,
         cpu_flags=(flag,),
         compiler_flags=(f"-m{name}",),
         zig=f"+{name}",
-        muladd={(_SUMS[bits], "s32"): _vnni_forms(bits, infix, memory) for bits in widths},
-        vectors=tuple(factors(element, bits) for element in ("u8", "s8") for bits in widths),
+        muladd={(_SUMS[bits], "s32"): _vnni_forms(bits, infix, wide) for bits in widths},
+        vectors=tuple(factors(e, bits, masked=wide) for e in ("u8", "s8") for bits in widths),
         emulation=HEADER,
     )
 
@@ -74,7 +77,7 @@ def bf16(widths: tuple[int, ...], cpu_flag: str, name: str) -> Feature:
         compiler_flags=(f"-m{name}",),
         zig=f"+{name}",
         muladd={(_SUMS[bits], "f32"): _bf16_forms(bits) for bits in widths},
-        vectors=tuple(factors("bf16", bits) for bits in widths),
+        vectors=tuple(factors("bf16", bits, masked=True) for bits in widths),
         emulation=HEADER,
     )
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tilewright.isa import Form, MulAdd, Vector
+from tilewright.isa import Form, Mask, MulAdd, Vector
 
 from .scalar import whole
-from .x86 import DOUBLES, FLOATS, NAMES, cast, load_bits, prefix, reinterpret, store_bits
+from .x86 import DOUBLES, FLOATS, NAMES, cast, load_bits, predicate, prefix, reinterpret, store_bits
 from .x86 import transposes as float_transposes
 
 _BITS = {"s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "bf16": 16}
@@ -89,7 +89,7 @@ def _multiply(form: Form, bits: int) -> MulAdd:
     )
 
 
-def factors(element: str, bits: int) -> Vector:
+def factors(element: str, bits: int, *, masked: bool = False) -> Vector:
     """What holds factors in groups of 32 bits; s16 is widened from s8 and u8 when loaded."""
     narrow = ("s8", "u8") if element == "s16" else ()
     whole_bits = max(bits, 128)
@@ -106,7 +106,44 @@ def factors(element: str, bits: int) -> Vector:
         zero=f"{seen}{prefix(bits)}_setzero_si{whole_bits}()",
         loads={name: _widened(name, 16, bits) for name in narrow},
         group=f"{seen}{group}({{x}})",
+        mask=_element_mask(element, bits, seen, back) if masked else None,
+        partial_load={} if masked else _first_elements(element, bits),
     )
+
+
+def _element_mask(element: str, bits: int, seen: str, back: str) -> Mask:
+    """Loads and stores of the first elements, by AVX-512 BW."""
+    size = _BITS[element]
+    whole_bits = max(bits, 128)
+    mask = predicate(f"epi{size}", whole_bits, whole_bits // size)
+    return replace(mask, load=seen + mask.load, store=mask.store.replace("{v}", f"{back}{{v}}"))
+
+
+def _first_elements(element: str, bits: int) -> dict[int, str]:
+    """Loads of a few elements by AVX2: its masks know words, of a last one there are some bytes."""
+    size, words, mm = _BITS[element] // 8, max(bits, 128) // 32, prefix(max(bits, 128))
+    found = {}
+    for count in range(1, bits // _BITS[element]):
+        whole, rest = divmod(count * size, 4)
+        mask = ", ".join(["-1"] * whole + ["0"] * (words - whole))
+        there = "(const int *)(const void *)({p})"
+        parts = [f"{mm}_maskload_epi32({there}, {_word_list(bits, mask)})"] if whole else []
+        if rest:
+            word = " | ".join(_byte(4 * whole + place, 8 * place) for place in range(rest))
+            last = ", ".join(["0"] * whole + [word] + ["0"] * (words - whole - 1))
+            parts.append(_word_list(bits, last))
+        si = max(bits, 128)
+        found[count] = parts[0] if len(parts) == 1 else f"{mm}_or_si{si}({', '.join(parts)})"
+    return found
+
+
+def _word_list(bits: int, words: str) -> str:
+    return f"{prefix(max(bits, 128))}_setr_epi32({words})"
+
+
+def _byte(place: int, shift: int) -> str:
+    byte = f"((const uint8_t *)(const void *)({{p}}))[{place}]"
+    return f"{byte} << {shift}" if shift else byte
 
 
 def _widened(name: str, size: int, bits: int) -> str:

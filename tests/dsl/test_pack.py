@@ -91,6 +91,56 @@ def test_a_format_depends_on_target_types_k_n_and_nb_alone() -> None:
             assert format_of(other, target).text != mine.text
 
 
+@pytest.mark.parametrize("name", ["avx2", "avx2+vnni", "avx512+vnni+bf16", "neon", ALL])
+@pytest.mark.parametrize("types", [("u8", "s8"), ("s8", "s8"), ("bf16", "bf16"), ("f32", "f32")])
+def test_a_column_alone_lies_along_k_and_so_do_the_vectors(
+    name: str, types: tuple[str, str]
+) -> None:
+    target, (a, b) = resolve(name), types
+    spec = Gemm(5, 1, 67, a=a, b=tw.Packed(b))
+    form = format_of(spec, target)
+    assert form.column and "a column" in form.text
+    assert [form.offset(k, 0) for k in range(67)] == list(range(67))
+    plan = plan_for(spec, Schedule(), target)
+    assert plan.vectorize == "k" and plan.product.rows == 1
+    assert max(v.lanes for v in plan.vectors) == target.of(spec.type)[0].lanes
+    asked = plan_for(spec, Schedule(vectorize="n"), target)
+    assert {v.lanes for v in asked.vectors} == {1}
+    turned = Gemm(5, 1, 67, a=tw.Matrix(a, "F"), b=tw.Packed(b))
+    assert plan_for(turned, Schedule(), target).vectorize == "n"
+    wide = Gemm(5, 1, 67, a=a, b=tw.Packed(b, 16))
+    assert not format_of(wide, target).column
+    assert plan_for(wide, Schedule(), target).vectorize == "n"
+
+
+def test_a_matrix_unit_takes_a_column_as_it_takes_others() -> None:
+    target = resolve("amx")
+    assert format_of(Pack(67, 1, "s8", a="u8"), target).nb == 16
+
+
+@pytest.mark.parametrize("name", ["avx2", "avx512+vnni+bf16", "neon", ALL])
+@pytest.mark.parametrize("type_", ["bf16", "f16", "f32"])
+@pytest.mark.parametrize("blocks", [Schedule(), Schedule(loops="kmnk", block={"k": 20})], ids=str)
+def test_what_stands_behind_a_row_does_not_reach_its_sum(
+    name: str, type_: str, blocks: Schedule, cases: Cases
+) -> None:
+    target, rng = resolve(name), np.random.default_rng(0)
+    spec = Gemm(4, 1, 67, a=type_, b=tw.Packed(type_))
+    plan = plan_for(spec, blocks, target)
+    assert plan.vectorize == "k"
+    a, b = (convert(rng.integers(-4, 5, s).astype(np.float32), type_) for s in ((4, 67), (67, 1)))
+    a[1::2] = np.inf
+    a[2, 41:] = np.inf
+    b[41:] = 1
+    packed = layout(format_of(spec, target), b)
+    c = np.zeros((4, 1), np.float32)
+    interpret_kernel(spec, blocks, target, [a, packed, c])
+    with np.errstate(invalid="ignore"):
+        right = a.astype(np.float64) @ b.astype(np.float64)
+    np.testing.assert_array_equal(c, right)
+    cases.count(target.name, "interpreted")
+
+
 def test_an_element_lies_where_the_format_says() -> None:
     form = PackedFormat("s8", "s8", itemsize=1, k=11, n=21, nb=8, group=4, sums=True)
     b = draw("s8", (11, 21), np.random.default_rng(0))
@@ -117,6 +167,9 @@ def test_an_element_lies_where_the_format_says() -> None:
         Pack(7, 10, "bf16", order="F"),
         Pack(5, 9, "f8_e4m3", a="f32", source="f32", order="F"),
         Pack(5, 9, "f64", nb=4),
+        Pack(67, 1, "s8", a="u8"),
+        Pack(67, 1, "u8", a="u8", order="F"),
+        Pack(1, 1, "bf16", source="f32"),
     ],
     ids=str,
 )

@@ -37,6 +37,15 @@ BATCHES: tuple[tuple[Batch | None, Schedule], ...] = (
     (Addresses(2), Schedule(loops="bmnk")),
     (None, Schedule(tile=(2, 4), loops="mnk")),
 )
+COLUMNS: tuple[tuple[Batch | None, Schedule], ...] = (
+    (None, Schedule()),
+    (Strided(COUNT), Schedule()),
+    (None, Schedule(loops="kmnk", block={"k": 40})),
+    (None, Schedule(tile=(3, 1), k_split=2)),
+    (Addresses(2), Schedule(loops="bmnk")),
+    (None, Schedule(vectorize="n")),
+    (None, Schedule(k_unroll=3)),
+)
 
 
 def trials_of(target: str) -> Iterator[Trial]:
@@ -64,6 +73,30 @@ def trials_of(target: str) -> Iterator[Trial]:
         )
         if "loops" in repr(schedule) and schedule.block and spec.b.nb is None:
             schedule = Schedule()
+        yield Trial(spec, schedule, {"m": m, "count": int(rng.integers(1, 4))})
+
+
+def columns_of(target: str) -> Iterator[Trial]:
+    """A B of one column: vectors lie along K, of which the last part is cut in all ways."""
+    for index, (a, b) in enumerate(PAIRS * 3):
+        rng = rng_of("column", target, index)
+        whole = is_integer(a)
+        more: dict[str, Any] = {}
+        if whole and index % 4:
+            more = {"a_zero": ("row", 131, None)[index % 3], "b_zero": "column"}
+        if not whole and index % 2:
+            more = {"beta": 1}
+        batch, schedule = COLUMNS[index % len(COLUMNS)]
+        m, k = int(rng.integers(1, 40)), int(rng.integers(1, 150))
+        spec: Any = Gemm(
+            dim("m") if index % 2 else m,
+            1,
+            k,
+            a=Matrix(a, "CCCF"[index % 4]),  # type: ignore[arg-type]
+            b=Packed(b),
+            batch=batch,
+            **more,
+        )
         yield Trial(spec, schedule, {"m": m, "count": int(rng.integers(1, 4))})
 
 
@@ -96,7 +129,7 @@ def expected(trial: Trial, given: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_products_with_a_packed_b(target: str, tmp_path: Path, cases: Cases) -> None:
-    trials = list(trials_of(target))
+    trials = [*trials_of(target), *columns_of(target)]
     kernels = Kernels(target, trials, tmp_path)
     for index, trial in enumerate(trials):
         given = drawn(trial, rng_of(target, index))

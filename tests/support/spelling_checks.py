@@ -36,6 +36,7 @@ def _of_vector(target: Target, vector: Vector) -> Iterator[Check]:
     if not vector.muladd:  # what it holds is seen in products
         if vector.store:
             yield _access(vector)
+            yield from _cuts(vector)
             yield from _conversions(vector)
         return
     yield from _accesses(vector)
@@ -117,6 +118,8 @@ def _cuts(v: Vector) -> Iterator[Check]:
                 value = f"{v.ctype} x = {load.format(p='in0', mask='mask')};"
                 statements = [*mask, value, _store(v, "x")]
                 yield Check(_name(v, f"{how} load of {active}"), statements, (x,), whole)
+            if not store:
+                continue
             kept = f"{store.format(p='out', v='x', mask='mask')};"
             filled = np.concatenate([x, _values(v.element)[1][: x.size].reshape(x.shape)], axis=1)
             filled = np.tile(filled, v.lanes)[:, : v.lanes]
@@ -133,8 +136,8 @@ def _cut_spellings(v: Vector, active: int) -> Iterator[tuple[str, list[str], str
         mask = f"{v.mask.ctype} mask = {v.mask.make.format(count='count')};"
         made = [f"const int64_t count = {active};", mask]
         yield "masked", made, v.mask.load, v.mask.store
-    if active in v.partial_store:
-        yield "partial", [], v.partial_load.get(active, ""), v.partial_store[active]
+    if active in v.partial_load or active in v.partial_store:
+        yield "partial", [], v.partial_load.get(active, ""), v.partial_store.get(active, "")
 
 
 def _conversions(v: Vector) -> Iterator[Check]:
