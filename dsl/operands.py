@@ -35,7 +35,8 @@ def check_order(order: object) -> None:
 class Packed:
     """B as ``pack_b`` wrote it: in groups along K, in blocks of ``nb`` columns, zero-padded.
 
-    The format depends on target, types, k, n and ``nb`` alone. ``nb`` None: one block.
+    The format depends on target, types, k, n and ``nb`` alone. ``nb`` None: one block;
+    a column alone then has no padding beside it, and its elements follow each other.
     """
 
     type: str
