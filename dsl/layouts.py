@@ -87,14 +87,18 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
 
 
 def _converted_first(spec: Gemm, target: Target, dimension: Dimension) -> tuple[str, ...]:
-    """What to convert before all else: nothing more than must be, or the operand across, too."""
-    across, along = ("a", "b") if dimension == "n" else ("b", "a")
+    """What to convert before all else: nothing more than must be, or the operand across, too.
+
+    Where vectors lie along K nothing is spread.
+    """
+    across, along = ("b", "a") if dimension == "m" else ("a", "b")
     types = {"a": spec.a.type, "b": spec.b.type}
     product = choose_product(target, types, along, packed=isinstance(spec.b, Packed))
     if types[across] == product.across or product.unit is not None:
         return ("",)
-    spreads = fits_across(operand_of(spec, across), product, target)
-    return (across, "") if spreads else ("",)
+    if not fits_across(operand_of(spec, across), product, target):
+        return ("",)
+    return (across,) if dimension == "k" else (across, "")
 
 
 def _legal_converted(spec: Gemm, target: Target) -> tuple[Dimension, ...]:

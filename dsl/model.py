@@ -16,6 +16,9 @@ from .errors import ScheduleError
 from .isa import ALIKE, Core, Factors, MatrixUnit, MulAdd, Target, Vector
 from .shape import Budget, TileShape, chains_wanted, latency, step_cycles
 
+#: How much of its K loop a tile loses at most while it drains.
+DRAIN_SHARE = 1 / 8
+
 
 @dataclass(frozen=True, slots=True)
 class Work:
@@ -24,8 +27,8 @@ class Work:
     are left to the compiler, and whether a tile's last vector may overlap the one before, or is
     computed whole though part of it exists: then nothing is loaded but whole vectors.
     ``depth``: the K steps of one matrix, None when known only at the call. ``shuffles`` convert an
-    element of the operand across as it is spread; ``stride`` bytes lie between the vectors of one
-    step and the next. ``unit`` with its
+    element of the operand across as it is spread; with ``converts`` one alone takes steps, of
+    either operand; ``stride`` bytes lie between the vectors of one step and the next. ``unit`` with its
     multiply-add ``by`` is the matrix unit that does it, ``groups`` of K at each step.
     """
 
@@ -42,6 +45,7 @@ class Work:
     padded: bool = False
     factors: Factors = ALIKE
     shuffles: int = 0
+    converts: bool = False
     stride: int = 0
     unit: MatrixUnit | None = None
     by: MulAdd | None = None
@@ -67,8 +71,7 @@ class Work:
 def tile_cycles(shape: TileShape, core: Core, work: Work) -> float:
     """Cycles of one whole tile."""
     outputs = shape.outputs
-    slack = shape.multiply_adds * shape.k_split / chains_wanted(shape, core)
-    around = (core.idle + core.drain * min(1, max(0, 3 - 2 * slack))) * latency(shape, core)
+    around = core.idle * latency(shape, core) + _drain_cycles(shape, core, work)
     around += max(0, outputs - core.hidden) * core.late / core.stores
     around += _sets_cycles(shape, core)
     if shape.masked:
@@ -85,6 +88,13 @@ def tile_cycles(shape: TileShape, core: Core, work: Work) -> float:
         around += latency(shape, core) * (shape.vector.lanes.bit_length() - 1)
         return around + -(-work.steps // shape.vector.lanes) * step_cycles(shape, core)
     return around + work.steps * step_cycles(shape, core)
+
+
+def _drain_cycles(shape: TileShape, core: Core, work: Work) -> float:
+    """Cycles lost by a tile whose chains hardly hide the latency: at most a share of its loop."""
+    slack = shape.multiply_adds * shape.k_split / chains_wanted(shape, core)
+    lost = core.drain * latency(shape, core) * min(1, max(0, 3 - 2 * slack))
+    return min(lost, work.steps * step_cycles(shape, core) * DRAIN_SHARE) if lost else 0.0
 
 
 def _sets_cycles(shape: TileShape, core: Core) -> float:
@@ -130,7 +140,13 @@ def _fed(
 
     def fed(feed: str, hold: str, instructions: int) -> TileShape:
         base = TileShape(vector, rows, vectors, split, feed, hold, masked, instructions, *blocks)
-        return replace(base, shuffles=work.shuffles, latency=plain.latency, stride=work.stride)
+        return replace(
+            base,
+            shuffles=work.shuffles,
+            converts=work.converts,
+            latency=plain.latency,
+            stride=work.stride,
+        )
 
     if work.shuffles and hold == "across":  # spread one by one, conversions spread out, too
         yield fed(plain.form, "along", plain.instructions)

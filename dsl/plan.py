@@ -19,6 +19,8 @@ from .spec import Gemm
 from .symbolic import ZERO, div, mod, size_expr, value
 from .types import ITEMSIZE
 
+#: Operations that convert an element which no vector spreads.
+ALONE = 4
 #: A packed block up to this many bytes lies on the stack.
 STACK_BYTES = 32 * 1024
 
@@ -201,6 +203,7 @@ class Plan:
             padded=self.padded,
             factors=self.product.factors,
             shuffles=self._shuffles(),
+            converts=self._converts(),
             stride=self._stride(),
             spare=self._spare(),
             unit=self.target.matrix if self.product.unit else None,
@@ -237,12 +240,22 @@ class Plan:
         reads = accumulate or self.spec.beta != 0
         return not reads or steps is None or steps >= 4 * self.target.core.fma_latency
 
+    def _converts(self) -> bool:
+        """Whether one element alone takes steps to become what is multiplied."""
+        product = self.product
+        ways = (self.feeder(self.along), product.along), (self.feeder(self.across), product.across)
+        return not self.dot and any(
+            operand.type not in (element, *self.target.of(element)[-1].loads)
+            for operand, element in ways
+        )
+
     def _shuffles(self) -> int:
         """What converts an element of the operand across as it is spread."""
         across = self.feeder(self.across).type
-        if across == self.product.across:
+        if self.dot or across == self.product.across:
             return 0
-        return self.vectors[0].spreads[across].shuffles
+        spread = self.vectors[0].spreads.get(across)
+        return ALONE if spread is None else spread.shuffles
 
     def _stride(self) -> int:
         """Bytes from the vectors of one step of K to those of the next, 0 if unknown."""

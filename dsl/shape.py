@@ -8,6 +8,9 @@ from math import gcd
 from .isa import Core, MatrixUnit, Vector
 from .types import ITEMSIZE
 
+#: Registers for the steps that convert one element alone.
+STEPS = 3
+
 
 @dataclass(frozen=True, slots=True)
 class Budget:
@@ -32,10 +35,11 @@ class TileShape:
     the operand across arrives: a form of the multiply-add, with ``lane_k`` and ``lane_s`` for
     vectors that lie along K or across. ``hold`` is the side kept in registers during a K step;
     ``instructions`` is how many a multiply-add takes, ``shuffles`` how many more convert an element
-    of the operand across, ``height`` the rows that one computes and
-    ``parts`` how many of them lie along a vector. In the registers of ``unit`` the accumulators are
-    matrices, and a step takes ``groups`` groups of K. ``latency`` is the multiply-add's, 0 the
-    core's; ``stride`` the bytes from one step's vectors to the next's, 0 where all are aligned.
+    of the operand across, ``height`` the rows that one computes and ``parts`` how many of them lie
+    along a vector. In the registers of ``unit`` the accumulators are matrices, and a step takes
+    ``groups`` groups of K. ``latency`` is the multiply-add's, 0 the core's; ``converts``: elements
+    alone are converted in steps; ``stride`` the bytes from one step's vectors to the next's, 0
+    where all are aligned.
     """
 
     vector: Vector
@@ -52,6 +56,7 @@ class TileShape:
     groups: int = 1
     shuffles: int = 0
     latency: int = 0
+    converts: bool = False
     stride: int = 0
 
     @property
@@ -77,9 +82,11 @@ class TileShape:
             return Budget(accumulators, self.vectors, -(-self.rows // self.vector.lanes), masks)
         if self.feed == "lane_k":
             return Budget(accumulators, self.vectors, self.rows, masks)
+        converting = STEPS if self.converts and self.vector.lanes == 1 else 0
         if self.hold == "across":
-            return Budget(accumulators, 1, self.bands, masks)
-        return Budget(accumulators, self.columns, 0 if self.feed == "memory" else 1, masks)
+            return Budget(accumulators, 1, self.bands + converting, masks)
+        across = 0 if self.feed == "memory" else 1
+        return Budget(accumulators, self.columns, across + converting, masks)
 
     @property
     def loads(self) -> float:

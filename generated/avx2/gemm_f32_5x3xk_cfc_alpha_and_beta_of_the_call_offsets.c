@@ -270,14 +270,19 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile1_5
         __m256 b0t = _mm256_maskload_ps(pb, k_mask);
         __m256 a0t = _mm256_maskload_ps(pa, k_mask);
         c0_0 = _mm256_fmadd_ps(b0t, a0t, c0_0);
+        KEEP_3(c0_0, b0t, a0t);
         __m256 a1t = _mm256_maskload_ps(pa + k, k_mask);
         c1_0 = _mm256_fmadd_ps(b0t, a1t, c1_0);
+        KEEP_3(c1_0, b0t, a1t);
         __m256 a2t = _mm256_maskload_ps(pa + 2 * k, k_mask);
         c2_0 = _mm256_fmadd_ps(b0t, a2t, c2_0);
+        KEEP_3(c2_0, b0t, a2t);
         __m256 a3t = _mm256_maskload_ps(pa + 3 * k, k_mask);
         c3_0 = _mm256_fmadd_ps(b0t, a3t, c3_0);
+        KEEP_3(c3_0, b0t, a3t);
         __m256 a4t = _mm256_maskload_ps(pa4, k_mask);
         c4_0 = _mm256_fmadd_ps(b0t, a4t, c4_0);
+        KEEP_3(c4_0, b0t, a4t);
     }
     BARRIER;
     c0_0 = _mm256_add_ps(c0_0, c0_0_s1);

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 from collections.abc import Callable, Iterator
-=======
-import itertools
-from collections.abc import Iterator
->>>>>>> fc104db (A packed column lies along K, and so do the vectors: grouped products by dot tiles, tails by masks of elements)
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -97,7 +92,6 @@ def cases_of(target: Target) -> Iterator[Case]:
         yield Case(spec, {"ldb": leading, "count": int(rng.integers(0, 4)), "apart": apart})
 
 
-<<<<<<< HEAD
 #: Types of A and B, what is given, k, n and nb: beyond the columns and lines that one call takes.
 COLUMNS = (
     ("u8", "s8", "s8", 300, 290, None), ("s8", "s8", "s8", 139, 530, 272),
@@ -114,8 +108,9 @@ def columns_of(target: Target) -> Iterator[Case]:
         rng = rng_of(target.name, "columns", index)
         ldb = (None, k + int(rng.integers(1, 70)))[index % 2]
         yield Case(Pack(k, n, b, a=a, nb=nb, source=source, order="F", ldb=ldb), {})
-=======
-def columns_of(target: Target) -> Iterator[Case]:
+
+
+def column_of(target: Target) -> Iterator[Case]:
     """A column alone of every type: along K or apart, longer than what is packed at once."""
     for index, (a, b) in enumerate(PAIRS):
         rng = rng_of("columns", target.name, index)
@@ -133,7 +128,6 @@ def columns_of(target: Target) -> Iterator[Case]:
         )
         leading = 3 if order == "C" else k + 2
         yield Case(spec, {"ldb": leading, "count": 2, "apart": 4 * k})
->>>>>>> fc104db (A packed column lies along K, and so do the vectors: grouped products by dot tiles, tails by masks of elements)
 
 
 def given(case: Case, rng: np.random.Generator) -> tuple[np.ndarray[Any, Any], list[Any]]:
@@ -166,17 +160,14 @@ def check(one: Lab, case: Case, target: Target, name: str, flush: Any) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-@pytest.mark.parametrize("which", [cases_of, columns_of], ids=["any", "columns"])
+@pytest.mark.parametrize(
+    "which", [cases_of, columns_of, column_of], ids=["any", "columns", "column"]
+)
 def test_every_byte_of_every_format(
     name: str, which: Callable[[Target], Iterator[Case]], tmp_path: Path, cases: Cases
 ) -> None:
     target = resolve(name)
-<<<<<<< HEAD
     every = [(f"pack{i}", case) for i, case in enumerate(which(target))]
-=======
-    both = itertools.chain(cases_of(target), columns_of(target))
-    every = [(f"pack{i}", case) for i, case in enumerate(both)]
->>>>>>> fc104db (A packed column lies along K, and so do the vectors: grouped products by dot tiles, tails by masks of elements)
     requests = [Request(kernel, case.spec, Schedule(), target) for kernel, case in every]
     one = lab([generate(requests).text], [kernel for kernel, _ in every], target, tmp_path)
     for kernel, case in every:
