@@ -28,8 +28,8 @@ class Work:
     computed whole though part of it exists: then nothing is loaded but whole vectors.
     ``depth``: the K steps of one matrix, None when known only at the call. ``shuffles`` convert an
     element of the operand across as it is spread; with ``converts`` one alone takes steps, of
-    either operand; ``stride`` bytes lie between the vectors of one step and the next. ``unit`` with its
-    multiply-add ``by`` is the matrix unit that does it, ``groups`` of K at each step.
+    either operand; ``stride`` bytes lie between the vectors of one step and the next. ``unit`` with
+    its multiply-add ``by`` is the matrix unit that does it, ``groups`` of K at each step.
     """
 
     vectors: tuple[Vector, ...]
