@@ -126,7 +126,7 @@ def _against_peers(
         yield Figure("geometric mean, first table", geometric_mean(table), MEAN_TABLE)
         yield Figure("geometric mean, both tables", geometric_mean(listed), MEAN_TABLE)
         everything = [*listed, *(ratios[shape] for shape in chosen)]
-        yield Figure("geometric mean with random sizes", geometric_mean(everything), MEAN_ALL)
+        yield Figure("geometric mean, with random sizes", geometric_mean(everything), MEAN_ALL)
 
 
 def _print(console: Console, rows: Sequence[Row], target: str) -> None:

@@ -31,7 +31,10 @@ Record = Mapping[str, Any]
 
 
 def tables(record: Record) -> str:
-    """Markdown: what was measured on what, products of all types, and what was missed."""
+    """Markdown: what was measured on what, products of all types, and what was missed.
+
+    Low precision on the processor's best vectors; all targets are among the figures.
+    """
     figures = _figures(record)
     ratios = {found[1]: f["value"] for name, f in figures.items()
               if (found := _PER_SHAPE.fullmatch(name))}  # fmt: skip
@@ -40,8 +43,9 @@ def tables(record: Record) -> str:
     if rows.get("gemm"):
         lines += ["", _PRODUCTS, "", *_products(rows["gemm"], ratios)]
     if rows.get("low"):
-        lines += ["", _LOW, "", *_low(rows["low"])]
-    return "\n".join([*lines, "", *_summary(figures)]) + "\n"
+        best = rows["low"][0]["target"]
+        lines += ["", _LOW, "", *_low(row for row in rows["low"] if row["target"] == best)]
+    return "\n".join([*lines, "", *_means(figures), *_summary(figures)]) + "\n"
 
 
 def page(records: Iterable[Record]) -> str:
@@ -57,6 +61,7 @@ def _figures(record: Record) -> dict[str, Record]:
     return {f["name"]: f for section in record["sections"] for f in section["figures"]}
 
 
+_MEAN = "geometric mean, "
 _PRODUCTS = (
     "`C += A B` in f32, rows contiguous, hot, in GFLOPS; the ratio to the best peer is the median "
     "over rounds of speeds measured in turns."
@@ -78,7 +83,18 @@ def _versions(record: Record) -> str:
     return ", ".join(f"{name} {version}" for name, version in record["versions"].items()) + "."
 
 
-def _low(rows: Sequence[Record]) -> Iterator[str]:
+def _means(figures: Mapping[str, Record]) -> Iterator[str]:
+    """The geometric means of speeds, to those of the best peer or of the one that is named."""
+    means = {name.removeprefix(_MEAN): f for name, f in figures.items() if name.startswith(_MEAN)}
+    if means:
+        told = "; ".join(f"{name} {figure['value']:.2f}" for name, figure in means.items())
+        yield from (
+            f"Geometric means of the ratios to the best peer, or to the one named: {told}.",
+            "",
+        )
+
+
+def _low(rows: Iterable[Record]) -> Iterator[str]:
     yield "| m x n x k | target | A x B | summed by | GOPS | of peak |"
     yield "|---|---|---|---|--:|--:|"
     for row in rows:
