@@ -71,6 +71,18 @@ def test_a_processor_that_a_feature_describes_is_known_by_its_numbers(
     assert host.is_native(host.resolve("avx2+zen3")), "it adds no instruction"
 
 
+@pytest.mark.parametrize(("model", "more"), [(2, "+zen5"), (68, "+zen5"), (80, "")])
+def test_an_extension_of_the_processor_and_its_core_go_together(
+    cpuinfo: Path, monkeypatch: pytest.MonkeyPatch, model: int, more: str
+) -> None:
+    numbers = f"cpu family\t: 26\nmodel\t\t: {model}\nmodel name"
+    text = X86.replace("GenuineIntel", "AuthenticAMD").replace("model name", numbers)
+    flags = " ".join(load("avx512").having(["vnni"]).cpu_flags)
+    cpuinfo.write_text(text.replace("avx2", flags, 1))
+    pretend(monkeypatch, "x86_64")
+    assert host.resolve("host").name == f"avx512+vnni{more}"
+
+
 def test_an_arm_machine_runs_neon(cpuinfo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     cpuinfo.write_text(ARM)
     pretend(monkeypatch, "aarch64")

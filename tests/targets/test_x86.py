@@ -22,6 +22,7 @@ from support.spellings import Check, faults, program_text
 
 from tilewright.generate import plan_for, program_for
 from tilewright.isa import Target
+from tilewright.operands import Packed
 from tilewright.product import choose_product
 from tilewright.render import render
 from tilewright.runtime.host import is_native, machine, resolve
@@ -168,6 +169,20 @@ def test_a_described_processor_changes_the_plan_alone() -> None:
     tiles = [program_for(plan_for(spec, Schedule(), target)).tiles for target in (plain, zen3)]
     outputs = [{t.facts.shape.outputs for t in of if t.facts is not None} for of in tiles]
     assert outputs == [{12}, {8}]
+
+
+def test_a_core_that_drains_slowly_gets_tiles_of_twelve_vectors() -> None:
+    plain, zen5 = resolve("avx512"), resolve("avx512+zen5")
+    assert zen5.compiler_flags == plain.compiler_flags
+    assert [v.muladd for v in zen5.vectors] == [v.muladd for v in plain.vectors]
+    spec = Gemm(64, 48, 64)
+    tiles = [program_for(plan_for(spec, Schedule(), target)).tiles for target in (plain, zen5)]
+    outputs = [{t.facts.shape.outputs for t in of if t.facts is not None} for of in tiles]
+    assert outputs == [{24}, {12}]
+    halves = Gemm(64, 48, 64, a="bf16", b=Packed("bf16"))
+    wide = program_for(plan_for(halves, Schedule(), resolve("avx512+bf16+zen5"))).tiles
+    chains = {t.facts.shape.multiply_adds for t in wide if t.facts is not None}
+    assert min(chains) >= 18, "vdpbf16ps takes 6 cycles"
 
 
 # --- SIMDe ------------------------------------------------------------------------------------
