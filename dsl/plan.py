@@ -21,6 +21,8 @@ from .types import ITEMSIZE
 
 #: Operations that convert an element which no vector spreads.
 ALONE = 4
+#: What sizes of the call count as, where plans differ in nothing but conversions.
+NOMINAL = 64
 #: A packed block up to this many bytes lies on the stack.
 STACK_BYTES = 32 * 1024
 
@@ -278,7 +280,8 @@ def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     """The plan; ScheduleError or SpecError if schedule and spec contradict each other."""
     ways = layouts(spec, schedule, target)
     plans = [_plan_along(layout, spec, schedule, target) for layout in ways]
-    costs = [_estimate(plan) if len(plans) > 1 else 0.0 for plan in plans]
+    unknown = NOMINAL if len({plan.vectorize for plan in plans}) == 1 else 0
+    costs = [_estimate(plan, unknown) if len(plans) > 1 else 0.0 for plan in plans]
     best = min(zip(costs, range(len(plans)), strict=True))[1]
     return replace(plans[best], decisions=(*_why(plans, costs, best), *plans[best].decisions))
 
@@ -350,24 +353,25 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
     )
 
 
-def _estimate(plan: Plan) -> float:
-    """The cost model's cycles; equal for all when a size is known only at the call.
+def _estimate(plan: Plan, unknown: int) -> float:
+    """The cost model's cycles; equal for all when a size is 0, as one of the call may count.
 
     What nobody asked to pack must fit on the stack well: scratch memory is one more parameter.
     """
-    extents = {d: value(plan.sizes[d]) for d in "mnk"}
+    known = {d: value(plan.sizes[d]) for d in "mnk"}
+    extents = {d: unknown if size is None else size for d, size in known.items()}
     across, along, depth = extents[plan.across], extents[plan.along], extents["k"]
     if not across or not along or not depth:
         return 0.0
     product = choose(plan.target, across, along, True, plan.work(plan.sizes["k"], False)).cycles
-    lines = {"a": extents["m"] or 0, "b": extents["n"] or 0}
+    lines = {"a": extents["m"], "b": extents["n"]}
     unasked = plan.packs if not (plan.schedule.pack or plan.schedule.vectorize) else ""
     if any(2 * depth * lines[x] * ITEMSIZE[plan.element] > STACK_BYTES for x in unasked):
         return float("inf")
     packing = sum(depth * lines[name] * _move_cycles(plan, name) for name in plan.packs)
-    packing += sum(depth * lines[name] * _convert_cycles(plan) for name in plan.sources)
-    times = (value(plan.batch.count) or 1) if plan.batch and "b" in plan.outer else 1
-    return times * (product + packing)
+    converting = sum(depth * lines[name] * _convert_cycles(plan) for name in plan.sources)
+    count = (value(plan.batch.count) or 1) if plan.batch else 1
+    return (count if "b" in plan.outer else 1) * (product + packing) + count * converting
 
 
 def _convert_cycles(plan: Plan) -> float:
