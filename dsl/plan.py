@@ -245,8 +245,10 @@ class Plan:
     def _converts(self) -> bool:
         """Whether one element alone takes steps to become what is multiplied."""
         product = self.product
+        if self.dot or product.unit is not None:
+            return False
         ways = (self.feeder(self.along), product.along), (self.feeder(self.across), product.across)
-        return not self.dot and any(
+        return any(
             operand.type not in (element, *self.target.of(element)[-1].loads)
             for operand, element in ways
         )

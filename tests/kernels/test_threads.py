@@ -173,8 +173,8 @@ def test_calls_from_several_threads_at_once() -> None:
 FIRST_LINES = """
 import os, signal, threading, time
 import numpy as np, tilewright as tw
-one = tw.compile(tw.Gemm(129, 113, 101), tw.Schedule(loops="NMk", threads=3, vectorize="n"))
-a, b = np.ones((129, 101), "f4"), np.ones((101, 113), "f4")
+one = tw.compile(tw.Gemm(258, 113, 101), tw.Schedule(loops="NMk", threads=3, vectorize="n"))
+a, b = np.ones((258, 101), "f4"), np.ones((101, 113), "f4")
 count = lambda: len(os.listdir("/proc/self/task"))
 right = lambda: bool((one(a, b) == 101).all())
 """
