@@ -18,7 +18,8 @@ from .pack import Pack
 from .pack_plan import PackPlan, plan_packing
 from .pack_program import pack_program
 from .packed_format import formats_of
-from .plan import Plan, make_plan
+from .plan import Plan
+from .planning import make_plan
 from .render import Source, render
 from .schedule import Schedule
 from .signature import ArrayParameter, Signature, signature

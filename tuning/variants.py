@@ -10,7 +10,8 @@ from tilewright.errors import SpecError
 from tilewright.isa import Target, Vector
 from tilewright.layouts import legal_dimensions
 from tilewright.model import Work, shape_of, tile_cycles
-from tilewright.plan import Plan, make_plan
+from tilewright.plan import Plan
+from tilewright.planning import make_plan
 from tilewright.runtime.host import resolve
 from tilewright.schedule import Schedule
 from tilewright.shape import TileShape, chains_wanted

@@ -106,6 +106,8 @@ def test_a_core_that_converts_beside_multiplying_converts_each_element_as_it_is_
     assert (set(beside.sources), set(before.sources)) == (set(), {"a"})
     assert any(op.memory == type_ for op in broadcasts(beside))
     assert not any(op.memory == type_ for op in broadcasts(before))
+    narrow = plan(spec, Schedule(tile=(16, 16)), target="avx512+zen5")
+    assert bool(narrow.sources) == (type_ == "f16"), "16 elements for 16 multiply-adds"
     rows = Gemm(dim("m"), 48, 64, a=type_, b=Packed(type_))
     assert not plan(rows, target="avx512+zen5").sources
     assert plan(rows, target="avx512").sources

@@ -21,7 +21,7 @@ from tilewright.isa import Target
 from tilewright.lower import Tile
 from tilewright.nest import make_program
 from tilewright.operands import Addresses, Batch, Matrix, Offsets, Strided
-from tilewright.plan import make_plan
+from tilewright.planning import make_plan
 from tilewright.program import TileProgram
 from tilewright.schedule import Schedule
 from tilewright.sizes import Dim, Size
