@@ -214,9 +214,10 @@ class Core:
     ``line`` is the length of a cache line in bytes; ``shuffles`` are permutations of vectors.
     ``overlap`` is what a bound of a K step that is not the tightest still costs, as a share of
     itself; ``idle`` the latencies of a multiply-add that a tile loses between its K loop and those
-    of its neighbours, and ``drain`` those that it loses more if its chains hide just one; with half
-    as many chains again it loses none of them. The first ``hidden`` vectors of a tile's results are
-    stored while others multiply, each further one holds them up for ``late`` stores.
+    of its neighbours. A step whose chains only just hide the latency takes longer by ``strain``, a
+    share of it, and less of that the more there are, up to half as many again. The first ``hidden``
+    vectors of a tile's results are stored while others multiply, each further one holds them up for
+    ``late`` stores.
     """
 
     fma_latency: int
@@ -228,7 +229,7 @@ class Core:
     line: int = 64
     overlap: float = 1 / 16
     idle: float = 3
-    drain: float = 0
+    strain: float = 0
     hidden: int = 0
     late: float = 1
 

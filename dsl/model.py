@@ -14,10 +14,7 @@ from functools import lru_cache
 
 from .errors import ScheduleError
 from .isa import ALIKE, Core, Factors, MatrixUnit, MulAdd, Target, Vector
-from .shape import Budget, TileShape, chains_wanted, latency, step_cycles
-
-#: How much of its K loop a tile loses at most while it drains.
-DRAIN_SHARE = 1 / 8
+from .shape import Budget, TileShape, latency, step_cycles
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +68,7 @@ class Work:
 def tile_cycles(shape: TileShape, core: Core, work: Work) -> float:
     """Cycles of one whole tile."""
     outputs = shape.outputs
-    around = core.idle * latency(shape, core) + _drain_cycles(shape, core, work)
+    around = core.idle * latency(shape, core)
     around += max(0, outputs - core.hidden) * core.late / core.stores
     around += _sets_cycles(shape, core)
     if shape.masked:
@@ -88,13 +85,6 @@ def tile_cycles(shape: TileShape, core: Core, work: Work) -> float:
         around += latency(shape, core) * (shape.vector.lanes.bit_length() - 1)
         return around + -(-work.steps // shape.vector.lanes) * step_cycles(shape, core)
     return around + work.steps * step_cycles(shape, core)
-
-
-def _drain_cycles(shape: TileShape, core: Core, work: Work) -> float:
-    """Cycles lost by a tile whose chains hardly hide the latency: at most a share of its loop."""
-    slack = shape.multiply_adds * shape.k_split / chains_wanted(shape, core)
-    lost = core.drain * latency(shape, core) * min(1, max(0, 3 - 2 * slack))
-    return min(lost, work.steps * step_cycles(shape, core) * DRAIN_SHARE) if lost else 0.0
 
 
 def _sets_cycles(shape: TileShape, core: Core) -> float:

@@ -136,10 +136,13 @@ def latency(shape: TileShape, core: Core) -> int:
 def step_cycles(shape: TileShape, core: Core) -> float:
     """Cycles per K step: the tightest of units, loads, issue and latency.
 
-    The others count a little too: bounds that lie close together are not reached together.
+    The others count a little too: bounds that lie close together are not reached together; and so
+    do chains that leave no choice of what to multiply next.
     """
     each = bounds(shape, core).values()
-    return max(each) + (sum(each) - max(each)) * core.overlap
+    cycles = max(each) + (sum(each) - max(each)) * core.overlap
+    chains = shape.multiply_adds * shape.k_split / chains_wanted(shape, core)
+    return cycles * (1 + core.strain * min(1, max(0, 3 - 2 * chains)))
 
 
 def bounds(shape: TileShape, core: Core) -> dict[str, float]:

@@ -171,7 +171,7 @@ def test_a_described_processor_changes_the_plan_alone() -> None:
     assert outputs == [{12}, {8}]
 
 
-def test_a_core_that_drains_slowly_gets_tiles_of_twelve_vectors() -> None:
+def test_a_core_that_wants_a_choice_of_chains_gets_tiles_of_twelve_vectors() -> None:
     plain, zen5 = resolve("avx512"), resolve("avx512+zen5")
     assert zen5.compiler_flags == plain.compiler_flags
     assert [v.muladd for v in zen5.vectors] == [v.muladd for v in plain.vectors]
