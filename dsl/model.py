@@ -111,43 +111,44 @@ def shape_of(
 def _fed(
     vector: Vector, rows: int, vectors: int, split: int, masked: bool, work: Work
 ) -> Iterator[TileShape]:
+    """The tiles of that size, one for each way in which the operand across may arrive."""
     hold = "along" if vectors <= rows else "across"
-    if work.dot:
-        tail = work.depth is None or work.depth % vector.lanes != 0
-        op = vector.form("broadcast", "scalar", factors=work.factors)
-        assert op is not None
-        yield TileShape(vector, rows, vectors, split, "broadcast", hold, tail, op.instructions)
-        return
+    base = TileShape(vector, rows, vectors, split, "broadcast", hold, masked)
     if work.unit is not None and work.by is not None:
-        base = TileShape(vector, rows, vectors, split, "matrix", hold, masked)
-        shape = replace(base, height=work.by.rows, unit=work.unit, groups=work.groups)
-        yield replace(shape, hold="along" if shape.columns <= shape.bands else "across")
+        base = replace(base, feed="matrix", unit=work.unit, groups=work.groups)
+        base = replace(base, height=work.by.rows)
+        yield replace(base, hold="along" if base.columns <= base.bands else "across")
         return
-    factors = work.factors
-    plain = vector.form("scalar", "broadcast", factors=factors)
+    plain = vector.form("scalar", "broadcast", factors=work.factors)
     assert plain is not None
-    blocks = plain.rows, vector.lanes // plain.cols
-
-    def fed(feed: str, hold: str, instructions: int) -> TileShape:
-        base = TileShape(vector, rows, vectors, split, feed, hold, masked, instructions, *blocks)
-        return replace(
-            base,
-            shuffles=work.shuffles,
-            converts=work.converts,
-            latency=plain.latency,
-            stride=work.stride,
-        )
-
-    if work.shuffles and hold == "across":  # spread one by one, conversions spread out, too
-        yield fed(plain.form, "along", plain.instructions)
-    yield fed(plain.form, hold, plain.instructions)
-    if vectors == 1 and factors == ALIKE and not work.shuffles and vector.form("memory"):
-        yield fed("memory", "along", plain.instructions)
+    base = replace(base, instructions=plain.instructions, latency=plain.latency)
+    if work.dot:
+        yield replace(base, masked=work.depth is None or work.depth % vector.lanes != 0)
+        return
+    yield from _spread(replace(base, feed=plain.form), plain, work)
     for feed in work.feeds:
         cut = feed == "lane_s" and rows % vector.lanes != 0
-        lane = vector.form("lane", factors=factors)
+        lane = vector.form("lane", factors=work.factors)
         if lane and vector.lanes > 1 and not (cut and work.padded):
-            yield fed(feed, "along", lane.instructions)
+            of_lanes = replace(base, feed=feed, hold="along", instructions=lane.instructions)
+            yield _blocked(of_lanes, plain, work)
+
+
+def _spread(base: TileShape, plain: MulAdd, work: Work) -> Iterator[TileShape]:
+    """Each element across in all lanes of a register, or in memory."""
+    shape = replace(_blocked(base, plain, work), shuffles=work.shuffles, converts=work.converts)
+    if work.shuffles and shape.hold == "across":  # one by one, so that conversions are apart, too
+        yield replace(shape, hold="along")
+    yield shape
+    memory = base.vector.form("memory") if work.factors == ALIKE else None
+    if base.vectors == 1 and not work.shuffles and memory:
+        yield replace(shape, feed="memory", hold="along")
+
+
+def _blocked(base: TileShape, plain: MulAdd, work: Work) -> TileShape:
+    """With the block of C that one multiply-add computes, and how far apart steps lie."""
+    parts = base.vector.lanes // plain.cols
+    return replace(base, height=plain.rows, parts=parts, stride=work.stride)
 
 
 def need(
