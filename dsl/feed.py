@@ -274,6 +274,14 @@ def is_plain(spec: Gemm) -> bool:
     return spec.a.type == spec.b.type == spec.type and not isinstance(spec.b, Packed)
 
 
+def product_of(spec: Gemm, target: Target, along: str) -> Product:
+    """The multiply-add of A and B with ``along`` of them along the vectors: B, if it is packed."""
+    if isinstance(spec.b, Packed):
+        assert isinstance(spec.n, int), "a packed B is of fixed size"
+        return packed_product(target, spec.a.type, spec.b, spec.n)
+    return choose_product(target, {"a": spec.a.type, "b": spec.b.type}, along)
+
+
 def feed(
     spec: Gemm, target: Target, vectorize: str, sizes: Mapping[str, Expr], first: str = ""
 ) -> Feeding:
@@ -285,14 +293,8 @@ def feed(
         raise SpecError(f"{target.name} has no vectors of {spec.type}", hint="another target")
     names = [name for name in SHAPES if getattr(spec, name) is not None]
     operands = {name: operand_of(spec, name) for name in names} | vectors_of(spec)
-    types = {name: getattr(spec, name).type for name in "ab"}
     along, across = ("a", "b") if vectorize == "m" else ("b", "a")
-    if isinstance(spec.b, Packed):
-        assert isinstance(spec.n, int), "a packed B is of fixed size"
-        product = packed_product(target, spec.a.type, spec.b, spec.n)
-    else:
-        product = choose_product(target, types, along)
-    product = product.in_steps(value(sizes["k"]))
+    product = product_of(spec, target, along).in_steps(value(sizes["k"]))
     lanes = target.of(spec.type)[0].lanes
     lines = {"a": "m", "b": "n"}
     operands |= _buffers(spec, _lines_of_sums(operands[spec.output], vectorize), sizes, lanes)

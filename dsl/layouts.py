@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Literal
 
 from .errors import ScheduleError
-from .feed import fits_across, is_plain, operand_of
+from .feed import fits_across, is_plain, operand_of, product_of
 from .isa import Target
 from .loops import outer_length
 from .operands import Packed
 from .packed_format import format_of
-from .product import choose_product
 from .schedule import Schedule
 from .spec import Gemm
 from .symbolic import value
@@ -72,7 +71,7 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
             hint="leave them out",
         )
     turned = {"n": operand_of(spec, "a"), "m": None if packed else operand_of(spec, "b")}
-    matrices = _in_matrices(spec, target)
+    matrices = product_of(spec, target, "b").unit is not None
 
     def last(dimension: str) -> tuple[bool, bool]:
         """Matrices are read in rows along K: those that must be turned come last."""
@@ -92,11 +91,10 @@ def _converted_first(spec: Gemm, target: Target, dimension: Dimension) -> tuple[
     Where vectors lie along K nothing is spread.
     """
     across, along = ("b", "a") if dimension == "m" else ("a", "b")
-    types = {"a": spec.a.type, "b": spec.b.type}
-    product = choose_product(target, types, along, packed=isinstance(spec.b, Packed))
-    if types[across] == product.across or product.unit is not None:
+    operand, product = operand_of(spec, across), product_of(spec, target, along)
+    if operand.type == product.across or product.unit is not None:
         return ("",)
-    if not fits_across(operand_of(spec, across), product, target):
+    if not fits_across(operand, product, target):
         return ("",)
     return (across,) if dimension == "k" else (across, "")
 
@@ -107,10 +105,6 @@ def _legal_converted(spec: Gemm, target: Target) -> tuple[Dimension, ...]:
         return "n", "m"
     in_rows = value(operand_of(spec, "a").strides["k"]) == 1
     return ("k", "n") if format_of(spec, target).column and in_rows else ("n",)
-
-
-def _in_matrices(spec: Gemm, target: Target) -> bool:
-    return choose_product(target, {"a": spec.a.type, "b": spec.b.type}, "b").unit is not None
 
 
 def _packable(spec: Gemm, schedule: Schedule) -> bool:

@@ -115,8 +115,7 @@ def _fed(
     hold = "along" if vectors <= rows else "across"
     base = TileShape(vector, rows, vectors, split, "broadcast", hold, masked)
     if work.unit is not None and work.by is not None:
-        base = replace(base, feed="matrix", unit=work.unit, groups=work.groups)
-        base = replace(base, height=work.by.rows)
+        base = replace(base, feed="matrix", unit=work.unit, groups=work.groups, height=work.by.rows)
         yield replace(base, hold="along" if base.columns <= base.bands else "across")
         return
     plain = vector.form("scalar", "broadcast", factors=work.factors)

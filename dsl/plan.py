@@ -14,6 +14,7 @@ from .model import Work
 from .operands import Packed
 from .product import Product
 from .schedule import Schedule
+from .shape import STEPS
 from .spec import Gemm
 from .symbolic import ZERO, div, mod, value
 from .types import ITEMSIZE
@@ -221,7 +222,7 @@ class Plan:
         if self.product.unit is not None:
             return 0
         along, element = self.feeder(self.along).type, self.product.along
-        converting = 0 if loads_as(self.target, along, element) else 3
+        converting = 0 if loads_as(self.target, along, element) else STEPS
         held = self.target.hold.spare if self.target.hold and not self.schedule.tile else 0
         return held + converting
 

@@ -8,7 +8,7 @@ from math import gcd
 from .isa import Core, MatrixUnit, Vector
 from .types import ITEMSIZE
 
-#: Registers for the steps that convert one element alone.
+#: Registers for the steps in which elements are converted that no access converts.
 STEPS = 3
 
 
