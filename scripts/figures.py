@@ -139,7 +139,7 @@ def _all(figures: Mapping[str, Record]) -> Iterator[str]:
 def _told(figure: Record) -> tuple[str, str]:
     """What was measured, and what is demanded."""
     sign = "at most" if figure["at_most"] else "at least"
-    return f"{figure['value']:.3g}{figure['unit']}", f"{sign} {figure['limit']:g}{figure['unit']}"
+    return f"{figure['value']:.4g}{figure['unit']}", f"{sign} {figure['limit']:g}{figure['unit']}"
 
 
 def _met(figure: Record) -> bool:
