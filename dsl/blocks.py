@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from .core import Core
 from .dataflow import prune
-from .isa import Core, Target, Vector
+from .isa import Target, Vector
 from .program import Register
 from .store import transpose
 

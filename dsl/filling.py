@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from sympy import Expr
+from sympy import Expr, Integer
 
 from .conversion import Conversion
 from .dataflow import sizes_used
@@ -67,14 +67,19 @@ def copy_tail(plan: Plan, name: str) -> Filled:
     return _filled(plan, conversion, extents, first, packed.strides["b"] * count)
 
 
-def convert_lines(plan: Plan, name: str, first: Expr, lines: Expr) -> Filled:
-    """As many ``lines`` of operand ``name`` converted, from ``first`` on."""
+def convert_lines(
+    plan: Plan, name: str, lines: tuple[Expr, int], part: tuple[Expr, Expr], place: Expr
+) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
+    """The nodes and tiles that convert so many ``lines`` of operand ``name`` from one of them on.
+
+    Of their K a ``part``: its first element, and how many. They begin at ``place``.
+    """
     source, packed, line = plan.sources[name], plan.operands[name], _LINE[name]
-    extents = dict(plan.sizes) | {line: lines}
-    at = (first * source.strides[line], ZERO)
+    extents = dict(plan.sizes) | {line: Integer(lines[1]), "k": part[1]}
+    first = lines[0] * source.strides[line] + part[0] * source.strides["k"]
+    at = (first, place + part[0] * packed.strides["k"])
     nodes, tiles = conversion_nest(_conversion(plan, name, source, packed), extents, at)
-    elements = lines * packed.strides[line] + _margin(plan)
-    return Filled(packed, elements, nodes, tuple(tiles.values()))
+    return nodes, tuple(tiles.values())
 
 
 def _conversion(plan: Plan, name: str, source: Operand, packed: Operand) -> Conversion:
@@ -99,10 +104,10 @@ def _filled(
     at = (first, packed.strides["b"] * symbol("i") if plan.batch else ZERO)
     nodes, tiles = conversion_nest(conversion, extents, at)
     every = _each(plan, source, nodes)
-    return Filled(packed, elements + _margin(plan), every, tuple(tiles.values()))
+    return Filled(packed, elements + margin(plan), every, tuple(tiles.values()))
 
 
-def _margin(plan: Plan) -> int:
+def margin(plan: Plan) -> int:
     """Elements behind a buffer's last: vectors may begin at any line."""
     return plan.target.of(plan.element)[0].lanes * plan.product.group
 

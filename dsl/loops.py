@@ -38,7 +38,7 @@ def read_loops(
         loops = f"b{grid}k" if spec.batch and packs else grid + ("bk" if spec.batch else "k")
         reason = f"a panel along {along} stays in the cache while the other dimension passes"
         if panels and schedule.threads is None and spec.batch is None:
-            loops, reason = "mnk", "rows of A are converted just before their tiles; B stays cached"
+            loops, reason = "mnk", "rows of A are converted beside the tiles before; B stays cached"
     legal = "bnmk" if spec.batch else "nmk"
     if ("b" in loops) != (spec.batch is not None):
         raise ScheduleError(

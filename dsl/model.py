@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from .core import Core
 from .errors import ScheduleError
-from .isa import ALIKE, Core, Factors, MatrixUnit, MulAdd, Target, Vector
+from .isa import ALIKE, Factors, MatrixUnit, MulAdd, Target, Vector
 from .shape import Budget, TileShape, latency, step_cycles
 
 

@@ -2,66 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import replace
 
 from sympy import Expr, Integer
 
+from .calls import Block, called, looped, offset_of
 from .configuration import configured
 from .errors import ScheduleError
-from .filling import (
-    Filled,
-    begin,
-    convert,
-    convert_lines,
-    copy_tail,
-    needed_sums,
-    select,
-    sum_lines,
-)
-from .lower import Stage, Tile
-from .nesting import (
-    Argument,
-    BlockLoop,
-    Call,
-    NestNode,
-    Pack,
-    Program,
-    SelectBatch,
-    When,
-    operands_of,
-)
+from .filling import Filled, begin, convert, copy_tail, needed_sums, select, sum_lines
+from .lower import Tile
+from .nesting import BlockLoop, NestNode, Pack, Program, SelectBatch, When, operands_of
 from .packing import beyond_stack, pack
-from .parts import Part
+from .panels import panels
 from .plan import Plan
-from .program import TileProgram
-from .regions import Region, partition
+from .regions import partition
 from .second import of_second, second
-from .symbolic import ZERO, c_text, div, mod, simplify, symbol, value
+from .symbolic import ZERO, div, mod, symbol, value
 from .tile_set import TileSet
 from .transposition import parts
-
-
-@dataclass(frozen=True, slots=True)
-class _Block:
-    """Where the nest stands: the block's extents and origin, whether C already holds a sum.
-
-    ``plan`` has the strides of the operands as they are packed at this point; ``bases`` holds
-    where the packed blocks start. The origin along ``p`` is that of B's block of columns.
-    ``parallel``: inside of a loop whose trips run in parallel.
-    """
-
-    plan: Plan
-    extents: dict[str, Expr]
-    origin: dict[str, Expr]
-    accumulate: bool
-    bases: dict[str, dict[str, Expr]] = field(default_factory=dict)
-    parallel: bool = False
-    stage: Stage = "whole"
-
-    def inside(self, letter: str, extent: Expr, origin: Expr) -> _Block:
-        origins = self.origin | {letter: self.origin[letter] + origin}
-        return replace(self, extents=self.extents | {letter: extent}, origin=origins)
 
 
 def make_program(plan: Plan) -> Program:
@@ -70,7 +29,7 @@ def make_program(plan: Plan) -> Program:
     start = tuple(node for name, _ in plan.spec.outputs for node in _begun(tiles, name))
     if ZERO in (plan.sizes["m"], plan.sizes["n"]):
         return Program(start, tuple(tiles.programs.values()))
-    block = _Block(plan, dict(plan.sizes), dict.fromkeys("mnkbp", ZERO), accumulate=False)
+    block = Block(plan, dict(plan.sizes), dict.fromkeys("mnkbp", ZERO), accumulate=False)
     nest = _converted(tiles, "b", _product(tiles, block))
     if plan.spec.b2 is not None:
         nest = (_gated(tiles, block, nest),)
@@ -99,7 +58,7 @@ def _converted(tiles: TileSet, name: str, body: tuple[NestNode, ...]) -> tuple[N
     return (_filled(tiles, convert(plan, name), body),) if name in plan.sources else body
 
 
-def _gated(tiles: TileSet, block: _Block, body: tuple[NestNode, ...]) -> Pack:
+def _gated(tiles: TileSet, block: Block, body: tuple[NestNode, ...]) -> Pack:
     """``body`` with the sums of A B2 in a buffer, made as those of A B are."""
     plan = tiles.plan
     fill = _sums(tiles, block)
@@ -122,7 +81,7 @@ def _filled(tiles: TileSet, filled: Filled, body: tuple[NestNode, ...]) -> Pack:
     )
 
 
-def _product(tiles: TileSet, block: _Block) -> tuple[NestNode, ...]:
+def _product(tiles: TileSet, block: Block) -> tuple[NestNode, ...]:
     plan = tiles.plan
     if plan.partial:
         return (_by_partial_sums(tiles, block),)
@@ -134,7 +93,7 @@ def _product(tiles: TileSet, block: _Block) -> tuple[NestNode, ...]:
     return nest
 
 
-def _by_partial_sums(tiles: TileSet, block: _Block) -> Pack:
+def _by_partial_sums(tiles: TileSet, block: Block) -> Pack:
     """The sums in a buffer of their own, which is finished when all are there."""
     plan = tiles.plan
     sums = plan.operands["sums"]
@@ -145,7 +104,7 @@ def _by_partial_sums(tiles: TileSet, block: _Block) -> Pack:
     return Pack("sums", sums.type, elements, tiles.room(sums, elements), fill, finish)
 
 
-def _sums(tiles: TileSet, block: _Block) -> tuple[NestNode, ...]:
+def _sums(tiles: TileSet, block: Block) -> tuple[NestNode, ...]:
     """What fills a buffer with the sums."""
     plan = tiles.plan
     fill = tuple(_nest(tiles, plan.outer, replace(block, stage="sum"), ""))
@@ -156,7 +115,7 @@ def _sums(tiles: TileSet, block: _Block) -> tuple[NestNode, ...]:
     return fill
 
 
-def _nest(tiles: TileSet, letters: str, block: _Block, names: str) -> Iterator[NestNode]:
+def _nest(tiles: TileSet, letters: str, block: Block, names: str) -> Iterator[NestNode]:
     """The nodes for the remaining letters; ``names`` holds the counters already taken."""
     plan = tiles.plan
     due = _due(plan, letters.lower(), block)
@@ -179,7 +138,7 @@ def _nest(tiles: TileSet, letters: str, block: _Block, names: str) -> Iterator[N
         yield from _nest(tiles, rest, block, names)  # the grid of tiles itself loops over it
 
 
-def _due(plan: Plan, letters: str, block: _Block) -> str:
+def _due(plan: Plan, letters: str, block: Block) -> str:
     """The operand to pack here: no loop to come chooses another block of it, or reuse begins."""
     passes = {"a": "n", "b": "m"}
     for name in plan.packs:
@@ -191,9 +150,9 @@ def _due(plan: Plan, letters: str, block: _Block) -> str:
     return ""
 
 
-def _packed(tiles: TileSet, name: str, letters: str, block: _Block, names: str) -> Pack:
+def _packed(tiles: TileSet, name: str, letters: str, block: Block, names: str) -> Pack:
     plan = block.plan
-    at = _offset(plan, name, block.origin)
+    at = offset_of(plan, name, block.origin)
     packed = pack(plan, name, block.extents, at, f"pack{len(tiles.programs)}_{name}_")
     scratch = tiles.room(packed.operand, packed.elements)
     if block.parallel and scratch is not None:
@@ -212,7 +171,7 @@ def _packed(tiles: TileSet, name: str, letters: str, block: _Block, names: str) 
     )
 
 
-def _batch(tiles: TileSet, rest: str, block: _Block, names: str) -> Iterator[NestNode]:
+def _batch(tiles: TileSet, rest: str, block: Block, names: str) -> Iterator[NestNode]:
     plan = tiles.plan
     assert plan.batch is not None
     count = plan.batch.count
@@ -236,7 +195,7 @@ def _selected(plan: Plan, index: Expr, body: tuple[NestNode, ...]) -> tuple[Nest
 
 
 def _blocked(
-    tiles: TileSet, letter: str, size: int, rest: str, block: _Block, names: str
+    tiles: TileSet, letter: str, size: int, rest: str, block: Block, names: str
 ) -> Iterator[NestNode]:
     """Whole blocks in a loop, then what is left."""
     parallel, letter = letter.isupper(), letter.lower()
@@ -268,7 +227,7 @@ def _left_over(
     letter: str,
     cut: tuple[Expr, int, Expr],
     rest: str,
-    block: _Block,
+    block: Block,
     names: str,
 ) -> Iterator[NestNode]:
     trips, size, left = cut
@@ -288,7 +247,7 @@ def _left_over(
     yield When(trips, (When(left, later),) if later else (), only)
 
 
-def _by_columns(tiles: TileSet, letters: str, block: _Block) -> Iterator[NestNode]:
+def _by_columns(tiles: TileSet, letters: str, block: Block) -> Iterator[NestNode]:
     """The grids of tiles; where B is packed in blocks of columns, those of one after the other."""
     width = block.plan.columns
     if width is None:
@@ -314,7 +273,7 @@ def _by_columns(tiles: TileSet, letters: str, block: _Block) -> Iterator[NestNod
             yield BlockLoop("pt", part.count, grids, note=note, parallel=parallel)
 
 
-def _grids(tiles: TileSet, letters: str, block: _Block) -> Iterator[NestNode]:
+def _grids(tiles: TileSet, letters: str, block: Block) -> Iterator[NestNode]:
     """Every region's grid of tiles, looped over in the order of the last m and n."""
     plan = block.plan
     along, across = plan.along, plan.across
@@ -326,74 +285,12 @@ def _grids(tiles: TileSet, letters: str, block: _Block) -> Iterator[NestNode]:
         plan, block.extents[across], block.extents[along], counted, block.accumulate
     )
     if plan.by_panels:
-        yield from _panels(tiles, block, regions, (steps, rest), parallel)
+        yield panels(tiles, block, regions, (steps, rest))
         return
     for region in regions:
         tile = Tile(plan, region, steps, block.accumulate, rest, block.stage)
         parts = {along: region.along, across: region.across}
-        node: NestNode = _called(tiles, block, tile)
+        node: NestNode = called(tiles, block, tile)
         for dim in reversed(order):
-            node = _looped(dim, parts[dim], (node,), parallel)[0]
+            node = looped(dim, parts[dim], (node,), parallel)[0]
         yield node
-
-
-def _called(tiles: TileSet, block: _Block, tile: Tile) -> Call:
-    """The tile at its place in the grid."""
-    plan, region, program = block.plan, tile.region, tiles.get(tile)
-    parts = {plan.along: region.along, plan.across: region.across}
-    origin = dict(block.origin)
-    for dim in "mn":
-        origin[dim] = origin[dim] + parts[dim].at(f"{dim}t")
-    return Call(program.name, tuple(_arguments(block, program, origin)))
-
-
-def _looped(
-    dim: str, part: Part, body: tuple[NestNode, ...], parallel: set[str]
-) -> tuple[NestNode, ...]:
-    """``body`` for every tile of a part, if there are several."""
-    if part.count == 1:
-        return body
-    note = f"{dim} by {c_text(part.size)}"
-    return (BlockLoop(f"{dim}t", part.count, body, note=note, parallel=dim in parallel),)
-
-
-def _panels(
-    tiles: TileSet,
-    block: _Block,
-    regions: Sequence[Region],
-    steps: tuple[Expr, Expr],
-    parallel: set[str],
-) -> Iterator[NestNode]:
-    """The grids panel by panel of A: its rows are converted, then its tiles follow along n."""
-    plan = block.plan
-    for part in dict.fromkeys(region.across for region in regions):
-        first = block.origin["m"] + part.at("mt")
-        inside = replace(block, bases=block.bases | {"a": {"m": first}})
-        body: list[NestNode] = []
-        for region in (region for region in regions if region.across == part):
-            tile = Tile(plan, region, steps[0], block.accumulate, steps[1], block.stage)
-            body += _looped("n", region.along, (_called(tiles, inside, tile),), set())
-        panel = _filled(tiles, convert_lines(plan, "a", first, part.size), tuple(body))
-        yield from _looped("m", part, (panel,), parallel)
-
-
-def _arguments(block: _Block, program: TileProgram, origin: dict[str, Expr]) -> Iterator[Argument]:
-    plan = block.plan
-    for parameter in program.parameters:
-        name = parameter.name
-        if parameter.role in ("in", "out"):
-            base = block.bases.get(name, {})
-            moved = {dim: at - base.get(dim, ZERO) for dim, at in origin.items()}
-            buffer, place = plan.operands[name].buffer, _offset(plan, name, moved)
-            yield Argument(buffer, place, plan.recast(name))
-        elif parameter.role in ("table", "offsets"):
-            yield Argument(name, ZERO)
-        elif parameter.role == "at":
-            yield Argument(None, _offset(plan, name.removesuffix("_at"), origin))
-
-
-def _offset(plan: Plan, name: str, origin: dict[str, Expr]) -> Expr:
-    operand = plan.operands[name]
-    dims = {dim: at for dim, at in origin.items() if dim != "b" or operand.packed}
-    terms = (at * operand.strides.get(dim, ZERO) for dim, at in dims.items())
-    return simplify(sum(terms, ZERO))

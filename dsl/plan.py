@@ -107,7 +107,7 @@ class Plan:
 
     @property
     def by_panels(self) -> bool:
-        """Whether A is converted a tile's rows at a time, each just before it is multiplied.
+        """Whether A is converted a tile's rows at a time, while the rows before are multiplied.
 
         The multiply-adds of one panel then hide the conversion of the next. It takes a nest with
         rows outside, and nothing else around.

@@ -132,8 +132,9 @@ def _product_cycles(plan: Plan, across: int, along: int) -> float:
 
 
 def _convert_cycles(plan: Plan) -> float:
-    """Cycles to convert one element before all else: what takes longest is to store vectors."""
-    return 1 / plan.target.core.stores / plan.vectors[0].lanes
+    """Cycles to convert one element before it is used: what takes longest is to store vectors."""
+    core = plan.target.core
+    return (core.beside if plan.by_panels else 1) / core.stores / plan.vectors[0].lanes
 
 
 def _move_cycles(plan: Plan, name: str) -> float:

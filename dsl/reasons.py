@@ -6,8 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from sympy import Expr, Integer
 
+from .core import Core
 from .dataflow import walk
-from .isa import Core, Target
+from .isa import Target
 from .lines import LONG
 from .model import LOOP_OVERHEAD, SHORT, Choice, Work, need, shape_of, tile_cycles
 from .nesting import Program

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import gcd
 
-from .isa import Core, MatrixUnit, Vector
+from .core import Core
+from .isa import MatrixUnit, Vector
 from .types import ITEMSIZE
 
 #: Registers for the steps in which elements are converted that no access converts.

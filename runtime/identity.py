@@ -18,7 +18,8 @@ from . import cache as store
 from .folders import cache_directory
 
 if TYPE_CHECKING:
-    from tilewright.isa import Emulation, Target
+    from tilewright.core import Emulation
+from tilewright.isa import Target
 
 _TABLE = "targets.json"
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.isa import Core, Emulation, Hold, Mask, Target, Vector
+from tilewright.core import Core, Emulation, Hold
+from tilewright.isa import Mask, Target, Vector
 
 from .x86 import partial_stores, prefix, scalar, vector
 from .x86_features import vnni
@@ -72,6 +73,6 @@ TARGET = Target(
     features={
         "vnni": vnni(_GROUPS, "AVX-VNNI", "avx_vnni", "avxvnni", infix="_avx"),
         "zen3": zen3(_CORE),
-        "zen5": zen5(_CORE),
+        "zen5": zen5(_CORE, beside=1 / 2),
     },
 )

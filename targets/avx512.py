@@ -6,7 +6,8 @@ Spellings: Intel Intrinsics Guide. Latency and units: Intel and AMD optimisation
 
 from __future__ import annotations
 
-from tilewright.isa import Core, Hold, Mask, Target, Vector
+from tilewright.core import Core, Hold
+from tilewright.isa import Mask, Target, Vector
 
 from .x86 import cast, predicate, prefix, scalar, store_bits, transposes, vector
 from .x86_features import HEADER, bf16, vnni
@@ -129,6 +130,6 @@ TARGET = Target(
     features={
         "vnni": vnni(_GROUPS, "VNNI", "avx512_vnni", "avx512vnni", wide=True),
         "bf16": bf16(_GROUPS, "avx512_bf16", "avx512bf16"),
-        "zen5": zen5(_CORE),
+        "zen5": zen5(_CORE, beside=1),
     },
 )  # fmt: skip

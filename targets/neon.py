@@ -6,7 +6,8 @@ Spellings: Arm Neon Intrinsics Reference. Latency and units: Arm's software opti
 
 from __future__ import annotations
 
-from tilewright.isa import Core, Emulation, Hold, Target
+from tilewright.core import Core, Emulation, Hold
+from tilewright.isa import Target
 
 from .neon_features import FEATURES
 from .neon_float import PAIR, SINGLE, quad

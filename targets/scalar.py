@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tilewright.isa import Core, MulAdd, Target, Vector
+from tilewright.core import Core
+from tilewright.isa import MulAdd, Target, Vector
 
 _C_TYPES = {"f32": "float", "f64": "double"}
 #: Elementary operations on one element; integers wrap, as vectors' do. A comparison gives -1 or 0.

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.isa import Emulation, Feature, Form, MulAdd
+from tilewright.core import Emulation
+from tilewright.isa import Feature, Form, MulAdd
 
 from .x86 import NAMES, prefix
 from .x86_integers import add_lane, factors

@@ -7,21 +7,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.isa import Core, Feature
+from tilewright.core import Core
+from tilewright.isa import Feature
 
 
-def zen5(core: Core) -> Feature:
+def zen5(core: Core, beside: float) -> Feature:
     """Zen 5 issues eight operations a cycle, of them two multiply-adds and two permutations.
 
     The first 12 vectors of a tile's results cost nothing; 8 chains of multiply-adds, which just
-    hide the latency, take 8 % longer than 12. Models as Linux has them.
+    hide the latency, take 8 % longer than 12. Conversions ``beside`` tiles are hidden but for a
+    share: stores of 512 bits take the multiply-adds' time. Models as Linux has them.
     """
     models = (*range(0x30), *range(0x40, 0x50), *range(0x60, 0x80))
     return Feature(
         title="scheduled for Zen 5",
         processors=("zen5", *(f"AuthenticAMD 26 {model}" for model in models)),
         core=replace(
-            core, issue=8, shuffles=2, overlap=1 / 48, idle=0.25, strain=1 / 12, hidden=12
+            core,
+            issue=8,
+            shuffles=2,
+            overlap=1 / 48,
+            idle=0.25,
+            strain=1 / 12,
+            hidden=12,
+            beside=beside,
         ),
     )
 

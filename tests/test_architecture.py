@@ -27,7 +27,8 @@ OUTSIDE = ("tilewright.examples", "tilewright.cli")
 # fmt: off
 DSL = [
     "errors", "settings", "types", "dtypes", "sizes", "expression", "postops", "factors",
-    "expression_rules", "reductions", "operands", "pack", "spec", "schedule", "isa", "product",
+    "expression_rules", "reductions", "operands", "pack", "spec", "schedule", "core", "isa",
+    "product",
     "packed_format", "signature", "symbolic", "algebra",
     "shape", "model", "elementary", "builder", "convert", "exponential", "logarithm", "gaussian",
     "functions", "feed", "loops", "layouts", "plan", "planning", "parts", "regions", "program",
@@ -36,7 +37,8 @@ DSL = [
     "lines", "store", "matrix_store", "dot", "tiles",
     "blocks", "transposition", "transposed",
     "padding", "packing", "conversion", "conversion_blocks", "conversion_rows", "prepack",
-    "linesums", "filling", "second", "tile_set", "configuration", "nest",
+    "linesums", "filling", "second", "tile_set", "calls", "panels",
+    "configuration", "nest",
     "pack_plan", "pack_program",
     "verify", "memory", "lanes", "execute_matrices", "execute", "interpret",
     "count", "fork", "describe", "reasons", "explain", "render", "generate",

@@ -66,13 +66,24 @@ int64_t gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_scratch_bytes(const int64_t *sizes
  *   Schedule()
  *   target avx2 (AVX2, FMA, F16C)
  */
+/* tail elements of a row */
+static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(const uint8_t *x, int16_t *restrict out)
+{
+    BARRIER;
+    BARRIER;
+    _Alignas(64) uint8_t wx0_part[16] = {0};
+    memcpy(wx0_part, x, (size_t)(13) * sizeof *wx0_part);
+    __m256i wx0 = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(wx0_part)));
+    _mm256_storeu_si256((__m256i *)(out), wx0);
+}
+
 /* 3 x 20 of C: 9 accumulators + 1 A + 3 B + 1 mask = 14 of 16 ymm
  *
  *     c0_0   c0_1   c0_2
  *     c1_0   c1_1   c1_2
  *     c2_0   c2_1   c2_2
  */
-static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_3x20(const int16_t *a, const int16_t *b, uint8_t *restrict d, const float *b_scale, const float *bias_, const int32_t *b_sums)
+static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile1_3x20(const int16_t *a, const int16_t *b, uint8_t *restrict d, const float *b_scale, const float *bias_, const int32_t *b_sums)
 {
     BARRIER;
     const __m256i mask = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(4)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
@@ -253,17 +264,6 @@ static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_3x20(const int16_
     memcpy(d + 56, dc0_0_113_part, (size_t)(4) * sizeof *dc0_0_113_part);
 }
 
-/* tail elements of a row */
-static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(const uint8_t *x, int16_t *restrict out)
-{
-    BARRIER;
-    BARRIER;
-    _Alignas(64) uint8_t wx0_part[16] = {0};
-    memcpy(wx0_part, x, (size_t)(13) * sizeof *wx0_part);
-    __m256i wx0 = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)(wx0_part)));
-    _mm256_storeu_si256((__m256i *)(out), wx0);
-}
-
 /* 16 lines, 2 elements of each */
 static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_16(const int8_t *x, int16_t *restrict out)
 {
@@ -394,14 +394,16 @@ void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu(const uint8_t *a, const int8_t *b, ui
             }
             gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_16_1(b + 240, b_packed + 288);
             gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_tail_1(b + 256, b_packed + 320);
-            for (int64_t mt = 0; mt < 2; mt++) { /* m by 3 */
-                {
-                    _Alignas(64) int16_t a_packed[64];
-                    for (int64_t lp = 0; lp < 3; lp++) { /* convert a */
-                        gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(a + 13 * lp + 39 * mt, a_packed + 16 * lp);
-                    }
-                    gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_3x20(a_packed, b_packed, d + 60 * mt, b_scale, bias_, b_sums);
+            {
+                _Alignas(64) int16_t a_packed[112];
+                for (int64_t lp = 0; lp < 3; lp++) { /* convert a */
+                    gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(a + 13 * lp, a_packed + 16 * lp);
                 }
+                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile1_3x20(a_packed, b_packed, d, b_scale, bias_, b_sums);
+                for (int64_t lp = 0; lp < 3; lp++) { /* convert a */
+                    gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(a + 13 * lp + 39, a_packed + 16 * lp + 48);
+                }
+                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile1_3x20(a_packed + 48, b_packed, d + 60, b_scale, bias_, b_sums);
             }
         }
     }

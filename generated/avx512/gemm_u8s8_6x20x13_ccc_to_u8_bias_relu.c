@@ -66,6 +66,17 @@ int64_t gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_scratch_bytes(const int64_t *sizes
  *   Schedule()
  *   target avx512 (AVX-512 F, BW, DQ, VL, CD)
  */
+/* tail elements of a row */
+static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(const uint8_t *x, int16_t *restrict out)
+{
+    BARRIER;
+    BARRIER;
+    _Alignas(64) uint8_t wx0_part[32] = {0};
+    memcpy(wx0_part, x, (size_t)(13) * sizeof *wx0_part);
+    __m512i wx0 = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(wx0_part)));
+    _mm512_storeu_si512(out, wx0);
+}
+
 /* 6 x 20 of C: 12 accumulators + 1 A + 2 B = 15 of 32 zmm
  *
  *     c0_0   c0_1
@@ -75,7 +86,7 @@ int64_t gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_scratch_bytes(const int64_t *sizes
  *     c4_0   c4_1
  *     c5_0   c5_1
  */
-static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_6x20(const int16_t *a, const int16_t *b, uint8_t *restrict d, const float *b_scale, const float *bias_, const int32_t *b_sums)
+static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile1_6x20(const int16_t *a, const int16_t *b, uint8_t *restrict d, const float *b_scale, const float *bias_, const int32_t *b_sums)
 {
     BARRIER;
     const __mmask16 mask = (__mmask16)((1u << (4)) - 1u);
@@ -304,17 +315,6 @@ static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_6x20(const int16_
     memcpy(d + 116, dc0_0_141_part, (size_t)(4) * sizeof *dc0_0_141_part);
 }
 
-/* tail elements of a row */
-static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(const uint8_t *x, int16_t *restrict out)
-{
-    BARRIER;
-    BARRIER;
-    _Alignas(64) uint8_t wx0_part[32] = {0};
-    memcpy(wx0_part, x, (size_t)(13) * sizeof *wx0_part);
-    __m512i wx0 = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(wx0_part)));
-    _mm512_storeu_si512(out, wx0);
-}
-
 /* 16 lines, 2 elements of each */
 static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_16(const int8_t *x, int16_t *restrict out)
 {
@@ -434,7 +434,7 @@ void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu(const uint8_t *a, const int8_t *b, ui
                 for (int64_t lp = 0; lp < 6; lp++) { /* convert a */
                     gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(a + 13 * lp, a_packed + 32 * lp);
                 }
-                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_6x20(a_packed, b_packed, d, b_scale, bias_, b_sums);
+                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile1_6x20(a_packed, b_packed, d, b_scale, bias_, b_sums);
             }
         }
     }

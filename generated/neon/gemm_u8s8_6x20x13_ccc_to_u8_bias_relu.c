@@ -68,13 +68,26 @@ int64_t gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_scratch_bytes(const int64_t *sizes
  *   Schedule()
  *   target neon (Neon (Armv8-A))
  */
+/* tail elements of a row */
+static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(const uint8_t *x, int8_t *restrict out)
+{
+    BARRIER;
+    BARRIER;
+    _Alignas(64) uint8_t wx0_part[16] = {0};
+    memcpy(wx0_part, x, (size_t)(13) * sizeof *wx0_part);
+    int32x4_t wx0 = vld1q_s32((const int32_t *)(const void *)(wx0_part));
+    const int32x4_t wk0 = vdupq_n_s32(-2139062144);
+    const int32x4_t w1 = veorq_s32(wx0, wk0);
+    vst1q_s32((int32_t *)(void *)(out), w1);
+}
+
 /* 3 x 20 of C: 15 accumulators + 3 A + 1 B = 19 of 32 q
  *
  *     c0_0   c0_1   c0_2   c0_3   c0_4
  *     c1_0   c1_1   c1_2   c1_3   c1_4
  *     c2_0   c2_1   c2_2   c2_3   c2_4
  */
-static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_3x20(const int8_t *a, const int8_t *b, uint8_t *restrict d, const float *b_scale, const float *bias_)
+static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile1_3x20(const int8_t *a, const int8_t *b, uint8_t *restrict d, const float *b_scale, const float *bias_)
 {
     BARRIER;
     int32x4_t c0_0 = vdupq_n_s32(0);
@@ -306,19 +319,6 @@ static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_3x20(const int8_t
     __builtin_memcpy(d + 56, &(int32_t){vget_lane_s32(vreinterpret_s32_s8(vmovn_s16(vcombine_s16(vmovn_s32(dc0_0_159), vmovn_s32(dc0_0_159)))), 0)}, 4);
 }
 
-/* tail elements of a row */
-static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(const uint8_t *x, int8_t *restrict out)
-{
-    BARRIER;
-    BARRIER;
-    _Alignas(64) uint8_t wx0_part[16] = {0};
-    memcpy(wx0_part, x, (size_t)(13) * sizeof *wx0_part);
-    int32x4_t wx0 = vld1q_s32((const int32_t *)(const void *)(wx0_part));
-    const int32x4_t wk0 = vdupq_n_s32(-2139062144);
-    const int32x4_t w1 = veorq_s32(wx0, wk0);
-    vst1q_s32((int32_t *)(void *)(out), w1);
-}
-
 /* 16 lines, 2 elements of each */
 static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_16(const int8_t *x, int8_t *restrict out)
 {
@@ -481,14 +481,16 @@ void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu(const uint8_t *a, const int8_t *b, ui
             }
             gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_16_1(b + 240, b_packed + 240);
             gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_b_group_4_1(b + 256, b_packed + 272);
-            for (int64_t mt = 0; mt < 2; mt++) { /* m by 3 */
-                {
-                    _Alignas(64) int8_t a_packed[56];
-                    for (int64_t lp = 0; lp < 3; lp++) { /* convert a */
-                        gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(a + 13 * lp + 39 * mt, a_packed + 16 * lp);
-                    }
-                    gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile0_3x20(a_packed, b_packed, d + 60 * mt, b_scale, bias_);
+            {
+                _Alignas(64) int8_t a_packed[104];
+                for (int64_t lp = 0; lp < 3; lp++) { /* convert a */
+                    gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(a + 13 * lp, a_packed + 16 * lp);
                 }
+                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile1_3x20(a_packed, b_packed, d, b_scale, bias_);
+                for (int64_t lp = 0; lp < 3; lp++) { /* convert a */
+                    gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_tail(a + 13 * lp + 39, a_packed + 16 * lp + 48);
+                }
+                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile1_3x20(a_packed + 48, b_packed, d + 60, b_scale, bias_);
             }
         }
     }

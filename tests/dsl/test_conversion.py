@@ -47,10 +47,42 @@ def f16(m: Any = 20, n: Any = 48, k: Any = 31, a: Any = "f16", **more: Any) -> G
     return Gemm(m, n, k, a=a, b=Packed("f16"), **more)
 
 
-def test_rows_of_a_are_converted_just_before_their_tiles() -> None:
-    found = plan(f16(), Schedule(tile=(5, 16)))
+def converting(nodes: tuple[NestNode, ...], loops: str = "") -> list[str]:
+    """The counters of the loops around each loop over rows that are converted."""
+    found: list[str] = []
+    for node in nodes:
+        if isinstance(node, Pack):
+            found += converting(node.fill, f"{loops}fill ") + converting(node.body, loops)
+        elif isinstance(node, BlockLoop) and node.counter == "lp":
+            found.append(loops)
+        elif isinstance(node, BlockLoop):
+            found += converting(node.body, f"{loops}{node.counter} ")
+    return found
+
+
+def test_rows_of_a_are_converted_beside_the_tiles_before_them() -> None:
+    found = plan(f16(k=64), Schedule(tile=(6, 16)))
     assert (found.outer, found.by_panels) == ("mn", True)
-    assert buffers(program_for(found).nest) == {"a_packed": "mt "}
+    nest = program_for(found).nest
+    assert buffers(nest) == {"a_packed": ""}
+    assert converting(nest) == ["fill ", "mt nt ", "nt "], "three of 6 rows, then one of 2"
+    (pack,) = nest
+    assert isinstance(pack, Pack)
+    assert pack.elements == 2 * 6 * 64 + 16, "two panels, and what a vector reads beyond"
+
+
+def test_a_short_k_is_converted_beside_the_first_tiles() -> None:
+    nest = program_for(plan(f16(m=12, k=20), Schedule(tile=(6, 16)))).nest
+    assert converting(nest) == ["fill ", "", ""], (
+        "one piece of 16 and one of 4, beside two of three"
+    )
+
+
+def test_one_panel_has_room_for_itself() -> None:
+    (pack,) = program_for(plan(f16(m=6, k=64), Schedule(tile=(6, 16)))).nest
+    assert isinstance(pack, Pack)
+    assert pack.elements == 6 * 64 + 16
+    assert converting((pack,)) == ["fill "]
 
 
 @pytest.mark.parametrize(
@@ -72,17 +104,25 @@ def test_elsewhere_all_of_a_is_converted_first(spec: Gemm, schedule: Schedule) -
 
 @pytest.mark.parametrize("name", ["scalar", "avx2", "avx512", "neon"])
 @pytest.mark.parametrize("m", [13, dim("m")], ids=str)
-def test_panels_hold_what_they_should(name: str, m: Any, cases: Cases) -> None:
-    spec, rng = Gemm(m, 11, 7, a="bf16", b="f32", beta=1), np.random.default_rng(0)
-    a, b, c = (
-        rng.integers(-4, 5, size).astype(np.float32) for size in ((13, 7), (7, 11), (13, 11))
-    )
-    expected = c + a @ b
-    assert plan(spec, target=name).by_panels
-    given = [a.astype(ml_dtypes.bfloat16), b, c]
-    interpret_kernel(spec, Schedule(), resolve(name), given, [] if m == 13 else [13])
-    np.testing.assert_array_equal(c, expected)
-    cases.count(name, "interpreted")
+@pytest.mark.parametrize(("n", "k"), [(11, 7), (40, 33), (dim("n"), 33), (40, dim("k"))], ids=str)
+def test_panels_hold_what_they_should(name: str, m: Any, n: Any, k: Any, cases: Cases) -> None:
+    """Of every number of rows that leaves another rest, none among them."""
+    spec, rng = Gemm(m, n, k, a="f8_e5m2", b="f32", beta=1), np.random.default_rng(0)
+    schedule = Schedule(loops="mnk")
+    assert plan(spec, schedule, target=name).by_panels
+    columns, depth = 40 if n == dim("n") else n, 33 if k == dim("k") else k
+    for rows in [13] if m == 13 else [0, 1, 2, 5, 6, 7, 12, 13, 19, 27]:
+        a, b, c = (
+            rng.integers(-3, 4, size).astype(np.float32)
+            for size in ((rows, depth), (depth, columns), (rows, columns))
+        )
+        expected = c + a @ b
+        given = [a.astype(ml_dtypes.float8_e5m2), b, c]
+        sizes = {"m": rows, "n": columns, "k": depth}
+        known = [sizes[slot] for slot, _ in spec.runtime_sizes()]
+        interpret_kernel(spec, schedule, resolve(name), given, known)
+        np.testing.assert_array_equal(c, expected)
+        cases.count(name, "interpreted")
 
 
 @pytest.mark.parametrize("type_", ["f16", "bf16"])

@@ -13,13 +13,14 @@ from support.cases import Cases
 from support.interpreted import Interpreted, small_cases
 
 from tilewright import targets
+from tilewright.core import Core
 from tilewright.count import formulas
 from tilewright.elementary import OPERATIONS
 from tilewright.errors import ArgumentTypeError, PlanError
 from tilewright.expression import Operand, acc
 from tilewright.generate import interpret_kernel, plan_for, program_for
 from tilewright.interpret import interpret
-from tilewright.isa import Core, MulAdd, Target, Vector
+from tilewright.isa import MulAdd, Target, Vector
 from tilewright.memory import room
 from tilewright.nesting import Pack as Buffered
 from tilewright.operands import Addresses, Matrix, Offsets, Packed, Strided

@@ -17,10 +17,11 @@ from support.operands import operands
 from support.space import Case, case
 from sympy import Integer
 
+from tilewright.core import Core
 from tilewright.errors import ScheduleError
 from tilewright.generate import explain_plan, interpret_kernel, plan_for, program_for
 from tilewright.interpret import interpret
-from tilewright.isa import Core, Mask, MulAdd, Target, Vector
+from tilewright.isa import Mask, MulAdd, Target, Vector
 from tilewright.model import choose, equal_parts, ranking
 from tilewright.operands import Matrix, Order
 from tilewright.program import TileFacts

@@ -15,11 +15,12 @@ from support.specimens import VECTOR_TARGETS
 
 import tilewright as tw
 from tilewright import targets
+from tilewright.core import Core
 from tilewright.count import Formulas, formulas
 from tilewright.errors import PlanError, TargetError, ToolchainError
 from tilewright.generate import Request, generate, plan_for, program_for
 from tilewright.interpret import interpret
-from tilewright.isa import Core, MulAdd, Target, Vector
+from tilewright.isa import MulAdd, Target, Vector
 from tilewright.nesting import Program
 from tilewright.program import Load, Store
 from tilewright.runtime.emulator import Alias, build, runner_for

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tilewright.core import Emulation
 from tilewright.errors import TargetError
-from tilewright.isa import Emulation
 from tilewright.runtime import host
 from tilewright.targets import NAMES, load
 

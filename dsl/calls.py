@@ -1,0 +1,82 @@
+"""Where a nest stands, and the calls of register tiles there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from sympy import Expr
+
+from .lower import Stage, Tile
+from .nesting import Argument, BlockLoop, Call, NestNode
+from .parts import Part
+from .plan import Plan
+from .program import TileProgram
+from .symbolic import ZERO, c_text, simplify
+from .tile_set import TileSet
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Where the nest stands: the block's extents and origin, whether C already holds a sum.
+
+    ``plan`` has the strides of the operands as they are packed at this point; ``bases`` holds
+    where the packed blocks start. The origin along ``p`` is that of B's block of columns.
+    ``parallel``: inside of a loop whose trips run in parallel.
+    """
+
+    plan: Plan
+    extents: dict[str, Expr]
+    origin: dict[str, Expr]
+    accumulate: bool
+    bases: dict[str, dict[str, Expr]] = field(default_factory=dict)
+    parallel: bool = False
+    stage: Stage = "whole"
+
+    def inside(self, letter: str, extent: Expr, origin: Expr) -> Block:
+        """The block of ``extent`` along a dimension that lies ``origin`` behind this one's."""
+        origins = self.origin | {letter: self.origin[letter] + origin}
+        return replace(self, extents=self.extents | {letter: extent}, origin=origins)
+
+
+def called(tiles: TileSet, block: Block, tile: Tile) -> Call:
+    """The tile at its place in the grid."""
+    plan, region, program = block.plan, tile.region, tiles.get(tile)
+    parts = {plan.along: region.along, plan.across: region.across}
+    origin = dict(block.origin)
+    for dim in "mn":
+        origin[dim] = origin[dim] + parts[dim].at(f"{dim}t")
+    return Call(program.name, tuple(_arguments(block, program, origin)))
+
+
+def looped(
+    dim: str, part: Part, body: tuple[NestNode, ...], parallel: set[str], first: int = 0
+) -> tuple[NestNode, ...]:
+    """``body`` for every tile of a part from ``first`` on, if it has several."""
+    if part.count == 1:
+        return body
+    note = f"{dim} by {c_text(part.size)}"
+    return (BlockLoop(f"{dim}t", part.count, body, first, note, dim in parallel),)
+
+
+def _arguments(block: Block, program: TileProgram, origin: dict[str, Expr]) -> Iterator[Argument]:
+    plan = block.plan
+    for parameter in program.parameters:
+        name = parameter.name
+        if parameter.role in ("in", "out"):
+            base = block.bases.get(name, {})
+            moved = {dim: at - base.get(dim, ZERO) for dim, at in origin.items()}
+            buffer, place = plan.operands[name].buffer, offset_of(plan, name, moved)
+            yield Argument(buffer, place, plan.recast(name))
+        elif parameter.role in ("table", "offsets"):
+            yield Argument(name, ZERO)
+        elif parameter.role == "at":
+            yield Argument(None, offset_of(plan, name.removesuffix("_at"), origin))
+
+
+def offset_of(plan: Plan, name: str, origin: dict[str, Expr]) -> Expr:
+    """Elements from the operand's first, or its buffer's, to the one at ``origin``."""
+    operand = plan.operands[name]
+    dims = {dim: at for dim, at in origin.items() if dim != "b" or operand.packed}
+    terms = (at * operand.strides.get(dim, ZERO) for dim, at in dims.items())
+    return simplify(sum(terms, ZERO))
