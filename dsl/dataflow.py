@@ -24,6 +24,7 @@ from .program import (
     MultiplyAdd,
     MultiplyMatrices,
     Op,
+    Pick,
     Point,
     PointBatch,
     Prefetch,
@@ -57,7 +58,7 @@ def reads(op: Op) -> tuple[Register, ...]:
             return tuple(arg for arg in op.args if isinstance(arg, Register))
         case Splat():
             return (op.source,) if isinstance(op.source, Register) else ()
-        case SumLanes() | Store():
+        case SumLanes() | Store() | Pick():
             return (op.src,)
         case Keep():
             return (op.acc, *op.operands)
@@ -74,6 +75,7 @@ def writes(op: Op) -> tuple[Register, ...]:
             Zero()
             | Load()
             | Broadcast()
+            | Pick()
             | Splat()
             | Add()
             | Multiply()

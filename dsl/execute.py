@@ -38,6 +38,7 @@ from .program import (
     MultiplyMatrices,
     Op,
     Parameter,
+    Pick,
     Point,
     PointBatch,
     Register,
@@ -147,6 +148,8 @@ class Tile:
                 return self._load(op)
             case Broadcast():
                 return self._broadcast(op)
+            case Pick():
+                return self._pick(op)
             case Store():
                 return self._store(op)
             case MultiplyAdd():
@@ -285,10 +288,8 @@ class Tile:
         registers, pointers, counts = self.registers, self.pointers, self.around.counts
         src, vector = op.src.name, op.src.vector
         pointer, offset = op.address.pointer, self.value(op.address.offset)
-        memory, count = (
-            op.memory or vector.element,
-            self._active(op.active, vector.lanes * max(op.group, 1)),
-        )
+        memory = op.memory or vector.element
+        count = self._active(op.active, vector.lanes * max(op.group, 1))
         elements, size = writer(vector, op.memory, op.group), count * ITEMSIZE[memory]
         who = f"{self.program.name}: {src}"
 
@@ -333,6 +334,10 @@ class Tile:
             part = slice(lane * depth, (lane + 1) * depth)
             return lambda: registers[y][part]
         return lambda: registers[y]
+
+    def _pick(self, op: Pick) -> Run:
+        registers, dst, src, lanes = self.registers, op.dst.name, op.src.name, op.dst.vector.lanes
+        return lambda: registers.__setitem__(dst, registers[src][op.lane].repeat(lanes))
 
     def _constant(self, op: Zero | Splat) -> Run:
         registers, name, vector = self.registers, op.dst.name, op.dst.vector

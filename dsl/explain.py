@@ -43,6 +43,8 @@ _FEEDS = {
     "broadcast": "{one} of {other} at a time is spread over a register",
     "scalar": "{one} of {other} at a time is a scalar, which the multiply-add takes",
     "lane_k": "a vector of {other} along K per row: its lanes serve {lanes} {steps}",
+    "repeat": "{lanes} of {other} along K per row are converted together and repeated over a "
+    "register: from there they are spread",
     "lane_s": "a vector of {other} across the rows: its lanes serve {lanes} rows",
 }
 
@@ -176,7 +178,7 @@ def _feed(plan: Plan, shape: TileShape) -> str:
         return f"registers of groups of both; each multiply-add sums {shape.height} x {cols} of C"
     return _FEEDS[shape.feed].format(
         other=plan.feeder(plan.across).name.upper(),
-        lanes=shape.vector.lanes,
+        lanes=shape.vector.lanes if shape.feed == "lane_s" else shape.group,
         one="one element" if depth == 1 else f"one group of {depth} elements",
         steps=reasons.steps_text(plan, shape.vector.lanes),
     )

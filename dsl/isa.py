@@ -89,6 +89,19 @@ class Spread:
     shuffles: int
 
 
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """So many elements of another type, converted and repeated over a register.
+
+    Of its steps ``shuffles`` permute. ``pick`` spreads the element ``{lane}`` of ``{v}``.
+    """
+
+    count: int
+    spelling: str
+    shuffles: int
+    pick: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Vector:
     """A register's view as ``lanes`` elements, and its operations.
@@ -100,9 +113,10 @@ class Vector:
     interleaved, the second the odd ones.
 
     ``loads[type]`` reads ``lanes`` elements of another type from memory and converts them,
-    ``spreads[type]`` one element; ``stores[type]`` converts and writes them. ``ops`` are the
-    elementary operations by name, of ``{x}``, ``{y}`` and ``{z}``. A vector without ``muladd`` only
-    holds factors; its ``group`` is a register full of the ``{bits}`` bits ``{x}``, an integer in C.
+    ``spreads[type]`` one element, ``repeats[type]`` a few; ``stores[type]`` converts and writes
+    them. ``ops`` are the elementary operations by name, of ``{x}``, ``{y}`` and ``{z}``. A vector
+    without ``muladd`` only holds factors; its ``group`` is a register full of the ``{bits}`` bits
+    ``{x}``, an integer in C.
     """
 
     name: str
@@ -121,6 +135,7 @@ class Vector:
     group: str = ""
     loads: Mapping[str, str] = field(default_factory=dict)
     spreads: Mapping[str, Spread] = field(default_factory=dict)
+    repeats: Mapping[str, Repeat] = field(default_factory=dict)
     stores: Mapping[str, str] = field(default_factory=dict)
     ops: Mapping[str, str] = field(default_factory=dict)
     mask: Mask | None = None

@@ -10,7 +10,7 @@ from .access import read
 from .feed import Operand
 from .isa import Form, MulAdd
 from .lower import PointerPlan, Tile, advance, multiplied, pointer_plans
-from .program import Address, Broadcast, Load, Loop, Op, Prefetch, Register
+from .program import Address, Broadcast, Load, Loop, Op, Pick, Prefetch, Register
 from .squares import Squares
 from .symbolic import div, mod, value
 
@@ -75,9 +75,9 @@ class _Body:
         return Prefetch(Address(pointer.point.pointer, distance * pointer.k_stride))
 
     def _step(self, k: int, count: int, existing: Expr | None = None) -> Iterator[Op]:
-        feed, lanes = self.shape.feed, self.tile.vector.lanes
-        whole = k // lanes * lanes + lanes <= count and existing is None
-        if feed == "lane_k" and k % lanes == 0 and whole:
+        feed, group = self.shape.feed, self.shape.group
+        whole = k // group * group + group <= count and existing is None
+        if feed == "lane_k" and k % group == 0 and whole:
             yield from self._load_lanes_k(k)
         in_lanes = feed == "lane_s" or (feed == "lane_k" and whole)
         if feed == "lane_s":
@@ -93,7 +93,9 @@ class _Body:
         for column in range(self.shape.vectors):
             yield from self._load(column, k)
         for row in range(self.shape.rows):
-            if not in_lanes and feed != "memory":
+            if feed == "repeat" and whole:
+                yield from self._pick(row, k)
+            elif not in_lanes and feed != "memory":
                 yield from self._spread(row, k, existing)
             for column in range(self.shape.vectors):
                 yield from self._multiply(row, column, k, in_lanes)
@@ -132,6 +134,14 @@ class _Body:
         else:
             yield Broadcast(register, address, depth, existing, memory)
 
+    def _pick(self, row: int, k: int) -> Iterator[Op]:
+        """One of the elements that a register repeats, which is filled before the first of them."""
+        group, memory = self.shape.group, self.tile.across.type
+        repeated = self._lanes_register(row, k // group * group)
+        if k % group == 0:
+            yield Broadcast(repeated, self._pointer(row).address(row, k), group, None, memory)
+        yield Pick(self._spread_register(row, k), repeated, k % group, memory)
+
     def _load_lanes_k(self, k: int) -> Iterator[Op]:
         for row in range(self.shape.rows):
             yield Load(self._lanes_register(row, k), self._pointer(row).address(row, k))
@@ -150,14 +160,14 @@ class _Body:
 
     def _multiply(self, row: int, column: int, k: int, in_lanes: bool) -> Iterator[Op]:
         acc = self.tile.accumulator(row, column, k % self.shape.k_split)
-        x, lanes = self._vector(column, k), self.tile.vector.lanes
+        x, lanes, group = self._vector(column, k), self.tile.vector.lanes, self.shape.group
         if self.shape.feed == "memory":
             address = self._pointer(row).address(row, k)
             yield from multiplied(self.tile, self._form("memory"), acc, x, address)
             return
         lane = None
         if in_lanes and self.shape.feed == "lane_k":
-            y, lane = self._lanes_register(row, k // lanes * lanes), k % lanes
+            y, lane = self._lanes_register(row, k // group * group), k % group
         elif in_lanes:
             y, lane = self._lanes_register(row // lanes, k), row % lanes
         else:

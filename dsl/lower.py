@@ -89,7 +89,7 @@ class Tile:
     def unroll(self) -> int:
         """K steps per trip of the K loop."""
         shape = self.region.shape
-        group = max(shape.k_split, self.vector.lanes if shape.feed == "lane_k" else 1)
+        group = max(shape.k_split, shape.group)
         asked = self.plan.schedule.k_unroll
         if asked is not None:
             return -(-asked // group) * group

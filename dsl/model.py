@@ -14,56 +14,9 @@ from functools import lru_cache
 
 from .core import Core
 from .errors import ScheduleError
-from .isa import ALIKE, Factors, MatrixUnit, MulAdd, Target, Vector
+from .isa import Target, Vector
 from .shape import Budget, TileShape, latency, step_cycles
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What a tile is asked to do: the vectors it may use, K steps in all, whether C is read, which
-    lane feeds are possible, the accumulator sets allowed, where the vectors lie, how many registers
-    are left to the compiler, and whether a tile's last vector may overlap the one before, or is
-    computed whole though part of it exists: then nothing is loaded but whole vectors.
-    ``depth``: the K steps of one matrix, None when known only at the call. ``shuffles`` convert an
-    element of the operand across as it is spread; with ``converts`` one alone takes steps, of
-    either operand; ``stride`` bytes lie between the vectors of one step and the next. ``unit`` with
-    its multiply-add ``by`` is the matrix unit that does it, ``groups`` of K at each step.
-    """
-
-    vectors: tuple[Vector, ...]
-    steps: int
-    reads_c: bool
-    feeds: tuple[str, ...]
-    splits: tuple[int, ...]
-    dot: bool = False
-    transposed: bool = False
-    depth: int | None = None
-    spare: int = 0
-    overlaps: bool = False
-    padded: bool = False
-    factors: Factors = ALIKE
-    shuffles: int = 0
-    converts: bool = False
-    stride: int = 0
-    unit: MatrixUnit | None = None
-    by: MulAdd | None = None
-    groups: int = 1
-
-    def room(self, target: Target) -> int:
-        """The registers that accumulators and factors may take."""
-        return (self.unit.registers if self.unit else target.registers) - self.spare
-
-    def most_rows(self, target: Target) -> int:
-        """More rows than any tile has."""
-        return self.room(target) * (self.unit.rows if self.unit else 1) + 1
-
-    def cut(self, vector: Vector, vectors: int) -> bool:
-        """Whether the tail of a tile of ``vectors`` is cut, not overlapped with its neighbour."""
-        return not (self.overlaps and vector.prefers_overlap and vectors > 1)
-
-    def with_split(self, split: int) -> Work:
-        """The same work with one number of accumulator sets."""
-        return replace(self, splits=(split,))
+from .work import Work, fed
 
 
 def tile_cycles(shape: TileShape, core: Core, work: Work) -> float:
@@ -103,59 +56,17 @@ def shape_of(
     fits = (
         shape
         for split in work.splits
-        for shape in _fed(vector, rows, vectors, split, masked, work)
+        for shape in fed(vector, rows, vectors, split, masked, work)
         if shape.budget.total <= work.room(target)
     )
     return min(fits, key=lambda s: (tile_cycles(s, target.core, work), s.k_split), default=None)
-
-
-def _fed(
-    vector: Vector, rows: int, vectors: int, split: int, masked: bool, work: Work
-) -> Iterator[TileShape]:
-    """The tiles of that size, one for each way in which the operand across may arrive."""
-    hold = "along" if vectors <= rows else "across"
-    base = TileShape(vector, rows, vectors, split, "broadcast", hold, masked)
-    if work.unit is not None and work.by is not None:
-        base = replace(base, feed="matrix", unit=work.unit, groups=work.groups, height=work.by.rows)
-        yield replace(base, hold="along" if base.columns <= base.bands else "across")
-        return
-    plain = vector.form("scalar", "broadcast", factors=work.factors)
-    assert plain is not None
-    base = replace(base, instructions=plain.instructions, latency=plain.latency)
-    if work.dot:
-        yield replace(base, masked=work.depth is None or work.depth % vector.lanes != 0)
-        return
-    yield from _spread(replace(base, feed=plain.form), plain, work)
-    for feed in work.feeds:
-        cut = feed == "lane_s" and rows % vector.lanes != 0
-        lane = vector.form("lane", factors=work.factors)
-        if lane and vector.lanes > 1 and not (cut and work.padded):
-            of_lanes = replace(base, feed=feed, hold="along", instructions=lane.instructions)
-            yield _blocked(of_lanes, plain, work)
-
-
-def _spread(base: TileShape, plain: MulAdd, work: Work) -> Iterator[TileShape]:
-    """Each element across in all lanes of a register, or in memory."""
-    shape = replace(_blocked(base, plain, work), shuffles=work.shuffles, converts=work.converts)
-    if work.shuffles and shape.hold == "across":  # one by one, so that conversions are apart, too
-        yield replace(shape, hold="along")
-    yield shape
-    memory = base.vector.form("memory") if work.factors == ALIKE else None
-    if base.vectors == 1 and not work.shuffles and memory:
-        yield replace(shape, feed="memory", hold="along")
-
-
-def _blocked(base: TileShape, plain: MulAdd, work: Work) -> TileShape:
-    """With the block of C that one multiply-add computes, and how far apart steps lie."""
-    parts = base.vector.lanes // plain.cols
-    return replace(base, height=plain.rows, parts=parts, stride=work.stride)
 
 
 def need(
     target: Target, vector: Vector, rows: int, vectors: int, masked: bool, work: Work
 ) -> Budget:
     """The smallest register budget of a tile of that size, whether it fits or not."""
-    shapes = _fed(vector, rows, vectors, min(work.splits), masked, work)
+    shapes = fed(vector, rows, vectors, min(work.splits), masked, work)
     return min((shape.budget for shape in shapes), key=lambda budget: budget.total)
 
 

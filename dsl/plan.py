@@ -10,7 +10,6 @@ from sympy import Expr
 from .feed import BatchPlan, Operand, loads_as
 from .isa import Form, Target, Vector
 from .loops import Decision
-from .model import Work
 from .operands import Packed
 from .product import Product
 from .schedule import Schedule
@@ -18,9 +17,8 @@ from .shape import STEPS
 from .spec import Gemm
 from .symbolic import ZERO, div, mod, value
 from .types import ITEMSIZE
+from .work import Work
 
-#: Operations that convert an element which no vector spreads.
-ALONE = 4
 #: A packed block up to this many bytes lies on the stack.
 STACK_BYTES = 32 * 1024
 
@@ -202,7 +200,7 @@ class Plan:
             overlaps=self._overlaps(known, accumulate),
             padded=self.padded,
             factors=self.product.factors,
-            shuffles=self._shuffles(),
+            source=self._source(),
             converts=self._converts(),
             stride=self._stride(),
             spare=self._spare(),
@@ -251,13 +249,10 @@ class Plan:
             for operand, element in ways
         )
 
-    def _shuffles(self) -> int:
-        """What converts an element of the operand across as it is spread."""
+    def _source(self) -> str:
+        """What an element of the operand across is converted from as it is spread."""
         across = self.feeder(self.across).type
-        if self.dot or across == self.product.across:
-            return 0
-        spread = self.vectors[0].spreads.get(across)
-        return ALONE if spread is None else spread.shuffles
+        return "" if self.dot or across == self.product.across else across
 
     def _stride(self) -> int:
         """Bytes from the vectors of one step of K to those of the next, 0 if unknown."""
@@ -266,11 +261,13 @@ class Plan:
         return (step or 0) * self.product.depth * ITEMSIZE[along.type]
 
     def _feeds(self) -> tuple[str, ...]:
-        if self.dot or self.feeder(self.across).type != self.product.across:
+        if self.dot:
             return ()
-        across = self.feeder(self.across).strides
-        if value(across["k"]) == 1:
-            return ("lane_k",)
-        if self.product.depth > 1:
+        across, one = self.feeder(self.across), self.product.depth == 1
+        if value(across.strides["k"]) == 1:
+            if across.type == self.product.across:
+                return ("lane_k",)
+            return ("repeat",) if one else ()
+        if not one or across.type != self.product.across:
             return ()
-        return ("lane_s",) if value(across[self.across]) == 1 else ()
+        return ("lane_s",) if value(across.strides[self.across]) == 1 else ()

@@ -13,8 +13,8 @@ from typing import ClassVar, Literal, TypeAlias
 from sympy import Expr
 
 from .isa import MatrixUnit, MulAdd, Vector
-from .model import Work
 from .shape import TileShape
+from .work import Work
 
 # --- what operations act on ---------------------------------------------------------------
 
@@ -129,7 +129,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """One element into all lanes; where ``group`` elements are one factor, all those.
+    """One element into all lanes; where ``group`` elements are one factor, or repeat, all those.
 
     Of them ``existing`` are read and the others 0, None for all. ``memory`` is their type.
     """
@@ -140,6 +140,17 @@ class Broadcast:
     group: int = 1
     existing: Expr | None = None
     memory: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """One ``lane`` of the elements of type ``memory`` that ``src`` repeats, into all lanes."""
+
+    kind: ClassVar[str] = "pick"
+    dst: Register
+    src: Register
+    lane: int
+    memory: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,7 +333,7 @@ class Loop:
 
 
 Op = (
-    Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Splat | MultiplyAdd
+    Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Pick | Splat | MultiplyAdd
     | Add | Multiply | Apply | Interleave | SumLanes | Store | Room | Keep | Hide | Prefetch | Loop
     | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
 )  # fmt: skip

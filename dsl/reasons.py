@@ -10,13 +10,14 @@ from .core import Core
 from .dataflow import walk
 from .isa import Target
 from .lines import LONG
-from .model import LOOP_OVERHEAD, SHORT, Choice, Work, need, shape_of, tile_cycles
+from .model import LOOP_OVERHEAD, SHORT, Choice, need, shape_of, tile_cycles
 from .nesting import Program
 from .plan import Plan
 from .program import Loop, MultiplyAdd, MultiplyMatrices, TileFacts, TileProgram
 from .regions import compared
 from .shape import TileShape, bounds, chains_wanted, step_cycles
 from .symbolic import c_text, simplify, value
+from .work import Work
 
 #: Sizes of tiles named side by side; of more, how many there are.
 NAMED = 4
@@ -225,7 +226,7 @@ def why_unroll(plan: Plan, tile: TileProgram, facts: TileFacts) -> str:
     if plan.dot:
         made = steps // shape.vector.lanes * shape.multiply_adds
         return f"{made} multiply-adds take at least twice the latency of {core.fma_latency}"
-    group = max(shape.k_split, shape.vector.lanes if shape.feed == "lane_k" else 1)
+    group = max(shape.k_split, shape.group)
     taken, issue = _trip(shape, core, steps)
     loop = f"the loop's {LOOP_OVERHEAD}"
     why = f"a trip takes {taken} cycles, in which its operations and {loop} issue ({issue})"

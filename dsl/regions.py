@@ -9,11 +9,12 @@ from sympy import Expr, Integer
 
 from .errors import ScheduleError
 from .isa import Vector
-from .model import Choice, Work, choose, does_not_fit, ranking, shape_of, steady
+from .model import Choice, choose, does_not_fit, ranking, shape_of, steady
 from .parts import Part, across_parts, cascade, equals_part, positive_part
 from .plan import Plan
 from .shape import TileShape
 from .symbolic import ONE, ZERO, div, mod, value
+from .work import Work
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,13 +34,14 @@ class TileShape:
 
     ``vectors`` registers lie along the vectorised dimension, ``rows`` across it. ``feed`` says how
     the operand across arrives: a form of the multiply-add, with ``lane_k`` and ``lane_s`` for
-    vectors that lie along K or across. ``hold`` is the side kept in registers during a K step;
-    ``instructions`` is how many a multiply-add takes, ``shuffles`` how many more convert an element
-    of the operand across, ``height`` the rows that one computes and ``parts`` how many of them lie
-    along a vector. In the registers of ``unit`` the accumulators are matrices, and a step takes
-    ``groups`` groups of K. ``latency`` is the multiply-add's, 0 the core's; ``converts``: elements
-    alone are converted in steps; ``stride`` the bytes from one step's vectors to the next's, 0
-    where all are aligned.
+    vectors that lie along K or across, and ``repeat`` for a few elements along K that a register
+    repeats; those along K serve ``group`` steps. ``hold`` is the side kept in registers during a K
+    step; ``instructions`` is how many a multiply-add takes, ``shuffles`` how many more convert an
+    element of the operand across, ``height`` the rows that one computes and ``parts`` how many of
+    them lie along a vector. In the registers of ``unit`` the accumulators are matrices, and a step
+    takes ``groups`` groups of K. ``latency`` is the multiply-add's, 0 the core's; ``converts``:
+    elements alone are converted in steps; ``stride`` the bytes from one step's vectors to the
+    next's, 0 where all are aligned.
     """
 
     vector: Vector
@@ -55,7 +56,8 @@ class TileShape:
     parts: int = 1
     unit: MatrixUnit | None = None
     groups: int = 1
-    shuffles: int = 0
+    group: int = 1
+    shuffles: float = 0
     latency: int = 0
     converts: bool = False
     stride: int = 0
@@ -81,8 +83,8 @@ class TileShape:
         masks = self.vector.mask.registers if self.masked and self.vector.mask else 0
         if self.feed == "lane_s":
             return Budget(accumulators, self.vectors, -(-self.rows // self.vector.lanes), masks)
-        if self.feed == "lane_k":
-            return Budget(accumulators, self.vectors, self.rows, masks)
+        if self.feed in ("lane_k", "repeat"):
+            return Budget(accumulators, self.vectors, self.rows + (self.feed == "repeat"), masks)
         converting = STEPS if self.converts and self.vector.lanes == 1 else 0
         if self.hold == "across":
             return Budget(accumulators, 1, self.bands + converting, masks)
@@ -94,8 +96,8 @@ class TileShape:
         """Loads per K step; of matrices their rows."""
         if self.unit is not None:
             return self.rows + self.groups * self.columns
-        if self.feed == "lane_k":
-            return self.vectors + self.rows / self.vector.lanes
+        if self.feed in ("lane_k", "repeat"):
+            return self.vectors + self.rows / self.group
         if self.feed == "lane_s":
             return self.vectors - (-self.rows // self.vector.lanes)
         return self.columns + self.bands

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tilewright.isa import Mask, MulAdd, Spread, Vector
+from tilewright.isa import Mask, MulAdd, Repeat, Spread, Vector
 
 from .scalar import plain
 
@@ -172,7 +172,7 @@ def vector(element: str, bits: int, **more: Any) -> Vector:
         more["transpose"] = transposes(element, bits, DOUBLES[bits], FLOATS[bits])
     if element == "f32":
         more["loads"], more["stores"] = _conversions(bits)
-        more["spreads"] = _spreads(bits)
+        more["spreads"], more["repeats"] = _spreads(bits), _repeats(bits)
     ops = _ops(element, bits) | more.pop("ops", {})
     return Vector(
         name=NAMES[bits],
@@ -237,6 +237,14 @@ def _spreads(bits: int) -> dict[str, Spread]:
         "f16": Spread(f"{mm}_cvtph_ps({half})", shuffles=3),
         "bf16": Spread(cast("si", "ps", bits, words), shuffles=1),
     }
+
+
+def _repeats(bits: int) -> dict[str, Repeat]:
+    """Four elements of f16 in each 128 bits of f32."""
+    mm, four = prefix(bits), load_bits(64)
+    halves = f"{prefix(bits // 2)}_broadcastq_epi64({four})" if bits > 128 else four
+    pick = f"{mm}_permute_ps({{v}}, 0x55 * {{lane}})"
+    return {"f16": Repeat(4, f"{mm}_cvtph_ps({halves})", shuffles=2, pick=pick)}
 
 
 def transposes(

@@ -9,7 +9,7 @@ from itertools import product
 from tilewright.errors import SpecError
 from tilewright.isa import Target, Vector
 from tilewright.layouts import legal_dimensions
-from tilewright.model import Work, shape_of, tile_cycles
+from tilewright.model import shape_of, tile_cycles
 from tilewright.plan import Plan
 from tilewright.planning import make_plan
 from tilewright.runtime.host import resolve
@@ -17,6 +17,7 @@ from tilewright.schedule import Schedule
 from tilewright.shape import TileShape, chains_wanted
 from tilewright.spec import Gemm
 from tilewright.symbolic import value
+from tilewright.work import Work
 
 #: A size known only at the call is ranked as if it were this.
 TYPICAL = 256
