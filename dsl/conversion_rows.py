@@ -42,7 +42,11 @@ def rows(
         tiles.setdefault(program.name, program)
         column = step * position(part, "kp")
         inner += looped("kp", part, (call_of(c, program, at, line, column),))
-    if tail != 0:
+    if tail != 0 and c.depth == 1 and value(whole):  # what lies between rows is nobody's
+        program = _row_tile(c, 1, step, None)
+        tiles.setdefault(program.name, program)
+        inner.append(call_of(c, program, at, line, depth - step))
+    elif tail != 0:
         known = value(tail)
         program = _row_tile(c, 1, step, tail)
         tiles.setdefault(program.name, program)

@@ -127,7 +127,11 @@ class _Panels:
         lanes = self.plan.target.of(self.plan.element)[0].lanes
         step = row_elements(self.plan.target, source, packed, lanes)
         piece = step * -(-depth // (step * tiles))
-        return [min(piece, max(0, depth - piece * tile)) for tile in range(tiles)]
+        pieces = [min(piece, max(0, depth - piece * tile)) for tile in range(tiles)]
+        last = (depth - 1) // piece
+        if last and pieces[last] < step:  # less than a vector takes longer alone
+            pieces[last - 1 : last + 1] = pieces[last - 1] + pieces[last], 0
+        return pieces
 
     def converted(self, panels: Sequence[_Rows], first: Expr, depth: Expr) -> tuple[NestNode, ...]:
         """Of the first of ``panels`` that exists ``depth`` elements of K, from ``first`` on."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import ml_dtypes
@@ -14,7 +15,7 @@ from tilewright.generate import interpret_kernel, plan_for, program_for
 from tilewright.nesting import BlockLoop, NestNode, Pack
 from tilewright.operands import Matrix, Packed, Strided
 from tilewright.plan import Plan
-from tilewright.program import Broadcast
+from tilewright.program import Broadcast, Pick
 from tilewright.runtime.host import resolve
 from tilewright.schedule import Schedule
 from tilewright.sizes import dim
@@ -71,11 +72,13 @@ def test_rows_of_a_are_converted_beside_the_tiles_before_them() -> None:
     assert pack.elements == 2 * 6 * 64 + 16, "two panels, and what a vector reads beyond"
 
 
-def test_a_short_k_is_converted_beside_the_first_tiles() -> None:
-    nest = program_for(plan(f16(m=12, k=20), Schedule(tile=(6, 16)))).nest
-    assert converting(nest) == ["fill ", "", ""], (
-        "one piece of 16 and one of 4, beside two of three"
-    )
+@pytest.mark.parametrize(
+    ("k", "beside"), [(56, ["", ""]), (20, [""]), (65, ["", ""]), (7, [""]), (144, ["nt "])]
+)
+def test_k_is_converted_in_pieces_of_whole_vectors(k: int, beside: list[str]) -> None:
+    """Beside three tiles: 32 and 24; 20; 32 and 33; 7; 48 beside each."""
+    nest = program_for(plan(f16(m=12, k=k), Schedule(tile=(6, 16)))).nest
+    assert converting(nest) == ["fill ", *beside]
 
 
 def test_one_panel_has_room_for_itself() -> None:
@@ -148,6 +151,8 @@ def test_a_core_that_converts_beside_multiplying_converts_each_element_as_it_is_
     assert not any(op.memory == type_ for op in broadcasts(before))
     narrow = plan(spec, Schedule(tile=(16, 16)), target="avx512+zen5")
     assert bool(narrow.sources) == (type_ == "f16"), "16 elements for 16 multiply-adds"
+    wide = plan(Gemm(64, 32, 64, a=type_, b=Packed(type_)), target="avx512+zen5")
+    assert not wide.sources
     rows = Gemm(dim("m"), 48, 64, a=type_, b=Packed(type_))
     assert not plan(rows, target="avx512+zen5").sources
     assert plan(rows, target="avx512").sources
@@ -155,16 +160,32 @@ def test_a_core_that_converts_beside_multiplying_converts_each_element_as_it_is_
     assert "with A converted first" in decision.reason
 
 
+@pytest.mark.parametrize("k", [3, 4, 5, 8, 64, 67, dim("k")], ids=str)
+def test_a_few_elements_of_a_row_are_converted_together(k: Any) -> None:
+    """Four serve as many steps; what is left of K is spread one by one."""
+    found = plan(Gemm(4, 48, k, a="f16", b="f32"), target="avx512+zen5")
+    tiles = program_for(found).tiles
+    repeated = [op for op in broadcasts(found) if op.group > 1]
+    picks = [op for tile in tiles for op in walk(tile.body) if isinstance(op, Pick)]
+    assert not found.sources
+    assert {op.group for op in repeated} == ({4} if k != 3 else set())
+    assert len(picks) == 4 * len(repeated)
+    alone = [op for op in broadcasts(found) if op.group == 1]
+    assert bool(alone) == (k not in (4, 8, 64))
+
+
 @pytest.mark.parametrize("type_", ["f16", "bf16"])
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_what_is_spread_is_converted_exactly(type_: Any, order: Any, cases: Cases) -> None:
-    """Subnormals, infinities and NaN among them, in every width of vectors, and alone."""
-    for n in (48, 24, 8, 1):
-        spec = Gemm(5, n, 2, a=Matrix(type_, order), b="f32")
+    """Subnormals, infinities and NaN among them, in every width of vectors, alone and in fours."""
+    for n, k in itertools.product((48, 24, 8, 4, 1), (2, 6)):
+        spec = Gemm(5, n, k, a=Matrix(type_, order), b="f32")
         found = plan(spec, target="avx512+zen5")
-        a = np.array([[0x0001, 0], [0x8001, 0], [0x3C01, 0], [0x7F80, 0], [0xFFFF, 0]], np.uint16)
-        a = np.asarray(a.view(np.float16 if type_ == "f16" else ml_dtypes.bfloat16), order=order)
-        b, c = np.ones((2, n), np.float32), np.full((5, n), 3, np.float32)
+        bits = np.zeros((5, k), np.uint16)
+        bits[:, k - 2] = 0x0001, 0x8001, 0x3C01, 0x7F80, 0xFFFF
+        bits[:, 0] = 0x03FF, 0x8400, 0x7C00, 0x0080, 0xFF80
+        a = np.asarray(bits.view(np.float16 if type_ == "f16" else ml_dtypes.bfloat16), order=order)
+        b, c = np.ones((k, n), np.float32), np.full((5, n), 3, np.float32)
         interpret_kernel(spec, Schedule(), found.target, [a, b, c], [])
         np.testing.assert_array_equal(c, a.astype(np.float32) @ b)
         cases.count("avx512", "interpreted")
