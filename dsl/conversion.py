@@ -45,7 +45,8 @@ class Conversion:
 
     ``shift`` is added to each element, ``depth`` elements of K are a group; ``spare`` groups of
     zeros follow. ``type``, if not "" for the source's own, is what elements are rounded to on the
-    way. ``clean``: lines that are padding become zeros, else anything.
+    way. ``clean``: lines that are padding become zeros, else anything; ``ends``: so does what
+    follows a row of K up to whole vectors.
     """
 
     target: Target
@@ -59,6 +60,7 @@ class Conversion:
     prefix: str
     type: str = ""
     clean: bool = False
+    ends: bool = True
     spare: Expr = ZERO
 
     @property

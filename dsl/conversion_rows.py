@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import product
 
 from sympy import Expr
 
@@ -18,11 +19,14 @@ from .conversion import (
     put,
 )
 from .feed import row_elements, widening
-from .nesting import BlockLoop, NestNode, When
+from .nesting import BlockLoop, Call, NestNode, When
 from .program import Active, Address, Load, Register, Store, TileProgram
 from .store import transpose
 from .symbolic import ONE, ZERO, div, linear, mod, symbol, value
 from .transposition import parts
+
+#: Vectors of a few rows that one call converts.
+BLOCK = 16
 
 
 def rows(
@@ -32,36 +36,56 @@ def rows(
     if value(c.source.strides["k"]) != 1:
         yield from _turned(c, extents, at, tiles)
         return
+    lines = value(extents[c.line])
+    few = lines if lines is not None and lines <= BLOCK and c.lanes > 1 else None
+    whole, left = _row_calls(c, extents["k"], few, at, tiles)
+    if few:
+        yield from whole
+        whole = []
+    if each := (*whole, *left):
+        yield BlockLoop("lp", extents[c.line], each, note=f"convert {c.source.name}")
+
+
+def _row_calls(
+    c: Conversion,
+    depth: Expr,
+    few: int | None,
+    at: tuple[Expr, Expr],
+    tiles: dict[str, TileProgram],
+) -> tuple[list[NestNode], list[NestNode]]:
+    """The calls for whole vectors, of a ``few`` lines at once or of one, and for what is left."""
     step = row_elements(c.target, c.source.type, c.packed.type, c.lanes)
-    depth = extents["k"]
-    line = symbol("lp")
-    whole, tail = div(depth, step), mod(depth, step)
-    inner: list[NestNode] = []
-    for part in parts(whole, VECTORS):
-        program = _row_tile(c, part.size, step, None)
+    count, tail = div(depth, step), mod(depth, step)
+    whole: list[NestNode] = []
+
+    def called(lines: int | None, starts: Sequence[int], k: Expr, tail: Expr | None = None) -> Call:
+        program = _row_tile(c, lines or 1, starts, step, tail)
         tiles.setdefault(program.name, program)
-        column = step * position(part, "kp")
-        inner += looped("kp", part, (call_of(c, program, at, line, column),))
-    if tail != 0 and c.depth == 1 and value(whole):  # what lies between rows is nobody's
-        program = _row_tile(c, 1, step, None)
-        tiles.setdefault(program.name, program)
-        inner.append(call_of(c, program, at, line, depth - step))
-    elif tail != 0:
-        known = value(tail)
-        program = _row_tile(c, 1, step, tail)
-        tiles.setdefault(program.name, program)
-        call = call_of(c, program, at, line, step * whole)
-        inner.append(call if known else When(tail, (call,)))
-    yield BlockLoop("lp", extents[c.line], tuple(inner), note=f"convert {c.source.name}")
+        return call_of(c, program, at, ZERO if lines else symbol("lp"), k)
+
+    for part in parts(count, BLOCK // few if few else VECTORS):
+        call = called(few, range(0, part.size * step, step), step * position(part, "kp"))
+        whole += looped("kp", part, (call,))
+    if tail == 0:
+        return whole, []
+    if value(count) and c.depth == 1 and not c.ends:  # the last vector may overlap
+        return [*whole, called(few, [0], depth - step)], []
+    call = called(None, [0], step * count, tail)
+    return whole, [call if value(tail) else When(tail, (call,))]
 
 
-def _row_tile(c: Conversion, vectors: int, step: int, tail: Expr | None) -> TileProgram:
-    """``vectors`` times ``step`` elements of a row, or the ``tail`` elements that are left."""
+def _row_tile(
+    c: Conversion, lines: int, starts: Sequence[int], step: int, tail: Expr | None
+) -> TileProgram:
+    """``step`` elements of some lines from each of ``starts`` on, or the ``tail`` that is left."""
     emitter = c.emitter(c.lanes)
     wide = widening(c.target, c.source.type, c.packed.type)
     each = step // c.lanes
-    for index in range(vectors):
-        read, write = (Address(name, index * step * ONE) for name in ("x", "out"))
+    for index, (start, line) in enumerate(product(starts, range(lines))):
+        read, write = (
+            Address(name, start + linear(((line, operand.strides[c.line]),)))
+            for name, operand in (("x", c.source), ("out", c.packed))
+        )
         if wide is not None:
             register = Register(f"wx{index}", wide)
             emitter.add(Load(register, read, elements_of(tail), c.source.type))
@@ -78,8 +102,11 @@ def _row_tile(c: Conversion, vectors: int, step: int, tail: Expr | None) -> Tile
             active, makes = lanes_of(c, tail, emitter)
             emitter.add(*makes)
         put(c, emitter, c.element(emitter, read, active, f"x{index}"), write)
-    size = f"{vectors * step}" if tail is None else "tail"
-    return program_of(c, f"row_{size}", list(emitter.emit()), f"{size} elements of a row")
+    size = f"{len(starts) * step}" if tail is None else "tail"
+    if lines == 1:
+        return program_of(c, f"row_{size}", list(emitter.emit()), f"{size} elements of a row")
+    what = f"{size} elements of each of {lines} rows"
+    return program_of(c, f"rows_{lines}x{size}", list(emitter.emit()), what)
 
 
 # --- what is contiguous along lines --------------------------------------------------------------

@@ -93,6 +93,7 @@ def _conversion(plan: Plan, name: str, source: Operand, packed: Operand) -> Conv
         lanes=plan.target.of(plan.element)[0].lanes,
         slots=tuple(slot for slot, _ in plan.spec.runtime_sizes()),
         prefix=f"convert_{name}_",
+        ends=plan.dot,
     )
 
 

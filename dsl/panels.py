@@ -37,8 +37,11 @@ class _Rows:
 def panels(
     tiles: TileSet, block: Block, regions: Sequence[Region], steps: tuple[Expr, Expr]
 ) -> Pack:
-    """The grids of tiles panel by panel, and the buffer of the panels."""
-    across = tuple(dict.fromkeys(region.across for region in regions))
+    """The grids of tiles panel by panel, and the buffer of the panels.
+
+    The lowest come first: nothing is computed beside the conversion of the first.
+    """
+    across = tuple(dict.fromkeys(region.across for region in regions))[::-1]
     writer = _Panels(tiles, block, tuple(regions), steps, max(part.units for part in across))
     packed = tiles.plan.operands["a"]
     rooms = 1 if sum((part.count for part in across), ZERO) == 1 else 2

@@ -655,14 +655,12 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_convert_a_row_24(
     _mm256_storeu_ps(out + 16, wx2);
 }
 
-/* tail elements of a row */
-static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_convert_a_row_tail(const uint16_t *x, float *restrict out)
+/* 8 elements of a row */
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_convert_a_row_8(const uint16_t *x, float *restrict out)
 {
     BARRIER;
     BARRIER;
-    _Alignas(64) uint16_t wx0_part[8] = {0};
-    memcpy(wx0_part, x, (size_t)(7) * sizeof *wx0_part);
-    __m256 wx0 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(wx0_part))), 16));
+    __m256 wx0 = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(x))), 16));
     _mm256_storeu_ps(out, wx0);
 }
 
@@ -675,7 +673,7 @@ void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const float 
                 const uint16_t *a_i = a + (i) * (31 * m);
                 for (int64_t lp = 0; lp < m; lp++) { /* convert a */
                     gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_convert_a_row_24(a_i + 31 * lp, a_packed + 32 * i * m + 32 * lp);
-                    gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_convert_a_row_tail(a_i + 31 * lp + 24, a_packed + 32 * i * m + 32 * lp + 24);
+                    gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_convert_a_row_8(a_i + 31 * lp + 23, a_packed + 32 * i * m + 32 * lp + 23);
                 }
             }
         }

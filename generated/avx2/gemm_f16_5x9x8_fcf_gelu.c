@@ -193,22 +193,36 @@ static inline void gemm_f16_5x9x8_fcf_gelu_tile0_5x9(const uint16_t *a, const fl
     }
 }
 
-/* 8 elements of a row */
-static inline void gemm_f16_5x9x8_fcf_gelu_convert_b_row_8(const uint16_t *x, float *restrict out)
+/* 8 elements of each of 9 rows */
+static inline void gemm_f16_5x9x8_fcf_gelu_convert_b_rows_9x8(const uint16_t *x, float *restrict out)
 {
     BARRIER;
     BARRIER;
     __m256 wx0 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x)));
     _mm256_storeu_ps(out, wx0);
+    __m256 wx1 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x + 8)));
+    _mm256_storeu_ps(out + 8, wx1);
+    __m256 wx2 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x + 16)));
+    _mm256_storeu_ps(out + 16, wx2);
+    __m256 wx3 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x + 24)));
+    _mm256_storeu_ps(out + 24, wx3);
+    __m256 wx4 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x + 32)));
+    _mm256_storeu_ps(out + 32, wx4);
+    __m256 wx5 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x + 40)));
+    _mm256_storeu_ps(out + 40, wx5);
+    __m256 wx6 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x + 48)));
+    _mm256_storeu_ps(out + 48, wx6);
+    __m256 wx7 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x + 56)));
+    _mm256_storeu_ps(out + 56, wx7);
+    __m256 wx8 = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(x + 64)));
+    _mm256_storeu_ps(out + 64, wx8);
 }
 
 void gemm_f16_5x9x8_fcf_gelu(const uint16_t *a, const uint16_t *b, float *d)
 {
     {
         _Alignas(64) float b_packed[80];
-        for (int64_t lp = 0; lp < 9; lp++) { /* convert b */
-            gemm_f16_5x9x8_fcf_gelu_convert_b_row_8(b + 8 * lp, b_packed + 8 * lp);
-        }
+        gemm_f16_5x9x8_fcf_gelu_convert_b_rows_9x8(b, b_packed);
         gemm_f16_5x9x8_fcf_gelu_tile0_5x9(a, b_packed, d);
     }
 }

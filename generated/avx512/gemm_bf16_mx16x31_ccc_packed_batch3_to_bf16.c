@@ -668,17 +668,6 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_convert_a_row_16(
     _mm512_storeu_ps(out, wx0);
 }
 
-/* tail elements of a row */
-static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_convert_a_row_tail(const uint16_t *x, float *restrict out)
-{
-    BARRIER;
-    BARRIER;
-    _Alignas(64) uint16_t wx0_part[16] = {0};
-    memcpy(wx0_part, x, (size_t)(15) * sizeof *wx0_part);
-    __m512 wx0 = _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(wx0_part))), 16));
-    _mm512_storeu_ps(out, wx0);
-}
-
 void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const float *b, const float *c, uint16_t *d, int64_t m, void *scratch)
 {
     {
@@ -688,7 +677,7 @@ void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const float 
                 const uint16_t *a_i = a + (i) * (31 * m);
                 for (int64_t lp = 0; lp < m; lp++) { /* convert a */
                     gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_convert_a_row_16(a_i + 31 * lp, a_packed + 32 * i * m + 32 * lp);
-                    gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_convert_a_row_tail(a_i + 31 * lp + 16, a_packed + 32 * i * m + 32 * lp + 16);
+                    gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_convert_a_row_16(a_i + 31 * lp + 15, a_packed + 32 * i * m + 32 * lp + 15);
                 }
             }
         }

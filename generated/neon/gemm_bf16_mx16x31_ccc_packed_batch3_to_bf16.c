@@ -1994,14 +1994,12 @@ static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_convert_a_row_12(
     vst1q_f32(out + 8, wx2);
 }
 
-/* tail elements of a row */
-static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_convert_a_row_tail(const uint16_t *x, float *restrict out)
+/* 4 elements of a row */
+static inline void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_convert_a_row_4(const uint16_t *x, float *restrict out)
 {
     BARRIER;
     BARRIER;
-    _Alignas(64) uint16_t wx0_part[4] = {0};
-    memcpy(wx0_part, x, (size_t)(3) * sizeof *wx0_part);
-    float32x4_t wx0 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(wx0_part), 16));
+    float32x4_t wx0 = vreinterpretq_f32_u32(vshll_n_u16(vld1_u16(x), 16));
     vst1q_f32(out, wx0);
 }
 
@@ -2015,7 +2013,7 @@ void gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16(const uint16_t *a, const float 
                 for (int64_t lp = 0; lp < m; lp++) { /* convert a */
                     gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_convert_a_row_16(a_i + 31 * lp, a_packed + 32 * i * m + 32 * lp);
                     gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_convert_a_row_12(a_i + 31 * lp + 16, a_packed + 32 * i * m + 32 * lp + 16);
-                    gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_convert_a_row_tail(a_i + 31 * lp + 28, a_packed + 32 * i * m + 32 * lp + 28);
+                    gemm_bf16_mx16x31_ccc_packed_batch3_to_bf16_convert_a_row_4(a_i + 31 * lp + 27, a_packed + 32 * i * m + 32 * lp + 27);
                 }
             }
         }

@@ -270,23 +270,37 @@ static inline void gemm_f16_5x9x8_fcf_gelu_tile0_5x9(const uint16_t *a, const fl
     }
 }
 
-/* 8 elements of a row */
-static inline void gemm_f16_5x9x8_fcf_gelu_convert_b_row_8(const uint16_t *x, float *restrict out)
+/* 4 elements of each of 9 rows */
+static inline void gemm_f16_5x9x8_fcf_gelu_convert_b_rows_9x4(const uint16_t *x, float *restrict out)
 {
     BARRIER;
     BARRIER;
     float32x4_t wx0 = vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(x)));
     vst1q_f32(out, wx0);
-    float32x4_t wx1 = vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(x + 4)));
-    vst1q_f32(out + 4, wx1);
+    float32x4_t wx1 = vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(x + 8)));
+    vst1q_f32(out + 8, wx1);
+    float32x4_t wx2 = vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(x + 16)));
+    vst1q_f32(out + 16, wx2);
+    float32x4_t wx3 = vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(x + 24)));
+    vst1q_f32(out + 24, wx3);
+    float32x4_t wx4 = vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(x + 32)));
+    vst1q_f32(out + 32, wx4);
+    float32x4_t wx5 = vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(x + 40)));
+    vst1q_f32(out + 40, wx5);
+    float32x4_t wx6 = vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(x + 48)));
+    vst1q_f32(out + 48, wx6);
+    float32x4_t wx7 = vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(x + 56)));
+    vst1q_f32(out + 56, wx7);
+    float32x4_t wx8 = vcvt_f32_f16(vreinterpret_f16_u16(vld1_u16(x + 64)));
+    vst1q_f32(out + 64, wx8);
 }
 
 void gemm_f16_5x9x8_fcf_gelu(const uint16_t *a, const uint16_t *b, float *d)
 {
     {
         _Alignas(64) float b_packed[76];
-        for (int64_t lp = 0; lp < 9; lp++) { /* convert b */
-            gemm_f16_5x9x8_fcf_gelu_convert_b_row_8(b + 8 * lp, b_packed + 8 * lp);
+        for (int64_t kp = 0; kp < 2; kp++) {
+            gemm_f16_5x9x8_fcf_gelu_convert_b_rows_9x4(b + 4 * kp, b_packed + 4 * kp);
         }
         gemm_f16_5x9x8_fcf_gelu_tile0_5x9(a, b_packed, d);
     }

@@ -12,7 +12,7 @@ from support.cases import Cases
 
 from tilewright.dataflow import walk
 from tilewright.generate import interpret_kernel, plan_for, program_for
-from tilewright.nesting import BlockLoop, NestNode, Pack
+from tilewright.nesting import BlockLoop, Call, NestNode, Pack
 from tilewright.operands import Matrix, Packed, Strided
 from tilewright.plan import Plan
 from tilewright.program import Broadcast, Pick
@@ -49,15 +49,15 @@ def f16(m: Any = 20, n: Any = 48, k: Any = 31, a: Any = "f16", **more: Any) -> G
 
 
 def converting(nodes: tuple[NestNode, ...], loops: str = "") -> list[str]:
-    """The counters of the loops around each loop over rows that are converted."""
+    """The counters of the loops around each call that converts, but for the first panel."""
     found: list[str] = []
     for node in nodes:
         if isinstance(node, Pack):
-            found += converting(node.fill, f"{loops}fill ") + converting(node.body, loops)
-        elif isinstance(node, BlockLoop) and node.counter == "lp":
-            found.append(loops)
+            found += converting(node.body, loops)
         elif isinstance(node, BlockLoop):
             found += converting(node.body, f"{loops}{node.counter} ")
+        elif isinstance(node, Call) and "convert_a" in node.program:
+            found.append(loops.strip())
     return found
 
 
@@ -66,26 +66,27 @@ def test_rows_of_a_are_converted_beside_the_tiles_before_them() -> None:
     assert (found.outer, found.by_panels) == ("mn", True)
     nest = program_for(found).nest
     assert buffers(nest) == {"a_packed": ""}
-    assert converting(nest) == ["fill ", "mt nt ", "nt "], "three of 6 rows, then one of 2"
+    assert converting(nest) == ["kp", "mt nt"], "two rows are the first panel, then three of 6"
     (pack,) = nest
     assert isinstance(pack, Pack)
     assert pack.elements == 2 * 6 * 64 + 16, "two panels, and what a vector reads beyond"
 
 
 @pytest.mark.parametrize(
-    ("k", "beside"), [(56, ["", ""]), (20, [""]), (65, ["", ""]), (7, [""]), (144, ["nt "])]
+    ("k", "beside"),
+    [(56, ["", "", ""]), (20, ["", ""]), (65, ["", "", ""]), (7, ["lp"]), (144, ["nt", "nt"])],
 )
 def test_k_is_converted_in_pieces_of_whole_vectors(k: int, beside: list[str]) -> None:
-    """Beside three tiles: 32 and 24; 20; 32 and 33; 7; 48 beside each."""
+    """Beside three tiles 32 and 24; 20; 32 and 33; 7; 48 beside each. Vectors are of 16."""
     nest = program_for(plan(f16(m=12, k=k), Schedule(tile=(6, 16)))).nest
-    assert converting(nest) == ["fill ", *beside]
+    assert converting(nest) == beside
 
 
 def test_one_panel_has_room_for_itself() -> None:
     (pack,) = program_for(plan(f16(m=6, k=64), Schedule(tile=(6, 16)))).nest
     assert isinstance(pack, Pack)
     assert pack.elements == 6 * 64 + 16
-    assert converting((pack,)) == ["fill "]
+    assert not converting((pack,))
 
 
 @pytest.mark.parametrize(
