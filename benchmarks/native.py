@@ -119,8 +119,12 @@ def compiler() -> list[str]:
 @cache
 def library(name: str, *flags: str) -> ctypes.CDLL:
     """The shared library made of ``benchmarks/<name>.c``."""
-    path = _directory() / f"{name}.so"
-    source = HERE / f"{name}.c"
+    return built(HERE / f"{name}.c", *flags)
+
+
+def built(source: Path, *flags: str) -> ctypes.CDLL:
+    """The shared library made of a file in C."""
+    path = _directory() / f"{source.stem}.so"
     command = [*compiler(), "-O2", "-std=gnu11", "-fPIC", "-shared", "-Wall", "-Wextra"]
     done = subprocess.run(
         [*command, str(source), "-o", str(path), *flags],
