@@ -221,10 +221,18 @@ def _ops(element: str, bits: int) -> dict[str, str]:
 
 
 def _conversions(bits: int) -> tuple[dict[str, str], dict[str, str]]:
-    """Loads and stores of vectors of f32: f16 by F16C, to the nearest even, bf16 by a shift."""
-    mm, half = prefix(bits), load_bits(bits // 2)
+    """Loads and stores of vectors of f32: f16 by F16C, to the nearest even, bf16 by a shift.
+
+    f8_e5m2 is the upper half of f16.
+    """
+    mm, words, half = prefix(bits), prefix(max(bits // 2, 128)), load_bits(bits // 2)
     shifted = f"{mm}_slli_epi32({mm}_cvtepu16_epi32({half}), 16)"
-    loads = {"f16": f"{mm}_cvtph_ps({half})", "bf16": cast("si", "ps", bits, shifted)}
+    upper = f"{words}_slli_epi16({words}_cvtepu8_epi16({load_bits(bits // 4)}), 8)"
+    loads = {
+        "f16": f"{mm}_cvtph_ps({half})",
+        "bf16": cast("si", "ps", bits, shifted),
+        "f8_e5m2": f"{mm}_cvtph_ps({upper})",
+    }
     return loads, {"f16": store_bits(bits // 2, f"{mm}_cvtps_ph({{v}}, 0)")}
 
 

@@ -16,6 +16,7 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     for name, type_ in {
         "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
         "s32": np.int32, "s16": np.int16, "u16": np.uint16, "s8": np.int8, "u8": np.uint8,
+        "f8_e5m2": ml_dtypes.float8_e5m2,
     }.items()
 }  # fmt: skip
 SIZE = 4096

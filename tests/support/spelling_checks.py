@@ -147,9 +147,7 @@ def _cut_spellings(v: Vector, active: int) -> Iterator[tuple[str, list[str], str
 
 def _conversions(v: Vector) -> Iterator[Check]:
     for element, spelling in v.loads.items():
-        dtype = DTYPES[element]
-        every = np.arange(1 << 8 * dtype.itemsize).astype(f"u{dtype.itemsize}").view(dtype)
-        x = _rows(every, v.lanes)
+        x = _rows(_every(element), v.lanes)
         statements = [f"{v.ctype} x = {spelling.format(p='in0')};", _store(v, "x")]
         name = _name(v, f"load of {element}")
         yield Check(name, statements, (x,), x.astype(DTYPES[v.element]))
@@ -157,6 +155,33 @@ def _conversions(v: Vector) -> Iterator[Check]:
         x = _rows(np.concatenate(_values(v.element)), v.lanes)
         statements = [_load(v, "x", "in0"), f"{spelling.format(p='out', v='x')};"]
         yield Check(_name(v, f"store of {element}"), statements, (x,), x.astype(DTYPES[element]))
+    yield from _spreads(v)
+
+
+def _spreads(v: Vector) -> Iterator[Check]:
+    """One element in all lanes; a few repeated, and each of them in all lanes."""
+    for element, spread in v.spreads.items():
+        x = _rows(_every(element), 1)
+        statements = [f"{v.ctype} x = {spread.spelling.format(p='in0')};", _store(v, "x")]
+        expected = x.astype(DTYPES[v.element]).repeat(v.lanes, axis=1)
+        yield Check(_name(v, f"spread of {element}"), statements, (x,), expected)
+    for element, few in v.repeats.items():
+        x = _rows(_every(element), few.count)
+        held = f"{v.ctype} x = {few.spelling.format(p='in0')};"
+        real = x.astype(DTYPES[v.element])
+        whole = np.tile(real, (1, v.lanes // few.count))
+        yield Check(_name(v, f"repeat of {element}"), [held, _store(v, "x")], (x,), whole)
+        for lane in range(few.count):
+            picked = f"{v.ctype} y = {few.pick.format(v='x', lane=lane)};"
+            expected = real[:, [lane]].repeat(v.lanes, axis=1)
+            name = _name(v, f"pick of {element} {lane}")
+            yield Check(name, [held, picked, _store(v, "y")], (x,), expected)
+
+
+def _every(element: str) -> Array:
+    """Each value of a type, once."""
+    dtype = DTYPES[element]
+    return np.arange(1 << 8 * dtype.itemsize).astype(f"u{dtype.itemsize}").view(dtype)
 
 
 # --- arithmetic ---------------------------------------------------------------------------
