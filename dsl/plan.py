@@ -108,11 +108,11 @@ class Plan:
         """Whether A is converted a tile's rows at a time, while the rows before are multiplied.
 
         The multiply-adds of one panel then hide the conversion of the next. It takes a nest with
-        rows outside, and nothing else around.
+        rows outside, and nothing else around. A matrix unit reads more rows than there are.
         """
         alone = self.batch is None and not self.partial and self.spec.b2 is None
         in_rows = "a" in self.sources and value(self.operands["a"].strides["k"]) == 1
-        whole = alone and self.columns is None
+        whole = alone and self.columns is None and self.product.unit is None
         return whole and in_rows and self.outer == "mn" and self.across == "m"
 
     @property

@@ -97,11 +97,12 @@ def test_one_panel_has_room_for_itself() -> None:
         (Gemm(20, 48, 32, a=Matrix("u8", "F"), b="s8"), Schedule()),
         (Gemm(20, 300, 300, a="f16", b=Packed("f16")), Schedule()),
         (Gemm(20, 48, 31, a="f16", b=Packed("f16", 16)), Schedule(loops="mnk")),
+        (Gemm(dim("m"), 48, 65, a=Matrix("u8", "F"), b="s8"), Schedule(loops="mnk")),
     ],
-    ids=["nmk", "batch", "groups", "large B", "blocks of columns"],
+    ids=["nmk", "batch", "groups", "large B", "blocks of columns", "matrices"],
 )
 def test_elsewhere_all_of_a_is_converted_first(spec: Gemm, schedule: Schedule) -> None:
-    found = plan(spec, schedule)
+    found = plan(spec, schedule, "amx" if "m" in dict(spec.runtime_sizes()) else "avx512")
     assert not found.by_panels
     assert buffers(program_for(found).nest)["a_packed"] == ""
 
