@@ -19,7 +19,7 @@ from .folders import cache_directory
 
 if TYPE_CHECKING:
     from tilewright.core import Emulation
-from tilewright.isa import Target
+    from tilewright.isa import Target
 
 _TABLE = "targets.json"
 

@@ -96,6 +96,7 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
         Gemm(5, 9, 8, a=Matrix("f16", "F"), b="f16", order="F", epilogue=gelu_erf(acc)),
         Schedule(),
     ),
+    "gemm_f16_1x64x9_ccc_packed": (Gemm(1, 64, 9, a="f16", b=Packed("f16")), Schedule()),
     "gemm_s8_64x64x512_ccc_packed": (
         Gemm(64, 64, 512, a="s8", b=Packed("s8"), beta=1),
         Schedule(),
@@ -126,6 +127,7 @@ ONLY = {
     "gemm_f32_3x21x5_ccc_beta1_bounced_tails": _VECTORS,
     "gemm_f32_16x8x8_cff_tile16x4_pack_ab": _VECTORS,
     "gemm_f32_64x48xk_ccc_parallel_nm": ("avx2",),
+    "gemm_f16_1x64x9_ccc_packed": ("avx512",),
     "gemm_s8_64x64x512_ccc_packed": ("amx",),
     "gemm_bf16_37x20x34_cfc_relu_to_bf16": ("amx",),
     "gemm_u8_mxnxk_fcf_of_the_call": ("amx",),
