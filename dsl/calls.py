@@ -39,10 +39,10 @@ class Block:
         return replace(self, extents=self.extents | {letter: extent}, origin=origins)
 
 
-def called(tiles: TileSet, block: Block, tile: Tile) -> Call:
-    """The tile at its place in the grid."""
-    plan, region, program = block.plan, tile.region, tiles.get(tile)
-    parts = {plan.along: region.along, plan.across: region.across}
+def called(tiles: TileSet, block: Block, tile: Tile, along: Part, across: Part) -> Call:
+    """The tile at its place in the grid, in a part of its region."""
+    plan, program = block.plan, tiles.get(tile)
+    parts = {plan.along: along, plan.across: across}
     origin = dict(block.origin)
     for dim in "mn":
         origin[dim] = origin[dim] + parts[dim].at(f"{dim}t")

@@ -290,7 +290,7 @@ def _grids(tiles: TileSet, letters: str, block: Block) -> Iterator[NestNode]:
     for region in regions:
         tile = Tile(plan, region, steps, block.accumulate, rest, block.stage)
         parts = {along: region.along, across: region.across}
-        node: NestNode = called(tiles, block, tile)
+        node: NestNode = called(tiles, block, tile, region.along, region.across)
         for dim in reversed(order):
             node = looped(dim, parts[dim], (node,), parallel)[0]
         yield node

@@ -115,11 +115,12 @@ class _Panels:
         pieces = self._pieces(_tiles(along)) if after else []
         if not pieces:
             yield from self.converted(after, ZERO, self.block.extents["k"])
-        for region, number, depth in _cut(along, pieces):
-            here = replace(region, across=replace(part, start=first, count=ONE))
-            tile = Tile(self.plan, here, steps, self.block.accumulate, rest, self.block.stage)
+        here = replace(part, start=first, count=ONE)
+        for region, columns, number, depth in _cut(along, pieces):
+            tile = Tile(self.plan, region, steps, self.block.accumulate, rest, self.block.stage)
+            call = called(self.tiles, inside, tile, columns, here)
             beside = self.converted(after, pieces[0] * number, Integer(depth)) if depth else ()
-            yield from looped("n", region.along, (called(self.tiles, inside, tile), *beside), set())
+            yield from looped("n", columns, (call, *beside), set())
 
     def _pieces(self, tiles: int | None) -> list[int]:
         """How much of K is converted beside each of so many tiles; none where that is not known."""
@@ -163,10 +164,12 @@ def _tiles(along: Sequence[Region]) -> int | None:
     return None if None in counts else sum(filter(None, counts))
 
 
-def _cut(along: Sequence[Region], pieces: Sequence[int]) -> Iterator[tuple[Region, Expr, int]]:
-    """Regions of tiles with equal pieces beside them; the tile's number, and the piece."""
+def _cut(
+    along: Sequence[Region], pieces: Sequence[int]
+) -> Iterator[tuple[Region, Part, Expr, int]]:
+    """Regions, and parts of them with equal pieces beside the tiles; a tile's number, its piece."""
     if not pieces:
-        yield from ((region, ZERO, 0) for region in along)
+        yield from ((region, region.along, ZERO, 0) for region in along)
         return
     begin = 0
     for region in along:
@@ -175,6 +178,6 @@ def _cut(along: Sequence[Region], pieces: Sequence[int]) -> Iterator[tuple[Regio
             count = len(list(equal))
             cut = replace(part, start=part.start + part.size * at, count=Integer(count))
             number = begin + at + (symbol("nt") if count > 1 else ZERO)
-            yield replace(region, along=cut), number, depth
+            yield region, cut, number, depth
             at += count
         begin += at

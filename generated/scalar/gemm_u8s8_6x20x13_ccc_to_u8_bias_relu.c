@@ -68,26 +68,13 @@ static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_1(const u
     *(out) = wx0;
 }
 
-/* 3 elements of a row */
-static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_3(const uint8_t *x, int32_t *restrict out)
-{
-    BARRIER;
-    BARRIER;
-    int32_t wx0 = *(x);
-    *(out) = wx0;
-    int32_t wx1 = *(x + 1);
-    *(out + 1) = wx1;
-    int32_t wx2 = *(x + 2);
-    *(out + 2) = wx2;
-}
-
 /* 3 x 4 of C: 12 accumulators + 3 A + 1 B = 16 of 16 scalar
  *
  *     c0_0   c0_1   c0_2   c0_3
  *     c1_0   c1_1   c1_2   c1_3
  *     c2_0   c2_1   c2_2   c2_3
  */
-static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile3_3x4(const int32_t *a, const int8_t *b, uint8_t *restrict d, const float *b_scale, const float *bias_, const int32_t *b_sums)
+static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile2_3x4(const int32_t *a, const int8_t *b, uint8_t *restrict d, const float *b_scale, const float *bias_, const int32_t *b_sums)
 {
     BARRIER;
     int32_t c0_0 = 0;
@@ -288,6 +275,19 @@ static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile3_3x4(const int32_t
     *(d + 43) = (uint8_t)(dc0_0_151);
 }
 
+/* 3 elements of a row */
+static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_3(const uint8_t *x, int32_t *restrict out)
+{
+    BARRIER;
+    BARRIER;
+    int32_t wx0 = *(x);
+    *(out) = wx0;
+    int32_t wx1 = *(x + 1);
+    *(out + 1) = wx1;
+    int32_t wx2 = *(x + 2);
+    *(out + 2) = wx2;
+}
+
 /* sums begin at 0 */
 static inline void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_sum_b_zero_4(int32_t *restrict out)
 {
@@ -352,17 +352,17 @@ void gemm_u8s8_6x20x13_ccc_to_u8_bias_relu(const uint8_t *a, const int8_t *b, ui
                 gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_1(a + 13 * lp + 12, a_packed + 13 * lp + 12);
             }
             for (int64_t nt = 0; nt < 4; nt++) { /* n by 4 */
-                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile3_3x4(a_packed, b + 4 * nt, d + 4 * nt, b_scale + 4 * nt, bias_ + 4 * nt, b_sums + 4 * nt);
+                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile2_3x4(a_packed, b + 4 * nt, d + 4 * nt, b_scale + 4 * nt, bias_ + 4 * nt, b_sums + 4 * nt);
                 for (int64_t lp = 0; lp < 3; lp++) { /* convert a */
                     gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_3(a + 13 * lp + 3 * nt + 39, a_packed + 13 * lp + 3 * nt + 39);
                 }
             }
-            gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile3_3x4(a_packed, b + 16, d + 16, b_scale + 16, bias_ + 16, b_sums + 16);
+            gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile2_3x4(a_packed, b + 16, d + 16, b_scale + 16, bias_ + 16, b_sums + 16);
             for (int64_t lp = 0; lp < 3; lp++) { /* convert a */
                 gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_convert_a_row_1(a + 13 * lp + 51, a_packed + 13 * lp + 51);
             }
             for (int64_t nt = 0; nt < 5; nt++) { /* n by 4 */
-                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile3_3x4(a_packed + 39, b + 4 * nt, d + 4 * (nt + 15), b_scale + 4 * nt, bias_ + 4 * nt, b_sums + 4 * nt);
+                gemm_u8s8_6x20x13_ccc_to_u8_bias_relu_tile2_3x4(a_packed + 39, b + 4 * nt, d + 4 * (nt + 15), b_scale + 4 * nt, bias_ + 4 * nt, b_sums + 4 * nt);
             }
         }
     }
