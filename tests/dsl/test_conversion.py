@@ -15,7 +15,7 @@ from tilewright.generate import interpret_kernel, plan_for, program_for
 from tilewright.nesting import BlockLoop, Call, NestNode, Pack
 from tilewright.operands import Matrix, Packed, Strided
 from tilewright.plan import Plan
-from tilewright.program import Broadcast, Pick
+from tilewright.program import Broadcast, Load, Pick
 from tilewright.runtime.host import resolve
 from tilewright.schedule import Schedule
 from tilewright.sizes import dim
@@ -80,6 +80,18 @@ def test_k_is_converted_in_pieces_of_whole_vectors(k: int, beside: list[str]) ->
     """Beside three tiles 32 and 24; 20; 32 and 33; 7; 48 beside each. Vectors are of 16."""
     nest = program_for(plan(f16(m=12, k=k), Schedule(tile=(6, 16)))).nest
     assert converting(nest) == beside
+
+
+def test_pieces_beside_some_tiles_leave_the_tile_as_it_is() -> None:
+    """The last of three tiles of 5 columns would read a whole vector beyond B's 16."""
+    found = plan(
+        Gemm(64, 15, 2, a="bf16", b=Packed("bf16", 16)), Schedule(tile=(2, 5)), "avx2+vnni"
+    )
+    tiles = program_for(found).tiles
+    loads = [op for tile in tiles for op in walk(tile.body) if isinstance(op, Load)]
+    of_b = [op for op in loads if op.address.pointer == "pb"]
+    assert found.by_panels
+    assert of_b and all(op.active is not None for op in of_b)
 
 
 def test_one_panel_has_room_for_itself() -> None:
