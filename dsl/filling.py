@@ -90,7 +90,7 @@ def _conversion(plan: Plan, name: str, source: Operand, packed: Operand) -> Conv
         line=_LINE[name],
         depth=plan.product.group,
         shift=plan.product.shifts[name],
-        lanes=plan.target.of(plan.element)[0].lanes,
+        lanes=plan.lanes,
         slots=tuple(slot for slot, _ in plan.spec.runtime_sizes()),
         prefix=f"convert_{name}_",
         ends=plan.dot,
@@ -110,7 +110,7 @@ def _filled(
 
 def margin(plan: Plan) -> int:
     """Elements behind a buffer's last: vectors may begin at any line."""
-    return plan.target.of(plan.element)[0].lanes * plan.product.group
+    return plan.lanes * plan.product.group
 
 
 def _each(plan: Plan, source: Operand, nodes: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
@@ -134,7 +134,7 @@ def sum_lines(plan: Plan, name: str) -> Filled:
     source = plan.sources.get(name, plan.operands[name])
     operand = plan.operands[f"{name}_sums"]
     extent = plan.sizes[_LINE[name]]
-    lanes = plan.target.of(plan.element)[0].lanes
+    lanes = plan.lanes
     stored = None
     if name == "b" and isinstance(plan.spec.b, Packed):
         format_ = format_of(plan.spec, plan.target)

@@ -56,7 +56,7 @@ def pack(plan: Plan, name: str, extents: dict[str, Expr], at: Expr, prefix: str)
     source = plan.operands[name]
     line = "m" if name == "a" else "n"
     extent, depth = extents[line], extents["k"]
-    lanes = plan.target.of(plan.element)[0].lanes
+    lanes = plan.lanes
     leading = extent if value(extent) is None else div(extent + lanes - 1, lanes) * lanes
     spare = spare_elements(plan, name)
     buffer = replace(source, strides={line: ONE, "k": leading}, buffer=f"{name}_packed")
@@ -101,7 +101,7 @@ def _copy(
 ) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
     """Lines that are contiguous already."""
     line, extent, depth = block
-    width = COPY_VECTORS * plan.target.of(plan.element)[0].lanes
+    width = COPY_VECTORS * plan.lanes
     tiles: dict[str, TileProgram] = {}
     nodes: list[NestNode] = []
     for over in parts(extent, width):

@@ -23,7 +23,7 @@ def spare_elements(plan: Plan, name: str) -> int:
     """
     if not plan.bounces or plan.feeder(plan.along).name != name:
         return 0
-    lanes = plan.target.of(plan.element)[0].lanes
+    lanes = plan.lanes
     tile = plan.schedule.tile
     steps = [tile["mn".index(plan.along)]] if tile else []
     steps += [plan.blocks[plan.along]] if plan.along in plan.blocks else []

@@ -100,7 +100,7 @@ class _Panels:
         if part.count == 1:
             return
         trip = symbol("mt") if part.count != 2 else ONE
-        after = _Rows(_row(part, trip), part.units, before + trip)
+        after = _Rows(part.nth(trip), part.units, before + trip)
         nodes = tuple(self._panel(part, before, trip - 1, (after,)))
         yield from nodes if trip == 1 else looped("m", part, nodes, set(), first=1)
 
@@ -108,7 +108,7 @@ class _Panels:
         self, part: Part, before: Expr, index: Expr, after: Sequence[_Rows]
     ) -> Iterator[NestNode]:
         """The tiles of a part's panel, and beside them what comes after it, in pieces."""
-        first, (steps, rest) = _row(part, index), self.steps
+        first, (steps, rest) = part.nth(index), self.steps
         base = self.block.origin["m"] + first - self.tallest * mod(before + index, 2)
         inside = replace(self.block, bases=self.block.bases | {"a": {"m": base}})
         along = [region for region in self.regions if region.across == part]
@@ -128,8 +128,7 @@ class _Panels:
         if depth is None or tiles is None:
             return []
         source, packed = self.plan.sources["a"].type, self.plan.operands["a"].type
-        lanes = self.plan.target.of(self.plan.element)[0].lanes
-        step = row_elements(self.plan.target, source, packed, lanes)
+        step = row_elements(self.plan.target, source, packed, self.plan.lanes)
         piece = step * -(-depth // (step * tiles))
         pieces = [min(piece, max(0, depth - piece * tile)) for tile in range(tiles)]
         last = (depth - 1) // piece
@@ -151,11 +150,6 @@ class _Panels:
         nodes, programs = convert_lines(self.plan, "a", rows, (first, depth), place)
         self.tiles.programs |= {("fill", tile.name): tile for tile in programs}
         return nodes
-
-
-def _row(part: Part, index: Expr) -> Expr:
-    """The first row of a part's panel of that number."""
-    return part.start + part.size * index
 
 
 def _tiles(along: Sequence[Region]) -> int | None:

@@ -26,7 +26,11 @@ class Part:
 
     def at(self, counter: str) -> Expr:
         """Where the part of that number begins."""
-        return self.start if self.count == 1 else self.start + self.size * symbol(counter)
+        return self.start if self.count == 1 else self.nth(symbol(counter))
+
+    def nth(self, index: Expr) -> Expr:
+        """Where the part of that index begins."""
+        return self.start + self.size * index
 
 
 def cascade(start: Expr, total: Expr, most: int, lanes: int) -> Iterator[Part]:

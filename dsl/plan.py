@@ -116,6 +116,11 @@ class Plan:
         return whole and in_rows and self.outer == "mn" and self.across == "m"
 
     @property
+    def lanes(self) -> int:
+        """The lanes of the widest vector of sums: what buffers have room for whole ones of."""
+        return self.target.of(self.element)[0].lanes
+
+    @property
     def columns(self) -> int | None:
         """The columns of a block of the caller's packed B; None where there is one block."""
         b = self.operands["b"]
