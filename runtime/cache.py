@@ -33,8 +33,11 @@ Builder = Callable[[Path], Mapping[str, Any]]
 FORMAT = 1
 MANIFEST = "manifest.json"
 LOCK_SECONDS = 600.0
-#: Folders whose files decide what is generated; in a checkout they lie side by side.
+#: Packages whose files decide what is generated. In a checkout their folders lie side by side, in
+#: an installation the second and third lie in the first.
 _ROOMS = tuple(os.path.dirname(str(module.__file__)) for module in (errors, targets, templates))
+#: What an installation holds in the first package beside the language, and is not part of it.
+_OTHER_ROOMS = frozenset({"targets", "templates", "runtime", "tuning", "cli", "examples"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,17 +66,26 @@ def sources_digest() -> str:
 
     A process goes on with the modules that it loaded, whatever becomes of their files.
     """
-    paths = [os.path.join(os.path.dirname(__file__), "toolchain.py")]
-    for folder in _ROOMS:
-        with os.scandir(folder) as files:
-            paths += [f.path for f in files if f.name.endswith((".py", ".j2"))]
     digest = hashlib.sha256()
-    for path in sorted(paths):
+    for name, path in sorted(_sources()):
         with open(path, "rb", buffering=0) as file:
             text = file.readall()
-        digest.update(f"{os.path.basename(path)}\0{len(text)}\0".encode())
+        digest.update(f"{name}\0{len(text)}\0".encode())
         digest.update(text)
     return digest.hexdigest()
+
+
+def _sources() -> Iterator[tuple[str, str]]:
+    """Each source file, however deep: the number of its room and the path below it; its path."""
+    yield "toolchain.py", os.path.join(os.path.dirname(__file__), "toolchain.py")
+    for number, room in enumerate(_ROOMS):
+        for folder, below, files in os.walk(room):
+            if folder == room:
+                below[:] = [name for name in below if name not in _OTHER_ROOMS]
+            inner = os.path.relpath(folder, room)
+            for name in files:
+                if name.endswith((".py", ".j2")):
+                    yield f"{number}/{inner}/{name}", os.path.join(folder, name)
 
 
 def key(*parts: str) -> str:

@@ -112,6 +112,46 @@ def test_the_key_follows_the_sources(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert cache.key("spec", "schedule") == before
 
 
+@pytest.mark.parametrize("room", range(3))
+def test_the_key_follows_sources_two_folders_down(
+    room: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rooms = [tmp_path / str(i) for i in range(3)]
+    deep = rooms[room] / "one" / "two"
+    for path in (*rooms, deep):
+        path.mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr(cache, "_ROOMS", tuple(map(str, rooms)))
+    monkeypatch.setattr(cache, "sources_digest", cache.sources_digest.__wrapped__)
+    keys = [cache.key("spec")]
+    for name, text in (("a.py", "x"), ("a.py", "y"), ("b.c.j2", "y"), ("b.pyc", "ignored")):
+        (deep / name).write_text(text)
+        keys.append(cache.key("spec"))
+    assert len(set(keys[:4])) == 4
+    assert keys[4] == keys[3]
+    (deep / "a.py").rename(deep.parent / "a.py")
+    assert cache.key("spec") not in keys
+
+
+def test_the_key_is_that_of_an_installation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An installed package holds all rooms; those that generate nothing do not count."""
+    monkeypatch.setattr(cache, "sources_digest", cache.sources_digest.__wrapped__)
+    checkout = [tmp_path / name for name in ("dsl", "targets", "templates")]
+    package = tmp_path / "site" / "tilewright"
+    installed = [package, package / "targets", package / "templates"]
+    keys = []
+    for rooms in (checkout, installed):
+        for room in rooms:
+            (room / "inner").mkdir(parents=True)
+            (room / "inner" / "a.py").write_text(room.name.replace("dsl", "tilewright"))
+        monkeypatch.setattr(cache, "_ROOMS", tuple(map(str, rooms)))
+        keys.append(cache.key("spec"))
+    (package / "cli").mkdir()
+    (package / "cli" / "screen.py").write_text("decides nothing")
+    assert keys == [cache.key("spec")] * 2
+
+
 def test_a_process_goes_on_with_the_sources_it_began_with(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
