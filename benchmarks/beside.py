@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tilewright.runtime import host
+from tilewright.runtime.machine import host
 
 from .machine import pin
 from .native import Call, Effort, address, built, measure

@@ -22,7 +22,7 @@ from .spills import functions
 if TYPE_CHECKING:
     import tilewright as tw
     from tilewright.generate import Request
-    from tilewright.isa import Target
+    from tilewright.isa.target import Target
 
 RANDOM = 50
 # CC compiles for this machine, the other variable for Arm: the compilers to try, by target.
@@ -71,7 +71,7 @@ def disassembly(wanted: Sequence[tuple[Shape, tw.Schedule | None]], target: str)
     """The machine code of kernels, as the compiler that the environment names makes it."""
     import tilewright as tw
     from tilewright.generate import Request
-    from tilewright.runtime.host import resolve
+    from tilewright.runtime.machine.host import resolve
 
     resolved = resolve(target)
     requests = [
@@ -84,7 +84,7 @@ def disassembly(wanted: Sequence[tuple[Shape, tw.Schedule | None]], target: str)
 def machine_code(requests: Sequence[Request], target: Target) -> str:
     """The disassembly of generated kernels, all of one target."""
     from tilewright.generate import generate
-    from tilewright.runtime.toolchain import compile_library, disassemble, find_compiler
+    from tilewright.runtime.build.toolchain import compile_library, disassemble, find_compiler
 
     compiler = find_compiler(target, emulated=False)
     with TemporaryDirectory() as folder:

@@ -20,10 +20,13 @@ from typing import Any
 from unittest import mock
 
 import tilewright as tw
-from tilewright import generate, store, update
-from tilewright.finish import Output
-from tilewright.program import Op, Store
-from tilewright.runtime import host, toolchain
+from tilewright import generate
+from tilewright.ir.ops import Op, Store
+from tilewright.lower.tile import store
+from tilewright.lower.tile import store as update
+from tilewright.lower.tile.epilogue import Output
+from tilewright.runtime.build import toolchain
+from tilewright.runtime.machine import host
 
 from .kloops import disassembly, set_environment
 from .machine import native_isas, pin

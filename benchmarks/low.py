@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from tilewright.runtime.host import resolve
+from tilewright.runtime.machine.host import resolve
 
 from . import machine, peak, typed
 from .figures import Figure, Section

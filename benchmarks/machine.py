@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from tilewright.isa import Target
-from tilewright.runtime.host import features_here
+from tilewright.isa.target import Target
+from tilewright.runtime.machine.host import features_here
 from tilewright.targets import load
 
 from .native import compiler

@@ -14,11 +14,11 @@ from rich.progress import track
 from rich.table import Table
 
 import tilewright as tw
-from tilewright.packed_format import format_of
-from tilewright.runtime.host import resolve
-from tilewright.runtime.pack_reference import packed_bytes
-from tilewright.runtime.values import encode
-from tilewright.types import ITEMSIZE
+from tilewright.plan.packed_b import format_of
+from tilewright.runtime.call.formats import encode
+from tilewright.runtime.machine.host import resolve
+from tilewright.runtime.reference.pack_b import packed_bytes
+from tilewright.spec.types import ITEMSIZE
 
 from . import machine
 from .figures import Section

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from functools import cache
 
-from tilewright.product import choose_product
-from tilewright.runtime.host import resolve
-from tilewright.runtime.peak import peak_call
+from tilewright.plan.contraction import choose_product
+from tilewright.runtime.bench.peak import peak_call
+from tilewright.runtime.machine.host import resolve
 
 from .native import Call
 

@@ -19,8 +19,8 @@ from pathlib import Path
 
 import tilewright as tw
 from tilewright.generate import Request
-from tilewright.runtime.host import resolve
-from tilewright.runtime.toolchain import find_compiler
+from tilewright.runtime.build.toolchain import find_compiler
+from tilewright.runtime.machine.host import resolve
 
 from .kloops import machine_code
 from .native import MissingError

@@ -13,7 +13,7 @@ import numpy as np
 from rich.progress import track
 from rich.table import Table
 
-from tilewright.plan import Plan
+from tilewright.plan.plan import Plan
 
 from . import kernels, machine, peak
 from .figures import Section

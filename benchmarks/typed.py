@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.dtypes import DTYPES
-from tilewright.runtime.values import INTEGERS, decode, encode
-from tilewright.types import accumulator, is_integer
+from tilewright.runtime.call.formats import INTEGERS, decode, encode
+from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.types import accumulator, is_integer
 
 from . import kernels, machine
 from .native import Call

@@ -15,7 +15,7 @@ def command() -> None:
 @command.command("list")
 def list_() -> None:
     """Show every library, the kernels it holds, and its size."""
-    from tilewright.runtime import cache, folders
+    from tilewright.runtime.store import cache, folders
 
     with working("reading the cache"):
         entries = cache.list_entries()
@@ -45,7 +45,7 @@ def list_() -> None:
 @command.command("clear")
 def clear() -> None:
     """Remove everything; libraries that a process has loaded stay usable to it."""
-    from tilewright.runtime import cache, folders
+    from tilewright.runtime.store import cache, folders
 
     removed = cache.clear()
     click.echo(f"{folders.cache_directory()}: {removed} {_entries(removed)} removed")
@@ -54,7 +54,7 @@ def clear() -> None:
 @command.command("verify")
 def verify() -> None:
     """Read every file and compare its digest; status 1 when something was altered."""
-    from tilewright.runtime import cache, folders
+    from tilewright.runtime.store import cache, folders
 
     with working("reading every file"):
         found = list(cache.verify_entries())

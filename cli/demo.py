@@ -86,7 +86,8 @@ def _one_core() -> AbstractContextManager[Any]:
 
 
 def _say_where_we_are() -> None:
-    from tilewright.runtime import host, toolchain
+    from tilewright.runtime.build import toolchain
+    from tilewright.runtime.machine import host
 
     target = host.resolve("host")
     compiler = toolchain.find_compiler(target, emulated=False)
@@ -201,7 +202,7 @@ def show_variants(count: int, seconds: float) -> list[float]:
 def write_c(folder: Path, chapter: list[Measured]) -> None:
     """Write each kernel's C for this CPU and for Neon, one file for each."""
     from tilewright.generate import Request, generate
-    from tilewright.runtime.host import resolve
+    from tilewright.runtime.machine.host import resolve
 
     names = [f"{one.title.replace(' ', '_').replace(',', '')}_{i}" for i, one in enumerate(chapter)]
     for target in dict.fromkeys((chapter[0].kernel.target, "neon")):

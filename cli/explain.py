@@ -17,7 +17,7 @@ def command(wanted: Wanted) -> None:
     call. Nothing is compiled.
     """
     from tilewright.generate import explain_plan, plan_for
-    from tilewright.runtime.host import resolve
+    from tilewright.runtime.machine.host import resolve
 
     target = resolve(wanted.target)
     for spec in wanted.specs:

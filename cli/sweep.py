@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 import click
 from rich.table import Table
 
-from tilewright.runtime.cases import Case
-from tilewright.runtime.host import resolve
-from tilewright.runtime.space import AXES, title
-from tilewright.runtime.sweep import Outcome, Tally, Verdict, sweep
+from tilewright.runtime.fuzz.axes import AXES, title
+from tilewright.runtime.fuzz.cases import Case
+from tilewright.runtime.fuzz.sweep import Outcome, Tally, Verdict, sweep
+from tilewright.runtime.machine.host import resolve
 
 from .screen import console, progress, table
 

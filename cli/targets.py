@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from tilewright.errors import TargetError, ToolchainError
-from tilewright.isa import Target
+from tilewright.isa.target import Target
 
 from .screen import console, table, working
 
@@ -18,7 +18,8 @@ _MODES = {
 
 def compiler_of(target: Target) -> str:
     """What compiles for ``target`` here."""
-    from tilewright.runtime import host, toolchain
+    from tilewright.runtime.build import toolchain
+    from tilewright.runtime.machine import host
 
     try:
         found = toolchain.find_compiler(target, emulated=not host.is_native(target))
@@ -29,7 +30,8 @@ def compiler_of(target: Target) -> str:
 
 def missing(target: Target) -> list[str]:
     """What to install to compile for ``target`` and to run it."""
-    from tilewright.runtime import host, toolchain
+    from tilewright.runtime.build import toolchain
+    from tilewright.runtime.machine import host
 
     try:
         host.means(target)
@@ -42,8 +44,9 @@ def missing(target: Target) -> list[str]:
 @click.command("targets")
 def command() -> None:
     """Show every target: how it runs here, what compiles for it, and its registers."""
-    from tilewright.runtime import dispatch, host
-    from tilewright.runtime.survey import survey
+    from tilewright.runtime.call import dispatch
+    from tilewright.runtime.machine import host
+    from tilewright.runtime.machine.means import survey
     from tilewright.targets import load
 
     best = host.resolve("host")

@@ -9,14 +9,15 @@ from typing import Any, TypeVar, cast
 
 import click
 
-from tilewright import postops
 from tilewright.errors import SpecError, TilewrightError
-from tilewright.expression import Expression, acc, as_expression
-from tilewright.operands import Addresses, Matrix, Offsets, Order, Packed, Strided
-from tilewright.schedule import TAILS, Schedule
-from tilewright.sizes import Dim, Size
-from tilewright.spec import QUANTITIES, Factor, Gemm, Spec, Transpose
-from tilewright.types import TYPES, accumulator
+from tilewright.spec import postops
+from tilewright.spec.expression import Expression, acc, as_expression
+from tilewright.spec.gemm import QUANTITIES, Factor, Gemm, Spec
+from tilewright.spec.operands import Addresses, Matrix, Offsets, Order, Packed, Strided
+from tilewright.spec.schedule import TAILS, Schedule
+from tilewright.spec.sizes import Dim, Size
+from tilewright.spec.transpose import Transpose
+from tilewright.spec.types import TYPES, accumulator
 
 _BATCHES: dict[str, Callable[[Size], Strided | Offsets | Addresses]] = {
     "strided": Strided,

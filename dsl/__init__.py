@@ -21,10 +21,18 @@ if TYPE_CHECKING:
         ToolchainError,
         VerificationError,
     )
-    from .expression import Expression, Operand, acc, acc2, dst
-    from .operands import Addresses, Matrix, Offsets, Packed, Strided
-    from .pack import Pack
-    from .postops import (
+    from .runtime.bench.peak import peak
+    from .runtime.bench.timing import Timing
+    from .runtime.call.packed_matrix import PackedMatrix
+    from .runtime.driver import compile, compile_many
+    from .runtime.harness import harness
+    from .runtime.kernel import Kernel
+    from .runtime.reference.verify import Verification
+    from .spec.expression import Expression, Operand, acc, acc2, dst
+    from .spec.gemm import Gemm
+    from .spec.operands import Addresses, Matrix, Offsets, Packed, Strided
+    from .spec.pack import Pack
+    from .spec.postops import (
         abs,
         clip,
         elu,
@@ -59,17 +67,10 @@ if TYPE_CHECKING:
         tanh,
         where,
     )
-    from .reductions import row_absmax, row_max, row_sum
-    from .runtime.driver import compile, compile_many
-    from .runtime.harness import harness
-    from .runtime.kernel import Kernel
-    from .runtime.measure import Timing
-    from .runtime.packed import PackedMatrix
-    from .runtime.peak import peak
-    from .runtime.verification import Verification
-    from .schedule import Schedule
-    from .sizes import dim
-    from .spec import Gemm, Transpose
+    from .spec.reductions import row_absmax, row_max, row_sum
+    from .spec.schedule import Schedule
+    from .spec.sizes import dim
+    from .spec.transpose import Transpose
     from .targets import Targets
     from .tuning.variants import variants
 
@@ -162,19 +163,20 @@ _HOMES = {
     "compile_many": "runtime.driver",
     "harness": "runtime.harness",
     "Kernel": "runtime.kernel",
-    "Timing": "runtime.measure",
-    "peak": "runtime.peak",
-    "Verification": "runtime.verification",
-    "Schedule": "schedule",
+    "Timing": "runtime.bench.timing",
+    "peak": "runtime.bench.peak",
+    "Verification": "runtime.reference.verify",
+    "Schedule": "spec.schedule",
     "variants": "tuning.variants",
-    "PackedMatrix": "runtime.packed",
-    "Pack": "pack",
-    "dim": "sizes",
-    **dict.fromkeys(("Gemm", "Transpose"), "spec"),
-    **dict.fromkeys(("Expression", "Operand", "acc", "acc2", "dst"), "expression"),
-    **dict.fromkeys(("row_absmax", "row_max", "row_sum"), "reductions"),
-    **dict.fromkeys(("Addresses", "Matrix", "Offsets", "Packed", "Strided"), "operands"),
-    **dict.fromkeys(_POSTOPS, "postops"),
+    "PackedMatrix": "runtime.call.packed_matrix",
+    "Pack": "spec.pack",
+    "dim": "spec.sizes",
+    "Gemm": "spec.gemm",
+    "Transpose": "spec.transpose",
+    **dict.fromkeys(("Expression", "Operand", "acc", "acc2", "dst"), "spec.expression"),
+    **dict.fromkeys(("row_absmax", "row_max", "row_sum"), "spec.reductions"),
+    **dict.fromkeys(("Addresses", "Matrix", "Offsets", "Packed", "Strided"), "spec.operands"),
+    **dict.fromkeys(_POSTOPS, "spec.postops"),
 }
 
 

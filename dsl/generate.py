@@ -6,27 +6,28 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
 
-from .explain import explain
-from .feed import is_plain
-from .fork import WORTH, Fork, forks
-from .interpret import Counts, interpret
-from .isa import Target
-from .memory import Given
-from .nest import make_program
-from .nesting import BlockLoop, Program
-from .pack import Pack
-from .pack_plan import PackPlan, plan_packing
-from .pack_program import pack_program
-from .packed_format import formats_of
-from .plan import Plan
-from .planning import make_plan
-from .render import Source, render
-from .schedule import Schedule
-from .signature import ArrayParameter, Signature, signature
-from .spec import Gemm, Spec, Transpose
-from .transposed import transposition_program
-from .transposition import TransposePlan, plan_transposition
-from .verify import verify_program
+from tilewright.emit.parallel import WORTH, Fork, forks
+from tilewright.emit.render import Source, render
+from tilewright.explain.text import explain
+from tilewright.interpret.memory import Given
+from tilewright.interpret.run import Counts, interpret
+from tilewright.ir.nest import BlockLoop, Program
+from tilewright.ir.verify import verify_program
+from tilewright.isa.target import Target
+from tilewright.lower.nest.build import make_program
+from tilewright.lower.pack_b import pack_program
+from tilewright.lower.transpose import transposition_program
+from tilewright.plan.pack_b import PackPlan, plan_packing
+from tilewright.plan.packed_b import formats_of
+from tilewright.plan.plan import Plan
+from tilewright.plan.planner import make_plan
+from tilewright.plan.staging import is_plain
+from tilewright.plan.transpose import TransposePlan, plan_transposition
+from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.pack import Pack
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.signature import ArrayParameter, Signature, signature
+from tilewright.spec.transpose import Transpose
 
 VERSION = "0.1.0"
 
@@ -122,7 +123,7 @@ def generate(requests: Sequence[Request]) -> Source:
     kernels = [_kernel_text(request) for request in requests]
     target = requests[0].target
     text = render(
-        "library.c.j2",
+        "kernel/library.c.j2",
         version=VERSION,
         headers=target.headers,
         hold=target.hold,

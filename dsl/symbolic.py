@@ -9,8 +9,9 @@ from functools import cache, lru_cache
 import sympy
 from sympy import Expr, Integer, Rational
 
+from tilewright.spec.sizes import Dim, Size
+
 from .errors import PlanError
-from .sizes import Dim, Size
 
 ZERO, ONE = Integer(0), Integer(1)
 

@@ -8,22 +8,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewright.errors import ScheduleError, SpecError
-from tilewright.operands import Addresses, Offsets, Strided
-from tilewright.pack import Pack
-from tilewright.schedule import Schedule
-from tilewright.signature import Signature, signature
-from tilewright.sizes import Dim, canonical, check_identifier
-from tilewright.spec import Gemm, Spec, Transpose
+from tilewright.runtime.call.arguments import check_readable
+from tilewright.runtime.machine.target_table import Identity
+from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.operands import Addresses, Offsets, Strided
+from tilewright.spec.pack import Pack
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.signature import Signature, signature
+from tilewright.spec.sizes import Dim, canonical, check_identifier
+from tilewright.spec.transpose import Transpose
 
-from . import cache, host
-from .arguments import check_readable
-from .identity import Identity
 from .kernel import Kernel
+from .machine import host
+from .store import cache
 
 if TYPE_CHECKING:
     from tilewright.generate import Request
-
-    from .toolchain import Compiler
+    from tilewright.runtime.build.toolchain import Compiler
 
 #: Kernels in one C file; more are compiled side by side.
 _PER_FILE = 4
@@ -85,7 +86,7 @@ def _kernel(job: _Job, entry: cache.Entry) -> Kernel:
 
 
 def _packer() -> type[Kernel]:
-    from .packer import Packer
+    from .kernel import Packer
 
     return Packer
 
@@ -190,8 +191,7 @@ def _build(jobs: Sequence[_Job]) -> dict[str, cache.Entry]:
 def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
     """Generate and compile into ``folder``; what the manifest says."""
     from tilewright.generate import Request, generate
-
-    from .toolchain import compile_library, compiler_flags, find_compiler
+    from tilewright.runtime.build.toolchain import compile_library, compiler_flags, find_compiler
 
     target, emulated, flags = jobs[0].target.description, jobs[0].means != "native", jobs[0].flags
     compiler = find_compiler(target, emulated=emulated)
@@ -201,7 +201,7 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
         for part in parts
     ]
     if emulated:
-        from . import emulator
+        from .emulate import runner as emulator
 
         names = [job.name for part in parts for job in part]
         built = emulator.build(texts, names, target, compiler, folder, "kernels", flags)

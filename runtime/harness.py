@@ -12,26 +12,26 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.emit.render import render
 from tilewright.errors import ArgumentValueError, SpecError
 from tilewright.generate import VERSION, Request, generate
-from tilewright.isa import Target
-from tilewright.packed_format import formats_of
-from tilewright.render import render
-from tilewright.schedule import Schedule
-from tilewright.signature import ArrayParameter, Signature, signature
-from tilewright.spec import Gemm, Spec
-from tilewright.types import ELEMENTS
+from tilewright.isa.target import Target
+from tilewright.plan.packed_b import formats_of
+from tilewright.runtime.build.toolchain import program_command
+from tilewright.runtime.call.bound_sizes import Array, value_of
+from tilewright.runtime.call.formats import SMALL
+from tilewright.runtime.call.pack_source import pack_for
+from tilewright.runtime.emulate.calls import span
+from tilewright.runtime.reference.arguments import Sample, extent, samples
+from tilewright.runtime.reference.gemm import Expected
+from tilewright.runtime.reference.pack_b import packed_bytes
+from tilewright.runtime.reference.verify import right_results
+from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.signature import ArrayParameter, Signature, signature
+from tilewright.spec.types import ELEMENTS
 
 from .driver import request_for
-from .emulated import span
-from .known import Array, value_of
-from .pack_reference import packed_bytes
-from .packing import pack_for
-from .reference import Expected
-from .samples import Sample, extent, samples
-from .toolchain import program_command
-from .values import SMALL
-from .verification import right_results
 
 #: What a file holds: more takes compilers minutes.
 _MOST = 1 << 21
@@ -134,7 +134,7 @@ def program(request: Request, *, cases: int = 2, seed: int = 0, file: str | None
     ]
     file = file or f"{request.name}.c"
     return render(
-        "harness.c.j2",
+        "harness/harness.c.j2",
         version=VERSION,
         name=request.name,
         command=shlex.join(program_command(target, file, file.removesuffix(".c"))),

@@ -12,37 +12,40 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.errors import SpecError, TargetError
-from tilewright.operands import Packed
-from tilewright.pack import Pack
-from tilewright.schedule import Schedule
-from tilewright.signature import Signature, signature
-from tilewright.sizes import Dim
-from tilewright.spec import Gemm, Spec
+from tilewright.runtime.call.arguments import Arranger
+from tilewright.runtime.call.descriptor import descriptor
+from tilewright.runtime.call.dtypes import FOREIGN
+from tilewright.runtime.machine.target_table import Identity
+from tilewright.runtime.store.cache import Entry
+from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.operands import Packed
+from tilewright.spec.pack import Pack
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.signature import Signature, signature
+from tilewright.spec.sizes import Dim
 
-from . import dispatch
-from .arguments import Arranger
-from .cache import Entry
-from .descriptor import descriptor
-from .dtypes import FOREIGN
-from .identity import Identity
+from .call import dispatch
 
 if TYPE_CHECKING:
     from tilewright.generate import AnyPlan
-    from tilewright.isa import Target
+    from tilewright.isa.target import Target
+    from tilewright.runtime.bench.timing import Timing
+    from tilewright.runtime.call.argument_checks import Checked
+    from tilewright.runtime.call.frame import Frame
+    from tilewright.runtime.call.packed_matrix import PackedMatrix
+    from tilewright.runtime.call.session import Session
+    from tilewright.runtime.reference.verify import Verification
 
-    from .frame import Frame
-    from .layout import Checked
-    from .measure import Timing
-    from .packed import PackedMatrix
-    from .session import Session
-    from .verification import Verification
+
+from tilewright.runtime.call.abi import aligned
+from tilewright.runtime.call.packed_matrix import PackedMatrix
 
 
 def _with_formats(found: Signature, spec: Spec, target: Identity) -> Signature:
     """The signature with its formats, which take modules; the same where nothing is packed."""
     if not isinstance(spec, Pack) and not (isinstance(spec, Gemm) and isinstance(spec.b, Packed)):
         return found
-    from tilewright.packed_format import formats_of
+    from tilewright.plan.packed_b import formats_of
 
     return signature(spec, formats_of(spec, target.description))
 
@@ -98,7 +101,7 @@ class Kernel:
         """Load the library and pack what the dispatcher needs."""
         library = self._entry.library
         if self._target.unit:
-            from .session import ask_consent
+            from tilewright.runtime.call.session import ask_consent
 
             ask_consent(self._target.unit, self._target.consent)
         self._symbol = dispatch.symbol(library, self.name)
@@ -167,12 +170,12 @@ class Kernel:
         return arrays[self._output]
 
     def _check(self, arrays: tuple[Any, ...]) -> Checked:
-        from .layout import check
+        from tilewright.runtime.call.argument_checks import check
 
         return check(self._signature, arrays)
 
     def _framed(self, checked: Checked, scalars: tuple[float, ...]) -> Frame:
-        from .frame import Frame
+        from tilewright.runtime.call.frame import Frame
 
         return Frame(self._functions, checked, scalars)
 
@@ -202,7 +205,7 @@ class Kernel:
         return self._framed(self._check(held), scalars)
 
     def _emulate(self, checked: Checked, scalars: tuple[float, ...]) -> int:
-        from .emulated import call, runner
+        from tilewright.runtime.emulate.calls import call, runner
 
         found = runner(self._entry.library, self.isa)
         call(found, self.name, self._signature, checked, scalars)
@@ -286,7 +289,7 @@ class Kernel:
 
     def assembly(self) -> str:
         """The kernel's instructions, disassembled."""
-        from .assembly import assembly
+        from tilewright.runtime.build.assembly import assembly
 
         return assembly(self.name, self.isa, self._entry)
 
@@ -296,7 +299,7 @@ class Kernel:
         ``b`` is k x n, or count x k x n for a batch in one array; of B's type, or of float32,
         which is converted. ArgumentError if it is neither, SpecError if the kernel packs none.
         """
-        from .packing import pack_for
+        from tilewright.runtime.call.pack_source import pack_for
 
         if not isinstance(self.spec, Gemm) or not isinstance(self.spec.b, Packed):
             raise SpecError(f"{self.name} takes no packed B", hint='b=tw.Packed("bf16"): its type')
@@ -312,7 +315,7 @@ class Kernel:
         it back. Sessions may lie in each other. It changes nothing for kernels that configure
         nothing, and emulated ones, whose calls run in a process of their own.
         """
-        from .session import Session
+        from tilewright.runtime.call.session import Session
 
         if self.emulated is not None or not self._configures():
             return Session(None, None)
@@ -331,13 +334,13 @@ class Kernel:
 
     def verify(self, cases: int = 3, seed: int = 0) -> Verification:
         """Compare with numpy in higher precision on random arrays; VerificationError if wrong."""
-        from .verification import verify
+        from tilewright.runtime.reference.verify import verify
 
         return verify(self, cases, seed)
 
     def bench(self, cold: bool = False, seconds: float = 0.2) -> Timing:
         """Time the kernel in a C loop, on data in cache or (``cold``) in memory."""
-        from .measure import bench
+        from tilewright.runtime.bench.timing import bench
 
         self._native("bench")
         return bench(self, cold, seconds)
@@ -357,3 +360,26 @@ def _undecided(*_: Any) -> int:
 def _two(scalars: tuple[float, ...]) -> tuple[float, float]:
     first, second = (*scalars, 0.0, 0.0)[:2]
     return first, second
+
+
+class Packer(Kernel):
+    """A ``tw.Pack`` compiled: ``packer(b)`` is a PackedMatrix.
+
+    ``packer(b, out)`` writes the bytes of one matrix to each line of ``out``, an array of uint8.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
+        """Pack B: k x n, or with a batch count x k x n."""
+        if len(arrays) != 1 or out is not None or named:
+            return super().__call__(*arrays, out=out, **named)
+        from tilewright.plan.packed_b import format_of
+
+        spec, b = self.spec, arrays[0]
+        assert isinstance(spec, Pack)
+        form = format_of(spec, self.isa)
+        count = len(b) if spec.batch is not None and isinstance(b, np.ndarray) and b.ndim else 1
+        data = aligned(count * form.nbytes)
+        super().__call__(b, data.reshape(count, form.nbytes))
+        return PackedMatrix(form.text, b.shape, data)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from tilewright import targets
 from tilewright.generate import Request, generate, plan_for
-from tilewright.regions import Region, partition
-from tilewright.schedule import Schedule
-from tilewright.spec import Gemm
+from tilewright.plan.partition import Region, partition
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.schedule import Schedule
 from tilewright.symbolic import ZERO, value
 
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "picture.svg"

@@ -62,10 +62,12 @@ def link(folders: dict[str, str], tree: Path) -> None:
     shutil.rmtree(tree, ignore_errors=True)
     for package, folder in folders.items():
         (tree / package).mkdir(parents=True, exist_ok=True)
-        for file in (ROOT / folder).iterdir():
+        for file in (ROOT / folder).rglob("*.*"):
             if file.suffix == ".py" or file.name == "py.typed":
-                (tree / package / file.name).symlink_to(file)
-    # Without these the parent of tests/dsl/test_x.py would be dsl/__init__.py.
+                shown = tree / package / file.relative_to(ROOT / folder)
+                shown.parent.mkdir(parents=True, exist_ok=True)
+                shown.symlink_to(file)
+    # Without these the parent of tests/cli/test_x.py would be cli/__init__.py.
     for folder in set(folders.values()) - set(AROUND):
         (tree / folder).mkdir()
         (tree / folder / "__init__.pyi").touch()
@@ -75,7 +77,7 @@ def own_paths(text: str, folders: dict[str, str]) -> str:
     """``text`` with the tree's paths turned into the files' own."""
     tree = re.escape(str(TREE.relative_to(ROOT)))
     for package, folder in sorted(folders.items(), key=lambda item: -len(item[0])):
-        text = re.sub(rf"^{tree}/{package}/(?=[^/]+:)", f"{folder}/", text, flags=re.MULTILINE)
+        text = re.sub(rf"^{tree}/{package}/(?=[^:]+:)", f"{folder}/", text, flags=re.MULTILINE)
     return text
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tilewright.errors import TargetError
 
 if TYPE_CHECKING:
-    from tilewright.isa import Target
+    from tilewright.isa.target import Target
 
 #: Best first: the first that the CPU has is "host".
 NAMES = ("amx", "avx512", "avx2", "neon", "scalar")
@@ -37,7 +37,7 @@ class Targets(ModuleType):
 
     def __call__(self) -> dict[str, str]:
         """By what means each target runs here."""
-        found: dict[str, str] = import_module("tilewright.runtime.survey").survey()
+        found: dict[str, str] = import_module("tilewright.runtime.machine.means").survey()
         return found
 
 

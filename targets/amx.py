@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.isa import Feature, MatrixUnit, MulAdd
+from tilewright.isa.matrix_unit import MatrixUnit
+from tilewright.isa.target import Feature
+from tilewright.isa.vector import MulAdd
 
 from . import avx512
 from .x86_features import TILES_HEADER
@@ -46,7 +48,7 @@ _TILES = MatrixUnit(
     store="_tile_stored({src}, {p}, {stride})",
     consent=(158, 0x1023, 18),  # arch_prctl, ARCH_REQ_XCOMP_PERM, the state of tiles
     headers=("stddef.h", "unistd.h"),
-    template="amx_state.c.j2",
+    template="matrix/amx_state.c.j2",
     latency=52,
 )
 _FP16 = Feature(

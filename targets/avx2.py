@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.core import Core, Emulation, Hold
-from tilewright.isa import Mask, Target, Vector
+from tilewright.isa.machine import Core, Emulation, Hold
+from tilewright.isa.target import Target
+from tilewright.isa.vector import Mask, Vector
 
 from .x86 import partial_stores, prefix, scalar, vector
 from .x86_features import vnni

@@ -6,8 +6,9 @@ Spellings: Intel Intrinsics Guide. Latency and units: Intel and AMD optimisation
 
 from __future__ import annotations
 
-from tilewright.core import Core, Hold
-from tilewright.isa import Mask, Target, Vector
+from tilewright.isa.machine import Core, Hold
+from tilewright.isa.target import Target
+from tilewright.isa.vector import Mask, Vector
 
 from .x86 import cast, predicate, prefix, scalar, store_bits, transposes, vector
 from .x86_features import HEADER, bf16, vnni

@@ -6,8 +6,8 @@ Spellings: Arm Neon Intrinsics Reference. Latency and units: Arm's software opti
 
 from __future__ import annotations
 
-from tilewright.core import Core, Emulation, Hold
-from tilewright.isa import Target
+from tilewright.isa.machine import Core, Emulation, Hold
+from tilewright.isa.target import Target
 
 from .neon_features import FEATURES
 from .neon_float import PAIR, SINGLE, quad

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.isa import Factors, Feature, Form, MulAdd, Vector
+from tilewright.isa.target import Feature
+from tilewright.isa.vector import Factors, Form, MulAdd, Vector
 
 from .neon_words import BITS, alone, forms, group
 

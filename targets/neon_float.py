@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.isa import MulAdd, Vector
+from tilewright.isa.vector import MulAdd, Vector
 
 from .neon_words import BITS, filled, forms, low_bits
 from .scalar import plain

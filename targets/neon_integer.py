@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tilewright.isa import Form, MulAdd, Vector
+from tilewright.isa.vector import Form, MulAdd, Vector
 
 from .neon_words import BITS, alone, filled, forms, group, low_bits
 from .scalar import whole

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from tilewright.isa import Factors, Form, MulAdd
+from tilewright.isa.vector import Factors, Form, MulAdd
 
 #: The 16 or 32 bits at ``{p}``, which need not be aligned, as a C integer.
 BITS = {

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from tilewright.core import Core
-from tilewright.isa import MulAdd, Target, Vector
+from tilewright.isa.machine import Core
+from tilewright.isa.target import Target
+from tilewright.isa.vector import MulAdd, Vector
 
 _C_TYPES = {"f32": "float", "f64": "double"}
 #: Elementary operations on one element; integers wrap, as vectors' do. A comparison gives -1 or 0.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from tilewright.isa import Mask, MulAdd, Repeat, Spread, Vector
+from tilewright.isa.vector import Mask, MulAdd, Repeat, Spread, Vector
 
 from .scalar import plain
 

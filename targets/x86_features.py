@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.core import Emulation
-from tilewright.isa import Feature, Form, MulAdd
+from tilewright.isa.machine import Emulation
+from tilewright.isa.target import Feature
+from tilewright.isa.vector import Form, MulAdd
 
 from .x86 import NAMES, prefix
 from .x86_integers import add_lane, factors
 
-HEADER = Emulation(header="x86.h.j2")
+HEADER = Emulation(header="emulation/x86.h.j2")
 #: Those of the vectors, and of AMX's tiles.
-TILES_HEADER = Emulation(header="amx.h.j2")
+TILES_HEADER = Emulation(header="emulation/amx.h.j2")
 #: The accumulators' vectors by width.
 _SUMS = NAMES | {32: "scalar"}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from tilewright.isa import Form, Mask, MulAdd, Vector
+from tilewright.isa.vector import Form, Mask, MulAdd, Vector
 
 from .scalar import whole
 from .x86 import DOUBLES, FLOATS, NAMES, cast, load_bits, predicate, prefix, reinterpret, store_bits

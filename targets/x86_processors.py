@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.core import Core
-from tilewright.isa import Feature
+from tilewright.isa.machine import Core
+from tilewright.isa.target import Feature
 
 
 def zen5(core: Core, beside: float) -> Feature:

@@ -1,1 +1,1 @@
-"""How things are spelled in C: jinja2 templates, rendered by ``tilewright.render``."""
+"""How things are spelled in C: jinja2 templates, rendered by ``tilewright.emit.render``."""

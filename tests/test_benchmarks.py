@@ -20,7 +20,7 @@ from benchmarks.shapes import Shape, odd_shapes
 from benchmarks.typed import LARGEST, Operands, Product
 from benchmarks.typed_peers import grouped_blocks
 from tilewright import targets
-from tilewright.runtime.host import is_native
+from tilewright.runtime.machine.host import is_native
 
 
 def measurable() -> bool:

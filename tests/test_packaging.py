@@ -17,7 +17,7 @@ from support.source_tree import ROOT, rooms
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel built from a copy of the sources."""
     copy, out = tmp_path_factory.mktemp("sources"), tmp_path_factory.mktemp("wheel")
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, copy)
     for folder in rooms().values():
         shutil.copytree(ROOT / folder, copy / folder, ignore=shutil.ignore_patterns("__pycache__"))
@@ -32,15 +32,16 @@ def test_a_wheel_holds_every_module_and_template(wheel: Path) -> None:
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     expected = {"tilewright/py.typed"}
     for package, folder in rooms().items():
-        files = [*(ROOT / folder).glob("*.py"), *(ROOT / folder).glob("*.j2")]
-        expected |= {f"{package.replace('.', '/')}/{file.name}" for file in files}
+        files = [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.j2")]
+        inner = [file.relative_to(ROOT / folder).as_posix() for file in files]
+        expected |= {f"{package.replace('.', '/')}/{name}" for name in inner}
     assert held == expected
 
 
 IMPORT_ALL = """
 import pathlib, sys, importlib, pkgutil
 import tilewright, tilewright.templates
-from tilewright.render import _environment
+from tilewright.emit.render import _environment
 assert pathlib.Path(tilewright.__file__).is_relative_to(sys.argv[1]), tilewright.__file__
 for module in pkgutil.walk_packages(tilewright.__path__, "tilewright."):
     importlib.import_module(module.name)
@@ -61,7 +62,9 @@ def test_an_installed_wheel_imports_and_finds_its_templates(wheel: Path, tmp_pat
         check=False,
     )
     assert result.returncode == 0, result.stderr
-    assert set(result.stdout.split()) == {path.name for path in ROOT.glob("templates/*.j2")}
+    folder = ROOT / "templates"
+    templates = {path.relative_to(folder).as_posix() for path in folder.rglob("*.j2")}
+    assert set(result.stdout.split()) == templates
 
 
 def test_the_command_is_installed() -> None:

@@ -17,10 +17,10 @@ from scripts.typecheck import link, packages
 #: Lines of a user's program, each with the type that mypy reveals.
 REVEALED = {
     "tw.targets()": "dict[str, str]",
-    'tw.targets.load("avx2")': "tilewright.isa.Target",
-    'package.load("avx2")': "tilewright.isa.Target",
+    'tw.targets.load("avx2")': "tilewright.isa.target.Target",
+    'package.load("avx2")': "tilewright.isa.target.Target",
     "tw.compile(tw.Gemm(4, 4, 4))": "tilewright.runtime.kernel.Kernel",
-    "tw.compile(tw.Transpose(4, 4)).bench()": "tilewright.runtime.measure.Timing",
+    "tw.compile(tw.Transpose(4, 4)).bench()": "tilewright.runtime.bench.timing.Timing",
     'tw.peak("host").gflops': "float",
 }
 PROGRAM = "import tilewright as tw\nimport tilewright.targets as package\n"

@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from itertools import product
 
 from tilewright.errors import SpecError
-from tilewright.isa import Target, Vector
-from tilewright.layouts import legal_dimensions
-from tilewright.model import shape_of, tile_cycles
-from tilewright.plan import Plan
-from tilewright.planning import make_plan
-from tilewright.runtime.host import resolve
-from tilewright.schedule import Schedule
-from tilewright.shape import TileShape, chains_wanted
-from tilewright.spec import Gemm
+from tilewright.isa.target import Target
+from tilewright.isa.vector import Vector
+from tilewright.plan.cost_model import shape_of, tile_cycles
+from tilewright.plan.plan import Plan
+from tilewright.plan.planner import make_plan
+from tilewright.plan.tile_request import Work
+from tilewright.plan.tile_shape import TileShape, chains_wanted
+from tilewright.plan.vector_axis import legal_dimensions
+from tilewright.runtime.machine.host import resolve
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.schedule import Schedule
 from tilewright.symbolic import value
-from tilewright.work import Work
 
 #: A size known only at the call is ranked as if it were this.
 TYPICAL = 256

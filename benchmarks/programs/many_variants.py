@@ -6,7 +6,7 @@ from time import perf_counter
 
 import tilewright as tw
 from tilewright.generate import Request, generate
-from tilewright.runtime.host import resolve
+from tilewright.runtime.machine.host import resolve
 
 COUNT = 1000
 SIZES = range(60, 100)

@@ -15,7 +15,7 @@ from click.testing import Result
 
 import tilewright as tw
 from tilewright.cli.screen import duration, percent, size
-from tilewright.runtime import host
+from tilewright.runtime.machine import host
 from tilewright.targets import NAMES, load
 
 Run = Callable[..., Result]
@@ -102,7 +102,7 @@ def test_emit_fills_a_folder(run: Run, tmp_path: Path) -> None:
 
 
 def test_what_emit_writes_computes(run: Run, tmp_path: Path) -> None:
-    from tilewright.runtime.toolchain import compile_library, find_compiler
+    from tilewright.runtime.build.toolchain import compile_library, find_compiler
 
     run("emit", "8x5x7", "--beta", "1", "--target", "scalar", "--name", "f",
         "-o", str(tmp_path / "f.c"))  # fmt: skip

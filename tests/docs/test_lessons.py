@@ -8,9 +8,10 @@ import pytest
 from support.source_tree import ROOT
 
 from tilewright import generate
-from tilewright.runtime import host, toolchain
-from tilewright.schedule import Schedule
-from tilewright.spec import Gemm
+from tilewright.runtime.build import toolchain
+from tilewright.runtime.machine import host
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.schedule import Schedule
 
 sys.path.insert(0, str(ROOT))  # benchmarks is a program beside tilewright, not a package of it
 from benchmarks import lessons

@@ -12,7 +12,7 @@ from support.prose import blocks, run_page
 from support.source_tree import ROOT
 
 from tilewright.errors import TargetError
-from tilewright.runtime import host
+from tilewright.runtime.machine import host
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks" / "README.md"])
 RUN = ("README.md", "docs/tutorial.md", "docs/architecture.md", "docs/add-a-target.md")

@@ -12,7 +12,7 @@ import pytest
 import tilewright as tw
 from tilewright.errors import TargetError
 from tilewright.examples import blocked_epilogue, digits, neon_chapter, oriented_filters
-from tilewright.runtime import host
+from tilewright.runtime.machine import host
 from tilewright.targets import load
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"

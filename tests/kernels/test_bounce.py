@@ -15,15 +15,13 @@ from support.specimens import VECTOR_TARGETS, code
 from support.trial import generated, lab, report
 
 from tilewright import targets
-from tilewright.count import formulas
-from tilewright.dataflow import walk
 from tilewright.errors import PlanError, ScheduleError
 from tilewright.generate import Request, explain_plan, generate, plan_for, program_for
-from tilewright.interpret import interpret
-from tilewright.isa import Target
-from tilewright.nesting import Program
-from tilewright.operands import Matrix, Strided
-from tilewright.program import (
+from tilewright.interpret.run import interpret
+from tilewright.ir.count import formulas
+from tilewright.ir.dataflow import walk
+from tilewright.ir.nest import Program
+from tilewright.ir.ops import (
     Address,
     Load,
     MakeMask,
@@ -35,11 +33,13 @@ from tilewright.program import (
     TileProgram,
     Zero,
 )
-from tilewright.schedule import Schedule
-from tilewright.sizes import Dim
-from tilewright.spec import Gemm
+from tilewright.ir.verify import verify_tile
+from tilewright.isa.target import Target
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Matrix, Strided
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.sizes import Dim
 from tilewright.symbolic import ZERO, evaluate
-from tilewright.verify import verify_tile
 
 every_target = pytest.mark.parametrize("name", VECTOR_TARGETS)
 BOUNCE = Schedule(tails="bounce")

@@ -13,11 +13,11 @@ from support.floats import between, everywhere, same
 
 from tilewright import targets
 from tilewright.errors import ToolchainError
-from tilewright.expression import Expression, acc
-from tilewright.postops import clip, where
 from tilewright.runtime.driver import compile_many
-from tilewright.schedule import Schedule
-from tilewright.spec import Gemm
+from tilewright.spec.expression import Expression, acc
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.postops import clip, where
+from tilewright.spec.schedule import Schedule
 
 INF, NAN = float("inf"), float("nan")
 EXPRESSIONS: dict[str, Expression] = {

@@ -11,16 +11,16 @@ from support.cases import Cases
 from support.fused import Array, Kernels, Trial, equal, operands, product, same, spread
 from support.packed import DTYPES
 
-from tilewright import lines
 from tilewright.errors import SpecError
-from tilewright.expression import Expression, Leaf, Operand, Per, acc, acc2, call, dst
 from tilewright.generate import plan_for, program_for
-from tilewright.operands import Matrix, Order
-from tilewright.postops import exp, gelu_erf, relu, silu, swish
-from tilewright.reductions import row_max
-from tilewright.schedule import Schedule
-from tilewright.sizes import dim
-from tilewright.spec import Gemm
+from tilewright.lower.tile import store as lines
+from tilewright.spec.expression import Expression, Leaf, Operand, Per, acc, acc2, call, dst
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Matrix, Order
+from tilewright.spec.postops import exp, gelu_erf, relu, silu, swish
+from tilewright.spec.reductions import row_max
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.sizes import dim
 from tilewright.targets import load
 
 TARGETS = ("scalar", "avx2", "avx512", "amx", "neon")

@@ -12,16 +12,16 @@ from support.cases import Cases
 from support.fused import Kernels, Trial, equal, operands, product, same
 from support.packed import DTYPES
 
-from tilewright.expression import Operand, acc, acc2
 from tilewright.generate import Request, generate
-from tilewright.operands import Addresses, Batch, Matrix, Offsets, Order, Strided
-from tilewright.postops import logistic, maximum, silu
-from tilewright.reductions import row_absmax, row_sum
-from tilewright.runtime.host import resolve
-from tilewright.schedule import Schedule
-from tilewright.signature import signature
-from tilewright.sizes import dim
-from tilewright.spec import Gemm
+from tilewright.runtime.machine.host import resolve
+from tilewright.spec.expression import Operand, acc, acc2
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Addresses, Batch, Matrix, Offsets, Order, Strided
+from tilewright.spec.postops import logistic, maximum, silu
+from tilewright.spec.reductions import row_absmax, row_sum
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.signature import signature
+from tilewright.spec.sizes import dim
 
 TARGETS = ("scalar", "avx2", "avx512", "amx", "neon", "neon+dotprod+i8mm+bf16")
 every_target = pytest.mark.parametrize("target", TARGETS)

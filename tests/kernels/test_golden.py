@@ -12,7 +12,7 @@ from support.specimens import SPECIMENS, specimens
 
 from tilewright import targets
 from tilewright.generate import Request, generate
-from tilewright.runtime.toolchain import compile_library, compiler_flags
+from tilewright.runtime.build.toolchain import compile_library, compiler_flags
 
 ALL = [(target, name) for target in targets.NAMES for name in specimens(target)]
 

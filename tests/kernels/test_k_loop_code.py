@@ -10,11 +10,11 @@ from support.compilers import FAMILIES, use
 import tilewright as tw
 from benchmarks.kloops import machine_code
 from benchmarks.spills import functions, spills
-from tilewright.dataflow import walk
 from tilewright.generate import Request, plan_for, program_for
-from tilewright.isa import Target
-from tilewright.program import MultiplyAdd
-from tilewright.runtime.host import resolve
+from tilewright.ir.dataflow import walk
+from tilewright.ir.ops import MultiplyAdd
+from tilewright.isa.target import Target
+from tilewright.runtime.machine.host import resolve
 
 #: An element spread over a register of its own; a vector register copied, in either syntax.
 SPREAD = re.compile(r"dup v\d+\.4s, v\d+\.s\[\d\]")

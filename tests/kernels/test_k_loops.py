@@ -17,8 +17,8 @@ from benchmarks.shapes import TABLE, UKERNEL, random_shapes
 from benchmarks.spills import Function, functions
 from tilewright import targets
 from tilewright.generate import Request, generate
-from tilewright.isa import Target
-from tilewright.runtime.toolchain import Compiler, compile_library, disassemble
+from tilewright.isa.target import Target
+from tilewright.runtime.build.toolchain import Compiler, compile_library, disassemble
 
 RANDOM = 50
 #: Those whose multiply-adds in f32 are no other target's.

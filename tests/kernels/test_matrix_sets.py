@@ -11,10 +11,10 @@ from support.cases import Cases
 from support.interpreted import Interpreted, small_cases
 
 import tilewright as tw
-from tilewright.dataflow import walk
 from tilewright.errors import ScheduleError
 from tilewright.generate import Request, explain_plan, generate, plan_for, program_for
-from tilewright.program import Loop, MultiplyMatrices, StoreMatrix, TileProgram, ZeroMatrix
+from tilewright.ir.dataflow import walk
+from tilewright.ir.ops import Loop, MultiplyMatrices, StoreMatrix, TileProgram, ZeroMatrix
 from tilewright.runtime.driver import build_many
 from tilewright.targets import load
 

@@ -16,16 +16,16 @@ from support.cases import Cases
 from support.interpreted import Interpreted, small_cases
 
 import tilewright as tw
-from tilewright.count import formulas
-from tilewright.dataflow import walk
 from tilewright.errors import PlanError, ScheduleError, TargetError
 from tilewright.generate import Request, generate, plan_for, program_for
-from tilewright.nesting import Configure, NestNode, Program, inside
-from tilewright.program import LoadMatrix, MultiplyMatrices, TileProgram
-from tilewright.runtime.session import Session, ask_consent
-from tilewright.runtime.toolchain import compile_library, find_compiler
+from tilewright.ir.count import formulas
+from tilewright.ir.dataflow import walk
+from tilewright.ir.nest import Configure, NestNode, Program, inside
+from tilewright.ir.ops import LoadMatrix, MultiplyMatrices, TileProgram
+from tilewright.ir.verify import verify_program
+from tilewright.runtime.build.toolchain import compile_library, find_compiler
+from tilewright.runtime.call.session import Session, ask_consent
 from tilewright.targets import load
-from tilewright.verify import verify_program
 
 AMX = load("amx")
 M, N, K = tw.dim("m"), tw.dim("n"), tw.dim("k")

@@ -13,10 +13,10 @@ from support.trial import Lab, generated, lab
 
 from tilewright import targets
 from tilewright.errors import TargetError
-from tilewright.operands import Strided
-from tilewright.schedule import Schedule
-from tilewright.sizes import Dim
-from tilewright.spec import Gemm
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Strided
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.sizes import Dim
 
 M, N, K = 7, 11, 21
 SPEC = Gemm(

@@ -9,10 +9,10 @@ from support.specimens import VECTOR_TARGETS, code
 
 from tilewright import targets
 from tilewright.generate import Request, generate
-from tilewright.operands import Matrix
-from tilewright.schedule import Schedule
-from tilewright.sizes import Dim
-from tilewright.spec import Gemm
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Matrix
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.sizes import Dim
 
 #: What the C of a tail holds: a remainder, a condition, one more tile.
 TAIL = re.compile(r"%|\bif\b|static inline")

@@ -12,14 +12,14 @@ from support.fused import Array, Kernels, Trial, equal, operands, product, sprea
 from support.packed import DTYPES
 
 from tilewright.errors import ScheduleError, SpecError
-from tilewright.expression import Operand, acc, acc2, dst
 from tilewright.generate import plan_for, program_for
-from tilewright.operands import Matrix, Order
-from tilewright.postops import relu
-from tilewright.reductions import RowReduction, row_absmax, row_max, row_sum
-from tilewright.schedule import Schedule
-from tilewright.sizes import dim
-from tilewright.spec import Gemm
+from tilewright.spec.expression import Operand, acc, acc2, dst
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Matrix, Order
+from tilewright.spec.postops import relu
+from tilewright.spec.reductions import RowReduction, row_absmax, row_max, row_sum
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.sizes import dim
 from tilewright.targets import load
 
 TARGETS = ("scalar", "avx2", "avx512", "amx", "neon", "neon+dotprod+i8mm+bf16")

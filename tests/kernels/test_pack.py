@@ -15,13 +15,13 @@ from support.space import rng_of
 from support.trial import Lab, lab
 
 from tilewright.generate import Request, generate
-from tilewright.isa import Target
-from tilewright.operands import Strided
-from tilewright.pack import Pack
-from tilewright.packed_format import format_of
-from tilewright.runtime.host import resolve
-from tilewright.schedule import Schedule
-from tilewright.sizes import Dim, Size, dim
+from tilewright.isa.target import Target
+from tilewright.plan.packed_b import format_of
+from tilewright.runtime.machine.host import resolve
+from tilewright.spec.operands import Strided
+from tilewright.spec.pack import Pack
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.sizes import Dim, Size, dim
 
 TARGETS = (
     "scalar", "avx2", "avx2+vnni", "avx512", "avx512+vnni+bf16", "amx", "neon", "neon+dotprod",

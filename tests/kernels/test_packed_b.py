@@ -13,11 +13,11 @@ from support.fused import Kernels, Trial, operands, product
 from support.packed import DTYPES, draw
 from support.space import rng_of
 
-from tilewright.operands import Addresses, Batch, Matrix, Packed, Strided
-from tilewright.schedule import Schedule
-from tilewright.sizes import dim
-from tilewright.spec import Gemm
-from tilewright.types import is_integer
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Addresses, Batch, Matrix, Packed, Strided
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.sizes import dim
+from tilewright.spec.types import is_integer
 
 TARGETS = (
     "scalar", "avx2", "avx2+vnni", "avx512+vnni+bf16+zen5", "amx", "neon", "neon+dotprod",

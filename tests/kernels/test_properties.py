@@ -23,10 +23,10 @@ from support.trial import generated, lab, report
 from tilewright import targets
 from tilewright.errors import ToolchainError
 from tilewright.generate import plan_for, program_for
-from tilewright.interpret import interpret
-from tilewright.runtime.host import is_native
-from tilewright.runtime.toolchain import compile_library, find_compiler
-from tilewright.schedule import TAILS
+from tilewright.interpret.run import interpret
+from tilewright.runtime.build.toolchain import compile_library, find_compiler
+from tilewright.runtime.machine.host import is_native
+from tilewright.spec.schedule import TAILS
 
 CASES = 208
 CHUNKS = 8

@@ -14,20 +14,21 @@ import pytest
 from support.source_tree import templates
 from support.specimens import SPECIMENS, specimens
 
+import tilewright.emit.render
 import tilewright.generate
-import tilewright.render
 from tilewright import targets
-from tilewright.dataflow import walk
+from tilewright.emit.render import render
 from tilewright.generate import Request, generate, plan_for, program_for
-from tilewright.isa import Target
-from tilewright.nesting import NestNode, inside
-from tilewright.operands import Matrix
-from tilewright.program import MultiplyAdd, Op
-from tilewright.render import render
-from tilewright.runtime import dispatch_build, peak
+from tilewright.ir.dataflow import walk
+from tilewright.ir.nest import NestNode, inside
+from tilewright.ir.ops import MultiplyAdd, Op
+from tilewright.isa.target import Target
+from tilewright.runtime.bench import peak
+from tilewright.runtime.call import dispatch_build
 from tilewright.runtime.harness import harness
-from tilewright.schedule import Schedule
-from tilewright.spec import Gemm
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Matrix
+from tilewright.spec.schedule import Schedule
 
 COLUMNS = Matrix("f32", "F")
 TEXTS = {path.name: path.read_text() for path in templates()}
@@ -48,10 +49,10 @@ def rendered() -> list[str]:
         peak.peak_source(targets.load("avx2"), ("f32", "f32")),
         peak.peak_source(targets.load("amx"), ("u8", "s8")),
         dispatch_build.source(),
-        render("dispatch.h.j2"),
-        render("runner.c.j2", names=["kernel"]),
-        render("x86.h.j2"),
-        render("amx.h.j2"),
+        render("dispatch/dispatch.h.j2"),
+        render("runner/runner.c.j2", names=["kernel"]),
+        render("emulation/x86.h.j2"),
+        render("emulation/amx.h.j2"),
     ]
 
 
@@ -65,12 +66,12 @@ def test_without_a_template_something_is_missing(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = as_it_is()
-    environment = tilewright.render._environment().overlay()
+    environment = tilewright.emit.render._environment().overlay()
     own = environment.loader
     assert own is not None
     environment.loader = jinja2.ChoiceLoader([jinja2.DictLoader({name: ""}), own])
     environment.cache = None
-    monkeypatch.setattr(tilewright.render, "_environment", lambda: environment)
+    monkeypatch.setattr(tilewright.emit.render, "_environment", lambda: environment)
     try:
         changed = rendered() != whole
     except jinja2.UndefinedError:
@@ -109,7 +110,7 @@ def used() -> tuple[set[str], list[Op]]:
     return kinds | {op.kind for op in operations}, operations
 
 
-@pytest.mark.parametrize("name", ["ops.c.j2", "nest.c.j2"])
+@pytest.mark.parametrize("name", ["kernel/ops.c.j2", "kernel/nest.c.j2"])
 def test_every_kind_of_node_is_printed_in_some_golden_file(name: str) -> None:
     printed = set(re.findall(r'\b(?:op|n|node)\.kind == "(\w+)"', TEXTS[name]))
     assert printed

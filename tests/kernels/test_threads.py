@@ -18,15 +18,15 @@ import pytest
 
 import tilewright as tw
 from tilewright import targets
+from tilewright.emit.parallel import forks
 from tilewright.errors import PlanError, ScheduleError, TargetError
-from tilewright.fork import forks
 from tilewright.generate import explain_plan, plan_for, program_for
-from tilewright.nesting import BlockLoop, NestNode, Program
-from tilewright.runtime.host import means
-from tilewright.runtime.samples import sample
-from tilewright.signature import signature
-from tilewright.spec import Gemm
-from tilewright.verify import verify_program
+from tilewright.ir.nest import BlockLoop, NestNode, Program
+from tilewright.ir.verify import verify_program
+from tilewright.runtime.machine.host import means
+from tilewright.runtime.reference.arguments import sample
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.signature import signature
 
 M, N, K = tw.dim("m", max=200), tw.dim("n", max=200), tw.dim("k", max=200)
 COUNT = tw.dim("count", max=4)
@@ -110,7 +110,7 @@ def run_python(text: str) -> str:
 @pytest.mark.twice
 @pytest.mark.parametrize("size", [17, 67, 131])
 def test_the_bits_are_those_of_one_thread(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.runtime.samples._USUAL", size)
+    monkeypatch.setattr("tilewright.runtime.reference.arguments._USUAL", size)
     kernels = tw.compile_many([one for spec, said in CASES for one in pair(spec, said)])
     for number, (one, other) in enumerate(zip(kernels[::2], kernels[1::2], strict=True)):
         check_same(one, other, number)

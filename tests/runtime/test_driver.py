@@ -12,8 +12,10 @@ from support.processes import CompilerWatch
 
 import tilewright as tw
 from tilewright.errors import SpecError, TargetError
-from tilewright.runtime import cache, driver
-from tilewright.spec import Gemm, Transpose
+from tilewright.runtime import driver
+from tilewright.runtime.store import cache
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.transpose import Transpose
 
 
 @pytest.mark.parametrize(

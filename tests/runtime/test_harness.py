@@ -15,15 +15,9 @@ import pytest
 from support.compilers import FAMILIES, VECTORS, use
 
 import tilewright as tw
-from tilewright.dtypes import DTYPES
 from tilewright.errors import ArgumentError, ScheduleError, SpecError, TargetError, ToolchainError
-from tilewright.isa import Target
-from tilewright.runtime import host
-from tilewright.runtime.emulator import command_prefix
-from tilewright.runtime.harness import _output, harness
-from tilewright.runtime.interval import Interval
-from tilewright.runtime.reference import Expected
-from tilewright.runtime.toolchain import (
+from tilewright.isa.target import Target
+from tilewright.runtime.build.toolchain import (
     Compiler,
     compile_library,
     compile_program,
@@ -31,9 +25,15 @@ from tilewright.runtime.toolchain import (
     find_compiler,
     program_command,
 )
-from tilewright.runtime.values import decode, encode
-from tilewright.signature import signature
-from tilewright.spec import Spec
+from tilewright.runtime.call.formats import decode, encode
+from tilewright.runtime.emulate.runner import command_prefix
+from tilewright.runtime.harness import _output, harness
+from tilewright.runtime.machine import host
+from tilewright.runtime.reference.gemm import Expected
+from tilewright.runtime.reference.interval import Interval
+from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.gemm import Spec
+from tilewright.spec.signature import signature
 from tilewright.targets import NAMES, load
 
 M, LDA, LDC = tw.dim("m", multiple_of=2), tw.dim("lda"), tw.dim("ldc")

@@ -16,8 +16,9 @@ from support.processes import python
 
 import tilewright as tw
 from tilewright.errors import ArgumentError, TargetError
-from tilewright.runtime import host
-from tilewright.spec import Gemm, Transpose
+from tilewright.runtime.machine import host
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.transpose import Transpose
 from tilewright.targets import load
 
 EMULATED = "neon" if host.machine() != "aarch64" else "avx2"

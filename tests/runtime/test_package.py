@@ -6,7 +6,7 @@ import pytest
 from support.processes import python
 
 import tilewright as tw
-from tilewright.runtime import host
+from tilewright.runtime.machine import host
 from tilewright.targets import NAMES
 
 
@@ -42,9 +42,9 @@ print(*started, *(set(sys.modules) - before))
 """
 HEAVY = {
     "sympy", "jinja2", "cffi", "pycparser", "filelock", "archspec", "platformdirs", "subprocess",
-    "tilewright.plan", "tilewright.generate", "tilewright.runtime.toolchain",
-    "tilewright.packed_format", "tilewright.isa", "tilewright.expression",
-    "tilewright.runtime.layout", *(f"tilewright.targets.{name}" for name in NAMES),
+    "tilewright.plan.plan", "tilewright.generate", "tilewright.runtime.build.toolchain",
+    "tilewright.plan.packed_b", "tilewright.isa.vector", "tilewright.spec.expression",
+    "tilewright.runtime.call.argument_checks", *(f"tilewright.targets.{name}" for name in NAMES),
 }  # fmt: skip
 
 

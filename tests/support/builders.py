@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from tilewright.runtime import cache
-from tilewright.runtime.toolchain import compile_library, find_compiler
+from tilewright.runtime.build.toolchain import compile_library, find_compiler
+from tilewright.runtime.store import cache
 from tilewright.targets import load
 
 #: Where another process finds this module, as support.builders.

@@ -7,9 +7,9 @@ import shutil
 import pytest
 
 from tilewright import targets
-from tilewright.isa import Target
-from tilewright.runtime.host import machine
-from tilewright.runtime.toolchain import Compiler, find_compiler
+from tilewright.isa.target import Target
+from tilewright.runtime.build.toolchain import Compiler, find_compiler
+from tilewright.runtime.machine.host import machine
 
 #: Commands by the machine they compile for.
 COMPILERS = {

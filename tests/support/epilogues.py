@@ -9,11 +9,11 @@ import mpmath
 import numpy as np
 from mpmath import mp
 
-from tilewright import postops
-from tilewright.builder import Argument, Builder, Value, run
-from tilewright.elementary import DTYPES
-from tilewright.expression import Expression, Operand, acc, dst
-from tilewright.functions import lower_expression
+from tilewright.elementwise.builder import Argument, Builder, Value, run
+from tilewright.elementwise.functions import lower_expression
+from tilewright.elementwise.operations import DTYPES
+from tilewright.spec import postops
+from tilewright.spec.expression import Expression, Operand, acc, dst
 
 BIAS = Operand("bias", "f32", per="column")
 mp.prec = 100

@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from tilewright.generate import Request, generate
-from tilewright.packed_format import PackedFormat, formats_of
-from tilewright.runtime.host import resolve
-from tilewright.schedule import Schedule
-from tilewright.signature import ArrayParameter, signature
-from tilewright.sizes import Dim, Size
-from tilewright.spec import Gemm
+from tilewright.plan.packed_b import PackedFormat, formats_of
+from tilewright.runtime.machine.host import resolve
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.signature import ArrayParameter, signature
+from tilewright.spec.sizes import Dim, Size
 
 from .packed import DTYPES, layout
 from .trial import Lab, lab

@@ -10,17 +10,17 @@ import numpy as np
 
 from tilewright.errors import SpecError
 from tilewright.generate import interpret_kernel, plan_for, program_for
-from tilewright.interpret import Counts, interpret
-from tilewright.isa import Target
-from tilewright.nesting import Program
-from tilewright.pack import Pack
-from tilewright.packed_format import format_of, formats_of
-from tilewright.runtime.cases import draw
-from tilewright.runtime.reference import expected
-from tilewright.runtime.samples import Sample, gain, matrices, sample
-from tilewright.schedule import Schedule
-from tilewright.signature import ArrayParameter, signature
-from tilewright.spec import Gemm
+from tilewright.interpret.run import Counts, interpret
+from tilewright.ir.nest import Program
+from tilewright.isa.target import Target
+from tilewright.plan.packed_b import format_of, formats_of
+from tilewright.runtime.fuzz.cases import draw
+from tilewright.runtime.reference.arguments import Sample, gain, matrices, sample
+from tilewright.runtime.reference.gemm import expected
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.pack import Pack
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.signature import ArrayParameter, signature
 
 #: Multiply-adds of one element that a case may take, and what a size of the call counts as.
 MOST, USUAL = 40_000, 35

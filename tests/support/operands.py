@@ -9,9 +9,9 @@ from typing import Any, Literal
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from tilewright.operands import Addresses, Offsets, Strided
-from tilewright.signature import signature
-from tilewright.spec import SHAPES
+from tilewright.spec.gemm import SHAPES
+from tilewright.spec.operands import Addresses, Offsets, Strided
+from tilewright.spec.signature import signature
 
 from .space import Case, Rng, rng_of
 

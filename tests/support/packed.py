@@ -8,7 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from tilewright.packed_format import PackedFormat
+from tilewright.plan.packed_b import PackedFormat
 
 Array = np.ndarray[Any, Any]
 DTYPES: Mapping[str, np.dtype[Any]] = {

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.operands import Packed
-from tilewright.packed_format import PackedFormat
-from tilewright.runtime import dispatch
-from tilewright.runtime.descriptor import descriptor
-from tilewright.runtime.toolchain import compile_library, find_compiler
-from tilewright.signature import Signature, signature
-from tilewright.spec import Gemm, Spec
+from tilewright.plan.packed_b import PackedFormat
+from tilewright.runtime.build.toolchain import compile_library, find_compiler
+from tilewright.runtime.call import dispatch
+from tilewright.runtime.call.descriptor import descriptor
+from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.operands import Packed
+from tilewright.spec.signature import Signature, signature
 from tilewright.targets import load
 
 #: What a packed B must be.

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tilewright.builder import Argument, Builder, Value, live
-from tilewright.elementary import DTYPES
+from tilewright.elementwise.builder import Argument, Builder, Value, live
+from tilewright.elementwise.operations import DTYPES
 
 CTYPES = {"f32": "float", "f64": "double", "s32": "int32_t", "s64": "int64_t"}
 REAL = {

@@ -106,12 +106,13 @@ def modules() -> list[Module]:
     """Every module of every room."""
     found = []
     for package, folder in rooms().items():
-        for path in sorted((ROOT / folder).glob("*.py")):
-            name = package if path.name == "__init__.py" else f"{package}.{path.stem}"
-            found.append(Module(name, path))
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            inner = path.relative_to(ROOT / folder).with_suffix("").parts
+            parts = inner[:-1] if path.name == "__init__.py" else inner
+            found.append(Module(".".join((package, *parts)), path))
     return found
 
 
 def templates() -> list[Path]:
     """Every jinja2 template."""
-    return sorted((ROOT / "templates").glob("*.j2"))
+    return sorted((ROOT / "templates").rglob("*.j2"))

@@ -14,19 +14,19 @@ from unittest import mock
 
 import numpy as np
 
-from tilewright import tile_set
-from tilewright.dataflow import walk
 from tilewright.errors import ScheduleError
-from tilewright.isa import Target
-from tilewright.lower import Tile
-from tilewright.nest import make_program
-from tilewright.operands import Addresses, Batch, Matrix, Offsets, Strided
-from tilewright.planning import make_plan
-from tilewright.program import TileProgram
-from tilewright.schedule import Schedule
-from tilewright.sizes import Dim, Size
-from tilewright.spec import Gemm
-from tilewright.tiles import lower_tile
+from tilewright.ir.dataflow import walk
+from tilewright.ir.ops import TileProgram
+from tilewright.isa.target import Target
+from tilewright.lower.nest import calls as tile_set
+from tilewright.lower.nest.build import make_program
+from tilewright.lower.tile.assemble import lower_tile
+from tilewright.lower.tile.tile import Tile
+from tilewright.plan.planner import make_plan
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Addresses, Batch, Matrix, Offsets, Strided
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.sizes import Dim, Size
 
 Rng = np.random.Generator
 

@@ -6,12 +6,13 @@ import re
 from typing import Any
 
 from tilewright import targets
-from tilewright.expression import Operand, acc
-from tilewright.operands import Addresses, Matrix, Offsets, Packed, Strided
-from tilewright.postops import gelu_erf, relu
-from tilewright.schedule import Schedule
-from tilewright.sizes import Dim
-from tilewright.spec import Gemm, Spec, Transpose
+from tilewright.spec.expression import Operand, acc
+from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.operands import Addresses, Matrix, Offsets, Packed, Strided
+from tilewright.spec.postops import gelu_erf, relu
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.sizes import Dim
+from tilewright.spec.transpose import Transpose
 
 #: The targets without a matrix unit: one that has it has the vectors of one of these.
 VECTOR_TARGETS = tuple(name for name in targets.NAMES if targets.load(name).matrix is None)

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.elementary import OPERATIONS, compute
-from tilewright.isa import ALIKE, MulAdd, Target, Vector
+from tilewright.elementwise.operations import OPERATIONS, compute
+from tilewright.isa.target import Target
+from tilewright.isa.vector import ALIKE, MulAdd, Vector
 
 from .arithmetic import DTYPES, Array, fused, values
 from .spellings import Check, c_type

@@ -11,10 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.errors import TargetError
-from tilewright.isa import Target
-from tilewright.runtime.emulator import Runner, build, runner_for
-from tilewright.runtime.host import is_native
-from tilewright.runtime.toolchain import Compiler
+from tilewright.isa.target import Target
+from tilewright.runtime.build.toolchain import Compiler
+from tilewright.runtime.emulate.runner import Runner, build, runner_for
+from tilewright.runtime.machine.host import is_native
 
 Array = NDArray[Any]
 

@@ -12,10 +12,10 @@ import pytest
 
 from tilewright.errors import TargetError, TilewrightError, ToolchainError
 from tilewright.generate import Request, generate
-from tilewright.isa import Target
-from tilewright.runtime.emulator import Runner, build, runner_for
-from tilewright.runtime.host import is_native, means
-from tilewright.runtime.toolchain import Compiler, find_compiler
+from tilewright.isa.target import Target
+from tilewright.runtime.build.toolchain import Compiler, find_compiler
+from tilewright.runtime.emulate.runner import Runner, build, runner_for
+from tilewright.runtime.machine.host import is_native, means
 
 from .operands import Kind, Operands, operands
 from .space import Case

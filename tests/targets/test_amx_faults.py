@@ -12,9 +12,9 @@ import pytest
 from support.compilers import FAMILIES, use
 from support.tiles import PRELUDE, TILES
 
-from tilewright.render import render
-from tilewright.runtime.host import is_native, machine
-from tilewright.runtime.toolchain import compile_library, compile_program
+from tilewright.emit.render import render
+from tilewright.runtime.build.toolchain import compile_library, compile_program
+from tilewright.runtime.machine.host import is_native, machine
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
 here = pytest.mark.skipif(machine() != "x86_64", reason="compiles for x86")
@@ -169,7 +169,7 @@ def test_the_cpu_faults_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_every_fault_of_the_header_is_provoked() -> None:
-    header = render("amx.h.j2").partition("TILEWRIGHT_AMX_H")[2]
+    header = render("emulation/amx.h.j2").partition("TILEWRIGHT_AMX_H")[2]
     said = set(re.findall(r'"([^"]+ \(#\w+\))"', header))
     provoked = {fault for _, fault in [*faulty(), *unspeakable()]}
     assert said == {re.sub(r"^tile -?\d+: ", "", fault) for fault in provoked}

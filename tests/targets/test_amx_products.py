@@ -14,12 +14,12 @@ from support.compilers import FAMILIES, use
 from support.spellings import Check, faults, program_text
 from support.tiles import PRELUDE, TILES, TILES_F16, configuration
 
+from tilewright.emit.render import render
 from tilewright.errors import ToolchainError
-from tilewright.isa import Target
-from tilewright.render import render
-from tilewright.runtime import toolchain
-from tilewright.runtime.host import is_native, machine
-from tilewright.runtime.toolchain import compile_library
+from tilewright.isa.target import Target
+from tilewright.runtime.build import toolchain
+from tilewright.runtime.build.toolchain import compile_library
+from tilewright.runtime.machine.host import is_native, machine
 
 #: Intrinsics by the elements of A and B.
 INTEGERS = {
@@ -274,7 +274,7 @@ def test_a_wrong_header_is_noticed(
     right: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler = use("gcc", TILES, monkeypatch, emulated=True)
-    whole = render("amx.h.j2")
+    whole = render("emulation/amx.h.j2")
     assert right in whole
     wrong = whole.replace(right, WRONG[right])
     monkeypatch.setattr(toolchain, "render", lambda template: wrong)

@@ -11,10 +11,10 @@ from support.compilers import FAMILIES, use
 from support.spellings import Check, faults, program_text
 from support.tiles import PRELUDE, TILES, Array, Shape, configuration
 
-from tilewright.render import render
-from tilewright.runtime import toolchain
-from tilewright.runtime.host import is_native, machine
-from tilewright.runtime.toolchain import compile_library
+from tilewright.emit.render import render
+from tilewright.runtime.build import toolchain
+from tilewright.runtime.build.toolchain import compile_library
+from tilewright.runtime.machine.host import is_native, machine
 
 every_family = pytest.mark.parametrize("family", FAMILIES)
 here = pytest.mark.skipif(machine() != "x86_64", reason="compiles for x86")
@@ -199,7 +199,7 @@ def test_a_wrong_header_is_noticed(
     right: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     compiler = use("gcc", TILES, monkeypatch, emulated=True)
-    whole = render("amx.h.j2")
+    whole = render("emulation/amx.h.j2")
     assert right in whole
     wrong = whole.replace(right, WRONG[right])
     monkeypatch.setattr(toolchain, "render", lambda template: wrong)

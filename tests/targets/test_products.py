@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tilewright.errors import TargetError
-from tilewright.product import choose_product
-from tilewright.runtime.host import resolve
+from tilewright.plan.contraction import choose_product
+from tilewright.runtime.machine.host import resolve
 from tilewright.targets import load
 
 ALL = "neon+dotprod+i8mm+bf16+fp16fml"

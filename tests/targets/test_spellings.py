@@ -10,8 +10,8 @@ from support.compilers import FAMILIES, use
 from support.spelling_checks import checks, products
 from support.spellings import faults
 
-from tilewright.elementary import OPERATIONS
-from tilewright.runtime.host import is_native, resolve
+from tilewright.elementwise.operations import OPERATIONS
+from tilewright.runtime.machine.host import is_native, resolve
 from tilewright.targets import load
 
 WHOLE = ("neon", "scalar")

@@ -20,15 +20,15 @@ from support.compilers import FAMILIES, use
 from support.spelling_checks import checks, products
 from support.spellings import Check, faults, program_text
 
+from tilewright.emit.render import render
 from tilewright.generate import plan_for, program_for
-from tilewright.isa import Target
-from tilewright.operands import Packed
-from tilewright.product import choose_product
-from tilewright.render import render
-from tilewright.runtime.host import is_native, machine, resolve
-from tilewright.runtime.toolchain import compile_library, find_compiler
-from tilewright.schedule import Schedule
-from tilewright.spec import Gemm
+from tilewright.isa.target import Target
+from tilewright.plan.contraction import choose_product
+from tilewright.runtime.build.toolchain import compile_library, find_compiler
+from tilewright.runtime.machine.host import is_native, machine, resolve
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Packed
+from tilewright.spec.schedule import Schedule
 from tilewright.targets.x86_features import HEADER
 
 #: With all features: they spell what the targets without spell, too.

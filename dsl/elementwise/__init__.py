@@ -1,0 +1,1 @@
+"""What one lane computes: operations and their numpy meaning, conversions, post-ops."""

@@ -1,0 +1,174 @@
+"""Programs of elementary operations: straight-line, each value made once."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import PlanError
+
+from .operations import DTYPES, MASKS, OPERATIONS, compute
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A vector: what the program is given, or the result of one step."""
+
+    index: int
+    element: str
+
+
+#: A literal float has the program's floating-point type, a literal int is s32.
+Argument = Value | float | int
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """``dst = fn(*args)``; ``element`` is the type of the lanes that ``fn`` acts on."""
+
+    dst: Value
+    fn: str
+    args: tuple[Argument, ...]
+    element: str
+
+
+class Builder:
+    """Writes a program step by step; a step equal to an earlier one is not repeated.
+
+    Operations on literals are folded, and identities that hold for every value are used:
+    ``x * 1``, ``x - 0.0``, ``x + -0.0``, two negations, division by a power of two.
+    """
+
+    def __init__(self, real: str = "f32") -> None:
+        self.real = real
+        self.steps: list[Step] = []
+        self._values = 0
+        self._known: dict[object, Value] = {}
+        self._makers: dict[Value, Step] = {}
+
+    def input(self, element: str | None = None) -> Value:
+        """A new value that the program is given."""
+        self._values += 1
+        return Value(self._values - 1, element or self.real)
+
+    def __call__(self, fn: str, *args: Argument) -> Argument:
+        """``fn`` applied to ``args``: a value, or a literal if all of them are."""
+        args = tuple(map(self.literal, args))
+        element = self._element(fn, args)
+        if not any(isinstance(arg, Value) for arg in args):
+            return self._fold(fn, args)
+        shorter = self._shorter(fn, args)
+        return self._step(fn, args, element) if shorter is None else shorter
+
+    def literal(self, arg: Argument) -> Argument:
+        """A number as the lanes hold it; a value as it is."""
+        if isinstance(arg, Value):
+            return arg
+        if isinstance(arg, int):
+            return (arg + 2**31) % 2**32 - 2**31
+        with np.errstate(over="ignore"):
+            return float(DTYPES[self.real](arg))
+
+    def _type(self, arg: Argument) -> str:
+        if isinstance(arg, Value):
+            return arg.element
+        return "s32" if isinstance(arg, int) else self.real
+
+    def _element(self, fn: str, args: tuple[Argument, ...]) -> str:
+        """The type of the lanes; PlanError if ``fn`` has no meaning for them."""
+        operation = OPERATIONS[fn]
+        types = [self._type(arg) for arg in args]
+        lanes = types[1:] if fn == "select" else types
+        legal = len(args) == operation.arity and len(set(lanes)) == 1
+        if fn == "select" and legal and isinstance(args[0], Value):
+            legal = types[0] == MASKS[lanes[0]]
+        if not legal or lanes[0] not in operation.elements:
+            raise PlanError(
+                f"no operation {fn} on these lanes",
+                got=", ".join(types),
+                expected=f"{operation.arity} of {' or '.join(operation.elements)}",
+            )
+        return lanes[0]
+
+    def _fold(self, fn: str, args: tuple[Argument, ...]) -> Argument:
+        found = compute(fn, *(DTYPES[self._type(arg)](arg) for arg in args))
+        return float(found) if found.dtype.kind == "f" else int(found)
+
+    def _step(self, fn: str, args: tuple[Argument, ...], element: str) -> Value:
+        key = fn, *(arg.hex() if isinstance(arg, float) else arg for arg in args)
+        if key not in self._known:
+            dst = self._known[key] = self.input(OPERATIONS[fn].result(element))
+            self._makers[dst] = Step(dst, fn, args, element)
+            self.steps.append(self._makers[dst])
+        return self._known[key]
+
+    def _inside(self, fn: str, arg: Argument) -> Argument | None:
+        """``x`` if ``arg`` was made as ``fn(x)``."""
+        maker = self._makers.get(arg) if isinstance(arg, Value) else None
+        return maker.args[0] if maker and maker.fn == fn else None
+
+    def _shorter(self, fn: str, args: tuple[Argument, ...]) -> Argument | None:
+        """The same bits with fewer or cheaper steps, where there are such."""
+        match fn, args:
+            case ("mul", (x, float(y))) | ("mul", (float(y), x)) if abs(y) == 1:
+                return x if y == 1 else self("neg", x)
+            case ("div", (x, float(y))) if _is_power_of_two(y):
+                return self("mul", x, 1 / y)
+            case ("add", (x, float(y))) | ("add", (float(y), x)) if _is_zero(y, -1):
+                return x
+            case ("sub", (x, float(y))) if _is_zero(y, 1):
+                return x
+            case ("sub", (float(x), y)) if _is_zero(x, -1):
+                return self("neg", y)
+            case ("add" | "sub", (x, y)) if (inner := self._inside("neg", y)) is not None:
+                return self("sub" if fn == "add" else "add", x, inner)
+            case ("neg", (x,)):
+                return self._inside("neg", x)
+            case ("abs", (x,)):
+                inner = self._inside("neg", x)
+                return x if self._inside("abs", x) is not None else inner and self("abs", inner)
+            case ("fma", (x, float(y), z)) if abs(y) == 1:
+                return self("add", x, z) if y == 1 else self("sub", z, x)
+            case ("select", (int(mask), x, y)):
+                return x if mask else y
+            case ("select" | "min" | "max", (*_, x, y)) if x == y and isinstance(x, Value):
+                return x
+        return None
+
+
+def _is_zero(number: float, sign: int) -> bool:
+    return number == 0 and math.copysign(1, number) == sign
+
+
+def _is_power_of_two(number: float) -> bool:
+    """Whether it and its reciprocal are powers of two and normal in f32."""
+    return abs(math.frexp(number)[0]) == 0.5 and 2.0**-126 <= abs(number) <= 2.0**126
+
+
+def live(steps: Iterable[Step], results: Iterable[Argument]) -> tuple[Step, ...]:
+    """The steps that ``results`` need, in their order."""
+    needed = set(results)
+    kept = []
+    for step in reversed(list(steps)):
+        if step.dst in needed:
+            needed.update(step.args)
+            kept.append(step)
+    return tuple(reversed(kept))
+
+
+def run(steps: Iterable[Step], given: Mapping[Value, Any], real: str = "f32") -> dict[Value, Any]:
+    """Every value of a program on numpy arrays."""
+    values = dict(given)
+    for step in steps:
+        args = [
+            values[arg]
+            if isinstance(arg, Value)
+            else DTYPES["s32" if isinstance(arg, int) else real](arg)
+            for arg in step.args
+        ]
+        values[step.dst] = compute(step.fn, *args)
+    return values

@@ -1,0 +1,1 @@
+"""From program to C, by jinja2."""

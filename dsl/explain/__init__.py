@@ -1,0 +1,1 @@
+"""Plan and program in words."""

@@ -1,0 +1,235 @@
+"""A plan's spec and decisions in words: what is computed, converted first, corrected, made D."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from sympy import Expr
+
+from tilewright.plan.pack_b import PackPlan
+from tilewright.plan.packed_b import format_of
+from tilewright.plan.plan import Plan
+from tilewright.plan.staging import is_plain
+from tilewright.plan.transpose import TransposePlan
+from tilewright.spec.expression import Call
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Packed
+from tilewright.spec.types import is_integer
+from tilewright.symbolic import c_text, simplify
+
+#: What, the choice, the reason.
+Row = tuple[str, str, str]
+_DIMENSIONS = {
+    "a": "mk", "b": "kn", "c": "mn", "d": "mn", "x": ("rows", "cols"), "out": ("cols", "rows"),
+}  # fmt: skip
+_INDEX = {"row": "[m]", "column": "[n]", "full": "[m, n]"}
+_OPERATORS = ("add", "sub", "mul", "div", "neg")
+_OPERAND = re.compile(r"Operand\('(\w+)', '\w+'(?:, per='(\w+)')?\)")
+
+
+def text_of(expr: Expr) -> str:
+    """A formula, collected."""
+    return c_text(simplify(expr))
+
+
+# --- what is computed --------------------------------------------------------------------------
+
+
+def head(plan: Plan | TransposePlan | PackPlan) -> Iterator[str]:
+    """The formula, the matrices, the batch."""
+    if isinstance(plan, PackPlan):
+        yield from _head_of_packing(plan)
+        return
+    if isinstance(plan, TransposePlan):
+        yield f"transpose {_matrix(plan, 'x')} to {_matrix(plan, 'out')}, {plan.element}"
+        return
+    spec = plan.spec
+    simple = is_plain(spec) and not plan.finishes
+    kind = spec.type if simple else f"sums in {spec.type}"
+    yield f"gemm      {_formula(spec)}, {kind}"
+    names = "abc" if spec.d is None else "abcd" if spec.beta != 0 else "abd"
+    yield f"          {', '.join(_matrix(plan, name, typed=not simple) for name in names)}"
+    if plan.batch:
+        yield f"batch     {plan.batch.kind}, {text_of(plan.batch.count)} pairs of A and B"
+
+
+def _head_of_packing(plan: PackPlan) -> Iterator[str]:
+    spec, strides = plan.spec, plan.operands["b"].strides
+    apart = strides["k" if spec.order == "C" else "n"]
+    yield (
+        f"pack      B {spec.k} x {spec.n} (lines {text_of(apart)} apart), {spec.source} as "
+        f"{spec.type}, for A of {spec.a}: {plan.format.nbytes} bytes"
+    )
+    if plan.batch:
+        yield f"batch     strided, {text_of(plan.batch.count)} of B"
+
+
+def _matrix(plan: Plan | TransposePlan, name: str, typed: bool = False) -> str:
+    dimensions = _DIMENSIONS[name]
+    operand = plan.operands[name]
+    shape = " x ".join(text_of(plan.sizes[dimension]) for dimension in dimensions)
+    if isinstance(plan, Plan):
+        operand = plan.sources.get(name, operand)
+        given = getattr(plan.spec, name)
+        shape += f" of {given.type}" if typed else ""
+        if isinstance(given, Packed):
+            return f"{name.upper()} {shape} (packed)"
+    apart = next((d for d in dimensions if operand.strides[d] != 1), dimensions[0])
+    return f"{name.upper()} {shape} (lines {text_of(operand.strides[apart])} apart)"
+
+
+def _formula(spec: Gemm) -> str:
+    """D, or C, from A and B."""
+    total = _sum(spec)
+    if scales := [_quantity(spec, name) for name in ("a_scale", "b_scale") if _has(spec, name)]:
+        total = f"{' '.join(scales)} {f'({total})' if spec.beta != 0 else total}"
+    name = spec.output.upper()
+    if not any(_has(spec, part) for part in ("epilogue", "d_scale", "d_zero")):
+        return f"{name} = {total}"
+    value = _epilogue(spec) if _has(spec, "epilogue") else "acc"
+    if _has(spec, "d_scale"):
+        infix = isinstance(spec.epilogue, Call) and spec.epilogue.fn in _OPERATORS
+        value = f"{f'({value})' if infix else value} / {_quantity(spec, 'd_scale')}"
+    if _has(spec, "d_zero"):
+        value += f" + {_quantity(spec, 'd_zero')}"
+    return f"{name} = {value} with acc = {total}"
+
+
+def _sum(spec: Gemm) -> str:
+    """``alpha acc + beta C``."""
+    a, b = (
+        f"({name.upper()} - {_quantity(spec, f'{name}_zero')})"
+        if _has(spec, f"{name}_zero")
+        else name.upper()
+        for name in "ab"
+    )
+    product = f"sum of {a} {b}" if spec.batch else f"{a} {b}"
+    alpha, beta = (_factor(factor) for factor in (spec.alpha, spec.beta))
+    old = "" if spec.beta == 0 else " + C" if spec.beta == 1 else f" + {beta} C"
+    return f"{product if spec.alpha == 1 else f'{alpha} {product}'}{old}"
+
+
+def _factor(factor: float | str) -> str:
+    return f"{factor:g}" if isinstance(factor, float) else "a number of the call"
+
+
+def _has(spec: Gemm, name: str) -> bool:
+    return getattr(spec, name) is not None
+
+
+def _quantity(spec: Gemm, name: str) -> str:
+    """A literal, or the name and what it has one value for."""
+    given = getattr(spec, name)
+    if isinstance(given, str):
+        return name + _INDEX.get(given, "")
+    return f"{given:g}" if name.endswith("_scale") else str(given)
+
+
+def _epilogue(spec: Gemm) -> str:
+    """The expression, with operands by their names."""
+    return _OPERAND.sub(lambda found: found[1] + _INDEX.get(found[2], ""), repr(spec.epilogue))
+
+
+# --- how ---------------------------------------------------------------------------------------
+
+
+def decisions(plan: Plan | TransposePlan | PackPlan) -> Iterator[Row]:
+    """Every choice with its reason."""
+    yield from ((d.what, d.choice, d.reason) for d in plan.decisions)
+    if not isinstance(plan, Plan):
+        return
+    if not is_plain(plan.spec):
+        yield from (_feeding(plan, name) for name in "ab")
+    if plan.corrects:
+        yield from _corrections(plan)
+    if plan.finishes:
+        yield _output(plan)
+    if plan.partial:
+        why = f"{plan.output.name.upper()} holds no sums: it is made of them when all are there"
+        yield "partial sums", "in a buffer", why
+    yield from _schedule_decisions(plan)
+
+
+def _feeding(plan: Plan, name: str) -> Row:
+    """How A or B reaches the multiply-adds."""
+    product, operand = plan.product, plan.operands[name]
+    along = plan.feeder(plan.along).name == name
+    element, shift = product.along if along else product.across, product.shifts[name]
+    loaded = "" if operand.type == element else f", {element} when loaded"
+    if isinstance(plan.spec.b, Packed) and name == "b":
+        format_ = format_of(plan.spec, plan.target)
+        return "B", "packed before", f"{format_.text}{loaded}"
+    if name not in plan.sources:
+        return name.upper(), "where it lies", f"{operand.type}{loaded}"
+    source = plan.sources[name].type
+    sign = "+" if shift > 0 else "-"
+    change = f"{source} {sign} {abs(shift)} to {operand.type}" if shift else operand.type
+    if not shift and source != operand.type:
+        change = f"{source} to {operand.type}"
+    grouped = f"groups of {product.group} along K" if product.group > 1 else "lines side by side"
+    how = "rows along K" if operand.strides["k"] == 1 else grouped
+    return name.upper(), "converted first", f"{change}, {how}, for whole vectors{loaded}"
+
+
+def _corrections(plan: Plan) -> Iterator[Row]:
+    """What zero points, and shifts that have to be undone, take off the sums."""
+    spec, shifts = plan.spec, plan.product.shifts
+    stored = isinstance(spec.b, Packed)
+    lines = {"a": ("b", "B's columns"), "b": ("a", "A's rows")}
+    for name, (other, summed) in lines.items():
+        factor = _joined(getattr(spec, f"{name}_zero"), f"{name}_zero", shifts[name])
+        if factor == "0":
+            continue
+        how = "packed with B" if stored and other == "b" else "summed first"
+        each = f"{factor} times the sums of {summed} is subtracted"
+        more = _joined(spec.b_zero, "b_zero", 0) if name == "a" else _joined(0, "", shifts["a"])
+        if more != "0":
+            sign = "less" if name == "a" else "and"
+            each += f", {sign} {more} for each of their terms"
+        yield "correction", how, each
+
+
+def _joined(zero: object, name: str, shift: int) -> str:
+    """A zero point and a shift together."""
+    if isinstance(zero, str):
+        return f"({name} {'+' if shift > 0 else '-'} {abs(shift)})" if shift else name
+    return str((zero if isinstance(zero, int) else 0) + shift)
+
+
+def _output(plan: Plan) -> Row:
+    """From sums to what is stored."""
+    spec, element = plan.spec, plan.output.type
+    if spec.stays_integer:
+        parts = ["in s32"]
+    else:
+        parts = ["in f32"] if spec.type == "s32" else []
+        parts += [f"times {_quantity(spec, x)}" for x in ("a_scale", "b_scale") if _has(spec, x)]
+    parts += [_epilogue(spec)] if _has(spec, "epilogue") else []
+    parts += [f"times 1 / {_quantity(spec, 'd_scale')}"] if _has(spec, "d_scale") else []
+    parts += [f"plus {_quantity(spec, 'd_zero')}"] if spec.d_zero not in (None, 0) else []
+    if is_integer(element):
+        rounded = [] if spec.stays_integer else ["rounded half to even"]
+        parts += rounded + ([] if element == spec.type and spec.stays_integer else ["saturated"])
+    elif element != spec.type and element not in ("f32", "f64"):
+        parts.append("rounded to nearest even")
+    return plan.output.name.upper(), element, ", ".join(parts)
+
+
+def _schedule_decisions(plan: Plan) -> Iterator[Row]:
+    schedule = plan.schedule
+    why = "asked for"
+    if schedule.tails == "auto":
+        masks = any(vector.mask for vector in plan.vectors)
+        how = "masked vectors" if masks else "partial accesses or narrower vectors"
+        why = f"{how}, or a last vector that overlaps the one before in the same tile"
+    if plan.bounces:
+        why += ": a last vector goes whole to a buffer on the stack, what exists of it from there"
+    yield "tails", schedule.tails, why
+    if plan.transposed:
+        yield (
+            "store",
+            "transposed",
+            f"{plan.output.name.upper()} is contiguous across the vectors: blocks are transposed "
+            f"in registers, so that {plan.across} is contiguous",
+        )

@@ -1,0 +1,276 @@
+"""A plan in words: formulas, register budgets, bounds, the loops, and the reason of each choice."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import fields
+
+import sympy
+from sympy import Expr, Integer
+
+from tilewright.ir.count import calls, formulas, tile_formulas
+from tilewright.ir.nest import (
+    Argument,
+    BlockLoop,
+    Call,
+    Configuration,
+    Configure,
+    NestNode,
+    Pack,
+    Program,
+    SelectBatch,
+    When,
+    WhenSame,
+)
+from tilewright.ir.ops import TileProgram
+from tilewright.plan.pack_b import PackPlan
+from tilewright.plan.plan import Plan
+from tilewright.plan.tile_facts import TileFacts
+from tilewright.plan.tile_shape import TileShape
+from tilewright.plan.transpose import TransposePlan
+from tilewright.symbolic import ONE, ZERO, c_text, value
+
+from . import reasons
+from .decisions import decisions, head, text_of
+
+AnyPlan = Plan | TransposePlan | PackPlan
+
+WIDTH = 100
+#: A formula longer than this is left to the tiles' own numbers.
+LONGEST = 6 * WIDTH
+
+_FEEDS = {
+    "memory": "the multiply-add itself reads {one} of {other} from memory and spreads it: "
+    "no register",
+    "broadcast": "{one} of {other} at a time is spread over a register",
+    "scalar": "{one} of {other} at a time is a scalar, which the multiply-add takes",
+    "lane_k": "a vector of {other} along K per row: its lanes serve {lanes} {steps}",
+    "repeat": "{lanes} of {other} along K per row are converted together and repeated over a "
+    "register: from there they are spread",
+    "lane_s": "a vector of {other} across the rows: its lanes serve {lanes} rows",
+}
+
+
+def explain(plan: AnyPlan, program: Program) -> str:
+    """The plan as text for a terminal of 100 columns."""
+    target = plan.target
+    sections: list[tuple[str, Iterator[str]]] = [
+        ("", head(plan)),
+        ("Decisions", _decisions(plan, program)),
+        ("Register tiles", _tiles(plan, program)),
+        ("Loops", _nest(program.nest, 0)),
+        ("Operations and bytes of one call", _formulas(plan, program)),
+    ]
+    core = target.core
+    unit, matrices = target.matrix, ""
+    if unit is not None:
+        matrices = f", {unit.registers} of {unit.rows} rows of {unit.row_bytes} bytes"
+    about = (
+        f"target    {target.name}, {target.title}: {target.registers} vector registers{matrices}; "
+        f"multiply-add {core.fma_latency} cycles, {core.fma_units} per cycle; per cycle "
+        f"{core.loads} loads, {core.stores} stores, {core.issue} operations in all"
+        f"{f'; {core.hidden} stores of a tile cost nothing' if core.hidden else ''}"
+    )
+    lines: list[str] = []
+    for title, body in sections:
+        lines += ["", title] if title else []
+        for line in body:
+            lines += _wrapped(f"  {line}" if title else line)
+        lines += _wrapped(about) if not title else []
+    return "\n".join(lines)
+
+
+def _wrapped(line: str) -> list[str]:
+    inside = len(line) - len(line.lstrip())
+    return textwrap.wrap(
+        line, WIDTH, subsequent_indent=" " * (inside + 10), drop_whitespace=True,
+        break_long_words=False, break_on_hyphens=False,
+    ) or [""]  # fmt: skip
+
+
+def _decisions(plan: AnyPlan, program: Program) -> Iterator[str]:
+    rows = list(decisions(plan))
+    if isinstance(plan, Plan):
+        rows += reasons.decisions(plan, program)
+    yield from _aligned(rows)
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))] if rows else []
+    for row in rows:
+        yield "  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip()
+
+
+# --- register tiles ----------------------------------------------------------------------------
+
+
+def _tiles(plan: AnyPlan, program: Program) -> Iterator[str]:
+    """Tiles that differ only in what they add to C are told together."""
+    apart, in_place = calls(program), calls(program, same=True)
+    groups: dict[object, list[TileProgram]] = {}
+    for tile in program.tiles:
+        groups.setdefault(_alike(tile), []).append(tile)
+    for tiles in groups.values():
+        for tile in tiles:
+            times = _times(apart[tile.name])
+            if apart[tile.name] == 0:
+                times = f"{_times(in_place[tile.name])} in place"
+            yield f"{tile.name}, called {times}: {_work(tile)}"
+        what = "work     " if isinstance(plan, Plan) and tiles[0].facts is None else "registers"
+        yield f"  {what}  {tiles[0].summary}"
+        if isinstance(plan, Plan) and tiles[0].facts:
+            yield from (f"  {line}" for line in _tile(plan, tiles[0], tiles[0].facts))
+
+
+def _alike(tile: TileProgram) -> object:
+    facts = tile.facts
+    return (facts.rows, facts.cols, facts.steps, facts.shape) if facts else tile.name
+
+
+def _work(tile: TileProgram) -> str:
+    """What one call does, and whether it adds to a sum that C holds."""
+    done = tile_formulas(tile)
+    parts = [
+        f"{text_of(getattr(done, f.name))} {f.name.replace('_', ' ')}"
+        for f in fields(done)
+        if not f.name.startswith("bytes") and getattr(done, f.name) != 0
+    ]
+    return ", ".join(parts) + _stage(tile)
+
+
+def _stage(tile: TileProgram) -> str:
+    """What a tile has to do with sums that are not complete."""
+    partial = next((p.role for p in tile.parameters if p.name == "sums"), "")
+    if tile.facts and tile.facts.accumulate:
+        return f"; adds to the sum that {'the buffer' if partial else 'C'} holds"
+    return {"out": "; begins the sums in the buffer", "in": "; takes the sums from the buffer"}.get(
+        partial, ""
+    )
+
+
+def _times(count: Expr) -> str:
+    return "once" if count == 1 else f"{text_of(count)} times"
+
+
+def _tile(plan: Plan, tile: TileProgram, facts: TileFacts) -> Iterator[str]:
+    shape = facts.shape
+    yield f"size       {text_of(facts.rows)} x {text_of(facts.cols)} of C: {_why_size(plan, facts)}"
+    if facts.steps == 0:
+        return
+    if plan.dot:
+        yield "feed       vectors of A and B along K; the lanes are added at the end"
+    else:
+        yield f"feed       {_feed(plan, shape)}"
+    yield f"K sets     {shape.k_split}: {reasons.why_split(plan, facts)}"
+    steps = reasons.steps_per_trip(plan, tile, facts)
+    counted = reasons.steps_text(plan, steps)
+    how = f"{steps} {counted} a trip" if steps else "all of K, without a loop"
+    yield f"unroll     {how}: {reasons.why_unroll(plan, tile, facts)}"
+    yield f"bound      {reasons.bound_text(plan, shape)}"
+    for text in reasons.why_lines(plan, tile):
+        yield f"end        {text}"
+
+
+def _feed(plan: Plan, shape: TileShape) -> str:
+    depth = plan.product.depth
+    if shape.height > 1:
+        cols = shape.vector.lanes // shape.height
+        if shape.unit is not None:
+            cols = shape.vector.lanes
+        return f"registers of groups of both; each multiply-add sums {shape.height} x {cols} of C"
+    return _FEEDS[shape.feed].format(
+        other=plan.feeder(plan.across).name.upper(),
+        lanes=shape.vector.lanes if shape.feed == "lane_s" else shape.group,
+        one="one element" if depth == 1 else f"one group of {depth} elements",
+        steps=reasons.steps_text(plan, shape.vector.lanes),
+    )
+
+
+def _why_size(plan: Plan, facts: TileFacts) -> str:
+    tile = plan.schedule.tile
+    if tile is None:
+        return "the cost model's cut, in equal parts"
+    if (value(facts.rows), value(facts.cols)) == tile:
+        return "asked for"
+    return f"what tiles of {tile[0]}x{tile[1]} leave over"
+
+
+# --- loops and formulas ------------------------------------------------------------------------
+
+
+def _nest(nodes: Sequence[NestNode], depth: int) -> Iterator[str]:
+    pad = "  " * depth
+    for node in nodes:
+        match node:
+            case Call():
+                line = f"{pad}{node.program} at {', '.join(map(_argument, node.arguments))}"
+                yield line if len(line) <= WIDTH - 2 else f"{pad}{node.program}"
+            case BlockLoop():
+                notes = [*filter(None, [node.note]), *(["in parallel"] if node.parallel else [])]
+                note = f"   ({', '.join(notes)})" if notes else ""
+                yield f"{pad}{node.counter} from {node.first} below {text_of(node.trips)}{note}"
+                yield from _nest(node.body, depth + 1)
+            case SelectBatch():
+                names = " and ".join(selected.name.upper() for selected in node.selected)
+                yield f"{pad}with {names} of batch element {text_of(node.index)}"
+                yield from _nest(node.body, depth + 1)
+            case Pack():
+                where = "" if node.scratch is None else ", in scratch memory"
+                verb = "pack" if node.buffer.endswith("_packed") else "fill"
+                size = f"{text_of(node.elements)} elements of {node.element}"
+                yield f"{pad}{verb} {node.buffer}, {size}{where}"
+                yield from _nest(node.fill + node.body, depth + 1)
+            case Configure():
+                yield f"{pad}configure the matrix unit: {configuration_text(node.configuration)}"
+            case When() | WhenSame():
+                yield from _choice(node, depth)
+
+
+def configuration_text(configuration: Configuration) -> str:
+    """Rows by bytes of each register."""
+    sizes = (f"{text_of(rows)} x {size}" for rows, size in configuration.shapes)
+    return f"registers of {', '.join(sizes)} bytes"
+
+
+def _argument(argument: Argument) -> str:
+    if argument.offset == 0:
+        return argument.operand or "0"
+    return " + ".join(filter(None, (argument.operand, text_of(argument.offset))))
+
+
+def _choice(node: When | WhenSame, depth: int) -> Iterator[str]:
+    pad = "  " * depth
+    if isinstance(node, When):
+        yield f"{pad}where {text_of(node.count)} is positive"
+    else:
+        yield f"{pad}where {node.one} is {node.other}"
+    yield from _nest(node.body, depth + 1)
+    if node.otherwise:
+        yield f"{pad}else"
+        yield from _nest(node.otherwise, depth + 1)
+
+
+def _formulas(plan: AnyPlan, program: Program) -> Iterator[str]:
+    found = formulas(program)
+    rows = [("flops", flops(plan))] if isinstance(plan, Plan) else []
+    rows += [(f.name.replace("_", " "), getattr(found, f.name)) for f in fields(found)]
+    shown = [(name, _formula(expr)) for name, expr in rows if expr != 0]
+    yield from _aligned(shown)
+    if isinstance(plan, Plan) and (total := value(found.bytes_read + found.bytes_written)):
+        count = value(flops(plan))
+        if count:
+            yield f"{count / total:.2f} flops for each byte that passes between registers and cache"
+
+
+def _formula(expr: Expr) -> str:
+    text = c_text(expr)
+    return text if len(text) <= LONGEST else "the sum over the tiles above"
+
+
+def flops(plan: Plan | TransposePlan | PackPlan) -> Expr:
+    """Additions and multiplications that the spec asks for."""
+    if not isinstance(plan, Plan):
+        return ZERO
+    count = plan.batch.count if plan.batch else ONE
+    return sympy.Mul(Integer(2), *plan.sizes.values(), count)

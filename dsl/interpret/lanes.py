@@ -1,0 +1,157 @@
+"""What registers hold, as numpy arrays of their lanes: how memory becomes lanes, and lanes a sum.
+
+Lanes have numpy's type of their element; bf16 and f8 are bits. Widening is exact, narrowing rounds
+floating point to nearest even and keeps the low bits of integers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tilewright.elementwise.builder import Argument, Builder, Step, Value, run
+from tilewright.elementwise.conversions import narrow, widen
+from tilewright.elementwise.operations import NUMPY
+from tilewright.errors import PlanError
+from tilewright.isa.vector import MulAdd, Vector
+from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.types import ITEMSIZE, is_integer
+
+Lanes: TypeAlias = NDArray[Any]
+Convert = Callable[[Lanes], Lanes]
+#: A sum, the factor along the vector, the factor across: the new sum.
+Product = Callable[[Lanes, Lanes, Lanes], Lanes]
+
+
+# --- memory ------------------------------------------------------------------------------------
+
+
+def reader(vector: Vector, memory: str, group: int) -> Convert:
+    """New lanes of ``vector`` from the elements of type ``memory`` ("": its own) that fill it."""
+    element = vector.element
+    if group:
+        bits = _unsigned(group * ITEMSIZE[memory])
+        return lambda found: found.view(bits).astype(np.int32)
+    if memory in ("", element):
+        return np.ndarray.copy
+    if memory not in vector.loads:
+        raise PlanError(f"{vector} does not load {memory}", expected=", ".join(vector.loads))
+    dtype = DTYPES[element]
+    if is_integer(memory) or memory == "f16":
+        return lambda found: found.astype(dtype)
+    return lambda found: exact(found, memory).astype(dtype, copy=False)
+
+
+def spreader(vector: Vector, memory: str) -> Convert:
+    """What of ``vector`` a broadcast of elements of type ``memory`` repeats."""
+    dtype = DTYPES[vector.element]
+    if memory in vector.spreads:
+        return lambda found: exact(found, memory).astype(dtype, copy=False)
+    if ITEMSIZE[memory] != ITEMSIZE[vector.element]:
+        raise PlanError(f"a broadcast of {memory} does not fill lanes", got=repr(vector))
+    return lambda found: found.view(dtype)
+
+
+def writer(vector: Vector, memory: str, group: int) -> Convert:
+    """The elements of type ``memory`` ("": its own) that lanes of ``vector`` are stored as."""
+    element = vector.element
+    if group:
+        bits = _unsigned(group * ITEMSIZE[memory])
+        return lambda lanes: lanes.astype(bits).view(DTYPES[memory])
+    if memory in ("", element):
+        return lambda lanes: lanes
+    if memory not in vector.stores:
+        raise PlanError(f"{vector} does not store {memory}", expected=", ".join(vector.stores))
+    dtype = DTYPES[memory]
+    if is_integer(memory) or memory == "f16":
+        return lambda lanes: lanes.astype(dtype)
+    return lambda lanes: _converted(narrow, memory, lanes).astype(dtype)
+
+
+def _unsigned(size: int) -> np.dtype[Any]:
+    """The unsigned integer of ``size`` bytes."""
+    if size not in (1, 2, 4):
+        raise PlanError("no lane holds such a group", got=f"{size} bytes", expected="1, 2 or 4")
+    return np.dtype(f"u{size}")
+
+
+def exact(found: Lanes, element: str) -> Lanes:
+    """Elements of a floating-point type, bits or not, as f32 or f64."""
+    if element == "bf16":
+        return (found.astype(np.uint32) << 16).view(np.float32)
+    if element.startswith("f8"):
+        return _converted(widen, element, found.astype(np.int32))
+    return found.astype(np.float32) if element == "f16" else found
+
+
+def _converted(how: Callable[[Builder, Argument, str], Argument], type_: str, x: Lanes) -> Lanes:
+    steps, given, result = _conversion(how, type_)
+    found: Lanes = run(steps, {given: x})[result]
+    return found
+
+
+@cache
+def _conversion(
+    how: Callable[[Builder, Argument, str], Argument], type_: str
+) -> tuple[list[Step], Value, Value]:
+    builder = Builder("f32")
+    given = builder.input("s32" if how is widen else "f32")
+    result = how(builder, given, type_)
+    assert isinstance(result, Value)
+    return builder.steps, given, result
+
+
+# --- sums --------------------------------------------------------------------------------------
+
+
+def product(op: MulAdd, element: str) -> Product:
+    """What ``op`` adds to lanes of ``element``.
+
+    Integers are exact modulo 2**32. Products of floating point are added one after the other, in
+    a group the last first, each rounded once with the sum if the instruction is fused, else before
+    it too. (What flushes denormals, or rounds to odd between additions, differs.)
+    """
+    add = _whole if is_integer(element) else _fused if op.fused else _apart
+    x_element, y_element = op.x or element, op.y or element
+    if op.depth == op.rows == 1 and x_element == y_element == element:
+        return add
+    grid = op.rows, op.cols
+
+    def grouped(acc: Lanes, x: Lanes, y: Lanes) -> Lanes:
+        along = exact(x, x_element).reshape(1, -1, op.depth)
+        across = exact(y, y_element).reshape(op.rows, -1, op.depth)
+        total = acc.reshape(grid)
+        if add is _whole:
+            products = np.multiply(along, across, dtype=np.int32)
+            total = total + np.add.reduce(products, axis=-1, dtype=np.int32)
+        else:
+            for place in reversed(range(op.depth)):
+                total = add(total, along[..., place], across[..., place])
+        return total.reshape(-1)
+
+    return grouped
+
+
+def _whole(acc: Lanes, x: Lanes, y: Lanes) -> Lanes:
+    return acc + np.multiply(x, y, dtype=np.int32)
+
+
+def _apart(acc: Lanes, x: Lanes, y: Lanes) -> Lanes:
+    return acc + np.multiply(x, y, dtype=acc.dtype)
+
+
+def _fused(acc: Lanes, x: Lanes, y: Lanes) -> Lanes:
+    total: Lanes = NUMPY["fma"](x, y, acc)
+    return total
+
+
+def summed(lanes: Lanes) -> Lanes:
+    """The sum of all lanes, the upper half added to the lower, as one."""
+    while len(lanes) > 1:
+        half = len(lanes) // 2
+        lanes = np.concatenate((lanes[:half] + lanes[half : 2 * half], lanes[2 * half :]))
+    return lanes

@@ -1,0 +1,128 @@
+"""Operations on the registers of a matrix unit, run on numpy: matrices of rows x columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+from sympy import Expr
+
+from tilewright.elementwise.operations import NUMPY
+from tilewright.ir.ops import LoadMatrix, MultiplyMatrices, StoreMatrix, TileProgram, ZeroMatrix
+from tilewright.isa.vector import MulAdd
+from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.types import ITEMSIZE, is_integer
+
+from .lanes import Lanes, exact
+from .memory import Segment
+
+Run = Callable[[], None]
+MatrixOp = ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
+#: The smallest positive normal number of f32: what is below it is flushed to zero.
+_NORMAL = np.float32(2.0**-126)
+
+
+class State(Protocol):
+    """What of a tile program's state these operations need."""
+
+    program: TileProgram
+    registers: dict[str, Lanes]
+    pointers: dict[str, tuple[Segment, int]]
+
+    @property
+    def around(self) -> Any:
+        """What all tiles of a run share."""
+
+    def value(self, expr: Expr) -> int:
+        """A formula, computed."""
+
+
+def compiled(tile: State, op: MatrixOp) -> Run:
+    """The operation as a closure over the tile's state."""
+    match op:
+        case ZeroMatrix():
+            name, shape = _name(op.dst.name), (tile.value(op.dst.rows), op.dst.columns)
+            return lambda: tile.registers.__setitem__(name, np.zeros(shape, DTYPES[op.dst.element]))
+        case MultiplyMatrices():
+            return _multiply(tile, op)
+        case _:
+            return _move(tile, op)
+
+
+def _name(register: str) -> str:
+    """Matrices have a register file of their own."""
+    return f"matrix {register}"
+
+
+def _move(tile: State, op: LoadMatrix | StoreMatrix) -> Run:
+    """Rows from memory, or to it, each by itself."""
+    register = op.src if isinstance(op, StoreMatrix) else op.dst
+    matrices, name, element = tile.registers, _name(register.name), register.element
+    rows, columns = tile.value(register.rows), register.columns
+    pointers, counts, size = tile.pointers, tile.around.counts, rows * columns * ITEMSIZE[element]
+    pointer, stride = op.address.pointer, tile.value(op.stride)
+    starts = [tile.value(op.address.offset) + row * stride for row in range(rows)]
+    who = f"{tile.program.name}: {register.name}"
+
+    def load() -> None:
+        counts.loads += 1
+        counts.bytes_read += size
+        segment, at = pointers[pointer]
+        found = [segment.read(at + start, columns, element, who) for start in starts]
+        matrices[name] = np.array(found).reshape(rows, columns)
+
+    def store() -> None:
+        counts.stores += 1
+        counts.bytes_written += size
+        segment, at = pointers[pointer]
+        for row, start in zip(matrices[name], starts, strict=True):
+            segment.write(at + start, row, element, who)
+
+    return store if isinstance(op, StoreMatrix) else load
+
+
+def _multiply(tile: State, op: MultiplyMatrices) -> Run:
+    registers, counts = tile.registers, tile.around.counts
+    acc, x, y = (_name(register.name) for register in (op.acc, op.x, op.y))
+    add = _integers if is_integer(op.acc.element) else _floats
+
+    def run() -> None:
+        counts.multiply_adds += 1
+        registers[acc] = add(op.op, registers[acc], registers[x], registers[y])
+
+    return run
+
+
+def _grouped(op: MulAdd, x: Lanes, y: Lanes) -> tuple[Lanes, Lanes]:
+    """``x[group, column, place]`` and ``y[row, group, place]``."""
+    return x.reshape(len(x), -1, op.group), y.reshape(len(y), -1, op.group)
+
+
+def _integers(op: MulAdd, acc: Lanes, x: Lanes, y: Lanes) -> Lanes:
+    along, across = _grouped(op, x, y)
+    sums = np.einsum("gcp,rgp->rc", along.astype(np.int64), across.astype(np.int64))
+    total: Lanes = (acc + sums).astype(np.int32)
+    return total
+
+
+def _floats(op: MulAdd, acc: Lanes, x: Lanes, y: Lanes) -> Lanes:
+    """In the order of TDPBF16PS (Intel SDM): the even and the odd products are summed apart, each
+    rounded once with its sum; then both are added, and that to the accumulator. What is
+    denormal, factor or sum, counts as zero.
+    """
+    along, across = _grouped(op, flushed(exact(x, op.x)), flushed(exact(y, op.y)))
+    parts = np.zeros((op.group, *acc.shape), np.float32)
+    for group in range(len(x)):
+        for place in range(op.group):
+            factors = across[:, group, place, None], along[None, group, :, place]
+            parts[place] = flushed(NUMPY["fma"](*np.broadcast_arrays(*factors), parts[place]))
+    total = parts[0]
+    for part in parts[1:]:
+        total = flushed(total + part)
+    return flushed(flushed(acc) + total)
+
+
+def flushed(found: Lanes) -> Lanes:
+    """Denormals as zeros of their sign."""
+    return np.where(np.abs(found) < _NORMAL, np.copysign(np.float32(0), found), found)

@@ -1,0 +1,125 @@
+"""A program run on numpy, operation by operation: the oracle for every target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.nest import (
+    BlockLoop,
+    Call,
+    Configure,
+    NestNode,
+    Pack,
+    Program,
+    SelectBatch,
+    When,
+    WhenSame,
+)
+from tilewright.plan.pack_b import PackPlan
+from tilewright.plan.packed_b import formats_of
+from tilewright.plan.plan import Plan
+from tilewright.plan.transpose import TransposePlan
+from tilewright.spec.signature import signature
+from tilewright.symbolic import evaluate
+
+from .memory import Given, lay_out, room
+from .tile import Counts, Run, Surroundings, Tile, entry, pointer_to
+
+
+def interpret(
+    plan: Plan | TransposePlan | PackPlan,
+    program: Program,
+    arrays: Sequence[Given],
+    sizes: Sequence[int] = (),
+    scalars: Sequence[float] = (),
+) -> Counts:
+    """Run ``program`` on ``arrays``, which are changed, and count what it did.
+
+    ``arrays``, ``sizes`` and ``scalars`` stand in the order of the spec's signature. An array is a
+    ``Buffer`` (flat values and the index of the first element), or a numpy array with positive
+    strides; for ``tw.Addresses`` a sequence of them; offsets are int64. A packed B is an array of
+    its bytes. Every access is checked: PlanError names the operand and the element that is not its
+    own, or holds nothing yet.
+    """
+    formats = formats_of(plan.spec, plan.target)
+    parameters = signature(plan.spec, formats)
+    slots = [s.slot for s in parameters.sizes]
+    known = dict(zip(slots, map(int, sizes), strict=True))
+    numbers = dict(zip((s.name for s in parameters.scalars), map(float, scalars), strict=True))
+    memory = lay_out(parameters, arrays, known, formats)
+    around = Surroundings(memory, known, numbers, Counts())
+    with np.errstate(all="ignore"):
+        _Machine(program, around).run(program.nest, known, dict(memory.segments))
+    return around.counts
+
+
+class _Machine:
+    """Walks the nest; tile programs are compiled to closures when first called."""
+
+    def __init__(self, program: Program, around: Surroundings) -> None:
+        self.program, self.around = program, around
+        self.tiles: dict[str, tuple[Tile, Run]] = {}
+
+    def run(
+        self, nodes: Sequence[NestNode], env: Mapping[str, int], operands: Mapping[str, Any]
+    ) -> None:
+        """``env`` holds sizes and counters, ``operands`` segments, pointers or tables by name."""
+        for node in nodes:
+            match node:
+                case Call():
+                    self._call(node, env, operands)
+                case BlockLoop():
+                    for trip in range(node.first, evaluate(node.trips, env)):
+                        self.run(node.body, {**env, node.counter: trip}, operands)
+                case SelectBatch():
+                    self.run(node.body, env, self._select(node, env, operands))
+                case When():
+                    positive = evaluate(node.count, env) > 0
+                    self.run(node.body if positive else node.otherwise, env, operands)
+                case Pack():
+                    elements = evaluate(node.elements, env)
+                    inside = {**operands, node.buffer: room(node.buffer, node.element, elements)}
+                    self.run(node.fill, env, inside)
+                    self.run(node.body, env, inside)
+                case Configure():
+                    pass  # a register knows its shape here
+                case WhenSame():
+                    same = self.around.memory.same(node.one, node.other)
+                    self.run(node.body if same else node.otherwise, env, operands)
+
+    def _select(
+        self, node: SelectBatch, env: Mapping[str, int], operands: Mapping[str, Any]
+    ) -> dict[str, Any]:
+        memory, index = self.around.memory, evaluate(node.index, env)
+        chosen = dict(operands)
+        for selected in node.selected:
+            name, whole = selected.name, memory.segments[selected.name]
+            if selected.batch == "addresses":
+                chosen[name] = pointer_to(entry(whole, index, name))
+                continue
+            segment, at = pointer_to(whole)
+            if selected.batch == "strided":
+                at += index * evaluate(selected.stride, env)
+            else:
+                at += entry(memory.offsets[selected.offsets], index, selected.offsets)
+            chosen[name] = segment, at
+        return chosen
+
+    def _call(self, call: Call, env: Mapping[str, int], operands: Mapping[str, Any]) -> None:
+        if call.program not in self.tiles:
+            tile = Tile(self.around, self.program.tile(call.program))
+            self.tiles[call.program] = tile, tile.compiled()
+        tile, run = self.tiles[call.program]
+        passed = [p for p in tile.program.parameters if p.role not in ("size", "scalar")]
+        tile.pointers.clear()
+        tile.registers.clear()
+        for parameter, argument in zip(passed, call.arguments, strict=True):
+            offset = evaluate(argument.offset, env)
+            tile.bind(parameter, operands.get(argument.operand or ""), offset, argument.cast)
+        run()
+
+
+__all__ = ["Counts", "interpret"]

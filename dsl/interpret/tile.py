@@ -1,0 +1,399 @@
+"""Tile programs run on numpy: every operation a closure over the tile's registers and pointers.
+
+A register is an array of its lanes, one lane too, of the type of its elements. Elementary
+operations and sums of products have the bits that compiled ones have, but for sums of bf16 or f16
+products, whose additions instructions round each in their own way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from sympy import Expr
+
+from tilewright.elementwise.operations import NUMPY
+from tilewright.errors import PlanError
+from tilewright.ir.ops import (
+    Active,
+    Add,
+    Address,
+    Advance,
+    Apply,
+    Broadcast,
+    Interleave,
+    Load,
+    LoadMatrix,
+    Loop,
+    MakeMask,
+    MaskRegister,
+    Multiply,
+    MultiplyAdd,
+    MultiplyMatrices,
+    Op,
+    Parameter,
+    Pick,
+    Point,
+    PointBatch,
+    Register,
+    Room,
+    Splat,
+    Store,
+    StoreMatrix,
+    SumLanes,
+    TileProgram,
+    Zero,
+    ZeroMatrix,
+)
+from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.types import ITEMSIZE, is_integer
+from tilewright.symbolic import evaluate
+
+from . import matrices as execute_matrices
+from .lanes import Lanes, product, reader, spreader, summed, writer
+from .memory import Memory, Segment, room
+
+Run = Callable[[], None]
+Fetch = Callable[[], Lanes]
+Pointer = tuple[Segment, int]
+
+
+@dataclass(slots=True)
+class Counts:
+    """What was executed. A multiply-add with an operand in memory counts as a broadcast too.
+
+    Bytes are those of elements touched in memory: the active lanes of an access.
+    """
+
+    loads: int = 0
+    broadcasts: int = 0
+    multiply_adds: int = 0
+    elementary_operations: int = 0
+    stores: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What all tiles of one run share: operands, run-time sizes and numbers, and the counts."""
+
+    memory: Memory
+    sizes: Mapping[str, int]
+    scalars: Mapping[str, float]
+    counts: Counts
+
+
+def pointer_to(operand: Any) -> Pointer:
+    """A whole operand's first element; a pointer as it is."""
+    return (operand, operand.base) if isinstance(operand, Segment) else operand
+
+
+def entry(table: Any, index: int, name: str) -> Any:
+    """Entry ``index`` of a batch's table; PlanError if it has none."""
+    if not 0 <= index < len(table):
+        raise PlanError(f"entry {index} of {name} is read", expected=f"0 to {len(table) - 1}")
+    return table[index]
+
+
+#: Operations that change no value.
+_HINTS = ("prefetch", "keep", "hide")
+
+
+@dataclass(slots=True)
+class Tile:
+    """One tile program: its state, and its operations as closures over that state."""
+
+    around: Surroundings
+    program: TileProgram
+    registers: dict[str, Lanes] = field(default_factory=dict)
+    pointers: dict[str, Pointer] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+    tables: dict[str, Any] = field(default_factory=dict)
+
+    def bind(self, parameter: Parameter, operand: Any, offset: int, cast: bool) -> None:
+        """Pass one argument of a call; ``cast``: as elements of the parameter's type."""
+        if parameter.role in ("in", "out"):
+            segment, at = pointer_to(operand)
+            if cast:
+                element = parameter.element or self.program.element
+                self.pointers[parameter.name] = segment.cast(at + offset, element)
+            else:
+                self.pointers[parameter.name] = segment, at + offset
+        elif parameter.role == "table":
+            self.tables[parameter.name] = operand
+        elif parameter.role == "offsets":
+            self.tables[parameter.name] = self.around.memory.offsets[parameter.name]
+        else:
+            self.numbers[parameter.name] = offset
+
+    def compiled(self) -> Run:
+        """The whole program as one closure."""
+        return _sequence([self._compile(op) for op in self.program.body + self.program.end])
+
+    def value(self, expr: Any) -> int:
+        """A formula of the run-time sizes, computed."""
+        return evaluate(expr, self.around.sizes)
+
+    def _compile(self, op: Op) -> Run:
+        match op:
+            case Loop():
+                return self._loop(op)
+            case Point() | PointBatch() | Advance():
+                return self._move(op)
+            case MakeMask():
+                return self._make_mask(op)
+            case Load():
+                return self._load(op)
+            case Broadcast():
+                return self._broadcast(op)
+            case Pick():
+                return self._pick(op)
+            case Store():
+                return self._store(op)
+            case MultiplyAdd():
+                return self._multiply_add(op)
+            case Zero() | Splat():
+                return self._constant(op)
+            case Add() | Multiply() | Apply() | SumLanes():
+                return self._arithmetic(op)
+            case ZeroMatrix() | LoadMatrix() | StoreMatrix() | MultiplyMatrices():
+                return execute_matrices.compiled(self, op)
+            case Interleave():
+                return self._interleave(op)
+            case Room():
+                return self._room(op)
+            case _:
+                if op.kind not in _HINTS:
+                    raise PlanError(
+                        f"{self.program.name}: an operation with no meaning", got=op.kind
+                    )
+                return lambda: None
+
+    def _loop(self, op: Loop) -> Run:
+        trips, numbers, counter = self.value(op.trips), self.numbers, op.counter
+        body = _sequence([self._compile(inner) for inner in op.body])
+
+        def run() -> None:
+            for trip in range(trips):
+                numbers[counter] = trip
+                body()
+
+        return run
+
+    def _move(self, op: Point | PointBatch | Advance) -> Run:
+        pointers, name = self.pointers, op.pointer
+        if isinstance(op, PointBatch):
+            return self._point_batch(op)
+        base = op.base if isinstance(op, Point) else name
+        step = self.value(op.offset if isinstance(op, Point) else op.step)
+
+        def run() -> None:
+            segment, at = pointers[base]
+            pointers[name] = segment, at + step
+
+        return run
+
+    def _point_batch(self, op: PointBatch) -> Run:
+        offset, stride = self.value(op.offset), self.value(op.stride)
+        pointers, tables, numbers = self.pointers, self.tables, self.numbers
+        operand = op.operand
+
+        def run() -> None:
+            index = numbers[op.index]
+            if op.batch == "addresses":
+                segment, at = pointer_to(entry(tables[operand], index, operand))
+                at += numbers[f"{operand}_at"]
+            else:
+                segment, at = pointers[operand]
+                if op.batch == "offsets":
+                    at += entry(tables[f"{operand}_offsets"], index, f"{operand}_offsets")
+                else:
+                    at += index * stride
+            pointers[op.pointer] = segment, at + offset
+
+        return run
+
+    def _make_mask(self, op: MakeMask) -> Run:
+        self._active(op.mask, op.mask.vector.lanes)
+        return lambda: None
+
+    def _active(self, active: Active, most: int) -> int:
+        """How many of ``most`` elements an access touches."""
+        given = active.active if isinstance(active, MaskRegister) else active
+        count = most if given is None else given if isinstance(given, int) else self.value(given)
+        if not 0 <= count <= most:
+            masks = "masks" if isinstance(active, MaskRegister) else "touches"
+            raise PlanError(
+                f"{self.program.name} {masks} {count} lanes", expected=f"0 to {most} lanes"
+            )
+        return count
+
+    # --- memory --------------------------------------------------------------------------------
+
+    def _elements(self, address: Address, memory: str, count: int, most: int, who: str) -> Fetch:
+        """Reads ``count`` elements of ``memory``, and makes zeros of the others up to ``most``."""
+        pointers, counts = self.pointers, self.around.counts
+        pointer, offset = address.pointer, self.value(address.offset)
+        size, dtype = count * ITEMSIZE[memory], DTYPES[memory]
+
+        def fetch() -> Lanes:
+            counts.bytes_read += size
+            if count == 0:
+                return np.zeros(most, dtype)
+            segment, at = pointers[pointer]
+            found = segment.read(at + offset, count, memory, who)
+            if count == most:
+                return found
+            padded = np.zeros(most, dtype)
+            padded[:count] = found
+            return padded
+
+        return fetch
+
+    def _load(self, op: Load) -> Run:
+        registers, counts, vector = self.registers, self.around.counts, op.dst.vector
+        dst, most = op.dst.name, vector.lanes * max(op.group, 1)
+        count = self._active(op.active, most)
+        who = f"{self.program.name}: {dst}"
+        fetch = self._elements(op.address, op.memory or vector.element, count, most, who)
+        lanes = reader(vector, op.memory, op.group)
+
+        def run() -> None:
+            counts.loads += 1
+            registers[dst] = lanes(fetch())
+
+        return run
+
+    def _group(self, address: Address, memory: str, count: int, group: int, who: str) -> Fetch:
+        """Reads one element or group, and counts a broadcast."""
+        counts, fetch = self.around.counts, self._elements(address, memory, count, group, who)
+
+        def one() -> Lanes:
+            counts.broadcasts += 1
+            return fetch()
+
+        return one
+
+    def _broadcast(self, op: Broadcast) -> Run:
+        registers, dst, vector = self.registers, op.dst.name, op.dst.vector
+        memory = op.memory or vector.element
+        count = self._active(op.existing, op.group)
+        fetch = self._group(op.address, memory, count, op.group, f"{self.program.name}: {dst}")
+        places, lanes = np.arange(vector.lanes) % op.group, spreader(vector, memory)
+        return lambda: registers.__setitem__(dst, lanes(fetch())[places])
+
+    def _store(self, op: Store) -> Run:
+        registers, pointers, counts = self.registers, self.pointers, self.around.counts
+        src, vector = op.src.name, op.src.vector
+        pointer, offset = op.address.pointer, self.value(op.address.offset)
+        memory = op.memory or vector.element
+        count = self._active(op.active, vector.lanes * max(op.group, 1))
+        elements, size = writer(vector, op.memory, op.group), count * ITEMSIZE[memory]
+        who = f"{self.program.name}: {src}"
+
+        def run() -> None:
+            counts.stores += 1
+            counts.bytes_written += size
+            if count:
+                segment, at = pointers[pointer]
+                segment.write(at + offset, elements(registers[src])[:count], memory, who)
+
+        return run
+
+    def _room(self, op: Room) -> Run:
+        """A fresh one each time: nobody knows what a stack holds."""
+
+        def run() -> None:
+            self.pointers[op.name] = room(op.name, op.element, op.elements), 0
+
+        return run
+
+    # --- registers -----------------------------------------------------------------------------
+
+    def _multiply_add(self, op: MultiplyAdd) -> Run:
+        registers, counts = self.registers, self.around.counts
+        acc, x = op.acc.name, op.x.name
+        add, other = product(op.op, op.acc.vector.element), self._other(op)
+
+        def run() -> None:
+            counts.multiply_adds += 1
+            registers[acc] = add(registers[acc], registers[x], other())
+
+        return run
+
+    def _other(self, op: MultiplyAdd) -> Fetch:
+        """The second factor: a register, a lane or group of one, or a group in memory."""
+        registers, lane, depth = self.registers, op.lane, op.op.depth
+        if isinstance(op.y, Address):
+            who, memory = f"{self.program.name}: {op.acc.name}", op.op.y or op.acc.vector.element
+            return self._group(op.y, memory, depth, depth, who)
+        y = op.y.name
+        if lane is not None:
+            part = slice(lane * depth, (lane + 1) * depth)
+            return lambda: registers[y][part]
+        return lambda: registers[y]
+
+    def _pick(self, op: Pick) -> Run:
+        registers, dst, src, lanes = self.registers, op.dst.name, op.src.name, op.dst.vector.lanes
+        return lambda: registers.__setitem__(dst, registers[src][op.lane].repeat(lanes))
+
+    def _constant(self, op: Zero | Splat) -> Run:
+        registers, name, vector = self.registers, op.dst.name, op.dst.vector
+        lanes, dtype = vector.lanes, DTYPES[vector.element]
+        source = op.source if isinstance(op, Splat) else 0
+        if isinstance(source, Register):
+            single = source.name
+            return lambda: registers.__setitem__(name, registers[single].repeat(lanes))
+        number: float = self._number(source)
+        if isinstance(op, Splat) and op.group:
+            bits = int(number).to_bytes(op.group * dtype.itemsize, "little")
+            filled = np.frombuffer(bits, dtype)[np.arange(lanes) % op.group]
+        else:
+            whole = is_integer(vector.element)
+            number = (int(number) + 2**31) % 2**32 - 2**31 if whole else number
+            filled = np.full(lanes, number, dtype)
+        return lambda: registers.__setitem__(name, filled)
+
+    def _number(self, source: float | str | Expr) -> float:
+        if isinstance(source, str):
+            return self.around.scalars[source]
+        return self.value(source) if isinstance(source, Expr) else source
+
+    def _arithmetic(self, op: Add | Multiply | Apply | SumLanes) -> Run:
+        registers, counts, dst = self.registers, self.around.counts, op.dst.name
+        if isinstance(op, SumLanes):
+            src = op.src.name
+            return lambda: registers.__setitem__(dst, summed(registers[src]))
+        if not isinstance(op, Apply):
+            x, y, both = op.x.name, op.y.name, NUMPY[op.kind]
+            return lambda: registers.__setitem__(dst, both(registers[x], registers[y]))
+        compute = NUMPY[op.fn]
+        constants = [np.int32(arg) if isinstance(arg, int) else None for arg in op.args]
+        names = [arg.name if isinstance(arg, Register) else "" for arg in op.args]
+        taken = list(zip(names, constants, strict=True))
+
+        def run() -> None:
+            counts.elementary_operations += 1
+            registers[dst] = compute(*[registers[name] if name else c for name, c in taken])
+
+        return run
+
+    def _interleave(self, op: Interleave) -> Run:
+        registers, dst, x, y = self.registers, op.dst.name, op.x.name, op.y.name
+        lanes, block = op.x.vector.lanes, op.block
+        half = np.arange(lanes).reshape(-1, 2, block)[:, int(op.odd)]
+        places = np.stack([half, half + lanes], axis=1).ravel()
+        return lambda: registers.__setitem__(
+            dst, np.concatenate((registers[x], registers[y]))[places]
+        )
+
+
+def _sequence(runs: Sequence[Run]) -> Run:
+    def run() -> None:
+        for step in runs:
+            step()
+
+    return run

@@ -1,0 +1,1 @@
+"""The language of programs: tile operations, the nest, data flow, verification, counts."""

@@ -1,0 +1,200 @@
+"""What a program does, counted: formulas of the run-time sizes, from its loops and operations.
+
+They equal what the interpreter counts while it runs; a test compares the two.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+
+import sympy
+from sympy import Expr, Integer
+
+from tilewright.errors import PlanError
+from tilewright.isa.vector import Vector
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import ONE, ZERO, Remainder, div, positive, symbol
+
+from .nest import BlockLoop, Call, Configure, NestNode, Pack, Program, SelectBatch, When, WhenSame
+from .ops import (
+    Address,
+    Apply,
+    Broadcast,
+    Load,
+    LoadMatrix,
+    Loop,
+    MaskRegister,
+    MatrixRegister,
+    MultiplyAdd,
+    MultiplyMatrices,
+    Op,
+    Store,
+    StoreMatrix,
+    TileProgram,
+)
+
+#: Formulas with more of them are not rewritten: it would take long, and they stay long.
+MOST_REMAINDERS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Formulas:
+    """Operations and bytes of one call. The bytes are those of elements touched in memory."""
+
+    loads: Expr = ZERO
+    broadcasts: Expr = ZERO
+    multiply_adds: Expr = ZERO
+    elementary_operations: Expr = ZERO
+    stores: Expr = ZERO
+    bytes_read: Expr = ZERO
+    bytes_written: Expr = ZERO
+
+    def __add__(self, other: Formulas) -> Formulas:
+        pairs = ((getattr(self, f.name), getattr(other, f.name)) for f in fields(self))
+        return Formulas(*(one + two for one, two in pairs))
+
+    def times(self, trips: Expr) -> Formulas:
+        """The formulas of ``trips`` repetitions."""
+        return Formulas(*(getattr(self, f.name) * trips for f in fields(self)))
+
+    def given(self, count: Expr) -> Formulas:
+        """The formulas where ``count`` is positive, else 0."""
+        return Formulas(*(_given(getattr(self, f.name), count) for f in fields(self)))
+
+    def summed(self, counter: str, first: int, trips: Expr) -> Formulas:
+        """The formulas of a loop whose body depends on its counter."""
+        steps = (symbol(counter), first, trips - 1)
+        return Formulas(*(sympy.summation(getattr(self, f.name), steps) for f in fields(self)))
+
+    def expanded(self) -> Formulas:
+        """With equal terms collected."""
+        return Formulas(*(_shortest(getattr(self, f.name)) for f in fields(self)))
+
+    @property
+    def symbols(self) -> set[sympy.Symbol]:
+        """What the formulas depend on."""
+        return set().union(*(getattr(self, f.name).free_symbols for f in fields(self)))
+
+
+def formulas(program: Program, *, same: bool = False) -> Formulas:
+    """What one call of ``program`` does; ``same``: where operands may be one array, they are."""
+    tiles = {tile.name: tile_formulas(tile) for tile in program.tiles}
+    return _nest(program.nest, tiles, same).expanded()
+
+
+def tile_formulas(tile: TileProgram) -> Formulas:
+    """What one call of ``tile`` does."""
+    return _ops(tile.body + tile.end).expanded()
+
+
+def calls(program: Program, *, same: bool = False) -> dict[str, Expr]:
+    """How often each tile program is called."""
+    found = {}
+    for tile in program.tiles:
+        one = {
+            other.name: Formulas(loads=ONE if other is tile else ZERO) for other in program.tiles
+        }
+        found[tile.name] = sympy.expand(_nest(program.nest, one, same).loads)
+    return found
+
+
+def _shortest(expr: Expr) -> Expr:
+    """``expr`` expanded, as it is or with ``x % n`` written ``x - x / n * n``."""
+    expanded = sympy.expand(expr)
+    remainders = expanded.atoms(Remainder)
+    if len(remainders) > MOST_REMAINDERS:
+        return expanded
+    wholes = {r: r.args[0] - r.args[1] * div(r.args[0], int(r.args[1])) for r in remainders}
+    return min(expanded, sympy.expand(expanded.xreplace(wholes)), key=sympy.count_ops)
+
+
+def _given(expr: Expr, count: Expr) -> Expr:
+    """``expr`` times 1 or 0; a term that is 0 with ``count`` needs no factor."""
+    indicator = positive(count)
+    terms = sympy.Add.make_args(sympy.expand(expr))
+    zero_with_it = {count, indicator}
+    return sympy.Add(
+        *(t if zero_with_it & set(sympy.Mul.make_args(t)) else t * indicator for t in terms)
+    )
+
+
+def _nest(nodes: Sequence[NestNode], tiles: Mapping[str, Formulas], same: bool) -> Formulas:
+    return sum((_node(node, tiles, same) for node in nodes), Formulas())
+
+
+def _node(node: NestNode, tiles: Mapping[str, Formulas], same: bool) -> Formulas:
+    match node:
+        case Call():
+            return tiles[node.program]
+        case BlockLoop():
+            return _loop(node, _nest(node.body, tiles, same))
+        case SelectBatch():
+            return _nest(node.body, tiles, same)
+        case Pack():
+            return _nest(node.fill, tiles, same) + _nest(node.body, tiles, same)
+        case When():
+            then, other = (_nest(body, tiles, same) for body in (node.body, node.otherwise))
+            return then.given(node.count) + other + other.given(node.count).times(-ONE)
+        case Configure():
+            return Formulas()
+        case WhenSame():
+            return _nest(node.body if same else node.otherwise, tiles, same)
+
+
+def _loop(loop: BlockLoop, body: Formulas) -> Formulas:
+    if symbol(loop.counter) not in body.symbols:
+        return body.times(loop.trips - sympy.Min(loop.first, loop.trips))
+    if loop.first:
+        raise PlanError("a loop whose body depends on its counter must begin at 0", got=str(loop))
+    return body.summed(loop.counter, 0, loop.trips)
+
+
+def _ops(ops: Sequence[Op]) -> Formulas:
+    total = Formulas()
+    for op in ops:
+        if isinstance(op, Loop):
+            total += _ops(op.body).times(op.trips)
+        else:
+            total += sum(_op(op), Formulas())
+    return total
+
+
+def _op(op: Op) -> Iterator[Formulas]:
+    match op:
+        case Load():
+            yield Formulas(loads=ONE, bytes_read=_bytes(op, op.dst.vector))
+        case Broadcast():
+            count = Integer(op.group) if op.existing is None else op.existing
+            yield _one_factor(count, op.memory or op.dst.vector.element)
+        case MultiplyAdd():
+            yield Formulas(multiply_adds=ONE)
+            if isinstance(op.y, Address):
+                yield _one_factor(Integer(op.op.depth), op.op.y or op.acc.vector.element)
+        case LoadMatrix():
+            yield Formulas(loads=ONE, bytes_read=_matrix_bytes(op.dst))
+        case StoreMatrix():
+            yield Formulas(stores=ONE, bytes_written=_matrix_bytes(op.src))
+        case MultiplyMatrices():
+            yield Formulas(multiply_adds=ONE)
+        case Apply():
+            yield Formulas(elementary_operations=ONE)
+        case Store():
+            yield Formulas(stores=ONE, bytes_written=_bytes(op, op.src.vector))
+
+
+def _one_factor(count: Expr, element: str) -> Formulas:
+    """One element or group is read and spread."""
+    return Formulas(broadcasts=ONE, bytes_read=ITEMSIZE[element] * count)
+
+
+def _matrix_bytes(register: MatrixRegister) -> Expr:
+    return ITEMSIZE[register.element] * register.columns * register.rows
+
+
+def _bytes(op: Load | Store, vector: Vector) -> Expr:
+    """What an access touches, as elements are in memory."""
+    size = ITEMSIZE[op.memory or vector.element]
+    if op.active is None:
+        return Integer(size * vector.lanes * max(op.group, 1))
+    return size * (op.active.active if isinstance(op.active, MaskRegister) else op.active) * ONE

@@ -1,0 +1,90 @@
+"""Networks of interleaving operations: transposition, sums over registers, pairs of registers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .dataflow import prune
+from .emitter import Emitter
+from .ops import (
+    Add,
+    Interleave,
+    Op,
+    Register,
+    Zero,
+)
+
+
+def sum_tree(registers: list[Register], name: str) -> tuple[list[Op], Register]:
+    """The lane sums of up to ``lanes`` registers, in the lanes of one register.
+
+    A transposition whose pairs are added as soon as they are interleaved: with P registers,
+    P - 1 additions, then the remaining groups of lanes are folded onto themselves.
+    """
+    vector = registers[0].vector
+    ops: list[Op] = []
+    full = 1 << (len(registers) - 1).bit_length()
+    rows = list(registers)
+    for index in range(len(registers), full):
+        rows.append(Register(f"{name}_pad{index}", vector))
+        ops.append(Zero(rows[-1]))
+    block = 1
+    while block < vector.lanes:
+        if len(rows) > 1:
+            pairs = [(rows[i], rows[i + 1]) for i in range(0, len(rows), 2)]
+        else:
+            pairs = [(rows[0], rows[0])]
+        rows = []
+        for i, (x, y) in enumerate(pairs):
+            even, odd = (Register(f"{name}_{side}{block}_{i}", vector) for side in "eo")
+            total = Register(f"{name}_{block}_{i}", vector)
+            ops.append(Interleave(even, x, y, block, odd=False))
+            ops.append(Interleave(odd, x, y, block, odd=True))
+            ops.append(Add(total, even, odd))
+            rows.append(total)
+        block *= 2
+    return ops, rows[0]
+
+
+def transpose(
+    block: Sequence[Register], lanes: int, prefix: str
+) -> tuple[list[Op], list[Register]]:
+    """Transpose a block of ``lanes`` registers or fewer: log2(lanes) rounds of interleaves.
+
+    Of the ``lanes`` results, the lanes of rows that ``block`` lacks hold anything: where one of
+    two rows is missing, half of their interleaving is the other row as it is.
+    """
+    ops: list[Op] = []
+    rows: list[Register | None] = [*block, *[None] * (lanes - len(block))]
+    half = 1
+    while half < lanes:
+        for i in range(lanes):
+            x = rows[i]
+            if i & half or x is None:
+                continue
+            y = rows[i + half]
+            odd = Register(f"{prefix}{half}_{i + half}", x.vector)
+            ops.append(Interleave(odd, x, y or x, half, odd=True))
+            rows[i + half] = odd
+            if y is not None:
+                rows[i] = even = Register(f"{prefix}{half}_{i}", x.vector)
+                ops.append(Interleave(even, x, y, half, odd=False))
+        half *= 2
+    return ops, [row for row in rows if row is not None]
+
+
+def _zipped(emitter: Emitter, pair: list[Register], count: int) -> list[Register]:
+    """The lanes of two registers in turn: blocks are interleaved, twice as large each time.
+
+    Of the two that result, the first ``count``.
+    """
+    block, x, y = 1, *pair
+    steps: list[Op] = []
+    while block < emitter.lanes:
+        even, odd = (emitter.fresh(f"{x.name}_{side}{block}", "s32") for side in "eo")
+        steps.append(Interleave(even, x, y, block, odd=False))
+        steps.append(Interleave(odd, x, y, block, odd=True))
+        block, x, y = 2 * block, even, odd
+    found = [x, y][:count]
+    emitter.add(*prune(steps, found))
+    return found

@@ -1,0 +1,1 @@
+"""The words a target is described in: vectors, instructions, matrix units, cores."""

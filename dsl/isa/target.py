@@ -1,0 +1,142 @@
+"""A target: an instruction set with its features, its vectors, core and compiler options."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
+
+from tilewright.errors import TargetError
+
+from .machine import Core, Emulation, Hold
+from .matrix_unit import MatrixUnit
+from .vector import MulAdd, Vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Feature:
+    """An extension of an instruction set that a user names behind a ``+``.
+
+    ``muladd`` are its multiply-adds by name and element of the accumulators' vector, ``vectors``
+    what holds their factors. A compiler flag that begins with ``+`` is appended to the target's
+    ``-march``, whose architecture the feature's own ``-march`` replaces; ``zig`` is appended to
+    its ``-mcpu``. ``emulation`` and ``core`` take the place of the target's; ``products`` are more
+    of its matrix unit's. ``processors`` are those whose core it describes (none: any), by vendor,
+    family and model as ``/proc/cpuinfo`` has them, and by name as archspec has it elsewhere.
+    """
+
+    title: str
+    cpu_flags: tuple[str, ...] = ()
+    compiler_flags: tuple[str, ...] = ()
+    zig: str = ""
+    muladd: Mapping[tuple[str, str], tuple[MulAdd, ...]] = field(default_factory=dict)
+    vectors: tuple[Vector, ...] = ()
+    emulation: Emulation | None = None
+    products: Mapping[str, tuple[MulAdd, ...]] = field(default_factory=dict)
+    core: Core | None = None
+    processors: tuple[str, ...] = ()
+
+    def compiler(self, flags: tuple[str, ...]) -> tuple[str, ...]:
+        """The compiler flags of a target with this feature."""
+        added = "".join(flag for flag in self.compiler_flags if flag.startswith("+"))
+        march = next((flag for flag in self.compiler_flags if flag.startswith("-march=")), None)
+        plain = tuple(flag for flag in self.compiler_flags if flag[0] != "+" and flag != march)
+
+        def extended(flag: str) -> str:
+            base, plus, extensions = flag.partition("+")
+            return f"{march or base}{plus}{extensions}{added}"
+
+        return (*(extended(f) if f.startswith("-march=") else f for f in flags), *plain)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Target:
+    """An instruction set: its registers, vectors (widest first), core, and compiler options.
+
+    ``cpu_flags`` are the names that ``/proc/cpuinfo`` uses; all are needed. ``machine`` is
+    ``platform.machine()`` of CPUs that can run it, "" any.
+    """
+
+    name: str
+    title: str
+    machine: str
+    cpu_flags: tuple[str, ...]
+    compiler_flags: tuple[str, ...]
+    zig_flags: tuple[str, ...]
+    headers: tuple[str, ...]
+    registers: int
+    vectors: tuple[Vector, ...]
+    core: Core
+    emulation: Emulation = field(default_factory=Emulation)
+    matrix: MatrixUnit | None = None
+    features: Mapping[str, Feature] = field(default_factory=dict)
+    hold: Hold | None = None
+
+    def __post_init__(self) -> None:
+        if self.registers < 4:
+            raise TargetError(f"target {self.name} needs 4 registers or more", got=self.registers)
+        for element in sorted({v.element for v in self.vectors}):
+            lanes = [v.lanes for v in self.of(element)]
+            held = not any(v.muladd for v in self.of(element))
+            if lanes != sorted(set(lanes), reverse=True) or (lanes[-1] != 1 and not held):
+                raise TargetError(
+                    f"target {self.name}: vectors of {element} must get narrower down to 1 lane",
+                    got=lanes,
+                )
+
+    def of(self, element: str) -> tuple[Vector, ...]:
+        """The vectors of an element type, widest first."""
+        return _vectors_of(self, element)
+
+    def holding(self, element: str, lanes: int) -> Vector:
+        """The vector of ``lanes`` elements of a type; TargetError if there is none."""
+        found = next((v for v in self.of(element) if v.lanes == lanes), None)
+        if found is None:
+            raise TargetError(f"target {self.name} has no vector of {lanes} {element}")
+        return found
+
+    def having(self, names: Iterable[str]) -> Target:
+        """This target and the features called ``names``; TargetError if one is unknown."""
+        asked = set(names)
+        for name in sorted(asked - set(self.features)):
+            raise TargetError(
+                f"target {self.name} has no feature {name!r}",
+                expected=f"of its features: {', '.join(self.features) or 'none'}",
+            )
+        return _extended(self, tuple(name for name in self.features if name in asked))
+
+
+@cache
+def _vectors_of(target: Target, element: str) -> tuple[Vector, ...]:
+    return tuple(v for v in target.vectors if v.element == element)
+
+
+@cache
+def _extended(target: Target, names: tuple[str, ...]) -> Target:
+    """``target`` with features; the multiply-adds of a later one are preferred."""
+    for name in names:
+        feature = target.features[name]
+        vectors = tuple(
+            replace(v, muladd=(*feature.muladd.get((v.name, v.element), ()), *v.muladd))
+            for v in target.vectors
+        )
+        target = replace(
+            target,
+            name=f"{target.name}+{name}",
+            title=f"{target.title}, {feature.title}",
+            cpu_flags=(*target.cpu_flags, *feature.cpu_flags),
+            compiler_flags=feature.compiler(target.compiler_flags),
+            zig_flags=tuple(flag + feature.zig for flag in target.zig_flags),
+            vectors=(*vectors, *feature.vectors),
+            core=feature.core or target.core,
+            emulation=feature.emulation or target.emulation,
+            matrix=target.matrix and target.matrix.with_products(feature.products),
+        )
+    return target
+
+
+@cache
+def uncut(target: Target) -> Target:
+    """``target`` without masks and partial accesses: whole vectors, and narrower ones."""
+    vectors = (replace(v, mask=None, partial_load={}, partial_store={}) for v in target.vectors)
+    return replace(target, vectors=tuple(vectors))

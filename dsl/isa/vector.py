@@ -1,0 +1,190 @@
+"""The words a target speaks: vectors, multiply-add forms, masks, and how C spells them.
+
+Spellings are format strings. ``{p}`` is a pointer, ``{v}`` a vector, ``{x}`` and ``{y}``
+operands, ``{acc}`` an accumulator, ``{mask}`` a mask, ``{count}`` a number of active lanes,
+``{lane}`` a constant. A spelling of a load or of arithmetic is an expression; of a store, a
+statement without its semicolon.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Literal
+
+from tilewright.errors import TargetError
+
+Form = Literal["broadcast", "memory", "lane", "scalar", "matrix"]
+#: Depth, and the element types of the factors along and across the vectors ("": the accumulator's).
+Factors = tuple[int, str, str]
+ALIKE: Factors = (1, "", "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class MulAdd:
+    """One multiply-accumulate form: ``acc += x * y`` over rows x cols x depth elements.
+
+    ``form`` says how the operand that does not lie along the vector arrives: ``broadcast`` in a
+    register of equal lanes, ``memory`` from memory inside the instruction (C spells it as a
+    broadcast used once), ``lane`` as one lane of a vector, ``scalar`` as a C scalar.
+
+    ``x`` and ``y`` are the element types of the factors in registers, "" that of the accumulator.
+    With a depth, each lane of the accumulator sums the products of ``depth`` elements of x with
+    as many of y: a group of 16, 32 or 64 bits. With ``rows``, a lane is an element of a block of
+    ``rows`` x ``cols``, row by row; x holds one group for each column, y one for each row.
+    ``instructions`` is how many C's expression takes; ``product`` is the part of it that a second
+    one adds, if that is a vector like the accumulator. ``mnemonic`` is "" where the compiler
+    chooses them: a product of floating point is then rounded before it is added. ``latency`` is in
+    cycles, 0 that of the core's multiply-add.
+
+    The form ``matrix`` is a matrix unit's: all three are matrices in its registers. A row of y
+    holds up to ``depth`` elements of K; a row of x one group of ``group`` elements for each column.
+    """
+
+    form: Form
+    mnemonic: str
+    spelling: str
+    cols: int
+    rows: int = 1
+    depth: int = 1
+    x: str = ""
+    y: str = ""
+    instructions: int = 1
+    product: str = ""
+    group: int = 0
+    latency: int = 0
+
+    def __repr__(self) -> str:
+        return f"<{self.mnemonic} by {self.form}>"
+
+    @property
+    def factors(self) -> Factors:
+        """What it multiplies."""
+        return self.depth, self.x, self.y
+
+    @property
+    def fused(self) -> bool:
+        """Whether a product of floating point is rounded with the sum alone."""
+        return bool(self.mnemonic)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mask:
+    """Predicated access to the first ``{count}`` lanes; ``registers`` are vector registers."""
+
+    ctype: str
+    make: str
+    load: str
+    store: str
+    registers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """One element of another type in all lanes, converted; of its steps ``shuffles`` permute."""
+
+    spelling: str
+    shuffles: int
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """So many elements of another type, converted and repeated over a register.
+
+    Of its steps ``shuffles`` permute. ``pick`` spreads the element ``{lane}`` of ``{v}``.
+    """
+
+    count: int
+    spelling: str
+    shuffles: int
+    pick: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class Vector:
+    """A register's view as ``lanes`` elements, and its operations.
+
+    ``partial_load`` and ``partial_store`` map a constant number of active lanes to the access of
+    exactly that many elements (the rest of the register is zero); beside a mask, such a store is
+    preferred to a masked one. ``transpose[h]`` is the pair of 2x2 block transpositions of two
+    registers with blocks of ``h`` elements: the first gives the even blocks of ``{x}`` and ``{y}``
+    interleaved, the second the odd ones.
+
+    ``loads[type]`` reads ``lanes`` elements of another type from memory and converts them,
+    ``spreads[type]`` one element, ``repeats[type]`` a few; ``stores[type]`` converts and writes
+    them. ``ops`` are the elementary operations by name, of ``{x}``, ``{y}`` and ``{z}``. A vector
+    without ``muladd`` only holds factors; its ``group`` is a register full of the ``{bits}`` bits
+    ``{x}``, an integer in C.
+    """
+
+    name: str
+    element: str
+    lanes: int
+    ctype: str
+    load: str
+    store: str = ""
+    zero: str = ""
+    broadcast: str = ""
+    splat: str = ""
+    add: str = ""
+    mul: str = ""
+    muladd: tuple[MulAdd, ...] = ()
+    sum_lanes: str = ""
+    group: str = ""
+    loads: Mapping[str, str] = field(default_factory=dict)
+    spreads: Mapping[str, Spread] = field(default_factory=dict)
+    repeats: Mapping[str, Repeat] = field(default_factory=dict)
+    stores: Mapping[str, str] = field(default_factory=dict)
+    ops: Mapping[str, str] = field(default_factory=dict)
+    mask: Mask | None = None
+    partial_load: Mapping[int, str] = field(default_factory=dict)
+    partial_store: Mapping[int, str] = field(default_factory=dict)
+    transpose: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.lanes < 1:
+            raise TargetError(f"vector {self.name}: lanes must be positive", got=self.lanes)
+        if self.muladd and not any(op.form in ("broadcast", "scalar") for op in self.muladd):
+            raise TargetError(
+                f"vector {self.name} needs a multiply-add with a broadcast or scalar operand"
+            )
+        for op in self.muladd:
+            if op.rows * op.cols != self.lanes:
+                raise TargetError(
+                    f"{op.mnemonic} computes {op.rows}x{op.cols}", expected=f"{self.lanes} elements"
+                )
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.lanes} {self.element}>"
+
+    def cuts(self, active: int) -> bool:
+        """Whether ``active`` lanes, a constant, can be loaded and stored alone."""
+        return self.mask is not None or active in self.partial_load
+
+    @property
+    def cuts_any(self) -> bool:
+        """Whether any number of lanes can be loaded and stored alone."""
+        return all(self.cuts(active) for active in range(1, self.lanes))
+
+    @property
+    def prefers_overlap(self) -> bool:
+        """Whether a tail costs less as a whole vector that ends at the edge than cut."""
+        return self.lanes > 1 and (self.mask is None or self.mask.registers > 0)
+
+    @property
+    def transposes(self) -> bool:
+        """Whether square blocks of registers can be transposed."""
+        blocks = {1 << i for i in range(self.lanes.bit_length() - 1)}
+        return self.lanes & (self.lanes - 1) == 0 and blocks <= set(self.transpose)
+
+    def form(self, *forms: Form, factors: Factors = ALIKE) -> MulAdd | None:
+        """The multiply-add of the first of ``forms`` that this vector has for ``factors``."""
+        return _muladd_of(self, forms, factors)
+
+
+@cache
+def _muladd_of(vector: Vector, forms: tuple[Form, ...], factors: Factors) -> MulAdd | None:
+    asked = [(form, factors) for form in forms]
+    found = (op for wanted in asked for op in vector.muladd if (op.form, op.factors) == wanted)
+    return next(found, None)

@@ -1,0 +1,129 @@
+"""Where a nest stands, and the calls of register tiles there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from sympy import Expr
+
+from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode
+from tilewright.ir.ops import TileProgram
+from tilewright.lower.staging.pack import stack_bytes
+from tilewright.lower.tile.assemble import lower_tile
+from tilewright.lower.tile.tile import Stage, Tile
+from tilewright.plan.operands import Operand
+from tilewright.plan.parts import Part
+from tilewright.plan.plan import Plan
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import ZERO, c_text, div, simplify, value
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Where the nest stands: the block's extents and origin, whether C already holds a sum.
+
+    ``plan`` has the strides of the operands as they are packed at this point; ``bases`` holds
+    where the packed blocks start. The origin along ``p`` is that of B's block of columns.
+    ``parallel``: inside of a loop whose trips run in parallel.
+    """
+
+    plan: Plan
+    extents: dict[str, Expr]
+    origin: dict[str, Expr]
+    accumulate: bool
+    bases: dict[str, dict[str, Expr]] = field(default_factory=dict)
+    parallel: bool = False
+    stage: Stage = "whole"
+
+    def inside(self, letter: str, extent: Expr, origin: Expr) -> Block:
+        """The block of ``extent`` along a dimension that lies ``origin`` behind this one's."""
+        origins = self.origin | {letter: self.origin[letter] + origin}
+        return replace(self, extents=self.extents | {letter: extent}, origin=origins)
+
+
+def called(tiles: TileSet, block: Block, tile: Tile, along: Part, across: Part) -> Call:
+    """The tile at its place in the grid, in a part of its region."""
+    plan, program = block.plan, tiles.get(tile)
+    parts = {plan.along: along, plan.across: across}
+    origin = dict(block.origin)
+    for dim in "mn":
+        origin[dim] = origin[dim] + parts[dim].at(f"{dim}t")
+    return Call(program.name, tuple(_arguments(block, program, origin)))
+
+
+def looped(
+    dim: str, part: Part, body: tuple[NestNode, ...], parallel: set[str], first: int = 0
+) -> tuple[NestNode, ...]:
+    """``body`` for every tile of a part from ``first`` on, if it has several."""
+    if part.count == 1:
+        return body
+    note = f"{dim} by {c_text(part.size)}"
+    return (BlockLoop(f"{dim}t", part.count, body, first, note, dim in parallel),)
+
+
+def _arguments(block: Block, program: TileProgram, origin: dict[str, Expr]) -> Iterator[Argument]:
+    plan = block.plan
+    for parameter in program.parameters:
+        name = parameter.name
+        if parameter.role in ("in", "out"):
+            base = block.bases.get(name, {})
+            moved = {dim: at - base.get(dim, ZERO) for dim, at in origin.items()}
+            buffer, place = plan.operands[name].buffer, offset_of(plan, name, moved)
+            yield Argument(buffer, place, plan.recast(name))
+        elif parameter.role in ("table", "offsets"):
+            yield Argument(name, ZERO)
+        elif parameter.role == "at":
+            yield Argument(None, offset_of(plan, name.removesuffix("_at"), origin))
+
+
+def offset_of(plan: Plan, name: str, origin: dict[str, Expr]) -> Expr:
+    """Elements from the operand's first, or its buffer's, to the one at ``origin``."""
+    operand = plan.operands[name]
+    dims = {dim: at for dim, at in origin.items() if dim != "b" or operand.packed}
+    terms = (at * operand.strides.get(dim, ZERO) for dim, at in dims.items())
+    return simplify(sum(terms, ZERO))
+
+
+#: Bytes to which buffers in scratch memory are aligned.
+ALIGNMENT = 64
+
+
+@dataclass(slots=True)
+class TileSet:
+    """What was made so far, and the scratch memory given away."""
+
+    plan: Plan
+    programs: dict[object, TileProgram] = field(default_factory=dict)
+    scratch: dict[tuple[str, Expr], Expr] = field(default_factory=dict)
+
+    def get(self, tile: Tile) -> TileProgram:
+        """The program of ``tile``."""
+        region, operands = tile.region, tile.plan.operands
+        strides = tuple(tuple(operands[x].strides.values()) for x in "ab")
+        where = (region.active, region.overlapped, region.along.size, region.across.size)
+        how = (tile.steps, tile.rest, tile.accumulate, tile.stage)
+        key = (region.shape, *where, *how, strides)
+        if key not in self.programs:
+            name = f"tile{len(self.programs)}_{_size(tile)}"
+            self.programs[key] = lower_tile(tile, name)
+        return self.programs[key]
+
+    def room(self, operand: Operand, elements: Expr) -> Expr | None:
+        """Where a buffer lies in scratch memory; None for the stack.
+
+        Blocks of one operand and one size share a place.
+        """
+        if stack_bytes(operand, elements) is not None:
+            return None
+        size = elements * ITEMSIZE[operand.type]
+        place = (operand.buffer, size)
+        self.scratch.setdefault(place, div(size + ALIGNMENT - 1, ALIGNMENT) * ALIGNMENT)
+        before = list(self.scratch)[: list(self.scratch).index(place)]
+        return sum((self.scratch[other] for other in before), ZERO)
+
+
+def _size(tile: Tile) -> str:
+    across, along = tile.region.across.units, tile.region.along.size
+    size = str(along) if value(along) is not None else "tail"
+    return f"{across}x{size}" if tile.plan.along == "n" else f"{size}x{across}"

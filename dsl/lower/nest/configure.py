@@ -1,0 +1,159 @@
+"""Which configurations of the matrix unit a kernel needs, and where it changes among them.
+
+Tiles share a configuration as long as all shapes they use fit its registers. Where one does for
+the whole kernel it is loaded before, else in front of the loops that use it. What depends on sizes
+of the call is loaded inside of the loop that runs only if there are such rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from sympy import Expr
+
+from tilewright.ir.dataflow import matrices_of, walk
+from tilewright.ir.nest import (
+    BlockLoop,
+    Call,
+    Configuration,
+    Configure,
+    NestNode,
+    Pack,
+    Program,
+    SelectBatch,
+    When,
+    WhenSame,
+    inside,
+)
+from tilewright.ir.ops import MatrixRegister, TileProgram
+from tilewright.isa.matrix_unit import MatrixUnit
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import slots
+
+Shape = tuple[Expr, int]
+
+
+def configured(program: Program) -> Program:
+    """``program`` with its configurations, and the numbers of its tiles' matrix registers."""
+    found: list[Configuration] = []
+    tiles: list[TileProgram] = []
+    uses: dict[str, int] = {}
+    for tile in program.tiles:
+        if used := _registers(tile):
+            uses[tile.name], numbers = _fit(used, found)
+            tile = replace(tile, numbers=numbers)
+        tiles.append(tile)
+    if not found:
+        return program
+    nest = program.nest
+    if len(found) > 1 or not found[0].fixed or any(map(_parallel, nest)):
+        nest = _Placer(found, uses).place(nest, None)[0]
+    return replace(program, nest=nest, tiles=tuple(tiles), configurations=tuple(found))
+
+
+def _registers(tile: TileProgram) -> list[MatrixRegister]:
+    """The matrix registers of a tile, each once."""
+    every = (register for op in walk(tile.body + tile.end) for register in matrices_of(op))
+    return list(dict.fromkeys(every))
+
+
+def _fit(
+    registers: Sequence[MatrixRegister], found: list[Configuration]
+) -> tuple[int, tuple[tuple[str, int], ...]]:
+    """The configuration that ``registers`` fit, extended or made for them, and their numbers."""
+    unit = registers[0].unit
+    shapes = [(register.rows, _row_bytes(register)) for register in registers]
+    names = [register.name for register in registers]
+    fixed = all(rows.is_Integer for rows, _ in shapes)
+    for index, known in enumerate(found):
+        numbers = _numbers(shapes, known.shapes, unit)
+        if numbers is not None and known.fixed == fixed:
+            pairs = zip(numbers, shapes, strict=True)
+            more = (shape for number, shape in pairs if number >= len(known.shapes))
+            found[index] = replace(known, shapes=(*known.shapes, *more))
+            return index, tuple(zip(names, numbers, strict=True))
+    found.append(Configuration(unit, tuple(shapes)))
+    return len(found) - 1, tuple((name, number) for number, name in enumerate(names))
+
+
+def _row_bytes(register: MatrixRegister) -> int:
+    return register.columns * ITEMSIZE[register.element]
+
+
+def _numbers(wanted: Sequence[Shape], known: Sequence[Shape], unit: MatrixUnit) -> list[int] | None:
+    """A register of each wanted shape, new ones behind those known; None if there is no room."""
+    free, numbers, end = list(range(len(known))), [], len(known)
+    for shape in wanted:
+        same = next((number for number in free if known[number] == shape), None)
+        if same is None:
+            same, end = end, end + 1
+        else:
+            free.remove(same)
+        numbers.append(same)
+    return numbers if end <= unit.registers else None
+
+
+def _parallel(node: NestNode) -> bool:
+    return (isinstance(node, BlockLoop) and node.parallel) or any(map(_parallel, inside(node)))
+
+
+class _Placer:
+    """Puts changes of the configuration in front of what needs them."""
+
+    def __init__(self, configurations: Sequence[Configuration], uses: Mapping[str, int]) -> None:
+        self.configurations, self.uses = configurations, uses
+
+    def place(
+        self, nodes: Sequence[NestNode], loaded: int | None
+    ) -> tuple[tuple[NestNode, ...], int | None]:
+        """``nodes`` with changes, and what is loaded behind them; None if that is not known."""
+        placed: list[NestNode] = []
+        for node in nodes:
+            needed = set(self._needed(node))
+            if not needed:
+                placed.append(node)
+                continue
+            index = needed.pop()
+            if needed or _parallel(node) or self._guarded(node, index):
+                placed.append(self._within(node, loaded))
+                loaded = None
+                continue
+            if loaded != index:
+                placed.append(Configure(index, self.configurations[index]))
+            placed.append(node)
+            loaded = index
+        return tuple(placed), loaded
+
+    def _needed(self, node: NestNode) -> Iterator[int]:
+        if isinstance(node, Call) and node.program in self.uses:
+            yield self.uses[node.program]
+        for inner in inside(node):
+            yield from self._needed(inner)
+
+    def _guarded(self, node: NestNode, index: int) -> bool:
+        """Whether something inside asks first whether there are such rows at all."""
+        rows = self.configurations[index].shapes
+        depends = frozenset[str]().union(*(slots(each) for each, _ in rows))
+        match node:
+            case BlockLoop() if depends & slots(node.trips):
+                return True
+            case When() if depends & slots(node.count):
+                return True
+        return any(self._guarded(inner, index) for inner in inside(node))
+
+    def _within(self, node: NestNode, loaded: int | None) -> NestNode:
+        """Changes inside of a node; a loop's body begins anew each time."""
+        match node:
+            case BlockLoop():
+                return replace(node, body=self.place(node.body, None)[0])
+            case SelectBatch():
+                return replace(node, body=self.place(node.body, loaded)[0])
+            case Pack():
+                fill, after = self.place(node.fill, loaded)
+                return replace(node, fill=fill, body=self.place(node.body, after)[0])
+            case When() | WhenSame():
+                body, otherwise = (self.place(x, loaded)[0] for x in (node.body, node.otherwise))
+                return replace(node, body=body, otherwise=otherwise)
+            case _:
+                return node

@@ -1,0 +1,177 @@
+"""A converted a panel of rows at a time: the next one in pieces, between the tiles of this one.
+
+A panel is the rows of one row of tiles; there is room for two. A core converts a short piece
+beside the multiply-adds of the tiles around it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from sympy import Expr, Integer
+
+from tilewright.ir.nest import NestNode, Pack, When
+from tilewright.lower.staging.buffers import convert_lines, margin
+from tilewright.lower.tile.tile import Tile
+from tilewright.plan.partition import Region
+from tilewright.plan.parts import Part
+from tilewright.plan.plan import Plan
+from tilewright.plan.staging import row_elements
+from tilewright.symbolic import ONE, ZERO, mod, symbol, value
+
+from .calls import Block, TileSet, called, looped
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """A panel: so many rows from ``first`` on, as panel ``number``. There is one if ``exists``."""
+
+    first: Expr
+    rows: int
+    number: Expr
+    exists: Expr = ONE
+
+
+def panels(
+    tiles: TileSet, block: Block, regions: Sequence[Region], steps: tuple[Expr, Expr]
+) -> Pack:
+    """The grids of tiles panel by panel, and the buffer of the panels.
+
+    The lowest come first: nothing is computed beside the conversion of the first.
+    """
+    across = tuple(dict.fromkeys(region.across for region in regions))[::-1]
+    writer = _Panels(tiles, block, tuple(regions), steps, max(part.units for part in across))
+    packed = tiles.plan.operands["a"]
+    rooms = 1 if sum((part.count for part in across), ZERO) == 1 else 2
+    elements = rooms * writer.room + margin(tiles.plan)
+    return Pack(
+        buffer=packed.buffer,
+        element=packed.type,
+        elements=elements,
+        scratch=tiles.room(packed, elements),
+        fill=writer.converted(_begins(across, ZERO), ZERO, block.extents["k"]),
+        body=tuple(writer.grids(across)),
+    )
+
+
+def _begins(parts: Sequence[Part], number: Expr) -> tuple[_Rows, ...]:
+    """The first panel of ``parts``, behind ``number`` others: of the first part that has one."""
+    found: list[_Rows] = []
+    for part in parts:
+        found.append(_Rows(part.start, part.units, number, part.count))
+        if value(part.count):
+            break
+        number = number + part.count
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class _Panels:
+    """Writes the panels of one block of C, the tallest of ``tallest`` rows."""
+
+    tiles: TileSet
+    block: Block
+    regions: tuple[Region, ...]
+    steps: tuple[Expr, Expr]
+    tallest: int
+
+    @property
+    def plan(self) -> Plan:
+        return self.tiles.plan
+
+    @property
+    def room(self) -> Expr:
+        """Elements of a panel."""
+        return self.tallest * self.plan.operands["a"].strides["m"]
+
+    def grids(self, parts: Sequence[Part]) -> Iterator[NestNode]:
+        """Each part's panels: all but its last are followed by one of the same."""
+        before = ZERO
+        for index, part in enumerate(parts):
+            after = _begins(parts[index + 1 :], before + part.count)
+            nodes = *self._alike(part, before), *self._panel(part, before, part.count - 1, after)
+            yield from nodes if value(part.count) else (When(part.count, nodes),)
+            before = before + part.count
+
+    def _alike(self, part: Part, before: Expr) -> Iterator[NestNode]:
+        """All but the last: a trip converts panel ``mt`` beside the tiles of the one before it."""
+        if part.count == 1:
+            return
+        trip = symbol("mt") if part.count != 2 else ONE
+        after = _Rows(part.nth(trip), part.units, before + trip)
+        nodes = tuple(self._panel(part, before, trip - 1, (after,)))
+        yield from nodes if trip == 1 else looped("m", part, nodes, set(), first=1)
+
+    def _panel(
+        self, part: Part, before: Expr, index: Expr, after: Sequence[_Rows]
+    ) -> Iterator[NestNode]:
+        """The tiles of a part's panel, and beside them what comes after it, in pieces."""
+        first, (steps, rest) = part.nth(index), self.steps
+        base = self.block.origin["m"] + first - self.tallest * mod(before + index, 2)
+        inside = replace(self.block, bases=self.block.bases | {"a": {"m": base}})
+        along = [region for region in self.regions if region.across == part]
+        pieces = self._pieces(_tiles(along)) if after else []
+        if not pieces:
+            yield from self.converted(after, ZERO, self.block.extents["k"])
+        here = replace(part, start=first, count=ONE)
+        for region, columns, number, depth in _cut(along, pieces):
+            tile = Tile(self.plan, region, steps, self.block.accumulate, rest, self.block.stage)
+            call = called(self.tiles, inside, tile, columns, here)
+            beside = self.converted(after, pieces[0] * number, Integer(depth)) if depth else ()
+            yield from looped("n", columns, (call, *beside), set())
+
+    def _pieces(self, tiles: int | None) -> list[int]:
+        """How much of K is converted beside each of so many tiles; none where that is not known."""
+        depth = value(self.block.extents["k"])
+        if depth is None or tiles is None:
+            return []
+        source, packed = self.plan.sources["a"].type, self.plan.operands["a"].type
+        step = row_elements(self.plan.target, source, packed, self.plan.lanes)
+        piece = step * -(-depth // (step * tiles))
+        pieces = [min(piece, max(0, depth - piece * tile)) for tile in range(tiles)]
+        last = (depth - 1) // piece
+        if last and pieces[last] < step:  # less than a vector takes longer alone
+            pieces[last - 1 : last + 1] = pieces[last - 1] + pieces[last], 0
+        return pieces
+
+    def converted(self, panels: Sequence[_Rows], first: Expr, depth: Expr) -> tuple[NestNode, ...]:
+        """Of the first of ``panels`` that exists ``depth`` elements of K, from ``first`` on."""
+        nodes: tuple[NestNode, ...] = ()
+        for panel in reversed(panels) if depth != 0 else ():
+            body = self._rows(panel, first, depth)
+            nodes = body if value(panel.exists) else (When(panel.exists, body, nodes),)
+        return nodes
+
+    def _rows(self, panel: _Rows, first: Expr, depth: Expr) -> tuple[NestNode, ...]:
+        rows = self.block.origin["m"] + panel.first, panel.rows
+        place = self.room * mod(panel.number, 2)
+        nodes, programs = convert_lines(self.plan, "a", rows, (first, depth), place)
+        self.tiles.programs |= {("fill", tile.name): tile for tile in programs}
+        return nodes
+
+
+def _tiles(along: Sequence[Region]) -> int | None:
+    """How many tiles lie side by side, if that is known."""
+    counts = [value(region.along.count) for region in along]
+    return None if None in counts else sum(filter(None, counts))
+
+
+def _cut(
+    along: Sequence[Region], pieces: Sequence[int]
+) -> Iterator[tuple[Region, Part, Expr, int]]:
+    """Regions, and parts of them with equal pieces beside the tiles; a tile's number, its piece."""
+    if not pieces:
+        yield from ((region, region.along, ZERO, 0) for region in along)
+        return
+    begin = 0
+    for region in along:
+        part, at = region.along, 0
+        for depth, equal in groupby(pieces[begin : begin + int(part.count)]):
+            count = len(list(equal))
+            cut = replace(part, start=part.start + part.size * at, count=Integer(count))
+            number = begin + at + (symbol("nt") if count > 1 else ZERO)
+            yield region, cut, number, depth
+            at += count
+        begin += at

@@ -1,0 +1,315 @@
+"""The program that packs a B: its elements chunk by chunk of K, and the sums of its columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sympy import Expr, Integer
+
+from tilewright.ir.access import read
+from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode, Program, SelectBatch, Selected
+from tilewright.ir.ops import (
+    Active,
+    Add,
+    Address,
+    Advance,
+    Interleave,
+    Load,
+    Loop,
+    MultiplyAdd,
+    Op,
+    Parameter,
+    Point,
+    Register,
+    Splat,
+    Store,
+    SumLanes,
+    TileProgram,
+    Zero,
+)
+from tilewright.lower.staging.conversion import Conversion
+from tilewright.lower.staging.convert_groups import conversion_nest
+from tilewright.plan.pack_b import PackPlan
+from tilewright.plan.packed_b import ALIGNMENT
+from tilewright.plan.transpose import Part, parts
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import ONE, ZERO, symbol
+
+#: Vectors of columns that one call sums, or fills with zeros.
+VECTORS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class _Packing:
+    """The plan, and the tile programs made so far."""
+
+    plan: PackPlan
+    tiles: dict[str, TileProgram] = field(default_factory=dict)
+
+    @property
+    def conversion(self) -> Conversion:
+        """What happens to each element."""
+        plan = self.plan
+        return Conversion(
+            target=plan.target,
+            source=plan.operands["b"],
+            packed=plan.operands["out"],
+            line="n",
+            depth=plan.format.group,
+            shift=plan.product.shifts["b"],
+            lanes=plan.lanes,
+            slots=plan.slots,
+            prefix="",
+            type=plan.spec.type,
+            clean=True,
+        )
+
+    def call(self, name: str, ops: list[Op], places: tuple[tuple[str, Argument], ...]) -> Call:
+        """A call of the tile ``name``, made of ``ops`` when it is first called."""
+        if name not in self.tiles:
+            roles = {"x": "in", "out": "out", "sums": "out"}
+            elements = {"sums": "s32"}
+            parameters = tuple(
+                Parameter(place, roles[place], elements.get(place, ""))  # type: ignore[arg-type]
+                for place, _ in places
+            )
+            summary = name.replace("_", " ")
+            self.tiles[name] = TileProgram(
+                name, self.plan.element, parameters, tuple(ops), (), summary
+            )
+        return Call(name, tuple(argument for _, argument in places))
+
+
+def pack_program(plan: PackPlan) -> Program:
+    """All matrices of the batch, each block of columns of each."""
+    packing = _Packing(plan)
+    nodes = tuple(_matrix(packing))
+    if plan.batch is not None:
+        chosen = Selected("b", plan.spec.source, "strided", plan.batch.strides["b"])
+        inside = (SelectBatch(symbol("i"), (chosen,), nodes),)
+        nodes = (BlockLoop("i", plan.batch.count, inside, note="batch"),)
+    return Program(nodes, tuple(packing.tiles.values()))
+
+
+def _position(part: Part, counter: str) -> Expr:
+    return part.start if part.count == 1 else part.start + part.size * symbol(counter)
+
+
+def _looped(
+    counter: str, part: Part, body: Iterator[NestNode], note: str = ""
+) -> tuple[NestNode, ...]:
+    nodes = tuple(body)
+    return nodes if part.count == 1 else (BlockLoop(counter, part.count, nodes, note=note),)
+
+
+def _matrix(packing: _Packing) -> Iterator[NestNode]:
+    """The sums begin; then each block of columns, chunk by chunk; what is left between is zero."""
+    plan, form = packing.plan, packing.plan.format
+    first = form.elements * symbol("i") if plan.batch else ZERO
+    yield from _begin_sums(packing, first)
+    if form.column:  # whole vectors are read of its last elements, to sum them
+        line = ALIGNMENT // form.itemsize
+        end = first + form.sums_at // form.itemsize
+        yield from _zeros(packing, end - line, line // (plan.lanes * form.group))
+    for columns in parts(Integer(form.n), form.nb):
+        yield from _looped("pt", columns, _block(packing, first, columns), f"n by {form.nb}")
+    written = form.blocks * form.block_elements
+    spare = form.sums_at // form.itemsize - written
+    yield from _zeros(packing, first + written, spare // (plan.lanes * form.group))
+
+
+def _block(packing: _Packing, first: Expr, columns: Part) -> Iterator[NestNode]:
+    """One block of columns: all of K, and the groups that only fill a step."""
+    plan, form = packing.plan, packing.plan.format
+    block = first + _position(columns, "pt") * form.groups * form.group
+    whole = -(-form.k // form.group)
+    yield from _missing(packing, block, columns, whole)
+    for strip in parts(Integer(columns.size), plan.strip):
+        nodes: list[NestNode] = []
+        for depth in parts(Integer(form.k), plan.chunk):
+            chunk = _chunk(packing, (first, block), (columns, strip), depth)
+            nodes += _looped("kc", depth, chunk, "chunks of k")
+        yield from _looped("ps", strip, iter(nodes), f"{strip.size} columns")
+    there = block + whole * form.nb * form.group
+    yield from _zeros(packing, there, (form.groups - whole) * form.nb // plan.lanes)
+
+
+def _missing(packing: _Packing, block: Expr, columns: Part, groups: int) -> Iterator[NestNode]:
+    """Zeros where the last block has columns that B has not."""
+    plan, form = packing.plan, packing.plan.format
+    whole = columns.size // plan.lanes
+    row = block + form.nb * form.group * symbol("gp")
+    zeros = _zeros(packing, row + whole * plan.lanes * form.group, form.nb // plan.lanes - whole)
+    if nodes := tuple(zeros):
+        yield BlockLoop("gp", Integer(groups), nodes, note="columns that are not there")
+
+
+def _chunk(
+    packing: _Packing, at: tuple[Expr, Expr], columns: tuple[Part, Part], depth: Part
+) -> Iterator[NestNode]:
+    """Some of K of some columns of a block; the matrix and the block begin ``at`` elements."""
+    plan, form = packing.plan, packing.plan.format
+    b = plan.operands["b"].strides
+    block, strip = columns
+    inside, k = _position(strip, "ps"), _position(depth, "kc")
+    column = _position(block, "pt") + inside
+    there = at[1] + inside * form.group + k * form.nb
+    extents: dict[str, Expr] = {"k": Integer(depth.size), "n": Integer(strip.size)}
+    nodes, tiles = conversion_nest(
+        packing.conversion, extents, (k * b["k"] + column * b["n"], there)
+    )
+    packing.tiles.update(tiles)
+    yield from nodes
+    if form.sums:
+        vectors = -(-strip.size // plan.lanes)
+        yield from _add_sums(
+            packing, (at[0], there), column, (vectors, -(-depth.size // form.group))
+        )
+
+
+# --- zeros ---------------------------------------------------------------------------------------
+
+
+def _zeros(packing: _Packing, at: Expr, vectors: int) -> Iterator[NestNode]:
+    """Zeros in ``vectors`` times as many columns as a vector has."""
+    plan, form = packing.plan, packing.plan.format
+    for part in parts(Integer(vectors), VECTORS):
+        ops = list(_zero_ops(plan, part.size))
+        place = at + plan.lanes * form.group * _position(part, "zp")
+        call = packing.call(f"zero_{part.size}", ops, (("out", Argument("out", place)),))
+        yield from _looped("zp", part, iter((call,)))
+
+
+def _zero_ops(plan: PackPlan, vectors: int) -> Iterator[Op]:
+    """Where a group takes more than four bytes it takes several words."""
+    form = plan.format
+    plain = form.stored in ("f32", "f64", "s32")
+    zero = Register("zero", plan.target.holding(form.stored if plain else "s32", plan.lanes))
+    words = 1 if plain else max(1, form.group * form.itemsize // 4)
+    each = form.group // words
+    yield Zero(zero)
+    for index in range(vectors * words):
+        address = Address("out", index * plan.lanes * each * ONE)
+        yield Store(address, zero) if plain else Store(address, zero, None, form.stored, each)
+
+
+# --- sums ----------------------------------------------------------------------------------------
+
+
+def _sums_place(packing: _Packing, first: Expr, column: Expr) -> tuple[str, Argument]:
+    form = packing.plan.format
+    at = first + form.sums_at // form.itemsize + 4 // form.itemsize * column
+    return "sums", Argument("out", at, cast=True)
+
+
+def _begin_sums(packing: _Packing, first: Expr) -> Iterator[NestNode]:
+    """Where elements are shifted, sums begin with what undoes it; else, and in padding, with 0."""
+    plan, form = packing.plan, packing.plan.format
+    if not form.sums:
+        return
+    start = -plan.product.shifts["b"] * form.k
+    room = (form.nbytes - form.sums_at) // 4
+    whole, tail = divmod(form.n if start else 0, plan.lanes)
+    zeros = room // plan.lanes - whole
+    for name, value, begin, count in (
+        ("begin", 0, whole * plan.lanes, zeros),
+        ("shifted", start, 0, whole),
+    ):
+        for part in parts(Integer(count), VECTORS):
+            ops = list(_constant_ops(plan, value, part.size, None))
+            column = begin + plan.lanes * _position(part, "zp")
+            place = _sums_place(packing, first, column)
+            call = packing.call(f"{name}_{part.size}", ops, (place,))
+            yield from _looped("zp", part, iter((call,)))
+    if tail:
+        ops = list(_constant_ops(plan, start, 1, tail))
+        place = _sums_place(packing, first, whole * plan.lanes * ONE)
+        yield packing.call("shifted_tail", ops, (place,))
+
+
+def _constant_ops(plan: PackPlan, value: int, vectors: int, active: Active) -> Iterator[Op]:
+    constant = Register("start", plan.target.holding("s32", plan.lanes))
+    yield Splat(constant, (value + 2**31) % 2**32 - 2**31)
+    for index in range(vectors):
+        yield Store(Address("sums", index * plan.lanes * ONE), constant, active)
+
+
+def _add_sums(
+    packing: _Packing, at: tuple[Expr, Expr], column: Expr, size: tuple[int, int]
+) -> Iterator[NestNode]:
+    """The sums of vectors of columns, down groups of K: products with ones of what was packed."""
+    plan, form = packing.plan, packing.plan.format
+    vectors, groups = size
+    if form.column:
+        places = ("x", Argument("out", at[1])), _sums_place(packing, at[0], column)
+        yield packing.call(f"sum_{groups}", list(_column_ops(plan, groups)), places)
+        return
+    for part in parts(Integer(vectors), VECTORS):
+        name = f"sum_{part.size * plan.lanes}_columns_of_{groups}"
+        inside = plan.lanes * _position(part, "lp")
+        places = (
+            ("x", Argument("out", at[1] + form.group * inside)),
+            _sums_place(packing, at[0], column + inside),
+        )
+        call = packing.call(name, list(_sum_ops(plan, part.size, groups)), places)
+        yield from _looped("lp", part, iter((call,)))
+
+
+def _sum_ops(plan: PackPlan, vectors: int, groups: int) -> Iterator[Op]:
+    """``vectors`` of columns, down ``groups`` of K."""
+    vector, form = plan.target.holding("s32", plan.lanes), plan.format
+    product = plan.summing
+    ones = Register("ones", product.held(plan.target, vector, "across"))
+    if product.depth > 1:
+        yield Splat(ones, _ones(product.across, product.depth), product.depth)
+    totals = [Register(f"s{index}", vector) for index in range(vectors * product.rows)]
+    yield from (Zero(total) for total in totals)
+    yield Point("px", "x", ZERO, form.stored)
+    body: list[Op] = []
+    for index, total in enumerate(totals):
+        x = Register(f"x{index}", product.held(plan.target, vector, "along"))
+        address = Address("px", index * plan.lanes // product.rows * form.group * ONE)
+        body += [*read(plan.target, x, address, None, form.stored), _plus(plan, total, x, ones)]
+    yield Loop("kt", Integer(groups), (*body, Advance("px", form.nb * form.group * ONE)))
+    if product.rows > 1:  # each row of a block has the sums of its columns
+        squares, totals = totals, [Register(f"t{index}", vector) for index in range(vectors)]
+        for total, one, two in zip(totals, squares[::2], squares[1::2], strict=True):
+            yield Interleave(total, one, two, plan.lanes // product.rows, odd=False)
+    for index, total in enumerate(totals):
+        old, address = Register(f"old{index}", vector), Address("sums", index * plan.lanes * ONE)
+        yield from (Load(old, address), Add(total, total, old), Store(address, total))
+
+
+def _column_ops(plan: PackPlan, groups: int) -> Iterator[Op]:
+    """A column alone: ``groups`` of it side by side, and the lanes added."""
+    vector, single = plan.target.holding("s32", plan.lanes), plan.target.of("s32")[-1]
+    product, each = plan.summing, plan.lanes * plan.format.group
+    ones = Register("ones", product.held(plan.target, vector, "across"))
+    if product.depth > 1:
+        yield Splat(ones, _ones(product.across, product.depth), product.depth)
+    total, old = Register("s", vector), Register("old", single)
+    yield from (Zero(total), Point("px", "x", ZERO, plan.format.stored))
+    x = Register("x", product.held(plan.target, vector, "along"))
+    load = read(plan.target, x, Address("px", ZERO), None, plan.format.stored)
+    trips = Integer(-(-groups // plan.lanes))
+    yield Loop("kt", trips, (*load, _plus(plan, total, x, ones), Advance("px", each * ONE)))
+    summed = total
+    if plan.lanes > 1:
+        summed = Register("sum", single)
+        yield SumLanes(summed, total)
+    address = Address("sums", ZERO)
+    yield from (Load(old, address), Add(summed, summed, old), Store(address, summed))
+
+
+def _plus(plan: PackPlan, total: Register, x: Register, ones: Register) -> Op:
+    if plan.summing.depth == 1:
+        return Add(total, total, x)
+    op = plan.summing.form(total.vector, "broadcast", "scalar")
+    assert op is not None
+    return MultiplyAdd(op, total, x, ones)
+
+
+def _ones(element: str, depth: int) -> int:
+    """The bits of a group of ones."""
+    return sum(1 << (8 * ITEMSIZE[element] * place) for place in range(depth))

@@ -1,0 +1,203 @@
+"""Buffers that are filled before the product: operands converted, lines of A and B summed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from sympy import Expr, Integer
+
+from tilewright.ir.dataflow import sizes_used
+from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode, SelectBatch, Selected, When
+from tilewright.ir.ops import Active, Address, Op, Parameter, Register, Splat, Store, TileProgram
+from tilewright.isa.vector import Vector
+from tilewright.lower.tile.row_reductions import START
+from tilewright.plan.operands import Operand, whole_groups, whole_vectors
+from tilewright.plan.packed_b import format_of
+from tilewright.plan.plan import Plan
+from tilewright.plan.transpose import Part, parts
+from tilewright.spec.operands import Packed
+from tilewright.spec.signature import symbol_of
+from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
+
+from .conversion import Conversion
+from .convert_groups import conversion_nest
+from .line_sums import VECTORS, LineSums, sums_nest
+
+_LINE = {"a": "m", "b": "n"}
+
+
+@dataclass(frozen=True, slots=True)
+class Filled:
+    """A buffer of ``elements`` as ``operand``, and the nodes and tiles that fill it."""
+
+    operand: Operand
+    elements: Expr
+    nodes: tuple[NestNode, ...]
+    tiles: tuple[TileProgram, ...]
+
+
+def _position(part: Part, counter: str) -> Expr:
+    return part.start if part.count == 1 else part.start + part.size * symbol(counter)
+
+
+def select(plan: Plan, operand: Operand) -> Selected:
+    """How the batch of an operand is found."""
+    kind, stride = plan.batch_kind(operand), plan.batch_stride(operand)
+    return Selected(operand.name, operand.type, kind, stride)
+
+
+def convert(plan: Plan, name: str) -> Filled:
+    """Operand ``name`` converted: every matrix of the batch."""
+    packed, product = plan.operands[name], plan.product
+    count = plan.batch.count if plan.batch else ONE
+    elements = packed.strides["b"] * count
+    groups = div(plan.sizes["k"] + (product.group - 1), product.group)
+    spare = whole_groups(plan.sizes["k"], product) - groups
+    conversion = replace(_conversion(plan, name, plan.sources[name], packed), spare=spare)
+    return _filled(plan, conversion, dict(plan.sizes), ZERO, elements)
+
+
+def copy_tail(plan: Plan, name: str) -> Filled:
+    """What of operand ``name`` along K does not fill a step, of every matrix, with zeros behind."""
+    source, packed = plan.operands[name], plan.operands[f"{name}_tail"]
+    rest = mod(plan.sizes["k"], plan.product.depth)
+    extents = dict(plan.sizes) | {"k": rest}
+    conversion = replace(_conversion(plan, name, source, packed), prefix=f"copy_{name}_tail_")
+    first = (plan.sizes["k"] - rest) * source.strides["k"]
+    count = plan.batch.count if plan.batch else ONE
+    return _filled(plan, conversion, extents, first, packed.strides["b"] * count)
+
+
+def convert_lines(
+    plan: Plan, name: str, lines: tuple[Expr, int], part: tuple[Expr, Expr], place: Expr
+) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
+    """The nodes and tiles that convert so many ``lines`` of operand ``name`` from one of them on.
+
+    Of their K a ``part``: its first element, and how many. They begin at ``place``.
+    """
+    source, packed, line = plan.sources[name], plan.operands[name], _LINE[name]
+    extents = dict(plan.sizes) | {line: Integer(lines[1]), "k": part[1]}
+    first = lines[0] * source.strides[line] + part[0] * source.strides["k"]
+    at = (first, place + part[0] * packed.strides["k"])
+    nodes, tiles = conversion_nest(_conversion(plan, name, source, packed), extents, at)
+    return nodes, tuple(tiles.values())
+
+
+def _conversion(plan: Plan, name: str, source: Operand, packed: Operand) -> Conversion:
+    return Conversion(
+        target=plan.target,
+        source=source,
+        packed=packed,
+        line=_LINE[name],
+        depth=plan.product.group,
+        shift=plan.product.shifts[name],
+        lanes=plan.lanes,
+        slots=tuple(slot for slot, _ in plan.spec.runtime_sizes()),
+        prefix=f"convert_{name}_",
+        ends=plan.dot,
+    )
+
+
+def _filled(
+    plan: Plan, conversion: Conversion, extents: dict[str, Expr], first: Expr, elements: Expr
+) -> Filled:
+    """All matrices of a batch converted, each from element ``first`` on."""
+    source, packed = conversion.source, conversion.packed
+    at = (first, packed.strides["b"] * symbol("i") if plan.batch else ZERO)
+    nodes, tiles = conversion_nest(conversion, extents, at)
+    every = _each(plan, source, nodes)
+    return Filled(packed, elements + margin(plan), every, tuple(tiles.values()))
+
+
+def margin(plan: Plan) -> int:
+    """Elements behind a buffer's last: vectors may begin at any line."""
+    return plan.lanes * plan.product.group
+
+
+def _each(plan: Plan, source: Operand, nodes: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
+    """``nodes`` for every element of the batch."""
+    if plan.batch is None:
+        return nodes
+    index = symbol("i")
+    body = (SelectBatch(index, (select(plan, source),), nodes),)
+    return (BlockLoop("i", plan.batch.count, body, note="batch"),)
+
+
+def needed_sums(plan: Plan) -> tuple[str, ...]:
+    """Of which operands the lines are summed: zero points multiply the other one's."""
+    zeros = {"a": plan.spec.a_zero, "b": plan.spec.b_zero}
+    effective = {name: zero or plan.product.shifts[name] for name, zero in zeros.items()}
+    return tuple(name for name, other in (("a", "b"), ("b", "a")) if effective[other])
+
+
+def sum_lines(plan: Plan, name: str) -> Filled:
+    """The sums of A's rows or B's columns over K and the batch, as s32."""
+    source = plan.sources.get(name, plan.operands[name])
+    operand = plan.operands[f"{name}_sums"]
+    extent = plan.sizes[_LINE[name]]
+    lanes = plan.lanes
+    stored = None
+    if name == "b" and isinstance(plan.spec.b, Packed):
+        format_ = format_of(plan.spec, plan.target)
+        stored = format_.sums_at // format_.itemsize
+    sums = LineSums(
+        target=plan.target,
+        source=source,
+        line=_LINE[name],
+        buffer=operand.buffer,
+        lanes=lanes,
+        slots=tuple(slot for slot, _ in plan.spec.runtime_sizes()),
+        prefix=f"sum_{name}_",
+        stored=stored,
+    )
+    zero, add, tiles = sums_nest(sums, extent, plan.sizes["k"])
+    return Filled(
+        operand,
+        whole_vectors(extent, lanes),
+        (*zero, *_each(plan, source, add)),
+        tuple(tiles.values()),
+    )
+
+
+def begin(plan: Plan, name: str) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
+    """The nodes and tiles that set output ``name`` to what a reduction of nothing is."""
+    fn = dict(plan.spec.outputs)[name].fn
+    vector = plan.target.of("f32")[0]
+    whole, tail = div(plan.sizes["m"], vector.lanes), mod(plan.sizes["m"], vector.lanes)
+    nodes: list[NestNode] = []
+    tiles = []
+    for part in parts(whole, VECTORS):
+        tiles.append(_begin_tile(plan, vector, fn, part.size))
+        at = vector.lanes * _position(part, "lp")
+        call = Call(tiles[-1].name, (Argument(symbol_of(name), at),))
+        nodes.append(call if part.count == 1 else BlockLoop("lp", part.count, (call,)))
+    if tail != 0:
+        tiles.append(_begin_tile(plan, vector, fn, 1, tail))
+        rest = Call(tiles[-1].name, (Argument(symbol_of(name), vector.lanes * whole),))
+        nodes.append(rest if value(tail) else When(tail, (rest,)))
+    return tuple(nodes), tuple(tiles)
+
+
+def _begin_tile(
+    plan: Plan, vector: Vector, fn: str, vectors: int, tail: Expr | None = None
+) -> TileProgram:
+    start = Register("start", vector)
+    known = None if tail is None else value(tail)
+    active: Active = tail if known is None else known
+    at = (Address("out", index * vector.lanes * ONE) for index in range(vectors))
+    ops: tuple[Op, ...] = (
+        Splat(start, START[fn]),
+        *(Store(address, start, active) for address in at),
+    )
+    slots = [slot for slot, _ in plan.spec.runtime_sizes()]
+    return TileProgram(
+        name=f"begin_{fn}_{'tail' if tail is not None else vectors}",
+        element="f32",
+        parameters=(
+            Parameter("out", "out"),
+            *(Parameter(slot, "size") for slot in sizes_used(ops, slots)),
+        ),
+        body=ops,
+        end=(),
+        summary=f"{fn} of nothing",
+    )

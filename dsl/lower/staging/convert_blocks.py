@@ -1,0 +1,180 @@
+"""Operands contiguous along K converted into groups of lines: square blocks turned in registers.
+
+A tile reads whole lines of the cache, and writes whole ones: where lines lie a power of two apart
+they fall into the same set of it, which has lost them by the time of a second visit. Small elements
+are turned in the words that they lie in, and taken out of them afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from sympy import Expr
+
+from tilewright.elementwise.builder import Argument
+from tilewright.elementwise.conversions import FORMATS, widen
+from tilewright.ir.access import load
+from tilewright.ir.dataflow import prune
+from tilewright.ir.emitter import Emitter
+from tilewright.ir.nest import NestNode
+from tilewright.ir.networks import transpose
+from tilewright.ir.ops import Active, Address, Load, Register, TileProgram
+from tilewright.plan.transpose import parts
+from tilewright.spec.types import ITEMSIZE, is_integer
+from tilewright.symbolic import ONE, linear, value
+
+from .conversion import (
+    Conversion,
+    call_of,
+    lanes_of,
+    looped,
+    position,
+    program_of,
+    put,
+    store_words,
+)
+
+
+def turns(c: Conversion, extents: dict[str, Expr]) -> bool:
+    """Whether an operand of these extents is converted this way."""
+    along = value(c.source.strides["k"]) == 1 and value(c.source.strides[c.line]) != 1
+    known = all(value(extents[name]) is not None for name in ("k", c.line))
+    if not along or not known or c.lanes == 1:
+        return False
+    element = "s32" if _together(c) > 1 else c.emitter(c.lanes).builder.real
+    return c.target.holding(element, c.lanes).transposes
+
+
+def blocks(
+    c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
+) -> Iterator[NestNode]:
+    """The nodes that convert a matrix, and their tiles."""
+    for wide in parts(extents[c.line], _across(c)):
+        body: list[NestNode] = []
+        for deep in parts(extents["k"], _reach(c)):
+            program = _tile(c, wide.size, deep.size)
+            tiles.setdefault(program.name, program)
+            call = call_of(c, program, at, position(wide, "lp"), position(deep, "kp"))
+            body += looped("kp", deep, (call,))
+        yield from looped("lp", wide, tuple(body))
+
+
+def _reach(c: Conversion) -> int:
+    """Elements along K of one tile: those of a line of the cache, or a vector if that is longer."""
+    vector = c.lanes * _together(c)
+    return vector if _long(c) else max(vector, c.target.core.line // ITEMSIZE[c.source.type])
+
+
+def _across(c: Conversion) -> int:
+    """Lines of one tile: what is written of a row is a line of the cache, or a vector."""
+    written = c.depth * ITEMSIZE[c.packed.type]
+    return c.lanes if _long(c) else max(c.lanes, c.target.core.line // written)
+
+
+def _long(c: Conversion) -> bool:
+    """Whether an element takes many operations: one block is then C enough."""
+    real = c.target.holding(c.emitter(c.lanes).builder.real, c.lanes)
+    moved = c.bits or (c.kind == c.source.type and c.kind in real.loads)
+    return c.kind in FORMATS and not moved
+
+
+def _together(c: Conversion) -> int:
+    """How many elements are turned in one lane: those of a word, if they are easy to take out."""
+    source = c.source.type
+    easy = is_integer(source) or source == "bf16" or c.bits
+    return max(1, 4 // ITEMSIZE[source]) if easy else 1
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """Lines that become the lanes of one vector: ``count`` of them, from ``first`` on."""
+
+    first: int
+    count: int
+    turned: list[Argument] = field(default_factory=list, compare=False)
+
+
+def _tile(c: Conversion, lines: int, depth: int) -> TileProgram:
+    """``lines`` of ``depth`` elements each: a square block after the other along K.
+
+    Blocks side by side are written row by row, so that a line of the cache is written at once.
+    """
+    emitter, step, lanes = c.emitter(c.lanes), c.lanes * _together(c), c.lanes
+    vectors = [_Lines(first, min(lanes, lines - first)) for first in range(0, lines, lanes)]
+    written = 0
+    for first in range(0, depth, step):
+        end = min(first + step, depth)
+        for vector in vectors:
+            vector.turned.extend(_block(c, emitter, vector, (first, end)))
+        ready = depth if end == depth else end // c.depth * c.depth
+        for k in range(written, ready, c.depth):
+            for vector in vectors:
+                _write(c, emitter, vector, (k, min(c.depth, depth - k)))
+        written = ready
+    summary = f"{lines} lines, {depth} elements of each, turned"
+    return program_of(c, f"turn_{lines}x{depth}", list(emitter.emit()), summary)
+
+
+def _block(
+    c: Conversion, emitter: Emitter, lines: _Lines, within: tuple[int, int]
+) -> Iterator[Argument]:
+    """Elements ``within`` these bounds of each line: a register for each, or each word of them."""
+    first, end = within
+    rows = [_row(c, emitter, lines.first + i, first, end - first) for i in range(lines.count)]
+    rows = rows if len(rows) > 1 else 2 * rows  # a register is not stored in part as it was loaded
+    steps, turned = transpose(rows, c.lanes, f"t{lines.first}_{first}_")
+    turned = turned[: -(-(end - first) // _together(c))]
+    emitter.add(*prune(steps, turned))
+    yield from (emitter.take(register) for register in turned)
+
+
+def _row(c: Conversion, emitter: Emitter, line: int, first: int, count: int) -> Register:
+    """``count`` elements of a line, one in each lane or as many as a word has."""
+    together, name = _together(c), f"x{line}_{first}"
+    address = Address("x", linear(((line, c.source.strides[c.line]), (first, ONE))))
+    whole = count == c.lanes * together
+    if together > 1:
+        word = emitter.fresh(name, "s32")
+        emitter.add(Load(word, address, None if whole else count, c.source.type, together))
+        return word
+    active: Active = None
+    if not whole:
+        active, makes = lanes_of(c, count * ONE, emitter)
+        if line == 0:
+            emitter.add(*makes)
+    return emitter.register(load(emitter, address, active, c.source.type, name))
+
+
+def _write(c: Conversion, emitter: Emitter, lines: _Lines, group: tuple[int, int]) -> None:
+    """A group of every line: from which element on, and how many of its elements exist."""
+    (k, existing), turned, packed = group, lines.turned, c.packed.strides
+    place = Address("out", linear(((k, packed["k"]), (lines.first, packed[c.line]))))
+    together, active = _together(c), None if lines.count == c.lanes else lines.count
+    if c.moves and c.word_elements == together > 1:
+        starts = range(0, c.depth, together)
+        counts = [min(together, max(0, existing - start)) for start in starts]
+        words: list[Argument] = [
+            c.shifted(emitter, turned[(k + start) // together], count) if count else 0
+            for start, count in zip(starts, counts, strict=True)
+        ]
+        store_words(c, emitter, words, place, active)
+        return
+    elements = [_element(c, emitter, turned, each) for each in range(k, k + existing)]
+    if c.depth == 1:
+        put(c, emitter, elements[0], place, active)
+    else:
+        store_words(c, emitter, c.words(emitter, elements), place, active)
+
+
+def _element(c: Conversion, emitter: Emitter, turned: list[Argument], k: int) -> Argument:
+    """Element ``k`` of every line, as ``Conversion.element`` has it."""
+    together, source = _together(c), c.source.type
+    if together == 1:
+        return c.rounded(emitter, turned[k])
+    b, bits = emitter.builder, 8 * ITEMSIZE[source]
+    above = 32 - bits * (k % together + 1)
+    word = turned[k // together]
+    word = b("shl", word, above) if above else word
+    lane = b("shr" if source == "s8" else "ushr", word, 32 - bits)
+    return lane if is_integer(source) or c.bits else widen(b, lane, source)

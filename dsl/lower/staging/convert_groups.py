@@ -1,0 +1,166 @@
+"""Operands converted before anything else: into groups along K, of the types that are multiplied.
+
+What is contiguous along lines (columns of B, rows of A) is read a vector of lines at a time; what
+is contiguous along K a group, or a row, at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from sympy import Expr
+
+from tilewright.elementwise.builder import Argument
+from tilewright.ir.emitter import Emitter
+from tilewright.ir.nest import BlockLoop, NestNode, When
+from tilewright.ir.ops import Active, Address, Load, TileProgram
+from tilewright.plan.transpose import parts
+from tilewright.symbolic import div, linear, mod, symbol, value
+
+from .conversion import (
+    VECTORS,
+    Conversion,
+    call_of,
+    lanes_of,
+    looped,
+    position,
+    program_of,
+    put,
+    store_words,
+)
+from .convert_blocks import blocks, turns
+from .convert_rows import rows
+
+
+def conversion_nest(
+    c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr]
+) -> tuple[tuple[NestNode, ...], dict[str, TileProgram]]:
+    """The nodes and tiles that convert a matrix; it and its packed form begin ``at`` elements."""
+    tiles: dict[str, TileProgram] = {}
+    write = rows if c.rows else _blocks if turns(c, extents) else _groups
+    return tuple(write(c, extents, at, tiles)), tiles
+
+
+def _groups(
+    c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
+) -> Iterator[NestNode]:
+    depth, lines = extents["k"], extents[c.line]
+    whole, rest = div(depth, c.depth), mod(depth, c.depth)
+    group = symbol("gp")
+    if whole != 0:
+        body = tuple(_group_lines(c, lines, at, c.depth * group, c.depth, tiles))
+        yield BlockLoop("gp", whole, body, note=f"convert {c.source.name}")
+    first = c.depth * whole
+    known = value(rest)
+    if known:
+        yield from _group_lines(c, lines, at, first, known, tiles)
+    elif known is None:
+        nodes: tuple[NestNode, ...] = ()
+        for existing in range(1, c.depth):
+            body = tuple(_group_lines(c, lines, at, first, existing, tiles))
+            nodes = (When(rest - (existing - 1), body, nodes),)
+        yield from nodes
+    yield from _spare(c, lines, at, depth, tiles)
+
+
+def _blocks(
+    c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
+) -> Iterator[NestNode]:
+    yield from blocks(c, extents, at, tiles)
+    yield from _spare(c, extents[c.line], at, extents["k"], tiles)
+
+
+def _spare(
+    c: Conversion,
+    lines: Expr,
+    at: tuple[Expr, Expr],
+    depth: Expr,
+    tiles: dict[str, TileProgram],
+) -> Iterator[NestNode]:
+    """Groups of zeros behind all others."""
+    if c.spare != 0:
+        group = symbol("gp")
+        after = c.depth * (div(depth + (c.depth - 1), c.depth) + group)
+        body = tuple(_group_lines(c, lines, at, after, 0, tiles))
+        yield BlockLoop("gp", c.spare, body, note="whole steps")
+
+
+def _group_lines(
+    c: Conversion,
+    lines: Expr,
+    at: tuple[Expr, Expr],
+    k: Expr,
+    existing: int,
+    tiles: dict[str, TileProgram],
+) -> Iterator[NestNode]:
+    """One group of every line, ``existing`` elements of which there are."""
+    lanes = c.lanes if value(c.source.strides[c.line]) == 1 else 1
+    if not existing:
+        lanes = c.lanes
+        lines = div(lines + (lanes - 1), lanes) * lanes
+    whole, tail = div(lines, lanes), mod(lines, lanes)
+    for part in parts(whole, VECTORS):
+        program = _group_tile(c, part.size, None, lanes, existing)
+        tiles.setdefault(program.name, program)
+        first = lanes * position(part, "lp")
+        yield from looped("lp", part, (call_of(c, program, at, first, k),))
+    if tail != 0:
+        program = _group_tile(c, 1, tail, lanes, existing)
+        tiles.setdefault(program.name, program)
+        call = call_of(c, program, at, lanes * whole, k)
+        yield call if value(tail) else When(tail, (call,))
+
+
+def _group_tile(
+    c: Conversion, vectors: int, tail: Expr | None, lanes: int, existing: int
+) -> TileProgram:
+    """One group of as many lines as ``vectors`` have lanes, or of the ``tail`` that is left."""
+    emitter = c.emitter(lanes)
+    active: Active = None
+    if tail is not None:
+        active, makes = lanes_of(c, tail, emitter)
+        emitter.add(*makes)
+    moved = lanes == 1 and c.moves and value(c.source.strides["k"]) == 1 and c.depth > 1
+    lines = value(tail) if tail is not None and c.clean and c.shift else None
+    for index in range(vectors):
+        write = Address("out", linear(((index * lanes, c.packed.strides[c.line]),)))
+        start = linear(((index * lanes, c.source.strides[c.line]),))
+        if moved:
+            words = list(_moved(c, emitter, (index, start), existing))
+            store_words(c, emitter, words, write, lines)
+            continue
+        found = _group(c, emitter, (index, start), active, existing)
+        if c.depth == 1:
+            put(c, emitter, found[0], write)
+        else:
+            store_words(c, emitter, c.words(emitter, found), write, lines)
+    size = f"{vectors * lanes}" if tail is None else "tail"
+    name = f"group_{size}" + (f"_{existing}" if existing < c.depth else "")
+    return program_of(c, name, list(emitter.emit()), f"{size} lines, {existing} elements of each")
+
+
+def _moved(
+    c: Conversion, emitter: Emitter, start: tuple[int, Expr], existing: int
+) -> Iterator[Argument]:
+    """A group whose elements follow each other and keep their size, word by word."""
+    most = c.word_elements
+    for first in range(0, c.depth, most):
+        count = min(most, existing - first)
+        if count <= 0:
+            yield 0
+            continue
+        word = emitter.fresh(f"x{start[0]}_{first}", "s32")
+        part = None if count == most else count
+        emitter.add(Load(word, Address("x", start[1] + first), part, c.source.type, most))
+        yield c.shifted(emitter, emitter.take(word), count)
+
+
+def _group(
+    c: Conversion, emitter: Emitter, start: tuple[int, Expr], active: Active, existing: int
+) -> list[Argument]:
+    """The elements of a group, each in a register of its own."""
+    found = []
+    for k in range(existing):
+        address = Address("x", start[1] + linear(((k, c.source.strides["k"]),)))
+        found.append(c.element(emitter, address, active, f"x{start[0]}_{k}"))
+    return found

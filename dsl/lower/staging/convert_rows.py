@@ -1,0 +1,166 @@
+"""Operands converted into rows along K."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import product
+
+from sympy import Expr
+
+from tilewright.ir.nest import BlockLoop, Call, NestNode, When
+from tilewright.ir.networks import transpose
+from tilewright.ir.ops import Active, Address, Load, Register, Store, TileProgram
+from tilewright.plan.staging import row_elements, widening
+from tilewright.plan.transpose import parts
+from tilewright.symbolic import ONE, ZERO, div, linear, mod, symbol, value
+
+from .conversion import (
+    VECTORS,
+    Conversion,
+    call_of,
+    elements_of,
+    lanes_of,
+    looped,
+    position,
+    program_of,
+    put,
+)
+
+#: Vectors of a few rows that one call converts.
+BLOCK = 16
+
+
+def rows(
+    c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
+) -> Iterator[NestNode]:
+    """The nodes that convert a matrix into rows along K, and their tiles."""
+    if value(c.source.strides["k"]) != 1:
+        yield from _turned(c, extents, at, tiles)
+        return
+    lines = value(extents[c.line])
+    few = lines if lines is not None and lines <= BLOCK and c.lanes > 1 else None
+    whole, left = _row_calls(c, extents["k"], few, at, tiles)
+    if few:
+        yield from whole
+        whole = []
+    if each := (*whole, *left):
+        yield BlockLoop("lp", extents[c.line], each, note=f"convert {c.source.name}")
+
+
+def _row_calls(
+    c: Conversion,
+    depth: Expr,
+    few: int | None,
+    at: tuple[Expr, Expr],
+    tiles: dict[str, TileProgram],
+) -> tuple[list[NestNode], list[NestNode]]:
+    """The calls for whole vectors, of a ``few`` lines at once or of one, and for what is left."""
+    step = row_elements(c.target, c.source.type, c.packed.type, c.lanes)
+    count, tail = div(depth, step), mod(depth, step)
+    whole: list[NestNode] = []
+
+    def called(lines: int | None, starts: Sequence[int], k: Expr, tail: Expr | None = None) -> Call:
+        program = _row_tile(c, lines or 1, starts, step, tail)
+        tiles.setdefault(program.name, program)
+        return call_of(c, program, at, ZERO if lines else symbol("lp"), k)
+
+    for part in parts(count, BLOCK // few if few else VECTORS):
+        call = called(few, range(0, part.size * step, step), step * position(part, "kp"))
+        whole += looped("kp", part, (call,))
+    if tail == 0:
+        return whole, []
+    if value(count) and c.depth == 1 and not c.ends:  # the last vector may overlap
+        return [*whole, called(few, [0], depth - step)], []
+    call = called(None, [0], step * count, tail)
+    return whole, [call if value(tail) else When(tail, (call,))]
+
+
+def _row_tile(
+    c: Conversion, lines: int, starts: Sequence[int], step: int, tail: Expr | None
+) -> TileProgram:
+    """``step`` elements of some lines from each of ``starts`` on, or the ``tail`` that is left."""
+    emitter = c.emitter(c.lanes)
+    wide = widening(c.target, c.source.type, c.packed.type)
+    each = step // c.lanes
+    for index, (start, line) in enumerate(product(starts, range(lines))):
+        read, write = (
+            Address(name, start + linear(((line, operand.strides[c.line]),)))
+            for name, operand in (("x", c.source), ("out", c.packed))
+        )
+        if wide is not None:
+            register = Register(f"wx{index}", wide)
+            emitter.add(Load(register, read, elements_of(tail), c.source.type))
+            emitter.add(Store(write, register))
+            continue
+        if each > 1:
+            word = emitter.fresh(f"x{index}", "s32")
+            emitter.add(Load(word, read, elements_of(tail), c.source.type, each))
+            found = c.shifted(emitter, emitter.take(word), each)
+            emitter.add(Store(write, emitter.register(found), None, c.packed.type, each))
+            continue
+        active: Active = None
+        if tail is not None:
+            active, makes = lanes_of(c, tail, emitter)
+            emitter.add(*makes)
+        put(c, emitter, c.element(emitter, read, active, f"x{index}"), write)
+    size = f"{len(starts) * step}" if tail is None else "tail"
+    if lines == 1:
+        return program_of(c, f"row_{size}", list(emitter.emit()), f"{size} elements of a row")
+    what = f"{size} elements of each of {lines} rows"
+    return program_of(c, f"rows_{lines}x{size}", list(emitter.emit()), what)
+
+
+# --- what is contiguous along lines --------------------------------------------------------------
+
+
+def _turned(
+    c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
+) -> Iterator[NestNode]:
+    """Blocks of as many lines, and groups of K, as a vector has lanes: turned in registers."""
+    step = c.lanes * c.depth
+    whole, rest = div(extents["k"], step), mod(extents["k"], step)
+    lines, left = div(extents[c.line], c.lanes), mod(extents[c.line], c.lanes)
+    for count, existing in ((whole, step * ONE), (ONE if rest != 0 else ZERO, rest)):
+        if count == 0:
+            continue
+        k = step * (symbol("kp") if existing == step else whole)
+        calls: list[NestNode] = []
+        for many, tail in ((lines, None), (ONE if left != 0 else ZERO, left)):
+            if many == 0:
+                continue
+            program = _turn_tile(c, tail, existing)
+            tiles.setdefault(program.name, program)
+            first = c.lanes * (symbol("lp") if tail is None else lines)
+            call = call_of(c, program, at, first, k)
+            if tail is None:
+                calls.append(BlockLoop("lp", many, (call,)))
+            else:
+                calls.append(call if value(tail) else When(tail, (call,)))
+        if existing == step:
+            yield BlockLoop("kp", count, tuple(calls), note=f"turn {c.source.name}")
+        else:
+            yield from calls if value(rest) else (When(rest, tuple(calls)),)
+
+
+def _turn_tile(c: Conversion, tail: Expr | None, existing: Expr) -> TileProgram:
+    """One block: of its lines ``tail`` exist, None for all; of its elements of K ``existing``."""
+    emitter, most = c.emitter(c.lanes), c.lanes * c.depth
+    words = []
+    for first in range(0, most, c.depth):
+        elements = []
+        for k in range(first, first + c.depth):
+            there = div(existing + (most - 1 - k), most)  # 1, or 0 where K ends before
+            if there == 0:
+                break
+            active = elements_of((c.lanes * ONE if tail is None else tail) * there)
+            active = None if active == c.lanes else active
+            address = Address("x", linear(((k, c.source.strides["k"]),)))
+            elements.append(c.element(emitter, address, active, f"x{k}"))
+        words.append(emitter.register(c.words(emitter, elements)[0]))
+    steps, turned = transpose(words, c.lanes, "t")
+    emitter.add(*steps)
+    for line, register in enumerate(turned):
+        place = Address("out", linear(((line, c.packed.strides[c.line]),)))
+        emitter.add(Store(place, register, None, c.packed.type, c.depth))
+    name = "turn" + ("_part" if existing != most else "") + ("_tail" if tail is not None else "")
+    return program_of(c, name, list(emitter.emit()), "a block of lines as rows along K")

@@ -1,0 +1,211 @@
+"""The sums of A's rows, or B's columns, that zero points are multiplied with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sympy import Expr
+
+from tilewright.ir.dataflow import sizes_used, walk
+from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode, When
+from tilewright.ir.ops import (
+    Active,
+    Add,
+    Address,
+    Advance,
+    Load,
+    Loop,
+    Op,
+    Parameter,
+    Point,
+    Register,
+    Store,
+    SumLanes,
+    TileProgram,
+    Zero,
+)
+from tilewright.isa.target import Target
+from tilewright.plan.operands import Operand, whole_vectors
+from tilewright.plan.transpose import Part, parts
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
+
+#: Vectors that one call sums.
+VECTORS = 4
+Nodes = tuple[NestNode, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class LineSums:
+    """Where lines lie (``line`` is their dimension) and the buffer of s32 that takes their sums.
+
+    ``stored``: where in ``source`` the sums begin that were taken when it was packed.
+    """
+
+    target: Target
+    source: Operand
+    line: str
+    buffer: str
+    lanes: int
+    slots: tuple[str, ...]
+    prefix: str
+    stored: int | None = None
+
+    def vector(self, index: int, name: str, lanes: int | None = None) -> Register:
+        """An s32 register of ``lanes``."""
+        return Register(f"{name}{index}", self.target.holding("s32", lanes or self.lanes))
+
+
+def sums_nest(
+    sums: LineSums, extent: Expr, depth: Expr
+) -> tuple[Nodes, Nodes, dict[str, TileProgram]]:
+    """The nodes that make all sums 0, those that add one matrix's, and their tiles."""
+    tiles: dict[str, TileProgram] = {}
+    zero: list[NestNode] = []
+    for part in parts(div(whole_vectors(extent, sums.lanes), sums.lanes), VECTORS):
+        program = _program(sums, f"zero_{part.size}", tuple(_zeros(sums, part.size)))
+        tiles[program.name] = program
+        at = sums.lanes * _position(part, "lp")
+        zero += _loop("lp", part, (Call(program.name, (Argument(sums.buffer, at),)),))
+    if sums.stored is not None:
+        add = _from_stored(sums, extent, tiles)
+    elif value(sums.source.strides[sums.line]) == 1:
+        add = _down(sums, extent, depth, tiles)
+    else:
+        add = _over(sums, extent, depth, tiles)
+    return tuple(zero), tuple(add), tiles
+
+
+def _zeros(sums: LineSums, vectors: int) -> Iterator[Op]:
+    zero = sums.vector(0, "zero")
+    yield Zero(zero)
+    for index in range(vectors):
+        yield Store(Address("out", index * sums.lanes * ONE), zero)
+
+
+def _from_stored(sums: LineSums, extent: Expr, tiles: dict[str, TileProgram]) -> Iterator[NestNode]:
+    """The sums behind a packed matrix, which has room for whole vectors of them."""
+    stored = sums.stored or 0
+    for part in parts(div(whole_vectors(extent, sums.lanes), sums.lanes), VECTORS):
+        ops: list[Op] = []
+        for index in range(part.size):
+            at = index * sums.lanes * ONE
+            acc = sums.vector(index, "s")
+            ops += [Load(acc, Address("x", at)), *_update(acc, at)]
+        program = _program(sums, f"stored_{part.size}", tuple(ops), "s32")
+        tiles[program.name] = program
+        at = sums.lanes * _position(part, "lp")
+        first = Argument(
+            sums.source.buffer, stored + 4 // ITEMSIZE[sums.source.type] * at, cast=True
+        )
+        yield from _loop("lp", part, (Call(program.name, (first, Argument(sums.buffer, at))),))
+
+
+def _down(
+    sums: LineSums, extent: Expr, depth: Expr, tiles: dict[str, TileProgram]
+) -> Iterator[NestNode]:
+    """Lines that lie side by side: a vector of them at a time, down K."""
+    whole, tail = div(extent, sums.lanes), mod(extent, sums.lanes)
+    for part in parts(whole, VECTORS):
+        ops = tuple(_down_tile(sums, part.size, None, depth))
+        program = _program(sums, f"down_{part.size}", ops, sums.source.type)
+        tiles[program.name] = program
+        call = _down_call(sums, program, sums.lanes * _position(part, "lp"))
+        yield from _loop("lp", part, (call,))
+    if tail != 0:
+        ops = tuple(_down_tile(sums, 1, tail, depth))
+        program = _program(sums, "down_tail", ops, sums.source.type)
+        tiles[program.name] = program
+        call = _down_call(sums, program, sums.lanes * whole)
+        yield call if value(tail) else When(tail, (call,))
+
+
+def _down_call(sums: LineSums, program: TileProgram, at: Expr) -> Call:
+    return Call(program.name, (Argument(sums.source.buffer, at), Argument(sums.buffer, at)))
+
+
+def _down_tile(sums: LineSums, vectors: int, tail: Expr | None, depth: Expr) -> Iterator[Op]:
+    accumulators = [sums.vector(index, "s") for index in range(vectors)]
+    active = None if tail is None else _known(tail)
+    yield from (Zero(acc) for acc in accumulators)
+    yield Point("px", "x", ZERO, sums.source.type)
+    body: list[Op] = []
+    for index, acc in enumerate(accumulators):
+        element = sums.vector(index, "x")
+        address = Address("px", index * sums.lanes * ONE)
+        body += [Load(element, address, active, sums.source.type), Add(acc, acc, element)]
+    yield Loop("kt", depth, (*body, Advance("px", sums.source.strides["k"])))
+    for index, acc in enumerate(accumulators):
+        yield from _update(acc, index * sums.lanes * ONE)
+
+
+def _over(
+    sums: LineSums, extent: Expr, depth: Expr, tiles: dict[str, TileProgram]
+) -> Iterator[NestNode]:
+    """Lines along K: each by itself, a vector of its elements at a time."""
+    program = _program(sums, "over", tuple(_over_tile(sums, depth)), sums.source.type)
+    tiles[program.name] = program
+    line = symbol("lp")
+    at = Argument(sums.source.buffer, line * sums.source.strides[sums.line])
+    yield BlockLoop("lp", extent, (Call(program.name, (at, Argument(sums.buffer, line))),))
+
+
+def _over_tile(sums: LineSums, depth: Expr) -> Iterator[Op]:
+    acc, element, rest = (sums.vector(0, name) for name in ("s", "x", "r"))
+    type_, step = sums.source.type, sums.source.strides["k"]
+    lanes = sums.lanes if value(step) == 1 else 1
+    if lanes == 1:
+        acc, element = (sums.vector(0, name, 1) for name in ("s", "x"))
+    yield Zero(acc)
+    yield Point("px", "x", ZERO, type_)
+    body = (Load(element, Address("px", ZERO), None, type_), Add(acc, acc, element))
+    whole, tail = div(depth, lanes), mod(depth, lanes)
+    if whole != 0:
+        yield Loop("kt", whole, (*body, Advance("px", lanes * step)))
+    if tail != 0:
+        part = (Load(rest, Address("px", ZERO), _known(tail), type_), Add(acc, acc, rest))
+        yield from part
+    total = acc
+    if lanes > 1:
+        total = sums.vector(0, "total", 1)
+        yield SumLanes(total, acc)
+    yield from _update(total, ZERO)
+
+
+def _known(tail: Expr) -> Active:
+    known = value(tail)
+    return tail if known is None else known
+
+
+def _update(acc: Register, at: Expr) -> Iterator[Op]:
+    """Add to what stands in the buffer, whole vectors: it has room."""
+    old = Register(f"old_{acc.name}", acc.vector)
+    yield from (Load(old, Address("out", at)), Add(acc, acc, old), Store(Address("out", at), acc))
+
+
+def _position(part: Part, counter: str) -> Expr:
+    return part.start if part.count == 1 else part.start + part.size * symbol(counter)
+
+
+def _loop(counter: str, part: Part, body: Nodes) -> Nodes:
+    return body if part.count == 1 else (BlockLoop(counter, part.count, body),)
+
+
+def _program(
+    sums: LineSums, name: str, ops: tuple[Op, ...], source: str | None = None
+) -> TileProgram:
+    inputs = () if source is None else (Parameter("x", "in", source),)
+    used = sizes_used(walk(ops), sums.slots)
+    return TileProgram(
+        name=sums.prefix + name,
+        element="s32",
+        parameters=(
+            *inputs,
+            Parameter("out", "out", "s32"),
+            *(Parameter(slot, "size") for slot in used),
+        ),
+        body=ops,
+        end=(),
+        summary="sums of lines" if inputs else "sums begin at 0",
+    )

@@ -1,0 +1,237 @@
+"""Packing: a block of A or B copied, transposed where needed, so that vectors lie along it.
+
+A packed operand is stored as ``[K][extent]``: its vectors are contiguous and follow each other
+along K. What is contiguous along K in memory is transposed in registers on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from sympy import Expr
+
+from tilewright.errors import ScheduleError
+from tilewright.ir.dataflow import sizes_used
+from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode
+from tilewright.ir.ops import (
+    Active,
+    Address,
+    Load,
+    MakeMask,
+    MaskRegister,
+    Op,
+    Parameter,
+    Register,
+    Store,
+    TileProgram,
+    Zero,
+)
+from tilewright.isa.vector import Vector
+from tilewright.lower.transpose import grid_nest
+from tilewright.plan.operands import Operand
+from tilewright.plan.plan import STACK_BYTES, Plan
+from tilewright.plan.transpose import Part, move_plan, parts
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import ONE, div, linear, symbol, value
+
+#: Lines that one call copies.
+COPY_LINES = 4
+#: Vectors of each line that one call copies.
+COPY_VECTORS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """The operand as the tiles see it, and the nodes and tiles that fill it."""
+
+    operand: Operand
+    elements: Expr
+    nodes: tuple[NestNode, ...]
+    tiles: tuple[TileProgram, ...]
+
+
+def pack(plan: Plan, name: str, extents: dict[str, Expr], at: Expr, prefix: str) -> Packed:
+    """Pack the block of operand ``name`` that starts ``at`` elements behind its first."""
+    source = plan.operands[name]
+    line = "m" if name == "a" else "n"
+    extent, depth = extents[line], extents["k"]
+    lanes = plan.lanes
+    leading = extent if value(extent) is None else div(extent + lanes - 1, lanes) * lanes
+    spare = spare_elements(plan, name)
+    buffer = replace(source, strides={line: ONE, "k": leading}, buffer=f"{name}_packed")
+    sizes = tuple(slot for slot, _ in plan.spec.runtime_sizes())
+    if value(source.strides[line]) == 1:
+        nodes, tiles = _copy(plan, source, buffer, (line, extent, depth), at, prefix)
+    else:
+        strides = (source.strides[line], leading)
+        moves = move_plan(plan.target, source.type, (extent, depth), strides, sizes)
+        nodes, tiles = grid_nest(moves, (source.buffer, buffer.buffer), at, prefix)
+    zeros, pads = pad(plan, buffer, (extent, depth), spare, prefix)
+    return Packed(buffer, leading * depth + spare, zeros + nodes, pads + tiles)
+
+
+def stack_bytes(operand: Operand, elements: Expr) -> int | None:
+    """The bytes of a buffer that fits on the stack, else None."""
+    known = value(elements)
+    size = None if known is None else known * ITEMSIZE[operand.type]
+    return size if size is not None and size <= STACK_BYTES else None
+
+
+def beyond_stack(plan: Plan, packed: Packed) -> ScheduleError:
+    """The error for a block that a parallel loop cannot keep on its thread's stack."""
+    known = value(packed.elements)
+    size = None if known is None else known * ITEMSIZE[packed.operand.type]
+    outer = plan.outer.lower()
+    return ScheduleError(
+        f"packing {packed.operand.name} inside of a parallel loop needs its thread's stack",
+        got="a size known only at the call" if size is None else f"{size} bytes",
+        expected=f"{STACK_BYTES} bytes or fewer",
+        hint=f"a smaller block, or loops={outer[:-1] + outer[-1].upper() + plan.inner!r}",
+    )
+
+
+def _copy(
+    plan: Plan,
+    source: Operand,
+    buffer: Operand,
+    block: tuple[str, Expr, Expr],
+    at: Expr,
+    prefix: str,
+) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
+    """Lines that are contiguous already."""
+    line, extent, depth = block
+    width = COPY_VECTORS * plan.lanes
+    tiles: dict[str, TileProgram] = {}
+    nodes: list[NestNode] = []
+    for over in parts(extent, width):
+        for down in parts(depth, COPY_LINES):
+            program = _copy_tile(plan, source, buffer, (down.size, over.size), prefix)
+            tiles.setdefault(program.name, program)
+            row, col = _position(down, "kp"), _position(over, "vp")
+            places = tuple(
+                Argument(o.buffer, first + row * o.strides["k"] + col * o.strides[line])
+                for o, first in ((source, at), (buffer, 0 * ONE))
+            )
+            nodes += _loop("vp", over, _loop("kp", down, (Call(program.name, places),)))
+    return tuple(nodes), tuple(tiles.values())
+
+
+def _position(part: Part, counter: str) -> Expr:
+    return part.start if part.count == 1 else part.start + part.size * symbol(counter)
+
+
+def _loop(counter: str, part: Part, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
+    return body if part.count == 1 else (BlockLoop(counter, part.count, body, note="pack"),)
+
+
+def _copy_tile(
+    plan: Plan, source: Operand, buffer: Operand, size: tuple[int, int], prefix: str
+) -> TileProgram:
+    """``size`` is in lines and elements of a line."""
+    ops: list[Op] = []
+    masks: set[str] = set()
+    for row in range(size[0]):
+        for vector, col, active in _cover(plan, size[1]):
+            register = Register(f"x{row}_{col}", vector)
+            how = _active(vector, active)
+            if isinstance(how, MaskRegister) and how.name not in masks:
+                masks.add(how.name)
+                ops.append(MakeMask(how))
+            read, write = (
+                Address(pointer, linear(((row, o.strides["k"]), (col, ONE))))
+                for pointer, o in (("x", source), ("out", buffer))
+            )
+            ops += [Load(register, read, how), Store(write, register, how)]
+    slots = [slot for slot, _ in plan.spec.runtime_sizes()]
+    return TileProgram(
+        name=f"{prefix}copy_{size[0]}x{size[1]}",
+        element=plan.element,
+        parameters=(
+            Parameter("x", "in"),
+            Parameter("out", "out"),
+            *(Parameter(slot, "size") for slot in sizes_used(ops, slots)),
+        ),
+        body=tuple(ops),
+        end=(),
+        summary=f"{size[0]} lines of {size[1]} elements",
+    )
+
+
+def _cover(plan: Plan, width: int) -> Iterator[tuple[Vector, int, int]]:
+    """(vector, first element, active lanes) that together cover a line."""
+    at = 0
+    for vector in plan.target.of(plan.element):
+        while width - at >= vector.lanes:
+            yield vector, at, vector.lanes
+            at += vector.lanes
+        if at < width and vector.cuts(width - at):
+            yield vector, at, width - at
+            return
+
+
+def _active(vector: Vector, active: int) -> Active:
+    if active == vector.lanes:
+        return None
+    return MaskRegister(f"{vector.name}_{active}", vector, active * ONE) if vector.mask else active
+
+
+#: Lines that one call pads.
+PAD_LINES = 4
+
+
+def spare_elements(plan: Plan, name: str) -> int:
+    """What tiles may read behind the last line of packed operand ``name``: less than a vector.
+
+    A tile that begins within a vector ends within one, beyond what a line is padded to.
+    """
+    if not plan.bounces or plan.feeder(plan.along).name != name:
+        return 0
+    lanes = plan.lanes
+    tile = plan.schedule.tile
+    steps = [tile["mn".index(plan.along)]] if tile else []
+    steps += [plan.blocks[plan.along]] if plan.along in plan.blocks else []
+    return lanes if any(step % lanes for step in steps) else 0
+
+
+def pad(
+    plan: Plan, buffer: Operand, size: tuple[Expr, Expr], spare: int, prefix: str
+) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
+    """Zero the last vector of every line, before the line is filled, and what is spare.
+
+    ``size`` is a line's elements, without the padding, and the number of lines.
+    """
+    extent, depth = size
+    if not plan.bounces or plan.feeder(plan.along).name != buffer.name:
+        return (), ()
+    leading, vector = buffer.strides["k"], plan.target.of(plan.element)[0]
+    tiles: dict[str, TileProgram] = {}
+    nodes: list[NestNode] = []
+    if value(leading - extent) != 0:
+        for part in parts(depth, PAD_LINES):
+            program = _pad_tile(plan, vector, part.size, leading, prefix)
+            tiles.setdefault(program.name, program)
+            row = part.start if part.count == 1 else part.start + part.size * symbol("kp")
+            at = row * leading + (leading - vector.lanes)
+            call = Call(program.name, (Argument(buffer.buffer, at),))
+            looped = BlockLoop("kp", part.count, (call,), note="pad")
+            nodes.append(call if part.count == 1 else looped)
+    if spare:
+        program = _pad_tile(plan, vector, 1, leading, prefix)
+        tiles.setdefault(program.name, program)
+        nodes.append(Call(program.name, (Argument(buffer.buffer, depth * leading),)))
+    return tuple(nodes), tuple(tiles.values())
+
+
+def _pad_tile(plan: Plan, vector: Vector, lines: int, leading: Expr, prefix: str) -> TileProgram:
+    zero = Register("zero", vector)
+    at = (Address("out", linear(((line, leading),))) for line in range(lines))
+    ops: tuple[Op, ...] = (Zero(zero), *(Store(address, zero) for address in at))
+    return TileProgram(
+        name=f"{prefix}pad_{lines}",
+        element=plan.element,
+        parameters=(Parameter("out", "out"),),
+        body=ops,
+        end=(),
+        summary=f"zeros where {lines} lines end",
+    )

@@ -1,0 +1,149 @@
+"""One register tile as a whole program: its parameters, body and end, and what is said of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal
+
+from tilewright.ir.dataflow import (
+    pointers_used,
+    sizes_used,
+    stored_in_parts,
+    walk,
+    without_idle_masks,
+    without_unread,
+)
+from tilewright.ir.ops import Op, Parameter, Splat, TileProgram
+from tilewright.plan.plan import Plan
+from tilewright.plan.tile_facts import TileFacts
+from tilewright.spec.signature import symbol_of
+
+from .block_product import unfold
+from .dot_product import dot_loops, store_dots
+from .matrix_product import accumulator, begin, matrix_loops
+from .outer_product import k_loops
+from .store import factors, store_across, store_along
+from .store_matrix import store_matrices
+from .tile import Tile, masks, reduction, sum_splits, zeros
+
+
+def lower_tile(tile: Tile, name: str) -> TileProgram:
+    """The program of one register tile."""
+    body, end = tuple(_body(tile)), without_unread(tuple(_end(tile)))
+    if tile.plan.schedule.tails != "mask":
+        end = tuple(stored_in_parts(end))
+    end = without_idle_masks(end)
+    body = without_idle_masks(body, end)
+    return TileProgram(
+        name=name,
+        element=tile.plan.element,
+        parameters=tuple(_parameters(tile, (*walk(body), *walk(end)))),
+        body=body,
+        end=end,
+        summary=_summary(tile),
+        facts=_facts(tile),
+    )
+
+
+def _body(tile: Tile) -> Iterator[Op]:
+    plan = tile.plan
+    if tile.stage == "finish":
+        yield from masks(tile) if not plan.transposed else ()
+        return
+    if tile.product.unit is not None:
+        yield from masks(tile) if not plan.transposed else ()
+        yield from begin(tile)
+        yield from reduction(tile, *matrix_loops(tile)) if not tile.empty else ()
+        return
+    yield from masks(tile) if not (tile.empty and plan.transposed) else ()
+    yield from zeros(tile)
+    if not tile.empty:
+        yield from reduction(tile, *(dot_loops(tile) if plan.dot else k_loops(tile)))
+
+
+def _end(tile: Tile) -> Iterator[Op]:
+    plan = tile.plan
+    if tile.product.unit is not None:
+        yield from factors(tile)
+        yield from store_matrices(tile)
+        return
+    if tile.stage != "finish":
+        yield from unfold(tile) if tile.product.rows > 1 else ()
+        yield from sum_splits(tile)
+    yield from factors(tile)
+    yield from (
+        store_dots(tile)
+        if plan.dot
+        else (store_across(tile) if plan.transposed else store_along(tile))
+    )
+
+
+def _facts(tile: Tile) -> TileFacts:
+    region = tile.region
+    sizes = {tile.plan.along: region.along.size, tile.plan.across: region.across.size}
+    return TileFacts(
+        rows=sizes["m"],
+        cols=sizes["n"],
+        steps=tile.steps,
+        accumulate=tile.accumulate,
+        shape=region.shape,
+        work=tile.plan.work(tile.plan.counted(tile.steps, tile.rest), tile.accumulate),
+        accumulators=_register_map(tile),
+    )
+
+
+def _register_map(tile: Tile) -> tuple[tuple[str, ...], ...]:
+    """The accumulators' names where their elements lie in C."""
+    shape = tile.region.shape
+    if tile.product.unit is not None:
+        bands = [[accumulator(tile, i, j).name for j in range(shape.columns)]
+                 for i in range(shape.bands)]  # fmt: skip
+        return tuple(map(tuple, bands if tile.plan.along == "n" else zip(*bands, strict=True)))
+    if tile.plan.along == "n":
+        places = [[(row, col) for col in range(shape.vectors)] for row in range(shape.rows)]
+    else:
+        places = [[(col, row) for col in range(shape.rows)] for row in range(shape.vectors)]
+    return tuple(tuple(tile.accumulator(*place).name for place in line) for line in places)
+
+
+def _parameters(tile: Tile, ops: tuple[Op, ...]) -> Iterator[Parameter]:
+    plan = tile.plan
+    used = pointers_used(ops)
+    if not tile.empty:
+        yield from _inputs(plan, used)
+    written = {tile.written.name, *(symbol_of(name) for name, _ in plan.spec.outputs)}
+    for operand in plan.operands.values():
+        if operand.name in used and operand.name not in ("a", "b"):
+            role: Literal["in", "out"] = "out" if operand.name in written else "in"
+            yield Parameter(operand.name, role, operand.type)
+    yield from (Parameter(s, "size") for s in sizes_used(ops, dict(plan.spec.runtime_sizes())))
+    numbers = {op.source for op in ops if isinstance(op, Splat) and isinstance(op.source, str)}
+    yield from (Parameter(n, "scalar", plan.element) for n in ("alpha", "beta") if n in numbers)
+
+
+def _inputs(plan: Plan, used: set[str]) -> Iterator[Parameter]:
+    inside = plan.batch is not None and "b" in plan.inner
+    for name in (name for name in "ab" if name in used):
+        operand = plan.operands[name]
+        kind = plan.batch_kind(operand) if inside else None
+        if kind == "addresses":
+            yield Parameter(name, "table", operand.type)
+            yield Parameter(f"{name}_at", "at")
+        else:
+            yield Parameter(name, "in", operand.type)
+        if kind == "offsets":
+            yield Parameter(f"{name}_offsets", "offsets")
+
+
+def _summary(tile: Tile) -> str:
+    shape, plan = tile.region.shape, tile.plan
+    budget = shape.budget
+    uses = [f"{budget.accumulators} accumulators"]
+    uses += [f"{n} {tile_side.name.upper()}" for n, tile_side in
+             ((budget.across, tile.across), (budget.along, tile.along)) if n]  # fmt: skip
+    uses += [f"{budget.masks} mask"] if budget.masks else []
+    split = f", K over {shape.k_split} sets" if shape.k_split > 1 else ""
+    registers, kind = plan.target.registers, shape.vector.name
+    if shape.unit is not None:
+        registers, kind = shape.unit.registers, shape.unit.name
+    return f"{' + '.join(uses)} = {budget.total} of {registers} {kind}{split}"

@@ -1,0 +1,336 @@
+"""From sums to D: zero points, alpha and beta, scales, the epilogue, conversion."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+from sympy import Expr
+
+from tilewright.elementwise.builder import Argument, Builder
+from tilewright.elementwise.functions import lower_expression
+from tilewright.elementwise.simplify import simplify
+from tilewright.ir.access import bits_of, load, store
+from tilewright.ir.emitter import Emitter
+from tilewright.ir.ops import Active, Address, Load, MaskRegister, Op, Register, Room, Store
+from tilewright.plan.operands import Operand
+from tilewright.spec.expression import Expression, Leaf, acc, acc2
+from tilewright.spec.expression import Operand as Named
+from tilewright.spec.scalars import quantity_type
+from tilewright.spec.signature import symbol_of
+from tilewright.spec.types import is_integer
+from tilewright.symbolic import ONE, div, linear, value
+
+from .row_reductions import Existing, Place, Reducer
+from .tile import Tile
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A register on its way out.
+
+    Its lanes lie along ``line`` from row ``m`` and column ``n`` of the tile on; ``active`` exist.
+    """
+
+    acc: Register
+    line: str
+    m: int
+    n: int
+    active: Active
+
+    @staticmethod
+    def of(acc: Register, line: str, along: int, across: int, active: Active) -> Output:
+        """With the first lane ``along`` elements into ``line`` and ``across`` into the other."""
+        place = (along, across) if line == "m" else (across, along)
+        return Output(acc, line, *place, active)
+
+    def lane(self, lane: int, register: Register) -> Output:
+        """One lane of it, which ``register`` holds alone."""
+        m, n = (
+            self.m + (lane if self.line == "m" else 0),
+            self.n + (lane if self.line == "n" else 0),
+        )
+        return Output(register, self.line, m, n, None)
+
+    @property
+    def place(self) -> Place:
+        """Where its lanes are rows or columns."""
+        return Place(self.line, self.m, self.active)
+
+    def at(self, operand: Operand) -> Address:
+        """Where the first lane lies in an operand that the tile's pointer leads to."""
+        strides = operand.strides
+        return Address(operand.name, linear(((self.m, strides["m"]), (self.n, strides["n"]))))
+
+
+def finished(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
+    """Each output becomes D, and is reduced: what rows or columns share is read once."""
+    finishers: dict[int, _Finisher] = {}
+    for output in outputs:
+        lanes = output.acc.vector.lanes
+        if lanes not in finishers:
+            finishers[lanes] = _Finisher(tile, lanes, f"d{output.acc.name}_")
+        yield from finishers[lanes].finish(output)
+    for finisher in finishers.values():
+        yield from finisher.reduced()
+
+
+class _Finisher:
+    """Writes the end of outputs of one number of lanes."""
+
+    def __init__(self, tile: Tile, lanes: int, prefix: str) -> None:
+        self.tile, self.plan, self.spec = tile, tile.plan, tile.plan.spec
+        real = "f64" if self.spec.type == "f64" else "f32"
+        self.emitter = Emitter(self.plan.target, lanes, prefix, real)
+        self.read: dict[object, Argument] = {}
+        existing = Existing(self.emitter)
+        self.reducers = [
+            (self._rewritten(r.expression), Reducer(existing, r.fn, symbol_of(name)))
+            for name, r in self.spec.outputs
+        ]
+
+    @property
+    def b(self) -> Builder:
+        return self.emitter.builder
+
+    def finish(self, output: Output) -> Iterator[Op]:
+        factored = self._factored(self._corrected(self.emitter.take(output.acc), output), output)
+        total = factored
+        if not self.spec.stays_integer or self.reducers:
+            total = self._scaled(factored, output)
+        leaves = _Leaves(self, total, output)
+        for reduced, reducer in self.reducers:
+            value = lower_expression(reduced, self.b, leaves, self.b.real)
+            reducer.add(value, output.place)
+        if self.spec.stays_integer:
+            result, element = self._added(factored, output), "s32"
+        else:
+            result, element = self._converted(total, leaves, output), self.b.real
+        written = self.plan.output
+        store(self.emitter, result, element, output.at(written), output.active, written.type)
+        yield from self.emitter.emit()
+
+    def reduced(self) -> Iterator[Op]:
+        """What was reduced, combined with what stands in memory."""
+        for _, reducer in self.reducers:
+            reducer.flush()
+        yield from self.emitter.emit()
+
+    def second(self, output: Output, whole: bool) -> Argument:
+        """The product with B2, factored and scaled as the first one is before C is added."""
+        total = self._corrected(self._operand("sums2", output), output, "b2_sums")
+        total = self._multiplied(total)
+        return total if whole else self._scaled(total, output)
+
+    # --- the stages ----------------------------------------------------------------------------
+
+    def _corrected(self, total: Argument, output: Output, b_sums: str = "b_sums") -> Argument:
+        """``sum (A - za)(B - zb)`` from ``sum (A + sa)(B + sb)`` and the sums of A and of B."""
+        if not self.plan.corrects:
+            return total
+        b, shifts = self.b, self.plan.product.shifts
+        za, zb = (self._quantity(f"{name}_zero", output, 0) for name in "ab")
+        if (of_a := _plus(b, za, shifts["a"])) != 0:
+            each = b("mul", self._terms(), zb) if zb != 0 else 0
+            total = b("add", total, b("mul", of_a, b("sub", each, self._operand(b_sums, output))))
+        if (of_b := _plus(b, zb, shifts["b"])) != 0:
+            sums = self._operand("a_sums", output)
+            sums = b("add", sums, b("mul", self._terms(), shifts["a"])) if shifts["a"] else sums
+            total = b("sub", total, b("mul", of_b, sums))
+        return total
+
+    def _terms(self) -> Argument:
+        """How many products are summed."""
+        batch = self.plan.batch
+        terms = self.plan.sizes["k"] * (batch.count if batch else ONE)
+        known = value(terms)
+        return known if known is not None else self._number("terms", terms, "s32")
+
+    @property
+    def _kind(self) -> str:
+        """The type in which alpha and beta act."""
+        factors = (self.spec.alpha, self.spec.beta)
+        whole = all(f == "scalar" or float(f).is_integer() for f in factors)
+        return "s32" if self.spec.type == "s32" and whole else self.b.real
+
+    def _multiplied(self, total: Argument) -> Argument:
+        """``alpha * acc``."""
+        total = self._as(total, self.spec.type, self._kind)
+        if self.spec.alpha == 1:
+            return total
+        return self.b("mul", total, self._factor("alpha", self._kind))
+
+    def _factored(self, total: Argument, output: Output) -> Argument:
+        """``alpha * acc + beta * C``."""
+        spec, b, kind = self.spec, self.b, self._kind
+        total = self._multiplied(total)
+        if spec.beta == 0:
+            return total
+        c = self.plan.operands["c"]
+        old = self._as(self._operand("c", output), _read_type(c.type, b.real), kind)
+        if spec.beta == 1:
+            return b("add", total, old)
+        factor = self._factor("beta", kind)
+        if kind == "s32":
+            return b("add", total, b("mul", old, factor))
+        return b("fma", old, factor, total)
+
+    def _scaled(self, total: Argument, output: Output) -> Argument:
+        """Converted, and multiplied by A's and B's scales."""
+        total = self._as(total, self._kind, self.b.real)
+        for name in ("a_scale", "b_scale"):
+            if getattr(self.spec, name) is not None:
+                total = self.b("mul", total, self._quantity(name, output, 1.0))
+        return total
+
+    def _converted(self, total: Argument, leaves: _Leaves, output: Output) -> Argument:
+        """The epilogue, and what is done for D's type."""
+        b, spec = self.b, self.spec
+        if spec.epilogue is not None:
+            total = lower_expression(self._rewritten(spec.epilogue), b, leaves, b.real)
+        if spec.d_scale is not None:
+            total = b("mul", total, b("div", 1.0, self._quantity("d_scale", output, 1.0)))
+        if spec.d_zero not in (None, 0):
+            zero = self._quantity("d_zero", output, 0)
+            element = "s32" if isinstance(zero, int) else quantity_type("d_zero", spec.type)
+            total = b("add", total, self._as(zero, element, b.real))
+        return total
+
+    def _added(self, total: Argument, output: Output) -> Argument:
+        """All in s32."""
+        if self.spec.epilogue is not None:
+            leaves = _Leaves(self, total, output, whole=True)
+            total = lower_expression(self.spec.epilogue, self.b, leaves, "s32")
+        return _plus(self.b, total, self._quantity("d_zero", output, 0))
+
+    # --- what the stages use -------------------------------------------------------------------
+
+    def _rewritten(self, expression: Expression) -> Expression:
+        return simplified(expression) if self.spec.algebra else expression
+
+    def _as(self, given: Argument, element: str, wanted: str) -> Argument:
+        if element == wanted:
+            return given
+        if isinstance(given, int):
+            return float(given)
+        return self.b("to_f32", given)
+
+    def _factor(self, name: str, kind: str) -> Argument:
+        given = getattr(self.spec, name)
+        if given == "scalar":
+            return self._number(name, name, kind)
+        return int(given) if kind == "s32" else float(given)
+
+    def _number(self, name: str, source: str | Expr, element: str) -> Argument:
+        """A number of the call in all lanes, once."""
+        key = name, element
+        if key not in self.read:
+            self.read[key] = self.emitter.splat(source, element, name)
+        return self.read[key]
+
+    def _quantity(self, name: str, output: Output, absent: Argument) -> Argument:
+        given = getattr(self.spec, name)
+        if given is None:
+            return absent
+        return self._operand(name, output) if isinstance(given, str) else given
+
+    def _operand(self, name: str, output: Output) -> Argument:
+        """What ``name`` has for the lanes of ``output``: floating point, or s32."""
+        operand = self.plan.operands[name]
+        address = output.at(operand)
+        steps = value(operand.strides[output.line])
+        lanes = None if steps == 0 else output.active
+        key = name, address.offset, lanes
+        if key not in self.read or operand in (self.plan.output, self.plan.operands["c"]):
+            self.read[key] = self._read(operand, output, steps)
+        return self.read[key]
+
+    def _read(self, operand: Operand, output: Output, steps: int | None) -> Argument:
+        name = f"{operand.name}_{output.m}_{output.n}"
+        address = output.at(operand)
+        if steps == 0:
+            return self._spread(operand, address, name)
+        if steps == 1 or self.emitter.lanes == 1:
+            return load(self.emitter, address, output.active, operand.type, name)
+        gathered = self._gather(operand, output, name)
+        active = output.active if isinstance(output.active, int) else None
+        return load(self.emitter, gathered, active, operand.type, name)
+
+    def _spread(self, operand: Operand, address: Address, name: str) -> Argument:
+        """One element in all lanes, by way of a single one."""
+        single = Emitter(self.plan.target, 1, f"{self.emitter.prefix}{name}_", self.b.real)
+        found = load(single, address, None, operand.type, "one")
+        register = single.register(found)
+        self.emitter.add(*single.emit())
+        return self.emitter.spread(register, name)
+
+    def _gather(self, operand: Operand, output: Output, name: str) -> Address:
+        """Elements that do not follow each other, copied to where they do."""
+        room = Room(f"{self.emitter.prefix}{name}_room", operand.type, self.emitter.lanes)
+        ops: list[Op] = [room]
+        plain = operand.type in ("f32", "f64", "s32")
+        single = self.plan.target.of(operand.type if plain else "s32")[-1]
+        memory = "" if plain else bits_of(operand.type)
+        first = output.at(operand)
+        for lane in range(self.emitter.lanes):
+            there = _exists(output.active, lane, self.emitter.lanes)
+            if there == 0:
+                break
+            element = Register(f"{room.name}_{lane}", single)
+            offset = first.offset + lane * operand.strides[output.line]
+            active = None if there == 1 else there
+            ops.append(Load(element, Address(first.pointer, offset), active, memory))
+            ops.append(Store(Address(room.name, lane * ONE), element, None, memory))
+        self.emitter.add(*ops)
+        return Address(room.name, 0 * ONE)
+
+
+def _exists(active: Active, lane: int, lanes: int) -> Expr:
+    """1 if ``lane`` is one of those that are there, else 0."""
+    if active is None:
+        return ONE
+    count = active.active if isinstance(active, MaskRegister) else active * ONE
+    return div(count + (lanes - 1 - lane), lanes)
+
+
+class _Leaves:
+    """The leaves of an expression, as ``lower_expression`` asks for them; each is made once."""
+
+    def __init__(
+        self, finisher: _Finisher, total: Argument, output: Output, whole: bool = False
+    ) -> None:
+        self.finisher, self.output, self.whole = finisher, output, whole
+        self.made: dict[Expression, Argument] = {acc: total}
+
+    def __call__(self, leaf: Expression) -> Argument:
+        if leaf not in self.made:
+            self.made[leaf] = self._make(leaf)
+        return self.made[leaf]
+
+    def _make(self, leaf: Expression) -> Argument:
+        finisher = self.finisher
+        if leaf == acc2:
+            return finisher.second(self.output, self.whole)
+        assert isinstance(leaf, (Leaf, Named))
+        name = symbol_of(leaf.name) if isinstance(leaf, Named) else "d"
+        found = finisher._operand(name, self.output)
+        type_ = finisher.plan.operands[name].type
+        real = "s32" if self.whole else finisher.b.real
+        return finisher._as(found, _read_type(type_, finisher.b.real), real)
+
+
+@cache
+def simplified(expression: Expression) -> Expression:
+    """An expression as sympy leaves it, which takes long."""
+    return simplify(expression)
+
+
+def _read_type(type_: str, real: str) -> str:
+    return "s32" if is_integer(type_) else real
+
+
+def _plus(b: Builder, x: Argument, y: Argument) -> Argument:
+    if x == 0 or y == 0:
+        return y if x == 0 else x
+    return b("add", x, y)

@@ -1,0 +1,153 @@
+"""Rows reduced while a tile is finished: partial results in registers, then combined in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sympy import Integer
+
+from tilewright.elementwise.builder import Argument
+from tilewright.elementwise.functions import FUNCTIONS
+from tilewright.ir.access import load, store
+from tilewright.ir.emitter import Emitter
+from tilewright.ir.ops import Active, Address, Interleave, Load, MakeMask, MaskRegister, Room, Store
+from tilewright.symbolic import ONE
+
+#: What a row begins with.
+START = {"row_max": -math.inf, "row_sum": 0.0, "row_absmax": 0.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a register's lanes lie: along ``line`` from row ``m`` on; ``active`` of them exist."""
+
+    line: str
+    m: int
+    active: Active
+
+
+class Existing:
+    """Lanes of ones where an element exists, 0 elsewhere: made by way of memory, once."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self.emitter = emitter
+        self.made: dict[Active, Argument] = {}
+
+    def __call__(self, active: Active) -> Argument:
+        """Those of ``active``."""
+        if active not in self.made:
+            self.made[active] = self._make(active)
+        return self.made[active]
+
+    def _make(self, active: Active) -> Argument:
+        emitter = self.emitter
+        found = emitter.unnamed("s32")
+        room = Room(f"{found.name}_room", "s32", emitter.lanes)
+        at = Address(room.name, 0 * ONE)
+        zeros, ones = emitter.register(0), emitter.register(-1)
+        emitter.add(room, Store(at, zeros), Store(at, ones, active), Load(found, at))
+        return emitter.take(found)
+
+
+class Reducer:
+    """Reduces what an emitter computes to one output, ``fn`` of each row.
+
+    A magnitude is held as its bits in s32: ordered alike, and a NaN is the largest.
+    """
+
+    def __init__(self, existing: Existing, fn: str, pointer: str) -> None:
+        self.emitter, self.existing = existing.emitter, existing
+        self.fn, self.pointer = fn, pointer
+        self.bits = fn == "row_absmax"
+        self.partial: dict[tuple[str, int], Argument] = {}
+        self.active: dict[tuple[str, int], Active] = {}
+
+    def add(self, value: Argument, place: Place) -> None:
+        """Take in the lanes of ``value``."""
+        value = self._held(value)
+        if place.line == "n" and place.active is not None:
+            existing = self.existing(place.active)
+            value = self.emitter.builder("select", existing, value, self._start)
+        key = place.line, place.m
+        if key in self.partial:
+            value = self._both(self.partial[key], value)
+        self.partial[key], self.active[key] = value, place.active
+
+    def flush(self) -> None:
+        """Combine all that was taken in with what stands in memory."""
+        for (line, m), value in self.partial.items():
+            if line == "m":
+                self._combine(value, m, self.active[line, m])
+        for rows in self._runs():
+            total = self._across_lanes([self.partial["n", m] for m in rows])
+            self._combine(total, rows[0], self._rows_active(len(rows)))
+
+    @property
+    def _start(self) -> Argument:
+        return 0 if self.bits else START[self.fn]
+
+    def _held(self, value: Argument) -> Argument:
+        b = self.emitter.builder
+        return b("bits", b("abs", value)) if self.bits else value
+
+    def _both(self, x: Argument, y: Argument) -> Argument:
+        b = self.emitter.builder
+        if self.fn == "row_sum":
+            return b("add", x, y)
+        return b("max", x, y) if self.bits else FUNCTIONS["maximum"](b, x, y)
+
+    def _combine(self, value: Argument, m: int, active: Active) -> None:
+        address = Address(self.pointer, m * ONE)
+        old = load(self.emitter, address, active, "f32", f"{self.pointer}{m}")
+        total = self._both(self._held(old), value)
+        if self.bits:
+            total = self.emitter.builder("float", total)
+        store(self.emitter, total, "f32", address, active, "f32")
+
+    def _runs(self) -> Iterator[list[int]]:
+        """Rows that follow each other, as many at a time as there are lanes."""
+        rows = sorted(m for line, m in self.partial if line == "n")
+        run: list[int] = []
+        for m in rows:
+            if run and (m != run[-1] + 1 or len(run) == self.emitter.lanes):
+                yield run
+                run = []
+            run.append(m)
+        if run:
+            yield run
+
+    def _across_lanes(self, values: list[Argument]) -> Argument:
+        """The reduction of each value's lanes, in the lane of its index.
+
+        A transposition whose pairs are combined as soon as they are interleaved.
+        """
+        lanes, block = self.emitter.lanes, 1
+        while block < lanes:
+            if len(values) % 2:
+                values.append(values[-1])
+            pairs = zip(values[::2], values[1::2], strict=True)
+            values = [self._interleaved(x, y, block) for x, y in pairs]
+            block *= 2
+        return values[0]
+
+    def _interleaved(self, x: Argument, y: Argument, block: int) -> Argument:
+        emitter = self.emitter
+        halves = []
+        of_x, of_y = emitter.register(x), emitter.register(y)
+        for odd in (False, True):
+            half = emitter.unnamed(of_x.vector.element)
+            emitter.add(Interleave(half, of_x, of_y, block, odd))
+            halves.append(emitter.take(half))
+        return self._both(*halves)
+
+    def _rows_active(self, rows: int) -> Active:
+        vector = self.emitter.vector("f32")
+        if rows == vector.lanes:
+            return None
+        if vector.mask is None:
+            return rows
+        mask = MaskRegister(f"{self.emitter.prefix}{self.pointer}rows{rows}", vector, Integer(rows))
+        self.emitter.add(MakeMask(mask))
+        return mask

@@ -1,0 +1,375 @@
+"""The end of a register tile: its sums as C has them, along or across the vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from sympy import Expr
+
+from tilewright.ir.dataflow import pointers_used, prune, walk
+from tilewright.ir.networks import transpose
+from tilewright.ir.ops import (
+    Active,
+    Add,
+    Address,
+    Advance,
+    Load,
+    Loop,
+    MakeMask,
+    MaskRegister,
+    Multiply,
+    MultiplyAdd,
+    Op,
+    Point,
+    Register,
+    Room,
+    Splat,
+    Store,
+)
+from tilewright.isa.vector import Vector
+from tilewright.symbolic import ONE, ZERO, value
+
+from .epilogue import Output, finished
+from .tile import Tile, add_sets
+
+
+def store_along(tile: Tile) -> Iterator[Op]:
+    """C is contiguous along the vectors."""
+    shape, line = tile.region.shape, tile.plan.along
+    vectors = tuple((tile.position(i), tile.active(i)) for i in range(shape.vectors))
+    places = [(row, column) for row in range(shape.rows) for column in range(shape.vectors)]
+    stack, lines = _lines(tile, line, shape.rows, vectors)
+    if lines.long:
+        if stack is not None:
+            yield stack.room()
+            yield from (stack.put(*place, tile.accumulator(*place)) for place in places)
+            yield stack.begin()
+        yield lines.loop()
+        return
+    outputs = []
+    for row, column in places:
+        place, active = vectors[column]
+        outputs.append(Output.of(tile.accumulator(row, column), line, place, row, active))
+        yield from from_sums(tile, outputs[-1])
+    yield from write(tile, outputs)
+
+
+def store_across(tile: Tile) -> Iterator[Op]:
+    """C is contiguous across the vectors: square blocks are transposed, then stored."""
+    plan, shape, lanes = tile.plan, tile.region.shape, tile.vector.lanes
+    if lanes == 1:
+        yield from _store_scalars(tile)
+        return
+    starts = range(0, shape.rows, lanes)
+    actives = [_rows_active(tile, min(lanes, shape.rows - start)) for start in starts]
+    yield from actives[-1][1]
+    vectors = tuple((start, active) for start, (active, _) in zip(starts, actives, strict=True))
+    count = tile.position(shape.vectors - 1) + _existing(tile, shape.vectors - 1)
+    stack, lines = _lines(tile, plan.across, count, vectors)
+    if lines.long:
+        if stack is not None:
+            yield stack.room()
+            for band, place, steps, result in _blocks(tile):
+                yield from steps
+                yield from (stack.put(place + i, band, r) for i, r in enumerate(result))
+            yield stack.begin()
+        yield lines.loop()
+        return
+    for band, place, steps, result in _blocks(tile):
+        start, active = vectors[band]
+        yield from steps
+        outputs = [Output.of(r, plan.across, start, place + i, active)
+                   for i, r in enumerate(result)]  # fmt: skip
+        for output in outputs:
+            yield from from_sums(tile, output)
+        yield from write(tile, outputs)
+
+
+def _lines(
+    tile: Tile, line: str, count: int, vectors: tuple[tuple[int, Active], ...]
+) -> tuple[Stack | None, Lines]:
+    """A tile's sums line by line: on the stack first, unless they stand in memory already."""
+    if tile.stage == "finish":
+        return None, Lines(tile, line, vectors, count * ONE)
+    stack = Stack(tile, count, len(vectors))
+    return stack, Lines(tile, line, vectors, count * ONE, stack.sums)
+
+
+def _blocks(tile: Tile) -> Iterator[tuple[int, int, list[Op], list[Register]]]:
+    """Square blocks transposed: the band of rows, the first line, operations and results.
+
+    Where sums stand in memory these are the registers that lines are read to.
+    """
+    shape, lanes = tile.region.shape, tile.vector.lanes
+    for band, start in enumerate(range(0, shape.rows, lanes)):
+        for column in range(shape.vectors):
+            rows = range(start, min(start + lanes, shape.rows))
+            block = [tile.accumulator(row, column) for row in rows]
+            steps, result = transpose(block, lanes, f"t{column}_{start}_")
+            result = result[: _existing(tile, column)]
+            if tile.stage == "finish":
+                steps = []
+                result = [replace(r, name=f"sum_{r.name}_{i}") for i, r in enumerate(result)]
+            yield band, tile.position(column), prune(steps, result), result
+
+
+def _existing(tile: Tile, column: int) -> int:
+    """How many lanes of vector ``column`` are elements of C."""
+    if tile.region.active is None or column < tile.region.shape.vectors - 1:
+        return tile.vector.lanes
+    known = value(tile.region.active)
+    assert known is not None, "a run-time tail along the vectors is cut narrower before"
+    return known
+
+
+def _rows_active(tile: Tile, rows: int) -> tuple[Active, list[Op]]:
+    if rows == tile.vector.lanes:
+        return None, []
+    if tile.vector.mask is None:
+        return rows, []
+    mask = MaskRegister("mask_across", tile.vector, rows * ONE)
+    return mask, [MakeMask(mask)]
+
+
+def _store_scalars(tile: Tile) -> Iterator[Op]:
+    outputs = []
+    for row in range(tile.region.shape.rows):
+        for column in range(tile.region.shape.vectors):
+            acc = tile.accumulator(row, column)
+            outputs.append(Output.of(acc, tile.plan.across, row, column, None))
+            yield from from_sums(tile, outputs[-1])
+    yield from write(tile, outputs)
+
+
+def factors(tile: Tile) -> Iterator[Op]:
+    """Alpha and beta in registers, where they are not 1 or 0."""
+    spec = tile.plan.spec
+    if tile.plan.finishes:
+        return
+    alpha = "alpha" if spec.alpha == "scalar" else spec.alpha
+    beta = "beta" if spec.beta == "scalar" else spec.beta
+    for vector in _updated(tile):
+        if alpha != 1:
+            yield Splat(_factor(tile, "alpha", vector), alpha)
+        if not tile.accumulate and beta not in (0, 1):
+            yield Splat(_factor(tile, "beta", vector), beta)
+
+
+def _updated(tile: Tile) -> Iterator[Vector]:
+    """The vectors in which C is updated: those that are whole, and single elements."""
+    plan, shape = tile.plan, tile.region.shape
+    single = plan.target.of(plan.element)[-1]
+    if plan.dot:
+        yield single if plan.sum_along is None else tile.vector
+        return
+    if not plan.bounces:
+        yield tile.vector
+        return
+    if plan.transposed:
+        whole, cut = divmod(shape.rows, tile.vector.lanes)
+    else:
+        cut = int(tile.region.active is not None)
+        whole = shape.vectors - cut
+    yield from (tile.vector,) if whole else ()
+    yield from (single,) if cut else ()
+
+
+def _factor(tile: Tile, name: str, vector: Vector) -> Register:
+    single = tile.plan.bounces and vector.lanes < tile.vector.lanes
+    return Register(f"{name}_s" if single else f"{name}_v", vector)
+
+
+def write(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
+    """``C = alpha * acc + beta * C``: C is read whole before any of it is written.
+
+    A masked store cannot be forwarded to a load that overlaps its full width, and rows of a
+    narrow C overlap so: read row by row, each would wait for the one before.
+    """
+    if tile.stage == "sum":
+        yield from _add_to_sums(tile, outputs)
+        return
+    if tile.plan.finishes:
+        yield from finished(tile, outputs)
+        return
+    stores = []
+    if tile.plan.bounces:
+        bounce, outputs = _bounced(tile, outputs)
+        yield from bounce
+    for output in outputs:
+        yield from updated(tile, output)
+        stores.append(Store(output.at(tile.written), output.acc, output.active))
+    yield from stores
+
+
+def _add_to_sums(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
+    """Add to the partial sums, or begin these."""
+    for output in outputs:
+        acc, address = output.acc, output.at(tile.written)
+        if tile.accumulate:
+            old = Register(f"old_{acc.name}", acc.vector)
+            yield Load(old, address, output.active)
+            yield Add(acc, acc, old)
+        yield Store(address, acc, output.active)
+
+
+def from_sums(tile: Tile, output: Output) -> Iterator[Op]:
+    """An output whose sums are all there: what exists of it, as the last line may end with it."""
+    if tile.stage == "finish":
+        yield Load(output.acc, output.at(tile.plan.operands["sums"]), output.active)
+
+
+def _bounced(tile: Tile, outputs: Sequence[Output]) -> tuple[list[Op], list[Output]]:
+    """Vectors of which a part exists, as its elements: read from a buffer that holds them whole."""
+    cut = [output for output in outputs if output.active is not None]
+    if not cut:
+        return [], [*outputs]
+    single, lanes = tile.plan.target.of(tile.plan.element)[-1], tile.vector.lanes
+    room = Room(f"bounce_{cut[0].acc.name}", tile.plan.element, len(cut) * lanes)
+    result = [output for output in outputs if output.active is None]
+    stores: list[Op] = []
+    loads: list[Op] = []
+    for first, output in zip(range(0, room.elements, lanes), cut, strict=True):
+        assert isinstance(output.active, int)
+        stores.append(Store(Address(room.name, first * ONE), output.acc))
+        for lane in range(output.active):
+            element = Register(f"{output.acc.name}_lane{lane}", single)
+            loads.append(Load(element, Address(room.name, (first + lane) * ONE)))
+            result.append(output.lane(lane, element))
+    return [room, *stores, *loads], result
+
+
+def updated(tile: Tile, output: Output) -> Iterator[Op]:
+    """One register of the result; a later partial sum adds to C as it is."""
+    spec, acc, vector = tile.plan.spec, output.acc, output.acc.vector
+    if spec.alpha != 1:
+        yield Multiply(acc, acc, _factor(tile, "alpha", vector))
+    if not tile.accumulate and spec.beta == 0:
+        return
+    old = Register(f"old_{acc.name}", vector)
+    yield Load(old, output.at(tile.written), output.active)
+    if tile.accumulate or spec.beta == 1:
+        yield Add(acc, acc, old)
+        return
+    op = vector.form("broadcast", "scalar")
+    assert op is not None
+    yield MultiplyAdd(op, acc, old, _factor(tile, "beta", vector))
+
+
+#: So many operations in straight code are about 4 KiB: more of them, for each of a kernel's tiles,
+#: drive the K loops out of the instruction cache, and compile for seconds.
+LONG = 512
+
+
+@dataclass(frozen=True)
+class Sums:
+    """Sums behind ``pointer``: vectors follow each other, lines are ``step`` elements apart.
+
+    Where K was split there are ``sets`` of them, ``apart`` elements from each other.
+    """
+
+    pointer: str
+    step: Expr
+    sets: int = 1
+    apart: Expr = ZERO
+
+    def read(self, dst: Register, offset: Expr, active: Active = None) -> Iterator[Op]:
+        """A vector of the sums, those of all sets added."""
+        others = (Register(f"{dst.name}_s{index}", dst.vector) for index in range(1, self.sets))
+        parts = [dst, *others]
+        for index, part in enumerate(parts):
+            yield Load(part, Address(self.pointer, offset + index * self.apart), active)
+        yield from add_sets([parts])
+
+
+@dataclass(frozen=True)
+class Lines:
+    """``trips`` lines of sums that lie as C does, along ``line``.
+
+    A vector of a line has its place in C's line, in elements, and what exists of it. Without
+    ``sums`` of its own they lie in the buffer of partial sums as in C, and what does not exist is
+    not read.
+    """
+
+    tile: Tile
+    line: str
+    vectors: tuple[tuple[int, Active], ...]
+    trips: Expr
+    sums: Sums | None = None
+
+    @property
+    def other(self) -> str:
+        """The dimension from line to line."""
+        return "n" if self.line == "m" else "m"
+
+    @property
+    def long(self) -> bool:
+        """Whether straight code for all of them is longer than should be."""
+        tile = self.tile
+        if tile.stage == "sum" or not tile.plan.finishes or self.trips == 1:
+            return False
+        return bool(len(self._body) * self.trips > LONG)
+
+    def loop(self) -> Op:
+        """The lines become C, one after the other."""
+        return Loop("row", self.trips, (*self._body, *self._advance()))
+
+    @cached_property
+    def _body(self) -> tuple[Op, ...]:
+        """One line's operations."""
+        tile, outputs, loads = self.tile, list[Output](), list[Op]()
+        for index, (place, active) in enumerate(self.vectors):
+            output = Output.of(Register(f"r{index}", tile.vector), self.line, place, 0, active)
+            outputs.append(output)
+            if self.sums is None:
+                there = output.at(tile.plan.operands["sums"])
+                loads.append(Load(output.acc, there, active))
+            else:
+                loads += self.sums.read(output.acc, index * tile.vector.lanes * ONE)
+        return (*loads, *write(tile, outputs))
+
+    def _advance(self) -> Iterator[Op]:
+        """All pointers from one line to the next."""
+        used = pointers_used(walk(self._body))
+        operands = self.tile.plan.operands
+        if self.sums is not None and self.sums.pointer not in operands:
+            yield Advance(self.sums.pointer, self.sums.step)
+        for operand in operands.values():
+            step = operand.strides.get(self.other, ZERO)
+            if operand.name in used and step != 0:
+                yield Advance(operand.name, step)
+
+
+@dataclass(frozen=True)
+class Stack:
+    """Room on the stack for ``lines`` lines of ``vectors`` vectors of sums, and a pointer to it."""
+
+    tile: Tile
+    lines: int
+    vectors: int
+    name: str = "sums_room"
+    pointer: str = "rows"
+
+    @property
+    def step(self) -> int:
+        """Elements from line to line."""
+        return self.vectors * self.tile.vector.lanes
+
+    def room(self) -> Op:
+        """The room itself."""
+        return Room(self.name, self.tile.plan.element, self.lines * self.step)
+
+    def put(self, line: int, vector: int, register: Register) -> Op:
+        """A register to its place."""
+        offset = line * self.step + vector * self.tile.vector.lanes
+        return Store(Address(self.name, offset * ONE), register)
+
+    def begin(self) -> Op:
+        """The pointer to the first line."""
+        return Point(self.pointer, self.name, ZERO, self.tile.plan.element)
+
+    @property
+    def sums(self) -> Sums:
+        """The sums that lie there."""
+        return Sums(self.pointer, self.step * ONE)

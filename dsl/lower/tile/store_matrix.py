@@ -1,0 +1,117 @@
+"""The end of a tile whose sums lie in matrices: they go to memory, and from there row by row to C.
+
+Sums that C takes as they are go there at once. Where K is split, all sets' go to the stack, and are
+added as rows are taken from there. Where C is contiguous across the vectors, a copy on the stack is
+transposed before its rows are taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from sympy import Expr
+
+from tilewright.ir.networks import transpose
+from tilewright.ir.ops import Active, Address, MakeMask, MaskRegister, Op, Register, StoreMatrix
+from tilewright.symbolic import ONE, ZERO, div, linear, value
+
+from .matrix_product import accumulator, direct, places, stored
+from .store import Lines, Stack, Sums
+from .tile import Tile
+
+
+def store_matrices(tile: Tile) -> Iterator[Op]:
+    """All sums on their way out."""
+    if direct(tile):
+        for band, column in places(tile):
+            yield stored(tile, band, column, tile.written)
+        return
+    rows = _Rows(tile)
+    yield from rows.spill()
+    yield from rows.turn() if rows.turned else ()
+    yield from rows.finish()
+
+
+class _Rows:
+    """Where the rows of sums lie, and whether they are transposed on their way."""
+
+    def __init__(self, tile: Tile) -> None:
+        self.tile, self.shape, self.lanes = tile, tile.region.shape, tile.vector.lanes
+        self.turned = tile.plan.transposed and tile.stage != "sum"
+        self.sums = Sums("sums", tile.plan.operands["sums"].strides[tile.plan.across])
+
+    def spill(self) -> Iterator[Op]:
+        """Sums on the stack, set by set, unless they stand in memory already."""
+        if self.tile.stage == "finish":
+            return
+        sets, lines = self.shape.k_split, self.shape.bands * self.lanes
+        stack = Stack(self.tile, sets * lines, self.shape.columns)
+        yield stack.room()
+        for split, (band, column) in product(range(sets), places(self.tile)):
+            first = split * lines + band * self.lanes
+            offset = linear(((first, stack.step * ONE), (column * self.lanes, ONE)))
+            acc = accumulator(self.tile, band, column, split)
+            yield StoreMatrix(Address(stack.name, offset), acc, stack.step * ONE)
+        yield stack.begin()
+        self.sums = replace(stack.sums, sets=sets, apart=lines * stack.step * ONE)
+
+    def turn(self) -> Iterator[Op]:
+        """The sums transposed, block by block, so that rows are what C is contiguous along."""
+        bands, columns = self.shape.bands, self.shape.columns
+        stack = Stack(self.tile, columns * self.lanes, bands, "turned_room", "turned")
+        yield stack.room()
+        for band in range(bands):
+            for column in range(columns):
+                yield from self._turn_block(stack, band, column)
+        yield stack.begin()
+        self.sums = stack.sums
+
+    def _turn_block(self, stack: Stack, band: int, column: int) -> Iterator[Op]:
+        block = []
+        for row in range(self.lanes):
+            there = self._exists(band * self.lanes + row)
+            if there == 0:
+                break
+            register = Register(f"s{band}_{column}_{row}", self.tile.vector)
+            place = (band * self.lanes + row, self.sums.step), (column * self.lanes, ONE)
+            active = None if there == 1 else self.lanes * there
+            yield from self.sums.read(register, linear(place), active)
+            block.append(register)
+        ops, turned = transpose(block, self.lanes, f"t{band}_{column}_")
+        yield from ops
+        for line, register in enumerate(turned):
+            yield stack.put(column * self.lanes + line, band, register)
+
+    def _exists(self, row: int) -> Expr:
+        """1 if the tile has that row, else 0."""
+        size = self.tile.region.across.size
+        known = value(size)
+        if known is not None:
+            return ONE if row < known else ZERO
+        return div(size + (self.lanes - 1 - row), self.lanes)
+
+    def finish(self) -> Iterator[Op]:
+        """Rows become C, one after the other."""
+        tile, plan = self.tile, self.tile.plan
+        line, other = plan.along, plan.across
+        sizes = {plan.along: tile.region.along.size, plan.across: tile.region.across.size}
+        if self.turned:
+            line, other = other, line
+        vectors = tuple(
+            (index * self.lanes, active) for index, active in enumerate(self._active(sizes[line]))
+        )
+        if plan.transposed:
+            yield from (MakeMask(v) for _, v in vectors if isinstance(v, MaskRegister))
+        yield Lines(tile, line, vectors, sizes[other], self.sums).loop()
+
+    def _active(self, size: Expr) -> Iterator[Active]:
+        """What exists of each vector of a row."""
+        count = self.shape.bands if self.turned else self.shape.columns
+        left = size - (count - 1) * self.lanes
+        for index in range(count):
+            if index < count - 1 or left == self.lanes:
+                yield None
+            else:
+                yield MaskRegister("mask", self.tile.vector, left)

@@ -1,0 +1,229 @@
+"""A transposition's program: tiles of blocks, the grid of tiles, and the exchange in place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from sympy import Expr
+
+from tilewright.ir.dataflow import prune, stored_in_parts, without_idle_masks
+from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode, Program, WhenSame
+from tilewright.ir.networks import transpose
+from tilewright.ir.ops import (
+    Active,
+    Address,
+    Load,
+    MakeMask,
+    MaskRegister,
+    Op,
+    Parameter,
+    Register,
+    Store,
+    TileProgram,
+)
+from tilewright.plan.transpose import Part, TransposePlan, parts
+from tilewright.plan.transpose_cover import Block
+from tilewright.symbolic import ONE, ZERO, linear, slots, symbol
+
+Role = Literal["in", "out"]
+Maker = Callable[[TransposePlan, int, int], TileProgram]
+
+
+def transposition_program(plan: TransposePlan) -> Program:
+    """The whole kernel: out of place, and in place where ``out`` may be ``x``."""
+    tiles = _Tiles(plan)
+    nest = tuple(_apart(tiles))
+    if plan.square is not None:
+        nest = (WhenSame("out", "x", tuple(_in_place(tiles)), nest),)
+    return Program(nest, tuple(tiles.programs.values()))
+
+
+def grid_nest(
+    plan: TransposePlan, names: tuple[str, str], at: Expr, prefix: str
+) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
+    """A transposition within another kernel, from operand ``names[0]``, ``at`` elements in."""
+    tiles = _Tiles(plan, prefix, dict(zip(("x", "out"), names, strict=True)), at)
+    return tuple(_apart(tiles)), tuple(tiles.programs.values())
+
+
+# --- the grid of tiles -------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Tiles:
+    """The tile programs made so far, each once."""
+
+    plan: TransposePlan
+    prefix: str = ""
+    names: dict[str, str] = field(default_factory=dict)
+    first: Expr = ZERO
+    programs: dict[str, TileProgram] = field(default_factory=dict)
+
+    def get(
+        self, make: Callable[[TransposePlan, int, int], TileProgram], part: tuple[int, int]
+    ) -> str:
+        program = make(self.plan, *part)
+        program = replace(program, name=self.prefix + program.name)
+        return self.programs.setdefault(program.name, program).name
+
+    def at(self, name: str, down: Expr, over: Expr) -> Argument:
+        """The element of x in row ``down`` and column ``over``, or where it goes in out."""
+        strides = self.plan.operands[name].strides
+        offset = down * strides["rows"] + over * strides["cols"]
+        return Argument(self.names.get(name, name), offset + (self.first if name == "x" else ZERO))
+
+
+def _apart(tiles: _Tiles) -> Iterator[NestNode]:
+    for down, over in tiles.plan.grid():
+        name = tiles.get(_move, (down.size, over.size))
+        row, col = _position(down, "i"), _position(over, "j")
+        call = Call(name, (tiles.at("x", row, col), tiles.at("out", row, col)))
+        yield from _loop("j", over, _loop("i", down, (call,)))
+
+
+def _position(part: Part, counter: str) -> Expr:
+    return part.start if part.count == 1 else part.start + part.size * symbol(counter)
+
+
+def _loop(counter: str, part: Part, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
+    if part.count == 1:
+        return body
+    what = {"i": "rows", "j": "columns"}[counter]
+    return (BlockLoop(counter, part.count, body, note=f"{what} by {part.size}"),)
+
+
+def _in_place(tiles: _Tiles) -> Iterator[NestNode]:
+    """Tiles of out on the diagonal by themselves, those below it with those above."""
+    assert tiles.plan.square is not None
+    cut = list(parts(tiles.plan.sizes["rows"], tiles.plan.square))
+    for index, part in enumerate(cut):
+        size, here = part.size, _position(part, "i")
+        itself = Call(tiles.get(_turn, (size, size)), (tiles.at("out", here, here),))
+        body: tuple[NestNode, ...] = (itself,)
+        if part.count != 1:
+            before = _exchange(tiles, (part, here), (part, _position(part, "j")))
+            body += (BlockLoop("j", symbol("i"), (before,), note="and those before"),)
+        yield from _loop("i", part, body)
+        for other in cut[index + 1 :]:
+            pair = _exchange(tiles, (part, here), (other, _position(other, "j")))
+            yield from _loop("i", part, _loop("j", other, (pair,)))
+
+
+def _exchange(tiles: _Tiles, one: tuple[Part, Expr], other: tuple[Part, Expr]) -> NestNode:
+    name = tiles.get(_swap, (one[0].size, other[0].size))
+    places = tiles.at("out", other[1], one[1]), tiles.at("out", one[1], other[1])
+    return Call(name, places)
+
+
+# --- the tiles ---------------------------------------------------------------------------------
+
+
+def _move(plan: TransposePlan, rows: int, cols: int) -> TileProgram:
+    """A tile of x to its place in out."""
+    body = _Body(plan)
+    for block in plan.cover(rows, cols).blocks:
+        body.store("out", block.flipped, body.turned(block, body.load("x", block)))
+    return body.program(f"move_{rows}x{cols}", (("x", "in"), ("out", "out")))
+
+
+def _turn(plan: TransposePlan, rows: int, cols: int) -> TileProgram:
+    """A square tile of out, in place."""
+    covered, body = plan.square_cover(rows), _Body(plan)
+    for block in covered.diagonal.blocks:
+        body.store("out", block.flipped, body.turned(block, body.load("out", block)))
+    for block in covered.above.blocks:
+        body.exchange("out", block, "out")
+    return body.program(f"turn_{rows}x{cols}", (("out", "out"),))
+
+
+def _swap(plan: TransposePlan, rows: int, cols: int) -> TileProgram:
+    """Two tiles of out, each of which goes where the other is."""
+    body = _Body(plan)
+    for block in plan.cover(rows, cols).blocks:
+        body.exchange("one", block, "other")
+    return body.program(f"swap_{rows}x{cols}", (("one", "out"), ("other", "out")))
+
+
+class _Body:
+    """Collects a tile's operations, block after block."""
+
+    def __init__(self, plan: TransposePlan) -> None:
+        self.plan = plan
+        self.ops: list[Op] = []
+        self.masks: set[str] = set()
+        self.networks = 0
+
+    def load(self, pointer: str, block: Block) -> list[Register]:
+        """A block's rows."""
+        return [self._load(pointer, block, row) for row in range(block.rows)]
+
+    def turned(self, block: Block, rows: list[Register]) -> list[Register]:
+        """The rows of the block's transpose."""
+        self.networks += 1
+        steps, result = transpose(rows, block.vector.lanes, f"t{self.networks}_")
+        self.ops += prune(steps, result[: block.cols])
+        return result[: block.cols]
+
+    def store(self, pointer: str, block: Block, rows: list[Register]) -> None:
+        """Write a block's rows."""
+        for row, register in enumerate(rows):
+            self._store(pointer, block, row, register)
+
+    def exchange(self, pointer: str, block: Block, other: str) -> None:
+        """A block and its mirror: a row of the mirror is read just before it is overwritten."""
+        mirror, rows = block.flipped, []
+        for row, register in enumerate(self.turned(block, self.load(pointer, block))):
+            rows.append(self._load(other, mirror, row))
+            self._store(other, mirror, row, register)
+        self.store(pointer, block, self.turned(mirror, rows))
+
+    def program(self, name: str, pointers: tuple[tuple[str, Role], ...]) -> TileProgram:
+        """The tile's program, with the run-time sizes it depends on."""
+        accesses = [op for op in self.ops if isinstance(op, (Load, Store))]
+        used = frozenset[str]().union(*(slots(op.address.offset) for op in accesses))
+        parameters = [Parameter(pointer, role) for pointer, role in pointers]
+        parameters += [Parameter(slot, "size") for slot in self.plan.slots if slot in used]
+        vectors = dict.fromkeys(op.src.vector.name for op in accesses if isinstance(op, Store))
+        return TileProgram(
+            name=name,
+            element=self.plan.element,
+            parameters=tuple(parameters),
+            body=without_idle_masks(tuple(stored_in_parts(self.ops))),
+            end=(),
+            summary=f"{self.networks} blocks: {', '.join(vectors)}"
+            if self.networks > 1
+            else f"one block: {', '.join(vectors)}",
+        )
+
+    def _load(self, pointer: str, block: Block, row: int) -> Register:
+        active = self._active(block)
+        name = f"{pointer}{block.row + row}_{block.col}"
+        register = Register(name, block.vector)
+        self.ops.append(Load(register, self._address(pointer, block, row), active))
+        return register
+
+    def _store(self, pointer: str, block: Block, row: int, register: Register) -> None:
+        active = self._active(block)
+        self.ops.append(Store(self._address(pointer, block, row), register, active))
+
+    def _address(self, pointer: str, block: Block, row: int) -> Address:
+        operands = self.plan.operands
+        leading = (
+            operands["x"].strides["rows"] if pointer == "x" else operands["out"].strides["cols"]
+        )
+        return Address(pointer, linear(((block.row + row, leading), (block.col, ONE))))
+
+    def _active(self, block: Block) -> Active:
+        """What of a block's rows exists: all lanes, a mask's, or a constant number."""
+        vector, count = block.vector, block.cols
+        if count == vector.lanes:
+            return None
+        if vector.mask is None:
+            return count
+        mask = MaskRegister(f"{vector.name}_{count}", vector, count * ONE)
+        if mask.name not in self.masks:
+            self.masks.add(mask.name)
+            self.ops.append(MakeMask(mask))
+        return mask

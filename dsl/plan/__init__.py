@@ -1,0 +1,1 @@
+"""Every choice with its reason: contraction, staging, vector axis, loops, tiles, formats."""

@@ -1,0 +1,294 @@
+"""The cost model: which register tile, from the target's data alone.
+
+A tile holds ``rows`` x ``vectors`` accumulators (times ``k_split`` sets). Per K step it issues
+rows * vectors multiply-adds and the loads that feed them; it cannot go faster than the units, the
+load ports, the front end, or the latency of one chain divided by the sets. Around the K loop it
+pays for adding the sets and for reading and writing C.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from tilewright.errors import ScheduleError
+from tilewright.isa.machine import Core
+from tilewright.isa.target import Target
+from tilewright.isa.vector import Vector
+
+from .tile_request import Work, fed
+from .tile_shape import Budget, TileShape, latency, step_cycles
+
+
+def tile_cycles(shape: TileShape, core: Core, work: Work) -> float:
+    """Cycles of one whole tile."""
+    outputs = shape.outputs
+    around = core.idle * latency(shape, core)
+    around += max(0, outputs - core.hidden) * core.late / core.stores
+    around += _sets_cycles(shape, core)
+    if shape.masked:
+        around += outputs / core.stores / shape.vectors
+    if shape.unit is not None:
+        around += shape.unit.latency + outputs / core.stores
+    if work.reads_c:
+        around += outputs / core.loads
+    if work.transposed:
+        blocks = -(-shape.rows // shape.vector.lanes) * shape.vector.lanes * shape.vectors
+        around += blocks * (shape.vector.lanes.bit_length() - 1) / core.stores
+    if work.dot:
+        around += 3 * outputs / core.fma_units
+        around += latency(shape, core) * (shape.vector.lanes.bit_length() - 1)
+        return around + -(-work.steps // shape.vector.lanes) * step_cycles(shape, core)
+    return around + work.steps * step_cycles(shape, core)
+
+
+def _sets_cycles(shape: TileShape, core: Core) -> float:
+    """Cycles in which sets are added to the first; those in matrices pass through memory."""
+    more = shape.outputs * (shape.k_split - 1)
+    through = more / core.stores + (shape.outputs + more) / core.loads
+    passes = shape.unit is not None and more > 0
+    return more / core.fma_units + (through if passes else 0)
+
+
+def shape_of(
+    target: Target, vector: Vector, rows: int, vectors: int, masked: bool, work: Work
+) -> TileShape | None:
+    """The cheapest legal tile of that size: its feed, what it holds, its accumulator sets."""
+    fits = (
+        shape
+        for split in work.splits
+        for shape in fed(vector, rows, vectors, split, masked, work)
+        if shape.budget.total <= work.room(target)
+    )
+    return min(fits, key=lambda s: (tile_cycles(s, target.core, work), s.k_split), default=None)
+
+
+def need(
+    target: Target, vector: Vector, rows: int, vectors: int, masked: bool, work: Work
+) -> Budget:
+    """The smallest register budget of a tile of that size, whether it fits or not."""
+    shapes = fed(vector, rows, vectors, min(work.splits), masked, work)
+    return min((shape.budget for shape in shapes), key=lambda budget: budget.total)
+
+
+def does_not_fit(
+    target: Target,
+    vector: Vector,
+    rows: int,
+    vectors: int,
+    masked: bool,
+    work: Work,
+    tile: tuple[int, int],
+) -> ScheduleError:
+    """The error for a tile that needs more registers than there are, with one that fits."""
+    budget = need(target, vector, rows, vectors, masked, work)
+    smaller = max(
+        (r for r in range(1, rows) if shape_of(target, vector, r, vectors, masked, work)), default=0
+    )
+    fewer = max(
+        (v for v in range(1, vectors) if shape_of(target, vector, rows, v, masked, work)), default=0
+    )
+    ideas = [f"{smaller} in place of {rows} across the vectors"] if smaller else []
+    ideas += (
+        [f"{fewer * vector.lanes} in place of {vectors * vector.lanes} along them"] if fewer else []
+    )
+    kind = "vector" if work.unit is None else "matrix"
+    return ScheduleError(
+        f"tile {tile[0]}x{tile[1]} needs {budget.total} {kind} registers on {target.name} "
+        f"({budget.accumulators} accumulators, {budget.along} along the vectors, "
+        f"{budget.across} across{f', {budget.masks} mask' if budget.masks else ''}); "
+        f"it has {work.room(target) + work.spare}",
+        hint=" or ".join(ideas) or "a smaller tile or k_split",
+    )
+
+
+@lru_cache(maxsize=4096)
+def equal_parts(total: int, parts: int) -> tuple[tuple[int, int], ...]:
+    """``total`` in ``parts`` nearly equal parts, as (size, how many), larger first."""
+    base, extra = divmod(total, parts)
+    split = ((base + 1, extra), (base, parts - extra))
+    return tuple((size, count) for size, count in split if size and count)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """How a region is cut: into parts along and across, and what that costs in cycles."""
+
+    vector: Vector
+    along: tuple[tuple[int, int], ...]
+    across: tuple[tuple[int, int], ...]
+    cycles: float
+
+
+@lru_cache(maxsize=4096)
+def choose(target: Target, across: int, along: int, cuts: bool, work: Work) -> Choice:
+    """The cheapest cut of a region of ``across`` x ``along`` elements into register tiles.
+
+    ``along`` counts elements of the vectorised dimension. Where tails may not be cut (``cuts``),
+    a vector serves the whole vectors of the region and the rest is charged to narrower ones.
+    """
+    best: Choice | None = None
+    for vector in work.vectors:
+        found = _cuts(target, vector, across, along, cuts, work)
+        choice = min(found, key=_cycles, default=None)
+        if choice and (best is None or choice.cycles <= best.cycles):
+            best = choice
+    if best is None:
+        raise ScheduleError(
+            f"no register tile with k_split {work.splits} fits {target.name}'s "
+            f"{work.room(target) + work.spare} registers",
+            hint="a smaller k_split",
+        )
+    return best
+
+
+def ranking(target: Target, across: int, along: int, cuts: bool, work: Work) -> list[Choice]:
+    """All cuts that ``choose`` compares, the one it takes first."""
+    best = choose(target, across, along, cuts, work)
+    found = [
+        choice
+        for vector in work.vectors
+        for choice in _cuts(target, vector, across, along, cuts, work)
+        if choice.cycles != float("inf") and choice != best
+    ]
+    return [best, *sorted(found, key=_cycles)]
+
+
+def _cycles(choice: Choice) -> float:
+    return choice.cycles
+
+
+def _cuts(
+    target: Target, vector: Vector, across: int, along: int, cuts: bool, work: Work
+) -> Iterator[Choice]:
+    """The cuts into tiles of one vector, and the cheapest of what it leaves over."""
+    lanes = 1 if work.dot else vector.lanes
+    tail = along % lanes
+    ragged = bool(tail) and not (cuts and (work.padded or vector.cuts(tail)))
+    vectors = along // lanes if ragged else -(-along // lanes)
+    if not vectors:
+        return
+    rest = choose(target, across, tail, cuts, work).cycles if ragged else 0.0
+    for choice in _whole_cuts(target, vector, across, vectors, bool(tail) and not ragged, work):
+        yield replace(choice, cycles=choice.cycles + rest) if ragged else choice
+
+
+def _whole_cuts(
+    target: Target, vector: Vector, across: int, vectors: int, masked: bool, work: Work
+) -> Iterator[Choice]:
+    for parts_along in _part_counts(vectors, target.registers):
+        along = equal_parts(vectors, parts_along)
+        widest = along[0][0]
+        masks = masked and work.cut(vector, along[-1][0])
+        rows = range(min(across, work.most_rows(target) - 1), 0, -1)
+        most = next((r for r in rows if _fits(target, vector, r, widest, masks, work)), 0)
+        if not most:
+            continue
+        for parts in _heights(across, most, target.core.hidden // widest):
+            cut = equal_parts(across, parts)
+            cycles = _cut_cycles(target, vector, along, cut, masks, work)
+            yield Choice(vector, along, cut, cycles)
+
+
+def _heights(across: int, most: int, hidden: int) -> Iterator[int]:
+    """Numbers of parts across: few, and as many as make tiles whose stores are hidden."""
+    fewest = -(-across // most)
+    yield from range(fewest, min(across, fewest + 3) + 1)
+    if hidden and -(-across // hidden) > fewest + 3:
+        yield -(-across // hidden)
+
+
+def _part_counts(vectors: int, registers: int) -> Iterator[int]:
+    """Numbers of parts worth trying: every width up to the register file, once."""
+    seen = {-(-vectors // width) for width in range(1, min(vectors, registers) + 1)}
+    return iter(sorted(seen))
+
+
+def _fits(
+    target: Target, vector: Vector, rows: int, vectors: int, masked: bool, work: Work
+) -> bool:
+    return need(target, vector, rows, vectors, masked, work).total <= work.room(target)
+
+
+def _cut_cycles(
+    target: Target,
+    vector: Vector,
+    along: tuple[tuple[int, int], ...],
+    across: tuple[tuple[int, int], ...],
+    masked: bool,
+    work: Work,
+) -> float:
+    total = 0.0
+    for width, columns in along:
+        for rows, count in across:
+            shape = shape_of(target, vector, rows, width, masked, work)
+            if shape is None:
+                return float("inf")
+            total += columns * count * tile_cycles(shape, target.core, work)
+    return total
+
+
+@lru_cache(maxsize=1024)
+def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Choice, ...]:
+    """The tiles for a large region; ``cycles`` are those per element, the fewest come first.
+
+    ``multiples`` are what the region's sizes (across, along) are multiples of: a tile that leaves
+    a tail is charged a quarter, and its rows must leave room for what computes the tail.
+    """
+    found: list[Choice] = []
+    for vector in work.vectors:
+        lanes = 1 if work.dot else vector.lanes
+        cut = multiples[1] % lanes != 0
+        for vectors in range(1, target.registers):
+            for rows in range(1, work.most_rows(target)):
+                shape = shape_of(target, vector, rows, vectors, False, work)
+                if shape is None or (cut and not _tails_fit(target, vector, rows, work)):
+                    break
+                cost = tile_cycles(shape, target.core, work) / (rows * vectors * lanes)
+                for multiple, size in zip(multiples, (rows, vectors * lanes), strict=True):
+                    cost *= 1.25 if multiple > 1 and multiple % size else 1.0
+                found.append(Choice(vector, ((vectors, 1),), ((rows, 1),), cost))
+    if not found:
+        raise ScheduleError(
+            f"k_split {work.splits} does not fit {target.name}'s "
+            f"{work.room(target) + work.spare} registers",
+            hint="a smaller k_split",
+        )
+    return tuple(sorted(found, key=_cycles))
+
+
+def _tails_fit(target: Target, vector: Vector, rows: int, work: Work) -> bool:
+    """Whether so many rows fit beside the mask of a last vector, and with narrower vectors."""
+    narrower = (v for v in work.vectors if v.lanes < vector.lanes)
+    return shape_of(target, vector, rows, 1, True, work) is not None and all(
+        shape_of(target, v, rows, 1, False, work) is not None for v in narrower
+    )
+
+
+#: Instructions that a trip of the K loop costs: two pointers, and the branch with its comparison.
+LOOP_OVERHEAD = 3
+#: A K that issues in so many cycles may go without a loop.
+SHORT = 32
+
+
+def unroll(shape: TileShape, target: Target, steps: int | None, group: int) -> int:
+    """K steps per trip, a multiple of ``group``: as few as hide the loop's own instructions.
+
+    Not more: a load that strides far per trip defeats the prefetchers when its operand comes from
+    beyond the first cache. A short K is unrolled whole when its operations are few, and would fit
+    the registers even if the compiler lifted the loads it may to the top.
+    """
+    if shape.unit is not None:
+        return group
+    core, issued = target.core, shape.arithmetic + shape.loads
+    if steps is not None and steps * issued <= SHORT * core.issue:
+        held = target.hold is not None and target.hold.operands
+        loads = shape.vectors if held or shape.feed == "memory" else shape.vectors + shape.rows
+        lifted = shape.budget.accumulators + steps * loads + shape.budget.masks
+        if lifted < target.registers or steps == 1:
+            return max(steps, 1)
+    count = group
+    while count * step_cycles(shape, core) < (count * issued + LOOP_OVERHEAD) / core.issue:
+        count += group
+    return count if steps is None else min(count, max(group, steps))

@@ -1,0 +1,83 @@
+"""The schedule's loop letters: which loops stand around blocks, which around the accumulators."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.errors import ScheduleError
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One resolved choice, as ``explain`` prints it."""
+
+    what: str
+    choice: str
+    reason: str
+
+
+def outer_length(loops: str) -> int:
+    """How many letters stand left of the accumulators."""
+    return max(map(loops.lower().rfind, "mn")) + 1
+
+
+def read_loops(
+    spec: Gemm, schedule: Schedule, along: str, packs: str, panels: bool = False
+) -> tuple[str, str, str]:
+    """(outer, inner, reason): the letters left of and right of the accumulators.
+
+    ``panels``: A is better converted a panel of rows at a time.
+    """
+    loops, reason = schedule.loops, "asked for"
+    if loops is None:
+        grid = "nm" if along == "n" else "mn"
+        if (schedule.threads or 1) > 1:
+            grid = "Mn" if spec.outputs else grid.upper()
+        loops = f"b{grid}k" if spec.batch and packs else grid + ("bk" if spec.batch else "k")
+        reason = f"a panel along {along} stays in the cache while the other dimension passes"
+        if panels and schedule.threads is None and spec.batch is None:
+            loops, reason = "mnk", "rows of A are converted beside the tiles before; B stays cached"
+    legal = "bnmk" if spec.batch else "nmk"
+    if ("b" in loops) != (spec.batch is not None):
+        raise ScheduleError(
+            "loops must name b exactly when the spec has a batch", got=loops, hint=f'"{legal}"'
+        )
+    cut = outer_length(loops)
+    outer, inner = loops[:cut], loops[cut:]
+    if inner not in ("", "b", "k", "bk"):
+        raise ScheduleError(
+            "right of the last m or n only b and k may stand, b first", got=loops, hint=f'"{legal}"'
+        )
+    if packs and "b" in inner:
+        raise ScheduleError(
+            "packing needs the batch loop left of m and n",
+            got=f"loops={loops!r}, pack={packs!r}",
+            hint=f'"{legal}"',
+        )
+    if spec.outputs and "N" in outer and schedule.threads != 1:
+        raise ScheduleError(
+            "outputs reduce rows, whose columns cannot be computed in parallel",
+            got=f"loops={loops!r}, outputs {', '.join(dict(spec.outputs))}",
+            expected="parallel loops over m alone",
+            hint=f'"{legal.replace("nm", "Mn")}"',
+        )
+    for letter in "mnk":
+        twice = loops.lower().count(letter) == 2
+        if twice != (letter in dict(schedule.block)):
+            raise ScheduleError(
+                f"block[{letter!r}] is the step of the first of two loops over {letter}",
+                got=f"loops={loops!r}, block={dict(schedule.block)}",
+                hint=f"name {letter} twice and give its block, or neither",
+            )
+    return outer, inner, reason
+
+
+def threads_decision(schedule: Schedule, outer: str) -> tuple[Decision, ...]:
+    """How many threads, if any loop runs in parallel."""
+    if outer == outer.lower():
+        return ()
+    if schedule.threads is None:
+        return (Decision("threads", "at most one for each CPU", "as many as the process may use"),)
+    return (Decision("threads", f"at most {schedule.threads}", "asked for"),)

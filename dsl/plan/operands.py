@@ -1,0 +1,147 @@
+"""Where operands lie: types, strides in elements, and how the matrices of a batch are found."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sympy import Expr, Integer
+
+from tilewright.spec.expression import Operand as Named
+from tilewright.spec.gemm import QUANTITIES, SHAPES, Gemm
+from tilewright.spec.operands import Addresses, Batch, Offsets, Strided
+from tilewright.spec.scalars import quantity_type
+from tilewright.spec.signature import symbol_of
+from tilewright.spec.sizes import Size
+from tilewright.symbolic import ONE, ZERO, div, size_expr
+
+from .contraction import Product
+from .packed_b import PackedFormat
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """An operand's type and strides in elements, by dimension.
+
+    ``buffer`` is where it lies, if packed. ``b`` is the stride from one batch element to the next
+    of a packed operand.
+    """
+
+    name: str
+    type: str
+    strides: Mapping[str, Expr] = field(hash=False)
+    buffer: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.buffer:
+            object.__setattr__(self, "buffer", self.name)
+
+    @property
+    def packed(self) -> bool:
+        """Whether it lies in a buffer of the kernel's own."""
+        return self.buffer != self.name
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """How the batch is found: its count, and strides where it is strided."""
+
+    kind: str
+    count: Expr
+    strides: Mapping[str, Expr] = field(hash=False)
+    static: Mapping[str, tuple[int, ...]] = field(hash=False)
+
+
+def operand_of(spec: Gemm, name: str) -> Operand:
+    """Operand ``name`` of ``spec`` where the caller put it."""
+    rows, cols = SHAPES[name]
+    operand = getattr(spec, name)
+    leading_slot = f"ld{name[0]}"
+    given = getattr(spec, leading_slot)
+    contiguous = cols if operand.order == "C" else rows
+    if given is None:
+        leading = size_expr(contiguous, getattr(spec, contiguous))
+    else:
+        leading = size_expr(leading_slot, given)
+    in_c = operand.order == "C"
+    strides = {rows: leading, cols: ONE} if in_c else {rows: ONE, cols: leading}
+    return Operand(name, operand.type, strides)
+
+
+def vectors_of(spec: Gemm) -> dict[str, Operand]:
+    """Scales, zero points, operands and outputs by name: a stride of 0 along what they share."""
+    found = {}
+    for name in QUANTITIES:
+        per = getattr(spec, name)
+        if isinstance(per, str):
+            steps = {"m": ONE if per == "row" else ZERO, "n": ONE if per == "column" else ZERO}
+            found[name] = Operand(name, quantity_type(name, spec.type), steps)
+    for operand in spec.named:
+        symbol = symbol_of(operand.name)
+        found[symbol] = Operand(symbol, operand.type, _steps(spec, operand))
+    for name, _ in spec.outputs:
+        found[symbol_of(name)] = Operand(symbol_of(name), "f32", {"m": ONE, "n": ZERO})
+    return found
+
+
+def _steps(spec: Gemm, operand: Named) -> dict[str, Expr]:
+    per = operand.per
+    if per == "full":
+        in_c = spec.order == "C"
+        line = "n" if in_c else "m"
+        leading = size_expr(line, getattr(spec, line))
+        return {"m": leading if in_c else ONE, "n": ONE if in_c else leading}
+    return {"m": ONE if per == "row" else ZERO, "n": ONE if per == "column" else ZERO}
+
+
+def batch_of(spec: Gemm) -> BatchPlan | None:
+    """The batch of ``spec``."""
+    batch = spec.batch
+    if batch is None:
+        return None
+    count = size_expr("count", batch.count)
+    match batch:
+        case Strided():
+            strides = {name: _stride(spec, name, getattr(batch, name)) for name in "ab"}
+            return BatchPlan("strided", count, strides, {})
+        case Offsets():
+            given = {name: getattr(batch, name) for name in "ab"}
+            static = {name: offsets for name, offsets in given.items() if offsets is not None}
+            return BatchPlan("offsets", count, {}, static)
+        case Addresses():
+            return BatchPlan("addresses", count, {}, {})
+
+
+def _stride(spec: Gemm, name: str, given: Size | None) -> Expr:
+    if given is not None:
+        return size_expr(f"stride_{name}", given)
+    rows, cols = SHAPES[name]
+    lines = rows if getattr(spec, name).order == "C" else cols
+    return size_expr(lines, getattr(spec, lines)) * operand_of(spec, name).strides[lines]
+
+
+def whole_groups(extent: Expr, product: Product) -> Expr:
+    """The elements of K in whole steps of groups, in groups."""
+    depth = product.depth
+    return extent if depth == 1 else div(extent + (depth - 1), depth) * (depth // product.group)
+
+
+def whole_vectors(extent: Expr, lanes: int) -> Expr:
+    """``extent`` rounded up to whole vectors."""
+    return div(extent + (lanes - 1), lanes) * lanes
+
+
+def packed_by_caller(format_: PackedFormat, batch: Batch | None) -> Operand:
+    """B as the tiles see it in that format.
+
+    Where there are several blocks of columns, ``p`` is what a column of their beginning adds.
+    """
+    shared = isinstance(batch, Strided) and batch.b == 0
+    strides = {
+        "n": Integer(format_.block_elements if format_.column else format_.group),
+        "k": Integer(format_.nb),
+        "b": ZERO if shared else Integer(format_.nbytes // format_.itemsize),
+    }
+    if format_.blocks > 1:
+        strides["p"] = Integer(format_.block_elements // format_.nb - format_.group)
+    return Operand("b", format_.stored, strides)

@@ -1,0 +1,154 @@
+"""The plan of packing a B ahead of its use: its format, and how it is cut."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+
+from tilewright.errors import ScheduleError
+from tilewright.isa.target import Target
+from tilewright.spec.operands import Packed
+from tilewright.spec.pack import Pack
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.types import ITEMSIZE, accumulator
+from tilewright.symbolic import ONE, size_expr, value
+
+from .contraction import Product, choose_product
+from .loops import Decision
+from .operands import BatchPlan, Operand, packed_by_caller
+from .packed_b import PackedFormat, format_of, packed_product
+
+#: Bytes that are packed before their sums are taken: they are still in the first cache.
+CHUNK_BYTES = 16 * 1024
+#: Of contiguous columns: the vectors of them that are packed together, and the bytes that each
+#: becomes. More columns are lines written side by side, and more streams that are read.
+STRIP_VECTORS, COLUMN_BYTES = 16, 128
+
+
+@dataclass(frozen=True, slots=True)
+class PackPlan:
+    """A packing with every choice made.
+
+    ``format`` is that of one matrix; ``operands`` are B as it is given, and ``out``. Of a block's
+    columns ``strip`` are packed together, ``chunk`` elements of K at a time; ``summing`` is the
+    product with ones that sums columns. ``slots`` are the run-time sizes.
+    """
+
+    spec: Pack
+    target: Target
+    product: Product
+    summing: Product
+    format: PackedFormat
+    operands: Mapping[str, Operand] = field(hash=False)
+    batch: BatchPlan | None
+    strip: int
+    chunk: int
+    decisions: tuple[Decision, ...]
+    slots: tuple[str, ...]
+
+    @property
+    def element(self) -> str:
+        """The type of the elements that are written."""
+        return self.format.stored
+
+    @property
+    def sums(self) -> str:
+        """The type of the accumulators of products with B."""
+        return accumulator(self.spec.a, self.spec.type)
+
+    @property
+    def lanes(self) -> int:
+        """The columns of a vector."""
+        return self.target.of(self.sums)[0].lanes
+
+
+def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
+    """The plan; ScheduleError if the schedule asks for anything: the target decides the format."""
+    for name in (f.name for f in fields(Schedule)):
+        if getattr(schedule, name) != getattr(Schedule(), name):
+            raise ScheduleError(
+                "a packing has nothing to schedule", got=f"{name}={getattr(schedule, name)!r}"
+            )
+    format_ = format_of(spec, target)
+    product = packed_product(target, spec.a, Packed(spec.type, spec.nb), spec.n)
+    out = packed_by_caller(format_, None)
+    strip, chunk = _pieces(spec, format_, target)
+    given, written = _given(spec), Operand("out", out.type, out.strides)
+    if format_.column and value(given.strides["k"]) != 1:
+        given, written = _group_by_group(given, written)
+    operands = {"b": given, "out": written}
+    return PackPlan(
+        spec=spec,
+        target=target,
+        product=product,
+        summing=_summing(target, product),
+        format=format_,
+        operands=operands,
+        batch=_batch(spec),
+        strip=strip,
+        chunk=chunk,
+        decisions=tuple(_decisions(format_, product)),
+        slots=tuple(slot for slot, _ in spec.runtime_sizes()),
+    )
+
+
+def _summing(target: Target, product: Product) -> Product:
+    """A matrix unit's products leave sums in matrices: vectors sum instead, in the same groups."""
+    if product.unit is None or product.accumulator != "s32":
+        return product
+    vectors, stored = replace(target, matrix=None), product.along
+    found = (choose_product(vectors, {"a": a, "b": stored}, "b") for a in ("u8", "s8"))
+    return next(each for each in found if not each.shifts["b"])
+
+
+def _given(spec: Pack) -> Operand:
+    leading = size_expr("ldb", spec.contiguous_size if spec.ldb is None else spec.ldb)
+    lines, line = ("k", "n") if spec.order == "C" else ("n", "k")
+    return Operand("b", spec.source, {lines: leading, line: ONE})
+
+
+def _group_by_group(given: Operand, written: Operand) -> tuple[Operand, Operand]:
+    """A column whose elements lie apart: what stands beside it is neither read nor written."""
+    apart = given.strides["k"]
+    return (
+        replace(given, strides={"k": apart, "n": apart}),
+        replace(written, strides={**written.strides, "n": ONE}),
+    )
+
+
+def _batch(spec: Pack) -> BatchPlan | None:
+    if spec.batch is None:
+        return None
+    stride = spec.batch.b
+    if stride is None:
+        lines = spec.k if spec.order == "C" else spec.n
+        leading = spec.contiguous_size if spec.ldb is None else spec.ldb
+        step = lines * size_expr("ldb", leading)
+    else:
+        step = size_expr("stride_b", stride)
+    return BatchPlan("strided", size_expr("count", spec.batch.count), {"b": step}, {})
+
+
+def _pieces(spec: Pack, format_: PackedFormat, target: Target) -> tuple[int, int]:
+    """The columns that are packed together, and how far down K.
+
+    Contiguous rows are read from end to end. Of contiguous columns whole lines of the cache are
+    read, from several of them: so many that what is written of a row is several lines as well.
+    """
+    if spec.order == "C":
+        group = format_.group * format_.nb * ITEMSIZE[format_.stored]
+        return format_.nb, format_.group * max(1, CHUNK_BYTES // group)
+    lanes = target.of(accumulator(spec.a, spec.type))[0].lanes
+    line = target.core.line // ITEMSIZE[spec.source]
+    return STRIP_VECTORS * lanes, max(line, COLUMN_BYTES // ITEMSIZE[format_.stored])
+
+
+def _decisions(format_: PackedFormat, product: Product) -> list[Decision]:
+    name = product.mnemonic or "multiply, add"
+    how = "an element" if product.unit else "a lane"
+    found = [Decision("format", format_.text, f"{name} sums {product.depth} products {how}")]
+    if product.shifts["b"]:
+        found.append(
+            Decision("shift", f"{product.shifts['b']:+d}", "so that B has the sign it multiplies")
+        )
+    return found

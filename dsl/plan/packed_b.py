@@ -1,0 +1,157 @@
+"""The layout of a B that was packed ahead of its use: what kernels and ``pack_b`` agree on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.isa.target import Target
+from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.operands import Packed
+from tilewright.spec.pack import Pack
+from tilewright.spec.types import ITEMSIZE, accumulator, is_integer
+
+from .contraction import Product, choose_product
+
+#: Bytes to which each packed matrix, and the sums behind it, are aligned.
+ALIGNMENT = 64
+#: What a cache close to the core holds of B beside other operands.
+CACHED_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class PackedFormat:
+    """k x n elements in blocks of ``nb`` columns: ``[n / nb][k / group][nb][group]``.
+
+    One column alone is a block, unless more are asked for: then vectors lie along K.
+
+    ``type`` is what B was, ``stored`` what its elements were made for the target's multiply-adds.
+    K is padded with zeros to whole groups, and those to whole steps of ``step`` of them; the last
+    block to whole columns. With ``sums``, the s32 sums of B's columns follow, over all of K, one
+    for each column of the blocks.
+    """
+
+    type: str
+    stored: str
+    itemsize: int
+    k: int
+    n: int
+    nb: int
+    group: int
+    sums: bool
+    step: int = 1
+
+    @property
+    def text(self) -> str:
+        """All of it in one line, equal exactly when formats are."""
+        sums = " and their sums" if self.sums else ""
+        steps = f" in steps of {self.step}" if self.step > 1 else ""
+        blocks = "a column" if self.column else f"blocks of {self.nb} columns"
+        return (
+            f"{self.type} as {self.stored}, {self.k}x{self.n} in groups of {self.group} along k"
+            f"{steps}, {blocks}{sums}"
+        )
+
+    @property
+    def column(self) -> bool:
+        """Whether it is one column alone, whose groups follow each other: vectors lie along K."""
+        return self.n == self.nb == 1
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks of columns."""
+        return -(-self.n // self.nb)
+
+    @property
+    def groups(self) -> int:
+        """How many groups of K, those that only fill a step included."""
+        return -(-self.k // (self.group * self.step)) * self.step
+
+    @property
+    def block_elements(self) -> int:
+        """Elements of one block."""
+        return self.groups * self.group * self.nb
+
+    @property
+    def sums_at(self) -> int:
+        """The byte at which the sums begin."""
+        return _aligned(self.blocks * self.block_elements * self.itemsize)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one matrix."""
+        return self.sums_at + (_aligned(4 * self.blocks * self.nb) if self.sums else 0)
+
+    @property
+    def elements(self) -> int:
+        """From one matrix of a batch to the next, in elements."""
+        return self.nbytes // self.itemsize
+
+    def offset(self, k: int, n: int) -> int:
+        """The element at which (k, n) lies."""
+        block, column = divmod(n, self.nb)
+        group, at = divmod(k, self.group)
+        return block * self.block_elements + (group * self.nb + column) * self.group + at
+
+
+def _aligned(size: int) -> int:
+    return -(-size // ALIGNMENT) * ALIGNMENT
+
+
+def format_of(spec: Gemm | Pack, target: Target) -> PackedFormat:
+    """The format of packed B: of target, types, k, n and nb alone."""
+    if isinstance(spec, Pack):
+        return _format(target, spec.a, Packed(spec.type, spec.nb), spec.k, spec.n)
+    assert isinstance(spec.b, Packed) and isinstance(spec.k, int) and isinstance(spec.n, int)
+    return _format(target, spec.a.type, spec.b, spec.k, spec.n)
+
+
+def formats_of(spec: Spec, target: Target) -> dict[str, PackedFormat]:
+    """The formats of packed operands by name."""
+    if isinstance(spec, Pack):
+        return {"out": format_of(spec, target)}
+    if isinstance(spec, Gemm) and isinstance(spec.b, Packed):
+        names = ["b"] if spec.b2 is None else ["b", "b2"]
+        return dict.fromkeys(names, format_of(spec, target))
+    return {}
+
+
+def _format(target: Target, a: str, b: Packed, k: int, n: int) -> PackedFormat:
+    product = packed_product(target, a, b, n).in_steps(k)
+    lanes = target.of(accumulator(a, b.type))[0].lanes
+    stored = _stored_type(b.type, product, k * n)
+    return PackedFormat(
+        type=b.type,
+        stored=stored,
+        itemsize=ITEMSIZE[stored],
+        k=k,
+        n=n,
+        nb=1 if _alone(b, n, product) else max(lanes, -(-(b.nb or n) // lanes) * lanes),
+        group=product.group,
+        sums=is_integer(b.type),
+        step=product.depth // product.group,
+    )
+
+
+def packed_product(target: Target, a: str, b: Packed, n: int) -> Product:
+    """The multiply-add of an A of type ``a`` with a B of ``n`` columns that is packed ahead."""
+    types = {"a": a, "b": b.type}
+    product = choose_product(target, types, "b", packed=True)
+    if _alone(b, n, product):
+        return choose_product(target, types, "b", packed=True, flat=True)
+    return product
+
+
+def _alone(b: Packed, n: int, product: Product) -> bool:
+    """Whether B is packed as a column: along more of them all lanes but one would be idle."""
+    return n == 1 and b.nb is None and product.unit is None
+
+
+def _stored_type(type_: str, product: Product, elements: int) -> str:
+    """What a B that is packed ahead is stored as: what is multiplied, or what is read as such.
+
+    The first costs kernels nothing; the second is smaller, which pays where B comes from memory.
+    """
+    in_cache = elements * ITEMSIZE[product.along] <= CACHED_BYTES
+    if product.depth > 1 or is_integer(type_) or in_cache:
+        return product.along
+    return "bf16" if type_.startswith("f8") else type_  # which holds every f8

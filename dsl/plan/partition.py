@@ -1,0 +1,348 @@
+"""Cut a block of C into regions, each a grid of equal register tiles."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from sympy import Expr, Integer
+
+from tilewright.errors import ScheduleError
+from tilewright.isa.vector import Vector
+from tilewright.symbolic import ONE, ZERO, div, mod, value
+
+from .cost_model import Choice, choose, does_not_fit, ranking, shape_of, steady
+from .parts import Part, across_parts, cascade, equals_part, positive_part
+from .plan import Plan
+from .tile_request import Work
+from .tile_shape import TileShape
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A grid of tiles of one shape; ``active`` are the lanes of the last vector, None all.
+
+    With ``overlapped`` the last vector is whole and ends at the tile's edge: it shares lanes with
+    the one before, which hold the same values, since C is read before it is written.
+    """
+
+    shape: TileShape
+    along: Part
+    across: Part
+    active: Expr | None
+    overlapped: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A vector and the parts along it."""
+
+    vector: Vector
+    parts: tuple[Part, ...]
+
+
+def partition(plan: Plan, across: Expr, along: Expr, steps: Expr, accumulate: bool) -> list[Region]:
+    """The regions of a block of C of ``across`` x ``along`` elements."""
+    regions = list(_regions(plan, across, along, steps, accumulate))
+    return [r for r in regions if r.along.count != 0 and r.across.count != 0 and r.along.size != 0]
+
+
+def _regions(
+    plan: Plan, across: Expr, along: Expr, steps: Expr, accumulate: bool
+) -> Iterator[Region]:
+    rows, columns = value(across), value(along)
+    if rows == 0 or columns == 0:
+        return
+    work = plan.work(steps, accumulate)
+    tile = _tile(plan)
+    if rows is not None and columns is not None:
+        if tile is None:
+            yield from _free(plan, (0, rows), (0, columns), steps, accumulate)
+        else:
+            yield from _tiled(plan, rows, columns, tile, steps, accumulate)
+        return
+    _refuse_overlap(plan)
+    best = _steady(plan, work)[0]
+    vector, r, v = best.vector, best.across[0][0], best.along[0][0]
+    if tile is not None and columns is not None:
+        for vector, part in _tiles_along(plan, columns, tile[1]):
+            _check_fits(plan, vector, tile[0], part.units, steps, accumulate, tile)
+            for other in across_parts(plan.product.unit, across, tile[0]):
+                yield _region(plan, vector, part, other, steps, accumulate)
+        return
+    if tile is not None:
+        vector = _vector_for(plan, tile[1])
+        r, v = tile[0], -(-tile[1] // _lanes(plan, vector))
+        if tile[1] % _lanes(plan, vector):
+            raise ScheduleError(
+                f"the tile along {plan.along} must be whole vectors when its size is not fixed",
+                got=tile[1],
+                expected=f"a multiple of {_lanes(plan, vector)}",
+            )
+        _check_fits(plan, vector, r, v, steps, accumulate, tile)
+    r = r if rows is None else min(r, rows)
+    for axis in _along_axes(plan, along, vector, v):
+        for part in axis.parts:
+            for other in across_parts(plan.product.unit, across, r):
+                yield _region(plan, axis.vector, part, other, steps, accumulate)
+
+
+def compared(plan: Plan, across: Expr, along: Expr, work: Work) -> Sequence[Choice]:
+    """The cuts of a block that the cost model compares, the one it takes first.
+
+    Where a size is known only at the call: tiles for a large block, with cycles per element.
+    """
+    rows, columns = value(across), value(along)
+    if rows is None or columns is None:
+        return _steady(plan, work)
+    return ranking(plan.target, rows, columns, _may_cut(plan, work), work)
+
+
+def _steady(plan: Plan, work: Work) -> Sequence[Choice]:
+    return steady(plan.target, work, (_multiple(plan, plan.across), _multiple(plan, plan.along)))
+
+
+def _may_cut(plan: Plan, work: Work) -> bool:
+    """Whether the last vector of a tile may be cut."""
+    return plan.schedule.tails != "narrow" or bool(work.vectors[0].partial_load)
+
+
+def _refuse_overlap(plan: Plan) -> None:
+    if plan.schedule.tails == "overlap":
+        raise ScheduleError(
+            "tails='overlap' needs sizes known to be a tile or more",
+            got="a size known only at the call",
+            hint="tails='auto'",
+        )
+
+
+def _tile(plan: Plan) -> tuple[int, int] | None:
+    """The schedule's tile as (across, along)."""
+    tile = plan.schedule.tile
+    if tile is None:
+        return None
+    return (tile[0], tile[1]) if plan.along == "n" else (tile[1], tile[0])
+
+
+def _multiple(plan: Plan, dimension: str) -> int:
+    size = getattr(plan.spec, dimension)
+    return 1 if isinstance(size, int) else int(size.multiple_of)
+
+
+def _lanes(plan: Plan, vector: Vector) -> int:
+    return 1 if plan.dot else vector.lanes
+
+
+def _vector_for(plan: Plan, columns: int) -> Vector:
+    """The narrowest of the vectors that cover ``columns`` with the fewest registers."""
+    vectors = plan.vectors
+    if plan.dot:
+        return vectors[0]
+    usable = [v for v in vectors if not columns % v.lanes or _maskable(plan, v, columns % v.lanes)]
+    return min(usable, key=lambda v: (-(-columns // v.lanes), v.lanes))
+
+
+def _maskable(plan: Plan, vector: Vector, tail: int) -> bool:
+    """Whether the schedule lets a tail of ``tail`` lanes stay in one register of ``vector``."""
+    tails = plan.schedule.tails
+    if tails == "bounce":
+        return True
+    if tails == "mask":
+        return vector.mask is not None
+    if tails == "narrow":
+        return tail in vector.partial_load
+    return vector.cuts(tail)
+
+
+def _check_fits(
+    plan: Plan,
+    vector: Vector,
+    rows: int,
+    vectors: int,
+    steps: Expr,
+    accumulate: bool,
+    tile: tuple[int, int],
+) -> None:
+    work = plan.work(steps, accumulate)
+    if shape_of(plan.target, vector, rows, vectors, False, work) is None:
+        shown = tile if plan.along == "n" else (tile[1], tile[0])
+        raise does_not_fit(plan.target, vector, rows, vectors, False, work, shown)
+
+
+def _tiled(
+    plan: Plan, rows: int, columns: int, tile: tuple[int, int], steps: Expr, accumulate: bool
+) -> Iterator[Region]:
+    """The asked tile where it is whole; what is left over gets its own block."""
+    mr, nr = min(tile[0], rows), min(tile[1], columns)
+    whole_rows, whole_columns = rows // mr * mr, columns // nr * nr
+    overlap = plan.schedule.tails == "overlap"
+    if overlap:
+        _check_overlap(plan, accumulate, (rows, columns), tile)
+    for start, width, count in _cuts(columns, nr, overlap):
+        for part in _whole_parts(plan, start, width, count):
+            _check_fits(plan, part[0], mr, part[1].units, steps, accumulate, tile)
+            for first, height, times in _cuts(rows, mr, overlap):
+                across = Part(_int(first), _int(height), height, _int(times))
+                yield _region(plan, part[0], part[1], across, steps, accumulate)
+    if overlap:
+        return
+    if whole_columns < columns:
+        yield from _free(plan, (0, rows), (whole_columns, columns), steps, accumulate)
+    if whole_rows < rows:
+        yield from _free(plan, (whole_rows, rows), (0, whole_columns), steps, accumulate)
+
+
+def _cuts(total: int, size: int, overlap: bool) -> Iterator[tuple[int, int, int]]:
+    yield 0, size, total // size
+    if overlap and total % size:
+        yield total - size, size, 1
+
+
+def _check_overlap(
+    plan: Plan, accumulate: bool, sizes: tuple[int, int], tile: tuple[int, int]
+) -> None:
+    spec = plan.spec
+    if accumulate or spec.beta != 0 or set(plan.outer) & {"b", "k"}:
+        raise ScheduleError(
+            "tails='overlap' computes elements twice, which is wrong when C is read",
+            got=f"beta={spec.beta}, loops={plan.outer + plan.inner!r}",
+            expected="beta=0 and no b or k left of the last m or n",
+            hint="tails='auto'",
+        )
+    if spec.reads_output or spec.outputs:
+        what = "dst is read" if spec.reads_output else "a row is summed"
+        raise ScheduleError(
+            f"tails='overlap' computes elements twice, which is wrong when {what}",
+            got=", ".join(map(repr, spec.expressions)),
+            hint="tails='auto'",
+        )
+    if sizes[0] < tile[0] or sizes[1] < tile[1]:
+        raise ScheduleError(
+            "tails='overlap' needs every dimension of C to be a tile or more",
+            got=f"{sizes} across and along, tile {tile}",
+            hint="a smaller tile, or tails='auto'",
+        )
+
+
+def _whole_parts(plan: Plan, start: int, width: int, count: int) -> Iterator[tuple[Vector, Part]]:
+    """A tile's width in one vector type, or in ever narrower ones side by side."""
+    vector = _vector_for(plan, width)
+    lanes = _lanes(plan, vector)
+    wide = plan.vectors
+    if width % lanes == 0 and vector.lanes < wide[0].lanes and width > vector.lanes:
+        whole = next(v for v in wide if v.lanes <= width)
+        head = width // whole.lanes * whole.lanes
+        for index in range(count):
+            at = start + index * width
+            yield whole, Part(_int(at), _int(head), head // whole.lanes, ONE)
+            if head < width:
+                yield from _whole_parts(plan, at + head, width - head, 1)
+        return
+    yield vector, Part(_int(start), _int(width), -(-width // lanes), _int(count))
+
+
+def _tiles_along(plan: Plan, columns: int, width: int) -> Iterator[tuple[Vector, Part]]:
+    """The asked width where it is whole, then what is left over."""
+    whole, rest = divmod(columns, width)
+    if whole:
+        yield from _whole_parts(plan, 0, width, whole)
+    if rest:
+        yield from _whole_parts(plan, columns - rest, rest, 1)
+
+
+def _int(number: int) -> Expr:
+    return Integer(number)
+
+
+def _free(
+    plan: Plan, rows: tuple[int, int], columns: tuple[int, int], steps: Expr, accumulate: bool
+) -> Iterator[Region]:
+    """The cost model's cut of a fixed stretch, equal parts both ways."""
+    work = plan.work(steps, accumulate)
+    height, width = rows[1] - rows[0], columns[1] - columns[0]
+    choice = choose(plan.target, height, width, _may_cut(plan, work), work)
+    covered = columns[0]
+    for part, end in _along_parts(plan, choice, columns):
+        covered = end
+        first = rows[0]
+        for size, count in choice.across:
+            across = Part(_int(first), _int(size), size, _int(count))
+            first += size * count
+            yield _region(plan, choice.vector, part, across, steps, accumulate)
+    if covered < columns[1]:
+        yield from _free(plan, rows, (covered, columns[1]), steps, accumulate)
+
+
+def _along_parts(
+    plan: Plan, choice: Choice, columns: tuple[int, int]
+) -> Iterator[tuple[Part, int]]:
+    """Whole parts, the last one cut to what exists."""
+    lanes = _lanes(plan, choice.vector)
+    start = columns[0]
+    for vectors, count in choice.along:
+        size = vectors * lanes
+        fit = min(count, (columns[1] - start) // size)
+        if fit:
+            end = start + fit * size
+            yield Part(_int(start), _int(size), vectors, _int(fit)), end
+            start = end
+        if fit < count and start < columns[1]:
+            yield Part(_int(start), _int(columns[1] - start), vectors, ONE), columns[1]
+            return
+
+
+def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterator[Axis]:
+    """Parts along a size known only at the call: whole tiles, fewer registers, then a tail."""
+    lanes = _lanes(plan, vector)
+    fixed = value(total)
+    if fixed is not None:
+        vectors = max(1, min(vectors, fixed // lanes))
+    parts = list(cascade(ZERO, total, vectors, lanes))
+    tail = mod(total, lanes)
+    start = total - tail
+    if tail == 0:
+        yield Axis(vector, tuple(parts))
+        return
+    tail_value = value(tail)
+    tails = plan.schedule.tails
+    masked = vector.mask is not None and tails in ("auto", "mask") and not plan.transposed
+    masked = masked or plan.product.unit is not None
+    if masked or (tail_value is not None and _maskable(plan, vector, tail_value)):
+        parts.append(Part(start, tail, 1, ONE if tail_value else positive_part(tail, lanes)))
+        yield Axis(vector, tuple(parts))
+        return
+    yield Axis(vector, tuple(parts))
+    least, last = lanes, vector
+    for size, cut in _narrow_sizes(plan, vector):
+        count = div(tail, size)
+        if count != 0:
+            yield Axis(cut, (Part(start, _int(size), 1, count),))
+        start, tail = start + count * size, mod(tail, size)
+        least, last = size, cut
+    for size in range(1, least):
+        yield Axis(last, (Part(start, _int(size), 1, equals_part(tail, size, least)),))
+
+
+def _narrow_sizes(plan: Plan, vector: Vector) -> Iterator[tuple[int, Vector]]:
+    """What a tail is made of, largest first: partial accesses of ``vector``, narrower vectors."""
+    sizes = {v.lanes: v for v in plan.vectors if v.lanes < vector.lanes}
+    if plan.schedule.tails != "mask" and not plan.padded:
+        sizes |= {s: vector for s in vector.partial_load if not s & (s - 1)}
+    yield from sorted(sizes.items(), key=lambda item: -item[0])
+
+
+def _region(
+    plan: Plan, vector: Vector, along: Part, across: Part, steps: Expr, accumulate: bool
+) -> Region:
+    lanes = _lanes(plan, vector)
+    active = None if along.size == along.units * lanes else along.size - (along.units - 1) * lanes
+    work = plan.work(steps, accumulate)
+    overlapped = (
+        active is not None and value(along.size) is not None and not work.cut(vector, along.units)
+    )
+    masked = active is not None and vector.mask is not None and not overlapped
+    shape = shape_of(plan.target, vector, across.units, along.units, masked, work)
+    if shape is None:
+        tile = (across.units, along.units * lanes)
+        raise does_not_fit(plan.target, vector, across.units, along.units, masked, work, tile)
+    return Region(shape, along, across, None if overlapped else active, overlapped)

@@ -1,0 +1,281 @@
+"""What a plan holds: every decision, with its reason, and what follows from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from sympy import Expr
+
+from tilewright.isa.target import Target
+from tilewright.isa.vector import Form, Vector
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Packed
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import ZERO, div, mod, value
+
+from .contraction import Product
+from .loops import Decision
+from .operands import BatchPlan, Operand
+from .staging import loads_as
+from .tile_request import Work
+from .tile_shape import STEPS
+
+#: A packed block up to this many bytes lies on the stack.
+STACK_BYTES = 32 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A GEMM with every choice made that does not depend on the region.
+
+    ``vectorize`` is the dimension along the vectors, ``across`` the other one of m and n (for
+    ``k``: n). ``outer`` are the loops over blocks, ``inner`` those around the accumulators;
+    upper case runs in parallel.
+    ``transposed``: what is written is contiguous across the vectors, so tiles are transposed
+    before. ``packs`` are the operands that blocks are packed of, of "ab"; ``sources`` where those
+    lie that are converted whole before anything else, and ``operands`` all as the tiles see them.
+    ``padded``: the operand along the vectors has room for whole ones.
+    """
+
+    spec: Gemm
+    schedule: Schedule
+    target: Target
+    product: Product
+    vectorize: str
+    across: str
+    transposed: bool
+    outer: str
+    inner: str
+    blocks: Mapping[str, int] = field(hash=False)
+    sizes: Mapping[str, Expr] = field(hash=False)
+    operands: Mapping[str, Operand] = field(hash=False)
+    sources: Mapping[str, Operand] = field(hash=False)
+    batch: BatchPlan | None
+    packs: str
+    padded: bool
+    decisions: tuple[Decision, ...]
+
+    @property
+    def element(self) -> str:
+        """The type of the accumulators."""
+        return self.spec.type
+
+    @property
+    def vectors(self) -> tuple[Vector, ...]:
+        """The target's vectors that can do what this plan asks of them, widest first."""
+        forms: tuple[Form, ...] = ("broadcast", "scalar")
+        vectors = tuple(v for v in self.target.of(self.element) if self.product.form(v, *forms))
+        if isinstance(self.spec.b, Packed) and not self.dot:
+            columns = value(self.operands["b"].strides["k"])
+            assert columns is not None, "a packed B is of fixed size"
+            vectors = tuple(v for v in vectors if v.lanes <= columns)
+        if self.transposed:
+            whole = self.bounces or self.finishes
+            return tuple(v for v in vectors if v.transposes and (whole or v.cuts_any))
+        return tuple(v for v in vectors if v.cuts_any) if self.dot else vectors
+
+    @property
+    def dot(self) -> bool:
+        """Whether the vectors lie along K."""
+        return self.vectorize == "k"
+
+    @property
+    def bounces(self) -> bool:
+        """Whether the tail of a tile is computed as a whole vector, and part of it copied."""
+        return self.schedule.tails == "bounce"
+
+    @property
+    def finishes(self) -> bool:
+        """Whether sums are more than scaled and added to C: converted, corrected, or made D."""
+        spec = self.spec
+        factors = (f for f in (spec.alpha, spec.beta) if f != "scalar")
+        whole = spec.type != "s32" or all(float(f).is_integer() for f in factors)
+        more = spec.d is not None or bool(spec.outputs)
+        return not whole or more or spec.c.type != spec.type or self.corrects
+
+    @property
+    def partial(self) -> bool:
+        """Whether sums lie in a buffer of their own until all are there: C must not hold them."""
+        return self.finishes and bool(set(self.outer.lower()) & {"b", "k"})
+
+    @property
+    def corrects(self) -> bool:
+        """Whether zero points, or shifts that do their work, are subtracted from the sums."""
+        zeros = (self.spec.a_zero, self.spec.b_zero)
+        return any(self.product.shifts.values()) or any(z not in (None, 0) for z in zeros)
+
+    @property
+    def by_panels(self) -> bool:
+        """Whether A is converted a tile's rows at a time, while the rows before are multiplied.
+
+        The multiply-adds of one panel then hide the conversion of the next. It takes a nest with
+        rows outside, and nothing else around. A matrix unit reads more rows than there are.
+        """
+        alone = self.batch is None and not self.partial and self.spec.b2 is None
+        in_rows = "a" in self.sources and value(self.operands["a"].strides["k"]) == 1
+        whole = alone and self.columns is None and self.product.unit is None
+        return whole and in_rows and self.outer == "mn" and self.across == "m"
+
+    @property
+    def lanes(self) -> int:
+        """The lanes of the widest vector of sums: what buffers have room for whole ones of."""
+        return self.target.of(self.element)[0].lanes
+
+    @property
+    def columns(self) -> int | None:
+        """The columns of a block of the caller's packed B; None where there is one block."""
+        b = self.operands["b"]
+        return value(b.strides["k"]) if "p" in b.strides else None
+
+    @property
+    def output(self) -> Operand:
+        """What is written: C, or D."""
+        return self.operands[self.spec.output]
+
+    @property
+    def sum_elements(self) -> Expr:
+        """The elements of a buffer that holds all sums."""
+        m, n = (self.operands["sums"].strides[d] for d in "mn")
+        rows, columns = self.sizes["m"], self.sizes["n"]
+        if m == n == 1:
+            return rows * columns
+        return rows * m if n == 1 else columns * n
+
+    @property
+    def sum_along(self) -> str | None:
+        """For vectors along K: the dimension of C along which sums are stored as vectors."""
+        if not all(v.transposes for v in self.vectors):
+            return None
+        strides = self.output.strides
+        return next((d for d in (self.along, self.across) if value(strides[d]) == 1), None)
+
+    @property
+    def along(self) -> str:
+        """The dimension of C whose tile size counts vectors (for ``k``: m, one row a vector)."""
+        return "m" if self.dot else self.vectorize
+
+    def steps(self, extent: Expr, *, finish: bool) -> tuple[Expr, Expr]:
+        """Steps of K in ``extent``, and the elements of one more that must not be read whole."""
+        depth = self.product.depth
+        if finish or (self.batch is not None and self.batch.count == 0):
+            return ZERO, ZERO
+        if depth == 1:
+            return extent, ZERO
+        if self.operands["a" if self.across == "m" else "b"].packed:
+            return div(extent + (depth - 1), depth), ZERO
+        return div(extent, depth), mod(extent, depth)
+
+    def counted(self, steps: Expr, rest: Expr) -> Expr:
+        """What the cost model counts: a step of which ``rest`` exists takes as long as another."""
+        return steps + div(rest + (self.product.depth - 1), self.product.depth)
+
+    def feeder(self, dimension: str) -> Operand:
+        """The input operand that lies along ``dimension`` of C."""
+        return self.operands["a" if dimension == "m" else "b"]
+
+    def recast(self, name: str) -> bool:
+        """Whether C knows operand ``name`` as another type than it was packed as."""
+        operand = self.operands[name]
+        given = getattr(self.spec, name, None) if name in ("a", "b", "b2") else None
+        return given is not None and not operand.packed and operand.type != given.type
+
+    def batch_kind(self, operand: Operand) -> str:
+        """How elements of the batch of ``operand`` are found: packed ones follow each other."""
+        assert self.batch is not None
+        return "strided" if operand.packed else self.batch.kind
+
+    def batch_stride(self, operand: Operand) -> Expr:
+        """The elements from one matrix of the batch to the next, where they are strided."""
+        assert self.batch is not None
+        return operand.strides.get("b", self.batch.strides.get(operand.name, ZERO))
+
+    def work(self, steps: Expr, accumulate: bool) -> Work:
+        """What the cost model must know of a tile with ``steps`` K steps."""
+        count = (value(self.batch.count) or 1) if self.batch and "b" in self.inner else 1
+        schedule = self.schedule
+        known = value(steps)
+        return Work(
+            vectors=self.vectors,
+            steps=(known if known is not None else 64) * count,
+            reads_c=accumulate or self.spec.beta != 0,
+            feeds=self._feeds(),
+            splits=(schedule.k_split,) if schedule.k_split else self._splits(known, count),
+            dot=self.dot,
+            transposed=self.transposed,
+            depth=known,
+            overlaps=self._overlaps(known, accumulate),
+            padded=self.padded,
+            factors=self.product.factors,
+            source=self._source(),
+            converts=self._converts(),
+            stride=self._stride(),
+            spare=self._spare(),
+            unit=self.target.matrix if self.product.unit else None,
+            by=self.product.unit,
+            groups=self.product.depth // self.product.group,
+        )
+
+    def _splits(self, steps: int | None, count: int) -> tuple[int, ...]:
+        """Sets of accumulators worth trying: each gets two steps, of one matrix or of several."""
+        if steps is None:
+            return 1, 2, 4
+        return tuple(s for s in (1, 2, 4) if s == 1 or (s <= steps and 2 * s <= steps * count))
+
+    def _spare(self) -> int:
+        """Registers that accumulators and operands must leave: to the compiler, to conversions."""
+        if self.product.unit is not None:
+            return 0
+        along, element = self.feeder(self.along).type, self.product.along
+        converting = 0 if loads_as(self.target, along, element) else STEPS
+        held = self.target.hold.spare if self.target.hold and not self.schedule.tile else 0
+        return held + converting
+
+    def _overlaps(self, steps: int | None, accumulate: bool) -> bool:
+        """Whether a tile's last vector may overlap the one before.
+
+        Two stores that overlap are not forwarded to a load that spans them: where C is read, K
+        must be long enough to hide the wait of whoever reads it next.
+        """
+        tails = self.schedule.tails
+        if self.dot or self.transposed or self.finishes or tails not in ("auto", "overlap"):
+            return False
+        if self.product.unit is not None:
+            return False
+        reads = accumulate or self.spec.beta != 0
+        return not reads or steps is None or steps >= 4 * self.target.core.fma_latency
+
+    def _converts(self) -> bool:
+        """Whether one element alone takes steps to become what is multiplied."""
+        product = self.product
+        if self.dot or product.unit is not None:
+            return False
+        ways = (self.feeder(self.along), product.along), (self.feeder(self.across), product.across)
+        return any(
+            operand.type not in (element, *self.target.of(element)[-1].loads)
+            for operand, element in ways
+        )
+
+    def _source(self) -> str:
+        """What an element of the operand across is converted from as it is spread."""
+        across = self.feeder(self.across).type
+        return "" if self.dot or across == self.product.across else across
+
+    def _stride(self) -> int:
+        """Bytes from the vectors of one step of K to those of the next, 0 if unknown."""
+        along = self.feeder(self.along)
+        step = value(along.strides["k"]) if not self.dot else None
+        return (step or 0) * self.product.depth * ITEMSIZE[along.type]
+
+    def _feeds(self) -> tuple[str, ...]:
+        if self.dot:
+            return ()
+        across, one = self.feeder(self.across), self.product.depth == 1
+        if value(across.strides["k"]) == 1:
+            if across.type == self.product.across:
+                return ("lane_k",)
+            return ("repeat",) if one else ()
+        if not one or across.type != self.product.across:
+            return ()
+        return ("lane_s",) if value(across.strides[self.across]) == 1 else ()

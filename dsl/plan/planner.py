@@ -1,0 +1,151 @@
+"""Resolve spec, schedule and target into a plan: of the ways to lay it out, the cheapest."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.isa.target import Target, uncut
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import size_expr, value
+
+from .cost_model import choose, shape_of, tile_cycles
+from .loops import Decision, read_loops, threads_decision
+from .operands import batch_of
+from .plan import STACK_BYTES, Plan
+from .staging import feed
+from .vector_axis import Layout, layouts
+
+#: What sizes of the call count as, where plans differ in nothing but conversions.
+NOMINAL = 64
+
+
+def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
+    """The plan; ScheduleError or SpecError if schedule and spec contradict each other."""
+    ways = layouts(spec, schedule, target)
+    plans = [_plan_along(layout, spec, schedule, target) for layout in ways]
+    unknown = NOMINAL if len({plan.vectorize for plan in plans}) == 1 else 0
+    costs = [_estimate(plan, unknown) if len(plans) > 1 else 0.0 for plan in plans]
+    best = min(zip(costs, range(len(plans)), strict=True))[1]
+    return replace(plans[best], decisions=(*_why(plans, costs, best), *plans[best].decisions))
+
+
+def _why(plans: list[Plan], costs: list[float], best: int) -> tuple[Decision, ...]:
+    plan = plans[best]
+    if len(plans) == 1:
+        reason = "asked for" if plan.schedule.vectorize else "the only way the operands allow"
+    else:
+        others = ", ".join(
+            f"{p.vectorize}{_ahead(p)} {cost:.0f}"
+            for p, cost in zip(plans, costs, strict=True)
+            if p is not plan
+        )
+        reason = f"estimated at {costs[best]:.0f} cycles; {others}"
+    along = Decision("vectorize", plan.vectorize, reason)
+    if not plan.packs:
+        return (along,)
+    how = "padded to whole vectors, for tails='bounce'" if plan.bounces else "contiguous"
+    why = "asked for" if plan.schedule.pack == plan.packs else f"so that the vectors are {how}"
+    return (along, Decision("pack", plan.packs, why))
+
+
+def _ahead(plan: Plan) -> str:
+    """What is done before the tiles, for people."""
+    packed = f" with packing {plan.packs}" if plan.packs else ""
+    converted = " and ".join(name.upper() for name in sorted(plan.sources))
+    return f"{packed} with {converted} converted first" if converted else packed
+
+
+def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) -> Plan:
+    vectorize, packs = layout
+    sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in "mnk"}
+    feeding = feed(spec, target, vectorize, sizes, packs)
+    packs = "" if feeding.sources else packs
+    along = "m" if vectorize == "k" else vectorize
+    panels = vectorize == "n" and feeding.by_panels(sizes)
+    outer, inner, loop_reason = read_loops(spec, schedule, along, packs, panels)
+    blocks = dict(schedule.block)
+    decisions = [
+        Decision("product", feeding.product.mnemonic or "multiply, add", feeding.reason),
+        Decision("loops", outer + inner, loop_reason),
+        *threads_decision(schedule, outer),
+    ]
+    if cut := blocks.get("k", 0) % feeding.product.depth:
+        blocks["k"] += feeding.product.depth - cut
+        why = f"whole groups of {feeding.product.depth}, which one multiply-add sums"
+        decisions.append(Decision("block k", str(blocks["k"]), why))
+    bounces = schedule.tails == "bounce"
+    return Plan(
+        spec=spec,
+        schedule=schedule,
+        target=uncut(target) if bounces else target,
+        product=feeding.product,
+        vectorize=vectorize,
+        across="n" if along == "m" else "m",
+        transposed=vectorize != "k"
+        and value(feeding.operands[spec.output].strides[vectorize]) != 1,
+        outer=outer.lower() if schedule.threads == 1 else outer,
+        inner=inner,
+        blocks=blocks,
+        sizes=sizes,
+        operands=feeding.operands,
+        sources=feeding.sources,
+        batch=batch_of(spec),
+        packs=packs,
+        padded=feeding.padded or bounces,
+        decisions=tuple(decisions),
+    )
+
+
+def _estimate(plan: Plan, unknown: int) -> float:
+    """The cost model's cycles; equal for all when a size is 0, as one of the call may count.
+
+    What nobody asked to pack must fit on the stack well: scratch memory is one more parameter.
+    """
+    known = {d: value(plan.sizes[d]) for d in "mnk"}
+    extents = {d: unknown if size is None else size for d, size in known.items()}
+    across, along, depth = extents[plan.across], extents[plan.along], extents["k"]
+    if not across or not along or not depth:
+        return 0.0
+    product = _product_cycles(plan, across, along)
+    lines = {"a": extents["m"], "b": extents["n"]}
+    unasked = plan.packs if not (plan.schedule.pack or plan.schedule.vectorize) else ""
+    if any(2 * depth * lines[x] * ITEMSIZE[plan.element] > STACK_BYTES for x in unasked):
+        return float("inf")
+    packing = sum(depth * lines[name] * _move_cycles(plan, name) for name in plan.packs)
+    converting = sum(depth * lines[name] * _convert_cycles(plan) for name in plan.sources)
+    count = (value(plan.batch.count) or 1) if plan.batch else 1
+    return (count if "b" in plan.outer else 1) * (product + packing) + count * converting
+
+
+def _product_cycles(plan: Plan, across: int, along: int) -> float:
+    """Of the tiles that the model would choose, or of those asked for."""
+    work, tile = plan.work(plan.sizes["k"], False), plan.schedule.tile
+    if tile is None:
+        return choose(plan.target, across, along, True, work).cycles
+    rows, columns = tile if plan.across == "m" else (tile[1], tile[0])
+    vector = next((v for v in work.vectors if v.lanes <= columns), work.vectors[-1])
+    shape = shape_of(plan.target, vector, rows, -(-columns // vector.lanes), False, work)
+    if shape is None:
+        return float("inf")
+    tiles = -(-across // rows) * -(-along // columns)
+    return tiles * tile_cycles(shape, plan.target.core, work)
+
+
+def _convert_cycles(plan: Plan) -> float:
+    """Cycles to convert one element before it is used: what takes longest is to store vectors."""
+    core = plan.target.core
+    return (core.beside if plan.by_panels else 1) / core.stores / plan.vectors[0].lanes
+
+
+def _move_cycles(plan: Plan, name: str) -> float:
+    """Cycles to pack one element: a load, a store, the shuffles of a transposition, overlapped."""
+    core, line = plan.target.core, "m" if name == "a" else "n"
+    vectors = plan.target.of(plan.element)
+    shuffles = 0
+    if value(plan.operands[name].strides[line]) != 1:
+        vectors = tuple(v for v in vectors if v.transposes)
+        shuffles = vectors[0].lanes.bit_length() - 1
+    per_vector = max(1 / core.loads, 1 / core.stores, shuffles / core.shuffles)
+    return per_vector / vectors[0].lanes

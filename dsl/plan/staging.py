@@ -1,0 +1,244 @@
+"""Where operands lie and how they reach the multiply-adds: as they are, or converted beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from sympy import Expr
+
+from tilewright.errors import SpecError
+from tilewright.isa.target import Target
+from tilewright.isa.vector import Vector
+from tilewright.spec.gemm import SHAPES, Gemm
+from tilewright.spec.operands import Packed
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import ONE, ZERO, mod, value
+
+from .contraction import Product, choose_product
+from .operands import (
+    Operand,
+    operand_of,
+    packed_by_caller,
+    vectors_of,
+    whole_groups,
+    whole_vectors,
+)
+from .packed_b import CACHED_BYTES, format_of, packed_product
+
+#: Lines across the vectors, one or two tiles of them, for which operands are converted when loaded.
+FEW_LINES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Feeding:
+    """A product, the operands as the tiles see them, and where those converted came from.
+
+    ``padded``: the operand along the vectors has room for whole ones.
+    """
+
+    product: Product
+    operands: Mapping[str, Operand]
+    sources: Mapping[str, Operand]
+    padded: bool
+    reason: str
+
+    def by_panels(self, sizes: Mapping[str, Expr]) -> bool:
+        """Whether A is converted in rows, and all of B stays in a cache while panels of A pass."""
+        if self.product.unit is not None:
+            return False
+        elements = value(sizes["k"] * sizes["n"])
+        stays = elements is not None and elements * ITEMSIZE[self.product.along] <= CACHED_BYTES
+        return stays and "a" in self.sources and value(self.operands["a"].strides["k"]) == 1
+
+
+def loads_as(target: Target, type_: str, element: str) -> bool:
+    """Whether the vectors of ``element`` read elements of ``type_`` by themselves.
+
+    One element alone is read and converted in steps where there is no such load.
+    """
+    vectors = target.of(element)
+    wide = [v for v in vectors if v.lanes > 1] or vectors
+    return type_ == element or all(type_ in v.loads for v in wide)
+
+
+def spreads_as(target: Target, type_: str, element: str) -> bool:
+    """Whether the vectors of ``element`` convert one element of ``type_`` as they spread it."""
+    wide = [v for v in target.of(element) if v.lanes > 1 and v.muladd]
+    return bool(wide) and all(type_ in v.spreads for v in wide)
+
+
+def fits_across(operand: Operand, product: Product, target: Target) -> bool:
+    """Whether the tiles can read the operand across the vectors where it is.
+
+    It must be of the type in registers, or become it as it is spread; and contiguous along K if a
+    group of it is one factor, or if matrices are read from it.
+    """
+    if product.unit is not None:
+        return operand.type == product.across and value(operand.strides["k"]) == 1
+    whole = product.depth == 1 or value(operand.strides["k"]) == 1
+    same = operand.type == product.across
+    spread = product.depth == 1 and spreads_as(target, operand.type, product.across)
+    return product.rows == 1 and whole and (same or spread)
+
+
+def fits_along(operand: Operand, product: Product, target: Target, line: str, other: Expr) -> bool:
+    """Whether the tiles can read the operand along the vectors where it is.
+
+    It must be contiguous along ``line``, and of depth 1. What is converted is so once for each tile
+    across: where there are ``other`` lines, more than a few, once beforehand costs less.
+    """
+    element, lines = product.along, value(other)
+    few = operand.type == element or (lines is not None and lines <= FEW_LINES)
+    contiguous = product.depth == 1 and value(operand.strides[line]) == 1
+    return few and contiguous and loads_as(target, operand.type, element)
+
+
+def packed_along(
+    source: Operand, product: Product, line: str, extents: Mapping[str, Expr], lanes: int
+) -> Operand:
+    """The operand along the vectors as it is packed: ``[K / group][lines, padded][group]``."""
+    group = product.group
+    leading = whole_vectors(extents[line], lanes)
+    groups = whole_groups(extents["k"], product)
+    strides = {line: group * ONE, "k": leading, "b": groups * group * leading}
+    return Operand(source.name, product.along, strides, f"{source.name}_packed")
+
+
+def packed_across(
+    source: Operand,
+    product: Product,
+    target: Target,
+    line: str,
+    extents: Mapping[str, Expr],
+    lanes: int,
+) -> Operand:
+    """The operand across as it is converted, with room for whole vectors.
+
+    Rows of whole groups if it is contiguous along K, and for matrices; else
+    ``[K / group][lines][group]``.
+    """
+    group = product.group
+    type_ = product.across
+    buffer = f"{source.name}_packed"
+    if product.unit is not None:
+        width = whole_vectors(extents["k"], product.unit.depth)
+        strides = {line: width, "k": ONE, "b": width * whole_vectors(extents[line], lanes)}
+        return Operand(source.name, type_, strides, buffer)
+    if value(source.strides["k"]) == 1 and product.rows == 1:
+        width = whole_vectors(extents["k"], row_elements(target, source.type, type_, lanes))
+        strides = {line: width, "k": ONE, "b": width * extents[line]}
+        return Operand(source.name, type_, strides, buffer)
+    leading = whole_vectors(extents[line], lanes)
+    groups = whole_groups(extents["k"], product)
+    strides = {line: group * ONE, "k": leading, "b": groups * group * leading}
+    return Operand(source.name, type_, strides, buffer)
+
+
+def tail_across(
+    source: Operand, product: Product, line: str, extents: Mapping[str, Expr]
+) -> Operand | None:
+    """The last elements of K of an operand that matrices are read from, in steps of their own.
+
+    What does not fill a step is copied, with zeros behind it. None if K is a multiple of steps.
+    """
+    if product.unit is None or mod(extents["k"], product.depth) == 0:
+        return None
+    width = product.unit.depth * ONE
+    strides = {line: width, "b": width * extents[line]}
+    return Operand(f"{source.name}_tail", product.across, strides, f"{source.name}_tail_packed")
+
+
+def widening(target: Target, source: str, type_: str) -> Vector | None:
+    """The widest vector that only holds factors of ``type_`` and is read from ``source``."""
+    found = (v for v in target.of(type_) if source in v.loads and v.store and not v.muladd)
+    return next(found, None)
+
+
+def row_elements(target: Target, source: str, type_: str, lanes: int) -> int:
+    """Elements of a row that are converted at once: bytes that keep their size in words of 32."""
+    wide = widening(target, source, type_)
+    if wide is not None:
+        return wide.lanes
+    return lanes * (max(4 // ITEMSIZE[type_], 1) if ITEMSIZE[source] == ITEMSIZE[type_] else 1)
+
+
+def is_plain(spec: Gemm) -> bool:
+    """Whether A and B are of the accumulators' type, and neither is packed."""
+    return spec.a.type == spec.b.type == spec.type and not isinstance(spec.b, Packed)
+
+
+def product_of(spec: Gemm, target: Target, along: str) -> Product:
+    """The multiply-add of A and B with ``along`` of them along the vectors: B, if it is packed."""
+    if isinstance(spec.b, Packed):
+        assert isinstance(spec.n, int), "a packed B is of fixed size"
+        return packed_product(target, spec.a.type, spec.b, spec.n)
+    return choose_product(target, {"a": spec.a.type, "b": spec.b.type}, along)
+
+
+def feed(
+    spec: Gemm, target: Target, vectorize: str, sizes: Mapping[str, Expr], first: str = ""
+) -> Feeding:
+    """How A and B reach the multiply-adds of ``target`` with vectors along ``vectorize``.
+
+    Those named by ``first`` are converted whole before, though the tiles could do it.
+    """
+    if not target.of(spec.type):
+        raise SpecError(f"{target.name} has no vectors of {spec.type}", hint="another target")
+    names = [name for name in SHAPES if getattr(spec, name) is not None]
+    operands = {name: operand_of(spec, name) for name in names} | vectors_of(spec)
+    along, across = ("a", "b") if vectorize == "m" else ("b", "a")
+    product = product_of(spec, target, along).in_steps(value(sizes["k"]))
+    lanes = target.of(spec.type)[0].lanes
+    lines = {"a": "m", "b": "n"}
+    operands |= _buffers(spec, _lines_of_sums(operands[spec.output], vectorize), sizes, lanes)
+    if product.unit is not None:
+        operands |= _buffers(spec, vectorize, sizes, lanes)
+    if is_plain(spec):
+        return Feeding(product, operands, {}, padded=False, reason="of the operands' type")
+    sources: dict[str, Operand] = {}
+    seen = dict(operands)
+    padded = True
+    if isinstance(spec.b, Packed):
+        seen["b"] = packed_by_caller(format_of(spec, target), spec.batch)
+    elif not fits_along(operands[along], product, target, lines[along], sizes[lines[across]]):
+        seen[along] = packed_along(operands[along], product, lines[along], sizes, lanes)
+        sources[along] = operands[along]
+    else:
+        padded = False
+    if across in first or not fits_across(operands[across], product, target):
+        seen[across] = packed_across(operands[across], product, target, lines[across], sizes, lanes)
+        sources[across] = operands[across]
+    elif (tail := tail_across(operands[across], product, lines[across], sizes)) is not None:
+        seen[tail.name] = tail
+    return Feeding(product, seen, sources, padded, _reason(product, sources))
+
+
+def _lines_of_sums(output: Operand, vectorize: str) -> str:
+    """The dimension along which tiles hand over their vectors: what is written is contiguous."""
+    order = "nm" if vectorize == "n" else "mn"
+    return next(line for line in order if value(output.strides[line]) == 1)
+
+
+def _buffers(spec: Gemm, line: str, sizes: Mapping[str, Expr], lanes: int) -> dict[str, Operand]:
+    """What a kernel may keep beside its operands: whole sums, and sums of A's and B's lines.
+
+    Lines of sums have room for whole vectors.
+    """
+    across = "m" if line == "n" else "n"
+    steps = {line: ONE, across: whole_vectors(sizes[line], lanes)}
+    buffers = {name: Operand(name, spec.type, steps) for name in ("sums", "sums2")}
+    buffers["a_sums"] = Operand("a_sums", "s32", {"m": ONE, "n": ZERO})
+    for name in ("b_sums", "b2_sums"):
+        buffers[name] = Operand(name, "s32", {"m": ZERO, "n": ONE})
+    return buffers
+
+
+def _reason(product: Product, sources: Mapping[str, Operand]) -> str:
+    each = "a lane" if product.unit is None else "an element"
+    parts = [f"{product.depth} products {each}"] if product.depth > 1 else []
+    parts += [
+        f"{name.upper()} + {s} is subtracted again" for name, s in product.shifts.items() if s
+    ]
+    parts += [f"{name.upper()} is converted first" for name in sorted(sources)]
+    return ", ".join(parts) or "operands are converted as they are loaded"

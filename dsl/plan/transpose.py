@@ -1,0 +1,251 @@
+"""The plan of a transposition: the tile of blocks done per call, and the grid of tiles.
+
+What a grid of equal tiles leaves over gets smaller ones. In place, tiles on the diagonal are
+transposed, and the others exchanged with their mirrors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+
+from sympy import Expr
+
+from tilewright.errors import ScheduleError, SpecError
+from tilewright.isa.target import Target
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.sizes import Dim, Size
+from tilewright.spec.transpose import Transpose
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import ONE, ZERO, div, mod, size_expr, value
+
+from .loops import Decision
+from .operands import Operand
+from .transpose_cover import Cover, SquareCover, cover, square_cover
+
+#: Operations in one tile: more gain little, and crowd the instruction cache. With sizes known only
+#: at the call there are many tiles, for all that may be left over.
+TILE_OPERATIONS, MANY_TILES_OPERATIONS = 640, 256
+#: Cycles lost where a tile begins to write a row: a page, and a line that nothing fetched ahead.
+ROW_START = 2
+#: Rows of the tallest tile that is chosen.
+MOST_ROWS = 64
+#: Elements of a tile that a schedule may ask for.
+TILE_ELEMENTS = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """``count`` tiles side by side, ``size`` elements each, from ``start`` on."""
+
+    start: Expr
+    size: int
+    count: Expr
+
+
+def parts(total: Expr, size: int) -> Iterator[Part]:
+    """An extent in tiles of ``size``; the rest as it is if known, else in powers of two."""
+    start, rest = ZERO, total
+    while rest != 0:
+        count = div(rest, size)
+        if count != 0:
+            yield Part(start, size, count)
+        start, rest = start + count * size, mod(rest, size)
+        known = value(rest)
+        size = known or 1 << max(0, (size - 1).bit_length() - 1)
+
+
+def _extent(size: Size) -> tuple[int | None, int, int | None]:
+    """A size as (its value if fixed, what it is a multiple of, its largest value)."""
+    if isinstance(size, Dim):
+        return None, size.multiple_of, size.max
+    return size, 1, size
+
+
+def _candidates(target: Target, element: str, size: Size, most: int) -> list[int]:
+    """Tile extents worth trying: vectors, twice, four times that, and all of a small size."""
+    _, _, largest = _extent(size)
+    lanes = (v.lanes for v in target.of(element) if v.transposes)
+    found = {lane << k for lane in lanes for k in range(7) if lane << k <= most}
+    if largest is not None:
+        found = {min(extent, largest) for extent in found}
+        found |= {largest} if largest <= MOST_ROWS else set()
+    return sorted(found - {0}) or [1]
+
+
+def _tile_cost(target: Target, element: str, rows: int, cols: int) -> float:
+    """Cycles of one tile, with those of reaching it: a call, and a cycle per line of the cache."""
+    core, itemsize = target.core, ITEMSIZE[element]
+    lines = rows * -(-cols * itemsize // core.line) + cols * -(-rows * itemsize // core.line)
+    reach = core.fma_latency + lines + ROW_START * cols
+    return cover(target, element, rows, cols).cycles(core) + reach
+
+
+def _cost(target: Target, spec: Transpose, tile: tuple[int, int]) -> float:
+    """Cycles per element of the whole matrix; sizes not known count as whole tiles, or nearly."""
+    cut = []
+    penalty = 1.0
+    for size, extent in zip((spec.rows, spec.cols), tile, strict=True):
+        known, multiple, _ = _extent(size)
+        if known is None:
+            penalty *= 1.1 if multiple > 1 and multiple % extent else 1.0
+            cut.append([(extent, 1)])
+        else:
+            cut.append([(extent, known // extent), (known % extent, 1)])
+    cycles, elements = 0.0, 0
+    for height, down in cut[0]:
+        for width, over in cut[1]:
+            if height and width:
+                cycles += down * over * _tile_cost(target, spec.type, height, width)
+                elements += down * over * height * width
+    return penalty * cycles / max(elements, 1)
+
+
+def _choose(target: Target, spec: Transpose, *, square: bool) -> tuple[int, int]:
+    """The cheapest tile of few enough operations; ``square`` ones are done two at a time.
+
+    A tile is as wide as a cache line: it then reads whole lines, and writes so few rows at a time
+    that their lines find room beside each other even where all fall into one set of the cache.
+    """
+    line = target.core.line // ITEMSIZE[spec.type]
+    fixed = isinstance(spec.rows, int) and isinstance(spec.cols, int)
+    most = TILE_OPERATIONS if fixed and not square else MANY_TILES_OPERATIONS
+    found = []
+    for rows in _candidates(target, spec.type, spec.rows, MOST_ROWS):
+        for cols in _candidates(target, spec.type, spec.cols, line):
+            operations = cover(target, spec.type, rows, cols).operations * (1 + square)
+            if operations <= most and (rows == cols or not square):
+                found.append((_cost(target, spec, (rows, cols)), -rows * cols, (rows, cols)))
+    return min(found)[-1]
+
+
+# --- the plan ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class TransposePlan:
+    """A transposition with every choice made.
+
+    ``tile`` is in rows and columns of x. ``square`` is the extent of the tiles that are exchanged
+    where the matrix is transposed in place; None where it cannot be. ``slots`` are the run-time
+    sizes of the kernel, in the order of its parameters.
+    """
+
+    spec: Transpose
+    schedule: Schedule
+    target: Target
+    sizes: Mapping[str, Expr] = field(hash=False)
+    operands: Mapping[str, Operand] = field(hash=False)
+    tile: tuple[int, int]
+    square: int | None
+    decisions: tuple[Decision, ...]
+    slots: tuple[str, ...]
+
+    @property
+    def element(self) -> str:
+        """The type of the elements."""
+        return self.spec.type
+
+    def cover(self, rows: int, cols: int) -> Cover:
+        """The blocks of a tile of that size."""
+        return cover(self.target, self.element, rows, cols)
+
+    def square_cover(self, extent: int) -> SquareCover:
+        """The blocks of a tile on the diagonal, in place."""
+        return square_cover(self.target, self.element, extent)
+
+    def grid(self) -> Iterator[tuple[Part, Part]]:
+        """The matrix in grids of equal tiles: their rows and their columns of x."""
+        for down in parts(self.sizes["rows"], self.tile[0]):
+            for over in parts(self.sizes["cols"], self.tile[1]):
+                yield down, over
+
+
+def plan_transposition(spec: Transpose, schedule: Schedule, target: Target) -> TransposePlan:
+    """The plan; ScheduleError if the schedule asks for what a transposition does not have."""
+    if not target.of(spec.type):
+        raise SpecError(f"{target.name} has no vectors of {spec.type}", hint="another target")
+    _refuse(schedule)
+    sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in ("rows", "cols")}
+    leading = {
+        slot: size_expr(slot, given) if (given := getattr(spec, slot)) is not None else sizes[line]
+        for slot, line in (("ldx", "cols"), ("ldout", "rows"))
+    }
+    operands = {
+        "x": Operand("x", spec.type, {"rows": leading["ldx"], "cols": ONE}),
+        "out": Operand("out", spec.type, {"cols": leading["ldout"], "rows": ONE}),
+    }
+    tile, why = _tile(spec, schedule, target)
+    square = None
+    if spec.rows == spec.cols and value(leading["ldx"] - leading["ldout"]) in (None, 0):
+        square = _choose(target, spec, square=True)[0]
+    return TransposePlan(
+        spec=spec,
+        schedule=schedule,
+        target=target,
+        sizes=sizes,
+        operands=operands,
+        tile=tile,
+        square=square,
+        decisions=(Decision("tile", f"{tile[0]}x{tile[1]}", why),),
+        slots=tuple(slot for slot, _ in spec.runtime_sizes()),
+    )
+
+
+def move_plan(
+    target: Target,
+    element: str,
+    sizes: tuple[Expr, Expr],
+    leading: tuple[Expr, Expr],
+    slots: tuple[str, ...],
+) -> TransposePlan:
+    """A transposition within another kernel: rows x cols, the leading dimensions of x and out.
+
+    Sizes may be any expression of the kernel's run-time sizes, which ``slots`` names.
+    """
+    fixed = [known if (known := value(size)) is not None else Dim("size") for size in sizes]
+    spec = Transpose(fixed[0], fixed[1], element)
+    return TransposePlan(
+        spec=spec,
+        schedule=Schedule(),
+        target=target,
+        sizes={"rows": sizes[0], "cols": sizes[1]},
+        operands={
+            "x": Operand("x", element, {"rows": leading[0], "cols": ONE}),
+            "out": Operand("out", element, {"cols": leading[1], "rows": ONE}),
+        },
+        tile=_choose(target, spec, square=False),
+        square=None,
+        decisions=(),
+        slots=slots,
+    )
+
+
+def _refuse(schedule: Schedule) -> None:
+    default = Schedule()
+    for name in (f.name for f in fields(Schedule)):
+        if name != "tile" and getattr(schedule, name) != getattr(default, name):
+            raise ScheduleError(
+                f"a transposition has no {name} to schedule",
+                got=f"{name}={getattr(schedule, name)!r}",
+                expected="tile, in rows and columns of x, or nothing",
+            )
+
+
+def _tile(spec: Transpose, schedule: Schedule, target: Target) -> tuple[tuple[int, int], str]:
+    if schedule.tile is None:
+        return _choose(target, spec, square=False), "fewest cycles per element by the cost model"
+    rows, cols = (
+        asked if known is None or not known else min(asked, known)
+        for asked, (known, _, _) in zip(
+            schedule.tile, (_extent(spec.rows), _extent(spec.cols)), strict=True
+        )
+    )
+    if rows * cols > TILE_ELEMENTS:
+        raise ScheduleError(
+            f"tile {rows}x{cols} is too large to be unrolled",
+            got=f"{rows * cols} elements",
+            expected=f"{TILE_ELEMENTS} or fewer",
+            hint="a smaller tile: the loops around it cost little",
+        )
+    return (rows, cols), "asked for"

@@ -1,0 +1,130 @@
+"""Along which dimension vectors may lie, and which operands must be packed for it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from tilewright.errors import ScheduleError
+from tilewright.isa.target import Target
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Packed
+from tilewright.spec.schedule import Schedule
+from tilewright.symbolic import value
+
+from .loops import outer_length
+from .operands import operand_of
+from .packed_b import format_of
+from .staging import fits_across, is_plain, product_of
+
+Dimension = Literal["m", "n", "k"]
+#: The dimension the vectors lie along, and the operands to pack, or to convert before all else
+#: though the tiles could convert them, of "ab".
+Layout = tuple[Dimension, str]
+#: Which operands must be contiguous along a dimension for vectors to lie along it.
+_NEEDS: tuple[tuple[Dimension, str], ...] = (("n", "b"), ("m", "a"), ("k", "ab"))
+
+
+def legal_dimensions(spec: Gemm, target: Target) -> tuple[Dimension, ...]:
+    """The dimensions along which vectors may lie without packing, C's contiguous one first."""
+    return tuple(dimension for dimension, packs in layouts(spec, Schedule(), target) if not packs)
+
+
+def layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Layout, ...]:
+    """(dimension of the vectors, operands to pack) to choose from: unpacked ones first."""
+    strides = {name: operand_of(spec, name).strides for name in "abc"}
+    may_pack = schedule.pack is None and schedule.tile is None and _packable(spec, schedule)
+    found: list[Layout] = []
+    if not is_plain(spec):
+        return _converted_layouts(spec, schedule, target)
+    for dimension, needs in _NEEDS:
+        if schedule.vectorize not in (None, dimension):
+            continue
+        packs: str = schedule.pack or ""
+        if schedule.tails == "bounce":
+            if dimension == "k" or not isinstance(getattr(spec, dimension), int):
+                continue
+            packs = "".join(sorted({*packs, *needs}))
+        missing = [x for x in needs if value(strides[x][dimension]) != 1 and x not in packs]
+        if dimension == "k":
+            if not missing and not packs:
+                found.append((dimension, ""))
+        elif not missing:
+            found.append((dimension, packs))
+        elif may_pack or (schedule.vectorize and _packable(spec, schedule)):
+            found.append((dimension, "".join(sorted({*packs, *missing}))))
+    if not found:
+        raise _no_layout(spec, schedule)
+    found.sort(key=lambda x: (x[1] != "", x[0] == "k" or value(strides["c"][x[0]]) != 1))
+    return tuple(found[:1] if schedule.tile is not None else found)
+
+
+def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Layout, ...]:
+    """Where operands may be converted first they are packed on the way: along m or n, any."""
+    strides = operand_of(spec, spec.output).strides
+    packed = isinstance(spec.b, Packed)
+    along = _legal_converted(spec, target)
+    asked = schedule.vectorize
+    legal = [d for d in along if asked in (None, d)]
+    if not legal or schedule.pack or schedule.tails == "bounce":
+        raise ScheduleError(
+            "these operands are converted, and packed, before anything else",
+            got=f"vectorize={asked!r}, pack={schedule.pack!r}, tails={schedule.tails!r}",
+            expected=f"vectorize one of {', '.join(along)}, no pack, no bounce",
+            hint="leave them out",
+        )
+    turned = {"n": operand_of(spec, "a"), "m": None if packed else operand_of(spec, "b")}
+    matrices = product_of(spec, target, "b").unit is not None
+
+    def last(dimension: str) -> tuple[bool, bool]:
+        """Matrices are read in rows along K: those that must be turned come last."""
+        if dimension == "k":
+            return False, False
+        rows = turned[dimension]
+        turns = matrices and rows is not None and value(rows.strides["k"]) != 1
+        return turns, value(strides[dimension]) != 1
+
+    best = min(legal, key=last)
+    return tuple((best, first) for first in _converted_first(spec, target, best))
+
+
+def _converted_first(spec: Gemm, target: Target, dimension: Dimension) -> tuple[str, ...]:
+    """What to convert before all else: nothing more than must be, or the operand across, too.
+
+    Where vectors lie along K nothing is spread.
+    """
+    across, along = ("b", "a") if dimension == "m" else ("a", "b")
+    operand, product = operand_of(spec, across), product_of(spec, target, along)
+    if operand.type == product.across or product.unit is not None:
+        return ("",)
+    if not fits_across(operand, product, target):
+        return ("",)
+    return (across,) if dimension == "k" else (across, "")
+
+
+def _legal_converted(spec: Gemm, target: Target) -> tuple[Dimension, ...]:
+    """A packed B decides: along K where it is a column and A has rows, else along its columns."""
+    if not isinstance(spec.b, Packed):
+        return "n", "m"
+    in_rows = value(operand_of(spec, "a").strides["k"]) == 1
+    return ("k", "n") if format_of(spec, target).column and in_rows else ("n",)
+
+
+def _packable(spec: Gemm, schedule: Schedule) -> bool:
+    """Whether the batch does not stand inside the accumulators' loops."""
+    loops = schedule.loops
+    return spec.batch is None or loops is None or "b" in loops[: outer_length(loops)]
+
+
+def _no_layout(spec: Gemm, schedule: Schedule) -> ScheduleError:
+    if schedule.tails == "bounce":
+        return ScheduleError(
+            "tails='bounce' needs vectors along m or n, of a size known when it is compiled",
+            got=f"vectorize={schedule.vectorize!r}, m={spec.m!r}, n={spec.n!r}",
+            hint="tails='auto', or vectorize along a size that is an int",
+        )
+    return ScheduleError(
+        f"with vectorize={schedule.vectorize!r} and pack={schedule.pack!r} no vector is contiguous",
+        got=f"A in {spec.a.order} order, B in {spec.b.order} order, loops={schedule.loops!r}",
+        expected="'n' needs B contiguous along n, 'm' A along m, 'k' both along k, or packing",
+        hint="leave vectorize out, or put b left of m and n so that operands can be packed",
+    )

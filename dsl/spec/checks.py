@@ -1,0 +1,62 @@
+"""What the expressions of a spec may be made of, given what else the spec says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tilewright.errors import SpecError
+
+from .expression import Expression, acc2, dst, operands_of, uses
+from .postops import check_functions
+from .scalars import QUANTITIES
+
+#: What arguments of a call are called.
+_TAKEN = (
+    "self", "a", "b", "b2", "c", "d", "out", "alpha", "beta", "a_offsets", "b_offsets",
+    *QUANTITIES,
+)  # fmt: skip
+
+
+def check_leaves(expressions: Iterable[Expression], *, b2: bool, d: bool) -> None:
+    """SpecError unless acc2 and dst stand for something, and b2 is used."""
+    given = tuple(expressions)
+    gated = any(uses(expression, acc2) for expression in given)
+    if gated and not b2:
+        raise SpecError(
+            "tw.acc2 is the product with a second B, and there is none", hint="b2='f32', as b"
+        )
+    if b2 and not gated:
+        raise SpecError(
+            "b2 is given, but no expression uses its product",
+            expected="tw.acc2 in the epilogue or in outputs",
+            hint="epilogue=tw.silu(tw.acc) * tw.acc2",
+        )
+    if not d and any(uses(expression, dst) for expression in given):
+        raise SpecError(
+            "tw.dst is D's old value, and there is no D", hint="d='f32', or beta=1 to read C"
+        )
+
+
+def check_types(expression: Expression, type_: str) -> None:
+    """SpecError unless an expression of sums of ``type_`` can be computed."""
+    for operand in operands_of(expression):
+        if (operand.type == "f64") != (type_ == "f64"):
+            raise SpecError(
+                f"operand {operand.name!r} must be f64 exactly where the sums are",
+                got=f"{operand.type}, with sums in {type_}",
+            )
+    if type_ == "f64":
+        check_functions(expression, type_)
+
+
+def check_names(names: Iterable[str]) -> None:
+    """SpecError if one of the operands' and outputs' names has another meaning, or comes twice."""
+    taken = set(_TAKEN)
+    for name in names:
+        if name in taken:
+            raise SpecError(
+                f"the name {name!r} is taken by another argument of the call",
+                got=", ".join(sorted(taken)),
+                hint="another name for the operand or output",
+            )
+        taken.add(name)

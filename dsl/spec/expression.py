@@ -1,0 +1,318 @@
+"""Expressions over the accumulator, D's old value and operands: what an epilogue computes.
+
+Nodes are immutable and equal by structure. Python's operators build them; nothing is evaluated
+or rewritten here.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from numbers import Real
+from typing import ClassVar, Literal, NoReturn
+
+from tilewright.errors import SpecError
+
+from .sizes import check_identifier
+from .types import is_integer, type_name
+
+__all__ = ["Expression", "Operand", "acc", "acc2", "dst"]
+
+#: C11's words that Python lets pass as names.
+_C_WORDS = (
+    "auto", "case", "char", "const", "default", "do", "double", "enum", "extern", "float", "goto",
+    "inline", "int", "long", "register", "restrict", "short", "signed", "sizeof", "static",
+    "struct", "switch", "typedef", "union", "unsigned", "void", "volatile",
+)  # fmt: skip
+Per = Literal["column", "row", "full"]
+
+
+class Expression:
+    """A node; ``+ - * / ** abs() < <= > >=`` make new ones. ``==`` compares structure."""
+
+    __slots__ = ()
+    __array_ufunc__: ClassVar[None] = None  # numpy leaves the operators to the methods below
+
+    def __add__(self, other: Term) -> Expression:
+        return call("add", self, other)
+
+    def __radd__(self, other: Term) -> Expression:
+        return call("add", other, self)
+
+    def __sub__(self, other: Term) -> Expression:
+        return call("sub", self, other)
+
+    def __rsub__(self, other: Term) -> Expression:
+        return call("sub", other, self)
+
+    def __mul__(self, other: Term) -> Expression:
+        return call("mul", self, other)
+
+    def __rmul__(self, other: Term) -> Expression:
+        return call("mul", other, self)
+
+    def __truediv__(self, other: Term) -> Expression:
+        return call("div", self, other)
+
+    def __rtruediv__(self, other: Term) -> Expression:
+        return call("div", other, self)
+
+    def __pow__(self, exponent: float) -> Expression:
+        return call("pow", self, 1, parameter("pow", "beta", exponent))
+
+    def __neg__(self) -> Expression:
+        return call("neg", self)
+
+    def __pos__(self) -> Expression:
+        return self
+
+    def __abs__(self) -> Expression:
+        return call("abs", self)
+
+    def __lt__(self, other: Term) -> Expression:
+        return call("lt", self, other)
+
+    def __le__(self, other: Term) -> Expression:
+        return call("le", self, other)
+
+    def __gt__(self, other: Term) -> Expression:
+        return call("gt", self, other)
+
+    def __ge__(self, other: Term) -> Expression:
+        return call("ge", self, other)
+
+    def __bool__(self) -> NoReturn:
+        raise SpecError(
+            "an expression has no truth value: it stands for every element of D",
+            got=self,
+            hint="tw.where(condition, x, y) chooses by element; a < b < c is (a < b) * (b < c)",
+        )
+
+
+Term = Expression | float
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Leaf(Expression):
+    """What the kernel itself supplies: ``acc``, ``acc2`` or ``dst``."""
+
+    name: str
+
+    def __post_init__(self) -> None:
+        if self.name not in ("acc", "acc2", "dst"):
+            raise SpecError(
+                "a kernel supplies no such value",
+                got=self.name,
+                expected="tw.acc, tw.acc2 or tw.dst",
+                hint="what is passed at the call is a tw.Operand",
+            )
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Operand(Expression):
+    """A named argument of the call: one value, or one per column, per row or per element of D."""
+
+    name: str
+    type: str = "f32"
+    per: Per | None = None
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "an operand")
+        object.__setattr__(self, "type", type_name(self.type))
+        if self.per not in (None, "column", "row", "full"):
+            raise SpecError(
+                f"operand {self.name!r}: per says which elements of D have a value of their own",
+                got=self.per,
+                expected="None (one value for all), 'column', 'row' or 'full'",
+            )
+
+    def __repr__(self) -> str:
+        per = "" if self.per is None else f", per={self.per!r}"
+        return f"Operand({self.name!r}, {self.type!r}{per})"
+
+
+@dataclass(frozen=True, slots=True, repr=False, eq=False)
+class Number(Expression):
+    """A literal; it is rounded to the type that the expression is computed in."""
+
+    value: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "value", float(self.value))
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Number) and self.value.hex() == other.value.hex()
+
+    def __hash__(self) -> int:
+        return hash(self.value.hex())
+
+    def __repr__(self) -> str:
+        if self.value - self.value != 0:
+            return f"float({str(self.value)!r})"
+        whole = -1e16 < self.value < 1e16 and float(int(self.value)).hex() == self.value.hex()
+        return repr(int(self.value) if whole else self.value)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Call(Expression):
+    """An operator or function applied to expressions; ``fn`` is its name in this module."""
+
+    fn: str
+    args: tuple[Expression, ...]
+
+    def __repr__(self) -> str:
+        return _text(self)[0]
+
+
+#: Parameters that functions have defaults for, by function.
+DEFAULTS: dict[str, tuple[tuple[str, float], ...]] = {
+    "relu": (("alpha", 0.0),),
+    "elu": (("alpha", 1.0),),
+    "soft_relu": (("alpha", 1.0),),
+    "swish": (("alpha", 1.0),),
+    "hardsigmoid": (("alpha", 1 / 6), ("beta", 0.5)),
+    "hardswish": (("alpha", 1 / 6), ("beta", 0.5)),
+}
+
+acc = Leaf("acc")
+acc2 = Leaf("acc2")
+dst = Leaf("dst")
+
+
+def check_name(name: object, what: str) -> str:
+    """``name`` if it can be a parameter of a C function."""
+    if check_identifier(name, what) in _C_WORDS:
+        raise SpecError(f"the name of {what} is a word of C", got=name)
+    return str(name)
+
+
+def as_expression(value: object) -> Expression:
+    """``value`` if it is an expression; a number becomes a literal."""
+    if isinstance(value, Expression):
+        return value
+    if isinstance(value, bool):
+        raise SpecError(
+            "a Python bool stands in an expression",
+            got=value,
+            hint="== compares structure; tw.eq and tw.ne compare elements",
+        )
+    if isinstance(value, Real):
+        return Number(float(value))
+    raise SpecError(
+        "an expression is made of tw.acc, tw.acc2, tw.dst, tw.Operand and numbers",
+        got=value if isinstance(value, str) else type(value).__name__,
+        hint="an array is a tw.Operand(name, type, per), passed by name at the call; "
+        "what a row is reduced to is one of outputs",
+    )
+
+
+def call(fn: str, *args: object) -> Call:
+    """``fn`` applied to expressions and numbers."""
+    return Call(fn, tuple(as_expression(arg) for arg in args))
+
+
+def parameter(fn: str, name: str, value: object, *, finite: bool = True) -> Number:
+    """A parameter of ``fn`` that is known when the kernel is made; never NaN."""
+    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
+        raise SpecError(f"{name} of {fn} must be a number", got=value)
+    if finite and math.isinf(value):
+        raise SpecError(f"{name} of {fn} must be a finite number", got=value)
+    return Number(float(value))
+
+
+# -- what an expression is made of --------------------------------------------------------------
+
+
+def walk(expression: Expression) -> Iterator[Expression]:
+    """Every node once, arguments before what is made of them."""
+    seen: set[int] = set()
+    stack = [(expression, False)]
+    while stack:
+        node, expanded = stack.pop()
+        if expanded:
+            yield node
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            if isinstance(node, Call):
+                stack += [(arg, False) for arg in reversed(node.args)]
+
+
+def operands_of(*expressions: Expression) -> tuple[Operand, ...]:
+    """The operands in alphabetical order; one name has one declaration."""
+    found: dict[str, Operand] = {}
+    for expression in expressions:
+        for node in walk(expression):
+            if isinstance(node, Operand) and found.setdefault(node.name, node) != node:
+                raise SpecError(
+                    f"operand {node.name!r} is declared twice with different properties",
+                    got=f"{found[node.name]} and {node}",
+                    hint="make one tw.Operand and use it in both places",
+                )
+    return tuple(found[name] for name in sorted(found))
+
+
+def uses(expression: Expression, leaf: Leaf) -> bool:
+    """Whether ``acc``, ``acc2`` or ``dst`` occurs."""
+    return any(node == leaf for node in walk(expression))
+
+
+def is_integer_additions(expression: Expression) -> bool:
+    """Whether only accumulators, D, integer operands and integers are added and subtracted.
+
+    Then the expression has a value in s32, modulo 2**32.
+    """
+    for node in walk(expression):
+        match node:
+            case Leaf():
+                whole = True
+            case Number(value):
+                whole = -(2.0**31) <= value < 2.0**31 and value.is_integer()
+            case Operand():
+                whole = is_integer(node.type)
+            case _:
+                whole = isinstance(node, Call) and node.fn in ("add", "sub", "neg")
+        if not whole:
+            return False
+    return True
+
+
+# -- as text ------------------------------------------------------------------------------------
+
+_INFIX = {"add": ("+", 1), "sub": ("-", 1), "mul": ("*", 2), "div": ("/", 2)}
+_ATOM = 5
+
+
+def _text(node: Expression) -> tuple[str, int]:
+    """The Python that makes ``node``, and how strongly it binds: a sum 1, an atom 5."""
+    if not isinstance(node, Call):
+        text = repr(node)
+        return text, 3 if text.startswith("-") else _ATOM
+    if node.fn in _INFIX:
+        sign, strength = _INFIX[node.fn]
+        left, right = _operand(node.args[0], strength), _operand(node.args[1], strength + 1)
+        return f"{left} {sign} {right}", strength
+    if node.fn == "neg":
+        return f"-{_operand(node.args[0], 3)}", 3
+    if node.fn == "pow" and node.args[1] == Number(1) and not isinstance(node.args[0], Number):
+        return f"{_operand(node.args[0], _ATOM)} ** {node.args[2]!r}", 4
+    return _function_text(node), _ATOM
+
+
+def _operand(node: Expression, least: int) -> str:
+    text, strength = _text(node)
+    return text if strength >= least else f"({text})"
+
+
+def _function_text(node: Call) -> str:
+    defaults = DEFAULTS.get(node.fn, ())
+    required = len(node.args) - len(defaults)
+    said = [repr(arg) for arg in node.args[:required]]
+    for arg, (name, default) in zip(node.args[required:], defaults, strict=True):
+        if arg != Number(default):
+            said.append(f"{name}={arg!r}")
+    return f"{node.fn}({', '.join(said)})"

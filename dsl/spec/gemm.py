@@ -1,0 +1,368 @@
+"""What is computed: sizes, types, layouts, scales and the batch. Says nothing of how or where."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tilewright.errors import SpecError
+
+from .operands import Batch, Matrix, Offsets, Order, Packed, Strided, check_order
+from .pack import Pack
+from .scalars import QUANTITIES, Factor, Quantity, check_factor, check_quantity, short
+from .sizes import Dim, Size, call_text, check_dims, check_size
+from .types import INPUTS, accumulator, is_integer
+
+if TYPE_CHECKING:  # specs without expressions do without their modules
+    from .expression import Expression, Operand
+    from .reductions import Outputs, RowReduction
+
+from .transpose import Transpose
+
+__all__ = ["QUANTITIES", "SHAPES", "Factor", "Gemm", "Quantity", "Spec", "Transpose"]
+
+#: The shape of each operand in terms of the sizes.
+SHAPES = {
+    "a": ("m", "k"),
+    "b": ("k", "n"),
+    "b2": ("k", "n"),
+    "c": ("m", "n"),
+    "d": ("m", "n"),
+}
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Gemm:
+    """``acc = sum_i (A_i - a_zero)(B_i - b_zero)``: A is m x k, B k x n, C and D m x n.
+
+    ``D = convert(epilogue(a_scale * b_scale * (alpha * acc + beta * C)) / d_scale + d_zero)``;
+    without ``d``, scales, ``d_zero`` and epilogue, ``C = alpha * acc + beta * C``.
+
+    Sizes and leading dimensions are ints or ``tw.dim``; leading dimensions count elements and
+    default to tight. ``order`` is numpy's and the default of every operand; ``tw.Matrix`` and
+    ``tw.Packed`` set one operand's own. ``alpha`` and ``beta`` are numbers, or ``"scalar"`` to
+    pass them at the call. With ``beta=0`` C is not read. ``batch`` reduces over pairs of matrices.
+
+    Products of integers are exact in s32, modulo 2**32, and so are integer alpha and beta; all
+    else is done in f32 after conversion, or f64. A scale or zero point is a literal, ``"scalar"``,
+    ``"row"`` (of A) or ``"column"``; all but literals are passed by name. Conversion to integers
+    rounds half to even and saturates; NaN becomes 0.
+
+    The epilogue is an expression of ``tw.acc``, the value before it, ``tw.dst``, D's old value,
+    and operands; ``algebra=True`` lets sympy rewrite it, else floating-point results are kept.
+    ``b2`` is a second B, alike in type and layout (``ldb``, the batch's strides and offsets of B),
+    and ``tw.acc2`` is ``a_scale * b_scale * alpha * sum_i (A_i - a_zero)(B2_i - b_zero)``.
+    ``outputs`` are arrays of m f32, each a ``tw.row_max``, ``row_sum`` or ``row_absmax`` of an
+    expression of the same values.
+    """
+
+    m: Size
+    n: Size
+    k: Size
+    a: Matrix
+    b: Matrix | Packed
+    c: Matrix
+    d: Matrix | None
+    alpha: Factor
+    beta: Factor
+    batch: Batch | None
+    lda: Size | None
+    ldb: Size | None
+    ldc: Size | None
+    ldd: Size | None
+    a_scale: Quantity
+    b_scale: Quantity
+    d_scale: Quantity
+    a_zero: Quantity
+    b_zero: Quantity
+    d_zero: Quantity
+    epilogue: Expression | None
+    b2: Matrix | Packed | None
+    outputs: Outputs
+    algebra: bool
+    order: Order
+
+    def __init__(
+        self,
+        m: Size,
+        n: Size,
+        k: Size,
+        *,
+        a: Any = "f32",
+        b: Any = None,
+        c: Any = None,
+        d: Any = None,
+        order: Order = "C",
+        alpha: Factor = 1,
+        beta: Factor = 0,
+        batch: Batch | None = None,
+        lda: Size | None = None,
+        ldb: Size | None = None,
+        ldc: Size | None = None,
+        ldd: Size | None = None,
+        a_scale: Quantity = None,
+        b_scale: Quantity = None,
+        d_scale: Quantity = None,
+        a_zero: Quantity = None,
+        b_zero: Quantity = None,
+        d_zero: Quantity = None,
+        epilogue: Expression | None = None,
+        b2: Any = None,
+        outputs: Mapping[str, RowReduction] | None = None,
+        algebra: bool = False,
+    ) -> None:
+        check_order(order)
+        given = locals()
+
+        def put(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
+
+        for name in ("m", "n", "k"):
+            put(name, check_size(given[name], name))
+        first = _operand(a, order)
+        second = _operand(first.type if b is None else b, order)
+        held = accumulator(first.type, second.type)
+        third = _operand(held if c is None else c, order)
+        for name, operand in (("a", first), ("b", second), ("c", third)):
+            put(name, operand)
+        for name in QUANTITIES:
+            put(name, check_quantity(given[name], name))
+        expression, reduced = _expressions(epilogue, outputs)
+        put("epilogue", expression)
+        asks = any(given[name] is not None for name in _MAKE_D)
+        put("d", _operand(d, order) if d is not None else third if asks else None)
+        put("alpha", check_factor(alpha, "alpha"))
+        put("beta", check_factor(beta, "beta"))
+        if batch is not None and not isinstance(batch, Batch):
+            raise SpecError(
+                "batch must be tw.Strided, tw.Offsets or tw.Addresses",
+                got=batch,
+                hint="Strided(16)",
+            )
+        put("batch", batch)
+        for name in ("lda", "ldb", "ldc", "ldd"):
+            ld = given[name]
+            put(name, None if ld is None else check_size(ld, name, least=1))
+        put("b2", None if b2 is None else _operand(b2, order))
+        put("outputs", reduced)
+        put("algebra", bool(algebra))
+        full = any(operand.per == "full" for operand in self.named)
+        put("order", order if full else third.order)
+        check_gemm(self)
+
+    def __repr__(self) -> str:
+        order, first = self.order, self.a.type
+        defaults: dict[str, object] = {
+            "a": Matrix("f32", order),
+            "b": Matrix(first, order),
+            "c": Matrix(self.type, order),
+            "d": self.c if any(getattr(self, name) is not None for name in _MAKE_D) else None,
+            "b2": None,
+        }
+        options: dict[str, tuple[object, object]] = {}
+        for name, default in defaults.items():
+            operand = getattr(self, name)
+            plain = operand == Matrix(operand.type, order) if operand else False
+            shown = operand.type if plain and operand != default else operand
+            options[name] = (shown, default)
+        options |= {
+            "order": (order, "C"),
+            "alpha": (short(self.alpha), 1),
+            "beta": (short(self.beta), 0),
+            **{
+                name: (getattr(self, name), None)
+                for name in ("batch", *_LEADING, *QUANTITIES, "epilogue")
+            },
+            "b2": options.pop("b2"),
+            "outputs": (dict(self.outputs), {}),
+            "algebra": (self.algebra, False),
+        }
+        return call_text("Gemm", [self.m, self.n, self.k], options)
+
+    def contiguous_size(self, name: str) -> Size:
+        """The length of a contiguous line of operand ``name``: its tight leading dimension."""
+        rows, cols = SHAPES[name]
+        size: Size = getattr(self, cols if getattr(self, name).order == "C" else rows)
+        return size
+
+    def leading(self, name: str) -> Size:
+        """The leading dimension of operand ``name``, tight ones resolved."""
+        ld: Size | None = getattr(self, f"ld{name[0]}")
+        return self.contiguous_size(name) if ld is None else ld
+
+    def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
+        """Every size known only at the call, by its C parameter's name, in C order."""
+        named: list[tuple[str, Any]] = [
+            (slot, getattr(self, slot)) for slot in ("m", "n", "k", *_LEADING)
+        ]
+        if isinstance(self.batch, Strided):
+            named += [("stride_a", self.batch.a), ("stride_b", self.batch.b)]
+        if self.batch is not None:
+            named.append(("count", self.batch.count))
+        return tuple((slot, size) for slot, size in named if isinstance(size, Dim))
+
+    @property
+    def type(self) -> str:
+        """The type of the accumulators."""
+        return accumulator(self.a.type, self.b.type)
+
+    @property
+    def expressions(self) -> tuple[Expression, ...]:
+        """The epilogue and what the outputs reduce."""
+        first = () if self.epilogue is None else (self.epilogue,)
+        return (*first, *(reduction.expression for _, reduction in self.outputs))
+
+    @property
+    def named(self) -> tuple[Operand, ...]:
+        """The operands of all expressions by name."""
+        if not self.expressions:
+            return ()
+        from .expression import operands_of
+
+        return operands_of(*self.expressions)
+
+    @property
+    def reads_output(self) -> bool:
+        """Whether an expression uses D's old value."""
+        if not self.expressions:
+            return False
+        from .expression import dst, uses
+
+        return any(uses(expression, dst) for expression in self.expressions)
+
+    @property
+    def output(self) -> str:
+        """The operand that is written: "c" or "d"."""
+        return "c" if self.d is None else "d"
+
+    @property
+    def stays_integer(self) -> bool:
+        """Whether everything up to D is done in s32."""
+        scales = (self.a_scale, self.b_scale, self.d_scale)
+        factors = (self.alpha, self.beta)
+        whole = all(f == "scalar" or float(f).is_integer() for f in factors)
+        output = self.c if self.d is None else self.d
+        adds = self.epilogue is None
+        if self.epilogue is not None:
+            from .expression import is_integer_additions
+
+            adds = is_integer_additions(self.epilogue)
+        unscaled = all(s is None for s in scales)
+        return self.type == "s32" and whole and unscaled and adds and is_integer(output.type)
+
+
+#: What makes C's values something else than sums: there is a D then, of C's type if not given.
+_MAKE_D = ("a_scale", "b_scale", "d_scale", "d_zero", "epilogue")
+_LEADING = ("lda", "ldb", "ldc", "ldd")
+
+
+def _operand(given: Any, order: Order) -> Matrix | Packed:
+    return given if isinstance(given, (Matrix, Packed)) else Matrix(given, order)
+
+
+def _expressions(epilogue: Any, outputs: Any) -> tuple[Expression | None, Outputs]:
+    if epilogue is None and outputs is None:
+        return None, ()
+    from .expression import as_expression
+    from .reductions import as_outputs
+
+    return None if epilogue is None else as_expression(epilogue), as_outputs(outputs)
+
+
+def check_gemm(spec: Gemm) -> None:
+    """SpecError if types, layouts and sizes do not fit each other."""
+    _check_types(spec)
+    if spec.expressions or spec.b2 is not None:
+        _check_expressions(spec)
+    for name in "abcd":
+        ld = getattr(spec, f"ld{name}")
+        operand = getattr(spec, name)
+        if ld is None:
+            continue
+        if operand is None or isinstance(operand, Packed):
+            what = "there is no D" if operand is None else f"{name} is packed"
+            raise SpecError(f"ld{name} is given, but {what}", got=ld, hint=f"leave ld{name} out")
+        least = spec.contiguous_size(name)
+        if isinstance(ld, int) and isinstance(least, int) and ld < least:
+            raise SpecError(
+                f"ld{name} is smaller than a contiguous line of {name.upper()}",
+                got=ld,
+                expected=f"{least} or more",
+            )
+    if isinstance(spec.b, Packed):
+        _check_packed(spec)
+    check_dims(spec.runtime_sizes())
+
+
+def _check_packed(spec: Gemm) -> None:
+    """What a B that was packed before cannot be: it has one size, and matrices side by side."""
+    if isinstance(spec.k, Dim) or isinstance(spec.n, Dim):
+        raise SpecError(
+            "a packed B has fixed sizes", got=f"k={spec.k!r}, n={spec.n!r}", hint="ints for k and n"
+        )
+    if isinstance(spec.batch, Offsets):
+        raise SpecError(
+            "matrices of a packed B are not found by offsets",
+            got=spec.batch,
+            expected="tw.Strided, whose matrices are packed side by side, or tw.Addresses",
+        )
+    if isinstance(spec.batch, Strided) and spec.batch.b not in (None, 0):
+        raise SpecError(
+            "matrices of a packed B have the stride of their format",
+            got=f"b={spec.batch.b!r}",
+            expected="b=None for one matrix each, or b=0 for one that serves all",
+        )
+
+
+def _check_types(spec: Gemm) -> None:
+    for name in "ab":
+        if getattr(spec, name).type not in INPUTS:
+            raise SpecError(
+                f"{name.upper()} cannot have this type",
+                got=getattr(spec, name).type,
+                expected=f"one of {', '.join(INPUTS)}",
+            )
+    for name in "acd":
+        if isinstance(getattr(spec, name), Packed):
+            raise SpecError(f"only B can be packed, not {name.upper()}", hint="tw.Matrix(type)")
+    allowed = {"f32": ("f32", "f16", "bf16"), "s32": ("s32",), "f64": ("f64",)}[spec.type]
+    if spec.c.type not in allowed:
+        raise SpecError(
+            "C cannot have this type",
+            got=f"c={spec.c.type} with a={spec.a.type}, b={spec.b.type}",
+            expected=f"one of {', '.join(allowed)}",
+            hint=f"d={spec.c.type!r}: D may have any type",
+        )
+    if spec.d is not None and (spec.d.type == "f64") != (spec.type == "f64"):
+        raise SpecError(
+            "D is f64 exactly when A and B are", got=f"d={spec.d.type}, sums in {spec.type}"
+        )
+    for name in ("a_zero", "b_zero"):
+        operand = getattr(spec, name[0])
+        if getattr(spec, name) is not None and not is_integer(operand.type):
+            raise SpecError(
+                f"{name} needs integers in {name[0].upper()}", got=f"{name[0]}={operand.type}"
+            )
+    for name in ("alpha", "beta"):
+        factor = getattr(spec, name)
+        if spec.type == "s32" and factor != "scalar" and abs(factor) >= 2**31:
+            raise SpecError(f"{name} must fit 32 bits where sums are integers", got=factor)
+
+
+def _check_expressions(spec: Gemm) -> None:
+    from .checks import check_leaves, check_names, check_types
+
+    check_leaves(spec.expressions, b2=spec.b2 is not None, d=spec.d is not None)
+    for expression in spec.expressions:
+        check_types(expression, spec.type)
+    if spec.b2 not in (None, spec.b):
+        raise SpecError(
+            "b2 must be of B's type and layout", got=f"b={spec.b}, b2={spec.b2}", expected=spec.b
+        )
+    if spec.outputs and spec.type == "f64":
+        raise SpecError("outputs are f32, and of sums in f64 there are none", got=spec.outputs[0])
+    check_names([*(operand.name for operand in spec.named), *dict(spec.outputs)])
+
+
+Spec = Gemm | Transpose | Pack

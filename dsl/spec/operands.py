@@ -1,0 +1,121 @@
+"""How operands lie in memory: orders, packed formats, and the batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from tilewright.errors import SpecError
+
+from .sizes import Size, call_text, check_count, check_size
+from .types import type_name
+
+Order = Literal["C", "F"]
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """An operand whose order differs from the spec's."""
+
+    type: str
+    order: Order = "C"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "type", type_name(self.type))
+        check_order(self.order)
+
+
+def check_order(order: object) -> None:
+    """SpecError unless ``order`` is one of numpy's two."""
+    if order not in ("C", "F"):
+        raise SpecError("order must be 'C' (rows contiguous) or 'F' (columns)", got=order)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Packed:
+    """B as ``pack_b`` wrote it: in groups along K, in blocks of ``nb`` columns, zero-padded.
+
+    The format depends on target, types, k, n and ``nb`` alone. ``nb`` None: one block;
+    a column alone then has no padding beside it, and its elements follow each other.
+    """
+
+    type: str
+    nb: int | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "type", type_name(self.type))
+        if self.nb is not None:
+            check_count(self.nb, "nb, the columns of a block,")
+
+    @property
+    def order(self) -> Order:
+        """The order of what is packed is that of ``pack_b``'s argument; here it is nominal."""
+        return "C"
+
+    def __repr__(self) -> str:
+        return call_text("Packed", [self.type], {"nb": (self.nb, None)})
+
+
+@dataclass(frozen=True, slots=True)
+class Strided:
+    """Batch element i lies i strides (in elements) behind the first; 0: one matrix for all.
+
+    ``None`` is one tight matrix. In numpy the batch is the first axis.
+    """
+
+    count: Size
+    a: Size | None = None
+    b: Size | None = None
+
+    def __post_init__(self) -> None:
+        check_size(self.count, "batch count")
+        for name in "ab":
+            value = getattr(self, name)
+            if value is not None:
+                check_size(value, f"batch stride of {name}")
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Offsets:
+    """Batch element i lies at ``a[i]`` and ``b[i]`` elements of the flat operands.
+
+    A sequence is static; ``None`` is passed at the call as ``a_offsets=`` or ``b_offsets=``.
+    """
+
+    count: Size
+    a: tuple[int, ...] | None
+    b: tuple[int, ...] | None
+
+    def __init__(
+        self, count: Size, a: Sequence[int] | None = None, b: Sequence[int] | None = None
+    ) -> None:
+        object.__setattr__(self, "count", check_size(count, "batch count"))
+        for name, offsets in (("a", a), ("b", b)):
+            static = None if offsets is None else self._static(offsets, name)
+            object.__setattr__(self, name, static)
+
+    def _static(self, offsets: Sequence[int], name: str) -> tuple[int, ...]:
+        static = tuple(int(offset) for offset in offsets)
+        if not isinstance(self.count, int) or len(static) != self.count:
+            raise SpecError(
+                f"static offsets of {name} need a fixed count equal to their number",
+                got=f"{len(static)} offsets, count {self.count!r}",
+                hint="give count=len(offsets), or pass the offsets at the call",
+            )
+        if any(offset < 0 for offset in static):
+            raise SpecError(f"offsets of {name} must be 0 or more", got=min(static))
+        return static
+
+
+@dataclass(frozen=True, slots=True)
+class Addresses:
+    """Two sequences of arrays stand in place of a and b; in C ``const A *const *a``."""
+
+    count: Size
+
+    def __post_init__(self) -> None:
+        check_size(self.count, "batch count")
+
+
+Batch = Strided | Offsets | Addresses

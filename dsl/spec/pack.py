@@ -1,0 +1,111 @@
+"""What is packed: a B of fixed size, its type and that of the A it will meet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.errors import SpecError
+
+from .operands import Order, Packed, Strided, check_order
+from .sizes import Dim, Size, check_dims, check_size
+from .types import INPUTS, accumulator, type_name
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class Pack:
+    """B, k x n, into the format in which kernels take ``tw.Packed(type, nb)``.
+
+    ``a`` is the type of the A that it will be multiplied with, by default B's own: it decides the
+    instruction, and so the format. ``source`` is the type of what is given, B's or f32; f32 is
+    rounded half to even, and saturates where B's type holds integers. ``ldb`` counts elements and
+    defaults to tight. With ``batch`` there are several B, and as many packed ones, side by side.
+    """
+
+    k: int
+    n: int
+    type: str
+    a: str
+    nb: int | None
+    source: str
+    order: Order
+    ldb: Size | None
+    batch: Strided | None
+
+    def __init__(
+        self,
+        k: int,
+        n: int,
+        type: Any = "f32",
+        *,
+        a: Any = None,
+        nb: int | None = None,
+        source: Any = None,
+        order: Order = "C",
+        ldb: Size | None = None,
+        batch: Strided | None = None,
+    ) -> None:
+        packed = Packed(type, nb)
+        fields: dict[str, object] = {
+            "k": _fixed(k, "k"),
+            "n": _fixed(n, "n"),
+            "type": packed.type,
+            "a": packed.type if a is None else type_name(a),
+            "nb": nb,
+            "source": packed.type if source is None else type_name(source),
+            "order": order,
+            "ldb": None if ldb is None else check_size(ldb, "ldb", least=1),
+            "batch": batch,
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+        check_order(order)
+        _check(self)
+
+    @property
+    def contiguous_size(self) -> int:
+        """The length of a contiguous line of B."""
+        return self.n if self.order == "C" else self.k
+
+    def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
+        """Every size known only at the call, by its C parameter's name, in C order."""
+        slots: list[tuple[str, Size | None]] = [("ldb", self.ldb)]
+        if self.batch is not None:
+            slots += [("stride_b", self.batch.b), ("count", self.batch.count)]
+        return tuple((slot, size) for slot, size in slots if isinstance(size, Dim))
+
+
+def _fixed(size: Size, name: str) -> int:
+    size = check_size(size, name)
+    if isinstance(size, Dim):
+        raise SpecError("a packed B has fixed sizes", got=f"{name}={size!r}", hint="an int")
+    return size
+
+
+def _check(spec: Pack) -> None:
+    for name, type_ in (("B", spec.type), ("A", spec.a)):
+        if type_ not in INPUTS:
+            raise SpecError(
+                f"{name} cannot have this type", got=type_, expected=f"one of {', '.join(INPUTS)}"
+            )
+    accumulator(spec.a, spec.type)
+    if spec.source not in (spec.type, "f32") or (spec.source, spec.type) == ("f32", "f64"):
+        raise SpecError(
+            "this is not converted while it is packed",
+            got=f"{spec.source} to {spec.type}",
+            expected=f"{spec.type}" + (" or f32" if spec.type not in ("f32", "f64") else ""),
+        )
+    if spec.ldb is not None and isinstance(spec.ldb, int) and spec.ldb < spec.contiguous_size:
+        raise SpecError(
+            "ldb is smaller than a contiguous line of B",
+            got=spec.ldb,
+            expected=f"{spec.contiguous_size} or more",
+        )
+    strided = isinstance(spec.batch, Strided) and spec.batch.a is None and spec.batch.b != 0
+    if spec.batch is not None and not strided:
+        raise SpecError(
+            "a batch to pack is tw.Strided(count), or with a stride b=",
+            got=spec.batch,
+            hint="pack matrices that lie anywhere, or serve all of a batch, one by one",
+        )
+    check_dims(spec.runtime_sizes())

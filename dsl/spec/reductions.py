@@ -1,0 +1,60 @@
+"""Outputs beside the matrix: what a row of an expression's values is reduced to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tilewright.errors import SpecError
+
+from .expression import Expression, Term, as_expression, check_name
+
+__all__ = ["row_absmax", "row_max", "row_sum"]
+
+Outputs = tuple[tuple[str, "RowReduction"], ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RowReduction:
+    """One number for each row of C, from the expression's values along it; it has type f32."""
+
+    fn: Literal["row_max", "row_sum", "row_absmax"]
+    expression: Expression
+
+    def __repr__(self) -> str:
+        return f"{self.fn}({self.expression!r})"
+
+
+def row_max(expression: Term) -> RowReduction:
+    """The largest value of each row, -Inf where there is none; NaN if one is."""
+    return RowReduction("row_max", as_expression(expression))
+
+
+def row_sum(expression: Term) -> RowReduction:
+    """The sum of each row in f32, in any order; 0 where there is nothing."""
+    return RowReduction("row_sum", as_expression(expression))
+
+
+def row_absmax(expression: Term) -> RowReduction:
+    """The largest magnitude of each row, 0 where there is none; NaN if one is."""
+    return RowReduction("row_absmax", as_expression(expression))
+
+
+def as_outputs(given: Any) -> Outputs:
+    """``given``, a mapping of names to reductions, in alphabetical order; () for None."""
+    if given is None:
+        return ()
+    if not isinstance(given, Mapping):
+        raise SpecError(
+            "outputs are given by name", got=given, hint="outputs={'amax': tw.row_absmax(tw.acc)}"
+        )
+    for name, reduction in given.items():
+        check_name(name, "an output")
+        if not isinstance(reduction, RowReduction):
+            raise SpecError(
+                f"output {name!r} is no reduction",
+                got=reduction,
+                expected="tw.row_max, tw.row_sum or tw.row_absmax of an expression",
+            )
+    return tuple(sorted(given.items()))

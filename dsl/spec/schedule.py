@@ -1,0 +1,159 @@
+"""How it is computed: register tile, loops, blocking, unrolling, tails, packing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from tilewright.errors import ScheduleError
+
+from .sizes import call_text
+
+TAILS = ("auto", "mask", "narrow", "overlap", "bounce")
+PACKS = (None, "a", "b", "ab")
+LETTERS = "bmnkMN"
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Schedule:
+    """How a spec is computed; ``None`` leaves the choice to the cost model.
+
+    ``tile`` is (mr, nr), rows by columns of C held in registers. ``loops`` names the loops,
+    outermost first: ``b`` batch, ``m``, ``n``, ``k``; letters left of the last ``m`` or ``n``
+    are loops over blocks, right of it the accumulators stay in registers. ``block`` gives the
+    step of an earlier one of two loops of the same letter.
+
+    ``M`` and ``N`` are loops that run in parallel: ``"NMk"`` spreads all tiles of C, bit for bit
+    as ``"nmk"`` computes them. ``threads`` is how many threads there are at most; without it, as
+    many as the process may use CPUs. With ``threads`` and without ``loops``, m and n are parallel.
+    What is too short to pay, or finds the threads taken by another call, runs on one.
+    """
+
+    tile: tuple[int, int] | None
+    loops: str | None
+    block: tuple[tuple[str, int], ...]
+    k_unroll: int | None
+    k_split: int | None
+    vectorize: Literal["m", "n", "k"] | None
+    pack: Literal["a", "b", "ab"] | None
+    tails: str
+    prefetch: int | None
+    threads: int | None
+
+    def __init__(
+        self,
+        tile: tuple[int, int] | None = None,
+        loops: str | None = None,
+        block: Mapping[str, int] | None = None,
+        k_unroll: int | None = None,
+        k_split: int | None = None,
+        vectorize: Literal["m", "n", "k"] | None = None,
+        pack: Literal["a", "b", "ab"] | None = None,
+        tails: str = "auto",
+        prefetch: int | None = None,
+        threads: int | None = None,
+    ) -> None:
+        def put(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
+
+        put("tile", None if tile is None else _tile(tile))
+        put("loops", None if loops is None else _loops(loops))
+        put("block", _block(block))
+        put("k_unroll", _count(k_unroll, "k_unroll"))
+        put("k_split", _count(k_split, "k_split"))
+        put("vectorize", _one_of(vectorize, (None, "m", "n", "k"), "vectorize"))
+        put("pack", _one_of(pack, PACKS, "pack"))
+        put("tails", _one_of(tails, TAILS, "tails"))
+        put("prefetch", _count(prefetch, "prefetch"))
+        put("threads", _threads(threads, self.loops))
+        if k_unroll and k_split and k_unroll % k_split:
+            raise ScheduleError(
+                "k_unroll must be a multiple of k_split",
+                got=f"k_unroll={k_unroll}, k_split={k_split}",
+                hint=f"k_unroll={k_split * max(1, k_unroll // k_split)}",
+            )
+
+    def __repr__(self) -> str:
+        options: dict[str, tuple[object, object]] = {
+            f.name: (getattr(self, f.name), "auto" if f.name == "tails" else None)
+            for f in fields(self)
+        }
+        options["block"] = (_Block(self.block), _Block(()))
+        return call_text("Schedule", [], options)
+
+
+class _Block(tuple[tuple[str, int], ...]):
+    """Prints as the mapping it is, without braces: the text stands in comments of C."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"dict({', '.join(f'{letter}={size}' for letter, size in self)})"
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def _tile(tile: Any) -> tuple[int, int]:
+    if not isinstance(tile, (tuple, list)) or len(tile) != 2 or not all(map(_whole, tile)):
+        raise ScheduleError(
+            "tile must be (mr, nr), rows by columns of C", got=tile, expected="two positive ints"
+        )
+    return (tile[0], tile[1])
+
+
+def _loops(loops: Any) -> str:
+    if isinstance(loops, str) and set(loops) & set("BK") and set(loops) <= set(LETTERS + "BK"):
+        raise ScheduleError(
+            "only m and n may run in parallel: all trips of b or k add to the same elements of C",
+            got=loops,
+            expected="upper case for m and n alone",
+            hint=repr(loops.replace("B", "b").replace("K", "k")),
+        )
+    legal = isinstance(loops, str) and loops != "" and set(loops) <= set(LETTERS)
+    if not legal or loops.count("b") > 1 or max(map(loops.lower().count, "mnk")) > 2:
+        raise ScheduleError(
+            "loops must name the loops, outermost first",
+            got=loops,
+            expected="letters of 'bmnk', m, n and k at most twice, b at most once",
+            hint='"nmk", "bnmk" (batch outside), "nmbk" (batch inside) or "NMk" (in parallel)',
+        )
+    return str(loops)
+
+
+def _threads(threads: Any, loops: str | None) -> int | None:
+    count = _count(threads, "threads")
+    if count is not None and count > 1 and loops is not None and loops == loops.lower():
+        last = max(map(loops.rfind, "mn"))
+        shown = f"{loops[:last]}{loops[last].upper()}{loops[last + 1 :]}" if last >= 0 else "NMk"
+        raise ScheduleError(
+            "threads need a loop that runs in parallel: m or n in upper case",
+            got=f"loops={loops!r}, threads={count}",
+            hint=f"loops={shown!r}",
+        )
+    return count
+
+
+def _block(block: Mapping[str, int] | None) -> tuple[tuple[str, int], ...]:
+    for letter, size in (block or {}).items():
+        if letter not in ("m", "n", "k") or not _whole(size):
+            raise ScheduleError(
+                "block must map 'm', 'n' or 'k' to a positive int", got={letter: size}
+            )
+    return tuple(sorted((block or {}).items()))
+
+
+def _count(value: Any, name: str) -> int | None:
+    if value is not None and not _whole(value):
+        raise ScheduleError(f"{name} must be a positive int", got=value)
+    return None if value is None else int(value)
+
+
+def _one_of(value: Any, legal: tuple[Any, ...], name: str) -> Any:
+    if value not in legal:
+        raise ScheduleError(
+            f"unknown {name}", got=value, expected=f"one of {', '.join(map(repr, legal))}"
+        )
+    return value

@@ -1,0 +1,307 @@
+"""A kernel's parameters: what the caller passes, in what order C takes it, what is checked.
+
+Light on purpose: the warm path builds it from the spec, without sympy and without a plan.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+from .gemm import QUANTITIES, SHAPES, Gemm, Spec
+from .operands import Addresses, Batch, Offsets, Packed, Strided
+from .pack import Pack
+from .scalars import quantity_type
+from .sizes import Dim, Size
+from .transpose import Transpose
+from .types import ITEMSIZE
+
+if TYPE_CHECKING:
+    from .expression import Operand
+
+
+class Stored(Protocol):
+    """What a signature says of an operand that is packed ahead: its format."""
+
+    @property
+    def text(self) -> str:
+        """All of the format in one line, equal exactly when formats are."""
+
+    @property
+    def stored(self) -> str:
+        """The type of its elements in memory."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one matrix."""
+
+
+Role = Literal["in", "out", "inout"]
+Kind = Literal["matrix", "strided", "flat", "sequence", "offsets", "packed", "vector"]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayParameter:
+    """One pointer parameter.
+
+    ``shape`` is of one matrix. ``kind``: ``matrix`` a 2-d array; ``strided`` a 3-d array, the
+    batch its first axis (2-d when ``batch_stride`` is 0); ``flat`` a 1-d array that offsets
+    index; ``sequence`` a sequence of matrices; ``offsets`` a 1-d int64 array of ``count``;
+    ``packed`` a PackedMatrix, which may hold a batch; ``vector`` a 1-d array passed by name, or a
+    number where its ``shape`` is (1,). ``packed`` as a flag: the operand, or each item of a
+    sequence, is a PackedMatrix of ``format``. ``chosen``: the name is the user's.
+    ``leading`` is None when tight. ``batch_stride`` None is one tight matrix. ``stored`` is what
+    memory holds where that is not ``type``.
+    """
+
+    name: str
+    type: str
+    kind: Kind
+    role: Role
+    shape: tuple[Size, ...]
+    order: Literal["C", "F"]
+    leading: Size | None
+    slots: tuple[str, ...]
+    leading_slot: str
+    batch_stride: Size | None = None
+    static_offsets: tuple[int, ...] | None = None
+    count: Size | None = None
+    packed: bool = False
+    format: str = ""
+    stored: str = ""
+    chosen: bool = False
+
+    @property
+    def element(self) -> str:
+        """The type that memory holds."""
+        return self.stored or self.type
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        return ITEMSIZE[self.type]
+
+    @property
+    def symbol(self) -> str:
+        """What the generated C calls it: what users name ends in "_", as nothing else does."""
+        return symbol_of(self.name) if self.chosen else self.name
+
+    @property
+    def offsets(self) -> str:
+        """What the offsets are called, or would be: B2 has those of B."""
+        return f"{self.name[0]}_offsets"
+
+
+class SizeParameter(NamedTuple):
+    """A run-time size: the C parameter's name and the dim it is an instance of."""
+
+    slot: str
+    dim: Dim
+
+
+class ScalarParameter(NamedTuple):
+    """A number passed at the call."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """The C function's parameters in order: arrays, sizes, scalars, then scratch if any."""
+
+    arrays: tuple[ArrayParameter, ...]
+    sizes: tuple[SizeParameter, ...]
+    scalars: tuple[ScalarParameter, ...]
+    allocates: bool
+
+    def array(self, name: str) -> ArrayParameter:
+        """The array parameter called ``name``."""
+        return next(a for a in self.arrays if a.name == name)
+
+    @property
+    def output(self) -> ArrayParameter:
+        """C or D, or a transposition's result: what a call returns."""
+        return next(a for a in self.arrays if a.role != "in")
+
+    @property
+    def alias(self) -> int:
+        """The index of the input that may be the output itself, if it lies alike; -1 for none.
+
+        It is C where there is a D of its type and order, and the X of a square transposition.
+        """
+        output = self.output
+        for index, parameter in enumerate(self.arrays):
+            alike = (parameter.type, parameter.order) == (output.type, output.order)
+            transposed = parameter.name == "x" and parameter.shape == output.shape
+            if alike and parameter.role == "in" and (parameter.name == "c" or transposed):
+                return index
+        return -1
+
+    @property
+    def positional(self) -> tuple[str, ...]:
+        """The arrays that are passed by position; all others are passed by name."""
+        places = ("a", "b", "c") if self.arrays[0].name == "a" else ("b", "x", "out")
+        return tuple(a.name for a in self.arrays if a.name in places)
+
+
+def symbol_of(name: str) -> str:
+    """What the generated C calls an operand or output that the user named."""
+    return f"{name}_"
+
+
+def signature(spec: Spec, formats: Mapping[str, Stored] | None = None) -> Signature:
+    """The signature of the kernel that computes ``spec``.
+
+    ``formats`` are those of the packed operands by name, once a target is chosen.
+    """
+    formats = formats or {}
+    arrays, allocates = _arrays(spec, formats)
+    scalars: tuple[ScalarParameter, ...] = ()
+    if isinstance(spec, Gemm):
+        scalars = tuple(
+            ScalarParameter(name, spec.type)
+            for name in ("alpha", "beta")
+            if getattr(spec, name) == "scalar"
+        )
+    sizes = tuple(SizeParameter(slot, dim) for slot, dim in spec.runtime_sizes())
+    return Signature(arrays, sizes, scalars, allocates)
+
+
+def _arrays(spec: Spec, formats: Mapping[str, Stored]) -> tuple[tuple[ArrayParameter, ...], bool]:
+    """All arrays, and whether a call may leave the output to be made."""
+    match spec:
+        case Transpose():
+            return _transpose_arrays(spec), True
+        case Pack():
+            return _pack_arrays(spec, formats.get("out")), False
+    arrays = _gemm_arrays(spec)
+    for name, form in formats.items():
+        text = sys.intern(form.text)  # the dispatcher compares its address
+        arrays = tuple(
+            replace(a, format=text, stored=form.stored) if a.name == name else a for a in arrays
+        )
+    return arrays, not spec.reads_output if spec.d is not None else spec.beta == 0
+
+
+def _matrix(spec: Gemm, name: str) -> ArrayParameter:
+    batch = spec.batch if name in ("a", "b", "b2") else None
+    operand = getattr(spec, name)
+    packed = isinstance(operand, Packed)
+    return ArrayParameter(
+        name=name,
+        type=operand.type,
+        kind="packed" if packed and not isinstance(batch, Addresses) else _kind(batch),
+        role=_role(spec, name),
+        shape=tuple(getattr(spec, slot) for slot in SHAPES[name]),
+        order=operand.order,
+        leading=getattr(spec, f"ld{name[0]}"),
+        slots=SHAPES[name],
+        leading_slot=f"ld{name[0]}",
+        batch_stride=getattr(batch, name[0]) if isinstance(batch, Strided) else None,
+        static_offsets=getattr(batch, name[0]) if isinstance(batch, Offsets) else None,
+        count=batch.count if batch is not None else None,
+        packed=packed,
+    )
+
+
+def _kind(batch: Batch | None) -> Kind:
+    match batch:
+        case Strided():
+            return "strided"
+        case Offsets():
+            return "flat"
+        case Addresses():
+            return "sequence"
+        case _:
+            return "matrix"
+
+
+def _role(spec: Gemm, name: str) -> Role:
+    if name != spec.output:
+        return "in"
+    reads = spec.reads_output if name == "d" else spec.beta != 0
+    return "inout" if reads else "out"
+
+
+def _gemm_arrays(spec: Gemm) -> tuple[ArrayParameter, ...]:
+    names = ["a", "b", *(["b2"] if spec.b2 is not None else [])]
+    names += ["c", "d"] if spec.d is not None and spec.beta != 0 else [spec.output]
+    arrays = [_matrix(spec, name) for name in names]
+    if isinstance(spec.batch, Offsets):
+        for name in "ab":
+            if getattr(spec.batch, name) is None:
+                arrays.append(_offsets(f"{name}_offsets", spec.batch.count))
+    arrays += [_quantity(spec, name) for name in QUANTITIES if isinstance(getattr(spec, name), str)]
+    chosen = [_named(spec, operand) for operand in spec.named]
+    chosen += [_reduced(spec, name) for name, _ in spec.outputs]
+    return (*arrays, *sorted(chosen, key=lambda array: array.name))
+
+
+def _quantity(spec: Gemm, name: str) -> ArrayParameter:
+    """A scale (f32, or f64 with f64) or zero point (s32, or f64 with f64) passed at the call."""
+    per = getattr(spec, name)
+    slots = {"scalar": (), "row": ("m",), "column": ("n",)}[per]
+    shape = tuple(getattr(spec, slot) for slot in slots) or (1,)
+    type_ = quantity_type(name, spec.type)
+    return ArrayParameter(name, type_, "vector", "in", shape, "C", None, slots, "")
+
+
+def _named(spec: Gemm, operand: Operand) -> ArrayParameter:
+    """An operand of an expression; a full one has the spec's order."""
+    slots = {None: (), "row": ("m",), "column": ("n",), "full": ("m", "n")}[operand.per]
+    shape = tuple(getattr(spec, slot) for slot in slots) or (1,)
+    kind: Kind = "matrix" if operand.per == "full" else "vector"
+    order = spec.order if operand.per == "full" else "C"
+    return ArrayParameter(
+        operand.name, operand.type, kind, "in", shape, order, None, slots, "", chosen=True
+    )
+
+
+def _reduced(spec: Gemm, name: str) -> ArrayParameter:
+    """An output of one number for each row."""
+    return ArrayParameter(
+        name, "f32", "vector", "out", (spec.m,), "C", None, ("m",), "", chosen=True
+    )
+
+
+def _offsets(name: str, count: Size) -> ArrayParameter:
+    return ArrayParameter(name, "i64", "offsets", "in", (count,), "C", None, ("count",), "")
+
+
+def _transpose_arrays(spec: Transpose) -> tuple[ArrayParameter, ...]:
+    x = ArrayParameter(
+        "x",
+        spec.type,
+        "matrix",
+        "in",
+        (spec.rows, spec.cols),
+        "C",
+        spec.ldx,
+        ("rows", "cols"),
+        "ldx",
+    )
+    out = ArrayParameter(
+        "out", spec.type, "matrix", "out", (spec.cols, spec.rows), "C", spec.ldout,
+        ("cols", "rows"), "ldout",
+    )  # fmt: skip
+    return (x, out)
+
+
+def _pack_arrays(spec: Pack, form: Stored | None) -> tuple[ArrayParameter, ...]:
+    """B, and the bytes of the packed matrices, one to a line."""
+    batch = spec.batch
+    b = ArrayParameter(
+        "b", spec.source, "matrix" if batch is None else "strided", "in", (spec.k, spec.n),
+        spec.order, spec.ldb, ("k", "n"), "ldb",
+        batch_stride=None if batch is None else batch.b,
+        count=None if batch is None else batch.count,
+    )  # fmt: skip
+    shape: tuple[Size, ...] = (1 if batch is None else batch.count, form.nbytes if form else 0)
+    out = ArrayParameter(
+        "out", "u8", "matrix", "out", shape, "C", None, ("count", "bytes"), "ldout",
+        stored=form.stored if form else "",
+    )  # fmt: skip
+    return b, out

@@ -1,0 +1,368 @@
+"""What one core can do at most, and how long it takes: the multiply-adds of a target, measured.
+
+Chains of each of the target's own forms, generated from its data: many side by side for the
+throughput, a single one for the latency, through a factor (source) or the sum (destination).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from math import nan
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright.errors import TargetError
+from tilewright.isa.matrix_unit import MatrixUnit
+from tilewright.isa.target import Target
+from tilewright.isa.vector import ALIKE, MulAdd, Vector
+from tilewright.plan.contraction import choose_product
+from tilewright.runtime.call import dispatch, session
+from tilewright.runtime.call.bound_sizes import Array
+from tilewright.runtime.machine import host
+from tilewright.runtime.store import cache as store
+from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.types import accumulator, type_name
+
+#: Numbers of chains tried, as far as the registers hold them and two factors.
+CHAINS = (8, 10, 12, 14, 16, 20, 24)
+#: Chains run through a factor or through the sum. Throughput is that of chains through the sum;
+#: a compiler that cannot be told to hold a register makes both longer, and the best of both counts.
+_THROUGH = ("source", "destination")
+#: Multiply-adds in a loop's body and in a call, about.
+_BODY, _CALL = 32, 1 << 14
+_ROUNDS, _CALLS = 12, 8
+_ADDS = 1 << 14
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """One multiply-add form: the best of its chains in ``gflops``, and its latencies.
+
+    Latencies, in nanoseconds and in cycles of the measured clock, are those from a factor
+    (``source``; NaN where factors have registers of another type) and from the sum
+    (``destination``) to the result.
+    """
+
+    mnemonic: str
+    vector: str
+    lanes: int
+    gflops: float
+    chains: int
+    source: float
+    destination: float
+    source_cycles: float
+    destination_cycles: float
+
+
+@dataclass(frozen=True, slots=True)
+class Peak:
+    """The peak of one core in ``gflops``: the best of ``forms``. ``clock`` in GHz is an estimate
+    from a chain of integer additions, a cycle each.
+    """
+
+    target: str
+    type: str
+    gflops: float
+    clock: float
+    forms: tuple[Form, ...]
+
+
+class Loop(NamedTuple):
+    """A function that is measured: ``chains`` of ``op``, ``unroll`` steps of each in one trip.
+
+    ``x`` and ``y`` hold the factors; None where they are held as the sums are.
+    """
+
+    name: str
+    vector: Vector
+    op: MulAdd
+    chains: int
+    through: str
+    x: Vector | None = None
+    y: Vector | None = None
+
+    @property
+    def unroll(self) -> int:
+        """Steps of each chain in the loop's body."""
+        return max(1, _BODY // self.chains)
+
+    @property
+    def trips(self) -> int:
+        """Repetitions of the loop's body."""
+        return _CALL // (self.unroll * self.chains)
+
+    @property
+    def steps(self) -> int:
+        """Multiply-adds that follow each other in one call."""
+        return self.trips * self.unroll
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one call."""
+        return 2 * self.op.rows * self.op.cols * self.op.depth * self.chains * self.steps
+
+
+class Clock(NamedTuple):
+    """The function of dependent additions."""
+
+    name: str = "peak_clock"
+    unroll: int = _BODY
+    adds: int = _ADDS
+
+    @property
+    def trips(self) -> int:
+        """Repetitions of the loop's body."""
+        return self.adds // self.unroll
+
+
+#: The types of A and B.
+Types = tuple[str, str]
+
+_CLOCK = Clock()
+_cached: dict[tuple[str, Types], Peak] = {}
+
+
+def peak(target: str = "host", type: Any = "f32", *, cached: bool = False) -> Peak:
+    """Measure what one core can do with ``target``'s multiply-adds of ``type``; takes 0.1 s.
+
+    ``type`` is that of A and B, or a pair of theirs: ``("u8", "s8")``. Measured is the best way
+    that the target has to sum their products, all else, as conversions, left out. ``cached``: take
+    what this process measured before, if it did. TargetError where the CPU lacks the target, or
+    the target the type, or kernels are called through Python.
+    """
+    found, types = _measurable(target), _types(type)
+    key = found.name, types
+    if not cached or key not in _cached:
+        _cached[key] = _measure(found, types)
+    return _cached[key]
+
+
+def _types(given: Any) -> Types:
+    pair = given if isinstance(given, (tuple, list)) and len(given) == 2 else (given, given)
+    return type_name(pair[0]), type_name(pair[1])
+
+
+def _measure(target: Target, types: Types) -> Peak:
+    loops = list(_loops(target, types))
+    seconds = _seconds(target, types, [_CLOCK.name, *(loop.name for loop in loops)])
+    clock = _CLOCK.adds / seconds[_CLOCK.name] / 1e9
+    groups: dict[tuple[str, str], list[Loop]] = {}
+    for loop in loops:
+        groups.setdefault((loop.vector.name, loop.op.mnemonic), []).append(loop)
+    forms = tuple(_form(group, seconds, clock) for group in groups.values())
+    title = types[0] if types[0] == types[1] else " x ".join(types)
+    return Peak(target.name, title, max(form.gflops for form in forms), clock, forms)
+
+
+def _form(loops: list[Loop], seconds: Mapping[str, float], clock: float) -> Form:
+    best = max(loops, key=lambda loop: loop.flops / seconds[loop.name])
+    single = {
+        loop.through: seconds[loop.name] / loop.steps * 1e9 for loop in loops if loop.chains == 1
+    }
+    source, destination = single.get("source", nan), single["destination"]
+    return Form(
+        mnemonic=best.op.mnemonic,
+        vector=best.vector.name,
+        lanes=best.vector.lanes,
+        gflops=best.flops / seconds[best.name] / 1e9,
+        chains=best.chains,
+        source=source,
+        destination=destination,
+        source_cycles=source * clock,
+        destination_cycles=destination * clock,
+    )
+
+
+def _seconds(target: Target, types: Types, names: Iterable[str]) -> dict[str, float]:
+    """The least seconds of a call of each function, over rounds in which all take turns."""
+    timed = dispatch.timer("the peak")
+    frames = {name: _frame(target, types, name) for name in names}
+    least = dict.fromkeys(frames, float("inf"))
+    for _ in range(_ROUNDS):
+        for name, frame in frames.items():
+            taken = timed(dispatch.address(frame.words), 1, _CALLS) / _CALLS
+            least[name] = min(least[name], taken)
+    return least
+
+
+def _measurable(target: str) -> Target:
+    found = host.resolve(target)
+    if host.means(found) != "native":
+        raise TargetError(
+            f"the peak of {found.name} cannot be measured here",
+            got=f"{host.cpu().name}, {host.means(found)}",
+            expected=f"a CPU with {found.title}",
+            hint="target='host'",
+        )
+    return found
+
+
+# --- measured beside other things --------------------------------------------------------------
+
+
+class PeakCall(NamedTuple):
+    """The fastest chains as a C function ``(const void *, const void *, void *)`` at ``address``.
+
+    ``operands`` are the addresses of three arrays for it, which ``keep`` holds alive.
+    """
+
+    address: int
+    flops: int
+    operands: tuple[int, int, int]
+    keep: tuple[Any, ...]
+
+
+def peak_call(target: str = "host", type: Any = "f32") -> PeakCall:
+    """The peak as something to be timed in every round beside kernels; TargetError as ``peak``."""
+    found, types = _measurable(target), _types(type)
+    loop = _best_loop(found, types)
+    frame = _frame(found, types, loop.name)
+    first, second, third = (dispatch.address(memory) for memory in frame.memory)
+    address = dispatch.symbol(_library(found, types), loop.name)
+    return PeakCall(address, loop.flops, (first, second, third), frame.memory)
+
+
+class Meter:
+    """The peak of a native target, to be measured again beside each round of something.
+
+    ``type`` is as in ``peak``.
+    """
+
+    def __init__(self, target: Target, type: Any) -> None:
+        types = _types(type)
+        self.loop = _best_loop(target, types)
+        self._frame = _frame(target, types, self.loop.name)
+
+    def seconds(self) -> float:
+        """Seconds that one call of the loop takes now."""
+        timed = dispatch.timer("the peak")
+        return timed(dispatch.address(self._frame.words), 1, _CALLS) / _CALLS
+
+
+@cache
+def _best_loop(target: Target, types: Types) -> Loop:
+    """The chains with the most flops a second; which these are does not change."""
+    loops = [loop for loop in _loops(target, types) if loop.chains > 1]
+    seconds = _seconds(target, types, [loop.name for loop in loops])
+    return max(loops, key=lambda loop: loop.flops / seconds[loop.name])
+
+
+# --- the library of chains ---------------------------------------------------------------------
+
+
+def _loops(target: Target, types: Types) -> Iterator[Loop]:
+    """Every form that works on registers, once: one from memory is a benchmark of loads."""
+    held = accumulator(*types)
+    if not target.of(held):
+        raise TargetError(f"{target.name} has no vectors of {held}")
+    given = dict(zip("ab", types, strict=True))
+    products = {choose_product(target, given, along).unit for along in "ab"}
+    if None not in products:
+        yield from _matrix_loops(target, held, products)
+        return
+    factors = {choose_product(target, given, along).factors for along in "ab"}
+    for vector in target.of(held):
+        known: set[str] = set()
+        for op in vector.muladd:
+            if op.form == "memory" or op.mnemonic in known or op.factors not in factors:
+                continue
+            known.add(op.mnemonic)
+            x, y = _holding(target, op)
+            stem = f"peak_{vector.name}_{op.form}{len(known)}"
+            for chains, through in _chains(target, alike=x is None or x.ctype == vector.ctype):
+                yield Loop(f"{stem}_{through}_{chains}", vector, op, chains, through, x, y)
+
+
+def _matrix_loops(target: Target, held: str, products: set[MulAdd | None]) -> Iterator[Loop]:
+    """Chains in a matrix unit; two of its registers hold the factors."""
+    assert target.matrix is not None
+    for op in (op for op in target.matrix.products[held] if op in products):
+        vector = replace(target.of(held)[0], name=target.matrix.name, muladd=())
+        for chains in range(1, target.matrix.registers - 1):
+            yield Loop(f"peak_{op.mnemonic}_{chains}", vector, op, chains, "destination")
+
+
+def _chains(target: Target, *, alike: bool) -> Iterator[tuple[int, str]]:
+    """Numbers of chains and what they run through; through a factor if it is held as sums are."""
+    for chains in (1, *CHAINS):
+        for through in _THROUGH if alike else _THROUGH[1:]:
+            fits = chains + 2 <= target.registers
+            if chains == 1 or (fits and (through == "destination" or not target.hold)):
+                yield chains, through
+
+
+def _holding(target: Target, op: MulAdd) -> tuple[Vector | None, Vector | None]:
+    """What holds the factors of a form, if they are not of the accumulators' type."""
+    if op.factors == ALIKE:
+        return None, None
+    groups = op.rows if op.rows > 1 else op.cols
+    return target.holding(op.x, op.cols * op.depth), target.holding(op.y, groups * op.depth)
+
+
+@cache
+def _library(target: Target, types: Types) -> Path:
+    named = host.user_compiler(target, "native")
+    key = store.key("peak", target.name, *types, *([] if named is None else [named]))
+    entry = store.lookup(key)
+    if entry is None:
+        entry = store.publish(key, lambda folder: _build(target, types, folder))
+    return entry.library
+
+
+def _build(target: Target, types: Types, folder: Path) -> Mapping[str, Any]:
+    from tilewright.runtime.build.toolchain import compile_library, find_compiler
+
+    compiler = find_compiler(target, emulated=False)
+    library = compile_library(peak_source(target, types), target, compiler, folder, "peak")
+    return {"library": library.name, "source": "peak.c", "compiler": str(compiler)}
+
+
+def peak_source(target: Target, types: Types) -> str:
+    """The C text of every chain of ``target``'s multiply-adds for A and B of ``types``."""
+    from tilewright.emit.render import render
+    from tilewright.generate import VERSION
+
+    return render(
+        "peak/peak.c.j2",
+        version=VERSION,
+        target=target,
+        clock=_CLOCK,
+        loops=list(_loops(target, types)),
+        matrix=_unit(target, types),
+    )
+
+
+def _unit(target: Target, types: Types) -> MatrixUnit | None:
+    """The matrix unit, if products of ``types`` are its own."""
+    matrices = any(loop.op.form == "matrix" for loop in _loops(target, types))
+    return target.matrix if matrices else None
+
+
+class _Frame(NamedTuple):
+    """struct tw_frame of one call, and what it points to."""
+
+    words: Array
+    memory: tuple[Array, ...]
+    pointers: Array
+
+
+def _frame(target: Target, types: Types, name: str) -> _Frame:
+    library = _library(target, types)
+    held = accumulator(*types)
+    if (unit := _unit(target, types)) is not None:
+        session.ask_consent(unit.name, unit.consent)
+    size = max(CHAINS) * target.of(held)[0].lanes
+    memory = tuple(np.full(size, 0.5 if held != "s32" else 1, DTYPES[held]) for _ in range(3))
+    pointers = np.array([dispatch.address(block) for block in memory], np.int64)
+    words = [
+        dispatch.symbol(library, f"{name}_invoke"),
+        dispatch.symbol(library, "peak_scratch_bytes"),
+        dispatch.address(pointers),
+        0,
+        0,
+    ]
+    return _Frame(np.array(words, np.int64), memory, pointers)

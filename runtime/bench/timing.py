@@ -1,0 +1,140 @@
+"""Timing kernels: a C loop calls through a function pointer, Python only reads the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from time import perf_counter
+
+import numpy as np
+
+from tilewright.errors import ArgumentValueError
+from tilewright.runtime.call import dispatch
+from tilewright.runtime.call.bound_sizes import Array
+from tilewright.runtime.call.frame import Frame
+from tilewright.runtime.machine import host
+from tilewright.runtime.reference.arguments import Sample, Sampled, gain, sample
+from tilewright.spec.gemm import Gemm
+
+from .peak import Meter
+
+#: Seconds of a round, short beside a scheduler's slice.
+_QUANTUM = 400e-6
+#: The least and the greatest number of rounds.
+_ROUNDS = (5, 2000)
+#: Data is cold once this many times the last cache's size was written.
+_COLD, _LAST_CACHE = 2, 32 << 20
+#: Copies of the arrays that a cold round goes through, and the bytes they may take.
+_COPIES, _COPIED = 64, 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Seconds per call: the median and the best of the rounds, and their ``spread``: the
+    interquartile range over the median. ``gflops`` at the median; ``of_peak`` the median fraction
+    of the target's peak, which is measured in each round (None for a transposition).
+    """
+
+    median: float
+    best: float
+    spread: float
+    gflops: float
+    of_peak: float | None
+
+
+def bench(kernel: Sampled, cold: bool = False, seconds: float = 0.2) -> Timing:
+    """Time ``kernel`` for about ``seconds`` on arrays of its sizes, run-time ones of 64.
+
+    ``cold``: every call takes another copy of the arrays, after the caches were filled with
+    something else. TargetError where kernels are called through Python.
+    """
+    if not seconds > 0:
+        raise ArgumentValueError("seconds must be positive", got=seconds)
+    dispatch.timer("bench")
+    rng = np.random.default_rng(0)
+    draw = partial(sample, kernel.signature, rng, varied=False, gain=gain(kernel.spec))
+    samples = [draw()]
+    samples += [draw() for _ in range(_copies(samples[0]) - 1 if cold else 0)]
+    frames = [kernel.frame(**one.named(kernel)) for one in samples]
+    meter = _meter(kernel)
+    times, peaks = rounds(frames, seconds, meter, cold=cold)
+    low, middle, high = np.percentile(times, (25, 50, 75))
+    work = flops(kernel, samples[0])
+    of_peak = None
+    if meter is not None:
+        of_peak = float(np.median(work / times / (meter.loop.flops / peaks)))
+    return Timing(
+        median=float(middle),
+        best=float(times.min()),
+        spread=float((high - low) / middle),
+        gflops=float(work / middle / 1e9),
+        of_peak=of_peak,
+    )
+
+
+def _meter(kernel: Sampled) -> Meter | None:
+    if not isinstance(kernel.spec, Gemm):
+        return None
+    return Meter(kernel.isa, (kernel.spec.a.type, kernel.spec.b.type))
+
+
+def flops(kernel: Sampled, held: Sample) -> int:
+    """Floating-point operations of one call on ``held``."""
+    spec = kernel.spec
+    if not isinstance(spec, Gemm):
+        return 0
+    count = 1 if spec.batch is None else held.size(spec.batch.count)
+    return 2 * count * held.size(spec.m) * held.size(spec.n) * held.size(spec.k)
+
+
+def _last_cache() -> int:
+    return max(host.caches().values(), default=_LAST_CACHE)
+
+
+def _copies(held: Sample) -> int:
+    used = sum(memory.nbytes for memory in held.memory)
+    return int(np.clip(_COPIED // max(used, 1), 2, _COPIES))
+
+
+def rounds(
+    frames: list[Frame], seconds: float, meter: Meter | None, *, cold: bool
+) -> tuple[Array, Array]:
+    """Seconds per call in each of the rounds, which together take about ``seconds``, and the
+    seconds of ``meter``'s loop right after each.
+    """
+    timed = dispatch.timer("bench")
+    words: Array = np.concatenate([frame.words for frame in frames])
+    place, count = dispatch.address(words), len(frames)
+    other = np.zeros(_COLD * _last_cache() // 8 if cold else 0)
+    calls, spent = _calls(timed, place, count, cold=cold)
+    times: list[float] = []
+    peaks: list[float] = []
+    begin = perf_counter()
+    least, most = _ROUNDS
+    while len(times) < most and (len(times) < least or perf_counter() - begin < seconds):
+        if cold:
+            other += 1
+            for frame in frames:
+                frame.touch()
+        times.append(timed(place, count, calls) / calls)
+        peaks.append(1.0 if meter is None else meter.seconds())
+        if len(times) >= 3 and spent > seconds:
+            break
+    return np.array(times), np.array(peaks)
+
+
+def _calls(
+    timed: Callable[[int, int, int], float], place: int, count: int, *, cold: bool
+) -> tuple[int, float]:
+    """How many calls make a round, and the seconds they take."""
+    calls = count
+    while (spent := timed(place, count, calls)) < _QUANTUM / 4 and not cold:
+        if spent < 0:
+            raise MemoryError("no memory for the kernel's scratch buffer")
+        calls *= 2
+    if cold:
+        return calls, spent
+    per_call = spent / calls
+    calls = max(1, int(_QUANTUM / per_call))
+    return calls, calls * per_call

@@ -1,0 +1,23 @@
+"""A kernel's machine code as text."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from tilewright.isa.target import Target
+
+from tilewright.runtime.store.cache import Entry
+from .toolchain import Compiler, compile_library, disassemble, find_compiler
+
+
+def assembly(name: str, target: Target, entry: Entry) -> str:
+    """The instructions of kernel ``name``; emulated by a header, those of the real target."""
+    parts = entry.manifest["compiler_parts"]
+    if parts["means"] != "header":
+        return disassemble(entry.library, Compiler(command=(), **parts), name)
+    text = (entry.directory / entry.manifest["text"]).read_text(encoding="utf-8")
+    compiler = find_compiler(target, emulated=False)
+    with tempfile.TemporaryDirectory() as folder:
+        library = compile_library(text, target, compiler, Path(folder), "kernel")
+        return disassemble(library, compiler, name)

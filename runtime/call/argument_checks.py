@@ -1,0 +1,357 @@
+"""The slow half of a call's checks: every array against its parameter, with exact messages.
+
+The C dispatcher decides the usual calls; what it does not accept is decided again here, and only
+then is an error. Nothing is written before the last check has passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.signature import ArrayParameter, Signature
+from tilewright.spec.sizes import Dim, Size
+from tilewright.spec.types import ELEMENTS
+
+from .abi import address
+from .bound_sizes import Array, Known
+from .dtypes import FOREIGN, accepts, title
+from .overlap import check_overlaps
+from .packed_matrix import PackedMatrix
+
+
+class Checked(NamedTuple):
+    """Arguments that fit: their arrays, and the run-time sizes in the signature's order."""
+
+    arrays: tuple[Any, ...]
+    sizes: tuple[int, ...]
+
+
+def check(signature: Signature, arrays: Sequence[Any]) -> Checked:
+    """``arrays`` (in the signature's order) once all of them fit; ArgumentError otherwise."""
+    known = Known()
+    held = tuple(
+        _items(parameter, given) if parameter.kind == "sequence" else given
+        for parameter, given in zip(signature.arrays, arrays, strict=True)
+    )
+    learn(signature.arrays, held, known)
+    _fill_free(signature, known)
+    _limits(signature, known)
+    check_overlaps(signature, held, known)
+    return Checked(held, tuple(known.value(size.dim) for size in signature.sizes))
+
+
+def learn(parameters: Sequence[ArrayParameter], arrays: Sequence[Any], known: Known) -> None:
+    """Check types, shapes and strides, and learn every dim that they tell."""
+    pairs = list(zip(parameters, arrays, strict=True))
+    for parameter, given in pairs:
+        for array, name in _each(parameter, given):
+            check_kind(parameter, array, name)
+            _shape(parameter, array, name, known)
+        if parameter.kind == "sequence":
+            assert parameter.count is not None
+            if not known.agrees(parameter.count, len(given), f"len({parameter.name})"):
+                raise ArgumentValueError(
+                    f"{parameter.name} has the wrong number of arrays",
+                    got=len(given),
+                    expected=known.say(parameter.count),
+                )
+    for parameter, given in pairs:
+        if not parameter.packed:
+            for array, name in _each(parameter, given):
+                _strides(parameter, array, name, known)
+
+
+def _items(parameter: ArrayParameter, given: Any) -> tuple[Any, ...]:
+    if isinstance(given, (list, tuple)):
+        return tuple(given)
+    raise ArgumentTypeError(
+        f"{parameter.name} must be a list or tuple of arrays, one per matrix of the batch",
+        got=describe(given),
+        hint="a 3-d array is for batch=tw.Strided",
+    )
+
+
+def _each(parameter: ArrayParameter, given: Any) -> Iterator[tuple[Any, str]]:
+    if parameter.kind == "sequence":
+        return ((array, f"{parameter.name}[{i}]") for i, array in enumerate(given))
+    return iter(((given, parameter.name),))
+
+
+def _shape(parameter: ArrayParameter, array: Array | PackedMatrix, name: str, known: Known) -> None:
+    sizes, slots = _axes(parameter, array.shape, name)
+    for axis, (size, slot) in enumerate(zip(sizes, slots, strict=True)):
+        if size is None or known.agrees(size, array.shape[axis], f"{name}.shape[{axis}]"):
+            continue
+        wanted = ", ".join("?" if s is None else _plain(s, known) for s in sizes)
+        turned = array.shape[-2:] == tuple(
+            known.value(s) if s is not None and known.has(s) else -1 for s in sizes[-2:][::-1]
+        )
+        raise ArgumentValueError(
+            f"{name} has the wrong shape",
+            got=array.shape,
+            expected=f"({wanted}{',' * (len(sizes) == 1)}): {slot} is {known.say(size)}",
+            hint=f"{name}.T has this shape"
+            if turned and len(sizes) == 2 and not parameter.packed
+            else None,
+        )
+
+
+def _plain(size: Size, known: Known) -> str:
+    return str(known.value(size)) if known.has(size) else str(getattr(size, "name", size))
+
+
+def _axes(
+    parameter: ArrayParameter, shape: tuple[int, ...], name: str
+) -> tuple[tuple[Size | None, ...], tuple[str, ...]]:
+    """What each axis of an array must be, and its name; None: any length."""
+    sizes: tuple[Size | None, ...] = parameter.shape
+    slots = parameter.slots or ("length",)
+    batch = (parameter.count, *sizes), ("count", *slots)
+    kind, either, hint = parameter.kind, "", None
+    if kind == "flat":
+        sizes, slots = (None,), ("length",)
+        hint = f"{name}.reshape(-1): offsets count from its first element"
+    elif kind == "strided" and (parameter.batch_stride != 0 or len(shape) == 3):
+        sizes, slots = batch
+    elif kind == "strided":
+        either = " or 3-d"
+    elif kind == "packed" and parameter.count is not None and parameter.batch_stride != 0:
+        sizes, slots = batch
+    elif kind == "vector":
+        hint = f"{name}.reshape(-1)"
+    if len(shape) != len(sizes):
+        raise ArgumentValueError(
+            f"{name} must be a {len(sizes)}-d{either} array",
+            got=f"{len(shape)}-d, of shape {shape}",
+            expected=f"axes {', '.join(slots)}",
+            hint=hint,
+        )
+    return sizes, slots
+
+
+def _strides(parameter: ArrayParameter, array: Array, name: str, known: Known) -> None:
+    itemsize = parameter.itemsize
+    if parameter.kind in ("flat", "offsets", "vector"):
+        if array.shape[0] > 1 and array.strides[0] != itemsize:
+            raise ArgumentValueError(
+                f"{name} must be contiguous",
+                got=f"a stride of {array.strides[0]} bytes",
+                expected=f"{itemsize} bytes",
+                hint=f"np.ascontiguousarray({name})",
+            )
+        return
+    if array.size == 0:
+        return
+    contiguous = array.ndim - (1 if parameter.order == "C" else 2)
+    other = 2 * array.ndim - 3 - contiguous
+    _contiguous(parameter, array, name, contiguous)
+    line, lines = array.shape[contiguous], array.shape[other]
+    if lines > 1:
+        _leading(parameter, name, known, array.strides[other], line)
+    if array.ndim == 3 and array.shape[0] > 1:
+        _batch_stride(parameter, array, name, known, line, lines)
+
+
+def _contiguous(parameter: ArrayParameter, array: Array, name: str, axis: int) -> None:
+    if array.shape[axis] < 2 or array.strides[axis] == parameter.itemsize:
+        return
+    what = "rows" if parameter.order == "C" else "columns"
+    other = "F" if parameter.order == "C" else "C"
+    turned = 2 * array.ndim - 3 - axis
+    is_other = array.strides[turned] == parameter.itemsize
+    raise ArgumentValueError(
+        f"{name} must have contiguous {what} (order {parameter.order!r})",
+        got=f"shape {array.shape}, strides {array.strides} bytes",
+        expected=f"{parameter.itemsize} bytes from one element of a {what[:-1]} to the next",
+        hint=f"{parameter.name}=tw.Matrix({parameter.type!r}, order={other!r}) in the spec, or "
+        f"np.as{'contiguous' if parameter.order == 'C' else 'fortran'}array({name})"
+        if is_other
+        else f"np.as{'contiguous' if parameter.order == 'C' else 'fortran'}array({name})",
+    )
+
+
+def _leading(parameter: ArrayParameter, name: str, known: Known, stride: int, line: int) -> None:
+    """Check the distance of two lines; tell a tight kernel's caller about ``tw.dim``."""
+    leading, remainder = divmod(stride, parameter.itemsize)
+    slot = parameter.leading_slot
+    whole = "row" if parameter.order == "C" else "column"
+    if remainder or leading < line:
+        shared = f", which gives each {whole} elements of its own" if 0 <= leading < line else ""
+        raise ArgumentValueError(
+            f"{name}'s {whole}s must follow each other at whole elements, and not overlap, "
+            "also where they are only read",
+            got=f"a {whole} every {stride} bytes",
+            expected=f"{slot} of at least {line} elements of {parameter.itemsize} bytes",
+            hint=f"{name}.copy(){shared}",
+        )
+    want = line if parameter.leading is None else parameter.leading
+    source = f"{name}'s strides"
+    if known.agrees(want, leading, source):
+        return
+    if parameter.leading is None:
+        raise ArgumentValueError(
+            f"{name} is a strided view, and this kernel takes tight arrays only",
+            got=f"a {whole} every {leading} elements",
+            expected=f"every {line}, the length of a {whole}",
+            hint=f'{slot}=tw.dim("{slot}") in the spec, or {name}.copy()',
+        )
+    raise ArgumentValueError(
+        f"{name} has the wrong leading dimension",
+        got=f"{slot} == {leading}",
+        expected=known.say(want),
+        hint=None if isinstance(want, Dim) else f'{slot}=tw.dim("{slot}") in the spec takes any',
+    )
+
+
+def _batch_stride(
+    parameter: ArrayParameter, array: Array, name: str, known: Known, line: int, lines: int
+) -> None:
+    stride, remainder = divmod(array.strides[0], parameter.itemsize)
+    slot, want, got = f"stride_{parameter.name[0]}", parameter.batch_stride, f"{stride} elements"
+    if want is None:
+        # The next matrix begins where this one's lines end.
+        leading, rest = divmod(stride, lines)
+        size = line if parameter.leading is None else parameter.leading
+        fits = not (remainder or rest) and leading >= line
+        if fits and known.agrees(size, leading, f"{name}'s strides"):
+            return
+        expected = "one tight matrix after the other"
+    else:
+        fits = remainder == 0 and stride >= 0
+        if fits and known.agrees(want, stride, f"{name}.strides[0]"):
+            return
+        expected = known.say(want)
+    raise ArgumentValueError(
+        f"{name} has the wrong batch stride",
+        got=got if not remainder else f"{array.strides[0]} bytes",
+        expected=expected,
+        hint=f"tw.Strided(count, {parameter.name}=tw.dim('{slot}')) takes any",
+    )
+
+
+def _fill_free(signature: Signature, known: Known) -> None:
+    """Leading dimensions of single lines, and strides of single matrices: any legal value."""
+    longest: dict[Dim, int] = {}
+    for parameter in signature.arrays:
+        stride, leading = parameter.batch_stride, parameter.leading
+        if stride is not None and not known.has(stride):
+            known.agrees(stride, 0, "")
+        if leading is None or known.has(leading):
+            continue
+        assert isinstance(leading, Dim)
+        line, lines = known.lines(parameter)
+        if parameter.kind == "flat" and lines > 1:
+            raise ArgumentValueError(
+                f"{parameter.leading_slot} of the flat {parameter.name} is not known",
+                got="no array of this call with two lines or more tells it",
+                hint=f"give {parameter.leading_slot} as an int in the spec",
+            )
+        longest[leading] = max(longest.get(leading, 0), line)
+    for dim, line in longest.items():
+        step = dim.multiple_of
+        up = max(step, -(-line // step) * step)
+        known.agrees(dim, up if dim.max is None else min(up, dim.max // step * step), "")
+
+
+def _limits(signature: Signature, known: Known) -> None:
+    for parameter in signature.sizes:
+        dim = parameter.dim
+        if dim.name not in known.values:
+            raise ArgumentValueError(
+                f"{dim.name} is not known",
+                got="no array of this call tells it",
+                hint="pass one of the operands with its batch axis"
+                if parameter.slot == "count"
+                else None,
+            )
+        value, source = known.values[dim.name], known.source[dim.name]
+        if value % dim.multiple_of:
+            _out_of_limits(dim, value, source, f"a multiple of {dim.multiple_of}")
+        if dim.max is not None and value > dim.max:
+            _out_of_limits(dim, value, source, f"at most {dim.max}")
+
+
+def _out_of_limits(dim: Dim, value: int, source: str, expected: str) -> NoReturn:
+    raise ArgumentValueError(
+        f"{dim.name} is not {expected}",
+        got=f"{value}, from {source}" if source else str(value),
+        expected=f"{expected}: {dim}",
+        hint="another tw.dim in the spec, or arrays of another size",
+    )
+
+
+def check_kind(parameter: ArrayParameter, given: Any, name: str) -> None:
+    """ArgumentError unless ``given`` is what ``parameter`` takes, whatever its shape."""
+    if parameter.packed:
+        _packed(given, name, parameter.format)
+    else:
+        _array(parameter, given, name)
+
+
+def describe(value: Any) -> str:
+    """An argument in words, for a message."""
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype} array of shape {value.shape}, strides {value.strides} bytes"
+    return f"{type(value).__name__}: {value!r:.60}"
+
+
+def _array(parameter: ArrayParameter, array: Any, name: str) -> None:
+    want = DTYPES[parameter.type]
+    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
+        number = " or a number" if parameter.kind == "vector" and parameter.shape == (1,) else ""
+        raise ArgumentTypeError(
+            f"{name} must be a numpy array{number}",
+            got=describe(array),
+            expected=f"array of {title(parameter.type)}",
+            hint=f"{parameter.name}=tw.Packed({parameter.type!r}) in the spec"
+            if isinstance(array, PackedMatrix)
+            else f"np.asarray({name}, {_astype(parameter.type)})",
+        )
+    if not accepts(parameter.type, array.dtype):
+        swapped = accepts(parameter.type, array.dtype.newbyteorder())
+        raise ArgumentTypeError(
+            f"{name} has the wrong {'byte order' if swapped else 'dtype'}",
+            got=f"{array.dtype.str if swapped else array.dtype}",
+            expected=want.str if swapped else title(parameter.type),
+            hint=f"{name}.astype({_astype(parameter.type)}), or another type in the spec",
+        )
+    if not array.flags.aligned:
+        raise ArgumentValueError(
+            f"{name} is not aligned to its elements of {want.itemsize} bytes",
+            got=f"data at {address(array):#x}, strides {array.strides} bytes",
+            hint=f"{name}.copy()",
+        )
+    if parameter.role != "in" and not array.flags.writeable:
+        raise ArgumentValueError(
+            f"{name} is read-only and would be written",
+            got=describe(array),
+            hint=f"{name}.copy()",
+        )
+
+
+def _astype(type_: str) -> str:
+    module = "ml_dtypes" if type_ in FOREIGN else "np"
+    return f"{module}.{ELEMENTS[type_].numpy}"
+
+
+def _packed(given: Any, name: str, expected: str) -> None:
+    if not isinstance(given, PackedMatrix):
+        raise ArgumentTypeError(
+            f"{name} must be a PackedMatrix",
+            got=describe(given),
+            expected=f"a matrix packed as {expected}",
+            hint=f"kernel.pack_b({name})",
+        )
+    if given.format != expected:
+        raise ArgumentValueError(
+            f"{name} is packed in another format",
+            got=given.format,
+            expected=expected,
+            hint="kernel.pack_b of this kernel, or of one of its family: formats depend on "
+            "target, types, k, n and nb",
+        )

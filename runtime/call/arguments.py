@@ -1,0 +1,303 @@
+"""From what a caller writes to the signature's order: names, defaults, numbers, new outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError
+from tilewright.spec.signature import ArrayParameter, ScalarParameter, Signature
+from tilewright.spec.sizes import Dim, Size
+
+from .abi import LIMITS
+from .dtypes import FOREIGN, preferred
+from .scalars import factor, is_number, one
+
+if TYPE_CHECKING:
+    from .bound_sizes import Known
+
+#: What numpy.empty takes.
+New = tuple[tuple[int, ...], np.dtype[Any], Literal["C", "F"]]
+Pick = Callable[[tuple[Any, ...]], tuple[Any, ...]]
+
+
+class _Recipe(NamedTuple):
+    """Where arguments stand among the values of a call, the same for all with its names.
+
+    ``pick`` is None if arrays are all there is and in order. A ``new`` output is made and put
+    behind the values. ``ones`` are places among the arrays, ``scalars`` among the values.
+    """
+
+    pick: Pick | None
+    output: int
+    new: New | None
+    ones: tuple[tuple[int, ArrayParameter], ...]
+    scalars: tuple[tuple[int, ScalarParameter], ...]
+
+
+class Arranger:
+    """Puts a call's arguments in one signature's order; makes the output if it is left out.
+
+    ``out`` names the output: D, or C where there is no D. Then ``out`` and ``c`` mean the same,
+    but ``out`` promises that nothing of it is read: beta must be 0. Where there is a D, C is an
+    input, and given exactly when beta is not 0.
+    """
+
+    __slots__ = (
+        "_inputs", "_names", "_new", "_ones", "_places", "_recipes", "_scalars", "signature",
+    )  # fmt: skip
+
+    def __init__(self, signature: Signature) -> None:
+        self.signature = signature
+        self._names = [p.name for p in signature.arrays]
+        self._places = signature.positional
+        self._scalars = {p.name: p for p in signature.scalars}
+        self._ones = [p for p in signature.arrays if p.kind == "vector" and p.shape == (1,)]
+        self._new = _new_output(signature)
+        # The number of arrays after which only the output, which can be made, is missing.
+        complete = self.by_position and signature.allocates and self._new is not None
+        self._inputs = len(self._names) - 1 if complete else -1
+        self._recipes: dict[tuple[Any, ...], _Recipe] = {}
+
+    @property
+    def by_position(self) -> bool:
+        """Whether nothing is passed by name but, perhaps, the output."""
+        *inputs, last = self._names
+        in_order = tuple(inputs) == self._places[: len(inputs)]
+        return in_order and last == self.signature.output.name and not self._scalars
+
+    def __call__(
+        self, positional: tuple[Any, ...], named: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], tuple[float, ...]]:
+        """Arrays and scalars in the signature's order; ArgumentError if names do not fit."""
+        new = self._new
+        if not named and new is not None and len(positional) == self._inputs:
+            return (*positional, np.empty(*new)), ()
+        values = (*positional, *named.values())
+        recipe = self._recipes.get((len(positional), *named))
+        if recipe is None:
+            return self._in_any_order(positional, named)
+        pick, output, new, ones, scalars = recipe
+        if new is not None:
+            values += (np.empty(*new),)
+        elif values[output] is None:
+            return self._in_any_order(positional, named)
+        arrays = values if pick is None else pick(values)
+        for at, parameter in ones:
+            if is_number(arrays[at]):
+                arrays = (*arrays[:at], one(parameter, arrays[at]), *arrays[at + 1 :])
+        return arrays, tuple([factor(p, values[at]) for at, p in scalars]) if scalars else ()
+
+    def _learn(self, positional: tuple[Any, ...], named: Mapping[str, Any]) -> None:
+        """Keep a recipe of a call that was in order, if it gives every argument once."""
+        output = self.signature.output.name
+        names = [*self._places[: len(positional)], *named]
+        names = [output if name == "out" else name for name in names]
+        new = self._new if output not in names else None
+        if new is not None:
+            names.append(output)
+        if sorted(names) != sorted([*self._names, *self._scalars]):
+            return
+        self._recipes[len(positional), *named] = _Recipe(
+            pick=None if names == self._names else itemgetter(*map(names.index, self._names)),
+            output=names.index(output),
+            new=new,
+            ones=tuple((self._names.index(p.name), p) for p in self._ones),
+            scalars=tuple((names.index(name), p) for name, p in self._scalars.items()),
+        )
+
+    def _in_any_order(
+        self, positional: tuple[Any, ...], named: Mapping[str, Any]
+    ) -> tuple[tuple[Any, ...], tuple[float, ...]]:
+        while positional and positional[-1] is None:
+            positional = positional[:-1]
+        if len(positional) > len(self._places):
+            _too_many(self.signature, positional)
+        given = dict(zip(self._places, positional, strict=False))
+        output = self.signature.output.name
+        for name, value in named.items():
+            if name == "out" and output != "out":
+                name = _output_name(self.signature, given, named, value)
+                if value is None:
+                    continue
+            elif name in given:
+                raise ArgumentTypeError(f"{name} is given twice, by position and by name")
+            given[name] = value
+        for name in ("c", output):
+            if given.get(name, 0) is None:
+                del given[name]
+        scalars = self._take_scalars(given)
+        for parameter in self._ones:
+            if is_number(value := given.get(parameter.name)):
+                given[parameter.name] = one(parameter, value)
+        arrays = _arrays(self.signature, given)
+        self._learn(positional, named)
+        return arrays, scalars
+
+    def _take_scalars(self, given: dict[str, Any]) -> tuple[float, ...]:
+        """Take the scalars out of ``given``, as C doubles."""
+        for name in self._scalars:
+            if name not in given:
+                raise ArgumentTypeError(
+                    f"{name} is missing",
+                    expected=_usage(self.signature),
+                    hint="its value is passed by name, as a Python number",
+                )
+        return tuple([factor(p, given.pop(name)) for name, p in self._scalars.items()])
+
+
+def _too_many(signature: Signature, positional: tuple[Any, ...]) -> None:
+    places = signature.positional
+    raise ArgumentTypeError(
+        "too many arguments",
+        got=f"{len(positional)} by position",
+        expected=f"{len(places)}: {', '.join(places)}",
+        hint="out= takes the array for D; c is given when beta is not 0"
+        if signature.output.name == "d"
+        else None,
+    )
+
+
+def _output_name(
+    signature: Signature, given: Mapping[str, Any], named: Mapping[str, Any], value: Any
+) -> str:
+    name = signature.output.name
+    other = given.get(name, named.get(name))
+    if value is not None and name == "c" and not signature.allocates:
+        raise ArgumentTypeError(
+            f"out= is for kernels that do not read {name}; this one has beta other than 0",
+            hint=f"pass the array as {name}: it is read and updated",
+        )
+    if value is not None and other is not None and other is not value:
+        raise ArgumentTypeError(
+            f"{name} and out are two arrays", expected="one of them: they are the same operand here"
+        )
+    return name
+
+
+def _arrays(signature: Signature, given: dict[str, Any]) -> tuple[Any, ...]:
+    expected = [p.name for p in signature.arrays]
+    output = signature.output.name
+    for name in given:
+        if name not in expected:
+            _unknown(signature, name)
+    missing = [name for name in expected if name not in given and name != output]
+    if output not in given and not signature.allocates:
+        missing.append(output)
+    if missing:
+        raise ArgumentTypeError(
+            f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing",
+            got=f"{', '.join(given) or 'nothing'}",
+            expected=_usage(signature),
+        )
+    if output not in given:
+        given[output] = allocate(signature, given)
+    return tuple(given[name] for name in expected)
+
+
+def _usage(signature: Signature) -> str:
+    places = signature.positional
+    by_name = ["out" if p.name == "d" else p.name for p in signature.arrays if p.name not in places]
+    by_name += [p.name for p in signature.scalars]
+    return f"kernel({', '.join([*places, *(f'{name}=...' for name in by_name)])})"
+
+
+def _unknown(signature: Signature, name: str) -> None:
+    quantity = f'tw.Gemm(..., {name}="scalar") takes it at the call'
+    hints = {
+        **dict.fromkeys(("alpha", "beta", "a_scale", "b_scale", "d_scale"), quantity),
+        **dict.fromkeys(("a_zero", "b_zero", "d_zero"), quantity),
+        **dict.fromkeys(
+            ("a_offsets", "b_offsets"), "batch=tw.Offsets(count) takes them at the call"
+        ),
+        "c": "beta is 0, so C is not read; out= takes the array for D",
+        "d": "out= takes the array that is written",
+    }
+    raise ArgumentTypeError(
+        f"this kernel has no argument {name!r}", expected=_usage(signature), hint=hints.get(name)
+    )
+
+
+# --- outputs made here -------------------------------------------------------------------------
+
+
+def _fixed_shape(signature: Signature) -> tuple[int, ...] | None:
+    """The shape of a new output, if it is known without the inputs."""
+    output = signature.output
+    shape = tuple(size for size in output.shape if isinstance(size, int))
+    return shape if output.leading is None and len(shape) == len(output.shape) else None
+
+
+def _new_output(signature: Signature) -> New | None:
+    """A new output, if it is known before any call."""
+    output, shape = signature.output, _fixed_shape(signature)
+    if shape is None or output.type in FOREIGN:
+        return None
+    return shape, preferred(output.type), output.order
+
+
+def allocate(signature: Signature, given: Mapping[str, Any]) -> np.ndarray[Any, Any]:
+    """A new output for the inputs in ``given``, its elements not set."""
+    output = signature.output
+    if (fixed := _fixed_shape(signature)) is not None:
+        return np.empty(fixed, preferred(output.type), output.order)
+    from .argument_checks import learn
+    from .bound_sizes import Known
+
+    inputs = [p for p in signature.arrays if p is not output]
+    known = Known()
+    learn(inputs, [given[p.name] for p in inputs], known)
+    rows, cols = (_known_size(size, output, known) for size in output.shape)
+    line, lines = (cols, rows) if output.order == "C" else (rows, cols)
+    leading = line
+    if output.leading is not None:
+        leading = _leading_of(output.leading, line, known)
+    whole = np.empty((lines, leading), preferred(output.type))[:, :line]
+    return whole if output.order == "C" else whole.T
+
+
+def _known_size(size: Size, output: ArrayParameter, known: Known) -> int:
+    if known.has(size):
+        return known.value(size)
+    raise ArgumentValueError(
+        f"{output.name} cannot be made here: only its own shape tells {known.say(size)}",
+        hint=f"pass {output.name}, an array of the shape you want",
+    )
+
+
+def _leading_of(leading: Size, line: int, known: Known) -> int:
+    if known.has(leading):
+        return max(line, known.value(leading))
+    step = leading.multiple_of if isinstance(leading, Dim) else 1
+    return -(-max(line, 1) // step) * step
+
+
+# --- signatures that no call could satisfy -----------------------------------------------------
+
+
+def check_readable(signature: Signature) -> None:
+    """Refuse a spec with more operands than a call takes, or a dim that no argument tells."""
+    if len(signature.arrays) > LIMITS["arrays"]:
+        raise SpecError(
+            "a kernel takes no more arrays than this",
+            got=len(signature.arrays),
+            expected=f"at most {LIMITS['arrays']}",
+        )
+    told: set[Dim] = set()
+    for parameter in signature.arrays:
+        if parameter.kind == "flat":  # it has no shape to read
+            continue
+        sizes = [*parameter.shape, parameter.leading, parameter.batch_stride]
+        if parameter.kind in ("strided", "sequence", "packed"):
+            sizes.append(parameter.count)
+        told.update(size for size in sizes if isinstance(size, Dim))
+    for size in signature.sizes:
+        if size.dim not in told:
+            raise SpecError(
+                f"no argument tells dim {size.dim.name!r}, given as {size.slot}",
+                got="operands of batch=tw.Offsets are flat: they have neither shape nor strides",
+                expected="a dim that C or the offsets tell, or an int",
+            )

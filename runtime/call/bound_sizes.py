@@ -1,0 +1,60 @@
+"""What the arrays of one call have told so far."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tilewright.spec.signature import ArrayParameter
+from tilewright.spec.sizes import Dim, Size
+
+Array = np.ndarray[Any, Any]
+
+
+def value_of(size: Size, sizes: Mapping[str, int]) -> int:
+    """The value of ``size``, given that of every dim by name."""
+    return sizes[size.name] if isinstance(size, Dim) else size
+
+
+def strided(memory: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+    """A view with other axes; numpy's own function does not know every dtype of ml_dtypes."""
+    bits = memory.view(f"u{memory.itemsize}")
+    return np.lib.stride_tricks.as_strided(bits, shape, strides).view(memory.dtype)
+
+
+class Known:
+    """The dims' values as far as arrays have told them, and which array told each."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, int] = {}
+        self.source: dict[str, str] = {}
+
+    def value(self, size: Size) -> int:
+        """The value of ``size``, which must be known."""
+        return self.values[size.name] if isinstance(size, Dim) else size
+
+    def has(self, size: Size) -> bool:
+        """Whether ``size`` is a number already."""
+        return not isinstance(size, Dim) or size.name in self.values
+
+    def agrees(self, size: Size, got: int, source: str) -> bool:
+        """Whether ``size`` is ``got``; a dim not met before becomes it."""
+        if isinstance(size, Dim) and size.name not in self.values:
+            self.values[size.name] = got
+            self.source[size.name] = source
+        return self.value(size) == got
+
+    def say(self, size: Size) -> str:
+        """``size`` for a message: its value, and for a dim its name and who said so."""
+        if not isinstance(size, Dim):
+            return str(size)
+        if size.name not in self.values:
+            return size.name
+        return f"{size.name} == {self.values[size.name]}, from {self.source[size.name]}"
+
+    def lines(self, parameter: ArrayParameter) -> tuple[int, int]:
+        """The length of a contiguous line of one of the operand's matrices, and their number."""
+        rows, cols = (self.value(size) for size in parameter.shape)
+        return (cols, rows) if parameter.order == "C" else (rows, cols)

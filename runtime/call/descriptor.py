@@ -1,0 +1,115 @@
+"""A signature packed for the C dispatcher: templates/dispatch/dispatch_descriptor.h.j2, field by field."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.signature import ArrayParameter, Signature
+from tilewright.spec.sizes import MAX_SIZE, Dim, Size
+
+from .abi import ALIGNED, KINDS, LIMITS, WRITEABLE
+from .dtypes import loaded
+from .packed_matrix import PackedMatrix
+
+_ABSENT = (-1, 0)
+
+
+class _Packer:
+    """Numbers the dims of one signature in order of appearance."""
+
+    def __init__(self, signature: Signature) -> None:
+        self.signature = signature
+        self.dims: list[Dim] = []
+        for parameter in signature.sizes:
+            if parameter.dim not in self.dims:
+                self.dims.append(parameter.dim)
+
+    def size(self, size: Size | None) -> tuple[int, int]:
+        if size is None:
+            return _ABSENT
+        return (self.dims.index(size), 0) if isinstance(size, Dim) else (-1, size)
+
+    def array(self, parameter: ArrayParameter, static: dict[str, int]) -> list[int]:
+        """The fields of struct tw_array."""
+        lines, line = _lines(parameter)
+        count = parameter.shape[0] if parameter.kind == "offsets" else parameter.count
+        flags = ALIGNED | (0 if parameter.role == "in" else WRITEABLE)
+        batched = parameter.kind in ("strided", "packed") and parameter.count is not None
+        names = [p.name for p in self.signature.arrays]
+        offsets = parameter.offsets
+        return [
+            KINDS.index(parameter.kind),
+            id(parameter.format) if parameter.packed else 0,
+            *_dtypes(parameter), parameter.itemsize, flags,
+            int(parameter.order == "C"),
+            *self.size(lines), *self.size(line),
+            *self.size(line if parameter.leading is None else parameter.leading),
+            *self.size(count), *self.size(parameter.batch_stride),
+            int(batched and parameter.batch_stride is None),
+            static.get(parameter.name, 0),
+            names.index(offsets) if offsets in names else -1,
+            *_plain(parameter),
+        ]  # fmt: skip
+
+
+def descriptor(
+    signature: Signature, functions: tuple[int, int], static: dict[str, int]
+) -> np.ndarray[Any, Any]:
+    """The fields of struct tw_kernel for the kernel's ``functions``, invoke and scratch_bytes.
+
+    ``static`` has the address of each flat operand's static offsets, as int64. They and the
+    signature, whose formats it points to, must live as long as the descriptor.
+    """
+    packer = _Packer(signature)
+    arrays = [packer.array(parameter, static) for parameter in signature.arrays]
+    output = signature.arrays.index(signature.output)
+    slots = [packer.dims.index(parameter.dim) for parameter in signature.sizes]
+    words = [
+        *functions,
+        id(np.ndarray), id(tuple), id(PackedMatrix), object.__basicsize__, tuple.__basicsize__,
+        len(arrays), len(packer.dims), len(slots), output, signature.alias,
+        int(all(array[-1] for array in arrays)),
+    ]  # fmt: skip
+    limits = [
+        word
+        for dim in packer.dims
+        for word in (dim.multiple_of, MAX_SIZE if dim.max is None else dim.max)
+    ]
+    words += _padded(limits, 2 * LIMITS["dims"]) + _padded(slots, LIMITS["slots"])
+    for array in arrays:
+        words += array
+    return np.array(words, np.int64)
+
+
+def _lines(parameter: ArrayParameter) -> tuple[Size | None, Size | None]:
+    """The number of contiguous lines of a matrix, and their length; a vector is one line."""
+    if parameter.kind == "vector":
+        return 1, parameter.shape[0]
+    if not parameter.shape:
+        return None, None
+    first, last = parameter.shape[0], parameter.shape[-1]
+    return (first, last) if parameter.order == "C" else (last, first)
+
+
+def _dtypes(parameter: ArrayParameter) -> tuple[int, int, int, int]:
+    """The dtype and its scalars' type; then those of the bits, or the same again."""
+    dtypes = loaded(parameter.type), DTYPES[parameter.type]
+    first, second = ((id(dtype), id(dtype.type)) for dtype in dtypes)
+    return *first, *second
+
+
+def _plain(parameter: ArrayParameter) -> tuple[int, ...]:
+    """Shape, strides and span of a tight matrix of fixed size; zeros for all others."""
+    sizes = [size for size in parameter.shape if isinstance(size, int)]
+    if parameter.kind != "matrix" or parameter.leading is not None or len(sizes) < 2:
+        return (0,) * 5
+    (rows, cols), item = sizes, parameter.itemsize
+    strides = (cols * item, item) if parameter.order == "C" else (item, rows * item)
+    return rows, cols, *strides, rows * cols * item
+
+
+def _padded(words: list[int], length: int) -> list[int]:
+    return words + [0] * (length - len(words))

@@ -1,0 +1,129 @@
+"""Elements of every type as exact numbers and back, by numpy's own types alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.types import ELEMENTS, is_integer
+
+from .bound_sizes import Array
+from .dtypes import FOREIGN, preferred
+
+#: The least and the greatest element of the integer types.
+INTEGERS = {
+    name: (int(np.iinfo(dtype).min), int(np.iinfo(dtype).max))
+    for name, dtype in DTYPES.items()
+    if is_integer(name)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Small:
+    """A binary floating-point type of 8 or 16 bits.
+
+    ``mantissa`` bits are stored; ``least`` is the exponent of the smallest normal number,
+    ``largest`` the greatest finite number, ``above`` the bits of what overflow becomes.
+    """
+
+    mantissa: int
+    least: int
+    largest: float
+    above: int
+    nan: int
+
+    @property
+    def sign(self) -> int:
+        """The bit of the sign."""
+        return 1 << (8 if self.nan < 1 << 8 else 16) - 1
+
+
+_SMALL = {
+    "bf16": Small(mantissa=7, least=-126, largest=255.0 * 2.0**120, above=0x7F80, nan=0x7FC0),
+    "f8_e4m3": Small(mantissa=3, least=-6, largest=448.0, above=0x7F, nan=0x7F),
+    "f8_e5m2": Small(mantissa=2, least=-14, largest=57344.0, above=0x7C, nan=0x7E),
+}
+assert _SMALL.keys() == FOREIGN
+#: The types of 8 and 16 bits.
+SMALL = {**_SMALL, "f16": Small(mantissa=10, least=-14, largest=65504.0, above=0x7C00, nan=0x7E00)}
+
+
+def epsilon(type_: str) -> float:
+    """The distance from 1 to the next greater number of a floating-point type."""
+    if type_ in _SMALL:
+        return float(2.0 ** -_SMALL[type_].mantissa)
+    return float(np.finfo(DTYPES[type_]).eps)
+
+
+def decode(array: Array, type_: str) -> Array:
+    """The elements, exactly: int64 for integers, float64 for all else.
+
+    An array of a type that numpy lacks is ml_dtypes' or its bits.
+    """
+    if is_integer(type_):
+        return array.astype(np.int64)
+    if type_ not in _SMALL:
+        return array.astype(np.float64)
+    form, bits = _SMALL[type_], array.view(DTYPES[type_]).astype(np.int64)
+    magnitude = bits & (form.sign - 1)
+    exponent, mantissa = magnitude >> form.mantissa, magnitude & ((1 << form.mantissa) - 1)
+    normal = mantissa + (np.minimum(exponent, 1) << form.mantissa)
+    value = np.ldexp(
+        normal.astype(np.float64), np.maximum(exponent, 1) - 1 + form.least - form.mantissa
+    )
+    if form.above != form.nan:
+        value[magnitude == form.above] = np.inf
+        value[magnitude > form.above] = np.nan
+    else:
+        value[magnitude == form.nan] = np.nan
+    signed: Array = np.where(bits & form.sign, -value, value)
+    return signed
+
+
+def nearest(values: Array, type_: str) -> Array:
+    """``values`` as they become when stored: rounded to nearest even, as wide as they are given.
+
+    Floating point overflows to infinity, f8_e4m3 too, which holds NaN in its place. Integers
+    saturate, and NaN becomes 0.
+    """
+    if is_integer(type_):
+        low, high = INTEGERS[type_]
+        whole = values if values.dtype.kind == "i" else np.rint(values)
+        clipped: Array = np.clip(whole, low, high)
+        return np.where(np.isnan(values), 0, clipped)
+    with np.errstate(over="ignore"):
+        if type_ not in _SMALL:
+            return values.astype(DTYPES[type_]).astype(np.promote_types(values.dtype, np.float64))
+        form, wide = _SMALL[type_], values.astype(np.float64)
+        exponent = np.maximum(np.frexp(wide)[1] - 1, form.least) - form.mantissa
+        whole = np.ldexp(np.rint(np.ldexp(wide, -exponent)), exponent)
+    held: Array = np.where(np.abs(whole) > form.largest, np.copysign(np.inf, whole), whole)
+    return held
+
+
+def in_range(values: Array, type_: str) -> Array:
+    """Where storing neither saturates nor overflows."""
+    if is_integer(type_):
+        low, high = INTEGERS[type_]
+        inside: Array = (values >= low) & (values <= high)
+        return inside
+    return np.isfinite(nearest(values, type_))
+
+
+def encode(values: Any, type_: str) -> Array:
+    """A new array of ``type_`` that holds what is nearest to ``values``."""
+    values = np.asarray(values)
+    if type_ not in _SMALL:
+        with np.errstate(over="ignore"):
+            return nearest(values, type_).astype(preferred(type_))
+    form, whole = _SMALL[type_], nearest(values, type_)
+    finite = np.where(np.isfinite(whole), np.abs(whole), 0)
+    exponent = np.where(finite == 0, form.least, np.maximum(np.frexp(finite)[1] - 1, form.least))
+    bits = np.ldexp(finite, form.mantissa - exponent).astype(np.int64)
+    bits += (exponent - form.least).astype(np.int64) << form.mantissa
+    bits = np.where(np.isinf(whole), form.above, np.where(np.isnan(whole), form.nan, bits))
+    bits |= np.where(np.signbit(whole), form.sign, 0)
+    return bits.astype(ELEMENTS[type_].bits).view(preferred(type_))

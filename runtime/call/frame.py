@@ -1,0 +1,46 @@
+"""A call with every argument decided, as the C dispatcher takes it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from .abi import address
+from .argument_checks import Checked
+from .bound_sizes import Array
+from .packed_matrix import memory
+
+
+class Frame:
+    """Checked arguments as struct tw_frame at ``address``; holds all that it points to.
+
+    ``functions`` are the addresses of the kernel's invoke and scratch_bytes.
+    """
+
+    __slots__ = ("_blocks", "address", "arrays", "words")
+
+    def __init__(
+        self, functions: tuple[int, int], checked: Checked, scalars: tuple[float, ...]
+    ) -> None:
+        pointers: list[int] = []
+        lists: list[Array] = []
+        for given in checked.arrays:
+            if isinstance(given, tuple):
+                given = np.array([address(memory(item)) for item in given], np.int64)
+                lists.append(given)
+            pointers.append(address(memory(given)))
+        blocks: tuple[Array, ...] = (
+            np.array(pointers, np.int64),
+            np.array(checked.sizes, np.int64),
+            np.array(scalars, np.float64),
+        )
+        self.words: Array = np.array([*functions, *map(address, blocks)], np.int64)
+        self.address = address(self.words)
+        self.arrays: tuple[Any, ...] = checked.arrays
+        self._blocks = (*blocks, *lists)
+
+    def touch(self) -> None:
+        """Read the pointers and sizes, not what they point to."""
+        for block in self._blocks:
+            block.sum()

@@ -1,0 +1,135 @@
+"""Whether two operands share memory, decided exactly: lines of bytes against lines of bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
+
+import numpy as np
+
+from tilewright.errors import ArgumentValueError
+from tilewright.spec.signature import ArrayParameter, Signature
+
+from .abi import address
+from .bound_sizes import Array, Known
+
+
+class Region(NamedTuple):
+    """``lines`` lines of ``bytes`` bytes, ``step`` bytes apart, the first at ``start``."""
+
+    start: int
+    lines: int
+    step: int
+    bytes: int
+
+    @property
+    def end(self) -> int:
+        """The byte behind the last."""
+        return self.start + (self.lines - 1) * self.step + self.bytes
+
+
+def overlap(a: Region, b: Region) -> bool:
+    """Whether any byte lies in both. Steps are positive; lines of one region do not overlap.
+
+    Line i of ``a`` meets line j of ``b`` when ``j*b.step`` lies between ``from - b.bytes`` and
+    ``from + a.bytes``, ``from`` being where line i begins, seen from ``b``. The first j above the
+    lower end is below the upper one, or none is.
+    """
+    if min(a.lines, b.lines, a.bytes, b.bytes) <= 0 or a.end <= b.start or b.end <= a.start:
+        return False
+    if b.lines < a.lines:
+        a, b = b, a
+    distance = a.start - b.start
+    if a.step == b.step:  # only differences of line numbers matter
+        j = max((distance - b.bytes) // b.step + 1, 1 - a.lines)
+        return j < b.lines and j * b.step < distance + a.bytes
+    begins = distance + np.arange(a.lines, dtype=np.int64) * a.step
+    j_first = np.maximum((begins - b.bytes) // b.step + 1, 0)
+    return bool(np.any((j_first < b.lines) & (j_first * b.step < begins + a.bytes)))
+
+
+def any_overlap(out: Region, inputs: Sequence[Region]) -> int | None:
+    """The index of the first of ``inputs`` that shares a byte with ``out``; None if none does."""
+    return next((i for i, region in enumerate(inputs) if overlap(out, region)), None)
+
+
+def check_overlaps(signature: Signature, arrays: tuple[Any, ...], known: Known) -> None:
+    """Refuse outputs that share an element with an input or with each other."""
+    held = [
+        regions(parameter, given, known, _offsets(signature, arrays, parameter))
+        for parameter, given in zip(signature.arrays, arrays, strict=True)
+    ]
+    may_be, output = signature.alias, signature.arrays.index(signature.output)
+    for written, parameter in enumerate(signature.arrays):
+        if parameter.role == "in":
+            continue
+        (out,) = held[written]
+        for other, inputs in enumerate(held):
+            if other == written or ((written, other) == (output, may_be) and inputs == [out]):
+                continue
+            found = any_overlap(out, inputs)
+            if found is not None:
+                _shared(parameter, out, signature.arrays[other], inputs, found)
+
+
+def _shared(
+    output: ArrayParameter, out: Region, other: ArrayParameter, held: list[Region], found: int
+) -> NoReturn:
+    which = f" ({'matrix' if other.kind != 'sequence' else 'array'} {found})"
+    raise ArgumentValueError(
+        f"{output.name} shares elements with {other.name}" + (which if len(held) > 1 else ""),
+        got=f"{output.name} in bytes {out.start:#x} to {out.end:#x}, "
+        f"{other.name} in {held[found].start:#x} to {held[found].end:#x}",
+        expected="an output that has no element in common with what else is passed",
+        hint=f"pass {other.name}.copy()",
+    )
+
+
+def _offsets(
+    signature: Signature, arrays: tuple[Any, ...], parameter: ArrayParameter
+) -> Sequence[int] | None:
+    if parameter.kind != "flat":
+        return None
+    if parameter.static_offsets is not None:
+        return parameter.static_offsets
+    named = parameter.offsets
+    at = next(i for i, p in enumerate(signature.arrays) if p.name == named)
+    return [int(offset) for offset in arrays[at]]
+
+
+def _line(array: Array) -> Region:
+    return Region(address(array), 1, max(array.nbytes, 1), array.nbytes)
+
+
+def regions(
+    parameter: ArrayParameter, given: Any, known: Known, offsets: Sequence[int] | None
+) -> list[Region]:
+    """The bytes of each matrix of an operand; offsets are checked against a flat array."""
+    itemsize = parameter.itemsize
+    if parameter.packed:
+        items = given if parameter.kind == "sequence" else (given,)
+        return [_line(item.data) for item in items]
+    if parameter.kind in ("offsets", "vector"):
+        return [_line(given)]
+    line, lines = known.lines(parameter)
+    leading = line if parameter.leading is None else known.value(parameter.leading)
+    step = max(leading if lines > 1 else line, 1) * itemsize
+    one = Region(0, lines, step, line * itemsize)
+    if parameter.kind == "sequence":
+        return [one._replace(start=address(array)) for array in given]
+    start = address(given)
+    if offsets is not None:
+        extent = (lines - 1) * leading + line if line and lines else 0
+        for i, offset in enumerate(offsets):
+            if not 0 <= offset <= len(given) - extent:
+                raise ArgumentValueError(
+                    f"offset {i} of {parameter.name} lies outside the array",
+                    got=f"{offset}, and a matrix takes {extent} elements",
+                    expected=f"0 to {len(given) - extent}: {parameter.name} has {len(given)}"
+                    if len(given) >= extent
+                    else f"{parameter.name} of at least {extent} elements; it has {len(given)}",
+                )
+        return [one._replace(start=start + offset * itemsize) for offset in offsets]
+    if given.ndim == 3:
+        return [one._replace(start=start + i * given.strides[0]) for i in range(given.shape[0])]
+    return [one._replace(start=start)]

@@ -1,0 +1,73 @@
+"""What packs a B that is given in some order and type."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Order, Packed, Strided
+from tilewright.spec.pack import Pack
+from tilewright.spec.sizes import dim
+
+from .bound_sizes import Array
+from .dtypes import accepts, title
+
+
+def pack_for(spec: Gemm, b: Any) -> tuple[Pack, Array]:
+    """What packs ``b`` for a Gemm with a packed B, and ``b`` as that takes it.
+
+    ArgumentError unless it is an array of B's type, or of float32 where that is converted, and
+    k x n; where the Gemm has a batch of such, count x k x n.
+    """
+    assert isinstance(spec.b, Packed) and isinstance(spec.k, int) and isinstance(spec.n, int)
+    source = _source(b, spec.b.type)
+    batched = isinstance(spec.batch, Strided) and spec.batch.b != 0
+    shape = (*b.shape[:batched], spec.k, spec.n)
+    if b.shape != shape:
+        raise ArgumentValueError("b has the wrong shape", got=b.shape, expected=shape)
+    order = _order(b)
+    if order is None:
+        b, order = np.ascontiguousarray(b), "C"
+    pack = Pack(
+        spec.k,
+        spec.n,
+        spec.b.type,
+        a=spec.a.type,
+        nb=spec.b.nb,
+        source=source,
+        order=order,
+        ldb=dim("ldb"),
+        batch=Strided(dim("count"), b=dim("stride_b")) if batched else None,
+    )
+    return pack, b
+
+
+def _source(b: Any, type_: str) -> str:
+    """The type of what is given."""
+    if isinstance(b, np.ndarray):
+        if accepts(type_, b.dtype):
+            return type_
+        if accepts("f32", b.dtype) and type_ != "f64":
+            return "f32"
+    raise ArgumentTypeError(
+        "what is packed must be an array of B's type, or of float32",
+        got=f"{b.dtype} array" if isinstance(b, np.ndarray) else type(b).__name__,
+        expected=title(type_),
+    )
+
+
+def _order(b: Array) -> Order | None:
+    """The order in which ``b`` may be read where it is; None if it must be copied."""
+    item = b.itemsize
+    if b.size == 0 or any(stride < 0 or stride % item for stride in b.strides):
+        return None
+    lines, line = b.shape[-2:]
+    along, step = b.strides[-2:]
+    if (step == item or line == 1) and (along >= line * item or lines == 1):
+        return "C"
+    if (along == item or lines == 1) and (step >= lines * item or line == 1):
+        return "F"
+    return None

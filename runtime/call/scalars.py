@@ -1,0 +1,78 @@
+"""Numbers that are passed at the call: alpha and beta, and vectors of one element."""
+
+from __future__ import annotations
+
+from functools import cache
+from math import isfinite
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.signature import ArrayParameter, ScalarParameter
+from tilewright.spec.types import is_integer
+
+from .dtypes import FOREIGN
+
+#: Every floating-point type that numpy has holds numbers up to this.
+_FITS = 65504.0
+
+
+def is_number(value: Any) -> bool:
+    """Whether ``value`` is a Python or numpy number, real and no bool."""
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+
+
+def factor(parameter: ScalarParameter, value: Any) -> float:
+    """Alpha or beta as C takes it, a double; whole and of 32 bits where sums are integers."""
+    if type(value) is float and parameter.type != "s32":
+        return value
+    if not is_number(value):
+        raise ArgumentTypeError(
+            f"{parameter.name} must be a Python number",
+            got=f"{type(value).__name__}: {value!r:.60}",
+        )
+    if parameter.type == "s32":
+        return float(_whole(parameter.name, parameter.type, value))
+    return _double(parameter.name, value)
+
+
+def one(parameter: ArrayParameter, value: Any) -> np.ndarray[Any, Any]:
+    """A number as the array of one element that C takes."""
+    type_, name = parameter.type, parameter.name
+    if is_integer(type_):
+        return np.array([_whole(name, type_, value)], DTYPES[type_])
+    number = _double(name, value)
+    if abs(number) <= _FITS and type_ not in FOREIGN:
+        return np.array([number], DTYPES[type_])
+    from .formats import decode, encode
+
+    array = encode([number], type_)
+    if isfinite(number) and not isfinite(decode(array, type_)[0]):
+        raise ArgumentValueError(f"{name} is too large for {type_}", got=value)
+    return array
+
+
+def _double(name: str, value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        raise ArgumentValueError(f"{name} is too large for a double", got=value) from None
+
+
+@cache
+def _range(type_: str) -> tuple[int, int]:
+    info = np.iinfo(DTYPES[type_])
+    return int(info.min), int(info.max)
+
+
+def _whole(name: str, type_: str, value: Any) -> int:
+    low, high = _range(type_)
+    if not low <= value <= high or value != int(value):  # NaN is in no range
+        raise ArgumentValueError(
+            f"{name} must be a whole number of type {type_}",
+            got=value,
+            expected=f"{low} to {high}",
+        )
+    return int(value)

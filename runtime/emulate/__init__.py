@@ -1,0 +1,1 @@
+"""Kernels that this CPU cannot run, in a process that emulates one that can."""

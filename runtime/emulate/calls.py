@@ -1,0 +1,70 @@
+"""Calls of kernels that this CPU cannot run: their arrays travel to a runner process and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.isa.target import Target
+from tilewright.runtime.call.abi import address
+from tilewright.runtime.call.argument_checks import Checked
+from tilewright.runtime.call.bound_sizes import Array, strided
+from tilewright.runtime.call.packed_matrix import memory
+from tilewright.spec.signature import Signature
+
+from .runner import Alias, Runner, shared_runner
+
+
+def runner(executable: Path, target: Target) -> Runner:
+    """The process that runs ``executable``'s kernels in place of a CPU with ``target``."""
+    return shared_runner(executable, target, emulated=True)
+
+
+def call(
+    runner: Runner,
+    name: str,
+    signature: Signature,
+    checked: Checked,
+    scalars: tuple[float, ...],
+) -> None:
+    """Run kernel ``name`` on copies of the arrays, then write the elements of the outputs."""
+    outputs = [i for i, p in enumerate(signature.arrays) if p.role != "in"]
+    output, same = signature.arrays.index(signature.output), _same(signature, checked)
+    sent: list[Any] = []
+    for i, given in enumerate(checked.arrays):
+        if isinstance(given, tuple):
+            sent.append([(span(memory(item)), 0) for item in given])
+        elif i == output and same is not None:
+            sent.append(Alias(same))
+        else:
+            sent.append(span(memory(given)))
+    # The memory of an operation in place is that of its input.
+    written = [same if i == output and same is not None else i for i in outputs]
+    writable = [i in written for i in range(len(sent))]
+    names = [parameter.name for parameter in signature.arrays]
+    returned = runner.call(name, sent, checked.sizes, scalars, writable, names=names)
+    for i, data in zip(sorted(written), returned, strict=True):
+        target = checked.arrays[output if i == same else i]
+        if target.size:
+            flat = np.frombuffer(data, target.dtype)
+            target[...] = strided(flat, target.shape, target.strides)
+
+
+def _same(signature: Signature, checked: Checked) -> int | None:
+    """The index of the input that is the output itself: an operation in place."""
+    may_be = signature.alias
+    if may_be < 0:
+        return None
+    output, given = checked.arrays[signature.arrays.index(signature.output)], checked.arrays[may_be]
+    return may_be if output.size and address(given) == address(output) else None
+
+
+def span(array: Array) -> Array:
+    """The memory from an array's first element to its last, as contiguous bytes; a copy."""
+    if array.size == 0:
+        return np.empty(0, np.uint8)
+    steps = zip(array.shape, array.strides, strict=True)
+    elements = sum((n - 1) * stride for n, stride in steps) // array.itemsize + 1
+    return strided(array, (elements,), (array.itemsize,)).copy().view(np.uint8)

@@ -1,0 +1,180 @@
+"""Kernels in a process of their own: under qemu, through a header, or natively between guards.
+
+The process is made by ``build`` from the kernels' C and ``templates/runner/runner.c.j2``, which
+describes the protocol. Every array lies between pages that nobody may touch.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+import weakref
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from tilewright.emit.render import render
+from tilewright.isa.target import Target
+from tilewright.runtime.build.toolchain import Compiler, compile_program
+from tilewright.runtime.machine.host import find_qemu, means
+
+from .protocol import Alias, Placement, Process, ProcessEndedError, Request
+
+__all__ = ["Alias", "Runner", "build", "command_prefix", "runner_for", "shared_runner"]
+
+_ALIVE = 8  # processes kept running at the same time
+
+
+def build(
+    sources: Sequence[str],
+    names: Sequence[str],
+    target: Target,
+    compiler: Compiler,
+    directory: Path,
+    stem: str,
+    extra_flags: Sequence[str] = (),
+) -> Path:
+    """Compile the C texts that define the kernels ``names`` into a runner's program."""
+    texts = [*sources, render("runner/runner.c.j2", names=list(names))]
+    return compile_program(texts, target, compiler, directory, stem, extra_flags)
+
+
+def command_prefix(target: Target, *, emulated: bool | None = None) -> tuple[str, ...]:
+    """What stands before a program for ``target`` on the command line; () when it runs itself."""
+    if means(target, emulated=emulated) != "qemu":
+        return ()
+    return (str(find_qemu(target)), "-cpu", target.emulation.cpu)
+
+
+class Runner:
+    """A program made by ``build``, started when first called, and kept alive.
+
+    Safe to share between threads (calls take turns) and across ``fork``.
+    """
+
+    def __init__(
+        self, executable: Path, command_prefix: Sequence[str] = (), overread: int = 0
+    ) -> None:
+        self._process: Process | None = None
+        self.executable = Path(executable)
+        self.command = (*command_prefix, str(executable))
+        self.overread = overread
+        self._lock = threading.Lock()
+        _pool.runners.add(self)
+
+    def call(
+        self,
+        name: str,
+        arrays: Sequence[Any],
+        sizes: Sequence[int] = (),
+        scalars: Sequence[float] = (),
+        writable: Sequence[bool] = (),
+        *,
+        names: Sequence[str] = (),
+        flush: Literal["rear", "front"] = "rear",
+        timeout: float = 120.0,
+    ) -> list[bytearray]:
+        """Call kernel ``name`` and return the new bytes of the writable arrays, in order.
+
+        An array is a contiguous buffer, an ``Alias``, or for addresses a list of ``(buffer,
+        offset in bytes)``, which is never writable. It ends, or with ``flush="front"`` begins, at
+        a page that may not be touched. ``names`` are used in messages. Raises TargetError when
+        the kernel touches what is not its own, crashes, or takes more than ``timeout`` seconds.
+        """
+        request = Request(arrays, writable, names)
+        where = Placement(flush == "front", self.overread)
+        with self._lock:
+            found = self._process
+            process = found if found is not None and found.usable() else self._start()
+            try:
+                return process.call(name, request, sizes, scalars, where, timeout)
+            except ProcessEndedError:
+                if process is not found:
+                    raise
+                # It may have been killed while it was idle; what it was given is still here.
+                process = self._start()
+                return process.call(name, request, sizes, scalars, where, timeout)
+            finally:
+                if not process.usable():
+                    self._drop()
+
+    def _start(self) -> Process:
+        self._drop()
+        self._process = Process(self.command)
+        _pool.started(self)
+        return self._process
+
+    def __del__(self) -> None:
+        self._drop()
+
+    def close(self) -> None:
+        """End the process; a later call starts another."""
+        with self._lock:
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._process is not None:
+            self._process.end()
+            self._process = None
+
+    def _forget(self) -> None:
+        """In a forked child: the process is the parent's."""
+        self._lock = threading.Lock()
+        if self._process is not None:
+            self._process.disown()
+            self._process = None
+
+
+class _Pool:
+    """All runners of this Python: few of them run at the same time, none outlives it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.runners: weakref.WeakSet[Runner] = weakref.WeakSet()
+        self.shared: dict[Path, Runner] = {}
+        self._running: list[weakref.ref[Runner]] = []
+
+    def started(self, runner: Runner) -> None:
+        """End those started first when there are too many; one that is busy is left alone."""
+        with self.lock:
+            self._running = [ref for ref in self._running if ref() not in (None, runner)]
+            self._running.append(weakref.ref(runner))
+            excess, self._running = self._running[:-_ALIVE], self._running[-_ALIVE:]
+            oldest = [found for ref in excess if (found := ref()) is not None]
+        for one in oldest:
+            if one._lock.acquire(blocking=False):
+                try:
+                    one._drop()
+                finally:
+                    one._lock.release()
+
+    def end(self) -> None:
+        for runner in list(self.runners):
+            runner._drop()
+
+    def after_fork(self) -> None:
+        self.lock = threading.Lock()
+        self._running.clear()
+        for runner in list(self.runners):
+            runner._forget()
+
+
+_pool = _Pool()
+atexit.register(_pool.end)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.after_fork)
+
+
+def runner_for(executable: Path, target: Target, *, emulated: bool | None = None) -> Runner:
+    """A Runner of ``executable`` by the means that runs ``target`` here: see ``host.means``."""
+    prefix = command_prefix(target, emulated=emulated)
+    return Runner(executable, prefix, target.emulation.overread if prefix else 0)
+
+
+def shared_runner(executable: Path, target: Target, *, emulated: bool | None = None) -> Runner:
+    """The one Runner of this Python for ``executable``: kernels of one library share it."""
+    with _pool.lock:
+        if executable not in _pool.shared:
+            _pool.shared[executable] = runner_for(executable, target, emulated=emulated)
+        return _pool.shared[executable]

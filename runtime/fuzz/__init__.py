@@ -1,0 +1,1 @@
+"""Random kernels: their axes, cases, and the sweep over them."""

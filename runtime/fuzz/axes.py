@@ -1,0 +1,119 @@
+"""The space of batch-reduce products as data: every axis with its levels, dealt to cases.
+
+Over the indices the levels of an axis occur equally often, in an order that depends on the seed
+and the axis alone: a case is the same on every machine and target. A level that means nothing in
+a case, such as a zero point of floating point, is left out of it.
+
+So is what a spec or schedule refuses by its rules: a packed B whose matrices offsets find, or of a
+size known only at the call; sums in f64 with C, D, operands or functions of another type; offsets
+with sizes of a matrix that no array tells; and an uneven register tile where a size of C is known
+only at the call.
+"""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from tilewright.spec.types import INPUTS, is_integer
+
+Level = Any
+#: What is known only at the call; a size of that kind may be a multiple of 8.
+RUN_TIME, EIGHTS = "run time", "run time, eights"
+NONE = None
+_INTEGERS = tuple((a, b) for a in ("s8", "u8") for b in ("s8", "u8"))
+_FLOATS = tuple((name, name) for name in INPUTS if not is_integer(name))
+_MIXED = (
+    *(("f32", name) for name in ("f16", "bf16", "f8_e4m3", "f8_e5m2")),
+    ("bf16", "f32"), ("f16", "bf16"), ("bf16", "f8_e4m3"), ("f8_e4m3", "f8_e5m2"),
+)  # fmt: skip
+#: Functions of one value by their level: a name, and its parameters.
+ELTWISE: dict[str, tuple[str, tuple[float, ...]]] = {
+    **{
+        name: (name, ())
+        for name in (
+            "relu", "elu", "square", "abs", "sqrt", "gelu_tanh", "gelu_erf", "soft_relu",
+            "hardsigmoid", "hardswish", "tanh", "logistic", "exp", "log", "round", "swish", "mish",
+            "erf", "erfc",
+        )
+    },
+    "leaky relu": ("relu", (0.125,)),
+    "elu 2": ("elu", (2,)),
+    "linear": ("linear", (0.5, -1)),
+    "clip": ("clip", (-1, 2)),
+    "pow 2": ("pow", (0.5, 2)),
+    "pow 0.3": ("pow", (2, 0.3)),
+    "swish 2": ("swish", (2,)),
+}  # fmt: skip
+#: Functions that f64 has.
+REAL = (
+    "relu", "leaky relu", "square", "abs", "sqrt", "linear", "clip", "hardsigmoid", "hardswish",
+    "round", "pow 2",
+)  # fmt: skip
+BINARY = (
+    "add", "sub", "mul", "div", "maximum", "minimum", "ge", "gt", "le", "lt", "eq", "ne", "where",
+    "prelu",
+)  # fmt: skip
+#: Register tiles, of whole vectors of no target, that fit all of them.
+TILES = {"tile 3x3": (3, 3), "tile 1x7": (1, 7), "tile 2x5": (2, 5)}
+
+AXES: dict[str, tuple[Level, ...]] = {
+    "m": (1, 13, 16, 32, 42, 48, 64, 128, RUN_TIME, EIGHTS),
+    "n": (1, 5, 8, 15, 16, 32, 48, 64, 80, RUN_TIME, EIGHTS),
+    "k": (
+        1, 2, 4, 5, 8, 15, 16, 31, 32, 33, 48, 63, 64, 65, 96, 97, 128, 129, 136, 192, 256, 448,
+        512, 608, RUN_TIME, EIGHTS,
+    ),
+    "types": (*_INTEGERS, *_INTEGERS, *_FLOATS, *_MIXED),
+    "c": (NONE, NONE, "f16", "bf16"),
+    "d": (NONE, NONE, "f32", "f16", "bf16", "s32", "s8", "u8", "s8", "u8", "f8_e4m3", "f8_e5m2"),
+    **dict.fromkeys(("order of a", "order of b", "order of c", "order of d"), ("C", "F")),
+    "packed b": (NONE, NONE, "one block", 16, 32, 48, 64),
+    "batch": (
+        NONE, NONE, "strided", "along k", "apart", "one a", "one b", "offsets", "static offsets",
+        "addresses",
+    ),
+    "count": (1, 7, 16, RUN_TIME),
+    "alpha": (1, 1, 2, 2, -1, 0.5, 0, "scalar"),
+    "beta": (0, 0, 0, 1, 1, 1, -2, 0.5, "scalar"),
+    **dict.fromkeys(("lda", "ldc", "ldd"), (NONE, NONE, 96, RUN_TIME)),
+    "ldb": (NONE, 16, 16, 96, RUN_TIME),
+    "a_scale": (NONE, NONE, 0.5, "scalar", "row"),
+    "b_scale": (NONE, NONE, 0.25, "scalar", "column"),
+    "d_scale": (NONE, NONE, 5, "scalar", "column"),
+    "a_zero": (NONE, -2, 128, "scalar", "row"),
+    "b_zero": (NONE, NONE, 3, "scalar", "column"),
+    "d_zero": (NONE, NONE, -1, "scalar", "column"),
+    "sum": (NONE, NONE, NONE, 2, 1),
+    "eltwise": (*[NONE] * 8, *["relu"] * 3, *ELTWISE),
+    "binary": (*[NONE] * 6, "add", "add", *BINARY),
+    "operand": ("f32", "f32", "f16", "bf16", "s32", "s8", "u8", "f8_e4m3", "f8_e5m2"),
+    "operand per": (NONE, "row", "column", "full"),
+    "binary first": (False, True),
+    "schedule": (
+        NONE, NONE, NONE, NONE, NONE, "n outside", "m outside", "k outside", "batch outside",
+        "unrolled", "two threads", *TILES,
+    ),
+}  # fmt: skip
+
+
+def deal(seed: int, index: int) -> dict[str, Level]:
+    """The level of every axis in case ``index``."""
+    return {axis: _card(levels, f"{seed} {axis}", index) for axis, levels in AXES.items()}
+
+
+def _card(levels: tuple[Level, ...], key: str, index: int) -> Level:
+    """One card of a shuffled deck; every deck is shuffled anew."""
+    deck, place = divmod(index, len(levels))
+    cards = list(range(len(levels)))
+    random.Random(f"{key} {deck}").shuffle(cards)
+    return levels[cards[place]]
+
+
+def title(level: Level) -> str:
+    """A level in a table."""
+    if isinstance(level, bool):
+        return "yes" if level else "no"
+    return (
+        " x ".join(level) if isinstance(level, tuple) else "none" if level is None else str(level)
+    )

@@ -1,0 +1,311 @@
+"""Random batch-reduce products, each with the Python that makes and verifies it."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import ceil, log2, prod, sqrt
+from typing import Any, Literal
+
+from tilewright.spec import postops
+from tilewright.spec.expression import Expression, Operand, acc, as_expression, dst
+from tilewright.spec.gemm import QUANTITIES, SHAPES, Gemm
+from tilewright.spec.operands import Addresses, Batch, Matrix, Offsets, Packed, Strided
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.sizes import Size, call_text, dim
+from tilewright.spec.types import accumulator, is_integer
+
+from .axes import AXES, EIGHTS, ELTWISE, REAL, RUN_TIME, TILES, Level, deal, title
+
+#: Of each kernel: one case of whole numbers, and one of any.
+CASES = 2
+#: Sums are made smaller than this on their way into functions that are straight beyond it.
+_CURVED = 4.0
+_STRAIGHT = ("relu", "leaky relu", "abs", "sqrt", "linear", "clip", "round")
+#: About what sums have for a size known only at the call, and the root mean squares of elements.
+_USUAL = 32
+_MEAN: dict[str, float] = {"s8": 74.0, "u8": 147.0}
+_NAMES = (
+    "Gemm", "Schedule", "Matrix", "Packed", "Strided", "Offsets", "Addresses", "dim", "Operand",
+    "acc", "dst", "compile", *postops.__all__,
+)  # fmt: skip
+_NAME = re.compile(rf"(?<!['\w.])({'|'.join(_NAMES)})\b(?![='])")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A kernel to make and to verify.
+
+    ``levels`` is what each axis says, without those that mean nothing here; ``arguments`` are
+    those of ``Gemm``, which may refuse them.
+    """
+
+    seed: int
+    index: int
+    levels: Mapping[str, str]
+    arguments: Mapping[str, Any]
+    schedule: Schedule
+
+    def spec(self) -> Gemm:
+        """What is computed."""
+        return Gemm(**self.arguments)
+
+    def python(self, target: str) -> str:
+        """The statement that makes the kernel and verifies it as the sweep does."""
+        sizes = [self.arguments[slot] for slot in "mnk"]
+        options = {
+            name: (value, None) for name, value in self.arguments.items() if name not in "mnk"
+        }
+        made = [call_text("Gemm", sizes, options)]
+        if self.schedule != Schedule():
+            made.append(repr(self.schedule))
+        text = f"compile({', '.join(made)}, target={target!r})"
+        text += f".verify(cases={CASES}, seed={self.index})"
+        return _NAME.sub(r"tw.\1", text)
+
+
+def draw(seed: int, index: int) -> Case:
+    """Case ``index`` of those that ``seed`` makes."""
+    hand = _Hand(seed, index)
+    arguments = _arguments(hand)
+    schedule = _schedule(hand, arguments)
+    given = {name: _short(value) for name, value in arguments.items() if value is not None}
+    return Case(seed, index, hand.taken, given, schedule)
+
+
+def _short(value: Any) -> Any:
+    """An operand of the usual order as its type."""
+    return value.type if isinstance(value, Matrix) and value.order == "C" else value
+
+
+class _Hand:
+    """The levels dealt to a case, and those it has taken."""
+
+    def __init__(self, seed: int, index: int) -> None:
+        self._levels = deal(seed, index)
+        self._random = random.Random(f"{seed} numbers {index}")
+        self.taken: dict[str, str] = {}
+
+    def take(self, axis: str, applies: bool = True) -> Level:
+        """The level of ``axis``; None, and not taken, where it means nothing."""
+        if not applies:
+            return None
+        level = self._levels[axis]
+        self.taken[axis] = title(level)
+        return level
+
+    def size(self, axis: str, *, fixed: bool = False) -> Size:
+        """A size; any of the numbers where a size must be ``fixed`` and is not."""
+        level = self.take(axis)
+        if fixed and not isinstance(level, int):
+            level = self._random.choice([x for x in AXES[axis] if isinstance(x, int)])
+            self.taken[axis] = title(level)
+        if level in (RUN_TIME, EIGHTS):
+            return dim(axis, multiple_of=1 if level == RUN_TIME else 8)
+        return int(level)
+
+    def below(self, stop: int) -> int:
+        """A number."""
+        return self._random.randrange(stop)
+
+
+def _arguments(hand: _Hand) -> dict[str, Any]:
+    """Every argument of ``Gemm``, None for what is left out."""
+    first, second = hand.take("types")
+    sums = accumulator(first, second)
+    kind = hand.take("batch")
+    flat = kind in ("offsets", "static offsets")
+    given: dict[str, Any] = {"m": hand.size("m"), "n": hand.size("n")}
+    given["k"] = hand.size("k", fixed=flat)
+    given["a"] = _matrix(hand, "a", first)
+    whole = all(isinstance(given[slot], int) for slot in "nk")
+    packed = hand.take("packed b", whole and not flat)
+    if packed is None:
+        given["b"] = _matrix(hand, "b", second)
+    else:
+        given["b"] = Packed(second, None if packed == "one block" else packed)
+    given["c"] = _matrix(hand, "c", hand.take("c", sums == "f32") or sums)
+    output = hand.take("d")
+    given["d"] = output and _matrix(hand, "d", "f64" if sums == "f64" else output)
+    given |= {name: hand.take(name) for name in ("alpha", "beta")}
+    for name in QUANTITIES:
+        operand = {"a": first, "b": second}.get(name[0])
+        whole = name.endswith("_scale") or operand is None or is_integer(operand)
+        given[name] = hand.take(name, whole)
+    given |= _batch(hand, given, kind)
+    given["epilogue"] = _epilogue(hand, given, sums)
+    return given | _outputs(hand, given)
+
+
+def _matrix(hand: _Hand, name: str, type_: str) -> Matrix:
+    return Matrix(type_, hand.take(f"order of {name}"))
+
+
+# --- where operands lie ------------------------------------------------------------------------
+
+
+def _line(given: Mapping[str, Any], name: str) -> Size:
+    """The length of a contiguous line of an operand."""
+    size: Size = given[SHAPES[name][given[name].order == "C"]]
+    return size
+
+
+def _leading(
+    hand: _Hand, given: Mapping[str, Any], name: str, *, flat: bool = False
+) -> Size | None:
+    """A leading dimension; that of a ``flat`` operand cannot be told by the call."""
+    slot, line = f"ld{name}", _line(given, name)
+    level = hand.take(slot, not isinstance(given[name], Packed))
+    if level is None:
+        return None
+    if isinstance(line, int) and (flat or level != RUN_TIME):
+        step = level if level != RUN_TIME else 96
+        return -(-line // step) * step
+    return None if flat else dim(slot)
+
+
+def _batch(hand: _Hand, given: Mapping[str, Any], kind: str | None) -> dict[str, Any]:
+    """The batch, and the leading dimensions of A and B."""
+    flat = kind in ("offsets", "static offsets")
+    count = hand.size("count", fixed=kind == "static offsets") if kind else 1
+    whole = isinstance(count, int) and isinstance(given["k"], int)
+    if kind == "along k" and whole and given["a"].order == "C":
+        return {
+            "batch": Strided(count, a=given["k"]),
+            "lda": count * given["k"],
+            "ldb": _leading(hand, given, "b"),
+        }
+    leading = {f"ld{name}": _leading(hand, given, name, flat=flat) for name in "ab"}
+    return {"batch": _kind(hand, given, kind, count, leading), **leading}
+
+
+def _kind(
+    hand: _Hand,
+    given: Mapping[str, Any],
+    kind: str | None,
+    count: Size,
+    leading: Mapping[str, Size | None],
+) -> Batch | None:
+    match kind:
+        case None:
+            return None
+        case "apart":
+            return Strided(count, *(_stride(given, name, leading[f"ld{name}"]) for name in "ab"))
+        case "one a" | "one b":
+            return Strided(count, **{kind[-1]: 0})
+        case "offsets":
+            return Offsets(count)
+        case "static offsets":
+            assert isinstance(count, int)
+            return Offsets(count, *([hand.below(500) for _ in range(count)] for _ in "ab"))
+        case "addresses":
+            return Addresses(count)
+    return Strided(count)
+
+
+def _stride(given: Mapping[str, Any], name: str, leading: Size | None) -> Size | None:
+    """A little more than a matrix has elements."""
+    if isinstance(given[name], Packed):
+        return None
+    lines: Size = given[SHAPES[name][given[name].order != "C"]]
+    line = leading or _line(given, name)
+    if isinstance(lines, int) and isinstance(line, int):
+        return lines * line + 5
+    return dim(f"stride_{name}")
+
+
+def _outputs(hand: _Hand, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Leading dimensions of what there is of C and D."""
+    makes = ("d", "a_scale", "b_scale", "d_scale", "d_zero", "epilogue")
+    has_d = any(given[name] is not None for name in makes)
+    given = given if given["d"] else {**given, "d": given["c"]}
+    return {
+        "ldc": _leading(hand, given, "c") if given["beta"] != 0 or not has_d else None,
+        "ldd": _leading(hand, given, "d") if has_d else None,
+    }
+
+
+# --- epilogues ---------------------------------------------------------------------------------
+
+
+def _epilogue(hand: _Hand, given: Mapping[str, Any], sums: str) -> Expression | None:
+    """A multiple of D's old value, then a function and an operation, in either order."""
+    made: Expression = acc
+    if scale := hand.take("sum"):
+        made = acc + (dst if scale == 1 else scale * dst)
+    eltwise, binary = hand.take("eltwise"), hand.take("binary")
+    if sums == "f64" and eltwise not in REAL:
+        hand.taken.pop("eltwise")
+        eltwise = None
+    steps = ["eltwise"] * (eltwise is not None) + ["binary"] * (binary is not None)
+    if len(steps) == 2 and hand.take("binary first"):
+        steps.reverse()
+    for step in steps:
+        if step == "eltwise":
+            made = _function(made, eltwise, _shrink(given))
+        else:
+            type_ = "f64" if sums == "f64" else hand.take("operand")
+            other = Operand("other", type_, hand.take("operand per"))
+            made = _operation(made, binary, other)
+    return None if made == acc else made
+
+
+def _function(x: Expression, level: str, shrink: float) -> Expression:
+    name, parameters = ELTWISE[level]
+    function = getattr(postops, name)
+    if level in _STRAIGHT or shrink == 1:
+        return as_expression(function(x, *parameters))
+    return as_expression(function(x * shrink, *parameters) * (1 / shrink))
+
+
+def _operation(x: Expression, name: str, y: Operand) -> Expression:
+    match name:
+        case "add":
+            return x + y
+        case "sub":
+            return x - y
+        case "mul":
+            return x * y
+        case "div":
+            return x / y
+        case "where":
+            return postops.where(x > 0, x, y)
+    return as_expression(getattr(postops, name)(x, y))
+
+
+def _shrink(given: Mapping[str, Any]) -> float:
+    """The power of two that brings sums to where functions are curved."""
+    batch: Batch | None = given["batch"]
+    terms = [given["k"], 1 if batch is None else batch.count]
+    sums = sqrt(prod(size if isinstance(size, int) else _USUAL for size in terms))
+    sums *= prod(_MEAN.get(given[name].type, 0.6) for name in "ab")
+    return float(2.0 ** -max(0, ceil(log2(sums / _CURVED))))
+
+
+# --- schedules ---------------------------------------------------------------------------------
+
+
+def _schedule(hand: _Hand, given: Mapping[str, Any]) -> Schedule:
+    batched = given["batch"] is not None
+    fixed = isinstance(given["m"], int) and isinstance(given["n"], int)
+    lacks = ([] if batched else ["batch outside"]) + ([] if fixed else list(TILES))
+    level = hand.take("schedule", hand._levels["schedule"] not in lacks)
+    batch: Literal["b", ""] = "b" if batched else ""
+    if level in TILES:
+        return Schedule(tile=TILES[level])
+    match level:
+        case "n outside":
+            return Schedule(loops=f"nm{batch}k")
+        case "m outside":
+            return Schedule(loops=f"mn{batch}k")
+        case "k outside":
+            return Schedule(loops=f"{batch}knmk", block={"k": 32})
+        case "batch outside":
+            return Schedule(loops="bnmk")
+        case "unrolled":
+            return Schedule(k_unroll=2)
+        case "two threads":
+            return Schedule(threads=2)
+    return Schedule()

@@ -1,0 +1,229 @@
+"""Random products made, run and compared with numpy, many at a time in processes of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, Literal
+
+import numpy as np
+
+from tilewright.errors import TilewrightError, ToolchainError, VerificationError
+from tilewright.runtime.call.dtypes import preferred
+from tilewright.runtime.call.pack_source import pack_for
+from tilewright.runtime.driver import build_many
+from tilewright.runtime.kernel import Kernel
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Packed, Strided
+from tilewright.spec.pack import Pack
+
+from .cases import CASES, Case, draw
+
+Verdict = Literal["passed", "failed", "refused"]
+#: Kernels that are compiled into one library.
+BATCH = 32
+#: Libraries that a process loads before another takes its place.
+_LIBRARIES = 24
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of a case, and why if it did not pass."""
+
+    index: int
+    verdict: Verdict
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class Tally:
+    """Outcomes counted, of all cases and of each level of each axis."""
+
+    verdicts: Counter[Verdict] = field(default_factory=Counter)
+    levels: dict[str, dict[str, Counter[Verdict]]] = field(default_factory=dict)
+
+    def add(self, case: Case, outcome: Outcome) -> None:
+        """Count one case."""
+        self.verdicts[outcome.verdict] += 1
+        for axis, level in case.levels.items():
+            self.levels.setdefault(axis, {}).setdefault(level, Counter())[outcome.verdict] += 1
+
+
+# --- one process -------------------------------------------------------------------------------
+
+
+def made(
+    cases: Sequence[Case], target: str, flags: Sequence[str] = ()
+) -> Iterator[tuple[Case, Kernel | Outcome]]:
+    """Each case's kernel, or why there is none; one that cannot be made is found by halving."""
+    try:
+        specs = [case.spec() for case in cases]
+        asked = [(spec, case.schedule, target) for spec, case in zip(specs, cases, strict=True)]
+        kernels = build_many(asked, flags)
+        build_many([(packs, None, target) for spec in specs for packs in _packs(spec)])
+    except Exception as error:  # noqa: BLE001, whatever it is, it is this case's outcome
+        if len(cases) == 1:
+            yield cases[0], Outcome(cases[0].index, _verdict(error), said(error))
+            return
+        half = len(cases) // 2
+        yield from made(cases[:half], target, flags)
+        yield from made(cases[half:], target, flags)
+    else:
+        yield from zip(cases, kernels, strict=True)
+
+
+def _packs(spec: Gemm) -> Iterator[Pack]:
+    """What will pack B when the kernel of ``spec`` is verified."""
+    if isinstance(spec.b, Packed):
+        assert isinstance(spec.k, int) and isinstance(spec.n, int)
+        several = isinstance(spec.batch, Strided) and spec.batch.b != 0
+        b = np.empty((*[1] * several, spec.k, spec.n), preferred(spec.b.type))
+        yield pack_for(spec, b)[0]
+
+
+def verified(case: Case, kernel: Kernel) -> Outcome:
+    """What becomes of a case that has its kernel."""
+    try:
+        kernel.verify(cases=CASES, seed=case.index)
+    except Exception as error:  # noqa: BLE001, as above
+        return Outcome(case.index, "failed", said(error))
+    return Outcome(case.index, "passed")
+
+
+def _verdict(error: Exception) -> Verdict:
+    """Refused is what tilewright itself says no to."""
+    wrong = isinstance(error, (ToolchainError, VerificationError))
+    return "refused" if isinstance(error, TilewrightError) and not wrong else "failed"
+
+
+def said(error: Exception) -> str:
+    """An error in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+# --- many processes ----------------------------------------------------------------------------
+
+
+def sweep(
+    target: str,
+    cases: int,
+    seed: int,
+    *,
+    first: int = 0,
+    jobs: int = 1,
+    flags: Sequence[str] = (),
+) -> Iterator[tuple[Case, Outcome]]:
+    """Cases ``first`` and on of ``seed``, in order; ``jobs`` processes at a time.
+
+    A process makes and checks ``BATCH`` of them at a time. What ends or outlasts it is that
+    case's outcome. ``flags`` go to the C compiler.
+    """
+    batches = [range(i, min(i + BATCH, first + cases)) for i in range(first, first + cases, BATCH)]
+    workers = SimpleQueue[_Worker]()
+
+    def outcomes(batch: range) -> list[Outcome]:
+        worker = workers.get()
+        try:
+            return list(worker.outcomes(batch))
+        finally:
+            workers.put(worker)
+
+    with tempfile.TemporaryDirectory(prefix="tilewright-sweep-") as cache:
+        started = [_Worker(target, seed, flags, Path(cache), str(job)) for job in range(jobs)]
+        for worker in started:
+            workers.put(worker)
+        try:
+            with ThreadPoolExecutor(jobs) as pool:
+                for found in pool.map(outcomes, batches):
+                    for outcome in found:
+                        yield draw(seed, outcome.index), outcome
+        finally:
+            for worker in started:
+                worker.end()
+
+
+class _Worker:
+    """A process that checks one batch after the other; another takes its place when it ends."""
+
+    def __init__(
+        self, target: str, seed: int, flags: Sequence[str], cache: Path, name: str
+    ) -> None:
+        self._command = [sys.executable, "-m", "tilewright.runtime.fuzz.worker"]
+        self._command += [target, str(seed), *flags]
+        self._environment = {**os.environ, "TILEWRIGHT_CACHE_DIR": str(cache / "kernels")}
+        self._errors = cache / f"errors_{name}"
+        self._process: subprocess.Popen[str] | None = None
+        self._libraries = 0
+
+    def outcomes(self, batch: range) -> Iterator[Outcome]:
+        """The outcomes of a batch; what is left when a process ends is for the next."""
+        left = batch
+        while left:
+            started, found = self._ask(left)
+            yield from found
+            left = range(left.start + len(found), left.stop)
+            if not left:
+                return
+            how = self.end()
+            if started != left.start and len(left) > 1:  # it ended while it made the kernels
+                half = left.start + len(left) // 2
+                yield from self.outcomes(range(left.start, half))
+                left = range(half, left.stop)
+                continue
+            yield Outcome(left.start, "failed", f"the process ended: {how}")
+            left = left[1:]
+
+    def _ask(self, batch: range) -> tuple[int | None, list[Outcome]]:
+        """The case that was begun last, and the outcomes there were."""
+        if self._libraries >= _LIBRARIES:
+            self.end()
+        process = self._process = self._process or self._start()
+        self._libraries += 1
+        assert process.stdin is not None and process.stdout is not None
+        started, outcomes = None, list[Outcome]()
+        try:
+            print(batch.start, batch.stop, file=process.stdin, flush=True)
+        except BrokenPipeError:
+            return started, outcomes
+        for line in process.stdout:
+            told: Mapping[str, Any] = json.loads(line)
+            if "started" in told:
+                started = told["started"]
+                continue
+            outcomes.append(Outcome(**told))
+            if len(outcomes) == len(batch):
+                break
+        return started, outcomes
+
+    def _start(self) -> subprocess.Popen[str]:
+        with self._errors.open("w") as errors:
+            return subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                env=self._environment,
+                text=True,
+            )
+
+    def end(self) -> str:
+        """End the process, if there is one; how it ended."""
+        process, self._process, self._libraries = self._process, None, 0
+        if process is None:
+            return ""
+        process.communicate()
+        last = (self._errors.read_text(errors="replace").strip().splitlines() or [""])[-1]
+        status = process.returncode
+        how = signal.Signals(-status).name if status < 0 else f"status {status}"
+        return f"{how} {last}".strip()

@@ -1,0 +1,55 @@
+"""One process of a sweep: ``python -m tilewright.runtime.fuzz.worker TARGET SEED FLAG...``.
+
+Reads lines of a first case's number and one behind the last. Writes a line of JSON before each
+case is run and one after it.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+
+from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.store.folders import remove
+
+from .cases import draw
+from .sweep import made, verified
+
+#: A kernel that runs longer than this many seconds ends the process.
+_SECONDS = 300
+
+
+def main(target: str, seed: int, flags: Sequence[str]) -> None:
+    """Check what the lines of the standard input ask for."""
+    for line in sys.stdin:
+        first, stop = map(int, line.split())
+        _check(target, seed, flags, range(first, stop))
+
+
+def _check(target: str, seed: int, flags: Sequence[str], batch: range) -> None:
+    libraries = set()
+    for case, kernel in made([draw(seed, index) for index in batch], target, flags):
+        _say({"started": case.index})
+        if isinstance(kernel, Kernel):
+            libraries.add(kernel.library.parent)
+            signal.alarm(_SECONDS)
+            outcome = verified(case, kernel)
+            signal.alarm(0)
+        else:
+            outcome = kernel
+        _say(asdict(outcome))
+    for library in libraries:
+        remove(library)
+
+
+def _say(what: dict[str, object]) -> None:
+    sys.stdout.write(json.dumps(what) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    name, number, *more = sys.argv[1:]
+    main(name, int(number), more)

@@ -1,0 +1,1 @@
+"""This machine: its CPU, the targets it runs, and by what means."""

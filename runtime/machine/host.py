@@ -1,0 +1,204 @@
+"""What this machine is, and by what means it runs a target."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+
+from tilewright.errors import TargetError
+from tilewright.runtime.store.folders import cache_directory
+from tilewright.settings import settings
+from tilewright.targets import NAMES, load
+
+from .target_table import Extension, Identity, identities
+
+if TYPE_CHECKING:
+    from tilewright.isa.target import Feature, Target
+
+    #: A target, described in full or not.
+    Found = TypeVar("Found", Target, Identity)
+
+Means = Literal["native", "qemu", "header"]
+
+_CPUINFO = Path("/proc/cpuinfo")
+_ALIASES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
+
+
+class Cpu(NamedTuple):
+    """The CPU: ``features`` in the words of ``/proc/cpuinfo``; ``name`` as the vendor has it.
+
+    ``processor`` is its vendor, family and model, where there are such, else its name.
+    """
+
+    machine: str
+    name: str
+    features: frozenset[str]
+    processor: str
+
+
+def machine() -> str:
+    """The architecture: ``x86_64``, ``aarch64``, ..."""
+    if hasattr(os, "uname"):
+        name = os.uname().machine
+    else:
+        import platform
+
+        name = platform.machine()
+    return _ALIASES.get(name.lower(), name.lower())
+
+
+@cache
+def cpu() -> Cpu:
+    """The CPU here. Linux says itself what it has; elsewhere archspec finds out, once."""
+    fields = _first_processor()
+    features = fields.get("flags") or fields.get("Features")
+    if features is None:
+        return _detected()
+    name = fields.get("model name") or fields.get("CPU part") or machine()
+    numbers = [fields[key] for key in ("vendor_id", "cpu family", "model") if key in fields]
+    return Cpu(machine(), name, frozenset(features.split()), " ".join(numbers) or name)
+
+
+def _first_processor() -> dict[str, str]:
+    try:
+        with open(_CPUINFO, encoding="utf-8", errors="replace") as file:
+            text = file.read(16384).partition("\n\n")[0]
+    except OSError:
+        return {}
+    rows = (row.partition(":") for row in text.splitlines())
+    return {key.strip(): value.strip() for key, _, value in rows}
+
+
+def _detected() -> Cpu:
+    """What archspec says, remembered in the cache directory under the machine's own name."""
+    import json
+
+    here = " ".join(os.uname()) if hasattr(os, "uname") else sys.platform
+    file = cache_directory() / "host.json"
+    try:
+        known = json.loads(file.read_text(encoding="utf-8"))
+        if known["here"] == here:
+            return _named(known["name"], known["features"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    found = _archspec()
+    known = {"here": here, "name": found.name, "features": sorted(found.features)}
+    try:
+        os.makedirs(file.parent, mode=0o700, exist_ok=True)
+        part = file.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(known), encoding="utf-8")
+        part.replace(file)
+    except OSError:
+        pass
+    return found
+
+
+def _archspec() -> Cpu:
+    import archspec.cpu
+
+    found = archspec.cpu.host()
+    return _named(found.name, found.features)
+
+
+def _named(name: str, features: Iterable[str]) -> Cpu:
+    return Cpu(machine(), name, frozenset(features), name)
+
+
+def describe() -> str:
+    """The CPU's name and microarchitecture, for people."""
+    import archspec.cpu
+
+    return f"{cpu().name} ({archspec.cpu.host().name})"
+
+
+def caches() -> dict[str, int]:
+    """Bytes of the first core's data caches by level: ``{"L1": 32768, "L2": ..}``; {} unknown."""
+    sizes: dict[str, int] = {}
+    for index in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+        level, kind, size = ((index / f).read_text().strip() for f in ("level", "type", "size"))
+        if kind != "Instruction":
+            units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+            sizes[f"L{level}"] = int(size.rstrip("KMG")) * units.get(size[-1], 1)
+    return sizes
+
+
+def is_native(target: Target | Identity) -> bool:
+    """True if this CPU has what ``target`` needs."""
+    return target.machine in ("", cpu().machine) and cpu().features.issuperset(target.cpu_flags)
+
+
+def resolve(target: str) -> Target:
+    """The target called ``target``; "host" is the best one that this CPU runs natively."""
+    return _called(target, load)
+
+
+def identify(target: str) -> Identity:
+    """As ``resolve``, without the description."""
+    return _called(target, identities())
+
+
+def _called(target: str, known: Callable[[str], Found]) -> Found:
+    if not isinstance(target, str):
+        raise TargetError("a target is named by a string", got=target)
+    if target == "host":
+        found = next(found for found in map(known, NAMES) if is_native(found))
+        return found.having(features_here(found))
+    base, *features = [part.strip() for part in target.split("+")]
+    return known(base).having(features)
+
+
+def features_here(target: Target | Identity) -> Iterator[str]:
+    """The features of ``target`` that this CPU has; of those that describe one, this CPU's."""
+    features: Mapping[str, Feature | Extension] = target.features
+    for name, feature in features.items():
+        alike = not feature.processors or cpu().processor in feature.processors
+        if alike and is_native(target.having([name])):
+            yield name
+
+
+def means(target: Target | Identity, *, emulated: bool | None = None) -> Means:
+    """By what ``target`` runs here; ``emulated`` True asks for what stands in for the CPU.
+
+    Raises TargetError, which says what to install.
+    """
+    if emulated is False or (emulated is None and _runs_natively(target)):
+        return "native"
+    emulation = target.emulation
+    if emulation.qemu is not None and find_qemu(target) is not None:
+        return "qemu"
+    if emulation.header is not None:
+        return "header"
+    raise TargetError(
+        f"nothing here runs {target.name}",
+        got=f"{cpu().name} ({machine()})",
+        expected=f"{target.title}, or {emulation.qemu or 'an emulator'} on PATH",
+        hint="install qemu's user-mode emulators (Debian, Ubuntu: apt-get install qemu-user)"
+        if emulation.qemu
+        else None,
+    )
+
+
+def _runs_natively(target: Target | Identity) -> bool:
+    """Whether the CPU has what ``target`` needs, and the user does not ask for an emulator."""
+    if not is_native(target) or not settings().emulate:
+        return is_native(target)
+    return target.emulation.qemu is None and target.emulation.header is None
+
+
+def find_qemu(target: Target | Identity) -> str | None:
+    """The path of the program that emulates ``target``'s CPU; None if there is none."""
+    import shutil
+
+    name = target.emulation.qemu
+    return None if name is None else shutil.which(name) or shutil.which(f"{name}-static")
+
+
+def user_compiler(target: Target | Identity, means: Means) -> str | None:
+    """The compiler that the environment names for ``target``: a part of a kernel's key."""
+    if means == "header" or target.machine in ("", machine()):
+        return settings().compiler
+    return settings().cross if target.machine == "aarch64" else None

@@ -1,0 +1,1 @@
+"""What a kernel should compute, and how far it may be off."""

@@ -1,0 +1,259 @@
+"""Arguments made up for a kernel: to verify it and to time it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from tilewright.isa.target import Target
+from tilewright.runtime.call.abi import aligned
+from tilewright.runtime.call.bound_sizes import Array, strided, value_of
+from tilewright.runtime.call.dtypes import preferred
+from tilewright.runtime.call.frame import Frame
+from tilewright.runtime.call.packed_matrix import PackedMatrix
+from tilewright.spec.gemm import Spec
+from tilewright.spec.signature import ArrayParameter, Signature
+from tilewright.spec.sizes import Dim, Size
+
+from .elements import Draws
+
+_USUAL = 64
+
+
+class Sampled(Protocol):
+    """What timing and verifying need of a kernel."""
+
+    @property
+    def name(self) -> str:
+        """The kernel's name."""
+
+    @property
+    def spec(self) -> Spec:
+        """What it computes."""
+
+    @property
+    def isa(self) -> Target:
+        """What it runs on."""
+
+    @property
+    def signature(self) -> Signature:
+        """Its parameters."""
+
+    def pack_b(self, b: Any) -> PackedMatrix:
+        """B packed for it."""
+
+    def frame(self, *arrays: Any, **named: Any) -> Frame:
+        """The arguments of one call, checked."""
+
+    def __call__(self, *arrays: Any, **named: Any) -> Any:
+        """The output, written."""
+
+
+class Sample(NamedTuple):
+    """Arrays in the signature's order, the memory each lies in, scalars, and the dims' values.
+
+    In place of a packed operand is what is to be packed.
+    """
+
+    arrays: tuple[Any, ...]
+    memory: tuple[Array, ...]
+    scalars: dict[str, float]
+    sizes: Mapping[str, int]
+
+    def named(self, kernel: Sampled) -> dict[str, Any]:
+        """The arguments as a call passes them, all by name."""
+        given: dict[str, Any] = {}
+        for parameter, array in zip(kernel.signature.arrays, self.arrays, strict=True):
+            if parameter.packed and parameter.kind == "sequence":
+                array = [kernel.pack_b(matrix) for matrix in array]
+            elif parameter.packed:
+                array = kernel.pack_b(array)
+            given["out" if parameter.name == "d" else parameter.name] = array
+        return {**given, **self.scalars}
+
+    def size(self, size: Size) -> int:
+        """The value of ``size`` in this sample."""
+        return value_of(size, self.sizes)
+
+
+def sample(
+    signature: Signature,
+    rng: np.random.Generator,
+    *,
+    varied: bool,
+    whole: bool = False,
+    gain: float = 1.0,
+) -> Sample:
+    """Random arguments; ``varied``: of random run-time sizes and paddings, else of usual ones.
+
+    For their elements see ``Draws``. What is only written has all bits set, which is NaN in
+    floating point, and so has all memory around the elements of matrices.
+    """
+    sizes = _sizes(signature, rng if varied else None)
+    draws = Draws(signature, sizes, rng, whole=whole, gain=gain)
+    arrays: list[Any] = []
+    memory: list[Array] = []
+    for parameter in signature.arrays:
+        array, held = _operand(parameter, sizes, draws)
+        arrays.append(array)
+        memory.append(held)
+    for i, parameter in enumerate(signature.arrays):
+        if parameter.kind == "offsets":
+            flat = signature.array(parameter.name.removesuffix("_offsets"))
+            count = value_of(parameter.shape[0], sizes)
+            last = memory[signature.arrays.index(flat)].size - extent(flat, sizes)
+            arrays[i] = rng.integers(0, last + 1, count, np.int64)
+    scalars = {p.name: draws.factor(p.type) if varied else 1.0 for p in signature.scalars}
+    return Sample(tuple(arrays), tuple(memory), scalars, sizes)
+
+
+def samples(spec: Spec, signature: Signature, cases: int, seed: int) -> Iterator[Sample]:
+    """Random arguments for each of ``cases``; those of the first make results exact."""
+    rng = np.random.default_rng(seed)
+    for case in range(cases):
+        yield sample(signature, rng, varied=True, whole=case == 0, gain=gain(spec))
+
+
+def gain(spec: Spec) -> float:
+    """What the scales that ``spec`` fixes do to sums."""
+    factor = 1.0
+    for name, power in (("a_scale", 1), ("b_scale", 1), ("d_scale", -1)):
+        scale = getattr(spec, name, None)
+        factor *= scale**power if isinstance(scale, float) and scale != 0 else 1.0
+    return abs(factor)
+
+
+def extent(parameter: ArrayParameter, sizes: Mapping[str, int]) -> int:
+    """Elements from a matrix's first to behind its last."""
+    line, lines, leading = _lines(parameter, sizes)
+    return (lines - 1) * leading + line if line and lines else 0
+
+
+def matrices(parameter: ArrayParameter, held: Sample, signature: Signature) -> Iterator[Array]:
+    """The operand's matrices, one per step of the batch, as views."""
+    array = held.arrays[signature.arrays.index(parameter)]
+    if parameter.kind == "sequence":
+        yield from array
+    elif parameter.kind == "matrix":
+        yield array
+    elif parameter.kind in ("strided", "packed"):
+        count = 1 if parameter.count is None else held.size(parameter.count)
+        yield from array if array.ndim == 3 else [array] * count
+    else:
+        offsets = parameter.static_offsets
+        if offsets is None:
+            named = signature.array(parameter.offsets)
+            offsets = tuple(map(int, held.arrays[signature.arrays.index(named)]))
+        for offset in offsets:
+            yield _matrix(parameter, held.sizes, array[offset:])
+
+
+def _lines(parameter: ArrayParameter, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+    """The length of a line, the number of lines, and their distance."""
+    rows, cols = (value_of(size, sizes) for size in parameter.shape)
+    line, lines = (cols, rows) if parameter.order == "C" else (rows, cols)
+    return line, lines, line if parameter.leading is None else value_of(parameter.leading, sizes)
+
+
+def _matrix(parameter: ArrayParameter, sizes: Mapping[str, int], memory: Array) -> Array:
+    line, lines, leading = _lines(parameter, sizes)
+    step, item = leading * memory.itemsize, memory.itemsize
+    shape, strides = ((lines, line), (step, item))
+    whole = strided(memory, shape, strides)
+    return whole if parameter.order == "C" else whole.T
+
+
+# --- sizes -------------------------------------------------------------------------------------
+
+
+def _sizes(signature: Signature, rng: np.random.Generator | None) -> dict[str, int]:
+    """A value for every dim: lengths first, then leading dimensions that hold them."""
+    sizes: dict[str, int] = {}
+    leadings = {p.leading for p in signature.arrays if isinstance(p.leading, Dim)}
+    for parameter in signature.sizes:
+        dim, is_count = parameter.dim, parameter.slot == "count"
+        if parameter.slot.startswith("ld") and dim in leadings:
+            start = 1
+        elif rng is None:
+            start = 16 if is_count else _USUAL
+        else:
+            start = int(rng.integers(1, 6 if is_count else 71))
+        sizes.setdefault(dim.name, _legal(dim, start))
+    for _ in range(4):  # a dim may be a length here and a leading dimension there
+        for array in signature.arrays:
+            if isinstance(array.leading, Dim):
+                line = _lines(array, sizes)[0]
+                extra = 0 if rng is None else int(rng.integers(0, 5))
+                if sizes[array.leading.name] < line:
+                    sizes[array.leading.name] = _legal(array.leading, line + extra)
+    for array in signature.arrays:
+        if isinstance(array.batch_stride, Dim):
+            _, lines, leading = _lines(array, sizes)
+            at_least = max(sizes[array.batch_stride.name], lines * leading)
+            sizes[array.batch_stride.name] = _legal(array.batch_stride, at_least)
+    return sizes
+
+
+def _legal(dim: Dim, wanted: int) -> int:
+    """The nearest legal value, ``wanted`` or above where there is one."""
+    step = dim.multiple_of
+    up = -(-wanted // step) * step
+    return up if dim.max is None else min(up, dim.max // step * step)
+
+
+# --- arrays ------------------------------------------------------------------------------------
+
+
+def _memory(elements: int, parameter: ArrayParameter) -> Array:
+    """That many elements, the first at a cache line: all bits set, NaN in floating point."""
+    dtype = preferred(parameter.type)
+    block = aligned(elements * dtype.itemsize)
+    block[...] = 0xFF
+    return block.view(dtype)
+
+
+def _operand(
+    parameter: ArrayParameter, sizes: Mapping[str, int], draws: Draws
+) -> tuple[Any, Array]:
+    """An operand and the memory it lies in (of a sequence: of its last array)."""
+    if parameter.kind == "offsets":  # filled in when the flat array is there
+        return (), np.empty(0)
+    if parameter.kind == "vector":
+        held = _memory(value_of(parameter.shape[0], sizes), parameter)
+        return _filled(held, parameter, draws), held
+    if parameter.kind == "flat":
+        return _flat(parameter, sizes, draws)
+    _, lines, leading = _lines(parameter, sizes)
+    count = 1 if parameter.count is None else value_of(parameter.count, sizes)
+    if parameter.kind == "sequence":
+        each = [
+            _matrix(parameter, sizes, _memory(lines * leading, parameter)) for _ in range(count)
+        ]
+        return [_filled(one, parameter, draws) for one in each], np.empty(0)
+    stride = lines * leading
+    if parameter.batch_stride is not None:
+        stride = value_of(parameter.batch_stride, sizes)
+    held = _memory(max(count - 1, 0) * stride + lines * leading, parameter)
+    matrix = _matrix(parameter, sizes, held)
+    if parameter.count is not None and parameter.batch_stride != 0:
+        strides = (stride * held.itemsize, *matrix.strides)
+        matrix = strided(matrix, (count, *matrix.shape), strides)
+    return _filled(matrix, parameter, draws), held
+
+
+def _flat(parameter: ArrayParameter, sizes: Mapping[str, int], draws: Draws) -> tuple[Array, Array]:
+    """What offsets index: all of it, for any of it may be a matrix's."""
+    _, lines, leading = _lines(parameter, sizes)
+    static = parameter.static_offsets
+    behind = max(static, default=0) if static is not None else 2 * lines * leading
+    held = _memory(behind + extent(parameter, sizes), parameter)
+    return _filled(held, parameter, draws), held
+
+
+def _filled(array: Array, parameter: ArrayParameter, draws: Draws) -> Array:
+    """``array`` with elements drawn, unless it is only written."""
+    if parameter.role != "out":
+        array[...] = draws(parameter, array.shape)
+    return array

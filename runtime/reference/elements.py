@@ -1,0 +1,113 @@
+"""Random elements for a kernel's operands, scales and zero points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import sqrt
+
+import numpy as np
+
+from tilewright.runtime.call.bound_sizes import Array, value_of
+from tilewright.runtime.call.formats import INTEGERS, encode
+from tilewright.spec.gemm import QUANTITIES
+from tilewright.spec.signature import ArrayParameter, Signature
+from tilewright.spec.sizes import Size
+from tilewright.spec.types import is_integer
+
+#: The largest whole number that is drawn where results are to be exact.
+_WHOLE = 4
+#: What sums are scaled to on their way to an integer D: most of s8's range, and a bit more.
+_REACH = 64.0
+#: One in so many zero points is any number of 32 bits.
+_RARE = 8
+
+
+class Draws:
+    """Draws elements for the operands of one call.
+
+    ``whole``: small whole numbers and powers of two, which make results exact; else integers over
+    the whole range of their type, and numbers between -1 and 1. ``gain`` is what scales that are
+    fixed do to sums.
+    """
+
+    def __init__(
+        self,
+        signature: Signature,
+        sizes: Mapping[str, int],
+        rng: np.random.Generator,
+        *,
+        whole: bool,
+        gain: float,
+    ) -> None:
+        self._signature, self._sizes, self._rng, self._whole = signature, sizes, rng, whole
+        names = [p.name for p in signature.arrays]
+        scales = [name for name in ("d_scale", "b_scale", "a_scale") if name in names]
+        #: The scale that brings sums into the range of an integer D, and their size before it.
+        self._fitted = scales[0] if scales and is_integer(signature.output.type) else None
+        self._size_of_sums = gain * self._spread()
+
+    def __call__(self, parameter: ArrayParameter, shape: tuple[int, ...]) -> Array:
+        """Elements for one operand."""
+        name = parameter.name
+        if name in QUANTITIES and name.endswith("_scale"):
+            numbers = self._scale(name, shape)
+        elif name in QUANTITIES:
+            numbers = self._zero(name, shape)
+        elif is_integer(parameter.type):
+            low, high = self._range(parameter)
+            numbers = self._rng.integers(low, high + 1, shape)
+        elif self._whole:
+            numbers = self._rng.integers(-_WHOLE, _WHOLE + 1, shape)
+        else:
+            numbers = self._rng.uniform(-1, 1, shape)
+        return encode(numbers, parameter.type)
+
+    def factor(self, type_: str) -> float:
+        """A value of alpha or beta."""
+        if self._whole or is_integer(type_):
+            return float(self._rng.integers(-3, 4))
+        return float(self._rng.uniform(-2, 2))
+
+    def _range(self, parameter: ArrayParameter) -> tuple[int, int]:
+        low, high = INTEGERS[parameter.type]
+        if self._whole:
+            return (-_WHOLE, _WHOLE) if low else (0, 2 * _WHOLE)
+        if high > 255 and self._signature.output.type != "s32":
+            limit = int(self._spread()) + 1  # of the size of what it is added to
+            return -limit, limit
+        return low, high
+
+    def _scale(self, name: str, shape: tuple[int, ...]) -> Array:
+        """Positive."""
+        numbers: Array = self._rng.uniform(0.5, 2, shape)
+        if name == self._fitted:
+            fit = self._size_of_sums / _REACH
+            numbers *= fit if name == "d_scale" else 1 / fit
+        return np.exp2(np.rint(np.log2(numbers))) if self._whole else numbers
+
+    def _zero(self, name: str, shape: tuple[int, ...]) -> Array:
+        """In the range of what it is the zero of; rarely any number of 32 bits."""
+        names = {p.name for p in self._signature.arrays}
+        operand = name[0] if name[0] in names else self._signature.output.name
+        low, high = INTEGERS.get(self._signature.array(operand).type, (-1000, 1000))
+        if self._whole:
+            low, high = -3, 3
+        elif name != "d_zero" and self._rng.integers(_RARE) == 0:
+            low, high = INTEGERS["s32"]
+        return self._rng.integers(low, high, shape, endpoint=True)
+
+    def _spread(self) -> float:
+        """About what sums of products are."""
+        if self._signature.arrays[0].name != "a":
+            return 1.0
+        a, b = (self._signature.array(name) for name in "ab")
+        terms = self._size(a.shape[1]) * (1 if a.count is None else self._size(a.count))
+        return sqrt(max(terms, 1)) * self._usual(a) * self._usual(b)
+
+    def _usual(self, parameter: ArrayParameter) -> float:
+        """The root of the mean square of an operand's elements."""
+        low, high = self._range(parameter) if is_integer(parameter.type) else (-1, 1)
+        return (high - low) / sqrt(12)
+
+    def _size(self, size: Size) -> int:
+        return value_of(size, self._sizes)

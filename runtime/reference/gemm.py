@@ -1,0 +1,287 @@
+"""What a GEMM must make of its operands: exact values, and between which elements D must lie.
+
+Integers are summed in int64 and taken modulo 2**32; all else is float64, or longdouble for f64. A
+bound follows the values through every rounding that a kernel may do; it is 0 where none can occur.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.runtime.call.bound_sizes import Array
+from tilewright.runtime.call.formats import decode, epsilon, in_range, nearest
+from tilewright.spec.expression import Expression
+from tilewright.spec.gemm import QUANTITIES, Gemm
+from tilewright.spec.scalars import quantity_type
+
+from .epilogue import REDUCTIONS, evaluate, evaluate_whole
+from .interval import Interval, add
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """The output of a call, before it is stored as elements of ``type``."""
+
+    values: Interval
+    type: str
+
+    def range(self) -> tuple[Array, Array]:
+        """The least and the greatest element that is right; infinite beyond the type's range."""
+        low, high = self.values.low, self.values.high
+        if self.type == self.values.element:  # the bound includes the last rounding
+            return low, high
+        return nearest(low, self.type), nearest(high, self.type)
+
+    def limits(self) -> tuple[Array, Array, Array]:
+        """The least and the greatest number that is right, and where NaN is right.
+
+        Where only NaN is right, the least is above the greatest.
+        """
+        low, high = self.range()
+        unsure, nan = self.values.unsure, np.isnan(low)
+        low = np.where(unsure, -np.inf, np.where(nan, np.inf, low))
+        high = np.where(unsure, np.inf, np.where(nan, -np.inf, high))
+        if self.type == "f8_e4m3":  # it has no infinity
+            nan |= np.isinf(low) | np.isinf(high)
+        return low, high, nan | unsure
+
+    def wrong(self, got: Array) -> Array:
+        """Where an element of ``got`` is none of the right ones."""
+        elements, (low, high, nan) = decode(got, self.type), self.limits()
+        right = (low <= elements) & (elements <= high)
+        return ~(right | (nan & np.isnan(elements)))
+
+    def error(self, got: Array) -> tuple[Array, Array]:
+        """How far each element is from the value, and the most that is right; saturated: 0."""
+        value, (low, high) = self.values.value, self.range()
+        with np.errstate(invalid="ignore"):
+            error = np.abs(decode(got, self.type) - value)
+            allowed = np.maximum(np.abs(high - value), np.abs(value - low))
+        inside = in_range(value, self.type) & ~self.values.unsure
+        return np.where(inside, error, 0), np.where(inside, allowed, 0)
+
+
+def expected(spec: Gemm, operands: Mapping[str, Any]) -> Expected:
+    """What a kernel of ``spec`` must write to C, or to D where there is one."""
+    return results(spec, operands)[spec.output]
+
+
+def results(spec: Gemm, operands: Mapping[str, Any]) -> dict[str, Expected]:
+    """What a kernel of ``spec`` must write for ``operands``, by the outputs' names.
+
+    ``operands`` has the matrices of A's and B's batch as sequences "a" and "b" (and "b2"), C as
+    "c" if beta is not 0, D's old value as "d" if an expression uses it, and by name what is passed
+    by name: arrays, or numbers where one value is taken. "out" has D's shape where nothing else
+    tells it.
+    """
+    output = spec.c if spec.d is None else spec.d
+    given = {name: _quantity(spec, name, operands) for name in QUANTITIES}
+    if spec.reads_output:
+        operands = {**operands, "d": decode(operands["d"], output.type)}
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        if spec.stays_integer:
+            found = {spec.output: Expected(_stored_whole(spec, given, operands), output.type)}
+            sums = _scaled_sums(spec, operands, given) if spec.outputs else {}
+        else:
+            sums = _scaled_sums(spec, operands, given)
+            found = {spec.output: Expected(_stored(spec, sums, given, operands), output.type)}
+        for name, reduction in spec.outputs:
+            values = _evaluated(spec, reduction.expression, sums, operands)
+            found[name] = Expected(REDUCTIONS[reduction.fn](values), "f32")
+    return found
+
+
+def _scaled_sums(
+    spec: Gemm, operands: Mapping[str, Any], given: Mapping[str, Array | None]
+) -> dict[str, Interval]:
+    """The leaves "acc" and "acc2" of expressions."""
+    sums = {"acc": _factored(spec, operands, given, "b", with_c=True)}
+    if spec.b2 is not None:
+        sums["acc2"] = _factored(spec, operands, given, "b2", with_c=False)
+    for name in ("a_scale", "b_scale"):
+        if (scale := given[name]) is not None:
+            sums = {leaf: values.scaled(scale) for leaf, values in sums.items()}
+    return sums
+
+
+def _evaluated(
+    spec: Gemm, expression: Expression, sums: Mapping[str, Interval], operands: Mapping[str, Any]
+) -> Interval:
+    """An expression; where sympy may rewrite it, what it and the rewritten one may be."""
+    values = evaluate(expression, sums, operands)
+    if spec.algebra:
+        from tilewright.elementwise.simplify import simplify
+
+        values = values.joined(evaluate(simplify(expression), sums, operands))
+    return values.spread(sums["acc"].value.shape)
+
+
+def _stored(
+    spec: Gemm,
+    sums: Mapping[str, Interval],
+    given: Mapping[str, Array | None],
+    operands: Mapping[str, Any],
+) -> Interval:
+    """The epilogue, D's scale and D's zero point."""
+    values = sums["acc"]
+    if spec.epilogue is not None:
+        values = _evaluated(spec, spec.epilogue, sums, operands)
+    if (scale := given["d_scale"]) is not None:
+        values = values.scaled(1 / scale)
+    if (zero := given["d_zero"]) is not None:
+        wide = zero.astype(values.value.dtype)
+        values = add(values, Interval.exactly(wide, values.element).rounded())
+    return values
+
+
+def _stored_whole(
+    spec: Gemm, given: Mapping[str, Array | None], operands: Mapping[str, Any]
+) -> Interval:
+    """All in s32: an epilogue of additions, and D's zero point."""
+    whole = _integers(spec, operands, given, "b", with_c=True)
+    sums = {"acc": whole}
+    if spec.epilogue is not None:
+        if spec.b2 is not None:
+            sums["acc2"] = _integers(spec, operands, given, "b2", with_c=False)
+        whole = evaluate_whole(spec.epilogue, sums, operands)
+    zero = given["d_zero"]
+    whole = _wrap(whole + (0 if zero is None else zero))
+    return Interval.exactly(whole, "s32").spread(sums["acc"].shape)
+
+
+def _quantity(spec: Gemm, name: str, operands: Mapping[str, Any]) -> Array | None:
+    """A scale or zero point as the kernel has it, in a shape that broadcasts to D's."""
+    said = getattr(spec, name)
+    if said is None:
+        return None
+    given = np.atleast_1d(np.asarray(operands[name] if isinstance(said, str) else said))
+    type_ = quantity_type(name, spec.type)
+    if type_ == "s32":
+        value = given.astype(np.int64)
+    elif type_ == "f64":
+        value = given.astype(np.longdouble)
+    else:
+        value = given.astype(np.float32).astype(np.float64)
+    return value[:, None] if said == "row" else value
+
+
+def factor(spec: Gemm, name: str, operands: Mapping[str, Any]) -> Any:
+    """Alpha or beta as the kernel has it: rounded to the type of the arithmetic."""
+    said = getattr(spec, name)
+    value = operands[name] if said == "scalar" else said
+    if spec.type == "f64":
+        return np.longdouble(value)
+    return float(value) if spec.type == "s32" else float(np.float32(value))
+
+
+# --- sums --------------------------------------------------------------------------------------
+
+
+def _factored(
+    spec: Gemm,
+    operands: Mapping[str, Any],
+    given: Mapping[str, Array | None],
+    b: str,
+    *,
+    with_c: bool,
+) -> Interval:
+    """``alpha * sum + beta * C``, the last if ``with_c``: in f32, or f64."""
+    if spec.type != "s32":
+        return _floats(spec, operands, b, with_c=with_c)
+    if all(said == "scalar" or float(said).is_integer() for said in (spec.alpha, spec.beta)):
+        return _real(_integers(spec, operands, given, b, with_c=with_c))
+    alpha, beta = (np.float64(factor(spec, name, operands)) for name in ("alpha", "beta"))
+    total = _real(_integer_sums(spec, operands, given, b)).scaled(alpha)
+    if with_c and beta != 0:
+        total = add(total, _real(decode(operands["c"], spec.c.type)).scaled(beta))
+    return total
+
+
+def _pairs(spec: Gemm, operands: Mapping[str, Any], b: str) -> Iterator[tuple[Array, Array]]:
+    for left, right in zip(operands["a"], operands[b], strict=True):
+        yield decode(np.asarray(left), spec.a.type), decode(np.asarray(right), spec.b.type)
+
+
+def _zeros(spec: Gemm, operands: Mapping[str, Any], dtype: Any) -> Any:
+    """Of D's shape: that of C, or of the output where there is no pair of matrices."""
+    for a, b in zip(operands["a"], operands["b"], strict=True):
+        return np.zeros((a.shape[0], b.shape[1]), dtype)
+    return np.zeros(operands["c" if "c" in operands else "out"].shape, dtype)
+
+
+def _floats(spec: Gemm, operands: Mapping[str, Any], b: str, *, with_c: bool) -> Interval:
+    """Within ``(k * count + 4) * eps`` of the sum of magnitudes; exact for whole numbers as long
+    as the magnitudes are.
+    """
+    wide: Any = np.longdouble if spec.type == "f64" else np.float64
+    total = _zeros(spec, operands, wide)
+    magnitude, steps, whole = np.zeros_like(total), 0, True
+    for left, right in _pairs(spec, operands, b):
+        x, y = left.astype(wide), right.astype(wide)
+        total += x @ y
+        magnitude += np.abs(x) @ np.abs(y)
+        steps += x.shape[1]
+        whole = whole and _whole(x) and _whole(y)
+    alpha, beta = (factor(spec, name, operands) for name in ("alpha", "beta"))
+    value, size = alpha * total, abs(alpha) * magnitude
+    if with_c and beta != 0:
+        c = decode(operands["c"], spec.c.type).astype(wide)
+        value, size = value + beta * c, size + abs(beta) * np.abs(c)
+        whole = whole and _whole(c)
+    eps = wide(epsilon(spec.type))
+    exact = whole and _whole(alpha) and _whole(beta)
+    exact &= np.maximum(size, magnitude) * eps < 1
+    return Interval.around(value, np.where(exact, 0, (steps + 4) * eps * size), spec.type)
+
+
+def _whole(numbers: Any) -> bool:
+    return bool(np.all(numbers == np.rint(numbers)))
+
+
+def _integer_sums(
+    spec: Gemm, operands: Mapping[str, Any], given: Mapping[str, Array | None], b: str
+) -> Array:
+    total = _zeros(spec, operands, np.int64)
+    zeros = [0 if given[name] is None else given[name] for name in ("a_zero", "b_zero")]
+    for left, right in _pairs(spec, operands, b):
+        total += _product(left - zeros[0], right - zeros[1])
+    return _wrap(total)
+
+
+def _integers(
+    spec: Gemm,
+    operands: Mapping[str, Any],
+    given: Mapping[str, Array | None],
+    b: str,
+    *,
+    with_c: bool,
+) -> Array:
+    """``alpha * sum + beta * C`` modulo 2**32."""
+    alpha, beta = (int(factor(spec, name, operands)) for name in ("alpha", "beta"))
+    total = alpha * _integer_sums(spec, operands, given, b)
+    if with_c and beta != 0:
+        total = total + beta * decode(operands["c"], spec.c.type)
+    return _wrap(total)
+
+
+def _real(integers: Array) -> Interval:
+    """s32 as f32."""
+    return Interval.exactly(integers.astype(np.float64), "f32").rounded()
+
+
+def _product(a: Array, b: Array) -> Array:
+    """The product of int64 matrices modulo 2**64; in float64 where that is exact, and fast."""
+    largest = [float(np.abs(matrix).max(initial=0)) for matrix in (a, b)]
+    if largest[0] * largest[1] * a.shape[1] < 2.0**53:
+        product: Array = (a.astype(np.float64) @ b.astype(np.float64)).astype(np.int64)
+        return product
+    return a @ b
+
+
+def _wrap(integers: Array) -> Array:
+    """Modulo 2**32, as s32 has it."""
+    return integers.astype(np.int32).astype(np.int64)

@@ -1,0 +1,189 @@
+"""Numbers that a kernel computes in f32 or f64: exactly, and between which others they lie.
+
+What is exact stays so as long as every result can be held: one rounding of it changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.runtime.call.bound_sizes import Array
+from tilewright.runtime.call.formats import epsilon, nearest
+
+#: Points of an interval where a function is evaluated, and what may lie beside what was seen.
+_POINTS, _BESIDE = 7, 0.25
+#: Below this, rounding errors are no longer relative.
+_LEAST: dict[str, Any] = {"f32": 2.0**-149, "f64": np.longdouble(2) ** -1074}
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Exact values, and the ``low`` and ``high`` ends of what a kernel may have in their place.
+
+    ``element`` is the type it computes them in. Unsure are numbers whose ends alone are NaN: they
+    may be anything.
+    """
+
+    value: Array
+    low: Array
+    high: Array
+    element: str
+
+    @staticmethod
+    def exactly(value: Array, element: str) -> Interval:
+        """Nothing but ``value``."""
+        return Interval(value, value, value, element)
+
+    @staticmethod
+    def around(value: Array, bound: Array, element: str) -> Interval:
+        """At most ``bound`` off; what is not finite is exact."""
+        finite = np.isfinite(value)
+        low, high = (np.where(finite, value + way * bound, value) for way in (-1, 1))
+        return Interval(value, low, high, element)
+
+    @property
+    def exact(self) -> Array:
+        """Where it is one number, or NaN."""
+        exact: Array = (self.low == self.high) | np.isnan(self.value)
+        return exact
+
+    @property
+    def unsure(self) -> Array:
+        """Where it may be anything."""
+        unsure: Array = np.isnan(self.low) & ~np.isnan(self.value)
+        return unsure
+
+    def rounded(self, roundings: int = 1) -> Interval:
+        """After ``roundings`` to ``element``; more than one are of unknown numbers."""
+        unit = roundings * epsilon(self.element) / 2
+        held = self.exact & (roundings == 1)
+        ends = []
+        for way, end in ((-1, self.low), (1, self.high)):
+            beside = end + way * (unit * np.abs(end) + _LEAST[self.element])
+            fits = held & (nearest(end, self.element) == end)
+            ends.append(np.where(fits | ~np.isfinite(end), end, beside))
+        value, low, high = (_overflowed(part, self.element) for part in (self.value, *ends))
+        return Interval(value, low, high, self.element)
+
+    def spread(self, shape: tuple[int, ...]) -> Interval:
+        """One for each element of ``shape``."""
+        parts = (np.broadcast_to(part, shape) for part in (self.value, self.low, self.high))
+        value, low, high = parts
+        return Interval(value, low, high, self.element)
+
+    def joined(self, other: Interval) -> Interval:
+        """What either may be."""
+        ends = [self.low, self.high, other.low, other.high]
+        return hull(self.value, ends, self, other)
+
+    def scaled(self, factor: Any) -> Interval:
+        """Times a rounded factor, and rounded; a power of two is no rounded one."""
+        product = mul(self, Interval.exactly(factor, self.element), rounds=False)
+        power = np.frexp(np.abs(factor))[0] == 0.5
+        once, twice = product.rounded(), product.rounded(2)
+        low, high = (
+            np.where(power, getattr(once, end), getattr(twice, end)) for end in ("low", "high")
+        )
+        return Interval(once.value, low, high, self.element)
+
+
+def _overflowed(value: Array, element: str) -> Array:
+    return np.where(np.isinf(nearest(value, element)), np.copysign(np.inf, value), value)
+
+
+def hull(value: Array, candidates: list[Array], *args: Interval) -> Interval:
+    """From the least to the greatest of ``candidates``, made of ``args``.
+
+    Unsure where an argument is, or where NaN is only one of them.
+    """
+    candidates = list(np.broadcast_arrays(*candidates))
+    low, high = np.minimum.reduce(candidates), np.maximum.reduce(candidates)
+    surely = np.logical_and.reduce([np.isnan(candidate) for candidate in candidates])
+    unsure = (np.isnan(value) | np.isnan(low)) & ~(np.isnan(value) & surely)
+    for arg in args:
+        unsure = unsure | arg.unsure
+    low, high = (np.where(unsure, np.nan, end) for end in (low, high))
+    return Interval(np.where(unsure, 0.0, value), low, high, args[0].element)
+
+
+# --- arithmetic --------------------------------------------------------------------------------
+
+
+def add(x: Interval, y: Interval) -> Interval:
+    """``x + y``, rounded."""
+    ends = [x.low + y.low, x.high + y.high]
+    return hull(x.value + y.value, ends, x, y).rounded()
+
+
+def sub(x: Interval, y: Interval) -> Interval:
+    """``x - y``, rounded."""
+    ends = [x.low - y.high, x.high - y.low]
+    return hull(x.value - y.value, ends, x, y).rounded()
+
+
+def mul(x: Interval, y: Interval, *, rounds: bool = True) -> Interval:
+    """``x * y``."""
+    candidates = [a * b for a in (x.low, x.high) for b in (y.low, y.high)]
+    product = hull(x.value * y.value, candidates, x, y)
+    return product.rounded() if rounds else product
+
+
+def div(x: Interval, y: Interval) -> Interval:
+    """``x / y``, rounded; unsure where y may be 0 and is not exactly that, or where both may be."""
+    candidates = [a / b for a in (x.low, x.high) for b in (y.low, y.high)]
+    found = hull(x.value / y.value, candidates, x, y)
+    crosses = (y.low <= 0) & (y.high >= 0) & ~(y.exact & (x.exact | (x.low > 0) | (x.high < 0)))
+    low, high = (np.where(crosses, np.nan, end) for end in (found.low, found.high))
+    return Interval(np.where(crosses, 0.0, found.value), low, high, x.element).rounded()
+
+
+def less(x: Interval, y: Interval, holds: Callable[[Array, Array], Any]) -> Interval:
+    """1.0 where ``holds``, a comparison, is true of the numbers, else 0.0."""
+    pairs = [(x.low, y.low), (x.low, y.high), (x.high, y.low), (x.high, y.high)]
+    found = [np.asarray(holds(a, b), x.value.dtype) for a, b in pairs]
+    apart = (x.low > y.high) | (y.low > x.high) | np.isnan(x.value) | np.isnan(y.value)
+    meets = ~apart & ~(x.exact & y.exact)
+    found += [np.where(meets, other, found[0]) for other in (0.0, 1.0)]
+    found = list(np.broadcast_arrays(*found))
+    value = np.asarray(holds(x.value, y.value), x.value.dtype)
+    return Interval(value, np.minimum.reduce(found), np.maximum.reduce(found), x.element)
+
+
+def choose(condition: Interval, x: Interval, y: Interval) -> Interval:
+    """``x`` where the condition is not 0, else ``y``; either, where it may be both."""
+    value = np.where(condition.value != 0, x.value, y.value)
+    sure = condition.exact | (condition.low > 0) | (condition.high < 0)
+    taken = condition.value != 0
+    either = hull(value, [x.low, x.high, y.low, y.high], x, y)
+    low = np.where(sure, np.where(taken, x.low, y.low), either.low)
+    high = np.where(sure, np.where(taken, x.high, y.high), either.high)
+    return Interval(np.where(sure, value, either.value), low, high, x.element)
+
+
+def monotone(function: Callable[..., Array], *args: Interval) -> Interval:
+    """An exact function that falls in no argument, as maximum does."""
+    ends = [function(*(getattr(arg, end) for arg in args)) for end in ("low", "high")]
+    return hull(function(*(arg.value for arg in args)), ends, *args)
+
+
+def smooth(
+    function: Callable[[Array], Array], x: Interval, ulps: float, absolute: float = 0.0
+) -> Interval:
+    """A function that a kernel computes within ``ulps`` of its result and an ``absolute`` error.
+
+    It is evaluated along the interval, and what it does in between is estimated.
+    """
+    value = function(x.value)
+    steps = [x.low + (x.high - x.low) * (i / (_POINTS - 1)) for i in range(_POINTS)]
+    seen = hull(value, [np.where(x.exact, value, function(step)) for step in steps], x)
+    with np.errstate(invalid="ignore"):
+        beside = np.where(x.exact, 0, _BESIDE * (seen.high - seen.low))
+        error = ulps * epsilon(x.element) * np.abs(value) + absolute + beside
+        low, high = seen.low - error, seen.high + error
+    finite = np.isfinite(value)
+    ends = np.where(finite, low, seen.low), np.where(finite, high, seen.high)
+    return Interval(value, *ends, x.element).rounded()

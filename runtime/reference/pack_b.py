@@ -1,0 +1,53 @@
+"""What a packing must write, by numpy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from tilewright.isa.target import Target
+from tilewright.plan.packed_b import PackedFormat, format_of
+from tilewright.runtime.call.bound_sizes import Array
+from tilewright.runtime.call.dtypes import accepts
+from tilewright.runtime.call.formats import decode, encode
+from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.pack import Pack
+from tilewright.spec.types import is_integer
+
+#: What is added to an element of the first type to store it as one of the second.
+_SHIFTS = {("s8", "u8"): 128, ("u8", "s8"): -128}
+
+
+def packed_bytes(spec: Pack, target: Target, matrices: Iterable[Array]) -> Array:
+    """The bytes of each of ``matrices``, one to a line."""
+    form = format_of(spec, target)
+    given = list(matrices)
+    data = np.zeros((len(given), form.nbytes), np.uint8)
+    for matrix, room in zip(given, data, strict=True):
+        if not accepts(form.type, matrix.dtype):
+            matrix = encode(matrix, form.type)
+        _pack_one(matrix, form, room)
+    return data
+
+
+def _pack_one(matrix: Array, form: PackedFormat, room: Array) -> None:
+    """``[n / nb][k / group][nb][group]``, then the sums of columns; zeros in between."""
+    groups = form.groups
+    padded = np.zeros((groups * form.group, form.blocks * form.nb), DTYPES[form.stored])
+    padded[: form.k, : form.n] = _stored(matrix, form)
+    blocks = padded.reshape(groups, form.group, form.blocks, form.nb).transpose(2, 0, 3, 1)
+    room[: padded.nbytes] = np.ascontiguousarray(blocks).reshape(-1).view(np.uint8)
+    if form.sums:
+        sums = decode(matrix, form.type).sum(axis=0).astype(np.int32)
+        room[form.sums_at : form.sums_at + sums.nbytes] = sums.view(np.uint8)
+
+
+def _stored(matrix: Array, form: PackedFormat) -> Array:
+    """The elements as the target's multiply-adds take them."""
+    if is_integer(form.type):
+        shift = _SHIFTS.get((form.type, form.stored), 0)
+        return (decode(matrix, form.type) + shift).astype(DTYPES[form.stored])
+    if form.type == form.stored:
+        return matrix.view(DTYPES[form.stored])
+    return encode(decode(matrix, form.type), form.stored).view(DTYPES[form.stored])

@@ -1,0 +1,131 @@
+"""A kernel's results against numpy in higher precision, within a proven bound."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import ArgumentValueError, VerificationError
+from tilewright.isa.target import Target
+from tilewright.runtime.call.bound_sizes import Array, strided
+from tilewright.runtime.call.formats import decode
+from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.signature import Signature
+from tilewright.spec.transpose import Transpose
+
+from .arguments import Sample, Sampled, matrices, samples
+from .gemm import Expected, results
+from .interval import Interval
+from .pack_b import packed_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What was seen: the largest ``max_error``, and the ``bound`` on the error of that element."""
+
+    max_error: float
+    bound: float
+    cases: int
+
+
+def verify(kernel: Sampled, cases: int = 3, seed: int = 0) -> Verification:
+    """Run ``cases`` random cases; VerificationError with the first wrong element.
+
+    The first case has small whole numbers and must match bit for bit, as must integers; sums of
+    floating point must lie within ``(k * count + 4) * eps * (|alpha| |A| |B| + |beta| |C|)``,
+    elementwise. What is done to them further, and the output's own rounding, add to that. All
+    bits of output that is not read are set before the call. Inputs and the memory around the
+    output's elements must stay as they were.
+    """
+    if cases < 1:
+        raise ArgumentValueError("verify needs a case", got=cases, expected="1 or more")
+    worst, allowed = 0.0, 0.0
+    for case, held in enumerate(samples(kernel.spec, kernel.signature, cases, seed)):
+        error, bound = _run_case(kernel, held, f"case {case}, seed {seed}")
+        if error >= worst:
+            worst, allowed = error, bound
+    return Verification(worst, allowed, cases)
+
+
+def _run_case(kernel: Sampled, held: Sample, title: str) -> tuple[float, float]:
+    """The largest error of one case and its bound."""
+    signature = kernel.signature
+    right = right_results(kernel.spec, kernel.isa, signature, held)
+    before = [memory.copy() for memory in held.memory]
+    kernel(**held.named(kernel))
+    title = f"{title}, sizes {dict(held.sizes)}"
+    for name, one in right.items():
+        got = held.arrays[signature.arrays.index(signature.array(name))]
+        _check_elements(f"{kernel.name} is wrong at {name}", one, got, title)
+    _check_memory(kernel, held, before, title)
+    return _worst(right[signature.output.name], held, signature)
+
+
+def _check_elements(problem: str, right: Expected, got: Array, title: str) -> None:
+    """VerificationError with the first element of ``got`` that is none of the right ones."""
+    wrong = np.argwhere(right.wrong(got))
+    if wrong.size:
+        at = tuple(int(i) for i in wrong[0])
+        _, bound = right.error(got)
+        raise VerificationError(
+            f"{problem}[{', '.join(map(str, at))}]",
+            got=f"{got[at]!r} ({title})",
+            expected=f"{right.values.value[at]!r}, at most {float(bound[at]):.3g} off; "
+            f"{len(wrong)} of {got.size} elements are wrong",
+        )
+
+
+def _worst(right: Expected, held: Sample, signature: Signature) -> tuple[float, float]:
+    """The largest error of the output's elements, and the bound on that."""
+    error, bound = right.error(held.arrays[signature.arrays.index(signature.output)])
+    if not error.size:
+        return 0.0, 0.0
+    place = np.unravel_index(int(np.argmax(error)), error.shape)
+    return float(error[place]), float(bound[place])
+
+
+def _check_memory(kernel: Sampled, held: Sample, before: list[Array], title: str) -> None:
+    """Everything but the elements of outputs is as it was before the call."""
+    for parameter, array, old, memory in zip(
+        kernel.signature.arrays, held.arrays, before, held.memory, strict=True
+    ):
+        now = memory.copy()
+        if parameter.role != "in":
+            for copy in (old, now):
+                strided(copy, array.shape, array.strides)[...] = 0
+        changed = np.flatnonzero(old.view(np.uint8) != now.view(np.uint8))
+        if changed.size:
+            raise VerificationError(
+                f"{kernel.name} writes {parameter.name}, an input"
+                if parameter.role == "in"
+                else f"{kernel.name} writes between the lines of {parameter.name}",
+                got=f"byte {int(changed[0])} of its memory changed ({title})",
+                expected="only the elements of outputs written",
+            )
+
+
+# --- references --------------------------------------------------------------------------------
+
+
+def right_results(
+    spec: Spec, target: Target, signature: Signature, held: Sample
+) -> dict[str, Expected]:
+    """What a kernel must write for the arguments ``held``, by the outputs' names."""
+    if isinstance(spec, Gemm):
+        return results(spec, _operands(signature, held))
+    if isinstance(spec, Transpose):
+        value, type_ = decode(held.arrays[0].T, spec.type), spec.type
+    else:
+        given = matrices(signature.array("b"), held, signature)
+        value, type_ = decode(packed_bytes(spec, target, given), "u8"), "u8"
+    return {"out": Expected(Interval.exactly(value, type_), type_)}
+
+
+def _operands(signature: Signature, held: Sample) -> dict[str, Any]:
+    """The operands as ``results`` takes them: a batch's matrices one by one."""
+    named = {p.name: array for p, array in zip(signature.arrays, held.arrays, strict=True)}
+    for name in {"a", "b", "b2"} & named.keys():
+        named[name] = list(matrices(signature.array(name), held, signature))
+    return {**named, "out": named[signature.output.name], **held.scalars}

@@ -1,0 +1,1 @@
+"""Entries on disk: found by a digest, verified before use."""

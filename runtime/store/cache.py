@@ -1,0 +1,377 @@
+"""Compiled kernels on disk: found by a digest, verified before use, published by one rename.
+
+Layout: ``entries/<key>/`` holds an entry's files and its ``manifest.json``, ``building/<key>``
+what a process is making, ``locks/<key>.lock`` the lock under which it does. An entry whose
+manifest names another key is a reference: one kernel of a library that holds many.
+
+A directory that cannot take entries (read-only, full) or cannot run them (noexec) is helped out
+by a private temporary one for the life of the process, and the user is told.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from tilewright import errors, targets, templates
+from tilewright.errors import CacheError, ToolchainError
+
+from . import folders
+from .folders import UnusableError, check_directory, check_owner, remove, say
+
+#: Writes an entry's files into a directory; what the manifest shall say.
+Builder = Callable[[Path], Mapping[str, Any]]
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+LOCK_SECONDS = 600.0
+_TOOLCHAIN = os.path.join(os.path.dirname(__file__), "..", "build", "toolchain.py")
+#: Packages whose files decide what is generated. In a checkout their folders lie side by side, in
+#: an installation the second and third lie in the first.
+_ROOMS = tuple(os.path.dirname(str(module.__file__)) for module in (errors, targets, templates))
+#: What an installation holds in the first package beside the language, and is not part of it.
+_OTHER_ROOMS = frozenset({"targets", "templates", "runtime", "tuning", "cli", "examples"})
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A verified entry: ``library`` may be loaded or run; ``manifest`` is what its maker said."""
+
+    key: str
+    directory: Path
+    library: Path
+    manifest: Mapping[str, Any]
+
+    @property
+    def source(self) -> Path:
+        """The C file from which the library was made."""
+        return self.directory / str(self.manifest["source"])
+
+    @property
+    def holder(self) -> str:
+        """The key of the entry whose directory this is: another one for a reference."""
+        return str(self.manifest.get("entry", self.key))
+
+
+@cache
+def sources_digest() -> str:
+    """SHA-256 of everything that decides what is generated, as it was when first asked for.
+
+    A process goes on with the modules that it loaded, whatever becomes of their files.
+    """
+    digest = hashlib.sha256()
+    for name, path in sorted(_sources()):
+        with open(path, "rb", buffering=0) as file:
+            text = file.readall()
+        digest.update(f"{name}\0{len(text)}\0".encode())
+        digest.update(text)
+    return digest.hexdigest()
+
+
+def _sources() -> Iterator[tuple[str, str]]:
+    """Each source file, however deep: the number of its room and the path below it; its path."""
+    yield "toolchain.py", _TOOLCHAIN
+    for number, room in enumerate(_ROOMS):
+        for folder, below, files in os.walk(room):
+            if folder == room:
+                below[:] = [name for name in below if name not in _OTHER_ROOMS]
+            inner = os.path.relpath(folder, room)
+            for name in files:
+                if name.endswith((".py", ".j2")):
+                    yield f"{number}/{inner}/{name}", os.path.join(folder, name)
+
+
+def key(*parts: str) -> str:
+    """The key of what ``parts`` describe, made by this generator, on this kind of machine."""
+    machine = os.uname().machine if hasattr(os, "uname") else ""
+    digest = hashlib.sha256()
+    for part in (sources_digest(), sys.platform, machine, *parts):
+        digest.update(f"{len(part)}:{part};".encode())
+    return digest.hexdigest()
+
+
+def lookup(key: str) -> Entry | None:
+    """The entry of ``key`` once it is verified; None, and a warning, when it must not be used."""
+    return next((found for root in _roots() if (found := _find(root, key)) is not None), None)
+
+
+def publish(key: str, build: Builder) -> Entry:
+    """The entry of ``key``: the one there is, or what ``build`` makes.
+
+    ``build`` writes into the directory it is given and returns what the manifest shall say; its
+    ``library`` and ``source`` name two of the files. Of several processes one builds, and the
+    others take its entry. Raises CacheError when there is nowhere to put it, and what ``build``
+    raises when its directory has room.
+    """
+    root = _roots()[0]
+    try:
+        return _make(root, key, build)
+    except _RefusedError as refused:
+        problem = str(refused)
+    say(f"tilewright's cache {root} takes no new kernels ({problem}): kept for this process only")
+    own = folders.make_private()
+    try:
+        return _make(own, key, build)
+    except _RefusedError as refused:
+        raise CacheError(
+            "neither the cache nor a temporary directory takes the kernel",
+            got=f"{root}: {problem}; {own}: {refused}",
+            hint="make room, or set TILEWRIGHT_CACHE_DIR",
+        ) from refused
+
+
+def refer(key: str, entry: Entry, info: Mapping[str, Any]) -> Entry:
+    """Make ``key`` find ``entry`` too, with ``info`` in place of what its manifest says."""
+    root = entry.directory.parent.parent
+    own = {**info, "format": FORMAT, "key": key, "entry": entry.holder}
+    if key == entry.holder:
+        return entry
+    try:
+        with _locked(root, key):
+            building = _fresh(root / "building" / key)
+            _write_json(building / MANIFEST, own)
+            _put(root, key)
+    except OSError as error:
+        say(f"tilewright's cache {root} takes no new kernels ({error.strerror})")
+    return Entry(key, entry.directory, entry.library, {**entry.manifest, **own})
+
+
+def list_entries() -> list[Entry]:
+    """All entries that can be used, references among them; those that cannot are said."""
+    return [entry for key in _keys() if (entry := lookup(key)) is not None]
+
+
+def verify_entries() -> Iterator[tuple[str, str | None]]:
+    """Every key with what is wrong with it, or None; all files are read, not only libraries."""
+    for key in _keys():
+        try:
+            entry = _open(folders.cache_directory(), key)
+            for name, listed in entry.manifest["files"].items():
+                _verify(str(entry.directory / name), listed)
+        except (UnusableError, FileNotFoundError) as problem:
+            yield key, str(problem)
+        else:
+            yield key, None
+
+
+def clear() -> int:
+    """Remove every entry; how many there were. Libraries in use by a process stay usable to it."""
+    keys, (root, *_) = _keys(), _roots()
+    for name in ("entries", "building", "locks"):
+        remove(root / name)
+    return len(keys)
+
+
+def _keys() -> list[str]:
+    entries = _roots()[0] / "entries"
+    return sorted(os.listdir(entries)) if entries.is_dir() else []
+
+
+def _roots() -> list[Path]:
+    """The cache directory, checked, then this process's private one if it has one."""
+    root = folders.cache_directory()
+    if os.path.exists(root):
+        check_directory(root)
+    own = folders.private()
+    return [root] if own is None else [root, own]
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+def _find(root: Path, key: str) -> Entry | None:
+    try:
+        return _runnable(root, _open(root, key))
+    except FileNotFoundError:
+        return None
+    except UnusableError as problem:
+        say(f"tilewright's cache entry {key[:16]} is set aside: {problem}")
+        return None
+
+
+def _open(root: Path, key: str, *, referred: bool = False) -> Entry:
+    """The entry, its library verified. Raises FileNotFoundError when there is none."""
+    entries = os.path.join(root, "entries")
+    folder = os.path.join(entries, key)
+    with open(os.path.join(folder, MANIFEST), "rb", buffering=0) as file:
+        check_owner(file.fileno(), MANIFEST)
+        text = file.readall()
+    for path in (entries, folder):
+        check_owner(path, path)
+    manifest = _parse(text, key)
+    if "entry" not in manifest:
+        library = os.path.join(folder, manifest["library"])
+        _verify(library, manifest["files"][manifest["library"]])
+        return Entry(key, Path(folder), Path(library), manifest)
+    if referred:
+        raise UnusableError("it refers to a reference")
+    try:
+        held = _open(root, manifest["entry"], referred=True)
+    except FileNotFoundError:
+        raise UnusableError("the library it refers to is gone") from None
+    return Entry(key, held.directory, held.library, {**held.manifest, **manifest})
+
+
+def _parse(text: bytes, key: str) -> dict[str, Any]:
+    try:
+        manifest = dict(json.loads(text))
+        if manifest["format"] != FORMAT:
+            raise UnusableError(
+                f"its manifest has format {manifest['format']}, this version writes {FORMAT}"
+            )
+        if manifest["key"] != key:
+            raise UnusableError("its manifest belongs to another entry")
+        if "entry" in manifest:
+            names = [manifest["entry"]]
+        else:
+            names = [manifest["library"], manifest["source"], *manifest["files"]]
+            if any(files["size"] < 0 for files in manifest["files"].values()):
+                raise ValueError
+        if any(not isinstance(name, str) or os.path.basename(name) != name for name in names):
+            raise ValueError
+        if "entry" not in manifest and manifest["library"] not in manifest["files"]:
+            raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise UnusableError("its manifest cannot be read") from None
+    return manifest
+
+
+#: What this process has hashed: a library of many kernels is read once.
+_hashed: dict[tuple[Any, ...], str] = {}
+
+
+def _verify(path: str, listed: Mapping[str, Any]) -> None:
+    name = os.path.basename(path)
+    try:
+        with open(path, "rb", buffering=0) as file:
+            stat = check_owner(file.fileno(), path)
+            stamp = (path, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+            if stat.st_size != listed["size"]:
+                raise UnusableError(f"{name} has {stat.st_size} bytes, not {listed['size']}")
+            if (digest := _hashed.get(stamp)) is None:
+                digest = _hashed[stamp] = hashlib.sha256(file.readall()).hexdigest()
+    except OSError as error:
+        raise UnusableError(f"{name}: {error.strerror}") from None
+    if digest != listed["sha256"]:
+        raise UnusableError(f"{name} was altered")
+
+
+def _runnable(root: Path, entry: Entry) -> Entry:
+    """``entry`` itself, or with its library copied to where programs may run."""
+    if not folders.is_noexec(root):
+        return entry
+    own = folders.make_private()
+    say(f"tilewright's cache {root} is mounted noexec: libraries are copied to {own}")
+    copy = own / f"{entry.holder}-{entry.library.name}"
+    if not copy.exists():
+        part = own / f"{entry.holder}-{os.getpid()}"
+        part.write_bytes(entry.library.read_bytes())
+        part.chmod(0o700)
+        part.rename(copy)
+    _verify(str(copy), entry.manifest["files"][entry.library.name])
+    return Entry(entry.key, entry.directory, copy, entry.manifest)
+
+
+# --- writing -----------------------------------------------------------------------------------
+
+
+class _RefusedError(Exception):
+    """Why a directory takes no new entries."""
+
+
+@contextmanager
+def _own_files() -> Iterator[None]:
+    """File operations of the cache's own: where one fails, its directory is at fault."""
+    try:
+        yield
+    except OSError as error:
+        raise _RefusedError(error.strerror or str(error)) from error
+
+
+def _make(root: Path, key: str, build: Builder) -> Entry:
+    with _own_files():
+        if not root.is_dir():
+            os.makedirs(root, mode=0o700, exist_ok=True)
+        lock = _locked(root, key)
+    with lock:
+        with _own_files():
+            if (entry := _find(root, key)) is not None:
+                return entry
+            building = _fresh(root / "building" / key)
+        try:
+            said = _built(building, build)
+            with _own_files():
+                _finish(building, said, key)
+                _put(root, key)
+        except BaseException:
+            remove(building)
+            raise
+        if (entry := _find(root, key)) is None:
+            raise _RefusedError("what was just written cannot be read back")
+        return entry
+
+
+def _built(folder: Path, build: Builder) -> Mapping[str, Any]:
+    """What ``build`` says; _RefusedError if it failed where there is no room."""
+    try:
+        return build(folder)
+    except (OSError, ToolchainError) as error:
+        if not folder.is_dir() or folders.has_room(folder):
+            raise
+        raise _RefusedError("there is no room on the disk") from error
+
+
+def _finish(building: Path, said: Mapping[str, Any], key: str) -> None:
+    """Write the manifest of what was built."""
+    manifest = {**said, "format": FORMAT, "key": key, "files": _contents(building)}
+    for role in ("library", "source"):
+        if manifest.get(role) not in manifest["files"]:
+            raise CacheError(f"the builder left no {role}", got=manifest.get(role))
+    _write_json(building / MANIFEST, manifest)
+
+
+def _contents(building: Path) -> dict[str, dict[str, Any]]:
+    files = {}
+    for file in sorted(building.iterdir()):
+        os.chmod(file, file.stat().st_mode & ~0o022)
+        data = file.read_bytes()
+        files[file.name] = {"size": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    return files
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps(value, indent=1), encoding="utf-8")
+    path.chmod(0o600)
+
+
+def _put(root: Path, key: str) -> None:
+    """Make what was built the entry; one that could not be used goes first."""
+    remove(root / "entries" / key)
+    os.rename(root / "building" / key, root / "entries" / key)
+
+
+def _locked(root: Path, key: str) -> Any:
+    import filelock
+
+    for name in ("locks", "building", "entries"):
+        (root / name).mkdir(mode=0o700, exist_ok=True)
+        check_directory(root / name)
+    try:
+        return filelock.FileLock(root / "locks" / f"{key}.lock", timeout=LOCK_SECONDS).acquire()
+    except filelock.Timeout:
+        raise OSError(None, f"another process held the lock for {LOCK_SECONDS:.0f} s") from None
+
+
+def _fresh(folder: Path) -> Path:
+    """The empty directory ``folder``: what a killed process left in it goes."""
+    remove(folder)
+    folder.mkdir(mode=0o700)
+    return folder

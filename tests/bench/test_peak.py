@@ -1,0 +1,270 @@
+"""The peak: that its chains are chains, by following values through the machine code."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright import targets
+from tilewright.errors import TargetError, ToolchainError
+from tilewright.isa.target import Target
+from tilewright.runtime.bench import peak as module
+from tilewright.runtime.bench.peak import Loop, peak_call, peak_source
+from tilewright.runtime.build.toolchain import compile_library, disassemble, find_compiler
+from tilewright.runtime.machine.host import is_native
+from tilewright.spec.types import accumulator
+
+TARGETS = [targets.load(name) for name in targets.NAMES]
+
+# --- machine code ------------------------------------------------------------------------------
+
+_LINE = re.compile(r"^\s*([0-9a-f]+):\s+(\S+)\s*(.*?)\s*(?:[#<;/].*)?$")
+_REGISTER = re.compile(r"^\{?(?:[xyz]mm|[vqds])(\d+)(?:\.\w+)?(?:\[\d+\])?\}?$")
+_JUMP = re.compile(r"^(j\w+|b\.\w+|cbn?z|b)$")
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """What an instruction computes: ``addend`` + the product of ``factors``."""
+
+    factors: tuple[Value, ...] = ()
+    addend: Value | None = None
+
+
+def body(text: str) -> list[tuple[str, list[str]]]:
+    """The instructions of the innermost loop that jumps back farthest: the only one there is."""
+    rows = [m.groups() for m in map(_LINE.match, text.splitlines()) if m]
+    addresses = [int(address, 16) for address, _, _ in rows]
+    for at in range(len(rows) - 1, -1, -1):
+        address, name, operands = rows[at]
+        target = re.search(r"([0-9a-f]{2,})$", operands.split(",")[-1].strip())
+        if _JUMP.match(name) and target and int(target[1], 16) < int(address, 16):
+            first = addresses.index(int(target[1], 16))
+            return [(n, re.split(r",\s*(?![^\[]*\])", o)) for _, n, o in rows[first:at]]
+    raise AssertionError(f"no loop in\n{text}")
+
+
+class Machine:
+    """Follows values through registers; ``sums`` are those of multiply-adds, in order."""
+
+    def __init__(self) -> None:
+        self.registers: dict[str, Value] = {}
+        self.sums: list[Value] = []
+
+    def read(self, operand: str) -> Value:
+        match = _REGISTER.match(operand)
+        if match is None:  # memory
+            return Value()
+        return self.registers.setdefault(match[1], Value())
+
+    def write(self, operand: str, value: Value) -> None:
+        match = _REGISTER.match(operand)
+        if match is not None:
+            self.registers[match[1]] = value
+
+    def run(self, name: str, operands: list[str]) -> None:
+        fused = re.match(r"vfmadd(132|213|231)[sp][sd]$", name)
+        if fused:
+            order = {str(i + 1): self.read(operand) for i, operand in enumerate(operands)}
+            first, second, addend = (order[digit] for digit in fused[1])
+            self.sum(operands[0], (first, second), addend)
+        elif name == "fmla":
+            values = [self.read(operand) for operand in operands]
+            self.sum(operands[0], (values[1], values[2]), values[0])
+        elif name == "fmadd":
+            values = [self.read(operand) for operand in operands]
+            self.sum(operands[0], (values[1], values[2]), values[3])
+        elif re.match(r"v?muls[sd]$|fmul$", name):
+            first, second = (self.read(operand) for operand in operands[-2:])
+            self.write(operands[0], Value((first, second)))
+        elif re.match(r"v?adds[sd]$|fadd$", name):
+            first, second = (self.read(operand) for operand in operands[-2:])
+            product, other = (
+                (first, second) if first.factors and not first.addend else (second, first)
+            )
+            self.sum(operands[0], product.factors, other)
+        elif re.match(r"v?mov|mov$|fmov$|ldr$", name) and len(operands) == 2:
+            self.write(operands[0], self.read(operands[1]))
+
+    def sum(self, to: str, factors: tuple[Value, ...], addend: Value) -> None:
+        value = Value(factors, addend)
+        self.sums.append(value)
+        self.write(to, value)
+
+
+def check_chains(text: str, loop: Loop) -> None:
+    """Every multiply-add of two rounds needs the one of its own chain, and no other chain's."""
+    machine = Machine()
+    for name, operands in body(text) * 2:
+        machine.run(name, operands)
+    sums, chains = machine.sums, loop.chains
+    assert len(sums) == 2 * loop.unroll * chains, f"{len(sums)} multiply-adds in\n{text}"
+    ordered = in_chains(sums, chains)
+    for chain in ordered:
+        for before, after in pairwise(chain):
+            if loop.through == "destination":
+                assert after.addend is before, text
+                assert not set(after.factors) & set(sums), text
+            else:
+                assert before in after.factors, text
+                assert after.addend not in sums, text
+
+
+def in_chains(sums: list[Value], chains: int) -> Iterator[list[Value]]:
+    """The sums by the chain that each begins or goes on with."""
+    found: list[list[Value]] = []
+    for value in sums:
+        needs = {value.addend, *value.factors}
+        mine = [chain for chain in found if chain[-1] in needs]
+        assert len(mine) < 2, "two chains meet"
+        if mine:
+            mine[0].append(value)
+        else:
+            found.append([value])
+    assert len(found) == chains, f"{len(found)} chains, not {chains}"
+    return iter(found)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("element", ["f32", "f64"])
+@pytest.mark.parametrize("compiler", ["default", "clang"])
+def test_chains_are_dependent_in_the_machine_code(
+    target: Target, element: str, compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if compiler == "clang":
+        if target.hold is None:
+            pytest.skip("clang makes vectors of plain C's chains, as it may of a kernel's")
+        monkeypatch.setenv("CC", "clang")
+        monkeypatch.setenv("TILEWRIGHT_CC_AARCH64", "clang --target=aarch64-linux-gnu")
+    try:
+        found = find_compiler(target, emulated=target.name == "neon" and not is_native(target))
+    except (TargetError, ToolchainError) as error:
+        pytest.skip(str(error))
+    library = compile_library(
+        peak_source(target, (element, element)), target, found, tmp_path, "peak"
+    )
+    listing = disassemble(library, found)
+    functions = dict(re.findall(r"<(\w+)>:\n((?:.+\n)+)", listing))
+    loops = list(module._loops(target, (element, element)))
+    assert {loop.chains for loop in loops} >= {1, 8, 10, 12, 14}
+    for loop in loops:
+        check_chains(functions[loop.name], loop)
+
+
+#: Instructions that do what a form without a name, or with another one, says.
+SAME = {"": ("imul", "madd", "mulss", "fmul"), "sudot": ("sudot", "usdot")}
+PAIRS = [("u8", "s8"), ("s8", "s8"), ("u8", "u8"), ("bf16", "bf16"), ("f16", "f16"), ("f32", "f16")]
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@pytest.mark.parametrize("extended", [False, True])
+@pytest.mark.parametrize("types", PAIRS, ids=" x ".join)
+def test_no_product_is_taken_out_of_its_loop(
+    target: Target, extended: bool, types: tuple[str, str], tmp_path: Path
+) -> None:
+    """The loop's body has as many multiply-adds as it should, those of two instructions too."""
+    target = target.having(target.features) if extended else target
+    try:
+        found = find_compiler(
+            target, emulated=target.machine == "aarch64" and not is_native(target)
+        )
+        library = compile_library(peak_source(target, types), target, found, tmp_path, "peak")
+    except (TargetError, ToolchainError) as error:
+        pytest.skip(str(error))
+    listing = disassemble(library, found).replace("{vex} ", "").replace("{evex} ", "")
+    listing = re.sub(r"fmadd(132|213|231)", "fmadd231", listing)
+    functions = dict(re.findall(r"<(\w+)>:\n((?:.+\n)+)", listing))
+    loops = list(module._loops(target, types))
+    assert max(loop.vector.lanes for loop in loops) == target.of(accumulator(*types))[0].lanes
+    for loop in loops:
+        seen = Counter(name for name, _ in body(functions[loop.name]))
+        for part in loop.op.mnemonic.split(", "):
+            name = part.partition(" ")[0]
+            if name != "dup":  # a lane's element may be spread before the loop
+                count = sum(seen[other] for other in SAME.get(name, (name,)))
+                assert count >= loop.unroll * loop.chains, functions[loop.name]
+
+
+def test_what_is_no_chain_is_recognised() -> None:
+    vector = targets.load("avx2").of("f32")[0]
+    loop = Loop("l", vector, vector.muladd[0], 1, "source")._replace(chains=16)
+    single = loop._replace(chains=1)
+    step = " 10:\tvfmadd231ps ymm2,ymm0,ymm1\n"
+    listing = " 0f:\tnop\n" + step * 32 + " 99:\tjne    10 <l+0x10>\n"
+    check_chains(listing, single._replace(through="destination"))
+    with pytest.raises(AssertionError):  # the chapter's mistake: the factor is always the same
+        check_chains(listing, single)
+    with pytest.raises(AssertionError, match="1 chains, not 16"):
+        check_chains(listing, loop)
+
+
+# --- figures -----------------------------------------------------------------------------------
+
+
+def test_the_peak_is_the_best_of_the_forms() -> None:
+    peak = tw.peak("host")
+    assert peak.target == tw.compile(tw.Transpose(1, 1)).target
+    assert peak.gflops == max(form.gflops for form in peak.forms)
+    wide, narrow = peak.forms[0], peak.forms[-1]
+    assert narrow.lanes == 1
+    assert wide.gflops >= 0.9 * peak.gflops
+    assert 0.3 < peak.clock < 10
+    for form in peak.forms:
+        assert 8 <= form.chains <= 24
+        assert 1 < form.destination_cycles < 1.2 * form.source_cycles < 30
+        # So many chains cannot be faster than one alone times their number.
+        alone = 2 * form.lanes / min(form.source, form.destination)
+        assert alone < 1.05 * form.gflops < 1.1 * form.chains * alone
+
+
+def test_the_peak_is_measured_anew_unless_asked() -> None:
+    first = tw.peak("scalar")
+    assert tw.peak("scalar") is not first
+    again = tw.peak("scalar", cached=True)
+    assert tw.peak("scalar", "f32", cached=True) is again
+    assert tw.peak("scalar", "f64", cached=True).type == "f64"
+
+
+def test_the_peak_of_two_types() -> None:
+    peak = tw.peak("scalar", ("u8", "s8"))
+    assert peak.type == "u8 x s8"
+    assert tw.peak("scalar", (np.int8, "s8")).type == "s8"
+    assert tw.peak("scalar", "bf16").gflops > 0
+    for form in peak.forms:
+        assert form.destination_cycles < form.source_cycles or np.isnan(form.source_cycles)
+    timing = tw.compile(tw.Gemm(48, 48, 48, a="u8", b="s8"), target="scalar").bench(seconds=0.02)
+    assert timing.of_peak is not None
+    assert 0 < timing.of_peak < 1.1
+
+
+def test_the_peak_is_a_c_function_too() -> None:
+    call = peak_call("host", "f64")
+    function = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)(
+        call.address
+    )
+    before = call.keep[2].copy()
+    function(*call.operands)
+    assert (call.keep[2] != before).any()
+    assert call.flops > 10_000
+
+
+@pytest.mark.skipif(is_native(targets.load("neon")), reason="it is native here")
+def test_what_is_emulated_has_no_peak() -> None:
+    with pytest.raises(TargetError, match="the peak of neon cannot be measured here"):
+        tw.peak("neon")
+
+
+def test_no_kernel_is_above_the_peak() -> None:
+    for spec in (tw.Gemm(64, 48, 64), tw.Gemm(48, 48, 48, a="f64")):
+        of_peak = tw.compile(spec).bench(seconds=0.1).of_peak
+        assert of_peak is not None
+        assert 0.3 < of_peak <= 1.01

@@ -1,0 +1,194 @@
+"""What ``explain`` tells: every decision with its reason, tiles, bounds, loops and formulas."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tilewright import targets
+from tilewright.explain.text import WIDTH, explain
+from tilewright.generate import explain_plan, plan_for, program_for
+from tilewright.ir.count import formulas
+from tilewright.plan.cost_model import shape_of, tile_cycles
+from tilewright.plan.partition import compared
+from tilewright.spec.expression import acc
+from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.operands import Addresses, Matrix, Offsets, Packed
+from tilewright.spec.postops import gelu_erf, relu
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.sizes import dim
+from tilewright.spec.transpose import Transpose
+
+every_target = pytest.mark.parametrize("name", targets.NAMES)
+RUN_TIME = Gemm(dim("m"), dim("n"), dim("k"), beta="scalar", batch=Addresses(dim("count")))
+SPECS = {
+    "fixed": Gemm(64, 48, 64),
+    "tails": Gemm(13, 7, 5, order="F", beta=1, alpha=2),
+    "row": Gemm(1, 8, 64, b=Matrix("f32", "F")),
+    "run time": RUN_TIME,
+    "empty": Gemm(4, 4, 0),
+    "offsets": Gemm(8, 8, 8, batch=Offsets(2, (0, 8), (8, 0))),
+    "transposition": Transpose(dim("rows"), 8),
+    "in place": Transpose(8, 8),
+}
+
+
+def told(spec: Spec, name: str, schedule: Schedule | None = None) -> str:
+    plan = plan_for(spec, schedule or Schedule(), targets.load(name))
+    return explain_plan(plan)
+
+
+def line(text: str, start: str) -> str:
+    """The rest of the first line that begins with ``start``, and of those that continue it."""
+    lines = text.splitlines()
+    at = next(i for i, each in enumerate(lines) if each.strip().startswith(start))
+    indent = len(lines[at]) - len(lines[at].lstrip())
+    whole = lines[at].strip()
+    for each in lines[at + 1 :]:
+        if len(each) - len(each.lstrip()) < indent + 10:
+            break
+        whole += " " + each.strip()
+    return re.sub(r" {4,}", "  ", whole.removeprefix(start).strip())
+
+
+@every_target
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_everything_is_told_in_a_terminal_of_a_hundred_columns(spec: Spec, name: str) -> None:
+    plan = plan_for(spec, Schedule(), targets.load(name))
+    program = program_for(plan)
+    text = explain(plan, program)
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert "__by_" not in text, "a quotient's inner name"
+    for decision in plan.decisions:
+        assert decision.reason
+        assert f"{decision.choice}" in line(text, decision.what)
+    for tile in program.tiles:
+        assert len(re.findall(rf"\b{tile.name}\b", text)) >= 2, "the tile, and where it is called"
+
+
+def test_a_fixed_kernel_has_values() -> None:
+    text = told(Gemm(64, 48, 64), "avx512", Schedule(tile=(8, 48), k_unroll=2))
+    assert line(text, "flops") == str(2 * 64 * 48 * 64)
+    assert line(text, "multiply adds") == str(64 * 48 * 64 // 16)
+    assert line(text, "stores") == "192"
+    assert "24 accumulators + 1 A + 3 B = 28 of 32 zmm" in text
+    assert line(text, "bound").startswith("multiply-add units: 100% of peak")
+    assert line(text, "unroll") == "2 K steps a trip: asked for"
+    assert line(text, "mt from") == "0 below 8   (m by 8)"
+
+
+def test_a_bound_by_loads_and_one_by_latency() -> None:
+    text = told(Gemm(1, 64, 64), "avx2", Schedule(tile=(1, 64), k_split=1, vectorize="n"))
+    assert re.match(r"loads: \d\d% of peak", line(text, "bound"))
+    text = told(Gemm(1, 8, 64), "avx2", Schedule(k_split=1))
+    assert line(text, "K sets").startswith("1: asked for")
+    assert re.match(r"latency: \d+% of peak", line(text, "bound"))
+
+
+# -- what the cost model decided ----------------------------------------------------------------
+
+
+@every_target
+@pytest.mark.parametrize("spec", [SPECS[x] for x in ("fixed", "tails", "row", "run time")])
+def test_each_number_stands_beside_its_reason(spec: Spec, name: str) -> None:
+    text = told(spec, name)
+    size, number = r"[\w()%]+x[\w()%]+", r"(\d+|all)(, (\d+|all))*"
+    said = line(text, "tile ")
+    assert re.match(rf"{size} .*estimated at [\d.]+ cycles.*, bound by \w", said), said
+    said = line(text, "k_split")
+    assert re.match(rf"{number} .*\d+ chains? of .* hide the latency.*; \d+ cycles a tile", said), (
+        said
+    )
+    said = line(text, "k_unroll")
+    assert re.match(rf"{number} .*(cycles, in which|operations|multiply-adds take)", said), said
+
+
+def test_the_runner_up_is_the_next_that_the_model_compared() -> None:
+    plan = plan_for(Gemm(64, 48, 64), Schedule(), targets.load("avx512"))
+    work = plan.work(plan.sizes["k"], accumulate=False)
+    best, second = compared(plan, plan.sizes["m"], plan.sizes["n"], work)[:2]
+    assert best.cycles < second.cycles
+    said = line(explain_plan(plan), "tile ")
+    assert said.startswith(f"8x48  m 8 of 8, n 1 of 48: estimated at {best.cycles:.0f} cycles, ")
+    parts = " and ".join(f"{count} of {rows}" for rows, count in second.across)
+    assert f"next best m {parts}, n 1 of 48: {second.cycles:.0f}, bound by" in said
+
+
+def test_another_number_of_sets_is_estimated_too() -> None:
+    plan = plan_for(Gemm(1, 8, 64), Schedule(), targets.load("avx512"))
+    (tile,) = program_for(plan).tiles
+    assert tile.facts is not None
+    work, core = tile.facts.work, plan.target.core
+    found = shape_of(plan.target, tile.facts.shape.vector, 1, 1, False, work.with_split(2))
+    assert found is not None
+    own, other = (tile_cycles(shape, core, work) for shape in (tile.facts.shape, found))
+    said = line(explain_plan(plan), "k_split")
+    assert said.startswith("4 ")
+    assert said.endswith(f"; {own:.0f} cycles a tile, {other:.0f} with 2")
+    said = line(told(Gemm(64, 48, 64), "avx512"), "k_split")
+    assert said.endswith("; 2 sets need 52 of 31 registers")
+
+
+def test_a_trip_is_told_beside_what_it_hides() -> None:
+    text = told(Gemm(1, 8, 64), "neon", Schedule(k_split=2))
+    steps = int(line(text, "k_unroll").split()[0])
+    assert steps > 2
+    told_of = re.search(r"takes ([\d.]+) cycles, .* issue \(([\d.]+)\)", line(text, "k_unroll"))
+    assert told_of is not None
+    assert float(told_of[1]) >= float(told_of[2])
+    said = line(told(Gemm(16, 6, 1, order="F"), "neon"), "k_unroll")
+    assert re.fullmatch("all +K is short, 16 operations of at most 192", said)
+
+
+def test_tiles_with_other_numbers_are_named() -> None:
+    text = told(Gemm(100, 70, 64), "avx2")
+    assert line(text, "tile ").startswith("3x24  m 32 of 3 and 2 of 2, n 3 of 24 less 2: ")
+    assert line(text, "k_split").startswith(
+        "1, 2  1 for 3x24, 3x22; 2 for 2x24, 2x22. 3x24: 9 chains"
+    )
+
+
+def test_the_block_that_is_cut_is_told() -> None:
+    text = told(Gemm(40, 40, 64), "avx2", Schedule(loops="nmnk", block={"n": 24}))
+    assert line(text, "tile ").startswith("3x24  m 12 of 3 and 2 of 2, n 1 of 24: ")
+
+
+def test_sizes_of_the_call_stand_in_the_formulas() -> None:
+    text = told(RUN_TIME, "scalar")
+    assert line(text, "flops") == "2 * count * k * m * n"
+    assert line(text, "batch").startswith("addresses, count pairs")
+    assert "where count is positive" not in text, "the default order keeps the batch inside"
+    text = told(RUN_TIME, "scalar", Schedule(loops="bnmk"))
+    assert "where count is positive" in text
+    assert "adds to the sum that C holds" in text
+
+
+def test_a_long_formula_is_left_to_the_tiles() -> None:
+    spec = Gemm(dim("m"), dim("n"), dim("k"))
+    text = told(spec, "scalar", Schedule(loops="mnmnk", block={"m": 24, "n": 24}))
+    assert "the sum over the tiles above" in text
+    program = program_for(plan_for(spec, Schedule(), targets.load("scalar")))
+    assert formulas(program).loads != 0
+
+
+def test_what_the_asked_tile_leaves_over_says_so() -> None:
+    text = told(Gemm(13, 16, 8), "avx2", Schedule(tile=(6, 16), vectorize="n"))
+    assert "6 x 16 of C: asked for" in text
+    assert "1 x 16 of C: what tiles of 6x16 leave over" in text
+
+
+def test_an_exchange_in_place_is_told() -> None:
+    text = told(Transpose(8, 8), "neon")
+    assert "called once in place" in text and "where out is x" in text
+
+
+def test_an_end_that_is_a_loop_is_told() -> None:
+    def words(spec: Spec, name: str) -> str:
+        return " ".join(told(spec, name).split())
+
+    long = Gemm(64, 64, 64, epilogue=gelu_erf(acc))
+    assert re.search(r"end a loop over \d+ lines.*more than 512 would", words(long, "avx2"))
+    types = Gemm(64, 64, 64, a="bf16", b=Packed("bf16"), epilogue=relu(acc))
+    assert re.search(r"end a loop over 32 lines.*a matrix unit from memory", words(types, "amx"))
+    assert "lines of sums" not in words(Gemm(64, 64, 64, epilogue=relu(acc)), "avx2")

@@ -1,0 +1,262 @@
+"""The cost model on a machine that does not exist: 7 registers of 3 lanes, a latency of 9.
+
+Nothing in the model may know a size, a shape or a CPU: it plans for this one as for any other, and
+what it plans is interpreted against numpy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from support.operands import operands
+from support.space import Case, case
+from sympy import Integer
+
+from tilewright.errors import ScheduleError
+from tilewright.generate import explain_plan, interpret_kernel, plan_for, program_for
+from tilewright.interpret.run import interpret
+from tilewright.ir.verify import live_registers
+from tilewright.isa.machine import Core
+from tilewright.isa.target import Target
+from tilewright.isa.vector import Mask, MulAdd, Vector
+from tilewright.plan.cost_model import choose, equal_parts, ranking
+from tilewright.plan.tile_facts import TileFacts
+from tilewright.plan.tile_shape import bounds, chains_wanted, step_cycles
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Matrix, Order
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.sizes import dim
+
+ORDERS: tuple[Order, ...] = ("C", "F")
+MASK = Mask(ctype="predicate", make="first({count})", load="", store="", registers=0)
+
+
+def vector(
+    element: str, lanes: int, *, masked: bool, partial: bool, forms: tuple[Any, ...]
+) -> Vector:
+    cuts = dict.fromkeys(range(1, lanes), "") if partial else {}
+    return Vector(
+        name=f"v{lanes}",
+        element=element,
+        lanes=lanes,
+        ctype="",
+        zero="",
+        load="",
+        store="",
+        broadcast="",
+        splat="",
+        add="",
+        mul="",
+        muladd=tuple(MulAdd(form=f, mnemonic="", spelling="", cols=lanes) for f in forms),
+        sum_lanes="",
+        mask=MASK if masked and lanes > 1 else None,
+        partial_load=cuts,
+        partial_store=cuts,
+    )
+
+
+def invented(
+    *forms: str, masked: bool = False, partial: bool = False, registers: int = 7, latency: int = 9
+) -> Target:
+    vectors = []
+    for element in ("f32", "f64"):
+        wide = forms or ("broadcast",)
+        vectors += [
+            vector(element, 3, masked=masked, partial=partial, forms=wide),
+            vector(element, 1, masked=False, partial=False, forms=("scalar",)),
+        ]
+    return Target(
+        name="invented",
+        title="a machine that does not exist",
+        machine="",
+        cpu_flags=(),
+        compiler_flags=(),
+        zig_flags=(),
+        headers=(),
+        registers=registers,
+        vectors=tuple(vectors),
+        core=Core(fma_latency=latency, fma_units=1, loads=1, stores=1, issue=2),
+    )
+
+
+TARGETS = {
+    "plain": invented(),
+    "masks": invented(masked=True),
+    "partial accesses": invented("broadcast", "lane", partial=True),
+    "memory operands": invented("broadcast", "memory", masked=True),
+    "scalar operands": invented("broadcast", "scalar", partial=True),
+}
+every_kind = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
+
+
+def facts(spec: Gemm, target: Target, schedule: Schedule | None = None) -> Iterator[TileFacts]:
+    program = program_for(plan_for(spec, schedule or Schedule(), target))
+    for tile in program.tiles:
+        assert live_registers(tile) <= target.registers
+        if tile.facts is not None:  # one that packs has none
+            assert tile.facts.shape.budget.total <= target.registers
+            yield tile.facts
+
+
+# -- legal --------------------------------------------------------------------------------------
+
+
+@every_kind
+@pytest.mark.parametrize("orders", list(product(ORDERS, repeat=3)), ids="".join)
+def test_every_order_agrees_with_numpy(target: Target, orders: tuple[Order, ...]) -> None:
+    rng = np.random.default_rng(3)
+    for m, n, k in ((1, 1, 1), (7, 10, 5), (12, 12, 12), (1, 13, 9), (13, 1, 9), (2, 5, 31)):
+        a, b, c = (
+            np.asarray(rng.integers(-4, 5, shape), "f4", order=order)
+            for shape, order in zip(((m, k), (k, n), (m, n)), orders, strict=True)
+        )
+        expected = 2 * a @ b + c
+        matrices: dict[str, Any] = {x: Matrix("f32", o) for x, o in zip("abc", orders, strict=True)}
+        spec = Gemm(m, n, k, **matrices, alpha=2, beta=1)
+        assert list(facts(spec, target))
+        interpret_kernel(spec, Schedule(), target, [a, b, c])
+        np.testing.assert_array_equal(c, expected)
+
+
+@every_kind
+@pytest.mark.parametrize("index", range(15))
+def test_cases_of_the_whole_space_agree_with_numpy(target: Target, index: int) -> None:
+    one: Case = case(target, seed=2, index=index)
+    plan = plan_for(one.spec, one.schedule, target)
+    given = operands(one, "integers")
+    sizes = [value for _, value in one.values]
+    interpret(plan, program_for(plan), given.arguments, sizes, one.scalars)
+    given.check(given.c)
+
+
+# -- sensible -----------------------------------------------------------------------------------
+
+
+def test_a_large_product_uses_the_wide_vectors_and_most_registers() -> None:
+    for orders in ("C", "F"):
+        for found in facts(Gemm(60, 60, 60, order=orders), invented()):
+            assert found.shape.vector.lanes == 3
+            assert found.shape.budget.accumulators >= 4
+
+
+def test_sizes_of_the_call_get_the_same_main_tile() -> None:
+    tiles = list(facts(Gemm(dim("m"), dim("n"), dim("k")), invented(masked=True)))
+    best = max(tiles, key=lambda f: f.shape.budget.accumulators)
+    assert best.shape.vector.lanes == 3 and best.shape.budget.accumulators >= 4
+
+
+def test_a_core_that_hides_few_stores_gets_tiles_of_few_vectors() -> None:
+    target = invented(registers=24, latency=2)
+    dear = replace(target, core=replace(target.core, hidden=4, late=30))
+    plain, few = (list(facts(Gemm(60, 60, 60), t)) for t in (target, dear))
+    assert min(found.shape.outputs for found in plain) > 4
+    assert max(found.shape.outputs for found in few) <= 4
+    assert "4 stores of a tile cost nothing" in explain_plan(
+        plan_for(Gemm(9, 9, 9), Schedule(), dear)
+    )
+
+
+def test_what_a_core_overlaps_is_not_charged() -> None:
+    core = invented().core
+    (found,) = facts(Gemm(2, 3, 90), invented())
+    each = bounds(found.shape, core).values()
+    assert step_cycles(found.shape, replace(core, overlap=0)) == max(each)
+    assert step_cycles(found.shape, replace(core, overlap=1)) == sum(each)
+
+
+def test_a_multiply_add_may_have_a_latency_of_its_own() -> None:
+    target = invented(registers=24, latency=2)
+    slow = tuple(
+        replace(vector, muladd=tuple(replace(op, latency=9) for op in vector.muladd))
+        for vector in target.vectors
+    )
+    short, long = (
+        next(facts(Gemm(1, 3, 90), t, Schedule(k_split=1)))
+        for t in (target, replace(target, vectors=slow))
+    )
+    assert bounds(short.shape, target.core)["latency"] == 2
+    assert bounds(long.shape, target.core)["latency"] == 9
+    assert chains_wanted(long.shape, target.core) == 9
+
+
+def test_a_core_that_wants_a_choice_gets_more_chains_than_hide_its_latency() -> None:
+    target = invented(registers=24, latency=4)
+    core = replace(target.core, loads=4, issue=9, late=9, overlap=0, idle=0)
+    just, more = (
+        list(facts(Gemm(60, 60, 60), replace(target, core=slow), Schedule(k_split=1)))
+        for slow in (replace(core, hidden=4, strain=strain) for strain in (0, 9))
+    )
+    assert {found.shape.outputs for found in just} == {4}
+    assert min(found.shape.outputs for found in more) >= 6
+
+
+def test_vectors_that_begin_anywhere_touch_more_lines() -> None:
+    core = invented().core
+    whole, odd = (next(facts(Gemm(2, n, 90), invented())).shape for n in (6, 7))
+    assert (whole.stride, odd.stride) == (24, 28)
+    aligned = replace(whole, stride=0)
+    assert aligned.touched(core.line) == aligned.loads
+    assert whole.touched(core.line) == whole.loads, "12 bytes at multiples of 12"
+    beyond = (3 * 4 - 4) / core.line
+    assert replace(whole, stride=28).touched(64) == whole.loads + whole.vectors * beyond
+    assert bounds(odd, core)["loads"] == odd.touched(core.line) / core.loads
+
+
+def test_too_few_chains_are_split_over_k() -> None:
+    (found,) = facts(Gemm(1, 3, 90), invented())
+    assert found.shape.k_split > 1
+    for found in facts(Gemm(12, 12, 90), invented(latency=1)):
+        assert found.shape.k_split == 1
+
+
+def test_a_form_that_needs_no_register_is_used_where_registers_are_short() -> None:
+    spec = Gemm(6, 3, 64)
+    (found,) = facts(spec, invented("broadcast", "memory"))
+    assert found.shape.feed == "memory" and found.shape.budget.accumulators == 6
+
+
+def test_a_region_is_cut_into_equal_parts() -> None:
+    assert equal_parts(13, 3) == ((5, 1), (4, 2))
+    for found in facts(Gemm(14, 3, 90), invented(latency=1)):
+        assert found.rows in (4, 5), "14 rows in parts of 5 and less, none much smaller"
+
+
+def test_what_is_compared_begins_with_what_is_chosen() -> None:
+    target = invented(masked=True)
+    for across, along in ((13, 7), (14, 3), (60, 60)):
+        work = plan_for(Gemm(across, along, 30), Schedule(), target).work(Integer(30), False)
+        best, *others = ranking(target, across, along, True, work)
+        assert best == choose(target, across, along, True, work)
+        cycles = [best.cycles, *(other.cycles for other in others)]
+        assert cycles == sorted(cycles)
+        assert best not in others and len(others) >= 2
+        covered = [sum(size * count for size, count in cut.across) for cut in (best, *others)]
+        assert set(covered) == {across}
+
+
+def test_a_tail_has_a_block_of_its_own() -> None:
+    tiles = list(facts(Gemm(8, 10, 30), invented(partial=True), Schedule(tile=(2, 6))))
+    assert any((found.rows, found.cols) == (2, 6) for found in tiles)
+    assert all(found.shape.budget.total <= 7 for found in tiles)
+
+
+def test_a_tile_that_does_not_fit_is_refused_with_one_that_does() -> None:
+    with pytest.raises(ScheduleError, match=r"needs .* vector registers on invented") as error:
+        list(facts(Gemm(12, 12, 12), invented(), Schedule(tile=(4, 6))))
+    assert "in place of" in str(error.value)
+    with pytest.raises(ScheduleError, match="7 registers"):
+        list(facts(Gemm(12, 12, 12), invented(), Schedule(k_split=9, k_unroll=9)))
+
+
+def test_bounds_follow_from_the_core_alone() -> None:
+    (found,) = facts(Gemm(1, 3, 90), invented(), Schedule(k_split=1))
+    each = bounds(found.shape, invented().core)
+    assert max(each, key=lambda name: each[name]) == "latency"
+    assert each["latency"] == 9 and each["multiply-add units"] == 1
+    text = explain_plan(plan_for(Gemm(1, 3, 90), Schedule(k_split=1), invented()))
+    assert "latency: 11% of peak" in text

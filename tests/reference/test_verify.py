@@ -1,0 +1,73 @@
+"""A kernel compared with numpy: what is wrong is found, and named."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import ArgumentError, VerificationError
+from tilewright.runtime.reference.verify import verify
+from tilewright.spec.gemm import Gemm
+
+
+@pytest.fixture(scope="module")
+def kernel() -> tw.Kernel:
+    return tw.compile(Gemm(16, 16, 16))
+
+
+class Faulty:
+    """A kernel whose results are tampered with."""
+
+    def __init__(self, kernel: tw.Kernel, fault: Any) -> None:
+        self._kernel, self._fault = kernel, fault
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kernel, name)
+
+    def __call__(self, **named: Any) -> Any:
+        out = self._kernel(**named)
+        self._fault(out)
+        return out
+
+
+def verify_faulty(kernel: tw.Kernel, fault: Any) -> None:
+    verify(Faulty(kernel, fault), 3, 0)
+
+
+def test_verify(kernel: tw.Kernel) -> None:
+    seen = kernel.verify(cases=4, seed=3)
+    assert seen.cases == 4
+    assert 0 <= seen.max_error <= seen.bound
+    with pytest.raises(ArgumentError, match="verify needs a case"):
+        kernel.verify(cases=0)
+
+
+def test_verify_names_the_first_wrong_element(kernel: tw.Kernel) -> None:
+    def off(out: Any) -> None:
+        out[2, 5] += 1
+        out[3, 0] = np.nan
+
+    with pytest.raises(VerificationError, match=r"wrong at c\[2, 5\]") as caught:
+        verify_faulty(kernel, off)
+    assert "2 of 256 elements" in str(caught.value)
+
+
+def test_verify_sees_the_last_bit_of_whole_numbers(kernel: tw.Kernel) -> None:
+    def off(out: Any) -> None:
+        out[0, 0] = np.nextafter(out[0, 0], np.float32(np.inf))
+
+    with pytest.raises(VerificationError, match=r"c\[0, 0\]"):
+        verify_faulty(kernel, off)
+
+
+def test_verify_sees_what_lies_between_lines() -> None:
+    kernel = tw.compile(Gemm(4, 3, 5, ldc=7), target="scalar")
+
+    def spill(out: Any) -> None:
+        np.lib.stride_tricks.as_strided(out, (4, 4), out.strides)[1, 3] = 0
+
+    with pytest.raises(VerificationError, match="writes between the lines of c"):
+        verify_faulty(kernel, spill)

@@ -1,0 +1,224 @@
+"""Expressions: how they are built, printed, compared and refused."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.errors import SpecError
+from tilewright.spec import expression, postops
+from tilewright.spec.expression import (
+    DEFAULTS,
+    Call,
+    Expression,
+    Number,
+    Operand,
+    acc,
+    acc2,
+    as_expression,
+    dst,
+    is_integer_additions,
+    operands_of,
+    uses,
+    walk,
+)
+from tilewright.spec.sizes import canonical
+
+#: For what type checkers refuse.
+ANY: Any = acc
+MISUSED: Any = object()
+BIAS = Operand("bias", "f32", per="column")
+NAMES: dict[str, Any] = {
+    **{name: getattr(expression, name) for name in expression.__all__},
+    **{name: getattr(postops, name) for name in postops.__all__},
+}
+
+
+def rebuilt(text: str) -> Any:
+    return eval(text, {"__builtins__": {"float": float}}, dict(NAMES))  # noqa: S307  our own repr
+
+
+NUMBERS = st.floats(allow_nan=False) | st.integers(-(2**40), 2**40)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+LEAVES = st.sampled_from([acc, acc2, dst, BIAS, Operand("s", "bf16"), Operand("t", "u8", "full")])
+UNARY = [name for name in postops.__all__ if len(inspect.signature(NAMES[name]).parameters) == 1]
+BINARY = [*"+-*/<", "maximum", "prelu", "eq"]
+
+
+def _binary(parts: tuple[str, Any, Any]) -> Any:
+    sign, x, y = parts
+    match sign:
+        case "+":
+            return x + y
+        case "-":
+            return x - y
+        case "*":
+            return x * y
+        case "/":
+            return x / y
+        case "<":
+            return x < y
+    return NAMES[sign](x, y)
+
+
+def _grown(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.one_of(
+        st.tuples(st.sampled_from(BINARY), inner, inner | NUMBERS).map(_binary),
+        st.tuples(st.sampled_from(BINARY), NUMBERS, inner).map(_binary),
+        st.tuples(st.sampled_from(UNARY), inner).map(lambda p: NAMES[p[0]](p[1])),
+        inner.map(lambda x: -x),
+        st.tuples(inner, FINITE).map(lambda p: p[0] ** p[1]),
+        st.tuples(inner, FINITE, FINITE).map(lambda p: postops.pow(*p)),
+        st.tuples(inner, inner, inner).map(lambda p: postops.where(*p)),
+        st.tuples(st.sampled_from(sorted(DEFAULTS)), inner).map(lambda p: NAMES[p[0]](p[1])),
+        st.tuples(inner, FINITE, FINITE).map(lambda p: postops.hardswish(*p)),
+    )
+
+
+EXPRESSIONS = st.recursive(LEAVES, _grown, max_leaves=12)
+
+
+@given(EXPRESSIONS)
+def test_the_repr_is_the_python_that_makes_it(one: Expression) -> None:
+    again = rebuilt(repr(one))
+    assert again == one
+    assert hash(again) == hash(one)
+    assert canonical(again) == canonical(one)
+    assert pickle.loads(pickle.dumps(one)) == one
+
+
+@pytest.mark.parametrize(
+    ("made", "text"),
+    [
+        (postops.relu(acc + BIAS), "relu(acc + Operand('bias', 'f32', per='column'))"),
+        (postops.relu(acc, 0.1), "relu(acc, alpha=0.1)"),
+        (acc - (dst - 1), "acc - (dst - 1)"),
+        (acc - dst - 1, "acc - dst - 1"),
+        (-(acc**2), "-acc ** 2"),
+        ((-acc) ** -1, "(-acc) ** -1"),
+        (2 / (acc * 3.5), "2 / (acc * 3.5)"),
+        (abs(acc) < 3, "lt(abs(acc), 3)"),
+        (postops.silu(acc2), "swish(acc2)"),
+        (postops.hardsigmoid(acc, beta=1), "hardsigmoid(acc, beta=1)"),
+        (postops.pow(acc, 2, 0.5), "pow(acc, 2, 0.5)"),
+        (acc * -0.0 + float("inf"), "acc * -0.0 + float('inf')"),
+        (+acc, "acc"),
+    ],
+)
+def test_the_repr_reads_as_written(made: Expression, text: str) -> None:
+    assert repr(made) == text
+
+
+def test_defaults_are_those_of_the_functions() -> None:
+    for name in postops.__all__:
+        parameters = inspect.signature(NAMES[name]).parameters.values()
+        given = tuple((p.name, p.default) for p in parameters if p.default is not p.empty)
+        assert DEFAULTS.get(name, ()) == given
+    assert set(DEFAULTS) <= set(postops.__all__)
+
+
+def test_equality_is_of_structure_and_of_the_signs_of_zeros() -> None:
+    assert acc + 1 == acc + 1.0
+    assert acc + 0.0 != acc + -0.0
+    assert (ANY == 1) is False
+    assert Number(float("nan")) == Number(float("nan"))
+    assert len({acc + BIAS, acc + BIAS, BIAS + acc}) == 2
+    assert Operand("x", "f32") != Operand("x", "f16")
+
+
+def test_numbers_may_be_numpys_and_fractions() -> None:
+    assert np.float32(2) * ANY == 2 * acc
+    assert ANY / np.int64(3) == acc / 3
+    assert ANY + Fraction(1, 4) == acc + 0.25
+
+
+def test_nodes_are_immutable() -> None:
+    with pytest.raises((AttributeError, TypeError)):
+        BIAS.name = "other"  # type: ignore[misc]
+    with pytest.raises((AttributeError, TypeError)):
+        acc.other = 1  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: bool(acc < 1), "truth value"),
+        (lambda: 1 if 0 < acc < 1 else 0, "truth value"),
+        (lambda: acc < 1 and dst < 1, "tw.where"),
+        (lambda: postops.where(ANY == 1, 2, 3), "tw.eq"),
+        (lambda: ANY + "1", "'?1'?"),
+        (lambda: ANY * np.ones(3), "tw.Operand"),
+        (lambda: np.ones(3) * ANY, "ndarray"),
+        (lambda: ANY + 1j, "complex"),
+        (lambda: ANY**ANY, "beta of pow"),
+        (lambda: acc ** float("nan"), "beta of pow"),
+        (lambda: acc ** float("inf"), "beta of pow"),
+        (lambda: postops.relu(ANY, MISUSED), "alpha of relu"),
+        (lambda: postops.relu(acc, ANY), "alpha of relu"),
+        (lambda: postops.clip(acc, 2, 1), "low=2, high=1"),
+        (lambda: postops.clip(acc, float("nan"), 1), "low of clip"),
+        (lambda: postops.soft_relu(acc, 0), "alpha"),
+        (lambda: Operand("1x"), "C identifier"),
+        (lambda: Operand("for"), "C identifier"),
+        (lambda: Operand("double"), "word of C"),
+        (lambda: Operand(MISUSED), "C identifier"),
+        (lambda: Operand("x", "f33"), "f33"),
+        (lambda: Operand("x", "f32", MISUSED), "per says"),
+        (lambda: operands_of(acc + BIAS, Operand("bias", "f32")), "declared twice"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_with_a_reason(make: Any, message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        make()
+
+
+def test_operands_are_found_once_and_in_order() -> None:
+    z, b = Operand("z", "s8"), Operand("b", "bf16", per="row")
+    assert operands_of(z * acc + b / z, dst - BIAS) == (b, BIAS, z)
+    assert operands_of(acc) == ()
+
+
+def test_leaves_are_found() -> None:
+    one = postops.where(acc < 1, dst, BIAS)
+    assert uses(one, acc) and uses(one, dst) and not uses(one, acc2)
+
+
+def test_shared_parts_are_walked_once() -> None:
+    one: Expression = acc
+    for _ in range(64):
+        one = one * one
+    nodes = list(walk(one))
+    assert len(nodes) == 65
+    assert nodes[0] == acc and nodes[-1] is one
+
+
+@pytest.mark.parametrize(
+    ("one", "whole"),
+    [
+        (acc, True),
+        (acc + Operand("z", "s8", per="column") - 3, True),
+        (-acc + dst - acc2, True),
+        (acc + 2**31, False),
+        (acc - 2**31, False),
+        (acc + -(2.0**31), True),
+        (acc + 0.5, False),
+        (acc + Operand("z", "f32"), False),
+        (acc * 2, False),
+        (postops.relu(acc), False),
+    ],
+)
+def test_integer_additions(one: Expression, whole: bool) -> None:
+    assert is_integer_additions(one) is whole
+
+
+def test_as_expression() -> None:
+    assert as_expression(3) == Number(3)
+    assert as_expression(acc) is acc
+    assert postops.exp(2) == Call("exp", (Number(2),))
