@@ -1,4 +1,4 @@
-"""A signature packed for the C dispatcher: templates/dispatch/dispatch_descriptor.h.j2, field by field."""
+"""A signature packed for the C dispatcher, field by field as its descriptor template reads it."""
 
 from __future__ import annotations
 

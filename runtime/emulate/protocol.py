@@ -44,7 +44,7 @@ class Placement:
 
 
 class Request:
-    """The arrays of one call as regions, pointers and uses: see ``templates/runner/runner.c.j2``."""
+    """The arrays of one call as regions, pointers and uses: see ``templates/runner/``."""
 
     def __init__(
         self, arrays: Sequence[Any], writable: Sequence[bool], names: Sequence[str]
