@@ -41,6 +41,7 @@ def check(signature: Signature, arrays: Sequence[Any]) -> Checked:
     learn(signature.arrays, held, known)
     _fill_free(signature, known)
     _limits(signature, known)
+    check_leading(signature.arrays, known)
     check_overlaps(signature, held, known)
     return Checked(held, tuple(known.value(size.dim) for size in signature.sizes))
 
@@ -274,6 +275,28 @@ def _limits(signature: Signature, known: Known) -> None:
             _out_of_limits(dim, value, source, f"a multiple of {dim.multiple_of}")
         if dim.max is not None and value > dim.max:
             _out_of_limits(dim, value, source, f"at most {dim.max}")
+
+
+def check_leading(parameters: Sequence[ArrayParameter], known: Known) -> None:
+    """Refuse lines longer than the largest leading dimension of their operand in the spec.
+
+    Strides tell this of two lines or more; single lines have none, nor have flat operands.
+    """
+    for parameter in parameters:
+        leading = parameter.leading
+        if leading is None:
+            continue
+        most = leading.max if isinstance(leading, Dim) else leading
+        line = known.lines(parameter)[0]
+        if most is not None and line > most:
+            slot = parameter.slots[parameter.order == "C"]
+            raise ArgumentValueError(
+                f"{parameter.name}'s leading dimension is too small for its lines",
+                got=f"{slot} == {line}",
+                expected=f"{slot} of at most {most}, as the spec gives {parameter.leading_slot}",
+                hint=f'{parameter.leading_slot}=tw.dim("{parameter.leading_slot}") in the spec '
+                "takes any",
+            )
 
 
 def _out_of_limits(dim: Dim, value: int, source: str, expected: str) -> NoReturn:

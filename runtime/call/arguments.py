@@ -244,7 +244,7 @@ def allocate(signature: Signature, given: Mapping[str, Any]) -> np.ndarray[Any, 
     output = signature.output
     if (fixed := _fixed_shape(signature)) is not None:
         return np.empty(fixed, preferred(output.type), output.order)
-    from .argument_checks import learn
+    from .argument_checks import check_leading, learn
     from .bound_sizes import Known
 
     inputs = [p for p in signature.arrays if p is not output]
@@ -252,6 +252,7 @@ def allocate(signature: Signature, given: Mapping[str, Any]) -> np.ndarray[Any, 
     learn(inputs, [given[p.name] for p in inputs], known)
     rows, cols = (_known_size(size, output, known) for size in output.shape)
     line, lines = (cols, rows) if output.order == "C" else (rows, cols)
+    check_leading([output], known)
     leading = line
     if output.leading is not None:
         leading = _leading_of(output.leading, line, known)

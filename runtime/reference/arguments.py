@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import inf
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -161,8 +162,15 @@ def _matrix(parameter: ArrayParameter, sizes: Mapping[str, int], memory: Array) 
     line, lines, leading = _lines(parameter, sizes)
     step, item = leading * memory.itemsize, memory.itemsize
     shape, strides = ((lines, line), (step, item))
-    whole = strided(memory, shape, strides)
+    whole = _view(memory, shape, strides)
     return whole if parameter.order == "C" else whole.T
+
+
+def _view(memory: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+    """A view of contiguous ``memory`` that must lie in it, whatever the sizes are."""
+    last = sum((size - 1) * step for size, step in zip(shape, strides, strict=True))
+    assert 0 in shape or last + memory.itemsize <= memory.nbytes, (shape, strides, memory.nbytes)
+    return strided(memory, shape, strides)
 
 
 # --- sizes -------------------------------------------------------------------------------------
@@ -171,6 +179,7 @@ def _matrix(parameter: ArrayParameter, sizes: Mapping[str, int], memory: Array) 
 def _sizes(signature: Signature, rng: np.random.Generator | None) -> dict[str, int]:
     """A value for every dim: lengths first, then leading dimensions that hold them."""
     sizes: dict[str, int] = {}
+    largest = _largest(signature)
     leadings = {p.leading for p in signature.arrays if isinstance(p.leading, Dim)}
     for parameter in signature.sizes:
         dim, is_count = parameter.dim, parameter.slot == "count"
@@ -179,28 +188,82 @@ def _sizes(signature: Signature, rng: np.random.Generator | None) -> dict[str, i
         elif rng is None:
             start = 16 if is_count else _USUAL
         else:
-            start = int(rng.integers(1, 6 if is_count else 71))
-        sizes.setdefault(dim.name, _legal(dim, start))
+            start = _within(int(rng.integers(1, 6 if is_count else 71)), largest[dim.name])
+        sizes.setdefault(dim.name, _legal(dim, start, largest[dim.name]))
     for _ in range(4):  # a dim may be a length here and a leading dimension there
-        for array in signature.arrays:
-            if isinstance(array.leading, Dim):
-                line = _lines(array, sizes)[0]
-                extra = 0 if rng is None else int(rng.integers(0, 5))
-                if sizes[array.leading.name] < line:
-                    sizes[array.leading.name] = _legal(array.leading, line + extra)
+        _hold_lines(signature, sizes, largest, rng)
+    while _hold_lines(signature, sizes, largest, None):
+        pass
     for array in signature.arrays:
         if isinstance(array.batch_stride, Dim):
             _, lines, leading = _lines(array, sizes)
             at_least = max(sizes[array.batch_stride.name], lines * leading)
-            sizes[array.batch_stride.name] = _legal(array.batch_stride, at_least)
+            stride = array.batch_stride
+            sizes[stride.name] = _legal(stride, at_least, largest[stride.name])
     return sizes
 
 
-def _legal(dim: Dim, wanted: int) -> int:
-    """The nearest legal value, ``wanted`` or above where there is one."""
+def _largest(signature: Signature) -> dict[str, float]:
+    """The largest legal value of each dim: its own maximum, and what its leading dimension holds.
+
+    A dim of which no maximum follows has infinity.
+    """
+    dims = {parameter.dim for parameter in signature.sizes}
+    largest = {dim.name: _floor(dim, inf if dim.max is None else dim.max) for dim in dims}
+    lines = [
+        (_length(array), array.leading) for array in signature.arrays if array.leading is not None
+    ]
+    changed = True
+    while changed:
+        changed = False
+        for line, leading in lines:
+            room = largest[leading.name] if isinstance(leading, Dim) else leading
+            if isinstance(line, Dim) and room < largest[line.name]:
+                largest[line.name] = _floor(line, room)
+                changed = True
+    return largest
+
+
+def _hold_lines(
+    signature: Signature,
+    sizes: dict[str, int],
+    largest: Mapping[str, float],
+    rng: np.random.Generator | None,
+) -> bool:
+    """Raise leading dimensions that are shorter than a line, with ``rng`` by a bit more.
+
+    Returns whether there were any.
+    """
+    changed = False
+    for array in signature.arrays:
+        if isinstance(array.leading, Dim):
+            line, name = _lines(array, sizes)[0], array.leading.name
+            extra = 0 if rng is None else int(rng.integers(0, 5))
+            if sizes[name] < line:
+                sizes[name] = _legal(array.leading, line + extra, largest[name])
+                changed = True
+    return changed
+
+
+def _length(parameter: ArrayParameter) -> Size:
+    """The length of a contiguous line."""
+    return parameter.shape[1 if parameter.order == "C" else 0]
+
+
+def _floor(dim: Dim, value: float) -> float:
+    """The largest multiple that ``dim`` may be and ``value`` holds."""
+    return value if value == inf else int(value) // dim.multiple_of * dim.multiple_of
+
+
+def _within(drawn: int, largest: float) -> int:
+    """A number from 1 to ``largest``: ``drawn`` where it is one."""
+    return drawn if drawn <= largest else 1 + int((drawn - 1) % max(largest, 1))
+
+
+def _legal(dim: Dim, wanted: int, largest: float) -> int:
+    """The nearest legal value, ``wanted`` or above where there is one up to ``largest``."""
     step = dim.multiple_of
-    up = -(-wanted // step) * step
-    return up if dim.max is None else min(up, dim.max // step * step)
+    return int(min(-(-wanted // step) * step, largest))
 
 
 # --- arrays ------------------------------------------------------------------------------------
@@ -239,7 +302,7 @@ def _operand(
     matrix = _matrix(parameter, sizes, held)
     if parameter.count is not None and parameter.batch_stride != 0:
         strides = (stride * held.itemsize, *matrix.strides)
-        matrix = strided(matrix, (count, *matrix.shape), strides)
+        matrix = _view(held, (count, *matrix.shape), strides)
     return _filled(matrix, parameter, draws), held
 
 
