@@ -37,8 +37,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.reference.verify import Verification
 
 
-from tilewright.runtime.call.abi import aligned
-from tilewright.runtime.call.packed_matrix import PackedMatrix
+from tilewright.runtime.call.packed_matrix import PackedMatrix, new_block, room
 
 
 def _with_formats(found: Signature, spec: Spec, target: Identity) -> Signature:
@@ -380,6 +379,6 @@ class Packer(Kernel):
         assert isinstance(spec, Pack)
         form = format_of(spec, self.isa)
         count = len(b) if spec.batch is not None and isinstance(b, np.ndarray) and b.ndim else 1
-        data = aligned(count * form.nbytes)
-        super().__call__(b, data.reshape(count, form.nbytes))
-        return PackedMatrix(form.text, b.shape, data)
+        block = new_block(count * form.nbytes)
+        super().__call__(b, room(block).reshape(count, form.nbytes))
+        return PackedMatrix.owning(form.text, b.shape, block)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from tilewright.isa.target import Target
@@ -14,6 +15,12 @@ from .contraction import Product, choose_product
 
 #: Bytes to which each packed matrix, and the sums behind it, are aligned.
 ALIGNMENT = 64
+#: A format's text; no number is longer than one of 64 bits.
+_TEXT = re.compile(
+    r"(?P<type>\w+) as (?P<stored>\w+), (?P<k>[0-9]{1,19})x(?P<n>[0-9]{1,19}) "
+    r"in groups of (?P<group>[0-9]{1,19}) along k(?: in steps of (?P<step>[0-9]{1,19}))?, "
+    r"(?:a column|blocks of (?P<nb>[0-9]{1,19}) columns)(?P<sums> and their sums)?"
+)
 #: What a cache close to the core holds of B beside other operands.
 CACHED_BYTES = 1 << 18
 
@@ -91,6 +98,19 @@ class PackedFormat:
         block, column = divmod(n, self.nb)
         group, at = divmod(k, self.group)
         return block * self.block_elements + (group * self.nb + column) * self.group + at
+
+
+def format_named(text: str) -> PackedFormat | None:
+    """The format whose ``text`` this is; None if it is no format's."""
+    found = _TEXT.fullmatch(text)
+    if found is None or found["type"] not in ITEMSIZE or found["stored"] not in ITEMSIZE:
+        return None
+    numbers = {name: int(found[name] or 1) for name in ("k", "n", "nb", "group", "step")}
+    if 0 in (numbers["nb"], numbers["group"], numbers["step"]):
+        return None
+    stored, sums = found["stored"], found["sums"] is not None
+    form = PackedFormat(found["type"], stored, ITEMSIZE[stored], sums=sums, **numbers)
+    return form if form.text == text else None
 
 
 def _aligned(size: int) -> int:

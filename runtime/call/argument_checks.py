@@ -370,6 +370,12 @@ def _packed(given: Any, name: str, expected: str) -> None:
             expected=f"a matrix packed as {expected}",
             hint=f"kernel.pack_b({name})",
         )
+    if not given.is_whole:
+        raise ArgumentTypeError(
+            f"{name} is a PackedMatrix without its data",
+            got=describe(given),
+            expected="one that kernel.pack_b or PackedMatrix.load made, as it was made",
+        )
     if given.format != expected:
         raise ArgumentValueError(
             f"{name} is packed in another format",

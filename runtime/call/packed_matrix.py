@@ -5,19 +5,30 @@ from __future__ import annotations
 import os
 import struct
 import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import cache
+from operator import index
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.spec.sizes import MAX_SIZE
 
 from .abi import ALIGNMENT, address, aligned
+
+if TYPE_CHECKING:
+    from tilewright.plan.packed_b import PackedFormat
 
 _MAGIC = b"tilewright pack\n"
 _VERSION = 1
 #: The magic, the version, and the length of the header in JSON that follows.
 _START = struct.Struct("<16sII")
+
+#: The longest header that is read.
+_LONGEST = 1 << 16
 
 Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
@@ -26,7 +37,8 @@ class PackedMatrix:
     """A packed B: passed in place of b to every kernel that expects its ``format``.
 
     ``shape`` is (k, n), or (count, k, n) for a batch; ``data`` are the bytes, at a cache line and
-    read-only. Immutable, and no ndarray.
+    read-only, a copy of those given. Immutable, and no ndarray. ArgumentError unless the format
+    has a matrix of this shape in as many bytes.
     """
 
     # The dispatcher reads the first of these, in alphabetical order: struct tw_packed.
@@ -36,32 +48,39 @@ class PackedMatrix:
     format: str
     shape: tuple[int, ...]
 
-    def __init__(self, format: object, shape: tuple[int, ...], data: Bytes) -> None:
-        if data.dtype != np.uint8 or data.ndim != 1 or not data.flags.c_contiguous:
+    def __init__(self, format: object, shape: tuple[int, ...], data: Any) -> None:
+        if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 1:
             raise ArgumentTypeError(
-                "packed bytes must be a contiguous 1-d uint8 array",
-                got=f"{data.dtype} array of shape {data.shape}",
+                "packed bytes must be a 1-d uint8 array",
+                got=f"{data.dtype} array of shape {data.shape}"
+                if isinstance(data, np.ndarray)
+                else type(data).__name__,
             )
-        if len(shape) not in (2, 3):
-            raise ArgumentValueError(
-                "a packed matrix has the shape (k, n) or (count, k, n)", got=shape
-            )
-        if address(data) % ALIGNMENT:
-            held = aligned(data.nbytes)
-            held[:] = data
-            data = held
-        text = sys.intern(str(format))
-        frozen = data.view()
-        frozen.flags.writeable = False
-        matrices = shape[0] if len(shape) == 3 else -1
-        record = [id(text), address(data), data.nbytes, matrices, *shape[-2:]]
-        for name, value in (
-            ("format", text),
-            ("shape", tuple(map(int, shape))),
-            ("data", frozen),
-            ("_record", np.array(record, np.int64)),
-        ):
-            object.__setattr__(self, name, value)
+        if hasattr(self, "_record"):
+            raise AttributeError("a PackedMatrix is immutable: it is made once")
+        checked = check_packed("a packed matrix", format, shape, data.nbytes)
+        block = new_block(data.nbytes)
+        room(block)[:] = data
+        _fill(self, *checked, block)
+
+    @classmethod
+    def owning(cls, format: str, shape: tuple[int, ...], block: Bytes) -> PackedMatrix:
+        """A matrix in a ``new_block`` that nobody else holds or writes from now on: no copy."""
+        self = cls.__new__(cls)
+        _fill(self, *check_packed("a packed matrix", format, shape, room(block).nbytes), block)
+        return self
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it was made as others are, and has all that it was made with."""
+        try:
+            record = _record_of(self.format, self.shape, self.data)
+            return bool(self._record.tolist() == record)
+        except AttributeError:
+            return False
+
+    def __delattr__(self, name: str) -> NoReturn:
+        raise AttributeError(f"a PackedMatrix is immutable: {name} cannot be deleted")
 
     def __setattr__(self, name: str, value: object) -> NoReturn:
         raise AttributeError(f"a PackedMatrix is immutable: {name} cannot be set")
@@ -105,24 +124,28 @@ class PackedMatrix:
                     expected=_VERSION,
                     hint="pack the matrix again and save it",
                 )
-            header = _header(path, file.read(length), length)
+            header = _header(path, file.read(min(length, _LONGEST)), length)
+            nbytes = header["nbytes"]
             rest = os.fstat(file.fileno()).st_size - _START.size - length
-            if rest != header["nbytes"]:
-                raise ArgumentValueError(
-                    f"{path} is {'truncated' if rest < header['nbytes'] else 'too long'}",
-                    got=f"{rest} bytes of data",
-                    expected=f"{header['nbytes']}, as its header says",
-                )
-            data = aligned(header["nbytes"])
-            file.readinto(data.data)
-        if zlib.crc32(data.data) != header["crc32"]:
+            if rest != nbytes:
+                _wrong_length(path, rest, nbytes)
+            checked = check_packed(f"{path}", header["format"], header["shape"], nbytes)
+            block = _block_for(path, nbytes)
+            got = file.readinto(room(block).data)
+            if got != nbytes:
+                _wrong_length(path, got, nbytes)
+        if zlib.crc32(room(block).data) != header["crc32"]:
             raise ArgumentValueError(f"{path} is damaged: its checksum does not match")
-        return cls(header["format"], tuple(header["shape"]), data)
+        self = cls.__new__(cls)
+        _fill(self, *checked, block)
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PackedMatrix, (self.format, self.shape, np.array(self.data))
 
     def __repr__(self) -> str:
+        if not self.is_whole:
+            return "<PackedMatrix without its data>"
         sizes = "x".join(map(str, self.shape))
         return f"<PackedMatrix {sizes} in {self.format}, {self.nbytes} bytes>"
 
@@ -132,6 +155,108 @@ def memory(argument: Any) -> np.ndarray[Any, Any]:
     return argument.data if isinstance(argument, PackedMatrix) else argument
 
 
+# --- what a matrix is made of ------------------------------------------------------------------
+
+
+def check_packed(
+    what: str, format: object, shape: Sequence[int], nbytes: int
+) -> tuple[str, tuple[int, ...]]:
+    """A format's text and a shape, once they and the number of bytes fit each other.
+
+    Every matrix passes here, however it is made; ArgumentError, about ``what``, if they do not.
+    """
+    form, sizes = _format(str(format)), _sizes(shape)
+    if sizes is None:
+        raise ArgumentValueError(
+            f"{what} has no shape (k, n) or (count, k, n)", got=f"{shape!r:.80}"
+        )
+    if form is None:
+        raise ArgumentValueError(
+            f"{what} has an unknown format",
+            got=f"{format!s:.200}",
+            expected="the format of a matrix that kernel.pack_b made",
+        )
+    if sizes[-2:] != (form.k, form.n):
+        raise ArgumentValueError(
+            f"{what} has a shape that is not its format's",
+            got=sizes,
+            expected=f"({form.k}, {form.n}), or a count before them: {form.text}",
+        )
+    count = sizes[0] if len(sizes) == 3 else 1
+    if nbytes != count * form.nbytes:
+        raise ArgumentValueError(
+            f"{what} has another number of bytes than its format says",
+            got=f"{nbytes} bytes",
+            expected=f"{count * form.nbytes}: {form.nbytes} for each matrix of {form.text}",
+        )
+    return form.text, sizes
+
+
+def new_block(nbytes: int) -> Bytes:
+    """Room for a matrix of so many bytes, behind that for its record."""
+    return aligned(ALIGNMENT + nbytes)
+
+
+def room(block: Bytes) -> Bytes:
+    """The part of a ``new_block`` that holds the matrix."""
+    return block[ALIGNMENT:]
+
+
+def _fill(packed: PackedMatrix, format: str, shape: tuple[int, ...], block: Bytes) -> None:
+    """Make ``packed`` of what was checked; the record keeps the bytes alive, and both are one."""
+    text = sys.intern(format)
+    record = _record_of(text, shape, room(block))
+    block[:ALIGNMENT].view(np.int64)[: len(record)] = record
+    frozen = np.asarray(memoryview(block.data).toreadonly())  # no caller can make it writeable
+    for name, value in (
+        ("format", text),
+        ("shape", shape),
+        ("data", room(frozen)),
+        ("_record", frozen[: 8 * len(record)].view(np.int64)),
+    ):
+        object.__setattr__(packed, name, value)
+
+
+def _record_of(format: str, shape: tuple[int, ...], data: Bytes) -> list[int]:
+    """The fields of struct tw_packed."""
+    return [
+        id(format),
+        address(data),
+        data.nbytes,
+        shape[0] if len(shape) == 3 else -1,
+        *shape[-2:],
+    ]
+
+
+@cache
+def _formats() -> dict[str, PackedFormat]:
+    """Formats by their interned text, which live as long as the process: C compares addresses."""
+    return {}
+
+
+def _format(text: str) -> PackedFormat | None:
+    known = _formats().get(text)
+    if known is None:
+        from tilewright.plan.packed_b import format_named
+
+        known = format_named(text)
+        if known is not None:
+            _formats()[sys.intern(text)] = known
+    return known
+
+
+def _sizes(shape: Sequence[int]) -> tuple[int, ...] | None:
+    """``shape`` as two or three numbers that C can take; None if it is none."""
+    try:
+        sizes = tuple(map(index, shape))
+    except TypeError:
+        return None
+    return sizes if len(sizes) in (2, 3) and all(0 <= n <= MAX_SIZE for n in sizes) else None
+
+
+# --- files -------------------------------------------------------------------------------------
+
+
 def _header(path: str | os.PathLike[str], text: bytes, length: int) -> dict[str, Any]:
     """The header, once it has every field."""
     import json
@@ -139,7 +264,7 @@ def _header(path: str | os.PathLike[str], text: bytes, length: int) -> dict[str,
     wanted = {"format": str, "shape": list, "nbytes": int, "crc32": int}
     try:
         header = json.loads(text) if len(text) == length else None
-    except ValueError:
+    except (ValueError, RecursionError):
         header = None
     if (
         not isinstance(header, dict)
@@ -149,3 +274,31 @@ def _header(path: str | os.PathLike[str], text: bytes, length: int) -> dict[str,
     ):
         raise ArgumentValueError(f"{path} is truncated or damaged: its header cannot be read")
     return header
+
+
+def _wrong_length(path: str | os.PathLike[str], got: int, expected: int) -> NoReturn:
+    raise ArgumentValueError(
+        f"{path} is {'truncated' if got < expected else 'too long'}",
+        got=f"{got} bytes of data",
+        expected=f"{expected:.6g} bytes, as its header says"
+        if expected > MAX_SIZE
+        else f"{expected}, as its header says",
+    )
+
+
+def _block_for(path: str | os.PathLike[str], nbytes: int) -> Bytes:
+    """Room for a file's matrix; ArgumentError if this machine has not so much memory."""
+    with suppress(AttributeError, ValueError, OSError):  # not everywhere can it be asked
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        if nbytes > memory:
+            _no_memory(path, nbytes)
+    try:
+        return new_block(nbytes)
+    except MemoryError:
+        _no_memory(path, nbytes)
+
+
+def _no_memory(path: str | os.PathLike[str], nbytes: int) -> NoReturn:
+    raise ArgumentValueError(
+        f"{path} holds more than this machine's memory", got=f"{nbytes} bytes of data"
+    ) from None

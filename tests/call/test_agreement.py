@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import pickle
 from dataclasses import replace
 from typing import Any
@@ -10,12 +11,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.packed import forged
 from support.recorder import FORMAT, Recorder
 
 import tilewright as tw
 from tilewright.errors import ArgumentError
 from tilewright.runtime.call import dispatch
-from tilewright.runtime.call.abi import aligned
 from tilewright.runtime.call.argument_checks import check
 from tilewright.runtime.call.overlap import Region, overlap
 from tilewright.runtime.call.packed_matrix import PackedMatrix, memory
@@ -111,7 +112,7 @@ def arguments(signature: Signature, seed: int) -> list[Any]:
 
 
 def packed(array: np.ndarray[Any, Any], form: str = FORMAT) -> PackedMatrix:
-    return PackedMatrix(form, array.shape, np.zeros(array.nbytes, np.uint8))
+    return forged(form, array.shape, np.zeros(array.nbytes, np.uint8))
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=lambda s: type(s).__name__)
@@ -124,11 +125,12 @@ def perturbations(array: Any) -> dict[str, Any]:
     """Arguments that fit where ``array`` does, or do not."""
     if isinstance(array, PackedMatrix):
         return {
-            "same": PackedMatrix(array.format, array.shape, array.data),
-            "other format": PackedMatrix(f"not {FORMAT}", array.shape, array.data),
-            "other shape": PackedMatrix(array.format, array.shape[::-1], array.data),
-            "one more axis": PackedMatrix(array.format, (2, *array.shape)[-3:], array.data),
-            "one axis less": PackedMatrix(array.format, array.shape[-2:], array.data),
+            "same": forged(array.format, array.shape, array.data),
+            "other format": forged(f"not {FORMAT}", array.shape, array.data),
+            "other shape": forged(array.format, array.shape[::-1], array.data),
+            "one more axis": forged(array.format, (2, *array.shape)[-3:], array.data),
+            "one axis less": forged(array.format, array.shape[-2:], array.data),
+            "unmade": PackedMatrix.__new__(PackedMatrix),
             "plain": np.zeros(array.shape, np.float32),
             "nothing": None,
         }
@@ -278,9 +280,10 @@ def test_outputs_share_nothing_with_anything(recorder: Recorder) -> None:
 
 
 def test_a_packed_matrix_may_not_be_written(recorder: Recorder) -> None:
-    data = aligned(64)
-    held = PackedMatrix(FORMAT, (4, 4), data)
-    a, d = np.ones((4, 4), np.float32), data.view(np.float32).reshape(4, 4)
+    held = forged(FORMAT, (4, 4), np.zeros(64, np.uint8))
+    data = (ctypes.c_float * 16).from_address(dispatch.address(held.data))
+    a, d = np.ones((4, 4), np.float32), np.frombuffer(data, np.float32).reshape(4, 4)
+    assert d.flags.writeable
     assert dispatch.address(d) == dispatch.address(held.data)
     for batch, b in ((None, held), (tw.Addresses(2), (packed(a), held))):
         spec = Gemm(4, 4, 4, b=tw.Packed("f32"), batch=batch)

@@ -9,10 +9,11 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import ArgumentError
-from tilewright.runtime.samples import sample
-from tilewright.signature import signature
-from tilewright.sizes import Dim, Size
-from tilewright.spec import Gemm, Spec, Transpose
+from tilewright.runtime.reference.arguments import sample
+from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.signature import signature
+from tilewright.spec.sizes import Dim, Size
+from tilewright.spec.transpose import Transpose
 
 K, N, M = tw.dim("k"), tw.dim("n"), tw.dim("m")
 

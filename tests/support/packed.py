@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.plan.packed_b import PackedFormat
+from tilewright.runtime.call.packed_matrix import PackedMatrix, _fill, new_block, room
 
 Array = np.ndarray[Any, Any]
 DTYPES: Mapping[str, np.dtype[Any]] = {
@@ -89,3 +90,11 @@ def differing(form: PackedFormat, got: Array, expected: Array) -> Array:
         both = np.repeat(np.isnan(pair[0]) & np.isnan(pair[1]), dtype.itemsize)
         wrong &= ~both
     return np.flatnonzero(wrong)
+
+
+def forged(format: str, shape: tuple[int, ...], data: Array) -> PackedMatrix:
+    """A packed matrix as none can be made: of any format, shape and bytes."""
+    block, made = new_block(data.nbytes), PackedMatrix.__new__(PackedMatrix)
+    room(block)[:] = data
+    _fill(made, format, shape, block)
+    return made
