@@ -126,6 +126,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     BARRIER;
     const __m256 alpha_v = _mm256_set1_ps(alpha);
     const __m256 beta_v = _mm256_set1_ps(beta);
+    __m256 zero_v = _mm256_setzero_ps();
+    const __m256i no_c_v = _mm256_castps_si256(_mm256_cmp_ps(beta_v, zero_v, _CMP_EQ_OQ));
     __m256 sum0_0_e1_0 = _mm256_blend_ps(c0_0, _mm256_moveldup_ps(c0_1), 0xaa);
     __m256 sum0_0_o1_0 = _mm256_blend_ps(_mm256_movehdup_ps(c0_0), c0_1, 0xaa);
     __m256 sum0_0_1_0 = _mm256_add_ps(sum0_0_e1_0, sum0_0_o1_0);
@@ -138,7 +140,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     const __m256i mask0_0 = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(2)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     sum0_0_4_0 = _mm256_mul_ps(sum0_0_4_0, alpha_v);
     __m256 old_sum0_0_4_0 = _mm256_maskload_ps(c, mask0_0);
-    sum0_0_4_0 = _mm256_fmadd_ps(old_sum0_0_4_0, beta_v, sum0_0_4_0);
+    const __m256 kept_sum0_0_4_0 = _mm256_blendv_ps(old_sum0_0_4_0, beta_v, _mm256_castsi256_ps(no_c_v));
+    sum0_0_4_0 = _mm256_fmadd_ps(kept_sum0_0_4_0, beta_v, sum0_0_4_0);
     _mm_storel_epi64((__m128i *)(c), _mm_castps_si128(_mm256_castps256_ps128(sum0_0_4_0)));
     __m256 sum1_0_e1_0 = _mm256_blend_ps(c1_0, _mm256_moveldup_ps(c1_1), 0xaa);
     __m256 sum1_0_o1_0 = _mm256_blend_ps(_mm256_movehdup_ps(c1_0), c1_1, 0xaa);
@@ -152,7 +155,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     const __m256i mask1_0 = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(2)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     sum1_0_4_0 = _mm256_mul_ps(sum1_0_4_0, alpha_v);
     __m256 old_sum1_0_4_0 = _mm256_maskload_ps(c + 3, mask1_0);
-    sum1_0_4_0 = _mm256_fmadd_ps(old_sum1_0_4_0, beta_v, sum1_0_4_0);
+    const __m256 kept_sum1_0_4_0 = _mm256_blendv_ps(old_sum1_0_4_0, beta_v, _mm256_castsi256_ps(no_c_v));
+    sum1_0_4_0 = _mm256_fmadd_ps(kept_sum1_0_4_0, beta_v, sum1_0_4_0);
     _mm_storel_epi64((__m128i *)(c + 3), _mm_castps_si128(_mm256_castps256_ps128(sum1_0_4_0)));
     __m256 sum2_0_e1_0 = _mm256_blend_ps(c2_0, _mm256_moveldup_ps(c2_1), 0xaa);
     __m256 sum2_0_o1_0 = _mm256_blend_ps(_mm256_movehdup_ps(c2_0), c2_1, 0xaa);
@@ -166,7 +170,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     const __m256i mask2_0 = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(2)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     sum2_0_4_0 = _mm256_mul_ps(sum2_0_4_0, alpha_v);
     __m256 old_sum2_0_4_0 = _mm256_maskload_ps(c + 6, mask2_0);
-    sum2_0_4_0 = _mm256_fmadd_ps(old_sum2_0_4_0, beta_v, sum2_0_4_0);
+    const __m256 kept_sum2_0_4_0 = _mm256_blendv_ps(old_sum2_0_4_0, beta_v, _mm256_castsi256_ps(no_c_v));
+    sum2_0_4_0 = _mm256_fmadd_ps(kept_sum2_0_4_0, beta_v, sum2_0_4_0);
     _mm_storel_epi64((__m128i *)(c + 6), _mm_castps_si128(_mm256_castps256_ps128(sum2_0_4_0)));
     __m256 sum3_0_e1_0 = _mm256_blend_ps(c3_0, _mm256_moveldup_ps(c3_1), 0xaa);
     __m256 sum3_0_o1_0 = _mm256_blend_ps(_mm256_movehdup_ps(c3_0), c3_1, 0xaa);
@@ -180,7 +185,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     const __m256i mask3_0 = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(2)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     sum3_0_4_0 = _mm256_mul_ps(sum3_0_4_0, alpha_v);
     __m256 old_sum3_0_4_0 = _mm256_maskload_ps(c + 9, mask3_0);
-    sum3_0_4_0 = _mm256_fmadd_ps(old_sum3_0_4_0, beta_v, sum3_0_4_0);
+    const __m256 kept_sum3_0_4_0 = _mm256_blendv_ps(old_sum3_0_4_0, beta_v, _mm256_castsi256_ps(no_c_v));
+    sum3_0_4_0 = _mm256_fmadd_ps(kept_sum3_0_4_0, beta_v, sum3_0_4_0);
     _mm_storel_epi64((__m128i *)(c + 9), _mm_castps_si128(_mm256_castps256_ps128(sum3_0_4_0)));
     __m256 sum4_0_e1_0 = _mm256_blend_ps(c4_0, _mm256_moveldup_ps(c4_1), 0xaa);
     __m256 sum4_0_o1_0 = _mm256_blend_ps(_mm256_movehdup_ps(c4_0), c4_1, 0xaa);
@@ -194,7 +200,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     const __m256i mask4_0 = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(2)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     sum4_0_4_0 = _mm256_mul_ps(sum4_0_4_0, alpha_v);
     __m256 old_sum4_0_4_0 = _mm256_maskload_ps(c + 12, mask4_0);
-    sum4_0_4_0 = _mm256_fmadd_ps(old_sum4_0_4_0, beta_v, sum4_0_4_0);
+    const __m256 kept_sum4_0_4_0 = _mm256_blendv_ps(old_sum4_0_4_0, beta_v, _mm256_castsi256_ps(no_c_v));
+    sum4_0_4_0 = _mm256_fmadd_ps(kept_sum4_0_4_0, beta_v, sum4_0_4_0);
     _mm_storel_epi64((__m128i *)(c + 12), _mm_castps_si128(_mm256_castps256_ps128(sum4_0_4_0)));
 }
 
@@ -292,6 +299,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile1_5
     c4_0 = _mm256_add_ps(c4_0, c4_0_s1);
     const __m256 alpha_v = _mm256_set1_ps(alpha);
     const __m256 beta_v = _mm256_set1_ps(beta);
+    __m256 zero_v = _mm256_setzero_ps();
+    const __m256i no_c_v = _mm256_castps_si256(_mm256_cmp_ps(beta_v, zero_v, _CMP_EQ_OQ));
     __m256 sum0_0_e1_0 = _mm256_blend_ps(c0_0, _mm256_moveldup_ps(c0_0), 0xaa);
     __m256 sum0_0_o1_0 = _mm256_blend_ps(_mm256_movehdup_ps(c0_0), c0_0, 0xaa);
     __m256 sum0_0_1_0 = _mm256_add_ps(sum0_0_e1_0, sum0_0_o1_0);
@@ -304,7 +313,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile1_5
     const __m256i mask0_0 = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(1)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     sum0_0_4_0 = _mm256_mul_ps(sum0_0_4_0, alpha_v);
     __m256 old_sum0_0_4_0 = _mm256_maskload_ps(c, mask0_0);
-    sum0_0_4_0 = _mm256_fmadd_ps(old_sum0_0_4_0, beta_v, sum0_0_4_0);
+    const __m256 kept_sum0_0_4_0 = _mm256_blendv_ps(old_sum0_0_4_0, beta_v, _mm256_castsi256_ps(no_c_v));
+    sum0_0_4_0 = _mm256_fmadd_ps(kept_sum0_0_4_0, beta_v, sum0_0_4_0);
     _mm_store_ss(c, _mm256_castps256_ps128(sum0_0_4_0));
     __m256 sum1_0_e1_0 = _mm256_blend_ps(c1_0, _mm256_moveldup_ps(c1_0), 0xaa);
     __m256 sum1_0_o1_0 = _mm256_blend_ps(_mm256_movehdup_ps(c1_0), c1_0, 0xaa);
@@ -318,7 +328,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile1_5
     const __m256i mask1_0 = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(1)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     sum1_0_4_0 = _mm256_mul_ps(sum1_0_4_0, alpha_v);
     __m256 old_sum1_0_4_0 = _mm256_maskload_ps(c + 3, mask1_0);
-    sum1_0_4_0 = _mm256_fmadd_ps(old_sum1_0_4_0, beta_v, sum1_0_4_0);
+    const __m256 kept_sum1_0_4_0 = _mm256_blendv_ps(old_sum1_0_4_0, beta_v, _mm256_castsi256_ps(no_c_v));
+    sum1_0_4_0 = _mm256_fmadd_ps(kept_sum1_0_4_0, beta_v, sum1_0_4_0);
     _mm_store_ss(c + 3, _mm256_castps256_ps128(sum1_0_4_0));
     __m256 sum2_0_e1_0 = _mm256_blend_ps(c2_0, _mm256_moveldup_ps(c2_0), 0xaa);
     __m256 sum2_0_o1_0 = _mm256_blend_ps(_mm256_movehdup_ps(c2_0), c2_0, 0xaa);
@@ -332,7 +343,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile1_5
     const __m256i mask2_0 = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(1)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     sum2_0_4_0 = _mm256_mul_ps(sum2_0_4_0, alpha_v);
     __m256 old_sum2_0_4_0 = _mm256_maskload_ps(c + 6, mask2_0);
-    sum2_0_4_0 = _mm256_fmadd_ps(old_sum2_0_4_0, beta_v, sum2_0_4_0);
+    const __m256 kept_sum2_0_4_0 = _mm256_blendv_ps(old_sum2_0_4_0, beta_v, _mm256_castsi256_ps(no_c_v));
+    sum2_0_4_0 = _mm256_fmadd_ps(kept_sum2_0_4_0, beta_v, sum2_0_4_0);
     _mm_store_ss(c + 6, _mm256_castps256_ps128(sum2_0_4_0));
     __m256 sum3_0_e1_0 = _mm256_blend_ps(c3_0, _mm256_moveldup_ps(c3_0), 0xaa);
     __m256 sum3_0_o1_0 = _mm256_blend_ps(_mm256_movehdup_ps(c3_0), c3_0, 0xaa);
@@ -346,7 +358,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile1_5
     const __m256i mask3_0 = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(1)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     sum3_0_4_0 = _mm256_mul_ps(sum3_0_4_0, alpha_v);
     __m256 old_sum3_0_4_0 = _mm256_maskload_ps(c + 9, mask3_0);
-    sum3_0_4_0 = _mm256_fmadd_ps(old_sum3_0_4_0, beta_v, sum3_0_4_0);
+    const __m256 kept_sum3_0_4_0 = _mm256_blendv_ps(old_sum3_0_4_0, beta_v, _mm256_castsi256_ps(no_c_v));
+    sum3_0_4_0 = _mm256_fmadd_ps(kept_sum3_0_4_0, beta_v, sum3_0_4_0);
     _mm_store_ss(c + 9, _mm256_castps256_ps128(sum3_0_4_0));
     __m256 sum4_0_e1_0 = _mm256_blend_ps(c4_0, _mm256_moveldup_ps(c4_0), 0xaa);
     __m256 sum4_0_o1_0 = _mm256_blend_ps(_mm256_movehdup_ps(c4_0), c4_0, 0xaa);
@@ -360,7 +373,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile1_5
     const __m256i mask4_0 = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)(1)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     sum4_0_4_0 = _mm256_mul_ps(sum4_0_4_0, alpha_v);
     __m256 old_sum4_0_4_0 = _mm256_maskload_ps(c + 12, mask4_0);
-    sum4_0_4_0 = _mm256_fmadd_ps(old_sum4_0_4_0, beta_v, sum4_0_4_0);
+    const __m256 kept_sum4_0_4_0 = _mm256_blendv_ps(old_sum4_0_4_0, beta_v, _mm256_castsi256_ps(no_c_v));
+    sum4_0_4_0 = _mm256_fmadd_ps(kept_sum4_0_4_0, beta_v, sum4_0_4_0);
     _mm_store_ss(c + 12, _mm256_castps256_ps128(sum4_0_4_0));
 }
 

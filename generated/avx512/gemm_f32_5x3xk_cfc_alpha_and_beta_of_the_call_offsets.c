@@ -153,6 +153,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     BARRIER;
     const __m512 alpha_v = _mm512_set1_ps(alpha);
     const __m512 beta_v = _mm512_set1_ps(beta);
+    __m512 zero_v = _mm512_setzero_ps();
+    const __m512i no_c_v = _mm512_movm_epi32(_mm512_cmp_ps_mask(beta_v, zero_v, _CMP_EQ_OQ));
     __m512 sum0_0_pad3 = _mm512_setzero_ps();
     __m512 sum0_0_e1_0 = _mm512_mask_moveldup_ps(c0_0, 0xaaaa, c0_1);
     __m512 sum0_0_o1_0 = _mm512_mask_movehdup_ps(c0_1, 0x5555, c0_0);
@@ -172,7 +174,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     const __mmask16 mask0_0 = (__mmask16)((1u << (3)) - 1u);
     sum0_0_8_0 = _mm512_mul_ps(sum0_0_8_0, alpha_v);
     __m512 old_sum0_0_8_0 = _mm512_maskz_loadu_ps(mask0_0, c);
-    sum0_0_8_0 = _mm512_fmadd_ps(old_sum0_0_8_0, beta_v, sum0_0_8_0);
+    const __m512 kept_sum0_0_8_0 = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(no_c_v, _mm512_castps_si512(beta_v), _mm512_castps_si512(old_sum0_0_8_0), 0xca));
+    sum0_0_8_0 = _mm512_fmadd_ps(kept_sum0_0_8_0, beta_v, sum0_0_8_0);
     _mm512_mask_storeu_ps(c, mask0_0, sum0_0_8_0);
     __m512 sum1_0_pad3 = _mm512_setzero_ps();
     __m512 sum1_0_e1_0 = _mm512_mask_moveldup_ps(c1_0, 0xaaaa, c1_1);
@@ -193,7 +196,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     const __mmask16 mask1_0 = (__mmask16)((1u << (3)) - 1u);
     sum1_0_8_0 = _mm512_mul_ps(sum1_0_8_0, alpha_v);
     __m512 old_sum1_0_8_0 = _mm512_maskz_loadu_ps(mask1_0, c + 3);
-    sum1_0_8_0 = _mm512_fmadd_ps(old_sum1_0_8_0, beta_v, sum1_0_8_0);
+    const __m512 kept_sum1_0_8_0 = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(no_c_v, _mm512_castps_si512(beta_v), _mm512_castps_si512(old_sum1_0_8_0), 0xca));
+    sum1_0_8_0 = _mm512_fmadd_ps(kept_sum1_0_8_0, beta_v, sum1_0_8_0);
     _mm512_mask_storeu_ps(c + 3, mask1_0, sum1_0_8_0);
     __m512 sum2_0_pad3 = _mm512_setzero_ps();
     __m512 sum2_0_e1_0 = _mm512_mask_moveldup_ps(c2_0, 0xaaaa, c2_1);
@@ -214,7 +218,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     const __mmask16 mask2_0 = (__mmask16)((1u << (3)) - 1u);
     sum2_0_8_0 = _mm512_mul_ps(sum2_0_8_0, alpha_v);
     __m512 old_sum2_0_8_0 = _mm512_maskz_loadu_ps(mask2_0, c + 6);
-    sum2_0_8_0 = _mm512_fmadd_ps(old_sum2_0_8_0, beta_v, sum2_0_8_0);
+    const __m512 kept_sum2_0_8_0 = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(no_c_v, _mm512_castps_si512(beta_v), _mm512_castps_si512(old_sum2_0_8_0), 0xca));
+    sum2_0_8_0 = _mm512_fmadd_ps(kept_sum2_0_8_0, beta_v, sum2_0_8_0);
     _mm512_mask_storeu_ps(c + 6, mask2_0, sum2_0_8_0);
     __m512 sum3_0_pad3 = _mm512_setzero_ps();
     __m512 sum3_0_e1_0 = _mm512_mask_moveldup_ps(c3_0, 0xaaaa, c3_1);
@@ -235,7 +240,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     const __mmask16 mask3_0 = (__mmask16)((1u << (3)) - 1u);
     sum3_0_8_0 = _mm512_mul_ps(sum3_0_8_0, alpha_v);
     __m512 old_sum3_0_8_0 = _mm512_maskz_loadu_ps(mask3_0, c + 9);
-    sum3_0_8_0 = _mm512_fmadd_ps(old_sum3_0_8_0, beta_v, sum3_0_8_0);
+    const __m512 kept_sum3_0_8_0 = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(no_c_v, _mm512_castps_si512(beta_v), _mm512_castps_si512(old_sum3_0_8_0), 0xca));
+    sum3_0_8_0 = _mm512_fmadd_ps(kept_sum3_0_8_0, beta_v, sum3_0_8_0);
     _mm512_mask_storeu_ps(c + 9, mask3_0, sum3_0_8_0);
     __m512 sum4_0_pad3 = _mm512_setzero_ps();
     __m512 sum4_0_e1_0 = _mm512_mask_moveldup_ps(c4_0, 0xaaaa, c4_1);
@@ -256,7 +262,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     const __mmask16 mask4_0 = (__mmask16)((1u << (3)) - 1u);
     sum4_0_8_0 = _mm512_mul_ps(sum4_0_8_0, alpha_v);
     __m512 old_sum4_0_8_0 = _mm512_maskz_loadu_ps(mask4_0, c + 12);
-    sum4_0_8_0 = _mm512_fmadd_ps(old_sum4_0_8_0, beta_v, sum4_0_8_0);
+    const __m512 kept_sum4_0_8_0 = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(no_c_v, _mm512_castps_si512(beta_v), _mm512_castps_si512(old_sum4_0_8_0), 0xca));
+    sum4_0_8_0 = _mm512_fmadd_ps(kept_sum4_0_8_0, beta_v, sum4_0_8_0);
     _mm512_mask_storeu_ps(c + 12, mask4_0, sum4_0_8_0);
 }
 

@@ -203,6 +203,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     BARRIER;
     const float32x4_t alpha_v = vdupq_n_f32(alpha);
     const float32x4_t beta_v = vdupq_n_f32(beta);
+    float32x4_t zero_v = vdupq_n_f32(0);
+    const int32x4_t no_c_v = vreinterpretq_s32_u32(vceqq_f32(beta_v, zero_v));
     float32x4_t sum0_0_pad3 = vdupq_n_f32(0);
     float32x4_t sum0_0_e1_0 = vtrn1q_f32(c0_0, c0_1);
     float32x4_t sum0_0_o1_0 = vtrn2q_f32(c0_0, c0_1);
@@ -215,7 +217,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     float32x4_t sum0_0_2_0 = vaddq_f32(sum0_0_e2_0, sum0_0_o2_0);
     sum0_0_2_0 = vmulq_f32(sum0_0_2_0, alpha_v);
     float32x4_t old_sum0_0_2_0 = vld1q_lane_f32((c) + 2, vcombine_f32(vld1_f32(c), vdup_n_f32(0.0f)), 2);
-    sum0_0_2_0 = vfmaq_f32(sum0_0_2_0, old_sum0_0_2_0, beta_v);
+    const float32x4_t kept_sum0_0_2_0 = vbslq_f32(vreinterpretq_u32_s32(no_c_v), beta_v, old_sum0_0_2_0);
+    sum0_0_2_0 = vfmaq_f32(sum0_0_2_0, kept_sum0_0_2_0, beta_v);
     vst1_f32(c, vget_low_f32(sum0_0_2_0)), vst1q_lane_f32((c) + 2, sum0_0_2_0, 2);
     float32x4_t sum1_0_pad3 = vdupq_n_f32(0);
     float32x4_t sum1_0_e1_0 = vtrn1q_f32(c1_0, c1_1);
@@ -229,7 +232,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     float32x4_t sum1_0_2_0 = vaddq_f32(sum1_0_e2_0, sum1_0_o2_0);
     sum1_0_2_0 = vmulq_f32(sum1_0_2_0, alpha_v);
     float32x4_t old_sum1_0_2_0 = vld1q_lane_f32((c + 3) + 2, vcombine_f32(vld1_f32(c + 3), vdup_n_f32(0.0f)), 2);
-    sum1_0_2_0 = vfmaq_f32(sum1_0_2_0, old_sum1_0_2_0, beta_v);
+    const float32x4_t kept_sum1_0_2_0 = vbslq_f32(vreinterpretq_u32_s32(no_c_v), beta_v, old_sum1_0_2_0);
+    sum1_0_2_0 = vfmaq_f32(sum1_0_2_0, kept_sum1_0_2_0, beta_v);
     vst1_f32(c + 3, vget_low_f32(sum1_0_2_0)), vst1q_lane_f32((c + 3) + 2, sum1_0_2_0, 2);
     float32x4_t sum2_0_pad3 = vdupq_n_f32(0);
     float32x4_t sum2_0_e1_0 = vtrn1q_f32(c2_0, c2_1);
@@ -243,7 +247,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     float32x4_t sum2_0_2_0 = vaddq_f32(sum2_0_e2_0, sum2_0_o2_0);
     sum2_0_2_0 = vmulq_f32(sum2_0_2_0, alpha_v);
     float32x4_t old_sum2_0_2_0 = vld1q_lane_f32((c + 6) + 2, vcombine_f32(vld1_f32(c + 6), vdup_n_f32(0.0f)), 2);
-    sum2_0_2_0 = vfmaq_f32(sum2_0_2_0, old_sum2_0_2_0, beta_v);
+    const float32x4_t kept_sum2_0_2_0 = vbslq_f32(vreinterpretq_u32_s32(no_c_v), beta_v, old_sum2_0_2_0);
+    sum2_0_2_0 = vfmaq_f32(sum2_0_2_0, kept_sum2_0_2_0, beta_v);
     vst1_f32(c + 6, vget_low_f32(sum2_0_2_0)), vst1q_lane_f32((c + 6) + 2, sum2_0_2_0, 2);
     float32x4_t sum3_0_pad3 = vdupq_n_f32(0);
     float32x4_t sum3_0_e1_0 = vtrn1q_f32(c3_0, c3_1);
@@ -257,7 +262,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     float32x4_t sum3_0_2_0 = vaddq_f32(sum3_0_e2_0, sum3_0_o2_0);
     sum3_0_2_0 = vmulq_f32(sum3_0_2_0, alpha_v);
     float32x4_t old_sum3_0_2_0 = vld1q_lane_f32((c + 9) + 2, vcombine_f32(vld1_f32(c + 9), vdup_n_f32(0.0f)), 2);
-    sum3_0_2_0 = vfmaq_f32(sum3_0_2_0, old_sum3_0_2_0, beta_v);
+    const float32x4_t kept_sum3_0_2_0 = vbslq_f32(vreinterpretq_u32_s32(no_c_v), beta_v, old_sum3_0_2_0);
+    sum3_0_2_0 = vfmaq_f32(sum3_0_2_0, kept_sum3_0_2_0, beta_v);
     vst1_f32(c + 9, vget_low_f32(sum3_0_2_0)), vst1q_lane_f32((c + 9) + 2, sum3_0_2_0, 2);
     float32x4_t sum4_0_pad3 = vdupq_n_f32(0);
     float32x4_t sum4_0_e1_0 = vtrn1q_f32(c4_0, c4_1);
@@ -271,7 +277,8 @@ static inline void gemm_f32_5x3xk_cfc_alpha_and_beta_of_the_call_offsets_tile0_5
     float32x4_t sum4_0_2_0 = vaddq_f32(sum4_0_e2_0, sum4_0_o2_0);
     sum4_0_2_0 = vmulq_f32(sum4_0_2_0, alpha_v);
     float32x4_t old_sum4_0_2_0 = vld1q_lane_f32((c + 12) + 2, vcombine_f32(vld1_f32(c + 12), vdup_n_f32(0.0f)), 2);
-    sum4_0_2_0 = vfmaq_f32(sum4_0_2_0, old_sum4_0_2_0, beta_v);
+    const float32x4_t kept_sum4_0_2_0 = vbslq_f32(vreinterpretq_u32_s32(no_c_v), beta_v, old_sum4_0_2_0);
+    sum4_0_2_0 = vfmaq_f32(sum4_0_2_0, kept_sum4_0_2_0, beta_v);
     vst1_f32(c + 12, vget_low_f32(sum4_0_2_0)), vst1q_lane_f32((c + 12) + 2, sum4_0_2_0, 2);
 }
 

@@ -111,10 +111,21 @@ def sample(
 
 
 def samples(spec: Spec, signature: Signature, cases: int, seed: int) -> Iterator[Sample]:
-    """Random arguments for each of ``cases``; those of the first make results exact."""
+    """Random arguments for each of ``cases``; those of the first make results exact.
+
+    Where beta is given at the call, it is 0 in every third case, and C has all bits set.
+    """
     rng = np.random.default_rng(seed)
     for case in range(cases):
-        yield sample(signature, rng, varied=True, whole=case == 0, gain=gain(spec))
+        held = sample(signature, rng, varied=True, whole=case == 0, gain=gain(spec))
+        yield _without_c(signature, held) if case % 3 == 2 and "beta" in held.scalars else held
+
+
+def _without_c(signature: Signature, held: Sample) -> Sample:
+    """The same with a beta of 0, and a C of which nothing may be seen in the results."""
+    c = held.arrays[signature.arrays.index(signature.array("c"))]
+    c[...] = np.full(c.itemsize, 0xFF, np.uint8).view(c.dtype)
+    return held._replace(scalars={**held.scalars, "beta": 0.0})
 
 
 def gain(spec: Spec) -> float:

@@ -282,7 +282,7 @@ def test_outputs_share_nothing_with_anything(recorder: Recorder) -> None:
 def test_a_packed_matrix_may_not_be_written(recorder: Recorder) -> None:
     held = forged(FORMAT, (4, 4), np.zeros(64, np.uint8))
     data = (ctypes.c_float * 16).from_address(dispatch.address(held.data))
-    a, d = np.ones((4, 4), np.float32), np.frombuffer(data, np.float32).reshape(4, 4)
+    a, d = np.ones((4, 4), np.float32), np.ctypeslib.as_array(data).reshape(4, 4)
     assert d.flags.writeable
     assert dispatch.address(d) == dispatch.address(held.data)
     for batch, b in ((None, held), (tw.Addresses(2), (packed(a), held))):

@@ -174,6 +174,8 @@ class _Finisher:
         factor = self._factor("beta", kind)
         if kind == "s32":
             return b("add", total, b("mul", old, factor))
+        if spec.beta == "scalar" and spec.type != "s32":  # where beta is 0, C may hold NaN
+            old = b("select", b("eq", factor, 0.0), factor, old)
         return b("fma", old, factor, total)
 
     def _scaled(self, total: Argument, output: Output) -> Argument:

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from sympy import Expr
 
+from tilewright.elementwise.operations import MASKS
 from tilewright.ir.dataflow import pointers_used, prune, walk
 from tilewright.ir.networks import transpose
 from tilewright.ir.ops import (
@@ -15,6 +16,7 @@ from tilewright.ir.ops import (
     Add,
     Address,
     Advance,
+    Apply,
     Load,
     Loop,
     MakeMask,
@@ -27,8 +29,10 @@ from tilewright.ir.ops import (
     Room,
     Splat,
     Store,
+    Zero,
 )
 from tilewright.isa.vector import Vector
+from tilewright.spec.types import is_integer
 from tilewright.symbolic import ONE, ZERO, value
 
 from .epilogue import Output, finished
@@ -144,7 +148,7 @@ def _store_scalars(tile: Tile) -> Iterator[Op]:
 
 
 def factors(tile: Tile) -> Iterator[Op]:
-    """Alpha and beta in registers, where they are not 1 or 0."""
+    """Alpha and beta in registers, where they are not 1 or 0; and whether C is to be left out."""
     spec = tile.plan.spec
     if tile.plan.finishes:
         return
@@ -155,6 +159,8 @@ def factors(tile: Tile) -> Iterator[Op]:
             yield Splat(_factor(tile, "alpha", vector), alpha)
         if not tile.accumulate and beta not in (0, 1):
             yield Splat(_factor(tile, "beta", vector), beta)
+            if _may_leave_out(tile):
+                yield from _compared(tile, vector)
 
 
 def _updated(tile: Tile) -> Iterator[Vector]:
@@ -179,6 +185,24 @@ def _updated(tile: Tile) -> Iterator[Vector]:
 def _factor(tile: Tile, name: str, vector: Vector) -> Register:
     single = tile.plan.bounces and vector.lanes < tile.vector.lanes
     return Register(f"{name}_s" if single else f"{name}_v", vector)
+
+
+def _may_leave_out(tile: Tile) -> bool:
+    """Whether beta may be 0 at the call while C holds NaN or infinity, of which 0 makes NaN."""
+    return tile.plan.spec.beta == "scalar" and not is_integer(tile.plan.element)
+
+
+def _compared(tile: Tile, vector: Vector) -> Iterator[Op]:
+    """A register of ones where beta is 0."""
+    beta, zero = _factor(tile, "beta", vector), _factor(tile, "zero", vector)
+    yield Zero(zero)
+    yield Apply(_leaves_out(tile, vector), "eq", (beta, zero), vector)
+
+
+def _leaves_out(tile: Tile, vector: Vector) -> Register:
+    mask = MASKS[vector.element]
+    held = vector if mask == "s64" else tile.plan.target.holding(mask, vector.lanes)
+    return Register(_factor(tile, "no_c", vector).name, held)
 
 
 def write(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
@@ -254,6 +278,10 @@ def updated(tile: Tile, output: Output) -> Iterator[Op]:
         return
     op = vector.form("broadcast", "scalar")
     assert op is not None
+    if _may_leave_out(tile):  # beta is what C is then taken for
+        read, old = old, Register(f"kept_{acc.name}", vector)
+        beta = _factor(tile, "beta", vector)
+        yield Apply(old, "select", (_leaves_out(tile, vector), beta, read), vector)
     yield MultiplyAdd(op, acc, old, _factor(tile, "beta", vector))
 
 
