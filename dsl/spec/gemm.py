@@ -283,6 +283,12 @@ def check_gemm(spec: Gemm) -> None:
         if operand is None or isinstance(operand, Packed):
             what = "there is no D" if operand is None else f"{name} is packed"
             raise SpecError(f"ld{name} is given, but {what}", got=ld, hint=f"leave ld{name} out")
+        if name == "c" and spec.d is not None and spec.beta == 0:
+            raise SpecError(
+                "ldc is given, but C is neither read nor written: beta is 0, and D is written",
+                got=ld,
+                hint=f"ldd={ld!r}, or leave ldc out",
+            )
         least = spec.contiguous_size(name)
         if isinstance(ld, int) and isinstance(least, int) and ld < least:
             raise SpecError(

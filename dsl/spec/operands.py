@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from operator import index
 from typing import Literal
 
 from tilewright.errors import SpecError
 
-from .sizes import Size, call_text, check_count, check_size
+from .sizes import MAX_SIZE, Size, call_text, check_count, check_size
 from .types import type_name
 
 Order = Literal["C", "F"]
@@ -96,7 +97,7 @@ class Offsets:
             object.__setattr__(self, name, static)
 
     def _static(self, offsets: Sequence[int], name: str) -> tuple[int, ...]:
-        static = tuple(int(offset) for offset in offsets)
+        static = _integers(offsets, f"offsets of {name}")
         if not isinstance(self.count, int) or len(static) != self.count:
             raise SpecError(
                 f"static offsets of {name} need a fixed count equal to their number",
@@ -105,7 +106,31 @@ class Offsets:
             )
         if any(offset < 0 for offset in static):
             raise SpecError(f"offsets of {name} must be 0 or more", got=min(static))
+        if any(offset > MAX_SIZE for offset in static):
+            raise SpecError(
+                f"offsets of {name} are out of range", got=max(static), expected="0 to 2**62"
+            )
         return static
+
+
+def _integers(given: object, what: str) -> tuple[int, ...]:
+    """A sequence of integers, Python's or numpy's; SpecError if it is something else."""
+    if isinstance(given, str) or not isinstance(given, Iterable):
+        raise SpecError(
+            f"{what} must be a sequence of ints",
+            got=given,
+            expected="one offset in elements for each matrix of the batch",
+        )
+    values = tuple(given)
+    for value in values:
+        if isinstance(value, bool) or not hasattr(value, "__index__"):
+            raise SpecError(
+                f"{what} must be ints: they count elements", got=f"{value!r}, of {given!r:.60}"
+            )
+    try:
+        return tuple(map(index, values))
+    except TypeError as error:  # an array that has more than one number
+        raise SpecError(f"{what} must be ints: they count elements", got=given) from error
 
 
 @dataclass(frozen=True, slots=True)

@@ -299,6 +299,10 @@ def check_readable(signature: Signature) -> None:
         if size.dim not in told:
             raise SpecError(
                 f"no argument tells dim {size.dim.name!r}, given as {size.slot}",
-                got="operands of batch=tw.Offsets are flat: they have neither shape nor strides",
-                expected="a dim that C or the offsets tell, or an int",
+                got="operands of batch=tw.Offsets are flat: they have neither shape nor strides"
+                if any(p.kind == "flat" for p in signature.arrays)
+                else "no array that a call takes has it in its shape or strides",
+                expected="a dim that C or the offsets tell, or an int"
+                if any(p.kind == "flat" for p in signature.arrays)
+                else "a dim of an operand that is read or written, or an int",
             )

@@ -10,7 +10,7 @@ from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Order, Packed, Strided
 from tilewright.spec.pack import Pack
-from tilewright.spec.sizes import dim
+from tilewright.spec.sizes import Dim, dim
 
 from .bound_sizes import Array
 from .dtypes import accepts, title
@@ -20,14 +20,22 @@ def pack_for(spec: Gemm, b: Any) -> tuple[Pack, Array]:
     """What packs ``b`` for a Gemm with a packed B, and ``b`` as that takes it.
 
     ArgumentError unless it is an array of B's type, or of float32 where that is converted, and
-    k x n; where the Gemm has a batch of such, count x k x n.
+    k x n; where the Gemm has a batch of such, count x k x n, or k x n if the count is 1.
     """
     assert isinstance(spec.b, Packed) and isinstance(spec.k, int) and isinstance(spec.n, int)
     source = _source(b, spec.b.type)
     batched = isinstance(spec.batch, Strided) and spec.batch.b != 0
-    shape = (*b.shape[:batched], spec.k, spec.n)
-    if b.shape != shape:
-        raise ArgumentValueError("b has the wrong shape", got=b.shape, expected=shape)
+    if isinstance(spec.batch, Strided) and batched and spec.batch.count == 1 and b.ndim == 2:
+        b = b[np.newaxis]
+    if b.ndim != 2 + batched or b.shape[-2:] != (spec.k, spec.n):
+        size = spec.batch.count if isinstance(spec.batch, Strided) else 1
+        count = f"{size.name if isinstance(size, Dim) else size}, " if batched else ""
+        raise ArgumentValueError(
+            "b has the wrong shape",
+            got=b.shape,
+            expected=f"({count}{spec.k}, {spec.n})",
+            hint="b[np.newaxis] for a batch of one" if batched and b.ndim == 2 else None,
+        )
     order = _order(b)
     if order is None:
         b, order = np.ascontiguousarray(b), "C"

@@ -13,15 +13,30 @@ from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.signature import ArrayParameter, ScalarParameter
 from tilewright.spec.types import is_integer
 
-from .dtypes import FOREIGN
+from .dtypes import FOREIGN, accepts
 
 #: Every floating-point type that numpy has holds numbers up to this.
 _FITS = 65504.0
 
 
 def is_number(value: Any) -> bool:
-    """Whether ``value`` is a Python or numpy number, real and no bool."""
-    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    """Whether ``value`` is one real number and no bool: Python's, numpy's, or ml_dtypes'.
+
+    An array without axes is one if what it holds is.
+    """
+    if type(value) is np.ndarray and value.ndim == 0:
+        value = value[()]
+    if isinstance(value, (int, float, np.integer, np.floating)):
+        return not isinstance(value, bool)
+    return isinstance(value, np.generic) and type(value).__module__ == "ml_dtypes"
+
+
+def _plain(value: Any) -> Any:
+    """A number that compares with any int: small floating-point types of numpy's overflow."""
+    if type(value) is np.ndarray:
+        value = value[()]
+    foreign = type(value).__module__ == "ml_dtypes"
+    return float(value) if foreign or isinstance(value, np.floating) else value
 
 
 def factor(parameter: ScalarParameter, value: Any) -> float:
@@ -33,14 +48,22 @@ def factor(parameter: ScalarParameter, value: Any) -> float:
             f"{parameter.name} must be a Python number",
             got=f"{type(value).__name__}: {value!r:.60}",
         )
+    value = _plain(value)
     if parameter.type == "s32":
         return float(_whole(parameter.name, parameter.type, value))
     return _double(parameter.name, value)
 
 
 def one(parameter: ArrayParameter, value: Any) -> np.ndarray[Any, Any]:
-    """A number as the array of one element that C takes."""
+    """A number as the array of one element that C takes.
+
+    An array without axes whose elements are of the parameter's type, or its bits, is taken as it
+    is: as an array of one element would be.
+    """
     type_, name = parameter.type, parameter.name
+    if type(value) is np.ndarray and accepts(type_, value.dtype):
+        return value.reshape(1)
+    value = _plain(value)
     if is_integer(type_):
         return np.array([_whole(name, type_, value)], DTYPES[type_])
     number = _double(name, value)

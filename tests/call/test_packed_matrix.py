@@ -276,3 +276,22 @@ def test_what_is_packed() -> None:
     ):
         with pytest.raises(ArgumentError, match=f"(?s){says}".replace("(6, 7)", r"\(6, 7\)")):
             kernel.pack_b(given)
+
+
+def test_a_batch_of_one_is_packed_of_one_matrix() -> None:
+    batches = tw.Strided(1), tw.Strided(2), tw.Strided(tw.dim("count"))
+    one, two, any_ = tw.compile_many(
+        [(tw.Gemm(5, 7, 6, b=tw.Packed("f32"), batch=batch), None, "scalar") for batch in batches]
+    )
+    a, b = np.random.default_rng(3).integers(-8, 8, (2, 7, 7)).astype(np.float32)
+    a, b = a[:5, :6], b[:6]
+    packed = one.pack_b(b)
+    assert packed.shape == (1, 6, 7)
+    np.testing.assert_array_equal(packed.data, one.pack_b(b[np.newaxis]).data)
+    for kernel in (one, any_):
+        np.testing.assert_array_equal(kernel(a[np.newaxis].copy(), packed), a @ b)
+    for kernel, says in ((two, r"\(2, 6, 7\)"), (any_, r"\(count, 6, 7\)")):
+        with pytest.raises(ArgumentError, match=rf"(?s)wrong shape.*expected: {says}"):
+            kernel.pack_b(b)
+    with pytest.raises(ArgumentError, match=r"(?s)wrong shape.*expected: \(1, 6, 7\)"):
+        one.pack_b(b.T)

@@ -356,3 +356,16 @@ def test_a_seed_says_all() -> None:
     assert re.search(
         r"^ \* Case 1: m = \d+, lda = \d+, ldc = \d+, alpha = \S+, beta = ", one, re.MULTILINE
     )
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [("int", "a word of C"), ("restrict", "a word of C"), ("bool", "a word of C"),
+     ("printf", "declared by the headers"), ("uint8_t", "declared by the headers"),
+     ("_Bool", "reserved"), ("__kernel", "reserved"), ("tw_fill", "reserved"),
+     ("main", "cannot be called main")],
+)  # fmt: skip
+def test_a_name_that_c_gives_another_meaning_is_refused(name: str, says: str) -> None:
+    with pytest.raises(SpecError, match=says) as caught:
+        harness(tw.Gemm(4, 4, 4), target="scalar", name=name)
+    assert f"got: {name}" in str(caught.value)
