@@ -82,7 +82,7 @@ FAULTS: list[tuple[str, tuple[Any, ...], dict[str, Any], str]] = [
     ("one", (U8, S8), {"b_zero": True}, "b_zero must be a numpy array or a number.*bool"),
     ("one", (U8, S8), {"b_zero": "1"}, "b_zero must be a numpy array or a number.*str"),
     ("one", (U8, S8), {"b_zero": ones(2, dtype=S32)}, r"wrong shape.*\(2,\).*\(1,\)"),
-    ("one", (U8, S8), {"b_zero": np.array(1, S32)}, r"b_zero must be a 1-d array.*0-d"),
+    ("one", (U8, S8), {"b_zero": np.array([[1]], S32)}, r"b_zero must be a 1-d array.*2-d"),
     ("both", (A, B, C), {"beta": 1, "d_scale": 1e39}, "d_scale is too large for f32"),
     ("both", (A, B, C), {"beta": 1, "d_scale": 10**400}, "d_scale is too large"),
     ("both", (A, B, C), {"beta": 1, "d_scale": 1j}, "d_scale must be a numpy array or a number"),
