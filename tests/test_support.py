@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +14,25 @@ from support.processes import is_compiler
 
 FEATURES = "neon+dotprod+i8mm+bf16"
 CONFTEST = Path(__file__).parent / "conftest.py"
+
+
+#: What reads a clock: a test that does asserts what the machine happens to be busy with.
+CLOCKS = re.compile(
+    r"\b(?:perf_counter|monotonic|process_time|thread_time|clock_gettime|timeit|time\.time)(?:_ns)?\b"
+)
+
+
+def test_no_test_reads_a_clock() -> None:
+    """What takes how long is a figure of ``python -m benchmarks``, with its limit."""
+    here = Path(__file__)
+    found = [
+        f"{path.relative_to(here.parent)}:{number}: {line.strip()}"
+        for path in here.parent.rglob("*.py")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if path != here and CLOCKS.search(line)
+    ]
+    assert not found, "\n".join(found)
+    assert CLOCKS.search("begin = time.perf_counter_ns()")
 
 
 def test_cases_add_up_over_processes() -> None:

@@ -121,34 +121,40 @@ def test_a_bound_call_keeps_its_arrays() -> None:
     assert watched() is None
 
 
-#: In a process of its own: the tests' audit hook is called for every id().
-RATIOS = """
-import timeit
+#: In a process of its own, which nothing else watches.
+EVENTS = """
+import sys
 import numpy as np, tilewright as tw
 a, b = np.random.default_rng(0).random((2, 16, 16), np.float32)
 c = np.empty((16, 16), np.float32)
-kernel = tw.compile(tw.Gemm(16, 16, 16))
+kernel = tw.compile(tw.Gemm(16, 16, 16), target="scalar")
 bound = kernel.bind(a, b, c)
-codes = ("kernel(a, b, c)", "bound()", "kernel(a, b, out=c)", "np.matmul(a, b, out=c)")
-best = dict.fromkeys(codes, 1e9)
-for _ in range(100):
-    for code in codes:
-        best[code] = min(best[code], timeit.timeit(code, number=300, globals=globals()))
-print(*(best[code] / best[codes[3]] for code in codes[:3]))
+calls = [lambda: kernel(a, b, c), lambda: bound(), lambda: kernel(a, b, out=c)]
+for call in calls * 2:
+    seen = []
+    def watch(frame, event, argument):
+        if event == "call":
+            seen.append(frame.f_code.co_name)
+        if event == "c_call":
+            seen.append(argument.__name__)
+    sys.setprofile(watch)
+    call()
+    sys.setprofile(None)
+    print(*seen[1:-1])
 """
 
 
-def test_calls_cost_less_than_numpys() -> None:
-    checked, bound, named = map(float, python(RATIOS).split())
-    assert checked <= 0.45
-    assert bound <= 0.2
-    assert named <= 0.65
+def test_a_call_runs_nothing_beside_the_check_in_c() -> None:
+    """What calls cost beside numpy's is measured by ``python -m benchmarks calls``."""
+    seen = python(EVENTS).splitlines()[-3:]
+    checked = "__call__ id tw_call"
+    assert seen == [checked, "", checked]
 
 
 @pytest.mark.parametrize("cold", [False, True])
 def test_bench(kernel: tw.Kernel, cold: bool) -> None:
     timing = kernel.bench(cold=cold, seconds=0.02)
-    assert 0 < timing.best <= timing.median < 1e-3
+    assert 0 < timing.best <= timing.median
     assert timing.spread >= 0
     assert timing.gflops == pytest.approx(kernel.flops / timing.median / 1e9)
     with pytest.raises(ArgumentError, match="seconds must be positive"):
