@@ -133,12 +133,14 @@ def program(request: Request, *, cases: int = 2, seed: int = 0, file: str | None
         for i, held in enumerate(samples(spec, parameters, cases, seed))
     ]
     file = file or f"{request.name}.c"
+    source = generate([request]).text
     return render(
         "harness/harness.c.j2",
         version=VERSION,
         name=request.name,
         command=shlex.join(program_command(target, file, file.removesuffix(".c"))),
-        source=generate([request]).text,
+        source=source,
+        asks=f"int {request.name}_refused(void);" in source,
         runs=runs,
         types={o.element: SMALL.get(o.element) for run in runs for o in run.outputs},
         seed=seed,

@@ -47,7 +47,7 @@ _TILES = MatrixUnit(
     load="_tile_loadd({dst}, {p}, {stride})",
     store="_tile_stored({src}, {p}, {stride})",
     consent=(158, 0x1023, 18),  # arch_prctl, ARCH_REQ_XCOMP_PERM, the state of tiles
-    headers=("stddef.h", "unistd.h"),
+    headers=("errno.h", "stddef.h", "unistd.h"),
     template="matrix/amx_state.c.j2",
     latency=52,
 )

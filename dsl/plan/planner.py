@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target, uncut
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule
@@ -61,6 +62,13 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
     vectorize, packs = layout
     sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in "mnk"}
     feeding = feed(spec, target, vectorize, sizes, packs)
+    if schedule.prefetch is not None and feeding.product.unit is not None:
+        raise ScheduleError(
+            "prefetch counts steps of a K loop over vectors; this product is a matrix unit's, "
+            "which reads whole matrices",
+            got=f"prefetch={schedule.prefetch}, and {feeding.product.mnemonic} on {target.name}",
+            hint="leave prefetch out, or choose a target without the matrix unit",
+        )
     packs = "" if feeding.sources else packs
     along = "m" if vectorize == "k" else vectorize
     panels = vectorize == "n" and feeding.by_panels(sizes)

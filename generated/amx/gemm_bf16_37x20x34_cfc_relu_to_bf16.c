@@ -7,6 +7,7 @@
 #else
 #include <immintrin.h>
 #endif
+#include <errno.h>
 #include <stddef.h>
 #include <unistd.h>
 
@@ -70,14 +71,22 @@ struct tiles {
  * is written. */
 #define SEEN_BY_TILES(p) __asm__ volatile("" : : "r"(p) : "memory")
 
-/* arch_prctl, ARCH_REQ_XCOMP_PERM, the state of tiles: without it their first use ends the process. */
-__attribute__((constructor)) static void ask_for_tiles(void)
+/* Asks the system for the state of tiles (arch_prctl, ARCH_REQ_XCOMP_PERM): 0, or the error number with
+ * which it refuses, as ENOSPC where a thread has a signal stack too small for it. The first use of a
+ * tile then ends the process. */
+static int tiles_refused(void)
 {
 #ifdef TILEWRIGHT_INTRINSICS
     tile_permission();
+    return 0;
 #else
-    (void)syscall(158, 4131, 18);
+    return syscall(158, 4131, 18) == 0 ? 0 : errno;
 #endif
+}
+
+__attribute__((constructor)) static void ask_for_tiles(void)
+{
+    (void)tiles_refused();
 }
 
 static inline void tiles_load(const struct tiles *wanted)
@@ -110,6 +119,7 @@ static inline void tiles_leave(const struct tiles *before, const struct tiles *w
 
 void gemm_bf16_37x20x34_cfc_relu_to_bf16(const uint16_t *a, const uint16_t *b, uint16_t *d);
 void gemm_bf16_37x20x34_cfc_relu_to_bf16_inner(const uint16_t *a, const uint16_t *b, uint16_t *d);
+int gemm_bf16_37x20x34_cfc_relu_to_bf16_refused(void);
 void gemm_bf16_37x20x34_cfc_relu_to_bf16_configure(void);
 void gemm_bf16_37x20x34_cfc_relu_to_bf16_release(void);
 void gemm_bf16_37x20x34_cfc_relu_to_bf16_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
@@ -640,6 +650,13 @@ void gemm_bf16_37x20x34_cfc_relu_to_bf16(const uint16_t *a, const uint16_t *b, u
     tiles_enter(&before, NULL);
     gemm_bf16_37x20x34_cfc_relu_to_bf16_inner(a, b, d);
     tiles_leave(&before, NULL);
+}
+
+/* To be asked before the first call: 0, or the errno with which the system refuses this process the
+ * tiles. Then every other function of this kernel would end it by SIGILL. */
+int gemm_bf16_37x20x34_cfc_relu_to_bf16_refused(void)
+{
+    return tiles_refused();
 }
 
 void gemm_bf16_37x20x34_cfc_relu_to_bf16_configure(void)

@@ -7,6 +7,7 @@
 #else
 #include <immintrin.h>
 #endif
+#include <errno.h>
 #include <stddef.h>
 #include <unistd.h>
 
@@ -70,14 +71,22 @@ struct tiles {
  * is written. */
 #define SEEN_BY_TILES(p) __asm__ volatile("" : : "r"(p) : "memory")
 
-/* arch_prctl, ARCH_REQ_XCOMP_PERM, the state of tiles: without it their first use ends the process. */
-__attribute__((constructor)) static void ask_for_tiles(void)
+/* Asks the system for the state of tiles (arch_prctl, ARCH_REQ_XCOMP_PERM): 0, or the error number with
+ * which it refuses, as ENOSPC where a thread has a signal stack too small for it. The first use of a
+ * tile then ends the process. */
+static int tiles_refused(void)
 {
 #ifdef TILEWRIGHT_INTRINSICS
     tile_permission();
+    return 0;
 #else
-    (void)syscall(158, 4131, 18);
+    return syscall(158, 4131, 18) == 0 ? 0 : errno;
 #endif
+}
+
+__attribute__((constructor)) static void ask_for_tiles(void)
+{
+    (void)tiles_refused();
 }
 
 static inline void tiles_load(const struct tiles *wanted)
@@ -241,6 +250,7 @@ static void pool_run(void (*run)(const void *, int64_t, int64_t), const void *co
 
 void gemm_bf16_64x32x64_ccc_parallel_mn(const uint16_t *a, const uint16_t *b, float *c);
 void gemm_bf16_64x32x64_ccc_parallel_mn_inner(const uint16_t *a, const uint16_t *b, float *c);
+int gemm_bf16_64x32x64_ccc_parallel_mn_refused(void);
 void gemm_bf16_64x32x64_ccc_parallel_mn_configure(void);
 void gemm_bf16_64x32x64_ccc_parallel_mn_release(void);
 void gemm_bf16_64x32x64_ccc_parallel_mn_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
@@ -353,6 +363,13 @@ void gemm_bf16_64x32x64_ccc_parallel_mn(const uint16_t *a, const uint16_t *b, fl
     tiles_enter(&before, &gemm_bf16_64x32x64_ccc_parallel_mn_tiles0);
     gemm_bf16_64x32x64_ccc_parallel_mn_inner(a, b, c);
     tiles_leave(&before, &gemm_bf16_64x32x64_ccc_parallel_mn_tiles0);
+}
+
+/* To be asked before the first call: 0, or the errno with which the system refuses this process the
+ * tiles. Then every other function of this kernel would end it by SIGILL. */
+int gemm_bf16_64x32x64_ccc_parallel_mn_refused(void)
+{
+    return tiles_refused();
 }
 
 void gemm_bf16_64x32x64_ccc_parallel_mn_configure(void)

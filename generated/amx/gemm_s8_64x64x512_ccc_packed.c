@@ -7,6 +7,7 @@
 #else
 #include <immintrin.h>
 #endif
+#include <errno.h>
 #include <stddef.h>
 #include <unistd.h>
 
@@ -70,14 +71,22 @@ struct tiles {
  * is written. */
 #define SEEN_BY_TILES(p) __asm__ volatile("" : : "r"(p) : "memory")
 
-/* arch_prctl, ARCH_REQ_XCOMP_PERM, the state of tiles: without it their first use ends the process. */
-__attribute__((constructor)) static void ask_for_tiles(void)
+/* Asks the system for the state of tiles (arch_prctl, ARCH_REQ_XCOMP_PERM): 0, or the error number with
+ * which it refuses, as ENOSPC where a thread has a signal stack too small for it. The first use of a
+ * tile then ends the process. */
+static int tiles_refused(void)
 {
 #ifdef TILEWRIGHT_INTRINSICS
     tile_permission();
+    return 0;
 #else
-    (void)syscall(158, 4131, 18);
+    return syscall(158, 4131, 18) == 0 ? 0 : errno;
 #endif
+}
+
+__attribute__((constructor)) static void ask_for_tiles(void)
+{
+    (void)tiles_refused();
 }
 
 static inline void tiles_load(const struct tiles *wanted)
@@ -110,6 +119,7 @@ static inline void tiles_leave(const struct tiles *before, const struct tiles *w
 
 void gemm_s8_64x64x512_ccc_packed(const int8_t *a, const int8_t *b, int32_t *c);
 void gemm_s8_64x64x512_ccc_packed_inner(const int8_t *a, const int8_t *b, int32_t *c);
+int gemm_s8_64x64x512_ccc_packed_refused(void);
 void gemm_s8_64x64x512_ccc_packed_configure(void);
 void gemm_s8_64x64x512_ccc_packed_release(void);
 void gemm_s8_64x64x512_ccc_packed_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
@@ -189,6 +199,13 @@ void gemm_s8_64x64x512_ccc_packed(const int8_t *a, const int8_t *b, int32_t *c)
     tiles_enter(&before, &gemm_s8_64x64x512_ccc_packed_tiles0);
     gemm_s8_64x64x512_ccc_packed_inner(a, b, c);
     tiles_leave(&before, &gemm_s8_64x64x512_ccc_packed_tiles0);
+}
+
+/* To be asked before the first call: 0, or the errno with which the system refuses this process the
+ * tiles. Then every other function of this kernel would end it by SIGILL. */
+int gemm_s8_64x64x512_ccc_packed_refused(void)
+{
+    return tiles_refused();
 }
 
 void gemm_s8_64x64x512_ccc_packed_configure(void)

@@ -6,6 +6,8 @@ it finds its own loaded, and leaves it.
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
 from collections.abc import Callable
 from functools import cache
@@ -16,17 +18,35 @@ from tilewright.errors import TargetError
 
 @cache
 def ask_consent(unit: str, consent: tuple[int, ...]) -> None:
-    """Ask the system, once, to let this process use the registers ``unit``; TargetError if not."""
+    """Ask the system to let this process use the registers ``unit``; TargetError if it does not.
+
+    A consent lasts as long as the process and is asked for once; after a refusal, at each call.
+    """
+    refused = _system_call(consent)
+    if not refused:
+        return
+    small_stack = refused == errno.ENOSPC
+    raise TargetError(
+        f"the operating system does not let this process use the registers {unit}",
+        got=f"error {refused} ({os.strerror(refused)}) of its system call {consent}",
+        expected="signal stacks that have room for what the registers hold: some 12 KiB"
+        if small_stack
+        else "Linux 5.16 or later, and no filter of system calls in the way",
+        hint="larger stacks where sigaltstack is called (a thread of this process has one that is "
+        'too small), or another target, as target="avx512+vnni+bf16"'
+        if small_stack
+        else 'another target, as target="avx512+vnni+bf16"',
+    )
+
+
+def _system_call(words: tuple[int, ...]) -> int:
+    """Make a system call: 0, or the number of its error."""
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.syscall(*(ctypes.c_long(word) for word in consent)) != 0:
-        raise TargetError(
-            f"the operating system does not let this process use the registers {unit}",
-            got=f"error {ctypes.get_errno()} of its system call {consent}",
-            expected="Linux 5.16 or later, and no filter of system calls in the way",
-            hint='another target, as target="avx512+vnni+bf16"',
-        )
+    if libc.syscall(*(ctypes.c_long(word) for word in words)) == 0:
+        return 0
+    return ctypes.get_errno()
 
 
 class _Stack(threading.local):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -23,8 +24,11 @@ from tilewright.ir.dataflow import walk
 from tilewright.ir.nest import Configure, NestNode, Program, inside
 from tilewright.ir.ops import LoadMatrix, MultiplyMatrices, TileProgram
 from tilewright.ir.verify import verify_program
-from tilewright.runtime.build.toolchain import compile_library, find_compiler
+from tilewright.runtime.build.toolchain import compile_library, compile_program, find_compiler
+from tilewright.runtime.call import session
 from tilewright.runtime.call.session import Session, ask_consent
+from tilewright.runtime.harness import harness
+from tilewright.runtime.machine.host import is_native, machine, resolve
 from tilewright.targets import load
 
 AMX = load("amx")
@@ -257,11 +261,11 @@ def test_without_a_configuration_the_inner_kernel_faults(library: Path) -> None:
 def test_sessions_within_sessions_load_what_is_around_them_again() -> None:
     seen: list[str] = []
 
-    def session(name: str) -> Session:
+    def kept(name: str) -> Session:
         return Session(lambda: seen.append(f"load {name}"), lambda: seen.append(f"release {name}"))
 
-    with session("a"), Session(None, None):
-        with session("b"):
+    with kept("a"), Session(None, None):
+        with kept("b"):
             assert seen == ["load a", "load b"]
         assert seen[2:] == ["release b", "load a"]
     assert seen[4:] == ["release a"]
@@ -281,6 +285,91 @@ def test_refused_consent_is_an_error() -> None:
         pytest.skip("no system call of Linux")
     with pytest.raises(TargetError, match=r"(?s)does not let this process use.*avx512"):
         ask_consent(AMX.matrix.name, unknown)
+
+
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [(errno.ENOSPC, "larger stacks where sigaltstack is called"), (errno.EINVAL, "Linux 5.16")],
+)
+def test_a_refusal_says_why(number: int, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert AMX.matrix is not None
+    asked, answers = [], [number, number, 0]
+    monkeypatch.setattr(
+        session, "_system_call", lambda words: asked.append(words) or answers.pop(0)
+    )
+    unit, consent = "tiles of this test", (number, *AMX.matrix.consent)
+    for _ in range(2):
+        with pytest.raises(TargetError, match=f"(?s)error {number} .*{expected}"):
+            ask_consent(unit, consent)
+    ask_consent(unit, consent)
+    ask_consent(unit, consent)
+    assert asked == [consent] * 3, "it is asked again after refusals, and once more for good"
+
+
+#: Stands before the kernel's C, and refuses it the tiles until it is told not to.
+SYSTEM = """
+#define _GNU_SOURCE
+#include <errno.h>
+#include <stdio.h>
+#include <unistd.h>
+int one_refused(void);
+static int answer = ENOSPC, asked;
+long syscall(long number, ...)
+{
+    asked += number == 158;
+    errno = answer;
+    return answer ? -1 : 0;
+}
+int main(void)
+{
+    const int loading = asked, first = one_refused(), second = one_refused();
+    answer = 0;
+    const int third = one_refused();
+    printf("%d %d %d %d %d\\n", loading, first == ENOSPC, second == ENOSPC, third, asked);
+    return 0;
+}
+"""
+
+
+def test_c_says_what_the_system_refuses(tmp_path: Path) -> None:
+    """Asked while it is loaded, and each time that it is asked for: stacks may have grown."""
+    if machine() != "x86_64":
+        pytest.skip("compiles for x86")
+    text = generate([Request("one", tw.Gemm(16, 16, 64, a="s8"), tw.Schedule(), AMX)]).text
+    compiler = find_compiler(AMX, emulated=False)
+    program = compile_program([text, SYSTEM], AMX, compiler, tmp_path, "refused")
+    done = subprocess.run([program], capture_output=True, text=True, check=True)
+    assert done.stdout == "1 1 1 0 4\n"
+
+
+def test_a_program_says_that_it_is_refused(tmp_path: Path) -> None:
+    """On a processor without tiles the system refuses them, and the kernel is not called."""
+    if machine() != "x86_64" or not is_native(resolve("avx512+vnni+bf16")):
+        pytest.skip("needs all of AMX but the tiles")
+    if is_native(AMX):
+        pytest.skip("the processor has tiles")
+    text = harness(tw.Gemm(16, 16, 64, a="s8"), target="amx")
+    compiler = find_compiler(AMX, emulated=False)
+    program = compile_program([text], AMX, compiler, tmp_path, "refused")
+    done = subprocess.run([program], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "fail: the system refuses the registers that gemm_" in done.stdout
+    plain = harness(tw.Gemm(3, 4, 5), target="amx")
+    assert "refused" not in plain
+
+
+def test_the_header_refuses_nothing(library: Path) -> None:
+    done = ran(library, "assert library.one_refused() == 0")
+    assert done.returncode == 0, done
+
+
+@pytest.mark.parametrize("types", [("s8", "s8"), ("bf16", "bf16")])
+def test_steps_to_prefetch_are_refused_where_matrices_are_read(types: tuple[str, str]) -> None:
+    spec = tw.Gemm(64, 64, 64, a=types[0], b=types[1])
+    with pytest.raises(ScheduleError, match=r"(?s)prefetch counts steps.*prefetch=4.*tdpb.*leave"):
+        program_of(spec, tw.Schedule(prefetch=4))
+    text = generate([Request("k", tw.Gemm(8, 32, 64), tw.Schedule(prefetch=4), AMX)]).text
+    assert "prefetch" in text
 
 
 def test_emulated_kernels_have_sessions_too(cases: Cases) -> None:
