@@ -33,7 +33,7 @@ def list_() -> None:
             str(manifest.get("target", f"({entry.library.stem})")),
             str(manifest.get("means", "native")),
             str(manifest.get("compiler", "")),
-            str(len(manifest["spec"])) if "spec" in manifest else "",
+            str(len(specs)) if isinstance(specs := manifest.get("spec"), list) else "",
             size(used),
         )
     if libraries:

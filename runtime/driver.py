@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 #: Kernels in one C file; more are compiled side by side.
 _PER_FILE = 4
+#: What a manifest says of the compiler, beside the command that starts it.
+_PARTS = ("family", "version", "triple", "means")
 
 
 class _Job(NamedTuple):
@@ -70,7 +72,7 @@ def build_many(requests: Iterable[Any], flags: Sequence[str] = ()) -> list[Kerne
     for job in jobs:
         if job.key in entries:
             continue
-        entry = cache.lookup(job.key)
+        entry = cache.lookup(job.key, _check(job.means))
         if entry is not None:
             entries[job.key] = entry
         else:
@@ -78,6 +80,27 @@ def build_many(requests: Iterable[Any], flags: Sequence[str] = ()) -> list[Kerne
     for group in missing.values():
         entries.update(_build(list(group.values())))
     return [_kernel(job, entries[job.key]) for job in jobs]
+
+
+def _check(means: host.Means, names: Sequence[str] = ()) -> cache.Check:
+    """What must be in the manifest of a library of kernels; of several, the files of ``names``."""
+
+    def problem(manifest: Mapping[str, Any]) -> str | None:
+        if (found := manifest.get("means")) != means:
+            return f"its manifest says that it runs by {found!r:.40}, not {means!r}"
+        if set(_PARTS) != set(_mapping(manifest.get("compiler_parts"))):
+            return "its manifest does not say which compiler made it"
+        texts = _mapping(manifest.get("texts"))
+        where = [manifest.get("text"), *(texts.get(name) for name in names)]
+        if not all(isinstance(name, str) and name in manifest["files"] for name in where):
+            return "its manifest does not say where the C of its kernels is"
+        return None
+
+    return problem
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _kernel(job: _Job, entry: cache.Entry) -> Kernel:
@@ -215,9 +238,11 @@ def _build(jobs: Sequence[_Job]) -> dict[str, cache.Entry]:
     """Build ``jobs`` (of one target) into one library; each is found under its own key."""
     if len(jobs) == 1:
         (job,) = jobs
-        return {job.key: cache.publish(job.key, lambda folder: _make(jobs, folder))}
+        check = _check(job.means)
+        return {job.key: cache.publish(job.key, lambda folder: _make(jobs, folder), check)}
     group = cache.key("library", *sorted(job.key for job in jobs))
-    entry = cache.publish(group, lambda folder: _make(jobs, folder))
+    check = _check(jobs[0].means, [job.name for job in jobs])
+    entry = cache.publish(group, lambda folder: _make(jobs, folder), check)
     texts = entry.manifest["texts"]
     return {job.key: cache.refer(job.key, entry, {"text": texts[job.name]}) for job in jobs}
 
@@ -268,9 +293,4 @@ def _split(jobs: Sequence[_Job]) -> list[Sequence[_Job]]:
 
 
 def _parts(compiler: Compiler) -> dict[str, Any]:
-    return {
-        "family": compiler.family,
-        "version": compiler.version,
-        "triple": compiler.triple,
-        "means": compiler.means,
-    }
+    return {name: getattr(compiler, name) for name in _PARTS}

@@ -82,7 +82,7 @@ def _package(wanted: str) -> str:
 
 def _candidates(wanted: str, named: str | None) -> Iterator[Compiler]:
     if named is not None:
-        command = (named,) if shutil.which(named) else tuple(shlex.split(named))
+        command = (named,) if shutil.which(named) else _words(named)
         path = shutil.which(command[0]) if command else None
         if path is None:
             raise ToolchainError(
@@ -96,6 +96,19 @@ def _candidates(wanted: str, named: str | None) -> Iterator[Compiler]:
             yield _probe((name,), path, wanted)
     if find_spec("ziglang") is not None:
         yield _probe((sys.executable, "-m", "ziglang", "cc"), sys.executable, wanted)
+
+
+def _words(named: str) -> tuple[str, ...]:
+    """The words of a command, as a shell would part them."""
+    try:
+        return tuple(shlex.split(named))
+    except ValueError as error:
+        raise ToolchainError(
+            "the compiler that the environment names cannot be read as a command",
+            got=f"{named} ({error})",
+            expected="words, each with as many quotation marks at its end as at its beginning",
+            hint="unset CC (or TILEWRIGHT_CC_AARCH64), or correct it",
+        ) from None
 
 
 def _is_zig(command: tuple[str, ...]) -> bool:

@@ -15,7 +15,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -25,14 +25,20 @@ from tilewright import errors, targets, templates
 from tilewright.errors import CacheError, ToolchainError
 
 from . import folders
-from .folders import UnusableError, check_directory, check_owner, remove, say
+from .folders import UnusableError, check_directory, check_file, check_owner, remove, say
 
 #: Writes an entry's files into a directory; what the manifest shall say.
 Builder = Callable[[Path], Mapping[str, Any]]
+#: What is wrong with a manifest for who asks, in words; None if nothing is.
+Check = Callable[[Mapping[str, Any]], str | None]
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+#: Bytes of a manifest: that of a library of a thousand kernels has one for each spec.
+_LONGEST_MANIFEST = 1 << 24
 LOCK_SECONDS = 600.0
+#: The means by which libraries run (machine.host.Means): loaded, or started as programs.
+_MEANS = ("native", "qemu", "header")
 _TOOLCHAIN = os.path.join(os.path.dirname(__file__), "..", "build", "toolchain.py")
 #: Packages whose files decide what is generated. In a checkout their folders lie side by side, in
 #: an installation the second and third lie in the first.
@@ -98,28 +104,32 @@ def key(*parts: str) -> str:
     return digest.hexdigest()
 
 
-def lookup(key: str) -> Entry | None:
-    """The entry of ``key`` once it is verified; None, and a warning, when it must not be used."""
-    return next((found for root in _roots() if (found := _find(root, key)) is not None), None)
+def lookup(key: str, check: Check | None = None) -> Entry | None:
+    """The entry of ``key`` once it is verified; None, and a warning, when it must not be used.
+
+    ``check`` says what more is wrong with its manifest.
+    """
+    found = (_find(root, key, check) for root in _roots())
+    return next((entry for entry in found if entry is not None), None)
 
 
-def publish(key: str, build: Builder) -> Entry:
+def publish(key: str, build: Builder, check: Check | None = None) -> Entry:
     """The entry of ``key``: the one there is, or what ``build`` makes.
 
-    ``build`` writes into the directory it is given and returns what the manifest shall say; its
-    ``library`` and ``source`` name two of the files. Of several processes one builds, and the
-    others take its entry. Raises CacheError when there is nowhere to put it, and what ``build``
-    raises when its directory has room.
+    One in which ``check`` finds fault is made anew. ``build`` writes into the directory it is given
+    and returns what the manifest shall say; its ``library`` and ``source`` name two of the files. Of
+    several processes one builds, and the others take its entry. Raises CacheError when there is
+    nowhere to put it, and what ``build`` raises when its directory has room.
     """
     root = _roots()[0]
     try:
-        return _make(root, key, build)
+        return _make(root, key, build, check)
     except _RefusedError as refused:
         problem = str(refused)
     say(f"tilewright's cache {root} takes no new kernels ({problem}): kept for this process only")
     own = folders.make_private()
     try:
-        return _make(own, key, build)
+        return _make(own, key, build, check)
     except _RefusedError as refused:
         raise CacheError(
             "neither the cache nor a temporary directory takes the kernel",
@@ -165,6 +175,7 @@ def verify_entries() -> Iterator[tuple[str, str | None]]:
 def clear() -> int:
     """Remove every entry; how many there were. Libraries in use by a process stay usable to it."""
     keys, (root, *_) = _keys(), _roots()
+    folders.collect_private()
     for name in ("entries", "building", "locks"):
         remove(root / name)
     return len(keys)
@@ -178,7 +189,7 @@ def _keys() -> list[str]:
 def _roots() -> list[Path]:
     """The cache directory, checked, then this process's private one if it has one."""
     root = folders.cache_directory()
-    if os.path.exists(root):
+    if folders.exists(root):
         check_directory(root)
     own = folders.private()
     return [root] if own is None else [root, own]
@@ -187,9 +198,12 @@ def _roots() -> list[Path]:
 # --- reading -----------------------------------------------------------------------------------
 
 
-def _find(root: Path, key: str) -> Entry | None:
+def _find(root: Path, key: str, check: Check | None = None) -> Entry | None:
     try:
-        return _runnable(root, _open(root, key))
+        entry = _open(root, key)
+        if check is not None and (problem := check(entry.manifest)) is not None:
+            raise UnusableError(problem)
+        return _runnable(root, entry)
     except FileNotFoundError:
         return None
     except UnusableError as problem:
@@ -201,9 +215,12 @@ def _open(root: Path, key: str, *, referred: bool = False) -> Entry:
     """The entry, its library verified. Raises FileNotFoundError when there is none."""
     entries = os.path.join(root, "entries")
     folder = os.path.join(entries, key)
-    with open(os.path.join(folder, MANIFEST), "rb", buffering=0) as file:
-        check_owner(file.fileno(), MANIFEST)
-        text = file.readall()
+    try:
+        text, _ = folders.read_file(os.path.join(folder, MANIFEST), _LONGEST_MANIFEST)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise UnusableError(f"{MANIFEST}: {error.strerror}") from None
     for path in (entries, folder):
         check_owner(path, path)
     manifest = _parse(text, key)
@@ -221,6 +238,7 @@ def _open(root: Path, key: str, *, referred: bool = False) -> Entry:
 
 
 def _parse(text: bytes, key: str) -> dict[str, Any]:
+    """The manifest, everything in it that this module reads being of the right type."""
     try:
         manifest = dict(json.loads(text))
         if manifest["format"] != FORMAT:
@@ -229,19 +247,30 @@ def _parse(text: bytes, key: str) -> dict[str, Any]:
             )
         if manifest["key"] != key:
             raise UnusableError("its manifest belongs to another entry")
+        if manifest.get("means", "native") not in _MEANS:
+            raise UnusableError(f"its manifest says that it runs by {manifest['means']!r:.40}")
         if "entry" in manifest:
             names = [manifest["entry"]]
         else:
-            names = [manifest["library"], manifest["source"], *manifest["files"]]
-            if any(files["size"] < 0 for files in manifest["files"].values()):
+            files = manifest["files"]
+            names = [manifest["library"], manifest["source"], *files]
+            legal = all(type(each["size"]) is int and each["size"] >= 0 for each in files.values())
+            if not legal or not all(isinstance(each["sha256"], str) for each in files.values()):
                 raise ValueError
-        if any(not isinstance(name, str) or os.path.basename(name) != name for name in names):
+            if not {manifest["library"], manifest["source"]} <= files.keys():
+                raise ValueError
+        if not all(map(_is_name, names)):
             raise ValueError
-        if "entry" not in manifest and manifest["library"] not in manifest["files"]:
-            raise ValueError
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         raise UnusableError("its manifest cannot be read") from None
     return manifest
+
+
+def _is_name(name: object) -> bool:
+    """Whether ``name`` is that of a file in a folder, and leads to no other place."""
+    if not isinstance(name, str) or name in ("", os.curdir, os.pardir):
+        return False
+    return name.isprintable() and os.path.basename(name) == name
 
 
 #: What this process has hashed: a library of many kernels is read once.
@@ -251,8 +280,8 @@ _hashed: dict[tuple[Any, ...], str] = {}
 def _verify(path: str, listed: Mapping[str, Any]) -> None:
     name = os.path.basename(path)
     try:
-        with open(path, "rb", buffering=0) as file:
-            stat = check_owner(file.fileno(), path)
+        with open(path, "rb", buffering=0, opener=folders.without_waiting) as file:
+            stat = check_file(file.fileno(), path)
             stamp = (path, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
             if stat.st_size != listed["size"]:
                 raise UnusableError(f"{name} has {stat.st_size} bytes, not {listed['size']}")
@@ -296,15 +325,16 @@ def _own_files() -> Iterator[None]:
         raise _RefusedError(error.strerror or str(error)) from error
 
 
-def _make(root: Path, key: str, build: Builder) -> Entry:
+def _make(root: Path, key: str, build: Builder, check: Check | None) -> Entry:
     with _own_files():
         if not root.is_dir():
-            os.makedirs(root, mode=0o700, exist_ok=True)
+            folders.make_directory(root)
         lock = _locked(root, key)
     with lock:
         with _own_files():
-            if (entry := _find(root, key)) is not None:
+            if (entry := _find(root, key, check)) is not None:
                 return entry
+            _collect(root, key)
             building = _fresh(root / "building" / key)
         try:
             said = _built(building, build)
@@ -314,7 +344,7 @@ def _make(root: Path, key: str, build: Builder) -> Entry:
         except BaseException:
             remove(building)
             raise
-        if (entry := _find(root, key)) is None:
+        if (entry := _find(root, key, check)) is None:
             raise _RefusedError("what was just written cannot be read back")
         return entry
 
@@ -362,12 +392,25 @@ def _locked(root: Path, key: str) -> Any:
     import filelock
 
     for name in ("locks", "building", "entries"):
-        (root / name).mkdir(mode=0o700, exist_ok=True)
+        with suppress(FileExistsError):
+            (root / name).mkdir(mode=0o700)
         check_directory(root / name)
     try:
         return filelock.FileLock(root / "locks" / f"{key}.lock", timeout=LOCK_SECONDS).acquire()
     except filelock.Timeout:
         raise OSError(None, f"another process held the lock for {LOCK_SECONDS:.0f} s") from None
+
+
+def _collect(root: Path, key: str) -> None:
+    """Remove what processes left in ``building`` that were killed: nobody holds its lock."""
+    import filelock
+
+    for name in os.listdir(root / "building"):
+        if name == key:
+            continue
+        lock = filelock.FileLock(root / "locks" / f"{name}.lock", timeout=0)
+        with suppress(filelock.Timeout, OSError), lock:
+            remove(root / "building" / name)
 
 
 def _fresh(folder: Path) -> Path:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import stat as modes
 import sys
 import warnings
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from tilewright.errors import CacheError
@@ -29,11 +32,38 @@ def cache_directory() -> Path:
     return Path(platformdirs.user_cache_dir("tilewright", appauthor=False))
 
 
+def exists(path: Path) -> bool:
+    """Whether there is something at ``path``; CacheError where nothing can be.
+
+    What may not be looked at counts as absent: that is said when an entry is to be written.
+    """
+    try:
+        os.stat(path)
+    except (FileNotFoundError, PermissionError):
+        return False
+    except OSError as error:
+        long = error.errno == errno.ENAMETOOLONG
+        raise CacheError(
+            f"the cache directory cannot be used: {error.strerror}",
+            got=f"{str(path)[:80]}... ({len(str(path))} characters)" if long else str(path),
+            hint="set TILEWRIGHT_CACHE_DIR to a shorter path"
+            if long
+            else "set TILEWRIGHT_CACHE_DIR",
+        ) from None
+    return True
+
+
 def check_directory(path: Path) -> None:
-    """Refuse a directory from which another user could have us execute something."""
+    """Refuse what is no directory, or from which another user could have us execute something."""
+    stat = os.stat(path)
+    if not modes.S_ISDIR(stat.st_mode):
+        raise CacheError(
+            f"the cache directory {path} is no directory",
+            got=f"a {_kind(stat.st_mode)}",
+            hint="remove it, or set TILEWRIGHT_CACHE_DIR",
+        )
     if not hasattr(os, "geteuid"):
         return
-    stat = os.stat(path)
     if stat.st_uid != os.geteuid():
         raise CacheError(
             f"the cache directory {path} belongs to another user",
@@ -48,15 +78,46 @@ def check_directory(path: Path) -> None:
             expected="no write permission for group and others: what lies in it is executed",
             hint=f"chmod go-w {path}",
         )
-    for parent in _above(os.path.realpath(path)):
-        mode = os.stat(parent).st_mode
-        if mode & 0o002 and not mode & 0o1000:
-            raise CacheError(
-                f"the cache directory {path} can be replaced by others",
-                got=f"{parent} has mode {mode & 0o7777:o}",
-                expected="no write permission for others, or the sticky bit",
-                hint=f"chmod o-w {parent}, or set TILEWRIGHT_CACHE_DIR",
-            )
+    for parent in {*_above(os.path.abspath(path)), *_above(os.path.realpath(path))}:
+        _check_parent(path, parent)
+
+
+def _check_parent(path: Path, parent: str) -> None:
+    """Refuse a ``parent`` of the cache directory ``path`` in which another user can replace it."""
+    stat = os.stat(parent)
+    if stat.st_uid not in (0, os.geteuid()) and _is_known(stat.st_uid):
+        raise CacheError(
+            f"the cache directory {path} can be replaced by another user",
+            got=f"{parent} belongs to user {stat.st_uid}",
+            expected=f"owner {os.geteuid()} or 0, for the directories around it too",
+            hint="set TILEWRIGHT_CACHE_DIR to a directory of your own",
+        )
+    own_group = stat.st_gid in (0, os.getegid())  # often the user's alone
+    others = 0o002 if own_group else 0o022
+    if stat.st_mode & others and not stat.st_mode & modes.S_ISVTX:
+        who = "o" if own_group else "go"
+        raise CacheError(
+            f"the cache directory {path} can be replaced by others",
+            got=f"{parent} has mode {stat.st_mode & 0o7777:o}",
+            expected="no write permission for others, or the sticky bit",
+            hint=f"chmod {who}-w {parent}, or set TILEWRIGHT_CACHE_DIR",
+        )
+
+
+def _is_known(user: int) -> bool:
+    """Whether ``user`` is one of this system: in a container, those outside it look like one."""
+    try:
+        text = Path("/proc/self/uid_map").read_text(encoding="ascii")
+    except OSError:
+        return True
+    ranges = [tuple(map(int, line.split())) for line in text.splitlines()]
+    return any(first <= user < first + count for first, _, count in ranges)
+
+
+def _kind(mode: int) -> str:
+    """What a file is, for people."""
+    tests = {"file": modes.S_ISREG, "pipe": modes.S_ISFIFO, "socket": modes.S_ISSOCK}
+    return next((name for name, test in tests.items() if test(mode)), "device")
 
 
 def _above(path: str) -> Iterator[str]:
@@ -66,13 +127,48 @@ def _above(path: str) -> Iterator[str]:
         path = parent
 
 
+def make_directory(path: Path) -> None:
+    """Make ``path`` and what is missing around it, for this user alone."""
+    missing = [path]
+    while not os.path.lexists(parent := missing[-1].parent):
+        missing.append(parent)
+    for each in reversed(missing):
+        with suppress(FileExistsError):
+            each.mkdir(mode=0o700)
+
+
 def check_owner(file: int | str, path: str) -> os.stat_result:
     """The status of ``file``, a path or an open file, that nobody else can have written."""
     stat = os.stat(file)
+    name = os.path.basename(path)
     if hasattr(os, "geteuid") and (stat.st_uid != os.geteuid() or stat.st_mode & 0o022):
-        name = os.path.basename(path)
         raise UnusableError(f"{name} belongs to, or can be written by, another user")
     return stat
+
+
+def read_file(path: str, most: int | None = None) -> tuple[bytes, os.stat_result]:
+    """What the file at ``path`` holds, and its status; UnusableError if it is not ours.
+
+    Nor may it be a pipe, for whose bytes one would wait, or longer than ``most``. Raises OSError.
+    """
+    with open(path, "rb", buffering=0, opener=without_waiting) as file:
+        stat = check_file(file.fileno(), path)
+        if most is not None and stat.st_size > most:
+            raise UnusableError(f"{os.path.basename(path)} has {stat.st_size} bytes")
+        return file.readall(), stat
+
+
+def check_file(file: int, path: str) -> os.stat_result:
+    """The status of an open file, as ``check_owner`` gives it; UnusableError if it is a pipe."""
+    stat = check_owner(file, path)
+    if not modes.S_ISREG(stat.st_mode):
+        raise UnusableError(f"{os.path.basename(path)} is a {_kind(stat.st_mode)}")
+    return stat
+
+
+def without_waiting(path: str, flags: int) -> int:
+    """Opens a file, and a pipe too without waiting for who writes into it."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def is_noexec(path: Path) -> bool:
@@ -92,16 +188,24 @@ def has_room(folder: Path) -> bool:
     return True
 
 
-def remove(folder: Path) -> None:
-    """Remove ``folder`` and all in it, if it is there."""
+def remove(path: Path) -> None:
+    """Remove the directory ``path`` and all in it, or the file or link, if there is one."""
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    if not modes.S_ISDIR(mode):
+        path.unlink()
+        return
     import shutil
 
-    if folder.exists():
-        shutil.rmtree(folder)
+    shutil.rmtree(path)
 
 
 # --- this process's own directory --------------------------------------------------------------
 
+#: Beginning of their names, and the file in them on which their process holds a lock.
+_PREFIX, _IN_USE = "tilewright-", "in-use"
 _own: list[tuple[int, Path]] = []
 
 
@@ -117,15 +221,17 @@ def make_private() -> Path:
     import atexit
     import tempfile
 
-    candidates = [tempfile.gettempdir(), "/var/tmp", "/dev/shm", os.path.expanduser("~")]
+    collect_private()
+    candidates = _candidates()
     for base in candidates:
         if not os.access(base, os.W_OK) or is_noexec(Path(base)):
             continue
         try:
-            path = Path(tempfile.mkdtemp(prefix="tilewright-", dir=base))
+            path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
         except OSError:
             continue
         if has_room(path):
+            _lock(path / _IN_USE, os.O_CREAT)
             _own.append((os.getpid(), path))
             atexit.register(_discard, os.getpid(), path)
             return path
@@ -135,6 +241,59 @@ def make_private() -> Path:
         got=", ".join(candidates),
         hint="set TMPDIR",
     )
+
+
+def _candidates() -> list[str]:
+    """Where private directories may be made."""
+    import tempfile
+
+    return [tempfile.gettempdir(), "/var/tmp", "/dev/shm", os.path.expanduser("~")]
+
+
+def collect_private() -> int:
+    """Remove the private directories of processes that were killed; how many there were."""
+    found = 0
+    for base in dict.fromkeys(_candidates()):
+        with suppress(OSError):
+            for name in os.listdir(base):
+                if name.startswith(_PREFIX) and _is_abandoned(path := Path(base, name)):
+                    with suppress(OSError):
+                        remove(path)
+                        found += 1
+    return found
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Whether ``path`` was a private directory of this user, and its process has ended."""
+    stat = path.lstat()
+    if not modes.S_ISDIR(stat.st_mode) or stat.st_uid != getattr(os, "geteuid", lambda: -1)():
+        return False
+    try:
+        file = _lock(path / _IN_USE)
+    except OSError:
+        return False
+    if file is None:
+        return False
+    os.close(file)
+    return True
+
+
+def _lock(path: Path, flags: int = 0) -> int | None:
+    """Open the file ``path`` and lock it until it is closed: by the end of the process, at last.
+
+    None where files cannot be locked. Raises OSError, BlockingIOError if another one has the lock.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        return None
+    file = os.open(path, flags | os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(file)
+        raise
+    return file
 
 
 def _discard(pid: int, path: Path) -> None:

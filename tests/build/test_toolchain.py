@@ -226,6 +226,14 @@ def test_a_cc_that_is_no_compiler_for_this_machine(
         find_compiler(SCALAR, emulated=False)
 
 
+@pytest.mark.parametrize("command", ["gcc 'x", 'clang "', "gcc \\"])
+def test_a_cc_that_is_no_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CC", command)
+    with pytest.raises(ToolchainError, match="(?s)cannot be read as a command.*unset CC") as caught:
+        find_compiler(load("scalar"), emulated=False)
+    assert command in str(caught.value)
+
+
 def test_a_compiler_is_asked_for_its_version_once(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, None)
     first = find_compiler(SCALAR, emulated=False)

@@ -12,14 +12,16 @@ import sys
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import filelock
 import jinja2
+import numpy as np
 import platformdirs
 import pytest
 from support.builders import KERNEL, TESTS, compiled, fake, never, runs
 
+import tilewright as tw
 from tilewright.errors import CacheError, ToolchainError
 from tilewright.runtime.build.toolchain import compile_library, find_compiler
 from tilewright.runtime.machine import host
@@ -220,6 +222,28 @@ def made_a_directory(folder: Path) -> None:
     (folder / "k.so").mkdir()
 
 
+def made_a_pipe(name: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        (folder / name).unlink()
+        os.mkfifo(folder / name, 0o600)
+
+    return change
+
+
+def a_pipe_itself(folder: Path) -> None:
+    shutil.rmtree(folder)
+    os.mkfifo(folder, 0o600)
+
+
+def a_file_itself(folder: Path) -> None:
+    shutil.rmtree(folder)
+    folder.write_text("no directory")
+
+
+def manifest_is(text: str) -> Callable[[Path], object]:
+    return lambda folder: (folder / cache.MANIFEST).write_text(text)
+
+
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (truncated, "has .* bytes, not"),
     "empty": (lambda f: os.truncate(f / "k.so", 0), "has 0 bytes"),
@@ -238,6 +262,24 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "no text": (lambda f: (f / cache.MANIFEST).write_bytes(b"\xff\0"), "cannot be read"),
     "half a text": (lambda f: (f / cache.MANIFEST).write_text('{"format": 1'), "cannot be read"),
     "a list": (lambda f: (f / cache.MANIFEST).write_text("[]"), "cannot be read"),
+    "nested": (manifest_is("[" * 200_000), "cannot be read"),
+    "nested in an object": (manifest_is('{"a":' * 200_000), "cannot be read"),
+    "long": (lambda f: os.truncate(f / cache.MANIFEST, 1 << 25), "has 33554432 bytes"),
+    "no digest": (manifest_says(files={"k.so": {"size": 1}, "k.c": {"size": 1}}), "cannot be read"),
+    "odd size": (
+        manifest_says(files={name: {"size": "1", "sha256": ""} for name in ("k.so", "k.c")}),
+        "cannot be read",
+    ),
+    "no source": (manifest_says(source="other.c"), "cannot be read"),
+    "a name with a zero": (manifest_says(entry="k\0"), "cannot be read"),
+    "the folder above": (manifest_says(entry=".."), "cannot be read"),
+    "a long name": (manifest_says(entry="k" * 300), "File name too long"),
+    "unknown means": (manifest_says(means="magic"), "says that it runs by 'magic'"),
+    "a list of means": (manifest_says(means=["native"]), "says that it runs by"),
+    "a pipe": (made_a_pipe("k.so"), "k.so is a pipe"),
+    "a pipe for a manifest": (made_a_pipe(cache.MANIFEST), "manifest.json is a pipe"),
+    "a pipe for an entry": (a_pipe_itself, "manifest.json: Not a directory"),
+    "a file for an entry": (a_file_itself, "manifest.json: Not a directory"),
     "itself": (manifest_says(entry="k1"), "refers to a reference"),
     "gone": (manifest_says(entry="k9"), "is gone"),
 }
@@ -262,6 +304,50 @@ def test_a_damaged_library_takes_its_references_along() -> None:
         assert cache.lookup("one") is None
     entry = cache.publish("one", fake)
     assert entry.holder == "one"
+
+
+def test_the_means_are_those_of_the_host() -> None:
+    assert get_args(host.Means) == cache._MEANS
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"means": None}, "its manifest says that it runs by None"),
+        ({"means": "qemu"}, "its manifest says that it runs by 'qemu', not 'native'"),
+        ({"text": None}, "where the C of its kernels is"),
+        ({"text": "../k.c"}, "where the C of its kernels is"),
+        ({"compiler_parts": {}}, "which compiler made it"),
+    ],
+)
+def test_a_kernel_whose_manifest_misses_something_is_built_again(
+    changes: dict[str, Any], message: str
+) -> None:
+    spec, target = tw.Gemm(2, 2, 2), "scalar"
+    entry = tw.compile(spec, target=target)._entry
+    file = entry.directory / cache.MANIFEST
+    said = {**json.loads(file.read_text()), **changes}
+    file.write_text(json.dumps({name: value for name, value in said.items() if value is not None}))
+    with pytest.warns(RuntimeWarning, match=f"(?s)is set aside: .*{message}"):
+        kernel = tw.compile(spec, target=target)
+    assert kernel.emulated is None
+    assert (kernel(np.ones((2, 2), "f4"), np.ones((2, 2), "f4")) == 2).all()
+    assert "{" in kernel.source
+
+
+def test_a_library_that_says_nothing_of_its_kernels_is_built_again() -> None:
+    requests = [(tw.Gemm(2, 2, k), None, "scalar") for k in (1, 2)]
+    held = tw.compile_many(requests)[0]._entry
+    for file in held.directory.parent.glob("*/" + cache.MANIFEST):
+        said = json.loads(file.read_text())
+        if "entry" in said:
+            shutil.rmtree(file.parent)
+        else:
+            file.write_text(json.dumps({n: v for n, v in said.items() if n != "texts"}))
+    with pytest.warns(RuntimeWarning, match="where the C of its kernels is"):
+        kernels = tw.compile_many(requests)
+    for kernel in kernels:
+        kernel.verify()
 
 
 def test_what_was_not_verified_does_not_run(tmp_path: Path) -> None:
@@ -325,6 +411,25 @@ def test_a_process_killed_in_the_middle(
     monkeypatch.setattr(cache, "LOCK_SECONDS", 0)  # its lock is free: nobody waits for it
     assert runs(cache.publish("k1", compiled))
     assert os.listdir(fresh / "building") == []
+
+
+def test_what_killed_processes_left_is_collected(tmp_path: Path, fresh: Path) -> None:
+    """By the next that builds something, whatever it is; not what is being built."""
+    command = [sys.executable, "-c", BUILDER, str(tmp_path / "log"), "slowly"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "half-way\n"
+        (fresh / "building" / "k5").mkdir()
+        (fresh / "building" / "k5" / "k.c").write_text("half a te")
+        (fresh / "building" / "k6").write_text("a file")
+        cache.publish("k2", fake)
+        assert os.listdir(fresh / "building") == ["k1"], "it is being built"
+        child.kill()
+    cache.publish("k2", never)
+    cache.publish("k3", fake)
+    assert os.listdir(fresh / "building") == []
+    assert cache.lookup("k2") is not None
 
 
 def test_a_lock_that_is_never_given_back(fresh: Path, monkeypatch: pytest.MonkeyPatch) -> None:

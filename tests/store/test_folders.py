@@ -7,6 +7,7 @@ import resource
 import subprocess
 import sys
 import tempfile
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -182,3 +183,124 @@ def test_a_library_of_another_user_is_set_aside() -> None:
     os.chown(cache.publish("k1", fake).library, 65534, 65534)
     with pytest.warns(RuntimeWarning, match="another user"):
         assert cache.lookup("k1") is None
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to another user")
+def test_a_parent_of_another_user_is_refused(fresh: Path) -> None:
+    """Sticky or not: who owns a directory can rename what lies in it."""
+    root = fresh / "of another" / "ours" / "cache"
+    root.mkdir(mode=0o700, parents=True)
+    os.environ["TILEWRIGHT_CACHE_DIR"] = str(root)
+    assert cache.lookup("k1") is None
+    os.chown(fresh / "of another", 65534, 65534)
+    for mode in (0o755, 0o1755):
+        (fresh / "of another").chmod(mode)
+        with pytest.raises(CacheError, match="can be replaced by another user") as caught:
+            cache.lookup("k1")
+        assert f"{fresh / 'of another'} belongs to user 65534" in str(caught.value)
+    with pytest.raises(CacheError, match="can be replaced by another user"):
+        cache.publish("k1", never)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_a_parent_of_root_is_trusted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the user is, and the directories around it, up to root's own."""
+    with folder_of_nobody() as top:
+        monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(top / "a" / "cache"))
+
+        def use() -> None:
+            cache.publish("k1", fake)
+            assert cache.publish("k1", never) == cache.lookup("k1")
+
+        assert as_nobody(use) == []
+        assert (top / "a").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to a group")
+def test_a_parent_that_a_group_can_write_is_refused(fresh: Path) -> None:
+    (fresh / "cache").mkdir(mode=0o700)
+    os.environ["TILEWRIGHT_CACHE_DIR"] = str(fresh / "cache")
+    fresh.chmod(0o770)
+    assert cache.lookup("k1") is None, "our own group's: often a user has one alone"
+    os.chown(fresh, 0, 65534)
+    with pytest.raises(CacheError, match="can be replaced by others") as caught:
+        cache.lookup("k1")
+    assert f"chmod go-w {fresh}" in str(caught.value)
+    fresh.chmod(0o1770)
+    assert cache.lookup("k1") is None
+
+
+def test_the_way_to_a_link_is_looked_at_too(fresh: Path) -> None:
+    """Who can replace the link can lead elsewhere."""
+    (fresh / "cache").mkdir(mode=0o700)
+    (fresh / "open").mkdir()
+    (fresh / "open" / "link").symlink_to(fresh / "cache")
+    os.environ["TILEWRIGHT_CACHE_DIR"] = str(fresh / "open" / "link")
+    assert cache.lookup("k1") is None
+    (fresh / "open").chmod(0o777)
+    with pytest.raises(CacheError, match="can be replaced by others"):
+        cache.lookup("k1")
+
+
+@pytest.mark.parametrize("inside", ["", "entries", "building", "locks"])
+@pytest.mark.parametrize("kind", ["file", "pipe"])
+def test_what_is_no_directory_is_refused(inside: str, kind: str, fresh: Path) -> None:
+    place = fresh / "cache" / inside
+    os.environ["TILEWRIGHT_CACHE_DIR"] = str(fresh / "cache")
+    place.parent.mkdir(mode=0o700, exist_ok=True)
+    place.write_text("") if kind == "file" else os.mkfifo(place, 0o600)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # nothing is found there, and that is said
+        with pytest.raises(CacheError, match=f"(?s){place} is no directory.*a {kind}"):
+            cache.publish("k1", never)
+        if not inside:
+            with pytest.raises(CacheError, match="is no directory"):
+                cache.lookup("k1")
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("/tmp/" + "x" * 300, r"(?s)cannot be used: File name too long.*305 characters.*shorter"),
+        ("/tmp" + "/x" * 3000, r"(?s)cannot be used: File name too long.*6004 characters"),
+        (f"{__file__}/cache", r"(?s)cannot be used: Not a directory.*TILEWRIGHT_CACHE_DIR"),
+    ],
+)
+def test_a_path_that_cannot_be(path: str, message: str, fresh: Path) -> None:
+    os.environ["TILEWRIGHT_CACHE_DIR"] = path
+    for action in (lambda: cache.lookup("k1"), lambda: cache.publish("k1", never), cache.clear):
+        with pytest.raises(CacheError, match=message):
+            action()
+
+
+# -- private directories ------------------------------------------------------------------------
+
+KILLED = f"""
+import os, sys
+sys.path.insert(0, {str(TESTS)!r})
+from tilewright.runtime import folders
+print(folders.make_private(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_private_directories_of_killed_processes_are_collected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folders, "_candidates", lambda: [str(tmp_path)])
+    (tmp_path / "tilewright-other").mkdir()
+    (tmp_path / "tilewright-file").write_text("")
+    environment, pipe = {**os.environ, "TMPDIR": str(tmp_path)}, subprocess.PIPE
+    command = [sys.executable, "-c", KILLED]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=environment) as child:
+        assert child.stdout is not None
+        left = Path(child.stdout.readline().strip())
+        assert left.parent == tmp_path
+        assert folders.collect_private() == 0
+        child.kill()
+    assert left.is_dir()
+    own = folders.make_private()
+    assert not left.exists()
+    assert sorted(tmp_path.glob("tilewright-*")) == sorted(
+        [own, tmp_path / "tilewright-other", tmp_path / "tilewright-file"]
+    )
