@@ -1,6 +1,6 @@
 #!/bin/sh
-# Lint, types, then the tests: those marked `twice` with a cold cache, then all with that cache.
-# The last line is pytest's own.
+# Style, types, then the tests: those marked `twice` with a cold cache, then all with that cache.
+# Each phase says what it is and how long it took; the last line is pytest's own.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -10,9 +10,26 @@ if [ -n "$missing" ] && [ -z "${CI:-}" ]; then
 else
     require=200
 fi
+
+phases=4
+phase=0
+begin() { # $1: what is done
+    phase=$((phase + 1))
+    started=$(date +%s)
+    echo "phase $phase of $phases: $1"
+}
+took() {
+    echo "phase $phase of $phases took $(($(date +%s) - started)) s"
+}
+first=$(date +%s)
+
+begin "style"
 .venv/bin/ruff check --quiet .
 .venv/bin/ruff format --quiet --check .
+took
+begin "types"
 .venv/bin/python scripts/typecheck.py
+took
 
 umask 022
 rm -rf build/test-cache
@@ -21,5 +38,8 @@ pytest() {
     .venv/bin/python -m pytest -n "${WORKERS:-auto}" --maxprocesses=16 --dist=loadgroup \
         --cache-dir=build/test-cache "$@"
 }
+begin "the tests that are run twice, with a cold cache"
 pytest -m twice -o addopts="-q --strict-markers --import-mode=importlib" || [ $? = 5 ] # 5: none
+took
+begin "all tests, with that cache (so far: $(($(date +%s) - first)) s; pytest says what they take)"
 pytest --warm --require-cases="$require"

@@ -116,10 +116,10 @@ def lookup(key: str, check: Check | None = None) -> Entry | None:
 def publish(key: str, build: Builder, check: Check | None = None) -> Entry:
     """The entry of ``key``: the one there is, or what ``build`` makes.
 
-    One in which ``check`` finds fault is made anew. ``build`` writes into the directory it is given
-    and returns what the manifest shall say; its ``library`` and ``source`` name two of the files. Of
-    several processes one builds, and the others take its entry. Raises CacheError when there is
-    nowhere to put it, and what ``build`` raises when its directory has room.
+    One in which ``check`` finds fault is made anew. ``build`` writes into the directory that it is
+    given and returns what the manifest shall say; its ``library`` and ``source`` name two of the
+    files. Of several processes one builds, and the others take its entry. Raises CacheError when
+    there is nowhere to put it, and what ``build`` raises when its directory has room.
     """
     root = _roots()[0]
     try:

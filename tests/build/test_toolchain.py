@@ -229,7 +229,7 @@ def test_a_cc_that_is_no_compiler_for_this_machine(
 @pytest.mark.parametrize("command", ["gcc 'x", 'clang "', "gcc \\"])
 def test_a_cc_that_is_no_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", command)
-    with pytest.raises(ToolchainError, match="(?s)cannot be read as a command.*unset CC") as caught:
+    with pytest.raises(ToolchainError, match=r"(?s)cannot be read as a command.*unset CC") as caught:
         find_compiler(load("scalar"), emulated=False)
     assert command in str(caught.value)
 
