@@ -229,7 +229,8 @@ def test_a_cc_that_is_no_compiler_for_this_machine(
 @pytest.mark.parametrize("command", ["gcc 'x", 'clang "', "gcc \\"])
 def test_a_cc_that_is_no_command(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CC", command)
-    with pytest.raises(ToolchainError, match=r"(?s)cannot be read as a command.*unset CC") as caught:
+    expected = r"(?s)cannot be read as a command.*unset CC"
+    with pytest.raises(ToolchainError, match=expected) as caught:
         find_compiler(load("scalar"), emulated=False)
     assert command in str(caught.value)
 
