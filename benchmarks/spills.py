@@ -13,6 +13,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 _HEADING = re.compile(r"^[0-9a-f]+ <([^>]+)>:$")
 _LINE = re.compile(r"^\s*([0-9a-f]+):\t(?:(?:[0-9a-f]{2,8} )+\s*\t)?(?:\{\w+\} )?(\S+)\s*(.*)$")
@@ -69,15 +70,22 @@ class Spill:
         return f"{self.function}: {self.instruction}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Function:
-    """A function's instructions in the order of their addresses."""
+    """A function's instructions in the order of their addresses.
+
+    What is asked of each of them is worked out once for all: there may be thousands.
+    """
 
     name: str
     instructions: tuple[Instruction, ...]
 
     def regions(self) -> list[Region]:
         """Its K loops, then the straight runs of multiply-adds outside them."""
+        return list(self._regions)
+
+    @cached_property
+    def _regions(self) -> tuple[Region, ...]:
         loops = [
             loop
             for loop in _innermost(self.instructions)
@@ -85,15 +93,19 @@ class Function:
         ]
         inside = {one.address for loop in loops for one in loop}
         runs = map(self._between, _straight(self.instructions, inside))
-        return [Region(tuple(loop), True) for loop in loops] + [
-            Region(tuple(run), False) for run in runs if run
-        ]
+        return (
+            *(Region(tuple(loop), True) for loop in loops),
+            *(Region(tuple(run), False) for run in runs if run),
+        )
 
     def spills(self) -> list[Spill]:
         """What touches the frame in any of the regions."""
+        return [spill for region in self._regions for spill in self.spills_in(region)]
+
+    def spills_in(self, region: Region) -> list[Spill]:
+        """What touches the frame in one of the regions."""
         return [
             Spill(self.name, one)
-            for region in self.regions()
             for one in region.instructions
             if self._touches_frame(one)
             and (region.looped or not _RESTORE.match(f"{one.mnemonic} {one.operands}"))
@@ -101,17 +113,22 @@ class Function:
 
     def multiplies(self, one: Instruction) -> bool:
         """Whether an instruction is a multiply-add; where there is none, a multiplication."""
+        return self._product.match(one.mnemonic) is not None
+
+    @cached_property
+    def _product(self) -> re.Pattern[str]:
         fused = any(_FMA.match(other.mnemonic) for other in self.instructions)
-        return (_FMA if fused else _MULTIPLY).match(one.mnemonic) is not None
+        return _FMA if fused else _MULTIPLY
 
     def _touches_frame(self, one: Instruction) -> bool:
         if one.mnemonic.startswith("lea") or _MASKED.match(f"{one.mnemonic} {one.operands}"):
             return False
         if _CALL.match(one.mnemonic) or _PUSH.match(one.mnemonic):
             return True
-        return re.search(self._slot(), one.operands) is not None
+        return self._slot.search(one.operands) is not None
 
-    def _slot(self) -> str:
+    @cached_property
+    def _slot(self) -> re.Pattern[str]:
         """A place in the frame: the stack or frame pointer and a constant, without an index."""
         mnemonic, operands = _FRAME_POINTER
         framed = any(
@@ -119,7 +136,7 @@ class Function:
             for one in self.instructions
         )
         x86, arm = ("(rsp|rbp)", "(sp|x29)") if framed else ("rsp", "sp")
-        return rf"\(%{x86}\)|\[{x86}([+-]\w+)?\]|\[{arm}(, #-?\w+)?\]"
+        return re.compile(rf"\(%{x86}\)|\[{x86}([+-]\w+)?\]|\[{arm}(, #-?\w+)?\]")
 
     def _stores(self, one: Instruction) -> bool:
         """Whether a vector leaves for memory outside the frame."""

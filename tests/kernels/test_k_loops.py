@@ -80,7 +80,7 @@ def fail_on_spills(found: list[Function]) -> None:
         f"of {len(region.instructions)} instructions, {spills[0].instruction}"
         for function in found
         for region in function.regions()
-        if (spills := [one for one in function.spills() if one.instruction in region.instructions])
+        if (spills := function.spills_in(region))
     ]
     if faults:
         pytest.fail("\n".join(faults), pytrace=False)
