@@ -20,6 +20,7 @@ from tilewright.isa.target import Target
 from tilewright.runtime.bench import peak as module
 from tilewright.runtime.bench.peak import Loop, peak_call, peak_source
 from tilewright.runtime.build.toolchain import compile_library, disassemble, find_compiler
+from tilewright.runtime.call import dispatch
 from tilewright.runtime.machine.host import is_native
 from tilewright.spec.types import accumulator
 
@@ -225,8 +226,9 @@ def test_the_peak_is_the_best_of_the_forms(monkeypatch: pytest.MonkeyPatch) -> N
     """That cores keep to it is measured by ``python -m benchmarks peaks``."""
 
     def seconds(target: Target, types: tuple[str, str], names: Iterable[str]) -> dict[str, float]:
-        known = {loop.name: loop for loop in (module._CLOCK, *module._loops(target, types))}
-        return {name: made_up_seconds(known[name]) for name in names}
+        loops: list[Loop | module.Clock] = [module._CLOCK, *module._loops(target, types)]
+        known = {loop.name: made_up_seconds(loop) for loop in loops}
+        return {name: known[name] for name in names}
 
     monkeypatch.setattr(module, "_seconds", seconds)
     peak = tw.peak("host")
@@ -251,7 +253,7 @@ def test_loops_are_timed_in_turns_and_the_least_counts(monkeypatch: pytest.Monke
         turns.append(frame)
         return calls * (1.0 if len(turns) == 4 else 2.0 + len(turns))
 
-    monkeypatch.setattr(module.dispatch, "timer", lambda what: timed)
+    monkeypatch.setattr(dispatch, "timer", lambda what: timed)
     names = [loop.name for loop in module._loops(host, ("f32", "f32"))][:2]
     found = module._seconds(host, ("f32", "f32"), names)
     assert found == {names[0]: 3.0, names[1]: 1.0}
@@ -312,15 +314,14 @@ def test_a_kernel_beside_the_peak(of_peak: float, monkeypatch: pytest.MonkeyPatc
     """That none is above it is measured by ``python -m benchmarks peaks``."""
     kernel = tw.compile(tw.Gemm(64, 48, 64))
     per_call, taken = 1e-6, []
-    monkeypatch.setattr(module.Meter, "seconds", lambda meter: taken.append(meter) or per_meter())
 
-    def per_meter() -> float:
+    def per_meter(meter: module.Meter) -> float:
         """Of a loop that does so much more in each second."""
-        return taken[-1].loop.flops / (kernel.flops / per_call / of_peak)
+        taken.append(meter)
+        return float(meter.loop.flops / (kernel.flops / per_call / of_peak))
 
-    monkeypatch.setattr(
-        module.dispatch, "timer", lambda what: lambda at, n, calls: calls * per_call
-    )
+    monkeypatch.setattr(module.Meter, "seconds", per_meter)
+    monkeypatch.setattr(dispatch, "timer", lambda what: lambda at, count, calls: calls * per_call)
     timing = kernel.bench(seconds=0.001)
     assert timing.median == timing.best == pytest.approx(per_call)
     assert timing.spread == pytest.approx(0)

@@ -294,9 +294,12 @@ def test_refused_consent_is_an_error() -> None:
 def test_a_refusal_says_why(number: int, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert AMX.matrix is not None
     asked, answers = [], [number, number, 0]
-    monkeypatch.setattr(
-        session, "_system_call", lambda words: asked.append(words) or answers.pop(0)
-    )
+
+    def answer(words: tuple[int, ...]) -> int:
+        asked.append(words)
+        return answers.pop(0)
+
+    monkeypatch.setattr(session, "_system_call", answer)
     unit, consent = "tiles of this test", (number, *AMX.matrix.consent)
     for _ in range(2):
         with pytest.raises(TargetError, match=f"(?s)error {number} .*{expected}"):
