@@ -8,7 +8,7 @@ from math import isnan
 from rich.table import Table
 
 import tilewright as tw
-from tilewright.runtime.peak import Peak
+from tilewright.runtime.bench.peak import Peak
 
 from .figures import Figure, Section
 from .options import Options

@@ -11,7 +11,7 @@ from tilewright.targets import NAMES
 
 
 def test_a_kernel_tells_its_share_of_the_peak() -> None:
-    """What it reaches is measured by ``python -m benchmarks``; see tests/runtime/test_peak.py."""
+    """What it reaches is measured by ``python -m benchmarks``; see tests/bench/test_peak.py."""
     kernel = tw.compile(tw.Gemm(64, 48, 64))
     of_peak = kernel.bench(seconds=0.05).of_peak
     assert of_peak is not None

@@ -278,7 +278,7 @@ def test_a_path_that_cannot_be(path: str, message: str, fresh: Path) -> None:
 KILLED = f"""
 import os, sys
 sys.path.insert(0, {str(TESTS)!r})
-from tilewright.runtime import folders
+from tilewright.runtime.store import folders
 print(folders.make_private(), flush=True)
 sys.stdin.read()
 """
