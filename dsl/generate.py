@@ -96,7 +96,14 @@ def program_for(plan: AnyPlan) -> Program:
             program = transposition_program(plan)
         case PackPlan():
             program = pack_program(plan)
-    verify_program(program, plan.target)
+    return verified(program, plan.spec, plan.target)
+
+
+def verified(program: Program, spec: Spec, target: Target) -> Program:
+    """``program``, if it is a legal one for ``spec``; else PlanError."""
+    formats = formats_of(spec, target)
+    nbytes = {name: packed.nbytes for name, packed in formats.items()}
+    verify_program(program, target, signature(spec, formats), nbytes)
     return program
 
 

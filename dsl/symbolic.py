@@ -254,3 +254,27 @@ def _print_product(expr: Expr) -> tuple[str, int]:
     if Rational(coefficient).q != 1:
         text = (f"({text})" if len(factors) + (top != 1) > 1 else text) + f" / {coefficient.q}"
     return (f"-({text})", 1) if coefficient < 0 else (text, 2)
+
+
+def bounds(expr: Expr, ranges: Mapping[str, tuple[int, int]]) -> tuple[int, int] | None:
+    """The least and the most that ``expr`` can be where counters lie in ``ranges``, both included.
+
+    None where that is not known: it depends on a size of the call, or is no sum of products.
+    """
+    if expr.is_Integer:
+        return int(expr), int(expr)
+    if expr.is_Symbol:
+        return ranges.get(expr.name)
+    if not (expr.is_Add or expr.is_Mul):
+        return None
+    parts = [bounds(arg, ranges) for arg in expr.args]
+    low, high = (0, 0) if expr.is_Add else (1, 1)
+    for part in parts:
+        if part is None:
+            return None
+        if expr.is_Add:
+            low, high = low + part[0], high + part[1]
+        else:
+            corners = [one * other for one in (low, high) for other in part]
+            low, high = min(corners), max(corners)
+    return low, high

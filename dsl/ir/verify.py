@@ -1,167 +1,362 @@
-"""The rules of tile programs, checked where they are made: an illegal program dies here."""
+"""The rules of programs, checked where they are made: an illegal program dies here.
+
+A tile program obeys the rules of its operations (``tile_rules.py``) and has registers for what it
+keeps. The nest obeys one rule for each of its nodes, found by its class in ``NEST_RULES``: a call
+passes operands that exist, of the types and roles that the tile asks for, and no element that the
+tile touches lies outside of them, as far as sizes are known.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
 
 from sympy import Expr
 
 from tilewright.errors import PlanError
 from tilewright.isa.target import Target
-from tilewright.symbolic import slots, value
+from tilewright.spec.signature import Signature
+from tilewright.spec.types import ELEMENTS, ITEMSIZE
+from tilewright.symbolic import bounds, slots, value
 
-from .dataflow import addresses, mask_of, matrices_of, reads, walk, writes
-from .nest import BlockLoop, Call, NestNode, Pack, Program, SelectBatch, When, WhenSame
-from .ops import (
-    Advance,
-    Load,
-    LoadMatrix,
-    Loop,
-    MakeMask,
-    MatrixRegister,
-    MultiplyMatrices,
-    Op,
-    Point,
-    PointBatch,
-    Room,
-    Store,
-    TileProgram,
-    ZeroMatrix,
+from .alive import live_registers, verify_alive
+from .dataflow import matrices_of, walk
+from .extents import Held, Reach, held
+from .nest import (
+    Argument,
+    BlockLoop,
+    Call,
+    Configuration,
+    Configure,
+    NestNode,
+    Pack,
+    Program,
+    SelectBatch,
+    Selected,
+    When,
+    WhenSame,
 )
+from .ops import Parameter, TileProgram
+from .tile_rules import RULES
+from .tile_walk import Walk, shown
 
 
-def verify_program(program: Program, target: Target) -> None:
-    """PlanError if a tile breaks a rule, or the nest calls a tile that does not exist."""
+def verify_program(
+    program: Program, target: Target, parameters: Signature, packed: Mapping[str, int]
+) -> None:
+    """PlanError if a tile or the nest breaks a rule: it names both, the operation and the rule.
+
+    ``parameters`` are the kernel's, ``packed`` the bytes of one matrix of each packed operand.
+    """
+    reaches: dict[str, Reach] = {}
     for tile in program.tiles:
-        verify_tile(tile, target)
-    _verify_nests(program.nest, program)
+        if tile.name in reaches:
+            raise PlanError(f"two tiles are called {tile.name}", expected="a name for each")
+        reaches[tile.name] = verify_tile(tile, target)
+    _Nest(program, parameters, packed, reaches).nodes(program.nest)
 
 
-def verify_tile(tile: TileProgram, target: Target) -> None:
-    """Defined before use, defined once, pointers known, fits the registers."""
-    pointers = {p.name for p in tile.parameters if p.role in ("in", "out")}
-    tables = {p.name for p in tile.parameters if p.role in ("in", "table")}
-    _Check(tile.name, pointers | tables, pointers).ops(tile.body + tile.end)
-    _verify_matrices(tile, target)
-    live = live_registers(tile)
-    if live > target.registers:
-        raise PlanError(
-            f"{tile.name} keeps {live} vector registers alive on {target.name}",
-            expected=f"{target.registers} or fewer",
-        )
+# --- tiles -------------------------------------------------------------------------------------
 
 
-def _verify_matrices(tile: TileProgram, target: Target) -> None:
-    """What a matrix unit faults on: too many registers, shapes that differ, one used twice."""
-    shapes: dict[str, MatrixRegister] = {}
-    for op in walk(tile.body + tile.end):
-        found = matrices_of(op)
-        for register in found:
-            if shapes.setdefault(register.name, register) != register:
-                raise PlanError(f"{tile.name}: {register.name} has two shapes", got=str(op))
-        if isinstance(op, MultiplyMatrices):
-            acc, x, y = found
-            legal = acc.rows == y.rows and x.rows * op.op.group == y.columns
-            if not legal or acc.columns * op.op.group != x.columns or len({*found}) < 3:
-                raise PlanError(f"{tile.name}: matrices whose shapes do not match", got=str(op))
+def verify_tile(tile: TileProgram, target: Target) -> Reach:
+    """PlanError if an operation breaks its rule, or the registers do not do; what it touches."""
+    names = [parameter.name for parameter in tile.parameters]
+    if len({*names}) < len(names):
+        raise PlanError(f"{tile.name}: two parameters of one name", got=", ".join(names))
+    found = Walk(tile, target, RULES)
+    body, end = found.ops(tile.body), found.ops(tile.end)
     most = target.matrix.registers if target.matrix else 0
-    if len(shapes) > most:
+    if len(found.shapes) > most:
         raise PlanError(
-            f"{tile.name} uses {len(shapes)} matrix registers on {target.name}",
+            f"{tile.name} uses {len(found.shapes)} matrix registers on {target.name}",
             expected=f"{most} or fewer",
         )
+    verify_alive(tile, target, body, end)
+    return found.reach
 
 
-class _Check:
-    """One walk over a tile program, remembering what is defined."""
-
-    def __init__(self, tile: str, bases: set[str], pointers: set[str]) -> None:
-        self.tile, self.bases = tile, bases
-        self.pointers, self.registers, self.masks = set(pointers), set[str](), set[str]()
-        self.rooms: dict[str, int] = {}
-
-    def ops(self, ops: tuple[Op, ...]) -> None:
-        for op in ops:
-            if isinstance(op, Loop):
-                self._loop(op)
-            else:
-                self._op(op)
-
-    def _loop(self, loop: Loop) -> None:
-        before = self.registers, self.masks, self.pointers
-        self.registers, self.masks, self.pointers = (set(known) for known in before)
-        self.ops(loop.body)
-        self.registers, self.masks, self.pointers = before
-
-    def _op(self, op: Op) -> None:
-        for register in reads(op):
-            self._need(register.name in self.registers, op, f"reads {register.name} undefined")
-        accumulates = {r.name for r in reads(op)}
-        for register in writes(op):
-            again = register.name in self.registers and register.name not in accumulates
-            self._need(not again, op, f"defines {register.name} twice")
-            self.registers.add(register.name)
-        self._matrices(op)
-        mask = mask_of(op)
-        self._need(mask is None or mask.name in self.masks, op, "uses a mask never made")
-        for address in addresses(op):
-            self._need(address.pointer in self.pointers, op, f"{address.pointer} is no pointer")
-        if isinstance(op, MakeMask):
-            self.masks.add(op.mask.name)
-        if isinstance(op, (Point, PointBatch)):
-            base = op.base if isinstance(op, Point) else op.operand
-            self._need(base in self.bases | set(self.rooms), op, f"{base} is no operand")
-            self.pointers.add(op.pointer)
-        if isinstance(op, Room):
-            self._need(op.name not in self.pointers, op, f"defines {op.name} twice")
-            self.pointers.add(op.name)
-            self.rooms[op.name] = op.elements
-        if isinstance(op, Advance):
-            self._need(op.pointer in self.pointers, op, f"{op.pointer} is no pointer")
-        if isinstance(op, (Load, Store)):
-            self._access(op)
-
-    def _matrices(self, op: Op) -> None:
-        """Those that are read were written; loads may write them again."""
-        found = matrices_of(op)
-        if isinstance(op, (ZeroMatrix, LoadMatrix)):
-            self.registers.add(f"matrix {found[0].name}")
-        for register in found:
-            known = f"matrix {register.name}" in self.registers
-            self._need(known, op, f"reads {register.name} undefined")
-
-    def _access(self, op: Load | Store) -> None:
-        vector = op.dst.vector if isinstance(op, Load) else op.src.vector
-        if isinstance(op.active, int):
-            most = vector.lanes * max(op.group, 1)
-            self._need(0 < op.active <= most, op, f"touches {op.active} of {most} elements")
-        if (room := self.rooms.get(op.address.pointer)) is not None:
-            first = value(op.address.offset)
-            inside = first is not None and 0 <= first <= room - vector.lanes
-            self._need(inside, op, f"is not inside of the {room} elements there are")
-
-    def _need(self, holds: bool, op: Op, problem: str) -> None:
-        if not holds:
-            raise PlanError(f"{self.tile}: {op.kind} {problem}", got=str(op))
+# --- the nest ----------------------------------------------------------------------------------
 
 
-def _verify_nest(node: NestNode, program: Program) -> None:
-    match node:
-        case Call():
-            tile = program.tile(node.program)
-            wanted = [p for p in tile.parameters if p.role not in ("size", "scalar")]
-            if len(wanted) != len(node.arguments):
-                raise PlanError(f"the call of {tile.name} passes {len(node.arguments)} arguments")
-        case BlockLoop():
-            if node.parallel:
-                _verify_parallel(node, program)
-            _verify_nests(node.body, program)
-        case SelectBatch():
-            _verify_nests(node.body, program)
-        case Pack():
-            _verify_nests(node.fill + node.body, program)
-        case When() | WhenSame():
-            _verify_nests(node.body + node.otherwise, program)
+class _Nest:
+    """What is known where a node stands: operands, counters, scratch memory, configuration."""
+
+    def __init__(
+        self,
+        program: Program,
+        parameters: Signature,
+        packed: Mapping[str, int],
+        reaches: Mapping[str, Reach],
+    ) -> None:
+        self.program, self.reaches = program, reaches
+        self.tiles = {tile.name: tile for tile in program.tiles}
+        arrays = [a for a in parameters.arrays if a.kind != "offsets"]
+        self.operands = {a.symbol: held(a, packed.get(a.name)) for a in arrays}
+        given = {a.name for a in parameters.arrays if a.kind == "offsets"}
+        self.offsets = given | {a.offsets for a in arrays if a.static_offsets is not None}
+        self.arrays = frozenset(self.operands)
+        self.sizes = {size.slot for size in parameters.sizes}
+        self.scalars = {scalar.name for scalar in parameters.scalars}
+        self.counters: dict[str, tuple[int, int] | None] = {}
+        self.taken: list[tuple[str, int, int]] = []
+        self.idle = False
+        configurations = program.configurations
+        alone = len(configurations) == 1 and configurations[0].fixed
+        self.configuration = configurations[0] if alone else None
+
+    def nodes(self, nodes: Sequence[NestNode]) -> None:
+        """Check all of them in order."""
+        for node in nodes:
+            rule = NEST_RULES.get(type(node))
+            if rule is None:
+                self.refuse(node, "has no rule", "an entry of NEST_RULES in verify.py")
+            rule(self, node)
+
+    def refuse(self, node: NestNode, problem: str, expected: str) -> NoReturn:
+        """PlanError: the node, what is wrong with it, and the rule."""
+        which = f" of {node.program}" if isinstance(node, Call) else ""
+        said = f"the nest: {node.kind}{which} {problem}"
+        raise PlanError(said, got=shown(node), expected=expected)
+
+    def size(self, node: NestNode, expr: Expr) -> tuple[int, int] | None:
+        """What a formula may be; its sizes and counters must be known here."""
+        if not expr.is_Integer:
+            for name in sorted(slots(expr) - self.sizes):
+                if name not in self.counters:
+                    self.refuse(node, f"depends on {name}", "sizes and counters that are known")
+        ranges = {name: found for name, found in self.counters.items() if found is not None}
+        return bounds(expr, ranges)
+
+
+def _call(n: _Nest, node: Call) -> None:
+    tile = n.tiles.get(node.program)
+    if tile is None:
+        n.refuse(node, "calls what does not exist", f"one of {', '.join(n.tiles) or 'no tiles'}")
+    wanted = [p for p in tile.parameters if p.role not in ("size", "scalar")]
+    if len(wanted) != len(node.arguments):
+        n.refuse(node, f"passes {len(node.arguments)} arguments", f"{len(wanted)}")
+    for parameter in tile.parameters:
+        known = {"size": n.sizes, "scalar": n.scalars}.get(parameter.role)
+        if known is not None and parameter.name not in known:
+            n.refuse(node, f"knows no {parameter.name}", "a parameter of the kernel")
+    passed = dict(zip((p.name for p in wanted), node.arguments, strict=True))
+    at = {
+        p.name: _argument(n, node, tile, p, argument)
+        for p, argument in zip(wanted, node.arguments, strict=True)
+    }
+    if not n.idle:
+        for (name, each), reach in n.reaches[tile.name].items():
+            place = at.get(f"{name}_at") if tile_role(wanted, name) == "table" else at[name]
+            _inside(n, node, (tile, name), passed[name], each, place, reach)
+    if tile.numbers or n.program.configurations:
+        _configured(n, node, tile)
+
+
+def tile_role(parameters: Sequence[Parameter], name: str) -> str:
+    """The role of a parameter."""
+    return next(p.role for p in parameters if p.name == name)
+
+
+def _argument(
+    n: _Nest, node: Call, tile: TileProgram, parameter: Parameter, argument: Argument
+) -> tuple[int, int] | None:
+    """What its offset may be, if the argument is what the parameter asks for."""
+    place, name, role = n.size(node, argument.offset), argument.operand, parameter.role
+    if role == "at":
+        if name is not None:
+            n.refuse(node, f"passes {name} for {parameter.name}", "a number of elements")
+        return place
+    if role == "offsets":
+        if name not in n.offsets or argument.offset != 0:
+            n.refuse(node, f"passes {name} for {parameter.name}", "the offsets of a batch")
+        return place
+    held = n.operands.get(name or "")
+    if held is None:
+        n.refuse(node, f"passes {name}, which does not exist here", "an operand or a buffer")
+    if (role == "table") != (held.batch == "addresses"):
+        n.refuse(node, f"passes {name} for {parameter.name}", "a table for a table, else elements")
+    if role == "out" and not held.written:
+        n.refuse(node, f"writes {name}, an input", "an output or a buffer")
+    element = parameter.element or tile.element
+    if held.element != element and not argument.cast:
+        n.refuse(node, f"passes {held.element} of {name} for {element}", "elements of one type")
+    return place
+
+
+def _inside(
+    n: _Nest,
+    node: Call,
+    whose: tuple[TileProgram, str],
+    argument: Argument,
+    each: bool,
+    place: tuple[int, int] | None,
+    reach: tuple[int, int],
+) -> None:
+    """Nothing that the tile touches lies outside of the operand, where both are known."""
+    held = n.operands[argument.operand or ""]
+    there = held.each if each else held.whole
+    if place is None or there is None:
+        return
+    tile, name = whose
+    element = next(p.element for p in tile.parameters if p.name == name) or tile.element
+    given, taken = ITEMSIZE[held.element], ITEMSIZE[element]
+    low, high = (at * given + to * taken for at, to in zip(place, reach, strict=True))
+    if low < 0 or high > there * given:
+        touched = f"bytes {low} to {high} of {argument.operand}"
+        n.refuse(node, f"touches {touched}", f"0 to {there * given}, those of {there} elements")
+
+
+def _configured(n: _Nest, node: Call, tile: TileProgram) -> None:
+    """The registers of the matrix unit are used as they were configured."""
+    numbers, found = dict(tile.numbers), n.configuration
+    used = {r.name: r for op in walk(tile.body + tile.end) for r in matrices_of(op)}
+    for name, register in used.items():
+        shape = register.rows, register.columns * ITEMSIZE[register.element]
+        number = numbers.get(name)
+        known = found.shapes if found is not None else ()
+        if number is None or number >= len(known) or known[number] != shape:
+            n.refuse(node, f"uses {name} as it is not configured", "its rows and bytes of a row")
+
+
+def _block_loop(n: _Nest, node: BlockLoop) -> None:
+    if node.counter in n.counters or node.counter in n.sizes:
+        n.refuse(node, f"counts {node.counter} again", "a counter of its own")
+    if node.first < 0:
+        n.refuse(node, f"begins at {node.first}", "0 or more")
+    if node.parallel:
+        _verify_parallel(node, n.program)
+    n.size(node, node.trips)
+    trips = value(node.trips)
+    idle = n.idle
+    n.idle = idle or (trips is not None and trips <= node.first)
+    n.counters[node.counter] = None if trips is None else (node.first, max(trips - 1, node.first))
+    before = n.configuration
+    if node.parallel and not (before and before.fixed and len(n.program.configurations) == 1):
+        n.configuration = None  # other threads have none
+    entered = n.configuration
+    n.nodes(node.body)
+    if n.configuration is not entered:
+        n.nodes(node.body)  # as the next trip begins
+    if n.configuration is not before:
+        n.configuration = None if n.configuration is None or trips is None else n.configuration
+    del n.counters[node.counter]
+    n.idle = idle
+
+
+def _select_batch(n: _Nest, node: SelectBatch) -> None:
+    at = n.size(node, node.index)
+    outside, chosen = n.operands, dict(n.operands)
+    for selected in node.selected:
+        held = _selected(n, node, selected)
+        if at is not None and held.count is not None and not n.idle:
+            _among(n, node, selected.name, at, held.count)
+        chosen[selected.name] = replace(held, whole=held.each, each=None, batch="")
+    n.operands = chosen
+    n.nodes(node.body)
+    n.operands = outside
+
+
+def _among(n: _Nest, node: SelectBatch, name: str, at: tuple[int, int], count: int) -> None:
+    """There are as many matrices."""
+    if at[0] < 0 or at[1] >= count:
+        n.refuse(node, f"takes matrix {at[1]} of {name}", f"one of {count}")
+
+
+def _selected(n: _Nest, node: SelectBatch, selected: Selected) -> Held:
+    """The operand whose matrix is selected."""
+    held = n.operands.get(selected.name)
+    if held is None or selected.name not in n.arrays:
+        n.refuse(node, f"takes {selected.name}, which does not exist here", "an operand")
+    if held.batch != selected.batch:
+        n.refuse(node, f"finds {selected.name} by {selected.batch!r}", f"by {held.batch!r}")
+    if selected.batch == "offsets" and selected.offsets not in n.offsets:
+        n.refuse(node, f"knows no {selected.offsets}", "the offsets of a batch")
+    n.size(node, selected.stride)
+    return held
+
+
+def _pack(n: _Nest, node: Pack) -> None:
+    if node.buffer in n.operands:
+        n.refuse(node, f"defines {node.buffer} twice", "one definition of each name")
+    if node.element not in ELEMENTS:
+        n.refuse(node, f"of {node.element}", "a type there is")
+    elements = n.size(node, node.elements)
+    if elements is not None and elements[0] < 0:
+        n.refuse(node, f"of {elements[0]} elements", "0 or more")
+    whole = elements[0] if elements is not None and elements[0] == elements[1] else None
+    taken = _in_scratch(n, node, whole)
+    n.operands = {**n.operands, node.buffer: Held(node.element, True, whole)}
+    n.nodes(node.fill)
+    n.nodes(node.body)
+    n.operands = {name: held for name, held in n.operands.items() if name != node.buffer}
+    del n.taken[len(n.taken) - taken :]
+
+
+def _in_scratch(n: _Nest, node: Pack, elements: int | None) -> int:
+    """How many places in scratch memory it takes: inside of it, and nobody else's."""
+    if node.scratch is None:
+        return 0
+    n.size(node, node.scratch)
+    first, total = value(node.scratch), value(n.program.scratch)
+    if first is None or elements is None:
+        return 0
+    behind = first + elements * ITEMSIZE[node.element]
+    if first < 0 or (total is not None and behind > total):
+        n.refuse(node, f"lies at bytes {first} to {behind}", f"within {total} of scratch memory")
+    for other, low, high in n.taken:
+        if first < high and low < behind:
+            n.refuse(node, f"lies in the scratch memory of {other}", "memory of its own")
+    n.taken.append((node.buffer, first, behind))
+    return 1
+
+
+def _when(n: _Nest, node: When) -> None:
+    n.size(node, node.count)
+    count, idle = value(node.count), n.idle
+    _either(n, node, idle or (count is not None and count <= 0), idle or (count or 0) > 0)
+
+
+def _when_same(n: _Nest, node: WhenSame) -> None:
+    for name in (node.one, node.other):
+        if name not in n.arrays or n.operands[name].batch == "addresses":
+            n.refuse(node, f"compares {name}", "two arrays of the kernel")
+    _either(n, node, n.idle, n.idle)
+
+
+def _either(n: _Nest, node: When | WhenSame, first: bool, second: bool) -> None:
+    """Both bodies, each idle or not, from the same configuration on."""
+    idle, before = n.idle, n.configuration
+    n.idle = first
+    n.nodes(node.body)
+    then, n.configuration, n.idle = n.configuration, before, second
+    n.nodes(node.otherwise)
+    n.configuration, n.idle = then if then is n.configuration else None, idle
+
+
+def _configure(n: _Nest, node: Configure) -> None:
+    configurations: Sequence[Configuration] = n.program.configurations
+    if not 0 <= node.index < len(configurations):
+        n.refuse(node, f"loads configuration {node.index}", f"one of {len(configurations)}")
+    if node.configuration != configurations[node.index]:
+        n.refuse(node, f"is not configuration {node.index}", "that of the program")
+    n.configuration = node.configuration
+
+
+#: The rule of each node of a nest.
+NEST_RULES: Mapping[type[Any], Callable[[_Nest, Any], None]] = {
+    Call: _call,
+    BlockLoop: _block_loop,
+    SelectBatch: _select_batch,
+    Pack: _pack,
+    When: _when,
+    WhenSame: _when_same,
+    Configure: _configure,
+}
+
+
+# --- parallel loops ----------------------------------------------------------------------------
 
 
 def _verify_parallel(loop: BlockLoop, program: Program) -> None:
@@ -195,39 +390,4 @@ def _written(nodes: tuple[NestNode, ...], program: Program) -> Iterator[tuple[st
                 yield from _written(node.body + node.otherwise, program)
 
 
-def _verify_nests(nodes: tuple[NestNode, ...], program: Program) -> None:
-    for node in nodes:
-        _verify_nest(node, program)
-
-
-def live_registers(tile: TileProgram) -> int:
-    """The most vector registers alive while products are summed, masks in registers included.
-
-    Transposing and updating C may need more for a moment; there a spill costs a few cycles in all.
-    """
-    live: set[str] = set()
-    _live(tile.end, live)
-    return _live(tile.body, live)
-
-
-def _live(ops: tuple[Op, ...], live: set[str]) -> int:
-    """Walk backwards; ``live`` is changed from the set after ``ops`` to the set before."""
-    most = 0
-    for op in reversed(ops):
-        if isinstance(op, Loop):
-            around = set(live)
-            _live(op.body, around)  # what the body reads from before, or from its last round
-            live |= around
-            most = max(most, _live(op.body, set(live)))
-            continue
-        written = {r.name for r in writes(op)}
-        most = max(most, len(live | written))
-        live -= written
-        live |= {r.name for r in reads(op)}
-        mask = mask_of(op)
-        if mask and mask.vector.mask and mask.vector.mask.registers:
-            live.add(mask.name)
-        if isinstance(op, MakeMask):
-            live.discard(op.mask.name)
-        most = max(most, len(live))
-    return most
+__all__ = ["NEST_RULES", "live_registers", "verify_program", "verify_tile"]

@@ -78,9 +78,9 @@ class _Tiles:
 def _apart(tiles: _Tiles) -> Iterator[NestNode]:
     for down, over in tiles.plan.grid():
         name = tiles.get(_move, (down.size, over.size))
-        row, col = _position(down, "i"), _position(over, "j")
+        row, col = _position(down, "ti"), _position(over, "tj")
         call = Call(name, (tiles.at("x", row, col), tiles.at("out", row, col)))
-        yield from _loop("j", over, _loop("i", down, (call,)))
+        yield from _loop("tj", over, _loop("ti", down, (call,)))
 
 
 def _position(part: Part, counter: str) -> Expr:
@@ -90,7 +90,7 @@ def _position(part: Part, counter: str) -> Expr:
 def _loop(counter: str, part: Part, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
     if part.count == 1:
         return body
-    what = {"i": "rows", "j": "columns"}[counter]
+    what = {"ti": "rows", "tj": "columns"}[counter]
     return (BlockLoop(counter, part.count, body, note=f"{what} by {part.size}"),)
 
 
@@ -99,16 +99,16 @@ def _in_place(tiles: _Tiles) -> Iterator[NestNode]:
     assert tiles.plan.square is not None
     cut = list(parts(tiles.plan.sizes["rows"], tiles.plan.square))
     for index, part in enumerate(cut):
-        size, here = part.size, _position(part, "i")
+        size, here = part.size, _position(part, "ti")
         itself = Call(tiles.get(_turn, (size, size)), (tiles.at("out", here, here),))
         body: tuple[NestNode, ...] = (itself,)
         if part.count != 1:
-            before = _exchange(tiles, (part, here), (part, _position(part, "j")))
-            body += (BlockLoop("j", symbol("i"), (before,), note="and those before"),)
-        yield from _loop("i", part, body)
+            before = _exchange(tiles, (part, here), (part, _position(part, "tj")))
+            body += (BlockLoop("tj", symbol("ti"), (before,), note="and those before"),)
+        yield from _loop("ti", part, body)
         for other in cut[index + 1 :]:
-            pair = _exchange(tiles, (part, here), (other, _position(other, "j")))
-            yield from _loop("i", part, _loop("j", other, (pair,)))
+            pair = _exchange(tiles, (part, here), (other, _position(other, "tj")))
+            yield from _loop("ti", part, _loop("tj", other, (pair,)))
 
 
 def _exchange(tiles: _Tiles, one: tuple[Part, Expr], other: tuple[Part, Expr]) -> NestNode:

@@ -391,13 +391,6 @@ static inline void gemm_f32_3x21x5_ccc_beta1_bounced_tails_tile6_3x21(const floa
     KEEP_2(c2_5, a2_k4);
     HIDE(c);
     BARRIER;
-    _Alignas(64) float bounce_c0_5[12];
-    vst1q_f32(bounce_c0_5, c0_5);
-    vst1q_f32(bounce_c0_5 + 4, c1_5);
-    vst1q_f32(bounce_c0_5 + 8, c2_5);
-    float c0_5_lane0 = *(bounce_c0_5);
-    float c1_5_lane0 = *(bounce_c0_5 + 4);
-    float c2_5_lane0 = *(bounce_c0_5 + 8);
     float32x4_t old_c0_0 = vld1q_f32(c);
     c0_0 = vaddq_f32(c0_0, old_c0_0);
     float32x4_t old_c0_1 = vld1q_f32(c + 4);
@@ -428,12 +421,6 @@ static inline void gemm_f32_3x21x5_ccc_beta1_bounced_tails_tile6_3x21(const floa
     c2_3 = vaddq_f32(c2_3, old_c2_3);
     float32x4_t old_c2_4 = vld1q_f32(c + 58);
     c2_4 = vaddq_f32(c2_4, old_c2_4);
-    float old_c0_5_lane0 = *(c + 20);
-    c0_5_lane0 = c0_5_lane0 + old_c0_5_lane0;
-    float old_c1_5_lane0 = *(c + 41);
-    c1_5_lane0 = c1_5_lane0 + old_c1_5_lane0;
-    float old_c2_5_lane0 = *(c + 62);
-    c2_5_lane0 = c2_5_lane0 + old_c2_5_lane0;
     vst1q_f32(c, c0_0);
     vst1q_f32(c + 4, c0_1);
     vst1q_f32(c + 8, c0_2);
@@ -449,8 +436,21 @@ static inline void gemm_f32_3x21x5_ccc_beta1_bounced_tails_tile6_3x21(const floa
     vst1q_f32(c + 50, c2_2);
     vst1q_f32(c + 54, c2_3);
     vst1q_f32(c + 58, c2_4);
+    _Alignas(64) float bounce_c0_5[12];
+    vst1q_f32(bounce_c0_5, c0_5);
+    vst1q_f32(bounce_c0_5 + 4, c1_5);
+    vst1q_f32(bounce_c0_5 + 8, c2_5);
+    float c0_5_lane0 = *(bounce_c0_5);
+    float old_c0_5_lane0 = *(c + 20);
+    c0_5_lane0 = c0_5_lane0 + old_c0_5_lane0;
     *(c + 20) = c0_5_lane0;
+    float c1_5_lane0 = *(bounce_c0_5 + 4);
+    float old_c1_5_lane0 = *(c + 41);
+    c1_5_lane0 = c1_5_lane0 + old_c1_5_lane0;
     *(c + 41) = c1_5_lane0;
+    float c2_5_lane0 = *(bounce_c0_5 + 8);
+    float old_c2_5_lane0 = *(c + 62);
+    c2_5_lane0 = c2_5_lane0 + old_c2_5_lane0;
     *(c + 62) = c2_5_lane0;
 }
 

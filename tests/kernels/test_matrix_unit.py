@@ -18,14 +18,18 @@ from support.interpreted import Interpreted, small_cases
 
 import tilewright as tw
 from tilewright.errors import PlanError, ScheduleError, TargetError
-from tilewright.generate import Request, generate, plan_for, program_for
+from tilewright.generate import Request, generate, plan_for, program_for, verified
 from tilewright.ir.count import formulas
 from tilewright.ir.dataflow import walk
 from tilewright.ir.nest import Configure, NestNode, Program, inside
 from tilewright.ir.ops import LoadMatrix, MultiplyMatrices, TileProgram
+<<<<<<< HEAD
 from tilewright.ir.verify import verify_program
 from tilewright.runtime.build.toolchain import compile_library, compile_program, find_compiler
 from tilewright.runtime.call import session
+=======
+from tilewright.runtime.build.toolchain import compile_library, find_compiler
+>>>>>>> 3bc0367 (A rule for each operation and each node of the nest, seen to refuse: types, instructions, roles, and what lies outside of operands)
 from tilewright.runtime.call.session import Session, ask_consent
 from tilewright.runtime.harness import harness
 from tilewright.runtime.machine.host import is_native, machine, resolve
@@ -143,15 +147,16 @@ def test_rows_known_at_the_call_are_configured_where_there_are_such() -> None:
 
 
 def test_illegal_matrices_are_refused() -> None:
-    program = program_of(tw.Gemm(16, 16, 64, a="s8"))
+    spec = tw.Gemm(16, 16, 64, a="s8")
+    program = program_of(spec)
     (tile,) = tiles_of(program)
     (product,) = [op for op in tile.body if isinstance(op, MultiplyMatrices)]
     for wrong in (replace(product, y=replace(product.y, rows=product.y.rows - 1)),):
         body = tuple(wrong if op is product else op for op in tile.body)
         with pytest.raises(PlanError, match=r"two shapes|do not match"):
-            verify_program(replace(program, tiles=(replace(tile, body=body),)), AMX)
+            verified(replace(program, tiles=(replace(tile, body=body),)), spec, AMX)
     with pytest.raises(PlanError, match="matrix registers on avx512"):
-        verify_program(program, load("avx512"))
+        verified(program, spec, load("avx512"))
 
 
 def test_tiles_that_do_not_fit_are_refused() -> None:

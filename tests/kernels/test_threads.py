@@ -20,9 +20,8 @@ import tilewright as tw
 from tilewright import targets
 from tilewright.emit.parallel import forks
 from tilewright.errors import PlanError, ScheduleError, TargetError
-from tilewright.generate import explain_plan, plan_for, program_for
+from tilewright.generate import explain_plan, plan_for, program_for, verified
 from tilewright.ir.nest import BlockLoop, NestNode, Program
-from tilewright.ir.verify import verify_program
 from tilewright.runtime.machine.host import means
 from tilewright.runtime.reference.arguments import sample
 from tilewright.spec.gemm import Gemm
@@ -327,7 +326,7 @@ def test_two_parallel_loops_are_one() -> None:
 def test_a_loop_whose_trips_write_the_same_place_is_refused() -> None:
     honest = program("kNmk", block={"k": 50})
     target = targets.load("avx2")
-    verify_program(honest, target)
+    verified(honest, SPEC, target)
 
     def all_parallel(node: NestNode) -> NestNode:
         if isinstance(node, BlockLoop):
@@ -337,7 +336,7 @@ def test_a_loop_whose_trips_write_the_same_place_is_refused() -> None:
 
     wrong = replace(honest, nest=tuple(map(all_parallel, honest.nest)))
     with pytest.raises(PlanError, match="write the same place of c"):
-        verify_program(wrong, target)
+        verified(wrong, SPEC, target)
     late = BlockLoop("nt", honest.nest[0].trips, (), 1, parallel=True)  # type: ignore[union-attr]
     with pytest.raises(PlanError, match="begin at 0"):
-        verify_program(Program((late,), ()), target)
+        verified(Program((late,), ()), SPEC, target)

@@ -206,10 +206,11 @@ def _leaves_out(tile: Tile, vector: Vector) -> Register:
 
 
 def write(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
-    """``C = alpha * acc + beta * C``: C is read whole before any of it is written.
+    """``C = alpha * acc + beta * C``: vectors of C are all read before any of them is written.
 
     A masked store cannot be forwarded to a load that overlaps its full width, and rows of a
-    narrow C overlap so: read row by row, each would wait for the one before.
+    narrow C overlap so: read row by row, each would wait for the one before. Single elements,
+    of which there may be hundreds, do not overlap, and are written one after the other.
     """
     if tile.stage == "sum":
         yield from _add_to_sums(tile, outputs)
@@ -217,14 +218,20 @@ def write(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
     if tile.plan.finishes:
         yield from finished(tile, outputs)
         return
-    stores = []
+    cut: list[Output] = []
     if tile.plan.bounces:
-        bounce, outputs = _bounced(tile, outputs)
-        yield from bounce
+        cut = [output for output in outputs if output.active is not None]
+        outputs = [output for output in outputs if output.active is None]
+    stores = []
     for output in outputs:
         yield from updated(tile, output)
-        stores.append(Store(output.at(tile.written), output.acc, output.active))
+        stores.append(_stored(tile, output))
     yield from stores
+    yield from _bounced(tile, cut) if cut else ()
+
+
+def _stored(tile: Tile, output: Output) -> Op:
+    return Store(output.at(tile.written), output.acc, output.active)
 
 
 def _add_to_sums(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
@@ -244,24 +251,20 @@ def from_sums(tile: Tile, output: Output) -> Iterator[Op]:
         yield Load(output.acc, output.at(tile.plan.operands["sums"]), output.active)
 
 
-def _bounced(tile: Tile, outputs: Sequence[Output]) -> tuple[list[Op], list[Output]]:
+def _bounced(tile: Tile, cut: Sequence[Output]) -> Iterator[Op]:
     """Vectors of which a part exists, as its elements: read from a buffer that holds them whole."""
-    cut = [output for output in outputs if output.active is not None]
-    if not cut:
-        return [], [*outputs]
     single, lanes = tile.plan.target.of(tile.plan.element)[-1], tile.vector.lanes
     room = Room(f"bounce_{cut[0].acc.name}", tile.plan.element, len(cut) * lanes)
-    result = [output for output in outputs if output.active is None]
-    stores: list[Op] = []
-    loads: list[Op] = []
-    for first, output in zip(range(0, room.elements, lanes), cut, strict=True):
+    yield room
+    for index, output in enumerate(cut):
+        yield Store(Address(room.name, index * lanes * ONE), output.acc)
+    for index, output in enumerate(cut):
         assert isinstance(output.active, int)
-        stores.append(Store(Address(room.name, first * ONE), output.acc))
         for lane in range(output.active):
-            element = Register(f"{output.acc.name}_lane{lane}", single)
-            loads.append(Load(element, Address(room.name, (first + lane) * ONE)))
-            result.append(output.lane(lane, element))
-    return [room, *stores, *loads], result
+            element = output.lane(lane, Register(f"{output.acc.name}_lane{lane}", single))
+            yield Load(element.acc, Address(room.name, (index * lanes + lane) * ONE))
+            yield from updated(tile, element)
+            yield _stored(tile, element)
 
 
 def updated(tile: Tile, output: Output) -> Iterator[Op]:

@@ -1,0 +1,118 @@
+"""The vector registers of a tile program that are alive at once, and how many may be."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import NamedTuple
+
+from tilewright.errors import PlanError
+from tilewright.isa.target import Target
+
+from .dataflow import mask_of, pointers_used, reads, walk, writes
+from .ops import Loop, MakeMask, MaskRegister, Op, Splat, TileProgram
+
+#: Values on their way through a tile's ``end`` that may wait in memory, beside those in registers.
+SPILLED = 16
+
+
+class Step(NamedTuple):
+    """The vector registers that an operation reads and writes, masks among them; or a loop."""
+
+    reads: Collection[str]
+    writes: Collection[str]
+    body: Sequence[Step] = ()
+
+
+def steps_of(ops: Sequence[Op]) -> list[Step]:
+    """What operations do to registers, unchecked."""
+    return [step_of(op) for op in ops]
+
+
+def step_of(op: Op) -> Step:
+    """What one operation does to registers."""
+    if isinstance(op, Loop):
+        body = steps_of(op.body)
+        return Step(from_before(body), (), body)
+    read = [register.name for register in reads(op)]
+    written = [register.name for register in writes(op)]
+    if isinstance(op, MakeMask):
+        written += _in_register(op.mask)
+    elif (mask := mask_of(op)) is not None:
+        read += _in_register(mask)
+    return Step(read, written)
+
+
+def from_before(steps: Sequence[Step]) -> set[str]:
+    """The registers that a loop's body reads and does not define: they live in all its trips."""
+    needed, defined = set[str](), set[str]()
+    for step in steps:
+        needed.update(name for name in step.reads if name not in defined)
+        defined.update(step.writes)
+    return needed
+
+
+def _in_register(mask: MaskRegister) -> list[str]:
+    """The vector register that holds a mask, where it is one."""
+    kind = mask.vector.mask
+    return [f"mask {mask.name}"] if kind is not None and kind.registers else []
+
+
+def verify_alive(
+    tile: TileProgram, target: Target, body: Sequence[Step], end: Sequence[Step]
+) -> None:
+    """PlanError if more vector registers are alive at once than there are, or may be spilled."""
+    live = set[str]()
+    _alive(end, live)
+    if (most := _alive(body, live)) > target.registers:
+        raise PlanError(
+            f"{tile.name} keeps {most} vector registers alive on {target.name}",
+            expected=f"{target.registers} or fewer",
+        )
+    most, limit = _alive(end, set(), _literals(tile)), _limit(tile, target)
+    if most > limit:
+        raise PlanError(
+            f"{tile.name} keeps {most} vector registers alive in its end on {target.name}",
+            expected=f"{limit} or fewer: {target.registers} and what may be spilled",
+        )
+
+
+def live_registers(tile: TileProgram) -> int:
+    """The most vector registers alive while products are summed, masks in registers included."""
+    live = set[str]()
+    _alive(steps_of(tile.end), live)
+    return _alive(steps_of(tile.body), live)
+
+
+def _alive(steps: Sequence[Step], live: set[str], literals: Collection[str] = ()) -> int:
+    """The most alive at once; ``live`` is changed from the set after ``steps`` to that before."""
+    most = 0
+    for step in reversed(steps):
+        if step.body:
+            live.update(step.reads)
+            most = max(most, _alive(step.body, set(live), literals))
+            continue
+        live.update(step.writes)
+        most = max(most, len(live))
+        live.difference_update(step.writes)
+        live.update(step.reads)
+        if literals:
+            live.difference_update(literals)
+        most = max(most, len(live))
+    return most
+
+
+def _literals(tile: TileProgram) -> set[str]:
+    """Registers of constants, which compilers read from memory where they are used."""
+    splats = (op for op in walk(tile.body + tile.end) if isinstance(op, Splat))
+    return {op.dst.name for op in splats if isinstance(op.source, (int, float))}
+
+
+def _limit(tile: TileProgram, target: Target) -> int:
+    """How many may be alive in the end, where a spill costs a few cycles once for each tile.
+
+    What an epilogue reads of an operand and rows or columns share may fill all registers, for
+    each operand but the first.
+    """
+    used = pointers_used(walk(tile.end))
+    inputs = sum(p.role == "in" and p.name in used for p in tile.parameters)
+    return target.registers * max(inputs, 1) + SPILLED

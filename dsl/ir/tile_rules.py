@@ -1,0 +1,428 @@
+"""The rules of tile programs: one for each operation of the language, by its class in ``RULES``.
+
+Whoever adds an operation adds its rule: a function that refuses what has no meaning, or no
+instruction, or no place in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from sympy import Expr
+
+from tilewright.elementwise.operations import OPERATIONS
+from tilewright.isa.vector import Vector
+from tilewright.spec.types import ELEMENTS, ITEMSIZE, is_integer
+from tilewright.symbolic import value
+
+from .extents import Pointer, between
+from .ops import (
+    Add,
+    Address,
+    Advance,
+    Apply,
+    Broadcast,
+    Hide,
+    Interleave,
+    Keep,
+    Load,
+    LoadMatrix,
+    MakeMask,
+    MaskRegister,
+    MatrixRegister,
+    Multiply,
+    MultiplyAdd,
+    MultiplyMatrices,
+    Op,
+    Pick,
+    Point,
+    PointBatch,
+    Prefetch,
+    Register,
+    Room,
+    Splat,
+    Store,
+    StoreMatrix,
+    SumLanes,
+    Zero,
+    ZeroMatrix,
+)
+from .tile_walk import Rules, Walk, has, text
+
+#: Bytes of a group of elements that one integer in C holds.
+GROUP_BYTES = (1, 2, 4, 8)
+_SHIFTS = ("shl", "shr", "ushr")
+
+# --- one rule for each operation ---------------------------------------------------------------
+
+
+def _point(w: Walk, op: Point) -> None:
+    base = w.pointers.get(op.base)
+    if base is None or base.table:
+        w.refuse(op, f"{op.base} is no operand", "a parameter or a room")
+    if base.element != op.element:
+        w.refuse(op, f"takes {base.element} of {op.base} for {op.element}", "its type")
+    offset = w.size(op, op.offset)
+    _new_pointer(w, op, op.pointer, replace(base.moved(offset, offset), written=False))
+
+
+def _point_batch(w: Walk, op: PointBatch) -> None:
+    base = w.pointers.get(op.operand)
+    if base is None or w.roles.get(op.operand) not in ("in", "table"):
+        w.refuse(op, f"{op.operand} is no operand", "a parameter that is an input or a table")
+    if base.element != op.element:
+        w.refuse(op, f"takes {base.element} of {op.operand} for {op.element}", "its type")
+    if op.index not in w.trips:
+        w.refuse(op, f"is of no loop over {op.index}", "a loop over the batch around it")
+    needed = {"strided": "", "offsets": f"{op.operand}_offsets", "addresses": f"{op.operand}_at"}
+    role = {"strided": "", "offsets": "offsets", "addresses": "at"}.get(op.batch)
+    if role is None or base.table != (op.batch == "addresses"):
+        w.refuse(op, f"finds {op.operand} by {op.batch!r}", "a table by addresses, others not")
+    if role and w.roles.get(needed[op.batch]) != role:
+        w.refuse(op, f"{needed[op.batch]} is no parameter", "where its matrices lie")
+    offset, stride, trips = w.size(op, op.offset), w.size(op, op.stride), w.trips[op.index]
+    if op.batch == "strided":
+        last = None if trips is None else max(trips - 1, 0)
+        at = between(base, stride, last).moved(offset, offset)
+    else:
+        at = replace(base, each=True, table=False).moved(offset, offset)
+    _new_pointer(w, op, op.pointer, replace(at, written=False))
+
+
+def _new_pointer(w: Walk, op: Point | PointBatch | Room, name: str, pointer: Pointer) -> None:
+    if name in w.pointers or name in w.roles:
+        w.refuse(op, f"defines {name} twice", "one definition of each name")
+    w.pointers[name] = pointer
+
+
+def _advance(w: Walk, op: Advance) -> None:
+    step = w.size(op, op.step)
+    w.pointers[op.pointer] = w.pointer(op, op.pointer).moved(step, step)
+
+
+def _make_mask(w: Walk, op: MakeMask) -> None:
+    vector = w.held(op, op.mask.vector)
+    if vector.mask is None:
+        w.refuse(op, f"masks {vector!r}", "a vector with masks")
+    if op.mask.name in w.masks:
+        w.refuse(op, f"defines {op.mask.name} twice", "one definition of each name")
+    w.touched(op, op.mask, vector.lanes)
+    w.masks.add(op.mask.name)
+
+
+def _zero(w: Walk, op: Zero) -> None:
+    w.spelled(op, op.dst.vector.zero, op.dst.vector)
+
+
+def _load(w: Walk, op: Load) -> None:
+    count = _moved_by(w, op, op.dst.vector, {**op.dst.vector.loads} if op.memory else {}, "load")
+    w.access(op, op.address, op.memory or op.dst.vector.element, count)
+
+
+def _store(w: Walk, op: Store) -> None:
+    count = _moved_by(w, op, op.src.vector, op.src.vector.stores, "store")
+    w.access(op, op.address, op.memory or op.src.vector.element, count, write=True)
+
+
+def _moved_by(
+    w: Walk, op: Load | Store, vector: Vector, others: Mapping[str, str], verb: str
+) -> int | None:
+    """How many elements a load or store moves, if the vector has one of that kind."""
+    if op.group:
+        _grouped(w, op, vector, others, verb)
+    elif op.memory:
+        if op.memory not in others:
+            own = ", ".join([vector.element, *others])
+            w.refuse(op, f"of {vector!r} as {op.memory}", f"a type that it {verb}s: {own}")
+    else:
+        w.spelled(op, vector.load if verb == "load" else vector.store, vector)
+    if isinstance(op.active, MaskRegister):
+        mask = op.active.vector
+        if mask.lanes != vector.lanes or (not op.memory and _ctype(mask) != _ctype(vector)):
+            w.refuse(op, f"of {vector!r} by a mask of {mask!r}", "a mask of the vector's")
+    return w.touched(op, op.active, vector.lanes * max(op.group, 1))
+
+
+def _ctype(vector: Vector) -> str:
+    return vector.mask.ctype if vector.mask is not None else ""
+
+
+def _grouped(
+    w: Walk, op: Load | Store, vector: Vector, others: Mapping[str, str], verb: str
+) -> None:
+    """Lanes of s32 hold groups of 4 bytes, or of fewer by a load or store of such integers."""
+    size = op.group * ITEMSIZE.get(op.memory, 0)
+    least = 2 if verb == "load" and vector.lanes > 1 else 1
+    narrow = size in (1, 2) and size >= least and (vector.lanes == 1 or f"u{8 * size}" in others)
+    if vector.element != "s32" or not (size == 4 or narrow):
+        groups = f"groups of {op.group} {op.memory}"
+        w.refuse(op, f"of {vector!r} in {groups}", f"groups that lanes of s32 {verb}")
+
+
+def _broadcast(w: Walk, op: Broadcast) -> None:
+    vector, memory = op.dst.vector, op.memory or op.dst.vector.element
+    repeat = vector.repeats.get(op.memory) if op.group > 1 else None
+    if repeat is not None:
+        legal = op.group == repeat.count
+    elif op.memory in vector.spreads:
+        legal = op.group == 1
+    elif op.group == 1:
+        legal = has(vector, vector.broadcast) and memory == vector.element
+    else:
+        size = op.group * ITEMSIZE.get(op.memory, 0)
+        whole = op.group > 1 and vector.lanes % op.group == 0 and size in GROUP_BYTES
+        legal = has(vector, vector.group) and whole and op.memory == vector.element
+    if not legal:
+        w.refuse(
+            op,
+            f"of {op.group} {memory} over {vector!r}",
+            "one element, or what the vector spreads, repeats, or groups",
+        )
+    w.access(op, op.address, memory, w.touched(op, op.existing, op.group))
+
+
+def _pick(w: Walk, op: Pick) -> None:
+    w.same(op, op.dst, op.src)
+    repeat = op.dst.vector.repeats.get(op.memory)
+    if repeat is None or not 0 <= op.lane < repeat.count:
+        most = f"0 to {repeat.count - 1}" if repeat else "a type that the vector repeats"
+        w.refuse(op, f"takes element {op.lane} of {op.memory}", most)
+
+
+def _splat(w: Walk, op: Splat) -> None:
+    vector, source = op.dst.vector, op.source
+    w.spelled(op, vector.group if op.group else vector.splat, vector)
+    if op.group:
+        size = op.group * ITEMSIZE[vector.element]
+        whole = isinstance(source, int) and size in GROUP_BYTES and vector.lanes % op.group == 0
+        if not whole:
+            w.refuse(op, f"of {source!r} in groups of {op.group}", "the bits of whole groups")
+    elif isinstance(source, Register):
+        if source.vector.lanes != 1 or source.vector.element != vector.element:
+            w.refuse(op, f"spreads {source.vector!r}", f"one lane of {vector.element}")
+    elif isinstance(source, str):
+        if w.roles.get(source) != "scalar":
+            w.refuse(op, f"{source} is no number", "a scalar among the parameters")
+    elif isinstance(source, Expr):
+        w.size(op, source)
+    elif is_integer(vector.element) and source != int(source):
+        w.refuse(op, f"of {source!r} over {vector.element}", "a whole number")
+
+
+def _multiply_add(w: Walk, op: MultiplyAdd) -> None:
+    vector, by = w.held(op, op.acc.vector), op.op
+    if by not in vector.muladd:
+        w.refuse(op, f"by {by!r}", f"an instruction of {vector!r} on {w.target.name}")
+    _factor(w, op, op.x.vector, by.x, by.cols * by.depth)
+    if isinstance(op.y, Address):
+        if by.form != "memory":
+            w.refuse(op, f"by {by.form} reads memory", "a form that does")
+        count = w.touched(op, None, by.depth)
+        w.access(op, op.y, by.y or vector.element, count)
+    elif by.form == "memory":
+        w.refuse(op, "by memory reads a register", "an address")
+    else:
+        _second_factor(w, op, op.y)
+    if (op.lane is not None) != (by.form == "lane"):
+        w.refuse(op, f"by {by.form} takes lane {op.lane}", "a lane where the form has one")
+    if op.product is not None:
+        if not by.product:
+            w.refuse(op, f"{by!r} has no products of their own", "no register for them")
+        w.same(op, op.acc, op.product)
+
+
+def _second_factor(w: Walk, op: MultiplyAdd, y: Register) -> None:
+    by = op.op
+    if by.form != "lane":
+        across = by.rows if by.rows > 1 else by.cols if by.form == "broadcast" else 1
+        _factor(w, op, y.vector, by.y, across * by.depth)
+        return
+    _factor(w, op, y.vector, by.y, y.vector.lanes)
+    lanes = y.vector.lanes // by.depth
+    if op.lane is not None and not 0 <= op.lane < lanes:
+        w.refuse(op, f"takes lane {op.lane} of {y.name}", f"0 to {lanes - 1}")
+
+
+def _factor(w: Walk, op: MultiplyAdd, vector: Vector, element: str, lanes: int) -> None:
+    wanted = element or op.acc.vector.element
+    if vector.element != wanted or vector.lanes != lanes:
+        w.refuse(op, f"multiplies {vector!r}", f"{lanes} lanes of {wanted} for {op.op!r}")
+
+
+def _add(w: Walk, op: Add) -> None:
+    w.same(op, op.dst, op.x, op.y)
+    w.spelled(op, op.dst.vector.add, op.dst.vector)
+
+
+def _multiply(w: Walk, op: Multiply) -> None:
+    w.same(op, op.dst, op.x, op.y)
+    w.spelled(op, op.dst.vector.mul, op.dst.vector)
+
+
+def _interleave(w: Walk, op: Interleave) -> None:
+    w.same(op, op.dst, op.x, op.y)
+    blocks = op.dst.vector.transpose
+    if op.block not in blocks:
+        known = ", ".join(map(str, blocks)) or "none"
+        w.refuse(op, f"of blocks of {op.block}", f"those of {op.dst.vector!r}: {known}")
+
+
+def _sum_lanes(w: Walk, op: SumLanes) -> None:
+    w.spelled(op, op.src.vector.sum_lanes, op.src.vector)
+    if op.dst.vector.lanes != 1 or op.dst.vector.element != op.src.vector.element:
+        w.refuse(op, f"into {op.dst.vector!r}", f"one lane of {op.src.vector.element}")
+
+
+def _apply(w: Walk, op: Apply) -> None:
+    vector, fn = op.vector, OPERATIONS.get(op.fn)
+    if fn is None or vector.element not in fn.elements or op.fn not in vector.ops:
+        w.refuse(op, f"of {op.fn!r}", f"an elementary operation of {vector!r}")
+    if len(op.args) != fn.arity:
+        w.refuse(op, f"{op.fn} of {len(op.args)} arguments", f"{fn.arity}")
+    mask = _lane(OPERATIONS["eq"].result(vector.element))
+    for place, arg in enumerate(op.args):
+        if isinstance(arg, int) or (op.fn in _SHIFTS and place == 1):
+            bits = 8 * ITEMSIZE[vector.element]
+            if op.fn not in _SHIFTS or place != 1 or not _within(arg, bits):
+                w.refuse(op, f"{op.fn} by {text(arg)}", f"registers; shifts by 0 to {bits - 1}")
+            continue
+        element = mask if op.fn == "select" and place == 0 else vector.element
+        _lanes(w, op, arg.vector, element)
+    _lanes(w, op, op.dst.vector, _lane(fn.result(vector.element)))
+
+
+def _within(arg: Register | int, bits: int) -> bool:
+    return isinstance(arg, int) and 0 <= arg < bits
+
+
+def _lane(element: str) -> str:
+    """What holds lanes of a type: a comparison's of f64 are f64's own."""
+    return "f64" if element == "s64" else element
+
+
+def _lanes(w: Walk, op: Apply, vector: Vector, element: str) -> None:
+    if vector.element != element or vector.lanes != op.vector.lanes:
+        lanes = f"{op.vector.lanes} lanes of {element}"
+        w.refuse(op, f"{op.fn} on {op.vector!r} with {vector!r}", lanes)
+
+
+def _room(w: Walk, op: Room) -> None:
+    if op.element not in ELEMENTS or op.elements < 1:
+        w.refuse(op, f"of {op.elements} {op.element}", "one element or more of a type there is")
+    _new_pointer(w, op, op.name, Pointer(op.name, op.element, written=True))
+    w.rooms[op.name] = op
+
+
+def _keep(w: Walk, op: Keep) -> None:
+    hold = w.target.hold
+    most = 0 if hold is None else 1 if hold.lanes else 3 if hold.operands else 0
+    if hold is None or len(op.operands) > most:
+        given = f"{len(op.operands)} operands on {w.target.name}"
+        w.refuse(op, f"of {given}", f"at most {most}" if hold else "a target that holds registers")
+
+
+def _hide(w: Walk, op: Hide) -> None:
+    if w.target.hold is None or not w.target.hold.pointers:
+        w.refuse(op, f"on {w.target.name}", "a target that hides pointers")
+    if op.pointer not in w.pointers:
+        w.refuse(op, f"{op.pointer} is no pointer", "one that is known here")
+
+
+def _prefetch(w: Walk, op: Prefetch) -> None:
+    """A hint may lead anywhere."""
+    w.pointer(op, op.address.pointer)
+    w.size(op, op.address.offset)
+
+
+# --- matrices ----------------------------------------------------------------------------------
+
+
+def _matrix(w: Walk, op: Op, register: MatrixRegister) -> int | None:
+    """How many rows a register of the unit has: None where only the call knows."""
+    unit = w.target.matrix
+    if unit is None or register.unit is not unit:
+        w.refuse(op, f"uses matrix registers on {w.target.name}", "those of the target's own unit")
+    if w.shapes.setdefault(register.name, register) != register:
+        w.refuse(op, f"{register.name} has two shapes", text(w.shapes[register.name]))
+    rows, size = value(register.rows), register.columns * ITEMSIZE[register.element]
+    tall = rows is not None and not 0 < rows <= unit.rows
+    if tall or not 0 < size <= unit.row_bytes:
+        most = f"{unit.rows} rows of {unit.row_bytes} bytes"
+        w.refuse(op, f"{text(register)} does not fit", most)
+    return rows
+
+
+def _known_matrix(w: Walk, op: Op, register: MatrixRegister) -> None:
+    if register.name not in w.matrices:
+        w.refuse(op, f"reads {register.name} undefined", "a matrix that was written")
+
+
+def _zero_matrix(w: Walk, op: ZeroMatrix) -> None:
+    _matrix(w, op, op.dst)
+    w.matrices.add(op.dst.name)
+
+
+def _load_matrix(w: Walk, op: LoadMatrix) -> None:
+    _matrix_access(w, op, op.dst, write=False)
+    w.matrices.add(op.dst.name)
+
+
+def _store_matrix(w: Walk, op: StoreMatrix) -> None:
+    _known_matrix(w, op, op.src)
+    _matrix_access(w, op, op.src, write=True)
+
+
+def _matrix_access(
+    w: Walk, op: LoadMatrix | StoreMatrix, register: MatrixRegister, *, write: bool
+) -> None:
+    rows, stride = _matrix(w, op, register), w.size(op, op.stride)
+    if stride is not None and rows is not None and rows > 1 and stride < register.columns and write:
+        w.refuse(op, f"rows {stride} elements apart", f"{register.columns} or more: rows of memory")
+    known = rows is not None and stride is not None
+    count = (rows - 1) * stride + register.columns if known else None  # type: ignore[operator]
+    w.access(op, op.address, register.element, count, write=write)
+
+
+def _multiply_matrices(w: Walk, op: MultiplyMatrices) -> None:
+    acc, x, y = op.acc, op.x, op.y
+    for register in (acc, x, y):
+        _matrix(w, op, register)
+        _known_matrix(w, op, register)
+    unit = w.target.matrix
+    if unit is None or op.op not in unit.products.get(acc.element, ()):
+        w.refuse(op, f"by {op.op!r}", f"a product into {acc.element} of the unit")
+    if (x.element, y.element) != (op.op.x, op.op.y):
+        w.refuse(op, f"multiplies {x.element} by {y.element}", f"{op.op.x} by {op.op.y}")
+    legal = acc.rows == y.rows and x.rows * op.op.group == y.columns
+    if not legal or acc.columns * op.op.group != x.columns or len({acc.name, x.name, y.name}) < 3:
+        w.refuse(op, "of matrices whose shapes do not match", "acc += y x, three registers")
+
+
+#: The rule of each operation; a loop's is the walk's own.
+RULES: Rules = {
+    Point: _point,
+    PointBatch: _point_batch,
+    Advance: _advance,
+    MakeMask: _make_mask,
+    Zero: _zero,
+    Load: _load,
+    Broadcast: _broadcast,
+    Pick: _pick,
+    Splat: _splat,
+    MultiplyAdd: _multiply_add,
+    Add: _add,
+    Multiply: _multiply,
+    Apply: _apply,
+    Interleave: _interleave,
+    SumLanes: _sum_lanes,
+    Store: _store,
+    Room: _room,
+    Keep: _keep,
+    Hide: _hide,
+    Prefetch: _prefetch,
+    ZeroMatrix: _zero_matrix,
+    LoadMatrix: _load_matrix,
+    StoreMatrix: _store_matrix,
+    MultiplyMatrices: _multiply_matrices,
+}

@@ -1,0 +1,253 @@
+"""One walk over a tile program: what is known where an operation stands, and what it may ask for.
+
+What holds for all operations is checked here: registers are defined once, before their use, and
+are of one vector of the target; sizes are parameters; memory is an operand's or a room's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from typing import Any, NoReturn, TypeAlias
+
+from sympy import Expr
+
+from tilewright.errors import PlanError
+from tilewright.isa.target import Target
+from tilewright.isa.vector import Vector
+from tilewright.spec.types import ELEMENTS
+from tilewright.symbolic import slots
+
+from .access import bits_of
+from .alive import Step, from_before, step_of
+from .dataflow import mask_of, reads, writes
+from .extents import Pointer, Reach, advances, behind, between
+from .ops import (
+    Active,
+    Address,
+    Loop,
+    MaskRegister,
+    MatrixRegister,
+    Op,
+    Parameter,
+    Register,
+    Room,
+    TileProgram,
+)
+
+#: What refuses an operation that its class does not allow.
+Rules: TypeAlias = Mapping[type[Any], Callable[["Walk", Any], None]]
+
+
+class Walk:
+    """What is known where an operation stands: registers, masks, pointers, counters, sizes."""
+
+    def __init__(self, tile: TileProgram, target: Target, rules: Rules) -> None:
+        self.tile, self.target, self.rules = tile, target, rules
+        self.vectors = _vectors(target)
+        self.seen: set[Vector] = set()
+        self.registers: dict[str, Vector] = {}
+        self.matrices: set[str] = set()
+        self.shapes: dict[str, MatrixRegister] = {}
+        self.masks: set[str] = set()
+        self.pointers: dict[str, Pointer] = {}
+        self.trips: dict[str, int | None] = {}
+        self.rooms: dict[str, Room] = {}
+        self.roles: dict[str, str] = {p.name: p.role for p in tile.parameters}
+        self.reach: Reach = {}
+        self.idle = False
+        for parameter in tile.parameters:
+            self._parameter(parameter)
+
+    def _parameter(self, parameter: Parameter) -> None:
+        if parameter.role in ("in", "out", "table"):
+            element = parameter.element or self.tile.element
+            if element not in ELEMENTS:
+                raise PlanError(
+                    f"{self.tile.name}: {parameter.name} has no element type", got=element
+                )
+            self.pointers[parameter.name] = Pointer(
+                parameter.name,
+                element,
+                written=parameter.role == "out",
+                table=parameter.role == "table",
+            )
+
+    def ops(self, ops: tuple[Op, ...]) -> list[Step]:
+        """Check all of them in order."""
+        return [self._loop(op) if isinstance(op, Loop) else self._op(op) for op in ops]
+
+    def _op(self, op: Op) -> Step:
+        rule = self.rules.get(type(op))
+        if rule is None:
+            self.refuse(op, "has no rule", "an entry of RULES in tile_rules.py")
+        known, step = self.registers, step_of(op)
+        for register in reads(op):
+            found = known.get(register.name)
+            if found is None:
+                self.refuse(op, f"reads {register.name} undefined", "a register that was written")
+            if found is not register.vector and key_of(found) != key_of(register.vector):
+                self.refuse(op, f"reads {register.name}, which is {found!r}", "the same vector")
+        for register in writes(op):
+            if register.name in step.reads:
+                continue
+            if register.name in known:
+                self.refuse(op, f"defines {register.name} twice", "one definition of each name")
+            if register.vector not in self.seen:
+                self.held(op, register.vector)
+            known[register.name] = register.vector
+        mask = mask_of(op)
+        if mask is not None and mask.name not in self.masks:
+            self.refuse(op, "uses a mask never made", "make_mask before it")
+        rule(self, op)
+        return step
+
+    def _loop(self, loop: Loop) -> Step:
+        """The body is seen once, with its pointers anywhere from the first trip to the last."""
+        if loop.counter in self.trips:
+            self.refuse(loop, f"counts {loop.counter} again", "a counter of its own")
+        trips = self.size(loop, loop.trips)
+        if trips is not None and trips < 0:
+            self.refuse(loop, f"has {trips} trips", "0 or more")
+        before = self.registers, self.masks, self.pointers, self.trips, self.matrices, self.idle
+        around = dict(self.pointers)
+        steps = {name: step for name, step in advances(loop.body).items() if name in around}
+        last = None if trips is None else max(trips - 1, 0)
+        inside = around | {n: between(around[n], step, last) for n, step in steps.items()}
+        self.registers, self.masks, self.pointers = dict(before[0]), set(before[1]), inside
+        self.trips, self.matrices = {**before[3], loop.counter: trips}, set(before[4])
+        self.idle = self.idle or trips == 0
+        body = self.ops(loop.body)
+        self.registers, self.masks, _, self.trips, self.matrices, self.idle = before
+        self.pointers = around | {n: behind(around[n], step, trips) for n, step in steps.items()}
+        return Step(from_before(body), (), body)
+
+    # --- what rules ask ------------------------------------------------------------------------
+
+    def refuse(self, op: Op, problem: str, expected: str) -> NoReturn:
+        """PlanError: the tile, the operation, what is wrong with it, and the rule."""
+        raise PlanError(f"{self.tile.name}: {op.kind} {problem}", got=shown(op), expected=expected)
+
+    def held(self, op: Op, vector: Vector) -> Vector:
+        """The target's own vector of this name, element and lanes."""
+        found = self.vectors.get(key_of(vector))
+        if found is None:
+            self.refuse(op, f"uses {vector!r}", f"a vector of {self.target.name}")
+        self.seen.add(vector)
+        return found
+
+    def size(self, op: Op, expr: Expr) -> int | None:
+        """The value of a formula, None unless it is constant; its sizes must be parameters."""
+        if expr.is_Integer:
+            return int(expr)
+        for name in sorted(slots(expr)):
+            if self.roles.get(name) != "size":
+                self.refuse(op, f"depends on {name}", "sizes that are parameters of the tile")
+        return None
+
+    def same(self, op: Op, *registers: Register) -> None:
+        """All are of one vector."""
+        first, *others = (register.vector for register in registers)
+        for other in others:
+            if other is not first and key_of(other) != key_of(first):
+                self.refuse(op, f"mixes {first!r} and {other!r}", "registers of one vector")
+
+    def spelled(self, op: Op, spelling: str, vector: Vector) -> None:
+        """The target has an instruction for it."""
+        if not has(vector, spelling):
+            self.refuse(op, f"has no instruction on {vector!r}", "one of the vector's")
+
+    def pointer(self, op: Op, name: str) -> Pointer:
+        """A pointer to elements, by its name."""
+        found = self.pointers.get(name)
+        if found is None or found.table:
+            self.refuse(op, f"{name} is no pointer", "a parameter, a room, or what was pointed")
+        return found
+
+    def access(
+        self, op: Op, address: Address, memory: str, count: int | None, *, write: bool = False
+    ) -> None:
+        """``count`` elements of type ``memory`` are there; None: so many that only the call knows.
+
+        They lie in a room wholly, and what is written in an output; the reach of parameters is
+        compared with the operands of each call.
+        """
+        pointer = self.pointer(op, address.pointer)
+        if memory != pointer.element and memory != bits_of(pointer.element):
+            self.refuse(op, f"takes {pointer.element} of {pointer.base} for {memory}", "its type")
+        if write and not pointer.written:
+            self.refuse(op, f"writes {address.pointer}, an input", "a parameter that is an output")
+        offset = self.size(op, address.offset)
+        room = self.rooms.get(pointer.base)
+        if room is not None and offset is None and address.pointer == room.name:
+            self._outside(op, room)
+        at = pointer.moved(offset, offset)
+        if self.idle or count is None or at.low is None or at.high is None:
+            return
+        if room is not None:
+            if at.low < 0 or at.high + count > room.elements:
+                self._outside(op, room)
+            return
+        key = pointer.base, pointer.each
+        low, high = self.reach.get(key, (at.low, at.high))
+        self.reach[key] = min(low, at.low), max(high, at.high + count)
+
+    def _outside(self, op: Op, room: Room) -> NoReturn:
+        inside = f"is not inside of the {room.elements} elements there are"
+        self.refuse(op, inside, f"offsets that are constant, and lead into {room.name}")
+
+    def touched(self, op: Op, active: Active, most: int) -> int | None:
+        """How many of ``most`` elements an access touches; None: only the call knows."""
+        if active is None:
+            return most
+        if isinstance(active, int):
+            if not 0 < active <= most:
+                self.refuse(op, f"touches {active} of {most} elements", f"1 to {most}")
+            return active
+        count = self.size(op, active.active if isinstance(active, MaskRegister) else active)
+        if count is not None and not 0 <= count <= most:
+            self.refuse(op, f"touches {count} of {most} elements", f"0 to {most}")
+        return count
+
+
+def has(vector: Vector, spelling: str) -> bool:
+    """Whether a vector has an instruction; all, on a target that only the interpreter runs."""
+    return bool(spelling) or not vector.load
+
+
+def key_of(vector: Vector) -> tuple[str, str, int]:
+    """Vectors are views: without masks the same register is a vector of its own."""
+    return vector.name, vector.element, vector.lanes
+
+
+def _vectors(target: Target) -> dict[tuple[str, str, int], Vector]:
+    return {key_of(vector): vector for vector in target.vectors}
+
+
+# --- operations in words -----------------------------------------------------------------------
+
+
+def shown(node: Any) -> str:
+    """An operation or a node of the nest in one line, without what is left out."""
+    said = ((f.name, getattr(node, f.name)) for f in fields(node) if f.name != "body")
+    given = (f"{name}={text(found)}" for name, found in said if found not in (None, "", ()))
+    return f"{type(node).__name__}({', '.join(given)})"
+
+
+def text(found: Any) -> str:
+    """A part of an operation in words."""
+    match found:
+        case Register():
+            return f"{found.name}:{found.vector!r}"
+        case MatrixRegister():
+            return f"{found.name}:<{found.rows} rows of {found.columns} {found.element}>"
+        case MaskRegister():
+            return f"{found.name}:<first {found.active} of {found.vector!r}>"
+        case Address():
+            return f"[{found.pointer} + {found.offset}]"
+        case tuple():
+            return f"({', '.join(map(text, found))})"
+        case Expr():
+            return str(found)
+        case _:
+            return repr(found)
