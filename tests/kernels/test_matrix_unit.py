@@ -23,13 +23,8 @@ from tilewright.ir.count import formulas
 from tilewright.ir.dataflow import walk
 from tilewright.ir.nest import Configure, NestNode, Program, inside
 from tilewright.ir.ops import LoadMatrix, MultiplyMatrices, TileProgram
-<<<<<<< HEAD
-from tilewright.ir.verify import verify_program
 from tilewright.runtime.build.toolchain import compile_library, compile_program, find_compiler
 from tilewright.runtime.call import session
-=======
-from tilewright.runtime.build.toolchain import compile_library, find_compiler
->>>>>>> 3bc0367 (A rule for each operation and each node of the nest, seen to refuse: types, instructions, roles, and what lies outside of operands)
 from tilewright.runtime.call.session import Session, ask_consent
 from tilewright.runtime.harness import harness
 from tilewright.runtime.machine.host import is_native, machine, resolve
