@@ -22,6 +22,16 @@ def _caller() -> str | None:
     return None
 
 
+def _shown(value: object) -> str | None:
+    """A value as a message shows it; None for None. What cannot be printed is its type."""
+    if value is None or isinstance(value, str):
+        return value
+    try:
+        return repr(value)
+    except Exception:  # noqa: BLE001, a message about a wrong value must not fail on it
+        return f"a value of type {type(value).__name__} that cannot be printed"
+
+
 class TilewrightError(Exception):
     """Root of all errors raised by tilewright.
 
@@ -39,10 +49,8 @@ class TilewrightError(Exception):
         where: str | None = None,
     ) -> None:
         self.problem = problem
-        self.got = None if got is None else got if isinstance(got, str) else repr(got)
-        self.expected = (
-            None if expected is None else expected if isinstance(expected, str) else repr(expected)
-        )
+        self.got = _shown(got)
+        self.expected = _shown(expected)
         self.hint = hint
         self.where = where if where is not None else _caller()
         super().__init__(self._message())

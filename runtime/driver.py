@@ -11,11 +11,12 @@ from tilewright.errors import ScheduleError, SpecError
 from tilewright.runtime.call.arguments import check_readable
 from tilewright.runtime.machine.target_table import Identity
 from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.names import check_function_name
 from tilewright.spec.operands import Addresses, Offsets, Strided
 from tilewright.spec.pack import Pack
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import Signature, signature
-from tilewright.spec.sizes import Dim, canonical, check_identifier
+from tilewright.spec.sizes import Dim, canonical
 from tilewright.spec.transpose import Transpose
 
 from .kernel import Kernel
@@ -149,7 +150,7 @@ def request_for(spec: Any, schedule: Any, target: str, name: str | None = None) 
     from tilewright.generate import Request
 
     if name is not None:
-        _check_name(name)
+        check_function_name(name)
     spec, schedule = checked(spec, schedule)
     found = host.resolve(target)
     if name is None:
@@ -159,38 +160,6 @@ def request_for(spec: Any, schedule: Any, target: str, name: str | None = None) 
 
 
 # --- names -------------------------------------------------------------------------------------
-
-#: Words of C, up to its newest standard, that Python does not have.
-_WORDS = (
-    "alignas", "alignof", "asm", "auto", "bool", "case", "char", "const", "constexpr", "default",
-    "do", "double", "enum", "extern", "false", "float", "goto", "inline", "int", "long", "nullptr",
-    "register", "restrict", "short", "signed", "sizeof", "static", "static_assert", "struct",
-    "switch", "thread_local", "true", "typedef", "typeof", "typeof_unqual", "union", "unsigned",
-    "void", "volatile",
-)  # fmt: skip
-#: What the headers of generated C declare, as far as its text uses it.
-_DECLARED = (
-    "NULL", "INFINITY", "NAN", "PRId64", "SIZE_MAX", "abort", "aligned_alloc", "exit", "fabs",
-    "free", "isnan", "ldexp", "malloc", "memcmp", "memcpy", "memset", "posix_memalign", "printf",
-    "ptrdiff_t", "size_t", "uintptr_t", "int8_t", "int16_t", "int32_t", "int64_t", "uint8_t",
-    "uint16_t", "uint32_t", "uint64_t",
-)  # fmt: skip
-
-
-def _check_name(name: object) -> None:
-    """SpecError unless a C function can be called ``name`` in a generated file."""
-    text = check_identifier(name, "a kernel")
-    what = None
-    if text in _WORDS:
-        what = "a word of C"
-    elif text in _DECLARED:
-        what = "declared by the headers that its C includes"
-    elif text.startswith(("__", "tw_")) or (text[0] == "_" and text[1:2].isupper()):
-        what = "reserved: it begins as names of C itself do, or those of generated files"
-    if what is not None:
-        raise SpecError(
-            f"the name of a kernel is {what}", got=name, hint=f"my_{text.lstrip('_')}, say"
-        )
 
 
 def kernel_name(spec: Spec, target: str, key: str) -> str:

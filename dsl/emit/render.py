@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -62,10 +63,17 @@ def _number(source: float | str | Expr | Register, element: str) -> str:
         return f"({ELEMENTS[element].ctype})({c_text(source)})"
     if element == "s32":
         return "(-2147483647 - 1)" if source == -(2**31) else str(int(source))
+    if element == "f32" and math.isfinite(source):
+        source = _single(source)
     end = "f" if element == "f32" else ""
     if math.isfinite(source):
         return float(source).hex() + end
     return f"({0.0 if math.isnan(source) else math.copysign(1, source)}{end} / 0.0{end})"
+
+
+def _single(number: float) -> float:
+    """The nearest number of 32 bits, which C may write in any way."""
+    return float(struct.unpack("f", struct.pack("f", number))[0])
 
 
 def _data(numbers: list[float], element: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import chain, count
 
 from sympy import Expr
 
@@ -12,8 +13,10 @@ from tilewright.symbolic import slots, value
 from .ops import (
     Add,
     Address,
+    Advance,
     Apply,
     Broadcast,
+    Hide,
     Interleave,
     Keep,
     Load,
@@ -31,6 +34,7 @@ from .ops import (
     PointBatch,
     Prefetch,
     Register,
+    Room,
     Splat,
     Store,
     StoreMatrix,
@@ -38,6 +42,9 @@ from .ops import (
     Zero,
     ZeroMatrix,
 )
+
+#: What stands beside computations, and makes no values.
+_ASIDE = (Advance, Hide, Keep, Loop, MakeMask, Point, PointBatch, Prefetch, Room)
 
 
 def walk(ops: tuple[Op, ...]) -> Iterator[Op]:
@@ -127,6 +134,26 @@ def stored_in_parts(ops: Iterable[Op]) -> Iterator[Op]:
             yield op
 
 
+def with_rooms_apart(ops: Iterable[Op], taken: set[str]) -> Iterator[Op]:
+    """``ops`` in which a register that is stored in part again goes by way of another room.
+
+    ``taken`` are the rooms of what came before, to which those of ``ops`` are added.
+    """
+    for op in ops:
+        if isinstance(op, Loop):
+            yield replace(op, body=tuple(with_rooms_apart(op.body, taken)))
+            continue
+        if isinstance(op, Store) and op.active is not None:
+            names = chain((op.part,), (f"{op.part}{again}" for again in count(2)))
+            part = next(part for part in names if f"{op.src.name}_{part}" not in taken)
+            taken.add(f"{op.src.name}_{part}")
+            yield op if part == op.part else replace(op, part=part)
+            continue
+        if isinstance(op, Load) and op.active is not None:
+            taken.add(f"{op.dst.name}_part")
+        yield op
+
+
 def prune(ops: Sequence[Op], needed: Iterable[Register]) -> list[Op]:
     """``ops`` (straight-line) without those whose result nobody needs."""
     wanted = {register.name for register in needed}
@@ -138,15 +165,87 @@ def prune(ops: Sequence[Op], needed: Iterable[Register]) -> list[Op]:
     return kept[::-1]
 
 
-def without_unread(ops: Sequence[Op]) -> tuple[Op, ...]:
-    """``ops`` without loads and computations, outside of loops, whose result none of them reads."""
-    read: set[str] = set()
-    kept: list[Op] = []
-    for op in reversed(ops):
-        if not isinstance(op, (Load, Splat, Apply)) or op.dst.name in read:
-            read |= {register.name for inner in walk((op,)) for register in reads(inner)}
-            kept.append(op)
-    return tuple(reversed(kept))
+def without_unread(*parts: tuple[Op, ...]) -> tuple[tuple[Op, ...], ...]:
+    """A tile's ``parts`` without what reaches no result: neither memory of the caller nor a matrix.
+
+    Values that nothing reads go, what they are made of, loops of nothing else, and the pointers
+    and rooms on the stack that are then left. What updates a register in place does not read it.
+    """
+    reached = _Reached([op for part in parts for op in walk(part)])
+    kept = tuple(tuple(reached.kept(part)) for part in parts)
+    left = [op for part in kept for op in walk(part)]
+    used = {address.pointer for op in left for address in addresses(op)}
+    for op in reversed(left):
+        if isinstance(op, Point) and op.pointer in used:
+            used.add(op.base)
+    return tuple(tuple(_pointing(part, used)) for part in kept)
+
+
+class _Reached:
+    """The operations from whose values results are made."""
+
+    def __init__(self, every: Sequence[Op]) -> None:
+        rooms = {op.name for op in every if isinstance(op, Room)}
+        bases = {op.pointer: op.base for op in every if isinstance(op, Point)}
+        self._rooms = {name: name for name in rooms}
+        for pointer, base in bases.items():
+            while base in bases:
+                base = bases[base]
+            if base in rooms:
+                self._rooms[pointer] = base
+        makers: dict[str, list[Op]] = {}
+        for op in every:
+            for name in self._made(op):
+                makers.setdefault(name, []).append(op)
+        left = [op for op in every if not self._made(op) and not isinstance(op, _ASIDE)]
+        self._ids: set[int] = set()
+        self._names: set[str] = set()
+        while left:
+            op = left.pop()
+            if id(op) in self._ids:
+                continue
+            self._ids.add(id(op))
+            self._names.update(register.name for register in writes(op))
+            for name in self._taken(op):
+                left += makers.get(name, ())
+
+    def _made(self, op: Op) -> list[str]:
+        """What ``op`` makes that is no result: registers, and what a room holds."""
+        rooms = [self._rooms[op.address.pointer]] if self._fills(op) else []
+        return [*(register.name for register in writes(op)), *rooms]
+
+    def _fills(self, op: Op) -> bool:
+        return isinstance(op, Store) and op.address.pointer in self._rooms
+
+    def _taken(self, op: Op) -> list[str]:
+        rooms = [self._rooms.get(address.pointer, "") for address in addresses(op)]
+        return [*(register.name for register in reads(op)), *rooms]
+
+    def kept(self, ops: Iterable[Op]) -> Iterator[Op]:
+        """Those of ``ops`` that are needed, and what stands beside them."""
+        for op in ops:
+            if isinstance(op, Loop):
+                body = tuple(self.kept(op.body))
+                if any(id(inner) in self._ids for inner in walk(body)):
+                    yield op if body == op.body else replace(op, body=body)
+            elif isinstance(op, Keep):
+                if op.acc.name in self._names:
+                    yield op
+            elif isinstance(op, _ASIDE) or id(op) in self._ids:
+                yield op
+
+
+def _pointing(ops: Iterable[Op], used: set[str]) -> Iterator[Op]:
+    """``ops`` without pointers and rooms that are not among ``used``."""
+    for op in ops:
+        if isinstance(op, Loop):
+            body = tuple(_pointing(op.body, used))
+            yield op if body == op.body else replace(op, body=body)
+        elif isinstance(op, (Point, PointBatch, Advance, Hide)):
+            if op.pointer in used:
+                yield op
+        elif not isinstance(op, Room) or op.name in used:
+            yield op
 
 
 def addresses(op: Op) -> tuple[Address, ...]:

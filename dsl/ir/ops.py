@@ -264,7 +264,10 @@ class SumLanes:
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """``active`` lanes to memory, as ``memory``'s type; ``group`` as in a load."""
+    """``active`` lanes to memory, as ``memory``'s type; ``group`` as in a load.
+
+    What exists of a vector may go by way of room on the stack, called by the register and ``part``.
+    """
 
     kind: ClassVar[str] = "store"
     address: Address
@@ -272,6 +275,7 @@ class Store:
     active: Active = None
     memory: str = ""
     group: int = 0
+    part: str = "part"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,16 @@ from dataclasses import dataclass, field
 from sympy import Expr, Integer
 
 from tilewright.ir.access import read
-from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode, Program, SelectBatch, Selected
+from tilewright.ir.nest import (
+    Argument,
+    BlockLoop,
+    Call,
+    NestNode,
+    Program,
+    SelectBatch,
+    Selected,
+    operands_of,
+)
 from tilewright.ir.ops import (
     Active,
     Add,
@@ -85,10 +94,11 @@ def pack_program(plan: PackPlan) -> Program:
     """All matrices of the batch, each block of columns of each."""
     packing = _Packing(plan)
     nodes = tuple(_matrix(packing))
-    if plan.batch is not None:
-        chosen = Selected("b", plan.spec.source, "strided", plan.batch.strides["b"])
-        inside = (SelectBatch(symbol("i"), (chosen,), nodes),)
-        nodes = (BlockLoop("i", plan.batch.count, inside, note="batch"),)
+    if plan.batch is not None and nodes:
+        if "b" in operands_of(nodes):
+            chosen = Selected("b", plan.spec.source, "strided", plan.batch.strides["b"])
+            nodes = (SelectBatch(symbol("i"), (chosen,), nodes),)
+        nodes = (BlockLoop("i", plan.batch.count, nodes, note="batch"),)
     return Program(nodes, tuple(packing.tiles.values()))
 
 

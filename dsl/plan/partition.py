@@ -103,7 +103,9 @@ def _steady(plan: Plan, work: Work) -> Sequence[Choice]:
 
 
 def _may_cut(plan: Plan, work: Work) -> bool:
-    """Whether the last vector of a tile may be cut."""
+    """Whether the last vector of a tile may be cut; a matrix unit is told how much there is."""
+    if plan.product.unit is not None:
+        return True
     return plan.schedule.tails != "narrow" or bool(work.vectors[0].partial_load)
 
 
@@ -145,7 +147,7 @@ def _vector_for(plan: Plan, columns: int) -> Vector:
 def _maskable(plan: Plan, vector: Vector, tail: int) -> bool:
     """Whether the schedule lets a tail of ``tail`` lanes stay in one register of ``vector``."""
     tails = plan.schedule.tails
-    if tails == "bounce":
+    if tails == "bounce" or plan.product.unit is not None:
         return True
     if tails == "mask":
         return vector.mask is not None

@@ -18,7 +18,7 @@ from tilewright.symbolic import ZERO, div, mod, value
 from .contraction import Product
 from .loops import Decision
 from .operands import BatchPlan, Operand
-from .staging import loads_as
+from .staging import is_empty, loads_as
 from .tile_request import Work
 from .tile_shape import STEPS
 
@@ -104,6 +104,8 @@ class Plan:
     def corrects(self) -> bool:
         """Whether zero points, or shifts that do their work, are subtracted from the sums."""
         zeros = (self.spec.a_zero, self.spec.b_zero)
+        if is_empty(self.spec):
+            return False
         return any(self.product.shifts.values()) or any(z not in (None, 0) for z in zeros)
 
     @property
@@ -159,7 +161,7 @@ class Plan:
     def steps(self, extent: Expr, *, finish: bool) -> tuple[Expr, Expr]:
         """Steps of K in ``extent``, and the elements of one more that must not be read whole."""
         depth = self.product.depth
-        if finish or (self.batch is not None and self.batch.count == 0):
+        if finish or is_empty(self.spec):
             return ZERO, ZERO
         if depth == 1:
             return extent, ZERO

@@ -15,7 +15,7 @@ from .cost_model import choose, shape_of, tile_cycles
 from .loops import Decision, read_loops, threads_decision
 from .operands import batch_of
 from .plan import STACK_BYTES, Plan
-from .staging import feed
+from .staging import feed, is_plain
 from .vector_axis import Layout, layouts
 
 #: What sizes of the call count as, where plans differ in nothing but conversions.
@@ -69,7 +69,7 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
             got=f"prefetch={schedule.prefetch}, and {feeding.product.mnemonic} on {target.name}",
             hint="leave prefetch out, or choose a target without the matrix unit",
         )
-    packs = "" if feeding.sources else packs
+    packs = packs if is_plain(spec) else ""  # what is converted is packed on the way
     along = "m" if vectorize == "k" else vectorize
     panels = vectorize == "n" and feeding.by_panels(sizes)
     outer, inner, loop_reason = read_loops(spec, schedule, along, packs, panels)

@@ -168,6 +168,14 @@ def is_plain(spec: Gemm) -> bool:
     return spec.a.type == spec.b.type == spec.type and not isinstance(spec.b, Packed)
 
 
+def is_empty(spec: Gemm) -> bool:
+    """Whether it is known that nothing is summed, or that the sums reach neither D nor an output.
+
+    Then neither A nor B is read or prepared.
+    """
+    return spec.k == 0 or (spec.batch is not None and spec.batch.count == 0) or not spec.reads_sums
+
+
 def product_of(spec: Gemm, target: Target, along: str) -> Product:
     """The multiply-add of A and B with ``along`` of them along the vectors: B, if it is packed."""
     if isinstance(spec.b, Packed):
@@ -198,6 +206,7 @@ def feed(
         return Feeding(product, operands, {}, padded=False, reason="of the operands' type")
     sources: dict[str, Operand] = {}
     seen = dict(operands)
+    empty = is_empty(spec)
     padded = True
     if isinstance(spec.b, Packed):
         seen["b"] = packed_by_caller(format_of(spec, target), spec.batch)
@@ -210,7 +219,8 @@ def feed(
         seen[across] = packed_across(operands[across], product, target, lines[across], sizes, lanes)
         sources[across] = operands[across]
     elif (tail := tail_across(operands[across], product, lines[across], sizes)) is not None:
-        seen[tail.name] = tail
+        seen |= {} if empty else {tail.name: tail}
+    sources = {} if empty else sources
     return Feeding(product, seen, sources, padded, _reason(product, sources))
 
 

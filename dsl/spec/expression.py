@@ -9,22 +9,17 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from numbers import Real
+from numbers import Rational, Real
 from typing import ClassVar, Literal, NoReturn
 
 from tilewright.errors import SpecError
 
-from .sizes import check_identifier
+from .names import check_name
+from .sizes import real_number
 from .types import is_integer, type_name
 
 __all__ = ["Expression", "Operand", "acc", "acc2", "dst"]
 
-#: C11's words that Python lets pass as names.
-_C_WORDS = (
-    "auto", "case", "char", "const", "default", "do", "double", "enum", "extern", "float", "goto",
-    "inline", "int", "long", "register", "restrict", "short", "signed", "sizeof", "static",
-    "struct", "switch", "typedef", "union", "unsigned", "void", "volatile",
-)  # fmt: skip
 Per = Literal["column", "row", "full"]
 
 
@@ -114,7 +109,12 @@ class Leaf(Expression):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Operand(Expression):
-    """A named argument of the call: one value, or one per column, per row or per element of D."""
+    """A named argument of the call: one value, or one per column, per row or per element of D.
+
+    In Python it is passed by ``name``. In C, in ``kernel.c_declaration`` as in the kernel's text,
+    its parameter is ``name`` with an underscore behind, ``bias_`` for "bias", which nothing else
+    is called. Words of C, C++ and Python, and names that C reserves, are refused.
+    """
 
     name: str
     type: str = "f32"
@@ -123,7 +123,8 @@ class Operand(Expression):
     def __post_init__(self) -> None:
         check_name(self.name, "an operand")
         object.__setattr__(self, "type", type_name(self.type))
-        if self.per not in (None, "column", "row", "full"):
+        text = self.per is None or isinstance(self.per, str)
+        if not text or self.per not in (None, "column", "row", "full"):
             raise SpecError(
                 f"operand {self.name!r}: per says which elements of D have a value of their own",
                 got=self.per,
@@ -135,6 +136,11 @@ class Operand(Expression):
         return f"Operand({self.name!r}, {self.type!r}{per})"
 
 
+def _infinite(value: object) -> bool:
+    """Whether ``value`` itself is infinite, and not only too large for a float."""
+    return not isinstance(value, Rational) and math.isinf(value)  # type: ignore[arg-type]
+
+
 @dataclass(frozen=True, slots=True, repr=False, eq=False)
 class Number(Expression):
     """A literal; it is rounded to the type that the expression is computed in."""
@@ -142,7 +148,14 @@ class Number(Expression):
     value: float
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "value", float(self.value))
+        value = real_number(self.value)
+        if value is None or (math.isinf(value) and not _infinite(self.value)):
+            raise SpecError(
+                "a number of an expression is beyond floating point",
+                got=self.value,
+                expected="magnitudes below 2**1024, or float('inf')",
+            )
+        object.__setattr__(self, "value", value)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Number) and self.value.hex() == other.value.hex()
@@ -183,13 +196,6 @@ acc2 = Leaf("acc2")
 dst = Leaf("dst")
 
 
-def check_name(name: object, what: str) -> str:
-    """``name`` if it can be a parameter of a C function."""
-    if check_identifier(name, what) in _C_WORDS:
-        raise SpecError(f"the name of {what} is a word of C", got=name)
-    return str(name)
-
-
 def as_expression(value: object) -> Expression:
     """``value`` if it is an expression; a number becomes a literal."""
     if isinstance(value, Expression):
@@ -201,7 +207,7 @@ def as_expression(value: object) -> Expression:
             hint="== compares structure; tw.eq and tw.ne compare elements",
         )
     if isinstance(value, Real):
-        return Number(float(value))
+        return Number(value)  # type: ignore[arg-type]  # it makes a float of it
     raise SpecError(
         "an expression is made of tw.acc, tw.acc2, tw.dst, tw.Operand and numbers",
         got=value if isinstance(value, str) else type(value).__name__,
@@ -217,11 +223,12 @@ def call(fn: str, *args: object) -> Call:
 
 def parameter(fn: str, name: str, value: object, *, finite: bool = True) -> Number:
     """A parameter of ``fn`` that is known when the kernel is made; never NaN."""
-    if isinstance(value, bool) or not isinstance(value, Real) or math.isnan(value):
+    number = real_number(value) if isinstance(value, Real) else None
+    if number is None or math.isnan(number):
         raise SpecError(f"{name} of {fn} must be a number", got=value)
-    if finite and math.isinf(value):
+    if finite and math.isinf(number):
         raise SpecError(f"{name} of {fn} must be a finite number", got=value)
-    return Number(float(value))
+    return Number(value)  # type: ignore[arg-type]  # it makes a float of it
 
 
 # -- what an expression is made of --------------------------------------------------------------

@@ -11,8 +11,8 @@ from tilewright.errors import SpecError
 from .operands import Batch, Matrix, Offsets, Order, Packed, Strided, check_order
 from .pack import Pack
 from .scalars import QUANTITIES, Factor, Quantity, check_factor, check_quantity, short
-from .sizes import Dim, Size, call_text, check_dims, check_size
-from .types import INPUTS, accumulator, is_integer
+from .sizes import Dim, Size, call_text, check_dims, check_extent, check_size
+from .types import INPUTS, ITEMSIZE, accumulator, is_integer
 
 if TYPE_CHECKING:  # specs without expressions do without their modules
     from .expression import Expression, Operand
@@ -127,13 +127,13 @@ class Gemm:
         for name, operand in (("a", first), ("b", second), ("c", third)):
             put(name, operand)
         for name in QUANTITIES:
-            put(name, check_quantity(given[name], name))
+            put(name, check_quantity(given[name], name, held))
         expression, reduced = _expressions(epilogue, outputs)
         put("epilogue", expression)
         asks = any(given[name] is not None for name in _MAKE_D)
         put("d", _operand(d, order) if d is not None else third if asks else None)
-        put("alpha", check_factor(alpha, "alpha"))
-        put("beta", check_factor(beta, "beta"))
+        put("alpha", check_factor(alpha, "alpha", held))
+        put("beta", check_factor(beta, "beta", held))
         if batch is not None and not isinstance(batch, Batch):
             raise SpecError(
                 "batch must be tw.Strided, tw.Offsets or tw.Addresses",
@@ -146,7 +146,9 @@ class Gemm:
             put(name, None if ld is None else check_size(ld, name, least=1))
         put("b2", None if b2 is None else _operand(b2, order))
         put("outputs", reduced)
-        put("algebra", bool(algebra))
+        if not isinstance(algebra, bool):
+            raise SpecError("algebra must be True or False", got=algebra)
+        put("algebra", algebra)
         full = any(operand.per == "full" for operand in self.named)
         put("order", order if full else third.order)
         check_gemm(self)
@@ -232,6 +234,17 @@ class Gemm:
         return any(uses(expression, dst) for expression in self.expressions)
 
     @property
+    def reads_sums(self) -> bool:
+        """Whether an expression uses a product; without an epilogue D is one."""
+        if self.epilogue is None:
+            return True
+        from .expression import acc, acc2, uses
+
+        return any(
+            uses(expression, leaf) for expression in self.expressions for leaf in (acc, acc2)
+        )
+
+    @property
     def output(self) -> str:
         """The operand that is written: "c" or "d"."""
         return "c" if self.d is None else "d"
@@ -299,6 +312,24 @@ def check_gemm(spec: Gemm) -> None:
     if isinstance(spec.b, Packed):
         _check_packed(spec)
     check_dims(spec.runtime_sizes())
+    _check_extents(spec)
+
+
+def _check_extents(spec: Gemm) -> None:
+    """SpecError if an operand is larger than memory can be, with all of its batch."""
+    for name, (rows, cols) in SHAPES.items():
+        operand = getattr(spec, name)
+        if operand is None:
+            continue
+        lines = rows if operand.order == "C" else cols
+        itemsize = max(ITEMSIZE[operand.type], ITEMSIZE[spec.type])
+        extent = (getattr(spec, lines), spec.leading(name))
+        check_extent(extent, itemsize, name.upper())
+        if spec.batch is None or name not in ("a", "b", "b2"):
+            continue
+        check_extent((spec.batch.count, *extent), itemsize, f"the batch of {name.upper()}")
+        stride = getattr(spec.batch, name[0], None) if isinstance(spec.batch, Strided) else None
+        check_extent((spec.batch.count, stride), itemsize, f"the batch of {name.upper()}")
 
 
 def _check_packed(spec: Gemm) -> None:
@@ -350,10 +381,6 @@ def _check_types(spec: Gemm) -> None:
             raise SpecError(
                 f"{name} needs integers in {name[0].upper()}", got=f"{name[0]}={operand.type}"
             )
-    for name in ("alpha", "beta"):
-        factor = getattr(spec, name)
-        if spec.type == "s32" and factor != "scalar" and abs(factor) >= 2**31:
-            raise SpecError(f"{name} must fit 32 bits where sums are integers", got=factor)
 
 
 def _check_expressions(spec: Gemm) -> None:

@@ -29,7 +29,7 @@ class Matrix:
 
 def check_order(order: object) -> None:
     """SpecError unless ``order`` is one of numpy's two."""
-    if order not in ("C", "F"):
+    if not isinstance(order, str) or order not in ("C", "F"):
         raise SpecError("order must be 'C' (rows contiguous) or 'F' (columns)", got=order)
 
 
@@ -47,7 +47,8 @@ class Packed:
     def __post_init__(self) -> None:
         object.__setattr__(self, "type", type_name(self.type))
         if self.nb is not None:
-            check_count(self.nb, "nb, the columns of a block,")
+            nb = check_count(self.nb, "nb, the columns of a block,")
+            object.__setattr__(self, "nb", nb)
 
     @property
     def order(self) -> Order:
@@ -70,11 +71,11 @@ class Strided:
     b: Size | None = None
 
     def __post_init__(self) -> None:
-        check_size(self.count, "batch count")
+        object.__setattr__(self, "count", check_size(self.count, "batch count"))
         for name in "ab":
             value = getattr(self, name)
             if value is not None:
-                check_size(value, f"batch stride of {name}")
+                object.__setattr__(self, name, check_size(value, f"batch stride of {name}"))
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -140,7 +141,7 @@ class Addresses:
     count: Size
 
     def __post_init__(self) -> None:
-        check_size(self.count, "batch count")
+        object.__setattr__(self, "count", check_size(self.count, "batch count"))
 
 
 Batch = Strided | Offsets | Addresses

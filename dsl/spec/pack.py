@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.errors import SpecError
 
 from .operands import Order, Packed, Strided, check_order
-from .sizes import Dim, Size, check_dims, check_size
+from .sizes import Dim, Size, check_dims, check_extent, check_size
 from .types import INPUTS, accumulator, type_name
 
 
@@ -51,7 +51,7 @@ class Pack:
             "n": _fixed(n, "n"),
             "type": packed.type,
             "a": packed.type if a is None else type_name(a),
-            "nb": nb,
+            "nb": packed.nb,
             "source": packed.type if source is None else type_name(source),
             "order": order,
             "ldb": None if ldb is None else check_size(ldb, "ldb", least=1),
@@ -109,3 +109,9 @@ def _check(spec: Pack) -> None:
             hint="pack matrices that lie anywhere, or serve all of a batch, one by one",
         )
     check_dims(spec.runtime_sizes())
+    lines = spec.k if spec.order == "C" else spec.n
+    extent = (lines, spec.contiguous_size if spec.ldb is None else spec.ldb)
+    check_extent(extent, 8, "B")
+    if spec.batch is not None:
+        check_extent((spec.batch.count, *extent), 8, "the batch of B")
+        check_extent((spec.batch.count, spec.batch.b), 8, "the batch of B")

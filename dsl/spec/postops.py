@@ -173,9 +173,10 @@ def logistic(x: Term) -> Expression:
 
 def soft_relu(x: Term, alpha: float = 1) -> Expression:
     """``log(1 + exp(alpha * x)) / alpha``, without overflow."""
-    if alpha == 0:
+    factor = parameter("soft_relu", "alpha", alpha)
+    if factor.value == 0:
         raise SpecError("soft_relu divides by alpha", got="alpha=0")
-    return call("soft_relu", x, parameter("soft_relu", "alpha", alpha))
+    return call("soft_relu", x, factor)
 
 
 def hardsigmoid(x: Term, alpha: float = 1 / 6, beta: float = 0.5) -> Expression:

@@ -8,7 +8,8 @@ from typing import Any, Literal
 
 from tilewright.errors import SpecError
 
-from .expression import Expression, Term, as_expression, check_name
+from .expression import Expression, Term, as_expression
+from .names import check_name
 
 __all__ = ["row_absmax", "row_max", "row_sum"]
 

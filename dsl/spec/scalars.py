@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any, Literal
 
 from tilewright.errors import SpecError
+
+from .sizes import real_number
 
 Factor = float | Literal["scalar"]
 #: A scale or zero point: absent, a literal, one value at the call, or one for each row or column.
@@ -32,27 +35,55 @@ def short(factor: Factor) -> Factor:
     return int(factor) if isinstance(factor, float) and factor.is_integer() else factor
 
 
-def check_factor(value: Any, name: str) -> Factor:
-    """Alpha or beta; SpecError if it is none."""
-    if value == "scalar":
+#: The largest finite numbers of the types that factors and scales act in.
+_LARGEST = {"f32": 2.0**128 - 2.0**104, "f64": sys.float_info.max}
+
+
+def check_factor(value: Any, name: str, sums: str) -> Factor:
+    """Alpha or beta of sums of type ``sums``; SpecError if it is none.
+
+    One that is no whole number acts in f32 where sums are s32.
+    """
+    if isinstance(value, str) and value == "scalar":
         return "scalar"
-    if isinstance(value, (bool, str)) or not hasattr(value, "__float__"):
+    number = real_number(value)
+    if number is None:
         raise SpecError(f"{name} must be a number or 'scalar'", got=value)
-    return float(value)
+    _check_finite(number, value, name, sums)
+    if sums == "s32" and abs(number) >= 2**31:
+        raise SpecError(f"{name} must fit 32 bits where sums are integers", got=value)
+    return number
 
 
-def check_quantity(value: Any, name: str) -> Quantity:
-    """A scale or zero point; SpecError if it is none."""
+def check_quantity(value: Any, name: str, sums: str) -> Quantity:
+    """A scale or zero point of sums of type ``sums``; SpecError if it is none."""
     per = QUANTITIES[name]
-    if value is None or value in ("scalar", per):
-        return value  # type: ignore[no-any-return]
-    number = not isinstance(value, (bool, str)) and hasattr(value, "__float__")
-    if not number:
+    if value is None or (isinstance(value, str) and value in ("scalar", per)):
+        return value  # type: ignore[return-value]
+    number = real_number(value)
+    if number is None:
         raise SpecError(
-            f"{name} must be a number, 'scalar' or {per!r}", got=value, expected=f"one per {per}"
+            f"{name} must be a number, 'scalar' or {per!r}",
+            got=value,
+            expected=f"one per {per}",
+            hint=f"{name}={per!r}, and the array at the call" if hasattr(value, "ndim") else None,
         )
     if name.endswith("_scale"):
-        return float(value)
-    if float(value) != int(value) or not -(2**31) <= int(value) < 2**31:
+        _check_finite(number, value, name, sums)
+        if name == "d_scale" and number == 0:
+            raise SpecError("d_scale divides, and cannot be 0", got=value)
+        return number
+    if not number.is_integer() or not -(2**31) <= number < 2**31:
         raise SpecError(f"{name} must be a whole number of 32 bits", got=value)
-    return int(value)
+    return int(number)
+
+
+def _check_finite(number: float, value: object, name: str, sums: str) -> None:
+    """SpecError unless a factor is finite in the type it acts in."""
+    kind = "f64" if sums == "f64" else "f32"
+    if not abs(number) <= _LARGEST[kind]:
+        raise SpecError(
+            f"{name} must be a finite number of {kind}",
+            got=value,
+            expected=f"at most {_LARGEST[kind]:.8g} in magnitude",
+        )

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from tilewright.errors import ScheduleError
 
-from .sizes import call_text
+from .sizes import MAX_FIXED, call_text, whole_number
 
 TAILS = ("auto", "mask", "narrow", "overlap", "bounce")
 PACKS = (None, "a", "b", "ab")
@@ -22,7 +22,8 @@ class Schedule:
     ``tile`` is (mr, nr), rows by columns of C held in registers. ``loops`` names the loops,
     outermost first: ``b`` batch, ``m``, ``n``, ``k``; letters left of the last ``m`` or ``n``
     are loops over blocks, right of it the accumulators stay in registers. ``block`` gives the
-    step of an earlier one of two loops of the same letter.
+    step of an earlier one of two loops of the same letter, as a mapping or as pairs: a Schedule
+    equals the one that is made from its ``dataclasses.asdict``, by way of JSON too.
 
     ``M`` and ``N`` are loops that run in parallel: ``"NMk"`` spreads all tiles of C, bit for bit
     as ``"nmk"`` computes them. ``threads`` is how many threads there are at most; without it, as
@@ -45,7 +46,7 @@ class Schedule:
         self,
         tile: tuple[int, int] | None = None,
         loops: str | None = None,
-        block: Mapping[str, int] | None = None,
+        block: Mapping[str, int] | Sequence[Sequence[Any]] | None = None,
         k_unroll: int | None = None,
         k_split: int | None = None,
         vectorize: Literal["m", "n", "k"] | None = None,
@@ -92,16 +93,28 @@ class _Block(tuple[tuple[str, int], ...]):
         return f"dict({', '.join(f'{letter}={size}' for letter, size in self)})"
 
 
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+#: The most that each of them may be; what fewer registers or sizes allow is said by the plan.
+_MOST = {"tile": 2**16, "block": MAX_FIXED, "k_unroll": 2**10, "k_split": 2**10,
+         "prefetch": 2**20, "threads": 2**12}  # fmt: skip
+
+
+def _whole(value: Any, name: str) -> int | None:
+    """``value`` as an int from 1 to what ``name`` may be; None if it is none."""
+    number = whole_number(value)
+    return number if number is not None and 1 <= number <= _MOST[name] else None
 
 
 def _tile(tile: Any) -> tuple[int, int]:
-    if not isinstance(tile, (tuple, list)) or len(tile) != 2 or not all(map(_whole, tile)):
-        raise ScheduleError(
-            "tile must be (mr, nr), rows by columns of C", got=tile, expected="two positive ints"
-        )
-    return (tile[0], tile[1])
+    sizes = [_whole(size, "tile") for size in tile] if isinstance(tile, (tuple, list)) else []
+    match sizes:
+        case [int(mr), int(nr)]:
+            return mr, nr
+    raise ScheduleError(
+        "tile must be (mr, nr), rows by columns of C",
+        got=tile,
+        expected=f"two positive ints, each at most {_MOST['tile']}",
+        hint="tile=(8, 48)",
+    )
 
 
 def _loops(loops: Any) -> str:
@@ -136,23 +149,40 @@ def _threads(threads: Any, loops: str | None) -> int | None:
     return count
 
 
-def _block(block: Mapping[str, int] | None) -> tuple[tuple[str, int], ...]:
-    for letter, size in (block or {}).items():
-        if letter not in ("m", "n", "k") or not _whole(size):
+def _block(block: Any) -> tuple[tuple[str, int], ...]:
+    """The blocks in alphabetical order, from a mapping or from pairs as JSON has them."""
+    if block is None:
+        return ()
+    pairs = list(block.items()) if isinstance(block, Mapping) else block
+    sizes: dict[str, int] = {}
+    for pair in pairs if isinstance(pairs, (tuple, list)) else [None]:
+        letter, size = pair if isinstance(pair, (tuple, list)) and len(pair) == 2 else ("", 0)
+        whole = _whole(size, "block")
+        known = isinstance(letter, str) and letter in ("m", "n", "k") and letter not in sizes
+        if not known or whole is None:
             raise ScheduleError(
-                "block must map 'm', 'n' or 'k' to a positive int", got={letter: size}
+                "block must map 'm', 'n' or 'k' to a positive int",
+                got=block,
+                expected="each letter once, and sizes of at most 2**48",
+                hint="block={'k': 64}, or the same as pairs: [['k', 64]]",
             )
-    return tuple(sorted((block or {}).items()))
+        sizes[letter] = whole
+    return tuple(sorted(sizes.items()))
 
 
 def _count(value: Any, name: str) -> int | None:
-    if value is not None and not _whole(value):
-        raise ScheduleError(f"{name} must be a positive int", got=value)
-    return None if value is None else int(value)
+    if value is None:
+        return None
+    whole = _whole(value, name)
+    if whole is None:
+        raise ScheduleError(
+            f"{name} must be a positive int", got=value, expected=f"1 to {_MOST[name]}, or None"
+        )
+    return whole
 
 
 def _one_of(value: Any, legal: tuple[Any, ...], name: str) -> Any:
-    if value not in legal:
+    if not (value is None or isinstance(value, str)) or value not in legal:
         raise ScheduleError(
             f"unknown {name}", got=value, expected=f"one of {', '.join(map(repr, legal))}"
         )

@@ -2,37 +2,57 @@
 
 from __future__ import annotations
 
-import keyword
-import re
+import math
+import operator
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from tilewright.errors import SpecError
 
-_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+from .names import check_identifier
+
+#: What a size known only at the call is compared with where its dim has no ``max``.
 MAX_SIZE = 2**62
+#: The largest size of a spec, and the bytes of its largest operand: what 48 bits can address.
+#: Products of two sizes, rounded up to whole vectors and groups, then fit into 64 bits.
+MAX_FIXED = 2**48
 
 
-def check_identifier(name: object, what: str) -> str:
-    """``name`` if it can stand in C and Python as it is."""
-    if not isinstance(name, str) or not _IDENTIFIER.match(name) or keyword.iskeyword(name):
-        raise SpecError(
-            f"the name of {what} must be a C identifier",
-            got=name,
-            expected="letters, digits and underscores, no digit first",
-        )
-    return name
+def whole_number(value: object) -> int | None:
+    """An int, or numpy's, as an int; None for all else, truth values among it."""
+    if isinstance(value, bool) or getattr(value, "ndim", 0) != 0:
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return None
 
 
-def _whole(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def real_number(value: object) -> float | None:
+    """A number as a float, infinite if it is too large for one; None for all else.
+
+    Truth values, texts and arrays are no numbers; numpy's and ml_dtypes' scalars are.
+    """
+    truth = isinstance(value, bool) or getattr(getattr(value, "dtype", None), "kind", "") == "b"
+    if truth or isinstance(value, (str, bytes)) or getattr(value, "ndim", 0) != 0:
+        return None
+    if not hasattr(value, "__float__"):
+        value = whole_number(value)
+    try:
+        return None if value is None else float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf  # type: ignore[operator]
+    except (TypeError, ValueError):
+        return None
 
 
-def check_count(value: object, what: str) -> None:
-    """SpecError unless ``value`` is an int above 0."""
-    if not _whole(value) or not isinstance(value, int) or value < 1:
-        raise SpecError(f"{what} must be a positive int", got=value)
+def check_count(value: object, what: str) -> int:
+    """``value`` as an int; SpecError unless it is one from 1 to 2**48."""
+    count = whole_number(value)
+    if count is None or not 1 <= count <= MAX_FIXED:
+        raise SpecError(f"{what} must be a positive int", got=value, expected="1 to 2**48")
+    return count
 
 
 def call_text(
@@ -54,12 +74,17 @@ class Dim:
 
     def __post_init__(self) -> None:
         check_identifier(self.name, "a dim")
-        if not _whole(self.multiple_of) or self.multiple_of < 1:
-            raise SpecError(
-                f"dim {self.name!r}: multiple_of must be a positive int", got=self.multiple_of
-            )
-        if self.max is not None and (not _whole(self.max) or self.max < 0):
-            raise SpecError(f"dim {self.name!r}: max must be an int, 0 or more", got=self.max)
+        multiple = check_count(self.multiple_of, f"dim {self.name!r}: multiple_of")
+        object.__setattr__(self, "multiple_of", multiple)
+        if self.max is not None:
+            most = whole_number(self.max)
+            if most is None or not 0 <= most <= MAX_SIZE:
+                raise SpecError(
+                    f"dim {self.name!r}: max must be an int, 0 or more",
+                    got=self.max,
+                    expected="0 to 2**62",
+                )
+            object.__setattr__(self, "max", most)
         if self.max is not None and self.max < self.multiple_of:
             raise SpecError(
                 f"dim {self.name!r}: no positive size is both a multiple of {self.multiple_of} "
@@ -84,13 +109,27 @@ def check_size(value: object, what: str, *, least: int = 0) -> Size:
     """``value`` if it is a dim or an int of at least ``least``; numpy integers become ints."""
     if isinstance(value, Dim):
         return value
-    if not _whole(value) and hasattr(value, "__index__") and not isinstance(value, bool):
-        value = value.__index__()
-    if not isinstance(value, int) or isinstance(value, bool):
+    size = whole_number(value)
+    if size is None:
         raise SpecError(f"{what} must be an int or tw.dim(...)", got=value)
-    if not least <= value <= MAX_SIZE:
-        raise SpecError(f"{what} is out of range", got=value, expected=f"{least} to 2**62")
-    return value
+    if not least <= size <= MAX_FIXED:
+        raise SpecError(f"{what} is out of range", got=value, expected=f"{least} to 2**48")
+    return size
+
+
+def check_extent(sizes: Sequence[Size | None], itemsize: int, what: str) -> None:
+    """SpecError if a product of those of ``sizes`` that are known is more than can be addressed.
+
+    It counts elements of ``itemsize`` bytes.
+    """
+    elements = math.prod(size for size in sizes if isinstance(size, int))
+    if elements * itemsize > MAX_FIXED:
+        raise SpecError(
+            f"{what} is larger than memory can be",
+            got=f"{elements} elements of {itemsize} bytes",
+            expected="at most 2**48 bytes",
+            hint="smaller sizes, leading dimensions and strides",
+        )
 
 
 def check_dims(sizes: Iterable[tuple[str, Dim]]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.errors import SpecError
 
-from .sizes import Dim, Size, check_size
+from .sizes import Dim, Size, check_dims, check_extent, check_size
 from .types import ITEMSIZE, type_name
 
 if TYPE_CHECKING:  # specs without expressions do without their modules
@@ -32,15 +32,19 @@ class Transpose:
         object.__setattr__(self, "type", type_name(self.type))
         if ITEMSIZE[self.type] < 4:
             raise SpecError("only elements of 4 and 8 bytes are transposed", got=self.type)
-        check_size(self.rows, "rows")
-        check_size(self.cols, "cols")
-        for name, line in (("ldx", self.cols), ("ldout", self.rows)):
-            ld = getattr(self, name)
-            if ld is None:
-                continue
-            check_size(ld, name, least=1)
+        for name in ("rows", "cols"):
+            object.__setattr__(self, name, check_size(getattr(self, name), name))
+        for name, line, lines in (
+            ("ldx", self.cols, self.rows), ("ldout", self.rows, self.cols)
+        ):  # fmt: skip
+            ld = line
+            if getattr(self, name) is not None:
+                ld = check_size(getattr(self, name), name, least=1)
+                object.__setattr__(self, name, ld)
             if isinstance(ld, int) and isinstance(line, int) and ld < line:
                 raise SpecError(f"{name} is smaller than a row", got=ld, expected=f"{line} or more")
+            check_extent((lines, ld), ITEMSIZE[self.type], "x" if name == "ldx" else "out")
+        check_dims(self.runtime_sizes())
 
     def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
         """Every size known only at the call, by its C parameter's name, in C order."""

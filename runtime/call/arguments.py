@@ -289,7 +289,8 @@ def check_readable(signature: Signature) -> None:
         )
     told: set[Dim] = set()
     for parameter in signature.arrays:
-        if parameter.kind == "flat":  # it has no shape to read
+        none = parameter.kind == "sequence" and parameter.count == 0
+        if parameter.kind == "flat" or none:  # it has no shape to read
             continue
         sizes = [*parameter.shape, parameter.leading, parameter.batch_stride]
         if parameter.kind in ("strided", "sequence", "packed"):

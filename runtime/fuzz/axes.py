@@ -6,8 +6,8 @@ a case, such as a zero point of floating point, is left out of it.
 
 So is what a spec or schedule refuses by its rules: a packed B whose matrices offsets find, or of a
 size known only at the call; sums in f64 with C, D, operands or functions of another type; offsets
-with sizes of a matrix that no array tells; and an uneven register tile where a size of C is known
-only at the call.
+with sizes of a matrix that no array tells, and addresses of no matrix; and an uneven register tile
+where a size of C is known only at the call.
 """
 
 from __future__ import annotations
@@ -56,12 +56,18 @@ BINARY = (
 )  # fmt: skip
 #: Register tiles, of whole vectors of no target, that fit all of them.
 TILES = {"tile 3x3": (3, 3), "tile 1x7": (1, 7), "tile 2x5": (2, 5)}
+#: Factors so small that they are 0 or the smallest number of their type.
+SMALLEST = "smallest"
+#: Epilogues that the sums are no part of.
+WITHOUT_SUMS = ("operand alone", "function of an operand", "old value alone", "a number")
+#: Names of operands that mean something in Python's or C's libraries, or in the generated C.
+NAMES = ("int64_t", "INT64_MAX", "main", "sums", "m", "i", "mask", "c0_0", "new_")
 
 AXES: dict[str, tuple[Level, ...]] = {
-    "m": (1, 13, 16, 32, 42, 48, 64, 128, RUN_TIME, EIGHTS),
-    "n": (1, 5, 8, 15, 16, 32, 48, 64, 80, RUN_TIME, EIGHTS),
+    "m": (0, 1, 13, 16, 32, 42, 48, 64, 128, RUN_TIME, EIGHTS),
+    "n": (0, 1, 5, 8, 15, 16, 32, 48, 64, 80, RUN_TIME, EIGHTS),
     "k": (
-        1, 2, 4, 5, 8, 15, 16, 31, 32, 33, 48, 63, 64, 65, 96, 97, 128, 129, 136, 192, 256, 448,
+        0, 1, 2, 4, 5, 8, 15, 16, 31, 32, 33, 48, 63, 64, 65, 96, 97, 128, 129, 136, 192, 256, 448,
         512, 608, RUN_TIME, EIGHTS,
     ),
     "types": (*_INTEGERS, *_INTEGERS, *_FLOATS, *_MIXED),
@@ -73,9 +79,9 @@ AXES: dict[str, tuple[Level, ...]] = {
         NONE, NONE, "strided", "along k", "apart", "one a", "one b", "offsets", "static offsets",
         "addresses",
     ),
-    "count": (1, 7, 16, RUN_TIME),
-    "alpha": (1, 1, 2, 2, -1, 0.5, 0, "scalar"),
-    "beta": (0, 0, 0, 1, 1, 1, -2, 0.5, "scalar"),
+    "count": (0, 1, 7, 16, RUN_TIME),
+    "alpha": (1, 1, 2, 2, -1, 0.5, 0, "scalar", SMALLEST),
+    "beta": (0, 0, 0, 1, 1, 1, -2, 0.5, "scalar", SMALLEST),
     **dict.fromkeys(("lda", "ldc", "ldd"), (NONE, NONE, 96, RUN_TIME)),
     "ldb": (NONE, 16, 16, 96, RUN_TIME),
     "a_scale": (NONE, NONE, 0.5, "scalar", "row"),
@@ -84,12 +90,15 @@ AXES: dict[str, tuple[Level, ...]] = {
     "a_zero": (NONE, -2, 128, "scalar", "row"),
     "b_zero": (NONE, NONE, 3, "scalar", "column"),
     "d_zero": (NONE, NONE, -1, "scalar", "column"),
+    "tree": (*[NONE] * 8, *WITHOUT_SUMS, "numbers at the edges"),
     "sum": (NONE, NONE, NONE, 2, 1),
     "eltwise": (*[NONE] * 8, *["relu"] * 3, *ELTWISE),
     "binary": (*[NONE] * 6, "add", "add", *BINARY),
     "operand": ("f32", "f32", "f16", "bf16", "s32", "s8", "u8", "f8_e4m3", "f8_e5m2"),
+    "operand name": (*["other"] * 4, *NAMES),
     "operand per": (NONE, "row", "column", "full"),
     "binary first": (False, True),
+    "outputs": (*[NONE] * 6, "row_max", "row_sum of an operand", "row_absmax"),
     "schedule": (
         NONE, NONE, NONE, NONE, NONE, "n outside", "m outside", "k outside", "batch outside",
         "unrolled", "two threads", *TILES,

@@ -9,15 +9,16 @@ from dataclasses import dataclass
 from math import ceil, log2, prod, sqrt
 from typing import Any, Literal
 
-from tilewright.spec import postops
+from tilewright.spec import postops, reductions
 from tilewright.spec.expression import Expression, Operand, acc, as_expression, dst
 from tilewright.spec.gemm import QUANTITIES, SHAPES, Gemm
 from tilewright.spec.operands import Addresses, Batch, Matrix, Offsets, Packed, Strided
+from tilewright.spec.reductions import RowReduction
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Size, call_text, dim
 from tilewright.spec.types import accumulator, is_integer
 
-from .axes import AXES, EIGHTS, ELTWISE, REAL, RUN_TIME, TILES, Level, deal, title
+from .axes import AXES, EIGHTS, ELTWISE, REAL, RUN_TIME, SMALLEST, TILES, Level, deal, title
 
 #: Of each kernel: one case of whole numbers, and one of any.
 CASES = 2
@@ -29,7 +30,7 @@ _USUAL = 32
 _MEAN: dict[str, float] = {"s8": 74.0, "u8": 147.0}
 _NAMES = (
     "Gemm", "Schedule", "Matrix", "Packed", "Strided", "Offsets", "Addresses", "dim", "Operand",
-    "acc", "dst", "compile", *postops.__all__,
+    "acc", "dst", "compile", *postops.__all__, *reductions.__all__,
 )  # fmt: skip
 _NAME = re.compile(rf"(?<!['\w.])({'|'.join(_NAMES)})\b(?![='])")
 
@@ -129,14 +130,20 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
     given["c"] = _matrix(hand, "c", hand.take("c", sums == "f32") or sums)
     output = hand.take("d")
     given["d"] = output and _matrix(hand, "d", "f64" if sums == "f64" else output)
-    given |= {name: hand.take(name) for name in ("alpha", "beta")}
+    given |= {name: _factor(hand.take(name), sums) for name in ("alpha", "beta")}
     for name in QUANTITIES:
         operand = {"a": first, "b": second}.get(name[0])
         whole = name.endswith("_scale") or operand is None or is_integer(operand)
         given[name] = hand.take(name, whole)
     given |= _batch(hand, given, kind)
     given["epilogue"] = _epilogue(hand, given, sums)
+    given["outputs"] = _reduced(hand, sums)
     return given | _outputs(hand, given)
+
+
+def _factor(level: Level, sums: str) -> Level:
+    """A factor; the smallest of its type, which is no whole number where sums are integers."""
+    return level if level != SMALLEST else 2.0 ** (-1074 if sums == "f64" else -149)
 
 
 def _matrix(hand: _Hand, name: str, type_: str) -> Matrix:
@@ -162,7 +169,7 @@ def _leading(
         return None
     if isinstance(line, int) and (flat or level != RUN_TIME):
         step = level if level != RUN_TIME else 96
-        return -(-line // step) * step
+        return max(1, -(-line // step)) * step
     return None if flat else dim(slot)
 
 
@@ -170,8 +177,10 @@ def _batch(hand: _Hand, given: Mapping[str, Any], kind: str | None) -> dict[str,
     """The batch, and the leading dimensions of A and B."""
     flat = kind in ("offsets", "static offsets")
     count = hand.size("count", fixed=kind == "static offsets") if kind else 1
+    if kind == "addresses" and count == 0:  # of no matrix could a call read sizes
+        count, hand.taken["count"] = 1, title(1)
     whole = isinstance(count, int) and isinstance(given["k"], int)
-    if kind == "along k" and whole and given["a"].order == "C":
+    if kind == "along k" and whole and count and given["k"] and given["a"].order == "C":
         return {
             "batch": Strided(count, a=given["k"]),
             "lda": count * given["k"],
@@ -219,7 +228,7 @@ def _stride(given: Mapping[str, Any], name: str, leading: Size | None) -> Size |
 def _outputs(hand: _Hand, given: Mapping[str, Any]) -> dict[str, Any]:
     """Leading dimensions of what there is of C and D."""
     makes = ("d", "a_scale", "b_scale", "d_scale", "d_zero", "epilogue")
-    has_d = any(given[name] is not None for name in makes)
+    has_d = any(given.get(name) is not None for name in makes)
     given = given if given["d"] else {**given, "d": given["c"]}
     return {
         "ldc": _leading(hand, given, "c") if given["beta"] != 0 or not has_d else None,
@@ -232,6 +241,9 @@ def _outputs(hand: _Hand, given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _epilogue(hand: _Hand, given: Mapping[str, Any], sums: str) -> Expression | None:
     """A multiple of D's old value, then a function and an operation, in either order."""
+    tree = hand.take("tree")
+    if tree is not None:
+        return _tree(hand, tree, "f64" if sums == "f64" else None)
     made: Expression = acc
     if scale := hand.take("sum"):
         made = acc + (dst if scale == 1 else scale * dst)
@@ -246,10 +258,39 @@ def _epilogue(hand: _Hand, given: Mapping[str, Any], sums: str) -> Expression | 
         if step == "eltwise":
             made = _function(made, eltwise, _shrink(given))
         else:
-            type_ = "f64" if sums == "f64" else hand.take("operand")
-            other = Operand("other", type_, hand.take("operand per"))
-            made = _operation(made, binary, other)
+            made = _operation(made, binary, _other(hand, "f64" if sums == "f64" else None))
     return None if made == acc else made
+
+
+def _other(hand: _Hand, type_: str | None) -> Operand:
+    """The operand, of a type of its own unless it must be ``type_``."""
+    type_ = type_ or hand.take("operand")
+    return Operand(hand.take("operand name"), type_, hand.take("operand per"))
+
+
+def _tree(hand: _Hand, tree: str, type_: str | None) -> Expression:
+    """An expression that leaves the sums out, or one with numbers that are none of its type."""
+    match tree:
+        case "operand alone":
+            return _other(hand, type_)
+        case "function of an operand":
+            return postops.relu(_other(hand, type_)) * 0.5
+        case "old value alone":
+            return dst
+        case "a number":
+            return as_expression(-0.0)
+    least = postops.clip(acc, float("-inf"), 1e39) + 2.0**-149
+    return postops.minimum(least, float("inf")) - 5e-324
+
+
+def _reduced(hand: _Hand, sums: str) -> dict[str, RowReduction] | None:
+    """An output of the sums, or of an operand alone."""
+    level = hand.take("outputs", sums != "f64")
+    if level is None:
+        return None
+    name, _, of = level.partition(" of ")
+    expression: Expression = Operand("weights", "f32", "column") if of else acc
+    return {"reduced": getattr(reductions, name)(expression)}
 
 
 def _function(x: Expression, level: str, shrink: float) -> Expression:
@@ -281,7 +322,7 @@ def _shrink(given: Mapping[str, Any]) -> float:
     terms = [given["k"], 1 if batch is None else batch.count]
     sums = sqrt(prod(size if isinstance(size, int) else _USUAL for size in terms))
     sums *= prod(_MEAN.get(given[name].type, 0.6) for name in "ab")
-    return float(2.0 ** -max(0, ceil(log2(sums / _CURVED))))
+    return float(2.0 ** -max(0, ceil(log2(max(sums, 1) / _CURVED))))
 
 
 # --- schedules ---------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from tilewright.lower.staging.pack import beyond_stack, pack
 from tilewright.lower.tile.tile import Tile
 from tilewright.plan.partition import partition
 from tilewright.plan.plan import Plan
+from tilewright.plan.staging import is_empty
 from tilewright.plan.transpose import parts
 from tilewright.symbolic import ZERO, div, mod, symbol, value
 
@@ -37,7 +38,8 @@ def make_program(plan: Plan) -> Program:
     start = tuple(node for name, _ in plan.spec.outputs for node in _begun(tiles, name))
     if ZERO in (plan.sizes["m"], plan.sizes["n"]):
         return Program(start, tuple(tiles.programs.values()))
-    block = Block(plan, dict(plan.sizes), dict.fromkeys("mnkbp", ZERO), accumulate=False)
+    extents = dict(plan.sizes) | ({"k": ZERO} if is_empty(plan.spec) else {})
+    block = Block(plan, extents, dict.fromkeys("mnkbp", ZERO), accumulate=False)
     nest = _converted(tiles, "b", _product(tiles, block))
     if plan.spec.b2 is not None:
         nest = (_gated(tiles, block, nest),)

@@ -126,6 +126,8 @@ def _each(plan: Plan, source: Operand, nodes: tuple[NestNode, ...]) -> tuple[Nes
 def needed_sums(plan: Plan) -> tuple[str, ...]:
     """Of which operands the lines are summed: zero points multiply the other one's."""
     zeros = {"a": plan.spec.a_zero, "b": plan.spec.b_zero}
+    if not plan.corrects:
+        return ()
     effective = {name: zero or plan.product.shifts[name] for name, zero in zeros.items()}
     return tuple(name for name, other in (("a", "b"), ("b", "a")) if effective[other])
 

@@ -10,6 +10,7 @@ from tilewright.ir.dataflow import (
     sizes_used,
     stored_in_parts,
     walk,
+    with_rooms_apart,
     without_idle_masks,
     without_unread,
 )
@@ -29,11 +30,13 @@ from .tile import Tile, masks, reduction, sum_splits, zeros
 
 def lower_tile(tile: Tile, name: str) -> TileProgram:
     """The program of one register tile."""
-    body, end = tuple(_body(tile)), without_unread(tuple(_end(tile)))
+    body, end = without_unread(tuple(_body(tile)), tuple(_end(tile)))
     if tile.plan.schedule.tails != "mask":
         end = tuple(stored_in_parts(end))
     end = without_idle_masks(end)
     body = without_idle_masks(body, end)
+    rooms: set[str] = set()
+    body, end = (tuple(with_rooms_apart(part, rooms)) for part in (body, end))
     return TileProgram(
         name=name,
         element=tile.plan.element,
