@@ -197,7 +197,7 @@ class _Reached:
         for op in every:
             for name in self._made(op):
                 makers.setdefault(name, []).append(op)
-        left = [op for op in every if not self._made(op) and not isinstance(op, _ASIDE)]
+        left: list[Op] = [op for op in every if not self._made(op) and not isinstance(op, _ASIDE)]
         self._ids: set[int] = set()
         self._names: set[str] = set()
         while left:
@@ -207,15 +207,14 @@ class _Reached:
             self._ids.add(id(op))
             self._names.update(register.name for register in writes(op))
             for name in self._taken(op):
-                left += makers.get(name, ())
+                left += makers.get(name, [])
 
     def _made(self, op: Op) -> list[str]:
         """What ``op`` makes that is no result: registers, and what a room holds."""
-        rooms = [self._rooms[op.address.pointer]] if self._fills(op) else []
-        return [*(register.name for register in writes(op)), *rooms]
-
-    def _fills(self, op: Op) -> bool:
-        return isinstance(op, Store) and op.address.pointer in self._rooms
+        if isinstance(op, Store):
+            room = self._rooms.get(op.address.pointer)
+            return [] if room is None else [room]
+        return [register.name for register in writes(op)]
 
     def _taken(self, op: Op) -> list[str]:
         rooms = [self._rooms.get(address.pointer, "") for address in addresses(op)]

@@ -128,8 +128,8 @@ def test_no_compiler_has_a_warning(
     target: str, family: str, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> None:
     """Random kernels: other ones for each target, and others again with ``--seed``."""
-    first = 8 * TARGETS.index(target)
-    made = list(random(pytestconfig.option.seed, 10_000 + first, 8))
+    first = 5 * TARGETS.index(target)
+    made = list(random(pytestconfig.option.seed, 10_000 + first, 5))
     check_warnings(made, target, family, monkeypatch)
 
 
@@ -138,7 +138,8 @@ def test_no_compiler_has_a_warning(
 def test_what_sums_nothing_is_compiled(
     target: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = list(empty() if kind == "empty" else without_sums())
+    found = empty() if kind == "empty" else without_sums()
+    made = list(found)[TARGETS.index(target) % 3 :: 3]
     check_warnings(made, target, "gcc", monkeypatch)
 
 
@@ -156,7 +157,7 @@ def verify(made: Sequence[Made], target: str, cases: Cases) -> None:
 @pytest.mark.twice
 @pytest.mark.parametrize("target", ["scalar", "avx512"])
 def test_what_sums_nothing_is_right(target: str, cases: Cases) -> None:
-    verify([*list(empty())[::3], *list(without_sums())[::3]], target, cases)
+    verify([*list(empty())[::5], *list(without_sums())[::5]], target, cases)
 
 
 @every_target
@@ -179,11 +180,11 @@ def test_sums_that_nothing_reads_are_not_made(target: str) -> None:
 def test_tails_are_right_with_every_end(kind: str, target: str, cases: Cases) -> None:
     made = legal(tails(kind), host.resolve(target))
     assert len(made) >= 4
-    verify(made[::3] if target == "amx" else made, target, cases)
+    verify(made[:: 3 if target == "amx" else 2], target, cases)
 
 
 @pytest.mark.parametrize("a", ["bf16", "u8"])
-@pytest.mark.parametrize("tile", [None, (16, 32), (37, 20)])
+@pytest.mark.parametrize("tile", [None, (16, 32), (32, 20)])
 def test_a_matrix_unit_is_told_what_a_narrow_tail_has(a: str, tile: Any) -> None:
     spec = Gemm(37, 20, 34, a=a, b="s8" if a == "u8" else None)
     plan = plan_for(spec, tw.Schedule(tile=tile, tails="narrow"), host.resolve("amx"))
