@@ -28,7 +28,8 @@ _WORDS = _listed(
     co_return co_yield compl concept consteval constexpr constinit const_cast decltype delete
     dynamic_cast explicit export false friend mutable namespace new noexcept not not_eq nullptr
     operator or or_eq private protected public reinterpret_cast requires static_assert static_cast
-    template this thread_local throw typeof typeof_unqual true try typeid typename using virtual wchar_t xor xor_eq
+    template this thread_local throw true try typeid typename typeof typeof_unqual using virtual
+    wchar_t xor xor_eq
     """
 )
 #: What C reserves everywhere.
