@@ -99,9 +99,10 @@ def test_the_largest_and_the_smallest_numbers_are_legal() -> None:
     spec = tw.Gemm(4, 4, 4, alpha=largest, beta=2.0**-149, a_scale=-largest)
     assert (spec.alpha, spec.beta, spec.a_scale) == (largest, 2.0**-149, -largest)
     assert tw.Gemm(4, 4, 4, a="f64", alpha=1e300).alpha == 1e300
-    assert tw.Gemm(np.int64(4), 4, 4, batch=tw.Strided(np.int16(2))) == tw.Gemm(
-        4, 4, 4, batch=tw.Strided(2)
-    )
+    four: Any = np.int64(4)
+    two: Any = np.int16(2)
+    plain = tw.Gemm(4, 4, 4, batch=tw.Strided(2))
+    assert tw.Gemm(four, 4, 4, batch=tw.Strided(two)) == plain
 
 
 @pytest.mark.parametrize(
