@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import takewhile
 
 from tilewright.errors import ScheduleError
 from tilewright.isa.machine import Core
@@ -181,7 +182,7 @@ def _whole_cuts(
         along = equal_parts(vectors, parts_along)
         widest = along[0][0]
         masks = masked and work.cut(vector, along[-1][0])
-        rows = range(min(across, work.most_rows(target) - 1), 0, -1)
+        rows = range(min(across, work.tallest(target, vector, widest)), 0, -1)
         most = next((r for r in rows if _fits(target, vector, r, widest, masks, work)), 0)
         if not most:
             continue
@@ -239,11 +240,14 @@ def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Choi
     found: list[Choice] = []
     for vector in work.vectors:
         lanes = 1 if work.dot else vector.lanes
-        cut = multiples[1] % lanes != 0
+        most = work.most_rows(target) - 1
+        if multiples[1] % lanes:
+            fitting = (_tails_fit(target, vector, rows, work) for rows in range(1, most + 1))
+            most = sum(takewhile(bool, fitting))
         for vectors in range(1, target.registers):
-            for rows in range(1, work.most_rows(target)):
+            for rows in range(1, most + 1):
                 shape = shape_of(target, vector, rows, vectors, False, work)
-                if shape is None or (cut and not _tails_fit(target, vector, rows, work)):
+                if shape is None:
                     break
                 cost = tile_cycles(shape, target.core, work) / (rows * vectors * lanes)
                 for multiple, size in zip(multiples, (rows, vectors * lanes), strict=True):
@@ -261,8 +265,8 @@ def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Choi
 def _tails_fit(target: Target, vector: Vector, rows: int, work: Work) -> bool:
     """Whether so many rows fit beside the mask of a last vector, and with narrower vectors."""
     narrower = (v for v in work.vectors if v.lanes < vector.lanes)
-    return shape_of(target, vector, rows, 1, True, work) is not None and all(
-        shape_of(target, v, rows, 1, False, work) is not None for v in narrower
+    return _fits(target, vector, rows, 1, True, work) and all(
+        _fits(target, v, rows, 1, False, work) for v in narrower
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
 
 from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.isa.target import Target
@@ -15,7 +17,7 @@ from .tile_shape import TileShape
 ALONE = 4
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Work:
     """What a tile is asked to do: the vectors it may use, K steps in all, whether C is read, which
     lane feeds are possible, the accumulator sets allowed, where the vectors lie, how many registers
@@ -59,6 +61,22 @@ class Work:
         """Whether the tail of a tile of ``vectors`` is cut, not overlapped with its neighbour."""
         return not (self.overlaps and vector.prefers_overlap and vectors > 1)
 
+    def ways(self, vector: Vector) -> tuple[Way, ...]:
+        """How tiles of ``vector`` may be fed; found once."""
+        if vector not in self._ways:
+            self._ways[vector] = tuple(_ways(vector, self))
+        return self._ways[vector]
+
+    @cached_property
+    def _ways(self) -> dict[Vector, tuple[Way, ...]]:
+        return {}
+
+    def tallest(self, target: Target, vector: Vector, vectors: int) -> int:
+        """Rows beyond which a tile's accumulators alone take more registers than there are."""
+        one = self.ways(vector)[0].one
+        bands = self.room(target) // (vectors * one.parts * min(self.splits))
+        return min(bands * one.height, self.most_rows(target) - 1)
+
     def with_split(self, split: int) -> Work:
         """The same work with one number of accumulator sets."""
         return replace(self, splits=(split,))
@@ -68,60 +86,107 @@ def fed(
     vector: Vector, rows: int, vectors: int, split: int, masked: bool, work: Work
 ) -> Iterator[TileShape]:
     """The tiles of that size, one for each way in which the operand across may arrive."""
-    hold = "along" if vectors <= rows else "across"
-    base = TileShape(vector, rows, vectors, split, "broadcast", hold, masked)
-    if work.unit is not None and work.by is not None:
-        base = replace(base, feed="matrix", unit=work.unit, groups=work.groups, height=work.by.rows)
-        yield replace(base, hold="along" if base.columns <= base.bands else "across")
-        return
-    plain = vector.form("scalar", "broadcast", factors=work.factors)
-    assert plain is not None
-    base = replace(base, instructions=plain.instructions, latency=plain.latency)
-    if work.dot:
-        yield replace(base, masked=work.depth is None or work.depth % vector.lanes != 0)
-        return
-    yield from _spread(replace(base, feed=plain.form), plain, work)
-    for feed in work.feeds:
-        yield from (
-            _repeated(base, plain, work) if feed == "repeat" else _laned(base, feed, plain, work)
+    for way in work.ways(vector):
+        if way.serves(rows, vectors):
+            yield way.shape(rows, vectors, split, masked)
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """How the operand across may arrive in tiles of any size, all of one vector.
+
+    ``one`` is the tile of one row and one vector. ``hold`` is the side that a K step keeps in
+    registers, "" for the one that takes fewer. ``sizes`` says which tiles there are: ``wide`` ones
+    have more vectors than rows, ``single`` ones one vector, ``whole`` ones a multiple of the
+    vector's lanes as rows. ``masked`` is said where it does not depend on the tile's place.
+    """
+
+    one: TileShape
+    hold: Literal["", "along"] = ""
+    sizes: Literal["any", "wide", "single", "whole"] = "any"
+    masked: bool | None = None
+
+    def serves(self, rows: int, vectors: int) -> bool:
+        """True if a tile of ``rows`` x ``vectors`` can be fed this way."""
+        match self.sizes:
+            case "wide":
+                return vectors > rows
+            case "single":
+                return vectors == 1
+            case "whole":
+                return rows % self.one.vector.lanes == 0
+        return True
+
+    def shape(self, rows: int, vectors: int, split: int, masked: bool) -> TileShape:
+        """The tile of that size; written out, as a search for a tile makes thousands."""
+        one = self.one
+        bands = rows if one.unit is None else -(-rows // one.height)
+        return TileShape(
+            vector=one.vector,
+            rows=rows,
+            vectors=vectors,
+            k_split=split,
+            feed=one.feed,
+            hold=self.hold or ("along" if vectors <= bands else "across"),
+            masked=masked if self.masked is None else self.masked,
+            instructions=one.instructions,
+            height=one.height,
+            parts=one.parts,
+            unit=one.unit,
+            groups=one.groups,
+            group=one.group,
+            shuffles=one.shuffles,
+            latency=one.latency,
+            converts=one.converts,
+            stride=one.stride,
         )
 
 
-def _laned(base: TileShape, feed: str, plain: MulAdd, work: Work) -> Iterator[TileShape]:
+def _ways(vector: Vector, work: Work) -> Iterator[Way]:
+    one = TileShape(vector, 1, 1, 1, "broadcast", "along", False)
+    if work.unit is not None and work.by is not None:
+        height = work.by.rows
+        yield Way(replace(one, feed="matrix", unit=work.unit, groups=work.groups, height=height))
+        return
+    plain = vector.form("scalar", "broadcast", factors=work.factors)
+    assert plain is not None
+    one = replace(one, instructions=plain.instructions, latency=plain.latency)
+    if work.dot:
+        yield Way(one, masked=work.depth is None or work.depth % vector.lanes != 0)
+        return
+    blocks = replace(one, height=plain.rows, parts=vector.lanes // plain.cols, stride=work.stride)
+    yield from _spread(replace(blocks, feed=plain.form), work)
+    for feed in work.feeds:
+        yield from _repeated(blocks, work) if feed == "repeat" else _laned(blocks, feed, work)
+
+
+def _laned(one: TileShape, feed: str, work: Work) -> Iterator[Way]:
     """Several elements across in the lanes of a register, from which multiply-adds take them."""
-    vector = base.vector
-    cut = feed == "lane_s" and base.rows % vector.lanes != 0
+    vector = one.vector
     lane = vector.form("lane", factors=work.factors)
-    if lane and vector.lanes > 1 and not (cut and work.padded):
+    if lane and vector.lanes > 1:
         group = vector.lanes if feed == "lane_k" else 1
-        of_lanes = replace(base, feed=feed, hold="along", instructions=lane.instructions)
-        yield _blocked(replace(of_lanes, group=group), plain, work)
+        shape = replace(one, feed=feed, group=group, instructions=lane.instructions)
+        yield Way(shape, "along", "whole" if feed == "lane_s" and work.padded else "any")
 
 
-def _repeated(base: TileShape, plain: MulAdd, work: Work) -> Iterator[TileShape]:
+def _repeated(one: TileShape, work: Work) -> Iterator[Way]:
     """A few elements across, converted together: each is spread over another register."""
-    few = base.vector.repeats.get(work.source)
+    few = one.vector.repeats.get(work.source)
     if few is not None and (work.depth is None or work.depth >= few.count):
         shuffles = 1 + few.shuffles / few.count
-        shape = replace(base, feed="repeat", hold="along", group=few.count, shuffles=shuffles)
-        yield _blocked(shape, plain, work)
+        yield Way(replace(one, feed="repeat", group=few.count, shuffles=shuffles), "along")
 
 
-def _spread(base: TileShape, plain: MulAdd, work: Work) -> Iterator[TileShape]:
+def _spread(one: TileShape, work: Work) -> Iterator[Way]:
     """Each element across in all lanes of a register, or in memory."""
-    shape = replace(_blocked(base, plain, work), converts=work.converts)
+    shape = replace(one, converts=work.converts)
     if work.source:
-        spread = base.vector.spreads.get(work.source)
+        spread = one.vector.spreads.get(work.source)
         shape = replace(shape, shuffles=ALONE if spread is None else spread.shuffles)
-    if work.source and shape.hold == "across":  # one by one, so that conversions are apart, too
-        yield replace(shape, hold="along")
-    yield shape
-    memory = base.vector.form("memory") if work.factors == ALIKE else None
-    if base.vectors == 1 and not work.source and memory:
-        yield replace(shape, feed="memory", hold="along")
-
-
-def _blocked(base: TileShape, plain: MulAdd, work: Work) -> TileShape:
-    """With the block of C that one multiply-add computes, and how far apart steps lie."""
-    parts = base.vector.lanes // plain.cols
-    return replace(base, height=plain.rows, parts=parts, stride=work.stride)
+        # One by one, so that conversions are apart, too.
+        yield Way(shape, "along", "wide")
+    yield Way(shape)
+    memory = one.vector.form("memory") if work.factors == ALIKE else None
+    if not work.source and memory:
+        yield Way(replace(shape, feed="memory"), "along", "single")
