@@ -6,9 +6,11 @@ import math
 import struct
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from importlib.util import MAGIC_NUMBER
+from typing import Any, Protocol
 
 import jinja2
+from jinja2.bccache import Bucket
 from sympy import Expr
 
 from tilewright.ir.ops import Register
@@ -26,10 +28,50 @@ class Source:
     names: tuple[str, ...]
 
 
+class Shelf(Protocol):
+    """Keeps bytes by name from one process to the next."""
+
+    def read(self, name: str) -> bytes | None:
+        """What was written under ``name``; None where nothing is there that may be used."""
+
+    def write(self, name: str, data: bytes) -> None:
+        """Keep ``data`` under ``name``, if that is possible."""
+
+
+class _Compiled(jinja2.BytecodeCache):
+    """The templates as Python bytecode: compiling them takes ten times as long as reading it."""
+
+    shelf: Shelf | None = None
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        """Give ``bucket`` the bytecode that was kept, if there is any."""
+        data = None if self.shelf is None else self.shelf.read(_name(bucket))
+        if data is not None:
+            bucket.bytecode_from_string(data)
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """Keep the bytecode of ``bucket``."""
+        if self.shelf is not None:
+            self.shelf.write(_name(bucket), bucket.bytecode_to_string())
+
+
+def _name(bucket: Bucket) -> str:
+    return f"{bucket.key} {bucket.checksum} {jinja2.__version__} {MAGIC_NUMBER.hex()}"
+
+
+_compiled = _Compiled()
+
+
+def keep_compiled(shelf: Shelf) -> None:
+    """Keep compiled templates in ``shelf`` from now on: what it returns is executed."""
+    _compiled.shelf = shelf
+
+
 @cache
 def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.PackageLoader("tilewright.templates", ""),
+        bytecode_cache=_compiled,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -21,6 +21,8 @@ from tilewright.emit.render import render
 
 from tilewright.runtime.machine.host import Means, machine, means, user_compiler
 
+from . import precompiled
+
 Family = Literal["gcc", "clang", "zig"]
 
 #: A fused operation is a node of the program: the compiler must not contract on its own. Nor may
@@ -249,14 +251,57 @@ def _objects(
     for name, text in zip(stems, texts, strict=True):
         (directory / f"{name}.c").write_text(text, encoding="utf-8")
 
-    def compile_one(name: str) -> Path:
-        _run([*compiler.command, *flags, "-c", f"{name}.c", "-o", f"{name}.o"], directory)
+    shortcuts = [_shortcut(text, target, compiler, flags) for text in texts]
+
+    def compile_one(name: str, shortcut: Path | None) -> Path:
+        rest = ["-c", f"{name}.c", "-o", f"{name}.o"]
+        if shortcut is not None:
+            command = [*compiler.command, *flags, *_precompiled(compiler, shortcut), *rest]
+            if _succeeds(command, directory):
+                return directory / f"{name}.o"
+        _run([*compiler.command, *flags, *rest], directory)
+        if shortcut is not None:  # it was not the C text that failed
+            precompiled.set_aside(shortcut)
         return directory / f"{name}.o"
 
     if len(stems) == 1:
-        return [compile_one(stems[0])]
+        return [compile_one(stems[0], shortcuts[0])]
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
-        return list(pool.map(compile_one, stems))
+        return list(pool.map(compile_one, stems, shortcuts))
+
+
+def _shortcut(text: str, target: Target, compiler: Compiler, flags: tuple[str, ...]) -> Path | None:
+    """Where the precompiled header lies that ``text`` begins with; None if it has none yet.
+
+    Only the headers of compilers' intrinsics are worth it: they have 60,000 lines.
+    """
+    if compiler.means == "header" or not target.headers:
+        return None
+    begin = precompiled.preamble(text)
+    if not all(f"<{header}>" in begin for header in target.headers):
+        return None
+
+    def make(folder: Path) -> None:
+        header = ("-x", "c-header", precompiled.PREAMBLE, "-o", precompiled.OUTPUT)
+        depends = ("-MD", "-MF", precompiled.READS)
+        _run([*compiler.command, *flags, *header, *depends], folder)
+
+    made_by = (*compiler.command, str(compiler), compiler.triple, *flags)
+    return precompiled.find(begin, made_by, make)
+
+
+def _precompiled(compiler: Compiler, folder: Path) -> tuple[str, ...]:
+    if compiler.family == "gcc":
+        return ("-include", str(folder / precompiled.PREAMBLE), "-Winvalid-pch")
+    return ("-include-pch", str(folder / precompiled.OUTPUT))
+
+
+def _succeeds(command: list[str], directory: Path) -> bool:
+    try:
+        _run(command, directory)
+    except ToolchainError:
+        return False
+    return True
 
 
 def _link(

@@ -1,7 +1,8 @@
 """Compiled kernels on disk: found by a digest, verified before use, published by one rename.
 
 Layout: ``entries/<key>/`` holds an entry's files and its ``manifest.json``, ``building/<key>``
-what a process is making, ``locks/<key>.lock`` the lock under which it does. An entry whose
+what a process is making, ``locks/<key>.lock`` the lock under which it does; ``templates`` and
+``headers`` what spares compiling the same each time. An entry whose
 manifest names another key is a reference: one kernel of a library that holds many.
 
 A directory that cannot take entries (read-only, full) or cannot run them (noexec) is helped out
@@ -39,6 +40,8 @@ _LONGEST_MANIFEST = 1 << 24
 LOCK_SECONDS = 600.0
 #: The means by which libraries run (machine.host.Means): loaded, or started as programs.
 _MEANS = ("native", "qemu", "header")
+#: What else lies in the cache directory: made again when it is gone (see ``shelf``).
+_REMADE = ("templates", "headers")
 _TOOLCHAIN = os.path.join(os.path.dirname(__file__), "..", "build", "toolchain.py")
 #: Packages whose files decide what is generated. In a checkout their folders lie side by side, in
 #: an installation the second and third lie in the first.
@@ -176,7 +179,7 @@ def clear() -> int:
     """Remove every entry; how many there were. Libraries in use by a process stay usable to it."""
     keys, (root, *_) = _keys(), _roots()
     folders.collect_private()
-    for name in ("entries", "building", "locks"):
+    for name in ("entries", "building", "locks", *_REMADE):
         remove(root / name)
     return len(keys)
 
