@@ -18,6 +18,7 @@ from rich.table import Table
 
 from . import (
     calls,
+    compiling,
     epilogue,
     gemm,
     kloops,
@@ -39,7 +40,7 @@ from .peers import Peer, load
 
 SECTIONS = (
     "gemm", "low", "ukernel", "epilogue", "variants", "tails", "packing", "calls", "peaks",
-    "startup", "spills", "threads",
+    "startup", "compile", "spills", "threads",
 )  # fmt: skip
 QUICK = Effort(rounds=7, repeats=3, quantum=100e-6)
 MISSED, INCOMPLETE = 1, 2
@@ -77,6 +78,8 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
     _introduce(options, cpu, peers, missing)
     # These use every core; the others are kept on one.
     sections = [startup.run(options)] if "startup" in wanted else []
+    if "compile" in wanted:
+        sections.append(compiling.run(options))
     if "spills" in wanted:
         sections.append(kloops.run(options))
     if "threads" in wanted:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import io
 import os
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from benchmarks import epilogue, low, peaks, tails, threads
+from benchmarks import compiling, epilogue, low, peaks, tails, threads
 from benchmarks.__main__ import SECTIONS
 from benchmarks.figures import Section
 from benchmarks.native import Effort, MissingError, compiler
@@ -40,7 +41,24 @@ def options(only: str = "") -> tuple[Options, io.StringIO]:
 
 
 def test_all_are_sections() -> None:
-    assert {"low", "ukernel", "epilogue", "tails", "threads", "peaks"} <= set(SECTIONS)
+    assert {"low", "ukernel", "epilogue", "tails", "threads", "peaks", "compile"} <= set(SECTIONS)
+
+
+# -- compile ------------------------------------------------------------------------------------
+
+
+@here
+def test_stages_of_a_compile_are_told_apart(tmp_path: Path) -> None:
+    found = compiling._stages("gcc", str(tmp_path), "avx2", 1, k=64)
+    assert len(found["further"]) > 3 and all(len(one) == 1 for one in found["further"].values())
+    kernels = [found["first"], found["many"], *(one[0] for one in found["further"].values())]
+    for stages in kernels:
+        assert tuple(stages) == compiling.STAGES
+        parts = sum(stages[stage] for stage in compiling.STAGES if stage != "total")
+        assert parts == pytest.approx(stages["total"])
+        assert stages["compiler"] > 0 and stages["render"] > 0
+    again = compiling._stages("gcc", str(tmp_path), "avx2", 1, k=64)
+    assert again["first"]["compiler"] == 0 == again["many"]["plan"]
 
 
 # -- threads ------------------------------------------------------------------------------------
