@@ -218,8 +218,8 @@ def _build(jobs: Sequence[_Job]) -> dict[str, cache.Entry]:
 
 def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
     """Generate and compile into ``folder``; what the manifest says."""
-    from tilewright.generate import Request, generate
     from tilewright.emit.render import keep_compiled
+    from tilewright.generate import Request, generate
     from tilewright.runtime.build.toolchain import compile_library, compiler_flags, find_compiler
     from tilewright.runtime.store.shelf import TEMPLATES, Shelf
 

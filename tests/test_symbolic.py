@@ -100,6 +100,20 @@ def test_values_and_c_text_are_those_of_integers(expr: Made, at: dict[str, int])
     assert in_c(c_text(formula), at) == expected(at)
 
 
+#: Sums of products, as addresses are; a name may stand in a product twice.
+NAMES = [symbol(name) for name in ("m", "n", "mt", "kt", "n__by_4")]
+TERMS = st.tuples(
+    st.sampled_from([1, 2, 3, 8, 48, -4]), st.lists(st.sampled_from(NAMES), max_size=3)
+)
+
+
+@given(st.lists(TERMS, max_size=5), st.sampled_from([ONE, *NAMES]))
+def test_simplifying_is_sympys(terms: list[tuple[int, list[Expr]]], factor: Expr) -> None:
+    expr = factor * sum((number * sympy.Mul(*names) for number, names in terms), ZERO)
+    expected = sympy.factor_terms(sympy.expand(expr))
+    assert sympy.srepr(simplify(expr)) == sympy.srepr(expected)
+
+
 @given(made, sizes)
 def test_simplifying_keeps_the_value(expr: Made, at: dict[str, int]) -> None:
     assert evaluate(simplify(expr[0]), at) == expr[1](at)

@@ -31,7 +31,7 @@ STAGES = {
     ),
     "verify": ("tilewright.generate", ("verify_program",)),
     "render": ("tilewright.generate", ("render",)),
-    "compiler": ("tilewright.runtime.toolchain", ("find_compiler", "compile_library")),
+    "compiler": ("tilewright.runtime.build.toolchain", ("find_compiler", "compile_library")),
 }
 
 
@@ -70,7 +70,7 @@ def main(target: str, times: int, k: int) -> None:
     """Compile the first kernel of this process, then further ones of each kind, then 20 at once."""
     import tilewright as tw
     import tilewright.generate
-    import tilewright.runtime.toolchain
+    import tilewright.runtime.build.toolchain
 
     m, bias = tw.dim("m"), tw.Operand("bias", "f32", per="column")
     kinds: dict[str, Callable[[int], Any]] = {

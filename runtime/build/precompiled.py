@@ -22,8 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.errors import CacheError, ToolchainError
-
-from tilewright.runtime.store.folders import UnusableError, cache_directory, check_directory, check_owner, remove
+from tilewright.runtime.store.folders import (
+    UnusableError,
+    cache_directory,
+    check_directory,
+    check_owner,
+    remove,
+)
 
 #: Makes of ``folder / PREAMBLE`` the files ``OUTPUT`` and ``READS``.
 Maker = Callable[[Path], None]

@@ -21,7 +21,13 @@ from tilewright.runtime.machine import host
 from tilewright.runtime.store import cache
 from tilewright.targets import load
 
-pytestmark = pytest.mark.usefixtures("fresh")
+
+
+@pytest.fixture(autouse=True)
+def fresh(empty_cache: Path) -> Path:
+    """An empty cache for each test."""
+    return empty_cache
+
 
 HEADER = "immintrin.h" if host.machine() == "x86_64" else "arm_neon.h"
 BEGIN = f"#include <stdint.h>\n#include <{HEADER}>\n"

@@ -24,9 +24,10 @@ from tilewright.ir.verify import live_registers
 from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Mask, MulAdd, Vector
-from tilewright.plan.cost_model import choose, equal_parts, ranking
+from tilewright.plan.cost_model import _fits, choose, equal_parts, ranking
 from tilewright.plan.tile_facts import TileFacts
 from tilewright.plan.tile_shape import bounds, chains_wanted, step_cycles
+from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix, Order
 from tilewright.spec.schedule import Schedule
@@ -260,3 +261,17 @@ def test_bounds_follow_from_the_core_alone() -> None:
     assert each["latency"] == 9 and each["multiply-add units"] == 1
     text = explain_plan(plan_for(Gemm(1, 3, 90), Schedule(k_split=1), invented()))
     assert "latency: 11% of peak" in text
+
+
+@pytest.mark.parametrize("name", ["scalar", "avx2", "avx512", "avx512+vnni+bf16", "amx", "neon"])
+@pytest.mark.parametrize("type_", ["f32", "bf16", "s8"])
+def test_no_taller_tile_fits(name: str, type_: str) -> None:
+    """The search begins with the tallest tile whose accumulators fit; no taller one does."""
+    plan = plan_for(Gemm(64, 64, 64, a=type_, b=type_), Schedule(), resolve(name))
+    work = plan.work(plan.sizes["k"], False)
+    for vector in work.vectors:
+        for vectors in range(1, plan.target.registers + 1):
+            most = work.tallest(plan.target, vector, vectors)
+            assert most < work.most_rows(plan.target)
+            for rows in range(most + 1, work.most_rows(plan.target), 3):
+                assert not _fits(plan.target, vector, rows, vectors, False, work)
