@@ -101,5 +101,5 @@ def test_the_text_is_the_same(anew: None) -> None:
     texts = []
     for shelf in (None, Shelf(TEMPLATES), Shelf(TEMPLATES)):
         render._compiled.shelf = shelf
-        texts.append(render.render("x86.h.j2"))
+        texts.append(render.render("emulation/x86.h.j2"))
     assert texts[0] == texts[1] == texts[2] != ""
