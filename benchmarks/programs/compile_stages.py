@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import resource
 import sys
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -39,7 +39,7 @@ class Stages:
     """CPU seconds by stage."""
 
     def __init__(self) -> None:
-        self.spent: Counter[str] = Counter()
+        self.spent: defaultdict[str, float] = defaultdict(float)
         for stage, (name, functions) in STAGES.items():
             module = sys.modules[name]
             for function in functions:

@@ -18,9 +18,8 @@ from tilewright.runtime.build import precompiled, toolchain
 from tilewright.runtime.build.precompiled import MANIFEST, OUTPUT, PREAMBLE, READS, find, preamble
 from tilewright.runtime.build.toolchain import Compiler, compile_library, disassemble, find_compiler
 from tilewright.runtime.machine import host
-from tilewright.runtime.store import cache
+from tilewright.runtime.store import cache, folders
 from tilewright.targets import load
-
 
 
 @pytest.fixture(autouse=True)
@@ -71,7 +70,7 @@ def doubles(library: Path) -> bool:
 
 
 def kept() -> list[Path]:
-    return [path.parent for path in cache.folders.cache_directory().glob(f"headers/*/{MANIFEST}")]
+    return [path.parent for path in folders.cache_directory().glob(f"headers/*/{MANIFEST}")]
 
 
 def shortcuts(commands: list[list[str]]) -> int:
@@ -173,7 +172,7 @@ def test_text_without_the_intrinsics_has_none(compiler: Compiler, tmp_path: Path
     text = TWICE.replace(f"#include <{HEADER}>\n", "")
     for stem in ("first", "second", "third"):
         assert doubles(built(compiler, tmp_path, stem, text))
-    assert not (cache.folders.cache_directory() / "headers").exists()
+    assert not (folders.cache_directory() / "headers").exists()
 
 
 # -- the folder ---------------------------------------------------------------------------------
