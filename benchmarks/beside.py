@@ -1,6 +1,6 @@
 """What other instructions cost beside multiply-adds: chains of these with others in between.
 
-``python -m benchmarks.beside`` prints the table of docs/architecture.md, ``--write`` puts it there:
+``python -m benchmarks.beside`` prints the table of docs/lessons.md, ``--write`` puts it there:
 how much longer 12 chains of multiply-adds take with some instructions behind every fourth of them,
 or every second. Nothing waits for what these compute, and they access one place in the first cache.
 """
@@ -22,7 +22,7 @@ from .machine import pin
 from .native import Call, Effort, address, built, measure
 from .pages import placed
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "architecture.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "lessons.md"
 CHAINS, REPEATED, TRIPS = 12, 4, 500
 EFFORT = Effort(rounds=31)
 EVERY = (4, 2)

@@ -1,6 +1,6 @@
 """What each measure in the generated C is worth: kernels as they are, and with one thing undone.
 
-``python -m benchmarks.lessons`` prints the tables of docs/architecture.md, ``--write`` puts them
+``python -m benchmarks.lessons`` prints the tables of docs/lessons.md, ``--write`` puts them
 there: of GFLOPS, that of processors with this one's widest vectors. ``CC`` chooses the compiler.
 Both of a pair are timed in turns on one core; a figure is the median.
 """
@@ -34,7 +34,7 @@ from .pages import placed
 from .shapes import TABLE, UKERNEL, Shape
 from .spills import functions
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "architecture.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "lessons.md"
 TURNS, SECONDS = 5, 0.1
 #: K so short that it is unrolled whole.
 SHORT = tuple(Shape(*map(int, text.split("x"))) for text in (

@@ -1,6 +1,6 @@
 """K loops on processors that are not here: what llvm-mca predicts of their machine code.
 
-``python -m benchmarks.predict`` prints the table of docs/architecture.md, ``--write`` puts it
+``python -m benchmarks.predict`` prints the table of docs/lessons.md, ``--write`` puts it
 there. A K loop is predicted as it is, and its multiply-adds alone; the ratio is what loads,
 addresses and the branch leave of the units. It says nothing of caches, nor of what is around the
 K loop. ``LLVM_MCA`` names the program: LLVM 19 knows all of the processors.
@@ -27,7 +27,7 @@ from .native import MissingError
 from .pages import placed
 from .spills import Function, Instruction, functions
 
-PAGE = Path(__file__).resolve().parent.parent / "docs" / "architecture.md"
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "lessons.md"
 TRIPS = 500
 X86 = ("sapphirerapids", "znver4")
 ARM = ("neoverse-n1", "neoverse-v1", "apple-m1")

@@ -15,7 +15,14 @@ from tilewright.errors import TargetError
 from tilewright.runtime.machine import host
 
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks" / "README.md"])
-RUN = ("README.md", "docs/tutorial.md", "docs/architecture.md", "docs/add-a-target.md")
+RUN = (
+    "README.md",
+    "docs/tutorial.md",
+    "docs/architecture.md",
+    "docs/low-precision.md",
+    "docs/matrix-unit.md",
+    "docs/add-a-target.md",
+)
 #: Pages that run kernels of a target that not every machine has a stand-in for.
 NEEDS = {"docs/tutorial.md": "neon"}
 LINK = re.compile(r"\]\(([^)#]+)")
