@@ -1,1 +1,1 @@
-"""What one lane computes: operations and their numpy meaning, conversions, post-ops."""
+"""What one lane computes: operations as numpy has them, and post-ops as programs of them."""

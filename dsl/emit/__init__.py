@@ -1,1 +1,1 @@
-"""From program to C, by jinja2."""
+"""Program to C by jinja2, and the bodies of parallel loops as functions."""

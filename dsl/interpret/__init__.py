@@ -1,1 +1,1 @@
-"""A program run on numpy: the oracle of every target."""
+"""A program run on numpy, every access checked: the oracle of every target."""

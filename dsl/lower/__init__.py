@@ -1,1 +1,1 @@
-"""From plan to program."""
+"""Plan to program."""

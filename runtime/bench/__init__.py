@@ -1,1 +1,1 @@
-"""How fast a kernel is, and how fast the machine."""
+"""How fast a kernel is, and the peak of the core it runs on."""

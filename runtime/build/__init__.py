@@ -1,1 +1,1 @@
-"""C source to shared library."""
+"""C to a shared library: compilers, their flags, headers compiled once, disassembly."""

@@ -1,1 +1,1 @@
-"""Kernels that this CPU cannot run, in a process that emulates one that can."""
+"""Kernels that this CPU cannot run, in a process that can, arrays between guard pages."""

@@ -1,1 +1,1 @@
-"""What a kernel should compute, and how far it may be off."""
+"""What a kernel must compute, and how far it may be off."""

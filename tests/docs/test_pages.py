@@ -11,9 +11,6 @@ import pytest
 from support.prose import blocks, run_page
 from support.source_tree import ROOT
 
-from tilewright.errors import TargetError
-from tilewright.runtime.machine import host
-
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks" / "README.md"])
 RUN = (
     "README.md",
@@ -23,8 +20,6 @@ RUN = (
     "docs/matrix-unit.md",
     "docs/add-a-target.md",
 )
-#: Pages that run kernels of a target that not every machine has a stand-in for.
-NEEDS = {"docs/tutorial.md": "neon"}
 LINK = re.compile(r"\]\(([^)#]+)")
 MAKE = re.compile(r"^make (\w+)", re.MULTILINE)
 
@@ -34,11 +29,6 @@ MAKE = re.compile(r"^make (\w+)", re.MULTILINE)
 def test_a_page_runs_and_prints_what_it_says(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> None:
-    if name in NEEDS:
-        try:
-            host.means(host.resolve(NEEDS[name]))
-        except TargetError:
-            pytest.skip(f"{name} runs {NEEDS[name]}")
     monkeypatch.chdir(tmp_path)
     run_page(ROOT / name, update=pytestconfig.option.update_golden)
 

@@ -10,6 +10,17 @@ from functools import cached_property
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+#: The rooms, first to last: a module imports only from its own room and those before it.
+ROOMS = (
+    "errors", "settings", "spec", "symbolic", "isa", "elementwise", "ir", "plan",
+    "lower.tile", "lower.transpose", "lower.staging", "lower.nest", "lower.pack_b",
+    "interpret", "explain", "emit", "generate",
+    "targets", "templates",
+    "runtime.store", "runtime.machine", "runtime.build", "runtime.call", "runtime.emulate",
+    "runtime.reference", "runtime.bench", "runtime.kernel", "runtime.driver", "runtime.harness",
+    "runtime.fuzz",
+    "tuning", "examples", "cli",
+)  # fmt: skip
 
 
 def rooms() -> dict[str, str]:
@@ -116,3 +127,17 @@ def modules() -> list[Module]:
 def templates() -> list[Path]:
     """Every jinja2 template."""
     return sorted((ROOT / "templates").rglob("*.j2"))
+
+
+def room_of(name: str) -> str:
+    """The room of a module, ``""`` for a package that only holds rooms."""
+    inner = name.removeprefix("tilewright.")
+    return next((room for room in ROOMS if f"{inner}.".startswith(f"{room}.")), "")
+
+
+def room_file(room: str) -> Path:
+    """The module that is a room, or the ``__init__`` of the package that is one."""
+    base, _, inner = room.partition(".")
+    folder = ROOT / base if (ROOT / base).is_dir() and base != "dsl" else ROOT / "dsl" / base
+    path = folder.joinpath(*inner.split(".")) if inner else folder
+    return path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
