@@ -16,14 +16,19 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from . import (
+from benchmarks.measure import machine
+from benchmarks.measure.figures import Section, show
+from benchmarks.measure.native import Effort, MissingError
+from benchmarks.measure.operands import WrongResultError
+from benchmarks.measure.options import Options
+from benchmarks.peers.f32 import Peer, load
+from benchmarks.sections import (
     calls,
     compiling,
     epilogue,
     gemm,
     kloops,
     low,
-    machine,
     packing,
     peaks,
     startup,
@@ -32,11 +37,6 @@ from . import (
     ukernel,
     variants,
 )
-from .figures import Section, show
-from .native import Effort, MissingError
-from .operands import WrongResultError
-from .options import Options
-from .peers import Peer, load
 
 SECTIONS = (
     "gemm", "low", "ukernel", "epilogue", "variants", "tails", "packing", "calls", "peaks",

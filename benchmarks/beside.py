@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.measure.machine import pin
+from benchmarks.measure.native import Call, Effort, address, built, measure
 from tilewright.runtime.machine import host
 
-from .machine import pin
-from .native import Call, Effort, address, built, measure
 from .pages import placed
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "lessons.md"

@@ -20,6 +20,10 @@ from typing import Any
 from unittest import mock
 
 import tilewright as tw
+from benchmarks.measure.machine import native_isas, pin
+from benchmarks.measure.shapes import TABLE, UKERNEL, Shape
+from benchmarks.measure.spills import functions
+from benchmarks.sections.kloops import disassembly, set_environment
 from tilewright import generate
 from tilewright.ir.ops import Op, Store
 from tilewright.lower.tile import store
@@ -28,11 +32,7 @@ from tilewright.lower.tile.epilogue import Output
 from tilewright.runtime.build import toolchain
 from tilewright.runtime.machine import host
 
-from .kloops import disassembly, set_environment
-from .machine import native_isas, pin
 from .pages import placed
-from .shapes import TABLE, UKERNEL, Shape
-from .spills import functions
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "lessons.md"
 TURNS, SECONDS = 5, 0.1

@@ -18,14 +18,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import tilewright as tw
+from benchmarks.measure.native import MissingError
+from benchmarks.measure.spills import Function, Instruction, functions
+from benchmarks.sections.kloops import machine_code
 from tilewright.generate import Request
 from tilewright.runtime.build.toolchain import find_compiler
 from tilewright.runtime.machine.host import resolve
 
-from .kloops import machine_code
-from .native import MissingError
 from .pages import placed
-from .spills import Function, Instruction, functions
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "lessons.md"
 TRIPS = 500

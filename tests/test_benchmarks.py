@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from benchmarks import compiling, epilogue, low, peaks, tails, threads
 from benchmarks.__main__ import SECTIONS
-from benchmarks.figures import Section
-from benchmarks.native import Effort, MissingError, compiler
-from benchmarks.operands import WrongResultError
-from benchmarks.options import Options
-from benchmarks.shapes import Shape, odd_shapes
-from benchmarks.typed import LARGEST, Operands, Product
-from benchmarks.typed_peers import grouped_blocks
+from benchmarks.measure.figures import Section
+from benchmarks.measure.native import Effort, MissingError, compiler
+from benchmarks.measure.operands import WrongResultError
+from benchmarks.measure.options import Options
+from benchmarks.measure.shapes import Shape, odd_shapes
+from benchmarks.measure.typed import LARGEST, Operands, Product
+from benchmarks.peers.typed import grouped_blocks
+from benchmarks.sections import compiling, epilogue, low, peaks, tails, threads
 from tilewright import targets
 from tilewright.runtime.bench.peak import Form, Peak
 from tilewright.runtime.machine.host import is_native

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.spills import functions, spills
+from benchmarks.measure.spills import functions, spills
 
 X86 = """
 #include <immintrin.h>

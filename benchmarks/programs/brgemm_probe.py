@@ -5,6 +5,6 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from benchmarks.typed_peers import probe
+from benchmarks.peers.typed import probe
 
 probe((sys.argv[1], sys.argv[2]))

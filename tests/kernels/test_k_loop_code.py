@@ -8,8 +8,8 @@ import pytest
 from support.compilers import FAMILIES, use
 
 import tilewright as tw
-from benchmarks.kloops import machine_code
-from benchmarks.spills import functions, spills
+from benchmarks.measure.spills import functions, spills
+from benchmarks.sections.kloops import machine_code
 from tilewright.generate import Request, plan_for, program_for
 from tilewright.ir.dataflow import walk
 from tilewright.ir.ops import MultiplyAdd

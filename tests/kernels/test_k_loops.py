@@ -12,9 +12,9 @@ import pytest
 from support.compilers import FAMILIES, VECTORS, use
 
 import tilewright as tw
-from benchmarks.kernels import spec
-from benchmarks.shapes import TABLE, UKERNEL, random_shapes
-from benchmarks.spills import Function, functions
+from benchmarks.measure.kernels import spec
+from benchmarks.measure.shapes import TABLE, UKERNEL, random_shapes
+from benchmarks.measure.spills import Function, functions
 from tilewright import targets
 from tilewright.generate import Request, generate
 from tilewright.isa.target import Target

@@ -14,11 +14,11 @@ from tempfile import TemporaryDirectory
 
 from rich.table import Table
 
-from .figures import Figure, Section
-from .native import MissingError
-from .options import Options
+from benchmarks.measure.figures import Figure, Section
+from benchmarks.measure.native import MissingError
+from benchmarks.measure.options import Options
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 IMPORT_MS, COMPILE_S, RENDER_S = 60.0, 4.0, 20.0
 
 

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from rich.table import Table
 
-from . import kernels, machine, peak
-from .figures import Figure, Section
-from .native import Call, Timed, measure
-from .operands import OFFSETS, WrongResultError, placed
-from .options import Options
-from .shapes import Shape
+from benchmarks.measure import kernels, machine, peak
+from benchmarks.measure.figures import Figure, Section
+from benchmarks.measure.native import Call, Timed, measure
+from benchmarks.measure.operands import OFFSETS, WrongResultError, placed
+from benchmarks.measure.options import Options
+from benchmarks.measure.shapes import Shape
 
 SHAPE = Shape(64, 64, 512)
 PLAIN, BIAS, RELU, GELU = "none", "bias", "relu", "bias + gelu_erf"

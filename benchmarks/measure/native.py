@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-HERE = Path(__file__).parent
+PROGRAMS = Path(__file__).parents[1] / "programs"
 #: The arguments of every function that is timed.
 POINTERS = 6
 
@@ -118,8 +118,8 @@ def compiler() -> list[str]:
 
 @cache
 def library(name: str, *flags: str) -> ctypes.CDLL:
-    """The shared library made of ``benchmarks/<name>.c``."""
-    return built(HERE / f"{name}.c", *flags)
+    """The shared library made of ``benchmarks/programs/<name>.c``."""
+    return built(PROGRAMS / f"{name}.c", *flags)
 
 
 def built(source: Path, *flags: str) -> ctypes.CDLL:

@@ -17,11 +17,12 @@ from typing import Any
 
 import numpy as np
 
-from .native import Call, MissingError, address, library
-from .operands import WrongResultError
-from .peers import mkl_library, torch_library
-from .shapes import Shape
-from .typed import Operands, Product, put
+from benchmarks.measure.native import Call, MissingError, address, library
+from benchmarks.measure.operands import WrongResultError
+from benchmarks.measure.shapes import Shape
+from benchmarks.measure.typed import Operands, Product, put
+
+from .f32 import mkl_library, torch_library
 
 ONEDNN, PYTORCH, MKL = "oneDNN", "PyTorch", "MKL"
 #: at::native::cpublas::brgemm for the types of A and B.
@@ -31,7 +32,7 @@ BRGEMM = {
 }
 #: Elements of K in a group, by the size of an element; columns of a block; their least multiple.
 GROUP, COLUMNS, STEP = {2: 2, 1: 4}, 64, 16
-_PROBE = Path(__file__).parent / "programs" / "brgemm_probe.py"
+_PROBE = Path(__file__).parents[1] / "programs" / "brgemm_probe.py"
 _ROW_MAJOR, _NO_TRANS, _PACKED, _B_MATRIX, _FIX_OFFSET = 101, 111, 151, 162, 173
 _GEMM = {("bf16", "bf16"): "cblas_gemm_bf16bf16f32", ("u8", "s8"): "cblas_gemm_s8u8s32"}
 

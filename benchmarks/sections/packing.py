@@ -14,17 +14,16 @@ from rich.progress import track
 from rich.table import Table
 
 import tilewright as tw
+from benchmarks.measure import machine
+from benchmarks.measure.figures import Section
+from benchmarks.measure.native import Call, Timed, address, library, measure
+from benchmarks.measure.operands import WrongResultError, placed
+from benchmarks.measure.options import Options
 from tilewright.plan.packed_b import format_of
 from tilewright.runtime.call.formats import encode
 from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.reference.pack_b import packed_bytes
 from tilewright.spec.types import ITEMSIZE
-
-from . import machine
-from .figures import Section
-from .native import Call, Timed, address, library, measure
-from .operands import WrongResultError, placed
-from .options import Options
 
 COPY, PACK = "copy", "pack"
 #: Types of A and B, what B is converted from, and its order: rows first, then columns.

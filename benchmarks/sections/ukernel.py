@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from . import kernels, machine, typed
-from .figures import Figure, Section, geometric_mean
-from .native import Timed, measure
-from .options import Options
-from .shapes import LOW, Shape, odd_shapes
-from .typed import Operands, Product
-from .typed_peers import ONEDNN, load
+from benchmarks.measure import kernels, machine, typed
+from benchmarks.measure.figures import Figure, Section, geometric_mean
+from benchmarks.measure.native import Timed, measure
+from benchmarks.measure.options import Options
+from benchmarks.measure.shapes import LOW, Shape, odd_shapes
+from benchmarks.measure.typed import Operands, Product
+from benchmarks.peers.typed import ONEDNN, load
 
 KINDS = (("bf16", "bf16"), ("u8", "s8"))
 OF_ONEDNN, MEAN = 0.97, 1.10

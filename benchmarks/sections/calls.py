@@ -11,9 +11,9 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from .figures import Figure, Section
-from .native import Effort
-from .options import Options
+from benchmarks.measure.figures import Figure, Section
+from benchmarks.measure.native import Effort
+from benchmarks.measure.options import Options
 
 SIZE = 16
 CHECKED, BOUND, NAMED = 0.45, 0.2, 0.65

@@ -17,12 +17,12 @@ from threading import Barrier
 import numpy as np
 from rich.console import Console
 
-from . import kernels, peak
-from .figures import Figure, Section
-from .native import Call, Effort, calls_in, seconds
-from .operands import Operands, WrongResultError
-from .options import Options
-from .shapes import Shape
+from benchmarks.measure import kernels, peak
+from benchmarks.measure.figures import Figure, Section
+from benchmarks.measure.native import Call, Effort, calls_in, seconds
+from benchmarks.measure.operands import Operands, WrongResultError
+from benchmarks.measure.options import Options
+from benchmarks.measure.shapes import Shape
 
 SHAPE, THREADS = Shape(512, 512, 512), 2
 #: Seconds of one measurement, long beside the start of a thread.

@@ -14,12 +14,12 @@ import numpy as np
 from rich.progress import track
 from rich.table import Table
 
-from . import kernels, machine, peak
-from .figures import Figure, Section, geometric_mean
-from .native import Call, Effort, Timed, measure
-from .operands import Operands
-from .options import Options
-from .shapes import ROUND, TABLE, UKERNEL, Shape
+from benchmarks.measure import kernels, machine, peak
+from benchmarks.measure.figures import Figure, Section, geometric_mean
+from benchmarks.measure.native import Call, Effort, Timed, measure
+from benchmarks.measure.operands import Operands
+from benchmarks.measure.options import Options
+from benchmarks.measure.shapes import ROUND, TABLE, UKERNEL, Shape
 
 if TYPE_CHECKING:
     import tilewright as tw

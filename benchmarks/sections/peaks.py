@@ -8,10 +8,9 @@ from math import isnan
 from rich.table import Table
 
 import tilewright as tw
+from benchmarks.measure.figures import Figure, Section
+from benchmarks.measure.options import Options
 from tilewright.runtime.bench.peak import Peak
-
-from .figures import Figure, Section
-from .options import Options
 
 #: What the widest form reaches at least of the best one.
 WIDEST = 0.9

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, files, version
 from pathlib import Path
 
-from .native import Call, MissingError, address, library
-from .operands import Operands
-from .shapes import Shape
+from benchmarks.measure.native import Call, MissingError, address, library
+from benchmarks.measure.operands import Operands
+from benchmarks.measure.shapes import Shape
 
 _BRGEMM = "_ZN2at6native7cpublas6brgemmEllllllbPKfS3_Pfb"
 _BLIS = (

@@ -13,14 +13,13 @@ import numpy as np
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.measure import kernels, machine, peak
+from benchmarks.measure.figures import Section
+from benchmarks.measure.native import Timed, measure
+from benchmarks.measure.operands import Operands
+from benchmarks.measure.options import Options
+from benchmarks.measure.shapes import TAILS, Shape
 from tilewright.plan.plan import Plan
-
-from . import kernels, machine, peak
-from .figures import Section
-from .native import Timed, measure
-from .operands import Operands
-from .options import Options
-from .shapes import TAILS, Shape
 
 if TYPE_CHECKING:
     import tilewright as tw

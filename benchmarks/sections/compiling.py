@@ -20,11 +20,11 @@ from typing import Any
 
 from rich.table import Table
 
-from .figures import Figure, Section
-from .native import MissingError
-from .options import Options
+from benchmarks.measure.figures import Figure, Section
+from benchmarks.measure.native import MissingError
+from benchmarks.measure.options import Options
 
-PROGRAM = Path(__file__).parent / "programs" / "compile_stages.py"
+PROGRAM = Path(__file__).parents[1] / "programs" / "compile_stages.py"
 #: Seconds of CPU time, user and system, of the process and the compilers it starts.
 FIRST, FURTHER, MANY = 1.0, 0.150, 1.2
 #: How much of that a compiler may take.

@@ -14,14 +14,13 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from benchmarks.measure import machine, peak, typed
+from benchmarks.measure.figures import Figure, Section
+from benchmarks.measure.native import Timed, measure
+from benchmarks.measure.options import Options
+from benchmarks.measure.shapes import DEEP, ROUND, Shape
+from benchmarks.measure.typed import Operands, Product
 from tilewright.runtime.machine.host import resolve
-
-from . import machine, peak, typed
-from .figures import Figure, Section
-from .native import Timed, measure
-from .options import Options
-from .shapes import DEEP, ROUND, Shape
-from .typed import Operands, Product
 
 #: A and B. The sums of each are taken by one instruction; s8 x s8 by u8 x s8's, where shifted.
 KINDS = (("f32", "f32"), ("f16", "f16"), ("bf16", "bf16"), ("u8", "s8"), ("s8", "s8"))

@@ -10,13 +10,13 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from . import kernels, machine, peak
-from .figures import Figure, Section, geometric_mean
-from .native import Call, Timed, measure
-from .operands import Operands
-from .options import Options
-from .peers import Peer
-from .shapes import BATCH, ROUND, TABLE, UKERNEL, Shape, random_shapes
+from benchmarks.measure import kernels, machine, peak
+from benchmarks.measure.figures import Figure, Section, geometric_mean
+from benchmarks.measure.native import Call, Timed, measure
+from benchmarks.measure.operands import Operands
+from benchmarks.measure.options import Options
+from benchmarks.measure.shapes import BATCH, ROUND, TABLE, UKERNEL, Shape, random_shapes
+from benchmarks.peers.f32 import Peer
 
 # No kernel may be faster than the peak: a row above this says that the measurement is wrong.
 ABOVE_PEAK = 1.01

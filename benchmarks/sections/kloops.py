@@ -13,11 +13,11 @@ from rich.markup import escape
 from rich.progress import track
 from rich.table import Table
 
-from . import kernels
-from .figures import Figure, Section
-from .options import Options
-from .shapes import TABLE, UKERNEL, Shape, random_shapes
-from .spills import functions
+from benchmarks.measure import kernels
+from benchmarks.measure.figures import Figure, Section
+from benchmarks.measure.options import Options
+from benchmarks.measure.shapes import TABLE, UKERNEL, Shape, random_shapes
+from benchmarks.measure.spills import functions
 
 if TYPE_CHECKING:
     import tilewright as tw

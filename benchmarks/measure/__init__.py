@@ -1,0 +1,1 @@
+"""How it is measured: products and their operands, the timing loop, figures and limits."""

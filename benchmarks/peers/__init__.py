@@ -1,0 +1,1 @@
+"""The libraries that tilewright is measured against."""
