@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import overload
 
+from tilewright.emit.layout import folded
+from tilewright.emit.listing import Listing, Macros
 from tilewright.emit.parallel import WORTH, Fork, forks
 from tilewright.emit.render import Source, render
 from tilewright.explain.text import explain
@@ -47,6 +49,7 @@ class KernelText:
     """What the templates read of one kernel."""
 
     name: str
+    prefix: str
     target: Target
     element: str
     signature: Signature
@@ -55,6 +58,7 @@ class KernelText:
     static_offsets: tuple[tuple[str, tuple[int, ...]], ...]
     spec_text: str
     schedule_text: str
+    listings: tuple[Listing, ...]
     forks: tuple[Fork, ...]
     threads: int
 
@@ -127,22 +131,29 @@ def interpret_kernel(
 
 def generate(requests: Sequence[Request]) -> Source:
     """One C file with every requested kernel. All requests must be for one target."""
-    kernels = [_kernel_text(request) for request in requests]
+    macros = Macros()
+    several = len(requests) > 1
+    kernels = [
+        _kernel_text(request, f"k{index}_" if several else "", macros)
+        for index, request in enumerate(requests)
+    ]
     target = requests[0].target
     text = render(
         "kernel/library.c.j2",
         version=VERSION,
         headers=target.headers,
         hold=target.hold,
+        macros=tuple(macros.made.values()),
         matrix=target.matrix if any(k.program.configurations for k in kernels) else None,
         kernels=kernels,
         threaded=any(kernel.forks for kernel in kernels),
         worth=WORTH,
     )
-    return Source(text, tuple(request.name for request in requests))
+    return Source(folded(text), tuple(request.name for request in requests))
 
 
-def _kernel_text(request: Request) -> KernelText:
+def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
+    """What is printed of one kernel; its static functions are called ``prefix`` and their name."""
     plan = plan_for(request.spec, request.schedule, request.target)
     batch = None if isinstance(plan, TransposePlan) else plan.batch
     static = batch.static if batch else {}
@@ -150,6 +161,7 @@ def _kernel_text(request: Request) -> KernelText:
     parameters = signature(request.spec, formats_of(request.spec, request.target))
     return KernelText(
         name=request.name,
+        prefix=prefix,
         target=request.target,
         element=plan.element,
         signature=parameters,
@@ -158,7 +170,8 @@ def _kernel_text(request: Request) -> KernelText:
         static_offsets=tuple(sorted(static.items())),
         spec_text=repr(request.spec),
         schedule_text=repr(request.schedule),
-        forks=forks(program, parameters, request.name),
+        listings=tuple(map(macros.listing, program.tiles)),
+        forks=forks(program, parameters, prefix),
         threads=request.schedule.threads or 0,
     )
 

@@ -42,11 +42,13 @@ def lower_expression(
     builder: Builder,
     leaves: Callable[[Expression], Argument],
     element: str = "f32",
+    entering: Callable[[Call], None] = lambda _call: None,
 ) -> Argument:
     """Write the steps of ``expression`` and return its value, a literal if it is constant.
 
     ``leaves`` gives the value of ``acc``, ``acc2``, ``dst`` and each operand, in lanes of
     ``element``, which is the builder's floating-point type or s32 for integer additions.
+    ``entering`` is told of each function before its steps are written.
     """
     check_functions(expression, element)
     values: dict[int, Argument | _Truth] = {}
@@ -55,6 +57,7 @@ def lower_expression(
             case Number(value):
                 values[id(node)] = builder.literal(int(value) if element == "s32" else value)
             case Call(fn, args):
+                entering(node)
                 given = [values[id(arg)] for arg in args]
                 values[id(node)] = _lower_call(builder, fn, given, element)
             case _:

@@ -73,9 +73,9 @@ class Fork:
         return trips
 
 
-def forks(program: Program, signature: Signature, kernel: str) -> tuple[Fork, ...]:
-    """Every parallel loop once, those inside of others before them."""
-    finder = _Finder(program, signature, kernel)
+def forks(program: Program, signature: Signature, prefix: str) -> tuple[Fork, ...]:
+    """Every parallel loop once, those inside of others before them; names begin with ``prefix``."""
+    finder = _Finder(program, signature, prefix)
     finder.visit(program.nest, batched=False)
     return tuple(finder.found)
 
@@ -83,8 +83,8 @@ def forks(program: Program, signature: Signature, kernel: str) -> tuple[Fork, ..
 class _Finder:
     """One walk over the nest; ``elements`` are the types of what is defined inside of it."""
 
-    def __init__(self, program: Program, signature: Signature, kernel: str) -> None:
-        self.program, self.kernel = program, kernel
+    def __init__(self, program: Program, signature: Signature, prefix: str) -> None:
+        self.program, self.prefix = program, prefix
         self.roles: dict[str, CaptureRole] = {"scratch": "scratch"}
         self.roles |= {array.symbol: "array" for array in signature.arrays}
         self.roles |= {scalar.name: "scalar" for scalar in signature.scalars}
@@ -119,7 +119,7 @@ class _Finder:
         names = {name for inner in loops[1:] for name in slots(inner.trips)}
         names |= set(self._free(loops[-1].body, batched)) - {inner.counter for inner in loops}
         captures = tuple(self._capture(name) for name in sorted(names))
-        name = f"{self.kernel}_fork{len(self.found)}"
+        name = f"{self.prefix}fork{len(self.found)}"
         self.found.append(Fork(name, loops, captures, self._work(loops), batched))
 
     def _work(self, loops: tuple[BlockLoop, ...]) -> Expr:

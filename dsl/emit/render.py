@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import re
 import struct
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cache
 from importlib.util import MAGIC_NUMBER
 from typing import Any, Protocol
 
 import jinja2
+import numpy as np
 from jinja2.bccache import Bucket
 from sympy import Expr
 
@@ -82,8 +85,10 @@ def _environment() -> jinja2.Environment:
         "ctype": lambda name: ELEMENTS[name].ctype,
         "itemsize": ITEMSIZE.__getitem__,
         "named": _named,
-        "spell": lambda spelling, **operands: spelling.format_map(operands),
+        "spell": _spell,
+        "within": _within,
         "number": _number,
+        "exact": _exact,
         "data": _data,
         "slots": slots,
     }
@@ -95,22 +100,75 @@ def _named(operand: Register | int | None) -> str:
     return operand.name if isinstance(operand, Register) else str(operand)
 
 
+_SIMPLE = re.compile(r"\w+\Z")
+_ELEMENT = re.compile(r"(\w+) \+ (.+)\Z")
+#: An operand in parentheses of its own, those of a call aside; with the * before it.
+_ENCLOSED = re.compile(r"(?<!\w)(\*?)\(\{(\w+)\}\)")
+
+
+def _spell(spelling: str, **operands: object) -> str:
+    """A spelling with its operands, without the parentheses and additions that C does not need."""
+
+    def enclosed(found: re.Match[str]) -> str:
+        star, operand = found[1], str(operands[found[2]])
+        if _SIMPLE.match(operand):
+            text = star + operand
+        elif star and (place := _ELEMENT.match(operand)):
+            text = f"{place[1]}[{place[2]}]"
+        else:
+            text = f"{star}({operand})"
+        return text.replace("{", "{{").replace("}", "}}")
+
+    return _ENCLOSED.sub(enclosed, spelling).format_map(operands)
+
+
+def _within(text: str) -> str:
+    """An expression as the operand of a cast."""
+    return text if _SIMPLE.match(text) else f"({text})"
+
+
 def _number(source: float | str | Expr | Register, element: str) -> str:
-    """A literal of ``element``'s type, exact to the bit; names stay as they are."""
+    """A literal of ``element``'s type, in decimal that C reads back as it was; names stay."""
     if isinstance(source, str):
         return source
     if isinstance(source, Register):
         return source.name
     if isinstance(source, Expr):
         return f"({ELEMENTS[element].ctype})({c_text(source)})"
+    if element == "s32" or not math.isfinite(source):
+        return _special(source, element)
+    return str(np.float32(source)) + "f" if element == "f32" else repr(float(source))
+
+
+def _special(source: float, element: str) -> str:
+    """An integer, an infinity or a NaN."""
     if element == "s32":
         return "(-2147483647 - 1)" if source == -(2**31) else str(int(source))
-    if element == "f32" and math.isfinite(source):
-        source = _single(source)
     end = "f" if element == "f32" else ""
-    if math.isfinite(source):
-        return float(source).hex() + end
     return f"({0.0 if math.isnan(source) else math.copysign(1, source)}{end} / 0.0{end})"
+
+
+def _hexadecimal(source: float, element: str) -> str:
+    """A literal, exact to the bit by its digits."""
+    if element == "s32" or not math.isfinite(source):
+        return _special(source, element)
+    end = "f" if element == "f32" else ""
+    return float(_single(source) if end else source).hex() + end
+
+
+def _exact(source: float | int, element: str) -> str:
+    """The value of a literal of floating point, where its decimal is the nearest, not the same."""
+    if element == "s32" or not math.isfinite(source):
+        return ""
+    value = _single(source) if element == "f32" else float(source)
+    decimal = Fraction(_number(source, element).rstrip("f"))
+    return "" if decimal == Fraction(value) else _short(value.hex())
+
+
+def _short(hexadecimal: str) -> str:
+    """A hexadecimal number without the zeros that end its fraction."""
+    mantissa, power, exponent = hexadecimal.partition("p")
+    return mantissa.rstrip("0").removesuffix(".") + power + exponent
 
 
 def _single(number: float) -> float:
@@ -130,8 +188,8 @@ def _literal(number: float, element: str) -> str:
         return hex(number) if ELEMENTS[element].bits else _number(number, "s32")
     if abs(number) < 2**31 and number.is_integer() and str(number) != "-0.0":
         return str(int(number))
-    mantissa, power, exponent = _number(number, element).partition("p")
-    return mantissa.rstrip("0").removesuffix(".") + power + exponent if power else mantissa
+    literal = _hexadecimal(number, element)
+    return _short(literal) if "p" in literal else literal
 
 
 def render(template: str, **context: Any) -> str:

@@ -99,7 +99,7 @@ def entry(table: Any, index: int, name: str) -> Any:
 
 
 #: Operations that change no value.
-_HINTS = ("prefetch", "keep", "hide")
+_HINTS = ("prefetch", "keep", "hide", "note")
 
 
 @dataclass(slots=True)

@@ -28,6 +28,7 @@ from .ops import (
     Multiply,
     MultiplyAdd,
     MultiplyMatrices,
+    Note,
     Op,
     Pick,
     Point,
@@ -44,7 +45,7 @@ from .ops import (
 )
 
 #: What stands beside computations, and makes no values.
-_ASIDE = (Advance, Hide, Keep, Loop, MakeMask, Point, PointBatch, Prefetch, Room)
+_ASIDE = (Advance, Hide, Keep, Loop, MakeMask, Note, Point, PointBatch, Prefetch, Room)
 
 
 def walk(ops: tuple[Op, ...]) -> Iterator[Op]:
@@ -152,6 +153,16 @@ def with_rooms_apart(ops: Iterable[Op], taken: set[str]) -> Iterator[Op]:
         if isinstance(op, Load) and op.active is not None:
             taken.add(f"{op.dst.name}_part")
         yield op
+
+
+def without_idle_notes(ops: Sequence[Op]) -> tuple[Op, ...]:
+    """``ops`` without the notes behind which nothing stands that they could speak of."""
+    kept: list[Op] = []
+    for op in reversed(ops):
+        if isinstance(op, Note) and (not kept or isinstance(kept[-1], Note)):
+            continue
+        kept.append(replace(op, body=without_idle_notes(op.body)) if isinstance(op, Loop) else op)
+    return tuple(kept[::-1])
 
 
 def prune(ops: Sequence[Op], needed: Iterable[Register]) -> list[Op]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
 
 from sympy import Expr
 
@@ -10,17 +12,22 @@ from tilewright.elementwise.builder import Argument, Builder, Step, Value
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 
-from .ops import Apply, Op, Register, Splat
+from .ops import Apply, Note, Op, Register, Splat
 
 #: Operations whose second argument is a constant of the instruction.
 _SHIFTS = ("shl", "shr", "ushr")
 
 
 class Emitter:
-    """A builder whose values are registers of ``lanes`` lanes, named from ``prefix`` on.
+    """A builder whose values are registers of ``lanes`` lanes.
 
     What is built is emitted in order: operations given as they are, and the steps that were
     built since; a value that is used again is computed once.
+
+    Names are decided here, by the stage that a value is built in: the last value of a stage is
+    called after the stage alone, those on the way to it are numbered, and literals are called
+    after what uses them first. ``prefix`` stands before what belongs to no stage's subject, where
+    several emitters write one tile.
     """
 
     def __init__(self, target: Target, lanes: int, prefix: str, real: str) -> None:
@@ -29,8 +36,32 @@ class Emitter:
         self._registers: dict[Value, Register] = {}
         self._literals: dict[object, Register] = {}
         self._emitted = self._unnamed = 0
+        self._stage, self._family, self._note = prefix.rstrip("_"), "", ""
+        self._taken: set[str] = set()
+        self._numbers: dict[str, count[int]] = {}
+        self._constants: dict[str, int] = {}
         self._ops: list[Op] = []
         self._vectors: dict[str, Vector] = {}
+
+    def stage(self, name: str, subject: str = "", note: str = "", family: str = "") -> None:
+        """Begin a stage: its values are called ``subject_name``, its literals ``family_const0``...
+
+        ``note`` is the comment before its first operation, "" for none. Without a subject the
+        values belong to several results. The family is the name, unless it is given.
+        """
+        self._flush(end=True)
+        self._stage = f"{subject}_{name}" if subject else f"{self.prefix}{name}"
+        self._family, self._note = family or name, note
+
+    @contextmanager
+    def aside(self, name: str, family: str) -> Iterator[None]:
+        """Values called after ``name``, literals after ``family``; then the stage goes on."""
+        self._flush()
+        before = self._stage, self._family
+        self._stage, self._family = f"{self.prefix}{name}", family
+        yield
+        self._flush(end=True)
+        self._stage, self._family = before
 
     def vector(self, element: str) -> Vector:
         """The vector that holds a value of ``element``; a comparison's of f64 is f64's own."""
@@ -57,7 +88,9 @@ class Emitter:
     def add(self, *ops: Op) -> None:
         """Operations that stand before what is built from now on."""
         self._flush()
-        self._ops += ops
+        if ops:
+            self._say()
+            self._ops += ops
 
     def splat(self, source: str | Expr, element: str, name: str) -> Value:
         """A number known only at the call."""
@@ -75,29 +108,48 @@ class Emitter:
 
     def register(self, value: Argument) -> Register:
         """Where ``value`` is."""
-        self._flush()
+        steps = self.builder.steps
+        self._flush(end=bool(steps) and steps[-1].dst == value)
         return self._argument(value)
 
     def emit(self) -> Iterator[Op]:
         """All that was added and built since the last time."""
-        self._flush()
+        self._flush(end=True)
         ops, self._ops = self._ops, []
         yield from ops
 
-    def _flush(self) -> None:
+    def _flush(self, *, end: bool = False) -> None:
+        """Write what was built since; ``end``: with its last value the stage is complete."""
         steps = self.builder.steps[self._emitted :]
         self._emitted = len(self.builder.steps)
-        for step in steps:
-            self._step(step)
+        for index, step in enumerate(steps):
+            self._step(step, last=end and index == len(steps) - 1)
 
-    def _step(self, step: Step) -> None:
+    def _say(self) -> None:
+        """The stage's comment, once."""
+        if self._note:
+            self._ops.append(Note(self._note))
+        self._note = ""
+
+    def _name(self, *, last: bool) -> str:
+        """The next name of the stage."""
+        numbers = self._numbers.setdefault(self._stage, count(1))
+        if last and self._family and self._stage not in self._taken:
+            name = self._stage
+        else:
+            name = f"{self._stage}_{next(numbers)}"
+        self._taken.add(name)
+        return name
+
+    def _step(self, step: Step, *, last: bool) -> None:
+        self._say()
         args: list[Register | int] = []
         for place, arg in enumerate(step.args):
             if isinstance(arg, int) and place == 1 and step.fn in _SHIFTS:
                 args.append(arg)
             else:
                 args.append(self._argument(arg))
-        register = self.fresh(str(step.dst.index), step.dst.element)
+        register = Register(self._name(last=last), self.vector(step.dst.element))
         self._registers[step.dst] = register
         self._ops.append(Apply(register, step.fn, tuple(args), self.vector(step.element)))
 
@@ -107,9 +159,12 @@ class Emitter:
         return self._literal(value, "s32" if isinstance(value, int) else self.builder.real)
 
     def _literal(self, literal: float, element: str) -> Register:
-        key = (repr(literal), element)
+        key = (repr(literal), element, self._family)
         if key not in self._literals:
-            register = self.fresh(f"k{len(self._literals)}", element)
+            number = self._constants.setdefault(self._family, 0)
+            self._constants[self._family] += 1
+            label = f"{self._family}_const{number}" if self._family else f"const{number}"
+            register = self.fresh(label, element)
             self._literals[key] = register
-            self._ops.append(Splat(register, literal))
+            self._ops.append(Splat(register, literal, label=label))
         return self._literals[key]

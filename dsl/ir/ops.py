@@ -156,13 +156,15 @@ class Pick:
 class Splat:
     """A literal, the run-time parameter of that name, a size, or a scalar, into all lanes.
 
-    Where ``group`` elements are one factor the literal is the bits of all those.
+    Where ``group`` elements are one factor the literal is the bits of all those. ``label`` is what
+    readers of the C find a literal under; the register's name if it is "".
     """
 
     kind: ClassVar[str] = "splat"
     dst: Register
     source: float | str | Expr | Register
     group: int = 0
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,6 +327,14 @@ class Prefetch:
 
 
 @dataclass(frozen=True, slots=True)
+class Note:
+    """A comment in the C: what the operations that follow compute."""
+
+    kind: ClassVar[str] = "note"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Loop:
     """``body`` repeated ``trips`` times; ``counter`` runs from 0."""
 
@@ -337,8 +347,8 @@ class Loop:
 
 Op = (
     Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Pick | Splat | MultiplyAdd
-    | Add | Multiply | Apply | Interleave | SumLanes | Store | Room | Keep | Hide | Prefetch | Loop
-    | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
+    | Add | Multiply | Apply | Interleave | SumLanes | Store | Room | Keep | Hide | Prefetch | Note
+    | Loop | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
 )  # fmt: skip
 
 

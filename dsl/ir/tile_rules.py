@@ -34,6 +34,7 @@ from .ops import (
     Multiply,
     MultiplyAdd,
     MultiplyMatrices,
+    Note,
     Op,
     Pick,
     Point,
@@ -335,6 +336,11 @@ def _prefetch(w: Walk, op: Prefetch) -> None:
     w.size(op, op.address.offset)
 
 
+def _note(w: Walk, op: Note) -> None:
+    if not op.text or not op.text.isprintable() or "*/" in op.text or "/*" in op.text:
+        w.refuse(op, "is no comment of one line", "printable text that ends no comment of C")
+
+
 # --- matrices ----------------------------------------------------------------------------------
 
 
@@ -421,6 +427,7 @@ RULES: Rules = {
     Keep: _keep,
     Hide: _hide,
     Prefetch: _prefetch,
+    Note: _note,
     ZeroMatrix: _zero_matrix,
     LoadMatrix: _load_matrix,
     StoreMatrix: _store_matrix,

@@ -12,6 +12,7 @@ from tilewright.ir.dataflow import (
     walk,
     with_rooms_apart,
     without_idle_masks,
+    without_idle_notes,
     without_unread,
 )
 from tilewright.ir.ops import Op, Parameter, Splat, TileProgram
@@ -36,7 +37,9 @@ def lower_tile(tile: Tile, name: str) -> TileProgram:
     end = without_idle_masks(end)
     body = without_idle_masks(body, end)
     rooms: set[str] = set()
-    body, end = (tuple(with_rooms_apart(part, rooms)) for part in (body, end))
+    body, end = (
+        without_idle_notes(tuple(with_rooms_apart(part, rooms))) for part in (body, end)
+    )
     return TileProgram(
         name=name,
         element=tile.plan.element,

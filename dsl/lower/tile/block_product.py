@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright.ir.ops import Interleave, Load, Op, Register
+from tilewright.ir.ops import Interleave, Load, Note, Op, Register
 from tilewright.symbolic import ZERO
 
-from .tile import PointerPlan, Tile, advance, multiplied, pointer_plans
+from .tile import PointerPlan, Tile, advance, multiplied, pointer_plans, step_note
 
 
 class Squares:
@@ -29,6 +29,7 @@ class Squares:
         """``count`` groups of K."""
         ops: list[Op] = []
         for k in range(count):
+            ops.append(step_note(k, count))
             ops += self._step(k)
             ops += advance(self.pointers, 1, runtime=True)
         return ops
@@ -87,6 +88,7 @@ def unfold(tile: Tile) -> Iterator[Op]:
     """Blocks side by side as the vectors of C's rows: halves of two registers, taken together."""
     shape = tile.region.shape
     width = tile.vector.lanes // shape.height
+    yield Note("Blocks of accumulators become rows of C.")
     for split in range(shape.k_split):
         for row in range(shape.rows):
             band, odd = divmod(row, shape.height)

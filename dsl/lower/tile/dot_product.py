@@ -13,6 +13,7 @@ from tilewright.ir.ops import (
     Loop,
     MakeMask,
     MaskRegister,
+    Note,
     Op,
     Register,
     SumLanes,
@@ -23,7 +24,7 @@ from tilewright.symbolic import div, mod, value
 
 from .epilogue import Output
 from .store import from_sums, write
-from .tile import PointerPlan, Tile, advance, multiplied, pointer_plans
+from .tile import PointerPlan, Tile, advance, multiplied, pointer_plans, step_note
 
 #: What is loaded of a vector of factors; all of those that are not named.
 Cuts = Mapping[Vector, Active]
@@ -69,6 +70,7 @@ class _DotBody:
     def steps(self, count: int) -> tuple[Op, ...]:
         ops: list[Op] = []
         for k in range(count):
+            ops.append(step_note(k, count))
             ops += self._step(k, {})
         return (*ops, *advance(self.pointers, count * self.elements, runtime=False))
 
@@ -172,7 +174,9 @@ def _store_line(tile: Tile, line: str, index: int, run: range) -> Iterator[Op]:
         for i in run
     ]
     ops, total = sum_tree(accumulators, f"sum{index}_{run.start}")
-    yield from ops if tile.stage != "finish" else ()
+    if tile.stage != "finish":
+        yield Note(f"Sum the lanes of {', '.join(acc.name for acc in accumulators)}.")
+        yield from ops
     active: Active = None
     if len(run) < vector.lanes:
         active = len(run)
@@ -188,6 +192,7 @@ def _store_scalars(tile: Tile) -> Iterator[Op]:
     plan, shape = tile.plan, tile.region.shape
     scalar = plan.target.of(plan.element)[-1]
     outputs = []
+    yield Note("Sum the lanes of each accumulator.")
     for row in range(shape.vectors):
         for column in range(shape.rows):
             total = Register(f"sum{row}_{column}", scalar)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -13,9 +13,9 @@ from tilewright.elementwise.functions import lower_expression
 from tilewright.elementwise.simplify import simplify
 from tilewright.ir.access import bits_of, load, store
 from tilewright.ir.emitter import Emitter
-from tilewright.ir.ops import Active, Address, Load, MaskRegister, Op, Register, Room, Store
+from tilewright.ir.ops import Active, Address, Load, MaskRegister, Note, Op, Register, Room, Store
 from tilewright.plan.operands import Operand
-from tilewright.spec.expression import Expression, Leaf, acc, acc2
+from tilewright.spec.expression import Call, Expression, Leaf, acc, acc2
 from tilewright.spec.expression import Operand as Named
 from tilewright.spec.scalars import quantity_type
 from tilewright.spec.signature import symbol_of
@@ -45,6 +45,18 @@ class Output:
         place = (along, across) if line == "m" else (across, along)
         return Output(acc, line, *place, active)
 
+    @property
+    def said(self) -> str:
+        """Its place in the tile, for readers."""
+        active = self.active.active if isinstance(self.active, MaskRegister) else self.active
+        lanes = self.acc.vector.lanes if active is None else value(active * ONE)
+        last = "the last" if lanes is None else getattr(self, self.line) + lanes - 1
+        one = last == getattr(self, self.line)
+        if self.line == "m":
+            rows = f"row {self.m}" if one else f"rows {self.m} to {last}"
+            return f"{rows}, column {self.n}"
+        return f"row {self.m}, " + (f"column {self.n}" if one else f"columns {self.n} to {last}")
+
     def lane(self, lane: int, register: Register) -> Output:
         """One lane of it, which ``register`` holds alone."""
         m, n = (
@@ -70,20 +82,31 @@ def finished(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
     for output in outputs:
         lanes = output.acc.vector.lanes
         if lanes not in finishers:
-            finishers[lanes] = _Finisher(tile, lanes, f"d{output.acc.name}_")
+            finishers[lanes] = _Finisher(tile, lanes, _prefix(outputs[0], lanes, bool(finishers)))
         yield from finishers[lanes].finish(output)
     for finisher in finishers.values():
         yield from finisher.reduced()
 
 
+#: What operators are called in the names of values: ``c0_0_plus_bias``.
+_WORDS = {"add": "plus", "sub": "minus", "mul": "times", "div": "over"}
+
+
+def _prefix(first: Output, lanes: int, several: bool) -> str:
+    """What values that outputs share are called by, beside their own name; "" for the first."""
+    place = f"at{first.m}_{first.n}_" if first.m or first.n else ""
+    return f"{place}x{lanes}_" if several else place
+
+
 class _Finisher:
-    """Writes the end of outputs of one number of lanes."""
+    """Writes the end of outputs of one number of lanes, stage by stage."""
 
     def __init__(self, tile: Tile, lanes: int, prefix: str) -> None:
         self.tile, self.plan, self.spec = tile, tile.plan, tile.plan.spec
         real = "f64" if self.spec.type == "f64" else "f32"
         self.emitter = Emitter(self.plan.target, lanes, prefix, real)
         self.read: dict[object, Argument] = {}
+        self.explained = False
         existing = Existing(self.emitter)
         self.reducers = [
             (self._rewritten(r.expression), Reducer(existing, r.fn, symbol_of(name)))
@@ -95,50 +118,96 @@ class _Finisher:
         return self.emitter.builder
 
     def finish(self, output: Output) -> Iterator[Op]:
+        if self.explained:
+            yield Note(f"{output.acc.name}: {output.said}.")
         factored = self._factored(self._corrected(self.emitter.take(output.acc), output), output)
         total = factored
         if not self.spec.stays_integer or self.reducers:
             total = self._scaled(factored, output)
+        self._stage(output, "epilogue", "")
         leaves = _Leaves(self, total, output)
         for reduced, reducer in self.reducers:
-            value = lower_expression(reduced, self.b, leaves, self.b.real)
+            entering = self._entering(output, f"{reducer.pointer}of_", "Of what is reduced")
+            value = lower_expression(reduced, self.b, leaves, self.b.real, entering)
+            self._stage(output, f"{reducer.pointer}so_far", f"{reducer.said}, so far.")
             reducer.add(value, output.place)
         if self.spec.stays_integer:
             result, element = self._added(factored, output), "s32"
         else:
             result, element = self._converted(total, leaves, output), self.b.real
         written = self.plan.output
+        how = "" if element == written.type else f", as {written.type}"
+        self._stage(output, written.type, f"Store{how}.")
         store(self.emitter, result, element, output.at(written), output.active, written.type)
         yield from self.emitter.emit()
+        self.explained = True
 
     def reduced(self) -> Iterator[Op]:
         """What was reduced, combined with what stands in memory."""
         for _, reducer in self.reducers:
+            self.emitter.stage(f"{reducer.pointer}all", "", f"{reducer.said}: with what stands there.")
             reducer.flush()
         yield from self.emitter.emit()
 
     def second(self, output: Output, whole: bool) -> Argument:
         """The product with B2, factored and scaled as the first one is before C is added."""
         total = self._corrected(self._operand("sums2", output), output, "b2_sums")
-        total = self._multiplied(total)
+        total = self._multiplied(total, output)
         return total if whole else self._scaled(total, output)
 
     # --- the stages ----------------------------------------------------------------------------
+
+    def _stage(self, output: Output, name: str, note: str, family: str = "") -> None:
+        """Values of one output from here on; what a stage does is said at the first output."""
+        self.emitter.stage(name, output.acc.name, "" if self.explained else note, family)
+
+    def _shared(self, name: str, note: str, family: str = "") -> None:
+        """Values that outputs share from here on: those of a column, a row, or all."""
+        self.emitter.stage(name, "", "" if self.explained else note, family)
+
+    def _entering(
+        self, output: Output, family: str = "", what: str = "Epilogue"
+    ) -> Callable[[Call], None]:
+        """A stage for each function of an expression, called after it and the operand it takes."""
+
+        def entering(call: Call) -> None:
+            named = [arg.name for arg in call.args if isinstance(arg, Named)]
+            name = "_".join((_WORDS.get(call.fn, call.fn), *named))
+            said = name.replace("_", " ") if call.fn in _WORDS else call.fn
+            self._stage(output, f"{family}{name}", f"{what}: {said}.")
+
+        return entering
 
     def _corrected(self, total: Argument, output: Output, b_sums: str = "b_sums") -> Argument:
         """``sum (A - za)(B - zb)`` from ``sum (A + sa)(B + sb)`` and the sums of A and of B."""
         if not self.plan.corrects:
             return total
         b, shifts = self.b, self.plan.product.shifts
+        self._shared("zeros", "Zero points.")
         za, zb = (self._quantity(f"{name}_zero", output, 0) for name in "ab")
         if (of_a := _plus(b, za, shifts["a"])) != 0:
+            note = "Zero point of A, times the sums of B's columns over K: subtracted."
+            self._times_sums(output, "a_zero", f"{b_sums}_{output.n}", note)
             each = b("mul", self._terms(), zb) if zb != 0 else 0
-            total = b("add", total, b("mul", of_a, b("sub", each, self._operand(b_sums, output))))
+            more = b("mul", of_a, b("sub", each, self._operand(b_sums, output)))
+            self._stage(output, "less_a_zero", "")
+            total = b("add", total, more)
         if (of_b := _plus(b, zb, shifts["b"])) != 0:
+            note = "Zero point of B, times the sums of A's rows over K: subtracted."
+            self._times_sums(output, "b_zero", f"a_sums_{output.m}", note)
             sums = self._operand("a_sums", output)
             sums = b("add", sums, b("mul", self._terms(), shifts["a"])) if shifts["a"] else sums
-            total = b("sub", total, b("mul", of_b, sums))
+            less = b("mul", of_b, sums)
+            self._stage(output, "less_b_zero", "")
+            total = b("sub", total, less)
         return total
+
+    def _times_sums(self, output: Output, zero: str, sums: str, note: str) -> None:
+        """A zero point times sums: one value for a row or column, unless the zero point has many."""
+        if getattr(self.spec, zero) in ("row", "column"):
+            self._stage(output, f"{zero}_times_sums", note, zero)
+        else:
+            self._shared(f"{zero}_times_{sums}", note, zero)
 
     def _terms(self) -> Argument:
         """How many products are summed."""
@@ -154,19 +223,23 @@ class _Finisher:
         whole = all(f == "scalar" or float(f).is_integer() for f in factors)
         return "s32" if self.spec.type == "s32" and whole else self.b.real
 
-    def _multiplied(self, total: Argument) -> Argument:
+    def _multiplied(self, total: Argument, output: Output) -> Argument:
         """``alpha * acc``."""
+        if self.spec.type != self._kind:
+            self._stage(output, self._kind, f"Convert the sums to {self._kind}.")
         total = self._as(total, self.spec.type, self._kind)
         if self.spec.alpha == 1:
             return total
+        self._stage(output, "times_alpha", "Times alpha.")
         return self.b("mul", total, self._factor("alpha", self._kind))
 
     def _factored(self, total: Argument, output: Output) -> Argument:
         """``alpha * acc + beta * C``."""
         spec, b, kind = self.spec, self.b, self._kind
-        total = self._multiplied(total)
+        total = self._multiplied(total, output)
         if spec.beta == 0:
             return total
+        self._stage(output, "plus_c", "Plus C." if spec.beta == 1 else "Plus beta times C.")
         c = self.plan.operands["c"]
         old = self._as(self._operand("c", output), _read_type(c.type, b.real), kind)
         if spec.beta == 1:
@@ -180,9 +253,12 @@ class _Finisher:
 
     def _scaled(self, total: Argument, output: Output) -> Argument:
         """Converted, and multiplied by A's and B's scales."""
+        if self._kind != self.b.real:
+            self._stage(output, self.b.real, f"Convert the sums to {self.b.real}.")
         total = self._as(total, self._kind, self.b.real)
         for name in ("a_scale", "b_scale"):
             if getattr(self.spec, name) is not None:
+                self._stage(output, f"times_{name}", f"Times {name}.")
                 total = self.b("mul", total, self._quantity(name, output, 1.0))
         return total
 
@@ -190,10 +266,13 @@ class _Finisher:
         """The epilogue, and what is done for D's type."""
         b, spec = self.b, self.spec
         if spec.epilogue is not None:
-            total = lower_expression(self._rewritten(spec.epilogue), b, leaves, b.real)
+            expression, entering = self._rewritten(spec.epilogue), self._entering(output)
+            total = lower_expression(expression, b, leaves, b.real, entering)
         if spec.d_scale is not None:
+            self._stage(output, "over_d_scale", "Divided by d_scale: times its reciprocal.")
             total = b("mul", total, b("div", 1.0, self._quantity("d_scale", output, 1.0)))
         if spec.d_zero not in (None, 0):
+            self._stage(output, "plus_d_zero", "Plus the zero point of D.")
             zero = self._quantity("d_zero", output, 0)
             element = "s32" if isinstance(zero, int) else quantity_type("d_zero", spec.type)
             total = b("add", total, self._as(zero, element, b.real))
@@ -203,7 +282,10 @@ class _Finisher:
         """All in s32."""
         if self.spec.epilogue is not None:
             leaves = _Leaves(self, total, output, whole=True)
-            total = lower_expression(self.spec.epilogue, self.b, leaves, "s32")
+            total = lower_expression(
+                self.spec.epilogue, self.b, leaves, "s32", self._entering(output)
+            )
+        self._stage(output, "plus_d_zero", "Plus the zero point of D.")
         return _plus(self.b, total, self._quantity("d_zero", output, 0))
 
     # --- what the stages use -------------------------------------------------------------------
@@ -249,15 +331,24 @@ class _Finisher:
         return self.read[key]
 
     def _read(self, operand: Operand, output: Output, steps: int | None) -> Argument:
-        name = f"{operand.name}_{output.m}_{output.n}"
+        name = self._name(operand, output)
         address = output.at(operand)
         if steps == 0:
             return self._spread(operand, address, name)
-        if steps == 1 or self.emitter.lanes == 1:
-            return load(self.emitter, address, output.active, operand.type, name)
-        gathered = self._gather(operand, output, name)
-        active = output.active if isinstance(output.active, int) else None
-        return load(self.emitter, gathered, active, operand.type, name)
+        active: Active = output.active
+        if steps != 1 and self.emitter.lanes > 1:
+            address = self._gather(operand, output, name)
+            active = active if isinstance(active, int) else None
+        with self.emitter.aside(name, operand.type):
+            return load(self.emitter, address, active, operand.type, name)
+
+    def _name(self, operand: Operand, output: Output) -> str:
+        """What is read of an operand: C and D are read for one output, others for several."""
+        if operand in (self.plan.output, self.plan.operands["c"]):
+            return f"{output.acc.name}_old_{operand.name}"
+        place = {"m": str(output.m), "n": str(output.n)}
+        varies = [place[dim] for dim in "mn" if operand.strides[dim] != 0]
+        return "_".join((operand.name, *varies))
 
     def _spread(self, operand: Operand, address: Address, name: str) -> Argument:
         """One element in all lanes, by way of a single one."""

@@ -16,6 +16,7 @@ from tilewright.ir.ops import (
     Loop,
     MatrixRegister,
     MultiplyMatrices,
+    Note,
     Op,
     Point,
     StoreMatrix,
@@ -25,7 +26,7 @@ from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.plan.operands import Operand
 from tilewright.symbolic import ZERO, div, linear, mod, value
 
-from .tile import PointerPlan, Tile, advance, pointer_plans
+from .tile import PointerPlan, Tile, advance, pointer_plans, step_note
 
 
 def matrix_loops(tile: Tile) -> tuple[list[PointerPlan], tuple[Op, ...]]:
@@ -95,6 +96,7 @@ def places(tile: Tile) -> Iterator[tuple[int, int]]:
 
 def begin(tile: Tile) -> Iterator[Op]:
     """Accumulators at zero, or at the sums that what is written holds already."""
+    yield Note("Accumulators, named by their band of rows and column of vectors in this tile of C.")
     if begins_from_memory(tile):
         for place in places(tile):
             store = stored(tile, *place, tile.written)
@@ -164,6 +166,7 @@ class _Body:
     def steps(self, count: int) -> Iterator[Op]:
         """``count`` steps from the pointers on; between them those of run-time strides move."""
         for k in range(count):
+            yield step_note(k, count)
             yield from advance([self.along, self.across], 1, runtime=True) if k else ()
             yield from self.step(k, self.across)
 

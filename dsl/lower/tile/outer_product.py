@@ -13,7 +13,7 @@ from tilewright.plan.operands import Operand
 from tilewright.symbolic import div, mod, value
 
 from .block_product import Squares
-from .tile import PointerPlan, Tile, advance, multiplied, pointer_plans
+from .tile import PointerPlan, Tile, advance, multiplied, pointer_plans, step_note
 
 
 def k_loops(tile: Tile) -> tuple[list[PointerPlan], tuple[Op, ...]]:
@@ -52,6 +52,7 @@ class _Body:
         for k in range(count):
             if k == 0 and self._prefetches:
                 ops.append(self._prefetch(self.tile.plan.schedule.prefetch or 0))
+            ops.append(step_note(k, count))
             ops += self._step(k, count)
             ops += advance(self.pointers, 1, runtime=True)
         return ops

@@ -23,6 +23,7 @@ from tilewright.ir.ops import (
     MaskRegister,
     Multiply,
     MultiplyAdd,
+    Note,
     Op,
     Point,
     Register,
@@ -47,6 +48,7 @@ def store_along(tile: Tile) -> Iterator[Op]:
     stack, lines = _lines(tile, line, shape.rows, vectors)
     if lines.long:
         if stack is not None:
+            yield Note("The sums go to the stack, from where a loop takes them line by line.")
             yield stack.room()
             yield from (stack.put(*place, tile.accumulator(*place)) for place in places)
             yield stack.begin()
@@ -74,6 +76,7 @@ def store_across(tile: Tile) -> Iterator[Op]:
     stack, lines = _lines(tile, plan.across, count, vectors)
     if lines.long:
         if stack is not None:
+            yield Note("The sums go to the stack, transposed; a loop takes them from there.")
             yield stack.room()
             for band, place, steps, result in _blocks(tile):
                 yield from steps
@@ -83,6 +86,8 @@ def store_across(tile: Tile) -> Iterator[Op]:
         return
     for band, place, steps, result in _blocks(tile):
         start, active = vectors[band]
+        if steps:
+            yield Note("Transpose a block of sums: what C is contiguous along becomes vectors.")
         yield from steps
         outputs = [Output.of(r, plan.across, start, place + i, active)
                    for i, r in enumerate(result)]  # fmt: skip
@@ -218,6 +223,7 @@ def write(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
     if tile.plan.finishes:
         yield from finished(tile, outputs)
         return
+    yield Note(_update_said(tile))
     cut: list[Output] = []
     if tile.plan.bounces:
         cut = [output for output in outputs if output.active is not None]
@@ -230,12 +236,22 @@ def write(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
     yield from _bounced(tile, cut) if cut else ()
 
 
+def _update_said(tile: Tile) -> str:
+    """What the sums become, in words."""
+    spec = tile.plan.spec
+    beta = 1 if tile.accumulate else spec.beta
+    alpha = "" if spec.alpha == 1 else " times alpha"
+    plus = "" if beta == 0 else ", plus C" if beta == 1 else ", plus C times beta"
+    return f"Store the sums{alpha}{plus}."
+
+
 def _stored(tile: Tile, output: Output) -> Op:
     return Store(output.at(tile.written), output.acc, output.active)
 
 
 def _add_to_sums(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
     """Add to the partial sums, or begin these."""
+    yield Note("Add to the partial sums." if tile.accumulate else "Begin the partial sums.")
     for output in outputs:
         acc, address = output.acc, output.at(tile.written)
         if tile.accumulate:
@@ -255,6 +271,7 @@ def _bounced(tile: Tile, cut: Sequence[Output]) -> Iterator[Op]:
     """Vectors of which a part exists, as its elements: read from a buffer that holds them whole."""
     single, lanes = tile.plan.target.of(tile.plan.element)[-1], tile.vector.lanes
     room = Room(f"bounce_{cut[0].acc.name}", tile.plan.element, len(cut) * lanes)
+    yield Note("What lies partly behind C's edge goes by way of the stack.")
     yield room
     for index, output in enumerate(cut):
         yield Store(Address(room.name, index * lanes * ONE), output.acc)
@@ -314,6 +331,21 @@ class Sums:
         yield from add_sets([parts])
 
 
+def _length(ops: Sequence[Op]) -> int:
+    """Operations that take room: comments take none, a literal once whatever it is called."""
+    literals = {
+        (repr(op.source), op.dst.vector)
+        for op in ops
+        if isinstance(op, Splat) and isinstance(op.source, (int, float))
+    }
+    others = sum(
+        not isinstance(op, Note)
+        and not (isinstance(op, Splat) and isinstance(op.source, (int, float)))
+        for op in ops
+    )
+    return others + len(literals)
+
+
 @dataclass(frozen=True)
 class Lines:
     """``trips`` lines of sums that lie as C does, along ``line``.
@@ -340,7 +372,7 @@ class Lines:
         tile = self.tile
         if tile.stage == "sum" or not tile.plan.finishes or self.trips == 1:
             return False
-        return bool(len(self._body) * self.trips > LONG)
+        return bool(_length(self._body) * self.trips > LONG)
 
     def loop(self) -> Op:
         """The lines become C, one after the other."""

@@ -14,7 +14,7 @@ from itertools import product
 from sympy import Expr
 
 from tilewright.ir.networks import transpose
-from tilewright.ir.ops import Active, Address, MakeMask, MaskRegister, Op, Register, StoreMatrix
+from tilewright.ir.ops import Active, Address, MakeMask, MaskRegister, Note, Op, Register, StoreMatrix
 from tilewright.symbolic import ONE, ZERO, div, linear, value
 
 from .matrix_product import accumulator, direct, places, stored
@@ -25,6 +25,7 @@ from .tile import Tile
 def store_matrices(tile: Tile) -> Iterator[Op]:
     """All sums on their way out."""
     if direct(tile):
+        yield Note("Store the accumulators.")
         for band, column in places(tile):
             yield stored(tile, band, column, tile.written)
         return
@@ -48,6 +49,7 @@ class _Rows:
             return
         sets, lines = self.shape.k_split, self.shape.bands * self.lanes
         stack = Stack(self.tile, sets * lines, self.shape.columns)
+        yield Note("The sums go to the stack, from where their rows are taken.")
         yield stack.room()
         for split, (band, column) in product(range(sets), places(self.tile)):
             first = split * lines + band * self.lanes
@@ -61,6 +63,7 @@ class _Rows:
         """The sums transposed, block by block, so that rows are what C is contiguous along."""
         bands, columns = self.shape.bands, self.shape.columns
         stack = Stack(self.tile, columns * self.lanes, bands, "turned_room", "turned")
+        yield Note("Transpose the sums, block by block: rows become what C is contiguous along.")
         yield stack.room()
         for band in range(bands):
             for column in range(columns):
@@ -104,6 +107,7 @@ class _Rows:
         )
         if plan.transposed:
             yield from (MakeMask(v) for _, v in vectors if isinstance(v, MaskRegister))
+        yield Note(f"Each {'row' if line == 'n' else 'column'} of sums becomes one of C.")
         yield Lines(tile, line, vectors, sizes[other], self.sums).loop()
 
     def _active(self, size: Expr) -> Iterator[Active]:

@@ -20,6 +20,7 @@ from tilewright.ir.ops import (
     MakeMask,
     MaskRegister,
     MultiplyAdd,
+    Note,
     Op,
     Point,
     PointBatch,
@@ -167,6 +168,7 @@ def masks(tile: Tile) -> Iterator[Op]:
 
 def zeros(tile: Tile) -> Iterator[Op]:
     """All accumulators at zero."""
+    yield Note("Accumulators, named by their row and column of vectors in this tile of C.")
     for split in range(tile.region.shape.k_split):
         yield from (Zero(acc) for acc in tile.summed(split))
 
@@ -175,9 +177,15 @@ def sum_splits(tile: Tile) -> Iterator[Op]:
     """Add the accumulator sets pairwise into the first."""
     shape = tile.region.shape
     places = product(range(shape.rows), range(shape.vectors))
+    yield Note("Add the sets of accumulators that K was split over.")
     yield from add_sets(
         [[tile.accumulator(*place, split) for split in range(shape.k_split)] for place in places]
     )
+
+
+def step_note(step: int, count: int) -> Note:
+    """What one of the steps along K is, which stand one behind the other."""
+    return Note("Load, multiply-add" + (f": step {step + 1} of {count}." if count > 1 else "."))
 
 
 def add_sets(sums: Sequence[Sequence[Register]]) -> Iterator[Op]:

@@ -1,0 +1,92 @@
+"""Specs and schedules as Python text on the command line, as they print: ``Gemm(64, 48, 64)``.
+
+The text is read, not run: calls of what specs are made of, operators, numbers and names, nothing
+else. A generated file names the command that makes it again in this form.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Mapping
+from functools import cache
+from typing import Any
+
+import tilewright as tw
+from tilewright.errors import ScheduleError, SpecError
+from tilewright.spec import postops, reductions
+from tilewright.spec.gemm import Spec
+from tilewright.spec.pack import Pack
+from tilewright.spec.schedule import Schedule
+
+_MADE = (
+    "Gemm", "Transpose", "Schedule", "Matrix", "Packed", "Strided", "Offsets", "Addresses",
+    "Operand", "dim", "acc", "acc2", "dst",
+)  # fmt: skip
+_OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+}
+
+
+@cache
+def _names() -> Mapping[str, Any]:
+    """What a text may name."""
+    found = {name: getattr(tw, name) for name in _MADE}
+    for module in (postops, reductions):
+        found |= {name: getattr(module, name) for name in module.__all__}
+    return found | {"Pack": Pack, "dict": dict, "inf": float("inf"), "nan": float("nan")}
+
+
+def spec_of_code(text: str) -> Spec:
+    """The spec that ``text`` makes; SpecError if it makes none."""
+    found = _value(text, SpecError)
+    if not isinstance(found, (tw.Gemm, tw.Transpose, Pack)):
+        raise SpecError("the text makes no spec", got=text, hint='"Gemm(64, 48, 64)"')
+    return found
+
+
+def schedule_of_code(text: str) -> Schedule:
+    """The schedule that ``text`` makes; ScheduleError if it makes none."""
+    found = _value(text, ScheduleError)
+    if not isinstance(found, Schedule):
+        raise ScheduleError("the text makes no schedule", got=text, hint='"Schedule(tile=(8, 48))"')
+    return found
+
+
+def _value(text: str, error: type[SpecError] | type[ScheduleError]) -> Any:
+    try:
+        return _of(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, TypeError, ValueError, RecursionError) as wrong:
+        if isinstance(wrong, (SpecError, ScheduleError)):
+            raise
+        raise error(
+            f"the text cannot be read: {wrong}", got=text, expected="what repr() of it prints"
+        ) from None
+
+
+def _of(node: ast.expr) -> Any:
+    """The value of one node."""
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name) if name in _names():
+            return _names()[name]
+        case ast.Tuple(elts=parts):
+            return tuple(map(_of, parts))
+        case ast.List(elts=parts):
+            return list(map(_of, parts))
+        case ast.Dict(keys=keys, values=values) if None not in keys:
+            return {_of(key): _of(one) for key, one in zip(keys, values, strict=True) if key}
+        case ast.UnaryOp(op=op, operand=one) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_of(one))
+        case ast.BinOp(left=left, op=op, right=right) if type(op) in _OPERATORS:
+            return _OPERATORS[type(op)](_of(left), _of(right))
+        case ast.Call(func=ast.Name(id=name), args=args, keywords=words) if name in _names():
+            named = {word.arg: _of(word.value) for word in words if word.arg is not None}
+            return _names()[name](*map(_of, args), **named)
+    raise ValueError(f"{ast.unparse(node)} is no call of what specs are made of")

@@ -1,0 +1,141 @@
+"""A tile as C lists it: its constants first, and each multiply-add with what holds its registers.
+
+C declares the literals of a tile at the top of its function, under their labels, where a reader
+finds and changes them; to a compiler it makes no difference where a constant stands. A multiply-add
+and the ``Keep`` behind it are one macro, defined once in a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields, replace
+from itertools import count
+from typing import Any, ClassVar
+
+from tilewright.ir.ops import Keep, Loop, MultiplyAdd, Op, Register, Splat, TileProgram
+from tilewright.isa.vector import MulAdd, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Macro:
+    """A multiply-add into ``vector`` that keeps ``kept``: parameters, or the ``product`` it adds."""
+
+    name: str
+    op: MulAdd
+    vector: Vector
+    kept: tuple[str, ...]
+    product: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Multiplied:
+    """A call of a macro."""
+
+    kind: ClassVar[str] = "multiplied"
+    macro: Macro
+    op: MultiplyAdd
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A tile's function: constants, then ``body`` and ``end`` without them."""
+
+    tile: TileProgram
+    constants: tuple[Splat, ...]
+    body: tuple[Any, ...]
+    end: tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class Macros:
+    """The macros of a file, by what they expand to."""
+
+    made: dict[object, Macro] = field(default_factory=dict)
+
+    def listing(self, tile: TileProgram) -> Listing:
+        """A tile with its constants moved to the top, and its multiply-adds as macros."""
+        constants = _Constants()
+        body, end = (
+            tuple(self._paired(tuple(constants.without(ops)))) for ops in (tile.body, tile.end)
+        )
+        return Listing(tile, tuple(constants.found.values()), body, end)
+
+    def _paired(self, ops: tuple[Op, ...]) -> Iterator[Any]:
+        """``ops``, where a multiply-add and the ``Keep`` of its accumulator are one."""
+        held = False
+        for op, after in zip(ops, (*ops[1:], None), strict=False):
+            if held:
+                held = False
+            elif isinstance(op, Loop):
+                yield replace(op, body=tuple(self._paired(op.body)))
+            elif isinstance(op, MultiplyAdd) and isinstance(after, Keep):
+                held = True
+                yield Multiplied(self._macro(op, after), op)
+            else:
+                yield op
+
+    def _macro(self, op: MultiplyAdd, keep: Keep) -> Macro:
+        kept = tuple(_role(op, register) for register in keep.operands)
+        vector, product = op.acc.vector, op.product is not None
+        key = op.op.spelling, op.op.product, vector.ctype, kept, product
+        if key not in self.made:
+            lane = "_LANE" if op.op.form == "lane" else ""
+            name = f"MULADD_{vector.element.upper()}X{vector.lanes}{lane}"
+            taken = {macro.name for macro in self.made.values()}
+            self.made[key] = Macro(_free(name, taken), op.op, vector, kept, product)
+        return self.made[key]
+
+
+def _role(op: MultiplyAdd, register: Register) -> str:
+    """What a macro calls a register that it keeps."""
+    roles = {"product": op.product, "y": op.y, "x": op.x}
+    return next(role for role, found in roles.items() if found == register)
+
+
+def _free(name: str, taken: Iterable[str]) -> str:
+    names = (name if number == 1 else f"{name}_{number}" for number in count(1))
+    return next(found for found in names if found not in taken)
+
+
+class _Constants:
+    """The literals of a tile: equal ones of one label are one constant."""
+
+    def __init__(self) -> None:
+        self.found: dict[object, Splat] = {}
+        self._registers: dict[str, Register] = {}
+
+    def without(self, ops: Iterable[Op]) -> Iterator[Op]:
+        """``ops`` without what only makes a literal."""
+        for op in ops:
+            if isinstance(op, Loop):
+                yield replace(op, body=tuple(self.without(op.body)))
+            elif isinstance(op, Splat) and isinstance(op.source, (int, float)):
+                self._registers[op.dst.name] = self._constant(op)
+            else:
+                yield self._renamed(op)
+
+    def _constant(self, op: Splat) -> Register:
+        label = op.label or op.dst.name
+        key = label, repr(op.source), op.group, op.dst.vector.ctype
+        if key not in self.found:
+            name = _free(label, {constant.dst.name for constant in self.found.values()})
+            self.found[key] = replace(op, dst=replace(op.dst, name=name))
+        return self.found[key].dst
+
+    def _renamed(self, op: Op) -> Op:
+        changes = {}
+        for each in fields(op):
+            given = getattr(op, each.name)
+            if (new := self._found(given)) is not given:
+                changes[each.name] = new
+        return replace(op, **changes) if changes else op
+
+    def _found(self, given: Any) -> Any:
+        if isinstance(given, Register):
+            known = self._registers.get(given.name)
+            return given if known is None else replace(given, name=known.name)
+        if isinstance(given, tuple) and any(
+            isinstance(arg, Register) and arg.name in self._registers for arg in given
+        ):
+            return tuple(map(self._found, given))
+        return given
