@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
 import click
+from click.core import ParameterSource
 
 from tilewright.errors import SpecError, TilewrightError
 from tilewright.spec import postops
@@ -18,6 +19,8 @@ from tilewright.spec.schedule import TAILS, Schedule
 from tilewright.spec.sizes import Dim, Size
 from tilewright.spec.transpose import Transpose
 from tilewright.spec.types import TYPES, accumulator
+
+from .code import schedule_of_code, spec_of_code
 
 _BATCHES: dict[str, Callable[[Size], Strided | Offsets | Addresses]] = {
     "strided": Strided,
@@ -142,6 +145,15 @@ def _option(name: str, meaning: Callable[[str], Any], **more: Any) -> Callable[[
     return click.option(name, callback=_read(meaning), **more)
 
 
+_CODE = (
+    _option(
+        "--spec",
+        spec_of_code,
+        metavar="CODE",
+        help="A spec as Python prints it, in place of SIZES and the options that describe one.",
+    ),
+    _option("--schedule", schedule_of_code, metavar="CODE", help="A schedule, likewise."),
+)
 _SPEC = (
     click.option(
         "--type",
@@ -213,18 +225,37 @@ def wanted(command: Command) -> Command:
     @wraps(command)
     def run(*, given: tuple[tuple[Size, ...], ...], target: str, **options: Any) -> Any:
         said = {name: options.pop(name) for name in names}
-        schedule = Schedule(**{name: options.pop(name) for name in schedule_names})
-        specs = tuple(spec_of(one, **said) for one in given)
+        chosen = {name: options.pop(name) for name in schedule_names}
+        spec, schedule = options.pop("spec"), options.pop("schedule")
+        _alone("--spec", spec, [*(("SIZES",) if given else ()), *_given(names)])
+        _alone("--schedule", schedule, _given(schedule_names))
+        if spec is None and not given:
+            raise click.UsageError("Missing argument 'SIZES...', or --spec.")
+        schedule = Schedule(**chosen) if schedule is None else schedule
+        specs = tuple(spec_of(one, **said) for one in given) if spec is None else (spec,)
         return command(wanted=Wanted(specs, schedule, target), **options)
 
     made: Any = run
-    for option in reversed((*_SPEC, *_SCHEDULE, *_TARGET)):
+    for option in reversed((*_CODE, *_SPEC, *_SCHEDULE, *_TARGET)):
         made = option(made)
     argument = click.argument(
-        "given", nargs=-1, required=True, metavar="SIZES...", callback=_read(sizes)
+        "given", nargs=-1, metavar="SIZES...", callback=_read(sizes)
     )
     wrapped: Command = argument(made)
     return wrapped
+
+
+def _given(names: Sequence[str]) -> list[str]:
+    """The options of these names that the command line has."""
+    context = click.get_current_context()
+    set_ = (n for n in names if context.get_parameter_source(n) == ParameterSource.COMMANDLINE)
+    return [f"--{'type' if name == 'element' else name.replace('_', '-')}" for name in set_]
+
+
+def _alone(option: str, value: object, others: Sequence[str]) -> None:
+    """What is given whole is not described besides."""
+    if value is not None and others:
+        raise click.UsageError(f"{option} says all of it: leave out {', '.join(others)}.")
 
 
 def spec_of(given: tuple[Size, ...], element: str, order: str, **said: Any) -> Spec:

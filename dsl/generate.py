@@ -10,6 +10,8 @@ from tilewright.emit.layout import folded
 from tilewright.emit.listing import Listing, Macros
 from tilewright.emit.parallel import WORTH, Fork, forks
 from tilewright.emit.render import Source, render
+from tilewright.explain.decisions import formula
+from tilewright.explain.resolved import resolved
 from tilewright.explain.text import explain
 from tilewright.interpret.memory import Given
 from tilewright.interpret.run import Counts, interpret
@@ -56,8 +58,10 @@ class KernelText:
     program: Program
     converts: bool
     static_offsets: tuple[tuple[str, tuple[int, ...]], ...]
+    formula: str
     spec_text: str
     schedule_text: str
+    resolved_text: str
     listings: tuple[Listing, ...]
     forks: tuple[Fork, ...]
     threads: int
@@ -168,12 +172,20 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
         program=program,
         converts=_converts(plan),
         static_offsets=tuple(sorted(static.items())),
+        formula=formula(plan),
         spec_text=repr(request.spec),
         schedule_text=repr(request.schedule),
+        resolved_text=_resolved_text(plan, program),
         listings=tuple(map(macros.listing, program.tiles)),
         forks=forks(program, parameters, prefix),
         threads=request.schedule.threads or 0,
     )
+
+
+def _resolved_text(plan: AnyPlan, program: Program) -> str:
+    """The schedule with all that was chosen; "" for a plan without register tiles."""
+    found = resolved(plan, program) if isinstance(plan, Plan) else None
+    return "" if found is None else repr(found)
 
 
 def _converts(plan: AnyPlan) -> bool:

@@ -26,10 +26,10 @@ def folded(text: str) -> str:
 def _parts(line: str) -> Iterator[str]:
     indent = line[: len(line) - len(line.lstrip())]
     starred = line.startswith(" * ")
-    end = " \\" if line.startswith("#") or line.endswith("\\") else ""
+    end = " \\" if not starred and (line.startswith("#") or line.endswith("\\")) else ""
     more = " *     " if starred else f"{indent}    "
     while len(line) > WIDTH:
-        at = _break(line, len(more) if not starred else 7)
+        at = _break(line, len(more), starred)
         if at is None:
             break
         yield line[:at].rstrip() + end
@@ -37,10 +37,13 @@ def _parts(line: str) -> Iterator[str]:
     yield line
 
 
-def _break(line: str, first: int) -> int | None:
-    """Where ``line`` is broken: at the last of the best places that leave enough before them."""
+def _break(line: str, first: int, starred: bool) -> int | None:
+    """Where ``line`` is broken: at the last of the best places that leave enough before them.
+
+    Outside of a comment that is not within a string.
+    """
     for text, behind in _BREAKS:
         at = line.rfind(text, first, WIDTH - 2)
-        if at > first and line[: at + behind].count('"') % 2 == 0:
+        if at > first and (starred or line[: at + behind].count('"') % 2 == 0):
             return at + behind
     return None

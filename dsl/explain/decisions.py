@@ -54,6 +54,11 @@ def head(plan: Plan | TransposePlan | PackPlan) -> Iterator[str]:
         yield f"batch     {plan.batch.kind}, {text_of(plan.batch.count)} pairs of A and B"
 
 
+def formula(plan: Plan | TransposePlan | PackPlan) -> str:
+    """What a kernel computes, in one line."""
+    return " ".join(next(head(plan)).split())
+
+
 def _head_of_packing(plan: PackPlan) -> Iterator[str]:
     spec, strides = plan.spec, plan.operands["b"].strides
     apart = strides["k" if spec.order == "C" else "n"]

@@ -11,7 +11,7 @@ from tilewright.ir.nest import Program
 from tilewright.ir.ops import Loop, MultiplyAdd, MultiplyMatrices, TileProgram
 from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
-from tilewright.lower.tile.store import LONG
+from tilewright.lower.tile.store import LONG, length
 from tilewright.plan.cost_model import LOOP_OVERHEAD, SHORT, Choice, need, shape_of, tile_cycles
 from tilewright.plan.partition import compared
 from tilewright.plan.plan import Plan
@@ -248,7 +248,7 @@ def _why_steps(shape: TileShape, steps: int) -> str:
 def why_lines(plan: Plan, tile: TileProgram) -> Iterator[str]:
     """Of an end that is a loop over lines of sums."""
     for loop in (op for op in tile.end if isinstance(op, Loop)):
-        count, trips = len(loop.body), _text(loop.trips)
+        count, trips = length(loop.body), _text(loop.trips)
         begin = f"a loop over {trips} lines of sums, {count} operations each"
         if plan.product.unit is not None:
             yield f"{begin}: vectors take the sums of a matrix unit from memory"

@@ -7,13 +7,18 @@
 #include <immintrin.h>
 #endif
 
+#ifdef __cplusplus
+#define restrict __restrict__
+#define _Alignas alignas
+#endif
+
 /* Loads stay within their tile: compilers else lift a short K's loads out of the loop over tiles,
  * and spill them. */
 #define BARRIER __asm__ volatile("" ::: "memory")
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
- * move the sum into an operand's register and back, or read an operand once for each use. In
- * straight code they else begin a step before the last has ended, and run out of registers.
+ * move the sum into an operand's register and back, or read an operand once for each use.
+ * Otherwise compilers interleave consecutive K steps and spill.
  * Where a second instruction adds the products, gcc else adds in their register, and moves.
  * A header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
@@ -28,23 +33,45 @@
 #define KEEP_4(acc, x, y, z) __asm__ volatile("" : "+x"(acc) : "x"(x), "x"(y), "x"(z))
 #endif
 
+/* Multiply-adds: acc += x * y, all of it kept where it is. */
+#define MULADD_F32X8(acc, x, y) \
+    do { \
+        (acc) = _mm256_fmadd_ps(x, y, acc); \
+        KEEP_3(acc, x, y); \
+    } while (0)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 void gemm_f32_64x48x64_ccc(const float *a, const float *b, float *c);
 void gemm_f32_64x48x64_ccc_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
 int64_t gemm_f32_64x48x64_ccc_scratch_bytes(const int64_t *sizes);
-/* gemm_f32_64x48x64_ccc
+#ifdef __cplusplus
+}
+#endif
+
+/* gemm_f32_64x48x64_ccc: gemm C = A B, f32
  *
- *   Gemm(64, 48, 64)
- *   Schedule()
- *   target avx2 (AVX2, FMA, F16C)
+ * Spec:     Gemm(64, 48, 64)
+ * Schedule: Schedule()
+ * Resolved: Schedule(tile=(2, 48), loops='nmk', k_unroll=1, k_split=1, vectorize='n')
+ * Target:   avx2 (AVX2, FMA, F16C)
+ * Command:
+ *   tilewright emit --target avx2 --name gemm_f32_64x48x64_ccc -o gemm_f32_64x48x64_ccc.c \
+ *     --schedule "Schedule()" \
+ *     --spec "Gemm(64, 48, 64)"
  */
+
 /* 2 x 48 of C: 12 accumulators + 2 A + 1 B = 15 of 16 ymm
  *
  *     c0_0   c0_1   c0_2   c0_3   c0_4   c0_5
  *     c1_0   c1_1   c1_2   c1_3   c1_4   c1_5
  */
-static inline void gemm_f32_64x48x64_ccc_tile0_2x48(const float *a, const float *b, float *restrict c)
+static inline void tile0_2x48(const float *a, const float *b, float *restrict c)
 {
     BARRIER;
+
+    /* Accumulators, named by their row and column of vectors in this tile of C. */
     __m256 c0_0 = _mm256_setzero_ps();
     __m256 c0_1 = _mm256_setzero_ps();
     __m256 c0_2 = _mm256_setzero_ps();
@@ -60,42 +87,33 @@ static inline void gemm_f32_64x48x64_ccc_tile0_2x48(const float *a, const float 
     const float *pa = a;
     const float *pb = b;
     for (int64_t kt = 0; kt < 64; kt++) {
-        const __m256 a0 = _mm256_set1_ps(*(pa));
-        const __m256 a1 = _mm256_set1_ps(*(pa + 64));
+        /* Load, multiply-add. */
+        const __m256 a0 = _mm256_set1_ps(*pa);
+        const __m256 a1 = _mm256_set1_ps(pa[64]);
         __m256 b0 = _mm256_loadu_ps(pb);
-        c0_0 = _mm256_fmadd_ps(b0, a0, c0_0);
-        KEEP_3(c0_0, b0, a0);
-        c1_0 = _mm256_fmadd_ps(b0, a1, c1_0);
-        KEEP_3(c1_0, b0, a1);
+        MULADD_F32X8(c0_0, b0, a0);
+        MULADD_F32X8(c1_0, b0, a1);
         __m256 b1 = _mm256_loadu_ps(pb + 8);
-        c0_1 = _mm256_fmadd_ps(b1, a0, c0_1);
-        KEEP_3(c0_1, b1, a0);
-        c1_1 = _mm256_fmadd_ps(b1, a1, c1_1);
-        KEEP_3(c1_1, b1, a1);
+        MULADD_F32X8(c0_1, b1, a0);
+        MULADD_F32X8(c1_1, b1, a1);
         __m256 b2 = _mm256_loadu_ps(pb + 16);
-        c0_2 = _mm256_fmadd_ps(b2, a0, c0_2);
-        KEEP_3(c0_2, b2, a0);
-        c1_2 = _mm256_fmadd_ps(b2, a1, c1_2);
-        KEEP_3(c1_2, b2, a1);
+        MULADD_F32X8(c0_2, b2, a0);
+        MULADD_F32X8(c1_2, b2, a1);
         __m256 b3 = _mm256_loadu_ps(pb + 24);
-        c0_3 = _mm256_fmadd_ps(b3, a0, c0_3);
-        KEEP_3(c0_3, b3, a0);
-        c1_3 = _mm256_fmadd_ps(b3, a1, c1_3);
-        KEEP_3(c1_3, b3, a1);
+        MULADD_F32X8(c0_3, b3, a0);
+        MULADD_F32X8(c1_3, b3, a1);
         __m256 b4 = _mm256_loadu_ps(pb + 32);
-        c0_4 = _mm256_fmadd_ps(b4, a0, c0_4);
-        KEEP_3(c0_4, b4, a0);
-        c1_4 = _mm256_fmadd_ps(b4, a1, c1_4);
-        KEEP_3(c1_4, b4, a1);
+        MULADD_F32X8(c0_4, b4, a0);
+        MULADD_F32X8(c1_4, b4, a1);
         __m256 b5 = _mm256_loadu_ps(pb + 40);
-        c0_5 = _mm256_fmadd_ps(b5, a0, c0_5);
-        KEEP_3(c0_5, b5, a0);
-        c1_5 = _mm256_fmadd_ps(b5, a1, c1_5);
-        KEEP_3(c1_5, b5, a1);
+        MULADD_F32X8(c0_5, b5, a0);
+        MULADD_F32X8(c1_5, b5, a1);
         pa += 1;
         pb += 48;
     }
     BARRIER;
+
+    /* Store the sums. */
     _mm256_storeu_ps(c, c0_0);
     _mm256_storeu_ps(c + 8, c0_1);
     _mm256_storeu_ps(c + 16, c0_2);
@@ -113,14 +131,14 @@ static inline void gemm_f32_64x48x64_ccc_tile0_2x48(const float *a, const float 
 void gemm_f32_64x48x64_ccc(const float *a, const float *b, float *c)
 {
     for (int64_t mt = 0; mt < 32; mt++) { /* m by 2 */
-        gemm_f32_64x48x64_ccc_tile0_2x48(a + 128 * mt, b, c + 96 * mt);
+        tile0_2x48(a + 128 * mt, b, c + 96 * mt);
     }
 }
 
 void gemm_f32_64x48x64_ccc_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch)
 {
     (void)arrays, (void)sizes, (void)scalars, (void)scratch;
-    gemm_f32_64x48x64_ccc(arrays[0], arrays[1], arrays[2]);
+    gemm_f32_64x48x64_ccc((const float *)arrays[0], (const float *)arrays[1], (float *)arrays[2]);
 }
 
 int64_t gemm_f32_64x48x64_ccc_scratch_bytes(const int64_t *sizes)
@@ -128,4 +146,3 @@ int64_t gemm_f32_64x48x64_ccc_scratch_bytes(const int64_t *sizes)
     (void)sizes;
     return 0;
 }
-

@@ -7,13 +7,18 @@
 #include <immintrin.h>
 #endif
 
+#ifdef __cplusplus
+#define restrict __restrict__
+#define _Alignas alignas
+#endif
+
 /* Loads stay within their tile: compilers else lift a short K's loads out of the loop over tiles,
  * and spill them. */
 #define BARRIER __asm__ volatile("" ::: "memory")
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
- * move the sum into an operand's register and back, or read an operand once for each use. In
- * straight code they else begin a step before the last has ended, and run out of registers.
+ * move the sum into an operand's register and back, or read an operand once for each use.
+ * Otherwise compilers interleave consecutive K steps and spill.
  * Where a second instruction adds the products, gcc else adds in their register, and moves.
  * A header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
@@ -28,15 +33,37 @@
 #define KEEP_4(acc, x, y, z) __asm__ volatile("" : "+x"(acc) : "x"(x), "x"(y), "x"(z))
 #endif
 
+/* Multiply-adds: acc += x * y, all of it kept where it is. */
+#define MULADD_F32X8(acc, x, y) \
+    do { \
+        (acc) = _mm256_fmadd_ps(x, y, acc); \
+        KEEP_3(acc, x, y); \
+    } while (0)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 void gemm_f32_mxnxk_of_16_ccc_of_the_call(const float *a, const float *b, float *c, int64_t m, int64_t n, int64_t k);
-void gemm_f32_mxnxk_of_16_ccc_of_the_call_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
+void gemm_f32_mxnxk_of_16_ccc_of_the_call_invoke(void *const *arrays, const int64_t *sizes, const double *scalars,
+    void *scratch);
 int64_t gemm_f32_mxnxk_of_16_ccc_of_the_call_scratch_bytes(const int64_t *sizes);
-/* gemm_f32_mxnxk_of_16_ccc_of_the_call
+#ifdef __cplusplus
+}
+#endif
+
+/* gemm_f32_mxnxk_of_16_ccc_of_the_call: gemm C = A B, f32
  *
- *   Gemm(dim('M', multiple_of=16), dim('N', multiple_of=16), dim('K', multiple_of=16))
- *   Schedule()
- *   target avx2 (AVX2, FMA, F16C)
+ * Spec:     Gemm(dim('M', multiple_of=16), dim('N', multiple_of=16), dim('K', multiple_of=16))
+ * Schedule: Schedule()
+ * Resolved: Schedule(tile=(4, 16), loops='nmk', k_unroll=1, k_split=1, vectorize='n')
+ * Target:   avx2 (AVX2, FMA, F16C)
+ * Command:
+ *   tilewright emit --target avx2 --name gemm_f32_mxnxk_of_16_ccc_of_the_call -o
+ *     gemm_f32_mxnxk_of_16_ccc_of_the_call.c \
+ *     --schedule "Schedule()" \
+ *     --spec "Gemm(dim('M', multiple_of=16), dim('N', multiple_of=16), dim('K', multiple_of=16))"
  */
+
 /* 4 x 16 of C: 8 accumulators + 1 A + 2 B = 11 of 16 ymm
  *
  *     c0_0   c0_1
@@ -44,9 +71,11 @@ int64_t gemm_f32_mxnxk_of_16_ccc_of_the_call_scratch_bytes(const int64_t *sizes)
  *     c2_0   c2_1
  *     c3_0   c3_1
  */
-static inline void gemm_f32_mxnxk_of_16_ccc_of_the_call_tile0_4x16(const float *a, const float *b, float *restrict c, int64_t n, int64_t k)
+static inline void tile0_4x16(const float *a, const float *b, float *restrict c, int64_t n, int64_t k)
 {
     BARRIER;
+
+    /* Accumulators, named by their row and column of vectors in this tile of C. */
     __m256 c0_0 = _mm256_setzero_ps();
     __m256 c0_1 = _mm256_setzero_ps();
     __m256 c1_0 = _mm256_setzero_ps();
@@ -58,32 +87,27 @@ static inline void gemm_f32_mxnxk_of_16_ccc_of_the_call_tile0_4x16(const float *
     const float *pa = a;
     const float *pb = b;
     for (int64_t kt = 0; kt < k; kt++) {
+        /* Load, multiply-add. */
         __m256 b0 = _mm256_loadu_ps(pb);
         __m256 b1 = _mm256_loadu_ps(pb + 8);
-        const __m256 a0 = _mm256_set1_ps(*(pa));
-        c0_0 = _mm256_fmadd_ps(b0, a0, c0_0);
-        KEEP_3(c0_0, b0, a0);
-        c0_1 = _mm256_fmadd_ps(b1, a0, c0_1);
-        KEEP_3(c0_1, b1, a0);
-        const __m256 a1 = _mm256_set1_ps(*(pa + k));
-        c1_0 = _mm256_fmadd_ps(b0, a1, c1_0);
-        KEEP_3(c1_0, b0, a1);
-        c1_1 = _mm256_fmadd_ps(b1, a1, c1_1);
-        KEEP_3(c1_1, b1, a1);
-        const __m256 a2 = _mm256_set1_ps(*(pa + 2 * k));
-        c2_0 = _mm256_fmadd_ps(b0, a2, c2_0);
-        KEEP_3(c2_0, b0, a2);
-        c2_1 = _mm256_fmadd_ps(b1, a2, c2_1);
-        KEEP_3(c2_1, b1, a2);
-        const __m256 a3 = _mm256_set1_ps(*(pa + 3 * k));
-        c3_0 = _mm256_fmadd_ps(b0, a3, c3_0);
-        KEEP_3(c3_0, b0, a3);
-        c3_1 = _mm256_fmadd_ps(b1, a3, c3_1);
-        KEEP_3(c3_1, b1, a3);
+        const __m256 a0 = _mm256_set1_ps(*pa);
+        MULADD_F32X8(c0_0, b0, a0);
+        MULADD_F32X8(c0_1, b1, a0);
+        const __m256 a1 = _mm256_set1_ps(pa[k]);
+        MULADD_F32X8(c1_0, b0, a1);
+        MULADD_F32X8(c1_1, b1, a1);
+        const __m256 a2 = _mm256_set1_ps(pa[2 * k]);
+        MULADD_F32X8(c2_0, b0, a2);
+        MULADD_F32X8(c2_1, b1, a2);
+        const __m256 a3 = _mm256_set1_ps(pa[3 * k]);
+        MULADD_F32X8(c3_0, b0, a3);
+        MULADD_F32X8(c3_1, b1, a3);
         pb += n;
         pa += 1;
     }
     BARRIER;
+
+    /* Store the sums. */
     _mm256_storeu_ps(c, c0_0);
     _mm256_storeu_ps(c + 8, c0_1);
     _mm256_storeu_ps(c + n, c1_0);
@@ -99,15 +123,17 @@ void gemm_f32_mxnxk_of_16_ccc_of_the_call(const float *a, const float *b, float 
     (void)m;
     for (int64_t nt = 0; nt < n / 16; nt++) { /* n by 16 */
         for (int64_t mt = 0; mt < m / 4; mt++) { /* m by 4 */
-            gemm_f32_mxnxk_of_16_ccc_of_the_call_tile0_4x16(a + 4 * k * mt, b + 16 * nt, c + 16 * nt + 4 * mt * n, n, k);
+            tile0_4x16(a + 4 * k * mt, b + 16 * nt, c + 16 * nt + 4 * mt * n, n, k);
         }
     }
 }
 
-void gemm_f32_mxnxk_of_16_ccc_of_the_call_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch)
+void gemm_f32_mxnxk_of_16_ccc_of_the_call_invoke(void *const *arrays, const int64_t *sizes, const double *scalars,
+    void *scratch)
 {
     (void)arrays, (void)sizes, (void)scalars, (void)scratch;
-    gemm_f32_mxnxk_of_16_ccc_of_the_call(arrays[0], arrays[1], arrays[2], sizes[0], sizes[1], sizes[2]);
+    gemm_f32_mxnxk_of_16_ccc_of_the_call((const float *)arrays[0], (const float *)arrays[1], (float *)arrays[2],
+        sizes[0], sizes[1], sizes[2]);
 }
 
 int64_t gemm_f32_mxnxk_of_16_ccc_of_the_call_scratch_bytes(const int64_t *sizes)
@@ -115,4 +141,3 @@ int64_t gemm_f32_mxnxk_of_16_ccc_of_the_call_scratch_bytes(const int64_t *sizes)
     (void)sizes;
     return 0;
 }
-

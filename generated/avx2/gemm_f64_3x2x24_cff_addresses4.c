@@ -7,13 +7,18 @@
 #include <immintrin.h>
 #endif
 
+#ifdef __cplusplus
+#define restrict __restrict__
+#define _Alignas alignas
+#endif
+
 /* Loads stay within their tile: compilers else lift a short K's loads out of the loop over tiles,
  * and spill them. */
 #define BARRIER __asm__ volatile("" ::: "memory")
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
- * move the sum into an operand's register and back, or read an operand once for each use. In
- * straight code they else begin a step before the last has ended, and run out of registers.
+ * move the sum into an operand's register and back, or read an operand once for each use.
+ * Otherwise compilers interleave consecutive K steps and spill.
  * Where a second instruction adds the products, gcc else adds in their register, and moves.
  * A header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
@@ -28,24 +33,48 @@
 #define KEEP_4(acc, x, y, z) __asm__ volatile("" : "+x"(acc) : "x"(x), "x"(y), "x"(z))
 #endif
 
+/* Multiply-adds: acc += x * y, all of it kept where it is. */
+#define MULADD_F64X4(acc, x, y) \
+    do { \
+        (acc) = _mm256_fmadd_pd(x, y, acc); \
+        KEEP_3(acc, x, y); \
+    } while (0)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 void gemm_f64_3x2x24_cff_addresses4(const double *const *a, const double *const *b, double *c);
-void gemm_f64_3x2x24_cff_addresses4_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
+void gemm_f64_3x2x24_cff_addresses4_invoke(void *const *arrays, const int64_t *sizes, const double *scalars,
+    void *scratch);
 int64_t gemm_f64_3x2x24_cff_addresses4_scratch_bytes(const int64_t *sizes);
-/* gemm_f64_3x2x24_cff_addresses4
+#ifdef __cplusplus
+}
+#endif
+
+/* gemm_f64_3x2x24_cff_addresses4: gemm C = sum of A B, f64
  *
- *   Gemm(3, 2, 24, a=Matrix(type='f64', order='C'), order='F', batch=Addresses(count=4))
- *   Schedule(vectorize='k')
- *   target avx2 (AVX2, FMA, F16C)
+ * Spec:     Gemm(3, 2, 24, a=Matrix(type='f64', order='C'), order='F', batch=Addresses(count=4))
+ * Schedule: Schedule(vectorize='k')
+ * Resolved: Schedule(tile=(3, 2), loops='mnbk', k_unroll=8, k_split=2, vectorize='k')
+ * Target:   avx2 (AVX2, FMA, F16C)
+ * Command:
+ *   tilewright emit --target avx2 --name gemm_f64_3x2x24_cff_addresses4 -o gemm_f64_3x2x24_cff_addresses4.c \
+ *     --schedule "Schedule(vectorize='k')" \
+ *     --spec "Gemm(3, 2, 24, a=Matrix(type='f64', order='C'), order='F', batch=Addresses(count=4))"
  */
+
 /* 3 x 2 of C: 12 accumulators + 2 B + 1 A = 15 of 16 ymm, K over 2 sets
  *
  *     c0_0   c0_1
  *     c1_0   c1_1
  *     c2_0   c2_1
  */
-static inline void gemm_f64_3x2x24_cff_addresses4_tile0_3x2(const double *const *a, int64_t a_at, const double *const *b, int64_t b_at, double *restrict c)
+static inline void tile0_3x2(const double *const *a, int64_t a_at, const double *const *b, int64_t b_at,
+    double *restrict c)
 {
     BARRIER;
+
+    /* Accumulators, named by their row and column of vectors in this tile of C. */
     __m256d c0_0 = _mm256_setzero_pd();
     __m256d c1_0 = _mm256_setzero_pd();
     __m256d c2_0 = _mm256_setzero_pd();
@@ -62,51 +91,46 @@ static inline void gemm_f64_3x2x24_cff_addresses4_tile0_3x2(const double *const 
         const double *pa = a[i] + a_at;
         const double *pb = b[i] + b_at;
         for (int64_t kt = 0; kt < 3; kt++) {
+            /* Load, multiply-add: step 1 of 2. */
             __m256d b0 = _mm256_loadu_pd(pb);
             __m256d b1 = _mm256_loadu_pd(pb + 24);
             __m256d a0 = _mm256_loadu_pd(pa);
-            c0_0 = _mm256_fmadd_pd(b0, a0, c0_0);
-            KEEP_3(c0_0, b0, a0);
-            c0_1 = _mm256_fmadd_pd(b1, a0, c0_1);
-            KEEP_3(c0_1, b1, a0);
+            MULADD_F64X4(c0_0, b0, a0);
+            MULADD_F64X4(c0_1, b1, a0);
             __m256d a1 = _mm256_loadu_pd(pa + 24);
-            c1_0 = _mm256_fmadd_pd(b0, a1, c1_0);
-            KEEP_3(c1_0, b0, a1);
-            c1_1 = _mm256_fmadd_pd(b1, a1, c1_1);
-            KEEP_3(c1_1, b1, a1);
+            MULADD_F64X4(c1_0, b0, a1);
+            MULADD_F64X4(c1_1, b1, a1);
             __m256d a2 = _mm256_loadu_pd(pa + 48);
-            c2_0 = _mm256_fmadd_pd(b0, a2, c2_0);
-            KEEP_3(c2_0, b0, a2);
-            c2_1 = _mm256_fmadd_pd(b1, a2, c2_1);
-            KEEP_3(c2_1, b1, a2);
+            MULADD_F64X4(c2_0, b0, a2);
+            MULADD_F64X4(c2_1, b1, a2);
+
+            /* Load, multiply-add: step 2 of 2. */
             __m256d b0_k1 = _mm256_loadu_pd(pb + 4);
             __m256d b1_k1 = _mm256_loadu_pd(pb + 28);
             __m256d a0_k1 = _mm256_loadu_pd(pa + 4);
-            c0_0_s1 = _mm256_fmadd_pd(b0_k1, a0_k1, c0_0_s1);
-            KEEP_3(c0_0_s1, b0_k1, a0_k1);
-            c0_1_s1 = _mm256_fmadd_pd(b1_k1, a0_k1, c0_1_s1);
-            KEEP_3(c0_1_s1, b1_k1, a0_k1);
+            MULADD_F64X4(c0_0_s1, b0_k1, a0_k1);
+            MULADD_F64X4(c0_1_s1, b1_k1, a0_k1);
             __m256d a1_k1 = _mm256_loadu_pd(pa + 28);
-            c1_0_s1 = _mm256_fmadd_pd(b0_k1, a1_k1, c1_0_s1);
-            KEEP_3(c1_0_s1, b0_k1, a1_k1);
-            c1_1_s1 = _mm256_fmadd_pd(b1_k1, a1_k1, c1_1_s1);
-            KEEP_3(c1_1_s1, b1_k1, a1_k1);
+            MULADD_F64X4(c1_0_s1, b0_k1, a1_k1);
+            MULADD_F64X4(c1_1_s1, b1_k1, a1_k1);
             __m256d a2_k1 = _mm256_loadu_pd(pa + 52);
-            c2_0_s1 = _mm256_fmadd_pd(b0_k1, a2_k1, c2_0_s1);
-            KEEP_3(c2_0_s1, b0_k1, a2_k1);
-            c2_1_s1 = _mm256_fmadd_pd(b1_k1, a2_k1, c2_1_s1);
-            KEEP_3(c2_1_s1, b1_k1, a2_k1);
+            MULADD_F64X4(c2_0_s1, b0_k1, a2_k1);
+            MULADD_F64X4(c2_1_s1, b1_k1, a2_k1);
             pa += 8;
             pb += 8;
         }
     }
     BARRIER;
+
+    /* Add the sets of accumulators that K was split over. */
     c0_0 = _mm256_add_pd(c0_0, c0_0_s1);
     c1_0 = _mm256_add_pd(c1_0, c1_0_s1);
     c2_0 = _mm256_add_pd(c2_0, c2_0_s1);
     c0_1 = _mm256_add_pd(c0_1, c0_1_s1);
     c1_1 = _mm256_add_pd(c1_1, c1_1_s1);
     c2_1 = _mm256_add_pd(c2_1, c2_1_s1);
+
+    /* Sum the lanes of c0_0, c1_0, c2_0. */
     __m256d sum0_0_pad3 = _mm256_setzero_pd();
     __m256d sum0_0_e1_0 = _mm256_unpacklo_pd(c0_0, c1_0);
     __m256d sum0_0_o1_0 = _mm256_unpackhi_pd(c0_0, c1_0);
@@ -117,7 +141,11 @@ static inline void gemm_f64_3x2x24_cff_addresses4_tile0_3x2(const double *const 
     __m256d sum0_0_e2_0 = _mm256_permute2f128_pd(sum0_0_1_0, sum0_0_1_1, 0x20);
     __m256d sum0_0_o2_0 = _mm256_permute2f128_pd(sum0_0_1_0, sum0_0_1_1, 0x31);
     __m256d sum0_0_2_0 = _mm256_add_pd(sum0_0_e2_0, sum0_0_o2_0);
-    _mm_storeu_pd(c, _mm256_castpd256_pd128(sum0_0_2_0)), _mm_store_sd((c) + 2, _mm256_extractf128_pd(sum0_0_2_0, 1));
+
+    /* Store the sums. */
+    _mm_storeu_pd(c, _mm256_castpd256_pd128(sum0_0_2_0)), _mm_store_sd(c + 2, _mm256_extractf128_pd(sum0_0_2_0, 1));
+
+    /* Sum the lanes of c0_1, c1_1, c2_1. */
     __m256d sum1_0_pad3 = _mm256_setzero_pd();
     __m256d sum1_0_e1_0 = _mm256_unpacklo_pd(c0_1, c1_1);
     __m256d sum1_0_o1_0 = _mm256_unpackhi_pd(c0_1, c1_1);
@@ -128,18 +156,23 @@ static inline void gemm_f64_3x2x24_cff_addresses4_tile0_3x2(const double *const 
     __m256d sum1_0_e2_0 = _mm256_permute2f128_pd(sum1_0_1_0, sum1_0_1_1, 0x20);
     __m256d sum1_0_o2_0 = _mm256_permute2f128_pd(sum1_0_1_0, sum1_0_1_1, 0x31);
     __m256d sum1_0_2_0 = _mm256_add_pd(sum1_0_e2_0, sum1_0_o2_0);
-    _mm_storeu_pd(c + 3, _mm256_castpd256_pd128(sum1_0_2_0)), _mm_store_sd((c + 3) + 2, _mm256_extractf128_pd(sum1_0_2_0, 1));
+
+    /* Store the sums. */
+    _mm_storeu_pd(c + 3, _mm256_castpd256_pd128(sum1_0_2_0)), _mm_store_sd((c + 3) + 2,
+        _mm256_extractf128_pd(sum1_0_2_0, 1));
 }
 
 void gemm_f64_3x2x24_cff_addresses4(const double *const *a, const double *const *b, double *c)
 {
-    gemm_f64_3x2x24_cff_addresses4_tile0_3x2(a, 0, b, 0, c);
+    tile0_3x2(a, 0, b, 0, c);
 }
 
-void gemm_f64_3x2x24_cff_addresses4_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch)
+void gemm_f64_3x2x24_cff_addresses4_invoke(void *const *arrays, const int64_t *sizes, const double *scalars,
+    void *scratch)
 {
     (void)arrays, (void)sizes, (void)scalars, (void)scratch;
-    gemm_f64_3x2x24_cff_addresses4(arrays[0], arrays[1], arrays[2]);
+    gemm_f64_3x2x24_cff_addresses4((const double *const *)arrays[0], (const double *const *)arrays[1],
+        (double *)arrays[2]);
 }
 
 int64_t gemm_f64_3x2x24_cff_addresses4_scratch_bytes(const int64_t *sizes)
@@ -147,4 +180,3 @@ int64_t gemm_f64_3x2x24_cff_addresses4_scratch_bytes(const int64_t *sizes)
     (void)sizes;
     return 0;
 }
-

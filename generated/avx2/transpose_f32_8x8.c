@@ -7,13 +7,18 @@
 #include <immintrin.h>
 #endif
 
+#ifdef __cplusplus
+#define restrict __restrict__
+#define _Alignas alignas
+#endif
+
 /* Loads stay within their tile: compilers else lift a short K's loads out of the loop over tiles,
  * and spill them. */
 #define BARRIER __asm__ volatile("" ::: "memory")
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
- * move the sum into an operand's register and back, or read an operand once for each use. In
- * straight code they else begin a step before the last has ended, and run out of registers.
+ * move the sum into an operand's register and back, or read an operand once for each use.
+ * Otherwise compilers interleave consecutive K steps and spill.
  * Where a second instruction adds the products, gcc else adds in their register, and moves.
  * A header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
@@ -28,17 +33,29 @@
 #define KEEP_4(acc, x, y, z) __asm__ volatile("" : "+x"(acc) : "x"(x), "x"(y), "x"(z))
 #endif
 
+#ifdef __cplusplus
+extern "C" {
+#endif
 void transpose_f32_8x8(const float *x, float *out);
 void transpose_f32_8x8_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
 int64_t transpose_f32_8x8_scratch_bytes(const int64_t *sizes);
-/* transpose_f32_8x8
+#ifdef __cplusplus
+}
+#endif
+
+/* transpose_f32_8x8: transpose X 8 x 8 (lines 8 apart) to OUT 8 x 8 (lines 8 apart), f32
  *
- *   Transpose(rows=8, cols=8, type='f32', ldx=None, ldout=None)
- *   Schedule()
- *   target avx2 (AVX2, FMA, F16C)
+ * Spec:     Transpose(rows=8, cols=8, type='f32', ldx=None, ldout=None)
+ * Schedule: Schedule()
+ * Target:   avx2 (AVX2, FMA, F16C)
+ * Command:
+ *   tilewright emit --target avx2 --name transpose_f32_8x8 -o transpose_f32_8x8.c \
+ *     --schedule "Schedule()" \
+ *     --spec "Transpose(rows=8, cols=8, type='f32', ldx=None, ldout=None)"
  */
+
 /* one block: ymm */
-static inline void transpose_f32_8x8_move_8x8(const float *x, float *restrict out)
+static inline void move_8x8(const float *x, float *restrict out)
 {
     BARRIER;
     __m256 x0_0 = _mm256_loadu_ps(x);
@@ -84,7 +101,7 @@ static inline void transpose_f32_8x8_move_8x8(const float *x, float *restrict ou
 }
 
 /* one block: ymm */
-static inline void transpose_f32_8x8_turn_8x8(float *restrict out)
+static inline void turn_8x8(float *restrict out)
 {
     BARRIER;
     __m256 out0_0 = _mm256_loadu_ps(out);
@@ -132,16 +149,16 @@ static inline void transpose_f32_8x8_turn_8x8(float *restrict out)
 void transpose_f32_8x8(const float *x, float *out)
 {
     if (out == x) {
-        transpose_f32_8x8_turn_8x8(out);
+        turn_8x8(out);
     } else {
-        transpose_f32_8x8_move_8x8(x, out);
+        move_8x8(x, out);
     }
 }
 
 void transpose_f32_8x8_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch)
 {
     (void)arrays, (void)sizes, (void)scalars, (void)scratch;
-    transpose_f32_8x8(arrays[0], arrays[1]);
+    transpose_f32_8x8((const float *)arrays[0], (float *)arrays[1]);
 }
 
 int64_t transpose_f32_8x8_scratch_bytes(const int64_t *sizes)
@@ -149,4 +166,3 @@ int64_t transpose_f32_8x8_scratch_bytes(const int64_t *sizes)
     (void)sizes;
     return 0;
 }
-

@@ -7,13 +7,18 @@
 #include <immintrin.h>
 #endif
 
+#ifdef __cplusplus
+#define restrict __restrict__
+#define _Alignas alignas
+#endif
+
 /* Loads stay within their tile: compilers else lift a short K's loads out of the loop over tiles,
  * and spill them. */
 #define BARRIER __asm__ volatile("" ::: "memory")
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
- * move the sum into an operand's register and back, or read an operand once for each use. In
- * straight code they else begin a step before the last has ended, and run out of registers.
+ * move the sum into an operand's register and back, or read an operand once for each use.
+ * Otherwise compilers interleave consecutive K steps and spill.
  * Where a second instruction adds the products, gcc else adds in their register, and moves.
  * A header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
@@ -28,15 +33,36 @@
 #define KEEP_4(acc, x, y, z) __asm__ volatile("" : "+v"(acc) : "v"(x), "v"(y), "v"(z))
 #endif
 
+/* Multiply-adds: acc += x * y, all of it kept where it is. */
+#define MULADD_F32X16(acc, x, y) \
+    do { \
+        (acc) = _mm512_fmadd_ps(x, y, acc); \
+        KEEP_2(acc, x); \
+    } while (0)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 void gemm_f32_31x16x64_ccc_tile31x16(const float *a, const float *b, float *c);
-void gemm_f32_31x16x64_ccc_tile31x16_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
+void gemm_f32_31x16x64_ccc_tile31x16_invoke(void *const *arrays, const int64_t *sizes, const double *scalars,
+    void *scratch);
 int64_t gemm_f32_31x16x64_ccc_tile31x16_scratch_bytes(const int64_t *sizes);
-/* gemm_f32_31x16x64_ccc_tile31x16
+#ifdef __cplusplus
+}
+#endif
+
+/* gemm_f32_31x16x64_ccc_tile31x16: gemm C = A B, f32
  *
- *   Gemm(31, 16, 64)
- *   Schedule(tile=(31, 16), k_unroll=1)
- *   target avx512 (AVX-512 F, BW, DQ, VL, CD)
+ * Spec:     Gemm(31, 16, 64)
+ * Schedule: Schedule(tile=(31, 16), k_unroll=1)
+ * Resolved: Schedule(tile=(31, 16), loops='nmk', k_unroll=1, k_split=1, vectorize='n')
+ * Target:   avx512 (AVX-512 F, BW, DQ, VL, CD)
+ * Command:
+ *   tilewright emit --target avx512 --name gemm_f32_31x16x64_ccc_tile31x16 -o gemm_f32_31x16x64_ccc_tile31x16.c \
+ *     --schedule "Schedule(tile=(31, 16), k_unroll=1)" \
+ *     --spec "Gemm(31, 16, 64)"
  */
+
 /* 31 x 16 of C: 31 accumulators + 1 B = 32 of 32 zmm
  *
  *     c0_0
@@ -71,9 +97,11 @@ int64_t gemm_f32_31x16x64_ccc_tile31x16_scratch_bytes(const int64_t *sizes);
  *     c29_0
  *     c30_0
  */
-static inline void gemm_f32_31x16x64_ccc_tile31x16_tile0_31x16(const float *a, const float *b, float *restrict c)
+static inline void tile0_31x16(const float *a, const float *b, float *restrict c)
 {
     BARRIER;
+
+    /* Accumulators, named by their row and column of vectors in this tile of C. */
     __m512 c0_0 = _mm512_setzero_ps();
     __m512 c1_0 = _mm512_setzero_ps();
     __m512 c2_0 = _mm512_setzero_ps();
@@ -108,73 +136,45 @@ static inline void gemm_f32_31x16x64_ccc_tile31x16_tile0_31x16(const float *a, c
     const float *pa = a;
     const float *pb = b;
     for (int64_t kt = 0; kt < 64; kt++) {
+        /* Load, multiply-add. */
         __m512 b0 = _mm512_loadu_ps(pb);
-        c0_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa)), c0_0);
-        KEEP_2(c0_0, b0);
-        c1_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 64)), c1_0);
-        KEEP_2(c1_0, b0);
-        c2_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 128)), c2_0);
-        KEEP_2(c2_0, b0);
-        c3_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 192)), c3_0);
-        KEEP_2(c3_0, b0);
-        c4_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 256)), c4_0);
-        KEEP_2(c4_0, b0);
-        c5_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 320)), c5_0);
-        KEEP_2(c5_0, b0);
-        c6_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 384)), c6_0);
-        KEEP_2(c6_0, b0);
-        c7_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 448)), c7_0);
-        KEEP_2(c7_0, b0);
-        c8_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 512)), c8_0);
-        KEEP_2(c8_0, b0);
-        c9_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 576)), c9_0);
-        KEEP_2(c9_0, b0);
-        c10_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 640)), c10_0);
-        KEEP_2(c10_0, b0);
-        c11_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 704)), c11_0);
-        KEEP_2(c11_0, b0);
-        c12_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 768)), c12_0);
-        KEEP_2(c12_0, b0);
-        c13_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 832)), c13_0);
-        KEEP_2(c13_0, b0);
-        c14_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 896)), c14_0);
-        KEEP_2(c14_0, b0);
-        c15_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 960)), c15_0);
-        KEEP_2(c15_0, b0);
-        c16_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 1024)), c16_0);
-        KEEP_2(c16_0, b0);
-        c17_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 1088)), c17_0);
-        KEEP_2(c17_0, b0);
-        c18_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 1152)), c18_0);
-        KEEP_2(c18_0, b0);
-        c19_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 1216)), c19_0);
-        KEEP_2(c19_0, b0);
-        c20_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 1280)), c20_0);
-        KEEP_2(c20_0, b0);
-        c21_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 1344)), c21_0);
-        KEEP_2(c21_0, b0);
-        c22_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 1408)), c22_0);
-        KEEP_2(c22_0, b0);
-        c23_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 1472)), c23_0);
-        KEEP_2(c23_0, b0);
-        c24_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 1536)), c24_0);
-        KEEP_2(c24_0, b0);
-        c25_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 1600)), c25_0);
-        KEEP_2(c25_0, b0);
-        c26_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 1664)), c26_0);
-        KEEP_2(c26_0, b0);
-        c27_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 1728)), c27_0);
-        KEEP_2(c27_0, b0);
-        c28_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 1792)), c28_0);
-        KEEP_2(c28_0, b0);
-        c29_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 1856)), c29_0);
-        KEEP_2(c29_0, b0);
-        c30_0 = _mm512_fmadd_ps(b0, _mm512_set1_ps(*(pa + 1920)), c30_0);
-        KEEP_2(c30_0, b0);
+        MULADD_F32X16(c0_0, b0, _mm512_set1_ps(*pa));
+        MULADD_F32X16(c1_0, b0, _mm512_set1_ps(pa[64]));
+        MULADD_F32X16(c2_0, b0, _mm512_set1_ps(pa[128]));
+        MULADD_F32X16(c3_0, b0, _mm512_set1_ps(pa[192]));
+        MULADD_F32X16(c4_0, b0, _mm512_set1_ps(pa[256]));
+        MULADD_F32X16(c5_0, b0, _mm512_set1_ps(pa[320]));
+        MULADD_F32X16(c6_0, b0, _mm512_set1_ps(pa[384]));
+        MULADD_F32X16(c7_0, b0, _mm512_set1_ps(pa[448]));
+        MULADD_F32X16(c8_0, b0, _mm512_set1_ps(pa[512]));
+        MULADD_F32X16(c9_0, b0, _mm512_set1_ps(pa[576]));
+        MULADD_F32X16(c10_0, b0, _mm512_set1_ps(pa[640]));
+        MULADD_F32X16(c11_0, b0, _mm512_set1_ps(pa[704]));
+        MULADD_F32X16(c12_0, b0, _mm512_set1_ps(pa[768]));
+        MULADD_F32X16(c13_0, b0, _mm512_set1_ps(pa[832]));
+        MULADD_F32X16(c14_0, b0, _mm512_set1_ps(pa[896]));
+        MULADD_F32X16(c15_0, b0, _mm512_set1_ps(pa[960]));
+        MULADD_F32X16(c16_0, b0, _mm512_set1_ps(pa[1024]));
+        MULADD_F32X16(c17_0, b0, _mm512_set1_ps(pa[1088]));
+        MULADD_F32X16(c18_0, b0, _mm512_set1_ps(pa[1152]));
+        MULADD_F32X16(c19_0, b0, _mm512_set1_ps(pa[1216]));
+        MULADD_F32X16(c20_0, b0, _mm512_set1_ps(pa[1280]));
+        MULADD_F32X16(c21_0, b0, _mm512_set1_ps(pa[1344]));
+        MULADD_F32X16(c22_0, b0, _mm512_set1_ps(pa[1408]));
+        MULADD_F32X16(c23_0, b0, _mm512_set1_ps(pa[1472]));
+        MULADD_F32X16(c24_0, b0, _mm512_set1_ps(pa[1536]));
+        MULADD_F32X16(c25_0, b0, _mm512_set1_ps(pa[1600]));
+        MULADD_F32X16(c26_0, b0, _mm512_set1_ps(pa[1664]));
+        MULADD_F32X16(c27_0, b0, _mm512_set1_ps(pa[1728]));
+        MULADD_F32X16(c28_0, b0, _mm512_set1_ps(pa[1792]));
+        MULADD_F32X16(c29_0, b0, _mm512_set1_ps(pa[1856]));
+        MULADD_F32X16(c30_0, b0, _mm512_set1_ps(pa[1920]));
         pa += 1;
         pb += 16;
     }
     BARRIER;
+
+    /* Store the sums. */
     _mm512_storeu_ps(c, c0_0);
     _mm512_storeu_ps(c + 16, c1_0);
     _mm512_storeu_ps(c + 32, c2_0);
@@ -210,13 +210,14 @@ static inline void gemm_f32_31x16x64_ccc_tile31x16_tile0_31x16(const float *a, c
 
 void gemm_f32_31x16x64_ccc_tile31x16(const float *a, const float *b, float *c)
 {
-    gemm_f32_31x16x64_ccc_tile31x16_tile0_31x16(a, b, c);
+    tile0_31x16(a, b, c);
 }
 
-void gemm_f32_31x16x64_ccc_tile31x16_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch)
+void gemm_f32_31x16x64_ccc_tile31x16_invoke(void *const *arrays, const int64_t *sizes, const double *scalars,
+    void *scratch)
 {
     (void)arrays, (void)sizes, (void)scalars, (void)scratch;
-    gemm_f32_31x16x64_ccc_tile31x16(arrays[0], arrays[1], arrays[2]);
+    gemm_f32_31x16x64_ccc_tile31x16((const float *)arrays[0], (const float *)arrays[1], (float *)arrays[2]);
 }
 
 int64_t gemm_f32_31x16x64_ccc_tile31x16_scratch_bytes(const int64_t *sizes)
@@ -224,4 +225,3 @@ int64_t gemm_f32_31x16x64_ccc_tile31x16_scratch_bytes(const int64_t *sizes)
     (void)sizes;
     return 0;
 }
-

@@ -7,13 +7,18 @@
 #include <immintrin.h>
 #endif
 
+#ifdef __cplusplus
+#define restrict __restrict__
+#define _Alignas alignas
+#endif
+
 /* Loads stay within their tile: compilers else lift a short K's loads out of the loop over tiles,
  * and spill them. */
 #define BARRIER __asm__ volatile("" ::: "memory")
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
- * move the sum into an operand's register and back, or read an operand once for each use. In
- * straight code they else begin a step before the last has ended, and run out of registers.
+ * move the sum into an operand's register and back, or read an operand once for each use.
+ * Otherwise compilers interleave consecutive K steps and spill.
  * Where a second instruction adds the products, gcc else adds in their register, and moves.
  * A header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
@@ -28,15 +33,35 @@
 #define KEEP_4(acc, x, y, z) __asm__ volatile("" : "+v"(acc) : "v"(x), "v"(y), "v"(z))
 #endif
 
+/* Multiply-adds: acc += x * y, all of it kept where it is. */
+#define MULADD_F32X16(acc, x, y) \
+    do { \
+        (acc) = _mm512_fmadd_ps(x, y, acc); \
+        KEEP_3(acc, x, y); \
+    } while (0)
+
+#ifdef __cplusplus
+extern "C" {
+#endif
 void gemm_f32_64x48x64_ccc(const float *a, const float *b, float *c);
 void gemm_f32_64x48x64_ccc_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
 int64_t gemm_f32_64x48x64_ccc_scratch_bytes(const int64_t *sizes);
-/* gemm_f32_64x48x64_ccc
+#ifdef __cplusplus
+}
+#endif
+
+/* gemm_f32_64x48x64_ccc: gemm C = A B, f32
  *
- *   Gemm(64, 48, 64)
- *   Schedule()
- *   target avx512 (AVX-512 F, BW, DQ, VL, CD)
+ * Spec:     Gemm(64, 48, 64)
+ * Schedule: Schedule()
+ * Resolved: Schedule(tile=(8, 48), loops='nmk', k_unroll=1, k_split=1, vectorize='n')
+ * Target:   avx512 (AVX-512 F, BW, DQ, VL, CD)
+ * Command:
+ *   tilewright emit --target avx512 --name gemm_f32_64x48x64_ccc -o gemm_f32_64x48x64_ccc.c \
+ *     --schedule "Schedule()" \
+ *     --spec "Gemm(64, 48, 64)"
  */
+
 /* 8 x 48 of C: 24 accumulators + 1 A + 3 B = 28 of 32 zmm
  *
  *     c0_0   c0_1   c0_2
@@ -48,9 +73,11 @@ int64_t gemm_f32_64x48x64_ccc_scratch_bytes(const int64_t *sizes);
  *     c6_0   c6_1   c6_2
  *     c7_0   c7_1   c7_2
  */
-static inline void gemm_f32_64x48x64_ccc_tile0_8x48(const float *a, const float *b, float *restrict c)
+static inline void tile0_8x48(const float *a, const float *b, float *restrict c)
 {
     BARRIER;
+
+    /* Accumulators, named by their row and column of vectors in this tile of C. */
     __m512 c0_0 = _mm512_setzero_ps();
     __m512 c0_1 = _mm512_setzero_ps();
     __m512 c0_2 = _mm512_setzero_ps();
@@ -78,69 +105,48 @@ static inline void gemm_f32_64x48x64_ccc_tile0_8x48(const float *a, const float 
     const float *pa = a;
     const float *pb = b;
     for (int64_t kt = 0; kt < 64; kt++) {
+        /* Load, multiply-add. */
         __m512 b0 = _mm512_loadu_ps(pb);
         __m512 b1 = _mm512_loadu_ps(pb + 16);
         __m512 b2 = _mm512_loadu_ps(pb + 32);
-        const __m512 a0 = _mm512_set1_ps(*(pa));
-        c0_0 = _mm512_fmadd_ps(b0, a0, c0_0);
-        KEEP_3(c0_0, b0, a0);
-        c0_1 = _mm512_fmadd_ps(b1, a0, c0_1);
-        KEEP_3(c0_1, b1, a0);
-        c0_2 = _mm512_fmadd_ps(b2, a0, c0_2);
-        KEEP_3(c0_2, b2, a0);
-        const __m512 a1 = _mm512_set1_ps(*(pa + 64));
-        c1_0 = _mm512_fmadd_ps(b0, a1, c1_0);
-        KEEP_3(c1_0, b0, a1);
-        c1_1 = _mm512_fmadd_ps(b1, a1, c1_1);
-        KEEP_3(c1_1, b1, a1);
-        c1_2 = _mm512_fmadd_ps(b2, a1, c1_2);
-        KEEP_3(c1_2, b2, a1);
-        const __m512 a2 = _mm512_set1_ps(*(pa + 128));
-        c2_0 = _mm512_fmadd_ps(b0, a2, c2_0);
-        KEEP_3(c2_0, b0, a2);
-        c2_1 = _mm512_fmadd_ps(b1, a2, c2_1);
-        KEEP_3(c2_1, b1, a2);
-        c2_2 = _mm512_fmadd_ps(b2, a2, c2_2);
-        KEEP_3(c2_2, b2, a2);
-        const __m512 a3 = _mm512_set1_ps(*(pa + 192));
-        c3_0 = _mm512_fmadd_ps(b0, a3, c3_0);
-        KEEP_3(c3_0, b0, a3);
-        c3_1 = _mm512_fmadd_ps(b1, a3, c3_1);
-        KEEP_3(c3_1, b1, a3);
-        c3_2 = _mm512_fmadd_ps(b2, a3, c3_2);
-        KEEP_3(c3_2, b2, a3);
-        const __m512 a4 = _mm512_set1_ps(*(pa + 256));
-        c4_0 = _mm512_fmadd_ps(b0, a4, c4_0);
-        KEEP_3(c4_0, b0, a4);
-        c4_1 = _mm512_fmadd_ps(b1, a4, c4_1);
-        KEEP_3(c4_1, b1, a4);
-        c4_2 = _mm512_fmadd_ps(b2, a4, c4_2);
-        KEEP_3(c4_2, b2, a4);
-        const __m512 a5 = _mm512_set1_ps(*(pa + 320));
-        c5_0 = _mm512_fmadd_ps(b0, a5, c5_0);
-        KEEP_3(c5_0, b0, a5);
-        c5_1 = _mm512_fmadd_ps(b1, a5, c5_1);
-        KEEP_3(c5_1, b1, a5);
-        c5_2 = _mm512_fmadd_ps(b2, a5, c5_2);
-        KEEP_3(c5_2, b2, a5);
-        const __m512 a6 = _mm512_set1_ps(*(pa + 384));
-        c6_0 = _mm512_fmadd_ps(b0, a6, c6_0);
-        KEEP_3(c6_0, b0, a6);
-        c6_1 = _mm512_fmadd_ps(b1, a6, c6_1);
-        KEEP_3(c6_1, b1, a6);
-        c6_2 = _mm512_fmadd_ps(b2, a6, c6_2);
-        KEEP_3(c6_2, b2, a6);
-        const __m512 a7 = _mm512_set1_ps(*(pa + 448));
-        c7_0 = _mm512_fmadd_ps(b0, a7, c7_0);
-        KEEP_3(c7_0, b0, a7);
-        c7_1 = _mm512_fmadd_ps(b1, a7, c7_1);
-        KEEP_3(c7_1, b1, a7);
-        c7_2 = _mm512_fmadd_ps(b2, a7, c7_2);
-        KEEP_3(c7_2, b2, a7);
+        const __m512 a0 = _mm512_set1_ps(*pa);
+        MULADD_F32X16(c0_0, b0, a0);
+        MULADD_F32X16(c0_1, b1, a0);
+        MULADD_F32X16(c0_2, b2, a0);
+        const __m512 a1 = _mm512_set1_ps(pa[64]);
+        MULADD_F32X16(c1_0, b0, a1);
+        MULADD_F32X16(c1_1, b1, a1);
+        MULADD_F32X16(c1_2, b2, a1);
+        const __m512 a2 = _mm512_set1_ps(pa[128]);
+        MULADD_F32X16(c2_0, b0, a2);
+        MULADD_F32X16(c2_1, b1, a2);
+        MULADD_F32X16(c2_2, b2, a2);
+        const __m512 a3 = _mm512_set1_ps(pa[192]);
+        MULADD_F32X16(c3_0, b0, a3);
+        MULADD_F32X16(c3_1, b1, a3);
+        MULADD_F32X16(c3_2, b2, a3);
+        const __m512 a4 = _mm512_set1_ps(pa[256]);
+        MULADD_F32X16(c4_0, b0, a4);
+        MULADD_F32X16(c4_1, b1, a4);
+        MULADD_F32X16(c4_2, b2, a4);
+        const __m512 a5 = _mm512_set1_ps(pa[320]);
+        MULADD_F32X16(c5_0, b0, a5);
+        MULADD_F32X16(c5_1, b1, a5);
+        MULADD_F32X16(c5_2, b2, a5);
+        const __m512 a6 = _mm512_set1_ps(pa[384]);
+        MULADD_F32X16(c6_0, b0, a6);
+        MULADD_F32X16(c6_1, b1, a6);
+        MULADD_F32X16(c6_2, b2, a6);
+        const __m512 a7 = _mm512_set1_ps(pa[448]);
+        MULADD_F32X16(c7_0, b0, a7);
+        MULADD_F32X16(c7_1, b1, a7);
+        MULADD_F32X16(c7_2, b2, a7);
         pa += 1;
         pb += 48;
     }
     BARRIER;
+
+    /* Store the sums. */
     _mm512_storeu_ps(c, c0_0);
     _mm512_storeu_ps(c + 16, c0_1);
     _mm512_storeu_ps(c + 32, c0_2);
@@ -170,14 +176,14 @@ static inline void gemm_f32_64x48x64_ccc_tile0_8x48(const float *a, const float 
 void gemm_f32_64x48x64_ccc(const float *a, const float *b, float *c)
 {
     for (int64_t mt = 0; mt < 8; mt++) { /* m by 8 */
-        gemm_f32_64x48x64_ccc_tile0_8x48(a + 512 * mt, b, c + 384 * mt);
+        tile0_8x48(a + 512 * mt, b, c + 384 * mt);
     }
 }
 
 void gemm_f32_64x48x64_ccc_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch)
 {
     (void)arrays, (void)sizes, (void)scalars, (void)scratch;
-    gemm_f32_64x48x64_ccc(arrays[0], arrays[1], arrays[2]);
+    gemm_f32_64x48x64_ccc((const float *)arrays[0], (const float *)arrays[1], (float *)arrays[2]);
 }
 
 int64_t gemm_f32_64x48x64_ccc_scratch_bytes(const int64_t *sizes)
@@ -185,4 +191,3 @@ int64_t gemm_f32_64x48x64_ccc_scratch_bytes(const int64_t *sizes)
     (void)sizes;
     return 0;
 }
-

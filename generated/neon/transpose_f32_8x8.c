@@ -7,13 +7,18 @@
 #include <arm_neon.h>
 #endif
 
+#ifdef __cplusplus
+#define restrict __restrict__
+#define _Alignas alignas
+#endif
+
 /* Loads stay within their tile: compilers else lift a short K's loads out of the loop over tiles,
  * and spill them. */
 #define BARRIER __asm__ volatile("" ::: "memory")
 
 /* An accumulator stays in its register, and so do operands that are used again: compilers else
- * move the sum into an operand's register and back, or read an operand once for each use. In
- * straight code they else begin a step before the last has ended, and run out of registers.
+ * move the sum into an operand's register and back, or read an operand once for each use.
+ * Otherwise compilers interleave consecutive K steps and spill.
  * gcc else spreads an element that multiplies twice over a register of its own.
  * A header in place of the instruction set has no registers. */
 #ifdef TILEWRIGHT_INTRINSICS
@@ -30,17 +35,29 @@
  * them. */
 #define HIDE(pointer) __asm__ volatile("" : "+r"(pointer))
 
+#ifdef __cplusplus
+extern "C" {
+#endif
 void transpose_f32_8x8(const float *x, float *out);
 void transpose_f32_8x8_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
 int64_t transpose_f32_8x8_scratch_bytes(const int64_t *sizes);
-/* transpose_f32_8x8
+#ifdef __cplusplus
+}
+#endif
+
+/* transpose_f32_8x8: transpose X 8 x 8 (lines 8 apart) to OUT 8 x 8 (lines 8 apart), f32
  *
- *   Transpose(rows=8, cols=8, type='f32', ldx=None, ldout=None)
- *   Schedule()
- *   target neon (Neon (Armv8-A))
+ * Spec:     Transpose(rows=8, cols=8, type='f32', ldx=None, ldout=None)
+ * Schedule: Schedule()
+ * Target:   neon (Neon (Armv8-A))
+ * Command:
+ *   tilewright emit --target neon --name transpose_f32_8x8 -o transpose_f32_8x8.c \
+ *     --schedule "Schedule()" \
+ *     --spec "Transpose(rows=8, cols=8, type='f32', ldx=None, ldout=None)"
  */
+
 /* 4 blocks: q */
-static inline void transpose_f32_8x8_move_8x8(const float *x, float *restrict out)
+static inline void move_8x8(const float *x, float *restrict out)
 {
     BARRIER;
     float32x4_t x0_0 = vld1q_f32(x);
@@ -51,10 +68,14 @@ static inline void transpose_f32_8x8_move_8x8(const float *x, float *restrict ou
     float32x4_t t1_1_0 = vtrn1q_f32(x0_0, x1_0);
     float32x4_t t1_1_3 = vtrn2q_f32(x2_0, x3_0);
     float32x4_t t1_1_2 = vtrn1q_f32(x2_0, x3_0);
-    float32x4_t t1_2_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t1_1_0), vreinterpretq_f64_f32(t1_1_2)));
-    float32x4_t t1_2_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t1_1_0), vreinterpretq_f64_f32(t1_1_2)));
-    float32x4_t t1_2_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t1_1_1), vreinterpretq_f64_f32(t1_1_3)));
-    float32x4_t t1_2_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t1_1_1), vreinterpretq_f64_f32(t1_1_3)));
+    float32x4_t t1_2_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t1_1_0),
+        vreinterpretq_f64_f32(t1_1_2)));
+    float32x4_t t1_2_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t1_1_0),
+        vreinterpretq_f64_f32(t1_1_2)));
+    float32x4_t t1_2_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t1_1_1),
+        vreinterpretq_f64_f32(t1_1_3)));
+    float32x4_t t1_2_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t1_1_1),
+        vreinterpretq_f64_f32(t1_1_3)));
     vst1q_f32(out, t1_2_0);
     vst1q_f32(out + 8, t1_2_1);
     vst1q_f32(out + 16, t1_2_2);
@@ -67,10 +88,14 @@ static inline void transpose_f32_8x8_move_8x8(const float *x, float *restrict ou
     float32x4_t t2_1_0 = vtrn1q_f32(x0_4, x1_4);
     float32x4_t t2_1_3 = vtrn2q_f32(x2_4, x3_4);
     float32x4_t t2_1_2 = vtrn1q_f32(x2_4, x3_4);
-    float32x4_t t2_2_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_1_0), vreinterpretq_f64_f32(t2_1_2)));
-    float32x4_t t2_2_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_1_0), vreinterpretq_f64_f32(t2_1_2)));
-    float32x4_t t2_2_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_1_1), vreinterpretq_f64_f32(t2_1_3)));
-    float32x4_t t2_2_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_1_1), vreinterpretq_f64_f32(t2_1_3)));
+    float32x4_t t2_2_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_1_0),
+        vreinterpretq_f64_f32(t2_1_2)));
+    float32x4_t t2_2_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_1_0),
+        vreinterpretq_f64_f32(t2_1_2)));
+    float32x4_t t2_2_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_1_1),
+        vreinterpretq_f64_f32(t2_1_3)));
+    float32x4_t t2_2_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_1_1),
+        vreinterpretq_f64_f32(t2_1_3)));
     vst1q_f32(out + 32, t2_2_0);
     vst1q_f32(out + 40, t2_2_1);
     vst1q_f32(out + 48, t2_2_2);
@@ -83,10 +108,14 @@ static inline void transpose_f32_8x8_move_8x8(const float *x, float *restrict ou
     float32x4_t t3_1_0 = vtrn1q_f32(x4_0, x5_0);
     float32x4_t t3_1_3 = vtrn2q_f32(x6_0, x7_0);
     float32x4_t t3_1_2 = vtrn1q_f32(x6_0, x7_0);
-    float32x4_t t3_2_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t3_1_0), vreinterpretq_f64_f32(t3_1_2)));
-    float32x4_t t3_2_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t3_1_0), vreinterpretq_f64_f32(t3_1_2)));
-    float32x4_t t3_2_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t3_1_1), vreinterpretq_f64_f32(t3_1_3)));
-    float32x4_t t3_2_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t3_1_1), vreinterpretq_f64_f32(t3_1_3)));
+    float32x4_t t3_2_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t3_1_0),
+        vreinterpretq_f64_f32(t3_1_2)));
+    float32x4_t t3_2_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t3_1_0),
+        vreinterpretq_f64_f32(t3_1_2)));
+    float32x4_t t3_2_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t3_1_1),
+        vreinterpretq_f64_f32(t3_1_3)));
+    float32x4_t t3_2_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t3_1_1),
+        vreinterpretq_f64_f32(t3_1_3)));
     vst1q_f32(out + 4, t3_2_0);
     vst1q_f32(out + 12, t3_2_1);
     vst1q_f32(out + 20, t3_2_2);
@@ -99,10 +128,14 @@ static inline void transpose_f32_8x8_move_8x8(const float *x, float *restrict ou
     float32x4_t t4_1_0 = vtrn1q_f32(x4_4, x5_4);
     float32x4_t t4_1_3 = vtrn2q_f32(x6_4, x7_4);
     float32x4_t t4_1_2 = vtrn1q_f32(x6_4, x7_4);
-    float32x4_t t4_2_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t4_1_0), vreinterpretq_f64_f32(t4_1_2)));
-    float32x4_t t4_2_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t4_1_0), vreinterpretq_f64_f32(t4_1_2)));
-    float32x4_t t4_2_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t4_1_1), vreinterpretq_f64_f32(t4_1_3)));
-    float32x4_t t4_2_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t4_1_1), vreinterpretq_f64_f32(t4_1_3)));
+    float32x4_t t4_2_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t4_1_0),
+        vreinterpretq_f64_f32(t4_1_2)));
+    float32x4_t t4_2_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t4_1_0),
+        vreinterpretq_f64_f32(t4_1_2)));
+    float32x4_t t4_2_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t4_1_1),
+        vreinterpretq_f64_f32(t4_1_3)));
+    float32x4_t t4_2_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t4_1_1),
+        vreinterpretq_f64_f32(t4_1_3)));
     vst1q_f32(out + 36, t4_2_0);
     vst1q_f32(out + 44, t4_2_1);
     vst1q_f32(out + 52, t4_2_2);
@@ -110,7 +143,7 @@ static inline void transpose_f32_8x8_move_8x8(const float *x, float *restrict ou
 }
 
 /* 4 blocks: q */
-static inline void transpose_f32_8x8_turn_8x8(float *restrict out)
+static inline void turn_8x8(float *restrict out)
 {
     BARRIER;
     float32x4_t out0_0 = vld1q_f32(out);
@@ -121,10 +154,14 @@ static inline void transpose_f32_8x8_turn_8x8(float *restrict out)
     float32x4_t t1_1_0 = vtrn1q_f32(out0_0, out1_0);
     float32x4_t t1_1_3 = vtrn2q_f32(out2_0, out3_0);
     float32x4_t t1_1_2 = vtrn1q_f32(out2_0, out3_0);
-    float32x4_t t1_2_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t1_1_0), vreinterpretq_f64_f32(t1_1_2)));
-    float32x4_t t1_2_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t1_1_0), vreinterpretq_f64_f32(t1_1_2)));
-    float32x4_t t1_2_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t1_1_1), vreinterpretq_f64_f32(t1_1_3)));
-    float32x4_t t1_2_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t1_1_1), vreinterpretq_f64_f32(t1_1_3)));
+    float32x4_t t1_2_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t1_1_0),
+        vreinterpretq_f64_f32(t1_1_2)));
+    float32x4_t t1_2_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t1_1_0),
+        vreinterpretq_f64_f32(t1_1_2)));
+    float32x4_t t1_2_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t1_1_1),
+        vreinterpretq_f64_f32(t1_1_3)));
+    float32x4_t t1_2_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t1_1_1),
+        vreinterpretq_f64_f32(t1_1_3)));
     vst1q_f32(out, t1_2_0);
     vst1q_f32(out + 8, t1_2_1);
     vst1q_f32(out + 16, t1_2_2);
@@ -137,10 +174,14 @@ static inline void transpose_f32_8x8_turn_8x8(float *restrict out)
     float32x4_t t2_1_0 = vtrn1q_f32(out4_4, out5_4);
     float32x4_t t2_1_3 = vtrn2q_f32(out6_4, out7_4);
     float32x4_t t2_1_2 = vtrn1q_f32(out6_4, out7_4);
-    float32x4_t t2_2_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_1_0), vreinterpretq_f64_f32(t2_1_2)));
-    float32x4_t t2_2_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_1_0), vreinterpretq_f64_f32(t2_1_2)));
-    float32x4_t t2_2_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_1_1), vreinterpretq_f64_f32(t2_1_3)));
-    float32x4_t t2_2_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_1_1), vreinterpretq_f64_f32(t2_1_3)));
+    float32x4_t t2_2_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_1_0),
+        vreinterpretq_f64_f32(t2_1_2)));
+    float32x4_t t2_2_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_1_0),
+        vreinterpretq_f64_f32(t2_1_2)));
+    float32x4_t t2_2_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t2_1_1),
+        vreinterpretq_f64_f32(t2_1_3)));
+    float32x4_t t2_2_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t2_1_1),
+        vreinterpretq_f64_f32(t2_1_3)));
     vst1q_f32(out + 36, t2_2_0);
     vst1q_f32(out + 44, t2_2_1);
     vst1q_f32(out + 52, t2_2_2);
@@ -153,10 +194,14 @@ static inline void transpose_f32_8x8_turn_8x8(float *restrict out)
     float32x4_t t3_1_0 = vtrn1q_f32(out0_4, out1_4);
     float32x4_t t3_1_3 = vtrn2q_f32(out2_4, out3_4);
     float32x4_t t3_1_2 = vtrn1q_f32(out2_4, out3_4);
-    float32x4_t t3_2_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t3_1_0), vreinterpretq_f64_f32(t3_1_2)));
-    float32x4_t t3_2_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t3_1_0), vreinterpretq_f64_f32(t3_1_2)));
-    float32x4_t t3_2_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t3_1_1), vreinterpretq_f64_f32(t3_1_3)));
-    float32x4_t t3_2_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t3_1_1), vreinterpretq_f64_f32(t3_1_3)));
+    float32x4_t t3_2_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t3_1_0),
+        vreinterpretq_f64_f32(t3_1_2)));
+    float32x4_t t3_2_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t3_1_0),
+        vreinterpretq_f64_f32(t3_1_2)));
+    float32x4_t t3_2_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t3_1_1),
+        vreinterpretq_f64_f32(t3_1_3)));
+    float32x4_t t3_2_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t3_1_1),
+        vreinterpretq_f64_f32(t3_1_3)));
     float32x4_t out4_0 = vld1q_f32(out + 32);
     vst1q_f32(out + 32, t3_2_0);
     float32x4_t out5_0 = vld1q_f32(out + 40);
@@ -169,10 +214,14 @@ static inline void transpose_f32_8x8_turn_8x8(float *restrict out)
     float32x4_t t4_1_0 = vtrn1q_f32(out4_0, out5_0);
     float32x4_t t4_1_3 = vtrn2q_f32(out6_0, out7_0);
     float32x4_t t4_1_2 = vtrn1q_f32(out6_0, out7_0);
-    float32x4_t t4_2_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t4_1_0), vreinterpretq_f64_f32(t4_1_2)));
-    float32x4_t t4_2_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t4_1_0), vreinterpretq_f64_f32(t4_1_2)));
-    float32x4_t t4_2_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t4_1_1), vreinterpretq_f64_f32(t4_1_3)));
-    float32x4_t t4_2_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t4_1_1), vreinterpretq_f64_f32(t4_1_3)));
+    float32x4_t t4_2_2 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t4_1_0),
+        vreinterpretq_f64_f32(t4_1_2)));
+    float32x4_t t4_2_0 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t4_1_0),
+        vreinterpretq_f64_f32(t4_1_2)));
+    float32x4_t t4_2_3 = vreinterpretq_f32_f64(vtrn2q_f64(vreinterpretq_f64_f32(t4_1_1),
+        vreinterpretq_f64_f32(t4_1_3)));
+    float32x4_t t4_2_1 = vreinterpretq_f32_f64(vtrn1q_f64(vreinterpretq_f64_f32(t4_1_1),
+        vreinterpretq_f64_f32(t4_1_3)));
     vst1q_f32(out + 4, t4_2_0);
     vst1q_f32(out + 12, t4_2_1);
     vst1q_f32(out + 20, t4_2_2);
@@ -182,16 +231,16 @@ static inline void transpose_f32_8x8_turn_8x8(float *restrict out)
 void transpose_f32_8x8(const float *x, float *out)
 {
     if (out == x) {
-        transpose_f32_8x8_turn_8x8(out);
+        turn_8x8(out);
     } else {
-        transpose_f32_8x8_move_8x8(x, out);
+        move_8x8(x, out);
     }
 }
 
 void transpose_f32_8x8_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch)
 {
     (void)arrays, (void)sizes, (void)scalars, (void)scratch;
-    transpose_f32_8x8(arrays[0], arrays[1]);
+    transpose_f32_8x8((const float *)arrays[0], (float *)arrays[1]);
 }
 
 int64_t transpose_f32_8x8_scratch_bytes(const int64_t *sizes)
@@ -199,4 +248,3 @@ int64_t transpose_f32_8x8_scratch_bytes(const int64_t *sizes)
     (void)sizes;
     return 0;
 }
-

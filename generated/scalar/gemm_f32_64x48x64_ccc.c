@@ -2,19 +2,37 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef __cplusplus
+#define restrict __restrict__
+#define _Alignas alignas
+#endif
+
 /* Loads stay within their tile: compilers else lift a short K's loads out of the loop over tiles,
  * and spill them. */
 #define BARRIER __asm__ volatile("" ::: "memory")
 
+#ifdef __cplusplus
+extern "C" {
+#endif
 void gemm_f32_64x48x64_ccc(const float *a, const float *b, float *c);
 void gemm_f32_64x48x64_ccc_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
 int64_t gemm_f32_64x48x64_ccc_scratch_bytes(const int64_t *sizes);
-/* gemm_f32_64x48x64_ccc
+#ifdef __cplusplus
+}
+#endif
+
+/* gemm_f32_64x48x64_ccc: gemm C = A B, f32
  *
- *   Gemm(64, 48, 64)
- *   Schedule()
- *   target scalar (plain C)
+ * Spec:     Gemm(64, 48, 64)
+ * Schedule: Schedule()
+ * Resolved: Schedule(tile=(4, 3), loops='nmk', k_unroll=1, k_split=1, vectorize='n')
+ * Target:   scalar (plain C)
+ * Command:
+ *   tilewright emit --target scalar --name gemm_f32_64x48x64_ccc -o gemm_f32_64x48x64_ccc.c \
+ *     --schedule "Schedule()" \
+ *     --spec "Gemm(64, 48, 64)"
  */
+
 /* 4 x 3 of C: 12 accumulators + 1 A + 3 B = 16 of 16 scalar
  *
  *     c0_0   c0_1   c0_2
@@ -22,9 +40,11 @@ int64_t gemm_f32_64x48x64_ccc_scratch_bytes(const int64_t *sizes);
  *     c2_0   c2_1   c2_2
  *     c3_0   c3_1   c3_2
  */
-static inline void gemm_f32_64x48x64_ccc_tile0_4x3(const float *a, const float *b, float *restrict c)
+static inline void tile0_4x3(const float *a, const float *b, float *restrict c)
 {
     BARRIER;
+
+    /* Accumulators, named by their row and column of vectors in this tile of C. */
     float c0_0 = 0;
     float c0_1 = 0;
     float c0_2 = 0;
@@ -40,22 +60,23 @@ static inline void gemm_f32_64x48x64_ccc_tile0_4x3(const float *a, const float *
     const float *pa = a;
     const float *pb = b;
     for (int64_t kt = 0; kt < 64; kt++) {
-        float b0 = *(pb);
-        float b1 = *(pb + 1);
-        float b2 = *(pb + 2);
-        float a0 = *(pa);
+        /* Load, multiply-add. */
+        float b0 = *pb;
+        float b1 = pb[1];
+        float b2 = pb[2];
+        float a0 = *pa;
         c0_0 = c0_0 + b0 * a0;
         c0_1 = c0_1 + b1 * a0;
         c0_2 = c0_2 + b2 * a0;
-        float a1 = *(pa + 64);
+        float a1 = pa[64];
         c1_0 = c1_0 + b0 * a1;
         c1_1 = c1_1 + b1 * a1;
         c1_2 = c1_2 + b2 * a1;
-        float a2 = *(pa + 128);
+        float a2 = pa[128];
         c2_0 = c2_0 + b0 * a2;
         c2_1 = c2_1 + b1 * a2;
         c2_2 = c2_2 + b2 * a2;
-        float a3 = *(pa + 192);
+        float a3 = pa[192];
         c3_0 = c3_0 + b0 * a3;
         c3_1 = c3_1 + b1 * a3;
         c3_2 = c3_2 + b2 * a3;
@@ -63,25 +84,27 @@ static inline void gemm_f32_64x48x64_ccc_tile0_4x3(const float *a, const float *
         pb += 48;
     }
     BARRIER;
-    *(c) = c0_0;
-    *(c + 1) = c0_1;
-    *(c + 2) = c0_2;
-    *(c + 48) = c1_0;
-    *(c + 49) = c1_1;
-    *(c + 50) = c1_2;
-    *(c + 96) = c2_0;
-    *(c + 97) = c2_1;
-    *(c + 98) = c2_2;
-    *(c + 144) = c3_0;
-    *(c + 145) = c3_1;
-    *(c + 146) = c3_2;
+
+    /* Store the sums. */
+    *c = c0_0;
+    c[1] = c0_1;
+    c[2] = c0_2;
+    c[48] = c1_0;
+    c[49] = c1_1;
+    c[50] = c1_2;
+    c[96] = c2_0;
+    c[97] = c2_1;
+    c[98] = c2_2;
+    c[144] = c3_0;
+    c[145] = c3_1;
+    c[146] = c3_2;
 }
 
 void gemm_f32_64x48x64_ccc(const float *a, const float *b, float *c)
 {
     for (int64_t nt = 0; nt < 16; nt++) { /* n by 3 */
         for (int64_t mt = 0; mt < 16; mt++) { /* m by 4 */
-            gemm_f32_64x48x64_ccc_tile0_4x3(a + 256 * mt, b + 3 * nt, c + 3 * (64 * mt + nt));
+            tile0_4x3(a + 256 * mt, b + 3 * nt, c + 3 * (64 * mt + nt));
         }
     }
 }
@@ -89,7 +112,7 @@ void gemm_f32_64x48x64_ccc(const float *a, const float *b, float *c)
 void gemm_f32_64x48x64_ccc_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch)
 {
     (void)arrays, (void)sizes, (void)scalars, (void)scratch;
-    gemm_f32_64x48x64_ccc(arrays[0], arrays[1], arrays[2]);
+    gemm_f32_64x48x64_ccc((const float *)arrays[0], (const float *)arrays[1], (float *)arrays[2]);
 }
 
 int64_t gemm_f32_64x48x64_ccc_scratch_bytes(const int64_t *sizes)
@@ -97,4 +120,3 @@ int64_t gemm_f32_64x48x64_ccc_scratch_bytes(const int64_t *sizes)
     (void)sizes;
     return 0;
 }
-

@@ -2,19 +2,39 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef __cplusplus
+#define restrict __restrict__
+#define _Alignas alignas
+#endif
+
 /* Loads stay within their tile: compilers else lift a short K's loads out of the loop over tiles,
  * and spill them. */
 #define BARRIER __asm__ volatile("" ::: "memory")
 
+#ifdef __cplusplus
+extern "C" {
+#endif
 void gemm_f32_mxnxk_of_16_ccc_of_the_call(const float *a, const float *b, float *c, int64_t m, int64_t n, int64_t k);
-void gemm_f32_mxnxk_of_16_ccc_of_the_call_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
+void gemm_f32_mxnxk_of_16_ccc_of_the_call_invoke(void *const *arrays, const int64_t *sizes, const double *scalars,
+    void *scratch);
 int64_t gemm_f32_mxnxk_of_16_ccc_of_the_call_scratch_bytes(const int64_t *sizes);
-/* gemm_f32_mxnxk_of_16_ccc_of_the_call
+#ifdef __cplusplus
+}
+#endif
+
+/* gemm_f32_mxnxk_of_16_ccc_of_the_call: gemm C = A B, f32
  *
- *   Gemm(dim('M', multiple_of=16), dim('N', multiple_of=16), dim('K', multiple_of=16))
- *   Schedule()
- *   target scalar (plain C)
+ * Spec:     Gemm(dim('M', multiple_of=16), dim('N', multiple_of=16), dim('K', multiple_of=16))
+ * Schedule: Schedule()
+ * Resolved: Schedule(tile=(4, 2), loops='nmk', k_unroll=1, k_split=1, vectorize='n')
+ * Target:   scalar (plain C)
+ * Command:
+ *   tilewright emit --target scalar --name gemm_f32_mxnxk_of_16_ccc_of_the_call -o
+ *     gemm_f32_mxnxk_of_16_ccc_of_the_call.c \
+ *     --schedule "Schedule()" \
+ *     --spec "Gemm(dim('M', multiple_of=16), dim('N', multiple_of=16), dim('K', multiple_of=16))"
  */
+
 /* 4 x 2 of C: 8 accumulators + 1 A + 2 B = 11 of 16 scalar
  *
  *     c0_0   c0_1
@@ -22,9 +42,11 @@ int64_t gemm_f32_mxnxk_of_16_ccc_of_the_call_scratch_bytes(const int64_t *sizes)
  *     c2_0   c2_1
  *     c3_0   c3_1
  */
-static inline void gemm_f32_mxnxk_of_16_ccc_of_the_call_tile0_4x2(const float *a, const float *b, float *restrict c, int64_t n, int64_t k)
+static inline void tile0_4x2(const float *a, const float *b, float *restrict c, int64_t n, int64_t k)
 {
     BARRIER;
+
+    /* Accumulators, named by their row and column of vectors in this tile of C. */
     float c0_0 = 0;
     float c0_1 = 0;
     float c1_0 = 0;
@@ -36,32 +58,35 @@ static inline void gemm_f32_mxnxk_of_16_ccc_of_the_call_tile0_4x2(const float *a
     const float *pa = a;
     const float *pb = b;
     for (int64_t kt = 0; kt < k; kt++) {
-        float b0 = *(pb);
-        float b1 = *(pb + 1);
-        float a0 = *(pa);
+        /* Load, multiply-add. */
+        float b0 = *pb;
+        float b1 = pb[1];
+        float a0 = *pa;
         c0_0 = c0_0 + b0 * a0;
         c0_1 = c0_1 + b1 * a0;
-        float a1 = *(pa + k);
+        float a1 = pa[k];
         c1_0 = c1_0 + b0 * a1;
         c1_1 = c1_1 + b1 * a1;
-        float a2 = *(pa + 2 * k);
+        float a2 = pa[2 * k];
         c2_0 = c2_0 + b0 * a2;
         c2_1 = c2_1 + b1 * a2;
-        float a3 = *(pa + 3 * k);
+        float a3 = pa[3 * k];
         c3_0 = c3_0 + b0 * a3;
         c3_1 = c3_1 + b1 * a3;
         pb += n;
         pa += 1;
     }
     BARRIER;
-    *(c) = c0_0;
-    *(c + 1) = c0_1;
-    *(c + n) = c1_0;
-    *(c + n + 1) = c1_1;
-    *(c + 2 * n) = c2_0;
-    *(c + 2 * n + 1) = c2_1;
-    *(c + 3 * n) = c3_0;
-    *(c + 3 * n + 1) = c3_1;
+
+    /* Store the sums. */
+    *c = c0_0;
+    c[1] = c0_1;
+    c[n] = c1_0;
+    c[n + 1] = c1_1;
+    c[2 * n] = c2_0;
+    c[2 * n + 1] = c2_1;
+    c[3 * n] = c3_0;
+    c[3 * n + 1] = c3_1;
 }
 
 void gemm_f32_mxnxk_of_16_ccc_of_the_call(const float *a, const float *b, float *c, int64_t m, int64_t n, int64_t k)
@@ -69,15 +94,17 @@ void gemm_f32_mxnxk_of_16_ccc_of_the_call(const float *a, const float *b, float 
     (void)m;
     for (int64_t nt = 0; nt < n / 2; nt++) { /* n by 2 */
         for (int64_t mt = 0; mt < m / 4; mt++) { /* m by 4 */
-            gemm_f32_mxnxk_of_16_ccc_of_the_call_tile0_4x2(a + 4 * k * mt, b + 2 * nt, c + 2 * nt + 4 * mt * n, n, k);
+            tile0_4x2(a + 4 * k * mt, b + 2 * nt, c + 2 * nt + 4 * mt * n, n, k);
         }
     }
 }
 
-void gemm_f32_mxnxk_of_16_ccc_of_the_call_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch)
+void gemm_f32_mxnxk_of_16_ccc_of_the_call_invoke(void *const *arrays, const int64_t *sizes, const double *scalars,
+    void *scratch)
 {
     (void)arrays, (void)sizes, (void)scalars, (void)scratch;
-    gemm_f32_mxnxk_of_16_ccc_of_the_call(arrays[0], arrays[1], arrays[2], sizes[0], sizes[1], sizes[2]);
+    gemm_f32_mxnxk_of_16_ccc_of_the_call((const float *)arrays[0], (const float *)arrays[1], (float *)arrays[2],
+        sizes[0], sizes[1], sizes[2]);
 }
 
 int64_t gemm_f32_mxnxk_of_16_ccc_of_the_call_scratch_bytes(const int64_t *sizes)
@@ -85,4 +112,3 @@ int64_t gemm_f32_mxnxk_of_16_ccc_of_the_call_scratch_bytes(const int64_t *sizes)
     (void)sizes;
     return 0;
 }
-

@@ -2,28 +2,50 @@
 #include <stdint.h>
 #include <string.h>
 
+#ifdef __cplusplus
+#define restrict __restrict__
+#define _Alignas alignas
+#endif
+
 /* Loads stay within their tile: compilers else lift a short K's loads out of the loop over tiles,
  * and spill them. */
 #define BARRIER __asm__ volatile("" ::: "memory")
 
+#ifdef __cplusplus
+extern "C" {
+#endif
 void gemm_f64_3x2x24_cff_addresses4(const double *const *a, const double *const *b, double *c);
-void gemm_f64_3x2x24_cff_addresses4_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch);
+void gemm_f64_3x2x24_cff_addresses4_invoke(void *const *arrays, const int64_t *sizes, const double *scalars,
+    void *scratch);
 int64_t gemm_f64_3x2x24_cff_addresses4_scratch_bytes(const int64_t *sizes);
-/* gemm_f64_3x2x24_cff_addresses4
+#ifdef __cplusplus
+}
+#endif
+
+/* gemm_f64_3x2x24_cff_addresses4: gemm C = sum of A B, f64
  *
- *   Gemm(3, 2, 24, a=Matrix(type='f64', order='C'), order='F', batch=Addresses(count=4))
- *   Schedule(vectorize='k')
- *   target scalar (plain C)
+ * Spec:     Gemm(3, 2, 24, a=Matrix(type='f64', order='C'), order='F', batch=Addresses(count=4))
+ * Schedule: Schedule(vectorize='k')
+ * Resolved: Schedule(tile=(3, 2), loops='mnbk', k_unroll=4, k_split=2, vectorize='k')
+ * Target:   scalar (plain C)
+ * Command:
+ *   tilewright emit --target scalar --name gemm_f64_3x2x24_cff_addresses4 -o gemm_f64_3x2x24_cff_addresses4.c \
+ *     --schedule "Schedule(vectorize='k')" \
+ *     --spec "Gemm(3, 2, 24, a=Matrix(type='f64', order='C'), order='F', batch=Addresses(count=4))"
  */
+
 /* 3 x 2 of C: 12 accumulators + 2 B + 1 A = 15 of 16 scalar, K over 2 sets
  *
  *     c0_0   c0_1
  *     c1_0   c1_1
  *     c2_0   c2_1
  */
-static inline void gemm_f64_3x2x24_cff_addresses4_tile0_3x2(const double *const *a, int64_t a_at, const double *const *b, int64_t b_at, double *restrict c)
+static inline void tile0_3x2(const double *const *a, int64_t a_at, const double *const *b, int64_t b_at,
+    double *restrict c)
 {
     BARRIER;
+
+    /* Accumulators, named by their row and column of vectors in this tile of C. */
     double c0_0 = 0;
     double c1_0 = 0;
     double c2_0 = 0;
@@ -40,48 +62,55 @@ static inline void gemm_f64_3x2x24_cff_addresses4_tile0_3x2(const double *const 
         const double *pa = a[i] + a_at;
         const double *pb = b[i] + b_at;
         for (int64_t kt = 0; kt < 6; kt++) {
-            double b0 = *(pb);
-            double b1 = *(pb + 24);
-            double a0 = *(pa);
+            /* Load, multiply-add: step 1 of 4. */
+            double b0 = *pb;
+            double b1 = pb[24];
+            double a0 = *pa;
             c0_0 = c0_0 + b0 * a0;
             c0_1 = c0_1 + b1 * a0;
-            double a1 = *(pa + 24);
+            double a1 = pa[24];
             c1_0 = c1_0 + b0 * a1;
             c1_1 = c1_1 + b1 * a1;
-            double a2 = *(pa + 48);
+            double a2 = pa[48];
             c2_0 = c2_0 + b0 * a2;
             c2_1 = c2_1 + b1 * a2;
-            double b0_k1 = *(pb + 1);
-            double b1_k1 = *(pb + 25);
-            double a0_k1 = *(pa + 1);
+
+            /* Load, multiply-add: step 2 of 4. */
+            double b0_k1 = pb[1];
+            double b1_k1 = pb[25];
+            double a0_k1 = pa[1];
             c0_0_s1 = c0_0_s1 + b0_k1 * a0_k1;
             c0_1_s1 = c0_1_s1 + b1_k1 * a0_k1;
-            double a1_k1 = *(pa + 25);
+            double a1_k1 = pa[25];
             c1_0_s1 = c1_0_s1 + b0_k1 * a1_k1;
             c1_1_s1 = c1_1_s1 + b1_k1 * a1_k1;
-            double a2_k1 = *(pa + 49);
+            double a2_k1 = pa[49];
             c2_0_s1 = c2_0_s1 + b0_k1 * a2_k1;
             c2_1_s1 = c2_1_s1 + b1_k1 * a2_k1;
-            double b0_k2 = *(pb + 2);
-            double b1_k2 = *(pb + 26);
-            double a0_k2 = *(pa + 2);
+
+            /* Load, multiply-add: step 3 of 4. */
+            double b0_k2 = pb[2];
+            double b1_k2 = pb[26];
+            double a0_k2 = pa[2];
             c0_0 = c0_0 + b0_k2 * a0_k2;
             c0_1 = c0_1 + b1_k2 * a0_k2;
-            double a1_k2 = *(pa + 26);
+            double a1_k2 = pa[26];
             c1_0 = c1_0 + b0_k2 * a1_k2;
             c1_1 = c1_1 + b1_k2 * a1_k2;
-            double a2_k2 = *(pa + 50);
+            double a2_k2 = pa[50];
             c2_0 = c2_0 + b0_k2 * a2_k2;
             c2_1 = c2_1 + b1_k2 * a2_k2;
-            double b0_k3 = *(pb + 3);
-            double b1_k3 = *(pb + 27);
-            double a0_k3 = *(pa + 3);
+
+            /* Load, multiply-add: step 4 of 4. */
+            double b0_k3 = pb[3];
+            double b1_k3 = pb[27];
+            double a0_k3 = pa[3];
             c0_0_s1 = c0_0_s1 + b0_k3 * a0_k3;
             c0_1_s1 = c0_1_s1 + b1_k3 * a0_k3;
-            double a1_k3 = *(pa + 27);
+            double a1_k3 = pa[27];
             c1_0_s1 = c1_0_s1 + b0_k3 * a1_k3;
             c1_1_s1 = c1_1_s1 + b1_k3 * a1_k3;
-            double a2_k3 = *(pa + 51);
+            double a2_k3 = pa[51];
             c2_0_s1 = c2_0_s1 + b0_k3 * a2_k3;
             c2_1_s1 = c2_1_s1 + b1_k3 * a2_k3;
             pa += 4;
@@ -89,29 +118,45 @@ static inline void gemm_f64_3x2x24_cff_addresses4_tile0_3x2(const double *const 
         }
     }
     BARRIER;
+
+    /* Add the sets of accumulators that K was split over. */
     c0_0 = c0_0 + c0_0_s1;
     c1_0 = c1_0 + c1_0_s1;
     c2_0 = c2_0 + c2_0_s1;
     c0_1 = c0_1 + c0_1_s1;
     c1_1 = c1_1 + c1_1_s1;
     c2_1 = c2_1 + c2_1_s1;
-    *(c) = c0_0;
-    *(c + 1) = c1_0;
-    *(c + 2) = c2_0;
-    *(c + 3) = c0_1;
-    *(c + 4) = c1_1;
-    *(c + 5) = c2_1;
+
+    /* Store the sums. */
+    *c = c0_0;
+
+    /* Store the sums. */
+    c[1] = c1_0;
+
+    /* Store the sums. */
+    c[2] = c2_0;
+
+    /* Store the sums. */
+    c[3] = c0_1;
+
+    /* Store the sums. */
+    c[4] = c1_1;
+
+    /* Store the sums. */
+    c[5] = c2_1;
 }
 
 void gemm_f64_3x2x24_cff_addresses4(const double *const *a, const double *const *b, double *c)
 {
-    gemm_f64_3x2x24_cff_addresses4_tile0_3x2(a, 0, b, 0, c);
+    tile0_3x2(a, 0, b, 0, c);
 }
 
-void gemm_f64_3x2x24_cff_addresses4_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch)
+void gemm_f64_3x2x24_cff_addresses4_invoke(void *const *arrays, const int64_t *sizes, const double *scalars,
+    void *scratch)
 {
     (void)arrays, (void)sizes, (void)scalars, (void)scratch;
-    gemm_f64_3x2x24_cff_addresses4(arrays[0], arrays[1], arrays[2]);
+    gemm_f64_3x2x24_cff_addresses4((const double *const *)arrays[0], (const double *const *)arrays[1],
+        (double *)arrays[2]);
 }
 
 int64_t gemm_f64_3x2x24_cff_addresses4_scratch_bytes(const int64_t *sizes)
@@ -119,4 +164,3 @@ int64_t gemm_f64_3x2x24_cff_addresses4_scratch_bytes(const int64_t *sizes)
     (void)sizes;
     return 0;
 }
-

@@ -331,7 +331,7 @@ class Sums:
         yield from add_sets([parts])
 
 
-def _length(ops: Sequence[Op]) -> int:
+def length(ops: Sequence[Op]) -> int:
     """Operations that take room: comments take none, a literal once whatever it is called."""
     literals = {
         (repr(op.source), op.dst.vector)
@@ -372,7 +372,7 @@ class Lines:
         tile = self.tile
         if tile.stage == "sum" or not tile.plan.finishes or self.trips == 1:
             return False
-        return bool(_length(self._body) * self.trips > LONG)
+        return bool(length(self._body) * self.trips > LONG)
 
     def loop(self) -> Op:
         """The lines become C, one after the other."""

@@ -1,0 +1,53 @@
+"""The schedule that a plan came to: what was asked for, and what was chosen where that was open."""
+
+from __future__ import annotations
+
+from tilewright.ir.nest import Program
+from tilewright.plan.plan import Plan
+from tilewright.plan.tile_facts import TileFacts
+from tilewright.spec.schedule import Schedule
+from tilewright.symbolic import value
+
+from .reasons import steps_per_trip
+
+#: More steps than these in straight code are no k_unroll that can be asked for.
+_STRAIGHT = 1024
+
+
+def resolved(plan: Plan, program: Program) -> Schedule | None:
+    """The schedule of the largest register tile; None where there is no tile that sums products.
+
+    Given in place of what was asked for it leads to the same tiles of this spec and target.
+    """
+    for tile in program.tiles:
+        if tile.facts is not None and tile.facts.steps != 0:
+            steps = steps_per_trip(plan, tile, tile.facts) or value(tile.facts.steps) or 0
+            return _schedule(plan, tile.facts, steps)
+    return None
+
+
+def _schedule(plan: Plan, facts: TileFacts, steps: int) -> Schedule:
+    asked, shape = plan.schedule, facts.shape
+    steps = -(-steps // shape.k_split) * shape.k_split
+    return Schedule(
+        tile=asked.tile or _size(plan, facts),
+        loops=plan.outer + plan.inner,
+        block=asked.block,
+        k_unroll=steps if 0 < steps <= _STRAIGHT else None,
+        k_split=shape.k_split,
+        vectorize=plan.vectorize,  # type: ignore[arg-type]
+        pack=plan.packs or None,  # type: ignore[arg-type]
+        tails=asked.tails,
+        prefetch=asked.prefetch,
+        threads=asked.threads,
+    )
+
+
+def _size(plan: Plan, facts: TileFacts) -> tuple[int, int]:
+    """Rows by columns of C, those of whole vectors where only the call knows them."""
+    shape = facts.shape
+    along = shape.vectors * (1 if plan.dot else shape.vector.lanes)
+    whole = {plan.along: along, plan.across: shape.rows}
+    sizes = {"m": value(facts.rows), "n": value(facts.cols)}
+    rows, columns = (sizes[dim] or whole[dim] for dim in "mn")
+    return rows, columns
