@@ -11,7 +11,7 @@ from tilewright.isa.vector import Factors, Form, MulAdd
 
 #: The 16 or 32 bits at ``{p}``, which need not be aligned, as a C integer.
 BITS = {
-    size: f"*(int{size}_t *)__builtin_memcpy(&(int{size}_t){{{{0}}}}, {{p}}, {size // 8})"
+    size: f"({{{{ int{size}_t bits_; __builtin_memcpy(&bits_, {{p}}, sizeof bits_); bits_; }}}})"
     for size in (16, 32)
 }
 
@@ -23,7 +23,10 @@ def filled(table: Mapping[str, str], **words: str) -> dict[str, str]:
 
 def store_bits(size: int, value: str) -> str:
     """Write the 16 or 32 bits of the C integer ``value`` to ``{p}``."""
-    return f"__builtin_memcpy({{p}}, &(int{size}_t){{{{{value}}}}}, {size // 8})"
+    return (
+        f"({{{{ const int{size}_t bits_ = {value}; "
+        "(void)__builtin_memcpy({p}, &bits_, sizeof bits_); }})"
+    )
 
 
 def low_bits(size: int, half: str, element: str) -> str:

@@ -74,9 +74,13 @@ def cast(kind: str, to: str, bits: int, x: str) -> str:
     return f"{prefix(bits)}_cast{names[kind]}_{names[to]}({x})"
 
 
-#: A few bits in memory as an integer, whatever is there and at any address.
-_BITS_AT = (
-    "(({const}struct __attribute__((packed, may_alias)) {{{{ int{bits}_t v; }}}} *)({{p}}))->v"
+#: A few bits in memory as an integer, whatever is there and at any address; and written there.
+_READ_BITS = (
+    "({{{{ int{bits}_t bits_; __builtin_memcpy(&bits_, {{p}}, sizeof bits_); bits_; }}}})"
+)
+_WRITE_BITS = (
+    "({{{{ const int{bits}_t bits_ = (int{bits}_t){value}; "
+    "(void)__builtin_memcpy({{p}}, &bits_, sizeof bits_); }}}})"
 )
 
 
@@ -87,7 +91,7 @@ def load_bits(bits: int) -> str:
     if bits == 64:
         return "_mm_loadl_epi64((const __m128i *)({p}))"
     if bits < 64:
-        return f"_mm_cvtsi32_si128({_BITS_AT.format(const='const ', bits=bits)})"
+        return f"_mm_cvtsi32_si128({_READ_BITS.format(bits=bits)})"
     return f"{prefix(bits)}_loadu_si{bits}((const __m{bits}i *)({{p}}))"
 
 
@@ -98,7 +102,7 @@ def store_bits(bits: int, v: str) -> str:
     if bits == 64:
         return f"_mm_storel_epi64((__m128i *)({{p}}), {v})"
     if bits < 64:
-        return f"{_BITS_AT.format(const='', bits=bits)} = _mm_cvtsi128_si32({v})"
+        return _WRITE_BITS.format(bits=bits, value=f"_mm_cvtsi128_si32({v})")
     return f"{prefix(bits)}_storeu_si{bits}((__m{bits}i *)({{p}}), {v})"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 WIDTH = 120
 _OPENING = re.compile(r"\{( /\*.*\*/)?$")
 #: Where a line of C may be broken, the best first: behind an argument, before an operator.
-_BREAKS = ((", ", 2), (" = ", 3), (" + ", 1), (" * ", 1), (" ", 1))
+_BREAKS = ((", ", 2), (" = ", 3), (" + ", 1), (" * ", 1), ("(", 1), (" ", 1))
 
 
 def folded(text: str) -> str:

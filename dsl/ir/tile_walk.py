@@ -91,6 +91,8 @@ class Walk:
         for register in writes(op):
             if register.name in step.reads:
                 continue
+            if register.name in self.roles:
+                self.refuse(op, f"defines {register.name}, a parameter", "a name of its own")
             if register.name in known:
                 self.refuse(op, f"defines {register.name} twice", "one definition of each name")
             if register.vector not in self.seen:

@@ -190,9 +190,11 @@ static inline void tile1_2x16(const float *a, const float *b, float *restrict d,
         _mm256_castps_pd(_mm256_castsi256_ps(amax_all)))));
     const __m256i amax_all_1 = _mm256_max_epi32(x3, x4);
     __m256i x5 =
-        _mm256_castps_si256(_mm256_castpd_ps(_mm256_permute2f128_pd(_mm256_castps_pd(_mm256_castsi256_ps(amax_all_1)), _mm256_castps_pd(_mm256_castsi256_ps(amax_all_1)), 0x20)));
+        _mm256_castps_si256(_mm256_castpd_ps(_mm256_permute2f128_pd(_mm256_castps_pd(_mm256_castsi256_ps(
+        amax_all_1)), _mm256_castps_pd(_mm256_castsi256_ps(amax_all_1)), 0x20)));
     __m256i x6 =
-        _mm256_castps_si256(_mm256_castpd_ps(_mm256_permute2f128_pd(_mm256_castps_pd(_mm256_castsi256_ps(amax_all_1)), _mm256_castps_pd(_mm256_castsi256_ps(amax_all_1)), 0x31)));
+        _mm256_castps_si256(_mm256_castpd_ps(_mm256_permute2f128_pd(_mm256_castps_pd(_mm256_castsi256_ps(
+        amax_all_1)), _mm256_castps_pd(_mm256_castsi256_ps(amax_all_1)), 0x31)));
     const __m256i amax_all_2 = _mm256_max_epi32(x5, x6);
     const __m256i amax_rows2 = _mm256_cmpgt_epi32(_mm256_set1_epi32((int)2), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
     __m256 amax_0 = _mm256_maskload_ps(amax_, amax_rows2);

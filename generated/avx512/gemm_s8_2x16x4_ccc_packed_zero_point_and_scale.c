@@ -143,13 +143,13 @@ static inline void tile1_2x16(const int16_t *a, const int16_t *b, int32_t *restr
     BARRIER;
 
     /* Zero points. */
-    int32_t a_zero_one = *a_zero;
-    const __m512i a_zero = _mm512_set1_epi32(a_zero_one);
+    int32_t a_zero_all_one = *a_zero;
+    const __m512i a_zero_all = _mm512_set1_epi32(a_zero_all_one);
 
     /* Zero point of A, times the sums of B's columns over K: subtracted. */
     __m512i b_sums_0 = _mm512_loadu_si512(b_sums);
     const __m512i a_zero_times_b_sums_0_1 = _mm512_sub_epi32(a_zero_const0, b_sums_0);
-    const __m512i a_zero_times_b_sums_0 = _mm512_mullo_epi32(a_zero, a_zero_times_b_sums_0_1);
+    const __m512i a_zero_times_b_sums_0 = _mm512_mullo_epi32(a_zero_all, a_zero_times_b_sums_0_1);
     const __m512i c0_0_less_a_zero = _mm512_add_epi32(c0_0, a_zero_times_b_sums_0);
 
     /* Convert the sums to f32. */

@@ -175,8 +175,8 @@ static inline void tile1_1x8(const int8_t *a, const int8_t *b, uint8_t *restrict
     const float32x4_t c0_0_u8_1 = vbslq_f32(vcgtq_f32(c0_0_plus_d_zero, u8_const0), c0_0_plus_d_zero, u8_const0);
     const float32x4_t c0_0_u8_2 = vbslq_f32(vcltq_f32(c0_0_u8_1, u8_const1), c0_0_u8_1, u8_const1);
     const int32x4_t c0_0_u8 = vcvtnq_s32_f32(c0_0_u8_2);
-    __builtin_memcpy(d, &(int32_t){vget_lane_s32(vreinterpret_s32_s8(vmovn_s16(vcombine_s16(vmovn_s32(c0_0_u8),
-        vmovn_s32(c0_0_u8)))), 0)}, 4);
+    ({ const int32_t bits_ = vget_lane_s32(vreinterpret_s32_s8(vmovn_s16(vcombine_s16(vmovn_s32(c0_0_u8),
+        vmovn_s32(c0_0_u8)))), 0); (void)__builtin_memcpy(d, &bits_, sizeof bits_); });
 
     /* c0_1: row 0, columns 4 to 7. */
     const float32x4_t c0_1_f32 = vcvtq_f32_s32(c0_1);
@@ -190,8 +190,8 @@ static inline void tile1_1x8(const int8_t *a, const int8_t *b, uint8_t *restrict
     const float32x4_t c0_1_u8_1 = vbslq_f32(vcgtq_f32(c0_1_plus_d_zero, u8_const0), c0_1_plus_d_zero, u8_const0);
     const float32x4_t c0_1_u8_2 = vbslq_f32(vcltq_f32(c0_1_u8_1, u8_const1), c0_1_u8_1, u8_const1);
     const int32x4_t c0_1_u8 = vcvtnq_s32_f32(c0_1_u8_2);
-    __builtin_memcpy(d + 4, &(int32_t){vget_lane_s32(vreinterpret_s32_s8(vmovn_s16(vcombine_s16(vmovn_s32(c0_1_u8),
-        vmovn_s32(c0_1_u8)))), 0)}, 4);
+    ({ const int32_t bits_ = vget_lane_s32(vreinterpret_s32_s8(vmovn_s16(vcombine_s16(vmovn_s32(c0_1_u8),
+        vmovn_s32(c0_1_u8)))), 0); (void)__builtin_memcpy(d + 4, &bits_, sizeof bits_); });
 }
 
 /* sums begin at 0 */

@@ -310,7 +310,7 @@ class _Finisher:
         """A number of the call in all lanes, once."""
         key = name, element
         if key not in self.read:
-            self.read[key] = self.emitter.splat(source, element, name)
+            self.read[key] = self.emitter.splat(source, element, f"{name}_all")
         return self.read[key]
 
     def _quantity(self, name: str, output: Output, absent: Argument) -> Argument:
@@ -348,7 +348,7 @@ class _Finisher:
             return f"{output.acc.name}_old_{operand.name}"
         place = {"m": str(output.m), "n": str(output.n)}
         varies = [place[dim] for dim in "mn" if operand.strides[dim] != 0]
-        return "_".join((operand.name, *varies))
+        return "_".join((operand.name, *(varies or ["all"])))
 
     def _spread(self, operand: Operand, address: Address, name: str) -> Argument:
         """One element in all lanes, by way of a single one."""
