@@ -187,7 +187,7 @@ def test_both_products_share_their_tiles_where_sums_lie_in_buffers() -> None:
     request = Request("k", gated(8, 16, 16, d="f32"), schedule, resolve("avx2"))
     text = generate([request]).text
     called: dict[str, set[str]] = {}
-    for name, operand in re.findall(r"^ +(k_tile\w+)\(a[^,]*, (b2?)\b", text, re.MULTILINE):
+    for name, operand in re.findall(r"^ +(tile\w+)\(a[^,]*, (b2?)\b", text, re.MULTILINE):
         called.setdefault(name, set()).add(operand)
     assert list(called.values()) == [{"b", "b2"}] * 2, "the first block of K, and the others"
 

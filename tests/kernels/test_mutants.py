@@ -72,8 +72,8 @@ def first(statement: str) -> Callable[[str], str]:
 
 def swap_stores(text: str) -> str:
     """Row 0 of the first tile where row 1 belongs, and the other way round."""
-    head, _, rest = text.partition("static inline void kernel_tile1")
-    store = re.compile(r"^ *(_mm\d+_\w*store\w*|vst1\w*)\(.*;|^ *\*\(c.*;", re.MULTILINE)
+    head, _, rest = text.partition("static inline void tile1")
+    store = re.compile(r"^ *(_mm\d+_\w*store\w*|vst1\w*)\(.*;|^ *(\*c\b|c\[).*;", re.MULTILINE)
 
     def swapped(line: re.Match[str]) -> str:
         names = {"c0_0": "c1_0", "c1_0": "c0_0"}
@@ -84,7 +84,7 @@ def swap_stores(text: str) -> str:
 
 def drop_last_multiply_add(text: str) -> str:
     lines = text.splitlines(keepends=True)
-    fma = re.compile(r"c\d_0 = (.*(fmadd|vfma)|c\d_0 \+ )")
+    fma = re.compile(r"c\d_0 = (.*(fmadd|vfma)|c\d_0 \+ )|MULADD_\w+\(c\d_0,")
     at = max(i for i, line in enumerate(lines) if fma.search(line))
     return "".join(lines[:at] + lines[at + 1 :])
 
@@ -104,11 +104,11 @@ BEHIND = {
 MUTANTS = [
     Mutant("drops K steps", sub(r"kt < (\d+);", r"kt < \1 - 1;", every=True)),
     Mutant("drops a multiply-add of the last K step", drop_last_multiply_add),
-    Mutant("adds 1 to the leading dimension of A", sub(r"pa \+ lda\b", "pa + (lda + 1)")),
+    Mutant("adds 1 to the leading dimension of A", sub(r"pa(\[| \+ )lda\b", r"pa\1(lda + 1)")),
     Mutant("adds 1 to the leading dimension of B", sub(r"pb \+= ldb;", "pb += ldb + 1;")),
-    Mutant("adds 1 to the leading dimension of C", sub(r"c \+ ldc\b", "c + (ldc + 1)", every=True)),
-    Mutant("ignores beta", sub(r"0x1\.0*p-1f", "0x0p+0f")),
-    Mutant("ignores alpha", sub(r"0x1\.0*p\+1f", "0x1p+0f")),
+    Mutant("adds 1 to the leading dimension of C", sub(r"\bc(\[| \+ )ldc\b", r"c\1(ldc + 1)", every=True)),
+    Mutant("ignores beta", sub(r"\b0\.5f", "0.0f")),
+    Mutant("ignores alpha", sub(r"\b2\.0f", "1.0f")),
     Mutant("drops a matrix of the batch", sub(r"\bi < 3;", "i < 2;", every=True)),
     Mutant("swaps two accumulators", swap_stores),
     *(
@@ -142,6 +142,13 @@ def original(target: str) -> Case:
     )
 
 
+def renamed(text: str, name: str) -> str:
+    """The kernel and its static functions under names that no other text has."""
+    for own in set(re.findall(r"^static inline void (\w+)\(", text, re.MULTILINE)):
+        text = re.sub(rf"\b{own}\b", f"{name}_{own}", text)
+    return re.sub(r"\bkernel(?=[_(])", name, text)
+
+
 @pytest.fixture(scope="module", params=VECTOR_TARGETS)
 def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Lab:
     """The kernel and all its mutants, as mutant0 and so on, in one program."""
@@ -151,7 +158,7 @@ def bench(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     for i, mutant in enumerate(mutants(request.param)):
         changed = mutant.change(text)
         assert changed != text, f"{mutant.name}: nothing was changed"
-        texts.append(re.sub(r"\bkernel(?=[_(])", f"mutant{i}", changed))
+        texts.append(renamed(changed, f"mutant{i}"))
     names = ["kernel", *(f"mutant{i}" for i in range(len(texts) - 1))]
     directory = tmp_path_factory.mktemp("mutants")
     return lab(["\n".join(texts)], names, case.target, directory, flags=["-w"])

@@ -1,0 +1,260 @@
+"""The generated C reads as written by hand: its width, names, comments, constants and banner.
+
+It has no warning under -Wconversion either, as C and as C++.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from support.compilers import FAMILIES, use
+from support.source_tree import ROOT
+from support.specimens import SPECIMENS, able, specimens
+
+import tilewright as tw
+from tilewright import targets
+from tilewright.cli import main
+from tilewright.emit.layout import WIDTH, folded
+from tilewright.generate import Request, generate
+from tilewright.runtime.build.toolchain import compiler_flags
+
+COMMITTED = sorted((ROOT / "generated").rglob("*.c"))
+every_file = pytest.mark.parametrize("path", COMMITTED, ids=lambda p: f"{p.parent.name}/{p.stem}")
+#: A literal in C, and the exact value that stands beside it.
+CONSTANT = re.compile(r"_const\d+ = \w+\((-?[\d.]+(?:e[+-]?\d+)?)(f?)\);(?: /\* (\S+) \*/)?")
+AMX_LIBRARY = "gemm_bf16_32x16x32_ccc_parallel_m"
+
+
+def text_of(spec: tw.Gemm, target: str = "avx512", schedule: tw.Schedule | None = None) -> str:
+    request = Request("kernel", spec, schedule or tw.Schedule(), targets.load(target))
+    return generate([request]).text
+
+
+# -- lines --------------------------------------------------------------------------------------
+
+
+@every_file
+def test_lines_are_short_and_say_nothing_twice(path: Path) -> None:
+    text = path.read_text()
+    assert [line for line in text.splitlines() if len(line) > WIDTH] == []
+    for pattern in (r"BARRIER;\s+BARRIER;", r"\(size_t\)\(?\d+\)? \*", r"\*\(\w+\)", r"\n\n\n"):
+        assert not re.search(pattern, text), pattern
+    assert "In straight code" not in text
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        tw.Gemm(4, 4, 4, batch=tw.Offsets(200, a=list(range(200)), b=[0] * 200)),
+        tw.Gemm(*(tw.dim(f"a_very_long_name_of_a_size_{x}") for x in "mnk"), lda=tw.dim("lda")),
+        tw.Gemm(8, 8, 8, d="s8", epilogue=tw.clip(tw.acc * tw.Operand("x" * 70), -3, 1e9)),
+    ],
+    ids=["offsets", "sizes", "operand"],
+)
+@pytest.mark.parametrize("target", targets.NAMES)
+def test_long_texts_are_folded(spec: tw.Gemm, target: str) -> None:
+    assert max(map(len, text_of(spec, target).splitlines())) <= WIDTH
+
+
+def test_a_line_without_a_place_to_break_stays() -> None:
+    word = "x" * (WIDTH + 1)
+    assert folded(f"    {word};") == f"    {word};"
+    assert folded("a {\n\n\n    b;") == "a {\n    b;"
+
+
+def test_specimens_are_small_enough_to_be_read() -> None:
+    lengths = {path: path.read_text().count("\n") for path in COMMITTED}
+    assert sum(lengths.values()) < 8000
+    assert [str(path) for path, length in lengths.items() if length > 450] == []
+
+
+# -- names and comments ---------------------------------------------------------------------------
+
+
+def test_values_carry_their_accumulator_and_stage() -> None:
+    bias = tw.Operand("bias", "f32", per="column")
+    spec = tw.Gemm(
+        6, 20, 13, a="u8", b="s8", d="u8", a_zero=128, b_scale="column", d_scale=0.05, d_zero=3,
+        epilogue=tw.relu(tw.acc + bias),
+    )  # fmt: skip
+    text = text_of(spec)
+    stages = (
+        "less_a_zero", "f32", "times_b_scale", "plus_bias", "relu", "over_d_scale", "plus_d_zero",
+        "u8",
+    )  # fmt: skip
+    for row in range(6):
+        for vector in range(2):
+            acc = f"c{row}_{vector}"
+            made = [re.search(rf"const \w+ {acc}_{stage} = ", text) for stage in stages]
+            places = [found.start() for found in made if found]
+            assert len(places) == len(stages) and places == sorted(places)
+            assert re.search(rf"{acc}_relu = .*\b{acc}_plus_bias\b", text)
+            assert row == vector == 0 or f"/* {acc}: row {row}, column" in text
+    notes = re.findall(r"/\* (.*) \*/", text)
+    for note in (
+        "Load, multiply-add.",
+        "Zero point of A, times the sums of B's columns over K: subtracted.",
+        "Convert the sums to f32.",
+        "Times b_scale.",
+        "Epilogue: plus bias.",
+        "Epilogue: relu.",
+        "Divided by d_scale: times its reciprocal.",
+        "Plus the zero point of D.",
+        "Store, as u8.",
+    ):
+        assert note in notes
+
+
+def test_sets_of_accumulators_are_said_to_be_added() -> None:
+    text = text_of(tw.Gemm(4, 16, 64), schedule=tw.Schedule(tile=(4, 16), k_split=2))
+    assert "/* Add the sets of accumulators that K was split over. */" in text
+    assert "/* Store the sums. */" in text
+
+
+@pytest.mark.parametrize("target", targets.NAMES)
+def test_values_of_operands_have_names_of_their_own(target: str) -> None:
+    """Scalars of the call are spread under another name than the parameter's."""
+    spec = tw.Gemm(
+        5, 9, 7, a="s8", b="s8", a_zero="scalar", b_zero="scalar", a_scale="row", d="s8",
+        d_scale="scalar", alpha="scalar", beta="scalar", outputs={"amax": tw.row_absmax(tw.acc)},
+    )  # fmt: skip
+    text = text_of(spec, target)
+    for function in text.split("static inline void ")[1:]:
+        signature, _, body = function.partition("\n{")
+        for name in re.findall(r"(\w+)[,)]", signature):
+            assert not re.search(rf"\b(const )?__?\w+ {name} = ", body.partition("\n}")[0])
+
+
+def test_functions_of_one_file_have_names_of_their_own() -> None:
+    requests = [
+        Request(name, tw.Gemm(8, 8, 8), tw.Schedule(), targets.load("avx2"))
+        for name in ("one", "two")
+    ]
+    text = generate(requests).text
+    functions = re.findall(r"^static inline \w+ (\w+)\(", text, re.MULTILINE)
+    assert sorted(functions) == ["k0_tile0_8x8", "k1_tile0_8x8"]
+    alone = generate(requests[:1]).text
+    assert re.findall(r"^static inline \w+ (\w+)\(", alone, re.MULTILINE) == ["tile0_8x8"]
+
+
+def test_a_multiply_add_and_what_holds_it_are_one_macro() -> None:
+    text = text_of(tw.Gemm(64, 48, 64))
+    assert text.count("#define MULADD_F32X16(") == 1
+    assert len(re.findall(r"^ +MULADD_F32X16\(c\d+_\d", text, re.MULTILINE)) >= 16
+    assert not re.search(r"^ +KEEP_\d\(c", text, re.MULTILINE)
+
+
+# -- constants ------------------------------------------------------------------------------------
+
+
+def test_constants_are_decimal_at_the_top_and_exact() -> None:
+    text = text_of(tw.Gemm(4, 16, 8, epilogue=tw.gelu_erf(tw.acc)))
+    found = CONSTANT.findall(text)
+    assert len(found) > 20
+    for decimal, single, beside in found:
+        assert single == "f"
+        stored = struct.unpack("f", struct.pack("f", float(decimal)))[0]
+        if beside:
+            assert float.fromhex(beside) == stored
+        else:
+            assert float(decimal) == stored
+    function = text[text.index("static inline void tile") :]
+    assert function.index("gelu_erf_const0 =") < function.index("BARRIER;")
+    assert "set1_ps(0x" not in text
+
+
+def test_a_constant_is_declared_once() -> None:
+    text = text_of(tw.Gemm(8, 8, 8, a="f8_e4m3", b="f8_e4m3", d="bf16"), "avx2")
+    for function in text.split("static inline void ")[1:]:
+        declared = re.findall(r"const \w+ (\w+_const\w*) = ", function.partition("\n}")[0])
+        assert len(declared) == len(set(declared))
+
+
+# -- the banner -----------------------------------------------------------------------------------
+
+
+def command_of(text: str) -> list[str]:
+    """The words of the command in a file's banner, as a shell reads them."""
+    banner = text[text.index(" * Command:\n") : text.index("\n */", text.index(" * Command:\n"))]
+    lines = [line.removeprefix(" *").strip() for line in banner.splitlines()[1:]]
+    return shlex.split(" ".join(line.removesuffix("\\") for line in lines))
+
+
+@every_file
+def test_the_command_in_the_banner_makes_the_file_again(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    program, *words = command_of(path.read_text())
+    assert program == "tilewright"
+    result = CliRunner().invoke(main, words, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert Path(path.name).read_text() == path.read_text()
+
+
+def test_the_banner_says_the_resolved_schedule() -> None:
+    text = text_of(tw.Gemm(64, 48, 64))
+    said = re.search(r"^ \* Resolved: (Schedule\(.*\))$", text, re.MULTILINE)
+    assert said is not None
+    for name in ("tile=", "loops=", "k_unroll=", "k_split=", "vectorize="):
+        assert name in said[1]
+    assert " * Schedule: Schedule()\n" in text
+
+
+def code_of(text: str) -> str:
+    return re.sub(r"/\*.*?\*/", "", text, flags=re.DOTALL)
+
+
+@pytest.mark.parametrize("target", ["avx2", "avx512", "neon", "scalar"])
+@pytest.mark.parametrize("sizes", [(64, 48, 64), (6, 20, 13), (8, 8, 8), (37, 37, 37)])
+def test_the_resolved_schedule_makes_the_same_code(
+    sizes: tuple[int, int, int], target: str
+) -> None:
+    from tilewright.cli.code import schedule_of_code
+
+    text = text_of(tw.Gemm(*sizes), target)
+    said = re.search(r" \* Resolved: (.*?)\n \* Target", text, re.DOTALL)
+    assert said is not None
+    schedule = schedule_of_code(said[1].replace("\n *", " "))
+    first = re.compile(r"static inline void tile0.*?\n}\n", re.DOTALL)
+    again = text_of(tw.Gemm(*sizes), target, schedule)
+    wanted, found = (first.search(code_of(each)) for each in (text, again))
+    assert wanted is not None and found is not None
+    assert found[0] == wanted[0]
+
+
+# -- compilers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("language", ["c", "c++"])
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("target", targets.NAMES)
+def test_it_has_no_warning_as_c_and_as_cpp(
+    target: str, family: str, language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = targets.load(target)
+    names = [name for name in able(target) if found.matrix or name not in specimens("amx")]
+    names += [AMX_LIBRARY] if target == "amx" and AMX_LIBRARY not in names else []
+    text = generate([Request(name, *SPECIMENS[name], found) for name in names]).text
+    (tmp_path / "all.c").write_text(text)
+    compiler = use(family, found, monkeypatch)
+    command = list(compiler.command)
+    flags = list(compiler_flags(found, compiler))
+    if language == "c++":
+        command[0] = re.sub("gcc", "g++", command[0]) if family == "gcc" else "clang++"
+        flags = [flag for flag in flags if not flag.startswith("-std=")] + ["-std=c++17"]
+        if shutil.which(command[0]) is None:
+            pytest.skip(f"no {command[0]}")
+    strict = ["-Wall", "-Wextra", "-Wconversion", "-Werror", "-fsyntax-only", "-x", language]
+    result = subprocess.run(
+        [*command, *flags, *strict, "all.c"], cwd=tmp_path, capture_output=True, text=True,
+        check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr[:3000]
