@@ -238,9 +238,7 @@ def wanted(command: Command) -> Command:
     made: Any = run
     for option in reversed((*_CODE, *_SPEC, *_SCHEDULE, *_TARGET)):
         made = option(made)
-    argument = click.argument(
-        "given", nargs=-1, metavar="SIZES...", callback=_read(sizes)
-    )
+    argument = click.argument("given", nargs=-1, metavar="SIZES...", callback=_read(sizes))
     wrapped: Command = argument(made)
     return wrapped
 

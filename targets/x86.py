@@ -75,9 +75,7 @@ def cast(kind: str, to: str, bits: int, x: str) -> str:
 
 
 #: A few bits in memory as an integer, whatever is there and at any address; and written there.
-_READ_BITS = (
-    "({{{{ int{bits}_t bits_; __builtin_memcpy(&bits_, {{p}}, sizeof bits_); bits_; }}}})"
-)
+_READ_BITS = "({{{{ int{bits}_t bits_; __builtin_memcpy(&bits_, {{p}}, sizeof bits_); bits_; }}}})"
 _WRITE_BITS = (
     "({{{{ const int{bits}_t bits_ = (int{bits}_t){value}; "
     "(void)__builtin_memcpy({{p}}, &bits_, sizeof bits_); }}}})"

@@ -18,7 +18,7 @@ from tilewright.isa.vector import MulAdd, Vector
 
 @dataclass(frozen=True, slots=True)
 class Macro:
-    """A multiply-add into ``vector`` that keeps ``kept``: parameters, or the ``product`` it adds."""
+    """A multiply-add into ``vector`` that keeps ``kept``: parameters, or the product it adds."""
 
     name: str
     op: MulAdd

@@ -41,7 +41,9 @@ def load(emitter: Emitter, address: Address, active: Active, memory: str, name: 
     """Elements of type ``memory`` as the emitter's floating-point type, or s32 for integers."""
     element = "s32" if is_integer(memory) else emitter.builder.real
     direct = memory == element or memory in emitter.vector(element).loads
-    register = emitter.fresh(name if direct else f"{name}_bits".lstrip("_"), element if direct else "s32")
+    register = emitter.fresh(
+        name if direct else f"{name}_bits".lstrip("_"), element if direct else "s32"
+    )
     plain = "" if memory == register.vector.element else memory if direct else bits_of(memory)
     emitter.add(Load(register, address, active, plain))
     value = emitter.take(register)

@@ -106,7 +106,10 @@ MUTANTS = [
     Mutant("drops a multiply-add of the last K step", drop_last_multiply_add),
     Mutant("adds 1 to the leading dimension of A", sub(r"pa(\[| \+ )lda\b", r"pa\1(lda + 1)")),
     Mutant("adds 1 to the leading dimension of B", sub(r"pb \+= ldb;", "pb += ldb + 1;")),
-    Mutant("adds 1 to the leading dimension of C", sub(r"\bc(\[| \+ )ldc\b", r"c\1(ldc + 1)", every=True)),
+    Mutant(
+        "adds 1 to the leading dimension of C",
+        sub(r"\bc(\[| \+ )ldc\b", r"c\1(ldc + 1)", every=True),
+    ),
     Mutant("ignores beta", sub(r"\b0\.5f", "0.0f")),
     Mutant("ignores alpha", sub(r"\b2\.0f", "1.0f")),
     Mutant("drops a matrix of the batch", sub(r"\bi < 3;", "i < 2;", every=True)),

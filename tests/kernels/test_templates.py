@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 import jinja2.nodes
 import pytest
-from support.source_tree import templates
+from support.source_tree import ROOT, templates
 from support.specimens import SPECIMENS, specimens
 
 import tilewright.emit.render
@@ -31,7 +31,7 @@ from tilewright.spec.operands import Matrix
 from tilewright.spec.schedule import Schedule
 
 COLUMNS = Matrix("f32", "F")
-TEXTS = {path.name: path.read_text() for path in templates()}
+TEXTS = {path.relative_to(ROOT / "templates").as_posix(): path.read_text() for path in templates()}
 every_template = pytest.mark.parametrize("name", TEXTS)
 
 

@@ -161,7 +161,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemm_u8s8_1x8x4_ccc_packed_to_u8_bias_relu": ("avx2", "neon"),
     "gemm_s8_2x16x4_ccc_packed_zero_point_and_scale": ("avx512",),
     "gemm_bf16_2x16x3_ccc_packed_batch3_to_bf16": ("avx512",),
-    "gemm_f32_2x16x8_ccc_row_absmax": ("avx2",),
+    "gemm_f32_2x16x8_ccc_row_absmax": (),
     "gemm_f16_8x2x4_fcf_gelu": ("avx2",),
     "gemm_f16_1x32x5_ccc_packed": ("avx512",),
     "gemm_s8_32x32x128_ccc_packed": ("amx",),

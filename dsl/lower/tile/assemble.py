@@ -37,9 +37,7 @@ def lower_tile(tile: Tile, name: str) -> TileProgram:
     end = without_idle_masks(end)
     body = without_idle_masks(body, end)
     rooms: set[str] = set()
-    body, end = (
-        without_idle_notes(tuple(with_rooms_apart(part, rooms))) for part in (body, end)
-    )
+    body, end = (without_idle_notes(tuple(with_rooms_apart(part, rooms))) for part in (body, end))
     return TileProgram(
         name=name,
         element=tile.plan.element,

@@ -145,7 +145,9 @@ class _Finisher:
     def reduced(self) -> Iterator[Op]:
         """What was reduced, combined with what stands in memory."""
         for _, reducer in self.reducers:
-            self.emitter.stage(f"{reducer.pointer}all", "", f"{reducer.said}: with what stands there.")
+            self.emitter.stage(
+                f"{reducer.pointer}all", "", f"{reducer.said}: with what stands there."
+            )
             reducer.flush()
         yield from self.emitter.emit()
 
@@ -203,7 +205,7 @@ class _Finisher:
         return total
 
     def _times_sums(self, output: Output, zero: str, sums: str, note: str) -> None:
-        """A zero point times sums: one value for a row or column, unless the zero point has many."""
+        """A zero point times sums: one value for a row or column, unless it has many itself."""
         if getattr(self.spec, zero) in ("row", "column"):
             self._stage(output, f"{zero}_times_sums", note, zero)
         else:

@@ -61,7 +61,9 @@ class Reducer:
         self.emitter, self.existing = existing.emitter, existing
         self.fn, self.pointer = fn, pointer
         self.bits = fn == "row_absmax"
-        self.said = {"row_max": "The greatest", "row_sum": "The sum"}.get(fn, "The greatest magnitude")
+        self.said = {"row_max": "The greatest", "row_sum": "The sum"}.get(
+            fn, "The greatest magnitude"
+        )
         self.said += " of a row"
         self.partial: dict[tuple[str, int], Argument] = {}
         self.active: dict[tuple[str, int], Active] = {}

@@ -14,7 +14,16 @@ from itertools import product
 from sympy import Expr
 
 from tilewright.ir.networks import transpose
-from tilewright.ir.ops import Active, Address, MakeMask, MaskRegister, Note, Op, Register, StoreMatrix
+from tilewright.ir.ops import (
+    Active,
+    Address,
+    MakeMask,
+    MaskRegister,
+    Note,
+    Op,
+    Register,
+    StoreMatrix,
+)
 from tilewright.symbolic import ONE, ZERO, div, linear, value
 
 from .matrix_product import accumulator, direct, places, stored
