@@ -17,6 +17,7 @@ from support.specimens import SPECIMENS, specimens
 import tilewright.emit.render
 import tilewright.generate
 from tilewright import targets
+from tilewright.emit.listing import Macros
 from tilewright.emit.render import render
 from tilewright.generate import Request, generate, plan_for, program_for
 from tilewright.ir.dataflow import walk
@@ -107,6 +108,8 @@ def used() -> tuple[set[str], list[Op]]:
         op for program in programs for tile in program.tiles for op in walk(tile.body + tile.end)
     ]
     kinds = {node.kind for program in programs for node in nodes(program.nest)}
+    listings = [Macros().listing(tile) for program in programs for tile in program.tiles]
+    kinds |= {op.kind for each in listings for op in walk(each.body + each.end)}
     return kinds | {op.kind for op in operations}, operations
 
 

@@ -122,7 +122,7 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
         Gemm(8, 2, 4, a=Matrix("f16", "F"), b="f16", order="F", epilogue=gelu_erf(acc)),
         Schedule(),
     ),
-    "gemm_f16_1x32x5_ccc_packed": (Gemm(1, 32, 5, a="f16", b=Packed("f16")), Schedule()),
+    "gemm_f16_1x64x4_ccc_packed": (Gemm(1, 64, 4, a="f16", b=Packed("f16")), Schedule()),
     "gemm_s8_32x32x128_ccc_packed": (
         Gemm(32, 32, 128, a="s8", b=Packed("s8"), beta=1),
         Schedule(),
@@ -134,6 +134,10 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
     "gemm_u8_mx16x64_fff_of_the_call": (
         Gemm(Dim("M"), 16, 64, a="u8", order="F"),
         Schedule(),
+    ),
+    "gemm_bf16_mx16x32_ccc_packed_of_the_call": (
+        Gemm(Dim("M"), 16, 32, a="bf16", b=Packed("bf16")),
+        Schedule(tile=(16, 16)),
     ),
     "gemm_bf16_32x16x32_ccc_parallel_m": (
         Gemm(32, 16, 32, a="bf16", b=Packed("bf16")),
@@ -163,10 +167,11 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemm_bf16_2x16x3_ccc_packed_batch3_to_bf16": ("avx512",),
     "gemm_f32_2x16x8_ccc_row_absmax": (),
     "gemm_f16_8x2x4_fcf_gelu": ("avx2",),
-    "gemm_f16_1x32x5_ccc_packed": ("avx512",),
+    "gemm_f16_1x64x4_ccc_packed": ("avx512",),
     "gemm_s8_32x32x128_ccc_packed": ("amx",),
     "gemm_bf16_2x16x34_ccc_packed_relu_to_bf16": ("amx",),
-    "gemm_u8_mx16x64_fff_of_the_call": ("amx",),
+    "gemm_u8_mx16x64_fff_of_the_call": (),
+    "gemm_bf16_mx16x32_ccc_packed_of_the_call": ("amx",),
     "gemm_bf16_32x16x32_ccc_parallel_m": (),
     "transpose_f32_8x8": ("avx2", "neon"),
 }
@@ -182,6 +187,7 @@ _ABLE: dict[str, tuple[str, ...]] = {
     ),
     "gemm_f32_31x16x64_ccc_tile31x16": ("amx", "avx512"),
     "gemm_f32_8x4x4_cff_tile8x4_pack_ab": _WITHOUT_SCALAR,
+    "gemm_bf16_mx16x32_ccc_packed_of_the_call": ("amx", "avx512"),
     "gemm_bf16_32x16x32_ccc_parallel_m": ("amx", "avx512"),
 }
 
