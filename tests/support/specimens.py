@@ -30,6 +30,10 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
         Gemm(32, 8, 16, order="F", beta=1, batch=Strided(16)),
         Schedule(tile=(16, 4), loops="bnmk", k_unroll=1),
     ),
+    "gemm_f32_8x8xk_fff_batch_of_the_call_bnmk": (
+        Gemm(8, 8, Dim("K"), order="F", batch=Strided(Dim("count"))),
+        Schedule(loops="bnmk"),
+    ),
     "gemm_f64_3x5x3_ccf_alpha2_narrow_tails": (
         Gemm(3, 5, 3, a="f64", c=Matrix("f64", "F"), alpha=2),
         Schedule(tails="narrow"),
@@ -152,6 +156,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemm_f32_16x4x64_fff_beta1_ld_of_the_call": ("avx512", "neon"),
     "gemm_f32_64x48x64_ccc": ("avx512", "avx2", "scalar"),
     "gemm_f32_32x8x16_fff_beta1_batch16_tile16x4_bnmk": ("avx2",),
+    "gemm_f32_8x8xk_fff_batch_of_the_call_bnmk": ("avx2",),
     "gemm_f64_3x5x3_ccf_alpha2_narrow_tails": ("neon", "scalar"),
     "gemm_f32_mxnxk_of_16_ccc_of_the_call": ("avx2", "scalar"),
     "gemm_f32_2x2xk_cfc_alpha_and_beta_of_the_call_offsets": ("avx512", "neon", "scalar"),
