@@ -163,6 +163,9 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
     static = batch.static if batch else {}
     program = program_for(plan)
     parameters = signature(request.spec, formats_of(request.spec, request.target))
+    own = {tile.name for tile in program.tiles}
+    if request.name in own or request.name.startswith(("fork", "tiles")):
+        prefix = prefix or "k0_"  # a static function would be called as the kernel is
     return KernelText(
         name=request.name,
         prefix=prefix,

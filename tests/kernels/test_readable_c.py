@@ -144,6 +144,13 @@ def test_functions_of_one_file_have_names_of_their_own() -> None:
     assert re.findall(r"^static inline \w+ (\w+)\(", alone, re.MULTILINE) == ["tile0_8x8"]
 
 
+def test_a_kernel_called_as_its_tile_would_be() -> None:
+    request = Request("tile0_8x8", tw.Gemm(8, 8, 8), tw.Schedule(), targets.load("avx2"))
+    text = generate([request]).text
+    assert re.findall(r"^static inline \w+ (\w+)\(", text, re.MULTILINE) == ["k0_tile0_8x8"]
+    assert "\nvoid tile0_8x8(const float *a" in text
+
+
 def test_a_multiply_add_and_what_holds_it_are_one_macro() -> None:
     text = text_of(tw.Gemm(64, 48, 64))
     assert text.count("#define MULADD_F32X16(") == 1
