@@ -25,6 +25,7 @@ from tilewright.emit.layout import WIDTH, folded
 from tilewright.generate import Request, generate
 from tilewright.runtime.build.toolchain import compiler_flags
 from tilewright.runtime.machine.host import machine
+from tilewright.spec.pack import Pack
 
 COMMITTED = sorted((ROOT / "generated").rglob("*.c"))
 every_file = pytest.mark.parametrize("path", COMMITTED, ids=lambda p: f"{p.parent.name}/{p.stem}")
@@ -250,7 +251,9 @@ def test_it_has_no_warning_as_c_and_as_cpp(
     names = able(target)
     if language == "c++" and found.machine not in ("", machine()):
         names = [name for name in names if "parallel" not in name]  # whose headers are not there
-    text = generate([Request(name, *SPECIMENS[name], found) for name in names]).text
+    requests = [Request(name, *SPECIMENS[name], found) for name in names]
+    requests.append(Request("pack_s8", Pack(33, 9, "s8"), tw.Schedule(), found))
+    text = generate(requests).text
     (tmp_path / "all.c").write_text(text)
     compiler = use(family, found, monkeypatch)
     command = list(compiler.command)
