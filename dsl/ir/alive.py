@@ -8,7 +8,7 @@ from typing import NamedTuple
 from tilewright.errors import PlanError
 from tilewright.isa.target import Target
 
-from .dataflow import mask_of, pointers_used, reads, walk, writes
+from .dataflow import pointers_used, reads, walk, writes
 from .ops import Loop, MakeMask, MaskRegister, Op, Splat, TileProgram
 
 #: Values on their way through a tile's ``end`` that may wait in memory, beside those in registers.
@@ -37,7 +37,7 @@ def step_of(op: Op) -> Step:
     written = [register.name for register in writes(op)]
     if isinstance(op, MakeMask):
         written += _in_register(op.mask)
-    elif (mask := mask_of(op)) is not None:
+    elif (mask := op.masked_by) is not None:
         read += _in_register(mask)
     return Step(read, written)
 

@@ -20,7 +20,7 @@ from tilewright.symbolic import slots
 
 from .access import bits_of
 from .alive import Step, from_before, step_of
-from .dataflow import mask_of, reads, writes
+from .dataflow import reads, writes
 from .extents import Pointer, Reach, advances, behind, between
 from .ops import (
     Active,
@@ -96,7 +96,7 @@ class Walk:
             if register.vector not in self.seen:
                 self.held(op, register.vector)
             known[register.name] = register.vector
-        mask = mask_of(op)
+        mask = op.masked_by
         if mask is not None and mask.name not in self.masks:
             self.refuse(op, "uses a mask never made", "make_mask before it")
         rule(self, op)
