@@ -145,24 +145,22 @@ class _Reached:
         """Those of ``ops`` that are needed, and what stands beside them."""
         return rewritten(ops, self._if_needed)
 
-    def _if_needed(self, op: Op) -> Iterator[Op]:
+    def _if_needed(self, op: Op) -> Op | None:
         if contains(op):
             needed = any(id(inner) in self._ids for inner in walk(inside(op)))
         elif isinstance(op, Keep):
             needed = op.acc.name in self._names
         else:
             needed = id(op) in self._ids or not _computes(op)
-        if needed:
-            yield op
+        return op if needed else None
 
 
 def _pointing(ops: Iterable[Op], used: set[str]) -> Iterator[Op]:
     """``ops`` without pointers and rooms that are not among ``used``."""
 
-    def needed(op: Op) -> Iterator[Op]:
+    def needed(op: Op) -> Op | None:
         placed = _placed(op)
-        if not placed or not used.isdisjoint(placed):
-            yield op
+        return op if not placed or not used.isdisjoint(placed) else None
 
     return rewritten(ops, needed)
 
@@ -173,12 +171,11 @@ def _pointing(ops: Iterable[Op], used: set[str]) -> Iterator[Op]:
 def stored_in_parts(ops: Iterable[Op]) -> Iterator[Op]:
     """``ops`` where a constant number of lanes is stored without a mask, if the vector can."""
 
-    def stored(op: Op) -> Iterator[Op]:
-        if isinstance(op, Store) and op.masked_by is not None:
-            lanes = value(op.masked_by.active)
-            yield replace(op, active=lanes) if lanes in op.src.vector.partial_store else op
-        else:
-            yield op
+    def stored(op: Op) -> Op:
+        if not isinstance(op, Store) or op.masked_by is None:
+            return op
+        lanes = value(op.masked_by.active)
+        return replace(op, active=lanes) if lanes in op.src.vector.partial_store else op
 
     return rewritten(ops, stored)
 
@@ -189,14 +186,14 @@ def with_rooms_apart(ops: Iterable[Op], taken: set[str]) -> Iterator[Op]:
     ``taken`` are the rooms of what came before, to which those of ``ops`` are added.
     """
 
-    def apart(op: Op) -> Iterator[Op]:
+    def apart(op: Op) -> Op:
         if isinstance(op, Store) and op.active is not None:
             names = chain((op.part,), (f"{op.part}{again}" for again in count(2)))
             part = next(part for part in names if f"{op.src.name}_{part}" not in taken)
             taken.add(f"{op.src.name}_{part}")
-            op = op if part == op.part else replace(op, part=part)
-        elif isinstance(op, Load) and op.active is not None:
+            return op if part == op.part else replace(op, part=part)
+        if isinstance(op, Load) and op.active is not None:
             taken.add(f"{op.dst.name}_part")
-        yield op
+        return op
 
     return rewritten(ops, apart)

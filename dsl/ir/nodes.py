@@ -110,10 +110,9 @@ def finder(what: Any, roles: frozenset[Role]) -> Callable[[Node], tuple[Any, ...
 
     def find(node: Any) -> tuple[Any, ...]:
         cls = type(node)
-        getter = known.get(cls)
-        if getter is None:
-            getter = known[cls] = _getter(cls, what, roles, find)
-        return getter(node)
+        if cls not in known:
+            known[cls] = _getter(cls, what, roles, find) if is_dataclass(cls) else lambda node: ()
+        return known[cls](node)
 
     return find
 
@@ -122,32 +121,41 @@ def _getter(
     cls: type[Any], what: Any, roles: frozenset[Role], find: Callable[[Any], tuple[Any, ...]]
 ) -> Callable[[Any], tuple[Any, ...]]:
     """``find`` for nodes or parts of one class."""
-    wanted = {
-        name: bool(roles & roles_of(annotation)) and holds(annotation, what)
-        for name, annotation in declared(cls).items()
-        if Role.BODY not in roles_of(annotation)
-    }
-    inner = {name for name in wanted if _within(cls, name, what, roles, frozenset())}
-    names = [name for name, here in wanted.items() if here or name in inner]
-    if not names:
-        return lambda node: ()
-    always = all(get_args(declared(cls)[name])[:1] == (what,) for name in names)
-    if always and not inner:
-        get = attrgetter(*names)
-        return get if len(names) > 1 else lambda node: (get(node),)
     type_ = str if isinstance(what, Space) else what
+    steps: list[tuple[str, bool, bool]] = []
+    exact = True
+    for name, annotation in declared(cls).items():
+        said = roles_of(annotation)
+        here = bool(said & roles) and holds(annotation, what)
+        inner = _within(cls, name, what, roles, frozenset())
+        if Role.BODY not in said and (here or inner):
+            steps.append((name, here, inner))
+            exact = exact and here and not inner and get_args(annotation)[0] is type_
+    if not steps:
+        return lambda node: ()
+    if exact:
+        get = attrgetter(*(name for name, *_ in steps))
+        return get if len(steps) > 1 else lambda node: (get(node),)
 
-    def collect(value: Any, here: bool) -> Iterator[Any]:
-        if here and isinstance(value, type_):
-            yield value
-        elif type(value) is tuple:
-            for each in value:
-                yield from collect(each, here)
-        elif is_dataclass(value):
-            yield from find(value)
+    def collect(node: Any) -> tuple[Any, ...]:
+        found: tuple[Any, ...] = ()
+        for name, here, inner in steps:
+            value = getattr(node, name)
+            if value is None:
+                continue
+            if here and isinstance(value, type_):
+                found += (value,)
+            elif type(value) is tuple:
+                for each in value:
+                    if here and isinstance(each, type_):
+                        found += (each,)
+                    elif inner:
+                        found += find(each)
+            elif inner:
+                found += find(value)
+        return found
 
-    steps = tuple((name, wanted[name]) for name in names)
-    return lambda node: tuple(x for n, here in steps for x in collect(getattr(node, n), here))
+    return collect
 
 
 def _within(
@@ -208,10 +216,15 @@ def within(node: N, change: Callable[[tuple[Any, ...]], Iterable[Any]]) -> N:
     return replace(node, **changed) if changed else node  # type: ignore[type-var]
 
 
-def rewritten(nodes: Iterable[N], change: Callable[[N], Iterable[N]]) -> Iterator[N]:
-    """``nodes`` with what ``change`` puts in the place of each, first in bodies, then around."""
+def rewritten(nodes: Iterable[N], change: Callable[[N], N | None]) -> Iterator[N]:
+    """``nodes`` with ``change`` of each, first in bodies, then around; None leaves one out."""
     for node in nodes:
-        yield from change(within(node, lambda body: rewritten(body, change)))
+        if _BODIES[type(node)]:
+            after = change(within(node, lambda body: rewritten(body, change)))
+        else:
+            after = change(node)
+        if after is not None:
+            yield after
 
 
 # --- the map -----------------------------------------------------------------------------------
