@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from sympy import Expr, Integer
 
-from tilewright.ir.dataflow import walk
 from tilewright.ir.nest import Program
+from tilewright.ir.nodes import walk
 from tilewright.ir.ops import Loop, MultiplyAdd, MultiplyMatrices, TileProgram
 from tilewright.isa.machine import Core
 from tilewright.isa.target import Target

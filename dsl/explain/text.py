@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import sympy
 from sympy import Expr, Integer
@@ -212,12 +212,12 @@ def _nest(nodes: Sequence[NestNode], depth: int) -> Iterator[str]:
                 yield f"{pad}{node.counter} from {node.first} below {text_of(node.trips)}{note}"
                 yield from _nest(node.body, depth + 1)
             case SelectBatch():
-                names = " and ".join(selected.name.upper() for selected in node.selected)
+                names = " and ".join(str(selected.name).upper() for selected in node.selected)
                 yield f"{pad}with {names} of batch element {text_of(node.index)}"
                 yield from _nest(node.body, depth + 1)
             case Pack():
                 where = "" if node.scratch is None else ", in scratch memory"
-                verb = "pack" if node.buffer.endswith("_packed") else "fill"
+                verb = "pack" if node.buffer.text.endswith("_packed") else "fill"
                 size = f"{text_of(node.elements)} elements of {node.element}"
                 yield f"{pad}{verb} {node.buffer}, {size}{where}"
                 yield from _nest(node.fill + node.body, depth + 1)
@@ -234,9 +234,11 @@ def configuration_text(configuration: Configuration) -> str:
 
 
 def _argument(argument: Argument) -> str:
+    name = argument.operand
+    operand = None if name is None else str(replace(name, matrix=False))
     if argument.offset == 0:
-        return argument.operand or "0"
-    return " + ".join(filter(None, (argument.operand, text_of(argument.offset))))
+        return operand or "0"
+    return " + ".join(filter(None, (operand, text_of(argument.offset))))
 
 
 def _choice(node: When | WhenSame, depth: int) -> Iterator[str]:

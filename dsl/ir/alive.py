@@ -8,7 +8,8 @@ from typing import NamedTuple
 from tilewright.errors import PlanError
 from tilewright.isa.target import Target
 
-from .dataflow import pointers_used, reads, walk, writes
+from .dataflow import pointers_used, reads, writes
+from .nodes import walk
 from .ops import Loop, MakeMask, MaskRegister, Op, Register, Splat, TileProgram
 
 #: Values on their way through a tile's ``end`` that may wait in memory, beside those in registers.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, count
 
@@ -43,7 +43,8 @@ reads, writes = finder(Register, READING), finder(Register, WRITING)
 matrices_of = finder(MatrixRegister, EVERY_ROLE)
 #: Where an operation reads or writes memory, or hints that it will be read.
 addresses = finder(Address, EVERY_ROLE)
-_written, _expressions = finder(Address, WRITING), finder(Expr, frozenset((Role.SIZES,)))
+_written = finder(Address, WRITING)
+_expressions: Callable[[Op], tuple[Expr, ...]] = finder(Expr, frozenset((Role.SIZES,)))
 #: Pointers that are made, moved or hidden, and those that are only read.
 _placed = finder(Space.POINTER, WRITING)
 _pointed = finder(Space.POINTER, frozenset((Role.READS,)))

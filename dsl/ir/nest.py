@@ -10,8 +10,22 @@ from typing import ClassVar
 from sympy import Expr, Integer
 
 from tilewright.isa.matrix_unit import MatrixUnit
+from tilewright.symbolic import slots
 
-from .nodes import Body, CounterName, Node, Reads, Role, Sizes, Writes, finder, mapped, walk
+from .nodes import (
+    Body,
+    CounterName,
+    Node,
+    Reads,
+    Role,
+    Sizes,
+    Space,
+    Writes,
+    finder,
+    mapped,
+    rewritten,
+    walk,
+)
 from .ops import TileProgram
 
 
@@ -44,6 +58,11 @@ class Argument:
     operand: Reads[Name | None]
     offset: Sizes[Expr]
     cast: bool = False
+
+    @property
+    def symbol(self) -> str:
+        """What C calls the operand, "" for a number."""
+        return "" if self.operand is None else str(self.operand)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,8 +182,45 @@ class WhenSame(Node):
 NestNode = Call | BlockLoop | SelectBatch | Pack | When | WhenSame | Configure
 
 
-#: The operands that a node is given, or asks for.
+#: The operands that a node is given, or asks for; its formulas; and the counter that it counts.
 _operands = finder(Name, frozenset((Role.READS,)))
+_expressions: Callable[[Node], tuple[Expr, ...]] = finder(Expr, frozenset((Role.SIZES,)))
+counters = finder(Space.COUNTER, frozenset((Role.WRITES,)))
+
+
+def names_used(node: NestNode) -> set[str]:
+    """What C names in a node, its bodies aside: operands, offsets, scratch, sizes and counters."""
+    used = {str(name) for name in _operands(node)}
+    used = used.union(*(slots(expr) for expr in _expressions(node)))
+    match node:
+        case SelectBatch():
+            used.update(each.offsets for each in node.selected if each.batch == "offsets")
+        case Pack() if node.scratch is not None:
+            used.add("scratch")
+    return used
+
+
+def defined(node: NestNode) -> dict[str, str]:
+    """The operands and buffers that a node defines for its bodies, and their element types."""
+    match node:
+        case SelectBatch():
+            return {str(each.chosen): each.element for each in node.selected}
+        case Pack():
+            return {str(node.buffer): node.element}
+    return {}
+
+
+def of_batch(
+    index: Expr, selected: tuple[Selected, ...], body: tuple[NestNode, ...]
+) -> SelectBatch:
+    """``body``, whose calls take whole batches, for element ``index`` of those ``selected``."""
+    chosen = {each.name: each.chosen for each in selected}
+
+    def inside(node: NestNode) -> NestNode:
+        taken = isinstance(node, Call)
+        return mapped(node, Name, lambda name: chosen.get(name, name)) if taken else node
+
+    return SelectBatch(index, selected, tuple(rewritten(body, inside)))
 
 
 def operands_of(nodes: tuple[NestNode, ...]) -> set[Name]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
 from enum import Enum
-from functools import cache
 from operator import attrgetter
 from typing import Annotated, Any, ClassVar, TypeAlias, TypeVar, get_args, overload
 
@@ -67,10 +66,14 @@ class Node:
 N = TypeVar("N", bound=Node)
 
 
-@cache
+_DECLARED: dict[type[Any], Mapping[str, Any]] = {}
+
+
 def declared(cls: type[Any]) -> Mapping[str, Any]:
     """The annotations of a class's fields, by name."""
-    return {f.name: f.type for f in fields(cls)}
+    if cls not in _DECLARED:
+        _DECLARED[cls] = {f.name: f.type for f in fields(cls)}
+    return _DECLARED[cls]
 
 
 def roles_of(annotation: Any) -> frozenset[Role]:
@@ -79,7 +82,7 @@ def roles_of(annotation: Any) -> frozenset[Role]:
     return frozenset(each for each in said if isinstance(each, Role))
 
 
-def holds(annotation: Any, what: type[Any] | Space) -> bool:
+def holds(annotation: Any, what: Any) -> bool:
     """Whether a value that is annotated so may be one of ``what``, or a tuple of some."""
     if annotation is what or what in getattr(annotation, "__metadata__", ()):
         return True
@@ -137,22 +140,18 @@ def _getter(
         get = attrgetter(*(name for name, *_ in steps))
         return get if len(steps) > 1 else lambda node: (get(node),)
 
+    def taken(value: Any, here: bool, inner: bool) -> tuple[Any, ...]:
+        if here and isinstance(value, type_):
+            return (value,)
+        if type(value) is tuple:
+            return tuple(found for each in value for found in taken(each, here, inner))
+        return find(value) if inner else ()
+
     def collect(node: Any) -> tuple[Any, ...]:
         found: tuple[Any, ...] = ()
         for name, here, inner in steps:
-            value = getattr(node, name)
-            if value is None:
-                continue
-            if here and isinstance(value, type_):
-                found += (value,)
-            elif type(value) is tuple:
-                for each in value:
-                    if here and isinstance(each, type_):
-                        found += (each,)
-                    elif inner:
-                        found += find(each)
-            elif inner:
-                found += find(value)
+            if (value := getattr(node, name)) is not None:
+                found += taken(value, here, inner)
         return found
 
     return collect
@@ -235,36 +234,43 @@ def mapped(node: T, what: type[Any] | Space, change: Callable[[Any], Any]) -> T:
 
     ``node`` may be a tuple of nodes. What does not change is the same object.
     """
+    after: T = _mapped(node, what, change)
+    return after
+
+
+def _mapped(node: Any, what: Any, change: Callable[[Any], Any]) -> Any:
     if type(node) is tuple:
-        after = tuple(mapped(each, what, change) for each in node)
+        after = tuple(_mapped(each, what, change) for each in node)
         same = all(new is old for new, old in zip(after, node, strict=True))
-        return node if same else after  # type: ignore[return-value]
+        return node if same else after
     if not isinstance(what, Space) and isinstance(node, what):
-        return change(node)  # type: ignore[no-any-return]
+        return change(node)
     changed = {}
     for name, named in _mapped_fields(type(node), what):
         value = getattr(node, name)
-        after = change(value) if named and type(value) is str else mapped(value, what, change)
-        if after is not value:
-            changed[name] = after
-    return replace(node, **changed) if changed else node  # type: ignore[type-var]
+        new = change(value) if named and type(value) is str else _mapped(value, what, change)
+        if new is not value:
+            changed[name] = new
+    return replace(node, **changed) if changed else node
 
 
-@cache
-def _mapped_fields(cls: type[Any], what: type[Any] | Space) -> tuple[tuple[str, bool], ...]:
+_MAPPED: dict[tuple[type[Any], Any], tuple[tuple[str, bool], ...]] = {}
+
+
+def _mapped_fields(cls: type[Any], what: Any) -> tuple[tuple[str, bool], ...]:
     """The fields that may hold ``what``, and whether such a one is a name of that space."""
-    if not is_dataclass(cls):
-        return ()
-    found = declared(cls).items()
-    named = isinstance(what, Space)
-    return tuple(
-        (name, named and holds(annotation, what))
-        for name, annotation in found
-        if Role.BODY in roles_of(annotation) or _may_hold(annotation, what, frozenset())
-    )
+    if (cls, what) not in _MAPPED:
+        named = isinstance(what, Space)
+        found = declared(cls).items() if is_dataclass(cls) else ()
+        _MAPPED[cls, what] = tuple(
+            (name, named and holds(annotation, what))
+            for name, annotation in found
+            if Role.BODY in roles_of(annotation) or _may_hold(annotation, what, frozenset())
+        )
+    return _MAPPED[cls, what]
 
 
-def _may_hold(annotation: Any, what: type[Any] | Space, seen: frozenset[type[Any]]) -> bool:
+def _may_hold(annotation: Any, what: Any, seen: frozenset[type[Any]]) -> bool:
     """Whether such a value may be ``what``, or have it anywhere in it."""
     if holds(annotation, what):
         return True

@@ -12,10 +12,11 @@ from tilewright.ir.nest import (
     Argument,
     BlockLoop,
     Call,
+    Name,
     NestNode,
     Program,
-    SelectBatch,
     Selected,
+    of_batch,
     operands_of,
 )
 from tilewright.ir.ops import (
@@ -95,9 +96,9 @@ def pack_program(plan: PackPlan) -> Program:
     packing = _Packing(plan)
     nodes = tuple(_matrix(packing))
     if plan.batch is not None and nodes:
-        if "b" in operands_of(nodes):
-            chosen = Selected("b", plan.spec.source, "strided", plan.batch.strides["b"])
-            nodes = (SelectBatch(symbol("i"), (chosen,), nodes),)
+        if (b := Name("b")) in operands_of(nodes):
+            chosen = Selected(b, plan.spec.source, "strided", plan.batch.strides["b"])
+            nodes = (of_batch(symbol("i"), (chosen,), nodes),)
         nodes = (BlockLoop("i", plan.batch.count, nodes, note="batch"),)
     return Program(nodes, tuple(packing.tiles.values()))
 
@@ -187,7 +188,7 @@ def _zeros(packing: _Packing, at: Expr, vectors: int) -> Iterator[NestNode]:
     for part in parts(Integer(vectors), VECTORS):
         ops = list(_zero_ops(plan, part.size))
         place = at + plan.lanes * form.group * _position(part, "zp")
-        call = packing.call(f"zero_{part.size}", ops, (("out", Argument("out", place)),))
+        call = packing.call(f"zero_{part.size}", ops, (("out", Argument(Name("out"), place)),))
         yield from _looped("zp", part, iter((call,)))
 
 
@@ -210,7 +211,7 @@ def _zero_ops(plan: PackPlan, vectors: int) -> Iterator[Op]:
 def _sums_place(packing: _Packing, first: Expr, column: Expr) -> tuple[str, Argument]:
     form = packing.plan.format
     at = first + form.sums_at // form.itemsize + 4 // form.itemsize * column
-    return "sums", Argument("out", at, cast=True)
+    return "sums", Argument(Name("out"), at, cast=True)
 
 
 def _begin_sums(packing: _Packing, first: Expr) -> Iterator[NestNode]:
@@ -252,14 +253,14 @@ def _add_sums(
     plan, form = packing.plan, packing.plan.format
     vectors, groups = size
     if form.column:
-        places = ("x", Argument("out", at[1])), _sums_place(packing, at[0], column)
+        places = ("x", Argument(Name("out"), at[1])), _sums_place(packing, at[0], column)
         yield packing.call(f"sum_{groups}", list(_column_ops(plan, groups)), places)
         return
     for part in parts(Integer(vectors), VECTORS):
         name = f"sum_{part.size * plan.lanes}_columns_of_{groups}"
         inside = plan.lanes * _position(part, "lp")
         places = (
-            ("x", Argument("out", at[1] + form.group * inside)),
+            ("x", Argument(Name("out"), at[1] + form.group * inside)),
             _sums_place(packing, at[0], column + inside),
         )
         call = packing.call(name, list(_sum_ops(plan, part.size, groups)), places)

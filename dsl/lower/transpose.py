@@ -9,7 +9,7 @@ from typing import Literal
 from sympy import Expr
 
 from tilewright.ir.dataflow import prune, stored_in_parts, without_idle_masks
-from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode, Program, WhenSame
+from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Program, WhenSame
 from tilewright.ir.networks import transpose
 from tilewright.ir.ops import (
     Active,
@@ -36,12 +36,12 @@ def transposition_program(plan: TransposePlan) -> Program:
     tiles = _Tiles(plan)
     nest = tuple(_apart(tiles))
     if plan.square is not None:
-        nest = (WhenSame("out", "x", tuple(_in_place(tiles)), nest),)
+        nest = (WhenSame(Name("out"), Name("x"), tuple(_in_place(tiles)), nest),)
     return Program(nest, tuple(tiles.programs.values()))
 
 
 def grid_nest(
-    plan: TransposePlan, names: tuple[str, str], at: Expr, prefix: str
+    plan: TransposePlan, names: tuple[Name, Name], at: Expr, prefix: str
 ) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
     """A transposition within another kernel, from operand ``names[0]``, ``at`` elements in."""
     tiles = _Tiles(plan, prefix, dict(zip(("x", "out"), names, strict=True)), at)
@@ -57,7 +57,7 @@ class _Tiles:
 
     plan: TransposePlan
     prefix: str = ""
-    names: dict[str, str] = field(default_factory=dict)
+    names: dict[str, Name] = field(default_factory=dict)
     first: Expr = ZERO
     programs: dict[str, TileProgram] = field(default_factory=dict)
 
@@ -72,7 +72,8 @@ class _Tiles:
         """The element of x in row ``down`` and column ``over``, or where it goes in out."""
         strides = self.plan.operands[name].strides
         offset = down * strides["rows"] + over * strides["cols"]
-        return Argument(self.names.get(name, name), offset + (self.first if name == "x" else ZERO))
+        place = self.names.get(name, Name(name))
+        return Argument(place, offset + (self.first if name == "x" else ZERO))
 
 
 def _apart(tiles: _Tiles) -> Iterator[NestNode]:

@@ -20,8 +20,8 @@ import tilewright as tw
 from tilewright.errors import PlanError, ScheduleError, TargetError
 from tilewright.generate import Request, generate, plan_for, program_for, verified
 from tilewright.ir.count import formulas
-from tilewright.ir.dataflow import walk
-from tilewright.ir.nest import Configure, NestNode, Program, inside
+from tilewright.ir.nest import Configure, NestNode, Program
+from tilewright.ir.nodes import inside, walk
 from tilewright.ir.ops import LoadMatrix, MultiplyMatrices, TileProgram
 from tilewright.runtime.build.toolchain import compile_library, compile_program, find_compiler
 from tilewright.runtime.call import session

@@ -8,7 +8,17 @@ from dataclasses import replace
 from sympy import Expr, Integer
 
 from tilewright.errors import ScheduleError
-from tilewright.ir.nest import BlockLoop, NestNode, Pack, Program, SelectBatch, When, operands_of
+from tilewright.ir.nest import (
+    BlockLoop,
+    Name,
+    NestNode,
+    Pack,
+    Program,
+    When,
+    of_batch,
+    operands_of,
+    renamed,
+)
 from tilewright.lower.staging.buffers import (
     Filled,
     begin,
@@ -29,7 +39,9 @@ from tilewright.symbolic import ZERO, div, mod, symbol, value
 from .calls import Block, TileSet, called, looped, offset_of
 from .configure import configured
 from .panels import panels
-from .second_b import of_second, second
+
+#: What each product of a kernel has of its own: its B, what is made of that, and the sums.
+_OF_ITS_OWN = ("b", "b_packed", "b_tail_packed", "b_sums", "sums")
 
 
 def make_program(plan: Plan) -> Program:
@@ -48,7 +60,7 @@ def make_program(plan: Plan) -> Program:
     for name in needed_sums(plan):
         nest = (_filled(tiles, sum_lines(plan, name), nest),)
         if name == "b" and plan.spec.b2 is not None:
-            nest = (_filled(tiles, second(sum_lines(plan, name)), nest),)
+            nest = (_filled(tiles, _second(sum_lines(plan, name)), nest),)
     nodes = start + nest
     scratch = sum(tiles.scratch.values(), ZERO)
     return configured(Program(nodes, tuple(tiles.programs.values()), scratch))
@@ -75,7 +87,20 @@ def _gated(tiles: TileSet, block: Block, body: tuple[NestNode, ...]) -> Pack:
     fill = _converted(tiles, "b", fill)
     sums = plan.operands["sums2"]
     elements = plan.sum_elements
-    return Pack("sums2", sums.type, elements, tiles.room(sums, elements), of_second(fill), body)
+    room, second = tiles.room(sums, elements), renamed(fill, _of_second)
+    return Pack(sums.buffer, sums.type, elements, room, second, body)
+
+
+def _of_second(name: Name) -> Name:
+    """What stands in the second product where ``name`` does in the first."""
+    return replace(name, product=1) if name.text in _OF_ITS_OWN else name
+
+
+def _second(filled: Filled) -> Filled:
+    """A buffer of the first product's B as one of the second's."""
+    buffer = _of_second(filled.operand.buffer)
+    operand = replace(filled.operand, name=str(buffer), buffer=buffer)
+    return replace(filled, operand=operand, nodes=renamed(filled.nodes, _of_second))
 
 
 def _filled(tiles: TileSet, filled: Filled, body: tuple[NestNode, ...]) -> Pack:
@@ -111,7 +136,7 @@ def _by_partial_sums(tiles: TileSet, block: Block) -> Pack:
     letters = "".join(x for x in plan.outer if x not in "bk")
     fill = _sums(tiles, block)
     finish = tuple(_nest(tiles, letters, replace(block, stage="finish"), ""))
-    return Pack("sums", sums.type, elements, tiles.room(sums, elements), fill, finish)
+    return Pack(sums.buffer, sums.type, elements, tiles.room(sums, elements), fill, finish)
 
 
 def _sums(tiles: TileSet, block: Block) -> tuple[NestNode, ...]:
@@ -198,10 +223,10 @@ def _batch(tiles: TileSet, rest: str, block: Block, names: str) -> Iterator[Nest
 
 def _selected(plan: Plan, index: Expr, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
     """``body`` with the operands of one batch element, where those are not in a buffer."""
-    taken = set(operands_of(body))
-    given = (plan.operands[x] for x in "ab" if x in taken)
+    taken = operands_of(body)
+    given = (plan.operands[x] for x in "ab" if Name(x) in taken)
     chosen = tuple(select(plan, operand) for operand in given if not operand.packed)
-    return (SelectBatch(index, chosen, body),) if chosen else body
+    return (of_batch(index, chosen, body),) if chosen else body
 
 
 def _blocked(

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from sympy import Expr
 
-from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode
+from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode
 from tilewright.ir.ops import TileProgram
 from tilewright.lower.staging.pack import stack_bytes
 from tilewright.lower.tile.assemble import lower_tile
@@ -72,7 +72,7 @@ def _arguments(block: Block, program: TileProgram, origin: dict[str, Expr]) -> I
             buffer, place = plan.operands[name].buffer, offset_of(plan, name, moved)
             yield Argument(buffer, place, plan.recast(name))
         elif parameter.role in ("table", "offsets"):
-            yield Argument(name, ZERO)
+            yield Argument(Name(name), ZERO)
         elif parameter.role == "at":
             yield Argument(None, offset_of(plan, name.removesuffix("_at"), origin))
 
@@ -95,7 +95,7 @@ class TileSet:
 
     plan: Plan
     programs: dict[object, TileProgram] = field(default_factory=dict)
-    scratch: dict[tuple[str, Expr], Expr] = field(default_factory=dict)
+    scratch: dict[tuple[Name, Expr], Expr] = field(default_factory=dict)
 
     def get(self, tile: Tile) -> TileProgram:
         """The program of ``tile``."""

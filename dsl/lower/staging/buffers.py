@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from sympy import Expr, Integer
 
 from tilewright.ir.dataflow import sizes_used
-from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode, SelectBatch, Selected, When
+from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Selected, When, of_batch
 from tilewright.ir.ops import Active, Address, Op, Parameter, Register, Splat, Store, TileProgram
 from tilewright.isa.vector import Vector
 from tilewright.lower.tile.row_reductions import START
@@ -43,7 +43,7 @@ def _position(part: Part, counter: str) -> Expr:
 def select(plan: Plan, operand: Operand) -> Selected:
     """How the batch of an operand is found."""
     kind, stride = plan.batch_kind(operand), plan.batch_stride(operand)
-    return Selected(operand.name, operand.type, kind, stride)
+    return Selected(Name(operand.name), operand.type, kind, stride)
 
 
 def convert(plan: Plan, name: str) -> Filled:
@@ -119,7 +119,7 @@ def _each(plan: Plan, source: Operand, nodes: tuple[NestNode, ...]) -> tuple[Nes
     if plan.batch is None:
         return nodes
     index = symbol("i")
-    body = (SelectBatch(index, (select(plan, source),), nodes),)
+    body = (of_batch(index, (select(plan, source),), nodes),)
     return (BlockLoop("i", plan.batch.count, body, note="batch"),)
 
 
@@ -171,11 +171,11 @@ def begin(plan: Plan, name: str) -> tuple[tuple[NestNode, ...], tuple[TileProgra
     for part in parts(whole, VECTORS):
         tiles.append(_begin_tile(plan, vector, fn, part.size))
         at = vector.lanes * _position(part, "lp")
-        call = Call(tiles[-1].name, (Argument(symbol_of(name), at),))
+        call = Call(tiles[-1].name, (Argument(Name(symbol_of(name)), at),))
         nodes.append(call if part.count == 1 else BlockLoop("lp", part.count, (call,)))
     if tail != 0:
         tiles.append(_begin_tile(plan, vector, fn, 1, tail))
-        rest = Call(tiles[-1].name, (Argument(symbol_of(name), vector.lanes * whole),))
+        rest = Call(tiles[-1].name, (Argument(Name(symbol_of(name)), vector.lanes * whole),))
         nodes.append(rest if value(tail) else When(tail, (rest,)))
     return tuple(nodes), tuple(tiles)
 

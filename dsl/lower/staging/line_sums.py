@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from sympy import Expr
 
-from tilewright.ir.dataflow import sizes_used, walk
-from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode, When
+from tilewright.ir.dataflow import sizes_used
+from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, When
+from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
     Active,
     Add,
@@ -46,7 +47,7 @@ class LineSums:
     target: Target
     source: Operand
     line: str
-    buffer: str
+    buffer: Name
     lanes: int
     slots: tuple[str, ...]
     prefix: str

@@ -13,7 +13,7 @@ from sympy import Expr
 
 from tilewright.errors import ScheduleError
 from tilewright.ir.dataflow import sizes_used
-from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode
+from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode
 from tilewright.ir.ops import (
     Active,
     Address,
@@ -59,7 +59,7 @@ def pack(plan: Plan, name: str, extents: dict[str, Expr], at: Expr, prefix: str)
     lanes = plan.lanes
     leading = extent if value(extent) is None else div(extent + lanes - 1, lanes) * lanes
     spare = spare_elements(plan, name)
-    buffer = replace(source, strides={line: ONE, "k": leading}, buffer=f"{name}_packed")
+    buffer = replace(source, strides={line: ONE, "k": leading}, buffer=Name(f"{name}_packed"))
     sizes = tuple(slot for slot, _ in plan.spec.runtime_sizes())
     if value(source.strides[line]) == 1:
         nodes, tiles = _copy(plan, source, buffer, (line, extent, depth), at, prefix)

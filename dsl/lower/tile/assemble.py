@@ -9,11 +9,11 @@ from tilewright.ir.dataflow import (
     pointers_used,
     sizes_used,
     stored_in_parts,
-    walk,
     with_rooms_apart,
     without_idle_masks,
     without_unread,
 )
+from tilewright.ir.nodes import walk
 from tilewright.ir.ops import Op, Parameter, Splat, TileProgram
 from tilewright.plan.plan import Plan
 from tilewright.plan.tile_facts import TileFacts

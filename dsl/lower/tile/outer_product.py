@@ -68,7 +68,7 @@ class _Body:
     @property
     def _prefetches(self) -> bool:
         """What was just packed is in the cache, and may lie at the end of the stack's frame."""
-        packed = self.tile.along.buffer != self.tile.along.name
+        packed = self.tile.along.packed
         return self.tile.plan.schedule.prefetch is not None and not packed
 
     def _prefetch(self, distance: int) -> Op:

@@ -9,8 +9,9 @@ from functools import cached_property
 from sympy import Expr
 
 from tilewright.elementwise.operations import MASKS
-from tilewright.ir.dataflow import pointers_used, prune, walk
+from tilewright.ir.dataflow import pointers_used, prune
 from tilewright.ir.networks import transpose
+from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
     Active,
     Add,
