@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from tilewright.ir.ops import Interleave, Load, Op, Register
 
-from .k_loop import KStep, Side, factor, multiply_add, pointer_plans
+from .k_loop import KStep, Side, factor, multiply_add
 from .tile import Tile
 
 
@@ -19,37 +19,25 @@ from .tile import Tile
 class BlockProduct(KStep):
     """Steps of one K group of both factors."""
 
-    @classmethod
-    def of(cls, tile: Tile) -> BlockProduct:
-        """The steps of ``tile``."""
-        group = tile.product.depth
-        along = pointer_plans(tile.along, tile.plan.along, 1, group)
-        return cls(tile, along, pointer_plans(tile.across, tile.plan.across, 1, group))
-
     def emit(self, index: int, run: int) -> Iterator[Op]:
-        """The side that is held is loaded first, the other one block at a time."""
-        counts: dict[Side, int] = {"along": self.shape.columns, "across": self.shape.bands}
-        held: Side = "along" if self.shape.hold == "along" else "across"
-        passing: Side = "across" if held == "along" else "along"
-        loads = [self._load(held, number, index) for number in range(counts[held])]
-        yield from loads
-        for number in range(counts[passing]):
-            load = self._load(passing, number, index)
-            yield load
-            for other, kept in enumerate(loads):
-                factors = {held: (other, kept.dst), passing: (number, load.dst)}
-                yield from self._multiply(factors, index)
+        """Blocks of C are multiplied from registers of both factors."""
+        for side, number, products in self.order(self.shape.columns, self.shape.bands):
+            first, active = self._elements(side, number)
+            (pointer,) = self.along if side == "along" else self.across
+            yield Load(self._factor(side, number, index), pointer.address(0, index, first), active)
+            for column, band in products:
+                x, y = self._factor("along", column, index), self._factor("across", band, index)
+                acc = self.tile.block(band, column, self.accumulator_set(index))
+                yield from multiply_add(self.tile, self.form("broadcast"), acc, x, y)
 
     def tail(self, index: int) -> Iterator[Op]:
         """There is none: both factors are padded to whole K groups."""
         assert self.tile.rest == 0, f"the K group of step {index} is not whole"
         yield from ()
 
-    def _load(self, side: Side, number: int, k: int) -> Load:
-        (pointer,) = self.along if side == "along" else self.across
-        first, active = self._elements(side, number)
-        register = factor(pointer.operand, number, k, self.held(side))
-        return Load(register, pointer.address(0, k, first), active)
+    def _factor(self, side: Side, number: int, k: int) -> Register:
+        operand = self.tile.along if side == "along" else self.tile.across
+        return factor(operand, number, k, self.held(side))
 
     def _elements(self, side: Side, number: int) -> tuple[int, int | None]:
         """The first element of a block in a row of K groups, and how many to load, None for all.
@@ -68,11 +56,6 @@ class BlockProduct(KStep):
         existing = loaded - block * elements if isinstance(loaded, int) else elements
         first = self.tile.position(vector) * group + block * elements
         return first, existing if existing < elements else None
-
-    def _multiply(self, factors: dict[Side, tuple[int, Register]], k: int) -> Iterator[Op]:
-        (column, x), (band, y) = factors["along"], factors["across"]
-        acc = self.tile.block(band, column, self.accumulator_set(k))
-        yield from multiply_add(self.tile, self.form("broadcast"), acc, x, y)
 
 
 def unfold(tile: Tile) -> Iterator[Op]:

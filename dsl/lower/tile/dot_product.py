@@ -24,7 +24,7 @@ from tilewright.plan.operands import Operand
 from tilewright.symbolic import div, mod, value
 
 from .epilogue import Output
-from .k_loop import KStep, Side, factor, multiply_add, pointer_plans, pointer_to
+from .k_loop import KStep, Side, factor, multiply_add, pointer_to
 from .store import from_sums, write
 from .tile import Tile
 
@@ -38,14 +38,15 @@ class DotProduct(KStep):
 
     note: ClassVar[str] = "K vectors left"
 
-    @classmethod
-    def of(cls, tile: Tile) -> DotProduct:
-        """The steps of ``tile``."""
-        elements = tile.vector.lanes * tile.product.depth
-        along = pointer_plans(tile.along, tile.plan.along, tile.shape.vectors, elements)
-        return cls(
-            tile, along, pointer_plans(tile.across, tile.plan.across, tile.shape.rows, elements)
-        )
+    @staticmethod
+    def k_elements(tile: Tile) -> int:
+        """A K group in each lane."""
+        return tile.vector.lanes * tile.product.depth
+
+    @staticmethod
+    def lines(tile: Tile) -> tuple[int, int]:
+        """Each row of A and column of B is a line of its own."""
+        return tile.shape.vectors, tile.shape.rows
 
     @property
     def count(self) -> Expr:
@@ -62,7 +63,7 @@ class DotProduct(KStep):
         return -(-max(1, count) // sets) * sets
 
     def emit(self, index: int, run: int) -> Iterator[Op]:
-        """The side that is held is loaded first, the other one vector at a time."""
+        """A vector along K of each row of A times one of each column of B."""
         yield from self._step(index, {})
 
     def leave(self, run: int) -> Iterator[Op]:
@@ -98,18 +99,14 @@ class DotProduct(KStep):
             yield Loop("kt", trips, step, f"{size} elements of K")
 
     def _step(self, k: int, existing: Existing, suffix: str = "") -> Iterator[Op]:
-        held: Side = "across" if self.shape.hold == "across" else "along"
-        passing: Side = "along" if held == "across" else "across"
-        for index in range(self._lines(held)):
-            yield from self._load(held, index, k, existing, suffix)
-        for index in range(self._lines(passing)):
-            yield from self._load(passing, index, k, existing, suffix)
-            for other in range(self._lines(held)):
-                place = {held: other, passing: index}
-                yield from self._multiply(place, k, suffix, whole=not existing)
-
-    def _lines(self, side: Side) -> int:
-        return self.shape.vectors if side == "along" else self.shape.rows
+        for side, index, products in self.order(self.shape.vectors, self.shape.rows):
+            yield from self._load(side, index, k, existing, suffix)
+            for along, across in products:
+                acc = self.tile.accumulator(across, along, self.accumulator_set(k))
+                x = self._register("across", across, k, suffix)
+                y = self._register("along", along, k, suffix)
+                op, whole = self.form("broadcast", "scalar"), not existing
+                yield from multiply_add(self.tile, op, acc, x, y, whole=whole)
 
     def _operand(self, side: Side) -> Operand:
         return self.tile.along if side == "along" else self.tile.across
@@ -136,13 +133,6 @@ class DotProduct(KStep):
         register, memory = self._register(side, index, k, suffix), self._operand(side).type
         active = None if self._padded(side) else existing.get(register.vector)
         yield from read(self.tile.plan.target, register, pointer.address(index, k), active, memory)
-
-    def _multiply(
-        self, place: Mapping[Side, int], k: int, suffix: str, *, whole: bool
-    ) -> Iterator[Op]:
-        acc = self.tile.accumulator(place["across"], place["along"], self.accumulator_set(k))
-        x, y = (self._register(side, place[side], k, suffix) for side in ("across", "along"))
-        yield from multiply_add(self.tile, self.form("broadcast", "scalar"), acc, x, y, whole=whole)
 
 
 def store_dots(tile: Tile) -> Iterator[Op]:

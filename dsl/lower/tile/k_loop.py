@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 from sympy import Expr
 
@@ -111,6 +111,29 @@ class KStep(ABC):
     #: Said in C beside the loop over the steps that fill no trip of the unrolled one.
     note: ClassVar[str] = "K tail"
 
+    @classmethod
+    def of(cls, tile: Tile) -> Self:
+        """The steps of ``tile``, and the pointers that they need."""
+        elements, (along, across) = cls.k_elements(tile), cls.lines(tile)
+        return cls(
+            tile,
+            pointer_plans(tile.along, tile.plan.along, along, elements),
+            pointer_plans(tile.across, tile.plan.across, across, elements),
+        )
+
+    @staticmethod
+    def k_elements(tile: Tile) -> int:
+        """The elements of K that a step takes of each row of A and column of B."""
+        return tile.product.depth
+
+    @staticmethod
+    def lines(tile: Tile) -> tuple[int, int]:
+        """How many lines along K pointers lead to, of the input along the vectors and the other.
+
+        One where elements of other lines lie beside the first one's.
+        """
+        return 1, 1
+
     @property
     def count(self) -> Expr:
         """How many steps there are, without the tail."""
@@ -159,6 +182,19 @@ class KStep(ABC):
     def shape(self) -> TileShape:
         """The register tile's shape."""
         return self.tile.shape
+
+    def order(self, along: int, across: int) -> Iterator[tuple[Side, int, list[tuple[int, int]]]]:
+        """What a step loads of either side, and the products (along, across) it then multiplies.
+
+        There are so many factors along and across. The side that is held is loaded first, the
+        other one passes by, a factor at a time.
+        """
+        if self.shape.hold == "across":
+            yield from (("across", y, []) for y in range(across))
+            yield from (("along", x, [(x, y) for y in range(across)]) for x in range(along))
+        else:
+            yield from (("along", x, []) for x in range(along))
+            yield from (("across", y, [(x, y) for x in range(along)]) for y in range(across))
 
     def accumulator_set(self, index: int) -> int:
         """The accumulator set that step ``index`` sums into."""
@@ -279,7 +315,7 @@ def multiply_add(
     if hold is None or (hold.operands and uses == 1 and whole):
         yield MultiplyAdd(op, acc, x, y, lane)
         return
-    factors = tuple(factor for factor in (x, y) if isinstance(factor, Register))
+    factors = tuple(each for each in (x, y) if isinstance(each, Register))
     product = None
     if not hold.operands:
         spread = hold.lanes and op.fused and op.form in ("lane", "scalar")

@@ -24,20 +24,13 @@ from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.plan.operands import Operand
 from tilewright.symbolic import ZERO, linear, value
 
-from .k_loop import KStep, PointerPlan, Side, k_group_tail, pointer_plans
+from .k_loop import KStep, PointerPlan, Side, k_group_tail
 from .tile import Tile
 
 
 @dataclass(frozen=True, slots=True)
 class MatrixProduct(KStep):
     """Steps of as many K groups as a row of the unit's registers takes."""
-
-    @classmethod
-    def of(cls, tile: Tile) -> MatrixProduct:
-        """The steps of ``tile``."""
-        elements = tile.product.depth
-        along = pointer_plans(tile.along, tile.plan.along, 1, elements)
-        return cls(tile, along, pointer_plans(tile.across, tile.plan.across, 1, elements))
 
     @property
     def pointers(self) -> tuple[PointerPlan, ...]:
@@ -51,8 +44,8 @@ class MatrixProduct(KStep):
         return self.along + self.across
 
     def emit(self, index: int, run: int) -> Iterator[Op]:
-        """The side that is held is loaded first, the other one matrix at a time."""
-        yield from self._step(index, index, self.across[0])
+        """A matrix of each band of rows of A times one of each vector of columns of B."""
+        yield from self._step(index, self.across[0], index)
 
     def leave(self, run: int) -> Iterator[Op]:
         """Pointers stay at the last of the steps: the tail moves the one that it reads on."""
@@ -63,7 +56,7 @@ class MatrixProduct(KStep):
         if self.tile.rest == 0:
             return
         moves = (p.advance(min(index, 1)) for p in self.along if p.walked)
-        step = self._step(index, 0, self._copied_tail())
+        step = self._step(index, self._copied_tail(), 0)
         yield from k_group_tail(self.tile, (*moves, *step))
 
     def _copied_tail(self) -> PointerPlan:
@@ -72,63 +65,55 @@ class MatrixProduct(KStep):
         point = Point(f"p{operand.name}", operand.name, ZERO, operand.type)
         return PointerPlan(operand, point, 0, ZERO, operand.strides[self.tile.plan.across])
 
-    def _step(self, k: int, across_k: int, across: PointerPlan) -> Iterator[Op]:
-        """Step ``k`` behind the pointers along, times step ``across_k`` behind that one."""
-        counts: dict[Side, int] = {"along": self.shape.columns, "across": self.shape.bands}
-        held: Side = "across" if self.shape.hold == "across" else "along"
-        passing: Side = "along" if held == "across" else "across"
-
-        def load_of(side: Side, index: int, slot: int) -> LoadMatrix:
-            if side == "along":
-                return self._load_along(k, index, slot)
-            return self._load_across(across, across_k, index, slot)
-
-        loads = [load_of(held, index, index) for index in range(counts[held])]
-        yield from loads
-        for index in range(counts[passing]):
-            load = load_of(passing, index, self._slot(index, counts[passing]))
-            yield load
-            for other, kept in enumerate(loads):
-                place = {held: other, passing: index}
-                factors = {held: kept.dst, passing: load.dst}
-                yield self._multiply(place["across"], place["along"], k, factors)
-
-    def _multiply(
-        self, band: int, column: int, k: int, factors: dict[Side, MatrixRegister]
-    ) -> MultiplyMatrices:
-        acc, op = (
-            accumulator(self.tile, band, column, self.accumulator_set(k)),
-            self.tile.product.unit,
-        )
+    def _step(self, k: int, across: PointerPlan, across_k: int) -> Iterator[Op]:
+        """Step ``k`` from the pointers along, and ``across_k`` from that one across."""
+        split, op = self.accumulator_set(k), self.tile.product.unit
         assert op is not None
-        return MultiplyMatrices(op, acc, factors["along"], factors["across"])
+        for side, index, products in self.order(self.shape.columns, self.shape.bands):
+            if side == "along":
+                yield self._load_along(k, index)
+            else:
+                yield self._load_across(across, across_k, index)
+            for column, band in products:
+                acc = accumulator(self.tile, band, column, split)
+                yield MultiplyMatrices(op, acc, self._along(column), self._across(band))
 
-    def _slot(self, index: int, count: int) -> int:
-        """The register that a passing matrix is loaded into.
+    def _load_along(self, k: int, column: int) -> LoadMatrix:
+        operand, group = self.tile.along, self.tile.product.group
+        address = self.along[0].address(0, k, column * self.tile.vector.lanes * group)
+        return LoadMatrix(self._along(column), address, group * operand.strides["k"])
 
-        The last of ``count`` has one of its own: it may have fewer rows or columns than others.
-        """
-        shape = self.shape
-        taken = shape.budget.accumulators + min(shape.bands, shape.columns)
-        slots = min(count, unit_of(self.tile).registers - taken)
-        return slots - 1 if index == count - 1 else index % max(1, slots - 1)
+    def _load_across(self, pointer: PointerPlan, k: int, band: int) -> LoadMatrix:
+        address = pointer.address(band * self.shape.height, k)
+        return LoadMatrix(self._across(band), address, pointer.row_stride)
 
-    def _load_along(self, k: int, column: int, slot: int) -> LoadMatrix:
+    def _along(self, column: int) -> MatrixRegister:
         """A matrix of the operand along the vectors: a row for each K group."""
         group, depth = self.tile.product.group, self.tile.product.depth
         operand, lanes = self.tile.along, column_lanes(self.tile, column)
-        unit, rows = unit_of(self.tile), Integer(depth // group)
-        register = MatrixRegister(f"{operand.name}{slot}", unit, operand.type, rows, lanes * group)
-        address = self.along[0].address(0, k, column * self.tile.vector.lanes * group)
-        return LoadMatrix(register, address, group * operand.strides["k"])
+        name = f"{operand.name}{self._slot('along', column, self.shape.columns)}"
+        rows = Integer(depth // group)
+        return MatrixRegister(name, unit_of(self.tile), operand.type, rows, lanes * group)
 
-    def _load_across(self, pointer: PointerPlan, k: int, band: int, slot: int) -> LoadMatrix:
+    def _across(self, band: int) -> MatrixRegister:
         """A matrix of the operand across: a row for each row of the accumulators."""
         operand, rows = self.tile.across, band_rows(self.tile, band)
-        unit, depth = unit_of(self.tile), self.tile.product.depth
-        register = MatrixRegister(f"{operand.name}{slot}", unit, operand.type, rows, depth)
-        address = pointer.address(band * self.shape.height, k)
-        return LoadMatrix(register, address, pointer.row_stride)
+        name = f"{operand.name}{self._slot('across', band, self.shape.bands)}"
+        depth = self.tile.product.depth
+        return MatrixRegister(name, unit_of(self.tile), operand.type, rows, depth)
+
+    def _slot(self, side: Side, index: int, count: int) -> int:
+        """The number of the register that matrix ``index`` of ``count`` of a side is loaded into.
+
+        Each of the side that is held has its own. The others share what registers are left, but
+        for the last, which may have fewer rows or columns: it has its own, too.
+        """
+        shape = self.shape
+        if side == shape.hold:
+            return index
+        taken = shape.budget.accumulators + min(shape.bands, shape.columns)
+        slots = min(count, unit_of(self.tile).registers - taken)
+        return slots - 1 if index == count - 1 else index % max(1, slots - 1)
 
 
 def accumulator(tile: Tile, band: int, column: int, split: int = 0) -> MatrixRegister:

@@ -16,7 +16,6 @@ from .k_loop import (
     factor,
     k_group_tail,
     multiply_add,
-    pointer_plans,
     pointer_to,
 )
 from .tile import Tile
@@ -26,12 +25,10 @@ from .tile import Tile
 class OuterProduct(KStep):
     """Steps of one K group: the elements of K that a multiply-add sums in each lane."""
 
-    @classmethod
-    def of(cls, tile: Tile) -> OuterProduct:
-        """The steps of ``tile``."""
-        group, plan = tile.product.depth, tile.plan
-        along = pointer_plans(tile.along, plan.along, 1, group)
-        return cls(tile, along, pointer_plans(tile.across, plan.across, tile.shape.rows, group))
+    @staticmethod
+    def lines(tile: Tile) -> tuple[int, int]:
+        """Vectors are contiguous; elements of the operand across lie in rows of their own."""
+        return 1, tile.shape.rows
 
     @property
     def prefetched(self) -> PointerPlan | None:
@@ -54,26 +51,14 @@ class OuterProduct(KStep):
         in_lanes = feed == "lane_s" or (feed == "lane_k" and shared)
         if in_lanes:
             yield from self._load_lanes(k)
-        if self.shape.hold == "across":
-            yield from self._step_held_across(k, in_lanes, existing)
-            return
-        for column in range(self.shape.vectors):
-            yield from self._load(column, k)
-        for row in range(self.shape.rows):
-            if feed == "repeat" and shared:
-                yield from self._pick(row, k)
+        for side, index, products in self.order(self.shape.vectors, self.shape.rows):
+            if side == "along":
+                yield from self._load(index, k)
+            elif feed == "repeat" and shared:
+                yield from self._pick(index, k)
             elif not in_lanes and feed != "memory":
-                yield from self._spread(row, k, existing)
-            for column in range(self.shape.vectors):
-                yield from self._multiply(row, column, k, in_lanes)
-
-    def _step_held_across(self, k: int, in_lanes: bool, existing: Expr | None) -> Iterator[Op]:
-        """All elements of the operand across are in registers, its vectors pass by one by one."""
-        for row in range(self.shape.rows):
-            yield from self._spread(row, k, existing)
-        for column in range(self.shape.vectors):
-            yield from self._load(column, k)
-            for row in range(self.shape.rows):
+                yield from self._spread(index, k, existing)
+            for column, row in products:
                 yield from self._multiply(row, column, k, in_lanes)
 
     # --- the operand along the vectors -----------------------------------------------------------
