@@ -82,7 +82,10 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """One element of another type in all lanes, converted; of its steps ``shuffles`` permute."""
+    """A broadcast of one element of another type, converted on the way.
+
+    ``shuffles`` of its instructions permute a vector.
+    """
 
     spelling: str
     shuffles: int
@@ -90,9 +93,10 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """So many elements of another type, converted and repeated over a register.
+    """``count`` elements of another type, converted and repeated until they fill a register.
 
-    Of its steps ``shuffles`` permute. ``pick`` spreads the element ``{lane}`` of ``{v}``.
+    ``shuffles`` of its instructions permute a vector. ``pick`` broadcasts element ``{lane}`` of the
+    repeated ones in ``{v}``.
     """
 
     count: int

@@ -65,13 +65,13 @@ class _Packing:
             source=plan.operands["b"],
             packed=plan.operands["out"],
             line="n",
-            depth=plan.format.group,
+            k_group=plan.format.group,
             shift=plan.product.shifts["b"],
             lanes=plan.lanes,
             slots=plan.slots,
             prefix="",
             type=plan.spec.type,
-            clean=True,
+            zero_lines=True,
         )
 
     def call(self, name: str, ops: list[Op], places: tuple[tuple[str, Argument], ...]) -> Call:

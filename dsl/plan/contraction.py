@@ -56,7 +56,7 @@ class Product:
         return vector.form(*forms, factors=self.factors)
 
     def in_steps(self, k: int | None) -> Product:
-        """With steps of K no deeper than as many of them need, where K is known."""
+        """With K, where it is known, split into as few, equally deep steps as possible."""
         if self.unit is None or not k:
             return self
         groups = -(-k // self.group)

@@ -167,9 +167,10 @@ def _alone(b: Packed, n: int, product: Product) -> bool:
 
 
 def _stored_type(type_: str, product: Product, elements: int) -> str:
-    """What a B that is packed ahead is stored as: what is multiplied, or what is read as such.
+    """The type that a B packed ahead is stored as: what the multiply-add takes, or a smaller one.
 
-    The first costs kernels nothing; the second is smaller, which pays where B comes from memory.
+    Where B is too large for the cache it keeps its smaller source type, and kernels convert it as
+    they load it.
     """
     in_cache = elements * ITEMSIZE[product.along] <= CACHED_BYTES
     if product.depth > 1 or is_integer(type_) or in_cache:

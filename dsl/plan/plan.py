@@ -34,9 +34,10 @@ class Plan:
     ``k``: n). ``outer`` are the loops over blocks, ``inner`` those around the accumulators;
     upper case runs in parallel.
     ``transposed``: what is written is contiguous across the vectors, so tiles are transposed
-    before. ``packs`` are the operands that blocks are packed of, of "ab"; ``sources`` where those
-    lie that are converted whole before anything else, and ``operands`` all as the tiles see them.
-    ``padded``: the operand along the vectors has room for whole ones.
+    before. ``packs``: the operands, of "ab", that are packed block by block. ``sources``: the
+    original layout of operands that are converted once, before the loops; ``operands``: the layout
+    of all as the tiles read them. ``padded``: lines of the operand along the vectors are followed
+    by elements that may be read, up to a whole vector.
     """
 
     spec: Gemm

@@ -47,18 +47,18 @@ def select(plan: Plan, operand: Operand) -> Selected:
 
 
 def convert(plan: Plan, name: str) -> Filled:
-    """Operand ``name`` converted: every matrix of the batch."""
+    """Operand ``name`` converted before the loops: every matrix of the batch."""
     packed, product = plan.operands[name], plan.product
     count = plan.batch.count if plan.batch else ONE
     elements = packed.strides["b"] * count
     groups = div(plan.sizes["k"] + (product.group - 1), product.group)
-    spare = whole_groups(plan.sizes["k"], product) - groups
-    conversion = replace(_conversion(plan, name, plan.sources[name], packed), spare=spare)
+    zeros = whole_groups(plan.sizes["k"], product) - groups
+    conversion = replace(_conversion(plan, name, plan.sources[name], packed), zero_groups=zeros)
     return _filled(plan, conversion, dict(plan.sizes), ZERO, elements)
 
 
 def copy_tail(plan: Plan, name: str) -> Filled:
-    """What of operand ``name`` along K does not fill a step, of every matrix, with zeros behind."""
+    """The tail along K of operand ``name``, of every matrix, copied and filled up with zeros."""
     source, packed = plan.operands[name], plan.operands[f"{name}_tail"]
     rest = mod(plan.sizes["k"], plan.product.depth)
     extents = dict(plan.sizes) | {"k": rest}
@@ -71,9 +71,10 @@ def copy_tail(plan: Plan, name: str) -> Filled:
 def convert_lines(
     plan: Plan, name: str, lines: tuple[Expr, int], part: tuple[Expr, Expr], place: Expr
 ) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
-    """The nodes and tiles that convert so many ``lines`` of operand ``name`` from one of them on.
+    """The nodes and tiles that convert some lines of operand ``name``: rows of A, columns of B.
 
-    Of their K a ``part``: its first element, and how many. They begin at ``place``.
+    ``lines`` is the first of them and how many, ``part`` the first element of K and how many. The
+    first line begins ``place`` elements behind the first of the buffer.
     """
     source, packed, line = plan.sources[name], plan.operands[name], _LINE[name]
     extents = dict(plan.sizes) | {line: Integer(lines[1]), "k": part[1]}
@@ -89,12 +90,12 @@ def _conversion(plan: Plan, name: str, source: Operand, packed: Operand) -> Conv
         source=source,
         packed=packed,
         line=_LINE[name],
-        depth=plan.product.group,
+        k_group=plan.product.group,
         shift=plan.product.shifts[name],
         lanes=plan.lanes,
         slots=tuple(slot for slot, _ in plan.spec.runtime_sizes()),
         prefix=f"convert_{name}_",
-        ends=plan.dot,
+        zero_row_tails=plan.dot,
     )
 
 
@@ -110,7 +111,7 @@ def _filled(
 
 
 def margin(plan: Plan) -> int:
-    """Elements behind a buffer's last: vectors may begin at any line."""
+    """How many elements a buffer is longer, since a vector that begins at its last line is read."""
     return plan.lanes * plan.product.group
 
 
@@ -124,7 +125,7 @@ def _each(plan: Plan, source: Operand, nodes: tuple[NestNode, ...]) -> tuple[Nes
 
 
 def needed_sums(plan: Plan) -> tuple[str, ...]:
-    """Of which operands the lines are summed: zero points multiply the other one's."""
+    """The operands, of "ab", whose lines are summed: the other one's zero point multiplies them."""
     zeros = {"a": plan.spec.a_zero, "b": plan.spec.b_zero}
     if not plan.corrects:
         return ()

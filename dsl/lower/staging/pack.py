@@ -1,4 +1,4 @@
-"""Packing: a block of A or B copied, transposed where needed, so that vectors lie along it.
+"""Packing a block of A or B into a panel, transposed where needed, so that vectors lie along it.
 
 A packed operand is stored as ``[K][extent]``: its vectors are contiguous and follow each other
 along K. What is contiguous along K in memory is transposed in registers on the way.
@@ -99,7 +99,7 @@ def _copy(
     at: Expr,
     prefix: str,
 ) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
-    """Lines that are contiguous already."""
+    """The nodes and tiles that pack lines which are contiguous already."""
     line, extent, depth = block
     width = COPY_VECTORS * plan.lanes
     tiles: dict[str, TileProgram] = {}
@@ -181,9 +181,10 @@ PAD_LINES = 4
 
 
 def spare_elements(plan: Plan, name: str) -> int:
-    """What tiles may read behind the last line of packed operand ``name``: less than a vector.
+    """How many elements tiles may read behind the last line of packed operand ``name``.
 
-    A tile that begins within a vector ends within one, beyond what a line is padded to.
+    A tile that does not begin at a multiple of a vector's lanes may end up to a vector behind what
+    its line is padded to.
     """
     if not plan.bounces or plan.feeder(plan.along).name != name:
         return 0
@@ -197,9 +198,9 @@ def spare_elements(plan: Plan, name: str) -> int:
 def pad(
     plan: Plan, buffer: Operand, size: tuple[Expr, Expr], spare: int, prefix: str
 ) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
-    """Zero the last vector of every line, before the line is filled, and what is spare.
+    """Zeros for the last vector of every line, before it is filled, and for the ``spare`` elements.
 
-    ``size`` is a line's elements, without the padding, and the number of lines.
+    ``size`` is the elements of a line, without its padding, and the number of lines.
     """
     extent, depth = size
     if not plan.bounces or plan.feeder(plan.along).name != buffer.name:

@@ -140,9 +140,9 @@ def band_rows(tile: Tile, band: int) -> Expr:
 
 
 def column_lanes(tile: Tile, column: int) -> int:
-    """How many columns of C a register has: where sums are stored as they are, those there are.
+    """The columns of C that an accumulator holds.
 
-    Elsewhere all that its loads may read: more than there are where lines end in room for them.
+    Those that exist if it is stored directly to C, else also the padding that may be read.
     """
     active, shape, lanes = tile.region.active, tile.region.shape, tile.vector.lanes
     known = None if active is None else value(active)
