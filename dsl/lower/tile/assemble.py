@@ -1,4 +1,4 @@
-"""One register tile as a whole program: its parameters, body and end, and what is said of it."""
+"""One register tile as a program: parameters, the body that sums products, the end that stores."""
 
 from __future__ import annotations
 
@@ -71,6 +71,7 @@ def _step_of(tile: Tile) -> KStep:
 
 
 def _end(tile: Tile) -> Iterator[Op]:
+    """Accumulators made sums of C's rows or columns, and what is written computed from them."""
     plan = tile.plan
     if tile.product.unit is not None:
         yield from factors(tile)

@@ -145,6 +145,12 @@ class KStep(ABC):
         return self.tile.unroll
 
     @property
+    def straight(self) -> bool:
+        """Whether all steps are straight code: there are fewer than two trips have."""
+        count = value(self.count)
+        return count is not None and count < 2 * self.unroll
+
+    @property
     def inputs(self) -> tuple[PointerPlan, ...]:
         """The pointers to A, then those to B."""
         a_along = self.tile.along.name == "a"
@@ -217,7 +223,10 @@ def factor(operand: Operand, index: int, step: int, vector: Vector, suffix: str 
 
 
 def k_loop(step: KStep) -> Iterator[Op]:
-    """Pointers and K loop, inside the batch loop where that stands inside of the tile."""
+    """All products of a tile added to its accumulators: pointers, and the steps along K.
+
+    The batch loop is around them where it stands inside of the tile.
+    """
     plan, loops = step.tile.plan, tuple(_k_loops(step))
     if plan.batch is None or "b" not in plan.inner:
         yield from (p.point for p in step.pointers)
@@ -251,21 +260,20 @@ def _hidden(plan: Plan, *pointers: str) -> Iterator[Op]:
 def _k_loops(step: KStep) -> Iterator[Op]:
     """All of K: a loop of unrolled trips, the steps left over, and the tail.
 
-    Fewer steps than two trips are straight code. How many are left over may be known only at the
-    call: they are then a loop of their own.
+    How many steps are left over may be known only at the call: they are then a loop of their own.
     """
-    straight, trips = value(step.count), ZERO
-    if straight is None or straight >= 2 * step.unroll:
+    trips, left = ZERO, step.count
+    if not step.straight:
         trips, left = div(step.count, step.unroll), mod(step.count, step.unroll)
-        if trips != 0:
-            yield _loop(step, trips, step.unroll)
-        straight = value(left)
-        if straight is None:
-            yield _loop(step, left, 1, step.note)
-            straight = 0
-    yield from _run(step, straight)
-    yield from step.leave(straight)
-    yield from step.tail(straight)
+    if trips != 0:
+        yield _loop(step, trips, step.unroll)
+    run = value(left)
+    if run is None:
+        yield _loop(step, left, 1, step.note)
+        run = 0
+    yield from _run(step, run)
+    yield from step.leave(run)
+    yield from step.tail(run)
 
 
 def _loop(step: KStep, trips: Expr, count: int, note: str = "") -> Loop:

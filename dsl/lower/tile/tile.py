@@ -1,4 +1,4 @@
-"""One region's register tile as a program: K loop, batch loop, update of C."""
+"""A register tile: its inputs, its accumulators, and which of its lanes exist in C."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ Stage = Literal["whole", "sum", "finish"]
 class Tile:
     """What lowering one register tile needs to know.
 
-    ``steps`` are groups of K as deep as the multiply-add; ``rest`` elements of one more are read
-    one by one. ``stage``: a tile may only sum up into the buffer of partial sums, or only finish
-    what stands there.
+    ``steps`` counts whole steps along K; the tail, of ``rest`` elements of K, fills no step.
+    ``accumulate``: what is written holds a part of the sum already. ``stage``: a tile may only sum
+    up into the buffer of partial sums, or only finish the sums there.
     """
 
     plan: Plan
@@ -63,7 +63,7 @@ class Tile:
 
     @property
     def across(self) -> Operand:
-        """The input whose elements are spread over the lanes."""
+        """The input whose elements are broadcast over the lanes, or lie in lanes of their own."""
         return self.plan.feeder(self.plan.across)
 
     @property
@@ -96,16 +96,16 @@ class Tile:
         return Register(name, vector or self.vector)
 
     def accumulator(self, across: int, along: int, split: int = 0) -> Register:
-        """Named by row and column of C in units of the tile."""
+        """The accumulator of that row and vector, named by its row and column in the tile of C."""
         row, col = (along, across) if self.plan.along == "m" else (across, along)
         return self.register(f"c{row}_{col}" + (f"_s{split}" if split else ""))
 
     def block(self, band: int, column: int, split: int = 0) -> Register:
-        """The block of C in that row and column of blocks, where multiply-adds sum such."""
+        """The accumulator of a block of C, by its row and column of blocks."""
         return self.register(f"s{band}_{column}" + (f"_s{split}" if split else ""))
 
     def summed(self, split: int) -> Iterator[Register]:
-        """What the multiply-adds of one set sum into."""
+        """The accumulators of one set, as the multiply-adds sum into them."""
         shape = self.shape
         if self.product.rows > 1:
             places = product(range(shape.bands), range(shape.columns))
@@ -133,10 +133,10 @@ class Tile:
         return lanes
 
     def loaded(self, along: int) -> Active:
-        """What of vector ``along`` is loaded: a packed line has room for whole ones.
+        """What of vector ``along`` is loaded, in elements: all where padding may be read.
 
-        A line of the caller's packed B has it for those that begin where its own do. Where
-        multiply-adds sum groups, the elements of these are counted.
+        A packed line is padded to whole vectors; one of the caller's packed B to those that begin
+        at multiples of their lanes.
         """
         room = self.plan.padded and (self.along.packed or self._begins_whole)
         active = None if room else self.active(along)
