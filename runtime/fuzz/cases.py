@@ -10,7 +10,7 @@ from math import ceil, log2, prod, sqrt
 from typing import Any, Literal
 
 from tilewright.spec import postops, reductions
-from tilewright.spec.expression import Expression, Operand, acc, as_expression, dst
+from tilewright.spec.expression import Expression, Operand, acc, as_expression, call, dst
 from tilewright.spec.gemm import QUANTITIES, SHAPES, Gemm
 from tilewright.spec.operands import Addresses, Batch, Matrix, Offsets, Packed, Strided
 from tilewright.spec.reductions import RowReduction
@@ -30,7 +30,7 @@ _USUAL = 32
 _MEAN: dict[str, float] = {"s8": 74.0, "u8": 147.0}
 _NAMES = (
     "Gemm", "Schedule", "Matrix", "Packed", "Strided", "Offsets", "Addresses", "dim", "Operand",
-    "acc", "dst", "compile", *postops.__all__, *reductions.__all__,
+    "acc", "dst", "compile", *postops.NAMES, *reductions.__all__,
 )  # fmt: skip
 _NAME = re.compile(rf"(?<!['\w.])({'|'.join(_NAMES)})\b(?![='])")
 
@@ -312,7 +312,7 @@ def _operation(x: Expression, name: str, y: Operand) -> Expression:
         case "div":
             return x / y
         case "where":
-            return postops.where(x > 0, x, y)
+            return call("where", x > 0, x, y)
     return as_expression(getattr(postops, name)(x, y))
 
 
