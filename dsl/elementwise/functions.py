@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from tilewright.errors import SpecError
 from tilewright.spec.checks import check_functions
 from tilewright.spec.expression import REGISTRY, Call, Expression, Number, Truth, walk
 
@@ -74,7 +75,21 @@ class _Lowering:
         if node.fn == "neg" and self.element == "s32":  # which has no operation for it
             return b("sub", 0, *numbers)
         made: Argument | Truth = entry.lower(b, *condition, *numbers)
+        if entry.own:
+            self._check(node, made)
         return made
+
+    def _check(self, node: Call, made: object) -> None:
+        """SpecError unless a user's program gives a number of the builder's type."""
+        right = isinstance(made, (float, Truth))
+        if isinstance(made, Value):
+            right = made.element == self.builder.real
+        if not right:
+            raise SpecError(
+                f"the program of {node.fn} gives no number of {self.builder.real}",
+                got=f"lanes of {made.element}" if isinstance(made, Value) else made,
+                expected="what one of its steps b(...) returned, or a float",
+            )
 
 
 # -- the programs of users' functions -------------------------------------------------------------

@@ -18,13 +18,24 @@ from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Size, call_text, dim
 from tilewright.spec.types import accumulator, is_integer
 
-from .axes import AXES, EIGHTS, ELTWISE, REAL, RUN_TIME, SMALLEST, TILES, Level, deal, title
+from .axes import (
+    AXES,
+    EIGHTS,
+    ELTWISE,
+    REAL,
+    RUN_TIME,
+    SMALLEST,
+    STRAIGHT,
+    TILES,
+    Level,
+    deal,
+    title,
+)
 
 #: Of each kernel: one case of whole numbers, and one of any.
 CASES = 2
 #: Sums are made smaller than this on their way into functions that are straight beyond it.
 _CURVED = 4.0
-_STRAIGHT = ("relu", "leaky relu", "abs", "sqrt", "linear", "clip", "round")
 #: About what sums have for a size known only at the call, and the root mean squares of elements.
 _USUAL = 32
 _MEAN: dict[str, float] = {"s8": 74.0, "u8": 147.0}
@@ -296,7 +307,7 @@ def _reduced(hand: _Hand, sums: str) -> dict[str, RowReduction] | None:
 def _function(x: Expression, level: str, shrink: float) -> Expression:
     name, parameters = ELTWISE[level]
     function = getattr(postops, name)
-    if level in _STRAIGHT or shrink == 1:
+    if level in STRAIGHT or shrink == 1:
         return as_expression(function(x, *parameters))
     return as_expression(function(x * shrink, *parameters) * (1 / shrink))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.errors import SpecError
 from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.call.formats import decode, epsilon
 from tilewright.spec.expression import (
@@ -76,7 +77,8 @@ class _Evaluation:
         numbers = [float(self._held(number)) for number in node.parameters]
         match node.entry.reference:
             case Within(function, ulps, absolute):
-                return smooth(lambda v: function(v, *numbers), args[0], ulps, absolute)
+                known = _checked(function, node) if node.own else function
+                return smooth(lambda v: known(v, *numbers), args[0], ulps, absolute)
             case Monotone(function, rounded):
                 found = monotone(lambda *ends: function(*ends, *numbers), *args)
                 return found.rounded() if rounded else found
@@ -88,6 +90,22 @@ class _Evaluation:
         assert meaning is not None
         self.meanings.append(meaning)
         return self.of(meaning)
+
+
+def _checked(function: Callable[..., Any], node: Call) -> Callable[..., Array]:
+    """A user's reference; SpecError where it does not give one number for each."""
+
+    def checked(values: Array, *numbers: float) -> Array:
+        found = np.asarray(function(values, *numbers))
+        if found.shape != values.shape or found.dtype.kind not in "fiub":
+            raise SpecError(
+                f"the reference of {node.fn} does not give a number for each element",
+                got=f"shape {found.shape} of {found.dtype} for shape {values.shape}",
+                hint="it is called with an array of float64 and the parameters",
+            )
+        return found.astype(values.dtype)
+
+    return checked
 
 
 def evaluate_whole(

@@ -218,7 +218,10 @@ def _use(entry: PostOp, given: tuple[Any, ...], named: dict[str, Any]) -> Call:
         parameter(entry.name, name, value, finite=entry.finite)
         for (name, _), value in zip(entry.parameters, values[count:], strict=True)
     )
-    meaning = entry.meaning(operands, tuple(number.value for number in numbers))
+    try:
+        meaning = entry.meaning(operands, tuple(number.value for number in numbers))
+    except RecursionError:
+        raise SpecError(f"post-op {entry.name!r} is defined by itself") from None
     if meaning is None and entry.lower is not None:
         said = entry.reference is not None or not entry.own
     else:
