@@ -8,11 +8,11 @@ from dataclasses import dataclass, field, replace
 from tilewright.errors import SpecError
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Factors, Form, MulAdd, Vector
-from tilewright.spec.types import accumulator, is_integer
+from tilewright.spec.types import FORMATS, accumulator, is_integer
 
 #: What an element of the first type becomes in a register of the second without loss.
 _WIDENS = {
-    **dict.fromkeys(("f16", "bf16", "f8_e4m3", "f8_e5m2"), ("f32",)),
+    **dict.fromkeys(FORMATS, ("f32",)),
     **dict.fromkeys(("s8", "u8"), ("s16", "s32")),
 }
 #: What is added to an element of the first type to make one of the second.

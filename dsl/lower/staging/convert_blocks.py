@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from sympy import Expr
 
 from tilewright.elementwise.builder import Argument
-from tilewright.elementwise.conversions import FORMATS, widen
+from tilewright.elementwise.conversions import is_upper_half, widen
 from tilewright.ir.access import load
 from tilewright.ir.dataflow import prune
 from tilewright.ir.emitter import Emitter
@@ -21,7 +21,7 @@ from tilewright.ir.nest import NestNode
 from tilewright.ir.networks import transpose
 from tilewright.ir.ops import Active, Address, Load, Register, TileProgram
 from tilewright.plan.transpose import parts
-from tilewright.spec.types import ITEMSIZE, is_integer
+from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, linear, value
 
 from .conversion import (
@@ -76,13 +76,13 @@ def _long(c: Conversion) -> bool:
     """Whether an element takes many operations: one block is then C enough."""
     real = c.target.holding(c.emitter(c.lanes).builder.real, c.lanes)
     moved = c.bits or (c.kind == c.source.type and c.kind in real.loads)
-    return c.kind in FORMATS and not moved
+    return c.kind in FORMATS and not is_upper_half(c.kind) and not moved
 
 
 def _together(c: Conversion) -> int:
     """How many elements are turned in one lane: those of a word, if they are easy to take out."""
     source = c.source.type
-    easy = is_integer(source) or source == "bf16" or c.bits
+    easy = is_integer(source) or is_upper_half(source) or c.bits
     return max(1, 4 // ITEMSIZE[source]) if easy else 1
 
 
