@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from support.processes import python
 
 import tilewright as tw
 from tilewright.errors import PlanError, SpecError, VerificationError
@@ -128,6 +129,24 @@ def test_a_reference_is_no_part_of_a_kernel() -> None:
     assert described(made(1)) == described(made(2))
 
 
+WARM = """
+import sys, tilewright as tw
+@tw.postop
+def warm_bend(x, alpha=0.5):
+    return tw.maximum(x, alpha * x)
+kernel = tw.compile(tw.Gemm(3, 16, 4, epilogue=warm_bend(tw.acc) + tw.relu(tw.acc)))
+print(kernel.name, *sys.modules)
+"""
+
+
+def test_a_warm_start_is_light_with_post_ops_too() -> None:
+    cold, warm = python(WARM).split(), python(WARM).split()
+    assert cold[0] == warm[0]
+    heavy = {"sympy", "jinja2", "tilewright.generate", "tilewright.elementwise.simplify"}
+    assert heavy <= set(cold)
+    assert not {*heavy, "cffi"} & set(warm)
+
+
 # -- pickles --------------------------------------------------------------------------------------
 
 MODULE = """
@@ -224,6 +243,9 @@ def _itself(x: Any) -> Any:
         (lambda: tw.postop(reference=MISUSED, ulps=2)(_named("own")), "is no function"),
         (lambda: tw.postop(reference=np.exp, ulps=-1)(_named("own")), "ulps of own"),
         (lambda: tw.postop(reference=np.exp, ulps=np.inf)(_named("own")), "ulps of own"),
+        (lambda: tw.postop(lower=MISUSED)(_named("own")), "lower writes a program"),
+        (lambda: tw.postop(samples=MISUSED)(_named("own")), "samples are"),
+        (lambda: tw.postop(samples=((1,),))(_named("own")), "too many"),
         (lambda: tw.postop(lambda *x: x[0]), "another kind|C identifier"),
         (lambda: tw.postop(lambda: 1.0), "no operand|C identifier"),
         (lambda: tw.postop(lambda x: x), "C identifier"),

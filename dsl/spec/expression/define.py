@@ -71,14 +71,15 @@ def postop(
 
     def decorate(body: Any) -> Any:
         bound = None
+        if lower is not None and not callable(lower):
+            raise SpecError("lower writes a program: it is a function", got=lower)
         if reference is not None:
             _check_bound(body, reference, ulps, absolute)
             bound = Within(reference, float(ulps or 0), float(absolute))
         elif ulps is not None or absolute:
             raise SpecError("ulps and absolute bound the distance from a reference: give one")
         options = {"lower": lower, "reference": bound, "f64": f64 or lower is None}
-        tried = tuple(tuple(map(float, one)) for one in samples)
-        return _made(_entry(body, own=True, samples=tried, **options))
+        return _made(_entry(body, own=True, samples=_tried(samples), **options))
 
     if function is not None:
         return decorate(function)
@@ -115,6 +116,18 @@ def _check_bound(body: Any, reference: Any, ulps: Any, absolute: Any) -> None:
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
         if not number or not 0 <= value < float("inf"):
             raise SpecError(f"{what} of {name} must be a finite number, 0 or more", got=value)
+
+
+def _tried(samples: Any) -> tuple[tuple[float, ...], ...]:
+    """Parameters to try a function with, as floats."""
+    try:
+        return tuple(tuple(map(float, one)) for one in samples)
+    except (TypeError, ValueError):
+        raise SpecError(
+            "samples are the parameters of several uses",
+            got=samples,
+            expected="a tuple of numbers for each use, such as ((1.0,), (2.0,))",
+        ) from None
 
 
 def _entry(body: Any, **options: Any) -> PostOp:
@@ -182,7 +195,13 @@ def _place(entry: PostOp) -> tuple[str, str]:
 
 def _check_sample(entry: PostOp, values: tuple[float, ...]) -> None:
     """SpecError unless the function can be used with these parameters; the usual ones for ()."""
-    if not values and any(default is None for _, default in entry.parameters):
+    if len(values) > len(entry.parameters):
+        raise SpecError(
+            f"a sample of {entry.name} has too many parameters",
+            got=values,
+            expected=f"at most {len(entry.parameters)}",
+        )
+    if any(default is None for _, default in entry.parameters[len(values) :]):
         return  # nothing to try it with
     operands = [Placeholder(name) for name in entry.operands]
     _use(entry, (*operands, *values), {})

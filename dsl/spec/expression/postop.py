@@ -126,7 +126,7 @@ class PostOp:
     home: str = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "home", self.body.__module__)
+        object.__setattr__(self, "home", self.body.__module__ or "__main__")
 
     def __repr__(self) -> str:
         return f"<post-op {self.name}>"
