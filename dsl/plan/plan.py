@@ -21,6 +21,7 @@ from .operands import BatchPlan, Operand
 from .staging import is_empty, loads_as
 from .tile_request import Work
 from .tile_shape import STEPS
+from .tiles import Pass, RegisterTile, Stage
 
 #: A packed block up to this many bytes lies on the stack.
 STACK_BYTES = 32 * 1024
@@ -36,7 +37,8 @@ class Plan:
     ``transposed``: what is written is contiguous across the vectors, so tiles are transposed
     before. ``packs`` are the operands that blocks are packed of, of "ab"; ``sources`` where those
     lie that are converted whole before anything else, and ``operands`` all as the tiles see them.
-    ``padded``: the operand along the vectors has room for whole ones.
+    ``padded``: the operand along the vectors has room for whole ones. ``passes`` are the ways
+    through C, loops over blocks with grids of tiles inside; ``tiles`` are those of them all.
     """
 
     spec: Gemm
@@ -56,6 +58,8 @@ class Plan:
     packs: str
     padded: bool
     decisions: tuple[Decision, ...]
+    passes: Mapping[Stage, Pass] = field(default_factory=dict, hash=False)
+    tiles: tuple[RegisterTile, ...] = ()
 
     @property
     def element(self) -> str:

@@ -11,6 +11,7 @@ from tilewright.spec.schedule import Schedule
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import size_expr, value
 
+from .blocking import with_tiles
 from .cost_model import choose, shape_of, tile_cycles
 from .loops import Decision, read_loops, threads_decision
 from .operands import batch_of
@@ -29,7 +30,8 @@ def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     unknown = NOMINAL if len({plan.vectorize for plan in plans}) == 1 else 0
     costs = [_estimate(plan, unknown) if len(plans) > 1 else 0.0 for plan in plans]
     best = min(zip(costs, range(len(plans)), strict=True))[1]
-    return replace(plans[best], decisions=(*_why(plans, costs, best), *plans[best].decisions))
+    decisions = (*_why(plans, costs, best), *plans[best].decisions)
+    return with_tiles(replace(plans[best], decisions=decisions))
 
 
 def _why(plans: list[Plan], costs: list[float], best: int) -> tuple[Decision, ...]:

@@ -165,3 +165,8 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
         "latency": latency(shape, core) / shape.k_split,
     }
     return found | {"conversions": converting / core.shuffles} if converting else found
+
+
+def tightest(each: dict[str, float]) -> str:
+    """The bound that is reached first."""
+    return max(each, key=lambda name: each[name])

@@ -7,7 +7,7 @@ along K. What is contiguous along K in memory is transposed in registers on the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sympy import Expr
 
@@ -33,7 +33,7 @@ from tilewright.plan.operands import Operand
 from tilewright.plan.plan import STACK_BYTES, Plan
 from tilewright.plan.transpose import Part, move_plan, parts
 from tilewright.spec.types import ITEMSIZE
-from tilewright.symbolic import ONE, div, linear, symbol, value
+from tilewright.symbolic import ONE, linear, symbol, value
 
 #: Lines that one call copies.
 COPY_LINES = 4
@@ -51,15 +51,13 @@ class Packed:
     tiles: tuple[TileProgram, ...]
 
 
-def pack(plan: Plan, name: str, extents: dict[str, Expr], at: Expr, prefix: str) -> Packed:
-    """Pack the block of operand ``name`` that starts ``at`` elements behind its first."""
+def pack(plan: Plan, buffer: Operand, extents: dict[str, Expr], at: Expr, prefix: str) -> Packed:
+    """Pack into ``buffer`` the block of its operand that starts ``at`` elements in."""
+    name = buffer.name
     source = plan.operands[name]
     line = "m" if name == "a" else "n"
-    extent, depth = extents[line], extents["k"]
-    lanes = plan.lanes
-    leading = extent if value(extent) is None else div(extent + lanes - 1, lanes) * lanes
+    extent, depth, leading = extents[line], extents["k"], buffer.strides["k"]
     spare = spare_elements(plan, name)
-    buffer = replace(source, strides={line: ONE, "k": leading}, buffer=f"{name}_packed")
     sizes = tuple(slot for slot, _ in plan.spec.runtime_sizes())
     if value(source.strides[line]) == 1:
         nodes, tiles = _copy(plan, source, buffer, (line, extent, depth), at, prefix)

@@ -16,7 +16,6 @@ from tilewright.ir.dataflow import (
 )
 from tilewright.ir.ops import Op, Parameter, Splat, TileProgram
 from tilewright.plan.plan import Plan
-from tilewright.plan.tile_facts import TileFacts
 from tilewright.spec.signature import symbol_of
 
 from .block_product import unfold
@@ -44,7 +43,10 @@ def lower_tile(tile: Tile, name: str) -> TileProgram:
         body=body,
         end=end,
         summary=_summary(tile),
-        facts=_facts(tile),
+        mr=tile.chosen.mr,
+        nr=tile.chosen.nr,
+        accumulators=_register_map(tile),
+        planned=tile.chosen.number,
     )
 
 
@@ -81,23 +83,9 @@ def _end(tile: Tile) -> Iterator[Op]:
     )
 
 
-def _facts(tile: Tile) -> TileFacts:
-    region = tile.region
-    sizes = {tile.plan.along: region.along.size, tile.plan.across: region.across.size}
-    return TileFacts(
-        rows=sizes["m"],
-        cols=sizes["n"],
-        steps=tile.steps,
-        accumulate=tile.accumulate,
-        shape=region.shape,
-        work=tile.plan.work(tile.plan.counted(tile.steps, tile.rest), tile.accumulate),
-        accumulators=_register_map(tile),
-    )
-
-
 def _register_map(tile: Tile) -> tuple[tuple[str, ...], ...]:
     """The accumulators' names where their elements lie in C."""
-    shape = tile.region.shape
+    shape = tile.shape
     if tile.product.unit is not None:
         bands = [[accumulator(tile, i, j).name for j in range(shape.columns)]
                  for i in range(shape.bands)]  # fmt: skip
@@ -139,7 +127,7 @@ def _inputs(plan: Plan, used: set[str]) -> Iterator[Parameter]:
 
 
 def _summary(tile: Tile) -> str:
-    shape, plan = tile.region.shape, tile.plan
+    shape, plan = tile.shape, tile.plan
     budget = shape.budget
     uses = [f"{budget.accumulators} accumulators"]
     uses += [f"{n} {tile_side.name.upper()}" for n, tile_side in

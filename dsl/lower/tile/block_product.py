@@ -18,7 +18,7 @@ class Squares:
     """Emits K steps of one tile of blocks."""
 
     def __init__(self, tile: Tile) -> None:
-        self.tile, self.shape = tile, tile.region.shape
+        self.tile, self.shape = tile, tile.shape
         depth = tile.product.depth
         self.along = pointer_plans(tile.along, tile.plan.along, 1, depth)[0]
         self.across = pointer_plans(tile.across, tile.plan.across, 1, depth)[0]
@@ -85,7 +85,7 @@ class Squares:
 
 def unfold(tile: Tile) -> Iterator[Op]:
     """Blocks side by side as the vectors of C's rows: halves of two registers, taken together."""
-    shape = tile.region.shape
+    shape = tile.shape
     width = tile.vector.lanes // shape.height
     for split in range(shape.k_split):
         for row in range(shape.rows):

@@ -31,15 +31,14 @@ Cuts = Mapping[Vector, Active]
 
 def dot_loops(tile: Tile) -> tuple[list[PointerPlan], tuple[Op, ...]]:
     """The K loops, a vector of K at a time, and the pointers they walk."""
-    shape, lanes, depth = tile.region.shape, tile.vector.lanes, tile.product.depth
+    lanes, depth = tile.vector.lanes, tile.product.depth
     body = _DotBody(tile)
     whole, tail = div(tile.steps, lanes), mod(tile.steps, lanes)
-    count = max(1, -(-tile.unroll // lanes)) if tile.plan.schedule.k_unroll else _unroll(tile)
-    count = -(-count // shape.k_split) * shape.k_split
+    count = tile.chosen.unroll.count
     trips, rest = div(whole, count), mod(whole, count)
     ops: list[Op] = []
-    straight = value(whole)
-    if straight is not None and straight < 2 * count:
+    if not tile.chosen.unroll.loop:
+        straight = value(whole)
         ops += body.steps(straight) if straight else ()
     else:
         ops.append(Loop("kt", trips, body.steps(count)))
@@ -51,16 +50,11 @@ def dot_loops(tile: Tile) -> tuple[list[PointerPlan], tuple[Op, ...]]:
     return body.pointers, tuple(ops)
 
 
-def _unroll(tile: Tile) -> int:
-    work = tile.region.shape.multiply_adds
-    return max(1, -(-2 * tile.plan.target.core.fma_latency // work))
-
-
 class _DotBody:
     """Emits steps of one vector of K each: in each lane as many as the multiply-add sums there."""
 
     def __init__(self, tile: Tile) -> None:
-        self.tile, self.shape = tile, tile.region.shape
+        self.tile, self.shape = tile, tile.shape
         self.along = pointer_plans(tile.along, tile.plan.along, self.shape.vectors)
         self.across = pointer_plans(tile.across, tile.plan.across, self.shape.rows)
         self.pointers = self.along + self.across
@@ -150,7 +144,7 @@ class _DotBody:
 
 def store_dots(tile: Tile) -> Iterator[Op]:
     """Sum the lanes of every accumulator and update C, a vector of sums at a time if possible."""
-    plan, shape = tile.plan, tile.region.shape
+    plan, shape = tile.plan, tile.shape
     if plan.sum_along is None:
         yield from _store_scalars(tile)
         return
@@ -185,7 +179,7 @@ def _store_line(tile: Tile, line: str, index: int, run: range) -> Iterator[Op]:
 
 
 def _store_scalars(tile: Tile) -> Iterator[Op]:
-    plan, shape = tile.plan, tile.region.shape
+    plan, shape = tile.plan, tile.shape
     scalar = plan.target.of(plan.element)[-1]
     outputs = []
     for row in range(shape.vectors):

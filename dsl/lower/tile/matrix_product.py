@@ -31,10 +31,10 @@ from .tile import PointerPlan, Tile, advance, pointer_plans
 def matrix_loops(tile: Tile) -> tuple[list[PointerPlan], tuple[Op, ...]]:
     """The K loop, and the pointers it walks."""
     body = _Body(tile)
-    steps, count = tile.steps, tile.unroll
+    steps, count = tile.steps, tile.chosen.unroll.count
     ops: list[Op] = []
     straight = value(steps)
-    if straight is None or straight >= 2 * count:
+    if tile.chosen.unroll.loop:
         ops.append(body.loop(div(steps, count), count))
         straight = value(mod(steps, count))
     if straight is None:
@@ -60,17 +60,17 @@ def accumulator(tile: Tile, band: int, column: int, split: int = 0) -> MatrixReg
 
 def unit_of(tile: Tile) -> MatrixUnit:
     """The matrix unit of the tile."""
-    unit = tile.region.shape.unit
+    unit = tile.shape.unit
     assert unit is not None
     return unit
 
 
 def band_rows(tile: Tile, band: int) -> Expr:
     """How many rows of a band there are."""
-    height, shape = tile.region.shape.height, tile.region.shape
-    if value(tile.region.across.size) is None:
+    height, shape = tile.shape.height, tile.shape
+    if value(tile.across_size) is None:
         assert shape.bands == 1, "rows known only at the call are one band"
-        return tile.region.across.size
+        return tile.across_size
     return Integer(min(height, shape.rows - band * height))
 
 
@@ -79,7 +79,7 @@ def column_lanes(tile: Tile, column: int) -> int:
 
     Elsewhere all that its loads may read: more than there are where lines end in room for them.
     """
-    active, shape, lanes = tile.region.active, tile.region.shape, tile.vector.lanes
+    active, shape, lanes = tile.chosen.active, tile.shape, tile.vector.lanes
     known = None if active is None else value(active)
     if known is None or column < shape.columns - 1:
         return lanes
@@ -89,7 +89,7 @@ def column_lanes(tile: Tile, column: int) -> int:
 
 def places(tile: Tile) -> Iterator[tuple[int, int]]:
     """The band and the column of every accumulator."""
-    shape = tile.region.shape
+    shape = tile.shape
     yield from ((band, column) for band in range(shape.bands) for column in range(shape.columns))
 
 
@@ -100,7 +100,7 @@ def begin(tile: Tile) -> Iterator[Op]:
             store = stored(tile, *place, tile.written)
             yield LoadMatrix(store.src, store.address, store.stride)
         return
-    for split in range(tile.region.shape.k_split):
+    for split in range(tile.shape.k_split):
         yield from (ZeroMatrix(accumulator(tile, *place, split)) for place in places(tile))
 
 
@@ -116,18 +116,18 @@ def direct(tile: Tile) -> bool:
     Partial sums have a buffer whose rows end with whole vectors. Sets of sums are added in vectors.
     """
     plan = tile.plan
-    if tile.region.shape.k_split > 1:
+    if tile.shape.k_split > 1:
         return False
     if tile.stage == "sum":
         return True
     plain = plan.spec.alpha == 1 and (tile.accumulate or plan.spec.beta in (0, 1))
-    whole = tile.region.active is None or value(tile.region.active) is not None
+    whole = tile.chosen.active is None or value(tile.chosen.active) is not None
     return plain and whole and not (plan.finishes or plan.transposed)
 
 
 def stored(tile: Tile, band: int, column: int, operand: Operand) -> StoreMatrix:
     """An accumulator stored at its place in an operand."""
-    strides, shape = operand.strides, tile.region.shape
+    strides, shape = operand.strides, tile.shape
     plan = tile.plan
     row, first = band * shape.height, column * tile.vector.lanes
     offset = linear(((row, strides[plan.across]), (first, strides[plan.along])))
@@ -139,7 +139,7 @@ class _Body:
     """Emits steps of K of one tile."""
 
     def __init__(self, tile: Tile) -> None:
-        self.tile, self.shape, self.product = tile, tile.region.shape, tile.product
+        self.tile, self.shape, self.product = tile, tile.shape, tile.product
         depth = self.product.depth
         self.along = pointer_plans(tile.along, tile.plan.along, 1, depth)[0]
         self.across = pointer_plans(tile.across, tile.plan.across, 1, depth)[0]

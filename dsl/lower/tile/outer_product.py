@@ -19,11 +19,11 @@ from .tile import PointerPlan, Tile, advance, multiplied, pointer_plans
 def k_loops(tile: Tile) -> tuple[list[PointerPlan], tuple[Op, ...]]:
     """The K loops of a tile whose vectors lie along m or n, and the pointers they walk."""
     body = Squares(tile) if tile.product.rows > 1 else _Body(tile)
-    steps, count = tile.steps, tile.unroll
+    steps, count = tile.steps, tile.chosen.unroll.count
     trips, rest = div(steps, count), mod(steps, count)
     ops: list[Op] = []
-    whole = value(steps)
-    if whole is not None and whole < 2 * count:
+    if not tile.chosen.unroll.loop:
+        whole = value(steps) or 0
         return body.pointers, (*body.steps(whole), *body.part(whole))
     if trips != 0:
         ops.append(Loop("kt", trips, (*body.steps(count), *advance(body.pointers, count, False))))
@@ -38,7 +38,7 @@ class _Body:
     """Emits K steps of one tile."""
 
     def __init__(self, tile: Tile) -> None:
-        shape = tile.region.shape
+        shape = tile.shape
         self.tile, self.shape = tile, shape
         depth = tile.product.depth
         self.along = pointer_plans(tile.along, tile.plan.along, 1, depth)

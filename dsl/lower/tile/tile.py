@@ -1,11 +1,10 @@
-"""One region's register tile as a program: K loop, batch loop, update of C."""
+"""One register tile as a program: K loop, batch loop, update of C."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Literal
 
 from sympy import Expr
 
@@ -28,37 +27,65 @@ from tilewright.ir.ops import (
 )
 from tilewright.isa.vector import MulAdd, Vector
 from tilewright.plan.contraction import Product
-from tilewright.plan.cost_model import unroll
 from tilewright.plan.operands import Operand
-from tilewright.plan.partition import Region
 from tilewright.plan.plan import Plan
-from tilewright.symbolic import ONE, ZERO, linear, mod, value
+from tilewright.plan.tile_shape import TileShape
+from tilewright.plan.tiles import RegisterTile, Stage
+from tilewright.symbolic import ONE, ZERO, linear, value
 
-Stage = Literal["whole", "sum", "finish"]
 #: Rows that share one pointer when their distance is known only at the call.
 ROW_GROUP = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What lowering one register tile needs to know.
+    """What lowering one register tile needs: its place in the plan, and the plan.
 
-    ``steps`` are groups of K as deep as the multiply-add; ``rest`` elements of one more are read
-    one by one. ``stage``: a tile may only sum up into the buffer of partial sums, or only finish
-    what stands there.
+    ``plan`` has the operands as they are packed where the tile is called.
     """
 
     plan: Plan
-    region: Region
-    steps: Expr
-    accumulate: bool
-    rest: Expr = ZERO
-    stage: Stage = "whole"
+    chosen: RegisterTile
+
+    @property
+    def shape(self) -> TileShape:
+        """Its registers, and how they are fed."""
+        return self.chosen.shape
+
+    @property
+    def steps(self) -> Expr:
+        """Groups of K as deep as the multiply-add."""
+        return self.chosen.steps
+
+    @property
+    def rest(self) -> Expr:
+        """Elements of one group more, which are read one by one."""
+        return self.chosen.rest
+
+    @property
+    def accumulate(self) -> bool:
+        """Whether what is written already holds a part of the sum."""
+        return self.chosen.accumulate
+
+    @property
+    def stage(self) -> Stage:
+        """Whether it only sums up into the buffer of partial sums, or only finishes those."""
+        return self.chosen.stage
+
+    @property
+    def across_size(self) -> Expr:
+        """Elements of C across the vectors."""
+        return self.chosen.mr if self.plan.across == "m" else self.chosen.nr
+
+    @property
+    def along_size(self) -> Expr:
+        """Elements of C along the vectors."""
+        return self.chosen.nr if self.plan.across == "m" else self.chosen.mr
 
     @property
     def vector(self) -> Vector:
         """The vectors of the tile."""
-        return self.region.shape.vector
+        return self.shape.vector
 
     @property
     def along(self) -> Operand:
@@ -85,16 +112,6 @@ class Tile:
         """Whether there is nothing to sum."""
         return bool(self.steps == 0 and self.rest == 0)
 
-    @property
-    def unroll(self) -> int:
-        """K steps per trip of the K loop."""
-        shape = self.region.shape
-        group = max(shape.k_split, shape.group)
-        asked = self.plan.schedule.k_unroll
-        if asked is not None:
-            return -(-asked // group) * group
-        return unroll(shape, self.plan.target, value(self.steps), group)
-
     def register(self, name: str, vector: Vector | None = None) -> Register:
         """A register of the tile's vector, or another."""
         return Register(name, vector or self.vector)
@@ -110,7 +127,7 @@ class Tile:
 
     def summed(self, split: int) -> Iterator[Register]:
         """What the multiply-adds of one set sum into."""
-        shape = self.region.shape
+        shape = self.shape
         if self.product.rows > 1:
             places = product(range(shape.bands), range(shape.columns))
             yield from (self.square(band, column, split) for band, column in places)
@@ -120,60 +137,51 @@ class Tile:
 
     def position(self, along: int) -> int:
         """Where vector ``along`` starts in the tile, in elements."""
-        size = value(self.region.along.size)
-        if self.region.overlapped and along == self.region.shape.vectors - 1:
+        size = value(self.along_size)
+        if self.chosen.overlapped and along == self.shape.vectors - 1:
             assert size is not None
             return size - self.vector.lanes
         return along * self.vector.lanes
 
     def active(self, along: int) -> Active:
         """What of vector ``along`` exists: all, a constant number of lanes, or a mask."""
-        if self.region.active is None or along < self.region.shape.vectors - 1:
+        if self.chosen.active is None or along < self.shape.vectors - 1:
             return None
-        lanes = value(self.region.active)
+        lanes = value(self.chosen.active)
         if self.vector.mask is not None:
-            return MaskRegister("mask", self.vector, self.region.active)
+            return MaskRegister("mask", self.vector, self.chosen.active)
         assert lanes is not None
         return lanes
 
     def loaded(self, along: int) -> Active:
-        """What of vector ``along`` is loaded: a packed line has room for whole ones.
+        """What of vector ``along`` is loaded: all, where there is room for it.
 
-        A line of the caller's packed B has it for those that begin where its own do. Where
-        multiply-adds sum groups, the elements of these are counted.
+        Where multiply-adds sum groups, the elements of these are counted.
         """
-        room = self.plan.padded and (self.along.packed or self._begins_whole)
-        active = None if room else self.active(along)
+        active = None if self.chosen.loads_whole else self.active(along)
         if active is None or self.product.depth == 1:
             return active
-        columns = value(self.region.active or ZERO)
+        columns = value(self.chosen.active or ZERO)
         assert columns is not None, "a packed line of groups has a fixed length"
         return columns * self.product.depth
-
-    @property
-    def _begins_whole(self) -> bool:
-        """Whether vectors begin at multiples of their lanes."""
-        part, block = self.region.along, self.plan.blocks.get(self.plan.along, 0)
-        steps = [part.start, block * ONE, *([] if part.count == 1 else [part.size])]
-        return all(mod(step, self.vector.lanes) == 0 for step in steps)
 
 
 def masks(tile: Tile) -> Iterator[Op]:
     """The masks of a tile, made once."""
-    active = tile.active(tile.region.shape.vectors - 1)
+    active = tile.active(tile.shape.vectors - 1)
     if isinstance(active, MaskRegister):
         yield MakeMask(active)
 
 
 def zeros(tile: Tile) -> Iterator[Op]:
     """All accumulators at zero."""
-    for split in range(tile.region.shape.k_split):
+    for split in range(tile.shape.k_split):
         yield from (Zero(acc) for acc in tile.summed(split))
 
 
 def sum_splits(tile: Tile) -> Iterator[Op]:
     """Add the accumulator sets pairwise into the first."""
-    shape = tile.region.shape
+    shape = tile.shape
     places = product(range(shape.rows), range(shape.vectors))
     yield from add_sets(
         [[tile.accumulator(*place, split) for split in range(shape.k_split)] for place in places]
@@ -273,7 +281,7 @@ def multiplied(
     ``whole``; where vectors lie along K, so may either side's. Parts take an instruction of their
     own: without order, all of a step may be loaded first.
     """
-    hold, shape = tile.plan.target.hold, tile.region.shape
+    hold, shape = tile.plan.target.hold, tile.shape
     uses = min(shape.bands, shape.vectors) if tile.plan.dot else shape.bands
     if hold is None or (hold.operands and uses == 1 and whole):
         yield MultiplyAdd(op, acc, x, y, lane)
