@@ -12,6 +12,7 @@ from tilewright.symbolic import ONE, ZERO, div, mod, value
 
 from .operands import Operand
 from .partition import Region, partition
+from .parts import cut
 from .plan import Plan
 from .staging import is_empty
 from .tiles import (
@@ -28,7 +29,6 @@ from .tiles import (
     k_loop,
     why_split,
 )
-from .transpose import parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,8 +154,8 @@ class _Cutting:
                 got=f"block['n'] == {step}, and B in blocks of {width} columns",
                 expected="one to be a multiple of the other",
             )
-        found = parts(block.extents["n"], width)
-        return Grids(width, tuple((p, self._of(block.of("n", Integer(p.size)))) for p in found))
+        found = cut(block.extents["n"], width)
+        return Grids(width, tuple((p, self._of(block.of("n", p.size))) for p in found))
 
     def _of(self, block: _Block) -> tuple[Grid, ...]:
         plan, extents = block.plan, block.extents

@@ -9,10 +9,10 @@ from sympy import Expr, Integer
 
 from tilewright.errors import ScheduleError
 from tilewright.isa.vector import Vector
-from tilewright.symbolic import ONE, ZERO, div, mod, value
+from tilewright.symbolic import ONE, div, mod, value
 
 from .cost_model import Choice, Fitting, does_not_fit, fitting, ranking, shape_of, steady
-from .parts import Part, across_parts, cascade, equals_part, positive_part
+from .parts import Part, across_parts, cut, equals_part, positive_part
 from .plan import Plan
 from .tile_request import Work
 from .tile_shape import bounds, tightest
@@ -341,7 +341,7 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
     fixed = value(total)
     if fixed is not None:
         vectors = max(1, min(vectors, fixed // lanes))
-    parts = list(cascade(ZERO, total, vectors, lanes))
+    parts = list(cut(total, vectors, lanes, tail=False))
     tail = mod(total, lanes)
     start = total - tail
     if tail == 0:
@@ -357,12 +357,12 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
         return
     yield Axis(vector, tuple(parts))
     least, last = lanes, vector
-    for size, cut in _narrow_sizes(plan, vector):
+    for size, narrow in _narrow_sizes(plan, vector):
         count = div(tail, size)
         if count != 0:
-            yield Axis(cut, (Part(start, _int(size), 1, count),))
+            yield Axis(narrow, (Part(start, _int(size), 1, count),))
         start, tail = start + count * size, mod(tail, size)
-        least, last = size, cut
+        least, last = size, narrow
     for size in range(1, least):
         yield Axis(last, (Part(start, _int(size), 1, equals_part(tail, size, least)),))
 

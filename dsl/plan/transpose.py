@@ -17,10 +17,11 @@ from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Dim, Size
 from tilewright.spec.transpose import Transpose
 from tilewright.spec.types import ITEMSIZE
-from tilewright.symbolic import ONE, ZERO, div, mod, size_expr, value
+from tilewright.symbolic import ONE, size_expr, value
 
 from .loops import Decision
 from .operands import Operand
+from .parts import Part, cut
 from .transpose_cover import Cover, SquareCover, cover, square_cover
 
 #: Operations in one tile: more gain little, and crowd the instruction cache. With sizes known only
@@ -32,27 +33,6 @@ ROW_START = 2
 MOST_ROWS = 64
 #: Elements of a tile that a schedule may ask for.
 TILE_ELEMENTS = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """``count`` tiles side by side, ``size`` elements each, from ``start`` on."""
-
-    start: Expr
-    size: int
-    count: Expr
-
-
-def parts(total: Expr, size: int) -> Iterator[Part]:
-    """An extent in tiles of ``size``; the rest as it is if known, else in powers of two."""
-    start, rest = ZERO, total
-    while rest != 0:
-        count = div(rest, size)
-        if count != 0:
-            yield Part(start, size, count)
-        start, rest = start + count * size, mod(rest, size)
-        known = value(rest)
-        size = known or 1 << max(0, (size - 1).bit_length() - 1)
 
 
 def _extent(size: Size) -> tuple[int | None, int, int | None]:
@@ -156,8 +136,8 @@ class TransposePlan:
 
     def grid(self) -> Iterator[tuple[Part, Part]]:
         """The matrix in grids of equal tiles: their rows and their columns of x."""
-        for down in parts(self.sizes["rows"], self.tile[0]):
-            for over in parts(self.sizes["cols"], self.tile[1]):
+        for down in cut(self.sizes["rows"], self.tile[0]):
+            for over in cut(self.sizes["cols"], self.tile[1]):
                 yield down, over
 
 

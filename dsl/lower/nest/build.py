@@ -195,8 +195,8 @@ def _by_columns(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]
             yield from _grids(tiles, grids, block)
             continue
         before = width * div(block.origin["n"], width)
-        first = part.start + part.size * symbol("pt") if part.count != 1 else part.start
-        inside = block.inside("n", Integer(part.size), first).inside("p", ZERO, before + first)
+        first = part.at("pt")
+        inside = block.inside("n", part.size, first).inside("p", ZERO, before + first)
         nodes = tuple(_grids(tiles, grids, inside))
         if part.count == 1:
             yield from nodes

@@ -13,8 +13,8 @@ from tilewright.isa.vector import Vector
 from tilewright.lower.tile.row_reductions import START
 from tilewright.plan.operands import Operand, whole_groups, whole_vectors
 from tilewright.plan.packed_b import format_of
+from tilewright.plan.parts import cut
 from tilewright.plan.plan import Plan
-from tilewright.plan.transpose import Part, parts
 from tilewright.spec.operands import Packed
 from tilewright.spec.signature import symbol_of
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
@@ -34,10 +34,6 @@ class Filled:
     elements: Expr
     nodes: tuple[NestNode, ...]
     tiles: tuple[TileProgram, ...]
-
-
-def _position(part: Part, counter: str) -> Expr:
-    return part.start if part.count == 1 else part.start + part.size * symbol(counter)
 
 
 def select(plan: Plan, operand: Operand) -> Selected:
@@ -168,9 +164,9 @@ def begin(plan: Plan, name: str) -> tuple[tuple[NestNode, ...], tuple[TileProgra
     whole, tail = div(plan.sizes["m"], vector.lanes), mod(plan.sizes["m"], vector.lanes)
     nodes: list[NestNode] = []
     tiles = []
-    for part in parts(whole, VECTORS):
-        tiles.append(_begin_tile(plan, vector, fn, part.size))
-        at = vector.lanes * _position(part, "lp")
+    for part in cut(whole, VECTORS):
+        tiles.append(_begin_tile(plan, vector, fn, part.units))
+        at = vector.lanes * part.at("lp")
         call = Call(tiles[-1].name, (Argument(symbol_of(name), at),))
         nodes.append(call if part.count == 1 else BlockLoop("lp", part.count, (call,)))
     if tail != 0:

@@ -30,9 +30,9 @@ from tilewright.ir.ops import (
 )
 from tilewright.isa.target import Target
 from tilewright.plan.operands import Operand
-from tilewright.plan.transpose import Part
+from tilewright.plan.parts import Part
 from tilewright.spec.types import ITEMSIZE, is_integer
-from tilewright.symbolic import ONE, ZERO, symbol, value
+from tilewright.symbolic import ONE, ZERO, value
 
 #: Vectors that one call converts.
 VECTORS = 4
@@ -210,11 +210,6 @@ def call_of(
 def _step(operand: Operand) -> Expr:
     """Along K; a tail begins where it lies."""
     return operand.strides.get("k", ZERO)
-
-
-def position(part: Part, counter: str) -> Expr:
-    """Where the trip ``counter`` of a part begins."""
-    return part.start if part.count == 1 else part.start + part.size * symbol(counter)
 
 
 def looped(counter: str, part: Part, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:

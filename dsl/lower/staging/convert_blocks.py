@@ -20,7 +20,7 @@ from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import NestNode
 from tilewright.ir.networks import transpose
 from tilewright.ir.ops import Active, Address, Load, Register, TileProgram
-from tilewright.plan.transpose import parts
+from tilewright.plan.parts import cut
 from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, linear, value
 
@@ -29,7 +29,6 @@ from .conversion import (
     call_of,
     lanes_of,
     looped,
-    position,
     program_of,
     put,
     store_words,
@@ -50,12 +49,12 @@ def blocks(
     c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
     """The nodes that convert a matrix, and their tiles."""
-    for wide in parts(extents[c.line], _across(c)):
+    for wide in cut(extents[c.line], _across(c)):
         body: list[NestNode] = []
-        for deep in parts(extents["k"], _reach(c)):
-            program = _tile(c, wide.size, deep.size)
+        for deep in cut(extents["k"], _reach(c)):
+            program = _tile(c, wide.units, deep.units)
             tiles.setdefault(program.name, program)
-            call = call_of(c, program, at, position(wide, "lp"), position(deep, "kp"))
+            call = call_of(c, program, at, wide.at("lp"), deep.at("kp"))
             body += looped("kp", deep, (call,))
         yield from looped("lp", wide, tuple(body))
 

@@ -30,10 +30,11 @@ from tilewright.ir.ops import (
 from tilewright.isa.vector import Vector
 from tilewright.lower.transpose import grid_nest
 from tilewright.plan.operands import Operand
+from tilewright.plan.parts import Part, cut
 from tilewright.plan.plan import STACK_BYTES, Plan
-from tilewright.plan.transpose import Part, move_plan, parts
+from tilewright.plan.transpose import move_plan
 from tilewright.spec.types import ITEMSIZE
-from tilewright.symbolic import ONE, linear, symbol, value
+from tilewright.symbolic import ONE, linear, value
 
 #: Lines that one call copies.
 COPY_LINES = 4
@@ -102,21 +103,17 @@ def _copy(
     width = COPY_VECTORS * plan.lanes
     tiles: dict[str, TileProgram] = {}
     nodes: list[NestNode] = []
-    for over in parts(extent, width):
-        for down in parts(depth, COPY_LINES):
-            program = _copy_tile(plan, source, buffer, (down.size, over.size), prefix)
+    for over in cut(extent, width):
+        for down in cut(depth, COPY_LINES):
+            program = _copy_tile(plan, source, buffer, (down.units, over.units), prefix)
             tiles.setdefault(program.name, program)
-            row, col = _position(down, "kp"), _position(over, "vp")
+            row, col = down.at("kp"), over.at("vp")
             places = tuple(
                 Argument(o.buffer, first + row * o.strides["k"] + col * o.strides[line])
                 for o, first in ((source, at), (buffer, 0 * ONE))
             )
             nodes += _loop("vp", over, _loop("kp", down, (Call(program.name, places),)))
     return tuple(nodes), tuple(tiles.values())
-
-
-def _position(part: Part, counter: str) -> Expr:
-    return part.start if part.count == 1 else part.start + part.size * symbol(counter)
 
 
 def _loop(counter: str, part: Part, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
@@ -206,10 +203,10 @@ def pad(
     tiles: dict[str, TileProgram] = {}
     nodes: list[NestNode] = []
     if value(leading - extent) != 0:
-        for part in parts(depth, PAD_LINES):
-            program = _pad_tile(plan, vector, part.size, leading, prefix)
+        for part in cut(depth, PAD_LINES):
+            program = _pad_tile(plan, vector, part.units, leading, prefix)
             tiles.setdefault(program.name, program)
-            row = part.start if part.count == 1 else part.start + part.size * symbol("kp")
+            row = part.at("kp")
             at = row * leading + (leading - vector.lanes)
             call = Call(program.name, (Argument(buffer.buffer, at),))
             looped = BlockLoop("kp", part.count, (call,), note="pad")
