@@ -213,14 +213,12 @@ class Plan:
             depth=known,
             overlaps=self._overlaps(known, accumulate),
             padded=self.padded,
-            factors=self.product.factors,
+            product=self.product,
             source=self._source(),
             converts=self._converts(),
             stride=self._stride(),
             spare=self._spare(),
             unit=self.target.matrix if self.product.unit else None,
-            by=self.product.unit,
-            groups=self.product.depth // self.product.group,
         )
 
     def _splits(self, steps: int | None, count: int) -> tuple[int, ...]:

@@ -62,6 +62,8 @@ def _ahead(plan: Plan) -> str:
 
 def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     vectorize, packs = layout
+    bounces = schedule.tails == "bounce"
+    target = uncut(target) if bounces else target
     sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in "mnk"}
     feeding = feed(spec, target, vectorize, sizes, packs)
     if schedule.prefetch is not None and feeding.product.unit is not None:
@@ -85,11 +87,10 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
         blocks["k"] += feeding.product.depth - cut
         why = f"whole groups of {feeding.product.depth}, which one multiply-add sums"
         decisions.append(Decision("block k", str(blocks["k"]), why))
-    bounces = schedule.tails == "bounce"
     return Plan(
         spec=spec,
         schedule=schedule,
-        target=uncut(target) if bounces else target,
+        target=target,
         product=feeding.product,
         vectorize=vectorize,
         across="n" if along == "m" else "m",

@@ -9,8 +9,9 @@ from typing import Literal
 
 from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.isa.target import Target
-from tilewright.isa.vector import ALIKE, Factors, MulAdd, Vector
+from tilewright.isa.vector import Vector
 
+from .contraction import Product
 from .tile_shape import TileShape
 
 #: Operations that convert an element which no vector spreads.
@@ -19,17 +20,20 @@ ALONE = 4
 
 @dataclass(frozen=True)
 class Work:
-    """What a tile is asked to do: the vectors it may use, K steps in all, whether C is read, which
-    lane feeds are possible, the accumulator sets allowed, where the vectors lie, how many registers
-    are left to the compiler, and whether a tile's last vector may overlap the one before, or is
-    computed whole though part of it exists: then nothing is loaded but whole vectors.
-    ``depth``: the K steps of one matrix, None when known only at the call. ``source``: what an
-    element of the operand across is converted from as it is spread, "" where it is not; with
-    ``converts`` one alone takes steps, of either operand; ``stride`` bytes lie between the vectors
-    of one step and the next. ``unit`` with its multiply-add ``by`` is the matrix unit that does it,
-    ``groups`` of K at each step.
+    """What a tile is asked to do, as far as its cost depends on it.
+
+    ``product`` is the multiply-add, ``unit`` the matrix unit if it is one's; ``vectors`` are those
+    it may use; ``steps`` are K steps in all, ``depth`` those of one matrix, None when known only at
+    the call. ``feeds`` are the lane feeds that are possible, ``splits`` the numbers of accumulator
+    sets allowed, ``spare`` the registers left to the compiler. ``dot``: vectors lie along K;
+    ``transposed``: C is contiguous across them. ``overlaps``: a tile's last vector may overlap the
+    one before; ``padded``: it is computed whole though part of it exists, and nothing is loaded but
+    whole vectors. ``source``: what an element of the operand across is converted from as it is
+    spread, "" where it is not; with ``converts`` one alone takes steps, of either operand.
+    ``stride`` bytes lie between the vectors of one step and the next.
     """
 
+    product: Product
     vectors: tuple[Vector, ...]
     steps: int
     reads_c: bool
@@ -41,13 +45,10 @@ class Work:
     spare: int = 0
     overlaps: bool = False
     padded: bool = False
-    factors: Factors = ALIKE
     source: str = ""
     converts: bool = False
     stride: int = 0
     unit: MatrixUnit | None = None
-    by: MulAdd | None = None
-    groups: int = 1
 
     def room(self, target: Target) -> int:
         """The registers that accumulators and factors may take."""
@@ -129,6 +130,8 @@ class Way:
             feed=one.feed,
             hold=self.hold or ("along" if vectors <= bands else "across"),
             masked=masked if self.masked is None else self.masked,
+            op=one.op,
+            plain=one.plain,
             instructions=one.instructions,
             height=one.height,
             parts=one.parts,
@@ -143,15 +146,18 @@ class Way:
 
 
 def _ways(vector: Vector, work: Work) -> Iterator[Way]:
-    one = TileShape(vector, 1, 1, 1, "broadcast", "along", False)
-    if work.unit is not None and work.by is not None:
-        height = work.by.rows
-        yield Way(replace(one, feed="matrix", unit=work.unit, groups=work.groups, height=height))
+    product = work.product
+    plain = product.form(vector, "scalar", "broadcast")
+    assert plain is not None, f"{vector!r} has no multiply-add of these factors"
+    one = TileShape(vector, 1, 1, 1, "broadcast", "along", False, op=plain, plain=plain)
+    if work.unit is not None:
+        groups = product.depth // product.group
+        one = replace(one, feed="matrix", unit=work.unit, groups=groups, height=plain.rows)
+        yield Way(one)
         return
-    plain = vector.form("scalar", "broadcast", factors=work.factors)
-    assert plain is not None
     one = replace(one, instructions=plain.instructions, latency=plain.latency)
     if work.dot:
+        one = replace(one, op=product.form(vector, "broadcast") or plain)
         yield Way(one, masked=work.depth is None or work.depth % vector.lanes != 0)
         return
     blocks = replace(one, height=plain.rows, parts=vector.lanes // plain.cols, stride=work.stride)
@@ -163,10 +169,10 @@ def _ways(vector: Vector, work: Work) -> Iterator[Way]:
 def _laned(one: TileShape, feed: str, work: Work) -> Iterator[Way]:
     """Several elements across in the lanes of a register, from which multiply-adds take them."""
     vector = one.vector
-    lane = vector.form("lane", factors=work.factors)
+    lane = work.product.form(vector, "lane")
     if lane and vector.lanes > 1:
         group = vector.lanes if feed == "lane_k" else 1
-        shape = replace(one, feed=feed, group=group, instructions=lane.instructions)
+        shape = replace(one, feed=feed, group=group, op=lane, instructions=lane.instructions)
         yield Way(shape, "along", "whole" if feed == "lane_s" and work.padded else "any")
 
 
@@ -187,6 +193,6 @@ def _spread(one: TileShape, work: Work) -> Iterator[Way]:
         # One by one, so that conversions are apart, too.
         yield Way(shape, "along", "wide")
     yield Way(shape)
-    memory = one.vector.form("memory") if work.factors == ALIKE else None
+    memory = work.product.form(one.vector, "memory") if work.product.alike else None
     if not work.source and memory:
-        yield Way(replace(shape, feed="memory"), "along", "single")
+        yield Way(replace(shape, feed="memory", op=memory), "along", "single")

@@ -7,7 +7,7 @@ from math import gcd
 
 from tilewright.isa.machine import Core
 from tilewright.isa.matrix_unit import MatrixUnit
-from tilewright.isa.vector import Vector
+from tilewright.isa.vector import MulAdd, Vector
 from tilewright.spec.types import ITEMSIZE
 
 #: Registers for the steps in which elements are converted that no access converts.
@@ -36,13 +36,14 @@ class TileShape:
     ``vectors`` registers lie along the vectorised dimension, ``rows`` across it. ``feed`` says how
     the operand across arrives: a form of the multiply-add, with ``lane_k`` and ``lane_s`` for
     vectors that lie along K or across, and ``repeat`` for a few elements along K that a register
-    repeats; those along K serve ``group`` steps. ``hold`` is the side kept in registers during a K
-    step; ``instructions`` is how many a multiply-add takes, ``shuffles`` how many more convert an
-    element of the operand across, ``height`` the rows that one computes and ``parts`` how many of
-    them lie along a vector. In the registers of ``unit`` the accumulators are matrices, and a step
-    takes ``groups`` groups of K. ``latency`` is the multiply-add's, 0 the core's; ``converts``:
-    elements alone are converted in steps; ``stride`` the bytes from one step's vectors to the
-    next's, 0 where all are aligned.
+    repeats; those along K serve ``group`` steps. ``op`` is the multiply-add of that feed, ``plain``
+    the one of an element that is spread by itself, as where K ends within a group of steps.
+    ``hold`` is the side kept in registers during a K step; ``instructions`` is how many a
+    multiply-add takes, ``shuffles`` how many more convert an element of the operand across,
+    ``height`` the rows that one computes and ``parts`` how many of them lie along a vector. In the
+    registers of ``unit`` the accumulators are matrices, and a step takes ``groups`` groups of K.
+    ``latency`` is the multiply-add's, 0 the core's; ``converts``: elements alone are converted in
+    steps; ``stride`` the bytes from one step's vectors to the next's, 0 where all are aligned.
     """
 
     vector: Vector
@@ -52,6 +53,8 @@ class TileShape:
     feed: str
     hold: str
     masked: bool
+    op: MulAdd
+    plain: MulAdd
     instructions: int = 1
     height: int = 1
     parts: int = 1

@@ -78,9 +78,7 @@ class Squares:
     def _multiply(self, factors: dict[str, tuple[int, Register]], k: int) -> Iterator[Op]:
         (column, x), (band, y) = factors["along"], factors["across"]
         acc = self.tile.square(band, column, k % self.shape.k_split)
-        op = self.tile.product.form(self.tile.vector, "broadcast")
-        assert op is not None
-        yield from multiplied(self.tile, op, acc, x, y)
+        yield from multiplied(self.tile, self.shape.op, acc, x, y)
 
 
 def unfold(tile: Tile) -> Iterator[Op]:

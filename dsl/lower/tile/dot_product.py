@@ -134,12 +134,10 @@ class _DotBody:
     def _multiply(
         self, along: int, across: int, k: int, suffix: str, *, whole: bool
     ) -> Iterator[Op]:
-        op = self.tile.product.form(self.tile.vector, "broadcast", "scalar")
-        assert op is not None
         acc = self.tile.accumulator(across, along, k % self.shape.k_split)
         a = self._register(self.along, along, k, suffix)
         b = self._register(self.across, across, k, suffix)
-        yield from multiplied(self.tile, op, acc, b, a, whole=whole)
+        yield from multiplied(self.tile, self.shape.op, acc, b, a, whole=whole)
 
 
 def store_dots(tile: Tile) -> Iterator[Op]:

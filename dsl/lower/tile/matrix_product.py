@@ -188,8 +188,7 @@ class _Body:
                 place = {kept: other, passing: index}
                 factors = {kept: held.dst, passing: load.dst}
                 acc = accumulator(self.tile, place["across"], place["along"], split)
-                assert self.product.unit is not None
-                yield MultiplyMatrices(self.product.unit, acc, factors["along"], factors["across"])
+                yield MultiplyMatrices(self.shape.op, acc, factors["along"], factors["across"])
 
     def _slot(self, index: int, count: int) -> int:
         """The register that a matrix passes through; the last, which may be cut, has its own."""

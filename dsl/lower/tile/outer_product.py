@@ -8,7 +8,6 @@ from sympy import Expr
 
 from tilewright.ir.access import read
 from tilewright.ir.ops import Address, Broadcast, Load, Loop, Op, Pick, Prefetch, Register
-from tilewright.isa.vector import Form, MulAdd
 from tilewright.plan.operands import Operand
 from tilewright.symbolic import div, mod, value
 
@@ -118,12 +117,9 @@ class _Body:
         held = self.tile.product.held(self.tile.plan.target, self.tile.vector, "along")
         return self.tile.register(self._name(self.tile.along, column, k), held)
 
-    def _plain(self) -> MulAdd:
-        return self._form("scalar", "broadcast")
-
     def _spread_register(self, row: int, k: int) -> Register:
         name, target = self._name(self.tile.across, row, k), self.tile.plan.target
-        if self._plain().form == "scalar":
+        if self.shape.plain.form == "scalar":
             return self.tile.register(name, target.of(self.tile.plan.element)[-1])
         return self.tile.register(name, self.tile.product.held(target, self.tile.vector, "across"))
 
@@ -164,7 +160,7 @@ class _Body:
         x, lanes, group = self._vector(column, k), self.tile.vector.lanes, self.shape.group
         if self.shape.feed == "memory":
             address = self._pointer(row).address(row, k)
-            yield from multiplied(self.tile, self._form("memory"), acc, x, address)
+            yield from multiplied(self.tile, self.shape.op, acc, x, address)
             return
         lane = None
         if in_lanes and self.shape.feed == "lane_k":
@@ -173,10 +169,5 @@ class _Body:
             y, lane = self._lanes_register(row // lanes, k), row % lanes
         else:
             y = self._spread_register(row, k)
-        op = self._plain() if lane is None else self._form("lane")
+        op = self.shape.plain if lane is None else self.shape.op
         yield from multiplied(self.tile, op, acc, x, y, lane)
-
-    def _form(self, *forms: Form) -> MulAdd:
-        op = self.tile.product.form(self.tile.vector, *forms)
-        assert op is not None
-        return op

@@ -279,13 +279,11 @@ def updated(tile: Tile, output: Output) -> Iterator[Op]:
     if tile.accumulate or spec.beta == 1:
         yield Add(acc, acc, old)
         return
-    op = vector.form("broadcast", "scalar")
-    assert op is not None
     if _may_leave_out(tile):  # beta is what C is then taken for
         read, old = old, Register(f"kept_{acc.name}", vector)
         beta = _factor(tile, "beta", vector)
         yield Apply(old, "select", (_leaves_out(tile, vector), beta, read), vector)
-    yield MultiplyAdd(op, acc, old, _factor(tile, "beta", vector))
+    yield MultiplyAdd(vector.fma, acc, old, _factor(tile, "beta", vector))
 
 
 #: So many operations in straight code are about 4 KiB: more of them, for each of a kernel's tiles,
