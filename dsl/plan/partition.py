@@ -54,7 +54,7 @@ def _regions(plan: Plan, across: Expr, along: Expr, work: Work) -> Iterator[Regi
     rows, columns = value(across), value(along)
     if rows == 0 or columns == 0:
         return
-    tile = _tile(plan)
+    tile = plan.asked_tile
     if rows is not None and columns is not None:
         if tile is None:
             yield from _free(plan, (0, rows), (0, columns), work)
@@ -163,14 +163,6 @@ def _refuse_overlap(plan: Plan) -> None:
         )
 
 
-def _tile(plan: Plan) -> tuple[int, int] | None:
-    """The schedule's tile as (across, along)."""
-    tile = plan.schedule.tile
-    if tile is None:
-        return None
-    return (tile[0], tile[1]) if plan.along == "n" else (tile[1], tile[0])
-
-
 def _multiple(plan: Plan, dimension: str) -> int:
     size = getattr(plan.spec, dimension)
     return 1 if isinstance(size, int) else int(size.multiple_of)
@@ -218,17 +210,17 @@ def _tiled(
     plan: Plan, rows: int, columns: int, tile: tuple[int, int], work: Work
 ) -> Iterator[Region]:
     """The asked tile where it is whole; what is left over gets its own block."""
-    mr, nr = min(tile[0], rows), min(tile[1], columns)
-    whole_rows, whole_columns = rows // mr * mr, columns // nr * nr
+    height, width = min(tile[0], rows), min(tile[1], columns)
+    whole_rows, whole_columns = rows // height * height, columns // width * width
     overlap = plan.schedule.tails == "overlap"
     if overlap:
         _check_overlap(plan, work, (rows, columns), tile)
-    for start, width, count in _cuts(columns, nr, overlap):
-        for part in _whole_parts(plan, start, width, count):
-            _check_fits(plan, part[0], mr, part[1].units, work, tile)
-            for first, height, times in _cuts(rows, mr, overlap):
-                across = Part(_int(first), _int(height), height, _int(times))
-                yield _region(plan, part[0], part[1], across, work)
+    for start, columns_of_one, count in _cuts(columns, width, overlap):
+        for vector, part in _whole_parts(plan, start, columns_of_one, count):
+            _check_fits(plan, vector, height, part.units, work, tile)
+            for first, rows_of_one, times in _cuts(rows, height, overlap):
+                across = Part(_int(first), _int(rows_of_one), rows_of_one, _int(times))
+                yield _region(plan, vector, part, across, work)
     if overlap:
         return
     if whole_columns < columns:

@@ -81,6 +81,14 @@ class Plan:
         return tuple(v for v in vectors if v.cuts_any) if self.dot else vectors
 
     @property
+    def asked_tile(self) -> tuple[int, int] | None:
+        """The tile that the schedule asks for, (mr, nr), as its extents across and along."""
+        if self.schedule.tile is None:
+            return None
+        mr, nr = self.schedule.tile
+        return (mr, nr) if self.across == "m" else (nr, mr)
+
+    @property
     def dot(self) -> bool:
         """Whether the vectors lie along K."""
         return self.vectorize == "k"

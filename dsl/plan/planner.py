@@ -132,10 +132,10 @@ def _estimate(plan: Plan, unknown: int) -> float:
 
 def _product_cycles(plan: Plan, across: int, along: int) -> float:
     """Of the tiles that the model would choose, or of those asked for."""
-    work, tile = plan.work(plan.sizes["k"], False), plan.schedule.tile
+    work, tile = plan.work(plan.sizes["k"], False), plan.asked_tile
     if tile is None:
         return choose(plan.target, across, along, True, work).cycles
-    rows, columns = tile if plan.across == "m" else (tile[1], tile[0])
+    rows, columns = tile
     vector = next((v for v in work.vectors if v.lanes <= columns), work.vectors[-1])
     shape = shape_of(plan.target, vector, rows, -(-columns // vector.lanes), False, work)
     if shape is None:

@@ -183,8 +183,7 @@ def spare_elements(plan: Plan, name: str) -> int:
     if not plan.bounces or plan.feeder(plan.along).name != name:
         return 0
     lanes = plan.lanes
-    tile = plan.schedule.tile
-    steps = [tile["mn".index(plan.along)]] if tile else []
+    steps = [plan.asked_tile[1]] if plan.asked_tile else []
     steps += [plan.blocks[plan.along]] if plan.along in plan.blocks else []
     return lanes if any(step % lanes for step in steps) else 0
 
