@@ -18,8 +18,7 @@ from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 
-from .tile_request import Work, fed
-from .tile_shape import Budget, TileShape, latency, step_cycles
+from .tile_shape import Budget, TileShape, Work, fed, latency, step_cycles
 
 
 def tile_cycles(shape: TileShape, core: Core, work: Work) -> float:

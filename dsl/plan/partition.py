@@ -14,8 +14,7 @@ from tilewright.symbolic import ONE, div, mod, value
 from .cost_model import Choice, Fitting, does_not_fit, fitting, ranking, shape_of, steady
 from .parts import Part, across_parts, cut, equals_part, positive_part
 from .plan import Plan
-from .tile_request import Work
-from .tile_shape import bounds, tightest
+from .tile_shape import Work, bounds, tightest
 from .tiles import Search
 
 

@@ -19,8 +19,7 @@ from .contraction import Product
 from .loops import Decision
 from .operands import BatchPlan, Operand
 from .staging import is_empty, loads_as
-from .tile_request import Work
-from .tile_shape import STEPS
+from .tile_shape import STEPS, Work
 from .tiles import Pass, RegisterTile, Stage
 
 #: A packed block up to this many bytes lies on the stack.

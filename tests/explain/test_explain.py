@@ -12,7 +12,7 @@ from tilewright import targets
 from tilewright.explain.text import WIDTH, explain
 from tilewright.generate import explain_plan, plan_for, program_for
 from tilewright.ir.count import formulas
-from tilewright.plan import contraction, cost_model, partition, tile_request, tile_shape
+from tilewright.plan import contraction, cost_model, partition, tile_shape
 from tilewright.plan.cost_model import ranking, shape_of, tile_cycles
 from tilewright.spec.expression import acc
 from tilewright.spec.gemm import Gemm, Spec
@@ -136,7 +136,7 @@ SEARCHES = (
     cost_model.choose, cost_model.ranking, cost_model.steady, cost_model.shape_of,
     cost_model.fitting, cost_model.need, cost_model.tile_cycles, cost_model.unroll,
     tile_shape.bounds, tile_shape.step_cycles, tile_shape.chains_wanted,
-    tile_request.fed, partition.partition, contraction.choose_product,
+    tile_shape.fed, partition.partition, contraction.choose_product,
 )  # fmt: skip
 
 
