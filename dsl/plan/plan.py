@@ -18,6 +18,7 @@ from tilewright.symbolic import ZERO, div, mod, value
 from .contraction import Product
 from .loops import Decision
 from .operands import BatchPlan, Operand
+from .packed_b import PackedFormat
 from .staging import is_empty, loads_as
 from .tile_shape import STEPS, Work
 from .tiles import Pass, RegisterTile, Stage
@@ -36,7 +37,8 @@ class Plan:
     ``transposed``: what is written is contiguous across the vectors, so tiles are transposed
     before. ``packs`` are the operands that blocks are packed of, of "ab"; ``sources`` where those
     lie that are converted whole before anything else, and ``operands`` all as the tiles see them.
-    ``padded``: the operand along the vectors has room for whole ones. ``passes`` are the ways
+    ``padded``: the operand along the vectors has room for whole ones. ``packed_format`` is that of
+    a B which the caller packed. ``passes`` are the ways
     through C, loops over blocks with grids of tiles inside; ``tiles`` are those of them all.
     """
 
@@ -56,6 +58,7 @@ class Plan:
     batch: BatchPlan | None
     packs: str
     padded: bool
+    packed_format: PackedFormat | None
     decisions: tuple[Decision, ...]
     passes: Mapping[Stage, Pass] = field(default_factory=dict, hash=False)
     tiles: tuple[RegisterTile, ...] = ()

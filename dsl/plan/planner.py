@@ -7,6 +7,7 @@ from dataclasses import replace
 from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target, uncut
 from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import size_expr, value
@@ -15,6 +16,7 @@ from .blocking import with_tiles
 from .cost_model import choose, shape_of, tile_cycles
 from .loops import Decision, read_loops, threads_decision
 from .operands import batch_of
+from .packed_b import format_of
 from .plan import STACK_BYTES, Plan
 from .staging import feed, is_plain
 from .vector_axis import Layout, layouts
@@ -105,6 +107,7 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
         batch=batch_of(spec),
         packs=packs,
         padded=feeding.padded or bounces,
+        packed_format=format_of(spec, target) if isinstance(spec.b, Packed) else None,
         decisions=tuple(decisions),
     )
 

@@ -12,8 +12,10 @@ from tilewright import targets
 from tilewright.explain.text import WIDTH, explain
 from tilewright.generate import explain_plan, plan_for, program_for
 from tilewright.ir.count import formulas
+from tilewright.lower.nest.build import make_program
 from tilewright.plan import contraction, cost_model, partition, tile_shape
 from tilewright.plan.cost_model import ranking, shape_of, tile_cycles
+from tilewright.runtime.machine.host import resolve
 from tilewright.spec.expression import acc
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.operands import Addresses, Matrix, Offsets, Packed
@@ -152,17 +154,26 @@ def refuse_searches(monkeypatch: pytest.MonkeyPatch) -> None:
                 monkeypatch.setattr(module, name, refused)
 
 
-@pytest.mark.parametrize("spec", [SPECS[x] for x in ("fixed", "tails", "row", "run time")])
+SEARCHED = {
+    **{name: (SPECS[name], "avx512") for name in ("fixed", "tails", "row", "run time")},
+    "packed": (Gemm(8, 64, 32, a="u8", b=Packed("s8", nb=16), d="u8", a_zero=3), "avx512+vnni"),
+    "converted": (Gemm(16, 16, 8, a="bf16", beta=1), "neon+bf16"),
+    "spread": (Gemm(20, 32, 8, a="f16", b="f16"), "avx2"),
+    "matrices": (Gemm(32, 20, 70, a="bf16", b=Packed("bf16")), "amx"),
+}
+
+
+@pytest.mark.parametrize(("spec", "target"), SEARCHED.values(), ids=SEARCHED)
 @pytest.mark.parametrize("schedule", [Schedule(), Schedule(tile=(2, 4))], ids=["free", "asked"])
 def test_explain_and_the_lowering_search_nothing(
-    spec: Spec, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
+    spec: Gemm, target: str, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = plan_for(spec, schedule, targets.load("avx512"))
+    plan = plan_for(spec, schedule, resolve(target))
     before = explain_plan(plan)
     refuse_searches(monkeypatch)
-    assert explain_plan(plan) == before
+    assert explain(plan, make_program(plan)) == before
     with pytest.raises(pytest.fail.Exception, match="a search after the plan was made"):
-        plan_for(spec, Schedule(), targets.load("avx512"))
+        plan_for(spec, schedule, resolve(target))
 
 
 def test_what_is_told_is_what_the_plan_recorded() -> None:

@@ -11,7 +11,9 @@ from support.source_tree import ROOT
 from sympy import Expr, Integer
 
 from tilewright.generate import Request, generate, plan_for, program_for
+from tilewright.ir.dataflow import walk
 from tilewright.ir.nest import Call, NestNode, inside
+from tilewright.ir.ops import MultiplyAdd, MultiplyMatrices
 from tilewright.plan.parts import cut
 from tilewright.plan.plan import Plan
 from tilewright.plan.tiles import Grid, grids_of
@@ -161,3 +163,32 @@ def test_an_extent_of_the_call_is_covered_whatever_it_is() -> None:
         ends = [value(start + 2 * units * count) for start, units, count in parts]
         assert [start for start, _, _ in parts[1:]] == ends[:-1]
         assert ends[-1] == n - n % 2
+
+
+# -- the instruction ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "types", "mnemonic"),
+    [
+        ("avx512", ("f32", "f32"), "vfmadd231ps"),
+        ("avx512+vnni", ("u8", "s8"), "vpdpbusd"),
+        ("avx512+vnni+bf16", ("bf16", "bf16"), "vdpbf16ps"),
+        ("neon+dotprod", ("s8", "s8"), "sdot"),
+        ("amx", ("bf16", "bf16"), "tdpbf16ps"),
+    ],
+)
+def test_the_instruction_that_is_chosen_is_the_one_that_is_issued(
+    name: str, types: tuple[str, str], mnemonic: str
+) -> None:
+    target = resolve(name)
+    plan = plan_for(Gemm(20, 34, 24, a=types[0], b=types[1]), Schedule(), target)
+    assert plan.product.mnemonic == mnemonic
+    program = program_for(plan)
+    for tile in program.tiles:
+        if tile.planned is None:
+            continue
+        shape = plan.tiles[tile.planned].shape
+        assert {shape.op, shape.plain} <= set(plan.product.ops[shape.vector])
+        issued = {op.op for op in walk(tile.body) if isinstance(op, MultiplyAdd | MultiplyMatrices)}
+        assert issued and issued <= {shape.op, shape.plain}

@@ -12,10 +12,8 @@ from tilewright.ir.ops import Active, Address, Op, Parameter, Register, Splat, S
 from tilewright.isa.vector import Vector
 from tilewright.lower.tile.row_reductions import START
 from tilewright.plan.operands import Operand, whole_groups, whole_vectors
-from tilewright.plan.packed_b import format_of
 from tilewright.plan.parts import cut
 from tilewright.plan.plan import Plan
-from tilewright.spec.operands import Packed
 from tilewright.spec.signature import symbol_of
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
@@ -135,9 +133,8 @@ def sum_lines(plan: Plan, name: str) -> Filled:
     extent = plan.sizes[_LINE[name]]
     lanes = plan.lanes
     stored = None
-    if name == "b" and isinstance(plan.spec.b, Packed):
-        format_ = format_of(plan.spec, plan.target)
-        stored = format_.sums_at // format_.itemsize
+    if name == "b" and plan.packed_format is not None:
+        stored = plan.packed_format.sums_at // plan.packed_format.itemsize
     sums = LineSums(
         target=plan.target,
         source=source,
