@@ -8,7 +8,7 @@ immutable; ``kind`` is the name templates dispatch on. Addresses are in elements
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, TypeAlias
 
 from sympy import Expr
 
@@ -362,7 +362,9 @@ class TileProgram:
     """One register tile: ``body`` sums the products, ``end`` updates C; ``summary`` in words.
 
     ``numbers`` are the matrix registers by name, once the kernel's configurations are made.
-    ``facts`` are the plan's ``TileFacts`` of it, None for a tile that computes no part of C.
+    ``mr`` and ``nr`` are its rows and columns of C, and ``accumulators`` the names of the
+    registers that hold them, where they lie in C; ``planned`` is the number that the plan gave the
+    tile. All None, or none, where no part of C is computed.
     """
 
     name: str
@@ -371,5 +373,8 @@ class TileProgram:
     body: tuple[Op, ...]
     end: tuple[Op, ...]
     summary: str
-    facts: Any = None
+    mr: Expr | None = None
+    nr: Expr | None = None
+    accumulators: tuple[tuple[str, ...], ...] = ()
+    planned: int | None = None
     numbers: tuple[tuple[str, int], ...] = ()

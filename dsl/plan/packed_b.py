@@ -9,7 +9,7 @@ from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.operands import Packed
 from tilewright.spec.pack import Pack
-from tilewright.spec.types import ITEMSIZE, accumulator, is_integer
+from tilewright.spec.types import FORMATS, ITEMSIZE, accumulator, is_integer
 
 from .contraction import Product, choose_product
 
@@ -175,4 +175,5 @@ def _stored_type(type_: str, product: Product, elements: int) -> str:
     in_cache = elements * ITEMSIZE[product.along] <= CACHED_BYTES
     if product.depth > 1 or is_integer(type_) or in_cache:
         return product.along
-    return "bf16" if type_.startswith("f8") else type_  # which holds every f8
+    small = type_ in FORMATS and ITEMSIZE[type_] == 1
+    return "bf16" if small else type_  # which holds every number of 8 bits

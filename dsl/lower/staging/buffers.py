@@ -12,10 +12,8 @@ from tilewright.ir.ops import Active, Address, Op, Parameter, Register, Splat, S
 from tilewright.isa.vector import Vector
 from tilewright.lower.tile.row_reductions import START
 from tilewright.plan.operands import Operand, whole_groups, whole_vectors
-from tilewright.plan.packed_b import format_of
+from tilewright.plan.parts import cut
 from tilewright.plan.plan import Plan
-from tilewright.plan.transpose import Part, parts
-from tilewright.spec.operands import Packed
 from tilewright.spec.signature import symbol_of
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
@@ -34,10 +32,6 @@ class Filled:
     elements: Expr
     nodes: tuple[NestNode, ...]
     tiles: tuple[TileProgram, ...]
-
-
-def _position(part: Part, counter: str) -> Expr:
-    return part.start if part.count == 1 else part.start + part.size * symbol(counter)
 
 
 def select(plan: Plan, operand: Operand) -> Selected:
@@ -140,9 +134,8 @@ def sum_lines(plan: Plan, name: str) -> Filled:
     extent = plan.sizes[_LINE[name]]
     lanes = plan.lanes
     stored = None
-    if name == "b" and isinstance(plan.spec.b, Packed):
-        format_ = format_of(plan.spec, plan.target)
-        stored = format_.sums_at // format_.itemsize
+    if name == "b" and plan.packed_format is not None:
+        stored = plan.packed_format.sums_at // plan.packed_format.itemsize
     sums = LineSums(
         target=plan.target,
         source=source,
@@ -169,9 +162,9 @@ def begin(plan: Plan, name: str) -> tuple[tuple[NestNode, ...], tuple[TileProgra
     whole, tail = div(plan.sizes["m"], vector.lanes), mod(plan.sizes["m"], vector.lanes)
     nodes: list[NestNode] = []
     tiles = []
-    for part in parts(whole, VECTORS):
-        tiles.append(_begin_tile(plan, vector, fn, part.size))
-        at = vector.lanes * _position(part, "lp")
+    for part in cut(whole, VECTORS):
+        tiles.append(_begin_tile(plan, vector, fn, part.units))
+        at = vector.lanes * part.at("lp")
         call = Call(tiles[-1].name, (Argument(symbol_of(name), at),))
         nodes.append(call if part.count == 1 else BlockLoop("lp", part.count, (call,)))
     if tail != 0:

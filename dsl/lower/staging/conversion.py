@@ -30,9 +30,9 @@ from tilewright.ir.ops import (
 )
 from tilewright.isa.target import Target
 from tilewright.plan.operands import Operand
-from tilewright.plan.transpose import Part
+from tilewright.plan.parts import Part
 from tilewright.spec.types import ITEMSIZE, is_integer
-from tilewright.symbolic import ONE, ZERO, symbol, value
+from tilewright.symbolic import ONE, ZERO, value
 
 #: Vectors that one call converts.
 VECTORS = 4
@@ -220,11 +220,6 @@ def call_of(
 def _step(operand: Operand) -> Expr:
     """The stride along K; 0 for a copied tail, which has no place along K."""
     return operand.strides.get("k", ZERO)
-
-
-def position(part: Part, counter: str) -> Expr:
-    """Where the trip ``counter`` of a part begins."""
-    return part.start if part.count == 1 else part.start + part.size * symbol(counter)
 
 
 def looped(counter: str, part: Part, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:

@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from sympy import Expr
 
 from tilewright.elementwise.builder import Argument
-from tilewright.elementwise.conversions import FORMATS, widen
+from tilewright.elementwise.conversions import is_upper_half, widen
 from tilewright.ir.access import load
 from tilewright.ir.dataflow import prune
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import NestNode
 from tilewright.ir.networks import transpose
 from tilewright.ir.ops import Active, Address, Load, Register, TileProgram
-from tilewright.plan.transpose import parts
-from tilewright.spec.types import ITEMSIZE, is_integer
+from tilewright.plan.parts import cut
+from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, linear, value
 
 from .conversion import (
@@ -29,7 +29,6 @@ from .conversion import (
     call_of,
     lanes_of,
     looped,
-    position,
     program_of,
     put,
     store_words,
@@ -52,10 +51,10 @@ def blocks(
     """The nodes that convert a matrix block by block; their tiles are added to ``tiles``."""
     for wide in parts(extents[c.line], _across(c)):
         body: list[NestNode] = []
-        for deep in parts(extents["k"], _reach(c)):
-            program = _tile(c, wide.size, deep.size)
+        for deep in cut(extents["k"], _reach(c)):
+            program = _tile(c, wide.units, deep.units)
             tiles.setdefault(program.name, program)
-            call = call_of(c, program, at, position(wide, "lp"), position(deep, "kp"))
+            call = call_of(c, program, at, wide.at("lp"), deep.at("kp"))
             body += looped("kp", deep, (call,))
         yield from looped("lp", wide, tuple(body))
 
@@ -80,13 +79,13 @@ def _many_instructions(c: Conversion) -> bool:
     """
     real = c.target.holding(c.emitter(c.lanes).builder.real, c.lanes)
     moved = c.bits or (c.kind == c.source.type and c.kind in real.loads)
-    return c.kind in FORMATS and not moved
+    return c.kind in FORMATS and not is_upper_half(c.kind) and not moved
 
 
 def _together(c: Conversion) -> int:
     """Elements that are transposed in one lane: those of a word, if few operations part them."""
     source = c.source.type
-    easy = is_integer(source) or source == "bf16" or c.bits
+    easy = is_integer(source) or is_upper_half(source) or c.bits
     return max(1, 4 // ITEMSIZE[source]) if easy else 1
 
 

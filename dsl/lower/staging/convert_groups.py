@@ -15,7 +15,7 @@ from tilewright.elementwise.builder import Argument
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import BlockLoop, NestNode, When
 from tilewright.ir.ops import Active, Address, Load, TileProgram
-from tilewright.plan.transpose import parts
+from tilewright.plan.parts import cut
 from tilewright.symbolic import div, linear, mod, symbol, value
 
 from .conversion import (
@@ -24,7 +24,6 @@ from .conversion import (
     call_of,
     lanes_of,
     looped,
-    position,
     program_of,
     put,
     store_words,
@@ -103,10 +102,10 @@ def _group_lines(
         lanes = c.lanes
         lines = div(lines + (lanes - 1), lanes) * lanes
     whole, tail = div(lines, lanes), mod(lines, lanes)
-    for part in parts(whole, VECTORS):
-        program = _group_tile(c, part.size, None, lanes, existing)
+    for part in cut(whole, VECTORS):
+        program = _group_tile(c, part.units, None, lanes, existing)
         tiles.setdefault(program.name, program)
-        first = lanes * position(part, "lp")
+        first = lanes * part.at("lp")
         yield from looped("lp", part, (call_of(c, program, at, first, k),))
     if tail != 0:
         program = _group_tile(c, 1, tail, lanes, existing)

@@ -14,8 +14,8 @@ from sympy import Expr
 from tilewright.ir.nest import BlockLoop, Call, NestNode, When
 from tilewright.ir.networks import transpose
 from tilewright.ir.ops import Active, Address, Load, Register, Store, TileProgram
+from tilewright.plan.parts import cut
 from tilewright.plan.staging import row_elements, widening
-from tilewright.plan.transpose import parts
 from tilewright.symbolic import ONE, ZERO, div, linear, mod, symbol, value
 
 from .conversion import (
@@ -25,7 +25,6 @@ from .conversion import (
     elements_of,
     lanes_of,
     looped,
-    position,
     program_of,
     put,
 )
@@ -71,8 +70,8 @@ def _row_calls(
         tiles.setdefault(program.name, program)
         return call_of(c, program, at, ZERO if lines else symbol("lp"), k)
 
-    for part in parts(count, BLOCK // few if few else VECTORS):
-        call = called(few, range(0, part.size * step, step), step * position(part, "kp"))
+    for part in cut(count, BLOCK // few if few else VECTORS):
+        call = called(few, range(0, part.units * step, step), step * part.at("kp"))
         whole += looped("kp", part, (call,))
     if tail == 0:
         return whole, []

@@ -16,7 +16,6 @@ from tilewright.ir.dataflow import (
 )
 from tilewright.ir.ops import Op, Parameter, Splat, TileProgram
 from tilewright.plan.plan import Plan
-from tilewright.plan.tile_facts import TileFacts
 from tilewright.spec.signature import symbol_of
 
 from .block_product import BlockProduct, unfold
@@ -45,7 +44,10 @@ def lower_tile(tile: Tile, name: str) -> TileProgram:
         body=body,
         end=end,
         summary=_summary(tile),
-        facts=_facts(tile),
+        mr=tile.chosen.mr,
+        nr=tile.chosen.nr,
+        accumulators=_register_map(tile),
+        planned=tile.chosen.number,
     )
 
 
@@ -85,20 +87,6 @@ def _end(tile: Tile) -> Iterator[Op]:
         store_dots(tile)
         if plan.dot
         else (store_across(tile) if plan.transposed else store_along(tile))
-    )
-
-
-def _facts(tile: Tile) -> TileFacts:
-    region = tile.region
-    sizes = {tile.plan.along: region.along.size, tile.plan.across: region.across.size}
-    return TileFacts(
-        rows=sizes["m"],
-        cols=sizes["n"],
-        steps=tile.steps,
-        accumulate=tile.accumulate,
-        shape=region.shape,
-        work=tile.plan.work(tile.plan.counted(tile.steps, tile.rest), tile.accumulate),
-        accumulators=_register_map(tile),
     )
 
 

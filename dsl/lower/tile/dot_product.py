@@ -137,7 +137,7 @@ class DotProduct(KStep):
 
 def store_dots(tile: Tile) -> Iterator[Op]:
     """Sum the lanes of every accumulator and update C, a vector of sums at a time if possible."""
-    plan, shape = tile.plan, tile.region.shape
+    plan, shape = tile.plan, tile.shape
     if plan.sum_along is None:
         yield from _store_scalars(tile)
         return
@@ -172,7 +172,7 @@ def _store_line(tile: Tile, line: str, index: int, run: range) -> Iterator[Op]:
 
 
 def _store_scalars(tile: Tile) -> Iterator[Op]:
-    plan, shape = tile.plan, tile.region.shape
+    plan, shape = tile.plan, tile.shape
     scalar = plan.target.of(plan.element)[-1]
     outputs = []
     for row in range(shape.vectors):

@@ -125,17 +125,17 @@ def accumulator(tile: Tile, band: int, column: int, split: int = 0) -> MatrixReg
 
 def unit_of(tile: Tile) -> MatrixUnit:
     """The matrix unit of the tile."""
-    unit = tile.region.shape.unit
+    unit = tile.shape.unit
     assert unit is not None
     return unit
 
 
 def band_rows(tile: Tile, band: int) -> Expr:
     """How many rows of a band there are."""
-    height, shape = tile.region.shape.height, tile.region.shape
-    if value(tile.region.across.size) is None:
+    height, shape = tile.shape.height, tile.shape
+    if value(tile.across_size) is None:
         assert shape.bands == 1, "rows known only at the call are one band"
-        return tile.region.across.size
+        return tile.across_size
     return Integer(min(height, shape.rows - band * height))
 
 
@@ -144,7 +144,7 @@ def column_lanes(tile: Tile, column: int) -> int:
 
     Those that exist if it is stored directly to C, else also the padding that may be read.
     """
-    active, shape, lanes = tile.region.active, tile.region.shape, tile.vector.lanes
+    active, shape, lanes = tile.chosen.active, tile.shape, tile.vector.lanes
     known = None if active is None else value(active)
     if known is None or column < shape.columns - 1:
         return lanes
@@ -154,7 +154,7 @@ def column_lanes(tile: Tile, column: int) -> int:
 
 def places(tile: Tile) -> Iterator[tuple[int, int]]:
     """The band and the column of every accumulator."""
-    shape = tile.region.shape
+    shape = tile.shape
     yield from ((band, column) for band in range(shape.bands) for column in range(shape.columns))
 
 
@@ -165,7 +165,7 @@ def begin(tile: Tile) -> Iterator[Op]:
             store = stored(tile, *place, tile.written)
             yield LoadMatrix(store.src, store.address, store.stride)
         return
-    for split in range(tile.region.shape.k_split):
+    for split in range(tile.shape.k_split):
         yield from (ZeroMatrix(accumulator(tile, *place, split)) for place in places(tile))
 
 
@@ -181,18 +181,18 @@ def direct(tile: Tile) -> bool:
     Partial sums have a buffer whose rows end with whole vectors. Sets of sums are added in vectors.
     """
     plan = tile.plan
-    if tile.region.shape.k_split > 1:
+    if tile.shape.k_split > 1:
         return False
     if tile.stage == "sum":
         return True
     plain = plan.spec.alpha == 1 and (tile.accumulate or plan.spec.beta in (0, 1))
-    whole = tile.region.active is None or value(tile.region.active) is not None
+    whole = tile.chosen.active is None or value(tile.chosen.active) is not None
     return plain and whole and not (plan.finishes or plan.transposed)
 
 
 def stored(tile: Tile, band: int, column: int, operand: Operand) -> StoreMatrix:
     """An accumulator stored at its place in an operand."""
-    strides, shape = operand.strides, tile.region.shape
+    strides, shape = operand.strides, tile.shape
     plan = tile.plan
     row, first = band * shape.height, column * tile.vector.lanes
     offset = linear(((row, strides[plan.across]), (first, strides[plan.along])))

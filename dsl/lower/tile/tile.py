@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal
 
 from sympy import Expr
 
@@ -20,9 +19,7 @@ from tilewright.ir.ops import (
 )
 from tilewright.isa.vector import Vector
 from tilewright.plan.contraction import Product
-from tilewright.plan.cost_model import unroll
 from tilewright.plan.operands import Operand
-from tilewright.plan.partition import Region
 from tilewright.plan.plan import Plan
 from tilewright.plan.tile_shape import TileShape
 from tilewright.symbolic import ONE, ZERO, mod, value
@@ -32,7 +29,7 @@ Stage = Literal["whole", "sum", "finish"]
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """What lowering one register tile needs to know.
+    """What lowering one register tile needs: its place in the plan, and the plan.
 
     ``steps`` counts whole steps along K; the tail, of ``rest`` elements of K, fills no step.
     ``accumulate``: what is written holds a part of the sum already. ``stage``: a tile may only sum
@@ -40,11 +37,42 @@ class Tile:
     """
 
     plan: Plan
-    region: Region
-    steps: Expr
-    accumulate: bool
-    rest: Expr = ZERO
-    stage: Stage = "whole"
+    chosen: RegisterTile
+
+    @property
+    def shape(self) -> TileShape:
+        """Its registers, and how they are fed."""
+        return self.chosen.shape
+
+    @property
+    def steps(self) -> Expr:
+        """Groups of K as deep as the multiply-add."""
+        return self.chosen.steps
+
+    @property
+    def rest(self) -> Expr:
+        """Elements of one group more, which are read one by one."""
+        return self.chosen.rest
+
+    @property
+    def accumulate(self) -> bool:
+        """Whether what is written already holds a part of the sum."""
+        return self.chosen.accumulate
+
+    @property
+    def stage(self) -> Stage:
+        """Whether it only sums up into the buffer of partial sums, or only finishes those."""
+        return self.chosen.stage
+
+    @property
+    def across_size(self) -> Expr:
+        """Elements of C across the vectors."""
+        return self.chosen.mr if self.plan.across == "m" else self.chosen.nr
+
+    @property
+    def along_size(self) -> Expr:
+        """Elements of C along the vectors."""
+        return self.chosen.nr if self.plan.across == "m" else self.chosen.mr
 
     @property
     def shape(self) -> TileShape:
@@ -126,9 +154,9 @@ class Tile:
         """What of vector ``along`` exists: all, a constant number of lanes, or a mask."""
         if self.region.active is None or along < self.shape.vectors - 1:
             return None
-        lanes = value(self.region.active)
+        lanes = value(self.chosen.active)
         if self.vector.mask is not None:
-            return MaskRegister("mask", self.vector, self.region.active)
+            return MaskRegister("mask", self.vector, self.chosen.active)
         assert lanes is not None
         return lanes
 
@@ -138,20 +166,12 @@ class Tile:
         A packed line is padded to whole vectors; one of the caller's packed B to those that begin
         at multiples of their lanes.
         """
-        room = self.plan.padded and (self.along.packed or self._begins_whole)
-        active = None if room else self.active(along)
+        active = None if self.chosen.loads_whole else self.active(along)
         if active is None or self.product.depth == 1:
             return active
-        columns = value(self.region.active or ZERO)
+        columns = value(self.chosen.active or ZERO)
         assert columns is not None, "a packed line of groups has a fixed length"
         return columns * self.product.depth
-
-    @property
-    def _begins_whole(self) -> bool:
-        """Whether vectors begin at multiples of their lanes."""
-        part, block = self.region.along, self.plan.blocks.get(self.plan.along, 0)
-        steps = [part.start, block * ONE, *([] if part.count == 1 else [part.size])]
-        return all(mod(step, self.vector.lanes) == 0 for step in steps)
 
 
 def masks(tile: Tile) -> Iterator[Op]:
