@@ -20,7 +20,7 @@ from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Strided
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import dim
-from tilewright.symbolic import ZERO, evaluate, symbol
+from tilewright.symbolic import ZERO, evaluate, symbol, value
 
 #: What run-time sizes are when a loop is followed.
 LDB, COUNT = 23, 3
@@ -42,6 +42,11 @@ class Marked(KStep):
     @property
     def unroll(self) -> int:
         return self.trip
+
+    @property
+    def straight(self) -> bool:
+        known = value(self.steps)
+        return known is not None and known < 2 * self.trip
 
     @property
     def prefetched(self) -> PointerPlan | None:

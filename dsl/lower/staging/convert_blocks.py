@@ -49,7 +49,7 @@ def blocks(
     c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
     """The nodes that convert a matrix block by block; their tiles are added to ``tiles``."""
-    for wide in parts(extents[c.line], _across(c)):
+    for wide in cut(extents[c.line], _across(c)):
         body: list[NestNode] = []
         for deep in cut(extents["k"], _reach(c)):
             program = _tile(c, wide.units, deep.units)

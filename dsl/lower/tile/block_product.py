@@ -28,7 +28,7 @@ class BlockProduct(KStep):
             for column, band in products:
                 x, y = self._factor("along", column, index), self._factor("across", band, index)
                 acc = self.tile.block(band, column, self.accumulator_set(index))
-                yield from multiply_add(self.tile, self.form("broadcast"), acc, x, y)
+                yield from multiply_add(self.tile, self.shape.op, acc, x, y)
 
     def tail(self, index: int) -> Iterator[Op]:
         """There is none: both factors are padded to whole K groups."""

@@ -53,15 +53,6 @@ class DotProduct(KStep):
         """Whole vectors along K."""
         return div(self.tile.steps, self.tile.vector.lanes)
 
-    @property
-    def unroll(self) -> int:
-        """Vectors along K in a trip; ``k_unroll`` counts K groups, of which a vector holds many."""
-        tile, sets = self.tile, self.shape.k_split
-        count = -(-2 * tile.plan.target.core.fma_latency // self.shape.multiply_adds)
-        if tile.plan.schedule.k_unroll:
-            count = -(-tile.unroll // tile.vector.lanes)
-        return -(-max(1, count) // sets) * sets
-
     def emit(self, index: int, run: int) -> Iterator[Op]:
         """A vector along K of each row of A times one of each column of B."""
         yield from self._step(index, {})
@@ -105,7 +96,7 @@ class DotProduct(KStep):
                 acc = self.tile.accumulator(across, along, self.accumulator_set(k))
                 x = self._register("across", across, k, suffix)
                 y = self._register("along", along, k, suffix)
-                op, whole = self.form("broadcast", "scalar"), not existing
+                op, whole = self.shape.op, not existing
                 yield from multiply_add(self.tile, op, acc, x, y, whole=whole)
 
     def _operand(self, side: Side) -> Operand:

@@ -27,7 +27,7 @@ from tilewright.ir.ops import (
     Prefetch,
     Register,
 )
-from tilewright.isa.vector import Form, MulAdd, Vector
+from tilewright.isa.vector import MulAdd, Vector
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import Plan
 from tilewright.plan.tile_shape import TileShape
@@ -142,13 +142,12 @@ class KStep(ABC):
     @property
     def unroll(self) -> int:
         """Steps in one trip of the K loop: each accumulator set is summed into equally often."""
-        return self.tile.unroll
+        return self.tile.chosen.unroll.count
 
     @property
     def straight(self) -> bool:
         """Whether all steps are straight code: there are fewer than two trips have."""
-        count = value(self.count)
-        return count is not None and count < 2 * self.unroll
+        return not self.tile.chosen.unroll.loop
 
     @property
     def inputs(self) -> tuple[PointerPlan, ...]:
@@ -209,12 +208,6 @@ class KStep(ABC):
     def held(self, side: Side) -> Vector:
         """The vector that holds factors of the input on that side."""
         return self.tile.product.held(self.tile.plan.target, self.tile.vector, side)
-
-    def form(self, *forms: Form) -> MulAdd:
-        """The multiply-add of the first of ``forms`` that the tile's vector has."""
-        op = self.tile.product.form(self.tile.vector, *forms)
-        assert op is not None, f"no multiply-add of {self.tile.vector!r} is {' or '.join(forms)}"
-        return op
 
 
 def factor(operand: Operand, index: int, step: int, vector: Vector, suffix: str = "") -> Register:

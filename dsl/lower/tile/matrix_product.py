@@ -67,8 +67,7 @@ class MatrixProduct(KStep):
 
     def _step(self, k: int, across: PointerPlan, across_k: int) -> Iterator[Op]:
         """Step ``k`` from the pointers along, and ``across_k`` from that one across."""
-        split, op = self.accumulator_set(k), self.tile.product.unit
-        assert op is not None
+        split = self.accumulator_set(k)
         for side, index, products in self.order(self.shape.columns, self.shape.bands):
             if side == "along":
                 yield self._load_along(k, index)
@@ -76,7 +75,7 @@ class MatrixProduct(KStep):
                 yield self._load_across(across, across_k, index)
             for column, band in products:
                 acc = accumulator(self.tile, band, column, split)
-                yield MultiplyMatrices(op, acc, self._along(column), self._across(band))
+                yield MultiplyMatrices(self.shape.op, acc, self._along(column), self._across(band))
 
     def _load_along(self, k: int, column: int) -> LoadMatrix:
         operand, group = self.tile.along, self.tile.product.group

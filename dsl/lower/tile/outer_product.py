@@ -85,7 +85,7 @@ class OuterProduct(KStep):
 
     def _spread_register(self, row: int, k: int) -> Register:
         plan, held = self.tile.plan, self.held("across")
-        if self.form("scalar", "broadcast").form == "scalar":
+        if self.shape.plain.form == "scalar":
             held = plan.target.of(plan.element)[-1]
         return factor(self.tile.across, row, k, held)
 
@@ -122,13 +122,13 @@ class OuterProduct(KStep):
         x, lanes, shared = self._vector(column, k), self.tile.vector.lanes, self.shape.group
         if self.shape.feed == "memory":
             address = pointer_to(row, self.across).address(row, k)
-            yield from multiply_add(self.tile, self.form("memory"), acc, x, address)
+            yield from multiply_add(self.tile, self.shape.op, acc, x, address)
         elif not in_lanes:
-            y, op = self._spread_register(row, k), self.form("scalar", "broadcast")
+            y, op = self._spread_register(row, k), self.shape.plain
             yield from multiply_add(self.tile, op, acc, x, y)
         elif self.shape.feed == "lane_k":
             y = self._lanes_register(row, k // shared * shared)
-            yield from multiply_add(self.tile, self.form("lane"), acc, x, y, k % shared)
+            yield from multiply_add(self.tile, self.shape.op, acc, x, y, k % shared)
         else:
             y = self._lanes_register(row // lanes, k)
-            yield from multiply_add(self.tile, self.form("lane"), acc, x, y, row % lanes)
+            yield from multiply_add(self.tile, self.shape.op, acc, x, y, row % lanes)

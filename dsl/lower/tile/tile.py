@@ -1,4 +1,4 @@
-"""A register tile: its inputs, its accumulators, and which of its lanes exist in C."""
+"""One register tile as a program: K loop, batch loop, update of C."""
 
 from __future__ import annotations
 
@@ -22,18 +22,15 @@ from tilewright.plan.contraction import Product
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import Plan
 from tilewright.plan.tile_shape import TileShape
-from tilewright.symbolic import ONE, ZERO, mod, value
-
-Stage = Literal["whole", "sum", "finish"]
+from tilewright.plan.tiles import RegisterTile, Stage
+from tilewright.symbolic import ZERO, value
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
     """What lowering one register tile needs: its place in the plan, and the plan.
 
-    ``steps`` counts whole steps along K; the tail, of ``rest`` elements of K, fills no step.
-    ``accumulate``: what is written holds a part of the sum already. ``stage``: a tile may only sum
-    up into the buffer of partial sums, or only finish the sums there.
+    ``plan`` has the operands as they are packed where the tile is called.
     """
 
     plan: Plan
@@ -75,11 +72,6 @@ class Tile:
         return self.chosen.nr if self.plan.across == "m" else self.chosen.mr
 
     @property
-    def shape(self) -> TileShape:
-        """The registers it takes, and how they are fed."""
-        return self.region.shape
-
-    @property
     def vector(self) -> Vector:
         """The vectors of the tile."""
         return self.shape.vector
@@ -91,7 +83,7 @@ class Tile:
 
     @property
     def across(self) -> Operand:
-        """The input whose elements are broadcast over the lanes, or lie in lanes of their own."""
+        """The input whose elements are spread over the lanes."""
         return self.plan.feeder(self.plan.across)
 
     @property
@@ -109,31 +101,21 @@ class Tile:
         """Whether there is nothing to sum."""
         return bool(self.steps == 0 and self.rest == 0)
 
-    @property
-    def unroll(self) -> int:
-        """K steps per trip of the K loop."""
-        shape = self.shape
-        group = max(shape.k_split, shape.group)
-        asked = self.plan.schedule.k_unroll
-        if asked is not None:
-            return -(-asked // group) * group
-        return unroll(shape, self.plan.target, value(self.steps), group)
-
     def register(self, name: str, vector: Vector | None = None) -> Register:
         """A register of the tile's vector, or another."""
         return Register(name, vector or self.vector)
 
     def accumulator(self, across: int, along: int, split: int = 0) -> Register:
-        """The accumulator of that row and vector, named by its row and column in the tile of C."""
+        """Named by row and column of C in units of the tile."""
         row, col = (along, across) if self.plan.along == "m" else (across, along)
         return self.register(f"c{row}_{col}" + (f"_s{split}" if split else ""))
 
     def block(self, band: int, column: int, split: int = 0) -> Register:
-        """The accumulator of a block of C, by its row and column of blocks."""
+        """The block of C in that row and column of blocks, where multiply-adds sum such."""
         return self.register(f"s{band}_{column}" + (f"_s{split}" if split else ""))
 
     def summed(self, split: int) -> Iterator[Register]:
-        """The accumulators of one set, as the multiply-adds sum into them."""
+        """What the multiply-adds of one set sum into."""
         shape = self.shape
         if self.product.rows > 1:
             places = product(range(shape.bands), range(shape.columns))
@@ -144,15 +126,15 @@ class Tile:
 
     def position(self, along: int) -> int:
         """Where vector ``along`` starts in the tile, in elements."""
-        size = value(self.region.along.size)
-        if self.region.overlapped and along == self.shape.vectors - 1:
+        size = value(self.along_size)
+        if self.chosen.overlapped and along == self.shape.vectors - 1:
             assert size is not None
             return size - self.vector.lanes
         return along * self.vector.lanes
 
     def active(self, along: int) -> Active:
         """What of vector ``along`` exists: all, a constant number of lanes, or a mask."""
-        if self.region.active is None or along < self.shape.vectors - 1:
+        if self.chosen.active is None or along < self.shape.vectors - 1:
             return None
         lanes = value(self.chosen.active)
         if self.vector.mask is not None:
@@ -161,10 +143,9 @@ class Tile:
         return lanes
 
     def loaded(self, along: int) -> Active:
-        """What of vector ``along`` is loaded, in elements: all where padding may be read.
+        """What of vector ``along`` is loaded: all, where there is room for it.
 
-        A packed line is padded to whole vectors; one of the caller's packed B to those that begin
-        at multiples of their lanes.
+        Where multiply-adds sum groups, the elements of these are counted.
         """
         active = None if self.chosen.loads_whole else self.active(along)
         if active is None or self.product.depth == 1:
