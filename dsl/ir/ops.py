@@ -11,7 +11,7 @@ elements of memory that it touches. (Annotations are objects here, not text: the
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 from sympy import Expr, Integer
 
@@ -445,7 +445,9 @@ class TileProgram:
     """One register tile: ``body`` sums the products, ``end`` updates C; ``summary`` in words.
 
     ``numbers`` are the matrix registers by name, once the kernel's configurations are made.
-    ``facts`` are the plan's ``TileFacts`` of it, None for a tile that computes no part of C.
+    ``mr`` and ``nr`` are its rows and columns of C, and ``accumulators`` the names of the
+    registers that hold them, where they lie in C; ``planned`` is the number that the plan gave the
+    tile. All None, or none, where no part of C is computed.
     """
 
     name: str
@@ -454,5 +456,8 @@ class TileProgram:
     body: Body[tuple[Op, ...]]
     end: Body[tuple[Op, ...]]
     summary: str
-    facts: Any = None
+    mr: Expr | None = None
+    nr: Expr | None = None
+    accumulators: tuple[tuple[str, ...], ...] = ()
+    planned: int | None = None
     numbers: tuple[tuple[str, int], ...] = ()
