@@ -111,7 +111,7 @@ def _operand(word: str) -> str | Packed:
 def _epilogue(word: str) -> Expression:
     """A function of one value, of the sums."""
     with suppress(TypeError):  # of one that takes more
-        if word in postops.__all__:
+        if word in postops.NAMES:
             return as_expression(getattr(postops, word)(acc))
     raise ValueError(f"{word!r} is no function of one value, such as relu or gelu_erf")
 

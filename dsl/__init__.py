@@ -28,45 +28,11 @@ if TYPE_CHECKING:
     from .runtime.harness import harness
     from .runtime.kernel import Kernel
     from .runtime.reference.verify import Verification
-    from .spec.expression import Expression, Operand, acc, acc2, dst
+    from .spec.expression import Expression, Operand, acc, acc2, dst, postop
     from .spec.gemm import Gemm
     from .spec.operands import Addresses, Matrix, Offsets, Packed, Strided
     from .spec.pack import Pack
-    from .spec.postops import (
-        abs,
-        clip,
-        elu,
-        eq,
-        erf,
-        erfc,
-        exp,
-        ge,
-        gelu_erf,
-        gelu_tanh,
-        gt,
-        hardsigmoid,
-        hardswish,
-        le,
-        linear,
-        log,
-        logistic,
-        lt,
-        maximum,
-        minimum,
-        mish,
-        ne,
-        pow,
-        prelu,
-        relu,
-        round,
-        silu,
-        soft_relu,
-        sqrt,
-        square,
-        swish,
-        tanh,
-        where,
-    )
+    from .spec.postops import *  # noqa: F403  whose names are read where they are defined
     from .spec.reductions import row_absmax, row_max, row_sum
     from .spec.schedule import Schedule
     from .spec.sizes import dim
@@ -103,60 +69,27 @@ __all__ = [
     "Verification",
     "VerificationError",
     "__version__",
-    "abs",
     "acc",
     "acc2",
-    "clip",
     "compile",
     "compile_many",
     "dim",
     "dst",
-    "elu",
-    "eq",
-    "erf",
-    "erfc",
-    "exp",
-    "ge",
-    "gelu_erf",
-    "gelu_tanh",
-    "gt",
-    "hardsigmoid",
-    "hardswish",
     "harness",
-    "le",
-    "linear",
-    "log",
-    "logistic",
-    "lt",
-    "maximum",
-    "minimum",
-    "mish",
-    "ne",
     "peak",
-    "pow",
-    "prelu",
-    "relu",
-    "round",
+    "postop",
     "row_absmax",
     "row_max",
     "row_sum",
-    "silu",
-    "soft_relu",
-    "sqrt",
-    "square",
-    "swish",
-    "tanh",
     "targets",
     "variants",
-    "where",
 ]
+_NAMES = frozenset(__all__)
+if not TYPE_CHECKING:
+    del (
+        __all__
+    )  # made when it is asked for: with the names of the post-ops, which stand in a module
 
-_POSTOPS = (
-    "abs", "clip", "elu", "eq", "erf", "erfc", "exp", "ge", "gelu_erf", "gelu_tanh", "gt",
-    "hardsigmoid", "hardswish", "le", "linear", "log", "logistic", "lt", "maximum", "minimum",
-    "mish", "ne", "pow", "prelu", "relu", "round", "silu", "soft_relu", "sqrt", "square", "swish",
-    "tanh", "where",
-)  # fmt: skip
 #: Where the public names live; a module is imported when one of its names is first used.
 _HOMES = {
     "compile": "runtime.driver",
@@ -173,22 +106,39 @@ _HOMES = {
     "dim": "spec.sizes",
     "Gemm": "spec.gemm",
     "Transpose": "spec.transpose",
-    **dict.fromkeys(("Expression", "Operand", "acc", "acc2", "dst"), "spec.expression"),
+    **dict.fromkeys(("Expression", "Operand", "acc", "acc2", "dst", "postop"), "spec.expression"),
     **dict.fromkeys(("row_absmax", "row_max", "row_sum"), "spec.reductions"),
     **dict.fromkeys(("Addresses", "Matrix", "Offsets", "Packed", "Strided"), "spec.operands"),
-    **dict.fromkeys(_POSTOPS, "spec.postops"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     if name == "targets":  # the package itself, which can be called
         return import_module(".targets", __name__)
-    found = getattr(import_module(f".{_HOMES.get(name, 'errors')}", __name__), name)
+    if name == "__all__":
+        return sorted(_NAMES.union(_postops()))
+    if name in _NAMES:
+        home = _HOMES.get(name, "errors")
+    elif not name.startswith("_") and not _is_room(name) and name in _postops():
+        home = "spec.postops"
+    else:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f".{home}", __name__), name)
     globals()[name] = found
     return found
 
 
+def _postops() -> list[str]:
+    names: list[str] = import_module(".spec.postops", __name__).NAMES
+    return names
+
+
+def _is_room(name: str) -> bool:
+    """Whether ``name`` is a module, which ``from tilewright import`` asks for as an attribute."""
+    from importlib.util import find_spec
+
+    return find_spec(f".{name}", __name__) is not None
+
+
 def __dir__() -> list[str]:
-    return __all__
+    return list(__getattr__("__all__"))

@@ -70,9 +70,9 @@ class KernelText:
         """The array that C calls ``symbol``."""
         return next(a for a in self.signature.arrays if a.symbol == symbol)
 
-    def fork(self, loop: BlockLoop, batched: bool) -> Fork:
+    def fork(self, loop: BlockLoop) -> Fork:
         """The function that holds a parallel loop's body."""
-        return next(f for f in self.forks if f.loops[0] == loop and f.batched == batched)
+        return next(fork for fork in self.forks if fork.loops[0] == loop)
 
 
 AnyPlan = Plan | TransposePlan | PackPlan

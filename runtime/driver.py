@@ -19,7 +19,7 @@ from tilewright.spec.signature import Signature, signature
 from tilewright.spec.sizes import Dim, canonical
 from tilewright.spec.transpose import Transpose
 
-from .kernel import Kernel
+from .kernel import Kernel, own_programs_of
 from .machine import host
 from .store import cache
 
@@ -138,11 +138,20 @@ def _job(spec: Any, schedule: Any, target: Any, flags: tuple[str, ...]) -> _Job:
     check_readable(parameters)
     resolved = host.identify(target)
     means = host.means(resolved)
-    parts = ["kernel", canonical(spec), canonical(schedule), resolved.name, means]
+    parts = ["kernel", *described(spec), canonical(schedule), resolved.name, means]
     named = host.user_compiler(resolved, means)
     key = cache.key(*parts, *([] if named is None else [named]), *flags)
     name = kernel_name(spec, resolved.name, key)
     return _Job(spec, schedule, parameters, resolved, means, flags, key, name)
+
+
+def described(spec: Spec) -> list[str]:
+    """What tells a spec apart: its text, and the programs of users' post-ops, if it has any.
+
+    They are the elementary operations that the expressions become, with which the same text means
+    the same. The Python that wrote them, the reference and its bound change no kernel.
+    """
+    return [canonical(spec), *own_programs_of(spec)]
 
 
 def request_for(spec: Any, schedule: Any, target: str, name: str | None = None) -> Request:
@@ -154,7 +163,7 @@ def request_for(spec: Any, schedule: Any, target: str, name: str | None = None) 
     spec, schedule = checked(spec, schedule)
     found = host.resolve(target)
     if name is None:
-        digest = cache.key("emit", canonical(spec), canonical(schedule), found.name)
+        digest = cache.key("emit", *described(spec), canonical(schedule), found.name)
         name = kernel_name(spec, found.name, digest)
     return Request(name, spec, schedule, found)
 

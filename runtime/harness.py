@@ -19,7 +19,6 @@ from tilewright.isa.target import Target
 from tilewright.plan.packed_b import formats_of
 from tilewright.runtime.build.toolchain import program_command
 from tilewright.runtime.call.bound_sizes import Array, value_of
-from tilewright.runtime.call.formats import SMALL
 from tilewright.runtime.call.pack_source import pack_for
 from tilewright.runtime.emulate.calls import span
 from tilewright.runtime.reference.arguments import Sample, extent, samples
@@ -29,7 +28,7 @@ from tilewright.runtime.reference.verify import right_results
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import ArrayParameter, Signature, signature
-from tilewright.spec.types import ELEMENTS
+from tilewright.spec.types import ELEMENTS, FORMATS
 
 from .driver import request_for
 
@@ -142,7 +141,7 @@ def program(request: Request, *, cases: int = 2, seed: int = 0, file: str | None
         source=source,
         asks=f"int {request.name}_refused(void);" in source,
         runs=runs,
-        types={o.element: SMALL.get(o.element) for run in runs for o in run.outputs},
+        types={o.element: FORMATS.get(o.element) for run in runs for o in run.outputs},
         seed=seed,
     )
 

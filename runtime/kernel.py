@@ -345,11 +345,39 @@ class Kernel:
         return bench(self, cold, seconds)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._remake, (self.spec, self.schedule, self.target)
+        said = self.spec, self.schedule, self.target
+        programs = own_programs_of(self.spec)
+        return (_remade, (self._remake, *said, programs)) if programs else (self._remake, said)
 
     def __repr__(self) -> str:
         how = f", through {self.emulated}" if self.emulated else ""
         return f"<{self.name} on {self.target}{how}>"
+
+
+def own_programs_of(spec: Spec) -> tuple[str, ...]:
+    """The programs of a spec's expressions that use post-ops of the user's own, as texts."""
+    if not isinstance(spec, Gemm) or not spec.expressions:
+        return ()
+    from tilewright.elementwise.functions import own_programs
+
+    return own_programs(spec.expressions, "f64" if spec.type == "f64" else "f32")
+
+
+def _remade(
+    remake: Callable[[Spec, Schedule, str], Kernel],
+    spec: Spec,
+    schedule: Schedule,
+    target: str,
+    programs: tuple[str, ...],
+) -> Kernel:
+    """A kernel that was pickled; SpecError where a post-op has another meaning here."""
+    if own_programs_of(spec) != programs:
+        raise SpecError(
+            "a post-op of this kernel is defined otherwise in this process",
+            got=", ".join(map(repr, spec.expressions)) if isinstance(spec, Gemm) else spec,
+            hint="both processes must define it alike: put it into a module that both import",
+        )
+    return remake(spec, schedule, target)
 
 
 def _undecided(*_: Any) -> int:

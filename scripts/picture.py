@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tilewright import targets
 from tilewright.generate import Request, generate, plan_for
-from tilewright.plan.partition import Region, partition
+from tilewright.plan.tiles import Grid, grids_of
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule
 from tilewright.symbolic import ZERO, value
@@ -69,9 +69,9 @@ def path() -> Iterator[str]:
         yield text(x + width + 11.5, 58, sign, size=18, more=middle)
 
 
-def rectangles(region: Region) -> Iterator[tuple[int, int, int, int]]:
-    """(row, column, rows, columns) of every tile of a region whose vectors lie along n."""
-    across, along = region.across, region.along
+def rectangles(grid: Grid) -> Iterator[tuple[int, int, int, int]]:
+    """(row, column, rows, columns) of every tile of a grid whose vectors lie along n."""
+    across, along = grid.across, grid.along
     for i in range(value(across.count) or 0):
         for j in range(value(along.count) or 0):
             height, width = (value(part.size) or 0 for part in (across, along))
@@ -86,11 +86,11 @@ def rectangles(region: Region) -> Iterator[tuple[int, int, int, int]]:
 def tile_map() -> Iterator[str]:
     """C with the tiles that the plan cuts it into."""
     plan = plan_for(SPEC, SCHEDULE, targets.load(TARGET))
-    m, n, k = (plan.sizes[name] for name in "mnk")
+    m, n = (plan.sizes[name] for name in "mn")
     yield text(LEFT, TOP - 22, f"C, {m} x {n}, cut into register tiles", size=14)
     seen: dict[tuple[int, int], str] = {}
-    for region in partition(plan, m, n, k, accumulate=False):
-        for row, column, rows, columns in rectangles(region):
+    for grid in grids_of(plan.passes["whole"].step):
+        for row, column, rows, columns in rectangles(grid):
             fill = seen.setdefault((rows, columns), FILLS[min(len(seen), len(FILLS) - 1)])
             yield box(LEFT + column * UNIT, TOP + row * UNIT, columns * UNIT, rows * UNIT, fill)
     right = f"text-anchor='end' fill='{PALE}' {SANS}"

@@ -22,8 +22,18 @@ REVEALED = {
     "tw.compile(tw.Gemm(4, 4, 4))": "tilewright.runtime.kernel.Kernel",
     "tw.compile(tw.Transpose(4, 4)).bench()": "tilewright.runtime.bench.timing.Timing",
     'tw.peak("host").gflops': "float",
+    "tw.relu": "def (x: tilewright.spec.expression.nodes.Expression | float, "
+    "alpha: float =) -> tilewright.spec.expression.nodes.Expression",
+    "tw.postop(own)(tw.acc, 2)": "tilewright.spec.expression.nodes.Expression",
 }
-PROGRAM = "import tilewright as tw\nimport tilewright.targets as package\n"
+PROGRAM = """
+import tilewright as tw
+import tilewright.targets as package
+
+def own(x: tw.Expression, alpha: float = 1) -> tw.Expression:
+    return x * alpha
+
+"""
 
 
 def mypy(text: str, folder: Path) -> subprocess.CompletedProcess[str]:

@@ -12,8 +12,7 @@ from tilewright.isa.vector import Vector
 from tilewright.plan.cost_model import shape_of, tile_cycles
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import make_plan
-from tilewright.plan.tile_request import Work
-from tilewright.plan.tile_shape import TileShape, chains_wanted
+from tilewright.plan.tile_shape import TileShape, Work, chains_wanted
 from tilewright.plan.vector_axis import legal_dimensions
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm

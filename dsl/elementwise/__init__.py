@@ -1,1 +1,1 @@
-"""What one lane computes: operations as numpy has them, and post-ops as programs of them."""
+"""What one lane computes: operations as numpy has them, conversions, expressions as programs."""

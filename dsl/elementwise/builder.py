@@ -80,7 +80,9 @@ class Builder:
 
     def _element(self, fn: str, args: tuple[Argument, ...]) -> str:
         """The type of the lanes; PlanError if ``fn`` has no meaning for them."""
-        operation = OPERATIONS[fn]
+        operation = OPERATIONS.get(fn)
+        if operation is None:
+            raise PlanError("no elementary operation", got=fn, expected=", ".join(OPERATIONS))
         types = [self._type(arg) for arg in args]
         lanes = types[1:] if fn == "select" else types
         legal = len(args) == operation.arity and len(set(lanes)) == 1

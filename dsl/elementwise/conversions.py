@@ -7,33 +7,15 @@ none: to NaN); integers saturate, and NaN becomes 0.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tilewright.spec.types import FORMATS, FloatFormat
 
 from .builder import Argument, Builder
 
-
-@dataclass(frozen=True, slots=True)
-class Format:
-    """A small floating-point format; ``over`` is the least power of two or sum above its range.
-
-    ``nan``: the bits of a NaN, None where ``over`` is encoded as one.
-    """
-
-    bias: int
-    mantissa: int
-    sign: int
-    over: float
-    nan: int | None
-
-
-FORMATS = {
-    "f16": Format(bias=15, mantissa=10, sign=0x8000, over=65536.0, nan=0x7E00),
-    "f8_e5m2": Format(bias=15, mantissa=2, sign=0x80, over=65536.0, nan=0x7E),
-    "f8_e4m3": Format(bias=7, mantissa=3, sign=0x80, over=480.0, nan=None),
-}
 #: The least and greatest value of the integers that f32 is clamped to; s32's upper end is no f32.
 RANGES = {"s8": (-128, 127), "u8": (0, 255), "s32": (-(2**31), 2**31 - 128)}
-_SIGN, _INFINITY, _QUIET = 0x80000000, 0x7F800000, 0x7FC00000
+#: The bits of an exponent of f32.
+_EXPONENT = 8
+_INFINITY, _QUIET = 0x7F800000, 0x7FC00000
 
 
 def widen(b: Builder, lanes: Argument, type_: str) -> Argument:
@@ -42,18 +24,22 @@ def widen(b: Builder, lanes: Argument, type_: str) -> Argument:
         return lanes
     if type_ in RANGES:
         return b("to_f32", lanes)
-    if type_ == "bf16":
+    if is_upper_half(type_):
         return b("float", b("shl", lanes, 16))
-    form = FORMATS[type_]
-    return _widen_small(b, lanes, form)
+    return _widen_small(b, lanes, FORMATS[type_])
 
 
-def _widen_small(b: Builder, lanes: Argument, form: Format) -> Argument:
+def is_upper_half(type_: str) -> bool:
+    """Whether elements are the upper half of f32, whose conversion takes few operations."""
+    return type_ in FORMATS and FORMATS[type_].exponent == _EXPONENT
+
+
+def _widen_small(b: Builder, lanes: Argument, form: FloatFormat) -> Argument:
     """The bits moved into f32's fields, and the exponent's bias made f32's by a product."""
     magnitude = b("and", lanes, form.sign - 1)
     moved = b("float", b("shl", magnitude, 23 - form.mantissa))
     value = b("bits", b("mul", moved, 2.0 ** (127 - form.bias)))
-    if form.nan is None:
+    if not form.infinity:
         special = b("and", b("eq", magnitude, form.sign - 1), _QUIET)
     else:
         last = form.sign - 1 - (1 << form.mantissa)
@@ -68,7 +54,7 @@ def narrow(b: Builder, x: Argument, type_: str) -> Argument:
         return x
     if type_ in RANGES:
         return _to_integer(b, x, type_)
-    return _narrow_bf16(b, x) if type_ == "bf16" else _narrow_small(b, x, FORMATS[type_])
+    return _narrow_bf16(b, x) if is_upper_half(type_) else _narrow_small(b, x, FORMATS[type_])
 
 
 def _to_integer(b: Builder, x: Argument, type_: str) -> Argument:
@@ -91,7 +77,7 @@ def _narrow_bf16(b: Builder, x: Argument) -> Argument:
     return b("select", b("eq", x, x), _round_off(b, bits, 16), quiet)
 
 
-def _narrow_small(b: Builder, x: Argument, form: Format) -> Argument:
+def _narrow_small(b: Builder, x: Argument, form: FloatFormat) -> Argument:
     """Normal results by integers; subnormal ones by a sum whose last place is theirs."""
     dropped = 23 - form.mantissa
     least = 2.0 ** (1 - form.bias)
@@ -102,7 +88,7 @@ def _narrow_small(b: Builder, x: Argument, form: Format) -> Argument:
     anchor_bits = (127 + 1 - form.bias + dropped) << 23
     subnormal = b("sub", b("bits", b("add", magnitude, anchor)), anchor_bits)
     result = b("select", b("lt", magnitude, least), subnormal, normal)
-    if form.nan is not None:
+    if form.infinity:
         result = b("select", b("eq", x, x), result, form.nan)
     sign = b("and", b("ushr", b("bits", x), 32 - form.sign.bit_length()), form.sign)
     return b("or", result, sign)

@@ -2,45 +2,21 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
-import numpy as np
+from tilewright.errors import SpecError
+from tilewright.spec.checks import check_functions
+from tilewright.spec.expression import REGISTRY, Call, Expression, Number, Truth, walk
 
-from tilewright.spec.expression import Call, Expression, Number, walk
-from tilewright.spec.postops import check_functions
+from .builder import Argument, Builder, Value, live
 
-from . import exponential, gaussian, logarithm
-from .builder import Argument, Builder
-from .operations import DTYPES
-
-#: The elementary comparison, and whether its arguments change places.
-_COMPARISONS = {
-    "eq": ("eq", False),
-    "ne": ("eq", False),
-    "lt": ("lt", False),
-    "le": ("le", False),
-    "gt": ("lt", True),
-    "ge": ("le", True),
-}
-_DIRECT = ("add", "sub", "mul", "div", "neg", "abs", "sqrt")
-Lowering = Callable[..., Argument]
-
-
-@dataclass(frozen=True, slots=True)
-class _Truth:
-    """A comparison that has not become numbers: ``yes`` in the lanes of ``mask``, else ``no``."""
-
-    mask: Argument
-    yes: float
-    no: float
+Leaves = Callable[[Expression], Argument]
 
 
 def lower_expression(
     expression: Expression,
     builder: Builder,
-    leaves: Callable[[Expression], Argument],
+    leaves: Leaves,
     element: str = "f32",
     entering: Callable[[Call], None] = lambda _call: None,
 ) -> Argument:
@@ -51,123 +27,120 @@ def lower_expression(
     ``entering`` is told of each function before its steps are written.
     """
     check_functions(expression, element)
-    values: dict[int, Argument | _Truth] = {}
-    for node in walk(expression):
-        match node:
-            case Number(value):
-                values[id(node)] = builder.literal(int(value) if element == "s32" else value)
-            case Call(fn, args):
-                entering(node)
-                given = [values[id(arg)] for arg in args]
-                values[id(node)] = _lower_call(builder, fn, given, element)
-            case _:
-                values[id(node)] = leaves(node)
-    return _number(builder, values[id(expression)])
+    return _number(builder, _Lowering(builder, leaves, element, entering).of(expression))
 
 
-def _number(b: Builder, value: Argument | _Truth) -> Argument:
-    if isinstance(value, _Truth):
+def lower_function(builder: Builder, fn: str, *args: Argument) -> Argument:
+    """Write the steps of tilewright's function ``fn`` of values and numbers."""
+    entry = REGISTRY[fn]
+    assert entry.lower is not None
+    return _number(builder, entry.lower(builder, *args))
+
+
+def _number(b: Builder, value: Argument | Truth) -> Argument:
+    if isinstance(value, Truth):
         return b("select", value.mask, value.yes, value.no)
     return value
 
 
-def _lower_call(
-    b: Builder, fn: str, args: list[Argument | _Truth], element: str
-) -> Argument | _Truth:
-    if fn == "where":
-        return _where(b, args[0], *(_number(b, arg) for arg in args[1:]))
-    numbers = [_number(b, arg) for arg in args]
-    if fn in _COMPARISONS:
-        elementary, swapped = _COMPARISONS[fn]
-        mask = b(elementary, *(reversed(numbers) if swapped else numbers))
-        return _Truth(mask, *((0.0, 1.0) if fn == "ne" else (1.0, 0.0)))
-    if fn == "neg" and element == "s32":
-        return b("sub", 0, *numbers)
-    return b(fn, *numbers) if fn in _DIRECT else FUNCTIONS[fn](b, *numbers)
+class _Lowering:
+    """One expression on its way into a builder; each node is lowered once."""
+
+    def __init__(
+        self, builder: Builder, leaves: Leaves, element: str, entering: Callable[[Call], None]
+    ) -> None:
+        self.builder, self.leaves, self.element = builder, leaves, element
+        self.entering = entering
+        self.values: dict[int, Argument | Truth] = {}
+        self.meanings: list[Expression] = []  # kept, as their nodes are known by address
+        self.within_meaning = False  # inside of what a function means in other functions
+
+    def of(self, expression: Expression) -> Argument | Truth:
+        """The value of an expression."""
+        for node in walk(expression):
+            if id(node) not in self.values:
+                self.values[id(node)] = self._node(node)
+        return self.values[id(expression)]
+
+    def _node(self, node: Expression) -> Argument | Truth:
+        match node:
+            case Number(value):
+                return self.builder.literal(int(value) if self.element == "s32" else value)
+            case Call():
+                return self._call(node)
+            case _:
+                return self.leaves(node)
+
+    def _call(self, node: Call) -> Argument | Truth:
+        entry, b = node.entry, self.builder
+        if not self.within_meaning:
+            self.entering(node)
+        if entry.lower is None:
+            return self._by_meaning(node)
+        args = [self.values[id(arg)] for arg in node.args]
+        condition = args[:1] if entry.condition else []
+        numbers = [_number(b, arg) for arg in args[len(condition) :]]
+        if node.fn == "neg" and self.element == "s32":  # which has no operation for it
+            return b("sub", 0, *numbers)
+        made: Argument | Truth = entry.lower(b, *condition, *numbers)
+        if entry.own:
+            self._check(node, made)
+        return made
+
+    def _by_meaning(self, node: Call) -> Argument | Truth:
+        """The value of a function that is defined by an expression of others."""
+        meaning = node.meaning()
+        assert meaning is not None
+        self.meanings.append(meaning)
+        outermost, self.within_meaning = not self.within_meaning, True
+        value = self.of(meaning)
+        self.within_meaning = not outermost
+        return value
+
+    def _check(self, node: Call, made: object) -> None:
+        """SpecError unless a user's program gives a number of the builder's type."""
+        right = isinstance(made, (float, Truth))
+        if isinstance(made, Value):
+            right = made.element == self.builder.real
+        if not right:
+            raise SpecError(
+                f"the program of {node.fn} gives no number of {self.builder.real}",
+                got=f"lanes of {made.element}" if isinstance(made, Value) else made,
+                expected="what one of its steps b(...) returned, or a float",
+            )
 
 
-def _where(b: Builder, condition: Argument | _Truth, x: Argument, y: Argument) -> Argument:
-    if isinstance(condition, _Truth):
-        return b("select", condition.mask, *((x, y) if condition.yes else (y, x)))
-    return b("select", b("eq", condition, 0.0), y, x)
+# -- the programs of users' functions -------------------------------------------------------------
 
 
-def _extreme(fn: str) -> Lowering:
-    """Elementary max and min give y if x is a NaN: so x is a literal first, or is put back."""
+def own_programs(expressions: Iterable[Expression], real: str) -> tuple[str, ...]:
+    """The programs of those expressions that use post-ops of the user's own, as texts.
 
-    def lower(b: Builder, x: Argument, y: Argument) -> Argument:
-        if isinstance(y, float) and not math.isnan(y):
-            x, y = y, x
-        if isinstance(x, float) and not math.isnan(x):
-            return b(fn, x, y)
-        return b("select", b("eq", x, x), b(fn, x, y), x)
-
-    return lower
-
-
-def _relu(b: Builder, x: Argument, alpha: float) -> Argument:
-    if alpha == 0:
-        return b("max", 0.0, x)
-    below = b("mul", x, alpha)
-    return b("max", x, below) if 0 < alpha <= 1 else b("select", b("lt", 0.0, x), x, below)
+    They tell apart what kernels compute of expressions that are spelled alike.
+    """
+    found = []
+    for expression in expressions:
+        if any(isinstance(node, Call) and node.own for node in walk(expression)):
+            found.append(_text(expression, real))
+    return tuple(found)
 
 
-def _prelu(b: Builder, x: Argument, slope: Argument) -> Argument:
-    return b("select", b("lt", 0.0, x), x, b("mul", slope, x))
+def _text(expression: Expression, real: str) -> str:
+    builder = Builder(real)
+    inputs: dict[Expression, Value] = {}
 
+    def leaf(node: Expression) -> Value:
+        return inputs.setdefault(node, builder.input())
 
-def _linear(b: Builder, x: Argument, alpha: float, beta: float) -> Argument:
-    return b("add", b("mul", x, alpha), beta)
+    def name(arg: Argument) -> str:
+        if isinstance(arg, Value):
+            return f"v{arg.index}"
+        return arg.hex() if isinstance(arg, float) else str(arg)
 
-
-def _clip(b: Builder, x: Argument, low: float, high: float) -> Argument:
-    return b("min", high, b("max", low, x))
-
-
-def _hardsigmoid(b: Builder, x: Argument, alpha: float, beta: float) -> Argument:
-    return _clip(b, _linear(b, x, alpha, beta), 0.0, 1.0)
-
-
-def _hardswish(b: Builder, x: Argument, alpha: float, beta: float) -> Argument:
-    """The infinity whose factor is 0 becomes finite first: the limit, not NaN."""
-    largest = float(np.finfo(DTYPES[b.real]).max)
-    finite = b("max", -largest, x) if alpha > 0 else b("min", largest, x)
-    return b("mul", finite, _hardsigmoid(b, x, alpha, beta))
-
-
-def _round(b: Builder, x: Argument) -> Argument:
-    if b.real == "f32":
-        return b("round", x)
-    magnitude = b("abs", x)
-    near = b("sub", b("add", magnitude, 2.0**52), 2.0**52)
-    near = b("select", b("lt", magnitude, 2.0**52), near, magnitude)
-    signed = b("select", b("lt", x, 0.0), b("neg", near), near)
-    return b("select", b("eq", near, 0.0), b("mul", x, 0.0), signed)
-
-
-#: Beside the operators, comparisons and ``where``.
-FUNCTIONS: dict[str, Lowering] = {
-    "maximum": _extreme("max"),
-    "minimum": _extreme("min"),
-    "square": lambda b, x: b("mul", x, x),
-    "relu": _relu,
-    "prelu": _prelu,
-    "linear": _linear,
-    "clip": _clip,
-    "hardsigmoid": _hardsigmoid,
-    "hardswish": _hardswish,
-    "round": _round,
-    "pow": logarithm.power,
-    "exp": exponential.exp,
-    "tanh": exponential.tanh,
-    "logistic": exponential.logistic,
-    "elu": exponential.elu,
-    "swish": exponential.swish,
-    "gelu_tanh": exponential.gelu_tanh,
-    "soft_relu": exponential.soft_relu,
-    "mish": exponential.mish,
-    "log": logarithm.log,
-    "erf": gaussian.erf,
-    "erfc": gaussian.erfc,
-    "gelu_erf": gaussian.gelu_erf,
-}
+    result = lower_expression(expression, builder, leaf, real)
+    given = [f"{name(value)} = {node!r}" for node, value in inputs.items()]
+    steps = [
+        f"{name(step.dst)} = {step.fn}({', '.join(map(name, step.args))})"
+        for step in live(builder.steps, [result])
+    ]
+    return "; ".join([*given, *steps, name(result)])

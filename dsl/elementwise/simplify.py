@@ -6,38 +6,40 @@ Rounding, infinities and NaN are not kept: ``acc - acc`` becomes 0.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any
 
 import sympy
 from sympy.core.function import AppliedUndef
 
-from tilewright.spec.expression import Call, Expression, Leaf, Number, Operand, call, walk
+from tilewright.spec.expression import (
+    REGISTRY,
+    Call,
+    Expression,
+    Leaf,
+    Number,
+    Operand,
+    PostOp,
+    apply,
+    call,
+    walk,
+)
 
-_SAME: dict[str, Any] = {
-    "exp": sympy.exp,
-    "log": sympy.log,
-    "tanh": sympy.tanh,
-    "erf": sympy.erf,
-    "erfc": sympy.erfc,
-    "sqrt": sympy.sqrt,
-    "abs": sympy.Abs,
-    "maximum": sympy.Max,
-    "minimum": sympy.Min,
-    "add": lambda x, y: x + y,
-    "sub": lambda x, y: x - y,
-    "mul": lambda x, y: x * y,
-    "div": lambda x, y: x / y,
-    "neg": lambda x: -x,
-    "square": lambda x: x**2,
-    "linear": lambda x, alpha, beta: alpha * x + beta,
-    "pow": lambda x, alpha, beta: alpha * x**beta,
-}
+#: Functions that sympy has under a name, by its class.
 _BACK = {
-    kind: fn
-    for fn, kind in _SAME.items()
-    if isinstance(kind, type) and issubclass(kind, sympy.Basic)
+    kind: entry.name
+    for entry in REGISTRY.values()
+    if isinstance(entry.sympy, str) and isinstance(kind := getattr(sympy, entry.sympy), type)
 }
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What sympy's symbols and unknown functions stand for."""
+
+    leaves: dict[sympy.Symbol, Expression] = field(default_factory=dict)
+    entries: dict[str, PostOp] = field(default_factory=dict)
 
 
 class _ForeignError(Exception):
@@ -46,9 +48,9 @@ class _ForeignError(Exception):
 
 def simplify(expression: Expression) -> Expression:
     """What sympy makes of ``expression``, or itself where that is no shorter."""
-    leaves: dict[sympy.Symbol, Expression] = {}
+    known = _Known()
     try:
-        found = _back(sympy.simplify(_forth(expression, leaves)), leaves)
+        found = _back(sympy.simplify(_forth(expression, known)), known)
     except _ForeignError:
         return expression
     return found if _length(found) < _length(expression) else expression
@@ -58,49 +60,57 @@ def _length(expression: Expression) -> int:
     return sum(isinstance(node, Call) for node in walk(expression))
 
 
-def _forth(expression: Expression, leaves: dict[sympy.Symbol, Expression]) -> Any:
+def _forth(expression: Expression, known: _Known) -> Any:
     terms: dict[int, Any] = {}
     for node in walk(expression):
         match node:
             case Leaf(name) | Operand(name):
                 term = sympy.Symbol(f"{type(node).__name__} {name}", real=True)
-                leaves[term] = node
+                known.leaves[term] = node
             case Number(value):
                 if not math.isfinite(value):
                     raise _ForeignError
                 term = sympy.Rational(repr(value))
-            case Call(fn, args):
-                function = _SAME.get(fn) or sympy.Function(fn, real=True)
-                term = function(*(terms[id(arg)] for arg in args))
+            case Call(_, args):
+                known.entries[node.fn] = node.entry
+                term = _function(node.entry)(*(terms[id(arg)] for arg in args))
         terms[id(node)] = term
     return terms[id(expression)]
 
 
-def _back(term: Any, leaves: dict[sympy.Symbol, Expression]) -> Expression:
-    if term in leaves:
-        return leaves[term]
+def _function(entry: PostOp) -> Any:
+    """What makes sympy's term of a post-op: one that it knows, or one of which it knows nothing."""
+    if isinstance(entry.sympy, str):
+        return getattr(sympy, entry.sympy)
+    unknown: Any = entry.sympy or sympy.Function(entry.name, real=True)
+    return unknown
+
+
+def _back(term: Any, known: _Known) -> Expression:
+    if term in known.leaves:
+        return known.leaves[term]
     if term.is_Atom and term.is_finite and term.is_real:
         return Number(float(term))
     if term.is_Add:
-        return reduce(_plus, [_signed(part, leaves) for part in term.as_ordered_terms()])[1]
+        return reduce(_plus, [_signed(part, known) for part in term.as_ordered_terms()])[1]
     if term.is_Mul:
-        return _product(term, leaves)
+        return _product(term, known)
     if term.is_Pow:
-        return _power(term, leaves)
-    args = [_back(arg, leaves) for arg in term.args]
+        return _power(term, known)
+    args = [_back(arg, known) for arg in term.args]
     if isinstance(term, (sympy.Max, sympy.Min)):
         return reduce(lambda x, y: call(_BACK[type(term)], x, y), args)
     if isinstance(term, AppliedUndef):
-        return call(term.func.__name__, *args)
+        return apply(known.entries[term.func.__name__], args)
     if type(term) not in _BACK:
         raise _ForeignError
     return call(_BACK[type(term)], *args)
 
 
-def _signed(term: Any, leaves: dict[sympy.Symbol, Expression]) -> tuple[str, Expression]:
+def _signed(term: Any, known: _Known) -> tuple[str, Expression]:
     if term.could_extract_minus_sign():
-        return "sub", _back(-term, leaves)
-    return "add", _back(term, leaves)
+        return "sub", _back(-term, known)
+    return "add", _back(term, known)
 
 
 def _plus(left: tuple[str, Expression], right: tuple[str, Expression]) -> tuple[str, Expression]:
@@ -108,9 +118,9 @@ def _plus(left: tuple[str, Expression], right: tuple[str, Expression]) -> tuple[
     return "add", call(right[0], first, right[1])
 
 
-def _product(term: Any, leaves: dict[sympy.Symbol, Expression]) -> Expression:
+def _product(term: Any, known: _Known) -> Expression:
     coefficient, rest = term.as_coeff_Mul()
-    top, bottom = (_factors(part, leaves) for part in sympy.fraction(rest))
+    top, bottom = (_factors(part, known) for part in sympy.fraction(rest))
     if abs(coefficient) != 1:
         top = [*top, Number(float(coefficient))]
     found = reduce(_times, top) if top else Number(1)
@@ -119,20 +129,20 @@ def _product(term: Any, leaves: dict[sympy.Symbol, Expression]) -> Expression:
     return call("neg", found) if coefficient == -1 else found
 
 
-def _factors(term: Any, leaves: dict[sympy.Symbol, Expression]) -> list[Expression]:
-    return [_back(factor, leaves) for factor in term.as_ordered_factors() if factor != 1]
+def _factors(term: Any, known: _Known) -> list[Expression]:
+    return [_back(factor, known) for factor in term.as_ordered_factors() if factor != 1]
 
 
 def _times(x: Expression, y: Expression) -> Expression:
     return call("mul", x, y)
 
 
-def _power(term: Any, leaves: dict[sympy.Symbol, Expression]) -> Expression:
+def _power(term: Any, known: _Known) -> Expression:
     base, exponent = term.base, term.exp
     if not exponent.is_Rational:
         raise _ForeignError
     if exponent == sympy.Rational(1, 2):
-        return call("sqrt", _back(base, leaves))
+        return call("sqrt", _back(base, known))
     if exponent == -1:
-        return call("div", 1, _back(base, leaves))
-    return call("pow", _back(base, leaves), 1, float(exponent))
+        return call("div", 1, _back(base, known))
+    return call("pow", _back(base, known), 1, float(exponent))

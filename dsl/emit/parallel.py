@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,21 +12,19 @@ from tilewright.ir.count import tile_formulas
 from tilewright.ir.nest import (
     BlockLoop,
     Call,
-    Configure,
     NestNode,
-    Pack,
     Program,
     SelectBatch,
-    When,
-    WhenSame,
+    counters,
+    defined,
+    names_used,
 )
+from tilewright.ir.nodes import inside
 from tilewright.spec.signature import Signature
 from tilewright.symbolic import ONE, slots
 
 #: Vector multiply-adds for which one more thread pays: a few microseconds of them.
 WORTH = 1 << 15
-#: Operands of which a batch has many.
-_BATCHED = ("a", "b", "b2")
 
 CaptureRole = Literal["array", "scalar", "size", "input", "buffer", "static", "scratch"]
 
@@ -50,14 +48,12 @@ class Fork:
     """A parallel loop, with the parallel loops that are all of its body: a trip is one of each.
 
     ``work`` is what a trip does, in vector multiply-adds; WORTH where that is not one tile.
-    ``batched``: within a batch element.
     """
 
     name: str
     loops: tuple[BlockLoop, ...]
     captures: tuple[Capture, ...]
     work: Expr
-    batched: bool
 
     @property
     def body(self) -> tuple[NestNode, ...]:
@@ -76,7 +72,7 @@ class Fork:
 def forks(program: Program, signature: Signature, prefix: str) -> tuple[Fork, ...]:
     """Every parallel loop once, those inside of others before them; names begin with ``prefix``."""
     finder = _Finder(program, signature, prefix)
-    finder.visit(program.nest, batched=False)
+    finder.visit(program.nest)
     return tuple(finder.found)
 
 
@@ -91,36 +87,26 @@ class _Finder:
         self.elements: dict[str, str] = {}
         self.found: list[Fork] = []
 
-    def visit(self, nodes: Sequence[NestNode], batched: bool) -> None:
+    def visit(self, nodes: Iterable[NestNode]) -> None:
         for node in nodes:
-            match node:
-                case BlockLoop() if node.parallel:
-                    self._fork(node, batched)
-                case BlockLoop():
-                    self.visit(node.body, batched)
-                case SelectBatch():
-                    self._define({s.chosen: s.element for s in node.selected}, "input")
-                    self.visit(node.body, True)
-                case Pack():
-                    self._define({node.buffer: node.element}, "buffer")
-                    self.visit(node.fill + node.body, batched)
-                case When() | WhenSame():
-                    self.visit(node.body + node.otherwise, batched)
+            for name, element in defined(node).items():
+                self.elements[name] = element
+                self.roles[name] = "input" if isinstance(node, SelectBatch) else "buffer"
+            if isinstance(node, BlockLoop) and node.parallel:
+                self._fork(node)
+            else:
+                self.visit(inside(node))
 
-    def _define(self, elements: dict[str, str], role: CaptureRole) -> None:
-        self.elements |= elements
-        self.roles |= dict.fromkeys(elements, role)
-
-    def _fork(self, loop: BlockLoop, batched: bool) -> None:
-        if any(f.loops[0] == loop and f.batched == batched for f in self.found):
+    def _fork(self, loop: BlockLoop) -> None:
+        if any(fork.loops[0] == loop for fork in self.found):
             return
         loops = collapsed(loop)
-        self.visit(loops[-1].body, batched)
+        self.visit(loops[-1].body)
         names = {name for inner in loops[1:] for name in slots(inner.trips)}
-        names |= set(self._free(loops[-1].body, batched)) - {inner.counter for inner in loops}
+        names |= self._free(loops[-1].body) - {inner.counter for inner in loops}
         captures = tuple(self._capture(name) for name in sorted(names))
         name = f"{self.prefix}fork{len(self.found)}"
-        self.found.append(Fork(name, loops, captures, self._work(loops), batched))
+        self.found.append(Fork(name, loops, captures, self._work(loops)))
 
     def _work(self, loops: tuple[BlockLoop, ...]) -> Expr:
         match loops[-1].body:
@@ -132,54 +118,18 @@ class _Finder:
         offsets: CaptureRole = "static" if name.endswith("_offsets") else "size"
         return Capture(name, self.roles.get(name, offsets), self.elements.get(name, ""))
 
-    def _free(self, nodes: Sequence[NestNode], batched: bool) -> Iterator[str]:
+    def _free(self, nodes: Iterable[NestNode]) -> set[str]:
         """The names that ``nodes`` use and do not define."""
+        found: set[str] = set()
         for node in nodes:
-            match node:
-                case Call():
-                    yield from self._of_call(node, batched)
-                case BlockLoop():
-                    yield from slots(node.trips)
-                    if node.parallel:
-                        yield from slots(self._work(collapsed(node)))
-                    inside = self._free(node.body, batched)
-                    yield from (name for name in inside if name != node.counter)
-                case SelectBatch():
-                    yield from self._of_batch(node)
-                case Pack():
-                    yield from slots(node.elements)
-                    if node.scratch is not None:
-                        yield from ("scratch", *slots(node.scratch))
-                    inside = self._free(node.fill + node.body, batched)
-                    yield from (name for name in inside if name != node.buffer)
-                case Configure():
-                    yield from (s for rows, _ in node.configuration.shapes for s in slots(rows))
-                case When():
-                    yield from slots(node.count)
-                    yield from self._free(node.body + node.otherwise, batched)
-                case WhenSame():
-                    yield from (node.one, node.other)
-                    yield from self._free(node.body + node.otherwise, batched)
-
-    def _of_call(self, call: Call, batched: bool) -> Iterator[str]:
-        for argument in call.arguments:
-            if argument.operand is not None:
-                chosen = batched and argument.operand in _BATCHED
-                yield f"{argument.operand}_i" if chosen else argument.operand
-            yield from slots(argument.offset)
-        parameters = self.program.tile(call.program).parameters
-        yield from (p.name for p in parameters if p.role in ("size", "scalar"))
-
-    def _of_batch(self, node: SelectBatch) -> Iterator[str]:
-        yield from slots(node.index)
-        for selected in node.selected:
-            yield selected.name
-            if selected.batch == "strided":
-                yield from slots(selected.stride)
-            if selected.batch == "offsets":
-                yield selected.offsets
-        defined = {selected.chosen for selected in node.selected}
-        yield from (name for name in self._free(node.body, True) if name not in defined)
+            found |= names_used(node)
+            if isinstance(node, Call):
+                tile = self.program.tile(node.program)
+                found |= {p.name for p in tile.parameters if p.role in ("size", "scalar")}
+            if isinstance(node, BlockLoop) and node.parallel:
+                found |= slots(self._work(collapsed(node)))
+            found |= self._free(inside(node)) - {*defined(node), *counters(node)}
+        return found
 
 
 def collapsed(loop: BlockLoop) -> tuple[BlockLoop, ...]:

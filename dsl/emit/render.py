@@ -117,7 +117,7 @@ def _spell(spelling: str, **operands: object) -> str:
             text = f"{place[1]}[{place[2]}]"
         else:
             text = f"{star}({operand})"
-        return text.replace("{", "{{").replace("}", "}}")
+        return re.sub(r"[{}]", r"\g<0>\g<0>", text)  # as format_map takes them
 
     return _ENCLOSED.sub(enclosed, spelling).format_map(operands)
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from sympy import Expr
 
 from tilewright.plan.pack_b import PackPlan
-from tilewright.plan.packed_b import format_of
 from tilewright.plan.plan import Plan
 from tilewright.plan.staging import is_plain
 from tilewright.plan.transpose import TransposePlan
@@ -162,9 +161,8 @@ def _feeding(plan: Plan, name: str) -> Row:
     along = plan.feeder(plan.along).name == name
     element, shift = product.along if along else product.across, product.shifts[name]
     loaded = "" if operand.type == element else f", {element} when loaded"
-    if isinstance(plan.spec.b, Packed) and name == "b":
-        format_ = format_of(plan.spec, plan.target)
-        return "B", "packed before", f"{format_.text}{loaded}"
+    if name == "b" and plan.packed_format is not None:
+        return "B", "packed before", f"{plan.packed_format.text}{loaded}"
     if name not in plan.sources:
         return name.upper(), "where it lies", f"{operand.type}{loaded}"
     source = plan.sources[name].type

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tilewright.ir.nest import Program
 from tilewright.plan.plan import Plan
-from tilewright.plan.tile_facts import TileFacts
+from tilewright.plan.tiles import RegisterTile
 from tilewright.spec.schedule import Schedule
 from tilewright.symbolic import value
 
-from .reasons import steps_per_trip
+from .reasons import planned_of
 
 #: More steps than these in straight code are no k_unroll that can be asked for.
 _STRAIGHT = 1024
@@ -20,17 +20,18 @@ def resolved(plan: Plan, program: Program) -> Schedule | None:
     Given in place of what was asked for it leads to the same tiles of this spec and target.
     """
     for tile in program.tiles:
-        if tile.facts is not None and tile.facts.steps != 0:
-            steps = steps_per_trip(plan, tile, tile.facts) or value(tile.facts.steps) or 0
-            return _schedule(plan, tile.facts, steps)
+        chosen = planned_of(plan, tile)
+        if chosen is not None and chosen.steps != 0:
+            return _schedule(plan, chosen)
     return None
 
 
-def _schedule(plan: Plan, facts: TileFacts, steps: int) -> Schedule:
-    asked, shape = plan.schedule, facts.shape
+def _schedule(plan: Plan, tile: RegisterTile) -> Schedule:
+    asked, shape = plan.schedule, tile.shape
+    steps = tile.unroll.steps or value(tile.steps) or 0
     steps = -(-steps // shape.k_split) * shape.k_split
     return Schedule(
-        tile=asked.tile or _size(plan, facts),
+        tile=asked.tile or _size(plan, tile),
         loops=plan.outer + plan.inner,
         block=asked.block,
         k_unroll=steps if 0 < steps <= _STRAIGHT else None,
@@ -43,11 +44,11 @@ def _schedule(plan: Plan, facts: TileFacts, steps: int) -> Schedule:
     )
 
 
-def _size(plan: Plan, facts: TileFacts) -> tuple[int, int]:
+def _size(plan: Plan, tile: RegisterTile) -> tuple[int, int]:
     """Rows by columns of C, those of whole vectors where only the call knows them."""
-    shape = facts.shape
+    shape = tile.shape
     along = shape.vectors * (1 if plan.dot else shape.vector.lanes)
     whole = {plan.along: along, plan.across: shape.rows}
-    sizes = {"m": value(facts.rows), "n": value(facts.cols)}
+    sizes = {"m": value(tile.mr), "n": value(tile.nr)}
     rows, columns = (sizes[dim] or whole[dim] for dim in "mn")
     return rows, columns

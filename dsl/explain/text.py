@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import sympy
 from sympy import Expr, Integer
@@ -26,8 +26,8 @@ from tilewright.ir.nest import (
 from tilewright.ir.ops import TileProgram
 from tilewright.plan.pack_b import PackPlan
 from tilewright.plan.plan import Plan
-from tilewright.plan.tile_facts import TileFacts
 from tilewright.plan.tile_shape import TileShape
+from tilewright.plan.tiles import RegisterTile, steps_text
 from tilewright.plan.transpose import TransposePlan
 from tilewright.symbolic import ONE, ZERO, c_text, value
 
@@ -110,25 +110,30 @@ def _tiles(plan: AnyPlan, program: Program) -> Iterator[str]:
     apart, in_place = calls(program), calls(program, same=True)
     groups: dict[object, list[TileProgram]] = {}
     for tile in program.tiles:
-        groups.setdefault(_alike(tile), []).append(tile)
+        groups.setdefault(_alike(plan, tile), []).append(tile)
     for tiles in groups.values():
         for tile in tiles:
             times = _times(apart[tile.name])
             if apart[tile.name] == 0:
                 times = f"{_times(in_place[tile.name])} in place"
-            yield f"{tile.name}, called {times}: {_work(tile)}"
-        what = "work     " if isinstance(plan, Plan) and tiles[0].facts is None else "registers"
+            yield f"{tile.name}, called {times}: {_work(tile, _planned(plan, tile))}"
+        planned = _planned(plan, tiles[0])
+        what = "work     " if isinstance(plan, Plan) and planned is None else "registers"
         yield f"  {what}  {tiles[0].summary}"
-        if isinstance(plan, Plan) and tiles[0].facts:
-            yield from (f"  {line}" for line in _tile(plan, tiles[0], tiles[0].facts))
+        if isinstance(plan, Plan) and planned is not None:
+            yield from (f"  {line}" for line in _tile(plan, tiles[0], planned))
 
 
-def _alike(tile: TileProgram) -> object:
-    facts = tile.facts
-    return (facts.rows, facts.cols, facts.steps, facts.shape) if facts else tile.name
+def _planned(plan: AnyPlan, tile: TileProgram) -> RegisterTile | None:
+    return reasons.planned_of(plan, tile) if isinstance(plan, Plan) else None
 
 
-def _work(tile: TileProgram) -> str:
+def _alike(plan: AnyPlan, tile: TileProgram) -> object:
+    planned = _planned(plan, tile)
+    return (planned.mr, planned.nr, planned.steps, planned.shape) if planned else tile.name
+
+
+def _work(tile: TileProgram, planned: RegisterTile | None) -> str:
     """What one call does, and whether it adds to a sum that C holds."""
     done = tile_formulas(tile)
     parts = [
@@ -136,13 +141,13 @@ def _work(tile: TileProgram) -> str:
         for f in fields(done)
         if not f.name.startswith("bytes") and getattr(done, f.name) != 0
     ]
-    return ", ".join(parts) + _stage(tile)
+    return ", ".join(parts) + _stage(tile, planned)
 
 
-def _stage(tile: TileProgram) -> str:
+def _stage(tile: TileProgram, planned: RegisterTile | None) -> str:
     """What a tile has to do with sums that are not complete."""
     partial = next((p.role for p in tile.parameters if p.name == "sums"), "")
-    if tile.facts and tile.facts.accumulate:
+    if planned is not None and planned.accumulate:
         return f"; adds to the sum that {'the buffer' if partial else 'C'} holds"
     return {"out": "; begins the sums in the buffer", "in": "; takes the sums from the buffer"}.get(
         partial, ""
@@ -153,21 +158,21 @@ def _times(count: Expr) -> str:
     return "once" if count == 1 else f"{text_of(count)} times"
 
 
-def _tile(plan: Plan, tile: TileProgram, facts: TileFacts) -> Iterator[str]:
-    shape = facts.shape
-    yield f"size       {text_of(facts.rows)} x {text_of(facts.cols)} of C: {_why_size(plan, facts)}"
-    if facts.steps == 0:
+def _tile(plan: Plan, tile: TileProgram, planned: RegisterTile) -> Iterator[str]:
+    sizes = f"{text_of(planned.mr)} x {text_of(planned.nr)} of C"
+    yield f"size       {sizes}: {_why_size(plan, planned)}"
+    if planned.steps == 0:
         return
     if plan.dot:
         yield "feed       vectors of A and B along K; the lanes are added at the end"
     else:
-        yield f"feed       {_feed(plan, shape)}"
-    yield f"K sets     {shape.k_split}: {reasons.why_split(plan, facts)}"
-    steps = reasons.steps_per_trip(plan, tile, facts)
-    counted = reasons.steps_text(plan, steps)
+        yield f"feed       {_feed(plan, planned.shape)}"
+    yield f"K sets     {planned.shape.k_split}: {planned.why_split}"
+    steps = planned.unroll.steps
+    counted = steps_text(plan.product, steps)
     how = f"{steps} {counted} a trip" if steps else "all of K, without a loop"
-    yield f"unroll     {how}: {reasons.why_unroll(plan, tile, facts)}"
-    yield f"bound      {reasons.bound_text(plan, shape)}"
+    yield f"unroll     {how}: {planned.unroll.reason}"
+    yield f"bound      {planned.bound}"
     for text in reasons.why_lines(plan, tile):
         yield f"end        {text}"
 
@@ -183,15 +188,15 @@ def _feed(plan: Plan, shape: TileShape) -> str:
         other=plan.feeder(plan.across).name.upper(),
         lanes=shape.vector.lanes if shape.feed == "lane_s" else shape.group,
         one="one element" if depth == 1 else f"one group of {depth} elements",
-        steps=reasons.steps_text(plan, shape.vector.lanes),
+        steps=steps_text(plan.product, shape.vector.lanes),
     )
 
 
-def _why_size(plan: Plan, facts: TileFacts) -> str:
+def _why_size(plan: Plan, planned: RegisterTile) -> str:
     tile = plan.schedule.tile
     if tile is None:
         return "the cost model's cut, in equal parts"
-    if (value(facts.rows), value(facts.cols)) == tile:
+    if (value(planned.mr), value(planned.nr)) == tile:
         return "asked for"
     return f"what tiles of {tile[0]}x{tile[1]} leave over"
 
@@ -212,12 +217,12 @@ def _nest(nodes: Sequence[NestNode], depth: int) -> Iterator[str]:
                 yield f"{pad}{node.counter} from {node.first} below {text_of(node.trips)}{note}"
                 yield from _nest(node.body, depth + 1)
             case SelectBatch():
-                names = " and ".join(selected.name.upper() for selected in node.selected)
+                names = " and ".join(str(selected.name).upper() for selected in node.selected)
                 yield f"{pad}with {names} of batch element {text_of(node.index)}"
                 yield from _nest(node.body, depth + 1)
             case Pack():
                 where = "" if node.scratch is None else ", in scratch memory"
-                verb = "pack" if node.buffer.endswith("_packed") else "fill"
+                verb = "pack" if node.buffer.text.endswith("_packed") else "fill"
                 size = f"{text_of(node.elements)} elements of {node.element}"
                 yield f"{pad}{verb} {node.buffer}, {size}{where}"
                 yield from _nest(node.fill + node.body, depth + 1)
@@ -234,9 +239,11 @@ def configuration_text(configuration: Configuration) -> str:
 
 
 def _argument(argument: Argument) -> str:
+    name = argument.operand
+    operand = None if name is None else str(replace(name, matrix=False))
     if argument.offset == 0:
-        return argument.operand or "0"
-    return " + ".join(filter(None, (argument.operand, text_of(argument.offset))))
+        return operand or "0"
+    return " + ".join(filter(None, (operand, text_of(argument.offset))))
 
 
 def _choice(node: When | WhenSame, depth: int) -> Iterator[str]:

@@ -19,7 +19,7 @@ from tilewright.elementwise.operations import NUMPY
 from tilewright.errors import PlanError
 from tilewright.isa.vector import MulAdd, Vector
 from tilewright.spec.dtypes import DTYPES
-from tilewright.spec.types import ITEMSIZE, is_integer
+from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer
 
 Lanes: TypeAlias = NDArray[Any]
 Convert = Callable[[Lanes], Lanes]
@@ -83,9 +83,9 @@ def exact(found: Lanes, element: str) -> Lanes:
     """Elements of a floating-point type, bits or not, as f32 or f64."""
     if element == "bf16":
         return (found.astype(np.uint32) << 16).view(np.float32)
-    if element.startswith("f8"):
-        return _converted(widen, element, found.astype(np.int32))
-    return found.astype(np.float32) if element == "f16" else found
+    if element == "f16":
+        return found.astype(np.float32)
+    return _converted(widen, element, found.astype(np.int32)) if element in FORMATS else found
 
 
 def _converted(how: Callable[[Builder, Argument, str], Argument], type_: str, x: Lanes) -> Lanes:

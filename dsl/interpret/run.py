@@ -81,13 +81,14 @@ class _Machine:
                     self.run(node.body if positive else node.otherwise, env, operands)
                 case Pack():
                     elements = evaluate(node.elements, env)
-                    inside = {**operands, node.buffer: room(node.buffer, node.element, elements)}
+                    name = str(node.buffer)
+                    inside = {**operands, name: room(name, node.element, elements)}
                     self.run(node.fill, env, inside)
                     self.run(node.body, env, inside)
                 case Configure():
                     pass  # a register knows its shape here
                 case WhenSame():
-                    same = self.around.memory.same(node.one, node.other)
+                    same = self.around.memory.same(str(node.one), str(node.other))
                     self.run(node.body if same else node.otherwise, env, operands)
 
     def _select(
@@ -96,9 +97,9 @@ class _Machine:
         memory, index = self.around.memory, evaluate(node.index, env)
         chosen = dict(operands)
         for selected in node.selected:
-            name, whole = selected.name, memory.segments[selected.name]
+            name, whole = str(selected.chosen), memory.segments[str(selected.name)]
             if selected.batch == "addresses":
-                chosen[name] = pointer_to(entry(whole, index, name))
+                chosen[name] = pointer_to(entry(whole, index, str(selected.name)))
                 continue
             segment, at = pointer_to(whole)
             if selected.batch == "strided":
@@ -118,7 +119,7 @@ class _Machine:
         tile.registers.clear()
         for parameter, argument in zip(passed, call.arguments, strict=True):
             offset = evaluate(argument.offset, env)
-            tile.bind(parameter, operands.get(argument.operand or ""), offset, argument.cast)
+            tile.bind(parameter, operands.get(argument.symbol), offset, argument.cast)
         run()
 
 

@@ -8,8 +8,9 @@ from typing import NamedTuple
 from tilewright.errors import PlanError
 from tilewright.isa.target import Target
 
-from .dataflow import mask_of, pointers_used, reads, walk, writes
-from .ops import Loop, MakeMask, MaskRegister, Op, Splat, TileProgram
+from .dataflow import pointers_used, reads, writes
+from .nodes import walk
+from .ops import Loop, MakeMask, MaskRegister, Op, Register, Splat, TileProgram
 
 #: Values on their way through a tile's ``end`` that may wait in memory, beside those in registers.
 SPILLED = 16
@@ -33,11 +34,16 @@ def step_of(op: Op) -> Step:
     if isinstance(op, Loop):
         body = steps_of(op.body)
         return Step(from_before(body), (), body)
-    read = [register.name for register in reads(op)]
-    written = [register.name for register in writes(op)]
+    return step(op, reads(op), writes(op))
+
+
+def step(op: Op, taken: Sequence[Register], made: Sequence[Register]) -> Step:
+    """What an operation does that reads registers ``taken``, and writes registers ``made``."""
+    read = [register.name for register in taken]
+    written = [register.name for register in made]
     if isinstance(op, MakeMask):
         written += _in_register(op.mask)
-    elif (mask := mask_of(op)) is not None:
+    elif (mask := op.masked_by) is not None:
         read += _in_register(mask)
     return Step(read, written)
 

@@ -9,30 +9,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 
 import sympy
-from sympy import Expr, Integer
+from sympy import Expr
 
 from tilewright.errors import PlanError
-from tilewright.isa.vector import Vector
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, Remainder, div, positive, symbol
 
-from .nest import BlockLoop, Call, Configure, NestNode, Pack, Program, SelectBatch, When, WhenSame
-from .ops import (
-    Address,
-    Apply,
-    Broadcast,
-    Load,
-    LoadMatrix,
-    Loop,
-    MaskRegister,
-    MatrixRegister,
-    MultiplyAdd,
-    MultiplyMatrices,
-    Op,
-    Store,
-    StoreMatrix,
-    TileProgram,
-)
+from .nest import BlockLoop, Call, NestNode, Program, When, WhenSame
+from .nodes import inside
+from .ops import Loop, Op, TileProgram
 
 #: Formulas with more of them are not rewritten: it would take long, and they stay long.
 MOST_REMAINDERS = 4
@@ -129,17 +114,13 @@ def _node(node: NestNode, tiles: Mapping[str, Formulas], same: bool) -> Formulas
             return tiles[node.program]
         case BlockLoop():
             return _loop(node, _nest(node.body, tiles, same))
-        case SelectBatch():
-            return _nest(node.body, tiles, same)
-        case Pack():
-            return _nest(node.fill, tiles, same) + _nest(node.body, tiles, same)
         case When():
             then, other = (_nest(body, tiles, same) for body in (node.body, node.otherwise))
             return then.given(node.count) + other + other.given(node.count).times(-ONE)
-        case Configure():
-            return Formulas()
         case WhenSame():
             return _nest(node.body if same else node.otherwise, tiles, same)
+        case _:
+            return _nest(inside(node), tiles, same)
 
 
 def _loop(loop: BlockLoop, body: Formulas) -> Formulas:
@@ -161,40 +142,10 @@ def _ops(ops: Sequence[Op]) -> Formulas:
 
 
 def _op(op: Op) -> Iterator[Formulas]:
-    match op:
-        case Load():
-            yield Formulas(loads=ONE, bytes_read=_bytes(op, op.dst.vector))
-        case Broadcast():
-            count = Integer(op.group) if op.existing is None else op.existing
-            yield _one_factor(count, op.memory or op.dst.vector.element)
-        case MultiplyAdd():
-            yield Formulas(multiply_adds=ONE)
-            if isinstance(op.y, Address):
-                yield _one_factor(Integer(op.op.depth), op.op.y or op.acc.vector.element)
-        case LoadMatrix():
-            yield Formulas(loads=ONE, bytes_read=_matrix_bytes(op.dst))
-        case StoreMatrix():
-            yield Formulas(stores=ONE, bytes_written=_matrix_bytes(op.src))
-        case MultiplyMatrices():
-            yield Formulas(multiply_adds=ONE)
-        case Apply():
-            yield Formulas(elementary_operations=ONE)
-        case Store():
-            yield Formulas(stores=ONE, bytes_written=_bytes(op, op.src.vector))
-
-
-def _one_factor(count: Expr, element: str) -> Formulas:
-    """One element or group is read and spread."""
-    return Formulas(broadcasts=ONE, bytes_read=ITEMSIZE[element] * count)
-
-
-def _matrix_bytes(register: MatrixRegister) -> Expr:
-    return ITEMSIZE[register.element] * register.columns * register.rows
-
-
-def _bytes(op: Load | Store, vector: Vector) -> Expr:
-    """What an access touches, as elements are in memory."""
-    size = ITEMSIZE[op.memory or vector.element]
-    if op.active is None:
-        return Integer(size * vector.lanes * max(op.group, 1))
-    return size * (op.active.active if isinstance(op.active, MaskRegister) else op.active) * ONE
+    """What an operation counts as, and what it touches, as elements are in memory."""
+    if op.counts is not None:
+        yield Formulas(**{op.counts: ONE})
+    for access in op.accesses():
+        size = ITEMSIZE[access.element] * access.count
+        written = access.counts == "stores"
+        yield Formulas(**{access.counts: ONE, "bytes_written" if written else "bytes_read": size})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, count
 
@@ -10,149 +10,72 @@ from sympy import Expr
 
 from tilewright.symbolic import slots, value
 
+from .nodes import (
+    EVERY_ROLE,
+    READING,
+    WRITING,
+    Role,
+    Space,
+    contains,
+    finder,
+    inside,
+    rewritten,
+    walk,
+)
 from .ops import (
-    Add,
     Address,
-    Advance,
-    Apply,
-    Broadcast,
-    Hide,
-    Interleave,
     Keep,
     Load,
-    LoadMatrix,
     Loop,
     MakeMask,
-    MaskRegister,
     MatrixRegister,
-    Multiply,
-    MultiplyAdd,
-    MultiplyMatrices,
     Note,
     Op,
-    Pick,
     Point,
-    PointBatch,
-    Prefetch,
     Register,
     Room,
-    Splat,
     Store,
-    StoreMatrix,
-    SumLanes,
-    Zero,
-    ZeroMatrix,
 )
 
-#: What stands beside computations, and makes no values.
-_ASIDE = (Advance, Hide, Keep, Loop, MakeMask, Note, Point, PointBatch, Prefetch, Room)
+# --- what one operation does -------------------------------------------------------------------
+
+#: The registers that an operation reads, and those that it writes.
+reads, writes = finder(Register, READING), finder(Register, WRITING)
+#: The matrix registers of an operation, the one that it writes first.
+matrices_of = finder(MatrixRegister, EVERY_ROLE)
+#: Where an operation reads or writes memory, or hints that it will be read.
+addresses = finder(Address, EVERY_ROLE)
+_written = finder(Address, WRITING)
+_expressions: Callable[[Op], tuple[Expr, ...]] = finder(Expr, frozenset((Role.SIZES,)))
+#: Pointers that are made, moved or hidden, and those that are only read.
+_placed = finder(Space.POINTER, WRITING)
+_pointed = finder(Space.POINTER, frozenset((Role.READS,)))
 
 
-def walk(ops: tuple[Op, ...]) -> Iterator[Op]:
-    """Every operation, loops before their bodies."""
-    for op in ops:
-        yield op
-        if isinstance(op, Loop):
-            yield from walk(op.body)
+def _computes(op: Op) -> bool:
+    """Whether it makes a value: what does not stands beside computations."""
+    return bool(writes(op) or _written(op) or matrices_of(op))
 
 
-def reads(op: Op) -> tuple[Register, ...]:
-    """The registers an operation reads."""
-    match op:
-        case MultiplyAdd():
-            return (op.acc, op.x) + ((op.y,) if isinstance(op.y, Register) else ())
-        case Add() | Multiply() | Interleave():
-            return (op.x, op.y)
-        case Apply():
-            return tuple(arg for arg in op.args if isinstance(arg, Register))
-        case Splat():
-            return (op.source,) if isinstance(op.source, Register) else ()
-        case SumLanes() | Store() | Pick():
-            return (op.src,)
-        case Keep():
-            return (op.acc, *op.operands)
-        case _:
-            return ()
+def pointers_used(ops: Iterable[Op]) -> set[str]:
+    """The pointers through which memory is accessed, and what they are made of."""
+    return {pointer for op in ops for pointer in _pointed(op)}
 
 
-def writes(op: Op) -> tuple[Register, ...]:
-    """The registers an operation writes."""
-    match op:
-        case MultiplyAdd():
-            return (op.acc,) if op.product is None else (op.acc, op.product)
-        case (
-            Zero()
-            | Load()
-            | Broadcast()
-            | Pick()
-            | Splat()
-            | Add()
-            | Multiply()
-            | Apply()
-            | Interleave()
-            | SumLanes()
-        ):
-            return (op.dst,)
-        case _:
-            return ()
+def sizes_used(ops: Iterable[Op], order: Iterable[str]) -> list[str]:
+    """The run-time sizes that operations depend on, in ``order``."""
+    found = (expr for op in ops for expr in _expressions(op) if not expr.is_Integer)
+    used = frozenset[str]().union(*map(slots, found))
+    return [slot for slot in order if slot in used]
 
 
-def matrices_of(op: Op) -> tuple[MatrixRegister, ...]:
-    """The matrix registers of an operation, the one that it writes first."""
-    match op:
-        case ZeroMatrix() | LoadMatrix():
-            return (op.dst,)
-        case StoreMatrix():
-            return (op.src,)
-        case MultiplyMatrices():
-            return op.acc, op.x, op.y
-        case _:
-            return ()
-
-
-def mask_of(op: Op) -> MaskRegister | None:
-    """The mask an access uses; one that converts copies the lanes that there are."""
-    if isinstance(op, (Load, Store)) and isinstance(op.active, MaskRegister) and not op.memory:
-        return op.active
-    return None
+# --- operations that are not needed ------------------------------------------------------------
 
 
 def without_idle_masks(ops: Sequence[Op], others: Sequence[Op] = ()) -> tuple[Op, ...]:
     """``ops`` without the masks that neither they nor ``others`` use."""
-    used = {mask.name for op in (*walk((*ops, *others)),) if (mask := mask_of(op))}
+    used = {mask.name for op in (*walk((*ops, *others)),) if (mask := op.masked_by)}
     return tuple(op for op in ops if not isinstance(op, MakeMask) or op.mask.name in used)
-
-
-def stored_in_parts(ops: Iterable[Op]) -> Iterator[Op]:
-    """``ops`` where a constant number of lanes is stored without a mask, if the vector can."""
-    for op in ops:
-        if isinstance(op, Loop):
-            yield replace(op, body=tuple(stored_in_parts(op.body)))
-        elif isinstance(op, Store) and (mask := mask_of(op)) is not None:
-            lanes = value(mask.active)
-            yield replace(op, active=lanes) if lanes in op.src.vector.partial_store else op
-        else:
-            yield op
-
-
-def with_rooms_apart(ops: Iterable[Op], taken: set[str]) -> Iterator[Op]:
-    """``ops`` in which a register that is stored in part again goes by way of another room.
-
-    ``taken`` are the rooms of what came before, to which those of ``ops`` are added.
-    """
-    for op in ops:
-        if isinstance(op, Loop):
-            yield replace(op, body=tuple(with_rooms_apart(op.body, taken)))
-            continue
-        if isinstance(op, Store) and op.active is not None:
-            names = chain((op.part,), (f"{op.part}{again}" for again in count(2)))
-            part = next(part for part in names if f"{op.src.name}_{part}" not in taken)
-            taken.add(f"{op.src.name}_{part}")
-            yield op if part == op.part else replace(op, part=part)
-            continue
-        if isinstance(op, Load) and op.active is not None:
-            taken.add(f"{op.dst.name}_part")
-        yield op
 
 
 def without_idle_notes(ops: Sequence[Op]) -> tuple[Op, ...]:
@@ -187,8 +110,8 @@ def without_unread(*parts: tuple[Op, ...]) -> tuple[tuple[Op, ...], ...]:
     left = [op for part in kept for op in walk(part)]
     used = {address.pointer for op in left for address in addresses(op)}
     for op in reversed(left):
-        if isinstance(op, Point) and op.pointer in used:
-            used.add(op.base)
+        if used.intersection(_placed(op)):
+            used.update(_pointed(op))
     return tuple(tuple(_pointing(part, used)) for part in kept)
 
 
@@ -208,7 +131,7 @@ class _Reached:
         for op in every:
             for name in self._made(op):
                 makers.setdefault(name, []).append(op)
-        left: list[Op] = [op for op in every if not self._made(op) and not isinstance(op, _ASIDE)]
+        left = [op for op in every if _computes(op) and not self._made(op)]
         self._ids: set[int] = set()
         self._names: set[str] = set()
         while left:
@@ -222,10 +145,10 @@ class _Reached:
 
     def _made(self, op: Op) -> list[str]:
         """What ``op`` makes that is no result: registers, and what a room holds."""
-        if isinstance(op, Store):
-            room = self._rooms.get(op.address.pointer)
-            return [] if room is None else [room]
-        return [register.name for register in writes(op)]
+        if matrices_of(op):
+            return []
+        rooms = [self._rooms.get(address.pointer) for address in _written(op)]
+        return [*(register.name for register in writes(op)), *filter(None, rooms)]
 
     def _taken(self, op: Op) -> list[str]:
         rooms = [self._rooms.get(address.pointer, "") for address in addresses(op)]
@@ -233,69 +156,57 @@ class _Reached:
 
     def kept(self, ops: Iterable[Op]) -> Iterator[Op]:
         """Those of ``ops`` that are needed, and what stands beside them."""
-        for op in ops:
-            if isinstance(op, Loop):
-                body = tuple(self.kept(op.body))
-                if any(id(inner) in self._ids for inner in walk(body)):
-                    yield op if body == op.body else replace(op, body=body)
-            elif isinstance(op, Keep):
-                if op.acc.name in self._names:
-                    yield op
-            elif isinstance(op, _ASIDE) or id(op) in self._ids:
-                yield op
+        return rewritten(ops, self._if_needed)
+
+    def _if_needed(self, op: Op) -> Op | None:
+        if contains(op):
+            needed = any(id(inner) in self._ids for inner in walk(inside(op)))
+        elif isinstance(op, Keep):
+            needed = op.acc.name in self._names
+        else:
+            needed = id(op) in self._ids or not _computes(op)
+        return op if needed else None
 
 
 def _pointing(ops: Iterable[Op], used: set[str]) -> Iterator[Op]:
     """``ops`` without pointers and rooms that are not among ``used``."""
-    for op in ops:
-        if isinstance(op, Loop):
-            body = tuple(_pointing(op.body, used))
-            yield op if body == op.body else replace(op, body=body)
-        elif isinstance(op, (Point, PointBatch, Advance, Hide)):
-            if op.pointer in used:
-                yield op
-        elif not isinstance(op, Room) or op.name in used:
-            yield op
+
+    def needed(op: Op) -> Op | None:
+        placed = _placed(op)
+        return op if not placed or not used.isdisjoint(placed) else None
+
+    return rewritten(ops, needed)
 
 
-def addresses(op: Op) -> tuple[Address, ...]:
-    """Where an operation reads or writes memory."""
-    if isinstance(op, (Load, Store, Prefetch, Broadcast, LoadMatrix, StoreMatrix)):
-        return (op.address,)
-    if isinstance(op, MultiplyAdd) and isinstance(op.y, Address):
-        return (op.y,)
-    return ()
+# --- ways through room on the stack ------------------------------------------------------------
 
 
-def pointers_used(ops: Iterable[Op]) -> set[str]:
-    """The pointers through which memory is accessed, and what they are made of."""
-    found = set()
-    for op in ops:
-        found |= {address.pointer for address in addresses(op)}
-        if isinstance(op, Point):
-            found.add(op.base)
-        elif isinstance(op, PointBatch):
-            found.add(op.operand)
-    return found
+def stored_in_parts(ops: Iterable[Op]) -> Iterator[Op]:
+    """``ops`` where a constant number of lanes is stored without a mask, if the vector can."""
+
+    def stored(op: Op) -> Op:
+        if not isinstance(op, Store) or op.masked_by is None:
+            return op
+        lanes = value(op.masked_by.active)
+        return replace(op, active=lanes) if lanes in op.src.vector.partial_store else op
+
+    return rewritten(ops, stored)
 
 
-def sizes_used(ops: Iterable[Op], order: Iterable[str]) -> list[str]:
-    """The run-time sizes that operations depend on, in ``order``."""
-    used = frozenset[str]().union(*(_sizes_in(op) for op in ops))
-    return [slot for slot in order if slot in used]
+def with_rooms_apart(ops: Iterable[Op], taken: set[str]) -> Iterator[Op]:
+    """``ops`` in which a register that is stored in part again goes by way of another room.
 
+    ``taken`` are the rooms of what came before, to which those of ``ops`` are added.
+    """
 
-def _sizes_in(op: Op) -> frozenset[str]:
-    exprs: list[Expr] = [address.offset for address in addresses(op)]
-    if isinstance(op, (LoadMatrix, StoreMatrix)):
-        exprs.append(op.stride)
-    if isinstance(op, Loop):
-        exprs.append(op.trips)
-    for attribute in ("offset", "step", "stride", "existing", "active", "source"):
-        if isinstance(found := getattr(op, attribute, None), Expr):
-            exprs.append(found)
-    if isinstance(op, MakeMask):
-        exprs.append(op.mask.active)
-    if isinstance(op, (Load, Store)) and isinstance(op.active, MaskRegister) and op.memory:
-        exprs.append(op.active.active)
-    return frozenset[str]().union(*(slots(expr) for expr in exprs if not expr.is_Integer))
+    def apart(op: Op) -> Op:
+        if isinstance(op, Store) and op.active is not None:
+            names = chain((op.part,), (f"{op.part}{again}" for again in count(2)))
+            part = next(part for part in names if f"{op.src.name}_{part}" not in taken)
+            taken.add(f"{op.src.name}_{part}")
+            return op if part == op.part else replace(op, part=part)
+        if isinstance(op, Load) and op.active is not None:
+            taken.add(f"{op.dst.name}_part")
+        return op
+
+    return rewritten(ops, apart)

@@ -1,16 +1,51 @@
-"""The nest of loops over blocks around calls of tile programs: a kernel as a whole."""
+"""The nest of loops over blocks around calls of tile programs: a kernel as a whole.
 
-from __future__ import annotations
+As operations do, nodes say of each field what they do with it (``nodes.py``).
+"""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from sympy import Expr, Integer
 
 from tilewright.isa.matrix_unit import MatrixUnit
+from tilewright.symbolic import slots
 
+from .nodes import (
+    Body,
+    CounterName,
+    Node,
+    Reads,
+    Role,
+    Sizes,
+    Space,
+    Writes,
+    finder,
+    mapped,
+    rewritten,
+    walk,
+)
 from .ops import TileProgram
+
+
+@dataclass(frozen=True, slots=True)
+class Name:
+    """What an operand or a buffer is called in the nest.
+
+    A kernel may have several products: ``product`` says whose B, and whose sums, it is. ``matrix``:
+    the one of a batch that a ``SelectBatch`` around it chose.
+    """
+
+    text: str
+    product: int = 0
+    matrix: bool = False
+
+    def __str__(self) -> str:
+        """What C calls it: ``b2_packed`` is the ``b_packed`` of the second product."""
+        head, mark, tail = self.text.partition("_")
+        number = str(self.product + 1) if self.product else ""
+        return f"{head}{number}{mark}{tail}{'_i' if self.matrix else ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,13 +55,18 @@ class Argument:
     ``cast``: the elements are of another type there, that of the parameter.
     """
 
-    operand: str | None
-    offset: Expr
+    operand: Reads[Name | None]
+    offset: Sizes[Expr]
     cast: bool = False
+
+    @property
+    def symbol(self) -> str:
+        """What C calls the operand, "" for a number."""
+        return "" if self.operand is None else str(self.operand)
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class Call(Node):
     """Run a tile program; sizes and scalars follow the arguments under their own names."""
 
     kind: ClassVar[str] = "call"
@@ -35,16 +75,16 @@ class Call:
 
 
 @dataclass(frozen=True, slots=True)
-class BlockLoop:
+class BlockLoop(Node):
     """``for counter in range(first, trips)`` over blocks of a dimension.
 
     ``parallel``: trips may run at the same time; each writes elements of C of its own.
     """
 
     kind: ClassVar[str] = "block_loop"
-    counter: str
-    trips: Expr
-    body: tuple[NestNode, ...]
+    counter: Writes[CounterName]
+    trips: Sizes[Expr]
+    body: Body["tuple[NestNode, ...]"]
     first: int = 0
     note: str = ""
     parallel: bool = False
@@ -54,56 +94,56 @@ class BlockLoop:
 class Selected:
     """An operand and how its batch is found: by ``stride``, by ``offsets``, or by addresses."""
 
-    name: str
+    name: Reads[Name]
     element: str
     batch: str
-    stride: Expr
+    stride: Sizes[Expr]
 
     @property
     def offsets(self) -> str:
-        """What the offsets are called: B2 has those of B."""
-        return f"{self.name[0]}_offsets"
+        """What the offsets are called: every B of a kernel has those of the first."""
+        return f"{self.name.text}_offsets"
 
     @property
-    def chosen(self) -> str:
+    def chosen(self) -> Name:
         """What its element is called within the body."""
-        return f"{self.name}_i"
+        return replace(self.name, matrix=True)
 
 
 @dataclass(frozen=True, slots=True)
-class SelectBatch:
+class SelectBatch(Node):
     """Within ``body`` the operands are those of batch element ``index``."""
 
     kind: ClassVar[str] = "select_batch"
-    index: Expr
+    index: Sizes[Expr]
     selected: tuple[Selected, ...]
-    body: tuple[NestNode, ...]
+    body: Body["tuple[NestNode, ...]"]
 
 
 @dataclass(frozen=True, slots=True)
-class Pack:
+class Pack(Node):
     """Within ``body``, ``buffer`` holds a packed block, which ``fill`` wrote.
 
     It has room for ``elements``, on the stack, or ``scratch`` bytes into the scratch memory.
     """
 
     kind: ClassVar[str] = "pack"
-    buffer: str
+    buffer: Writes[Name]
     element: str
-    elements: Expr
-    scratch: Expr | None
-    fill: tuple[NestNode, ...]
-    body: tuple[NestNode, ...]
+    elements: Sizes[Expr]
+    scratch: Sizes[Expr | None]
+    fill: Body["tuple[NestNode, ...]"]
+    body: Body["tuple[NestNode, ...]"]
 
 
 @dataclass(frozen=True, slots=True)
-class When:
+class When(Node):
     """``body`` if ``count`` is positive, else ``otherwise``."""
 
     kind: ClassVar[str] = "when"
-    count: Expr
-    body: tuple[NestNode, ...]
-    otherwise: tuple[NestNode, ...] = ()
+    count: Sizes[Expr]
+    body: Body["tuple[NestNode, ...]"]
+    otherwise: Body["tuple[NestNode, ...]"] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +151,7 @@ class Configuration:
     """How the registers of a matrix unit are used: rows, and bytes of a row, by their numbers."""
 
     unit: MatrixUnit
-    shapes: tuple[tuple[Expr, int], ...]
+    shapes: Sizes[tuple[tuple[Expr, int], ...]]
 
     @property
     def fixed(self) -> bool:
@@ -120,7 +160,7 @@ class Configuration:
 
 
 @dataclass(frozen=True, slots=True)
-class Configure:
+class Configure(Node):
     """From here on the registers of the matrix unit are used as configuration ``index`` says."""
 
     kind: ClassVar[str] = "configure"
@@ -129,38 +169,68 @@ class Configure:
 
 
 @dataclass(frozen=True, slots=True)
-class WhenSame:
+class WhenSame(Node):
     """``body`` if the operands ``one`` and ``other`` are one array, else ``otherwise``."""
 
     kind: ClassVar[str] = "when_same"
-    one: str
-    other: str
-    body: tuple[NestNode, ...]
-    otherwise: tuple[NestNode, ...]
+    one: Reads[Name]
+    other: Reads[Name]
+    body: Body["tuple[NestNode, ...]"]
+    otherwise: Body["tuple[NestNode, ...]"]
 
 
 NestNode = Call | BlockLoop | SelectBatch | Pack | When | WhenSame | Configure
 
 
-def inside(node: NestNode) -> tuple[NestNode, ...]:
-    """The nodes of its bodies."""
+#: The operands that a node is given, or asks for; its formulas; and the counter that it counts.
+_operands = finder(Name, frozenset((Role.READS,)))
+_expressions: Callable[[Node], tuple[Expr, ...]] = finder(Expr, frozenset((Role.SIZES,)))
+counters = finder(Space.COUNTER, frozenset((Role.WRITES,)))
+
+
+def names_used(node: NestNode) -> set[str]:
+    """What C names in a node, its bodies aside: operands, offsets, scratch, sizes and counters."""
+    used = {str(name) for name in _operands(node)}
+    used = used.union(*(slots(expr) for expr in _expressions(node)))
     match node:
+        case SelectBatch():
+            used.update(each.offsets for each in node.selected if each.batch == "offsets")
+        case Pack() if node.scratch is not None:
+            used.add("scratch")
+    return used
+
+
+def defined(node: NestNode) -> dict[str, str]:
+    """The operands and buffers that a node defines for its bodies, and their element types."""
+    match node:
+        case SelectBatch():
+            return {str(each.chosen): each.element for each in node.selected}
         case Pack():
-            return node.fill + node.body
-        case When() | WhenSame():
-            return node.body + node.otherwise
-        case BlockLoop() | SelectBatch():
-            return node.body
-        case _:
-            return ()
+            return {str(node.buffer): node.element}
+    return {}
 
 
-def operands_of(nodes: tuple[NestNode, ...]) -> Iterator[str]:
-    """The operands that calls are given."""
-    for node in nodes:
-        if isinstance(node, Call):
-            yield from (argument.operand for argument in node.arguments if argument.operand)
-        yield from operands_of(inside(node))
+def of_batch(
+    index: Expr, selected: tuple[Selected, ...], body: tuple[NestNode, ...]
+) -> SelectBatch:
+    """``body``, whose calls take whole batches, for element ``index`` of those ``selected``."""
+    chosen = {each.name: each.chosen for each in selected}
+
+    def inside(node: NestNode) -> NestNode:
+        taken = isinstance(node, Call)
+        return mapped(node, Name, lambda name: chosen.get(name, name)) if taken else node
+
+    return SelectBatch(index, selected, tuple(rewritten(body, inside)))
+
+
+def operands_of(nodes: tuple[NestNode, ...]) -> set[Name]:
+    """The operands and buffers that nodes and all inside of them are given."""
+    return {name for node in walk(nodes) for name in _operands(node)}
+
+
+def renamed(nodes: tuple[NestNode, ...], change: Callable[[Name], Name]) -> tuple[NestNode, ...]:
+    """``nodes`` with other operands and buffers: the same tiles."""
+    return mapped(nodes, Name, change)
 
 
 NO_BYTES = Integer(0)
@@ -174,7 +244,7 @@ class Program:
     one does not do for all.
     """
 
-    nest: tuple[NestNode, ...]
+    nest: Body[tuple[NestNode, ...]]
     tiles: tuple[TileProgram, ...]
     scratch: Expr = NO_BYTES
     configurations: tuple[Configuration, ...] = ()

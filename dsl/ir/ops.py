@@ -3,17 +3,22 @@
 A tile program computes one register tile: straight operations on vector registers and at most
 two loops (batch, K). A nest is the loops over blocks around calls of tile programs. All nodes are
 immutable; ``kind`` is the name templates dispatch on. Addresses are in elements.
+
+A field says what the operation does with it (``nodes.py``); one that says nothing is a property of
+the operation. ``counts`` is what an operation counts as beside its accesses, ``accesses`` are the
+elements of memory that it touches. (Annotations are objects here, not text: they are read.)
 """
 
-from __future__ import annotations
-
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
-from sympy import Expr
+from sympy import Expr, Integer
 
 from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.isa.vector import MulAdd, Vector
+
+from .nodes import Body, CounterName, Hints, Node, PointerName, Reads, Sizes, Updates, Writes
 
 # --- what operations act on ---------------------------------------------------------------
 
@@ -41,8 +46,8 @@ class MatrixRegister:
 class Address:
     """``pointer + offset`` in elements."""
 
-    pointer: str
-    offset: Expr
+    pointer: Reads[PointerName]
+    offset: Sizes[Expr]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,7 @@ class MaskRegister:
 
     name: str
     vector: Vector
-    active: Expr
+    active: Sizes[Expr]
 
 
 #: How much of a register an access touches: all, a number of lanes, or a mask's.
@@ -59,59 +64,86 @@ Active: TypeAlias = int | Expr | MaskRegister | None
 
 # --- operations of a tile program ---------------------------------------------------------
 
+#: What is counted of operations and accesses: the names of ``Formulas`` and of the interpreter.
+Counted: TypeAlias = Literal["multiply_adds", "elementary_operations"]
+
+
+class Access(NamedTuple):
+    """``count`` elements of type ``element`` that are read or written at one address."""
+
+    counts: Literal["loads", "broadcasts", "stores"]
+    element: str
+    count: Expr
+
+
+class Operation(Node):
+    """What an operation says of itself where it says nothing else."""
+
+    __slots__ = ()
+    counts: ClassVar[Counted | None] = None
+
+    @property
+    def masked_by(self) -> MaskRegister | None:
+        """The mask that it uses."""
+        return None
+
+    def accesses(self) -> Iterator[Access]:
+        """What it touches in memory, in the order of its addresses; hints touch nothing."""
+        return iter(())
+
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class Point(Operation):
     """``pointer = base + offset``: a pointer that the K loop will advance."""
 
     kind: ClassVar[str] = "point"
-    pointer: str
-    base: str
-    offset: Expr
+    pointer: Writes[PointerName]
+    base: Reads[PointerName]
+    offset: Sizes[Expr]
     element: str
 
 
 @dataclass(frozen=True, slots=True)
-class PointBatch:
+class PointBatch(Operation):
     """``pointer`` = element ``index`` of the batch of ``operand``, plus ``offset``."""
 
     kind: ClassVar[str] = "point_batch"
-    pointer: str
-    operand: str
-    index: str
-    offset: Expr
+    pointer: Writes[PointerName]
+    operand: Reads[PointerName]
+    index: Reads[CounterName]
+    offset: Sizes[Expr]
     element: str
     batch: str
-    stride: Expr
+    stride: Sizes[Expr]
 
 
 @dataclass(frozen=True, slots=True)
-class Advance:
+class Advance(Operation):
     """``pointer += step``."""
 
     kind: ClassVar[str] = "advance"
-    pointer: str
-    step: Expr
+    pointer: Updates[PointerName]
+    step: Sizes[Expr]
 
 
 @dataclass(frozen=True, slots=True)
-class MakeMask:
+class MakeMask(Operation):
     """Build a mask before its first use."""
 
     kind: ClassVar[str] = "make_mask"
-    mask: MaskRegister
+    mask: Writes[MaskRegister]
 
 
 @dataclass(frozen=True, slots=True)
-class Zero:
+class Zero(Operation):
     """All lanes 0."""
 
     kind: ClassVar[str] = "zero"
-    dst: Register
+    dst: Writes[Register]
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class Load(Operation):
     """``active`` lanes from memory, the others 0; from ``memory``'s type, "" the register's.
 
     With a ``group`` each lane holds the bits of that many elements of ``memory``, and ``active``
@@ -119,41 +151,55 @@ class Load:
     """
 
     kind: ClassVar[str] = "load"
-    dst: Register
-    address: Address
-    active: Active = None
+    dst: Writes[Register]
+    address: Reads[Address]
+    active: Sizes[Active] = None
     memory: str = ""
     group: int = 0
 
+    @property
+    def masked_by(self) -> MaskRegister | None:
+        """The mask it uses; a load that converts copies the lanes that there are."""
+        return _mask(self)
+
+    def accesses(self) -> Iterator[Access]:
+        """The active elements."""
+        yield Access("loads", self.memory or self.dst.vector.element, _active(self, self.dst))
+
 
 @dataclass(frozen=True, slots=True)
-class Broadcast:
+class Broadcast(Operation):
     """One element into all lanes; where ``group`` elements are one factor, or repeat, all those.
 
     Of them ``existing`` are read and the others 0, None for all. ``memory`` is their type.
     """
 
     kind: ClassVar[str] = "broadcast"
-    dst: Register
-    address: Address
+    dst: Writes[Register]
+    address: Reads[Address]
     group: int = 1
-    existing: Expr | None = None
+    existing: Sizes[Expr | None] = None
     memory: str = ""
+
+    def accesses(self) -> Iterator[Access]:
+        """One factor, or what exists of it."""
+        count = Integer(self.group) if self.existing is None else self.existing
+        yield Access("broadcasts", self.memory or self.dst.vector.element, count)
 
 
 @dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(Operation):
     """One ``lane`` of the elements of type ``memory`` that ``src`` repeats, into all lanes."""
 
     kind: ClassVar[str] = "pick"
-    dst: Register
-    src: Register
+    dst: Writes[Register]
+    src: Reads[Register]
     lane: int
     memory: str
 
 
 @dataclass(frozen=True, slots=True)
-class Splat:
+class Splat(Operation):
     """A literal, the run-time parameter of that name, a size, or a scalar, into all lanes.
 
     Where ``group`` elements are one factor the literal is the bits of all those. ``label`` is what
@@ -161,14 +207,14 @@ class Splat:
     """
 
     kind: ClassVar[str] = "splat"
-    dst: Register
-    source: float | str | Expr | Register
+    dst: Writes[Register]
+    source: Reads[Sizes[float | str | Expr | Register]]
     group: int = 0
     label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class MultiplyAdd:
+class MultiplyAdd(Operation):
     """``acc += x * y``; y is a register, a lane of one, or read from memory by the instruction.
 
     ``product`` is the register of the products, where they are added by an instruction of their own
@@ -176,158 +222,184 @@ class MultiplyAdd:
     """
 
     kind: ClassVar[str] = "muladd"
+    counts: ClassVar[Counted] = "multiply_adds"
     op: MulAdd
-    acc: Register
-    x: Register
-    y: Register | Address
+    acc: Updates[Register]
+    x: Reads[Register]
+    y: Reads[Register | Address]
     lane: int | None = None
-    product: Register | None = None
+    product: Writes[Register | None] = None
+
+    def accesses(self) -> Iterator[Access]:
+        """The factor that the instruction reads from memory."""
+        if isinstance(self.y, Address):
+            element = self.op.y or self.acc.vector.element
+            yield Access("broadcasts", element, Integer(self.op.depth))
 
 
 @dataclass(frozen=True, slots=True)
-class ZeroMatrix:
+class ZeroMatrix(Operation):
     """All elements 0."""
 
     kind: ClassVar[str] = "zero_matrix"
-    dst: MatrixRegister
+    dst: Writes[MatrixRegister]
 
 
 @dataclass(frozen=True, slots=True)
-class LoadMatrix:
+class LoadMatrix(Operation):
     """The rows of a register from memory, ``stride`` elements apart."""
 
     kind: ClassVar[str] = "load_matrix"
-    dst: MatrixRegister
-    address: Address
-    stride: Expr
+    dst: Writes[MatrixRegister]
+    address: Reads[Address]
+    stride: Sizes[Expr]
+
+    def accesses(self) -> Iterator[Access]:
+        """The rows that are in use."""
+        yield Access("loads", self.dst.element, self.dst.columns * self.dst.rows)
 
 
 @dataclass(frozen=True, slots=True)
-class StoreMatrix:
+class StoreMatrix(Operation):
     """The rows of a register to memory, ``stride`` elements apart."""
 
     kind: ClassVar[str] = "store_matrix"
-    address: Address
-    src: MatrixRegister
-    stride: Expr
+    address: Writes[Address]
+    src: Reads[MatrixRegister]
+    stride: Sizes[Expr]
+
+    def accesses(self) -> Iterator[Access]:
+        """The rows that are in use."""
+        yield Access("stores", self.src.element, self.src.columns * self.src.rows)
 
 
 @dataclass(frozen=True, slots=True)
-class MultiplyMatrices:
+class MultiplyMatrices(Operation):
     """``acc += y x``: a row of y for each row of acc, a row of x for each group of y's."""
 
     kind: ClassVar[str] = "multiply_matrices"
+    counts: ClassVar[Counted] = "multiply_adds"
     op: MulAdd
-    acc: MatrixRegister
-    x: MatrixRegister
-    y: MatrixRegister
+    acc: Updates[MatrixRegister]
+    x: Reads[MatrixRegister]
+    y: Reads[MatrixRegister]
 
 
 @dataclass(frozen=True, slots=True)
-class Add:
+class Add(Operation):
     """``dst = x + y``."""
 
     kind: ClassVar[str] = "add"
-    dst: Register
-    x: Register
-    y: Register
+    dst: Writes[Register]
+    x: Reads[Register]
+    y: Reads[Register]
 
 
 @dataclass(frozen=True, slots=True)
-class Multiply:
+class Multiply(Operation):
     """``dst = x * y``."""
 
     kind: ClassVar[str] = "mul"
-    dst: Register
-    x: Register
-    y: Register
+    dst: Writes[Register]
+    x: Reads[Register]
+    y: Reads[Register]
 
 
 @dataclass(frozen=True, slots=True)
-class Interleave:
+class Interleave(Operation):
     """Half a 2x2 block transposition: the even or odd blocks of ``block`` elements of x and y."""
 
     kind: ClassVar[str] = "interleave"
-    dst: Register
-    x: Register
-    y: Register
+    dst: Writes[Register]
+    x: Reads[Register]
+    y: Reads[Register]
     block: int
     odd: bool
 
 
 @dataclass(frozen=True, slots=True)
-class SumLanes:
+class SumLanes(Operation):
     """The sum over the lanes of ``src`` into the scalar ``dst``."""
 
     kind: ClassVar[str] = "sum_lanes"
-    dst: Register
-    src: Register
+    dst: Writes[Register]
+    src: Reads[Register]
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class Store(Operation):
     """``active`` lanes to memory, as ``memory``'s type; ``group`` as in a load.
 
     What exists of a vector may go by way of room on the stack, called by the register and ``part``.
     """
 
     kind: ClassVar[str] = "store"
-    address: Address
-    src: Register
-    active: Active = None
+    address: Writes[Address]
+    src: Reads[Register]
+    active: Sizes[Active] = None
     memory: str = ""
     group: int = 0
     part: str = "part"
 
+    @property
+    def masked_by(self) -> MaskRegister | None:
+        """The mask it uses; a store that converts copies the lanes that there are."""
+        return _mask(self)
+
+    def accesses(self) -> Iterator[Access]:
+        """The active elements."""
+        yield Access("stores", self.memory or self.src.vector.element, _active(self, self.src))
+
 
 @dataclass(frozen=True, slots=True)
-class Apply:
+class Apply(Operation):
     """``dst = fn(args)``: an elementary operation of ``vector``; an int is a constant of C."""
 
     kind: ClassVar[str] = "apply"
-    dst: Register
+    counts: ClassVar[Counted] = "elementary_operations"
+    dst: Writes[Register]
     fn: str
-    args: tuple[Register | int, ...]
+    args: Reads[tuple[Register | int, ...]]
     vector: Vector
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Room(Operation):
     """The pointer ``name`` to ``elements`` elements on the stack, whose values are undefined."""
 
     kind: ClassVar[str] = "room"
-    name: str
+    name: Writes[PointerName]
     element: str
     elements: int
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
+class Keep(Operation):
     """The accumulator stays in its register, and so do ``operands``, which are used again."""
 
     kind: ClassVar[str] = "keep"
-    acc: Register
-    operands: tuple[Register, ...]
+    acc: Reads[Register]
+    operands: Reads[tuple[Register, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Hide:
+class Hide(Operation):
     """From here on only this tile knows where ``pointer`` points."""
 
     kind: ClassVar[str] = "hide"
-    pointer: str
+    pointer: Updates[PointerName]
 
 
 @dataclass(frozen=True, slots=True)
-class Prefetch:
+class Prefetch(Operation):
     """A hint that ``address`` will be read."""
 
     kind: ClassVar[str] = "prefetch"
-    address: Address
+    address: Hints[Address]
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class Note(Operation):
     """A comment in the C: what the operations that follow compute."""
 
     kind: ClassVar[str] = "note"
@@ -335,14 +407,25 @@ class Note:
 
 
 @dataclass(frozen=True, slots=True)
-class Loop:
+class Loop(Operation):
     """``body`` repeated ``trips`` times; ``counter`` runs from 0."""
 
     kind: ClassVar[str] = "loop"
-    counter: str
-    trips: Expr
-    body: tuple[Op, ...]
+    counter: Writes[CounterName]
+    trips: Sizes[Expr]
+    body: Body["tuple[Op, ...]"]
     note: str = ""
+
+
+def _mask(op: Load | Store) -> MaskRegister | None:
+    return op.active if isinstance(op.active, MaskRegister) and not op.memory else None
+
+
+def _active(op: Load | Store, register: Register) -> Expr:
+    """How many elements a load or store touches."""
+    if op.active is None:
+        return Integer(register.vector.lanes * max(op.group, 1))
+    return Integer(1) * (op.active.active if isinstance(op.active, MaskRegister) else op.active)
 
 
 Op = (
@@ -372,14 +455,19 @@ class TileProgram:
     """One register tile: ``body`` sums the products, ``end`` updates C; ``summary`` in words.
 
     ``numbers`` are the matrix registers by name, once the kernel's configurations are made.
-    ``facts`` are the plan's ``TileFacts`` of it, None for a tile that computes no part of C.
+    ``mr`` and ``nr`` are its rows and columns of C, and ``accumulators`` the names of the
+    registers that hold them, where they lie in C; ``planned`` is the number that the plan gave the
+    tile. All None, or none, where no part of C is computed.
     """
 
     name: str
     element: str
     parameters: tuple[Parameter, ...]
-    body: tuple[Op, ...]
-    end: tuple[Op, ...]
+    body: Body[tuple[Op, ...]]
+    end: Body[tuple[Op, ...]]
     summary: str
-    facts: Any = None
+    mr: Expr | None = None
+    nr: Expr | None = None
+    accumulators: tuple[tuple[str, ...], ...] = ()
+    planned: int | None = None
     numbers: tuple[tuple[str, int], ...] = ()

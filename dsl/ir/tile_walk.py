@@ -19,8 +19,8 @@ from tilewright.spec.types import ELEMENTS
 from tilewright.symbolic import slots
 
 from .access import bits_of
-from .alive import Step, from_before, step_of
-from .dataflow import mask_of, reads, writes
+from .alive import Step, from_before, step
+from .dataflow import reads, writes
 from .extents import Pointer, Reach, advances, behind, between
 from .ops import (
     Active,
@@ -81,15 +81,16 @@ class Walk:
         rule = self.rules.get(type(op))
         if rule is None:
             self.refuse(op, "has no rule", "an entry of RULES in tile_rules.py")
-        known, step = self.registers, step_of(op)
-        for register in reads(op):
+        known, read, written = self.registers, reads(op), writes(op)
+        for register in read:
             found = known.get(register.name)
             if found is None:
                 self.refuse(op, f"reads {register.name} undefined", "a register that was written")
             if found is not register.vector and key_of(found) != key_of(register.vector):
                 self.refuse(op, f"reads {register.name}, which is {found!r}", "the same vector")
-        for register in writes(op):
-            if register.name in step.reads:
+        done = step(op, read, written)
+        for register in written:
+            if register.name in done.reads:
                 continue
             if register.name in self.roles:
                 self.refuse(op, f"defines {register.name}, a parameter", "a name of its own")
@@ -98,11 +99,11 @@ class Walk:
             if register.vector not in self.seen:
                 self.held(op, register.vector)
             known[register.name] = register.vector
-        mask = mask_of(op)
+        mask = op.masked_by
         if mask is not None and mask.name not in self.masks:
             self.refuse(op, "uses a mask never made", "make_mask before it")
         rule(self, op)
-        return step
+        return done
 
     def _loop(self, loop: Loop) -> Step:
         """The body is seen once, with its pointers anywhere from the first trip to the last."""

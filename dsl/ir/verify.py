@@ -21,7 +21,7 @@ from tilewright.spec.types import ELEMENTS, ITEMSIZE
 from tilewright.symbolic import bounds, slots, value
 
 from .alive import live_registers, verify_alive
-from .dataflow import matrices_of, walk
+from .dataflow import matrices_of
 from .extents import Held, Reach, held
 from .nest import (
     Argument,
@@ -29,6 +29,7 @@ from .nest import (
     Call,
     Configuration,
     Configure,
+    Name,
     NestNode,
     Pack,
     Program,
@@ -37,6 +38,7 @@ from .nest import (
     When,
     WhenSame,
 )
+from .nodes import inside, walk
 from .ops import Parameter, TileProgram
 from .tile_rules import RULES
 from .tile_walk import Walk, shown
@@ -134,7 +136,7 @@ def _call(n: _Nest, node: Call) -> None:
     tile = n.tiles.get(node.program)
     if tile is None:
         n.refuse(node, "calls what does not exist", f"one of {', '.join(n.tiles) or 'no tiles'}")
-    wanted = [p for p in tile.parameters if p.role not in ("size", "scalar")]
+    wanted = arguments_of(tile)
     if len(wanted) != len(node.arguments):
         n.refuse(node, f"passes {len(node.arguments)} arguments", f"{len(wanted)}")
     for parameter in tile.parameters:
@@ -163,7 +165,7 @@ def _argument(
     n: _Nest, node: Call, tile: TileProgram, parameter: Parameter, argument: Argument
 ) -> tuple[int, int] | None:
     """What its offset may be, if the argument is what the parameter asks for."""
-    place, name, role = n.size(node, argument.offset), argument.operand, parameter.role
+    place, name, role = n.size(node, argument.offset), argument.symbol or None, parameter.role
     if role == "at":
         if name is not None:
             n.refuse(node, f"passes {name} for {parameter.name}", "a number of elements")
@@ -195,7 +197,7 @@ def _inside(
     reach: tuple[int, int],
 ) -> None:
     """Nothing that the tile touches lies outside of the operand, where both are known."""
-    held = n.operands[argument.operand or ""]
+    held = n.operands[argument.symbol]
     there = held.each if each else held.whole
     if place is None or there is None:
         return
@@ -251,8 +253,8 @@ def _select_batch(n: _Nest, node: SelectBatch) -> None:
     for selected in node.selected:
         held = _selected(n, node, selected)
         if at is not None and held.count is not None and not n.idle:
-            _among(n, node, selected.name, at, held.count)
-        chosen[selected.name] = replace(held, whole=held.each, each=None, batch="")
+            _among(n, node, str(selected.name), at, held.count)
+        chosen[str(selected.chosen)] = replace(held, whole=held.each, each=None, batch="")
     n.operands = chosen
     n.nodes(node.body)
     n.operands = outside
@@ -266,8 +268,8 @@ def _among(n: _Nest, node: SelectBatch, name: str, at: tuple[int, int], count: i
 
 def _selected(n: _Nest, node: SelectBatch, selected: Selected) -> Held:
     """The operand whose matrix is selected."""
-    held = n.operands.get(selected.name)
-    if held is None or selected.name not in n.arrays:
+    held = n.operands.get(str(selected.name))
+    if held is None or str(selected.name) not in n.arrays:
         n.refuse(node, f"takes {selected.name}, which does not exist here", "an operand")
     if held.batch != selected.batch:
         n.refuse(node, f"finds {selected.name} by {selected.batch!r}", f"by {held.batch!r}")
@@ -278,7 +280,8 @@ def _selected(n: _Nest, node: SelectBatch, selected: Selected) -> Held:
 
 
 def _pack(n: _Nest, node: Pack) -> None:
-    if node.buffer in n.operands:
+    buffer = str(node.buffer)
+    if buffer in n.operands:
         n.refuse(node, f"defines {node.buffer} twice", "one definition of each name")
     if node.element not in ELEMENTS:
         n.refuse(node, f"of {node.element}", "a type there is")
@@ -287,10 +290,10 @@ def _pack(n: _Nest, node: Pack) -> None:
         n.refuse(node, f"of {elements[0]} elements", "0 or more")
     whole = elements[0] if elements is not None and elements[0] == elements[1] else None
     taken = _in_scratch(n, node, whole)
-    n.operands = {**n.operands, node.buffer: Held(node.element, True, whole)}
+    n.operands = {**n.operands, buffer: Held(node.element, True, whole)}
     n.nodes(node.fill)
     n.nodes(node.body)
-    n.operands = {name: held for name, held in n.operands.items() if name != node.buffer}
+    n.operands = {name: held for name, held in n.operands.items() if name != buffer}
     del n.taken[len(n.taken) - taken :]
 
 
@@ -308,7 +311,7 @@ def _in_scratch(n: _Nest, node: Pack, elements: int | None) -> int:
     for other, low, high in n.taken:
         if first < high and low < behind:
             n.refuse(node, f"lies in the scratch memory of {other}", "memory of its own")
-    n.taken.append((node.buffer, first, behind))
+    n.taken.append((str(node.buffer), first, behind))
     return 1
 
 
@@ -319,7 +322,7 @@ def _when(n: _Nest, node: When) -> None:
 
 
 def _when_same(n: _Nest, node: WhenSame) -> None:
-    for name in (node.one, node.other):
+    for name in map(str, (node.one, node.other)):
         if name not in n.arrays or n.operands[name].batch == "addresses":
             n.refuse(node, f"compares {name}", "two arrays of the kernel")
     _either(n, node, n.idle, n.idle)
@@ -371,23 +374,21 @@ def _verify_parallel(loop: BlockLoop, program: Program) -> None:
             )
 
 
-def _written(nodes: tuple[NestNode, ...], program: Program) -> Iterator[tuple[str, Expr]]:
+def _written(nodes: tuple[NestNode, ...], program: Program) -> Iterator[tuple[Name | None, Expr]]:
     """What is written outside of buffers on the stack: the operand, and where it begins."""
     for node in nodes:
-        match node:
-            case Call():
-                tile = program.tile(node.program)
-                wanted = (p for p in tile.parameters if p.role not in ("size", "scalar"))
-                for parameter, argument in zip(wanted, node.arguments, strict=False):
-                    if parameter.role == "out":
-                        yield str(argument.operand), argument.offset
-            case BlockLoop() | SelectBatch():
-                yield from _written(node.body, program)
-            case Pack():
-                inside = _written(node.fill + node.body, program)
-                yield from (w for w in inside if w[0] != node.buffer or node.scratch is not None)
-            case When() | WhenSame():
-                yield from _written(node.body + node.otherwise, program)
+        if isinstance(node, Call):
+            wanted = arguments_of(program.tile(node.program))
+            for parameter, argument in zip(wanted, node.arguments, strict=False):
+                if parameter.role == "out":
+                    yield argument.operand, argument.offset
+        own = node.buffer if isinstance(node, Pack) and node.scratch is None else None
+        yield from (each for each in _written(inside(node), program) if each[0] != own)
+
+
+def arguments_of(tile: TileProgram) -> list[Parameter]:
+    """The parameters for which a call has arguments; sizes and scalars follow by their names."""
+    return [p for p in tile.parameters if p.role not in ("size", "scalar")]
 
 
 __all__ = ["NEST_RULES", "live_registers", "verify_program", "verify_tile"]

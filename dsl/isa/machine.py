@@ -7,16 +7,18 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
-    """What the cost model knows of the core: per cycle, unless it is a latency in cycles.
+    """What the cost model knows of a core.
 
-    ``line`` is the length of a cache line in bytes; ``shuffles`` are permutations of vectors.
-    ``overlap`` is what a bound of a K step that is not the tightest still costs, as a share of
-    itself; ``idle`` the latencies of a multiply-add that a tile loses between its K loop and those
-    of its neighbours. A step whose chains only just hide the latency takes longer by ``strain``, a
-    share of it, and less of that the more there are, up to half as many again. The first ``hidden``
-    vectors of a tile's results are stored while others multiply, each further one holds them up for
-    ``late`` stores. ``beside`` is the share of the time of conversions between tiles that the
-    tiles' multiply-adds do not hide.
+    Per cycle: ``fma_units`` multiply-adds start, ``loads`` and ``stores`` of vectors, ``issue``
+    instructions in all, and ``shuffles``, which permute a vector. ``fma_latency`` is in cycles,
+    ``line`` the length of a cache line in bytes.
+
+    ``overlap``: the share of its own cycles that each bound of a K step other than the tightest
+    adds to the step. ``idle``: what a tile loses between its K loop and its neighbours', in
+    latencies of a multiply-add. ``strain``: the share by which a step takes longer if its chains of
+    multiply-adds just hide the latency; it falls to 0 at half as many chains again. ``hidden``:
+    stores per tile that overlap with multiply-adds. ``late``: cost, in stores, of each further one.
+    ``beside``: the share of the time of conversions between tiles that multiply-adds do not hide.
     """
 
     fma_latency: int
@@ -38,14 +40,14 @@ class Core:
 class Hold:
     """How to keep compilers from moving accumulators between registers.
 
-    ``constraint`` is the letter of a vector register in GNU inline assembly. With ``operands`` the
-    factors are held too, while they are used again: else gcc and clang overwrite them with the
-    sum (a copy each step), or read them from memory once per use. With ``pointers`` the addresses
-    of a tile are not known outside of it: where loads of parts of a vector take no offset, clang
-    else computes every address ahead of the loop over tiles, and spills them. With ``lanes`` a
-    factor of which one element multiplies counts as changed by each multiply-add: gcc else spreads
-    an element that is used again over a register of its own. ``spare`` is the number of vector
-    registers that compilers need for themselves all the same.
+    ``constraint`` is the letter of a vector register in GNU inline assembly. ``operands``: factors
+    are kept in their registers too while they are used again; otherwise gcc and clang overwrite
+    them with the sum, at the cost of a copy each step, or read them from memory once per use.
+    ``pointers``: the addresses of a tile are hidden from the code around it; otherwise clang
+    computes them all ahead of the loop over tiles, where partial loads take no offset, and spills
+    them. ``lanes``: a factor of which one element multiplies counts as changed by each
+    multiply-add; otherwise gcc broadcasts an element that is used again to a register of its own.
+    ``spare`` is the number of vector registers that compilers need for themselves.
     """
 
     constraint: str
@@ -59,8 +61,8 @@ class Hold:
 class Emulation:
     """How a CPU without the target runs it: qemu's user-mode program and its ``-cpu``.
 
-    ``overread`` bytes behind an array may be read by that qemu though the CPU would not; they
-    are never used. ``header`` is a template that defines the target's intrinsics in plain C.
+    That qemu may read ``overread`` bytes behind an array which the CPU would not read; they are
+    never used. ``header`` is a template that defines the target's intrinsics in plain C.
     """
 
     qemu: str | None = None

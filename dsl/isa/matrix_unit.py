@@ -12,12 +12,13 @@ from .vector import MulAdd
 class MatrixUnit:
     """Registers that hold matrices, and the instructions that multiply them.
 
-    Each of ``registers`` has up to ``rows`` rows of ``row_bytes`` bytes; which part of it is in
-    use is said by a configuration, which ``template`` declares, loads and puts back, with what the
-    C library's ``headers`` have; ``consent`` is the system call that asks for its use. ``products``
-    are those of each accumulators' type. ``{dst}``, ``{src}``, ``{acc}``, ``{x}`` and ``{y}`` are
-    registers, ``{p}`` is a pointer, ``{stride}`` the bytes from row to row. ``latency`` is in
-    cycles; a multiply-add takes a cycle for each row of y, a load or store one for each row.
+    There are ``registers`` of up to ``rows`` rows of ``row_bytes`` bytes. A configuration says how
+    many rows and bytes of each are in use: ``template`` declares, loads and restores it, with the
+    C library's ``headers``. ``consent`` is the system call that asks the operating system for the
+    unit. ``products`` are the multiply-adds by the type of their accumulators. In spellings
+    ``{dst}``, ``{src}``, ``{acc}``, ``{x}`` and ``{y}`` are registers, ``{p}`` is a pointer, and
+    ``{stride}`` the bytes from row to row. ``latency`` is in cycles; a multiply-add takes a cycle
+    for each row of y, a load or store one for each row.
     """
 
     name: str

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Literal
 
 from tilewright.errors import TargetError
@@ -82,7 +81,10 @@ class Mask:
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """One element of another type in all lanes, converted; of its steps ``shuffles`` permute."""
+    """A broadcast of one element of another type, converted on the way.
+
+    ``shuffles`` of its instructions permute a vector.
+    """
 
     spelling: str
     shuffles: int
@@ -90,9 +92,10 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """So many elements of another type, converted and repeated over a register.
+    """``count`` elements of another type, converted and repeated until they fill a register.
 
-    Of its steps ``shuffles`` permute. ``pick`` spreads the element ``{lane}`` of ``{v}``.
+    ``shuffles`` of its instructions permute a vector. ``pick`` broadcasts element ``{lane}`` of the
+    repeated ones in ``{v}``.
     """
 
     count: int
@@ -178,13 +181,8 @@ class Vector:
         blocks = {1 << i for i in range(self.lanes.bit_length() - 1)}
         return self.lanes & (self.lanes - 1) == 0 and blocks <= set(self.transpose)
 
-    def form(self, *forms: Form, factors: Factors = ALIKE) -> MulAdd | None:
-        """The multiply-add of the first of ``forms`` that this vector has for ``factors``."""
-        return _muladd_of(self, forms, factors)
-
-
-@cache
-def _muladd_of(vector: Vector, forms: tuple[Form, ...], factors: Factors) -> MulAdd | None:
-    asked = [(form, factors) for form in forms]
-    found = (op for wanted in asked for op in vector.muladd if (op.form, op.factors) == wanted)
-    return next(found, None)
+    @property
+    def fma(self) -> MulAdd:
+        """The multiply-add of three registers of this vector's elements, or of three elements."""
+        own = {op.form: op for op in reversed(self.muladd) if op.factors == ALIKE}
+        return own["broadcast" if "broadcast" in own else "scalar"]

@@ -12,10 +12,11 @@ from tilewright.ir.nest import (
     Argument,
     BlockLoop,
     Call,
+    Name,
     NestNode,
     Program,
-    SelectBatch,
     Selected,
+    of_batch,
     operands_of,
 )
 from tilewright.ir.ops import (
@@ -41,7 +42,7 @@ from tilewright.lower.staging.conversion import Conversion
 from tilewright.lower.staging.convert_groups import conversion_nest
 from tilewright.plan.pack_b import PackPlan
 from tilewright.plan.packed_b import ALIGNMENT
-from tilewright.plan.transpose import Part, parts
+from tilewright.plan.parts import Part, cut
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, symbol
 
@@ -65,13 +66,13 @@ class _Packing:
             source=plan.operands["b"],
             packed=plan.operands["out"],
             line="n",
-            depth=plan.format.group,
+            k_group=plan.format.group,
             shift=plan.product.shifts["b"],
             lanes=plan.lanes,
             slots=plan.slots,
             prefix="",
             type=plan.spec.type,
-            clean=True,
+            zero_lines=True,
         )
 
     def call(self, name: str, ops: list[Op], places: tuple[tuple[str, Argument], ...]) -> Call:
@@ -95,15 +96,11 @@ def pack_program(plan: PackPlan) -> Program:
     packing = _Packing(plan)
     nodes = tuple(_matrix(packing))
     if plan.batch is not None and nodes:
-        if "b" in operands_of(nodes):
-            chosen = Selected("b", plan.spec.source, "strided", plan.batch.strides["b"])
-            nodes = (SelectBatch(symbol("i"), (chosen,), nodes),)
+        if (b := Name("b")) in operands_of(nodes):
+            chosen = Selected(b, plan.spec.source, "strided", plan.batch.strides["b"])
+            nodes = (of_batch(symbol("i"), (chosen,), nodes),)
         nodes = (BlockLoop("i", plan.batch.count, nodes, note="batch"),)
     return Program(nodes, tuple(packing.tiles.values()))
-
-
-def _position(part: Part, counter: str) -> Expr:
-    return part.start if part.count == 1 else part.start + part.size * symbol(counter)
 
 
 def _looped(
@@ -122,7 +119,7 @@ def _matrix(packing: _Packing) -> Iterator[NestNode]:
         line = ALIGNMENT // form.itemsize
         end = first + form.sums_at // form.itemsize
         yield from _zeros(packing, end - line, line // (plan.lanes * form.group))
-    for columns in parts(Integer(form.n), form.nb):
+    for columns in cut(Integer(form.n), form.nb):
         yield from _looped("pt", columns, _block(packing, first, columns), f"n by {form.nb}")
     written = form.blocks * form.block_elements
     spare = form.sums_at // form.itemsize - written
@@ -132,15 +129,15 @@ def _matrix(packing: _Packing) -> Iterator[NestNode]:
 def _block(packing: _Packing, first: Expr, columns: Part) -> Iterator[NestNode]:
     """One block of columns: all of K, and the groups that only fill a step."""
     plan, form = packing.plan, packing.plan.format
-    block = first + _position(columns, "pt") * form.groups * form.group
+    block = first + columns.at("pt") * form.groups * form.group
     whole = -(-form.k // form.group)
     yield from _missing(packing, block, columns, whole)
-    for strip in parts(Integer(columns.size), plan.strip):
+    for strip in cut(Integer(columns.units), plan.strip):
         nodes: list[NestNode] = []
-        for depth in parts(Integer(form.k), plan.chunk):
+        for depth in cut(Integer(form.k), plan.chunk):
             chunk = _chunk(packing, (first, block), (columns, strip), depth)
             nodes += _looped("kc", depth, chunk, "chunks of k")
-        yield from _looped("ps", strip, iter(nodes), f"{strip.size} columns")
+        yield from _looped("ps", strip, iter(nodes), f"{strip.units} columns")
     there = block + whole * form.nb * form.group
     yield from _zeros(packing, there, (form.groups - whole) * form.nb // plan.lanes)
 
@@ -148,7 +145,7 @@ def _block(packing: _Packing, first: Expr, columns: Part) -> Iterator[NestNode]:
 def _missing(packing: _Packing, block: Expr, columns: Part, groups: int) -> Iterator[NestNode]:
     """Zeros where the last block has columns that B has not."""
     plan, form = packing.plan, packing.plan.format
-    whole = columns.size // plan.lanes
+    whole = columns.units // plan.lanes
     row = block + form.nb * form.group * symbol("gp")
     zeros = _zeros(packing, row + whole * plan.lanes * form.group, form.nb // plan.lanes - whole)
     if nodes := tuple(zeros):
@@ -162,19 +159,19 @@ def _chunk(
     plan, form = packing.plan, packing.plan.format
     b = plan.operands["b"].strides
     block, strip = columns
-    inside, k = _position(strip, "ps"), _position(depth, "kc")
-    column = _position(block, "pt") + inside
+    inside, k = strip.at("ps"), depth.at("kc")
+    column = block.at("pt") + inside
     there = at[1] + inside * form.group + k * form.nb
-    extents: dict[str, Expr] = {"k": Integer(depth.size), "n": Integer(strip.size)}
+    extents: dict[str, Expr] = {"k": Integer(depth.units), "n": Integer(strip.units)}
     nodes, tiles = conversion_nest(
         packing.conversion, extents, (k * b["k"] + column * b["n"], there)
     )
     packing.tiles.update(tiles)
     yield from nodes
     if form.sums:
-        vectors = -(-strip.size // plan.lanes)
+        vectors = -(-strip.units // plan.lanes)
         yield from _add_sums(
-            packing, (at[0], there), column, (vectors, -(-depth.size // form.group))
+            packing, (at[0], there), column, (vectors, -(-depth.units // form.group))
         )
 
 
@@ -184,10 +181,10 @@ def _chunk(
 def _zeros(packing: _Packing, at: Expr, vectors: int) -> Iterator[NestNode]:
     """Zeros in ``vectors`` times as many columns as a vector has."""
     plan, form = packing.plan, packing.plan.format
-    for part in parts(Integer(vectors), VECTORS):
-        ops = list(_zero_ops(plan, part.size))
-        place = at + plan.lanes * form.group * _position(part, "zp")
-        call = packing.call(f"zero_{part.size}", ops, (("out", Argument("out", place)),))
+    for part in cut(Integer(vectors), VECTORS):
+        ops = list(_zero_ops(plan, part.units))
+        place = at + plan.lanes * form.group * part.at("zp")
+        call = packing.call(f"zero_{part.units}", ops, (("out", Argument(Name("out"), place)),))
         yield from _looped("zp", part, iter((call,)))
 
 
@@ -210,7 +207,7 @@ def _zero_ops(plan: PackPlan, vectors: int) -> Iterator[Op]:
 def _sums_place(packing: _Packing, first: Expr, column: Expr) -> tuple[str, Argument]:
     form = packing.plan.format
     at = first + form.sums_at // form.itemsize + 4 // form.itemsize * column
-    return "sums", Argument("out", at, cast=True)
+    return "sums", Argument(Name("out"), at, cast=True)
 
 
 def _begin_sums(packing: _Packing, first: Expr) -> Iterator[NestNode]:
@@ -226,11 +223,11 @@ def _begin_sums(packing: _Packing, first: Expr) -> Iterator[NestNode]:
         ("begin", 0, whole * plan.lanes, zeros),
         ("shifted", start, 0, whole),
     ):
-        for part in parts(Integer(count), VECTORS):
-            ops = list(_constant_ops(plan, value, part.size, None))
-            column = begin + plan.lanes * _position(part, "zp")
+        for part in cut(Integer(count), VECTORS):
+            ops = list(_constant_ops(plan, value, part.units, None))
+            column = begin + plan.lanes * part.at("zp")
             place = _sums_place(packing, first, column)
-            call = packing.call(f"{name}_{part.size}", ops, (place,))
+            call = packing.call(f"{name}_{part.units}", ops, (place,))
             yield from _looped("zp", part, iter((call,)))
     if tail:
         ops = list(_constant_ops(plan, start, 1, tail))
@@ -252,17 +249,17 @@ def _add_sums(
     plan, form = packing.plan, packing.plan.format
     vectors, groups = size
     if form.column:
-        places = ("x", Argument("out", at[1])), _sums_place(packing, at[0], column)
+        places = ("x", Argument(Name("out"), at[1])), _sums_place(packing, at[0], column)
         yield packing.call(f"sum_{groups}", list(_column_ops(plan, groups)), places)
         return
-    for part in parts(Integer(vectors), VECTORS):
-        name = f"sum_{part.size * plan.lanes}_columns_of_{groups}"
-        inside = plan.lanes * _position(part, "lp")
+    for part in cut(Integer(vectors), VECTORS):
+        name = f"sum_{part.units * plan.lanes}_columns_of_{groups}"
+        inside = plan.lanes * part.at("lp")
         places = (
-            ("x", Argument("out", at[1] + form.group * inside)),
+            ("x", Argument(Name("out"), at[1] + form.group * inside)),
             _sums_place(packing, at[0], column + inside),
         )
-        call = packing.call(name, list(_sum_ops(plan, part.size, groups)), places)
+        call = packing.call(name, list(_sum_ops(plan, part.units, groups)), places)
         yield from _looped("lp", part, iter((call,)))
 
 

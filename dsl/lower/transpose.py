@@ -9,7 +9,7 @@ from typing import Literal
 from sympy import Expr
 
 from tilewright.ir.dataflow import prune, stored_in_parts, without_idle_masks
-from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode, Program, WhenSame
+from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Program, WhenSame
 from tilewright.ir.networks import transpose
 from tilewright.ir.ops import (
     Active,
@@ -23,8 +23,8 @@ from tilewright.ir.ops import (
     Store,
     TileProgram,
 )
-from tilewright.plan.transpose import Part, TransposePlan, parts
-from tilewright.plan.transpose_cover import Block
+from tilewright.plan.parts import Part, cut
+from tilewright.plan.transpose import Block, TransposePlan
 from tilewright.symbolic import ONE, ZERO, linear, slots, symbol
 
 Role = Literal["in", "out"]
@@ -36,12 +36,12 @@ def transposition_program(plan: TransposePlan) -> Program:
     tiles = _Tiles(plan)
     nest = tuple(_apart(tiles))
     if plan.square is not None:
-        nest = (WhenSame("out", "x", tuple(_in_place(tiles)), nest),)
+        nest = (WhenSame(Name("out"), Name("x"), tuple(_in_place(tiles)), nest),)
     return Program(nest, tuple(tiles.programs.values()))
 
 
 def grid_nest(
-    plan: TransposePlan, names: tuple[str, str], at: Expr, prefix: str
+    plan: TransposePlan, names: tuple[Name, Name], at: Expr, prefix: str
 ) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
     """A transposition within another kernel, from operand ``names[0]``, ``at`` elements in."""
     tiles = _Tiles(plan, prefix, dict(zip(("x", "out"), names, strict=True)), at)
@@ -57,7 +57,7 @@ class _Tiles:
 
     plan: TransposePlan
     prefix: str = ""
-    names: dict[str, str] = field(default_factory=dict)
+    names: dict[str, Name] = field(default_factory=dict)
     first: Expr = ZERO
     programs: dict[str, TileProgram] = field(default_factory=dict)
 
@@ -72,42 +72,39 @@ class _Tiles:
         """The element of x in row ``down`` and column ``over``, or where it goes in out."""
         strides = self.plan.operands[name].strides
         offset = down * strides["rows"] + over * strides["cols"]
-        return Argument(self.names.get(name, name), offset + (self.first if name == "x" else ZERO))
+        place = self.names.get(name, Name(name))
+        return Argument(place, offset + (self.first if name == "x" else ZERO))
 
 
 def _apart(tiles: _Tiles) -> Iterator[NestNode]:
     for down, over in tiles.plan.grid():
-        name = tiles.get(_move, (down.size, over.size))
-        row, col = _position(down, "ti"), _position(over, "tj")
+        name = tiles.get(_move, (down.units, over.units))
+        row, col = down.at("ti"), over.at("tj")
         call = Call(name, (tiles.at("x", row, col), tiles.at("out", row, col)))
         yield from _loop("tj", over, _loop("ti", down, (call,)))
-
-
-def _position(part: Part, counter: str) -> Expr:
-    return part.start if part.count == 1 else part.start + part.size * symbol(counter)
 
 
 def _loop(counter: str, part: Part, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
     if part.count == 1:
         return body
     what = {"ti": "rows", "tj": "columns"}[counter]
-    return (BlockLoop(counter, part.count, body, note=f"{what} by {part.size}"),)
+    return (BlockLoop(counter, part.count, body, note=f"{what} by {part.units}"),)
 
 
 def _in_place(tiles: _Tiles) -> Iterator[NestNode]:
     """Tiles of out on the diagonal by themselves, those below it with those above."""
     assert tiles.plan.square is not None
-    cut = list(parts(tiles.plan.sizes["rows"], tiles.plan.square))
-    for index, part in enumerate(cut):
-        size, here = part.size, _position(part, "ti")
+    parts = list(cut(tiles.plan.sizes["rows"], tiles.plan.square))
+    for index, part in enumerate(parts):
+        size, here = part.units, part.at("ti")
         itself = Call(tiles.get(_turn, (size, size)), (tiles.at("out", here, here),))
         body: tuple[NestNode, ...] = (itself,)
         if part.count != 1:
-            before = _exchange(tiles, (part, here), (part, _position(part, "tj")))
+            before = _exchange(tiles, (part, here), (part, part.at("tj")))
             body += (BlockLoop("tj", symbol("ti"), (before,), note="and those before"),)
         yield from _loop("ti", part, body)
-        for other in cut[index + 1 :]:
-            pair = _exchange(tiles, (part, here), (other, _position(other, "tj")))
+        for other in parts[index + 1 :]:
+            pair = _exchange(tiles, (part, here), (other, other.at("tj")))
             yield from _loop("ti", part, _loop("tj", other, (pair,)))
 
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from tilewright.errors import SpecError
 from tilewright.isa.target import Target
-from tilewright.isa.vector import Factors, Form, MulAdd, Vector
-from tilewright.spec.types import accumulator, is_integer
+from tilewright.isa.vector import Form, MulAdd, Vector
+from tilewright.spec.types import FORMATS, accumulator, is_integer
 
 #: What an element of the first type becomes in a register of the second without loss.
 _WIDENS = {
-    **dict.fromkeys(("f16", "bf16", "f8_e4m3", "f8_e5m2"), ("f32",)),
+    **dict.fromkeys(FORMATS, ("f32",)),
     **dict.fromkeys(("s8", "u8"), ("s16", "s32")),
 }
 #: What is added to an element of the first type to make one of the second.
@@ -21,42 +22,64 @@ _SHIFTS = {("s8", "u8"): 128, ("u8", "s8"): -128}
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """A multiply-add's factors.
+    """The multiply-add that sums products of A and B, and what its factors are.
 
-    ``along`` and ``across`` are the element types in registers of what lies along the vectors and
-    of the other one; a lane sums ``depth`` products. ``shifts`` is what is added to each of A and
-    B so that its elements are of those types: what that adds to the sums is subtracted again.
-    ``rows`` is how many rows of C one multiply-add computes a block of. ``group`` elements of K
-    stand together where operands are packed. ``unit`` is the matrix unit's multiply-add, if it is
-    one: then ``depth`` is what each step takes.
+    ``op`` is that of the widest vector, or of the matrix unit, ``ops`` the same one in each form
+    that each vector has of it. A lane sums ``depth`` products; of a matrix unit it is what each
+    step takes. ``shifts`` is what is added to each of A and B so that its elements are of the
+    types that are multiplied: what that adds to the sums is subtracted again.
     """
 
     accumulator: str
+    op: MulAdd
     depth: int
-    along: str
-    across: str
-    mnemonic: str
-    rows: int
     shifts: Mapping[str, int] = field(hash=False)
-    group: int
-    unit: MulAdd | None = None
+    ops: Mapping[Vector, tuple[MulAdd, ...]] = field(hash=False)
 
     @property
-    def factors(self) -> Factors:
-        """As multiply-adds say it."""
-        if self.unit is not None:
-            return self.unit.factors
-        same = self.depth == 1 and self.along == self.across == self.accumulator
-        return (1, "", "") if same else (self.depth, self.along, self.across)
+    def along(self) -> str:
+        """The element type in registers of what lies along the vectors."""
+        return self.op.x or self.accumulator
+
+    @property
+    def across(self) -> str:
+        """The element type in registers of what does not."""
+        return self.op.y or self.accumulator
+
+    @property
+    def mnemonic(self) -> str:
+        """What the instruction is called, "" where the compiler chooses it."""
+        return self.op.mnemonic
+
+    @property
+    def rows(self) -> int:
+        """How many rows of C one multiply-add computes a block of."""
+        return self.op.rows
+
+    @property
+    def group(self) -> int:
+        """The elements of K that stand together where operands are packed."""
+        return self.op.group or self.op.depth
+
+    @property
+    def unit(self) -> MulAdd | None:
+        """The multiply-add, if it is a matrix unit's."""
+        return self.op if self.op.group else None
+
+    @property
+    def alike(self) -> bool:
+        """Whether single elements of the accumulators' type are multiplied."""
+        return self.depth == 1 and self.along == self.across == self.accumulator
 
     def form(self, vector: Vector, *forms: Form) -> MulAdd | None:
-        """The multiply-add of the first of ``forms`` that ``vector`` has for these factors."""
+        """The multiply-add in the first of ``forms`` that ``vector`` has it in."""
+        ops = self.ops.get(vector, ())
         if self.unit is not None:
-            return self.unit if vector.lanes == self.unit.cols else None
-        return vector.form(*forms, factors=self.factors)
+            return next(iter(ops), None)
+        return next((op for form in forms for op in ops if op.form == form), None)
 
     def in_steps(self, k: int | None) -> Product:
-        """With steps of K no deeper than as many of them need, where K is known."""
+        """With K, where it is known, split into as few, equally deep steps as possible."""
         if self.unit is None or not k:
             return self
         groups = -(-k // self.group)
@@ -88,36 +111,52 @@ def choose_product(
     B is ``packed`` ahead, A is shifted rather than B: B's sums are then known, A's are not.
     ``flat``: one whose lanes are elements of one line of C, not of a block.
     """
-    across = "b" if along == "a" else "a"
-    held = accumulator(types["a"], types["b"])
-    found = list(_products(target, held, (types[along], types[across]), along))
+    return _chosen(target, (types["a"], types["b"]), along, packed, flat)
+
+
+@lru_cache(maxsize=1024)
+def _chosen(
+    target: Target, types: tuple[str, str], along: str, packed: bool, flat: bool
+) -> Product:
+    held = accumulator(*types)
+    found = list(_products(target, held, dict(zip("ab", types, strict=True)), along))
     found = [product for product in found if product.rows == 1 or not flat]
     if not found:
         raise SpecError(
             f"{target.name} has no product of these types",
-            got=f"a={types['a']}, b={types['b']}",
+            got=f"a={types[0]}, b={types[1]}",
             hint="another target",
         )
     shifted = "b" if packed else ""
-    return min(
+    best = min(
         found,
         key=lambda p: (-p.depth, sum(map(bool, p.shifts.values())), p.shifts.get(shifted, 0) != 0),
     )
+    return replace(best, ops=dict(_forms(target, best)))
 
 
-def _products(target: Target, held: str, types: tuple[str, str], along: str) -> Iterator[Product]:
+def _products(target: Target, held: str, types: Mapping[str, str], along: str) -> Iterator[Product]:
+    """Every multiply-add whose factors A and B can be, as the widest vector has it."""
     across = "b" if along == "a" else "a"
     vectors = target.of(held)
     matrices = target.matrix.products.get(held, ()) if target.matrix else ()
     for op in (*matrices, *(vectors[0].muladd if vectors else ())):
         x, y = op.x or held, op.y or held
-        shifts = _reach(types[0], x), _reach(types[1], y)
-        if None in shifts or (op.group and (x, y) != types):
+        shifts = _reach(types[along], x), _reach(types[across], y)
+        if None in shifts or (op.group and (x, y) != (types[along], types[across])):
             continue
         both = {k: v or 0 for k, v in zip((along, across), shifts, strict=True)}
-        unit = op if op.group else None
-        group = op.group or op.depth
-        yield Product(held, op.depth, x, y, op.mnemonic, op.rows, both, group, unit)
+        yield Product(held, op, op.depth, both, {})
+
+
+def _forms(target: Target, product: Product) -> Iterator[tuple[Vector, tuple[MulAdd, ...]]]:
+    """Each vector with the forms that it has the multiply-add in."""
+    factors = product.op.factors
+    for vector in target.of(product.accumulator):
+        if product.unit is None:
+            yield vector, tuple(op for op in vector.muladd if op.factors == factors)
+        elif vector.lanes == product.unit.cols:
+            yield vector, (product.unit,)
 
 
 def _reach(type_: str, element: str) -> int | None:

@@ -18,8 +18,7 @@ from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 
-from .tile_request import Work, fed
-from .tile_shape import Budget, TileShape, latency, step_cycles
+from .tile_shape import Budget, TileShape, Work, fed, latency, step_cycles
 
 
 def tile_cycles(shape: TileShape, core: Core, work: Work) -> float:
@@ -63,6 +62,55 @@ def shape_of(
         if shape.budget.total <= work.room(target)
     )
     return min(fits, key=lambda s: (tile_cycles(s, target.core, work), s.k_split), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Sets:
+    """Another number of accumulator sets: the tile's ``cycles`` with them.
+
+    Where they do not fit those are None, and it needs so many ``registers``.
+    """
+
+    count: int
+    cycles: float | None
+    registers: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """The cheapest legal tile of a size, its cycles, and the next best number of sets, if any."""
+
+    shape: TileShape
+    cycles: float
+    other: Sets | None
+    room: int
+
+
+def fitting(
+    target: Target, vector: Vector, rows: int, vectors: int, masked: bool, work: Work
+) -> Fitting | None:
+    """What ``shape_of`` finds, beside the number of sets that comes next."""
+    room = work.room(target)
+    found: list[tuple[float, int, TileShape]] = []
+    least: dict[int, int] = {}
+    for split in work.splits:
+        for shape in fed(vector, rows, vectors, split, masked, work):
+            registers = shape.budget.total
+            least[split] = min(registers, least.get(split, registers))
+            if registers <= room:
+                found.append((tile_cycles(shape, target.core, work), split, shape))
+    if not found:
+        return None
+    cycles, split, shape = min(found, key=lambda each: each[:2])
+    more = [each for each in found if each[1] != split]
+    others = [each for each in work.splits if each != split]
+    other = None
+    if more:
+        next_best = min(more, key=lambda each: each[0])
+        other = Sets(next_best[1], next_best[0], next_best[2].budget.total)
+    elif others:
+        other = Sets(others[0], None, least[others[0]])
+    return Fitting(shape, cycles, other, room)
 
 
 def need(
@@ -122,38 +170,34 @@ class Choice:
     cycles: float
 
 
-@lru_cache(maxsize=4096)
 def choose(target: Target, across: int, along: int, cuts: bool, work: Work) -> Choice:
     """The cheapest cut of a region of ``across`` x ``along`` elements into register tiles.
 
     ``along`` counts elements of the vectorised dimension. Where tails may not be cut (``cuts``),
     a vector serves the whole vectors of the region and the rest is charged to narrower ones.
     """
+    return ranking(target, across, along, cuts, work)[0]
+
+
+@lru_cache(maxsize=4096)
+def ranking(target: Target, across: int, along: int, cuts: bool, work: Work) -> tuple[Choice, ...]:
+    """All cuts that were compared, the one that ``choose`` takes first."""
+    compared: list[Choice] = []
     best: Choice | None = None
     for vector in work.vectors:
-        found = _cuts(target, vector, across, along, cuts, work)
+        found = list(_cuts(target, vector, across, along, cuts, work))
         choice = min(found, key=_cycles, default=None)
         if choice and (best is None or choice.cycles <= best.cycles):
             best = choice
+        compared += found
     if best is None:
         raise ScheduleError(
             f"no register tile with k_split {work.splits} fits {target.name}'s "
             f"{work.room(target) + work.spare} registers",
             hint="a smaller k_split",
         )
-    return best
-
-
-def ranking(target: Target, across: int, along: int, cuts: bool, work: Work) -> list[Choice]:
-    """All cuts that ``choose`` compares, the one it takes first."""
-    best = choose(target, across, along, cuts, work)
-    found = [
-        choice
-        for vector in work.vectors
-        for choice in _cuts(target, vector, across, along, cuts, work)
-        if choice.cycles != float("inf") and choice != best
-    ]
-    return [best, *sorted(found, key=_cycles)]
+    others = (each for each in compared if each.cycles != float("inf") and each != best)
+    return (best, *sorted(others, key=_cycles))
 
 
 def _cycles(choice: Choice) -> float:

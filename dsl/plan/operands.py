@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from sympy import Expr, Integer
 
+from tilewright.ir.nest import Name
 from tilewright.spec.expression import Operand as Named
 from tilewright.spec.gemm import QUANTITIES, SHAPES, Gemm
 from tilewright.spec.operands import Addresses, Batch, Offsets, Strided
@@ -18,28 +19,31 @@ from tilewright.symbolic import ONE, ZERO, div, size_expr
 from .contraction import Product
 from .packed_b import PackedFormat
 
+#: The buffer of an operand that is made without one, until it is its own.
+NOWHERE = Name("")
+
 
 @dataclass(frozen=True, slots=True)
 class Operand:
     """An operand's type and strides in elements, by dimension.
 
-    ``buffer`` is where it lies, if packed. ``b`` is the stride from one batch element to the next
-    of a packed operand.
+    ``buffer`` is where it lies, under its own name if it is not packed. ``b`` is the stride from
+    one batch element to the next of a packed operand.
     """
 
     name: str
     type: str
     strides: Mapping[str, Expr] = field(hash=False)
-    buffer: str = ""
+    buffer: Name = NOWHERE
 
     def __post_init__(self) -> None:
-        if not self.buffer:
-            object.__setattr__(self, "buffer", self.name)
+        if self.buffer == NOWHERE:
+            object.__setattr__(self, "buffer", Name(self.name))
 
     @property
     def packed(self) -> bool:
         """Whether it lies in a buffer of the kernel's own."""
-        return self.buffer != self.name
+        return str(self.buffer) != self.name
 
 
 @dataclass(frozen=True, slots=True)

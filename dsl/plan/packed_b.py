@@ -9,7 +9,7 @@ from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.operands import Packed
 from tilewright.spec.pack import Pack
-from tilewright.spec.types import ITEMSIZE, accumulator, is_integer
+from tilewright.spec.types import FORMATS, ITEMSIZE, accumulator, is_integer
 
 from .contraction import Product, choose_product
 
@@ -167,11 +167,13 @@ def _alone(b: Packed, n: int, product: Product) -> bool:
 
 
 def _stored_type(type_: str, product: Product, elements: int) -> str:
-    """What a B that is packed ahead is stored as: what is multiplied, or what is read as such.
+    """The type that a B packed ahead is stored as: what the multiply-add takes, or a smaller one.
 
-    The first costs kernels nothing; the second is smaller, which pays where B comes from memory.
+    Where B is too large for the cache it keeps its smaller source type, and kernels convert it as
+    they load it.
     """
     in_cache = elements * ITEMSIZE[product.along] <= CACHED_BYTES
     if product.depth > 1 or is_integer(type_) or in_cache:
         return product.along
-    return "bf16" if type_.startswith("f8") else type_  # which holds every f8
+    small = type_ in FORMATS and ITEMSIZE[type_] == 1
+    return "bf16" if small else type_  # which holds every number of 8 bits

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from sympy import Expr, Integer
 
 from tilewright.errors import ScheduleError
 from tilewright.isa.vector import Vector
-from tilewright.symbolic import ONE, ZERO, div, mod, value
+from tilewright.symbolic import ONE, div, mod, value
 
-from .cost_model import Choice, choose, does_not_fit, ranking, shape_of, steady
-from .parts import Part, across_parts, cascade, equals_part, positive_part
+from .cost_model import Choice, Fitting, does_not_fit, fitting, ranking, shape_of, steady
+from .parts import Part, across_parts, cut, equals_part, positive_part
 from .plan import Plan
-from .tile_request import Work
-from .tile_shape import TileShape
+from .tile_shape import Work, bounds, tightest
+from .tiles import Search
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,14 +23,16 @@ class Region:
     """A grid of tiles of one shape; ``active`` are the lanes of the last vector, None all.
 
     With ``overlapped`` the last vector is whole and ends at the tile's edge: it shares lanes with
-    the one before, which hold the same values, since C is read before it is written.
+    the one before, which hold the same values, since C is read before it is written. ``search`` is
+    None for a tile that was asked for.
     """
 
-    shape: TileShape
+    fitting: Fitting
     along: Part
     across: Part
     active: Expr | None
     overlapped: bool
+    search: Search | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,36 +43,37 @@ class Axis:
     parts: tuple[Part, ...]
 
 
-def partition(plan: Plan, across: Expr, along: Expr, steps: Expr, accumulate: bool) -> list[Region]:
+def partition(plan: Plan, across: Expr, along: Expr, work: Work) -> list[Region]:
     """The regions of a block of C of ``across`` x ``along`` elements."""
-    regions = list(_regions(plan, across, along, steps, accumulate))
+    regions = list(_regions(plan, across, along, work))
     return [r for r in regions if r.along.count != 0 and r.across.count != 0 and r.along.size != 0]
 
 
-def _regions(
-    plan: Plan, across: Expr, along: Expr, steps: Expr, accumulate: bool
-) -> Iterator[Region]:
+def _regions(plan: Plan, across: Expr, along: Expr, work: Work) -> Iterator[Region]:
     rows, columns = value(across), value(along)
     if rows == 0 or columns == 0:
         return
-    work = plan.work(steps, accumulate)
-    tile = _tile(plan)
+    tile = plan.asked_tile
     if rows is not None and columns is not None:
         if tile is None:
-            yield from _free(plan, (0, rows), (0, columns), steps, accumulate)
+            yield from _free(plan, (0, rows), (0, columns), work)
         else:
-            yield from _tiled(plan, rows, columns, tile, steps, accumulate)
+            yield from _tiled(plan, rows, columns, tile, work)
         return
     _refuse_overlap(plan)
-    best = _steady(plan, work)[0]
-    vector, r, v = best.vector, best.across[0][0], best.along[0][0]
     if tile is not None and columns is not None:
         for vector, part in _tiles_along(plan, columns, tile[1]):
-            _check_fits(plan, vector, tile[0], part.units, steps, accumulate, tile)
+            _check_fits(plan, vector, tile[0], part.units, work, tile)
             for other in across_parts(plan.product.unit, across, tile[0]):
-                yield _region(plan, vector, part, other, steps, accumulate)
+                yield _region(plan, vector, part, other, work)
         return
-    if tile is not None:
+    search = None
+    if tile is None:
+        multiples = _multiple(plan, plan.across), _multiple(plan, plan.along)
+        ranked = steady(plan.target, work, multiples)
+        search = _search(plan, ranked, {}, work)
+        vector, r, v = ranked[0].vector, ranked[0].across[0][0], ranked[0].along[0][0]
+    else:
         vector = _vector_for(plan, tile[1])
         r, v = tile[0], -(-tile[1] // _lanes(plan, vector))
         if tile[1] % _lanes(plan, vector):
@@ -79,27 +82,68 @@ def _regions(
                 got=tile[1],
                 expected=f"a multiple of {_lanes(plan, vector)}",
             )
-        _check_fits(plan, vector, r, v, steps, accumulate, tile)
+        _check_fits(plan, vector, r, v, work, tile)
     r = r if rows is None else min(r, rows)
     for axis in _along_axes(plan, along, vector, v):
         for part in axis.parts:
             for other in across_parts(plan.product.unit, across, r):
-                yield _region(plan, axis.vector, part, other, steps, accumulate)
+                yield _region(plan, axis.vector, part, other, work, search)
 
 
-def compared(plan: Plan, across: Expr, along: Expr, work: Work) -> Sequence[Choice]:
-    """The cuts of a block that the cost model compares, the one it takes first.
+# --- why -----------------------------------------------------------------------------------------
 
-    Where a size is known only at the call: tiles for a large block, with cycles per element.
+
+def _search(plan: Plan, ranked: Sequence[Choice], extents: Mapping[str, int], work: Work) -> Search:
+    """What to say of the first of ``ranked``, and of the next that cuts C in another way.
+
+    ``extents`` are those of the block, by dimension; none where a size is of the call: then the
+    cycles of tiles for a large block are compared, per element.
     """
-    rows, columns = value(across), value(along)
-    if rows is None or columns is None:
-        return _steady(plan, work)
-    return ranking(plan.target, rows, columns, _may_cut(plan, work), work)
+    best, *others = ranked
+    own = _cut_text(plan, best, extents)
+    cut = f"{own}: " if extents else ""
+    each = "" if extents else " per element of a large C"
+    depth = "" if work.depth is not None else f", for K of {work.steps}"
+    estimate = f"{cut}estimated at {_cycles(best)} cycles{each}{depth}"
+    named = ((_cut_text(plan, other, extents), other) for other in others)
+    for text, other in named:
+        if text != own:
+            return Search(
+                estimate, f"next best {text}: {_cycles(other)}{_bound(plan, other, work)}"
+            )
+    return Search(estimate, "no other cut fits")
 
 
-def _steady(plan: Plan, work: Work) -> Sequence[Choice]:
-    return steady(plan.target, work, (_multiple(plan, plan.across), _multiple(plan, plan.along)))
+def _cut_text(plan: Plan, choice: Choice, extents: Mapping[str, int]) -> str:
+    """How a block is cut, C's rows first: ``m 32 of 3 and 2 of 2, n 3 of 24``."""
+    lanes = _lanes(plan, choice.vector)
+    along = tuple((units * lanes, count) for units, count in choice.along)
+    parts = {plan.across: choice.across, plan.along: along}
+    if not extents:
+        return "x".join(str(parts[d][0][0]) for d in "mn")
+    return ", ".join(f"{d} {_sum(parts[d], extents[d])}" for d in "mn")
+
+
+def _sum(parts: Sequence[tuple[int, int]], total: int) -> str:
+    text = " and ".join(f"{count} of {size}" for size, count in parts)
+    missing = total - sum(size * count for size, count in parts)
+    if missing > 0:
+        return f"{text} and {missing} left"
+    return f"{text} less {-missing}" if missing else text
+
+
+def _cycles(choice: Choice) -> str:
+    return f"{choice.cycles:.0f}" if choice.cycles >= 100 else f"{choice.cycles:.3g}"
+
+
+def _bound(plan: Plan, choice: Choice, work: Work) -> str:
+    """What bounds the largest tile of a cut."""
+    target, largest = plan.target, (choice.across[0][0], choice.along[0][0])
+    found = shape_of(target, choice.vector, *largest, False, work)
+    return f", bound by {tightest(bounds(found, target.core))}" if found else ""
+
+
+# --- regions -------------------------------------------------------------------------------------
 
 
 def _may_cut(plan: Plan, work: Work) -> bool:
@@ -116,14 +160,6 @@ def _refuse_overlap(plan: Plan) -> None:
             got="a size known only at the call",
             hint="tails='auto'",
         )
-
-
-def _tile(plan: Plan) -> tuple[int, int] | None:
-    """The schedule's tile as (across, along)."""
-    tile = plan.schedule.tile
-    if tile is None:
-        return None
-    return (tile[0], tile[1]) if plan.along == "n" else (tile[1], tile[0])
 
 
 def _multiple(plan: Plan, dimension: str) -> int:
@@ -161,37 +197,35 @@ def _check_fits(
     vector: Vector,
     rows: int,
     vectors: int,
-    steps: Expr,
-    accumulate: bool,
+    work: Work,
     tile: tuple[int, int],
 ) -> None:
-    work = plan.work(steps, accumulate)
     if shape_of(plan.target, vector, rows, vectors, False, work) is None:
         shown = tile if plan.along == "n" else (tile[1], tile[0])
         raise does_not_fit(plan.target, vector, rows, vectors, False, work, shown)
 
 
 def _tiled(
-    plan: Plan, rows: int, columns: int, tile: tuple[int, int], steps: Expr, accumulate: bool
+    plan: Plan, rows: int, columns: int, tile: tuple[int, int], work: Work
 ) -> Iterator[Region]:
     """The asked tile where it is whole; what is left over gets its own block."""
-    mr, nr = min(tile[0], rows), min(tile[1], columns)
-    whole_rows, whole_columns = rows // mr * mr, columns // nr * nr
+    height, width = min(tile[0], rows), min(tile[1], columns)
+    whole_rows, whole_columns = rows // height * height, columns // width * width
     overlap = plan.schedule.tails == "overlap"
     if overlap:
-        _check_overlap(plan, accumulate, (rows, columns), tile)
-    for start, width, count in _cuts(columns, nr, overlap):
-        for part in _whole_parts(plan, start, width, count):
-            _check_fits(plan, part[0], mr, part[1].units, steps, accumulate, tile)
-            for first, height, times in _cuts(rows, mr, overlap):
-                across = Part(_int(first), _int(height), height, _int(times))
-                yield _region(plan, part[0], part[1], across, steps, accumulate)
+        _check_overlap(plan, work, (rows, columns), tile)
+    for start, columns_of_one, count in _cuts(columns, width, overlap):
+        for vector, part in _whole_parts(plan, start, columns_of_one, count):
+            _check_fits(plan, vector, height, part.units, work, tile)
+            for first, rows_of_one, times in _cuts(rows, height, overlap):
+                across = Part(_int(first), _int(rows_of_one), rows_of_one, _int(times))
+                yield _region(plan, vector, part, across, work)
     if overlap:
         return
     if whole_columns < columns:
-        yield from _free(plan, (0, rows), (whole_columns, columns), steps, accumulate)
+        yield from _free(plan, (0, rows), (whole_columns, columns), work)
     if whole_rows < rows:
-        yield from _free(plan, (whole_rows, rows), (0, whole_columns), steps, accumulate)
+        yield from _free(plan, (whole_rows, rows), (0, whole_columns), work)
 
 
 def _cuts(total: int, size: int, overlap: bool) -> Iterator[tuple[int, int, int]]:
@@ -200,11 +234,9 @@ def _cuts(total: int, size: int, overlap: bool) -> Iterator[tuple[int, int, int]
         yield total - size, size, 1
 
 
-def _check_overlap(
-    plan: Plan, accumulate: bool, sizes: tuple[int, int], tile: tuple[int, int]
-) -> None:
+def _check_overlap(plan: Plan, work: Work, sizes: tuple[int, int], tile: tuple[int, int]) -> None:
     spec = plan.spec
-    if accumulate or spec.beta != 0 or set(plan.outer) & {"b", "k"}:
+    if work.reads_c or set(plan.outer) & {"b", "k"}:
         raise ScheduleError(
             "tails='overlap' computes elements twice, which is wrong when C is read",
             got=f"beta={spec.beta}, loops={plan.outer + plan.inner!r}",
@@ -257,12 +289,13 @@ def _int(number: int) -> Expr:
 
 
 def _free(
-    plan: Plan, rows: tuple[int, int], columns: tuple[int, int], steps: Expr, accumulate: bool
+    plan: Plan, rows: tuple[int, int], columns: tuple[int, int], work: Work
 ) -> Iterator[Region]:
     """The cost model's cut of a fixed stretch, equal parts both ways."""
-    work = plan.work(steps, accumulate)
     height, width = rows[1] - rows[0], columns[1] - columns[0]
-    choice = choose(plan.target, height, width, _may_cut(plan, work), work)
+    ranked = ranking(plan.target, height, width, _may_cut(plan, work), work)
+    choice = ranked[0]
+    search = _search(plan, ranked, {plan.across: height, plan.along: width}, work)
     covered = columns[0]
     for part, end in _along_parts(plan, choice, columns):
         covered = end
@@ -270,9 +303,9 @@ def _free(
         for size, count in choice.across:
             across = Part(_int(first), _int(size), size, _int(count))
             first += size * count
-            yield _region(plan, choice.vector, part, across, steps, accumulate)
+            yield _region(plan, choice.vector, part, across, work, search)
     if covered < columns[1]:
-        yield from _free(plan, rows, (covered, columns[1]), steps, accumulate)
+        yield from _free(plan, rows, (covered, columns[1]), work)
 
 
 def _along_parts(
@@ -299,7 +332,7 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
     fixed = value(total)
     if fixed is not None:
         vectors = max(1, min(vectors, fixed // lanes))
-    parts = list(cascade(ZERO, total, vectors, lanes))
+    parts = list(cut(total, vectors, lanes, tail=False))
     tail = mod(total, lanes)
     start = total - tail
     if tail == 0:
@@ -315,12 +348,12 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
         return
     yield Axis(vector, tuple(parts))
     least, last = lanes, vector
-    for size, cut in _narrow_sizes(plan, vector):
+    for size, narrow in _narrow_sizes(plan, vector):
         count = div(tail, size)
         if count != 0:
-            yield Axis(cut, (Part(start, _int(size), 1, count),))
+            yield Axis(narrow, (Part(start, _int(size), 1, count),))
         start, tail = start + count * size, mod(tail, size)
-        least, last = size, cut
+        least, last = size, narrow
     for size in range(1, least):
         yield Axis(last, (Part(start, _int(size), 1, equals_part(tail, size, least)),))
 
@@ -334,17 +367,21 @@ def _narrow_sizes(plan: Plan, vector: Vector) -> Iterator[tuple[int, Vector]]:
 
 
 def _region(
-    plan: Plan, vector: Vector, along: Part, across: Part, steps: Expr, accumulate: bool
+    plan: Plan,
+    vector: Vector,
+    along: Part,
+    across: Part,
+    work: Work,
+    search: Search | None = None,
 ) -> Region:
     lanes = _lanes(plan, vector)
     active = None if along.size == along.units * lanes else along.size - (along.units - 1) * lanes
-    work = plan.work(steps, accumulate)
     overlapped = (
         active is not None and value(along.size) is not None and not work.cut(vector, along.units)
     )
     masked = active is not None and vector.mask is not None and not overlapped
-    shape = shape_of(plan.target, vector, across.units, along.units, masked, work)
-    if shape is None:
+    found = fitting(plan.target, vector, across.units, along.units, masked, work)
+    if found is None:
         tile = (across.units, along.units * lanes)
         raise does_not_fit(plan.target, vector, across.units, along.units, masked, work, tile)
-    return Region(shape, along, across, None if overlapped else active, overlapped)
+    return Region(found, along, across, None if overlapped else active, overlapped, search)

@@ -1,4 +1,4 @@
-"""How sizes known only at the call are cut: whole tiles, then ever smaller ones for the rest."""
+"""An extent cut into equal parts, and ever smaller ones for what those leave over."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """``count`` equal parts of ``size`` elements from ``start`` on, one tile wide each.
+    """``count`` equal parts of ``size`` elements side by side, from ``start`` on.
 
-    ``units`` is the tile's extent in registers (along) or rows (across). ``size`` of a masked
-    run-time tail is an expression.
+    ``units`` is the extent of one in what it is made of: registers along the vectors of a tile,
+    else elements. ``size`` of a masked tail of a size known only at the call is an expression.
     """
 
     start: Expr
@@ -33,25 +33,28 @@ class Part:
         return self.start + self.size * index
 
 
-def cascade(start: Expr, total: Expr, most: int, lanes: int) -> Iterator[Part]:
-    """As many tiles of ``most`` units as fit, then ever halved ones for the rest."""
-    rest = total
-    units = most
-    while units >= 1:
+def cut(total: Expr, most: int, lanes: int = 1, *, tail: bool = True) -> Iterator[Part]:
+    """``total`` elements in parts of ``most`` units of ``lanes`` elements, then in smaller ones.
+
+    A tail of known size is one part with ``tail``; what is left else is cut in powers of two, down
+    to one unit.
+    """
+    start, left, units = ZERO, total, most
+    while units and left != 0:
         size = units * lanes
-        count = div(rest, size)
+        count = div(left, size)
         if count != 0:
             yield Part(start, Integer(size), units, count)
-        start, rest = start + count * size, mod(rest, size)
-        if rest == 0:
-            return
-        units = 1 << ((units - 1).bit_length() - 1) if units > 1 else 0
+        start, left = start + count * size, mod(left, size)
+        known = value(left) if tail else None
+        half = 1 << ((units - 1).bit_length() - 1) if units > 1 else 0
+        units = known // lanes if known else half
 
 
 def across_parts(unit: MulAdd | None, total: Expr, most: int) -> Iterator[Part]:
     """Parts across a size known only at the call; a matrix has as many rows as are left."""
     if unit is None:
-        yield from cascade(ZERO, total, most, 1)
+        yield from cut(total, most, tail=False)
         return
     start, rest, size = ZERO, total, most
     while size and rest != 0:

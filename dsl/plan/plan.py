@@ -18,9 +18,10 @@ from tilewright.symbolic import ZERO, div, mod, value
 from .contraction import Product
 from .loops import Decision
 from .operands import BatchPlan, Operand
+from .packed_b import PackedFormat
 from .staging import is_empty, loads_as
-from .tile_request import Work
-from .tile_shape import STEPS
+from .tile_shape import STEPS, Work
+from .tiles import Pass, RegisterTile, Stage
 
 #: A packed block up to this many bytes lies on the stack.
 STACK_BYTES = 32 * 1024
@@ -34,9 +35,10 @@ class Plan:
     ``k``: n). ``outer`` are the loops over blocks, ``inner`` those around the accumulators;
     upper case runs in parallel.
     ``transposed``: what is written is contiguous across the vectors, so tiles are transposed
-    before. ``packs`` are the operands that blocks are packed of, of "ab"; ``sources`` where those
-    lie that are converted whole before anything else, and ``operands`` all as the tiles see them.
-    ``padded``: the operand along the vectors has room for whole ones.
+    before. ``packs``: the operands, of "ab", that are packed block by block. ``sources``: the
+    original layout of operands that are converted once, before the loops; ``operands``: the layout
+    of all as the tiles read them. ``padded``: lines of the operand along the vectors are followed
+    by elements that may be read, up to a whole vector.
     """
 
     spec: Gemm
@@ -55,7 +57,10 @@ class Plan:
     batch: BatchPlan | None
     packs: str
     padded: bool
+    packed_format: PackedFormat | None
     decisions: tuple[Decision, ...]
+    passes: Mapping[Stage, Pass] = field(default_factory=dict, hash=False)
+    tiles: tuple[RegisterTile, ...] = ()
 
     @property
     def element(self) -> str:
@@ -75,6 +80,14 @@ class Plan:
             whole = self.bounces or self.finishes
             return tuple(v for v in vectors if v.transposes and (whole or v.cuts_any))
         return tuple(v for v in vectors if v.cuts_any) if self.dot else vectors
+
+    @property
+    def asked_tile(self) -> tuple[int, int] | None:
+        """The tile that the schedule asks for, (mr, nr), as its extents across and along."""
+        if self.schedule.tile is None:
+            return None
+        mr, nr = self.schedule.tile
+        return (mr, nr) if self.across == "m" else (nr, mr)
 
     @property
     def dot(self) -> bool:
@@ -209,14 +222,12 @@ class Plan:
             depth=known,
             overlaps=self._overlaps(known, accumulate),
             padded=self.padded,
-            factors=self.product.factors,
+            product=self.product,
             source=self._source(),
             converts=self._converts(),
             stride=self._stride(),
             spare=self._spare(),
             unit=self.target.matrix if self.product.unit else None,
-            by=self.product.unit,
-            groups=self.product.depth // self.product.group,
         )
 
     def _splits(self, steps: int | None, count: int) -> tuple[int, ...]:

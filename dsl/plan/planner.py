@@ -7,13 +7,16 @@ from dataclasses import replace
 from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target, uncut
 from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import size_expr, value
 
+from .blocking import with_tiles
 from .cost_model import choose, shape_of, tile_cycles
 from .loops import Decision, read_loops, threads_decision
 from .operands import batch_of
+from .packed_b import format_of
 from .plan import STACK_BYTES, Plan
 from .staging import feed, is_plain
 from .vector_axis import Layout, layouts
@@ -29,7 +32,8 @@ def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     unknown = NOMINAL if len({plan.vectorize for plan in plans}) == 1 else 0
     costs = [_estimate(plan, unknown) if len(plans) > 1 else 0.0 for plan in plans]
     best = min(zip(costs, range(len(plans)), strict=True))[1]
-    return replace(plans[best], decisions=(*_why(plans, costs, best), *plans[best].decisions))
+    decisions = (*_why(plans, costs, best), *plans[best].decisions)
+    return with_tiles(replace(plans[best], decisions=decisions))
 
 
 def _why(plans: list[Plan], costs: list[float], best: int) -> tuple[Decision, ...]:
@@ -60,6 +64,8 @@ def _ahead(plan: Plan) -> str:
 
 def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     vectorize, packs = layout
+    bounces = schedule.tails == "bounce"
+    target = uncut(target) if bounces else target
     sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in "mnk"}
     feeding = feed(spec, target, vectorize, sizes, packs)
     if schedule.prefetch is not None and feeding.product.unit is not None:
@@ -83,11 +89,10 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
         blocks["k"] += feeding.product.depth - cut
         why = f"whole groups of {feeding.product.depth}, which one multiply-add sums"
         decisions.append(Decision("block k", str(blocks["k"]), why))
-    bounces = schedule.tails == "bounce"
     return Plan(
         spec=spec,
         schedule=schedule,
-        target=uncut(target) if bounces else target,
+        target=target,
         product=feeding.product,
         vectorize=vectorize,
         across="n" if along == "m" else "m",
@@ -102,6 +107,7 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
         batch=batch_of(spec),
         packs=packs,
         padded=feeding.padded or bounces,
+        packed_format=format_of(spec, target) if isinstance(spec.b, Packed) else None,
         decisions=tuple(decisions),
     )
 
@@ -129,10 +135,10 @@ def _estimate(plan: Plan, unknown: int) -> float:
 
 def _product_cycles(plan: Plan, across: int, along: int) -> float:
     """Of the tiles that the model would choose, or of those asked for."""
-    work, tile = plan.work(plan.sizes["k"], False), plan.schedule.tile
+    work, tile = plan.work(plan.sizes["k"], False), plan.asked_tile
     if tile is None:
         return choose(plan.target, across, along, True, work).cycles
-    rows, columns = tile if plan.across == "m" else (tile[1], tile[0])
+    rows, columns = tile
     vector = next((v for v in work.vectors if v.lanes <= columns), work.vectors[-1])
     shape = shape_of(plan.target, vector, rows, -(-columns // vector.lanes), False, work)
     if shape is None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from sympy import Expr
 
 from tilewright.errors import SpecError
+from tilewright.ir.nest import Name
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 from tilewright.spec.gemm import SHAPES, Gemm
@@ -102,7 +103,7 @@ def packed_along(
     leading = whole_vectors(extents[line], lanes)
     groups = whole_groups(extents["k"], product)
     strides = {line: group * ONE, "k": leading, "b": groups * group * leading}
-    return Operand(source.name, product.along, strides, f"{source.name}_packed")
+    return Operand(source.name, product.along, strides, Name(f"{source.name}_packed"))
 
 
 def packed_across(
@@ -120,7 +121,7 @@ def packed_across(
     """
     group = product.group
     type_ = product.across
-    buffer = f"{source.name}_packed"
+    buffer = Name(f"{source.name}_packed")
     if product.unit is not None:
         width = whole_vectors(extents["k"], product.unit.depth)
         strides = {line: width, "k": ONE, "b": width * whole_vectors(extents[line], lanes)}
@@ -146,7 +147,9 @@ def tail_across(
         return None
     width = product.unit.depth * ONE
     strides = {line: width, "b": width * extents[line]}
-    return Operand(f"{source.name}_tail", product.across, strides, f"{source.name}_tail_packed")
+    return Operand(
+        f"{source.name}_tail", product.across, strides, Name(f"{source.name}_tail_packed")
+    )
 
 
 def widening(target: Target, source: str, type_: str) -> Vector | None:
@@ -237,11 +240,11 @@ def _buffers(spec: Gemm, line: str, sizes: Mapping[str, Expr], lanes: int) -> di
     """
     across = "m" if line == "n" else "n"
     steps = {line: ONE, across: whole_vectors(sizes[line], lanes)}
-    buffers = {name: Operand(name, spec.type, steps) for name in ("sums", "sums2")}
-    buffers["a_sums"] = Operand("a_sums", "s32", {"m": ONE, "n": ZERO})
-    for name in ("b_sums", "b2_sums"):
-        buffers[name] = Operand(name, "s32", {"m": ZERO, "n": ONE})
-    return buffers
+    sums, columns = ([Name(text, product) for product in range(2)] for text in ("sums", "b_sums"))
+    found = [Operand(str(name), spec.type, steps, name) for name in sums]
+    found.append(Operand("a_sums", "s32", {"m": ONE, "n": ZERO}))
+    found += [Operand(str(name), "s32", {"m": ZERO, "n": ONE}, name) for name in columns]
+    return {buffer.name: buffer for buffer in found}
 
 
 def _reason(product: Product, sources: Mapping[str, Operand]) -> str:

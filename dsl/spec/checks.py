@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from tilewright.errors import SpecError
 
-from .expression import Expression, acc2, dst, operands_of, uses
-from .postops import check_functions
+from .expression import Call, Expression, acc2, dst, operands_of, uses, walk
 from .scalars import QUANTITIES
 
 #: What arguments of a call are called.
@@ -47,6 +46,32 @@ def check_types(expression: Expression, type_: str) -> None:
             )
     if type_ == "f64":
         check_functions(expression, type_)
+
+
+def check_functions(expression: Expression, element: str) -> None:
+    """SpecError if ``expression`` has a function that is not computed in lanes of ``element``."""
+    for node in walk(expression):
+        if not isinstance(node, Call):
+            continue
+        if element == "s32" and not node.entry.whole:
+            raise SpecError(f"{node.fn} is not computed in s32", got=node, expected="+ and - alone")
+        if element == "f64":
+            _check_f64(node)
+
+
+def _check_f64(node: Call) -> None:
+    """SpecError if a post-op, or what it is defined by, is not computed in f64."""
+    if node.entry.lower is None:
+        meaning = node.meaning()
+        assert meaning is not None
+        check_functions(meaning, "f64")
+    elif not node.entry.has_f64(node.parameters):
+        raise SpecError(
+            f"{node.fn} is not computed in f64",
+            got=node,
+            expected="arithmetic, comparisons, sqrt, and the powers -2, -1, 0.5, 1 to 4",
+            hint="with f32 operands it is computed in f32",
+        )
 
 
 def check_names(names: Iterable[str]) -> None:

@@ -145,9 +145,12 @@ def check_dims(sizes: Iterable[tuple[str, Dim]]) -> None:
 
 
 def canonical(value: Any) -> str:
-    """A text that is equal exactly when specs, schedules or their parts are equal."""
+    """A text that is equal exactly when specs, schedules or their parts are equal.
+
+    A part that is equal to itself alone, as a user's post-op, stands in it by its name.
+    """
     names = getattr(value, "__dataclass_fields__", None)
-    if names is not None:
+    if names is not None and value.__dataclass_params__.eq:
         inner = ",".join([f"{name}={canonical(getattr(value, name))}" for name in names])
         return f"{type(value).__name__}({inner})"
     if isinstance(value, tuple):

@@ -1,4 +1,8 @@
-"""The element types: their size, kind, and what sums of their products are held in."""
+"""The element types: their size, kind and bits, and what sums of their products are held in.
+
+To add a type write its entry into the table: conversions in kernels, numpy's arrays of it, what is
+exact and where it overflows follow from that.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,63 @@ from tilewright.errors import SpecError
 Kind = Literal["float", "int"]
 
 
+class FloatFormat(NamedTuple):
+    """The bits of a floating-point type of 8 or 16: a sign, then the exponent, then the mantissa.
+
+    ``exponent`` and ``mantissa`` count stored bits; exponents are stored with ``bias`` added, half
+    of their range. As in IEEE 754 those of all ones are infinity and NaN, unless ``infinity`` is
+    False: then all ones in exponent and mantissa are NaN, and the rest are numbers.
+    """
+
+    exponent: int
+    mantissa: int
+    infinity: bool = True
+
+    @property
+    def bias(self) -> int:
+        """What is added to exponents."""
+        return int(2 ** (self.exponent - 1)) - 1
+
+    @property
+    def sign(self) -> int:
+        """The bit of the sign."""
+        return 1 << (self.exponent + self.mantissa)
+
+    @property
+    def above(self) -> int:
+        """The bits of what overflow becomes: infinity, or NaN where there is none."""
+        return self.sign - (1 << self.mantissa if self.infinity else 1)
+
+    @property
+    def nan(self) -> int:
+        """The bits of a NaN."""
+        return self.above | (1 << (self.mantissa - 1))
+
+    @property
+    def least(self) -> int:
+        """The exponent of the smallest normal number."""
+        return 1 - self.bias
+
+    @property
+    def over(self) -> float:
+        """What the bits ``above`` would be if they were a number."""
+        fraction = self.above & ((1 << self.mantissa) - 1)
+        exponent = (self.above >> self.mantissa) - self.bias
+        return float((2**self.mantissa + fraction) * 2.0 ** (exponent - self.mantissa))
+
+    @property
+    def largest(self) -> float:
+        """The greatest finite number, whose bits are those before ``above``."""
+        last = self.above - 1
+        fraction, exponent = last & ((1 << self.mantissa) - 1), (last >> self.mantissa) - self.bias
+        return float((2**self.mantissa + fraction) * 2.0 ** (exponent - self.mantissa))
+
+
 class ElementType(NamedTuple):
     """One element type.
 
     ``numpy`` is the name of its dtype, numpy's own or ml_dtypes'; ``bits`` the unsigned type that
-    arrays of its bits may have in place of it, "" for none.
+    arrays of its bits may have in place of it, "" for none. ``format`` says what these bits mean.
     """
 
     name: str
@@ -22,15 +78,25 @@ class ElementType(NamedTuple):
     numpy: str
     ctype: str
     bits: str = ""
+    format: FloatFormat | None = None
 
 
+_E4M3 = FloatFormat(4, 3, infinity=False)
 _ALL = (
     ElementType("f32", "float", 4, "float32", "float"),
     ElementType("f64", "float", 8, "float64", "double"),
-    ElementType("f16", "float", 2, "float16", "uint16_t", "uint16"),
-    ElementType("bf16", "float", 2, "bfloat16", "uint16_t", "uint16"),
-    ElementType("f8_e4m3", "float", 1, "float8_e4m3fn", "uint8_t", "uint8"),
-    ElementType("f8_e5m2", "float", 1, "float8_e5m2", "uint8_t", "uint8"),
+    ElementType("f16", "float", 2, "float16", "uint16_t", "uint16", FloatFormat(5, 10)),
+    ElementType("bf16", "float", 2, "bfloat16", "uint16_t", "uint16", FloatFormat(8, 7)),
+    ElementType(
+        "f8_e4m3",
+        "float",
+        1,
+        "float8_e4m3fn",
+        "uint8_t",
+        "uint8",
+        FloatFormat(4, 3, infinity=False),
+    ),
+    ElementType("f8_e5m2", "float", 1, "float8_e5m2", "uint8_t", "uint8", FloatFormat(5, 2)),
     ElementType("s8", "int", 1, "int8", "int8_t"),
     ElementType("u8", "int", 1, "uint8", "uint8_t"),
     ElementType("s32", "int", 4, "int32", "int32_t"),
@@ -46,6 +112,8 @@ TYPES = {t.name: t for t in _ALL}
 ELEMENTS = {t.name: t for t in (*_ALL, *_MORE)}
 #: Bytes per element.
 ITEMSIZE = {t.name: t.itemsize for t in ELEMENTS.values()}
+#: The bits of the floating-point types that are converted to f32 to be computed with.
+FORMATS = {t.name: t.format for t in _ALL if t.format is not None}
 _NUMPY_NAMES = {t.numpy: t.name for t in _ALL}
 #: What A and B may be.
 INPUTS = tuple(name for name in TYPES if name != "s32")

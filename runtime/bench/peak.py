@@ -264,7 +264,7 @@ def _loops(target: Target, types: Types) -> Iterator[Loop]:
     if None not in products:
         yield from _matrix_loops(target, held, products)
         return
-    factors = {choose_product(target, given, along).factors for along in "ab"}
+    factors = {choose_product(target, given, along).op.factors for along in "ab"}
     for vector in target.of(held):
         known: set[str] = set()
         for op in vector.muladd:

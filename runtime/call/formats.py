@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from tilewright.spec.dtypes import DTYPES
-from tilewright.spec.types import ELEMENTS, is_integer
+from tilewright.spec.types import ELEMENTS, FORMATS, is_integer
 
 from .bound_sizes import Array
 from .dtypes import FOREIGN, preferred
@@ -21,34 +20,8 @@ INTEGERS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Small:
-    """A binary floating-point type of 8 or 16 bits.
-
-    ``mantissa`` bits are stored; ``least`` is the exponent of the smallest normal number,
-    ``largest`` the greatest finite number, ``above`` the bits of what overflow becomes.
-    """
-
-    mantissa: int
-    least: int
-    largest: float
-    above: int
-    nan: int
-
-    @property
-    def sign(self) -> int:
-        """The bit of the sign."""
-        return 1 << (8 if self.nan < 1 << 8 else 16) - 1
-
-
-_SMALL = {
-    "bf16": Small(mantissa=7, least=-126, largest=255.0 * 2.0**120, above=0x7F80, nan=0x7FC0),
-    "f8_e4m3": Small(mantissa=3, least=-6, largest=448.0, above=0x7F, nan=0x7F),
-    "f8_e5m2": Small(mantissa=2, least=-14, largest=57344.0, above=0x7C, nan=0x7E),
-}
-assert _SMALL.keys() == FOREIGN
-#: The types of 8 and 16 bits.
-SMALL = {**_SMALL, "f16": Small(mantissa=10, least=-14, largest=65504.0, above=0x7C00, nan=0x7E00)}
+#: The floating-point types that numpy lacks.
+_SMALL = {name: form for name, form in FORMATS.items() if name in FOREIGN}
 
 
 def epsilon(type_: str) -> float:

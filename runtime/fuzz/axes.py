@@ -13,8 +13,13 @@ where a size of C is known only at the call.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import Any
 
+from tilewright.errors import SpecError
+from tilewright.spec import postops
+from tilewright.spec.checks import check_functions
+from tilewright.spec.expression import REGISTRY, PostOp, acc
 from tilewright.spec.types import INPUTS, is_integer
 
 Level = Any
@@ -27,33 +32,37 @@ _MIXED = (
     *(("f32", name) for name in ("f16", "bf16", "f8_e4m3", "f8_e5m2")),
     ("bf16", "f32"), ("f16", "bf16"), ("bf16", "f8_e4m3"), ("f8_e4m3", "f8_e5m2"),
 )  # fmt: skip
+
+
+def _tried() -> Iterator[tuple[str, PostOp, tuple[float, ...]]]:
+    """Each function of one value with each of its samples, called by its level."""
+    for name in postops.NAMES:
+        entry = REGISTRY.get(name)
+        if entry is not None and len(entry.operands) == 1:
+            for values in entry.samples:
+                yield " ".join([name, *(f"{value:g}" for value in values)]), entry, values
+
+
+def _has_f64(name: str, values: tuple[float, ...]) -> bool:
+    try:
+        check_functions(getattr(postops, name)(acc, *values), "f64")
+    except SpecError:
+        return False
+    return True
+
+
+_TRIED = tuple(_tried())
 #: Functions of one value by their level: a name, and its parameters.
-ELTWISE: dict[str, tuple[str, tuple[float, ...]]] = {
-    **{
-        name: (name, ())
-        for name in (
-            "relu", "elu", "square", "abs", "sqrt", "gelu_tanh", "gelu_erf", "soft_relu",
-            "hardsigmoid", "hardswish", "tanh", "logistic", "exp", "log", "round", "swish", "mish",
-            "erf", "erfc",
-        )
-    },
-    "leaky relu": ("relu", (0.125,)),
-    "elu 2": ("elu", (2,)),
-    "linear": ("linear", (0.5, -1)),
-    "clip": ("clip", (-1, 2)),
-    "pow 2": ("pow", (0.5, 2)),
-    "pow 0.3": ("pow", (2, 0.3)),
-    "swish 2": ("swish", (2,)),
-}  # fmt: skip
-#: Functions that f64 has.
-REAL = (
-    "relu", "leaky relu", "square", "abs", "sqrt", "linear", "clip", "hardsigmoid", "hardswish",
-    "round", "pow 2",
-)  # fmt: skip
+ELTWISE = {level: (entry.name, values) for level, entry, values in _TRIED}
+#: Those that are as straight for large values as for small ones.
+STRAIGHT = frozenset(level for level, entry, _ in _TRIED if entry.straight)
+#: Those that f64 has.
+REAL = frozenset(level for level, entry, values in _TRIED if _has_f64(entry.name, values))
+#: Operators and functions of two values, and the choice between them.
 BINARY = (
-    "add", "sub", "mul", "div", "maximum", "minimum", "ge", "gt", "le", "lt", "eq", "ne", "where",
-    "prelu",
-)  # fmt: skip
+    *(name for name, entry in REGISTRY.items() if len(entry.operands) == 2 and not entry.own),
+    "where",
+)
 #: Register tiles, of whole vectors of no target, that fit all of them.
 TILES = {"tile 3x3": (3, 3), "tile 1x7": (1, 7), "tile 2x5": (2, 5)}
 #: Factors so small that they are 0 or the smallest number of their type.

@@ -10,7 +10,7 @@ from math import ceil, log2, prod, sqrt
 from typing import Any, Literal
 
 from tilewright.spec import postops, reductions
-from tilewright.spec.expression import Expression, Operand, acc, as_expression, dst
+from tilewright.spec.expression import Expression, Operand, acc, as_expression, call, dst
 from tilewright.spec.gemm import QUANTITIES, SHAPES, Gemm
 from tilewright.spec.operands import Addresses, Batch, Matrix, Offsets, Packed, Strided
 from tilewright.spec.reductions import RowReduction
@@ -18,19 +18,30 @@ from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Size, call_text, dim
 from tilewright.spec.types import accumulator, is_integer
 
-from .axes import AXES, EIGHTS, ELTWISE, REAL, RUN_TIME, SMALLEST, TILES, Level, deal, title
+from .axes import (
+    AXES,
+    EIGHTS,
+    ELTWISE,
+    REAL,
+    RUN_TIME,
+    SMALLEST,
+    STRAIGHT,
+    TILES,
+    Level,
+    deal,
+    title,
+)
 
 #: Of each kernel: one case of whole numbers, and one of any.
 CASES = 2
 #: Sums are made smaller than this on their way into functions that are straight beyond it.
 _CURVED = 4.0
-_STRAIGHT = ("relu", "leaky relu", "abs", "sqrt", "linear", "clip", "round")
 #: About what sums have for a size known only at the call, and the root mean squares of elements.
 _USUAL = 32
 _MEAN: dict[str, float] = {"s8": 74.0, "u8": 147.0}
 _NAMES = (
     "Gemm", "Schedule", "Matrix", "Packed", "Strided", "Offsets", "Addresses", "dim", "Operand",
-    "acc", "dst", "compile", *postops.__all__, *reductions.__all__,
+    "acc", "dst", "compile", *postops.NAMES, *reductions.__all__,
 )  # fmt: skip
 _NAME = re.compile(rf"(?<!['\w.])({'|'.join(_NAMES)})\b(?![='])")
 
@@ -296,7 +307,7 @@ def _reduced(hand: _Hand, sums: str) -> dict[str, RowReduction] | None:
 def _function(x: Expression, level: str, shrink: float) -> Expression:
     name, parameters = ELTWISE[level]
     function = getattr(postops, name)
-    if level in _STRAIGHT or shrink == 1:
+    if level in STRAIGHT or shrink == 1:
         return as_expression(function(x, *parameters))
     return as_expression(function(x * shrink, *parameters) * (1 / shrink))
 
@@ -312,7 +323,7 @@ def _operation(x: Expression, name: str, y: Operand) -> Expression:
         case "div":
             return x / y
         case "where":
-            return postops.where(x > 0, x, y)
+            return call("where", x > 0, x, y)
     return as_expression(getattr(postops, name)(x, y))
 
 

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from math import erf, erfc, pi, sqrt
 from typing import Any
 
 import numpy as np
 
+from tilewright.errors import SpecError
 from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.call.formats import decode, epsilon
-from tilewright.spec.expression import Call, Expression, Leaf, Number, Operand, walk
+from tilewright.spec.expression import (
+    Arithmetic,
+    Call,
+    Compared,
+    Expression,
+    Leaf,
+    Monotone,
+    Number,
+    Operand,
+    Within,
+    walk,
+)
 from tilewright.spec.types import is_integer
 
 from .interval import Interval, add, choose, div, hull, less, monotone, mul, smooth, sub
-
-#: Results of composed functions may be this far off.
-_COMPOSED = 1e-6
-Function = Callable[..., Interval]
 
 
 def evaluate(
@@ -27,21 +34,78 @@ def evaluate(
 
     ``operands`` has what stands by name in the expression, and D's old value, decoded, as "d".
     """
-    acc = sums["acc"]
-    values: dict[int, Interval] = {}
-    for node in walk(expression):
+    return _Evaluation(sums, operands).of(expression)
+
+
+class _Evaluation:
+    """One expression with the values of its nodes."""
+
+    def __init__(self, sums: Mapping[str, Interval], operands: Mapping[str, Any]) -> None:
+        self.sums, self.operands, self.acc = sums, operands, sums["acc"]
+        self.values: dict[int, Interval] = {}
+        self.meanings: list[Expression] = []  # kept, as their nodes are known by address
+
+    def of(self, expression: Expression) -> Interval:
+        """The value of an expression."""
+        for node in walk(expression):
+            if id(node) not in self.values:
+                self.values[id(node)] = self._node(node)
+        return self.values[id(expression)]
+
+    def _node(self, node: Expression) -> Interval:
         match node:
             case Number(value):
-                number = np.float32(value) if acc.element == "f32" else value
-                found = Interval.exactly(np.array(number, acc.value.dtype), acc.element)
-            case Call(fn, args):
-                found = FUNCTIONS[fn](*(values[id(arg)] for arg in args))
-            case Leaf(name) if name in sums:
-                found = sums[name]
+                return self._constant(value)
+            case Call():
+                return self._call(node)
+            case Leaf(name) if name in self.sums:
+                return self.sums[name]
             case _:
-                found = _leaf(node, acc, operands)
-        values[id(node)] = found
-    return values[id(expression)]
+                return _leaf(node, self.acc, self.operands)
+
+    def _held(self, number: float) -> Any:
+        """A number as a kernel holds it."""
+        return np.float32(number) if self.acc.element == "f32" else number
+
+    def _constant(self, number: float) -> Interval:
+        held = np.array(self._held(number), self.acc.value.dtype)
+        return Interval.exactly(held, self.acc.element)
+
+    def _call(self, node: Call) -> Interval:
+        """What the post-op's reference says of its operands, or else what it is defined by."""
+        args = [self.values[id(arg)] for arg in node.operands]
+        numbers = [float(self._held(number)) for number in node.parameters]
+        match node.entry.reference:
+            case Within(function, ulps, absolute):
+                known = _checked(function, node) if node.own else function
+                return smooth(lambda v: known(v, *numbers), args[0], ulps, absolute)
+            case Monotone(function, rounded):
+                found = monotone(lambda *ends: function(*ends, *numbers), *args)
+                return found.rounded() if rounded else found
+            case Compared(function):
+                return less(args[0], args[1], function)
+            case Arithmetic(rule):
+                return RULES[rule](*args)
+        meaning = node.meaning()
+        assert meaning is not None
+        self.meanings.append(meaning)
+        return self.of(meaning)
+
+
+def _checked(function: Callable[..., Any], node: Call) -> Callable[..., Array]:
+    """A user's reference; SpecError where it does not give one number for each."""
+
+    def checked(values: Array, *numbers: float) -> Array:
+        found = np.asarray(function(values, *numbers))
+        if found.shape != values.shape or found.dtype.kind not in "fiub":
+            raise SpecError(
+                f"the reference of {node.fn} does not give a number for each element",
+                got=f"shape {found.shape} of {found.dtype} for shape {values.shape}",
+                hint="it is called with an array of float64 and the parameters",
+            )
+        return found.astype(values.dtype)
+
+    return checked
 
 
 def evaluate_whole(
@@ -78,32 +142,7 @@ def _leaf(leaf: Expression, acc: Interval, operands: Mapping[str, Any]) -> Inter
     return found.rounded() if whole or value.dtype.kind == "i" else found
 
 
-# --- functions ---------------------------------------------------------------------------------
-
-
-def _named(function: Callable[..., Array], ulps: float, absolute: float = 0.0) -> Function:
-    return lambda x, *numbers: smooth(
-        lambda v: function(v, *(float(n.value) for n in numbers)), x, ulps, absolute
-    )
-
-
-def _constant(like: Interval, value: float) -> Interval:
-    return Interval.exactly(np.array(value, like.value.dtype), like.element)
-
-
-def _relu(x: Interval, alpha: Interval) -> Interval:
-    zero = _constant(x, 0.0)
-    if alpha.value == 0:
-        return monotone(np.maximum, x, zero)
-    return choose(less(zero, x, np.less), x, mul(alpha, x))
-
-
-def _clip(x: Interval, low: Interval, high: Interval) -> Interval:
-    return monotone(lambda v: np.clip(v, low.value, high.value), x)
-
-
-def _hardsigmoid(x: Interval, alpha: Interval, beta: Interval) -> Interval:
-    return _clip(add(mul(alpha, x), beta), _constant(x, 0.0), _constant(x, 1.0))
+# --- operators ---------------------------------------------------------------------------------
 
 
 def _square(x: Interval) -> Interval:
@@ -125,37 +164,8 @@ def _neg(x: Interval) -> Interval:
     return Interval(-x.value, -x.high, -x.low, x.element)
 
 
-_erf, _erfc = (np.vectorize(f, otypes=[np.float64]) for f in (erf, erfc))
-
-
-def _logistic(x: Array) -> Array:
-    small = np.exp(-np.abs(x))
-    return np.where(x < 0, small, 1.0) / (1.0 + small)
-
-
-def _soft_relu(x: Array, alpha: float = 1.0) -> Array:
-    scaled = alpha * x
-    return (np.maximum(scaled, 0) + np.log1p(np.exp(-np.abs(scaled)))) / alpha
-
-
-def _times(x: Array, factor: Array) -> Array:
-    """With the limit at infinity in place of NaN."""
-    return np.where(np.isinf(x) & (factor == 0), 0.0, x * factor)
-
-
-def _gelu_tanh(x: Array) -> Array:
-    return _times(x, 0.5 * (1 + np.tanh(sqrt(2 / pi) * (x + 0.044715 * x**3))))
-
-
-def _elu(x: Array, alpha: float) -> Array:
-    return np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
-
-
-def _hardswish(x: Array, alpha: float, beta: float) -> Array:
-    return _times(x, np.clip(alpha * x + beta, 0, 1))
-
-
-FUNCTIONS: dict[str, Function] = {
+#: What operators make of intervals.
+RULES: dict[str, Callable[..., Interval]] = {
     "add": add,
     "sub": sub,
     "mul": mul,
@@ -163,36 +173,7 @@ FUNCTIONS: dict[str, Function] = {
     "neg": _neg,
     "abs": _abs,
     "square": _square,
-    "sqrt": lambda x: monotone(np.sqrt, x).rounded(),
-    "round": lambda x: monotone(np.rint, x),
-    "maximum": lambda x, y: monotone(np.maximum, x, y),
-    "minimum": lambda x, y: monotone(np.minimum, x, y),
     "where": choose,
-    "relu": _relu,
-    "prelu": lambda x, s: choose(less(_constant(x, 0.0), x, np.less), x, mul(s, x)),
-    "linear": lambda x, a, b: add(mul(a, x), b),
-    "clip": _clip,
-    "hardsigmoid": _hardsigmoid,
-    "hardswish": _named(_hardswish, 4, _COMPOSED),
-    "exp": _named(np.exp, 2),
-    "log": _named(np.log, 2),
-    "tanh": _named(np.tanh, 2),
-    "erf": _named(_erf, 2),
-    "erfc": _named(_erfc, 4, _COMPOSED),
-    "logistic": _named(_logistic, 2),
-    "pow": _named(lambda x, alpha, beta: alpha * x**beta, 4),
-    "elu": _named(_elu, 4, _COMPOSED),
-    "soft_relu": _named(_soft_relu, 4, _COMPOSED),
-    "swish": _named(lambda x, alpha: _times(x, _logistic(alpha * x)), 4, _COMPOSED),
-    "mish": _named(lambda x: _times(x, np.tanh(_soft_relu(x))), 4, _COMPOSED),
-    "gelu_erf": _named(lambda x: _times(x, 0.5 * _erfc(-x / sqrt(2))), 4, _COMPOSED),
-    "gelu_tanh": _named(_gelu_tanh, 4, _COMPOSED),
-    "eq": lambda x, y: less(x, y, np.equal),
-    "ne": lambda x, y: less(x, y, np.not_equal),
-    "lt": lambda x, y: less(x, y, np.less),
-    "le": lambda x, y: less(x, y, np.less_equal),
-    "gt": lambda x, y: less(x, y, np.greater),
-    "ge": lambda x, y: less(x, y, np.greater_equal),
 }
 
 

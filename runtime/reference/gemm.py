@@ -17,6 +17,7 @@ from tilewright.runtime.call.formats import decode, epsilon, in_range, nearest
 from tilewright.spec.expression import Expression
 from tilewright.spec.gemm import QUANTITIES, Gemm
 from tilewright.spec.scalars import quantity_type
+from tilewright.spec.types import FORMATS
 
 from .epilogue import REDUCTIONS, evaluate, evaluate_whole
 from .interval import Interval, add
@@ -45,7 +46,7 @@ class Expected:
         unsure, nan = self.values.unsure, np.isnan(low)
         low = np.where(unsure, -np.inf, np.where(nan, np.inf, low))
         high = np.where(unsure, np.inf, np.where(nan, -np.inf, high))
-        if self.type == "f8_e4m3":  # it has no infinity
+        if self.type in FORMATS and not FORMATS[self.type].infinity:
             nan |= np.isinf(low) | np.isinf(high)
         return low, high, nan | unsure
 

@@ -14,13 +14,12 @@ from support.epilogues import BIAS, CLOSE, lowered, value
 from support.floats import between, everywhere, same, ulps
 from support.scalar_c import compiled
 
-from tilewright.elementwise.builder import Argument, Builder, Value, live, run
-from tilewright.elementwise.functions import FUNCTIONS
+from tilewright.elementwise.builder import Value, live, run
 from tilewright.elementwise.operations import DTYPES
 from tilewright.errors import SpecError
 from tilewright.spec import expression, postops
-from tilewright.spec.expression import Expression, Operand, acc, acc2, dst
-from tilewright.spec.postops import check_functions
+from tilewright.spec.checks import check_functions
+from tilewright.spec.expression import REGISTRY, Call, Expression, Number, Operand, acc, acc2, dst
 
 INF, NAN = np.inf, np.nan
 
@@ -142,18 +141,13 @@ def test_a_comparison_chooses_by_its_mask() -> None:
     assert [step.fn for step in b.steps] == ["lt", "select"]
 
 
-@pytest.mark.parametrize("name", FUNCTIONS)
+@pytest.mark.parametrize("name", [name for name, entry in REGISTRY.items() if not entry.own])
 def test_functions_have_no_dead_steps(name: str) -> None:
-    b = Builder()
-    arity = {"clip": 3, "linear": 3, "hardsigmoid": 3, "hardswish": 3, "pow": 3}
-    two = ("maximum", "minimum", "prelu")
-    numbers = (0.3, 0.7)[: arity.get(name, 1) - 1]
-    args: list[Argument] = [b.input(), *numbers]
-    if name in two:
-        args = [b.input(), b.input()]
-    if name in ("relu", "elu", "soft_relu", "swish"):
-        args.append(0.3)
-    result = FUNCTIONS[name](b, *args)
+    entry = REGISTRY[name]
+    numbers = [Number(number) for number in (0.3, 0.7)[: len(entry.parameters)]]
+    one = Call(name, ((acc, dst, BIAS)[: len(entry.operands)] + tuple(numbers)))
+    b, _, result = lowered(one)
+    assert b.steps
     assert live(b.steps, [result]) == tuple(b.steps)
 
 
@@ -163,7 +157,7 @@ F64_TOO = (
 )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", postops.__all__)
+@pytest.mark.parametrize("name", postops.NAMES)
 def test_every_function_is_computed_or_refused(name: str) -> None:
     function = getattr(postops, name)
     required = [p for p in inspect.signature(function).parameters.values() if p.default is p.empty]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import sys
+from dataclasses import replace
 
 import pytest
 
@@ -10,8 +12,10 @@ from tilewright import targets
 from tilewright.explain.text import WIDTH, explain
 from tilewright.generate import explain_plan, plan_for, program_for
 from tilewright.ir.count import formulas
-from tilewright.plan.cost_model import shape_of, tile_cycles
-from tilewright.plan.partition import compared
+from tilewright.lower.nest.build import make_program
+from tilewright.plan import contraction, cost_model, partition, tile_shape
+from tilewright.plan.cost_model import ranking, shape_of, tile_cycles
+from tilewright.runtime.machine.host import resolve
 from tilewright.spec.expression import acc
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.operands import Addresses, Matrix, Offsets, Packed
@@ -107,7 +111,7 @@ def test_each_number_stands_beside_its_reason(spec: Spec, name: str) -> None:
 def test_the_runner_up_is_the_next_that_the_model_compared() -> None:
     plan = plan_for(Gemm(64, 48, 64), Schedule(), targets.load("avx512"))
     work = plan.work(plan.sizes["k"], accumulate=False)
-    best, second = compared(plan, plan.sizes["m"], plan.sizes["n"], work)[:2]
+    best, second = ranking(plan.target, 64, 48, True, work)[:2]
     assert best.cycles < second.cycles
     said = line(explain_plan(plan), "tile ")
     assert said.startswith(f"8x48  m 8 of 8, n 1 of 48: estimated at {best.cycles:.0f} cycles, ")
@@ -117,17 +121,72 @@ def test_the_runner_up_is_the_next_that_the_model_compared() -> None:
 
 def test_another_number_of_sets_is_estimated_too() -> None:
     plan = plan_for(Gemm(1, 8, 64), Schedule(), targets.load("avx512"))
-    (tile,) = program_for(plan).tiles
-    assert tile.facts is not None
-    work, core = tile.facts.work, plan.target.core
-    found = shape_of(plan.target, tile.facts.shape.vector, 1, 1, False, work.with_split(2))
+    (tile,) = plan.tiles
+    work, core = plan.work(tile.steps, accumulate=False), plan.target.core
+    found = shape_of(plan.target, tile.shape.vector, 1, 1, False, work.with_split(2))
     assert found is not None
-    own, other = (tile_cycles(shape, core, work) for shape in (tile.facts.shape, found))
+    own, other = (tile_cycles(shape, core, work) for shape in (tile.shape, found))
     said = line(explain_plan(plan), "k_split")
     assert said.startswith("4 ")
     assert said.endswith(f"; {own:.0f} cycles a tile, {other:.0f} with 2")
     said = line(told(Gemm(64, 48, 64), "avx512"), "k_split")
     assert said.endswith("; 2 sets need 52 of 31 registers")
+
+
+#: What searches for tiles, or asks what a tile would cost.
+SEARCHES = (
+    cost_model.choose, cost_model.ranking, cost_model.steady, cost_model.shape_of,
+    cost_model.fitting, cost_model.need, cost_model.tile_cycles, cost_model.unroll,
+    tile_shape.bounds, tile_shape.step_cycles, tile_shape.chains_wanted,
+    tile_shape.fed, partition.partition, contraction.choose_product,
+)  # fmt: skip
+
+
+def refuse_searches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever calls one of ``SEARCHES`` from now on, by whatever name, fails."""
+
+    def refused(*_given: object, **_named: object) -> None:
+        pytest.fail("a search after the plan was made")
+
+    for module in [m for name, m in sys.modules.items() if name.startswith("tilewright.")]:
+        for name, found in list(vars(module).items()):
+            if any(found is search for search in SEARCHES):
+                monkeypatch.setattr(module, name, refused)
+
+
+SEARCHED = {
+    **{name: (SPECS[name], "avx512") for name in ("fixed", "tails", "row", "run time")},
+    "packed": (Gemm(8, 64, 32, a="u8", b=Packed("s8", nb=16), d="u8", a_zero=3), "avx512+vnni"),
+    "converted": (Gemm(16, 16, 8, a="bf16", beta=1), "neon+bf16"),
+    "spread": (Gemm(20, 32, 8, a="f16", b="f16"), "avx2"),
+    "matrices": (Gemm(32, 20, 70, a="bf16", b=Packed("bf16")), "amx"),
+}
+
+
+@pytest.mark.parametrize(("spec", "target"), SEARCHED.values(), ids=SEARCHED)
+@pytest.mark.parametrize("schedule", [Schedule(), Schedule(tile=(2, 4))], ids=["free", "asked"])
+def test_explain_and_the_lowering_search_nothing(
+    spec: Gemm, target: str, schedule: Schedule, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_for(spec, schedule, resolve(target))
+    before = explain_plan(plan)
+    refuse_searches(monkeypatch)
+    assert explain(plan, make_program(plan)) == before
+    with pytest.raises(pytest.fail.Exception, match="a search after the plan was made"):
+        plan_for(spec, schedule, resolve(target))
+
+
+def test_what_is_told_is_what_the_plan_recorded() -> None:
+    plan = plan_for(Gemm(64, 48, 64), Schedule(), targets.load("avx512"))
+    (tile,) = plan.tiles
+    assert tile.search is not None
+    search = replace(tile.search, estimate="because", runner_up="nothing else")
+    unroll = replace(tile.unroll, reason="it is enough")
+    told_of = replace(tile, search=search, unroll=unroll, bound="nothing", why_split="one is")
+    text = explain(replace(plan, tiles=(told_of,)), program_for(plan))
+    assert line(text, "tile ") == "8x48  because, bound by nothing; nothing else"
+    assert line(text, "k_split").endswith("one is")
+    assert line(text, "k_unroll").endswith("it is enough")
 
 
 def test_a_trip_is_told_beside_what_it_hides() -> None:

@@ -17,6 +17,7 @@ from tilewright.ir.nest import (
     BlockLoop,
     Call,
     Configure,
+    Name,
     NestNode,
     Pack,
     Program,
@@ -25,6 +26,7 @@ from tilewright.ir.nest import (
     When,
     WhenSame,
 )
+from tilewright.ir.nodes import rewritten
 from tilewright.ir.ops import (
     Add,
     Address,
@@ -43,6 +45,7 @@ from tilewright.ir.ops import (
     Multiply,
     MultiplyAdd,
     MultiplyMatrices,
+    Note,
     Op,
     Parameter,
     Pick,
@@ -128,6 +131,8 @@ REFUSED: list[tuple[tuple[Op, ...], Op, str]] = [
     (KNOWN, Store(replace(C, offset=symbol("k")), X), "depends on k"),
     (KNOWN, Store(Address("nowhere", ZERO), X), "nowhere is no pointer"),
     (KNOWN, Store(C, X, MASK), "uses a mask never made"),
+    # Comments.
+    ((), Note("ends */ the comment"), "is no comment of one line"),
     # Pointers.
     ((), Point("p", "nowhere", ZERO, "f32"), "nowhere is no operand"),
     ((), Point("p", "a", ZERO, "f64"), "takes f32 of a for f64"),
@@ -290,19 +295,7 @@ def changed(
     nodes: tuple[NestNode, ...], change: Callable[[NestNode], NestNode]
 ) -> tuple[NestNode, ...]:
     """``change`` done to every node, the inner ones first."""
-    found = []
-    for node in nodes:
-        match node:
-            case BlockLoop() | SelectBatch():
-                node = replace(node, body=changed(node.body, change))
-            case Pack():
-                fill, body = changed(node.fill, change), changed(node.body, change)
-                node = replace(node, fill=fill, body=body)
-            case When() | WhenSame():
-                both = changed(node.body, change), changed(node.otherwise, change)
-                node = replace(node, body=both[0], otherwise=both[1])
-        found.append(change(node))
-    return tuple(found)
+    return tuple(rewritten(nodes, change))
 
 
 def passing(place: int, **other: object) -> Callable[[NestNode], NestNode]:
@@ -332,14 +325,14 @@ def wrapped(node: NestNode) -> Callable[[NestNode], NestNode]:
     return lambda inner: replace(node, body=(inner,)) if isinstance(inner, Call) else inner  # type: ignore[arg-type]
 
 
-BUFFER = Pack("b2_packed", "f32", Integer(8), None, (), ())
-BY_STRIDE = Selected("a", "f32", "strided", ONE)
+BUFFER = Pack(Name("b_packed", 1), "f32", Integer(8), None, (), ())
+BY_STRIDE = Selected(Name("a"), "f32", "strided", ONE)
 NESTS: list[tuple[str, Callable[[NestNode], NestNode], str]] = [
     ("call", calling(program="tile9"), "calls what does not exist"),
     ("call", calling(arguments=()), "passes 0 arguments"),
-    ("call", passing(0, operand="b_packed"), "passes b_packed, which does not exist here"),
+    ("call", passing(0, operand=Name("b_packed")), "passes b_packed, which does not exist here"),
     ("call", passing(0, operand=None), "passes None, which does not exist here"),
-    ("call", passing(2, operand="a"), "writes a, an input"),
+    ("call", passing(2, operand=Name("a")), "writes a, an input"),
     ("call", passing(2, offset=200 * symbol("mt")), "touches bytes 0 to"),
     ("call", passing(2, offset=-ONE), "touches bytes -4 to"),
     ("call", passing(0, offset=symbol("ldx")), "depends on ldx"),
@@ -347,12 +340,12 @@ NESTS: list[tuple[str, Callable[[NestNode], NestNode], str]] = [
     ("block_loop", counting(first=-1), "begins at -1"),
     ("block_loop", counting(trips=symbol("k")), "depends on k"),
     ("select_batch", wrapped(SelectBatch(ZERO, (BY_STRIDE,), ())), "finds a by 'strided'"),
-    ("pack", wrapped(replace(BUFFER, buffer="a")), "defines a twice"),
+    ("pack", wrapped(replace(BUFFER, buffer=Name("a"))), "defines a twice"),
     ("pack", wrapped(replace(BUFFER, element="f4")), "of f4"),
     ("pack", wrapped(replace(BUFFER, elements=-ONE)), "of -1 elements"),
     ("pack", wrapped(replace(BUFFER, scratch=ZERO)), "lies at bytes 0 to 32"),
     ("when", wrapped(When(symbol("k"), ())), "depends on k"),
-    ("when_same", wrapped(WhenSame("a", "d", (), ())), "compares d"),
+    ("when_same", wrapped(WhenSame(Name("a"), Name("d"), (), ())), "compares d"),
 ]  # fmt: skip
 
 

@@ -19,8 +19,8 @@ from tilewright.errors import PlanError, ScheduleError
 from tilewright.generate import Request, explain_plan, generate, plan_for, program_for
 from tilewright.interpret.run import interpret
 from tilewright.ir.count import formulas
-from tilewright.ir.dataflow import walk
 from tilewright.ir.nest import Program
+from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
     Address,
     Load,

@@ -13,7 +13,7 @@ from support.compilers import FAMILIES, use
 import tilewright as tw
 from tilewright.errors import ScheduleError, TargetError
 from tilewright.generate import Request, generate, plan_for, program_for
-from tilewright.ir.dataflow import walk
+from tilewright.ir.nodes import walk
 from tilewright.ir.ops import LoadMatrix, MultiplyAdd, MultiplyMatrices
 from tilewright.isa.target import Target
 from tilewright.runtime.build.toolchain import compiler_flags

@@ -11,7 +11,7 @@ import tilewright as tw
 from benchmarks.measure.spills import functions, spills
 from benchmarks.sections.kloops import machine_code
 from tilewright.generate import Request, plan_for, program_for
-from tilewright.ir.dataflow import walk
+from tilewright.ir.nodes import walk
 from tilewright.ir.ops import MultiplyAdd
 from tilewright.isa.target import Target
 from tilewright.runtime.machine.host import resolve

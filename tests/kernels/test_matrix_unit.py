@@ -20,8 +20,8 @@ import tilewright as tw
 from tilewright.errors import PlanError, ScheduleError, TargetError
 from tilewright.generate import Request, generate, plan_for, program_for, verified
 from tilewright.ir.count import formulas
-from tilewright.ir.dataflow import walk
-from tilewright.ir.nest import Configure, NestNode, Program, inside
+from tilewright.ir.nest import Configure, NestNode, Program
+from tilewright.ir.nodes import inside, walk
 from tilewright.ir.ops import LoadMatrix, MultiplyMatrices, TileProgram
 from tilewright.runtime.build.toolchain import compile_library, compile_program, find_compiler
 from tilewright.runtime.call import session
@@ -87,9 +87,8 @@ def test_f16_needs_the_feature() -> None:
 def test_the_cost_model_chooses_square_and_thin_tiles(
     m: int, n: int, shape: tuple[int, int]
 ) -> None:
-    (tile,) = tiles_of(program_of(tw.Gemm(m, n, 512, a="s8")))
-    assert tile.facts is not None
-    assert (tile.facts.shape.bands, tile.facts.shape.columns) == shape
+    (tile,) = plan_for(tw.Gemm(m, n, 512, a="s8"), tw.Schedule(), AMX).tiles
+    assert (tile.shape.bands, tile.shape.columns) == shape
 
 
 @pytest.mark.parametrize(("k", "steps"), [(34, 2), (32, 1), (33, 2), (40, 2), (64, 2), (97, 4)])

@@ -20,8 +20,8 @@ from tilewright import targets
 from tilewright.emit.listing import Macros
 from tilewright.emit.render import render
 from tilewright.generate import Request, generate, plan_for, program_for
-from tilewright.ir.dataflow import walk
-from tilewright.ir.nest import NestNode, inside
+from tilewright.ir.nest import NestNode
+from tilewright.ir.nodes import inside, walk
 from tilewright.ir.ops import MultiplyAdd, Op
 from tilewright.isa.target import Target
 from tilewright.runtime.bench import peak

@@ -11,8 +11,8 @@ import pytest
 from support.cases import Cases
 
 from tilewright.generate import interpret_kernel, plan_for, program_for
-from tilewright.ir.dataflow import walk
 from tilewright.ir.nest import BlockLoop, Call, NestNode, Pack
+from tilewright.ir.nodes import walk
 from tilewright.ir.ops import Broadcast, Load, Pick
 from tilewright.plan.plan import Plan
 from tilewright.runtime.machine.host import resolve
@@ -33,7 +33,7 @@ def buffers(nodes: tuple[NestNode, ...], loops: str = "") -> dict[str, str]:
     found: dict[str, str] = {}
     for node in nodes:
         if isinstance(node, Pack):
-            found |= {node.buffer: loops} | buffers(node.body, loops)
+            found |= {str(node.buffer): loops} | buffers(node.body, loops)
         elif isinstance(node, BlockLoop):
             found |= buffers(node.body, f"{loops}{node.counter} ")
     return found

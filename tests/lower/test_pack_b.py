@@ -240,7 +240,7 @@ def tiles_of(target: Target, spec: Gemm, schedule: Schedule) -> set[int]:
     """The widths of tiles, in columns."""
     plan = plan_for(spec, schedule, target)
     assert isinstance(plan, Plan)
-    return {int(tile.facts.cols) for tile in program_for(plan).tiles if tile.facts}
+    return {int(tile.nr) for tile in program_for(plan).tiles if tile.nr is not None}
 
 
 def test_no_tile_straddles_blocks_of_columns() -> None:

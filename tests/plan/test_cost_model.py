@@ -25,8 +25,8 @@ from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Mask, MulAdd, Vector
 from tilewright.plan.cost_model import _fits, choose, equal_parts, ranking
-from tilewright.plan.tile_facts import TileFacts
 from tilewright.plan.tile_shape import bounds, chains_wanted, step_cycles
+from tilewright.plan.tiles import RegisterTile
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix, Order
@@ -97,13 +97,13 @@ TARGETS = {
 every_kind = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 
 
-def facts(spec: Gemm, target: Target, schedule: Schedule | None = None) -> Iterator[TileFacts]:
-    program = program_for(plan_for(spec, schedule or Schedule(), target))
-    for tile in program.tiles:
+def planned(spec: Gemm, target: Target, schedule: Schedule | None = None) -> Iterator[RegisterTile]:
+    plan = plan_for(spec, schedule or Schedule(), target)
+    for tile in program_for(plan).tiles:
         assert live_registers(tile) <= target.registers
-        if tile.facts is not None:  # one that packs has none
-            assert tile.facts.shape.budget.total <= target.registers
-            yield tile.facts
+    for found in plan.tiles:
+        assert found.shape.budget.total <= target.registers
+    yield from plan.tiles
 
 
 # -- legal --------------------------------------------------------------------------------------
@@ -121,7 +121,7 @@ def test_every_order_agrees_with_numpy(target: Target, orders: tuple[Order, ...]
         expected = 2 * a @ b + c
         matrices: dict[str, Any] = {x: Matrix("f32", o) for x, o in zip("abc", orders, strict=True)}
         spec = Gemm(m, n, k, **matrices, alpha=2, beta=1)
-        assert list(facts(spec, target))
+        assert list(planned(spec, target))
         interpret_kernel(spec, Schedule(), target, [a, b, c])
         np.testing.assert_array_equal(c, expected)
 
@@ -142,13 +142,13 @@ def test_cases_of_the_whole_space_agree_with_numpy(target: Target, index: int) -
 
 def test_a_large_product_uses_the_wide_vectors_and_most_registers() -> None:
     for orders in ("C", "F"):
-        for found in facts(Gemm(60, 60, 60, order=orders), invented()):
+        for found in planned(Gemm(60, 60, 60, order=orders), invented()):
             assert found.shape.vector.lanes == 3
             assert found.shape.budget.accumulators >= 4
 
 
 def test_sizes_of_the_call_get_the_same_main_tile() -> None:
-    tiles = list(facts(Gemm(dim("m"), dim("n"), dim("k")), invented(masked=True)))
+    tiles = list(planned(Gemm(dim("m"), dim("n"), dim("k")), invented(masked=True)))
     best = max(tiles, key=lambda f: f.shape.budget.accumulators)
     assert best.shape.vector.lanes == 3 and best.shape.budget.accumulators >= 4
 
@@ -156,7 +156,7 @@ def test_sizes_of_the_call_get_the_same_main_tile() -> None:
 def test_a_core_that_hides_few_stores_gets_tiles_of_few_vectors() -> None:
     target = invented(registers=24, latency=2)
     dear = replace(target, core=replace(target.core, hidden=4, late=30))
-    plain, few = (list(facts(Gemm(60, 60, 60), t)) for t in (target, dear))
+    plain, few = (list(planned(Gemm(60, 60, 60), t)) for t in (target, dear))
     assert min(found.shape.outputs for found in plain) > 4
     assert max(found.shape.outputs for found in few) <= 4
     assert "4 stores of a tile cost nothing" in explain_plan(
@@ -166,7 +166,7 @@ def test_a_core_that_hides_few_stores_gets_tiles_of_few_vectors() -> None:
 
 def test_what_a_core_overlaps_is_not_charged() -> None:
     core = invented().core
-    (found,) = facts(Gemm(2, 3, 90), invented())
+    (found,) = planned(Gemm(2, 3, 90), invented())
     each = bounds(found.shape, core).values()
     assert step_cycles(found.shape, replace(core, overlap=0)) == max(each)
     assert step_cycles(found.shape, replace(core, overlap=1)) == sum(each)
@@ -179,7 +179,7 @@ def test_a_multiply_add_may_have_a_latency_of_its_own() -> None:
         for vector in target.vectors
     )
     short, long = (
-        next(facts(Gemm(1, 3, 90), t, Schedule(k_split=1)))
+        next(planned(Gemm(1, 3, 90), t, Schedule(k_split=1)))
         for t in (target, replace(target, vectors=slow))
     )
     assert bounds(short.shape, target.core)["latency"] == 2
@@ -191,7 +191,7 @@ def test_a_core_that_wants_a_choice_gets_more_chains_than_hide_its_latency() -> 
     target = invented(registers=24, latency=4)
     core = replace(target.core, loads=4, issue=9, late=9, overlap=0, idle=0)
     just, more = (
-        list(facts(Gemm(60, 60, 60), replace(target, core=slow), Schedule(k_split=1)))
+        list(planned(Gemm(60, 60, 60), replace(target, core=slow), Schedule(k_split=1)))
         for slow in (replace(core, hidden=4, strain=strain) for strain in (0, 9))
     )
     assert {found.shape.outputs for found in just} == {4}
@@ -200,7 +200,7 @@ def test_a_core_that_wants_a_choice_gets_more_chains_than_hide_its_latency() -> 
 
 def test_vectors_that_begin_anywhere_touch_more_lines() -> None:
     core = invented().core
-    whole, odd = (next(facts(Gemm(2, n, 90), invented())).shape for n in (6, 7))
+    whole, odd = (next(planned(Gemm(2, n, 90), invented())).shape for n in (6, 7))
     assert (whole.stride, odd.stride) == (24, 28)
     aligned = replace(whole, stride=0)
     assert aligned.touched(core.line) == aligned.loads
@@ -211,22 +211,22 @@ def test_vectors_that_begin_anywhere_touch_more_lines() -> None:
 
 
 def test_too_few_chains_are_split_over_k() -> None:
-    (found,) = facts(Gemm(1, 3, 90), invented())
+    (found,) = planned(Gemm(1, 3, 90), invented())
     assert found.shape.k_split > 1
-    for found in facts(Gemm(12, 12, 90), invented(latency=1)):
+    for found in planned(Gemm(12, 12, 90), invented(latency=1)):
         assert found.shape.k_split == 1
 
 
 def test_a_form_that_needs_no_register_is_used_where_registers_are_short() -> None:
     spec = Gemm(6, 3, 64)
-    (found,) = facts(spec, invented("broadcast", "memory"))
+    (found,) = planned(spec, invented("broadcast", "memory"))
     assert found.shape.feed == "memory" and found.shape.budget.accumulators == 6
 
 
 def test_a_region_is_cut_into_equal_parts() -> None:
     assert equal_parts(13, 3) == ((5, 1), (4, 2))
-    for found in facts(Gemm(14, 3, 90), invented(latency=1)):
-        assert found.rows in (4, 5), "14 rows in parts of 5 and less, none much smaller"
+    for found in planned(Gemm(14, 3, 90), invented(latency=1)):
+        assert found.mr in (4, 5), "14 rows in parts of 5 and less, none much smaller"
 
 
 def test_what_is_compared_begins_with_what_is_chosen() -> None:
@@ -243,21 +243,21 @@ def test_what_is_compared_begins_with_what_is_chosen() -> None:
 
 
 def test_a_tail_has_a_block_of_its_own() -> None:
-    tiles = list(facts(Gemm(8, 10, 30), invented(partial=True), Schedule(tile=(2, 6))))
-    assert any((found.rows, found.cols) == (2, 6) for found in tiles)
+    tiles = list(planned(Gemm(8, 10, 30), invented(partial=True), Schedule(tile=(2, 6))))
+    assert any((found.mr, found.nr) == (2, 6) for found in tiles)
     assert all(found.shape.budget.total <= 7 for found in tiles)
 
 
 def test_a_tile_that_does_not_fit_is_refused_with_one_that_does() -> None:
     with pytest.raises(ScheduleError, match=r"needs .* vector registers on invented") as error:
-        list(facts(Gemm(12, 12, 12), invented(), Schedule(tile=(4, 6))))
+        list(planned(Gemm(12, 12, 12), invented(), Schedule(tile=(4, 6))))
     assert "in place of" in str(error.value)
     with pytest.raises(ScheduleError, match="7 registers"):
-        list(facts(Gemm(12, 12, 12), invented(), Schedule(k_split=9, k_unroll=9)))
+        list(planned(Gemm(12, 12, 12), invented(), Schedule(k_split=9, k_unroll=9)))
 
 
 def test_bounds_follow_from_the_core_alone() -> None:
-    (found,) = facts(Gemm(1, 3, 90), invented(), Schedule(k_split=1))
+    (found,) = planned(Gemm(1, 3, 90), invented(), Schedule(k_split=1))
     each = bounds(found.shape, invented().core)
     assert max(each, key=lambda name: each[name]) == "latency"
     assert each["latency"] == 9 and each["multiply-add units"] == 1

@@ -66,5 +66,8 @@ def test_public_names() -> None:
     for name in tw.__all__:
         assert getattr(tw, name) is not None
     assert set(tw.__all__) <= set(dir(tw))
+    everything: dict[str, object] = {}
+    exec("from tilewright import *", everything)
+    assert {"Gemm", "postop", "relu", "where"} <= set(tw.__all__) <= everything.keys()
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         tw.nothing

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tilewright.errors import SpecError
 from tilewright.spec import expression, postops
 from tilewright.spec.expression import (
-    DEFAULTS,
+    REGISTRY,
     Call,
     Expression,
     Number,
@@ -36,8 +36,8 @@ ANY: Any = acc
 MISUSED: Any = object()
 BIAS = Operand("bias", "f32", per="column")
 NAMES: dict[str, Any] = {
-    **{name: getattr(expression, name) for name in expression.__all__},
-    **{name: getattr(postops, name) for name in postops.__all__},
+    **{name: getattr(expression, name) for name in ("Operand", "acc", "acc2", "dst")},
+    **{name: getattr(postops, name) for name in postops.NAMES},
 }
 
 
@@ -48,7 +48,11 @@ def rebuilt(text: str) -> Any:
 NUMBERS = st.floats(allow_nan=False) | st.integers(-(2**40), 2**40)
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 LEAVES = st.sampled_from([acc, acc2, dst, BIAS, Operand("s", "bf16"), Operand("t", "u8", "full")])
-UNARY = [name for name in postops.__all__ if len(inspect.signature(NAMES[name]).parameters) == 1]
+#: Functions of one value with parameters that may be left out.
+OPTIONAL = [name for name in postops.NAMES if len(inspect.signature(NAMES[name]).parameters) > 1]
+OPTIONAL = [name for name in OPTIONAL if not REGISTRY[name].operands[1:]]
+OPTIONAL = [name for name in OPTIONAL if None not in dict(REGISTRY[name].parameters).values()]
+UNARY = [name for name in postops.NAMES if len(inspect.signature(NAMES[name]).parameters) == 1]
 BINARY = [*"+-*/<", "maximum", "prelu", "eq"]
 
 
@@ -77,7 +81,7 @@ def _grown(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
         st.tuples(inner, FINITE).map(lambda p: p[0] ** p[1]),
         st.tuples(inner, FINITE, FINITE).map(lambda p: postops.pow(*p)),
         st.tuples(inner, inner, inner).map(lambda p: postops.where(*p)),
-        st.tuples(st.sampled_from(sorted(DEFAULTS)), inner).map(lambda p: NAMES[p[0]](p[1])),
+        st.tuples(st.sampled_from(OPTIONAL), inner).map(lambda p: NAMES[p[0]](p[1])),
         st.tuples(inner, FINITE, FINITE).map(lambda p: postops.hardswish(*p)),
     )
 
@@ -116,12 +120,15 @@ def test_the_repr_reads_as_written(made: Expression, text: str) -> None:
     assert repr(made) == text
 
 
-def test_defaults_are_those_of_the_functions() -> None:
-    for name in postops.__all__:
-        parameters = inspect.signature(NAMES[name]).parameters.values()
-        given = tuple((p.name, p.default) for p in parameters if p.default is not p.empty)
-        assert DEFAULTS.get(name, ()) == given
-    assert set(DEFAULTS) <= set(postops.__all__)
+def test_an_entry_has_the_functions_arguments() -> None:
+    assert OPTIONAL == ["elu", "hardsigmoid", "hardswish", "relu", "soft_relu", "swish"]
+    for name in set(postops.NAMES) - {"silu"}:
+        entry, parameters = REGISTRY[name], inspect.signature(NAMES[name]).parameters
+        assert [*entry.operands, *dict(entry.parameters)] == list(parameters)
+        for parameter, default in entry.parameters:
+            said = parameters[parameter].default
+            assert said == default if default is not None else said is inspect.Parameter.empty
+        assert NAMES[name].__doc__
 
 
 def test_equality_is_of_structure_and_of_the_signs_of_zeros() -> None:

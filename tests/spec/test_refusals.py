@@ -34,7 +34,7 @@ OTHERS: tuple[Any, ...] = (
     np.float32, tw.acc + 1, tw.dim("q"), tw.Operand("o"), tw.Schedule(), tw.Addresses(2**40),
     tw.Packed("f32"), tw.Matrix("f32", "F"), set(), range(3), ..., "a" * 10000,
 )  # fmt: skip
-FUNCTIONS = [getattr(tw, name) for name in postops.__all__]
+FUNCTIONS = [getattr(tw, name) for name in postops.NAMES]
 MADE: list[tuple[Any, dict[str, Any]]] = [
     *((tw.Gemm, {"m": 4, "n": 4, "k": 4, "a": a}) for a in ("f32", "s8", "f64", "bf16")),
     (tw.Transpose, {"rows": 4, "cols": 4}),

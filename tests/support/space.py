@@ -15,7 +15,7 @@ from unittest import mock
 import numpy as np
 
 from tilewright.errors import ScheduleError
-from tilewright.ir.dataflow import walk
+from tilewright.ir.nodes import walk
 from tilewright.ir.ops import TileProgram
 from tilewright.isa.target import Target
 from tilewright.lower.nest import calls as tile_set

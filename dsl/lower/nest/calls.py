@@ -7,21 +7,22 @@ from dataclasses import dataclass, field, replace
 
 from sympy import Expr
 
-from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode
+from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode
 from tilewright.ir.ops import TileProgram
 from tilewright.lower.staging.pack import stack_bytes
 from tilewright.lower.tile.assemble import lower_tile
-from tilewright.lower.tile.tile import Stage, Tile
+from tilewright.lower.tile.tile import Tile
 from tilewright.plan.operands import Operand
 from tilewright.plan.parts import Part
 from tilewright.plan.plan import Plan
+from tilewright.plan.tiles import RegisterTile
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ZERO, c_text, div, simplify, value
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Where the nest stands: the block's extents and origin, whether C already holds a sum.
+    """Where the nest stands: the block's extents and origin.
 
     ``plan`` has the strides of the operands as they are packed at this point; ``bases`` holds
     where the packed blocks start. The origin along ``p`` is that of B's block of columns.
@@ -31,10 +32,8 @@ class Block:
     plan: Plan
     extents: dict[str, Expr]
     origin: dict[str, Expr]
-    accumulate: bool
     bases: dict[str, dict[str, Expr]] = field(default_factory=dict)
     parallel: bool = False
-    stage: Stage = "whole"
 
     def inside(self, letter: str, extent: Expr, origin: Expr) -> Block:
         """The block of ``extent`` along a dimension that lies ``origin`` behind this one's."""
@@ -42,9 +41,9 @@ class Block:
         return replace(self, extents=self.extents | {letter: extent}, origin=origins)
 
 
-def called(tiles: TileSet, block: Block, tile: Tile, along: Part, across: Part) -> Call:
-    """The tile at its place in the grid, in a part of its region."""
-    plan, program = block.plan, tiles.get(tile)
+def called(tiles: TileSet, block: Block, tile: RegisterTile, along: Part, across: Part) -> Call:
+    """The tile at its place in the grid, in a part of it."""
+    plan, program = block.plan, tiles.get(block.plan, tile)
     parts = {plan.along: along, plan.across: across}
     origin = dict(block.origin)
     for dim in "mn":
@@ -72,7 +71,7 @@ def _arguments(block: Block, program: TileProgram, origin: dict[str, Expr]) -> I
             buffer, place = plan.operands[name].buffer, offset_of(plan, name, moved)
             yield Argument(buffer, place, plan.recast(name))
         elif parameter.role in ("table", "offsets"):
-            yield Argument(name, ZERO)
+            yield Argument(Name(name), ZERO)
         elif parameter.role == "at":
             yield Argument(None, offset_of(plan, name.removesuffix("_at"), origin))
 
@@ -95,18 +94,14 @@ class TileSet:
 
     plan: Plan
     programs: dict[object, TileProgram] = field(default_factory=dict)
-    scratch: dict[tuple[str, Expr], Expr] = field(default_factory=dict)
+    scratch: dict[tuple[Name, Expr], Expr] = field(default_factory=dict)
 
-    def get(self, tile: Tile) -> TileProgram:
-        """The program of ``tile``."""
-        region, operands = tile.region, tile.plan.operands
-        strides = tuple(tuple(operands[x].strides.values()) for x in "ab")
-        where = (region.active, region.overlapped, region.along.size, region.across.size)
-        how = (tile.steps, tile.rest, tile.accumulate, tile.stage)
-        key = (region.shape, *where, *how, strides)
+    def get(self, plan: Plan, tile: RegisterTile) -> TileProgram:
+        """The program of ``tile``; ``plan`` has its operands as they are packed there."""
+        key = "tile", tile.number
         if key not in self.programs:
-            name = f"tile{len(self.programs)}_{_size(tile)}"
-            self.programs[key] = lower_tile(tile, name)
+            name = f"tile{len(self.programs)}_{_size(plan, tile)}"
+            self.programs[key] = lower_tile(Tile(plan, tile), name)
         return self.programs[key]
 
     def room(self, operand: Operand, elements: Expr) -> Expr | None:
@@ -123,7 +118,8 @@ class TileSet:
         return sum((self.scratch[other] for other in before), ZERO)
 
 
-def _size(tile: Tile) -> str:
-    across, along = tile.region.across.units, tile.region.along.size
-    size = str(along) if value(along) is not None else "tail"
-    return f"{across}x{size}" if tile.plan.along == "n" else f"{size}x{across}"
+def _size(plan: Plan, tile: RegisterTile) -> str:
+    known = {"m": value(tile.mr), "n": value(tile.nr)}
+    sizes = {dim: "tail" if size is None else str(size) for dim, size in known.items()}
+    sizes[plan.across] = str(tile.shape.rows)
+    return f"{sizes['m']}x{sizes['n']}"

@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from sympy import Expr
 
-from tilewright.ir.dataflow import matrices_of, walk
+from tilewright.ir.dataflow import matrices_of
 from tilewright.ir.nest import (
     BlockLoop,
     Call,
@@ -21,11 +21,9 @@ from tilewright.ir.nest import (
     NestNode,
     Pack,
     Program,
-    SelectBatch,
     When,
-    WhenSame,
-    inside,
 )
+from tilewright.ir.nodes import walk, within
 from tilewright.ir.ops import MatrixRegister, TileProgram
 from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.spec.types import ITEMSIZE
@@ -95,7 +93,7 @@ def _numbers(wanted: Sequence[Shape], known: Sequence[Shape], unit: MatrixUnit) 
 
 
 def _parallel(node: NestNode) -> bool:
-    return (isinstance(node, BlockLoop) and node.parallel) or any(map(_parallel, inside(node)))
+    return any(isinstance(each, BlockLoop) and each.parallel for each in walk((node,)))
 
 
 class _Placer:
@@ -126,34 +124,29 @@ class _Placer:
         return tuple(placed), loaded
 
     def _needed(self, node: NestNode) -> Iterator[int]:
-        if isinstance(node, Call) and node.program in self.uses:
-            yield self.uses[node.program]
-        for inner in inside(node):
-            yield from self._needed(inner)
+        for each in walk((node,)):
+            if isinstance(each, Call) and each.program in self.uses:
+                yield self.uses[each.program]
 
     def _guarded(self, node: NestNode, index: int) -> bool:
         """Whether something inside asks first whether there are such rows at all."""
         rows = self.configurations[index].shapes
         depends = frozenset[str]().union(*(slots(each) for each, _ in rows))
-        match node:
-            case BlockLoop() if depends & slots(node.trips):
-                return True
-            case When() if depends & slots(node.count):
-                return True
-        return any(self._guarded(inner, index) for inner in inside(node))
+        asked = (
+            each.trips if isinstance(each, BlockLoop) else each.count
+            for each in walk((node,))
+            if isinstance(each, (BlockLoop, When))
+        )
+        return any(depends & slots(expr) for expr in asked)
 
     def _within(self, node: NestNode, loaded: int | None) -> NestNode:
         """Changes inside of a node; a loop's body begins anew each time."""
-        match node:
-            case BlockLoop():
-                return replace(node, body=self.place(node.body, None)[0])
-            case SelectBatch():
-                return replace(node, body=self.place(node.body, loaded)[0])
-            case Pack():
-                fill, after = self.place(node.fill, loaded)
-                return replace(node, fill=fill, body=self.place(node.body, after)[0])
-            case When() | WhenSame():
-                body, otherwise = (self.place(x, loaded)[0] for x in (node.body, node.otherwise))
-                return replace(node, body=body, otherwise=otherwise)
-            case _:
-                return node
+        begin = None if isinstance(node, BlockLoop) else loaded
+
+        def placed(body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
+            nonlocal begin
+            after, behind = self.place(body, begin)
+            begin = behind if isinstance(node, Pack) else begin  # its bodies run one by one
+            return after
+
+        return within(node, placed)

@@ -14,11 +14,10 @@ from sympy import Expr, Integer
 
 from tilewright.ir.nest import NestNode, Pack, When
 from tilewright.lower.staging.buffers import convert_lines, margin
-from tilewright.lower.tile.tile import Tile
-from tilewright.plan.partition import Region
 from tilewright.plan.parts import Part
 from tilewright.plan.plan import Plan
 from tilewright.plan.staging import row_elements
+from tilewright.plan.tiles import Grid
 from tilewright.symbolic import ONE, ZERO, mod, symbol, value
 
 from .calls import Block, TileSet, called, looped
@@ -34,15 +33,13 @@ class _Rows:
     exists: Expr = ONE
 
 
-def panels(
-    tiles: TileSet, block: Block, regions: Sequence[Region], steps: tuple[Expr, Expr]
-) -> Pack:
+def panels(tiles: TileSet, block: Block, grids: Sequence[Grid]) -> Pack:
     """The grids of tiles panel by panel, and the buffer of the panels.
 
     The lowest come first: nothing is computed beside the conversion of the first.
     """
-    across = tuple(dict.fromkeys(region.across for region in regions))[::-1]
-    writer = _Panels(tiles, block, tuple(regions), steps, max(part.units for part in across))
+    across = tuple(dict.fromkeys(grid.across for grid in grids))[::-1]
+    writer = _Panels(tiles, block, tuple(grids), max(part.units for part in across))
     packed = tiles.plan.operands["a"]
     rooms = 1 if sum((part.count for part in across), ZERO) == 1 else 2
     elements = rooms * writer.room + margin(tiles.plan)
@@ -73,8 +70,7 @@ class _Panels:
 
     tiles: TileSet
     block: Block
-    regions: tuple[Region, ...]
-    steps: tuple[Expr, Expr]
+    of_tiles: tuple[Grid, ...]
     tallest: int
 
     @property
@@ -108,17 +104,16 @@ class _Panels:
         self, part: Part, before: Expr, index: Expr, after: Sequence[_Rows]
     ) -> Iterator[NestNode]:
         """The tiles of a part's panel, and beside them what comes after it, in pieces."""
-        first, (steps, rest) = part.nth(index), self.steps
+        first = part.nth(index)
         base = self.block.origin["m"] + first - self.tallest * mod(before + index, 2)
         inside = replace(self.block, bases=self.block.bases | {"a": {"m": base}})
-        along = [region for region in self.regions if region.across == part]
+        along = [grid for grid in self.of_tiles if grid.across == part]
         pieces = self._pieces(_tiles(along)) if after else []
         if not pieces:
             yield from self.converted(after, ZERO, self.block.extents["k"])
         here = replace(part, start=first, count=ONE)
-        for region, columns, number, depth in _cut(along, pieces):
-            tile = Tile(self.plan, region, steps, self.block.accumulate, rest, self.block.stage)
-            call = called(self.tiles, inside, tile, columns, here)
+        for grid, columns, number, depth in _cut(along, pieces):
+            call = called(self.tiles, inside, grid.tile, columns, here)
             beside = self.converted(after, pieces[0] * number, Integer(depth)) if depth else ()
             yield from looped("n", columns, (call, *beside), set())
 
@@ -152,26 +147,24 @@ class _Panels:
         return nodes
 
 
-def _tiles(along: Sequence[Region]) -> int | None:
+def _tiles(along: Sequence[Grid]) -> int | None:
     """How many tiles lie side by side, if that is known."""
-    counts = [value(region.along.count) for region in along]
+    counts = [value(grid.along.count) for grid in along]
     return None if None in counts else sum(filter(None, counts))
 
 
-def _cut(
-    along: Sequence[Region], pieces: Sequence[int]
-) -> Iterator[tuple[Region, Part, Expr, int]]:
-    """Regions, and parts of them with equal pieces beside the tiles; a tile's number, its piece."""
+def _cut(along: Sequence[Grid], pieces: Sequence[int]) -> Iterator[tuple[Grid, Part, Expr, int]]:
+    """Grids, and parts of them with equal pieces beside the tiles; a tile's number, its piece."""
     if not pieces:
-        yield from ((region, region.along, ZERO, 0) for region in along)
+        yield from ((grid, grid.along, ZERO, 0) for grid in along)
         return
     begin = 0
-    for region in along:
-        part, at = region.along, 0
+    for grid in along:
+        part, at = grid.along, 0
         for depth, equal in groupby(pieces[begin : begin + int(part.count)]):
             count = len(list(equal))
             cut = replace(part, start=part.start + part.size * at, count=Integer(count))
             number = begin + at + (symbol("nt") if count > 1 else ZERO)
-            yield region, cut, number, depth
+            yield grid, cut, number, depth
             at += count
         begin += at

@@ -7,15 +7,13 @@ from dataclasses import dataclass, replace
 from sympy import Expr, Integer
 
 from tilewright.ir.dataflow import sizes_used
-from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode, SelectBatch, Selected, When
+from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Selected, When, of_batch
 from tilewright.ir.ops import Active, Address, Op, Parameter, Register, Splat, Store, TileProgram
 from tilewright.isa.vector import Vector
 from tilewright.lower.tile.row_reductions import START
 from tilewright.plan.operands import Operand, whole_groups, whole_vectors
-from tilewright.plan.packed_b import format_of
+from tilewright.plan.parts import cut
 from tilewright.plan.plan import Plan
-from tilewright.plan.transpose import Part, parts
-from tilewright.spec.operands import Packed
 from tilewright.spec.signature import symbol_of
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
@@ -36,29 +34,25 @@ class Filled:
     tiles: tuple[TileProgram, ...]
 
 
-def _position(part: Part, counter: str) -> Expr:
-    return part.start if part.count == 1 else part.start + part.size * symbol(counter)
-
-
 def select(plan: Plan, operand: Operand) -> Selected:
     """How the batch of an operand is found."""
     kind, stride = plan.batch_kind(operand), plan.batch_stride(operand)
-    return Selected(operand.name, operand.type, kind, stride)
+    return Selected(Name(operand.name), operand.type, kind, stride)
 
 
 def convert(plan: Plan, name: str) -> Filled:
-    """Operand ``name`` converted: every matrix of the batch."""
+    """Operand ``name`` converted before the loops: every matrix of the batch."""
     packed, product = plan.operands[name], plan.product
     count = plan.batch.count if plan.batch else ONE
     elements = packed.strides["b"] * count
     groups = div(plan.sizes["k"] + (product.group - 1), product.group)
-    spare = whole_groups(plan.sizes["k"], product) - groups
-    conversion = replace(_conversion(plan, name, plan.sources[name], packed), spare=spare)
+    zeros = whole_groups(plan.sizes["k"], product) - groups
+    conversion = replace(_conversion(plan, name, plan.sources[name], packed), zero_groups=zeros)
     return _filled(plan, conversion, dict(plan.sizes), ZERO, elements)
 
 
 def copy_tail(plan: Plan, name: str) -> Filled:
-    """What of operand ``name`` along K does not fill a step, of every matrix, with zeros behind."""
+    """The tail along K of operand ``name``, of every matrix, copied and filled up with zeros."""
     source, packed = plan.operands[name], plan.operands[f"{name}_tail"]
     rest = mod(plan.sizes["k"], plan.product.depth)
     extents = dict(plan.sizes) | {"k": rest}
@@ -71,9 +65,10 @@ def copy_tail(plan: Plan, name: str) -> Filled:
 def convert_lines(
     plan: Plan, name: str, lines: tuple[Expr, int], part: tuple[Expr, Expr], place: Expr
 ) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
-    """The nodes and tiles that convert so many ``lines`` of operand ``name`` from one of them on.
+    """The nodes and tiles that convert some lines of operand ``name``: rows of A, columns of B.
 
-    Of their K a ``part``: its first element, and how many. They begin at ``place``.
+    ``lines`` is the first of them and how many, ``part`` the first element of K and how many. The
+    first line begins ``place`` elements behind the first of the buffer.
     """
     source, packed, line = plan.sources[name], plan.operands[name], _LINE[name]
     extents = dict(plan.sizes) | {line: Integer(lines[1]), "k": part[1]}
@@ -89,12 +84,12 @@ def _conversion(plan: Plan, name: str, source: Operand, packed: Operand) -> Conv
         source=source,
         packed=packed,
         line=_LINE[name],
-        depth=plan.product.group,
+        k_group=plan.product.group,
         shift=plan.product.shifts[name],
         lanes=plan.lanes,
         slots=tuple(slot for slot, _ in plan.spec.runtime_sizes()),
         prefix=f"convert_{name}_",
-        ends=plan.dot,
+        zero_row_tails=plan.dot,
     )
 
 
@@ -110,7 +105,7 @@ def _filled(
 
 
 def margin(plan: Plan) -> int:
-    """Elements behind a buffer's last: vectors may begin at any line."""
+    """How many elements a buffer is longer, since a vector that begins at its last line is read."""
     return plan.lanes * plan.product.group
 
 
@@ -119,12 +114,12 @@ def _each(plan: Plan, source: Operand, nodes: tuple[NestNode, ...]) -> tuple[Nes
     if plan.batch is None:
         return nodes
     index = symbol("i")
-    body = (SelectBatch(index, (select(plan, source),), nodes),)
+    body = (of_batch(index, (select(plan, source),), nodes),)
     return (BlockLoop("i", plan.batch.count, body, note="batch"),)
 
 
 def needed_sums(plan: Plan) -> tuple[str, ...]:
-    """Of which operands the lines are summed: zero points multiply the other one's."""
+    """The operands, of "ab", whose lines are summed: the other one's zero point multiplies them."""
     zeros = {"a": plan.spec.a_zero, "b": plan.spec.b_zero}
     if not plan.corrects:
         return ()
@@ -139,9 +134,8 @@ def sum_lines(plan: Plan, name: str) -> Filled:
     extent = plan.sizes[_LINE[name]]
     lanes = plan.lanes
     stored = None
-    if name == "b" and isinstance(plan.spec.b, Packed):
-        format_ = format_of(plan.spec, plan.target)
-        stored = format_.sums_at // format_.itemsize
+    if name == "b" and plan.packed_format is not None:
+        stored = plan.packed_format.sums_at // plan.packed_format.itemsize
     sums = LineSums(
         target=plan.target,
         source=source,
@@ -168,14 +162,14 @@ def begin(plan: Plan, name: str) -> tuple[tuple[NestNode, ...], tuple[TileProgra
     whole, tail = div(plan.sizes["m"], vector.lanes), mod(plan.sizes["m"], vector.lanes)
     nodes: list[NestNode] = []
     tiles = []
-    for part in parts(whole, VECTORS):
-        tiles.append(_begin_tile(plan, vector, fn, part.size))
-        at = vector.lanes * _position(part, "lp")
-        call = Call(tiles[-1].name, (Argument(symbol_of(name), at),))
+    for part in cut(whole, VECTORS):
+        tiles.append(_begin_tile(plan, vector, fn, part.units))
+        at = vector.lanes * part.at("lp")
+        call = Call(tiles[-1].name, (Argument(Name(symbol_of(name)), at),))
         nodes.append(call if part.count == 1 else BlockLoop("lp", part.count, (call,)))
     if tail != 0:
         tiles.append(_begin_tile(plan, vector, fn, 1, tail))
-        rest = Call(tiles[-1].name, (Argument(symbol_of(name), vector.lanes * whole),))
+        rest = Call(tiles[-1].name, (Argument(Name(symbol_of(name)), vector.lanes * whole),))
         nodes.append(rest if value(tail) else When(tail, (rest,)))
     return tuple(nodes), tuple(tiles)
 

@@ -1,6 +1,6 @@
-"""The conversion of one operand: how its elements, groups and words are made, and how tiles do it.
+"""What all conversions of an operand share: how elements, words and calls are made.
 
-A word is the bits of one group, or part of it, in an s32 lane.
+A word is an s32 lane that holds the bits of one K group of a line, or of a part of one.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from tilewright.ir.ops import (
 )
 from tilewright.isa.target import Target
 from tilewright.plan.operands import Operand
-from tilewright.plan.transpose import Part
+from tilewright.plan.parts import Part
 from tilewright.spec.types import ITEMSIZE, is_integer
-from tilewright.symbolic import ONE, ZERO, symbol, value
+from tilewright.symbolic import ONE, ZERO, value
 
 #: Vectors that one call converts.
 VECTORS = 4
@@ -40,27 +40,30 @@ VECTORS = 4
 
 @dataclass(frozen=True, slots=True)
 class Conversion:
-    """One operand's way from ``source`` to ``packed``: ``line`` is its dimension beside K.
+    """How an operand gets from ``source``, where it lies, to ``packed``, a buffer of the kernel's.
 
-    ``shift`` is added to each element, ``depth`` elements of K are a group; ``spare`` groups of
-    zeros follow. ``type``, if not "" for the source's own, is what elements are rounded to on the
-    way. ``clean``: lines that are padding become zeros, else anything; ``ends``: so does what
-    follows a row of K up to whole vectors.
+    ``line`` is its dimension beside K: a line is a row of A or a column of B. A K group is
+    ``k_group`` elements of a line; behind the last there are ``zero_groups`` more, of zeros.
+    ``shift`` is added to each element. ``type`` is what elements are rounded to before they are
+    stored, "" for the source's own type. ``zero_lines``: the lines that pad a vector are stored as
+    zeros, else as anything. ``zero_row_tails``: rows along K are filled up with zeros to whole
+    vectors. ``lanes`` are those of the vectors that convert, ``slots`` the run-time sizes that
+    tiles may take, and ``prefix`` begins the tiles' names.
     """
 
     target: Target
     source: Operand
     packed: Operand
     line: str
-    depth: int
+    k_group: int
     shift: int
     lanes: int
     slots: tuple[str, ...]
     prefix: str
     type: str = ""
-    clean: bool = False
-    ends: bool = True
-    spare: Expr = ZERO
+    zero_lines: bool = False
+    zero_row_tails: bool = True
+    zero_groups: Expr = ZERO
 
     @property
     def kind(self) -> str:
@@ -69,20 +72,20 @@ class Conversion:
 
     @property
     def rows(self) -> bool:
-        """Whether it stays in rows along K."""
+        """Whether the packed form has each line contiguous along K, not groups of all lines."""
         along = value(self.packed.strides.get("k", ONE)) == 1
         return along and value(self.packed.strides[self.line]) != 1
 
     @property
     def moves(self) -> bool:
-        """Whether elements keep their size: then whole groups can be moved as they are."""
+        """Whether elements keep their size and value: whole K groups are then moved as they are."""
         source, packed = self.source.type, self.packed.type
         kept = self.kind == source and (source == packed or is_integer(source))
         return kept and ITEMSIZE[source] == ITEMSIZE[packed]
 
     @property
     def bits(self) -> bool:
-        """Whether elements are small floating point, whose bits are kept."""
+        """Whether elements are floating point of less than 32 bits, stored as they are."""
         kept = self.source.type == self.kind == self.packed.type
         return kept and not is_integer(self.kind) and ITEMSIZE[self.kind] < 4
 
@@ -91,7 +94,10 @@ class Conversion:
         return Emitter(self.target, lanes, "w", "f64" if self.source.type == "f64" else "f32")
 
     def element(self, emitter: Emitter, address: Address, active: Active, name: str) -> Argument:
-        """One element per lane: in s32 lanes, its value if an integer, else its bits; or real."""
+        """One element in each lane, as an s32 value, as bits in s32, or as floating point.
+
+        Integers are values; floating point whose bits are kept is bits.
+        """
         source = self.source.type
         if self.bits:
             register = emitter.fresh(name, "s32")
@@ -100,7 +106,7 @@ class Conversion:
         return self.rounded(emitter, load(emitter, address, active, source, name))
 
     def rounded(self, emitter: Emitter, found: Argument) -> Argument:
-        """An element as it was loaded, of the type that it is rounded to on the way."""
+        """An element that was loaded, rounded to the type that it has on the way."""
         b, kind = emitter.builder, self.kind
         if kind == self.source.type:
             return found
@@ -109,13 +115,13 @@ class Conversion:
 
     @property
     def word_elements(self) -> int:
-        """Elements of a group that one word holds."""
-        return min(self.depth, 4 // ITEMSIZE[self.packed.type])
+        """Elements of a K group that one word holds."""
+        return min(self.k_group, 4 // ITEMSIZE[self.packed.type])
 
     def words(self, emitter: Emitter, elements: list[Argument]) -> list[Argument]:
-        """The elements of a group in words, the first in the lowest bits."""
+        """The elements of a K group as words, the first element in the lowest bits."""
         most = self.word_elements
-        starts = range(0, self.depth, most)
+        starts = range(0, self.k_group, most)
         return [self._word(emitter, elements[first : first + most]) for first in starts]
 
     def _word(self, emitter: Emitter, elements: list[Argument]) -> Argument:
@@ -131,7 +137,10 @@ class Conversion:
         return self.shifted(emitter, word, len(elements))
 
     def shifted(self, emitter: Emitter, word: Argument, elements: int) -> Argument:
-        """128 added to each byte of a word, the same as subtracted: its top bit is flipped."""
+        """A word of ``elements`` bytes with 128 added to each: their top bits are flipped.
+
+        Modulo 256 this is the same as 128 subtracted.
+        """
         if not self.shift or not elements:
             return word
         return emitter.builder("xor", word, sum(0x80 << (8 * i) for i in range(elements)))
@@ -145,7 +154,7 @@ def is_real(value: Argument) -> bool:
 def put(
     c: Conversion, emitter: Emitter, found: Argument, write: Address, active: int | None = None
 ) -> None:
-    """One element per lane, of all lanes or of the first ``active``, as the packed type."""
+    """Store one element of each lane, or of the first ``active`` lanes, as the packed type."""
     stored = c.packed.type
     if is_real(found):
         store(emitter, found, emitter.builder.real, write, active, stored)
@@ -162,14 +171,15 @@ def put(
 def store_words(
     c: Conversion, emitter: Emitter, words: list[Argument], write: Address, lines: int | None
 ) -> None:
-    """The words of a group in each lane, or of two words those of half the lanes each time.
+    """Store a K group of each lane: its words, one after the other.
 
-    ``lines``: how many exist, None for all.
+    A group of two words takes two stores, each of the groups of half the lanes. ``lines`` is how
+    many lanes are stored, None for all.
     """
     registers = [emitter.register(word) for word in words]
     step = emitter.lanes * c.word_elements
     if lines is not None:
-        existing = [min(step, lines * c.depth - i * step) for i in range(len(words))]
+        existing = [min(step, lines * c.k_group - i * step) for i in range(len(words))]
     else:
         existing = [step] * len(words)
     if len(registers) > 1 and emitter.lanes > 1:
@@ -181,13 +191,13 @@ def store_words(
 
 
 def elements_of(tail: Expr | None) -> Active:
-    """How many elements an access touches, of which ``tail`` are left; None: all."""
+    """The elements that an access touches: ``tail``, a number if it is known, or None for all."""
     known = None if tail is None else value(tail)
     return known if known is not None or tail is None else tail
 
 
 def lanes_of(c: Conversion, tail: Expr, emitter: Emitter) -> tuple[Active, list[Op]]:
-    """What is active of a vector of which ``tail`` lanes exist."""
+    """The ``tail`` lanes of a vector that exist: as a mask, and how it is made, or counted."""
     element = "s32" if is_integer(c.source.type) else emitter.builder.real
     vector = emitter.vector(element)
     if c.source.type == element and vector.mask is not None:
@@ -208,13 +218,8 @@ def call_of(
 
 
 def _step(operand: Operand) -> Expr:
-    """Along K; a tail begins where it lies."""
+    """The stride along K; 0 for a copied tail, which has no place along K."""
     return operand.strides.get("k", ZERO)
-
-
-def position(part: Part, counter: str) -> Expr:
-    """Where the trip ``counter`` of a part begins."""
-    return part.start if part.count == 1 else part.start + part.size * symbol(counter)
 
 
 def looped(counter: str, part: Part, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
@@ -223,7 +228,7 @@ def looped(counter: str, part: Part, body: tuple[NestNode, ...]) -> tuple[NestNo
 
 
 def program_of(c: Conversion, name: str, ops: list[Op], summary: str) -> TileProgram:
-    """A tile of the conversion: its parameters are those of the operands that it uses."""
+    """A tile of the conversion, with the operands and run-time sizes that ``ops`` use."""
     return TileProgram(
         name=c.prefix + name,
         element=c.packed.type,

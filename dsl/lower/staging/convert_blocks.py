@@ -1,8 +1,8 @@
-"""Operands contiguous along K converted into groups of lines: square blocks turned in registers.
+"""Operands contiguous along K converted into K groups: square blocks transposed in registers.
 
-A tile reads whole lines of the cache, and writes whole ones: where lines lie a power of two apart
-they fall into the same set of it, which has lost them by the time of a second visit. Small elements
-are turned in the words that they lie in, and taken out of them afterwards.
+A tile reads and writes whole cache lines: rows whose distance is a power of two share a set of the
+cache, which would have evicted them before a second visit. Elements of less than 32 bits are
+transposed in the 32-bit words that they lie in, and taken out of these afterwards.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from dataclasses import dataclass, field
 from sympy import Expr
 
 from tilewright.elementwise.builder import Argument
-from tilewright.elementwise.conversions import FORMATS, widen
+from tilewright.elementwise.conversions import is_upper_half, widen
 from tilewright.ir.access import load
 from tilewright.ir.dataflow import prune
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import NestNode
 from tilewright.ir.networks import transpose
 from tilewright.ir.ops import Active, Address, Load, Register, TileProgram
-from tilewright.plan.transpose import parts
-from tilewright.spec.types import ITEMSIZE, is_integer
+from tilewright.plan.parts import cut
+from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, linear, value
 
 from .conversion import (
@@ -29,7 +29,6 @@ from .conversion import (
     call_of,
     lanes_of,
     looped,
-    position,
     program_of,
     put,
     store_words,
@@ -37,7 +36,7 @@ from .conversion import (
 
 
 def turns(c: Conversion, extents: dict[str, Expr]) -> bool:
-    """Whether an operand of these extents is converted this way."""
+    """Whether an operand of these extents is converted in transposed blocks."""
     along = value(c.source.strides["k"]) == 1 and value(c.source.strides[c.line]) != 1
     known = all(value(extents[name]) is not None for name in ("k", c.line))
     if not along or not known or c.lanes == 1:
@@ -49,46 +48,53 @@ def turns(c: Conversion, extents: dict[str, Expr]) -> bool:
 def blocks(
     c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
-    """The nodes that convert a matrix, and their tiles."""
-    for wide in parts(extents[c.line], _across(c)):
+    """The nodes that convert a matrix block by block; their tiles are added to ``tiles``."""
+    for wide in cut(extents[c.line], _across(c)):
         body: list[NestNode] = []
-        for deep in parts(extents["k"], _reach(c)):
-            program = _tile(c, wide.size, deep.size)
+        for deep in cut(extents["k"], _reach(c)):
+            program = _tile(c, wide.units, deep.units)
             tiles.setdefault(program.name, program)
-            call = call_of(c, program, at, position(wide, "lp"), position(deep, "kp"))
+            call = call_of(c, program, at, wide.at("lp"), deep.at("kp"))
             body += looped("kp", deep, (call,))
         yield from looped("lp", wide, tuple(body))
 
 
 def _reach(c: Conversion) -> int:
-    """Elements along K of one tile: those of a line of the cache, or a vector if that is longer."""
+    """Elements along K of one tile: those of a cache line, or of a vector if that is longer."""
     vector = c.lanes * _together(c)
-    return vector if _long(c) else max(vector, c.target.core.line // ITEMSIZE[c.source.type])
+    line = c.target.core.line // ITEMSIZE[c.source.type]
+    return vector if _many_instructions(c) else max(vector, line)
 
 
 def _across(c: Conversion) -> int:
-    """Lines of one tile: what is written of a row is a line of the cache, or a vector."""
-    written = c.depth * ITEMSIZE[c.packed.type]
-    return c.lanes if _long(c) else max(c.lanes, c.target.core.line // written)
+    """Rows or columns of one tile: as many as fill a cache line of the packed form, or a vector."""
+    written = c.k_group * ITEMSIZE[c.packed.type]
+    return c.lanes if _many_instructions(c) else max(c.lanes, c.target.core.line // written)
 
 
-def _long(c: Conversion) -> bool:
-    """Whether an element takes many operations: one block is then C enough."""
+def _many_instructions(c: Conversion) -> bool:
+    """True if converting one element needs many instructions.
+
+    One block for each tile is then enough code.
+    """
     real = c.target.holding(c.emitter(c.lanes).builder.real, c.lanes)
     moved = c.bits or (c.kind == c.source.type and c.kind in real.loads)
-    return c.kind in FORMATS and not moved
+    return c.kind in FORMATS and not is_upper_half(c.kind) and not moved
 
 
 def _together(c: Conversion) -> int:
-    """How many elements are turned in one lane: those of a word, if they are easy to take out."""
+    """Elements that are transposed in one lane: those of a word, if few operations part them."""
     source = c.source.type
-    easy = is_integer(source) or source == "bf16" or c.bits
+    easy = is_integer(source) or is_upper_half(source) or c.bits
     return max(1, 4 // ITEMSIZE[source]) if easy else 1
 
 
 @dataclass(frozen=True, slots=True)
 class _Lines:
-    """Lines that become the lanes of one vector: ``count`` of them, from ``first`` on."""
+    """Lines that become the lanes of one vector: ``count`` of them, from ``first`` on.
+
+    ``turned`` are their elements so far: for each one, or word of them, a register of all lines.
+    """
 
     first: int
     count: int
@@ -96,9 +102,9 @@ class _Lines:
 
 
 def _tile(c: Conversion, lines: int, depth: int) -> TileProgram:
-    """``lines`` of ``depth`` elements each: a square block after the other along K.
+    """The tile of ``lines`` lines and ``depth`` elements of K: square blocks, one after the other.
 
-    Blocks side by side are written row by row, so that a line of the cache is written at once.
+    Of blocks side by side each K group is written together, so that a cache line is written once.
     """
     emitter, step, lanes = c.emitter(c.lanes), c.lanes * _together(c), c.lanes
     vectors = [_Lines(first, min(lanes, lines - first)) for first in range(0, lines, lanes)]
@@ -107,10 +113,10 @@ def _tile(c: Conversion, lines: int, depth: int) -> TileProgram:
         end = min(first + step, depth)
         for vector in vectors:
             vector.turned.extend(_block(c, emitter, vector, (first, end)))
-        ready = depth if end == depth else end // c.depth * c.depth
-        for k in range(written, ready, c.depth):
+        ready = depth if end == depth else end // c.k_group * c.k_group
+        for k in range(written, ready, c.k_group):
             for vector in vectors:
-                _write(c, emitter, vector, (k, min(c.depth, depth - k)))
+                _write(c, emitter, vector, (k, min(c.k_group, depth - k)))
         written = ready
     summary = f"{lines} lines, {depth} elements of each, turned"
     return program_of(c, f"turn_{lines}x{depth}", list(emitter.emit()), summary)
@@ -119,7 +125,7 @@ def _tile(c: Conversion, lines: int, depth: int) -> TileProgram:
 def _block(
     c: Conversion, emitter: Emitter, lines: _Lines, within: tuple[int, int]
 ) -> Iterator[Argument]:
-    """Elements ``within`` these bounds of each line: a register for each, or each word of them."""
+    """The elements ``within`` two bounds of K: for each, or each word of them, one of all lines."""
     first, end = within
     rows = [_row(c, emitter, lines.first + i, first, end - first) for i in range(lines.count)]
     rows = rows if len(rows) > 1 else 2 * rows  # a register is not stored in part as it was loaded
@@ -130,7 +136,7 @@ def _block(
 
 
 def _row(c: Conversion, emitter: Emitter, line: int, first: int, count: int) -> Register:
-    """``count`` elements of a line, one in each lane or as many as a word has."""
+    """A register of ``count`` elements of a line: one in each lane, or a word of them."""
     together, name = _together(c), f"x{line}_{first}"
     address = Address("x", linear(((line, c.source.strides[c.line]), (first, ONE))))
     whole = count == c.lanes * together
@@ -147,12 +153,12 @@ def _row(c: Conversion, emitter: Emitter, line: int, first: int, count: int) -> 
 
 
 def _write(c: Conversion, emitter: Emitter, lines: _Lines, group: tuple[int, int]) -> None:
-    """A group of every line: from which element on, and how many of its elements exist."""
+    """Store a K group of every line: ``group`` is its first element, and how many of it exist."""
     (k, existing), turned, packed = group, lines.turned, c.packed.strides
     place = Address("out", linear(((k, packed["k"]), (lines.first, packed[c.line]))))
     together, active = _together(c), None if lines.count == c.lanes else lines.count
     if c.moves and c.word_elements == together > 1:
-        starts = range(0, c.depth, together)
+        starts = range(0, c.k_group, together)
         counts = [min(together, max(0, existing - start)) for start in starts]
         words: list[Argument] = [
             c.shifted(emitter, turned[(k + start) // together], count) if count else 0
@@ -161,7 +167,7 @@ def _write(c: Conversion, emitter: Emitter, lines: _Lines, group: tuple[int, int
         store_words(c, emitter, words, place, active)
         return
     elements = [_element(c, emitter, turned, each) for each in range(k, k + existing)]
-    if c.depth == 1:
+    if c.k_group == 1:
         put(c, emitter, elements[0], place, active)
     else:
         store_words(c, emitter, c.words(emitter, elements), place, active)

@@ -1,7 +1,8 @@
-"""Operands converted before anything else: into groups along K, of the types that are multiplied.
+"""Operands converted before the loops: into K groups, of the types that are multiplied.
 
-What is contiguous along lines (columns of B, rows of A) is read a vector of lines at a time; what
-is contiguous along K a group, or a row, at a time.
+Lines are rows of A or columns of B. Where lines lie side by side a vector of them is read at a
+time; where a line is contiguous along K, one K group, a block of lines (``convert_blocks``), or a
+row (``convert_rows``).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from tilewright.elementwise.builder import Argument
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import BlockLoop, NestNode, When
 from tilewright.ir.ops import Active, Address, Load, TileProgram
-from tilewright.plan.transpose import parts
+from tilewright.plan.parts import cut
 from tilewright.symbolic import div, linear, mod, symbol, value
 
 from .conversion import (
@@ -23,7 +24,6 @@ from .conversion import (
     call_of,
     lanes_of,
     looped,
-    position,
     program_of,
     put,
     store_words,
@@ -35,7 +35,10 @@ from .convert_rows import rows
 def conversion_nest(
     c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr]
 ) -> tuple[tuple[NestNode, ...], dict[str, TileProgram]]:
-    """The nodes and tiles that convert a matrix; it and its packed form begin ``at`` elements."""
+    """The nodes and tiles that convert a matrix of those ``extents``.
+
+    ``at`` is where it begins in its source, and where in the packed buffer, in elements.
+    """
     tiles: dict[str, TileProgram] = {}
     write = rows if c.rows else _blocks if turns(c, extents) else _groups
     return tuple(write(c, extents, at, tiles)), tiles
@@ -45,44 +48,44 @@ def _groups(
     c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
     depth, lines = extents["k"], extents[c.line]
-    whole, rest = div(depth, c.depth), mod(depth, c.depth)
+    whole, rest = div(depth, c.k_group), mod(depth, c.k_group)
     group = symbol("gp")
     if whole != 0:
-        body = tuple(_group_lines(c, lines, at, c.depth * group, c.depth, tiles))
+        body = tuple(_group_lines(c, lines, at, c.k_group * group, c.k_group, tiles))
         yield BlockLoop("gp", whole, body, note=f"convert {c.source.name}")
-    first = c.depth * whole
+    first = c.k_group * whole
     known = value(rest)
     if known:
         yield from _group_lines(c, lines, at, first, known, tiles)
     elif known is None:
         nodes: tuple[NestNode, ...] = ()
-        for existing in range(1, c.depth):
+        for existing in range(1, c.k_group):
             body = tuple(_group_lines(c, lines, at, first, existing, tiles))
             nodes = (When(rest - (existing - 1), body, nodes),)
         yield from nodes
-    yield from _spare(c, lines, at, depth, tiles)
+    yield from _zero_groups(c, lines, at, depth, tiles)
 
 
 def _blocks(
     c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
     yield from blocks(c, extents, at, tiles)
-    yield from _spare(c, extents[c.line], at, extents["k"], tiles)
+    yield from _zero_groups(c, extents[c.line], at, extents["k"], tiles)
 
 
-def _spare(
+def _zero_groups(
     c: Conversion,
     lines: Expr,
     at: tuple[Expr, Expr],
     depth: Expr,
     tiles: dict[str, TileProgram],
 ) -> Iterator[NestNode]:
-    """Groups of zeros behind all others."""
-    if c.spare != 0:
+    """The K groups of zeros that make the last step of K whole."""
+    if c.zero_groups != 0:
         group = symbol("gp")
-        after = c.depth * (div(depth + (c.depth - 1), c.depth) + group)
+        after = c.k_group * (div(depth + (c.k_group - 1), c.k_group) + group)
         body = tuple(_group_lines(c, lines, at, after, 0, tiles))
-        yield BlockLoop("gp", c.spare, body, note="whole steps")
+        yield BlockLoop("gp", c.zero_groups, body, note="whole steps")
 
 
 def _group_lines(
@@ -93,16 +96,16 @@ def _group_lines(
     existing: int,
     tiles: dict[str, TileProgram],
 ) -> Iterator[NestNode]:
-    """One group of every line, ``existing`` elements of which there are."""
+    """One K group of every line: ``existing`` of its elements are read, the others are 0."""
     lanes = c.lanes if value(c.source.strides[c.line]) == 1 else 1
     if not existing:
         lanes = c.lanes
         lines = div(lines + (lanes - 1), lanes) * lanes
     whole, tail = div(lines, lanes), mod(lines, lanes)
-    for part in parts(whole, VECTORS):
-        program = _group_tile(c, part.size, None, lanes, existing)
+    for part in cut(whole, VECTORS):
+        program = _group_tile(c, part.units, None, lanes, existing)
         tiles.setdefault(program.name, program)
-        first = lanes * position(part, "lp")
+        first = lanes * part.at("lp")
         yield from looped("lp", part, (call_of(c, program, at, first, k),))
     if tail != 0:
         program = _group_tile(c, 1, tail, lanes, existing)
@@ -114,14 +117,14 @@ def _group_lines(
 def _group_tile(
     c: Conversion, vectors: int, tail: Expr | None, lanes: int, existing: int
 ) -> TileProgram:
-    """One group of as many lines as ``vectors`` have lanes, or of the ``tail`` that is left."""
+    """One K group of each lane of ``vectors`` vectors of lines, or of the ``tail`` of the lines."""
     emitter = c.emitter(lanes)
     active: Active = None
     if tail is not None:
         active, makes = lanes_of(c, tail, emitter)
         emitter.add(*makes)
-    moved = lanes == 1 and c.moves and value(c.source.strides["k"]) == 1 and c.depth > 1
-    lines = value(tail) if tail is not None and c.clean and c.shift else None
+    moved = lanes == 1 and c.moves and value(c.source.strides["k"]) == 1 and c.k_group > 1
+    lines = value(tail) if tail is not None and c.zero_lines and c.shift else None
     for index in range(vectors):
         write = Address("out", linear(((index * lanes, c.packed.strides[c.line]),)))
         start = linear(((index * lanes, c.source.strides[c.line]),))
@@ -130,21 +133,21 @@ def _group_tile(
             store_words(c, emitter, words, write, lines)
             continue
         found = _group(c, emitter, (index, start), active, existing)
-        if c.depth == 1:
+        if c.k_group == 1:
             put(c, emitter, found[0], write)
         else:
             store_words(c, emitter, c.words(emitter, found), write, lines)
     size = f"{vectors * lanes}" if tail is None else "tail"
-    name = f"group_{size}" + (f"_{existing}" if existing < c.depth else "")
+    name = f"group_{size}" + (f"_{existing}" if existing < c.k_group else "")
     return program_of(c, name, list(emitter.emit()), f"{size} lines, {existing} elements of each")
 
 
 def _moved(
     c: Conversion, emitter: Emitter, start: tuple[int, Expr], existing: int
 ) -> Iterator[Argument]:
-    """A group whose elements follow each other and keep their size, word by word."""
+    """The words of a K group that is moved as it lies: ``start`` is its vector and its place."""
     most = c.word_elements
-    for first in range(0, c.depth, most):
+    for first in range(0, c.k_group, most):
         count = min(most, existing - first)
         if count <= 0:
             yield 0
@@ -158,7 +161,7 @@ def _moved(
 def _group(
     c: Conversion, emitter: Emitter, start: tuple[int, Expr], active: Active, existing: int
 ) -> list[Argument]:
-    """The elements of a group, each in a register of its own."""
+    """The elements of a K group of each lane, a register for each element."""
     found = []
     for k in range(existing):
         address = Address("x", start[1] + linear(((k, c.source.strides["k"]),)))

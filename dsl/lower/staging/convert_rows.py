@@ -1,4 +1,8 @@
-"""Operands converted into rows along K."""
+"""Operands converted into lines that are contiguous along K.
+
+Lines are rows of A or columns of B. Where they lie so already they are converted vector by vector,
+else in square blocks that are transposed in registers.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +14,8 @@ from sympy import Expr
 from tilewright.ir.nest import BlockLoop, Call, NestNode, When
 from tilewright.ir.networks import transpose
 from tilewright.ir.ops import Active, Address, Load, Register, Store, TileProgram
+from tilewright.plan.parts import cut
 from tilewright.plan.staging import row_elements, widening
-from tilewright.plan.transpose import parts
 from tilewright.symbolic import ONE, ZERO, div, linear, mod, symbol, value
 
 from .conversion import (
@@ -21,7 +25,6 @@ from .conversion import (
     elements_of,
     lanes_of,
     looped,
-    position,
     program_of,
     put,
 )
@@ -33,7 +36,7 @@ BLOCK = 16
 def rows(
     c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
-    """The nodes that convert a matrix into rows along K, and their tiles."""
+    """The nodes that convert a matrix into lines along K; their tiles are added to ``tiles``."""
     if value(c.source.strides["k"]) != 1:
         yield from _turned(c, extents, at, tiles)
         return
@@ -54,7 +57,10 @@ def _row_calls(
     at: tuple[Expr, Expr],
     tiles: dict[str, TileProgram],
 ) -> tuple[list[NestNode], list[NestNode]]:
-    """The calls for whole vectors, of a ``few`` lines at once or of one, and for what is left."""
+    """The calls that convert whole vectors of a line, and those that convert its tail.
+
+    With ``few`` lines in all, a call for whole vectors converts them all.
+    """
     step = row_elements(c.target, c.source.type, c.packed.type, c.lanes)
     count, tail = div(depth, step), mod(depth, step)
     whole: list[NestNode] = []
@@ -64,12 +70,12 @@ def _row_calls(
         tiles.setdefault(program.name, program)
         return call_of(c, program, at, ZERO if lines else symbol("lp"), k)
 
-    for part in parts(count, BLOCK // few if few else VECTORS):
-        call = called(few, range(0, part.size * step, step), step * position(part, "kp"))
+    for part in cut(count, BLOCK // few if few else VECTORS):
+        call = called(few, range(0, part.units * step, step), step * part.at("kp"))
         whole += looped("kp", part, (call,))
     if tail == 0:
         return whole, []
-    if value(count) and c.depth == 1 and not c.ends:  # the last vector may overlap
+    if value(count) and c.k_group == 1 and not c.zero_row_tails:  # the last vector may overlap
         return [*whole, called(few, [0], depth - step)], []
     call = called(None, [0], step * count, tail)
     return whole, [call if value(tail) else When(tail, (call,))]
@@ -78,7 +84,7 @@ def _row_calls(
 def _row_tile(
     c: Conversion, lines: int, starts: Sequence[int], step: int, tail: Expr | None
 ) -> TileProgram:
-    """``step`` elements of some lines from each of ``starts`` on, or the ``tail`` that is left."""
+    """``step`` elements of each line from each of ``starts`` on, or the ``tail`` of a line."""
     emitter = c.emitter(c.lanes)
     wide = widening(c.target, c.source.type, c.packed.type)
     each = step // c.lanes
@@ -116,8 +122,8 @@ def _row_tile(
 def _turned(
     c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
-    """Blocks of as many lines, and groups of K, as a vector has lanes: turned in registers."""
-    step = c.lanes * c.depth
+    """Blocks of as many lines, and as many K groups, as a vector has lanes: transposed."""
+    step = c.lanes * c.k_group
     whole, rest = div(extents["k"], step), mod(extents["k"], step)
     lines, left = div(extents[c.line], c.lanes), mod(extents[c.line], c.lanes)
     for count, existing in ((whole, step * ONE), (ONE if rest != 0 else ZERO, rest)):
@@ -144,11 +150,11 @@ def _turned(
 
 def _turn_tile(c: Conversion, tail: Expr | None, existing: Expr) -> TileProgram:
     """One block: of its lines ``tail`` exist, None for all; of its elements of K ``existing``."""
-    emitter, most = c.emitter(c.lanes), c.lanes * c.depth
+    emitter, most = c.emitter(c.lanes), c.lanes * c.k_group
     words = []
-    for first in range(0, most, c.depth):
+    for first in range(0, most, c.k_group):
         elements = []
-        for k in range(first, first + c.depth):
+        for k in range(first, first + c.k_group):
             there = div(existing + (most - 1 - k), most)  # 1, or 0 where K ends before
             if there == 0:
                 break
@@ -161,6 +167,6 @@ def _turn_tile(c: Conversion, tail: Expr | None, existing: Expr) -> TileProgram:
     emitter.add(*steps)
     for line, register in enumerate(turned):
         place = Address("out", linear(((line, c.packed.strides[c.line]),)))
-        emitter.add(Store(place, register, None, c.packed.type, c.depth))
+        emitter.add(Store(place, register, None, c.packed.type, c.k_group))
     name = "turn" + ("_part" if existing != most else "") + ("_tail" if tail is not None else "")
     return program_of(c, name, list(emitter.emit()), "a block of lines as rows along K")

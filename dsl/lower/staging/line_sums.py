@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from sympy import Expr
 
-from tilewright.ir.dataflow import sizes_used, walk
-from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode, When
+from tilewright.ir.dataflow import sizes_used
+from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, When
+from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
     Active,
     Add,
@@ -27,7 +28,7 @@ from tilewright.ir.ops import (
 )
 from tilewright.isa.target import Target
 from tilewright.plan.operands import Operand, whole_vectors
-from tilewright.plan.transpose import Part, parts
+from tilewright.plan.parts import Part, cut
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
@@ -46,7 +47,7 @@ class LineSums:
     target: Target
     source: Operand
     line: str
-    buffer: str
+    buffer: Name
     lanes: int
     slots: tuple[str, ...]
     prefix: str
@@ -63,10 +64,10 @@ def sums_nest(
     """The nodes that make all sums 0, those that add one matrix's, and their tiles."""
     tiles: dict[str, TileProgram] = {}
     zero: list[NestNode] = []
-    for part in parts(div(whole_vectors(extent, sums.lanes), sums.lanes), VECTORS):
-        program = _program(sums, f"zero_{part.size}", tuple(_zeros(sums, part.size)))
+    for part in cut(div(whole_vectors(extent, sums.lanes), sums.lanes), VECTORS):
+        program = _program(sums, f"zero_{part.units}", tuple(_zeros(sums, part.units)))
         tiles[program.name] = program
-        at = sums.lanes * _position(part, "lp")
+        at = sums.lanes * part.at("lp")
         zero += _loop("lp", part, (Call(program.name, (Argument(sums.buffer, at),)),))
     if sums.stored is not None:
         add = _from_stored(sums, extent, tiles)
@@ -87,15 +88,15 @@ def _zeros(sums: LineSums, vectors: int) -> Iterator[Op]:
 def _from_stored(sums: LineSums, extent: Expr, tiles: dict[str, TileProgram]) -> Iterator[NestNode]:
     """The sums behind a packed matrix, which has room for whole vectors of them."""
     stored = sums.stored or 0
-    for part in parts(div(whole_vectors(extent, sums.lanes), sums.lanes), VECTORS):
+    for part in cut(div(whole_vectors(extent, sums.lanes), sums.lanes), VECTORS):
         ops: list[Op] = []
-        for index in range(part.size):
+        for index in range(part.units):
             at = index * sums.lanes * ONE
             acc = sums.vector(index, "s")
             ops += [Load(acc, Address("x", at)), *_update(acc, at)]
-        program = _program(sums, f"stored_{part.size}", tuple(ops), "s32")
+        program = _program(sums, f"stored_{part.units}", tuple(ops), "s32")
         tiles[program.name] = program
-        at = sums.lanes * _position(part, "lp")
+        at = sums.lanes * part.at("lp")
         first = Argument(
             sums.source.buffer, stored + 4 // ITEMSIZE[sums.source.type] * at, cast=True
         )
@@ -107,11 +108,11 @@ def _down(
 ) -> Iterator[NestNode]:
     """Lines that lie side by side: a vector of them at a time, down K."""
     whole, tail = div(extent, sums.lanes), mod(extent, sums.lanes)
-    for part in parts(whole, VECTORS):
-        ops = tuple(_down_tile(sums, part.size, None, depth))
-        program = _program(sums, f"down_{part.size}", ops, sums.source.type)
+    for part in cut(whole, VECTORS):
+        ops = tuple(_down_tile(sums, part.units, None, depth))
+        program = _program(sums, f"down_{part.units}", ops, sums.source.type)
         tiles[program.name] = program
-        call = _down_call(sums, program, sums.lanes * _position(part, "lp"))
+        call = _down_call(sums, program, sums.lanes * part.at("lp"))
         yield from _loop("lp", part, (call,))
     if tail != 0:
         ops = tuple(_down_tile(sums, 1, tail, depth))
@@ -182,10 +183,6 @@ def _update(acc: Register, at: Expr) -> Iterator[Op]:
     """Add to what stands in the buffer, whole vectors: it has room."""
     old = Register(f"old_{acc.name}", acc.vector)
     yield from (Load(old, Address("out", at)), Add(acc, acc, old), Store(Address("out", at), acc))
-
-
-def _position(part: Part, counter: str) -> Expr:
-    return part.start if part.count == 1 else part.start + part.size * symbol(counter)
 
 
 def _loop(counter: str, part: Part, body: Nodes) -> Nodes:

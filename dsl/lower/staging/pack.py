@@ -1,4 +1,4 @@
-"""Packing: a block of A or B copied, transposed where needed, so that vectors lie along it.
+"""Packing a block of A or B into a panel, transposed where needed, so that vectors lie along it.
 
 A packed operand is stored as ``[K][extent]``: its vectors are contiguous and follow each other
 along K. What is contiguous along K in memory is transposed in registers on the way.
@@ -7,7 +7,7 @@ along K. What is contiguous along K in memory is transposed in registers on the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from sympy import Expr
 
@@ -30,10 +30,11 @@ from tilewright.ir.ops import (
 from tilewright.isa.vector import Vector
 from tilewright.lower.transpose import grid_nest
 from tilewright.plan.operands import Operand
+from tilewright.plan.parts import Part, cut
 from tilewright.plan.plan import STACK_BYTES, Plan
-from tilewright.plan.transpose import Part, move_plan, parts
+from tilewright.plan.transpose import move_plan
 from tilewright.spec.types import ITEMSIZE
-from tilewright.symbolic import ONE, div, linear, symbol, value
+from tilewright.symbolic import ONE, linear, value
 
 #: Lines that one call copies.
 COPY_LINES = 4
@@ -51,15 +52,13 @@ class Packed:
     tiles: tuple[TileProgram, ...]
 
 
-def pack(plan: Plan, name: str, extents: dict[str, Expr], at: Expr, prefix: str) -> Packed:
-    """Pack the block of operand ``name`` that starts ``at`` elements behind its first."""
+def pack(plan: Plan, buffer: Operand, extents: dict[str, Expr], at: Expr, prefix: str) -> Packed:
+    """Pack into ``buffer`` the block of its operand that starts ``at`` elements in."""
+    name = buffer.name
     source = plan.operands[name]
     line = "m" if name == "a" else "n"
-    extent, depth = extents[line], extents["k"]
-    lanes = plan.lanes
-    leading = extent if value(extent) is None else div(extent + lanes - 1, lanes) * lanes
+    extent, depth, leading = extents[line], extents["k"], buffer.strides["k"]
     spare = spare_elements(plan, name)
-    buffer = replace(source, strides={line: ONE, "k": leading}, buffer=f"{name}_packed")
     sizes = tuple(slot for slot, _ in plan.spec.runtime_sizes())
     if value(source.strides[line]) == 1:
         nodes, tiles = _copy(plan, source, buffer, (line, extent, depth), at, prefix)
@@ -99,26 +98,22 @@ def _copy(
     at: Expr,
     prefix: str,
 ) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
-    """Lines that are contiguous already."""
+    """The nodes and tiles that pack lines which are contiguous already."""
     line, extent, depth = block
     width = COPY_VECTORS * plan.lanes
     tiles: dict[str, TileProgram] = {}
     nodes: list[NestNode] = []
-    for over in parts(extent, width):
-        for down in parts(depth, COPY_LINES):
-            program = _copy_tile(plan, source, buffer, (down.size, over.size), prefix)
+    for over in cut(extent, width):
+        for down in cut(depth, COPY_LINES):
+            program = _copy_tile(plan, source, buffer, (down.units, over.units), prefix)
             tiles.setdefault(program.name, program)
-            row, col = _position(down, "kp"), _position(over, "vp")
+            row, col = down.at("kp"), over.at("vp")
             places = tuple(
                 Argument(o.buffer, first + row * o.strides["k"] + col * o.strides[line])
                 for o, first in ((source, at), (buffer, 0 * ONE))
             )
             nodes += _loop("vp", over, _loop("kp", down, (Call(program.name, places),)))
     return tuple(nodes), tuple(tiles.values())
-
-
-def _position(part: Part, counter: str) -> Expr:
-    return part.start if part.count == 1 else part.start + part.size * symbol(counter)
 
 
 def _loop(counter: str, part: Part, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
@@ -181,15 +176,15 @@ PAD_LINES = 4
 
 
 def spare_elements(plan: Plan, name: str) -> int:
-    """What tiles may read behind the last line of packed operand ``name``: less than a vector.
+    """How many elements tiles may read behind the last line of packed operand ``name``.
 
-    A tile that begins within a vector ends within one, beyond what a line is padded to.
+    A tile that does not begin at a multiple of a vector's lanes may end up to a vector behind what
+    its line is padded to.
     """
     if not plan.bounces or plan.feeder(plan.along).name != name:
         return 0
     lanes = plan.lanes
-    tile = plan.schedule.tile
-    steps = [tile["mn".index(plan.along)]] if tile else []
+    steps = [plan.asked_tile[1]] if plan.asked_tile else []
     steps += [plan.blocks[plan.along]] if plan.along in plan.blocks else []
     return lanes if any(step % lanes for step in steps) else 0
 
@@ -197,9 +192,9 @@ def spare_elements(plan: Plan, name: str) -> int:
 def pad(
     plan: Plan, buffer: Operand, size: tuple[Expr, Expr], spare: int, prefix: str
 ) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
-    """Zero the last vector of every line, before the line is filled, and what is spare.
+    """Zeros for the last vector of every line, before it is filled, and for the ``spare`` elements.
 
-    ``size`` is a line's elements, without the padding, and the number of lines.
+    ``size`` is the elements of a line, without its padding, and the number of lines.
     """
     extent, depth = size
     if not plan.bounces or plan.feeder(plan.along).name != buffer.name:
@@ -208,10 +203,10 @@ def pad(
     tiles: dict[str, TileProgram] = {}
     nodes: list[NestNode] = []
     if value(leading - extent) != 0:
-        for part in parts(depth, PAD_LINES):
-            program = _pad_tile(plan, vector, part.size, leading, prefix)
+        for part in cut(depth, PAD_LINES):
+            program = _pad_tile(plan, vector, part.units, leading, prefix)
             tiles.setdefault(program.name, program)
-            row = part.start if part.count == 1 else part.start + part.size * symbol("kp")
+            row = part.at("kp")
             at = row * leading + (leading - vector.lanes)
             call = Call(program.name, (Argument(buffer.buffer, at),))
             looped = BlockLoop("kp", part.count, (call,), note="pad")

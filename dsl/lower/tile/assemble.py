@@ -1,4 +1,4 @@
-"""One register tile as a whole program: its parameters, body and end, and what is said of it."""
+"""One register tile as a program: parameters, the body that sums products, the end that stores."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from tilewright.ir.dataflow import (
     pointers_used,
     sizes_used,
     stored_in_parts,
-    walk,
     with_rooms_apart,
     without_idle_masks,
     without_idle_notes,
     without_unread,
 )
+from tilewright.ir.nodes import walk
 from tilewright.ir.ops import Op, Parameter, Splat, TileProgram
 from tilewright.plan.plan import Plan
-from tilewright.plan.tile_facts import TileFacts
 from tilewright.spec.signature import symbol_of
 
-from .block_product import unfold
-from .dot_product import dot_loops, store_dots
-from .matrix_product import accumulator, begin, matrix_loops
-from .outer_product import k_loops
+from .block_product import BlockProduct, unfold
+from .dot_product import DotProduct, store_dots
+from .k_loop import KStep, k_loop
+from .matrix_product import MatrixProduct, accumulator, begin
+from .outer_product import OuterProduct
 from .store import factors, store_across, store_along
 from .store_matrix import store_matrices
-from .tile import Tile, masks, reduction, sum_splits, zeros
+from .tile import Tile, masks, sum_splits, zeros
 
 
 def lower_tile(tile: Tile, name: str) -> TileProgram:
@@ -45,27 +45,36 @@ def lower_tile(tile: Tile, name: str) -> TileProgram:
         body=body,
         end=end,
         summary=_summary(tile),
-        facts=_facts(tile),
+        mr=tile.chosen.mr,
+        nr=tile.chosen.nr,
+        accumulators=_register_map(tile),
+        planned=tile.chosen.number,
     )
 
 
 def _body(tile: Tile) -> Iterator[Op]:
-    plan = tile.plan
+    """Masks, accumulators at their first values, and the products of all K added to them."""
+    plan, matrices = tile.plan, tile.product.unit is not None
+    if not plan.transposed or not (tile.empty or matrices or tile.stage == "finish"):
+        yield from masks(tile)
     if tile.stage == "finish":
-        yield from masks(tile) if not plan.transposed else ()
         return
-    if tile.product.unit is not None:
-        yield from masks(tile) if not plan.transposed else ()
-        yield from begin(tile)
-        yield from reduction(tile, *matrix_loops(tile)) if not tile.empty else ()
-        return
-    yield from masks(tile) if not (tile.empty and plan.transposed) else ()
-    yield from zeros(tile)
+    yield from begin(tile) if matrices else zeros(tile)
     if not tile.empty:
-        yield from reduction(tile, *(dot_loops(tile) if plan.dot else k_loops(tile)))
+        yield from k_loop(_step_of(tile))
+
+
+def _step_of(tile: Tile) -> KStep:
+    """What a step along K of ``tile`` does."""
+    if tile.product.unit is not None:
+        return MatrixProduct.of(tile)
+    if tile.plan.dot:
+        return DotProduct.of(tile)
+    return BlockProduct.of(tile) if tile.product.rows > 1 else OuterProduct.of(tile)
 
 
 def _end(tile: Tile) -> Iterator[Op]:
+    """Accumulators made sums of C's rows or columns, and what is written computed from them."""
     plan = tile.plan
     if tile.product.unit is not None:
         yield from factors(tile)
@@ -82,23 +91,9 @@ def _end(tile: Tile) -> Iterator[Op]:
     )
 
 
-def _facts(tile: Tile) -> TileFacts:
-    region = tile.region
-    sizes = {tile.plan.along: region.along.size, tile.plan.across: region.across.size}
-    return TileFacts(
-        rows=sizes["m"],
-        cols=sizes["n"],
-        steps=tile.steps,
-        accumulate=tile.accumulate,
-        shape=region.shape,
-        work=tile.plan.work(tile.plan.counted(tile.steps, tile.rest), tile.accumulate),
-        accumulators=_register_map(tile),
-    )
-
-
 def _register_map(tile: Tile) -> tuple[tuple[str, ...], ...]:
     """The accumulators' names where their elements lie in C."""
-    shape = tile.region.shape
+    shape = tile.shape
     if tile.product.unit is not None:
         bands = [[accumulator(tile, i, j).name for j in range(shape.columns)]
                  for i in range(shape.bands)]  # fmt: skip
@@ -140,7 +135,7 @@ def _inputs(plan: Plan, used: set[str]) -> Iterator[Parameter]:
 
 
 def _summary(tile: Tile) -> str:
-    shape, plan = tile.region.shape, tile.plan
+    shape, plan = tile.shape, tile.plan
     budget = shape.budget
     uses = [f"{budget.accumulators} accumulators"]
     uses += [f"{n} {tile_side.name.upper()}" for n, tile_side in

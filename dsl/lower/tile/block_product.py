@@ -1,92 +1,66 @@
-"""Multiply-adds that compute square blocks of C: their K steps, and the blocks made vectors again.
+"""K steps of multiply-adds that compute square blocks of C, and the blocks made vectors of C again.
 
-A block holds ``height`` rows of lanes / height columns. Both factors are packed in groups along K:
-a register holds a group of each of its columns of B, or rows of A.
+A block is a register of ``height`` rows of lanes / height columns of C. Both factors are packed in
+K groups: a register holds a group of each of its columns of B, or rows of A.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from tilewright.ir.ops import Interleave, Load, Note, Op, Register
-from tilewright.symbolic import ZERO
 
-from .tile import PointerPlan, Tile, advance, multiplied, pointer_plans, step_note
+from .k_loop import KStep, Side, factor, multiply_add
+from .tile import Tile
 
 
-class Squares:
-    """Emits K steps of one tile of blocks."""
+@dataclass(frozen=True, slots=True)
+class BlockProduct(KStep):
+    """Steps of one K group of both factors."""
 
-    def __init__(self, tile: Tile) -> None:
-        self.tile, self.shape = tile, tile.region.shape
-        depth = tile.product.depth
-        self.along = pointer_plans(tile.along, tile.plan.along, 1, depth)[0]
-        self.across = pointer_plans(tile.across, tile.plan.across, 1, depth)[0]
-        both = [self.across, self.along]
-        self.pointers = both if tile.along.name == "b" else both[::-1]
+    def emit(self, index: int, run: int) -> Iterator[Op]:
+        """Blocks of C are multiplied from registers of both factors."""
+        for side, number, products in self.order(self.shape.columns, self.shape.bands):
+            first, active = self._elements(side, number)
+            (pointer,) = self.along if side == "along" else self.across
+            yield Load(self._factor(side, number, index), pointer.address(0, index, first), active)
+            for column, band in products:
+                x, y = self._factor("along", column, index), self._factor("across", band, index)
+                acc = self.tile.block(band, column, self.accumulator_set(index))
+                yield from multiply_add(self.tile, self.shape.op, acc, x, y)
 
-    def steps(self, count: int) -> list[Op]:
-        """``count`` groups of K."""
-        ops: list[Op] = []
-        for k in range(count):
-            ops.append(step_note(k, count))
-            ops += self._step(k)
-            ops += advance(self.pointers, 1, runtime=True)
-        return ops
-
-    def part(self, k: int) -> Iterator[Op]:
-        """A group that is not whole: there is none, since both factors are padded."""
-        assert self.tile.rest == ZERO, f"a group of K at {k} is cut"
+    def tail(self, index: int) -> Iterator[Op]:
+        """There is none: both factors are padded to whole K groups."""
+        assert self.tile.rest == 0, f"the K group of step {index} is not whole"
         yield from ()
 
-    def _step(self, k: int) -> Iterator[Op]:
-        """The side that is held is loaded first, the other one block at a time."""
-        sides = {"along": self.shape.columns, "across": self.shape.bands}
-        kept = self.shape.hold
-        passed = "across" if kept == "along" else "along"
-        stay = [self._load(kept, index, k) for index in range(sides[kept])]
-        yield from stay
-        for index in range(sides[passed]):
-            load = self._load(passed, index, k)
-            yield load
-            for other, held_ in enumerate(stay):
-                factors = {kept: (other, held_.dst), passed: (index, load.dst)}
-                yield from self._multiply(factors, k)
+    def _factor(self, side: Side, number: int, k: int) -> Register:
+        operand = self.tile.along if side == "along" else self.tile.across
+        return factor(operand, number, k, self.held(side))
 
-    def _load(self, side: str, index: int, k: int) -> Load:
-        pointer: PointerPlan = self.along if side == "along" else self.across
-        vector = self.tile.product.held(self.tile.plan.target, self.tile.vector, side)
-        name = f"{pointer.operand.name}{index}" + (f"_k{k}" if k else "")
-        first, active = self._elements(side, index)
-        return Load(Register(name, vector), pointer.address(0, k, first), active)
+    def _elements(self, side: Side, number: int) -> tuple[int, int | None]:
+        """The first element of a block in a row of K groups, and how many to load, None for all.
 
-    def _elements(self, side: str, index: int) -> tuple[int, int | None]:
-        """Where block ``index`` begins in a row of groups, and how much of it to load.
-
-        In place of a block behind what exists of its vector, the first one of that is loaded.
+        A block that lies behind what exists of its vector is not loaded: the vector's first block
+        takes its place, and what comes of it is not stored.
         """
-        depth = self.tile.product.depth
+        group = self.tile.product.depth
         if side == "across":
-            return index * self.shape.height * depth, None
-        vector, part = divmod(index, self.shape.parts)
-        width = self.tile.vector.lanes // self.shape.parts * depth
+            return number * self.shape.height * group, None
+        vector, block = divmod(number, self.shape.parts)
+        elements = self.tile.vector.lanes // self.shape.parts * group
         loaded = self.tile.loaded(vector)
-        if isinstance(loaded, int) and loaded <= part * width:
-            part = 0
-        left = loaded - part * width if isinstance(loaded, int) else width
-        return self.tile.position(vector) * depth + part * width, left if left < width else None
-
-    def _multiply(self, factors: dict[str, tuple[int, Register]], k: int) -> Iterator[Op]:
-        (column, x), (band, y) = factors["along"], factors["across"]
-        acc = self.tile.square(band, column, k % self.shape.k_split)
-        op = self.tile.product.form(self.tile.vector, "broadcast")
-        assert op is not None
-        yield from multiplied(self.tile, op, acc, x, y)
+        if isinstance(loaded, int) and loaded <= block * elements:
+            block = 0
+        existing = loaded - block * elements if isinstance(loaded, int) else elements
+        first = self.tile.position(vector) * group + block * elements
+        return first, existing if existing < elements else None
 
 
 def unfold(tile: Tile) -> Iterator[Op]:
-    """Blocks side by side as the vectors of C's rows: halves of two registers, taken together."""
-    shape = tile.region.shape
+    """Blocks side by side made vectors of C's rows: halves of two registers, taken together."""
+    shape = tile.shape
     width = tile.vector.lanes // shape.height
     yield Note("Blocks of accumulators become rows of C.")
     for split in range(shape.k_split):
@@ -94,7 +68,7 @@ def unfold(tile: Tile) -> Iterator[Op]:
             band, odd = divmod(row, shape.height)
             for vector in range(shape.vectors):
                 first, second = (
-                    tile.square(band, shape.parts * vector + i, split) for i in range(shape.parts)
+                    tile.block(band, shape.parts * vector + i, split) for i in range(shape.parts)
                 )
                 dst = tile.accumulator(row, vector, split)
                 yield Interleave(dst, first, second, width, bool(odd))

@@ -1,8 +1,10 @@
-"""Tiles whose vectors lie along K: products summed lane by lane, the lanes added at the end."""
+"""K steps of tiles whose vectors lie along K, and the sums of their accumulators' lanes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 from sympy import Expr, Integer
 
@@ -23,136 +25,111 @@ from tilewright.plan.operands import Operand
 from tilewright.symbolic import div, mod, value
 
 from .epilogue import Output
+from .k_loop import KStep, Side, factor, multiply_add, pointer_to
 from .store import from_sums, write
-from .tile import PointerPlan, Tile, advance, multiplied, pointer_plans, step_note
+from .tile import Tile
 
-#: What is loaded of a vector of factors; all of those that are not named.
-Cuts = Mapping[Vector, Active]
-
-
-def dot_loops(tile: Tile) -> tuple[list[PointerPlan], tuple[Op, ...]]:
-    """The K loops, a vector of K at a time, and the pointers they walk."""
-    shape, lanes, depth = tile.region.shape, tile.vector.lanes, tile.product.depth
-    body = _DotBody(tile)
-    whole, tail = div(tile.steps, lanes), mod(tile.steps, lanes)
-    count = max(1, -(-tile.unroll // lanes)) if tile.plan.schedule.k_unroll else _unroll(tile)
-    count = -(-count // shape.k_split) * shape.k_split
-    trips, rest = div(whole, count), mod(whole, count)
-    ops: list[Op] = []
-    straight = value(whole)
-    if straight is not None and straight < 2 * count:
-        ops += body.steps(straight) if straight else ()
-    else:
-        ops.append(Loop("kt", trips, body.steps(count)))
-        if (known := value(rest)) is None:
-            ops.append(Loop("kt", rest, body.steps(1), "K vectors left"))
-        elif known:
-            ops += body.steps(known)
-    ops += body.tail(tail * depth + tile.rest)
-    return body.pointers, tuple(ops)
+#: How many elements of K are loaded into each of these vectors; whole ones into all others.
+Existing = Mapping[Vector, Active]
 
 
-def _unroll(tile: Tile) -> int:
-    work = tile.region.shape.multiply_adds
-    return max(1, -(-2 * tile.plan.target.core.fma_latency // work))
+@dataclass(frozen=True, slots=True)
+class DotProduct(KStep):
+    """Steps of one vector along K of each row of A and column of B."""
 
+    note: ClassVar[str] = "K vectors left"
 
-class _DotBody:
-    """Emits steps of one vector of K each: in each lane as many as the multiply-add sums there."""
+    @staticmethod
+    def k_elements(tile: Tile) -> int:
+        """A K group in each lane."""
+        return tile.vector.lanes * tile.product.depth
 
-    def __init__(self, tile: Tile) -> None:
-        self.tile, self.shape = tile, tile.region.shape
-        self.along = pointer_plans(tile.along, tile.plan.along, self.shape.vectors)
-        self.across = pointer_plans(tile.across, tile.plan.across, self.shape.rows)
-        self.pointers = self.along + self.across
-        self.elements = tile.vector.lanes * tile.product.depth
+    @staticmethod
+    def lines(tile: Tile) -> tuple[int, int]:
+        """Each row of A and column of B is a line of its own."""
+        return tile.shape.vectors, tile.shape.rows
 
-    def steps(self, count: int) -> tuple[Op, ...]:
-        ops: list[Op] = []
-        for k in range(count):
-            ops.append(step_note(k, count))
-            ops += self._step(k, {})
-        return (*ops, *advance(self.pointers, count * self.elements, runtime=False))
+    @property
+    def count(self) -> Expr:
+        """Whole vectors along K."""
+        return div(self.tile.steps, self.tile.vector.lanes)
 
-    def tail(self, tail: Expr) -> Iterator[Op]:
-        """The elements of K that do not fill a vector."""
+    def emit(self, index: int, run: int) -> Iterator[Op]:
+        """A vector along K of each row of A times one of each column of B."""
+        yield from self._step(index, {})
+
+    def leave(self, run: int) -> Iterator[Op]:
+        """Pointers move behind straight code too: the tail begins where they then stand."""
+        if run:
+            yield from (p.advance(run) for p in self.moved)
+
+    def tail(self, index: int) -> Iterator[Op]:
+        """The elements of K that do not fill a vector: by masks, or as parts of ever fewer."""
+        tile, group = self.tile, self.tile.product.depth
+        tail = mod(tile.steps, tile.vector.lanes) * group + tile.rest
         known = value(tail)
         if known == 0:
             return
-        sides = (side for side in (self.along, self.across) if not self._has_room(side))
-        held = dict.fromkeys(map(self._held, sides))
-        if all(vector.mask is not None for vector in held):
-            cuts = {v: MaskRegister(f"k_mask{i or ''}", v, tail) for i, v in enumerate(held)}
-            yield from map(MakeMask, cuts.values())
-            yield from self._step(0, cuts, "t")
+        sides: list[Side] = ["along", "across"]
+        vectors = dict.fromkeys(self._vector(side) for side in sides if not self._padded(side))
+        if all(vector.mask is not None for vector in vectors):
+            masks = {v: MaskRegister(f"k_mask{i or ''}", v, tail) for i, v in enumerate(vectors)}
+            yield from map(MakeMask, masks.values())
+            yield from self._step(0, masks, "t")
         elif known is not None:
-            yield from self._step(0, dict.fromkeys(held, known), "t")
+            yield from self._step(0, dict.fromkeys(vectors, known), "t")
         else:
-            (vector,) = held
-            for size in sorted((s for s in vector.partial_load if not s & (s - 1)), reverse=True):
-                trips, tail = div(tail, size), mod(tail, size)
-                step = tuple(self._step(0, {vector: size}, "t"))
-                bump = advance(self.pointers, size, runtime=False)
-                yield Loop("kt", trips, (*step, *bump), f"{size} elements of K")
+            (vector,) = vectors
+            yield from self._halving(vector, tail)
 
-    def _step(self, k: int, cuts: Cuts, suffix: str = "") -> Iterator[Op]:
-        held, streamed = (self.along, self.across)
-        if self.shape.hold == "across":
-            held, streamed = streamed, held
-        for index in range(self._lines(held)):
-            yield from self._load(held, index, k, cuts, suffix)
-        for index in range(self._lines(streamed)):
-            yield from self._load(streamed, index, k, cuts, suffix)
-            for other in range(self._lines(held)):
-                along, across = (other, index) if held is self.along else (index, other)
-                yield from self._multiply(along, across, k, suffix, whole=not cuts)
+    def _halving(self, vector: Vector, tail: Expr) -> Iterator[Op]:
+        """A tail known only at the call, by loads of 2^i elements: loops of one trip or none."""
+        powers = (size for size in vector.partial_load if not size & (size - 1))
+        for size in sorted(powers, reverse=True):
+            trips, tail = div(tail, size), mod(tail, size)
+            step = *self._step(0, {vector: size}, "t"), *(p.advance_by(size) for p in self.moved)
+            yield Loop("kt", trips, step, f"{size} elements of K")
 
-    def _lines(self, side: list[PointerPlan]) -> int:
-        return self.shape.vectors if side is self.along else self.shape.rows
+    def _step(self, k: int, existing: Existing, suffix: str = "") -> Iterator[Op]:
+        for side, index, products in self.order(self.shape.vectors, self.shape.rows):
+            yield from self._load(side, index, k, existing, suffix)
+            for along, across in products:
+                acc = self.tile.accumulator(across, along, self.accumulator_set(k))
+                x = self._register("across", across, k, suffix)
+                y = self._register("along", along, k, suffix)
+                op, whole = self.shape.op, not existing
+                yield from multiply_add(self.tile, op, acc, x, y, whole=whole)
 
-    def _operand(self, side: list[PointerPlan]) -> Operand:
-        return self.tile.along if side is self.along else self.tile.across
+    def _operand(self, side: Side) -> Operand:
+        return self.tile.along if side == "along" else self.tile.across
 
-    def _held(self, side: list[PointerPlan]) -> Vector:
-        """What holds the factors of that side: B's are those that products know along vectors."""
-        factor = "across" if self._operand(side).name == "a" else "along"
-        return self.tile.product.held(self.tile.plan.target, self.tile.vector, factor)
+    def _vector(self, side: Side) -> Vector:
+        """What holds the factors of that side: products take B's for those along the vectors."""
+        return self.held("across" if self._operand(side).name == "a" else "along")
 
-    def _has_room(self, side: list[PointerPlan]) -> bool:
+    def _padded(self, side: Side) -> bool:
         """Whether lines are the kernel's own, which end in whole vectors of finite elements.
 
-        Beside them the other operand, which is cut, is 0.
+        They are then loaded whole: elements behind the end of K are multiplied by the zeros of
+        the other operand, of which only what exists is loaded.
         """
-        whole = "k" not in self.tile.plan.outer.lower()
-        return whole and self._operand(side).packed
+        return "k" not in self.tile.plan.outer.lower() and self._operand(side).packed
 
-    def _register(self, side: list[PointerPlan], index: int, k: int, suffix: str) -> Register:
-        name = f"{self._operand(side).name}{index}" + (f"_k{k}" if k else "") + suffix
-        return self.tile.register(name, self._held(side))
+    def _register(self, side: Side, index: int, k: int, suffix: str) -> Register:
+        return factor(self._operand(side), index, k, self._vector(side), suffix)
 
     def _load(
-        self, side: list[PointerPlan], index: int, k: int, cuts: Cuts, suffix: str
+        self, side: Side, index: int, k: int, existing: Existing, suffix: str
     ) -> Iterator[Op]:
-        pointer = next(p for p in reversed(side) if p.row <= index)
-        address = pointer.address(index, 0, k * self.elements)
+        pointer = pointer_to(index, self.along if side == "along" else self.across)
         register, memory = self._register(side, index, k, suffix), self._operand(side).type
-        active = None if self._has_room(side) else cuts.get(register.vector)
-        yield from read(self.tile.plan.target, register, address, active, memory)
-
-    def _multiply(
-        self, along: int, across: int, k: int, suffix: str, *, whole: bool
-    ) -> Iterator[Op]:
-        op = self.tile.product.form(self.tile.vector, "broadcast", "scalar")
-        assert op is not None
-        acc = self.tile.accumulator(across, along, k % self.shape.k_split)
-        a = self._register(self.along, along, k, suffix)
-        b = self._register(self.across, across, k, suffix)
-        yield from multiplied(self.tile, op, acc, b, a, whole=whole)
+        active = None if self._padded(side) else existing.get(register.vector)
+        yield from read(self.tile.plan.target, register, pointer.address(index, k), active, memory)
 
 
 def store_dots(tile: Tile) -> Iterator[Op]:
     """Sum the lanes of every accumulator and update C, a vector of sums at a time if possible."""
-    plan, shape = tile.plan, tile.region.shape
+    plan, shape = tile.plan, tile.shape
     if plan.sum_along is None:
         yield from _store_scalars(tile)
         return
@@ -189,7 +166,7 @@ def _store_line(tile: Tile, line: str, index: int, run: range) -> Iterator[Op]:
 
 
 def _store_scalars(tile: Tile) -> Iterator[Op]:
-    plan, shape = tile.plan, tile.region.shape
+    plan, shape = tile.plan, tile.shape
     scalar = plan.target.of(plan.element)[-1]
     outputs = []
     yield Note("Sum the lanes of each accumulator.")

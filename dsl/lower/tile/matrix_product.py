@@ -1,19 +1,18 @@
-"""The K loop of a tile whose sums lie in the registers of a matrix unit.
+"""K steps of a tile whose accumulators are matrices in the registers of a matrix unit.
 
-Matrices of the side that is held are loaded first, those of the other side pass by in turns. What
-of K does not fill a step is read from a copy, which zeros follow.
+Elements of K that fill no step are read from a copy of the operand across, which zeros follow.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from sympy import Expr, Integer
 
 from tilewright.ir.ops import (
     Address,
     LoadMatrix,
-    Loop,
     MatrixRegister,
     MultiplyMatrices,
     Note,
@@ -24,32 +23,97 @@ from tilewright.ir.ops import (
 )
 from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.plan.operands import Operand
-from tilewright.symbolic import ZERO, div, linear, mod, value
+from tilewright.symbolic import ZERO, linear, value
 
-from .tile import PointerPlan, Tile, advance, pointer_plans, step_note
+from .k_loop import KStep, PointerPlan, Side, k_group_tail
+from .tile import Tile
 
 
-def matrix_loops(tile: Tile) -> tuple[list[PointerPlan], tuple[Op, ...]]:
-    """The K loop, and the pointers it walks."""
-    body = _Body(tile)
-    steps, count = tile.steps, tile.unroll
-    ops: list[Op] = []
-    straight = value(steps)
-    if straight is None or straight >= 2 * count:
-        ops.append(body.loop(div(steps, count), count))
-        straight = value(mod(steps, count))
-    if straight is None:
-        ops.append(body.loop(mod(steps, count), 1, "K tail"))
-        straight = 0
-    ops += body.steps(straight)
-    if tile.rest != 0:
-        moved = min(straight, 1)  # the pointers stand at the last of the steps
-        last = (*advance([body.along], moved, runtime=True), *body.step(straight, body.tail))
-        whole = value(tile.rest) is not None
-        depth = tile.product.depth
-        trips = div(tile.rest + (depth - 1), depth)
-        ops += last if whole else (Loop("kt", trips, last, "K rest"),)
-    return body.pointers, tuple(ops)
+@dataclass(frozen=True, slots=True)
+class MatrixProduct(KStep):
+    """Steps of as many K groups as a row of the unit's registers takes."""
+
+    @property
+    def pointers(self) -> tuple[PointerPlan, ...]:
+        """Those to whole steps, and the one to the copy of the tail."""
+        whole = self.inputs if self.tile.steps != 0 else self.along
+        return whole if self.tile.rest == 0 else (*whole, self._copied_tail())
+
+    @property
+    def moved(self) -> tuple[PointerPlan, ...]:
+        """Along before across, whichever of them is A's."""
+        return self.along + self.across
+
+    def emit(self, index: int, run: int) -> Iterator[Op]:
+        """A matrix of each band of rows of A times one of each vector of columns of B."""
+        yield from self._step(index, self.across[0], index)
+
+    def leave(self, run: int) -> Iterator[Op]:
+        """Pointers stay at the last of the steps: the tail moves the one that it reads on."""
+        yield from ()
+
+    def tail(self, index: int) -> Iterator[Op]:
+        """A step of the K groups left, the last of which a copy fills up with zeros."""
+        if self.tile.rest == 0:
+            return
+        moves = (p.advance(min(index, 1)) for p in self.along if p.walked)
+        step = self._step(index, self._copied_tail(), 0)
+        yield from k_group_tail(self.tile, (*moves, *step))
+
+    def _copied_tail(self) -> PointerPlan:
+        """Where the tail of the operand across is read: in its copy, if there is one."""
+        operand = self.tile.plan.operands.get(f"{self.tile.across.name}_tail", self.tile.across)
+        point = Point(f"p{operand.name}", operand.name, ZERO, operand.type)
+        return PointerPlan(operand, point, 0, ZERO, operand.strides[self.tile.plan.across])
+
+    def _step(self, k: int, across: PointerPlan, across_k: int) -> Iterator[Op]:
+        """Step ``k`` from the pointers along, and ``across_k`` from that one across."""
+        split = self.accumulator_set(k)
+        for side, index, products in self.order(self.shape.columns, self.shape.bands):
+            if side == "along":
+                yield self._load_along(k, index)
+            else:
+                yield self._load_across(across, across_k, index)
+            for column, band in products:
+                acc = accumulator(self.tile, band, column, split)
+                yield MultiplyMatrices(self.shape.op, acc, self._along(column), self._across(band))
+
+    def _load_along(self, k: int, column: int) -> LoadMatrix:
+        operand, group = self.tile.along, self.tile.product.group
+        address = self.along[0].address(0, k, column * self.tile.vector.lanes * group)
+        return LoadMatrix(self._along(column), address, group * operand.strides["k"])
+
+    def _load_across(self, pointer: PointerPlan, k: int, band: int) -> LoadMatrix:
+        address = pointer.address(band * self.shape.height, k)
+        return LoadMatrix(self._across(band), address, pointer.row_stride)
+
+    def _along(self, column: int) -> MatrixRegister:
+        """A matrix of the operand along the vectors: a row for each K group."""
+        group, depth = self.tile.product.group, self.tile.product.depth
+        operand, lanes = self.tile.along, column_lanes(self.tile, column)
+        name = f"{operand.name}{self._slot('along', column, self.shape.columns)}"
+        rows = Integer(depth // group)
+        return MatrixRegister(name, unit_of(self.tile), operand.type, rows, lanes * group)
+
+    def _across(self, band: int) -> MatrixRegister:
+        """A matrix of the operand across: a row for each row of the accumulators."""
+        operand, rows = self.tile.across, band_rows(self.tile, band)
+        name = f"{operand.name}{self._slot('across', band, self.shape.bands)}"
+        depth = self.tile.product.depth
+        return MatrixRegister(name, unit_of(self.tile), operand.type, rows, depth)
+
+    def _slot(self, side: Side, index: int, count: int) -> int:
+        """The number of the register that matrix ``index`` of ``count`` of a side is loaded into.
+
+        Each of the side that is held has its own. The others share what registers are left, but
+        for the last, which may have fewer rows or columns: it has its own, too.
+        """
+        shape = self.shape
+        if side == shape.hold:
+            return index
+        taken = shape.budget.accumulators + min(shape.bands, shape.columns)
+        slots = min(count, unit_of(self.tile).registers - taken)
+        return slots - 1 if index == count - 1 else index % max(1, slots - 1)
 
 
 def accumulator(tile: Tile, band: int, column: int, split: int = 0) -> MatrixRegister:
@@ -61,26 +125,26 @@ def accumulator(tile: Tile, band: int, column: int, split: int = 0) -> MatrixReg
 
 def unit_of(tile: Tile) -> MatrixUnit:
     """The matrix unit of the tile."""
-    unit = tile.region.shape.unit
+    unit = tile.shape.unit
     assert unit is not None
     return unit
 
 
 def band_rows(tile: Tile, band: int) -> Expr:
     """How many rows of a band there are."""
-    height, shape = tile.region.shape.height, tile.region.shape
-    if value(tile.region.across.size) is None:
+    height, shape = tile.shape.height, tile.shape
+    if value(tile.across_size) is None:
         assert shape.bands == 1, "rows known only at the call are one band"
-        return tile.region.across.size
+        return tile.across_size
     return Integer(min(height, shape.rows - band * height))
 
 
 def column_lanes(tile: Tile, column: int) -> int:
-    """How many columns of C a register has: where sums are stored as they are, those there are.
+    """The columns of C that an accumulator holds.
 
-    Elsewhere all that its loads may read: more than there are where lines end in room for them.
+    Those that exist if it is stored directly to C, else also the padding that may be read.
     """
-    active, shape, lanes = tile.region.active, tile.region.shape, tile.vector.lanes
+    active, shape, lanes = tile.chosen.active, tile.shape, tile.vector.lanes
     known = None if active is None else value(active)
     if known is None or column < shape.columns - 1:
         return lanes
@@ -90,7 +154,7 @@ def column_lanes(tile: Tile, column: int) -> int:
 
 def places(tile: Tile) -> Iterator[tuple[int, int]]:
     """The band and the column of every accumulator."""
-    shape = tile.region.shape
+    shape = tile.shape
     yield from ((band, column) for band in range(shape.bands) for column in range(shape.columns))
 
 
@@ -102,7 +166,7 @@ def begin(tile: Tile) -> Iterator[Op]:
             store = stored(tile, *place, tile.written)
             yield LoadMatrix(store.src, store.address, store.stride)
         return
-    for split in range(tile.region.shape.k_split):
+    for split in range(tile.shape.k_split):
         yield from (ZeroMatrix(accumulator(tile, *place, split)) for place in places(tile))
 
 
@@ -118,105 +182,20 @@ def direct(tile: Tile) -> bool:
     Partial sums have a buffer whose rows end with whole vectors. Sets of sums are added in vectors.
     """
     plan = tile.plan
-    if tile.region.shape.k_split > 1:
+    if tile.shape.k_split > 1:
         return False
     if tile.stage == "sum":
         return True
     plain = plan.spec.alpha == 1 and (tile.accumulate or plan.spec.beta in (0, 1))
-    whole = tile.region.active is None or value(tile.region.active) is not None
+    whole = tile.chosen.active is None or value(tile.chosen.active) is not None
     return plain and whole and not (plan.finishes or plan.transposed)
 
 
 def stored(tile: Tile, band: int, column: int, operand: Operand) -> StoreMatrix:
     """An accumulator stored at its place in an operand."""
-    strides, shape = operand.strides, tile.region.shape
+    strides, shape = operand.strides, tile.shape
     plan = tile.plan
     row, first = band * shape.height, column * tile.vector.lanes
     offset = linear(((row, strides[plan.across]), (first, strides[plan.along])))
     place = Address(operand.name, offset)
     return StoreMatrix(place, accumulator(tile, band, column), strides[plan.across])
-
-
-class _Body:
-    """Emits steps of K of one tile."""
-
-    def __init__(self, tile: Tile) -> None:
-        self.tile, self.shape, self.product = tile, tile.region.shape, tile.product
-        depth = self.product.depth
-        self.along = pointer_plans(tile.along, tile.plan.along, 1, depth)[0]
-        self.across = pointer_plans(tile.across, tile.plan.across, 1, depth)[0]
-        self.tail = self._tail()
-        both = [self.across, self.along]
-        used = both if tile.along.name == "b" else both[::-1]
-        walked = used if tile.steps != 0 else [self.along]
-        self.pointers = [*walked, self.tail] if tile.rest != 0 else walked
-
-    def _tail(self) -> PointerPlan:
-        """Where the last, cut step of what lies across is read."""
-        operand = self.tile.plan.operands.get(f"{self.tile.across.name}_tail", self.tile.across)
-        point = Point(f"p{operand.name}", operand.name, ZERO, operand.type)
-        return PointerPlan(operand, point, 0, ZERO, operand.strides[self.tile.plan.across])
-
-    def loop(self, trips: Expr, count: int, note: str = "") -> Loop:
-        """``count`` steps a trip."""
-        walked = [self.along, self.across]
-        moves = (*advance(walked, 1, runtime=True), *advance(walked, count, runtime=False))
-        return Loop("kt", trips, (*self.steps(count), *moves), note)
-
-    def steps(self, count: int) -> Iterator[Op]:
-        """``count`` steps from the pointers on; between them those of run-time strides move."""
-        for k in range(count):
-            yield step_note(k, count)
-            yield from advance([self.along, self.across], 1, runtime=True) if k else ()
-            yield from self.step(k, self.across)
-
-    def step(self, k: int, across: PointerPlan) -> Iterator[Op]:
-        """Step ``k`` from the pointers on."""
-        counts = {"along": self.shape.columns, "across": self.shape.bands}
-        split = k % self.shape.k_split
-        kept = self.shape.hold
-        passing = "across" if kept == "along" else "along"
-
-        def load_of(side: str, index: int, slot: int) -> LoadMatrix:
-            if side == "along":
-                return self._x(k, index, slot)
-            return self._y(across, k, index, slot)
-
-        stay = [load_of(kept, index, index) for index in range(counts[kept])]
-        yield from stay
-        for index in range(counts[passing]):
-            load = load_of(passing, index, self._slot(index, counts[passing]))
-            yield load
-            for other, held in enumerate(stay):
-                place = {kept: other, passing: index}
-                factors = {kept: held.dst, passing: load.dst}
-                acc = accumulator(self.tile, place["across"], place["along"], split)
-                assert self.product.unit is not None
-                yield MultiplyMatrices(self.product.unit, acc, factors["along"], factors["across"])
-
-    def _slot(self, index: int, count: int) -> int:
-        """The register that a matrix passes through; the last, which may be cut, has its own."""
-        shape = self.shape
-        taken = shape.budget.accumulators + min(shape.bands, shape.columns)
-        slots = min(count, unit_of(self.tile).registers - taken)
-        return slots - 1 if index == count - 1 else index % max(1, slots - 1)
-
-    def _x(self, k: int, column: int, slot: int) -> LoadMatrix:
-        """A matrix of what lies along the vectors: a row for each group of K."""
-        group, depth = self.product.group, self.product.depth
-        operand, lanes = self.tile.along, column_lanes(self.tile, column)
-        name = f"{operand.name}{slot}"
-        rows = Integer(depth // group)
-        register = MatrixRegister(name, unit_of(self.tile), operand.type, rows, lanes * group)
-        address = self.along.address(0, k, column * self.tile.vector.lanes * group)
-        return LoadMatrix(register, address, group * operand.strides["k"])
-
-    def _y(self, pointer: PointerPlan, k: int, band: int, slot: int) -> LoadMatrix:
-        """A matrix of what lies across: a row for each row of the sums."""
-        rows, depth = band_rows(self.tile, band), self.product.depth
-        name = f"{self.tile.across.name}{slot}"
-        register = MatrixRegister(name, unit_of(self.tile), self.tile.across.type, rows, depth)
-        k = k if pointer is self.across else 0
-        return LoadMatrix(
-            register, pointer.address(band * self.shape.height, k), pointer.row_stride
-        )

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sympy import Integer
 
 from tilewright.elementwise.builder import Argument
-from tilewright.elementwise.functions import FUNCTIONS
+from tilewright.elementwise.functions import lower_function
 from tilewright.ir.access import load, store
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.ops import Active, Address, Interleave, Load, MakeMask, MaskRegister, Room, Store
@@ -100,7 +100,7 @@ class Reducer:
         b = self.emitter.builder
         if self.fn == "row_sum":
             return b("add", x, y)
-        return b("max", x, y) if self.bits else FUNCTIONS["maximum"](b, x, y)
+        return b("max", x, y) if self.bits else lower_function(b, "maximum", x, y)
 
     def _combine(self, value: Argument, m: int, active: Active) -> None:
         address = Address(self.pointer, m * ONE)

@@ -9,8 +9,9 @@ from functools import cached_property
 from sympy import Expr
 
 from tilewright.elementwise.operations import MASKS
-from tilewright.ir.dataflow import pointers_used, prune, walk
+from tilewright.ir.dataflow import pointers_used, prune
 from tilewright.ir.networks import transpose
+from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
     Active,
     Add,
@@ -42,7 +43,7 @@ from .tile import Tile, add_sets
 
 def store_along(tile: Tile) -> Iterator[Op]:
     """C is contiguous along the vectors."""
-    shape, line = tile.region.shape, tile.plan.along
+    shape, line = tile.shape, tile.plan.along
     vectors = tuple((tile.position(i), tile.active(i)) for i in range(shape.vectors))
     places = [(row, column) for row in range(shape.rows) for column in range(shape.vectors)]
     stack, lines = _lines(tile, line, shape.rows, vectors)
@@ -64,7 +65,7 @@ def store_along(tile: Tile) -> Iterator[Op]:
 
 def store_across(tile: Tile) -> Iterator[Op]:
     """C is contiguous across the vectors: square blocks are transposed, then stored."""
-    plan, shape, lanes = tile.plan, tile.region.shape, tile.vector.lanes
+    plan, shape, lanes = tile.plan, tile.shape, tile.vector.lanes
     if lanes == 1:
         yield from _store_scalars(tile)
         return
@@ -111,7 +112,7 @@ def _blocks(tile: Tile) -> Iterator[tuple[int, int, list[Op], list[Register]]]:
 
     Where sums stand in memory these are the registers that lines are read to.
     """
-    shape, lanes = tile.region.shape, tile.vector.lanes
+    shape, lanes = tile.shape, tile.vector.lanes
     for band, start in enumerate(range(0, shape.rows, lanes)):
         for column in range(shape.vectors):
             rows = range(start, min(start + lanes, shape.rows))
@@ -126,9 +127,9 @@ def _blocks(tile: Tile) -> Iterator[tuple[int, int, list[Op], list[Register]]]:
 
 def _existing(tile: Tile, column: int) -> int:
     """How many lanes of vector ``column`` are elements of C."""
-    if tile.region.active is None or column < tile.region.shape.vectors - 1:
+    if tile.chosen.active is None or column < tile.shape.vectors - 1:
         return tile.vector.lanes
-    known = value(tile.region.active)
+    known = value(tile.chosen.active)
     assert known is not None, "a run-time tail along the vectors is cut narrower before"
     return known
 
@@ -144,8 +145,8 @@ def _rows_active(tile: Tile, rows: int) -> tuple[Active, list[Op]]:
 
 def _store_scalars(tile: Tile) -> Iterator[Op]:
     outputs = []
-    for row in range(tile.region.shape.rows):
-        for column in range(tile.region.shape.vectors):
+    for row in range(tile.shape.rows):
+        for column in range(tile.shape.vectors):
             acc = tile.accumulator(row, column)
             outputs.append(Output.of(acc, tile.plan.across, row, column, None))
             yield from from_sums(tile, outputs[-1])
@@ -170,7 +171,7 @@ def factors(tile: Tile) -> Iterator[Op]:
 
 def _updated(tile: Tile) -> Iterator[Vector]:
     """The vectors in which C is updated: those that are whole, and single elements."""
-    plan, shape = tile.plan, tile.region.shape
+    plan, shape = tile.plan, tile.shape
     single = plan.target.of(plan.element)[-1]
     if plan.dot:
         yield single if plan.sum_along is None else tile.vector
@@ -181,7 +182,7 @@ def _updated(tile: Tile) -> Iterator[Vector]:
     if plan.transposed:
         whole, cut = divmod(shape.rows, tile.vector.lanes)
     else:
-        cut = int(tile.region.active is not None)
+        cut = int(tile.chosen.active is not None)
         whole = shape.vectors - cut
     yield from (tile.vector,) if whole else ()
     yield from (single,) if cut else ()
@@ -296,13 +297,11 @@ def updated(tile: Tile, output: Output) -> Iterator[Op]:
     if tile.accumulate or spec.beta == 1:
         yield Add(acc, acc, old)
         return
-    op = vector.form("broadcast", "scalar")
-    assert op is not None
     if _may_leave_out(tile):  # beta is what C is then taken for
         read, old = old, Register(f"kept_{acc.name}", vector)
         beta = _factor(tile, "beta", vector)
         yield Apply(old, "select", (_leaves_out(tile, vector), beta, read), vector)
-    yield MultiplyAdd(op, acc, old, _factor(tile, "beta", vector))
+    yield MultiplyAdd(vector.fma, acc, old, _factor(tile, "beta", vector))
 
 
 #: So many operations in straight code are about 4 KiB: more of them, for each of a kernel's tiles,

@@ -48,7 +48,7 @@ class _Rows:
     """Where the rows of sums lie, and whether they are transposed on their way."""
 
     def __init__(self, tile: Tile) -> None:
-        self.tile, self.shape, self.lanes = tile, tile.region.shape, tile.vector.lanes
+        self.tile, self.shape, self.lanes = tile, tile.shape, tile.vector.lanes
         self.turned = tile.plan.transposed and tile.stage != "sum"
         self.sums = Sums("sums", tile.plan.operands["sums"].strides[tile.plan.across])
 
@@ -98,7 +98,7 @@ class _Rows:
 
     def _exists(self, row: int) -> Expr:
         """1 if the tile has that row, else 0."""
-        size = self.tile.region.across.size
+        size = self.tile.across_size
         known = value(size)
         if known is not None:
             return ONE if row < known else ZERO
@@ -108,7 +108,7 @@ class _Rows:
         """Rows become C, one after the other."""
         tile, plan = self.tile, self.tile.plan
         line, other = plan.along, plan.across
-        sizes = {plan.along: tile.region.along.size, plan.across: tile.region.across.size}
+        sizes = {plan.along: tile.along_size, plan.across: tile.across_size}
         if self.turned:
             line, other = other, line
         vectors = tuple(

@@ -14,11 +14,10 @@ from typing import ClassVar, Literal, NoReturn
 
 from tilewright.errors import SpecError
 
-from .names import check_name
-from .sizes import real_number
-from .types import is_integer, type_name
-
-__all__ = ["Expression", "Operand", "acc", "acc2", "dst"]
+from ..names import check_name
+from ..sizes import real_number
+from ..types import is_integer, type_name
+from .postop import REGISTRY, PostOp
 
 Per = Literal["column", "row", "full"]
 
@@ -172,24 +171,40 @@ class Number(Expression):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Call(Expression):
-    """An operator or function applied to expressions; ``fn`` is its name in this module."""
+    """A post-op applied to expressions: its operands, then its parameters as literals.
+
+    ``own`` is the post-op itself where a user has defined it, so that a later definition under the
+    same name changes no expression; None for tilewright's.
+    """
 
     fn: str
     args: tuple[Expression, ...]
+    own: PostOp | None = None
 
     def __repr__(self) -> str:
         return _text(self)[0]
 
+    @property
+    def entry(self) -> PostOp:
+        """What is known of the post-op."""
+        return self.own or REGISTRY[self.fn]
 
-#: Parameters that functions have defaults for, by function.
-DEFAULTS: dict[str, tuple[tuple[str, float], ...]] = {
-    "relu": (("alpha", 0.0),),
-    "elu": (("alpha", 1.0),),
-    "soft_relu": (("alpha", 1.0),),
-    "swish": (("alpha", 1.0),),
-    "hardsigmoid": (("alpha", 1 / 6), ("beta", 0.5)),
-    "hardswish": (("alpha", 1 / 6), ("beta", 0.5)),
-}
+    @property
+    def operands(self) -> tuple[Expression, ...]:
+        """What the post-op is applied to."""
+        return self.args[: len(self.entry.operands)]
+
+    @property
+    def parameters(self) -> tuple[float, ...]:
+        """The numbers behind the operands."""
+        behind = self.args[len(self.entry.operands) :]
+        return tuple(arg.value for arg in behind if isinstance(arg, Number))
+
+    def meaning(self) -> Expression | None:
+        """The same in other functions, where the post-op is defined so."""
+        found = self.entry.meaning(self.operands, self.parameters)
+        return None if found is None else as_expression(found)
+
 
 acc = Leaf("acc")
 acc2 = Leaf("acc2")
@@ -217,7 +232,7 @@ def as_expression(value: object) -> Expression:
 
 
 def call(fn: str, *args: object) -> Call:
-    """``fn`` applied to expressions and numbers."""
+    """The function ``fn`` of tilewright applied to expressions and numbers."""
     return Call(fn, tuple(as_expression(arg) for arg in args))
 
 
@@ -282,7 +297,7 @@ def is_integer_additions(expression: Expression) -> bool:
             case Operand():
                 whole = is_integer(node.type)
             case _:
-                whole = isinstance(node, Call) and node.fn in ("add", "sub", "neg")
+                whole = isinstance(node, Call) and node.entry.whole
         if not whole:
             return False
     return True
@@ -316,10 +331,11 @@ def _operand(node: Expression, least: int) -> str:
 
 
 def _function_text(node: Call) -> str:
-    defaults = DEFAULTS.get(node.fn, ())
-    required = len(node.args) - len(defaults)
+    numbers = dict(node.entry.parameters)
+    required = len(node.args) - sum(default is not None for default in numbers.values())
     said = [repr(arg) for arg in node.args[:required]]
-    for arg, (name, default) in zip(node.args[required:], defaults, strict=True):
-        if arg != Number(default):
+    behind = list(numbers.items())[required - len(node.operands) :]
+    for arg, (name, default) in zip(node.args[required:], behind, strict=True):
+        if default is None or arg != Number(default):
             said.append(f"{name}={arg!r}")
     return f"{node.fn}({', '.join(said)})"

@@ -1,11 +1,19 @@
-"""erf, erfc and gelu_erf, as elementary operations on f32."""
+"""erf, erfc and gelu_erf: in kernels, elementary operations on f32."""
 
 from __future__ import annotations
 
 import math
 
-from .builder import Argument, Builder
+import numpy as np
+
+from .arithmetic import times
+from .define import builtin
 from .exponential import TWO, polynomial, power_of_two, with_sign_of
+from .nodes import Term
+from .postop import COMPOSED, Lane, Program, Within
+
+__all__ = ["erf", "erfc", "gelu_erf"]
+
 
 #: ``erf(x) / x - 1`` in powers of x * x, for |x| below ``_NEAR``.
 _NEAR = 0.92
@@ -35,7 +43,7 @@ _LOG2 = (0.693145751953125, 1.4286068203094173e-06)
 _SCALE = 64
 
 
-def erf(b: Builder, x: Argument) -> Argument:
+def _erf(b: Program, x: Lane) -> Lane:
     """Within 2 ulp: a polynomial near 0, elsewhere ``1 - 2**log2(erfc(x))``."""
     a = b("abs", x)
     exponent = polynomial(b, b("min", 4.0, a), *_LOG_ERFC)
@@ -46,7 +54,15 @@ def erf(b: Builder, x: Argument) -> Argument:
     return b("select", b("lt", a, _NEAR), near, with_sign_of(b, far, x))
 
 
-def _bell(b: Builder, a: Argument, half: int, terms: tuple[float, ...]) -> Argument:
+_erf_of, _erfc_of = (np.vectorize(f, otypes=[np.float64]) for f in (math.erf, math.erfc))
+
+
+@builtin(lower=_erf, reference=Within(_erf_of, 2), f64=False, sympy="erf")
+def erf(x: Term) -> None:
+    """The error function."""
+
+
+def _bell(b: Program, a: Lane, half: int, terms: tuple[float, ...]) -> Lane:
     """``exp(-a * a / half) * 2**_SCALE``; ``a * a`` less the multiple of log(2) is rounded once."""
     step, rest = half * _LOG2[0], half * _LOG2[1]
     n, s = power_of_two(b, b("mul", a, a), -1 / (step + rest), _SCALE)
@@ -54,7 +70,7 @@ def _bell(b: Builder, a: Argument, half: int, terms: tuple[float, ...]) -> Argum
     return b("mul", polynomial(b, r, *terms), s)
 
 
-def erfc(b: Builder, x: Argument) -> Argument:
+def _erfc(b: Program, x: Lane) -> Lane:
     """Within 8 ulp."""
     a = b("min", 10.2, b("abs", x))
     above = b("mul", _bell(b, a, 1, _EXP), polynomial(b, a, *_ERFC))
@@ -63,7 +79,12 @@ def erfc(b: Builder, x: Argument) -> Argument:
     return b("select", b("lt", x, 0.0), b("sub", 2.0, tail), tail)
 
 
-def gelu_erf(b: Builder, x: Argument) -> Argument:
+@builtin(lower=_erfc, reference=Within(_erfc_of, 4, COMPOSED), f64=False, sympy="erfc")
+def erfc(x: Term) -> None:
+    """``1 - erf(x)``, accurate where it is small."""
+
+
+def _gelu_erf(b: Program, x: Lane) -> Lane:
     """Within 8 ulp, so relatively accurate below 0 too; -Inf gives -0.
 
     It is ``max(x, 0) - |x| * erfc(|x| / sqrt(2)) / 2``.
@@ -72,3 +93,12 @@ def gelu_erf(b: Builder, x: Argument) -> Argument:
     above = b("mul", _bell(b, a, 2, _HALF_EXP), b("mul", a, polynomial(b, a, *_GELU)))
     below = polynomial(b, a, *(math.ldexp(c, _SCALE) for c in _GELU_BELOW))
     return b("sub", b("max", -0.0, x), b("div", above, below))
+
+
+@builtin(
+    lower=_gelu_erf,
+    reference=Within(lambda x: times(x, 0.5 * _erfc_of(-x / math.sqrt(2))), 4, COMPOSED),
+    f64=False,
+)
+def gelu_erf(x: Term) -> None:
+    """``x / 2 * (1 + erf(x / sqrt(2)))``."""

@@ -1,11 +1,18 @@
-"""log and pow, as elementary operations on f32."""
+"""log and pow: in kernels, elementary operations on f32."""
 
 from __future__ import annotations
 
 import math
 
-from .builder import Argument, Builder
+import numpy as np
+
+from .define import builtin
 from .exponential import LOG2, SIGN, TWO_PAIRS, clamp, polynomial, reduce
+from .nodes import Term
+from .postop import Lane, Program, Within
+
+__all__ = ["log", "pow"]
+
 
 #: The bits of sqrt(1/2): mantissas lie between it and its double.
 _LEAST = 0x3F3504F3
@@ -26,7 +33,7 @@ _SLOPE = (2.885390043258667, 3.851925e-08)
 _ATANH = (0.9617967, 0.5770788, 0.4119273, 0.33648854)
 
 
-def _split(b: Builder, x: Argument) -> tuple[Argument, Argument]:
+def _split(b: Program, x: Lane) -> tuple[Lane, Lane]:
     """K and f with ``x = 2**k * (1 + f)``, exactly, for positive finite x, subnormal ones too."""
     scaled = b("sub", b("bits", b("mul", x, 2.0**23)), 23 << 23)
     bits = b("select", b("lt", x, 2.0**-126), scaled, b("bits", x))
@@ -35,7 +42,7 @@ def _split(b: Builder, x: Argument) -> tuple[Argument, Argument]:
     return b("to_f32", b("shr", exponent, 23)), b("sub", mantissa, 1.0)
 
 
-def log(b: Builder, x: Argument) -> Argument:
+def _log(b: Program, x: Lane) -> Lane:
     """Within 2 ulp."""
     k, f = _split(b, x)
     rest = b("fma", b("mul", f, f), polynomial(b, f, *_LOG1P), b("mul", k, LOG2[1]))
@@ -45,7 +52,12 @@ def log(b: Builder, x: Argument) -> Argument:
     return b("select", b("eq", x, math.inf), x, found)
 
 
-def _log2(b: Builder, x: Argument) -> tuple[Argument, Argument]:
+@builtin(lower=_log, reference=Within(np.log, 2), f64=False, sympy="log")
+def log(x: Term) -> None:
+    """The natural logarithm: -Inf at 0, NaN below."""
+
+
+def _log2(b: Program, x: Lane) -> tuple[Lane, Lane]:
     """``log2(x)`` as a sum of two numbers, within 2**-29 of it, for positive finite x."""
     k, f = _split(b, x)
     m = b("add", f, 1.0)
@@ -63,13 +75,13 @@ def _log2(b: Builder, x: Argument) -> tuple[Argument, Argument]:
     return _sum(b, *_sum(b, k, high, low))
 
 
-def _sum(b: Builder, x: Argument, y: Argument, rest: Argument = 0.0) -> tuple[Argument, Argument]:
+def _sum(b: Program, x: Lane, y: Lane, rest: Lane = 0.0) -> tuple[Lane, Lane]:
     """``x + y + rest`` as its leading f32 and what that lacks, for ``|x| >= |y|`` or x 0."""
     total = b("add", x, y)
     return total, b("add", b("sub", y, b("sub", total, x)), rest)
 
 
-def _exact_power(b: Builder, x: Argument, beta: float) -> Argument | None:
+def _exact_power(b: Program, x: Lane, beta: float) -> Lane | None:
     """Powers that few operations make: those that f64 has too."""
     if abs(beta) > 1 and beta in (-2, 2, 3, 4):
         square = b("mul", x, x) if beta > 0 else b("div", 1.0, x)
@@ -82,15 +94,15 @@ def _exact_power(b: Builder, x: Argument, beta: float) -> Argument | None:
     return None
 
 
-def power(b: Builder, x: Argument, alpha: float, beta: float) -> Argument:
+def _power(b: Program, x: Lane, alpha: float, beta: float) -> Lane:
     """``alpha * x**beta``: the power within 4 ulp."""
     if beta == 0:
         return alpha
     found = _exact_power(b, x, beta)
-    return b("mul", _power(b, x, beta) if found is None else found, alpha)
+    return b("mul", _general_power(b, x, beta) if found is None else found, alpha)
 
 
-def _power(b: Builder, x: Argument, beta: float) -> Argument:
+def _general_power(b: Program, x: Lane, beta: float) -> Lane:
     a = b("abs", x)
     high, low = _log2(b, a)
     rate = math.copysign(min(abs(beta), 2.0**40), beta)  # beyond, all but 1 is 0 or infinity
@@ -105,7 +117,7 @@ def _power(b: Builder, x: Argument, beta: float) -> Argument:
     return _power_at_edges(b, x, a, found, beta)
 
 
-def _power_at_edges(b: Builder, x: Argument, a: Argument, found: Argument, beta: float) -> Argument:
+def _power_at_edges(b: Program, x: Lane, a: Lane, found: Lane, beta: float) -> Lane:
     """0, infinity, NaN and negative x, as C and numpy have them; ``a`` is ``|x|``."""
     whole = beta.is_integer()
     if not whole:
@@ -117,3 +129,18 @@ def _power_at_edges(b: Builder, x: Argument, a: Argument, found: Argument, beta:
         sign = b("and", b("bits", x), SIGN)
         found = b("float", b("or", b("bits", found), sign))
     return found
+
+
+#: The powers that few operations make, in f64 too.
+_POWERS = (-2, -1, 0, 0.5, 1, 2, 3, 4)
+
+
+@builtin(
+    lower=_power,
+    reference=Within(lambda x, alpha, beta: alpha * x**beta, 4),
+    f64=lambda _, beta: beta in _POWERS,
+    sympy=lambda x, alpha, beta: alpha * x**beta,
+    samples=((0.5, 2), (2, 0.3)),
+)
+def pow(x: Term, alpha: float, beta: float) -> None:
+    """``alpha * x**beta``; ``x ** beta`` is ``pow(x, 1, beta)``."""

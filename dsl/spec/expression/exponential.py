@@ -1,4 +1,4 @@
-"""exp and the functions made of it, as elementary operations on f32.
+"""exp and the functions made of it: in kernels, elementary operations on f32.
 
 ``base**x`` is ``2**(step * n)`` times ``base**r`` with a small ``r``. A sum with ``MAGIC`` rounds
 to n and leaves it in its last bits, which a shift makes the exponent of a power of two. The
@@ -10,10 +10,19 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from .builder import Argument, Builder
+from tilewright.errors import SpecError
+
+from .arithmetic import times
+from .define import builtin
+from .nodes import Expression, Term
+from .postop import COMPOSED, Lane, Program, Within
+
+__all__ = ["elu", "exp", "gelu_tanh", "logistic", "mish", "silu", "soft_relu", "swish", "tanh"]
+
 
 #: 1.5 * 2**23: a sum with it has no bits behind the point. 127 is the bias of f32's exponent.
 MAGIC = 1.5 * 2.0**23 + 127
@@ -67,9 +76,9 @@ _LOG1P: tuple[float, ...] = (
 _LOG1P += (-0.030068377, 0.005365454)
 
 
-def polynomial(b: Builder, x: Argument, *coefficients: float) -> Argument:
+def polynomial(b: Program, x: Lane, *coefficients: float) -> Lane:
     """Lowest power first; Horner's rule in ``x * x`` on pairs halves the chain of operations."""
-    pairs: list[Argument] = [
+    pairs: list[Lane] = [
         b("fma", x, odd, even)
         for even, odd in zip(coefficients[::2], coefficients[1::2], strict=False)
     ]
@@ -80,25 +89,23 @@ def polynomial(b: Builder, x: Argument, *coefficients: float) -> Argument:
     return total
 
 
-def clamp(b: Builder, x: Argument, low: float, high: float) -> Argument:
+def clamp(b: Program, x: Lane, low: float, high: float) -> Lane:
     """``x``, or the bound it exceeds; NaN stays."""
     return b("min", high, b("max", low, x))
 
 
-def with_sign_of(b: Builder, x: Argument, source: Argument) -> Argument:
+def with_sign_of(b: Program, x: Lane, source: Lane) -> Lane:
     """``x``, which is not negative, with the sign of ``source``."""
     return b("float", b("or", b("bits", x), b("and", b("bits", source), SIGN)))
 
 
-def power_of_two(b: Builder, x: Argument, rate: float, shift: int = 0) -> tuple[Argument, Argument]:
+def power_of_two(b: Program, x: Lane, rate: float, shift: int = 0) -> tuple[Lane, Lane]:
     """n, the integer next to ``rate * x``, and ``2**(n + shift)``."""
     moved = b("fma", x, rate, MAGIC + shift)
     return b("sub", moved, MAGIC + shift), b("float", b("shl", b("bits", moved), 23))
 
 
-def reduce(
-    b: Builder, x: Argument, base: Base, shift: int = 0, sign: float = 1
-) -> tuple[Argument, Argument]:
+def reduce(b: Program, x: Lane, base: Base, shift: int = 0, sign: float = 1) -> tuple[Lane, Lane]:
     """S and r with ``base**(sign * x) * 2**shift = s * base**(sign * r)``, or s twice."""
     n, s = power_of_two(b, x, sign * base.rate, shift)
     r = x
@@ -109,33 +116,37 @@ def reduce(
 
 
 def factors(
-    b: Builder, x: Argument, base: Base, shift: int = 0, sign: float = 1
-) -> tuple[Argument, Argument, Argument]:
+    b: Program, x: Lane, base: Base, shift: int = 0, sign: float = 1
+) -> tuple[Lane, Lane, Lane]:
     """s, r, q with ``base**(sign * x) * 2**shift = s * (1 + r * q)``, or s twice."""
     s, r = reduce(b, x, base, shift, sign)
     terms = [term * sign ** (i + 1) for i, term in enumerate(base.terms)]
     return s, r, polynomial(b, r, *terms)
 
 
-def _exp(b: Builder, x: Argument) -> Argument:
+def _exp_inside(b: Program, x: Lane) -> Lane:
     """``exp(x)`` for x from -104 to 89."""
     s, r, q = factors(b, x, E_PAIRS)
     return b("mul", b("mul", b("fma", r, q, 1.0), s), s)
 
 
-def exp(b: Builder, x: Argument) -> Argument:
-    """Within 2 ulp."""
-    return _exp(b, clamp(b, x, -104.0, 89.0))
+def _exp(b: Program, x: Lane) -> Lane:
+    return _exp_inside(b, clamp(b, x, -104.0, 89.0))
 
 
-def _expm1(b: Builder, x: Argument, shift: int = 0) -> Argument:
+@builtin(lower=_exp, reference=Within(np.exp, 2), f64=False, sympy="exp")
+def exp(x: Term) -> None:
+    """``e**x``."""
+
+
+def _expm1(b: Program, x: Lane, shift: int = 0) -> Lane:
     """``(exp(x) - 1) * 2**shift`` for x from -80 to 80, relatively accurate."""
     s, r = reduce(b, x, E, shift)
     q = b("fma", b("mul", r, r), polynomial(b, r, *E.terms[1:]), r)
     return b("fma", s, q, b("sub", s, 2.0**shift))
 
 
-def tanh(b: Builder, x: Argument) -> Argument:
+def _tanh(b: Program, x: Lane) -> Lane:
     """Within 2 ulp: ``y / (y + 1)`` with ``y = expm1(2 * |x|) / 2``, corrected where y is small."""
     y = _expm1(b, b("mul", b("min", 10.0, b("abs", x)), 2.0), shift=-1)
     quotient = b("div", y, b("add", y, 1.0))
@@ -143,17 +154,34 @@ def tanh(b: Builder, x: Argument) -> Argument:
     return with_sign_of(b, b("select", b("lt", y, 0.6), corrected, quotient), x)
 
 
-def elu(b: Builder, x: Argument, alpha: Argument) -> Argument:
+@builtin(lower=_tanh, reference=Within(np.tanh, 2), f64=False, sympy="tanh")
+def tanh(x: Term) -> None:
+    """The hyperbolic tangent."""
+
+
+def _elu(b: Program, x: Lane, alpha: Lane) -> Lane:
     """Within 3 ulp."""
     below = _expm1(b, b("max", -20.0, b("min", 0.0, x)))
     return b("fma", below, alpha, b("max", 0.0, x))
+
+
+@builtin(
+    lower=_elu,
+    reference=Within(
+        lambda x, alpha: np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0))), 4, COMPOSED
+    ),
+    f64=False,
+    samples=((), (2,)),
+)
+def elu(x: Term, alpha: float = 1) -> None:
+    """``x`` where it is positive, else ``alpha * (exp(x) - 1)``."""
 
 
 #: Both sides of 1 / (1 + exp(-x)) times this keep the denominator finite.
 _SCALE = -40
 
 
-def logistic(b: Builder, x: Argument) -> Argument:
+def _logistic(b: Program, x: Lane) -> Lane:
     """Within 2 ulp: what the sum ``1 + 2**n`` loses is added to the rest."""
     s, r, q = factors(b, clamp(b, x, -104.0, 50.0), E, _SCALE, sign=-1)
     one = 2.0**_SCALE
@@ -162,7 +190,17 @@ def logistic(b: Builder, x: Argument) -> Argument:
     return b("div", one, b("add", b("fma", b("mul", s, r), q, lost), total))
 
 
-def _gate(b: Builder, x: Argument, exponent: Argument, base: Base, sign: float) -> Argument:
+def _logistic_of(x: Any) -> Any:
+    small = np.exp(-np.abs(x))
+    return np.where(x < 0, small, 1.0) / (1.0 + small)
+
+
+@builtin(lower=_logistic, reference=Within(_logistic_of, 2), f64=False)
+def logistic(x: Term) -> None:
+    """``1 / (1 + exp(-x))``."""
+
+
+def _gate(b: Program, x: Lane, exponent: Lane, base: Base, sign: float) -> Lane:
     """``x / (1 + base**-exponent)``; the infinity that is gated to nothing gives 0."""
     low, high = -151 * base.step[0], 60 * base.step[0]
     s, r, q = factors(b, clamp(b, exponent, low, high), base, _SCALE, sign=-1)
@@ -172,30 +210,76 @@ def _gate(b: Builder, x: Argument, exponent: Argument, base: Base, sign: float) 
     return b("mul", finite, part)
 
 
-def swish(b: Builder, x: Argument, alpha: float) -> Argument:
+def _swish(b: Program, x: Lane, alpha: float) -> Lane:
     """Within 4 ulp where the factor of x is normal and ``alpha * x`` exact; -Inf gives -0."""
     if alpha == 0:
         return b("mul", x, 0.5)
     return _gate(b, x, b("mul", x, alpha), E, math.copysign(1, alpha))
 
 
-def gelu_tanh(b: Builder, x: Argument) -> Argument:
+@builtin(
+    lower=_swish,
+    reference=Within(lambda x, alpha: times(x, _logistic_of(alpha * x)), 4, COMPOSED),
+    f64=False,
+    samples=((), (2,)),
+)
+def swish(x: Term, alpha: float = 1) -> None:
+    """``x * logistic(alpha * x)``."""
+
+
+def silu(x: Term) -> Expression:
+    """``swish(x)``."""
+    return swish(x)
+
+
+def _gelu_tanh(b: Program, x: Lane) -> Lane:
     """Within 1e-6; -Inf gives -0. ``(1 + tanh(y)) / 2`` is ``1 / (1 + exp(-2 * y))``."""
     rate = 2 * math.sqrt(2 / math.pi) * _RATE
     exponent = b("mul", x, b("fma", b("mul", x, x), 0.044715 * rate, rate))
     return _gate(b, x, exponent, TWO, 1)
 
 
-def soft_relu(b: Builder, x: Argument, alpha: float) -> Argument:
+def _gelu_tanh_of(x: Any) -> Any:
+    inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
+    return times(x, 0.5 * (1 + np.tanh(inner)))
+
+
+@builtin(lower=_gelu_tanh, reference=Within(_gelu_tanh_of, 4, COMPOSED), f64=False)
+def gelu_tanh(x: Term) -> None:
+    """``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``."""
+
+
+def _soft_relu(b: Program, x: Lane, alpha: float) -> Lane:
     """Within 4 ulp where ``alpha * x`` is exact: x where that is positive, and what is left."""
-    small = _exp(b, b("max", -104.0, b("neg", b("abs", b("mul", x, alpha)))))
+    small = _exp_inside(b, b("max", -104.0, b("neg", b("abs", b("mul", x, alpha)))))
     rest = b("mul", small, polynomial(b, small, *_LOG1P))
     return b("fma", rest, 1 / alpha, b("max" if alpha > 0 else "min", 0.0, x))
 
 
-def mish(b: Builder, x: Argument) -> Argument:
+def _soft_relu_of(x: Any, alpha: float = 1.0) -> Any:
+    scaled = alpha * x
+    return (np.maximum(scaled, 0) + np.log1p(np.exp(-np.abs(scaled)))) / alpha
+
+
+@builtin(lower=_soft_relu, reference=Within(_soft_relu_of, 4, COMPOSED), f64=False)
+def soft_relu(x: Term, alpha: float = 1) -> None:
+    """``log(1 + exp(alpha * x)) / alpha``, without overflow."""
+    if alpha == 0:
+        raise SpecError("soft_relu divides by alpha", got="alpha=0")
+
+
+def _mish(b: Program, x: Lane) -> Lane:
     """Within 8 ulp where ``exp(x)`` is normal: ``x * y / (y + 2)`` with ``y = e * (e + 2)``."""
     finite = b("max", -120.0, x)
-    e = _exp(b, clamp(b, x, -104.0, 20.0))
+    e = _exp_inside(b, clamp(b, x, -104.0, 20.0))
     y = b("mul", e, b("add", e, 2.0))
     return b("mul", finite, b("div", y, b("add", y, 2.0)))
+
+
+@builtin(
+    lower=_mish,
+    reference=Within(lambda x: times(x, np.tanh(_soft_relu_of(x))), 4, COMPOSED),
+    f64=False,
+)
+def mish(x: Term) -> None:
+    """``x * tanh(soft_relu(x))``."""

@@ -1,0 +1,236 @@
+"""C cut into register tiles: the loops over blocks that the schedule names, the grids inside."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+from sympy import Expr, Integer
+
+from tilewright.errors import ScheduleError
+from tilewright.ir.nest import Name
+from tilewright.symbolic import ONE, ZERO, div, mod, value
+
+from .operands import Operand
+from .partition import Region, partition
+from .parts import cut
+from .plan import Plan
+from .staging import is_empty
+from .tiles import (
+    Grid,
+    Grids,
+    OverBatch,
+    OverBlocks,
+    PackedBlock,
+    Pass,
+    RegisterTile,
+    Stage,
+    Step,
+    bound_text,
+    k_loop,
+    why_split,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """Where the cutting stands: a block's extents, and whether C already holds a sum.
+
+    ``plan`` has the operands as they are packed at this point, ``packed`` are their names.
+    """
+
+    plan: Plan
+    extents: Mapping[str, Expr]
+    stage: Stage
+    accumulate: bool = False
+    packed: str = ""
+
+    def of(self, letter: str, extent: Expr) -> _Block:
+        """The block with another extent of a dimension."""
+        return replace(self, extents={**self.extents, letter: extent})
+
+
+def with_tiles(plan: Plan) -> Plan:
+    """``plan`` with all its register tiles; ScheduleError if one asked for does not fit."""
+    if ZERO in (plan.sizes["m"], plan.sizes["n"]):
+        return plan
+    stages: list[Stage] = ["sum", "finish"] if plan.partial else ["whole"]
+    stages += ["sum"] if plan.spec.b2 is not None and not plan.partial else []
+    cutting = _Cutting(plan)
+    passes = {stage: cutting.through(stage) for stage in stages}
+    return replace(plan, passes=passes, tiles=tuple(cutting.tiles.values()))
+
+
+@dataclass(slots=True)
+class _Cutting:
+    """Cuts C, and keeps each tile once."""
+
+    plan: Plan
+    tiles: dict[object, RegisterTile] = field(default_factory=dict)
+
+    def through(self, stage: Stage) -> Pass:
+        """A pass through C; where the batch may have no element, one that sums nothing too."""
+        plan = self.plan
+        extents = {**plan.sizes, "k": ZERO} if is_empty(plan.spec) else plan.sizes
+        block = _Block(plan, extents, stage)
+        around = "".join(letter for letter in plan.outer if letter not in "bk")
+        if stage == "finish":
+            return Pass(self.cut(around, block, ""))
+        step = self.cut(plan.outer, block, "")
+        if "b" in plan.outer and plan.batch and value(plan.batch.count) is None:
+            return Pass(step, self.cut(around, block.of("k", ZERO), ""))
+        return Pass(step)
+
+    def cut(self, letters: str, block: _Block, names: str) -> Step:
+        """The loops of the remaining letters; ``names`` holds the counters already taken."""
+        plan = self.plan
+        due = _due(plan, letters.lower(), block)
+        if due and block.extents["k"] != 0 and block.stage != "finish":
+            operand = packed_block(block.plan, due, block.extents)
+            operands = {**block.plan.operands, due: operand}
+            inside = replace(block.plan, operands=operands)
+            packed = replace(block, plan=inside, packed=block.packed + due)
+            return PackedBlock(operand, self.cut(letters, packed, names))
+        if not letters:
+            return self._grids(block)
+        letter, rest = letters[0], letters[1:]
+        if letter == "b":
+            return self._over_batch(rest, block, names)
+        if letter == "k":
+            steps = plan.product.depth * (plan.schedule.k_unroll or 1)
+            size = plan.blocks["k"] if "k" in rest + plan.inner else steps
+            return self._over_k(size, rest, block, names)
+        if letter.lower() in rest.lower():
+            return self._over_blocks(letter, rest, block, names)
+        return self.cut(rest, block, names)  # the grid of tiles itself loops over it
+
+    def _over_batch(self, rest: str, block: _Block, names: str) -> Step:
+        assert self.plan.batch is not None
+        count = self.plan.batch.count
+        if value(count) == 0 or block.extents["k"] == 0:
+            return self.cut(rest, block.of("k", ZERO), names)
+        first = self.cut(rest, block, names)
+        later = replace(block, accumulate=True)
+        return OverBatch(first, None if count == 1 else self.cut(rest, later, names))
+
+    def _over_blocks(self, letter: str, rest: str, block: _Block, names: str) -> OverBlocks:
+        """Whole blocks along m or n, then what is left."""
+        parallel, letter = letter.isupper(), letter.lower()
+        size, extent = self.plan.blocks[letter], block.extents[letter]
+        trips, left = div(extent, size), mod(extent, size)
+        counter, taken = f"{letter}{names.count(letter)}", names + letter
+        body = None if trips == 0 else self.cut(rest, block.of(letter, Integer(size)), taken)
+        tail = None if left == 0 else self.cut(rest, block.of(letter, left), taken)
+        return OverBlocks(letter, counter, size, trips, left, parallel, None, body, tail)
+
+    def _over_k(self, size: int, rest: str, block: _Block, names: str) -> OverBlocks:
+        """Whole blocks of K, the first of which begins the sums, then what is left."""
+        extent = block.extents["k"]
+        trips, left = div(extent, size), mod(extent, size)
+        counter, taken = f"k{names.count('k')}", names + "k"
+        whole, last = block.of("k", Integer(size)), block.of("k", left)
+        known = value(trips)
+        head = None if trips == 0 else self.cut(rest, whole, taken)
+        adding = replace(whole, accumulate=True)
+        body = self.cut(rest, adding, taken) if known is None or known > 1 else None
+        adds = block.accumulate or trips != 0
+        tail, only = None, None
+        if left != 0 or trips == 0:
+            tail = self.cut(rest, replace(last, accumulate=adds), taken)
+        if known is None:
+            only = self.cut(rest, last, taken)
+        return OverBlocks("k", counter, size, trips, left, False, head, body, tail, only)
+
+    # --- grids -----------------------------------------------------------------------------------
+
+    def _grids(self, block: _Block) -> Grids:
+        """The grids of a block; where B is packed in blocks of columns, of each of those."""
+        width = block.plan.columns
+        if width is None:
+            return Grids(None, ((None, self._of(block)),))
+        step = block.plan.blocks.get("n", width)
+        if step % width and width % step:
+            raise ScheduleError(
+                "blocks of columns of a packed B would be cut",
+                got=f"block['n'] == {step}, and B in blocks of {width} columns",
+                expected="one to be a multiple of the other",
+            )
+        found = cut(block.extents["n"], width)
+        return Grids(width, tuple((p, self._of(block.of("n", p.size))) for p in found))
+
+    def _of(self, block: _Block) -> tuple[Grid, ...]:
+        plan, extents = block.plan, block.extents
+        steps, rest = plan.steps(extents["k"], finish=block.stage == "finish")
+        work = plan.work(plan.counted(steps, rest), block.accumulate)
+        regions = partition(plan, extents[plan.across], extents[plan.along], work)
+        return tuple(
+            Grid(self._tile(block, region, steps, rest), region.along, region.across)
+            for region in regions
+        )
+
+    def _tile(self, block: _Block, region: Region, steps: Expr, rest: Expr) -> RegisterTile:
+        """The tile of a region, made once where several are alike."""
+        plan, shape = block.plan, region.fitting.shape
+        sizes = {plan.along: region.along.size, plan.across: region.across.size}
+        strides = tuple(tuple(plan.operands[x].strides.values()) for x in "ab")
+        whole = _loads_whole(plan, region)
+        where = (region.active, region.overlapped, sizes["m"], sizes["n"], whole)
+        key = (shape, *where, steps, rest, block.accumulate, block.stage, strides)
+        if key not in self.tiles:
+            asked = plan.schedule
+            self.tiles[key] = RegisterTile(
+                number=len(self.tiles),
+                shape=shape,
+                mr=sizes["m"],
+                nr=sizes["n"],
+                active=region.active,
+                overlapped=region.overlapped,
+                loads_whole=whole,
+                steps=steps,
+                rest=rest,
+                accumulate=block.accumulate,
+                stage=block.stage,
+                unroll=k_loop(shape, plan.target, steps, plan.dot, asked.k_unroll),
+                search=region.search,
+                bound=bound_text(shape, plan.target, plan.product),
+                why_split=why_split(region.fitting, plan.target, asked.k_split),
+            )
+        return self.tiles[key]
+
+
+def _due(plan: Plan, letters: str, block: _Block) -> str:
+    """The operand to pack here: no loop to come chooses another block of it, or reuse begins."""
+    passes = {"a": "n", "b": "m"}
+    for name in plan.packs:
+        mine = {"m", "n", "k", "b"} - {passes[name]}
+        last = {d for d in "mn" if d in letters and letters.count(d) == 1}
+        blocks = [letter for letter in letters if letter not in last]
+        if name not in block.packed and not any(letter in mine for letter in blocks):
+            return name
+    return ""
+
+
+def packed_block(plan: Plan, name: str, extents: Mapping[str, Expr]) -> Operand:
+    """A block of operand ``name`` as it is packed: ``[K][line]``, lines of whole vectors.
+
+    A line of a length known only at the call is as long as it is.
+    """
+    line = "m" if name == "a" else "n"
+    extent, lanes = extents[line], plan.lanes
+    leading = extent if value(extent) is None else div(extent + lanes - 1, lanes) * lanes
+    strides = {line: ONE, "k": leading}
+    return replace(plan.operands[name], strides=strides, buffer=Name(f"{name}_packed"))
+
+
+def _loads_whole(plan: Plan, region: Region) -> bool:
+    """Whether the last vector of a tile may be loaded whole, though a part of it exists.
+
+    A packed line has room for it. A line of the caller's packed B has it for vectors that begin
+    where its own do, at multiples of their lanes.
+    """
+    part, block = region.along, plan.blocks.get(plan.along, 0)
+    steps = [part.start, block * ONE, *([] if part.count == 1 else [part.size])]
+    lanes = region.fitting.shape.vector.lanes
+    return plan.padded and (
+        plan.feeder(plan.along).packed or all(mod(step, lanes) == 0 for step in steps)
+    )

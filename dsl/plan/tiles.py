@@ -1,0 +1,278 @@
+"""The register tiles of a plan, each with its reasons, the grids of them, and the loops around.
+
+Made once, by the planner; the lowering walks them, and ``explain`` prints the reasons.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from sympy import Expr
+
+from tilewright.isa.machine import Core
+from tilewright.isa.target import Target
+from tilewright.symbolic import div, value
+
+from .contraction import Product
+from .cost_model import LOOP_OVERHEAD, SHORT, Fitting, unroll
+from .operands import Operand
+from .parts import Part
+from .tile_shape import TileShape, bounds, chains_wanted, step_cycles, tightest
+
+#: What a tile does with sums: all of it, or only sum them into a buffer, or only finish them there.
+Stage = Literal["whole", "sum", "finish"]
+
+
+@dataclass(frozen=True, slots=True)
+class Unroll:
+    """The K loop of a tile: ``count`` steps a trip, or no loop at all.
+
+    Where vectors lie along K a step is a vector of it, ``lanes`` steps of the accumulators.
+    """
+
+    count: int
+    loop: bool
+    lanes: int
+    reason: str
+
+    @property
+    def steps(self) -> int:
+        """K steps of the accumulators in a trip; 0 where there is no loop."""
+        return self.count * self.lanes if self.loop else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """Why the cost model cut a block as it did: its estimate, and what came next."""
+
+    estimate: str
+    runner_up: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterTile:
+    """A register tile of ``mr`` x ``nr`` elements of C, and why it is as it is.
+
+    ``number`` is its place in the plan. ``active`` are the lanes of the last vector, None all.
+    With ``overlapped`` the last vector is whole and ends at the tile's edge: it shares lanes with
+    the one before, which hold the same values, since C is read before it is written.
+    ``loads_whole``: where part of the last vector exists there is room to load all of it.
+    ``steps`` are K groups as deep as the multiply-add, ``rest`` elements of one more;
+    ``accumulate``: C, or the buffer of sums, already holds a part of the sum.
+
+    ``search`` says why it has this size, None where it was asked for, or is left over by one that
+    was; ``bound`` what bounds its K loop, ``why_split`` why there are so many accumulator sets.
+    """
+
+    number: int
+    shape: TileShape
+    mr: Expr
+    nr: Expr
+    active: Expr | None
+    overlapped: bool
+    loads_whole: bool
+    steps: Expr
+    rest: Expr
+    accumulate: bool
+    stage: Stage
+    unroll: Unroll
+    search: Search | None
+    bound: str
+    why_split: str
+
+
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Equal register tiles side by side, along the vectors and across them."""
+
+    tile: RegisterTile
+    along: Part
+    across: Part
+
+
+# --- the loops around ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Grids:
+    """The grids of a block of C; of each block of columns where B is packed in several.
+
+    ``width`` is how many columns such a block has, None where there is one.
+    """
+
+    width: int | None
+    columns: tuple[tuple[Part | None, tuple[Grid, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PackedBlock:
+    """Within ``body`` the tiles read ``operand``, a packed block of what has its name."""
+
+    operand: Operand
+    body: Step
+
+
+@dataclass(frozen=True, slots=True)
+class OverBatch:
+    """``first`` for the first element of the batch, ``later`` for each further one."""
+
+    first: Step
+    later: Step | None
+
+
+@dataclass(frozen=True, slots=True)
+class OverBlocks:
+    """Blocks of ``size`` along the dimension ``letter``, ``trips`` of them, and ``left`` elements.
+
+    ``body`` is a whole block, ``tail`` what is left; each None where there is none. Along K
+    ``head`` is the first whole block, whose sums begin, ``only`` all of K where there is no whole
+    block.
+    """
+
+    letter: str
+    counter: str
+    size: int
+    trips: Expr
+    left: Expr
+    parallel: bool
+    head: Step | None
+    body: Step | None
+    tail: Step | None
+    only: Step | None = None
+
+
+Step = Grids | PackedBlock | OverBatch | OverBlocks
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """One way through all of C. ``empty`` in its place where the batch has no element."""
+
+    step: Step
+    empty: Step | None = None
+
+
+# --- why -----------------------------------------------------------------------------------------
+
+
+def k_loop(shape: TileShape, target: Target, steps: Expr, dot: bool, asked: int | None) -> Unroll:
+    """The K loop of a tile with so many ``steps``; ``asked`` is the schedule's ``k_unroll``.
+
+    Without a loop where there are fewer steps than two trips have.
+    """
+    lanes = shape.vector.lanes if dot else 1
+    trips = div(steps, lanes) if dot else steps
+    count = _count(shape, target, steps, dot, asked)
+    whole = value(trips)
+    loop = whole is None or whole >= 2 * count
+    if asked:
+        return Unroll(count, loop, lanes, "asked for")
+    made = Unroll(count, loop, lanes, "")
+    return replace(made, reason=_why_unroll(shape, target, made, value(steps) or 1, dot))
+
+
+def _count(shape: TileShape, target: Target, steps: Expr, dot: bool, asked: int | None) -> int:
+    group = max(shape.k_split, shape.group)
+    if dot:
+        made = shape.multiply_adds
+        wanted = -(-(asked or 0) // group) * group
+        lanes = shape.vector.lanes
+        count = -(-wanted // lanes) if asked else -(-2 * target.core.fma_latency // made)
+        return -(-max(1, count) // shape.k_split) * shape.k_split
+    if asked is not None:
+        return -(-asked // group) * group
+    return unroll(shape, target, value(steps), group)
+
+
+def _why_unroll(shape: TileShape, target: Target, made: Unroll, steps: int, dot: bool) -> str:
+    """What a trip must hide, or why there is no loop."""
+    core = target.core
+    if shape.unit is not None:
+        if shape.k_split == 1:
+            return "a step keeps the matrix unit longer than the loop's own instructions take"
+        trip = "a step for each set of accumulators"
+        return f"a trip has {trip}" if made.loop else f"K is less than two trips, each of {trip}"
+    if not made.loop:
+        done = -(-steps // made.lanes) * (shape.multiply_adds + shape.loads)
+        most = SHORT * core.issue
+        if dot or done > most:
+            return f"K is less than two trips of a loop, {done:.0f} operations"
+        return f"K is short, {done:.0f} operations of at most {most}"
+    if dot:
+        adds = made.count * shape.multiply_adds
+        return f"{adds} multiply-adds take at least twice the latency of {core.fma_latency}"
+    taken, issue = _trip(shape, core, made.count)
+    loop = f"the loop's {LOOP_OVERHEAD}"
+    why = f"a trip takes {taken} cycles, in which its operations and {loop} issue ({issue})"
+    fewer = made.count - max(shape.k_split, shape.group)
+    if not fewer:
+        return f"{why}: more would hide nothing more"
+    taken, issue = _trip(shape, core, fewer)
+    return f"{why}; {fewer} take {taken}, and {issue} to issue"
+
+
+def _trip(shape: TileShape, core: Core, steps: int) -> tuple[str, str]:
+    """The cycles of a trip, and those in which its operations and the loop's own are issued."""
+    issued = steps * (shape.multiply_adds + shape.loads) + LOOP_OVERHEAD
+    return f"{steps * step_cycles(shape, core):.3g}", f"{issued / core.issue:.3g}"
+
+
+def why_split(fitting: Fitting, target: Target, asked: int | None) -> str:
+    """Chains of multiply-adds beside the latency, and what another number of sets would take."""
+    shape = fitting.shape
+    chains, wanted = shape.multiply_adds, chains_wanted(shape, target.core)
+    if asked:
+        return f"asked for: {chains * shape.k_split} chains; {wanted} hide the latency"
+    why = f"{chains} chain{'s' if chains > 1 else ''} of multiply-adds, "
+    if shape.k_split > 1:
+        why += f"too few to hide the latency, which takes {wanted}"
+    elif chains >= wanted:
+        why += f"enough to hide the latency, which takes {wanted}"
+    else:
+        why += f"though {wanted} hide the latency: adding up more sets would cost more"
+    return f"{why}; {_other_sets(fitting)}"
+
+
+def _other_sets(fitting: Fitting) -> str:
+    """The tile's cycles, and those with the next best number of sets."""
+    own, other = f"{fitting.cycles:.0f} cycles a tile", fitting.other
+    if other is None:
+        return f"{own}; K is too short for more"
+    if other.cycles is not None:
+        return f"{own}, {other.cycles:.0f} with {other.count}"
+    return f"{own}; {other.count} sets need {other.registers} of {fitting.room} registers"
+
+
+def bound_text(shape: TileShape, target: Target, product: Product) -> str:
+    """What bounds the K loop, the share of the peak, and all that was compared."""
+    each = bounds(shape, target.core)
+    share = each["multiply-add units"] / max(each.values())
+    cycles = ", ".join(f"{name} {count:.3g}" for name, count in each.items())
+    step = steps_text(product, 1)
+    return f"{tightest(each)}: {share:.0%} of peak in the K loop (cycles per {step}: {cycles})"
+
+
+def steps_text(product: Product, count: int) -> str:
+    """What the K loop counts: steps, or groups of as many as the multiply-add sums."""
+    if product.unit is not None:
+        return f"step{'s' if count > 1 else ''} of {product.depth} K"
+    what = f"group of {product.depth} K" if product.depth > 1 else "K step"
+    return what if count == 1 else what.replace("group", "groups").replace("step", "steps")
+
+
+def grids_of(step: Step | None) -> Iterator[Grid]:
+    """All grids within ``step``, in the order of the calls."""
+    match step:
+        case Grids():
+            for _, grids in step.columns:
+                yield from grids
+        case PackedBlock():
+            yield from grids_of(step.body)
+        case OverBatch():
+            yield from grids_of(step.first)
+            yield from grids_of(step.later)
+        case OverBlocks():
+            for inner in (step.head, step.body, step.tail, step.only):
+                yield from grids_of(inner)

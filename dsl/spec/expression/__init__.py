@@ -1,0 +1,60 @@
+"""Expressions: their nodes, and the functions that they may use, each a single entry.
+
+To add a function write its entry into one of the modules here, and its name into the module's
+``__all__``.
+"""
+
+from . import activations, arithmetic, comparisons, exponential, gaussian, logarithm
+from .define import apply, postop
+from .nodes import (
+    Call,
+    Expression,
+    Leaf,
+    Number,
+    Operand,
+    Per,
+    Term,
+    acc,
+    acc2,
+    as_expression,
+    call,
+    dst,
+    is_integer_additions,
+    operands_of,
+    parameter,
+    uses,
+    walk,
+)
+from .postop import REGISTRY, Arithmetic, Compared, Monotone, PostOp, Truth, Within
+
+#: Where tilewright's functions have their entries.
+FAMILIES = (arithmetic, comparisons, activations, exponential, logarithm, gaussian)
+__all__ = [
+    "FAMILIES",
+    "REGISTRY",
+    "Arithmetic",
+    "Call",
+    "Compared",
+    "Expression",
+    "Leaf",
+    "Monotone",
+    "Number",
+    "Operand",
+    "Per",
+    "PostOp",
+    "Term",
+    "Truth",
+    "Within",
+    "acc",
+    "acc2",
+    "apply",
+    "as_expression",
+    "call",
+    "dst",
+    "is_integer_additions",
+    "operands_of",
+    "parameter",
+    "postop",
+    "uses",
+    "walk",
+]

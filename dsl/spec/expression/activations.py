@@ -1,0 +1,54 @@
+"""Activations of straight pieces."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .arithmetic import clip, maximum, times
+from .comparisons import where
+from .define import builtin
+from .nodes import Term
+from .postop import COMPOSED, Lane, Program, Within
+
+__all__ = ["hardsigmoid", "hardswish", "prelu", "relu"]
+
+
+def _relu(b: Program, x: Lane, alpha: float) -> Lane:
+    if alpha == 0:
+        return b("max", 0.0, x)
+    below = b("mul", x, alpha)
+    return b("max", x, below) if 0 < alpha <= 1 else b("select", b("lt", 0.0, x), x, below)
+
+
+@builtin(lower=_relu, samples=((), (0.125,)), straight=True)
+def relu(x: Term, alpha: float = 0) -> Term:
+    """``x`` where it is positive, else ``alpha * x``; 0 for alpha 0, at -Inf too. NaN stays."""
+    return maximum(x, 0) if alpha == 0 else prelu(x, alpha)
+
+
+@builtin()
+def prelu(x: Term, slope: Term) -> Term:
+    """``x`` where it is positive, else ``slope * x``."""
+    return where(x > 0, x, slope * x)
+
+
+@builtin()
+def hardsigmoid(x: Term, alpha: float = 1 / 6, beta: float = 0.5) -> Term:
+    """``alpha * x + beta`` clipped to 0 and 1."""
+    return clip(x * alpha + beta, 0, 1)
+
+
+def _hardswish(b: Program, x: Lane, alpha: float, beta: float) -> Lane:
+    """The infinity whose factor is 0 becomes finite first: the limit, not NaN."""
+    largest = float(np.finfo(np.float32 if b.real == "f32" else np.float64).max)
+    finite = b("max", -largest, x) if alpha > 0 else b("min", largest, x)
+    gate = b("min", 1.0, b("max", 0.0, b("add", b("mul", x, alpha), beta)))
+    return b("mul", finite, gate)
+
+
+@builtin(
+    lower=_hardswish,
+    reference=Within(lambda x, a, b: times(x, np.clip(a * x + b, 0, 1)), 4, COMPOSED),
+)
+def hardswish(x: Term, alpha: float = 1 / 6, beta: float = 0.5) -> None:
+    """``x * hardsigmoid(x, alpha, beta)``."""

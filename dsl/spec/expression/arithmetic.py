@@ -1,0 +1,147 @@
+"""Operators and the functions that are exact, or rounded once like them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import SpecError
+
+from .define import builtin
+from .nodes import Term
+from .postop import Arithmetic, Lane, Monotone, Program
+
+__all__ = ["abs", "clip", "linear", "maximum", "minimum", "round", "sqrt", "square"]
+
+
+# -- Python's operators: the names that Expression's methods have for them ------------------------
+
+
+@builtin(
+    lower=lambda b, x, y: b("add", x, y),
+    reference=Arithmetic("add"),
+    whole=True,
+    sympy=lambda x, y: x + y,
+)
+def add(x: Term, y: Term) -> None:
+    """``x + y``."""
+
+
+@builtin(
+    lower=lambda b, x, y: b("sub", x, y),
+    reference=Arithmetic("sub"),
+    whole=True,
+    sympy=lambda x, y: x - y,
+)
+def sub(x: Term, y: Term) -> None:
+    """``x - y``."""
+
+
+@builtin(
+    lower=lambda b, x, y: b("mul", x, y),
+    reference=Arithmetic("mul"),
+    sympy=lambda x, y: x * y,
+)
+def mul(x: Term, y: Term) -> None:
+    """``x * y``."""
+
+
+@builtin(
+    lower=lambda b, x, y: b("div", x, y),
+    reference=Arithmetic("div"),
+    sympy=lambda x, y: x / y,
+)
+def div(x: Term, y: Term) -> None:
+    """``x / y``."""
+
+
+@builtin(
+    lower=lambda b, x: b("neg", x), reference=Arithmetic("neg"), whole=True, sympy=lambda x: -x
+)
+def neg(x: Term) -> None:
+    """``-x``."""
+
+
+# -- functions ------------------------------------------------------------------------------------
+
+
+@builtin(lower=lambda b, x: b("abs", x), reference=Arithmetic("abs"), sympy="Abs", straight=True)
+def abs(x: Term) -> None:
+    """``x`` without its sign."""
+
+
+@builtin(lower=lambda b, x: b("mul", x, x), reference=Arithmetic("square"), sympy=lambda x: x**2)
+def square(x: Term) -> None:
+    """``x * x``."""
+
+
+@builtin(
+    lower=lambda b, x: b("sqrt", x),
+    reference=Monotone(np.sqrt, rounded=True),
+    sympy="sqrt",
+    straight=True,
+)
+def sqrt(x: Term) -> None:
+    """The square root, rounded once; NaN below 0."""
+
+
+def _round(b: Program, x: Lane) -> Lane:
+    if b.real == "f32":
+        return b("round", x)
+    magnitude = b("abs", x)
+    near = b("sub", b("add", magnitude, 2.0**52), 2.0**52)
+    near = b("select", b("lt", magnitude, 2.0**52), near, magnitude)
+    signed = b("select", b("lt", x, 0.0), b("neg", near), near)
+    return b("select", b("eq", near, 0.0), b("mul", x, 0.0), signed)
+
+
+@builtin(lower=_round, reference=Monotone(np.rint), straight=True)
+def round(x: Term) -> None:
+    """The nearest integer, the even one of two."""
+
+
+@builtin(sympy=lambda x, alpha, beta: alpha * x + beta, samples=((0.5, -1),), straight=True)
+def linear(x: Term, alpha: float, beta: float) -> Term:
+    """``alpha * x + beta``, rounded twice."""
+    return x * alpha + beta
+
+
+def _extreme(b: Program, fn: str, x: Lane, y: Lane) -> Lane:
+    """Elementary max and min give y if x is a NaN: so x is a literal first, or is put back."""
+    if isinstance(y, float) and not math.isnan(y):
+        x, y = y, x
+    if isinstance(x, float) and not math.isnan(x):
+        return b(fn, x, y)
+    return b("select", b("eq", x, x), b(fn, x, y), x)
+
+
+@builtin(
+    lower=lambda b, x, y: _extreme(b, "max", x, y), reference=Monotone(np.maximum), sympy="Max"
+)
+def maximum(x: Term, y: Term) -> None:
+    """The larger of both; NaN if either is."""
+
+
+@builtin(
+    lower=lambda b, x, y: _extreme(b, "min", x, y), reference=Monotone(np.minimum), sympy="Min"
+)
+def minimum(x: Term, y: Term) -> None:
+    """The smaller of both; NaN if either is."""
+
+
+def _clip(b: Program, x: Lane, low: float, high: float) -> Lane:
+    return b("min", high, b("max", low, x))
+
+
+@builtin(lower=_clip, reference=Monotone(np.clip), finite=False, samples=((-1, 2),), straight=True)
+def clip(x: Term, low: float, high: float) -> None:
+    """``x``, but not below ``low`` and not above ``high``; NaN stays."""
+    if low > high:
+        raise SpecError("clip has no value between its bounds", got=f"low={low:g}, high={high:g}")
+
+
+def times(x: Any, factor: Any) -> Any:
+    """``x * factor`` of numpy's arrays, with the limit 0 at infinity in place of NaN."""
+    return np.where(np.isinf(x) & (factor == 0), 0.0, x * factor)

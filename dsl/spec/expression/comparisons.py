@@ -1,0 +1,52 @@
+"""Comparisons, which are masks in a kernel until a number is needed, and the choice by them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from .define import builtin
+from .nodes import Term
+from .postop import Arithmetic, Compared, Lane, Program, Truth
+
+__all__ = ["eq", "ge", "gt", "le", "lt", "ne", "where"]
+
+
+@builtin(lower=lambda b, x, y: Truth(b("eq", x, y)), reference=Compared(np.equal))
+def eq(x: Term, y: Term) -> None:
+    """1.0 where ``x == y``, else 0.0."""
+
+
+@builtin(lower=lambda b, x, y: Truth(b("eq", x, y), 0.0, 1.0), reference=Compared(np.not_equal))
+def ne(x: Term, y: Term) -> None:
+    """1.0 where ``x != y``, NaN included, else 0.0."""
+
+
+@builtin(lower=lambda b, x, y: Truth(b("lt", x, y)), reference=Compared(np.less))
+def lt(x: Term, y: Term) -> None:
+    """1.0 where ``x < y``, else 0.0."""
+
+
+@builtin(lower=lambda b, x, y: Truth(b("le", x, y)), reference=Compared(np.less_equal))
+def le(x: Term, y: Term) -> None:
+    """1.0 where ``x <= y``, else 0.0."""
+
+
+@builtin(lower=lambda b, x, y: Truth(b("lt", y, x)), reference=Compared(np.greater))
+def gt(x: Term, y: Term) -> None:
+    """1.0 where ``x > y``, else 0.0."""
+
+
+@builtin(lower=lambda b, x, y: Truth(b("le", y, x)), reference=Compared(np.greater_equal))
+def ge(x: Term, y: Term) -> None:
+    """1.0 where ``x >= y``, else 0.0."""
+
+
+def _where(b: Program, condition: Lane | Truth, x: Lane, y: Lane) -> Lane:
+    if isinstance(condition, Truth):
+        return b("select", condition.mask, *((x, y) if condition.yes else (y, x)))
+    return b("select", b("eq", condition, 0.0), y, x)
+
+
+@builtin(lower=_where, reference=Arithmetic("where"), condition=True)
+def where(condition: Term, x: Term, y: Term) -> None:
+    """``x`` where the condition is not 0, else ``y``; NaN is not 0."""

@@ -1,0 +1,267 @@
+"""``@tw.postop``: how an entry is made of a Python function."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, wraps
+from types import FunctionType
+from typing import Any, ParamSpec, overload
+
+from tilewright.errors import SpecError
+
+from ..names import check_name
+from .nodes import Call, Expression, as_expression, parameter
+from .postop import REGISTRY, Lane, PostOp, Within
+
+P = ParamSpec("P")
+#: Names that stand for something else in the text of an expression.
+_TAKEN = ("acc", "acc2", "dst", "Operand")
+_NUMBERS = (float, int, "float", "int")
+
+
+@overload
+def postop(function: Callable[P, object], /) -> Callable[P, Expression]: ...
+@overload
+def postop(
+    *,
+    lower: Callable[..., Lane] | None = None,
+    reference: Callable[..., Any] | None = None,
+    ulps: float | None = None,
+    absolute: float = 0.0,
+    f64: bool = False,
+    samples: Iterable[Sequence[float]] = ((),),
+) -> Callable[[Callable[P, object]], Callable[P, Expression]]: ...
+def postop(
+    function: Any = None,
+    /,
+    *,
+    lower: Callable[..., Lane] | None = None,
+    reference: Callable[..., Any] | None = None,
+    ulps: float | None = None,
+    absolute: float = 0.0,
+    f64: bool = False,
+    samples: Iterable[Sequence[float]] = ((),),
+) -> Any:
+    """Make a function of epilogues of a Python function, whose name it has.
+
+    The function takes operands, then parameters: numbers known when the kernel is made, annotated
+    ``float`` or with a default. It returns what it means in expressions of its operands::
+
+        @tw.postop(reference=lambda x, limit: limit * np.tanh(x / limit), ulps=4, absolute=1e-6)
+        def softcap(x, limit=30.0):
+            return limit * tw.tanh(x / limit)
+
+        tw.Gemm(64, 48, 64, epilogue=softcap(tw.acc, 20))
+
+    Kernels compute that, unless ``lower(b, *operands, *parameters)`` writes a program of elementary
+    operations, such as ``b("fma", x, y, z)``, in f32, and with ``f64=True`` in f64 too. The
+    function may then return None, and raise SpecError for parameters that it does not take.
+
+    ``kernel.verify()`` holds results to ``reference``, the same on numpy arrays of float64, within
+    ``ulps`` units in the last place of its result plus ``absolute``; it must be smooth between
+    neighbouring sums, and have one operand. Without a reference each rounding of what the function
+    means is followed. ``samples`` are parameters that tests try it with.
+
+    A definition takes the place of an earlier one of the same function; expressions made before
+    keep theirs. A name of tilewright's, or of another module's post-op, is a SpecError. The key of
+    a kernel in the cache has the program of elementary operations that the epilogue becomes, and
+    not the Python that writes it, its reference nor its bound.
+    """
+
+    def decorate(body: Any) -> Any:
+        bound = None
+        if lower is not None and not callable(lower):
+            raise SpecError("lower writes a program: it is a function", got=lower)
+        if reference is not None:
+            _check_bound(body, reference, ulps, absolute)
+            bound = Within(reference, float(ulps or 0), float(absolute))
+        elif ulps is not None or absolute:
+            raise SpecError("ulps and absolute bound the distance from a reference: give one")
+        options = {"lower": lower, "reference": bound, "f64": f64 or lower is None}
+        return _made(_entry(body, own=True, samples=_tried(samples), **options))
+
+    if function is not None:
+        return decorate(function)
+    return decorate
+
+
+def builtin(**options: Any) -> Callable[[Callable[P, object]], Callable[P, Expression]]:
+    """The same for tilewright's own functions, with any field of the entry."""
+
+    def decorate(body: Callable[P, object]) -> Callable[P, Expression]:
+        return _made(_entry(body, **options))  # type: ignore[no-any-return]
+
+    return decorate
+
+
+def apply(entry: PostOp, args: Iterable[Expression]) -> Call:
+    """A use of ``entry``, with operands and parameters that are checked."""
+    return Call(entry.name, tuple(args), entry if entry.own else None)
+
+
+# -- definitions --------------------------------------------------------------------------------
+
+
+def _check_bound(body: Any, reference: Any, ulps: Any, absolute: Any) -> None:
+    name = getattr(body, "__name__", body)
+    if not callable(reference):
+        raise SpecError(f"the reference of {name} is no function", got=reference)
+    if ulps is None and not absolute:
+        raise SpecError(
+            f"the reference of {name} has no bound",
+            expected="ulps=4, units in the last place, or absolute=1e-6, or both",
+        )
+    for what, value in (("ulps", ulps or 0), ("absolute", absolute)):
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if not number or not 0 <= value < float("inf"):
+            raise SpecError(f"{what} of {name} must be a finite number, 0 or more", got=value)
+
+
+def _tried(samples: Any) -> tuple[tuple[float, ...], ...]:
+    """Parameters to try a function with, as floats."""
+    try:
+        return tuple(tuple(map(float, one)) for one in samples)
+    except (TypeError, ValueError):
+        raise SpecError(
+            "samples are the parameters of several uses",
+            got=samples,
+            expected="a tuple of numbers for each use, such as ((1.0,), (2.0,))",
+        ) from None
+
+
+def _entry(body: Any, **options: Any) -> PostOp:
+    """The entry of a function, in the registry."""
+    if not isinstance(body, FunctionType):
+        raise SpecError("a post-op is defined by a Python function", got=body)
+    name, (operands, parameters) = body.__name__, _signature(body)
+    entry = PostOp(name, operands, parameters, body, **options)
+    if entry.own:
+        _check_own(entry)
+    REGISTRY[name] = entry
+    return entry
+
+
+def _signature(body: FunctionType) -> tuple[tuple[str, ...], tuple[tuple[str, float | None], ...]]:
+    """The names of operands, and parameters with their defaults."""
+    code, defaults = body.__code__, body.__defaults__ or ()
+    if code.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS) or code.co_kwonlyargcount:
+        raise SpecError(
+            f"post-op {body.__name__!r} has arguments of another kind",
+            expected="operands and parameters by position, as in def f(x, alpha=1.0)",
+        )
+    names = code.co_varnames[: code.co_argcount]
+    given = dict(zip(names[len(names) - len(defaults) :], defaults, strict=True))
+    numbers = [n for n in names if n in given or body.__annotations__.get(n) in _NUMBERS]
+    operands = tuple(name for name in names if name not in numbers)
+    if not operands or names[: len(operands)] != operands:
+        raise SpecError(
+            f"post-op {body.__name__!r} has no operand, or one behind a parameter",
+            got=", ".join(names) or "no arguments",
+            expected="operands first, then numbers, which have a default or are annotated float",
+        )
+    for name, default in given.items():
+        parameter(body.__name__, name, default, finite=False)
+    return operands, tuple((name, given.get(name)) for name in numbers)
+
+
+def _check_own(entry: PostOp) -> None:
+    """SpecError unless a user's definition can be used under its name."""
+    name = check_name(entry.name, "a post-op")
+    known = REGISTRY.get(name)
+    taken = name in _TAKEN or (known is not None and not known.own)
+    if not taken and known is not None:
+        taken = _place(known) != _place(entry)
+    if taken:
+        other = "tilewright" if known is None or not known.own else ".".join(_place(known))
+        raise SpecError(
+            f"the name {name!r} is taken by another post-op",
+            got=f"that of {other}, and {'.'.join(_place(entry))}",
+            hint="another name for the function",
+        )
+    reference = entry.reference
+    if reference is not None and len(entry.operands) > 1:
+        raise SpecError(
+            f"post-op {name!r} has {len(entry.operands)} operands and a reference",
+            hint="leave it out: the roundings of what the function returns are followed",
+        )
+    for values in entry.samples:
+        _check_sample(entry, values)
+
+
+def _place(entry: PostOp) -> tuple[str, str]:
+    return entry.home, entry.body.__qualname__
+
+
+def _check_sample(entry: PostOp, values: tuple[float, ...]) -> None:
+    """SpecError unless the function can be used with these parameters; the usual ones for ()."""
+    if len(values) > len(entry.parameters):
+        raise SpecError(
+            f"a sample of {entry.name} has too many parameters",
+            got=values,
+            expected=f"at most {len(entry.parameters)}",
+        )
+    if any(default is None for _, default in entry.parameters[len(values) :]):
+        return  # nothing to try it with
+    operands = [Placeholder(name) for name in entry.operands]
+    _use(entry, (*operands, *values), {})
+
+
+class Placeholder(Expression):
+    """An operand of a definition that is tried before it is used."""
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+# -- uses ---------------------------------------------------------------------------------------
+
+
+@cache
+def _parameters_of(body: FunctionType) -> inspect.Signature:
+    return inspect.signature(body)
+
+
+def _use(entry: PostOp, given: tuple[Any, ...], named: dict[str, Any]) -> Call:
+    """The node of one use; SpecError for parameters that are no numbers or are refused."""
+    bound = _parameters_of(entry.body).bind(*given, **named)
+    bound.apply_defaults()
+    count, values = len(entry.operands), bound.args
+    operands = tuple(map(as_expression, values[:count]))
+    numbers = tuple(
+        parameter(entry.name, name, value, finite=entry.finite)
+        for (name, _), value in zip(entry.parameters, values[count:], strict=True)
+    )
+    try:
+        meaning = entry.meaning(operands, tuple(number.value for number in numbers))
+    except RecursionError:
+        raise SpecError(f"post-op {entry.name!r} is defined by itself") from None
+    if meaning is None and entry.lower is not None:
+        said = entry.reference is not None or not entry.own
+    else:
+        said = meaning is not None
+    if not said:
+        raise SpecError(
+            f"post-op {entry.name!r} says not what it computes",
+            got=f"it returns {meaning!r}",
+            expected="an expression of its operands; or lower= for kernels and reference= for "
+            "what is right",
+        )
+    if meaning is not None:
+        as_expression(meaning)
+    return apply(entry, (*operands, *numbers))
+
+
+def _made(entry: PostOp) -> Any:
+    """The function that users call."""
+
+    @wraps(entry.body)
+    def function(*operands: Any, **named: Any) -> Expression:
+        return _use(entry, operands, named)
+
+    return function
