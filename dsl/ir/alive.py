@@ -13,7 +13,7 @@ from .nodes import walk
 from .ops import Loop, MakeMask, MaskRegister, Op, Register, Splat, TileProgram
 
 #: Values on their way through a tile's ``end`` that may wait in memory, beside those in registers.
-SPILLED = 16
+SPILLED = 24
 
 
 class Step(NamedTuple):

@@ -297,7 +297,7 @@ def _column_ops(plan: PackPlan, groups: int) -> Iterator[Op]:
         yield Splat(ones, _ones(product.across, product.depth), product.depth)
     total, old = Register("s", vector), Register("old", single)
     yield from (Zero(total), Point("px", "x", ZERO, plan.format.stored))
-    x = Register("x", product.held(plan.target, vector, "along"))
+    x = Register("x0", product.held(plan.target, vector, "along"))
     load = read(plan.target, x, Address("px", ZERO), None, plan.format.stored)
     trips = Integer(-(-groups // plan.lanes))
     yield Loop("kt", trips, (*load, _plus(plan, total, x, ones), Advance("px", each * ONE)))

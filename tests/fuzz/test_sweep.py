@@ -115,11 +115,11 @@ def test_every_level_occurs() -> None:
 
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None:
-    """In processes, a package whose ``sweep_process`` is ``text`` stands for tilewright."""
-    for folder in ("tilewright", "tilewright/runtime"):
+    """In processes, a package whose ``fuzz.worker`` is ``text`` stands for tilewright."""
+    for folder in ("tilewright", "tilewright/runtime", "tilewright/runtime/fuzz"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "__init__.py").write_text("")
-    (tmp_path / "tilewright" / "runtime" / "sweep_process.py").write_text(text)
+    (tmp_path / "tilewright" / "runtime" / "fuzz" / "worker.py").write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.chdir(tmp_path)
 

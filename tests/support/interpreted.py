@@ -85,9 +85,8 @@ class Interpreted:
             return array
         if parameter.kind == "sequence":
             return [self._packed(one) for one in array]
-        return np.concatenate(
-            [self._packed(one) for one in (array if array.ndim == 3 else [array])]
-        )
+        packed = [self._packed(one) for one in (array if array.ndim == 3 else [array])]
+        return np.concatenate([np.empty(0, np.uint8), *packed])  # none in an empty batch
 
     def _packed(self, b: Any) -> Any:
         """What ``tw.Pack`` makes of B, interpreted as well."""
