@@ -1,0 +1,83 @@
+"""docs/architecture.md shows the tree as it is, and CONTRIBUTING.md's glossary the words in use."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+from support.source_tree import ROOMS, ROOT, room_file
+
+PAGE = (ROOT / "docs" / "architecture.md").read_text()
+ROW = re.compile(r"^\| `([^`]+)` \| (.+) \|$", re.MULTILINE)
+WORD = re.compile(r"^\| ([a-z][^|`]*) \| (.+) \|$", re.MULTILINE)
+#: Paths that pages name, without what stands for a part of a name.
+PATH = re.compile(
+    r"`((?:dsl|targets|templates|runtime|tuning|cli|tests|benchmarks|scripts)/[\w/.]*)"
+)
+PAGES = sorted([*ROOT.glob("docs/*.md"), ROOT / "CONTRIBUTING.md", ROOT / "README.md"])
+#: Words that were given up, and what is said in their place.
+GIVEN_UP = {
+    "prepack": "convert, or pack",
+    "linesums": "line sums",
+    "epilog": "epilogue",
+    "fringe": "tail",
+    "leftover": "tail",
+    "microkernel": "micro-kernel",
+    "ukernels": "micro-kernels",
+    "micropanel": "panel",
+    "zeropoint": "zero point",
+}
+
+
+def test_the_page_fits() -> None:
+    assert len(PAGE.splitlines()) <= 200
+
+
+def test_every_room_stands_in_the_table_with_its_own_sentence() -> None:
+    shown = {path: sentence for path, sentence in ROW.findall(PAGE) if "/" in path}
+    rooms = {}
+    for room in ROOMS:
+        file = room_file(room)
+        path = file.parent if file.name == "__init__.py" else file
+        name = path.relative_to(ROOT).as_posix() + ("/" if path.is_dir() else "")
+        doc = ast.get_docstring(ast.parse(file.read_text())) or ""
+        rooms[name] = doc.splitlines()[0].rstrip(".")
+    assert list(shown) == list(rooms), "the table lists the rooms in their order"
+    assert shown == rooms, "a room's sentence is the first line of its docstring"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_path_that_a_page_names_exists(page: Path) -> None:
+    for path in PATH.findall(page.read_text()):
+        assert (ROOT / path).exists(), f"{page.name}: {path}"
+
+
+def test_the_glossary_is_short_and_in_use() -> None:
+    text = (ROOT / "CONTRIBUTING.md").read_text()
+    words = WORD.findall(text[text.index("## Words") : text.index("## Figures")])
+    words = [entry for entry in words if entry != ("word", "meaning")]
+    assert 20 <= len(words) <= 40
+    sources = "\n".join(
+        path.read_text().lower()
+        for folder in ("dsl", "targets", "templates", "docs")
+        for path in (ROOT / folder).rglob("*.*")
+        if path.suffix in (".py", ".j2", ".md")
+    )
+    flat = re.sub(r"\s+|[_-]", " ", sources)
+    for entry, _ in words:
+        for word in entry.split(", "):
+            assert re.search(rf"\b{re.escape(word.replace('-', ' ').lower())}", flat), (
+                f"nobody says {word}"
+            )
+
+
+@pytest.mark.parametrize("word", GIVEN_UP)
+def test_words_that_were_given_up_are_not_used(word: str) -> None:
+    folders = ("dsl", "targets", "templates", "runtime", "tuning", "cli", "docs", "generated")
+    for folder in folders:
+        for path in (ROOT / folder).rglob("*.*"):
+            if path.suffix in (".py", ".j2", ".md", ".c"):
+                found = re.search(rf"(?<![A-Za-z]){word}(?![A-Za-z])", path.read_text())
+                assert not found, f"{path.relative_to(ROOT)}: say {GIVEN_UP[word]}"
