@@ -381,6 +381,7 @@ class Lines:
     def _body(self) -> tuple[Op, ...]:
         """One line's operations."""
         tile, outputs, loads = self.tile, list[Output](), list[Op]()
+        operands = tile.plan.operands
         for index, (place, active) in enumerate(self.vectors):
             output = Output.of(Register(f"r{index}", tile.vector), self.line, place, 0, active)
             outputs.append(output)
@@ -388,7 +389,9 @@ class Lines:
                 there = output.at(tile.plan.operands["sums"])
                 loads.append(Load(output.acc, there, active))
             else:
-                loads += self.sums.read(output.acc, index * tile.vector.lanes * ONE)
+                # A line of the buffer of partial sums may end where the tile does.
+                part = active if self.sums.pointer in operands else None
+                loads += self.sums.read(output.acc, index * tile.vector.lanes * ONE, part)
         return (*loads, *write(tile, outputs))
 
     def _advance(self) -> Iterator[Op]:
