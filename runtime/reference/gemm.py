@@ -20,7 +20,7 @@ from tilewright.spec.scalars import quantity_type
 from tilewright.spec.types import FORMATS
 
 from .epilogue import REDUCTIONS, evaluate, evaluate_whole
-from .interval import Interval, add
+from .interval import LEAST, Interval, add
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,7 +236,8 @@ def _floats(spec: Gemm, operands: Mapping[str, Any], b: str, *, with_c: bool) ->
     eps = wide(epsilon(spec.type))
     exact = whole and _whole(alpha) and _whole(beta)
     exact &= np.maximum(size, magnitude) * eps < 1
-    return Interval.around(value, np.where(exact, 0, (steps + 4) * eps * size), spec.type)
+    each = eps * size + LEAST[spec.type]  # below the smallest normal number errors are absolute
+    return Interval.around(value, np.where(exact, 0, (steps + 4) * each), spec.type)
 
 
 def _whole(numbers: Any) -> bool:

@@ -17,7 +17,7 @@ from tilewright.runtime.call.formats import epsilon, nearest
 #: Points of an interval where a function is evaluated, and what may lie beside what was seen.
 _POINTS, _BESIDE = 7, 0.25
 #: Below this, rounding errors are no longer relative.
-_LEAST: dict[str, Any] = {"f32": 2.0**-149, "f64": np.longdouble(2) ** -1074}
+LEAST: dict[str, Any] = {"f32": 2.0**-149, "f64": np.longdouble(2) ** -1074}
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Interval:
         held = self.exact & (roundings == 1)
         ends = []
         for way, end in ((-1, self.low), (1, self.high)):
-            beside = end + way * (unit * np.abs(end) + _LEAST[self.element])
+            beside = end + way * (unit * np.abs(end) + LEAST[self.element])
             fits = held & (nearest(end, self.element) == end)
             ends.append(np.where(fits | ~np.isfinite(end), end, beside))
         value, low, high = (_overflowed(part, self.element) for part in (self.value, *ends))
