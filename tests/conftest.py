@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -152,3 +152,15 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     directory.mkdir(mode=0o700)
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(directory))
     return directory
+
+
+@pytest.fixture
+def fresh(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty cache, in a process that has said nothing and has no private directory."""
+    from tilewright.runtime.store import folders
+
+    monkeypatch.setattr(folders, "_said", set())
+    monkeypatch.setattr(folders, "_own", [])
+    yield empty_cache
+    for _, path in folders._own:
+        shutil.rmtree(path)
