@@ -259,9 +259,9 @@ class Kernel:
     @property
     def c_declaration(self) -> str:
         """The C function's declaration; strides and leading dimensions count elements."""
-        found = re.search(rf"^.*\b{self.name}\(.*\);$", self.source, re.MULTILINE)
+        found = re.search(rf"^\w[^\n]*\b{self.name}\([^;{{]*\);$", self.source, re.MULTILINE)
         assert found is not None
-        return found.group()
+        return " ".join(found[0].split())  # long ones take several lines
 
     @property
     def flops(self) -> Any:
