@@ -110,6 +110,8 @@ def test_random_products_agree_with_numpy_and_with_their_formulas(
     name: str, seed: int, cases: Cases
 ) -> None:
     for index, (spec, schedule) in enumerate(small_cases(seed, 5)):
+        if name == "invented":  # nine registers do not hold every tile that is drawn
+            schedule = replace(schedule, tile=None)
         kernel = Interpreted(spec, schedule, target_of(name))
         found = formulas(kernel.program)
         for whole in (True, False):
