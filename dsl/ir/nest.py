@@ -3,7 +3,7 @@
 As operations do, nodes say of each field what they do with it (``nodes.py``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -234,6 +234,14 @@ def renamed(nodes: tuple[NestNode, ...], change: Callable[[Name], Name]) -> tupl
 
 
 NO_BYTES = Integer(0)
+
+
+def repeated(
+    counter: str, trips: Expr, body: Iterable[NestNode], note: str = ""
+) -> tuple[NestNode, ...]:
+    """``body`` in a loop of so many trips; as it is where there is one."""
+    nodes = tuple(body)
+    return nodes if trips == 1 else (BlockLoop(counter, trips, nodes, note=note),)
 
 
 @dataclass(frozen=True, slots=True)

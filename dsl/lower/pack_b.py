@@ -18,6 +18,7 @@ from tilewright.ir.nest import (
     Selected,
     of_batch,
     operands_of,
+    repeated,
 )
 from tilewright.ir.ops import (
     Active,
@@ -103,13 +104,6 @@ def pack_program(plan: PackPlan) -> Program:
     return Program(nodes, tuple(packing.tiles.values()))
 
 
-def _looped(
-    counter: str, part: Part, body: Iterator[NestNode], note: str = ""
-) -> tuple[NestNode, ...]:
-    nodes = tuple(body)
-    return nodes if part.count == 1 else (BlockLoop(counter, part.count, nodes, note=note),)
-
-
 def _matrix(packing: _Packing) -> Iterator[NestNode]:
     """The sums begin; then each block of columns, chunk by chunk; what is left between is zero."""
     plan, form = packing.plan, packing.plan.format
@@ -120,7 +114,7 @@ def _matrix(packing: _Packing) -> Iterator[NestNode]:
         end = first + form.sums_at // form.itemsize
         yield from _zeros(packing, end - line, line // (plan.lanes * form.group))
     for columns in cut(Integer(form.n), form.nb):
-        yield from _looped("pt", columns, _block(packing, first, columns), f"n by {form.nb}")
+        yield from repeated("pt", columns.count, _block(packing, first, columns), f"n by {form.nb}")
     written = form.blocks * form.block_elements
     spare = form.sums_at // form.itemsize - written
     yield from _zeros(packing, first + written, spare // (plan.lanes * form.group))
@@ -136,8 +130,8 @@ def _block(packing: _Packing, first: Expr, columns: Part) -> Iterator[NestNode]:
         nodes: list[NestNode] = []
         for depth in cut(Integer(form.k), plan.chunk):
             chunk = _chunk(packing, (first, block), (columns, strip), depth)
-            nodes += _looped("kc", depth, chunk, "chunks of k")
-        yield from _looped("ps", strip, iter(nodes), f"{strip.units} columns")
+            nodes += repeated("kc", depth.count, chunk, "chunks of k")
+        yield from repeated("ps", strip.count, nodes, f"{strip.units} columns")
     there = block + whole * form.nb * form.group
     yield from _zeros(packing, there, (form.groups - whole) * form.nb // plan.lanes)
 
@@ -185,7 +179,7 @@ def _zeros(packing: _Packing, at: Expr, vectors: int) -> Iterator[NestNode]:
         ops = list(_zero_ops(plan, part.units))
         place = at + plan.lanes * form.group * part.at("zp")
         call = packing.call(f"zero_{part.units}", ops, (("out", Argument(Name("out"), place)),))
-        yield from _looped("zp", part, iter((call,)))
+        yield from repeated("zp", part.count, (call,))
 
 
 def _zero_ops(plan: PackPlan, vectors: int) -> Iterator[Op]:
@@ -228,7 +222,7 @@ def _begin_sums(packing: _Packing, first: Expr) -> Iterator[NestNode]:
             column = begin + plan.lanes * part.at("zp")
             place = _sums_place(packing, first, column)
             call = packing.call(f"{name}_{part.units}", ops, (place,))
-            yield from _looped("zp", part, iter((call,)))
+            yield from repeated("zp", part.count, (call,))
     if tail:
         ops = list(_constant_ops(plan, start, 1, tail))
         place = _sums_place(packing, first, whole * plan.lanes * ONE)
@@ -260,7 +254,7 @@ def _add_sums(
             _sums_place(packing, at[0], column + inside),
         )
         call = packing.call(name, list(_sum_ops(plan, part.units, groups)), places)
-        yield from _looped("lp", part, iter((call,)))
+        yield from repeated("lp", part.count, (call,))
 
 
 def _sum_ops(plan: PackPlan, vectors: int, groups: int) -> Iterator[Op]:

@@ -15,7 +15,7 @@ from tilewright.ir.access import bits_of, load, store
 from tilewright.ir.dataflow import pointers_used, sizes_used, without_idle_masks
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import Argument as Passed
-from tilewright.ir.nest import BlockLoop, Call, NestNode
+from tilewright.ir.nest import Call
 from tilewright.ir.networks import _zipped
 from tilewright.ir.ops import (
     Active,
@@ -30,7 +30,6 @@ from tilewright.ir.ops import (
 )
 from tilewright.isa.target import Target
 from tilewright.plan.operands import Operand
-from tilewright.plan.parts import Part
 from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, ZERO, value
 
@@ -220,11 +219,6 @@ def call_of(
 def _step(operand: Operand) -> Expr:
     """The stride along K; 0 for a copied tail, which has no place along K."""
     return operand.strides.get("k", ZERO)
-
-
-def looped(counter: str, part: Part, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
-    """``body`` for each trip of a part."""
-    return body if part.count == 1 else (BlockLoop(counter, part.count, body),)
 
 
 def program_of(c: Conversion, name: str, ops: list[Op], summary: str) -> TileProgram:

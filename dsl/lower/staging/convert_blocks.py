@@ -17,7 +17,7 @@ from tilewright.elementwise.conversions import is_upper_half, widen
 from tilewright.ir.access import load
 from tilewright.ir.dataflow import prune
 from tilewright.ir.emitter import Emitter
-from tilewright.ir.nest import NestNode
+from tilewright.ir.nest import NestNode, repeated
 from tilewright.ir.networks import transpose
 from tilewright.ir.ops import Active, Address, Load, Register, TileProgram
 from tilewright.plan.parts import cut
@@ -28,7 +28,6 @@ from .conversion import (
     Conversion,
     call_of,
     lanes_of,
-    looped,
     program_of,
     put,
     store_words,
@@ -55,8 +54,8 @@ def blocks(
             program = _tile(c, wide.units, deep.units)
             tiles.setdefault(program.name, program)
             call = call_of(c, program, at, wide.at("lp"), deep.at("kp"))
-            body += looped("kp", deep, (call,))
-        yield from looped("lp", wide, tuple(body))
+            body += repeated("kp", deep.count, (call,))
+        yield from repeated("lp", wide.count, body)
 
 
 def _reach(c: Conversion) -> int:

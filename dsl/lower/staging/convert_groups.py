@@ -13,7 +13,7 @@ from sympy import Expr
 
 from tilewright.elementwise.builder import Argument
 from tilewright.ir.emitter import Emitter
-from tilewright.ir.nest import BlockLoop, NestNode, When
+from tilewright.ir.nest import BlockLoop, NestNode, When, repeated
 from tilewright.ir.ops import Active, Address, Load, TileProgram
 from tilewright.plan.parts import cut
 from tilewright.symbolic import div, linear, mod, symbol, value
@@ -23,7 +23,6 @@ from .conversion import (
     Conversion,
     call_of,
     lanes_of,
-    looped,
     program_of,
     put,
     store_words,
@@ -106,7 +105,7 @@ def _group_lines(
         program = _group_tile(c, part.units, None, lanes, existing)
         tiles.setdefault(program.name, program)
         first = lanes * part.at("lp")
-        yield from looped("lp", part, (call_of(c, program, at, first, k),))
+        yield from repeated("lp", part.count, (call_of(c, program, at, first, k),))
     if tail != 0:
         program = _group_tile(c, 1, tail, lanes, existing)
         tiles.setdefault(program.name, program)

@@ -11,7 +11,7 @@ from itertools import product
 
 from sympy import Expr
 
-from tilewright.ir.nest import BlockLoop, Call, NestNode, When
+from tilewright.ir.nest import BlockLoop, Call, NestNode, When, repeated
 from tilewright.ir.networks import transpose
 from tilewright.ir.ops import Active, Address, Load, Register, Store, TileProgram
 from tilewright.plan.parts import cut
@@ -24,7 +24,6 @@ from .conversion import (
     call_of,
     elements_of,
     lanes_of,
-    looped,
     program_of,
     put,
 )
@@ -72,7 +71,7 @@ def _row_calls(
 
     for part in cut(count, BLOCK // few if few else VECTORS):
         call = called(few, range(0, part.units * step, step), step * part.at("kp"))
-        whole += looped("kp", part, (call,))
+        whole += repeated("kp", part.count, (call,))
     if tail == 0:
         return whole, []
     if value(count) and c.k_group == 1 and not c.zero_row_tails:  # the last vector may overlap

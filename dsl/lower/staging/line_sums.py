@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sympy import Expr
 
 from tilewright.ir.dataflow import sizes_used
-from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, When
+from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, When, repeated
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
     Active,
@@ -28,7 +28,7 @@ from tilewright.ir.ops import (
 )
 from tilewright.isa.target import Target
 from tilewright.plan.operands import Operand, whole_vectors
-from tilewright.plan.parts import Part, cut
+from tilewright.plan.parts import cut
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
@@ -68,7 +68,7 @@ def sums_nest(
         program = _program(sums, f"zero_{part.units}", tuple(_zeros(sums, part.units)))
         tiles[program.name] = program
         at = sums.lanes * part.at("lp")
-        zero += _loop("lp", part, (Call(program.name, (Argument(sums.buffer, at),)),))
+        zero += repeated("lp", part.count, (Call(program.name, (Argument(sums.buffer, at),)),))
     if sums.stored is not None:
         add = _from_stored(sums, extent, tiles)
     elif value(sums.source.strides[sums.line]) == 1:
@@ -100,7 +100,9 @@ def _from_stored(sums: LineSums, extent: Expr, tiles: dict[str, TileProgram]) ->
         first = Argument(
             sums.source.buffer, stored + 4 // ITEMSIZE[sums.source.type] * at, cast=True
         )
-        yield from _loop("lp", part, (Call(program.name, (first, Argument(sums.buffer, at))),))
+        yield from repeated(
+            "lp", part.count, (Call(program.name, (first, Argument(sums.buffer, at))),)
+        )
 
 
 def _down(
@@ -113,7 +115,7 @@ def _down(
         program = _program(sums, f"down_{part.units}", ops, sums.source.type)
         tiles[program.name] = program
         call = _down_call(sums, program, sums.lanes * part.at("lp"))
-        yield from _loop("lp", part, (call,))
+        yield from repeated("lp", part.count, (call,))
     if tail != 0:
         ops = tuple(_down_tile(sums, 1, tail, depth))
         program = _program(sums, "down_tail", ops, sums.source.type)
@@ -183,10 +185,6 @@ def _update(acc: Register, at: Expr) -> Iterator[Op]:
     """Add to what stands in the buffer, whole vectors: it has room."""
     old = Register(f"old_{acc.name}", acc.vector)
     yield from (Load(old, Address("out", at)), Add(acc, acc, old), Store(Address("out", at), acc))
-
-
-def _loop(counter: str, part: Part, body: Nodes) -> Nodes:
-    return body if part.count == 1 else (BlockLoop(counter, part.count, body),)
 
 
 def _program(

@@ -13,7 +13,7 @@ from sympy import Expr
 
 from tilewright.errors import ScheduleError
 from tilewright.ir.dataflow import sizes_used
-from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode
+from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode, repeated
 from tilewright.ir.ops import (
     Active,
     Address,
@@ -30,7 +30,7 @@ from tilewright.ir.ops import (
 from tilewright.isa.vector import Vector
 from tilewright.lower.transpose import grid_nest
 from tilewright.plan.operands import Operand
-from tilewright.plan.parts import Part, cut
+from tilewright.plan.parts import cut
 from tilewright.plan.plan import STACK_BYTES, Plan
 from tilewright.plan.transpose import move_plan
 from tilewright.spec.types import ITEMSIZE
@@ -112,12 +112,13 @@ def _copy(
                 Argument(o.buffer, first + row * o.strides["k"] + col * o.strides[line])
                 for o, first in ((source, at), (buffer, 0 * ONE))
             )
-            nodes += _loop("vp", over, _loop("kp", down, (Call(program.name, places),)))
+            nodes += repeated(
+                "vp",
+                over.count,
+                repeated("kp", down.count, (Call(program.name, places),), "pack"),
+                "pack",
+            )
     return tuple(nodes), tuple(tiles.values())
-
-
-def _loop(counter: str, part: Part, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
-    return body if part.count == 1 else (BlockLoop(counter, part.count, body, note="pack"),)
 
 
 def _copy_tile(
