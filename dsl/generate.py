@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import overload
 
 from tilewright.emit.layout import folded
@@ -15,6 +15,7 @@ from tilewright.explain.resolved import resolved
 from tilewright.explain.text import explain
 from tilewright.interpret.memory import Given
 from tilewright.interpret.run import Counts, interpret
+from tilewright.ir.access import legal
 from tilewright.ir.nest import BlockLoop, Program
 from tilewright.ir.verify import verify_program
 from tilewright.isa.target import Target
@@ -104,6 +105,7 @@ def program_for(plan: AnyPlan) -> Program:
             program = transposition_program(plan)
         case PackPlan():
             program = pack_program(plan)
+    program = replace(program, tiles=tuple(map(legal, program.tiles)))
     return verified(program, plan.spec, plan.target)
 
 

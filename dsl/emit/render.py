@@ -16,7 +16,7 @@ import numpy as np
 from jinja2.bccache import Bucket
 from sympy import Expr
 
-from tilewright.ir.ops import Register
+from tilewright.ir.ops import MaskRegister, Register
 from tilewright.spec.types import ELEMENTS, ITEMSIZE
 from tilewright.symbolic import c_text, slots
 
@@ -87,6 +87,7 @@ def _environment() -> jinja2.Environment:
         "named": _named,
         "spell": _spell,
         "within": _within,
+        "unsigned": _unsigned,
         "number": _number,
         "exact": _exact,
         "data": _data,
@@ -95,9 +96,14 @@ def _environment() -> jinja2.Environment:
     return environment
 
 
-def _named(operand: Register | int | None) -> str:
+def _named(operand: Register | MaskRegister | Expr | int | None) -> str:
     """An operation's argument in C."""
-    return operand.name if isinstance(operand, Register) else str(operand)
+    return operand.name if isinstance(operand, Register | MaskRegister) else str(operand)
+
+
+def _unsigned(count: Expr) -> str:
+    """A number of elements, which is not negative, as a factor of a number of bytes."""
+    return f"(size_t){_within(c_text(count))}" if slots(count) else c_text(count)
 
 
 _SIMPLE = re.compile(r"\w+\Z")

@@ -158,12 +158,15 @@ def _runs(belongs: NDArray[np.bool_]) -> list[int]:
     return [int(run) for run in ends - np.arange(size)]
 
 
-def room(name: str, element: str, count: int) -> Segment:
-    """A fresh buffer, all ones, of which a vector may be read where its first lane was written.
+def room(name: str, element: str, count: int, *, zeros: bool = False) -> Segment:
+    """A fresh buffer, of ``zeros`` or of bits that are all 1.
+
+    A vector may be read of it where its first lane was written.
 
     Others may belong to rows or columns that do not exist: those lanes go nowhere.
     """
-    values = np.full(count * ITEMSIZE[element], 0xFF, np.uint8).view(DTYPES[element])
+    bits = np.full(count * ITEMSIZE[element], 0 if zeros else 0xFF, np.uint8)
+    values = bits.view(DTYPES[element])
     segment = flat(name, element, values, count, role="out")
     segment.loose = True
     return segment

@@ -23,6 +23,7 @@ from tilewright.ir.ops import (
     Advance,
     Apply,
     Broadcast,
+    Copy,
     Interleave,
     Load,
     LoadMatrix,
@@ -153,6 +154,8 @@ class Tile:
                 return self._pick(op)
             case Store():
                 return self._store(op)
+            case Copy():
+                return self._copy(op)
             case MultiplyAdd():
                 return self._multiply_add(op)
             case Zero() | Splat():
@@ -303,11 +306,30 @@ class Tile:
 
         return run
 
-    def _room(self, op: Room) -> Run:
-        """A fresh one each time: nobody knows what a stack holds."""
+    def _copy(self, op: Copy) -> Run:
+        pointers, counts = self.pointers, self.around.counts
+        count, who = self.value(op.count), f"{self.program.name}: copy"
+        fetch = self._elements(op.source, op.element, count, count, who)
+        pointer, offset = op.address.pointer, self.value(op.address.offset)
+        size = count * ITEMSIZE[op.element]
 
         def run() -> None:
-            self.pointers[op.name] = room(op.name, op.element, op.elements), 0
+            counts.loads += 1
+            counts.stores += 1
+            counts.bytes_written += size
+            elements = fetch()
+            if count:
+                segment, at = pointers[pointer]
+                segment.write(at + offset, elements, op.element, who)
+
+        return run
+
+    def _room(self, op: Room) -> Run:
+        """A fresh one each time: nobody knows what a stack holds, but for zeros."""
+
+        def run() -> None:
+            made = room(op.name, op.element, op.elements, zeros=op.zeros)
+            self.pointers[op.name] = made, 0
 
         return run
 

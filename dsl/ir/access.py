@@ -1,17 +1,39 @@
-"""Reading and writing elements of one type as another: converted by the access, or behind it."""
+"""Accesses to memory: of one type as another, and of fewer lanes than a vector has.
+
+Elements of another type are converted by the access, or by what follows it. A number of lanes that
+the vector cannot load or store alone goes by way of room on the stack: ``legal`` puts these ways
+into finished tiles, so that a program says all that its C does.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain, count
+
+from sympy import Expr
 
 from tilewright.elementwise.builder import Argument
 from tilewright.elementwise.conversions import narrow, saturate, widen
 from tilewright.isa.target import Target
 from tilewright.spec.types import ELEMENTS, is_integer
+from tilewright.symbolic import ONE, ZERO
 
 from .emitter import Emitter
-from .ops import Active, Address, Apply, Load, Op, Register, Store
+from .nodes import within
+from .ops import (
+    Active,
+    Address,
+    Apply,
+    Copy,
+    Load,
+    MaskRegister,
+    Op,
+    Register,
+    Room,
+    Store,
+    TileProgram,
+)
 
 
 def bits_of(type_: str) -> str:
@@ -64,3 +86,49 @@ def store(
     lanes = convert(emitter.builder, value, memory)
     plain = "" if memory == "s32" else bits_of(memory)
     emitter.add(Store(address, emitter.register(lanes), active, plain))
+
+
+# --- by way of room on the stack ---------------------------------------------------------------
+
+
+def legal(tile: TileProgram) -> TileProgram:
+    """``tile`` in which each load and store is one that its vector has."""
+    taken: set[str] = set()
+    return replace(tile, body=tuple(_legal(tile.body, taken)), end=tuple(_legal(tile.end, taken)))
+
+
+def _legal(ops: Iterable[Op], taken: set[str]) -> Iterator[Op]:
+    """``ops`` and the ways through rooms that they need; ``taken`` are the names of rooms."""
+    for op in ops:
+        if isinstance(op, Load) and not reachable(op):
+            room = _room(op, op.dst, taken, zeros=True)
+            inside = Address(room.name, ZERO)
+            yield from (room, Copy(inside, op.address, room.element, _count(op.active)))
+            yield replace(op, address=inside, active=None)
+        elif isinstance(op, Store) and not reachable(op):
+            room = _room(op, op.src, taken, zeros=False)
+            inside = Address(room.name, ZERO)
+            yield from (room, replace(op, address=inside, active=None))
+            yield Copy(op.address, inside, room.element, _count(op.active))
+        else:
+            yield within(op, lambda body: _legal(body, taken))
+
+
+def reachable(op: Load | Store) -> bool:
+    """Whether the vector loads or stores just these lanes, and no others."""
+    return op.active is None or bool(op.spelling)
+
+
+def _room(op: Load | Store, register: Register, taken: set[str], *, zeros: bool) -> Room:
+    """Room for all elements of a register, with a name of its own."""
+    first = f"{register.name}_part"
+    names = chain((first,), (f"{first}{again}" for again in count(2)))
+    name = next(name for name in names if name not in taken)
+    taken.add(name)
+    return Room(name, op.element, register.vector.lanes * max(op.group, 1), zeros)
+
+
+def _count(active: Active) -> Expr:
+    """How many elements exist."""
+    assert active is not None
+    return ONE * (active.active if isinstance(active, MaskRegister) else active)

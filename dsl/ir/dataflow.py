@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
-from itertools import chain, count
 
 from sympy import Expr
 
@@ -25,7 +24,6 @@ from .nodes import (
 from .ops import (
     Address,
     Keep,
-    Load,
     Loop,
     MakeMask,
     MatrixRegister,
@@ -178,9 +176,6 @@ def _pointing(ops: Iterable[Op], used: set[str]) -> Iterator[Op]:
     return rewritten(ops, needed)
 
 
-# --- ways through room on the stack ------------------------------------------------------------
-
-
 def stored_in_parts(ops: Iterable[Op]) -> Iterator[Op]:
     """``ops`` where a constant number of lanes is stored without a mask, if the vector can."""
 
@@ -191,22 +186,3 @@ def stored_in_parts(ops: Iterable[Op]) -> Iterator[Op]:
         return replace(op, active=lanes) if lanes in op.src.vector.partial_store else op
 
     return rewritten(ops, stored)
-
-
-def with_rooms_apart(ops: Iterable[Op], taken: set[str]) -> Iterator[Op]:
-    """``ops`` in which a register that is stored in part again goes by way of another room.
-
-    ``taken`` are the rooms of what came before, to which those of ``ops`` are added.
-    """
-
-    def apart(op: Op) -> Op:
-        if isinstance(op, Store) and op.active is not None:
-            names = chain((op.part,), (f"{op.part}{again}" for again in count(2)))
-            part = next(part for part in names if f"{op.src.name}_{part}" not in taken)
-            taken.add(f"{op.src.name}_{part}")
-            return op if part == op.part else replace(op, part=part)
-        if isinstance(op, Load) and op.active is not None:
-            taken.add(f"{op.dst.name}_part")
-        return op
-
-    return rewritten(ops, apart)

@@ -16,7 +16,7 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias
 from sympy import Expr, Integer
 
 from tilewright.isa.matrix_unit import MatrixUnit
-from tilewright.isa.vector import MulAdd, Vector
+from tilewright.isa.vector import Mask, MulAdd, Vector
 
 from .nodes import Body, CounterName, Hints, Node, PointerName, Reads, Sizes, Updates, Writes
 
@@ -147,7 +147,8 @@ class Load(Operation):
     """``active`` lanes from memory, the others 0; from ``memory``'s type, "" the register's.
 
     With a ``group`` each lane holds the bits of that many elements of ``memory``, and ``active``
-    counts elements.
+    counts elements. What the vector cannot load alone goes by way of room on the stack once the
+    tile is made legal (``access.py``).
     """
 
     kind: ClassVar[str] = "load"
@@ -165,6 +166,16 @@ class Load(Operation):
     def accesses(self) -> Iterator[Access]:
         """The active elements."""
         yield Access("loads", self.memory or self.dst.vector.element, _active(self, self.dst))
+
+    @property
+    def element(self) -> str:
+        """The type of the elements in memory."""
+        return self.memory or self.dst.vector.element
+
+    @property
+    def spelling(self) -> str:
+        """The vector's expression for it; "" if there is none."""
+        return self.dst.vector.loading(self.memory, self.group, _alone(self.active))
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +196,11 @@ class Broadcast(Operation):
         """One factor, or what exists of it."""
         count = Integer(self.group) if self.existing is None else self.existing
         yield Access("broadcasts", self.memory or self.dst.vector.element, count)
+
+    @property
+    def spelling(self) -> str:
+        """The vector's expression for it; "" if there is none."""
+        return self.dst.vector.broadcasting(self.memory, self.group)
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,10 +344,7 @@ class SumLanes(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Store(Operation):
-    """``active`` lanes to memory, as ``memory``'s type; ``group`` as in a load.
-
-    What exists of a vector may go by way of room on the stack, called by the register and ``part``.
-    """
+    """``active`` lanes to memory, as ``memory``'s type; ``group`` and ``active`` as in a load."""
 
     kind: ClassVar[str] = "store"
     address: Writes[Address]
@@ -339,7 +352,6 @@ class Store(Operation):
     active: Sizes[Active] = None
     memory: str = ""
     group: int = 0
-    part: str = "part"
 
     @property
     def masked_by(self) -> MaskRegister | None:
@@ -349,6 +361,32 @@ class Store(Operation):
     def accesses(self) -> Iterator[Access]:
         """The active elements."""
         yield Access("stores", self.memory or self.src.vector.element, _active(self, self.src))
+
+    @property
+    def element(self) -> str:
+        """The type of the elements in memory."""
+        return self.memory or self.src.vector.element
+
+    @property
+    def spelling(self) -> str:
+        """The vector's statement for it; "" if there is none."""
+        return self.src.vector.storing(self.memory, self.group, _alone(self.active))
+
+
+@dataclass(frozen=True, slots=True)
+class Copy(Operation):
+    """``count`` elements of type ``element`` from ``source`` to ``address``, as they are."""
+
+    kind: ClassVar[str] = "copy"
+    address: Writes[Address]
+    source: Reads[Address]
+    element: str
+    count: Sizes[Expr]
+
+    def accesses(self) -> Iterator[Access]:
+        """The elements, read and written."""
+        yield Access("loads", self.element, self.count)
+        yield Access("stores", self.element, self.count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -365,12 +403,13 @@ class Apply(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Room(Operation):
-    """The pointer ``name`` to ``elements`` elements on the stack, whose values are undefined."""
+    """The pointer ``name`` to ``elements`` elements on the stack: zeros, or undefined values."""
 
     kind: ClassVar[str] = "room"
     name: Writes[PointerName]
     element: str
     elements: int
+    zeros: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -421,6 +460,13 @@ def _mask(op: Load | Store) -> MaskRegister | None:
     return op.active if isinstance(op.active, MaskRegister) and not op.memory else None
 
 
+def _alone(active: Active) -> int | Mask | None:
+    """The lanes of an access as a vector is asked for them; 0: as many as only the call knows."""
+    if isinstance(active, MaskRegister):
+        return active.vector.mask
+    return 0 if isinstance(active, Expr) else active
+
+
 def _active(op: Load | Store, register: Register) -> Expr:
     """How many elements a load or store touches."""
     if op.active is None:
@@ -430,8 +476,8 @@ def _active(op: Load | Store, register: Register) -> Expr:
 
 Op = (
     Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Pick | Splat | MultiplyAdd
-    | Add | Multiply | Apply | Interleave | SumLanes | Store | Room | Keep | Hide | Prefetch | Note
-    | Loop | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
+    | Add | Multiply | Apply | Interleave | SumLanes | Store | Copy | Room | Keep | Hide | Prefetch
+    | Note | Loop | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
 )  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from tilewright.isa.vector import Vector
 from tilewright.spec.types import ELEMENTS, ITEMSIZE, is_integer
 from tilewright.symbolic import value
 
+from .access import reachable
 from .extents import Pointer, between
 from .ops import (
     Add,
@@ -23,6 +24,7 @@ from .ops import (
     Advance,
     Apply,
     Broadcast,
+    Copy,
     Hide,
     Interleave,
     Keep,
@@ -142,7 +144,11 @@ def _moved_by(
         mask = op.active.vector
         if mask.lanes != vector.lanes or (not op.memory and _ctype(mask) != _ctype(vector)):
             w.refuse(op, f"of {vector!r} by a mask of {mask!r}", "a mask of the vector's")
-    return w.touched(op, op.active, vector.lanes * max(op.group, 1))
+    count = w.touched(op, op.active, vector.lanes * max(op.group, 1))
+    if not reachable(op):
+        alone = f"lanes that it {verb}s alone; others go by way of a room"
+        w.refuse(op, f"of {text(op.active)} lanes of {vector!r}", alone)
+    return count
 
 
 def _ctype(vector: Vector) -> str:
@@ -308,6 +314,14 @@ def _lanes(w: Walk, op: Apply, vector: Vector, element: str) -> None:
         w.refuse(op, f"{op.fn} on {op.vector!r} with {vector!r}", lanes)
 
 
+def _copy(w: Walk, op: Copy) -> None:
+    count = w.size(op, op.count)
+    if op.element not in ELEMENTS or (count is not None and count < 0):
+        w.refuse(op, f"of {text(op.count)} {op.element}", "0 or more of a type there is")
+    w.access(op, op.source, op.element, count)
+    w.access(op, op.address, op.element, count, write=True)
+
+
 def _room(w: Walk, op: Room) -> None:
     if op.element not in ELEMENTS or op.elements < 1:
         w.refuse(op, f"of {op.elements} {op.element}", "one element or more of a type there is")
@@ -423,6 +437,7 @@ RULES: Rules = {
     Interleave: _interleave,
     SumLanes: _sum_lanes,
     Store: _store,
+    Copy: _copy,
     Room: _room,
     Keep: _keep,
     Hide: _hide,

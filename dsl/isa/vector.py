@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tilewright.errors import TargetError
+from tilewright.spec.types import ELEMENTS, ITEMSIZE
 
 Form = Literal["broadcast", "memory", "lane", "scalar", "matrix"]
 #: Depth, and the element types of the factors along and across the vectors ("": the accumulator's).
@@ -160,6 +161,54 @@ class Vector:
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.lanes} {self.element}>"
+
+    # --- how C spells an access; "" where the vector has none ---------------------------------
+
+    def loading(self, memory: str, group: int, lanes: int | Mask | None) -> str:
+        """The expression that loads ``lanes``, None for all; see ``ir.ops.Load``."""
+        if lanes is not None and memory:
+            return ""
+        if isinstance(lanes, Mask):
+            return self.mask.load if self.mask is not None else ""
+        if lanes is not None:
+            return self.partial_load.get(lanes, "")
+        if not group:
+            return self.loads.get(memory, "") if memory else self.load
+        size = group * ITEMSIZE[memory]
+        if self.lanes == 1:
+            return f"group_of({{p}}, {size})"
+        spelling, type_ = (self.load, "int32_t") if size == 4 else (self.loads["u16"], "uint16_t")
+        return spelling.replace("{p}", f"(const {type_} *)(const void *)({{p}})")
+
+    def storing(self, memory: str, group: int, lanes: int | Mask | None) -> str:
+        """The statement that stores ``lanes``, None for all; see ``ir.ops.Store``."""
+        if lanes is not None and memory:
+            return ""
+        if isinstance(lanes, Mask):
+            return self.mask.store if self.mask is not None else ""
+        if lanes is not None:
+            return self.partial_store.get(lanes, "")
+        if not group:
+            return self.stores.get(memory, "") if memory else self.store
+        size = group * ITEMSIZE[memory]
+        if self.lanes == 1:
+            return f"memcpy({{p}}, &{{v}}, {size})"
+        if size == 4:
+            return self.store.replace("{p}", "(int32_t *)(void *)({p})")
+        bits = f"u{8 * size}"
+        return self.stores[bits].replace("{p}", f"({ELEMENTS[bits].ctype} *)(void *)({{p}})")
+
+    def broadcasting(self, memory: str, group: int) -> str:
+        """The expression that broadcasts a factor; see ``ir.ops.Broadcast``."""
+        if group > 1 and memory in self.repeats:
+            return self.repeats[memory].spelling
+        if memory in self.spreads:
+            return self.spreads[memory].spelling
+        if group == 1:
+            return self.broadcast
+        return self.group.replace("{x}", "group_of({p}, {bytes})")
+
+    # --- what can be asked of it ---------------------------------------------------------------
 
     def cuts(self, active: int) -> bool:
         """Whether ``active`` lanes, a constant, can be loaded and stored alone."""

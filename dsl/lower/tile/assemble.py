@@ -9,7 +9,6 @@ from tilewright.ir.dataflow import (
     pointers_used,
     sizes_used,
     stored_in_parts,
-    with_rooms_apart,
     without_idle_masks,
     without_idle_notes,
     without_unread,
@@ -36,8 +35,7 @@ def lower_tile(tile: Tile, name: str) -> TileProgram:
         end = tuple(stored_in_parts(end))
     end = without_idle_masks(end)
     body = without_idle_masks(body, end)
-    rooms: set[str] = set()
-    body, end = (without_idle_notes(tuple(with_rooms_apart(part, rooms))) for part in (body, end))
+    body, end = (without_idle_notes(part) for part in (body, end))
     return TileProgram(
         name=name,
         element=tile.plan.element,
