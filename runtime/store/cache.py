@@ -48,6 +48,8 @@ _TOOLCHAIN = os.path.join(os.path.dirname(__file__), "..", "build", "toolchain.p
 _ROOMS = tuple(os.path.dirname(str(module.__file__)) for module in (errors, targets, templates))
 #: What an installation holds in the first package beside the language, and is not part of it.
 _OTHER_ROOMS = frozenset({"targets", "templates", "runtime", "tuning", "cli", "examples"})
+#: Folders that hold no sources.
+_NOT_SOURCES = frozenset({"__pycache__"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +91,17 @@ def _sources() -> Iterator[tuple[str, str]]:
     """Each source file, however deep: the number of its room and the path below it; its path."""
     yield "toolchain.py", _TOOLCHAIN
     for number, room in enumerate(_ROOMS):
-        for folder, below, files in os.walk(room):
-            if folder == room:
-                below[:] = [name for name in below if name not in _OTHER_ROOMS]
-            inner = os.path.relpath(folder, room)
-            for name in files:
-                if name.endswith((".py", ".j2")):
-                    yield f"{number}/{inner}/{name}", os.path.join(folder, name)
+        yield from _below(room, str(number), _NOT_SOURCES | _OTHER_ROOMS)
+
+
+def _below(folder: str, name: str, without: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """The source files in a folder and the folders in it, but for those called as ``without``."""
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.name.endswith((".py", ".j2")):
+                yield f"{name}/{entry.name}", entry.path
+            elif entry.name not in without and entry.is_dir():
+                yield from _below(entry.path, f"{name}/{entry.name}", _NOT_SOURCES)
 
 
 def key(*parts: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.cases import Cases
+from support.cases import Cases, sampled
 from support.fused import Kernels, Trial, operands, product
 from support.packed import DTYPES, draw
 from support.space import rng_of
@@ -129,7 +129,7 @@ def expected(trial: Trial, given: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_products_with_a_packed_b(target: str, tmp_path: Path, cases: Cases) -> None:
-    trials = [*trials_of(target), *columns_of(target)]
+    trials = sampled(target, (*trials_of(target), *columns_of(target)))
     kernels = Kernels(target, trials, tmp_path)
     for index, trial in enumerate(trials):
         given = drawn(trial, rng_of(target, index))

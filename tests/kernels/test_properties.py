@@ -28,8 +28,8 @@ from tilewright.runtime.build.toolchain import compile_library, find_compiler
 from tilewright.runtime.machine.host import is_native
 from tilewright.spec.schedule import TAILS
 
-CASES = 208
-CHUNKS = 8
+CASES = 104
+CHUNKS = 4
 #: What an interpreted case may cost, in multiply-adds of one vector.
 INTERPRETED = 8_000
 SANITIZERS = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-O1", "-g0")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import zlib
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 MEANS = ("interpreted", "compiled", "native", "qemu", "header")
 #: The means that run the target's C.
 RUNS = ("native", "qemu", "header")
+#: The target on which all cases of a list are tried.
+THOROUGH = "avx2"
+T = TypeVar("T")
 REQUIRED = ("avx2", "neon", "neon+dotprod+i8mm+bf16", "amx")
 
 
@@ -52,3 +57,14 @@ class Cases:
             for target, n in ran.items()
             if n < required
         ]
+
+
+def sampled(target: str, every: Iterable[T], one_of: int = 3) -> list[T]:
+    """All of ``every`` on one target, and one of three on each other, other ones on each.
+
+    The more targets there are, the more of them try a case: the time of a run grows by little.
+    """
+    if target == THOROUGH:
+        return list(every)
+    first = zlib.crc32(target.encode()) % one_of
+    return list(every)[first::one_of]

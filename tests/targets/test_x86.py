@@ -47,6 +47,10 @@ def checks_of(name: str) -> list[Check]:
     return checks(resolve(name))
 
 
+def native(name: str) -> bool:
+    return is_native(resolve(name))
+
+
 # --- compiled, and run ----------------------------------------------------------------------
 
 
@@ -58,6 +62,8 @@ def test_on_the_cpu(
     target = resolve(name)
     if not is_native(target):
         pytest.skip("the CPU lacks it")
+    if wider := [other for other in NAMES if other.startswith(f"{name}+") and native(other)]:
+        pytest.skip(f"{wider[-1]} spells all of it, and is tried")
     compiler = use(family, target, monkeypatch)
     found = faults(checks_of(name), target, compiler, tmp_path)
     assert not found, "\n".join(found)
@@ -71,6 +77,8 @@ def test_compilers_know_it(
 ) -> None:
     if (find_spec("ziglang") if family == "zig" else shutil.which(family)) is None:
         pytest.skip(f"no {family}")
+    if family in FAMILIES and native(name):
+        pytest.skip("its spellings are compiled and run on this CPU")
     monkeypatch.setenv("CC", ZIG if family == "zig" else family)
     target = resolve(name)
     compiler = find_compiler(target, emulated=False)
