@@ -19,7 +19,7 @@ def folded(text: str) -> str:
     lines: list[str] = []
     for line in text.split("\n"):
         if line or not (lines and (not lines[-1] or _OPENING.search(lines[-1]))):
-            lines += _parts(line)
+            lines += _parts(line) if len(line) > WIDTH else (line,)
     return "\n".join(lines)
 
 

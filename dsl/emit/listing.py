@@ -8,10 +8,11 @@ and the ``Keep`` behind it are one macro, defined once in a file.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from itertools import count
 from typing import Any, ClassVar
 
+from tilewright.ir.nodes import mapped
 from tilewright.ir.ops import Keep, Loop, MultiplyAdd, Op, Register, Splat, TileProgram
 from tilewright.isa.vector import MulAdd, Vector
 
@@ -123,19 +124,9 @@ class _Constants:
         return self.found[key].dst
 
     def _renamed(self, op: Op) -> Op:
-        changes = {}
-        for each in fields(op):
-            given = getattr(op, each.name)
-            if (new := self._found(given)) is not given:
-                changes[each.name] = new
-        return replace(op, **changes) if changes else op
+        """``op`` with the constants' registers in place of those of the literals."""
+        return mapped(op, Register, self._constant_of) if self._registers else op
 
-    def _found(self, given: Any) -> Any:
-        if isinstance(given, Register):
-            known = self._registers.get(given.name)
-            return given if known is None else replace(given, name=known.name)
-        if isinstance(given, tuple) and any(
-            isinstance(arg, Register) and arg.name in self._registers for arg in given
-        ):
-            return tuple(map(self._found, given))
-        return given
+    def _constant_of(self, given: Register) -> Register:
+        known = self._registers.get(given.name)
+        return given if known is None else replace(given, name=known.name)
