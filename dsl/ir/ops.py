@@ -219,7 +219,8 @@ class Splat(Operation):
     """A literal, the run-time parameter of that name, a size, or a scalar, into all lanes.
 
     Where ``group`` elements are one factor the literal is the bits of all those. ``label`` is what
-    readers of the C find a literal under; the register's name if it is "".
+    readers of the C find a literal under; the register's name if it is "". ``cast``: the parameter
+    is of another type, and is converted.
     """
 
     kind: ClassVar[str] = "splat"
@@ -227,6 +228,7 @@ class Splat(Operation):
     source: Reads[Sizes[float | str | Expr | Register]]
     group: int = 0
     label: str = ""
+    cast: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -172,6 +172,7 @@ REFUSED: list[tuple[tuple[Op, ...], Op, str]] = [
     (KNOWN, Pick(W, X, 99, "f16"), "takes element 99 of f16"),
     (KNOWN, Pick(W, NARROW, 0, "f16"), "mixes <ymm: 8 f32> and <xmm: 4 f32>"),
     (KNOWN, Splat(W, "beta"), "beta is no number"),
+    (KNOWN, Splat(Register("w", S32), "alpha"), "spreads f32 over s32"),
     (KNOWN, Splat(W, NARROW), "spreads <xmm: 4 f32>"),
     (KNOWN, Splat(Register("w", S32), 0.5), "of 0.5 over s32"),
     ((), Splat(PAIRS, 1.5, 2), "in groups of 2"),

@@ -312,7 +312,8 @@ class _Finisher:
         """A number of the call in all lanes, once."""
         key = name, element
         if key not in self.read:
-            self.read[key] = self.emitter.splat(source, element, f"{name}_all")
+            cast = isinstance(source, str) and element != self.plan.element
+            self.read[key] = self.emitter.splat(source, element, f"{name}_all", cast=cast)
         return self.read[key]
 
     def _quantity(self, name: str, output: Output, absent: Argument) -> Argument:
