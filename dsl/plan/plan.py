@@ -197,9 +197,13 @@ class Plan:
         return given is not None and not operand.packed and operand.type != given.type
 
     def batch_kind(self, operand: Operand) -> str:
-        """How elements of the batch of ``operand`` are found: packed ones follow each other."""
+        """How elements of the batch of ``operand`` are found: packed ones follow each other.
+
+        But for those that the caller packed one by one, and whose addresses he gives.
+        """
         assert self.batch is not None
-        return "strided" if operand.packed else self.batch.kind
+        stack = self.batch.kind == "offsets" and "b" in operand.strides
+        return "strided" if operand.packed or stack else self.batch.kind
 
     def batch_stride(self, operand: Operand) -> Expr:
         """The elements from one matrix of the batch to the next, where they are strided."""

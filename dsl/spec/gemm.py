@@ -188,6 +188,12 @@ class Gemm:
         size: Size = getattr(self, cols if getattr(self, name).order == "C" else rows)
         return size
 
+    @property
+    def packs_stack(self) -> bool:
+        """Whether a packed B is a stack: one matrix for each of the batch, in one array."""
+        shared = isinstance(self.batch, Strided) and self.batch.b == 0
+        return isinstance(self.batch, Strided | Offsets) and not shared
+
     def leading(self, name: str) -> Size:
         """The leading dimension of operand ``name``, tight ones resolved."""
         ld: Size | None = getattr(self, f"ld{name[0]}")
@@ -338,11 +344,12 @@ def _check_packed(spec: Gemm) -> None:
         raise SpecError(
             "a packed B has fixed sizes", got=f"k={spec.k!r}, n={spec.n!r}", hint="ints for k and n"
         )
-    if isinstance(spec.batch, Offsets):
+    if isinstance(spec.batch, Offsets) and spec.batch.b is not None:
         raise SpecError(
-            "matrices of a packed B are not found by offsets",
-            got=spec.batch,
-            expected="tw.Strided, whose matrices are packed side by side, or tw.Addresses",
+            "matrices of a packed B are taken in the order in which they were packed",
+            got=f"b={spec.batch.b!r}",
+            expected="offsets of A alone",
+            hint=f"tw.Offsets({spec.batch.count!r}, a=...), and pack_b of the stack of all B",
         )
     if isinstance(spec.batch, Strided) and spec.batch.b not in (None, 0):
         raise SpecError(

@@ -83,6 +83,7 @@ class Offsets:
     """Batch element i lies at ``a[i]`` and ``b[i]`` elements of the flat operands.
 
     A sequence is static; ``None`` is passed at the call as ``a_offsets=`` or ``b_offsets=``.
+    A packed B has no offsets: its matrices, packed as one stack, are taken in order.
     """
 
     count: Size

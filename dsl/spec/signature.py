@@ -201,7 +201,9 @@ def _matrix(spec: Gemm, name: str) -> ArrayParameter:
         slots=SHAPES[name],
         leading_slot=f"ld{name[0]}",
         batch_stride=getattr(batch, name[0]) if isinstance(batch, Strided) else None,
-        static_offsets=getattr(batch, name[0]) if isinstance(batch, Offsets) else None,
+        static_offsets=getattr(batch, name[0])
+        if isinstance(batch, Offsets) and not packed
+        else None,
         count=batch.count if batch is not None else None,
         packed=packed,
     )
@@ -232,7 +234,7 @@ def _gemm_arrays(spec: Gemm) -> tuple[ArrayParameter, ...]:
     arrays = [_matrix(spec, name) for name in names]
     if isinstance(spec.batch, Offsets):
         for name in "ab":
-            if getattr(spec.batch, name) is None:
+            if getattr(spec.batch, name) is None and not isinstance(getattr(spec, name), Packed):
                 arrays.append(_offsets(f"{name}_offsets", spec.batch.count))
     arrays += [_quantity(spec, name) for name in QUANTITIES if isinstance(getattr(spec, name), str)]
     chosen = [_named(spec, operand) for operand in spec.named]

@@ -24,11 +24,11 @@ def pack_for(spec: Gemm, b: Any) -> tuple[Pack, Array]:
     """
     assert isinstance(spec.b, Packed) and isinstance(spec.k, int) and isinstance(spec.n, int)
     source = _source(b, spec.b.type)
-    batched = isinstance(spec.batch, Strided) and spec.batch.b != 0
-    if isinstance(spec.batch, Strided) and batched and spec.batch.count == 1 and b.ndim == 2:
+    batched = spec.packs_stack
+    size = spec.batch.count if batched and spec.batch is not None else 1
+    if batched and size == 1 and b.ndim == 2:
         b = b[np.newaxis]
     if b.ndim != 2 + batched or b.shape[-2:] != (spec.k, spec.n):
-        size = spec.batch.count if isinstance(spec.batch, Strided) else 1
         count = f"{size.name if isinstance(size, Dim) else size}, " if batched else ""
         raise ArgumentValueError(
             "b has the wrong shape",

@@ -4,7 +4,7 @@ Over the indices the levels of an axis occur equally often, in an order that dep
 and the axis alone: a case is the same on every machine and target. A level that means nothing in
 a case, such as a zero point of floating point, is left out of it.
 
-So is what a spec or schedule refuses by its rules: a packed B whose matrices offsets find, or of a
+So is what a spec or schedule refuses by its rules: a packed B with offsets of its own, or of a
 size known only at the call; sums in f64 with C, D, operands or functions of another type; offsets
 with sizes of a matrix that no array tells, and addresses of no matrix; and an uneven register tile
 where a size of C is known only at the call.

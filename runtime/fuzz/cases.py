@@ -219,7 +219,9 @@ def _kind(
             return Offsets(count)
         case "static offsets":
             assert isinstance(count, int)
-            return Offsets(count, *([hand.below(500) for _ in range(count)] for _ in "ab"))
+            drawn = ([hand.below(500) for _ in range(count)] for _ in "ab")
+            a, b = drawn
+            return Offsets(count, a, None if isinstance(given["b"], Packed) else b)
         case "addresses":
             return Addresses(count)
     return Strided(count)

@@ -24,7 +24,7 @@ from tilewright.runtime.call.pack_source import pack_for
 from tilewright.runtime.driver import build_many
 from tilewright.runtime.kernel import Kernel
 from tilewright.spec.gemm import Gemm
-from tilewright.spec.operands import Packed, Strided
+from tilewright.spec.operands import Packed
 from tilewright.spec.pack import Pack
 
 from .cases import CASES, Case, draw
@@ -86,8 +86,7 @@ def _packs(spec: Gemm) -> Iterator[Pack]:
     """What will pack B when the kernel of ``spec`` is verified."""
     if isinstance(spec.b, Packed):
         assert isinstance(spec.k, int) and isinstance(spec.n, int)
-        several = isinstance(spec.batch, Strided) and spec.batch.b != 0
-        b = np.empty((*[1] * several, spec.k, spec.n), preferred(spec.b.type))
+        b = np.empty((*[1] * spec.packs_stack, spec.k, spec.n), preferred(spec.b.type))
         yield pack_for(spec, b)[0]
 
 

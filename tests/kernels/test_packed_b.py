@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from support.cases import Cases, sampled
 from support.fused import Kernels, Trial, operands, product
+from support.fused import draw as whole
 from support.packed import DTYPES, draw
 from support.space import rng_of
 
 from tilewright.spec.gemm import Gemm
-from tilewright.spec.operands import Addresses, Batch, Matrix, Packed, Strided
+from tilewright.spec.operands import Addresses, Batch, Matrix, Offsets, Packed, Strided
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import dim
 from tilewright.spec.types import is_integer
@@ -137,4 +138,28 @@ def test_products_with_a_packed_b(target: str, tmp_path: Path, cases: Cases) -> 
             got = kernels(index, given, flush)["out"]
             right = expected(trial, given).astype(DTYPES[trial.spec.c.type])
             np.testing.assert_array_equal(got, right, err_msg=str(trial))
+    cases.count(kernels.target.name, kernels.lab.means, len(trials))
+
+
+@pytest.mark.parametrize("target", ["scalar", "avx2", "amx", "neon"])
+@pytest.mark.parametrize("loops", [None, "bnmk"])
+def test_offsets_find_the_matrices_of_a_alone(
+    target: str, loops: str | None, tmp_path: Path, cases: Cases
+) -> None:
+    """Those of B are packed as a stack, and taken in order: a convolution's windows and weights."""
+    rng, size = np.random.default_rng(3), (5, 18, 6)
+    schedule, pairs = Schedule(loops=loops), (("f32", "f32"), ("bf16", "bf16"), ("u8", "s8"))
+    specs = [Gemm(*size, a=a, b=Packed(b), batch=Offsets(COUNT)) for a, b in pairs]
+    trials = [Trial(spec, schedule, {"count": 3}) for spec in specs]
+    kernels = Kernels(target, trials, tmp_path)
+    for index, trial in enumerate(trials):
+        a = whole(trial.spec.a.type, (80,), rng)
+        b = [whole(trial.spec.b.type, (6, 18), rng) for _ in range(3)]
+        offsets = (7, 50, 9)
+        got = kernels(index, {"a": [a], "b": b, "a_offsets": offsets})["out"]
+        windows = (a[first:][:30].reshape(5, 6) for first in offsets)
+        wide = (
+            left.astype("f8") @ right.astype("f8") for left, right in zip(windows, b, strict=True)
+        )
+        np.testing.assert_array_equal(got, sum(wide).astype(got.dtype), err_msg=str(trial))
     cases.count(kernels.target.name, kernels.lab.means, len(trials))

@@ -256,7 +256,7 @@ def test_no_tile_straddles_blocks_of_columns() -> None:
 
 # -- what is refused ----------------------------------------------------------------------------
 
-K, OFFSETS, PACKED = dim("k"), tw.Offsets(2), tw.Packed("f32")
+K, OFFSETS, PACKED = dim("k"), tw.Offsets(2, b=[0, 1]), tw.Packed("f32")
 REFUSED: list[tuple[Any, str]] = [
     (lambda: Pack(K, 4), r"a packed B has fixed sizes.*dim\('k'\)"),  # type: ignore[arg-type]
     (lambda: Pack(4, 4, "s32"), "B cannot have this type.*s32"),
@@ -280,7 +280,10 @@ REFUSED: list[tuple[Any, str]] = [
     (lambda: Gemm(4, 4, K, b=PACKED), r"a packed B has fixed sizes.*k=dim\('k'\)"),
     (lambda: Gemm(4, dim("n"), 4, b=PACKED), "a packed B has fixed sizes"),
     (lambda: Gemm(4, 4, 4, b=PACKED, ldb=8), "ldb is given, but b is packed"),
-    (lambda: Gemm(4, 4, 4, b=PACKED, batch=OFFSETS), "not found by offsets.*tw.Addresses"),
+    (
+        lambda: Gemm(4, 4, 4, b=PACKED, batch=OFFSETS),
+        "in the order in which they were packed.*offsets of A alone",
+    ),
     (lambda: Gemm(4, 4, 4, b=PACKED, batch=tw.Strided(2, b=16)), "stride of their format.*b=16"),
     (lambda: Gemm(4, 4, 4, b=PACKED, batch=tw.Strided(2, b=K)), "stride of their format"),
 ]
