@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,12 +29,16 @@ Argument = Value | float | int
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """``dst = fn(*args)``; ``element`` is the type of the lanes that ``fn`` acts on."""
+    """``dst = fn(*args)``; ``element`` is the type of the lanes that ``fn`` acts on.
+
+    ``part`` is what the part of the program is called that it was written in, "" for none.
+    """
 
     dst: Value
     fn: str
     args: tuple[Argument, ...]
     element: str
+    part: str = ""
 
 
 class Builder:
@@ -49,6 +54,14 @@ class Builder:
         self._values = 0
         self._known: dict[object, Value] = {}
         self._makers: dict[Value, Step] = {}
+        self._part = ""
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Steps that are written within are of the part ``name``."""
+        before, self._part = self._part, name
+        yield
+        self._part = before
 
     def input(self, element: str | None = None) -> Value:
         """A new value that the program is given."""
@@ -104,7 +117,7 @@ class Builder:
         key = fn, *(arg.hex() if isinstance(arg, float) else arg for arg in args)
         if key not in self._known:
             dst = self._known[key] = self.input(OPERATIONS[fn].result(element))
-            self._makers[dst] = Step(dst, fn, args, element)
+            self._makers[dst] = Step(dst, fn, args, element, self._part)
             self.steps.append(self._makers[dst])
         return self._known[key]
 

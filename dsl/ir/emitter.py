@@ -24,10 +24,10 @@ class Emitter:
     What is built is emitted in order: operations given as they are, and the steps that were
     built since; a value that is used again is computed once.
 
-    Names are decided here, by the stage that a value is built in: the last value of a stage is
-    called after the stage alone, those on the way to it are numbered, and literals are called
-    after what uses them first. ``prefix`` stands before what belongs to no stage's subject, where
-    several emitters write one tile.
+    Names are decided here, by the stage that a value is built in, and the part of it: the last
+    value of either is called after it alone, those on the way to it are numbered, and literals are
+    called after what uses them first. ``prefix`` stands before what belongs to no stage's subject,
+    where several emitters write one tile.
     """
 
     def __init__(self, target: Target, lanes: int, prefix: str, real: str) -> None:
@@ -39,7 +39,7 @@ class Emitter:
         self._stage, self._family, self._note = prefix.rstrip("_"), "", ""
         self._taken: set[str] = set()
         self._numbers: dict[str, count[int]] = {}
-        self._constants: dict[str, int] = {}
+        self._constants: dict[str, count[int]] = {}
         self._ops: list[Op] = []
         self._vectors: dict[str, Vector] = {}
 
@@ -122,8 +122,13 @@ class Emitter:
         """Write what was built since; ``end``: with its last value the stage is complete."""
         steps = self.builder.steps[self._emitted :]
         self._emitted = len(self.builder.steps)
+        ends = {step.part: step.dst for step in steps if step.part}
         for index, step in enumerate(steps):
-            self._step(step, last=end and index == len(steps) - 1)
+            if end and index == len(steps) - 1:
+                name = self._name("", last=True)
+            else:
+                name = self._name(step.part, last=ends.get(step.part) == step.dst)
+            self._step(step, name)
 
     def _say(self) -> None:
         """The stage's comment, once."""
@@ -131,39 +136,37 @@ class Emitter:
             self._ops.append(Note(self._note))
         self._note = ""
 
-    def _name(self, *, last: bool) -> str:
-        """The next name of the stage."""
-        numbers = self._numbers.setdefault(self._stage, count(1))
-        if last and self._family and self._stage not in self._taken:
-            name = self._stage
-        else:
-            name = f"{self._stage}_{next(numbers)}"
+    def _name(self, part: str, *, last: bool) -> str:
+        """The next name of the stage, or of a part of it."""
+        whole = f"{self._stage}_{part}" if part else self._stage
+        numbers = self._numbers.setdefault(whole, count(1))
+        alone = last and self._family and whole not in self._taken
+        name = whole if alone else f"{whole}_{next(numbers)}"
         self._taken.add(name)
         return name
 
-    def _step(self, step: Step, *, last: bool) -> None:
+    def _step(self, step: Step, name: str) -> None:
         self._say()
         args: list[Register | int] = []
         for place, arg in enumerate(step.args):
             if isinstance(arg, int) and place == 1 and step.fn in _SHIFTS:
                 args.append(arg)
             else:
-                args.append(self._argument(arg))
-        register = Register(self._name(last=last), self.vector(step.dst.element))
+                args.append(self._argument(arg, step.part))
+        register = Register(name, self.vector(step.dst.element))
         self._registers[step.dst] = register
         self._ops.append(Apply(register, step.fn, tuple(args), self.vector(step.element)))
 
-    def _argument(self, value: Argument) -> Register:
+    def _argument(self, value: Argument, part: str = "") -> Register:
         if isinstance(value, Value):
             return self._registers[value]
-        return self._literal(value, "s32" if isinstance(value, int) else self.builder.real)
+        return self._literal(value, "s32" if isinstance(value, int) else self.builder.real, part)
 
-    def _literal(self, literal: float, element: str) -> Register:
+    def _literal(self, literal: float, element: str, part: str) -> Register:
         key = (repr(literal), element, self._family)
         if key not in self._literals:
-            number = self._constants.setdefault(self._family, 0)
-            self._constants[self._family] += 1
-            label = f"{self._family}_const{number}" if self._family else f"const{number}"
+            named = "_".join(filter(None, (self._family, part, "const")))
+            label = f"{named}{next(self._constants.setdefault(named, count()))}"
             register = self.fresh(label, element)
             self._literals[key] = register
             self._ops.append(Splat(register, literal, label=label))

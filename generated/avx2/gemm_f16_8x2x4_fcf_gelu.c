@@ -98,29 +98,29 @@ int64_t gemm_f16_8x2x4_fcf_gelu_scratch_bytes(const int64_t *sizes);
 static inline void tile0_8x2(const uint16_t *a, const float *b, float *restrict d)
 {
     /* Constants, in decimal; where that is rounded, the exact value stands beside it. */
-    const __m256 gelu_erf_const0 = _mm256_set1_ps(14.6f); /* 0x1.d33334p+3 */
-    const __m256 gelu_erf_const1 = _mm256_set1_ps(-0.7213475f); /* -0x1.715476p-1 */
-    const __m256 gelu_erf_const2 = _mm256_set1_ps(1.2583103e+07f);
-    const __m256 gelu_erf_const3 = _mm256_set1_ps(1.3862915f); /* 0x1.62e4p+0 */
-    const __m256 gelu_erf_const4 = _mm256_set1_ps(2.8572135e-06f); /* 0x1.7f7d1cp-19 */
-    const __m256 gelu_erf_const5 = _mm256_set1_ps(-0.49999985f); /* -0x1.fffff6p-2 */
-    const __m256 gelu_erf_const6 = _mm256_set1_ps(1.0f);
-    const __m256 gelu_erf_const7 = _mm256_set1_ps(-0.02083456f); /* -0x1.555a7ap-6 */
-    const __m256 gelu_erf_const8 = _mm256_set1_ps(0.12499788f); /* 0x1.fffdc6p-4 */
-    const __m256 gelu_erf_const9 = _mm256_set1_ps(-0.00025905375f); /* -0x1.0fa336p-12 */
-    const __m256 gelu_erf_const10 = _mm256_set1_ps(0.0026186153f); /* 0x1.573a26p-9 */
-    const __m256 gelu_erf_const11 = _mm256_set1_ps(0.438497f); /* 0x1.c1055cp-2 */
-    const __m256 gelu_erf_const12 = _mm256_set1_ps(0.5f);
-    const __m256 gelu_erf_const13 = _mm256_set1_ps(0.040683813f); /* 0x1.4d4824p-5 */
-    const __m256 gelu_erf_const14 = _mm256_set1_ps(0.18338498f); /* 0x1.77928cp-3 */
-    const __m256 gelu_erf_const15 = _mm256_set1_ps(0.0041238326f); /* 0x1.0e426ep-8 */
-    const __m256 gelu_erf_const16 = _mm256_set1_ps(3.0896063e+19f); /* 0x1.acc4dep+64 */
-    const __m256 gelu_erf_const17 = _mm256_set1_ps(1.8446744e+19f); /* 0x1p+64 */
-    const __m256 gelu_erf_const18 = _mm256_set1_ps(8.667504e+18f); /* 0x1.e124a4p+62 */
-    const __m256 gelu_erf_const19 = _mm256_set1_ps(2.2193743e+19f); /* 0x1.340004p+64 */
-    const __m256 gelu_erf_const20 = _mm256_set1_ps(1.9068028e+17f); /* 0x1.52b75ap+57 */
-    const __m256 gelu_erf_const21 = _mm256_set1_ps(1.8813015e+18f); /* 0x1.a1bb9cp+60 */
-    const __m256 gelu_erf_const22 = _mm256_set1_ps(-0.0f);
+    const __m256 gelu_erf_magnitude_const0 = _mm256_set1_ps(14.6f); /* 0x1.d33334p+3 */
+    const __m256 gelu_erf_rounded_const0 = _mm256_set1_ps(-0.7213475f); /* -0x1.715476p-1 */
+    const __m256 gelu_erf_rounded_const1 = _mm256_set1_ps(1.2583103e+07f);
+    const __m256 gelu_erf_remainder_const0 = _mm256_set1_ps(1.3862915f); /* 0x1.62e4p+0 */
+    const __m256 gelu_erf_remainder_const1 = _mm256_set1_ps(2.8572135e-06f); /* 0x1.7f7d1cp-19 */
+    const __m256 gelu_erf_bell_const0 = _mm256_set1_ps(-0.49999985f); /* -0x1.fffff6p-2 */
+    const __m256 gelu_erf_bell_const1 = _mm256_set1_ps(1.0f);
+    const __m256 gelu_erf_bell_const2 = _mm256_set1_ps(-0.02083456f); /* -0x1.555a7ap-6 */
+    const __m256 gelu_erf_bell_const3 = _mm256_set1_ps(0.12499788f); /* 0x1.fffdc6p-4 */
+    const __m256 gelu_erf_bell_const4 = _mm256_set1_ps(-0.00025905375f); /* -0x1.0fa336p-12 */
+    const __m256 gelu_erf_bell_const5 = _mm256_set1_ps(0.0026186153f); /* 0x1.573a26p-9 */
+    const __m256 gelu_erf_numerator_const0 = _mm256_set1_ps(0.438497f); /* 0x1.c1055cp-2 */
+    const __m256 gelu_erf_numerator_const1 = _mm256_set1_ps(0.5f);
+    const __m256 gelu_erf_numerator_const2 = _mm256_set1_ps(0.040683813f); /* 0x1.4d4824p-5 */
+    const __m256 gelu_erf_numerator_const3 = _mm256_set1_ps(0.18338498f); /* 0x1.77928cp-3 */
+    const __m256 gelu_erf_numerator_const4 = _mm256_set1_ps(0.0041238326f); /* 0x1.0e426ep-8 */
+    const __m256 gelu_erf_denominator_const0 = _mm256_set1_ps(3.0896063e+19f); /* 0x1.acc4dep+64 */
+    const __m256 gelu_erf_denominator_const1 = _mm256_set1_ps(1.8446744e+19f); /* 0x1p+64 */
+    const __m256 gelu_erf_denominator_const2 = _mm256_set1_ps(8.667504e+18f); /* 0x1.e124a4p+62 */
+    const __m256 gelu_erf_denominator_const3 = _mm256_set1_ps(2.2193743e+19f); /* 0x1.340004p+64 */
+    const __m256 gelu_erf_denominator_const4 = _mm256_set1_ps(1.9068028e+17f); /* 0x1.52b75ap+57 */
+    const __m256 gelu_erf_denominator_const5 = _mm256_set1_ps(1.8813015e+18f); /* 0x1.a1bb9cp+60 */
+    const __m256 gelu_erf_positive_const0 = _mm256_set1_ps(-0.0f);
     BARRIER;
 
     /* Accumulators, named by their row and column of vectors in this tile of C. */
@@ -165,75 +165,109 @@ static inline void tile0_8x2(const uint16_t *a, const float *b, float *restrict 
     c0_1 = _mm256_add_ps(c0_1, c0_1_s1);
 
     /* Epilogue: gelu_erf. */
-    const __m256 c0_0_gelu_erf_1 = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), c0_0);
-    const __m256 c0_0_gelu_erf_2 = _mm256_min_ps(gelu_erf_const0, c0_0_gelu_erf_1);
-    const __m256 c0_0_gelu_erf_3 = _mm256_mul_ps(c0_0_gelu_erf_2, c0_0_gelu_erf_2);
-    const __m256 c0_0_gelu_erf_4 = _mm256_fmadd_ps(c0_0_gelu_erf_3, gelu_erf_const1, gelu_erf_const2);
-    const __m256 c0_0_gelu_erf_5 = _mm256_sub_ps(c0_0_gelu_erf_4, gelu_erf_const2);
-    const __m256i c0_0_gelu_erf_6 = _mm256_castps_si256(c0_0_gelu_erf_4);
-    const __m256i c0_0_gelu_erf_7 = _mm256_slli_epi32(c0_0_gelu_erf_6, 23);
-    const __m256 c0_0_gelu_erf_8 = _mm256_castsi256_ps(c0_0_gelu_erf_7);
-    const __m256 c0_0_gelu_erf_9 = _mm256_mul_ps(c0_0_gelu_erf_5, gelu_erf_const3);
-    const __m256 c0_0_gelu_erf_10 = _mm256_fmadd_ps(c0_0_gelu_erf_2, c0_0_gelu_erf_2, c0_0_gelu_erf_9);
-    const __m256 c0_0_gelu_erf_11 = _mm256_fmadd_ps(c0_0_gelu_erf_5, gelu_erf_const4, c0_0_gelu_erf_10);
-    const __m256 c0_0_gelu_erf_12 = _mm256_fmadd_ps(c0_0_gelu_erf_11, gelu_erf_const5, gelu_erf_const6);
-    const __m256 c0_0_gelu_erf_13 = _mm256_fmadd_ps(c0_0_gelu_erf_11, gelu_erf_const7, gelu_erf_const8);
-    const __m256 c0_0_gelu_erf_14 = _mm256_fmadd_ps(c0_0_gelu_erf_11, gelu_erf_const9, gelu_erf_const10);
-    const __m256 c0_0_gelu_erf_15 = _mm256_mul_ps(c0_0_gelu_erf_11, c0_0_gelu_erf_11);
-    const __m256 c0_0_gelu_erf_16 = _mm256_fmadd_ps(c0_0_gelu_erf_14, c0_0_gelu_erf_15, c0_0_gelu_erf_13);
-    const __m256 c0_0_gelu_erf_17 = _mm256_fmadd_ps(c0_0_gelu_erf_16, c0_0_gelu_erf_15, c0_0_gelu_erf_12);
-    const __m256 c0_0_gelu_erf_18 = _mm256_mul_ps(c0_0_gelu_erf_17, c0_0_gelu_erf_8);
-    const __m256 c0_0_gelu_erf_19 = _mm256_fmadd_ps(c0_0_gelu_erf_2, gelu_erf_const11, gelu_erf_const12);
-    const __m256 c0_0_gelu_erf_20 = _mm256_fmadd_ps(c0_0_gelu_erf_2, gelu_erf_const13, gelu_erf_const14);
-    const __m256 c0_0_gelu_erf_21 = _mm256_fmadd_ps(gelu_erf_const15, c0_0_gelu_erf_3, c0_0_gelu_erf_20);
-    const __m256 c0_0_gelu_erf_22 = _mm256_fmadd_ps(c0_0_gelu_erf_21, c0_0_gelu_erf_3, c0_0_gelu_erf_19);
-    const __m256 c0_0_gelu_erf_23 = _mm256_mul_ps(c0_0_gelu_erf_2, c0_0_gelu_erf_22);
-    const __m256 c0_0_gelu_erf_24 = _mm256_mul_ps(c0_0_gelu_erf_18, c0_0_gelu_erf_23);
-    const __m256 c0_0_gelu_erf_25 = _mm256_fmadd_ps(c0_0_gelu_erf_2, gelu_erf_const16, gelu_erf_const17);
-    const __m256 c0_0_gelu_erf_26 = _mm256_fmadd_ps(c0_0_gelu_erf_2, gelu_erf_const18, gelu_erf_const19);
-    const __m256 c0_0_gelu_erf_27 = _mm256_fmadd_ps(c0_0_gelu_erf_2, gelu_erf_const20, gelu_erf_const21);
-    const __m256 c0_0_gelu_erf_28 = _mm256_fmadd_ps(c0_0_gelu_erf_27, c0_0_gelu_erf_3, c0_0_gelu_erf_26);
-    const __m256 c0_0_gelu_erf_29 = _mm256_fmadd_ps(c0_0_gelu_erf_28, c0_0_gelu_erf_3, c0_0_gelu_erf_25);
-    const __m256 c0_0_gelu_erf_30 = _mm256_max_ps(gelu_erf_const22, c0_0);
-    const __m256 c0_0_gelu_erf_31 = _mm256_div_ps(c0_0_gelu_erf_24, c0_0_gelu_erf_29);
-    const __m256 c0_0_gelu_erf = _mm256_sub_ps(c0_0_gelu_erf_30, c0_0_gelu_erf_31);
+    const __m256 c0_0_gelu_erf_magnitude_1 = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), c0_0);
+    const __m256 c0_0_gelu_erf_magnitude = _mm256_min_ps(gelu_erf_magnitude_const0, c0_0_gelu_erf_magnitude_1);
+    const __m256 c0_0_gelu_erf_square = _mm256_mul_ps(c0_0_gelu_erf_magnitude, c0_0_gelu_erf_magnitude);
+    const __m256 c0_0_gelu_erf_rounded = _mm256_fmadd_ps(c0_0_gelu_erf_square, gelu_erf_rounded_const0,
+        gelu_erf_rounded_const1);
+    const __m256 c0_0_gelu_erf_whole = _mm256_sub_ps(c0_0_gelu_erf_rounded, gelu_erf_rounded_const1);
+    const __m256i c0_0_gelu_erf_power_1 = _mm256_castps_si256(c0_0_gelu_erf_rounded);
+    const __m256i c0_0_gelu_erf_power_2 = _mm256_slli_epi32(c0_0_gelu_erf_power_1, 23);
+    const __m256 c0_0_gelu_erf_power = _mm256_castsi256_ps(c0_0_gelu_erf_power_2);
+    const __m256 c0_0_gelu_erf_remainder_1 = _mm256_mul_ps(c0_0_gelu_erf_whole, gelu_erf_remainder_const0);
+    const __m256 c0_0_gelu_erf_remainder_2 = _mm256_fmadd_ps(c0_0_gelu_erf_magnitude, c0_0_gelu_erf_magnitude,
+        c0_0_gelu_erf_remainder_1);
+    const __m256 c0_0_gelu_erf_remainder = _mm256_fmadd_ps(c0_0_gelu_erf_whole, gelu_erf_remainder_const1,
+        c0_0_gelu_erf_remainder_2);
+    const __m256 c0_0_gelu_erf_bell_1 = _mm256_fmadd_ps(c0_0_gelu_erf_remainder, gelu_erf_bell_const0,
+        gelu_erf_bell_const1);
+    const __m256 c0_0_gelu_erf_bell_2 = _mm256_fmadd_ps(c0_0_gelu_erf_remainder, gelu_erf_bell_const2,
+        gelu_erf_bell_const3);
+    const __m256 c0_0_gelu_erf_bell_3 = _mm256_fmadd_ps(c0_0_gelu_erf_remainder, gelu_erf_bell_const4,
+        gelu_erf_bell_const5);
+    const __m256 c0_0_gelu_erf_bell_4 = _mm256_mul_ps(c0_0_gelu_erf_remainder, c0_0_gelu_erf_remainder);
+    const __m256 c0_0_gelu_erf_bell_5 = _mm256_fmadd_ps(c0_0_gelu_erf_bell_3, c0_0_gelu_erf_bell_4,
+        c0_0_gelu_erf_bell_2);
+    const __m256 c0_0_gelu_erf_bell_6 = _mm256_fmadd_ps(c0_0_gelu_erf_bell_5, c0_0_gelu_erf_bell_4,
+        c0_0_gelu_erf_bell_1);
+    const __m256 c0_0_gelu_erf_bell = _mm256_mul_ps(c0_0_gelu_erf_bell_6, c0_0_gelu_erf_power);
+    const __m256 c0_0_gelu_erf_numerator_1 = _mm256_fmadd_ps(c0_0_gelu_erf_magnitude, gelu_erf_numerator_const0,
+        gelu_erf_numerator_const1);
+    const __m256 c0_0_gelu_erf_numerator_2 = _mm256_fmadd_ps(c0_0_gelu_erf_magnitude, gelu_erf_numerator_const2,
+        gelu_erf_numerator_const3);
+    const __m256 c0_0_gelu_erf_numerator_3 = _mm256_fmadd_ps(gelu_erf_numerator_const4, c0_0_gelu_erf_square,
+        c0_0_gelu_erf_numerator_2);
+    const __m256 c0_0_gelu_erf_numerator_4 = _mm256_fmadd_ps(c0_0_gelu_erf_numerator_3, c0_0_gelu_erf_square,
+        c0_0_gelu_erf_numerator_1);
+    const __m256 c0_0_gelu_erf_numerator_5 = _mm256_mul_ps(c0_0_gelu_erf_magnitude, c0_0_gelu_erf_numerator_4);
+    const __m256 c0_0_gelu_erf_numerator = _mm256_mul_ps(c0_0_gelu_erf_bell, c0_0_gelu_erf_numerator_5);
+    const __m256 c0_0_gelu_erf_denominator_1 = _mm256_fmadd_ps(c0_0_gelu_erf_magnitude, gelu_erf_denominator_const0,
+        gelu_erf_denominator_const1);
+    const __m256 c0_0_gelu_erf_denominator_2 = _mm256_fmadd_ps(c0_0_gelu_erf_magnitude, gelu_erf_denominator_const2,
+        gelu_erf_denominator_const3);
+    const __m256 c0_0_gelu_erf_denominator_3 = _mm256_fmadd_ps(c0_0_gelu_erf_magnitude, gelu_erf_denominator_const4,
+        gelu_erf_denominator_const5);
+    const __m256 c0_0_gelu_erf_denominator_4 = _mm256_fmadd_ps(c0_0_gelu_erf_denominator_3, c0_0_gelu_erf_square,
+        c0_0_gelu_erf_denominator_2);
+    const __m256 c0_0_gelu_erf_denominator = _mm256_fmadd_ps(c0_0_gelu_erf_denominator_4, c0_0_gelu_erf_square,
+        c0_0_gelu_erf_denominator_1);
+    const __m256 c0_0_gelu_erf_positive = _mm256_max_ps(gelu_erf_positive_const0, c0_0);
+    const __m256 c0_0_gelu_erf_quotient = _mm256_div_ps(c0_0_gelu_erf_numerator, c0_0_gelu_erf_denominator);
+    const __m256 c0_0_gelu_erf = _mm256_sub_ps(c0_0_gelu_erf_positive, c0_0_gelu_erf_quotient);
 
     /* Store. */
     _mm256_storeu_ps(d, c0_0_gelu_erf);
 
     /* c0_1: rows 0 to 7, column 1. */
-    const __m256 c0_1_gelu_erf_1 = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), c0_1);
-    const __m256 c0_1_gelu_erf_2 = _mm256_min_ps(gelu_erf_const0, c0_1_gelu_erf_1);
-    const __m256 c0_1_gelu_erf_3 = _mm256_mul_ps(c0_1_gelu_erf_2, c0_1_gelu_erf_2);
-    const __m256 c0_1_gelu_erf_4 = _mm256_fmadd_ps(c0_1_gelu_erf_3, gelu_erf_const1, gelu_erf_const2);
-    const __m256 c0_1_gelu_erf_5 = _mm256_sub_ps(c0_1_gelu_erf_4, gelu_erf_const2);
-    const __m256i c0_1_gelu_erf_6 = _mm256_castps_si256(c0_1_gelu_erf_4);
-    const __m256i c0_1_gelu_erf_7 = _mm256_slli_epi32(c0_1_gelu_erf_6, 23);
-    const __m256 c0_1_gelu_erf_8 = _mm256_castsi256_ps(c0_1_gelu_erf_7);
-    const __m256 c0_1_gelu_erf_9 = _mm256_mul_ps(c0_1_gelu_erf_5, gelu_erf_const3);
-    const __m256 c0_1_gelu_erf_10 = _mm256_fmadd_ps(c0_1_gelu_erf_2, c0_1_gelu_erf_2, c0_1_gelu_erf_9);
-    const __m256 c0_1_gelu_erf_11 = _mm256_fmadd_ps(c0_1_gelu_erf_5, gelu_erf_const4, c0_1_gelu_erf_10);
-    const __m256 c0_1_gelu_erf_12 = _mm256_fmadd_ps(c0_1_gelu_erf_11, gelu_erf_const5, gelu_erf_const6);
-    const __m256 c0_1_gelu_erf_13 = _mm256_fmadd_ps(c0_1_gelu_erf_11, gelu_erf_const7, gelu_erf_const8);
-    const __m256 c0_1_gelu_erf_14 = _mm256_fmadd_ps(c0_1_gelu_erf_11, gelu_erf_const9, gelu_erf_const10);
-    const __m256 c0_1_gelu_erf_15 = _mm256_mul_ps(c0_1_gelu_erf_11, c0_1_gelu_erf_11);
-    const __m256 c0_1_gelu_erf_16 = _mm256_fmadd_ps(c0_1_gelu_erf_14, c0_1_gelu_erf_15, c0_1_gelu_erf_13);
-    const __m256 c0_1_gelu_erf_17 = _mm256_fmadd_ps(c0_1_gelu_erf_16, c0_1_gelu_erf_15, c0_1_gelu_erf_12);
-    const __m256 c0_1_gelu_erf_18 = _mm256_mul_ps(c0_1_gelu_erf_17, c0_1_gelu_erf_8);
-    const __m256 c0_1_gelu_erf_19 = _mm256_fmadd_ps(c0_1_gelu_erf_2, gelu_erf_const11, gelu_erf_const12);
-    const __m256 c0_1_gelu_erf_20 = _mm256_fmadd_ps(c0_1_gelu_erf_2, gelu_erf_const13, gelu_erf_const14);
-    const __m256 c0_1_gelu_erf_21 = _mm256_fmadd_ps(gelu_erf_const15, c0_1_gelu_erf_3, c0_1_gelu_erf_20);
-    const __m256 c0_1_gelu_erf_22 = _mm256_fmadd_ps(c0_1_gelu_erf_21, c0_1_gelu_erf_3, c0_1_gelu_erf_19);
-    const __m256 c0_1_gelu_erf_23 = _mm256_mul_ps(c0_1_gelu_erf_2, c0_1_gelu_erf_22);
-    const __m256 c0_1_gelu_erf_24 = _mm256_mul_ps(c0_1_gelu_erf_18, c0_1_gelu_erf_23);
-    const __m256 c0_1_gelu_erf_25 = _mm256_fmadd_ps(c0_1_gelu_erf_2, gelu_erf_const16, gelu_erf_const17);
-    const __m256 c0_1_gelu_erf_26 = _mm256_fmadd_ps(c0_1_gelu_erf_2, gelu_erf_const18, gelu_erf_const19);
-    const __m256 c0_1_gelu_erf_27 = _mm256_fmadd_ps(c0_1_gelu_erf_2, gelu_erf_const20, gelu_erf_const21);
-    const __m256 c0_1_gelu_erf_28 = _mm256_fmadd_ps(c0_1_gelu_erf_27, c0_1_gelu_erf_3, c0_1_gelu_erf_26);
-    const __m256 c0_1_gelu_erf_29 = _mm256_fmadd_ps(c0_1_gelu_erf_28, c0_1_gelu_erf_3, c0_1_gelu_erf_25);
-    const __m256 c0_1_gelu_erf_30 = _mm256_max_ps(gelu_erf_const22, c0_1);
-    const __m256 c0_1_gelu_erf_31 = _mm256_div_ps(c0_1_gelu_erf_24, c0_1_gelu_erf_29);
-    const __m256 c0_1_gelu_erf = _mm256_sub_ps(c0_1_gelu_erf_30, c0_1_gelu_erf_31);
+    const __m256 c0_1_gelu_erf_magnitude_1 = _mm256_andnot_ps(_mm256_set1_ps(-0.0f), c0_1);
+    const __m256 c0_1_gelu_erf_magnitude = _mm256_min_ps(gelu_erf_magnitude_const0, c0_1_gelu_erf_magnitude_1);
+    const __m256 c0_1_gelu_erf_square = _mm256_mul_ps(c0_1_gelu_erf_magnitude, c0_1_gelu_erf_magnitude);
+    const __m256 c0_1_gelu_erf_rounded = _mm256_fmadd_ps(c0_1_gelu_erf_square, gelu_erf_rounded_const0,
+        gelu_erf_rounded_const1);
+    const __m256 c0_1_gelu_erf_whole = _mm256_sub_ps(c0_1_gelu_erf_rounded, gelu_erf_rounded_const1);
+    const __m256i c0_1_gelu_erf_power_1 = _mm256_castps_si256(c0_1_gelu_erf_rounded);
+    const __m256i c0_1_gelu_erf_power_2 = _mm256_slli_epi32(c0_1_gelu_erf_power_1, 23);
+    const __m256 c0_1_gelu_erf_power = _mm256_castsi256_ps(c0_1_gelu_erf_power_2);
+    const __m256 c0_1_gelu_erf_remainder_1 = _mm256_mul_ps(c0_1_gelu_erf_whole, gelu_erf_remainder_const0);
+    const __m256 c0_1_gelu_erf_remainder_2 = _mm256_fmadd_ps(c0_1_gelu_erf_magnitude, c0_1_gelu_erf_magnitude,
+        c0_1_gelu_erf_remainder_1);
+    const __m256 c0_1_gelu_erf_remainder = _mm256_fmadd_ps(c0_1_gelu_erf_whole, gelu_erf_remainder_const1,
+        c0_1_gelu_erf_remainder_2);
+    const __m256 c0_1_gelu_erf_bell_1 = _mm256_fmadd_ps(c0_1_gelu_erf_remainder, gelu_erf_bell_const0,
+        gelu_erf_bell_const1);
+    const __m256 c0_1_gelu_erf_bell_2 = _mm256_fmadd_ps(c0_1_gelu_erf_remainder, gelu_erf_bell_const2,
+        gelu_erf_bell_const3);
+    const __m256 c0_1_gelu_erf_bell_3 = _mm256_fmadd_ps(c0_1_gelu_erf_remainder, gelu_erf_bell_const4,
+        gelu_erf_bell_const5);
+    const __m256 c0_1_gelu_erf_bell_4 = _mm256_mul_ps(c0_1_gelu_erf_remainder, c0_1_gelu_erf_remainder);
+    const __m256 c0_1_gelu_erf_bell_5 = _mm256_fmadd_ps(c0_1_gelu_erf_bell_3, c0_1_gelu_erf_bell_4,
+        c0_1_gelu_erf_bell_2);
+    const __m256 c0_1_gelu_erf_bell_6 = _mm256_fmadd_ps(c0_1_gelu_erf_bell_5, c0_1_gelu_erf_bell_4,
+        c0_1_gelu_erf_bell_1);
+    const __m256 c0_1_gelu_erf_bell = _mm256_mul_ps(c0_1_gelu_erf_bell_6, c0_1_gelu_erf_power);
+    const __m256 c0_1_gelu_erf_numerator_1 = _mm256_fmadd_ps(c0_1_gelu_erf_magnitude, gelu_erf_numerator_const0,
+        gelu_erf_numerator_const1);
+    const __m256 c0_1_gelu_erf_numerator_2 = _mm256_fmadd_ps(c0_1_gelu_erf_magnitude, gelu_erf_numerator_const2,
+        gelu_erf_numerator_const3);
+    const __m256 c0_1_gelu_erf_numerator_3 = _mm256_fmadd_ps(gelu_erf_numerator_const4, c0_1_gelu_erf_square,
+        c0_1_gelu_erf_numerator_2);
+    const __m256 c0_1_gelu_erf_numerator_4 = _mm256_fmadd_ps(c0_1_gelu_erf_numerator_3, c0_1_gelu_erf_square,
+        c0_1_gelu_erf_numerator_1);
+    const __m256 c0_1_gelu_erf_numerator_5 = _mm256_mul_ps(c0_1_gelu_erf_magnitude, c0_1_gelu_erf_numerator_4);
+    const __m256 c0_1_gelu_erf_numerator = _mm256_mul_ps(c0_1_gelu_erf_bell, c0_1_gelu_erf_numerator_5);
+    const __m256 c0_1_gelu_erf_denominator_1 = _mm256_fmadd_ps(c0_1_gelu_erf_magnitude, gelu_erf_denominator_const0,
+        gelu_erf_denominator_const1);
+    const __m256 c0_1_gelu_erf_denominator_2 = _mm256_fmadd_ps(c0_1_gelu_erf_magnitude, gelu_erf_denominator_const2,
+        gelu_erf_denominator_const3);
+    const __m256 c0_1_gelu_erf_denominator_3 = _mm256_fmadd_ps(c0_1_gelu_erf_magnitude, gelu_erf_denominator_const4,
+        gelu_erf_denominator_const5);
+    const __m256 c0_1_gelu_erf_denominator_4 = _mm256_fmadd_ps(c0_1_gelu_erf_denominator_3, c0_1_gelu_erf_square,
+        c0_1_gelu_erf_denominator_2);
+    const __m256 c0_1_gelu_erf_denominator = _mm256_fmadd_ps(c0_1_gelu_erf_denominator_4, c0_1_gelu_erf_square,
+        c0_1_gelu_erf_denominator_1);
+    const __m256 c0_1_gelu_erf_positive = _mm256_max_ps(gelu_erf_positive_const0, c0_1);
+    const __m256 c0_1_gelu_erf_quotient = _mm256_div_ps(c0_1_gelu_erf_numerator, c0_1_gelu_erf_denominator);
+    const __m256 c0_1_gelu_erf = _mm256_sub_ps(c0_1_gelu_erf_positive, c0_1_gelu_erf_quotient);
     _mm256_storeu_ps(d + 8, c0_1_gelu_erf);
 }
 

@@ -174,8 +174,16 @@ def test_constants_are_decimal_at_the_top_and_exact() -> None:
         else:
             assert float(decimal) == stored
     function = text[text.index("static inline void tile") :]
-    assert function.index("gelu_erf_const0 =") < function.index("BARRIER;")
+    assert function.index("gelu_erf_magnitude_const0 =") < function.index("BARRIER;")
     assert "set1_ps(0x" not in text
+
+
+def test_the_parts_of_a_function_are_named() -> None:
+    """A reader finds the numerator and changes its coefficients."""
+    text = text_of(tw.Gemm(4, 16, 8, epilogue=tw.gelu_erf(tw.acc)))
+    for part in ("magnitude", "power", "bell", "numerator", "denominator", "quotient"):
+        assert re.search(rf" c0_0_gelu_erf_{part} = ", text), part
+    assert not re.search(r"gelu_erf_(const)?\d+ = ", text)
 
 
 def test_a_constant_is_declared_once() -> None:

@@ -91,27 +91,34 @@ def polynomial(b: Program, x: Lane, *coefficients: float) -> Lane:
 
 def clamp(b: Program, x: Lane, low: float, high: float) -> Lane:
     """``x``, or the bound it exceeds; NaN stays."""
-    return b("min", high, b("max", low, x))
+    with b.part("clamped"):
+        return b("min", high, b("max", low, x))
 
 
 def with_sign_of(b: Program, x: Lane, source: Lane) -> Lane:
     """``x``, which is not negative, with the sign of ``source``."""
-    return b("float", b("or", b("bits", x), b("and", b("bits", source), SIGN)))
+    with b.part("signed"):
+        return b("float", b("or", b("bits", x), b("and", b("bits", source), SIGN)))
 
 
 def power_of_two(b: Program, x: Lane, rate: float, shift: int = 0) -> tuple[Lane, Lane]:
     """n, the integer next to ``rate * x``, and ``2**(n + shift)``."""
-    moved = b("fma", x, rate, MAGIC + shift)
-    return b("sub", moved, MAGIC + shift), b("float", b("shl", b("bits", moved), 23))
+    with b.part("rounded"):
+        moved = b("fma", x, rate, MAGIC + shift)
+    with b.part("whole"):
+        n = b("sub", moved, MAGIC + shift)
+    with b.part("power"):
+        return n, b("float", b("shl", b("bits", moved), 23))
 
 
 def reduce(b: Program, x: Lane, base: Base, shift: int = 0, sign: float = 1) -> tuple[Lane, Lane]:
     """S and r with ``base**(sign * x) * 2**shift = s * base**(sign * r)``, or s twice."""
     n, s = power_of_two(b, x, sign * base.rate, shift)
     r = x
-    for part in base.step:
-        if part:
-            r = b("fma", n, -sign * part, r)
+    with b.part("remainder"):
+        for part in base.step:
+            if part:
+                r = b("fma", n, -sign * part, r)
     return s, r
 
 
@@ -121,13 +128,15 @@ def factors(
     """s, r, q with ``base**(sign * x) * 2**shift = s * (1 + r * q)``, or s twice."""
     s, r = reduce(b, x, base, shift, sign)
     terms = [term * sign ** (i + 1) for i, term in enumerate(base.terms)]
-    return s, r, polynomial(b, r, *terms)
+    with b.part("polynomial"):
+        return s, r, polynomial(b, r, *terms)
 
 
 def _exp_inside(b: Program, x: Lane) -> Lane:
     """``exp(x)`` for x from -104 to 89."""
     s, r, q = factors(b, x, E_PAIRS)
-    return b("mul", b("mul", b("fma", r, q, 1.0), s), s)
+    with b.part("exp"):
+        return b("mul", b("mul", b("fma", r, q, 1.0), s), s)
 
 
 def _exp(b: Program, x: Lane) -> Lane:
@@ -142,16 +151,23 @@ def exp(x: Term) -> None:
 def _expm1(b: Program, x: Lane, shift: int = 0) -> Lane:
     """``(exp(x) - 1) * 2**shift`` for x from -80 to 80, relatively accurate."""
     s, r = reduce(b, x, E, shift)
-    q = b("fma", b("mul", r, r), polynomial(b, r, *E.terms[1:]), r)
-    return b("fma", s, q, b("sub", s, 2.0**shift))
+    with b.part("polynomial"):
+        q = b("fma", b("mul", r, r), polynomial(b, r, *E.terms[1:]), r)
+    with b.part("expm1"):
+        return b("fma", s, q, b("sub", s, 2.0**shift))
 
 
 def _tanh(b: Program, x: Lane) -> Lane:
     """Within 2 ulp: ``y / (y + 1)`` with ``y = expm1(2 * |x|) / 2``, corrected where y is small."""
-    y = _expm1(b, b("mul", b("min", 10.0, b("abs", x)), 2.0), shift=-1)
-    quotient = b("div", y, b("add", y, 1.0))
-    corrected = b("fma", b("neg", y), quotient, y)
-    return with_sign_of(b, b("select", b("lt", y, 0.6), corrected, quotient), x)
+    with b.part("twice"):
+        twice = b("mul", b("min", 10.0, b("abs", x)), 2.0)
+    y = _expm1(b, twice, shift=-1)
+    with b.part("quotient"):
+        quotient = b("div", y, b("add", y, 1.0))
+    with b.part("corrected"):
+        corrected = b("fma", b("neg", y), quotient, y)
+        found = b("select", b("lt", y, 0.6), corrected, quotient)
+    return with_sign_of(b, found, x)
 
 
 @builtin(lower=_tanh, reference=Within(np.tanh, 2), f64=False, sympy="tanh")
@@ -161,8 +177,12 @@ def tanh(x: Term) -> None:
 
 def _elu(b: Program, x: Lane, alpha: Lane) -> Lane:
     """Within 3 ulp."""
-    below = _expm1(b, b("max", -20.0, b("min", 0.0, x)))
-    return b("fma", below, alpha, b("max", 0.0, x))
+    with b.part("clamped"):
+        negative = b("max", -20.0, b("min", 0.0, x))
+    below = _expm1(b, negative)
+    with b.part("positive"):
+        positive = b("max", 0.0, x)
+    return b("fma", below, alpha, positive)
 
 
 @builtin(
@@ -185,9 +205,11 @@ def _logistic(b: Program, x: Lane) -> Lane:
     """Within 2 ulp: what the sum ``1 + 2**n`` loses is added to the rest."""
     s, r, q = factors(b, clamp(b, x, -104.0, 50.0), E, _SCALE, sign=-1)
     one = 2.0**_SCALE
-    total = b("add", one, s)
-    lost = b("sub", one, b("sub", total, s))
-    return b("div", one, b("add", b("fma", b("mul", s, r), q, lost), total))
+    with b.part("denominator"):
+        total = b("add", one, s)
+        lost = b("sub", one, b("sub", total, s))
+        below = b("add", b("fma", b("mul", s, r), q, lost), total)
+    return b("div", one, below)
 
 
 def _logistic_of(x: Any) -> Any:
@@ -205,16 +227,22 @@ def _gate(b: Program, x: Lane, exponent: Lane, base: Base, sign: float) -> Lane:
     low, high = -151 * base.step[0], 60 * base.step[0]
     s, r, q = factors(b, clamp(b, exponent, low, high), base, _SCALE, sign=-1)
     one = 2.0**_SCALE
-    part = b("div", one, b("fma", b("mul", s, r), q, b("add", one, s)))
-    finite = b("max", -LARGEST, x) if sign > 0 else b("min", LARGEST, x)
-    return b("mul", finite, part)
+    with b.part("denominator"):
+        below = b("fma", b("mul", s, r), q, b("add", one, s))
+    with b.part("gate"):
+        gate = b("div", one, below)
+    with b.part("finite"):
+        finite = b("max", -LARGEST, x) if sign > 0 else b("min", LARGEST, x)
+    return b("mul", finite, gate)
 
 
 def _swish(b: Program, x: Lane, alpha: float) -> Lane:
     """Within 4 ulp where the factor of x is normal and ``alpha * x`` exact; -Inf gives -0."""
     if alpha == 0:
         return b("mul", x, 0.5)
-    return _gate(b, x, b("mul", x, alpha), E, math.copysign(1, alpha))
+    with b.part("exponent"):
+        exponent = b("mul", x, alpha)
+    return _gate(b, x, exponent, E, math.copysign(1, alpha))
 
 
 @builtin(
@@ -235,7 +263,8 @@ def silu(x: Term) -> Expression:
 def _gelu_tanh(b: Program, x: Lane) -> Lane:
     """Within 1e-6; -Inf gives -0. ``(1 + tanh(y)) / 2`` is ``1 / (1 + exp(-2 * y))``."""
     rate = 2 * math.sqrt(2 / math.pi) * _RATE
-    exponent = b("mul", x, b("fma", b("mul", x, x), 0.044715 * rate, rate))
+    with b.part("exponent"):
+        exponent = b("mul", x, b("fma", b("mul", x, x), 0.044715 * rate, rate))
     return _gate(b, x, exponent, TWO, 1)
 
 
@@ -251,9 +280,14 @@ def gelu_tanh(x: Term) -> None:
 
 def _soft_relu(b: Program, x: Lane, alpha: float) -> Lane:
     """Within 4 ulp where ``alpha * x`` is exact: x where that is positive, and what is left."""
-    small = _exp_inside(b, b("max", -104.0, b("neg", b("abs", b("mul", x, alpha)))))
-    rest = b("mul", small, polynomial(b, small, *_LOG1P))
-    return b("fma", rest, 1 / alpha, b("max" if alpha > 0 else "min", 0.0, x))
+    with b.part("exponent"):
+        exponent = b("max", -104.0, b("neg", b("abs", b("mul", x, alpha))))
+    small = _exp_inside(b, exponent)
+    with b.part("log1p"):
+        rest = b("mul", small, polynomial(b, small, *_LOG1P))
+    with b.part("positive"):
+        positive = b("max" if alpha > 0 else "min", 0.0, x)
+    return b("fma", rest, 1 / alpha, positive)
 
 
 def _soft_relu_of(x: Any, alpha: float = 1.0) -> Any:
@@ -270,10 +304,14 @@ def soft_relu(x: Term, alpha: float = 1) -> None:
 
 def _mish(b: Program, x: Lane) -> Lane:
     """Within 8 ulp where ``exp(x)`` is normal: ``x * y / (y + 2)`` with ``y = e * (e + 2)``."""
-    finite = b("max", -120.0, x)
+    with b.part("finite"):
+        finite = b("max", -120.0, x)
     e = _exp_inside(b, clamp(b, x, -104.0, 20.0))
-    y = b("mul", e, b("add", e, 2.0))
-    return b("mul", finite, b("div", y, b("add", y, 2.0)))
+    with b.part("numerator"):
+        y = b("mul", e, b("add", e, 2.0))
+    with b.part("gate"):
+        gate = b("div", y, b("add", y, 2.0))
+    return b("mul", finite, gate)
 
 
 @builtin(

@@ -45,13 +45,17 @@ _SCALE = 64
 
 def _erf(b: Program, x: Lane) -> Lane:
     """Within 2 ulp: a polynomial near 0, elsewhere ``1 - 2**log2(erfc(x))``."""
-    a = b("abs", x)
-    exponent = polynomial(b, b("min", 4.0, a), *_LOG_ERFC)
+    with b.part("magnitude"):
+        a = b("abs", x)
+    with b.part("exponent"):
+        exponent = polynomial(b, b("min", 4.0, a), *_LOG_ERFC)
     n, minus = power_of_two(b, exponent, 1.0, 256)  # 256 sets the sign
-    r = b("sub", exponent, n)
-    far = b("fma", minus, polynomial(b, r, 1.0, *TWO.terms), 1.0)
-    near = b("fma", x, polynomial(b, b("mul", x, x), *_ERF), x)
-    return b("select", b("lt", a, _NEAR), near, with_sign_of(b, far, x))
+    with b.part("far"):
+        far = b("fma", minus, polynomial(b, b("sub", exponent, n), 1.0, *TWO.terms), 1.0)
+    with b.part("near"):
+        near = b("fma", x, polynomial(b, b("mul", x, x), *_ERF), x)
+        is_near = b("lt", a, _NEAR)
+    return b("select", is_near, near, with_sign_of(b, far, x))
 
 
 _erf_of, _erfc_of = (np.vectorize(f, otypes=[np.float64]) for f in (math.erf, math.erfc))
@@ -65,18 +69,27 @@ def erf(x: Term) -> None:
 def _bell(b: Program, a: Lane, half: int, terms: tuple[float, ...]) -> Lane:
     """``exp(-a * a / half) * 2**_SCALE``; ``a * a`` less the multiple of log(2) is rounded once."""
     step, rest = half * _LOG2[0], half * _LOG2[1]
-    n, s = power_of_two(b, b("mul", a, a), -1 / (step + rest), _SCALE)
-    r = b("fma", n, rest, b("fma", a, a, b("mul", n, step)))
-    return b("mul", polynomial(b, r, *terms), s)
+    with b.part("square"):
+        square = b("mul", a, a)
+    n, s = power_of_two(b, square, -1 / (step + rest), _SCALE)
+    with b.part("remainder"):
+        r = b("fma", n, rest, b("fma", a, a, b("mul", n, step)))
+    with b.part("bell"):
+        return b("mul", polynomial(b, r, *terms), s)
 
 
 def _erfc(b: Program, x: Lane) -> Lane:
     """Within 8 ulp."""
-    a = b("min", 10.2, b("abs", x))
-    above = b("mul", _bell(b, a, 1, _EXP), polynomial(b, a, *_ERFC))
-    below = polynomial(b, a, *(math.ldexp(c, _SCALE) for c in _ERFC_BELOW))
-    tail = b("div", above, below)
-    return b("select", b("lt", x, 0.0), b("sub", 2.0, tail), tail)
+    with b.part("magnitude"):
+        a = b("min", 10.2, b("abs", x))
+    bell = _bell(b, a, 1, _EXP)
+    with b.part("numerator"):
+        above = b("mul", bell, polynomial(b, a, *_ERFC))
+    with b.part("denominator"):
+        below = polynomial(b, a, *(math.ldexp(c, _SCALE) for c in _ERFC_BELOW))
+    with b.part("quotient"):
+        quotient = b("div", above, below)
+    return b("select", b("lt", x, 0.0), b("sub", 2.0, quotient), quotient)
 
 
 @builtin(lower=_erfc, reference=Within(_erfc_of, 4, COMPOSED), f64=False, sympy="erfc")
@@ -89,10 +102,18 @@ def _gelu_erf(b: Program, x: Lane) -> Lane:
 
     It is ``max(x, 0) - |x| * erfc(|x| / sqrt(2)) / 2``.
     """
-    a = b("min", 14.6, b("abs", x))
-    above = b("mul", _bell(b, a, 2, _HALF_EXP), b("mul", a, polynomial(b, a, *_GELU)))
-    below = polynomial(b, a, *(math.ldexp(c, _SCALE) for c in _GELU_BELOW))
-    return b("sub", b("max", -0.0, x), b("div", above, below))
+    with b.part("magnitude"):
+        a = b("min", 14.6, b("abs", x))
+    bell = _bell(b, a, 2, _HALF_EXP)
+    with b.part("numerator"):
+        above = b("mul", bell, b("mul", a, polynomial(b, a, *_GELU)))
+    with b.part("denominator"):
+        below = polynomial(b, a, *(math.ldexp(c, _SCALE) for c in _GELU_BELOW))
+    with b.part("positive"):
+        positive = b("max", -0.0, x)
+    with b.part("quotient"):
+        quotient = b("div", above, below)
+    return b("sub", positive, quotient)
 
 
 @builtin(

@@ -35,21 +35,30 @@ _ATANH = (0.9617967, 0.5770788, 0.4119273, 0.33648854)
 
 def _split(b: Program, x: Lane) -> tuple[Lane, Lane]:
     """K and f with ``x = 2**k * (1 + f)``, exactly, for positive finite x, subnormal ones too."""
-    scaled = b("sub", b("bits", b("mul", x, 2.0**23)), 23 << 23)
-    bits = b("select", b("lt", x, 2.0**-126), scaled, b("bits", x))
-    exponent = b("and", b("sub", bits, _LEAST), _EXPONENT)
-    mantissa = b("float", b("sub", bits, exponent))
-    return b("to_f32", b("shr", exponent, 23)), b("sub", mantissa, 1.0)
+    with b.part("normal"):
+        scaled = b("sub", b("bits", b("mul", x, 2.0**23)), 23 << 23)
+        bits = b("select", b("lt", x, 2.0**-126), scaled, b("bits", x))
+    with b.part("exponent"):
+        exponent = b("and", b("sub", bits, _LEAST), _EXPONENT)
+    with b.part("fraction"):
+        mantissa = b("float", b("sub", bits, exponent))
+    with b.part("exponent"):
+        whole = b("to_f32", b("shr", exponent, 23))
+    with b.part("fraction"):
+        return whole, b("sub", mantissa, 1.0)
 
 
 def _log(b: Program, x: Lane) -> Lane:
     """Within 2 ulp."""
     k, f = _split(b, x)
-    rest = b("fma", b("mul", f, f), polynomial(b, f, *_LOG1P), b("mul", k, LOG2[1]))
-    found = b("fma", k, LOG2[0], b("add", f, rest))
-    edge = b("select", b("eq", x, 0.0), -math.inf, math.nan)
-    found = b("select", b("lt", 0.0, x), found, edge)
-    return b("select", b("eq", x, math.inf), x, found)
+    with b.part("log1p"):
+        rest = b("fma", b("mul", f, f), polynomial(b, f, *_LOG1P), b("mul", k, LOG2[1]))
+    with b.part("sum"):
+        found = b("fma", k, LOG2[0], b("add", f, rest))
+    with b.part("edges"):
+        edge = b("select", b("eq", x, 0.0), -math.inf, math.nan)
+        found = b("select", b("lt", 0.0, x), found, edge)
+        return b("select", b("eq", x, math.inf), x, found)
 
 
 @builtin(lower=_log, reference=Within(np.log, 2), f64=False, sympy="log")
@@ -60,6 +69,12 @@ def log(x: Term) -> None:
 def _log2(b: Program, x: Lane) -> tuple[Lane, Lane]:
     """``log2(x)`` as a sum of two numbers, within 2**-29 of it, for positive finite x."""
     k, f = _split(b, x)
+    with b.part("log2"):
+        return _log2_of_parts(b, k, f)
+
+
+def _log2_of_parts(b: Program, k: Lane, f: Lane) -> tuple[Lane, Lane]:
+    """``k + log2(1 + f)``."""
     m = b("add", f, 1.0)
     divisor = b("add", m, 1.0)
     lost = b("sub", m, b("sub", divisor, 1.0))
@@ -106,15 +121,19 @@ def _general_power(b: Program, x: Lane, beta: float) -> Lane:
     a = b("abs", x)
     high, low = _log2(b, a)
     rate = math.copysign(min(abs(beta), 2.0**40), beta)  # beyond, all but 1 is 0 or infinity
-    y = b("mul", high, rate)
-    rest = b("fma", low, rate, b("fma", high, rate, b("neg", y)))
+    with b.part("exponent"):
+        y = b("mul", high, rate)
+        rest = b("fma", low, rate, b("fma", high, rate, b("neg", y)))
     s, r = reduce(b, clamp(b, y, -152.0, 130.0), TWO_PAIRS)
     r = b("add", r, rest)
     if abs(rate) > 4096:  # below, what rest adds beyond the clamp is small
         r = clamp(b, r, -1.0, 1.0)
-    q = polynomial(b, r, *TWO_PAIRS.terms)
-    found = b("mul", b("mul", b("fma", r, q, 1.0), s), s)
-    return _power_at_edges(b, x, a, found, beta)
+    with b.part("polynomial"):
+        q = polynomial(b, r, *TWO_PAIRS.terms)
+    with b.part("exp2"):
+        found = b("mul", b("mul", b("fma", r, q, 1.0), s), s)
+    with b.part("edges"):
+        return _power_at_edges(b, x, a, found, beta)
 
 
 def _power_at_edges(b: Program, x: Lane, a: Lane, found: Lane, beta: float) -> Lane:

@@ -9,6 +9,7 @@ function by name. ``define.py`` makes entries; the modules beside it hold tilewr
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from importlib import import_module
 from types import FunctionType
@@ -31,6 +32,14 @@ class Program(Protocol):
 
     def __call__(self, fn: str, *args: Lane) -> Lane:
         """``fn`` applied to values and numbers."""
+        ...
+
+    def part(self, name: str) -> AbstractContextManager[None]:
+        """What is written within is called ``name`` in C, its constants too; the innermost counts.
+
+        >>> with b.part("square"):  # doctest: +SKIP
+        ...     square = b("mul", x, x)
+        """
         ...
 
 
