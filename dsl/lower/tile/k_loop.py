@@ -168,8 +168,11 @@ class KStep(ABC):
 
     @property
     def prefetched(self) -> PointerPlan | None:
-        """The pointer behind which the schedule's ``prefetch`` reads ahead, once a trip."""
-        return None
+        """The pointer behind which the schedule's ``prefetch`` reads ahead, once a trip.
+
+        None: what was just packed is in the cache, and may lie at the end of the stack's frame.
+        """
+        return None if self.tile.along.packed else self.along[0]
 
     @abstractmethod
     def emit(self, index: int, run: int) -> Iterator[Op]:

@@ -12,7 +12,6 @@ from tilewright.ir.ops import Broadcast, Load, Op, Pick, Register
 
 from .k_loop import (
     KStep,
-    PointerPlan,
     factor,
     k_group_tail,
     multiply_add,
@@ -29,11 +28,6 @@ class OuterProduct(KStep):
     def lines(tile: Tile) -> tuple[int, int]:
         """Vectors are contiguous; elements of the operand across lie in rows of their own."""
         return 1, tile.shape.rows
-
-    @property
-    def prefetched(self) -> PointerPlan | None:
-        """What was just packed is in the cache, and may lie at the end of the stack's frame."""
-        return None if self.tile.along.packed else self.along[0]
 
     def emit(self, index: int, run: int) -> Iterator[Op]:
         """Elements that share a load over several steps do so if ``run`` holds all of these."""
