@@ -210,9 +210,9 @@ def _begin_sums(packing: _Packing, first: Expr) -> Iterator[NestNode]:
     if not form.sums:
         return
     start = -plan.product.shifts["b"] * form.k
-    room = (form.nbytes - form.sums_at) // 4
+    sums = (form.nbytes - form.sums_at) // 4
     whole, tail = divmod(form.n if start else 0, plan.lanes)
-    zeros = room // plan.lanes - whole
+    zeros = sums // plan.lanes - whole
     for name, value, begin, count in (
         ("begin", 0, whole * plan.lanes, zeros),
         ("shifted", start, 0, whole),

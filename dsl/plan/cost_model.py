@@ -59,7 +59,7 @@ def shape_of(
         shape
         for split in work.splits
         for shape in fed(vector, rows, vectors, split, masked, work)
-        if shape.budget.total <= work.room(target)
+        if shape.budget.total <= work.free(target)
     )
     return min(fits, key=lambda s: (tile_cycles(s, target.core, work), s.k_split), default=None)
 
@@ -83,21 +83,21 @@ class Fitting:
     shape: TileShape
     cycles: float
     other: Sets | None
-    room: int
+    free: int
 
 
 def fitting(
     target: Target, vector: Vector, rows: int, vectors: int, masked: bool, work: Work
 ) -> Fitting | None:
     """What ``shape_of`` finds, beside the number of sets that comes next."""
-    room = work.room(target)
+    free = work.free(target)
     found: list[tuple[float, int, TileShape]] = []
     least: dict[int, int] = {}
     for split in work.splits:
         for shape in fed(vector, rows, vectors, split, masked, work):
             registers = shape.budget.total
             least[split] = min(registers, least.get(split, registers))
-            if registers <= room:
+            if registers <= free:
                 found.append((tile_cycles(shape, target.core, work), split, shape))
     if not found:
         return None
@@ -110,7 +110,7 @@ def fitting(
         other = Sets(next_best[1], next_best[0], next_best[2].budget.total)
     elif others:
         other = Sets(others[0], None, least[others[0]])
-    return Fitting(shape, cycles, other, room)
+    return Fitting(shape, cycles, other, free)
 
 
 def need(
@@ -147,7 +147,7 @@ def does_not_fit(
         f"tile {tile[0]}x{tile[1]} needs {budget.total} {kind} registers on {target.name} "
         f"({budget.accumulators} accumulators, {budget.along} along the vectors, "
         f"{budget.across} across{f', {budget.masks} mask' if budget.masks else ''}); "
-        f"it has {work.room(target) + work.spare}",
+        f"it has {work.free(target) + work.spare}",
         hint=" or ".join(ideas) or "a smaller tile or k_split",
     )
 
@@ -193,7 +193,7 @@ def ranking(target: Target, across: int, along: int, cuts: bool, work: Work) -> 
     if best is None:
         raise ScheduleError(
             f"no register tile with k_split {work.splits} fits {target.name}'s "
-            f"{work.room(target) + work.spare} registers",
+            f"{work.free(target) + work.spare} registers",
             hint="a smaller k_split",
         )
     others = (each for each in compared if each.cycles != float("inf") and each != best)
@@ -253,7 +253,7 @@ def _part_counts(vectors: int, registers: int) -> Iterator[int]:
 def _fits(
     target: Target, vector: Vector, rows: int, vectors: int, masked: bool, work: Work
 ) -> bool:
-    return need(target, vector, rows, vectors, masked, work).total <= work.room(target)
+    return need(target, vector, rows, vectors, masked, work).total <= work.free(target)
 
 
 def _cut_cycles(
@@ -279,7 +279,7 @@ def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Choi
     """The tiles for a large region; ``cycles`` are those per element, the fewest come first.
 
     ``multiples`` are what the region's sizes (across, along) are multiples of: a tile that leaves
-    a tail is charged a quarter, and its rows must leave room for what computes the tail.
+    a tail is charged a quarter, and its rows must leave registers to what computes the tail.
     """
     found: list[Choice] = []
     for vector in work.vectors:
@@ -300,7 +300,7 @@ def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Choi
     if not found:
         raise ScheduleError(
             f"k_split {work.splits} does not fit {target.name}'s "
-            f"{work.room(target) + work.spare} registers",
+            f"{work.free(target) + work.spare} registers",
             hint="a smaller k_split",
         )
     return tuple(sorted(found, key=_cycles))

@@ -171,13 +171,13 @@ class Work:
     stride: int = 0
     unit: MatrixUnit | None = None
 
-    def room(self, target: Target) -> int:
+    def free(self, target: Target) -> int:
         """The registers that accumulators and factors may take."""
         return (self.unit.registers if self.unit else target.registers) - self.spare
 
     def most_rows(self, target: Target) -> int:
         """More rows than any tile has."""
-        return self.room(target) * (self.unit.rows if self.unit else 1) + 1
+        return self.free(target) * (self.unit.rows if self.unit else 1) + 1
 
     def cut(self, vector: Vector, vectors: int) -> bool:
         """Whether the tail of a tile of ``vectors`` is cut, not overlapped with its neighbour."""
@@ -196,7 +196,7 @@ class Work:
     def tallest(self, target: Target, vector: Vector, vectors: int) -> int:
         """Rows beyond which a tile's accumulators alone take more registers than there are."""
         one = self.ways(vector)[0].one
-        bands = self.room(target) // (vectors * one.parts * min(self.splits))
+        bands = self.free(target) // (vectors * one.parts * min(self.splits))
         return min(bands * one.height, self.most_rows(target) - 1)
 
     def with_split(self, split: int) -> Work:

@@ -242,7 +242,7 @@ def _other_sets(fitting: Fitting) -> str:
         return f"{own}; K is too short for more"
     if other.cycles is not None:
         return f"{own}, {other.cycles:.0f} with {other.count}"
-    return f"{own}; {other.count} sets need {other.registers} of {fitting.room} registers"
+    return f"{own}; {other.count} sets need {other.registers} of {fitting.free} registers"
 
 
 def bound_text(shape: TileShape, target: Target, product: Product) -> str:

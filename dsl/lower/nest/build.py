@@ -81,8 +81,8 @@ def _gated(tiles: TileSet, block: Block, body: tuple[NestNode, ...]) -> Pack:
     fill = _converted(tiles, "b", _pass(tiles, "sum", block))
     sums = plan.operands["sums2"]
     elements = plan.sum_elements
-    room, second = tiles.room(sums, elements), renamed(fill, _of_second)
-    return Pack(sums.buffer, sums.type, elements, room, second, body)
+    scratch, second = tiles.scratch_offset(sums, elements), renamed(fill, _of_second)
+    return Pack(sums.buffer, sums.type, elements, scratch, second, body)
 
 
 def _of_second(name: Name) -> Name:
@@ -104,7 +104,7 @@ def _filled(tiles: TileSet, filled: Filled, body: tuple[NestNode, ...]) -> Pack:
         buffer=filled.operand.buffer,
         element=filled.operand.type,
         elements=filled.elements,
-        scratch=tiles.room(filled.operand, filled.elements),
+        scratch=tiles.scratch_offset(filled.operand, filled.elements),
         fill=filled.nodes,
         body=body,
     )
@@ -117,7 +117,8 @@ def _product(tiles: TileSet, block: Block) -> tuple[NestNode, ...]:
     sums = plan.operands["sums"]
     elements = plan.sum_elements
     fill, finish = _pass(tiles, "sum", block), _pass(tiles, "finish", block)
-    return (Pack(sums.buffer, sums.type, elements, tiles.room(sums, elements), fill, finish),)
+    scratch = tiles.scratch_offset(sums, elements)
+    return (Pack(sums.buffer, sums.type, elements, scratch, fill, finish),)
 
 
 def _pass(tiles: TileSet, stage: Stage, block: Block) -> tuple[NestNode, ...]:
@@ -149,7 +150,7 @@ def _packed(tiles: TileSet, step: PackedBlock, block: Block) -> Pack:
     plan, name = block.plan, step.operand.name
     at = offset_of(plan, name, block.origin)
     packed = pack(plan, step.operand, block.extents, at, f"pack{len(tiles.programs)}_{name}_")
-    scratch = tiles.room(packed.operand, packed.elements)
+    scratch = tiles.scratch_offset(packed.operand, packed.elements)
     if block.parallel and scratch is not None:
         raise beyond_stack(plan, packed)
     tiles.programs |= {("pack", tile.name): tile for tile in packed.tiles}

@@ -182,7 +182,7 @@ def _known(tail: Expr) -> Active:
 
 
 def _update(acc: Register, at: Expr) -> Iterator[Op]:
-    """Add to what stands in the buffer, whole vectors: it has room."""
+    """Add to what stands in the buffer, which holds whole vectors."""
     old = Register(f"old_{acc.name}", acc.vector)
     yield from (Load(old, Address("out", at)), Add(acc, acc, old), Store(Address("out", at), acc))
 

@@ -59,7 +59,7 @@ class _Rows:
         sets, lines = self.shape.k_split, self.shape.bands * self.lanes
         stack = Stack(self.tile, sets * lines, self.shape.columns)
         yield Note("The sums go to the stack, from where their rows are taken.")
-        yield stack.room()
+        yield stack.buffer()
         for split, (band, column) in product(range(sets), places(self.tile)):
             first = split * lines + band * self.lanes
             offset = linear(((first, stack.step * ONE), (column * self.lanes, ONE)))
@@ -73,7 +73,7 @@ class _Rows:
         bands, columns = self.shape.bands, self.shape.columns
         stack = Stack(self.tile, columns * self.lanes, bands, "turned_room", "turned")
         yield Note("Transpose the sums, block by block: rows become what C is contiguous along.")
-        yield stack.room()
+        yield stack.buffer()
         for band in range(bands):
             for column in range(columns):
                 yield from self._turn_block(stack, band, column)
