@@ -161,8 +161,8 @@ class _Cutting:
     def _of(self, block: _Block) -> tuple[Grid, ...]:
         plan, extents = block.plan, block.extents
         steps, rest = plan.steps(extents["k"], finish=block.stage == "finish")
-        work = plan.work(plan.counted(steps, rest), block.accumulate)
-        regions = partition(plan, extents[plan.across], extents[plan.along], work)
+        request = plan.tile_request(plan.counted(steps, rest), block.accumulate)
+        regions = partition(plan, extents[plan.across], extents[plan.along], request)
         return tuple(
             Grid(self._tile(block, region, steps, rest), region.along, region.across)
             for region in regions

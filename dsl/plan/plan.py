@@ -20,7 +20,7 @@ from .loops import Decision
 from .operands import BatchPlan, Operand
 from .packed_b import PackedFormat
 from .staging import is_empty, loads_as
-from .tile_shape import STEPS, Work
+from .tile_shape import STEPS, TileRequest
 from .tiles import Pass, RegisterTile, Stage
 
 #: A packed block up to this many bytes lies on the stack.
@@ -206,12 +206,12 @@ class Plan:
         assert self.batch is not None
         return operand.strides.get("b", self.batch.strides.get(operand.name, ZERO))
 
-    def work(self, steps: Expr, accumulate: bool) -> Work:
+    def tile_request(self, steps: Expr, accumulate: bool) -> TileRequest:
         """What the cost model must know of a tile with ``steps`` K steps."""
         count = (value(self.batch.count) or 1) if self.batch and "b" in self.inner else 1
         schedule = self.schedule
         known = value(steps)
-        return Work(
+        return TileRequest(
             vectors=self.vectors,
             steps=(known if known is not None else 64) * count,
             reads_c=accumulate or self.spec.beta != 0,

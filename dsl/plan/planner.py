@@ -135,16 +135,16 @@ def _estimate(plan: Plan, unknown: int) -> float:
 
 def _product_cycles(plan: Plan, across: int, along: int) -> float:
     """Of the tiles that the model would choose, or of those asked for."""
-    work, tile = plan.work(plan.sizes["k"], False), plan.asked_tile
+    request, tile = plan.tile_request(plan.sizes["k"], False), plan.asked_tile
     if tile is None:
-        return choose(plan.target, across, along, True, work).cycles
+        return choose(plan.target, across, along, True, request).cycles
     rows, columns = tile
-    vector = next((v for v in work.vectors if v.lanes <= columns), work.vectors[-1])
-    shape = shape_of(plan.target, vector, rows, -(-columns // vector.lanes), False, work)
+    vector = next((v for v in request.vectors if v.lanes <= columns), request.vectors[-1])
+    shape = shape_of(plan.target, vector, rows, -(-columns // vector.lanes), False, request)
     if shape is None:
         return float("inf")
     tiles = -(-across // rows) * -(-along // columns)
-    return tiles * tile_cycles(shape, plan.target.core, work)
+    return tiles * tile_cycles(shape, plan.target.core, request)
 
 
 def _convert_cycles(plan: Plan) -> float:

@@ -140,8 +140,8 @@ class TileShape:
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a tile is asked to do, as far as its cost depends on it.
+class TileRequest:
+    """What is asked of a tile, as far as its cost depends on it.
 
     ``product`` is the multiply-add, ``unit`` the matrix unit if it is one's; ``vectors`` are those
     it may use; ``steps`` are K steps in all, ``depth`` those of one matrix, None when known only at
@@ -199,16 +199,16 @@ class Work:
         bands = self.free(target) // (vectors * one.parts * min(self.splits))
         return min(bands * one.height, self.most_rows(target) - 1)
 
-    def with_split(self, split: int) -> Work:
-        """The same work with one number of accumulator sets."""
+    def with_split(self, split: int) -> TileRequest:
+        """The same request with one number of accumulator sets."""
         return replace(self, splits=(split,))
 
 
 def fed(
-    vector: Vector, rows: int, vectors: int, split: int, masked: bool, work: Work
+    vector: Vector, rows: int, vectors: int, split: int, masked: bool, request: TileRequest
 ) -> Iterator[TileShape]:
     """The tiles of that size, one for each way in which the operand across may arrive."""
-    for way in work.ways(vector):
+    for way in request.ways(vector):
         if way.serves(rows, vectors):
             yield way.shape(rows, vectors, split, masked)
 
@@ -266,56 +266,58 @@ class Way:
         )
 
 
-def _ways(vector: Vector, work: Work) -> Iterator[Way]:
-    product = work.product
+def _ways(vector: Vector, request: TileRequest) -> Iterator[Way]:
+    product = request.product
     plain = product.form(vector, "scalar", "broadcast")
     assert plain is not None, f"{vector!r} has no multiply-add of these factors"
     one = TileShape(vector, 1, 1, 1, "broadcast", "along", False, op=plain, plain=plain)
-    if work.unit is not None:
+    if request.unit is not None:
         groups = product.depth // product.group
-        one = replace(one, feed="matrix", unit=work.unit, groups=groups, height=plain.rows)
+        one = replace(one, feed="matrix", unit=request.unit, groups=groups, height=plain.rows)
         yield Way(one)
         return
     one = replace(one, instructions=plain.instructions, latency=plain.latency)
-    if work.dot:
+    if request.dot:
         one = replace(one, op=product.form(vector, "broadcast") or plain)
-        yield Way(one, masked=work.depth is None or work.depth % vector.lanes != 0)
+        yield Way(one, masked=request.depth is None or request.depth % vector.lanes != 0)
         return
-    blocks = replace(one, height=plain.rows, parts=vector.lanes // plain.cols, stride=work.stride)
-    yield from _spread(replace(blocks, feed=plain.form), work)
-    for feed in work.feeds:
-        yield from _repeated(blocks, work) if feed == "repeat" else _laned(blocks, feed, work)
+    blocks = replace(
+        one, height=plain.rows, parts=vector.lanes // plain.cols, stride=request.stride
+    )
+    yield from _spread(replace(blocks, feed=plain.form), request)
+    for feed in request.feeds:
+        yield from _repeated(blocks, request) if feed == "repeat" else _laned(blocks, feed, request)
 
 
-def _laned(one: TileShape, feed: str, work: Work) -> Iterator[Way]:
+def _laned(one: TileShape, feed: str, request: TileRequest) -> Iterator[Way]:
     """Several elements across in the lanes of a register, from which multiply-adds take them."""
     vector = one.vector
-    lane = work.product.form(vector, "lane")
+    lane = request.product.form(vector, "lane")
     if lane and vector.lanes > 1:
         group = vector.lanes if feed == "lane_k" else 1
         shape = replace(one, feed=feed, group=group, op=lane, instructions=lane.instructions)
-        yield Way(shape, "along", "whole" if feed == "lane_s" and work.padded else "any")
+        yield Way(shape, "along", "whole" if feed == "lane_s" and request.padded else "any")
 
 
-def _repeated(one: TileShape, work: Work) -> Iterator[Way]:
+def _repeated(one: TileShape, request: TileRequest) -> Iterator[Way]:
     """A few elements across, converted together: each is spread over another register."""
-    few = one.vector.repeats.get(work.source)
-    if few is not None and (work.depth is None or work.depth >= few.count):
+    few = one.vector.repeats.get(request.source)
+    if few is not None and (request.depth is None or request.depth >= few.count):
         shuffles = 1 + few.shuffles / few.count
         yield Way(replace(one, feed="repeat", group=few.count, shuffles=shuffles), "along")
 
 
-def _spread(one: TileShape, work: Work) -> Iterator[Way]:
+def _spread(one: TileShape, request: TileRequest) -> Iterator[Way]:
     """Each element across in all lanes of a register, or in memory."""
-    shape = replace(one, converts=work.converts)
-    if work.source:
-        spread = one.vector.spreads.get(work.source)
+    shape = replace(one, converts=request.converts)
+    if request.source:
+        spread = one.vector.spreads.get(request.source)
         shape = replace(shape, shuffles=ALONE if spread is None else spread.shuffles)
         # One by one, so that conversions are apart, too.
         yield Way(shape, "along", "wide")
     yield Way(shape)
-    memory = work.product.form(one.vector, "memory") if work.product.alike else None
-    if not work.source and memory:
+    memory = request.product.form(one.vector, "memory") if request.product.alike else None
+    if not request.source and memory:
         yield Way(replace(shape, feed="memory", op=memory), "along", "single")
 
 
