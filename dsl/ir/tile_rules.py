@@ -332,15 +332,15 @@ def _stack_buffer(w: Walk, op: StackBuffer) -> None:
 
 
 def _keep(w: Walk, op: Keep) -> None:
-    hold = w.target.hold
-    most = 0 if hold is None else 1 if hold.lanes else 3 if hold.operands else 0
-    if hold is None or len(op.operands) > most:
+    hints = w.target.hints
+    most = 0 if hints is None else 1 if hints.lanes else 3 if hints.operands else 0
+    if hints is None or len(op.operands) > most:
         given = f"{len(op.operands)} operands on {w.target.name}"
-        w.refuse(op, f"of {given}", f"at most {most}" if hold else "a target that holds registers")
+        w.refuse(op, f"of {given}", f"at most {most}" if hints else "a target that holds registers")
 
 
 def _hide(w: Walk, op: Hide) -> None:
-    if w.target.hold is None or not w.target.hold.pointers:
+    if w.target.hints is None or not w.target.hints.pointers:
         w.refuse(op, f"on {w.target.name}", "a target that hides pointers")
     if op.pointer not in w.pointers:
         w.refuse(op, f"{op.pointer} is no pointer", "one that is known here")

@@ -335,7 +335,7 @@ def unroll(shape: TileShape, target: Target, steps: int | None, group: int) -> i
         return group
     core, issued = target.core, shape.arithmetic + shape.loads
     if steps is not None and steps * issued <= SHORT * core.issue:
-        held = target.hold is not None and target.hold.operands
+        held = target.hints is not None and target.hints.operands
         loads = shape.vectors if held or shape.feed == "memory" else shape.vectors + shape.rows
         lifted = shape.budget.accumulators + steps * loads + shape.budget.masks
         if lifted < target.registers or steps == 1:

@@ -242,7 +242,7 @@ class Plan:
             return 0
         along, element = self.feeder(self.along).type, self.product.along
         converting = 0 if loads_as(self.target, along, element) else STEPS
-        held = self.target.hold.spare if self.target.hold and not self.schedule.tile else 0
+        held = self.target.hints.spare if self.target.hints and not self.schedule.tile else 0
         return held + converting
 
     def _overlaps(self, steps: int | None, accumulate: bool) -> bool:
