@@ -232,5 +232,5 @@ def _loads_whole(plan: Plan, region: Region) -> bool:
     steps = [part.start, block * ONE, *([] if part.count == 1 else [part.size])]
     lanes = region.fitting.shape.vector.lanes
     return plan.padded and (
-        plan.feeder(plan.along).packed or all(mod(step, lanes) == 0 for step in steps)
+        plan.input_of(plan.along).packed or all(mod(step, lanes) == 0 for step in steps)
     )

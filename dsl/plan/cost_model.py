@@ -18,7 +18,7 @@ from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 
-from .tile_shape import Budget, TileRequest, TileShape, fed, latency, step_cycles
+from .tile_shape import Budget, TileRequest, TileShape, latency, step_cycles, tile_shapes
 
 
 def tile_cycles(shape: TileShape, core: Core, request: TileRequest) -> float:
@@ -54,11 +54,11 @@ def _sets_cycles(shape: TileShape, core: Core) -> float:
 def shape_of(
     target: Target, vector: Vector, rows: int, vectors: int, masked: bool, request: TileRequest
 ) -> TileShape | None:
-    """The cheapest legal tile of that size: its feed, what it holds, its accumulator sets."""
+    """The cheapest legal tile of that size: its form, what it holds, its accumulator sets."""
     fits = (
         shape
         for split in request.splits
-        for shape in fed(vector, rows, vectors, split, masked, request)
+        for shape in tile_shapes(vector, rows, vectors, split, masked, request)
         if shape.budget.total <= request.free(target)
     )
     return min(fits, key=lambda s: (tile_cycles(s, target.core, request), s.k_split), default=None)
@@ -94,7 +94,7 @@ def fitting(
     found: list[tuple[float, int, TileShape]] = []
     least: dict[int, int] = {}
     for split in request.splits:
-        for shape in fed(vector, rows, vectors, split, masked, request):
+        for shape in tile_shapes(vector, rows, vectors, split, masked, request):
             registers = shape.budget.total
             least[split] = min(registers, least.get(split, registers))
             if registers <= free:
@@ -117,7 +117,7 @@ def need(
     target: Target, vector: Vector, rows: int, vectors: int, masked: bool, request: TileRequest
 ) -> Budget:
     """The smallest register budget of a tile of that size, whether it fits or not."""
-    shapes = fed(vector, rows, vectors, min(request.splits), masked, request)
+    shapes = tile_shapes(vector, rows, vectors, min(request.splits), masked, request)
     return min((shape.budget for shape in shapes), key=lambda budget: budget.total)
 
 
@@ -336,7 +336,7 @@ def unroll(shape: TileShape, target: Target, steps: int | None, group: int) -> i
     core, issued = target.core, shape.arithmetic + shape.loads
     if steps is not None and steps * issued <= SHORT * core.issue:
         held = target.hints is not None and target.hints.operands
-        loads = shape.vectors if held or shape.feed == "memory" else shape.vectors + shape.rows
+        loads = shape.vectors if held or shape.form == "memory" else shape.vectors + shape.rows
         lifted = shape.budget.accumulators + steps * loads + shape.budget.masks
         if lifted < target.registers or steps == 1:
             return max(steps, 1)

@@ -186,7 +186,7 @@ class Plan:
         """What the cost model counts: a step of which ``rest`` exists takes as long as another."""
         return steps + div(rest + (self.product.depth - 1), self.product.depth)
 
-    def feeder(self, dimension: str) -> Operand:
+    def input_of(self, dimension: str) -> Operand:
         """The input operand that lies along ``dimension`` of C."""
         return self.operands["a" if dimension == "m" else "b"]
 
@@ -215,7 +215,7 @@ class Plan:
             vectors=self.vectors,
             steps=(known if known is not None else 64) * count,
             reads_c=accumulate or self.spec.beta != 0,
-            feeds=self._feeds(),
+            lane_forms=self._lane_forms(),
             splits=(schedule.k_split,) if schedule.k_split else self._splits(known, count),
             dot=self.dot,
             transposed=self.transposed,
@@ -240,7 +240,7 @@ class Plan:
         """Registers that accumulators and operands must leave: to the compiler, to conversions."""
         if self.product.unit is not None:
             return 0
-        along, element = self.feeder(self.along).type, self.product.along
+        along, element = self.input_of(self.along).type, self.product.along
         converting = 0 if loads_as(self.target, along, element) else STEPS
         held = self.target.hints.spare if self.target.hints and not self.schedule.tile else 0
         return held + converting
@@ -264,7 +264,10 @@ class Plan:
         product = self.product
         if self.dot or product.unit is not None:
             return False
-        ways = (self.feeder(self.along), product.along), (self.feeder(self.across), product.across)
+        ways = (
+            (self.input_of(self.along), product.along),
+            (self.input_of(self.across), product.across),
+        )
         return any(
             operand.type not in (element, *self.target.of(element)[-1].loads)
             for operand, element in ways
@@ -272,19 +275,19 @@ class Plan:
 
     def _source(self) -> str:
         """What an element of the operand across is converted from as it is spread."""
-        across = self.feeder(self.across).type
+        across = self.input_of(self.across).type
         return "" if self.dot or across == self.product.across else across
 
     def _stride(self) -> int:
         """Bytes from the vectors of one step of K to those of the next, 0 if unknown."""
-        along = self.feeder(self.along)
+        along = self.input_of(self.along)
         step = value(along.strides["k"]) if not self.dot else None
         return (step or 0) * self.product.depth * ITEMSIZE[along.type]
 
-    def _feeds(self) -> tuple[str, ...]:
+    def _lane_forms(self) -> tuple[str, ...]:
         if self.dot:
             return ()
-        across, one = self.feeder(self.across), self.product.depth == 1
+        across, one = self.input_of(self.across), self.product.depth == 1
         if value(across.strides["k"]) == 1:
             if across.type == self.product.across:
                 return ("lane_k",)

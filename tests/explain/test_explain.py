@@ -138,7 +138,7 @@ SEARCHES = (
     cost_model.choose, cost_model.ranking, cost_model.steady, cost_model.shape_of,
     cost_model.fitting, cost_model.need, cost_model.tile_cycles, cost_model.unroll,
     tile_shape.bounds, tile_shape.step_cycles, tile_shape.chains_wanted,
-    tile_shape.fed, partition.partition, contraction.choose_product,
+    tile_shape.tile_shapes, partition.partition, contraction.choose_product,
 )  # fmt: skip
 
 

@@ -220,7 +220,7 @@ def test_too_few_chains_are_split_over_k() -> None:
 def test_a_form_that_needs_no_register_is_used_where_registers_are_short() -> None:
     spec = Gemm(6, 3, 64)
     (found,) = planned(spec, invented("broadcast", "memory"))
-    assert found.shape.feed == "memory" and found.shape.budget.accumulators == 6
+    assert found.shape.form == "memory" and found.shape.budget.accumulators == 6
 
 
 def test_a_region_is_cut_into_equal_parts() -> None:

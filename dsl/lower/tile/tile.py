@@ -39,7 +39,7 @@ class Tile:
 
     @property
     def shape(self) -> TileShape:
-        """Its registers, and how they are fed."""
+        """Its registers, and how factors reach them."""
         return self.chosen.shape
 
     @property
@@ -80,12 +80,12 @@ class Tile:
     @property
     def along(self) -> Operand:
         """The input whose elements lie along the vectors."""
-        return self.plan.feeder(self.plan.along)
+        return self.plan.input_of(self.plan.along)
 
     @property
     def across(self) -> Operand:
         """The input whose elements are spread over the lanes."""
-        return self.plan.feeder(self.plan.across)
+        return self.plan.input_of(self.plan.across)
 
     @property
     def product(self) -> Product:
