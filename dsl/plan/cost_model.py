@@ -176,7 +176,7 @@ def choose(target: Target, across: int, along: int, cuts: bool, request: TileReq
     """The cheapest cut of a region of ``across`` x ``along`` elements into register tiles.
 
     ``along`` counts elements of the vectorised dimension. Where tails may not be cut (``cuts``),
-    a vector serves the whole vectors of the region and the rest is charged to narrower ones.
+    a vector serves the whole vectors of the region and the tail is charged to narrower ones.
     """
     return ranking(target, across, along, cuts, request)[0]
 
@@ -211,16 +211,16 @@ def _cycles(choice: Choice) -> float:
 def _cuts(
     target: Target, vector: Vector, across: int, along: int, cuts: bool, request: TileRequest
 ) -> Iterator[Choice]:
-    """The cuts into tiles of one vector, and the cheapest of what it leaves over."""
+    """The cuts into tiles of one vector, and the cheapest of the tail."""
     lanes = 1 if request.dot else vector.lanes
     tail = along % lanes
     ragged = bool(tail) and not (cuts and (request.padded or vector.cuts(tail)))
     vectors = along // lanes if ragged else -(-along // lanes)
     if not vectors:
         return
-    rest = choose(target, across, tail, cuts, request).cycles if ragged else 0.0
+    tail_cycles = choose(target, across, tail, cuts, request).cycles if ragged else 0.0
     for choice in _whole_cuts(target, vector, across, vectors, bool(tail) and not ragged, request):
-        yield replace(choice, cycles=choice.cycles + rest) if ragged else choice
+        yield replace(choice, cycles=choice.cycles + tail_cycles) if ragged else choice
 
 
 def _whole_cuts(
@@ -229,7 +229,7 @@ def _whole_cuts(
     for parts_along in _part_counts(vectors, target.registers):
         along = equal_parts(vectors, parts_along)
         widest = along[0][0]
-        masks = masked and request.cut(vector, along[-1][0])
+        masks = masked and request.cuts_tail(vector, along[-1][0])
         rows = range(min(across, request.tallest(target, vector, widest)), 0, -1)
         most = next((r for r in rows if _fits(target, vector, r, widest, masks, request)), 0)
         if not most:

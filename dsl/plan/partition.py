@@ -210,7 +210,7 @@ def _check_fits(
 def _tiled(
     plan: Plan, rows: int, columns: int, tile: tuple[int, int], request: TileRequest
 ) -> Iterator[Region]:
-    """The asked tile where it is whole; what is left over gets its own block."""
+    """The asked tile where it is whole; tails get blocks of their own."""
     height, width = min(tile[0], rows), min(tile[1], columns)
     whole_rows, whole_columns = rows // height * height, columns // width * width
     overlap = plan.schedule.tails == "overlap"
@@ -280,12 +280,12 @@ def _whole_parts(plan: Plan, start: int, width: int, count: int) -> Iterator[tup
 
 
 def _tiles_along(plan: Plan, columns: int, width: int) -> Iterator[tuple[Vector, Part]]:
-    """The asked width where it is whole, then what is left over."""
-    whole, rest = divmod(columns, width)
+    """The asked width where it is whole, then the tail."""
+    whole, tail = divmod(columns, width)
     if whole:
         yield from _whole_parts(plan, 0, width, whole)
-    if rest:
-        yield from _whole_parts(plan, columns - rest, rest, 1)
+    if tail:
+        yield from _whole_parts(plan, columns - tail, tail, 1)
 
 
 def _int(number: int) -> Expr:
@@ -383,7 +383,7 @@ def _region(
     overlapped = (
         active is not None
         and value(along.size) is not None
-        and not request.cut(vector, along.units)
+        and not request.cuts_tail(vector, along.units)
     )
     masked = active is not None and vector.mask is not None and not overlapped
     found = fitting(plan.target, vector, across.units, along.units, masked, request)

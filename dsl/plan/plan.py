@@ -182,9 +182,9 @@ class Plan:
             return div(extent + (depth - 1), depth), ZERO
         return div(extent, depth), mod(extent, depth)
 
-    def counted(self, steps: Expr, rest: Expr) -> Expr:
-        """What the cost model counts: a step of which ``rest`` exists takes as long as another."""
-        return steps + div(rest + (self.product.depth - 1), self.product.depth)
+    def counted(self, steps: Expr, k_tail: Expr) -> Expr:
+        """Steps as the cost model counts them: one of ``k_tail`` elements takes as long as any."""
+        return steps + div(k_tail + (self.product.depth - 1), self.product.depth)
 
     def input_of(self, dimension: str) -> Operand:
         """The input operand that lies along ``dimension`` of C."""

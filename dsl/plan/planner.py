@@ -85,8 +85,8 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
         Decision("loops", outer + inner, loop_reason),
         *threads_decision(schedule, outer),
     ]
-    if cut := blocks.get("k", 0) % staging.product.depth:
-        blocks["k"] += staging.product.depth - cut
+    if tail := blocks.get("k", 0) % staging.product.depth:
+        blocks["k"] += staging.product.depth - tail
         why = f"whole groups of {staging.product.depth}, which one multiply-add sums"
         decisions.append(Decision("block k", str(blocks["k"]), why))
     return Plan(

@@ -179,7 +179,7 @@ class TileRequest:
         """More rows than any tile has."""
         return self.free(target) * (self.unit.rows if self.unit else 1) + 1
 
-    def cut(self, vector: Vector, vectors: int) -> bool:
+    def cuts_tail(self, vector: Vector, vectors: int) -> bool:
         """Whether the tail of a tile of ``vectors`` is cut, not overlapped with its neighbour."""
         return not (self.overlaps and vector.prefers_overlap and vectors > 1)
 

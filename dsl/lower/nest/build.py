@@ -187,7 +187,7 @@ def _selected(plan: Plan, index: Expr, body: tuple[NestNode, ...]) -> tuple[Nest
 
 
 def _over_blocks(tiles: TileSet, step: OverBlocks, block: Block) -> Iterator[NestNode]:
-    """Whole blocks in a loop, then what is left."""
+    """Whole blocks in a loop, then the tail."""
     letter, size, trips = step.letter, step.size, step.trips
     known = value(trips) is not None
 
@@ -203,13 +203,13 @@ def _over_blocks(tiles: TileSet, step: OverBlocks, block: Block) -> Iterator[Nes
         body = tuple(_nest(tiles, step.body, there))
         first = 0 if step.head is None else 1
         yield BlockLoop(step.counter, trips, body, first, parallel=step.parallel)
-    tail = within(step.tail, step.left, size * trips)
+    tail = within(step.tail, step.tail_size, size * trips)
     if step.only is not None:
-        only = within(step.only, step.left, size * trips)
-        yield When(trips, (When(step.left, tail),) if tail else (), only)
+        only = within(step.only, step.tail_size, size * trips)
+        yield When(trips, (When(step.tail_size, tail),) if tail else (), only)
     elif tail:
-        certain = letter == "k" or value(step.left)
-        yield from tail if certain else (When(step.left, tail),)
+        certain = letter == "k" or value(step.tail_size)
+        yield from tail if certain else (When(step.tail_size, tail),)
 
 
 def _by_columns(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:

@@ -163,8 +163,8 @@ def _cut(along: Sequence[Grid], pieces: Sequence[int]) -> Iterator[tuple[Grid, P
         part, at = grid.along, 0
         for depth, equal in groupby(pieces[begin : begin + int(part.count)]):
             count = len(list(equal))
-            cut = replace(part, start=part.start + part.size * at, count=Integer(count))
+            columns = replace(part, start=part.start + part.size * at, count=Integer(count))
             number = begin + at + (symbol("nt") if count > 1 else ZERO)
-            yield grid, cut, number, depth
+            yield grid, columns, number, depth
             at += count
         begin += at

@@ -295,11 +295,11 @@ def step_note(index: int, count: int) -> Note:
 
 def k_group_tail(tile: Tile, ops: Iterable[Op]) -> Iterator[Op]:
     """The step of a K group that is not whole: a loop of one trip or none if K is of the call."""
-    if value(tile.rest) is not None:
+    if value(tile.k_tail) is not None:
         yield from ops
         return
     depth = tile.product.depth
-    yield Loop("kt", div(tile.rest + (depth - 1), depth), tuple(ops), "K rest")
+    yield Loop("kt", div(tile.k_tail + (depth - 1), depth), tuple(ops), "K rest")
 
 
 def multiply_add(

@@ -42,8 +42,8 @@ class OuterProduct(KStep):
 
     def tail(self, index: int) -> Iterator[Op]:
         """Of the last K group the elements that exist are read, the others are 0."""
-        if self.tile.rest != 0:
-            yield from k_group_tail(self.tile, tuple(self._step(index, False, self.tile.rest)))
+        if self.tile.k_tail != 0:
+            yield from k_group_tail(self.tile, tuple(self._step(index, False, self.tile.k_tail)))
 
     def _step(self, k: int, shared: bool, existing: Expr | None = None) -> Iterator[Op]:
         """One step; ``shared``: the steps that share a load of the operand across are all there."""

@@ -180,12 +180,12 @@ def _updated(tile: Tile) -> Iterator[Vector]:
         yield tile.vector
         return
     if plan.transposed:
-        whole, cut = divmod(shape.rows, tile.vector.lanes)
+        whole, tail = divmod(shape.rows, tile.vector.lanes)
     else:
-        cut = int(tile.chosen.active is not None)
-        whole = shape.vectors - cut
+        tail = int(tile.chosen.active is not None)
+        whole = shape.vectors - tail
     yield from (tile.vector,) if whole else ()
-    yield from (single,) if cut else ()
+    yield from (single,) if tail else ()
 
 
 def _factor(tile: Tile, name: str, vector: Vector) -> Register:
@@ -225,16 +225,16 @@ def write(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
         yield from finished(tile, outputs)
         return
     yield Note(_update_said(tile))
-    cut: list[Output] = []
+    tails: list[Output] = []
     if tile.plan.bounces:
-        cut = [output for output in outputs if output.active is not None]
+        tails = [output for output in outputs if output.active is not None]
         outputs = [output for output in outputs if output.active is None]
     stores = []
     for output in outputs:
         yield from updated(tile, output)
         stores.append(_stored(tile, output))
     yield from stores
-    yield from _bounced(tile, cut) if cut else ()
+    yield from _bounced(tile, tails) if tails else ()
 
 
 def _update_said(tile: Tile) -> str:
@@ -268,15 +268,15 @@ def from_sums(tile: Tile, output: Output) -> Iterator[Op]:
         yield Load(output.acc, output.at(tile.plan.operands["sums"]), output.active)
 
 
-def _bounced(tile: Tile, cut: Sequence[Output]) -> Iterator[Op]:
+def _bounced(tile: Tile, tails: Sequence[Output]) -> Iterator[Op]:
     """Vectors of which a part exists, as its elements: read from a buffer that holds them whole."""
     single, lanes = tile.plan.target.of(tile.plan.element)[-1], tile.vector.lanes
-    buffer = StackBuffer(f"bounce_{cut[0].acc.name}", tile.plan.element, len(cut) * lanes)
+    buffer = StackBuffer(f"bounce_{tails[0].acc.name}", tile.plan.element, len(tails) * lanes)
     yield Note("What lies partly behind C's edge goes by way of the stack.")
     yield buffer
-    for index, output in enumerate(cut):
+    for index, output in enumerate(tails):
         yield Store(Address(buffer.name, index * lanes * ONE), output.acc)
-    for index, output in enumerate(cut):
+    for index, output in enumerate(tails):
         assert isinstance(output.active, int)
         for lane in range(output.active):
             element = output.lane(lane, Register(f"{output.acc.name}_lane{lane}", single))

@@ -122,9 +122,9 @@ class _Rows:
     def _active(self, size: Expr) -> Iterator[Active]:
         """What exists of each vector of a row."""
         count = self.shape.bands if self.turned else self.shape.columns
-        left = size - (count - 1) * self.lanes
+        tail = size - (count - 1) * self.lanes
         for index in range(count):
-            if index < count - 1 or left == self.lanes:
+            if index < count - 1 or tail == self.lanes:
                 yield None
             else:
-                yield MaskRegister("mask", self.tile.vector, left)
+                yield MaskRegister("mask", self.tile.vector, tail)

@@ -48,9 +48,9 @@ class Tile:
         return self.chosen.steps
 
     @property
-    def rest(self) -> Expr:
+    def k_tail(self) -> Expr:
         """Elements of one group more, which are read one by one."""
-        return self.chosen.rest
+        return self.chosen.k_tail
 
     @property
     def accumulate(self) -> bool:
@@ -100,7 +100,7 @@ class Tile:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to sum."""
-        return bool(self.steps == 0 and self.rest == 0)
+        return bool(self.steps == 0 and self.k_tail == 0)
 
     def register(self, name: str, vector: Vector | None = None) -> Register:
         """A register of the tile's vector, or another."""
