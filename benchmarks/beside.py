@@ -109,11 +109,11 @@ def _longer(isa: str, others: list[tuple[str, int]]) -> dict[tuple[str, int], fl
         source = Path(folder) / f"beside_{isa}.c"
         source.write_text("".join(loop.function(f"f_{n}") for n, loop in loops.items()))
         found = built(source, *host.resolve(isa).compiler_flags)
-    room = np.zeros(4096, np.uint8)
-    place = (room.ctypes.data + 63) // 64 * 64
+    memory = np.zeros(4096, np.uint8)
+    place = (memory.ctypes.data + 63) // 64 * 64
     flops = CHAINS * REPEATED * TRIPS
     calls = [
-        Call(name, address(getattr(found, f"f_{name}")), (place,), flops, (found, room))
+        Call(name, address(getattr(found, f"f_{name}")), (place,), flops, (found, memory))
         for name in loops
     ]
     timed = measure(calls, EFFORT)

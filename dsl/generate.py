@@ -148,7 +148,7 @@ def generate(requests: Sequence[Request]) -> Source:
         "kernel/library.c.j2",
         version=VERSION,
         headers=target.headers,
-        hold=target.hold,
+        hints=target.hints,
         macros=tuple(macros.made.values()),
         matrix=target.matrix if any(k.program.configurations for k in kernels) else None,
         kernels=kernels,

@@ -126,7 +126,7 @@ def program(request: Request, *, cases: int = 2, seed: int = 0, file: str | None
         raise ArgumentValueError("a harness needs a case", got=cases, expected="1 or more")
     spec, target = request.spec, request.target
     parameters = signature(spec, formats_of(spec, target))
-    _check_room(parameters, {p.dim.name: p.dim.multiple_of for p in parameters.sizes}, cases)
+    _check_lengths(parameters, {p.dim.name: p.dim.multiple_of for p in parameters.sizes}, cases)
     runs = [
         _run(i, spec, target, parameters, held, cases)
         for i, held in enumerate(samples(spec, parameters, cases, seed))
@@ -146,7 +146,7 @@ def program(request: Request, *, cases: int = 2, seed: int = 0, file: str | None
     )
 
 
-def _check_room(parameters: Signature, sizes: Mapping[str, int], cases: int) -> None:
+def _check_lengths(parameters: Signature, sizes: Mapping[str, int], cases: int) -> None:
     """ArgumentError if arrays of these sizes are too long."""
     numbers = cases * sum(
         _numbers(p, sizes) * (1 if p.role == "in" else 2) for p in parameters.arrays
@@ -178,7 +178,7 @@ def _numbers(p: ArrayParameter, sizes: Mapping[str, int]) -> int:
 def _run(
     index: int, spec: Spec, target: Target, parameters: Signature, held: Sample, cases: int
 ) -> Run:
-    _check_room(parameters, held.sizes, cases)
+    _check_lengths(parameters, held.sizes, cases)
     right = right_results(spec, target, parameters, held)
     arguments = tuple(
         _argument(f"run{index}_{p.symbol}", spec, target, p, given)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.reference.verify import Verification
 
 
-from tilewright.runtime.call.packed_matrix import PackedMatrix, new_block, room
+from tilewright.runtime.call.packed_matrix import PackedMatrix, matrix_in, new_block
 
 
 def _with_formats(found: Signature, spec: Spec, target: Identity) -> Signature:
@@ -408,5 +408,5 @@ class Packer(Kernel):
         form = format_of(spec, self.isa)
         count = len(b) if spec.batch is not None and isinstance(b, np.ndarray) and b.ndim else 1
         block = new_block(count * form.nbytes)
-        super().__call__(b, room(block).reshape(count, form.nbytes))
+        super().__call__(b, matrix_in(block).reshape(count, form.nbytes))
         return PackedMatrix.owning(form.text, b.shape, block)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tilewright.isa.machine import Core, Emulation, Hold
+from tilewright.isa.machine import CompilerHints, Core, Emulation
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Mask, Vector
 
@@ -69,7 +69,7 @@ TARGET = Target(
     vectors=_vectors("f32") + _vectors("f64") + _integers(),
     core=_CORE,
     # qemu reads a masked load whole (seen in 7.2): up to one vector behind the last element.
-    hold=Hold(constraint="x", operands=True, pointers=False, lanes=False, spare=1),
+    hints=CompilerHints(constraint="x", operands=True, pointers=False, lanes=False, spare=1),
     emulation=Emulation(qemu="qemu-x86_64", cpu="max", overread=32),
     features={
         "vnni": vnni(_GROUPS, "AVX-VNNI", "avx_vnni", "avxvnni", infix="_avx"),

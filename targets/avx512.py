@@ -6,7 +6,7 @@ Spellings: Intel Intrinsics Guide. Latency and units: Intel and AMD optimisation
 
 from __future__ import annotations
 
-from tilewright.isa.machine import Core, Hold
+from tilewright.isa.machine import CompilerHints, Core
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Mask, Vector
 
@@ -126,7 +126,7 @@ TARGET = Target(
     registers=32,
     vectors=_vectors("f32") + _vectors("f64") + _integers(),
     core=_CORE,
-    hold=Hold(constraint="v", operands=True, pointers=False, lanes=False, spare=1),
+    hints=CompilerHints(constraint="v", operands=True, pointers=False, lanes=False, spare=1),
     emulation=HEADER,
     features={
         "vnni": vnni(_GROUPS, "VNNI", "avx512_vnni", "avx512vnni", wide=True),

@@ -6,7 +6,7 @@ Spellings: Arm Neon Intrinsics Reference. Latency and units: Arm's software opti
 
 from __future__ import annotations
 
-from tilewright.isa.machine import Core, Emulation, Hold
+from tilewright.isa.machine import CompilerHints, Core, Emulation
 from tilewright.isa.target import Target
 
 from .neon_features import FEATURES
@@ -32,6 +32,6 @@ TARGET = Target(
     ),
     core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=6, shuffles=2),
     features=FEATURES,
-    hold=Hold(constraint="w", operands=False, pointers=True, lanes=True, spare=4),
+    hints=CompilerHints(constraint="w", operands=False, pointers=True, lanes=True, spare=4),
     emulation=Emulation(qemu="qemu-aarch64", cpu="max"),
 )

@@ -12,7 +12,7 @@ from tilewright.isa.vector import Vector
 from tilewright.plan.cost_model import shape_of, tile_cycles
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import make_plan
-from tilewright.plan.tile_shape import TileShape, Work, chains_wanted
+from tilewright.plan.tile_shape import TileRequest, TileShape, chains_wanted
 from tilewright.plan.vector_axis import legal_dimensions
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm
@@ -54,13 +54,13 @@ def _plans(spec: Gemm, target: Target) -> Iterator[Plan]:
 
 
 def _candidates(spec: Gemm, plan: Plan, target: Target) -> Iterator[_Ranked]:
-    work = _work(plan)
+    request = _request(plan)
     for loops, shape in product(_loops(spec), _shapes(plan, target)):
-        cycles = _cycles(plan, shape, target, work)
+        cycles = _cycles(plan, shape, target, request)
         tile = _tile(plan, shape)
         for factor in (1, 2):
             unroll = factor * max(2, shape.k_split)
-            if factor > 1 and work.depth is not None and unroll > work.depth:
+            if factor > 1 and request.depth is not None and unroll > request.depth:
                 continue
             yield _Ranked(
                 cycles,
@@ -74,9 +74,11 @@ def _candidates(spec: Gemm, plan: Plan, target: Target) -> Iterator[_Ranked]:
             )
 
 
-def _work(plan: Plan) -> Work:
+def _request(plan: Plan) -> TileRequest:
     """What a tile does where K is not cut."""
-    return plan.work(plan.counted(*plan.steps(plan.sizes["k"], finish=False)), accumulate=False)
+    return plan.tile_request(
+        plan.counted(*plan.steps(plan.sizes["k"], finish=False)), accumulate=False
+    )
 
 
 def _loops(spec: Gemm) -> tuple[str, ...]:
@@ -101,7 +103,7 @@ def _shapes(plan: Plan, target: Target) -> Iterator[TileShape]:
 
 def _split(plan: Plan, target: Target, size: tuple[Vector, int, int, bool]) -> Iterator[TileShape]:
     """The accumulator sets that fit, as long as more of them can hide more latency."""
-    whole = _work(plan)
+    whole = _request(plan)
     vector, rows, vectors, masked = size
     for split in whole.splits:
         shape = shape_of(target, vector, rows, vectors, masked, whole.with_split(split))
@@ -112,12 +114,12 @@ def _split(plan: Plan, target: Target, size: tuple[Vector, int, int, bool]) -> I
             return
 
 
-def _cycles(plan: Plan, shape: TileShape, target: Target, work: Work) -> float:
+def _cycles(plan: Plan, shape: TileShape, target: Target, request: TileRequest) -> float:
     across = value(plan.sizes[plan.across]) or TYPICAL
     along = value(plan.sizes[plan.along]) or TYPICAL
     width = shape.vectors * (1 if plan.dot else shape.vector.lanes)
     tiles = -(-across // shape.rows) * -(-along // width)
-    return tiles * tile_cycles(shape, target.core, work)
+    return tiles * tile_cycles(shape, target.core, request)
 
 
 def _tile(plan: Plan, shape: TileShape) -> tuple[int, int]:

@@ -132,8 +132,8 @@ def _mkl(operands: Operands) -> Call:
     measure.restype = ctypes.c_size_t
     size = -(-measure(_B_MATRIX, *sizes) // 64) * 64
     packed = put(np.zeros((shape.count, size), np.uint8), 1)
-    for matrix, room in zip(operands.b, packed, strict=True):
-        source, place = (ctypes.c_void_p(x.ctypes.data) for x in (matrix, room))
+    for matrix, buffer in zip(operands.b, packed, strict=True):
+        source, place = (ctypes.c_void_p(x.ctypes.data) for x in (matrix, buffer))
         mkl[f"{name}_pack"](_ROW_MAJOR, _B_MATRIX, _NO_TRANS, *sizes, source, shape.n, place)
     described = _Product(
         function=address(mkl[f"{name}_compute"]),

@@ -144,7 +144,7 @@ def decisions(plan: Plan | TransposePlan | PackPlan) -> Iterator[Row]:
     if not isinstance(plan, Plan):
         return
     if not is_plain(plan.spec):
-        yield from (_feeding(plan, name) for name in "ab")
+        yield from (_staging(plan, name) for name in "ab")
     if plan.corrects:
         yield from _corrections(plan)
     if plan.finishes:
@@ -155,10 +155,10 @@ def decisions(plan: Plan | TransposePlan | PackPlan) -> Iterator[Row]:
     yield from _schedule_decisions(plan)
 
 
-def _feeding(plan: Plan, name: str) -> Row:
+def _staging(plan: Plan, name: str) -> Row:
     """How A or B reaches the multiply-adds."""
     product, operand = plan.product, plan.operands[name]
-    along = plan.feeder(plan.along).name == name
+    along = plan.input_of(plan.along).name == name
     element, shift = product.along if along else product.across, product.shifts[name]
     loaded = "" if operand.type == element else f", {element} when loaded"
     if name == "b" and plan.packed_format is not None:

@@ -40,7 +40,7 @@ WIDTH = 100
 #: A formula longer than this is left to the tiles' own numbers.
 LONGEST = 6 * WIDTH
 
-_FEEDS = {
+_FORM_TEXTS = {
     "memory": "the multiply-add itself reads {one} of {other} from memory and spreads it: "
     "no register",
     "broadcast": "{one} of {other} at a time is spread over a register",
@@ -166,7 +166,7 @@ def _tile(plan: Plan, tile: TileProgram, planned: RegisterTile) -> Iterator[str]
     if plan.dot:
         yield "feed       vectors of A and B along K; the lanes are added at the end"
     else:
-        yield f"feed       {_feed(plan, planned.shape)}"
+        yield f"feed       {_form_text(plan, planned.shape)}"
     yield f"K sets     {planned.shape.k_split}: {planned.why_split}"
     steps = planned.unroll.steps
     counted = steps_text(plan.product, steps)
@@ -177,16 +177,16 @@ def _tile(plan: Plan, tile: TileProgram, planned: RegisterTile) -> Iterator[str]
         yield f"end        {text}"
 
 
-def _feed(plan: Plan, shape: TileShape) -> str:
+def _form_text(plan: Plan, shape: TileShape) -> str:
     depth = plan.product.depth
     if shape.height > 1:
         cols = shape.vector.lanes // shape.height
         if shape.unit is not None:
             cols = shape.vector.lanes
         return f"registers of groups of both; each multiply-add sums {shape.height} x {cols} of C"
-    return _FEEDS[shape.feed].format(
-        other=plan.feeder(plan.across).name.upper(),
-        lanes=shape.vector.lanes if shape.feed == "lane_s" else shape.group,
+    return _FORM_TEXTS[shape.form].format(
+        other=plan.input_of(plan.across).name.upper(),
+        lanes=shape.vector.lanes if shape.form == "lane_s" else shape.group,
         one="one element" if depth == 1 else f"one group of {depth} elements",
         steps=steps_text(plan.product, shape.vector.lanes),
     )

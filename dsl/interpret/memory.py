@@ -158,7 +158,7 @@ def _runs(belongs: NDArray[np.bool_]) -> list[int]:
     return [int(run) for run in ends - np.arange(size)]
 
 
-def room(name: str, element: str, count: int, *, zeros: bool = False) -> Segment:
+def fresh_buffer(name: str, element: str, count: int, *, zeros: bool = False) -> Segment:
     """A fresh buffer, of ``zeros`` or of bits that are all 1.
 
     A vector may be read of it where its first lane was written.

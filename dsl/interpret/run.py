@@ -25,7 +25,7 @@ from tilewright.plan.transpose import TransposePlan
 from tilewright.spec.signature import signature
 from tilewright.symbolic import evaluate
 
-from .memory import Given, lay_out, room
+from .memory import Given, fresh_buffer, lay_out
 from .tile import Counts, Run, Surroundings, Tile, entry, pointer_to
 
 
@@ -82,7 +82,7 @@ class _Machine:
                 case Pack():
                     elements = evaluate(node.elements, env)
                     name = str(node.buffer)
-                    inside = {**operands, name: room(name, node.element, elements)}
+                    inside = {**operands, name: fresh_buffer(name, node.element, elements)}
                     self.run(node.fill, env, inside)
                     self.run(node.body, env, inside)
                 case Configure():

@@ -39,8 +39,8 @@ from tilewright.ir.ops import (
     Point,
     PointBatch,
     Register,
-    Room,
     Splat,
+    StackBuffer,
     Store,
     StoreMatrix,
     SumLanes,
@@ -54,7 +54,7 @@ from tilewright.symbolic import evaluate
 
 from . import matrices as execute_matrices
 from .lanes import Lanes, product, reader, spreader, summed, writer
-from .memory import Memory, Segment, room
+from .memory import Memory, Segment, fresh_buffer
 
 Run = Callable[[], None]
 Fetch = Callable[[], Lanes]
@@ -166,8 +166,8 @@ class Tile:
                 return execute_matrices.compiled(self, op)
             case Interleave():
                 return self._interleave(op)
-            case Room():
-                return self._room(op)
+            case StackBuffer():
+                return self._stack_buffer(op)
             case _:
                 if op.kind not in _HINTS:
                     raise PlanError(
@@ -324,11 +324,11 @@ class Tile:
 
         return run
 
-    def _room(self, op: Room) -> Run:
+    def _stack_buffer(self, op: StackBuffer) -> Run:
         """A fresh one each time: nobody knows what a stack holds, but for zeros."""
 
         def run() -> None:
-            made = room(op.name, op.element, op.elements, zeros=op.zeros)
+            made = fresh_buffer(op.name, op.element, op.elements, zeros=op.zeros)
             self.pointers[op.name] = made, 0
 
         return run

@@ -1,7 +1,7 @@
 """Accesses to memory: of one type as another, and of fewer lanes than a vector has.
 
 Elements of another type are converted by the access, or by what follows it. A number of lanes that
-the vector cannot load or store alone goes by way of room on the stack: ``legal`` puts these ways
+the vector cannot load or store alone goes by way of the stack: ``legal`` puts these ways
 into finished tiles, so that a program says all that its C does.
 """
 
@@ -30,7 +30,7 @@ from .ops import (
     MaskRegister,
     Op,
     Register,
-    Room,
+    StackBuffer,
     Store,
     TileProgram,
 )
@@ -88,7 +88,7 @@ def store(
     emitter.add(Store(address, emitter.register(lanes), active, plain))
 
 
-# --- by way of room on the stack ---------------------------------------------------------------
+# --- by way of the stack ---------------------------------------------------------------
 
 
 def legal(tile: TileProgram) -> TileProgram:
@@ -98,18 +98,18 @@ def legal(tile: TileProgram) -> TileProgram:
 
 
 def _legal(ops: Iterable[Op], taken: set[str]) -> Iterator[Op]:
-    """``ops`` and the ways through rooms that they need; ``taken`` are the names of rooms."""
+    """``ops`` and the ways by the stack that they need; ``taken``: names of buffers there."""
     for op in ops:
         if isinstance(op, Load) and not reachable(op):
-            room = _room(op, op.dst, taken, zeros=True)
-            inside = Address(room.name, ZERO)
-            yield from (room, Copy(inside, op.address, room.element, _count(op.active)))
+            buffer = _buffer(op, op.dst, taken, zeros=True)
+            inside = Address(buffer.name, ZERO)
+            yield from (buffer, Copy(inside, op.address, buffer.element, _count(op.active)))
             yield replace(op, address=inside, active=None)
         elif isinstance(op, Store) and not reachable(op):
-            room = _room(op, op.src, taken, zeros=False)
-            inside = Address(room.name, ZERO)
-            yield from (room, replace(op, address=inside, active=None))
-            yield Copy(op.address, inside, room.element, _count(op.active))
+            buffer = _buffer(op, op.src, taken, zeros=False)
+            inside = Address(buffer.name, ZERO)
+            yield from (buffer, replace(op, address=inside, active=None))
+            yield Copy(op.address, inside, buffer.element, _count(op.active))
         else:
             yield within(op, lambda body: _legal(body, taken))
 
@@ -119,13 +119,13 @@ def reachable(op: Load | Store) -> bool:
     return op.active is None or bool(op.spelling)
 
 
-def _room(op: Load | Store, register: Register, taken: set[str], *, zeros: bool) -> Room:
-    """Room for all elements of a register, with a name of its own."""
+def _buffer(op: Load | Store, register: Register, taken: set[str], *, zeros: bool) -> StackBuffer:
+    """A buffer on the stack for all elements of a register, with a name of its own."""
     first = f"{register.name}_part"
     names = chain((first,), (f"{first}{again}" for again in count(2)))
     name = next(name for name in names if name not in taken)
     taken.add(name)
-    return Room(name, op.element, register.vector.lanes * max(op.group, 1), zeros)
+    return StackBuffer(name, op.element, register.vector.lanes * max(op.group, 1), zeros)
 
 
 def _count(active: Active) -> Expr:

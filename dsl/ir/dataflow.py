@@ -31,7 +31,7 @@ from .ops import (
     Op,
     Point,
     Register,
-    Room,
+    StackBuffer,
     Store,
 )
 
@@ -101,7 +101,7 @@ def without_unread(*parts: tuple[Op, ...]) -> tuple[tuple[Op, ...], ...]:
     """A tile's ``parts`` without what reaches no result: neither memory of the caller nor a matrix.
 
     Values that nothing reads go, what they are made of, loops of nothing else, and the pointers
-    and rooms on the stack that are then left. What updates a register in place does not read it.
+    and stack buffers that are then left. What updates a register in place does not read it.
     """
     reached = _Reached([op for part in parts for op in walk(part)])
     kept = tuple(tuple(reached.kept(part)) for part in parts)
@@ -117,14 +117,14 @@ class _Reached:
     """The operations from whose values results are made."""
 
     def __init__(self, every: Sequence[Op]) -> None:
-        rooms = {op.name for op in every if isinstance(op, Room)}
+        buffers = {op.name for op in every if isinstance(op, StackBuffer)}
         bases = {op.pointer: op.base for op in every if isinstance(op, Point)}
-        self._rooms = {name: name for name in rooms}
+        self._buffers = {name: name for name in buffers}
         for pointer, base in bases.items():
             while base in bases:
                 base = bases[base]
-            if base in rooms:
-                self._rooms[pointer] = base
+            if base in buffers:
+                self._buffers[pointer] = base
         makers: dict[str, list[Op]] = {}
         for op in every:
             for name in self._made(op):
@@ -142,15 +142,15 @@ class _Reached:
                 left += makers.get(name, [])
 
     def _made(self, op: Op) -> list[str]:
-        """What ``op`` makes that is no result: registers, and what a room holds."""
+        """What ``op`` makes that is no result: registers, and what a stack buffer holds."""
         if matrices_of(op):
             return []
-        rooms = [self._rooms.get(address.pointer) for address in _written(op)]
-        return [*(register.name for register in writes(op)), *filter(None, rooms)]
+        buffers = [self._buffers.get(address.pointer) for address in _written(op)]
+        return [*(register.name for register in writes(op)), *filter(None, buffers)]
 
     def _taken(self, op: Op) -> list[str]:
-        rooms = [self._rooms.get(address.pointer, "") for address in addresses(op)]
-        return [*(register.name for register in reads(op)), *rooms]
+        buffers = [self._buffers.get(address.pointer, "") for address in addresses(op)]
+        return [*(register.name for register in reads(op)), *buffers]
 
     def kept(self, ops: Iterable[Op]) -> Iterator[Op]:
         """Those of ``ops`` that are needed, and what stands beside them."""
@@ -167,7 +167,7 @@ class _Reached:
 
 
 def _pointing(ops: Iterable[Op], used: set[str]) -> Iterator[Op]:
-    """``ops`` without pointers and rooms that are not among ``used``."""
+    """``ops`` without pointers and stack buffers that are not among ``used``."""
 
     def needed(op: Op) -> Op | None:
         placed = _placed(op)

@@ -45,7 +45,7 @@ EVERY_ROLE = frozenset(Role)
 class Space(Enum):
     """What a field that is text names."""
 
-    POINTER = "a pointer of a tile program: a parameter, a room, or what was pointed"
+    POINTER = "a pointer of a tile program: a parameter, a stack buffer, or what was pointed"
     COUNTER = "the counter of a loop"
 
 

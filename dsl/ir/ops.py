@@ -147,7 +147,7 @@ class Load(Operation):
     """``active`` lanes from memory, the others 0; from ``memory``'s type, "" the register's.
 
     With a ``group`` each lane holds the bits of that many elements of ``memory``, and ``active``
-    counts elements. What the vector cannot load alone goes by way of room on the stack once the
+    counts elements. What the vector cannot load alone goes by way of the stack once the
     tile is made legal (``access.py``).
     """
 
@@ -404,10 +404,10 @@ class Apply(Operation):
 
 
 @dataclass(frozen=True, slots=True)
-class Room(Operation):
+class StackBuffer(Operation):
     """The pointer ``name`` to ``elements`` elements on the stack: zeros, or undefined values."""
 
-    kind: ClassVar[str] = "room"
+    kind: ClassVar[str] = "stack_buffer"
     name: Writes[PointerName]
     element: str
     elements: int
@@ -478,8 +478,8 @@ def _active(op: Load | Store, register: Register) -> Expr:
 
 Op = (
     Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Pick | Splat | MultiplyAdd
-    | Add | Multiply | Apply | Interleave | SumLanes | Store | Copy | Room | Keep | Hide | Prefetch
-    | Note | Loop | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
+    | Add | Multiply | Apply | Interleave | SumLanes | Store | Copy | StackBuffer | Keep | Hide
+    | Prefetch | Note | Loop | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
 )  # fmt: skip
 
 

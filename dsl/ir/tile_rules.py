@@ -43,8 +43,8 @@ from .ops import (
     PointBatch,
     Prefetch,
     Register,
-    Room,
     Splat,
+    StackBuffer,
     Store,
     StoreMatrix,
     SumLanes,
@@ -63,7 +63,7 @@ _SHIFTS = ("shl", "shr", "ushr")
 def _point(w: Walk, op: Point) -> None:
     base = w.pointers.get(op.base)
     if base is None or base.table:
-        w.refuse(op, f"{op.base} is no operand", "a parameter or a room")
+        w.refuse(op, f"{op.base} is no operand", "a parameter or a stack buffer")
     if base.element != op.element:
         w.refuse(op, f"takes {base.element} of {op.base} for {op.element}", "its type")
     offset = w.size(op, op.offset)
@@ -93,7 +93,9 @@ def _point_batch(w: Walk, op: PointBatch) -> None:
     _new_pointer(w, op, op.pointer, replace(at, written=False))
 
 
-def _new_pointer(w: Walk, op: Point | PointBatch | Room, name: str, pointer: Pointer) -> None:
+def _new_pointer(
+    w: Walk, op: Point | PointBatch | StackBuffer, name: str, pointer: Pointer
+) -> None:
     if name in w.pointers or name in w.roles:
         w.refuse(op, f"defines {name} twice", "one definition of each name")
     w.pointers[name] = pointer
@@ -146,7 +148,7 @@ def _moved_by(
             w.refuse(op, f"of {vector!r} by a mask of {mask!r}", "a mask of the vector's")
     count = w.touched(op, op.active, vector.lanes * max(op.group, 1))
     if not reachable(op):
-        alone = f"lanes that it {verb}s alone; others go by way of a room"
+        alone = f"lanes that it {verb}s alone; others go by way of the stack"
         w.refuse(op, f"of {text(op.active)} lanes of {vector!r}", alone)
     return count
 
@@ -325,23 +327,23 @@ def _copy(w: Walk, op: Copy) -> None:
     w.access(op, op.address, op.element, count, write=True)
 
 
-def _room(w: Walk, op: Room) -> None:
+def _stack_buffer(w: Walk, op: StackBuffer) -> None:
     if op.element not in ELEMENTS or op.elements < 1:
         w.refuse(op, f"of {op.elements} {op.element}", "one element or more of a type there is")
     _new_pointer(w, op, op.name, Pointer(op.name, op.element, written=True))
-    w.rooms[op.name] = op
+    w.buffers[op.name] = op
 
 
 def _keep(w: Walk, op: Keep) -> None:
-    hold = w.target.hold
-    most = 0 if hold is None else 1 if hold.lanes else 3 if hold.operands else 0
-    if hold is None or len(op.operands) > most:
+    hints = w.target.hints
+    most = 0 if hints is None else 1 if hints.lanes else 3 if hints.operands else 0
+    if hints is None or len(op.operands) > most:
         given = f"{len(op.operands)} operands on {w.target.name}"
-        w.refuse(op, f"of {given}", f"at most {most}" if hold else "a target that holds registers")
+        w.refuse(op, f"of {given}", f"at most {most}" if hints else "a target that holds registers")
 
 
 def _hide(w: Walk, op: Hide) -> None:
-    if w.target.hold is None or not w.target.hold.pointers:
+    if w.target.hints is None or not w.target.hints.pointers:
         w.refuse(op, f"on {w.target.name}", "a target that hides pointers")
     if op.pointer not in w.pointers:
         w.refuse(op, f"{op.pointer} is no pointer", "one that is known here")
@@ -441,7 +443,7 @@ RULES: Rules = {
     SumLanes: _sum_lanes,
     Store: _store,
     Copy: _copy,
-    Room: _room,
+    StackBuffer: _stack_buffer,
     Keep: _keep,
     Hide: _hide,
     Prefetch: _prefetch,

@@ -1,7 +1,7 @@
 """One walk over a tile program: what is known where an operation stands, and what it may ask for.
 
 What holds for all operations is checked here: registers are defined once, before their use, and
-are of one vector of the target; sizes are parameters; memory is an operand's or a room's.
+are of one vector of the target; sizes are parameters; memory is an operand's or a stack buffer's.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from .ops import (
     Op,
     Parameter,
     Register,
-    Room,
+    StackBuffer,
     TileProgram,
 )
 
@@ -52,7 +52,7 @@ class Walk:
         self.masks: set[str] = set()
         self.pointers: dict[str, Pointer] = {}
         self.trips: dict[str, int | None] = {}
-        self.rooms: dict[str, Room] = {}
+        self.buffers: dict[str, StackBuffer] = {}
         self.roles: dict[str, str] = {p.name: p.role for p in tile.parameters}
         self.reach: Reach = {}
         self.idle = False
@@ -164,7 +164,8 @@ class Walk:
         """A pointer to elements, by its name."""
         found = self.pointers.get(name)
         if found is None or found.table:
-            self.refuse(op, f"{name} is no pointer", "a parameter, a room, or what was pointed")
+            expected = "a parameter, a stack buffer, or what was pointed"
+            self.refuse(op, f"{name} is no pointer", expected)
         return found
 
     def access(
@@ -172,8 +173,8 @@ class Walk:
     ) -> None:
         """``count`` elements of type ``memory`` are there; None: so many that only the call knows.
 
-        They lie in a room wholly, and what is written in an output; the reach of parameters is
-        compared with the operands of each call.
+        They lie in a stack buffer wholly, and what is written in an output; the reach of
+        parameters is compared with the operands of each call.
         """
         pointer = self.pointer(op, address.pointer)
         if memory != pointer.element and memory != bits_of(pointer.element):
@@ -181,23 +182,23 @@ class Walk:
         if write and not pointer.written:
             self.refuse(op, f"writes {address.pointer}, an input", "a parameter that is an output")
         offset = self.size(op, address.offset)
-        room = self.rooms.get(pointer.base)
-        if room is not None and offset is None and address.pointer == room.name:
-            self._outside(op, room)
+        buffer = self.buffers.get(pointer.base)
+        if buffer is not None and offset is None and address.pointer == buffer.name:
+            self._outside(op, buffer)
         at = pointer.moved(offset, offset)
         if self.idle or count is None or at.low is None or at.high is None:
             return
-        if room is not None:
-            if at.low < 0 or at.high + count > room.elements:
-                self._outside(op, room)
+        if buffer is not None:
+            if at.low < 0 or at.high + count > buffer.elements:
+                self._outside(op, buffer)
             return
         key = pointer.base, pointer.each
         low, high = self.reach.get(key, (at.low, at.high))
         self.reach[key] = min(low, at.low), max(high, at.high + count)
 
-    def _outside(self, op: Op, room: Room) -> NoReturn:
-        inside = f"is not inside of the {room.elements} elements there are"
-        self.refuse(op, inside, f"offsets that are constant, and lead into {room.name}")
+    def _outside(self, op: Op, buffer: StackBuffer) -> NoReturn:
+        inside = f"is not inside of the {buffer.elements} elements there are"
+        self.refuse(op, inside, f"offsets that are constant, and lead into {buffer.name}")
 
     def touched(self, op: Op, active: Active, most: int) -> int | None:
         """How many of ``most`` elements an access touches; None: only the call knows."""

@@ -37,7 +37,7 @@ class Core:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Hold:
+class CompilerHints:
     """How to keep compilers from moving accumulators between registers.
 
     ``constraint`` is the letter of a vector register in GNU inline assembly. ``operands``: factors

@@ -8,7 +8,7 @@ from functools import cache
 
 from tilewright.errors import TargetError
 
-from .machine import Core, Emulation, Hold
+from .machine import CompilerHints, Core, Emulation
 from .matrix_unit import MatrixUnit
 from .vector import MulAdd, Vector
 
@@ -70,7 +70,7 @@ class Target:
     emulation: Emulation = field(default_factory=Emulation)
     matrix: MatrixUnit | None = None
     features: Mapping[str, Feature] = field(default_factory=dict)
-    hold: Hold | None = None
+    hints: CompilerHints | None = None
 
     def __post_init__(self) -> None:
         if self.registers < 4:

@@ -105,7 +105,7 @@ def pack_program(plan: PackPlan) -> Program:
 
 
 def _matrix(packing: _Packing) -> Iterator[NestNode]:
-    """The sums begin; then each block of columns, chunk by chunk; what is left between is zero."""
+    """The sums begin; then each block of columns, chunk by chunk; the gap between is zero."""
     plan, form = packing.plan, packing.plan.format
     first = form.elements * symbol("i") if plan.batch else ZERO
     yield from _begin_sums(packing, first)
@@ -116,8 +116,8 @@ def _matrix(packing: _Packing) -> Iterator[NestNode]:
     for columns in cut(Integer(form.n), form.nb):
         yield from repeated("pt", columns.count, _block(packing, first, columns), f"n by {form.nb}")
     written = form.blocks * form.block_elements
-    spare = form.sums_at // form.itemsize - written
-    yield from _zeros(packing, first + written, spare // (plan.lanes * form.group))
+    gap = form.sums_at // form.itemsize - written
+    yield from _zeros(packing, first + written, gap // (plan.lanes * form.group))
 
 
 def _block(packing: _Packing, first: Expr, columns: Part) -> Iterator[NestNode]:
@@ -210,9 +210,9 @@ def _begin_sums(packing: _Packing, first: Expr) -> Iterator[NestNode]:
     if not form.sums:
         return
     start = -plan.product.shifts["b"] * form.k
-    room = (form.nbytes - form.sums_at) // 4
+    sums = (form.nbytes - form.sums_at) // 4
     whole, tail = divmod(form.n if start else 0, plan.lanes)
-    zeros = room // plan.lanes - whole
+    zeros = sums // plan.lanes - whole
     for name, value, begin, count in (
         ("begin", 0, whole * plan.lanes, zeros),
         ("shifted", start, 0, whole),

@@ -114,32 +114,32 @@ class _Cutting:
         return OverBatch(first, None if count == 1 else self.cut(rest, later, names))
 
     def _over_blocks(self, letter: str, rest: str, block: _Block, names: str) -> OverBlocks:
-        """Whole blocks along m or n, then what is left."""
+        """Whole blocks along m or n, then the tail."""
         parallel, letter = letter.isupper(), letter.lower()
         size, extent = self.plan.blocks[letter], block.extents[letter]
-        trips, left = div(extent, size), mod(extent, size)
+        trips, tail_size = div(extent, size), mod(extent, size)
         counter, taken = f"{letter}{names.count(letter)}", names + letter
         body = None if trips == 0 else self.cut(rest, block.of(letter, Integer(size)), taken)
-        tail = None if left == 0 else self.cut(rest, block.of(letter, left), taken)
-        return OverBlocks(letter, counter, size, trips, left, parallel, None, body, tail)
+        tail = None if tail_size == 0 else self.cut(rest, block.of(letter, tail_size), taken)
+        return OverBlocks(letter, counter, size, trips, tail_size, parallel, None, body, tail)
 
     def _over_k(self, size: int, rest: str, block: _Block, names: str) -> OverBlocks:
-        """Whole blocks of K, the first of which begins the sums, then what is left."""
+        """Whole blocks of K, the first of which begins the sums, then the tail."""
         extent = block.extents["k"]
-        trips, left = div(extent, size), mod(extent, size)
+        trips, tail_size = div(extent, size), mod(extent, size)
         counter, taken = f"k{names.count('k')}", names + "k"
-        whole, last = block.of("k", Integer(size)), block.of("k", left)
+        whole, last = block.of("k", Integer(size)), block.of("k", tail_size)
         known = value(trips)
         head = None if trips == 0 else self.cut(rest, whole, taken)
         adding = replace(whole, accumulate=True)
         body = self.cut(rest, adding, taken) if known is None or known > 1 else None
         adds = block.accumulate or trips != 0
         tail, only = None, None
-        if left != 0 or trips == 0:
+        if tail_size != 0 or trips == 0:
             tail = self.cut(rest, replace(last, accumulate=adds), taken)
         if known is None:
             only = self.cut(rest, last, taken)
-        return OverBlocks("k", counter, size, trips, left, False, head, body, tail, only)
+        return OverBlocks("k", counter, size, trips, tail_size, False, head, body, tail, only)
 
     # --- grids -----------------------------------------------------------------------------------
 
@@ -160,22 +160,22 @@ class _Cutting:
 
     def _of(self, block: _Block) -> tuple[Grid, ...]:
         plan, extents = block.plan, block.extents
-        steps, rest = plan.steps(extents["k"], finish=block.stage == "finish")
-        work = plan.work(plan.counted(steps, rest), block.accumulate)
-        regions = partition(plan, extents[plan.across], extents[plan.along], work)
+        steps, k_tail = plan.steps(extents["k"], finish=block.stage == "finish")
+        request = plan.tile_request(plan.counted(steps, k_tail), block.accumulate)
+        regions = partition(plan, extents[plan.across], extents[plan.along], request)
         return tuple(
-            Grid(self._tile(block, region, steps, rest), region.along, region.across)
+            Grid(self._tile(block, region, steps, k_tail), region.along, region.across)
             for region in regions
         )
 
-    def _tile(self, block: _Block, region: Region, steps: Expr, rest: Expr) -> RegisterTile:
+    def _tile(self, block: _Block, region: Region, steps: Expr, k_tail: Expr) -> RegisterTile:
         """The tile of a region, made once where several are alike."""
         plan, shape = block.plan, region.fitting.shape
         sizes = {plan.along: region.along.size, plan.across: region.across.size}
         strides = tuple(tuple(plan.operands[x].strides.values()) for x in "ab")
         whole = _loads_whole(plan, region)
         where = (region.active, region.overlapped, sizes["m"], sizes["n"], whole)
-        key = (shape, *where, steps, rest, block.accumulate, block.stage, strides)
+        key = (shape, *where, steps, k_tail, block.accumulate, block.stage, strides)
         if key not in self.tiles:
             asked = plan.schedule
             self.tiles[key] = RegisterTile(
@@ -187,7 +187,7 @@ class _Cutting:
                 overlapped=region.overlapped,
                 loads_whole=whole,
                 steps=steps,
-                rest=rest,
+                k_tail=k_tail,
                 accumulate=block.accumulate,
                 stage=block.stage,
                 unroll=k_loop(shape, plan.target, steps, plan.dot, asked.k_unroll),
@@ -232,5 +232,5 @@ def _loads_whole(plan: Plan, region: Region) -> bool:
     steps = [part.start, block * ONE, *([] if part.count == 1 else [part.size])]
     lanes = region.fitting.shape.vector.lanes
     return plan.padded and (
-        plan.feeder(plan.along).packed or all(mod(step, lanes) == 0 for step in steps)
+        plan.input_of(plan.along).packed or all(mod(step, lanes) == 0 for step in steps)
     )

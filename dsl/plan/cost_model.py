@@ -18,10 +18,10 @@ from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 
-from .tile_shape import Budget, TileShape, Work, fed, latency, step_cycles
+from .tile_shape import Budget, TileRequest, TileShape, latency, step_cycles, tile_shapes
 
 
-def tile_cycles(shape: TileShape, core: Core, work: Work) -> float:
+def tile_cycles(shape: TileShape, core: Core, request: TileRequest) -> float:
     """Cycles of one whole tile."""
     outputs = shape.outputs
     around = core.idle * latency(shape, core)
@@ -31,16 +31,16 @@ def tile_cycles(shape: TileShape, core: Core, work: Work) -> float:
         around += outputs / core.stores / shape.vectors
     if shape.unit is not None:
         around += shape.unit.latency + outputs / core.stores
-    if work.reads_c:
+    if request.reads_c:
         around += outputs / core.loads
-    if work.transposed:
+    if request.transposed:
         blocks = -(-shape.rows // shape.vector.lanes) * shape.vector.lanes * shape.vectors
         around += blocks * (shape.vector.lanes.bit_length() - 1) / core.stores
-    if work.dot:
+    if request.dot:
         around += 3 * outputs / core.fma_units
         around += latency(shape, core) * (shape.vector.lanes.bit_length() - 1)
-        return around + -(-work.steps // shape.vector.lanes) * step_cycles(shape, core)
-    return around + work.steps * step_cycles(shape, core)
+        return around + -(-request.steps // shape.vector.lanes) * step_cycles(shape, core)
+    return around + request.steps * step_cycles(shape, core)
 
 
 def _sets_cycles(shape: TileShape, core: Core) -> float:
@@ -52,16 +52,16 @@ def _sets_cycles(shape: TileShape, core: Core) -> float:
 
 
 def shape_of(
-    target: Target, vector: Vector, rows: int, vectors: int, masked: bool, work: Work
+    target: Target, vector: Vector, rows: int, vectors: int, masked: bool, request: TileRequest
 ) -> TileShape | None:
-    """The cheapest legal tile of that size: its feed, what it holds, its accumulator sets."""
+    """The cheapest legal tile of that size: its form, what it holds, its accumulator sets."""
     fits = (
         shape
-        for split in work.splits
-        for shape in fed(vector, rows, vectors, split, masked, work)
-        if shape.budget.total <= work.room(target)
+        for split in request.splits
+        for shape in tile_shapes(vector, rows, vectors, split, masked, request)
+        if shape.budget.total <= request.free(target)
     )
-    return min(fits, key=lambda s: (tile_cycles(s, target.core, work), s.k_split), default=None)
+    return min(fits, key=lambda s: (tile_cycles(s, target.core, request), s.k_split), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,41 +83,41 @@ class Fitting:
     shape: TileShape
     cycles: float
     other: Sets | None
-    room: int
+    free: int
 
 
 def fitting(
-    target: Target, vector: Vector, rows: int, vectors: int, masked: bool, work: Work
+    target: Target, vector: Vector, rows: int, vectors: int, masked: bool, request: TileRequest
 ) -> Fitting | None:
     """What ``shape_of`` finds, beside the number of sets that comes next."""
-    room = work.room(target)
+    free = request.free(target)
     found: list[tuple[float, int, TileShape]] = []
     least: dict[int, int] = {}
-    for split in work.splits:
-        for shape in fed(vector, rows, vectors, split, masked, work):
+    for split in request.splits:
+        for shape in tile_shapes(vector, rows, vectors, split, masked, request):
             registers = shape.budget.total
             least[split] = min(registers, least.get(split, registers))
-            if registers <= room:
-                found.append((tile_cycles(shape, target.core, work), split, shape))
+            if registers <= free:
+                found.append((tile_cycles(shape, target.core, request), split, shape))
     if not found:
         return None
     cycles, split, shape = min(found, key=lambda each: each[:2])
     more = [each for each in found if each[1] != split]
-    others = [each for each in work.splits if each != split]
+    others = [each for each in request.splits if each != split]
     other = None
     if more:
         next_best = min(more, key=lambda each: each[0])
         other = Sets(next_best[1], next_best[0], next_best[2].budget.total)
     elif others:
         other = Sets(others[0], None, least[others[0]])
-    return Fitting(shape, cycles, other, room)
+    return Fitting(shape, cycles, other, free)
 
 
 def need(
-    target: Target, vector: Vector, rows: int, vectors: int, masked: bool, work: Work
+    target: Target, vector: Vector, rows: int, vectors: int, masked: bool, request: TileRequest
 ) -> Budget:
     """The smallest register budget of a tile of that size, whether it fits or not."""
-    shapes = fed(vector, rows, vectors, min(work.splits), masked, work)
+    shapes = tile_shapes(vector, rows, vectors, min(request.splits), masked, request)
     return min((shape.budget for shape in shapes), key=lambda budget: budget.total)
 
 
@@ -127,27 +127,29 @@ def does_not_fit(
     rows: int,
     vectors: int,
     masked: bool,
-    work: Work,
+    request: TileRequest,
     tile: tuple[int, int],
 ) -> ScheduleError:
     """The error for a tile that needs more registers than there are, with one that fits."""
-    budget = need(target, vector, rows, vectors, masked, work)
+    budget = need(target, vector, rows, vectors, masked, request)
     smaller = max(
-        (r for r in range(1, rows) if shape_of(target, vector, r, vectors, masked, work)), default=0
+        (r for r in range(1, rows) if shape_of(target, vector, r, vectors, masked, request)),
+        default=0,
     )
     fewer = max(
-        (v for v in range(1, vectors) if shape_of(target, vector, rows, v, masked, work)), default=0
+        (v for v in range(1, vectors) if shape_of(target, vector, rows, v, masked, request)),
+        default=0,
     )
     ideas = [f"{smaller} in place of {rows} across the vectors"] if smaller else []
     ideas += (
         [f"{fewer * vector.lanes} in place of {vectors * vector.lanes} along them"] if fewer else []
     )
-    kind = "vector" if work.unit is None else "matrix"
+    kind = "vector" if request.unit is None else "matrix"
     return ScheduleError(
         f"tile {tile[0]}x{tile[1]} needs {budget.total} {kind} registers on {target.name} "
         f"({budget.accumulators} accumulators, {budget.along} along the vectors, "
         f"{budget.across} across{f', {budget.masks} mask' if budget.masks else ''}); "
-        f"it has {work.room(target) + work.spare}",
+        f"it has {request.free(target) + request.spare}",
         hint=" or ".join(ideas) or "a smaller tile or k_split",
     )
 
@@ -170,30 +172,32 @@ class Choice:
     cycles: float
 
 
-def choose(target: Target, across: int, along: int, cuts: bool, work: Work) -> Choice:
+def choose(target: Target, across: int, along: int, cuts: bool, request: TileRequest) -> Choice:
     """The cheapest cut of a region of ``across`` x ``along`` elements into register tiles.
 
     ``along`` counts elements of the vectorised dimension. Where tails may not be cut (``cuts``),
-    a vector serves the whole vectors of the region and the rest is charged to narrower ones.
+    a vector serves the whole vectors of the region and the tail is charged to narrower ones.
     """
-    return ranking(target, across, along, cuts, work)[0]
+    return ranking(target, across, along, cuts, request)[0]
 
 
 @lru_cache(maxsize=4096)
-def ranking(target: Target, across: int, along: int, cuts: bool, work: Work) -> tuple[Choice, ...]:
+def ranking(
+    target: Target, across: int, along: int, cuts: bool, request: TileRequest
+) -> tuple[Choice, ...]:
     """All cuts that were compared, the one that ``choose`` takes first."""
     compared: list[Choice] = []
     best: Choice | None = None
-    for vector in work.vectors:
-        found = list(_cuts(target, vector, across, along, cuts, work))
+    for vector in request.vectors:
+        found = list(_cuts(target, vector, across, along, cuts, request))
         choice = min(found, key=_cycles, default=None)
         if choice and (best is None or choice.cycles <= best.cycles):
             best = choice
         compared += found
     if best is None:
         raise ScheduleError(
-            f"no register tile with k_split {work.splits} fits {target.name}'s "
-            f"{work.room(target) + work.spare} registers",
+            f"no register tile with k_split {request.splits} fits {target.name}'s "
+            f"{request.free(target) + request.spare} registers",
             hint="a smaller k_split",
         )
     others = (each for each in compared if each.cycles != float("inf") and each != best)
@@ -205,34 +209,34 @@ def _cycles(choice: Choice) -> float:
 
 
 def _cuts(
-    target: Target, vector: Vector, across: int, along: int, cuts: bool, work: Work
+    target: Target, vector: Vector, across: int, along: int, cuts: bool, request: TileRequest
 ) -> Iterator[Choice]:
-    """The cuts into tiles of one vector, and the cheapest of what it leaves over."""
-    lanes = 1 if work.dot else vector.lanes
+    """The cuts into tiles of one vector, and the cheapest of the tail."""
+    lanes = 1 if request.dot else vector.lanes
     tail = along % lanes
-    ragged = bool(tail) and not (cuts and (work.padded or vector.cuts(tail)))
+    ragged = bool(tail) and not (cuts and (request.padded or vector.cuts(tail)))
     vectors = along // lanes if ragged else -(-along // lanes)
     if not vectors:
         return
-    rest = choose(target, across, tail, cuts, work).cycles if ragged else 0.0
-    for choice in _whole_cuts(target, vector, across, vectors, bool(tail) and not ragged, work):
-        yield replace(choice, cycles=choice.cycles + rest) if ragged else choice
+    tail_cycles = choose(target, across, tail, cuts, request).cycles if ragged else 0.0
+    for choice in _whole_cuts(target, vector, across, vectors, bool(tail) and not ragged, request):
+        yield replace(choice, cycles=choice.cycles + tail_cycles) if ragged else choice
 
 
 def _whole_cuts(
-    target: Target, vector: Vector, across: int, vectors: int, masked: bool, work: Work
+    target: Target, vector: Vector, across: int, vectors: int, masked: bool, request: TileRequest
 ) -> Iterator[Choice]:
     for parts_along in _part_counts(vectors, target.registers):
         along = equal_parts(vectors, parts_along)
         widest = along[0][0]
-        masks = masked and work.cut(vector, along[-1][0])
-        rows = range(min(across, work.tallest(target, vector, widest)), 0, -1)
-        most = next((r for r in rows if _fits(target, vector, r, widest, masks, work)), 0)
+        masks = masked and request.cuts_tail(vector, along[-1][0])
+        rows = range(min(across, request.tallest(target, vector, widest)), 0, -1)
+        most = next((r for r in rows if _fits(target, vector, r, widest, masks, request)), 0)
         if not most:
             continue
         for parts in _heights(across, most, target.core.hidden // widest):
             cut = equal_parts(across, parts)
-            cycles = _cut_cycles(target, vector, along, cut, masks, work)
+            cycles = _cut_cycles(target, vector, along, cut, masks, request)
             yield Choice(vector, along, cut, cycles)
 
 
@@ -251,9 +255,9 @@ def _part_counts(vectors: int, registers: int) -> Iterator[int]:
 
 
 def _fits(
-    target: Target, vector: Vector, rows: int, vectors: int, masked: bool, work: Work
+    target: Target, vector: Vector, rows: int, vectors: int, masked: bool, request: TileRequest
 ) -> bool:
-    return need(target, vector, rows, vectors, masked, work).total <= work.room(target)
+    return need(target, vector, rows, vectors, masked, request).total <= request.free(target)
 
 
 def _cut_cycles(
@@ -262,55 +266,55 @@ def _cut_cycles(
     along: tuple[tuple[int, int], ...],
     across: tuple[tuple[int, int], ...],
     masked: bool,
-    work: Work,
+    request: TileRequest,
 ) -> float:
     total = 0.0
     for width, columns in along:
         for rows, count in across:
-            shape = shape_of(target, vector, rows, width, masked, work)
+            shape = shape_of(target, vector, rows, width, masked, request)
             if shape is None:
                 return float("inf")
-            total += columns * count * tile_cycles(shape, target.core, work)
+            total += columns * count * tile_cycles(shape, target.core, request)
     return total
 
 
 @lru_cache(maxsize=1024)
-def steady(target: Target, work: Work, multiples: tuple[int, int]) -> tuple[Choice, ...]:
+def steady(target: Target, request: TileRequest, multiples: tuple[int, int]) -> tuple[Choice, ...]:
     """The tiles for a large region; ``cycles`` are those per element, the fewest come first.
 
     ``multiples`` are what the region's sizes (across, along) are multiples of: a tile that leaves
-    a tail is charged a quarter, and its rows must leave room for what computes the tail.
+    a tail is charged a quarter, and its rows must leave registers to what computes the tail.
     """
     found: list[Choice] = []
-    for vector in work.vectors:
-        lanes = 1 if work.dot else vector.lanes
-        most = work.most_rows(target) - 1
+    for vector in request.vectors:
+        lanes = 1 if request.dot else vector.lanes
+        most = request.most_rows(target) - 1
         if multiples[1] % lanes:
-            fitting = (_tails_fit(target, vector, rows, work) for rows in range(1, most + 1))
+            fitting = (_tails_fit(target, vector, rows, request) for rows in range(1, most + 1))
             most = sum(takewhile(bool, fitting))
         for vectors in range(1, target.registers):
             for rows in range(1, most + 1):
-                shape = shape_of(target, vector, rows, vectors, False, work)
+                shape = shape_of(target, vector, rows, vectors, False, request)
                 if shape is None:
                     break
-                cost = tile_cycles(shape, target.core, work) / (rows * vectors * lanes)
+                cost = tile_cycles(shape, target.core, request) / (rows * vectors * lanes)
                 for multiple, size in zip(multiples, (rows, vectors * lanes), strict=True):
                     cost *= 1.25 if multiple > 1 and multiple % size else 1.0
                 found.append(Choice(vector, ((vectors, 1),), ((rows, 1),), cost))
     if not found:
         raise ScheduleError(
-            f"k_split {work.splits} does not fit {target.name}'s "
-            f"{work.room(target) + work.spare} registers",
+            f"k_split {request.splits} does not fit {target.name}'s "
+            f"{request.free(target) + request.spare} registers",
             hint="a smaller k_split",
         )
     return tuple(sorted(found, key=_cycles))
 
 
-def _tails_fit(target: Target, vector: Vector, rows: int, work: Work) -> bool:
+def _tails_fit(target: Target, vector: Vector, rows: int, request: TileRequest) -> bool:
     """Whether so many rows fit beside the mask of a last vector, and with narrower vectors."""
-    narrower = (v for v in work.vectors if v.lanes < vector.lanes)
-    return _fits(target, vector, rows, 1, True, work) and all(
-        _fits(target, v, rows, 1, False, work) for v in narrower
+    narrower = (v for v in request.vectors if v.lanes < vector.lanes)
+    return _fits(target, vector, rows, 1, True, request) and all(
+        _fits(target, v, rows, 1, False, request) for v in narrower
     )
 
 
@@ -331,8 +335,8 @@ def unroll(shape: TileShape, target: Target, steps: int | None, group: int) -> i
         return group
     core, issued = target.core, shape.arithmetic + shape.loads
     if steps is not None and steps * issued <= SHORT * core.issue:
-        held = target.hold is not None and target.hold.operands
-        loads = shape.vectors if held or shape.feed == "memory" else shape.vectors + shape.rows
+        held = target.hints is not None and target.hints.operands
+        loads = shape.vectors if held or shape.form == "memory" else shape.vectors + shape.rows
         lifted = shape.budget.accumulators + steps * loads + shape.budget.masks
         if lifted < target.registers or steps == 1:
             return max(steps, 1)

@@ -14,7 +14,7 @@ from tilewright.symbolic import ONE, div, mod, value
 from .cost_model import Choice, Fitting, does_not_fit, fitting, ranking, shape_of, steady
 from .parts import Part, across_parts, cut, equals_part, positive_part
 from .plan import Plan
-from .tile_shape import Work, bounds, tightest
+from .tile_shape import TileRequest, bounds, tightest
 from .tiles import Search
 
 
@@ -43,35 +43,35 @@ class Axis:
     parts: tuple[Part, ...]
 
 
-def partition(plan: Plan, across: Expr, along: Expr, work: Work) -> list[Region]:
+def partition(plan: Plan, across: Expr, along: Expr, request: TileRequest) -> list[Region]:
     """The regions of a block of C of ``across`` x ``along`` elements."""
-    regions = list(_regions(plan, across, along, work))
+    regions = list(_regions(plan, across, along, request))
     return [r for r in regions if r.along.count != 0 and r.across.count != 0 and r.along.size != 0]
 
 
-def _regions(plan: Plan, across: Expr, along: Expr, work: Work) -> Iterator[Region]:
+def _regions(plan: Plan, across: Expr, along: Expr, request: TileRequest) -> Iterator[Region]:
     rows, columns = value(across), value(along)
     if rows == 0 or columns == 0:
         return
     tile = plan.asked_tile
     if rows is not None and columns is not None:
         if tile is None:
-            yield from _free(plan, (0, rows), (0, columns), work)
+            yield from _free(plan, (0, rows), (0, columns), request)
         else:
-            yield from _tiled(plan, rows, columns, tile, work)
+            yield from _tiled(plan, rows, columns, tile, request)
         return
     _refuse_overlap(plan)
     if tile is not None and columns is not None:
         for vector, part in _tiles_along(plan, columns, tile[1]):
-            _check_fits(plan, vector, tile[0], part.units, work, tile)
+            _check_fits(plan, vector, tile[0], part.units, request, tile)
             for other in across_parts(plan.product.unit, across, tile[0]):
-                yield _region(plan, vector, part, other, work)
+                yield _region(plan, vector, part, other, request)
         return
     search = None
     if tile is None:
         multiples = _multiple(plan, plan.across), _multiple(plan, plan.along)
-        ranked = steady(plan.target, work, multiples)
-        search = _search(plan, ranked, {}, work)
+        ranked = steady(plan.target, request, multiples)
+        search = _search(plan, ranked, {}, request)
         vector, r, v = ranked[0].vector, ranked[0].across[0][0], ranked[0].along[0][0]
     else:
         vector = _vector_for(plan, tile[1])
@@ -82,18 +82,20 @@ def _regions(plan: Plan, across: Expr, along: Expr, work: Work) -> Iterator[Regi
                 got=tile[1],
                 expected=f"a multiple of {_lanes(plan, vector)}",
             )
-        _check_fits(plan, vector, r, v, work, tile)
+        _check_fits(plan, vector, r, v, request, tile)
     r = r if rows is None else min(r, rows)
     for axis in _along_axes(plan, along, vector, v):
         for part in axis.parts:
             for other in across_parts(plan.product.unit, across, r):
-                yield _region(plan, axis.vector, part, other, work, search)
+                yield _region(plan, axis.vector, part, other, request, search)
 
 
 # --- why -----------------------------------------------------------------------------------------
 
 
-def _search(plan: Plan, ranked: Sequence[Choice], extents: Mapping[str, int], work: Work) -> Search:
+def _search(
+    plan: Plan, ranked: Sequence[Choice], extents: Mapping[str, int], request: TileRequest
+) -> Search:
     """What to say of the first of ``ranked``, and of the next that cuts C in another way.
 
     ``extents`` are those of the block, by dimension; none where a size is of the call: then the
@@ -103,13 +105,13 @@ def _search(plan: Plan, ranked: Sequence[Choice], extents: Mapping[str, int], wo
     own = _cut_text(plan, best, extents)
     cut = f"{own}: " if extents else ""
     each = "" if extents else " per element of a large C"
-    depth = "" if work.depth is not None else f", for K of {work.steps}"
+    depth = "" if request.depth is not None else f", for K of {request.steps}"
     estimate = f"{cut}estimated at {_cycles(best)} cycles{each}{depth}"
     named = ((_cut_text(plan, other, extents), other) for other in others)
     for text, other in named:
         if text != own:
             return Search(
-                estimate, f"next best {text}: {_cycles(other)}{_bound(plan, other, work)}"
+                estimate, f"next best {text}: {_cycles(other)}{_bound(plan, other, request)}"
             )
     return Search(estimate, "no other cut fits")
 
@@ -136,21 +138,21 @@ def _cycles(choice: Choice) -> str:
     return f"{choice.cycles:.0f}" if choice.cycles >= 100 else f"{choice.cycles:.3g}"
 
 
-def _bound(plan: Plan, choice: Choice, work: Work) -> str:
+def _bound(plan: Plan, choice: Choice, request: TileRequest) -> str:
     """What bounds the largest tile of a cut."""
     target, largest = plan.target, (choice.across[0][0], choice.along[0][0])
-    found = shape_of(target, choice.vector, *largest, False, work)
+    found = shape_of(target, choice.vector, *largest, False, request)
     return f", bound by {tightest(bounds(found, target.core))}" if found else ""
 
 
 # --- regions -------------------------------------------------------------------------------------
 
 
-def _may_cut(plan: Plan, work: Work) -> bool:
+def _may_cut(plan: Plan, request: TileRequest) -> bool:
     """Whether the last vector of a tile may be cut; a matrix unit is told how much there is."""
     if plan.product.unit is not None:
         return True
-    return plan.schedule.tails != "narrow" or bool(work.vectors[0].partial_load)
+    return plan.schedule.tails != "narrow" or bool(request.vectors[0].partial_load)
 
 
 def _refuse_overlap(plan: Plan) -> None:
@@ -197,35 +199,35 @@ def _check_fits(
     vector: Vector,
     rows: int,
     vectors: int,
-    work: Work,
+    request: TileRequest,
     tile: tuple[int, int],
 ) -> None:
-    if shape_of(plan.target, vector, rows, vectors, False, work) is None:
+    if shape_of(plan.target, vector, rows, vectors, False, request) is None:
         shown = tile if plan.along == "n" else (tile[1], tile[0])
-        raise does_not_fit(plan.target, vector, rows, vectors, False, work, shown)
+        raise does_not_fit(plan.target, vector, rows, vectors, False, request, shown)
 
 
 def _tiled(
-    plan: Plan, rows: int, columns: int, tile: tuple[int, int], work: Work
+    plan: Plan, rows: int, columns: int, tile: tuple[int, int], request: TileRequest
 ) -> Iterator[Region]:
-    """The asked tile where it is whole; what is left over gets its own block."""
+    """The asked tile where it is whole; tails get blocks of their own."""
     height, width = min(tile[0], rows), min(tile[1], columns)
     whole_rows, whole_columns = rows // height * height, columns // width * width
     overlap = plan.schedule.tails == "overlap"
     if overlap:
-        _check_overlap(plan, work, (rows, columns), tile)
+        _check_overlap(plan, request, (rows, columns), tile)
     for start, columns_of_one, count in _cuts(columns, width, overlap):
         for vector, part in _whole_parts(plan, start, columns_of_one, count):
-            _check_fits(plan, vector, height, part.units, work, tile)
+            _check_fits(plan, vector, height, part.units, request, tile)
             for first, rows_of_one, times in _cuts(rows, height, overlap):
                 across = Part(_int(first), _int(rows_of_one), rows_of_one, _int(times))
-                yield _region(plan, vector, part, across, work)
+                yield _region(plan, vector, part, across, request)
     if overlap:
         return
     if whole_columns < columns:
-        yield from _free(plan, (0, rows), (whole_columns, columns), work)
+        yield from _free(plan, (0, rows), (whole_columns, columns), request)
     if whole_rows < rows:
-        yield from _free(plan, (whole_rows, rows), (0, whole_columns), work)
+        yield from _free(plan, (whole_rows, rows), (0, whole_columns), request)
 
 
 def _cuts(total: int, size: int, overlap: bool) -> Iterator[tuple[int, int, int]]:
@@ -234,9 +236,11 @@ def _cuts(total: int, size: int, overlap: bool) -> Iterator[tuple[int, int, int]
         yield total - size, size, 1
 
 
-def _check_overlap(plan: Plan, work: Work, sizes: tuple[int, int], tile: tuple[int, int]) -> None:
+def _check_overlap(
+    plan: Plan, request: TileRequest, sizes: tuple[int, int], tile: tuple[int, int]
+) -> None:
     spec = plan.spec
-    if work.reads_c or set(plan.outer) & {"b", "k"}:
+    if request.reads_c or set(plan.outer) & {"b", "k"}:
         raise ScheduleError(
             "tails='overlap' computes elements twice, which is wrong when C is read",
             got=f"beta={spec.beta}, loops={plan.outer + plan.inner!r}",
@@ -276,12 +280,12 @@ def _whole_parts(plan: Plan, start: int, width: int, count: int) -> Iterator[tup
 
 
 def _tiles_along(plan: Plan, columns: int, width: int) -> Iterator[tuple[Vector, Part]]:
-    """The asked width where it is whole, then what is left over."""
-    whole, rest = divmod(columns, width)
+    """The asked width where it is whole, then the tail."""
+    whole, tail = divmod(columns, width)
     if whole:
         yield from _whole_parts(plan, 0, width, whole)
-    if rest:
-        yield from _whole_parts(plan, columns - rest, rest, 1)
+    if tail:
+        yield from _whole_parts(plan, columns - tail, tail, 1)
 
 
 def _int(number: int) -> Expr:
@@ -289,13 +293,13 @@ def _int(number: int) -> Expr:
 
 
 def _free(
-    plan: Plan, rows: tuple[int, int], columns: tuple[int, int], work: Work
+    plan: Plan, rows: tuple[int, int], columns: tuple[int, int], request: TileRequest
 ) -> Iterator[Region]:
     """The cost model's cut of a fixed stretch, equal parts both ways."""
     height, width = rows[1] - rows[0], columns[1] - columns[0]
-    ranked = ranking(plan.target, height, width, _may_cut(plan, work), work)
+    ranked = ranking(plan.target, height, width, _may_cut(plan, request), request)
     choice = ranked[0]
-    search = _search(plan, ranked, {plan.across: height, plan.along: width}, work)
+    search = _search(plan, ranked, {plan.across: height, plan.along: width}, request)
     covered = columns[0]
     for part, end in _along_parts(plan, choice, columns):
         covered = end
@@ -303,9 +307,9 @@ def _free(
         for size, count in choice.across:
             across = Part(_int(first), _int(size), size, _int(count))
             first += size * count
-            yield _region(plan, choice.vector, part, across, work, search)
+            yield _region(plan, choice.vector, part, across, request, search)
     if covered < columns[1]:
-        yield from _free(plan, rows, (covered, columns[1]), work)
+        yield from _free(plan, rows, (covered, columns[1]), request)
 
 
 def _along_parts(
@@ -371,17 +375,19 @@ def _region(
     vector: Vector,
     along: Part,
     across: Part,
-    work: Work,
+    request: TileRequest,
     search: Search | None = None,
 ) -> Region:
     lanes = _lanes(plan, vector)
     active = None if along.size == along.units * lanes else along.size - (along.units - 1) * lanes
     overlapped = (
-        active is not None and value(along.size) is not None and not work.cut(vector, along.units)
+        active is not None
+        and value(along.size) is not None
+        and not request.cuts_tail(vector, along.units)
     )
     masked = active is not None and vector.mask is not None and not overlapped
-    found = fitting(plan.target, vector, across.units, along.units, masked, work)
+    found = fitting(plan.target, vector, across.units, along.units, masked, request)
     if found is None:
         tile = (across.units, along.units * lanes)
-        raise does_not_fit(plan.target, vector, across.units, along.units, masked, work, tile)
+        raise does_not_fit(plan.target, vector, across.units, along.units, masked, request, tile)
     return Region(found, along, across, None if overlapped else active, overlapped, search)

@@ -56,18 +56,18 @@ def across_parts(unit: MulAdd | None, total: Expr, most: int) -> Iterator[Part]:
     if unit is None:
         yield from cut(total, most, tail=False)
         return
-    start, rest, size = ZERO, total, most
-    while size and rest != 0:
-        count = div(rest, size)
+    start, left, size = ZERO, total, most
+    while size and left != 0:
+        count = div(left, size)
         if count != 0:
             yield Part(start, Integer(size), size, count)
-        start, rest = start + count * size, mod(rest, size)
+        start, left = start + count * size, mod(left, size)
         size = unit.rows * -(-size // unit.rows // 2) if size > unit.rows else 0
-    known, height = value(rest), min(most, unit.rows)
+    known, height = value(left), min(most, unit.rows)
     if known is None:
-        yield Part(start, rest, height, positive_part(rest, height))
+        yield Part(start, left, height, positive_part(left, height))
     elif known:
-        yield Part(start, rest, known, ONE)
+        yield Part(start, left, known, ONE)
 
 
 def positive_part(tail: Expr, lanes: int) -> Expr:

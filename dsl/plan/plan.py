@@ -20,7 +20,7 @@ from .loops import Decision
 from .operands import BatchPlan, Operand
 from .packed_b import PackedFormat
 from .staging import is_empty, loads_as
-from .tile_shape import STEPS, Work
+from .tile_shape import STEPS, TileRequest
 from .tiles import Pass, RegisterTile, Stage
 
 #: A packed block up to this many bytes lies on the stack.
@@ -182,11 +182,11 @@ class Plan:
             return div(extent + (depth - 1), depth), ZERO
         return div(extent, depth), mod(extent, depth)
 
-    def counted(self, steps: Expr, rest: Expr) -> Expr:
-        """What the cost model counts: a step of which ``rest`` exists takes as long as another."""
-        return steps + div(rest + (self.product.depth - 1), self.product.depth)
+    def counted(self, steps: Expr, k_tail: Expr) -> Expr:
+        """Steps as the cost model counts them: one of ``k_tail`` elements takes as long as any."""
+        return steps + div(k_tail + (self.product.depth - 1), self.product.depth)
 
-    def feeder(self, dimension: str) -> Operand:
+    def input_of(self, dimension: str) -> Operand:
         """The input operand that lies along ``dimension`` of C."""
         return self.operands["a" if dimension == "m" else "b"]
 
@@ -210,16 +210,16 @@ class Plan:
         assert self.batch is not None
         return operand.strides.get("b", self.batch.strides.get(operand.name, ZERO))
 
-    def work(self, steps: Expr, accumulate: bool) -> Work:
+    def tile_request(self, steps: Expr, accumulate: bool) -> TileRequest:
         """What the cost model must know of a tile with ``steps`` K steps."""
         count = (value(self.batch.count) or 1) if self.batch and "b" in self.inner else 1
         schedule = self.schedule
         known = value(steps)
-        return Work(
+        return TileRequest(
             vectors=self.vectors,
             steps=(known if known is not None else 64) * count,
             reads_c=accumulate or self.spec.beta != 0,
-            feeds=self._feeds(),
+            lane_forms=self._lane_forms(),
             splits=(schedule.k_split,) if schedule.k_split else self._splits(known, count),
             dot=self.dot,
             transposed=self.transposed,
@@ -244,9 +244,9 @@ class Plan:
         """Registers that accumulators and operands must leave: to the compiler, to conversions."""
         if self.product.unit is not None:
             return 0
-        along, element = self.feeder(self.along).type, self.product.along
+        along, element = self.input_of(self.along).type, self.product.along
         converting = 0 if loads_as(self.target, along, element) else STEPS
-        held = self.target.hold.spare if self.target.hold and not self.schedule.tile else 0
+        held = self.target.hints.spare if self.target.hints and not self.schedule.tile else 0
         return held + converting
 
     def _overlaps(self, steps: int | None, accumulate: bool) -> bool:
@@ -268,7 +268,10 @@ class Plan:
         product = self.product
         if self.dot or product.unit is not None:
             return False
-        ways = (self.feeder(self.along), product.along), (self.feeder(self.across), product.across)
+        ways = (
+            (self.input_of(self.along), product.along),
+            (self.input_of(self.across), product.across),
+        )
         return any(
             operand.type not in (element, *self.target.of(element)[-1].loads)
             for operand, element in ways
@@ -276,19 +279,19 @@ class Plan:
 
     def _source(self) -> str:
         """What an element of the operand across is converted from as it is spread."""
-        across = self.feeder(self.across).type
+        across = self.input_of(self.across).type
         return "" if self.dot or across == self.product.across else across
 
     def _stride(self) -> int:
         """Bytes from the vectors of one step of K to those of the next, 0 if unknown."""
-        along = self.feeder(self.along)
+        along = self.input_of(self.along)
         step = value(along.strides["k"]) if not self.dot else None
         return (step or 0) * self.product.depth * ITEMSIZE[along.type]
 
-    def _feeds(self) -> tuple[str, ...]:
+    def _lane_forms(self) -> tuple[str, ...]:
         if self.dot:
             return ()
-        across, one = self.feeder(self.across), self.product.depth == 1
+        across, one = self.input_of(self.across), self.product.depth == 1
         if value(across.strides["k"]) == 1:
             if across.type == self.product.across:
                 return ("lane_k",)

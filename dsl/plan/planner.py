@@ -18,7 +18,7 @@ from .loops import Decision, read_loops, threads_decision
 from .operands import batch_of
 from .packed_b import format_of
 from .plan import STACK_BYTES, Plan
-from .staging import feed, is_plain
+from .staging import is_plain, stage_operands
 from .vector_axis import Layout, layouts
 
 #: What sizes of the call count as, where plans differ in nothing but conversions.
@@ -67,46 +67,46 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
     bounces = schedule.tails == "bounce"
     target = uncut(target) if bounces else target
     sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in "mnk"}
-    feeding = feed(spec, target, vectorize, sizes, packs)
-    if schedule.prefetch is not None and feeding.product.unit is not None:
+    staging = stage_operands(spec, target, vectorize, sizes, packs)
+    if schedule.prefetch is not None and staging.product.unit is not None:
         raise ScheduleError(
             "prefetch counts steps of a K loop over vectors; this product is a matrix unit's, "
             "which reads whole matrices",
-            got=f"prefetch={schedule.prefetch}, and {feeding.product.mnemonic} on {target.name}",
+            got=f"prefetch={schedule.prefetch}, and {staging.product.mnemonic} on {target.name}",
             hint="leave prefetch out, or choose a target without the matrix unit",
         )
     packs = packs if is_plain(spec) else ""  # what is converted is packed on the way
     along = "m" if vectorize == "k" else vectorize
-    panels = vectorize == "n" and feeding.by_panels(sizes)
+    panels = vectorize == "n" and staging.by_panels(sizes)
     outer, inner, loop_reason = read_loops(spec, schedule, along, packs, panels)
     blocks = dict(schedule.block)
     decisions = [
-        Decision("product", feeding.product.mnemonic or "multiply, add", feeding.reason),
+        Decision("product", staging.product.mnemonic or "multiply, add", staging.reason),
         Decision("loops", outer + inner, loop_reason),
         *threads_decision(schedule, outer),
     ]
-    if cut := blocks.get("k", 0) % feeding.product.depth:
-        blocks["k"] += feeding.product.depth - cut
-        why = f"whole groups of {feeding.product.depth}, which one multiply-add sums"
+    if tail := blocks.get("k", 0) % staging.product.depth:
+        blocks["k"] += staging.product.depth - tail
+        why = f"whole groups of {staging.product.depth}, which one multiply-add sums"
         decisions.append(Decision("block k", str(blocks["k"]), why))
     return Plan(
         spec=spec,
         schedule=schedule,
         target=target,
-        product=feeding.product,
+        product=staging.product,
         vectorize=vectorize,
         across="n" if along == "m" else "m",
         transposed=vectorize != "k"
-        and value(feeding.operands[spec.output].strides[vectorize]) != 1,
+        and value(staging.operands[spec.output].strides[vectorize]) != 1,
         outer=outer.lower() if schedule.threads == 1 else outer,
         inner=inner,
         blocks=blocks,
         sizes=sizes,
-        operands=feeding.operands,
-        sources=feeding.sources,
+        operands=staging.operands,
+        sources=staging.sources,
         batch=batch_of(spec),
         packs=packs,
-        padded=feeding.padded or bounces,
+        padded=staging.padded or bounces,
         packed_format=format_of(spec, target) if isinstance(spec.b, Packed) else None,
         decisions=tuple(decisions),
     )
@@ -135,16 +135,16 @@ def _estimate(plan: Plan, unknown: int) -> float:
 
 def _product_cycles(plan: Plan, across: int, along: int) -> float:
     """Of the tiles that the model would choose, or of those asked for."""
-    work, tile = plan.work(plan.sizes["k"], False), plan.asked_tile
+    request, tile = plan.tile_request(plan.sizes["k"], False), plan.asked_tile
     if tile is None:
-        return choose(plan.target, across, along, True, work).cycles
+        return choose(plan.target, across, along, True, request).cycles
     rows, columns = tile
-    vector = next((v for v in work.vectors if v.lanes <= columns), work.vectors[-1])
-    shape = shape_of(plan.target, vector, rows, -(-columns // vector.lanes), False, work)
+    vector = next((v for v in request.vectors if v.lanes <= columns), request.vectors[-1])
+    shape = shape_of(plan.target, vector, rows, -(-columns // vector.lanes), False, request)
     if shape is None:
         return float("inf")
     tiles = -(-across // rows) * -(-along // columns)
-    return tiles * tile_cycles(shape, plan.target.core, work)
+    return tiles * tile_cycles(shape, plan.target.core, request)
 
 
 def _convert_cycles(plan: Plan) -> float:

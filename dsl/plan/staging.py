@@ -32,8 +32,8 @@ FEW_LINES = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Feeding:
-    """A product, the operands as the tiles see them, and where those converted came from.
+class Staging:
+    """The multiply-add, the operands as the tiles read them, and where those converted came from.
 
     ``padded``: the operand along the vectors has room for whole ones.
     """
@@ -187,9 +187,9 @@ def product_of(spec: Gemm, target: Target, along: str) -> Product:
     return choose_product(target, {"a": spec.a.type, "b": spec.b.type}, along)
 
 
-def feed(
+def stage_operands(
     spec: Gemm, target: Target, vectorize: str, sizes: Mapping[str, Expr], first: str = ""
-) -> Feeding:
+) -> Staging:
     """How A and B reach the multiply-adds of ``target`` with vectors along ``vectorize``.
 
     Those named by ``first`` are converted whole before, though the tiles could do it.
@@ -206,7 +206,7 @@ def feed(
     if product.unit is not None:
         operands |= _buffers(spec, vectorize, sizes, lanes)
     if is_plain(spec):
-        return Feeding(product, operands, {}, padded=False, reason="of the operands' type")
+        return Staging(product, operands, {}, padded=False, reason="of the operands' type")
     sources: dict[str, Operand] = {}
     seen = dict(operands)
     empty = is_empty(spec)
@@ -224,7 +224,7 @@ def feed(
     elif (tail := tail_across(operands[across], product, lines[across], sizes)) is not None:
         seen |= {} if empty else {tail.name: tail}
     sources = {} if empty else sources
-    return Feeding(product, seen, sources, padded, _reason(product, sources))
+    return Staging(product, seen, sources, padded, _reason(product, sources))
 
 
 def _lines_of_sums(output: Operand, vectorize: str) -> str:

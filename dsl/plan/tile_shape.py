@@ -1,4 +1,4 @@
-"""Register tiles: what is asked of one, how it may be fed, the registers it takes, its bounds."""
+"""Register tiles: what is asked of one, its possible forms, the registers it takes, its bounds."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Budget:
 class TileShape:
     """A register tile.
 
-    ``vectors`` registers lie along the vectorised dimension, ``rows`` across it. ``feed`` says how
+    ``vectors`` registers lie along the vectorised dimension, ``rows`` across it. ``form`` says how
     the operand across arrives: a form of the multiply-add, with ``lane_k`` and ``lane_s`` for
     vectors that lie along K or across, and ``repeat`` for a few elements along K that a register
-    repeats; those along K serve ``group`` steps. ``op`` is the multiply-add of that feed, ``plain``
+    repeats; those along K serve ``group`` steps. ``op`` is the multiply-add of that form, ``plain``
     the one of an element that is spread by itself, as where K ends within a group of steps.
     ``hold`` is the side kept in registers during a K step; ``instructions`` is how many a
     multiply-add takes, ``shuffles`` how many more convert an element of the operand across,
@@ -58,7 +58,7 @@ class TileShape:
     rows: int
     vectors: int
     k_split: int
-    feed: str
+    form: str
     hold: str
     masked: bool
     op: MulAdd
@@ -93,14 +93,14 @@ class TileShape:
                 return Budget(accumulators, self.columns, min(2, self.bands), 0)
             return Budget(accumulators, min(2, self.columns), self.bands, 0)
         masks = self.vector.mask.registers if self.masked and self.vector.mask else 0
-        if self.feed == "lane_s":
+        if self.form == "lane_s":
             return Budget(accumulators, self.vectors, -(-self.rows // self.vector.lanes), masks)
-        if self.feed in ("lane_k", "repeat"):
-            return Budget(accumulators, self.vectors, self.rows + (self.feed == "repeat"), masks)
+        if self.form in ("lane_k", "repeat"):
+            return Budget(accumulators, self.vectors, self.rows + (self.form == "repeat"), masks)
         converting = STEPS if self.converts and self.vector.lanes == 1 else 0
         if self.hold == "across":
             return Budget(accumulators, 1, self.bands + converting, masks)
-        across = 0 if self.feed == "memory" else 1
+        across = 0 if self.form == "memory" else 1
         return Budget(accumulators, self.columns, across + converting, masks)
 
     @property
@@ -108,9 +108,9 @@ class TileShape:
         """Loads per K step; of matrices their rows."""
         if self.unit is not None:
             return self.rows + self.groups * self.columns
-        if self.feed in ("lane_k", "repeat"):
+        if self.form in ("lane_k", "repeat"):
             return self.vectors + self.rows / self.group
-        if self.feed == "lane_s":
+        if self.form == "lane_s":
             return self.vectors - (-self.rows // self.vector.lanes)
         return self.columns + self.bands
 
@@ -136,21 +136,21 @@ class TileShape:
         return self.multiply_adds * self.instructions
 
 
-# --- what is asked, and how it is fed ----------------------------------------------------------
+# --- what is asked, and in which forms ---------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Work:
-    """What a tile is asked to do, as far as its cost depends on it.
+class TileRequest:
+    """What is asked of a tile, as far as its cost depends on it.
 
     ``product`` is the multiply-add, ``unit`` the matrix unit if it is one's; ``vectors`` are those
     it may use; ``steps`` are K steps in all, ``depth`` those of one matrix, None when known only at
-    the call. ``feeds`` are the lane feeds that are possible, ``splits`` the numbers of accumulator
-    sets allowed, ``spare`` the registers left to the compiler. ``dot``: vectors lie along K;
-    ``transposed``: C is contiguous across them. ``overlaps``: a tile's last vector may overlap the
-    one before; ``padded``: it is computed whole though part of it exists, and nothing is loaded but
-    whole vectors. ``source``: what an element of the operand across is converted from as it is
-    spread, "" where it is not; with ``converts`` one alone takes steps, of either operand.
+    the call. ``lane_forms`` are the forms by lanes that are possible, ``splits`` the numbers of
+    accumulator sets allowed, ``spare`` the registers left to the compiler. ``dot``: vectors lie
+    along K; ``transposed``: C is contiguous across them. ``overlaps``: a tile's last vector may
+    overlap the one before; ``padded``: it is computed whole though part of it exists, and nothing
+    is loaded but whole vectors. ``source``: what an element of the operand across is converted from
+    as it is spread, "" where it is not; with ``converts`` one alone takes steps, of either operand.
     ``stride`` bytes lie between the vectors of one step and the next.
     """
 
@@ -158,7 +158,7 @@ class Work:
     vectors: tuple[Vector, ...]
     steps: int
     reads_c: bool
-    feeds: tuple[str, ...]
+    lane_forms: tuple[str, ...]
     splits: tuple[int, ...]
     dot: bool = False
     transposed: bool = False
@@ -171,20 +171,20 @@ class Work:
     stride: int = 0
     unit: MatrixUnit | None = None
 
-    def room(self, target: Target) -> int:
+    def free(self, target: Target) -> int:
         """The registers that accumulators and factors may take."""
         return (self.unit.registers if self.unit else target.registers) - self.spare
 
     def most_rows(self, target: Target) -> int:
         """More rows than any tile has."""
-        return self.room(target) * (self.unit.rows if self.unit else 1) + 1
+        return self.free(target) * (self.unit.rows if self.unit else 1) + 1
 
-    def cut(self, vector: Vector, vectors: int) -> bool:
+    def cuts_tail(self, vector: Vector, vectors: int) -> bool:
         """Whether the tail of a tile of ``vectors`` is cut, not overlapped with its neighbour."""
         return not (self.overlaps and vector.prefers_overlap and vectors > 1)
 
     def ways(self, vector: Vector) -> tuple[Way, ...]:
-        """How tiles of ``vector`` may be fed; found once."""
+        """The forms that tiles of ``vector`` may have; found once."""
         if vector not in self._ways:
             self._ways[vector] = tuple(_ways(vector, self))
         return self._ways[vector]
@@ -196,19 +196,19 @@ class Work:
     def tallest(self, target: Target, vector: Vector, vectors: int) -> int:
         """Rows beyond which a tile's accumulators alone take more registers than there are."""
         one = self.ways(vector)[0].one
-        bands = self.room(target) // (vectors * one.parts * min(self.splits))
+        bands = self.free(target) // (vectors * one.parts * min(self.splits))
         return min(bands * one.height, self.most_rows(target) - 1)
 
-    def with_split(self, split: int) -> Work:
-        """The same work with one number of accumulator sets."""
+    def with_split(self, split: int) -> TileRequest:
+        """The same request with one number of accumulator sets."""
         return replace(self, splits=(split,))
 
 
-def fed(
-    vector: Vector, rows: int, vectors: int, split: int, masked: bool, work: Work
+def tile_shapes(
+    vector: Vector, rows: int, vectors: int, split: int, masked: bool, request: TileRequest
 ) -> Iterator[TileShape]:
     """The tiles of that size, one for each way in which the operand across may arrive."""
-    for way in work.ways(vector):
+    for way in request.ways(vector):
         if way.serves(rows, vectors):
             yield way.shape(rows, vectors, split, masked)
 
@@ -229,7 +229,7 @@ class Way:
     masked: bool | None = None
 
     def serves(self, rows: int, vectors: int) -> bool:
-        """True if a tile of ``rows`` x ``vectors`` can be fed this way."""
+        """True if a tile of ``rows`` x ``vectors`` can have this form."""
         match self.sizes:
             case "wide":
                 return vectors > rows
@@ -248,7 +248,7 @@ class Way:
             rows=rows,
             vectors=vectors,
             k_split=split,
-            feed=one.feed,
+            form=one.form,
             hold=self.hold or ("along" if vectors <= bands else "across"),
             masked=masked if self.masked is None else self.masked,
             op=one.op,
@@ -266,57 +266,59 @@ class Way:
         )
 
 
-def _ways(vector: Vector, work: Work) -> Iterator[Way]:
-    product = work.product
+def _ways(vector: Vector, request: TileRequest) -> Iterator[Way]:
+    product = request.product
     plain = product.form(vector, "scalar", "broadcast")
     assert plain is not None, f"{vector!r} has no multiply-add of these factors"
     one = TileShape(vector, 1, 1, 1, "broadcast", "along", False, op=plain, plain=plain)
-    if work.unit is not None:
+    if request.unit is not None:
         groups = product.depth // product.group
-        one = replace(one, feed="matrix", unit=work.unit, groups=groups, height=plain.rows)
+        one = replace(one, form="matrix", unit=request.unit, groups=groups, height=plain.rows)
         yield Way(one)
         return
     one = replace(one, instructions=plain.instructions, latency=plain.latency)
-    if work.dot:
+    if request.dot:
         one = replace(one, op=product.form(vector, "broadcast") or plain)
-        yield Way(one, masked=work.depth is None or work.depth % vector.lanes != 0)
+        yield Way(one, masked=request.depth is None or request.depth % vector.lanes != 0)
         return
-    blocks = replace(one, height=plain.rows, parts=vector.lanes // plain.cols, stride=work.stride)
-    yield from _spread(replace(blocks, feed=plain.form), work)
-    for feed in work.feeds:
-        yield from _repeated(blocks, work) if feed == "repeat" else _laned(blocks, feed, work)
+    blocks = replace(
+        one, height=plain.rows, parts=vector.lanes // plain.cols, stride=request.stride
+    )
+    yield from _spread(replace(blocks, form=plain.form), request)
+    for form in request.lane_forms:
+        yield from _repeated(blocks, request) if form == "repeat" else _laned(blocks, form, request)
 
 
-def _laned(one: TileShape, feed: str, work: Work) -> Iterator[Way]:
+def _laned(one: TileShape, form: str, request: TileRequest) -> Iterator[Way]:
     """Several elements across in the lanes of a register, from which multiply-adds take them."""
     vector = one.vector
-    lane = work.product.form(vector, "lane")
+    lane = request.product.form(vector, "lane")
     if lane and vector.lanes > 1:
-        group = vector.lanes if feed == "lane_k" else 1
-        shape = replace(one, feed=feed, group=group, op=lane, instructions=lane.instructions)
-        yield Way(shape, "along", "whole" if feed == "lane_s" and work.padded else "any")
+        group = vector.lanes if form == "lane_k" else 1
+        shape = replace(one, form=form, group=group, op=lane, instructions=lane.instructions)
+        yield Way(shape, "along", "whole" if form == "lane_s" and request.padded else "any")
 
 
-def _repeated(one: TileShape, work: Work) -> Iterator[Way]:
+def _repeated(one: TileShape, request: TileRequest) -> Iterator[Way]:
     """A few elements across, converted together: each is spread over another register."""
-    few = one.vector.repeats.get(work.source)
-    if few is not None and (work.depth is None or work.depth >= few.count):
+    few = one.vector.repeats.get(request.source)
+    if few is not None and (request.depth is None or request.depth >= few.count):
         shuffles = 1 + few.shuffles / few.count
-        yield Way(replace(one, feed="repeat", group=few.count, shuffles=shuffles), "along")
+        yield Way(replace(one, form="repeat", group=few.count, shuffles=shuffles), "along")
 
 
-def _spread(one: TileShape, work: Work) -> Iterator[Way]:
+def _spread(one: TileShape, request: TileRequest) -> Iterator[Way]:
     """Each element across in all lanes of a register, or in memory."""
-    shape = replace(one, converts=work.converts)
-    if work.source:
-        spread = one.vector.spreads.get(work.source)
+    shape = replace(one, converts=request.converts)
+    if request.source:
+        spread = one.vector.spreads.get(request.source)
         shape = replace(shape, shuffles=ALONE if spread is None else spread.shuffles)
         # One by one, so that conversions are apart, too.
         yield Way(shape, "along", "wide")
     yield Way(shape)
-    memory = work.product.form(one.vector, "memory") if work.product.alike else None
-    if not work.source and memory:
-        yield Way(replace(shape, feed="memory", op=memory), "along", "single")
+    memory = request.product.form(one.vector, "memory") if request.product.alike else None
+    if not request.source and memory:
+        yield Way(replace(shape, form="memory", op=memory), "along", "single")
 
 
 # --- bounds of a K step ------------------------------------------------------------------------

@@ -59,7 +59,7 @@ class RegisterTile:
     With ``overlapped`` the last vector is whole and ends at the tile's edge: it shares lanes with
     the one before, which hold the same values, since C is read before it is written.
     ``loads_whole``: where part of the last vector exists there is room to load all of it.
-    ``steps`` are K groups as deep as the multiply-add, ``rest`` elements of one more;
+    ``steps`` are K groups as deep as the multiply-add, ``k_tail`` elements of one more;
     ``accumulate``: C, or the buffer of sums, already holds a part of the sum.
 
     ``search`` says why it has this size, None where it was asked for, or is left over by one that
@@ -74,7 +74,7 @@ class RegisterTile:
     overlapped: bool
     loads_whole: bool
     steps: Expr
-    rest: Expr
+    k_tail: Expr
     accumulate: bool
     stage: Stage
     unroll: Unroll
@@ -124,18 +124,18 @@ class OverBatch:
 
 @dataclass(frozen=True, slots=True)
 class OverBlocks:
-    """Blocks of ``size`` along the dimension ``letter``, ``trips`` of them, and ``left`` elements.
+    """Blocks of ``size`` along the dimension ``letter``, ``trips`` of them, and a tail.
 
-    ``body`` is a whole block, ``tail`` what is left; each None where there is none. Along K
-    ``head`` is the first whole block, whose sums begin, ``only`` all of K where there is no whole
-    block.
+    ``body`` is a whole block, ``tail`` the block of the ``tail_size`` elements that those leave
+    over; each None where there is none. Along K ``head`` is the first whole block, whose sums
+    begin, ``only`` all of K where there is no whole block.
     """
 
     letter: str
     counter: str
     size: int
     trips: Expr
-    left: Expr
+    tail_size: Expr
     parallel: bool
     head: Step | None
     body: Step | None
@@ -242,7 +242,7 @@ def _other_sets(fitting: Fitting) -> str:
         return f"{own}; K is too short for more"
     if other.cycles is not None:
         return f"{own}, {other.cycles:.0f} with {other.count}"
-    return f"{own}; {other.count} sets need {other.registers} of {fitting.room} registers"
+    return f"{own}; {other.count} sets need {other.registers} of {fitting.free} registers"
 
 
 def bound_text(shape: TileShape, target: Target, product: Product) -> str:

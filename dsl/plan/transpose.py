@@ -240,18 +240,18 @@ def _tile_cost(target: Target, element: str, rows: int, cols: int) -> float:
 
 def _cost(target: Target, spec: Transpose, tile: tuple[int, int]) -> float:
     """Cycles per element of the whole matrix; sizes not known count as whole tiles, or nearly."""
-    cut = []
+    parts = []
     penalty = 1.0
     for size, extent in zip((spec.rows, spec.cols), tile, strict=True):
         known, multiple, _ = _extent(size)
         if known is None:
             penalty *= 1.1 if multiple > 1 and multiple % extent else 1.0
-            cut.append([(extent, 1)])
+            parts.append([(extent, 1)])
         else:
-            cut.append([(extent, known // extent), (known % extent, 1)])
+            parts.append([(extent, known // extent), (known % extent, 1)])
     cycles, elements = 0.0, 0
-    for height, down in cut[0]:
-        for width, over in cut[1]:
+    for height, down in parts[0]:
+        for width, over in parts[1]:
             if height and width:
                 cycles += down * over * _tile_cost(target, spec.type, height, width)
                 elements += down * over * height * width

@@ -291,7 +291,7 @@ def _chains(target: Target, *, alike: bool) -> Iterator[tuple[int, str]]:
     for chains in (1, *CHAINS):
         for through in _THROUGH if alike else _THROUGH[1:]:
             fits = chains + 2 <= target.registers
-            if chains == 1 or (fits and (through == "destination" or not target.hold)):
+            if chains == 1 or (fits and (through == "destination" or not target.hints)):
                 yield chains, through
 
 

@@ -60,14 +60,14 @@ class PackedMatrix:
             raise AttributeError("a PackedMatrix is immutable: it is made once")
         checked = check_packed("a packed matrix", format, shape, data.nbytes)
         block = new_block(data.nbytes)
-        room(block)[:] = data
+        matrix_in(block)[:] = data
         _fill(self, *checked, block)
 
     @classmethod
     def owning(cls, format: str, shape: tuple[int, ...], block: Bytes) -> PackedMatrix:
         """A matrix in a ``new_block`` that nobody else holds or writes from now on: no copy."""
         self = cls.__new__(cls)
-        _fill(self, *check_packed("a packed matrix", format, shape, room(block).nbytes), block)
+        _fill(self, *check_packed("a packed matrix", format, shape, matrix_in(block).nbytes), block)
         return self
 
     @property
@@ -131,10 +131,10 @@ class PackedMatrix:
                 _wrong_length(path, rest, nbytes)
             checked = check_packed(f"{path}", header["format"], header["shape"], nbytes)
             block = _block_for(path, nbytes)
-            got = file.readinto(room(block).data)
+            got = file.readinto(matrix_in(block).data)
             if got != nbytes:
                 _wrong_length(path, got, nbytes)
-        if zlib.crc32(room(block).data) != header["crc32"]:
+        if zlib.crc32(matrix_in(block).data) != header["crc32"]:
             raise ArgumentValueError(f"{path} is damaged: its checksum does not match")
         self = cls.__new__(cls)
         _fill(self, *checked, block)
@@ -193,11 +193,11 @@ def check_packed(
 
 
 def new_block(nbytes: int) -> Bytes:
-    """Room for a matrix of so many bytes, behind that for its record."""
+    """Memory for a matrix of so many bytes, behind that for its record."""
     return aligned(ALIGNMENT + nbytes)
 
 
-def room(block: Bytes) -> Bytes:
+def matrix_in(block: Bytes) -> Bytes:
     """The part of a ``new_block`` that holds the matrix."""
     return block[ALIGNMENT:]
 
@@ -205,13 +205,13 @@ def room(block: Bytes) -> Bytes:
 def _fill(packed: PackedMatrix, format: str, shape: tuple[int, ...], block: Bytes) -> None:
     """Make ``packed`` of what was checked; the record keeps the bytes alive, and both are one."""
     text = sys.intern(format)
-    record = _record_of(text, shape, room(block))
+    record = _record_of(text, shape, matrix_in(block))
     block[:ALIGNMENT].view(np.int64)[: len(record)] = record
     frozen = np.asarray(memoryview(block.data).toreadonly())  # no caller can make it writeable
     for name, value in (
         ("format", text),
         ("shape", shape),
-        ("data", room(frozen)),
+        ("data", matrix_in(frozen)),
         ("_record", frozen[: 8 * len(record)].view(np.int64)),
     ):
         object.__setattr__(packed, name, value)
@@ -287,7 +287,7 @@ def _wrong_length(path: str | os.PathLike[str], got: int, expected: int) -> NoRe
 
 
 def _block_for(path: str | os.PathLike[str], nbytes: int) -> Bytes:
-    """Room for a file's matrix; ArgumentError if this machine has not so much memory."""
+    """Memory for a file's matrix; ArgumentError if this machine has not so much memory."""
     with suppress(AttributeError, ValueError, OSError):  # not everywhere can it be asked
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
         if nbytes > memory:

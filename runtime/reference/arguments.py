@@ -228,9 +228,9 @@ def _largest(signature: Signature) -> dict[str, float]:
     while changed:
         changed = False
         for line, leading in lines:
-            room = largest[leading.name] if isinstance(leading, Dim) else leading
-            if isinstance(line, Dim) and room < largest[line.name]:
-                largest[line.name] = _floor(line, room)
+            most = largest[leading.name] if isinstance(leading, Dim) else leading
+            if isinstance(line, Dim) and most < largest[line.name]:
+                largest[line.name] = _floor(line, most)
                 changed = True
     return largest
 

@@ -24,23 +24,23 @@ def packed_bytes(spec: Pack, target: Target, matrices: Iterable[Array]) -> Array
     form = format_of(spec, target)
     given = list(matrices)
     data = np.zeros((len(given), form.nbytes), np.uint8)
-    for matrix, room in zip(given, data, strict=True):
+    for matrix, place in zip(given, data, strict=True):
         if not accepts(form.type, matrix.dtype):
             matrix = encode(matrix, form.type)
-        _pack_one(matrix, form, room)
+        _pack_one(matrix, form, place)
     return data
 
 
-def _pack_one(matrix: Array, form: PackedFormat, room: Array) -> None:
+def _pack_one(matrix: Array, form: PackedFormat, place: Array) -> None:
     """``[n / nb][k / group][nb][group]``, then the sums of columns; zeros in between."""
     groups = form.groups
     padded = np.zeros((groups * form.group, form.blocks * form.nb), DTYPES[form.stored])
     padded[: form.k, : form.n] = _stored(matrix, form)
     blocks = padded.reshape(groups, form.group, form.blocks, form.nb).transpose(2, 0, 3, 1)
-    room[: padded.nbytes] = np.ascontiguousarray(blocks).reshape(-1).view(np.uint8)
+    place[: padded.nbytes] = np.ascontiguousarray(blocks).reshape(-1).view(np.uint8)
     if form.sums:
         sums = decode(matrix, form.type).sum(axis=0).astype(np.int32)
-        room[form.sums_at : form.sums_at + sums.nbytes] = sums.view(np.uint8)
+        place[form.sums_at : form.sums_at + sums.nbytes] = sums.view(np.uint8)
 
 
 def _stored(matrix: Array, form: PackedFormat) -> Array:

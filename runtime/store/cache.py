@@ -363,7 +363,7 @@ def _built(folder: Path, build: Builder) -> Mapping[str, Any]:
     try:
         return build(folder)
     except (OSError, ToolchainError) as error:
-        if not folder.is_dir() or folders.has_room(folder):
+        if not folder.is_dir() or folders.has_space(folder):
             raise
         raise _RefusedError("there is no room on the disk") from error
 

@@ -176,9 +176,9 @@ def is_noexec(path: Path) -> bool:
     return hasattr(os, "statvfs") and bool(os.statvfs(path).f_flag & getattr(os, "ST_NOEXEC", 0))
 
 
-def has_room(folder: Path) -> bool:
+def has_space(folder: Path) -> bool:
     """True if a library's worth of bytes can be written into ``folder``, which is our own."""
-    probe = folder / f"room-{os.getpid()}"
+    probe = folder / f"space-{os.getpid()}"
     try:
         probe.write_bytes(b"\xff" * (1 << 18))
     except OSError:
@@ -230,7 +230,7 @@ def make_private() -> Path:
             path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=base))
         except OSError:
             continue
-        if has_room(path):
+        if has_space(path):
             _lock(path / _IN_USE, os.O_CREAT)
             _own.append((os.getpid(), path))
             atexit.register(_discard, os.getpid(), path)

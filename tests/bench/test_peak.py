@@ -142,7 +142,7 @@ def test_chains_are_dependent_in_the_machine_code(
     target: Target, element: str, compiler: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if compiler == "clang":
-        if target.hold is None:
+        if target.hints is None:
             pytest.skip("clang makes vectors of plain C's chains, as it may of a kernel's")
         monkeypatch.setenv("CC", "clang")
         monkeypatch.setenv("TILEWRIGHT_CC_AARCH64", "clang --target=aarch64-linux-gnu")

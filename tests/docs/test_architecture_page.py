@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 import pytest
-from support.source_tree import ROOMS, ROOT, room_file
+from support.source_tree import ROOMS, ROOT, modules, room_file, templates
 
 PAGE = (ROOT / "docs" / "architecture.md").read_text()
 ROW = re.compile(r"^\| `([^`]+)` \| (.+) \|$", re.MULTILINE)
@@ -28,6 +28,19 @@ GIVEN_UP = {
     "ukernels": "micro-kernels",
     "micropanel": "panel",
     "zeropoint": "zero point",
+}
+#: Names that were given up, in code and where a page or a template quotes code.
+NAMES_GIVEN_UP = {
+    "Room": "StackBuffer",
+    "Work": "TileRequest",
+    "Hold": "CompilerHints",
+    "Feeding": "Staging",
+    "feed": "stage_operands, or form",
+    "feeding": "staging",
+    "feeds": "lane_forms",
+    "feeder": "input_of",
+    "fed": "tile_shapes",
+    "has_room": "has_space",
 }
 
 
@@ -81,3 +94,18 @@ def test_words_that_were_given_up_are_not_used(word: str) -> None:
             if path.suffix in (".py", ".j2", ".md", ".c"):
                 found = re.search(rf"(?<![A-Za-z]){word}(?![A-Za-z])", path.read_text())
                 assert not found, f"{path.relative_to(ROOT)}: say {GIVEN_UP[word]}"
+
+
+def test_names_that_were_given_up_are_not_used() -> None:
+    for module in modules():
+        for name, line in module.names():
+            assert name not in NAMES_GIVEN_UP, (
+                f"{module.path.relative_to(ROOT)}:{line}: {name} is {NAMES_GIVEN_UP[name]}"
+            )
+
+
+@pytest.mark.parametrize("name", NAMES_GIVEN_UP)
+def test_names_that_were_given_up_are_not_quoted(name: str) -> None:
+    for path in (*PAGES, *templates(), *(module.path for module in modules())):
+        found = re.search(rf"(?:`|see ){name}\b", path.read_text())
+        assert not found, f"{path.relative_to(ROOT)}: say {NAMES_GIVEN_UP[name]}"

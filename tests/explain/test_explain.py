@@ -110,8 +110,8 @@ def test_each_number_stands_beside_its_reason(spec: Spec, name: str) -> None:
 
 def test_the_runner_up_is_the_next_that_the_model_compared() -> None:
     plan = plan_for(Gemm(64, 48, 64), Schedule(), targets.load("avx512"))
-    work = plan.work(plan.sizes["k"], accumulate=False)
-    best, second = ranking(plan.target, 64, 48, True, work)[:2]
+    request = plan.tile_request(plan.sizes["k"], accumulate=False)
+    best, second = ranking(plan.target, 64, 48, True, request)[:2]
     assert best.cycles < second.cycles
     said = line(explain_plan(plan), "tile ")
     assert said.startswith(f"8x48  m 8 of 8, n 1 of 48: estimated at {best.cycles:.0f} cycles, ")
@@ -122,10 +122,10 @@ def test_the_runner_up_is_the_next_that_the_model_compared() -> None:
 def test_another_number_of_sets_is_estimated_too() -> None:
     plan = plan_for(Gemm(1, 8, 64), Schedule(), targets.load("avx512"))
     (tile,) = plan.tiles
-    work, core = plan.work(tile.steps, accumulate=False), plan.target.core
-    found = shape_of(plan.target, tile.shape.vector, 1, 1, False, work.with_split(2))
+    request, core = plan.tile_request(tile.steps, accumulate=False), plan.target.core
+    found = shape_of(plan.target, tile.shape.vector, 1, 1, False, request.with_split(2))
     assert found is not None
-    own, other = (tile_cycles(shape, core, work) for shape in (tile.shape, found))
+    own, other = (tile_cycles(shape, core, request) for shape in (tile.shape, found))
     said = line(explain_plan(plan), "k_split")
     assert said.startswith("4 ")
     assert said.endswith(f"; {own:.0f} cycles a tile, {other:.0f} with 2")
@@ -138,7 +138,7 @@ SEARCHES = (
     cost_model.choose, cost_model.ranking, cost_model.steady, cost_model.shape_of,
     cost_model.fitting, cost_model.need, cost_model.tile_cycles, cost_model.unroll,
     tile_shape.bounds, tile_shape.step_cycles, tile_shape.chains_wanted,
-    tile_shape.fed, partition.partition, contraction.choose_product,
+    tile_shape.tile_shapes, partition.partition, contraction.choose_product,
 )  # fmt: skip
 
 

@@ -16,7 +16,7 @@ from tilewright import targets
 from tilewright.elementwise.operations import OPERATIONS
 from tilewright.errors import ArgumentTypeError, PlanError
 from tilewright.generate import interpret_kernel, plan_for, program_for
-from tilewright.interpret.memory import room
+from tilewright.interpret.memory import fresh_buffer
 from tilewright.interpret.run import interpret
 from tilewright.ir.count import formulas
 from tilewright.ir.nest import Pack as Buffered
@@ -289,7 +289,7 @@ def test_a_buffer_that_nobody_filled_is_not_read() -> None:
 
 
 def test_what_a_buffer_may_be_taken_for() -> None:
-    buffer = room("buffer", "s8", 24)
+    buffer = fresh_buffer("buffer", "s8", 24)
     with pytest.raises(PlanError, match="takes elements of buffer for s32"):
         buffer.write(0, np.zeros(4, np.int32), "s32", "somebody")
     words, at = buffer.cast(8, "s32")
@@ -300,4 +300,4 @@ def test_what_a_buffer_may_be_taken_for() -> None:
     with pytest.raises(PlanError, match="no buffer of s32"):
         buffer.cast(6, "s32")
     with pytest.raises(PlanError, match="no buffer of i64"):
-        room("buffer", "s8", 20).cast(8, "i64")
+        fresh_buffer("buffer", "s8", 20).cast(8, "i64")

@@ -54,8 +54,8 @@ from tilewright.ir.ops import (
     PointBatch,
     Prefetch,
     Register,
-    Room,
     Splat,
+    StackBuffer,
     Store,
     StoreMatrix,
     SumLanes,
@@ -101,6 +101,7 @@ ACC, LEFT, RIGHT = (
     )
 )  # fmt: skip
 MASK = MaskRegister("mask", YMM, Integer(5))
+STACK_BUFFER = StackBuffer("r", "f32", 8)
 
 
 def tile(*ops: Op, end: tuple[Op, ...] = (), element: str = "f32") -> TileProgram:
@@ -143,8 +144,8 @@ REFUSED: list[tuple[tuple[Op, ...], Op, str]] = [
     ((), Advance("t", ONE), "t is no pointer"),
     ((), Hide("a"), "on avx2"),
     ((), Prefetch(Address("nowhere", ZERO)), "nowhere is no pointer"),
-    ((), Room("r", "f32", 0), "of 0 f32"),
-    ((Room("r", "f32", 8),), Room("r", "f32", 8), "defines r twice"),
+    ((), StackBuffer("r", "f32", 0), "of 0 f32"),
+    ((STACK_BUFFER,), STACK_BUFFER, "defines r twice"),
     # Memory.
     ((), MakeMask(MaskRegister("mask", F32, ONE)), "masks <scalar: 1 f32>"),
     ((), MakeMask(replace(MASK, active=Integer(9))), "touches 9 of 8 elements"),
@@ -158,8 +159,8 @@ REFUSED: list[tuple[tuple[Op, ...], Op, str]] = [
     ((), Load(DOUBLE, A), "takes f32 of a for f64"),
     ((), Load(WHOLE, Q, None, "s8", 3), "in groups of 3 s8"),
     ((MakeMask(MASK),), Load(NARROW, A, MASK), "by a mask of <ymm: 8 f32>"),
-    ((Room("r", "f32", 8),), Load(X, Address("r", ONE)), "not inside of the 8 elements"),
-    ((Room("r", "f32", 8),), Load(X, Address("r", symbol("m"))), "not inside of the 8 elements"),
+    ((STACK_BUFFER,), Load(X, Address("r", ONE)), "not inside of the 8 elements"),
+    ((STACK_BUFFER,), Load(X, Address("r", symbol("m"))), "not inside of the 8 elements"),
     (KNOWN, Store(C, X, None, "f8_e4m3"), "of <ymm: 8 f32> as f8_e4m3"),
     (KNOWN, Store(A, X), "writes a, an input"),
     (KNOWN, Store(C, DOUBLE), "takes f32 of c for f64"),

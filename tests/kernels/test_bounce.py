@@ -28,7 +28,7 @@ from tilewright.ir.ops import (
     Op,
     Parameter,
     Register,
-    Room,
+    StackBuffer,
     Store,
     TileProgram,
     Zero,
@@ -152,22 +152,22 @@ def test_nothing_is_masked_or_cut(name: str) -> None:
         assert not re.search(r"__mmask|mask[z_]*(load|store)", code(text)), one
 
 
-def rooms(spec: Gemm, name: str) -> list[Room]:
+def buffers(spec: Gemm, name: str) -> list[StackBuffer]:
     program = program_for(plan_for(spec, BOUNCE, targets.load(name)))
     ops = (op for tile in program.tiles for op in walk(tile.body + tile.end))
-    return [op for op in ops if isinstance(op, Room)]
+    return [op for op in ops if isinstance(op, StackBuffer)]
 
 
 @pytest.mark.parametrize("name", ["avx512", "avx2", "neon"])
 def test_only_what_is_cut_has_a_buffer(name: str) -> None:
     lanes = targets.load(name).of("f32")[0].lanes
-    assert not rooms(Gemm(4, 3 * lanes, 8), name)
-    (room,) = rooms(Gemm(2, 2 * lanes - 1, 8), name)
-    assert room.elements == 2 * lanes
+    assert not buffers(Gemm(4, 3 * lanes, 8), name)
+    (buffer,) = buffers(Gemm(2, 2 * lanes - 1, 8), name)
+    assert buffer.elements == 2 * lanes
 
 
 def test_scalars_have_no_tails() -> None:
-    assert not rooms(Gemm(5, 7, 3), "scalar")
+    assert not buffers(Gemm(5, 7, 3), "scalar")
 
 
 @every_target
@@ -198,11 +198,11 @@ def test_accesses_stay_within_the_buffer() -> None:
     def tile(*ops: Op) -> TileProgram:
         return TileProgram("tile", "f32", (Parameter("c", "out"),), ops, (), "")
 
-    room, zero = Room("room", "f32", 8), Zero(register)
-    verify_tile(tile(room, zero, Store(Address("room", ZERO), register)), target)
+    buffer, zero = StackBuffer("buffer", "f32", 8), Zero(register)
+    verify_tile(tile(buffer, zero, Store(Address("buffer", ZERO), register)), target)
     with pytest.raises(PlanError, match="not inside of the 8 elements"):
-        verify_tile(tile(room, zero, Store(Address("room", ZERO + 1), register)), target)
-    with pytest.raises(PlanError, match="room is no pointer"):
-        verify_tile(tile(zero, Store(Address("room", ZERO), register)), target)
-    with pytest.raises(PlanError, match="defines room twice"):
-        verify_tile(tile(room, room), target)
+        verify_tile(tile(buffer, zero, Store(Address("buffer", ZERO + 1), register)), target)
+    with pytest.raises(PlanError, match="buffer is no pointer"):
+        verify_tile(tile(zero, Store(Address("buffer", ZERO), register)), target)
+    with pytest.raises(PlanError, match="defines buffer twice"):
+        verify_tile(tile(buffer, buffer), target)

@@ -220,7 +220,7 @@ def test_too_few_chains_are_split_over_k() -> None:
 def test_a_form_that_needs_no_register_is_used_where_registers_are_short() -> None:
     spec = Gemm(6, 3, 64)
     (found,) = planned(spec, invented("broadcast", "memory"))
-    assert found.shape.feed == "memory" and found.shape.budget.accumulators == 6
+    assert found.shape.form == "memory" and found.shape.budget.accumulators == 6
 
 
 def test_a_region_is_cut_into_equal_parts() -> None:
@@ -232,9 +232,11 @@ def test_a_region_is_cut_into_equal_parts() -> None:
 def test_what_is_compared_begins_with_what_is_chosen() -> None:
     target = invented(masked=True)
     for across, along in ((13, 7), (14, 3), (60, 60)):
-        work = plan_for(Gemm(across, along, 30), Schedule(), target).work(Integer(30), False)
-        best, *others = ranking(target, across, along, True, work)
-        assert best == choose(target, across, along, True, work)
+        request = plan_for(Gemm(across, along, 30), Schedule(), target).tile_request(
+            Integer(30), False
+        )
+        best, *others = ranking(target, across, along, True, request)
+        assert best == choose(target, across, along, True, request)
         cycles = [best.cycles, *(other.cycles for other in others)]
         assert cycles == sorted(cycles)
         assert best not in others and len(others) >= 2
@@ -270,10 +272,10 @@ def test_bounds_follow_from_the_core_alone() -> None:
 def test_no_taller_tile_fits(name: str, type_: str) -> None:
     """The search begins with the tallest tile whose accumulators fit; no taller one does."""
     plan = plan_for(Gemm(64, 64, 64, a=type_, b=type_), Schedule(), resolve(name))
-    work = plan.work(plan.sizes["k"], False)
-    for vector in work.vectors:
+    request = plan.tile_request(plan.sizes["k"], False)
+    for vector in request.vectors:
         for vectors in range(1, plan.target.registers + 1):
-            most = work.tallest(plan.target, vector, vectors)
-            assert most < work.most_rows(plan.target)
-            for rows in range(most + 1, work.most_rows(plan.target), 3):
-                assert not _fits(plan.target, vector, rows, vectors, False, work)
+            most = request.tallest(plan.target, vector, vectors)
+            assert most < request.most_rows(plan.target)
+            for rows in range(most + 1, request.most_rows(plan.target), 3):
+                assert not _fits(plan.target, vector, rows, vectors, False, request)

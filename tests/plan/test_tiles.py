@@ -49,7 +49,7 @@ def test_grids_cover_c_once(name: str, schedule: Schedule, order: str) -> None:
     assert {grid.tile.number for grid in grids(plan)} == set(range(len(plan.tiles)))
     for tile in plan.tiles:
         assert plan.tiles[tile.number] is tile
-        assert (tile.steps, tile.rest, tile.accumulate) == (16, 0, False)
+        assert (tile.steps, tile.k_tail, tile.accumulate) == (16, 0, False)
 
 
 @pytest.mark.parametrize(("order", "target"), [("C", "avx2"), ("F", "avx2"), ("F", "neon")])

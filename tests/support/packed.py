@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.plan.packed_b import PackedFormat
-from tilewright.runtime.call.packed_matrix import PackedMatrix, _fill, new_block, room
+from tilewright.runtime.call.packed_matrix import PackedMatrix, _fill, matrix_in, new_block
 
 Array = np.ndarray[Any, Any]
 DTYPES: Mapping[str, np.dtype[Any]] = {
@@ -95,6 +95,6 @@ def differing(form: PackedFormat, got: Array, expected: Array) -> Array:
 def forged(format: str, shape: tuple[int, ...], data: Array) -> PackedMatrix:
     """A packed matrix as none can be made: of any format, shape and bytes."""
     block, made = new_block(data.nbytes), PackedMatrix.__new__(PackedMatrix)
-    room(block)[:] = data
+    matrix_in(block)[:] = data
     _fill(made, format, shape, block)
     return made

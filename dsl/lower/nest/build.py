@@ -81,8 +81,8 @@ def _gated(tiles: TileSet, block: Block, body: tuple[NestNode, ...]) -> Pack:
     fill = _converted(tiles, "b", _pass(tiles, "sum", block))
     sums = plan.operands["sums2"]
     elements = plan.sum_elements
-    room, second = tiles.room(sums, elements), renamed(fill, _of_second)
-    return Pack(sums.buffer, sums.type, elements, room, second, body)
+    scratch, second = tiles.scratch_offset(sums, elements), renamed(fill, _of_second)
+    return Pack(sums.buffer, sums.type, elements, scratch, second, body)
 
 
 def _of_second(name: Name) -> Name:
@@ -104,7 +104,7 @@ def _filled(tiles: TileSet, filled: Filled, body: tuple[NestNode, ...]) -> Pack:
         buffer=filled.operand.buffer,
         element=filled.operand.type,
         elements=filled.elements,
-        scratch=tiles.room(filled.operand, filled.elements),
+        scratch=tiles.scratch_offset(filled.operand, filled.elements),
         fill=filled.nodes,
         body=body,
     )
@@ -117,7 +117,8 @@ def _product(tiles: TileSet, block: Block) -> tuple[NestNode, ...]:
     sums = plan.operands["sums"]
     elements = plan.sum_elements
     fill, finish = _pass(tiles, "sum", block), _pass(tiles, "finish", block)
-    return (Pack(sums.buffer, sums.type, elements, tiles.room(sums, elements), fill, finish),)
+    scratch = tiles.scratch_offset(sums, elements)
+    return (Pack(sums.buffer, sums.type, elements, scratch, fill, finish),)
 
 
 def _pass(tiles: TileSet, stage: Stage, block: Block) -> tuple[NestNode, ...]:
@@ -149,7 +150,7 @@ def _packed(tiles: TileSet, step: PackedBlock, block: Block) -> Pack:
     plan, name = block.plan, step.operand.name
     at = offset_of(plan, name, block.origin)
     packed = pack(plan, step.operand, block.extents, at, f"pack{len(tiles.programs)}_{name}_")
-    scratch = tiles.room(packed.operand, packed.elements)
+    scratch = tiles.scratch_offset(packed.operand, packed.elements)
     if block.parallel and scratch is not None:
         raise beyond_stack(plan, packed)
     tiles.programs |= {("pack", tile.name): tile for tile in packed.tiles}
@@ -186,7 +187,7 @@ def _selected(plan: Plan, index: Expr, body: tuple[NestNode, ...]) -> tuple[Nest
 
 
 def _over_blocks(tiles: TileSet, step: OverBlocks, block: Block) -> Iterator[NestNode]:
-    """Whole blocks in a loop, then what is left."""
+    """Whole blocks in a loop, then the tail."""
     letter, size, trips = step.letter, step.size, step.trips
     known = value(trips) is not None
 
@@ -202,13 +203,13 @@ def _over_blocks(tiles: TileSet, step: OverBlocks, block: Block) -> Iterator[Nes
         body = tuple(_nest(tiles, step.body, there))
         first = 0 if step.head is None else 1
         yield BlockLoop(step.counter, trips, body, first, parallel=step.parallel)
-    tail = within(step.tail, step.left, size * trips)
+    tail = within(step.tail, step.tail_size, size * trips)
     if step.only is not None:
-        only = within(step.only, step.left, size * trips)
-        yield When(trips, (When(step.left, tail),) if tail else (), only)
+        only = within(step.only, step.tail_size, size * trips)
+        yield When(trips, (When(step.tail_size, tail),) if tail else (), only)
     elif tail:
-        certain = letter == "k" or value(step.left)
-        yield from tail if certain else (When(step.left, tail),)
+        certain = letter == "k" or value(step.tail_size)
+        yield from tail if certain else (When(step.tail_size, tail),)
 
 
 def _by_columns(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:

@@ -104,8 +104,8 @@ class TileSet:
             self.programs[key] = lower_tile(Tile(plan, tile), name)
         return self.programs[key]
 
-    def room(self, operand: Operand, elements: Expr) -> Expr | None:
-        """Where a buffer lies in scratch memory; None for the stack.
+    def scratch_offset(self, operand: Operand, elements: Expr) -> Expr | None:
+        """The bytes before a buffer in scratch memory; None for one on the stack.
 
         Blocks of one operand and one size share a place.
         """

@@ -80,7 +80,7 @@ def _row_bytes(register: MatrixRegister) -> int:
 
 
 def _numbers(wanted: Sequence[Shape], known: Sequence[Shape], unit: MatrixUnit) -> list[int] | None:
-    """A register of each wanted shape, new ones behind those known; None if there is no room."""
+    """A register of each wanted shape, new ones behind those known; None if too few are left."""
     free, numbers, end = list(range(len(known))), [], len(known)
     for shape in wanted:
         same = next((number for number in free if known[number] == shape), None)

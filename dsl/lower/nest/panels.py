@@ -1,6 +1,6 @@
 """A converted a panel of rows at a time: the next one in pieces, between the tiles of this one.
 
-A panel is the rows of one row of tiles; there is room for two. A core converts a short piece
+A panel is the rows of one row of tiles; two lie in the buffer. A core converts a short piece
 beside the multiply-adds of the tiles around it.
 """
 
@@ -41,13 +41,13 @@ def panels(tiles: TileSet, block: Block, grids: Sequence[Grid]) -> Pack:
     across = tuple(dict.fromkeys(grid.across for grid in grids))[::-1]
     writer = _Panels(tiles, block, tuple(grids), max(part.units for part in across))
     packed = tiles.plan.operands["a"]
-    rooms = 1 if sum((part.count for part in across), ZERO) == 1 else 2
-    elements = rooms * writer.room + margin(tiles.plan)
+    count = 1 if sum((part.count for part in across), ZERO) == 1 else 2
+    elements = count * writer.panel_elements + margin(tiles.plan)
     return Pack(
         buffer=packed.buffer,
         element=packed.type,
         elements=elements,
-        scratch=tiles.room(packed, elements),
+        scratch=tiles.scratch_offset(packed, elements),
         fill=writer.converted(_begins(across, ZERO), ZERO, block.extents["k"]),
         body=tuple(writer.grids(across)),
     )
@@ -78,7 +78,7 @@ class _Panels:
         return self.tiles.plan
 
     @property
-    def room(self) -> Expr:
+    def panel_elements(self) -> Expr:
         """Elements of a panel."""
         return self.tallest * self.plan.operands["a"].strides["m"]
 
@@ -141,7 +141,7 @@ class _Panels:
 
     def _rows(self, panel: _Rows, first: Expr, depth: Expr) -> tuple[NestNode, ...]:
         rows = self.block.origin["m"] + panel.first, panel.rows
-        place = self.room * mod(panel.number, 2)
+        place = self.panel_elements * mod(panel.number, 2)
         nodes, programs = convert_lines(self.plan, "a", rows, (first, depth), place)
         self.tiles.programs |= {("fill", tile.name): tile for tile in programs}
         return nodes
@@ -163,8 +163,8 @@ def _cut(along: Sequence[Grid], pieces: Sequence[int]) -> Iterator[tuple[Grid, P
         part, at = grid.along, 0
         for depth, equal in groupby(pieces[begin : begin + int(part.count)]):
             count = len(list(equal))
-            cut = replace(part, start=part.start + part.size * at, count=Integer(count))
+            columns = replace(part, start=part.start + part.size * at, count=Integer(count))
             number = begin + at + (symbol("nt") if count > 1 else ZERO)
-            yield grid, cut, number, depth
+            yield grid, columns, number, depth
             at += count
         begin += at

@@ -54,10 +54,10 @@ def convert(plan: Plan, name: str) -> Filled:
 def copy_tail(plan: Plan, name: str) -> Filled:
     """The tail along K of operand ``name``, of every matrix, copied and filled up with zeros."""
     source, packed = plan.operands[name], plan.operands[f"{name}_tail"]
-    rest = mod(plan.sizes["k"], plan.product.depth)
-    extents = dict(plan.sizes) | {"k": rest}
+    tail = mod(plan.sizes["k"], plan.product.depth)
+    extents = dict(plan.sizes) | {"k": tail}
     conversion = replace(_conversion(plan, name, source, packed), prefix=f"copy_{name}_tail_")
-    first = (plan.sizes["k"] - rest) * source.strides["k"]
+    first = (plan.sizes["k"] - tail) * source.strides["k"]
     count = plan.batch.count if plan.batch else ONE
     return _filled(plan, conversion, extents, first, packed.strides["b"] * count)
 
@@ -169,8 +169,8 @@ def begin(plan: Plan, name: str) -> tuple[tuple[NestNode, ...], tuple[TileProgra
         nodes.append(call if part.count == 1 else BlockLoop("lp", part.count, (call,)))
     if tail != 0:
         tiles.append(_begin_tile(plan, vector, fn, 1, tail))
-        rest = Call(tiles[-1].name, (Argument(Name(symbol_of(name)), vector.lanes * whole),))
-        nodes.append(rest if value(tail) else When(tail, (rest,)))
+        call = Call(tiles[-1].name, (Argument(Name(symbol_of(name)), vector.lanes * whole),))
+        nodes.append(call if value(tail) else When(tail, (call,)))
     return tuple(nodes), tuple(tiles)
 
 

@@ -47,20 +47,20 @@ def _groups(
     c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
     depth, lines = extents["k"], extents[c.line]
-    whole, rest = div(depth, c.k_group), mod(depth, c.k_group)
+    whole, tail = div(depth, c.k_group), mod(depth, c.k_group)
     group = symbol("gp")
     if whole != 0:
         body = tuple(_group_lines(c, lines, at, c.k_group * group, c.k_group, tiles))
         yield BlockLoop("gp", whole, body, note=f"convert {c.source.name}")
     first = c.k_group * whole
-    known = value(rest)
+    known = value(tail)
     if known:
         yield from _group_lines(c, lines, at, first, known, tiles)
     elif known is None:
         nodes: tuple[NestNode, ...] = ()
         for existing in range(1, c.k_group):
             body = tuple(_group_lines(c, lines, at, first, existing, tiles))
-            nodes = (When(rest - (existing - 1), body, nodes),)
+            nodes = (When(tail - (existing - 1), body, nodes),)
         yield from nodes
     yield from _zero_groups(c, lines, at, depth, tiles)
 

@@ -41,11 +41,11 @@ def rows(
         return
     lines = value(extents[c.line])
     few = lines if lines is not None and lines <= BLOCK and c.lanes > 1 else None
-    whole, left = _row_calls(c, extents["k"], few, at, tiles)
+    whole, tail = _row_calls(c, extents["k"], few, at, tiles)
     if few:
         yield from whole
         whole = []
-    if each := (*whole, *left):
+    if each := (*whole, *tail):
         yield BlockLoop("lp", extents[c.line], each, note=f"convert {c.source.name}")
 
 
@@ -123,14 +123,14 @@ def _turned(
 ) -> Iterator[NestNode]:
     """Blocks of as many lines, and as many K groups, as a vector has lanes: transposed."""
     step = c.lanes * c.k_group
-    whole, rest = div(extents["k"], step), mod(extents["k"], step)
-    lines, left = div(extents[c.line], c.lanes), mod(extents[c.line], c.lanes)
-    for count, existing in ((whole, step * ONE), (ONE if rest != 0 else ZERO, rest)):
+    whole, k_tail = div(extents["k"], step), mod(extents["k"], step)
+    lines, line_tail = div(extents[c.line], c.lanes), mod(extents[c.line], c.lanes)
+    for count, existing in ((whole, step * ONE), (ONE if k_tail != 0 else ZERO, k_tail)):
         if count == 0:
             continue
         k = step * (symbol("kp") if existing == step else whole)
         calls: list[NestNode] = []
-        for many, tail in ((lines, None), (ONE if left != 0 else ZERO, left)):
+        for many, tail in ((lines, None), (ONE if line_tail != 0 else ZERO, line_tail)):
             if many == 0:
                 continue
             program = _turn_tile(c, tail, existing)
@@ -144,7 +144,7 @@ def _turned(
         if existing == step:
             yield BlockLoop("kp", count, tuple(calls), note=f"turn {c.source.name}")
         else:
-            yield from calls if value(rest) else (When(rest, tuple(calls)),)
+            yield from calls if value(k_tail) else (When(k_tail, tuple(calls)),)
 
 
 def _turn_tile(c: Conversion, tail: Expr | None, existing: Expr) -> TileProgram:

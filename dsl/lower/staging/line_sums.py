@@ -155,7 +155,7 @@ def _over(
 
 
 def _over_tile(sums: LineSums, depth: Expr) -> Iterator[Op]:
-    acc, element, rest = (sums.vector(0, name) for name in ("s", "x", "r"))
+    acc, element, last = (sums.vector(0, name) for name in ("s", "x", "r"))
     type_, step = sums.source.type, sums.source.strides["k"]
     lanes = sums.lanes if value(step) == 1 else 1
     if lanes == 1:
@@ -167,7 +167,7 @@ def _over_tile(sums: LineSums, depth: Expr) -> Iterator[Op]:
     if whole != 0:
         yield Loop("kt", whole, (*body, Advance("px", lanes * step)))
     if tail != 0:
-        part = (Load(rest, Address("px", ZERO), _known(tail), type_), Add(acc, acc, rest))
+        part = (Load(last, Address("px", ZERO), _known(tail), type_), Add(acc, acc, last))
         yield from part
     total = acc
     if lanes > 1:
@@ -182,7 +182,7 @@ def _known(tail: Expr) -> Active:
 
 
 def _update(acc: Register, at: Expr) -> Iterator[Op]:
-    """Add to what stands in the buffer, whole vectors: it has room."""
+    """Add to what stands in the buffer, which holds whole vectors."""
     old = Register(f"old_{acc.name}", acc.vector)
     yield from (Load(old, Address("out", at)), Add(acc, acc, old), Store(Address("out", at), acc))
 

@@ -182,7 +182,7 @@ def spare_elements(plan: Plan, name: str) -> int:
     A tile that does not begin at a multiple of a vector's lanes may end up to a vector behind what
     its line is padded to.
     """
-    if not plan.bounces or plan.feeder(plan.along).name != name:
+    if not plan.bounces or plan.input_of(plan.along).name != name:
         return 0
     lanes = plan.lanes
     steps = [plan.asked_tile[1]] if plan.asked_tile else []
@@ -198,7 +198,7 @@ def pad(
     ``size`` is the elements of a line, without its padding, and the number of lines.
     """
     extent, depth = size
-    if not plan.bounces or plan.feeder(plan.along).name != buffer.name:
+    if not plan.bounces or plan.input_of(plan.along).name != buffer.name:
         return (), ()
     leading, vector = buffer.strides["k"], plan.target.of(plan.element)[0]
     tiles: dict[str, TileProgram] = {}

@@ -32,7 +32,7 @@ class BlockProduct(KStep):
 
     def tail(self, index: int) -> Iterator[Op]:
         """There is none: both factors are padded to whole K groups."""
-        assert self.tile.rest == 0, f"the K group of step {index} is not whole"
+        assert self.tile.k_tail == 0, f"the K group of step {index} is not whole"
         yield from ()
 
     def _factor(self, side: Side, number: int, k: int) -> Register:

@@ -66,7 +66,7 @@ class DotProduct(KStep):
     def tail(self, index: int) -> Iterator[Op]:
         """The elements of K that do not fill a vector: by masks, or as parts of ever fewer."""
         tile, group = self.tile, self.tile.product.depth
-        tail = mod(tile.steps, tile.vector.lanes) * group + tile.rest
+        tail = mod(tile.steps, tile.vector.lanes) * group + tile.k_tail
         known = value(tail)
         if known == 0:
             return

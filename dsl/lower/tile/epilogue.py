@@ -13,7 +13,17 @@ from tilewright.elementwise.functions import lower_expression
 from tilewright.elementwise.simplify import simplify
 from tilewright.ir.access import bits_of, load, store
 from tilewright.ir.emitter import Emitter
-from tilewright.ir.ops import Active, Address, Load, MaskRegister, Note, Op, Register, Room, Store
+from tilewright.ir.ops import (
+    Active,
+    Address,
+    Load,
+    MaskRegister,
+    Note,
+    Op,
+    Register,
+    StackBuffer,
+    Store,
+)
 from tilewright.plan.operands import Operand
 from tilewright.spec.expression import Call, Expression, Leaf, acc, acc2
 from tilewright.spec.expression import Operand as Named
@@ -363,8 +373,8 @@ class _Finisher:
 
     def _gather(self, operand: Operand, output: Output, name: str) -> Address:
         """Elements that do not follow each other, copied to where they do."""
-        room = Room(f"{self.emitter.prefix}{name}_room", operand.type, self.emitter.lanes)
-        ops: list[Op] = [room]
+        buffer = StackBuffer(f"{self.emitter.prefix}{name}_room", operand.type, self.emitter.lanes)
+        ops: list[Op] = [buffer]
         plain = operand.type in ("f32", "f64", "s32")
         single = self.plan.target.of(operand.type if plain else "s32")[-1]
         memory = "" if plain else bits_of(operand.type)
@@ -373,13 +383,13 @@ class _Finisher:
             there = _exists(output.active, lane, self.emitter.lanes)
             if there == 0:
                 break
-            element = Register(f"{room.name}_{lane}", single)
+            element = Register(f"{buffer.name}_{lane}", single)
             offset = first.offset + lane * operand.strides[output.line]
             active = None if there == 1 else there
             ops.append(Load(element, Address(first.pointer, offset), active, memory))
-            ops.append(Store(Address(room.name, lane * ONE), element, None, memory))
+            ops.append(Store(Address(buffer.name, lane * ONE), element, None, memory))
         self.emitter.add(*ops)
-        return Address(room.name, 0 * ONE)
+        return Address(buffer.name, 0 * ONE)
 
 
 def _exists(active: Active, lane: int, lanes: int) -> Expr:

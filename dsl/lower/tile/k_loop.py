@@ -250,7 +250,7 @@ def _point_of_batch(plan: Plan, pointer: PointerPlan) -> PointBatch:
 
 def _hidden(plan: Plan, *pointers: str) -> Iterator[Op]:
     """Addresses are computed where they are needed, on targets whose compilers must be told."""
-    if plan.target.hold is not None and plan.target.hold.pointers:
+    if plan.target.hints is not None and plan.target.hints.pointers:
         yield from map(Hide, pointers)
 
 
@@ -298,11 +298,11 @@ def step_note(index: int, count: int) -> Note:
 
 def k_group_tail(tile: Tile, ops: Iterable[Op]) -> Iterator[Op]:
     """The step of a K group that is not whole: a loop of one trip or none if K is of the call."""
-    if value(tile.rest) is not None:
+    if value(tile.k_tail) is not None:
         yield from ops
         return
     depth = tile.product.depth
-    yield Loop("kt", div(tile.rest + (depth - 1), depth), tuple(ops), "K rest")
+    yield Loop("kt", div(tile.k_tail + (depth - 1), depth), tuple(ops), "K rest")
 
 
 def multiply_add(
@@ -321,15 +321,15 @@ def multiply_add(
     ``whole``; where vectors lie along K, so may either side's. Parts take an instruction of their
     own: without order, all of a step may be loaded first.
     """
-    hold, shape = tile.plan.target.hold, tile.shape
+    hints, shape = tile.plan.target.hints, tile.shape
     uses = min(shape.bands, shape.vectors) if tile.plan.dot else shape.bands
-    if hold is None or (hold.operands and uses == 1 and whole):
+    if hints is None or (hints.operands and uses == 1 and whole):
         yield MultiplyAdd(op, acc, x, y, lane)
         return
     factors = tuple(each for each in (x, y) if isinstance(each, Register))
     product = None
-    if not hold.operands:
-        spread = hold.lanes and op.fused and op.form in ("lane", "scalar")
+    if not hints.operands:
+        spread = hints.lanes and op.fused and op.form in ("lane", "scalar")
         factors = factors[1:] if spread and shape.vectors > 1 and tile.vector.lanes > 1 else ()
     elif op.product and shape.budget.total < tile.plan.target.registers:
         product = replace(acc, name=f"{acc.name}_{x.name}")

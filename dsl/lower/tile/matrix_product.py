@@ -37,7 +37,7 @@ class MatrixProduct(KStep):
     def pointers(self) -> tuple[PointerPlan, ...]:
         """Those to whole steps, and the one to the copy of the tail."""
         whole = self.inputs if self.tile.steps != 0 else self.along
-        return whole if self.tile.rest == 0 else (*whole, self._copied_tail())
+        return whole if self.tile.k_tail == 0 else (*whole, self._copied_tail())
 
     @property
     def moved(self) -> tuple[PointerPlan, ...]:
@@ -54,7 +54,7 @@ class MatrixProduct(KStep):
 
     def tail(self, index: int) -> Iterator[Op]:
         """A step of the K groups left, the last of which a copy fills up with zeros."""
-        if self.tile.rest == 0:
+        if self.tile.k_tail == 0:
             return
         moves = (p.advance(min(index, 1)) for p in self.along if p.walked)
         step = self._step(index, self._copied_tail(), 0)

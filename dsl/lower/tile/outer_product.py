@@ -36,21 +36,21 @@ class OuterProduct(KStep):
 
     def tail(self, index: int) -> Iterator[Op]:
         """Of the last K group the elements that exist are read, the others are 0."""
-        if self.tile.rest != 0:
-            yield from k_group_tail(self.tile, tuple(self._step(index, False, self.tile.rest)))
+        if self.tile.k_tail != 0:
+            yield from k_group_tail(self.tile, tuple(self._step(index, False, self.tile.k_tail)))
 
     def _step(self, k: int, shared: bool, existing: Expr | None = None) -> Iterator[Op]:
         """One step; ``shared``: the steps that share a load of the operand across are all there."""
-        feed = self.shape.feed
-        in_lanes = feed == "lane_s" or (feed == "lane_k" and shared)
+        form = self.shape.form
+        in_lanes = form == "lane_s" or (form == "lane_k" and shared)
         if in_lanes:
             yield from self._load_lanes(k)
         for side, index, products in self.order(self.shape.vectors, self.shape.rows):
             if side == "along":
                 yield from self._load(index, k)
-            elif feed == "repeat" and shared:
+            elif form == "repeat" and shared:
                 yield from self._pick(index, k)
-            elif not in_lanes and feed != "memory":
+            elif not in_lanes and form != "memory":
                 yield from self._spread(index, k, existing)
             for column, row in products:
                 yield from self._multiply(row, column, k, in_lanes)
@@ -95,7 +95,7 @@ class OuterProduct(KStep):
     def _load_lanes(self, k: int) -> Iterator[Op]:
         """Vectors of the operand across: along K for the next steps, or across for this one."""
         rows, lanes = self.shape.rows, self.tile.vector.lanes
-        if self.shape.feed == "lane_k":
+        if self.shape.form == "lane_k":
             if k % self.shape.group == 0:
                 for row in range(rows):
                     address = pointer_to(row, self.across).address(row, k)
@@ -114,13 +114,13 @@ class OuterProduct(KStep):
     def _multiply(self, row: int, column: int, k: int, in_lanes: bool) -> Iterator[Op]:
         acc = self.tile.accumulator(row, column, self.accumulator_set(k))
         x, lanes, shared = self._vector(column, k), self.tile.vector.lanes, self.shape.group
-        if self.shape.feed == "memory":
+        if self.shape.form == "memory":
             address = pointer_to(row, self.across).address(row, k)
             yield from multiply_add(self.tile, self.shape.op, acc, x, address)
         elif not in_lanes:
             y, op = self._spread_register(row, k), self.shape.plain
             yield from multiply_add(self.tile, op, acc, x, y)
-        elif self.shape.feed == "lane_k":
+        elif self.shape.form == "lane_k":
             y = self._lanes_register(row, k // shared * shared)
             yield from multiply_add(self.tile, self.shape.op, acc, x, y, k % shared)
         else:

@@ -12,7 +12,16 @@ from tilewright.elementwise.builder import Argument
 from tilewright.elementwise.functions import lower_function
 from tilewright.ir.access import load, store
 from tilewright.ir.emitter import Emitter
-from tilewright.ir.ops import Active, Address, Interleave, Load, MakeMask, MaskRegister, Room, Store
+from tilewright.ir.ops import (
+    Active,
+    Address,
+    Interleave,
+    Load,
+    MakeMask,
+    MaskRegister,
+    StackBuffer,
+    Store,
+)
 from tilewright.symbolic import ONE
 
 #: What a row begins with.
@@ -44,10 +53,10 @@ class Existing:
     def _make(self, active: Active) -> Argument:
         emitter = self.emitter
         found = emitter.unnamed("s32")
-        room = Room(f"{found.name}_room", "s32", emitter.lanes)
-        at = Address(room.name, 0 * ONE)
+        buffer = StackBuffer(f"{found.name}_room", "s32", emitter.lanes)
+        at = Address(buffer.name, 0 * ONE)
         zeros, ones = emitter.register(0), emitter.register(-1)
-        emitter.add(room, Store(at, zeros), Store(at, ones, active), Load(found, at))
+        emitter.add(buffer, Store(at, zeros), Store(at, ones, active), Load(found, at))
         return emitter.take(found)
 
 

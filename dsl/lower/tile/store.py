@@ -28,8 +28,8 @@ from tilewright.ir.ops import (
     Op,
     Point,
     Register,
-    Room,
     Splat,
+    StackBuffer,
     Store,
     Zero,
 )
@@ -50,7 +50,7 @@ def store_along(tile: Tile) -> Iterator[Op]:
     if lines.long:
         if stack is not None:
             yield Note("The sums go to the stack, from where a loop takes them line by line.")
-            yield stack.room()
+            yield stack.buffer()
             yield from (stack.put(*place, tile.accumulator(*place)) for place in places)
             yield stack.begin()
         yield lines.loop()
@@ -78,7 +78,7 @@ def store_across(tile: Tile) -> Iterator[Op]:
     if lines.long:
         if stack is not None:
             yield Note("The sums go to the stack, transposed; a loop takes them from there.")
-            yield stack.room()
+            yield stack.buffer()
             for band, place, steps, result in _blocks(tile):
                 yield from steps
                 yield from (stack.put(place + i, band, r) for i, r in enumerate(result))
@@ -180,12 +180,12 @@ def _updated(tile: Tile) -> Iterator[Vector]:
         yield tile.vector
         return
     if plan.transposed:
-        whole, cut = divmod(shape.rows, tile.vector.lanes)
+        whole, tail = divmod(shape.rows, tile.vector.lanes)
     else:
-        cut = int(tile.chosen.active is not None)
-        whole = shape.vectors - cut
+        tail = int(tile.chosen.active is not None)
+        whole = shape.vectors - tail
     yield from (tile.vector,) if whole else ()
-    yield from (single,) if cut else ()
+    yield from (single,) if tail else ()
 
 
 def _factor(tile: Tile, name: str, vector: Vector) -> Register:
@@ -225,16 +225,16 @@ def write(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
         yield from finished(tile, outputs)
         return
     yield Note(_update_said(tile))
-    cut: list[Output] = []
+    tails: list[Output] = []
     if tile.plan.bounces:
-        cut = [output for output in outputs if output.active is not None]
+        tails = [output for output in outputs if output.active is not None]
         outputs = [output for output in outputs if output.active is None]
     stores = []
     for output in outputs:
         yield from updated(tile, output)
         stores.append(_stored(tile, output))
     yield from stores
-    yield from _bounced(tile, cut) if cut else ()
+    yield from _bounced(tile, tails) if tails else ()
 
 
 def _update_said(tile: Tile) -> str:
@@ -268,19 +268,19 @@ def from_sums(tile: Tile, output: Output) -> Iterator[Op]:
         yield Load(output.acc, output.at(tile.plan.operands["sums"]), output.active)
 
 
-def _bounced(tile: Tile, cut: Sequence[Output]) -> Iterator[Op]:
+def _bounced(tile: Tile, tails: Sequence[Output]) -> Iterator[Op]:
     """Vectors of which a part exists, as its elements: read from a buffer that holds them whole."""
     single, lanes = tile.plan.target.of(tile.plan.element)[-1], tile.vector.lanes
-    room = Room(f"bounce_{cut[0].acc.name}", tile.plan.element, len(cut) * lanes)
+    buffer = StackBuffer(f"bounce_{tails[0].acc.name}", tile.plan.element, len(tails) * lanes)
     yield Note("What lies partly behind C's edge goes by way of the stack.")
-    yield room
-    for index, output in enumerate(cut):
-        yield Store(Address(room.name, index * lanes * ONE), output.acc)
-    for index, output in enumerate(cut):
+    yield buffer
+    for index, output in enumerate(tails):
+        yield Store(Address(buffer.name, index * lanes * ONE), output.acc)
+    for index, output in enumerate(tails):
         assert isinstance(output.active, int)
         for lane in range(output.active):
             element = output.lane(lane, Register(f"{output.acc.name}_lane{lane}", single))
-            yield Load(element.acc, Address(room.name, (index * lanes + lane) * ONE))
+            yield Load(element.acc, Address(buffer.name, (index * lanes + lane) * ONE))
             yield from updated(tile, element)
             yield _stored(tile, element)
 
@@ -331,7 +331,7 @@ class Sums:
 
 
 def length(ops: Sequence[Op]) -> int:
-    """Operations that take room: comments take none, a literal once whatever it is called."""
+    """Operations that take space: comments take none, a literal once whatever it is called."""
     literals = {
         (repr(op.source), op.dst.vector)
         for op in ops
@@ -408,7 +408,7 @@ class Lines:
 
 @dataclass(frozen=True)
 class Stack:
-    """Room on the stack for ``lines`` lines of ``vectors`` vectors of sums, and a pointer to it."""
+    """A stack buffer for ``lines`` lines of ``vectors`` vectors of sums, and a pointer to it."""
 
     tile: Tile
     lines: int
@@ -421,9 +421,9 @@ class Stack:
         """Elements from line to line."""
         return self.vectors * self.tile.vector.lanes
 
-    def room(self) -> Op:
-        """The room itself."""
-        return Room(self.name, self.tile.plan.element, self.lines * self.step)
+    def buffer(self) -> Op:
+        """The buffer itself."""
+        return StackBuffer(self.name, self.tile.plan.element, self.lines * self.step)
 
     def put(self, line: int, vector: int, register: Register) -> Op:
         """A register to its place."""

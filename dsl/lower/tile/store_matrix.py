@@ -59,7 +59,7 @@ class _Rows:
         sets, lines = self.shape.k_split, self.shape.bands * self.lanes
         stack = Stack(self.tile, sets * lines, self.shape.columns)
         yield Note("The sums go to the stack, from where their rows are taken.")
-        yield stack.room()
+        yield stack.buffer()
         for split, (band, column) in product(range(sets), places(self.tile)):
             first = split * lines + band * self.lanes
             offset = linear(((first, stack.step * ONE), (column * self.lanes, ONE)))
@@ -73,7 +73,7 @@ class _Rows:
         bands, columns = self.shape.bands, self.shape.columns
         stack = Stack(self.tile, columns * self.lanes, bands, "turned_room", "turned")
         yield Note("Transpose the sums, block by block: rows become what C is contiguous along.")
-        yield stack.room()
+        yield stack.buffer()
         for band in range(bands):
             for column in range(columns):
                 yield from self._turn_block(stack, band, column)
@@ -122,9 +122,9 @@ class _Rows:
     def _active(self, size: Expr) -> Iterator[Active]:
         """What exists of each vector of a row."""
         count = self.shape.bands if self.turned else self.shape.columns
-        left = size - (count - 1) * self.lanes
+        tail = size - (count - 1) * self.lanes
         for index in range(count):
-            if index < count - 1 or left == self.lanes:
+            if index < count - 1 or tail == self.lanes:
                 yield None
             else:
-                yield MaskRegister("mask", self.tile.vector, left)
+                yield MaskRegister("mask", self.tile.vector, tail)

@@ -39,7 +39,7 @@ class Tile:
 
     @property
     def shape(self) -> TileShape:
-        """Its registers, and how they are fed."""
+        """Its registers, and how factors reach them."""
         return self.chosen.shape
 
     @property
@@ -48,9 +48,9 @@ class Tile:
         return self.chosen.steps
 
     @property
-    def rest(self) -> Expr:
+    def k_tail(self) -> Expr:
         """Elements of one group more, which are read one by one."""
-        return self.chosen.rest
+        return self.chosen.k_tail
 
     @property
     def accumulate(self) -> bool:
@@ -80,12 +80,12 @@ class Tile:
     @property
     def along(self) -> Operand:
         """The input whose elements lie along the vectors."""
-        return self.plan.feeder(self.plan.along)
+        return self.plan.input_of(self.plan.along)
 
     @property
     def across(self) -> Operand:
         """The input whose elements are spread over the lanes."""
-        return self.plan.feeder(self.plan.across)
+        return self.plan.input_of(self.plan.across)
 
     @property
     def product(self) -> Product:
@@ -100,7 +100,7 @@ class Tile:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to sum."""
-        return bool(self.steps == 0 and self.rest == 0)
+        return bool(self.steps == 0 and self.k_tail == 0)
 
     def register(self, name: str, vector: Vector | None = None) -> Register:
         """A register of the tile's vector, or another."""
