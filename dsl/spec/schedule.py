@@ -29,6 +29,9 @@ class Schedule:
     as ``"nmk"`` computes them. ``threads`` is how many threads there are at most; without it, as
     many as the process may use CPUs. With ``threads`` and without ``loops``, m and n are parallel.
     What is too short to pay, or finds the threads taken by another call, runs on one.
+
+    ``prefetch`` is how many K steps ahead the vectors' operand is asked for; what was
+    packed just before is in the cache already, and is not.
     """
 
     tile: tuple[int, int] | None
