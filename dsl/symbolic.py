@@ -121,6 +121,7 @@ def _most(expr: Expr) -> int | None:
     return total
 
 
+@lru_cache(maxsize=4096)
 def positive(count: Expr) -> Expr:
     """1 where ``count``, which is 0 or more, is positive; else 0."""
     return sympy.Min(ONE, count)

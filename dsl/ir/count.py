@@ -96,6 +96,8 @@ def _shortest(expr: Expr) -> Expr:
 
 def _given(expr: Expr, count: Expr) -> Expr:
     """``expr`` times 1 or 0; a term that is 0 with ``count`` needs no factor."""
+    if expr == 0:
+        return expr
     indicator = positive(count)
     terms = sympy.Add.make_args(sympy.expand(expr))
     zero_with_it = {count, indicator}
