@@ -82,6 +82,8 @@ def whole(mnemonic: str = "") -> Vector:
         lanes=1,
         ctype="int32_t",
         zero="0",
+        load_group="group_of({p}, {bytes})",
+        store_group="memcpy({p}, &{v}, {bytes})",
         load="*({p})",
         store="*({p}) = {v}",
         broadcast="*({p})",

@@ -16,7 +16,7 @@ import numpy as np
 from jinja2.bccache import Bucket
 from sympy import Expr
 
-from tilewright.ir.ops import MaskRegister, Register
+from tilewright.ir.ops import Broadcast, Load, MaskRegister, Register, Store
 from tilewright.spec.types import ELEMENTS, ITEMSIZE
 from tilewright.symbolic import c_text, slots
 
@@ -88,6 +88,7 @@ def _environment() -> jinja2.Environment:
         "spell": _spell,
         "within": _within,
         "unsigned": _unsigned,
+        "group_bytes": _group_bytes,
         "number": _number,
         "exact": _exact,
         "data": _data,
@@ -99,6 +100,11 @@ def _environment() -> jinja2.Environment:
 def _named(operand: Register | MaskRegister | Expr | int | None) -> str:
     """An operation's argument in C."""
     return operand.name if isinstance(operand, Register | MaskRegister) else str(operand)
+
+
+def _group_bytes(op: Load | Store | Broadcast) -> int:
+    """The bytes of the elements that are one lane, or one factor."""
+    return op.group * ITEMSIZE[op.memory] if op.memory else 0
 
 
 def _unsigned(count: Expr) -> str:

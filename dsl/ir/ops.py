@@ -177,6 +177,11 @@ class Load(Operation):
         """The vector's expression for it; "" if there is none."""
         return self.dst.vector.loading(self.memory, self.group, _alone(self.active))
 
+    @property
+    def seen_as(self) -> str:
+        """The type as which groups are read; "" where elements are read as what they are."""
+        return self.dst.vector.seen_as(self.memory, self.group)
+
 
 @dataclass(frozen=True, slots=True)
 class Broadcast(Operation):
@@ -373,6 +378,11 @@ class Store(Operation):
     def spelling(self) -> str:
         """The vector's statement for it; "" if there is none."""
         return self.src.vector.storing(self.memory, self.group, _alone(self.active))
+
+    @property
+    def seen_as(self) -> str:
+        """The type as which groups are written; "" where elements are written as what they are."""
+        return self.src.vector.seen_as(self.memory, self.group)
 
 
 @dataclass(frozen=True, slots=True)

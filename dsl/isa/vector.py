@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from tilewright.errors import TargetError
-from tilewright.spec.types import ELEMENTS, ITEMSIZE
+from tilewright.spec.types import ITEMSIZE
 
 Form = Literal["broadcast", "memory", "lane", "scalar", "matrix"]
 #: Depth, and the element types of the factors along and across the vectors ("": the accumulator's).
@@ -119,7 +119,8 @@ class Vector:
     ``spreads[type]`` one element, ``repeats[type]`` a few; ``stores[type]`` converts and writes
     them. ``ops`` are the elementary operations by name, of ``{x}``, ``{y}`` and ``{z}``. A vector
     without ``muladd`` only holds factors; its ``group`` is a register full of the ``{bits}`` bits
-    ``{x}``, an integer in C.
+    ``{x}``, an integer in C. ``load_group`` and ``store_group`` move ``{bytes}`` bytes as the one
+    lane that there is.
     """
 
     name: str
@@ -136,6 +137,8 @@ class Vector:
     muladd: tuple[MulAdd, ...] = ()
     sum_lanes: str = ""
     group: str = ""
+    load_group: str = ""
+    store_group: str = ""
     loads: Mapping[str, str] = field(default_factory=dict)
     spreads: Mapping[str, Spread] = field(default_factory=dict)
     repeats: Mapping[str, Repeat] = field(default_factory=dict)
@@ -162,41 +165,47 @@ class Vector:
     def __repr__(self) -> str:
         return f"<{self.name}: {self.lanes} {self.element}>"
 
-    # --- how C spells an access; "" where the vector has none ---------------------------------
+    # --- which spelling an access has; "" where the vector has none ----------------------------
 
     def loading(self, memory: str, group: int, lanes: int | Mask | None) -> str:
         """The expression that loads ``lanes``, None for all; see ``ir.ops.Load``."""
-        if lanes is not None and memory:
-            return ""
-        if isinstance(lanes, Mask):
-            return self.mask.load if self.mask is not None else ""
         if lanes is not None:
-            return self.partial_load.get(lanes, "")
+            mask = self.mask.load if self.mask is not None else ""
+            return (
+                ""
+                if memory
+                else mask
+                if isinstance(lanes, Mask)
+                else self.partial_load.get(lanes, "")
+            )
         if not group:
             return self.loads.get(memory, "") if memory else self.load
-        size = group * ITEMSIZE[memory]
-        if self.lanes == 1:
-            return f"group_of({{p}}, {size})"
-        spelling, type_ = (self.load, "int32_t") if size == 4 else (self.loads["u16"], "uint16_t")
-        return spelling.replace("{p}", f"(const {type_} *)(const void *)({{p}})")
+        seen = self.seen_as(memory, group)
+        return self.load if seen == self.element else self.loads[seen] if seen else self.load_group
 
     def storing(self, memory: str, group: int, lanes: int | Mask | None) -> str:
         """The statement that stores ``lanes``, None for all; see ``ir.ops.Store``."""
-        if lanes is not None and memory:
-            return ""
-        if isinstance(lanes, Mask):
-            return self.mask.store if self.mask is not None else ""
         if lanes is not None:
-            return self.partial_store.get(lanes, "")
+            mask = self.mask.store if self.mask is not None else ""
+            return (
+                ""
+                if memory
+                else mask
+                if isinstance(lanes, Mask)
+                else self.partial_store.get(lanes, "")
+            )
         if not group:
             return self.stores.get(memory, "") if memory else self.store
-        size = group * ITEMSIZE[memory]
-        if self.lanes == 1:
-            return f"memcpy({{p}}, &{{v}}, {size})"
-        if size == 4:
-            return self.store.replace("{p}", "(int32_t *)(void *)({p})")
-        bits = f"u{8 * size}"
-        return self.stores[bits].replace("{p}", f"({ELEMENTS[bits].ctype} *)(void *)({{p}})")
+        seen = self.seen_as(memory, group)
+        return (
+            self.store if seen == self.element else self.stores[seen] if seen else self.store_group
+        )
+
+    def seen_as(self, memory: str, group: int) -> str:
+        """The type as which lanes read or write groups of ``memory``; "" if not as another one."""
+        if not group or self.lanes == 1:
+            return ""
+        return {1: "u8", 2: "u16", 4: "s32"}[group * ITEMSIZE[memory]]
 
     def broadcasting(self, memory: str, group: int) -> str:
         """The expression that broadcasts a factor; see ``ir.ops.Broadcast``."""
@@ -204,9 +213,7 @@ class Vector:
             return self.repeats[memory].spelling
         if memory in self.spreads:
             return self.spreads[memory].spelling
-        if group == 1:
-            return self.broadcast
-        return self.group.replace("{x}", "group_of({p}, {bytes})")
+        return self.broadcast if group == 1 else self.group
 
     # --- what can be asked of it ---------------------------------------------------------------
 

@@ -113,44 +113,10 @@ class Gemm:
         algebra: bool = False,
     ) -> None:
         check_order(order)
-        given = locals()
-
-        def put(name: str, value: object) -> None:
+        for name, value in _checked(locals()).items():
             object.__setattr__(self, name, value)
-
-        for name in ("m", "n", "k"):
-            put(name, check_size(given[name], name))
-        first = _operand(a, order)
-        second = _operand(first.type if b is None else b, order)
-        held = accumulator(first.type, second.type)
-        third = _operand(held if c is None else c, order)
-        for name, operand in (("a", first), ("b", second), ("c", third)):
-            put(name, operand)
-        for name in QUANTITIES:
-            put(name, check_quantity(given[name], name, held))
-        expression, reduced = _expressions(epilogue, outputs)
-        put("epilogue", expression)
-        asks = any(given[name] is not None for name in _MAKE_D)
-        put("d", _operand(d, order) if d is not None else third if asks else None)
-        put("alpha", check_factor(alpha, "alpha", held))
-        put("beta", check_factor(beta, "beta", held))
-        if batch is not None and not isinstance(batch, Batch):
-            raise SpecError(
-                "batch must be tw.Strided, tw.Offsets or tw.Addresses",
-                got=batch,
-                hint="Strided(16)",
-            )
-        put("batch", batch)
-        for name in ("lda", "ldb", "ldc", "ldd"):
-            ld = given[name]
-            put(name, None if ld is None else check_size(ld, name, least=1))
-        put("b2", None if b2 is None else _operand(b2, order))
-        put("outputs", reduced)
-        if not isinstance(algebra, bool):
-            raise SpecError("algebra must be True or False", got=algebra)
-        put("algebra", algebra)
         full = any(operand.per == "full" for operand in self.named)
-        put("order", order if full else third.order)
+        object.__setattr__(self, "order", order if full else self.c.order)
         check_gemm(self)
 
     def __repr__(self) -> str:
@@ -274,6 +240,47 @@ class Gemm:
 #: What makes C's values something else than sums: there is a D then, of C's type if not given.
 _MAKE_D = ("a_scale", "b_scale", "d_scale", "d_zero", "epilogue")
 _LEADING = ("lda", "ldb", "ldc", "ldd")
+
+
+def _checked(given: Mapping[str, Any]) -> dict[str, object]:
+    """The fields that the arguments ``given`` stand for, each checked by itself."""
+    operands = _operands(given)
+    sums = accumulator(operands["a"].type, operands["b"].type)
+    expression, reduced = _expressions(given["epilogue"], given["outputs"])
+    batch, algebra = given["batch"], given["algebra"]
+    if batch is not None and not isinstance(batch, Batch):
+        raise SpecError(
+            "batch must be tw.Strided, tw.Offsets or tw.Addresses", got=batch, hint="Strided(16)"
+        )
+    if not isinstance(algebra, bool):
+        raise SpecError("algebra must be True or False", got=algebra)
+    return {
+        **{name: check_size(given[name], name) for name in "mnk"},
+        **operands,
+        **{name: check_quantity(given[name], name, sums) for name in QUANTITIES},
+        **{name: check_factor(given[name], name, sums) for name in ("alpha", "beta")},
+        **{name: _leading(given[name], name) for name in ("lda", "ldb", "ldc", "ldd")},
+        "epilogue": expression,
+        "batch": batch,
+        "outputs": reduced,
+        "algebra": algebra,
+    }
+
+
+def _operands(given: Mapping[str, Any]) -> dict[str, Any]:
+    """A, B, C, D and B2: what is not given follows from what is."""
+    order = given["order"]
+    a = _operand(given["a"], order)
+    b = _operand(a.type if given["b"] is None else given["b"], order)
+    c = _operand(accumulator(a.type, b.type) if given["c"] is None else given["c"], order)
+    asked = any(given[name] is not None for name in _MAKE_D)
+    d = _operand(given["d"], order) if given["d"] is not None else c if asked else None
+    b2 = None if given["b2"] is None else _operand(given["b2"], order)
+    return {"a": a, "b": b, "c": c, "d": d, "b2": b2}
+
+
+def _leading(given: Size | None, name: str) -> Size | None:
+    return None if given is None else check_size(given, name, least=1)
 
 
 def _operand(given: Any, order: Order) -> Matrix | Packed:
