@@ -7,7 +7,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from support.interpreted import Interpreted
+from support.products.interpreted import Interpreted
 
 import tilewright as tw
 from tilewright.errors import TilewrightError, VerificationError

@@ -9,10 +9,10 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from support.operands import operands
-from support.space import LEVELS, Case, case
+from support.products.operands import operands
+from support.products.space import LEVELS, Case, case
+from support.products.trial import generated, lab, report
 from support.specimens import VECTOR_TARGETS, code
-from support.trial import generated, lab, report
 
 from tilewright import targets
 from tilewright.errors import PlanError, ScheduleError

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from support.cases import Cases
 from support.compilers import VECTORS
-from support.epilogues import CLOSE, value
-from support.floats import between, everywhere, same
+from support.products.epilogues import CLOSE, value
+from support.spellings.floats import between, everywhere, same
 
 from tilewright import targets
 from tilewright.errors import ToolchainError

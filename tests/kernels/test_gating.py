@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cases import Cases, sampled
-from support.fused import Kernels, Trial, equal, operands, product, same
-from support.packed import DTYPES
+from support.products.fused import Kernels, Trial, equal, operands, product, same
+from support.products.packed import DTYPES
 
 from tilewright.generate import Request, generate
 from tilewright.runtime.machine.host import resolve

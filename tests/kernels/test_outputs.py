@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cases import Cases, sampled
-from support.fused import Array, Kernels, Trial, equal, operands, product, spread
-from support.packed import DTYPES
+from support.products.fused import Array, Kernels, Trial, equal, operands, product, spread
+from support.products.packed import DTYPES
 
 from tilewright.errors import ScheduleError, SpecError
 from tilewright.generate import plan_for

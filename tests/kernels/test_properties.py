@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cases import Cases
-from support.operands import PADDING, operands
-from support.space import LEVELS, Case, case, operations
+from support.products.operands import PADDING, operands
+from support.products.space import LEVELS, Case, case, operations
+from support.products.trial import generated, lab, report
 from support.specimens import VECTOR_TARGETS
-from support.trial import generated, lab, report
 
 from tilewright import targets
 from tilewright.errors import ToolchainError

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.arithmetic import Array, fused_flushed, values
 from support.compilers import FAMILIES, use
-from support.spelling_checks import checks, products
-from support.spellings import Check, faults, program_text
+from support.spellings.arithmetic import Array, fused_flushed, values
+from support.spellings.spelling_checks import checks, products
+from support.spellings.spellings import Check, faults, program_text
 
 from tilewright.emit.render import render
 from tilewright.generate import plan_for

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from support.cases import Cases
-from support.interpreted import Interpreted, small_cases
+from support.products.interpreted import Interpreted, small_cases
 
 import tilewright as tw
 from tilewright.errors import ScheduleError
