@@ -98,6 +98,11 @@ def plan_for(spec: Spec, schedule: Schedule, target: Target) -> AnyPlan:
 
 def program_for(plan: AnyPlan) -> Program:
     """The checked program of a plan."""
+    return verified(lowered(plan), plan.spec, plan.target)
+
+
+def lowered(plan: AnyPlan) -> Program:
+    """The program of a plan, unchecked, whose accesses are those that the target has."""
     match plan:
         case Plan():
             program = make_program(plan)
@@ -105,8 +110,7 @@ def program_for(plan: AnyPlan) -> Program:
             program = transposition_program(plan)
         case PackPlan():
             program = pack_program(plan)
-    program = replace(program, tiles=tuple(map(legal, program.tiles)))
-    return verified(program, plan.spec, plan.target)
+    return replace(program, tiles=tuple(map(legal, program.tiles)))
 
 
 def verified(program: Program, spec: Spec, target: Target) -> Program:

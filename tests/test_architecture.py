@@ -20,6 +20,10 @@ MAX_FILES_OF_A_FOLDER = 16
 
 MODULES = modules()
 KNOWN = frozenset(module.name for module in MODULES)
+AROUND = [
+    path for room in ("tests", "benchmarks", "scripts") for path in ROOT.glob(f"{room}/**/*.py")
+]
+SOURCES = sorted({*AROUND, *(module.path for module in MODULES)})
 every_module = pytest.mark.parametrize("module", MODULES, ids=lambda m: m.name)
 
 
@@ -60,8 +64,9 @@ def test_a_module_imports_only_from_its_own_room_and_those_before(module: Module
 
 def test_a_folder_shows_the_flow() -> None:
     counts: dict[Path, int] = {}
-    for path in [*(m.path for m in MODULES if m.path.name != "__init__.py"), *templates()]:
-        counts[path.parent] = counts.get(path.parent, 0) + 1
+    for path in [*SOURCES, *templates()]:
+        if path.name != "__init__.py":
+            counts[path.parent] = counts.get(path.parent, 0) + 1
     crowded = {str(f.relative_to(ROOT)): n for f, n in counts.items() if n > MAX_FILES_OF_A_FOLDER}
     assert not crowded, "these folders hold more files than a reader takes in: make rooms"
 
@@ -183,12 +188,6 @@ def test_the_language_names_no_instruction_set(module: Module) -> None:
 
 
 # -- sizes, and nothing unused ------------------------------------------------------------------
-
-
-AROUND = [
-    path for room in ("tests", "benchmarks", "scripts") for path in ROOT.glob(f"{room}/**/*.py")
-]
-SOURCES = sorted({*AROUND, *(module.path for module in MODULES)})
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))

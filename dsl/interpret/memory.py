@@ -169,6 +169,8 @@ def fresh_buffer(name: str, element: str, count: int, *, zeros: bool = False) ->
     values = bits.view(DTYPES[element])
     segment = flat(name, element, values, count, role="out")
     segment.loose = True
+    if zeros:
+        segment.written = None  # all of it may be read
     return segment
 
 

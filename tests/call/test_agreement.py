@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.packed import forged
+from support.products.packed import forged
 from support.recorder import FORMAT, Recorder
 
 import tilewright as tw

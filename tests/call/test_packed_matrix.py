@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.packed import forged
+from support.products.packed import forged
 
 import tilewright as tw
 from tilewright.errors import ArgumentError, SpecError

@@ -9,8 +9,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from support.floats import everywhere, same
-from support.scalar_c import compiled
+from support.spellings.floats import everywhere, same
+from support.spellings.scalar_c import compiled
 
 from tilewright.elementwise.builder import Argument, Builder, Value, run
 from tilewright.elementwise.conversions import narrow, saturate, widen

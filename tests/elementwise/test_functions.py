@@ -10,9 +10,9 @@ from typing import Any
 import mpmath
 import numpy as np
 import pytest
-from support.epilogues import BIAS, CLOSE, lowered, value
-from support.floats import between, everywhere, same, ulps
-from support.scalar_c import compiled
+from support.products.epilogues import BIAS, CLOSE, lowered, value
+from support.spellings.floats import between, everywhere, same, ulps
+from support.spellings.scalar_c import compiled
 
 from tilewright.elementwise.builder import Value, live, run
 from tilewright.elementwise.operations import DTYPES

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.floats import SPECIAL, everywhere, same
-from support.scalar_c import compiled
+from support.spellings.floats import SPECIAL, everywhere, same
+from support.spellings.scalar_c import compiled
 
 from tilewright.elementwise.builder import Argument, Builder, Value, live, run
 from tilewright.elementwise.operations import DTYPES, NUMPY, OPERATIONS, compute

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
-from support import entries
+from support.products import entries
 
 from tilewright.runtime.fuzz.axes import BINARY, ELTWISE
 from tilewright.spec import postops

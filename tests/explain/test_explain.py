@@ -10,7 +10,7 @@ import pytest
 
 from tilewright import targets
 from tilewright.explain.text import WIDTH, explain
-from tilewright.generate import explain_plan, plan_for, program_for
+from tilewright.generate import explain_plan, lowered, plan_for, program_for
 from tilewright.ir.count import formulas
 from tilewright.plan import contraction, cost_model, partition, tile_shape
 from tilewright.plan.cost_model import ranking, shape_of, tile_cycles
@@ -170,7 +170,7 @@ def test_explain_and_the_lowering_search_nothing(
     plan = plan_for(spec, schedule, resolve(target))
     before = explain_plan(plan)
     refuse_searches(monkeypatch)
-    assert explain(plan, program_for(plan)) == before
+    assert explain(plan, lowered(plan)) == before
     with pytest.raises(pytest.fail.Exception, match="a search after the plan was made"):
         plan_for(spec, schedule, resolve(target))
 

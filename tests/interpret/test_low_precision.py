@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support.cases import Cases
-from support.interpreted import Interpreted, small_cases
+from support.products.interpreted import Interpreted, small_cases
 
 from tilewright import targets
 from tilewright.elementwise.operations import OPERATIONS

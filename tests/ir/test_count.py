@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.operands import operands
-from support.space import case
+from support.products.operands import operands
+from support.products.space import case
 from support.specimens import VECTOR_TARGETS
 
 from tilewright import targets

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cases import Cases, sampled
-from support.fused import Array, Kernels, Trial, equal, operands, product, same, spread
-from support.packed import DTYPES
+from support.products.fused import Array, Kernels, Trial, equal, operands, product, same, spread
+from support.products.packed import DTYPES
 
 from tilewright.errors import SpecError
 from tilewright.generate import plan_for, program_for
@@ -102,7 +102,7 @@ def operand_trials() -> list[Trial]:
 
 @every_target
 def test_operands_of_every_type_and_place(target: str, tmp_path: Path, cases: Cases) -> None:
-    trials = sampled(target, operand_trials())
+    trials = sampled(target, operand_trials(), 6)
     kernels = Kernels(target, trials, tmp_path)
     rng = np.random.default_rng(1)
     for i, trial in enumerate(trials):
@@ -122,7 +122,7 @@ def test_d_is_read_before_it_is_written(target: str, tmp_path: Path, cases: Case
         for a, b, d in (("f32", "f32", "f32"), ("bf16", "bf16", "f16"), ("u8", "s8", "s8"))
         for order in ORDERS
     ]
-    trials = [Trial(spec, Schedule(), SIZES) for spec in specs]
+    trials = sampled(target, [Trial(spec, Schedule(), SIZES) for spec in specs])
     kernels = Kernels(target, trials, tmp_path)
     for i, trial in enumerate(trials):
         given = operands(trial, np.random.default_rng(i))
@@ -215,7 +215,7 @@ def test_long_ends_are_loops_and_change_nothing(
     for name, least in (("loops", 0), ("straight", 1 << 30)):
         monkeypatch.setattr(lines, "LONG", least)
         (tmp_path / name).mkdir()
-        kernels = Kernels(target, sampled(target, endings(), 2), tmp_path / name)
+        kernels = Kernels(target, sampled(target, endings()), tmp_path / name)
         given = [operands(t, np.random.default_rng(i)) for i, t in enumerate(kernels.trials)]
         results.append([kernels(i, one) for i, one in enumerate(given)])
     for in_loops, straight in zip(*results, strict=True):

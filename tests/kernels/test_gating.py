@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cases import Cases, sampled
-from support.fused import Kernels, Trial, equal, operands, product, same
-from support.packed import DTYPES
+from support.products.fused import Kernels, Trial, equal, operands, product, same
+from support.products.packed import DTYPES
 
 from tilewright.generate import Request, generate
 from tilewright.runtime.machine.host import resolve
@@ -114,7 +114,7 @@ def expected(trial: Trial, given: dict[str, Any]) -> dict[str, Any]:
 @every_target
 @pytest.mark.parametrize("which", [tiles, batches, others], ids=["tiles", "batches", "others"])
 def test_acc2_is_the_product_with_b2(target: str, which: Any, tmp_path: Path, cases: Cases) -> None:
-    kernels = Kernels(target, sampled(target, which(target)), tmp_path)
+    kernels = Kernels(target, sampled(target, which(target), 4), tmp_path)
     for i, trial in enumerate(kernels.trials):
         given = operands(trial, np.random.default_rng(i))
         found, right = kernels(i, given), expected(trial, given)

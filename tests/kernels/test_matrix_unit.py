@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cases import Cases
-from support.interpreted import Interpreted, small_cases
+from support.products.interpreted import Interpreted, small_cases
 
 import tilewright as tw
 from tilewright.errors import PlanError, ScheduleError, TargetError

@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 import pytest
-from support.space import Case
+from support.products.space import Case
+from support.products.trial import Lab, generated, lab
 from support.specimens import VECTOR_TARGETS
-from support.trial import Lab, generated, lab
 
 from tilewright import targets
 from tilewright.errors import TargetError

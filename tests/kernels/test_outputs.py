@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cases import Cases, sampled
-from support.fused import Array, Kernels, Trial, equal, operands, product, spread
-from support.packed import DTYPES
+from support.products.fused import Array, Kernels, Trial, equal, operands, product, spread
+from support.products.packed import DTYPES
 
 from tilewright.errors import ScheduleError, SpecError
 from tilewright.generate import plan_for
@@ -104,7 +104,7 @@ def check(kernels: Kernels, index: int, given: dict[str, Any]) -> None:
 def test_rows_are_reduced_as_numpy_does(
     target: str, which: Any, tmp_path: Path, cases: Cases
 ) -> None:
-    kernels = Kernels(target, sampled(target, which(target)), tmp_path)
+    kernels = Kernels(target, sampled(target, which(target), 4), tmp_path)
     for i, trial in enumerate(kernels.trials):
         check(kernels, i, operands(trial, np.random.default_rng(i)))
         cases.count(target, kernels.lab.means)

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cases import Cases, sampled
-from support.packed import DTYPES, convert, differing, draw, layout
-from support.space import rng_of
-from support.trial import Lab, lab
+from support.products.packed import DTYPES, convert, differing, draw, layout
+from support.products.space import rng_of
+from support.products.trial import Lab, lab
 
 from tilewright.generate import Request, generate
 from tilewright.isa.target import Target

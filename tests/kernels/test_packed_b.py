@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cases import Cases, sampled
-from support.fused import Kernels, Trial, operands, product
-from support.fused import draw as whole
-from support.packed import DTYPES, draw
-from support.space import rng_of
+from support.products.fused import Kernels, Trial, operands, product
+from support.products.fused import draw as whole
+from support.products.packed import DTYPES, draw
+from support.products.space import rng_of
 
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Addresses, Batch, Matrix, Offsets, Packed, Strided

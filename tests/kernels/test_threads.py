@@ -133,7 +133,9 @@ def test_other_targets_and_emulated_ones(target: str) -> None:
     check_same(one, other)
 
 
-@pytest.mark.parametrize("compiler", ["gcc", "clang", "zig"])
+@pytest.mark.parametrize(
+    "compiler", ["gcc", "clang", pytest.param("zig", marks=pytest.mark.xdist_group("zig"))]
+)
 def test_every_compiler(compiler: str, empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if compiler == "zig" and find_spec("ziglang"):
         monkeypatch.setenv("CC", f"{sys.executable} -m ziglang cc")

@@ -11,6 +11,7 @@ import pytest
 from support.cases import Cases
 
 from tilewright.generate import interpret_kernel, plan_for, program_for
+from tilewright.interpret.run import interpret
 from tilewright.ir.nest import BlockLoop, Call, NestNode, Pack
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import Broadcast, Load, Pick
@@ -126,7 +127,9 @@ def test_panels_hold_what_they_should(name: str, m: Any, n: Any, k: Any, cases: 
     """Of every number of rows that leaves another rest, none among them."""
     spec, rng = Gemm(m, n, k, a="f8_e5m2", b="f32", beta=1), np.random.default_rng(0)
     schedule = Schedule(loops="mnk")
-    assert plan(spec, schedule, target=name).by_panels
+    made = plan(spec, schedule, target=name)
+    program = program_for(made)
+    assert made.by_panels
     columns, depth = 40 if n == dim("n") else n, 33 if k == dim("k") else k
     for rows in [13] if m == 13 else [0, 1, 2, 5, 6, 7, 12, 13, 19, 27]:
         a, b, c = (
@@ -137,7 +140,7 @@ def test_panels_hold_what_they_should(name: str, m: Any, n: Any, k: Any, cases: 
         given = [a.astype(ml_dtypes.float8_e5m2), b, c]
         sizes = {"m": rows, "n": columns, "k": depth}
         known = [sizes[slot] for slot, _ in spec.runtime_sizes()]
-        interpret_kernel(spec, schedule, resolve(name), given, known)
+        interpret(made, program, given, known)
         np.testing.assert_array_equal(c, expected)
         cases.count(name, "interpreted")
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cases import Cases
-from support.packed import convert, differing, draw, layout, stored
+from support.products.packed import convert, differing, draw, layout, stored
 
 import tilewright as tw
 from tilewright.errors import ScheduleError, SpecError

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.operands import operands
-from support.space import Case, case
+from support.products.operands import operands
+from support.products.space import Case, case
 from sympy import Integer
 
 from tilewright.errors import ScheduleError

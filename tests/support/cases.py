@@ -60,7 +60,7 @@ class Cases:
 
 
 def sampled(target: str, every: Iterable[T], one_of: int = 3) -> list[T]:
-    """All of ``every`` on one target, and one of three on each other, other ones on each.
+    """All of ``every`` on one target, and one of so many on each other, other ones on each.
 
     The more targets there are, the more of them try a case: the time of a run grows by little.
     """

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from support.compilers import FAMILIES, use
-from support.tiles import PRELUDE, TILES
+from support.spellings.tiles import PRELUDE, TILES
 
 from tilewright.emit.render import render
 from tilewright.runtime.build.toolchain import compile_library, compile_program

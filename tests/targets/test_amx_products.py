@@ -9,10 +9,10 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from support.arithmetic import DTYPES, Array, flushed, fused_flushed, values
 from support.compilers import FAMILIES, use
-from support.spellings import Check, faults, program_text
-from support.tiles import PRELUDE, TILES, TILES_F16, configuration
+from support.spellings.arithmetic import DTYPES, Array, flushed, fused_flushed, values
+from support.spellings.spellings import Check, faults, program_text
+from support.spellings.tiles import PRELUDE, TILES, TILES_F16, configuration
 
 from tilewright.emit.render import render
 from tilewright.errors import ToolchainError

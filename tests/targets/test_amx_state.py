@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from support.compilers import FAMILIES, use
-from support.spellings import Check, faults, program_text
-from support.tiles import PRELUDE, TILES, Array, Shape, configuration
+from support.spellings.spellings import Check, faults, program_text
+from support.spellings.tiles import PRELUDE, TILES, Array, Shape, configuration
 
 from tilewright.emit.render import render
 from tilewright.runtime.build import toolchain

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 from support.compilers import FAMILIES, use
-from support.spelling_checks import checks, products
-from support.spellings import faults
+from support.spellings.spelling_checks import checks, products
+from support.spellings.spellings import faults
 
 from tilewright.elementwise.operations import OPERATIONS
 from tilewright.runtime.machine.host import is_native, resolve

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.compilers import FAMILIES, use
+from support.compilers import use
 from support.source_tree import ROOT
 from support.specimens import SPECIMENS, able, specimens
 
@@ -33,12 +33,12 @@ def test_nothing_else_lies_in_generated() -> None:
     assert found == expected
 
 
-@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("target", targets.NAMES)
-def test_compilers_have_no_warning(
-    target: str, family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_no_warning_comes_of_what_optimising_finds(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By gcc; clang's warnings are those of the syntax, which test_readable_c.py asks for."""
     requests = [Request(n, *SPECIMENS[n], targets.load(target)) for n in able(target)]
-    compiler = use(family, targets.load(target), monkeypatch)
+    compiler = use("gcc", targets.load(target), monkeypatch)
     assert {"-Wall", "-Wextra", "-Werror"} <= set(compiler_flags(targets.load(target), compiler))
     compile_library(generate(requests).text, targets.load(target), compiler, tmp_path, "all")

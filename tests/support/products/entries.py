@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
+from support.spellings.floats import between, everywhere, same
+from support.spellings.scalar_c import compiled
 from tilewright.elementwise.builder import Value, live, run
 from tilewright.elementwise.operations import DTYPES
 from tilewright.elementwise.simplify import simplify
@@ -26,8 +28,6 @@ from tilewright.spec.expression import (
 )
 
 from .epilogues import BIAS, lowered
-from .floats import between, everywhere, same
-from .scalar_c import compiled
 
 #: What an entry's operands are tried with.
 LEAVES = (acc, dst, BIAS)

@@ -10,6 +10,7 @@ import shlex
 import shutil
 import struct
 import subprocess
+from functools import lru_cache
 from pathlib import Path
 
 import pytest
@@ -249,20 +250,27 @@ def test_the_resolved_schedule_makes_the_same_code(
 # -- compilers ------------------------------------------------------------------------------------
 
 
+@lru_cache(maxsize=2)
+def text_of_all(target: str, *, parallel: bool) -> str:
+    """Kernels of every kind in one text; each compiler is given the same."""
+    found = targets.load(target)
+    names = [name for name in able(target) if parallel or "parallel" not in name]
+    requests = [Request(name, *SPECIMENS[name], found) for name in names]
+    requests.append(Request("pack_s8", Pack(33, 9, "s8"), tw.Schedule(), found))
+    return generate(requests).text
+
+
 @pytest.mark.parametrize("language", ["c", "c++"])
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("target", targets.NAMES)
+@pytest.mark.parametrize(
+    "target", [pytest.param(n, marks=pytest.mark.xdist_group(f"text-{n}")) for n in targets.NAMES]
+)
 def test_it_has_no_warning_as_c_and_as_cpp(
     target: str, family: str, language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = targets.load(target)
-    names = able(target)
-    if language == "c++" and found.machine not in ("", machine()):
-        names = [name for name in names if "parallel" not in name]  # whose headers are not there
-    requests = [Request(name, *SPECIMENS[name], found) for name in names]
-    requests.append(Request("pack_s8", Pack(33, 9, "s8"), tw.Schedule(), found))
-    text = generate(requests).text
-    (tmp_path / "all.c").write_text(text)
+    there = language == "c" or found.machine in ("", machine())  # C++'s headers for threads
+    (tmp_path / "all.c").write_text(text_of_all(target, parallel=there))
     compiler = use(family, found, monkeypatch)
     command = list(compiler.command)
     flags = list(compiler_flags(found, compiler))
