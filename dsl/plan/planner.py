@@ -23,6 +23,12 @@ from .vector_axis import Layout, layouts
 
 #: What sizes of the call count as, where plans differ in nothing but conversions.
 NOMINAL = 64
+#: Bytes to which an operand, or a block of it, is packed though nobody asked for it: what a second
+#: cache holds beside the other operand.
+PACKED_BYTES = 256 * 1024
+#: A block has a multiple of these vectors in a line: tiles of 1, 2, 3 and 4 of them fill it. With
+#: fewer, the other operand is read too often.
+LINE_VECTORS = 12
 
 
 def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
@@ -30,7 +36,9 @@ def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     ways = layouts(spec, schedule, target)
     plans = [_plan_along(layout, spec, schedule, target) for layout in ways]
     unknown = NOMINAL if len({plan.vectorize for plan in plans}) == 1 else 0
-    costs = [_estimate(plan, unknown) if len(plans) > 1 else 0.0 for plan in plans]
+    unpacked = {plan.vectorize for plan in plans if not plan.packs}
+    most = PACKED_BYTES if unpacked <= {"k"} else STACK_BYTES // 2
+    costs = [_estimate(plan, unknown, most) if len(plans) > 1 else 0.0 for plan in plans]
     best = min(zip(costs, range(len(plans)), strict=True))[1]
     decisions = (*_why(plans, costs, best), *plans[best].decisions)
     return with_tiles(replace(plans[best], decisions=decisions))
@@ -62,8 +70,25 @@ def _ahead(plan: Plan) -> str:
     return f"{packed} with {converted} converted first" if converted else packed
 
 
-def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) -> Plan:
+def _in_blocks(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
+    """``schedule`` with blocks of what is packed unasked, where all of it is too large to pack."""
+    packs = layout[1]
+    asked = schedule.pack or schedule.vectorize or schedule.loops or schedule.threads
+    line = "n" if packs == "b" else "m"
+    k, length = spec.k, getattr(spec, line)
+    plain = is_plain(spec) and spec.batch is None and len(packs) == 1 and not asked
+    if not plain or not isinstance(k, int) or not isinstance(length, int) or not k:
+        return schedule
+    lanes, most = target.of(spec.type)[0].lanes, PACKED_BYTES // (k * ITEMSIZE[spec.type])
+    block = most // (LINE_VECTORS * lanes) * LINE_VECTORS * lanes
+    if not 0 < block < length:
+        return schedule
+    return replace(schedule, loops="nmnk" if line == "n" else "mnmk", block=((line, block),))
+
+
+def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> Plan:
     vectorize, packs = layout
+    schedule = _in_blocks(layout, spec, given, target)
     bounces = schedule.tails == "bounce"
     target = uncut(target) if bounces else target
     sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in "mnk"}
@@ -79,6 +104,8 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
     along = "m" if vectorize == "k" else vectorize
     panels = vectorize == "n" and staging.by_panels(sizes)
     outer, inner, loop_reason = read_loops(spec, schedule, along, packs, panels)
+    if schedule is not given:
+        loop_reason = f"{packs.upper()} is packed in blocks that stay in the cache"
     blocks = dict(schedule.block)
     decisions = [
         Decision("product", staging.product.mnemonic or "multiply, add", staging.reason),
@@ -112,10 +139,11 @@ def _plan_along(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) 
     )
 
 
-def _estimate(plan: Plan, unknown: int) -> float:
+def _estimate(plan: Plan, unknown: int, most: int) -> float:
     """The cost model's cycles; equal for all when a size is 0, as one of the call may count.
 
-    What nobody asked to pack must fit on the stack well: scratch memory is one more parameter.
+    What nobody asked to pack has ``most`` bytes, as a whole or in blocks: as much as a cache holds
+    where else vectors would lie along K, but what the stack holds well where they need no packing.
     """
     known = {d: value(plan.sizes[d]) for d in "mnk"}
     extents = {d: unknown if size is None else size for d, size in known.items()}
@@ -125,7 +153,8 @@ def _estimate(plan: Plan, unknown: int) -> float:
     product = _product_cycles(plan, across, along)
     lines = {"a": extents["m"], "b": extents["n"]}
     unasked = plan.packs if not (plan.schedule.pack or plan.schedule.vectorize) else ""
-    if any(2 * depth * lines[x] * ITEMSIZE[plan.element] > STACK_BYTES for x in unasked):
+    held = {"a": plan.blocks.get("m", lines["a"]), "b": plan.blocks.get("n", lines["b"])}
+    if any(depth * held[x] * ITEMSIZE[plan.element] > most for x in unasked):
         return float("inf")
     packing = sum(depth * lines[name] * _move_cycles(plan, name) for name in plan.packs)
     converting = sum(depth * lines[name] * _convert_cycles(plan) for name in plan.sources)
