@@ -23,6 +23,9 @@ _TEXT = re.compile(
 )
 #: What a cache close to the core holds of B beside other operands.
 CACHED_BYTES = 1 << 18
+#: The columns of a block of a larger B: whole tiles of 1, 2 and 3 vectors of any target; of matrices
+#: two tiles'.
+VECTOR_COLUMNS, MATRIX_COLUMNS = 48, 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,17 +142,29 @@ def _format(target: Target, a: str, b: Packed, k: int, n: int) -> PackedFormat:
     product = packed_product(target, a, b, n).in_steps(k)
     lanes = target.of(accumulator(a, b.type))[0].lanes
     stored = _stored_type(b.type, product, k * n)
+    columns = b.nb or _columns(product, n, k * n * ITEMSIZE[stored])
     return PackedFormat(
         type=b.type,
         stored=stored,
         itemsize=ITEMSIZE[stored],
         k=k,
         n=n,
-        nb=1 if _alone(b, n, product) else max(lanes, -(-(b.nb or n) // lanes) * lanes),
+        nb=1 if _alone(b, n, product) else max(lanes, -(-columns // lanes) * lanes),
         group=product.group,
         sums=is_integer(b.type),
         step=product.depth // product.group,
     )
+
+
+def _columns(product: Product, n: int, nbytes: int) -> int:
+    """The columns of a block where nobody says how many: all, if a cache holds them.
+
+    Else what a tile reads of K would lie as far apart as rows of B are long: in other pages, and in
+    few sets of the first cache.
+    """
+    if nbytes <= CACHED_BYTES:
+        return n
+    return min(n, MATRIX_COLUMNS if product.unit is not None else VECTOR_COLUMNS)
 
 
 def packed_product(target: Target, a: str, b: Packed, n: int) -> Product:

@@ -37,8 +37,9 @@ def check_order(order: object) -> None:
 class Packed:
     """B as ``pack_b`` wrote it: in groups along K, in blocks of ``nb`` columns, zero-padded.
 
-    The format depends on target, types, k, n and ``nb`` alone. ``nb`` None: one block;
-    a column alone then has no padding beside it, and its elements follow each other.
+    The format depends on target, types, k, n and ``nb`` alone. ``nb`` None: one block where a cache
+    holds it, else blocks of a few tiles' columns, as ``PackedMatrix.format`` says; a column alone
+    then has no padding beside it, and its elements follow each other.
     """
 
     type: str

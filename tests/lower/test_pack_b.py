@@ -226,7 +226,7 @@ def test_contiguous_columns_are_read_and_written_by_lines_of_the_cache(
     name: str, a: str, b: str, source: str
 ) -> None:
     target = resolve(name)
-    found = accessed(target, Pack(512, 512, b, a=a, source=source, order="F"))
+    found = accessed(target, Pack(512, 512, b, a=a, nb=512, source=source, order="F"))
     line = target.core.line
     assert set(found["in"].values()) == {line}
     assert all(written % line == 0 for written in found["out"].values())
@@ -328,3 +328,15 @@ def test_b_is_shifted_where_no_product_takes_it_as_it_is(cases: Cases) -> None:
     interpret_kernel(spec, Schedule(), target, [b, out])
     assert not differing(form, out, layout(form, b)).size
     cases.count(target.name, "interpreted")
+
+
+@pytest.mark.parametrize(("name", "columns"), [("avx2", 48), ("avx512+vnni", 48), ("amx", 32)])
+def test_a_large_b_is_packed_in_blocks_of_a_few_tiles(name: str, columns: int) -> None:
+    """One that a cache holds is a block of its own; what is asked for stays."""
+    large, small = Gemm(64, 1024, 1024, a="u8", b=tw.Packed("s8")), Gemm(64, 96, 64, b=PACKED)
+    assert format_of(large, resolve(name)).nb == columns
+    assert format_of(small, resolve(name)).nb == 96
+    asked = Gemm(64, 1024, 1024, a="u8", b=tw.Packed("s8", 1024))
+    assert format_of(asked, resolve(name)).nb == 1024
+    rows = Gemm(64, 8, 100_000, a="bf16", b=tw.Packed("bf16"))
+    assert format_of(rows, resolve(name)).nb in (8, 16)
