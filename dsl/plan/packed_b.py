@@ -23,8 +23,8 @@ _TEXT = re.compile(
 )
 #: What a cache close to the core holds of B beside other operands.
 CACHED_BYTES = 1 << 18
-#: The columns of a block of a larger B: whole tiles of 1, 2 and 3 vectors of any target; two tiles of
-#: a matrix unit.
+#: The columns of a block of a larger B: whole tiles of 1, 2 and 3 vectors of any target; of a
+#: matrix unit, two tiles.
 VECTOR_COLUMNS, MATRIX_COLUMNS = 48, 32
 
 
