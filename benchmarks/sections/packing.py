@@ -76,7 +76,7 @@ def run(options: Options) -> Section:
 def _specs() -> Iterator[tw.Pack]:
     for k, n in SIZES:
         for a, b, source, order in KINDS:
-            yield tw.Pack(k, n, b, a=a, source=source, order=order)  # type: ignore[arg-type]
+            yield tw.Pack(k, n, b, a=a, nb=n, source=source, order=order)  # type: ignore[arg-type]
 
 
 def _wanted(options: Options, spec: tw.Pack) -> bool:
