@@ -58,6 +58,7 @@ from .memory import Memory, Segment, fresh_buffer
 
 Run = Callable[[], None]
 Fetch = Callable[[], Lanes]
+Put = Callable[[Lanes], None]
 Pointer = tuple[Segment, int]
 
 
@@ -261,7 +262,7 @@ class Tile:
         dst, most = op.dst.name, vector.lanes * max(op.group, 1)
         count = self._active(op.active, most)
         who = f"{self.program.name}: {dst}"
-        fetch = self._elements(op.address, op.memory or vector.element, count, most, who)
+        fetch = self._elements(op.address, op.element, count, most, who)
         lanes = reader(vector, op.memory, op.group)
 
         def run() -> None:
@@ -282,45 +283,41 @@ class Tile:
 
     def _broadcast(self, op: Broadcast) -> Run:
         registers, dst, vector = self.registers, op.dst.name, op.dst.vector
-        memory = op.memory or vector.element
-        count = self._active(op.existing, op.group)
+        memory, count = op.element, self._active(op.existing, op.group)
         fetch = self._group(op.address, memory, count, op.group, f"{self.program.name}: {dst}")
         places, lanes = np.arange(vector.lanes) % op.group, spreader(vector, memory)
         return lambda: registers.__setitem__(dst, lanes(fetch())[places])
 
-    def _store(self, op: Store) -> Run:
-        registers, pointers, counts = self.registers, self.pointers, self.around.counts
-        src, vector = op.src.name, op.src.vector
-        pointer, offset = op.address.pointer, self.value(op.address.offset)
-        memory = op.memory or vector.element
-        count = self._active(op.active, vector.lanes * max(op.group, 1))
-        elements, size = writer(vector, op.memory, op.group), count * ITEMSIZE[memory]
-        who = f"{self.program.name}: {src}"
+    def _writing(self, address: Address, memory: str, count: int, who: str) -> Put:
+        """Writes the first ``count`` elements that it is given, and counts a store."""
+        pointers, counts = self.pointers, self.around.counts
+        pointer, offset = address.pointer, self.value(address.offset)
+        size = count * ITEMSIZE[memory]
 
-        def run() -> None:
+        def put(elements: Lanes) -> None:
             counts.stores += 1
             counts.bytes_written += size
             if count:
                 segment, at = pointers[pointer]
-                segment.write(at + offset, elements(registers[src])[:count], memory, who)
+                segment.write(at + offset, elements[:count], memory, who)
 
-        return run
+        return put
+
+    def _store(self, op: Store) -> Run:
+        registers, src, vector = self.registers, op.src.name, op.src.vector
+        count = self._active(op.active, vector.lanes * max(op.group, 1))
+        elements = writer(vector, op.memory, op.group)
+        put = self._writing(op.address, op.element, count, f"{self.program.name}: {src}")
+        return lambda: put(elements(registers[src]))
 
     def _copy(self, op: Copy) -> Run:
-        pointers, counts = self.pointers, self.around.counts
-        count, who = self.value(op.count), f"{self.program.name}: copy"
+        counts, count, who = self.around.counts, self.value(op.count), f"{self.program.name}: copy"
         fetch = self._elements(op.source, op.element, count, count, who)
-        pointer, offset = op.address.pointer, self.value(op.address.offset)
-        size = count * ITEMSIZE[op.element]
+        put = self._writing(op.address, op.element, count, who)
 
         def run() -> None:
             counts.loads += 1
-            counts.stores += 1
-            counts.bytes_written += size
-            elements = fetch()
-            if count:
-                segment, at = pointers[pointer]
-                segment.write(at + offset, elements, op.element, who)
+            put(fetch())
 
         return run
 

@@ -11,13 +11,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from itertools import chain, count
 
-from sympy import Expr
-
 from tilewright.elementwise.builder import Argument
 from tilewright.elementwise.conversions import narrow, saturate, widen
 from tilewright.isa.target import Target
 from tilewright.spec.types import ELEMENTS, is_integer
-from tilewright.symbolic import ONE, ZERO
+from tilewright.symbolic import ZERO
 
 from .emitter import Emitter
 from .nodes import within
@@ -27,7 +25,6 @@ from .ops import (
     Apply,
     Copy,
     Load,
-    MaskRegister,
     Op,
     Register,
     StackBuffer,
@@ -103,13 +100,13 @@ def _legal(ops: Iterable[Op], taken: set[str]) -> Iterator[Op]:
         if isinstance(op, Load) and not reachable(op):
             buffer = _buffer(op, op.dst, taken, zeros=True)
             inside = Address(buffer.name, ZERO)
-            yield from (buffer, Copy(inside, op.address, buffer.element, _count(op.active)))
+            yield from (buffer, Copy(inside, op.address, buffer.element, op.count))
             yield replace(op, address=inside, active=None)
         elif isinstance(op, Store) and not reachable(op):
             buffer = _buffer(op, op.src, taken, zeros=False)
             inside = Address(buffer.name, ZERO)
             yield from (buffer, replace(op, address=inside, active=None))
-            yield Copy(op.address, inside, buffer.element, _count(op.active))
+            yield Copy(op.address, inside, buffer.element, op.count)
         else:
             yield within(op, lambda body: _legal(body, taken))
 
@@ -126,9 +123,3 @@ def _buffer(op: Load | Store, register: Register, taken: set[str], *, zeros: boo
     name = next(name for name in names if name not in taken)
     taken.add(name)
     return StackBuffer(name, op.element, register.vector.lanes * max(op.group, 1), zeros)
-
-
-def _count(active: Active) -> Expr:
-    """How many elements exist."""
-    assert active is not None
-    return ONE * (active.active if isinstance(active, MaskRegister) else active)

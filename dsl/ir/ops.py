@@ -165,12 +165,17 @@ class Load(Operation):
 
     def accesses(self) -> Iterator[Access]:
         """The active elements."""
-        yield Access("loads", self.memory or self.dst.vector.element, _active(self, self.dst))
+        yield Access("loads", self.element, self.count)
 
     @property
     def element(self) -> str:
         """The type of the elements in memory."""
         return self.memory or self.dst.vector.element
+
+    @property
+    def count(self) -> Expr:
+        """How many elements it touches."""
+        return _count(self.active, self.dst, self.group)
 
     @property
     def spelling(self) -> str:
@@ -200,7 +205,12 @@ class Broadcast(Operation):
     def accesses(self) -> Iterator[Access]:
         """One factor, or what exists of it."""
         count = Integer(self.group) if self.existing is None else self.existing
-        yield Access("broadcasts", self.memory or self.dst.vector.element, count)
+        yield Access("broadcasts", self.element, count)
+
+    @property
+    def element(self) -> str:
+        """The type of the elements in memory."""
+        return self.memory or self.dst.vector.element
 
     @property
     def spelling(self) -> str:
@@ -367,12 +377,17 @@ class Store(Operation):
 
     def accesses(self) -> Iterator[Access]:
         """The active elements."""
-        yield Access("stores", self.memory or self.src.vector.element, _active(self, self.src))
+        yield Access("stores", self.element, self.count)
 
     @property
     def element(self) -> str:
         """The type of the elements in memory."""
         return self.memory or self.src.vector.element
+
+    @property
+    def count(self) -> Expr:
+        """How many elements it touches."""
+        return _count(self.active, self.src, self.group)
 
     @property
     def spelling(self) -> str:
@@ -479,11 +494,11 @@ def _alone(active: Active) -> int | Mask | None:
     return 0 if isinstance(active, Expr) else active
 
 
-def _active(op: Load | Store, register: Register) -> Expr:
+def _count(active: Active, register: Register, group: int) -> Expr:
     """How many elements a load or store touches."""
-    if op.active is None:
-        return Integer(register.vector.lanes * max(op.group, 1))
-    return Integer(1) * (op.active.active if isinstance(op.active, MaskRegister) else op.active)
+    if active is None:
+        return Integer(register.vector.lanes * max(group, 1))
+    return Integer(1) * (active.active if isinstance(active, MaskRegister) else active)
 
 
 Op = (

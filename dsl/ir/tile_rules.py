@@ -122,12 +122,12 @@ def _zero(w: Walk, op: Zero) -> None:
 
 def _load(w: Walk, op: Load) -> None:
     count = _moved_by(w, op, op.dst.vector, {**op.dst.vector.loads} if op.memory else {}, "load")
-    w.access(op, op.address, op.memory or op.dst.vector.element, count)
+    w.access(op, op.address, op.element, count)
 
 
 def _store(w: Walk, op: Store) -> None:
     count = _moved_by(w, op, op.src.vector, op.src.vector.stores, "store")
-    w.access(op, op.address, op.memory or op.src.vector.element, count, write=True)
+    w.access(op, op.address, op.element, count, write=True)
 
 
 def _moved_by(
@@ -170,7 +170,7 @@ def _grouped(
 
 
 def _broadcast(w: Walk, op: Broadcast) -> None:
-    vector, memory = op.dst.vector, op.memory or op.dst.vector.element
+    vector, memory = op.dst.vector, op.element
     repeat = vector.repeats.get(op.memory) if op.group > 1 else None
     if repeat is not None:
         legal = op.group == repeat.count

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from tilewright.errors import TargetError
 from tilewright.spec.types import ITEMSIZE
@@ -105,6 +105,16 @@ class Repeat:
     pick: str
 
 
+class _Ways(NamedTuple):
+    """The spellings of a vector's loads, or of its stores."""
+
+    whole: str
+    others: Mapping[str, str]
+    masked: str
+    partial: Mapping[int, str]
+    grouped: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Vector:
     """A register's view as ``lanes`` elements, and its operations.
@@ -169,37 +179,28 @@ class Vector:
 
     def loading(self, memory: str, group: int, lanes: int | Mask | None) -> str:
         """The expression that loads ``lanes``, None for all; see ``ir.ops.Load``."""
-        if lanes is not None:
-            mask = self.mask.load if self.mask is not None else ""
-            return (
-                ""
-                if memory
-                else mask
-                if isinstance(lanes, Mask)
-                else self.partial_load.get(lanes, "")
-            )
-        if not group:
-            return self.loads.get(memory, "") if memory else self.load
-        seen = self.seen_as(memory, group)
-        return self.load if seen == self.element else self.loads[seen] if seen else self.load_group
+        masked = self.mask.load if self.mask is not None else ""
+        ways = _Ways(self.load, self.loads, masked, self.partial_load, self.load_group)
+        return self._way(ways, memory, group, lanes)
 
     def storing(self, memory: str, group: int, lanes: int | Mask | None) -> str:
         """The statement that stores ``lanes``, None for all; see ``ir.ops.Store``."""
+        masked = self.mask.store if self.mask is not None else ""
+        ways = _Ways(self.store, self.stores, masked, self.partial_store, self.store_group)
+        return self._way(ways, memory, group, lanes)
+
+    def _way(self, ways: _Ways, memory: str, group: int, lanes: int | Mask | None) -> str:
+        if lanes is not None and memory:
+            return ""
+        if isinstance(lanes, Mask):
+            return ways.masked
         if lanes is not None:
-            mask = self.mask.store if self.mask is not None else ""
-            return (
-                ""
-                if memory
-                else mask
-                if isinstance(lanes, Mask)
-                else self.partial_store.get(lanes, "")
-            )
-        if not group:
-            return self.stores.get(memory, "") if memory else self.store
+            return ways.partial.get(lanes, "")
         seen = self.seen_as(memory, group)
-        return (
-            self.store if seen == self.element else self.stores[seen] if seen else self.store_group
-        )
+        if group and not seen:
+            return ways.grouped
+        type_ = seen or memory
+        return ways.whole if type_ in ("", self.element) else ways.others.get(type_, "")
 
     def seen_as(self, memory: str, group: int) -> str:
         """The type as which lanes read or write groups of ``memory``; "" if not as another one."""
