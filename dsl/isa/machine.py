@@ -5,6 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 
+@dataclass(frozen=True, slots=True)
+class Cache:
+    """A data cache, as far as one core may count on it.
+
+    ``size`` is in bytes: of a cache that cores share, one core's share. ``rate`` is how many bytes
+    a cycle it gives to loads of whole vectors.
+    """
+
+    size: int
+    rate: float
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
     """What the cost model knows of a core.
@@ -19,6 +31,8 @@ class Core:
     multiply-adds just hide the latency; it falls to 0 at half as many chains again. ``hidden``:
     stores per tile that overlap with multiply-adds. ``late``: cost, in stores, of each further one.
     ``beside``: the share of the time of conversions between tiles that multiply-adds do not hide.
+
+    ``caches`` come nearest first; ``memory`` is how many bytes a cycle come from beyond them.
     """
 
     fma_latency: int
@@ -34,6 +48,8 @@ class Core:
     hidden: int = 0
     late: float = 1
     beside: float = 1
+    caches: tuple[Cache, ...] = (Cache(32 << 10, 64), Cache(512 << 10, 32), Cache(2 << 20, 10))
+    memory: float = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
