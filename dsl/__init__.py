@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .runtime.driver import compile, compile_many
     from .runtime.harness import harness
     from .runtime.kernel import Kernel
+    from .runtime.matmul.product import matmul
     from .runtime.reference.verify import Verification
     from .spec.expression import Expression, Operand, acc, acc2, dst, postop
     from .spec.gemm import Gemm
@@ -76,6 +77,7 @@ __all__ = [
     "dim",
     "dst",
     "harness",
+    "matmul",
     "peak",
     "postop",
     "row_absmax",
@@ -96,6 +98,7 @@ _HOMES = {
     "compile_many": "runtime.driver",
     "harness": "runtime.harness",
     "Kernel": "runtime.kernel",
+    "matmul": "runtime.matmul.product",
     "Timing": "runtime.bench.timing",
     "peak": "runtime.bench.peak",
     "Verification": "runtime.reference.verify",

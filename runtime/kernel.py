@@ -231,6 +231,14 @@ class Kernel:
         return self._target.description
 
     @property
+    def functions(self) -> tuple[int, int]:
+        """The addresses of what calls the C function with all its arguments in arrays, and of what
+        says how much scratch memory those need.
+        """
+        self._native("functions")
+        return self._functions
+
+    @property
     def address(self) -> int:
         """The C function's address, for numba, Cython, ctypes and C; see ``c_declaration``."""
         self._native("address")

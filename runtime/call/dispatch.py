@@ -48,6 +48,7 @@ _TYPES = {
     "tw_call": (("uintptr_t", "uintptr_t"), "int"),
     "tw_call_scalars": (("uintptr_t", "uintptr_t", "double", "double"), "int"),
     "tw_run": (("uintptr_t",), "int"),
+    "tw_matmul": (("uintptr_t", "uintptr_t"), "int"),
     "tw_time": (("uintptr_t", "int64_t", "int64_t"), "double"),
     "tw_slot": (("uintptr_t", "uintptr_t"), "uintptr_t"),
     "tw_probe": (("uintptr_t", "uintptr_t", "int64_t"), "int64_t"),
@@ -59,7 +60,9 @@ class Dispatcher(NamedTuple):
 
     ``call(kernel, id(tuple of arrays))`` and ``call_scalars(kernel, id(tuple), first, second)``
     return DONE, UNDECIDED (nothing was run: decide in Python) or NO_MEMORY. ``run(frame)`` runs a
-    decided call; ``time(frames, count, calls)`` gives the seconds ``calls`` of them take, and is
+    decided call. ``matmul(routes, id(tuple of three arrays))`` looks in a table which kernel serves
+    them, and returns as ``call`` does. ``time(frames, count, calls)`` gives the seconds that
+    ``calls`` of them take, and is
     None in Python, whose own time is many times a kernel's.
     """
 
@@ -67,6 +70,7 @@ class Dispatcher(NamedTuple):
     call: Callable[[int, int], int]
     call_scalars: Callable[[int, int, float, float], int]
     run: Callable[[int], int]
+    matmul: Callable[[int, int], int]
     time: Timer | None
 
 
@@ -171,7 +175,7 @@ def _checked(kind: Mode, functions: dict[str, Any]) -> Dispatcher:
             got=f"numpy {np.__version__} on {sys.version}",
             hint="report this; a released CPython with numpy 1.26 or later is expected",
         )
-    order = ("tw_call", "tw_call_scalars", "tw_run", "tw_time")
+    order = ("tw_call", "tw_call_scalars", "tw_run", "tw_matmul", "tw_time")
     return Dispatcher(kind, *(functions[name] for name in order))
 
 
@@ -179,4 +183,4 @@ def _python_dispatcher() -> Dispatcher:
     from . import dispatch_python
 
     undecided: Callable[..., int] = lambda *_: UNDECIDED  # noqa: E731
-    return Dispatcher("python", undecided, undecided, dispatch_python.run, None)
+    return Dispatcher("python", undecided, undecided, dispatch_python.run, undecided, None)

@@ -13,7 +13,7 @@ from tilewright.emit.render import render
 from tilewright.runtime.build.toolchain import compile_library, find_compiler
 from tilewright.targets import load
 
-from .abi import KINDS, LIMITS, WRITEABLE, module_name
+from .abi import ALIGNED, KINDS, LIMITS, WRITEABLE, module_name
 
 #: What cffi's wrappers around the dispatcher would be warned of.
 _FOREIGN = ("-Wno-unused-parameter", "-Wno-missing-field-initializers", "-Wno-unused-function")
@@ -22,7 +22,12 @@ _FOREIGN = ("-Wno-unused-parameter", "-Wno-missing-field-initializers", "-Wno-un
 def source(linkage: str = "") -> str:
     """The dispatcher's C; ``linkage`` stands before each of its functions."""
     return render(
-        "dispatch/dispatch.c.j2", linkage=linkage, kinds=KINDS, limits=LIMITS, writeable=WRITEABLE
+        "dispatch/dispatch.c.j2",
+        linkage=linkage,
+        kinds=KINDS,
+        limits=LIMITS,
+        aligned=ALIGNED,
+        writeable=WRITEABLE,
     )
 
 

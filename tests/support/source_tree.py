@@ -17,8 +17,8 @@ ROOMS = (
     "interpret", "explain", "emit", "generate",
     "targets", "templates",
     "runtime.store", "runtime.machine", "runtime.build", "runtime.call", "runtime.emulate",
-    "runtime.reference", "runtime.bench", "runtime.kernel", "runtime.driver", "runtime.harness",
-    "runtime.fuzz",
+    "runtime.reference", "runtime.bench", "runtime.kernel", "runtime.driver", "runtime.matmul",
+    "runtime.harness", "runtime.fuzz",
     "tuning", "examples", "cli",
 )  # fmt: skip
 

@@ -1,0 +1,309 @@
+"""``matmul``: products of two matrices, or of stacks of them, of any size, order and strides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.runtime.call import dispatch
+from tilewright.runtime.call.dtypes import preferred
+from tilewright.runtime.call.scalars import is_number
+from tilewright.spec.types import INPUTS, TYPES, accumulator
+
+from .families import Family, Options, class_of, kernel_of
+from .lines import contiguous_axis, disjoint
+from .routes import Routes
+
+if TYPE_CHECKING:
+    from tilewright.spec.expression import Expression
+
+Array = np.ndarray[Any, Any]
+
+#: Bytes that a copy of a part of an operand may take, where its strides are ones no kernel reads.
+COPIED = 8 << 20
+
+
+def matmul(
+    a: Array,
+    b: Array,
+    out: Array | None = None,
+    *,
+    alpha: float = 1,
+    beta: float = 0,
+    epilogue: Expression | None = None,
+    threads: int | None = None,
+    deterministic: bool = False,
+    target: str = "host",
+    **operands: Any,
+) -> Array:
+    """``out = epilogue(alpha * (a @ b) + beta * out)``; returns ``out``, a new array without it.
+
+    ``a`` is (..., m, k) and ``b`` (..., k, n); what stands before the matrices is broadcast as in
+    numpy, and an array of one dimension is a row on the left, a column on the right. Types are
+    those of ``Gemm``, orders and strides any. A new ``out`` has the type in which sums are held:
+    float32 for floating point, int32 for integers, float64; one that is given may have any other,
+    and is not read where beta is 0. ``epilogue`` is an expression of ``tw.acc``, whose operands
+    are passed by name.
+
+    ``threads`` is how many there are at most; without it as many as the process may use CPUs,
+    where that pays. With ``deterministic`` a row of the result has the same bits whatever other
+    rows, products of a stack and threads there are.
+
+    Kernels are compiled when products of their kind first come up: types, orders, and whether
+    ``b`` is a column; never for a size. Operands whose lines are not contiguous are copied, 8 MiB
+    at a time. Raises ArgumentError where arrays do not fit, share memory with ``out``, or have a
+    type that nothing multiplies; SpecError for an epilogue that cannot be.
+    """
+    if (
+        alpha == 1 and beta == 0 and epilogue is None and threads is None
+        and not deterministic and target == "host" and not operands
+    ):  # fmt: skip
+        if out is None:
+            out = _new(a, b)
+        if out is not None:
+            held = a, b, out
+            if _decide(_table.address, id(held)) == 0:
+                return out
+        return _general(a, b, out, 1, 0, Options(), {})
+    scaled = not (_is(alpha, 1) and _is(beta, 0))
+    options = Options(scaled, epilogue, _count(threads), bool(deterministic), target)
+    return _general(a, b, out, alpha, beta, options, operands)
+
+
+def _is(value: Any, number: int) -> bool:
+    return is_number(value) and bool(value == number)
+
+
+def _count(threads: Any) -> int | None:
+    if threads is None or (type(threads) is int and 1 <= threads <= 4096):
+        return threads
+    raise ArgumentValueError(
+        "threads is how many there are at most", got=threads, expected="1 to 4096, or None"
+    )
+
+
+# --- the usual call ----------------------------------------------------------------------------
+
+_table = Routes()
+#: What results are made of, by the dtypes of a and b.
+_made: dict[tuple[Any, Any], np.dtype[Any]] = {}
+
+
+def _first(routes: int, arguments: int) -> int:
+    """The dispatcher's ``matmul``, which is loaded when it is first asked."""
+    global _decide
+    _decide = dispatch.dispatcher().matmul
+    return _decide(routes, arguments)
+
+
+_decide: Callable[[int, int], int] = _first
+
+
+def _new(a: Any, b: Any) -> Array | None:
+    """A new output of two matrices; None where Python has to look closer."""
+    if type(a) is not np.ndarray or type(b) is not np.ndarray or a.ndim != 2 or b.ndim != 2:
+        return None
+    dtype = _made.get((a.dtype, b.dtype))
+    return None if dtype is None else np.empty((a.shape[0], b.shape[1]), dtype)
+
+
+# --- any call ----------------------------------------------------------------------------------
+
+
+def _general(
+    a: Any, b: Any, out: Any, alpha: Any, beta: Any, options: Options, operands: dict[str, Any]
+) -> Array:
+    """A call whose arrays, or options, C has not decided."""
+    types = _type(a, "a"), _type(b, "b")
+    shape, product = _shapes(a, b)
+    if out is None:
+        if not _is(beta, 0):
+            raise ArgumentTypeError(
+                "beta is not 0, so out is read", got=f"beta={beta}, no out", hint="out=c"
+            )
+        dtype = preferred(accumulator(*types))
+        result = np.empty(shape, dtype)
+        _made[a.dtype, b.dtype] = dtype
+    else:
+        result = _checked_out(out, shape)
+    written = _type(result, "out")
+    for name, given in (("a", a), ("b", b)):
+        if np.may_share_memory(given, result) and np.shares_memory(given, result):
+            _refuse_overlap(name, given, result)
+    scalars = {"alpha": alpha, "beta": beta} if options.scaled else {}
+    one = _One((*types, written), options, scalars, operands)
+    stacks = _broadcast(a, b, result, product)
+    for x, y, z in stacks:
+        one.stack(x, y, z)
+    return result
+
+
+def _type(array: Any, name: str) -> str:
+    """The element type of an array; ArgumentTypeError if it is none, or of another type."""
+    if not isinstance(array, np.ndarray):
+        raise ArgumentTypeError(
+            f"{name} must be a numpy array", got=type(array).__name__, hint=f"np.asarray({name})"
+        )
+    return _type_of(array.dtype, name)
+
+
+@cache
+def _type_of(dtype: np.dtype[Any], name: str) -> str:
+    known = TYPES if name == "out" else INPUTS
+    if dtype.isnative:
+        found = next((t for t in known if TYPES[t].numpy == dtype.name), None)
+        if found is not None:
+            return found
+    hints = {"uint16": "bits of bfloat16: x.view(ml_dtypes.bfloat16)"}
+    raise ArgumentTypeError(
+        f"{name} has a type that is not multiplied",
+        got=dtype.str if not dtype.isnative else dtype.name,
+        expected=", ".join(TYPES[t].numpy for t in known),
+        hint=hints.get(dtype.name, "astype(np.float32)"),
+    )
+
+
+def _shapes(a: Array, b: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape of the result, and of the stack of products in it."""
+    if not a.ndim or not b.ndim:
+        raise ArgumentValueError(
+            "matmul multiplies matrices, not numbers",
+            got=f"a {a.shape}, b {b.shape}",
+            expected="one dimension or more",
+            hint="a * b",
+        )
+    rows = a.shape[-2:-1]
+    depth, columns = (b.shape[-2], b.shape[-1:]) if b.ndim > 1 else (b.shape[0], ())
+    if a.shape[-1] != depth:
+        raise ArgumentValueError(
+            "matmul: a has another number of columns than b has rows",
+            got=f"a {a.shape}, b {b.shape}: {a.shape[-1]} is not {depth}",
+            expected="(..., m, k) and (..., k, n)",
+        )
+    try:
+        stack = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    except ValueError:
+        raise ArgumentValueError(
+            "matmul: stacks of matrices could not be broadcast together",
+            got=f"a {a.shape[:-2]} of {a.shape[-2:]}, b {b.shape[:-2]} of {b.shape[-2:]}",
+            expected="equal dimensions before the last two, or 1",
+        ) from None
+    return (*stack, *rows, *columns), stack
+
+
+def _checked_out(out: Any, shape: tuple[int, ...]) -> Array:
+    _type(out, "out")
+    if out.shape != shape:
+        raise ArgumentValueError("matmul: out has the wrong shape", got=out.shape, expected=shape)
+    if not out.flags.writeable:
+        raise ArgumentValueError("matmul: out is read-only", hint="out.copy()")
+    if not disjoint(out):
+        raise ArgumentValueError(
+            "matmul: elements of out share memory",
+            got=f"shape {out.shape}, strides {out.strides}",
+            hint="an array of its own",
+        )
+    result: Array = out
+    return result
+
+
+def _refuse_overlap(name: str, given: Array, out: Array) -> NoReturn:
+    raise ArgumentValueError(
+        f"matmul: out shares memory with {name}",
+        got=f"{name} {given.shape} and out {out.shape} have elements in common",
+        hint=f"{name}.copy(), or a new out",
+    )
+
+
+def _broadcast(
+    a: Array, b: Array, out: Array, stack: tuple[int, ...]
+) -> list[tuple[Array, Array, Array]]:
+    """Pairs of matrices and their result, or stacks of one dimension of them."""
+    column = b.ndim == 1
+    b = b[:, None] if column else b
+    if column:
+        out = out[..., None]
+    if a.ndim == 1:
+        a = a[None, :]
+        out = out[..., None, :]
+    if not stack:
+        return [(a, b, out)]
+    a, b = (np.broadcast_to(x, (*stack, *x.shape[-2:])) for x in (a, b))
+    return [(a[i], b[i], out[i]) for i in np.ndindex(*stack[:-1])]
+
+
+class _One:
+    """A product of matrices as often as a call needs it: with the same types and options."""
+
+    def __init__(
+        self,
+        types: tuple[str, str, str],
+        options: Options,
+        scalars: dict[str, Any],
+        operands: dict[str, Any],
+    ) -> None:
+        self.types, self.options = types, options
+        self.named = {**scalars, **operands}
+
+    def stack(self, a: Array, b: Array, out: Array) -> None:
+        """Matrices, or stacks of them that are as many."""
+        if a.ndim == 2:
+            self.product(a, b, out)
+            return
+        if not out.shape[0]:
+            return
+        axes = [contiguous_axis(x) for x in (a, b, out)]
+        if None not in axes and not self.named and self._routed(a, b, out):
+            return
+        for i in range(out.shape[0]):
+            self.product(a[i], b[i], out[i])
+
+    def _routed(self, a: Array, b: Array, out: Array) -> bool:
+        """Whether C computed all of it, by a kernel that it may only now know."""
+        family = self._family(a[0], b[0], out[0])
+        if family.options != Options():
+            return False
+        _table.add(family, kernel_of(family))
+        held = a, b, out
+        return _decide(_table.address, id(held)) == 0
+
+    def _family(self, a: Array, b: Array, out: Array) -> Family:
+        (m, k), n = a.shape, b.shape[1]
+        axes = tuple(contiguous_axis(x) for x in (a, b, out))
+        sizes = class_of(m, n, k, self.options)
+        return Family(self.types, axes, sizes, self.options)  # type: ignore[arg-type]
+
+    def product(self, a: Array, b: Array, out: Array) -> None:
+        """One product; operands that no kernel reads are copied part by part."""
+        if contiguous_axis(out) is None or not out.flags.aligned:
+            for part in _parts(out, 0):
+                copied = np.array(out[part], order="C")
+                self.product(a[part], b, copied)
+                out[part] = copied
+        elif contiguous_axis(a) is None or not a.flags.aligned:
+            for part in _parts(a, 0):
+                self.product(np.array(a[part], order="C"), b, out[part])
+        elif contiguous_axis(b) is None or not b.flags.aligned:
+            for part in _parts(b, 1):
+                self.product(a, np.array(b[:, part], order="C"), out[:, part])
+        else:
+            family = self._family(a, b, out)
+            kernel = kernel_of(family)
+            kernel(a, b, **{"out" if self._writes_only else "c": out}, **self.named)
+            if family.options == Options():
+                _table.add(family, kernel)
+
+    @property
+    def _writes_only(self) -> bool:
+        return not self.options.scaled
+
+
+def _parts(x: Array, axis: int) -> list[slice]:
+    """Slices along ``axis`` that have some ``COPIED`` bytes each."""
+    length = x.shape[axis]
+    step = max(1, COPIED // max(1, x.shape[1 - axis] * x.itemsize))
+    return [slice(i, min(i + step, length)) for i in range(0, length, step)]

@@ -1,0 +1,221 @@
+"""``tw.matmul`` against numpy: sizes, orders, strides, types, stacks, options, bad input."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError
+
+Array = np.ndarray[Any, Any]
+SIZES = [(5, 3, 7), (1, 9, 4), (9, 1, 4), (1, 1, 1), (0, 3, 2), (3, 0, 2), (3, 2, 0), (33, 50, 65)]
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(12)
+
+
+def whole(rng: np.random.Generator, shape: tuple[int, ...], dtype: Any = "f4") -> Array:
+    """Small whole numbers, whose products every type holds exactly."""
+    least = 0 if np.dtype(dtype).kind == "u" else -4
+    return rng.integers(least, 5, shape).astype(dtype)
+
+
+def exact(a: Array, b: Array) -> Array:
+    result: Array = a.astype(np.float64) @ b.astype(np.float64)
+    return result
+
+
+@pytest.mark.twice
+@pytest.mark.parametrize("orders", list(itertools.product("CF", repeat=3)), ids="".join)
+def test_every_order_and_size(orders: tuple[str, str, str], rng: np.random.Generator) -> None:
+    for m, n, k in SIZES:
+        a, b = whole(rng, (m, k)), whole(rng, (k, n))
+        a, b = np.array(a, order=orders[0]), np.array(b, order=orders[1])  # type: ignore[call-overload]
+        out = np.full((m, n), np.nan, "f4", order=orders[2])  # type: ignore[call-overload]
+        for _ in range(2):  # the second time C finds the kernel
+            out[...] = np.nan
+            assert tw.matmul(a, b, out) is out
+            np.testing.assert_array_equal(out, exact(a, b))
+
+
+@pytest.mark.twice
+@pytest.mark.parametrize(
+    ("a", "b", "made"),
+    [
+        ("f8", "f8", "f8"), ("f2", "f2", "f4"), ("f4", "f2", "f4"), ("u1", "i1", "i4"),
+        ("i1", "i1", "i4"), (ml_dtypes.bfloat16, ml_dtypes.bfloat16, "f4"),
+        (ml_dtypes.float8_e4m3fn, "f4", "f4"),
+    ],
+)  # fmt: skip
+def test_types_and_what_is_made_of_them(
+    a: Any, b: Any, made: str, rng: np.random.Generator
+) -> None:
+    x, y = whole(rng, (19, 37), a), whole(rng, (37, 21), b)
+    result = tw.matmul(x, y)
+    assert result.dtype == np.dtype(made)
+    np.testing.assert_array_equal(result, exact(x, y))
+
+
+@pytest.mark.twice
+def test_another_type_is_written_where_it_is_given(rng: np.random.Generator) -> None:
+    a, b = whole(rng, (9, 5), "f2"), whole(rng, (5, 7), "f2")
+    for dtype in ("f2", "i4", "i1"):
+        out = np.zeros((9, 7), dtype)
+        tw.matmul(a, b, out)
+        np.testing.assert_array_equal(out, np.clip(exact(a, b), -128, 127) if dtype == "i1"
+                                      else exact(a, b))  # fmt: skip
+
+
+@pytest.mark.twice
+def test_any_strides(rng: np.random.Generator) -> None:
+    x, y, z = whole(rng, (40, 60)), whole(rng, (60, 44)), np.zeros((40, 44), "f4")
+    for a, b in [
+        (x[::2, ::3], y[::3, ::2]), (x[::-1], y[:, ::-1]), (x[:, 5:9], y[5:9]),
+        (x[3:4, ::2], y[::2, 7:8]), (np.broadcast_to(x[0], (6, 60)), y),
+    ]:  # fmt: skip
+        np.testing.assert_array_equal(tw.matmul(a, b), exact(a, b))
+        out = z[: 2 * a.shape[0] : 2, ::-1][: a.shape[0], : b.shape[1]]
+        if out.shape == (a.shape[0], b.shape[1]):
+            before = z.copy()
+            tw.matmul(a, b, out)
+            np.testing.assert_array_equal(out, exact(a, b))
+            out[...] = before[: 2 * a.shape[0] : 2, ::-1][: a.shape[0], : b.shape[1]]
+            np.testing.assert_array_equal(z, before)  # nothing else was written
+
+
+@pytest.mark.twice
+def test_an_operand_that_no_kernel_reads_is_copied_in_parts(
+    monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    monkeypatch.setattr("tilewright.runtime.matmul.product.COPIED", 400)
+    x, y = whole(rng, (30, 50)), whole(rng, (50, 44))
+    out = np.zeros((30, 88), "f4")[::2, ::4]
+    tw.matmul(x[::2, ::2], y[::2, ::2], out)
+    np.testing.assert_array_equal(out, exact(x[::2, ::2], y[::2, ::2]))
+
+
+@pytest.mark.twice
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((4, 1, 5, 6), (3, 6, 2)), ((5, 6), (3, 6, 2)), ((3, 5, 6), (6, 2)), ((2, 3, 5, 6), (6,)),
+        ((6,), (3, 6, 2)), ((6,), (6,)), ((5, 6), (6,)), ((0, 5, 6), (6, 2)),
+        ((1, 5, 6), (7, 6, 2)), ((7, 0, 6), (7, 6, 2)), ((7, 5, 0), (7, 0, 2)),
+    ],
+)  # fmt: skip
+def test_stacks_are_broadcast_as_in_numpy(shapes: Any, rng: np.random.Generator) -> None:
+    a, b = (whole(rng, shape) for shape in shapes)
+    expected = np.matmul(a.astype("f8"), b.astype("f8"))
+    for _ in range(2):
+        result = tw.matmul(a, b)
+        assert result.shape == expected.shape
+        np.testing.assert_array_equal(result, expected)
+    out = np.full(expected.shape, np.nan, "f4")
+    tw.matmul(a, b, out)
+    np.testing.assert_array_equal(out, expected)
+    swapped = np.full(expected.shape[::-1], np.nan, "f4").T
+    tw.matmul(a, b, swapped)
+    np.testing.assert_array_equal(swapped, expected)
+
+
+@pytest.mark.twice
+def test_alpha_and_beta(rng: np.random.Generator) -> None:
+    a, b = whole(rng, (9, 5)), whole(rng, (5, 7))
+    for dtype in ("f4", "f2"):
+        c = whole(rng, (9, 7), dtype)
+        expected = 2 * exact(a, b) + 3 * c
+        assert tw.matmul(a, b, c, alpha=2, beta=3) is c
+        np.testing.assert_array_equal(c, expected)
+    c = np.full((9, 7), np.nan, "f4")
+    tw.matmul(a, b, c, alpha=0.5, beta=0)  # which does not read c
+    np.testing.assert_array_equal(c, exact(a, b) / 2)
+    with pytest.raises(ArgumentTypeError, match="beta is not 0, so out is read"):
+        tw.matmul(a, b, beta=1)
+
+
+@pytest.mark.twice
+def test_an_epilogue_and_its_operands(rng: np.random.Generator) -> None:
+    bias = tw.Operand("bias", "f32", per="column")
+    a, b, v = whole(rng, (9, 5)), whole(rng, (5, 7)), whole(rng, (7,))
+    expected = np.maximum(exact(a, b) + v, 0)
+    found = tw.matmul(a, b, epilogue=tw.relu(tw.acc + bias), bias=v)
+    np.testing.assert_array_equal(found, expected)
+    stacked = tw.matmul(np.stack([a, a]), b, epilogue=tw.relu(tw.acc + bias), bias=v)
+    np.testing.assert_array_equal(stacked, np.stack([expected] * 2))
+
+
+@pytest.mark.twice
+def test_rows_are_the_same_to_the_bit_whatever_else_is_computed(rng: np.random.Generator) -> None:
+    a = rng.standard_normal((70, 300)).astype("f4")
+    b = rng.standard_normal((300, 45)).astype("f4")
+    whole_ = tw.matmul(a, b, deterministic=True)
+    for rows in (1, 2, 7, 33):
+        for threads in (None, 1, 2):
+            part = tw.matmul(a[3 : 3 + rows], b, deterministic=True, threads=threads)
+            np.testing.assert_array_equal(part, whole_[3 : 3 + rows])
+    stack = tw.matmul(np.stack([a, a]), b, deterministic=True)
+    np.testing.assert_array_equal(stack[1], whole_)
+
+
+@pytest.mark.twice
+def test_threads(rng: np.random.Generator) -> None:
+    a, b = whole(rng, (150, 100)), whole(rng, (100, 140))
+    for threads in (None, 1, 2, 3):
+        np.testing.assert_array_equal(tw.matmul(a, b, threads=threads), exact(a, b))
+    for wrong in (0, -1, 1.5, "2", True):
+        with pytest.raises(ArgumentValueError, match="threads is how many"):
+            tw.matmul(a, b, threads=wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.twice
+def test_another_target_is_emulated(rng: np.random.Generator) -> None:
+    a, b = whole(rng, (9, 5)), whole(rng, (5, 7))
+    np.testing.assert_array_equal(tw.matmul(a, b, target="scalar"), exact(a, b))
+
+
+def test_what_does_not_fit_is_said_as_numpy_says_it() -> None:
+    a, b = np.zeros((3, 4), "f4"), np.zeros((5, 6), "f4")
+    with pytest.raises(ArgumentValueError, match=r"(?s)a has another number.*4 is not 5"):
+        tw.matmul(a, b)
+    with pytest.raises(ArgumentValueError, match="could not be broadcast"):
+        tw.matmul(np.zeros((2, 3, 4), "f4"), np.zeros((3, 4, 5), "f4"))
+    with pytest.raises(ArgumentValueError, match="not numbers"):
+        tw.matmul(np.array(2, "f4"), a)
+    with pytest.raises(ArgumentValueError, match="wrong shape"):
+        tw.matmul(a, a.T, np.zeros((3, 4), "f4"))
+    with pytest.raises(ArgumentTypeError, match=r"(?s)a must be a numpy array.*asarray"):
+        tw.matmul([[1.0]], a)  # type: ignore[arg-type]
+    with pytest.raises(ArgumentTypeError, match="a has a type"):
+        tw.matmul(a.astype("i4"), a.T)
+    with pytest.raises(ArgumentTypeError, match=r"(?s)not multiplied.*bfloat16"):
+        tw.matmul(a.astype("u2"), a.T)
+    with pytest.raises(ArgumentTypeError, match="a has a type"):
+        tw.matmul(a.astype(">f4"), a.T)
+    with pytest.raises(SpecError, match="no product of these types"):
+        tw.matmul(a.astype("f8"), a.T)
+
+
+def test_out_is_refused_before_anything_is_written(rng: np.random.Generator) -> None:
+    x = whole(rng, (8, 8))
+    before = x.copy()
+    with pytest.raises(ArgumentValueError, match="out shares memory with a"):
+        tw.matmul(x, whole(rng, (8, 8)), x)
+    with pytest.raises(ArgumentValueError, match="out shares memory with b"):
+        tw.matmul(whole(rng, (8, 8)), x, x.T)
+    with pytest.raises(ArgumentValueError, match="elements of out share memory"):
+        tw.matmul(x, x, np.lib.stride_tricks.as_strided(x.copy(), (8, 8), (4, 4)))
+    np.testing.assert_array_equal(x, before)
+    frozen = np.zeros((8, 8), "f4")
+    frozen.flags.writeable = False
+    with pytest.raises(ArgumentValueError, match="read-only"):
+        tw.matmul(x, x, frozen)
+    halves = whole(rng, (8, 16))
+    tw.matmul(halves[:, :8], halves[:, :8].copy(), halves[:, 8:])  # apart, though interleaved
+    np.testing.assert_array_equal(halves[:, 8:], exact(halves[:, :8], halves[:, :8]))
