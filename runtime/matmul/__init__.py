@@ -1,1 +1,1 @@
-"""``tw.matmul``: products of arrays of any size by kernels whose sizes are those of the call."""
+"""Products of arrays of any size, by kernels whose sizes are those of the call."""
