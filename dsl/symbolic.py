@@ -72,6 +72,40 @@ class Remainder(sympy.Function):  # type: ignore[misc]
         return True
 
 
+class Quotient(sympy.Function):  # type: ignore[misc]
+    """How many whole ``by``, a size known only at the call, fit in ``expr``, 0 or more."""
+
+    nargs = 2
+
+    @classmethod
+    def eval(cls, expr: Expr, by: Expr) -> Expr | None:
+        """The value, where both are numbers."""
+        return expr // by if expr.is_Integer and by.is_Integer else None
+
+    def _eval_is_integer(self) -> bool:
+        return True
+
+    def _eval_is_nonnegative(self) -> bool:
+        return True
+
+
+class Least(sympy.Function):  # type: ignore[misc]
+    """The lesser of two sizes. Not sympy.Min, which looks long for what it may simplify."""
+
+    nargs = 2
+
+    @classmethod
+    def eval(cls, one: Expr, other: Expr) -> Expr | None:
+        """The value, where both are numbers."""
+        return min(one, other) if one.is_Integer and other.is_Integer else None
+
+    def _eval_is_integer(self) -> bool:
+        return True
+
+    def _eval_is_nonnegative(self) -> bool:
+        return True
+
+
 @lru_cache(maxsize=65536)
 def div(expr: Expr, by: int) -> Expr:
     """How many whole ``by`` fit in ``expr``, which is 0 or more."""
@@ -212,7 +246,9 @@ def _compiled(expr: Expr) -> Callable[[Mapping[str, int]], int]:
         return lambda sizes: _product(part(sizes) for part in parts)
     if isinstance(expr, Remainder):
         return lambda sizes: parts[0](sizes) % parts[1](sizes)
-    if isinstance(expr, sympy.Min):
+    if isinstance(expr, Quotient):
+        return lambda sizes: parts[0](sizes) // parts[1](sizes)
+    if isinstance(expr, sympy.Min | Least):
         return lambda sizes: min(part(sizes) for part in parts)
     if expr.is_Pow and expr.exp.is_Integer and expr.exp > 0:
         return lambda sizes: parts[0](sizes) ** parts[1](sizes)
@@ -254,6 +290,11 @@ def _print(expr: Expr) -> tuple[str, int]:
         return f"{_factor(numerator)} / {denominator}", 2
     if isinstance(expr, Remainder):
         return f"{_factor(expr.args[0])} % {_factor(expr.args[1])}", 2
+    if isinstance(expr, Quotient):
+        return f"{_factor(expr.args[0])} / {_factor(expr.args[1])}", 2
+    if isinstance(expr, Least):
+        one, other = (_factor(arg) for arg in expr.args)
+        return f"({one} < {other} ? {one} : {other})", 3
     if isinstance(expr, sympy.Min):  # in formulas for readers; no address or trip count has one
         return f"min({', '.join(sorted(_print(arg)[0] for arg in expr.args))})", 3
     if expr.is_Pow and expr.exp == 2:

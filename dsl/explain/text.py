@@ -11,6 +11,7 @@ from sympy import Expr, Integer
 
 from tilewright.ir.count import calls, formulas, tile_formulas
 from tilewright.ir.nest import (
+    Bind,
     Argument,
     BlockLoop,
     Call,
@@ -216,6 +217,10 @@ def _nest(nodes: Sequence[NestNode], depth: int) -> Iterator[str]:
                 note = f"   ({', '.join(notes)})" if notes else ""
                 yield f"{pad}{node.counter} from {node.first} below {text_of(node.trips)}{note}"
                 yield from _nest(node.body, depth + 1)
+            case Bind():
+                each = (f"{bound.name} = {text_of(bound.value)}" for bound in node.bound)
+                yield f"{pad}with {', '.join(each)}"
+                yield from _nest(node.body, depth + 1)
             case SelectBatch():
                 names = " and ".join(str(selected.name).upper() for selected in node.selected)
                 yield f"{pad}with {names} of batch element {text_of(node.index)}"
@@ -260,6 +265,9 @@ def _choice(node: When | WhenSame, depth: int) -> Iterator[str]:
 
 def _formulas(plan: AnyPlan, program: Program) -> Iterator[str]:
     found = formulas(program)
+    if found is None:
+        yield "not counted: the call computes how large blocks are"
+        return
     rows = [("flops", flops(plan))] if isinstance(plan, Plan) else []
     rows += [(f.name.replace("_", " "), getattr(found, f.name)) for f in fields(found)]
     shown = [(name, _formula(expr)) for name, expr in rows if expr != 0]

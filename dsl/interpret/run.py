@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tilewright.ir.nest import (
+    Bind,
     BlockLoop,
     Call,
     Configure,
@@ -57,11 +59,11 @@ def interpret(
 
 
 class _Machine:
-    """Walks the nest; tile programs are compiled to closures when first called."""
+    """Walks the nest; tile programs become closures when first called with the sizes they have."""
 
     def __init__(self, program: Program, around: Surroundings) -> None:
         self.program, self.around = program, around
-        self.tiles: dict[str, tuple[Tile, Run]] = {}
+        self.tiles: dict[tuple[str | int, ...], tuple[Tile, Run]] = {}
 
     def run(
         self, nodes: Sequence[NestNode], env: Mapping[str, int], operands: Mapping[str, Any]
@@ -74,6 +76,11 @@ class _Machine:
                 case BlockLoop():
                     for trip in range(node.first, evaluate(node.trips, env)):
                         self.run(node.body, {**env, node.counter: trip}, operands)
+                case Bind():
+                    inside = dict(env)
+                    for bound in node.bound:
+                        inside[bound.name] = evaluate(bound.value, inside)
+                    self.run(node.body, inside, operands)
                 case SelectBatch():
                     self.run(node.body, env, self._select(node, env, operands))
                 case When():
@@ -82,9 +89,9 @@ class _Machine:
                 case Pack():
                     elements = evaluate(node.elements, env)
                     name = str(node.buffer)
-                    inside = {**operands, name: fresh_buffer(name, node.element, elements)}
-                    self.run(node.fill, env, inside)
-                    self.run(node.body, env, inside)
+                    within = {**operands, name: fresh_buffer(name, node.element, elements)}
+                    self.run(node.fill, env, within)
+                    self.run(node.body, env, within)
                 case Configure():
                     pass  # a register knows its shape here
                 case WhenSame():
@@ -110,10 +117,13 @@ class _Machine:
         return chosen
 
     def _call(self, call: Call, env: Mapping[str, int], operands: Mapping[str, Any]) -> None:
-        if call.program not in self.tiles:
-            tile = Tile(self.around, self.program.tile(call.program))
-            self.tiles[call.program] = tile, tile.compiled()
-        tile, run = self.tiles[call.program]
+        program = self.program.tile(call.program)
+        sizes = {p.name: env[p.name] for p in program.parameters if p.role == "size"}
+        key = call.program, *sizes.values()
+        if key not in self.tiles:
+            tile = Tile(replace(self.around, sizes=sizes), program)
+            self.tiles[key] = tile, tile.compiled()
+        tile, run = self.tiles[key]
         passed = [p for p in tile.program.parameters if p.role not in ("size", "scalar")]
         tile.pointers.clear()
         tile.registers.clear()

@@ -15,8 +15,8 @@ from tilewright.errors import PlanError
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, Remainder, div, positive, symbol
 
-from .nest import BlockLoop, Call, NestNode, Program, When, WhenSame
-from .nodes import inside
+from .nest import Bind, BlockLoop, Call, NestNode, Program, When, WhenSame
+from .nodes import inside, walk
 from .ops import Loop, Op, TileProgram
 
 #: Formulas with more of them are not rewritten: it would take long, and they stay long.
@@ -62,8 +62,14 @@ class Formulas:
         return set().union(*(getattr(self, f.name).free_symbols for f in fields(self)))
 
 
-def formulas(program: Program, *, same: bool = False) -> Formulas:
-    """What one call of ``program`` does; ``same``: where operands may be one array, they are."""
+def formulas(program: Program, *, same: bool = False) -> Formulas | None:
+    """What one call of ``program`` does; ``same``: where operands may be one array, they are.
+
+    None for a program whose blocks have a size that the call computes: sums over them have no
+    formula that says more than the nest does.
+    """
+    if any(isinstance(node, Bind) for node in walk(program.nest)):
+        return None
     tiles = {tile.name: tile_formulas(tile) for tile in program.tiles}
     return _nest(program.nest, tiles, same).expanded()
 

@@ -147,6 +147,24 @@ class When(Node):
 
 
 @dataclass(frozen=True, slots=True)
+class Bound(Node):
+    """A size that is computed in the nest: ``value``, from sizes, counters and sizes before it."""
+
+    kind: ClassVar[str] = "bound"
+    name: Writes[CounterName]
+    value: Sizes[Expr]
+
+
+@dataclass(frozen=True, slots=True)
+class Bind(Node):
+    """Within ``body`` there are the sizes ``bound`` beside those of the call."""
+
+    kind: ClassVar[str] = "bind"
+    bound: tuple[Bound, ...]
+    body: Body["tuple[NestNode, ...]"]
+
+
+@dataclass(frozen=True, slots=True)
 class Configuration:
     """How the registers of a matrix unit are used: rows, and bytes of a row, by their numbers."""
 
@@ -179,7 +197,7 @@ class WhenSame(Node):
     otherwise: Body["tuple[NestNode, ...]"]
 
 
-NestNode = Call | BlockLoop | SelectBatch | Pack | When | WhenSame | Configure
+NestNode = Call | BlockLoop | Bind | SelectBatch | Pack | When | WhenSame | Configure
 
 
 #: The operands that a node is given, or asks for; its formulas; and the counter that it counts.
@@ -193,6 +211,8 @@ def names_used(node: NestNode) -> set[str]:
     used = {str(name) for name in _operands(node)}
     used = used.union(*(slots(expr) for expr in _expressions(node)))
     match node:
+        case Bind():
+            used -= {each.name for each in node.bound}
         case SelectBatch():
             used.update(each.offsets for each in node.selected if each.batch == "offsets")
         case Pack() if node.scratch is not None:

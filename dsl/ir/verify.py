@@ -24,6 +24,7 @@ from .alive import live_registers, verify_alive
 from .dataflow import matrices_of
 from .extents import Held, Reach, held
 from .nest import (
+    Bind,
     Argument,
     BlockLoop,
     Call,
@@ -247,6 +248,16 @@ def _block_loop(n: _Nest, node: BlockLoop) -> None:
     n.idle = idle
 
 
+def _bind(n: _Nest, node: Bind) -> None:
+    for bound in node.bound:
+        if bound.name in n.counters or bound.name in n.sizes:
+            n.refuse(node, f"computes {bound.name} again", "a size of its own")
+        n.size(node, bound.value)
+        n.sizes.add(bound.name)
+    n.nodes(node.body)
+    n.sizes -= {bound.name for bound in node.bound}
+
+
 def _select_batch(n: _Nest, node: SelectBatch) -> None:
     at = n.size(node, node.index)
     outside, chosen = n.operands, dict(n.operands)
@@ -351,6 +362,7 @@ def _configure(n: _Nest, node: Configure) -> None:
 NEST_RULES: Mapping[type[Any], Callable[[_Nest, Any], None]] = {
     Call: _call,
     BlockLoop: _block_loop,
+    Bind: _bind,
     SelectBatch: _select_batch,
     Pack: _pack,
     When: _when,

@@ -41,10 +41,16 @@ def transposition_program(plan: TransposePlan) -> Program:
 
 
 def grid_nest(
-    plan: TransposePlan, names: tuple[Name, Name], at: Expr, prefix: str
+    plan: TransposePlan, names: tuple[Name, Name], at: tuple[Expr, Expr], prefix: str
 ) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
-    """A transposition within another kernel, from operand ``names[0]``, ``at`` elements in."""
-    tiles = _Tiles(plan, prefix, dict(zip(("x", "out"), names, strict=True)), at)
+    """A transposition within another kernel, from operand ``names[0]`` to ``names[1]``.
+
+    ``at`` are the elements before the first of each.
+    """
+    both = ("x", "out")
+    tiles = _Tiles(
+        plan, prefix, dict(zip(both, names, strict=True)), dict(zip(both, at, strict=True))
+    )
     return tuple(_apart(tiles)), tuple(tiles.programs.values())
 
 
@@ -58,7 +64,7 @@ class _Tiles:
     plan: TransposePlan
     prefix: str = ""
     names: dict[str, Name] = field(default_factory=dict)
-    first: Expr = ZERO
+    first: dict[str, Expr] = field(default_factory=dict)
     programs: dict[str, TileProgram] = field(default_factory=dict)
 
     def get(
@@ -73,7 +79,7 @@ class _Tiles:
         strides = self.plan.operands[name].strides
         offset = down * strides["rows"] + over * strides["cols"]
         place = self.names.get(name, Name(name))
-        return Argument(place, offset + (self.first if name == "x" else ZERO))
+        return Argument(place, offset + self.first.get(name, ZERO))
 
 
 def _apart(tiles: _Tiles) -> Iterator[NestNode]:

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import product
 
 from sympy import Expr, Integer
 
 from tilewright.errors import ScheduleError
 from tilewright.ir.nest import Name
-from tilewright.symbolic import ONE, ZERO, div, mod, value
+from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
 from .operands import Operand
 from .partition import Region, partition
-from .parts import cut
+from .parts import Part, cut, panel_parts
 from .plan import Plan
 from .staging import is_empty
 from .tiles import (
+    Cell,
+    FirstOrLater,
     Grid,
     Grids,
     OverBatch,
     OverBlocks,
+    OverEqual,
     PackedBlock,
     Pass,
     RegisterTile,
@@ -37,6 +41,7 @@ class _Block:
     """Where the cutting stands: a block's extents, and whether C already holds a sum.
 
     ``plan`` has the operands as they are packed at this point, ``packed`` are their names.
+    ``first``: what counts the blocks of K, of which all but the first add to a sum; "" for none.
     """
 
     plan: Plan
@@ -44,6 +49,7 @@ class _Block:
     stage: Stage
     accumulate: bool = False
     packed: str = ""
+    first: str = ""
 
     def of(self, letter: str, extent: Expr) -> _Block:
         """The block with another extent of a dimension."""
@@ -99,8 +105,13 @@ class _Cutting:
         if letter == "k":
             steps = plan.product.depth * (plan.schedule.k_unroll or 1)
             size = plan.blocks["k"] if "k" in rest + plan.inner else steps
+            if plan.panel_tile is not None:
+                return self._over_equal(letter, plan.product.depth, rest, block)
             return self._over_k(size, rest, block, names)
         if letter.lower() in rest.lower():
+            if plan.panel_tile is not None:
+                tile = dict(zip("mn", plan.panel_tile, strict=True))
+                return self._over_equal(letter, tile[letter.lower()], rest, block)
             return self._over_blocks(letter, rest, block, names)
         return self.cut(rest, block, names)  # the grid of tiles itself loops over it
 
@@ -123,6 +134,15 @@ class _Cutting:
         tail = None if tail_size == 0 else self.cut(rest, block.of(letter, tail_size), taken)
         return OverBlocks(letter, counter, size, trips, tail_size, parallel, None, body, tail)
 
+    def _over_equal(self, letter: str, multiple: int, rest: str, block: _Block) -> OverEqual:
+        """Blocks whose size the call computes."""
+        parallel, letter = letter.isupper(), letter.lower()
+        most, extent = self.plan.blocks[letter], block.extents[letter]
+        inside = block.of(letter, symbol(self.plan.block_sizes[letter]))
+        if letter == "k" and not block.accumulate:
+            inside = replace(inside, first="k0")
+        return OverEqual(letter, extent, most, multiple, parallel, self.cut(rest, inside, ""))
+
     def _over_k(self, size: int, rest: str, block: _Block, names: str) -> OverBlocks:
         """Whole blocks of K, the first of which begins the sums, then the tail."""
         extent = block.extents["k"]
@@ -143,11 +163,15 @@ class _Cutting:
 
     # --- grids -----------------------------------------------------------------------------------
 
-    def _grids(self, block: _Block) -> Grids:
+    def _grids(self, block: _Block) -> Step:
         """The grids of a block; where B is packed in blocks of columns, of each of those."""
+        if block.first:
+            later = replace(block, first="", accumulate=True)
+            first = self._grids(replace(block, first=""))
+            return FirstOrLater(block.first, first, self._grids(later))
         width = block.plan.columns
         if width is None:
-            return Grids(None, ((None, self._of(block)),))
+            return Grids(None, tuple(self._cells(block)))
         step = block.plan.blocks.get("n", width)
         if step % width and width % step:
             raise ScheduleError(
@@ -156,7 +180,20 @@ class _Cutting:
                 expected="one to be a multiple of the other",
             )
         found = cut(block.extents["n"], width)
-        return Grids(width, tuple((p, self._of(block.of("n", p.size))) for p in found))
+        cells = (Cell(None, part, self._of(block.of("n", part.size))) for part in found)
+        return Grids(width, tuple(cells))
+
+    def _cells(self, block: _Block) -> Iterator[Cell]:
+        """What panels of A and of B have in common: whole ones, and what is left over."""
+        parts: dict[str, list[Part | None]] = {}
+        for name, d in zip("ab", "mn", strict=True):
+            width = block.plan.panel(name) if name in block.packed else None
+            parts[d] = [None] if width is None else [*panel_parts(block.extents[d], width)]
+        for m, n in product(parts["m"], parts["n"]):
+            inside = block
+            for d, part in (("m", m), ("n", n)):
+                inside = inside if part is None else inside.of(d, part.size)
+            yield Cell(m, n, self._of(inside))
 
     def _of(self, block: _Block) -> tuple[Grid, ...]:
         plan, extents = block.plan, block.extents
@@ -213,9 +250,14 @@ def _due(plan: Plan, letters: str, block: _Block) -> str:
 def packed_block(plan: Plan, name: str, extents: Mapping[str, Expr]) -> Operand:
     """A block of operand ``name`` as it is packed: ``[K][line]``, lines of whole vectors.
 
-    A line of a length known only at the call is as long as it is.
+    A line of a length known only at the call is as long as it is. In panels it is
+    ``[panel][K][line]``: ``pm`` and ``pn`` are what a row or column of a panel's beginning adds.
     """
     line = "m" if name == "a" else "n"
+    width = plan.panel(name)
+    if width is not None:
+        panels = {line: ONE, "k": Integer(width), f"p{line}": extents["k"] - 1}
+        return replace(plan.operands[name], strides=panels, buffer=Name(f"{name}_packed"))
     extent, lanes = extents[line], plan.lanes
     leading = extent if value(extent) is None else div(extent + lanes - 1, lanes) * lanes
     strides = {line: ONE, "k": leading}

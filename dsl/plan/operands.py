@@ -138,7 +138,7 @@ def whole_vectors(extent: Expr, lanes: int) -> Expr:
 def packed_by_caller(format_: PackedFormat, batch: Batch | None) -> Operand:
     """B as the tiles see it in that format.
 
-    Where there are several blocks of columns, ``p`` is what a column of their beginning adds.
+    Where there are several blocks of columns, ``pn`` is what a column of their beginning adds.
     """
     shared = isinstance(batch, Strided) and batch.b == 0
     strides = {
@@ -147,5 +147,5 @@ def packed_by_caller(format_: PackedFormat, batch: Batch | None) -> Operand:
         "b": ZERO if shared else Integer(format_.nbytes // format_.itemsize),
     }
     if format_.blocks > 1:
-        strides["p"] = Integer(format_.block_elements // format_.nb - format_.group)
+        strides["pn"] = Integer(format_.block_elements // format_.nb - format_.group)
     return Operand("b", format_.stored, strides)

@@ -51,6 +51,16 @@ def cut(total: Expr, most: int, lanes: int = 1, *, tail: bool = True) -> Iterato
         units = known // lanes if known else half
 
 
+def panel_parts(total: Expr, width: int) -> Iterator[Part]:
+    """``total`` elements in panels: all whole ones, then what is left, in one of its own."""
+    whole, left = div(total, width), mod(total, width)
+    if whole != 0:
+        yield Part(ZERO, Integer(width), width, whole)
+    if left != 0:
+        known = value(left)
+        yield Part(whole * width, left, width, ONE if known else positive_part(left, width))
+
+
 def across_parts(unit: MulAdd | None, total: Expr, most: int) -> Iterator[Part]:
     """Parts across a size known only at the call; a matrix has as many rows as are left."""
     if unit is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from sympy import Expr
+from sympy import Expr, Integer
 
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Form, Vector
@@ -13,7 +13,7 @@ from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.types import ITEMSIZE
-from tilewright.symbolic import ZERO, div, mod, value
+from tilewright.symbolic import ZERO, Least, div, mod, symbol, value
 
 from .contraction import Product
 from .loops import Decision
@@ -39,6 +39,8 @@ class Plan:
     original layout of operands that are converted once, before the loops; ``operands``: the layout
     of all as the tiles read them. ``padded``: lines of the operand along the vectors are followed
     by elements that may be read, up to a whole vector.
+    ``panel_tile``: blocks are packed in panels as wide as this register tile, (mr, nr), and have
+    sizes that the call computes; None where they are packed as they lie, or not at all.
     """
 
     spec: Gemm
@@ -61,6 +63,7 @@ class Plan:
     decisions: tuple[Decision, ...]
     passes: Mapping[Stage, Pass] = field(default_factory=dict, hash=False)
     tiles: tuple[RegisterTile, ...] = ()
+    panel_tile: tuple[int, int] | None = None
 
     @property
     def element(self) -> str:
@@ -84,10 +87,39 @@ class Plan:
     @property
     def asked_tile(self) -> tuple[int, int] | None:
         """The tile that the schedule asks for, (mr, nr), as its extents across and along."""
-        if self.schedule.tile is None:
+        tile = self.schedule.tile or self.panel_tile
+        if tile is None:
             return None
-        mr, nr = self.schedule.tile
+        mr, nr = tile
         return (mr, nr) if self.across == "m" else (nr, mr)
+
+    def panel(self, name: str) -> int | None:
+        """The rows or columns of a panel of packed operand ``name``; None if it has no panels."""
+        if self.panel_tile is None or name not in self.packs:
+            return None
+        return self.panel_tile[0 if name == "a" else 1]
+
+    @property
+    def block_sizes(self) -> dict[str, str]:
+        """What the sizes of blocks are called that the call computes, by dimension: mc, nc, kc."""
+        return {} if self.panel_tile is None else {d: f"{d}c" for d in "mnk" if d in self.blocks}
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """All sizes that tiles may depend on: those of the call, then those of blocks."""
+        given = (slot for slot, _ in self.spec.runtime_sizes())
+        return (*given, *self.block_sizes.values())
+
+    def at_most(self, elements: Expr, *, whole: bool = False) -> Expr:
+        """What ``elements`` of a block never exceed, by the sizes of the call.
+
+        ``whole``: by those of a whole block, whatever the call's are.
+        """
+        least = {
+            symbol(name): Integer(self.blocks[d]) if whole else Least(self.sizes[d], self.blocks[d])
+            for d, name in self.block_sizes.items()
+        }
+        return elements.xreplace(least)
 
     @property
     def dot(self) -> bool:
@@ -142,7 +174,7 @@ class Plan:
     def columns(self) -> int | None:
         """The columns of a block of the caller's packed B; None where there is one block."""
         b = self.operands["b"]
-        return value(b.strides["k"]) if "p" in b.strides else None
+        return value(b.strides["k"]) if "pn" in b.strides and not b.packed else None
 
     @property
     def output(self) -> Operand:

@@ -10,10 +10,10 @@ from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.types import ITEMSIZE
-from tilewright.symbolic import size_expr, value
+from tilewright.symbolic import ONE, size_expr, symbol, value
 
 from .blocking import with_tiles
-from .cost_model import choose, shape_of, tile_cycles
+from .cost_model import choose, shape_of, steady, tile_cycles
 from .loops import Decision, read_loops, threads_decision
 from .operands import batch_of
 from .packed_b import format_of
@@ -26,6 +26,8 @@ NOMINAL = 64
 #: Bytes to which an operand, or a block of it, is packed though nobody asked for it: what a second
 #: cache holds beside the other operand.
 PACKED_BYTES = 256 * 1024
+#: The stride of something packed before its tile is chosen.
+UNKNOWN = symbol("nr")
 #: A block has a multiple of these vectors in a line: tiles of 1, 2, 3 and 4 of them fill it. With
 #: fewer, the other operand is read too often.
 LINE_VECTORS = 12
@@ -41,7 +43,32 @@ def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     costs = [_estimate(plan, unknown, most) if len(plans) > 1 else 0.0 for plan in plans]
     best = min(zip(costs, range(len(plans)), strict=True))[1]
     decisions = (*_why(plans, costs, best), *plans[best].decisions)
-    return with_tiles(replace(plans[best], decisions=decisions))
+    return with_tiles(_in_panels(replace(plans[best], decisions=decisions)))
+
+
+def _in_panels(plan: Plan) -> Plan:
+    """``plan`` with blocks packed in panels as wide as its tile, where sizes are of the call.
+
+    There are packed operands in blocks of all of their dimensions, of which all have a tail.
+    """
+    unknown = all(value(plan.sizes[d]) is None for d in plan.blocks)
+    blocked = plan.blocks.keys() >= {"k", *("mn"["ab".index(name)] for name in plan.packs)}
+    if not (plan.packs and plan.blocks and unknown and blocked) or plan.bounces or plan.dot:
+        return plan
+    tile = plan.schedule.tile
+    reason = "as wide as the tile"
+    if tile is None:
+        packed = {
+            name: replace(plan.operands[name], strides={"mn"["ab".index(name)]: ONE, "k": UNKNOWN})
+            for name in plan.packs
+        }
+        laid = replace(plan, operands={**plan.operands, **packed})
+        request = laid.tile_request(symbol("kc"), accumulate=True)
+        ranked = steady(plan.target, request, (1, 1))
+        found = ranked[0].across[0][0], ranked[0].along[0][0] * ranked[0].vector.lanes
+        tile = found if plan.across == "m" else found[::-1]
+    decision = Decision("panels", " and ".join(f"{n.upper()} of {tile['ab'.index(n)]}" for n in plan.packs), reason)
+    return replace(plan, panel_tile=tile, decisions=(*plan.decisions, decision))
 
 
 def _why(plans: list[Plan], costs: list[float], best: int) -> tuple[Decision, ...]:

@@ -13,7 +13,7 @@ from sympy import Expr
 
 from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
-from tilewright.symbolic import div, value
+from tilewright.symbolic import ONE, Least, Quotient, div, symbol, value
 
 from .contraction import Product
 from .cost_model import LOOP_OVERHEAD, SHORT, Fitting, unroll
@@ -96,14 +96,36 @@ class Grid:
 
 
 @dataclass(frozen=True, slots=True)
-class Grids:
-    """The grids of a block of C; of each block of columns where B is packed in several.
+class Cell:
+    """The ``grids`` of the part of a block of C that panels of A, ``m``, and of B, ``n``, make.
 
-    ``width`` is how many columns such a block has, None where there is one.
+    None stands for all of it, where an operand is not packed in panels.
+    """
+
+    m: Part | None
+    n: Part | None
+    grids: tuple[Grid, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Grids:
+    """The grids of a block of C, of each kind of panels that operands are packed in.
+
+    ``width`` is how many columns a block of the caller's packed B has; None where there is one, or
+    panels are the kernel's own.
     """
 
     width: int | None
-    columns: tuple[tuple[Part | None, tuple[Grid, ...]], ...]
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FirstOrLater:
+    """``first`` in the first trip of the loop over K that counts ``counter``, else ``later``."""
+
+    counter: str
+    first: Step
+    later: Step
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +165,47 @@ class OverBlocks:
     only: Step | None = None
 
 
-Step = Grids | PackedBlock | OverBatch | OverBlocks
+@dataclass(frozen=True, slots=True)
+class OverEqual:
+    """``body`` for equal blocks along ``letter``: as few as have at most ``most`` elements.
+
+    Each has the next multiple of ``multiple``, the last one what is left. The call computes how
+    many; there is one where ``extent`` is 0.
+    """
+
+    letter: str
+    extent: Expr
+    most: int
+    multiple: int
+    parallel: bool
+    body: Step
+
+    @property
+    def counter(self) -> str:
+        """What counts the blocks."""
+        return f"{self.letter}0"
+
+    @property
+    def trips(self) -> Expr:
+        """How many blocks there are."""
+        last = self.most - 1
+        return div(self.extent + 1 - Least(self.extent, ONE) + last, self.most)
+
+    @property
+    def size(self) -> Expr:
+        """The elements of a whole block, given how many there are."""
+        count = symbol(f"{self.letter}_blocks")
+        equal = Quotient(self.extent + count - 1, count)
+        return div(equal + (self.multiple - 1), self.multiple) * self.multiple
+
+    @property
+    def here(self) -> Expr:
+        """The elements of this block."""
+        step = symbol(f"{self.letter}_step")
+        return Least(step, self.extent - symbol(self.counter) * step)
+
+
+Step = Grids | PackedBlock | OverBatch | OverBlocks | OverEqual | FirstOrLater
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,10 +328,13 @@ def grids_of(step: Step | None) -> Iterator[Grid]:
     """All grids within ``step``, in the order of the calls."""
     match step:
         case Grids():
-            for _, grids in step.columns:
-                yield from grids
-        case PackedBlock():
+            for cell in step.cells:
+                yield from cell.grids
+        case PackedBlock() | OverEqual():
             yield from grids_of(step.body)
+        case FirstOrLater():
+            yield from grids_of(step.first)
+            yield from grids_of(step.later)
         case OverBatch():
             yield from grids_of(step.first)
             yield from grids_of(step.later)

@@ -8,7 +8,9 @@ from dataclasses import replace
 from sympy import Expr, Integer
 
 from tilewright.ir.nest import (
+    Bind,
     BlockLoop,
+    Bound,
     Name,
     NestNode,
     Pack,
@@ -27,9 +29,19 @@ from tilewright.lower.staging.buffers import (
     select,
     sum_lines,
 )
-from tilewright.lower.staging.pack import beyond_stack, pack
+from tilewright.lower.staging.pack import Packed, beyond_stack, pack, stack_bytes
 from tilewright.plan.plan import Plan
-from tilewright.plan.tiles import Grid, Grids, OverBatch, OverBlocks, PackedBlock, Stage, Step
+from tilewright.plan.tiles import (
+    FirstOrLater,
+    Grid,
+    Grids,
+    OverBatch,
+    OverBlocks,
+    OverEqual,
+    PackedBlock,
+    Stage,
+    Step,
+)
 from tilewright.symbolic import ZERO, div, symbol, value
 
 from .calls import Block, TileSet, called, looped, offset_of
@@ -46,7 +58,7 @@ def make_program(plan: Plan) -> Program:
     start = tuple(node for name, _ in plan.spec.outputs for node in _begun(tiles, name))
     if ZERO in (plan.sizes["m"], plan.sizes["n"]):
         return Program(start, tuple(tiles.programs.values()))
-    block = Block(plan, dict(plan.sizes), dict.fromkeys("mnkbp", ZERO))
+    block = Block(plan, dict(plan.sizes), dict.fromkeys((*"mnkb", "pm", "pn"), ZERO))
     nest = _converted(tiles, "b", _product(tiles, block))
     if plan.spec.b2 is not None:
         nest = (_gated(tiles, block, nest),)
@@ -142,14 +154,20 @@ def _nest(tiles: TileSet, step: Step, block: Block) -> Iterator[NestNode]:
             yield from _over_batch(tiles, step, block)
         case OverBlocks():
             yield from _over_blocks(tiles, step, block)
+        case OverEqual():
+            yield _over_equal(tiles, step, block)
+        case FirstOrLater():
+            later, first = (tuple(_nest(tiles, s, block)) for s in (step.later, step.first))
+            yield When(symbol(step.counter), later, first)
         case Grids():
-            yield from _by_columns(tiles, step, block)
+            yield from _cells(tiles, step, block)
 
 
 def _packed(tiles: TileSet, step: PackedBlock, block: Block) -> Pack:
     plan, name = block.plan, step.operand.name
     at = offset_of(plan, name, block.origin)
     packed = pack(plan, step.operand, block.extents, at, f"pack{len(tiles.programs)}_{name}_")
+    packed = replace(packed, elements=_room(plan, packed))
     scratch = tiles.scratch_offset(packed.operand, packed.elements)
     if block.parallel and scratch is not None:
         raise beyond_stack(plan, packed)
@@ -165,6 +183,17 @@ def _packed(tiles: TileSet, step: PackedBlock, block: Block) -> Pack:
         fill=packed.nodes,
         body=tuple(_nest(tiles, step.body, inside)),
     )
+
+
+def _room(plan: Plan, packed: Packed) -> Expr:
+    """The elements of a packed block's buffer, which is made before its size is computed.
+
+    Those of a whole block where they fit on the stack, else no more than the call's sizes ask for.
+    """
+    whole = plan.at_most(packed.elements, whole=True)
+    if stack_bytes(packed.operand, whole) is not None:
+        return whole
+    return plan.at_most(packed.elements)
 
 
 def _over_batch(tiles: TileSet, step: OverBatch, block: Block) -> Iterator[NestNode]:
@@ -212,23 +241,37 @@ def _over_blocks(tiles: TileSet, step: OverBlocks, block: Block) -> Iterator[Nes
         yield from tail if certain else (When(step.tail_size, tail),)
 
 
-def _by_columns(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:
-    """The grids of tiles; where B is packed in blocks of columns, those of one after the other."""
-    letters, width = tiles.plan.outer, step.width
-    parallel = letters[letters.lower().rfind("n") :][:1].isupper()
-    for part, grids in step.columns:
-        if part is None or width is None:
-            yield from _grids(tiles, grids, block)
-            continue
-        before = width * div(block.origin["n"], width)
-        first = part.at("pt")
-        inside = block.inside("n", part.size, first).inside("p", ZERO, before + first)
-        nodes = tuple(_grids(tiles, grids, inside))
-        if part.count == 1:
-            yield from nodes
-        else:
-            note = f"n by {width}"
-            yield BlockLoop("pt", part.count, nodes, note=note, parallel=parallel)
+def _over_equal(tiles: TileSet, step: OverEqual, block: Block) -> Bind:
+    """A loop over blocks, whose number and size are computed before it."""
+    letter, counter = step.letter, step.counter
+    count, size, here = (f"{letter}_blocks", f"{letter}_step", tiles.plan.block_sizes[letter])
+    inside = block.inside(letter, symbol(here), symbol(counter) * symbol(size))
+    inside = replace(inside, parallel=block.parallel or step.parallel)
+    body = Bind((Bound(here, step.here),), tuple(_nest(tiles, step.body, inside)))
+    note = f"{letter} in equal blocks, each at most {step.most}"
+    loop = BlockLoop(counter, symbol(count), (body,), note=note, parallel=step.parallel)
+    return Bind((Bound(count, step.trips), Bound(size, step.size)), (loop,))
+
+
+def _cells(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:
+    """The grids of tiles of each kind of panels, panel after panel."""
+    letters = tiles.plan.outer
+    order = sorted("mn", key=letters.lower().rfind)
+    for cell in step.cells:
+        inside, parts = block, {"m": cell.m, "n": cell.n}
+        for d, part in parts.items():
+            if part is not None:
+                before = step.width * div(block.origin[d], step.width) if step.width else ZERO
+                first = part.at(f"p{d}")
+                inside = inside.inside(d, part.size, first).inside(f"p{d}", ZERO, before + first)
+        nodes = tuple(_grids(tiles, cell.grids, inside))
+        for d in reversed(order):
+            part = parts[d]
+            if part is not None and part.count != 1:
+                parallel = letters[letters.lower().rfind(d) :][:1].isupper()
+                note = f"{d} by {part.units}"
+                nodes = (BlockLoop(f"p{d}", part.count, nodes, note=note, parallel=parallel),)
+        yield from nodes
 
 
 def _grids(tiles: TileSet, grids: Sequence[Grid], block: Block) -> Iterator[NestNode]:

@@ -25,7 +25,8 @@ class Block:
     """Where the nest stands: the block's extents and origin.
 
     ``plan`` has the strides of the operands as they are packed at this point; ``bases`` holds
-    where the packed blocks start. The origin along ``p`` is that of B's block of columns.
+    where the packed blocks start. The origins along ``pm`` and ``pn`` are those of the panel of A
+    and of B.
     ``parallel``: inside of a loop whose trips run in parallel.
     """
 

@@ -1,7 +1,8 @@
-"""Packing a block of A or B into a panel, transposed where needed, so that vectors lie along it.
+"""Packing a block of A or B, transposed where needed, so that vectors lie along it.
 
-A packed operand is stored as ``[K][extent]``: its vectors are contiguous and follow each other
-along K. What is contiguous along K in memory is transposed in registers on the way.
+A packed operand is stored as ``[K][extent]``, or in panels as wide as a register tile, each of them
+``[K][width]``: its vectors are contiguous and follow each other along K. What is contiguous along K
+in memory is transposed in registers on the way.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ from tilewright.ir.ops import (
 from tilewright.isa.vector import Vector
 from tilewright.lower.transpose import grid_nest
 from tilewright.plan.operands import Operand
-from tilewright.plan.parts import cut
+from tilewright.plan.parts import cut, panel_parts
 from tilewright.plan.plan import STACK_BYTES, Plan
 from tilewright.plan.transpose import move_plan
 from tilewright.spec.types import ITEMSIZE
-from tilewright.symbolic import ONE, linear, value
+from tilewright.symbolic import ONE, ZERO, div, linear, value
 
 #: Lines that one call copies.
 COPY_LINES = 4
@@ -55,19 +56,51 @@ class Packed:
 def pack(plan: Plan, buffer: Operand, extents: dict[str, Expr], at: Expr, prefix: str) -> Packed:
     """Pack into ``buffer`` the block of its operand that starts ``at`` elements in."""
     name = buffer.name
-    source = plan.operands[name]
     line = "m" if name == "a" else "n"
-    extent, depth, leading = extents[line], extents["k"], buffer.strides["k"]
-    spare = spare_elements(plan, name)
-    sizes = tuple(slot for slot, _ in plan.spec.runtime_sizes())
-    if value(source.strides[line]) == 1:
-        nodes, tiles = _copy(plan, source, buffer, (line, extent, depth), at, prefix)
-    else:
-        strides = (source.strides[line], leading)
-        moves = move_plan(plan.target, source.type, (extent, depth), strides, sizes)
-        nodes, tiles = grid_nest(moves, (source.buffer, buffer.buffer), at, prefix)
+    extent, depth = extents[line], extents["k"]
+    width = plan.panel(name)
+    if width is not None:
+        return _panels(plan, buffer, (line, extent, depth), width, (at, prefix))
+    leading, spare = buffer.strides["k"], spare_elements(plan, name)
+    nodes, tiles = _moved(plan, buffer, (line, extent, depth), (at, ZERO), prefix)
     zeros, pads = pad(plan, buffer, (extent, depth), spare, prefix)
     return Packed(buffer, leading * depth + spare, zeros + nodes, pads + tiles)
+
+
+def _moved(
+    plan: Plan, buffer: Operand, block: tuple[str, Expr, Expr], at: tuple[Expr, Expr], prefix: str
+) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
+    """The nodes and tiles that pack a block: its lines, their length and number.
+
+    ``at`` are the elements before the first of the operand's, and of the buffer's.
+    """
+    (line, extent, depth), source = block, plan.operands[buffer.name]
+    if value(source.strides[line]) == 1:
+        return _copy(plan, source, buffer, block, at, prefix)
+    strides = (source.strides[line], buffer.strides["k"])
+    moves = move_plan(plan.target, source.type, (extent, depth), strides, plan.slots)
+    return grid_nest(moves, (source.buffer, buffer.buffer), at, prefix)
+
+
+def _panels(
+    plan: Plan,
+    buffer: Operand,
+    block: tuple[str, Expr, Expr],
+    width: int,
+    place: tuple[Expr, str],
+) -> Packed:
+    """Pack into ``[panel][K][width]``: whole panels, then one of what is left."""
+    (line, extent, depth), (at, prefix) = block, place
+    step = plan.operands[buffer.name].strides[line]
+    nodes: tuple[NestNode, ...] = ()
+    tiles: dict[str, TileProgram] = {}
+    for part in panel_parts(extent, width):
+        first = part.at("pp")
+        panel = (line, part.size, depth)
+        found, programs = _moved(plan, buffer, panel, (at + first * step, first * depth), prefix)
+        tiles |= {program.name: program for program in programs}
+        nodes += repeated("pp", part.count, found, f"panels of {width}")
+    return Packed(buffer, div(extent + (width - 1), width) * width * depth, nodes, tuple(tiles.values()))
 
 
 def stack_bytes(operand: Operand, elements: Expr) -> int | None:
@@ -95,7 +128,7 @@ def _copy(
     source: Operand,
     buffer: Operand,
     block: tuple[str, Expr, Expr],
-    at: Expr,
+    at: tuple[Expr, Expr],
     prefix: str,
 ) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
     """The nodes and tiles that pack lines which are contiguous already."""
@@ -110,7 +143,7 @@ def _copy(
             row, col = down.at("kp"), over.at("vp")
             places = tuple(
                 Argument(o.buffer, first + row * o.strides["k"] + col * o.strides[line])
-                for o, first in ((source, at), (buffer, 0 * ONE))
+                for o, first in zip((source, buffer), at, strict=True)
             )
             nodes += repeated(
                 "vp",
@@ -139,14 +172,13 @@ def _copy_tile(
                 for pointer, o in (("x", source), ("out", buffer))
             )
             ops += [Load(register, read, how), Store(write, register, how)]
-    slots = [slot for slot, _ in plan.spec.runtime_sizes()]
     return TileProgram(
         name=f"{prefix}copy_{size[0]}x{size[1]}",
         element=plan.element,
         parameters=(
             Parameter("x", "in"),
             Parameter("out", "out"),
-            *(Parameter(slot, "size") for slot in sizes_used(ops, slots)),
+            *(Parameter(slot, "size") for slot in sizes_used(ops, plan.slots)),
         ),
         body=tuple(ops),
         end=(),

@@ -115,7 +115,7 @@ def _parameters(tile: Tile, ops: tuple[Op, ...]) -> Iterator[Parameter]:
         if operand.name in used and operand.name not in ("a", "b"):
             role: Literal["in", "out"] = "out" if operand.name in written else "in"
             yield Parameter(operand.name, role, operand.type)
-    yield from (Parameter(s, "size") for s in sizes_used(ops, dict(plan.spec.runtime_sizes())))
+    yield from (Parameter(s, "size") for s in sizes_used(ops, plan.slots))
     numbers = {op.source for op in ops if isinstance(op, Splat) and isinstance(op.source, str)}
     yield from (Parameter(n, "scalar", plan.element) for n in ("alpha", "beta") if n in numbers)
 
