@@ -114,8 +114,8 @@ def _tiles(plan: AnyPlan, program: Program) -> Iterator[str]:
         groups.setdefault(_alike(plan, tile), []).append(tile)
     for tiles in groups.values():
         for tile in tiles:
-            times = _times(apart[tile.name])
-            if apart[tile.name] == 0:
+            times = _times(apart.get(tile.name))
+            if apart.get(tile.name) == 0:
                 times = f"{_times(in_place[tile.name])} in place"
             yield f"{tile.name}, called {times}: {_work(tile, _planned(plan, tile))}"
         planned = _planned(plan, tiles[0])
@@ -155,7 +155,9 @@ def _stage(tile: TileProgram, planned: RegisterTile | None) -> str:
     )
 
 
-def _times(count: Expr) -> str:
+def _times(count: Expr | None) -> str:
+    if count is None:
+        return "as the nest says"
     return "once" if count == 1 else f"{text_of(count)} times"
 
 

@@ -80,8 +80,10 @@ def tile_formulas(tile: TileProgram) -> Formulas:
 
 
 def calls(program: Program, *, same: bool = False) -> dict[str, Expr]:
-    """How often each tile program is called."""
-    found = {}
+    """How often each tile program is called; nothing where ``formulas`` says nothing."""
+    found: dict[str, Expr] = {}
+    if any(isinstance(node, Bind) for node in walk(program.nest)):
+        return found
     for tile in program.tiles:
         one = {
             other.name: Formulas(loads=ONE if other is tile else ZERO) for other in program.tiles

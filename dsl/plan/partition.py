@@ -64,7 +64,7 @@ def _regions(plan: Plan, across: Expr, along: Expr, request: TileRequest) -> Ite
     if tile is not None and columns is not None:
         for vector, part in _tiles_along(plan, columns, tile[1]):
             _check_fits(plan, vector, tile[0], part.units, request, tile)
-            for other in across_parts(plan.product.unit, across, tile[0]):
+            for other in across_parts(plan.product.unit, across, tile[0], _by(plan)):
                 yield _region(plan, vector, part, other, request)
         return
     search = None
@@ -86,8 +86,13 @@ def _regions(plan: Plan, across: Expr, along: Expr, request: TileRequest) -> Ite
     r = r if rows is None else min(r, rows)
     for axis in _along_axes(plan, along, vector, v):
         for part in axis.parts:
-            for other in across_parts(plan.product.unit, across, r):
+            for other in across_parts(plan.product.unit, across, r, _by(plan)):
                 yield _region(plan, axis.vector, part, other, request, search)
+
+
+def _by(plan: Plan) -> int:
+    """Into what rows of a tail are cut: where panels are, tails are few beside whole tiles."""
+    return 2 if plan.panel_tile is None else 4
 
 
 # --- why -----------------------------------------------------------------------------------------

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from sympy import Integer
+
 from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target, uncut
 from tilewright.spec.gemm import Gemm
@@ -13,7 +15,7 @@ from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, size_expr, symbol, value
 
 from .blocking import with_tiles
-from .cost_model import choose, shape_of, steady, tile_cycles
+from .cost_model import Choice, choose, shape_of, steady, tile_cycles
 from .loops import Decision, read_loops, threads_decision
 from .operands import batch_of
 from .packed_b import format_of
@@ -26,8 +28,6 @@ NOMINAL = 64
 #: Bytes to which an operand, or a block of it, is packed though nobody asked for it: what a second
 #: cache holds beside the other operand.
 PACKED_BYTES = 256 * 1024
-#: The stride of something packed before its tile is chosen.
-UNKNOWN = symbol("nr")
 #: A block has a multiple of these vectors in a line: tiles of 1, 2, 3 and 4 of them fill it. With
 #: fewer, the other operand is read too often.
 LINE_VECTORS = 12
@@ -47,28 +47,52 @@ def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
 
 
 def _in_panels(plan: Plan) -> Plan:
-    """``plan`` with blocks packed in panels as wide as its tile, where sizes are of the call.
+    """``plan`` with its blocks packed in panels as wide as its tile, where all have a run-time size.
 
-    There are packed operands in blocks of all of their dimensions, of which all have a tail.
+    Blocks of m and n have whole panels then, at most as many elements as were asked for.
     """
+    lines = ["mn"["ab".index(name)] for name in plan.packs]
     unknown = all(value(plan.sizes[d]) is None for d in plan.blocks)
-    blocked = plan.blocks.keys() >= {"k", *("mn"["ab".index(name)] for name in plan.packs)}
-    if not (plan.packs and plan.blocks and unknown and blocked) or plan.bounces or plan.dot:
+    if not lines or not unknown or not plan.blocks.keys() >= {"k", *lines}:
         return plan
-    tile = plan.schedule.tile
-    reason = "as wide as the tile"
-    if tile is None:
-        packed = {
-            name: replace(plan.operands[name], strides={"mn"["ab".index(name)]: ONE, "k": UNKNOWN})
-            for name in plan.packs
-        }
-        laid = replace(plan, operands={**plan.operands, **packed})
-        request = laid.tile_request(symbol("kc"), accumulate=True)
-        ranked = steady(plan.target, request, (1, 1))
-        found = ranked[0].across[0][0], ranked[0].along[0][0] * ranked[0].vector.lanes
-        tile = found if plan.across == "m" else found[::-1]
-    decision = Decision("panels", " and ".join(f"{n.upper()} of {tile['ab'.index(n)]}" for n in plan.packs), reason)
-    return replace(plan, panel_tile=tile, decisions=(*plan.decisions, decision))
+    if plan.bounces or plan.dot:
+        return plan
+    tile = plan.schedule.tile or _panel_tile(plan)
+    widths = dict(zip("mn", tile, strict=True))
+    blocks = {
+        d: max(1, most // widths.get(d, 1)) * widths.get(d, 1) for d, most in plan.blocks.items()
+    }
+    text = " and ".join(f"{name.upper()} of {widths[d]}" for name, d in zip(plan.packs, lines, strict=True))
+    panels = Decision("panels", text, f"as wide as the tile, {tile[0]}x{tile[1]}")
+    return replace(plan, panel_tile=tile, blocks=blocks, decisions=(*plan.decisions, panels))
+
+
+def _panel_tile(plan: Plan) -> tuple[int, int]:
+    """The tile, (mr, nr), that computes a large C fastest from packed panels."""
+    operands = dict(plan.operands)
+    for name in plan.packs:
+        strides = {"mn"["ab".index(name)]: ONE, "k": symbol("width")}
+        operands[name] = replace(operands[name], strides=strides)
+    steps = Integer(plan.blocks["k"] // plan.product.depth)
+    request = replace(plan, operands=operands).tile_request(steps, accumulate=True)
+    best = min(steady(plan.target, request, (1, 1)), key=lambda each: _streamed(plan, each))
+    across, along = best.across[0][0], best.along[0][0] * best.vector.lanes
+    return (across, along) if plan.across == "m" else (along, across)
+
+
+def _streamed(plan: Plan, choice: Choice) -> float:
+    """The cycles per element of C of a tile whose panel along the vectors comes from a far cache.
+
+    Those of its K steps, or those in which the vectors arrive, whichever are more; the others
+    count as what is not the bound does in a step.
+    """
+    core, item = plan.target.core, ITEMSIZE[plan.element]
+    name, d = ("b", "n") if plan.along == "n" else ("a", "m")
+    block = plan.blocks.get(d, NOMINAL) * plan.blocks["k"] * item if name in plan.packs else 0
+    rate = next((c.rate for c in core.caches if c.size >= block), core.memory)
+    arriving = plan.blocks["k"] * item / rate / choice.across[0][0]
+    less, more = sorted((choice.cycles, arriving))
+    return more + core.overlap * less
 
 
 def _why(plans: list[Plan], costs: list[float], best: int) -> tuple[Decision, ...]:

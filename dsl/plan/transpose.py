@@ -285,7 +285,8 @@ class TransposePlan:
 
     ``tile`` is in rows and columns of x. ``square`` is the extent of the tiles that are exchanged
     where the matrix is transposed in place; None where it cannot be. ``slots`` are the run-time
-    sizes of the kernel, in the order of its parameters.
+    sizes of the kernel, in the order of its parameters. What whole tiles leave over is cut in
+    powers of ``by``.
     """
 
     spec: Transpose
@@ -297,6 +298,7 @@ class TransposePlan:
     square: int | None
     decisions: tuple[Decision, ...]
     slots: tuple[str, ...]
+    by: int = 2
 
     @property
     def element(self) -> str:
@@ -313,8 +315,8 @@ class TransposePlan:
 
     def grid(self) -> Iterator[tuple[Part, Part]]:
         """The matrix in grids of equal tiles: their rows and their columns of x."""
-        for down in cut(self.sizes["rows"], self.tile[0]):
-            for over in cut(self.sizes["cols"], self.tile[1]):
+        for down in cut(self.sizes["rows"], self.tile[0], by=self.by):
+            for over in cut(self.sizes["cols"], self.tile[1], by=self.by):
                 yield down, over
 
 
@@ -355,10 +357,12 @@ def move_plan(
     sizes: tuple[Expr, Expr],
     leading: tuple[Expr, Expr],
     slots: tuple[str, ...],
+    by: int = 2,
 ) -> TransposePlan:
     """A transposition within another kernel: rows x cols, the leading dimensions of x and out.
 
-    Sizes may be any expression of the kernel's run-time sizes, which ``slots`` names.
+    Sizes may be any expression of the kernel's run-time sizes, which ``slots`` names. What whole
+    tiles leave over is cut in powers of ``by``, 2 or 4.
     """
     fixed = [known if (known := value(size)) is not None else Dim("size") for size in sizes]
     spec = Transpose(fixed[0], fixed[1], element)
@@ -375,6 +379,7 @@ def move_plan(
         square=None,
         decisions=(),
         slots=slots,
+        by=by,
     )
 
 

@@ -29,7 +29,7 @@ from tilewright.lower.staging.buffers import (
     select,
     sum_lines,
 )
-from tilewright.lower.staging.pack import Packed, beyond_stack, pack, stack_bytes
+from tilewright.lower.staging.pack import Packed, beyond_stack, in_panels, pack, stack_bytes
 from tilewright.plan.plan import Plan
 from tilewright.plan.tiles import (
     FirstOrLater,
@@ -267,10 +267,9 @@ def _cells(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:
         nodes = tuple(_grids(tiles, cell.grids, inside))
         for d in reversed(order):
             part = parts[d]
-            if part is not None and part.count != 1:
+            if part is not None:
                 parallel = letters[letters.lower().rfind(d) :][:1].isupper()
-                note = f"{d} by {part.units}"
-                nodes = (BlockLoop(f"p{d}", part.count, nodes, note=note, parallel=parallel),)
+                nodes = in_panels(f"p{d}", part, nodes, parallel=parallel)
         yield from nodes
 
 

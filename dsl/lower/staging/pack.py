@@ -14,7 +14,7 @@ from sympy import Expr
 
 from tilewright.errors import ScheduleError
 from tilewright.ir.dataflow import sizes_used
-from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode, repeated
+from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode, When, repeated
 from tilewright.ir.ops import (
     Active,
     Address,
@@ -31,7 +31,7 @@ from tilewright.ir.ops import (
 from tilewright.isa.vector import Vector
 from tilewright.lower.transpose import grid_nest
 from tilewright.plan.operands import Operand
-from tilewright.plan.parts import cut, panel_parts
+from tilewright.plan.parts import Part, cut, panel_parts
 from tilewright.plan.plan import STACK_BYTES, Plan
 from tilewright.plan.transpose import move_plan
 from tilewright.spec.types import ITEMSIZE
@@ -78,7 +78,8 @@ def _moved(
     if value(source.strides[line]) == 1:
         return _copy(plan, source, buffer, block, at, prefix)
     strides = (source.strides[line], buffer.strides["k"])
-    moves = move_plan(plan.target, source.type, (extent, depth), strides, plan.slots)
+    by = 2 if plan.panel_tile is None else 4
+    moves = move_plan(plan.target, source.type, (extent, depth), strides, plan.slots, by)
     return grid_nest(moves, (source.buffer, buffer.buffer), at, prefix)
 
 
@@ -99,8 +100,19 @@ def _panels(
         panel = (line, part.size, depth)
         found, programs = _moved(plan, buffer, panel, (at + first * step, first * depth), prefix)
         tiles |= {program.name: program for program in programs}
-        nodes += repeated("pp", part.count, found, f"panels of {width}")
-    return Packed(buffer, div(extent + (width - 1), width) * width * depth, nodes, tuple(tiles.values()))
+        nodes += in_panels("pp", part, found)
+    elements = div(extent + (width - 1), width) * width * depth
+    return Packed(buffer, elements, nodes, tuple(tiles.values()))
+
+
+def in_panels(
+    counter: str, part: Part, nodes: tuple[NestNode, ...], *, parallel: bool = False
+) -> tuple[NestNode, ...]:
+    """``nodes`` for every panel of ``part``, or for the last one, if there is one."""
+    if part.count != 1:
+        note = f"panels of {part.units}"
+        return (BlockLoop(counter, part.count, nodes, note=note, parallel=parallel),)
+    return nodes if value(part.size) is not None else (When(part.size, nodes),)
 
 
 def stack_bytes(operand: Operand, elements: Expr) -> int | None:
@@ -136,8 +148,9 @@ def _copy(
     width = COPY_VECTORS * plan.lanes
     tiles: dict[str, TileProgram] = {}
     nodes: list[NestNode] = []
-    for over in cut(extent, width):
-        for down in cut(depth, COPY_LINES):
+    by = 2 if plan.panel_tile is None else 4
+    for over in cut(extent, width, by=by):
+        for down in cut(depth, COPY_LINES, by=by):
             program = _copy_tile(plan, source, buffer, (down.units, over.units), prefix)
             tiles.setdefault(program.name, program)
             row, col = down.at("kp"), over.at("vp")
