@@ -9,10 +9,10 @@ from dataclasses import fields, replace
 import sympy
 from sympy import Expr, Integer
 
-from tilewright.ir.count import calls, formulas, tile_formulas
+from tilewright.ir.count import calls, formulas, is_counted, tile_formulas
 from tilewright.ir.nest import (
-    Bind,
     Argument,
+    Bind,
     BlockLoop,
     Call,
     Configuration,
@@ -108,7 +108,8 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
 
 def _tiles(plan: AnyPlan, program: Program) -> Iterator[str]:
     """Tiles that differ only in what they add to C are told together."""
-    apart, in_place = calls(program), calls(program, same=True)
+    counted = is_counted(program)
+    apart, in_place = (calls(program, same=same) if counted else {} for same in (False, True))
     groups: dict[object, list[TileProgram]] = {}
     for tile in program.tiles:
         groups.setdefault(_alike(plan, tile), []).append(tile)
@@ -266,10 +267,10 @@ def _choice(node: When | WhenSame, depth: int) -> Iterator[str]:
 
 
 def _formulas(plan: AnyPlan, program: Program) -> Iterator[str]:
-    found = formulas(program)
-    if found is None:
+    if not is_counted(program):
         yield "not counted: the call computes how large blocks are"
         return
+    found = formulas(program)
     rows = [("flops", flops(plan))] if isinstance(plan, Plan) else []
     rows += [(f.name.replace("_", " "), getattr(found, f.name)) for f in fields(found)]
     shown = [(name, _formula(expr)) for name, expr in rows if expr != 0]

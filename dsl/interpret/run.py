@@ -119,9 +119,9 @@ class _Machine:
     def _call(self, call: Call, env: Mapping[str, int], operands: Mapping[str, Any]) -> None:
         program = self.program.tile(call.program)
         sizes = {p.name: env[p.name] for p in program.parameters if p.role == "size"}
-        key = call.program, *sizes.values()
+        key: tuple[str | int, ...] = (call.program, *sizes.values())
         if key not in self.tiles:
-            tile = Tile(replace(self.around, sizes=sizes), program)
+            tile = Tile(replace(self.around, sizes={**self.around.sizes, **sizes}), program)
             self.tiles[key] = tile, tile.compiled()
         tile, run = self.tiles[key]
         passed = [p for p in tile.program.parameters if p.role not in ("size", "scalar")]

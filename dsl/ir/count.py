@@ -62,16 +62,27 @@ class Formulas:
         return set().union(*(getattr(self, f.name).free_symbols for f in fields(self)))
 
 
-def formulas(program: Program, *, same: bool = False) -> Formulas | None:
+def is_counted(program: Program) -> bool:
+    """Whether there are formulas: not where the call computes how large blocks are.
+
+    Sums over such blocks have no formula that says more than the nest does.
+    """
+    return not any(isinstance(node, Bind) for node in walk(program.nest))
+
+
+def formulas(program: Program, *, same: bool = False) -> Formulas:
     """What one call of ``program`` does; ``same``: where operands may be one array, they are.
 
-    None for a program whose blocks have a size that the call computes: sums over them have no
-    formula that says more than the nest does.
+    PlanError for a program that is not counted.
     """
-    if any(isinstance(node, Bind) for node in walk(program.nest)):
-        return None
+    _check_counted(program)
     tiles = {tile.name: tile_formulas(tile) for tile in program.tiles}
     return _nest(program.nest, tiles, same).expanded()
+
+
+def _check_counted(program: Program) -> None:
+    if not is_counted(program):
+        raise PlanError("there are no formulas of blocks whose size the call computes")
 
 
 def tile_formulas(tile: TileProgram) -> Formulas:
@@ -80,10 +91,9 @@ def tile_formulas(tile: TileProgram) -> Formulas:
 
 
 def calls(program: Program, *, same: bool = False) -> dict[str, Expr]:
-    """How often each tile program is called; nothing where ``formulas`` says nothing."""
+    """How often each tile program is called; PlanError for a program that is not counted."""
+    _check_counted(program)
     found: dict[str, Expr] = {}
-    if any(isinstance(node, Bind) for node in walk(program.nest)):
-        return found
     for tile in program.tiles:
         one = {
             other.name: Formulas(loads=ONE if other is tile else ZERO) for other in program.tiles

@@ -24,8 +24,8 @@ from .alive import live_registers, verify_alive
 from .dataflow import matrices_of
 from .extents import Held, Reach, held
 from .nest import (
-    Bind,
     Argument,
+    Bind,
     BlockLoop,
     Call,
     Configuration,

@@ -63,9 +63,8 @@ def read_loops(
             expected="parallel loops over m alone",
             hint=f'"{legal.replace("nm", "Mn")}"',
         )
-    for letter in "mnk":
-        twice = loops.lower().count(letter) == 2
-        if twice != (letter in dict(schedule.block)):
+    for letter in dict(schedule.block):
+        if loops.lower().count(letter) < 2:
             raise ScheduleError(
                 f"block[{letter!r}] is the step of the first of two loops over {letter}",
                 got=f"loops={loops!r}, block={dict(schedule.block)}",

@@ -28,6 +28,8 @@ NOMINAL = 64
 #: Bytes to which an operand, or a block of it, is packed though nobody asked for it: what a second
 #: cache holds beside the other operand.
 PACKED_BYTES = 256 * 1024
+#: Rows of a panel that the first cache holds, beside lines of the other operand and of C.
+PANEL_ROWS = 16
 #: A block has a multiple of these vectors in a line: tiles of 1, 2, 3 and 4 of them fill it. With
 #: fewer, the other operand is read too often.
 LINE_VECTORS = 12
@@ -47,7 +49,7 @@ def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
 
 
 def _in_panels(plan: Plan) -> Plan:
-    """``plan`` with its blocks packed in panels as wide as its tile, where all have a run-time size.
+    """``plan`` with blocks packed in panels as wide as its tile, where sizes are of the call.
 
     Blocks of m and n have whole panels then, at most as many elements as were asked for.
     """
@@ -62,20 +64,27 @@ def _in_panels(plan: Plan) -> Plan:
     blocks = {
         d: max(1, most // widths.get(d, 1)) * widths.get(d, 1) for d, most in plan.blocks.items()
     }
-    text = " and ".join(f"{name.upper()} of {widths[d]}" for name, d in zip(plan.packs, lines, strict=True))
+    text = " and ".join(
+        f"{name.upper()} of {widths[d]}" for name, d in zip(plan.packs, lines, strict=True)
+    )
     panels = Decision("panels", text, f"as wide as the tile, {tile[0]}x{tile[1]}")
     return replace(plan, panel_tile=tile, blocks=blocks, decisions=(*plan.decisions, panels))
 
 
 def _panel_tile(plan: Plan) -> tuple[int, int]:
-    """The tile, (mr, nr), that computes a large C fastest from packed panels."""
+    """The tile, (mr, nr), that computes a large C fastest from packed panels.
+
+    The panel across the vectors fits on the stack.
+    """
     operands = dict(plan.operands)
     for name in plan.packs:
         strides = {"mn"["ab".index(name)]: ONE, "k": symbol("width")}
         operands[name] = replace(operands[name], strides=strides)
     steps = Integer(plan.blocks["k"] // plan.product.depth)
     request = replace(plan, operands=operands).tile_request(steps, accumulate=True)
-    best = min(steady(plan.target, request, (1, 1)), key=lambda each: _streamed(plan, each))
+    most = STACK_BYTES // (plan.blocks["k"] * ITEMSIZE[plan.element])
+    ranked = sorted(steady(plan.target, request, (1, 1)), key=lambda each: _streamed(plan, each))
+    best = next((each for each in ranked if each.across[0][0] <= most), ranked[0])
     across, along = best.across[0][0], best.along[0][0] * best.vector.lanes
     return (across, along) if plan.across == "m" else (along, across)
 
@@ -137,6 +146,28 @@ def _in_blocks(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) -
     return replace(schedule, loops="nmnk" if line == "n" else "mnmk", block=((line, block),))
 
 
+def _blocks(
+    schedule: Schedule, loops: str, element: str, target: Target, along: str
+) -> dict[str, int]:
+    """The steps of loops over blocks: those asked for, and what the caches hold for the others.
+
+    A panel across the vectors stays in the first cache while a block along them, which the last one
+    holds, passes by; a block across them is as large as the stack may hold.
+    """
+    caches, item = target.core.caches, ITEMSIZE[element]
+    k = dict(schedule.block).get("k", min(caches[0].size, STACK_BYTES) // (PANEL_ROWS * item))
+    across = "m" if along == "n" else "n"
+    sizes = {"k": k, across: STACK_BYTES // (k * item), along: caches[-1].size // (k * item)}
+    twice = {d: max(1, size) for d, size in sizes.items() if loops.lower().count(d) == 2}
+    return twice | dict(schedule.block)
+
+
+def _why_blocks(schedule: Schedule, blocks: dict[str, int]) -> tuple[Decision, ...]:
+    chosen = {d: size for d, size in blocks.items() if d not in dict(schedule.block)}
+    text = ", ".join(f"{d}={size}" for d, size in sorted(chosen.items()))
+    return (Decision("block", text, "at most: what the caches hold"),) if chosen else ()
+
+
 def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> Plan:
     vectorize, packs = layout
     schedule = _in_blocks(layout, spec, given, target)
@@ -157,11 +188,12 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
     outer, inner, loop_reason = read_loops(spec, schedule, along, packs, panels)
     if schedule is not given:
         loop_reason = f"{packs.upper()} is packed in blocks that stay in the cache"
-    blocks = dict(schedule.block)
+    blocks = _blocks(schedule, outer + inner, spec.type, target, along)
     decisions = [
         Decision("product", staging.product.mnemonic or "multiply, add", staging.reason),
         Decision("loops", outer + inner, loop_reason),
         *threads_decision(schedule, outer),
+        *_why_blocks(schedule, blocks),
     ]
     if tail := blocks.get("k", 0) % staging.product.depth:
         blocks["k"] += staging.product.depth - tail

@@ -23,7 +23,8 @@ class Schedule:
     outermost first: ``b`` batch, ``m``, ``n``, ``k``; letters left of the last ``m`` or ``n``
     are loops over blocks, right of it the accumulators stay in registers. ``block`` gives the
     step of an earlier one of two loops of the same letter, as a mapping or as pairs: a Schedule
-    equals the one that is made from its ``dataclasses.asdict``, by way of JSON too.
+    equals the one that is made from its ``dataclasses.asdict``, by way of JSON too. What it leaves
+    out is as large as the target's caches hold.
 
     ``M`` and ``N`` are loops that run in parallel: ``"NMk"`` spreads all tiles of C, bit for bit
     as ``"nmk"`` computes them. ``threads`` is how many threads there are at most; without it, as

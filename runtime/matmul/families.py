@@ -26,6 +26,11 @@ PARALLEL_WORK = 1 << 20
 UNBOUNDED = (1 << 62) - 1
 
 
+#: What m, n, k and their product are at least where packing blocks pays.
+BLOCKED = (32, 32, 64, 1 << 22)
+Shape = Literal["column", "matrix", "blocks"]
+
+
 class Options(NamedTuple):
     """What a caller asks for beside the product; ``scaled``: alpha and beta are of the call."""
 
@@ -37,9 +42,13 @@ class Options(NamedTuple):
 
 
 class Class(NamedTuple):
-    """Sizes that one kernel serves: m, n, k and their product from ``least`` to ``most``."""
+    """Sizes that one kernel serves: m, n, k and their product from ``least`` to ``most``.
 
-    shape: Literal["column", "matrix"]
+    ``column``: one column of B; ``matrix``: operands read where they lie; ``blocks``: packed in
+    blocks that the caches hold.
+    """
+
+    shape: Shape
     parallel: bool
     least: tuple[int, int, int, int]
     most: tuple[int, int, int, int]
@@ -58,24 +67,39 @@ class Family(NamedTuple):
     options: Options
 
 
-def class_of(m: int, n: int, k: int, options: Options) -> Class:
-    """The class of a product of those sizes.
+def class_of(m: int, n: int, k: int, types: tuple[str, str, str], options: Options) -> Class:
+    """The class of a product of those sizes and types; classes share no sizes.
 
-    Deterministic ones have a single class for each n and k: which multiply-adds are summed first
-    must not depend on m, nor on the threads.
+    That of a deterministic one follows from n and k alone: in which order products are summed must
+    depend neither on m nor on the threads.
     """
-    column = n == 1 and not options.deterministic
-    shape: Literal["column", "matrix"] = "column" if column else "matrix"
-    columns = (1, 1) if column else (0 if options.deterministic else 2, UNBOUNDED)
-    if n == 0 and not options.deterministic:
-        columns = (0, 0)
-    parallel = options.threads != 1 and (options.deterministic or m * n * k >= PARALLEL_WORK)
-    least_work, most_work = 0, UNBOUNDED
-    if options.threads != 1 and not options.deterministic:
-        least_work = PARALLEL_WORK if parallel else 0
-        most_work = UNBOUNDED if parallel else PARALLEL_WORK - 1
-    least, most = (0, columns[0], 0, least_work), (UNBOUNDED, columns[1], UNBOUNDED, most_work)
-    return Class(shape, parallel, least, most)
+    given, fixed = (m, n, k, m * n * k), options.deterministic
+    least, most = [0, 0, 0, 0], [UNBOUNDED] * 4
+    shape: Shape = "matrix"
+    if n < 2 and not fixed:
+        least[1] = most[1] = n
+        shape = "column" if n else "matrix"
+    elif _packs(types, options):
+        shape = "blocks"
+        for i in (1, 2) if fixed else range(4):
+            if given[i] < BLOCKED[i]:
+                shape, most[i] = "matrix", BLOCKED[i] - 1
+                break
+            least[i] = BLOCKED[i]
+    if n >= 2 and not fixed:
+        least[1] = max(least[1], 2)
+    parallel = options.threads != 1 and (fixed or given[3] >= PARALLEL_WORK)
+    if options.threads != 1 and not fixed:
+        if parallel:
+            least[3] = max(least[3], PARALLEL_WORK)
+        else:
+            most[3] = min(most[3], PARALLEL_WORK - 1)
+    return Class(shape, parallel, tuple(least), tuple(most))  # type: ignore[arg-type]
+
+
+def _packs(types: tuple[str, str, str], options: Options) -> bool:
+    """Whether blocks of A and B can be packed as they are, and C holds sums of a part of K."""
+    return options.epilogue is None and types in (("f32",) * 3, ("f64",) * 3)
 
 
 @lru_cache(maxsize=256)
@@ -104,11 +128,20 @@ def spec_of(family: Family) -> Gemm:
 
 
 def schedule_of(family: Family) -> Schedule:
-    """How: in parallel where that may pay, and one chain of sums for each element if it must."""
-    threads = family.options.threads
-    loops = "NMk" if family.sizes.parallel and threads is None else None
-    asked = threads if family.sizes.parallel else None
-    if not family.options.deterministic:
-        return Schedule(loops=loops, threads=asked)
-    along: Literal["m", "n"] = "n" if family.axes[2] else "m"
-    return Schedule(loops=loops, threads=asked, vectorize=along, k_split=1)
+    """How: in blocks or not, in parallel where that may pay.
+
+    A deterministic product has one chain of sums for each element.
+    """
+    options, parallel = family.options, family.sizes.parallel
+    by_rows = family.axes[2] == 1
+    loops = "NMk"
+    if family.sizes.shape == "blocks":
+        loops = "nkMmnk" if by_rows else "mkNnmk"
+    along: Literal["m", "n"] = "n" if by_rows else "m"
+    return Schedule(
+        loops=loops if parallel else loops.lower(),
+        threads=options.threads if parallel else None,
+        pack="ab" if family.sizes.shape == "blocks" else None,
+        vectorize=along if options.deterministic else None,
+        k_split=1 if options.deterministic else None,
+    )

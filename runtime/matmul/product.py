@@ -274,7 +274,7 @@ class _One:
     def _family(self, a: Array, b: Array, out: Array) -> Family:
         (m, k), n = a.shape, b.shape[1]
         axes = tuple(contiguous_axis(x) for x in (a, b, out))
-        sizes = class_of(m, n, k, self.options)
+        sizes = class_of(m, n, k, self.types, self.options)
         return Family(self.types, axes, sizes, self.options)  # type: ignore[arg-type]
 
     def product(self, a: Array, b: Array, out: Array) -> None:

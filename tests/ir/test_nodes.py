@@ -15,6 +15,7 @@ from tilewright.generate import plan_for, program_for
 from tilewright.ir.dataflow import addresses, matrices_of, reads, writes
 from tilewright.ir.nest import (
     Argument,
+    Bound,
     Call,
     Configuration,
     Name,
@@ -60,7 +61,7 @@ from tilewright.symbolic import ZERO, symbol
 
 OPERATIONS: tuple[Any, ...] = get_args(Op)
 NODES: tuple[Any, ...] = (*OPERATIONS, *get_args(NestNode))
-PARTS: tuple[Any, ...] = (Address, MaskRegister, Argument, Selected, Configuration)
+PARTS: tuple[Any, ...] = (Address, MaskRegister, Argument, Bound, Selected, Configuration)
 #: Values of which a node says what it does with them.
 VALUES = (Register, MatrixRegister, MaskRegister, Address, Name, Expr, Space.POINTER, Space.COUNTER)
 #: Text that names nothing which a program defines: types, instructions, ways, tiles, and words.
@@ -115,6 +116,7 @@ def example(annotation: Any, numbers: count[int]) -> Any:
         Name: Name(here),
         Expr: symbol(here),
         Argument: Argument(Name(here), symbol(here)),
+        Bound: Bound(here, symbol(here)),
         Selected: Selected(Name(here), "f32", "strided", symbol(here)),
         Configuration: Configuration(UNIT, ((symbol(here), 64),)),  # type: ignore[arg-type]
         MulAdd: YMM.muladd[0],

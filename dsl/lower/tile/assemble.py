@@ -14,9 +14,11 @@ from tilewright.ir.dataflow import (
     without_unread,
 )
 from tilewright.ir.nodes import walk
-from tilewright.ir.ops import Op, Parameter, Splat, TileProgram
+from tilewright.ir.ops import Address, Note, Op, Parameter, Prefetch, Splat, TileProgram
 from tilewright.plan.plan import Plan
 from tilewright.spec.signature import symbol_of
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import linear
 
 from .block_product import BlockProduct, unfold
 from .dot_product import DotProduct, store_dots
@@ -59,9 +61,22 @@ def _body(tile: Tile) -> Iterator[Op]:
         yield from masks(tile)
     if tile.stage == "finish":
         return
+    if plan.panel_tile is not None and tile.accumulate and not plan.transposed:
+        yield from _asked_for(tile)
     yield from begin(tile) if matrices else zeros(tile)
     if not tile.empty:
         yield from k_loop(_step_of(tile))
+
+
+def _asked_for(tile: Tile) -> Iterator[Op]:
+    """Prefetches of all that the sums will be added to: while K passes it arrives from memory."""
+    plan, shape, written = tile.plan, tile.shape, tile.written
+    lanes = max(1, plan.target.core.line // ITEMSIZE[written.type])
+    along, across = written.strides[plan.along], written.strides[plan.across]
+    yield Note("What this tile adds to is asked for now.")
+    for row in range(shape.rows):
+        for column in range(0, shape.vectors * tile.vector.lanes, lanes):
+            yield Prefetch(Address(written.name, linear(((row, across), (column, along)))))
 
 
 def _step_of(tile: Tile) -> KStep:
