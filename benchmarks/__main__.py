@@ -31,6 +31,7 @@ from benchmarks.sections import (
     low,
     packing,
     peaks,
+    products,
     startup,
     tails,
     threads,
@@ -40,7 +41,7 @@ from benchmarks.sections import (
 
 SECTIONS = (
     "gemm", "low", "ukernel", "epilogue", "variants", "tails", "packing", "calls", "peaks",
-    "startup", "compile", "spills", "threads",
+    "startup", "compile", "spills", "threads", "products",
 )  # fmt: skip
 QUICK = Effort(rounds=7, repeats=3, quantum=100e-6)
 MISSED, INCOMPLETE = 1, 2
@@ -103,6 +104,8 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         sections.append(calls.run(options))
     if "peaks" in wanted:
         sections.append(peaks.run(options))
+    if "products" in wanted:
+        sections.append(products.run(options))
     figures = [figure for section in sections for figure in section.figures]
     if figures:
         show(console, figures)

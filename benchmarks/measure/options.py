@@ -26,6 +26,6 @@ class Options:
     peers_only: bool = False
     variants: int = 60
 
-    def wants(self, shape: Shape) -> bool:
+    def wants(self, shape: Shape | str) -> bool:
         """Whether a shape is to be measured."""
         return self.only is None or self.only.search(str(shape)) is not None

@@ -1,0 +1,217 @@
+"""``tw.matmul`` beside what its users have: numpy's matmul, and PyTorch's for types numpy lacks.
+
+Products met in image, speech and language networks, squares, thin ones, and matrix times vector;
+then calls so small that the call itself counts, and stacks of small products. One core, one thread
+for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from rich.progress import track
+from rich.table import Table
+
+from benchmarks.measure.figures import Figure, Section, geometric_mean
+from benchmarks.measure.native import Effort, MissingError
+from benchmarks.measure.operands import WrongResultError
+from benchmarks.measure.options import Options
+
+Array = np.ndarray[Any, Any]
+OURS = "tw.matmul"
+#: m, n, k of layers that XNNPACK's benchmarks list.
+LAYERS = (
+    (1, 1000, 1280), (49, 160, 576), (49, 320, 960), (49, 1280, 320), (196, 96, 576),
+    (196, 576, 96), (784, 32, 192), (784, 192, 32), (3136, 24, 144), (3136, 144, 24),
+    (12544, 32, 27), (12544, 16, 32), (12544, 96, 16), (3136, 64, 576), (784, 128, 1152),
+    (196, 256, 2304), (49, 512, 4608), (128, 16, 1024), (128, 128, 1024), (128, 4096, 1024),
+    (240, 240, 240),
+)  # fmt: skip
+SQUARES = tuple((n, n, n) for n in (512, 1024, 2048))
+THIN = ((2048, 2048, 64), (64, 2048, 2048), (2048, 64, 2048), (2048, 1, 2048), (1, 2048, 2048))
+SMALL = tuple((n, n, n) for n in (4, 8, 16, 32))
+STACKS = tuple((n, n, n) for n in (3, 4, 9, 16))
+COUNT = 10_000
+#: The geometric mean, and the least, of the speed beside the best peer.
+MEAN, LEAST = 1.15, 0.97
+#: A small call, in times of numpy's; and stacks, in times as fast as numpy.
+CALL, TIMES = 0.6, (10, 5, 5, 3)
+#: Products for which an element of the result must be right: more take long in float64.
+CHECKED = 1 << 28
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One product: seconds of a call in each round, by who computes it."""
+
+    group: str
+    types: str
+    shape: tuple[int, int, int]
+    count: int
+    seconds: dict[str, Array]
+
+    @property
+    def ratio(self) -> float:
+        """How many times as fast as the best peer, the median of the rounds."""
+        peers = [taken for name, taken in self.seconds.items() if name != OURS]
+        return min(float(np.median(peer / self.seconds[OURS])) for peer in peers)
+
+    def gflops(self, name: str) -> float:
+        """At the median."""
+        m, n, k = self.shape
+        return float(2 * self.count * m * n * k / np.median(self.seconds[name]) / 1e9)
+
+    def record(self) -> dict[str, object]:
+        """For ``--json``."""
+        speeds = {name: self.gflops(name) for name in self.seconds}
+        shape = "x".join(map(str, self.shape))
+        return {"group": self.group, "types": self.types, "shape": shape, "count": self.count,
+                "gflops": speeds, "ratio": self.ratio}  # fmt: skip
+
+
+def run(options: Options) -> Section:
+    """Time every product that ``--only`` leaves."""
+    from threadpoolctl import threadpool_limits
+
+    torch = _torch()
+    torch.set_num_threads(1)
+    cases = [case for case in _cases() if options.wants("x".join(map(str, case[2])))]
+    rows = []
+    with threadpool_limits(1):
+        for case in track(cases, OURS, console=options.console, transient=True):
+            rows.append(_row(torch, options, *case))
+    _print(options, rows)
+    return Section("products", tuple(_figures(rows)), tuple(row.record() for row in rows))
+
+
+def _torch() -> Any:
+    try:
+        import torch
+    except ImportError:
+        raise MissingError("PyTorch is not installed: pip install torch") from None
+    return torch
+
+
+def _cases() -> Iterator[tuple[str, str, tuple[int, int, int], int]]:
+    """Group, types of a and b, m n k, and how many products there are in a stack."""
+    for types in ("f32 f32", "f64 f64", "bf16 bf16", "f16 f16", "s8 s8"):
+        for shape in (*LAYERS, *SQUARES):
+            yield "networks and squares", types, shape, 1
+    for types in ("f32 f32", "f64 f64"):
+        for shape in THIN:
+            yield "thin", types, shape, 1
+        for shape in SMALL:
+            yield "small", types, shape, 1
+        for shape in STACKS:
+            yield "stacks", types, shape, COUNT
+
+
+DTYPES = {
+    "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
+    "s8": np.int8,
+}  # fmt: skip
+
+
+def _row(
+    torch: Any, options: Options, group: str, types: str, shape: tuple[int, int, int], count: int
+) -> Row:
+    import tilewright as tw
+
+    m, n, k = shape
+    stack = () if count == 1 else (count,)
+    rng = np.random.default_rng(options.seed)
+    a_type, b_type = types.split()
+    a = rng.integers(-2, 3, (*stack, m, k)).astype(DTYPES[a_type])
+    b = rng.integers(-2, 3, (*stack, k, n)).astype(DTYPES[b_type])
+    out = tw.matmul(a, b, threads=1)
+    if count * m * n * k <= CHECKED and (out != a.astype("f8") @ b.astype("f8")).any():
+        raise WrongResultError(f"tw.matmul of {types} {shape} is wrong")
+    calls = {OURS: _ours(a, b, out), **_peers(torch, a, b, out, a_type)}
+    return Row(group, types, shape, count, _rounds(calls, options.effort))
+
+
+def _ours(a: Array, b: Array, out: Array) -> Callable[[], object]:
+    import tilewright as tw
+
+    matmul = tw.matmul
+    return lambda: matmul(a, b, out)
+
+
+def _peers(
+    torch: Any, a: Array, b: Array, out: Array, type_: str
+) -> dict[str, Callable[[], object]]:
+    """numpy where its products of the type are BLAS's, PyTorch where it has such products."""
+    if type_ in ("f32", "f64"):
+        x, y, z = map(torch.from_numpy, (a, b, out))
+        numpy, mm = np.matmul, torch.matmul
+        return {"numpy": lambda: numpy(a, b, out=out), "torch": lambda: mm(x, y, out=z)}
+    if type_ == "s8":
+        x, y, z = map(torch.from_numpy, (a, b, out))
+        return {"torch": lambda: torch._int_mm(x, y, out=z)}
+    kind = {"f16": torch.float16, "bf16": torch.bfloat16}[type_]
+    x, y = (torch.from_numpy(each.view(np.int16)).view(kind) for each in (a, b))
+    z = torch.empty(out.shape, dtype=kind)
+    mm = torch.matmul
+    return {"torch": lambda: mm(x, y, out=z)}
+
+
+def _rounds(calls: dict[str, Callable[[], object]], effort: Effort) -> dict[str, Array]:
+    """Seconds of one call, of each in turn: in each round the least of the repeats."""
+    counts = {name: _count(call, effort.quantum) for name, call in calls.items()}
+    seconds = {name: np.full(effort.rounds, np.inf) for name in calls}
+    long = max(counts.values()) == 1
+    for i in range(3 if long else effort.rounds):
+        for _ in range(2 if long else effort.repeats):
+            for name, call in calls.items():
+                taken = _taken(call, counts[name])
+                seconds[name][i] = min(seconds[name][i], taken)
+    return {name: taken[np.isfinite(taken)] for name, taken in seconds.items()}
+
+
+def _count(call: Callable[[], object], quantum: float) -> int:
+    call()
+    count = 1
+    while (taken := _taken(call, count) * count) < quantum / 2:
+        count *= 2
+    return max(1, round(count * quantum / taken))
+
+
+def _taken(call: Callable[[], object], count: int) -> float:
+    start = perf_counter()
+    for _ in range(count):
+        call()
+    return (perf_counter() - start) / count
+
+
+def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
+    groups = {(row.group, row.types): None for row in rows}
+    for group, types in groups:
+        mine = [row for row in rows if (row.group, row.types) == (group, types)]
+        ratios = [row.ratio for row in mine]
+        if group == "small":
+            yield Figure(f"{types}, small calls, to numpy's", max(1 / r for r in ratios), CALL, True)
+        elif group == "stacks":
+            for row, least in zip(mine, TIMES, strict=False):
+                yield Figure(f"{types}, stack of {row.shape[0]}x{row.shape[0]}", row.ratio, least)
+        else:
+            least = 1.0 if group == "thin" else LEAST
+            if group != "thin":
+                yield Figure(f"{types}, {group}, geometric mean", geometric_mean(ratios), MEAN)
+            yield Figure(f"{types}, {group}, the least", min(ratios), least)
+
+
+def _print(options: Options, rows: Sequence[Row]) -> None:
+    table = Table(title="tw.matmul, GFLOPS", title_justify="left")
+    names = list(dict.fromkeys(name for row in rows for name in row.seconds))
+    for heading in ("types", "m x n x k", "products", *names, "to the best peer"):
+        table.add_column(heading, justify="left" if heading == "types" else "right")
+    for row in rows:
+        speeds = [f"{row.gflops(n):.1f}" if n in row.seconds else "" for n in names]
+        shape = "x".join(map(str, row.shape))
+        table.add_row(row.types, shape, str(row.count), *speeds, f"{row.ratio:.2f}")
+    options.console.print(table)
