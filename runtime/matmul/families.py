@@ -28,7 +28,15 @@ UNBOUNDED = (1 << 62) - 1
 
 #: What m, n, k and their product are at least where packing blocks pays.
 BLOCKED = (32, 32, 64, 1 << 22)
-Shape = Literal["column", "matrix", "blocks"]
+#: Elements of a matrix that is multiplied with a vector, from which on no near cache holds it.
+STREAMED = 1 << 16
+#: Steps of K for which lines of such a matrix are read side by side.
+LINES = 8
+Shape = Literal["column", "row", "matrix", "blocks", "column stream", "row stream"]
+#: What a large product of a shape is.
+LARGE: dict[Shape, Shape] = {
+    "matrix": "blocks", "column": "column stream", "row": "row stream",
+}  # fmt: skip
 
 
 class Options(NamedTuple):
@@ -44,8 +52,9 @@ class Options(NamedTuple):
 class Class(NamedTuple):
     """Sizes that one kernel serves: m, n, k and their product from ``least`` to ``most``.
 
-    ``column``: one column of B; ``matrix``: operands read where they lie; ``blocks``: packed in
-    blocks that the caches hold.
+    ``column``: one column of B, ``row``: one row of A, each with a matrix of its own when that comes
+    from memory; ``matrix``: operands read where they lie; ``blocks``: packed in blocks that the
+    caches hold.
     """
 
     shape: Shape
@@ -76,18 +85,23 @@ def class_of(m: int, n: int, k: int, types: tuple[str, str, str], options: Optio
     given, fixed = (m, n, k, m * n * k), options.deterministic
     least, most = [0, 0, 0, 0], [UNBOUNDED] * 4
     shape: Shape = "matrix"
-    if n < 2 and not fixed:
-        least[1] = most[1] = n
-        shape = "column" if n else "matrix"
-    elif _packs(types, options):
-        shape = "blocks"
+    for i, name in ((1, "column"), (0, "row")):
+        if fixed:
+            break
+        if given[i] < 2:
+            least[i] = most[i] = given[i]
+            shape = name if given[i] else "matrix"  # type: ignore[assignment]
+            break
+        least[i] = 2
+    limits: tuple[int, ...] = (0, 0, 0, STREAMED) if shape != "matrix" else BLOCKED
+    if shape != "matrix" or _packs(types, options):
         for i in (1, 2) if fixed else range(4):
-            if given[i] < BLOCKED[i]:
-                shape, most[i] = "matrix", BLOCKED[i] - 1
+            if given[i] < limits[i]:
+                most[i] = limits[i] - 1
                 break
-            least[i] = BLOCKED[i]
-    if n >= 2 and not fixed:
-        least[1] = max(least[1], 2)
+            least[i] = max(least[i], limits[i])
+        else:
+            shape = LARGE[shape]
     parallel = options.threads != 1 and (fixed or given[3] >= PARALLEL_WORK)
     if options.threads != 1 and not fixed:
         if parallel:
@@ -112,7 +126,8 @@ def spec_of(family: Family) -> Gemm:
     """What a product of the family computes."""
     (a, b, written), options = family.types, family.options
     orders = [ORDERS[axis] for axis in family.axes]
-    n: int | Dim = 1 if family.sizes.shape == "column" else dim("n")
+    m: int | Dim = 1 if family.sizes.shape.startswith("row") else dim("m")
+    n: int | Dim = 1 if family.sizes.shape.startswith("column") else dim("n")
     out = Matrix(written, orders[2])
     given: dict[str, Any] = {"epilogue": options.epilogue}
     if options.epilogue is None and written in _SUMS[accumulator(a, b)]:
@@ -122,7 +137,7 @@ def spec_of(family: Family) -> Gemm:
     if options.scaled:
         given |= {"alpha": "scalar", "beta": "scalar"}
     return Gemm(
-        dim("m"), n, dim("k"), a=Matrix(a, orders[0]), b=Matrix(b, orders[1]),
+        m, n, dim("k"), a=Matrix(a, orders[0]), b=Matrix(b, orders[1]),
         lda=dim("lda"), ldb=dim("ldb"), **given,
     )  # fmt: skip
 
@@ -132,16 +147,21 @@ def schedule_of(family: Family) -> Schedule:
 
     A deterministic product has one chain of sums for each element.
     """
-    options, parallel = family.options, family.sizes.parallel
-    by_rows = family.axes[2] == 1
+    options, shape = family.options, family.sizes.shape
+    parallel, by_rows = family.sizes.parallel, family.axes[2] == 1
+    if (shape == "row stream" and family.axes[1] == 1) or (
+        shape == "column stream" and family.axes[0] == 0
+    ):
+        # Lines of the matrix lie along the result: a few of them at a time, from end to end.
+        return Schedule(loops="knmk" if shape == "row stream" else "kmnk", block={"k": LINES})
     loops = "NMk"
-    if family.sizes.shape == "blocks":
+    if shape == "blocks":
         loops = "nkMmnk" if by_rows else "mkNnmk"
     along: Literal["m", "n"] = "n" if by_rows else "m"
     return Schedule(
         loops=loops if parallel else loops.lower(),
         threads=options.threads if parallel else None,
-        pack="ab" if family.sizes.shape == "blocks" else None,
+        pack="ab" if shape == "blocks" else None,
         vectorize=along if options.deterministic else None,
         k_split=1 if options.deterministic else None,
     )

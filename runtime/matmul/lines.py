@@ -16,10 +16,13 @@ def contiguous_axis(array: np.ndarray[Any, Any]) -> int | None:
     """The axis, 1 or else 0, along which each matrix of ``array`` has contiguous lines; or None.
 
     The last two axes are the matrix. The lines are in order, apart, and a whole number of elements
-    from each other. As ``tw_lines`` of templates/dispatch/dispatch_routes.h.j2 decides it.
+    from each other. Where both axes could be said it is 1, but for a column whose elements follow
+    each other. As ``tw_lines`` of templates/dispatch/dispatch_routes.h.j2 decides it.
     """
     (rows, columns), (across, along) = array.shape[-2:], array.strides[-2:]
     item = array.itemsize
+    if columns == 1 and rows > 1 and across == item:
+        return 0
     if _lines(rows, columns, across, along, item):
         return 1
     return 0 if _lines(columns, rows, along, across, item) else None
