@@ -145,7 +145,7 @@ def _ours(a: Array, b: Array, out: Array) -> Callable[[], object]:
 def _peers(
     torch: Any, a: Array, b: Array, out: Array, type_: str
 ) -> dict[str, Callable[[], object]]:
-    """numpy where its products of the type are BLAS's, PyTorch where it has such products."""
+    """The peers: numpy where its products of the type are BLAS's, PyTorch where it has such products."""
     if type_ in ("f32", "f64"):
         x, y, z = map(torch.from_numpy, (a, b, out))
         numpy, mm = np.matmul, torch.matmul
@@ -194,15 +194,16 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
         mine = [row for row in rows if (row.group, row.types) == (group, types)]
         ratios = [row.ratio for row in mine]
         if group == "small":
-            yield Figure(f"{types}, small calls, to numpy's", max(1 / r for r in ratios), CALL, True)
+            worst = 1 / min(ratios)
+            yield Figure(f"{types}, small calls, to numpy's", worst, CALL, at_most=True)
         elif group == "stacks":
             for row, least in zip(mine, TIMES, strict=False):
                 yield Figure(f"{types}, stack of {row.shape[0]}x{row.shape[0]}", row.ratio, least)
         else:
-            least = 1.0 if group == "thin" else LEAST
+            lowest = 1.0 if group == "thin" else LEAST
             if group != "thin":
                 yield Figure(f"{types}, {group}, geometric mean", geometric_mean(ratios), MEAN)
-            yield Figure(f"{types}, {group}, the least", min(ratios), least)
+            yield Figure(f"{types}, {group}, the least", min(ratios), lowest)
 
 
 def _print(options: Options, rows: Sequence[Row]) -> None:

@@ -52,9 +52,9 @@ class Options(NamedTuple):
 class Class(NamedTuple):
     """Sizes that one kernel serves: m, n, k and their product from ``least`` to ``most``.
 
-    ``column``: one column of B, ``row``: one row of A, each with a matrix of its own when that comes
-    from memory; ``matrix``: operands read where they lie; ``blocks``: packed in blocks that the
-    caches hold.
+    ``column``: one column of B, ``row``: one row of A; a ``stream`` if the matrix of the other
+    operand comes from memory; ``matrix``: operands read where they lie; ``blocks``: packed in
+    blocks that the caches hold.
     """
 
     shape: Shape

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 from support.products.interpreted import Interpreted
+
+import tilewright as tw
 from tilewright.errors import ScheduleError
 from tilewright.generate import explain_plan, plan_for
 from tilewright.runtime.machine.host import resolve
-
-import tilewright as tw
 
 #: m, n, k: nothing, less than a tile, whole blocks, and what those leave over.
 SIZES = ((1, 1, 1), (0, 4, 4), (4, 0, 4), (4, 4, 0), (7, 50, 63), (33, 97, 65), (64, 96, 64),
@@ -23,9 +23,9 @@ BLOCK = {"m": 32, "n": 96, "k": 64}
 
 def spec(type_: str = "f32", orders: str = "CCC", **more: Any) -> tw.Gemm:
     a, b, c = (tw.Matrix(type_, order) for order in orders)  # type: ignore[arg-type]
-    sizes = (tw.dim(name) for name in "mnk")
-    leading = {f"ld{name}": tw.dim(f"ld{name}") for name in "abc"}
-    return tw.Gemm(*sizes, a=a, b=b, c=c, **leading, **more)
+    m, n, k = (tw.dim(name) for name in "mnk")
+    more |= {f"ld{name}": tw.dim(f"ld{name}") for name in "abc"}
+    return tw.Gemm(m, n, k, a=a, b=b, c=c, **more)
 
 
 @pytest.mark.parametrize("target", ["scalar", "avx2", "avx512", "neon"])

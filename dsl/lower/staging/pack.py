@@ -8,7 +8,7 @@ in memory is transposed in registers on the way.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sympy import Expr
 
@@ -100,9 +100,20 @@ def _panels(
         panel = (line, part.size, depth)
         found, programs = _moved(plan, buffer, panel, (at + first * step, first * depth), prefix)
         tiles |= {program.name: program for program in programs}
-        nodes += in_panels("pp", part, found)
+        # Lines that lie along panels are read through all of them, as they follow each other.
+        across = value(step) == 1 and part.count != 1
+        nodes += tuple(_through(part, found)) if across else in_panels("pp", part, found)
     elements = div(extent + (width - 1), width) * width * depth
     return Packed(buffer, elements, nodes, tuple(tiles.values()))
+
+
+def _through(part: Part, nodes: tuple[NestNode, ...]) -> Iterator[NestNode]:
+    """``nodes`` for every panel of ``part``, inside of the loops that they are."""
+    for node in nodes:
+        if isinstance(node, BlockLoop):
+            yield replace(node, body=tuple(_through(part, node.body)))
+        else:
+            yield from in_panels("pp", part, (node,))
 
 
 def in_panels(
