@@ -25,7 +25,9 @@ MEASURED = "core"
 _LISTS: Mapping[str, type] = {"widths": Width, "speeds": Speed, "caches": Cache}
 _KEYS = ("schema", "name", "title", "source", "processors", "cores")
 #: Numbers that may be 0; all others are positive.
-_MAYBE_ZERO = frozenset({"overlap", "idle", "strain", "hidden", "late", "beside", "crossing"})
+_MAYBE_ZERO = frozenset(
+    {"overlap", "idle", "strain", "hidden", "late", "beside", "crossing", "spread"}
+)
 
 
 @dataclass(frozen=True, slots=True)

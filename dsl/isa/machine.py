@@ -41,6 +41,7 @@ class Width:
     loads: float
     stores: float
     shuffles: float
+    spread: float = 0
 
 
 #: The bytes of a vector, one element or more, of every target.
@@ -65,6 +66,8 @@ class Core:
     stores per tile that overlap with multiply-adds. ``late``: cost, in stores, of each further one.
     ``beside``: the share of the time of conversions between tiles that multiply-adds do not hide.
     ``crossing``: the loads that a vector costs besides its own where it reaches into a second line.
+    ``spread``: cycles that a multiply-add takes with a factor that an instruction of its own
+    broadcasts from memory, where both wait for the same units; 0 where they do not.
 
     ``caches`` come nearest first; ``memory`` is how many bytes a cycle come from beyond them.
     """
@@ -83,6 +86,7 @@ class Core:
     late: float = 1
     beside: float = 1
     crossing: float = 1
+    spread: float = 0
     widths: tuple[Width, ...] = ()
     speeds: tuple[Speed, ...] = ()
     caches: tuple[Cache, ...] = (Cache(32 << 10, 64), Cache(512 << 10, 32), Cache(2 << 20, 10))
@@ -109,6 +113,7 @@ class Core:
             loads=width.loads,
             stores=width.stores,
             shuffles=width.shuffles,
+            spread=width.spread,
         )
 
     def at(self, size: int) -> Core:

@@ -375,6 +375,8 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
         "issue": (shape.arithmetic + shape.loads + converting) / core.issue,
         "latency": latency(shape, core) / shape.k_split,
     }
+    if core.spread and shape.form == "broadcast":
+        found["broadcasts"] = (shape.multiply_adds + shape.bands) * core.spread / 2
     return found | {"conversions": converting / core.shuffles} if converting else found
 
 

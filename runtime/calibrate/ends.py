@@ -135,7 +135,8 @@ def fitted(core: Core, found: list[Sample], cycles: list[float], call: float) ->
     for _ in range(PASSES):
         for values in (K_LOOP, ENDS):
             tries = [_nearest(each, values, found, measured) for each in tries]
-    return min(tries, key=lambda each: error(each, found, measured))
+        tries = [min(tries, key=lambda each: error(each, found, measured))]
+    return tries[0]
 
 
 def _with_loads(core: Core, share: float) -> Core:
@@ -172,4 +173,4 @@ def error(core: Core, found: list[Sample], measured: list[float]) -> float:
         abs(log(sample.estimate(core) / cycles))
         for sample, cycles in zip(found, measured, strict=True)
     )
-    return round(sum(strays) / len(measured), 3)
+    return round(float(sum(strays)) / len(measured), 3)

@@ -24,7 +24,6 @@ from tilewright.runtime.store import cache as store
 CHAINS = 12
 #: Operations in a loop's body and in a call, about.
 _BODY, _CALL = 48, 4096
-_TRIPS_OF_CLOCK, _ADDS = 128, 32
 #: Bytes that loops read and write, all in the first cache; and what unaligned pointers are off by.
 _BYTES, OFFSET = 8192, 4
 #: What stands in a body: the kind of an operation, and which chain, register or place it takes.
@@ -34,17 +33,21 @@ _MIXES = ((1, 1, 2), (2, 2, 4), (2, 2, 6), (1, 2, 3), (1, 1, 4))
 
 
 class Clock(NamedTuple):
-    """The function of dependent additions."""
+    """The function of dependent additions, a cycle each."""
 
     name: str = "calibrate_clock"
-    unroll: int = _ADDS
-    trips: int = _TRIPS_OF_CLOCK
+    unroll: int = 32
+    trips: int = 128
+
+    @property
+    def adds(self) -> int:
+        """Additions of a call."""
+        return self.unroll * self.trips
 
 
 class Stream(NamedTuple):
-    """The function that reads memory."""
+    """The function that reads memory, in whole vectors, so many of them a trip."""
 
-    vector: Vector
     name: str = "calibrate_stream"
     unroll: int = 8
 
@@ -81,7 +84,8 @@ class Loop:
         return self.trips * self.counted
 
 
-CLOCK, NOTHING, SCRATCH = Clock(), "calibrate_nothing", "calibrate_scratch_bytes"
+CLOCK, STREAM = Clock(), Stream()
+NOTHING, SCRATCH = "calibrate_nothing", "calibrate_scratch_bytes"
 
 
 @cache
@@ -127,9 +131,11 @@ def _others(vector: Vector) -> Iterator[Loop]:
         body = tuple((operation, i % places) for i in range(_BODY))
         name = f"calibrate_{vector.name}_{kind}"
         title = f"{kind} of {vector.name}"
-        yield Loop(
-            name, kind, title, vector, vector.fma, 0, body, _BODY, offset=offset
-        )
+        yield Loop(name, kind, title, vector, vector.fma, 0, body, _BODY, offset=offset)
+    body = tuple(("spread", i) for i in range(CHAINS))
+    title = f"{CHAINS} chains of {vector.fma.mnemonic} on {vector.name}, each factor broadcast"
+    name = f"calibrate_{vector.name}_spread"
+    yield Loop(name, "spread", title, vector, vector.fma, CHAINS, body, CHAINS)
     for number, mix in enumerate(_MIXES):
         yield _mixed(vector, number, mix)
 
@@ -144,9 +150,7 @@ def _mixed(vector: Vector, number: int, mix: tuple[int, int, int]) -> Loop:
         body += [("add", (turn * adds + i) % 6) for i in range(adds)]
     name = f"calibrate_{vector.name}_issue{number}"
     title = f"{muladds} multiply-adds, {loads} loads, {adds} additions in turn on {vector.name}"
-    return Loop(
-        name, "issue", title, vector, vector.fma, CHAINS, tuple(body), len(body) + 2
-    )
+    return Loop(name, "issue", title, vector, vector.fma, CHAINS, tuple(body), len(body) + 2)
 
 
 # --- the library -------------------------------------------------------------------------------
@@ -164,7 +168,7 @@ def source(target: Target) -> str:
         clock=CLOCK,
         nothing=NOTHING,
         scratch=SCRATCH,
-        stream=Stream(target.of("f32")[0]),
+        stream=STREAM,
         loops=loops_of(target),
     )
 

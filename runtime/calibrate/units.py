@@ -13,27 +13,26 @@ from tilewright.isa.vector import Vector
 
 from .loops import OFFSET, Loop, loops_of
 
-#: Numbers this close to one that hardware has are that one.
-_NEAR = 0.08
+#: How far above and below what hardware has a measurement of it may be: it is disturbed upwards.
+_ABOVE, _BELOW = 1.12, 0.96
 #: Cycles between instructions that hardware has: so many each cycle, or every so many cycles.
 _STARTS = (1 / 6, 1 / 5, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4, 1, 4 / 3, 3 / 2, 2, 5 / 2, 3, 4, 6, 8)
 
 
 def starts(cycles: float) -> float:
     """Cycles between instructions, without what measuring adds: the nearest that hardware has."""
-    nearest = min(_STARTS, key=lambda each: abs(each / cycles - 1))
-    return nearest if abs(nearest / cycles - 1) <= _NEAR else float(f"{cycles:.2g}")
+    near = [each for each in _STARTS if _BELOW <= cycles / each <= _ABOVE]
+    return min(near, key=lambda each: abs(each - cycles), default=float(f"{cycles:.2g}"))
 
 
 def rate(cycles: float) -> float:
     """Instructions a cycle, from the cycles that one takes."""
-    found = 1 / starts(cycles)
-    return round(found) if abs(found - round(found)) < 1e-6 else float(f"{found:.3g}")
+    return float(f"{1 / starts(cycles):.3g}")
 
 
 def latency(cycles: float) -> float:
-    """Cycles until a result is there: a whole number where nearly one was measured."""
-    return round(cycles) if abs(round(cycles) / cycles - 1) <= _NEAR else float(f"{cycles:.2g}")
+    """Cycles until a result is there, which are whole."""
+    return max(1, round(cycles))
 
 
 def units(target: Target, cycles: Mapping[str, float], kept: Core) -> Core:
@@ -58,6 +57,7 @@ def units(target: Target, cycles: Mapping[str, float], kept: Core) -> Core:
         loads=widest.loads,
         stores=widest.stores,
         shuffles=widest.shuffles,
+        spread=widest.spread,
         issue=float(f"{issued:.2g}"),
         crossing=_crossing(vectors[0], each, kept.line),
         widths=tuple(width for width in widths[:-1] if _differs(width, widest)),
@@ -80,11 +80,19 @@ def _width(vector: Vector, each: Mapping[tuple[str, Vector], float], kept: Core)
         loads=rate(each["load", vector]),
         stores=rate(each["store", vector]),
         shuffles=kept.shuffles if shuffle is None else rate(shuffle),
+        spread=_spread(each, vector),
     )
 
 
+def _spread(each: Mapping[tuple[str, Vector], float], vector: Vector) -> float:
+    """Cycles of a multiply-add and a broadcast, 0 if that is no more than the slower one alone."""
+    both = starts(each["spread", vector])
+    alone = max(starts(each[kind, vector]) for kind in ("muladd", "broadcast"))
+    return both if both > _ABOVE * alone else 0
+
+
 def _differs(one: Width, other: Width) -> bool:
-    names = ("fma_units", "loads", "stores", "shuffles")
+    names = ("fma_units", "loads", "stores", "shuffles", "spread")
     return any(getattr(one, name) != getattr(other, name) for name in names)
 
 
@@ -110,7 +118,7 @@ def _speeds(target: Target, cycles: Mapping[str, float]) -> Iterator[Speed]:
             mnemonic=mnemonic,
             bytes=size,
             cycles=between,
-            latency=max(latency(both["latency"]), between),
+            latency=latency(both["latency"]),
         )
 
 

@@ -127,6 +127,27 @@ def caches() -> dict[str, int]:
     return sizes
 
 
+def cache_shares() -> dict[str, int]:
+    """What one core has of the caches of ``caches``, where all cores use them; {} unknown."""
+    found: dict[str, int] = {}
+    threads = 0
+    for level, size in caches().items():
+        users = _users(level)
+        threads = threads or users  # of the nearest cache: one core's
+        found[level] = size // max(1, users // max(1, threads))
+    return found
+
+
+def _users(level: str) -> int:
+    """How many processors use the first core's cache of a level."""
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        told = f"L{(index / 'level').read_text().strip()}", (index / "type").read_text().strip()
+        if told[0] == level and told[1] != "Instruction":
+            mask = (index / "shared_cpu_map").read_text().replace(",", "")
+            return int(mask, 16).bit_count()
+    return 1
+
+
 def is_native(target: Target | Identity) -> bool:
     """True if this CPU has what ``target`` needs."""
     return target.machine in ("", cpu().machine) and cpu().features.issuperset(target.cpu_flags)
