@@ -124,6 +124,11 @@ class Core:
         """That of the multiply-add, of the vectors of ``at``; None where none is known."""
         return self._speeds.get(mnemonic)
 
+    def between(self, mnemonic: str, instructions: int) -> float:
+        """Cycles between the starts of two multiply-adds of so many instructions."""
+        speed = self.speed(mnemonic)
+        return instructions / self.fma_units if speed is None else speed.cycles
+
 
 def _for_size(speeds: tuple[Speed, ...], size: int) -> tuple[Speed, ...]:
     """Of each multiply-add the speed of the narrowest vectors that hold ``size`` bytes."""

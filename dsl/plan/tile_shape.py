@@ -341,12 +341,6 @@ def latency(shape: TileShape, core: Core) -> float:
     return (shape.latency or core.fma_latency) if speed is None else speed.latency
 
 
-def busy_cycles(op: MulAdd, core: Core) -> float:
-    """Cycles between the starts of two of these multiply-adds; ``core`` is that of its vectors."""
-    speed = core.speed(op.mnemonic)
-    return op.instructions / core.fma_units if speed is None else speed.cycles
-
-
 def step_cycles(shape: TileShape, core: Core) -> float:
     """Cycles per K step: the tightest of units, loads, issue and latency.
 
@@ -370,7 +364,8 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
     converting = shape.bands * shape.shuffles
     core = core.at(shape.vector.nbytes)
     found = {
-        "multiply-add units": shape.multiply_adds * busy_cycles(shape.op, core),
+        "multiply-add units": shape.multiply_adds
+        * core.between(shape.op.mnemonic, shape.op.instructions),
         "loads": shape.touched(core) / core.loads,
         "issue": (shape.arithmetic + shape.loads + converting) / core.issue,
         "latency": latency(shape, core) / shape.k_split,

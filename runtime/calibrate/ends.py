@@ -159,9 +159,10 @@ def _moved(
     numbers: Mapping[str, float], core: Core, values: Mapping[str, Sequence[float]]
 ) -> float:
     """How far numbers are from those of ``core``, as shares of what is tried."""
-    return sum(
+    moved = (
         abs(number - getattr(core, name)) / max(values[name]) for name, number in numbers.items()
     )
+    return float(sum(moved))
 
 
 def error(core: Core, found: list[Sample], measured: list[float]) -> float:
