@@ -14,7 +14,18 @@ from .screen import console, size, stages, table
 
 #: What is shown of vectors of each width, and what of a core as a whole.
 _RATES = ("fma_units", "loads", "stores", "shuffles")
-_WHOLE = ("issue", "overlap", "strain", "idle", "hidden", "late", "beside", "crossing", "memory")
+_WHOLE = (
+    "issue",
+    "overlap",
+    "strain",
+    "idle",
+    "hidden",
+    "late",
+    "beside",
+    "crossing",
+    "memory",
+    "worth",
+)
 
 
 @click.command("calibrate")
@@ -66,7 +77,7 @@ def _rates(title: str, core: Core) -> Table:
 def _whole(core: Core) -> Table:
     shown = table("a tile, and memory", *_WHOLE, *(f"L{n + 1}" for n in range(len(core.caches))))
     caches = (f"{size(each.size)}, {each.rate:g} B" for each in core.caches)
-    shown.add_row(*(f"{getattr(core, name):.3g}" for name in _WHOLE), *caches)
+    shown.add_row(*(f"{getattr(core, name):.6g}" for name in _WHOLE), *caches)
     return shown
 
 

@@ -69,7 +69,8 @@ class Core:
     ``spread``: cycles that a multiply-add takes with a factor that an instruction of its own
     broadcasts from memory, where both wait for the same units; 0 where they do not.
 
-    ``caches`` come nearest first; ``memory`` is how many bytes a cycle come from beyond them.
+    ``worth``: so many multiply-adds of vectors make one more thread pay. ``caches`` come nearest
+    first; ``memory`` is how many bytes a cycle come from beyond them.
     """
 
     fma_latency: float
@@ -87,6 +88,7 @@ class Core:
     beside: float = 1
     crossing: float = 1
     spread: float = 0
+    worth: int = 1 << 15
     widths: tuple[Width, ...] = ()
     speeds: tuple[Speed, ...] = ()
     caches: tuple[Cache, ...] = (Cache(32 << 10, 64), Cache(512 << 10, 32), Cache(2 << 20, 10))

@@ -57,8 +57,8 @@ ENDS: Mapping[str, Sequence[float]] = {
     "hidden": (0, 4, 8, 12, 16, 24),
     "late": (0.5, 1.0, 1.5, 2.0, 3.0),
 }
-#: How often both are fitted.
-PASSES = 3
+#: Digits of an error that count.
+_DIGITS = 3
 
 
 @dataclass(frozen=True)
@@ -128,15 +128,35 @@ def _ones(shape: tuple[Any, Any], skip: int) -> Any:
 def fitted(core: Core, found: list[Sample], cycles: list[float], call: float) -> Core:
     """``core`` with the numbers that come nearest to ``cycles``, of which a call takes ``call``.
 
-    Those of the K loop and those of a tile's end in turns: they hardly depend on each other.
+    What a tile's end costs is added to its K loop, so all pairs of both are compared by sums.
     """
-    measured = [max(1.0, each - call) for each in cycles]
-    tries = [_with_loads(core, share) for share in LOADS]
-    for _ in range(PASSES):
-        for values in (K_LOOP, ENDS):
-            tries = [_nearest(each, values, found, measured) for each in tries]
-        tries = [min(tries, key=lambda each: error(each, found, measured))]
-    return tries[0]
+    measured = np.array([max(1.0, each - call) for each in cycles])
+    bare = replace(core, idle=0, hidden=0, late=0)
+    loops = [
+        _with_loads(replace(bare, **numbers), share)
+        for share, numbers in product(LOADS, _combined(K_LOOP))
+    ]
+    tails = [replace(bare, **numbers) for numbers in _combined(ENDS)]
+    in_loops = np.array([[sample.estimate(each) for sample in found] for each in loops])
+    whole = np.array([[sample.estimate(each) for sample in found] for each in tails])
+    ends = whole - np.array([sample.estimate(bare) for sample in found])
+    best: tuple[float, float, Core] | None = None
+    for loop, row in zip(loops, in_loops, strict=True):
+        strays = np.abs(np.log((row + ends) / measured)).mean(axis=1).round(_DIGITS)
+        at = min(range(len(tails)), key=lambda i: (strays[i], _moved(tails[i], core, ENDS)))
+        moved = (
+            _moved(loop, core, K_LOOP) + _moved(tails[at], core, ENDS) + 1 - loop.loads / core.loads
+        )
+        if best is None or (strays[at], moved) < best[:2]:
+            numbers = {name: getattr(tails[at], name) for name in ENDS}
+            best = float(strays[at]), moved, replace(loop, **numbers)
+    assert best is not None
+    return best[2]
+
+
+def _combined(values: Mapping[str, Sequence[float]]) -> Iterator[dict[str, Any]]:
+    """All combinations of ``values``."""
+    return (dict(zip(values, each, strict=True)) for each in product(*values.values()))
 
 
 def _with_loads(core: Core, share: float) -> Core:
@@ -145,33 +165,19 @@ def _with_loads(core: Core, share: float) -> Core:
     return replace(core, loads=core.loads * share, widths=tuple(widths))
 
 
-def _nearest(
-    core: Core, values: Mapping[str, Sequence[float]], found: list[Sample], measured: list[float]
-) -> Core:
-    """``core`` with the best of all combinations of ``values``."""
-    tried = (dict(zip(values, each, strict=True)) for each in product(*values.values()))
-    order = sorted(tried, key=lambda numbers: _moved(numbers, core, values))
-    cores = [replace(core, **numbers) for numbers in order]  # type: ignore[arg-type]
-    return min(cores, key=lambda each: error(each, found, measured))
-
-
-def _moved(
-    numbers: Mapping[str, float], core: Core, values: Mapping[str, Sequence[float]]
-) -> float:
-    """How far numbers are from those of ``core``, as shares of what is tried."""
-    moved = (
-        abs(number - getattr(core, name)) / max(values[name]) for name, number in numbers.items()
-    )
-    return float(sum(moved))
+def _moved(core: Core, before: Core, values: Mapping[str, Sequence[float]]) -> float:
+    """How far the numbers called as ``values`` moved, as shares of what is tried."""
+    each = (abs(getattr(core, n) - getattr(before, n)) / max(values[n]) for n in values)
+    return float(sum(each))
 
 
 def error(core: Core, found: list[Sample], measured: list[float]) -> float:
     """How far estimates stray from what was measured: the mean of the logarithms' distances.
 
-    Rounded, so that numbers that make no difference are not taken for a hundredth of it.
+    Rounded, since a thousandth is no reason to prefer some numbers.
     """
     strays = (
         abs(log(sample.estimate(core) / cycles))
         for sample, cycles in zip(found, measured, strict=True)
     )
-    return round(float(sum(strays)) / len(measured), 3)
+    return round(float(sum(strays)) / len(measured), _DIGITS)

@@ -32,8 +32,8 @@ class Timed(Protocol):
 class Cycles:
     """Cycles of a call of each function, and how far each one strayed.
 
-    Of the rounds a quick one counts, the tenth percentile: what disturbs a core makes it slower.
-    ``spread`` is the interquartile range of a function's rounds over their median.
+    ``cycles`` are those of a quick round, the tenth percentile: what disturbs a core makes it
+    slower. ``spread`` is the interquartile range of a function's rounds over their median.
     """
 
     cycles: Mapping[str, float]

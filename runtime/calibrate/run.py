@@ -20,14 +20,14 @@ from tilewright.isa.target import Target
 from tilewright.runtime.machine import calibrations, host
 from tilewright.targets import NAMES, load
 
-from . import ends, memory
+from . import ends, memory, threads
 from .loops import CLOCK, NOTHING, Function, library, loops_of
 from .rounds import Cycles, Timed, in_cycles
 from .units import units
 
 #: Seconds that are too few, and shares of them: of loops, of kernels, of each reading of memory.
 _LEAST = 5.0
-_LOOPS, _KERNELS, _READING = 0.03, 0.12, 0.005
+_LOOPS, _KERNELS, _READING = 0.03, 0.12, 0.01
 #: A further target is begun while so much of the time is left.
 _LEFT = 0.5
 #: Rounds of the multiply-adds that stray more than this were disturbed.
@@ -155,7 +155,9 @@ def _measured(target: Target, seconds: float, told: Say) -> tuple[Core, float, t
     told(f"reading caches and memory with {target.name}")
     reader = memory.reader(target, path, _READING * seconds)
     levels, beyond = memory.caches(reader, *memory.sizes())
-    core = replace(core, caches=levels, memory=beyond)
+    told(f"starting threads with {target.name}")
+    pays = threads.worth(target, core, clock, CLOCK.adds, _LOOPS * seconds)
+    core = replace(core, caches=levels, memory=beyond, worth=pays)
     told(f"compiling kernels for {target.name}")
     samples = ends.samples(target)
     told(f"timing {len(samples)} kernels for {target.name}")
