@@ -49,7 +49,8 @@ _SKIP = 17 * 64
 #: The values that are tried: of the loads alone so many are left beside multiply-adds.
 LOADS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
 K_LOOP: Mapping[str, Sequence[float]] = {
-    "overlap": (0.0, 1 / 48, 1 / 24, 1 / 12, 1 / 6, 1 / 3),
+    # Never 0, with which tiles of many loads would be as good as those of few.
+    "overlap": (1 / 48, 1 / 24, 1 / 16, 1 / 12, 1 / 6, 1 / 3),
     "strain": (0.0, 1 / 24, 1 / 12, 1 / 6, 1 / 3),
 }
 ENDS: Mapping[str, Sequence[float]] = {

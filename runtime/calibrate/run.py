@@ -65,8 +65,10 @@ class Calibrated:
 
 
 def export(core: CoreFile, path: Path) -> None:
-    """As ``Calibrated.export``."""
-    named = replace(core, name=path.stem, title=path.stem.replace("_", " ").capitalize())
+    """As ``Calibrated.export``. What threads cost is the system's, and is left to the target."""
+    cores = {n: replace(each, worth=load(n).core.worth) for n, each in core.cores.items()}
+    title = path.stem.replace("_", " ").capitalize()
+    named = replace(core, name=path.stem, title=title, cores=cores)
     core_file_of(named.raw(), str(path))  # its name is checked as a reader does
     if path.suffix != ".json":
         raise TargetError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from math import log2
 
 from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
@@ -13,17 +14,16 @@ from tilewright.spec.schedule import Schedule
 from .ends import Call
 from .rounds import Timed, in_cycles
 
-#: A product that two threads divide at any rate, and how it is computed by one and by two.
-_SPEC = Gemm(192, 192, 96)
+#: A product that takes much longer than a thread to wake, and how one and two threads compute it.
+_SPEC = Gemm(384, 384, 256)
 _ALONE, _TOGETHER = Schedule(loops="mnk"), Schedule(loops="Mnk", threads=2)
-#: A thread's share must take so many times what the region costs.
-_TIMES = 2
 
 
 def worth(target: Target, core: Core, clock: Timed, ticks: int, seconds: float) -> int:
     """The multiply-adds that make one more thread pay; ``core``'s where there is one processor.
 
-    Two threads take half the time of one, and the region's.
+    Two threads take half the time of one, and the region's: they are as fast as one where each has
+    as much to do as that takes.
     """
     if len(_processors()) < 2:
         return core.worth
@@ -34,12 +34,12 @@ def worth(target: Target, core: Core, clock: Timed, ticks: int, seconds: float) 
     region = found["together"] - found["alone"] / 2
     if region <= 0:
         return core.worth
-    return nearest_power(_TIMES * region * core.fma_units)
+    return nearest_power(region * core.fma_units)
 
 
 def nearest_power(number: float) -> int:
     """The power of two nearest to ``number``: it is not known any better."""
-    return 1 << max(0, round(number) - 1).bit_length()
+    return 1 << max(0, round(log2(max(1.0, number))))
 
 
 def _processors() -> set[int]:

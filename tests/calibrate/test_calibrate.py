@@ -213,7 +213,7 @@ class Planned:
     "true",
     [
         {"overlap": 1 / 24, "strain": 0.0, "idle": 0.5, "hidden": 8, "late": 2.0},
-        {"overlap": 0.0, "strain": 1 / 6, "idle": 2.0, "hidden": 0, "late": 0.5},
+        {"overlap": 1 / 48, "strain": 1 / 6, "idle": 2.0, "hidden": 0, "late": 0.5},
     ],
 )
 def test_the_numbers_behind_times_are_found_again(true: Mapping[str, float]) -> None:
