@@ -1,1 +1,1 @@
-"""This machine's cores, measured: what the cost model asks of them, found by loops and kernels."""
+"""This machine's core, measured: loops, caches, and kernels to which the cost model is fitted."""
