@@ -370,8 +370,9 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
         "issue": (shape.arithmetic + shape.loads + converting) / core.issue,
         "latency": latency(shape, core) / shape.k_split,
     }
-    if core.spread and shape.form == "broadcast":
-        found["broadcasts"] = (shape.multiply_adds + shape.bands) * core.spread / 2
+    pairs = (shape.multiply_adds + shape.bands) * core.spread / 2
+    if shape.form == "broadcast" and pairs > found["multiply-add units"]:
+        found["broadcasts"] = pairs  # of the same units: else it is their own bound
     return found | {"conversions": converting / core.shuffles} if converting else found
 
 

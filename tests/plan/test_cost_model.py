@@ -210,6 +210,16 @@ def test_vectors_that_begin_anywhere_touch_more_lines() -> None:
     assert bounds(odd, core)["loads"] == odd.touched(core) / core.loads
 
 
+def test_broadcasts_that_take_multiply_add_units_bound_narrow_tiles() -> None:
+    core = replace(invented().core, spread=1.5)
+    (found,) = planned(Gemm(4, 3, 90), invented())
+    wide = replace(found.shape, vectors=4)
+    tall = replace(found.shape, rows=4, vectors=1)
+    assert bounds(tall, core)["broadcasts"] == (4 + 4) * 1.5 / 2
+    assert "broadcasts" not in bounds(wide, core) | bounds(replace(tall, form="memory"), core)
+    assert "broadcasts" not in bounds(tall, invented().core)
+
+
 def test_too_few_chains_are_split_over_k() -> None:
     (found,) = planned(Gemm(1, 3, 90), invented())
     assert found.shape.k_split > 1
