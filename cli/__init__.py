@@ -16,6 +16,7 @@ _COMMANDS = {
     "emit": "emit",
     "bench": "bench",
     "sweep": "sweep",
+    "calibrate": "calibrate",
     "cache": "cache",
 }
 

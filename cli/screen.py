@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -44,6 +44,13 @@ def working(what: str) -> Iterator[None]:
     """Say what takes its time, with a spinner, until it is done."""
     with _progress_console().status(f"{what} ..."):
         yield
+
+
+@contextmanager
+def stages() -> Iterator[Callable[[str], None]]:
+    """What says, one after the other, what takes its time, with a spinner."""
+    with _progress_console().status("...") as status:
+        yield lambda what: status.update(f"{what} ...")
 
 
 def progress(items: Iterable[Item], what: str, total: int | None = None) -> Iterator[Item]:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from .runtime.bench.peak import peak
     from .runtime.bench.timing import Timing
+    from .runtime.calibrate.run import Calibrated, calibrate
     from .runtime.call.packed_matrix import PackedMatrix
     from .runtime.driver import compile, compile_many
     from .runtime.harness import harness
@@ -48,6 +49,7 @@ __all__ = [
     "Addresses",
     "ArgumentError",
     "CacheError",
+    "Calibrated",
     "Expression",
     "Gemm",
     "Kernel",
@@ -72,6 +74,7 @@ __all__ = [
     "__version__",
     "acc",
     "acc2",
+    "calibrate",
     "compile",
     "compile_many",
     "dim",
@@ -101,6 +104,7 @@ _HOMES = {
     "matmul": "runtime.matmul.product",
     "Timing": "runtime.bench.timing",
     "peak": "runtime.bench.peak",
+    **dict.fromkeys(("Calibrated", "calibrate"), "runtime.calibrate.run"),
     "Verification": "runtime.reference.verify",
     "Schedule": "spec.schedule",
     "variants": "tuning.variants",

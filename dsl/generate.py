@@ -8,7 +8,7 @@ from typing import overload
 
 from tilewright.emit.layout import folded
 from tilewright.emit.listing import Listing, Macros
-from tilewright.emit.parallel import WORTH, Fork, forks
+from tilewright.emit.parallel import Fork, forks
 from tilewright.emit.render import Source, render
 from tilewright.explain.decisions import formula
 from tilewright.explain.resolved import resolved
@@ -157,7 +157,7 @@ def generate(requests: Sequence[Request]) -> Source:
         matrix=target.matrix if any(k.program.configurations for k in kernels) else None,
         kernels=kernels,
         threaded=any(kernel.forks for kernel in kernels),
-        worth=WORTH,
+        worth=target.core.worth,
     )
     return Source(folded(text), tuple(request.name for request in requests))
 

@@ -15,6 +15,8 @@ from tilewright.errors import SpecError, TargetError
 from tilewright.runtime.call.arguments import Arranger
 from tilewright.runtime.call.descriptor import descriptor
 from tilewright.runtime.call.dtypes import FOREIGN
+from tilewright.runtime.machine import calibrations
+from tilewright.runtime.machine.calibrations import Measured
 from tilewright.runtime.machine.target_table import Identity
 from tilewright.runtime.store.cache import Entry
 from tilewright.spec.gemm import Gemm, Spec
@@ -53,8 +55,8 @@ class Kernel:
     """A spec compiled for a target: ``kernel(a, b, c)``, and everything to know about it.
 
     Calls check every array, release the interpreter's lock while the kernel runs, and may be
-    made from many threads. Kernels pickle by spec, schedule and target: unpickling compiles, or
-    takes from the cache.
+    made from many threads. Kernels pickle by spec, schedule and target, with the numbers of its
+    core where those were measured: unpickling compiles, or takes from the cache.
 
     ``target`` is the resolved target's name; ``emulated`` the means by which the kernel runs when
     the CPU lacks the target ("qemu", "header"), else None.
@@ -354,8 +356,8 @@ class Kernel:
 
     def __reduce__(self) -> tuple[Any, ...]:
         said = self.spec, self.schedule, self.target
-        programs = own_programs_of(self.spec)
-        return (_remade, (self._remake, *said, programs)) if programs else (self._remake, said)
+        more = own_programs_of(self.spec), _measured_of(self.target)
+        return (_remade, (self._remake, *said, *more)) if any(more) else (self._remake, said)
 
     def __repr__(self) -> str:
         how = f", through {self.emulated}" if self.emulated else ""
@@ -377,8 +379,14 @@ def _remade(
     schedule: Schedule,
     target: str,
     programs: tuple[str, ...],
+    numbers: Measured | None,
 ) -> Kernel:
-    """A kernel that was pickled; SpecError where a post-op has another meaning here."""
+    """A kernel that was pickled; SpecError where a post-op has another meaning here.
+
+    The measured ``numbers`` of its target's core are known from then on.
+    """
+    if numbers is not None:
+        calibrations.carry(numbers)
     if own_programs_of(spec) != programs:
         raise SpecError(
             "a post-op of this kernel is defined otherwise in this process",
@@ -386,6 +394,12 @@ def _remade(
             hint="both processes must define it alike: put it into a module that both import",
         )
     return remake(spec, schedule, target)
+
+
+def _measured_of(target: str) -> Measured | None:
+    """The measured numbers that a target's name names."""
+    name = target.rpartition("+")[2]
+    return calibrations.called(name) if calibrations.is_measured(name) else None
 
 
 def _undecided(*_: Any) -> int:

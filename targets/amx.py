@@ -14,6 +14,7 @@ from tilewright.isa.target import Feature
 from tilewright.isa.vector import MulAdd
 
 from . import avx512
+from .processors import processors
 from .x86_features import TILES_HEADER
 
 
@@ -71,5 +72,5 @@ TARGET = replace(
     zig_flags=("-mcpu=x86_64_v4+avx512vnni+avx512bf16+amx_tile+amx_int8+amx_bf16",),
     emulation=TILES_HEADER,
     matrix=_TILES,
-    features={"fp16": _FP16},
+    features={"fp16": _FP16, **processors("amx")},
 )

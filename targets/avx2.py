@@ -12,10 +12,10 @@ from tilewright.isa.machine import CompilerHints, Core, Emulation
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Mask, Vector
 
+from .processors import processors
 from .x86 import partial_stores, prefix, scalar, vector
 from .x86_features import vnni
 from .x86_integers import alone, factors, s32
-from .x86_processors import zen3, zen5
 
 _WIDTHS = (256, 128)
 #: Those of factors in groups of 32 bits.
@@ -56,7 +56,6 @@ def _integers() -> tuple[Vector, ...]:
     return (*wide, alone(), *(factors("s16", bits) for bits in _GROUPS))
 
 
-_CORE = Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=4)
 TARGET = Target(
     name="avx2",
     title="AVX2, FMA, F16C",
@@ -67,13 +66,12 @@ TARGET = Target(
     headers=("immintrin.h",),
     registers=16,
     vectors=_vectors("f32") + _vectors("f64") + _integers(),
-    core=_CORE,
+    core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=4),
     # qemu reads a masked load whole (seen in 7.2): up to one vector behind the last element.
     hints=CompilerHints(constraint="x", operands=True, pointers=False, lanes=False, spare=1),
     emulation=Emulation(qemu="qemu-x86_64", cpu="max", overread=32),
     features={
         "vnni": vnni(_GROUPS, "AVX-VNNI", "avx_vnni", "avxvnni", infix="_avx"),
-        "zen3": zen3(_CORE),
-        "zen5": zen5(_CORE, beside=1 / 2),
+        **processors("avx2"),
     },
 )

@@ -10,11 +10,11 @@ from tilewright.isa.machine import CompilerHints, Core
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Mask, Vector
 
+from .processors import processors
 from .x86 import cast, predicate, prefix, scalar, store_bits, transposes, vector
 from .x86_features import HEADER, bf16, vnni
 from .x86_integers import alone, factors, s32
 from .x86_integers import transposes as integer_transposes
-from .x86_processors import zen5
 
 _WIDTHS = (512, 256, 128)
 #: Those of factors in groups of 32 bits.
@@ -111,7 +111,6 @@ def _s32(bits: int) -> Vector:
     )
 
 
-_CORE = Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=6)
 TARGET = Target(
     name="avx512",
     title="AVX-512 F, BW, DQ, VL, CD",
@@ -125,12 +124,12 @@ TARGET = Target(
     headers=("immintrin.h",),
     registers=32,
     vectors=_vectors("f32") + _vectors("f64") + _integers(),
-    core=_CORE,
+    core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=6),
     hints=CompilerHints(constraint="v", operands=True, pointers=False, lanes=False, spare=1),
     emulation=HEADER,
     features={
         "vnni": vnni(_GROUPS, "VNNI", "avx512_vnni", "avx512vnni", wide=True),
         "bf16": bf16(_GROUPS, "avx512_bf16", "avx512bf16"),
-        "zen5": zen5(_CORE, beside=1),
+        **processors("avx512"),
     },
 )  # fmt: skip

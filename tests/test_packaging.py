@@ -1,4 +1,4 @@
-"""What is installed: every module and template, editable or from a wheel."""
+"""What is installed: every module, template and core, editable or from a wheel."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
-def test_a_wheel_holds_every_module_and_template(wheel: Path) -> None:
+def test_a_wheel_holds_every_module_template_and_core(wheel: Path) -> None:
     held = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     expected = {"tilewright/py.typed"}
     for package, folder in rooms().items():
-        files = [*(ROOT / folder).rglob("*.py"), *(ROOT / folder).rglob("*.j2")]
+        files = [f for kind in ("py", "j2", "json") for f in (ROOT / folder).rglob(f"*.{kind}")]
         inner = [file.relative_to(ROOT / folder).as_posix() for file in files]
         expected |= {f"{package.replace('.', '/')}/{name}" for name in inner}
     assert held == expected

@@ -23,7 +23,7 @@ from tilewright.ir.nodes import inside
 from tilewright.spec.signature import Signature
 from tilewright.symbolic import ONE, slots
 
-#: Vector multiply-adds for which one more thread pays: a few microseconds of them.
+#: Vector multiply-adds of a trip whose work is not known: one more thread pays for them.
 WORTH = 1 << 15
 
 CaptureRole = Literal["array", "scalar", "size", "input", "buffer", "static", "scratch"]

@@ -69,8 +69,8 @@ def explain(plan: AnyPlan, program: Program) -> str:
         matrices = f", {unit.registers} of {unit.rows} rows of {unit.row_bytes} bytes"
     about = (
         f"target    {target.name}, {target.title}: {target.registers} vector registers{matrices}; "
-        f"multiply-add {core.fma_latency} cycles, {core.fma_units} per cycle; per cycle "
-        f"{core.loads} loads, {core.stores} stores, {core.issue} operations in all"
+        f"multiply-add {core.fma_latency:g} cycles, {core.fma_units:g} per cycle; per cycle "
+        f"{core.loads:g} loads, {core.stores:g} stores, {core.issue:g} operations in all"
         f"{f'; {core.hidden} stores of a tile cost nothing' if core.hidden else ''}"
     )
     lines: list[str] = []
@@ -78,7 +78,8 @@ def explain(plan: AnyPlan, program: Program) -> str:
         lines += ["", title] if title else []
         for line in body:
             lines += _wrapped(f"  {line}" if title else line)
-        lines += _wrapped(about) if not title else []
+        if not title:
+            lines += [*_wrapped(about), *_wrapped(f"core      {target.core_source}")]
     return "\n".join(lines)
 
 

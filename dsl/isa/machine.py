@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,12 +19,45 @@ class Cache:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """How fast a core does one multiply-add, of vectors up to so many ``bytes``.
+
+    ``mnemonic`` is that of ``MulAdd``. ``cycles`` lie between the starts of two, all that C's
+    expression of it takes counted; ``latency`` cycles later its sum is there.
+    """
+
+    mnemonic: str
+    bytes: int
+    cycles: float
+    latency: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Width:
+    """What a core does per cycle with vectors of up to so many ``bytes``, as ``Core`` says it."""
+
+    bytes: int
+    fma_units: float
+    loads: float
+    stores: float
+    shuffles: float
+    spread: float = 0
+
+
+#: The bytes of a vector, one element or more, of every target.
+_SIZES = (4, 8, 16, 32, 64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Core:
     """What the cost model knows of a core.
 
     Per cycle: ``fma_units`` multiply-adds start, ``loads`` and ``stores`` of vectors, ``issue``
     instructions in all, and ``shuffles``, which permute a vector. ``fma_latency`` is in cycles,
-    ``line`` the length of a cache line in bytes.
+    ``line`` the length of a cache line in bytes. They are those of the widest vectors; ``widths``
+    have those of narrower ones where they differ, narrowest first. ``speeds`` are those of single
+    multiply-adds; one without starts as often as the instructions that it takes, with the core's
+    latency or its own.
 
     ``overlap``: the share of its own cycles that each bound of a K step other than the tightest
     adds to the step. ``idle``: what a tile loses between its K loop and its neighbours', in
@@ -31,16 +65,20 @@ class Core:
     multiply-adds just hide the latency; it falls to 0 at half as many chains again. ``hidden``:
     stores per tile that overlap with multiply-adds. ``late``: cost, in stores, of each further one.
     ``beside``: the share of the time of conversions between tiles that multiply-adds do not hide.
+    ``crossing``: the loads that a vector costs besides its own where it reaches into a second line.
+    ``spread``: cycles that a multiply-add takes with a factor that an instruction of its own
+    broadcasts from memory, where both wait for the same units; 0 where they do not.
 
-    ``caches`` come nearest first; ``memory`` is how many bytes a cycle come from beyond them.
+    ``worth``: so many multiply-adds of vectors make one more thread pay. ``caches`` come nearest
+    first; ``memory`` is how many bytes a cycle come from beyond them.
     """
 
-    fma_latency: int
-    fma_units: int
-    loads: int
-    stores: int
-    issue: int
-    shuffles: int = 1
+    fma_latency: float
+    fma_units: float
+    loads: float
+    stores: float
+    issue: float
+    shuffles: float = 1
     line: int = 64
     overlap: float = 1 / 16
     idle: float = 3
@@ -48,8 +86,59 @@ class Core:
     hidden: int = 0
     late: float = 1
     beside: float = 1
+    crossing: float = 1
+    spread: float = 0
+    worth: int = 1 << 15
+    widths: tuple[Width, ...] = ()
+    speeds: tuple[Speed, ...] = ()
     caches: tuple[Cache, ...] = (Cache(32 << 10, 64), Cache(512 << 10, 32), Cache(2 << 20, 10))
     memory: float = 4
+    _at: Mapping[int, Core] = field(init=False, repr=False, compare=False)
+    _speeds: Mapping[str, Speed] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        narrower = {size: self._narrowed(size) for size in _SIZES if self.widths or self.speeds}
+        object.__setattr__(self, "_at", narrower)
+        object.__setattr__(self, "_speeds", {speed.mnemonic: speed for speed in self.speeds})
+
+    def _narrowed(self, size: int) -> Core:
+        """The core as vectors of ``size`` bytes see it; self where that is no other."""
+        speeds = _for_size(self.speeds, size)
+        width = next((each for each in self.widths if each.bytes >= size), None)
+        if width is None:
+            return self if speeds == self.speeds else replace(self, speeds=speeds)
+        return replace(
+            self,
+            widths=(),
+            speeds=speeds,
+            fma_units=width.fma_units,
+            loads=width.loads,
+            stores=width.stores,
+            shuffles=width.shuffles,
+            spread=width.spread,
+        )
+
+    def at(self, size: int) -> Core:
+        """What the core does with vectors of ``size`` bytes."""
+        return self._at.get(size, self)
+
+    def speed(self, mnemonic: str) -> Speed | None:
+        """That of the multiply-add, of the vectors of ``at``; None where none is known."""
+        return self._speeds.get(mnemonic)
+
+    def between(self, mnemonic: str, instructions: int) -> float:
+        """Cycles between the starts of two multiply-adds of so many instructions."""
+        speed = self.speed(mnemonic)
+        return instructions / self.fma_units if speed is None else speed.cycles
+
+
+def _for_size(speeds: tuple[Speed, ...], size: int) -> tuple[Speed, ...]:
+    """Of each multiply-add the speed of the narrowest vectors that hold ``size`` bytes."""
+    found: dict[str, Speed] = {}
+    for speed in sorted(speeds, key=lambda each: -each.bytes):
+        if speed.bytes >= size:
+            found[speed.mnemonic] = speed
+    return tuple(found.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

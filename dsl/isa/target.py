@@ -22,7 +22,8 @@ class Feature:
     ``-march``, whose architecture the feature's own ``-march`` replaces; ``zig`` is appended to
     its ``-mcpu``. ``emulation`` and ``core`` take the place of the target's; ``products`` are more
     of its matrix unit's. ``processors`` are those whose core it describes (none: any), by vendor,
-    family and model as ``/proc/cpuinfo`` has them, and by name as archspec has it elsewhere.
+    family and model as ``/proc/cpuinfo`` has them, and by name as archspec has it elsewhere;
+    ``core_source`` says whose numbers those of the core are.
     """
 
     title: str
@@ -34,6 +35,7 @@ class Feature:
     emulation: Emulation | None = None
     products: Mapping[str, tuple[MulAdd, ...]] = field(default_factory=dict)
     core: Core | None = None
+    core_source: str = ""
     processors: tuple[str, ...] = ()
 
     def compiler(self, flags: tuple[str, ...]) -> tuple[str, ...]:
@@ -54,7 +56,8 @@ class Target:
     """An instruction set: its registers, vectors (widest first), core, and compiler options.
 
     ``cpu_flags`` are the names that ``/proc/cpuinfo`` uses; all are needed. ``machine`` is
-    ``platform.machine()`` of CPUs that can run it, "" any.
+    ``platform.machine()`` of CPUs that can run it, "" any. ``core_source`` says whose numbers the
+    core's are.
     """
 
     name: str
@@ -71,6 +74,7 @@ class Target:
     matrix: MatrixUnit | None = None
     features: Mapping[str, Feature] = field(default_factory=dict)
     hints: CompilerHints | None = None
+    core_source: str = "the target's own numbers"
 
     def __post_init__(self) -> None:
         if self.registers < 4:
@@ -129,6 +133,7 @@ def _extended(target: Target, names: tuple[str, ...]) -> Target:
             zig_flags=tuple(flag + feature.zig for flag in target.zig_flags),
             vectors=(*vectors, *feature.vectors),
             core=feature.core or target.core,
+            core_source=feature.core_source or target.core_source,
             emulation=feature.emulation or target.emulation,
             matrix=target.matrix and target.matrix.with_products(feature.products),
         )

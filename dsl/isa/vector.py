@@ -223,6 +223,11 @@ class Vector:
         return self.mask is not None or active in self.partial_load
 
     @property
+    def nbytes(self) -> int:
+        """Bytes of a register of it."""
+        return self.lanes * ITEMSIZE[self.element]
+
+    @property
     def cuts_any(self) -> bool:
         """Whether any number of lanes can be loaded and stored alone."""
         return all(self.cuts(active) for active in range(1, self.lanes))

@@ -27,7 +27,8 @@ class Product:
     ``op`` is that of the widest vector, or of the matrix unit, ``ops`` the same one in each form
     that each vector has of it. A lane sums ``depth`` products; of a matrix unit it is what each
     step takes. ``shifts`` is what is added to each of A and B so that its elements are of the
-    types that are multiplied: what that adds to the sums is subtracted again.
+    types that are multiplied: what that adds to the sums is subtracted again. ``instead`` says of
+    which deeper multiply-add it takes the place, and why, "" of none.
     """
 
     accumulator: str
@@ -35,6 +36,7 @@ class Product:
     depth: int
     shifts: Mapping[str, int] = field(hash=False)
     ops: Mapping[Vector, tuple[MulAdd, ...]] = field(hash=False)
+    instead: str = ""
 
     @property
     def along(self) -> str:
@@ -107,8 +109,9 @@ def choose_product(
 ) -> Product:
     """The best multiply-add of ``target`` for A and B of ``types``, with ``along`` of them along.
 
-    The deepest first, then the one that shifts the fewest operands, then the target's order. Where
-    B is ``packed`` ahead, A is shifted rather than B: B's sums are then known, A's are not.
+    The one that takes the fewest cycles on the target's core, then the deepest, then the one that
+    shifts the fewest operands, then the target's order. Where B is ``packed`` ahead, A is shifted
+    rather than B: B's sums are then known, A's are not.
     ``flat``: one whose lanes are elements of one line of C, not of a block.
     """
     return _chosen(target, (types["a"], types["b"]), along, packed, flat)
@@ -128,11 +131,38 @@ def _chosen(
             hint="another target",
         )
     shifted = "b" if packed else ""
-    best = min(
-        found,
-        key=lambda p: (-p.depth, sum(map(bool, p.shifts.values())), p.shifts.get(shifted, 0) != 0),
-    )
-    return replace(best, ops=dict(_forms(target, best)))
+
+    def rank(product: Product) -> tuple[float, ...]:
+        shifts = product.shifts
+        wrong = shifts.get(shifted, 0) != 0
+        return -product.depth, sum(map(bool, shifts.values())), wrong
+
+    given = dict(zip("ab", types, strict=True))
+    cycles = [_cycles(target, product, given, along) for product in found]
+    best = min(range(len(found)), key=lambda i: (cycles[i], *rank(found[i])))
+    deepest = min(range(len(found)), key=lambda i: rank(found[i]))
+    chosen, instead = found[best], ""
+    if chosen.depth < found[deepest].depth:
+        slower = cycles[deepest] / cycles[best]
+        instead = f"{found[deepest].mnemonic} would take {slower:.2g} times as long on this core"
+    return replace(chosen, ops=dict(_forms(target, chosen)), instead=instead)
+
+
+#: What products take longer where an element is converted before it is multiplied.
+CONVERTING = 5 / 4
+
+
+def _cycles(target: Target, product: Product, types: Mapping[str, str], along: str) -> float:
+    """Cycles for each product of two elements, as the core's multiply-adds bound them."""
+    op = product.op
+    products = op.rows * op.cols * op.depth
+    if product.unit is not None:  # a cycle for each row
+        return op.rows / products
+    across = "b" if along == "a" else "a"
+    converted = converts(types[along], product.along) or converts(types[across], product.across)
+    core = target.core.at(target.of(product.accumulator)[0].nbytes)
+    each = core.between(op.mnemonic, op.instructions) / products
+    return each * CONVERTING if converted else each
 
 
 def _products(target: Target, held: str, types: Mapping[str, str], along: str) -> Iterator[Product]:

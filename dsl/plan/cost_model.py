@@ -23,7 +23,7 @@ from .tile_shape import Budget, TileRequest, TileShape, latency, step_cycles, ti
 
 def tile_cycles(shape: TileShape, core: Core, request: TileRequest) -> float:
     """Cycles of one whole tile."""
-    outputs = shape.outputs
+    outputs, core = shape.outputs, core.at(shape.vector.nbytes)
     around = core.idle * latency(shape, core)
     around += max(0, outputs - core.hidden) * core.late / core.stores
     around += _sets_cycles(shape, core)

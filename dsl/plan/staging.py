@@ -254,4 +254,5 @@ def _reason(product: Product, sources: Mapping[str, Operand]) -> str:
         f"{name.upper()} + {s} is subtracted again" for name, s in product.shifts.items() if s
     ]
     parts += [f"{name.upper()} is converted first" for name in sorted(sources)]
+    parts += [product.instead] if product.instead else []
     return ", ".join(parts) or "operands are converted as they are loaded"

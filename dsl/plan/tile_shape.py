@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import gcd
+from math import ceil, gcd
 from typing import Literal
 
 from tilewright.isa.machine import Core
 from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.isa.target import Target
 from tilewright.isa.vector import MulAdd, Vector
-from tilewright.spec.types import ITEMSIZE
 
 from .contraction import Product
 
@@ -114,10 +113,10 @@ class TileShape:
             return self.vectors - (-self.rows // self.vector.lanes)
         return self.columns + self.bands
 
-    def touched(self, line: int) -> float:
-        """Cache lines that the loads of a K step touch: a vector may reach into a second one."""
-        size = self.vector.lanes * ITEMSIZE[self.vector.element]
-        beyond = (size - gcd(self.stride, size)) / line
+    def touched(self, core: Core) -> float:
+        """The loads of a K step, with what a vector costs more that reaches into a second line."""
+        size = self.vector.nbytes
+        beyond = (size - gcd(self.stride, size)) / core.line * core.crossing
         return self.loads + (self.vectors * beyond if self.unit is None else 0)
 
     @property
@@ -328,12 +327,18 @@ def chains_wanted(shape: TileShape, core: Core) -> int:
     """How many chains of multiply-adds hide the latency of one."""
     if shape.unit is not None:
         return -(-shape.unit.latency * shape.bands // shape.rows)
-    return latency(shape, core) * core.fma_units
+    core = core.at(shape.vector.nbytes)
+    speed = core.speed(shape.op.mnemonic)
+    started = core.fma_units if speed is None else 1 / speed.cycles
+    # Measured numbers: a hundredth of a chain is none.
+    return max(1, ceil(latency(shape, core) * started - 0.01))
 
 
-def latency(shape: TileShape, core: Core) -> int:
+def latency(shape: TileShape, core: Core) -> float:
     """Cycles until a multiply-add of the tile has its sum."""
-    return shape.latency or core.fma_latency
+    core = core.at(shape.vector.nbytes)
+    speed = core.speed(shape.op.mnemonic)
+    return (shape.latency or core.fma_latency) if speed is None else speed.latency
 
 
 def step_cycles(shape: TileShape, core: Core) -> float:
@@ -357,12 +362,17 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
             "latency": shape.unit.latency / shape.k_split,
         }
     converting = shape.bands * shape.shuffles
+    core = core.at(shape.vector.nbytes)
     found = {
-        "multiply-add units": shape.arithmetic / core.fma_units,
-        "loads": shape.touched(core.line) / core.loads,
+        "multiply-add units": shape.multiply_adds
+        * core.between(shape.op.mnemonic, shape.op.instructions),
+        "loads": shape.touched(core) / core.loads,
         "issue": (shape.arithmetic + shape.loads + converting) / core.issue,
         "latency": latency(shape, core) / shape.k_split,
     }
+    pairs = (shape.multiply_adds + shape.bands) * core.spread / 2
+    if shape.form == "broadcast" and pairs > found["multiply-add units"]:
+        found["broadcasts"] = pairs  # of the same units: else it is their own bound
     return found | {"conversions": converting / core.shuffles} if converting else found
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import ceil
 from typing import Literal
 
 from sympy import Expr
@@ -241,7 +242,7 @@ def _count(shape: TileShape, target: Target, steps: Expr, dot: bool, asked: int 
         made = shape.multiply_adds
         wanted = -(-(asked or 0) // group) * group
         lanes = shape.vector.lanes
-        count = -(-wanted // lanes) if asked else -(-2 * target.core.fma_latency // made)
+        count = -(-wanted // lanes) if asked else ceil(2 * target.core.fma_latency / made)
         return -(-max(1, count) // shape.k_split) * shape.k_split
     if asked is not None:
         return -(-asked // group) * group
@@ -261,10 +262,10 @@ def _why_unroll(shape: TileShape, target: Target, made: Unroll, steps: int, dot:
         most = SHORT * core.issue
         if dot or done > most:
             return f"K is less than two trips of a loop, {done:.0f} operations"
-        return f"K is short, {done:.0f} operations of at most {most}"
+        return f"K is short, {done:.0f} operations of at most {most:g}"
     if dot:
         adds = made.count * shape.multiply_adds
-        return f"{adds} multiply-adds take at least twice the latency of {core.fma_latency}"
+        return f"{adds} multiply-adds take at least twice the latency of {core.fma_latency:g}"
     taken, issue = _trip(shape, core, made.count)
     loop = f"the loop's {LOOP_OVERHEAD}"
     why = f"a trip takes {taken} cycles, in which its operations and {loop} issue ({issue})"

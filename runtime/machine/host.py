@@ -14,6 +14,7 @@ from tilewright.runtime.store.folders import cache_directory
 from tilewright.settings import settings
 from tilewright.targets import NAMES, load
 
+from . import calibrations
 from .target_table import Extension, Identity, identities
 
 if TYPE_CHECKING:
@@ -126,6 +127,27 @@ def caches() -> dict[str, int]:
     return sizes
 
 
+def cache_shares() -> dict[str, int]:
+    """What one core has of the caches of ``caches``, where all cores use them; {} unknown."""
+    found: dict[str, int] = {}
+    threads = 0
+    for level, size in caches().items():
+        users = _users(level)
+        threads = threads or users  # of the nearest cache: one core's
+        found[level] = size // max(1, users // max(1, threads))
+    return found
+
+
+def _users(level: str) -> int:
+    """How many processors use the first core's cache of a level."""
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        told = f"L{(index / 'level').read_text().strip()}", (index / "type").read_text().strip()
+        if told[0] == level and told[1] != "Instruction":
+            mask = (index / "shared_cpu_map").read_text().replace(",", "")
+            return int(mask, 16).bit_count()
+    return 1
+
+
 def is_native(target: Target | Identity) -> bool:
     """True if this CPU has what ``target`` needs."""
     return target.machine in ("", cpu().machine) and cpu().features.issuperset(target.cpu_flags)
@@ -145,17 +167,40 @@ def _called(target: str, known: Callable[[str], Found]) -> Found:
     if not isinstance(target, str):
         raise TargetError("a target is named by a string", got=target)
     if target == "host":
-        found = next(found for found in map(known, NAMES) if is_native(found))
-        return found.having(features_here(found))
+        return _here(known)
     base, *features = [part.strip() for part in target.split("+")]
-    return known(base).having(features)
+    numbers = [name for name in features if calibrations.is_measured(name)]
+    found = known(base).having(name for name in features if name not in numbers)
+    if len(numbers) > 1:
+        raise TargetError("a target has the numbers of one core", got=target)
+    return _scheduled(found, numbers[0]) if numbers else found
 
 
-def features_here(target: Target | Identity) -> Iterator[str]:
-    """The features of ``target`` that this CPU has; of those that describe one, this CPU's."""
+def _here(known: Callable[[str], Found]) -> Found:
+    """The best target that this CPU runs, with its features and the numbers of its core.
+
+    Those are what was measured here, else a shipped core's, else the target's own.
+    """
+    found = next(found for found in map(known, NAMES) if is_native(found))
+    calibration = calibrations.of(cpu().processor)
+    numbers = None if calibration is None else calibration.cores.get(found.name)
+    features = features_here(found, cores=numbers is None)
+    if numbers is None:
+        return found.having(features)
+    return _scheduled(found.having(features), numbers.name)
+
+
+def _scheduled(found: Found, name: str) -> Found:
+    if isinstance(found, Identity):
+        return found.scheduled(name)
+    return calibrations.scheduled(found, name)
+
+
+def features_here(target: Target | Identity, *, cores: bool = True) -> Iterator[str]:
+    """The features of ``target`` that this CPU has; its shipped core is one with ``cores``."""
     features: Mapping[str, Feature | Extension] = target.features
     for name, feature in features.items():
-        alike = not feature.processors or cpu().processor in feature.processors
+        alike = not feature.processors or (cores and cpu().processor in feature.processors)
         if alike and is_native(target.having([name])):
             yield name
 

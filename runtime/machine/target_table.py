@@ -16,6 +16,8 @@ from tilewright.runtime.store import cache as store
 from tilewright.runtime.store.folders import cache_directory
 from tilewright.targets import NAMES, load
 
+from . import calibrations
+
 if TYPE_CHECKING:
     from tilewright.isa.machine import Emulation
     from tilewright.isa.target import Target
@@ -48,18 +50,25 @@ class Identity(NamedTuple):
         """This target and the features called ``names``; TargetError if one is unknown."""
         asked = set(names)
         if not asked <= self.features.keys():
-            self.description.having(asked)  # says which
+            load(self.name).having(asked)  # says which
         added = [name for name in self.features if name in asked]
         flags = [flag for name in added for flag in self.features[name].cpu_flags]
         return self._replace(
             name="+".join([self.name, *added]), cpu_flags=(*self.cpu_flags, *flags)
         )
 
+    def scheduled(self, name: str) -> Identity:
+        """This target with measured numbers of a core."""
+        return self._replace(name=f"{self.name}+{name}")
+
     @property
     def description(self) -> Target:
-        """All that is known of the target."""
+        """All that is known of the target; TargetError if nobody here has its core's numbers."""
         base, *features = self.name.split("+")
-        return load(base).having(features)
+        found = load(base).having(name for name in features if not calibrations.is_measured(name))
+        for name in filter(calibrations.is_measured, features):
+            found = calibrations.scheduled(found, name)
+        return found
 
     @property
     def title(self) -> str:

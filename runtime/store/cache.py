@@ -48,6 +48,8 @@ _TOOLCHAIN = os.path.join(os.path.dirname(__file__), "..", "build", "toolchain.p
 _ROOMS = tuple(os.path.dirname(str(module.__file__)) for module in (errors, targets, templates))
 #: What an installation holds in the first package beside the language, and is not part of it.
 _OTHER_ROOMS = frozenset({"targets", "templates", "runtime", "tuning", "cli", "examples"})
+#: Names of sources end so: modules, templates, the numbers of cores.
+_SOURCES = (".py", ".j2", ".json")
 #: Folders that hold no sources.
 _NOT_SOURCES = frozenset({"__pycache__"})
 
@@ -98,7 +100,7 @@ def _below(folder: str, name: str, without: frozenset[str]) -> Iterator[tuple[st
     """The source files in a folder and the folders in it, but for those called as ``without``."""
     with os.scandir(folder) as entries:
         for entry in entries:
-            if entry.name.endswith((".py", ".j2")):
+            if entry.name.endswith(_SOURCES):
                 yield f"{name}/{entry.name}", entry.path
             elif entry.name not in without and entry.is_dir():
                 yield from _below(entry.path, f"{name}/{entry.name}", _NOT_SOURCES)

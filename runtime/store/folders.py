@@ -22,14 +22,34 @@ class UnusableError(Exception):
 def cache_directory() -> Path:
     """The cache directory: ``TILEWRIGHT_CACHE_DIR``, or the user's; not checked, not made."""
     known = settings()
-    if known.cache_dir:
-        return Path(os.path.abspath(os.path.expanduser(known.cache_dir)))
-    if sys.platform == "linux":  # what platformdirs says, without the 7 ms of its import
-        base = known.user_cache if os.path.isabs(known.user_cache or "") else "~/.cache"
-        return Path(os.path.expanduser(str(base))) / "tilewright"
+    if (found := _directory(known.cache_dir, known.user_cache, "~/.cache")) is not None:
+        return found
     import platformdirs
 
     return Path(platformdirs.user_cache_dir("tilewright", appauthor=False))
+
+
+def data_directory() -> Path:
+    """Where calibrations lie: ``TILEWRIGHT_DATA_DIR``, or the user's; not checked, not made."""
+    known = settings()
+    if (found := _directory(known.data_dir, known.user_data, "~/.local/share")) is not None:
+        return found
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("tilewright", appauthor=False))
+
+
+def _directory(own: str | None, base: str | None, usual: str) -> Path | None:
+    """The directory that the environment names; on Linux what platformdirs says.
+
+    Its import takes 7 ms.
+    """
+    if own:
+        return Path(os.path.abspath(os.path.expanduser(own)))
+    if sys.platform != "linux":
+        return None
+    within = base if base is not None and os.path.isabs(base) else usual
+    return Path(os.path.expanduser(within)) / "tilewright"
 
 
 def exists(path: Path) -> bool:

@@ -25,6 +25,7 @@ from tilewright.ir.nodes import inside, walk
 from tilewright.ir.ops import MultiplyAdd, Op
 from tilewright.isa.target import Target
 from tilewright.runtime.bench import peak
+from tilewright.runtime.calibrate import loops
 from tilewright.runtime.call import dispatch_build
 from tilewright.runtime.harness import harness
 from tilewright.spec.gemm import Gemm
@@ -49,6 +50,7 @@ def rendered() -> list[str]:
         harness(Gemm(2, 3, 4, a="bf16", d="bf16"), target="scalar"),
         peak.peak_source(targets.load("avx2"), ("f32", "f32")),
         peak.peak_source(targets.load("amx"), ("u8", "s8")),
+        loops.source(targets.load("avx2")),
         dispatch_build.source(),
         render("dispatch/dispatch.h.j2"),
         render("runner/runner.c.j2", names=["kernel"]),

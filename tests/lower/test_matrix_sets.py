@@ -75,7 +75,7 @@ def test_the_choice_follows_from_the_unit_s_data() -> None:
     for latency, expected in ((16, 1), (32, 2), (52, 4)):
         target = replace(AMX, matrix=replace(AMX.matrix, latency=latency))
         assert plan_for(LONG, tw.Schedule(), target).tiles[0].shape.k_split == expected
-    slow = replace(AMX, core=replace(AMX.core, stores=0.01))  # type: ignore[arg-type]
+    slow = replace(AMX, core=replace(AMX.core, stores=0.01))
     assert plan_for(LONG, tw.Schedule(), slow).tiles[0].shape.k_split == 1
 
 

@@ -59,7 +59,9 @@ def test_linux_says_what_the_first_processor_has(
     assert not host.is_native(load("avx512")) and not host.is_native(load("neon"))
 
 
-@pytest.mark.parametrize(("model", "name"), [(1, "avx2+zen3"), (17, "avx2"), (33, "avx2+zen3")])
+@pytest.mark.parametrize(
+    ("model", "name"), [(1, "avx2+zen3"), (17, "avx2+zen4"), (33, "avx2+zen3")]
+)
 def test_a_processor_that_a_feature_describes_is_known_by_its_numbers(
     cpuinfo: Path, monkeypatch: pytest.MonkeyPatch, model: int, name: str
 ) -> None:

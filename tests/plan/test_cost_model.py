@@ -203,11 +203,21 @@ def test_vectors_that_begin_anywhere_touch_more_lines() -> None:
     whole, odd = (next(planned(Gemm(2, n, 90), invented())).shape for n in (6, 7))
     assert (whole.stride, odd.stride) == (24, 28)
     aligned = replace(whole, stride=0)
-    assert aligned.touched(core.line) == aligned.loads
-    assert whole.touched(core.line) == whole.loads, "12 bytes at multiples of 12"
+    assert aligned.touched(core) == aligned.loads
+    assert whole.touched(core) == whole.loads, "12 bytes at multiples of 12"
     beyond = (3 * 4 - 4) / core.line
-    assert replace(whole, stride=28).touched(64) == whole.loads + whole.vectors * beyond
-    assert bounds(odd, core)["loads"] == odd.touched(core.line) / core.loads
+    assert replace(whole, stride=28).touched(core) == whole.loads + whole.vectors * beyond
+    assert bounds(odd, core)["loads"] == odd.touched(core) / core.loads
+
+
+def test_broadcasts_that_take_multiply_add_units_bound_narrow_tiles() -> None:
+    core = replace(invented().core, spread=1.5)
+    (found,) = planned(Gemm(4, 3, 90), invented())
+    wide = replace(found.shape, vectors=4)
+    tall = replace(found.shape, rows=4, vectors=1)
+    assert bounds(tall, core)["broadcasts"] == (4 + 4) * 1.5 / 2
+    assert "broadcasts" not in bounds(wide, core) | bounds(replace(tall, form="memory"), core)
+    assert "broadcasts" not in bounds(tall, invented().core)
 
 
 def test_too_few_chains_are_split_over_k() -> None:

@@ -18,7 +18,7 @@ ROOMS = (
     "targets", "templates",
     "runtime.store", "runtime.machine", "runtime.build", "runtime.call", "runtime.emulate",
     "runtime.reference", "runtime.bench", "runtime.kernel", "runtime.driver", "runtime.matmul",
-    "runtime.harness", "runtime.fuzz",
+    "runtime.harness", "runtime.calibrate", "runtime.fuzz",
     "tuning", "examples", "cli",
 )  # fmt: skip
 

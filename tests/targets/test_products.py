@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tilewright.errors import TargetError
+from tilewright.isa.machine import Speed
 from tilewright.plan.contraction import choose_product
 from tilewright.runtime.machine.host import resolve
 from tilewright.targets import load
@@ -73,3 +76,21 @@ def test_features_have_one_order_and_one_architecture() -> None:
 def test_an_unknown_feature_is_refused() -> None:
     with pytest.raises(TargetError, match="neon has no feature 'vnni'"):
         resolve("neon+vnni")
+
+
+def test_a_dot_product_that_is_slower_than_converting_is_not_taken() -> None:
+    types = {"a": "bf16", "b": "bf16"}
+    slow = choose_product(resolve("avx512+bf16+emeraldrapids"), types, "b")
+    assert slow.mnemonic == "vfmadd231ps"
+    assert slow.instead == "vdpbf16ps would take 1.6 times as long on this core"
+    for name in ("avx512+bf16", "avx512+bf16+zen5", "avx512+bf16+zen4"):
+        fast = choose_product(resolve(name), types, "b")
+        assert (fast.mnemonic, fast.instead) == ("vdpbf16ps", "")
+
+
+@pytest.mark.parametrize(("cycles", "depth"), [(1.0, 2), (1.2, 2), (1.3, 1)])
+def test_converting_is_worth_a_quarter(cycles: float, depth: int) -> None:
+    target = resolve("avx512+bf16")
+    speed = Speed(mnemonic="vdpbf16ps", bytes=64, cycles=cycles, latency=6)
+    changed = replace(target, core=replace(target.core, speeds=(speed,)))
+    assert choose_product(changed, {"a": "bf16", "b": "bf16"}, "b").depth == depth

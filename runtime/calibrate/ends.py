@@ -1,0 +1,184 @@
+"""What a tile costs beside its multiply-adds: fitted to kernels that were timed.
+
+Each kernel is a product, cut into register tiles of one size; each product is cut in many ways.
+The numbers of a core that no loop shows are those with
+which the cost model's own estimates come nearest to the times: ``overlap`` and ``strain`` of the
+K loop, and how many loads are left beside multiply-adds; ``idle``, ``hidden`` and ``late`` of a
+tile's end. All combinations of a few values are tried; of those that come equally near, the one
+nearest to what was there before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+from math import log
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.isa.machine import Core
+from tilewright.isa.target import Target
+from tilewright.plan.cost_model import tile_cycles
+from tilewright.plan.plan import Plan
+from tilewright.plan.tile_shape import TileRequest, TileShape
+from tilewright.plan.tiles import grids_of
+from tilewright.runtime.call import dispatch
+from tilewright.runtime.driver import compile_many
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.schedule import Schedule
+from tilewright.symbolic import value
+
+if TYPE_CHECKING:
+    from tilewright.runtime.kernel import Kernel
+
+#: Sizes of C and K of the kernels, rows and vectors, and the tiles that each of them is cut into.
+SIZES = (
+    (24, 4, 64), (24, 3, 24), (48, 2, 32), (24, 4, 3), (12, 4, 8), (12, 2, 4), (16, 1, 16),
+    (6, 1, 64), (1, 4, 64),
+)  # fmt: skip
+#: The same for vectors of half the width: what is left over is often theirs.
+HALVES = ((24, 1, 64), (24, 1, 8))
+TILES = (
+    (1, 4), (2, 2), (4, 1), (8, 1), (3, 2), (4, 2), (6, 2), (12, 2), (2, 4), (4, 4), (6, 4),
+    (4, 3), (8, 3), (24, 1), (12, 1), (6, 1), (16, 1), (2, 1),
+)  # fmt: skip
+#: Where arrays begin in a page, so that stores to one do not look like those to another.
+_SKIP = 17 * 64
+#: The values that are tried: of the loads alone so many are left beside multiply-adds.
+LOADS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.75)
+K_LOOP: Mapping[str, Sequence[float]] = {
+    # Never 0, with which tiles of many loads would be as good as those of few.
+    "overlap": (1 / 48, 1 / 24, 1 / 16, 1 / 12, 1 / 6, 1 / 3),
+    "strain": (0.0, 1 / 24, 1 / 12, 1 / 6, 1 / 3),
+}
+ENDS: Mapping[str, Sequence[float]] = {
+    "idle": (0.0, 0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0),
+    "hidden": (0, 4, 8, 12, 16, 24),
+    "late": (0.5, 1.0, 1.5, 2.0, 3.0),
+}
+#: Digits of an error that count.
+_DIGITS = 3
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A kernel to be timed, and what the cost model knows of it: its tiles and their numbers."""
+
+    kernel: Kernel
+    tiles: tuple[tuple[TileShape, TileRequest, int], ...]
+
+    def estimate(self, core: Core) -> float:
+        """The cost model's cycles with the numbers of ``core``."""
+        return sum(count * tile_cycles(shape, core, asked) for shape, asked, count in self.tiles)
+
+
+def samples(target: Target) -> list[Sample]:
+    """The kernels, compiled into one library."""
+    asked = list(_requests(target.of("f32")[0].lanes, target.registers))
+    kernels = compile_many([(spec, schedule, target.name) for spec, schedule in asked])
+    return [_sample(kernel) for kernel in kernels]
+
+
+def _requests(lanes: int, registers: int) -> Iterator[tuple[Gemm, Schedule]]:
+    """Each size in every tile that fits, of those that it is a multiple of."""
+    for sizes, each in ((SIZES, lanes), (HALVES, lanes // 2)):
+        for (m, vectors, k), (mr, along) in product(sizes, TILES):
+            if m % mr == 0 and vectors % along == 0 and mr * along + along + 1 < registers:
+                spec = Gemm(m, vectors * each, k)
+                yield spec, Schedule(tile=(mr, along * each), vectorize="n")
+
+
+def _sample(kernel: Kernel) -> Sample:
+    plan = kernel.plan
+    assert isinstance(plan, Plan)
+    request = plan.tile_request(plan.sizes["k"], False)
+    grids = grids_of(plan.passes["whole"].step)
+    tiles = (
+        (g.tile.shape, request, (value(g.along.count) or 1) * (value(g.across.count) or 1))
+        for g in grids
+    )
+    return Sample(kernel, tuple(tiles))
+
+
+class Call:
+    """A kernel's call on arrays of its sizes, as the timer takes it."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        spec = kernel.spec
+        assert isinstance(spec, Gemm)
+        shapes = (spec.m, spec.k), (spec.k, spec.n), (spec.m, spec.n)
+        arrays = [_ones(shape, number * _SKIP) for number, shape in enumerate(shapes)]
+        self._frame = kernel.frame(*arrays)
+
+    def seconds(self, calls: int) -> float:
+        """Seconds of one of so many calls."""
+        words = dispatch.address(self._frame.words)
+        return dispatch.timer("a calibration")(words, 1, calls) / calls
+
+
+def _ones(shape: tuple[Any, Any], skip: int) -> Any:
+    """Ones, ``skip`` bytes behind the begin of a page."""
+    page, count = 4096, int(shape[0] * shape[1])
+    memory = np.full(count + (page + skip) // 4, 1.0, np.float32)
+    begin = (-memory.ctypes.data % page + skip) // 4
+    return memory[begin : begin + count].reshape(shape)
+
+
+def fitted(core: Core, found: list[Sample], cycles: list[float], call: float) -> Core:
+    """``core`` with the numbers that come nearest to ``cycles``, of which a call takes ``call``.
+
+    What a tile's end costs is added to its K loop, so all pairs of both are compared by sums.
+    """
+    measured = np.array([max(1.0, each - call) for each in cycles])
+    bare = replace(core, idle=0, hidden=0, late=0)
+    loops = [
+        _with_loads(replace(bare, **numbers), share)
+        for share, numbers in product(LOADS, _combined(K_LOOP))
+    ]
+    tails = [replace(bare, **numbers) for numbers in _combined(ENDS)]
+    in_loops = np.array([[sample.estimate(each) for sample in found] for each in loops])
+    whole = np.array([[sample.estimate(each) for sample in found] for each in tails])
+    ends = whole - np.array([sample.estimate(bare) for sample in found])
+    best: tuple[float, float, Core] | None = None
+    for loop, row in zip(loops, in_loops, strict=True):
+        strays = np.abs(np.log((row + ends) / measured)).mean(axis=1).round(_DIGITS)
+        at = min(range(len(tails)), key=lambda i: (strays[i], _moved(tails[i], core, ENDS)))
+        moved = (
+            _moved(loop, core, K_LOOP) + _moved(tails[at], core, ENDS) + 1 - loop.loads / core.loads
+        )
+        if best is None or (strays[at], moved) < best[:2]:
+            numbers = {name: getattr(tails[at], name) for name in ENDS}
+            best = float(strays[at]), moved, replace(loop, **numbers)
+    assert best is not None
+    return best[2]
+
+
+def _combined(values: Mapping[str, Sequence[float]]) -> Iterator[dict[str, Any]]:
+    """All combinations of ``values``."""
+    return (dict(zip(values, each, strict=True)) for each in product(*values.values()))
+
+
+def _with_loads(core: Core, share: float) -> Core:
+    """``core`` with a share of its loads, of narrower vectors too."""
+    widths = (replace(width, loads=width.loads * share) for width in core.widths)
+    return replace(core, loads=core.loads * share, widths=tuple(widths))
+
+
+def _moved(core: Core, before: Core, values: Mapping[str, Sequence[float]]) -> float:
+    """How far the numbers called as ``values`` moved, as shares of what is tried."""
+    each = (abs(getattr(core, n) - getattr(before, n)) / max(values[n]) for n in values)
+    return float(sum(each))
+
+
+def error(core: Core, found: list[Sample], measured: list[float]) -> float:
+    """How far estimates stray from what was measured: the mean of the logarithms' distances.
+
+    Rounded, since a thousandth is no reason to prefer some numbers.
+    """
+    strays = (
+        abs(log(sample.estimate(core) / cycles))
+        for sample, cycles in zip(found, measured, strict=True)
+    )
+    return round(float(sum(strays)) / len(measured), _DIGITS)

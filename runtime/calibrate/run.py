@@ -1,0 +1,189 @@
+"""``calibrate``: all that the cost model asks of this machine's core, measured and kept.
+
+Each target that runs here is measured in rounds: first the loops, then kernels to which the rest is
+fitted. What is found for one is kept before the next one is begun, so that an interruption loses
+that one alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from time import monotonic
+
+from tilewright.errors import ArgumentValueError, TargetError
+from tilewright.isa.core_file import CoreFile, core_file_of
+from tilewright.isa.machine import Core
+from tilewright.isa.target import Target
+from tilewright.runtime.machine import calibrations, host
+from tilewright.targets import NAMES, load
+
+from . import ends, memory, threads
+from .loops import CLOCK, NOTHING, Function, library, loops_of
+from .rounds import Cycles, Timed, in_cycles
+from .units import units
+
+#: Seconds that are too few, and shares of them: of loops, of kernels, of each reading of memory.
+_LEAST = 5.0
+_LOOPS, _KERNELS, _READING = 0.03, 0.12, 0.01
+#: A further target is begun while so much of the time is left.
+_LEFT = 0.5
+#: Rounds of the multiply-adds that stray more than this were disturbed.
+DISTURBED = 0.15
+#: What a calibration is called that is not exported.
+_NAME = "here"
+
+#: Says what is measured now.
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Calibrated:
+    """What was measured: the ``core`` file, where it lies, and how well it was measured.
+
+    ``errors`` say for each target how far the cost model's estimates of kernels stray, the mean of
+    the logarithms' distances, with these numbers and with the target's own. ``left_out`` are
+    targets for which no time was left.
+    """
+
+    processor: str
+    compiler: str
+    core: CoreFile
+    path: Path
+    spread: float
+    errors: dict[str, tuple[float, float]]
+    left_out: tuple[str, ...]
+
+    def export(self, path: Path | str) -> None:
+        """Write the file of a shipped core, named as ``path`` is; a file there is not replaced.
+
+        Raises TargetError if ``path`` is no name of a core, or OSError.
+        """
+        export(self.core, Path(path))
+
+
+def export(core: CoreFile, path: Path) -> None:
+    """As ``Calibrated.export``. What threads cost is the system's, and is left to the target."""
+    cores = {n: replace(each, worth=load(n).core.worth) for n, each in core.cores.items()}
+    title = path.stem.replace("_", " ").capitalize()
+    named = replace(core, name=path.stem, title=title, cores=cores)
+    core_file_of(named.raw(), str(path))  # its name is checked as a reader does
+    if path.suffix != ".json":
+        raise TargetError(
+            "a core's file is called by the core's name", got=str(path), expected="NAME.json"
+        )
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(named.text())
+    except FileExistsError:
+        raise TargetError(
+            "a calibration replaces no file", got=str(path), hint="another name, or remove it"
+        ) from None
+
+
+def calibrate(seconds: float = 30, *, say: Say | None = None) -> Calibrated:
+    """Measure this machine's core in ``seconds`` at most, and keep it: ``"host"`` uses it then.
+
+    ``say`` is called with what is measured next. Raises TargetError where the machine is disturbed
+    by something else, which keeps what was there before, or where nothing can be measured.
+    """
+    if not seconds >= _LEAST:
+        raise ArgumentValueError("seconds are too few to measure a core", got=seconds,
+                                 expected=f"{_LEAST:g} or more")  # fmt: skip
+    begin, told = monotonic(), say or (lambda what: None)
+    found = list(_measurable())
+    if not found:
+        raise TargetError("no target of this machine can be measured", got=host.cpu().name)
+    known = calibrations.of(host.cpu().processor)
+    before = None if known is None else core_file_of(dict(known.raw), "the calibration")
+    cores: dict[str, Core] = {} if before is None else dict(before.cores)
+    errors: dict[str, tuple[float, float]] = {}
+    left_out: list[str] = []
+    worst, compiler = 0.0, ""
+    for number, (target, names) in enumerate(found):
+        if number and monotonic() - begin > _LEFT * seconds:
+            left_out += names
+            continue
+        told(f"measuring {target.name}")
+        core, spread, errors[names[0]] = _measured(target, seconds, told)
+        worst, compiler = max(worst, spread), compiler_of(target)
+        cores |= dict.fromkeys(names, core)
+        file = _file(cores, compiler)
+        path = calibrations.keep(host.cpu().processor, compiler, file)
+    return Calibrated(host.cpu().processor, compiler, file, path, worst, errors, tuple(left_out))
+
+
+def _measurable() -> Iterator[tuple[Target, list[str]]]:
+    """Each target that runs here, with its features, and the names that its numbers stand for.
+
+    One with a matrix unit has the vectors of the next one, and is called by it too.
+    """
+    names: list[str] = []
+    for name in NAMES:
+        target = load(name)
+        if not host.is_native(target) or target.hints is None:
+            continue
+        names.append(name)
+        if target.matrix is None:
+            yield target.having(host.features_here(target, cores=False)), names
+            names = []
+
+
+def compiler_of(target: Target) -> str:
+    """The compiler's name and version."""
+    from tilewright.runtime.build.toolchain import find_compiler
+
+    found = find_compiler(target, emulated=False)
+    return f"{found.family} {found.version}"
+
+
+def _file(cores: dict[str, Core], compiler: str) -> CoreFile:
+    cpu, today = host.cpu(), datetime.now(UTC).date()
+    source = f"tilewright calibrate on {cpu.name} ({cpu.processor}), {compiler}, {today}"
+    return CoreFile(_NAME, cpu.name, source, (cpu.processor,), cores)
+
+
+def _measured(target: Target, seconds: float, told: Say) -> tuple[Core, float, tuple[float, float]]:
+    """The core, the spread of the reference, and the errors with these numbers and the own."""
+    path = library(target)
+    names = [loop.name for loop in loops_of(target)]
+    clock = Function(path, CLOCK.name)
+    timed = {name: Function(path, name) for name in (*names, NOTHING)}
+    found = in_cycles(timed, clock, CLOCK.adds, _LOOPS * seconds)
+    spread = check_calm(found, names[0])
+    core = units(target, found.cycles, target.core)
+    told(f"reading caches and memory with {target.name}")
+    reader = memory.reader(target, path, _READING * seconds)
+    levels, beyond = memory.caches(reader, *memory.sizes())
+    told(f"starting threads with {target.name}")
+    pays = threads.worth(target, core, clock, CLOCK.adds, _LOOPS * seconds)
+    core = replace(core, caches=levels, memory=beyond, worth=pays)
+    told(f"compiling kernels for {target.name}")
+    samples = ends.samples(target)
+    told(f"timing {len(samples)} kernels for {target.name}")
+    calls: dict[str, Timed] = {each.kernel.name: ends.Call(each.kernel) for each in samples}
+    calls[names[0]] = timed[names[0]]
+    times = in_cycles(calls, clock, CLOCK.adds, _KERNELS * seconds)
+    spread = max(spread, check_calm(times, names[0]))
+    told(f"fitting {target.name}")
+    cycles = [times.cycles[sample.kernel.name] for sample in samples]
+    call = found.cycles[NOTHING]
+    fitted = ends.fitted(core, samples, cycles, call)
+    measured = [max(1.0, each - call) for each in cycles]
+    both = ends.error(fitted, samples, measured), ends.error(target.core, samples, measured)
+    return fitted, spread, both
+
+
+def check_calm(found: Cycles, reference: str) -> float:
+    """The spread of the reference loop; TargetError where something else disturbed it."""
+    spread = found.spread[reference]
+    if spread > DISTURBED:
+        raise TargetError(
+            "this machine is disturbed: multiply-adds take now longer, now shorter",
+            got=f"a spread of {spread:.0%} over {found.rounds} rounds",
+            expected=f"at most {DISTURBED:.0%}",
+            hint="end what else runs, and try again; what was measured before stays in force",
+        )
+    return spread

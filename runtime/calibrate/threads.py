@@ -1,0 +1,49 @@
+"""What a parallel region costs, and so how much work makes one more thread pay."""
+
+from __future__ import annotations
+
+import os
+from math import log2
+
+from tilewright.isa.machine import Core
+from tilewright.isa.target import Target
+from tilewright.runtime.driver import compile_many
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.schedule import Schedule
+
+from .ends import Call
+from .rounds import Timed, in_cycles
+
+#: A product that takes much longer than a thread to wake, and how one and two threads compute it.
+_SPEC = Gemm(384, 384, 256)
+_ALONE, _TOGETHER = Schedule(loops="mnk"), Schedule(loops="Mnk", threads=2)
+
+
+def worth(target: Target, core: Core, clock: Timed, ticks: int, seconds: float) -> int:
+    """The multiply-adds that make one more thread pay; ``core``'s where there is one processor.
+
+    Two threads take half the time of one, and the region's: they are as fast as one where each has
+    as much to do as that takes.
+    """
+    if len(_processors()) < 2:
+        return core.worth
+    asked = [(_SPEC, schedule, target.name) for schedule in (_ALONE, _TOGETHER)]
+    alone, together = compile_many(asked)
+    calls: dict[str, Timed] = {"alone": Call(alone), "together": Call(together)}
+    found = in_cycles(calls, clock, ticks, seconds).cycles
+    region = found["together"] - found["alone"] / 2
+    if region <= 0:
+        return core.worth
+    return nearest_power(region * core.fma_units)
+
+
+def nearest_power(number: float) -> int:
+    """The power of two nearest to ``number``: it is not known any better."""
+    return 1 << max(0, round(log2(max(1.0, number))))
+
+
+def _processors() -> set[int]:
+    """The processors that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))

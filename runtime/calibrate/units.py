@@ -1,0 +1,142 @@
+"""What a core does per cycle and how long multiply-adds take: from the loops' cycles to numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from math import gcd
+
+from tilewright.errors import TargetError
+from tilewright.isa.machine import Core, Speed, Width
+from tilewright.isa.target import Target
+from tilewright.isa.vector import Vector
+
+from .loops import OFFSET, Loop, loops_of
+
+#: How far above and below what hardware has a measurement of it may be: it is disturbed upwards.
+_ABOVE, _BELOW = 1.12, 0.96
+#: Cycles between instructions that hardware has: so many each cycle, or every so many cycles.
+_STARTS = (1 / 6, 1 / 5, 1 / 4, 1 / 3, 1 / 2, 2 / 3, 3 / 4, 1, 4 / 3, 3 / 2, 2, 5 / 2, 3, 4, 6, 8)
+
+
+def starts(cycles: float) -> float:
+    """Cycles between instructions, without what measuring adds: the nearest that hardware has."""
+    near = [each for each in _STARTS if _BELOW <= cycles / each <= _ABOVE]
+    return min(near, key=lambda each: abs(each - cycles), default=float(f"{cycles:.2g}"))
+
+
+def rate(cycles: float) -> float:
+    """Instructions a cycle, from the cycles that one takes."""
+    return float(f"{1 / starts(cycles):.3g}")
+
+
+def latency(cycles: float) -> float:
+    """Cycles until a result is there, which are whole."""
+    return max(1, round(cycles))
+
+
+def units(target: Target, cycles: Mapping[str, float], kept: Core) -> Core:
+    """The core of what was measured, by the loops' names; all else as in ``kept``."""
+    each = {(loop.kind, loop.vector): (cycles[loop.name] / loop.count) for loop in _plain(target)}
+    vectors = [vector for vector in target.of("f32") if vector.lanes > 1]
+    widths = sorted((_width(vector, each, kept) for vector in vectors), key=lambda w: w.bytes)
+    widest = widths[-1]
+    speeds = tuple(sorted(_speeds(target, cycles), key=lambda s: (s.mnemonic, s.bytes)))
+    own = target.of("f32")[0].fma.mnemonic
+    fma = next((s for s in speeds if s.mnemonic == own and s.bytes == widest.bytes), None)
+    if fma is None:
+        raise TargetError(f"{target.name} has no multiply-add of f32 that can be measured")
+    issued = max(
+        loop.count / cycles[loop.name] for loop in loops_of(target) if loop.kind == "issue"
+    )
+    special = {s.mnemonic for s in speeds if not _is_usual(s, target, widths, fma.latency)}
+    return replace(
+        kept,
+        fma_latency=fma.latency,
+        fma_units=widest.fma_units,
+        loads=widest.loads,
+        stores=widest.stores,
+        shuffles=widest.shuffles,
+        spread=widest.spread,
+        issue=float(f"{issued:.2g}"),
+        crossing=_crossing(vectors[0], each, kept.line),
+        widths=tuple(width for width in widths[:-1] if _differs(width, widest)),
+        speeds=_different([s for s in speeds if s.mnemonic in special]),
+    )
+
+
+def _plain(target: Target) -> Iterator[Loop]:
+    """The loops of vectors of f32 but for those of special multiply-adds."""
+    for loop in loops_of(target):
+        if loop.vector.element == "f32" and loop.op is loop.vector.fma and loop.kind != "issue":
+            yield loop
+
+
+def _width(vector: Vector, each: Mapping[tuple[str, Vector], float], kept: Core) -> Width:
+    shuffle = each.get(("shuffle", vector))
+    return Width(
+        bytes=vector.nbytes,
+        fma_units=rate(each["muladd", vector]),
+        loads=rate(each["load", vector]),
+        stores=rate(each["store", vector]),
+        shuffles=kept.shuffles if shuffle is None else rate(shuffle),
+        spread=_spread(each, vector),
+    )
+
+
+def _spread(each: Mapping[tuple[str, Vector], float], vector: Vector) -> float:
+    """Cycles of a multiply-add and a broadcast, 0 if that is no more than the slower one alone."""
+    both = starts(each["spread", vector])
+    alone = max(starts(each[kind, vector]) for kind in ("muladd", "broadcast"))
+    return both if both > _ABOVE * alone else 0
+
+
+def _differs(one: Width, other: Width) -> bool:
+    names = ("fma_units", "loads", "stores", "shuffles", "spread")
+    return any(getattr(one, name) != getattr(other, name) for name in names)
+
+
+def _crossing(vector: Vector, each: Mapping[tuple[str, Vector], float], line: int) -> float:
+    """Loads that a vector costs besides its own where it reaches into a second line."""
+    size = vector.nbytes
+    share = (size - gcd(OFFSET, size)) / line
+    more = each["unaligned", vector] / each["load", vector] - 1
+    return float(f"{max(0.0, more / share):.2g}") if share else 1.0
+
+
+def _speeds(target: Target, cycles: Mapping[str, float]) -> Iterator[Speed]:
+    """The speed of every multiply-add on every vector, once."""
+    loops = [loop for loop in loops_of(target) if loop.kind in ("muladd", "latency")]
+    found: dict[tuple[str, int], dict[str, float]] = {}
+    for loop in loops:
+        key = loop.op.mnemonic, loop.vector.nbytes
+        each = cycles[loop.name] / loop.count
+        found.setdefault(key, {})[loop.kind] = each
+    for (mnemonic, size), both in found.items():
+        between = starts(both["muladd"])
+        yield Speed(
+            mnemonic=mnemonic,
+            bytes=size,
+            cycles=between,
+            latency=latency(both["latency"]),
+        )
+
+
+def _is_usual(speed: Speed, target: Target, widths: list[Width], usual: float) -> bool:
+    """Whether a multiply-add is as fast as the core's units, and its description, say."""
+    width = next(width for width in widths if width.bytes >= speed.bytes)
+    ops = (op for v in target.vectors for op in v.muladd if op.mnemonic == speed.mnemonic)
+    op = next(ops)
+    between = op.instructions / width.fma_units
+    return speed.cycles == between and speed.latency == (op.latency or usual)
+
+
+def _different(speeds: list[Speed]) -> tuple[Speed, ...]:
+    """The speeds without those of narrower vectors that are the same as the next wider ones'."""
+    kept: list[Speed] = []
+    for speed in reversed(speeds):
+        wider = kept[-1] if kept and kept[-1].mnemonic == speed.mnemonic else None
+        same = wider and (wider.cycles, wider.latency) == (speed.cycles, speed.latency)
+        if not same:
+            kept.append(speed)
+    return tuple(reversed(kept))

@@ -1,0 +1,200 @@
+"""What ``tilewright calibrate`` measured: where it is kept, how it is named, how it travels.
+
+A calibration lies in the user's data directory, one for each kind of processor and compiler. Its
+numbers for a target have a name of their own, a digest: ``avx512+vnni+core1f00ba12`` says of any
+machine which numbers tiles were chosen by. Kernels carry them along when they are pickled.
+
+A warm start reads the file and no more: it was checked when it was written, and a digest says that
+it is still the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tilewright.errors import TargetError
+from tilewright.runtime.store import folders
+from tilewright.runtime.store.folders import UnusableError, say
+from tilewright.settings import settings
+
+if TYPE_CHECKING:
+    from tilewright.isa.core_file import CoreFile
+    from tilewright.isa.target import Target
+
+#: The version of the file around a core's; that has its own.
+FORMAT = 1
+_LONGEST = 1 << 20
+#: What stands behind the + for measured numbers.
+_NAME = re.compile(r"core[0-9a-f]{8}")
+
+
+class Measured(NamedTuple):
+    """Numbers measured for ``target``, as JSON holds them, and in words who measured them."""
+
+    name: str
+    target: str
+    numbers: Mapping[str, Any]
+    source: str
+
+
+class Calibration(NamedTuple):
+    """A file: of which processor, compiled by what, the numbers by target, and the core's file."""
+
+    processor: str
+    compiler: str
+    cores: Mapping[str, Measured]
+    raw: Mapping[str, Any]
+
+
+def is_measured(name: str) -> bool:
+    """Whether ``name`` is that of measured numbers."""
+    return _NAME.fullmatch(name) is not None
+
+
+def path_of(processor: str) -> Path:
+    """The file of a processor; of the compiler too, where the environment names one."""
+    named = settings().compiler
+    parts = [processor] if named is None else [processor, named]
+    text = re.sub(r"[^a-z0-9]+", "_", " ".join(parts).lower()).strip("_")
+    if named is not None or len(text) > 80:  # of commands that differ in what is no letter
+        text = f"{text[:80]}_{hashlib.sha256(' '.join(parts).encode()).hexdigest()[:8]}"
+    return folders.data_directory() / "cores" / f"{text}.json"
+
+
+def of(processor: str) -> Calibration | None:
+    """The calibration of a processor, None without one.
+
+    What cannot be used, as damaged, another processor's or another version's, is renamed, and said.
+    """
+    path = str(path_of(processor))
+    try:
+        stat = os.stat(path)
+    except OSError:
+        return None
+    return _known(path, processor, stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
+
+@cache
+def _known(path: str, processor: str, *_status: int) -> Calibration | None:
+    try:
+        return _read(path, processor)
+    except (UnusableError, OSError) as problem:
+        aside = f"{path}.unusable"
+        with suppress(OSError):
+            os.replace(path, aside)
+        say(
+            f"tilewright's calibration is set aside as {aside}: {problem}; "
+            "tilewright calibrate measures anew"
+        )
+        return None
+
+
+def _read(path: str, processor: str) -> Calibration:
+    """Raises UnusableError or OSError."""
+    text, _ = folders.read_file(path, _LONGEST)
+    try:
+        raw = json.loads(text)
+        if raw["format"] != FORMAT:
+            raise UnusableError(f"it has format {raw['format']!r}, this version writes {FORMAT}")
+        if raw["digest"] != _digest(raw):
+            raise UnusableError("it was altered")
+        if raw["processor"] != processor:
+            raise UnusableError(f"it is that of {raw['processor']!r}, this is {processor!r}")
+        cores = raw["core"]["cores"].items()
+        source = str(raw["core"]["source"])
+        found = {target: measured(target, numbers, source) for target, numbers in cores}
+        return Calibration(processor, str(raw["compiler"]), found, raw["core"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise UnusableError("it cannot be read") from None
+
+
+def _digest(raw: Mapping[str, Any]) -> str:
+    said = {key: value for key, value in raw.items() if key != "digest"}
+    return hashlib.sha256(_canonical(said).encode()).hexdigest()
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def measured(target: str, numbers: Mapping[str, Any], source: str) -> Measured:
+    """Numbers with their name: others have another one, wherever they were measured."""
+    text = _canonical({"target": target, "numbers": numbers})
+    name = f"core{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return Measured(name, target, numbers, source)
+
+
+def keep(processor: str, compiler: str, core: CoreFile) -> Path:
+    """Store what was measured, in one step, in place of what there was; the file.
+
+    Raises OSError.
+    """
+    said = {"format": FORMAT, "processor": processor, "compiler": compiler, "core": core.raw()}
+    path = path_of(processor)
+    folders.make_directory(path.parent)
+    part = path.with_suffix(f".{os.getpid()}")
+    try:
+        part.write_text(json.dumps({**said, "digest": _digest(said)}, indent=1), encoding="utf-8")
+        part.chmod(0o600)
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+    return path
+
+
+# --- numbers by their name ---------------------------------------------------------------------
+
+#: What came to this process with a pickled kernel.
+_carried: dict[str, Measured] = {}
+
+
+def carry(given: Measured) -> None:
+    """Know numbers that came with a kernel; TargetError if they are not what their name says."""
+    if measured(given.target, given.numbers, given.source).name != given.name:
+        raise TargetError("a kernel's numbers of a core are not those of its name", got=given.name)
+    _carried[given.name] = given
+
+
+def called(name: str) -> Measured:
+    """The numbers called ``name``; TargetError where nobody here has them."""
+    if name in _carried:
+        return _carried[name]
+    for path in sorted((folders.data_directory() / "cores").glob("*.json")):
+        with suppress(UnusableError, OSError, ValueError, KeyError, TypeError, AttributeError):
+            processor = json.loads(folders.read_file(str(path), _LONGEST)[0])["processor"]
+            for each in _read(str(path), processor).cores.values():
+                if each.name == name:
+                    return each
+    raise TargetError(
+        f"no calibration here has the numbers {name}",
+        got=f"those of {folders.data_directory() / 'cores'}",
+        expected="those of the machine, and of the day, that named them",
+        hint="target='host', or a target without them",
+    )
+
+
+@cache
+def scheduled(target: Target, name: str) -> Target:
+    """``target`` with the numbers called ``name``; TargetError if they are another target's."""
+    from tilewright.isa.core_file import core_of
+
+    found = called(name)
+    base = target.name.partition("+")[0]
+    if found.target != base:
+        raise TargetError(f"{name} are numbers for {found.target}", got=target.name)
+    return replace(
+        target,
+        name=f"{target.name}+{name}",
+        title=f"{target.title}, scheduled as measured",
+        core=core_of(found.numbers, name),
+        core_source=f"measured: {found.source}",
+    )
