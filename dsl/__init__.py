@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         TargetError,
         TilewrightError,
         ToolchainError,
+        TuningError,
         VerificationError,
     )
     from .runtime.bench.peak import peak
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from .spec.sizes import dim
     from .spec.transpose import Transpose
     from .targets import Targets
+    from .tuning.tune import tune
     from .tuning.variants import variants
 
     targets: Targets  # a package that can be called
@@ -67,6 +69,7 @@ __all__ = [
     "Timing",
     "ToolchainError",
     "Transpose",
+    "TuningError",
     "Verification",
     "VerificationError",
     "__version__",
@@ -84,6 +87,7 @@ __all__ = [
     "row_max",
     "row_sum",
     "targets",
+    "tune",
     "variants",
 ]
 _NAMES = frozenset(__all__)
@@ -103,6 +107,7 @@ _HOMES = {
     "peak": "runtime.bench.peak",
     "Verification": "runtime.reference.verify",
     "Schedule": "spec.schedule",
+    "tune": "tuning.tune",
     "variants": "tuning.variants",
     "PackedMatrix": "runtime.call.packed_matrix",
     "Pack": "spec.pack",

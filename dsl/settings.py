@@ -11,6 +11,8 @@ class Settings(NamedTuple):
 
     ``cache_dir``  TILEWRIGHT_CACHE_DIR: where compiled kernels lie (default: the user cache).
     ``user_cache`` XDG_CACHE_HOME: where Linux users want their caches (default: ~/.cache).
+    ``data_dir``   TILEWRIGHT_DATA_DIR: where tunings are kept (default: the user's data).
+    ``user_data``  XDG_DATA_HOME: where Linux users want their data (default: ~/.local/share).
     ``compiler``   CC: the native compiler command; may contain spaces and options.
     ``cross``      TILEWRIGHT_CC_AARCH64: the compiler command for 64-bit Arm.
     ``emulate``    TILEWRIGHT_EMULATE=1: run x86 targets in the emulator even where native.
@@ -18,6 +20,8 @@ class Settings(NamedTuple):
 
     cache_dir: str | None
     user_cache: str | None
+    data_dir: str | None
+    user_data: str | None
     compiler: str | None
     cross: str | None
     emulate: bool
@@ -29,6 +33,8 @@ def settings() -> Settings:
     return Settings(
         cache_dir=get("TILEWRIGHT_CACHE_DIR") or None,
         user_cache=get("XDG_CACHE_HOME") or None,
+        data_dir=get("TILEWRIGHT_DATA_DIR") or None,
+        user_data=get("XDG_DATA_HOME") or None,
         compiler=get("CC") or None,
         cross=get("TILEWRIGHT_CC_AARCH64") or None,
         emulate=get("TILEWRIGHT_EMULATE", "") not in ("", "0"),

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.call.packed_matrix import PackedMatrix
     from tilewright.runtime.call.session import Session
     from tilewright.runtime.reference.verify import Verification
+    from tilewright.runtime.tuned import Winner
 
 
 from tilewright.runtime.call.packed_matrix import PackedMatrix, matrix_in, new_block
@@ -56,6 +57,7 @@ class Kernel:
     made from many threads. Kernels pickle by spec, schedule and target: unpickling compiles, or
     takes from the cache.
 
+    ``tuned`` is the tuning that chose the schedule; None where the caller or the cost model did.
     ``target`` is the resolved target's name; ``emulated`` the means by which the kernel runs when
     the CPU lacks the target ("qemu", "header"), else None.
     """
@@ -63,7 +65,7 @@ class Kernel:
     __slots__ = (
         "__weakref__", "_arrange", "_call_scalars", "_entry", "_fast", "_fast_out", "_foreign",
         "_functions", "_handle", "_keep", "_output", "_packers", "_plan", "_remake", "_signature",
-        "_symbol", "_target", "emulated", "name", "schedule", "spec", "target",
+        "_symbol", "_target", "emulated", "name", "schedule", "spec", "target", "tuned",
     )  # fmt: skip
 
     def __init__(
@@ -75,8 +77,9 @@ class Kernel:
         target: Identity,
         entry: Entry,
         remake: Callable[[Spec, Schedule, str], Kernel],
+        tuned: Winner | None = None,
     ) -> None:
-        self.name, self.spec, self.schedule = name, spec, schedule
+        self.name, self.spec, self.schedule, self.tuned = name, spec, schedule, tuned
         self.target = target.name
         self._target, self._entry, self._remake = target, entry, remake
         self._plan: AnyPlan | None = None
@@ -259,9 +262,15 @@ class Kernel:
     def plan(self) -> AnyPlan:
         """Every number of the kernel, with its reason."""
         if self._plan is None:
+            from dataclasses import replace
+
             from tilewright.generate import plan_for
+            from tilewright.plan.loops import Decision
 
             self._plan = plan_for(self.spec, self.schedule, self.isa)
+            if self.tuned is not None:
+                found = Decision("schedule", "tuned", self.tuned.reason)
+                self._plan = replace(self._plan, decisions=(found, *self._plan.decisions))
         return self._plan
 
     @property

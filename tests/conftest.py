@@ -61,6 +61,8 @@ def pytest_configure(config: pytest.Config) -> None:
     if chosen is None:
         chosen = config.stash[OWN_CACHE] = tempfile.mkdtemp(prefix="tilewright-test-")
     os.environ["TILEWRIGHT_CACHE_DIR"] = str(Path(chosen).resolve())
+    # Nothing is tuned there: what the user tuned must not decide what is tested.
+    os.environ["TILEWRIGHT_DATA_DIR"] = str(Path(chosen).resolve() / "no-tunings")
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -24,7 +24,9 @@ TYPICAL = 256
 
 
 @dataclass(frozen=True, slots=True)
-class _Ranked:
+class Candidate:
+    """A schedule worth trying, and the cycles that the cost model expects of it."""
+
     cycles: float
     schedule: Schedule
 
@@ -35,6 +37,11 @@ def variants(spec: Gemm, target: str = "host") -> Iterator[Schedule]:
 
     They come in the order of the cost model's estimate, cheapest first.
     """
+    yield from (candidate.schedule for candidate in candidates(spec, target))
+
+
+def candidates(spec: Gemm, target: str = "host") -> list[Candidate]:
+    """What ``variants`` yields, with the estimates."""
     if not isinstance(spec, Gemm):
         raise SpecError("variants are of a Gemm", got=spec)
     resolved = resolve(target)
@@ -43,8 +50,7 @@ def variants(spec: Gemm, target: str = "host") -> Iterator[Schedule]:
         for plan in _plans(spec, resolved)
         for candidate in _candidates(spec, plan, resolved)
     ]
-    ranked.sort(key=lambda candidate: candidate.cycles)
-    yield from (candidate.schedule for candidate in ranked)
+    return sorted(ranked, key=lambda candidate: candidate.cycles)
 
 
 def _plans(spec: Gemm, target: Target) -> Iterator[Plan]:
@@ -53,7 +59,7 @@ def _plans(spec: Gemm, target: Target) -> Iterator[Plan]:
         yield make_plan(spec, Schedule(vectorize=dimension), target)
 
 
-def _candidates(spec: Gemm, plan: Plan, target: Target) -> Iterator[_Ranked]:
+def _candidates(spec: Gemm, plan: Plan, target: Target) -> Iterator[Candidate]:
     request = _request(plan)
     for loops, shape in product(_loops(spec), _shapes(plan, target)):
         cycles = _cycles(plan, shape, target, request)
@@ -62,7 +68,7 @@ def _candidates(spec: Gemm, plan: Plan, target: Target) -> Iterator[_Ranked]:
             unroll = factor * max(2, shape.k_split)
             if factor > 1 and request.depth is not None and unroll > request.depth:
                 continue
-            yield _Ranked(
+            yield Candidate(
                 cycles,
                 Schedule(
                     tile=tile,

@@ -32,6 +32,27 @@ def cache_directory() -> Path:
     return Path(platformdirs.user_cache_dir("tilewright", appauthor=False))
 
 
+def data_directory() -> Path:
+    """The data directory: ``TILEWRIGHT_DATA_DIR``, or the user's; not checked, not made."""
+    known = settings()
+    if known.data_dir:
+        return Path(os.path.abspath(os.path.expanduser(known.data_dir)))
+    if sys.platform == "linux":  # as above
+        base = known.user_data if os.path.isabs(known.user_data or "") else "~/.local/share"
+        return Path(os.path.expanduser(str(base))) / "tilewright"
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("tilewright", appauthor=False))
+
+
+def tunings_file() -> Path:
+    """The database of tunings (``runtime/tuned.py``); not checked, not made.
+
+    The number is that of its format: another format is another file.
+    """
+    return data_directory() / "tuned-1.sqlite3"
+
+
 def exists(path: Path) -> bool:
     """Whether there is something at ``path``; CacheError where nothing can be.
 
