@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -18,6 +19,9 @@ from tilewright.spec.schedule import Schedule
 _WORKER = (sys.executable, "-m", "tilewright.tuning.worker")
 
 
+FIRST, LATER = 10, 20
+
+
 class Failure(NamedTuple):
     """Why a variant has no figures: a status of ``runtime/tuned.py``, and the reason in words."""
 
@@ -26,7 +30,11 @@ class Failure(NamedTuple):
 
 
 class Limits(NamedTuple):
-    """Seconds that a task may take: to start, to compile, to check, to time."""
+    """Seconds that a task may take: to start, to compile, to check, to time.
+
+    The first of a kind, which is the default's, may take ``FIRST`` times as long, each further one
+    ``LATER`` times as long as that took, should this be more.
+    """
 
     start: float = 60.0
     build: float = 300.0
@@ -49,6 +57,7 @@ class Child:
     ) -> None:
         self.limits, self.flops = limits or Limits(), 0
         self._subject, self._command = (spec, target), tuple(command)
+        self._took: dict[str, float] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._connection: Connection | None = None
 
@@ -92,7 +101,13 @@ class Child:
         """The answer to one task; a Failure where there is none."""
         if self._process is None:
             self._start()
-        return self._answer(what, argument, limit)
+        first = what not in self._took
+        limit = FIRST * limit if first else max(limit, LATER * self._took[what])
+        begun = time.monotonic()
+        answer = self._answer(what, argument, limit)
+        if first and not isinstance(answer, Failure):
+            self._took[what] = time.monotonic() - begun
+        return answer
 
     def _answer(self, what: str, argument: Any, limit: float) -> Any:
         assert self._connection is not None

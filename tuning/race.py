@@ -8,6 +8,7 @@ from math import sqrt
 
 import numpy as np
 
+from tilewright.errors import TuningError
 from tilewright.runtime.bench.timing import Timing
 from tilewright.runtime.tuned import KEPT
 from tilewright.spec.schedule import Schedule
@@ -110,6 +111,14 @@ def _timing(
     )
 
 
+def not_measured(failure: Failure) -> TuningError:
+    """The error where there is nothing to compare with."""
+    return TuningError(
+        "the default schedule, with which all are compared, cannot be measured",
+        got=f"{failure.status}: {failure.said}",
+    )
+
+
 class Race:
     """All variants of one tuning, and what became of each."""
 
@@ -144,6 +153,8 @@ class Race:
         in_memory = self._child.cold(schedule) if cold and not isinstance(taken, Failure) else None
         for answer in (taken, in_memory):
             if isinstance(answer, Failure):
+                if schedule == self.default:
+                    raise not_measured(answer)
                 self.failures[schedule] = answer
                 self.samples.pop(schedule, None)
                 return

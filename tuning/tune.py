@@ -7,7 +7,7 @@ it found in the database of ``runtime/tuned.py``; ``compile`` takes the winner f
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -25,7 +25,7 @@ from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule
 
 from .child import Child, Failure
-from .race import Race, Ranking, Samples, ranking
+from .race import Race, Ranking, Samples, not_measured, ranking
 from .search import Explorer, Ranked, Search, check_method
 from .variants import candidates
 
@@ -121,8 +121,7 @@ class Tuning:
         self._search = self._made(method, [one.schedule for one in ranked])
         self._compiler = str(find_compiler(self.target, emulated=False))
         self._flops = 0
-        #: Seconds that compiling and racing a variant take, at first a guess.
-        self._each = 0.3
+        self._stored: set[Schedule] = set()
 
     def _made(self, method: str, variants: Sequence[Schedule]) -> Search:
         if method == "ranked" or not variants:
@@ -131,7 +130,7 @@ class Tuning:
             variants, lambda schedule: make_plan(self.spec, schedule, self.target), seed=0
         )
 
-    def steps(self) -> Iterator[Progress]:
+    def steps(self) -> Generator[Progress]:
         """Search until a quarter of the time is left, then compare the best ones once more."""
         rng = np.random.default_rng()
         with self._child(self.spec, self.target.name) as child:
@@ -139,14 +138,15 @@ class Tuning:
             self.failures = race.failures
             self._recall(race)
             self._begin(race)
-            while (count := self._affordable()) > 0:
+            count = _LEAST  # at least these, however short the time is
+            while count > 0:
                 begun, asked = self._spent(), self._search.ask(count)
                 batch = race.admit(asked)
                 self._store_failures(race)
                 if not batch:
                     break
                 yield from self._raced(race, batch)
-                self._each = (self._spent() - begun) / len(asked)
+                count = self._affordable((self._spent() - begun) / len(asked))
             yield from self._final(race)
 
     def result(self) -> Tuned:
@@ -161,12 +161,12 @@ class Tuning:
     def _spent(self) -> float:
         return time.monotonic() - self._begun
 
-    def _affordable(self) -> int:
-        """How many variants there is time to compile and race before the last comparison."""
+    def _affordable(self, each: float) -> int:
+        """How many variants, each of so many seconds, there is time for before the last step."""
         left = (1 - FINAL) * self.seconds - self._spent()
         if left <= 0:
             return 0
-        return min(_TOGETHER, max(_LEAST, int(left / self._each)))
+        return min(_TOGETHER, max(_LEAST, int(left / each)))
 
     def _is_over(self, share: float) -> bool:
         return self._spent() >= share * self.seconds
@@ -178,6 +178,7 @@ class Tuning:
                 race.failures[result.schedule] = Failure(result.status, result.said)
             elif result.hot:
                 race.samples[result.schedule] = Samples([*result.hot], [*result.cold])
+        self._stored.update(race.failures)
         race.failures.pop(race.default, None)  # it is tried again: all are compared with it
 
     def _begin(self, race: Race) -> None:
@@ -188,11 +189,7 @@ class Tuning:
             dict.fromkeys([race.default, *known, *self.database.earlier(self.subject)])
         )
         if race.default not in first:
-            failure = race.failures[race.default]
-            raise TuningError(
-                "the default schedule, with which all are compared, cannot be measured",
-                got=f"{failure.status}: {failure.said}",
-            )
+            raise not_measured(race.failures[race.default])
         self._flops = race.flops
         for _ in range(3):
             self._store(race, race.measure(first, cold=True))
@@ -278,10 +275,10 @@ class Tuning:
         )
 
     def _store_failures(self, race: Race) -> None:
-        known = Samples()
+        new = {s: f for s, f in race.failures.items() if s not in self._stored}
+        self._stored.update(new)
         self.database.put(
-            self._result(s, failure.status, failure.said, known)
-            for s, failure in race.failures.items()
+            self._result(s, failure.status, failure.said, Samples()) for s, failure in new.items()
         )
 
     def _result(self, schedule: Schedule, status: str, said: str, samples: Samples) -> Result:

@@ -107,10 +107,10 @@ def _worst(right: Expected, held: Sample, signature: Signature) -> tuple[float, 
 
 def _check_memory(kernel: Sampled, held: Sample, before: list[Array], title: str) -> None:
     """Everything but the elements of outputs is as it was before the call."""
-    for parameter, array, old, memory in zip(
+    for parameter, array, was, memory in zip(
         kernel.signature.arrays, held.arrays, before, held.memory, strict=True
     ):
-        now = memory.copy()
+        old, now = was.copy(), memory.copy()
         if parameter.role != "in":
             for copy in (old, now):
                 strided(copy, array.shape, array.strides)[...] = 0
