@@ -19,13 +19,13 @@ from tilewright.spec.signature import Signature, signature
 from tilewright.spec.sizes import Dim, canonical
 from tilewright.spec.transpose import Transpose
 
-from .kernel import Kernel, own_programs_of
+from .kernel import Kernel, own_programs_of, with_tuning
 from .machine import host
 from .store import cache
 from .store.folders import tunings_file
 
 if TYPE_CHECKING:
-    from tilewright.generate import Request
+    from tilewright.generate import AnyPlan, Request
     from tilewright.runtime.build.toolchain import Compiler
     from tilewright.runtime.tuned import Subject, Winner
 
@@ -165,6 +165,16 @@ def stored_winner(spec: Spec, target: str) -> Winner | None:
     from tilewright.runtime.tuned import Database
 
     return Database().winner(tuning_subject(spec, target))
+
+
+def planned(spec: Spec, schedule: Schedule | None, target: str) -> AnyPlan:
+    """The plan of the kernel that ``compile`` would make of the same."""
+    from tilewright.generate import plan_for
+
+    given, (spec, schedule) = schedule, checked(spec, schedule)
+    resolved = host.resolve(target)
+    tuned = stored_winner(spec, resolved.name) if given is None and target == "host" else None
+    return with_tuning(plan_for(spec, tuned.schedule if tuned else schedule, resolved), tuned)
 
 
 def tuning_subject(spec: Spec, target: str) -> Subject:

@@ -262,15 +262,9 @@ class Kernel:
     def plan(self) -> AnyPlan:
         """Every number of the kernel, with its reason."""
         if self._plan is None:
-            from dataclasses import replace
-
             from tilewright.generate import plan_for
-            from tilewright.plan.loops import Decision
 
-            self._plan = plan_for(self.spec, self.schedule, self.isa)
-            if self.tuned is not None:
-                found = Decision("schedule", "tuned", self.tuned.reason)
-                self._plan = replace(self._plan, decisions=(found, *self._plan.decisions))
+            self._plan = with_tuning(plan_for(self.spec, self.schedule, self.isa), self.tuned)
         return self._plan
 
     @property
@@ -302,6 +296,17 @@ class Kernel:
         from tilewright.generate import explain_plan
 
         return explain_plan(self.plan)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the plan as a picture, where the kernel is a product's, and in words."""
+        from html import escape
+
+        from tilewright.generate import draw_plan
+        from tilewright.plan.plan import Plan
+
+        drawn = draw_plan(self.plan) if isinstance(self.plan, Plan) else ""
+        words = f"<summary>{escape(repr(self))}</summary><pre>{escape(self.explain())}</pre>"
+        return f"<div>{drawn}<details{'' if drawn else ' open'}>{words}</details></div>"
 
     def assembly(self) -> str:
         """The kernel's instructions, disassembled."""
@@ -369,6 +374,17 @@ class Kernel:
     def __repr__(self) -> str:
         how = f", through {self.emulated}" if self.emulated else ""
         return f"<{self.name} on {self.target}{how}>"
+
+
+def with_tuning(plan: AnyPlan, tuned: Winner | None) -> AnyPlan:
+    """The plan with the decision that a tuning made, if one did."""
+    if tuned is None:
+        return plan
+    from dataclasses import replace
+
+    from tilewright.plan.loops import Decision
+
+    return replace(plan, decisions=(Decision("schedule", "tuned", tuned.reason), *plan.decisions))
 
 
 def own_programs_of(spec: Spec) -> tuple[str, ...]:

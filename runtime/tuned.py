@@ -40,7 +40,7 @@ _MADE = {"compiler": "TEXT", "version": "TEXT", "at": "REAL"}
 _TABLES = {
     "results": {
         **_OF, "schedule": "TEXT", "code": "TEXT", "status": "TEXT", "said": "TEXT",
-        "cycles": "REAL", "hot": "TEXT", "cold": "TEXT", **_MADE,
+        "cycles": "REAL", "flops": "INTEGER", "hot": "TEXT", "cold": "TEXT", **_MADE,
     },
     "winners": {
         **_OF, "schedule": "TEXT", "code": "TEXT", "ratio": "REAL", "uncertainty": "REAL",
@@ -67,7 +67,8 @@ class Result:
     ``code`` is the spec as Python prints it. ``hot`` are pairs: seconds of a call on data in cache,
     and those that it would take at the peak, as it was right after; ``cold`` seconds of a call on
     data in memory.
-    ``cycles`` is the cost model's estimate, None where there is none. ``at`` is a Unix time.
+    ``flops`` are the operations of a call, ``cycles`` is the cost model's estimate, None where
+    there is none. ``at`` is a Unix time.
     """
 
     subject: Subject
@@ -78,6 +79,7 @@ class Result:
     compiler: str = ""
     version: str = ""
     cycles: float | None = None
+    flops: int = 0
     hot: tuple[tuple[float, float], ...] = ()
     cold: tuple[float, ...] = ()
     at: float = 0.0
@@ -326,6 +328,7 @@ def _result(row: Mapping[str, Any]) -> Result:
         status=row["status"],
         **{name: _text(row[name]) for name in ("code", "said", "compiler", "version")},
         cycles=None if row["cycles"] is None else float(row["cycles"]),
+        flops=int(row["flops"]),
         hot=tuple((float(call), float(loop)) for call, loop in json.loads(row["hot"])),
         cold=tuple(map(float, json.loads(row["cold"]))),
         at=float(row["at"]),
@@ -337,7 +340,7 @@ def _result_row(result: Result) -> dict[str, Any]:
         **result.subject._asdict(),
         "schedule": schedule_text(result.schedule),
         **{name: getattr(result, name) for name in ("code", "status", "said", "compiler")},
-        **{name: getattr(result, name) for name in ("version", "cycles", "at")},
+        **{name: getattr(result, name) for name in ("version", "cycles", "flops", "at")},
         "hot": json.dumps(result.hot[-KEPT:]),
         "cold": json.dumps(result.cold[-KEPT:]),
     }

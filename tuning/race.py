@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.errors import TuningError
 from tilewright.runtime.bench.timing import Timing
-from tilewright.runtime.tuned import KEPT
+from tilewright.runtime.tuned import KEPT, MEASURED, Result
 from tilewright.spec.schedule import Schedule
 
 from .child import Child, Failure
@@ -83,6 +83,19 @@ def ranking(
         rounds=len(samples.hot),
         cycles=cycles,
     )
+
+
+def rankings(results: Iterable[Result], default: Schedule) -> list[Ranking]:
+    """The figures of stored results of one subject, the fastest first; none without the default."""
+    measured = [one for one in results if one.status == MEASURED and one.hot]
+    held = {one.schedule: Samples([*one.hot], [*one.cold]) for one in measured}
+    if default not in held:
+        return []
+    found = [
+        ranking(one.schedule, held[one.schedule], held[default], one.flops, one.cycles)
+        for one in measured
+    ]
+    return sorted(found, key=lambda one: -one.ratio)
 
 
 def _relative(hot: Sequence[tuple[float, float]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

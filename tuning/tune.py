@@ -132,7 +132,7 @@ class Tuning:
 
     def steps(self) -> Generator[Progress]:
         """Search until a quarter of the time is left, then compare the best ones once more."""
-        rng = np.random.default_rng()
+        rng, self._begun = np.random.default_rng(), time.monotonic()
         with self._child(self.spec, self.target.name) as child:
             race = Race(child, Schedule(), rng)
             self.failures = race.failures
@@ -291,6 +291,7 @@ class Tuning:
             compiler=self._compiler,
             version=VERSION,
             cycles=self._cycles.get(schedule),
+            flops=self._flops,
             hot=tuple(samples.hot),
             cold=tuple(samples.cold),
             at=time.time(),
