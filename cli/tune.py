@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
@@ -49,6 +49,7 @@ _GIVEN = click.Path(path_type=Path, dir_okay=False, exists=True)
     show_default=True,
     help="ranked: in the cost model's order.",
 )
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="At most.")
 @click.option("--again", is_flag=True, help="Tune what has a stored winner too.")
 @click.option("--report", type=_PATH, help="Write what is stored of the specs as HTML.")
 @click.option("--export", "exported", type=_PATH, help="Write all that is stored as JSON lines.")
@@ -60,6 +61,7 @@ def command(
     listed: Path | None,
     seconds: float,
     search: str,
+    threads: int,
     again: bool,
     report: Path | None,
     exported: Path | None,
@@ -79,7 +81,8 @@ def command(
     database = Database()
     if merged is not None:
         _merge(database, merged)
-    tunings = [_tuning(spec, target, seconds, search, database) for spec in specs]
+    options = {"target": target, "seconds": seconds, "search": search, "threads": threads}
+    tunings = [_tuning(spec, database, options) for spec in specs]
     try:
         _tune(tunings, again)
     except KeyboardInterrupt:
@@ -127,12 +130,12 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _tuning(spec: Spec, target: str, seconds: float, search: str, database: Database) -> Tuning:
+def _tuning(spec: Spec, database: Database, options: dict[str, Any]) -> Tuning:
     from tilewright.tuning.tune import Tuning
 
     if not isinstance(spec, tw.Gemm):
         raise SpecError("what is tuned is a Gemm", got=spec)
-    return Tuning(spec, target=target, seconds=seconds, search=search, database=database)
+    return Tuning(spec, database=database, **options)
 
 
 def _tune(tunings: Sequence[Tuning], again: bool) -> None:

@@ -67,18 +67,26 @@ class Progress:
         return int(self.measured * max(1.0, self.seconds / max(self.spent, 1e-3)))
 
 
-def tune(spec: Gemm, *, target: str = "host", seconds: float = 60, search: str = "optuna") -> Tuned:
+def tune(
+    spec: Gemm,
+    *,
+    target: str = "host",
+    seconds: float = 60,
+    search: str = "optuna",
+    threads: int = 1,
+) -> Tuned:
     """Measure variants of ``spec`` for about ``seconds``; the best one's kernel, and all figures.
 
     The winner is stored for this CPU, and ``compile(spec)`` takes it from then on. What was
     measured is stored round by round: a call that is interrupted loses the round in progress, and
     the next call goes on from there. ``search`` is "optuna", which explores around ``variants``,
-    or "ranked", which measures them in the model's order. Every variant is compared with numpy
+    or "ranked", which measures them in the model's order. Variants have at most ``threads``
+    threads: by default one, as the default schedule has. Every variant is compared with numpy
     before it is timed, in a process of its own. Raises SpecError, TargetError where the target
     does not run natively, TuningError where the search or the process does not start, or nothing
     could be measured.
     """
-    tuning = Tuning(spec, target=target, seconds=seconds, search=search)
+    tuning = Tuning(spec, target=target, seconds=seconds, search=search, threads=threads)
     for _ in tuning.steps():
         pass
     return tuning.result()
@@ -94,6 +102,7 @@ class Tuning:
         target: str = "host",
         seconds: float = 60,
         search: str = "optuna",
+        threads: int = 1,
         child: Callable[[Gemm, str], Child] = Child,
         database: Database | None = None,
     ) -> None:
@@ -116,7 +125,7 @@ class Tuning:
         self.failures: Mapping[Schedule, Failure] = {}
         self.ranking: tuple[Ranking, ...] = ()
         self._child, self._begun = child, time.monotonic()
-        ranked = candidates(spec, self.target.name)
+        ranked = candidates(spec, self.target.name, threads=threads)
         self._cycles = {one.schedule: one.cycles for one in ranked}
         self._search = self._made(method, [one.schedule for one in ranked])
         self._compiler = str(find_compiler(self.target, emulated=False))

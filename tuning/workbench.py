@@ -66,9 +66,12 @@ class Bench:
         if self._meter is None:
             kernel = self._kernel(schedule)
             self._meter = Meter(kernel.isa, (self._spec.a.type, self._spec.b.type))
+        before = self._meter.seconds()
         taken = timed.hot()
-        work = flops(self._kernel(schedule), self._samples[0])
-        return taken, self._meter.seconds() * work / self._meter.loop.flops
+        loop = (before + self._meter.seconds()) / 2  # the clock may move meanwhile
+        return taken, loop * flops(
+            self._kernel(schedule), self._samples[0]
+        ) / self._meter.loop.flops
 
     def cold(self, schedule: Schedule) -> float:
         """Time one call on each copy of the arrays, after the caches were filled."""
