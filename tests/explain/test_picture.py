@@ -53,8 +53,8 @@ def test_a_picture_is_well_formed_and_shows_all_parts(
 
 @pytest.mark.parametrize(("spec", "schedule", "target"), CASES, ids=lambda value: str(value)[:40])
 def test_tiles_cover_c_and_leave_no_gap(spec: tw.Gemm, schedule: tw.Schedule, target: str) -> None:
-    m = spec.m if isinstance(spec.m, int) else 64
-    times = np.zeros((m, int(spec.n)), int)  # type: ignore[call-overload]
+    m, n = (size if isinstance(size, int) else 64 for size in (spec.m, spec.n))
+    times = np.zeros((m, n), np.int64)
     for one in cover(planned(spec, schedule, target)):
         rows, columns = one.down * one.mr, one.right * one.nr
         times[one.row : one.row + rows, one.column : one.column + columns] += 1

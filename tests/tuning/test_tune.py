@@ -15,7 +15,7 @@ import tilewright as tw
 from tilewright.errors import ArgumentValueError, SpecError, TargetError, TuningError
 from tilewright.runtime.machine import host
 from tilewright.runtime.tuned import CRASHED, HUNG, MEASURED, REFUSED, WRONG, Database
-from tilewright.tuning import search
+from tilewright.tuning import search, tune
 from tilewright.tuning.child import Child, Failure, Limits
 from tilewright.tuning.race import Race, Samples, ranking
 from tilewright.tuning.tune import Tuning
@@ -34,7 +34,9 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
 
 
 def tuning(database: Database, seconds: float = 30, **more: object) -> Tuning:
-    made = Tuning(SPEC, seconds=seconds, search="ranked", child=fake_child, database=database)
+    with pytest.MonkeyPatch.context() as patch:  # what is searched is given below
+        patch.setattr(tune, "candidates", lambda *_, **__: [])
+        made = Tuning(SPEC, seconds=seconds, search="ranked", child=fake_child, database=database)
     for name, value in more.items():
         setattr(made, name, value)
     return made
