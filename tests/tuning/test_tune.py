@@ -26,6 +26,11 @@ QUICK = Limits(build=5, check=5, time=0.2)
 fake_child = partial(Child, limits=QUICK, command=FAKE)
 
 
+@pytest.fixture(autouse=True)
+def few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tune, "_ROUNDS", (3, 5))
+
+
 @pytest.fixture
 def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Database:
     """The database in force for one test."""
