@@ -13,6 +13,7 @@ from tilewright.plan.plan import Plan
 from tilewright.plan.tile_shape import TileRequest, bounds
 from tilewright.plan.tiles import RegisterTile
 from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import value
 
 from .cover import NOMINAL, Covered, cover, number
 from .decisions import formula
@@ -184,7 +185,7 @@ def roof(plan: Plan, found: list[Covered]) -> Roof:
         times = one.down * one.right
         request = _request(plan, one.tile)
         cycles += times * tile_cycles(one.tile.shape, core, request)
-        steps = min(number(one.tile.steps) * plan.product.depth + number(one.tile.k_tail), k)
+        steps = _steps(plan, one.tile, k)
         flops += times * 2 * one.mr * one.nr * steps * inside
     per_step = 2 * number(tile.mr * tile.nr) * plan.product.depth
     per_step *= tile.shape.vector.lanes if plan.dot else 1
@@ -202,6 +203,13 @@ def roof(plan: Plan, found: list[Covered]) -> Roof:
         bytes=moved,
         slopes={**slopes, "memory": core.memory},
     )
+
+
+def _steps(plan: Plan, tile: RegisterTile, k: int) -> int:
+    """Elements of K that the estimate of a tile counts."""
+    if value(tile.steps) is None:
+        return NOMINAL * plan.product.depth
+    return min(number(tile.steps) * plan.product.depth + number(tile.k_tail), k)
 
 
 def _request(plan: Plan, tile: RegisterTile) -> TileRequest:

@@ -26,6 +26,8 @@ CASES = [
     (tw.Gemm(24, 20, 16, batch=tw.Strided(3)), tw.Schedule(loops="bnmk"), "neon"),
     (tw.Gemm(8, 8, 100, b=tw.Matrix("f32", "F")), tw.Schedule(vectorize="k"), "avx2"),
     (AMX, tw.Schedule(), "amx"),
+    (tw.Gemm(tw.dim("m"), tw.dim("n"), tw.dim("k")),
+     tw.Schedule(loops="nkmnmk", block={"m": 24, "n": 48, "k": 32}, pack="ab"), "avx2"),
     (tw.Gemm(64, 128, 64, a="u8", b=tw.Packed("s8", 32), d="u8", d_scale=0.5), tw.Schedule(),
      "avx512"),
 ]  # fmt: skip
