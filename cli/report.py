@@ -36,7 +36,7 @@ def write(path: Path, database: Database, specs: Sequence[tuple[Gemm, Subject]])
     """Write what ``database`` holds of the specs."""
     parts = [
         "<!DOCTYPE html>",
-        "<html lang='en'><head><meta charset='utf-8'/><title>Tuned kernels</title>",
+        "<html lang='en'><head><title>Tuned kernels</title>",
         f"<style>{_STYLE}</style></head><body><h1>Tuned kernels</h1>",
     ]
     if specs:
@@ -47,7 +47,7 @@ def write(path: Path, database: Database, specs: Sequence[tuple[Gemm, Subject]])
         if winner is not None:
             parts += _section(spec, winner, database.results(subject))
     parts.append("</body></html>\n")
-    path.write_text("\n".join(parts), encoding="utf-8")
+    path.write_bytes("\n".join(parts).encode("ascii", "xmlcharrefreplace"))
 
 
 def _section(spec: Gemm, winner: Winner, results: Sequence[Result]) -> Iterator[str]:
