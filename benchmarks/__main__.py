@@ -35,12 +35,13 @@ from benchmarks.sections import (
     startup,
     tails,
     threads,
+    tuned,
     ukernel,
     variants,
 )
 
 SECTIONS = (
-    "gemm", "low", "ukernel", "epilogue", "variants", "tails", "packing", "calls", "peaks",
+    "gemm", "low", "ukernel", "epilogue", "variants", "tune", "tails", "packing", "calls", "peaks",
     "startup", "compile", "spills", "threads", "products",
 )  # fmt: skip
 QUICK = Effort(rounds=7, repeats=3, quantum=100e-6)
@@ -96,6 +97,8 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         sections.append(epilogue.run(options))
     if "variants" in wanted:
         sections.append(variants.run(options))
+    if "tune" in wanted:
+        sections.append(tuned.run(options))
     if "tails" in wanted:
         sections.append(tails.run(options))
     if "packing" in wanted:

@@ -15,6 +15,7 @@ _COMMANDS = {
     "explain": "explain",
     "emit": "emit",
     "bench": "bench",
+    "tune": "tune",
     "sweep": "sweep",
     "calibrate": "calibrate",
     "cache": "cache",

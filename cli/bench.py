@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 import tilewright as tw
@@ -21,13 +23,13 @@ def command(wanted: Wanted, cold: bool, seconds: float) -> None:
 
     SIZES is MxNxK, or ROWSxCOLS of a transposition; a size that is a name is 64 here.
     """
-    requests = [(spec, wanted.schedule, wanted.target) for spec in wanted.specs]
+    requests = [(spec, wanted.asked, wanted.target) for spec in wanted.specs]
     with working(f"compiling {len(requests)} kernels"):
         kernels = tw.compile_many(requests)
     numbers = ("median", "best", "spread", "rate", "of peak", "max error")
     data = "memory" if cold else "cache"
     shown = table(
-        f"{kernels[0].target}, {schedule_text(wanted.schedule)}, data in {data}",
+        f"{kernels[0].target}, {_how(kernels, wanted)}, data in {data}",
         *("sizes", *numbers),
         numbers=numbers,
     )
@@ -44,3 +46,11 @@ def command(wanted: Wanted, cold: bool, seconds: float) -> None:
             f"{checked.max_error:.2g}",
         )
     console().print(shown)
+
+
+def _how(kernels: Sequence[tw.Kernel], wanted: Wanted) -> str:
+    """What was asked for, or who chose."""
+    tuned = sum(kernel.tuned is not None for kernel in kernels)
+    if not tuned:
+        return schedule_text(wanted.schedule)
+    return "tuned" if tuned == len(kernels) else f"{tuned} of {len(kernels)} tuned"

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import click
+
+from tilewright.errors import SpecError
 
 from .words import Wanted
 from .words import wanted as takes_kernels
@@ -10,15 +14,26 @@ from .words import wanted as takes_kernels
 
 @click.command("explain")
 @takes_kernels
-def command(wanted: Wanted) -> None:
+@click.option(
+    "--svg",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Draw it too: loops, tiles of C, registers and roofline, of one product.",
+)
+def command(wanted: Wanted, svg: Path | None) -> None:
     """Print the plan of a kernel: formulas, registers, the bound, and each decision's reason.
 
     SIZES is MxNxK, or ROWSxCOLS of a transposition. A size that is a name is known only at the
-    call. Nothing is compiled.
+    call. Nothing is compiled. Without a schedule it is what tw.compile would take: a stored winner
+    of `tilewright tune`, or what the cost model chooses.
     """
-    from tilewright.generate import explain_plan, plan_for
-    from tilewright.runtime.machine.host import resolve
+    from tilewright.generate import draw_plan, explain_plan
+    from tilewright.plan.plan import Plan
+    from tilewright.runtime.driver import planned
 
-    target = resolve(wanted.target)
-    for spec in wanted.specs:
-        click.echo(explain_plan(plan_for(spec, wanted.schedule, target)))
+    plans = [planned(spec, wanted.asked, wanted.target) for spec in wanted.specs]
+    if svg is not None and not (len(plans) == 1 and isinstance(plans[0], Plan)):
+        raise SpecError("a picture is of one product", got=f"--svg, and {len(plans)} specs")
+    for plan in plans:
+        click.echo(explain_plan(plan))
+        if svg is not None and isinstance(plan, Plan):
+            svg.write_text(draw_plan(plan), encoding="utf-8")

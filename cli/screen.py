@@ -21,7 +21,7 @@ def console() -> Console:
     return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
 
 
-def _progress_console() -> Console:
+def progress_console() -> Console:
     """Progress goes to standard error, and only to a terminal."""
     return Console(stderr=True, quiet=not sys.stderr.isatty())
 
@@ -42,14 +42,14 @@ def table(title: str, *columns: str, numbers: Iterable[str] = ()) -> Table:
 @contextmanager
 def working(what: str) -> Iterator[None]:
     """Say what takes its time, with a spinner, until it is done."""
-    with _progress_console().status(f"{what} ..."):
+    with progress_console().status(f"{what} ..."):
         yield
 
 
 @contextmanager
 def stages() -> Iterator[Callable[[str], None]]:
     """What says, one after the other, what takes its time, with a spinner."""
-    with _progress_console().status("...") as status:
+    with progress_console().status("...") as status:
         yield lambda what: status.update(f"{what} ...")
 
 
@@ -61,7 +61,7 @@ def progress(items: Iterable[Item], what: str, total: int | None = None) -> Iter
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=_progress_console(), transient=True) as bar:
+    with Progress(*columns, console=progress_console(), transient=True) as bar:
         task = bar.add_task(what, total=len(items) if isinstance(items, Sequence) else total)
         for item in items:
             yield item

@@ -198,13 +198,26 @@ _SCHEDULE = (
 _TARGET = (click.option("--target", default="host", help="host, or one of `tilewright targets`."),)
 
 
+_SPEC_NAMES = (
+    "element", "b", "c", "d", "order", "alpha", "beta", "batch", "lda", "ldb", "ldc", "ldd",
+    *QUANTITIES, "epilogue",
+)  # fmt: skip
+_SCHEDULE_NAMES = (
+    "tile", "loops", "block", "k_unroll", "k_split", "vectorize", "tails", "threads",
+)  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a command line asks for: specs of one family, a schedule, and a target's name."""
+    """What a command line asks for: specs of one family, a schedule, and a target's name.
+
+    ``asked`` is the schedule if the command line says anything of it, else None.
+    """
 
     specs: tuple[Spec, ...]
     schedule: Schedule
     target: str
+    asked: Schedule | None = None
 
 
 def wanted(command: Command) -> Command:
@@ -214,32 +227,57 @@ def wanted(command: Command) -> Command:
     """
     from functools import wraps
 
-    names = (
-        "element", "b", "c", "d", "order", "alpha", "beta", "batch", "lda", "ldb", "ldc", "ldd",
-        *QUANTITIES, "epilogue",
-    )  # fmt: skip
-    schedule_names = (
-        "tile", "loops", "block", "k_unroll", "k_split", "vectorize", "tails", "threads",
-    )  # fmt: skip
+    @wraps(command)
+    def run(*, target: str, **options: Any) -> Any:
+        chosen = {name: options.pop(name) for name in _SCHEDULE_NAMES}
+        schedule = options.pop("schedule")
+        _alone("--schedule", schedule, _given(_SCHEDULE_NAMES))
+        specs = _specs(options)
+        if not specs:
+            raise click.UsageError("Missing argument 'SIZES...', or --spec.")
+        said = schedule is not None or bool(_given(_SCHEDULE_NAMES))
+        schedule = Schedule(**chosen) if schedule is None else schedule
+        found = Wanted(specs, schedule, target, schedule if said else None)
+        return command(wanted=found, **options)
+
+    made: Command = _with_options(run, (*_CODE, *_SPEC, *_SCHEDULE, *_TARGET))
+    return made
+
+
+def wanted_specs(command: Command) -> Command:
+    """Give ``command`` the arguments of specs and a target, all of which may be left out.
+
+    The command is called with its own options, ``specs`` (a tuple), ``target``, and ``read``: what
+    turns a line of a file, sizes or a spec as Python prints it, into a spec.
+    """
+    from functools import wraps
 
     @wraps(command)
-    def run(*, given: tuple[tuple[Size, ...], ...], target: str, **options: Any) -> Any:
-        said = {name: options.pop(name) for name in names}
-        chosen = {name: options.pop(name) for name in schedule_names}
-        spec, schedule = options.pop("spec"), options.pop("schedule")
-        _alone("--spec", spec, [*(("SIZES",) if given else ()), *_given(names)])
-        _alone("--schedule", schedule, _given(schedule_names))
-        if spec is None and not given:
-            raise click.UsageError("Missing argument 'SIZES...', or --spec.")
-        schedule = Schedule(**chosen) if schedule is None else schedule
-        specs = tuple(spec_of(one, **said) for one in given) if spec is None else (spec,)
-        return command(wanted=Wanted(specs, schedule, target), **options)
+    def run(**options: Any) -> Any:
+        said = {name: options[name] for name in _SPEC_NAMES}
 
-    made: Any = run
-    for option in reversed((*_CODE, *_SPEC, *_SCHEDULE, *_TARGET)):
-        made = option(made)
+        def read(line: str) -> Spec:
+            return spec_of_code(line) if "(" in line else spec_of(sizes(line), **said)
+
+        return command(specs=_specs(options), read=read, **options)
+
+    made: Command = _with_options(run, (_CODE[0], *_SPEC, *_TARGET))
+    return made
+
+
+def _specs(options: dict[str, Any]) -> tuple[Spec, ...]:
+    """The specs that the command line names; its options that describe them are taken out."""
+    said = {name: options.pop(name) for name in _SPEC_NAMES}
+    given, spec = options.pop("given"), options.pop("spec")
+    _alone("--spec", spec, [*(("SIZES",) if given else ()), *_given(_SPEC_NAMES)])
+    return tuple(spec_of(one, **said) for one in given) if spec is None else (spec,)
+
+
+def _with_options(run: Any, options: Sequence[Callable[[Any], Any]]) -> Any:
+    for option in reversed(options):
+        run = option(run)
     argument = click.argument("given", nargs=-1, metavar="SIZES...", callback=_read(sizes))
-    wrapped: Command = argument(made)
+    wrapped: Any = argument(run)
     return wrapped
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         TargetError,
         TilewrightError,
         ToolchainError,
+        TuningError,
         VerificationError,
     )
     from .runtime.bench.peak import peak
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from .spec.sizes import dim
     from .spec.transpose import Transpose
     from .targets import Targets
+    from .tuning.tune import tune
     from .tuning.variants import variants
 
     targets: Targets  # a package that can be called
@@ -69,6 +71,7 @@ __all__ = [
     "Timing",
     "ToolchainError",
     "Transpose",
+    "TuningError",
     "Verification",
     "VerificationError",
     "__version__",
@@ -87,6 +90,7 @@ __all__ = [
     "row_max",
     "row_sum",
     "targets",
+    "tune",
     "variants",
 ]
 _NAMES = frozenset(__all__)
@@ -107,6 +111,7 @@ _HOMES = {
     **dict.fromkeys(("Calibrated", "calibrate"), "runtime.calibrate.run"),
     "Verification": "runtime.reference.verify",
     "Schedule": "spec.schedule",
+    "tune": "tuning.tune",
     "variants": "tuning.variants",
     "PackedMatrix": "runtime.call.packed_matrix",
     "Pack": "spec.pack",

@@ -110,6 +110,10 @@ class VerificationError(TilewrightError):
     """A kernel's result differs from the reference."""
 
 
+class TuningError(TilewrightError):
+    """A tuning cannot begin, or none of its variants could be measured."""
+
+
 class ArgumentError(TilewrightError):
     """An array or a number given to a kernel does not fit its signature."""
 

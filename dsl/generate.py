@@ -11,6 +11,7 @@ from tilewright.emit.listing import Listing, Macros
 from tilewright.emit.parallel import Fork, forks
 from tilewright.emit.render import Source, render
 from tilewright.explain.decisions import formula
+from tilewright.explain.picture import picture
 from tilewright.explain.resolved import resolved
 from tilewright.explain.text import explain
 from tilewright.interpret.memory import Given
@@ -124,6 +125,11 @@ def verified(program: Program, spec: Spec, target: Target) -> Program:
 def explain_plan(plan: AnyPlan) -> str:
     """The plan in words: formulas, register budgets, bounds, and each decision's reason."""
     return explain(plan, program_for(plan))
+
+
+def draw_plan(plan: Plan, of_peak: float | None = None) -> str:
+    """The plan as a picture in SVG; ``of_peak`` is a measured share of the peak, if there is."""
+    return picture(plan, program_for(plan), of_peak)
 
 
 def interpret_kernel(

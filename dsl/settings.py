@@ -11,7 +11,7 @@ class Settings(NamedTuple):
 
     ``cache_dir``  TILEWRIGHT_CACHE_DIR: where compiled kernels lie (default: the user cache).
     ``user_cache`` XDG_CACHE_HOME: where Linux users want their caches (default: ~/.cache).
-    ``data_dir``   TILEWRIGHT_DATA_DIR: where calibrations lie (default: the user's data).
+    ``data_dir``   TILEWRIGHT_DATA_DIR: where calibrations and tunings lie (default: user data).
     ``user_data``  XDG_DATA_HOME: where Linux users want their data (default: ~/.local/share).
     ``compiler``   CC: the native compiler command; may contain spaces and options.
     ``cross``      TILEWRIGHT_CC_AARCH64: the compiler command for 64-bit Arm.

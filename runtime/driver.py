@@ -19,13 +19,15 @@ from tilewright.spec.signature import Signature, signature
 from tilewright.spec.sizes import Dim, canonical
 from tilewright.spec.transpose import Transpose
 
-from .kernel import Kernel, own_programs_of
+from .kernel import Kernel, own_programs_of, with_tuning
 from .machine import host
 from .store import cache
+from .store.folders import tunings_file
 
 if TYPE_CHECKING:
-    from tilewright.generate import Request
+    from tilewright.generate import AnyPlan, Request
     from tilewright.runtime.build.toolchain import Compiler
+    from tilewright.runtime.tuned import Subject, Winner
 
 #: Kernels in one C file; more are compiled side by side.
 _PER_FILE = 4
@@ -44,13 +46,15 @@ class _Job(NamedTuple):
     flags: tuple[str, ...]
     key: str
     name: str
+    tuned: Winner | None
 
 
 def compile(spec: Spec, schedule: Schedule | None = None, target: str = "host") -> Kernel:
     """The kernel that computes ``spec`` as ``schedule`` says; from the cache if it is there.
 
-    ``target`` is "host" or a target's name. Raises SpecError, ScheduleError, PlanError,
-    TargetError, ToolchainError or CacheError.
+    ``target`` is "host" or a target's name. Without a schedule it is, for "host", the winner that
+    ``tune`` stored for this CPU, else what the cost model chooses, as ``Schedule()`` is. Raises
+    SpecError, ScheduleError, PlanError, TargetError, ToolchainError or CacheError.
     """
     return compile_many([(spec, schedule, target)])[0]
 
@@ -106,7 +110,8 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 def _kernel(job: _Job, entry: cache.Entry) -> Kernel:
     made = _packer() if isinstance(job.spec, Pack) else Kernel
-    return made(job.name, job.spec, job.schedule, job.signature, job.target, entry, compile)
+    parts = job.name, job.spec, job.schedule, job.signature, job.target, entry, compile
+    return made(*parts, tuned=job.tuned)
 
 
 def _packer() -> type[Kernel]:
@@ -133,16 +138,50 @@ def checked(spec: Any, schedule: Any) -> tuple[Spec, Schedule]:
 
 
 def _job(spec: Any, schedule: Any, target: Any, flags: tuple[str, ...]) -> _Job:
+    given = schedule
     spec, schedule = checked(spec, schedule)
     parameters = signature(spec)
     check_readable(parameters)
     resolved = host.identify(target)
     means = host.means(resolved)
+    tuned = None
+    if given is None and target == "host" and means == "native":
+        tuned = stored_winner(spec, resolved.name)
+        schedule = schedule if tuned is None else tuned.schedule
     parts = ["kernel", *described(spec), canonical(schedule), resolved.name, means]
     named = host.user_compiler(resolved, means)
     key = cache.key(*parts, *([] if named is None else [named]), *flags)
     name = kernel_name(spec, resolved.name, key)
-    return _Job(spec, schedule, parameters, resolved, means, flags, key, name)
+    return _Job(spec, schedule, parameters, resolved, means, flags, key, name, tuned)
+
+
+def stored_winner(spec: Spec, target: str) -> Winner | None:
+    """What ``tune`` found for a spec, a resolved target and this CPU; None if it found nothing.
+
+    Where nothing was ever tuned this takes one stat.
+    """
+    if not isinstance(spec, Gemm) or not os.path.exists(tunings_file()):
+        return None
+    from tilewright.runtime.tuned import Database
+
+    return Database().winner(tuning_subject(spec, target))
+
+
+def planned(spec: Spec, schedule: Schedule | None, target: str) -> AnyPlan:
+    """The plan of the kernel that ``compile`` would make of the same."""
+    from tilewright.generate import plan_for
+
+    given, (spec, schedule) = schedule, checked(spec, schedule)
+    resolved = host.resolve(target)
+    tuned = stored_winner(spec, resolved.name) if given is None and target == "host" else None
+    return with_tuning(plan_for(spec, tuned.schedule if tuned else schedule, resolved), tuned)
+
+
+def tuning_subject(spec: Spec, target: str) -> Subject:
+    """What tunings of a spec for a resolved target on this CPU are stored under."""
+    from tilewright.runtime.tuned import subject
+
+    return subject(described(spec), target)
 
 
 def described(spec: Spec) -> list[str]:

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from tilewright.runtime.call.packed_matrix import PackedMatrix
     from tilewright.runtime.call.session import Session
     from tilewright.runtime.reference.verify import Verification
+    from tilewright.runtime.tuned import Winner
 
 
 from tilewright.runtime.call.packed_matrix import PackedMatrix, matrix_in, new_block
@@ -58,6 +59,7 @@ class Kernel:
     made from many threads. Kernels pickle by spec, schedule and target, with the numbers of its
     core where those were measured: unpickling compiles, or takes from the cache.
 
+    ``tuned`` is the tuning that chose the schedule; None where the caller or the cost model did.
     ``target`` is the resolved target's name; ``emulated`` the means by which the kernel runs when
     the CPU lacks the target ("qemu", "header"), else None.
     """
@@ -65,7 +67,7 @@ class Kernel:
     __slots__ = (
         "__weakref__", "_arrange", "_call_scalars", "_entry", "_fast", "_fast_out", "_foreign",
         "_functions", "_handle", "_keep", "_output", "_packers", "_plan", "_remake", "_signature",
-        "_symbol", "_target", "emulated", "name", "schedule", "spec", "target",
+        "_symbol", "_target", "emulated", "name", "schedule", "spec", "target", "tuned",
     )  # fmt: skip
 
     def __init__(
@@ -77,8 +79,9 @@ class Kernel:
         target: Identity,
         entry: Entry,
         remake: Callable[[Spec, Schedule, str], Kernel],
+        tuned: Winner | None = None,
     ) -> None:
-        self.name, self.spec, self.schedule = name, spec, schedule
+        self.name, self.spec, self.schedule, self.tuned = name, spec, schedule, tuned
         self.target = target.name
         self._target, self._entry, self._remake = target, entry, remake
         self._plan: AnyPlan | None = None
@@ -263,7 +266,7 @@ class Kernel:
         if self._plan is None:
             from tilewright.generate import plan_for
 
-            self._plan = plan_for(self.spec, self.schedule, self.isa)
+            self._plan = with_tuning(plan_for(self.spec, self.schedule, self.isa), self.tuned)
         return self._plan
 
     @property
@@ -295,6 +298,17 @@ class Kernel:
         from tilewright.generate import explain_plan
 
         return explain_plan(self.plan)
+
+    def _repr_html_(self) -> str:
+        """For notebooks: the plan as a picture, where the kernel is a product's, and in words."""
+        from html import escape
+
+        from tilewright.generate import draw_plan
+        from tilewright.plan.plan import Plan
+
+        drawn = draw_plan(self.plan) if isinstance(self.plan, Plan) else ""
+        words = f"<summary>{escape(repr(self))}</summary><pre>{escape(self.explain())}</pre>"
+        return f"<div>{drawn}<details{'' if drawn else ' open'}>{words}</details></div>"
 
     def assembly(self) -> str:
         """The kernel's instructions, disassembled."""
@@ -362,6 +376,17 @@ class Kernel:
     def __repr__(self) -> str:
         how = f", through {self.emulated}" if self.emulated else ""
         return f"<{self.name} on {self.target}{how}>"
+
+
+def with_tuning(plan: AnyPlan, tuned: Winner | None) -> AnyPlan:
+    """The plan with the decision that a tuning made, if one did."""
+    if tuned is None:
+        return plan
+    from dataclasses import replace
+
+    from tilewright.plan.loops import Decision
+
+    return replace(plan, decisions=(Decision("schedule", "tuned", tuned.reason), *plan.decisions))
 
 
 def own_programs_of(spec: Spec) -> tuple[str, ...]:

@@ -7,27 +7,24 @@ The map and the C are those of a real kernel, as the generator makes it now.
 from __future__ import annotations
 
 import argparse
-import html
 import sys
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 from tilewright import targets
+from tilewright.explain.cover import cover
+from tilewright.explain.picture import tile_fills
+from tilewright.explain.svg import INK, MONO, PALE, PAPER, SANS, box, document, text
 from tilewright.generate import Request, generate, plan_for
-from tilewright.plan.tiles import Grid, grids_of
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule
-from tilewright.symbolic import ZERO, value
+from tilewright.symbolic import ZERO
 
 PICTURE = Path(__file__).resolve().parent.parent / "docs" / "picture.svg"
 SPEC, SCHEDULE, TARGET = Gemm(m=64, n=50, k=64), Schedule(tile=(8, 48)), "avx512"
 
 WIDTH, HEIGHT = 960, 560
-INK, PALE, PAPER = "#1f2933", "#7b8794", "#ffffff"
-#: A tile asked for, then its tails.
-FILLS = ("#dbe9f6", "#f6c667", "#f2994a", "#e06c5a")
-SANS = "font-family='Helvetica, Arial, sans-serif'"
-MONO = "font-family='Menlo, Consolas, monospace'"
 #: Pixels of an element of C, and the map's corner.
 UNIT, LEFT, TOP = 6, 60, 152
 CODE_LEFT, CODE_TOP, LINE = 446, 158, 15.5
@@ -44,19 +41,6 @@ STAGES = (
 SIGNS = ("+", "+", "→", "→", "→", "→", "")
 
 
-def text(x: float, y: float, words: str, *, size: int = 13, more: str = SANS) -> str:
-    """A line of text."""
-    return f"<text x='{x:g}' y='{y:g}' font-size='{size}' {more}>{html.escape(words)}</text>"
-
-
-def box(x: float, y: float, width: float, height: float, fill: str) -> str:
-    """A rectangle."""
-    return (
-        f"<rect x='{x:g}' y='{y:g}' width='{width:g}' height='{height:g}' fill='{fill}' "
-        f"stroke='{INK}' stroke-width='1'/>"
-    )
-
-
 def path() -> Iterator[str]:
     """The stages, left to right."""
     middle = f"text-anchor='middle' {SANS}"
@@ -69,30 +53,17 @@ def path() -> Iterator[str]:
         yield text(x + width + 11.5, 58, sign, size=18, more=middle)
 
 
-def rectangles(grid: Grid) -> Iterator[tuple[int, int, int, int]]:
-    """(row, column, rows, columns) of every tile of a grid whose vectors lie along n."""
-    across, along = grid.across, grid.along
-    for i in range(value(across.count) or 0):
-        for j in range(value(along.count) or 0):
-            height, width = (value(part.size) or 0 for part in (across, along))
-            yield (
-                (value(across.start) or 0) + i * height,
-                (value(along.start) or 0) + j * width,
-                height,
-                width,
-            )
-
-
 def tile_map() -> Iterator[str]:
     """C with the tiles that the plan cuts it into."""
     plan = plan_for(SPEC, SCHEDULE, targets.load(TARGET))
     m, n = (plan.sizes[name] for name in "mn")
     yield text(LEFT, TOP - 22, f"C, {m} x {n}, cut into register tiles", size=14)
-    seen: dict[tuple[int, int], str] = {}
-    for grid in grids_of(plan.passes["whole"].step):
-        for row, column, rows, columns in rectangles(grid):
-            fill = seen.setdefault((rows, columns), FILLS[min(len(seen), len(FILLS) - 1)])
-            yield box(LEFT + column * UNIT, TOP + row * UNIT, columns * UNIT, rows * UNIT, fill)
+    grids = list(cover(plan))
+    fills = tile_fills(grids)
+    for one in grids:
+        for i, j in product(range(one.down), range(one.right)):
+            x, y = LEFT + (one.column + j * one.nr) * UNIT, TOP + (one.row + i * one.mr) * UNIT
+            yield box(x, y, one.nr * UNIT, one.mr * UNIT, fills[one.mr, one.nr])
     right = f"text-anchor='end' fill='{PALE}' {SANS}"
     yield text(LEFT - 8, TOP + 10, "0", size=11, more=right)
     yield text(LEFT - 8, TOP + 64 * UNIT, "64", size=11, more=right)
@@ -108,7 +79,7 @@ def tile_map() -> Iterator[str]:
             )
     assert m * UNIT - ZERO <= HEIGHT
     x = LEFT + 50 * UNIT + 14
-    for i, ((rows, columns), fill) in enumerate(seen.items()):
+    for i, ((rows, columns), fill) in enumerate(fills.items()):
         y = TOP + 14 + 22 * i
         yield box(x - 4, y - 10, 11, 11, fill)
         yield text(x + 12, y, f"{rows}x{columns}", size=12)
@@ -133,16 +104,8 @@ def code() -> Iterator[str]:
 
 def picture() -> str:
     """The whole picture as SVG."""
-    parts = [
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {HEIGHT}' fill='{INK}'>",
-        f"<title>{SPEC.m} x {SPEC.n}: from spec, schedule and target to a kernel</title>",
-        f"<rect width='{WIDTH}' height='{HEIGHT}' fill='{PAPER}'/>",
-        *path(),
-        *tile_map(),
-        *code(),
-        "</svg>",
-    ]
-    return "\n".join(parts) + "\n"
+    title = f"{SPEC.m} x {SPEC.n}: from spec, schedule and target to a kernel"
+    return document(WIDTH, HEIGHT, title, [*path(), *tile_map(), *code()])
 
 
 def main() -> int:

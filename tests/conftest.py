@@ -61,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if chosen is None:
         chosen = config.stash[OWN_CACHE] = tempfile.mkdtemp(prefix="tilewright-test-")
     os.environ["TILEWRIGHT_CACHE_DIR"] = str(Path(chosen).resolve())
-    # What was measured on this machine must not decide what is tested.
+    # What was measured or tuned on this machine must not decide what is tested.
     os.environ["TILEWRIGHT_DATA_DIR"] = str(Path(chosen).resolve() / "data")
 
 

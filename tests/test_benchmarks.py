@@ -19,7 +19,7 @@ from benchmarks.measure.options import Options
 from benchmarks.measure.shapes import Shape, odd_shapes
 from benchmarks.measure.typed import LARGEST, Operands, Product
 from benchmarks.peers.typed import grouped_blocks
-from benchmarks.sections import compiling, epilogue, low, peaks, tails, threads
+from benchmarks.sections import compiling, epilogue, low, peaks, tails, threads, tuned
 from tilewright import targets
 from tilewright.runtime.bench.peak import Form, Peak
 from tilewright.runtime.machine.host import is_native
@@ -59,6 +59,19 @@ def test_stages_of_a_compile_are_told_apart(tmp_path: Path) -> None:
         assert stages["compiler"] > 0 and stages["render"] > 0
     again = compiling._stages("gcc", str(tmp_path), "avx2", 1, k=64)
     assert again["first"]["compiler"] == 0 == again["many"]["plan"]
+
+
+# -- tune -----------------------------------------------------------------------------------------
+
+
+@here
+def test_default_and_winner_are_measured_in_turns() -> None:
+    """A smoke call: the least time, one shape."""
+    pytest.importorskip("optuna")
+    chosen, said = options("^13x5x7$")
+    (row,) = tuned.run(chosen, seconds=0.1).rows
+    assert row["shape"] == "13x5x7" and float(str(row["ratio"])) > 0
+    assert "Schedule(" in said.getvalue() and not tuned._figures(chosen, [1.0])
 
 
 # -- threads ------------------------------------------------------------------------------------

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import product
+from functools import lru_cache
+from operator import itemgetter
+from typing import Any, cast
 
-from tilewright.errors import SpecError
+from tilewright.errors import SpecError, TilewrightError
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 from tilewright.plan.cost_model import shape_of, tile_cycles
@@ -14,37 +16,57 @@ from tilewright.plan.plan import Plan
 from tilewright.plan.planner import make_plan
 from tilewright.plan.tile_shape import TileRequest, TileShape, chains_wanted
 from tilewright.plan.vector_axis import legal_dimensions
-from tilewright.runtime.machine.host import resolve
+from tilewright.runtime.machine.host import resolve, usable_cpus
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule
-from tilewright.symbolic import value
+from tilewright.symbolic import ONE, value
+
+from .nests import Nest, blocked, cycles, orders
 
 #: A size known only at the call is ranked as if it were this.
 TYPICAL = 256
+#: Tiles that are tried in each nest with blocks, the cheapest in themselves.
+_BEST = 12
 
 
 @dataclass(frozen=True, slots=True)
-class _Ranked:
+class Candidate:
+    """A schedule worth trying, and the cycles that the cost model expects of it."""
+
     cycles: float
     schedule: Schedule
 
 
-def variants(spec: Gemm, target: str = "host") -> Iterator[Schedule]:
+def variants(spec: Gemm, target: str = "host", *, threads: int | None = None) -> Iterator[Schedule]:
     """Legal schedules for ``spec``: tiles that fit the registers, K over 1, 2 or 4 accumulator
     sets, two K unrolls, each order of the loops, each dimension the vectors may lie along.
 
-    They come in the order of the cost model's estimate, cheapest first.
+    Where the operands are larger than the first cache: cache blocks, packing and prefetching too,
+    and where the work is large enough at most ``threads``, by default one for each CPU that the
+    process may use. They come in the order of the cost model's estimate, cheapest first.
     """
+    yield from (candidate.schedule for candidate in candidates(spec, target, threads=threads))
+
+
+def candidates(spec: Gemm, target: str = "host", *, threads: int | None = None) -> list[Candidate]:
+    """What ``variants`` yields, with the estimates."""
     if not isinstance(spec, Gemm):
         raise SpecError("variants are of a Gemm", got=spec)
     resolved = resolve(target)
+    cpus = usable_cpus() if threads is None else threads
     ranked = [
         candidate
         for plan in _plans(spec, resolved)
-        for candidate in _candidates(spec, plan, resolved)
+        for candidate in (
+            *_plain(spec, plan, resolved),
+            *_blocked(spec, plan, resolved, cpus),
+        )
     ]
     ranked.sort(key=lambda candidate: candidate.cycles)
-    yield from (candidate.schedule for candidate in ranked)
+    best: dict[Schedule, Candidate] = {}
+    for candidate in ranked:  # tiles of several narrow vectors, or of fewer wide ones, are one
+        best.setdefault(candidate.schedule, candidate)
+    return list(best.values())
 
 
 def _plans(spec: Gemm, target: Target) -> Iterator[Plan]:
@@ -53,60 +75,82 @@ def _plans(spec: Gemm, target: Target) -> Iterator[Plan]:
         yield make_plan(spec, Schedule(vectorize=dimension), target)
 
 
-def _candidates(spec: Gemm, plan: Plan, target: Target) -> Iterator[_Ranked]:
-    request = _request(plan)
-    for loops, shape in product(_loops(spec), _shapes(plan, target)):
-        cycles = _cycles(plan, shape, target, request)
+def _plain(spec: Gemm, plan: Plan, target: Target) -> Iterator[Candidate]:
+    """Every tile in each order of the loops."""
+    found = list(_sized(plan, target))
+    for nest in orders(spec):
+        yield from _in(plan, nest, found)
+
+
+def _blocked(spec: Gemm, plan: Plan, target: Target, cpus: int) -> Iterator[Candidate]:
+    """The tiles that are best in themselves in each nest with blocks that the spec allows."""
+    for nest in blocked(plan, _sizes(plan), cpus):
+        axis: Any = plan.vectorize
+        try:
+            around = make_plan(spec, nest.on(Schedule(vectorize=axis)), target)
+        except TilewrightError:
+            continue
+        yield from _in(around, nest, sorted(_sized(around, target), key=itemgetter(1))[:_BEST])
+
+
+def _sized(plan: Plan, target: Target) -> Iterator[tuple[TileShape, float]]:
+    """Each tile, and the cycles of as many as cover C and all blocks of K."""
+    request, blocks = _request(plan), 1
+    if "k" in plan.blocks:
+        blocks = -(-_sizes(plan)["k"] // plan.blocks["k"])
+    across, along = _extents(plan)
+    for shape in _shapes(target, request, across, along):
+        width = shape.vectors * (1 if plan.dot else shape.vector.lanes)
+        tiles = -(-across // shape.rows) * -(-along // width)
+        yield shape, blocks * tiles * tile_cycles(shape, target.core, request)
+
+
+def _in(plan: Plan, nest: Nest, sized: Iterable[tuple[TileShape, float]]) -> Iterator[Candidate]:
+    """The schedules of tiles in a nest."""
+    sizes, depth, axis = _sizes(plan), _request(plan).depth, cast("Any", plan.vectorize)
+    for shape, tiles in sized:
         tile = _tile(plan, shape)
+        costs = cycles(plan, nest, sizes, tile, tiles)
         for factor in (1, 2):
             unroll = factor * max(2, shape.k_split)
-            if factor > 1 and request.depth is not None and unroll > request.depth:
+            if factor > 1 and depth is not None and unroll > depth:
                 continue
-            yield _Ranked(
-                cycles,
-                Schedule(
-                    tile=tile,
-                    loops=loops,
-                    k_unroll=unroll,
-                    k_split=shape.k_split,
-                    vectorize=plan.vectorize,  # type: ignore[arg-type]
-                ),
-            )
+            schedule = Schedule(tile=tile, k_unroll=unroll, k_split=shape.k_split, vectorize=axis)
+            yield Candidate(costs, nest.on(schedule))
+
+
+def _sizes(plan: Plan) -> dict[str, int]:
+    return {d: value(plan.sizes[d]) or TYPICAL for d in "mnk"}
 
 
 def _request(plan: Plan) -> TileRequest:
-    """What a tile does where K is not cut."""
-    return plan.tile_request(
-        plan.counted(*plan.steps(plan.sizes["k"], finish=False)), accumulate=False
-    )
+    """What a tile does, with one block of K where it is cut."""
+    cut = "k" in plan.blocks
+    extent = plan.blocks["k"] * ONE if cut else plan.sizes["k"]
+    return plan.tile_request(plan.counted(*plan.steps(extent, finish=False)), accumulate=cut)
 
 
-def _loops(spec: Gemm) -> tuple[str, ...]:
-    if spec.batch is None:
-        return ("nmk", "mnk")
-    return ("nmbk", "mnbk", "bnmk", "bmnk")
-
-
-def _shapes(plan: Plan, target: Target) -> Iterator[TileShape]:
-    """Every register tile that fits and is no larger than C needs."""
-    across = value(plan.sizes[plan.across]) or TYPICAL
-    along = value(plan.sizes[plan.along]) or TYPICAL
-    for vector in plan.vectors:
-        lanes = 1 if plan.dot else vector.lanes
+@lru_cache(maxsize=32)
+def _shapes(target: Target, request: TileRequest, across: int, along: int) -> tuple[TileShape, ...]:
+    """Every register tile that fits and is no larger than a C of so many elements needs."""
+    found: list[TileShape] = []
+    for vector in request.vectors:
+        lanes = 1 if request.dot else vector.lanes
         if along < lanes and not vector.cuts(along):
             continue
         for vectors in range(1, min(target.registers, -(-along // lanes)) + 1):
             for rows in range(1, min(target.registers, across) + 1):
-                masked = vectors * lanes > along
-                yield from _split(plan, target, (vector, rows, vectors, masked))
+                size = vector, rows, vectors, vectors * lanes > along
+                found += _split(target, request, size)
+    return tuple(found)
 
 
-def _split(plan: Plan, target: Target, size: tuple[Vector, int, int, bool]) -> Iterator[TileShape]:
+def _split(
+    target: Target, request: TileRequest, size: tuple[Vector, int, int, bool]
+) -> Iterator[TileShape]:
     """The accumulator sets that fit, as long as more of them can hide more latency."""
-    whole = _request(plan)
-    vector, rows, vectors, masked = size
-    for split in whole.splits:
-        shape = shape_of(target, vector, rows, vectors, masked, whole.with_split(split))
+    for split in request.splits:
+        shape = shape_of(target, *size, request.with_split(split))
         if shape is None:
             return
         yield shape
@@ -114,12 +158,9 @@ def _split(plan: Plan, target: Target, size: tuple[Vector, int, int, bool]) -> I
             return
 
 
-def _cycles(plan: Plan, shape: TileShape, target: Target, request: TileRequest) -> float:
-    across = value(plan.sizes[plan.across]) or TYPICAL
-    along = value(plan.sizes[plan.along]) or TYPICAL
-    width = shape.vectors * (1 if plan.dot else shape.vector.lanes)
-    tiles = -(-across // shape.rows) * -(-along // width)
-    return tiles * tile_cycles(shape, target.core, request)
+def _extents(plan: Plan) -> tuple[int, int]:
+    """The sizes of C across the vectors and along them."""
+    return _sizes(plan)[plan.across], _sizes(plan)[plan.along]
 
 
 def _tile(plan: Plan, shape: TileShape) -> tuple[int, int]:

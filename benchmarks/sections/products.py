@@ -145,7 +145,7 @@ def _ours(a: Array, b: Array, out: Array) -> Callable[[], object]:
 def _peers(
     torch: Any, a: Array, b: Array, out: Array, type_: str
 ) -> dict[str, Callable[[], object]]:
-    """The peers: numpy where its products of the type are BLAS's, PyTorch where it has such products."""
+    """Calls of numpy where its products of the type are BLAS's, of PyTorch where it has such."""
     if type_ in ("f32", "f64"):
         x, y, z = map(torch.from_numpy, (a, b, out))
         numpy, mm = np.matmul, torch.matmul

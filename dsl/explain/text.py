@@ -209,6 +209,11 @@ def _why_size(plan: Plan, planned: RegisterTile) -> str:
 # --- loops and formulas ------------------------------------------------------------------------
 
 
+def nest_lines(nodes: Sequence[NestNode]) -> Iterator[str]:
+    """The loops and calls, one a line, indented by their depth."""
+    yield from _nest(nodes, 0)
+
+
 def _nest(nodes: Sequence[NestNode], depth: int) -> Iterator[str]:
     pad = "  " * depth
     for node in nodes:

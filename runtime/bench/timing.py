@@ -73,6 +73,50 @@ def bench(kernel: Sampled, cold: bool = False, seconds: float = 0.2) -> Timing:
     )
 
 
+class Timed:
+    """A kernel of a Gemm, to be timed round by round beside others on the same arrays."""
+
+    def __init__(self, kernel: Sampled, samples: list[Sample]) -> None:
+        self._frames = [kernel.frame(**one.named(kernel)) for one in samples]
+        words: Array = np.concatenate([frame.words for frame in self._frames])
+        self._words, self._place = words, dispatch.address(words)
+        self._timer = dispatch.timer("tune")
+        self._calls = 0
+
+    def hot(self) -> float:
+        """Seconds of a call, over calls on the same arrays that together take a short while."""
+        if not self._calls:
+            self._calls, _ = _calls(self._timer, self._place, 1, cold=False)
+        return self._timer(self._place, 1, self._calls) / self._calls
+
+    def cold(self) -> float:
+        """Seconds of a call, over one call on each copy of the arrays; no cache holds them."""
+        for frame in self._frames:
+            frame.touch()
+        count = len(self._frames)
+        return self._timer(self._place, count, count) / count
+
+
+def copies(kernel: Sampled, most_bytes: int, most: int) -> list[Sample]:
+    """Arguments of the kernel's sizes, run-time ones of 64, in at least one copy."""
+    rng = np.random.default_rng(0)
+    draw = partial(sample, kernel.signature, rng, varied=False, gain=gain(kernel.spec))
+    first = draw()
+    used = max(1, sum(memory.nbytes for memory in first.memory))
+    return [first, *(draw() for _ in range(min(most, most_bytes // used) - 1))]
+
+
+class Filler:
+    """Fills the caches with something else."""
+
+    def __init__(self) -> None:
+        self._other = np.zeros(_COLD * _last_cache() // 8)
+
+    def fill(self) -> None:
+        """Write more than the last cache holds."""
+        self._other += 1
+
+
 def _meter(kernel: Sampled) -> Meter | None:
     if not isinstance(kernel.spec, Gemm):
         return None

@@ -148,6 +148,13 @@ def _users(level: str) -> int:
     return 1
 
 
+def usable_cpus() -> int:
+    """How many CPUs this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 def is_native(target: Target | Identity) -> bool:
     """True if this CPU has what ``target`` needs."""
     return target.machine in ("", cpu().machine) and cpu().features.issuperset(target.cpu_flags)

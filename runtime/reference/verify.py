@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,28 +40,46 @@ def verify(kernel: Sampled, cases: int = 3, seed: int = 0) -> Verification:
     bits of output that is not read are set before the call. Inputs and the memory around the
     output's elements must stay as they were.
     """
-    if cases < 1:
-        raise ArgumentValueError("verify needs a case", got=cases, expected="1 or more")
     worst, allowed = 0.0, 0.0
-    for case, held in enumerate(samples(kernel.spec, kernel.signature, cases, seed)):
-        error, bound = _run_case(kernel, held, f"case {case}, seed {seed}")
+    for case in cases_of(kernel, cases, seed):
+        error, bound = case.run(kernel)
         if error >= worst:
             worst, allowed = error, bound
     return Verification(worst, allowed, cases)
 
 
-def _run_case(kernel: Sampled, held: Sample, title: str) -> tuple[float, float]:
-    """The largest error of one case and its bound."""
-    signature = kernel.signature
-    right = right_results(kernel.spec, kernel.isa, signature, held)
-    before = [memory.copy() for memory in held.memory]
-    kernel(**held.named(kernel))
-    title = f"{title}, sizes {dict(held.sizes)}"
-    for name, one in right.items():
-        got = held.arrays[signature.arrays.index(signature.array(name))]
-        _check_elements(f"{kernel.name} is wrong at {name}", one, got, title)
-    _check_memory(kernel, held, before, title)
-    return _worst(right[signature.output.name], held, signature)
+def cases_of(kernel: Sampled, cases: int, seed: int) -> Iterator[Case]:
+    """The cases that ``verify`` runs, for ``kernel`` and all others of its spec and target."""
+    if cases < 1:
+        raise ArgumentValueError("verify needs a case", got=cases, expected="1 or more")
+    for number, held in enumerate(samples(kernel.spec, kernel.signature, cases, seed)):
+        yield Case(kernel, held, f"case {number}, seed {seed}")
+
+
+class Case:
+    """Arguments and what is right for them, computed once for any number of kernels."""
+
+    def __init__(self, kernel: Sampled, held: Sample, title: str) -> None:
+        self.held, self.title = held, f"{title}, sizes {dict(held.sizes)}"
+        self.right = right_results(kernel.spec, kernel.isa, kernel.signature, held)
+
+    def run(self, kernel: Sampled) -> tuple[float, float]:
+        """The largest error of ``kernel`` and its bound; VerificationError where it is wrong.
+
+        Afterwards the arguments are as they were.
+        """
+        held, signature = self.held, kernel.signature
+        before = [memory.copy() for memory in held.memory]
+        try:
+            kernel(**held.named(kernel))
+            for name, one in self.right.items():
+                got = held.arrays[signature.arrays.index(signature.array(name))]
+                _check_elements(f"{kernel.name} is wrong at {name}", one, got, self.title)
+            _check_memory(kernel, held, before, self.title)
+            return _worst(self.right[signature.output.name], held, signature)
+        finally:
+            for memory, old in zip(held.memory, before, strict=True):
+                memory[...] = old
 
 
 def _check_elements(problem: str, right: Expected, got: Array, title: str) -> None:
@@ -88,10 +107,10 @@ def _worst(right: Expected, held: Sample, signature: Signature) -> tuple[float, 
 
 def _check_memory(kernel: Sampled, held: Sample, before: list[Array], title: str) -> None:
     """Everything but the elements of outputs is as it was before the call."""
-    for parameter, array, old, memory in zip(
+    for parameter, array, was, memory in zip(
         kernel.signature.arrays, held.arrays, before, held.memory, strict=True
     ):
-        now = memory.copy()
+        old, now = was.copy(), memory.copy()
         if parameter.role != "in":
             for copy in (old, now):
                 strided(copy, array.shape, array.strides)[...] = 0

@@ -30,7 +30,10 @@ def cache_directory() -> Path:
 
 
 def data_directory() -> Path:
-    """Where calibrations lie: ``TILEWRIGHT_DATA_DIR``, or the user's; not checked, not made."""
+    """Where calibrations and tunings lie: ``TILEWRIGHT_DATA_DIR``, or the user's.
+
+    It is not checked, and not made.
+    """
     known = settings()
     if (found := _directory(known.data_dir, known.user_data, "~/.local/share")) is not None:
         return found
@@ -50,6 +53,14 @@ def _directory(own: str | None, base: str | None, usual: str) -> Path | None:
         return None
     within = base if base is not None and os.path.isabs(base) else usual
     return Path(os.path.expanduser(within)) / "tilewright"
+
+
+def tunings_file() -> Path:
+    """The database of tunings (``runtime/tuned.py``); not checked, not made.
+
+    The number is that of its format: another format is another file.
+    """
+    return data_directory() / "tuned-1.sqlite3"
 
 
 def exists(path: Path) -> bool:

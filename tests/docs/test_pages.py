@@ -19,6 +19,7 @@ RUN = (
     "docs/low-precision.md",
     "docs/matrix-unit.md",
     "docs/add-a-target.md",
+    "docs/tuning.md",
 )
 LINK = re.compile(r"\]\(([^)#]+)")
 MAKE = re.compile(r"^make (\w+)", re.MULTILINE)
@@ -30,6 +31,7 @@ def test_a_page_runs_and_prints_what_it_says(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TILEWRIGHT_DATA_DIR", str(tmp_path / "data"))
     run_page(ROOT / name, update=pytestconfig.option.update_golden)
 
 

@@ -11,7 +11,13 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import TargetError
-from tilewright.examples import blocked_epilogue, digits, neon_chapter, oriented_filters
+from tilewright.examples import (
+    blocked_epilogue,
+    dask_cluster,
+    digits,
+    neon_chapter,
+    oriented_filters,
+)
 from tilewright.runtime.machine import host
 from tilewright.targets import load
 
@@ -169,3 +175,19 @@ def test_a_wrong_network_is_noticed() -> None:
     assert np.mean(right) < np.mean(
         digits.by_numpy(digits.train(learn, labels))(images).argmax(1) == wanted
     )
+
+
+# -- a cluster ----------------------------------------------------------------------------------
+
+
+def test_blocks_on_a_cluster_of_two_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("distributed")
+    monkeypatch.setenv("TILEWRIGHT_DATA_DIR", str(tmp_path))
+    assert dask_cluster.main(seconds=0.1, size=256, search="ranked") == 0
+    said = capsys.readouterr().out
+    assert "1 winner(s) merged" in said and "times the default" in said
+    assert f"{(2 * 256 + 128) * 128 * 4 // 1024} KiB for each block" in said
+    assert "0 of 65536 elements beyond the bound" in said
+    assert dask_cluster.main(size=100) == 2

@@ -11,8 +11,9 @@ from support.products.interpreted import Interpreted
 
 import tilewright as tw
 from tilewright.errors import ScheduleError
-from tilewright.generate import explain_plan, plan_for
+from tilewright.generate import explain_plan, plan_for, program_for
 from tilewright.runtime.machine.host import resolve
+from tilewright.symbolic import evaluate
 
 #: m, n, k: nothing, less than a tile, whole blocks, and what those leave over.
 SIZES = ((1, 1, 1), (0, 4, 4), (4, 0, 4), (4, 4, 0), (7, 50, 63), (33, 97, 65), (64, 96, 64),
@@ -91,11 +92,7 @@ def test_a_block_is_of_the_first_of_two_loops() -> None:
 
 
 def test_extra_memory_is_the_packed_blocks_alone() -> None:
-    kernel = tw.compile(spec(), tw.Schedule(loops=BY_ROWS, pack="ab"))
-    plan = kernel.plan
-    from tilewright.generate import program_for
-    from tilewright.symbolic import evaluate
-
+    plan = plan_for(spec(), tw.Schedule(loops=BY_ROWS, pack="ab"), resolve("host"))
     most = plan.blocks["n"] * plan.blocks["k"] * 4
     for size in (64, 1000, 100_000):
         sizes = dict.fromkeys(("m", "n", "k", "lda", "ldb", "ldc"), size)

@@ -9,7 +9,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import ArgumentError, VerificationError
-from tilewright.runtime.reference.verify import verify
+from tilewright.runtime.reference.verify import cases_of, verify
 from tilewright.spec.gemm import Gemm
 
 
@@ -71,3 +71,18 @@ def test_verify_sees_what_lies_between_lines() -> None:
 
     with pytest.raises(VerificationError, match="writes between the lines of c"):
         verify_faulty(kernel, spill)
+
+
+@pytest.mark.parametrize("beta", [0, 1])
+def test_a_case_serves_many_kernels(beta: int) -> None:
+    """Its arguments are as they were after each, C among them."""
+    first, second = (
+        tw.compile(tw.Gemm(4, 8, 5, beta=beta), tw.Schedule(k_unroll=steps)) for steps in (1, 2)
+    )
+    (case,) = cases_of(first, 1, seed=0)
+    before = [memory.copy() for memory in case.held.memory]
+    for kernel in (first, second, first):
+        error, bound = case.run(kernel)
+        assert error <= bound
+    for old, memory in zip(before, case.held.memory, strict=True):
+        assert old.tobytes() == memory.tobytes()

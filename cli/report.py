@@ -1,0 +1,194 @@
+"""What tunings found as one HTML file that needs nothing else: tables, and pictures as SVG."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.explain.cover import cover
+from tilewright.explain.picture import Roof, roof
+from tilewright.generate import draw_plan, plan_for
+from tilewright.plan.plan import Plan
+from tilewright.runtime.machine.host import resolve
+from tilewright.runtime.tuned import MEASURED, Database, Result, Subject, Winner
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.schedule import Schedule
+from tilewright.tuning.race import Ranking, rankings
+
+from .screen import duration, percent
+from .words import schedule_text, sizes_text
+
+#: Variants in the table and in the picture of the ranking.
+_ROWS, _BARS = 15, 25
+_STYLE = (
+    "body{font-family:sans-serif;max-width:72em;margin:2em auto;color:#1f2933}"
+    "td,th{text-align:right;padding:.2em .8em}td:last-child,th:last-child{text-align:left}"
+    "svg{max-width:100%;height:auto}"
+)
+
+
+def write(path: Path, database: Database, specs: Sequence[tuple[Gemm, Subject]]) -> None:
+    """Write what ``database`` holds of the specs."""
+    parts = [
+        "<!DOCTYPE html>",
+        "<html lang='en'><head><title>Tuned kernels</title>",
+        f"<style>{_STYLE}</style></head><body><h1>Tuned kernels</h1>",
+    ]
+    if specs:
+        subject = specs[0][1]
+        parts.append(f"<p>{escape(subject.target)} on {escape(subject.cpu)}</p>")
+    for spec, subject in specs:
+        winner = database.winner(subject)
+        if winner is not None:
+            parts += _section(spec, winner, database.results(subject))
+    parts.append("</body></html>\n")
+    path.write_bytes("\n".join(parts).encode("ascii", "xmlcharrefreplace"))
+
+
+def _section(spec: Gemm, winner: Winner, results: Sequence[Result]) -> Iterator[str]:
+    ranked = rankings(results, Schedule())
+    ranked.sort(key=lambda one: one.schedule != winner.schedule)
+    plan = plan_for(spec, winner.schedule, resolve(winner.subject.target))
+    failed = [one for one in results if one.status != MEASURED]
+    yield f"<h2>{escape(sizes_text(spec))}</h2><p><code>{escape(repr(spec))}</code></p>"
+    yield f"<p>{escape(winner.reason)}, give or take {winner.uncertainty:.3f}. "
+    yield f"{len(ranked)} variants measured, {len(failed)} failed.</p>"
+    if ranked:
+        yield _figure(plan, ranked, winner)
+        yield _table(ranked[:_ROWS])
+    for one in failed[:_ROWS]:
+        said = one.said.partition("\n")[0]
+        yield f"<p>{escape(one.status)}: {escape(schedule_text(one.schedule))}: {escape(said)}</p>"
+    yield f"<details><summary>The winner's plan</summary>{draw_plan(plan)}</details>"
+
+
+def _table(ranked: Sequence[Ranking]) -> str:
+    heads = ("x default", "in cache", "of peak", "in memory", "rounds", "schedule")
+    rows = ["".join(f"<th>{head}</th>" for head in heads)]
+    for one in ranked:
+        cells = (
+            f"{one.ratio:.3f} ± {one.uncertainty:.3f}",
+            f"{one.hot.gflops:.1f} GFLOPS, {duration(one.hot.median)}",
+            percent(one.hot.of_peak),
+            "-" if one.cold is None else f"{one.cold.gflops:.1f} GFLOPS",
+            str(one.rounds),
+            schedule_text(one.schedule),
+        )
+        rows.append("".join(f"<td>{escape(cell)}</td>" for cell in cells))
+    return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+
+# --- pictures ----------------------------------------------------------------------------------
+
+
+def _figure(plan: Any, ranked: Sequence[Ranking], winner: Winner) -> str:
+    """Four pictures in one: tiles, roofline, ranking, and the model beside what was measured."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from matplotlib import pyplot
+
+    settings = {"svg.fonttype": "none", "svg.hashsalt": repr(winner.subject), "font.size": 9}
+    with mpl.rc_context(settings):
+        figure, axes = pyplot.subplots(2, 2, figsize=(12, 9), layout="constrained")
+        found = list(cover(plan)) if isinstance(plan, Plan) else []
+        limits = roof(plan, found) if found else None
+        _tiles(figure, axes[0][0], ranked)
+        _roofline(axes[0][1], limits, ranked, winner)
+        _ranking(axes[1][0], ranked[:_BARS])
+        _model(axes[1][1], limits, ranked)
+        text = io.StringIO()
+        figure.savefig(text, format="svg", metadata={"Date": None})
+        pyplot.close(figure)
+    drawn = text.getvalue()
+    return drawn[drawn.index("<svg") :]
+
+
+def _tiles(figure: Any, axes: Any, ranked: Sequence[Ranking]) -> None:
+    """A heat map: for each tile the best share of the peak on data in cache."""
+    best: dict[tuple[int, int], float] = {}
+    for one in ranked:
+        if one.schedule.tile is not None:
+            tile = one.schedule.tile
+            best[tile] = max(best.get(tile, 0.0), 100 * (one.hot.of_peak or 0))
+    rows, columns = (sorted({tile[i] for tile in best}) for i in (0, 1))
+    grid = np.full((len(rows), len(columns)), np.nan)
+    for (mr, nr), share in best.items():
+        grid[rows.index(mr), columns.index(nr)] = share
+    axes.set_title("the best of each register tile, in % of peak")
+    if not best:
+        return
+    image = axes.imshow(grid, origin="lower", aspect="auto", cmap="viridis")
+    axes.set_xticks(range(len(columns)), map(str, columns), rotation=90 if len(columns) > 12 else 0)
+    axes.set_yticks(range(len(rows)), map(str, rows))
+    axes.set_xlabel("nr, columns of C")
+    axes.set_ylabel("mr, rows of C")
+    figure.colorbar(image, ax=axes)
+
+
+def _roofline(axes: Any, limits: Roof | None, ranked: Sequence[Ranking], winner: Winner) -> None:
+    """GFLOPS over flops a byte: the measured peak, what caches give, default and winner."""
+    axes.set_title("roofline")
+    shares = [one.hot.gflops / one.hot.of_peak for one in ranked if one.hot.of_peak]
+    if limits is None or not shares:
+        return
+    peak = float(np.median(shares))
+    clock = peak / limits.peak
+    reach = np.logspace(-1, 3, 60)
+    for name, rate in limits.slopes.items():
+        label = f"{name}: {rate:g} bytes a cycle, by the target's data"
+        axes.loglog(reach, np.minimum(peak, rate * clock * reach), label=label, linewidth=1)
+    axes.axhline(peak, color="k", linestyle="--", linewidth=1, label="measured peak")
+    for schedule, name, mark in ((Schedule(), "default", "o"), (winner.schedule, "winner", "^")):
+        found = next((one for one in ranked if one.schedule == schedule), None)
+        if found is None:
+            continue
+        at = [limits.intensity]
+        axes.plot(at, [found.hot.gflops], mark, color="C3", label=f"{name}, in cache")
+        if found.cold is not None:
+            axes.plot(at, [found.cold.gflops], mark, color="C0", label=f"{name}, in memory")
+    axes.set_xlabel("flops for each byte of the operands")
+    axes.set_ylabel("GFLOPS")
+    axes.legend(fontsize=7)
+
+
+def _ranking(axes: Any, ranked: Sequence[Ranking]) -> None:
+    """The first ones with twice their standard errors."""
+    places = range(1, len(ranked) + 1)
+    ratios, errors = [one.ratio for one in ranked], [2 * one.uncertainty for one in ranked]
+    axes.errorbar(places, ratios, yerr=errors, fmt="o", markersize=3, capsize=2)
+    axes.axhline(1, color="k", linestyle="--", linewidth=1, label="default")
+    axes.set_title("the ranking, with twice the standard error")
+    axes.set_xlabel("rank; the winner of the last comparison first")
+    axes.set_ylabel("times as fast as the default")
+    axes.legend(fontsize=7)
+
+
+def _model(axes: Any, limits: Roof | None, ranked: Sequence[Ranking]) -> None:
+    """Cycles by the cost model beside those that were measured."""
+    told = [one for one in ranked if one.cycles and one.hot.of_peak]
+    axes.set_title("model against measurement")
+    if limits is None or len(told) < 2:
+        return
+    work = told[0].hot.gflops * told[0].hot.median * 1e9
+    expected = np.array([one.cycles for one in told])
+    measured = np.array([work / ((one.hot.of_peak or 1) * limits.peak) for one in told])
+    axes.loglog(expected, measured, "o", markersize=3)
+    ends = [min(expected.min(), measured.min()), max(expected.max(), measured.max())]
+    axes.plot(ends, ends, "k--", linewidth=1)
+    axes.set_title(
+        f"model against measurement: rank correlation {_correlation(expected, measured):.2f}"
+    )
+    axes.set_xlabel("cycles, estimated")
+    axes.set_ylabel("cycles, measured")
+
+
+def _correlation(one: Any, other: Any) -> float:
+    """Spearman's, of two arrays of numbers."""
+    first, second = (np.argsort(np.argsort(values)) for values in (one, other))
+    return float(np.corrcoef(first, second)[0, 1])

@@ -1,0 +1,182 @@
+"""``tilewright tune``: the best schedules for this CPU, found by measuring, stored and shipped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+import tilewright as tw
+from tilewright.errors import SpecError, TilewrightError
+from tilewright.runtime.tuned import MEASURED, Database, Winner
+from tilewright.spec.gemm import Spec
+
+from .screen import console, progress_console, table
+from .words import schedule_text, sizes_text, wanted_specs
+
+if TYPE_CHECKING:
+    from tilewright.tuning.tune import Tuning
+
+#: Ends the command where the user did.
+_INTERRUPTED = 130
+_PATH = click.Path(path_type=Path, dir_okay=False)
+_GIVEN = click.Path(path_type=Path, dir_okay=False, exists=True)
+
+
+@click.command("tune")
+@wanted_specs
+@click.option(
+    "--file",
+    "listed",
+    type=_GIVEN,
+    help="Specs, one a line: MxNxK, or as Python prints them; # begins a remark.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=60,
+    show_default=True,
+    help="For each spec.",
+)
+@click.option(
+    "--search",
+    type=click.Choice(["optuna", "ranked"]),
+    default="optuna",
+    show_default=True,
+    help="ranked: in the cost model's order.",
+)
+@click.option("--threads", type=click.IntRange(1), default=1, show_default=True, help="At most.")
+@click.option("--again", is_flag=True, help="Tune what has a stored winner too.")
+@click.option("--report", type=_PATH, help="Write what is stored of the specs as HTML.")
+@click.option("--export", "exported", type=_PATH, help="Write all that is stored as JSON lines.")
+@click.option("--merge", "merged", type=_GIVEN, help="Add what --export wrote.")
+def command(
+    specs: tuple[Spec, ...],
+    read: Callable[[str], Spec],
+    target: str,
+    listed: Path | None,
+    seconds: float,
+    search: str,
+    threads: int,
+    again: bool,
+    report: Path | None,
+    exported: Path | None,
+    merged: Path | None,
+) -> None:
+    """Find the best schedules of products by measuring; store the winners for this CPU.
+
+    SIZES is MxNxK. tw.compile takes a winner from then on where no schedule is given. Each round
+    of measurements is stored: interrupted, the same command goes on, and what has a winner is
+    left as it is.
+    """
+    specs = (*specs, *(_listed(listed, read) if listed else ()))
+    if not specs and merged is None and exported is None:
+        raise click.UsageError("Missing argument 'SIZES...', --spec, --file, --export or --merge.")
+    if report is not None and find_spec("matplotlib") is None:
+        raise click.UsageError("--report needs matplotlib: pip install 'tilewright[tune]'")
+    database = Database()
+    if merged is not None:
+        _merge(database, merged)
+    options = {"target": target, "seconds": seconds, "search": search, "threads": threads}
+    tunings = [_tuning(spec, database, options) for spec in specs]
+    try:
+        _tune(tunings, again)
+    except KeyboardInterrupt:
+        click.echo("interrupted: all rounds before are stored; the same command goes on", err=True)
+        raise click.exceptions.Exit(_INTERRUPTED) from None
+    if tunings:
+        _show(database, tunings)
+    if report is not None:
+        from .report import write
+
+        write(report, database, [(tuning.spec, tuning.subject) for tuning in tunings])
+        click.echo(f"{report}: {_count(len(tunings), 'spec')}")
+    if exported is not None:
+        lines = list(database.export())
+        exported.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+        click.echo(f"{exported}: {_count(len(lines), 'line')}")
+
+
+def _listed(path: Path, read: Callable[[str], Spec]) -> list[Spec]:
+    """The specs of a file."""
+    found = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        said = line.partition("#")[0].strip()
+        if not said:
+            continue
+        try:
+            found.append(read(said))
+        except (ValueError, TilewrightError) as error:
+            raise SpecError(
+                f"a line of {path.name} is no spec",
+                got=f"line {number}: {said}",
+                expected="64x48x64, or Gemm(64, 48, 64)",
+                hint=str(error).partition("\n")[0],
+            ) from None
+    return found
+
+
+def _merge(database: Database, path: Path) -> None:
+    results, winners = database.merge(path.read_text(encoding="utf-8").splitlines())
+    taken = f"{_count(results, 'result')} and {_count(winners, 'winner')}"
+    click.echo(f"{path}: {taken} taken into {database.path}")
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _tuning(spec: Spec, database: Database, options: dict[str, Any]) -> Tuning:
+    from tilewright.tuning.tune import Tuning
+
+    if not isinstance(spec, tw.Gemm):
+        raise SpecError("what is tuned is a Gemm", got=spec)
+    return Tuning(spec, database=database, **options)
+
+
+def _tune(tunings: Sequence[Tuning], again: bool) -> None:
+    """Run those without a winner, with a bar that says how far each is."""
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(),
+        TextColumn("{task.fields[said]}"),
+    )  # fmt: skip
+    left = [t for t in tunings if again or t.database.winner(t.subject) is None]
+    with Progress(*columns, console=progress_console(), transient=True) as bar:
+        total = bar.add_task("all", total=sum(t.seconds for t in left), said="")
+        for done, tuning in enumerate(left):
+            before = sum(t.seconds for t in left[:done])
+            task = bar.add_task(sizes_text(tuning.spec), total=tuning.seconds, said="compiling")
+            for step in tuning.steps():
+                said = (
+                    f"{step.phase}: {step.measured} of some {step.expected} variants, "
+                    f"{step.best:.2f} times the default"
+                )
+                bar.update(task, completed=min(step.spent, tuning.seconds), said=said)
+                bar.update(total, completed=before + min(step.spent, tuning.seconds))
+            bar.remove_task(task)
+
+
+def _show(database: Database, tunings: Sequence[Tuning]) -> None:
+    numbers = ("GFLOPS", "x default", "measured", "failed")
+    title = f"{tunings[0].target.name}, {tunings[0].subject.cpu}"
+    shown = table(title, "sizes", *numbers, "tuned", "schedule", numbers=numbers)
+    for tuning in tunings:
+        winner = database.winner(tuning.subject)
+        if winner is None:  # the database was set aside, which was said
+            continue
+        results = database.results(tuning.subject)
+        failed = sum(result.status != MEASURED for result in results)
+        shown.add_row(
+            sizes_text(tuning.spec), f"{winner.gflops:.1f}", gain(winner),
+            str(len(results) - failed), str(failed), winner.day, schedule_text(winner.schedule),
+        )  # fmt: skip
+    console().print(shown)
+
+
+def gain(winner: Winner) -> str:
+    """How many times as fast as the default, give or take."""
+    return f"{winner.ratio:.3f} +- {winner.uncertainty:.3f}"

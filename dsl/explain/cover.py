@@ -1,0 +1,124 @@
+"""Where in C each grid of register tiles lies, whatever loops over blocks stand around."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+from sympy import Expr
+
+from tilewright.plan.parts import Part
+from tilewright.plan.plan import Plan
+from tilewright.plan.tiles import (
+    FirstOrLater,
+    Grid,
+    Grids,
+    OverBatch,
+    OverBlocks,
+    OverEqual,
+    PackedBlock,
+    RegisterTile,
+    Step,
+)
+from tilewright.symbolic import symbol
+
+#: What a size known only at the call is drawn as.
+NOMINAL = 64
+
+
+class Covered(NamedTuple):
+    """A grid of tiles of ``mr`` x ``nr``, ``down`` x ``right`` of them, from (row, column) on."""
+
+    row: int
+    column: int
+    mr: int
+    nr: int
+    down: int
+    right: int
+    tile: RegisterTile
+
+
+def number(expr: Expr, known: Mapping[Expr, int] | None = None) -> int:
+    """The value of an expression; sizes of the call that are not ``known`` count as ``NOMINAL``."""
+    given = dict.fromkeys(expr.free_symbols, NOMINAL) | dict(known or {})
+    return int(expr.subs(given))
+
+
+def cover(plan: Plan) -> Iterator[Covered]:
+    """The grids that cover C in one pass of K."""
+    if plan.passes:
+        yield from _walk(_Place(plan), next(iter(plan.passes.values())).step)
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the walk stands: the row and column of C, and what the sizes of blocks are."""
+
+    plan: Plan
+    at: Mapping[str, int] = field(default_factory=lambda: {"m": 0, "n": 0})
+    known: Mapping[Expr, int] = field(default_factory=dict)
+
+    def number(self, expr: Expr) -> int:
+        return number(expr, self.known)
+
+    def moved(self, dimension: str, by: int) -> _Place:
+        return replace(self, at={**self.at, dimension: self.at[dimension] + by})
+
+
+def _walk(place: _Place, step: Step | None) -> Iterator[Covered]:
+    match step:
+        case Grids():
+            for cell in step.cells:
+                for down in _each(place, "m", cell.m):
+                    for inside in _each(down, "n", cell.n):
+                        yield from (_covered(inside, grid) for grid in cell.grids)
+        case PackedBlock():
+            yield from _walk(place, step.body)
+        case OverBatch() | FirstOrLater():
+            yield from _walk(place, step.first)
+        case OverBlocks():
+            yield from _over_blocks(place, step)
+        case OverEqual():
+            yield from _over_equal(place, step)
+
+
+def _each(place: _Place, dimension: str, part: Part | None) -> Iterator[_Place]:
+    """The beginnings of equal parts of a dimension."""
+    if part is None:
+        yield place
+        return
+    start, size = place.number(part.start), place.number(part.size)
+    for i in range(place.number(part.count)):
+        yield place.moved(dimension, start + i * size)
+
+
+def _over_blocks(place: _Place, step: OverBlocks) -> Iterator[Covered]:
+    letter = step.letter
+    if letter == "k":
+        yield from _walk(place, step.head or step.only or step.tail)
+        return
+    trips = place.number(step.trips)
+    for i in range(trips):
+        yield from _walk(place.moved(letter, i * step.size), step.body)
+    if place.number(step.tail_size):
+        yield from _walk(place.moved(letter, trips * step.size), step.tail)
+
+
+def _over_equal(place: _Place, step: OverEqual) -> Iterator[Covered]:
+    """Blocks whose sizes the call computes, computed here as it does."""
+    letter, trips = step.letter, place.number(step.trips)
+    known = {**place.known, symbol(f"{letter}_blocks"): trips}
+    size = number(step.size, known)
+    for i in range(1 if letter == "k" else trips):
+        known = {**known, symbol(step.counter): i, symbol(f"{letter}_step"): size}
+        inside = replace(place, known={**known, symbol(f"{letter}c"): number(step.here, known)})
+        yield from _walk(inside if letter == "k" else inside.moved(letter, i * size), step.body)
+
+
+def _covered(place: _Place, grid: Grid) -> Covered:
+    parts = {place.plan.along: grid.along, place.plan.across: grid.across}
+    begin = {d: place.at[d] + place.number(parts[d].start) for d in "mn"}
+    size = {d: place.number(parts[d].size) for d in "mn"}
+    count = {d: place.number(parts[d].count) for d in "mn"}
+    return Covered(begin["m"], begin["n"], size["m"], size["n"], count["m"], count["n"], grid.tile)

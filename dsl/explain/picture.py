@@ -1,0 +1,260 @@
+"""A plan as one picture: the loop nest, C cut into register tiles, the registers, the roofline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from math import log10
+
+from tilewright.ir.nest import Program
+from tilewright.plan.cost_model import tile_cycles
+from tilewright.plan.plan import Plan
+from tilewright.plan.tile_shape import TileRequest, bounds
+from tilewright.plan.tiles import RegisterTile
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import value
+
+from .cover import NOMINAL, Covered, cover, number
+from .decisions import formula
+from .svg import FILLS, INK, MONO, PALE, PAPER, SANS, box, document, line, lines, text
+from .text import nest_lines
+
+_WIDTH, _HEIGHT = 960, 620
+#: The side of the map of C, in which the longer side of C fits, and its corner.
+_SIDE, _LEFT, _TOP = 330, 48, 70
+#: More grids than these are not drawn, more lines between tiles neither.
+_MOST_GRIDS, _MOST_LINES = 4000, 120
+_NEST_LINES, _NEST_CHARACTERS = 14, 74
+_RIGHT = 430
+_GRAY = f"fill='{PALE}' {SANS}"
+_CENTRE = f"text-anchor='middle' {_GRAY}"
+_END = f"text-anchor='end' {_GRAY}"
+
+
+def picture(plan: Plan, program: Program, of_peak: float | None = None) -> str:
+    """The plan as SVG. ``of_peak``: the measured share of the peak, which becomes a point."""
+    found = list(islice(cover(plan), _MOST_GRIDS + 1))
+    m, n, k = (number(plan.sizes[d]) for d in "mnk")
+    unknown = sorted({str(s) for d in "mnk" for s in plan.sizes[d].free_symbols})
+    shown = f"; {', '.join(unknown)} of the call drawn as {NOMINAL}" if unknown else ""
+    title = f"{formula(plan)}, {m} x {n} x {k}, on {plan.target.name}{shown}"
+    parts = [text(24, 30, title[:118], size=15, more=f"font-weight='bold' {SANS}")]
+    parts += _map(m, n, found)
+    parts += _nest(program)
+    if found:
+        parts += _registers(plan, _largest(found))
+        parts += _roofline(roof(plan, found), of_peak)
+    return document(_WIDTH, _HEIGHT, title, parts)
+
+
+# --- C -------------------------------------------------------------------------------------------
+
+
+def _map(m: int, n: int, found: list[Covered]) -> Iterator[str]:
+    yield text(_LEFT, _TOP - 14, f"C, {m} x {n}, in register tiles")
+    if not m or not n or len(found) > _MOST_GRIDS:
+        words = "nothing to draw" if not m or not n else "too many blocks to draw"
+        yield text(_LEFT, _TOP + 20, words, more=_GRAY)
+        return
+    unit = _SIDE / max(m, n)
+    fills = tile_fills(found)
+    for one in found:
+        x, y = _LEFT + one.column * unit, _TOP + one.row * unit
+        width, height = one.right * one.nr * unit, one.down * one.mr * unit
+        yield box(x, y, width, height, fills[one.mr, one.nr], 0.8)
+        if one.down <= _MOST_LINES and one.right <= _MOST_LINES:
+            across = (y + i * one.mr * unit for i in range(1, one.down))
+            upright = (x + i * one.nr * unit for i in range(1, one.right))
+            strokes = [(x, at, x + width, at) for at in across]
+            yield lines([*strokes, *((at, y, at, y + height) for at in upright)], 0.4)
+    yield text(_LEFT - 8, _TOP + 10, "0", size=11, more=f"text-anchor='end' {_GRAY}")
+    yield text(_LEFT - 8, _TOP + m * unit, str(m), size=11, more=f"text-anchor='end' {_GRAY}")
+    yield text(_LEFT + n * unit, _TOP - 4, str(n), size=11, more=f"text-anchor='end' {_GRAY}")
+    counts: dict[tuple[int, int], int] = {}
+    for one in found:
+        counts[one.mr, one.nr] = counts.get((one.mr, one.nr), 0) + one.down * one.right
+    y = _TOP + _SIDE + 22
+    for i, ((rows, columns), fill) in enumerate(islice(fills.items(), 6)):
+        x, below = _LEFT + 118 * (i % 3), y + 20 * (i // 3)
+        yield box(x, below - 10, 11, 11, fill)
+        yield text(x + 16, below, f"{counts[rows, columns]} of {rows}x{columns}", size=12)
+
+
+def tile_fills(found: list[Covered]) -> Mapping[tuple[int, int], str]:
+    """A colour for each size of tiles: the largest, then what it leaves over."""
+    sizes = sorted({(one.mr, one.nr) for one in found}, key=lambda s: (-s[0] * s[1], s))
+    return {size: FILLS[min(i, len(FILLS) - 1)] for i, size in enumerate(sizes)}
+
+
+# --- the nest ------------------------------------------------------------------------------------
+
+
+def _nest(program: Program) -> Iterator[str]:
+    top = _TOP + _SIDE + 82
+    yield text(_LEFT, top - 10, "Loops")
+    told = list(nest_lines(program.nest))
+    shown = told[: _NEST_LINES - 1] if len(told) > _NEST_LINES else told
+    if shown != told:
+        shown.append(f"... and {len(told) - len(shown)} lines more")
+    for i, words in enumerate(shown[:7]):
+        yield _code(_LEFT, top + 8 + 15 * i, words)
+    for i, words in enumerate(shown[7:]):
+        yield _code(_LEFT + 470, top + 8 + 15 * i, words)
+
+
+def _code(x: float, y: float, words: str) -> str:
+    short = words if len(words) <= _NEST_CHARACTERS else f"{words[: _NEST_CHARACTERS - 3]}..."
+    return text(x, y, short, size=10, more=f"xml:space='preserve' {MONO}")
+
+
+# --- registers -----------------------------------------------------------------------------------
+
+
+def _registers(plan: Plan, tile: RegisterTile) -> Iterator[str]:
+    """Accumulators as they lie in C, set by set, and the other registers beside."""
+    shape, budget, size = tile.shape, tile.shape.budget, 17
+    held = plan.target.registers if shape.unit is None else shape.unit.registers
+    yield text(_RIGHT, _TOP - 14, f"Registers: {budget.total} of {held}")
+    side = min(size, 150 / max(1, shape.bands), 210 / max(1, shape.vectors * shape.k_split))
+    x = float(_RIGHT)
+    per_set = shape.bands * shape.vectors
+    for _ in range(shape.k_split):
+        for place in range(per_set):
+            row, column = divmod(place, shape.vectors)
+            yield box(x + column * side, _TOP + row * side, side, side, FILLS[0])
+        x += shape.vectors * side + 8
+    names = {
+        plan.input_of(plan.along).name.upper(): budget.along,
+        plan.input_of(plan.across).name.upper(): budget.across,
+        "mask": budget.masks,
+        "free": max(0, held - budget.total),
+    }
+    x = _RIGHT
+    y = _TOP + shape.bands * side + 14
+    fills = (FILLS[1], FILLS[2], FILLS[5], PAPER)
+    rows = [("accumulators", budget.accumulators, FILLS[0])]
+    rows += [(name, count, fill) for (name, count), fill in zip(names.items(), fills, strict=True)]
+    for name, count, fill in rows:
+        if not count:
+            continue
+        yield text(x, y + 10, f"{count} {name}", size=11, more=SANS)
+        shown = 0 if name == "accumulators" else min(count, 24)
+        for i in range(shown):
+            yield box(x + 84 + 7 * i, y + 3, 6, 8, fill, 0.6)
+        y += 15
+
+
+# --- roofline ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Roof:
+    """What a core can do at most, and what a kernel is expected to do, per cycle.
+
+    ``peak`` and ``expected`` are flops a cycle; ``intensity`` is flops for each byte of A, B and C
+    that must be moved at least once, ``bytes`` how many these are; ``slopes`` are bytes a cycle of
+    each cache, and of memory, by name.
+    """
+
+    peak: float
+    expected: float
+    intensity: float
+    bytes: int
+    slopes: Mapping[str, float]
+
+    @property
+    def level(self) -> str:
+        """The nearest cache that holds all operands, by the name of its slope."""
+        return next(iter(self.slopes))
+
+
+def roof(plan: Plan, found: list[Covered]) -> Roof:
+    """The roofline of a plan by its target's data and the cost model's estimate.
+
+    ``found`` are the grids that cover C, of which there is one at least.
+    """
+    core, spec, tile = plan.target.core, plan.spec, _largest(found)
+    m, n, k = (number(plan.sizes[d]) for d in "mnk")
+    count = number(plan.batch.count) if plan.batch else 1
+    moved = m * k * ITEMSIZE[spec.a.type] * count + k * n * ITEMSIZE[spec.b.type] * count
+    moved += m * n * ITEMSIZE[plan.output.type] * (2 if spec.beta != 0 else 1)
+    inside = count if "b" in plan.inner else 1
+    flops, cycles = 0.0, 0.0
+    for one in found:
+        times = one.down * one.right
+        request = _request(plan, one.tile)
+        cycles += times * tile_cycles(one.tile.shape, core, request)
+        steps = _steps(plan, one.tile, k)
+        flops += times * 2 * one.mr * one.nr * steps * inside
+    per_step = 2 * number(tile.mr * tile.nr) * plan.product.depth
+    per_step *= tile.shape.vector.lanes if plan.dot else 1
+    peak = per_step / bounds(tile.shape, core)["multiply-add units"]
+    names = [f"L{i + 1}" for i in range(len(core.caches))]
+    slopes = {
+        name: cache.rate
+        for name, cache in zip(names, core.caches, strict=True)
+        if cache.size >= moved
+    }
+    return Roof(
+        peak=peak,
+        expected=flops / cycles if cycles and flops else peak,
+        intensity=max(1, 2 * m * n * k * count) / max(1, moved),
+        bytes=moved,
+        slopes={**slopes, "memory": core.memory},
+    )
+
+
+def _steps(plan: Plan, tile: RegisterTile, k: int) -> int:
+    """Elements of K that the estimate of a tile counts."""
+    if value(tile.steps) is None:
+        return NOMINAL * plan.product.depth
+    return min(number(tile.steps) * plan.product.depth + number(tile.k_tail), k)
+
+
+def _request(plan: Plan, tile: RegisterTile) -> TileRequest:
+    return plan.tile_request(plan.counted(tile.steps, tile.k_tail), tile.accumulate)
+
+
+def _largest(found: list[Covered]) -> RegisterTile:
+    return max((one.tile for one in found), key=lambda tile: number(tile.mr * tile.nr))
+
+
+def _roofline(drawn: Roof, of_peak: float | None) -> Iterator[str]:
+    """Flops a cycle over flops a byte, both logarithmic."""
+    left, top, width, height = 700, _TOP, 230, _SIDE - 30
+    low, high = -1.0, 3.0
+    floor = log10(drawn.peak) - 2.5
+
+    def at(intensity: float, flops: float) -> tuple[float, float]:
+        x = (min(max(log10(intensity), low), high) - low) / (high - low)
+        y = (min(max(log10(flops), floor), floor + 3) - floor) / 3
+        return left + x * width, top + height - y * height
+
+    yield text(left, top - 14, "Roofline")
+    yield box(left, top, width, height, PAPER, 0.6)
+    for decade in range(int(low), int(high) + 1):
+        x, _ = at(10.0**decade, 1)
+        yield text(x, top + height + 13, f"{10.0**decade:g}", size=10, more=_CENTRE)
+    yield text(
+        left + width / 2, top + height + 27, "flops a byte moved once", size=11, more=_CENTRE
+    )
+    yield text(left, top + height + 42, "up: flops a cycle", size=11, more=_GRAY)
+    for i, (name, rate) in enumerate(drawn.slopes.items()):
+        knee = drawn.peak / rate
+        points = [at(10.0**low, rate * 10.0**low), at(min(knee, 10.0**high), drawn.peak)]
+        yield line(points, INK if not i else PALE, "" if not i else "stroke-dasharray='4 3'")
+        x, y = at(10 ** (low + 0.1), rate * 10 ** (low + 0.1))
+        yield text(x + 3, y - 4, f"{name} {rate:g} B", size=10, more=_GRAY)
+    first = next(iter(drawn.slopes.values()))
+    yield line([at(drawn.peak / first, drawn.peak), at(10.0**high, drawn.peak)])
+    x, y = at(10.0**high, drawn.peak)
+    yield text(x - 4, y - 5, f"{drawn.peak:g} flops a cycle", size=10, more=_END)
+    marks = [("estimate", drawn.expected, FILLS[2])]
+    marks += [] if of_peak is None else [("measured", of_peak * drawn.peak, FILLS[3])]
+    for name, flops, fill in marks:
+        x, y = at(drawn.intensity, flops)
+        yield f"<circle cx='{x:.5g}' cy='{y:.5g}' r='5' fill='{fill}' stroke='{INK}'/>"
+        yield text(x + 9, y + 14, f"{name} {flops:.3g}", size=10, more=SANS)
+    kept = f"{drawn.bytes / 1024:.4g} KiB of operands, in {drawn.level}"
+    yield text(left, top + height + 58, kept, size=11, more=_GRAY)

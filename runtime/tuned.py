@@ -1,0 +1,367 @@
+"""What tunings found: every measured variant, and the winner of each spec, in one sqlite3 database.
+
+It lies in the user's data directory, or where ``TILEWRIGHT_DATA_DIR`` says. Several processes may
+use it at a time: each write is one transaction. A database that cannot be read is set aside under
+another name, which is said, and begun anew. A winner counts only for the CPU, the target and the
+sources of tilewright for which it was found. ``sqlite3`` is imported where there is a database.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tilewright.errors import CacheError, TilewrightError
+from tilewright.runtime.machine import host
+from tilewright.runtime.store import cache
+from tilewright.runtime.store.folders import make_directory, say, tunings_file
+from tilewright.spec.schedule import Schedule
+
+if TYPE_CHECKING:
+    import sqlite3
+
+#: Seconds that a process waits for another one's write.
+_PATIENCE = 30.0
+#: Measurements of a variant that are kept, the latest ones.
+KEPT = 64
+#: What became of a variant.
+MEASURED, CRASHED, HUNG, WRONG, REFUSED = "measured", "crashed", "hung", "wrong", "refused"
+STATUSES = (MEASURED, CRASHED, HUNG, WRONG, REFUSED)
+
+#: The columns of each table with their types; the first four name what a row is of.
+_OF = {"spec": "TEXT", "target": "TEXT", "cpu": "TEXT", "sources": "TEXT"}
+_MADE = {"compiler": "TEXT", "version": "TEXT", "at": "REAL"}
+_TABLES = {
+    "results": {
+        **_OF, "schedule": "TEXT", "code": "TEXT", "status": "TEXT", "said": "TEXT",
+        "cycles": "REAL", "flops": "INTEGER", "hot": "TEXT", "cold": "TEXT", **_MADE,
+    },
+    "winners": {
+        **_OF, "schedule": "TEXT", "code": "TEXT", "ratio": "REAL", "uncertainty": "REAL",
+        "spread": "REAL", "gflops": "REAL", **_MADE,
+    },
+}  # fmt: skip
+_KEYS = {"results": (*_OF, "schedule"), "winners": tuple(_OF)}
+_MINE = " AND ".join(f"{name}=?" for name in _OF)
+
+
+class Subject(NamedTuple):
+    """What a result is of: a spec as text, a resolved target, a CPU, and tilewright's sources."""
+
+    spec: str
+    target: str
+    cpu: str
+    sources: str
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One variant: ``status`` says what became of it, ``said`` why it was not measured.
+
+    ``code`` is the spec as Python prints it. ``hot`` are pairs: seconds of a call on data in cache,
+    and those that it would take at the peak, as it was right after; ``cold`` seconds of a call on
+    data in memory.
+    ``flops`` are the operations of a call, ``cycles`` is the cost model's estimate, None where
+    there is none. ``at`` is a Unix time.
+    """
+
+    subject: Subject
+    schedule: Schedule
+    code: str
+    status: str
+    said: str = ""
+    compiler: str = ""
+    version: str = ""
+    cycles: float | None = None
+    flops: int = 0
+    hot: tuple[tuple[float, float], ...] = ()
+    cold: tuple[float, ...] = ()
+    at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Winner:
+    """The schedule that a tuning chose: ``ratio`` times as fast as the cost model's own choice.
+
+    ``uncertainty`` is that of the ratio; ``spread`` and ``gflops`` are those of the calls on data
+    in cache.
+    """
+
+    subject: Subject
+    schedule: Schedule
+    code: str
+    ratio: float
+    uncertainty: float
+    spread: float
+    gflops: float
+    compiler: str
+    version: str
+    at: float
+
+    @property
+    def day(self) -> str:
+        """The day of the tuning, as 2026-11-22."""
+        return time.strftime("%Y-%m-%d", time.localtime(self.at))
+
+    @property
+    def reason(self) -> str:
+        """Where it comes from, and what it gains, for ``explain``."""
+        gain = f"{self.ratio:.2f} times as fast as the default"
+        if self.schedule == Schedule():
+            gain = "nothing was faster than the default"
+        return f"tuned on {self.day} on this CPU, {self.subject.cpu}, with {self.compiler}: {gain}"
+
+
+def subject(described: Sequence[str], target: str) -> Subject:
+    """What results for this CPU are of; ``described`` is all that tells a spec apart."""
+    return Subject("\n".join(described), target, cpu_name(), cache.sources_digest()[:16])
+
+
+def cpu_name() -> str:
+    """The CPU that results count for: vendor, family and model, and its name."""
+    found = host.cpu()
+    return " ".join(dict.fromkeys((found.processor, found.name)))
+
+
+class Database:
+    """Results and winners in the file at ``path``, which is made when something is written."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.path = tunings_file() if path is None else path
+
+    def winner(self, wanted: Subject) -> Winner | None:
+        """The winner of ``wanted``, if there is one."""
+        found = self._read("winners", _MINE, wanted)
+        return next((_winner(row) for row in found), None)
+
+    def winners(self) -> list[Winner]:
+        """All winners."""
+        return [_winner(row) for row in self._read("winners", "1", ())]
+
+    def results(self, wanted: Subject | None = None) -> list[Result]:
+        """All results, or those of ``wanted``."""
+        if wanted is None:
+            return [_result(row) for row in self._read("results", "1", ())]
+        return [_result(row) for row in self._read("results", _MINE, wanted)]
+
+    def earlier(self, wanted: Subject) -> list[Schedule]:
+        """Schedules that won for the same spec and target with other sources or on other CPUs."""
+        found = self._read("winners", "spec=? AND target=?", wanted[:2])
+        return [winner.schedule for winner in map(_winner, found) if winner.subject != wanted]
+
+    def put(self, results: Iterable[Result]) -> None:
+        """Store results in one transaction; one of the same subject and schedule is replaced."""
+        self._write("results", [_result_row(result) for result in results])
+
+    def crown(self, winner: Winner) -> None:
+        """Store a winner in place of the one there is for its subject."""
+        self._write("winners", [_winner_row(winner)])
+
+    # --- shipping ------------------------------------------------------------------------------
+
+    def export(self) -> Iterator[str]:
+        """Every result and winner as a line of JSON."""
+        for result in self.results():
+            yield json.dumps({"result": _result_row(result)})
+        for winner in self.winners():
+            yield json.dumps({"winner": _winner_row(winner)})
+
+    def merge(self, lines: Iterable[str]) -> tuple[int, int]:
+        """Add what ``export`` wrote elsewhere; how many results and winners were taken.
+
+        Of two results the one with more measurements stays, of two winners the one that gains
+        more. CacheError, and nothing is taken, where a line is none of ours.
+        """
+        results, winners = [], []
+        for number, line in enumerate(filter(str.strip, lines), 1):
+            try:
+                row = dict(json.loads(line))
+                if "result" in row:
+                    results.append(_result(row["result"]))
+                else:
+                    winners.append(_winner(row["winner"]))
+            except (ValueError, KeyError, TypeError, AttributeError, TilewrightError):
+                raise CacheError(
+                    "a line of the file is no result of a tuning",
+                    got=f"line {number}: {line.strip()[:60]}",
+                    expected="a file that tilewright tune --export wrote",
+                ) from None
+        mine = {(r.subject, r.schedule): len(r.hot) for r in self.results()}
+        best = {w.subject: w.ratio for w in self.winners()}
+        results = [r for r in results if len(r.hot) >= mine.get((r.subject, r.schedule), 0)]
+        winners = [w for w in winners if w.ratio > best.get(w.subject, 0.0)]
+        self.put(results)
+        for winner in winners:
+            self.crown(winner)
+        return len(results), len(winners)
+
+    # --- the file ------------------------------------------------------------------------------
+
+    def _read(self, table: str, where: str, values: Sequence[str]) -> list[dict[str, Any]]:
+        if not self.path.exists():
+            return []
+        with self._damage_is_set_aside(), closing(self._open()) as connection:
+            found = connection.execute(f"SELECT * FROM {table} WHERE {where}", tuple(values))
+            rows = [dict(row) for row in found]
+            _checked(table, rows)
+            return rows
+        return []
+
+    def _write(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        if not rows:
+            return
+        names = list(rows[0])
+        marks = ",".join("?" * len(names))
+        statement = f"INSERT OR REPLACE INTO {table} ({','.join(names)}) VALUES ({marks})"
+        values = [tuple(row[name] for name in names) for row in rows]
+        for last in (False, True):
+            if self._stored(statement, values):
+                return
+            if last:
+                raise CacheError("the database of tunings cannot be written", got=str(self.path))
+
+    def _stored(self, statement: str, values: Sequence[tuple[Any, ...]]) -> bool:
+        """Whether the values were written; False where a damaged database was set aside."""
+        self._make_folder()
+        with self._damage_is_set_aside(), closing(self._open()) as connection:
+            with connection:
+                connection.executemany(statement, values)
+            return True
+        return False
+
+    def _make_folder(self) -> None:
+        try:
+            make_directory(self.path.parent)
+        except OSError as error:
+            raise self._unusable(error.strerror or str(error)) from None
+
+    def _unusable(self, why: str) -> CacheError:
+        return CacheError(
+            f"the database of tunings cannot be used: {why}",
+            got=str(self.path),
+            hint="set TILEWRIGHT_DATA_DIR to a directory of your own",
+        )
+
+    def _open(self) -> sqlite3.Connection:
+        import sqlite3
+
+        connection = sqlite3.connect(self.path, timeout=_PATIENCE)
+        try:
+            connection.row_factory = sqlite3.Row
+            known = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
+            if not known:
+                with connection:
+                    for name in _TABLES:
+                        connection.execute(_made(name))
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    @contextmanager
+    def _damage_is_set_aside(self) -> Iterator[None]:
+        """Where what is done within finds the file damaged, it gets another name."""
+        import sqlite3
+
+        try:
+            yield
+        except sqlite3.OperationalError as error:
+            if "no such table" not in str(error) and "no such column" not in str(error):
+                raise self._unusable(str(error)) from None
+            self._set_aside(str(error))
+        except (sqlite3.DatabaseError, _DamagedError) as error:
+            self._set_aside(str(error))
+
+    def _set_aside(self, why: str) -> None:
+        aside = self.path.with_name(f"{self.path.name}.damaged-{time.time_ns()}")
+        try:
+            os.rename(self.path, aside)
+        except FileNotFoundError:
+            return  # another process did
+        except OSError as error:
+            raise self._unusable(f"{why}; {error.strerror}") from None
+        say(f"tilewright's tunings {self.path} are set aside as {aside.name}: {why}")
+
+
+def _made(table: str) -> str:
+    """The statement that makes a table."""
+    columns = ", ".join(f"{name} {kind}" for name, kind in _TABLES[table].items())
+    key = ", ".join(_KEYS[table])
+    return f"CREATE TABLE IF NOT EXISTS {table} ({columns}, PRIMARY KEY ({key}))"
+
+
+class _DamagedError(Exception):
+    """A row that nobody of us wrote."""
+
+
+def _checked(table: str, rows: Iterable[Mapping[str, Any]]) -> None:
+    """_DamagedError unless each row can be read."""
+    for row in rows:
+        try:
+            _result(row) if table == "results" else _winner(row)
+        except (ValueError, KeyError, TypeError, AttributeError, TilewrightError):
+            raise _DamagedError(f"a row of {table} cannot be read") from None
+
+
+def _subject(row: Mapping[str, Any]) -> Subject:
+    return Subject(*(_text(row[name]) for name in Subject._fields))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("a text was expected")
+    return value
+
+
+def _result(row: Mapping[str, Any]) -> Result:
+    if row["status"] not in STATUSES:
+        raise ValueError(row["status"])
+    return Result(
+        subject=_subject(row),
+        schedule=Schedule(**json.loads(row["schedule"])),
+        status=row["status"],
+        **{name: _text(row[name]) for name in ("code", "said", "compiler", "version")},
+        cycles=None if row["cycles"] is None else float(row["cycles"]),
+        flops=int(row["flops"]),
+        hot=tuple((float(call), float(loop)) for call, loop in json.loads(row["hot"])),
+        cold=tuple(map(float, json.loads(row["cold"]))),
+        at=float(row["at"]),
+    )
+
+
+def _result_row(result: Result) -> dict[str, Any]:
+    return {
+        **result.subject._asdict(),
+        "schedule": schedule_text(result.schedule),
+        **{name: getattr(result, name) for name in ("code", "status", "said", "compiler")},
+        **{name: getattr(result, name) for name in ("version", "cycles", "flops", "at")},
+        "hot": json.dumps(result.hot[-KEPT:]),
+        "cold": json.dumps(result.cold[-KEPT:]),
+    }
+
+
+_NUMBERS = ("ratio", "uncertainty", "spread", "gflops", "at")
+
+
+def _winner(row: Mapping[str, Any]) -> Winner:
+    words = {name: _text(row[name]) for name in ("code", "compiler", "version")}
+    numbers = {name: float(row[name]) for name in _NUMBERS}
+    said: dict[str, Any] = {**words, **numbers}
+    return Winner(subject=_subject(row), schedule=Schedule(**json.loads(row["schedule"])), **said)
+
+
+def _winner_row(winner: Winner) -> dict[str, Any]:
+    names = ("code", "compiler", "version", *_NUMBERS)
+    own = {name: getattr(winner, name) for name in names}
+    return {**winner.subject._asdict(), "schedule": schedule_text(winner.schedule), **own}
+
+
+def schedule_text(schedule: Schedule) -> str:
+    """A schedule as JSON, always the same text for the same schedule."""
+    return json.dumps(asdict(schedule), sort_keys=True)

@@ -1,0 +1,199 @@
+"""The loops around register tiles worth trying: orders, cache blocks, packing, prefetch, threads.
+
+What a nest costs beside its tiles is the traffic between caches: for each cache the innermost
+loops whose operands fit into it, and how often each operand passes into it from beyond.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from math import ceil, prod
+from typing import Literal
+
+from tilewright.isa.machine import Core
+from tilewright.plan.plan import Plan
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.types import ITEMSIZE
+
+#: Steps of K in a block; those that leave at least half a block more.
+_KC = (256, 512)
+#: The share of a cache that a packed block may take, beside what streams past it.
+_SHARE = 0.5
+#: A block along the vectors holds a multiple of so many.
+_VECTORS = 12
+_AHEAD = (4, 8)
+#: What tiles take, as a share, that ask for operands ahead. What that gains is measured alone.
+_ASKING = 1.01
+#: Flops of a call from which on threads are tried, and the cycles that starting them costs.
+_THREADED, _REGION = 1e8, 2e4
+#: Pages that a core finds without a walk, their bytes, and the cycles of a walk.
+_PAGES, _PAGE, _WALK = 64, 4096, 7
+#: What an operand extends along.
+_DIMENSIONS = {"a": "mk", "b": "kn", "c": "mn"}
+
+
+@dataclass(frozen=True, slots=True)
+class Nest:
+    """The parts of a schedule that stand around register tiles."""
+
+    loops: str
+    block: tuple[tuple[str, int], ...] = ()
+    pack: Literal["a", "b", "ab"] | None = None
+    prefetch: int | None = None
+    threads: int | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether it is an order of loops and nothing else."""
+        return self == Nest(self.loops)
+
+    def on(self, schedule: Schedule) -> Schedule:
+        """The schedule with this nest."""
+        return replace(
+            schedule, loops=self.loops, block=self.block, pack=self.pack,
+            prefetch=self.prefetch, threads=self.threads,
+        )  # fmt: skip
+
+
+def orders(spec: Gemm) -> tuple[Nest, ...]:
+    """Each order of the loops, without blocks."""
+    letters = ("nmk", "mnk") if spec.batch is None else ("nmbk", "mnbk", "bnmk", "bmnk")
+    return tuple(map(Nest, letters))
+
+
+def blocked(plan: Plan, sizes: Mapping[str, int], cpus: int) -> Iterator[Nest]:
+    """Nests for operands beyond the first cache: blocks, packing, prefetch, threads.
+
+    Those that the spec does not allow are among them.
+    """
+    core, spec = plan.target.core, plan.spec
+    if plan.batch is not None or footprint(plan, sizes) <= core.caches[0].size:
+        return
+    if plan.product.unit is None:
+        yield from (replace(nest, prefetch=k) for nest in orders(spec) for k in _AHEAD)
+    along = "m" if plan.dot else plan.along
+    other = "n" if along == "m" else "m"
+    packed: Literal["a", "b"] = "a" if along == "m" else "b"
+    item = ITEMSIZE[plan.input_of(along).type]
+    for pack in (packed, None):
+        for steps in (*(kc for kc in _KC if 3 * kc <= 2 * sizes["k"]), sizes["k"]):
+            length = _length(plan, steps * item)
+            blocks = {} if steps == sizes["k"] else {"k": steps}
+            blocks |= {along: length} if length < sizes[along] else {}
+            letters = (along if along in blocks else "") + ("k" if "k" in blocks else "")
+            if blocks or pack:
+                yield Nest(f"{letters}{other}{along}k", tuple(sorted(blocks.items())), pack)
+    flops = 2 * prod(sizes.values())
+    if cpus > 1 and flops >= _THREADED and not spec.outputs:
+        for nest in orders(spec):
+            yield replace(nest, loops=nest.loops.upper().replace("K", "k"), threads=cpus)
+
+
+def _length(plan: Plan, line: int) -> int:
+    """How long a block along the vectors may be, each of its elements ``line`` bytes deep."""
+    caches = plan.target.core.caches
+    size = caches[min(1, len(caches) - 1)].size
+    whole = _VECTORS * plan.lanes
+    return max(whole, int(_SHARE * size / line) // whole * whole)
+
+
+def footprint(plan: Plan, sizes: Mapping[str, int]) -> int:
+    """Bytes of A, B and C."""
+    return sum(_bytes(plan, name, sizes) for name in "abc")
+
+
+def _bytes(plan: Plan, name: str, extents: Mapping[str, int]) -> int:
+    operand = plan.output if name == "c" else plan.operands[name]
+    return prod(extents[d] for d in _DIMENSIONS[name]) * ITEMSIZE[operand.type]
+
+
+# --- what it costs -----------------------------------------------------------------------------
+
+
+def cycles(
+    plan: Plan, nest: Nest, sizes: Mapping[str, int], tile: tuple[int, int], tiles: float
+) -> float:
+    """Cycles of the whole: ``tiles`` are those of the register tiles alone."""
+    core = plan.target.core
+    moved = [*_traffic(plan, nest, sizes, tile, core), _walks(plan, nest, sizes, tile)]
+    bounds = [tiles * (1 if nest.prefetch is None else _ASKING), *moved]
+    total = max(bounds) + core.overlap * (sum(bounds) - max(bounds)) + _packing(plan, nest, sizes)
+    if nest.threads is None:
+        return total
+    return total / nest.threads + _REGION
+
+
+def _traffic(
+    plan: Plan, nest: Nest, sizes: Mapping[str, int], tile: tuple[int, int], core: Core
+) -> Iterator[float]:
+    """Cycles in which what each cache lacks comes from beyond it."""
+    loops = list(_loops(nest, sizes, tile))
+    beyond = [*(cache.rate for cache in core.caches[1:]), core.memory]
+    for cache, rate in zip(core.caches, beyond, strict=True):
+        extents, around = dict(sizes), []
+        for loop in loops:
+            if footprint(plan, extents) <= cache.size:
+                break
+            around.append(loop)
+            extents[loop[0]] = min(extents[loop[0]], loop[1])
+        stays = footprint(plan, extents) <= cache.size
+        if around:
+            yield sum(_passes(plan, name, extents, around, stays) for name in "abc") / rate
+
+
+def _passes(
+    plan: Plan,
+    name: str,
+    extents: Mapping[str, int],
+    around: list[tuple[str, int, int]],
+    stays: bool,
+) -> float:
+    """Bytes of an operand that pass into a cache from inside of the loops ``around``.
+
+    Where the cache holds what is inside of them (``stays``), the innermost of those loops do not
+    change the operand as long as they run along another dimension.
+    """
+    while stays and around and around[-1][0] not in _DIMENSIONS[name]:
+        around = around[:-1]
+    each = _bytes(plan, name, extents) * (2 if name == "c" else 1)
+    return float(each * prod(trips for _, _, trips in around))
+
+
+def _loops(
+    nest: Nest, sizes: Mapping[str, int], tile: tuple[int, int]
+) -> Iterator[tuple[str, int, int]]:
+    """(dimension, step, trips) of each loop around register tiles, outermost first."""
+    left, blocks = dict(sizes), dict(nest.block)
+    letters = nest.loops.lower()
+    for i, letter in enumerate(letters):
+        last = letter not in letters[i + 1 :]
+        if letter == "b" or (letter == "k" and last):
+            continue
+        step = dict(zip("mn", tile, strict=True))[letter] if last else blocks[letter]
+        yield letter, step, ceil(left[letter] / step)
+        left[letter] = min(left[letter], step)
+
+
+def _packing(plan: Plan, nest: Nest, sizes: Mapping[str, int]) -> float:
+    """Cycles in which operands are copied; each is once."""
+    core = plan.target.core
+    each = max(1 / core.loads, 1 / core.stores) / plan.lanes
+    names = nest.pack or ""
+    moved = sum(_bytes(plan, name, sizes) for name in names)
+    held = next((c.rate for c in core.caches if footprint(plan, sizes) <= c.size), core.memory)
+    return sum(prod(sizes[d] for d in _DIMENSIONS[name]) for name in names) * each + moved / held
+
+
+def _walks(plan: Plan, nest: Nest, sizes: Mapping[str, int], tile: tuple[int, int]) -> float:
+    """Cycles of page walks where each step of K lies in another page than the one before."""
+    line = plan.input_of("m" if plan.dot else plan.along)
+    if plan.dot or (nest.pack and line.name in nest.pack) or line.packed:
+        return 0.0
+    apart = sizes["n" if line.name == "b" else "m"] * ITEMSIZE[line.type]
+    steps = dict(nest.block).get("k", sizes["k"])
+    if steps * min(apart, _PAGE) <= _PAGES * _PAGE:
+        return 0.0
+    tiles = ceil(sizes["m"] / tile[0]) * ceil(sizes["n"] / tile[1])
+    return float(_WALK * tiles * sizes["k"] * min(1.0, apart / _PAGE))

@@ -1,0 +1,198 @@
+"""Variants measured in turns, the hopeless ones dropped early, and what that says of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from math import sqrt
+
+import numpy as np
+
+from tilewright.errors import TuningError
+from tilewright.runtime.bench.timing import Timing
+from tilewright.runtime.tuned import KEPT, MEASURED, Result
+from tilewright.spec.schedule import Schedule
+
+from .child import Child, Failure
+
+#: After the first round a variant that takes so many times as long as the best is dropped.
+HOPELESS = 1.5
+#: Rounds of each further step, after which the better half goes on.
+STEPS = (2, 4)
+#: Of a normal distribution: the interquartile range, and the standard error of a median.
+_QUARTILES, _OF_MEDIAN = 1.349, 1.2533
+
+
+@dataclass(slots=True)
+class Samples:
+    """What was measured of one variant, the latest last: see ``Result`` in ``runtime/tuned.py``."""
+
+    hot: list[tuple[float, float]] = field(default_factory=list)
+    cold: list[float] = field(default_factory=list)
+
+    def last(self, count: int) -> Samples:
+        """The latest ``count`` of each."""
+        return Samples(self.hot[-count:], self.cold[-count:])
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """One variant's figures: ``ratio`` times as fast as the default, give or take ``uncertainty``.
+
+    The ratio is the geometric mean of that on data in cache and that on data in memory
+    (``in_cache``, ``in_memory``), where both were measured; ``hot`` and ``cold`` are the times.
+    ``rounds`` is how often it was measured; ``cycles`` is the cost model's estimate, None for
+    schedules that it did not rank.
+    """
+
+    schedule: Schedule
+    ratio: float
+    uncertainty: float
+    in_cache: float
+    in_memory: float | None
+    hot: Timing
+    cold: Timing | None
+    rounds: int
+    cycles: float | None = None
+
+    @property
+    def gains(self) -> bool:
+        """Whether it is faster than the default beyond the uncertainty, and nowhere slower."""
+        parts = [self.in_cache] if self.in_memory is None else [self.in_cache, self.in_memory]
+        return self.ratio - self.uncertainty > 1 and min(parts) + self.uncertainty > 1
+
+
+def ranking(
+    schedule: Schedule, samples: Samples, default: Samples, flops: int, cycles: float | None
+) -> Ranking:
+    """The figures of a variant beside those of the default."""
+    factors = [(_relative(default.hot), _relative(samples.hot))]
+    if samples.cold and default.cold:
+        factors.append((np.array(default.cold), np.array(samples.cold)))
+    ratios = [float(np.median(of_default) / np.median(own)) for of_default, own in factors]
+    errors = [_error(one) ** 2 for pair in factors for one in pair]
+    ratio = float(np.exp(np.mean(np.log(ratios))))
+    return Ranking(
+        schedule=schedule,
+        ratio=ratio,
+        uncertainty=ratio * sqrt(sum(errors)) / len(factors),
+        in_cache=ratios[0],
+        in_memory=ratios[1] if len(ratios) > 1 else None,
+        hot=_timing(np.array([taken for taken, _ in samples.hot]), flops, samples.hot),
+        cold=_timing(np.array(samples.cold), flops) if samples.cold else None,
+        rounds=len(samples.hot),
+        cycles=cycles,
+    )
+
+
+def rankings(results: Iterable[Result], default: Schedule) -> list[Ranking]:
+    """The figures of stored results of one subject, the fastest first; none without the default."""
+    measured = [one for one in results if one.status == MEASURED and one.hot]
+    held = {one.schedule: Samples([*one.hot], [*one.cold]) for one in measured}
+    if default not in held:
+        return []
+    found = [
+        ranking(one.schedule, held[one.schedule], held[default], one.flops, one.cycles)
+        for one in measured
+    ]
+    return sorted(found, key=lambda one: -one.ratio)
+
+
+def _relative(hot: Sequence[tuple[float, float]]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Times beside those at the peak: a clock that moves changes both."""
+    return np.array([taken / at_peak for taken, at_peak in hot])
+
+
+def _error(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> float:
+    """The relative standard error of a median."""
+    low, middle, high = np.percentile(values, (25, 50, 75))
+    return float(_OF_MEDIAN * (high - low) / _QUARTILES / sqrt(len(values)) / middle)
+
+
+def _timing(
+    taken: np.ndarray[tuple[int], np.dtype[np.float64]],
+    flops: int,
+    hot: Sequence[tuple[float, float]] = (),
+) -> Timing:
+    low, middle, high = np.percentile(taken, (25, 50, 75))
+    return Timing(
+        median=float(middle),
+        best=float(taken.min()),
+        spread=float((high - low) / middle),
+        gflops=float(flops / middle / 1e9),
+        of_peak=float(np.median(1 / _relative(hot))) if hot else None,
+    )
+
+
+def not_measured(failure: Failure) -> TuningError:
+    """The error where there is nothing to compare with."""
+    return TuningError(
+        "the default schedule, with which all are compared, cannot be measured",
+        got=f"{failure.status}: {failure.said}",
+    )
+
+
+class Race:
+    """All variants of one tuning, and what became of each."""
+
+    def __init__(self, child: Child, default: Schedule, rng: np.random.Generator) -> None:
+        self.default, self._child, self._rng = default, child, rng
+        self.samples: dict[Schedule, Samples] = {}
+        self.failures: dict[Schedule, Failure] = {}
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of a call."""
+        return self._child.flops
+
+    def admit(self, schedules: Iterable[Schedule]) -> list[Schedule]:
+        """Those that can be compiled and compute what is right; the others are failures."""
+        wanted = [s for s in schedules if s not in self.failures]
+        for schedule, failure in self._child.build(wanted).items():
+            failure = failure or self._child.check(schedule)
+            if failure is not None:
+                self.failures[schedule] = failure
+        return [s for s in wanted if s not in self.failures]
+
+    def measure(self, schedules: Iterable[Schedule], *, cold: bool) -> list[Schedule]:
+        """One round over the variants and the default in random order; those that came through."""
+        order = list(dict.fromkeys((self.default, *schedules)))
+        for place in self._rng.permutation(len(order)):
+            self._measure(order[place], cold)
+        return [s for s in order if s not in self.failures]
+
+    def _measure(self, schedule: Schedule, cold: bool) -> None:
+        taken = self._child.hot(schedule)
+        in_memory = self._child.cold(schedule) if cold and not isinstance(taken, Failure) else None
+        for answer in (taken, in_memory):
+            if isinstance(answer, Failure):
+                if schedule == self.default:
+                    raise not_measured(answer)
+                self.failures[schedule] = answer
+                self.samples.pop(schedule, None)
+                return
+        held = self.samples.setdefault(schedule, Samples())
+        assert not isinstance(taken, Failure)
+        held.hot.append(taken)
+        if in_memory is not None and not isinstance(in_memory, Failure):
+            held.cold.append(in_memory)
+        del held.hot[:-KEPT], held.cold[:-KEPT]
+
+    def halving(self, schedules: Sequence[Schedule]) -> Iterator[list[Schedule]]:
+        """Successive halving: after each round, the variants that were measured in it."""
+        yield (left := self.measure(schedules, cold=False))
+        best = min((self.pace(s, hot=True) for s in left), default=0.0)
+        left = [s for s in left if self.pace(s, hot=True) <= HOPELESS * best]
+        for rounds in STEPS:
+            for _ in range(rounds):
+                yield self.measure(left, cold=True)
+                left = [s for s in left if s not in self.failures]
+            left = sorted(left, key=self.pace)[: max(2, len(left) // 2)]
+
+    def pace(self, schedule: Schedule, hot: bool = False) -> float:
+        """Time beside the default's: less is faster; of calls on data in cache alone if ``hot``."""
+        mine, default = self.samples[schedule], self.samples[self.default]
+        taken = np.median(_relative(mine.hot)) / np.median(_relative(default.hot))
+        if hot or not (mine.cold and default.cold):
+            return float(taken)
+        return float(np.sqrt(taken * np.median(mine.cold) / np.median(default.cold)))

@@ -1,0 +1,314 @@
+"""The best schedule of a spec for this CPU, by measuring: searched, raced, stored.
+
+``tune`` draws schedules, has a child process build, check and time them in turns, and keeps what
+it found in the database of ``runtime/tuned.py``; ``compile`` takes the winner from there.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from tilewright.errors import ArgumentValueError, SpecError, TargetError, TuningError
+from tilewright.generate import VERSION
+from tilewright.plan.planner import make_plan
+from tilewright.runtime.build.toolchain import find_compiler
+from tilewright.runtime.driver import compile_many, tuning_subject
+from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.machine import host
+from tilewright.runtime.tuned import MEASURED, Database, Result, Subject, Winner
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.schedule import Schedule
+
+from .child import Child, Failure
+from .race import Race, Ranking, Samples, not_measured, ranking
+from .search import Explorer, Ranked, Search, check_method
+from .variants import candidates
+
+#: The share of the time that is kept for the last comparison, and its finalists.
+FINAL, FINALISTS = 0.25, 6
+#: Rounds of the last comparison.
+_ROUNDS = (5, 48)
+#: Rounds after which a variant is shown as the best so far.
+_TRUSTED = 3
+#: Variants that are compiled and raced together, at most and at least.
+_TOGETHER, _LEAST = 24, 4
+
+
+class Tuned(NamedTuple):
+    """What ``tune`` returns: the winner's kernel, and every measured variant, the winner first."""
+
+    kernel: Kernel
+    ranking: tuple[Ranking, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a tuning is: ``spent`` of its ``seconds``, variants ``measured`` and ``failed``.
+
+    ``best`` is how many times as fast as the default the best one seems, ``expected`` how many
+    variants will have been measured at this rate.
+    """
+
+    phase: str
+    spent: float
+    seconds: float
+    measured: int
+    failed: int
+    best: float
+
+    @property
+    def expected(self) -> int:
+        """Variants at the end, at the rate so far."""
+        return int(self.measured * max(1.0, self.seconds / max(self.spent, 1e-3)))
+
+
+def tune(
+    spec: Gemm,
+    *,
+    target: str = "host",
+    seconds: float = 60,
+    search: str = "optuna",
+    threads: int = 1,
+) -> Tuned:
+    """Measure variants of ``spec`` for about ``seconds``; the best one's kernel, and all figures.
+
+    The winner is stored for this CPU, and ``compile(spec)`` takes it from then on. What was
+    measured is stored round by round: a call that is interrupted loses the round in progress, and
+    the next call goes on from there. ``search`` is "optuna", which explores around ``variants``,
+    or "ranked", which measures them in the model's order. Variants have at most ``threads``
+    threads: by default one, as the default schedule has. Every variant is compared with numpy
+    before it is timed, in a process of its own. Raises SpecError, TargetError where the target
+    does not run natively, TuningError where the search or the process does not start, or nothing
+    could be measured.
+    """
+    tuning = Tuning(spec, target=target, seconds=seconds, search=search, threads=threads)
+    for _ in tuning.steps():
+        pass
+    return tuning.result()
+
+
+class Tuning:
+    """One tuning, step by step: ``steps`` says after each round how far it is."""
+
+    def __init__(
+        self,
+        spec: Gemm,
+        *,
+        target: str = "host",
+        seconds: float = 60,
+        search: str = "optuna",
+        threads: int = 1,
+        child: Callable[[Gemm, str], Child] = Child,
+        database: Database | None = None,
+    ) -> None:
+        if not isinstance(spec, Gemm):
+            raise SpecError("what is tuned is a Gemm", got=spec)
+        if not seconds > 0:
+            raise ArgumentValueError("seconds must be positive", got=seconds)
+        method = check_method(search)
+        self.spec, self.seconds = spec, seconds
+        self.target = host.resolve(target)
+        if host.means(self.target) != "native":
+            raise TargetError(
+                f"{self.target.name} cannot be tuned here: its kernels would be emulated",
+                got=f"{host.cpu().name}, {host.means(self.target)}",
+                expected=f"a CPU with {self.target.title}",
+                hint="target='host'",
+            )
+        self.database = database or Database()
+        self.subject: Subject = tuning_subject(spec, self.target.name)
+        self.failures: Mapping[Schedule, Failure] = {}
+        self.ranking: tuple[Ranking, ...] = ()
+        self._child, self._begun = child, time.monotonic()
+        ranked = candidates(spec, self.target.name, threads=threads)
+        self._cycles = {one.schedule: one.cycles for one in ranked}
+        self._search = self._made(method, [one.schedule for one in ranked])
+        self._compiler = str(find_compiler(self.target, emulated=False))
+        self._flops = 0
+        self._stored: set[Schedule] = set()
+
+    def _made(self, method: str, variants: Sequence[Schedule]) -> Search:
+        if method == "ranked" or not variants:
+            return Ranked(variants)
+        return Explorer(
+            variants, lambda schedule: make_plan(self.spec, schedule, self.target), seed=0
+        )
+
+    def steps(self) -> Generator[Progress]:
+        """Search until a quarter of the time is left, then compare the best ones once more."""
+        rng, self._begun = np.random.default_rng(), time.monotonic()
+        with self._child(self.spec, self.target.name) as child:
+            race = Race(child, Schedule(), rng)
+            self.failures = race.failures
+            self._recall(race)
+            self._begin(race)
+            count = _LEAST  # at least these, however short the time is
+            while count > 0:
+                begun, asked = self._spent(), self._search.ask(count)
+                batch = race.admit(asked)
+                self._store_failures(race)
+                if not batch:
+                    break
+                yield from self._raced(race, batch)
+                count = self._affordable((self._spent() - begun) / len(asked))
+            yield from self._final(race)
+
+    def result(self) -> Tuned:
+        """The winner's kernel and the ranking, once all steps were made."""
+        if not self.ranking:
+            raise TuningError("the tuning has not come to its end", hint="go through steps()")
+        chosen = self.ranking[0].schedule
+        return Tuned(compile_many([(self.spec, chosen, self.target.name)])[0], self.ranking)
+
+    # --- the parts -----------------------------------------------------------------------------
+
+    def _spent(self) -> float:
+        return time.monotonic() - self._begun
+
+    def _affordable(self, each: float) -> int:
+        """How many variants, each of so many seconds, there is time for before the last step."""
+        left = (1 - FINAL) * self.seconds - self._spent()
+        if left <= 0:
+            return 0
+        return min(_TOGETHER, max(_LEAST, int(left / each)))
+
+    def _is_over(self, share: float) -> bool:
+        return self._spent() >= share * self.seconds
+
+    def _recall(self, race: Race) -> None:
+        """Go on from what is stored of this spec, CPU and version."""
+        for result in self.database.results(self.subject):
+            if result.status != MEASURED:
+                race.failures[result.schedule] = Failure(result.status, result.said)
+            elif result.hot:
+                race.samples[result.schedule] = Samples([*result.hot], [*result.cold])
+        self._stored.update(race.failures)
+        race.failures.pop(race.default, None)  # it is tried again: all are compared with it
+
+    def _begin(self, race: Race) -> None:
+        """The default, the stored winner, and what won elsewhere."""
+        stored = self.database.winner(self.subject)
+        known = [] if stored is None else [stored.schedule]
+        first = race.admit(
+            dict.fromkeys([race.default, *known, *self.database.earlier(self.subject)])
+        )
+        if race.default not in first:
+            raise not_measured(race.failures[race.default])
+        self._flops = race.flops
+        for _ in range(3):
+            self._store(race, race.measure(first, cold=True))
+        for schedule in race.failures:
+            self._search.tell(schedule, None)
+        for schedule in race.samples:
+            self._search.tell(schedule, 1 / race.pace(schedule))
+
+    def _raced(self, race: Race, batch: Sequence[Schedule]) -> Iterator[Progress]:
+        for measured in race.halving(batch):
+            self._store(race, measured)
+            yield self._progress("searching", race)
+            if self._is_over(1 - FINAL):
+                break
+        for schedule in batch:
+            failed = schedule in race.failures
+            self._search.tell(schedule, None if failed else 1 / race.pace(schedule))
+
+    def _final(self, race: Race) -> Iterator[Progress]:
+        """The best ones beside the default, in rounds that count for these alone."""
+        best = sorted(race.samples, key=race.pace)[:FINALISTS]
+        finalists = race.admit(dict.fromkeys([race.default, *best]))
+        rounds, (least, most) = 0, _ROUNDS
+        while rounds < most and (rounds < least or not self._is_over(1)):
+            measured = race.measure(finalists, cold=True)
+            finalists = [s for s in finalists if s not in race.failures]
+            self._store(race, measured)
+            self._store_failures(race)
+            rounds += 1
+            yield self._progress("comparing the best", race)
+        self.ranking = self._ranked(race, finalists, rounds)
+        self._crown(self.ranking[0])
+
+    def _ranked(
+        self, race: Race, finalists: Sequence[Schedule], rounds: int
+    ) -> tuple[Ranking, ...]:
+        """Finalists by their last rounds, then the others by all of theirs.
+
+        Those that are faster than the default come first, then it, then those that are not.
+        """
+        default = race.samples[race.default]
+        first = [
+            ranking(
+                s, race.samples[s].last(rounds), default.last(rounds), self._flops,
+                self._cycles.get(s),
+            )
+            for s in finalists
+        ]  # fmt: skip
+        others = [
+            ranking(s, samples, default, self._flops, self._cycles.get(s))
+            for s, samples in race.samples.items()
+            if s not in finalists and samples.hot
+        ]
+        first.sort(key=lambda one: (not one.gains, one.schedule != race.default, -one.ratio))
+        return (*first, *sorted(others, key=lambda one: -one.ratio))
+
+    def _crown(self, best: Ranking) -> None:
+        """Store the winner; another tuner's stays where it gains more and was not raced here."""
+        raced = {one.schedule for one in self.ranking[: FINALISTS + 1]}
+        there = self.database.winner(self.subject)
+        if there is not None and there.schedule not in raced and there.ratio > best.ratio:
+            return
+        self.database.crown(
+            Winner(
+                subject=self.subject,
+                schedule=best.schedule,
+                code=repr(self.spec),
+                ratio=best.ratio,
+                uncertainty=best.uncertainty,
+                spread=best.hot.spread,
+                gflops=best.hot.gflops,
+                compiler=self._compiler,
+                version=VERSION,
+                at=time.time(),
+            )
+        )
+
+    # --- what is kept --------------------------------------------------------------------------
+
+    def _store(self, race: Race, measured: Sequence[Schedule]) -> None:
+        self.database.put(
+            self._result(s, MEASURED, "", race.samples[s]) for s in measured if s in race.samples
+        )
+
+    def _store_failures(self, race: Race) -> None:
+        new = {s: f for s, f in race.failures.items() if s not in self._stored}
+        self._stored.update(new)
+        self.database.put(
+            self._result(s, failure.status, failure.said, Samples()) for s, failure in new.items()
+        )
+
+    def _result(self, schedule: Schedule, status: str, said: str, samples: Samples) -> Result:
+        return Result(
+            subject=self.subject,
+            schedule=schedule,
+            code=repr(self.spec),
+            status=status,
+            said=said,
+            compiler=self._compiler,
+            version=VERSION,
+            cycles=self._cycles.get(schedule),
+            flops=self._flops,
+            hot=tuple(samples.hot),
+            cold=tuple(samples.cold),
+            at=time.time(),
+        )
+
+    def _progress(self, phase: str, race: Race) -> Progress:
+        known = (s for s, held in race.samples.items() if len(held.hot) >= _TRUSTED)
+        best = min(map(race.pace, known), default=1.0)
+        return Progress(
+            phase, self._spent(), self.seconds, len(race.samples), len(race.failures), 1 / best
+        )

@@ -1,0 +1,94 @@
+"""The workbench of a tuning: kernels of one spec and target, built, checked and timed."""
+
+from __future__ import annotations
+
+from tilewright.errors import TilewrightError
+from tilewright.runtime.bench.peak import Meter
+from tilewright.runtime.bench.timing import Filler, Timed, copies, flops
+from tilewright.runtime.driver import compile, compile_many
+from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.reference.arguments import Sample
+from tilewright.runtime.reference.verify import Case, cases_of
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.schedule import Schedule
+
+#: Random cases that each variant must compute right.
+CASES = 2
+#: Copies of the arrays that a cold call takes in turn, and the bytes of all.
+_COPIES, _COPIED = 16, 128 << 20
+
+
+class Bench:
+    """The workbench: kernels of one spec and target, on arrays that they share."""
+
+    def __init__(self, spec: Gemm, target: str) -> None:
+        self._spec, self._target = spec, target
+        self._kernels: dict[Schedule, Kernel] = {}
+        self._timed: dict[Schedule, Timed] = {}
+        self._cases: list[Case] = []
+        self._samples: list[Sample] = []
+        self._filler: Filler | None = None
+        self._meter: Meter | None = None
+
+    def build(self, schedules: list[Schedule]) -> dict[Schedule, str | None]:
+        """Compile all into one library; where that fails, one by one to find which it is."""
+        try:
+            made = compile_many([(self._spec, schedule, self._target) for schedule in schedules])
+            self._kernels.update(zip(schedules, made, strict=True))
+        except TilewrightError:
+            return {schedule: self._alone(schedule) for schedule in schedules}
+        return dict.fromkeys(schedules)
+
+    def _alone(self, schedule: Schedule) -> str | None:
+        try:
+            self._kernel(schedule)
+        except TilewrightError as error:
+            return str(error)
+        return None
+
+    def _kernel(self, schedule: Schedule) -> Kernel:
+        if schedule not in self._kernels:
+            self._kernels[schedule] = compile(self._spec, schedule, self._target)
+        return self._kernels[schedule]
+
+    def check(self, schedule: Schedule) -> int:
+        """Compare with what is right, which is computed once for all variants."""
+        kernel = self._kernel(schedule)
+        if not self._cases:
+            self._cases = list(cases_of(kernel, CASES, seed=0))
+        for case in self._cases:
+            case.run(kernel)
+        return flops(kernel, self._arguments(kernel)[0])
+
+    def hot(self, schedule: Schedule) -> tuple[float, float]:
+        """Time calls on one copy of the arrays."""
+        timed = self._ready(schedule)
+        if self._meter is None:
+            kernel = self._kernel(schedule)
+            self._meter = Meter(kernel.isa, (self._spec.a.type, self._spec.b.type))
+        before = self._meter.seconds()
+        taken = timed.hot()
+        loop = (before + self._meter.seconds()) / 2  # the clock may move meanwhile
+        return taken, loop * flops(
+            self._kernel(schedule), self._samples[0]
+        ) / self._meter.loop.flops
+
+    def cold(self, schedule: Schedule) -> float:
+        """Time one call on each copy of the arrays, after the caches were filled."""
+        timed = self._ready(schedule)
+        if self._filler is None:
+            self._filler = Filler()
+        self._filler.fill()
+        return timed.cold()
+
+    def _ready(self, schedule: Schedule) -> Timed:
+        if schedule not in self._timed:
+            kernel = self._kernel(schedule)
+            self._timed[schedule] = Timed(kernel, self._arguments(kernel))
+        return self._timed[schedule]
+
+    def _arguments(self, kernel: Kernel) -> list[Sample]:
+        """Arrays for all variants, in several copies."""
+        if not self._samples:
+            self._samples = copies(kernel, _COPIED, _COPIES)
+        return self._samples
