@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from time import perf_counter
 from typing import Any
 
@@ -91,10 +92,9 @@ def run(options: Options) -> Section:
 
 def _torch() -> Any:
     try:
-        import torch
+        return import_module("torch")
     except ImportError:
         raise MissingError("PyTorch is not installed: pip install torch") from None
-    return torch
 
 
 def _cases() -> Iterator[tuple[str, str, tuple[int, int, int], int]]:

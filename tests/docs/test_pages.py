@@ -20,6 +20,7 @@ RUN = (
     "docs/matrix-unit.md",
     "docs/add-a-target.md",
     "docs/tuning.md",
+    "docs/products.md",
 )
 LINK = re.compile(r"\]\(([^)#]+)")
 MAKE = re.compile(r"^make (\w+)", re.MULTILINE)

@@ -17,6 +17,7 @@ from tilewright.examples import (
     digits,
     neon_chapter,
     oriented_filters,
+    sgemm,
 )
 from tilewright.runtime.machine import host
 from tilewright.targets import load
@@ -40,6 +41,22 @@ def test_every_program_says_how_it_is_run() -> None:
     assert programs()
     for program in programs():
         assert f"    python examples/{program.name} " in program.read_text()
+
+
+# -- a BLAS call --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["host", "scalar"])
+def test_the_blas_call_is_right(target: str) -> None:
+    assert sgemm.check(target) < 1e-5
+
+
+def test_a_blas_call_whose_arrays_are_too_small_is_refused() -> None:
+    a, b, c = (np.zeros(size, np.float32) for size in (10, 600, 320))
+    with pytest.raises(ValueError, match="10 x 30 matrix with columns 12 apart needs 358"):
+        sgemm.sgemm("N", "T", 10, 20, 30, 1.0, a, 12, b, 20, 0.0, c, 16)
+    with pytest.raises(ValueError, match="at least 10 apart"):
+        sgemm.sgemm("N", "T", 10, 20, 30, 1.0, np.zeros(600, "f4"), 8, b, 20, 0.0, c, 16)
 
 
 # -- the chapter --------------------------------------------------------------------------------
