@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .runtime.driver import compile, compile_many
     from .runtime.harness import harness
     from .runtime.kernel import Kernel
+    from .runtime.matmul.constant import PackedB, pack
     from .runtime.matmul.product import matmul
     from .runtime.reference.verify import Verification
     from .spec.expression import Expression, Operand, acc, acc2, dst, postop
@@ -60,6 +61,7 @@ __all__ = [
     "Operand",
     "Pack",
     "Packed",
+    "PackedB",
     "PackedMatrix",
     "PlanError",
     "Schedule",
@@ -84,6 +86,7 @@ __all__ = [
     "dst",
     "harness",
     "matmul",
+    "pack",
     "peak",
     "postop",
     "row_absmax",
@@ -106,6 +109,7 @@ _HOMES = {
     "harness": "runtime.harness",
     "Kernel": "runtime.kernel",
     "matmul": "runtime.matmul.product",
+    **dict.fromkeys(("PackedB", "pack"), "runtime.matmul.constant"),
     "Timing": "runtime.bench.timing",
     "peak": "runtime.bench.peak",
     **dict.fromkeys(("Calibrated", "calibrate"), "runtime.calibrate.run"),

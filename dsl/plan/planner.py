@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
+from operator import lt
+from typing import Literal
 
 from sympy import Integer
 
@@ -10,7 +13,7 @@ from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target, uncut
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
-from tilewright.spec.schedule import Schedule
+from tilewright.spec.schedule import LARGE, Schedule
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, size_expr, symbol, value
 
@@ -37,6 +40,7 @@ LINE_VECTORS = 12
 
 def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     """The plan; ScheduleError or SpecError if schedule and spec contradict each other."""
+    given, schedule = schedule, _for_size(spec, schedule)
     ways = layouts(spec, schedule, target)
     plans = [_plan_along(layout, spec, schedule, target) for layout in ways]
     unknown = NOMINAL if len({plan.vectorize for plan in plans}) == 1 else 0
@@ -45,16 +49,44 @@ def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     costs = [_estimate(plan, unknown, most) if len(plans) > 1 else 0.0 for plan in plans]
     best = min(zip(costs, range(len(plans)), strict=True))[1]
     decisions = (*_why(plans, costs, best), *plans[best].decisions)
+    if schedule is not given:
+        why = {"loops": _LARGE, "pack": _LARGE, "vectorize": "C is contiguous along it"}
+        decisions = tuple(replace(d, reason=why.get(d.what, d.reason)) for d in decisions)
     return with_tiles(_in_panels(replace(plans[best], decisions=decisions)))
 
 
-def _in_panels(plan: Plan) -> Plan:
-    """``plan`` with blocks packed in panels as wide as its tile, where sizes are of the call.
+_LARGE = "operands are large: blocks that the caches hold are packed"
 
-    Blocks of m and n have whole panels then, at most as many elements as were asked for.
+
+def _for_size(spec: Gemm, schedule: Schedule) -> Schedule:
+    """``schedule``, or where it leaves the nest open and C is large, one of blocks in the caches.
+
+    C must be able to hold sums of a part of K.
+    """
+    nest = (schedule.loops, schedule.pack, schedule.vectorize, schedule.prefetch)
+    sizes = [size for size in (spec.m, spec.n, spec.k) if isinstance(size, int)]
+    sums = spec.output == "c" and spec.c.type == spec.type and is_plain(spec)
+    alone = spec.batch is None and spec.b2 is None and not spec.outputs
+    if any(nest) or schedule.block or schedule.tails != "auto" or len(sizes) < 3:
+        return schedule
+    if not (sums and alone) or any(map(lt, (*sizes, prod(sizes)), LARGE)):
+        return schedule
+    by_rows = spec.c.order == "C"
+    loops = "nkMmnk" if by_rows else "mkNnmk"
+    along: Literal["m", "n"] = "n" if by_rows else "m"
+    parallel = (schedule.threads or 1) > 1
+    loops = loops if parallel else loops.lower()
+    return replace(schedule, loops=loops, pack="ab", vectorize=along)
+
+
+def _in_panels(plan: Plan) -> Plan:
+    """``plan`` with blocks packed in panels as wide as its tile, where the call computes sizes.
+
+    It does where sizes are of the call, or the schedule leaves it to the caches how large blocks
+    are. Blocks of m and n have whole panels then, at most as many elements as were asked for.
     """
     lines = ["mn"["ab".index(name)] for name in plan.packs]
-    unknown = all(value(plan.sizes[d]) is None for d in plan.blocks)
+    unknown = all(value(plan.sizes[d]) is None for d in plan.blocks) or not plan.schedule.block
     if not lines or not unknown or not plan.blocks.keys() >= {"k", *lines}:
         return plan
     if plan.bounces or plan.dot:

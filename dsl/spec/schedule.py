@@ -13,6 +13,8 @@ from .sizes import MAX_FIXED, call_text, whole_number
 TAILS = ("auto", "mask", "narrow", "overlap", "bounce")
 PACKS = (None, "a", "b", "ab")
 LETTERS = "bmnkMN"
+#: What m, n, k and their product are at least where packing blocks that the caches hold pays.
+LARGE = (32, 32, 64, 1 << 22)
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)

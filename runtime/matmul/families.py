@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from tilewright.runtime.driver import compile
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix
-from tilewright.spec.schedule import Schedule
+from tilewright.spec.schedule import LARGE, Schedule
 from tilewright.spec.sizes import Dim, dim
 from tilewright.spec.types import accumulator
 
-from .lines import ORDERS
+from .arrays import ORDERS
 
 if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
@@ -26,15 +26,13 @@ PARALLEL_WORK = 1 << 20
 UNBOUNDED = (1 << 62) - 1
 
 
-#: What m, n, k and their product are at least where packing blocks pays.
-BLOCKED = (32, 32, 64, 1 << 22)
 #: Elements of a matrix that is multiplied with a vector, from which on no near cache holds it.
 STREAMED = 1 << 16
 #: Steps of K for which lines of such a matrix are read side by side.
 LINES = 8
 Shape = Literal["column", "row", "matrix", "blocks", "column stream", "row stream"]
 #: What a large product of a shape is.
-LARGE: dict[Shape, Shape] = {
+_GROWN: dict[Shape, Shape] = {
     "matrix": "blocks", "column": "column stream", "row": "row stream",
 }  # fmt: skip
 
@@ -93,7 +91,7 @@ def class_of(m: int, n: int, k: int, types: tuple[str, str, str], options: Optio
             shape = name if given[i] else "matrix"  # type: ignore[assignment]
             break
         least[i] = 2
-    limits: tuple[int, ...] = (0, 0, 0, STREAMED) if shape != "matrix" else BLOCKED
+    limits: tuple[int, ...] = (0, 0, 0, STREAMED) if shape != "matrix" else LARGE
     if shape != "matrix" or _packs(types, options):
         for i in (1, 2) if fixed else range(4):
             if given[i] < limits[i]:
@@ -101,7 +99,7 @@ def class_of(m: int, n: int, k: int, types: tuple[str, str, str], options: Optio
                 break
             least[i] = max(least[i], limits[i])
         else:
-            shape = LARGE[shape]
+            shape = _GROWN[shape]
     parallel = options.threads != 1 and (fixed or given[3] >= PARALLEL_WORK)
     if options.threads != 1 and not fixed:
         if parallel:
@@ -128,18 +126,23 @@ def spec_of(family: Family) -> Gemm:
     orders = [ORDERS[axis] for axis in family.axes]
     m: int | Dim = 1 if family.sizes.shape.startswith("row") else dim("m")
     n: int | Dim = 1 if family.sizes.shape.startswith("column") else dim("n")
-    out = Matrix(written, orders[2])
+    given = output_of(a, b, Matrix(written, orders[2]), options)
+    return Gemm(
+        m, n, dim("k"), a=Matrix(a, orders[0]), b=Matrix(b, orders[1]),
+        lda=dim("lda"), ldb=dim("ldb"), **given,
+    )  # fmt: skip
+
+
+def output_of(a: str, b: str, out: Matrix, options: Options) -> dict[str, Any]:
+    """What a ``Gemm`` of types ``a`` and ``b`` is told of its output: C for sums, or else D."""
     given: dict[str, Any] = {"epilogue": options.epilogue}
-    if options.epilogue is None and written in _SUMS[accumulator(a, b)]:
+    if options.epilogue is None and out.type in _SUMS[accumulator(a, b)]:
         given |= {"c": out, "ldc": dim("ldc")}
     else:
         given |= {"d": out, "ldd": dim("ldc")}
     if options.scaled:
         given |= {"alpha": "scalar", "beta": "scalar"}
-    return Gemm(
-        m, n, dim("k"), a=Matrix(a, orders[0]), b=Matrix(b, orders[1]),
-        lda=dim("lda"), ldb=dim("ldb"), **given,
-    )  # fmt: skip
+    return given
 
 
 def schedule_of(family: Family) -> Schedule:

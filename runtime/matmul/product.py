@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -12,10 +11,11 @@ from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.call import dispatch
 from tilewright.runtime.call.dtypes import preferred
 from tilewright.runtime.call.scalars import is_number
-from tilewright.spec.types import INPUTS, TYPES, accumulator
+from tilewright.spec.types import accumulator
 
+from .arrays import contiguous_axis, disjoint, type_of
+from .constant import PackedB, product_with
 from .families import Family, Options, class_of, kernel_of
-from .lines import contiguous_axis, disjoint
 from .routes import Routes
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ COPIED = 8 << 20
 
 def matmul(
     a: Array,
-    b: Array,
+    b: Array | PackedB,
     out: Array | None = None,
     *,
     alpha: float = 1,
@@ -47,7 +47,7 @@ def matmul(
     those of ``Gemm``, orders and strides any. A new ``out`` has the type in which sums are held:
     float32 for floating point, int32 for integers, float64; one that is given may have any other,
     and is not read where beta is 0. ``epilogue`` is an expression of ``tw.acc``, whose operands
-    are passed by name.
+    are passed by name. ``b`` may be what ``tw.pack`` made of a matrix.
 
     ``threads`` is how many there are at most; without it as many as the process may use CPUs,
     where that pays. With ``deterministic`` a row of the result has the same bits whatever other
@@ -118,7 +118,10 @@ def _general(
     a: Any, b: Any, out: Any, alpha: Any, beta: Any, options: Options, operands: dict[str, Any]
 ) -> Array:
     """A call whose arrays, or options, C has not decided."""
-    types = _type(a, "a"), _type(b, "b")
+    types = type_of(a, "a"), b.type if isinstance(b, PackedB) else type_of(b, "b")
+    packed = b if isinstance(b, PackedB) else None
+    if packed is not None:
+        b = np.broadcast_to(np.empty((), np.int8), packed.shape)  # whose shape alone is looked at
     shape, product = _shapes(a, b)
     if out is None:
         if not _is(beta, 0):
@@ -127,44 +130,19 @@ def _general(
             )
         dtype = preferred(accumulator(*types))
         result = np.empty(shape, dtype)
-        _made[a.dtype, b.dtype] = dtype
+        if packed is None:
+            _made[a.dtype, b.dtype] = dtype
     else:
         result = _checked_out(out, shape)
-    written = _type(result, "out")
+    written = type_of(result, "out")
     for name, given in (("a", a), ("b", b)):
         if np.may_share_memory(given, result) and np.shares_memory(given, result):
             _refuse_overlap(name, given, result)
     scalars = {"alpha": alpha, "beta": beta} if options.scaled else {}
-    one = _One((*types, written), options, scalars, operands)
-    stacks = _broadcast(a, b, result, product)
-    for x, y, z in stacks:
+    one = _One((*types, written), options, {**scalars, **operands}, bool(operands), packed)
+    for x, y, z in _broadcast(a, b, result, product):
         one.stack(x, y, z)
     return result
-
-
-def _type(array: Any, name: str) -> str:
-    """The element type of an array; ArgumentTypeError if it is none, or of another type."""
-    if not isinstance(array, np.ndarray):
-        raise ArgumentTypeError(
-            f"{name} must be a numpy array", got=type(array).__name__, hint=f"np.asarray({name})"
-        )
-    return _type_of(array.dtype, name)
-
-
-@cache
-def _type_of(dtype: np.dtype[Any], name: str) -> str:
-    known = TYPES if name == "out" else INPUTS
-    if dtype.isnative:
-        found = next((t for t in known if TYPES[t].numpy == dtype.name), None)
-        if found is not None:
-            return found
-    hints = {"uint16": "bits of bfloat16: x.view(ml_dtypes.bfloat16)"}
-    raise ArgumentTypeError(
-        f"{name} has a type that is not multiplied",
-        got=dtype.str if not dtype.isnative else dtype.name,
-        expected=", ".join(TYPES[t].numpy for t in known),
-        hint=hints.get(dtype.name, "astype(np.float32)"),
-    )
 
 
 def _shapes(a: Array, b: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -196,7 +174,7 @@ def _shapes(a: Array, b: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
 
 
 def _checked_out(out: Any, shape: tuple[int, ...]) -> Array:
-    _type(out, "out")
+    type_of(out, "out")
     if out.shape != shape:
         raise ArgumentValueError("matmul: out has the wrong shape", got=out.shape, expected=shape)
     if not out.flags.writeable:
@@ -237,36 +215,42 @@ def _broadcast(
 
 
 class _One:
-    """A product of matrices as often as a call needs it: with the same types and options."""
+    """A product of matrices as often as a call needs it: with the same types and options.
+
+    ``named`` are the arguments that kernels take by name; with ``whole`` there are arrays among
+    them, so that operands are not copied part by part. ``packed`` stands in place of every b.
+    """
 
     def __init__(
         self,
         types: tuple[str, str, str],
         options: Options,
-        scalars: dict[str, Any],
-        operands: dict[str, Any],
+        named: dict[str, Any],
+        whole: bool,
+        packed: PackedB | None,
     ) -> None:
-        self.types, self.options = types, options
-        self.named = {**scalars, **operands}
+        self.types, self.options, self.named, self.whole = types, options, named, whole
+        self.packed = packed
+        self.compute: Callable[[Array, Array, Array], None] = (
+            self._compute if packed is None else product_with(packed, types, options, named)
+        )
 
     def stack(self, a: Array, b: Array, out: Array) -> None:
         """Matrices, or stacks of them that are as many."""
         if a.ndim == 2:
             self.product(a, b, out)
             return
-        if not out.shape[0]:
-            return
-        axes = [contiguous_axis(x) for x in (a, b, out)]
-        if None not in axes and not self.named and self._routed(a, b, out):
+        if not out.shape[0] or self._routed(a, b, out):
             return
         for i in range(out.shape[0]):
             self.product(a[i], b[i], out[i])
 
     def _routed(self, a: Array, b: Array, out: Array) -> bool:
         """Whether C computed all of it, by a kernel that it may only now know."""
-        family = self._family(a[0], b[0], out[0])
-        if family.options != Options():
+        axes = [contiguous_axis(x) for x in (a, b, out)]
+        if self.packed or self.named or self.options != Options() or None in axes:
             return False
+        family = self._family(a[0], b[0], out[0])
         _table.add(family, kernel_of(family))
         held = a, b, out
         return _decide(_table.address, id(held)) == 0
@@ -279,31 +263,35 @@ class _One:
 
     def product(self, a: Array, b: Array, out: Array) -> None:
         """One product; operands that no kernel reads are copied part by part."""
-        if contiguous_axis(out) is None or not out.flags.aligned:
-            for part in _parts(out, 0):
+        if not _readable(out):
+            for part in self._parts(out, 0):
                 copied = np.array(out[part], order="C")
                 self.product(a[part], b, copied)
                 out[part] = copied
-        elif contiguous_axis(a) is None or not a.flags.aligned:
-            for part in _parts(a, 0):
+        elif not _readable(a):
+            for part in self._parts(a, 0):
                 self.product(np.array(a[part], order="C"), b, out[part])
-        elif contiguous_axis(b) is None or not b.flags.aligned:
-            for part in _parts(b, 1):
+        elif not self.packed and not _readable(b):
+            for part in self._parts(b, 1):
                 self.product(a, np.array(b[:, part], order="C"), out[:, part])
         else:
-            family = self._family(a, b, out)
-            kernel = kernel_of(family)
-            kernel(a, b, **{"out" if self._writes_only else "c": out}, **self.named)
-            if family.options == Options():
-                _table.add(family, kernel)
+            self.compute(a, b, out)
 
-    @property
-    def _writes_only(self) -> bool:
-        return not self.options.scaled
+    def _compute(self, a: Array, b: Array, out: Array) -> None:
+        family = self._family(a, b, out)
+        kernel = kernel_of(family)
+        kernel(a, b, **{"c" if self.options.scaled else "out": out}, **self.named)
+        if family.options == Options():
+            _table.add(family, kernel)
+
+    def _parts(self, x: Array, axis: int) -> list[slice]:
+        """Slices along ``axis`` that have some ``COPIED`` bytes each."""
+        length = x.shape[axis]
+        step = max(1, COPIED // max(1, x.shape[1 - axis] * x.itemsize))
+        step = max(1, length) if self.whole else step
+        return [slice(i, min(i + step, length)) for i in range(0, length, step)]
 
 
-def _parts(x: Array, axis: int) -> list[slice]:
-    """Slices along ``axis`` that have some ``COPIED`` bytes each."""
-    length = x.shape[axis]
-    step = max(1, COPIED // max(1, x.shape[1 - axis] * x.itemsize))
-    return [slice(i, min(i + step, length)) for i in range(0, length, step)]
+def _readable(x: Array) -> bool:
+    """Whether kernels can use an array where it lies."""
+    return contiguous_axis(x) is not None and x.flags.aligned

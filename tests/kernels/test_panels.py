@@ -97,3 +97,33 @@ def test_extra_memory_is_the_packed_blocks_alone() -> None:
     for size in (64, 1000, 100_000):
         sizes = dict.fromkeys(("m", "n", "k", "lda", "ldb", "ldc"), size)
         assert evaluate(program_for(plan).scratch, sizes) <= most
+
+
+def test_large_operands_of_fixed_sizes_are_packed_in_blocks_by_default() -> None:
+    target = resolve("avx512")
+    large = tw.Gemm(512, 600, 700)
+    plan = plan_for(large, tw.Schedule(), target)
+    assert plan.outer + plan.inner == "nkmmnk"
+    assert plan.panel_tile is not None
+    assert "operands are large" in explain_plan(plan)
+    assert plan_for(large, tw.Schedule(threads=2), target).outer == "nkMmn"
+    assert plan_for(tw.Gemm(512, 600, 700, order="F"), tw.Schedule(), target).outer == "mknnm"
+    for other, schedule in (
+        (tw.Gemm(64, 64, 64), tw.Schedule()),
+        (large, tw.Schedule(loops="nmk")),
+        (tw.Gemm(512, 600, 700, epilogue=tw.relu(tw.acc)), tw.Schedule()),
+        (tw.Gemm(512, 600, 700, a="bf16"), tw.Schedule()),
+    ):
+        assert plan_for(other, schedule, target).panel_tile is None
+
+
+@pytest.mark.twice
+def test_a_large_product_of_fixed_sizes() -> None:
+    rng = np.random.default_rng(6)
+    a = rng.integers(-4, 5, (130, 530)).astype("f4")
+    b = rng.integers(-4, 5, (530, 1100)).astype("f4")
+    kernel = tw.compile(tw.Gemm(130, 1100, 530, beta=1))
+    c = np.ones((130, 1100), "f4")
+    kernel(a, b, c)
+    np.testing.assert_array_equal(c, a.astype("f8") @ b + 1)
+    assert kernel.verify(1).cases == 1

@@ -219,3 +219,61 @@ def test_out_is_refused_before_anything_is_written(rng: np.random.Generator) -> 
     halves = whole(rng, (8, 16))
     tw.matmul(halves[:, :8], halves[:, :8].copy(), halves[:, 8:])  # apart, though interleaved
     np.testing.assert_array_equal(halves[:, 8:], exact(halves[:, :8], halves[:, :8]))
+
+
+@pytest.mark.twice
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [("f4", "f4"), ("u1", "i1"), (ml_dtypes.bfloat16, ml_dtypes.bfloat16), ("f4", "f2")],
+)
+def test_a_packed_b_serves_any_number_of_rows(a: Any, b: Any, rng: np.random.Generator) -> None:
+    y = whole(rng, (37, 21), b)
+    packed = tw.pack(y, a=None if a == b else np.dtype(a))
+    assert packed.shape == (37, 21)
+    for shape in ((1, 37), (19, 37), (3, 5, 37), (37,), (0, 37), (200, 37)):
+        x = whole(rng, shape, a)
+        expected = np.matmul(x.astype("f8"), y.astype("f8"))
+        np.testing.assert_array_equal(tw.matmul(x, packed), expected)
+    x = whole(rng, (40, 74), a)[::2, ::2]
+    out = np.zeros((40, 21), "f4").astype(tw.matmul(x, packed).dtype)[::2]
+    tw.matmul(x, packed, out)
+    np.testing.assert_array_equal(out, exact(x, y))
+
+
+@pytest.mark.twice
+def test_a_packed_b_with_options(rng: np.random.Generator) -> None:
+    x, y, c = whole(rng, (9, 8)), whole(rng, (8, 7)), whole(rng, (9, 7))
+    packed, expected = tw.pack(y), 2 * exact(x, y) + 3 * c
+    np.testing.assert_array_equal(tw.matmul(x, packed, c, alpha=2, beta=3), expected)
+    found = tw.matmul(x, packed, epilogue=tw.relu(tw.acc), threads=2)
+    np.testing.assert_array_equal(found, np.maximum(exact(x, y), 0))
+    rows = tw.matmul(x, packed, deterministic=True)
+    np.testing.assert_array_equal(tw.matmul(x[4:5], packed, deterministic=True), rows[4:5])
+
+
+def test_what_cannot_be_packed_or_multiplied_with_it_is_said(rng: np.random.Generator) -> None:
+    y = whole(rng, (8, 7))
+    with pytest.raises(ArgumentValueError, match=r"tw\.pack packs one matrix"):
+        tw.pack(y[0])
+    with pytest.raises(ArgumentTypeError, match="b must be a numpy array"):
+        tw.pack([[1.0]])  # type: ignore[arg-type]
+    with pytest.raises(SpecError, match="no product of these types"):
+        tw.pack(y, a="s8")
+    packed = tw.pack(y)
+    with pytest.raises(ArgumentTypeError, match=r"(?s)packed for another type.*a='f16'"):
+        tw.matmul(whole(rng, (9, 8), "f2"), packed)
+    with pytest.raises(ArgumentValueError, match="a has another number of columns"):
+        tw.matmul(y, packed)
+    with pytest.raises(SpecError, match="packed for another target"):
+        tw.matmul(whole(rng, (9, 8)), packed, target="scalar")
+
+
+@pytest.mark.twice
+def test_operands_of_an_epilogue_are_not_cut(
+    monkeypatch: pytest.MonkeyPatch, rng: np.random.Generator
+) -> None:
+    monkeypatch.setattr("tilewright.runtime.matmul.product.COPIED", 100)
+    x, y, v = whole(rng, (30, 50)), whole(rng, (50, 44)), whole(rng, (15,))
+    scale = tw.Operand("scale", "f32", per="row")
+    found = tw.matmul(x[::2, ::2], y[::2, ::2], epilogue=tw.acc * scale, scale=v)
+    np.testing.assert_array_equal(found, exact(x[::2, ::2], y[::2, ::2]) * v[:, None])

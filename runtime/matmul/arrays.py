@@ -1,12 +1,15 @@
-"""How the matrix in an array lies: contiguous lines along one axis, a leading dimension apart."""
+"""What an array holds, and how its matrices lie: contiguous lines along one axis, apart."""
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
 
+from tilewright.errors import ArgumentTypeError
 from tilewright.spec.operands import Order
+from tilewright.spec.types import INPUTS, TYPES
 
 #: What ``contiguous_axis`` finds, as numpy calls it.
 ORDERS: tuple[Order, Order] = ("F", "C")
@@ -44,3 +47,28 @@ def disjoint(array: np.ndarray[Any, Any]) -> bool:
             return False
         reach += stride * (count - 1)
     return True
+
+
+def type_of(array: Any, name: str) -> str:
+    """The element type of an array; ArgumentTypeError if it is none, or of another type."""
+    if not isinstance(array, np.ndarray):
+        raise ArgumentTypeError(
+            f"{name} must be a numpy array", got=type(array).__name__, hint=f"np.asarray({name})"
+        )
+    return _named(array.dtype, name)
+
+
+@cache
+def _named(dtype: np.dtype[Any], name: str) -> str:
+    known = TYPES if name == "out" else INPUTS
+    if dtype.isnative:
+        found = next((t for t in known if TYPES[t].numpy == dtype.name), None)
+        if found is not None:
+            return found
+    hints = {"uint16": "bits of bfloat16: x.view(ml_dtypes.bfloat16)"}
+    raise ArgumentTypeError(
+        f"{name} has a type that is not multiplied",
+        got=dtype.str if not dtype.isnative else dtype.name,
+        expected=", ".join(TYPES[t].numpy for t in known),
+        hint=hints.get(dtype.name, "astype(np.float32)"),
+    )

@@ -1,0 +1,117 @@
+"""A B that is multiplied again and again: packed once, for every A that may come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+
+from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError
+from tilewright.runtime.call.packed_matrix import PackedMatrix
+from tilewright.runtime.driver import compile
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Matrix, Packed
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.sizes import dim
+from tilewright.spec.types import accumulator
+
+from .arrays import ORDERS, contiguous_axis, type_of
+from .families import PARALLEL_WORK, Options, output_of
+
+if TYPE_CHECKING:
+    from tilewright.runtime.kernel import Kernel
+
+Array = np.ndarray[Any, Any]
+
+
+class PackedB(NamedTuple):
+    """A matrix packed by ``pack``, for every ``a`` of one type on one target.
+
+    ``matrix`` is what kernels take, ``type`` the type of its elements, ``a`` that of A.
+    """
+
+    matrix: PackedMatrix
+    type: str
+    a: str
+    target: str
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(k, n)."""
+        k, n = self.matrix.shape
+        return k, n
+
+
+def pack(b: Array, *, a: Any = None, target: str = "host") -> PackedB:
+    """``b``, a k x n array in any order, packed for ``tw.matmul(a, packed)``.
+
+    ``a`` is the type of the arrays that it will be multiplied with, by default ``b``'s. Kernels are
+    compiled for k and n, and serve any number of rows. ArgumentError unless ``b`` is a matrix of a
+    type that is multiplied; SpecError where there is no product of the types.
+    """
+    type_ = type_of(b, "b")
+    if b.ndim != 2:
+        raise ArgumentValueError(
+            "tw.pack packs one matrix", got=f"shape {b.shape}", expected="(k, n)"
+        )
+    kind = Matrix(type_ if a is None else a).type
+    accumulator(kind, type_)
+    types = kind, type_, accumulator(kind, type_)
+    kernel = _kernel(_Kind(types, b.shape, 1, 1, Options(target=target)), False)
+    return PackedB(kernel.pack_b(b), type_, kind, target)
+
+
+class _Kind(NamedTuple):
+    """Products with a packed B that one kernel serves; ``axes`` of A and of what is written."""
+
+    types: tuple[str, str, str]
+    shape: tuple[int, ...]
+    a_axis: int
+    out_axis: int
+    options: Options
+
+
+@lru_cache(maxsize=256)
+def _kernel(kind: _Kind, parallel: bool) -> Kernel:
+    (a, b, written), (k, n), options = kind.types, kind.shape, kind.options
+    given: dict[str, Any] = output_of(a, b, Matrix(written, ORDERS[kind.out_axis]), options)
+    spec = Gemm(
+        dim("m"), n, k, a=Matrix(a, ORDERS[kind.a_axis]), b=Packed(b), lda=dim("lda"), **given
+    )
+    split: Literal[1] | None = 1 if options.deterministic else None
+    threads = options.threads if parallel else None
+    loops = "MNk" if parallel and options.threads is None else None
+    return compile(spec, Schedule(loops=loops, threads=threads, k_split=split), options.target)
+
+
+def product_with(
+    b: PackedB, types: tuple[str, str, str], options: Options, named: dict[str, Any]
+) -> Callable[[Array, Array, Array], None]:
+    """What multiplies one matrix A with ``b``, whose lines are contiguous, as those of ``out``."""
+    if types[0] != b.a:
+        raise ArgumentTypeError(
+            "b was packed for another type of a",
+            got=f"a of {types[0]}",
+            expected=b.a,
+            hint=f"tw.pack(b, a={types[0]!r})",
+        )
+    if options.target != b.target:
+        raise SpecError(
+            "b was packed for another target",
+            got=f"target={options.target!r}",
+            expected=repr(b.target),
+            hint=f"tw.pack(b, target={options.target!r})",
+        )
+
+    def run(a: Array, _: Array, out: Array) -> None:
+        axes = contiguous_axis(a), contiguous_axis(out)
+        assert axes[0] is not None
+        assert axes[1] is not None
+        kind = _Kind(types, b.shape, axes[0], axes[1], options)
+        work = a.shape[0] * b.shape[0] * b.shape[1]
+        kernel = _kernel(kind, options.threads != 1 and work >= PARALLEL_WORK)
+        kernel(a, b.matrix, **{"c" if options.scaled else "out": out}, **named)
+
+    return run
