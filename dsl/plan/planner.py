@@ -13,7 +13,7 @@ from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target, uncut
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
-from tilewright.spec.schedule import LARGE, Schedule
+from tilewright.spec.schedule import LARGE, Schedule, large_work
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, size_expr, symbol, value
 
@@ -69,7 +69,7 @@ def _for_size(spec: Gemm, schedule: Schedule) -> Schedule:
     alone = spec.batch is None and spec.b2 is None and not spec.outputs
     if any(nest) or schedule.block or schedule.tails != "auto" or len(sizes) < 3:
         return schedule
-    if not (sums and alone) or any(map(lt, (*sizes, prod(sizes)), LARGE)):
+    if not (sums and alone) or any(map(lt, sizes, LARGE)) or prod(sizes) < large_work(sizes[0]):
         return schedule
     by_rows = spec.c.order == "C"
     loops = "nkMmnk" if by_rows else "mkNnmk"

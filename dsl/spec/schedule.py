@@ -13,8 +13,15 @@ from .sizes import MAX_FIXED, call_text, whole_number
 TAILS = ("auto", "mask", "narrow", "overlap", "bounce")
 PACKS = (None, "a", "b", "ab")
 LETTERS = "bmnkMN"
-#: What m, n, k and their product are at least where packing blocks that the caches hold pays.
-LARGE = (32, 32, 64, 1 << 22)
+#: What m, n and k are at least where packing blocks that the caches hold pays.
+LARGE = (32, 32, 64)
+#: Rows of C from which on a packed B is read often.
+MANY_ROWS = 128
+
+
+def large_work(m: int) -> int:
+    """What m n k is at least, besides: with few rows B must be more than a near cache holds."""
+    return 1 << 25 if m >= MANY_ROWS else 1 << 26
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from time import monotonic
+from time import monotonic as now
 
 from tilewright.errors import ArgumentValueError, TargetError
 from tilewright.isa.core_file import CoreFile, core_file_of
@@ -92,7 +92,7 @@ def calibrate(seconds: float = 30, *, say: Say | None = None) -> Calibrated:
     if not seconds >= _LEAST:
         raise ArgumentValueError("seconds are too few to measure a core", got=seconds,
                                  expected=f"{_LEAST:g} or more")  # fmt: skip
-    begin, told = monotonic(), say or (lambda what: None)
+    begin, told = now(), say or (lambda what: None)
     found = list(_measurable())
     if not found:
         raise TargetError("no target of this machine can be measured", got=host.cpu().name)
@@ -103,7 +103,7 @@ def calibrate(seconds: float = 30, *, say: Say | None = None) -> Calibrated:
     left_out: list[str] = []
     worst, compiler = 0.0, ""
     for number, (target, names) in enumerate(found):
-        if number and monotonic() - begin > _LEFT * seconds:
+        if number and now() - begin > _LEFT * seconds:
             left_out += names
             continue
         told(f"measuring {target.name}")

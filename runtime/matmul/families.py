@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from tilewright.runtime.driver import compile
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix
-from tilewright.spec.schedule import LARGE, Schedule
+from tilewright.spec.schedule import LARGE, MANY_ROWS, Schedule, large_work
 from tilewright.spec.sizes import Dim, dim
 from tilewright.spec.types import accumulator
 
@@ -91,7 +91,13 @@ def class_of(m: int, n: int, k: int, types: tuple[str, str, str], options: Optio
             shape = name if given[i] else "matrix"  # type: ignore[assignment]
             break
         least[i] = 2
-    limits: tuple[int, ...] = (0, 0, 0, STREAMED) if shape != "matrix" else LARGE
+    limits: tuple[int, ...] = (0, 0, 0, STREAMED)
+    if shape == "matrix":
+        limits = (*LARGE, large_work(m))
+        if m >= MANY_ROWS and not fixed:
+            least[0] = MANY_ROWS
+        elif not fixed:
+            most[0] = MANY_ROWS - 1
     if shape != "matrix" or _packs(types, options):
         for i in (1, 2) if fixed else range(4):
             if given[i] < limits[i]:

@@ -62,16 +62,20 @@ def matmul(
         alpha == 1 and beta == 0 and epilogue is None and threads is None
         and not deterministic and target == "host" and not operands
     ):  # fmt: skip
-        if out is None:
-            out = _new(a, b)
-        if out is not None:
-            held = a, b, out
-            if _decide(_table.address, id(held)) == 0:
-                return out
-        return _general(a, b, out, 1, 0, Options(), {})
-    scaled = not (_is(alpha, 1) and _is(beta, 0))
-    options = Options(scaled, epilogue, _count(threads), bool(deterministic), target)
-    return _general(a, b, out, alpha, beta, options, operands)
+        options, table = _USUAL, _usual
+    else:
+        scaled = not (_is(alpha, 1) and _is(beta, 0))
+        options = Options(scaled, epilogue, _count(threads), bool(deterministic), target)
+        if scaled or operands or epilogue is not None:
+            return _general(a, b, out, alpha, beta, options, operands)
+        table = _tables.get(options) or _tables.setdefault(options, Routes())
+    if out is None:
+        out = _new(a, b)
+    if out is not None:
+        held = a, b, out
+        if _decide(table.address, id(held)) == 0:
+            return out
+    return _general(a, b, out, 1, 0, options, operands)
 
 
 def _is(value: Any, number: int) -> bool:
@@ -88,7 +92,10 @@ def _count(threads: Any) -> int | None:
 
 # --- the usual call ----------------------------------------------------------------------------
 
-_table = Routes()
+_USUAL = Options()
+_usual = Routes()
+#: What C knows of products with options that ask for no more arguments than arrays.
+_tables = {_USUAL: _usual}
 #: What results are made of, by the dtypes of a and b.
 _made: dict[tuple[Any, Any], np.dtype[Any]] = {}
 
@@ -248,12 +255,13 @@ class _One:
     def _routed(self, a: Array, b: Array, out: Array) -> bool:
         """Whether C computed all of it, by a kernel that it may only now know."""
         axes = [contiguous_axis(x) for x in (a, b, out)]
-        if self.packed or self.named or self.options != Options() or None in axes:
+        table = _tables.get(self.options)
+        if self.packed or table is None or None in axes:
             return False
         family = self._family(a[0], b[0], out[0])
-        _table.add(family, kernel_of(family))
+        table.add(family, kernel_of(family))
         held = a, b, out
-        return _decide(_table.address, id(held)) == 0
+        return _decide(table.address, id(held)) == 0
 
     def _family(self, a: Array, b: Array, out: Array) -> Family:
         (m, k), n = a.shape, b.shape[1]
@@ -281,8 +289,8 @@ class _One:
         family = self._family(a, b, out)
         kernel = kernel_of(family)
         kernel(a, b, **{"c" if self.options.scaled else "out": out}, **self.named)
-        if family.options == Options():
-            _table.add(family, kernel)
+        if (table := _tables.get(self.options)) is not None:
+            table.add(family, kernel)
 
     def _parts(self, x: Array, axis: int) -> list[slice]:
         """Slices along ``axis`` that have some ``COPIED`` bytes each."""

@@ -30,6 +30,10 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
         Gemm(32, 8, 16, order="F", beta=1, batch=Strided(16)),
         Schedule(tile=(16, 4), loops="bnmk", k_unroll=1),
     ),
+    "gemm_f32_mx4xk_fcc_a_in_panels": (
+        Gemm(Dim("m"), 4, Dim("k"), a=Matrix("f32", "F"), **_LD),
+        Schedule(tile=(2, 4), loops="kmmk", block={"m": 8, "k": 16}, pack="a"),
+    ),
     "gemm_f32_8x8xk_fff_batch_of_the_call_bnmk": (
         Gemm(8, 8, Dim("K"), order="F", batch=Strided(Dim("count"))),
         Schedule(loops="bnmk"),
@@ -156,6 +160,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemm_f32_16x4x64_fff_beta1_ld_of_the_call": ("avx512", "neon"),
     "gemm_f32_64x48x64_ccc": ("avx512", "avx2", "scalar"),
     "gemm_f32_32x8x16_fff_beta1_batch16_tile16x4_bnmk": ("avx2",),
+    "gemm_f32_mx4xk_fcc_a_in_panels": ("avx2",),
     "gemm_f32_8x8xk_fff_batch_of_the_call_bnmk": ("avx2",),
     "gemm_f64_3x5x3_ccf_alpha2_narrow_tails": ("neon", "scalar"),
     "gemm_f32_mxnxk_of_16_ccc_of_the_call": ("avx2", "scalar"),
