@@ -24,8 +24,6 @@ _SUMS = {"f32": ("f32", "f16", "bf16"), "s32": ("s32",), "f64": ("f64",)}
 PARALLEL_WORK = 1 << 20
 #: More than any product has.
 UNBOUNDED = (1 << 62) - 1
-
-
 #: Elements of a matrix that is multiplied with a vector, from which on no near cache holds it.
 STREAMED = 1 << 16
 #: Steps of K for which lines of such a matrix are read side by side.
@@ -97,11 +95,11 @@ def class_of(m: int, n: int, k: int, types: tuple[str, str, str], options: Optio
         if m >= MANY_ROWS and not fixed:
             least[0] = MANY_ROWS
         elif not fixed:
-            most[0] = MANY_ROWS - 1
+            most[0] = min(most[0], MANY_ROWS - 1)
     if shape != "matrix" or _packs(types, options):
         for i in (1, 2) if fixed else range(4):
             if given[i] < limits[i]:
-                most[i] = limits[i] - 1
+                most[i] = min(most[i], limits[i] - 1)
                 break
             least[i] = max(least[i], limits[i])
         else:

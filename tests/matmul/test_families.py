@@ -1,0 +1,89 @@
+"""Which kernel serves which sizes: every product one class, every class a box of sizes."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+
+from tilewright.runtime.matmul.arrays import contiguous_axis, disjoint
+from tilewright.runtime.matmul.families import (
+    PARALLEL_WORK,
+    Class,
+    Family,
+    Options,
+    class_of,
+    schedule_of,
+    spec_of,
+)
+from tilewright.spec.schedule import LARGE, MANY_ROWS, large_work
+
+F32, BF16 = ("f32",) * 3, ("bf16", "bf16", "f32")
+SIZES = [
+    *product((0, 1, 2, 31, 32, 127, 128, 500), (0, 1, 2, 31, 32, 500), (0, 1, 63, 64, 500)),
+    (4096, 4096, 4096), (1, 4096, 4096), (4096, 1, 4096), (64, 2048, 2048),
+]  # fmt: skip
+OPTIONS = (Options(), Options(threads=1), Options(threads=3), Options(deterministic=True))
+
+
+def holds(one: Class, sizes: tuple[int, int, int]) -> bool:
+    m, n, k = sizes
+    bounds = zip(one.least, (m, n, k, m * n * k), one.most, strict=True)
+    return all(least <= size <= most for least, size, most in bounds)
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("types", [F32, BF16])
+def test_classes_share_no_sizes(types: tuple[str, str, str], options: Options) -> None:
+    found = {sizes: class_of(*sizes, types, options) for sizes in SIZES}
+    for sizes, mine in found.items():
+        assert holds(mine, sizes)
+        for other in set(found.values()) - {mine}:
+            assert not holds(other, sizes), (sizes, mine, other)
+
+
+def test_large_products_are_packed_where_sums_can_wait_in_c() -> None:
+    least = (MANY_ROWS, LARGE[1], -(-large_work(MANY_ROWS) // (MANY_ROWS * LARGE[1])))
+    assert class_of(*least, F32, Options()).shape == "blocks"
+    assert class_of(*least, BF16, Options()).shape == "matrix"
+    assert class_of(*least[:2], least[2] - 1, F32, Options()).shape == "matrix"
+    assert class_of(MANY_ROWS - 1, *least[1:], F32, Options()).shape == "matrix"
+
+
+def test_what_a_deterministic_product_is_follows_from_n_and_k() -> None:
+    for n, k in ((1, 5), (31, 500), (500, 500)):
+        classes = {class_of(m, n, k, F32, Options(deterministic=True)) for m in (0, 1, 5, 5000)}
+        assert len(classes) == 1
+        (found,) = classes
+        made = schedule_of(Family(F32, (1, 1, 1), found, Options(deterministic=True)))
+        assert (made.k_split, made.vectorize) == (1, "n")
+
+
+def test_threads_are_offered_to_what_takes_long() -> None:
+    for k, parallel in ((PARALLEL_WORK // 100, True), (PARALLEL_WORK // 100 - 1, False)):
+        sizes = class_of(10, 10, k + 1 if parallel else k, F32, Options())
+        assert sizes.parallel is parallel
+        loops = schedule_of(Family(F32, (1, 1, 1), sizes, Options())).loops
+        assert (loops != (loops or "").lower()) is parallel
+    assert not class_of(500, 500, 500, F32, Options(threads=1)).parallel
+
+
+def test_a_column_has_one_column_and_a_row_one_row() -> None:
+    column = class_of(50, 1, 60, F32, Options())
+    row = class_of(1, 50, 60, F32, Options())
+    assert spec_of(Family(F32, (1, 0, 0), column, Options())).n == 1
+    assert spec_of(Family(F32, (1, 1, 1), row, Options())).m == 1
+
+
+def test_lines_are_seen_as_they_lie() -> None:
+    x = np.zeros((6, 8), "f4")
+    assert [contiguous_axis(each) for each in (x, x.T, x[:, :4], x[::2], x[:, ::2])] == [
+        1, 0, 1, 1, None,
+    ]  # fmt: skip
+    assert [contiguous_axis(each) for each in (x[:, :1], x[:1].T, x[:1], x[::-1])] == [
+        1, 0, 1, None,
+    ]  # fmt: skip
+    assert disjoint(x[::-1, ::2])
+    assert disjoint(np.zeros((0, 3)))
+    assert not disjoint(np.broadcast_to(x[0], (4, 8)))
