@@ -51,9 +51,12 @@ def disjoint(array: np.ndarray[Any, Any]) -> bool:
 
 def type_of(array: Any, name: str) -> str:
     """The element type of an array; ArgumentTypeError if it is none, or of another type."""
-    if not isinstance(array, np.ndarray):
+    masked = isinstance(array, np.ma.MaskedArray)
+    if masked or not isinstance(array, np.ndarray):
         raise ArgumentTypeError(
-            f"{name} must be a numpy array", got=type(array).__name__, hint=f"np.asarray({name})"
+            f"{name} must be a numpy array" + (", without a mask" if masked else ""),
+            got=type(array).__name__,
+            hint=f"{name}.filled(0)" if masked else f"np.asarray({name})",
         )
     return _named(array.dtype, name)
 
