@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from typing import Any
 
@@ -51,7 +52,7 @@ def disjoint(array: np.ndarray[Any, Any]) -> bool:
 
 def type_of(array: Any, name: str) -> str:
     """The element type of an array; ArgumentTypeError if it is none, or of another type."""
-    masked = isinstance(array, np.ma.MaskedArray)
+    masked = "numpy.ma" in sys.modules and isinstance(array, np.ma.MaskedArray)
     if masked or not isinstance(array, np.ndarray):
         raise ArgumentTypeError(
             f"{name} must be a numpy array" + (", without a mask" if masked else ""),
