@@ -29,7 +29,7 @@ def test_columns_of_a_large_b_are_packed(target: str, outputs: Any) -> None:
 @pytest.mark.parametrize("target", ["avx2", "avx512", "neon"])
 @pytest.mark.parametrize(("k", "n"), [(256, 4096), (128, 1000), (300, 600)])
 def test_what_the_cache_does_not_hold_is_packed_in_blocks(target: str, k: int, n: int) -> None:
-    spec = Gemm(256, n, k, b=COLUMNS)
+    spec = Gemm(33, n, k, b=COLUMNS)  # too few rows for blocks of both operands
     plan = plan_for(spec, Schedule(), targets.load(target))
     assert (plan.vectorize, plan.packs) == ("n", "b")
     assert 4 * k * plan.blocks["n"] <= PACKED_BYTES < 4 * k * (plan.blocks["n"] + n)
@@ -50,7 +50,7 @@ def test_vectors_that_need_no_packing_are_preferred_to_a_large_one() -> None:
 
 
 def test_a_line_that_no_block_holds_is_not_packed() -> None:
-    plan = plan_for(Gemm(64, 64, 100_000, b=COLUMNS), Schedule(), targets.load("avx2"))
+    plan = plan_for(Gemm(20, 20, 100_000, b=COLUMNS), Schedule(), targets.load("avx2"))
     assert (plan.vectorize, plan.packs) == ("k", "")
 
 
