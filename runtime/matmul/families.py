@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 
 #: What C may be where it is no more than the sum: as ``Gemm`` has it.
 _SUMS = {"f32": ("f32", "f16", "bf16"), "s32": ("s32",), "f64": ("f64",)}
-#: Multiply-adds from which on a product is offered to several threads.
-PARALLEL_WORK = 1 << 20
+#: Multiply-adds from which on a product is offered to several threads: waking one takes as long as
+#: a million of them, or several.
+PARALLEL_WORK = 1 << 23
 #: More than any product has.
 UNBOUNDED = (1 << 62) - 1
 #: Elements of a matrix that is multiplied with a vector, from which on no near cache holds it.

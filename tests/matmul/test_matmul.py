@@ -166,7 +166,7 @@ def test_rows_are_the_same_to_the_bit_whatever_else_is_computed(rng: np.random.G
 
 @pytest.mark.twice
 def test_threads(rng: np.random.Generator) -> None:
-    a, b = whole(rng, (150, 100)), whole(rng, (100, 140))
+    a, b = whole(rng, (250, 200)), whole(rng, (200, 240))
     for threads in (None, 1, 2, 3):
         np.testing.assert_array_equal(tw.matmul(a, b, threads=threads), exact(a, b))
     for wrong in (0, -1, 1.5, "2", True):
