@@ -51,7 +51,17 @@ def value(expr: Expr) -> int | None:
     return int(expr) if expr.is_Integer else None
 
 
-class Remainder(sympy.Function):  # type: ignore[misc]
+class _OfSizes:
+    """A function of sizes is a size: a whole number, 0 or more."""
+
+    def _eval_is_integer(self) -> bool:
+        return True
+
+    def _eval_is_nonnegative(self) -> bool:
+        return True
+
+
+class Remainder(_OfSizes, sympy.Function):  # type: ignore[misc]
     """``expr`` modulo a positive constant, both 0 or more; made by ``mod``.
 
     Not sympy.Mod: that turns ``Mod(3 * Mod(q, 8), 16)`` into ``Mod(3 * Mod(q, 8)**2, 16)``
@@ -65,14 +75,8 @@ class Remainder(sympy.Function):  # type: ignore[misc]
         """The value, where both are numbers."""
         return expr % by if expr.is_Integer and by.is_Integer else None
 
-    def _eval_is_integer(self) -> bool:
-        return True
 
-    def _eval_is_nonnegative(self) -> bool:
-        return True
-
-
-class Quotient(sympy.Function):  # type: ignore[misc]
+class Quotient(_OfSizes, sympy.Function):  # type: ignore[misc]
     """How many whole ``by``, a size known only at the call, fit in ``expr``, 0 or more."""
 
     nargs = 2
@@ -82,14 +86,8 @@ class Quotient(sympy.Function):  # type: ignore[misc]
         """The value, where both are numbers."""
         return expr // by if expr.is_Integer and by.is_Integer else None
 
-    def _eval_is_integer(self) -> bool:
-        return True
 
-    def _eval_is_nonnegative(self) -> bool:
-        return True
-
-
-class Least(sympy.Function):  # type: ignore[misc]
+class Least(_OfSizes, sympy.Function):  # type: ignore[misc]
     """The lesser of two sizes. Not sympy.Min, which looks long for what it may simplify."""
 
     nargs = 2
@@ -98,12 +96,6 @@ class Least(sympy.Function):  # type: ignore[misc]
     def eval(cls, one: Expr, other: Expr) -> Expr | None:
         """The value, where both are numbers."""
         return min(one, other) if one.is_Integer and other.is_Integer else None
-
-    def _eval_is_integer(self) -> bool:
-        return True
-
-    def _eval_is_nonnegative(self) -> bool:
-        return True
 
 
 @lru_cache(maxsize=65536)

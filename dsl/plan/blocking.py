@@ -12,7 +12,7 @@ from tilewright.errors import ScheduleError
 from tilewright.ir.nest import Name
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
-from .operands import Operand
+from .operands import LINE, Operand
 from .partition import Region, partition
 from .parts import Part, cut, panel_parts
 from .plan import Plan
@@ -253,7 +253,7 @@ def packed_block(plan: Plan, name: str, extents: Mapping[str, Expr]) -> Operand:
     A line of a length known only at the call is as long as it is. In panels it is
     ``[panel][K][line]``: ``pm`` and ``pn`` are what a row or column of a panel's beginning adds.
     """
-    line = "m" if name == "a" else "n"
+    line = LINE[name]
     width = plan.panel(name)
     if width is not None:
         panels = {line: ONE, "k": Integer(width), f"p{line}": extents["k"] - 1}

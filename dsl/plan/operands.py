@@ -19,6 +19,8 @@ from tilewright.symbolic import ONE, ZERO, div, size_expr
 from .contraction import Product
 from .packed_b import PackedFormat
 
+#: The dimension along which lines of a packed operand lie.
+LINE = {"a": "m", "b": "n"}
 #: The buffer of an operand that is made without one, until it is its own.
 NOWHERE = Name("")
 

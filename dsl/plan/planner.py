@@ -20,7 +20,7 @@ from tilewright.symbolic import ONE, size_expr, symbol, value
 from .blocking import with_tiles
 from .cost_model import Choice, choose, shape_of, steady, tile_cycles
 from .loops import Decision, read_loops, threads_decision
-from .operands import batch_of
+from .operands import LINE, batch_of
 from .packed_b import format_of
 from .plan import STACK_BYTES, Plan
 from .staging import is_plain, stage_operands
@@ -85,7 +85,7 @@ def _in_panels(plan: Plan) -> Plan:
     It does where sizes are of the call, or the schedule leaves it to the caches how large blocks
     are. Blocks of m and n have whole panels then, at most as many elements as were asked for.
     """
-    lines = ["mn"["ab".index(name)] for name in plan.packs]
+    lines = [LINE[name] for name in plan.packs]
     unknown = all(value(plan.sizes[d]) is None for d in plan.blocks) or not plan.schedule.block
     if not lines or not unknown or not plan.blocks.keys() >= {"k", *lines}:
         return plan
@@ -110,7 +110,7 @@ def _panel_tile(plan: Plan) -> tuple[int, int]:
     """
     operands = dict(plan.operands)
     for name in plan.packs:
-        strides = {"mn"["ab".index(name)]: ONE, "k": symbol("width")}
+        strides = {LINE[name]: ONE, "k": symbol("width")}
         operands[name] = replace(operands[name], strides=strides)
     steps = Integer(plan.blocks["k"] // plan.product.depth)
     request = replace(plan, operands=operands).tile_request(steps, accumulate=True)
@@ -299,7 +299,7 @@ def _convert_cycles(plan: Plan) -> float:
 
 def _move_cycles(plan: Plan, name: str) -> float:
     """Cycles to pack one element: a load, a store, the shuffles of a transposition, overlapped."""
-    core, line = plan.target.core, "m" if name == "a" else "n"
+    core, line = plan.target.core, LINE[name]
     vectors = plan.target.of(plan.element)
     shuffles = 0
     if value(plan.operands[name].strides[line]) != 1:

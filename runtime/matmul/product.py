@@ -256,11 +256,12 @@ class _One:
 
     def _routed(self, a: Array, b: Array, out: Array) -> bool:
         """Whether C computed all of it, by a kernel that it may only now know."""
-        axes = [contiguous_axis(x) for x in (a, b, out)]
         table = _tables.get(self.options)
-        if self.packed or table is None or None in axes:
+        if self.packed or table is None:
             return False
         family = self._family(a[0], b[0], out[0])
+        if None in family.axes:
+            return False
         table.add(family, kernel_of(family))
         held = a, b, out
         return _decide(table.address, id(held)) == 0

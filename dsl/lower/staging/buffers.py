@@ -11,7 +11,7 @@ from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Select
 from tilewright.ir.ops import Active, Address, Op, Parameter, Register, Splat, Store, TileProgram
 from tilewright.isa.vector import Vector
 from tilewright.lower.tile.row_reductions import START
-from tilewright.plan.operands import Operand, whole_groups, whole_vectors
+from tilewright.plan.operands import LINE, Operand, whole_groups, whole_vectors
 from tilewright.plan.parts import cut
 from tilewright.plan.plan import Plan
 from tilewright.spec.signature import symbol_of
@@ -20,8 +20,6 @@ from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 from .conversion import Conversion
 from .convert_groups import conversion_nest
 from .line_sums import VECTORS, LineSums, sums_nest
-
-_LINE = {"a": "m", "b": "n"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +68,7 @@ def convert_lines(
     ``lines`` is the first of them and how many, ``part`` the first element of K and how many. The
     first line begins ``place`` elements behind the first of the buffer.
     """
-    source, packed, line = plan.sources[name], plan.operands[name], _LINE[name]
+    source, packed, line = plan.sources[name], plan.operands[name], LINE[name]
     extents = dict(plan.sizes) | {line: Integer(lines[1]), "k": part[1]}
     first = lines[0] * source.strides[line] + part[0] * source.strides["k"]
     at = (first, place + part[0] * packed.strides["k"])
@@ -83,7 +81,7 @@ def _conversion(plan: Plan, name: str, source: Operand, packed: Operand) -> Conv
         target=plan.target,
         source=source,
         packed=packed,
-        line=_LINE[name],
+        line=LINE[name],
         k_group=plan.product.group,
         shift=plan.product.shifts[name],
         lanes=plan.lanes,
@@ -131,7 +129,7 @@ def sum_lines(plan: Plan, name: str) -> Filled:
     """The sums of A's rows or B's columns over K and the batch, as s32."""
     source = plan.sources.get(name, plan.operands[name])
     operand = plan.operands[f"{name}_sums"]
-    extent = plan.sizes[_LINE[name]]
+    extent = plan.sizes[LINE[name]]
     lanes = plan.lanes
     stored = None
     if name == "b" and plan.packed_format is not None:
@@ -139,7 +137,7 @@ def sum_lines(plan: Plan, name: str) -> Filled:
     sums = LineSums(
         target=plan.target,
         source=source,
-        line=_LINE[name],
+        line=LINE[name],
         buffer=operand.buffer,
         lanes=lanes,
         slots=tuple(slot for slot, _ in plan.spec.runtime_sizes()),

@@ -30,7 +30,7 @@ from tilewright.ir.ops import (
 )
 from tilewright.isa.vector import Vector
 from tilewright.lower.transpose import grid_nest
-from tilewright.plan.operands import Operand
+from tilewright.plan.operands import LINE, Operand
 from tilewright.plan.parts import Part, cut, panel_parts
 from tilewright.plan.plan import STACK_BYTES, Plan
 from tilewright.plan.transpose import move_plan
@@ -56,7 +56,7 @@ class Packed:
 def pack(plan: Plan, buffer: Operand, extents: dict[str, Expr], at: Expr, prefix: str) -> Packed:
     """Pack into ``buffer`` the block of its operand that starts ``at`` elements in."""
     name = buffer.name
-    line = "m" if name == "a" else "n"
+    line = LINE[name]
     extent, depth = extents[line], extents["k"]
     width = plan.panel(name)
     if width is not None:
