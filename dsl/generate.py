@@ -22,11 +22,13 @@ from tilewright.ir.verify import verify_program
 from tilewright.isa.target import Target
 from tilewright.lower.nest.build import make_program
 from tilewright.lower.pack_b import pack_program
+from tilewright.lower.stack import stack_program
 from tilewright.lower.transpose import transposition_program
 from tilewright.plan.pack_b import PackPlan, plan_packing
 from tilewright.plan.packed_b import formats_of
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import make_plan
+from tilewright.plan.stack import StackPlan, plan_stack
 from tilewright.plan.staging import is_plain
 from tilewright.plan.transpose import TransposePlan, plan_transposition
 from tilewright.spec.gemm import Gemm, Spec
@@ -77,11 +79,11 @@ class KernelText:
         return next(fork for fork in self.forks if fork.loops[0] == loop)
 
 
-AnyPlan = Plan | TransposePlan | PackPlan
+AnyPlan = Plan | StackPlan | TransposePlan | PackPlan
 
 
 @overload
-def plan_for(spec: Gemm, schedule: Schedule, target: Target) -> Plan: ...
+def plan_for(spec: Gemm, schedule: Schedule, target: Target) -> Plan | StackPlan: ...
 @overload
 def plan_for(spec: Transpose, schedule: Schedule, target: Target) -> TransposePlan: ...
 @overload
@@ -94,7 +96,7 @@ def plan_for(spec: Spec, schedule: Schedule, target: Target) -> AnyPlan:
         return plan_transposition(spec, schedule, target)
     if isinstance(spec, Pack):
         return plan_packing(spec, schedule, target)
-    return make_plan(spec, schedule, target)
+    return (plan_stack if spec.stacked else make_plan)(spec, schedule, target)
 
 
 def program_for(plan: AnyPlan) -> Program:
@@ -107,6 +109,8 @@ def lowered(plan: AnyPlan) -> Program:
     match plan:
         case Plan():
             program = make_program(plan)
+        case StackPlan():
+            program = stack_program(plan)
         case TransposePlan():
             program = transposition_program(plan)
         case PackPlan():
@@ -205,6 +209,8 @@ def _resolved_text(plan: AnyPlan, program: Program) -> str:
 
 def _converts(plan: AnyPlan) -> bool:
     """Whether the kernel uses functions on bits."""
+    if isinstance(plan, StackPlan):
+        return plan.each is not None and _converts(plan.each)
     if isinstance(plan, Plan):
         return plan.finishes or not is_plain(plan.spec)
     return isinstance(plan, PackPlan)

@@ -14,7 +14,7 @@ from tilewright.ir.nest import (
     Call,
     NestNode,
     Program,
-    SelectBatch,
+    chosen_inputs,
     counters,
     defined,
     names_used,
@@ -91,7 +91,7 @@ class _Finder:
         for node in nodes:
             for name, element in defined(node).items():
                 self.elements[name] = element
-                self.roles[name] = "input" if isinstance(node, SelectBatch) else "buffer"
+                self.roles[name] = "input" if name in chosen_inputs(node) else "buffer"
             if isinstance(node, BlockLoop) and node.parallel:
                 self._fork(node)
             else:
@@ -109,6 +109,8 @@ class _Finder:
         self.found.append(Fork(name, loops, captures, self._work(loops)))
 
     def _work(self, loops: tuple[BlockLoop, ...]) -> Expr:
+        if loops[-1].work is not None:
+            return loops[-1].work
         match loops[-1].body:
             case (Call() as call,):
                 return tile_formulas(self.program.tile(call.program)).multiply_adds

@@ -9,6 +9,7 @@ from sympy import Expr
 
 from tilewright.plan.pack_b import PackPlan
 from tilewright.plan.plan import Plan
+from tilewright.plan.stack import StackPlan
 from tilewright.plan.staging import is_plain
 from tilewright.plan.transpose import TransposePlan
 from tilewright.spec.expression import Call
@@ -17,6 +18,7 @@ from tilewright.spec.operands import Packed
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import c_text, simplify
 
+AnyPlan = Plan | StackPlan | TransposePlan | PackPlan
 #: What, the choice, the reason.
 Row = tuple[str, str, str]
 _DIMENSIONS = {
@@ -35,7 +37,7 @@ def text_of(expr: Expr) -> str:
 # --- what is computed --------------------------------------------------------------------------
 
 
-def head(plan: Plan | TransposePlan | PackPlan) -> Iterator[str]:
+def head(plan: AnyPlan) -> Iterator[str]:
     """The formula, the matrices, the batch."""
     if isinstance(plan, PackPlan):
         yield from _head_of_packing(plan)
@@ -44,16 +46,19 @@ def head(plan: Plan | TransposePlan | PackPlan) -> Iterator[str]:
         yield f"transpose {_matrix(plan, 'x')} to {_matrix(plan, 'out')}, {plan.element}"
         return
     spec = plan.spec
-    simple = is_plain(spec) and not plan.finishes
+    one = plan.each if isinstance(plan, StackPlan) else plan
+    simple = is_plain(spec) and (one is None or not one.finishes)
     kind = spec.type if simple else f"sums in {spec.type}"
     yield f"gemm      {_formula(spec)}, {kind}"
     names = "abc" if spec.d is None else "abcd" if spec.beta != 0 else "abd"
     yield f"          {', '.join(_matrix(plan, name, typed=not simple) for name in names)}"
-    if plan.batch:
+    if isinstance(plan, StackPlan):
+        yield f"stack     {text_of(plan.batch.count)} products, each with its own C"
+    elif plan.batch:
         yield f"batch     {plan.batch.kind}, {text_of(plan.batch.count)} pairs of A and B"
 
 
-def formula(plan: Plan | TransposePlan | PackPlan) -> str:
+def formula(plan: AnyPlan) -> str:
     """What a kernel computes, in one line."""
     return " ".join(next(head(plan)).split())
 
@@ -69,12 +74,13 @@ def _head_of_packing(plan: PackPlan) -> Iterator[str]:
         yield f"batch     strided, {text_of(plan.batch.count)} of B"
 
 
-def _matrix(plan: Plan | TransposePlan, name: str, typed: bool = False) -> str:
+def _matrix(plan: Plan | StackPlan | TransposePlan, name: str, typed: bool = False) -> str:
     dimensions = _DIMENSIONS[name]
     operand = plan.operands[name]
     shape = " x ".join(text_of(plan.sizes[dimension]) for dimension in dimensions)
-    if isinstance(plan, Plan):
-        operand = plan.sources.get(name, operand)
+    if not isinstance(plan, TransposePlan):
+        sources = plan.sources if isinstance(plan, Plan) else {}
+        operand = sources.get(name, operand)
         given = getattr(plan.spec, name)
         shape += f" of {given.type}" if typed else ""
         if isinstance(given, Packed):
@@ -108,7 +114,7 @@ def _sum(spec: Gemm) -> str:
         else name.upper()
         for name in "ab"
     )
-    product = f"sum of {a} {b}" if spec.batch else f"{a} {b}"
+    product = f"sum of {a} {b}" if spec.batch and not spec.stacked else f"{a} {b}"
     alpha, beta = (_factor(factor) for factor in (spec.alpha, spec.beta))
     old = "" if spec.beta == 0 else " + C" if spec.beta == 1 else f" + {beta} C"
     return f"{product if spec.alpha == 1 else f'{alpha} {product}'}{old}"
@@ -138,7 +144,7 @@ def _epilogue(spec: Gemm) -> str:
 # --- how ---------------------------------------------------------------------------------------
 
 
-def decisions(plan: Plan | TransposePlan | PackPlan) -> Iterator[Row]:
+def decisions(plan: AnyPlan) -> Iterator[Row]:
     """Every choice with its reason."""
     yield from ((d.what, d.choice, d.reason) for d in plan.decisions)
     if not isinstance(plan, Plan):

@@ -27,6 +27,7 @@ from tilewright.ir.nest import (
 from tilewright.ir.ops import TileProgram
 from tilewright.plan.pack_b import PackPlan
 from tilewright.plan.plan import Plan
+from tilewright.plan.stack import StackPlan
 from tilewright.plan.tile_shape import TileShape
 from tilewright.plan.tiles import RegisterTile, steps_text
 from tilewright.plan.transpose import TransposePlan
@@ -35,7 +36,7 @@ from tilewright.symbolic import ONE, ZERO, c_text, value
 from . import reasons
 from .decisions import decisions, head, text_of
 
-AnyPlan = Plan | TransposePlan | PackPlan
+AnyPlan = Plan | StackPlan | TransposePlan | PackPlan
 
 WIDTH = 100
 #: A formula longer than this is left to the tiles' own numbers.
@@ -231,7 +232,7 @@ def _nest(nodes: Sequence[NestNode], depth: int) -> Iterator[str]:
                 yield f"{pad}with {', '.join(each)}"
                 yield from _nest(node.body, depth + 1)
             case SelectBatch():
-                names = " and ".join(str(selected.name).upper() for selected in node.selected)
+                names = _listed([str(selected.name).upper() for selected in node.selected])
                 yield f"{pad}with {names} of batch element {text_of(node.index)}"
                 yield from _nest(node.body, depth + 1)
             case Pack():
@@ -244,6 +245,11 @@ def _nest(nodes: Sequence[NestNode], depth: int) -> Iterator[str]:
                 yield f"{pad}configure the matrix unit: {configuration_text(node.configuration)}"
             case When() | WhenSame():
                 yield from _choice(node, depth)
+
+
+def _listed(names: list[str]) -> str:
+    """``A, B and C``."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
 
 
 def configuration_text(configuration: Configuration) -> str:
@@ -277,7 +283,7 @@ def _formulas(plan: AnyPlan, program: Program) -> Iterator[str]:
         yield "not counted: the call computes how large blocks are"
         return
     found = formulas(program)
-    rows = [("flops", flops(plan))] if isinstance(plan, Plan) else []
+    rows = [("flops", flops(plan))] if isinstance(plan, Plan | StackPlan) else []
     rows += [(f.name.replace("_", " "), getattr(found, f.name)) for f in fields(found)]
     shown = [(name, _formula(expr)) for name, expr in rows if expr != 0]
     yield from _aligned(shown)
@@ -292,9 +298,9 @@ def _formula(expr: Expr) -> str:
     return text if len(text) <= LONGEST else "the sum over the tiles above"
 
 
-def flops(plan: Plan | TransposePlan | PackPlan) -> Expr:
+def flops(plan: AnyPlan) -> Expr:
     """Additions and multiplications that the spec asks for."""
-    if not isinstance(plan, Plan):
+    if not isinstance(plan, Plan | StackPlan):
         return ZERO
     count = plan.batch.count if plan.batch else ONE
     return sympy.Mul(Integer(2), *plan.sizes.values(), count)

@@ -281,7 +281,7 @@ class _View:
             assert p.count is not None
             stride = tight
             if p.batch_stride is not None:
-                stride = self._value(f"stride_{p.name[0]}", p.batch_stride)
+                stride = self._value(p.stride_slot, p.batch_stride)
             yield from (i * stride for i in range(self._value("count", p.count)))
         else:
             yield 0

@@ -23,6 +23,7 @@ from tilewright.ir.nest import (
 from tilewright.plan.pack_b import PackPlan
 from tilewright.plan.packed_b import formats_of
 from tilewright.plan.plan import Plan
+from tilewright.plan.stack import StackPlan
 from tilewright.plan.transpose import TransposePlan
 from tilewright.spec.signature import signature
 from tilewright.symbolic import evaluate
@@ -32,7 +33,7 @@ from .tile import Counts, Run, Surroundings, Tile, entry, pointer_to
 
 
 def interpret(
-    plan: Plan | TransposePlan | PackPlan,
+    plan: Plan | StackPlan | TransposePlan | PackPlan,
     program: Program,
     arrays: Sequence[Given],
     sizes: Sequence[int] = (),

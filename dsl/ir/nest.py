@@ -78,7 +78,8 @@ class Call(Node):
 class BlockLoop(Node):
     """``for counter in range(first, trips)`` over blocks of a dimension.
 
-    ``parallel``: trips may run at the same time; each writes elements of C of its own.
+    ``parallel``: trips may run at the same time; each writes elements of C of its own. ``work`` is
+    what a trip then does, in vector multiply-adds; None where that follows from its tiles.
     """
 
     kind: ClassVar[str] = "block_loop"
@@ -88,16 +89,21 @@ class BlockLoop(Node):
     first: int = 0
     note: str = ""
     parallel: bool = False
+    work: Sizes[Expr | None] = None
 
 
 @dataclass(frozen=True, slots=True)
 class Selected:
-    """An operand and how its batch is found: by ``stride``, by ``offsets``, or by addresses."""
+    """An operand and how its batch is found: by ``stride``, by ``offsets``, or by addresses.
+
+    ``written``: each product of a stack has one of its own.
+    """
 
     name: Reads[Name]
     element: str
     batch: str
     stride: Sizes[Expr]
+    written: bool = False
 
     @property
     def offsets(self) -> str:
@@ -228,6 +234,13 @@ def defined(node: NestNode) -> dict[str, str]:
         case Pack():
             return {str(node.buffer): node.element}
     return {}
+
+
+def chosen_inputs(node: NestNode) -> set[str]:
+    """The matrices that a node chooses from batches that are only read, as C calls them."""
+    if not isinstance(node, SelectBatch):
+        return set()
+    return {str(each.chosen) for each in node.selected if not each.written}
 
 
 def of_batch(

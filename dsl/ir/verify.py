@@ -284,6 +284,8 @@ def _selected(n: _Nest, node: SelectBatch, selected: Selected) -> Held:
         n.refuse(node, f"takes {selected.name}, which does not exist here", "an operand")
     if held.batch != selected.batch:
         n.refuse(node, f"finds {selected.name} by {selected.batch!r}", f"by {held.batch!r}")
+    if selected.written and not held.written:
+        n.refuse(node, f"writes {selected.name}, an input", "an output")
     if selected.batch == "offsets" and selected.offsets not in n.offsets:
         n.refuse(node, f"knows no {selected.offsets}", "the offsets of a batch")
     n.size(node, selected.stride)
@@ -395,7 +397,12 @@ def _written(nodes: tuple[NestNode, ...], program: Program) -> Iterator[tuple[Na
                 if parameter.role == "out":
                     yield argument.operand, argument.offset
         own = node.buffer if isinstance(node, Pack) and node.scratch is None else None
-        yield from (each for each in _written(inside(node), program) if each[0] != own)
+        chosen = {each.chosen: each for each in node.selected} if isinstance(node, SelectBatch) else {}
+        for name, offset in _written(inside(node), program):
+            if name in chosen and isinstance(node, SelectBatch):
+                yield name, offset + node.index * chosen[name].stride
+            elif name != own or name is None:
+                yield name, offset
 
 
 def arguments_of(tile: TileProgram) -> list[Parameter]:

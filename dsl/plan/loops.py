@@ -40,6 +40,12 @@ def read_loops(
         if panels and schedule.threads is None and spec.batch is None:
             loops, reason = "mnk", "rows of A are converted beside the tiles before; B stays cached"
     legal = "bnmk" if spec.batch else "nmk"
+    if "B" in loops:
+        raise ScheduleError(
+            "b runs in parallel where each product has its own C: here all add to the same one",
+            got=loops,
+            hint=f"{loops.replace('B', 'b')!r}, or tw.Strided(count, c=None) for a stack",
+        )
     if ("b" in loops) != (spec.batch is not None):
         raise ScheduleError(
             "loops must name b exactly when the spec has a batch", got=loops, hint=f'"{legal}"'

@@ -54,6 +54,21 @@ def cut(
         units = known // lanes if known else half
 
 
+def exact_parts(total: Expr, most: int) -> Iterator[Part]:
+    """``total`` elements in parts of ``most``, then one of just what those leave over.
+
+    Of a size known only at the call there is a part for each number that may be left, with a count
+    of 1 where it is the one.
+    """
+    whole, left = div(total, most), mod(total, most)
+    if whole != 0:
+        yield Part(ZERO, Integer(most), most, whole)
+    known = value(left)
+    for units in range(1, most) if known is None else filter(None, [known]):
+        count = ONE if known else equals_part(left, units, most)
+        yield Part(whole * most, Integer(units), units, count)
+
+
 def panel_parts(total: Expr, width: int) -> Iterator[Part]:
     """``total`` elements in panels: all whole ones, then what is left, in one of its own.
 

@@ -46,7 +46,7 @@ def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     unknown = NOMINAL if len({plan.vectorize for plan in plans}) == 1 else 0
     unpacked = {plan.vectorize for plan in plans if not plan.packs}
     most = PACKED_BYTES if unpacked <= {"k"} else STACK_BYTES // 2
-    costs = [_estimate(plan, unknown, most) if len(plans) > 1 else 0.0 for plan in plans]
+    costs = [estimate(plan, unknown, most) if len(plans) > 1 else 0.0 for plan in plans]
     best = min(zip(costs, range(len(plans)), strict=True))[1]
     decisions = (*_why(plans, costs, best), *plans[best].decisions)
     if schedule is not given:
@@ -254,7 +254,7 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
     )
 
 
-def _estimate(plan: Plan, unknown: int, most: int) -> float:
+def estimate(plan: Plan, unknown: int, most: int) -> float:
     """The cost model's cycles; equal for all when a size is 0, as one of the call may count.
 
     What nobody asked to pack has ``most`` bytes, as a whole or in blocks: as much as a cache holds

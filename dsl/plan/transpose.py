@@ -358,11 +358,12 @@ def move_plan(
     leading: tuple[Expr, Expr],
     slots: tuple[str, ...],
     by: int = 2,
+    most: int | None = None,
 ) -> TransposePlan:
     """A transposition within another kernel: rows x cols, the leading dimensions of x and out.
 
-    Sizes may be any expression of the kernel's run-time sizes, which ``slots`` names. What whole
-    tiles leave over is cut in powers of ``by``, 2 or 4.
+    Sizes may be any expression of the kernel's run-time sizes, which ``slots`` names, and are at
+    most ``most``. What whole tiles leave over is cut in powers of ``by``, 2 or 4.
     """
     fixed = [known if (known := value(size)) is not None else Dim("size") for size in sizes]
     spec = Transpose(fixed[0], fixed[1], element)
@@ -375,12 +376,20 @@ def move_plan(
             "x": Operand("x", element, {"rows": leading[0], "cols": ONE}),
             "out": Operand("out", element, {"cols": leading[1], "rows": ONE}),
         },
-        tile=_choose(target, spec, square=False),
+        tile=_within(_choose(target, spec, square=False), most),
         square=None,
         decisions=(),
         slots=slots,
         by=by,
     )
+
+
+def _within(tile: tuple[int, int], most: int | None) -> tuple[int, int]:
+    """``tile``, or one whose extents are powers of two up to ``most``."""
+    if most is None or max(tile) <= most:
+        return tile
+    power = 1 << (max(most, 1).bit_length() - 1)
+    return min(tile[0], power), min(tile[1], power)
 
 
 def _refuse(schedule: Schedule) -> None:

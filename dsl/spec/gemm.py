@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import SpecError
@@ -42,7 +42,8 @@ class Gemm:
     Sizes and leading dimensions are ints or ``tw.dim``; leading dimensions count elements and
     default to tight. ``order`` is numpy's and the default of every operand; ``tw.Matrix`` and
     ``tw.Packed`` set one operand's own. ``alpha`` and ``beta`` are numbers, or ``"scalar"`` to
-    pass them at the call. With ``beta=0`` C is not read. ``batch`` reduces over pairs of matrices.
+    pass them at the call. With ``beta=0`` C is not read. ``batch`` reduces over pairs of matrices;
+    with ``tw.Strided(count, c=None)``, or a stride of C, there is one C for each pair.
 
     Products of integers are exact in s32, modulo 2**32, and so are integer alpha and beta; all
     else is done in f32 after conversion, or f64. A scale or zero point is a literal, ``"scalar"``,
@@ -160,6 +161,34 @@ class Gemm:
         shared = isinstance(self.batch, Strided) and self.batch.b == 0
         return isinstance(self.batch, Strided | Offsets) and not shared
 
+    @property
+    def stacked(self) -> bool:
+        """Whether each pair of matrices of the batch has an output of its own."""
+        return isinstance(self.batch, Strided) and self.batch.c != 0
+
+    def batched(self, name: str) -> bool:
+        """Whether there may be several of matrix ``name``: one for each element of the batch."""
+        return self.batch is not None and (name in ("a", "b", "b2") or self.stacked)
+
+    def alone(self) -> Gemm:
+        """The product of one element of the batch."""
+        return self._with(batch=None)
+
+    def with_sizes(self, m: Size, n: Size, k: Size) -> Gemm:
+        """The same product of other sizes."""
+        return self._with(m=m, n=n, k=k)
+
+    def _with(self, **changes: Any) -> Gemm:
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Gemm(**{**given, "outputs": dict(self.outputs) or None, **changes})
+
+    def stride(self, name: str) -> Size | None:
+        """The batch's stride of matrix ``name``; None for tight ones, or where there is none."""
+        stride: Size | None = None
+        if isinstance(self.batch, Strided) and self.batched(name):
+            stride = getattr(self.batch, "c" if name == "d" else name[0])
+        return stride
+
     def leading(self, name: str) -> Size:
         """The leading dimension of operand ``name``, tight ones resolved."""
         ld: Size | None = getattr(self, f"ld{name[0]}")
@@ -171,7 +200,7 @@ class Gemm:
             (slot, getattr(self, slot)) for slot in ("m", "n", "k", *_LEADING)
         ]
         if isinstance(self.batch, Strided):
-            named += [("stride_a", self.batch.a), ("stride_b", self.batch.b)]
+            named += [(f"stride_{name}", getattr(self.batch, name)) for name in "abc"]
         if self.batch is not None:
             named.append(("count", self.batch.count))
         return tuple((slot, size) for slot, size in named if isinstance(size, Dim))
@@ -324,6 +353,8 @@ def check_gemm(spec: Gemm) -> None:
             )
     if isinstance(spec.b, Packed):
         _check_packed(spec)
+    if spec.stacked:
+        _check_stack(spec)
     check_dims(spec.runtime_sizes())
     _check_extents(spec)
 
@@ -338,11 +369,19 @@ def _check_extents(spec: Gemm) -> None:
         itemsize = max(ITEMSIZE[operand.type], ITEMSIZE[spec.type])
         extent = (getattr(spec, lines), spec.leading(name))
         check_extent(extent, itemsize, name.upper())
-        if spec.batch is None or name not in ("a", "b", "b2"):
+        if spec.batch is None or not spec.batched(name):
             continue
         check_extent((spec.batch.count, *extent), itemsize, f"the batch of {name.upper()}")
-        stride = getattr(spec.batch, name[0], None) if isinstance(spec.batch, Strided) else None
+        stride = spec.stride(name)
         check_extent((spec.batch.count, stride), itemsize, f"the batch of {name.upper()}")
+        line = spec.contiguous_size(name)
+        known = isinstance(stride, int) and isinstance(line, int)
+        if name in ("c", "d") and known and stride < line:  # type: ignore[operator]
+            raise SpecError(
+                f"matrices of {name.upper()} share elements",
+                got=f"one every {stride} elements, and a contiguous line has {line}",
+                hint="tw.Strided(count, c=None) for one tight matrix after the other",
+            )
 
 
 def _check_packed(spec: Gemm) -> None:
@@ -363,6 +402,19 @@ def _check_packed(spec: Gemm) -> None:
             "matrices of a packed B have the stride of their format",
             got=f"b={spec.batch.b!r}",
             expected="b=None for one matrix each, or b=0 for one that serves all",
+        )
+
+
+def _check_stack(spec: Gemm) -> None:
+    """What a stack of products cannot have: arrays of which there is one for all of them."""
+    whole = [operand.name for operand in spec.named if operand.per == "full"]
+    if whole or spec.outputs:
+        name = whole[0] if whole else dict(spec.outputs).popitem()[0]
+        raise SpecError(
+            "a stack of products has neither outputs nor operands of C's size",
+            got=f"{name!r}, with batch={spec.batch!r}",
+            expected="operands that all products share: per row, per column, or one number",
+            hint="without batch, and one call for each product",
         )
 
 

@@ -64,16 +64,19 @@ class Packed:
 class Strided:
     """Batch element i lies i strides (in elements) behind the first; 0: one matrix for all.
 
-    ``None`` is one tight matrix. In numpy the batch is the first axis.
+    ``None`` is one tight matrix. In numpy the batch is the first axis. ``c`` is the stride of what
+    is written, and of C where D is made of it: with 0, its default, there is one C, the sum of all
+    products; with another one, or None, a stack of products, each with a C of its own.
     """
 
     count: Size
     a: Size | None = None
     b: Size | None = None
+    c: Size | None = 0
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "count", check_size(self.count, "batch count"))
-        for name in "ab":
+        for name in "abc":
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, check_size(value, f"batch stride of {name}"))

@@ -12,7 +12,7 @@ from .sizes import MAX_FIXED, call_text, whole_number
 
 TAILS = ("auto", "mask", "narrow", "overlap", "bounce")
 PACKS = (None, "a", "b", "ab")
-LETTERS = "bmnkMN"
+LETTERS = "bmnkBMN"
 #: What m, n and k are at least where packing blocks that the caches hold pays.
 LARGE = (32, 32, 64)
 #: Rows of C from which on a packed B is read often.
@@ -49,7 +49,7 @@ class Schedule:
     block: tuple[tuple[str, int], ...]
     k_unroll: int | None
     k_split: int | None
-    vectorize: Literal["m", "n", "k"] | None
+    vectorize: Literal["m", "n", "k", "b"] | None
     pack: Literal["a", "b", "ab"] | None
     tails: str
     prefetch: int | None
@@ -62,7 +62,7 @@ class Schedule:
         block: Mapping[str, int] | Sequence[Sequence[Any]] | None = None,
         k_unroll: int | None = None,
         k_split: int | None = None,
-        vectorize: Literal["m", "n", "k"] | None = None,
+        vectorize: Literal["m", "n", "k", "b"] | None = None,
         pack: Literal["a", "b", "ab"] | None = None,
         tails: str = "auto",
         prefetch: int | None = None,
@@ -76,7 +76,7 @@ class Schedule:
         put("block", _block(block))
         put("k_unroll", _count(k_unroll, "k_unroll"))
         put("k_split", _count(k_split, "k_split"))
-        put("vectorize", _one_of(vectorize, (None, "m", "n", "k"), "vectorize"))
+        put("vectorize", _one_of(vectorize, (None, *"mnkb"), "vectorize"))
         put("pack", _one_of(pack, PACKS, "pack"))
         put("tails", _one_of(tails, TAILS, "tails"))
         put("prefetch", _count(prefetch, "prefetch"))
@@ -131,15 +131,15 @@ def _tile(tile: Any) -> tuple[int, int]:
 
 
 def _loops(loops: Any) -> str:
-    if isinstance(loops, str) and set(loops) & set("BK") and set(loops) <= set(LETTERS + "BK"):
+    if isinstance(loops, str) and "K" in loops and set(loops) <= set(LETTERS + "K"):
         raise ScheduleError(
-            "only m and n may run in parallel: all trips of b or k add to the same elements of C",
+            "K cannot run in parallel: all trips of k add to the same elements of C",
             got=loops,
-            expected="upper case for m and n alone",
-            hint=repr(loops.replace("B", "b").replace("K", "k")),
+            expected="upper case for m and n, and for the b of a stack of products",
+            hint=repr(loops.replace("K", "k")),
         )
     legal = isinstance(loops, str) and loops != "" and set(loops) <= set(LETTERS)
-    if not legal or loops.count("b") > 1 or max(map(loops.lower().count, "mnk")) > 2:
+    if not legal or loops.lower().count("b") > 1 or max(map(loops.lower().count, "mnk")) > 2:
         raise ScheduleError(
             "loops must name the loops, outermost first",
             got=loops,

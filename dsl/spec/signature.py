@@ -89,6 +89,11 @@ class ArrayParameter:
         return symbol_of(self.name) if self.chosen else self.name
 
     @property
+    def stride_slot(self) -> str:
+        """What the batch's stride is called: B2 has that of B, and D that of C."""
+        return f"stride_{'c' if self.name == 'd' else self.name[0]}"
+
+    @property
     def offsets(self) -> str:
         """What the offsets are called, or would be: B2 has those of B."""
         return f"{self.name[0]}_offsets"
@@ -187,7 +192,7 @@ def _arrays(spec: Spec, formats: Mapping[str, Stored]) -> tuple[tuple[ArrayParam
 
 
 def _matrix(spec: Gemm, name: str) -> ArrayParameter:
-    batch = spec.batch if name in ("a", "b", "b2") else None
+    batch = spec.batch if spec.batched(name) else None
     operand = getattr(spec, name)
     packed = isinstance(operand, Packed)
     return ArrayParameter(
@@ -200,7 +205,7 @@ def _matrix(spec: Gemm, name: str) -> ArrayParameter:
         leading=getattr(spec, f"ld{name[0]}"),
         slots=SHAPES[name],
         leading_slot=f"ld{name[0]}",
-        batch_stride=getattr(batch, name[0]) if isinstance(batch, Strided) else None,
+        batch_stride=spec.stride(name),
         static_offsets=getattr(batch, name[0])
         if isinstance(batch, Offsets) and not packed
         else None,

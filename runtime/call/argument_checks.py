@@ -213,7 +213,7 @@ def _batch_stride(
     parameter: ArrayParameter, array: Array, name: str, known: Known, line: int, lines: int
 ) -> None:
     stride, remainder = divmod(array.strides[0], parameter.itemsize)
-    slot, want, got = f"stride_{parameter.name[0]}", parameter.batch_stride, f"{stride} elements"
+    slot, want, got = parameter.stride_slot, parameter.batch_stride, f"{stride} elements"
     if want is None:
         # The next matrix begins where this one's lines end.
         leading, rest = divmod(stride, lines)
@@ -231,7 +231,7 @@ def _batch_stride(
         f"{name} has the wrong batch stride",
         got=got if not remainder else f"{array.strides[0]} bytes",
         expected=expected,
-        hint=f"tw.Strided(count, {parameter.name}=tw.dim('{slot}')) takes any",
+        hint=f"tw.Strided(count, {slot[-1]}=tw.dim('{slot}')) takes any",
     )
 
 

@@ -227,14 +227,16 @@ def _unknown(signature: Signature, name: str) -> None:
 def _fixed_shape(signature: Signature) -> tuple[int, ...] | None:
     """The shape of a new output, if it is known without the inputs."""
     output = signature.output
-    shape = tuple(size for size in output.shape if isinstance(size, int))
-    return shape if output.leading is None and len(shape) == len(output.shape) else None
+    sizes = [*([] if output.count is None else [output.count]), *output.shape]
+    shape = tuple(size for size in sizes if isinstance(size, int))
+    tight = output.leading is None and output.batch_stride is None
+    return shape if tight and len(shape) == len(sizes) else None
 
 
 def _new_output(signature: Signature) -> New | None:
     """A new output, if it is known before any call."""
     output, shape = signature.output, _fixed_shape(signature)
-    if shape is None or output.type in FOREIGN:
+    if shape is None or output.type in FOREIGN or (len(shape) > 2 and output.order == "F"):
         return None
     return shape, preferred(output.type), output.order
 
@@ -243,7 +245,7 @@ def allocate(signature: Signature, given: Mapping[str, Any]) -> np.ndarray[Any, 
     """A new output for the inputs in ``given``, its elements not set."""
     output = signature.output
     if (fixed := _fixed_shape(signature)) is not None:
-        return np.empty(fixed, preferred(output.type), output.order)
+        return _empty(fixed, fixed[-1 if output.order == "C" else -2], output)
     from .argument_checks import check_leading, learn
     from .bound_sizes import Known
 
@@ -256,8 +258,21 @@ def allocate(signature: Signature, given: Mapping[str, Any]) -> np.ndarray[Any, 
     leading = line
     if output.leading is not None:
         leading = _leading_of(output.leading, line, known)
-    whole = np.empty((lines, leading), preferred(output.type))[:, :line]
-    return whole if output.order == "C" else whole.T
+    count = () if output.count is None else (_known_size(output.count, output, known),)
+    if output.batch_stride is not None and count and count[0] > 1:
+        raise ArgumentValueError(
+            f"{output.name} cannot be made here: its matrices lie a stride apart",
+            hint=f"pass {output.name}, or leave c out of tw.Strided: one tight matrix each",
+        )
+    return _empty((*count, rows, cols), leading, output)
+
+
+def _empty(shape: tuple[int, ...], leading: int, output: ArrayParameter) -> np.ndarray[Any, Any]:
+    """An array of that shape and order, lines ``leading`` elements apart."""
+    *count, rows, cols = shape
+    line, lines = (cols, rows) if output.order == "C" else (rows, cols)
+    whole = np.empty((*count, lines, leading), preferred(output.type))[..., :line]
+    return whole if output.order == "C" else whole.swapaxes(-1, -2)
 
 
 def _known_size(size: Size, output: ArrayParameter, known: Known) -> int:

@@ -63,6 +63,9 @@ def check_overlaps(signature: Signature, arrays: tuple[Any, ...], known: Known) 
     for written, parameter in enumerate(signature.arrays):
         if parameter.role == "in":
             continue
+        if len(held[written]) != 1:
+            _check_stack(signature, arrays, written)
+            continue
         (out,) = held[written]
         for other, inputs in enumerate(held):
             if other == written or ((written, other) == (output, may_be) and inputs == [out]):
@@ -70,6 +73,52 @@ def check_overlaps(signature: Signature, arrays: tuple[Any, ...], known: Known) 
             found = any_overlap(out, inputs)
             if found is not None:
                 _shared(parameter, out, signature.arrays[other], inputs, found)
+
+
+def _check_stack(signature: Signature, arrays: tuple[Any, ...], written: int) -> None:
+    """Refuse a stack that is written if two of its elements, or one of an input, are one."""
+    output, out = signature.arrays[written], arrays[written]
+    apart = np.lib.array_utils.byte_bounds
+    for other, parameter in enumerate(signature.arrays):
+        given = arrays[other]
+        if other == written or (signature.alias == other and _alike(given, out)):
+            continue
+        items = given if parameter.kind == "sequence" else (given,)
+        for item in items:
+            array = item.data if parameter.packed else item
+            if np.may_share_memory(out, array) and np.shares_memory(out, array):
+                low, high = apart(array)
+                raise ArgumentValueError(
+                    f"{output.name} shares elements with {parameter.name}",
+                    got=f"{parameter.name} in bytes {low:#x} to {high:#x}",
+                    expected="an output that has no element in common with what else is passed",
+                    hint=f"pass {parameter.name}.copy()",
+                )
+    if not disjoint(out):
+        raise ArgumentValueError(
+            f"matrices of {output.name} share elements",
+            got=f"shape {out.shape}, strides {out.strides} bytes",
+            hint="an array of its own",
+        )
+
+
+def _alike(given: Any, out: Array) -> bool:
+    """Whether two arrays are the same elements in the same places."""
+    same = (given.shape, given.strides) == (out.shape, out.strides)
+    return same and address(given) == address(out)
+
+
+def disjoint(array: Array) -> bool:
+    """Whether no two elements of ``array`` share memory, as far as its strides show plainly."""
+    found = [(s, n) for s, n in zip(map(abs, array.strides), array.shape, strict=True) if n > 1]
+    reach = array.itemsize
+    if not array.size:
+        return True
+    for stride, count in sorted(found):
+        if stride < reach:
+            return False
+        reach += stride * (count - 1)
+    return True
 
 
 def _shared(

@@ -37,19 +37,6 @@ def _lines(lines: int, length: int, between: int, within: int, item: int) -> boo
     return whole and (length < 2 or within == item)
 
 
-def disjoint(array: np.ndarray[Any, Any]) -> bool:
-    """Whether no two elements of ``array`` share memory, as far as its strides show plainly."""
-    found = [(s, n) for s, n in zip(map(abs, array.strides), array.shape, strict=True) if n > 1]
-    reach = array.itemsize
-    if not array.size:
-        return True
-    for stride, count in sorted(found):
-        if stride < reach:
-            return False
-        reach += stride * (count - 1)
-    return True
-
-
 def type_of(array: Any, name: str) -> str:
     """The element type of an array; ArgumentTypeError if it is none, or of another type."""
     masked = "numpy.ma" in sys.modules and isinstance(array, np.ma.MaskedArray)

@@ -10,11 +10,12 @@ import numpy as np
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.call import dispatch
 from tilewright.runtime.call.dtypes import preferred
+from tilewright.runtime.call.overlap import disjoint
 from tilewright.runtime.call.scalars import is_number
 from tilewright.runtime.machine.host import identify
 from tilewright.spec.types import accumulator
 
-from .arrays import contiguous_axis, disjoint, type_of
+from .arrays import contiguous_axis, type_of
 from .constant import PackedB, product_with
 from .families import Family, Options, class_of, kernel_of
 from .routes import Routes

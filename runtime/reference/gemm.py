@@ -96,6 +96,28 @@ def results(spec: Gemm, operands: Mapping[str, Any]) -> dict[str, Expected]:
     return found
 
 
+def stack_results(spec: Gemm, operands: Mapping[str, Any]) -> dict[str, Expected]:
+    """What a kernel must write for a stack of products: ``results`` of each of them.
+
+    "c", "d" and "out" have the batch as their first axis, all else is as ``results`` takes it.
+    """
+    alone, shape = spec.alone(), operands["out"].shape
+    parts = [_element(operands, i) for i in range(shape[0])]
+    found = [results(alone, part)[spec.output] for part in parts]
+    output = spec.c if spec.d is None else spec.d
+    if not found:
+        return {spec.output: Expected(Interval.exactly(np.zeros(shape), "f32"), output.type)}
+    values = Interval.stacked([each.values for each in found])
+    return {spec.output: Expected(values, output.type)}
+
+
+def _element(operands: Mapping[str, Any], index: int) -> dict[str, Any]:
+    """The operands of one product of a stack."""
+    lists = {name: [operands[name][index]] for name in ("a", "b", "b2") if name in operands}
+    arrays = {name: operands[name][index] for name in ("c", "d", "out") if name in operands}
+    return {**operands, **lists, **arrays}
+
+
 def _scaled_sums(
     spec: Gemm, operands: Mapping[str, Any], given: Mapping[str, Array | None]
 ) -> dict[str, Interval]:

@@ -5,7 +5,7 @@ What is exact stays so as long as every result can be held: one rounding of it c
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,14 @@ class Interval:
         finite = np.isfinite(value)
         low, high = (np.where(finite, value + way * bound, value) for way in (-1, 1))
         return Interval(value, low, high, element)
+
+    @staticmethod
+    def stacked(parts: Sequence[Interval]) -> Interval:
+        """Those of several arrays of one shape, along a new first axis."""
+        value, low, high = (
+            np.stack([getattr(part, name) for part in parts]) for name in ("value", "low", "high")
+        )
+        return Interval(value, low, high, parts[0].element)
 
     @property
     def exact(self) -> Array:

@@ -1,0 +1,304 @@
+"""A stack of products as a program: a loop over them, or over groups that share vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import product
+
+from sympy import Expr, Integer
+
+from tilewright.errors import ScheduleError
+from tilewright.ir.dataflow import sizes_used
+from tilewright.ir.nest import (
+    Argument,
+    BlockLoop,
+    Call,
+    Name,
+    NestNode,
+    Pack,
+    Program,
+    Selected,
+    of_batch,
+    operands_of,
+    repeated,
+)
+from tilewright.ir.nodes import walk
+from tilewright.ir.ops import (
+    Add,
+    Address,
+    Advance,
+    Load,
+    Loop,
+    Multiply,
+    MultiplyAdd,
+    Note,
+    Op,
+    Parameter,
+    Point,
+    Register,
+    Splat,
+    Store,
+    TileProgram,
+    Zero,
+)
+from tilewright.isa.vector import Vector
+from tilewright.plan.parts import exact_parts
+from tilewright.plan.stack import StackPlan
+from tilewright.plan.transpose import move_plan
+from tilewright.spec.gemm import SHAPES
+from tilewright.symbolic import ONE, ZERO, div, linear, mod, symbol, value
+
+from .nest.build import make_program
+from .transpose import grid_nest
+
+#: Multiply-adds of a tile up to which all of K is straight code.
+STRAIGHT = 128
+#: The counter of products, or of groups of them.
+COUNTER = "s"
+#: The buffer of a group's vectors.
+LANES = Name("lanes")
+
+
+def stack_program(plan: StackPlan) -> Program:
+    """The whole kernel."""
+    if plan.each is not None:
+        return _one_by_one(plan)
+    tiles = _Tiles(plan)
+    nest = tuple(_side_by_side(tiles))
+    return Program(nest, tuple(tiles.programs.values()))
+
+
+def _one_by_one(plan: StackPlan) -> Program:
+    """The program of one product in a loop over all of them."""
+    assert plan.each is not None
+    one, index, stride = make_program(plan.each), symbol(COUNTER), plan.batch.strides
+    if plan.parallel and one.scratch != 0:
+        raise ScheduleError(
+            "products that need scratch memory are not computed in parallel: they share it",
+            got=f"loops={plan.schedule.loops!r}, threads={plan.schedule.threads}",
+            hint="loops='bNMk': one product after the other, each of them in parallel",
+        )
+    taken = operands_of(one.nest)
+    selected = tuple(
+        Selected(Name(name), operand.type, "strided", stride[name], name == plan.spec.output)
+        for name, operand in plan.operands.items()
+        if Name(name) in taken
+    )
+    body = (of_batch(index, selected, one.nest),) if selected else one.nest
+    loop = _loop(plan, plan.batch.count, body, "products")
+    return replace(one, nest=(loop,) if body else ())
+
+
+def _loop(plan: StackPlan, trips: Expr, body: tuple[NestNode, ...], note: str) -> BlockLoop:
+    return BlockLoop(COUNTER, trips, body, note=note, parallel=plan.parallel, work=plan.work)
+
+
+# --- side by side ------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Tiles:
+    """The tile programs made so far, each once."""
+
+    plan: StackPlan
+    programs: dict[str, TileProgram] = field(default_factory=dict)
+
+    def add(self, program: TileProgram) -> str:
+        return self.programs.setdefault(program.name, program).name
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A matrix as tiles see it: where its first element is, and how far apart others are."""
+
+    buffer: Name
+    first: Expr
+    rows: Expr
+    columns: Expr
+
+    def at(self, row: Expr, column: Expr) -> Argument:
+        """The element in a row and a column."""
+        return Argument(self.buffer, self.first + row * self.rows + column * self.columns)
+
+
+def _side_by_side(tiles: _Tiles) -> Iterator[NestNode]:
+    """Groups that fill vectors, then what is left, product by product."""
+    plan = tiles.plan
+    start, left = ZERO, plan.batch.count
+    for vector in plan.vectors:
+        trips = div(left, vector.lanes)
+        if trips != 0:
+            index = start + symbol(COUNTER) * vector.lanes
+            make = _group if vector.lanes > 1 else _single
+            note = f"{vector.lanes} products side by side" if vector.lanes > 1 else "one by one"
+            loop = _loop(plan, trips, tuple(make(tiles, vector, index)), note)
+            yield loop if vector.lanes > 1 else replace(loop, parallel=False)
+        start, left = start + trips * vector.lanes, mod(left, vector.lanes)
+
+
+def _single(tiles: _Tiles, vector: Vector, index: Expr) -> Iterator[NestNode]:
+    """A product read and written where it lies."""
+    plan, places = tiles.plan, {}
+    for name in "abc":
+        rows, columns = (plan.operands[name].strides[d] for d in SHAPES[name])
+        places[name] = _Place(Name(name), index * plan.batch.strides[name], rows, columns)
+    yield from _multiplied(tiles, vector, places)
+
+
+def _group(tiles: _Tiles, vector: Vector, index: Expr) -> Iterator[NestNode]:
+    """As many products as the vector has lanes, by way of a buffer."""
+    plan = tiles.plan
+    places = _beside(plan, vector)
+    moved = "ab" if plan.spec.beta == 0 else "abc"
+    fill = tuple(
+        node for name in moved for node in _moved(tiles, vector, places, name, index)
+    )
+    back = tuple(_moved(tiles, vector, places, "c", index, back=True))
+    body = (*_multiplied(tiles, vector, places), *back)
+    rooms = [plan.room(name) for name in "abc"]
+    elements = sum(room for room in rooms if room is not None) * vector.lanes
+    yield Pack(LANES, plan.element, Integer(elements), None, fill, body)
+
+
+def _beside(plan: StackPlan, vector: Vector) -> dict[str, _Place]:
+    """A, B and C as vectors, one behind the other, each in the order in which they lie.
+
+    So close together no two of them lie a multiple of 4 KiB apart, where a processor takes a load
+    from one for a load of what was just stored to the other.
+    """
+    places, first = {}, ZERO
+    for name in "abc":
+        rows, columns = (plan.operands[name].strides[d] * vector.lanes for d in SHAPES[name])
+        places[name] = _Place(LANES, first, rows, columns)
+        first += plan.elements(name) * vector.lanes
+    return places
+
+
+def _moved(
+    tiles: _Tiles,
+    vector: Vector,
+    places: dict[str, _Place],
+    name: str,
+    index: Expr,
+    *,
+    back: bool = False,
+) -> tuple[NestNode, ...]:
+    """The elements of a group of matrices brought side by side, or back to where they lie."""
+    plan, lanes, stride = tiles.plan, vector.lanes, tiles.plan.batch.strides[name]
+    sizes, leading = (Integer(lanes), plan.elements(name)), (stride, lanes * ONE)
+    names, at = (Name(name), LANES), (index * stride, places[name].first)
+    if back:
+        sizes, leading, names, at = sizes[::-1], leading[::-1], names[::-1], at[::-1]
+    most = max(lanes, plan.room(name) or lanes)
+    moves = move_plan(plan.target, plan.element, sizes, leading, plan.slots, most=most)
+    nodes, programs = grid_nest(moves, names, at, f"{name}_{'back_' if back else ''}")
+    for program in programs:
+        tiles.add(program)
+    return nodes
+
+
+def _multiplied(
+    tiles: _Tiles, vector: Vector, places: dict[str, _Place]
+) -> Iterator[NestNode]:
+    """Every tile of C, of a group or of one product."""
+    plan, (mr, nr) = tiles.plan, tiles.plan.tile
+    sizes = plan.sizes
+    for down, over in product(exact_parts(sizes["m"], mr), exact_parts(sizes["n"], nr)):
+        name = tiles.add(_tile(plan, vector, places, (down.units, over.units)))
+        row, column = down.at("tm"), over.at("tn")
+        call = Call(
+            name,
+            (
+                places["a"].at(row, ZERO),
+                places["b"].at(ZERO, column),
+                places["c"].at(row, column),
+            ),
+        )
+        yield from repeated("tm", down.count, repeated("tn", over.count, (call,)))
+
+
+def _tile(
+    plan: StackPlan, vector: Vector, places: dict[str, _Place], size: tuple[int, int]
+) -> TileProgram:
+    """``size`` elements of C, of every product in the vector's lanes."""
+    mr, nr = size
+    sums = [[Register(f"c{i}_{j}", vector) for j in range(nr)] for i in range(mr)]
+    body = (
+        *(Zero(each) for row in sums for each in row),
+        *_summed(plan, vector, places, sums),
+    )
+    end = tuple(_stored(plan, places["c"], sums))
+    lanes = f"{vector.lanes} products" if vector.lanes > 1 else "one product"
+    return TileProgram(
+        name=f"{'products' if vector.lanes > 1 else 'product'}_{mr}x{nr}",
+        element=plan.element,
+        parameters=(
+            Parameter("a", "in"),
+            Parameter("b", "in"),
+            Parameter("c", "out"),
+            *(Parameter(slot, "size") for slot in sizes_used((*walk(body), *end), plan.slots)),
+        ),
+        body=body,
+        end=end,
+        summary=f"{mr * nr} accumulators + {mr} A + 1 B = {mr * nr + mr + 1} of "
+        f"{plan.target.registers} {vector.name}, of {lanes}",
+        mr=Integer(mr),
+        nr=Integer(nr),
+        accumulators=tuple(tuple(each.name for each in row) for row in sums),
+    )
+
+
+def _summed(
+    plan: StackPlan, vector: Vector, places: dict[str, _Place], sums: list[list[Register]]
+) -> Iterator[Op]:
+    """All of K: straight code where that is short, else a loop."""
+    a, b, k = places["a"], places["b"], plan.sizes["k"]
+    yield Point("pa", "a", ZERO, plan.element)
+    yield Point("pb", "b", ZERO, plan.element)
+    steps = value(k)
+    if steps is not None and steps * len(sums) * len(sums[0]) <= STRAIGHT:
+        for step in range(steps):
+            yield Note(f"Load, multiply-add: step {step + 1} of {steps}.")
+            yield from _step(vector, (a, b), sums, step)
+        return
+    advance = (Advance("pa", a.columns), Advance("pb", b.rows))
+    ops = (Note("Load, multiply-add."), *_step(vector, (a, b), sums, 0), *advance)
+    yield Loop("kt", k, ops, "K")
+
+
+def _step(
+    vector: Vector, places: tuple[_Place, _Place], sums: list[list[Register]], step: int
+) -> Iterator[Op]:
+    """One element of K of every row and column."""
+    a, b = places
+    said = f"_k{step}" if step else ""
+    rows = [Register(f"a{i}{said}", vector) for i in range(len(sums))]
+    for i, row in enumerate(rows):
+        yield Load(row, Address("pa", linear(((i, a.rows), (step, a.columns)))))
+    for j in range(len(sums[0])):
+        column = Register(f"b{j}{said}", vector)
+        yield Load(column, Address("pb", linear(((step, b.rows), (j, b.columns)))))
+        for i, row in enumerate(rows):
+            yield MultiplyAdd(vector.fma, sums[i][j], row, column)
+
+
+def _stored(plan: StackPlan, c: _Place, sums: list[list[Register]]) -> Iterator[Op]:
+    """``C = alpha * sums + beta * C``."""
+    spec, vector = plan.spec, sums[0][0].vector
+    alpha, beta = Register("alpha_v", vector), Register("beta_v", vector)
+    if spec.alpha != 1:
+        yield Splat(alpha, spec.alpha)
+    if spec.beta not in (0, 1):
+        yield Splat(beta, spec.beta)
+    for i, row in enumerate(sums):
+        for j, each in enumerate(row):
+            address = Address("c", linear(((i, c.rows), (j, c.columns))))
+            if spec.alpha != 1:
+                yield Multiply(each, each, alpha)
+            if spec.beta != 0:
+                old = Register(f"old{i}_{j}", vector)
+                yield Load(old, address)
+                add = spec.beta == 1
+                yield Add(each, each, old) if add else MultiplyAdd(vector.fma, each, old, beta)
+            yield Store(address, each)

@@ -1,0 +1,299 @@
+"""A stack of products: one after the other, or several of them side by side in each vector.
+
+Side by side, a vector holds the same element of as many products as it has lanes. Groups of A and
+of B are transposed into that form, multiplied element by element, and C is transposed back. What
+does not fill a vector is multiplied alone, by the same tiles of one lane.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from math import prod
+
+from sympy import Expr, Integer
+
+from tilewright.errors import ScheduleError
+from tilewright.isa.target import Target
+from tilewright.isa.vector import Vector
+from tilewright.spec.gemm import SHAPES, Gemm
+from tilewright.spec.operands import Strided
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.sizes import Dim
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import size_expr, value
+
+from .loops import Decision, threads_decision
+from .operands import BatchPlan, Operand, operand_of
+from .parts import exact_parts
+from .plan import STACK_BYTES, Plan
+from .planner import NOMINAL, estimate, make_plan
+from .staging import is_plain
+from .transpose import cover
+
+#: Registers that a tile leaves to what its end computes with.
+SPARE = 2
+#: The largest mr and nr worth trying: more lie in buffers, and are read from there once each.
+MOST = 8
+#: The same where sizes are known only at the call: there is a tile for each that may be left over.
+FEW = 4
+#: Cycles to find out which tiles a product has, where its sizes are known only at the call.
+DECIDING = 50
+#: What sizes count as for which the spec says neither number nor limit.
+UNKNOWN = 8
+#: Products side by side take so many times the cycles of their moves and multiply-adds, since
+#: loads wait for what was just stored: measured on Zen 4, at 3x3 to 8x8, in f32 and f64.
+WAITING = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class StackPlan:
+    """A stack of products with every choice made.
+
+    ``each`` is the plan of one product, for which the others wait. Without it products stand side
+    by side: ``vectors`` are those that hold them, widest first, ``tile`` is (mr, nr), the elements
+    of C for which a tile has accumulators. ``batch`` has the strides of A, B and C, or D.
+    ``parallel``: several threads take products, or groups of them.
+    """
+
+    spec: Gemm
+    schedule: Schedule
+    target: Target
+    sizes: Mapping[str, Expr] = field(hash=False)
+    operands: Mapping[str, Operand] = field(hash=False)
+    batch: BatchPlan
+    decisions: tuple[Decision, ...]
+    parallel: bool
+    each: Plan | None
+    vectors: tuple[Vector, ...] = ()
+    tile: tuple[int, int] = (0, 0)
+
+    @property
+    def element(self) -> str:
+        """The type of the accumulators."""
+        return self.spec.type
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """All sizes that are known only at the call."""
+        return tuple(slot for slot, _ in self.spec.runtime_sizes())
+
+    def elements(self, name: str) -> Expr:
+        """The elements of one matrix."""
+        rows, columns = (self.sizes[d] for d in SHAPES[name])
+        return rows * columns
+
+    def room(self, name: str) -> int | None:
+        """The most elements that one matrix may have; None where the spec sets no limit."""
+        return _most(self.spec, name)
+
+    @property
+    def work(self) -> Expr:
+        """Vector multiply-adds, or what takes as long, of one product or one group of them."""
+        multiplied = prod(self.sizes.values(), start=Integer(1))
+        moved = sum((self.elements(name) for name in "abc"), Integer(0))
+        return multiplied + 4 * moved if self.each is None else multiplied
+
+
+def plan_stack(spec: Gemm, schedule: Schedule, target: Target) -> StackPlan:
+    """The plan; ScheduleError if spec and schedule contradict each other."""
+    loops = schedule.loops
+    if loops is not None and (loops[0] not in "bB" or len(loops) == 1):
+        raise ScheduleError(
+            "a stack of products has the loop over them outside",
+            got=loops,
+            hint=repr(f"b{loops.replace('b', '').replace('B', '') or 'nmk'}"),
+        )
+    against = _against(spec, schedule, target)
+    if schedule.vectorize == "b" and against:
+        raise ScheduleError(
+            f"products cannot stand side by side in vectors: {against}",
+            got="vectorize='b'",
+            hint="leave vectorize out, and they are computed one after the other",
+        )
+    each = None if schedule.vectorize == "b" else _one(spec.alone(), schedule, target)
+    reason = "asked for"
+    if each is not None and schedule.vectorize is None:
+        alone = _alone(spec, schedule, target)
+        beside = float("inf") if against else _beside(spec, target)
+        if beside < alone:
+            each = None
+        reason = f"estimated at {min(alone, beside):.0f} cycles a product; "
+        reason += against or f"the other way {max(alone, beside):.0f}"
+    return _stack(spec, schedule, target, each, reason)
+
+
+def _stack(
+    spec: Gemm, schedule: Schedule, target: Target, each: Plan | None, reason: str
+) -> StackPlan:
+    assert isinstance(spec.batch, Strided)
+    parallel = _parallel(schedule)
+    vectors = () if each is not None else _vectors(target, spec.type)
+    tile = schedule.tile or (_tile(spec, target) if each is None else (0, 0))
+    names = [name for name in ("a", "b", "b2", "c", "d") if getattr(spec, name) is not None]
+    how = "one after the other" if each else f"{vectors[0].lanes} side by side in a vector"
+    decisions = [Decision("products", how, reason), *threads_decision(schedule, "B" * parallel)]
+    if each is None:
+        why = "asked for" if schedule.tile else "fewest loads that leave no register out"
+        decisions.append(Decision("tile", f"{tile[0]}x{tile[1]} elements of C", why))
+    return StackPlan(
+        spec=spec,
+        schedule=schedule,
+        target=target,
+        sizes={slot: size_expr(slot, getattr(spec, slot)) for slot in "mnk"},
+        operands={name: operand_of(spec, name) for name in names},
+        batch=_batch(spec, names),
+        decisions=(*decisions, *(each.decisions if each else ())),
+        parallel=parallel,
+        each=each,
+        vectors=vectors,
+        tile=tile,
+    )
+
+
+def _batch(spec: Gemm, names: list[str]) -> BatchPlan:
+    assert spec.batch is not None
+    strides = {name: _stride(spec, name) for name in names}
+    return BatchPlan("strided", size_expr("count", spec.batch.count), strides, {})
+
+
+def _stride(spec: Gemm, name: str) -> Expr:
+    given = spec.stride(name)
+    if given is not None:
+        return size_expr(f"stride_{'c' if name == 'd' else name[0]}", given)
+    rows, columns = SHAPES[name]
+    lines = rows if getattr(spec, name).order == "C" else columns
+    return size_expr(lines, getattr(spec, lines)) * operand_of(spec, name).strides[lines]
+
+
+def _parallel(schedule: Schedule) -> bool:
+    """Whether several threads share the stack: asked for by ``B``, or by threads alone."""
+    if schedule.threads == 1:
+        return False
+    return schedule.loops[0] == "B" if schedule.loops else (schedule.threads or 1) > 1
+
+
+# --- one after the other -----------------------------------------------------------------------
+
+
+def _one(alone: Gemm, schedule: Schedule, target: Target) -> Plan:
+    """The plan of one product."""
+    loops = schedule.loops[1:] if schedule.loops else None
+    threads = 1 if loops is None and schedule.threads else schedule.threads
+    threads = threads if loops != (loops or "").lower() else None
+    return make_plan(alone, replace(schedule, loops=loops, threads=threads), target)
+
+
+def _alone(spec: Gemm, schedule: Schedule, target: Target) -> float:
+    """Cycles of one product, of the sizes that the estimate counts."""
+    alone, sizes = spec.alone(), _counted(spec)
+    decides = any(isinstance(getattr(spec, d), Dim) for d in "mnk")
+    plan = _one(alone.with_sizes(**sizes), schedule, target)
+    return (DECIDING if decides else 0) + estimate(plan, UNKNOWN, NOMINAL**3)
+
+
+# --- side by side ------------------------------------------------------------------------------
+
+
+def _against(spec: Gemm, schedule: Schedule, target: Target) -> str:
+    """Why products cannot stand side by side in vectors; "" if they can."""
+    item = ITEMSIZE[spec.type]
+    if not is_plain(spec) or spec.d is not None or spec.c.type != spec.type or spec.b2 is not None:
+        return "A, B and C have to be of the sums' type, without D"
+    if "scalar" in (spec.alpha, spec.beta):
+        return "alpha and beta are numbers of the call"
+    if not _vectors(target, spec.type)[:-1]:
+        return f"no vectors of {target.name} are transposed"
+    if any(getattr(spec, f"ld{name}") is not None for name in "abc"):
+        return "matrices with a leading dimension do not lie in one piece"
+    if 0 in (spec.stride("a"), spec.stride("b")):
+        return "one matrix serves all of them"
+    if schedule.loops is not None and schedule.loops[1:] not in ("mnk", "nmk"):
+        return f"loops={schedule.loops!r} asks for more than loops over tiles"
+    for name in ("block", "k_unroll", "k_split", "pack", "prefetch"):
+        if getattr(schedule, name):
+            return f"{name} is a choice of one product's"
+    if 0 in (spec.m, spec.n, spec.k):
+        return "there is nothing to multiply"
+    lanes = target.of(spec.type)[0].lanes
+    for name in "abc":
+        most = _most(spec, name)
+        if most is None or most * lanes * item > STACK_BYTES:
+            size = "a size without limit" if most is None else f"{most * lanes * item} bytes"
+            return f"{lanes} of {name.upper()} take {size}, and the stack has {STACK_BYTES}"
+    return ""
+
+
+def _most(spec: Gemm, name: str) -> int | None:
+    sizes = [getattr(spec, d) for d in SHAPES[name]]
+    known = [size.max if isinstance(size, Dim) else size for size in sizes]
+    return None if None in known else prod(known)
+
+
+def _vectors(target: Target, element: str) -> tuple[Vector, ...]:
+    """The widest vector that is transposed, and a single element."""
+    found = target.of(element)
+    wide = [v for v in found if v.transposes and v.lanes > 1 and v.muladd]
+    return (*wide[:1], found[-1])
+
+
+def _counted(spec: Gemm) -> dict[str, int]:
+    """Sizes as the estimate counts them."""
+    sizes = {d: getattr(spec, d) for d in "mnk"}
+    return {
+        d: min(UNKNOWN, size.max or UNKNOWN) if isinstance(size, Dim) else size
+        for d, size in sizes.items()
+    }
+
+
+def _beside(spec: Gemm, target: Target) -> float:
+    """Cycles a product where several stand side by side: moving them, and multiplying."""
+    sizes, vector = _counted(spec), _vectors(target, spec.type)[0]
+    moved = {name: prod(sizes[d] for d in SHAPES[name]) for name in "abc"}
+    moved["c"] *= 1 if spec.beta == 0 else 2
+    lanes = vector.lanes
+    each = cover(target, spec.type, lanes, lanes).cycles(target.core) / lanes
+    multiplied = _tile_cycles(sizes, target, _tile(spec, target))
+    return WAITING * (each * sum(moved.values()) + multiplied) / lanes
+
+
+def _tile(spec: Gemm, target: Target) -> tuple[int, int]:
+    """The tile whose multiply-adds wait least for their loads."""
+    sizes, registers = _counted(spec), target.registers - SPARE
+    known = isinstance(spec.m, int) and isinstance(spec.n, int)
+    most = {d: max(1, min(MOST if known else FEW, sizes[d])) for d in "mn"}
+    shapes = (
+        (mr, nr)
+        for mr in range(1, most["m"] + 1)
+        for nr in range(1, most["n"] + 1)
+        if mr * nr + mr + 1 <= registers
+    )
+    return min(shapes, key=lambda tile: (_tile_cycles(sizes, target, tile), tile))
+
+
+def _tile_cycles(sizes: Mapping[str, int], target: Target, tile: tuple[int, int]) -> float:
+    """Cycles of all tiles of a group, as loads, multiply-adds and their latency bound them."""
+    core, k = target.core, sizes["k"]
+    total = 0.0
+    for rows, down in _extents(sizes["m"], tile[0]):
+        for columns, over in _extents(sizes["n"], tile[1]):
+            accumulators = rows * columns
+            step = max(
+                accumulators / core.fma_units,
+                (rows + columns) / core.loads,
+                (accumulators + rows + columns) / core.issue,
+            )
+            total += down * over * (k * step + accumulators / core.stores + core.fma_latency)
+    return total
+
+
+@lru_cache(maxsize=256)
+def _extents(size: int, most: int) -> tuple[tuple[int, int], ...]:
+    """The extents of tiles in ``size`` elements, and how many there are of each."""
+    return tuple(_found(size, most))
+
+
+def _found(size: int, most: int) -> Iterator[tuple[int, int]]:
+    for part in exact_parts(Integer(size), most):
+        yield part.units, value(part.count) or 0
