@@ -28,12 +28,13 @@ def command(wanted: Wanted, svg: Path | None) -> None:
     """
     from tilewright.generate import draw_plan, explain_plan
     from tilewright.plan.plan import Plan
+    from tilewright.plan.stack import StackPlan
     from tilewright.runtime.driver import planned
 
     plans = [planned(spec, wanted.asked, wanted.target) for spec in wanted.specs]
-    if svg is not None and not (len(plans) == 1 and isinstance(plans[0], Plan)):
+    if svg is not None and not (len(plans) == 1 and isinstance(plans[0], Plan | StackPlan)):
         raise SpecError("a picture is of one product", got=f"--svg, and {len(plans)} specs")
     for plan in plans:
         click.echo(explain_plan(plan))
-        if svg is not None and isinstance(plan, Plan):
+        if svg is not None and isinstance(plan, Plan | StackPlan):
             svg.write_text(draw_plan(plan), encoding="utf-8")

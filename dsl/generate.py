@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import overload
+from typing import Any, overload
 
 from tilewright.emit.layout import folded
 from tilewright.emit.listing import Listing, Macros
@@ -82,8 +82,9 @@ class KernelText:
 AnyPlan = Plan | StackPlan | TransposePlan | PackPlan
 
 
+# That a Gemm is a stack, whose plan is a StackPlan, its type does not tell.
 @overload
-def plan_for(spec: Gemm, schedule: Schedule, target: Target) -> Plan | StackPlan: ...
+def plan_for(spec: Gemm, schedule: Schedule, target: Target) -> Plan | Any: ...
 @overload
 def plan_for(spec: Transpose, schedule: Schedule, target: Target) -> TransposePlan: ...
 @overload
@@ -131,7 +132,7 @@ def explain_plan(plan: AnyPlan) -> str:
     return explain(plan, program_for(plan))
 
 
-def draw_plan(plan: Plan, of_peak: float | None = None) -> str:
+def draw_plan(plan: Plan | StackPlan, of_peak: float | None = None) -> str:
     """The plan as a picture in SVG; ``of_peak`` is a measured share of the peak, if there is."""
     return picture(plan, program_for(plan), of_peak)
 
@@ -203,7 +204,15 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
 
 def _resolved_text(plan: AnyPlan, program: Program) -> str:
     """The schedule with all that was chosen; "" for a plan without register tiles."""
-    found = resolved(plan, program) if isinstance(plan, Plan) else None
+    found = None
+    match plan:
+        case Plan():
+            found = resolved(plan, program)
+        case StackPlan(each=None):
+            found = Schedule(tile=plan.tile, vectorize="b", threads=plan.schedule.threads)
+        case StackPlan(each=Plan() as each) if (one := resolved(each, program)) is not None:
+            loops = f"{'B' if plan.parallel else 'b'}{one.loops}"
+            found = replace(one, loops=loops, threads=plan.schedule.threads)
     return "" if found is None else repr(found)
 
 

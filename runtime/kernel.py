@@ -305,8 +305,9 @@ class Kernel:
 
         from tilewright.generate import draw_plan
         from tilewright.plan.plan import Plan
+        from tilewright.plan.stack import StackPlan
 
-        drawn = draw_plan(self.plan) if isinstance(self.plan, Plan) else ""
+        drawn = draw_plan(self.plan) if isinstance(self.plan, Plan | StackPlan) else ""
         words = f"<summary>{escape(repr(self))}</summary><pre>{escape(self.explain())}</pre>"
         return f"<div>{drawn}<details{'' if drawn else ' open'}>{words}</details></div>"
 

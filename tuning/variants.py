@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from operator import itemgetter
 from typing import Any, cast
@@ -14,6 +14,7 @@ from tilewright.isa.vector import Vector
 from tilewright.plan.cost_model import shape_of, tile_cycles
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import make_plan
+from tilewright.plan.stack import side_by_side
 from tilewright.plan.tile_shape import TileRequest, TileShape, chains_wanted
 from tilewright.plan.vector_axis import legal_dimensions
 from tilewright.runtime.machine.host import resolve, usable_cpus
@@ -52,6 +53,8 @@ def candidates(spec: Gemm, target: str = "host", *, threads: int | None = None) 
     """What ``variants`` yields, with the estimates."""
     if not isinstance(spec, Gemm):
         raise SpecError("variants are of a Gemm", got=spec)
+    if spec.stacked:
+        return _of_stack(spec, target)
     resolved = resolve(target)
     cpus = usable_cpus() if threads is None else threads
     ranked = [
@@ -67,6 +70,19 @@ def candidates(spec: Gemm, target: str = "host", *, threads: int | None = None) 
     for candidate in ranked:  # tiles of several narrow vectors, or of fewer wide ones, are one
         best.setdefault(candidate.schedule, candidate)
     return list(best.values())
+
+
+def _of_stack(spec: Gemm, target: str) -> list[Candidate]:
+    """Those of one product, within the loop over all of them, and products side by side."""
+    single = candidates(spec.alone(), target, threads=1)
+    found = [
+        Candidate(one.cycles, replace(one.schedule, loops=f"b{one.schedule.loops or 'nmk'}"))
+        for one in single
+    ]
+    cost = side_by_side(spec, resolve(target))
+    if cost is not None:
+        found.append(Candidate(cost, Schedule(vectorize="b")))
+    return sorted(found, key=lambda candidate: candidate.cycles)
 
 
 def _plans(spec: Gemm, target: Target) -> Iterator[Plan]:

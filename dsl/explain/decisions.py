@@ -147,8 +147,13 @@ def _epilogue(spec: Gemm) -> str:
 def decisions(plan: AnyPlan) -> Iterator[Row]:
     """Every choice with its reason."""
     yield from ((d.what, d.choice, d.reason) for d in plan.decisions)
-    if not isinstance(plan, Plan):
-        return
+    one = plan.each if isinstance(plan, StackPlan) else plan
+    if isinstance(one, Plan):
+        yield from _of_product(one)
+
+
+def _of_product(plan: Plan) -> Iterator[Row]:
+    """How one product is converted, corrected, and made D."""
     if not is_plain(plan.spec):
         yield from (_staging(plan, name) for name in "ab")
     if plan.corrects:

@@ -10,6 +10,7 @@ from math import log10
 from tilewright.ir.nest import Program
 from tilewright.plan.cost_model import tile_cycles
 from tilewright.plan.plan import Plan
+from tilewright.plan.stack import StackPlan
 from tilewright.plan.tile_shape import TileRequest, bounds
 from tilewright.plan.tiles import RegisterTile
 from tilewright.spec.types import ITEMSIZE
@@ -32,9 +33,13 @@ _CENTRE = f"text-anchor='middle' {_GRAY}"
 _END = f"text-anchor='end' {_GRAY}"
 
 
-def picture(plan: Plan, program: Program, of_peak: float | None = None) -> str:
-    """The plan as SVG. ``of_peak``: the measured share of the peak, which becomes a point."""
-    found = list(islice(cover(plan), _MOST_GRIDS + 1))
+def picture(plan: Plan | StackPlan, program: Program, of_peak: float | None = None) -> str:
+    """The plan as SVG. ``of_peak``: the measured share of the peak, which becomes a point.
+
+    Of a stack it shows one product, unless several stand side by side: then the loops alone.
+    """
+    one = plan.each if isinstance(plan, StackPlan) else plan
+    found = list(islice(cover(one), _MOST_GRIDS + 1)) if one else []
     m, n, k = (number(plan.sizes[d]) for d in "mnk")
     unknown = sorted({str(s) for d in "mnk" for s in plan.sizes[d].free_symbols})
     shown = f"; {', '.join(unknown)} of the call drawn as {NOMINAL}" if unknown else ""
@@ -42,9 +47,9 @@ def picture(plan: Plan, program: Program, of_peak: float | None = None) -> str:
     parts = [text(24, 30, title[:118], size=15, more=f"font-weight='bold' {SANS}")]
     parts += _map(m, n, found)
     parts += _nest(program)
-    if found:
-        parts += _registers(plan, _largest(found))
-        parts += _roofline(roof(plan, found), of_peak)
+    if found and one:
+        parts += _registers(one, _largest(found))
+        parts += _roofline(roof(one, found), of_peak)
     return document(_WIDTH, _HEIGHT, title, parts)
 
 

@@ -60,7 +60,7 @@ def explain(plan: AnyPlan, program: Program) -> str:
     sections: list[tuple[str, Iterator[str]]] = [
         ("", head(plan)),
         ("Decisions", _decisions(plan, program)),
-        ("Register tiles", _tiles(plan, program)),
+        ("Register tiles", _tiles(_product(plan), program)),
         ("Loops", _nest(program.nest, 0)),
         ("Operations and bytes of one call", _formulas(plan, program)),
     ]
@@ -93,10 +93,15 @@ def _wrapped(line: str) -> list[str]:
 
 
 def _decisions(plan: AnyPlan, program: Program) -> Iterator[str]:
-    rows = list(decisions(plan))
-    if isinstance(plan, Plan):
-        rows += reasons.decisions(plan, program)
+    rows, one = list(decisions(plan)), _product(plan)
+    if isinstance(one, Plan):
+        rows += reasons.decisions(one, program)
     yield from _aligned(rows)
+
+
+def _product(plan: AnyPlan) -> AnyPlan:
+    """The plan of one product of a stack, where they are computed one after the other."""
+    return plan.each if isinstance(plan, StackPlan) and plan.each is not None else plan
 
 
 def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:

@@ -18,7 +18,7 @@ from tilewright.errors import PlanError
 from tilewright.isa.target import Target
 from tilewright.spec.signature import Signature
 from tilewright.spec.types import ELEMENTS, ITEMSIZE
-from tilewright.symbolic import bounds, slots, value
+from tilewright.symbolic import ZERO, bounds, slots, value
 
 from .alive import live_registers, verify_alive
 from .dataflow import matrices_of
@@ -397,12 +397,16 @@ def _written(nodes: tuple[NestNode, ...], program: Program) -> Iterator[tuple[Na
                 if parameter.role == "out":
                     yield argument.operand, argument.offset
         own = node.buffer if isinstance(node, Pack) and node.scratch is None else None
-        chosen = {each.chosen: each for each in node.selected} if isinstance(node, SelectBatch) else {}
         for name, offset in _written(inside(node), program):
-            if name in chosen and isinstance(node, SelectBatch):
-                yield name, offset + node.index * chosen[name].stride
-            elif name != own or name is None:
-                yield name, offset
+            if name is None or name != own:
+                yield name, offset + _selected_at(node, name)
+
+
+def _selected_at(node: NestNode, name: Name | None) -> Expr:
+    """Where the matrix of a batch begins that ``node`` calls ``name``; 0 where it calls none so."""
+    if not isinstance(node, SelectBatch):
+        return ZERO
+    return next((node.index * s.stride for s in node.selected if s.chosen == name), ZERO)
 
 
 def arguments_of(tile: TileProgram) -> list[Parameter]:

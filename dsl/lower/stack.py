@@ -151,9 +151,7 @@ def _group(tiles: _Tiles, vector: Vector, index: Expr) -> Iterator[NestNode]:
     plan = tiles.plan
     places = _beside(plan, vector)
     moved = "ab" if plan.spec.beta == 0 else "abc"
-    fill = tuple(
-        node for name in moved for node in _moved(tiles, vector, places, name, index)
-    )
+    fill = tuple(node for name in moved for node in _moved(tiles, vector, places, name, index))
     back = tuple(_moved(tiles, vector, places, "c", index, back=True))
     body = (*_multiplied(tiles, vector, places), *back)
     rooms = [plan.room(name) for name in "abc"]
@@ -198,9 +196,7 @@ def _moved(
     return nodes
 
 
-def _multiplied(
-    tiles: _Tiles, vector: Vector, places: dict[str, _Place]
-) -> Iterator[NestNode]:
+def _multiplied(tiles: _Tiles, vector: Vector, places: dict[str, _Place]) -> Iterator[NestNode]:
     """Every tile of C, of a group or of one product."""
     plan, (mr, nr) = tiles.plan, tiles.plan.tile
     sizes = plan.sizes

@@ -18,11 +18,11 @@ from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 from tilewright.spec.gemm import SHAPES, Gemm
-from tilewright.spec.operands import Strided
+from tilewright.spec.operands import Packed, Strided
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Dim
 from tilewright.spec.types import ITEMSIZE
-from tilewright.symbolic import size_expr, value
+from tilewright.symbolic import div, size_expr, value
 
 from .loops import Decision, threads_decision
 from .operands import BatchPlan, Operand, operand_of
@@ -93,7 +93,9 @@ class StackPlan:
         """Vector multiply-adds, or what takes as long, of one product or one group of them."""
         multiplied = prod(self.sizes.values(), start=Integer(1))
         moved = sum((self.elements(name) for name in "abc"), Integer(0))
-        return multiplied + 4 * moved if self.each is None else multiplied
+        if self.each is None:
+            return multiplied + 4 * moved
+        return div(multiplied, self.target.of(self.element)[0].lanes) + moved
 
 
 def plan_stack(spec: Gemm, schedule: Schedule, target: Target) -> StackPlan:
@@ -142,8 +144,8 @@ def _stack(
         schedule=schedule,
         target=target,
         sizes={slot: size_expr(slot, getattr(spec, slot)) for slot in "mnk"},
-        operands={name: operand_of(spec, name) for name in names},
-        batch=_batch(spec, names),
+        operands={name: _operand(spec, name, each) for name in names},
+        batch=_batch(spec, names, each),
         decisions=(*decisions, *(each.decisions if each else ())),
         parallel=parallel,
         each=each,
@@ -152,16 +154,24 @@ def _stack(
     )
 
 
-def _batch(spec: Gemm, names: list[str]) -> BatchPlan:
+def _operand(spec: Gemm, name: str, each: Plan | None) -> Operand:
+    """Operand ``name`` where the caller put it, packed or not."""
+    packed = isinstance(getattr(spec, name), Packed)
+    return each.operands[name] if each and packed else operand_of(spec, name)
+
+
+def _batch(spec: Gemm, names: list[str], each: Plan | None) -> BatchPlan:
     assert spec.batch is not None
-    strides = {name: _stride(spec, name) for name in names}
+    strides = {name: _stride(spec, name, each) for name in names}
     return BatchPlan("strided", size_expr("count", spec.batch.count), strides, {})
 
 
-def _stride(spec: Gemm, name: str) -> Expr:
+def _stride(spec: Gemm, name: str, each: Plan | None) -> Expr:
     given = spec.stride(name)
     if given is not None:
         return size_expr(f"stride_{'c' if name == 'd' else name[0]}", given)
+    if isinstance(getattr(spec, name), Packed):
+        return _operand(spec, name, each).strides["b"]
     rows, columns = SHAPES[name]
     lines = rows if getattr(spec, name).order == "C" else columns
     return size_expr(lines, getattr(spec, lines)) * operand_of(spec, name).strides[lines]
@@ -227,8 +237,9 @@ def _against(spec: Gemm, schedule: Schedule, target: Target) -> str:
 
 def _most(spec: Gemm, name: str) -> int | None:
     sizes = [getattr(spec, d) for d in SHAPES[name]]
-    known = [size.max if isinstance(size, Dim) else size for size in sizes]
-    return None if None in known else prod(known)
+    most = [size.max if isinstance(size, Dim) else size for size in sizes]
+    known = [size for size in most if size is not None]
+    return prod(known) if len(known) == len(most) else None
 
 
 def _vectors(target: Target, element: str) -> tuple[Vector, ...]:
@@ -245,6 +256,11 @@ def _counted(spec: Gemm) -> dict[str, int]:
         d: min(UNKNOWN, size.max or UNKNOWN) if isinstance(size, Dim) else size
         for d, size in sizes.items()
     }
+
+
+def side_by_side(spec: Gemm, target: Target) -> float | None:
+    """The estimate of a product of those that stand side by side; None where they cannot."""
+    return None if _against(spec, Schedule(), target) else _beside(spec, target)
 
 
 def _beside(spec: Gemm, target: Target) -> float:

@@ -60,7 +60,7 @@ class Packed:
         return call_text("Packed", [self.type], {"nb": (self.nb, None)})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Strided:
     """Batch element i lies i strides (in elements) behind the first; 0: one matrix for all.
 
@@ -80,6 +80,10 @@ class Strided:
             value = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, check_size(value, f"batch stride of {name}"))
+
+    def __repr__(self) -> str:
+        stack = "" if self.c == 0 else f", c={self.c!r}"
+        return f"Strided(count={self.count!r}, a={self.a!r}, b={self.b!r}{stack})"
 
 
 @dataclass(frozen=True, slots=True, init=False)

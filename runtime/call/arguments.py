@@ -253,7 +253,7 @@ def allocate(signature: Signature, given: Mapping[str, Any]) -> np.ndarray[Any, 
     known = Known()
     learn(inputs, [given[p.name] for p in inputs], known)
     rows, cols = (_known_size(size, output, known) for size in output.shape)
-    line, lines = (cols, rows) if output.order == "C" else (rows, cols)
+    line = cols if output.order == "C" else rows
     check_leading([output], known)
     leading = line
     if output.leading is not None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tilewright.runtime.driver import compile
 from tilewright.spec.gemm import Gemm
-from tilewright.spec.operands import Matrix
+from tilewright.spec.operands import Matrix, Strided
 from tilewright.spec.schedule import LARGE, MANY_ROWS, Schedule, large_work
 from tilewright.spec.sizes import Dim, dim
 from tilewright.spec.types import accumulator
@@ -27,6 +28,8 @@ PARALLEL_WORK = 1 << 23
 UNBOUNDED = (1 << 62) - 1
 #: Elements of a matrix that is multiplied with a vector, from which on no near cache holds it.
 STREAMED = 1 << 16
+#: m, n and k up to which products of a stack may stand side by side in vectors, by their sums.
+TINY = {"f32": 6, "f64": 4, "s32": 0}
 #: Steps of K for which lines of such a matrix are read side by side.
 LINES = 8
 Shape = Literal["column", "row", "matrix", "blocks", "column stream", "row stream"]
@@ -52,12 +55,20 @@ class Class(NamedTuple):
     ``column``: one column of B, ``row``: one row of A; a ``stream`` if the matrix of the other
     operand comes from memory; ``matrix``: operands read where they lie; ``blocks``: packed in
     blocks that the caches hold.
+
+    ``stacked``: of stacks, whose multiply-adds are from ``total[0]`` to ``total[1]`` in all.
+    ``tiny``: m, n and k are at most as large, and matrices lie in one piece; ``above``: one of them
+    is larger.
     """
 
     shape: Shape
     parallel: bool
     least: tuple[int, int, int, int]
     most: tuple[int, int, int, int]
+    stacked: bool = False
+    total: tuple[int, int] = (0, UNBOUNDED)
+    tiny: int = 0
+    above: int = -1
 
 
 class Family(NamedTuple):
@@ -114,6 +125,30 @@ def class_of(m: int, n: int, k: int, types: tuple[str, str, str], options: Optio
     return Class(shape, parallel, tuple(least), tuple(most))  # type: ignore[arg-type]
 
 
+def stack_class_of(
+    m: int, n: int, k: int, count: int, types: tuple[str, str, str], options: Options, tight: bool
+) -> Class | None:
+    """The class of a stack of ``count`` products; None where they are computed one by one.
+
+    ``tight``: each matrix lies in one piece. Threads take products, not parts of them.
+    """
+    one = class_of(m, n, k, types, options._replace(threads=1))
+    if one.shape == "blocks":
+        return None
+    plain = types in (("f32",) * 3, ("f64",) * 3) and options.epilogue is None
+    limit = TINY[types[2]] if plain and not (options.scaled or options.deterministic) else 0
+    is_tiny = 0 < max(m, n, k) <= limit and min(m, n, k) > 0 and tight
+    if is_tiny:
+        one = Class("matrix", False, (1, 1, 1, 0), (limit,) * 3 + (UNBOUNDED,), tiny=limit)
+    elif limit and tight:
+        one = one._replace(above=limit) if max(m, n, k) > limit else one
+    work = m * n * k * count
+    parallel = plain and options.threads != 1 and work >= PARALLEL_WORK
+    total = (PARALLEL_WORK, UNBOUNDED) if work >= PARALLEL_WORK else (0, PARALLEL_WORK - 1)
+    total = total if plain and options.threads != 1 else (0, UNBOUNDED)
+    return one._replace(stacked=True, parallel=parallel, total=total)
+
+
 def _packs(types: tuple[str, str, str], options: Options) -> bool:
     """Whether blocks of A and B can be packed as they are, and C holds sums of a part of K."""
     return options.epilogue is None and types in (("f32",) * 3, ("f64",) * 3)
@@ -132,6 +167,12 @@ def spec_of(family: Family) -> Gemm:
     m: int | Dim = 1 if family.sizes.shape.startswith("row") else dim("m")
     n: int | Dim = 1 if family.sizes.shape.startswith("column") else dim("n")
     given = output_of(a, b, Matrix(written, orders[2]), options)
+    if family.sizes.stacked:
+        given["batch"] = Strided(dim("count"), **{x: dim(f"stride_{x}") for x in "abc"})
+    if most := family.sizes.tiny:
+        given.pop("ldc")
+        sizes = (dim(name, max=most) for name in "mnk")
+        return Gemm(*sizes, a=Matrix(a, orders[0]), b=Matrix(b, orders[1]), **given)
     return Gemm(
         m, n, dim("k"), a=Matrix(a, orders[0]), b=Matrix(b, orders[1]),
         lda=dim("lda"), ldb=dim("ldb"), **given,
@@ -156,6 +197,8 @@ def schedule_of(family: Family) -> Schedule:
     A deterministic product has one chain of sums for each element.
     """
     options, shape = family.options, family.sizes.shape
+    if family.sizes.stacked:
+        return _of_stack(family)
     parallel, by_rows = family.sizes.parallel, family.axes[2] == 1
     if (shape == "row stream" and family.axes[1] == 1) or (
         shape == "column stream" and family.axes[0] == 0
@@ -173,3 +216,14 @@ def schedule_of(family: Family) -> Schedule:
         vectorize=along if options.deterministic else None,
         k_split=1 if options.deterministic else None,
     )
+
+
+def _of_stack(family: Family) -> Schedule:
+    """How products of a stack are computed: in parallel, each of them by one thread."""
+    sizes = family.sizes
+    alone = sizes._replace(stacked=False, parallel=False)
+    one = Schedule() if sizes.tiny else schedule_of(family._replace(sizes=alone))
+    threads = family.options.threads if sizes.parallel else None
+    loops = one.loops or ("mnk" if sizes.parallel else None)
+    first = "B" if sizes.parallel else "b"
+    return replace(one, loops=None if loops is None else first + loops, threads=threads)

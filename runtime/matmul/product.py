@@ -9,6 +9,7 @@ import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.call import dispatch
+from tilewright.runtime.call.bound_sizes import strided
 from tilewright.runtime.call.dtypes import preferred
 from tilewright.runtime.call.overlap import disjoint
 from tilewright.runtime.call.scalars import is_number
@@ -17,7 +18,7 @@ from tilewright.spec.types import accumulator
 
 from .arrays import contiguous_axis, type_of
 from .constant import PackedB, product_with
-from .families import Family, Options, class_of, kernel_of
+from .families import Class, Family, Options, class_of, kernel_of, stack_class_of
 from .routes import Routes
 
 if TYPE_CHECKING:
@@ -221,7 +222,22 @@ def _broadcast(
     if not stack:
         return [(a, b, out)]
     a, b = (np.broadcast_to(x, (*stack, *x.shape[-2:])) for x in (a, b))
-    return [(a[i], b[i], out[i]) for i in np.ndindex(*stack[:-1])]
+    a, b, out = _merged(a, b, out)
+    return [(a[i], b[i], out[i]) for i in np.ndindex(*out.shape[:-3])]
+
+
+def _merged(*stacks: Array) -> tuple[Array, ...]:
+    """Stacks of several dimensions with as few as one step from product to product allows."""
+    for axis in range(stacks[0].ndim - 4, -1, -1):
+        if all(x.strides[axis] == x.strides[axis + 1] * x.shape[axis + 1] for x in stacks):
+            stacks = tuple(_without_axis(x, axis) for x in stacks)
+    return stacks
+
+
+def _without_axis(x: Array, axis: int) -> Array:
+    """``x`` with ``axis`` and the one behind it as one."""
+    shape = (*x.shape[:axis], x.shape[axis] * x.shape[axis + 1], *x.shape[axis + 2 :])
+    return strided(x, shape, (*x.strides[:axis], *x.strides[axis + 1 :]))
 
 
 class _One:
@@ -258,19 +274,34 @@ class _One:
     def _routed(self, a: Array, b: Array, out: Array) -> bool:
         """Whether C computed all of it, by a kernel that it may only now know."""
         table = _tables.get(self.options)
-        if self.packed or table is None:
+        if self.packed or not (_readable(a) and _readable(b) and _readable(out)):
             return False
-        family = self._family(a[0], b[0], out[0])
-        if None in family.axes:
+        family = self._family(a[0], b[0], out[0], self._stack_class(a, b, out))
+        kernel = kernel_of(family)
+        if table is not None:
+            table.add(family, kernel)
+            held = a, b, out
+            if _decide(table.address, id(held)) == 0:
+                return True
+        if not family.sizes.stacked:
             return False
-        table.add(family, kernel_of(family))
-        held = a, b, out
-        return _decide(table.address, id(held)) == 0
+        kernel(a, b, **{"c" if self.options.scaled else "out": out}, **self.named)
+        return True
 
-    def _family(self, a: Array, b: Array, out: Array) -> Family:
+    def _stack_class(self, a: Array, b: Array, out: Array) -> Class | None:
+        """The class of a stack; None where its products are computed one by one."""
+        steps = [(x.strides[0], x.itemsize) for x in (a, b, out)]
+        if _has_whole_operand(self.options) or any(s < 0 or s % item for s, item in steps):
+            return None
+        tight = all(_tight(x) for x in (a, b, out))
+        sizes = *a.shape[1:], b.shape[2]
+        m, k, n = sizes
+        return stack_class_of(m, n, k, len(out), self.types, self.options, tight)
+
+    def _family(self, a: Array, b: Array, out: Array, sizes: Class | None = None) -> Family:
         (m, k), n = a.shape, b.shape[1]
         axes = tuple(contiguous_axis(x) for x in (a, b, out))
-        sizes = class_of(m, n, k, self.types, self.options)
+        sizes = sizes or class_of(m, n, k, self.types, self.options)
         return Family(self.types, axes, sizes, self.options)  # type: ignore[arg-type]
 
     def product(self, a: Array, b: Array, out: Array) -> None:
@@ -302,6 +333,22 @@ class _One:
         step = max(1, COPIED // max(1, x.shape[1 - axis] * x.itemsize))
         step = max(1, length) if self.whole else step
         return [slice(i, min(i + step, length)) for i in range(0, length, step)]
+
+
+def _has_whole_operand(options: Options) -> bool:
+    """Whether the epilogue has an operand of the result's size."""
+    if options.epilogue is None:
+        return False
+    from tilewright.spec.expression import operands_of
+
+    return any(operand.per == "full" for operand in operands_of(options.epilogue))
+
+
+def _tight(x: Array) -> bool:
+    """Whether each matrix of a stack lies in one piece."""
+    axis = contiguous_axis(x)
+    lines, line = x.shape[-2:] if axis else x.shape[:-3:-1]
+    return bool(lines < 2 or x.strides[-2 if axis else -1] == line * x.itemsize)
 
 
 def _readable(x: Array) -> bool:

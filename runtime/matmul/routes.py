@@ -15,8 +15,8 @@ from tilewright.spec.types import ITEMSIZE
 from .families import Family
 
 #: The sizes of a route in the order of its struct, and the words before and in each route.
-SIZES = ("m", "n", "k", "lda", "ldb", "ldc")
-_HEAD, _WORDS = 4, 2 + 9 + 8 + 1 + len(SIZES)
+SIZES = ("m", "n", "k", "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c", "count")
+_HEAD, _WORDS = 4, 2 + 9 + 8 + 5 + 1 + len(SIZES)
 #: Products of more kinds than these are decided in Python each time.
 _MOST = 256
 
@@ -64,6 +64,7 @@ def _route(family: Family, kernel: Kernel) -> list[int]:
         *(ITEMSIZE[type_] for type_ in family.types),
         *family.axes,
         *family.sizes.least, *family.sizes.most,
+        int(family.sizes.stacked), *family.sizes.total, family.sizes.tiny, family.sizes.above,
         len(slots), *slots, *[0] * (len(SIZES) - len(slots)),
     ]  # fmt: skip
 

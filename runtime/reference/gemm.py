@@ -77,8 +77,10 @@ def results(spec: Gemm, operands: Mapping[str, Any]) -> dict[str, Expected]:
     ``operands`` has the matrices of A's and B's batch as sequences "a" and "b" (and "b2"), C as
     "c" if beta is not 0, D's old value as "d" if an expression uses it, and by name what is passed
     by name: arrays, or numbers where one value is taken. "out" has D's shape where nothing else
-    tells it.
+    tells it. Of a stack of products "c", "d" and "out" have the batch as their first axis.
     """
+    if spec.stacked:
+        return _stack_results(spec, operands)
     output = spec.c if spec.d is None else spec.d
     given = {name: _quantity(spec, name, operands) for name in QUANTITIES}
     if spec.reads_output:
@@ -96,11 +98,8 @@ def results(spec: Gemm, operands: Mapping[str, Any]) -> dict[str, Expected]:
     return found
 
 
-def stack_results(spec: Gemm, operands: Mapping[str, Any]) -> dict[str, Expected]:
-    """What a kernel must write for a stack of products: ``results`` of each of them.
-
-    "c", "d" and "out" have the batch as their first axis, all else is as ``results`` takes it.
-    """
+def _stack_results(spec: Gemm, operands: Mapping[str, Any]) -> dict[str, Expected]:
+    """``results`` of each product of a stack, along a new first axis."""
     alone, shape = spec.alone(), operands["out"].shape
     parts = [_element(operands, i) for i in range(shape[0])]
     found = [results(alone, part)[spec.output] for part in parts]

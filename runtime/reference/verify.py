@@ -17,7 +17,7 @@ from tilewright.spec.signature import Signature
 from tilewright.spec.transpose import Transpose
 
 from .arguments import Sample, Sampled, matrices, samples
-from .gemm import Expected, results, stack_results
+from .gemm import Expected, results
 from .interval import Interval
 from .pack_b import packed_bytes
 
@@ -133,8 +133,7 @@ def right_results(
 ) -> dict[str, Expected]:
     """What a kernel must write for the arguments ``held``, by the outputs' names."""
     if isinstance(spec, Gemm):
-        operands = _operands(signature, held)
-        return stack_results(spec, operands) if spec.stacked else results(spec, operands)
+        return results(spec, _operands(signature, held))
     if isinstance(spec, Transpose):
         value, type_ = decode(held.arrays[0].T, spec.type), spec.type
     else:

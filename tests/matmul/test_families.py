@@ -7,7 +7,8 @@ from itertools import product
 import numpy as np
 import pytest
 
-from tilewright.runtime.matmul.arrays import contiguous_axis, disjoint
+from tilewright.runtime.call.overlap import disjoint
+from tilewright.runtime.matmul.arrays import contiguous_axis
 from tilewright.runtime.matmul.families import (
     PARALLEL_WORK,
     Class,

@@ -69,12 +69,15 @@ def test_mr_and_nr_are_rows_and_columns_of_c_whatever_lies_along_vectors(
 
 
 def test_following_mr_from_the_schedule_to_c_enters_nine_modules() -> None:
-    """Those that say ``mr``; ``explain``, which prints it, is no station on the way."""
+    """Those that say ``mr``; ``explain``, which prints it, is no station on the way.
+
+    Nor is a stack of products side by side, whose tiles are its own.
+    """
     found = set()
     for path in (ROOT / "dsl").rglob("*.py"):
         code = io.StringIO(path.read_text(encoding="utf-8"))
         names = {t.string for t in tokenize.generate_tokens(code.readline)}
-        if "mr" in names and path.parent.name != "explain":
+        if "mr" in names and path.parent.name != "explain" and path.name != "stack.py":
             found.add(path.relative_to(ROOT).as_posix())
     templates = {
         path.relative_to(ROOT).as_posix()
