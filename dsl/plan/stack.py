@@ -130,7 +130,7 @@ def _stack(
     spec: Gemm, schedule: Schedule, target: Target, each: Plan | None, reason: str
 ) -> StackPlan:
     assert isinstance(spec.batch, Strided)
-    parallel = _parallel(schedule)
+    parallel = _parallel(schedule, each)
     vectors = () if each is not None else _vectors(target, spec.type)
     tile = schedule.tile or (_tile(spec, target) if each is None else (0, 0))
     names = [name for name in ("a", "b", "b2", "c", "d") if getattr(spec, name) is not None]
@@ -177,11 +177,21 @@ def _stride(spec: Gemm, name: str, each: Plan | None) -> Expr:
     return size_expr(lines, getattr(spec, lines)) * operand_of(spec, name).strides[lines]
 
 
-def _parallel(schedule: Schedule) -> bool:
-    """Whether several threads share the stack: asked for by ``B``, or by threads alone."""
+def _parallel(schedule: Schedule, each: Plan | None) -> bool:
+    """Whether several threads share the stack: asked for by ``B``, or by threads alone.
+
+    Products that need buffers share each product instead: there is one scratch memory.
+    """
     if schedule.threads == 1:
         return False
-    return schedule.loops[0] == "B" if schedule.loops else (schedule.threads or 1) > 1
+    if schedule.loops:
+        return schedule.loops[0] == "B"
+    return (schedule.threads or 1) > 1 and (each is None or not _has_buffers(each))
+
+
+def _has_buffers(plan: Plan) -> bool:
+    """Whether a product has buffers that may be larger than the stack of a thread holds."""
+    return bool(plan.sources or plan.packs) or plan.partial or plan.corrects
 
 
 # --- one after the other -----------------------------------------------------------------------
@@ -189,10 +199,14 @@ def _parallel(schedule: Schedule) -> bool:
 
 def _one(alone: Gemm, schedule: Schedule, target: Target) -> Plan:
     """The plan of one product."""
-    loops = schedule.loops[1:] if schedule.loops else None
-    threads = 1 if loops is None and schedule.threads else schedule.threads
-    threads = threads if loops != (loops or "").lower() else None
-    return make_plan(alone, replace(schedule, loops=loops, threads=threads), target)
+    if schedule.loops is not None:
+        inner = schedule.loops[1:]
+        threads = schedule.threads if inner != inner.lower() else None
+        return make_plan(alone, replace(schedule, loops=inner, threads=threads), target)
+    plan = make_plan(alone, replace(schedule, threads=None), target)
+    if schedule.threads is None or _parallel(schedule, plan):
+        return plan
+    return make_plan(alone, schedule, target)
 
 
 def _alone(spec: Gemm, schedule: Schedule, target: Target) -> float:

@@ -86,7 +86,7 @@ AXES: dict[str, tuple[Level, ...]] = {
     "packed b": (NONE, NONE, "one block", 16, 32, 48, 64),
     "batch": (
         NONE, NONE, "strided", "along k", "apart", "one a", "one b", "offsets", "static offsets",
-        "addresses",
+        "addresses", "stack", "stack apart",
     ),
     "count": (0, 1, 7, 16, RUN_TIME),
     "alpha": (1, 1, 2, 2, -1, 0.5, 0, "scalar", SMALLEST),

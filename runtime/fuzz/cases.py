@@ -108,6 +108,11 @@ class _Hand:
         self.taken[axis] = title(level)
         return level
 
+    @property
+    def stacked(self) -> bool:
+        """Whether it is a stack of products: it has neither outputs nor operands of C's size."""
+        return str(self._levels["batch"]).startswith("stack")
+
     def size(self, axis: str, *, fixed: bool = False) -> Size:
         """A size; any of the numbers where a size must be ``fixed`` and is not."""
         level = self.take(axis)
@@ -224,6 +229,10 @@ def _kind(
             return Offsets(count, a, None if isinstance(given["b"], Packed) else b)
         case "addresses":
             return Addresses(count)
+        case "stack":
+            return Strided(count, c=None)
+        case "stack apart":
+            return Strided(count, c=dim("stride_c"))
     return Strided(count)
 
 
@@ -278,7 +287,8 @@ def _epilogue(hand: _Hand, given: Mapping[str, Any], sums: str) -> Expression | 
 def _other(hand: _Hand, type_: str | None) -> Operand:
     """The operand, of a type of its own unless it must be ``type_``."""
     type_ = type_ or hand.take("operand")
-    return Operand(hand.take("operand name"), type_, hand.take("operand per"))
+    per = hand.take("operand per", not (hand.stacked and hand._levels["operand per"] == "full"))
+    return Operand(hand.take("operand name"), type_, per)
 
 
 def _tree(hand: _Hand, tree: str, type_: str | None) -> Expression:
@@ -298,7 +308,7 @@ def _tree(hand: _Hand, tree: str, type_: str | None) -> Expression:
 
 def _reduced(hand: _Hand, sums: str) -> dict[str, RowReduction] | None:
     """An output of the sums, or of an operand alone."""
-    level = hand.take("outputs", sums != "f64")
+    level = hand.take("outputs", sums != "f64" and not hand.stacked)
     if level is None:
         return None
     name, _, of = level.partition(" of ")
@@ -347,13 +357,14 @@ def _schedule(hand: _Hand, given: Mapping[str, Any]) -> Schedule:
     lacks = ([] if batched else ["batch outside"]) + ([] if fixed else list(TILES))
     level = hand.take("schedule", hand._levels["schedule"] not in lacks)
     batch: Literal["b", ""] = "b" if batched else ""
+    outside, inside = (batch, "") if hand.stacked else ("", batch)
     if level in TILES:
         return Schedule(tile=TILES[level])
     match level:
         case "n outside":
-            return Schedule(loops=f"nm{batch}k")
+            return Schedule(loops=f"{outside}nm{inside}k")
         case "m outside":
-            return Schedule(loops=f"mn{batch}k")
+            return Schedule(loops=f"{outside}mn{inside}k")
         case "k outside":
             return Schedule(loops=f"{batch}knmk", block={"k": 32})
         case "batch outside":

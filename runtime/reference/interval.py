@@ -194,4 +194,4 @@ def smooth(
         low, high = seen.low - error, seen.high + error
     finite = np.isfinite(value)
     ends = np.where(finite, low, seen.low), np.where(finite, high, seen.high)
-    return Interval(value, *ends, x.element).rounded()
+    return Interval(seen.value, *ends, x.element).rounded()

@@ -13,6 +13,7 @@ from support.products.interpreted import Interpreted
 import tilewright as tw
 from tilewright.errors import ArgumentError, ScheduleError, SpecError
 from tilewright.generate import draw_plan, explain_plan, plan_for, program_for
+from tilewright.plan.stack import StackPlan
 from tilewright.runtime.machine.host import resolve
 
 Array = np.ndarray[Any, Any]
@@ -75,10 +76,11 @@ def test_all_of_them_are_told() -> None:
 
 def test_what_the_model_chooses_by_the_size() -> None:
     avx512 = resolve("avx512")
-    assert plan_for(stack(3, 3, 3), tw.Schedule(), avx512).each is None
-    assert plan_for(stack(16, 16, 16), tw.Schedule(), avx512).each is not None
     unknown = [tw.dim(name) for name in "mnk"]
-    assert plan_for(stack(*unknown), tw.Schedule(), avx512).each is not None
+    for sizes, beside in (((3, 3, 3), True), ((16, 16, 16), False), (unknown, False)):
+        plan = plan_for(stack(*sizes), tw.Schedule(), avx512)
+        assert isinstance(plan, StackPlan)
+        assert (plan.each is None) == beside
 
 
 @pytest.mark.parametrize(
@@ -145,6 +147,9 @@ def test_products_in_parallel_are_the_same_bits() -> None:
 
 
 def test_scratch_memory_is_not_shared_by_threads() -> None:
+    """Threads share each product in its place, where nothing else is asked for."""
+    within = stack(9, 30, 70, a="u8", b="s8", a_zero=3)
+    tw.compile(within, tw.Schedule(threads=2), "avx2").verify()
     spec = stack(*(tw.dim(name) for name in "mnk"), a="bf16", b="bf16")
     with pytest.raises(ScheduleError, match="share it"):
         program_for(plan_for(spec, tw.Schedule(loops="Bnmk"), resolve("avx2")))
@@ -156,7 +161,7 @@ def test_scratch_memory_is_not_shared_by_threads() -> None:
 def test_outputs_are_made_or_given_in_either_order() -> None:
     a, b = whole((5, 3, 4)), whole((5, 4, 2))
     for order in ("C", "F"):
-        spec = stack(3, 2, 4, a=tw.Matrix("f32"), b=tw.Matrix("f32"), c=tw.Matrix("f32", order))  # type: ignore[arg-type]
+        spec = stack(3, 2, 4, a=tw.Matrix("f32"), b=tw.Matrix("f32"), c=tw.Matrix("f32", order))
         made = tw.compile(spec)(a, b)
         assert made.shape == (5, 3, 2)
         assert made.strides[-1 if order == "C" else -2] == 4
