@@ -287,6 +287,8 @@ def _stored(plan: StackPlan, c: _Place, sums: list[list[Register]]) -> Iterator[
         yield Splat(alpha, spec.alpha)
     if spec.beta not in (0, 1):
         yield Splat(beta, spec.beta)
+    plus = "" if spec.beta == 0 else ", plus C" if spec.beta == 1 else ", plus C times beta"
+    yield Note(f"Store the sums{'' if spec.alpha == 1 else ' times alpha'}{plus}.")
     for i, row in enumerate(sums):
         for j, each in enumerate(row):
             address = Address("c", linear(((i, c.rows), (j, c.columns))))

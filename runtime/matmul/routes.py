@@ -64,9 +64,14 @@ def _route(family: Family, kernel: Kernel) -> list[int]:
         *(ITEMSIZE[type_] for type_ in family.types),
         *family.axes,
         *family.sizes.least, *family.sizes.most,
-        int(family.sizes.stacked), *family.sizes.total, family.sizes.tiny, family.sizes.above,
+        _takes(family), *family.sizes.total, family.sizes.tiny, family.sizes.above,
         len(slots), *slots, *[0] * (len(SIZES) - len(slots)),
     ]  # fmt: skip
+
+
+def _takes(family: Family) -> int:
+    """What the kernel takes: TW_ONE, TW_STACK or TW_ANY."""
+    return 1 if family.sizes.stacked else 2 if family.sizes.shape == "blocks" else 0
 
 
 def _size_of(slot: str) -> int:

@@ -34,6 +34,10 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
         Gemm(Dim("m"), 4, Dim("k"), a=Matrix("f32", "F"), **_LD),
         Schedule(tile=(2, 4), loops="kmmk", block={"m": 8, "k": 16}, pack="a"),
     ),
+    "gemm_f32_2x3x4_ccc_stack_side_by_side": (
+        Gemm(2, 3, 4, batch=Strided(Dim("count"), c=None)),
+        Schedule(vectorize="b"),
+    ),
     "gemm_f32_8x8xk_fff_batch_of_the_call_bnmk": (
         Gemm(8, 8, Dim("K"), order="F", batch=Strided(Dim("count"))),
         Schedule(loops="bnmk"),
@@ -161,6 +165,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemm_f32_64x48x64_ccc": ("avx512", "avx2", "scalar"),
     "gemm_f32_32x8x16_fff_beta1_batch16_tile16x4_bnmk": ("avx2",),
     "gemm_f32_mx4xk_fcc_a_in_panels": ("avx2",),
+    "gemm_f32_2x3x4_ccc_stack_side_by_side": ("avx2",),
     "gemm_f32_8x8xk_fff_batch_of_the_call_bnmk": ("avx2",),
     "gemm_f64_3x5x3_ccf_alpha2_narrow_tails": ("neon", "scalar"),
     "gemm_f32_mxnxk_of_16_ccc_of_the_call": ("avx2", "scalar"),
@@ -192,6 +197,7 @@ _WITHOUT_SCALAR = ("amx", *(name for name in VECTOR_TARGETS if name != "scalar")
 _ABLE: dict[str, tuple[str, ...]] = {
     "gemm_f32_16x4x64_fff_beta1_ld_of_the_call": _WITHOUT_SCALAR,
     "gemm_f32_32x8x16_fff_beta1_batch16_tile16x4_bnmk": _WITHOUT_SCALAR,
+    "gemm_f32_2x3x4_ccc_stack_side_by_side": _WITHOUT_SCALAR,
     "gemm_f32_2x16x16_ccc_beta1_tile2x16_knmk_prefetch4": tuple(
         name for name in _WITHOUT_SCALAR if name != "amx"
     ),
