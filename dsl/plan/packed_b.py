@@ -160,11 +160,11 @@ def _columns(product: Product, n: int, nbytes: int) -> int:
     """The columns of a block where nobody says how many: all, if a cache holds them.
 
     Else what a tile reads of K would lie as far apart as rows of B are long: in other pages, and in
-    few sets of the first cache.
+    few sets of the first cache. What a matrix unit's tile reads fills that cache in any case.
     """
-    if nbytes <= CACHED_BYTES:
-        return n
-    return min(n, MATRIX_COLUMNS if product.unit is not None else VECTOR_COLUMNS)
+    if product.unit is not None:
+        return min(n, MATRIX_COLUMNS)
+    return n if nbytes <= CACHED_BYTES else min(n, VECTOR_COLUMNS)
 
 
 def packed_product(target: Target, a: str, b: Packed, n: int) -> Product:

@@ -21,7 +21,7 @@ from .blocking import with_tiles
 from .cost_model import Choice, choose, shape_of, steady, tile_cycles
 from .loops import Decision, read_loops, threads_decision
 from .operands import LINE, batch_of
-from .packed_b import format_of
+from .packed_b import MATRIX_COLUMNS, format_of, packed_product
 from .plan import STACK_BYTES, Plan
 from .staging import is_plain, stage_operands
 from .vector_axis import Layout, layouts
@@ -33,6 +33,10 @@ NOMINAL = 64
 PACKED_BYTES = 256 * 1024
 #: Rows of a panel that the first cache holds, beside lines of the other operand and of C.
 PANEL_ROWS = 16
+#: Bytes of A's and B's rows that a tile of a matrix unit reads: the first cache holds them beside
+#: what passes by. On a core with the caches of Sapphire Rapids bf16 64x64x512 reaches 82 % of peak
+#: so, and 71 % without.
+UNIT_PANELS = 32 * 1024
 #: A block has a multiple of these vectors in a line: tiles of 1, 2, 3 and 4 of them fill it. With
 #: fewer, the other operand is read too often.
 LINE_VECTORS = 12
@@ -40,7 +44,7 @@ LINE_VECTORS = 12
 
 def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     """The plan; ScheduleError or SpecError if schedule and spec contradict each other."""
-    given, schedule = schedule, _for_size(spec, schedule)
+    schedule, why = _default(spec, schedule, target)
     ways = layouts(spec, schedule, target)
     plans = [_plan_along(layout, spec, schedule, target) for layout in ways]
     unknown = NOMINAL if len({plan.vectorize for plan in plans}) == 1 else 0
@@ -49,13 +53,22 @@ def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     costs = [estimate(plan, unknown, most) if len(plans) > 1 else 0.0 for plan in plans]
     best = min(zip(costs, range(len(plans)), strict=True))[1]
     decisions = (*_why(plans, costs, best), *plans[best].decisions)
-    if schedule is not given:
-        why = {"loops": _LARGE, "pack": _LARGE, "vectorize": "C is contiguous along it"}
-        decisions = tuple(replace(d, reason=why.get(d.what, d.reason)) for d in decisions)
+    decisions = tuple(replace(d, reason=why.get(d.what, d.reason)) for d in decisions)
     return with_tiles(_in_panels(replace(plans[best], decisions=decisions)))
 
 
 _LARGE = "operands are large: blocks that the caches hold are packed"
+_SHORT = "what a tile reads of K stays in the first cache"
+
+
+def _default(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Schedule, dict[str, str]]:
+    """``schedule``, or one in blocks where it leaves that open; the reasons of what was chosen."""
+    large = _for_size(spec, schedule)
+    if large is not schedule:
+        why = {"loops": _LARGE, "pack": _LARGE, "vectorize": "C is contiguous along it"}
+        return large, why
+    short = _with_short_panels(spec, schedule, target)
+    return short, {} if short is schedule else {"loops": _SHORT}
 
 
 def _for_size(spec: Gemm, schedule: Schedule) -> Schedule:
@@ -77,6 +90,23 @@ def _for_size(spec: Gemm, schedule: Schedule) -> Schedule:
     parallel = (schedule.threads or 1) > 1
     loops = loops if parallel else loops.lower()
     return replace(schedule, loops=loops, pack="ab", vectorize=along)
+
+
+def _with_short_panels(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
+    """``schedule``, or K in blocks where the first cache would not hold what a unit's tile reads.
+
+    B has to be packed ahead, and C able to hold sums of a part of K.
+    """
+    open_ = schedule == Schedule() and spec.batch is None and spec.b2 is None and not spec.outputs
+    fixed = isinstance(spec.b, Packed) and isinstance(spec.k, int) and target.matrix is not None
+    if not (open_ and fixed and spec.output == "c" and spec.c.type == spec.type):
+        return schedule
+    assert isinstance(spec.b, Packed) and isinstance(spec.k, int) and isinstance(spec.n, int)
+    product = packed_product(target, spec.a.type, spec.b, spec.n)
+    most = UNIT_PANELS // (2 * MATRIX_COLUMNS * ITEMSIZE[product.across])
+    if product.unit is None or spec.k < 2 * most:
+        return schedule
+    return replace(schedule, loops="knmk", block=(("k", most),))
 
 
 def _in_panels(plan: Plan) -> Plan:

@@ -18,11 +18,12 @@ from support.products.interpreted import Interpreted, small_cases
 
 import tilewright as tw
 from tilewright.errors import PlanError, ScheduleError, TargetError
-from tilewright.generate import Request, generate, plan_for, program_for, verified
+from tilewright.generate import Request, explain_plan, generate, plan_for, program_for, verified
 from tilewright.ir.count import formulas
 from tilewright.ir.nest import Configure, NestNode, Program
 from tilewright.ir.nodes import inside, walk
 from tilewright.ir.ops import LoadMatrix, MultiplyMatrices, TileProgram
+from tilewright.plan.stack import StackPlan
 from tilewright.runtime.build.toolchain import compile_library, compile_program, find_compiler
 from tilewright.runtime.call import session
 from tilewright.runtime.call.session import Session, ask_consent
@@ -165,7 +166,9 @@ def test_random_products_on_the_interpreter(cases: Cases) -> None:
     """Every access is checked: nothing is read that lies outside, or was not written."""
     done = 0
     for index, (spec, schedule) in enumerate(small_cases(11, 70)):
-        if plan_for(spec, schedule, AMX).product.unit is None:
+        plan = plan_for(spec, schedule, AMX)
+        one = plan.each if isinstance(plan, StackPlan) else plan
+        if one is None or one.product.unit is None:
             continue
         interpreted = Interpreted(spec, schedule, AMX)
         for whole in (True, False):
@@ -379,3 +382,22 @@ def test_emulated_kernels_have_sessions_too(cases: Cases) -> None:
     with kernel.session():
         kernel.verify()
     cases.count("amx", kernel.emulated or "native", 3)
+
+
+def test_what_a_tile_reads_stays_in_the_first_cache() -> None:
+    """B lies in blocks of a tile's columns, and a long K is cut where C can hold sums."""
+    long = tw.Gemm(64, 64, 512, a="bf16", b=tw.Packed("bf16"))
+    plan = plan_for(long, tw.Schedule(), AMX)
+    assert (plan.outer + plan.inner, plan.blocks["k"]) == ("knmk", 256)
+    assert "blocks of 32 columns" in " ".join(explain_plan(plan).split())
+    assert "stays in the first cache" in " ".join(explain_plan(plan).split())
+    integers = tw.Gemm(128, 128, 512, a="u8", b=tw.Packed("s8"))
+    plan = plan_for(integers, tw.Schedule(), AMX)
+    assert plan.outer + plan.inner == "nmk"
+    assert "blocks of 32 columns" in " ".join(explain_plan(plan).split())
+    for kept in (
+        tw.Gemm(64, 64, 512, a="bf16", b=tw.Packed("bf16"), d="bf16"),
+        tw.Gemm(64, 64, 500, a="bf16", b=tw.Packed("bf16")),
+    ):
+        plan = plan_for(kept, tw.Schedule(), AMX)
+        assert plan.outer + plan.inner == "nmk"
