@@ -19,6 +19,7 @@ from rich.table import Table
 from benchmarks.measure import machine
 from benchmarks.measure.figures import Section, show
 from benchmarks.measure.native import Effort, MissingError
+from benchmarks.measure.neighbour import neighbour, verdict
 from benchmarks.measure.operands import WrongResultError
 from benchmarks.measure.options import Options
 from benchmarks.peers.f32 import Peer, load
@@ -66,7 +67,8 @@ def main() -> int:
         arguments.variants,
     )
     try:
-        return _run(arguments, options)
+        with neighbour(arguments.neighbour):
+            return _run(arguments, options)
     except (MissingError, WrongResultError) as error:
         console.print(f"[red]{type(error).__name__}:[/] {error}")
         return INCOMPLETE
@@ -77,7 +79,7 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
     wanted = ("gemm",) if options.peers_only else tuple(arguments.sections) or SECTIONS
     cpu = machine.cpu()
     peers, missing = load()
-    _introduce(options, cpu, peers, missing)
+    _introduce(options, arguments, cpu, peers, missing)
     # These use every core; the others are kept on one.
     sections = [startup.run(options)] if "startup" in wanted else []
     if "compile" in wanted:
@@ -116,12 +118,20 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         console.print(f"[red]absent:[/] {text}")
     if arguments.json:
         _write(arguments.json, options, cpu, peers, sections)
+    if said := verdict():
+        console.print(said)
     missed = sum(not figure.met for figure in figures)
     console.print(f"{len(figures)} figures, {missed} missed; seed {options.seed}")
     return INCOMPLETE if missing else MISSED if missed else 0
 
 
-def _introduce(options: Options, cpu: str, peers: Sequence[Peer], missing: Sequence[str]) -> None:
+def _introduce(
+    options: Options,
+    arguments: argparse.Namespace,
+    cpu: str,
+    peers: Sequence[Peer],
+    missing: Sequence[str],
+) -> None:
     table = Table(show_header=False, box=None)
     table.add_row("seed", str(options.seed))
     table.add_row("cpu", cpu)
@@ -137,6 +147,8 @@ def _introduce(options: Options, cpu: str, peers: Sequence[Peer], missing: Seque
         "effort",
         f"{effort.rounds} rounds of {effort.repeats} x {1e6 * effort.quantum:.0f} us for each",
     )
+    if arguments.neighbour is not None:
+        table.add_row("neighbour", f"loads, and nothing else, on CPU {arguments.neighbour}")
     options.console.print(table)
 
 
@@ -165,6 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--peers-only", action="store_true", help="measure the peers without tilewright")
     add("--variants", type=int, default=60, help="how many for each shape; 0 for all; default: 60")
     add("--core", type=int, help="the core to measure on; default: the last")
+    add("--neighbour", type=int, metavar="CPU", help="keep this CPU busy with loads meanwhile")
     add("--json", type=Path, metavar="FILE", help="write what was found")
     return parser
 

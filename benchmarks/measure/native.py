@@ -91,16 +91,21 @@ class Timed:
 
 
 def measure(calls: Sequence[Call], effort: Effort) -> Timed:
-    """Time all calls in interleaved rounds."""
-    loop = _loop()
-    counts = [calls_in(call, effort.quantum) for call in calls]
-    seconds = np.empty((effort.rounds, len(calls)))
-    loop.bench_rounds(
-        _structures(calls, counts),
-        *(ctypes.c_int64(n) for n in (len(calls), effort.rounds, effort.repeats)),
+    """Time all calls in interleaved rounds, and what tells whether a neighbour disturbs them."""
+    from .neighbour import note, witnesses
+
+    watched = (*calls, *witnesses())
+    short = effort.quantum / 4
+    quanta = [*[effort.quantum] * len(calls), *[short] * len(witnesses())]
+    counts = [calls_in(call, quantum) for call, quantum in zip(watched, quanta, strict=True)]
+    seconds = np.empty((effort.rounds, len(watched)))
+    _loop().bench_rounds(
+        _structures(watched, counts),
+        *(ctypes.c_int64(n) for n in (len(watched), effort.rounds, effort.repeats)),
         seconds.ctypes.data_as(ctypes.c_void_p),
     )
-    return Timed(tuple(calls), seconds)
+    note(seconds[:, len(calls) :])
+    return Timed(tuple(calls), seconds[:, : len(calls)])
 
 
 def seconds(call: Call, count: int) -> float:
