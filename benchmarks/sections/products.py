@@ -27,6 +27,9 @@ Array = np.ndarray[Any, Any]
 OURS = "tw.matmul"
 #: A kernel of a stack whose m, n, k are fixed, called as its users do.
 FIXED = "tw.compile"
+#: ``tw.matmul`` that gives the same bits whatever stands beside a row.
+SAME_BITS = "same bits"
+_OWN = (OURS, FIXED, SAME_BITS)
 #: m, n, k of layers that XNNPACK's benchmarks list.
 LAYERS = (
     (1, 1000, 1280), (49, 160, 576), (49, 320, 960), (49, 1280, 320), (196, 96, 576),
@@ -44,6 +47,7 @@ COUNT = 10_000
 MEAN, LEAST = 1.15, 0.97
 #: A small call, in times of numpy's; and stacks, in times as fast as numpy.
 CALL, TIMES = 0.6, (10, 5, 5, 3)
+_LAYERS = "networks and squares"
 #: Products for which an element of the result must be right: more take long in float64.
 CHECKED = 1 << 28
 
@@ -65,8 +69,13 @@ class Row:
 
     def ahead(self, ours: str) -> float:
         """The same of one of our own ways."""
-        peers = [taken for name, taken in self.seconds.items() if name not in (OURS, FIXED)]
+        peers = [taken for name, taken in self.seconds.items() if name not in _OWN]
         return min(float(np.median(peer / self.seconds[ours])) for peer in peers)
+
+    @property
+    def price(self) -> float:
+        """How many times as long the same bits take, the median of the rounds."""
+        return float(np.median(self.seconds[SAME_BITS] / self.seconds[OURS]))
 
     def gflops(self, name: str) -> float:
         """At the median."""
@@ -93,6 +102,10 @@ def run(options: Options) -> Section:
         for case in track(cases, OURS, console=options.console, transient=True):
             rows.append(_row(torch, options, *case))
     _print(options, rows)
+    if priced := [row.price for row in rows if SAME_BITS in row.seconds]:
+        mean, most = geometric_mean(priced), max(priced)
+        said = f"deterministic=True takes {mean:.2f} times as long, at most {most:.2f} times"
+        options.console.print(f"{said}, over {len(priced)} products of f32")
     return Section("products", tuple(_figures(rows)), tuple(row.record() for row in rows))
 
 
@@ -107,7 +120,7 @@ def _cases() -> Iterator[tuple[str, str, tuple[int, int, int], int]]:
     """Group, types of a and b, m n k, and how many products there are in a stack."""
     for types in ("f32 f32", "f64 f64", "bf16 bf16", "f16 f16", "s8 s8"):
         for shape in (*LAYERS, *SQUARES):
-            yield "networks and squares", types, shape, 1
+            yield _LAYERS, types, shape, 1
     for types in ("f32 f32", "f64 f64"):
         for shape in THIN:
             yield "thin", types, shape, 1
@@ -138,6 +151,8 @@ def _row(
     if count * m * n * k <= CHECKED and (out != a.astype("f8") @ b.astype("f8")).any():
         raise WrongResultError(f"tw.matmul of {types} {shape} is wrong")
     calls = {OURS: _ours(a, b, out), **_peers(torch, a, b, out, a_type)}
+    if group == _LAYERS and a_type == "f32":
+        calls[SAME_BITS] = lambda: tw.matmul(a, b, out, deterministic=True)
     if stack:
         spec = tw.Gemm(m, n, k, a=a_type, batch=tw.Strided(tw.dim("count"), c=None))
         kernel = tw.compile(spec)
