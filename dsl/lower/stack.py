@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
+from math import prod
 
 from sympy import Expr, Integer
 
@@ -19,6 +20,7 @@ from tilewright.ir.nest import (
     Pack,
     Program,
     Selected,
+    When,
     of_batch,
     operands_of,
     repeated,
@@ -72,22 +74,42 @@ def stack_program(plan: StackPlan) -> Program:
 def _one_by_one(plan: StackPlan) -> Program:
     """The program of one product in a loop over all of them."""
     assert plan.each is not None
-    one, index, stride = make_program(plan.each), symbol(COUNTER), plan.batch.strides
+    one = make_program(plan.each)
     if plan.parallel and one.scratch != 0:
         raise ScheduleError(
             "products that need scratch memory are not computed in parallel: they share it",
             got=f"loops={plan.schedule.loops!r}, threads={plan.schedule.threads}",
             hint="loops='bNMk': one product after the other, each of them in parallel",
         )
-    taken = operands_of(one.nest)
+    if not one.nest:
+        return one
+    nest = tuple(_asked(node) for node in one.nest)
+    body = _chosen(plan, nest, symbol(COUNTER))
+    return replace(one, nest=(_loop(plan, plan.batch.count, body, "products"),))
+
+
+def _chosen(plan: StackPlan, nodes: tuple[NestNode, ...], index: Expr) -> tuple[NestNode, ...]:
+    """``nodes`` for the product of that index."""
+    taken = operands_of(nodes)
     selected = tuple(
-        Selected(Name(name), operand.type, "strided", stride[name], name == plan.spec.output)
-        for name, operand in plan.operands.items()
-        if Name(name) in taken
+        Selected(Name(n), operand.type, "strided", plan.batch.strides[n], n == plan.spec.output)
+        for n, operand in plan.operands.items()
+        if Name(n) in taken
     )
-    body = (of_batch(index, selected, one.nest),) if selected else one.nest
-    loop = _loop(plan, plan.batch.count, body, "products")
-    return replace(one, nest=(loop,) if body else ())
+    return (of_batch(index, selected, nodes),) if selected else nodes
+
+
+def _asked(node: NestNode) -> NestNode:
+    """``node``, or it where it is a grid that has tiles: of small products most have none."""
+    tiles = _tiles_in(node)
+    return node if value(tiles) is not None else When(tiles, (node,))
+
+
+def _tiles_in(node: NestNode) -> Expr:
+    """How many tiles there are in a grid; 1 of what is no grid."""
+    if not isinstance(node, BlockLoop):
+        return ONE
+    return prod((node.trips, *map(_tiles_in, node.body)), start=ONE)
 
 
 def _loop(plan: StackPlan, trips: Expr, body: tuple[NestNode, ...], note: str) -> BlockLoop:

@@ -39,7 +39,7 @@ MOST = 8
 #: The same where sizes are known only at the call: there is a tile for each that may be left over.
 FEW = 4
 #: Cycles to find out which tiles a product has, where its sizes are known only at the call.
-DECIDING = 50
+DECIDING = 25
 #: What sizes count as for which the spec says neither number nor limit.
 UNKNOWN = 8
 #: Products side by side take so many times the cycles of their moves and multiply-adds, since

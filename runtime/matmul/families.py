@@ -29,7 +29,7 @@ UNBOUNDED = (1 << 62) - 1
 #: Elements of a matrix that is multiplied with a vector, from which on no near cache holds it.
 STREAMED = 1 << 16
 #: m, n and k up to which products of a stack may stand side by side in vectors, by their sums.
-TINY = {"f32": 6, "f64": 4, "s32": 0}
+TINY = {"f32": 4, "f64": 3, "s32": 0}
 #: Steps of K for which lines of such a matrix are read side by side.
 LINES = 8
 Shape = Literal["column", "row", "matrix", "blocks", "column stream", "row stream"]
