@@ -169,8 +169,7 @@ def _of_product(plan: Plan) -> Iterator[Row]:
 def _staging(plan: Plan, name: str) -> Row:
     """How A or B reaches the multiply-adds."""
     product, operand = plan.product, plan.operands[name]
-    along = plan.input_of(plan.along).name == name
-    element, shift = product.along if along else product.across, product.shifts[name]
+    element, shift = plan.factor(name), product.shifts[name]
     loaded = "" if operand.type == element else f", {element} when loaded"
     if name == "b" and plan.packed_format is not None:
         return "B", "packed before", f"{plan.packed_format.text}{loaded}"

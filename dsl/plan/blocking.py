@@ -12,7 +12,7 @@ from tilewright.errors import ScheduleError
 from tilewright.ir.nest import Name
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
-from .operands import LINE, Operand
+from .operands import LINE, Operand, whole_groups
 from .partition import Region, partition
 from .parts import Part, cut, panel_parts
 from .plan import Plan
@@ -256,8 +256,11 @@ def packed_block(plan: Plan, name: str, extents: Mapping[str, Expr]) -> Operand:
     line = LINE[name]
     width = plan.panel(name)
     if width is not None:
-        panels = {line: ONE, "k": Integer(width), f"p{line}": extents["k"] - 1}
-        return replace(plan.operands[name], strides=panels, buffer=Name(f"{name}_packed"))
+        group = plan.product.group
+        depth = whole_groups(extents["k"], plan.product) * group
+        panels = {line: group * ONE, "k": Integer(width), f"p{line}": depth - group}
+        type_ = plan.factor(name)
+        return Operand(name, type_, panels, Name(f"{name}_packed"))
     extent, lanes = extents[line], plan.lanes
     leading = extent if value(extent) is None else div(extent + lanes - 1, lanes) * lanes
     strides = {line: ONE, "k": leading}

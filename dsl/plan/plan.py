@@ -99,6 +99,11 @@ class Plan:
             return None
         return self.panel_tile[0 if name == "a" else 1]
 
+    def factor(self, name: str) -> str:
+        """The type of the elements of operand ``name``, "a" or "b", as they are multiplied."""
+        along = self.input_of(self.along).name == name
+        return self.product.along if along else self.product.across
+
     @property
     def block_sizes(self) -> dict[str, str]:
         """What the sizes of blocks are called that the call computes, by dimension: mc, nc, kc."""
@@ -134,16 +139,25 @@ class Plan:
     @property
     def finishes(self) -> bool:
         """Whether sums are more than scaled and added to C: converted, corrected, or made D."""
+        return self._remakes or self.corrects
+
+    @property
+    def _remakes(self) -> bool:
+        """Whether C does not hold sums: they are scaled as another type, converted, or made D."""
         spec = self.spec
         factors = (f for f in (spec.alpha, spec.beta) if f != "scalar")
         whole = spec.type != "s32" or all(float(f).is_integer() for f in factors)
         more = spec.d is not None or bool(spec.outputs)
-        return not whole or more or spec.c.type != spec.type or self.corrects
+        return not whole or more or spec.c.type != spec.type
 
     @property
     def partial(self) -> bool:
-        """Whether sums lie in a buffer of their own until all are there: C must not hold them."""
-        return self.finishes and bool(set(self.outer.lower()) & {"b", "k"})
+        """Whether sums lie in a buffer of their own until all are there: C must not hold them.
+
+        Of blocks in panels the first one corrects for all of K what it stores, others add to that.
+        """
+        corrects = self.corrects and self.panel_tile is None
+        return (self._remakes or corrects) and bool(set(self.outer.lower()) & {"b", "k"})
 
     @property
     def corrects(self) -> bool:

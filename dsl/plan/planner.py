@@ -24,7 +24,7 @@ from .operands import LINE, batch_of
 from .packed_b import MATRIX_COLUMNS, format_of, packed_product
 from .plan import STACK_BYTES, Plan
 from .staging import is_plain, stage_operands
-from .vector_axis import Layout, layouts
+from .vector_axis import Layout, layouts, packs_in_panels
 
 #: What sizes of the call count as, where plans differ in nothing but conversions.
 NOMINAL = 64
@@ -140,11 +140,11 @@ def _panel_tile(plan: Plan) -> tuple[int, int]:
     """
     operands = dict(plan.operands)
     for name in plan.packs:
-        strides = {LINE[name]: ONE, "k": symbol("width")}
-        operands[name] = replace(operands[name], strides=strides)
+        strides = {LINE[name]: plan.product.group * ONE, "k": symbol("width")}
+        operands[name] = replace(operands[name], type=plan.factor(name), strides=strides)
     steps = Integer(plan.blocks["k"] // plan.product.depth)
     request = replace(plan, operands=operands).tile_request(steps, accumulate=True)
-    most = STACK_BYTES // (plan.blocks["k"] * ITEMSIZE[plan.element])
+    most = STACK_BYTES // (plan.blocks["k"] * ITEMSIZE[plan.product.across])
     ranked = sorted(steady(plan.target, request, (1, 1)), key=lambda each: _streamed(plan, each))
     best = next((each for each in ranked if each.across[0][0] <= most), ranked[0])
     across, along = best.across[0][0], best.along[0][0] * best.vector.lanes
@@ -157,7 +157,7 @@ def _streamed(plan: Plan, choice: Choice) -> float:
     Those of its K steps, or those in which the vectors arrive, whichever are more; the others
     count as what is not the bound does in a step.
     """
-    core, item = plan.target.core, ITEMSIZE[plan.element]
+    core, item = plan.target.core, ITEMSIZE[plan.product.along]
     name, d = ("b", "n") if plan.along == "n" else ("a", "m")
     block = plan.blocks.get(d, NOMINAL) * plan.blocks["k"] * item if name in plan.packs else 0
     rate = next((c.rate for c in core.caches if c.size >= block), core.memory)
@@ -236,7 +236,8 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
     bounces = schedule.tails == "bounce"
     target = uncut(target) if bounces else target
     sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in "mnk"}
-    staging = stage_operands(spec, target, vectorize, sizes, packs)
+    panels = packs_in_panels(spec, schedule, target)
+    staging = stage_operands(spec, target, vectorize, sizes, packs, panels=panels)
     if schedule.prefetch is not None and staging.product.unit is not None:
         raise ScheduleError(
             "prefetch counts steps of a K loop over vectors; this product is a matrix unit's, "
@@ -244,13 +245,13 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
             got=f"prefetch={schedule.prefetch}, and {staging.product.mnemonic} on {target.name}",
             hint="leave prefetch out, or choose a target without the matrix unit",
         )
-    packs = packs if is_plain(spec) else ""  # what is converted is packed on the way
+    packs = packs if is_plain(spec) or panels else ""  # what is converted is packed on the way
     along = "m" if vectorize == "k" else vectorize
-    panels = vectorize == "n" and staging.by_panels(sizes)
-    outer, inner, loop_reason = read_loops(spec, schedule, along, packs, panels)
+    by_rows = vectorize == "n" and staging.by_panels(sizes)
+    outer, inner, loop_reason = read_loops(spec, schedule, along, packs, by_rows)
     if schedule is not given:
         loop_reason = f"{packs.upper()} is packed in blocks that stay in the cache"
-    blocks = _blocks(schedule, outer + inner, spec.type, target, along)
+    blocks = _blocks(schedule, outer + inner, staging.product.across, target, along)
     decisions = [
         Decision("product", staging.product.mnemonic or "multiply, add", staging.reason),
         Decision("loops", outer + inner, loop_reason),

@@ -188,11 +188,18 @@ def product_of(spec: Gemm, target: Target, along: str) -> Product:
 
 
 def stage_operands(
-    spec: Gemm, target: Target, vectorize: str, sizes: Mapping[str, Expr], first: str = ""
+    spec: Gemm,
+    target: Target,
+    vectorize: str,
+    sizes: Mapping[str, Expr],
+    first: str = "",
+    *,
+    panels: bool = False,
 ) -> Staging:
     """How A and B reach the multiply-adds of ``target`` with vectors along ``vectorize``.
 
-    Those named by ``first`` are converted whole before, though the tiles could do it.
+    Those named by ``first`` are converted whole before, though the tiles could do it. With
+    ``panels`` blocks of both are converted as they are packed.
     """
     if not target.of(spec.type):
         raise SpecError(f"{target.name} has no vectors of {spec.type}", hint="another target")
@@ -207,6 +214,8 @@ def stage_operands(
         operands |= _buffers(spec, vectorize, sizes, lanes)
     if is_plain(spec):
         return Staging(product, operands, {}, padded=False, reason="of the operands' type")
+    if panels:
+        return Staging(product, operands, {}, padded=True, reason=_reason(product, {}, "packed"))
     sources: dict[str, Operand] = {}
     seen = dict(operands)
     empty = is_empty(spec)
@@ -247,7 +256,7 @@ def _buffers(spec: Gemm, line: str, sizes: Mapping[str, Expr], lanes: int) -> di
     return {buffer.name: buffer for buffer in found}
 
 
-def _reason(product: Product, sources: Mapping[str, Operand]) -> str:
+def _reason(product: Product, sources: Mapping[str, Operand], how: str = "loaded") -> str:
     each = "a lane" if product.unit is None else "an element"
     parts = [f"{product.depth} products {each}"] if product.depth > 1 else []
     parts += [
@@ -255,4 +264,4 @@ def _reason(product: Product, sources: Mapping[str, Operand]) -> str:
     ]
     parts += [f"{name.upper()} is converted first" for name in sorted(sources)]
     parts += [product.instead] if product.instead else []
-    return ", ".join(parts) or "operands are converted as they are loaded"
+    return ", ".join(parts) or f"operands are converted as they are {how}"

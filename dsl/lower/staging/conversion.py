@@ -46,7 +46,8 @@ class Conversion:
     ``shift`` is added to each element. ``type`` is what elements are rounded to before they are
     stored, "" for the source's own type. ``zero_lines``: the lines that pad a vector are stored as
     zeros, else as anything. ``zero_row_tails``: rows along K are filled up with zeros to whole
-    vectors. ``lanes`` are those of the vectors that convert, ``slots`` the run-time sizes that
+    vectors. ``exact``: nothing is written behind the last of a number of lines that is known.
+    ``lanes`` are those of the vectors that convert, ``slots`` the run-time sizes that
     tiles may take, and ``prefix`` begins the tiles' names.
     """
 
@@ -63,6 +64,7 @@ class Conversion:
     zero_lines: bool = False
     zero_row_tails: bool = True
     zero_groups: Expr = ZERO
+    exact: bool = False
 
     @property
     def kind(self) -> str:

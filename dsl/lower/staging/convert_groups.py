@@ -39,13 +39,14 @@ def conversion_nest(
     ``at`` is where it begins in its source, and where in the packed buffer, in elements.
     """
     tiles: dict[str, TileProgram] = {}
-    write = rows if c.rows else _blocks if turns(c, extents) else _groups
+    write = rows if c.rows else _blocks if turns(c, extents) else groups
     return tuple(write(c, extents, at, tiles)), tiles
 
 
-def _groups(
+def groups(
     c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
+    """The nodes that convert a matrix K group by K group; their tiles are added to ``tiles``."""
     depth, lines = extents["k"], extents[c.line]
     whole, tail = div(depth, c.k_group), mod(depth, c.k_group)
     group = symbol("gp")
@@ -123,7 +124,8 @@ def _group_tile(
         active, makes = lanes_of(c, tail, emitter)
         emitter.add(*makes)
     moved = lanes == 1 and c.moves and value(c.source.strides["k"]) == 1 and c.k_group > 1
-    lines = value(tail) if tail is not None and c.zero_lines and c.shift else None
+    parts = c.exact or (c.zero_lines and c.shift)
+    lines = value(tail) if tail is not None and parts else None
     for index in range(vectors):
         write = Address("out", linear(((index * lanes, c.packed.strides[c.line]),)))
         start = linear(((index * lanes, c.source.strides[c.line]),))
@@ -133,10 +135,10 @@ def _group_tile(
             continue
         found = _group(c, emitter, (index, start), active, existing)
         if c.k_group == 1:
-            put(c, emitter, found[0], write)
+            put(c, emitter, found[0], write, lines if c.exact else None)
         else:
             store_words(c, emitter, c.words(emitter, found), write, lines)
-    size = f"{vectors * lanes}" if tail is None else "tail"
+    size = f"{vectors * lanes}" if tail is None else str(lines) if c.exact else "tail"
     name = f"group_{size}" + (f"_{existing}" if existing < c.k_group else "")
     return program_of(c, name, list(emitter.emit()), f"{size} lines, {existing} elements of each")
 

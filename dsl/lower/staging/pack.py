@@ -30,12 +30,16 @@ from tilewright.ir.ops import (
 )
 from tilewright.isa.vector import Vector
 from tilewright.lower.transpose import grid_nest
-from tilewright.plan.operands import LINE, Operand
+from tilewright.plan.operands import LINE, Operand, whole_groups
 from tilewright.plan.parts import Part, cut, panel_parts
 from tilewright.plan.plan import STACK_BYTES, Plan
+from tilewright.plan.staging import is_plain
 from tilewright.plan.transpose import move_plan
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, div, linear, value
+
+from .buffers import conversion_of
+from .convert_panels import panel_nest
 
 #: Lines that one call copies.
 COPY_LINES = 4
@@ -75,6 +79,12 @@ def _moved(
     ``at`` are the elements before the first of the operand's, and of the buffer's.
     """
     (line, extent, depth), source = block, plan.operands[buffer.name]
+    width = plan.panel(buffer.name)
+    if width is not None and not is_plain(plan.spec):
+        c = conversion_of(plan, buffer.name, source, buffer)
+        extents = {line: extent, "k": depth}
+        nodes, tiles = panel_nest(replace(c, prefix=prefix, slots=plan.slots), extents, at, width)
+        return nodes, tuple(tiles.values())
     if value(source.strides[line]) == 1:
         return _copy(plan, source, buffer, block, at, prefix)
     strides = (source.strides[line], buffer.strides["k"])
@@ -93,17 +103,18 @@ def _panels(
     """Pack into ``[panel][K][width]``: whole panels, then one of what is left."""
     (line, extent, depth), (at, prefix) = block, place
     step = plan.operands[buffer.name].strides[line]
+    whole = whole_groups(depth, plan.product) * plan.product.group
     nodes: tuple[NestNode, ...] = ()
     tiles: dict[str, TileProgram] = {}
     for part in panel_parts(extent, width):
         first = part.at("pp")
         panel = (line, part.size, depth)
-        found, programs = _moved(plan, buffer, panel, (at + first * step, first * depth), prefix)
+        found, programs = _moved(plan, buffer, panel, (at + first * step, first * whole), prefix)
         tiles |= {program.name: program for program in programs}
         # Lines that lie along panels are read through all of them, as they follow each other.
         across = value(step) == 1 and part.count != 1
         nodes += tuple(_through(part, found)) if across else in_panels("pp", part, found)
-    elements = div(extent + (width - 1), width) * width * depth
+    elements = div(extent + (width - 1), width) * width * whole
     return Packed(buffer, elements, nodes, tuple(tiles.values()))
 
 
