@@ -183,7 +183,7 @@ def store_words(
         existing = [min(step, lines * c.k_group - i * step) for i in range(len(words))]
     else:
         existing = [step] * len(words)
-    if len(registers) > 1 and emitter.lanes > 1:
+    if len(set(registers)) > 1 and emitter.lanes > 1:
         registers = _zipped(emitter, registers, sum(count > 0 for count in existing))
     for index, (register, count) in enumerate(zip(registers, existing, strict=False)):
         place = Address(write.pointer, write.offset + index * step)

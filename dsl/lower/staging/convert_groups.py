@@ -16,6 +16,7 @@ from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import BlockLoop, NestNode, When, repeated
 from tilewright.ir.ops import Active, Address, Load, TileProgram
 from tilewright.plan.parts import cut
+from tilewright.spec.types import is_integer
 from tilewright.symbolic import div, linear, mod, symbol, value
 
 from .conversion import (
@@ -88,6 +89,19 @@ def _zero_groups(
         yield BlockLoop("gp", c.zero_groups, body, note="whole steps")
 
 
+def zero_groups(
+    c: Conversion,
+    lines: Expr,
+    at: tuple[Expr, Expr],
+    depth: Expr,
+    tiles: dict[str, TileProgram],
+) -> Iterator[NestNode]:
+    """Every K group of ``lines`` lines at zero, before those that exist are converted."""
+    body = tuple(_group_lines(c, lines, at, c.k_group * symbol("gp"), 0, tiles))
+    count = div(depth + (c.k_group - 1), c.k_group)
+    yield BlockLoop("gp", count, body, note="lines that pad a vector")
+
+
 def _group_lines(
     c: Conversion,
     lines: Expr,
@@ -100,6 +114,7 @@ def _group_lines(
     lanes = c.lanes if value(c.source.strides[c.line]) == 1 else 1
     if not existing:
         lanes = c.lanes
+    if not existing and not c.exact:
         lines = div(lines + (lanes - 1), lanes) * lanes
     whole, tail = div(lines, lanes), mod(lines, lanes)
     for part in cut(whole, VECTORS):
@@ -134,6 +149,8 @@ def _group_tile(
             store_words(c, emitter, words, write, lines)
             continue
         found = _group(c, emitter, (index, start), active, existing)
+        if not existing and c.k_group == 1:
+            found = [0 if is_integer(c.kind) else 0.0]
         if c.k_group == 1:
             put(c, emitter, found[0], write, lines if c.exact else None)
         else:

@@ -18,27 +18,36 @@ from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
 from .conversion import Conversion, call_of
 from .convert_blocks import across, reach, turnable, turned_tile
-from .convert_groups import groups
+from .convert_groups import groups, zero_groups
 
 #: Into what rows of a tail are cut: it takes less code than 2, and more steps.
 BY = 4
 
 
 def panel_nest(
-    c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], width: int
+    c: Conversion,
+    extents: dict[str, Expr],
+    at: tuple[Expr, Expr],
+    width: int,
+    *,
+    padded: bool,
 ) -> tuple[tuple[NestNode, ...], dict[str, TileProgram]]:
     """The nodes and tiles that convert a panel of ``width`` lines, or what is left of one.
 
     ``at`` is where it begins in its source, and where in the packed buffer, in elements. No element
-    is written behind the panel.
+    is written behind the panel. With ``padded`` tiles read lines that do not exist: they are zeros,
+    or what other operations on vectors made of them.
     """
     tiles: dict[str, TileProgram] = {}
-    if turnable(c):
-        return tuple(_turned(c, extents, at, width, tiles)), tiles
-    if width % c.lanes == 0:
-        return tuple(groups(c, extents, at, tiles)), tiles
     exact = replace(c, exact=True)
+    turned = turnable(c)
+    if not turned and width % c.lanes == 0:
+        return tuple(groups(c, extents, at, tiles)), tiles
     nodes: list[NestNode] = []
+    if padded and extents[c.line] != width:
+        nodes += zero_groups(exact, Integer(width), at, extents["k"], tiles)
+    if turned:
+        return (*nodes, *_turned(c, extents, at, width, tiles)), tiles
     for part in cut(extents[c.line], width, by=BY):
         first = part.at("sp")
         places = tuple(

@@ -83,7 +83,9 @@ def _moved(
     if width is not None and not is_plain(plan.spec):
         c = conversion_of(plan, buffer.name, source, buffer)
         extents = {line: extent, "k": depth}
-        nodes, tiles = panel_nest(replace(c, prefix=prefix, slots=plan.slots), extents, at, width)
+        padded = plan.input_of(plan.along).name == buffer.name or plan.product.rows > 1
+        c = replace(c, prefix=prefix, slots=plan.slots)
+        nodes, tiles = panel_nest(c, extents, at, width, padded=padded)
         return nodes, tuple(tiles.values())
     if value(source.strides[line]) == 1:
         return _copy(plan, source, buffer, block, at, prefix)
