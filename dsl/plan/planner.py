@@ -123,9 +123,10 @@ def _in_panels(plan: Plan) -> Plan:
         return plan
     tile = plan.schedule.tile or _panel_tile(plan)
     widths = dict(zip("mn", tile, strict=True))
-    blocks = {
-        d: max(1, most // widths.get(d, 1)) * widths.get(d, 1) for d, most in plan.blocks.items()
-    }
+    blocks = dict(plan.blocks)
+    for d, width in widths.items():
+        spilled = not is_plain(plan.spec) and width < plan.lanes
+        blocks[d] = max(1, (blocks[d] - spilled) // width) * width
     text = " and ".join(
         f"{name.upper()} of {widths[d]}" for name, d in zip(plan.packs, lines, strict=True)
     )

@@ -179,12 +179,17 @@ def is_empty(spec: Gemm) -> bool:
     return spec.k == 0 or (spec.batch is not None and spec.batch.count == 0) or not spec.reads_sums
 
 
-def product_of(spec: Gemm, target: Target, along: str) -> Product:
-    """The multiply-add of A and B with ``along`` of them along the vectors: B, if it is packed."""
+def product_of(spec: Gemm, target: Target, along: str, *, panels: bool = False) -> Product:
+    """The multiply-add of A and B with ``along`` of them along the vectors: B, if it is packed.
+
+    With ``panels``, in which both are packed, A is shifted rather than B: there are fewer columns
+    to sum than rows.
+    """
     if isinstance(spec.b, Packed):
         assert isinstance(spec.n, int), "a packed B is of fixed size"
         return packed_product(target, spec.a.type, spec.b, spec.n)
-    return choose_product(target, {"a": spec.a.type, "b": spec.b.type}, along)
+    types = {"a": spec.a.type, "b": spec.b.type}
+    return choose_product(target, types, along, packed=panels)
 
 
 def stage_operands(
@@ -206,7 +211,7 @@ def stage_operands(
     names = [name for name in SHAPES if getattr(spec, name) is not None]
     operands = {name: operand_of(spec, name) for name in names} | vectors_of(spec)
     along, across = ("a", "b") if vectorize == "m" else ("b", "a")
-    product = product_of(spec, target, along).in_steps(value(sizes["k"]))
+    product = product_of(spec, target, along, panels=panels).in_steps(value(sizes["k"]))
     lanes = target.of(spec.type)[0].lanes
     lines = {"a": "m", "b": "n"}
     operands |= _buffers(spec, _lines_of_sums(operands[spec.output], vectorize), sizes, lanes)

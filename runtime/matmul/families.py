@@ -150,8 +150,9 @@ def stack_class_of(
 
 
 def _packs(types: tuple[str, str, str], options: Options) -> bool:
-    """Whether blocks of A and B can be packed as they are, and C holds sums of a part of K."""
-    return options.epilogue is None and types in (("f32",) * 3, ("f64",) * 3)
+    """Whether C holds sums of a part of K, so that blocks of A and B are packed for each part."""
+    a, b, written = types
+    return options.epilogue is None and written == accumulator(a, b)
 
 
 @lru_cache(maxsize=256)

@@ -47,6 +47,7 @@ class Conversion:
     stored, "" for the source's own type. ``zero_lines``: the lines that pad a vector are stored as
     zeros, else as anything. ``zero_row_tails``: rows along K are filled up with zeros to whole
     vectors. ``exact``: nothing is written behind the last of a number of lines that is known.
+    ``spills``: what is written behind the last line is written again, or belongs to nobody.
     ``lanes`` are those of the vectors that convert, ``slots`` the run-time sizes that
     tiles may take, and ``prefix`` begins the tiles' names.
     """
@@ -65,6 +66,7 @@ class Conversion:
     zero_row_tails: bool = True
     zero_groups: Expr = ZERO
     exact: bool = False
+    spills: bool = False
 
     @property
     def kind(self) -> str:

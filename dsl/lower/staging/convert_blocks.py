@@ -19,7 +19,7 @@ from tilewright.ir.dataflow import prune
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import NestNode, repeated
 from tilewright.ir.networks import transpose
-from tilewright.ir.ops import Active, Address, Load, Register, TileProgram
+from tilewright.ir.ops import Active, Address, Load, Prefetch, Register, TileProgram
 from tilewright.plan.parts import cut
 from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, linear, value
@@ -121,6 +121,10 @@ def turned_tile(c: Conversion, lines: int, depth: int) -> TileProgram:
             for vector in vectors:
                 _write(c, emitter, vector, (k, min(c.k_group, depth - k)))
         written = ready
+    if c.spills:
+        for line in range(lines):
+            at = linear(((lines + line, c.source.strides[c.line]),))
+            emitter.add(Prefetch(Address("x", at)))
     summary = f"{lines} lines, {depth} elements of each, turned"
     return program_of(c, f"turn_{lines}x{depth}", list(emitter.emit()), summary)
 
@@ -159,7 +163,7 @@ def _write(c: Conversion, emitter: Emitter, lines: _Lines, group: tuple[int, int
     """Store a K group of every line: ``group`` is its first element, and how many of it exist."""
     (k, existing), turned, packed = group, lines.turned, c.packed.strides
     place = Address("out", linear(((k, packed["k"]), (lines.first, packed[c.line]))))
-    together, active = _together(c), None if lines.count == c.lanes else lines.count
+    together, active = _together(c), None if lines.count == c.lanes or c.spills else lines.count
     if c.moves and c.word_elements == together > 1:
         starts = range(0, c.k_group, together)
         counts = [min(together, max(0, existing - start)) for start in starts]

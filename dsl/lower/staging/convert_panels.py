@@ -34,8 +34,8 @@ def panel_nest(
 ) -> tuple[tuple[NestNode, ...], dict[str, TileProgram]]:
     """The nodes and tiles that convert a panel of ``width`` lines, or what is left of one.
 
-    ``at`` is where it begins in its source, and where in the packed buffer, in elements. No element
-    is written behind the panel. With ``padded`` tiles read lines that do not exist: they are zeros,
+    ``at`` is where it begins in its source, and where in the packed buffer, in elements. Behind the
+    panel ``spilled`` lines may be written, of a panel that comes later, or of none. With ``padded`` tiles read lines that do not exist: they are zeros,
     or what other operations on vectors made of them.
     """
     tiles: dict[str, TileProgram] = {}
@@ -47,7 +47,8 @@ def panel_nest(
     if padded and extents[c.line] != width:
         nodes += zero_groups(exact, Integer(width), at, extents["k"], tiles)
     if turned:
-        return (*nodes, *_turned(c, extents, at, width, tiles)), tiles
+        spills = replace(c, spills=extents[c.line] == width < c.lanes)
+        return (*nodes, *_turned(spills, extents, at, width, tiles)), tiles
     for part in cut(extents[c.line], width, by=BY):
         first = part.at("sp")
         places = tuple(
@@ -60,6 +61,11 @@ def panel_nest(
     return tuple(nodes), tiles
 
 
+def spilled(c: Conversion, width: int) -> int:
+    """How many elements may be written behind the last panel: a panel's are stored as a vector."""
+    return max(0, c.lanes - width) * c.k_group if turnable(c) else 0
+
+
 def _turned(
     c: Conversion,
     extents: dict[str, Expr],
@@ -68,7 +74,10 @@ def _turned(
     tiles: dict[str, TileProgram],
 ) -> Iterator[NestNode]:
     """Blocks of lines, each of them along all of K, transposed."""
-    for wide in cut(extents[c.line], min(width, across(c)), by=BY):
+    most, lines = min(width, across(c)), extents[c.line]
+    if value(lines) is None and most == width > 1:  # what is left is less
+        most = 1 << ((width - 1).bit_length() - 1) // 2 * 2
+    for wide in cut(lines, most, by=BY):
         body: list[NestNode] = []
         for deep in _whole_groups(c, extents["k"]):
             call = _call(c, (wide, deep), at, tiles)

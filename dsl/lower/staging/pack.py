@@ -39,7 +39,8 @@ from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, div, linear, value
 
 from .buffers import conversion_of
-from .convert_panels import panel_nest
+from .conversion import Conversion
+from .convert_panels import panel_nest, spilled
 
 #: Lines that one call copies.
 COPY_LINES = 4
@@ -81,10 +82,9 @@ def _moved(
     (line, extent, depth), source = block, plan.operands[buffer.name]
     width = plan.panel(buffer.name)
     if width is not None and not is_plain(plan.spec):
-        c = conversion_of(plan, buffer.name, source, buffer)
         extents = {line: extent, "k": depth}
         padded = plan.input_of(plan.along).name == buffer.name or plan.product.rows > 1
-        c = replace(c, prefix=prefix, slots=plan.slots)
+        c = _conversion(plan, buffer, prefix)
         nodes, tiles = panel_nest(c, extents, at, width, padded=padded)
         return nodes, tuple(tiles.values())
     if value(source.strides[line]) == 1:
@@ -117,7 +117,15 @@ def _panels(
         across = value(step) == 1 and part.count != 1
         nodes += tuple(_through(part, found)) if across else in_panels("pp", part, found)
     elements = div(extent + (width - 1), width) * width * whole
+    if not is_plain(plan.spec):
+        elements += spilled(_conversion(plan, buffer, prefix), width)
     return Packed(buffer, elements, nodes, tuple(tiles.values()))
+
+
+def _conversion(plan: Plan, buffer: Operand, prefix: str) -> Conversion:
+    """How elements get into ``buffer``."""
+    c = conversion_of(plan, buffer.name, plan.operands[buffer.name], buffer)
+    return replace(c, prefix=prefix, slots=plan.slots)
 
 
 def _through(part: Part, nodes: tuple[NestNode, ...]) -> Iterator[NestNode]:
