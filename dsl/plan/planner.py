@@ -13,7 +13,7 @@ from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target, uncut
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
-from tilewright.spec.schedule import LARGE, Schedule, large_work
+from tilewright.spec.schedule import LARGE, LARGE_CONVERTED, Schedule, large_work
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, size_expr, symbol, value
 
@@ -23,8 +23,8 @@ from .loops import Decision, read_loops, threads_decision
 from .operands import LINE, batch_of
 from .packed_b import MATRIX_COLUMNS, format_of, packed_product
 from .plan import STACK_BYTES, Plan
-from .staging import is_plain, stage_operands
-from .vector_axis import Layout, layouts, packs_in_panels
+from .staging import is_plain, product_of, stage_operands
+from .vector_axis import Layout, asks_for_panels, layouts, packs_in_panels
 
 #: What sizes of the call count as, where plans differ in nothing but conversions.
 NOMINAL = 64
@@ -57,32 +57,52 @@ def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     return with_tiles(_in_panels(replace(plans[best], decisions=decisions)))
 
 
+_WHOLE = "a matrix unit reads rows along K: A and B are converted whole, and not in blocks"
 _LARGE = "operands are large: blocks that the caches hold are packed"
 _SHORT = "what a tile reads of K stays in the first cache"
 
 
 def _default(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Schedule, dict[str, str]]:
     """``schedule``, or one in blocks where it leaves that open; the reasons of what was chosen."""
-    large = _for_size(spec, schedule)
+    large = _for_size(spec, schedule, target)
     if large is not schedule:
         why = {"loops": _LARGE, "pack": _LARGE, "vectorize": "C is contiguous along it"}
         return large, why
+    whole = _of_whole(spec, schedule, target)
+    if whole is not schedule:
+        return whole, {"loops": _WHOLE}
     short = _with_short_panels(spec, schedule, target)
     return short, {} if short is schedule else {"loops": _SHORT}
 
 
-def _for_size(spec: Gemm, schedule: Schedule) -> Schedule:
+def _of_whole(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
+    """``schedule``, or where a matrix unit multiplies one whose panels are not asked for.
+
+    That is with one loop, in place of two, along each dimension.
+    """
+    if not asks_for_panels(spec, schedule) or product_of(spec, target, "b").unit is None:
+        return schedule
+    loops = schedule.loops or ""
+    last = sorted("mnk", key=loops.lower().rfind)
+    kept = "".join(d.upper() if d.upper() in loops else d for d in last)
+    return replace(schedule, loops=kept, block=None, pack=None)
+
+
+def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     """``schedule``, or where it leaves the nest open and C is large, one of blocks in the caches.
 
     C must be able to hold sums of a part of K.
     """
     nest = (schedule.loops, schedule.pack, schedule.vectorize, schedule.prefetch)
     sizes = [size for size in (spec.m, spec.n, spec.k) if isinstance(size, int)]
-    sums = spec.output == "c" and spec.c.type == spec.type and is_plain(spec)
+    sums = spec.output == "c" and spec.c.type == spec.type and not isinstance(spec.b, Packed)
     alone = spec.batch is None and spec.b2 is None and not spec.outputs
     if any(nest) or schedule.block or schedule.tails != "auto" or len(sizes) < 3:
         return schedule
-    if not (sums and alone) or any(map(lt, sizes, LARGE)) or prod(sizes) < large_work(sizes[0]):
+    least = LARGE if is_plain(spec) else LARGE_CONVERTED
+    if not (sums and alone) or any(map(lt, sizes, least)) or prod(sizes) < large_work(sizes[0]):
+        return schedule
+    if not is_plain(spec) and product_of(spec, target, "b").unit is not None:
         return schedule
     by_rows = spec.c.order == "C"
     loops = "nkMmnk" if by_rows else "mkNnmk"

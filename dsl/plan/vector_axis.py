@@ -92,17 +92,19 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
 def packs_in_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:
     """Whether blocks of both operands are converted as they are packed in panels.
 
-    The schedule asks for it, and the call computes how large blocks are. A matrix unit reads rows
-    along K, of operands that are converted as a whole.
+    A matrix unit reads rows along K, of operands that are converted as a whole.
     """
+    return asks_for_panels(spec, schedule) and product_of(spec, target, "b").unit is None
+
+
+def asks_for_panels(spec: Gemm, schedule: Schedule) -> bool:
+    """Whether blocks of operands that are converted are to be packed, of sizes left to the call."""
     loops, blocks = (schedule.loops or "").lower(), dict(schedule.block)
     fixed = any(isinstance(size, int) for size in (spec.m, spec.n, spec.k))
     if schedule.pack != "ab" or any(loops.count(d) < 2 for d in "mnk") or (blocks and fixed):
         return False
     alone = spec.batch is None and spec.b2 is None and schedule.tails != "bounce"
-    if not alone or is_plain(spec) or isinstance(spec.b, Packed):
-        return False
-    return product_of(spec, target, "b").unit is None
+    return alone and not is_plain(spec) and not isinstance(spec.b, Packed)
 
 
 def _converted_first(spec: Gemm, target: Target, dimension: Dimension) -> tuple[str, ...]:

@@ -15,6 +15,8 @@ PACKS = (None, "a", "b", "ab")
 LETTERS = "bmnkBMN"
 #: What m, n and k are at least where packing blocks that the caches hold pays.
 LARGE = (32, 32, 64)
+#: The same where elements are converted as they are packed: few columns do not repay that.
+LARGE_CONVERTED = (32, 128, 64)
 #: Rows of C from which on a packed B is read often.
 MANY_ROWS = 128
 

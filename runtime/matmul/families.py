@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from tilewright.runtime.driver import compile
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix, Strided
-from tilewright.spec.schedule import LARGE, MANY_ROWS, Schedule, large_work
+from tilewright.spec.schedule import LARGE, LARGE_CONVERTED, MANY_ROWS, Schedule, large_work
 from tilewright.spec.sizes import Dim, dim
 from tilewright.spec.types import accumulator
 
@@ -103,7 +103,8 @@ def class_of(m: int, n: int, k: int, types: tuple[str, str, str], options: Optio
         least[i] = 2
     limits: tuple[int, ...] = (0, 0, 0, STREAMED)
     if shape == "matrix":
-        limits = (*LARGE, large_work(m))
+        plain = types[0] == types[1] == accumulator(*types[:2])
+        limits = (*(LARGE if plain else LARGE_CONVERTED), large_work(m))
         if m >= MANY_ROWS and not fixed:
             least[0] = MANY_ROWS
         elif not fixed:

@@ -112,9 +112,10 @@ def test_large_operands_of_fixed_sizes_are_packed_in_blocks_by_default() -> None
         (tw.Gemm(64, 64, 64), tw.Schedule()),
         (large, tw.Schedule(loops="nmk")),
         (tw.Gemm(512, 600, 700, epilogue=tw.relu(tw.acc)), tw.Schedule()),
-        (tw.Gemm(512, 600, 700, a="bf16"), tw.Schedule()),
+        (tw.Gemm(512, 96, 700, a="bf16"), tw.Schedule()),
     ):
         assert plan_for(other, schedule, target).panel_tile is None
+    assert plan_for(tw.Gemm(512, 600, 700, a="bf16"), tw.Schedule(), target).packs == "ab"
 
 
 @pytest.mark.twice

@@ -18,7 +18,7 @@ from tilewright.runtime.matmul.families import (
     schedule_of,
     spec_of,
 )
-from tilewright.spec.schedule import LARGE, MANY_ROWS, large_work
+from tilewright.spec.schedule import LARGE, LARGE_CONVERTED, MANY_ROWS, large_work
 
 F32, BF16 = ("f32",) * 3, ("bf16", "bf16", "f32")
 SIZES = [
@@ -48,6 +48,9 @@ def test_large_products_are_packed_where_sums_can_wait_in_c() -> None:
     least = (MANY_ROWS, LARGE[1], -(-large_work(MANY_ROWS) // (MANY_ROWS * LARGE[1])))
     assert class_of(*least, F32, Options()).shape == "blocks"
     assert class_of(*least, BF16, Options()).shape == "matrix"
+    wide = (MANY_ROWS, LARGE_CONVERTED[1], least[2])
+    assert class_of(*wide, BF16, Options()).shape == "blocks"
+    assert class_of(*wide, ("bf16",) * 3, Options()).shape == "matrix"
     assert class_of(*least[:2], least[2] - 1, F32, Options()).shape == "matrix"
     assert class_of(MANY_ROWS - 1, *least[1:], F32, Options()).shape == "matrix"
 
