@@ -85,7 +85,7 @@ def _of_whole(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     loops = schedule.loops or ""
     last = sorted("mnk", key=loops.lower().rfind)
     kept = "".join(d.upper() if d.upper() in loops else d for d in last)
-    return replace(schedule, loops=kept, block=None, pack=None)
+    return replace(schedule, loops=kept, block=(), pack=None)
 
 
 def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
@@ -144,8 +144,9 @@ def _in_panels(plan: Plan) -> Plan:
     tile = plan.schedule.tile or _panel_tile(plan)
     widths = dict(zip("mn", tile, strict=True))
     blocks = dict(plan.blocks)
-    for d, width in widths.items():
-        spilled = not is_plain(plan.spec) and width < plan.lanes
+    for d in widths.keys() & blocks.keys():
+        width = widths[d]
+        spilled = not is_plain(plan.spec) and width < plan.lanes  # room behind the last panel
         blocks[d] = max(1, (blocks[d] - spilled) // width) * width
     text = " and ".join(
         f"{name.upper()} of {widths[d]}" for name, d in zip(plan.packs, lines, strict=True)

@@ -14,7 +14,7 @@ from sympy import Expr, Integer
 from tilewright.ir.nest import NestNode, When, repeated
 from tilewright.ir.ops import TileProgram
 from tilewright.plan.parts import Part, cut
-from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
+from tilewright.symbolic import ONE, div, mod, value
 
 from .conversion import Conversion, call_of
 from .convert_blocks import across, reach, turnable, turned_tile
@@ -35,8 +35,8 @@ def panel_nest(
     """The nodes and tiles that convert a panel of ``width`` lines, or what is left of one.
 
     ``at`` is where it begins in its source, and where in the packed buffer, in elements. Behind the
-    panel ``spilled`` lines may be written, of a panel that comes later, or of none. With ``padded`` tiles read lines that do not exist: they are zeros,
-    or what other operations on vectors made of them.
+    panel ``spilled`` elements may be written, of a panel that comes later, or of none. With
+    ``padded`` tiles read lines that do not exist: those of a panel that is turned are zeros.
     """
     tiles: dict[str, TileProgram] = {}
     exact = replace(c, exact=True)
