@@ -12,7 +12,9 @@ from support.products.interpreted import Interpreted
 import tilewright as tw
 from tilewright.errors import ScheduleError
 from tilewright.generate import explain_plan, plan_for, program_for
+from tilewright.runtime.call.dtypes import preferred
 from tilewright.runtime.machine.host import resolve
+from tilewright.spec.types import ITEMSIZE, accumulator
 from tilewright.symbolic import evaluate
 
 #: m, n, k: nothing, less than a tile, whole blocks, and what those leave over.
@@ -22,8 +24,11 @@ BY_ROWS, BY_COLUMNS = "nkmmnk", "mknnmk"
 BLOCK = {"m": 32, "n": 96, "k": 64}
 
 
-def spec(type_: str = "f32", orders: str = "CCC", **more: Any) -> tw.Gemm:
-    a, b, c = (tw.Matrix(type_, order) for order in orders)  # type: ignore[arg-type]
+def spec(
+    type_: str = "f32", orders: str = "CCC", types: tuple[str, ...] = (), **more: Any
+) -> tw.Gemm:
+    each = zip(types or (type_,) * 3, orders, strict=True)
+    a, b, c = (tw.Matrix(t, order) for t, order in each)  # type: ignore[arg-type]
     m, n, k = (tw.dim(name) for name in "mnk")
     more |= {f"ld{name}": tw.dim(f"ld{name}") for name in "abc"}
     return tw.Gemm(m, n, k, a=a, b=b, c=c, **more)
@@ -64,6 +69,98 @@ def test_all_sizes(type_: str, orders: str, loops: str, target: str) -> None:
         c[...] = np.nan if beta == 0 else c
         kernel(a, b, c, beta=beta)
         np.testing.assert_array_equal(c, right)
+
+
+def low(a: str, b: str, orders: str, **more: Any) -> tw.Gemm:
+    """A product of sizes of the call, of types that are converted."""
+    return spec(a, orders, types=(a, b, accumulator(a, b)), **more)
+
+
+@pytest.mark.parametrize(
+    ("target", "a", "b"),
+    [
+        ("scalar", "s8", "u8"), ("avx2", "bf16", "f16"), ("avx2", "s8", "s8"),
+        ("avx512", "f8_e4m3", "bf16"), ("avx512+vnni+bf16", "bf16", "bf16"),
+        ("avx512+vnni", "s8", "s8"), ("neon", "u8", "s8"), ("neon+bf16", "bf16", "bf16"),
+        ("neon+i8mm", "s8", "s8"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize(("orders", "loops"), [("CFC", BY_ROWS), ("FCF", BY_COLUMNS)])
+def test_the_interpreter_converts_what_it_packs(
+    target: str, a: str, b: str, orders: str, loops: str
+) -> None:
+    schedule = tw.Schedule(loops=loops, block={"m": 8, "n": 16, "k": 8}, pack="ab")
+    one = Interpreted(low(a, b, orders, beta=1), schedule, resolve(target))
+    for seed in range(2):
+        one.run(one.sample(seed, whole=True))
+
+
+@pytest.mark.twice
+@pytest.mark.parametrize(
+    ("a", "b", "orders", "loops", "target"),
+    [
+        ("bf16", "bf16", "CCC", BY_ROWS, "host"), ("bf16", "bf16", "CFC", "nkMmnk", "host"),
+        ("s8", "s8", "CCC", BY_ROWS, "host"), ("s8", "s8", "FFF", BY_COLUMNS, "host"),
+        ("u8", "s8", "CFC", BY_ROWS, "host"), ("f16", "f8_e4m3", "FCC", BY_ROWS, "host"),
+        ("s8", "u8", "CCC", BY_ROWS, "avx2"), ("s8", "s8", "CFF", BY_COLUMNS, "neon+i8mm"),
+    ],
+)  # fmt: skip
+def test_all_sizes_of_what_is_converted(
+    a: str, b: str, orders: str, loops: str, target: str
+) -> None:
+    rng = np.random.default_rng(8)
+    schedule = tw.Schedule(loops=loops, block=BLOCK, pack="ab")
+    kernel = tw.compile(low(a, b, orders, beta="scalar"), schedule, target)
+    least = [0 if type_ == "u8" else -4 for type_ in (a, b)]
+    for (m, n, k), beta in product((*SIZES, (5, 130, 3), (66, 100, 66)), (0, 2)):
+        x, y = (
+            np.asarray(rng.integers(low, 5, shape).astype(preferred(type_)), order=order)
+            for low, shape, type_, order in zip(
+                least, ((m, k), (k, n)), (a, b), orders[:2], strict=True
+            )
+        )
+        c = np.array(rng.integers(-4, 5, (m, n)), preferred(kernel.spec.c.type), order=orders[2])
+        right = x.astype("f8") @ y.astype("f8") + beta * c
+        if beta == 0 and kernel.spec.c.type == "f32":
+            c[...] = np.nan
+        kernel(x, y, c, beta=beta)
+        np.testing.assert_array_equal(c, right)
+
+
+def test_blocks_are_converted_as_they_are_packed_and_never_whole() -> None:
+    schedule = tw.Schedule(loops=BY_ROWS, pack="ab")
+    for a, b, target in (
+        ("bf16", "bf16", "host"),
+        ("s8", "s8", "avx512+vnni"),
+        ("f16", "f16", "neon"),
+    ):
+        plan = plan_for(low(a, b, "CCC"), schedule, resolve(target))
+        assert plan.packs == "ab"
+        assert not plan.sources
+        assert "converted as it is packed" in explain_plan(plan)
+        item = ITEMSIZE[plan.product.along]
+        sums = 4 * 100_000 if plan.corrects else 0
+        most = (plan.blocks["n"] + plan.lanes) * (plan.blocks["k"] + 8) * item + sums
+        for size in (64, 1000, 100_000):
+            sizes = dict.fromkeys(("m", "n", "k", "lda", "ldb", "ldc"), size)
+            assert evaluate(program_for(plan).scratch, sizes) <= most
+
+
+def test_a_matrix_unit_says_that_it_converts_whole_matrices() -> None:
+    one = low("bf16", "bf16", "CCC")
+    plan = plan_for(one, tw.Schedule(loops="nkMmnk", pack="ab"), resolve("amx"))
+    assert (plan.outer + plan.inner, plan.packs) == ("Mnk", "")
+    assert "a matrix unit reads rows along K" in explain_plan(plan)
+
+
+def test_blocks_of_what_is_converted_have_no_other_way() -> None:
+    for one, schedule in (
+        (low("s8", "s8", "CCC"), tw.Schedule(pack="ab")),
+        (low("s8", "s8", "CCC"), tw.Schedule(loops=BY_ROWS, pack="b")),
+        (tw.Gemm(8, 8, 8, a="bf16", b="bf16"), tw.Schedule(loops=BY_ROWS, block=BLOCK, pack="ab")),
+    ):
+        with pytest.raises(ScheduleError, match="before anything else"):
+            plan_for(one, schedule, resolve("avx512"))
 
 
 def test_blocks_that_are_left_out_follow_the_caches() -> None:
