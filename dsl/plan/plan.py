@@ -40,7 +40,9 @@ class Plan:
     of all as the tiles read them. ``padded``: lines of the operand along the vectors are followed
     by elements that may be read, up to a whole vector.
     ``panel_tile``: blocks are packed in panels as wide as this register tile, (mr, nr), and have
-    sizes that the call computes; None where they are packed as they lie, or not at all.
+    sizes that the call computes; None where they are packed as they lie, or not at all. ``summed``:
+    at most so many rows or columns are summed over all of K before the next ones; what is left out
+    is in blocks already. None where C holds sums of a part of K.
     """
 
     spec: Gemm
@@ -64,6 +66,7 @@ class Plan:
     passes: Mapping[Stage, Pass] = field(default_factory=dict, hash=False)
     tiles: tuple[RegisterTile, ...] = ()
     panel_tile: tuple[int, int] | None = None
+    summed: Mapping[str, int] | None = field(default=None, hash=False)
 
     @property
     def element(self) -> str:
@@ -110,19 +113,26 @@ class Plan:
         return {} if self.panel_tile is None else {d: f"{d}c" for d in "mnk" if d in self.blocks}
 
     @property
+    def sum_sizes(self) -> dict[str, str]:
+        """What the sizes are called of what is summed over all of K before the next."""
+        return {d: f"sum_{d}c" for d in self.summed or {}}
+
+    @property
     def slots(self) -> tuple[str, ...]:
         """All sizes that tiles may depend on: those of the call, then those of blocks."""
         given = (slot for slot, _ in self.spec.runtime_sizes())
-        return (*given, *self.block_sizes.values())
+        return (*given, *self.block_sizes.values(), *self.sum_sizes.values())
 
     def at_most(self, elements: Expr, *, whole: bool = False) -> Expr:
         """What ``elements`` of a block never exceed, by the sizes of the call.
 
         ``whole``: by those of a whole block, whatever the call's are.
         """
+        named = ((self.block_sizes, self.blocks), (self.sum_sizes, self.summed or {}))
         least = {
-            symbol(name): Integer(self.blocks[d]) if whole else Least(self.sizes[d], self.blocks[d])
-            for d, name in self.block_sizes.items()
+            symbol(name): Integer(most[d]) if whole else Least(self.sizes[d], most[d])
+            for names, most in named
+            for d, name in names.items()
         }
         return elements.xreplace(least)
 

@@ -91,20 +91,20 @@ def _of_whole(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
 def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     """``schedule``, or where it leaves the nest open and C is large, one of blocks in the caches.
 
-    C must be able to hold sums of a part of K.
+    What C cannot hold sums of a part of K for, as it is not of their type, has them in a buffer.
     """
     nest = (schedule.loops, schedule.pack, schedule.vectorize, schedule.prefetch)
     sizes = [size for size in (spec.m, spec.n, spec.k) if isinstance(size, int)]
-    sums = spec.output == "c" and spec.c.type == spec.type and not isinstance(spec.b, Packed)
     alone = spec.batch is None and spec.b2 is None and not spec.outputs
     if any(nest) or schedule.block or schedule.tails != "auto" or len(sizes) < 3:
         return schedule
-    least = LARGE if is_plain(spec) else LARGE_CONVERTED
-    if not (sums and alone) or any(map(lt, sizes, least)) or prod(sizes) < large_work(sizes[0]):
+    converted = not is_plain(spec)
+    least, work = LARGE_CONVERTED if converted else LARGE, large_work(sizes[0], converted=converted)
+    if not alone or isinstance(spec.b, Packed) or any(map(lt, sizes, least)) or prod(sizes) < work:
         return schedule
-    if not is_plain(spec) and product_of(spec, target, "b").unit is not None:
+    if converted and product_of(spec, target, "b").unit is not None:
         return schedule
-    by_rows = spec.c.order == "C"
+    by_rows = getattr(spec, spec.output).order == "C"
     loops = "nkMmnk" if by_rows else "mkNnmk"
     along: Literal["m", "n"] = "n" if by_rows else "m"
     parallel = (schedule.threads or 1) > 1
@@ -152,7 +152,31 @@ def _in_panels(plan: Plan) -> Plan:
         f"{name.upper()} of {widths[d]}" for name, d in zip(plan.packs, lines, strict=True)
     )
     panels = Decision("panels", text, f"as wide as the tile, {tile[0]}x{tile[1]}")
-    return replace(plan, panel_tile=tile, blocks=blocks, decisions=(*plan.decisions, panels))
+    found = replace(plan, panel_tile=tile, blocks=blocks, decisions=(*plan.decisions, panels))
+    return _with_sums(found) if found.partial else found
+
+
+def _with_sums(plan: Plan) -> Plan:
+    """``plan`` with parts of C whose sums lie in a buffer until all of K is there.
+
+    They fill half of the last cache: the more rows, the less often columns are packed anew.
+    """
+    assert plan.panel_tile is not None
+    behind = plan.outer.lower().split("k", 1)[1]
+    open_, tile = [d for d in "mn" if behind.count(d) == 2], plan.panel_tile
+    room = plan.target.core.caches[-1].size // (2 * ITEMSIZE[plan.element])
+    summed = {}
+    for d, other, width in (("m", "n", tile[0]), ("n", "m", tile[1])):
+        most = plan.blocks[d] if len(open_) == 2 and d == "n" else room // plan.blocks[other]
+        if d in open_:
+            summed[d] = max(1, most // width) * width
+    text = ", ".join(f"{d}={most}" for d, most in summed.items())
+    sums = Decision(
+        "sums of",
+        f"at most {text}" if text else "a block",
+        "all of K is summed in a buffer, then finished",
+    )
+    return replace(plan, summed=summed, decisions=(*plan.decisions, sums))
 
 
 def _panel_tile(plan: Plan) -> tuple[int, int]:

@@ -103,20 +103,20 @@ def class_of(m: int, n: int, k: int, types: tuple[str, str, str], options: Optio
         least[i] = 2
     limits: tuple[int, ...] = (0, 0, 0, STREAMED)
     if shape == "matrix":
-        plain = types[0] == types[1] == accumulator(*types[:2])
-        limits = (*(LARGE if plain else LARGE_CONVERTED), large_work(m))
+        converted = not types[0] == types[1] == accumulator(*types[:2])
+        least_of_each = LARGE_CONVERTED if converted else LARGE
+        limits = (*least_of_each, large_work(m, converted=converted))
         if m >= MANY_ROWS and not fixed:
             least[0] = MANY_ROWS
         elif not fixed:
             most[0] = min(most[0], MANY_ROWS - 1)
-    if shape != "matrix" or _packs(types, options):
-        for i in (1, 2) if fixed else range(4):
-            if given[i] < limits[i]:
-                most[i] = min(most[i], limits[i] - 1)
-                break
-            least[i] = max(least[i], limits[i])
-        else:
-            shape = _GROWN[shape]
+    for i in (1, 2) if fixed else range(4):
+        if given[i] < limits[i]:
+            most[i] = min(most[i], limits[i] - 1)
+            break
+        least[i] = max(least[i], limits[i])
+    else:
+        shape = _GROWN[shape]
     parallel = options.threads != 1 and (fixed or given[3] >= PARALLEL_WORK)
     if options.threads != 1 and not fixed:
         if parallel:
@@ -148,12 +148,6 @@ def stack_class_of(
     total = (PARALLEL_WORK, UNBOUNDED) if work >= PARALLEL_WORK else (0, PARALLEL_WORK - 1)
     total = total if plain and options.threads != 1 else (0, UNBOUNDED)
     return one._replace(stacked=True, parallel=parallel, total=total)
-
-
-def _packs(types: tuple[str, str, str], options: Options) -> bool:
-    """Whether C holds sums of a part of K, so that blocks of A and B are packed for each part."""
-    a, b, written = types
-    return options.epilogue is None and written == accumulator(a, b)
 
 
 @lru_cache(maxsize=256)

@@ -21,6 +21,7 @@ from tilewright.symbolic import evaluate
 SIZES = ((1, 1, 1), (0, 4, 4), (4, 0, 4), (4, 4, 0), (7, 50, 63), (33, 97, 65), (64, 96, 64),
          (100, 130, 150), (31, 95, 129))  # fmt: skip
 BY_ROWS, BY_COLUMNS = "nkmmnk", "mknnmk"
+BIAS = tw.Operand("bias", "f32", per="column")
 BLOCK = {"m": 32, "n": 96, "k": 64}
 
 
@@ -69,6 +70,15 @@ def test_all_sizes(type_: str, orders: str, loops: str, target: str) -> None:
         c[...] = np.nan if beta == 0 else c
         kernel(a, b, c, beta=beta)
         np.testing.assert_array_equal(c, right)
+
+
+def finished(a: str, b: str, orders: str, d: str, **more: Any) -> tw.Gemm:
+    """A product of sizes of the call whose D, in C's place or beside it, is made of its sums."""
+    x, y, z = (tw.Matrix(t, o) for t, o in zip((a, b, d), orders, strict=True))  # type: ignore[arg-type]
+    m, n, k = (tw.dim(name) for name in "mnk")
+    return tw.Gemm(
+        m, n, k, a=x, b=y, d=z, order=orders[2], lda=tw.dim("lda"), ldb=tw.dim("ldb"), **more
+    )
 
 
 def low(a: str, b: str, orders: str, **more: Any) -> tw.Gemm:
@@ -146,6 +156,50 @@ def test_blocks_are_converted_as_they_are_packed_and_never_whole() -> None:
             assert evaluate(program_for(plan).scratch, sizes) <= most
 
 
+@pytest.mark.parametrize(
+    ("a", "b", "more", "orders", "loops"),
+    [
+        ("f32", "f32", {"d": "f16", "epilogue": tw.relu(tw.acc + BIAS)}, "CCC", BY_ROWS),
+        ("bf16", "bf16", {"d": "bf16", "beta": 1}, "CFF", BY_COLUMNS),
+        ("u8", "s8", {"d": "u8", "a_zero": 3, "b_zero": 2, "d_scale": 0.5}, "CCC", BY_ROWS),
+        ("s8", "s8", {"d": "s8", "b_scale": "column", "d_zero": 3}, "CCC", "knmmnk"),
+        ("f16", "f16", {"d": "f16", "outputs": {"most": tw.row_max(tw.acc)}}, "CCC", "nmkmnk"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("target", ["avx512+vnni+bf16", "avx2", "neon"])
+def test_the_interpreter_finishes_blocks_of_sums(
+    target: str, a: str, b: str, more: dict[str, Any], orders: str, loops: str
+) -> None:
+    schedule = tw.Schedule(loops=loops, block={"m": 8, "n": 16, "k": 8}, pack="ab")
+    one = Interpreted(finished(a, b, orders, **more), schedule, resolve(target))
+    for seed in range(2):
+        one.run(one.sample(seed, whole=True))
+
+
+@pytest.mark.twice
+@pytest.mark.parametrize(
+    ("a", "b", "d", "orders", "loops"),
+    [("u8", "s8", "s32", "CCC", "nkMmnk"), ("f32", "f32", "f32", "FFF", BY_COLUMNS)],
+)
+def test_sums_of_a_part_of_c_after_those_of_the_other(
+    a: str, b: str, d: str, orders: str, loops: str
+) -> None:
+    rng = np.random.default_rng(9)
+    kernel = tw.compile(
+        finished(a, b, orders, d=d, epilogue=tw.acc + BIAS), tw.Schedule(loops=loops, pack="ab")
+    )
+    (most,) = (kernel.plan.summed or {}).values()
+    long, short = 2 * most + 5, 33
+    for k in (7, kernel.plan.blocks["k"] + 3):
+        m, n = (long, short) if orders == "CCC" else (short, long)
+        x, y = (
+            np.asarray(rng.integers(0, 3, shape).astype(preferred(type_)), order=order)
+            for shape, type_, order in zip(((m, k), (k, n)), (a, b), orders[:2], strict=True)
+        )
+        bias = rng.integers(-9, 9, n).astype("f4")
+        np.testing.assert_array_equal(kernel(x, y, bias=bias), x.astype("f8") @ y + bias)
+
+
 def test_a_matrix_unit_says_that_it_converts_whole_matrices() -> None:
     one = low("bf16", "bf16", "CCC")
     plan = plan_for(one, tw.Schedule(loops="nkMmnk", pack="ab"), resolve("amx"))
@@ -208,11 +262,16 @@ def test_large_operands_of_fixed_sizes_are_packed_in_blocks_by_default() -> None
     for other, schedule in (
         (tw.Gemm(64, 64, 64), tw.Schedule()),
         (large, tw.Schedule(loops="nmk")),
-        (tw.Gemm(512, 600, 700, epilogue=tw.relu(tw.acc)), tw.Schedule()),
+        (tw.Gemm(512, 600, 700, outputs={"most": tw.row_max(tw.acc)}), tw.Schedule()),
         (tw.Gemm(512, 96, 700, a="bf16"), tw.Schedule()),
     ):
         assert plan_for(other, schedule, target).panel_tile is None
-    assert plan_for(tw.Gemm(512, 600, 700, a="bf16"), tw.Schedule(), target).packs == "ab"
+    for other in (
+        tw.Gemm(512, 700, 800, a="bf16"),
+        tw.Gemm(512, 600, 700, epilogue=tw.relu(tw.acc)),
+        tw.Gemm(512, 700, 800, a="u8", b="s8", d="u8", order="F"),
+    ):
+        assert plan_for(other, tw.Schedule(), target).packs == "ab"
 
 
 @pytest.mark.twice

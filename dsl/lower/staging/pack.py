@@ -154,13 +154,13 @@ def stack_bytes(operand: Operand, elements: Expr) -> int | None:
     return size if size is not None and size <= STACK_BYTES else None
 
 
-def beyond_stack(plan: Plan, packed: Packed) -> ScheduleError:
+def beyond_stack(plan: Plan, what: str, operand: Operand, elements: Expr) -> ScheduleError:
     """The error for a block that a parallel loop cannot keep on its thread's stack."""
-    known = value(packed.elements)
-    size = None if known is None else known * ITEMSIZE[packed.operand.type]
+    known = value(elements)
+    size = None if known is None else known * ITEMSIZE[operand.type]
     outer = plan.outer.lower()
     return ScheduleError(
-        f"packing {packed.operand.name} inside of a parallel loop needs its thread's stack",
+        f"{what} inside of a parallel loop needs its thread's stack",
         got="a size known only at the call" if size is None else f"{size} bytes",
         expected=f"{STACK_BYTES} bytes or fewer",
         hint=f"a smaller block, or loops={outer[:-1] + outer[-1].upper() + plan.inner!r}",
