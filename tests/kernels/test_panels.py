@@ -12,6 +12,7 @@ from support.products.interpreted import Interpreted
 import tilewright as tw
 from tilewright.errors import ScheduleError
 from tilewright.generate import explain_plan, plan_for, program_for
+from tilewright.plan.plan import Plan
 from tilewright.runtime.call.dtypes import preferred
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.types import ITEMSIZE, accumulator
@@ -76,9 +77,14 @@ def finished(a: str, b: str, orders: str, d: str, **more: Any) -> tw.Gemm:
     """A product of sizes of the call whose D, in C's place or beside it, is made of its sums."""
     x, y, z = (tw.Matrix(t, o) for t, o in zip((a, b, d), orders, strict=True))  # type: ignore[arg-type]
     m, n, k = (tw.dim(name) for name in "mnk")
-    return tw.Gemm(
-        m, n, k, a=x, b=y, d=z, order=orders[2], lda=tw.dim("lda"), ldb=tw.dim("ldb"), **more
-    )
+    more |= {"order": orders[2], "lda": tw.dim("lda"), "ldb": tw.dim("ldb")}
+    return tw.Gemm(m, n, k, a=x, b=y, d=z, **more)
+
+
+def whole(rng: np.random.Generator, type_: str, shape: tuple[int, int], order: str) -> Any:
+    """Small whole numbers, none below 0 where the type has none."""
+    found = rng.integers(0 if type_ == "u8" else -4, 5, shape).astype(preferred(type_))
+    return np.asarray(found, order=order)  # type: ignore[call-overload]
 
 
 def low(a: str, b: str, orders: str, **more: Any) -> tw.Gemm:
@@ -121,17 +127,11 @@ def test_all_sizes_of_what_is_converted(
     rng = np.random.default_rng(8)
     schedule = tw.Schedule(loops=loops, block=BLOCK, pack="ab")
     kernel = tw.compile(low(a, b, orders, beta="scalar"), schedule, target)
-    least = [0 if type_ == "u8" else -4 for type_ in (a, b)]
     for (m, n, k), beta in product((*SIZES, (5, 130, 3), (66, 100, 66)), (0, 2)):
-        x, y = (
-            np.asarray(rng.integers(low, 5, shape).astype(preferred(type_)), order=order)
-            for low, shape, type_, order in zip(
-                least, ((m, k), (k, n)), (a, b), orders[:2], strict=True
-            )
-        )
-        c = np.array(rng.integers(-4, 5, (m, n)), preferred(kernel.spec.c.type), order=orders[2])
+        x, y = whole(rng, a, (m, k), orders[0]), whole(rng, b, (k, n), orders[1])
+        c = whole(rng, accumulator(a, b), (m, n), orders[2])
         right = x.astype("f8") @ y.astype("f8") + beta * c
-        if beta == 0 and kernel.spec.c.type == "f32":
+        if beta == 0 and c.dtype == "f4":
             c[...] = np.nan
         kernel(x, y, c, beta=beta)
         np.testing.assert_array_equal(c, right)
@@ -188,14 +188,12 @@ def test_sums_of_a_part_of_c_after_those_of_the_other(
     kernel = tw.compile(
         finished(a, b, orders, d=d, epilogue=tw.acc + BIAS), tw.Schedule(loops=loops, pack="ab")
     )
+    assert isinstance(kernel.plan, Plan)
     (most,) = (kernel.plan.summed or {}).values()
     long, short = 2 * most + 5, 33
     for k in (7, kernel.plan.blocks["k"] + 3):
         m, n = (long, short) if orders == "CCC" else (short, long)
-        x, y = (
-            np.asarray(rng.integers(0, 3, shape).astype(preferred(type_)), order=order)
-            for shape, type_, order in zip(((m, k), (k, n)), (a, b), orders[:2], strict=True)
-        )
+        x, y = whole(rng, a, (m, k), orders[0]), whole(rng, b, (k, n), orders[1])
         bias = rng.integers(-9, 9, n).astype("f4")
         np.testing.assert_array_equal(kernel(x, y, bias=bias), x.astype("f8") @ y + bias)
 
