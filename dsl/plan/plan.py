@@ -331,12 +331,18 @@ class Plan:
         return any(
             operand.type not in (element, *self.target.of(element)[-1].loads)
             for operand, element in ways
+            if not self._shifted(operand)
         )
+
+    def _shifted(self, operand: Operand) -> bool:
+        """Whether tiles shift groups of an operand as they spread them."""
+        return not operand.packed and self.product.shifts.get(operand.name, 0) != 0
 
     def _source(self) -> str:
         """What an element of the operand across is converted from as it is spread."""
-        across = self.input_of(self.across).type
-        return "" if self.dot or across == self.product.across else across
+        across = self.input_of(self.across)
+        same = across.type == self.product.across or self._shifted(across)
+        return "" if self.dot or same else across.type
 
     def _stride(self) -> int:
         """Bytes from the vectors of one step of K to those of the next, 0 if unknown."""

@@ -13,6 +13,7 @@ from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 from tilewright.spec.gemm import SHAPES, Gemm
 from tilewright.spec.operands import Packed
+from tilewright.spec.schedule import MANY_ROWS
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, mod, value
 
@@ -69,6 +70,11 @@ def spreads_as(target: Target, type_: str, element: str) -> bool:
     return bool(wide) and all(type_ in v.spreads for v in wide)
 
 
+def shifts_as(target: Target, type_: str, element: str) -> bool:
+    """Whether vectors of ``element`` shift a group of bytes of the other sign as they spread it."""
+    return any(type_ in v.shifts for v in target.of(element))
+
+
 def fits_across(operand: Operand, product: Product, target: Target) -> bool:
     """Whether the tiles can read the operand across the vectors where it is.
 
@@ -79,7 +85,8 @@ def fits_across(operand: Operand, product: Product, target: Target) -> bool:
         return operand.type == product.across and value(operand.strides["k"]) == 1
     whole = product.depth == 1 or value(operand.strides["k"]) == 1
     same = operand.type == product.across
-    spread = product.depth == 1 and spreads_as(target, operand.type, product.across)
+    spreads = spreads_as if product.depth == 1 else shifts_as
+    spread = spreads(target, operand.type, product.across)
     return product.rows == 1 and whole and (same or spread)
 
 
@@ -182,14 +189,19 @@ def is_empty(spec: Gemm) -> bool:
 def product_of(spec: Gemm, target: Target, along: str, *, panels: bool = False) -> Product:
     """The multiply-add of A and B with ``along`` of them along the vectors: B, if it is packed.
 
-    With ``panels``, in which both are packed, A is shifted rather than B: there are fewer columns
-    to sum than rows.
+    Of what the tiles shift as they spread it the lines are not summed, but those of the other: that
+    pays for many lines. With ``panels``, in which both are packed, A is shifted rather than B.
     """
     if isinstance(spec.b, Packed):
         assert isinstance(spec.n, int), "a packed B is of fixed size"
         return packed_product(target, spec.a.type, spec.b, spec.n)
     types = {"a": spec.a.type, "b": spec.b.type}
-    return choose_product(target, types, along, packed=panels)
+    across, lines = ("b", spec.n) if along == "a" else ("a", spec.m)
+    operand, other = operand_of(spec, across), {"s8": "u8", "u8": "s8"}.get(types[across], "")
+    most = lines if isinstance(lines, int) else lines.max
+    spreads = value(operand.strides["k"]) == 1 and shifts_as(target, operand.type, other)
+    shifted = spreads and (most is None or most >= MANY_ROWS)
+    return choose_product(target, types, along, packed=panels, keeps=along if shifted else "")
 
 
 def stage_operands(
