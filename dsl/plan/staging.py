@@ -200,8 +200,8 @@ def product_of(spec: Gemm, target: Target, along: str, *, panels: bool = False) 
     operand, other = operand_of(spec, across), {"s8": "u8", "u8": "s8"}.get(types[across], "")
     most = lines if isinstance(lines, int) else lines.max
     spreads = value(operand.strides["k"]) == 1 and shifts_as(target, operand.type, other)
-    shifted = spreads and (most is None or most >= MANY_ROWS)
-    return choose_product(target, types, along, packed=panels, keeps=along if shifted else "")
+    keeps = along if most is None or most >= MANY_ROWS else across
+    return choose_product(target, types, along, packed=panels, keeps=keeps if spreads else "")
 
 
 def stage_operands(
