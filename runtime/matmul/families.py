@@ -160,8 +160,8 @@ def spec_of(family: Family) -> Gemm:
     """What a product of the family computes."""
     (a, b, written), options = family.types, family.options
     orders = [ORDERS[axis] for axis in family.axes]
-    few = family.sizes.most[0] if accumulator(a, b) == "s32" else UNBOUNDED
-    rows = dim("m", max=few if 1 < few < MANY_ROWS else None)
+    few = accumulator(a, b) == "s32" and family.sizes.most[0] < MANY_ROWS  # lines are summed then
+    rows = dim("m", max=MANY_ROWS - 1 if few else None)
     m: int | Dim = 1 if family.sizes.shape.startswith("row") else rows
     n: int | Dim = 1 if family.sizes.shape.startswith("column") else dim("n")
     given = output_of(a, b, Matrix(written, orders[2]), options)
