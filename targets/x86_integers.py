@@ -96,6 +96,9 @@ def factors(element: str, bits: int, *, masked: bool = False) -> Vector:
     ctype = f"__m{whole_bits}{'bh' if element == 'bf16' else 'i'}"
     seen, back = ("", "") if ctype.endswith("i") else (f"({ctype})", f"(__m{whole_bits}i)")
     group = "_mm_cvtsi32_si128" if bits == 32 else f"{prefix(bits)}_set1_epi32"
+    tops = f"{prefix(whole_bits)}_set1_epi32((int32_t)0x80808080)"
+    flipped = f"{prefix(whole_bits)}_xor_si{whole_bits}({group}({{x}}), {tops})"
+    other = {"u8": "s8", "s8": "u8"}.get(element)
     return Vector(
         name=NAMES[bits],
         element=element,
@@ -106,6 +109,7 @@ def factors(element: str, bits: int, *, masked: bool = False) -> Vector:
         zero=f"{seen}{prefix(bits)}_setzero_si{whole_bits}()",
         loads={name: _widened(name, 16, bits) for name in narrow},
         group=f"{seen}{group}({{x}})",
+        shifts={other: flipped} if other else {},
         mask=_element_mask(element, bits, seen, back) if masked else None,
         partial_load={} if masked else _first_elements(element, bits),
     )

@@ -20,6 +20,7 @@ from tilewright.plan.tiles import (
     PackedBlock,
     RegisterTile,
     Step,
+    SummedBlock,
 )
 from tilewright.symbolic import symbol
 
@@ -75,6 +76,8 @@ def _walk(place: _Place, step: Step | None) -> Iterator[Covered]:
                         yield from (_covered(inside, grid) for grid in cell.grids)
         case PackedBlock():
             yield from _walk(place, step.body)
+        case SummedBlock():
+            yield from _walk(place, step.fill)
         case OverBatch() | FirstOrLater():
             yield from _walk(place, step.first)
         case OverBlocks():
@@ -108,11 +111,12 @@ def _over_blocks(place: _Place, step: OverBlocks) -> Iterator[Covered]:
 def _over_equal(place: _Place, step: OverEqual) -> Iterator[Covered]:
     """Blocks whose sizes the call computes, computed here as it does."""
     letter, trips = step.letter, place.number(step.trips)
-    known = {**place.known, symbol(f"{letter}_blocks"): trips}
+    known = {**place.known, symbol(step.count): trips}
     size = number(step.size, known)
     for i in range(1 if letter == "k" else trips):
-        known = {**known, symbol(step.counter): i, symbol(f"{letter}_step"): size}
-        inside = replace(place, known={**known, symbol(f"{letter}c"): number(step.here, known)})
+        known = {**known, symbol(step.counter): i, symbol(step.step): size}
+        here = {symbol(step.here): number(step.elements, known)}
+        inside = replace(place, known={**known, **here})
         yield from _walk(inside if letter == "k" else inside.moved(letter, i * size), step.body)
 
 

@@ -169,21 +169,26 @@ def _of_product(plan: Plan) -> Iterator[Row]:
 def _staging(plan: Plan, name: str) -> Row:
     """How A or B reaches the multiply-adds."""
     product, operand = plan.product, plan.operands[name]
-    along = plan.input_of(plan.along).name == name
-    element, shift = product.along if along else product.across, product.shifts[name]
+    element, shift = plan.factor(name), product.shifts[name]
     loaded = "" if operand.type == element else f", {element} when loaded"
     if name == "b" and plan.packed_format is not None:
         return "B", "packed before", f"{plan.packed_format.text}{loaded}"
+    grouped = f"groups of {product.group} along K" if product.group > 1 else "lines side by side"
+    if name in plan.packs:
+        change = _change(operand.type, element, shift)
+        return name.upper(), "converted as it is packed", f"{change}, {grouped}"
     if name not in plan.sources:
         return name.upper(), "where it lies", f"{operand.type}{loaded}"
-    source = plan.sources[name].type
-    sign = "+" if shift > 0 else "-"
-    change = f"{source} {sign} {abs(shift)} to {operand.type}" if shift else operand.type
-    if not shift and source != operand.type:
-        change = f"{source} to {operand.type}"
-    grouped = f"groups of {product.group} along K" if product.group > 1 else "lines side by side"
+    change = _change(plan.sources[name].type, operand.type, shift)
     how = "rows along K" if operand.strides["k"] == 1 else grouped
     return name.upper(), "converted first", f"{change}, {how}, for whole vectors{loaded}"
+
+
+def _change(source: str, type_: str, shift: int) -> str:
+    """What becomes of elements of type ``source``."""
+    if shift:
+        return f"{source} {'+' if shift > 0 else '-'} {abs(shift)} to {type_}"
+    return type_ if source == type_ else f"{source} to {type_}"
 
 
 def _corrections(plan: Plan) -> Iterator[Row]:

@@ -51,6 +51,8 @@ def spreader(vector: Vector, memory: str) -> Convert:
     dtype = DTYPES[vector.element]
     if memory in vector.spreads:
         return lambda found: exact(found, memory).astype(dtype, copy=False)
+    if memory in vector.shifts:
+        return lambda found: (found.view("u1") ^ 0x80).view(dtype)
     if ITEMSIZE[memory] != ITEMSIZE[vector.element]:
         raise PlanError(f"a broadcast of {memory} does not fill lanes", got=repr(vector))
     return lambda found: found.view(dtype)

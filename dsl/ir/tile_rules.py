@@ -181,7 +181,9 @@ def _broadcast(w: Walk, op: Broadcast) -> None:
     else:
         size = op.group * ITEMSIZE.get(op.memory, 0)
         whole = op.group > 1 and vector.lanes % op.group == 0 and size in GROUP_BYTES
-        legal = has(vector, vector.group) and whole and op.memory == vector.element
+        legal = (
+            has(vector, vector.group) and whole and op.memory in (vector.element, *vector.shifts)
+        )
     if not legal:
         w.refuse(
             op,

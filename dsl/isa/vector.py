@@ -129,8 +129,9 @@ class Vector:
     ``spreads[type]`` one element, ``repeats[type]`` a few; ``stores[type]`` converts and writes
     them. ``ops`` are the elementary operations by name, of ``{x}``, ``{y}`` and ``{z}``. A vector
     without ``muladd`` only holds factors; its ``group`` is a register full of the ``{bits}`` bits
-    ``{x}``, an integer in C. ``load_group`` and ``store_group`` move ``{bytes}`` bytes as the one
-    lane that there is.
+    ``{x}``, an integer in C; ``shifts[type]`` is the same of bytes of the other sign, 128 added to
+    each or subtracted, so that the values are its own. ``load_group`` and ``store_group`` move
+    ``{bytes}`` bytes as the one lane that there is.
     """
 
     name: str
@@ -147,6 +148,7 @@ class Vector:
     muladd: tuple[MulAdd, ...] = ()
     sum_lanes: str = ""
     group: str = ""
+    shifts: Mapping[str, str] = field(default_factory=dict)
     load_group: str = ""
     store_group: str = ""
     loads: Mapping[str, str] = field(default_factory=dict)
@@ -214,7 +216,7 @@ class Vector:
             return self.repeats[memory].spelling
         if memory in self.spreads:
             return self.spreads[memory].spelling
-        return self.broadcast if group == 1 else self.group
+        return self.broadcast if group == 1 else self.shifts.get(memory, self.group)
 
     # --- what can be asked of it ---------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from tilewright.errors import ScheduleError
 from tilewright.ir.nest import Name
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
-from .operands import LINE, Operand
+from .operands import LINE, Operand, whole_groups, whole_vectors
 from .partition import Region, partition
 from .parts import Part, cut, panel_parts
 from .plan import Plan
@@ -30,6 +30,7 @@ from .tiles import (
     RegisterTile,
     Stage,
     Step,
+    SummedBlock,
     bound_text,
     k_loop,
     why_split,
@@ -60,7 +61,7 @@ def with_tiles(plan: Plan) -> Plan:
     """``plan`` with all its register tiles; ScheduleError if one asked for does not fit."""
     if ZERO in (plan.sizes["m"], plan.sizes["n"]):
         return plan
-    stages: list[Stage] = ["sum", "finish"] if plan.partial else ["whole"]
+    stages: list[Stage] = ["sum", "finish"] if plan.partial and plan.summed is None else ["whole"]
     stages += ["sum"] if plan.spec.b2 is not None and not plan.partial else []
     cutting = _Cutting(plan)
     passes = {stage: cutting.through(stage) for stage in stages}
@@ -102,6 +103,8 @@ class _Cutting:
         letter, rest = letters[0], letters[1:]
         if letter == "b":
             return self._over_batch(rest, block, names)
+        if letter == "k" and block.stage == "whole" and plan.summed is not None:
+            return self._summed(letters, block)
         if letter == "k":
             steps = plan.product.depth * (plan.schedule.k_unroll or 1)
             size = plan.blocks["k"] if "k" in rest + plan.inner else steps
@@ -137,11 +140,36 @@ class _Cutting:
     def _over_equal(self, letter: str, multiple: int, rest: str, block: _Block) -> OverEqual:
         """Blocks whose size the call computes."""
         parallel, letter = letter.isupper(), letter.lower()
-        most, extent = self.plan.blocks[letter], block.extents[letter]
-        inside = block.of(letter, symbol(self.plan.block_sizes[letter]))
+        plan, extent = self.plan, block.extents[letter]
+        most = plan.blocks[letter]
+        inside = block.of(letter, symbol(plan.block_sizes[letter]))
         if letter == "k" and not block.accumulate:
             inside = replace(inside, first="k0")
-        return OverEqual(letter, extent, most, multiple, parallel, self.cut(rest, inside, ""))
+        here, body = plan.block_sizes[letter], self.cut(rest, inside, "")
+        return OverEqual(letter, extent, most, multiple, parallel, here, letter, body)
+
+    def _summed(self, letters: str, block: _Block) -> Step:
+        """All of K of ever a part of C, whose sums a buffer has room for; then what is made of it.
+
+        ``letters`` begin with K's; m and n that stand behind it are cut to what there is room for.
+        """
+        plan = self.plan
+        for d, most in (plan.summed or {}).items():
+            here = plan.sum_sizes[d]
+            if block.extents[d] != symbol(here):
+                assert plan.panel_tile is not None
+                multiple = plan.panel_tile["mn".index(d)]
+                body = self._summed(letters, block.of(d, symbol(here)))
+                return OverEqual(d, block.extents[d], most, multiple, False, here, f"sum_{d}", body)
+        line = next(d for d in "mn" if value(plan.operands["sums"].strides[d]) == 1)
+        leading = whole_vectors(block.extents[line], plan.lanes)
+        strides = {line: ONE, "n" if line == "m" else "m": leading}
+        sums = replace(plan.operands["sums"], strides=strides)
+        inside = replace(block.plan, operands={**block.plan.operands, "sums": sums})
+        fill = self.cut(letters, replace(block, plan=inside, stage="sum"), "")
+        around = "".join(letter for letter in letters if letter != "k")
+        finish = self.cut(around, replace(block, plan=inside, stage="finish"), "")
+        return SummedBlock(sums, fill, finish)
 
     def _over_k(self, size: int, rest: str, block: _Block, names: str) -> OverBlocks:
         """Whole blocks of K, the first of which begins the sums, then the tail."""
@@ -256,8 +284,11 @@ def packed_block(plan: Plan, name: str, extents: Mapping[str, Expr]) -> Operand:
     line = LINE[name]
     width = plan.panel(name)
     if width is not None:
-        panels = {line: ONE, "k": Integer(width), f"p{line}": extents["k"] - 1}
-        return replace(plan.operands[name], strides=panels, buffer=Name(f"{name}_packed"))
+        group = plan.product.group
+        depth = whole_groups(extents["k"], plan.product) * group
+        panels = {line: group * ONE, "k": Integer(width), f"p{line}": depth - group}
+        type_ = plan.factor(name)
+        return Operand(name, type_, panels, Name(f"{name}_packed"))
     extent, lanes = extents[line], plan.lanes
     leading = extent if value(extent) is None else div(extent + lanes - 1, lanes) * lanes
     strides = {line: ONE, "k": leading}

@@ -106,21 +106,20 @@ def choose_product(
     *,
     packed: bool = False,
     flat: bool = False,
+    keeps: str = "",
 ) -> Product:
     """The best multiply-add of ``target`` for A and B of ``types``, with ``along`` of them along.
 
     The one that takes the fewest cycles on the target's core, then the deepest, then the one that
     shifts the fewest operands, then the target's order. Where B is ``packed`` ahead, A is shifted
-    rather than B: B's sums are then known, A's are not.
+    rather than B: B's sums are then known, A's are not. Else ``keeps`` is rather not shifted.
     ``flat``: one whose lanes are elements of one line of C, not of a block.
     """
-    return _chosen(target, (types["a"], types["b"]), along, packed, flat)
+    return _chosen(target, (types["a"], types["b"]), along, "b" if packed else keeps, flat)
 
 
 @lru_cache(maxsize=1024)
-def _chosen(
-    target: Target, types: tuple[str, str], along: str, packed: bool, flat: bool
-) -> Product:
+def _chosen(target: Target, types: tuple[str, str], along: str, keeps: str, flat: bool) -> Product:
     held = accumulator(*types)
     found = list(_products(target, held, dict(zip("ab", types, strict=True)), along))
     found = [product for product in found if product.rows == 1 or not flat]
@@ -130,11 +129,10 @@ def _chosen(
             got=f"a={types[0]}, b={types[1]}",
             hint="another target",
         )
-    shifted = "b" if packed else ""
 
     def rank(product: Product) -> tuple[float, ...]:
         shifts = product.shifts
-        wrong = shifts.get(shifted, 0) != 0
+        wrong = shifts.get(keeps, 0) != 0
         return -product.depth, sum(map(bool, shifts.values())), wrong
 
     given = dict(zip("ab", types, strict=True))

@@ -40,7 +40,9 @@ class Plan:
     of all as the tiles read them. ``padded``: lines of the operand along the vectors are followed
     by elements that may be read, up to a whole vector.
     ``panel_tile``: blocks are packed in panels as wide as this register tile, (mr, nr), and have
-    sizes that the call computes; None where they are packed as they lie, or not at all.
+    sizes that the call computes; None where they are packed as they lie, or not at all. ``summed``:
+    at most so many rows or columns are summed over all of K before the next ones; what is left out
+    is in blocks already. None where C holds sums of a part of K.
     """
 
     spec: Gemm
@@ -64,6 +66,7 @@ class Plan:
     passes: Mapping[Stage, Pass] = field(default_factory=dict, hash=False)
     tiles: tuple[RegisterTile, ...] = ()
     panel_tile: tuple[int, int] | None = None
+    summed: Mapping[str, int] | None = field(default=None, hash=False)
 
     @property
     def element(self) -> str:
@@ -99,25 +102,37 @@ class Plan:
             return None
         return self.panel_tile[0 if name == "a" else 1]
 
+    def factor(self, name: str) -> str:
+        """The type of the elements of operand ``name``, "a" or "b", as they are multiplied."""
+        along = self.input_of(self.along).name == name
+        return self.product.along if along else self.product.across
+
     @property
     def block_sizes(self) -> dict[str, str]:
         """What the sizes of blocks are called that the call computes, by dimension: mc, nc, kc."""
         return {} if self.panel_tile is None else {d: f"{d}c" for d in "mnk" if d in self.blocks}
 
     @property
+    def sum_sizes(self) -> dict[str, str]:
+        """What the sizes are called of what is summed over all of K before the next."""
+        return {d: f"sum_{d}c" for d in self.summed or {}}
+
+    @property
     def slots(self) -> tuple[str, ...]:
         """All sizes that tiles may depend on: those of the call, then those of blocks."""
         given = (slot for slot, _ in self.spec.runtime_sizes())
-        return (*given, *self.block_sizes.values())
+        return (*given, *self.block_sizes.values(), *self.sum_sizes.values())
 
     def at_most(self, elements: Expr, *, whole: bool = False) -> Expr:
         """What ``elements`` of a block never exceed, by the sizes of the call.
 
         ``whole``: by those of a whole block, whatever the call's are.
         """
+        named = ((self.block_sizes, self.blocks), (self.sum_sizes, self.summed or {}))
         least = {
-            symbol(name): Integer(self.blocks[d]) if whole else Least(self.sizes[d], self.blocks[d])
-            for d, name in self.block_sizes.items()
+            symbol(name): Integer(most[d]) if whole else Least(self.sizes[d], most[d])
+            for names, most in named
+            for d, name in names.items()
         }
         return elements.xreplace(least)
 
@@ -134,16 +149,25 @@ class Plan:
     @property
     def finishes(self) -> bool:
         """Whether sums are more than scaled and added to C: converted, corrected, or made D."""
+        return self._remakes or self.corrects
+
+    @property
+    def _remakes(self) -> bool:
+        """Whether C does not hold sums: they are scaled as another type, converted, or made D."""
         spec = self.spec
         factors = (f for f in (spec.alpha, spec.beta) if f != "scalar")
         whole = spec.type != "s32" or all(float(f).is_integer() for f in factors)
         more = spec.d is not None or bool(spec.outputs)
-        return not whole or more or spec.c.type != spec.type or self.corrects
+        return not whole or more or spec.c.type != spec.type
 
     @property
     def partial(self) -> bool:
-        """Whether sums lie in a buffer of their own until all are there: C must not hold them."""
-        return self.finishes and bool(set(self.outer.lower()) & {"b", "k"})
+        """Whether sums lie in a buffer of their own until all are there: C must not hold them.
+
+        Of blocks in panels the first one corrects for all of K what it stores, others add to that.
+        """
+        corrects = self.corrects and self.panel_tile is None
+        return (self._remakes or corrects) and bool(set(self.outer.lower()) & {"b", "k"})
 
     @property
     def corrects(self) -> bool:
@@ -307,12 +331,18 @@ class Plan:
         return any(
             operand.type not in (element, *self.target.of(element)[-1].loads)
             for operand, element in ways
+            if not self._shifted(operand)
         )
+
+    def _shifted(self, operand: Operand) -> bool:
+        """Whether tiles shift groups of an operand as they spread them."""
+        return not operand.packed and self.product.shifts.get(operand.name, 0) != 0
 
     def _source(self) -> str:
         """What an element of the operand across is converted from as it is spread."""
-        across = self.input_of(self.across).type
-        return "" if self.dot or across == self.product.across else across
+        across = self.input_of(self.across)
+        same = across.type == self.product.across or self._shifted(across)
+        return "" if self.dot or same else across.type
 
     def _stride(self) -> int:
         """Bytes from the vectors of one step of K to those of the next, 0 if unknown."""

@@ -13,7 +13,7 @@ from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target, uncut
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
-from tilewright.spec.schedule import LARGE, Schedule, large_work
+from tilewright.spec.schedule import LARGE, LARGE_CONVERTED, Schedule, large_work
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, size_expr, symbol, value
 
@@ -23,8 +23,8 @@ from .loops import Decision, read_loops, threads_decision
 from .operands import LINE, batch_of
 from .packed_b import MATRIX_COLUMNS, format_of, packed_product
 from .plan import STACK_BYTES, Plan
-from .staging import is_plain, stage_operands
-from .vector_axis import Layout, layouts
+from .staging import is_plain, product_of, stage_operands
+from .vector_axis import Layout, asks_for_panels, layouts, packs_in_panels
 
 #: What sizes of the call count as, where plans differ in nothing but conversions.
 NOMINAL = 64
@@ -57,34 +57,54 @@ def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     return with_tiles(_in_panels(replace(plans[best], decisions=decisions)))
 
 
+_WHOLE = "a matrix unit reads rows along K: A and B are converted whole, and not in blocks"
 _LARGE = "operands are large: blocks that the caches hold are packed"
 _SHORT = "what a tile reads of K stays in the first cache"
 
 
 def _default(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Schedule, dict[str, str]]:
     """``schedule``, or one in blocks where it leaves that open; the reasons of what was chosen."""
-    large = _for_size(spec, schedule)
+    large = _for_size(spec, schedule, target)
     if large is not schedule:
         why = {"loops": _LARGE, "pack": _LARGE, "vectorize": "C is contiguous along it"}
         return large, why
+    whole = _of_whole(spec, schedule, target)
+    if whole is not schedule:
+        return whole, {"loops": _WHOLE}
     short = _with_short_panels(spec, schedule, target)
     return short, {} if short is schedule else {"loops": _SHORT}
 
 
-def _for_size(spec: Gemm, schedule: Schedule) -> Schedule:
+def _of_whole(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
+    """``schedule``, or where a matrix unit multiplies one whose panels are not asked for.
+
+    That is with one loop, in place of two, along each dimension.
+    """
+    if not asks_for_panels(spec, schedule) or product_of(spec, target, "b").unit is None:
+        return schedule
+    loops = schedule.loops or ""
+    last = sorted("mnk", key=loops.lower().rfind)
+    kept = "".join(d.upper() if d.upper() in loops else d for d in last)
+    return replace(schedule, loops=kept, block=(), pack=None)
+
+
+def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     """``schedule``, or where it leaves the nest open and C is large, one of blocks in the caches.
 
-    C must be able to hold sums of a part of K.
+    What C cannot hold sums of a part of K for, as it is not of their type, has them in a buffer.
     """
     nest = (schedule.loops, schedule.pack, schedule.vectorize, schedule.prefetch)
     sizes = [size for size in (spec.m, spec.n, spec.k) if isinstance(size, int)]
-    sums = spec.output == "c" and spec.c.type == spec.type and is_plain(spec)
     alone = spec.batch is None and spec.b2 is None and not spec.outputs
     if any(nest) or schedule.block or schedule.tails != "auto" or len(sizes) < 3:
         return schedule
-    if not (sums and alone) or any(map(lt, sizes, LARGE)) or prod(sizes) < large_work(sizes[0]):
+    converted = not is_plain(spec)
+    least, work = LARGE_CONVERTED if converted else LARGE, large_work(sizes[0], converted=converted)
+    if not alone or isinstance(spec.b, Packed) or any(map(lt, sizes, least)) or prod(sizes) < work:
         return schedule
-    by_rows = spec.c.order == "C"
+    if converted and product_of(spec, target, "b").unit is not None:
+        return schedule
+    by_rows = getattr(spec, spec.output).order == "C"
     loops = "nkMmnk" if by_rows else "mkNnmk"
     along: Literal["m", "n"] = "n" if by_rows else "m"
     parallel = (schedule.threads or 1) > 1
@@ -123,14 +143,40 @@ def _in_panels(plan: Plan) -> Plan:
         return plan
     tile = plan.schedule.tile or _panel_tile(plan)
     widths = dict(zip("mn", tile, strict=True))
-    blocks = {
-        d: max(1, most // widths.get(d, 1)) * widths.get(d, 1) for d, most in plan.blocks.items()
-    }
+    blocks = dict(plan.blocks)
+    for d in widths.keys() & blocks.keys():
+        width = widths[d]
+        spilled = not is_plain(plan.spec) and width < plan.lanes  # room behind the last panel
+        blocks[d] = max(1, (blocks[d] - spilled) // width) * width
     text = " and ".join(
         f"{name.upper()} of {widths[d]}" for name, d in zip(plan.packs, lines, strict=True)
     )
     panels = Decision("panels", text, f"as wide as the tile, {tile[0]}x{tile[1]}")
-    return replace(plan, panel_tile=tile, blocks=blocks, decisions=(*plan.decisions, panels))
+    found = replace(plan, panel_tile=tile, blocks=blocks, decisions=(*plan.decisions, panels))
+    return _with_sums(found) if found.partial else found
+
+
+def _with_sums(plan: Plan) -> Plan:
+    """``plan`` with parts of C whose sums lie in a buffer until all of K is there.
+
+    They fill half of the last cache: the more rows, the less often columns are packed anew.
+    """
+    assert plan.panel_tile is not None
+    behind = plan.outer.lower().split("k", 1)[1]
+    open_, tile = [d for d in "mn" if behind.count(d) == 2], plan.panel_tile
+    room = plan.target.core.caches[-1].size // (2 * ITEMSIZE[plan.element])
+    summed = {}
+    for d, other, width in (("m", "n", tile[0]), ("n", "m", tile[1])):
+        most = plan.blocks[d] if len(open_) == 2 and d == "n" else room // plan.blocks[other]
+        if d in open_:
+            summed[d] = max(1, most // width) * width
+    text = ", ".join(f"{d}={most}" for d, most in summed.items())
+    sums = Decision(
+        "sums of",
+        f"at most {text}" if text else "a block",
+        "all of K is summed in a buffer, then finished",
+    )
+    return replace(plan, summed=summed, decisions=(*plan.decisions, sums))
 
 
 def _panel_tile(plan: Plan) -> tuple[int, int]:
@@ -140,11 +186,11 @@ def _panel_tile(plan: Plan) -> tuple[int, int]:
     """
     operands = dict(plan.operands)
     for name in plan.packs:
-        strides = {LINE[name]: ONE, "k": symbol("width")}
-        operands[name] = replace(operands[name], strides=strides)
+        strides = {LINE[name]: plan.product.group * ONE, "k": symbol("width")}
+        operands[name] = replace(operands[name], type=plan.factor(name), strides=strides)
     steps = Integer(plan.blocks["k"] // plan.product.depth)
     request = replace(plan, operands=operands).tile_request(steps, accumulate=True)
-    most = STACK_BYTES // (plan.blocks["k"] * ITEMSIZE[plan.element])
+    most = STACK_BYTES // (plan.blocks["k"] * ITEMSIZE[plan.product.across])
     ranked = sorted(steady(plan.target, request, (1, 1)), key=lambda each: _streamed(plan, each))
     best = next((each for each in ranked if each.across[0][0] <= most), ranked[0])
     across, along = best.across[0][0], best.along[0][0] * best.vector.lanes
@@ -157,7 +203,7 @@ def _streamed(plan: Plan, choice: Choice) -> float:
     Those of its K steps, or those in which the vectors arrive, whichever are more; the others
     count as what is not the bound does in a step.
     """
-    core, item = plan.target.core, ITEMSIZE[plan.element]
+    core, item = plan.target.core, ITEMSIZE[plan.product.along]
     name, d = ("b", "n") if plan.along == "n" else ("a", "m")
     block = plan.blocks.get(d, NOMINAL) * plan.blocks["k"] * item if name in plan.packs else 0
     rate = next((c.rate for c in core.caches if c.size >= block), core.memory)
@@ -236,7 +282,8 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
     bounces = schedule.tails == "bounce"
     target = uncut(target) if bounces else target
     sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in "mnk"}
-    staging = stage_operands(spec, target, vectorize, sizes, packs)
+    panels = packs_in_panels(spec, schedule, target)
+    staging = stage_operands(spec, target, vectorize, sizes, packs, panels=panels)
     if schedule.prefetch is not None and staging.product.unit is not None:
         raise ScheduleError(
             "prefetch counts steps of a K loop over vectors; this product is a matrix unit's, "
@@ -244,13 +291,13 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
             got=f"prefetch={schedule.prefetch}, and {staging.product.mnemonic} on {target.name}",
             hint="leave prefetch out, or choose a target without the matrix unit",
         )
-    packs = packs if is_plain(spec) else ""  # what is converted is packed on the way
+    packs = packs if is_plain(spec) or panels else ""  # what is converted is packed on the way
     along = "m" if vectorize == "k" else vectorize
-    panels = vectorize == "n" and staging.by_panels(sizes)
-    outer, inner, loop_reason = read_loops(spec, schedule, along, packs, panels)
+    by_rows = vectorize == "n" and staging.by_panels(sizes)
+    outer, inner, loop_reason = read_loops(spec, schedule, along, packs, by_rows)
     if schedule is not given:
         loop_reason = f"{packs.upper()} is packed in blocks that stay in the cache"
-    blocks = _blocks(schedule, outer + inner, spec.type, target, along)
+    blocks = _blocks(schedule, outer + inner, staging.product.across, target, along)
     decisions = [
         Decision("product", staging.product.mnemonic or "multiply, add", staging.reason),
         Decision("loops", outer + inner, loop_reason),

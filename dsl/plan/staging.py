@@ -13,6 +13,7 @@ from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 from tilewright.spec.gemm import SHAPES, Gemm
 from tilewright.spec.operands import Packed
+from tilewright.spec.schedule import MANY_ROWS
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, mod, value
 
@@ -69,6 +70,11 @@ def spreads_as(target: Target, type_: str, element: str) -> bool:
     return bool(wide) and all(type_ in v.spreads for v in wide)
 
 
+def shifts_as(target: Target, type_: str, element: str) -> bool:
+    """Whether vectors of ``element`` shift a group of bytes of the other sign as they spread it."""
+    return any(type_ in v.shifts for v in target.of(element))
+
+
 def fits_across(operand: Operand, product: Product, target: Target) -> bool:
     """Whether the tiles can read the operand across the vectors where it is.
 
@@ -79,7 +85,8 @@ def fits_across(operand: Operand, product: Product, target: Target) -> bool:
         return operand.type == product.across and value(operand.strides["k"]) == 1
     whole = product.depth == 1 or value(operand.strides["k"]) == 1
     same = operand.type == product.across
-    spread = product.depth == 1 and spreads_as(target, operand.type, product.across)
+    spreads = spreads_as if product.depth == 1 else shifts_as
+    spread = spreads(target, operand.type, product.across)
     return product.rows == 1 and whole and (same or spread)
 
 
@@ -179,27 +186,44 @@ def is_empty(spec: Gemm) -> bool:
     return spec.k == 0 or (spec.batch is not None and spec.batch.count == 0) or not spec.reads_sums
 
 
-def product_of(spec: Gemm, target: Target, along: str) -> Product:
-    """The multiply-add of A and B with ``along`` of them along the vectors: B, if it is packed."""
+def product_of(spec: Gemm, target: Target, along: str, *, panels: bool = False) -> Product:
+    """The multiply-add of A and B with ``along`` of them along the vectors: B, if it is packed.
+
+    Of what the tiles shift as they spread it the lines are not summed, but those of the other: that
+    pays for many lines. With ``panels``, in which both are packed, A is shifted rather than B.
+    """
     if isinstance(spec.b, Packed):
         assert isinstance(spec.n, int), "a packed B is of fixed size"
         return packed_product(target, spec.a.type, spec.b, spec.n)
-    return choose_product(target, {"a": spec.a.type, "b": spec.b.type}, along)
+    types = {"a": spec.a.type, "b": spec.b.type}
+    across, lines = ("b", spec.n) if along == "a" else ("a", spec.m)
+    operand, other = operand_of(spec, across), {"s8": "u8", "u8": "s8"}.get(types[across], "")
+    most = lines if isinstance(lines, int) else lines.max
+    spreads = value(operand.strides["k"]) == 1 and shifts_as(target, operand.type, other)
+    keeps = along if most is None or most >= MANY_ROWS else across
+    return choose_product(target, types, along, packed=panels, keeps=keeps if spreads else "")
 
 
 def stage_operands(
-    spec: Gemm, target: Target, vectorize: str, sizes: Mapping[str, Expr], first: str = ""
+    spec: Gemm,
+    target: Target,
+    vectorize: str,
+    sizes: Mapping[str, Expr],
+    first: str = "",
+    *,
+    panels: bool = False,
 ) -> Staging:
     """How A and B reach the multiply-adds of ``target`` with vectors along ``vectorize``.
 
-    Those named by ``first`` are converted whole before, though the tiles could do it.
+    Those named by ``first`` are converted whole before, though the tiles could do it. With
+    ``panels`` blocks of both are converted as they are packed.
     """
     if not target.of(spec.type):
         raise SpecError(f"{target.name} has no vectors of {spec.type}", hint="another target")
     names = [name for name in SHAPES if getattr(spec, name) is not None]
     operands = {name: operand_of(spec, name) for name in names} | vectors_of(spec)
     along, across = ("a", "b") if vectorize == "m" else ("b", "a")
-    product = product_of(spec, target, along).in_steps(value(sizes["k"]))
+    product = product_of(spec, target, along, panels=panels).in_steps(value(sizes["k"]))
     lanes = target.of(spec.type)[0].lanes
     lines = {"a": "m", "b": "n"}
     operands |= _buffers(spec, _lines_of_sums(operands[spec.output], vectorize), sizes, lanes)
@@ -207,6 +231,8 @@ def stage_operands(
         operands |= _buffers(spec, vectorize, sizes, lanes)
     if is_plain(spec):
         return Staging(product, operands, {}, padded=False, reason="of the operands' type")
+    if panels:
+        return Staging(product, operands, {}, padded=True, reason=_reason(product, {}, "packed"))
     sources: dict[str, Operand] = {}
     seen = dict(operands)
     empty = is_empty(spec)
@@ -247,7 +273,7 @@ def _buffers(spec: Gemm, line: str, sizes: Mapping[str, Expr], lanes: int) -> di
     return {buffer.name: buffer for buffer in found}
 
 
-def _reason(product: Product, sources: Mapping[str, Operand]) -> str:
+def _reason(product: Product, sources: Mapping[str, Operand], how: str = "loaded") -> str:
     each = "a lane" if product.unit is None else "an element"
     parts = [f"{product.depth} products {each}"] if product.depth > 1 else []
     parts += [
@@ -255,4 +281,4 @@ def _reason(product: Product, sources: Mapping[str, Operand]) -> str:
     ]
     parts += [f"{name.upper()} is converted first" for name in sorted(sources)]
     parts += [product.instead] if product.instead else []
-    return ", ".join(parts) or "operands are converted as they are loaded"
+    return ", ".join(parts) or f"operands are converted as they are {how}"

@@ -138,6 +138,18 @@ class PackedBlock:
 
 
 @dataclass(frozen=True, slots=True)
+class SummedBlock:
+    """``fill`` makes all sums of a block of C, and ``finish`` what is made of them.
+
+    They lie in the buffer ``operand`` from the block's first element on.
+    """
+
+    operand: Operand
+    fill: Step
+    finish: Step
+
+
+@dataclass(frozen=True, slots=True)
 class OverBatch:
     """``first`` for the first element of the batch, ``later`` for each further one."""
 
@@ -171,7 +183,8 @@ class OverEqual:
     """``body`` for equal blocks along ``letter``: as few as have at most ``most`` elements.
 
     Each has the next multiple of ``multiple``, the last one what is left. The call computes how
-    many; there is one where ``extent`` is 0.
+    many; there is one where ``extent`` is 0. ``here`` is what the call names a block's size, and
+    ``label`` begins the names of its other numbers.
     """
 
     letter: str
@@ -179,12 +192,24 @@ class OverEqual:
     most: int
     multiple: int
     parallel: bool
+    here: str
+    label: str
     body: Step
 
     @property
     def counter(self) -> str:
         """What counts the blocks."""
-        return f"{self.letter}0"
+        return f"{self.label}0"
+
+    @property
+    def count(self) -> str:
+        """What their number is called."""
+        return f"{self.label}_blocks"
+
+    @property
+    def step(self) -> str:
+        """What the size of a whole block is called."""
+        return f"{self.label}_step"
 
     @property
     def trips(self) -> Expr:
@@ -195,18 +220,18 @@ class OverEqual:
     @property
     def size(self) -> Expr:
         """The elements of a whole block, given how many there are."""
-        count = symbol(f"{self.letter}_blocks")
+        count = symbol(self.count)
         equal = Quotient(self.extent + count - 1, count)
         return div(equal + (self.multiple - 1), self.multiple) * self.multiple
 
     @property
-    def here(self) -> Expr:
+    def elements(self) -> Expr:
         """The elements of this block."""
-        step = symbol(f"{self.letter}_step")
+        step = symbol(self.step)
         return Least(step, self.extent - symbol(self.counter) * step)
 
 
-Step = Grids | PackedBlock | OverBatch | OverBlocks | OverEqual | FirstOrLater
+Step = Grids | PackedBlock | SummedBlock | OverBatch | OverBlocks | OverEqual | FirstOrLater
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +358,9 @@ def grids_of(step: Step | None) -> Iterator[Grid]:
                 yield from cell.grids
         case PackedBlock() | OverEqual():
             yield from grids_of(step.body)
+        case SummedBlock():
+            yield from grids_of(step.fill)
+            yield from grids_of(step.finish)
         case FirstOrLater():
             yield from grids_of(step.first)
             yield from grids_of(step.later)

@@ -63,14 +63,14 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
     strides = operand_of(spec, spec.output).strides
     packed = isinstance(spec.b, Packed)
     along = _legal_converted(spec, target)
-    asked = schedule.vectorize
+    asked, panels = schedule.vectorize, packs_in_panels(spec, schedule, target)
     legal = [d for d in along if asked in (None, d)]
-    if not legal or schedule.pack or schedule.tails == "bounce":
+    if not legal or (schedule.pack and not panels) or schedule.tails == "bounce":
         raise ScheduleError(
             "these operands are converted, and packed, before anything else",
             got=f"vectorize={asked!r}, pack={schedule.pack!r}, tails={schedule.tails!r}",
             expected=f"vectorize one of {', '.join(along)}, no pack, no bounce",
-            hint="leave them out",
+            hint="leave them out, or pack='ab' with loops='nkmmnk' and no sizes of blocks",
         )
     turned = {"n": operand_of(spec, "a"), "m": None if packed else operand_of(spec, "b")}
     matrices = product_of(spec, target, "b").unit is not None
@@ -84,7 +84,27 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
         return turns, value(strides[dimension]) != 1
 
     best = min(legal, key=last)
+    if panels:
+        return ((best, "ab"),)
     return tuple((best, first) for first in _converted_first(spec, target, best))
+
+
+def packs_in_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:
+    """Whether blocks of both operands are converted as they are packed in panels.
+
+    A matrix unit reads rows along K, of operands that are converted as a whole.
+    """
+    return asks_for_panels(spec, schedule) and product_of(spec, target, "b").unit is None
+
+
+def asks_for_panels(spec: Gemm, schedule: Schedule) -> bool:
+    """Whether blocks of operands that are converted are to be packed, of sizes left to the call."""
+    loops, blocks = (schedule.loops or "").lower(), dict(schedule.block)
+    fixed = any(isinstance(size, int) for size in (spec.m, spec.n, spec.k))
+    if schedule.pack != "ab" or any(loops.count(d) < 2 for d in "mnk") or (blocks and fixed):
+        return False
+    alone = spec.batch is None and spec.b2 is None and schedule.tails != "bounce"
+    return alone and not is_plain(spec) and not isinstance(spec.b, Packed)
 
 
 def _converted_first(spec: Gemm, target: Target, dimension: Dimension) -> tuple[str, ...]:

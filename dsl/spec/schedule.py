@@ -15,13 +15,21 @@ PACKS = (None, "a", "b", "ab")
 LETTERS = "bmnkBMN"
 #: What m, n and k are at least where packing blocks that the caches hold pays.
 LARGE = (32, 32, 64)
+#: The same where elements are converted as they are packed: few columns do not repay that.
+LARGE_CONVERTED = (32, 128, 64)
 #: Rows of C from which on a packed B is read often.
 MANY_ROWS = 128
 
 
-def large_work(m: int) -> int:
-    """What m n k is at least, besides: with few rows B must be more than a near cache holds."""
-    return 1 << 25 if m >= MANY_ROWS else 1 << 26
+def large_work(m: int, *, converted: bool = False) -> int:
+    """What m n k is at least, besides: with few rows B must be more than a near cache holds.
+
+    Operands that are ``converted`` are so once in either case, as a whole or in blocks: blocks
+    pay where a cache does not hold the whole.
+    """
+    if m < MANY_ROWS:
+        return 1 << 26
+    return 1 << 28 if converted else 1 << 25
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)

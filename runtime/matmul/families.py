@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from tilewright.runtime.driver import compile
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix, Strided
-from tilewright.spec.schedule import LARGE, MANY_ROWS, Schedule, large_work
+from tilewright.spec.schedule import LARGE, LARGE_CONVERTED, MANY_ROWS, Schedule, large_work
 from tilewright.spec.sizes import Dim, dim
 from tilewright.spec.types import accumulator
 
@@ -103,19 +103,20 @@ def class_of(m: int, n: int, k: int, types: tuple[str, str, str], options: Optio
         least[i] = 2
     limits: tuple[int, ...] = (0, 0, 0, STREAMED)
     if shape == "matrix":
-        limits = (*LARGE, large_work(m))
+        converted = not types[0] == types[1] == accumulator(*types[:2])
+        least_of_each = LARGE_CONVERTED if converted else LARGE
+        limits = (*least_of_each, large_work(m, converted=converted))
         if m >= MANY_ROWS and not fixed:
             least[0] = MANY_ROWS
         elif not fixed:
             most[0] = min(most[0], MANY_ROWS - 1)
-    if shape != "matrix" or _packs(types, options):
-        for i in (1, 2) if fixed else range(4):
-            if given[i] < limits[i]:
-                most[i] = min(most[i], limits[i] - 1)
-                break
-            least[i] = max(least[i], limits[i])
-        else:
-            shape = _GROWN[shape]
+    for i in (1, 2) if fixed else range(4):
+        if given[i] < limits[i]:
+            most[i] = min(most[i], limits[i] - 1)
+            break
+        least[i] = max(least[i], limits[i])
+    else:
+        shape = _GROWN[shape]
     parallel = options.threads != 1 and (fixed or given[3] >= PARALLEL_WORK)
     if options.threads != 1 and not fixed:
         if parallel:
@@ -149,11 +150,6 @@ def stack_class_of(
     return one._replace(stacked=True, parallel=parallel, total=total)
 
 
-def _packs(types: tuple[str, str, str], options: Options) -> bool:
-    """Whether blocks of A and B can be packed as they are, and C holds sums of a part of K."""
-    return options.epilogue is None and types in (("f32",) * 3, ("f64",) * 3)
-
-
 @lru_cache(maxsize=256)
 def kernel_of(family: Family) -> Kernel:
     """The family's kernel; compiled, or taken from the cache, when first asked for."""
@@ -164,7 +160,9 @@ def spec_of(family: Family) -> Gemm:
     """What a product of the family computes."""
     (a, b, written), options = family.types, family.options
     orders = [ORDERS[axis] for axis in family.axes]
-    m: int | Dim = 1 if family.sizes.shape.startswith("row") else dim("m")
+    few = accumulator(a, b) == "s32" and family.sizes.most[0] < MANY_ROWS  # lines are summed then
+    rows = dim("m", max=MANY_ROWS - 1 if few else None)
+    m: int | Dim = 1 if family.sizes.shape.startswith("row") else rows
     n: int | Dim = 1 if family.sizes.shape.startswith("column") else dim("n")
     given = output_of(a, b, Matrix(written, orders[2]), options)
     if family.sizes.stacked:

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from support.cases import Cases
+from support.products.interpreted import Interpreted
 
 from tilewright.generate import interpret_kernel, plan_for, program_for
 from tilewright.interpret.run import interpret
@@ -206,3 +207,23 @@ def test_what_is_spread_is_converted_exactly(type_: Any, order: Any, cases: Case
         interpret_kernel(spec, Schedule(), found.target, [a, b, c], [])
         np.testing.assert_array_equal(c, a.astype(np.float32) @ b)
         cases.count("avx512", "interpreted")
+
+
+@pytest.mark.parametrize("target", ["avx2+vnni", "avx512+vnni"])
+@pytest.mark.parametrize(("type_", "orders"), [("s8", "CCC"), ("u8", "CFC"), ("s8", "FFF")])
+def test_of_many_lines_groups_are_shifted_as_they_are_spread(
+    target: str, type_: str, orders: str
+) -> None:
+    """They lie where they are, and are not summed; few lines are."""
+    across, lines = ("a", "m") if orders[2] == "C" else ("b", "n")
+    a, b, c = (Matrix(t, o) for t, o in zip((type_, type_, "s32"), orders, strict=True))  # type: ignore[arg-type]
+    more: dict[str, Any] = {name: dim(name) for name in ("m", "n", "k", "lda", "ldb")}
+    many = Gemm(**more, a=a, b=b, c=c)
+    one = Interpreted(many, Schedule(), resolve(target))
+    found = plan(many, target=target)
+    assert across not in found.sources
+    assert found.product.shifts[across] in (128, -128)
+    for seed in range(3):
+        one.run(one.sample(seed, whole=True))
+    few = Gemm(**{**more, lines: dim(lines, max=100)}, a=a, b=b, c=c)
+    assert plan(few, target=target).product.shifts[across] == 0

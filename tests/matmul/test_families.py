@@ -7,6 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
+import tilewright as tw
 from tilewright.runtime.call.overlap import disjoint
 from tilewright.runtime.matmul.arrays import contiguous_axis
 from tilewright.runtime.matmul.families import (
@@ -18,7 +19,7 @@ from tilewright.runtime.matmul.families import (
     schedule_of,
     spec_of,
 )
-from tilewright.spec.schedule import LARGE, MANY_ROWS, large_work
+from tilewright.spec.schedule import LARGE, LARGE_CONVERTED, MANY_ROWS, large_work
 
 F32, BF16 = ("f32",) * 3, ("bf16", "bf16", "f32")
 SIZES = [
@@ -44,10 +45,15 @@ def test_classes_share_no_sizes(types: tuple[str, str, str], options: Options) -
             assert not holds(other, sizes), (sizes, mine, other)
 
 
-def test_large_products_are_packed_where_sums_can_wait_in_c() -> None:
+def test_large_products_are_packed() -> None:
     least = (MANY_ROWS, LARGE[1], -(-large_work(MANY_ROWS) // (MANY_ROWS * LARGE[1])))
     assert class_of(*least, F32, Options()).shape == "blocks"
     assert class_of(*least, BF16, Options()).shape == "matrix"
+    work, columns = large_work(MANY_ROWS, converted=True), LARGE_CONVERTED[1]
+    wide = (MANY_ROWS, columns, -(-work // (MANY_ROWS * columns)))
+    assert class_of(*wide, BF16, Options()).shape == "blocks"
+    assert class_of(*wide[:2], wide[2] - 1, BF16, Options()).shape == "matrix"
+    assert class_of(*wide, ("bf16",) * 3, Options(epilogue=tw.relu(tw.acc))).shape == "blocks"
     assert class_of(*least[:2], least[2] - 1, F32, Options()).shape == "matrix"
     assert class_of(MANY_ROWS - 1, *least[1:], F32, Options()).shape == "matrix"
 

@@ -29,7 +29,8 @@ from tilewright.lower.staging.buffers import (
     select,
     sum_lines,
 )
-from tilewright.lower.staging.pack import Packed, beyond_stack, in_panels, pack, stack_bytes
+from tilewright.lower.staging.pack import beyond_stack, in_panels, pack, stack_bytes
+from tilewright.plan.operands import Operand
 from tilewright.plan.plan import Plan
 from tilewright.plan.tiles import (
     FirstOrLater,
@@ -41,6 +42,7 @@ from tilewright.plan.tiles import (
     PackedBlock,
     Stage,
     Step,
+    SummedBlock,
 )
 from tilewright.symbolic import ZERO, div, symbol, value
 
@@ -124,7 +126,7 @@ def _filled(tiles: TileSet, filled: Filled, body: tuple[NestNode, ...]) -> Pack:
 
 def _product(tiles: TileSet, block: Block) -> tuple[NestNode, ...]:
     plan = tiles.plan
-    if not plan.partial:
+    if not plan.partial or plan.summed is not None:
         return _pass(tiles, "whole", block)
     sums = plan.operands["sums"]
     elements = plan.sum_elements
@@ -150,6 +152,8 @@ def _nest(tiles: TileSet, step: Step, block: Block) -> Iterator[NestNode]:
     match step:
         case PackedBlock():
             yield _packed(tiles, step, block)
+        case SummedBlock():
+            yield _summed(tiles, step, block)
         case OverBatch():
             yield from _over_batch(tiles, step, block)
         case OverBlocks():
@@ -167,10 +171,10 @@ def _packed(tiles: TileSet, step: PackedBlock, block: Block) -> Pack:
     plan, name = block.plan, step.operand.name
     at = offset_of(plan, name, block.origin)
     packed = pack(plan, step.operand, block.extents, at, f"pack{len(tiles.programs)}_{name}_")
-    packed = replace(packed, elements=_room(plan, packed))
+    packed = replace(packed, elements=_room(plan, packed.operand, packed.elements))
     scratch = tiles.scratch_offset(packed.operand, packed.elements)
     if block.parallel and scratch is not None:
-        raise beyond_stack(plan, packed)
+        raise beyond_stack(plan, f"packing {name}", packed.operand, packed.elements)
     tiles.programs |= {("pack", tile.name): tile for tile in packed.tiles}
     operands = dict(plan.operands) | {name: packed.operand}
     bases = block.bases | {name: block.origin}
@@ -185,15 +189,30 @@ def _packed(tiles: TileSet, step: PackedBlock, block: Block) -> Pack:
     )
 
 
-def _room(plan: Plan, packed: Packed) -> Expr:
-    """The elements of a packed block's buffer, which is made before its size is computed.
+def _summed(tiles: TileSet, step: SummedBlock, block: Block) -> Pack:
+    """The sums of a block of C in a buffer, and what is made of them."""
+    plan, sums = block.plan, step.operand
+    line = next(d for d in "mn" if sums.strides[d] == 1)
+    other = "n" if line == "m" else "m"
+    elements = _room(plan, sums, block.extents[other] * sums.strides[other])
+    scratch = tiles.scratch_offset(sums, elements)
+    if block.parallel and scratch is not None:
+        raise beyond_stack(plan, "the sums of a block", sums, elements)
+    operands, bases = {**plan.operands, "sums": sums}, {**block.bases, "sums": block.origin}
+    inside = replace(block, plan=replace(plan, operands=operands), bases=bases)
+    fill, finish = (tuple(_nest(tiles, each, inside)) for each in (step.fill, step.finish))
+    return Pack(sums.buffer, sums.type, elements, scratch, fill, finish)
+
+
+def _room(plan: Plan, operand: Operand, elements: Expr) -> Expr:
+    """The elements of a block's buffer, which is made before its size is computed.
 
     Those of a whole block where they fit on the stack, else no more than the call's sizes ask for.
     """
-    whole = plan.at_most(packed.elements, whole=True)
-    if stack_bytes(packed.operand, whole) is not None:
+    whole = plan.at_most(elements, whole=True)
+    if stack_bytes(operand, whole) is not None:
         return whole
-    return plan.at_most(packed.elements)
+    return plan.at_most(elements)
 
 
 def _over_batch(tiles: TileSet, step: OverBatch, block: Block) -> Iterator[NestNode]:
@@ -244,10 +263,10 @@ def _over_blocks(tiles: TileSet, step: OverBlocks, block: Block) -> Iterator[Nes
 def _over_equal(tiles: TileSet, step: OverEqual, block: Block) -> Bind:
     """A loop over blocks, whose number and size are computed before it."""
     letter, counter = step.letter, step.counter
-    count, size, here = (f"{letter}_blocks", f"{letter}_step", tiles.plan.block_sizes[letter])
+    count, size, here = step.count, step.step, step.here
     inside = block.inside(letter, symbol(here), symbol(counter) * symbol(size))
     inside = replace(inside, parallel=block.parallel or step.parallel)
-    body = Bind((Bound(here, step.here),), tuple(_nest(tiles, step.body, inside)))
+    body = Bind((Bound(here, step.elements),), tuple(_nest(tiles, step.body, inside)))
     note = f"{letter} in equal blocks, each at most {step.most}"
     loop = BlockLoop(counter, symbol(count), (body,), note=note, parallel=step.parallel)
     return Bind((Bound(count, step.trips), Bound(size, step.size)), (loop,))

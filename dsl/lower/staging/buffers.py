@@ -45,7 +45,7 @@ def convert(plan: Plan, name: str) -> Filled:
     elements = packed.strides["b"] * count
     groups = div(plan.sizes["k"] + (product.group - 1), product.group)
     zeros = whole_groups(plan.sizes["k"], product) - groups
-    conversion = replace(_conversion(plan, name, plan.sources[name], packed), zero_groups=zeros)
+    conversion = replace(conversion_of(plan, name, plan.sources[name], packed), zero_groups=zeros)
     return _filled(plan, conversion, dict(plan.sizes), ZERO, elements)
 
 
@@ -54,7 +54,7 @@ def copy_tail(plan: Plan, name: str) -> Filled:
     source, packed = plan.operands[name], plan.operands[f"{name}_tail"]
     tail = mod(plan.sizes["k"], plan.product.depth)
     extents = dict(plan.sizes) | {"k": tail}
-    conversion = replace(_conversion(plan, name, source, packed), prefix=f"copy_{name}_tail_")
+    conversion = replace(conversion_of(plan, name, source, packed), prefix=f"copy_{name}_tail_")
     first = (plan.sizes["k"] - tail) * source.strides["k"]
     count = plan.batch.count if plan.batch else ONE
     return _filled(plan, conversion, extents, first, packed.strides["b"] * count)
@@ -72,11 +72,12 @@ def convert_lines(
     extents = dict(plan.sizes) | {line: Integer(lines[1]), "k": part[1]}
     first = lines[0] * source.strides[line] + part[0] * source.strides["k"]
     at = (first, place + part[0] * packed.strides["k"])
-    nodes, tiles = conversion_nest(_conversion(plan, name, source, packed), extents, at)
+    nodes, tiles = conversion_nest(conversion_of(plan, name, source, packed), extents, at)
     return nodes, tuple(tiles.values())
 
 
-def _conversion(plan: Plan, name: str, source: Operand, packed: Operand) -> Conversion:
+def conversion_of(plan: Plan, name: str, source: Operand, packed: Operand) -> Conversion:
+    """How operand ``name`` gets from ``source`` to ``packed``."""
     return Conversion(
         target=plan.target,
         source=source,

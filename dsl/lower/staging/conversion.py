@@ -46,7 +46,9 @@ class Conversion:
     ``shift`` is added to each element. ``type`` is what elements are rounded to before they are
     stored, "" for the source's own type. ``zero_lines``: the lines that pad a vector are stored as
     zeros, else as anything. ``zero_row_tails``: rows along K are filled up with zeros to whole
-    vectors. ``lanes`` are those of the vectors that convert, ``slots`` the run-time sizes that
+    vectors. ``exact``: nothing is written behind the last of a number of lines that is known.
+    ``spills``: what is written behind the last line is written again, or belongs to nobody.
+    ``lanes`` are those of the vectors that convert, ``slots`` the run-time sizes that
     tiles may take, and ``prefix`` begins the tiles' names.
     """
 
@@ -63,6 +65,8 @@ class Conversion:
     zero_lines: bool = False
     zero_row_tails: bool = True
     zero_groups: Expr = ZERO
+    exact: bool = False
+    spills: bool = False
 
     @property
     def kind(self) -> str:
@@ -181,7 +185,7 @@ def store_words(
         existing = [min(step, lines * c.k_group - i * step) for i in range(len(words))]
     else:
         existing = [step] * len(words)
-    if len(registers) > 1 and emitter.lanes > 1:
+    if len(set(registers)) > 1 and emitter.lanes > 1:
         registers = _zipped(emitter, registers, sum(count > 0 for count in existing))
     for index, (register, count) in enumerate(zip(registers, existing, strict=False)):
         place = Address(write.pointer, write.offset + index * step)

@@ -19,7 +19,7 @@ from tilewright.ir.dataflow import prune
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import NestNode, repeated
 from tilewright.ir.networks import transpose
-from tilewright.ir.ops import Active, Address, Load, Register, TileProgram
+from tilewright.ir.ops import Active, Address, Load, Prefetch, Register, TileProgram
 from tilewright.plan.parts import cut
 from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, linear, value
@@ -36,9 +36,13 @@ from .conversion import (
 
 def turns(c: Conversion, extents: dict[str, Expr]) -> bool:
     """Whether an operand of these extents is converted in transposed blocks."""
+    return turnable(c) and all(value(extents[name]) is not None for name in ("k", c.line))
+
+
+def turnable(c: Conversion) -> bool:
+    """Whether an operand lies along K, and its vectors can be transposed."""
     along = value(c.source.strides["k"]) == 1 and value(c.source.strides[c.line]) != 1
-    known = all(value(extents[name]) is not None for name in ("k", c.line))
-    if not along or not known or c.lanes == 1:
+    if not along or c.lanes == 1:
         return False
     element = "s32" if _together(c) > 1 else c.emitter(c.lanes).builder.real
     return c.target.holding(element, c.lanes).transposes
@@ -48,24 +52,24 @@ def blocks(
     c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
     """The nodes that convert a matrix block by block; their tiles are added to ``tiles``."""
-    for wide in cut(extents[c.line], _across(c)):
+    for wide in cut(extents[c.line], across(c)):
         body: list[NestNode] = []
-        for deep in cut(extents["k"], _reach(c)):
-            program = _tile(c, wide.units, deep.units)
+        for deep in cut(extents["k"], reach(c)):
+            program = turned_tile(c, wide.units, deep.units)
             tiles.setdefault(program.name, program)
             call = call_of(c, program, at, wide.at("lp"), deep.at("kp"))
             body += repeated("kp", deep.count, (call,))
         yield from repeated("lp", wide.count, body)
 
 
-def _reach(c: Conversion) -> int:
+def reach(c: Conversion) -> int:
     """Elements along K of one tile: those of a cache line, or of a vector if that is longer."""
     vector = c.lanes * _together(c)
     line = c.target.core.line // ITEMSIZE[c.source.type]
     return vector if _many_instructions(c) else max(vector, line)
 
 
-def _across(c: Conversion) -> int:
+def across(c: Conversion) -> int:
     """Rows or columns of one tile: as many as fill a cache line of the packed form, or a vector."""
     written = c.k_group * ITEMSIZE[c.packed.type]
     return c.lanes if _many_instructions(c) else max(c.lanes, c.target.core.line // written)
@@ -100,7 +104,7 @@ class _Lines:
     turned: list[Argument] = field(default_factory=list, compare=False)
 
 
-def _tile(c: Conversion, lines: int, depth: int) -> TileProgram:
+def turned_tile(c: Conversion, lines: int, depth: int) -> TileProgram:
     """The tile of ``lines`` lines and ``depth`` elements of K: square blocks, one after the other.
 
     Of blocks side by side each K group is written together, so that a cache line is written once.
@@ -117,6 +121,10 @@ def _tile(c: Conversion, lines: int, depth: int) -> TileProgram:
             for vector in vectors:
                 _write(c, emitter, vector, (k, min(c.k_group, depth - k)))
         written = ready
+    if c.spills:
+        for line in range(lines):
+            at = linear(((lines + line, c.source.strides[c.line]),))
+            emitter.add(Prefetch(Address("x", at)))
     summary = f"{lines} lines, {depth} elements of each, turned"
     return program_of(c, f"turn_{lines}x{depth}", list(emitter.emit()), summary)
 
@@ -155,7 +163,7 @@ def _write(c: Conversion, emitter: Emitter, lines: _Lines, group: tuple[int, int
     """Store a K group of every line: ``group`` is its first element, and how many of it exist."""
     (k, existing), turned, packed = group, lines.turned, c.packed.strides
     place = Address("out", linear(((k, packed["k"]), (lines.first, packed[c.line]))))
-    together, active = _together(c), None if lines.count == c.lanes else lines.count
+    together, active = _together(c), None if lines.count == c.lanes or c.spills else lines.count
     if c.moves and c.word_elements == together > 1:
         starts = range(0, c.k_group, together)
         counts = [min(together, max(0, existing - start)) for start in starts]

@@ -16,6 +16,7 @@ from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import BlockLoop, NestNode, When, repeated
 from tilewright.ir.ops import Active, Address, Load, TileProgram
 from tilewright.plan.parts import cut
+from tilewright.spec.types import is_integer
 from tilewright.symbolic import div, linear, mod, symbol, value
 
 from .conversion import (
@@ -39,13 +40,14 @@ def conversion_nest(
     ``at`` is where it begins in its source, and where in the packed buffer, in elements.
     """
     tiles: dict[str, TileProgram] = {}
-    write = rows if c.rows else _blocks if turns(c, extents) else _groups
+    write = rows if c.rows else _blocks if turns(c, extents) else groups
     return tuple(write(c, extents, at, tiles)), tiles
 
 
-def _groups(
+def groups(
     c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
+    """The nodes that convert a matrix K group by K group; their tiles are added to ``tiles``."""
     depth, lines = extents["k"], extents[c.line]
     whole, tail = div(depth, c.k_group), mod(depth, c.k_group)
     group = symbol("gp")
@@ -87,6 +89,19 @@ def _zero_groups(
         yield BlockLoop("gp", c.zero_groups, body, note="whole steps")
 
 
+def zero_groups(
+    c: Conversion,
+    lines: Expr,
+    at: tuple[Expr, Expr],
+    depth: Expr,
+    tiles: dict[str, TileProgram],
+) -> Iterator[NestNode]:
+    """Every K group of ``lines`` lines at zero, before those that exist are converted."""
+    body = tuple(_group_lines(c, lines, at, c.k_group * symbol("gp"), 0, tiles))
+    count = div(depth + (c.k_group - 1), c.k_group)
+    yield BlockLoop("gp", count, body, note="lines that pad a vector")
+
+
 def _group_lines(
     c: Conversion,
     lines: Expr,
@@ -99,6 +114,7 @@ def _group_lines(
     lanes = c.lanes if value(c.source.strides[c.line]) == 1 else 1
     if not existing:
         lanes = c.lanes
+    if not existing and not c.exact:
         lines = div(lines + (lanes - 1), lanes) * lanes
     whole, tail = div(lines, lanes), mod(lines, lanes)
     for part in cut(whole, VECTORS):
@@ -123,7 +139,8 @@ def _group_tile(
         active, makes = lanes_of(c, tail, emitter)
         emitter.add(*makes)
     moved = lanes == 1 and c.moves and value(c.source.strides["k"]) == 1 and c.k_group > 1
-    lines = value(tail) if tail is not None and c.zero_lines and c.shift else None
+    parts = c.exact or (c.zero_lines and c.shift)
+    lines = value(tail) if tail is not None and parts else None
     for index in range(vectors):
         write = Address("out", linear(((index * lanes, c.packed.strides[c.line]),)))
         start = linear(((index * lanes, c.source.strides[c.line]),))
@@ -132,11 +149,13 @@ def _group_tile(
             store_words(c, emitter, words, write, lines)
             continue
         found = _group(c, emitter, (index, start), active, existing)
+        if not existing and c.k_group == 1:
+            found = [0 if is_integer(c.kind) else 0.0]
         if c.k_group == 1:
-            put(c, emitter, found[0], write)
+            put(c, emitter, found[0], write, lines if c.exact else None)
         else:
             store_words(c, emitter, c.words(emitter, found), write, lines)
-    size = f"{vectors * lanes}" if tail is None else "tail"
+    size = f"{vectors * lanes}" if tail is None else str(lines) if c.exact else "tail"
     name = f"group_{size}" + (f"_{existing}" if existing < c.k_group else "")
     return program_of(c, name, list(emitter.emit()), f"{size} lines, {existing} elements of each")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sympy import Expr
+from sympy import Expr, Integer
 
 from tilewright.ir.dataflow import sizes_used
 from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, When, repeated
@@ -34,6 +34,8 @@ from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
 #: Vectors that one call sums.
 VECTORS = 4
+#: Elements of K that one call sums of lines side by side: as many rows as are read ahead.
+DOWN = 16
 Nodes = tuple[NestNode, ...]
 
 
@@ -108,24 +110,49 @@ def _from_stored(sums: LineSums, extent: Expr, tiles: dict[str, TileProgram]) ->
 def _down(
     sums: LineSums, extent: Expr, depth: Expr, tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
-    """Lines that lie side by side: a vector of them at a time, down K."""
-    whole, tail = div(extent, sums.lanes), mod(extent, sums.lanes)
-    for part in cut(whole, VECTORS):
-        ops = tuple(_down_tile(sums, part.units, None, depth))
-        program = _program(sums, f"down_{part.units}", ops, sums.source.type)
+    """Lines that lie side by side: a vector of them at a time, down a few elements of K.
+
+    All lines come before K goes on: what follows in memory is read next.
+    """
+    known = value(depth)
+    if known is not None and known <= 2 * DOWN:
+        yield from _stripe(sums, extent, (ZERO, depth), "", tiles)
+        return
+    whole, left = div(depth, DOWN), mod(depth, DOWN)
+    first = DOWN * symbol("kp")
+    body = tuple(_stripe(sums, extent, (first, Integer(DOWN)), "", tiles))
+    yield BlockLoop("kp", whole, body)
+    if left != 0:
+        yield from _stripe(sums, extent, (DOWN * whole, left), "_left", tiles)
+
+
+def _stripe(
+    sums: LineSums,
+    extent: Expr,
+    part: tuple[Expr, Expr],
+    suffix: str,
+    tiles: dict[str, TileProgram],
+) -> Iterator[NestNode]:
+    """A part of K, its first element and how many, of all lines."""
+    (first, depth), rows = part, div(extent, sums.lanes)
+    tail, above = mod(extent, sums.lanes), first * sums.source.strides["k"]
+    for wide in cut(rows, VECTORS):
+        ops = tuple(_down_tile(sums, wide.units, None, depth))
+        program = _program(sums, f"down_{wide.units}{suffix}", ops, sums.source.type)
         tiles[program.name] = program
-        call = _down_call(sums, program, sums.lanes * part.at("lp"))
-        yield from repeated("lp", part.count, (call,))
+        call = _down_call(sums, program, sums.lanes * wide.at("lp"), above)
+        yield from repeated("lp", wide.count, (call,))
     if tail != 0:
         ops = tuple(_down_tile(sums, 1, tail, depth))
-        program = _program(sums, "down_tail", ops, sums.source.type)
+        program = _program(sums, f"down_tail{suffix}", ops, sums.source.type)
         tiles[program.name] = program
-        call = _down_call(sums, program, sums.lanes * whole)
+        call = _down_call(sums, program, sums.lanes * rows, above)
         yield call if value(tail) else When(tail, (call,))
 
 
-def _down_call(sums: LineSums, program: TileProgram, at: Expr) -> Call:
-    return Call(program.name, (Argument(sums.source.buffer, at), Argument(sums.buffer, at)))
+def _down_call(sums: LineSums, program: TileProgram, at: Expr, above: Expr) -> Call:
+    places = Argument(sums.source.buffer, above + at), Argument(sums.buffer, at)
+    return Call(program.name, places)
 
 
 def _down_tile(sums: LineSums, vectors: int, tail: Expr | None, depth: Expr) -> Iterator[Op]:

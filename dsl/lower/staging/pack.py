@@ -30,12 +30,17 @@ from tilewright.ir.ops import (
 )
 from tilewright.isa.vector import Vector
 from tilewright.lower.transpose import grid_nest
-from tilewright.plan.operands import LINE, Operand
+from tilewright.plan.operands import LINE, Operand, whole_groups
 from tilewright.plan.parts import Part, cut, panel_parts
 from tilewright.plan.plan import STACK_BYTES, Plan
+from tilewright.plan.staging import is_plain
 from tilewright.plan.transpose import move_plan
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, div, linear, value
+
+from .buffers import conversion_of
+from .conversion import Conversion
+from .convert_panels import panel_nest, spilled
 
 #: Lines that one call copies.
 COPY_LINES = 4
@@ -75,6 +80,13 @@ def _moved(
     ``at`` are the elements before the first of the operand's, and of the buffer's.
     """
     (line, extent, depth), source = block, plan.operands[buffer.name]
+    width = plan.panel(buffer.name)
+    if width is not None and not is_plain(plan.spec):
+        extents = {line: extent, "k": depth}
+        padded = plan.input_of(plan.along).name == buffer.name or plan.product.rows > 1
+        c = _conversion(plan, buffer, prefix)
+        nodes, tiles = panel_nest(c, extents, at, width, padded=padded)
+        return nodes, tuple(tiles.values())
     if value(source.strides[line]) == 1:
         return _copy(plan, source, buffer, block, at, prefix)
     strides = (source.strides[line], buffer.strides["k"])
@@ -93,18 +105,27 @@ def _panels(
     """Pack into ``[panel][K][width]``: whole panels, then one of what is left."""
     (line, extent, depth), (at, prefix) = block, place
     step = plan.operands[buffer.name].strides[line]
+    whole = whole_groups(depth, plan.product) * plan.product.group
     nodes: tuple[NestNode, ...] = ()
     tiles: dict[str, TileProgram] = {}
     for part in panel_parts(extent, width):
         first = part.at("pp")
         panel = (line, part.size, depth)
-        found, programs = _moved(plan, buffer, panel, (at + first * step, first * depth), prefix)
+        found, programs = _moved(plan, buffer, panel, (at + first * step, first * whole), prefix)
         tiles |= {program.name: program for program in programs}
         # Lines that lie along panels are read through all of them, as they follow each other.
         across = value(step) == 1 and part.count != 1
         nodes += tuple(_through(part, found)) if across else in_panels("pp", part, found)
-    elements = div(extent + (width - 1), width) * width * depth
+    elements = div(extent + (width - 1), width) * width * whole
+    if not is_plain(plan.spec):
+        elements += spilled(_conversion(plan, buffer, prefix), width)
     return Packed(buffer, elements, nodes, tuple(tiles.values()))
+
+
+def _conversion(plan: Plan, buffer: Operand, prefix: str) -> Conversion:
+    """How elements get into ``buffer``."""
+    c = conversion_of(plan, buffer.name, plan.operands[buffer.name], buffer)
+    return replace(c, prefix=prefix, slots=plan.slots)
 
 
 def _through(part: Part, nodes: tuple[NestNode, ...]) -> Iterator[NestNode]:
@@ -133,13 +154,13 @@ def stack_bytes(operand: Operand, elements: Expr) -> int | None:
     return size if size is not None and size <= STACK_BYTES else None
 
 
-def beyond_stack(plan: Plan, packed: Packed) -> ScheduleError:
+def beyond_stack(plan: Plan, what: str, operand: Operand, elements: Expr) -> ScheduleError:
     """The error for a block that a parallel loop cannot keep on its thread's stack."""
-    known = value(packed.elements)
-    size = None if known is None else known * ITEMSIZE[packed.operand.type]
+    known = value(elements)
+    size = None if known is None else known * ITEMSIZE[operand.type]
     outer = plan.outer.lower()
     return ScheduleError(
-        f"packing {packed.operand.name} inside of a parallel loop needs its thread's stack",
+        f"{what} inside of a parallel loop needs its thread's stack",
         got="a size known only at the call" if size is None else f"{size} bytes",
         expected=f"{STACK_BYTES} bytes or fewer",
         hint=f"a smaller block, or loops={outer[:-1] + outer[-1].upper() + plan.inner!r}",

@@ -33,7 +33,7 @@ from .tile import Tile, masks, sum_splits, zeros
 def lower_tile(tile: Tile, name: str) -> TileProgram:
     """The program of one register tile."""
     body, end = tuple(_body(tile)), tuple(_end(tile))
-    if tile.plan.finishes or tile.empty:  # expressions may leave values out; else all are stored
+    if tile.finishes or tile.empty:  # expressions may leave values out; else all are stored
         body, end = without_unread(body, end)
     if tile.plan.schedule.tails != "mask":
         end = tuple(stored_in_parts(end))

@@ -156,7 +156,7 @@ def _store_scalars(tile: Tile) -> Iterator[Op]:
 def factors(tile: Tile) -> Iterator[Op]:
     """Alpha and beta in registers, where they are not 1 or 0; and whether C is to be left out."""
     spec = tile.plan.spec
-    if tile.plan.finishes:
+    if tile.finishes:
         return
     alpha = "alpha" if spec.alpha == "scalar" else spec.alpha
     beta = "beta" if spec.beta == "scalar" else spec.beta
@@ -221,7 +221,7 @@ def write(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
     if tile.stage == "sum":
         yield from _add_to_sums(tile, outputs)
         return
-    if tile.plan.finishes:
+    if tile.finishes:
         yield from finished(tile, outputs)
         return
     yield Note(_update_said(tile))
@@ -369,7 +369,7 @@ class Lines:
     def long(self) -> bool:
         """Whether straight code for all of them is longer than should be."""
         tile = self.tile
-        if tile.stage == "sum" or not tile.plan.finishes or self.trips == 1:
+        if tile.stage == "sum" or not tile.finishes or self.trips == 1:
             return False
         return bool(length(self._body) * self.trips > LONG)
 

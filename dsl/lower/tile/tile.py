@@ -63,6 +63,12 @@ class Tile:
         return self.chosen.stage
 
     @property
+    def finishes(self) -> bool:
+        """Whether it does more with sums than scale them and add them to C."""
+        later = self.accumulate and not self.plan.partial
+        return self.plan.finishes and not (later and self.plan.panel_tile is not None)
+
+    @property
     def across_size(self) -> Expr:
         """Elements of C across the vectors."""
         return self.chosen.mr if self.plan.across == "m" else self.chosen.nr

@@ -166,6 +166,13 @@ def _spreads(v: Vector) -> Iterator[Check]:
         statements = [f"{v.ctype} x = {spread.spelling.format(p='in0')};", _store(v, "x")]
         expected = x.astype(DTYPES[v.element]).repeat(v.lanes, axis=1)
         yield Check(_name(v, f"spread of {element}"), statements, (x,), expected)
+    for element, shifted in v.shifts.items():
+        x = _rows(_every(element), 4)
+        bits = ["int32_t bits;", "__builtin_memcpy(&bits, in0, sizeof bits);"]
+        held = f"{v.ctype} x = {shifted.format(x='bits', bits=32)};"
+        moved = (x.view(np.uint8) ^ 0x80).view(DTYPES[v.element])
+        expected = np.tile(moved, (1, v.lanes // 4))
+        yield Check(_name(v, f"shift of {element}"), [*bits, held, _store(v, "x")], (x,), expected)
     for element, few in v.repeats.items():
         x = _rows(_every(element), few.count)
         held = f"{v.ctype} x = {few.spelling.format(p='in0')};"
