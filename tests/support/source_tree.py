@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 #: The rooms, first to last: a module imports only from its own room and those before it.
 ROOMS = (
     "errors", "settings", "spec", "symbolic", "isa", "elementwise", "ir", "plan",
-    "lower.tile", "lower.transpose", "lower.staging", "lower.nest", "lower.pack_b",
+    "lower.tile", "lower.transpose", "lower.staging", "lower.nest", "lower.pack_b", "lower.stack",
     "interpret", "explain", "emit", "generate",
     "targets", "templates",
     "runtime.store", "runtime.machine", "runtime.tuned", "runtime.build", "runtime.call",
