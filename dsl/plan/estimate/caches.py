@@ -82,7 +82,7 @@ class Lines:
     def crowded(self, region: Region) -> float:
         """Rows that begin a power of two apart share few sets."""
         taken = self.taken(region)
-        if not self.places or region.rows <= 1 or region.stride % self.line:
+        if not (self.places and taken) or region.rows <= 1 or region.stride % self.line:
             return taken
         sets = 1 << (self.size // (self.line * WAYS)).bit_length() - 1
         apart = gcd(int(region.stride) // self.line, sets)

@@ -180,7 +180,8 @@ class _Walk:
     def whole(self) -> Nest:
         """All of the kernel: what is converted once, then each way through C."""
         converted = [self._converted(name) for name in self.plan.sources]
-        ways = [self.step(each.step) for each in self.plan.passes.values()]
+        passes = self.plan.passes.values()
+        ways = [self.step(each.step if self.count else each.empty or each.step) for each in passes]
         return self.series([*converted, *ways], frozenset())
 
     def _converted(self, name: str) -> Piece:
