@@ -33,7 +33,7 @@ def told(
         yield (
             "measured",
             f"{_count(cycles)} cycles in cache, {measured.of_peak:.0%} of peak, "
-            f"{measured.seconds * 1e6:.4g} us; the estimate is {hot.cycles / cycles:.2f} of it",
+            f"{_time(measured.seconds)}; the estimate is {hot.cycles / cycles:.2f} of it",
         )
 
 
@@ -58,6 +58,10 @@ def _arriving(found: Estimate) -> str:
             f"{_count(found.pages.bytes / PAGE)} pages looked up in {_count(found.pages.cycles)}"
         )
     return ", ".join(parts) or "nothing: all stays in L1"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e6:.4g} us" if seconds < 1e-3 else f"{seconds * 1e3:.4g} ms"
 
 
 def _bytes(count: float) -> str:

@@ -59,10 +59,14 @@ _SHARED = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """The ``bytes`` that come from a level, and the ``cycles`` in which it delivers them."""
+    """The ``bytes`` that come from a level, and the ``cycles`` in which it delivers them.
+
+    ``late`` is the share of those for lines that nothing fetched ahead.
+    """
 
     bytes: float
     cycles: float
+    late: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +133,11 @@ def _of_nest(plan: Plan, nest: Nest, least: float, cold: bool) -> Estimate:
     arrivals = dict(_arrivals(core, nest, done.crowded, apart, cold))
     looked_up = sum(coming(nest, Pages(_PAGES), cold=cold).values())
     pages = Arrival(looked_up * PAGE, looked_up * _LOOK_UP)
-    parts = [done.total, pages.cycles, *(each.cycles for each in arrivals.values())]
-    exposed = _EXPOSED if any(apart.values()) else core.overlap
-    cycles = max(parts) + exposed * (sum(parts) - max(parts))
+    late = max(each.late for each in arrivals.values())
+    parts = [(done.total, late), (pages.cycles, late)]
+    parts += [(each.cycles, each.late) for each in arrivals.values()]
+    (cycles, _), *others = sorted(parts, reverse=True)
+    cycles += sum(other * max(core.overlap, _EXPOSED * share) for other, share in others)
     operands = sum(region.units(core.line) for region in nest.regions.values()) * core.line
     return Estimate(cycles, least, done.bounds, arrivals, pages, operands)
 
@@ -149,11 +155,13 @@ def _arrivals(
         last = name == "memory"
         held = Lines(int(cache.size * (_SHARED if last else 1)), core.line, places=not last)
         total, cycles = (0.0, 0.0) if i else (crowded, crowded / rate)
+        behind = cycles
         for operand, moved in coming(nest, held, cold=cold).items():
             both = moved * (2 if operand == "c" else 1)
             late = 1 + apart[operand] * (_LATE - 1) if i else 1.0
             total, cycles = total + both, cycles + both / rate * late
-        yield name, Arrival(total, cycles)
+            behind += both / rate * late * apart[operand]
+        yield name, Arrival(total, cycles, behind / cycles if cycles else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
