@@ -27,6 +27,7 @@ from benchmarks.sections import (
     calls,
     compiling,
     epilogue,
+    estimate,
     gemm,
     kloops,
     low,
@@ -42,8 +43,8 @@ from benchmarks.sections import (
 )
 
 SECTIONS = (
-    "gemm", "low", "ukernel", "epilogue", "variants", "tune", "tails", "packing", "calls", "peaks",
-    "startup", "compile", "spills", "threads", "products",
+    "gemm", "low", "ukernel", "epilogue", "variants", "estimate", "tune", "tails", "packing",
+    "calls", "peaks", "startup", "compile", "spills", "threads", "products",
 )  # fmt: skip
 QUICK = Effort(rounds=7, repeats=3, quantum=100e-6)
 MISSED, INCOMPLETE = 1, 2
@@ -99,6 +100,8 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         sections.append(epilogue.run(options))
     if "variants" in wanted:
         sections.append(variants.run(options))
+    if "estimate" in wanted:
+        sections.append(estimate.run(options))
     if "tune" in wanted:
         sections.append(tuned.run(options))
     if "tails" in wanted:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import click
 
+import tilewright as tw
 from tilewright.errors import SpecError
 
 from .words import Wanted
@@ -19,12 +20,13 @@ from .words import wanted as takes_kernels
     type=click.Path(path_type=Path, dir_okay=False),
     help="Draw it too: loops, tiles of C, registers and roofline, of one product.",
 )
-def command(wanted: Wanted, svg: Path | None) -> None:
-    """Print the plan of a kernel: formulas, registers, the bound, and each decision's reason.
+@click.option("--measure", is_flag=True, help="Compile it, and show what it takes beside.")
+def command(wanted: Wanted, svg: Path | None, measure: bool) -> None:
+    """Print the plan of a kernel: formulas, registers, estimates, and each decision's reason.
 
     SIZES is MxNxK, or ROWSxCOLS of a transposition. A size that is a name is known only at the
-    call. Nothing is compiled. Without a schedule it is what tw.compile would take: a stored winner
-    of `tilewright tune`, or what the cost model chooses.
+    call; it is estimated as 64. Nothing is compiled but to --measure. Without a schedule it is what
+    tw.compile would take: a stored winner of `tilewright tune`, or what the cost model chooses.
     """
     from tilewright.generate import draw_plan, explain_plan
     from tilewright.plan.plan import Plan
@@ -34,7 +36,11 @@ def command(wanted: Wanted, svg: Path | None) -> None:
     plans = [planned(spec, wanted.asked, wanted.target) for spec in wanted.specs]
     if svg is not None and not (len(plans) == 1 and isinstance(plans[0], Plan | StackPlan)):
         raise SpecError("a picture is of one product", got=f"--svg, and {len(plans)} specs")
-    for plan in plans:
-        click.echo(explain_plan(plan))
+    for spec, plan in zip(wanted.specs, plans, strict=True):
+        if measure:
+            kernel = tw.compile(spec, wanted.asked, wanted.target)
+            click.echo(kernel.explain(measure=True))
+        else:
+            click.echo(explain_plan(plan))
         if svg is not None and isinstance(plan, Plan | StackPlan):
             svg.write_text(draw_plan(plan), encoding="utf-8")

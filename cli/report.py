@@ -97,7 +97,7 @@ def _figure(plan: Any, ranked: Sequence[Ranking], winner: Winner) -> str:
     with mpl.rc_context(settings):
         figure, axes = pyplot.subplots(2, 2, figsize=(12, 9), layout="constrained")
         found = list(cover(plan)) if isinstance(plan, Plan) else []
-        limits = roof(plan, found) if found else None
+        limits = roof(plan) if found else None
         _tiles(figure, axes[0][0], ranked)
         _roofline(axes[0][1], limits, ranked, winner)
         _ranking(axes[1][0], ranked[:_BARS])

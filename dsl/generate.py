@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
 
@@ -11,6 +11,7 @@ from tilewright.emit.listing import Listing, Macros
 from tilewright.emit.parallel import Fork, forks
 from tilewright.emit.render import Source, render
 from tilewright.explain.decisions import formula
+from tilewright.explain.estimates import Measured
 from tilewright.explain.picture import picture
 from tilewright.explain.resolved import resolved
 from tilewright.explain.text import explain
@@ -127,9 +128,14 @@ def verified(program: Program, spec: Spec, target: Target) -> Program:
     return program
 
 
-def explain_plan(plan: AnyPlan) -> str:
-    """The plan in words: formulas, register budgets, bounds, and each decision's reason."""
-    return explain(plan, program_for(plan))
+def explain_plan(
+    plan: AnyPlan, sizes: Mapping[str, int] | None = None, measured: Measured | None = None
+) -> str:
+    """The plan in words: formulas, register budgets, bounds, estimates, each decision's reason.
+
+    ``sizes`` of the call, by their slots, are what is estimated; ``measured`` stands beside it.
+    """
+    return explain(plan, program_for(plan), sizes, measured)
 
 
 def draw_plan(plan: Plan | StackPlan, of_peak: float | None = None) -> str:

@@ -24,7 +24,7 @@ from tilewright.spec.operands import Packed
 from tilewright.spec.pack import Pack
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import Signature, signature
-from tilewright.spec.sizes import Dim
+from tilewright.spec.sizes import MAX_FIXED, Dim, whole_number
 
 from .call import dispatch
 
@@ -293,11 +293,29 @@ class Kernel:
             flops = flops * size
         return flops
 
-    def explain(self) -> str:
-        """The plan in words: formulas, register budget, the bound, and each decision's reason."""
+    def explain(self, *, measure: bool = False, **sizes: int) -> str:
+        """The plan in words: formulas, register budget, each decision's reason, and what a call is
+        estimated to take, with data in cache and in memory, and by what it is bound.
+
+        ``measure`` times it too, on data in cache, as ``bench`` does. Sizes of the call are given
+        by name, ``m=1000``; one that is not given is 64. SpecError for a name that is none of the
+        kernel's, or a measurement of what is no product.
+        """
         from tilewright.generate import explain_plan
 
-        return explain_plan(self.plan)
+        given = given_sizes(self.spec, sizes)
+        if not measure:
+            return explain_plan(self.plan, given)
+        if not isinstance(self.spec, Gemm) or self.spec.stacked:
+            hint = "kernel.explain() without measure, and kernel.bench()"
+            raise SpecError("an estimate is of one product", got=self.spec, hint=hint)
+        from tilewright.explain.estimates import Measured
+        from tilewright.runtime.bench.timing import bench
+
+        self._native("measuring")
+        timing = bench(self, sizes=given)
+        assert timing.of_peak is not None, "a product has a peak"
+        return explain_plan(self.plan, given, Measured(timing.median, timing.of_peak))
 
     def _repr_html_(self) -> str:
         """For notebooks: the plan as a picture, where the kernel is a product's, and in words."""
@@ -362,12 +380,15 @@ class Kernel:
 
         return verify(self, cases, seed)
 
-    def bench(self, cold: bool = False, seconds: float = 0.2) -> Timing:
-        """Time the kernel in a C loop, on data in cache or (``cold``) in memory."""
+    def bench(self, cold: bool = False, seconds: float = 0.2, **sizes: int) -> Timing:
+        """Time the kernel in a C loop, on data in cache or (``cold``) in memory.
+
+        Sizes of the call are given by name, ``m=1000``; one that is not given is 64.
+        """
         from tilewright.runtime.bench.timing import bench
 
         self._native("bench")
-        return bench(self, cold, seconds)
+        return bench(self, cold, seconds, given_sizes(self.spec, sizes))
 
     def __reduce__(self) -> tuple[Any, ...]:
         said = self.spec, self.schedule, self.target
@@ -377,6 +398,30 @@ class Kernel:
     def __repr__(self) -> str:
         how = f", through {self.emulated}" if self.emulated else ""
         return f"<{self.name} on {self.target}{how}>"
+
+
+def given_sizes(spec: Spec, sizes: dict[str, int]) -> dict[str, int]:
+    """Sizes of a call by their slots, from their names: those, or what their dims are called.
+
+    SpecError for a name that is none, or a size that the dim cannot be.
+    """
+    slots = dict(spec.runtime_sizes())
+    dims = {dim.name: dim for dim in slots.values()} | slots
+    chosen: dict[str, int] = {}
+    for name, given in sizes.items():
+        if name not in dims:
+            known = ", ".join(dims) or "none: all sizes are fixed"
+            raise SpecError(
+                f"{name!r} is no size of the call", got=f"{name}={given!r}", expected=known
+            )
+        dim, size = dims[name], whole_number(given)
+        most = MAX_FIXED if dim.max is None else dim.max
+        if size is None or not 1 <= size <= most or size % dim.multiple_of:
+            multiple = f", a multiple of {dim.multiple_of}" if dim.multiple_of > 1 else ""
+            raise SpecError(f"{name} cannot be that", got=given, expected=f"1 to {most}{multiple}")
+        if chosen.setdefault(dim.name, size) != size:
+            raise SpecError(f"{dim.name} is one size", got=f"{chosen[dim.name]} and {size}")
+    return {slot: chosen[dim.name] for slot, dim in slots.items() if dim.name in chosen}
 
 
 def with_tuning(plan: AnyPlan, tuned: Winner | None) -> AnyPlan:

@@ -13,7 +13,7 @@ from tilewright.isa.target import Feature
 from tilewright.isa.vector import Form, MulAdd
 
 from .x86 import NAMES, prefix
-from .x86_integers import add_lane, factors
+from .x86_integers import ALONE_INSTRUCTIONS, ALONE_LATENCY, add_lane, factors
 
 HEADER = Emulation(header="emulation/x86.h.j2")
 #: Those of the vectors, and of AMX's tiles.
@@ -68,6 +68,8 @@ def _vnni_form(form: Form, bits: int, op: str, pair: tuple[str, str]) -> MulAdd:
         depth=2 if pair[0] == "s16" else 4,
         x=pair[0],
         y=pair[1],
+        instructions=ALONE_INSTRUCTIONS if bits == 32 else 1,
+        latency=ALONE_LATENCY if bits == 32 else 0,
     )
 
 

@@ -14,6 +14,8 @@ from .x86 import transposes as float_transposes
 _BITS = {"s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "bf16": 16}
 #: Elements as the names of widening intrinsics have them.
 _WIDENED = {"s8": "epi8", "u8": "epu8", "s16": "epi16", "u16": "epu16"}
+#: What a product costs whose sum is a C scalar: it moves to a vector's register and back.
+ALONE_INSTRUCTIONS, ALONE_LATENCY = 4, 10
 #: The bytes that a store keeps of each half register: the low ones of its four lanes, repeated.
 _LOW_BYTES = {16: "epi64x(0x0d0c090805040100)", 8: "epi32(0x0c080400)"}
 
@@ -66,8 +68,9 @@ def multiply_pairs(bits: int) -> MulAdd:
         depth=2,
         x="s16",
         y="s16",
-        instructions=2,
+        instructions=ALONE_INSTRUCTIONS if bits == 32 else 2,
         product="" if bits == 32 else pairs,
+        latency=ALONE_LATENCY if bits == 32 else 0,
     )
 
 

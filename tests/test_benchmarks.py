@@ -19,7 +19,7 @@ from benchmarks.measure.options import Options
 from benchmarks.measure.shapes import Shape, odd_shapes
 from benchmarks.measure.typed import LARGEST, Operands, Product
 from benchmarks.peers.typed import grouped_blocks
-from benchmarks.sections import compiling, epilogue, low, peaks, tails, threads, tuned
+from benchmarks.sections import compiling, epilogue, estimate, low, peaks, tails, threads, tuned
 from tilewright import targets
 from tilewright.runtime.bench.peak import Form, Peak
 from tilewright.runtime.machine.host import is_native
@@ -227,3 +227,21 @@ def test_groups_of_k_in_blocks_of_columns(dtype: type[np.generic], group: int) -
         place = first + at * groups * group * width
         place += (row // group * width + column % 64) * group + row % group
         assert packed[place] == b[at, row, column]
+
+
+# -- estimate -----------------------------------------------------------------------------------
+
+
+def test_ranks_are_correlated_whatever_the_values_are() -> None:
+    one = np.array([1.0, 2.0, 30.0, 4e5])
+    assert estimate.rank_correlation(one, np.log(one)) == pytest.approx(1)
+    assert estimate.rank_correlation(one, -one) == pytest.approx(-1)
+    assert estimate.rank_correlation(one, np.array([1.0, 1.0, 2.0, 2.0])) == pytest.approx(
+        0.894, abs=1e-3
+    )
+
+
+def test_twenty_products_in_four_types_are_estimated() -> None:
+    found = estimate.specs()
+    assert len(found) * estimate.COUNT == 300
+    assert {spec.a.type for spec in found.values()} >= {"f32", "f64", "bf16", "s8"}

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from sympy import Expr
 
+from tilewright.plan.estimate.kernel import NOMINAL
 from tilewright.plan.parts import Part
 from tilewright.plan.plan import Plan
 from tilewright.plan.tiles import (
@@ -23,9 +24,6 @@ from tilewright.plan.tiles import (
     SummedBlock,
 )
 from tilewright.symbolic import symbol
-
-#: What a size known only at the call is drawn as.
-NOMINAL = 64
 
 
 class Covered(NamedTuple):

@@ -8,15 +8,14 @@ from itertools import islice
 from math import log10
 
 from tilewright.ir.nest import Program
-from tilewright.plan.cost_model import tile_cycles
+from tilewright.plan.estimate.kernel import NOMINAL, estimate
+from tilewright.plan.estimate.work import peak
 from tilewright.plan.plan import Plan
 from tilewright.plan.stack import StackPlan
-from tilewright.plan.tile_shape import TileRequest, bounds
 from tilewright.plan.tiles import RegisterTile
 from tilewright.spec.types import ITEMSIZE
-from tilewright.symbolic import value
 
-from .cover import NOMINAL, Covered, cover, number
+from .cover import Covered, cover, number
 from .decisions import formula
 from .svg import FILLS, INK, MONO, PALE, PAPER, SANS, box, document, line, lines, text
 from .text import nest_lines
@@ -49,7 +48,7 @@ def picture(plan: Plan | StackPlan, program: Program, of_peak: float | None = No
     parts += _nest(program)
     if found and one:
         parts += _registers(one, _largest(found))
-        parts += _roofline(roof(one, found), of_peak)
+        parts += _roofline(roof(one), of_peak)
     return document(_WIDTH, _HEIGHT, title, parts)
 
 
@@ -174,27 +173,14 @@ class Roof:
         return next(iter(self.slopes))
 
 
-def roof(plan: Plan, found: list[Covered]) -> Roof:
-    """The roofline of a plan by its target's data and the cost model's estimate.
-
-    ``found`` are the grids that cover C, of which there is one at least.
-    """
-    core, spec, tile = plan.target.core, plan.spec, _largest(found)
+def roof(plan: Plan) -> Roof:
+    """The roofline of a plan, which has tiles, by its target's data and the estimate of a call."""
+    core, spec = plan.target.core, plan.spec
     m, n, k = (number(plan.sizes[d]) for d in "mnk")
     count = number(plan.batch.count) if plan.batch else 1
     moved = m * k * ITEMSIZE[spec.a.type] * count + k * n * ITEMSIZE[spec.b.type] * count
     moved += m * n * ITEMSIZE[plan.output.type] * (2 if spec.beta != 0 else 1)
-    inside = count if "b" in plan.inner else 1
-    flops, cycles = 0.0, 0.0
-    for one in found:
-        times = one.down * one.right
-        request = _request(plan, one.tile)
-        cycles += times * tile_cycles(one.tile.shape, core, request)
-        steps = _steps(plan, one.tile, k)
-        flops += times * 2 * one.mr * one.nr * steps * inside
-    per_step = 2 * number(tile.mr * tile.nr) * plan.product.depth
-    per_step *= tile.shape.vector.lanes if plan.dot else 1
-    peak = per_step / bounds(tile.shape, core)["multiply-add units"]
+    summed, most = estimate(plan, {}), 2 * peak(plan)
     names = [f"L{i + 1}" for i in range(len(core.caches))]
     slopes = {
         name: cache.rate
@@ -202,23 +188,12 @@ def roof(plan: Plan, found: list[Covered]) -> Roof:
         if cache.size >= moved
     }
     return Roof(
-        peak=peak,
-        expected=flops / cycles if cycles and flops else peak,
+        peak=most,
+        expected=most * (summed.least / summed.cycles or 1.0) if summed.cycles else most,
         intensity=max(1, 2 * m * n * k * count) / max(1, moved),
         bytes=moved,
         slopes={**slopes, "memory": core.memory},
     )
-
-
-def _steps(plan: Plan, tile: RegisterTile, k: int) -> int:
-    """Elements of K that the estimate of a tile counts."""
-    if value(tile.steps) is None:
-        return NOMINAL * plan.product.depth
-    return min(number(tile.steps) * plan.product.depth + number(tile.k_tail), k)
-
-
-def _request(plan: Plan, tile: RegisterTile) -> TileRequest:
-    return plan.tile_request(plan.counted(tile.steps, tile.k_tail), tile.accumulate)
 
 
 def _largest(found: list[Covered]) -> RegisterTile:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 
 import sympy
 from sympy import Expr, Integer
 
-from tilewright.ir.count import calls, formulas, is_counted, tile_formulas
+from tilewright.ir.count import Counted, calls, counted, formulas, is_counted, tile_formulas
 from tilewright.ir.nest import (
     Argument,
     Bind,
@@ -25,16 +25,18 @@ from tilewright.ir.nest import (
     WhenSame,
 )
 from tilewright.ir.ops import TileProgram
+from tilewright.plan.estimate.kernel import NOMINAL
 from tilewright.plan.pack_b import PackPlan
 from tilewright.plan.plan import Plan
 from tilewright.plan.stack import StackPlan
 from tilewright.plan.tile_shape import TileShape
 from tilewright.plan.tiles import RegisterTile, steps_text
 from tilewright.plan.transpose import TransposePlan
-from tilewright.symbolic import ONE, ZERO, c_text, value
+from tilewright.symbolic import ONE, ZERO, c_text, evaluate, value
 
-from . import reasons
+from . import estimates, reasons
 from .decisions import decisions, head, text_of
+from .estimates import Measured
 
 AnyPlan = Plan | StackPlan | TransposePlan | PackPlan
 
@@ -54,16 +56,32 @@ _FORM_TEXTS = {
 }
 
 
-def explain(plan: AnyPlan, program: Program) -> str:
-    """The plan as text for a terminal of 100 columns."""
-    target = plan.target
+def explain(
+    plan: AnyPlan,
+    program: Program,
+    sizes: Mapping[str, int] | None = None,
+    measured: Measured | None = None,
+) -> str:
+    """The plan as text for a terminal of 100 columns.
+
+    ``sizes`` are those of a call, by their slots: of those that are not given the estimate takes
+    ``NOMINAL``. ``measured`` is what a call of such sizes takes.
+    """
+    target, of_call = plan.target, _sizes(plan, sizes or {})
+    numbers = _numbers(program, of_call)
     sections: list[tuple[str, Iterator[str]]] = [
         ("", head(plan)),
         ("Decisions", _decisions(plan, program)),
-        ("Register tiles", _tiles(_product(plan), program)),
+        ("Register tiles", _tiles(_product(plan), program, numbers)),
         ("Loops", _nest(program.nest, 0)),
-        ("Operations and bytes of one call", _formulas(plan, program)),
+        (
+            f"Operations and bytes of one call{_of(numbers, of_call)}",
+            _formulas(plan, program, of_call),
+        ),
     ]
+    if isinstance(plan, Plan) and any(tile.steps != 0 for tile in plan.tiles):
+        rows = estimates.told(plan, of_call, measured)
+        sections.append((f"Estimate of one call{_with(of_call)}", _aligned([*rows])))
     core = target.core
     unit, matrices = target.matrix, ""
     if unit is not None:
@@ -82,6 +100,28 @@ def explain(plan: AnyPlan, program: Program) -> str:
         if not title:
             lines += [*_wrapped(about), *_wrapped(f"core      {target.core_source}")]
     return "\n".join(lines)
+
+
+def _sizes(plan: AnyPlan, given: Mapping[str, int]) -> dict[str, int]:
+    """The sizes of the call that are lengths of the product, and how many there are of it."""
+    if not isinstance(plan, Plan | StackPlan):
+        return {}
+    slots = {slot for slot, _ in plan.spec.runtime_sizes()}
+    return {slot: given.get(slot, NOMINAL) for slot in ("m", "n", "k", "count") if slot in slots}
+
+
+def _with(sizes: Mapping[str, int]) -> str:
+    """Sizes of the call: `` with m = 64, n = 64``; "" where there are none."""
+    return f" with {', '.join(f'{slot} = {size}' for slot, size in sizes.items())}" if sizes else ""
+
+
+def _numbers(program: Program, sizes: Mapping[str, int]) -> Counted | None:
+    """What a call does, counted; None where formulas say it."""
+    return None if is_counted(program) else counted(program, sizes)
+
+
+def _of(numbers: Counted | None, sizes: Mapping[str, int]) -> str:
+    return "" if numbers is None else _with(sizes)
 
 
 def _wrapped(line: str) -> list[str]:
@@ -113,17 +153,16 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
 # --- register tiles ----------------------------------------------------------------------------
 
 
-def _tiles(plan: AnyPlan, program: Program) -> Iterator[str]:
+def _tiles(plan: AnyPlan, program: Program, numbers: Counted | None) -> Iterator[str]:
     """Tiles that differ only in what they add to C are told together."""
-    counted = is_counted(program)
-    apart, in_place = (calls(program, same=same) if counted else {} for same in (False, True))
+    apart, in_place = _calls(program, numbers)
     groups: dict[object, list[TileProgram]] = {}
     for tile in program.tiles:
         groups.setdefault(_alike(plan, tile), []).append(tile)
     for tiles in groups.values():
         for tile in tiles:
-            times = _times(apart.get(tile.name))
-            if apart.get(tile.name) == 0:
+            times = _times(apart[tile.name])
+            if apart[tile.name] == 0 != in_place[tile.name]:
                 times = f"{_times(in_place[tile.name])} in place"
             yield f"{tile.name}, called {times}: {_work(tile, _planned(plan, tile))}"
         planned = _planned(plan, tiles[0])
@@ -131,6 +170,14 @@ def _tiles(plan: AnyPlan, program: Program) -> Iterator[str]:
         yield f"  {what}  {tiles[0].summary}"
         if isinstance(plan, Plan) and planned is not None:
             yield from (f"  {line}" for line in _tile(plan, tiles[0], planned))
+
+
+def _calls(program: Program, numbers: Counted | None) -> tuple[dict[str, Expr], dict[str, Expr]]:
+    """How often tiles are called: where operands are arrays apart, and where they are one."""
+    if numbers is None:
+        return calls(program, same=False), calls(program, same=True)
+    found = {tile.name: Integer(numbers.calls.get(tile.name, 0)) for tile in program.tiles}
+    return found, found
 
 
 def _planned(plan: AnyPlan, tile: TileProgram) -> RegisterTile | None:
@@ -163,9 +210,7 @@ def _stage(tile: TileProgram, planned: RegisterTile | None) -> str:
     )
 
 
-def _times(count: Expr | None) -> str:
-    if count is None:
-        return "as the nest says"
+def _times(count: Expr) -> str:
     return "once" if count == 1 else f"{text_of(count)} times"
 
 
@@ -283,17 +328,17 @@ def _choice(node: When | WhenSame, depth: int) -> Iterator[str]:
         yield from _nest(node.otherwise, depth + 1)
 
 
-def _formulas(plan: AnyPlan, program: Program) -> Iterator[str]:
-    if not is_counted(program):
-        yield "not counted: the call computes how large blocks are"
-        return
-    found = formulas(program)
-    rows = [("flops", flops(plan))] if isinstance(plan, Plan | StackPlan) else []
+def _formulas(plan: AnyPlan, program: Program, sizes: Mapping[str, int]) -> Iterator[str]:
+    numbers, asked = _numbers(program, sizes), flops(plan)
+    found = formulas(program) if numbers is None else numbers.formulas
+    if numbers is not None:
+        asked = Integer(evaluate(asked, sizes))
+    rows = [("flops", asked)] if isinstance(plan, Plan | StackPlan) else []
     rows += [(f.name.replace("_", " "), getattr(found, f.name)) for f in fields(found)]
     shown = [(name, _formula(expr)) for name, expr in rows if expr != 0]
     yield from _aligned(shown)
     if isinstance(plan, Plan) and (total := value(found.bytes_read + found.bytes_written)):
-        count = value(flops(plan))
+        count = value(asked)
         if count:
             yield f"{count / total:.2f} flops for each byte that passes between registers and cache"
 

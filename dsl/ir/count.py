@@ -6,14 +6,14 @@ They equal what the interpreter counts while it runs; a test compares the two.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 
 import sympy
 from sympy import Expr
 
 from tilewright.errors import PlanError
 from tilewright.spec.types import ITEMSIZE
-from tilewright.symbolic import ONE, ZERO, Remainder, div, positive, symbol
+from tilewright.symbolic import ONE, ZERO, Remainder, div, evaluate, positive, slots, symbol
 
 from .nest import Bind, BlockLoop, Call, NestNode, Program, When, WhenSame
 from .nodes import inside, walk
@@ -100,6 +100,97 @@ def calls(program: Program, *, same: bool = False) -> dict[str, Expr]:
         }
         found[tile.name] = sympy.expand(_nest(program.nest, one, same).loads)
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """What one call of known sizes does, in numbers, and how often it calls each tile program."""
+
+    formulas: Formulas
+    calls: Mapping[str, int]
+
+
+def counted(program: Program, sizes: Mapping[str, int]) -> Counted:
+    """Numbers for given sizes of the call, whatever loops and blocks there are.
+
+    Where operands may be one array, they are not.
+    """
+    counter = _Counter({tile.name: tile_formulas(tile) for tile in program.tiles})
+    counter.through(program.nest, sizes, 1)
+    names = [f.name for f in fields(Formulas)]
+    totals = dict.fromkeys(names, 0)
+    for (name, _), (times, each) in counter.found.items():
+        counter.calls[name] = counter.calls.get(name, 0) + times
+        totals = {key: totals[key] + times * each[key] for key in names}
+    return Counted(
+        Formulas(**{name: sympy.Integer(total) for name, total in totals.items()}), counter.calls
+    )
+
+
+@dataclass(slots=True)
+class _Counter:
+    """Goes through a nest in numbers; calls of one tile that do the same are counted together."""
+
+    tiles: Mapping[str, Formulas]
+    found: dict[tuple[str, tuple[int, ...]], tuple[int, dict[str, int]]] = field(
+        default_factory=dict
+    )
+    calls: dict[str, int] = field(default_factory=dict)
+
+    def through(self, nodes: Sequence[NestNode], sizes: Mapping[str, int], times: int) -> None:
+        for node in nodes:
+            match node:
+                case Call():
+                    self._called(node.program, sizes, times)
+                case BlockLoop():
+                    self._loop(node, sizes, times)
+                case Bind():
+                    inner = dict(sizes)
+                    for bound in node.bound:
+                        inner[bound.name] = evaluate(bound.value, inner)
+                    self.through(node.body, inner, times)
+                case When():
+                    body = node.body if evaluate(node.count, sizes) > 0 else node.otherwise
+                    self.through(body, sizes, times)
+                case WhenSame():
+                    self.through(node.otherwise, sizes, times)
+                case _:
+                    self.through(inside(node), sizes, times)
+
+    def _called(self, name: str, sizes: Mapping[str, int], times: int) -> None:
+        each = self.tiles[name]
+        known = sorted({slot for f in fields(each) for slot in slots(getattr(each, f.name))})
+        key = name, tuple(sizes[slot] for slot in known)
+        before, done = self.found.get(key, (0, None))
+        if done is None:
+            done = {f.name: evaluate(getattr(each, f.name), sizes) for f in fields(each)}
+        self.found[key] = before + times, done
+
+    def _loop(self, loop: BlockLoop, sizes: Mapping[str, int], times: int) -> None:
+        trips = evaluate(loop.trips, sizes) - loop.first
+        if trips <= 0:
+            return
+        if not self._depends(loop.body, loop.counter):
+            self.through(loop.body, {**sizes, loop.counter: loop.first}, times * trips)
+            return
+        for i in range(loop.first, loop.first + trips):
+            self.through(loop.body, {**sizes, loop.counter: i}, times)
+
+    def _depends(self, nodes: Sequence[NestNode], counter: str) -> bool:
+        """Whether what is done within a loop is not the same in each trip."""
+        deciding: set[str] = set()
+        for node in walk(tuple(nodes)):
+            match node:
+                case BlockLoop():
+                    deciding |= slots(node.trips)
+                case Bind():
+                    deciding = deciding.union(*(slots(bound.value) for bound in node.bound))
+                case When():
+                    deciding |= slots(node.count)
+                case Call():
+                    each = self.tiles[node.program]
+                    deciding = deciding.union(*(slots(getattr(each, f.name)) for f in fields(each)))
+        return counter in deciding
 
 
 def _shortest(expr: Expr) -> Expr:

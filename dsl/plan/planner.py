@@ -19,6 +19,7 @@ from tilewright.symbolic import ONE, size_expr, symbol, value
 
 from .blocking import with_tiles
 from .cost_model import Choice, choose, shape_of, steady, tile_cycles
+from .estimate.work import convert_cycles, move_cycles
 from .loops import Decision, read_loops, threads_decision
 from .operands import LINE, batch_of
 from .packed_b import MATRIX_COLUMNS, format_of, packed_product
@@ -348,8 +349,8 @@ def estimate(plan: Plan, unknown: int, most: int) -> float:
     held = {"a": plan.blocks.get("m", lines["a"]), "b": plan.blocks.get("n", lines["b"])}
     if any(depth * held[x] * ITEMSIZE[plan.element] > most for x in unasked):
         return float("inf")
-    packing = sum(depth * lines[name] * _move_cycles(plan, name) for name in plan.packs)
-    converting = sum(depth * lines[name] * _convert_cycles(plan) for name in plan.sources)
+    packing = sum(depth * lines[name] * move_cycles(plan, name) for name in plan.packs)
+    converting = sum(depth * lines[name] * convert_cycles(plan) for name in plan.sources)
     count = (value(plan.batch.count) or 1) if plan.batch else 1
     return (count if "b" in plan.outer else 1) * (product + packing) + count * converting
 
@@ -366,21 +367,3 @@ def _product_cycles(plan: Plan, across: int, along: int) -> float:
         return float("inf")
     tiles = -(-across // rows) * -(-along // columns)
     return tiles * tile_cycles(shape, plan.target.core, request)
-
-
-def _convert_cycles(plan: Plan) -> float:
-    """Cycles to convert one element before it is used: what takes longest is to store vectors."""
-    core = plan.target.core
-    return (core.beside if plan.by_panels else 1) / core.stores / plan.vectors[0].lanes
-
-
-def _move_cycles(plan: Plan, name: str) -> float:
-    """Cycles to pack one element: a load, a store, the shuffles of a transposition, overlapped."""
-    core, line = plan.target.core, LINE[name]
-    vectors = plan.target.of(plan.element)
-    shuffles = 0
-    if value(plan.operands[name].strides[line]) != 1:
-        vectors = tuple(v for v in vectors if v.transposes)
-        shuffles = vectors[0].lanes.bit_length() - 1
-    per_vector = max(1 / core.loads, 1 / core.stores, shuffles / core.shuffles)
-    return per_vector / vectors[0].lanes

@@ -342,12 +342,17 @@ def latency(shape: TileShape, core: Core) -> float:
 
 
 def step_cycles(shape: TileShape, core: Core) -> float:
-    """Cycles per K step: the tightest of units, loads, issue and latency.
+    """Cycles per K step: the tightest of units, loads, issue and latency, as ``together`` says."""
+    return together(bounds(shape, core), shape, core)
+
+
+def together(bounds: dict[str, float], shape: TileShape, core: Core) -> float:
+    """Cycles of a step with such bounds: the tightest one's.
 
     The others count a little too: bounds that lie close together are not reached together; and so
     do chains that leave no choice of what to multiply next.
     """
-    each = bounds(shape, core).values()
+    each = bounds.values()
     cycles = max(each) + (sum(each) - max(each)) * core.overlap
     chains = shape.multiply_adds * shape.k_split / chains_wanted(shape, core)
     return cycles * (1 + core.strain * min(1, max(0, 3 - 2 * chains)))

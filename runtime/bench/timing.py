@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
@@ -43,17 +43,23 @@ class Timing:
     of_peak: float | None
 
 
-def bench(kernel: Sampled, cold: bool = False, seconds: float = 0.2) -> Timing:
-    """Time ``kernel`` for about ``seconds`` on arrays of its sizes, run-time ones of 64.
+def bench(
+    kernel: Sampled,
+    cold: bool = False,
+    seconds: float = 0.2,
+    sizes: Mapping[str, int] | None = None,
+) -> Timing:
+    """Time ``kernel`` for about ``seconds`` on arrays of its sizes.
 
-    ``cold``: every call takes another copy of the arrays, after the caches were filled with
-    something else. TargetError where kernels are called through Python.
+    ``sizes`` are those of the call by their slots; one that is not given is 64. ``cold``: every
+    call takes another copy of the arrays, after the caches were filled with something else.
+    TargetError where kernels are called through Python.
     """
     if not seconds > 0:
         raise ArgumentValueError("seconds must be positive", got=seconds)
     dispatch.timer("bench")
     rng = np.random.default_rng(0)
-    draw = partial(sample, kernel.signature, rng, varied=False, gain=gain(kernel.spec))
+    draw = partial(sample, kernel.signature, rng, varied=False, gain=gain(kernel.spec), given=sizes)
     samples = [draw()]
     samples += [draw() for _ in range(_copies(samples[0]) - 1 if cold else 0)]
     frames = [kernel.frame(**one.named(kernel)) for one in samples]

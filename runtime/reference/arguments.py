@@ -86,13 +86,15 @@ def sample(
     varied: bool,
     whole: bool = False,
     gain: float = 1.0,
+    given: Mapping[str, int] | None = None,
 ) -> Sample:
     """Random arguments; ``varied``: of random run-time sizes and paddings, else of usual ones.
 
+    ``given`` are run-time sizes by their slots, in place of usual ones.
     For their elements see ``Draws``. What is only written has all bits set, which is NaN in
     floating point, and so has all memory around the elements of matrices.
     """
-    sizes = _sizes(signature, rng if varied else None)
+    sizes = _sizes(signature, rng if varied else None, given or {})
     draws = Draws(signature, sizes, rng, whole=whole, gain=gain)
     arrays: list[Any] = []
     memory: list[Array] = []
@@ -187,13 +189,18 @@ def _view(memory: Array, shape: tuple[int, ...], strides: tuple[int, ...]) -> Ar
 # --- sizes -------------------------------------------------------------------------------------
 
 
-def _sizes(signature: Signature, rng: np.random.Generator | None) -> dict[str, int]:
+def _sizes(
+    signature: Signature, rng: np.random.Generator | None, given: Mapping[str, int]
+) -> dict[str, int]:
     """A value for every dim: lengths first, then leading dimensions that hold them."""
     sizes: dict[str, int] = {}
     largest = _largest(signature)
     leadings = {p.leading for p in signature.arrays if isinstance(p.leading, Dim)}
     for parameter in signature.sizes:
         dim, is_count = parameter.dim, parameter.slot == "count"
+        if parameter.slot in given:
+            sizes[dim.name] = given[parameter.slot]
+            continue
         if parameter.slot.startswith("ld") and dim in leadings:
             start = 1
         elif rng is None:

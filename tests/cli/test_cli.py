@@ -75,6 +75,14 @@ def test_explain_prints_the_plan(run: Run) -> None:
     assert "of 16" in text
 
 
+def test_explain_measures(run: Run) -> None:
+    text = run("explain", "8x8x8", "mx8x8", "--measure").stdout
+    assert text.count("the estimate is") == 2
+    assert "Estimate of one call with m = 64" in text
+    said = run("explain", "8x8", "--measure", status=1).stderr
+    assert "an estimate is of one product" in " ".join(said.split())
+
+
 def test_emit_prints_c(run: Run) -> None:
     text = run("emit", "16x6x64", "--order", "F", "--target", "neon", "--name", "chapter").stdout
     assert "void chapter(const float *a, const float *b, float *c);" in text

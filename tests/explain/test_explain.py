@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 
 from tilewright import targets
+from tilewright.explain.estimates import Measured
 from tilewright.explain.text import WIDTH, explain
 from tilewright.generate import explain_plan, lowered, plan_for, program_for
 from tilewright.ir.count import formulas
@@ -132,24 +134,27 @@ def test_another_number_of_sets_is_estimated_too() -> None:
     assert said.endswith("; 2 sets need 52 of 31 registers")
 
 
-#: What searches for tiles, or asks what a tile would cost.
+#: What searches for tiles.
 SEARCHES = (
     cost_model.choose, cost_model.ranking, cost_model.steady, cost_model.shape_of,
-    cost_model.fitting, cost_model.need, cost_model.tile_cycles, cost_model.unroll,
-    tile_shape.bounds, tile_shape.step_cycles, tile_shape.chains_wanted,
+    cost_model.fitting, cost_model.need, cost_model.unroll,
     tile_shape.tile_shapes, partition.partition, contraction.choose_product,
+)  # fmt: skip
+#: What asks what a tile costs, as the estimate of a plan does.
+COSTS = (
+    cost_model.tile_cycles, tile_shape.bounds, tile_shape.step_cycles, tile_shape.chains_wanted,
 )  # fmt: skip
 
 
-def refuse_searches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever calls one of ``SEARCHES`` from now on, by whatever name, fails."""
+def refuse(monkeypatch: pytest.MonkeyPatch, searches: Sequence[object]) -> None:
+    """Whoever calls one of ``searches`` from now on, by whatever name, fails."""
 
     def refused(*_given: object, **_named: object) -> None:
         pytest.fail("a search after the plan was made")
 
     for module in [m for name, m in sys.modules.items() if name.startswith("tilewright.")]:
         for name, found in list(vars(module).items()):
-            if any(found is search for search in SEARCHES):
+            if any(found is search for search in searches):
                 monkeypatch.setattr(module, name, refused)
 
 
@@ -169,8 +174,10 @@ def test_explain_and_the_lowering_search_nothing(
 ) -> None:
     plan = plan_for(spec, schedule, resolve(target))
     before = explain_plan(plan)
-    refuse_searches(monkeypatch)
+    refuse(monkeypatch, SEARCHES)
     assert explain(plan, lowered(plan)) == before
+    refuse(monkeypatch, COSTS)
+    assert lowered(plan).tiles
     with pytest.raises(pytest.fail.Exception, match="a search after the plan was made"):
         plan_for(spec, schedule, resolve(target))
 
@@ -250,3 +257,56 @@ def test_an_end_that_is_a_loop_is_told() -> None:
     types = Gemm(64, 64, 64, a="bf16", b=Packed("bf16"), epilogue=relu(acc))
     assert re.search(r"end a loop over 32 lines.*a matrix unit from memory", words(types, "amx"))
     assert "lines of sums" not in words(Gemm(64, 64, 64, epilogue=relu(acc)), "avx2")
+
+
+# -- estimates ----------------------------------------------------------------------------------
+
+
+def estimate_of(text: str) -> str:
+    return text[text.index("Estimate of one call") :]
+
+
+def test_a_call_is_estimated_on_data_in_cache_and_in_memory() -> None:
+    text = estimate_of(told(Gemm(64, 48, 64), "avx512"))
+    assert re.match(
+        r"\d+ cycles, \d+% of peak, bound by multiply-add units", line(text, "in cache")
+    )
+    assert "work: multiply-add units" in text
+    assert re.search(r"\d+ KiB from memory in \d+", " ".join(text.split()))
+    assert "measured" not in text
+
+
+def test_the_true_bound_of_a_thin_product_is_memory() -> None:
+    text = estimate_of(told(Gemm(1, 4096, 2048), "avx512"))
+    assert "bound by memory" in line(text, "in memory")
+
+
+def test_a_measurement_stands_beside_the_estimate() -> None:
+    plan = plan_for(Gemm(64, 48, 64), Schedule(), targets.load("avx512"))
+    text = estimate_of(explain(plan, program_for(plan), measured=Measured(2e-6, 0.5)))
+    found = re.match(
+        r"(\d+) cycles in cache, 50% of peak, 2 us; the estimate is (\d\.\d+) of it",
+        line(text, "measured"),
+    )
+    assert found is not None
+    own = int(line(text, "in cache").split()[0])
+    assert own / int(found[1]) == pytest.approx(float(found[2]), abs=0.01)
+
+
+@pytest.mark.parametrize("name", ["avx2", "avx512"])
+def test_blocks_whose_size_the_call_computes_are_counted(name: str) -> None:
+    schedule = Schedule(loops="nkmmnk", pack="ab")
+    plan = plan_for(Gemm(dim("m"), dim("n"), dim("k")), schedule, targets.load(name))
+    usual, given = (explain(plan, program_for(plan), sizes) for sizes in (None, {"m": 500}))
+    assert "Operations and bytes of one call with m = 64, n = 64, k = 64" in usual
+    assert line(usual, "flops") == str(2 * 64**3)
+    assert "Estimate of one call with m = 500, n = 64, k = 64" in given
+    assert line(given, "flops") == str(2 * 500 * 64 * 64)
+    lanes = {"avx2": 8, "avx512": 16}[name]
+    assert int(line(given, "multiply adds")) >= 500 * 64 * 64 // lanes
+    assert re.search(r"called \d+ times: ", given)
+
+
+def test_what_is_no_product_has_no_estimate() -> None:
+    assert "Estimate" not in told(Transpose(8, 8), "avx2")
+    assert "Estimate" not in told(Gemm(0, 4, 4), "avx2")

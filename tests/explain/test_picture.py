@@ -69,7 +69,7 @@ def test_the_estimate_lies_below_the_roof(
     spec: tw.Gemm, schedule: tw.Schedule, target: str
 ) -> None:
     plan = planned(spec, schedule, target)
-    drawn = roof(plan, list(cover(plan)))
+    drawn = roof(plan)
     assert 0 < drawn.expected <= drawn.peak * 1.01
     assert list(drawn.slopes)[-1] == "memory"
 

@@ -15,7 +15,7 @@ from tilewright import targets
 from tilewright.explain.text import flops
 from tilewright.generate import plan_for, program_for
 from tilewright.interpret.run import Counts, interpret
-from tilewright.ir.count import Formulas, calls, formulas
+from tilewright.ir.count import Formulas, calls, counted, formulas
 from tilewright.ir.nest import Program
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Addresses, Matrix, Strided
@@ -41,11 +41,9 @@ def test_random_specs_schedules_and_sizes(name: str, index: int) -> None:
     program = program_for(plan)
     sizes = dict(one.values)
     arguments = operands(one, "integers").arguments
-    agree(
-        formulas(program),
-        interpret(plan, program, arguments, [*sizes.values()], one.scalars),
-        sizes,
-    )
+    counts = interpret(plan, program, arguments, [*sizes.values()], one.scalars)
+    agree(formulas(program), counts, sizes)
+    agree(counted(program, sizes).formulas, counts, sizes)
 
 
 @every_target
@@ -84,6 +82,26 @@ def test_transpositions(name: str, same: bool) -> None:
         out = x if same else np.zeros((n, n), "f4")
         counts = interpret(plan, program, [x, out], [n, n])
         agree(found, counts, {"rows": n, "cols": n})
+
+
+@pytest.mark.parametrize("orders", ["CCC", "FCF"])
+@pytest.mark.parametrize(("m", "n", "k"), [(7, 5, 9), (30, 33, 20), (1, 40, 50)])
+def test_blocks_whose_size_the_call_computes(orders: str, m: int, n: int, k: int) -> None:
+    a, b, c = (Matrix("f32", "C" if order == "C" else "F") for order in orders)
+    spec = Gemm(dim("m"), dim("n"), dim("k"), a=a, b=b, c=c)
+    block = {"m": 12, "n": 16, "k": 8}
+    loops = "nkmmnk" if orders[-1] == "C" else "mknnmk"
+    schedule = Schedule(loops=loops, block=block, pack="ab", tile=(4, 8))
+    plan = plan_for(spec, schedule, targets.load("avx2"))
+    program, sizes = program_for(plan), {"m": m, "n": n, "k": k}
+    shapes = ((m, k), (k, n), (m, n))
+    arrays = [
+        np.zeros(shape if order == "C" else shape[::-1], "f4")
+        for shape, order in zip(shapes, orders, strict=True)
+    ]
+    found = counted(program, sizes)
+    agree(found.formulas, interpret(plan, program, arrays, [m, n, k]), sizes)
+    assert sum(found.calls.values()) > 0
 
 
 def _program(spec: Gemm, schedule: Schedule, name: str) -> Program:

@@ -161,6 +161,47 @@ def test_bench(kernel: tw.Kernel, cold: bool) -> None:
         kernel.bench(seconds=0)
 
 
+@pytest.fixture(scope="module")
+def of_any_rows() -> tw.Kernel:
+    """Its rows are called m in C, and rows by who wrote the spec."""
+    return tw.compile(Gemm(tw.dim("rows", multiple_of=4, max=64), 16, tw.dim("k")))
+
+
+def test_sizes_of_the_call_are_given_to_what_times_and_estimates(of_any_rows: tw.Kernel) -> None:
+    timing = of_any_rows.bench(seconds=0.01, m=8, k=4)
+    assert timing.gflops == pytest.approx(2 * 8 * 16 * 4 / timing.median / 1e9)
+    said = of_any_rows.explain(measure=True, rows=8, k=4)
+    assert "Estimate of one call with m = 8, k = 4" in said
+    assert re.search(r"measured +\d+ cycles in cache", said)
+    assert "with m = 64, k = 64" in of_any_rows.explain()
+    assert "measured" not in of_any_rows.explain()
+
+
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [
+        ({"n": 16}, "'n' is no size of the call.*got: n=16.*expected: rows, k, m"),
+        ({"m": 6}, "m cannot be that.*got: 6.*expected: 1 to 64, a multiple of 4"),
+        ({"k": 0}, "k cannot be that.*expected: 1 to"),
+        ({"k": "4"}, "k cannot be that"),
+        ({"m": 8, "rows": 12}, "rows is one size.*got: 8 and 12"),
+    ],
+    ids=str,
+)
+def test_sizes_that_the_call_cannot_have(
+    of_any_rows: tw.Kernel, sizes: dict[str, Any], text: str
+) -> None:
+    for ask in (of_any_rows.explain, of_any_rows.bench):
+        with pytest.raises(tw.SpecError, match=f"(?s){text}"):
+            ask(**sizes)
+
+
+def test_what_is_no_product_is_not_measured_beside_an_estimate() -> None:
+    flipped = tw.compile(Transpose(8, 8))
+    with pytest.raises(tw.SpecError, match="an estimate is of one product"):
+        flipped.explain(measure=True)
+
+
 # -- pickling -------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,76 @@
+"""The estimate of a whole kernel in words, beside what was measured of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tilewright.plan.estimate.caches import PAGE
+from tilewright.plan.estimate.kernel import Estimate, estimate
+from tilewright.plan.plan import Plan
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What was measured of a call on data in cache: its seconds, and the share of the peak."""
+
+    seconds: float
+    of_peak: float
+
+
+def told(
+    plan: Plan, sizes: Mapping[str, int], measured: Measured | None
+) -> Iterator[tuple[str, ...]]:
+    """Rows of an operation's name and its text: data in cache, in memory, and the measurement."""
+    hot, cold = (estimate(plan, sizes, cold=cold) for cold in (False, True))
+    yield "in cache", _summary(hot)
+    yield "", f"work: {_cycles(hot.work)}"
+    yield "", f"arriving meanwhile: {_arriving(hot)}"
+    yield "in memory", _summary(cold)
+    yield "", f"arriving meanwhile: {_arriving(cold)}"
+    if measured is not None:
+        cycles = hot.least / measured.of_peak
+        yield (
+            "measured",
+            f"{_count(cycles)} cycles in cache, {measured.of_peak:.0%} of peak, "
+            f"{_time(measured.seconds)}; the estimate is {hot.cycles / cycles:.2f} of it",
+        )
+
+
+def _summary(found: Estimate) -> str:
+    share = found.least / found.cycles if found.cycles else 0.0
+    return f"{_count(found.cycles)} cycles, {share:.0%} of peak, bound by {found.bound}"
+
+
+def _cycles(each: Mapping[str, float]) -> str:
+    parts = [f"{name} {_count(cycles)}" for name, cycles in each.items() if cycles >= 0.5]
+    return ", ".join(parts) or "none"
+
+
+def _arriving(found: Estimate) -> str:
+    parts = [
+        f"{_bytes(each.bytes)} from {name} in {_count(each.cycles)}"
+        for name, each in found.arrivals.items()
+        if each.bytes >= 1
+    ]
+    if found.pages.cycles >= 1:
+        parts.append(
+            f"{_count(found.pages.bytes / PAGE)} pages looked up in {_count(found.pages.cycles)}"
+        )
+    return ", ".join(parts) or "nothing: all stays in L1"
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds * 1e6:.4g} us" if seconds < 1e-3 else f"{seconds * 1e3:.4g} ms"
+
+
+def _bytes(count: float) -> str:
+    """In the largest unit of which there are ten or more."""
+    for unit, size in (("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if count >= 10 * size:
+            return f"{count / size:.0f} {unit}"
+    return f"{count:.0f} bytes"
+
+
+def _count(cycles: float) -> str:
+    return f"{cycles:.0f}" if cycles >= 10 else f"{cycles:.2g}"

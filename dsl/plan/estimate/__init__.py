@@ -1,0 +1,1 @@
+"""What a whole kernel costs: its work, and what its operands cost to arrive."""

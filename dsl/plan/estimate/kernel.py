@@ -1,0 +1,420 @@
+"""The cycles of a whole kernel: its tiles, what is packed for them, and what must arrive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import gcd, prod
+
+from sympy import Expr
+
+from tilewright.isa.machine import Core
+from tilewright.plan.operands import Operand
+from tilewright.plan.parts import Part
+from tilewright.plan.plan import Plan
+from tilewright.plan.tile_shape import TileRequest
+from tilewright.plan.tiles import (
+    FirstOrLater,
+    Grid,
+    Grids,
+    OverBatch,
+    OverBlocks,
+    OverEqual,
+    PackedBlock,
+    RegisterTile,
+    Step,
+)
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import ZERO, evaluate
+
+from .caches import (
+    PAGE,
+    Cycles,
+    Lines,
+    Nest,
+    Pages,
+    Piece,
+    Region,
+    Repeat,
+    Series,
+    coming,
+    scattered,
+    work,
+)
+from .work import CONVERTING, PACKING, convert_cycles, move_cycles, peak, tile_work
+
+#: What a size of the call counts as where nobody says what it is.
+NOMINAL = 64
+#: What an operand extends along; sums as C does.
+_DIMENSIONS = {"a": "mk", "b": "kn", "c": "mn"}
+#: Pages whose places a core knows, and the cycles in which it looks one up.
+_PAGES, _LOOK_UP = 64, 7
+#: How much longer lines take that nothing fetched ahead, from beyond the second cache.
+_LATE = 2.5
+#: The share of waits for such lines that no work hides.
+_EXPOSED = 0.3
+#: The part of the last cache's share of a core that other cores leave it.
+_SHARED = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """The ``bytes`` that come from a level, and the ``cycles`` in which it delivers them.
+
+    ``late`` is the share of those for lines that nothing fetched ahead.
+    """
+
+    bytes: float
+    cycles: float
+    late: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What one call of a kernel takes.
+
+    ``cycles`` in all. ``work`` are those by what bounds them if all that is read lay in the first
+    cache: they follow each other. ``arrivals`` is what comes from the caches beyond it and from
+    memory, by name, nearest first: it comes while the kernel works. ``operands`` is how many bytes
+    they have, ``least`` the cycles at the peak of the multiply-add that sums. ``pages`` are those
+    whose places must be looked up.
+    """
+
+    cycles: float
+    least: float
+    work: Mapping[str, float]
+    arrivals: Mapping[str, Arrival]
+    pages: Arrival
+    operands: float
+
+    @property
+    def bound(self) -> str:
+        """What takes longest: an arrival where one takes longer than all work, else a part of it.
+
+        "nothing" where there is neither.
+        """
+        waits = {name: each.cycles for name, each in self.arrivals.items()}
+        waits["page lookups"] = self.pages.cycles
+        total = sum(self.work.values())
+        longest = max(waits, key=lambda name: waits[name])
+        if waits[longest] > total:
+            return longest
+        return max(self.work, key=lambda name: self.work[name]) if total else "nothing"
+
+
+def estimate(plan: Plan, sizes: Mapping[str, int], *, cold: bool = False) -> Estimate:
+    """What a call takes by the numbers of the plan's core.
+
+    ``sizes`` are those of the call by their slots, "m" and so on; one that is not given counts as
+    ``NOMINAL``. Operands lie in memory if ``cold``, else in the nearest cache that holds all.
+    """
+    slots = dict.fromkeys(plan.slots, NOMINAL) | dict(sizes)
+    extents = {d: evaluate(plan.sizes[d], slots) for d in "mnk"}
+    slots |= _leading(plan, extents, sizes)
+    walk = _Walk(plan, slots, extents)
+    least = prod(extents.values()) * walk.count / peak(plan)
+    return _of_nest(plan, walk.whole(), least, cold)
+
+
+def _leading(plan: Plan, extents: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Leading dimensions of the call that are not given: as long as a line."""
+    found: dict[str, int] = {}
+    for name, along in (*_DIMENSIONS.items(), ("d", "mn")):
+        operand = plan.operands.get(name)
+        if operand is not None and f"ld{name}" in plan.slots:
+            line = next((d for d in along if operand.strides[d] == 1), along[-1])
+            found[f"ld{name}"] = extents[line]
+    return found | dict(sizes)
+
+
+def _of_nest(plan: Plan, nest: Nest, least: float, cold: bool) -> Estimate:
+    """The estimate of a nest that runs on the core of ``plan``."""
+    core, done, apart = plan.target.core, work(nest), scattered(nest)
+    arrivals = dict(_arrivals(core, nest, done.crowded, apart, cold))
+    looked_up = sum(coming(nest, Pages(_PAGES), cold=cold).values())
+    pages = Arrival(looked_up * PAGE, looked_up * _LOOK_UP)
+    late = max(each.late for each in arrivals.values())
+    parts = [(done.total, late), (pages.cycles, late)]
+    parts += [(each.cycles, each.late) for each in arrivals.values()]
+    (cycles, _), *others = sorted(parts, reverse=True)
+    cycles += sum(other * max(core.overlap, _EXPOSED * share) for other, share in others)
+    operands = sum(region.units(core.line) for region in nest.regions.values()) * core.line
+    return Estimate(cycles, least, done.bounds, arrivals, pages, operands)
+
+
+def _arrivals(
+    core: Core, nest: Nest, crowded: float, apart: Mapping[str, float], cold: bool
+) -> Iterator[tuple[str, Arrival]]:
+    """What comes from each cache beyond the first, and from memory.
+
+    ``crowded`` bytes come from the second one besides; of an operand the part ``apart`` comes late.
+    """
+    names = [*(f"L{i + 2}" for i in range(len(core.caches) - 1)), "memory"]
+    rates = [*(cache.rate for cache in core.caches[1:]), core.memory]
+    for i, (cache, name, rate) in enumerate(zip(core.caches, names, rates, strict=True)):
+        last = name == "memory"
+        held = Lines(int(cache.size * (_SHARED if last else 1)), core.line, places=not last)
+        total, cycles = (0.0, 0.0) if i else (crowded, crowded / rate)
+        behind = cycles
+        for operand, moved in coming(nest, held, cold=cold).items():
+            both = moved * (2 if operand == "c" else 1)
+            late = 1 + apart[operand] * (_LATE - 1) if i else 1.0
+            total, cycles = total + both, cycles + both / rate * late
+            behind += both / rate * late * apart[operand]
+        yield name, Arrival(total, cycles, behind / cycles if cycles else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Walk:
+    """Where the walk stands: sizes of the call, of blocks and counters; the block's extents.
+
+    ``packed`` are the operands that tiles read from a buffer of the kernel's own.
+    """
+
+    plan: Plan
+    sizes: Mapping[str, int]
+    extents: Mapping[str, int]
+    packed: str = ""
+    requests: dict[int, TileRequest] = field(default_factory=dict)
+
+    def number(self, expr: Expr) -> int:
+        return evaluate(expr, self.sizes)
+
+    @property
+    def count(self) -> int:
+        """Matrices of the batch."""
+        return self.number(self.plan.batch.count) if self.plan.batch else 1
+
+    def whole(self) -> Nest:
+        """All of the kernel: what is converted once, then each way through C."""
+        converted = [self._converted(name) for name in self.plan.sources]
+        passes = self.plan.passes.values()
+        ways = [self.step(each.step if self.count else each.empty or each.step) for each in passes]
+        return self.series([*converted, *ways], frozenset())
+
+    def _converted(self, name: str) -> Piece:
+        """An operand that is converted once."""
+        plan = self.plan
+        elements = prod(self.extents[d] for d in _DIMENSIONS[name]) * self.count
+        source = self._region_of(name, plan.sources[name], self.extents)
+        regions = {f"{name} source": source, name: self.region(name, self.extents)}
+        return Piece(regions, Cycles({CONVERTING: elements * convert_cycles(plan)}))
+
+    def inside(self, letter: str, extent: int, **sizes: int) -> _Walk:
+        extents = {**self.extents, letter: extent}
+        return replace(self, extents=extents, sizes={**self.sizes, **sizes})
+
+    def moves(self, letter: str) -> frozenset[str]:
+        """The operands of which a loop over a dimension takes other parts each time."""
+        names = [name for name, along in _DIMENSIONS.items() if letter in along]
+        return frozenset((*names, *(f"{n} packed" for n in names if n in self.packed)))
+
+    def called(self, name: str) -> str:
+        """What tiles read of an operand."""
+        return f"{name} packed" if name in self.packed else name
+
+    # --- what is touched -------------------------------------------------------------------------
+
+    def region(self, name: str, extents: Mapping[str, int]) -> Region:
+        """What a block of such extents is of what tiles read, or write, of an operand."""
+        plan = self.plan
+        return self._region_of(name, plan.output if name == "c" else plan.operands[name], extents)
+
+    def _region_of(self, name: str, operand: Operand, extents: Mapping[str, int]) -> Region:
+        item, along = ITEMSIZE[operand.type], _DIMENSIONS[name]
+        count = self.count if name != "c" and "b" in self.plan.inner else 1
+        if "pn" in operand.strides or "pm" in operand.strides:
+            size = float(prod(extents[d] for d in along) * item * count)
+            return Region(1, size, size)
+        inner, outer = sorted(along, key=lambda d: self.number(operand.strides[d]))
+        run, stride = (
+            float(x * item) for x in (extents[inner], self.number(operand.strides[outer]))
+        )
+        if run >= stride or extents[outer] == 1:
+            return Region(count, run * extents[outer], run * extents[outer])
+        return Region(extents[outer] * count, run, stride)
+
+    def regions(self, parts: Sequence[Nest], extents: Mapping[str, int]) -> dict[str, Region]:
+        """What nests touch together that cover a block of such extents."""
+        found: dict[str, Region] = {}
+        for part in parts:
+            for name, region in part.regions.items():
+                if name.partition(" ")[0] in _DIMENSIONS and name == self.called(name[0]):
+                    found[name] = self.region(name[0], extents)
+                elif name not in found or found[name].span < region.span:
+                    found[name] = region
+        return found
+
+    def series(self, parts: Sequence[Nest], moves: frozenset[str]) -> Nest:
+        """Nests that cover the block one after another."""
+        if len(parts) == 1:
+            return parts[0]
+        return Series(tuple(parts), moves, self.regions(parts, self.extents))
+
+    def repeat(self, d: str, trips: int, body: Nest, extents: Mapping[str, int]) -> Nest:
+        """A loop over a dimension whose trips together cover a block of such extents."""
+        if trips == 1:
+            return body
+        return Repeat(trips, self.moves(d), body, self.regions([body], extents))
+
+    # --- loops -----------------------------------------------------------------------------------
+
+    def step(self, step: Step) -> Nest:
+        """The nest that a step of the plan is."""
+        match step:
+            case Grids():
+                return self._cells(step)
+            case PackedBlock():
+                return self._packed(step)
+            case FirstOrLater():
+                return self.step(step.later if self.sizes[step.counter] else step.first)
+            case OverBatch():
+                return self._over_batch(step)
+            case OverBlocks():
+                return self._over_blocks(step)
+            case OverEqual():
+                return self._over_equal(step)
+
+    def _over_batch(self, step: OverBatch) -> Nest:
+        moves = frozenset((*"ab", *(f"{name} packed" for name in self.packed)))
+        later = self.count - 1
+        parts = [self.step(step.first)]
+        if step.later is not None and later > 0:
+            body = self.step(step.later)
+            parts.append(Repeat(later, moves, body, self._of_batch(body, later)))
+        return Series(tuple(parts), moves, self._of_batch(parts[0], self.count))
+
+    def _of_batch(self, body: Nest, count: int) -> dict[str, Region]:
+        """What so many elements of the batch touch, each as much as ``body``."""
+        return {
+            name: region if name == "c" else Region(count, region.span, region.span)
+            for name, region in body.regions.items()
+        }
+
+    def _over_blocks(self, step: OverBlocks) -> Nest:
+        letter = step.letter
+        trips, tail = self.number(step.trips), self.number(step.tail_size)
+        whole = self.inside(letter, step.size)
+        parts: list[Nest] = []
+        if step.head is not None and trips:
+            parts.append(whole.step(step.head))
+            trips -= 1
+        elif step.only is not None and not trips:
+            return self.inside(letter, tail).step(step.only)
+        if step.body is not None and trips:
+            extents = {**self.extents, letter: trips * step.size}
+            parts.append(self.repeat(letter, trips, whole.step(step.body), extents))
+        if step.tail is not None and (tail or not parts):
+            parts.append(self.inside(letter, tail).step(step.tail))
+        return self.series(parts, self.moves(letter))
+
+    def _over_equal(self, step: OverEqual) -> Nest:
+        letter = step.letter
+        trips = self.number(step.trips)
+        around = replace(self, sizes={**self.sizes, f"{letter}_blocks": trips})
+        size = around.number(step.size)
+        around = replace(around, sizes={**around.sizes, f"{letter}_step": size})
+
+        def at(i: int) -> Nest:
+            here = evaluate(step.here, {**around.sizes, step.counter: i})
+            name = {f"{letter}c": here, step.counter: i}
+            return around.inside(letter, here, **name).step(step.body)
+
+        parts = [at(0)]
+        if trips > 2:
+            extents = {**self.extents, letter: (trips - 2) * size}
+            parts.append(self.repeat(letter, trips - 2, at(1), extents))
+        if trips > 1:
+            parts.append(at(trips - 1))
+        return self.series(parts, self.moves(letter))
+
+    def _packed(self, step: PackedBlock) -> Nest:
+        """A block packed, and what reads it."""
+        name = step.operand.name
+        elements = prod(self.extents[d] for d in _DIMENSIONS[name])
+        operands = {**self.plan.operands, name: step.operand}
+        plan = replace(self.plan, operands=operands)
+        held = replace(self, plan=plan, packed=self.packed + name)
+        regions = {
+            name: self.region(name, self.extents),
+            f"{name} packed": held.region(name, self.extents),
+        }
+        fill = Piece(regions, Cycles({PACKING: elements * move_cycles(self.plan, name)}))
+        body = held.step(step.body)
+        return Series((fill, body), frozenset(), self.regions((fill, body), self.extents))
+
+    # --- grids -----------------------------------------------------------------------------------
+
+    def _cells(self, step: Grids) -> Nest:
+        parts: list[Nest] = []
+        for cell in step.cells:
+            at = {d: part for d, part in (("m", cell.m), ("n", cell.n)) if part is not None}
+            sizes = {d: self.number(part.size) for d, part in at.items()}
+            counts = {d: self.number(part.count) for d, part in at.items()}
+            if 0 in (*counts.values(), *sizes.values()):
+                continue
+            inside = replace(self, extents={**self.extents, **sizes})
+            nest = inside._grids(cell.grids)
+            if nest is not None:
+                parts.append(self._looped(nest, counts, inside.extents))
+        return self._side_by_side(parts)
+
+    def _looped(self, nest: Nest, counts: Mapping[str, int], extents: Mapping[str, int]) -> Nest:
+        """``nest``, of such extents, in loops over m and n in the order of the plan."""
+        for d in reversed(self._order()):
+            extents = {**extents, d: extents[d] * counts.get(d, 1)}
+            nest = self.repeat(d, counts.get(d, 1), nest, extents)
+        return nest
+
+    def _order(self) -> list[str]:
+        """The dimensions of C, that of the outer loop over tiles first."""
+        return sorted("mn", key=self.plan.outer.lower().rfind)
+
+    def _side_by_side(self, parts: Sequence[Nest]) -> Nest:
+        """Nests that cover a block together."""
+        every = frozenset().union(*(self.moves(d) for d in "mn"))
+        return self.series(parts, every)
+
+    def _grids(self, grids: Sequence[Grid]) -> Nest | None:
+        parts = [*self._each(grids)]
+        return self._side_by_side(parts) if parts else None
+
+    def _each(self, grids: Sequence[Grid]) -> Iterator[Nest]:
+        plan = self.plan
+        for grid in grids:
+            parts: dict[str, Part] = {plan.along: grid.along, plan.across: grid.across}
+            counts = {d: self.number(part.count) for d, part in parts.items()}
+            sizes = {d: self.number(part.size) for d, part in parts.items()}
+            if 0 not in (*counts.values(), *sizes.values()):
+                extents = {**self.extents, **sizes}
+                yield self._looped(self._tile(grid.tile, extents), counts, extents)
+
+    def _tile(self, tile: RegisterTile, extents: Mapping[str, int]) -> Piece:
+        """One register tile over the block's K."""
+        names = "c" if tile.stage == "finish" else "abc"
+        regions = {self.called(name): self.region(name, extents) for name in names}
+        return Piece(regions, self._work(tile, extents))
+
+    def _work(self, tile: RegisterTile, extents: Mapping[str, int]) -> Cycles:
+        plan = self.plan
+        count = self.count if "b" in plan.inner else 1
+        steps = self.number(plan.counted(tile.steps, tile.k_tail))
+        if tile.number not in self.requests:
+            self.requests[tile.number] = plan.tile_request(ZERO, tile.accumulate)
+        request = replace(self.requests[tile.number], steps=steps * count, depth=steps)
+        c = plan.output
+        line = max(self.number(c.strides[d]) for d in "mn") * ITEMSIZE[c.type]
+        waits = request.reads_c and line < tile.shape.vector.nbytes
+        across = self.region(plan.input_of(plan.across).name, {**extents, "k": 1})
+        return tile_work(plan, tile, request, self._begins(tile, extents), across, waits)
+
+    def _begins(self, tile: RegisterTile, extents: Mapping[str, int]) -> int:
+        """Of what the addresses of a tile's vectors are multiples; 0 where all are aligned."""
+        plan, d = self.plan, self.plan.along
+        along = plan.input_of(d)
+        beside = extents[d] < self.extents[d] and not (plan.dot or along.packed)
+        return (
+            gcd(tile.shape.stride, extents[d] * ITEMSIZE[along.type])
+            if beside
+            else tile.shape.stride
+        )

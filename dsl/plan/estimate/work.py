@@ -1,0 +1,132 @@
+"""What register tiles and copies take if all that they read lies in the first cache."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import gcd
+
+from tilewright.isa.machine import Core
+from tilewright.plan.cost_model import LOOP_OVERHEAD, tile_cycles
+from tilewright.plan.operands import LINE
+from tilewright.plan.plan import Plan
+from tilewright.plan.tile_shape import (
+    TileRequest,
+    TileShape,
+    bounds,
+    step_cycles,
+    tightest,
+    together,
+)
+from tilewright.plan.tiles import RegisterTile
+
+from .caches import PAGE, WAYS, Cycles, Region, gone
+
+#: Between the K loops of tiles, and storing C; what a loop's own instructions take that no bound
+#: of its steps hides; parts of vectors that go by way of the stack; copies.
+ENDS, LOOP, PARTS = "tile ends", "loop instructions", "parts of vectors"
+PACKING, CONVERTING = "packing", "conversions before"
+#: Cycles until a vector is read of which a part was written just before.
+_NOT_FORWARDED = 25
+#: Instructions of the next tiles that a core looks at while those of one wait for each other.
+_WINDOW = 128
+
+
+def tile_work(
+    plan: Plan, tile: RegisterTile, request: TileRequest, begins: int, across: Region, waits: bool
+) -> Cycles:
+    """The cycles of one tile by what bounds them.
+
+    ``begins``: of what the addresses of its vectors are multiples, 0 where they are aligned.
+    ``across``: what a K step reads of the operand across the vectors. ``waits``: the next tile
+    reads of C's lines what this one writes.
+    """
+    core, shape = plan.target.core, replace(tile.shape, stride=begins)
+    steps = -(-request.steps // shape.vector.lanes) if plan.dot else request.steps
+    ends = tile_cycles(shape, core, request) - steps * step_cycles(shape, core)
+    each = _bounds(plan, shape)
+    step = together(each, shape, core)
+    if not waits:
+        step *= _beside_the_next(each, shape, steps)
+    found = {tightest(each): steps * step, ENDS: ends}
+    if tile.unroll.loop and steps:
+        issued = tile.unroll.count * (shape.arithmetic + shape.loads) + LOOP_OVERHEAD
+        longer = issued / core.at(shape.vector.nbytes).issue - tile.unroll.count * step
+        if longer > 0:
+            found[LOOP] = longer * steps / tile.unroll.count
+    if _by_the_stack(plan, tile):
+        found[PARTS] = float(_NOT_FORWARDED * steps)
+    return Cycles(found, crowded=_crowded(across, core) * steps)
+
+
+def _bounds(plan: Plan, shape: TileShape) -> dict[str, float]:
+    """Those of a K step; an element that is spread is a load as narrow as it is."""
+    core = plan.target.core
+    each = bounds(shape, core)
+    if shape.form in ("memory", "broadcast") and not plan.dot:
+        wide, narrow = core.at(shape.vector.nbytes).loads, core.at(4).loads
+        each["loads"] -= shape.bands * max(0.0, 1 / wide - 1 / narrow)
+    return each
+
+
+def _beside_the_next(each: dict[str, float], shape: TileShape, steps: int) -> float:
+    """What is left of steps that wait for each other, where the next tiles begin meanwhile."""
+    if tightest(each) != "latency" or not steps:
+        return 1.0
+    tiles = max(1.0, _WINDOW / ((shape.arithmetic + shape.loads) * steps))
+    next_best = max(cycles for name, cycles in each.items() if name != "latency")
+    return max(1 / tiles, next_best / each["latency"])
+
+
+def _by_the_stack(plan: Plan, tile: RegisterTile) -> bool:
+    """Whether part of a vector of groups is copied, as no load has just these lanes."""
+    grouped = plan.product.depth > 1 and plan.product.unit is None and not plan.dot
+    return grouped and tile.active is not None and not tile.loads_whole
+
+
+def _crowded(across: Region, core: Core) -> float:
+    """Bytes that a K step reads anew, as its rows have few places in the first cache."""
+    if across.rows == 1 or across.stride % core.line:
+        return 0.0
+    sets = PAGE // core.line
+    places = WAYS * sets / gcd(int(across.stride) // core.line, sets)
+    return gone(across.rows, places) * across.rows * core.line
+
+
+def peak(plan: Plan) -> float:
+    """Products of two elements that the multiply-add of a plan sums in a cycle at most."""
+    core, product = plan.target.core, plan.product
+    if product.unit is not None:
+        shapes = [tile.shape for tile in plan.tiles]
+        rates = [
+            shape.rows * shape.vectors * shape.vector.lanes
+            / bounds(shape, core)["multiply-add units"]
+            for shape in shapes
+        ]  # fmt: skip
+    else:
+        rates = [
+            vector.lanes / core.at(vector.nbytes).between(form.mnemonic, form.instructions)
+            for vector in plan.target.of(plan.element)
+            if (form := product.form(vector, "broadcast", "scalar")) is not None
+        ]
+    return max(rates) * product.depth
+
+
+# --- packing and converting ----------------------------------------------------------------------
+
+
+def convert_cycles(plan: Plan) -> float:
+    """Cycles to convert one element before it is used: what takes longest is to store vectors."""
+    core = plan.target.core
+    return (core.beside if plan.by_panels else 1) / core.stores / plan.vectors[0].lanes
+
+
+def move_cycles(plan: Plan, name: str) -> float:
+    """Cycles to pack one element: a load, a store, the shuffles of a transposition, overlapped."""
+    core, line = plan.target.core, LINE[name]
+    vectors = plan.target.of(plan.element)
+    shuffles = 0
+    if plan.operands[name].strides[line] != 1:
+        vectors = tuple(v for v in vectors if v.transposes)
+        shuffles = vectors[0].lanes.bit_length() - 1
+    per_vector = max(1 / core.loads, 1 / core.stores, shuffles / core.shuffles)
+    return per_vector / vectors[0].lanes
