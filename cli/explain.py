@@ -30,7 +30,7 @@ def command(wanted: Wanted, svg: Path | None, measure: bool) -> None:
     """
     from tilewright.generate import draw_plan, explain_plan
     from tilewright.plan.plan import Plan
-    from tilewright.plan.stack import StackPlan
+    from tilewright.plan.routines.stack import StackPlan
     from tilewright.runtime.driver import planned
 
     plans = [planned(spec, wanted.asked, wanted.target) for spec in wanted.specs]

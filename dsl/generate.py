@@ -25,13 +25,13 @@ from tilewright.lower.nest.build import make_program
 from tilewright.lower.pack_b import pack_program
 from tilewright.lower.stack import stack_program
 from tilewright.lower.transpose import transposition_program
-from tilewright.plan.pack_b import PackPlan, plan_packing
 from tilewright.plan.packed_b import formats_of
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import make_plan
-from tilewright.plan.stack import StackPlan, plan_stack
+from tilewright.plan.routines.pack_b import PackPlan, plan_packing
+from tilewright.plan.routines.stack import StackPlan, plan_stack
+from tilewright.plan.routines.transpose import TransposePlan, plan_transposition
 from tilewright.plan.staging import is_plain
-from tilewright.plan.transpose import TransposePlan, plan_transposition
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.pack import Pack
 from tilewright.spec.schedule import Schedule

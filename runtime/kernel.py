@@ -323,7 +323,7 @@ class Kernel:
 
         from tilewright.generate import draw_plan
         from tilewright.plan.plan import Plan
-        from tilewright.plan.stack import StackPlan
+        from tilewright.plan.routines.stack import StackPlan
 
         drawn = draw_plan(self.plan) if isinstance(self.plan, Plan | StackPlan) else ""
         words = f"<summary>{escape(repr(self))}</summary><pre>{escape(self.explain())}</pre>"

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 from sympy import Expr
 
-from tilewright.plan.pack_b import PackPlan
 from tilewright.plan.plan import Plan
-from tilewright.plan.stack import StackPlan
+from tilewright.plan.routines.pack_b import PackPlan
+from tilewright.plan.routines.stack import StackPlan
+from tilewright.plan.routines.transpose import TransposePlan
 from tilewright.plan.staging import is_plain
-from tilewright.plan.transpose import TransposePlan
 from tilewright.spec.expression import Call
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed

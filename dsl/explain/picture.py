@@ -11,7 +11,7 @@ from tilewright.ir.nest import Program
 from tilewright.plan.estimate.kernel import NOMINAL, estimate
 from tilewright.plan.estimate.work import peak
 from tilewright.plan.plan import Plan
-from tilewright.plan.stack import StackPlan
+from tilewright.plan.routines.stack import StackPlan
 from tilewright.plan.tiles import RegisterTile
 from tilewright.spec.types import ITEMSIZE
 

@@ -26,12 +26,12 @@ from tilewright.ir.nest import (
 )
 from tilewright.ir.ops import TileProgram
 from tilewright.plan.estimate.kernel import NOMINAL
-from tilewright.plan.pack_b import PackPlan
 from tilewright.plan.plan import Plan
-from tilewright.plan.stack import StackPlan
+from tilewright.plan.routines.pack_b import PackPlan
+from tilewright.plan.routines.stack import StackPlan
+from tilewright.plan.routines.transpose import TransposePlan
 from tilewright.plan.tile_shape import TileShape
 from tilewright.plan.tiles import RegisterTile, steps_text
-from tilewright.plan.transpose import TransposePlan
 from tilewright.symbolic import ONE, ZERO, c_text, evaluate, value
 
 from . import estimates, reasons

@@ -20,11 +20,11 @@ from tilewright.ir.nest import (
     When,
     WhenSame,
 )
-from tilewright.plan.pack_b import PackPlan
 from tilewright.plan.packed_b import formats_of
 from tilewright.plan.plan import Plan
-from tilewright.plan.stack import StackPlan
-from tilewright.plan.transpose import TransposePlan
+from tilewright.plan.routines.pack_b import PackPlan
+from tilewright.plan.routines.stack import StackPlan
+from tilewright.plan.routines.transpose import TransposePlan
 from tilewright.spec.signature import signature
 from tilewright.symbolic import evaluate
 

@@ -41,9 +41,9 @@ from tilewright.ir.ops import (
 )
 from tilewright.lower.staging.conversion import Conversion
 from tilewright.lower.staging.convert_groups import conversion_nest
-from tilewright.plan.pack_b import PackPlan
 from tilewright.plan.packed_b import ALIGNMENT
 from tilewright.plan.parts import Part, cut
+from tilewright.plan.routines.pack_b import PackPlan
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, symbol
 

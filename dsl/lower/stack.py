@@ -46,8 +46,8 @@ from tilewright.ir.ops import (
 )
 from tilewright.isa.vector import Vector
 from tilewright.plan.parts import exact_parts
-from tilewright.plan.stack import StackPlan
-from tilewright.plan.transpose import move_plan
+from tilewright.plan.routines.stack import StackPlan
+from tilewright.plan.routines.transpose import move_plan
 from tilewright.spec.gemm import SHAPES
 from tilewright.symbolic import ONE, ZERO, div, linear, mod, symbol, value
 

@@ -24,7 +24,7 @@ from tilewright.ir.ops import (
     TileProgram,
 )
 from tilewright.plan.parts import Part, cut
-from tilewright.plan.transpose import Block, TransposePlan
+from tilewright.plan.routines.transpose import Block, TransposePlan
 from tilewright.symbolic import ONE, ZERO, linear, slots, symbol
 
 Role = Literal["in", "out"]

@@ -51,7 +51,7 @@ def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     unknown = NOMINAL if len({plan.vectorize for plan in plans}) == 1 else 0
     unpacked = {plan.vectorize for plan in plans if not plan.packs}
     most = PACKED_BYTES if unpacked <= {"k"} else STACK_BYTES // 2
-    costs = [estimate(plan, unknown, most) if len(plans) > 1 else 0.0 for plan in plans]
+    costs = [layout_cycles(plan, unknown, most) if len(plans) > 1 else 0.0 for plan in plans]
     best = min(zip(costs, range(len(plans)), strict=True))[1]
     decisions = (*_why(plans, costs, best), *plans[best].decisions)
     decisions = tuple(replace(d, reason=why.get(d.what, d.reason)) for d in decisions)
@@ -332,7 +332,7 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
     )
 
 
-def estimate(plan: Plan, unknown: int, most: int) -> float:
+def layout_cycles(plan: Plan, unknown: int, most: int) -> float:
     """The cost model's cycles; equal for all when a size is 0, as one of the call may count.
 
     What nobody asked to pack has ``most`` bytes, as a whole or in blocks: as much as a cache holds

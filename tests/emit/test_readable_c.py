@@ -73,7 +73,7 @@ def test_a_line_without_a_place_to_break_stays() -> None:
 
 def test_specimens_are_small_enough_to_be_read() -> None:
     lengths = {path: path.read_text().count("\n") for path in COMMITTED}
-    assert sum(lengths.values()) < 8100
+    assert sum(lengths.values()) < 8500
     assert [str(path) for path, length in lengths.items() if length > 500] == []
 
 

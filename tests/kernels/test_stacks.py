@@ -13,7 +13,7 @@ from support.products.interpreted import Interpreted
 import tilewright as tw
 from tilewright.errors import ArgumentError, ScheduleError, SpecError
 from tilewright.generate import draw_plan, explain_plan, plan_for, program_for
-from tilewright.plan.stack import StackPlan
+from tilewright.plan.routines.stack import StackPlan
 from tilewright.runtime.machine.host import resolve
 
 Array = np.ndarray[Any, Any]

@@ -24,7 +24,7 @@ from tilewright.ir.ops import Load, Store
 from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
 from tilewright.isa.vector import MulAdd, Vector
-from tilewright.plan.transpose import TransposePlan
+from tilewright.plan.routines.transpose import TransposePlan
 from tilewright.runtime.build.toolchain import find_compiler
 from tilewright.runtime.emulate.runner import Alias, build, runner_for
 from tilewright.runtime.machine.host import is_native, means

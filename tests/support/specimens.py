@@ -165,7 +165,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemm_f32_64x48x64_ccc": ("avx512", "avx2", "scalar"),
     "gemm_f32_32x8x16_fff_beta1_batch16_tile16x4_bnmk": ("avx2",),
     "gemm_f32_mx4xk_fcc_a_in_panels": ("avx2",),
-    "gemm_f32_2x3x4_ccc_stack_side_by_side": ("avx2",),
+    "gemm_f32_2x3x4_ccc_stack_side_by_side": ("neon",),
     "gemm_f32_8x8xk_fff_batch_of_the_call_bnmk": ("avx2",),
     "gemm_f64_3x5x3_ccf_alpha2_narrow_tails": ("neon", "scalar"),
     "gemm_f32_mxnxk_of_16_ccc_of_the_call": ("avx2", "scalar"),

@@ -33,8 +33,8 @@ from tilewright.lower.transpose import grid_nest
 from tilewright.plan.operands import LINE, Operand, whole_groups
 from tilewright.plan.parts import Part, cut, panel_parts
 from tilewright.plan.plan import STACK_BYTES, Plan
+from tilewright.plan.routines.transpose import move_plan
 from tilewright.plan.staging import is_plain
-from tilewright.plan.transpose import move_plan
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, div, linear, value
 

@@ -23,6 +23,7 @@ from tilewright.plan.tiles import (
     PackedBlock,
     RegisterTile,
     Step,
+    SummedBlock,
 )
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ZERO, evaluate
@@ -266,6 +267,9 @@ class _Walk:
                 return self._cells(step)
             case PackedBlock():
                 return self._packed(step)
+            case SummedBlock():
+                parts = self.step(step.fill), self.step(step.finish)
+                return Series(parts, frozenset(), self.regions(parts, self.extents))
             case FirstOrLater():
                 return self.step(step.later if self.sizes[step.counter] else step.first)
             case OverBatch():
@@ -311,14 +315,14 @@ class _Walk:
     def _over_equal(self, step: OverEqual) -> Nest:
         letter = step.letter
         trips = self.number(step.trips)
-        around = replace(self, sizes={**self.sizes, f"{letter}_blocks": trips})
+        around = replace(self, sizes={**self.sizes, step.count: trips})
         size = around.number(step.size)
-        around = replace(around, sizes={**around.sizes, f"{letter}_step": size})
+        around = replace(around, sizes={**around.sizes, step.step: size})
 
         def at(i: int) -> Nest:
-            here = evaluate(step.here, {**around.sizes, step.counter: i})
-            name = {f"{letter}c": here, step.counter: i}
-            return around.inside(letter, here, **name).step(step.body)
+            elements = evaluate(step.elements, {**around.sizes, step.counter: i})
+            named = {step.here: elements, step.counter: i}
+            return around.inside(letter, elements, **named).step(step.body)
 
         parts = [at(0)]
         if trips > 2:
@@ -339,7 +343,9 @@ class _Walk:
             name: self.region(name, self.extents),
             f"{name} packed": held.region(name, self.extents),
         }
-        fill = Piece(regions, Cycles({PACKING: elements * move_cycles(self.plan, name)}))
+        same = self.plan.operands[name].type == step.operand.type
+        each = move_cycles(self.plan, name) if same else convert_cycles(self.plan)
+        fill = Piece(regions, Cycles({PACKING if same else CONVERTING: elements * each}))
         body = held.step(step.body)
         return Series((fill, body), frozenset(), self.regions((fill, body), self.extents))
 

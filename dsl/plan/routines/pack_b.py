@@ -13,10 +13,10 @@ from tilewright.spec.schedule import Schedule
 from tilewright.spec.types import ITEMSIZE, accumulator
 from tilewright.symbolic import ONE, size_expr, value
 
-from .contraction import Product, choose_product
-from .loops import Decision
-from .operands import BatchPlan, Operand, packed_by_caller
-from .packed_b import PackedFormat, format_of, packed_product
+from ..contraction import Product, choose_product
+from ..loops import Decision
+from ..operands import BatchPlan, Operand, packed_by_caller
+from ..packed_b import PackedFormat, format_of, packed_product
 
 #: Bytes that are packed before their sums are taken: they are still in the first cache.
 CHUNK_BYTES = 16 * 1024

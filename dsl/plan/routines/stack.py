@@ -24,12 +24,12 @@ from tilewright.spec.sizes import Dim
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import div, size_expr, value
 
-from .loops import Decision, threads_decision
-from .operands import BatchPlan, Operand, operand_of
-from .parts import exact_parts
-from .plan import STACK_BYTES, Plan
-from .planner import NOMINAL, estimate, make_plan
-from .staging import is_plain
+from ..loops import Decision, threads_decision
+from ..operands import BatchPlan, Operand, operand_of
+from ..parts import exact_parts
+from ..plan import STACK_BYTES, Plan
+from ..planner import NOMINAL, layout_cycles, make_plan
+from ..staging import is_plain
 from .transpose import cover
 
 #: Registers that a tile leaves to what its end computes with.
@@ -214,7 +214,7 @@ def _alone(spec: Gemm, schedule: Schedule, target: Target) -> float:
     alone, sizes = spec.alone(), _counted(spec)
     decides = any(isinstance(getattr(spec, d), Dim) for d in "mnk")
     plan = _one(alone.with_sizes(**sizes), schedule, target)
-    return (DECIDING if decides else 0) + estimate(plan, UNKNOWN, NOMINAL**3)
+    return (DECIDING if decides else 0) + layout_cycles(plan, UNKNOWN, NOMINAL**3)
 
 
 # --- side by side ------------------------------------------------------------------------------

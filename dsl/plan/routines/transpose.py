@@ -27,9 +27,9 @@ from tilewright.spec.transpose import Transpose
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, size_expr, value
 
-from .loops import Decision
-from .operands import Operand
-from .parts import Part, cut
+from ..loops import Decision
+from ..operands import Operand
+from ..parts import Part, cut
 
 #: Operations in one tile: more gain little, and crowd the instruction cache. With sizes known only
 #: at the call there are many tiles, for all that may be left over.
