@@ -120,9 +120,12 @@ def cycles(
     moved = [*_traffic(plan, nest, sizes, tile, core), _walks(plan, nest, sizes, tile)]
     bounds = [tiles * (1 if nest.prefetch is None else _ASKING), *moved]
     total = max(bounds) + core.overlap * (sum(bounds) - max(bounds)) + _packing(plan, nest, sizes)
-    if nest.threads is None:
-        return total
-    return total / nest.threads + _REGION
+    return threads_cycles(total, nest.threads)
+
+
+def threads_cycles(total: float, threads: int | None) -> float:
+    """Cycles of so many threads that share work of ``total``, with the cost of waking them."""
+    return total if threads is None else total / threads + _REGION
 
 
 def _traffic(

@@ -12,6 +12,7 @@ from tilewright.errors import SpecError, TilewrightError
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 from tilewright.plan.cost_model import shape_of, tile_cycles
+from tilewright.plan.estimate.kernel import estimate
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import make_plan
 from tilewright.plan.routines.stack import side_by_side
@@ -22,10 +23,12 @@ from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule
 from tilewright.symbolic import ONE, value
 
-from .nests import Nest, blocked, cycles, orders
+from .nests import Nest, blocked, cycles, orders, threads_cycles
 
 #: A size known only at the call is ranked as if it were this.
 TYPICAL = 256
+#: The variants whose whole kernels are estimated: half a second's worth.
+LOOKED_AT = 200
 #: Tiles that are tried in each nest with blocks, the cheapest in themselves.
 _BEST = 12
 
@@ -69,7 +72,26 @@ def candidates(spec: Gemm, target: str = "host", *, threads: int | None = None) 
     best: dict[Schedule, Candidate] = {}
     for candidate in ranked:  # tiles of several narrow vectors, or of fewer wide ones, are one
         best.setdefault(candidate.schedule, candidate)
-    return list(best.values())
+    found = list(best.values())
+    return [*_looked_at(spec, resolved, found[:LOOKED_AT]), *found[LOOKED_AT:]]
+
+
+def _looked_at(spec: Gemm, target: Target, first: list[Candidate]) -> list[Candidate]:
+    """The most promising ones in the order of the whole kernels' estimates, which take longer.
+
+    Threads divide what their nest takes, as in the others' order.
+    """
+    sizes = {d: TYPICAL for d, _ in spec.runtime_sizes() if d in "mnk"}
+    found = []
+    for candidate in first:
+        schedule = candidate.schedule
+        try:
+            whole = estimate(make_plan(spec, schedule, target), sizes).cycles
+        except TilewrightError:
+            continue
+        shared = threads_cycles(whole, schedule.threads)
+        found.append(Candidate(shared, schedule))
+    return sorted(found, key=lambda candidate: candidate.cycles)
 
 
 def _of_stack(spec: Gemm, target: str) -> list[Candidate]:
