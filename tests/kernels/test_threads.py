@@ -260,7 +260,7 @@ def test_the_threads_round_as_the_caller_does() -> None:
     ("said", "words"),
     [
         ({"loops": "NMK"}, ("same elements of C", "'NMk'")),
-        ({"loops": "BNmk"}, ("same elements of C", "'bNmk'")),
+        ({"loops": "BNmK"}, ("same elements of C", "'BNmk'")),
         ({"loops": "NMx"}, ("outermost first", '"NMk"')),
         ({"loops": "NMnNn"}, ("at most twice",)),
         ({"loops": "nmk", "threads": 2}, ("upper case", "'nMk'")),
