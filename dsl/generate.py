@@ -10,7 +10,7 @@ from tilewright.emit.layout import folded
 from tilewright.emit.listing import Listing, Macros
 from tilewright.emit.parallel import Fork, forks
 from tilewright.emit.render import Source, render
-from tilewright.explain.decisions import formula
+from tilewright.explain.decisions import AnyPlan, formula
 from tilewright.explain.estimates import Measured
 from tilewright.explain.picture import picture
 from tilewright.explain.resolved import resolved
@@ -78,9 +78,6 @@ class KernelText:
     def fork(self, loop: BlockLoop) -> Fork:
         """The function that holds a parallel loop's body."""
         return next(fork for fork in self.forks if fork.loops[0] == loop)
-
-
-AnyPlan = Plan | StackPlan | TransposePlan | PackPlan
 
 
 # That a Gemm is a stack, whose plan is a StackPlan, its type does not tell.

@@ -25,7 +25,8 @@ from .store import cache
 from .store.folders import tunings_file
 
 if TYPE_CHECKING:
-    from tilewright.generate import AnyPlan, Request
+    from tilewright.explain.decisions import AnyPlan
+    from tilewright.generate import Request
     from tilewright.runtime.build.toolchain import Compiler
     from tilewright.runtime.tuned import Subject, Winner
 

@@ -29,7 +29,7 @@ from tilewright.spec.sizes import MAX_FIXED, Dim, whole_number
 from .call import dispatch
 
 if TYPE_CHECKING:
-    from tilewright.generate import AnyPlan
+    from tilewright.explain.decisions import AnyPlan
     from tilewright.isa.target import Target
     from tilewright.runtime.bench.timing import Timing
     from tilewright.runtime.call.argument_checks import Checked

@@ -27,18 +27,14 @@ from tilewright.ir.nest import (
 from tilewright.ir.ops import TileProgram
 from tilewright.plan.estimate.kernel import NOMINAL
 from tilewright.plan.plan import Plan
-from tilewright.plan.routines.pack_b import PackPlan
 from tilewright.plan.routines.stack import StackPlan
-from tilewright.plan.routines.transpose import TransposePlan
 from tilewright.plan.tile_shape import TileShape
 from tilewright.plan.tiles import RegisterTile, steps_text
 from tilewright.symbolic import ONE, ZERO, c_text, evaluate, value
 
 from . import estimates, reasons
-from .decisions import decisions, head, text_of
+from .decisions import AnyPlan, decisions, head, text_of
 from .estimates import Measured
-
-AnyPlan = Plan | StackPlan | TransposePlan | PackPlan
 
 WIDTH = 100
 #: A formula longer than this is left to the tiles' own numbers.
@@ -76,7 +72,7 @@ def explain(
         ("Loops", _nest(program.nest, 0)),
         (
             f"Operations and bytes of one call{_of(numbers, of_call)}",
-            _formulas(plan, program, of_call),
+            _formulas(plan, program, numbers, of_call),
         ),
     ]
     if isinstance(plan, Plan) and any(tile.steps != 0 for tile in plan.tiles):
@@ -328,8 +324,10 @@ def _choice(node: When | WhenSame, depth: int) -> Iterator[str]:
         yield from _nest(node.otherwise, depth + 1)
 
 
-def _formulas(plan: AnyPlan, program: Program, sizes: Mapping[str, int]) -> Iterator[str]:
-    numbers, asked = _numbers(program, sizes), flops(plan)
+def _formulas(
+    plan: AnyPlan, program: Program, numbers: Counted | None, sizes: Mapping[str, int]
+) -> Iterator[str]:
+    asked = flops(plan)
     found = formulas(program) if numbers is None else numbers.formulas
     if numbers is not None:
         asked = Integer(evaluate(asked, sizes))

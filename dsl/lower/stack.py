@@ -52,6 +52,7 @@ from tilewright.spec.gemm import SHAPES
 from tilewright.symbolic import ONE, ZERO, div, linear, mod, symbol, value
 
 from .nest.build import make_program
+from .tile.store import update_said
 from .transpose import grid_nest
 
 #: Multiply-adds of a tile up to which all of K is straight code.
@@ -309,8 +310,7 @@ def _stored(plan: StackPlan, c: _Place, sums: list[list[Register]]) -> Iterator[
         yield Splat(alpha, spec.alpha)
     if spec.beta not in (0, 1):
         yield Splat(beta, spec.beta)
-    plus = "" if spec.beta == 0 else ", plus C" if spec.beta == 1 else ", plus C times beta"
-    yield Note(f"Store the sums{'' if spec.alpha == 1 else ' times alpha'}{plus}.")
+    yield Note(update_said(spec.alpha, spec.beta))
     for i, row in enumerate(sums):
         for j, each in enumerate(row):
             address = Address("c", linear(((i, c.rows), (j, c.columns))))

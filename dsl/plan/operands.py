@@ -9,11 +9,10 @@ from sympy import Expr, Integer
 
 from tilewright.ir.nest import Name
 from tilewright.spec.expression import Operand as Named
-from tilewright.spec.gemm import QUANTITIES, SHAPES, Gemm
+from tilewright.spec.gemm import QUANTITIES, SHAPES, Gemm, stride_slot
 from tilewright.spec.operands import Addresses, Batch, Offsets, Strided
 from tilewright.spec.scalars import quantity_type
 from tilewright.spec.signature import symbol_of
-from tilewright.spec.sizes import Size
 from tilewright.symbolic import ONE, ZERO, div, size_expr
 
 from .contraction import Product
@@ -108,7 +107,7 @@ def batch_of(spec: Gemm) -> BatchPlan | None:
     count = size_expr("count", batch.count)
     match batch:
         case Strided():
-            strides = {name: _stride(spec, name, getattr(batch, name)) for name in "ab"}
+            strides = {name: batch_stride(spec, name) for name in "ab"}
             return BatchPlan("strided", count, strides, {})
         case Offsets():
             given = {name: getattr(batch, name) for name in "ab"}
@@ -118,9 +117,11 @@ def batch_of(spec: Gemm) -> BatchPlan | None:
             return BatchPlan("addresses", count, {}, {})
 
 
-def _stride(spec: Gemm, name: str, given: Size | None) -> Expr:
+def batch_stride(spec: Gemm, name: str) -> Expr:
+    """The elements from one matrix of operand ``name`` to the next of a strided batch."""
+    given = spec.stride(name)
     if given is not None:
-        return size_expr(f"stride_{name}", given)
+        return size_expr(stride_slot(name), given)
     rows, cols = SHAPES[name]
     lines = rows if getattr(spec, name).order == "C" else cols
     return size_expr(lines, getattr(spec, lines)) * operand_of(spec, name).strides[lines]

@@ -32,6 +32,11 @@ SHAPES = {
 }
 
 
+def stride_slot(name: str) -> str:
+    """What the batch's stride of an operand is called: B2 has that of B, and D that of C."""
+    return f"stride_{'c' if name == 'd' else name[0]}"
+
+
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Gemm:
     """``acc = sum_i (A_i - a_zero)(B_i - b_zero)``: A is m x k, B k x n, C and D m x n.
@@ -186,7 +191,7 @@ class Gemm:
         """The batch's stride of matrix ``name``; None for tight ones, or where there is none."""
         stride: Size | None = None
         if isinstance(self.batch, Strided) and self.batched(name):
-            stride = getattr(self.batch, "c" if name == "d" else name[0])
+            stride = getattr(self.batch, stride_slot(name).removeprefix("stride_"))
         return stride
 
     def leading(self, name: str) -> Size:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from .gemm import QUANTITIES, SHAPES, Gemm, Spec
+from .gemm import QUANTITIES, SHAPES, Gemm, Spec, stride_slot
 from .operands import Addresses, Batch, Offsets, Packed, Strided
 from .pack import Pack
 from .scalars import quantity_type
@@ -90,8 +90,8 @@ class ArrayParameter:
 
     @property
     def stride_slot(self) -> str:
-        """What the batch's stride is called: B2 has that of B, and D that of C."""
-        return f"stride_{'c' if self.name == 'd' else self.name[0]}"
+        """What the batch's stride is called."""
+        return stride_slot(self.name)
 
     @property
     def offsets(self) -> str:

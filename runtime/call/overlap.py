@@ -78,7 +78,6 @@ def check_overlaps(signature: Signature, arrays: tuple[Any, ...], known: Known) 
 def _check_stack(signature: Signature, arrays: tuple[Any, ...], written: int) -> None:
     """Refuse a stack that is written if two of its elements, or one of an input, are one."""
     output, out = signature.arrays[written], arrays[written]
-    apart = np.lib.array_utils.byte_bounds
     for other, parameter in enumerate(signature.arrays):
         given = arrays[other]
         if other == written or (signature.alias == other and _alike(given, out)):
@@ -86,14 +85,9 @@ def _check_stack(signature: Signature, arrays: tuple[Any, ...], written: int) ->
         items = given if parameter.kind == "sequence" else (given,)
         for item in items:
             array = item.data if parameter.packed else item
-            if np.may_share_memory(out, array) and np.shares_memory(out, array):
-                low, high = apart(array)
-                raise ArgumentValueError(
-                    f"{output.name} shares elements with {parameter.name}",
-                    got=f"{parameter.name} in bytes {low:#x} to {high:#x}",
-                    expected="an output that has no element in common with what else is passed",
-                    hint=f"pass {parameter.name}.copy()",
-                )
+            if np.shares_memory(out, array):
+                low, high = np.lib.array_utils.byte_bounds(array)
+                _refuse(output, parameter, "", f"{parameter.name} in bytes {low:#x} to {high:#x}")
     if not disjoint(out):
         raise ArgumentValueError(
             f"matrices of {output.name} share elements",
@@ -125,10 +119,17 @@ def _shared(
     output: ArrayParameter, out: Region, other: ArrayParameter, held: list[Region], found: int
 ) -> NoReturn:
     which = f" ({'matrix' if other.kind != 'sequence' else 'array'} {found})"
+    got = (
+        f"{output.name} in bytes {out.start:#x} to {out.end:#x}, "
+        f"{other.name} in {held[found].start:#x} to {held[found].end:#x}"
+    )
+    _refuse(output, other, which if len(held) > 1 else "", got)
+
+
+def _refuse(output: ArrayParameter, other: ArrayParameter, which: str, got: str) -> NoReturn:
     raise ArgumentValueError(
-        f"{output.name} shares elements with {other.name}" + (which if len(held) > 1 else ""),
-        got=f"{output.name} in bytes {out.start:#x} to {out.end:#x}, "
-        f"{other.name} in {held[found].start:#x} to {held[found].end:#x}",
+        f"{output.name} shares elements with {other.name}{which}",
+        got=got,
         expected="an output that has no element in common with what else is passed",
         hint=f"pass {other.name}.copy()",
     )

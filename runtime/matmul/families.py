@@ -141,8 +141,8 @@ def stack_class_of(
     is_tiny = 0 < max(m, n, k) <= limit and min(m, n, k) > 0 and tight
     if is_tiny:
         one = Class("matrix", False, (1, 1, 1, 0), (limit,) * 3 + (UNBOUNDED,), tiny=limit)
-    elif limit and tight:
-        one = one._replace(above=limit) if max(m, n, k) > limit else one
+    elif limit and tight and max(m, n, k) > limit:
+        one = one._replace(above=limit)
     work = m * n * k * count
     parallel = plain and options.threads != 1 and work >= PARALLEL_WORK
     total = (PARALLEL_WORK, UNBOUNDED) if work >= PARALLEL_WORK else (0, PARALLEL_WORK - 1)

@@ -34,6 +34,7 @@ from tilewright.ir.ops import (
     Zero,
 )
 from tilewright.isa.vector import Vector
+from tilewright.spec.scalars import Factor
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import ONE, ZERO, value
 
@@ -224,7 +225,8 @@ def write(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
     if tile.finishes:
         yield from finished(tile, outputs)
         return
-    yield Note(_update_said(tile))
+    spec = tile.plan.spec
+    yield Note(update_said(spec.alpha, 1 if tile.accumulate else spec.beta))
     tails: list[Output] = []
     if tile.plan.bounces:
         tails = [output for output in outputs if output.active is not None]
@@ -237,13 +239,11 @@ def write(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
     yield from _bounced(tile, tails) if tails else ()
 
 
-def _update_said(tile: Tile) -> str:
+def update_said(alpha: Factor, beta: Factor) -> str:
     """What the sums become, in words."""
-    spec = tile.plan.spec
-    beta = 1 if tile.accumulate else spec.beta
-    alpha = "" if spec.alpha == 1 else " times alpha"
+    times = "" if alpha == 1 else " times alpha"
     plus = "" if beta == 0 else ", plus C" if beta == 1 else ", plus C times beta"
-    return f"Store the sums{alpha}{plus}."
+    return f"Store the sums{times}{plus}."
 
 
 def _stored(tile: Tile, output: Output) -> Op:

@@ -25,7 +25,7 @@ from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import div, size_expr, value
 
 from ..loops import Decision, threads_decision
-from ..operands import BatchPlan, Operand, operand_of
+from ..operands import BatchPlan, Operand, batch_stride, operand_of
 from ..parts import exact_parts
 from ..plan import STACK_BYTES, Plan
 from ..planner import NOMINAL, layout_cycles, make_plan
@@ -167,14 +167,10 @@ def _batch(spec: Gemm, names: list[str], each: Plan | None) -> BatchPlan:
 
 
 def _stride(spec: Gemm, name: str, each: Plan | None) -> Expr:
-    given = spec.stride(name)
-    if given is not None:
-        return size_expr(f"stride_{'c' if name == 'd' else name[0]}", given)
-    if isinstance(getattr(spec, name), Packed):
+    """The elements from one matrix to the next; those packed one by one follow each other."""
+    if isinstance(getattr(spec, name), Packed) and spec.stride(name) is None:
         return _operand(spec, name, each).strides["b"]
-    rows, columns = SHAPES[name]
-    lines = rows if getattr(spec, name).order == "C" else columns
-    return size_expr(lines, getattr(spec, lines)) * operand_of(spec, name).strides[lines]
+    return batch_stride(spec, name)
 
 
 def _parallel(schedule: Schedule, each: Plan | None) -> bool:
