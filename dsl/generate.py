@@ -9,7 +9,7 @@ from typing import Any, overload
 from tilewright.emit.layout import folded
 from tilewright.emit.listing import Listing, Macros
 from tilewright.emit.parallel import Fork, forks
-from tilewright.emit.render import Source, render
+from tilewright.emit.render import Defined, Source, render
 from tilewright.explain.decisions import AnyPlan, formula
 from tilewright.explain.estimates import Measured
 from tilewright.explain.picture import picture
@@ -153,8 +153,14 @@ def interpret_kernel(
     return interpret(plan, program_for(plan), arrays, sizes, scalars)
 
 
-def generate(requests: Sequence[Request]) -> Source:
-    """One C file with every requested kernel. All requests must be for one target."""
+def generate(
+    requests: Sequence[Request], notes: Sequence[str] = (), *, asks_at_load: bool = True
+) -> Source:
+    """One C file with every requested kernel. All requests must be for one target.
+
+    ``notes`` are more lines of its first comment. A file whose kernels need the operating system's
+    consent asks for it when it is loaded, unless ``asks_at_load`` is False: who calls them asks.
+    """
     macros = Macros()
     several = len(requests) > 1
     kernels = [
@@ -172,8 +178,21 @@ def generate(requests: Sequence[Request]) -> Source:
         kernels=kernels,
         threaded=any(kernel.forks for kernel in kernels),
         worth=target.core.worth,
+        notes=notes,
+        asks_at_load=asks_at_load,
     )
-    return Source(folded(text), tuple(request.name for request in requests))
+    return Source(folded(text), tuple(map(_defined, kernels)))
+
+
+def _defined(kernel: KernelText) -> Defined:
+    """What a caller has to know of a kernel."""
+    return Defined(
+        name=kernel.name,
+        scratch=kernel.program.scratch != 0,
+        configures=bool(kernel.program.configurations),
+        formula=kernel.formula,
+        resolved=kernel.resolved_text,
+    )
 
 
 def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:

@@ -12,6 +12,7 @@ from tilewright.isa.machine import CompilerHints, Core, Emulation
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Mask, Vector
 
+from .detection import X86
 from .processors import processors
 from .x86 import partial_stores, prefix, scalar, vector
 from .x86_features import vnni
@@ -60,6 +61,7 @@ TARGET = Target(
     name="avx2",
     title="AVX2, FMA, F16C",
     machine="x86_64",
+    detection=X86,
     cpu_flags=("avx2", "fma", "f16c"),
     compiler_flags=("-mavx2", "-mfma", "-mf16c"),
     zig_flags=("-mcpu=x86_64_v3",),

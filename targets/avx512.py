@@ -10,6 +10,7 @@ from tilewright.isa.machine import CompilerHints, Core
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Mask, Vector
 
+from .detection import X86
 from .processors import processors
 from .x86 import cast, predicate, prefix, scalar, store_bits, transposes, vector
 from .x86_features import HEADER, bf16, vnni
@@ -115,6 +116,7 @@ TARGET = Target(
     name="avx512",
     title="AVX-512 F, BW, DQ, VL, CD",
     machine="x86_64",
+    detection=X86,
     cpu_flags=("avx2", "fma", "f16c", "avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"),
     compiler_flags=(
         "-mavx2", "-mfma", "-mf16c", "-mavx512f", "-mavx512bw", "-mavx512dq", "-mavx512vl",

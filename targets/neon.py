@@ -9,6 +9,7 @@ from __future__ import annotations
 from tilewright.isa.machine import CompilerHints, Core, Emulation
 from tilewright.isa.target import Target
 
+from .detection import ARM
 from .neon_features import FEATURES
 from .neon_float import PAIR, SINGLE, quad
 from .neon_integer import SUMS, factors
@@ -18,6 +19,7 @@ TARGET = Target(
     name="neon",
     title="Neon (Armv8-A)",
     machine="aarch64",
+    detection=ARM,
     cpu_flags=("asimd",),
     compiler_flags=("-march=armv8-a",),
     zig_flags=("-mcpu=generic",),

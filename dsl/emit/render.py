@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
 from importlib.util import MAGIC_NUMBER
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jinja2
 import numpy as np
@@ -23,12 +23,31 @@ from tilewright.symbolic import c_text, slots
 _PER_LINE = 12
 
 
+class Defined(NamedTuple):
+    """A kernel that C text defines, and what its caller has to know.
+
+    ``scratch``: it takes scratch memory. ``configures``: it configures a matrix unit, and has the
+    functions that keep it configured. ``formula`` and ``resolved``, its schedule, are for people.
+    """
+
+    name: str
+    scratch: bool
+    configures: bool
+    formula: str
+    resolved: str
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
-    """C text and the names of the kernels it defines."""
+    """C text and the kernels that it defines."""
 
     text: str
-    names: tuple[str, ...]
+    kernels: tuple[Defined, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the kernels."""
+        return tuple(kernel.name for kernel in self.kernels)
 
 
 class Shelf(Protocol):

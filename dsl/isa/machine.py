@@ -174,3 +174,32 @@ class Emulation:
     cpu: str = "max"
     overread: int = 0
     header: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CpuBit:
+    """Where a program finds out that a CPU has something: bit ``bit`` of one of the words it reads.
+
+    ``state`` are the bits of the operating system's own word that must be set as well, because it
+    saves the registers; 0 where it has no say.
+    """
+
+    word: str
+    bit: int
+    state: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Detection:
+    """How C asks a CPU of one architecture, while it runs, what it has.
+
+    ``template`` reads ``words`` into an array, in this order; the operating system's word, if
+    there is one, is the last. ``bits`` say where each of a target's ``cpu_flags`` stands. ``macro``
+    is what compilers define for the architecture, and ``processors`` are its names in build systems.
+    """
+
+    template: str
+    words: tuple[str, ...]
+    bits: Mapping[str, CpuBit]
+    macro: str
+    processors: tuple[str, ...]

@@ -8,7 +8,7 @@ from functools import cache
 
 from tilewright.errors import TargetError
 
-from .machine import CompilerHints, Core, Emulation
+from .machine import CompilerHints, Core, Detection, Emulation
 from .matrix_unit import MatrixUnit
 from .vector import MulAdd, Vector
 
@@ -56,8 +56,8 @@ class Target:
     """An instruction set: its registers, vectors (widest first), core, and compiler options.
 
     ``cpu_flags`` are the names that ``/proc/cpuinfo`` uses; all are needed. ``machine`` is
-    ``platform.machine()`` of CPUs that can run it, "" any. ``core_source`` says whose numbers the
-    core's are.
+    ``platform.machine()`` of CPUs that can run it, "" any; ``detection`` says how a program that
+    runs there finds these flags. ``core_source`` says whose numbers the core's are.
     """
 
     name: str
@@ -71,6 +71,7 @@ class Target:
     vectors: tuple[Vector, ...]
     core: Core
     emulation: Emulation = field(default_factory=Emulation)
+    detection: Detection | None = None
     matrix: MatrixUnit | None = None
     features: Mapping[str, Feature] = field(default_factory=dict)
     hints: CompilerHints | None = None

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from tilewright.errors import ToolchainError
 from tilewright.isa.target import Target
@@ -163,6 +163,26 @@ def compiler_flags(target: Target, compiler: Compiler) -> tuple[str, ...]:
     else:
         own = target.zig_flags if compiler.family == "zig" else target.compiler_flags
     return (*_common_flags(compiler), *own)
+
+
+#: What a project of one's own decides: warnings, and whether code may lie anywhere.
+_PROJECTS_OWN = ("-fPIC", "-Wall", "-Wextra", "-Werror")
+
+
+def source_flags(target: Target, family: Family) -> tuple[str, ...]:
+    """What C for ``target`` is compiled with by anyone, on any machine: needed, and as measured."""
+    flags = compiler_flags(target, Compiler(("",), family, "", ""))
+    kept = [flag for flag in flags if flag not in _PROJECTS_OWN]
+    if family == "zig":  # who compiles says for which system
+        at = kept.index("-target")
+        del kept[at : at + 2]
+    return tuple(kept)
+
+
+def flags_notes(target: Target) -> tuple[str, ...]:
+    """The lines in which a C file says what it is compiled with, by each family of compilers."""
+    flags = {family: " ".join(source_flags(target, family)) for family in get_args(Family)}
+    return tuple(f"Flags:     {family} {text}" for family, text in flags.items())
 
 
 def program_command(target: Target, source: str, program: str) -> tuple[str, ...]:

@@ -1,0 +1,50 @@
+"""What a CPU has, as a program asks it while it runs: where each flag of ``/proc/cpuinfo`` stands.
+
+x86: CPUID's leaves 1 and 7, and XCR0 for the registers that the operating system saves (Intel 64 and
+IA-32 Architectures Software Developer's Manual, volume 2, CPUID, and volume 1, chapter 13). AArch64:
+the kernel's auxiliary vector (Linux, Documentation/arch/arm64/elf_hwcaps).
+"""
+
+from __future__ import annotations
+
+from tilewright.isa.machine import CpuBit, Detection
+
+#: Bits of XCR0: the upper halves of the vectors of 256 bits; masks and vectors of 512; tiles.
+_YMM, _ZMM, _TILES = 0x6, 0xE6, 0x60000
+
+X86 = Detection(
+    template="library/cpu_x86.c.j2",
+    words=("LEAF_1_ECX", "LEAF_7_EBX", "LEAF_7_ECX", "LEAF_7_EDX", "LEAF_7_1_EAX", "XCR0"),
+    bits={
+        "fma": CpuBit("LEAF_1_ECX", 12, _YMM),
+        "f16c": CpuBit("LEAF_1_ECX", 29, _YMM),
+        "avx2": CpuBit("LEAF_7_EBX", 5, _YMM),
+        "avx512f": CpuBit("LEAF_7_EBX", 16, _ZMM),
+        "avx512dq": CpuBit("LEAF_7_EBX", 17, _ZMM),
+        "avx512cd": CpuBit("LEAF_7_EBX", 28, _ZMM),
+        "avx512bw": CpuBit("LEAF_7_EBX", 30, _ZMM),
+        "avx512vl": CpuBit("LEAF_7_EBX", 31, _ZMM),
+        "avx512_vnni": CpuBit("LEAF_7_ECX", 11, _ZMM),
+        "amx_bf16": CpuBit("LEAF_7_EDX", 22, _TILES),
+        "amx_tile": CpuBit("LEAF_7_EDX", 24, _TILES),
+        "amx_int8": CpuBit("LEAF_7_EDX", 25, _TILES),
+        "avx_vnni": CpuBit("LEAF_7_1_EAX", 4, _YMM),
+        "avx512_bf16": CpuBit("LEAF_7_1_EAX", 5, _ZMM),
+        "amx_fp16": CpuBit("LEAF_7_1_EAX", 21, _TILES),
+    },
+    macro="__x86_64__",
+    processors=("x86_64", "amd64", "AMD64"),
+)
+ARM = Detection(
+    template="library/cpu_arm.c.j2",
+    words=("HWCAP", "HWCAP2"),
+    bits={
+        "asimd": CpuBit("HWCAP", 1),
+        "asimddp": CpuBit("HWCAP", 20),
+        "asimdfhm": CpuBit("HWCAP", 23),
+        "i8mm": CpuBit("HWCAP2", 13),
+        "bf16": CpuBit("HWCAP2", 14),
+    },
+    macro="__aarch64__",
+    processors=("aarch64", "arm64", "ARM64"),
+)
