@@ -6,7 +6,7 @@ The program is one C file. The arguments and the limits of results are those of 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,11 +38,15 @@ _MOST = 1 << 21
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """An array in C: numbers, or the bits of elements that C has no type for."""
+    """An array in C: numbers, or the bits of elements that C has no type for.
+
+    With a ``length`` it has so many elements, each of them one of the numbers.
+    """
 
     name: str
     element: str
     numbers: list[Any]
+    length: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +64,7 @@ class Output:
     """What is written: lines of elements, each right from ``low`` to ``high``, or where ``nan``.
 
     ``held`` is what memory holds before the call where that is read. ``axes``: 1 for a vector.
+    ``at`` are the elements that are checked, counted along lines, where not all are.
     """
 
     name: str
@@ -74,6 +79,17 @@ class Output:
     low: Block
     high: Block
     nan: tuple[Block, ...]
+    at: tuple[Block, ...]
+
+    @property
+    def limits(self) -> tuple[Block, ...]:
+        """The arrays of least and greatest numbers: one, where those are the same."""
+        return (self.low,) if self.high is self.low else (self.low, self.high)
+
+    @property
+    def checked(self) -> int:
+        """How many elements are checked."""
+        return len(self.at[0].numbers) if self.at else self.lines * self.line
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +110,13 @@ class Run:
     def inputs(self) -> tuple[Argument, ...]:
         """What is only read."""
         return tuple(a for a in self.arguments if isinstance(a, Argument))
+
+    @property
+    def spread(self) -> tuple[Block, ...]:
+        """The arrays that are filled from fewer numbers."""
+        held = [block for argument in self.inputs for block in argument.blocks]
+        held += [block for output in self.outputs for block in output.held]
+        return tuple(block for block in held if block.length)
 
 
 # --- the program -------------------------------------------------------------------------------
@@ -183,7 +206,7 @@ def _run(
     arguments = tuple(
         _argument(f"run{index}_{p.symbol}", spec, target, p, given)
         if p.role == "in"
-        else _output(f"run{index}_{p.symbol}", p, given, right[p.name])
+        else output_of(f"run{index}_{p.symbol}", p, given, right[p.name])
         for p, given in zip(parameters.arrays, held.arrays, strict=True)
     )
     sizes = {p.slot: held.sizes[p.dim.name] for p in parameters.sizes}
@@ -201,7 +224,7 @@ def _argument(name: str, spec: Spec, target: Target, p: ArrayParameter, given: A
     else:
         element = p.element
     names = [f"{name}_{i}" for i in range(len(items))] if table else [name]
-    blocks = tuple(_block(n, item, element) for n, item in zip(names, items, strict=True))
+    blocks = tuple(block_of(n, item, element) for n, item in zip(names, items, strict=True))
     return Argument(name, element, blocks, table)
 
 
@@ -211,19 +234,24 @@ def _packed(spec: Gemm, target: Target, b: Array) -> Array:
     return packed_bytes(pack, target, [b] if pack.batch is None else b).reshape(-1)
 
 
-def _block(name: str, array: Array, element: str) -> Block:
+def block_of(name: str, array: Array, element: str) -> Block:
     """An array's memory from its first element to its last; C has no empty one."""
     type_ = ELEMENTS[element]
     numbers = span(array).view(type_.bits or type_.numpy).tolist()
     return Block(name, element, numbers or [0])
 
 
-def _output(name: str, p: ArrayParameter, array: Array, right: Expected) -> Output:
-    """An output, and what is right for it in the order of its lines."""
+def output_of(
+    name: str, p: ArrayParameter, array: Array, right: Expected, at: Sequence[int] | None = None
+) -> Output:
+    """An output, and what is right for it in the order of its lines: all, or the elements ``at``."""
     columns = p.order == "F"
     lines = np.atleast_2d(array.T if columns else array)
     leading = lines.strides[0] // lines.itemsize if len(lines) > 1 else lines.shape[1]
-    low, high, nan = (_in_lines(part, array.shape, columns) for part in right.limits())
+    limits = [_in_lines(part, array.shape, columns) for part in right.limits()]
+    low, high, nan = limits if at is None else (part[list(at)] for part in limits)
+    least = Block(f"{name}_low", "f64", _within(low, np.inf) or [0])
+    greatest = Block(f"{name}_high", "f64", _within(high, -np.inf) or [0])
     allowed = [Block(f"{name}_nan", "u8", nan.astype(int).tolist())] if nan.any() else []
     return Output(
         name=name,
@@ -234,10 +262,11 @@ def _output(name: str, p: ArrayParameter, array: Array, right: Expected) -> Outp
         lines=lines.shape[0],
         line=lines.shape[1],
         leading=leading,
-        held=(_block(f"{name}_held", array, p.element),) if p.role == "inout" else (),
-        low=Block(f"{name}_low", "f64", _within(low, np.inf) or [0]),
-        high=Block(f"{name}_high", "f64", _within(high, -np.inf) or [0]),
+        held=(block_of(f"{name}_held", array, p.element),) if p.role == "inout" else (),
+        low=least,
+        high=least if greatest.numbers == least.numbers else greatest,
         nan=tuple(allowed),
+        at=() if at is None else (Block(f"{name}_at", "i64", list(at)),),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 import struct
@@ -112,6 +113,7 @@ def _environment() -> jinja2.Environment:
         "exact": _exact,
         "data": _data,
         "slots": slots,
+        "quoted": json.dumps,
     }
     return environment
 

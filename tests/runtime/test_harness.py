@@ -27,7 +27,7 @@ from tilewright.runtime.build.toolchain import (
 )
 from tilewright.runtime.call.formats import decode, encode
 from tilewright.runtime.emulate.runner import command_prefix
-from tilewright.runtime.harness import _output, harness
+from tilewright.runtime.harness import harness, output_of
 from tilewright.runtime.machine import host
 from tilewright.runtime.reference.gemm import Expected
 from tilewright.runtime.reference.interval import Interval
@@ -305,7 +305,7 @@ def test_limits_between_which_no_element_lies_are_kept() -> None:
     """What is summed in more than f64 has for limits the f64 within."""
     third = np.ones((1, 1), np.longdouble) / 3
     right = Expected(Interval(third, third * (1 - 2.0**-60), third * (1 + 2.0**-60), "f64"), "f64")
-    block = _output("x", signature(tw.Gemm(1, 1, 1, a="f64")).output, np.ones((1, 1)), right)
+    block = output_of("x", signature(tw.Gemm(1, 1, 1, a="f64")).output, np.ones((1, 1)), right)
     low, high = block.low.numbers[0], block.high.numbers[0]
     assert low > high
     assert np.nextafter(high, 1) == low

@@ -1,0 +1,95 @@
+"""The targets of a library: in which order they are chosen, and what each needs of a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tilewright.errors import TargetError
+from tilewright.isa.machine import CpuBit, Detection
+from tilewright.isa.target import Target
+from tilewright.runtime.machine.host import resolve
+from tilewright.targets import NAMES
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One target as the library's C knows it; ``label`` is its name as a part of C's names."""
+
+    target: Target
+    rank: int
+
+    @property
+    def name(self) -> str:
+        """The target's resolved name."""
+        return self.target.name
+
+    @property
+    def label(self) -> str:
+        """Its name as a part of C's names and of paths."""
+        return self.target.name.replace("+", "_")
+
+    @property
+    def machine(self) -> str:
+        """The architecture that it is compiled for; "" for any."""
+        return self.target.machine
+
+    @property
+    def detection(self) -> Detection | None:
+        """How C finds out what the CPU has; None where nothing is needed."""
+        return self.target.detection
+
+    @property
+    def needs(self) -> tuple[tuple[str, CpuBit], ...]:
+        """The CPU flags that it needs, and where each is found."""
+        if self.detection is None:
+            return ()
+        return tuple((flag, self.detection.bits[flag]) for flag in self.target.cpu_flags)
+
+
+def choices(names: Sequence[str]) -> tuple[Choice, ...]:
+    """The targets called ``names``, in the order in which a CPU that has several chooses.
+
+    That is the order of ``tilewright.targets.NAMES``, best first, and of two with one base the one that
+    needs more of the CPU. Raises TargetError for unknown ones, and for two between which no CPU
+    could choose.
+    """
+    if isinstance(names, str) or not names:
+        raise TargetError(
+            "a library is for a list of targets", got=names or "none", hint='targets=["avx2"]'
+        )
+    found = sorted(map(resolve, names), key=_order)
+    by_needs: dict[tuple[str, frozenset[str]], Target] = {}
+    for target in found:
+        _check_detected(target)
+        other = by_needs.setdefault((target.machine, frozenset(target.cpu_flags)), target)
+        if other is not target:
+            raise TargetError(
+                "two targets of a library need the same of a CPU: one would never be chosen",
+                got=f"{other.name} and {target.name}",
+                expected="targets that need different features",
+            )
+    return tuple(Choice(target, rank) for rank, target in enumerate(found))
+
+
+def _order(target: Target) -> tuple[int, int]:
+    return NAMES.index(target.name.partition("+")[0]), -len(set(target.cpu_flags))
+
+
+def _check_detected(target: Target) -> None:
+    """TargetError unless C can find out whether a CPU has the target."""
+    known = {} if target.detection is None else target.detection.bits
+    unknown = [flag for flag in target.cpu_flags if flag not in known]
+    if unknown:
+        raise TargetError(
+            f"a program cannot find out whether its CPU has {target.name}",
+            got=", ".join(unknown),
+            expected="where each flag stands, in the target's detection",
+        )
+
+
+def machines(found: Sequence[Choice]) -> Iterator[tuple[str, Detection | None, tuple[Choice, ...]]]:
+    """The targets by architecture, with how its CPUs are asked; those for any machine come last."""
+    for machine in sorted({each.machine for each in found}, key=lambda name: (not name, name)):
+        members = tuple(each for each in found if each.machine == machine)
+        yield machine, members[0].detection, members

@@ -1,0 +1,121 @@
+"""The text of every file of a library but the kernels' and the self-test's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+from tilewright.emit.layout import folded
+from tilewright.emit.render import render
+from tilewright.generate import VERSION
+from tilewright.runtime.build.toolchain import Family as Compilers
+from tilewright.runtime.build.toolchain import flags_notes, source_flags
+from tilewright.targets import load
+
+from .choice import Choice, machines
+from .interface import FamilyFunction, Function
+from .members import Contents
+
+#: For any CPU: what the files without a target are compiled for.
+_ANY = "scalar"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What a library is called; ``version`` is three numbers."""
+
+    name: str
+    version: str
+    description: str
+
+    @property
+    def macro(self) -> str:
+        """What its macros begin with."""
+        return self.name.upper()
+
+    @property
+    def major(self) -> str:
+        """The number that changes when programs must be compiled anew."""
+        return self.version.partition(".")[0]
+
+    @property
+    def numbers(self) -> tuple[tuple[str, str], ...]:
+        """The parts of the version by the ends of their macros' names."""
+        return tuple(zip(("MAJOR", "MINOR", "PATCH"), self.version.split("."), strict=True))
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """All that the files are made of."""
+
+    library: Identity
+    held: Contents
+    choices: tuple[Choice, ...]
+    functions: tuple[Function, ...]
+    families: tuple[FamilyFunction, ...]
+    symbols: tuple[str, ...]
+
+
+def texts(told: Described, selftests: Sequence[str]) -> dict[str, str]:
+    """The files by their paths; ``selftests`` are the paths of the self-test's."""
+    name = told.library.name
+    context = {
+        "tool": VERSION,
+        "library": told.library,
+        "choices": told.choices,
+        "machines": tuple(machines(told.choices)),
+        "functions": told.functions,
+        "families": told.families,
+        "members": told.held.members,
+        "symbols": (*_own_symbols(name), *(s for s in told.symbols if not s.endswith("_kernel"))),
+        "notes": flags_notes(load(_ANY)),
+        "anywhere": tuple(each for each in told.choices if not each.machine),
+        "selftests": selftests,
+        **_flags(told.choices),
+    }
+    found = {
+        f"include/{name}.h": folded(render("library/header.h.j2", **context)),
+        f"src/{name}.c": folded(render("library/dispatch.c.j2", **context)),
+        "CMakeLists.txt": render("library/CMakeLists.txt.j2", **context),
+        f"cmake/{name}-config.cmake.in": render("library/config.cmake.in.j2", **context),
+        "meson.build": render("library/meson.build.j2", **context),
+        f"{name}.pc.in": render("library/pc.in.j2", **context),
+        f"{name}.map": render("library/symbols.map.j2", **context),
+        "README.md": render("library/readme.md.j2", **context),
+    }
+    for choice in told.choices:
+        own = [each.on[choice.rank] for each in told.functions]
+        text = render("library/kernels.h.j2", implementations=own, choice=choice, **context)
+        found[f"src/{choice.label}/kernels.h"] = folded(text)
+    return found
+
+
+def _own_symbols(name: str) -> list[str]:
+    ends = ("version", "status", "target", "use", "has", "name", "status_text")
+    return [f"{name}_{end}" for end in ends]
+
+
+def _flags(choices: Sequence[Choice]) -> Mapping[str, Mapping[str, object]]:
+    """Flags by compiler family: of every file, of each target's, and of those for any CPU.
+
+    Optimisation and language stand in all; the target's own come behind.
+    """
+    families = get_args(Compilers)
+    of_any = {family: source_flags(load(_ANY), family) for family in families}
+    own: dict[str, dict[str, tuple[str, ...]]] = {}
+    neutral = {family: tuple(load(_ANY).zig_flags) * (family == "zig") for family in families}
+    common = {
+        family: tuple(flag for flag in flags if flag not in neutral[family])
+        for family, flags in of_any.items()
+    }
+    for choice in choices:
+        own[choice.label] = {
+            family: tuple(
+                flag
+                for flag in source_flags(choice.target, family)
+                if flag not in common[family]
+            )
+            for family in families
+        }
+    return {"common": common, "own": own, "neutral": neutral}

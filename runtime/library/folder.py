@@ -1,0 +1,92 @@
+"""A library's folder: its own files are written anew, all others are left alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from tilewright.errors import ArgumentValueError
+
+from .manifest import digest
+
+MANIFEST = "manifest.json"
+
+
+def write(folder: Path, library: str, files: Mapping[str, str]) -> Path:
+    """Write ``files`` by their paths; see ``Library.write``. The manifest comes last."""
+    if folder.exists() and not folder.is_dir():
+        raise ArgumentValueError("a library is written into a folder", got=f"{folder}, which is a file")
+    before = _written(folder, library)
+    _check_own(folder, before, files)
+    for path, text in sorted(files.items(), key=lambda each: each[0] == MANIFEST):
+        place = folder / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text, encoding="utf-8")
+    for path in sorted(before.keys() - files.keys()):
+        (folder / path).unlink(missing_ok=True)
+        _remove_empty(folder, (folder / path).parent)
+    return folder
+
+
+def _written(folder: Path, library: str) -> Mapping[str, str]:
+    """The digests of the files that were written here before, by their paths."""
+    try:
+        text = (folder / MANIFEST).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return {}
+    try:
+        told: Any = json.loads(text)
+        name, files = told["library"], told["files"]
+        found = {_inside(path): str(each["sha256"]) for path, each in files.items()}
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise ArgumentValueError(
+            "the folder has a manifest that no library wrote",
+            got=str(folder / MANIFEST),
+            hint="another folder",
+        ) from None
+    if name != library:
+        raise ArgumentValueError(
+            "the folder holds another library",
+            got=f"{folder}, with {name}",
+            expected=library,
+            hint="another folder, or remove this one",
+        )
+    return {**found, MANIFEST: digest(text)}
+
+
+def _inside(path: str) -> str:
+    """``path``, if it stays in the folder; ValueError else: what it names may be removed."""
+    if PurePosixPath(path).is_absolute() or ".." in PurePosixPath(path).parts:
+        raise ValueError(path)
+    return path
+
+
+def _check_own(folder: Path, before: Mapping[str, str], files: Mapping[str, str]) -> None:
+    """ArgumentValueError if a file to write or remove is not as it was written here before."""
+    foreign = [path for path in files if path not in before and (folder / path).exists()]
+    edited = [path for path, was in before.items() if _differs(folder / path, was)]
+    if foreign or edited:
+        raise ArgumentValueError(
+            "the folder holds files that are not the library's, or were edited",
+            got=", ".join([*(f"{p} (not its own)" for p in foreign), *(f"{p} (edited)" for p in edited)]),
+            expected="only what was written here before, as it was written",
+            hint="another folder, or move these files away",
+        )
+
+
+def _differs(place: Path, was: str) -> bool:
+    try:
+        return digest(place.read_text(encoding="utf-8")) != was
+    except FileNotFoundError:
+        return False
+    except (OSError, UnicodeDecodeError):
+        return True
+
+
+def _remove_empty(folder: Path, inner: Path) -> None:
+    """Remove ``inner`` and the folders around it, inside of ``folder``, as far as nothing is in them."""
+    while inner != folder and inner.is_dir() and not any(inner.iterdir()):
+        inner.rmdir()
+        inner = inner.parent

@@ -1,0 +1,354 @@
+"""The functions of a library: what its header declares, and by what each target computes it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Literal, NamedTuple
+
+from sympy import Expr
+
+from tilewright.errors import SpecError
+from tilewright.plan.packed_b import PackedFormat, formats_of
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.pack import Pack
+from tilewright.spec.signature import ArrayParameter, Signature, signature
+from tilewright.spec.sizes import Dim
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import ONE, ZERO, size_expr
+
+from .choice import Choice
+from .members import Contents, Family, Member, common_sizes
+from .sources import Made
+
+#: What the header itself declares, and the other fields of a target's table.
+_RESERVED = ("version", "status", "target", "use", "has", "name", "status_text", "needs", "consent")
+
+
+@dataclass(frozen=True, slots=True)
+class Implementation:
+    """A kernel as one target computes it; ``label`` is a name in C that no other has.
+
+    ``format`` is that of what it packs, if it does.
+    """
+
+    symbol: str
+    label: str
+    signature: Signature
+    scratch: bool
+    configures: bool
+    format: PackedFormat | None
+
+
+class Extent(NamedTuple):
+    """How many bytes an array has, by the sizes of the call."""
+
+    name: str
+    bytes: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A kernel as the header declares it; ``field`` is its place in the table of each target.
+
+    ``scratch`` and ``configures``: on one target or more. ``on`` has its implementations by the
+    ranks of targets, ``about`` the lines that describe it.
+    """
+
+    name: str
+    field: str
+    member: Member
+    signature: Signature
+    scratch: bool
+    configures: bool
+    about: tuple[str, ...]
+    extents: tuple[Extent, ...]
+    on: tuple[Implementation, ...]
+
+    @property
+    def title(self) -> str:
+        """What its comment begins with."""
+        return self.name
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The sizes that a call passes."""
+        return tuple(p.slot for p in self.signature.sizes)
+
+    @property
+    def packs(self) -> bool:
+        """Whether it packs a B."""
+        return isinstance(self.member.spec, Pack)
+
+    def adapted(self, one: Implementation) -> bool:
+        """Whether a target's own function takes other parameters than the header's."""
+        return one.scratch != self.scratch or any(a.stored for a in self.signature.arrays)
+
+    def symbols(self) -> Iterator[str]:
+        """The names of all functions that the header declares for it."""
+        yield self.name
+        if self.scratch:
+            yield f"{self.name}_scratch_bytes"
+        yield from (f"{self.name}_{extent.name}_bytes" for extent in self.extents)
+        if self.packs:
+            yield from (f"{self.name}_packed_bytes", f"{self.name}_format")
+        if self.configures:
+            yield from (f"{self.name}_{end}" for end in ("configure", "inner", "release"))
+
+
+class Condition(NamedTuple):
+    """What the general kernel of a family demands of a size: ``value`` is a number or a slot."""
+
+    kind: Literal["multiple", "most", "least", "equal"]
+    slot: str
+    value: int | str
+
+
+#: Sizes in order, and behind each what follows from it: m, then n, then k and a kernel's place.
+_ByK = tuple[tuple[int, int], ...]
+_ByN = tuple[tuple[int, _ByK], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FamilyFunction:
+    """A family as the header declares it: its members in order, the general one last.
+
+    ``fixed`` finds a place by m, n and k; ``conditions`` are those of the general kernel, None
+    where there is none.
+    """
+
+    name: str
+    field: str
+    members: tuple[Function, ...]
+    signature: Signature
+    scratch: bool
+    sizes: tuple[str, ...]
+    fixed: tuple[tuple[int, _ByN], ...]
+    conditions: tuple[Condition, ...] | None
+
+    @property
+    def title(self) -> str:
+        """What its comment begins with."""
+        sizes = ", ".join("x".join(map(_shown, each.member.sizes)) for each in self.members)
+        return f"{self.name}: m x n x k of {sizes}."
+
+    def symbols(self) -> Iterator[str]:
+        """The names of all that the header declares for it."""
+        yield from (self.name, f"{self.name}_kernel")
+        if self.scratch:
+            yield f"{self.name}_scratch_bytes"
+
+
+def _shown(size: int | Dim) -> str:
+    return size.name if isinstance(size, Dim) else str(size)
+
+
+def symbol(library: str, member: Member, choice: Choice) -> str:
+    """What one target's function of a kernel is called."""
+    return f"{library}_{member.name}_{choice.label}"
+
+
+# --- kernels -----------------------------------------------------------------------------------
+
+
+def functions(
+    library: str, held: Contents, found: Sequence[Choice], made: Mapping[tuple[str, int], Made]
+) -> tuple[Function, ...]:
+    """Every kernel; ``made`` is what was generated, by a member's name and a target's rank."""
+    return tuple(_function(library, held, member, found, made) for member in held.members)
+
+
+def _function(
+    library: str,
+    held: Contents,
+    member: Member,
+    found: Sequence[Choice],
+    made: Mapping[tuple[str, int], Made],
+) -> Function:
+    on = tuple(_on(library, member, choice, made[member.name, choice.rank]) for choice in found)
+    parameters = on[0].signature
+    name = f"{library}_{member.name}"
+    packer = held.packer(member)
+    about = _about(member, parameters, made[member.name, 0], packer and f"{library}_{packer.name}")
+    return Function(
+        name=name,
+        field=member.name,
+        member=member,
+        signature=parameters,
+        scratch=any(each.scratch for each in on),
+        configures=any(each.configures for each in on),
+        about=tuple(about),
+        extents=tuple(_extents(parameters)),
+        on=on,
+    )
+
+
+def _on(library: str, member: Member, choice: Choice, made: Made) -> Implementation:
+    formats = formats_of(member.spec, choice.target)
+    return Implementation(
+        symbol=symbol(library, member, choice),
+        label=f"{choice.label}_{member.name}",
+        signature=signature(member.spec, formats),
+        scratch=made.scratch,
+        configures=made.configures,
+        format=formats.get("out"),
+    )
+
+
+def _about(
+    member: Member, parameters: Signature, made: Made, packer: str | None
+) -> Iterator[str]:
+    """The lines that describe a kernel."""
+    yield made.formula.rpartition(":")[0] if isinstance(member.spec, Pack) else made.formula
+    yield repr(member.spec)
+    for p in parameters.arrays:
+        yield f"{p.symbol}: {_described(p)}{_contents(p, packer)}"
+    if parameters.alias >= 0:
+        yield f"{parameters.output.symbol} may be {parameters.arrays[parameters.alias].symbol} itself."
+
+
+def _described(p: ArrayParameter) -> str:
+    """An array's shape, type and lines."""
+    shape = " x ".join(map(_shown, p.shape))
+    if p.kind in ("vector", "offsets"):
+        return f"{shape} {p.type}"
+    if p.stored:
+        return "bytes in a format of its own"
+    lines = "rows contiguous" if p.order == "C" else "columns contiguous"
+    apart = "" if p.leading is None else f", {_shown(p.leading)} elements apart"
+    kinds = {"sequence": "pointers to matrices of ", "flat": "matrices at offsets, each "}
+    many = "" if p.kind != "strided" else ", one for each of the batch"
+    return f"{kinds.get(p.kind, '')}{shape} {p.type}, {lines}{apart}{many}"
+
+
+def _contents(p: ArrayParameter, packer: str | None) -> str:
+    """What is read or written, and what makes it."""
+    if p.packed:
+        return f", made by {packer}"
+    return {"in": "", "out": "; written", "inout": "; read and written"}[p.role]
+
+
+def _extents(parameters: Signature) -> Iterator[Extent]:
+    """The bytes of the arrays that sizes tell; of pointers and offsets, those of one matrix."""
+    for p in parameters.arrays:
+        if p.stored:
+            continue
+        elements = _elements(p)
+        if elements is not None:
+            yield Extent(p.name, elements * ITEMSIZE[p.element])
+
+
+def _elements(p: ArrayParameter) -> Expr | None:
+    """Elements from an array's first to behind its last."""
+    sizes = [size_expr(slot, size) for slot, size in zip(p.slots, p.shape, strict=False)]
+    if p.kind in ("vector", "offsets"):
+        return sizes[0] if sizes else ONE
+    rows, cols = sizes
+    line, lines = (cols, rows) if p.order == "C" else (rows, cols)
+    if ZERO in (line, lines):
+        return ZERO
+    leading = line if p.leading is None else size_expr(p.leading_slot, p.leading)
+    one = (lines - 1) * leading + line
+    if p.kind != "strided" or p.batch_stride == 0 or p.count is None:
+        return one
+    stride = lines * leading
+    if p.batch_stride is not None:
+        stride = size_expr(p.stride_slot, p.batch_stride)
+    return (size_expr("count", p.count) - 1) * stride + one
+
+
+# --- families ----------------------------------------------------------------------------------
+
+
+def family_functions(
+    library: str, families: Sequence[Family], known: Sequence[Function]
+) -> tuple[FamilyFunction, ...]:
+    """The families of kernels that are ``known``."""
+    by_member = {each.member.name: each for each in known}
+    return tuple(_family_function(library, family, by_member) for family in families)
+
+
+def _family_function(
+    library: str, family: Family, by_member: Mapping[str, Function]
+) -> FamilyFunction:
+    members = tuple(by_member[each.name] for each in family.members)
+    general = family.general
+    return FamilyFunction(
+        name=f"{library}_{family.name}",
+        field=family.name,
+        members=members,
+        signature=members[0].signature,
+        scratch=any(each.scratch for each in members),
+        sizes=("m", "n", "k", *common_sizes(family)),
+        fixed=_by_sizes(family.fixed),
+        conditions=None if general is None else tuple(_conditions(general)),
+    )
+
+
+def _by_sizes(fixed: Sequence[Member]) -> tuple[tuple[int, _ByN], ...]:
+    """Places by m, then n, then k."""
+    rows = sorted((*_numbers(each), place) for place, each in enumerate(fixed))
+    return tuple(
+        (m, tuple((n, tuple((k, place) for *_, k, place in by_k)) for n, by_k in _grouped(of_m, 1)))
+        for m, of_m in _grouped(rows, 0)
+    )
+
+
+def _numbers(member: Member) -> tuple[int, int, int]:
+    m, n, k = (size for size in member.sizes if isinstance(size, int))
+    return m, n, k
+
+
+_Row = tuple[int, int, int, int]
+
+
+def _grouped(rows: Sequence[_Row], column: int) -> Iterator[tuple[int, list[_Row]]]:
+    for value, group in groupby(rows, key=lambda row: row[column]):
+        yield value, list(group)
+
+
+def _conditions(general: Member) -> Iterator[Condition]:
+    """What m, n and k must be for the kernel with sizes of the call."""
+    first: dict[str, str] = {}
+    for slot, size in zip("mnk", general.sizes, strict=True):
+        if isinstance(size, int):
+            yield Condition("equal", slot, size)
+            continue
+        if first.setdefault(size.name, slot) != slot:
+            yield Condition("equal", slot, first[size.name])
+            continue
+        yield Condition("least", slot, 0)
+        if size.multiple_of > 1:
+            yield Condition("multiple", slot, size.multiple_of)
+        if size.max is not None:
+            yield Condition("most", slot, size.max)
+
+
+# --- names -------------------------------------------------------------------------------------
+
+
+def check_symbols(
+    library: str, known: Sequence[Function], families: Sequence[FamilyFunction]
+) -> tuple[str, ...]:
+    """The names of all functions of the library, its own first; SpecError if two are one."""
+    owners = {f"{library}_{name}": "the library itself" for name in _RESERVED}
+    for each in (*known, *families):
+        own = [(name, f"what {each.field!r} declares") for name in each.symbols()]
+        if isinstance(each, Function):
+            own += [(one.symbol, f"a target's kernel of {each.field!r}") for one in each.on]
+        for name, owner in own:
+            if name in owners:
+                raise SpecError(
+                    f"two things of the library would be called {name} in C",
+                    got=f"{owners[name]}, and {owner}",
+                    hint="another name for the kernel or its operand",
+                )
+            owners[name] = owner
+    return tuple(name for each in (*known, *families) for name in each.symbols())
+
+
+def is_batch_of_pointers(function: Function) -> bool:
+    """Whether a kernel takes pointers to matrices."""
+    spec = function.member.spec
+    return isinstance(spec, Gemm) and any(p.kind == "sequence" for p in function.signature.arrays)

@@ -1,0 +1,125 @@
+"""The manifest: of every file its origin, and of each kernel what makes it again."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any, get_args
+
+from tilewright.generate import VERSION
+from tilewright.runtime.build.toolchain import Family as Compilers
+from tilewright.runtime.build.toolchain import source_flags
+from tilewright.spec.schedule import Schedule
+
+from .choice import Choice
+from .files import Described
+from .interface import Function
+from .sources import Made
+
+FORMAT = 1
+
+
+def manifest(
+    told: Described, made: Mapping[tuple[str, int], Made], files: Mapping[str, str]
+) -> str:
+    """The manifest as JSON: all files by their paths, each with its digest."""
+    origins = dict(_origins(told, made))
+    said = {
+        "tool": f"tilewright {VERSION}",
+        "format": FORMAT,
+        "library": told.library.name,
+        "version": told.library.version,
+        "targets": [
+            {
+                "name": each.name,
+                "folder": f"src/{each.label}",
+                "title": each.target.title,
+                "processor": each.machine or "any",
+                "needs": list(each.target.cpu_flags),
+            }
+            for each in told.choices
+        ],
+        "kernels": [_kernel(each) for each in told.functions],
+        "families": {each.field: [one.field for one in each.members] for each in told.families},
+        "command": _command(told),
+        "files": {
+            path: {"sha256": digest(text), **origins.get(path, {})}
+            for path, text in sorted(files.items())
+        },
+    }
+    return json.dumps(said, indent=1) + "\n"
+
+
+def digest(text: str) -> str:
+    """What tells one content of a file from another."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _command(told: Described) -> str:
+    """The call that makes the whole library."""
+    library = told.library
+    families = {name: each for each in told.families for name in (one.field for one in each.members)}
+    asked: dict[str, str] = {}
+    for each in told.functions:
+        if each.member.packs:
+            continue
+        one = _asked(each)
+        family = families.get(each.field)
+        if family is None:
+            asked[each.field] = one
+        else:
+            asked.setdefault(
+                family.field,
+                f"[{', '.join(map(_asked, family.members))}]",
+            )
+    kernels = ", ".join(f"{name!r}: {text}" for name, text in asked.items())
+    targets = [each.name for each in told.choices]
+    return (
+        f"library({library.name!r}, {{{kernels}}}, targets={targets!r}, "
+        f"version={library.version!r}, description={library.description!r})"
+    )
+
+
+def _asked(function: Function) -> str:
+    """One entry of the call: a spec, with schedules if there are any."""
+    member = function.member
+    schedule: object = dict(member.schedules) or member.schedule
+    return f"({member.spec!r}, {schedule!r})" if schedule != Schedule() else repr(member.spec)
+
+
+def _kernel(function: Function) -> dict[str, Any]:
+    return {
+        "name": function.field,
+        "function": function.name,
+        "spec": repr(function.member.spec),
+        "scratch": function.scratch,
+    }
+
+
+def _origins(
+    told: Described, made: Mapping[tuple[str, int], Made]
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Of each kernel's file: what made it, and what it is compiled with."""
+    for choice in told.choices:
+        flags = {family: list(source_flags(choice.target, family)) for family in get_args(Compilers)}
+        for function in told.functions:
+            one = made[function.field, choice.rank]
+            yield f"src/{choice.label}/{function.field}.c", {
+                "kernel": function.field,
+                "target": choice.name,
+                "spec": repr(function.member.spec),
+                "schedule": repr(function.member.schedule_on(choice.name)),
+                "resolved": one.resolved,
+                "flags": flags,
+                "command": _emit(function, choice),
+            }
+
+
+def _emit(function: Function, choice: Choice) -> str:
+    """The command line that writes the same kernel."""
+    words = ["tilewright", "emit", "--target", choice.name, "--name"]
+    words += [function.on[choice.rank].symbol, "--schedule"]
+    words.append(repr(function.member.schedule_on(choice.name)))
+    return shlex.join([*words, "--spec", repr(function.member.spec)])

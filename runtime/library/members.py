@@ -1,0 +1,210 @@
+"""What a library holds: kernels, the functions that pack their B, and families of sizes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+from tilewright.errors import SpecError, TargetError, TilewrightError
+from tilewright.runtime.driver import checked
+from tilewright.runtime.machine.host import resolve
+from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.names import check_function_name
+from tilewright.spec.operands import Packed, Strided
+from tilewright.spec.pack import Pack
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.signature import signature
+from tilewright.spec.sizes import Dim, Size, canonical, dim
+
+#: Where the sizes of a family's members stand.
+_SIZES = ("m", "n", "k")
+_LOWER = re.compile(r"[a-z][a-z0-9_]*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One kernel of a library; ``name`` is that of its C function, without the library's.
+
+    ``schedules`` are those of targets by their resolved names, where they have one of their own.
+    ``packs`` is the kernel for which it packs B, "" for all others.
+    """
+
+    name: str
+    spec: Spec
+    schedule: Schedule = Schedule()
+    schedules: tuple[tuple[str, Schedule], ...] = ()
+    packs: str = ""
+
+    def schedule_on(self, target: str) -> Schedule:
+        """The schedule for a target, called by its resolved name."""
+        return dict(self.schedules).get(target, self.schedule)
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """m, n and k."""
+        return tuple(getattr(self.spec, name) for name in _SIZES)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Kernels that differ in m, n and k alone; ``general`` is the one with sizes of the call."""
+
+    name: str
+    fixed: tuple[Member, ...]
+    general: Member | None
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """All of them, the general one last."""
+        return self.fixed if self.general is None else (*self.fixed, self.general)
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """Every kernel in the order given, each with what packs its B behind it, and the families."""
+
+    members: tuple[Member, ...]
+    families: tuple[Family, ...]
+
+    def packer(self, member: Member) -> Member | None:
+        """What packs the B of a kernel; None where that is not packed ahead."""
+        return next((each for each in self.members if each.packs == member.name), None)
+
+
+def contents(library: str, kernels: Mapping[str, Any], targets: Sequence[str]) -> Contents:
+    """What ``kernels`` ask for: a spec, (spec, schedule), or a list of these as a family.
+
+    A schedule may be a dict of some of ``targets``, by their resolved names. Raises SpecError,
+    ScheduleError or TargetError, which name the entry.
+    """
+    _check_library_name(library)
+    if not isinstance(kernels, Mapping) or not kernels:
+        raise SpecError(
+            "a library holds one kernel or more",
+            got=kernels,
+            expected="a dict from names to specs",
+            hint='{"gemm_small": tw.Gemm(16, 16, 16)}',
+        )
+    alone: list[Member] = []
+    families: list[Family] = []
+    for name, asked in kernels.items():
+        check_function_name(name)
+        if isinstance(asked, list):
+            families.append(_family(name, asked, targets))
+            alone += families[-1].members
+        else:
+            alone.append(_member(name, asked, targets))
+    members = tuple(each for member in alone for each in (member, *_packer(member)))
+    return Contents(members, tuple(families))
+
+
+def _check_library_name(name: object) -> None:
+    check_function_name(name)
+    if not _LOWER.match(str(name)):
+        raise SpecError(
+            "the name of a library begins its files, functions and macros",
+            got=name,
+            expected="small letters, digits and underscores, a letter first",
+        )
+
+
+def _member(name: str, asked: Any, targets: Sequence[str]) -> Member:
+    parts = asked if isinstance(asked, tuple) else (asked,)
+    if not 1 <= len(parts) <= 2:
+        raise SpecError(
+            f"kernel {name!r} is a spec, or (spec, schedule)", got=asked, hint="targets=[...]"
+        )
+    spec, schedule = (*parts, None)[:2]
+    own = schedule if isinstance(schedule, Mapping) else {}
+    try:
+        spec, schedule = checked(spec, None if own else schedule)
+        resolved = {resolve(target).name: checked(spec, one)[1] for target, one in own.items()}
+    except TilewrightError as error:
+        raise type(error)(
+            f"kernel {name!r}: {error.problem}",
+            got=error.got,
+            expected=error.expected,
+            hint=error.hint,
+        ) from None
+    for target in resolved.keys() - set(targets):
+        raise TargetError(
+            f"kernel {name!r} has a schedule for a target that the library is not for",
+            got=target,
+            expected=f"one of {', '.join(targets)}",
+        )
+    return Member(name, spec, schedule, tuple(resolved.items()))
+
+
+def _packer(member: Member) -> Iterator[Member]:
+    """What packs the B of a kernel, given in B's type with contiguous rows at any distance."""
+    spec = member.spec
+    if not isinstance(spec, Gemm) or not isinstance(spec.b, Packed):
+        return
+    assert isinstance(spec.k, int) and isinstance(spec.n, int)
+    batch = Strided(dim("count"), b=dim("stride_b")) if spec.packs_stack else None
+    pack = Pack(
+        spec.k, spec.n, spec.b.type, a=spec.a.type, nb=spec.b.nb, ldb=dim("ldb"), batch=batch
+    )
+    yield Member(f"{member.name}_pack_b", pack, packs=member.name)
+
+
+# --- families ----------------------------------------------------------------------------------
+
+
+def _family(name: str, asked: Sequence[Any], targets: Sequence[str]) -> Family:
+    """The family that a list of kernels is; their names say their sizes."""
+    if not asked:
+        raise SpecError(f"family {name!r} is empty", expected="a spec or more")
+    members = [_sized(_member(name, each, targets)) for each in asked]
+    for member in members[1:]:
+        _check_alike(name, members[0], member)
+    general = [each for each in members if _is_general(each)]
+    if len(general) > 1:
+        raise SpecError(
+            f"family {name!r} has several kernels with sizes of the call",
+            got=", ".join(repr(each.spec) for each in general),
+            expected="at most one: what is called where no fixed sizes fit",
+        )
+    seen: dict[tuple[Size, ...], Member] = {}
+    for member in members:
+        if seen.setdefault(member.sizes, member) is not member:
+            raise SpecError(f"family {name!r} has the same sizes twice", got=member.spec)
+    fixed = tuple(each for each in members if not _is_general(each))
+    return Family(name, fixed, general[0] if general else None)
+
+
+def _sized(member: Member) -> Member:
+    if not isinstance(member.spec, Gemm):
+        raise SpecError(f"family {member.name!r} is of tw.Gemm alone", got=member.spec)
+    sizes = "x".join(
+        slot if isinstance(size, Dim) else str(size)
+        for slot, size in zip(_SIZES, member.sizes, strict=True)
+    )
+    return replace(member, name=f"{member.name}_{sizes}")
+
+
+def _is_general(member: Member) -> bool:
+    return any(isinstance(size, Dim) for size in member.sizes)
+
+
+def _check_alike(family: str, first: Member, other: Member) -> None:
+    """SpecError unless one call fits both: they differ in m, n and k alone."""
+    for field in fields(Gemm):
+        if field.name in _SIZES:
+            continue
+        one, two = (getattr(each.spec, field.name) for each in (first, other))
+        if canonical(one) != canonical(two):
+            raise SpecError(
+                f"the kernels of family {family!r} differ in more than m, n and k",
+                got=f"{field.name}={two!r} in {other.spec!r}",
+                expected=f"{field.name}={one!r}, as in its first",
+                hint=f"a family of its own for the other {field.name}",
+            )
+
+
+def common_sizes(family: Family) -> tuple[str, ...]:
+    """The sizes that a call passes besides m, n and k, by their slots in C's order."""
+    one = signature(family.members[0].spec)
+    return tuple(p.slot for p in one.sizes if p.slot not in _SIZES)

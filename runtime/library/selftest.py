@@ -1,0 +1,240 @@
+"""The self-test: calls of every kernel by way of the library, and what is right for them.
+
+A call's arguments and the limits of its results are those of the harness. To keep the files small
+long arrays repeat a few numbers in an order that looks random, and of large results some elements
+are checked: the corners, and others drawn anew for each kernel.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright.emit.layout import folded
+from tilewright.emit.render import render
+from tilewright.generate import VERSION
+from tilewright.runtime.call.bound_sizes import Array, strided
+from tilewright.runtime.harness import Argument, Block, Output, Run, block_of, output_of
+from tilewright.runtime.reference.arguments import Sample, gain, sample
+from tilewright.runtime.reference.verify import right_results
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.pack import Pack
+from tilewright.spec.signature import ArrayParameter, Signature
+from tilewright.spec.sizes import Dim
+from tilewright.spec.types import FORMATS
+
+from .choice import Choice
+from .files import Described
+from .interface import Function
+
+#: A prime: how many numbers a long array repeats. No line of a matrix is as long by design.
+_NUMBERS = 251
+#: Arrays of up to so many elements are written out.
+_SHORT = 512
+#: So many elements of a result are checked.
+_CHECKED = 256
+#: The factor by which a place in an array becomes the place of its number; templates/ has it too.
+_MIXED, _SHIFT = np.uint64(0x9E3779B97F4A7C15), np.uint64(40)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """Calls of a kernel; ``target`` is the only one that they are for, "" for all."""
+
+    target: str
+    runs: tuple[Run, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """An operand that the self-test packs: ``count`` matrices, None for one; a slot where the call says.
+
+    ``table``: they are passed as pointers.
+    """
+
+    name: str
+    index: int
+    element: str
+    k: int
+    n: int
+    count: int | str | None
+    table: bool
+
+
+class Test(NamedTuple):
+    """A kernel's calls as C knows them."""
+
+    name: str
+    file: str
+
+
+def selftest_files(told: Described) -> dict[str, str]:
+    """The files of the self-test by their paths: two, and one for each kernel."""
+    tests = [Test(f"test_{each.field}", f"selftest/{each.field}_calls.c") for each in told.functions]
+    context = {"tool": VERSION, "library": told.library, "tests": tests}
+    found = {
+        "selftest/selftest.h": folded(render("library/selftest.h.j2", **context)),
+        "selftest/selftest.c": folded(render("library/selftest.c.j2", **context)),
+    }
+    for function, test in zip(told.functions, tests, strict=True):
+        found[test.file] = _calls(told, function, test)
+    return found
+
+
+def _calls(told: Described, function: Function, test: Test) -> str:
+    checks = tuple(_checks(function, told.choices))
+    outputs = [output for check in checks for run in check.runs for output in run.outputs]
+    packer = told.held.packer(function.member)
+    text = render(
+        "library/selftest_kernel.c.j2",
+        tool=VERSION,
+        library=told.library,
+        f=_Called(function, f"{told.library.name}_{packer.name}" if packer else ""),
+        test=test.name,
+        checks=checks,
+        packings=tuple(_packings(function)),
+        types={output.element: FORMATS.get(output.element) for output in outputs},
+    )
+    return folded(text)
+
+
+class _Called(NamedTuple):
+    """A function as the self-test calls it; ``packer`` packs its B."""
+
+    function: Function
+    packer: str
+
+    @property
+    def name(self) -> str:
+        """What C calls it."""
+        return self.function.name
+
+    @property
+    def signature(self) -> Signature:
+        """Its parameters."""
+        return self.function.signature
+
+    @property
+    def sizes(self) -> tuple[str, ...]:
+        """The sizes that a call passes."""
+        return self.function.sizes
+
+    @property
+    def scratch(self) -> bool:
+        """Whether it takes scratch memory."""
+        return self.function.scratch
+
+
+def _packings(function: Function) -> Iterator[Packing]:
+    """What the self-test packs before a call."""
+    spec = function.member.spec
+    for index, p in enumerate(function.signature.arrays):
+        if not p.packed:
+            continue
+        assert isinstance(spec, Gemm) and isinstance(spec.k, int) and isinstance(spec.n, int)
+        table = p.kind == "sequence"
+        count = None
+        if spec.batch is not None and (table or spec.packs_stack):
+            size = spec.batch.count
+            count = "count" if isinstance(size, Dim) else size
+        yield Packing(p.name, index, p.type, spec.k, spec.n, count, table)
+
+
+# --- calls -------------------------------------------------------------------------------------
+
+
+def _checks(function: Function, choices: Sequence[Choice]) -> Iterator[Check]:
+    """A kernel's calls: for all targets, or where it packs, for each its own."""
+    if not isinstance(function.member.spec, Pack):
+        yield Check("", tuple(_runs(function, choices[0], "")))
+        return
+    for choice in choices:
+        yield Check(choice.name, tuple(_runs(function, choice, f"{choice.label}_")))
+
+
+def _runs(function: Function, choice: Choice, prefix: str) -> Iterator[Run]:
+    """A call whose results are exact, and one with numbers of any kind."""
+    spec = function.member.spec
+    parameters = function.on[choice.rank].signature
+    rng = np.random.default_rng(zlib.crc32(function.field.encode()))
+    for index, whole in enumerate((True, False)):
+        held = sample(parameters, rng, varied=True, whole=whole, gain=gain(spec))
+        long = {p.name for p, array in _with_arrays(parameters, held) if _thinned(p, array)}
+        right = right_results(spec, choice.target, parameters, held)
+        arguments = tuple(
+            _argument(f"{prefix}run{index}_{p.symbol}", p, given, p.name in long)
+            if p.role == "in"
+            else _result(f"{prefix}run{index}_{p.symbol}", p, given, right[p.name], rng, p.name in long)
+            for p, given in _with_arrays(parameters, held)
+        )
+        yield Run(arguments, tuple(_sizes(parameters, held)), tuple(held.scalars.values()), "")
+
+
+def _with_arrays(parameters: Signature, held: Sample) -> Iterator[tuple[ArrayParameter, Any]]:
+    return zip(parameters.arrays, held.arrays, strict=True)
+
+
+def _sizes(parameters: Signature, held: Sample) -> Iterator[int]:
+    return (held.sizes[p.dim.name] for p in parameters.sizes)
+
+
+def _thinned(p: ArrayParameter, given: Any) -> bool:
+    """Whether an array is long; then its memory repeats a few of its numbers."""
+    if p.kind in ("sequence", "offsets") or p.role == "out" or given.size <= _SHORT:
+        return False
+    memory = _memory(given)
+    memory[...] = given.reshape(-1)[:_NUMBERS][_drawn(memory.size)]
+    return True
+
+
+def _memory(array: Array) -> Array:
+    """The memory from an array's first element to its last, itself."""
+    steps = zip(array.shape, array.strides, strict=True)
+    elements = sum((n - 1) * stride for n, stride in steps) // array.itemsize + 1
+    return strided(array, (elements,), (array.itemsize,))
+
+
+def _drawn(length: int) -> Array:
+    """Which number stands where."""
+    places = np.arange(length, dtype=np.uint64)
+    with np.errstate(over="ignore"):
+        found: Array = (places * _MIXED >> _SHIFT) % np.uint64(_NUMBERS)
+    return found
+
+
+def _block(name: str, given: Array, element: str, long: bool) -> Block:
+    whole = block_of(name, given, element)
+    if not long:
+        return whole
+    first = [0] * _NUMBERS
+    for place, number in zip(_drawn(len(whole.numbers)), whole.numbers, strict=True):
+        first[int(place)] = number
+    return replace(whole, numbers=first, length=len(whole.numbers))
+
+
+def _argument(name: str, p: ArrayParameter, given: Any, long: bool) -> Argument:
+    """An input as C takes it; what is packed by the self-test, in its own type."""
+    element = p.type if p.packed else p.element
+    if p.kind != "sequence":
+        return Argument(name, element, (_block(name, given, element, long),), table=False)
+    blocks = [block_of(f"{name}_{i}", item, element) for i, item in enumerate(given)]
+    return Argument(name, element, tuple(blocks), table=True)
+
+
+def _result(
+    name: str, p: ArrayParameter, given: Array, right: Any, rng: np.random.Generator, long: bool
+) -> Output:
+    """An output, and what is right for it, all of it or of some elements."""
+    at = None
+    if given.size > _CHECKED:
+        ends = [0, given.shape[-1] - 1, given.size - given.shape[-1], given.size - 1]
+        some = rng.choice(given.size, _CHECKED - len(ends), replace=False)
+        at = sorted({*ends, *map(int, some)})
+    found = output_of(name, p, given, right, at)
+    if not found.held:
+        return found
+    return replace(found, held=(_block(found.held[0].name, given, p.element, long),))

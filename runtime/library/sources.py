@@ -1,0 +1,54 @@
+"""The C of one kernel for one target, and what the library's other files must know of it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from tilewright.generate import Request, generate
+from tilewright.runtime.build.toolchain import flags_notes
+from tilewright.runtime.machine.host import resolve
+from tilewright.spec.gemm import Spec
+from tilewright.spec.schedule import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One file to make: of which kernel, what C calls it, what it computes and where, who calls it."""
+
+    kernel: str
+    symbol: str
+    spec: Spec
+    schedule: Schedule
+    target: str
+    caller: str
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """The file. ``seconds`` is how long it took to make; the rest is what ``Defined`` says."""
+
+    text: str
+    scratch: bool
+    configures: bool
+    formula: str
+    resolved: str
+    seconds: float
+
+
+def make(order: Order) -> Made:
+    """Make one file; PlanError, ScheduleError or TargetError where there is no such kernel."""
+    begun = time.perf_counter()
+    target = resolve(order.target)
+    request = Request(order.symbol, order.spec, order.schedule, target)
+    notes = (*flags_notes(target), f"Called by: {order.caller}")
+    source = generate([request], notes, asks_at_load=False)
+    (kernel,) = source.kernels
+    return Made(
+        text=source.text,
+        scratch=kernel.scratch,
+        configures=kernel.configures,
+        formula=kernel.formula,
+        resolved=kernel.resolved,
+        seconds=time.perf_counter() - begun,
+    )

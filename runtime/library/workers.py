@@ -1,0 +1,128 @@
+"""Many C files made side by side, in processes of their own: Python generates on one core each."""
+
+from __future__ import annotations
+
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from multiprocessing import Pipe
+
+from tilewright.errors import TilewrightError, ToolchainError
+from tilewright.runtime.machine.host import usable_cpus
+
+from .sources import Made, Order, make
+
+_WORKER = (sys.executable, "-m", "tilewright.runtime.library.worker")
+#: Fewer files are made here: a process takes about as long to start as that.
+_WORTH = 24
+
+
+class _Answers:
+    """What was made, by the orders' places, and the first error."""
+
+    def __init__(self, orders: Sequence[Order]) -> None:
+        self.made: list[Made | None] = [None] * len(orders)
+        self.error: tuple[Order, Exception] | None = None
+        self._left: queue.SimpleQueue[tuple[int, Order]] = queue.SimpleQueue()
+        for place in enumerate(orders):
+            self._left.put(place)
+
+    def take(self) -> tuple[int, Order] | None:
+        """The next order and its place; None where there is none, or something failed."""
+        try:
+            return None if self.error else self._left.get_nowait()
+        except queue.Empty:
+            return None
+
+
+def make_all(orders: Sequence[Order], jobs: int | None = None) -> list[Made]:
+    """What is made of each order, by up to ``jobs`` processes: as many as there are CPUs.
+
+    An order that cannot be sent to another process, as one with a post-op that a user defined, is
+    made in this one. The first error is raised.
+    """
+    elsewhere = [i for i, order in enumerate(orders) if _travels(order)]
+    jobs = min(usable_cpus() if jobs is None else jobs, len(elsewhere) // (_WORTH // 2))
+    if jobs < 2:
+        return list(map(_made_here, orders))
+    found = _side_by_side([orders[i] for i in elsewhere], jobs)
+    by_place = dict(zip(elsewhere, found, strict=True))
+    return [by_place[i] if i in by_place else _made_here(each) for i, each in enumerate(orders)]
+
+
+def _made_here(order: Order) -> Made:
+    try:
+        return make(order)
+    except TilewrightError as error:
+        raise _named(order, error) from None
+
+
+def _named(order: Order, error: Exception) -> Exception:
+    """The error of one order, which says whose it is."""
+    if not isinstance(error, TilewrightError):
+        return error
+    return type(error)(
+        f"{order.kernel!r} for {order.target}: {error.problem}",
+        got=error.got,
+        expected=error.expected,
+        hint=error.hint,
+    )
+
+
+def _travels(order: Order) -> bool:
+    try:
+        pickle.loads(pickle.dumps(order))
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return False
+    return not _is_users_own(order)
+
+
+def _is_users_own(order: Order) -> bool:
+    """Whether a post-op is defined in the user's program, which other processes do not run."""
+    from tilewright.runtime.kernel import own_programs_of
+
+    return bool(own_programs_of(order.spec))
+
+
+def _side_by_side(orders: Sequence[Order], jobs: int) -> list[Made]:
+    answers = _Answers(orders)
+    threads = [threading.Thread(target=_work, args=(answers,)) for _ in range(jobs)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if answers.error is not None:
+        raise _named(*answers.error)
+    return [made for made in answers.made if made is not None]
+
+
+def _work(answers: _Answers) -> None:
+    """Have one process make files until there are no more orders."""
+    mine, theirs = Pipe()
+    with theirs:
+        process = subprocess.Popen(
+            [*_WORKER, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+        )
+    with mine:
+        while (found := answers.take()) is not None:
+            place, order = found
+            try:
+                mine.send(order)
+                answer = mine.recv()
+            except (EOFError, OSError):
+                answer = ToolchainError(
+                    "a process that generates C ended",
+                    got=f"status {process.wait()}",
+                    hint=" ".join(_WORKER),
+                )
+            if isinstance(answer, Exception):
+                answers.error = order, answer
+            else:
+                answers.made[place] = answer
+    process.wait()
