@@ -29,7 +29,7 @@ from tilewright.spec.types import FORMATS
 
 from .choice import Choice
 from .files import Described
-from .interface import Function
+from .interface import FamilyFunction, Function
 
 #: A prime: how many numbers a long array repeats. No line of a matrix is as long by design.
 _NUMBERS = 251
@@ -93,7 +93,11 @@ def _calls(told: Described, function: Function, test: Test) -> str:
         "library/selftest_kernel.c.j2",
         tool=VERSION,
         library=told.library,
-        f=_Called(function, f"{told.library.name}_{packer.name}" if packer else ""),
+        f=_Called(
+            function,
+            f"{told.library.name}_{packer.name}" if packer else "",
+            next((each for each in told.families if function in each.members), None),
+        ),
         test=test.name,
         checks=checks,
         packings=tuple(_packings(function)),
@@ -103,10 +107,24 @@ def _calls(told: Described, function: Function, test: Test) -> str:
 
 
 class _Called(NamedTuple):
-    """A function as the self-test calls it; ``packer`` packs its B."""
+    """A function as the self-test calls it; ``packer`` packs its B, ``family`` is the one it is of."""
 
     function: Function
     packer: str
+    family: FamilyFunction | None
+
+    @property
+    def passed(self) -> list[str]:
+        """Its sizes, as elements of the array that a call has."""
+        return [f"sizes[{place}]" for place in range(len(self.sizes))]
+
+    @property
+    def family_sizes(self) -> list[str]:
+        """Those of a call by way of the family: fixed ones are numbers."""
+        assert self.family is not None
+        fixed = dict(zip("mnk", self.function.member.sizes, strict=True))
+        known = dict(zip(self.sizes, self.passed, strict=True))
+        return [known.get(slot) or str(fixed[slot]) for slot in self.family.sizes]
 
     @property
     def name(self) -> str:
