@@ -14,6 +14,7 @@ _COMMANDS = {
     "targets": "targets",
     "explain": "explain",
     "emit": "emit",
+    "build": "build",
     "bench": "bench",
     "tune": "tune",
     "sweep": "sweep",

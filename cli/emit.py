@@ -70,8 +70,10 @@ def command(
 
 def _library(requests: Sequence[Request], _file: str | None) -> str:
     from tilewright.generate import generate
+    from tilewright.runtime.build.toolchain import flags_notes
 
-    return generate(requests).text
+    notes = (*flags_notes(requests[0].target), "Called by: a program of yours, as it is declared here.")
+    return generate(requests, notes).text
 
 
 def _program(cases: int, seed: int) -> Text:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from .runtime.driver import compile, compile_many
     from .runtime.harness import harness
     from .runtime.kernel import Kernel
+    from .runtime.library.make import Library, library
     from .runtime.matmul.constant import PackedB, pack
     from .runtime.matmul.product import matmul
     from .runtime.reference.verify import Verification
@@ -56,6 +57,7 @@ __all__ = [
     "Expression",
     "Gemm",
     "Kernel",
+    "Library",
     "Matrix",
     "Offsets",
     "Operand",
@@ -85,6 +87,7 @@ __all__ = [
     "dim",
     "dst",
     "harness",
+    "library",
     "matmul",
     "pack",
     "peak",
@@ -108,6 +111,7 @@ _HOMES = {
     "compile_many": "runtime.driver",
     "harness": "runtime.harness",
     "Kernel": "runtime.kernel",
+    **dict.fromkeys(("Library", "library"), "runtime.library.make"),
     "matmul": "runtime.matmul.product",
     **dict.fromkeys(("PackedB", "pack"), "runtime.matmul.constant"),
     "Timing": "runtime.bench.timing",

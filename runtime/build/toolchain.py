@@ -7,13 +7,14 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from tilewright.errors import ToolchainError
 from tilewright.isa.target import Target
@@ -274,20 +275,94 @@ def _objects(
     shortcuts = [_shortcut(text, target, compiler, flags) for text in texts]
 
     def compile_one(name: str, shortcut: Path | None) -> Path:
-        rest = ["-c", f"{name}.c", "-o", f"{name}.o"]
-        if shortcut is not None:
-            command = [*compiler.command, *flags, *_precompiled(compiler, shortcut), *rest]
-            if _succeeds(command, directory):
-                return directory / f"{name}.o"
-        _run([*compiler.command, *flags, *rest], directory)
-        if shortcut is not None:  # it was not the C text that failed
-            precompiled.set_aside(shortcut)
+        _compile(f"{name}.c", f"{name}.o", compiler, flags, shortcut, directory)
         return directory / f"{name}.o"
 
     if len(stems) == 1:
         return [compile_one(stems[0], shortcuts[0])]
     with ThreadPoolExecutor(max_workers=os.cpu_count() or 1) as pool:
         return list(pool.map(compile_one, stems, shortcuts))
+
+
+def _compile(
+    source: str,
+    output: str,
+    compiler: Compiler,
+    flags: Sequence[str],
+    shortcut: Path | None,
+    directory: Path,
+) -> None:
+    """Compile one C file, with the precompiled header ``shortcut`` if that can be used."""
+    rest = ["-c", source, "-o", output]
+    if shortcut is not None:
+        command = [*compiler.command, *flags, *_precompiled(compiler, shortcut), *rest]
+        if _succeeds(command, directory):
+            return
+    _run([*compiler.command, *flags, *rest], directory)
+    if shortcut is not None:  # it was not the C text that failed
+        precompiled.set_aside(shortcut)
+
+
+class Unit(NamedTuple):
+    """One C file to compile for a target, and the object file that it becomes."""
+
+    source: Path
+    output: Path
+    target: Target
+    flags: tuple[str, ...] = ()
+
+
+def compile_units(
+    units: Sequence[Unit], compiler: Compiler, directory: Path, jobs: int | None = None
+) -> list[float]:
+    """Compile C files side by side, ``jobs`` at a time; the seconds that each took.
+
+    ``directory`` is where compilers put what they need meanwhile. Raises ToolchainError.
+    """
+
+    def compile_one(unit: Unit) -> float:
+        begun = time.perf_counter()
+        flags = (*compiler_flags(unit.target, compiler), *unit.flags)
+        text = unit.source.read_text(encoding="utf-8")
+        shortcut = _shortcut(text, unit.target, compiler, flags)
+        unit.output.parent.mkdir(parents=True, exist_ok=True)
+        _compile(str(unit.source), str(unit.output), compiler, flags, shortcut, directory)
+        return time.perf_counter() - begun
+
+    with ThreadPoolExecutor(max_workers=jobs or os.cpu_count() or 1) as pool:
+        return list(pool.map(compile_one, units))
+
+
+def link(
+    objects: Sequence[Path], compiler: Compiler, options: Sequence[str], output: Path
+) -> None:
+    """Link object files into a program or, with the option for it, a shared library."""
+    files = [str(path) for path in objects]
+    command = [*_link_command(compiler, ()), *files, *options, "-lm", "-pthread", "-o"]
+    _run([*command, str(output)], output.parent)
+
+
+def archive(objects: Sequence[Path], compiler: Compiler, output: Path) -> None:
+    """Make a static library of object files; ToolchainError if there is nothing that does."""
+    output.unlink(missing_ok=True)  # it would keep what it held
+    _run([*_archiver(compiler), "rcs", str(output), *map(str, objects)], output.parent)
+
+
+def _archiver(compiler: Compiler) -> tuple[str, ...]:
+    if compiler.family == "zig":
+        return (*compiler.command[:-1], "ar")
+    wanted = _architecture(compiler.triple)
+    names = [f"{wanted}-linux-gnu-ar", "llvm-ar"]
+    if wanted == machine():
+        names.insert(0, "ar")
+    found = next(filter(shutil.which, names), None)
+    if found is None:
+        raise ToolchainError(
+            "nothing makes static libraries here",
+            expected=" or ".join(names),
+            hint="apt-get install binutils",
+        )
+    return (found,)
 
 
 def _shortcut(text: str, target: Target, compiler: Compiler, flags: tuple[str, ...]) -> Path | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import SpecError
 
@@ -21,6 +21,9 @@ from .members import Contents, contents
 from .selftest import selftest_files
 from .sources import Made, Order
 from .workers import make_all
+
+if TYPE_CHECKING:
+    from .build import Built
 
 _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)\.(0|[1-9]\d*)\Z")
 
@@ -52,6 +55,20 @@ class Library:
         library's, or one that was edited since.
         """
         return folders.write(Path(folder), self.name, self.files)
+
+    def build(
+        self, folder: str | Path, *, selftest: bool = True, jobs: int | None = None
+    ) -> tuple[Built, ...]:
+        """Write the files into ``folder``, and compile them into ``folder/build``.
+
+        For each architecture that has a compiler here: the static and the shared library, and the
+        self-test, which is run where the CPU or qemu can. ``jobs`` files are compiled at a time, by
+        default one for each CPU. ToolchainError if a compiler fails, or if there is none for this
+        machine; of others the result says that they are missing.
+        """
+        from .build import build
+
+        return build(self.told, self.write(folder), selftest=selftest, jobs=jobs)
 
 
 def library(

@@ -18,7 +18,7 @@ ROOMS = (
     "targets", "templates",
     "runtime.store", "runtime.machine", "runtime.tuned", "runtime.build", "runtime.call",
     "runtime.emulate", "runtime.reference", "runtime.bench", "runtime.kernel", "runtime.driver",
-    "runtime.matmul", "runtime.harness", "runtime.calibrate", "runtime.fuzz",
+    "runtime.matmul", "runtime.harness", "runtime.library", "runtime.calibrate", "runtime.fuzz",
     "tuning", "examples", "cli",
 )  # fmt: skip
 

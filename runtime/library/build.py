@@ -1,0 +1,235 @@
+"""A library compiled here: for every architecture that has a compiler, and its self-test run."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.errors import TargetError, ToolchainError
+from tilewright.runtime.build.toolchain import (
+    Compiler,
+    Unit,
+    archive,
+    compile_units,
+    find_compiler,
+    link,
+)
+from tilewright.runtime.emulate.runner import command_prefix
+from tilewright.runtime.machine.host import machine
+from tilewright.targets import load
+
+from .choice import Choice, machines
+from .files import Described
+
+#: What compiles where no target says for which CPU.
+_ANY = "scalar"
+_LINE = re.compile(r"(pass|fail|skip): \w+, ([\w+]+)(?:, (\d+) kernels, (\d+) calls|: (.*))")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """One target's kernels, compiled: ``seconds`` of all compilers together, ``bytes`` of objects.
+
+    ``checked`` is what the self-test said of it: "pass", "fail", or why it was not run.
+    """
+
+    target: str
+    machine: str
+    seconds: float
+    bytes: int
+    checked: str
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What was compiled for one architecture: into ``folder``, by ``compiler``, in ``seconds``.
+
+    ``missing`` says why nothing was; then there are no libraries. ``output`` is what the self-test
+    printed.
+    """
+
+    machine: str
+    folder: Path
+    compiler: str
+    targets: tuple[Compiled, ...]
+    static: Path | None
+    shared: Path | None
+    seconds: float
+    output: str = ""
+    missing: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether the self-test found nothing wrong."""
+        return all(each.checked != "fail" for each in self.targets)
+
+
+def build(
+    told: Described, folder: Path, *, selftest: bool = True, jobs: int | None = None
+) -> tuple[Built, ...]:
+    """Compile the files in ``folder`` into ``folder/build``, for each architecture; see ``Built``.
+
+    ToolchainError if there is no compiler for this machine and its targets, or if one fails.
+    """
+    return tuple(
+        _build_for(told, folder, wanted, members, selftest, jobs)
+        for wanted, members in _architectures(told.choices)
+    )
+
+
+def _architectures(found: Sequence[Choice]) -> Iterator[tuple[str, tuple[Choice, ...]]]:
+    """Each architecture with its targets, among them those for any."""
+    groups = {name: members for name, _, members in machines(found)}
+    anywhere = groups.pop("", ())
+    for name, members in groups.items() or [(machine(), ())]:
+        yield name, (*members, *anywhere)
+
+
+def _build_for(
+    told: Described,
+    folder: Path,
+    wanted: str,
+    members: tuple[Choice, ...],
+    selftest: bool,
+    jobs: int | None,
+) -> Built:
+    begun = time.perf_counter()
+    out = folder.resolve() / "build" / wanted
+    try:
+        compiler = find_compiler(members[0].target, emulated=False)
+    except ToolchainError as error:
+        if wanted == machine():
+            raise
+        return Built(wanted, out, "", (), None, None, 0.0, missing=error.problem)
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out) as part:
+        work = _Work(told, folder.resolve(), out, Path(part), compiler, members, jobs)
+        compiled = work.compile_kernels()
+        static, shared = work.libraries()
+        output = work.selftest() if selftest else ""
+    checked = _checked(output) if selftest else {}
+    return Built(
+        machine=wanted,
+        folder=out,
+        compiler=str(compiler),
+        targets=tuple(
+            Compiled(choice.name, wanted, seconds, size, checked.get(choice.name, "not run"))
+            for choice, seconds, size in compiled
+        ),
+        static=static,
+        shared=shared,
+        seconds=time.perf_counter() - begun,
+        output=output,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """One architecture's build: sources in ``folder``, products in ``out``, objects in ``part``."""
+
+    told: Described
+    folder: Path
+    out: Path
+    part: Path
+    compiler: Compiler
+    members: tuple[Choice, ...]
+    jobs: int | None
+
+    @property
+    def name(self) -> str:
+        """The library's name."""
+        return self.told.library.name
+
+    def _flags(self) -> tuple[str, ...]:
+        left_out = {each.label for each in self.told.choices if each not in self.members}
+        without = sorted(f"-D{self.told.library.macro}_WITHOUT_{each.upper()}" for each in left_out)
+        return (f"-I{self.folder / 'include'}", *without)
+
+    def _objects(self, choice: Choice) -> list[Unit]:
+        return [
+            Unit(
+                self.folder / "src" / choice.label / f"{each.field}.c",
+                self.part / choice.label / f"{each.field}.o",
+                choice.target,
+            )
+            for each in self.told.functions
+        ]
+
+    def compile_kernels(self) -> list[tuple[Choice, float, int]]:
+        """Compile all kernels and the dispatch; of each target the seconds and the bytes."""
+        source = self.folder / "src" / f"{self.name}.c"
+        units = [Unit(source, self.part / f"{self.name}.o", load(_ANY), self._flags())]
+        by_target = {choice.label: self._objects(choice) for choice in self.members}
+        units += [unit for each in by_target.values() for unit in each]
+        took = dict(zip(units, compile_units(units, self.compiler, self.part, self.jobs), strict=True))
+        return [
+            (
+                choice,
+                sum(took[unit] for unit in by_target[choice.label]),
+                sum(unit.output.stat().st_size for unit in by_target[choice.label]),
+            )
+            for choice in self.members
+        ]
+
+    def libraries(self) -> tuple[Path, Path]:
+        """Make the static and the shared library."""
+        objects = sorted(self.part.rglob("*.o"))
+        library = self.told.library
+        static = self.out / f"lib{library.name}.a"
+        archive(objects, self.compiler, static)
+        shared = self.out / f"lib{library.name}.so.{library.version}"
+        soname = f"lib{library.name}.so.{library.major}"
+        script = self.folder / f"{library.name}.map"
+        options = ("-shared", f"-Wl,-soname,{soname}", f"-Wl,--version-script={script}")
+        link(objects, self.compiler, (*options, "-Wl,-z,nodelete"), shared)
+        for alias in (soname, f"lib{library.name}.so"):
+            place = self.out / alias
+            place.unlink(missing_ok=True)
+            place.symlink_to(shared.name)
+        return static, shared
+
+    def selftest(self) -> str:
+        """Compile the self-test and run it; what it printed, or why it was not run."""
+        include = f"-I{self.folder / 'include'}"
+        units = [
+            Unit(path, self.part / "selftest" / f"{path.stem}.o", load(_ANY), (include,))
+            for path in sorted((self.folder / "selftest").glob("*.c"))
+        ]
+        compile_units(units, self.compiler, self.part, self.jobs)
+        program = self.out / f"{self.name}_selftest"
+        objects = [*(unit.output for unit in units), self.out / f"lib{self.name}.a"]
+        foreign = self.members[0].machine not in ("", machine())
+        link(objects, self.compiler, ("-static",) if foreign else (), program)
+        try:
+            prefix = command_prefix(self.members[0].target, emulated=True) if foreign else ()
+        except TargetError as error:
+            return f"skip: {self.name}: {error.problem}\n"
+        done = subprocess.run(
+            [*prefix, str(program)], capture_output=True, text=True, check=False
+        )
+        if done.returncode < 0 or not done.stdout:
+            return f"{done.stdout}fail: the self-test ended with status {done.returncode}\n{done.stderr}"
+        return done.stdout
+
+
+def _checked(output: str) -> dict[str, str]:
+    """What the self-test said of each target."""
+    found: dict[str, str] = {}
+    for line in output.splitlines():
+        if (said := _LINE.fullmatch(line)) is not None:
+            word, target, kernels, calls, reason = said.groups()
+            found[target] = word if kernels else f"not run: {reason}"
+            if word == "pass":
+                found[target] = f"pass, {calls} calls"
+    return found
+
+
+def clean(folder: Path) -> None:
+    """Remove what ``build`` made."""
+    shutil.rmtree(folder / "build", ignore_errors=True)
