@@ -72,7 +72,10 @@ def _library(requests: Sequence[Request], _file: str | None) -> str:
     from tilewright.generate import generate
     from tilewright.runtime.build.toolchain import flags_notes
 
-    notes = (*flags_notes(requests[0].target), "Called by: a program of yours, as it is declared here.")
+    notes = (
+        *flags_notes(requests[0].target),
+        "Called by: a program of yours, as it is declared here.",
+    )
     return generate(requests, notes).text
 
 

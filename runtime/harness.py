@@ -244,7 +244,7 @@ def block_of(name: str, array: Array, element: str) -> Block:
 def output_of(
     name: str, p: ArrayParameter, array: Array, right: Expected, at: Sequence[int] | None = None
 ) -> Output:
-    """An output, and what is right for it in the order of its lines: all, or the elements ``at``."""
+    """An output, and what is right for it in the order of its lines: all, or that ``at`` places."""
     columns = p.order == "F"
     lines = np.atleast_2d(array.T if columns else array)
     leading = lines.strides[0] // lines.itemsize if len(lines) > 1 else lines.shape[1]

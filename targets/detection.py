@@ -1,8 +1,8 @@
-"""What a CPU has, as a program asks it while it runs: where each flag of ``/proc/cpuinfo`` stands.
+"""What a CPU has, as a running program asks it: where each flag of ``/proc/cpuinfo`` stands.
 
-x86: CPUID's leaves 1 and 7, and XCR0 for the registers that the operating system saves (Intel 64 and
-IA-32 Architectures Software Developer's Manual, volume 2, CPUID, and volume 1, chapter 13). AArch64:
-the kernel's auxiliary vector (Linux, Documentation/arch/arm64/elf_hwcaps).
+x86: CPUID's leaves 1 and 7, and XCR0 for the registers that the operating system saves (Intel 64
+and IA-32 Architectures Software Developer's Manual, volume 2, CPUID, and volume 1, chapter 13).
+AArch64: the kernel's auxiliary vector (Linux, Documentation/arch/arm64/elf_hwcaps).
 """
 
 from __future__ import annotations

@@ -195,7 +195,7 @@ class Detection:
 
     ``template`` reads ``words`` into an array, in this order; the operating system's word, if
     there is one, is the last. ``bits`` say where each of a target's ``cpu_flags`` stands. ``macro``
-    is what compilers define for the architecture, and ``processors`` are its names in build systems.
+    is what compilers define for the architecture, ``processors`` are its names in build systems.
     """
 
     template: str

@@ -1,1 +1,1 @@
-"""Kernels as a library in C: sources for each target, run-time dispatch, build files, a self-test."""
+"""Kernels as a library in C: sources by target, run-time dispatch, build files, a self-test."""

@@ -167,7 +167,9 @@ class _Work:
         units = [Unit(source, self.part / f"{self.name}.o", load(_ANY), self._flags())]
         by_target = {choice.label: self._objects(choice) for choice in self.members}
         units += [unit for each in by_target.values() for unit in each]
-        took = dict(zip(units, compile_units(units, self.compiler, self.part, self.jobs), strict=True))
+        took = dict(
+            zip(units, compile_units(units, self.compiler, self.part, self.jobs), strict=True)
+        )
         return [
             (
                 choice,
@@ -210,11 +212,10 @@ class _Work:
             prefix = command_prefix(self.members[0].target, emulated=True) if foreign else ()
         except TargetError as error:
             return f"skip: {self.name}: {error.problem}\n"
-        done = subprocess.run(
-            [*prefix, str(program)], capture_output=True, text=True, check=False
-        )
+        done = subprocess.run([*prefix, str(program)], capture_output=True, text=True, check=False)
         if done.returncode < 0 or not done.stdout:
-            return f"{done.stdout}fail: the self-test ended with status {done.returncode}\n{done.stderr}"
+            ended = f"fail: the self-test ended with status {done.returncode}"
+            return f"{done.stdout}{ended}\n{done.stderr}"
         return done.stdout
 
 

@@ -50,9 +50,9 @@ class Choice:
 def choices(names: Sequence[str]) -> tuple[Choice, ...]:
     """The targets called ``names``, in the order in which a CPU that has several chooses.
 
-    That is the order of ``tilewright.targets.NAMES``, best first, and of two with one base the one that
-    needs more of the CPU. Raises TargetError for unknown ones, and for two between which no CPU
-    could choose.
+    That is the order of ``tilewright.targets.NAMES``, best first; of two with one base, that one
+    comes first which needs more. Raises TargetError for unknown ones, and for two between which no
+    CPU could choose.
     """
     if isinstance(names, str) or not names:
         raise TargetError(

@@ -77,12 +77,12 @@ def texts(told: Described, selftests: Sequence[str]) -> dict[str, str]:
     found = {
         f"include/{name}.h": folded(render("library/header.h.j2", **context)),
         f"src/{name}.c": folded(render("library/dispatch.c.j2", **context)),
-        "CMakeLists.txt": render("library/CMakeLists.txt.j2", **context),
-        f"cmake/{name}-config.cmake.in": render("library/config.cmake.in.j2", **context),
-        "meson.build": render("library/meson.build.j2", **context),
-        f"{name}.pc.in": render("library/pc.in.j2", **context),
-        f"{name}.map": render("library/symbols.map.j2", **context),
-        "README.md": render("library/readme.md.j2", **context),
+        "CMakeLists.txt": render("project/CMakeLists.txt.j2", **context),
+        f"cmake/{name}-config.cmake.in": render("project/config.cmake.in.j2", **context),
+        "meson.build": render("project/meson.build.j2", **context),
+        f"{name}.pc.in": render("project/pc.in.j2", **context),
+        f"{name}.map": render("project/symbols.map.j2", **context),
+        "README.md": render("project/readme.md.j2", **context),
     }
     for choice in told.choices:
         own = [each.on[choice.rank] for each in told.functions]
@@ -112,9 +112,7 @@ def _flags(choices: Sequence[Choice]) -> Mapping[str, Mapping[str, object]]:
     for choice in choices:
         own[choice.label] = {
             family: tuple(
-                flag
-                for flag in source_flags(choice.target, family)
-                if flag not in common[family]
+                flag for flag in source_flags(choice.target, family) if flag not in common[family]
             )
             for family in families
         }

@@ -17,7 +17,9 @@ MANIFEST = "manifest.json"
 def write(folder: Path, library: str, files: Mapping[str, str]) -> Path:
     """Write ``files`` by their paths; see ``Library.write``. The manifest comes last."""
     if folder.exists() and not folder.is_dir():
-        raise ArgumentValueError("a library is written into a folder", got=f"{folder}, which is a file")
+        raise ArgumentValueError(
+            "a library is written into a folder", got=f"{folder}, which is a file"
+        )
     before = _written(folder, library)
     _check_own(folder, before, files)
     for path, text in sorted(files.items(), key=lambda each: each[0] == MANIFEST):
@@ -70,7 +72,9 @@ def _check_own(folder: Path, before: Mapping[str, str], files: Mapping[str, str]
     if foreign or edited:
         raise ArgumentValueError(
             "the folder holds files that are not the library's, or were edited",
-            got=", ".join([*(f"{p} (not its own)" for p in foreign), *(f"{p} (edited)" for p in edited)]),
+            got=", ".join(
+                [*(f"{p} (not its own)" for p in foreign), *(f"{p} (edited)" for p in edited)]
+            ),
             expected="only what was written here before, as it was written",
             hint="another folder, or move these files away",
         )
@@ -86,7 +90,7 @@ def _differs(place: Path, was: str) -> bool:
 
 
 def _remove_empty(folder: Path, inner: Path) -> None:
-    """Remove ``inner`` and the folders around it, inside of ``folder``, as far as nothing is in them."""
+    """Remove ``inner`` and the folders around it, inside of ``folder``, while they are empty."""
     while inner != folder and inner.is_dir() and not any(inner.iterdir()):
         inner.rmdir()
         inner = inner.parent

@@ -11,7 +11,6 @@ from sympy import Expr
 
 from tilewright.errors import SpecError
 from tilewright.plan.packed_b import PackedFormat, formats_of
-from tilewright.spec.gemm import Gemm
 from tilewright.spec.pack import Pack
 from tilewright.spec.signature import ArrayParameter, Signature, signature
 from tilewright.spec.sizes import Dim
@@ -170,7 +169,8 @@ def _function(
     parameters = on[0].signature
     name = f"{library}_{member.name}"
     packer = held.packer(member)
-    about = _about(member, parameters, made[member.name, 0], packer and f"{library}_{packer.name}")
+    made_by = None if packer is None else f"{library}_{packer.name}"
+    about = _about(member, parameters, made[member.name, 0], made_by)
     return Function(
         name=name,
         field=member.name,
@@ -196,16 +196,15 @@ def _on(library: str, member: Member, choice: Choice, made: Made) -> Implementat
     )
 
 
-def _about(
-    member: Member, parameters: Signature, made: Made, packer: str | None
-) -> Iterator[str]:
+def _about(member: Member, parameters: Signature, made: Made, packer: str | None) -> Iterator[str]:
     """The lines that describe a kernel."""
     yield made.formula.rpartition(":")[0] if isinstance(member.spec, Pack) else made.formula
     yield repr(member.spec)
     for p in parameters.arrays:
         yield f"{p.symbol}: {_described(p)}{_contents(p, packer)}"
     if parameters.alias >= 0:
-        yield f"{parameters.output.symbol} may be {parameters.arrays[parameters.alias].symbol} itself."
+        other = parameters.arrays[parameters.alias].symbol
+        yield f"{parameters.output.symbol} may be {other} itself."
 
 
 def _described(p: ArrayParameter) -> str:
@@ -333,7 +332,8 @@ def check_symbols(
 ) -> tuple[str, ...]:
     """The names of all functions of the library, its own first; SpecError if two are one."""
     owners = {f"{library}_{name}": "the library itself" for name in _RESERVED}
-    for each in (*known, *families):
+    declared: list[Function | FamilyFunction] = [*known, *families]
+    for each in declared:
         own = [(name, f"what {each.field!r} declares") for name in each.symbols()]
         if isinstance(each, Function):
             own += [(one.symbol, f"a target's kernel of {each.field!r}") for one in each.on]
@@ -345,10 +345,4 @@ def check_symbols(
                     hint="another name for the kernel or its operand",
                 )
             owners[name] = owner
-    return tuple(name for each in (*known, *families) for name in each.symbols())
-
-
-def is_batch_of_pointers(function: Function) -> bool:
-    """Whether a kernel takes pointers to matrices."""
-    spec = function.member.spec
-    return isinstance(spec, Gemm) and any(p.kind == "sequence" for p in function.signature.arrays)
+    return tuple(name for each in declared for name in each.symbols())

@@ -98,10 +98,11 @@ def library(
     made = _generated(name, held, found, jobs)
     known = functions(name, held, found, made)
     families = family_functions(name, held.families, known)
-    told = Described(
-        identity, held, found, known, families, check_symbols(name, known, families)
-    )
-    files = {_path(member, choice): made[member, choice.rank].text for member, choice in _pairs(held, found)}
+    told = Described(identity, held, found, known, families, check_symbols(name, known, families))
+    files = {
+        _path(member, choice): made[member, choice.rank].text
+        for member, choice in _pairs(held, found)
+    }
     checks = selftest_files(told)
     files |= texts(told, tuple(checks)) | checks
     files["manifest.json"] = manifest(told, made, files)
@@ -116,10 +117,14 @@ def library(
     )
 
 
-def _identity(name: str, version: str, description: str | None, held: Contents) -> Identity:
+def _identity(name: str, version: object, description: object, held: Contents) -> Identity:
     if not isinstance(version, str) or not _VERSION.match(version):
         raise SpecError("a library's version is three numbers", got=version, expected="1.0.0")
-    said = f"{len(held.members)} matrix kernels" if description is None else description
+    said = (
+        f"{sum(not each.packs for each in held.members)} matrix kernels"
+        if description is None
+        else description
+    )
     if not isinstance(said, str) or not said.isprintable() or set(said) & set("'\"\\@$"):
         raise SpecError(
             "a library's description is one line of text",

@@ -60,7 +60,9 @@ def digest(text: str) -> str:
 def _command(told: Described) -> str:
     """The call that makes the whole library."""
     library = told.library
-    families = {name: each for each in told.families for name in (one.field for one in each.members)}
+    families = {
+        name: each for each in told.families for name in (one.field for one in each.members)
+    }
     asked: dict[str, str] = {}
     for each in told.functions:
         if each.member.packs:
@@ -103,18 +105,23 @@ def _origins(
 ) -> Iterator[tuple[str, dict[str, Any]]]:
     """Of each kernel's file: what made it, and what it is compiled with."""
     for choice in told.choices:
-        flags = {family: list(source_flags(choice.target, family)) for family in get_args(Compilers)}
+        flags = {
+            family: list(source_flags(choice.target, family)) for family in get_args(Compilers)
+        }
         for function in told.functions:
             one = made[function.field, choice.rank]
-            yield f"src/{choice.label}/{function.field}.c", {
-                "kernel": function.field,
-                "target": choice.name,
-                "spec": repr(function.member.spec),
-                "schedule": repr(function.member.schedule_on(choice.name)),
-                "resolved": one.resolved,
-                "flags": flags,
-                "command": _emit(function, choice),
-            }
+            yield (
+                f"src/{choice.label}/{function.field}.c",
+                {
+                    "kernel": function.field,
+                    "target": choice.name,
+                    "spec": repr(function.member.spec),
+                    "schedule": repr(function.member.schedule_on(choice.name)),
+                    "resolved": one.resolved,
+                    "flags": flags,
+                    "command": _emit(function, choice),
+                },
+            )
 
 
 def _emit(function: Function, choice: Choice) -> str:

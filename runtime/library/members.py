@@ -33,7 +33,7 @@ class Member:
 
     name: str
     spec: Spec
-    schedule: Schedule = Schedule()
+    schedule: Schedule
     schedules: tuple[tuple[str, Schedule], ...] = ()
     packs: str = ""
 
@@ -73,7 +73,7 @@ class Contents:
         return next((each for each in self.members if each.packs == member.name), None)
 
 
-def contents(library: str, kernels: Mapping[str, Any], targets: Sequence[str]) -> Contents:
+def contents(library: str, kernels: object, targets: Sequence[str]) -> Contents:
     """What ``kernels`` ask for: a spec, (spec, schedule), or a list of these as a family.
 
     A schedule may be a dict of some of ``targets``, by their resolved names. Raises SpecError,
@@ -147,7 +147,7 @@ def _packer(member: Member) -> Iterator[Member]:
     pack = Pack(
         spec.k, spec.n, spec.b.type, a=spec.a.type, nb=spec.b.nb, ldb=dim("ldb"), batch=batch
     )
-    yield Member(f"{member.name}_pack_b", pack, packs=member.name)
+    yield Member(f"{member.name}_pack_b", pack, Schedule(), packs=member.name)
 
 
 # --- families ----------------------------------------------------------------------------------

@@ -51,9 +51,9 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """An operand that the self-test packs: ``count`` matrices, None for one; a slot where the call says.
+    """An operand that the self-test packs: ``count`` matrices, None for one.
 
-    ``table``: they are passed as pointers.
+    A ``count`` that the call says is its slot. ``table``: they are passed as pointers.
     """
 
     name: str
@@ -74,11 +74,13 @@ class Test(NamedTuple):
 
 def selftest_files(told: Described) -> dict[str, str]:
     """The files of the self-test by their paths: two, and one for each kernel."""
-    tests = [Test(f"test_{each.field}", f"selftest/{each.field}_calls.c") for each in told.functions]
+    tests = [
+        Test(f"test_{each.field}", f"selftest/{each.field}_calls.c") for each in told.functions
+    ]
     context = {"tool": VERSION, "library": told.library, "tests": tests}
     found = {
-        "selftest/selftest.h": folded(render("library/selftest.h.j2", **context)),
-        "selftest/selftest.c": folded(render("library/selftest.c.j2", **context)),
+        "selftest/selftest.h": folded(render("selftest/selftest.h.j2", **context)),
+        "selftest/selftest.c": folded(render("selftest/selftest.c.j2", **context)),
     }
     for function, test in zip(told.functions, tests, strict=True):
         found[test.file] = _calls(told, function, test)
@@ -90,7 +92,7 @@ def _calls(told: Described, function: Function, test: Test) -> str:
     outputs = [output for check in checks for run in check.runs for output in run.outputs]
     packer = told.held.packer(function.member)
     text = render(
-        "library/selftest_kernel.c.j2",
+        "selftest/calls.c.j2",
         tool=VERSION,
         library=told.library,
         f=_Called(
@@ -107,7 +109,7 @@ def _calls(told: Described, function: Function, test: Test) -> str:
 
 
 class _Called(NamedTuple):
-    """A function as the self-test calls it; ``packer`` packs its B, ``family`` is the one it is of."""
+    """A function as the self-test calls it; ``packer`` packs its B, ``family`` holds it."""
 
     function: Function
     packer: str
@@ -186,7 +188,9 @@ def _runs(function: Function, choice: Choice, prefix: str) -> Iterator[Run]:
         arguments = tuple(
             _argument(f"{prefix}run{index}_{p.symbol}", p, given, p.name in long)
             if p.role == "in"
-            else _result(f"{prefix}run{index}_{p.symbol}", p, given, right[p.name], rng, p.name in long)
+            else _result(
+                f"{prefix}run{index}_{p.symbol}", p, given, right[p.name], rng, p.name in long
+            )
             for p, given in _with_arrays(parameters, held)
         )
         yield Run(arguments, tuple(_sizes(parameters, held)), tuple(held.scalars.values()), "")

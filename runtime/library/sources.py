@@ -14,7 +14,7 @@ from tilewright.spec.schedule import Schedule
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One file to make: of which kernel, what C calls it, what it computes and where, who calls it."""
+    """One file to make: of which kernel, what C calls it, what it computes, where, for whom."""
 
     kernel: str
     symbol: str
