@@ -26,8 +26,22 @@ if TYPE_CHECKING:
 )
 @click.option("--compile/--no-compile", "compiles", default=True, help="Or write the C alone.")
 @click.option("--test/--no-test", "tests", default=True, help="Run the self-test where it can run.")
+@click.option(
+    "--architecture",
+    "architectures",
+    multiple=True,
+    metavar="NAME",
+    help="Compile for this one alone: x86_64, aarch64; may be repeated. Default: for all.",
+)
 @click.option("--jobs", type=click.IntRange(1), help="Files compiled at a time; default: the CPUs.")
-def command(specs: Path, output: Path, compiles: bool, tests: bool, jobs: int | None) -> None:
+def command(
+    specs: Path,
+    output: Path,
+    compiles: bool,
+    tests: bool,
+    architectures: tuple[str, ...],
+    jobs: int | None,
+) -> None:
     """Build the libraries that a Python file makes: each is a `tw.library(...)` at its top level.
 
     SPECS is run as any Python file is. The C is written into the output folder with a header,
@@ -41,7 +55,9 @@ def command(specs: Path, output: Path, compiles: bool, tests: bool, jobs: int | 
         if not compiles:
             _say_written(library, library.write(folder))
             continue
-        built = library.build(folder, selftest=tests, jobs=jobs)
+        built = library.build(
+            folder, architectures=architectures or None, selftest=tests, jobs=jobs
+        )
         _say_written(library, folder)
         for one in built:
             _say_built(library, one)

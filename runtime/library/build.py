@@ -66,21 +66,33 @@ class Built:
 
     @property
     def passed(self) -> bool:
-        """Whether the self-test found nothing wrong."""
-        return all(each.checked != "fail" for each in self.targets)
+        """Whether the self-test found nothing wrong, and came to its end."""
+        return not any(line.startswith("fail") for line in self.output.splitlines())
 
 
 def build(
-    told: Described, folder: Path, *, selftest: bool = True, jobs: int | None = None
+    told: Described,
+    folder: Path,
+    *,
+    architectures: Sequence[str] | None = None,
+    selftest: bool = True,
+    jobs: int | None = None,
 ) -> tuple[Built, ...]:
     """Compile the files in ``folder`` into ``folder/build``, for each architecture; see ``Built``.
 
-    ToolchainError if there is no compiler for this machine and its targets, or if one fails.
+    ToolchainError if there is no compiler for this machine and its targets, or if one fails;
+    TargetError if the library has no target for one of the ``architectures`` asked for.
     """
-    return tuple(
-        _build_for(told, folder, wanted, members, selftest, jobs)
-        for wanted, members in _architectures(told.choices)
-    )
+    known = dict(_architectures(told.choices))
+    asked = list(known) if architectures is None else list(architectures)
+    for wanted in asked:
+        if wanted not in known:
+            raise TargetError(
+                f"{told.library.name} has no target for this architecture",
+                got=wanted,
+                expected=f"of {', '.join(known)}",
+            )
+    return tuple(_build_for(told, folder, each, known[each], selftest, jobs) for each in asked)
 
 
 def _architectures(found: Sequence[Choice]) -> Iterator[tuple[str, tuple[Choice, ...]]]:

@@ -62,13 +62,14 @@ def choices(names: Sequence[str]) -> tuple[Choice, ...]:
     by_needs: dict[tuple[str, frozenset[str]], Target] = {}
     for target in found:
         _check_detected(target)
-        other = by_needs.setdefault((target.machine, frozenset(target.cpu_flags)), target)
-        if other is not target:
+        needed = target.machine, frozenset(target.cpu_flags)
+        if needed in by_needs:
             raise TargetError(
                 "two targets of a library need the same of a CPU: one would never be chosen",
-                got=f"{other.name} and {target.name}",
+                got=f"{by_needs[needed].name} and {target.name}",
                 expected="targets that need different features",
             )
+        by_needs[needed] = target
     return tuple(Choice(target, rank) for rank, target in enumerate(found))
 
 

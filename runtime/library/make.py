@@ -57,18 +57,24 @@ class Library:
         return folders.write(Path(folder), self.name, self.files)
 
     def build(
-        self, folder: str | Path, *, selftest: bool = True, jobs: int | None = None
+        self,
+        folder: str | Path,
+        *,
+        architectures: Sequence[str] | None = None,
+        selftest: bool = True,
+        jobs: int | None = None,
     ) -> tuple[Built, ...]:
         """Write the files into ``folder``, and compile them into ``folder/build``.
 
-        For each architecture that has a compiler here: the static and the shared library, and the
-        self-test, which is run where the CPU or qemu can. ``jobs`` files are compiled at a time, by
-        default one for each CPU. ToolchainError if a compiler fails, or if there is none for this
-        machine; of others the result says that they are missing.
+        For each architecture that has a compiler here, or those named, as "x86_64": the static and
+        the shared library, and the self-test, which is run where the CPU or qemu can. ``jobs`` files
+        are compiled at a time, by default one for each CPU. ToolchainError if a compiler fails, or
+        if there is none for this machine; of others the result says that they are missing.
         """
         from .build import build
 
-        return build(self.told, self.write(folder), selftest=selftest, jobs=jobs)
+        place = self.write(folder)
+        return build(self.told, place, architectures=architectures, selftest=selftest, jobs=jobs)
 
 
 def library(
