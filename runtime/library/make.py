@@ -67,7 +67,7 @@ class Library:
         """Write the files into ``folder``, and compile them into ``folder/build``.
 
         For each architecture that has a compiler here, or those named, as "x86_64": the static and
-        the shared library, and the self-test, which is run where the CPU or qemu can. ``jobs`` files
+        the shared library, and the self-test, run where the CPU or qemu can. ``jobs`` files
         are compiled at a time, by default one for each CPU. ToolchainError if a compiler fails, or
         if there is none for this machine; of others the result says that they are missing.
         """
