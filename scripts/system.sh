@@ -12,6 +12,10 @@ libc6-dev       the tests with gcc                      /usr/include/stdio.h
 binutils        the tests that read disassembly         objdump
 clang           the tests with clang                    clang
 qemu-user       what this CPU cannot run itself         qemu-x86_64
+cmake           libraries built by CMake                cmake
+meson           libraries built by meson                meson
+ninja-build     libraries built by meson                ninja
+pkg-config      libraries found by pkg-config           pkg-config
 libsimde-dev    AVX-512 on CPUs without it              /usr/include/simde/x86/avx512.h
 TABLE
     [ "$(uname -m)" = aarch64 ] || cat <<'TABLE'

@@ -71,7 +71,7 @@ def texts(told: Described, selftests: Sequence[str]) -> dict[str, str]:
         "symbols": (*_own_symbols(name), *(s for s in told.symbols if not s.endswith("_kernel"))),
         "notes": flags_notes(load(_ANY)),
         "anywhere": tuple(each for each in told.choices if not each.machine),
-        "selftests": selftests,
+        "selftests": [path for path in selftests if path.endswith(".c")],
         **_flags(told.choices),
     }
     found = {

@@ -21,6 +21,7 @@ RUN = (
     "docs/add-a-target.md",
     "docs/tuning.md",
     "docs/products.md",
+    "docs/c-library.md",
 )
 LINK = re.compile(r"\]\(([^)#]+)")
 MAKE = re.compile(r"^make (\w+)", re.MULTILINE)

@@ -1,7 +1,7 @@
 """Pages whose code runs: blocks of Python share one interpreter, and what they print is compared.
 
 ``text`` and ``c`` hold what the Python block before them prints; ``console`` is a ``tilewright``
-command with its output; ``sh`` is for reading. Output may hold ``...`` for anything.
+command with its output; ``sh`` and ``cmake`` are for reading. Output may hold ``...`` for anything.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tilewright.cli import main
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LOOSE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 OUTPUT = ("text", "c")
-LANGUAGES = ("python", "console", "sh", *OUTPUT)
+LANGUAGES = ("python", "console", "sh", "cmake", *OUTPUT)
 
 
 @dataclass(frozen=True)
