@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import tempfile
 import time
@@ -241,8 +240,3 @@ def _checked(output: str) -> dict[str, str]:
             if word == "pass":
                 found[target] = f"pass, {calls} calls"
     return found
-
-
-def clean(folder: Path) -> None:
-    """Remove what ``build`` made."""
-    shutil.rmtree(folder / "build", ignore_errors=True)

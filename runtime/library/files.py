@@ -68,7 +68,7 @@ def texts(told: Described, selftests: Sequence[str]) -> dict[str, str]:
         "functions": told.functions,
         "families": told.families,
         "members": told.held.members,
-        "symbols": (*_own_symbols(name), *(s for s in told.symbols if not s.endswith("_kernel"))),
+        "symbols": (*_own_symbols(name), *told.symbols),
         "notes": flags_notes(load(_ANY)),
         "anywhere": tuple(each for each in told.choices if not each.machine),
         "selftests": [path for path in selftests if path.endswith(".c")],

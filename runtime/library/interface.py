@@ -66,11 +66,6 @@ class Function:
     on: tuple[Implementation, ...]
 
     @property
-    def title(self) -> str:
-        """What its comment begins with."""
-        return self.name
-
-    @property
     def sizes(self) -> tuple[str, ...]:
         """The sizes that a call passes."""
         return tuple(p.slot for p in self.signature.sizes)
@@ -132,9 +127,14 @@ class FamilyFunction:
         sizes = ", ".join("x".join(map(_shown, each.member.sizes)) for each in self.members)
         return f"{self.name}: m x n x k of {sizes}."
 
+    @property
+    def type(self) -> str:
+        """What the header calls the type of its kernels."""
+        return f"{self.name}_kernel"
+
     def symbols(self) -> Iterator[str]:
-        """The names of all that the header declares for it."""
-        yield from (self.name, f"{self.name}_kernel")
+        """The names of all functions that the header declares for it."""
+        yield self.name
         if self.scratch:
             yield f"{self.name}_scratch_bytes"
 
@@ -330,13 +330,15 @@ def _conditions(general: Member) -> Iterator[Condition]:
 def check_symbols(
     library: str, known: Sequence[Function], families: Sequence[FamilyFunction]
 ) -> tuple[str, ...]:
-    """The names of all functions of the library, its own first; SpecError if two are one."""
+    """The functions that the header declares for kernels; SpecError if two names are one."""
     owners = {f"{library}_{name}": "the library itself" for name in _RESERVED}
     declared: list[Function | FamilyFunction] = [*known, *families]
     for each in declared:
         own = [(name, f"what {each.field!r} declares") for name in each.symbols()]
         if isinstance(each, Function):
             own += [(one.symbol, f"a target's kernel of {each.field!r}") for one in each.on]
+        else:
+            own.append((each.type, f"the type of the kernels of {each.field!r}"))
         for name, owner in own:
             if name in owners:
                 raise SpecError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import time
 from collections.abc import Mapping, Sequence
@@ -43,6 +44,12 @@ class Library:
     files: Mapping[str, str]
     told: Described
     seconds: float
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        """What the file manifest.json says: the kernels, and of each file what made it."""
+        found: dict[str, Any] = json.loads(self.files["manifest.json"])
+        return found
 
     def __repr__(self) -> str:
         return f"<Library {self.name} {self.version}: {len(self.kernels)} kernels, {self.targets}>"

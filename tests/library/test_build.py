@@ -55,7 +55,8 @@ KERNELS: dict[str, Any] = {
     "offsets": tw.Gemm(3, 5, 4, batch=tw.Offsets(COUNT)),
     "gated": tw.Gemm(5, 9, 8, b2="f32", epilogue=tw.silu(tw.acc) * tw.acc2,
                      outputs={"amax": tw.row_absmax(tw.acc)}),
-    "turned": tw.Transpose(8, 8, "f64"),
+    "turned_kernel": tw.Transpose(8, 8, "f64"),
+    "parallel": (tw.Gemm(32, 32, 8, a="f16"), tw.Schedule(loops="NMk", threads=2)),
 }  # fmt: skip
 TARGETS = ["avx2", "avx512+vnni+bf16", "amx", "neon+dotprod+bf16", "scalar"]
 #: One process builds the library that most tests use.
