@@ -15,6 +15,7 @@ _COMMANDS = {
     "explain": "explain",
     "emit": "emit",
     "bench": "bench",
+    "run": "run",
     "tune": "tune",
     "sweep": "sweep",
     "calibrate": "calibrate",

@@ -210,5 +210,5 @@ def write_c(folder: Path, chapter: list[Measured]) -> None:
         place.mkdir(parents=True, exist_ok=True)
         for name, one in zip(names, chapter, strict=True):
             kernel = one.kernel
-            request = Request(name, kernel.spec, kernel.schedule, resolve(target))
+            request = Request(name, kernel.spec, kernel.requested, resolve(target))
             (place / f"{name}.c").write_text(generate([request]).text, encoding="utf-8")

@@ -65,8 +65,8 @@ class KernelText:
     static_offsets: tuple[tuple[str, tuple[int, ...]], ...]
     formula: str
     spec_text: str
-    schedule_text: str
-    resolved_text: str
+    asked: Schedule
+    resolved: Schedule | None
     listings: tuple[Listing, ...]
     forks: tuple[Fork, ...]
     threads: int
@@ -173,7 +173,11 @@ def generate(requests: Sequence[Request]) -> Source:
         threaded=any(kernel.forks for kernel in kernels),
         worth=target.core.worth,
     )
-    return Source(folded(text), tuple(request.name for request in requests))
+    return Source(
+        folded(text),
+        tuple(kernel.name for kernel in kernels),
+        tuple(kernel.resolved or kernel.asked for kernel in kernels),
+    )
 
 
 def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
@@ -197,26 +201,25 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
         static_offsets=tuple(sorted(static.items())),
         formula=formula(plan),
         spec_text=repr(request.spec),
-        schedule_text=repr(request.schedule),
-        resolved_text=_resolved_text(plan, program),
+        asked=request.schedule,
+        resolved=_resolved(plan, program),
         listings=tuple(map(macros.listing, program.tiles)),
         forks=forks(program, parameters, prefix),
         threads=request.schedule.threads or 0,
     )
 
 
-def _resolved_text(plan: AnyPlan, program: Program) -> str:
-    """The schedule with all that was chosen; "" for a plan without register tiles."""
-    found = None
+def _resolved(plan: AnyPlan, program: Program) -> Schedule | None:
+    """The schedule with all that was chosen; None for a plan without register tiles."""
     match plan:
         case Plan():
-            found = resolved(plan, program)
+            return resolved(plan, program)
         case StackPlan(each=None):
-            found = Schedule(tile=plan.tile, vectorize="b", threads=plan.schedule.threads)
+            return Schedule(tile=plan.tile, vectorize="b", threads=plan.schedule.threads)
         case StackPlan(each=Plan() as each) if (one := resolved(each, program)) is not None:
             loops = f"{'B' if plan.parallel else 'b'}{one.loops}"
-            found = replace(one, loops=loops, threads=plan.schedule.threads)
-    return "" if found is None else repr(found)
+            return replace(one, loops=loops, threads=plan.schedule.threads)
+    return None
 
 
 def _converts(plan: AnyPlan) -> bool:

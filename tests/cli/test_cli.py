@@ -37,7 +37,7 @@ def test_help_names_every_command(run: Run) -> None:
 
 
 def test_an_unknown_command_is_refused(run: Run) -> None:
-    assert "No such command 'run'" in run("run", status=2).stderr
+    assert "No such command 'jump'" in run("jump", status=2).stderr
 
 
 # -- targets ------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from tilewright.spec.sizes import Dim
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import div, size_expr, value
 
-from ..loops import Decision, threads_decision
+from ..loops import Decided, Decision, threads_decision
 from ..operands import BatchPlan, Operand, batch_stride, operand_of
 from ..parts import exact_parts
 from ..plan import STACK_BYTES, Plan
@@ -47,8 +47,8 @@ UNKNOWN = 8
 WAITING = 1.5
 
 
-@dataclass(frozen=True, slots=True)
-class StackPlan:
+@dataclass(frozen=True, slots=True, repr=False)
+class StackPlan(Decided):
     """A stack of products with every choice made.
 
     ``each`` is the plan of one product, for which the others wait. Without it products stand side
