@@ -18,7 +18,7 @@ from tilewright.spec.operands import Addresses, Matrix, Offsets, Order, Packed, 
 from tilewright.spec.schedule import TAILS, Schedule
 from tilewright.spec.sizes import Dim, Size
 from tilewright.spec.transpose import Transpose
-from tilewright.spec.types import TYPES, accumulator
+from tilewright.spec.types import TYPES, accumulator, type_name
 
 from .code import schedule_of_code, spec_of_code
 
@@ -101,11 +101,11 @@ def _operand(word: str) -> str | Packed:
     """A type, or one of a packed B: ``s8``, ``packed:s8``, ``packed:s8:64``."""
     kind, marked, rest = word.partition(":")
     if not marked:
-        return Matrix(word).type
+        return Matrix(type_name(word)).type
     type_, blocks, columns = rest.partition(":")
     if kind != "packed" or (blocks and not columns.isdecimal()):
         raise ValueError(f"{word!r} is no operand, such as s8, packed:s8 or packed:s8:64")
-    return Packed(type_, int(columns) if blocks else None)
+    return Packed(type_name(type_), int(columns) if blocks else None)
 
 
 def _epilogue(word: str) -> Expression:
@@ -318,9 +318,13 @@ def _operands(element: str, order: str, said: dict[str, Any]) -> dict[str, Any]:
     first, second, third = cast("tuple[Order, Order, Order]", tuple(order))
     b, c, d = (said.pop(name) for name in "bcd")
     if not isinstance(b, Packed):
-        b = Matrix(b or element, second)
+        b = Matrix(type_name(b or element), second)
     sums = accumulator(element, b.type)
-    made = {"a": Matrix(element, first), "b": b, "c": Matrix(c or sums, third)}
+    made = {
+        "a": Matrix(type_name(element), first),
+        "b": b,
+        "c": Matrix(type_name(c or sums), third),
+    }
     return {**made, "d": None if d is None else Matrix(d, third)}
 
 

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from tilewright.runtime.build.toolchain import Compiler
     from tilewright.runtime.tuned import Subject, Winner
 
+#: Characters that are shown of what is no spec.
+_SHOWN = 80
 #: Kernels in one C file; more are compiled side by side.
 _PER_FILE = 4
 #: What a manifest says of the compiler, beside the command that starts it.
@@ -161,9 +163,11 @@ def _completed(request: Any) -> tuple[Any, Any, Any]:
 def checked(spec: Any, schedule: Any) -> tuple[Spec, Schedule]:
     """A spec and a schedule, the usual one for None; SpecError or ScheduleError for all else."""
     if not isinstance(spec, Spec):
-        raise SpecError("a spec is a tw.Gemm, a tw.Transpose or a tw.Pack", got=spec)
+        got = spec if len(shown := repr(spec)) <= _SHOWN else f"{shown[:_SHOWN]}..."
+        raise SpecError("a spec is a tw.Gemm, a tw.Transpose or a tw.Pack", got=got)
     if schedule is not None and not isinstance(schedule, Schedule):
-        raise ScheduleError("a schedule is a tw.Schedule, or None", got=schedule)
+        hint = f"target={schedule!r:.{_SHOWN}}" if isinstance(schedule, str) else None
+        raise ScheduleError("a schedule is a tw.Schedule, or None", got=schedule, hint=hint)
     return spec, Schedule() if schedule is None else schedule
 
 

@@ -11,7 +11,7 @@ from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix, Strided
 from tilewright.spec.schedule import LARGE, LARGE_CONVERTED, MANY_ROWS, Schedule, large_work
 from tilewright.spec.sizes import Dim, dim
-from tilewright.spec.types import accumulator
+from tilewright.spec.types import accumulator, type_name
 
 from .arrays import ORDERS
 
@@ -164,15 +164,17 @@ def spec_of(family: Family) -> Gemm:
     rows = dim("m", max=MANY_ROWS - 1 if few else None)
     m: int | Dim = 1 if family.sizes.shape.startswith("row") else rows
     n: int | Dim = 1 if family.sizes.shape.startswith("column") else dim("n")
-    given = output_of(a, b, Matrix(written, orders[2]), options)
+    given = output_of(a, b, Matrix(type_name(written), orders[2]), options)
     if family.sizes.stacked:
         given["batch"] = Strided(dim("count"), **{x: dim(f"stride_{x}") for x in "abc"})
     if most := family.sizes.tiny:
         given.pop("ldc")
         sizes = (dim(name, max=most) for name in "mnk")
-        return Gemm(*sizes, a=Matrix(a, orders[0]), b=Matrix(b, orders[1]), **given)
+        return Gemm(
+            *sizes, a=Matrix(type_name(a), orders[0]), b=Matrix(type_name(b), orders[1]), **given
+        )
     return Gemm(
-        m, n, dim("k"), a=Matrix(a, orders[0]), b=Matrix(b, orders[1]),
+        m, n, dim("k"), a=Matrix(type_name(a), orders[0]), b=Matrix(type_name(b), orders[1]),
         lda=dim("lda"), ldb=dim("ldb"), **given,
     )  # fmt: skip
 
