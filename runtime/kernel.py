@@ -365,9 +365,9 @@ class Kernel:
         )
         if not measure:
             return edited + explain_plan(self.plan, given)
-        if not isinstance(self.spec, Gemm) or self.spec.stacked:
+        if not isinstance(self.spec, Gemm):
             hint = "kernel.explain() without measure, and kernel.bench()"
-            raise SpecError("an estimate is of one product", got=self.spec, hint=hint)
+            raise SpecError("an estimate is of products", got=self.spec, hint=hint)
         from tilewright.explain.estimates import Measured
         from tilewright.runtime.bench.timing import bench
 

@@ -7,12 +7,13 @@ from dataclasses import asdict
 from typing import Any
 
 from tilewright.ir.nest import Program
-from tilewright.plan.estimate.kernel import Estimate, estimate
+from tilewright.plan.estimate.kernel import Estimate
 from tilewright.plan.plan import Plan
 from tilewright.plan.tiles import RegisterTile
 from tilewright.symbolic import value
 
 from .decisions import AnyPlan, text_of
+from .estimates import estimates_of, has_estimate
 from .text import (
     decision_rows,
     formula_text,
@@ -45,11 +46,9 @@ def facts(plan: AnyPlan, program: Program, sizes: Mapping[str, int] | None = Non
             name: formula_text(expr) if value(expr) is None else value(expr) for name, expr in rows
         },
     }
-    if isinstance(plan, Plan) and any(tile.steps != 0 for tile in plan.tiles):
-        cold = (("in cache", False), ("in memory", True))
-        found["estimate"] = {
-            name: _estimate(estimate(plan, of_call, cold=is_)) for name, is_ in cold
-        }
+    if has_estimate(plan):
+        hot, cold = estimates_of(plan, of_call)
+        found["estimate"] = {"in cache": _estimate(hot), "in memory": _estimate(cold)}
     return found
 
 

@@ -76,7 +76,7 @@ def explain(
             _formulas(operations(plan, program, numbers, of_call)),
         ),
     ]
-    if isinstance(plan, Plan) and any(tile.steps != 0 for tile in plan.tiles):
+    if estimates.has_estimate(plan):
         rows = estimates.told(plan, of_call, measured)
         sections.append((f"Estimate of one call{_with(of_call)}", _aligned([*rows])))
     core = target.core
