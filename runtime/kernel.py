@@ -15,7 +15,7 @@ from tilewright.errors import SpecError, TargetError
 from tilewright.runtime.call.arguments import Arranger
 from tilewright.runtime.call.descriptor import descriptor
 from tilewright.runtime.call.dtypes import FOREIGN
-from tilewright.runtime.machine import calibrations
+from tilewright.runtime.machine import calibrations, threadpools
 from tilewright.runtime.machine.calibrations import Measured
 from tilewright.runtime.machine.target_table import Identity
 from tilewright.runtime.store.cache import Entry
@@ -126,6 +126,7 @@ class Kernel:
         words = descriptor(self._signature, self._functions, static)
         self._keep = (words, static, offsets)
         self._handle = dispatch.address(words)
+        threadpools.register()
         found = dispatch.dispatcher()
         self._call_scalars = found.call_scalars
         if self._arrange.by_position:
