@@ -378,16 +378,30 @@ class Kernel:
         return edited + explain_plan(self.plan, given, Measured(timing.median, timing.of_peak))
 
     def _repr_html_(self) -> str:
-        """For notebooks: the plan as a picture, where the kernel is a product's, and in words."""
+        """For notebooks: what is computed, the estimate and what a tuning measured; the plan as a
+        picture, where the kernel is a product's, and in words.
+        """
         from html import escape
 
-        from tilewright.generate import draw_plan
+        from tilewright.generate import draw_plan, plan_facts
         from tilewright.plan.plan import Plan
         from tilewright.plan.routines.stack import StackPlan
 
         drawn = draw_plan(self.plan) if isinstance(self.plan, Plan | StackPlan) else ""
-        words = f"<summary>{escape(repr(self))}</summary><pre>{escape(self.explain())}</pre>"
-        return f"<div>{drawn}<details{'' if drawn else ' open'}>{words}</details></div>"
+        said = self.explain()
+        lines = [said.splitlines()[0].removeprefix("gemm").strip(), self.c_declaration]
+        if (hot := plan_facts(self.plan).get("estimate", {}).get("in cache")) is not None:
+            share = hot["least"] / hot["cycles"] if hot["cycles"] else 0
+            lines.append(
+                f"estimated at {hot['cycles']:.0f} cycles with data in cache, {share:.0%} of peak, "
+                f"bound by {hot['bound']}"
+            )
+        lines += [] if self.tuned is None else [self.tuned.reason]
+        shown = "<br>".join(map(escape, lines))
+        words = f"<summary>{escape(repr(self))}</summary><pre>{escape(said)}</pre>"
+        return (
+            f"<div><p>{shown}</p>{drawn}<details{'' if drawn else ' open'}>{words}</details></div>"
+        )
 
     def assembly(self) -> str:
         """The kernel's instructions, disassembled."""

@@ -93,6 +93,7 @@ def test_words_are_escaped() -> None:
 def test_a_kernel_in_a_notebook() -> None:
     kernel = tw.compile(tw.Gemm(8, 8, 8), target="scalar")
     shown = kernel._repr_html_()
+    assert kernel.c_declaration.partition("(")[0] in shown and "of peak, bound by" in shown
     drawn = ET.fromstring(shown)
     assert drawn.tag == "div" and "Decisions" in "".join(drawn.itertext())
     known = "div|svg|title|rect|text|path|polyline|circle|details|summary|pre"
