@@ -397,7 +397,7 @@ class Kernel:
                 f"bound by {hot['bound']}"
             )
         lines += [] if self.tuned is None else [self.tuned.reason]
-        shown = "<br>".join(map(escape, lines))
+        shown = "<br/>".join(map(escape, lines))
         words = f"<summary>{escape(repr(self))}</summary><pre>{escape(said)}</pre>"
         return (
             f"<div><p>{shown}</p>{drawn}<details{'' if drawn else ' open'}>{words}</details></div>"
