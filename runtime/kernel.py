@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,7 @@ from tilewright.errors import SpecError, TargetError
 from tilewright.runtime.call.arguments import Arranger
 from tilewright.runtime.call.descriptor import descriptor
 from tilewright.runtime.call.dtypes import FOREIGN
-from tilewright.runtime.machine import calibrations
+from tilewright.runtime.machine import calibrations, threadpools
 from tilewright.runtime.machine.calibrations import Measured
 from tilewright.runtime.machine.target_table import Identity
 from tilewright.runtime.store.cache import Entry
@@ -27,6 +27,7 @@ from tilewright.spec.signature import Signature, signature
 from tilewright.spec.sizes import MAX_FIXED, Dim, whole_number
 
 from .call import dispatch
+from .edited import GENERATED, Edited, declaration, difference, write_new
 
 if TYPE_CHECKING:
     from tilewright.explain.decisions import AnyPlan
@@ -59,7 +60,9 @@ class Kernel:
     made from many threads. Kernels pickle by spec, schedule and target, with the numbers of its
     core where those were measured: unpickling compiles, or takes from the cache.
 
-    ``tuned`` is the tuning that chose the schedule; None where the caller or the cost model did.
+    ``requested`` is the schedule that was asked for, ``schedule`` what it came to. ``tuned`` is
+    the tuning that chose it; None where the caller or the cost model did. ``edited`` is the C that
+    stands in place of the generated one; None where there is none.
     ``target`` is the resolved target's name; ``emulated`` the means by which the kernel runs when
     the CPU lacks the target ("qemu", "header"), else None.
     """
@@ -67,7 +70,7 @@ class Kernel:
     __slots__ = (
         "__weakref__", "_arrange", "_call_scalars", "_entry", "_fast", "_fast_out", "_foreign",
         "_functions", "_handle", "_keep", "_output", "_packers", "_plan", "_remake", "_signature",
-        "_symbol", "_target", "emulated", "name", "schedule", "spec", "target", "tuned",
+        "_symbol", "_target", "edited", "emulated", "name", "requested", "spec", "target", "tuned",
     )  # fmt: skip
 
     def __init__(
@@ -78,10 +81,12 @@ class Kernel:
         signature: Signature,
         target: Identity,
         entry: Entry,
-        remake: Callable[[Spec, Schedule, str], Kernel],
+        remake: Callable[..., Kernel],
         tuned: Winner | None = None,
+        edited: Edited | None = None,
     ) -> None:
-        self.name, self.spec, self.schedule, self.tuned = name, spec, schedule, tuned
+        self.name, self.spec, self.requested, self.tuned = name, spec, schedule, tuned
+        self.edited = edited
         self.target = target.name
         self._target, self._entry, self._remake = target, entry, remake
         self._plan: AnyPlan | None = None
@@ -121,6 +126,7 @@ class Kernel:
         words = descriptor(self._signature, self._functions, static)
         self._keep = (words, static, offsets)
         self._handle = dispatch.address(words)
+        threadpools.register()
         found = dispatch.dispatcher()
         self._call_scalars = found.call_scalars
         if self._arrange.by_position:
@@ -256,6 +262,55 @@ class Kernel:
         return path.read_text(encoding="utf-8")
 
     @property
+    def schedule(self) -> Schedule:
+        """What the requested schedule came to: with the register tile, the loops, the packing that
+        the cost model chose where it left them open.
+
+        Given to ``compile`` it leads to the same loops, packing and register tile. What a tile
+        leaves over is then cut as that tile is, where the model may have fitted others to it.
+        """
+        return Schedule(**self._entry.manifest["resolved"][self.name])
+
+    def edit(self, path: str | PathLike[str]) -> Path:
+        """Write the kernel's C to a new file, to be changed by hand; ``compile(spec, schedule,
+        target, source=path)`` then makes a kernel of it. Returns the path.
+
+        ArgumentError where there is a file of this name, or none can be written.
+        """
+        if self.edited is not None:
+            return write_new(path, self.edited.text)
+        from tilewright.generate import Request, generate
+
+        request = Request(self.name, self.spec, self.requested, self.isa)
+        return write_new(path, generate([request]).text)
+
+    def diff(self, *, measure: bool = False) -> str:
+        """What was changed in a kernel whose C was edited, against what is generated: a unified
+        diff, "" where nothing was. ``measure`` times both in turns, and adds what each takes.
+
+        SpecError for a kernel whose C was not edited.
+        """
+        if self.edited is None:
+            raise SpecError(
+                f"the C of {self.name} was not edited",
+                hint="kernel.edit(path), then tw.compile(spec, schedule, target, source=path)",
+            )
+        generated = (self._entry.directory / GENERATED).read_text(encoding="utf-8")
+        changed = difference(generated, self.edited)
+        if not measure:
+            return changed
+        from tilewright.runtime.bench.timing import compare
+
+        self._native("measuring")
+        found = compare(self._remake(*self._said()), self)
+        low, high = found.quartiles
+        return (
+            f"{changed}\n\ngenerated {found.first * 1e9:.1f} ns a call, edited"
+            f" {found.second * 1e9:.1f} ns: {found.ratio:.3f} times as fast"
+            f" ({low:.3f} to {high:.3f})"
+        ).lstrip("\n")
+
+    @property
     def library(self) -> Path:
         """The file that holds the kernel's machine code, in the cache."""
         return self._entry.library
@@ -266,15 +321,15 @@ class Kernel:
         if self._plan is None:
             from tilewright.generate import plan_for
 
-            self._plan = with_tuning(plan_for(self.spec, self.schedule, self.isa), self.tuned)
+            self._plan = with_tuning(plan_for(self.spec, self.requested, self.isa), self.tuned)
         return self._plan
 
     @property
     def c_declaration(self) -> str:
         """The C function's declaration; strides and leading dimensions count elements."""
-        found = re.search(rf"^\w[^\n]*\b{self.name}\([^;{{]*\);$", self.source, re.MULTILINE)
+        found = declaration(self.name, self.source)
         assert found is not None
-        return " ".join(found[0].split())  # long ones take several lines
+        return found
 
     @property
     def flops(self) -> Any:
@@ -304,30 +359,49 @@ class Kernel:
         from tilewright.generate import explain_plan
 
         given = given_sizes(self.spec, sizes)
+        edited = (
+            ""
+            if self.edited is None
+            else f"edited     {self.edited.path}; this is the generated C's plan\n"
+        )
         if not measure:
-            return explain_plan(self.plan, given)
-        if not isinstance(self.spec, Gemm) or self.spec.stacked:
+            return edited + explain_plan(self.plan, given)
+        if not isinstance(self.spec, Gemm):
             hint = "kernel.explain() without measure, and kernel.bench()"
-            raise SpecError("an estimate is of one product", got=self.spec, hint=hint)
+            raise SpecError("an estimate is of products", got=self.spec, hint=hint)
         from tilewright.explain.estimates import Measured
         from tilewright.runtime.bench.timing import bench
 
         self._native("measuring")
         timing = bench(self, sizes=given)
         assert timing.of_peak is not None, "a product has a peak"
-        return explain_plan(self.plan, given, Measured(timing.median, timing.of_peak))
+        return edited + explain_plan(self.plan, given, Measured(timing.median, timing.of_peak))
 
     def _repr_html_(self) -> str:
-        """For notebooks: the plan as a picture, where the kernel is a product's, and in words."""
+        """For notebooks: what is computed, the estimate and what a tuning measured; the plan as a
+        picture, where the kernel is a product's, and in words.
+        """
         from html import escape
 
-        from tilewright.generate import draw_plan
+        from tilewright.generate import draw_plan, plan_facts
         from tilewright.plan.plan import Plan
         from tilewright.plan.routines.stack import StackPlan
 
         drawn = draw_plan(self.plan) if isinstance(self.plan, Plan | StackPlan) else ""
-        words = f"<summary>{escape(repr(self))}</summary><pre>{escape(self.explain())}</pre>"
-        return f"<div>{drawn}<details{'' if drawn else ' open'}>{words}</details></div>"
+        said = self.explain()
+        lines = [said.splitlines()[0].removeprefix("gemm").strip(), self.c_declaration]
+        if (hot := plan_facts(self.plan).get("estimate", {}).get("in cache")) is not None:
+            share = hot["least"] / hot["cycles"] if hot["cycles"] else 0
+            lines.append(
+                f"estimated at {hot['cycles']:.0f} cycles with data in cache, {share:.0%} of peak, "
+                f"bound by {hot['bound']}"
+            )
+        lines += [] if self.tuned is None else [self.tuned.reason]
+        shown = "<br/>".join(map(escape, lines))
+        words = f"<summary>{escape(repr(self))}</summary><pre>{escape(said)}</pre>"
+        return (
+            f"<div><p>{shown}</p>{drawn}<details{'' if drawn else ' open'}>{words}</details></div>"
+        )
 
     def assembly(self) -> str:
         """The kernel's instructions, disassembled."""
@@ -391,13 +465,18 @@ class Kernel:
         return bench(self, cold, seconds, given_sizes(self.spec, sizes))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        said = self.spec, self.schedule, self.target
+        said = (*self._said(), *([] if self.edited is None else [self.edited]))
         more = own_programs_of(self.spec), _measured_of(self.target)
-        return (_remade, (self._remake, *said, *more)) if any(more) else (self._remake, said)
+        return (_remade, (self._remake, said, *more)) if any(more) else (self._remake, said)
+
+    def _said(self) -> tuple[Spec, Schedule, str]:
+        """What the kernel is made of."""
+        return self.spec, self.requested, self.target
 
     def __repr__(self) -> str:
         how = f", through {self.emulated}" if self.emulated else ""
-        return f"<{self.name} on {self.target}{how}>"
+        made = f", edited in {self.edited.path}" if self.edited else ""
+        return f"<{self.name} on {self.target}{how}{made}>"
 
 
 def given_sizes(spec: Spec, sizes: dict[str, int]) -> dict[str, int]:
@@ -445,10 +524,8 @@ def own_programs_of(spec: Spec) -> tuple[str, ...]:
 
 
 def _remade(
-    remake: Callable[[Spec, Schedule, str], Kernel],
-    spec: Spec,
-    schedule: Schedule,
-    target: str,
+    remake: Callable[..., Kernel],
+    said: tuple[Any, ...],
     programs: tuple[str, ...],
     numbers: Measured | None,
 ) -> Kernel:
@@ -458,13 +535,14 @@ def _remade(
     """
     if numbers is not None:
         calibrations.carry(numbers)
+    spec = said[0]
     if own_programs_of(spec) != programs:
         raise SpecError(
             "a post-op of this kernel is defined otherwise in this process",
             got=", ".join(map(repr, spec.expressions)) if isinstance(spec, Gemm) else spec,
             hint="both processes must define it alike: put it into a module that both import",
         )
-    return remake(spec, schedule, target)
+    return remake(*said)
 
 
 def _measured_of(target: str) -> Measured | None:

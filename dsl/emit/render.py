@@ -18,6 +18,7 @@ from jinja2.bccache import Bucket
 from sympy import Expr
 
 from tilewright.ir.ops import Broadcast, Load, MaskRegister, Register, Store
+from tilewright.spec.schedule import Schedule
 from tilewright.spec.types import ELEMENTS, ITEMSIZE
 from tilewright.symbolic import c_text, slots
 
@@ -28,14 +29,15 @@ class Defined(NamedTuple):
     """A kernel that C text defines, and what its caller has to know.
 
     ``scratch``: it takes scratch memory. ``configures``: it configures a matrix unit, and has the
-    functions that keep it configured. ``formula`` and ``resolved``, its schedule, are for people.
+    functions that keep it configured. ``formula`` is for people. ``schedule`` is what its schedule
+    came to: what was asked for where nothing was left to choose.
     """
 
     name: str
     scratch: bool
     configures: bool
     formula: str
-    resolved: str
+    schedule: Schedule
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,11 @@ class Source:
     def names(self) -> tuple[str, ...]:
         """The names of the kernels."""
         return tuple(kernel.name for kernel in self.kernels)
+
+    @property
+    def schedules(self) -> tuple[Schedule, ...]:
+        """What their schedules came to."""
+        return tuple(kernel.schedule for kernel in self.kernels)
 
 
 class Shelf(Protocol):

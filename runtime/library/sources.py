@@ -49,6 +49,6 @@ def make(order: Order) -> Made:
         scratch=kernel.scratch,
         configures=kernel.configures,
         formula=kernel.formula,
-        resolved=kernel.resolved,
+        resolved=repr(kernel.schedule),
         seconds=time.perf_counter() - begun,
     )
