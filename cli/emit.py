@@ -27,7 +27,7 @@ Text = Callable[[Sequence["Request"], str | None], str]
     "-o",
     "--output",
     type=click.Path(path_type=Path),
-    help="A file (name.c) or a folder, made where it is missing; default: standard output.",
+    help="A file (name.c), its header (name.h) or a folder; default: standard output.",
 )
 @click.option("--name", help="The C function's name; default: one that says what it computes.")
 @click.option(
@@ -58,6 +58,8 @@ def command(
     a static program, for boards and simulators without Python.
     """
     requests = _requests(wanted, name)
+    if main and output is not None and output.suffix == ".h":
+        raise click.UsageError("--main writes a program: its name ends in .c.")
     text = _program(cases, seed) if main else _library
     if output is None:
         said = text(requests, None)
@@ -78,14 +80,21 @@ def command(
 def _written(
     output: Path, requests: Sequence[Request], text: Text
 ) -> Iterator[tuple[Path, list[str]]]:
-    """Write the C; each file with the kernels it holds."""
+    """Write the C, or its header; each file with the kernels it holds."""
+    if output.suffix == ".h" and not output.is_dir():
+        from tilewright.generate import header
+
+        output.parent.mkdir(parents=True, exist_ok=True)
+        output.write_text(header(requests, output.stem), encoding="utf-8")
+        yield output, [request.name for request in requests]
+        return
     if output.suffix == ".c" and not output.is_dir():
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(text(requests, output.name), encoding="utf-8")
         yield output, [request.name for request in requests]
         return
     if output.exists() and not output.is_dir():
-        raise click.BadParameter(f"{output} is neither a folder nor a C file (name.c)")
+        raise click.BadParameter(f"{output} is neither a folder nor a C file (name.c, or name.h)")
     output.mkdir(parents=True, exist_ok=True)
     for request in requests:
         file = output / f"{request.name}.c"

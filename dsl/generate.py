@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, overload
@@ -192,6 +193,20 @@ def generate(
         asks_at_load=asks_at_load,
     )
     return Source(folded(text), tuple(map(_defined, kernels)))
+
+
+def header(requests: Sequence[Request], name: str) -> str:
+    """The header ``name.h``, for C and C++, of the file that ``generate`` makes as ``name.c``."""
+    macros = Macros()
+    text = render(
+        "kernel/header.h.j2",
+        version=VERSION,
+        source=f"{name}.c",
+        guard=f"{re.sub(r'[^A-Za-z0-9]', '_', name).upper()}_H",
+        target=requests[0].target,
+        kernels=[_kernel_text(request, "", macros) for request in requests],
+    )
+    return folded(text)
 
 
 def _defined(kernel: KernelText) -> Defined:

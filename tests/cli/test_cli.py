@@ -19,6 +19,7 @@ from click.testing import Result
 import tilewright as tw
 from tilewright.cli import main
 from tilewright.cli.screen import duration, percent, size
+from tilewright.runtime.build.toolchain import find_compiler
 from tilewright.runtime.machine import host
 from tilewright.targets import NAMES, load
 
@@ -165,6 +166,20 @@ def test_emit_main_is_one_kernel(run: Run, tmp_path: Path) -> None:
     assert len(files) == 2
     for file in files:
         assert f"-static {file.name} -o {file.stem} " in file.read_text()
+
+
+def test_emit_writes_a_header_for_c_and_cpp(run: Run, tmp_path: Path) -> None:
+    words = ("emit", "8x8x8", "mx300x300", "--type", "u8", "--b", "s8", "--target", "scalar")
+    files = tmp_path / "kernels.c", tmp_path / "kernels.h"
+    for file in files:
+        run(*words, "-o", str(file))
+    program = tmp_path / "program.cc"
+    program.write_text('#include "kernels.h"\nint main() { return 0; }\n')
+    compiler = find_compiler(load("scalar"), emulated=False).command
+    for language, text in (("c", "kernels.c"), ("c++", "program.cc")):
+        check = [*compiler, "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "-x", language]
+        subprocess.run([*check, "-include", "kernels.h", text], cwd=tmp_path, check=True)
+    assert "--main writes a program" in run(*words, "--main", "-o", "x.h", status=2).stderr
 
 
 def test_emit_refuses_what_is_no_folder(run: Run, tmp_path: Path) -> None:
