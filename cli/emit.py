@@ -104,13 +104,9 @@ def _written(
 
 def _library(requests: Sequence[Request], _file: str | None) -> str:
     from tilewright.generate import generate
-    from tilewright.runtime.build.toolchain import flags_notes
+    from tilewright.runtime.build.toolchain import own_file_notes
 
-    notes = (
-        *flags_notes(requests[0].target),
-        "Called by: a program of yours, as it is declared here.",
-    )
-    return generate(requests, notes).text
+    return generate(requests, own_file_notes(requests[0].target)).text
 
 
 def _program(cases: int, seed: int) -> Text:

@@ -303,15 +303,20 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
     """Generate and compile into ``folder``; what the manifest says."""
     from tilewright.emit.render import keep_compiled
     from tilewright.generate import Request, generate
-    from tilewright.runtime.build.toolchain import compiler_flags, find_compiler
+    from tilewright.runtime.build.toolchain import (
+        compiler_flags,
+        find_compiler,
+        own_file_notes,
+    )
     from tilewright.runtime.store.shelf import TEMPLATES, Shelf
 
     keep_compiled(Shelf(TEMPLATES))
     target, emulated, flags = jobs[0].target.description, jobs[0].means != "native", jobs[0].flags
     compiler = find_compiler(target, emulated=emulated)
     parts = _split(jobs)
+    notes = own_file_notes(target) if jobs[0].edited else ()  # as in the file that was edited
     made = [
-        generate([Request(job.name, job.spec, job.schedule, target) for job in part])
+        generate([Request(job.name, job.spec, job.schedule, target) for job in part], notes)
         for part in parts
     ]
     built = _compiled(jobs, _texts(jobs, made, folder), compiler, folder)

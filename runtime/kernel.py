@@ -280,9 +280,10 @@ class Kernel:
         if self.edited is not None:
             return write_new(path, self.edited.text)
         from tilewright.generate import Request, generate
+        from tilewright.runtime.build.toolchain import own_file_notes
 
         request = Request(self.name, self.spec, self.requested, self.isa)
-        return write_new(path, generate([request]).text)
+        return write_new(path, generate([request], own_file_notes(self.isa)).text)
 
     def diff(self, *, measure: bool = False) -> str:
         """What was changed in a kernel whose C was edited, against what is generated: a unified

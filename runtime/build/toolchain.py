@@ -186,6 +186,11 @@ def flags_notes(target: Target) -> tuple[str, ...]:
     return tuple(f"Flags:     {family} {text}" for family, text in flags.items())
 
 
+def own_file_notes(target: Target) -> tuple[str, ...]:
+    """What the first comment of a C file says that a program compiles and calls by itself."""
+    return (*flags_notes(target), "Called by: a program of yours, as it is declared here.")
+
+
 def program_command(target: Target, source: str, program: str) -> tuple[str, ...]:
     """How gcc makes a static program of one C file, on any machine that has it for ``target``."""
     command = "gcc" if target.machine in ("", machine()) else f"{target.machine}-linux-gnu-gcc"
