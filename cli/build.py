@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tilewright.errors import SpecError
+
+from .screen import console, duration, json_option, show_json, size, table, working
 
 if TYPE_CHECKING:
     from tilewright.runtime.library.build import Built
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     help="Compile for this one alone: x86_64, aarch64; may be repeated. Default: for all.",
 )
 @click.option("--jobs", type=click.IntRange(1), help="Files compiled at a time; default: the CPUs.")
+@json_option
 def command(
     specs: Path,
     output: Path,
@@ -41,6 +45,7 @@ def command(
     tests: bool,
     architectures: tuple[str, ...],
     jobs: int | None,
+    as_json: bool,
 ) -> None:
     """Build the libraries that a Python file makes: each is a `tw.library(...)` at its top level.
 
@@ -48,20 +53,24 @@ def command(
     CMake, meson and pkg-config files, a self-test and a manifest; then it is compiled for every
     architecture that has a compiler here, into its folder `build`.
     """
-    found = _libraries(specs)
-    wrong = False
+    with working("generating"):
+        found = _libraries(specs)
+    said, wrong = [], False
     for library in found:
-        folder = output if len(found) == 1 else output / library.name
-        if not compiles:
-            _say_written(library, library.write(folder))
-            continue
-        built = library.build(
-            folder, architectures=architectures or None, selftest=tests, jobs=jobs
-        )
-        _say_written(library, folder)
-        for one in built:
-            _say_built(library, one)
+        folder = library.write(output if len(found) == 1 else output / library.name)
+        built: tuple[Built, ...] = ()
+        if compiles:
+            chosen = architectures or None
+            with working(f"compiling {library.name}"):
+                built = library.build(folder, architectures=chosen, selftest=tests, jobs=jobs)
         wrong |= not all(one.passed for one in built)
+        said.append(_as_json(library, folder, built))
+        if not as_json:
+            _say_written(library, folder)
+            for one in built:
+                _say_built(library, one)
+    if as_json:
+        show_json(said)
     if wrong:
         raise click.exceptions.Exit(1)
 
@@ -98,11 +107,11 @@ def _run(specs: Path) -> Mapping[str, Any]:
 
 
 def _say_written(library: Library, folder: Path) -> None:
-    size = sum(map(len, library.files.values()))
+    text = sum(map(len, library.files.values()))
     click.echo(
         f"{library.name} {library.version}: {len(library.kernels)} kernels for "
-        f"{len(library.targets)} targets, generated in {library.seconds:.1f} s: "
-        f"{len(library.files)} files, {size:,} bytes, in {folder}"
+        f"{len(library.targets)} targets, generated in {duration(library.seconds)}: "
+        f"{len(library.files)} files, {size(text)}, in {folder}"
     )
 
 
@@ -111,25 +120,41 @@ def _say_built(library: Library, built: Built) -> None:
     if built.missing:
         click.echo(f"{built.machine}: not compiled: {built.missing}")
         return
-    click.echo(f"{built.machine}: {built.compiler}, in {built.seconds:.1f} s")
-    rows = [("target", "kernels", "compiled", "objects", "self-test")]
-    rows += [
-        (
-            each.target,
-            str(len(library.kernels)),
-            f"{each.seconds:.1f} s",
-            f"{each.bytes:,} bytes",
-            each.checked,
-        )
-        for each in built.targets
-    ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        cells = [row[0].ljust(widths[0])]
-        cells += [cell.rjust(width) for cell, width in zip(row[1:4], widths[1:4], strict=True)]
-        click.echo("  " + "  ".join([*cells, row[4]]))
+    title = f"{built.machine}: {built.compiler}, in {duration(built.seconds)}"
+    numbers = ("kernels", "compiled in", "objects")
+    shown = table(title, "target", *numbers, "self-test", numbers=numbers)
+    for each in built.targets:
+        kernels, took = str(len(library.kernels)), duration(each.seconds)
+        shown.add_row(each.target, kernels, took, size(each.bytes), each.checked)
+    console().print(shown)
     for path in (built.static, built.shared):
         if path is not None:
-            click.echo(f"  {path.name}: {path.stat().st_size:,} bytes, in {path.parent}")
+            click.echo(f"{path.name}: {size(path.stat().st_size)}, in {path.parent}")
     if not built.passed:
         click.echo(built.output, err=True)
+
+
+def _as_json(library: Library, folder: Path, built: Sequence[Built]) -> dict[str, Any]:
+    """What was written and compiled, for programs."""
+    return {
+        "library": library.name,
+        "version": library.version,
+        "folder": str(folder),
+        "kernels": list(library.kernels),
+        "targets": list(library.targets),
+        "seconds": library.seconds,
+        "built": [
+            {
+                "architecture": one.machine,
+                "compiler": one.compiler,
+                "missing": one.missing,
+                "passed": one.passed,
+                "seconds": one.seconds,
+                "libraries": {
+                    str(path): path.stat().st_size for path in (one.static, one.shared) if path
+                },
+                "targets": [asdict(each) for each in one.targets],
+            }
+            for one in built
+        ],
+    }

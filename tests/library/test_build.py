@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -472,9 +474,14 @@ def test_the_command_builds_what_a_file_describes(run: Any, tmp_path: Path) -> N
     out = run("build", str(tmp_path / "specs.py"), "-o", str(tmp_path / "out")).output
     assert "one 1.0.0: 1 kernels for 1 targets, generated in" in out
     assert f"{host.machine()}: " in out and "pass, 2 calls" in out
-    assert "libone.a: " in out and " bytes, in " in out
+    assert "libone.a: " in out and " KiB, in " in out
     assert (tmp_path / "out" / "build" / host.machine() / "libone.so").exists()
-    run("build", str(tmp_path / "specs.py"), "-o", str(tmp_path / "c"), "--no-compile")
+    words = ["build", str(tmp_path / "specs.py"), "-o", str(tmp_path / "c")]
+    (said,) = json.loads(run(*words, "--json", "--architecture", HERE, "--no-test").stdout)
+    (built,) = said["built"]
+    assert built["targets"][0]["checked"] == "not run" and len(built["libraries"]) == 2
+    shutil.rmtree(tmp_path / "c" / "build")
+    run(*words, "--no-compile")
     assert not (tmp_path / "c" / "build").exists()
 
 

@@ -112,6 +112,8 @@ def test_the_manifest_says_what_makes_each_file() -> None:
     words = shlex.split(one["command"])
     text = CliRunner().invoke(main, words[1:]).output
     same = LIBRARY.files["src/avx2/layer.c"]
+    banner = text.partition("*/")[0]
+    assert "Flags:     gcc -O2" in banner and "Called by: a program of yours" in banner
     assert _code(text) == _code(same)
     namespace = {name: getattr(tw, name) for name in tw.__all__}
     again = eval(told["command"], namespace)  # noqa: S307, what this test made
