@@ -72,7 +72,9 @@ def test_a_line_without_a_place_to_break_stays() -> None:
 
 
 def test_specimens_are_small_enough_to_be_read() -> None:
-    lengths = {path: path.read_text().count("\n") for path in COMMITTED}
+    """Without their first comment, which says the flags."""
+    texts = {path: path.read_text().partition(" */\n")[2] for path in COMMITTED}
+    lengths = {path: text.count("\n") for path, text in texts.items()}
     assert sum(lengths.values()) < 8500
     assert [str(path) for path, length in lengths.items() if length > 500] == []
 

@@ -19,7 +19,7 @@ import tilewright.generate
 from tilewright import targets
 from tilewright.emit.listing import Macros
 from tilewright.emit.render import render
-from tilewright.generate import Request, generate, plan_for, program_for
+from tilewright.generate import Request, generate, header, plan_for, program_for
 from tilewright.ir.nest import NestNode
 from tilewright.ir.nodes import inside, walk
 from tilewright.ir.ops import MultiplyAdd, Op
@@ -57,6 +57,7 @@ def rendered(name: str) -> list[str]:
     return [
         library("avx2"),
         library("amx"),
+        header([Request("f", Gemm(2, 3, 4), Schedule(), targets.load("scalar"))], "f"),
         harness(Gemm(2, 3, 4, a="bf16", d="bf16"), target="scalar"),
         peak.peak_source(targets.load("avx2"), ("f32", "f32")),
         peak.peak_source(targets.load("amx"), ("u8", "s8")),
