@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.errors import SpecError, TargetError
+from tilewright.runtime.arrays.dtypes import FOREIGN
+from tilewright.runtime.arrays.kinds import finished
+from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call.arguments import Arranger
 from tilewright.runtime.call.descriptor import descriptor
-from tilewright.runtime.call.dtypes import FOREIGN
 from tilewright.runtime.machine import calibrations
 from tilewright.runtime.machine.calibrations import Measured
 from tilewright.runtime.machine.target_table import Identity
@@ -66,7 +68,8 @@ class Kernel:
 
     __slots__ = (
         "__weakref__", "_arrange", "_call_scalars", "_entry", "_fast", "_fast_out", "_foreign",
-        "_functions", "_handle", "_keep", "_output", "_packers", "_plan", "_remake", "_signature",
+        "_functions", "_inputs", "_keep", "_new",
+        "_output", "_packers", "_plan", "_remake", "_signature",
         "_symbol", "_target", "emulated", "name", "schedule", "spec", "target", "tuned",
     )  # fmt: skip
 
@@ -91,11 +94,15 @@ class Kernel:
         self._output = self._signature.arrays.index(self._signature.output)
         self._foreign = any(p.type in FOREIGN for p in self._signature.arrays)
         self._call_scalars: Any = _undecided
-        self._handle = self._symbol = 0
-        # What a call without scalars needs, read as one: who decides, for whom, what it returns.
-        self._fast: tuple[Any, int, int] = _undecided, 0, self._output
+        self._symbol = 0
+        # What a call without scalars needs, read as one: who decides, and what it returns.
+        self._fast: tuple[Any, int] = _undecided, self._output
         self._fast_out = self._fast
         self._functions = 0, 0
+        # How many arrays a call has that leaves the output out, and what makes one, by their type.
+        self._inputs, self._new = self._arrange.inputs, dict[type, Callable[[], Any]]()
+        if (made := self._arrange.new_array) is not None:
+            self._new[np.ndarray] = made
         means = entry.manifest["means"]
         self.emulated: str | None = None if means == "native" else means
         if self.emulated is None:
@@ -120,12 +127,11 @@ class Kernel:
         static = {name: dispatch.address(block) for name, block in offsets.items()}
         words = descriptor(self._signature, self._functions, static)
         self._keep = (words, static, offsets)
-        self._handle = dispatch.address(words)
         found = dispatch.dispatcher()
-        self._call_scalars = found.call_scalars
+        self._call_scalars = found.call_scalars(words)
         if self._arrange.by_position:
             has_d = self._signature.output.name == "d"  # it is never passed by position
-            fast = found.call, self._handle, self._output
+            fast = found.call(words), self._output
             if not has_d:
                 self._fast = fast
             if has_d or self._signature.allocates:
@@ -135,6 +141,10 @@ class Kernel:
 
     def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
         """Run the kernel; returns the array written.
+
+        Arrays are numpy's, tensors of PyTorch on the CPU, or anything that speaks DLPack or has a
+        buffer; a result that is made here is of the kind of the first, one that is given is
+        returned itself.
 
         ``kernel(a, b, c)`` updates c; ``kernel(a, b, out=c)`` is the same and ``kernel(a, b)``
         makes a new array when beta is 0. With a D it is ``kernel(a, b, out=d)``, and ``c=`` is
@@ -146,42 +156,67 @@ class Kernel:
         if named:
             return self._general(arrays, named if out is None else {"out": out, **named})
         if out is None:
-            call, handle, output = self._fast
-            if call(handle, id(arrays)) == 0:
+            call, output = self._fast
+            if call(arrays) == 0:
                 return arrays[output]
+            if len(arrays) == self._inputs and (new := self._new.get(type(arrays[0]))):
+                given = arrays
+                given += (new(),)
+                if call(given) == 0:
+                    return given[output]
             return self._general(arrays, named)
-        call, handle, _ = self._fast_out
+        call, _ = self._fast_out
         given = arrays
         given += (out,)  # quicker than (*arrays, out)
-        if call(handle, id(given)) == 0:
+        if call(given) == 0:
             return out
         return self._general(arrays, {"out": out})
 
     def _general(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A call with names, without an output, or not decided in C."""
         arrays, scalars = self._arrange(positional, named)
-        status = self._call_scalars(self._handle, id(arrays), *_two(scalars))
+        status = self._call_scalars(arrays, *_two(scalars))
         if status == dispatch.UNDECIDED:
-            checked = self._check(arrays)
-            if self._foreign:
-                self._learn_dtypes()
-            if self.emulated is None:
-                status = dispatch.dispatcher().run(self._framed(checked, scalars).address)
-            else:
-                status = self._emulate(checked, scalars)
+            status = self._decide(arrays, scalars)
         if status == dispatch.NO_MEMORY:
             raise MemoryError(f"{self.name}: no memory for the kernel's scratch buffer")
-        return arrays[self._output]
+        out = arrays[self._output]
+        if type(out) is not np.ndarray or type(arrays[0]) is np.ndarray:
+            return out
+        return out if _given(out, positional, named) else finished(arrays[0], out)
+
+    def _decide(self, arrays: tuple[Any, ...], scalars: tuple[float, ...]) -> int:
+        """Run a call that is decided in Python; ArgumentError if the arrays do not fit."""
+        checked = self._check(arrays)
+        if self.emulated is not None:
+            return self._emulate(checked, scalars)
+        for given in arrays:
+            if type(given) is not np.ndarray:
+                self._learn_type(given)
+        if self._foreign:
+            self._learn_dtypes()
+        return dispatch.dispatcher().run(self._framed(checked, scalars).address)
+
+    def _learn_type(self, given: Any) -> None:
+        """Have C read objects of this type from the next call on, if it can, and make results."""
+        if hasattr(type(given), "__dlpack_c_exchange_api__"):
+            from tilewright.runtime.call.tensor_types import learn
+
+            learn(given)
+            if (made := self._arrange.new_like(given)) is not None:
+                self._new[type(given)] = made
 
     def _check(self, arrays: tuple[Any, ...]) -> Checked:
         from tilewright.runtime.call.argument_checks import check
 
         return check(self._signature, arrays)
 
-    def _framed(self, checked: Checked, scalars: tuple[float, ...]) -> Frame:
+    def _framed(
+        self, checked: Checked, scalars: tuple[float, ...], given: tuple[Any, ...] = ()
+    ) -> Frame:
         from tilewright.runtime.call.frame import Frame
 
-        return Frame(self._functions, checked, scalars)
+        return Frame(self._functions, checked, scalars, given)
 
     def _learn_dtypes(self) -> None:
         """Tell the dispatcher the dtypes of a module that was imported after the kernel's load."""
@@ -206,7 +241,7 @@ class Kernel:
     def frame(self, *arrays: Any, **named: Any) -> Frame:
         """The arguments of one call, checked, as the dispatcher takes them."""
         held, scalars = self._arrange(arrays, named)
-        return self._framed(self._check(held), scalars)
+        return self._framed(self._check(held), scalars, held)
 
     def _emulate(self, checked: Checked, scalars: tuple[float, ...]) -> int:
         from tilewright.runtime.emulate.calls import call, runner
@@ -473,6 +508,10 @@ def _measured_of(target: str) -> Measured | None:
     return calibrations.called(name) if calibrations.is_measured(name) else None
 
 
+def _given(array: Any, positional: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    return any(array is value for value in (*positional, *named.values()))
+
+
 def _undecided(*_: Any) -> int:
     return dispatch.UNDECIDED
 
@@ -499,6 +538,7 @@ class Packer(Kernel):
         spec, b = self.spec, arrays[0]
         assert isinstance(spec, Pack)
         form = format_of(spec, self.isa)
+        b = as_array(b, "b")
         count = len(b) if spec.batch is not None and isinstance(b, np.ndarray) and b.ndim else 1
         block = new_block(count * form.nbytes)
         super().__call__(b, matrix_in(block).reshape(count, form.nbytes))

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.runtime.arrays.dtypes import loaded
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.signature import ArrayParameter, Signature
 from tilewright.spec.sizes import MAX_SIZE, Dim, Size
 
 from .abi import ALIGNED, KINDS, LIMITS, WRITEABLE
-from .dtypes import loaded
 from .packed_matrix import PackedMatrix
 
 _ABSENT = (-1, 0)

@@ -16,9 +16,9 @@ ROOMS = (
     "lower.tile", "lower.transpose", "lower.staging", "lower.nest", "lower.pack_b", "lower.stack",
     "interpret", "explain", "emit", "generate",
     "targets", "templates",
-    "runtime.store", "runtime.machine", "runtime.tuned", "runtime.build", "runtime.call",
-    "runtime.emulate", "runtime.reference", "runtime.bench", "runtime.kernel", "runtime.driver",
-    "runtime.matmul", "runtime.harness", "runtime.calibrate", "runtime.fuzz",
+    "runtime.store", "runtime.machine", "runtime.tuned", "runtime.build", "runtime.arrays",
+    "runtime.call", "runtime.emulate", "runtime.reference", "runtime.bench",
+    "runtime.kernel", "runtime.driver", "runtime.matmul", "runtime.harness", "runtime.calibrate", "runtime.fuzz",
     "tuning", "examples", "cli",
 )  # fmt: skip
 
