@@ -185,6 +185,13 @@ class Kernel:
             return out
         return out if _given(out, positional, named) else finished(arrays[0], out)
 
+    def attempt(self, arrays: tuple[Any, ...], *scalars: float) -> bool:
+        """Run on arrays in the signature's order, with the output, if all of them plainly fit.
+
+        False where that takes a closer look, which a call takes: then nothing was run.
+        """
+        return self._call_scalars(arrays, *_two(scalars)) == dispatch.DONE  # type: ignore[no-any-return]
+
     def _decide(self, arrays: tuple[Any, ...], scalars: tuple[float, ...]) -> int:
         """Run a call that is decided in Python; ArgumentError if the arrays do not fit."""
         checked = self._check(arrays)

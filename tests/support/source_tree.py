@@ -18,8 +18,8 @@ ROOMS = (
     "targets", "templates",
     "runtime.store", "runtime.machine", "runtime.tuned", "runtime.build", "runtime.arrays",
     "runtime.call", "runtime.emulate", "runtime.reference", "runtime.bench",
-    "runtime.kernel", "runtime.driver", "runtime.matmul", "runtime.harness", "runtime.calibrate", "runtime.fuzz",
-    "tuning", "examples", "cli",
+    "runtime.kernel", "runtime.driver", "runtime.matmul", "runtime.harness",
+    "runtime.calibrate", "runtime.fuzz", "tuning", "torch", "examples", "cli",
 )  # fmt: skip
 
 
