@@ -67,7 +67,7 @@ class Kernel:
     """
 
     __slots__ = (
-        "__weakref__", "_arrange", "_call_scalars", "_entry", "_fast", "_fast_out", "_foreign",
+        "__weakref__", "_arrange", "_call_new", "_call_scalars", "_entry", "_fast", "_fast_out", "_foreign",
         "_functions", "_inputs", "_keep", "_new",
         "_output", "_packers", "_plan", "_remake", "_signature",
         "_symbol", "_target", "emulated", "name", "schedule", "spec", "target", "tuned",
@@ -94,15 +94,14 @@ class Kernel:
         self._output = self._signature.arrays.index(self._signature.output)
         self._foreign = any(p.type in FOREIGN for p in self._signature.arrays)
         self._call_scalars: Any = _undecided
+        self._call_new: Any = _undecided
         self._symbol = 0
         # What a call without scalars needs, read as one: who decides, and what it returns.
         self._fast: tuple[Any, int] = _undecided, self._output
         self._fast_out = self._fast
         self._functions = 0, 0
-        # How many arrays a call has that leaves the output out, and what makes one, by their type.
-        self._inputs, self._new = self._arrange.inputs, dict[type, Callable[[], Any]]()
-        if (made := self._arrange.new_array) is not None:
-            self._new[np.ndarray] = made
+        # How many arrays a call has that leaves the output out, and what makes one of numpy's.
+        self._inputs, self._new = self._arrange.inputs, self._arrange.new_array
         means = entry.manifest["means"]
         self.emulated: str | None = None if means == "native" else means
         if self.emulated is None:
@@ -128,7 +127,7 @@ class Kernel:
         words = descriptor(self._signature, self._functions, static)
         self._keep = (words, static, offsets)
         found = dispatch.dispatcher()
-        self._call_scalars = found.call_scalars(words)
+        self._call_scalars, self._call_new = found.call_scalars(words), found.call_new(words)
         if self._arrange.by_position:
             has_d = self._signature.output.name == "d"  # it is never passed by position
             fast = found.call(words), self._output
@@ -159,11 +158,8 @@ class Kernel:
             call, output = self._fast
             if call(arrays) == 0:
                 return arrays[output]
-            if len(arrays) == self._inputs and (new := self._new.get(type(arrays[0]))):
-                given = arrays
-                given += (new(),)
-                if call(given) == 0:
-                    return given[output]
+            if len(arrays) == self._inputs:
+                return self._made(arrays, output)
             return self._general(arrays, named)
         call, _ = self._fast_out
         given = arrays
@@ -171,6 +167,18 @@ class Kernel:
         if call(given) == 0:
             return out
         return self._general(arrays, {"out": out})
+
+    def _made(self, arrays: tuple[Any, ...], output: int) -> Any:
+        """A call by position of the inputs alone: the new output."""
+        if type(arrays[0]) is not np.ndarray:
+            if (made := self.attempt_new(arrays)) is not None:
+                return made
+        elif self._new is not None:
+            given = arrays
+            given += (self._new(),)
+            if self._fast[0](given) == 0:
+                return given[output]
+        return self._general(arrays, {})
 
     def _general(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A call with names, without an output, or not decided in C."""
@@ -192,6 +200,11 @@ class Kernel:
         """
         return self._call_scalars(arrays, *_two(scalars)) == dispatch.DONE  # type: ignore[no-any-return]
 
+    def attempt_new(self, inputs: tuple[Any, ...]) -> Any:
+        """The new output for inputs in the signature's order, tensors that plainly fit; else None."""
+        made = self._call_new(inputs)
+        return None if type(made) is int else made
+
     def _decide(self, arrays: tuple[Any, ...], scalars: tuple[float, ...]) -> int:
         """Run a call that is decided in Python; ArgumentError if the arrays do not fit."""
         checked = self._check(arrays)
@@ -205,13 +218,11 @@ class Kernel:
         return dispatch.dispatcher().run(self._framed(checked, scalars).address)
 
     def _learn_type(self, given: Any) -> None:
-        """Have C read objects of this type from the next call on, if it can, and make results."""
+        """Have C read and make objects of this type from the next call on, if it can."""
         if hasattr(type(given), "__dlpack_c_exchange_api__"):
             from tilewright.runtime.call.tensor_types import learn
 
             learn(given)
-            if (made := self._arrange.new_like(given)) is not None:
-                self._new[type(given)] = made
 
     def _check(self, arrays: tuple[Any, ...]) -> Checked:
         from tilewright.runtime.call.argument_checks import check

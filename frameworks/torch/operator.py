@@ -61,11 +61,9 @@ class Operator:
         if named or len(tensors) != len(self._names):
             tensors = self._ordered(tensors, named)
         if self._plain and not _compiling() and not _modes():
-            out = self._empty(tensors)
-            if out is not None:
-                at = self._output
-                if self.kernel.attempt((*tensors[:at], out, *tensors[at:])):
-                    return out
+            made = self.kernel.attempt_new(tensors)
+            if made is not None:
+                return made
         return self._call(*tensors)  # type: ignore[no-any-return]
 
     def _ordered(self, tensors: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
@@ -120,8 +118,7 @@ class Operator:
                 result: torch.Tensor = self.kernel(**named)
                 return result
             out = self._empty(values)
-            result = self.kernel(**named, **({} if out is None else {"out": out}))
-            return result
+            return self.kernel(**named, **({} if out is None else {"out": out}))  # type: ignore[no-any-return]
 
     def _fake(self, *values: Any) -> torch.Tensor:
         sizes = [x if type(x) is int else values[x[0]].shape[x[1]] for x in self._shape.sizes]

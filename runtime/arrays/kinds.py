@@ -32,12 +32,6 @@ def maker(like: Any, type_: str) -> Callable[[tuple[int, ...]], Any]:
     return partial(np.empty, dtype=preferred(type_))
 
 
-def another(tensor: Any) -> Callable[[], Any]:
-    """What makes tensors of the size, type and order of one: the quickest way that PyTorch has."""
-    torch: Any = torch_if_loaded()
-    return partial(torch.empty_like, tensor)
-
-
 def is_tensor(value: Any) -> bool:
     """Whether ``value`` is a tensor of PyTorch; it is not imported for that."""
     torch = torch_if_loaded()

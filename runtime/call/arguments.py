@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError
 from tilewright.runtime.arrays.dtypes import FOREIGN, preferred
-from tilewright.runtime.arrays.kinds import another, empty, is_tensor
+from tilewright.runtime.arrays.kinds import empty
 from tilewright.spec.signature import ArrayParameter, ScalarParameter, Signature
 from tilewright.spec.sizes import Dim, Size
 
@@ -62,7 +62,7 @@ class Arranger:
         self._ones = [p for p in signature.arrays if p.kind == "vector" and p.shape == (1,)]
         self._new = _new_output(signature)
         # The number of arrays after which only the output, which can be made, is missing.
-        complete = self.by_position and signature.allocates and _fixed_shape(signature) is not None
+        complete = self.by_position and signature.allocates
         self.inputs = len(self._names) - 1 if complete else -1
         self._recipes: dict[tuple[Any, ...], _Recipe] = {}
 
@@ -77,14 +77,6 @@ class Arranger:
     def new_array(self) -> Callable[[], Any] | None:
         """What makes a new output of numpy's; None where that depends on the call."""
         return None if self._new is None else partial(np.empty, *self._new[:3])
-
-    def new_like(self, tensor: Any) -> Callable[[], Any] | None:
-        """What makes a new output of the kind of a tensor; None where that depends on the call."""
-        output, shape = self.signature.output, _fixed_shape(self.signature)
-        if shape is None or not is_tensor(tensor):
-            return None
-        leading = shape[-1 if output.order == "C" else -2]
-        return another(_empty(tensor, shape, leading, output.order, output.type))
 
     def __call__(
         self, positional: tuple[Any, ...], named: Mapping[str, Any]

@@ -61,7 +61,8 @@ class Dispatcher(NamedTuple):
 
     ``call(words)``, of a kernel's descriptor, is a function of a tuple of arrays, and
     ``call_scalars(words)`` one of a tuple and two numbers: they return DONE, UNDECIDED (nothing was
-    run: decide in Python) or NO_MEMORY. So does ``matmul(words)``, of a table of routes, on a tuple
+    run: decide in Python) or NO_MEMORY. ``call_new(words)`` is one of a tuple of the inputs, tensors
+    first, which returns a new output or UNDECIDED. As ``call`` does ``matmul(words)``, of a table of routes, on a tuple
     of three arrays, once it has found which kernel serves them. ``run(frame)`` runs a decided call.
     ``learn_tensors(type)`` makes a type of tensors known, which are then read as arrays are: 1, or
     0 where there are too many; ``learn_python(words)`` must come before it. ``time(frames, count,
@@ -72,6 +73,7 @@ class Dispatcher(NamedTuple):
     mode: Mode
     call: Method
     call_scalars: Method
+    call_new: Callable[[np.ndarray[Any, Any]], Callable[[tuple[Any, ...]], Any]]
     matmul: Method
     run: Callable[[int], int]
     learn_python: Callable[[int], int]
@@ -182,9 +184,12 @@ def _checked(kind: Mode, functions: dict[str, Any]) -> Dispatcher:
         )
     words = _python_words()  # which lives until C has read it
     functions["tw_learn_python"](address(words))
-    call, call_scalars, matmul = (_method(functions["tw_method"](number)) for number in range(3))
+    definitions = (functions["tw_method"](number) for number in range(4))
+    call, call_scalars, matmul, call_new = map(_method, definitions)
     order = ("tw_run", "tw_learn_python", "tw_learn_tensors", "tw_time")
-    return Dispatcher(kind, call, call_scalars, matmul, *(functions[name] for name in order))
+    return Dispatcher(
+        kind, call, call_scalars, call_new, matmul, *(functions[name] for name in order)
+    )
 
 
 def _method(definition: int) -> Method:
@@ -231,4 +236,4 @@ def _python_dispatcher() -> Dispatcher:
         return undecided
 
     run = dispatch_python.run
-    return Dispatcher("python", method, method, method, run, undecided, undecided, None)
+    return Dispatcher("python", method, method, method, method, run, undecided, undecided, None)

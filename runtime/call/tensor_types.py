@@ -23,8 +23,9 @@ from tilewright.spec.dtypes import DTYPES
 from .abi import address
 from .dispatch import dispatcher, learn_dtypes
 
-#: Words before ``dltensor_from_py_object_no_sync`` in struct DLPackExchangeAPI.
-_READ = 5
+#: Words before what makes a tensor, and before what describes one, in struct DLPackExchangeAPI:
+#: ``managed_tensor_to_py_object_no_sync`` and ``dltensor_from_py_object_no_sync``.
+_MAKE, _READ = 4, 5
 _CODES, _SIZES = 32, 4
 #: What a method of a C type that takes no arguments says of itself: METH_NOARGS.
 _NO_ARGUMENTS = 4
@@ -49,25 +50,28 @@ def learn(value: Any) -> None:
 
 def _words(kind: type) -> np.ndarray[Any, Any] | None:
     """The fields of struct tw_tensor_type; None where Python has to look at each object."""
-    read = _function(kind)
-    if read is None:
+    functions = _functions(kind)
+    if functions is None:
         return None
     torch = torch_if_loaded()
     if torch is None or not issubclass(kind, torch.Tensor):
-        return np.array([id(kind), read, *[0] * 5], np.int64)
+        return np.array([id(kind), *functions, *[0] * 5], np.int64)
     if kind not in (torch.Tensor, torch.nn.Parameter):
         return None
     flags = _flags(torch)
-    return None if flags is None else np.array([id(kind), read, *flags], np.int64)
+    return None if flags is None else np.array([id(kind), *functions, *flags], np.int64)
 
 
-def _function(kind: Any) -> int | None:
-    """The address of what describes a tensor; None if this is another version, or lacks it."""
+def _functions(kind: Any) -> tuple[int, int] | None:
+    """The addresses of what describes a tensor and of what makes one, or 0; None if this is another
+    version, or lacks the first.
+    """
     pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
     pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
     api = pointer_of(kind.__dlpack_c_exchange_api__, b"dlpack_exchange_api")
     major = ctypes.c_uint32.from_address(api).value
-    return _word(api, _READ) or None if major == 1 else None
+    read = _word(api, _READ)
+    return (read, _word(api, _MAKE)) if read and major == 1 else None
 
 
 def _word(address: int, at: int) -> int:
