@@ -154,7 +154,10 @@ def _is_product(given: Sequence[Any]) -> bool:
 
 def _replace(graph: torch.fx.Graph, node: torch.fx.Node, given: Sequence[Any]) -> torch.fx.Node:
     with graph.inserting_before(node):
-        made = graph.call_function(torch.ops.tilewright.matmul.default, tuple(given))
+        operators = torch.ops.tilewright
+        recorded = torch.is_grad_enabled()
+        product = operators.matmul if recorded else operators.matmul_of_constants
+        made = graph.call_function(product.default, tuple(given))
     made.meta = dict(node.meta)
     node.replace_all_uses_with(made)
     graph.erase_node(node)

@@ -7,8 +7,11 @@ from typing import Any
 import torch
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
 
-from . import quantized
+from . import products, quantized
 from .products import ACTIVATIONS, LAYER_TYPES
+
+_compiling = torch.compiler.is_dynamo_compiling
+_modes = torch._C._len_torch_dispatch_stack
 
 
 def _activation(name: str | None) -> str:
@@ -52,10 +55,22 @@ class Linear(torch.nn.Linear):
         """``x`` is (..., in_features) and of the weight's type; the result (..., out_features)."""
         if x.dtype != self.weight.dtype or x.dtype not in LAYER_TYPES or x.device.type != "cpu":
             _refuse(x, self.weight)
+        if not _compiling() and not _modes() and not self._is_recorded(x):
+            return products.linear(x, self.weight, self.bias, self.activation)
         found: torch.Tensor = torch.ops.tilewright.linear(
             x, self.weight, self.bias, self.activation
         )
         return found
+
+    def _is_recorded(self, x: torch.Tensor) -> bool:
+        """Whether autograd records the layer."""
+        if not torch.is_grad_enabled():
+            return False
+        bias = self.bias
+        return (
+            x.requires_grad or self.weight.requires_grad
+            or (bias is not None and bias.requires_grad)
+        )  # fmt: skip
 
     def extra_repr(self) -> str:
         """What is printed of it."""

@@ -8,14 +8,13 @@ from typing import Any, Literal
 import torch
 from tilewright.runtime.driver import compile
 from tilewright.runtime.kernel import Kernel
-from tilewright.runtime.matmul.families import PARALLEL_WORK
 from tilewright.spec.expression import Expression, Operand, acc
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import dim
 
-from .products import _TAGS, ACTIVATIONS, LIBRARY, LayerKind, packed_weight
+from .products import ACTIVATIONS, LayerKind, is_parallel, packed_weight, register
 
 #: The least scale of a row: one whose elements are all zero.
 _LEAST = 1e-12
@@ -52,13 +51,6 @@ def quantize_all(x: torch.Tensor, scale: torch.Tensor, zero: int) -> torch.Tenso
     return torch.round(x / scale + zero).clamp(0, 255).to(torch.uint8)
 
 
-LIBRARY.define(
-    "quantized_linear(Tensor x, Tensor weight, Tensor weight_scale, Tensor? bias, "
-    "Tensor? input_scale, int input_zero, str activation) -> Tensor",
-    tags=_TAGS,
-)
-
-
 def _quantized_linear(
     x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor | None,
     input_scale: torch.Tensor | None, input_zero: int, activation: str,
@@ -74,7 +66,7 @@ def _quantized_linear(
         named |= {"a_scale": input_scale.reshape(1), "a_zero": input_zero}
     if bias is not None:
         named["bias"] = bias
-    parallel = len(rows) * n * k >= PARALLEL_WORK and torch.get_num_threads() > 1
+    parallel = is_parallel(len(rows) * n * k)
     out = torch.empty((len(rows), n))
     with torch.no_grad():
         packed = packed_weight(weight, lambda: quantized_kernel(kind, False))
@@ -90,5 +82,10 @@ def _quantized_linear_fake(
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
 
 
-LIBRARY.impl("quantized_linear", _quantized_linear, "CPU")
-torch.library.register_fake("tilewright::quantized_linear", _quantized_linear_fake, lib=LIBRARY)
+register(
+    "quantized_linear",
+    "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? bias, Tensor? input_scale, "
+    "int input_zero, str activation) -> Tensor",
+    _quantized_linear,
+    _quantized_linear_fake,
+)
