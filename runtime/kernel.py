@@ -67,10 +67,10 @@ class Kernel:
     """
 
     __slots__ = (
-        "__weakref__", "_arrange", "_call_new", "_call_scalars", "_entry", "_fast", "_fast_out", "_foreign",
-        "_functions", "_inputs", "_keep", "_new",
-        "_output", "_packers", "_plan", "_remake", "_signature",
-        "_symbol", "_target", "emulated", "name", "schedule", "spec", "target", "tuned",
+        "__weakref__", "_arrange", "_call_new", "_call_scalars", "_entry", "_fast", "_fast_out",
+        "_foreign", "_functions", "_inputs", "_keep", "_new", "_output", "_packers", "_plan",
+        "_remake", "_signature", "_symbol", "_target", "emulated", "name", "schedule", "spec",
+        "target", "tuned",
     )  # fmt: skip
 
     def __init__(
@@ -201,7 +201,7 @@ class Kernel:
         return self._call_scalars(arrays, *_two(scalars)) == dispatch.DONE  # type: ignore[no-any-return]
 
     def attempt_new(self, inputs: tuple[Any, ...]) -> Any:
-        """The new output for inputs in the signature's order, tensors that plainly fit; else None."""
+        """The new output for tensors in the signature's order that plainly fit; None for others."""
         made = self._call_new(inputs)
         return None if type(made) is int else made
 

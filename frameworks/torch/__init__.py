@@ -10,7 +10,7 @@ try:
     import torch as _torch  # noqa: F401 (said here, and not where one of its parts is first used)
 except ImportError as _error:
     raise ImportError(
-        "tilewright.torch needs PyTorch, which is not installed; try: pip install 'tilewright[torch]'"
+        "tilewright.torch needs PyTorch, which is not installed: pip install 'tilewright[torch]'"
     ) from _error
 
 from .backend import backend

@@ -1,7 +1,7 @@
 """The backend of ``torch.compile``: tilewright's kernels for products, Inductor for the rest.
 
-``torch.compile(model, backend="tilewright")`` replaces the products of a graph that kernels serve by
-operators of tilewright, and gives the graph to Inductor, which compiles all else around them.
+``torch.compile(model, backend="tilewright")`` replaces the products of a graph that kernels serve
+by operators of tilewright, and gives the graph to Inductor, which compiles all else around them.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _stays(weight: torch.fx.Node) -> bool:
 
 
 def _as_layer(graph: torch.fx.Graph, node: torch.fx.Node) -> int:
-    """Put the operator in a linear node's place, and in that of an activation: how many of those."""
+    """Put the operator in a linear node's place, and an activation's: how many of those."""
     last, activation = node, ""
     if len(node.users) == 1:
         (follower,) = node.users

@@ -1,4 +1,4 @@
-"""Layers: ``Linear`` with an activation in its kernel, and ``QuantizedLinear`` of 8-bit integers."""
+"""Layers: ``Linear`` with an activation in its kernel, ``QuantizedLinear`` of 8-bit integers."""
 
 from __future__ import annotations
 
@@ -49,7 +49,8 @@ class Linear(torch.nn.Linear):
             device="meta",
         )  # fmt: skip
         made.weight, made.bias = linear.weight, linear.bias
-        return made.train(linear.training)
+        made.train(linear.training)
+        return made
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """``x`` is (..., in_features) and of the weight's type; the result (..., out_features)."""

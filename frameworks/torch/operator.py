@@ -64,7 +64,7 @@ class Operator:
             made = self.kernel.attempt_new(tensors)
             if made is not None:
                 return made
-        return self._call(*tensors)  # type: ignore[no-any-return]
+        return self._call(*tensors)
 
     def _ordered(self, tensors: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
         given = dict(zip(self._names, tensors, strict=False))
@@ -83,16 +83,18 @@ class Operator:
     def _empty(self, tensors: tuple[Any, ...]) -> torch.Tensor | None:
         """A new output for these inputs; None if their axes are too few to tell."""
         try:
-            sizes = [x if type(x) is int else tensors[x[0]].shape[x[1]] for x in self._shape.sizes]
+            sizes = [
+                x if isinstance(x, int) else tensors[x[0]].shape[x[1]] for x in self._shape.sizes
+            ]
         except (AttributeError, IndexError):
             return None
         return self._made(torch.empty, sizes, dtype=self._dtype)
 
     def _made(self, make: Any, sizes: list[Any], **options: Any) -> torch.Tensor:
         if not self._shape.turned:
-            return make(sizes, **options)  # type: ignore[no-any-return]
+            return make(sizes, **options)
         *count, rows, columns = sizes
-        return make([*count, columns, rows], **options).mT  # type: ignore[no-any-return]
+        return make([*count, columns, rows], **options).mT
 
     # --- what PyTorch is told ------------------------------------------------------------------
 
@@ -118,10 +120,10 @@ class Operator:
                 result: torch.Tensor = self.kernel(**named)
                 return result
             out = self._empty(values)
-            return self.kernel(**named, **({} if out is None else {"out": out}))  # type: ignore[no-any-return]
+            return self.kernel(**named, **({} if out is None else {"out": out}))
 
     def _fake(self, *values: Any) -> torch.Tensor:
-        sizes = [x if type(x) is int else values[x[0]].shape[x[1]] for x in self._shape.sizes]
+        sizes = [x if isinstance(x, int) else values[x[0]].shape[x[1]] for x in self._shape.sizes]
         return self._made(values[0].new_empty, sizes, dtype=self._dtype)
 
 
@@ -172,7 +174,7 @@ def _check(kernel: Kernel) -> None:
         raise SpecError("an operator is made of a tw.Gemm", got=spec, hint="x.t().contiguous()")
     if spec.outputs:
         raise SpecError(
-            "an operator has one result", got=f"outputs {', '.join(spec.outputs)}",
+            "an operator has one result", got=f"outputs {', '.join(name for name, _ in spec.outputs)}",
             hint="kernel(...) takes tensors, and writes further outputs",
         )  # fmt: skip
     for parameter in signature.arrays:

@@ -8,7 +8,6 @@ from threading import Lock
 from typing import Any, Literal, NamedTuple
 
 import torch
-from tilewright.runtime.arrays.kinds import torch_type
 from tilewright.runtime.call.packed_matrix import PackedMatrix
 from tilewright.runtime.driver import compile
 from tilewright.runtime.kernel import Kernel
@@ -141,7 +140,7 @@ def run_layer(kernel: Kernel, packed: PackedMatrix, x: Any, bias: Any) -> torch.
         return made
     with torch.no_grad():
         x = x if x.stride(-1) == 1 else x.contiguous()
-        return kernel(x, packed, **({} if bias is None else {"bias": bias}))  # type: ignore[no-any-return]
+        return kernel(x, packed, **({} if bias is None else {"bias": bias}))
 
 
 def is_parallel(work: int) -> bool:

@@ -61,9 +61,9 @@ class Dispatcher(NamedTuple):
 
     ``call(words)``, of a kernel's descriptor, is a function of a tuple of arrays, and
     ``call_scalars(words)`` one of a tuple and two numbers: they return DONE, UNDECIDED (nothing was
-    run: decide in Python) or NO_MEMORY. ``call_new(words)`` is one of a tuple of the inputs, tensors
-    first, which returns a new output or UNDECIDED. As ``call`` does ``matmul(words)``, of a table of routes, on a tuple
-    of three arrays, once it has found which kernel serves them. ``run(frame)`` runs a decided call.
+    run: decide in Python) or NO_MEMORY. ``call_new(words)`` is one of a tuple of the inputs,
+    tensors, which returns a new output or UNDECIDED. ``matmul(words)``, of a table of routes, takes
+    three arrays, and returns as ``call`` does. ``run(frame)`` runs a decided call.
     ``learn_tensors(type)`` makes a type of tensors known, which are then read as arrays are: 1, or
     0 where there are too many; ``learn_python(words)`` must come before it. ``time(frames, count,
     calls)`` gives the seconds that ``calls`` of them take, and is None in Python, whose own time is

@@ -137,6 +137,9 @@ def room_of(name: str) -> str:
 
 def room_file(room: str) -> Path:
     """The module that is a room, or the ``__init__`` of the package that is one."""
+    mapped = rooms().get(f"tilewright.{room}")
+    if mapped is not None:
+        return ROOT / mapped / "__init__.py"
     base, _, inner = room.partition(".")
     folder = ROOT / base if (ROOT / base).is_dir() and base != "dsl" else ROOT / "dsl" / base
     path = folder.joinpath(*inner.split(".")) if inner else folder
