@@ -63,7 +63,8 @@ def serve(graph: torch.fx.GraphModule) -> Served:
             _replace(graph.graph, node, node.args[:2])
             products += 1
         elif called in _ADDED and _is_product(node.args[1:3]) and not node.kwargs:
-            _add(graph.graph, node, _replace(graph.graph, node, node.args[1:3]))
+            added = node.args[0]
+            _add(graph.graph, added, _replace(graph.graph, node, node.args[1:3]))
             products += 1
     graph.graph.lint()
     graph.recompile()
@@ -164,9 +165,9 @@ def _replace(graph: torch.fx.Graph, node: torch.fx.Node, given: Sequence[Any]) -
     return made
 
 
-def _add(graph: torch.fx.Graph, node: torch.fx.Node, product: torch.fx.Node) -> None:
-    """Add what ``addmm`` and ``baddbmm`` add to their product."""
+def _add(graph: torch.fx.Graph, term: Any, product: torch.fx.Node) -> None:
+    """Add to a product what ``addmm`` and ``baddbmm`` add."""
     with graph.inserting_after(product):
-        added = graph.call_function(torch.add, (node.args[0], product))
+        added = graph.call_function(torch.add, (term, product))
     added.meta = dict(product.meta)
     product.replace_all_uses_with(added, delete_user_cb=lambda user: user is not added)

@@ -174,7 +174,8 @@ def _check(kernel: Kernel) -> None:
         raise SpecError("an operator is made of a tw.Gemm", got=spec, hint="x.t().contiguous()")
     if spec.outputs:
         raise SpecError(
-            "an operator has one result", got=f"outputs {', '.join(name for name, _ in spec.outputs)}",
+            "an operator has one result",
+            got=f"outputs {', '.join(name for name, _ in spec.outputs)}",
             hint="kernel(...) takes tensors, and writes further outputs",
         )  # fmt: skip
     for parameter in signature.arrays:
