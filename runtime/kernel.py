@@ -68,9 +68,9 @@ class Kernel:
 
     __slots__ = (
         "__weakref__", "_arrange", "_call_new", "_call_scalars", "_entry", "_fast", "_fast_out",
-        "_foreign", "_functions", "_inputs", "_keep", "_new", "_output", "_packers", "_plan",
-        "_remake", "_signature", "_symbol", "_target", "emulated", "name", "schedule", "spec",
-        "target", "tuned",
+        "_foreign", "_functions", "_inputs", "_keep", "_new", "_numba", "_output", "_packers",
+        "_plan", "_remake", "_signature", "_symbol", "_target", "emulated", "name", "schedule",
+        "spec", "target", "tuned",
     )  # fmt: skip
 
     def __init__(
@@ -88,6 +88,7 @@ class Kernel:
         self.target = target.name
         self._target, self._entry, self._remake = target, entry, remake
         self._plan: AnyPlan | None = None
+        self._numba: Callable[..., Any] | None = None
         self._packers: dict[Spec, Kernel] = {}
         self._signature = _with_formats(signature, spec, target)
         self._arrange = Arranger(self._signature)
@@ -301,6 +302,26 @@ class Kernel:
         """The C function's address, for numba, Cython, ctypes and C; see ``c_declaration``."""
         self._native("address")
         return self._symbol
+
+    @property
+    def numba(self) -> Callable[..., Any]:
+        """A function for numba's nopython code, parallel loops included: ``f(a, b, c)``.
+
+        It takes the arrays in the order of ``c_declaration``, outputs too, then alpha and beta
+        where they are of the call. Types are checked when the caller is compiled; sizes, strides
+        and overlap at each call, where what does not fit is a ValueError. Types that numba lacks
+        are passed as bits. Called from Python it is the kernel.
+        """
+        self._native("numba")
+        if self._numba is None:
+            from tilewright.runtime.arrays.numba_calls import function_of
+
+            names = [p.name for p in (*self._signature.arrays, *self._signature.scalars)]
+            self._numba = function_of(
+                lambda *given: self(**dict(zip(names, given, strict=True))),
+                self.name, self._signature, self._functions,
+            )  # fmt: skip
+        return self._numba
 
     @property
     def source(self) -> str:
