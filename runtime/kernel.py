@@ -316,7 +316,8 @@ class Kernel:
         if self._numba is None:
             from tilewright.runtime.arrays.numba_calls import function_of
 
-            names = [p.name for p in (*self._signature.arrays, *self._signature.scalars)]
+            names = [p.name for p in self._signature.arrays]
+            names += [p.name for p in self._signature.scalars]
             self._numba = function_of(
                 lambda *given: self(**dict(zip(names, given, strict=True))),
                 self.name, self._signature, self._functions,

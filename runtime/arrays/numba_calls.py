@@ -56,7 +56,7 @@ def function_of(
 
     implementation = _implementation(tables, invoke, scratch_bytes, len(signature.scalars))
 
-    @overload(in_python, strict=False)  # type: ignore[misc]
+    @overload(in_python, strict=False)  # type: ignore[untyped-decorator]
     def typed(*arguments: Any) -> Any:
         wrong = _wrong_types(signature, tables, arguments)
         if wrong is not None:
@@ -70,9 +70,8 @@ def _wrong_types(signature: Signature, tables: _Tables, given: tuple[Any, ...]) 
     """What is wrong with the types of a call, as numba knows them; None if nothing is."""
     from numba.core import types
 
-    if len(given) == 1 and isinstance(given[0], types.BaseTuple):
-        given = tuple(given[0])
-    names = [p.name for p in (*signature.arrays, *signature.scalars)]
+    names = [p.name for p in signature.arrays]
+    names += [p.name for p in signature.scalars]
     if len(given) != len(names):
         return f"got {len(given)} arguments, expected {', '.join(names)}"
     for p, axes, got in zip(signature.arrays, tables.axes, given, strict=False):
@@ -213,7 +212,7 @@ def _helpers() -> tuple[Any, ...]:
     def check(x: Any, row: Any, known: Any) -> None:
         raise NotImplementedError
 
-    @overload(check)  # type: ignore[misc]
+    @overload(check)  # type: ignore[untyped-decorator]
     def check_typed(x: Any, row: Any, known: Any) -> Any:
         def of_number(x: Any, row: Any, known: Any) -> None:
             return
@@ -226,7 +225,7 @@ def _helpers() -> tuple[Any, ...]:
     def ends(x: Any, bounds: Any) -> Any:
         raise NotImplementedError
 
-    @overload(ends)  # type: ignore[misc]
+    @overload(ends)  # type: ignore[untyped-decorator]
     def ends_typed(x: Any, bounds: Any) -> Any:
         def of_number(x: Any, bounds: Any) -> Any:
             return x
