@@ -16,6 +16,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tilewright as tw
 from benchmarks.measure.native import MissingError
@@ -96,7 +97,7 @@ def _text(one: Instruction) -> str:
     return f"{one.mnemonic} {re.sub(r'[0-9a-f]+ <.*', 'again', one.operands)}"
 
 
-def _packed(m: int, n: int, k: int, a: str, b: str) -> tw.Gemm:
+def _packed(m: int, n: int, k: int, a: Any, b: Any) -> tw.Gemm:
     return tw.Gemm(m, n, k, a=a, b=tw.Packed(b))
 
 

@@ -6,6 +6,7 @@ What is computed is a spec (``Gemm``, ``Transpose``, ``Pack``), how a ``Schedule
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -127,6 +128,24 @@ _HOMES = {
     **dict.fromkeys(("Addresses", "Matrix", "Offsets", "Packed", "Strided"), "spec.operands"),
 }
 
+#: What people look for under other names, and where it is.
+_MEANT = {
+    "sigmoid": "it is tw.logistic",
+    "gelu": "there are tw.gelu_erf, which is exact, and tw.gelu_tanh",
+    "softplus": "it is tw.soft_relu",
+    "leaky_relu": "it is tw.relu(x, alpha)",
+    "softmax": "it takes whole rows: the epilogue tw.exp(tw.acc - shift), with shift per row, and "
+    "outputs={'total': tw.row_sum(...)} give its parts",
+    "max": "tw.maximum is of elements, tw.row_max of rows",
+    "min": "tw.minimum is of elements",
+    "sum": "tw.row_sum is of rows",
+    "gemm": "tw.matmul multiplies arrays, tw.Gemm is the spec of a kernel",
+    "bmm": "tw.matmul multiplies stacks too",
+    "dot": "tw.matmul multiplies arrays",
+    "jit": "tw.compile makes a kernel of a spec",
+    "quantize": "give tw.Gemm scales and zero points: b_scale='column', a_zero=128",
+}
+
 
 def __getattr__(name: str) -> Any:
     if name == "targets":  # the package itself, which can be called
@@ -138,7 +157,12 @@ def __getattr__(name: str) -> Any:
     elif not name.startswith("_") and not _is_room(name) and name in _postops():
         home = "spec.postops"
     else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        meant = f": {_MEANT[name]}" if name in _MEANT else ""
+        raise AttributeError(
+            f"module {__name__!r} has no attribute {name!r}{meant}",
+            name=name,
+            obj=sys.modules[__name__],
+        )
     found = getattr(import_module(f".{home}", __name__), name)
     globals()[name] = found
     return found

@@ -10,11 +10,12 @@ from tilewright.emit.layout import folded
 from tilewright.emit.listing import Listing, Macros
 from tilewright.emit.parallel import Fork, forks
 from tilewright.emit.render import Source, render
+from tilewright.explain.data import facts
 from tilewright.explain.decisions import AnyPlan, formula
 from tilewright.explain.estimates import Measured
 from tilewright.explain.picture import picture
 from tilewright.explain.resolved import resolved
-from tilewright.explain.text import explain
+from tilewright.explain.text import WIDTH, explain
 from tilewright.interpret.memory import Given
 from tilewright.interpret.run import Counts, interpret
 from tilewright.ir.access import legal
@@ -65,8 +66,8 @@ class KernelText:
     static_offsets: tuple[tuple[str, tuple[int, ...]], ...]
     formula: str
     spec_text: str
-    schedule_text: str
-    resolved_text: str
+    asked: Schedule
+    resolved: Schedule | None
     listings: tuple[Listing, ...]
     forks: tuple[Fork, ...]
     threads: int
@@ -126,13 +127,22 @@ def verified(program: Program, spec: Spec, target: Target) -> Program:
 
 
 def explain_plan(
-    plan: AnyPlan, sizes: Mapping[str, int] | None = None, measured: Measured | None = None
+    plan: AnyPlan,
+    sizes: Mapping[str, int] | None = None,
+    measured: Measured | None = None,
+    width: int = WIDTH,
 ) -> str:
     """The plan in words: formulas, register budgets, bounds, estimates, each decision's reason.
 
     ``sizes`` of the call, by their slots, are what is estimated; ``measured`` stands beside it.
+    Lines have at most ``width`` columns, as far as they can be broken.
     """
-    return explain(plan, program_for(plan), sizes, measured)
+    return explain(plan, program_for(plan), sizes, measured, width)
+
+
+def plan_facts(plan: AnyPlan, sizes: Mapping[str, int] | None = None) -> Any:
+    """The same as data that JSON can hold."""
+    return facts(plan, program_for(plan), sizes)
 
 
 def draw_plan(plan: Plan | StackPlan, of_peak: float | None = None) -> str:
@@ -173,7 +183,11 @@ def generate(requests: Sequence[Request]) -> Source:
         threaded=any(kernel.forks for kernel in kernels),
         worth=target.core.worth,
     )
-    return Source(folded(text), tuple(request.name for request in requests))
+    return Source(
+        folded(text),
+        tuple(kernel.name for kernel in kernels),
+        tuple(kernel.resolved or kernel.asked for kernel in kernels),
+    )
 
 
 def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
@@ -197,26 +211,25 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
         static_offsets=tuple(sorted(static.items())),
         formula=formula(plan),
         spec_text=repr(request.spec),
-        schedule_text=repr(request.schedule),
-        resolved_text=_resolved_text(plan, program),
+        asked=request.schedule,
+        resolved=_resolved(plan, program),
         listings=tuple(map(macros.listing, program.tiles)),
         forks=forks(program, parameters, prefix),
         threads=request.schedule.threads or 0,
     )
 
 
-def _resolved_text(plan: AnyPlan, program: Program) -> str:
-    """The schedule with all that was chosen; "" for a plan without register tiles."""
-    found = None
+def _resolved(plan: AnyPlan, program: Program) -> Schedule | None:
+    """The schedule with all that was chosen; None for a plan without register tiles."""
     match plan:
         case Plan():
-            found = resolved(plan, program)
+            return resolved(plan, program)
         case StackPlan(each=None):
-            found = Schedule(tile=plan.tile, vectorize="b", threads=plan.schedule.threads)
+            return Schedule(tile=plan.tile, vectorize="b", threads=plan.schedule.threads)
         case StackPlan(each=Plan() as each) if (one := resolved(each, program)) is not None:
             loops = f"{'B' if plan.parallel else 'b'}{one.loops}"
-            found = replace(one, loops=loops, threads=plan.schedule.threads)
-    return "" if found is None else repr(found)
+            return replace(one, loops=loops, threads=plan.schedule.threads)
+    return None
 
 
 def _converts(plan: AnyPlan) -> bool:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tilewright.errors import ScheduleError, SpecError
+import numpy as np
+
+from tilewright.errors import ScheduleError, SpecError, ToolchainError
+from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call.arguments import check_readable
+from tilewright.runtime.call.packed_matrix import PackedMatrix, matrix_in, new_block
 from tilewright.runtime.machine.target_table import Identity
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.names import check_function_name
@@ -19,17 +25,21 @@ from tilewright.spec.signature import Signature, signature
 from tilewright.spec.sizes import Dim, canonical
 from tilewright.spec.transpose import Transpose
 
-from .kernel import Kernel, own_programs_of, with_tuning
+from .edited import GENERATED, Edited, check_edited, of_file, read_edited
+from .kernel import Kernel, own_programs_of
 from .machine import host
 from .store import cache
 from .store.folders import tunings_file
 
 if TYPE_CHECKING:
+    from tilewright.emit.render import Source
     from tilewright.explain.decisions import AnyPlan
     from tilewright.generate import Request
     from tilewright.runtime.build.toolchain import Compiler
     from tilewright.runtime.tuned import Subject, Winner
 
+#: Characters that are shown of what is no spec.
+_SHOWN = 80
 #: Kernels in one C file; more are compiled side by side.
 _PER_FILE = 4
 #: What a manifest says of the compiler, beside the command that starts it.
@@ -48,16 +58,29 @@ class _Job(NamedTuple):
     key: str
     name: str
     tuned: Winner | None
+    edited: Edited | None
 
 
-def compile(spec: Spec, schedule: Schedule | None = None, target: str = "host") -> Kernel:
+def compile(
+    spec: Spec,
+    schedule: Schedule | None = None,
+    target: str = "host",
+    *,
+    source: str | PathLike[str] | None = None,
+) -> Kernel:
     """The kernel that computes ``spec`` as ``schedule`` says; from the cache if it is there.
 
     ``target`` is "host" or a target's name. Without a schedule it is, for "host", the winner that
     ``tune`` stored for this CPU, else what the cost model chooses, as ``Schedule()`` is. Raises
     SpecError, ScheduleError, PlanError, TargetError, ToolchainError or CacheError.
+
+    ``source`` is a file that ``kernel.edit`` wrote and a person changed: it is compiled in place
+    of what would be generated, by the same compiler with the same flags, cached by its text, and
+    called behind the same checks. ArgumentError where the file cannot be read, SpecError where its
+    function has other parameters than the spec's kernel.
     """
-    return compile_many([(spec, schedule, target)])[0]
+    edited = None if source is None else read_edited(source)
+    return build_many([(spec, schedule, target)], edited=edited)[0]
 
 
 def compile_many(
@@ -70,15 +93,19 @@ def compile_many(
     return build_many(requests)
 
 
-def build_many(requests: Iterable[Any], flags: Sequence[str] = ()) -> list[Kernel]:
-    """As ``compile_many``, with more options for the C compiler behind those it always gets."""
-    jobs = [_job(*_completed(request), tuple(flags)) for request in requests]
+def build_many(
+    requests: Iterable[Any], flags: Sequence[str] = (), edited: Edited | None = None
+) -> list[Kernel]:
+    """As ``compile_many``, with more options for the C compiler behind those it always gets, and
+    for a single request with its ``edited`` C in place of what would be generated.
+    """
+    jobs = [_job(*_completed(request), tuple(flags), edited) for request in requests]
     entries: dict[str, cache.Entry] = {}
     missing: dict[tuple[str, str], dict[str, _Job]] = {}
     for job in jobs:
         if job.key in entries:
             continue
-        entry = cache.lookup(job.key, _check(job.means))
+        entry = cache.lookup(job.key, _check(job))
         if entry is not None:
             entries[job.key] = entry
         else:
@@ -88,8 +115,9 @@ def build_many(requests: Iterable[Any], flags: Sequence[str] = ()) -> list[Kerne
     return [_kernel(job, entries[job.key]) for job in jobs]
 
 
-def _check(means: host.Means, names: Sequence[str] = ()) -> cache.Check:
-    """What must be in the manifest of a library of kernels; of several, the files of ``names``."""
+def _check(*jobs: _Job) -> cache.Check:
+    """What must be in the manifest of a library that holds the kernels of ``jobs``."""
+    means, names = jobs[0].means, {job.name for job in jobs}
 
     def problem(manifest: Mapping[str, Any]) -> str | None:
         if (found := manifest.get("means")) != means:
@@ -100,6 +128,8 @@ def _check(means: host.Means, names: Sequence[str] = ()) -> cache.Check:
         where = [manifest.get("text"), *(texts.get(name) for name in names)]
         if not all(isinstance(name, str) and name in manifest["files"] for name in where):
             return "its manifest does not say where the C of its kernels is"
+        if not names <= set(_mapping(manifest.get("resolved"))):
+            return "its manifest does not say what the schedules of its kernels came to"
         return None
 
     return problem
@@ -110,15 +140,38 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _kernel(job: _Job, entry: cache.Entry) -> Kernel:
-    made = _packer() if isinstance(job.spec, Pack) else Kernel
-    parts = job.name, job.spec, job.schedule, job.signature, job.target, entry, compile
-    return made(*parts, tuned=job.tuned)
+    made = Packer if isinstance(job.spec, Pack) else Kernel
+    parts = job.name, job.spec, job.schedule, job.signature, job.target, entry, _again
+    return made(*parts, tuned=job.tuned, edited=job.edited)
 
 
-def _packer() -> type[Kernel]:
-    from .kernel import Packer
+def _again(spec: Spec, schedule: Schedule, target: str, edited: Edited | None = None) -> Kernel:
+    """A kernel that another one asks for, or that was pickled."""
+    return build_many([(spec, schedule, target)], edited=edited)[0]
 
-    return Packer
+
+class Packer(Kernel):
+    """A ``tw.Pack`` compiled: ``packer(b)`` is a PackedMatrix.
+
+    ``packer(b, out)`` writes the bytes of one matrix to each line of ``out``, an array of uint8.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
+        """Pack B: k x n, or with a batch count x k x n."""
+        if len(arrays) != 1 or out is not None or named:
+            return super().__call__(*arrays, out=out, **named)
+        from tilewright.plan.packed_b import format_of
+
+        spec, b = self.spec, arrays[0]
+        assert isinstance(spec, Pack)
+        form = format_of(spec, self.isa)
+        b = as_array(b, "b")
+        count = len(b) if spec.batch is not None and isinstance(b, np.ndarray) and b.ndim else 1
+        block = new_block(count * form.nbytes)
+        super().__call__(b, matrix_in(block).reshape(count, form.nbytes))
+        return PackedMatrix.owning(form.text, b.shape, block)
 
 
 def _completed(request: Any) -> tuple[Any, Any, Any]:
@@ -132,13 +185,17 @@ def _completed(request: Any) -> tuple[Any, Any, Any]:
 def checked(spec: Any, schedule: Any) -> tuple[Spec, Schedule]:
     """A spec and a schedule, the usual one for None; SpecError or ScheduleError for all else."""
     if not isinstance(spec, Spec):
-        raise SpecError("a spec is a tw.Gemm, a tw.Transpose or a tw.Pack", got=spec)
+        got = spec if len(shown := repr(spec)) <= _SHOWN else f"{shown[:_SHOWN]}..."
+        raise SpecError("a spec is a tw.Gemm, a tw.Transpose or a tw.Pack", got=got)
     if schedule is not None and not isinstance(schedule, Schedule):
-        raise ScheduleError("a schedule is a tw.Schedule, or None", got=schedule)
+        hint = f"target={schedule!r:.{_SHOWN}}" if isinstance(schedule, str) else None
+        raise ScheduleError("a schedule is a tw.Schedule, or None", got=schedule, hint=hint)
     return spec, Schedule() if schedule is None else schedule
 
 
-def _job(spec: Any, schedule: Any, target: Any, flags: tuple[str, ...]) -> _Job:
+def _job(
+    spec: Any, schedule: Any, target: Any, flags: tuple[str, ...], edited: Edited | None
+) -> _Job:
     given = schedule
     spec, schedule = checked(spec, schedule)
     parameters = signature(spec)
@@ -150,10 +207,11 @@ def _job(spec: Any, schedule: Any, target: Any, flags: tuple[str, ...]) -> _Job:
         tuned = stored_winner(spec, resolved.name)
         schedule = schedule if tuned is None else tuned.schedule
     parts = ["kernel", *described(spec), canonical(schedule), resolved.name, means]
+    parts += ["edited", edited.text] if edited else []
     named = host.user_compiler(resolved, means)
     key = cache.key(*parts, *([] if named is None else [named]), *flags)
-    name = kernel_name(spec, resolved.name, key)
-    return _Job(spec, schedule, parameters, resolved, means, flags, key, name, tuned)
+    name = edited.name if edited else kernel_name(spec, resolved.name, key)
+    return _Job(spec, schedule, parameters, resolved, means, flags, key, name, tuned, edited)
 
 
 def stored_winner(spec: Spec, target: str) -> Winner | None:
@@ -175,6 +233,8 @@ def planned(spec: Spec, schedule: Schedule | None, target: str) -> AnyPlan:
     given, (spec, schedule) = schedule, checked(spec, schedule)
     resolved = host.resolve(target)
     tuned = stored_winner(spec, resolved.name) if given is None and target == "host" else None
+    from tilewright.runtime.tuned import with_tuning
+
     return with_tuning(plan_for(spec, tuned.schedule if tuned else schedule, resolved), tuned)
 
 
@@ -256,11 +316,9 @@ def _build(jobs: Sequence[_Job]) -> dict[str, cache.Entry]:
     """Build ``jobs`` (of one target) into one library; each is found under its own key."""
     if len(jobs) == 1:
         (job,) = jobs
-        check = _check(job.means)
-        return {job.key: cache.publish(job.key, lambda folder: _make(jobs, folder), check)}
+        return {job.key: cache.publish(job.key, lambda folder: _make(jobs, folder), _check(job))}
     group = cache.key("library", *sorted(job.key for job in jobs))
-    check = _check(jobs[0].means, [job.name for job in jobs])
-    entry = cache.publish(group, lambda folder: _make(jobs, folder), check)
+    entry = cache.publish(group, lambda folder: _make(jobs, folder), _check(*jobs))
     texts = entry.manifest["texts"]
     return {job.key: cache.refer(job.key, entry, {"text": texts[job.name]}) for job in jobs}
 
@@ -269,33 +327,32 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
     """Generate and compile into ``folder``; what the manifest says."""
     from tilewright.emit.render import keep_compiled
     from tilewright.generate import Request, generate
-    from tilewright.runtime.build.toolchain import compile_library, compiler_flags, find_compiler
+    from tilewright.runtime.build.toolchain import compiler_flags, find_compiler
     from tilewright.runtime.store.shelf import TEMPLATES, Shelf
 
     keep_compiled(Shelf(TEMPLATES))
     target, emulated, flags = jobs[0].target.description, jobs[0].means != "native", jobs[0].flags
     compiler = find_compiler(target, emulated=emulated)
     parts = _split(jobs)
-    texts = [
-        generate([Request(job.name, job.spec, job.schedule, target) for job in part]).text
+    made = [
+        generate([Request(job.name, job.spec, job.schedule, target) for job in part])
         for part in parts
     ]
-    if emulated:
-        from .emulate import runner as emulator
-
-        names = [job.name for part in parts for job in part]
-        built = emulator.build(texts, names, target, compiler, folder, "kernels", flags)
-    else:
-        built = compile_library(texts, target, compiler, folder, "kernels", flags)
+    built = _compiled(jobs, _texts(jobs, made, folder), compiler, folder)
     # The stems that the toolchain gives its files.
-    several = len(texts) > 1 or emulated
-    files = [f"kernels_{i}.c" if several else "kernels.c" for i in range(len(texts))]
-    where = {job.name: name for name, part in zip(files, parts, strict=True) for job in part}
+    several = len(made) > 1 or emulated
+    files = [f"kernels_{i}.c" if several else "kernels.c" for i in range(len(made))]
+    resolved = {
+        name: asdict(schedule)
+        for source in made
+        for name, schedule in zip(source.names, source.schedules, strict=True)
+    }
     return {
         "library": built.name,
         "source": files[0],
         "text": files[0],
-        "texts": where,
+        "texts": {job.name: at for at, part in zip(files, parts, strict=True) for job in part},
+        "resolved": resolved,
         "target": target.name,
         "means": jobs[0].means,
         "compiler": str(compiler),
@@ -304,6 +361,34 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
         "spec": [canonical(job.spec) for job in jobs],
         "schedule": [canonical(job.schedule) for job in jobs],
     }
+
+
+def _texts(jobs: Sequence[_Job], made: Sequence[Source], folder: Path) -> list[str]:
+    """The C to compile: what was made, or the edited text in its place, once it is checked."""
+    texts = [source.text for source in made]
+    edited = jobs[0].edited
+    if edited is None:
+        return texts
+    check_edited(edited, texts[0])
+    (folder / GENERATED).write_text(texts[0], encoding="utf-8")
+    return [edited.text]
+
+
+def _compiled(jobs: Sequence[_Job], texts: list[str], compiler: Compiler, folder: Path) -> Path:
+    """The library of the texts, or where this CPU cannot load one the program that runs them."""
+    from tilewright.runtime.build.toolchain import compile_library
+
+    job = jobs[0]
+    target, flags = job.target.description, job.flags
+    try:
+        if job.means == "native":
+            return compile_library(texts, target, compiler, folder, "kernels", flags)
+        from .emulate.runner import build
+
+        names = [job.name for job in jobs]
+        return build(texts, names, target, compiler, folder, "kernels", flags)
+    except ToolchainError as error:
+        raise (error if job.edited is None else of_file(error, job.edited)) from None
 
 
 def _split(jobs: Sequence[_Job]) -> list[Sequence[_Job]]:

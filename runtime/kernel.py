@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from collections.abc import Callable
 from functools import partial
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,10 +14,10 @@ import numpy as np
 from tilewright.errors import SpecError, TargetError
 from tilewright.runtime.arrays.dtypes import FOREIGN
 from tilewright.runtime.arrays.kinds import finished
-from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call.arguments import Arranger
+from tilewright.runtime.call.bound_sizes import given_sizes
 from tilewright.runtime.call.descriptor import descriptor
-from tilewright.runtime.machine import calibrations
+from tilewright.runtime.machine import calibrations, threadpools
 from tilewright.runtime.machine.calibrations import Measured
 from tilewright.runtime.machine.target_table import Identity
 from tilewright.runtime.store.cache import Entry
@@ -26,9 +26,10 @@ from tilewright.spec.operands import Packed
 from tilewright.spec.pack import Pack
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import Signature, signature
-from tilewright.spec.sizes import MAX_FIXED, Dim, whole_number
+from tilewright.spec.sizes import Dim
 
 from .call import dispatch
+from .edited import GENERATED, Edited, declaration, difference, write_new
 
 if TYPE_CHECKING:
     from tilewright.explain.decisions import AnyPlan
@@ -40,9 +41,6 @@ if TYPE_CHECKING:
     from tilewright.runtime.call.session import Session
     from tilewright.runtime.reference.verify import Verification
     from tilewright.runtime.tuned import Winner
-
-
-from tilewright.runtime.call.packed_matrix import PackedMatrix, matrix_in, new_block
 
 
 def _with_formats(found: Signature, spec: Spec, target: Identity) -> Signature:
@@ -61,7 +59,9 @@ class Kernel:
     made from many threads. Kernels pickle by spec, schedule and target, with the numbers of its
     core where those were measured: unpickling compiles, or takes from the cache.
 
-    ``tuned`` is the tuning that chose the schedule; None where the caller or the cost model did.
+    ``requested`` is the schedule that was asked for, ``schedule`` what it came to. ``tuned`` is
+    the tuning that chose it; None where the caller or the cost model did. ``edited`` is the C that
+    stands in place of the generated one; None where there is none.
     ``target`` is the resolved target's name; ``emulated`` the means by which the kernel runs when
     the CPU lacks the target ("qemu", "header"), else None.
     """
@@ -69,8 +69,8 @@ class Kernel:
     __slots__ = (
         "__weakref__", "_arrange", "_call_new", "_call_scalars", "_entry", "_fast", "_fast_out",
         "_foreign", "_functions", "_inputs", "_keep", "_new", "_numba", "_output", "_packers",
-        "_plan", "_remake", "_signature", "_symbol", "_target", "emulated", "name", "schedule",
-        "spec", "target", "tuned",
+        "_plan", "_remake", "_signature", "_symbol", "_target", "edited", "emulated", "name",
+        "requested", "spec", "target", "tuned",
     )  # fmt: skip
 
     def __init__(
@@ -81,10 +81,12 @@ class Kernel:
         signature: Signature,
         target: Identity,
         entry: Entry,
-        remake: Callable[[Spec, Schedule, str], Kernel],
+        remake: Callable[..., Kernel],
         tuned: Winner | None = None,
+        edited: Edited | None = None,
     ) -> None:
-        self.name, self.spec, self.schedule, self.tuned = name, spec, schedule, tuned
+        self.name, self.spec, self.requested, self.tuned = name, spec, schedule, tuned
+        self.edited = edited
         self.target = target.name
         self._target, self._entry, self._remake = target, entry, remake
         self._plan: AnyPlan | None = None
@@ -127,6 +129,7 @@ class Kernel:
         static = {name: dispatch.address(block) for name, block in offsets.items()}
         words = descriptor(self._signature, self._functions, static)
         self._keep = (words, static, offsets)
+        threadpools.register()
         found = dispatch.dispatcher()
         self._call_scalars, self._call_new = found.call_scalars(words), found.call_new(words)
         if self._arrange.by_position:
@@ -211,19 +214,14 @@ class Kernel:
         checked = self._check(arrays)
         if self.emulated is not None:
             return self._emulate(checked, scalars)
-        for given in arrays:
-            if type(given) is not np.ndarray:
-                self._learn_type(given)
+        if any(hasattr(type(given), "__dlpack_c_exchange_api__") for given in arrays):
+            from tilewright.runtime.call.tensor_types import learn
+
+            for given in arrays:
+                learn(given)
         if self._foreign:
             self._learn_dtypes()
         return dispatch.dispatcher().run(self._framed(checked, scalars).address)
-
-    def _learn_type(self, given: Any) -> None:
-        """Have C read and make objects of this type from the next call on, if it can."""
-        if hasattr(type(given), "__dlpack_c_exchange_api__"):
-            from tilewright.runtime.call.tensor_types import learn
-
-            learn(given)
 
     def _check(self, arrays: tuple[Any, ...]) -> Checked:
         from tilewright.runtime.call.argument_checks import check
@@ -331,6 +329,55 @@ class Kernel:
         return path.read_text(encoding="utf-8")
 
     @property
+    def schedule(self) -> Schedule:
+        """What the requested schedule came to: with the register tile, the loops, the packing that
+        the cost model chose where it left them open.
+
+        Given to ``compile`` it leads to the same loops, packing and register tile. What a tile
+        leaves over is then cut as that tile is, where the model may have fitted others to it.
+        """
+        return Schedule(**self._entry.manifest["resolved"][self.name])
+
+    def edit(self, path: str | PathLike[str]) -> Path:
+        """Write the kernel's C to a new file, to be changed by hand; ``compile(spec, schedule,
+        target, source=path)`` then makes a kernel of it. Returns the path.
+
+        ArgumentError where there is a file of this name, or none can be written.
+        """
+        if self.edited is not None:
+            return write_new(path, self.edited.text)
+        from tilewright.generate import Request, generate
+
+        request = Request(self.name, self.spec, self.requested, self.isa)
+        return write_new(path, generate([request]).text)
+
+    def diff(self, *, measure: bool = False) -> str:
+        """What was changed in a kernel whose C was edited, against what is generated: a unified
+        diff, "" where nothing was. ``measure`` times both in turns, and adds what each takes.
+
+        SpecError for a kernel whose C was not edited.
+        """
+        if self.edited is None:
+            raise SpecError(
+                f"the C of {self.name} was not edited",
+                hint="kernel.edit(path), then tw.compile(spec, schedule, target, source=path)",
+            )
+        generated = (self._entry.directory / GENERATED).read_text(encoding="utf-8")
+        changed = difference(generated, self.edited)
+        if not measure:
+            return changed
+        from tilewright.runtime.bench.timing import compare
+
+        self._native("measuring")
+        found = compare(self._remake(*self._said()), self)
+        low, high = found.quartiles
+        return (
+            f"{changed}\n\ngenerated {found.first * 1e9:.1f} ns a call, edited"
+            f" {found.second * 1e9:.1f} ns: {found.ratio:.3f} times as fast"
+            f" ({low:.3f} to {high:.3f})"
+        ).lstrip("\n")
+
+    @property
     def library(self) -> Path:
         """The file that holds the kernel's machine code, in the cache."""
         return self._entry.library
@@ -340,16 +387,17 @@ class Kernel:
         """Every number of the kernel, with its reason."""
         if self._plan is None:
             from tilewright.generate import plan_for
+            from tilewright.runtime.tuned import with_tuning
 
-            self._plan = with_tuning(plan_for(self.spec, self.schedule, self.isa), self.tuned)
+            self._plan = with_tuning(plan_for(self.spec, self.requested, self.isa), self.tuned)
         return self._plan
 
     @property
     def c_declaration(self) -> str:
         """The C function's declaration; strides and leading dimensions count elements."""
-        found = re.search(rf"^\w[^\n]*\b{self.name}\([^;{{]*\);$", self.source, re.MULTILINE)
+        found = declaration(self.name, self.source)
         assert found is not None
-        return " ".join(found[0].split())  # long ones take several lines
+        return found
 
     @property
     def flops(self) -> Any:
@@ -379,30 +427,49 @@ class Kernel:
         from tilewright.generate import explain_plan
 
         given = given_sizes(self.spec, sizes)
+        edited = (
+            ""
+            if self.edited is None
+            else f"edited     {self.edited.path}; this is the generated C's plan\n"
+        )
         if not measure:
-            return explain_plan(self.plan, given)
-        if not isinstance(self.spec, Gemm) or self.spec.stacked:
+            return edited + explain_plan(self.plan, given)
+        if not isinstance(self.spec, Gemm):
             hint = "kernel.explain() without measure, and kernel.bench()"
-            raise SpecError("an estimate is of one product", got=self.spec, hint=hint)
+            raise SpecError("an estimate is of products", got=self.spec, hint=hint)
         from tilewright.explain.estimates import Measured
         from tilewright.runtime.bench.timing import bench
 
         self._native("measuring")
         timing = bench(self, sizes=given)
         assert timing.of_peak is not None, "a product has a peak"
-        return explain_plan(self.plan, given, Measured(timing.median, timing.of_peak))
+        return edited + explain_plan(self.plan, given, Measured(timing.median, timing.of_peak))
 
     def _repr_html_(self) -> str:
-        """For notebooks: the plan as a picture, where the kernel is a product's, and in words."""
+        """For notebooks: what is computed, the estimate and what a tuning measured; the plan as a
+        picture, where the kernel is a product's, and in words.
+        """
         from html import escape
 
-        from tilewright.generate import draw_plan
+        from tilewright.generate import draw_plan, plan_facts
         from tilewright.plan.plan import Plan
         from tilewright.plan.routines.stack import StackPlan
 
         drawn = draw_plan(self.plan) if isinstance(self.plan, Plan | StackPlan) else ""
-        words = f"<summary>{escape(repr(self))}</summary><pre>{escape(self.explain())}</pre>"
-        return f"<div>{drawn}<details{'' if drawn else ' open'}>{words}</details></div>"
+        said = self.explain()
+        lines = [said.splitlines()[0].removeprefix("gemm").strip(), self.c_declaration]
+        if (hot := plan_facts(self.plan).get("estimate", {}).get("in cache")) is not None:
+            share = hot["least"] / hot["cycles"] if hot["cycles"] else 0
+            lines.append(
+                f"estimated at {hot['cycles']:.0f} cycles with data in cache, {share:.0%} of peak, "
+                f"bound by {hot['bound']}"
+            )
+        lines += [] if self.tuned is None else [self.tuned.reason]
+        shown = "<br/>".join(map(escape, lines))
+        words = f"<summary>{escape(repr(self))}</summary><pre>{escape(said)}</pre>"
+        return (
+            f"<div><p>{shown}</p>{drawn}<details{'' if drawn else ' open'}>{words}</details></div>"
+        )
 
     def assembly(self) -> str:
         """The kernel's instructions, disassembled."""
@@ -466,48 +533,18 @@ class Kernel:
         return bench(self, cold, seconds, given_sizes(self.spec, sizes))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        said = self.spec, self.schedule, self.target
+        said = (*self._said(), *([] if self.edited is None else [self.edited]))
         more = own_programs_of(self.spec), _measured_of(self.target)
-        return (_remade, (self._remake, *said, *more)) if any(more) else (self._remake, said)
+        return (_remade, (self._remake, said, *more)) if any(more) else (self._remake, said)
+
+    def _said(self) -> tuple[Spec, Schedule, str]:
+        """What the kernel is made of."""
+        return self.spec, self.requested, self.target
 
     def __repr__(self) -> str:
         how = f", through {self.emulated}" if self.emulated else ""
-        return f"<{self.name} on {self.target}{how}>"
-
-
-def given_sizes(spec: Spec, sizes: dict[str, int]) -> dict[str, int]:
-    """Sizes of a call by their slots, from their names: those, or what their dims are called.
-
-    SpecError for a name that is none, or a size that the dim cannot be.
-    """
-    slots = dict(spec.runtime_sizes())
-    dims = {dim.name: dim for dim in slots.values()} | slots
-    chosen: dict[str, int] = {}
-    for name, given in sizes.items():
-        if name not in dims:
-            known = ", ".join(dims) or "none: all sizes are fixed"
-            raise SpecError(
-                f"{name!r} is no size of the call", got=f"{name}={given!r}", expected=known
-            )
-        dim, size = dims[name], whole_number(given)
-        most = MAX_FIXED if dim.max is None else dim.max
-        if size is None or not 1 <= size <= most or size % dim.multiple_of:
-            multiple = f", a multiple of {dim.multiple_of}" if dim.multiple_of > 1 else ""
-            raise SpecError(f"{name} cannot be that", got=given, expected=f"1 to {most}{multiple}")
-        if chosen.setdefault(dim.name, size) != size:
-            raise SpecError(f"{dim.name} is one size", got=f"{chosen[dim.name]} and {size}")
-    return {slot: chosen[dim.name] for slot, dim in slots.items() if dim.name in chosen}
-
-
-def with_tuning(plan: AnyPlan, tuned: Winner | None) -> AnyPlan:
-    """The plan with the decision that a tuning made, if one did."""
-    if tuned is None:
-        return plan
-    from dataclasses import replace
-
-    from tilewright.plan.loops import Decision
-
-    return replace(plan, decisions=(Decision("schedule", "tuned", tuned.reason), *plan.decisions))
+        made = f", edited in {self.edited.path}" if self.edited else ""
+        return f"<{self.name} on {self.target}{how}{made}>"
 
 
 def own_programs_of(spec: Spec) -> tuple[str, ...]:
@@ -520,10 +557,8 @@ def own_programs_of(spec: Spec) -> tuple[str, ...]:
 
 
 def _remade(
-    remake: Callable[[Spec, Schedule, str], Kernel],
-    spec: Spec,
-    schedule: Schedule,
-    target: str,
+    remake: Callable[..., Kernel],
+    said: tuple[Any, ...],
     programs: tuple[str, ...],
     numbers: Measured | None,
 ) -> Kernel:
@@ -533,13 +568,14 @@ def _remade(
     """
     if numbers is not None:
         calibrations.carry(numbers)
+    spec = said[0]
     if own_programs_of(spec) != programs:
         raise SpecError(
             "a post-op of this kernel is defined otherwise in this process",
             got=", ".join(map(repr, spec.expressions)) if isinstance(spec, Gemm) else spec,
             hint="both processes must define it alike: put it into a module that both import",
         )
-    return remake(spec, schedule, target)
+    return remake(*said)
 
 
 def _measured_of(target: str) -> Measured | None:
@@ -559,27 +595,3 @@ def _undecided(*_: Any) -> int:
 def _two(scalars: tuple[float, ...]) -> tuple[float, float]:
     first, second = (*scalars, 0.0, 0.0)[:2]
     return first, second
-
-
-class Packer(Kernel):
-    """A ``tw.Pack`` compiled: ``packer(b)`` is a PackedMatrix.
-
-    ``packer(b, out)`` writes the bytes of one matrix to each line of ``out``, an array of uint8.
-    """
-
-    __slots__ = ()
-
-    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
-        """Pack B: k x n, or with a batch count x k x n."""
-        if len(arrays) != 1 or out is not None or named:
-            return super().__call__(*arrays, out=out, **named)
-        from tilewright.plan.packed_b import format_of
-
-        spec, b = self.spec, arrays[0]
-        assert isinstance(spec, Pack)
-        form = format_of(spec, self.isa)
-        b = as_array(b, "b")
-        count = len(b) if spec.batch is not None and isinstance(b, np.ndarray) and b.ndim else 1
-        block = new_block(count * form.nbytes)
-        super().__call__(b, matrix_in(block).reshape(count, form.nbytes))
-        return PackedMatrix.owning(form.text, b.shape, block)

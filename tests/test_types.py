@@ -52,6 +52,30 @@ def mypy(text: str, folder: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
+#: What is wrong, each on a line of its own.
+REFUSED = (
+    'tw.Gemm(4, 4, 4, a="f33")',
+    'tw.Gemm(4, 4, 4, b=tw.Packed("int4"))',
+    'tw.Gemm(4, 4, 4, order="R")',
+    'tw.Schedule(vectorize="x")',
+    'tw.Operand("bias", per="columns")',
+    'tw.compile(tw.Gemm(4, 4, 4), "avx2")',
+)
+TAKEN = (
+    'tw.Gemm(4, 4, 4, a="float16", b=tw.Matrix(np.float32), d=np.dtype("int8"))',
+    'tw.Gemm(4, 4, 4, a="u8", b=tw.Packed("s8", 16), beta="scalar", b_scale="column")',
+)
+
+
+@pytest.mark.skipif(find_spec("mypy") is None, reason="no mypy")
+def test_mypy_finds_what_is_no_type_order_or_schedule(tmp_path: Path) -> None:
+    lines = ["import numpy as np", "import tilewright as tw", *TAKEN, *REFUSED]
+    done = mypy("\n".join(lines) + "\n", tmp_path)
+    found = {int(n) for n in re.findall(r"program\.py:(\d+): error", done.stdout)}
+    first = len(lines) - len(REFUSED) + 1
+    assert found == set(range(first, len(lines) + 1)), done.stdout
+
+
 @pytest.mark.skipif(find_spec("mypy") is None, reason="no mypy")
 def test_users_see_types(tmp_path: Path) -> None:
     lines = [f"reveal_type({expression})" for expression in REVEALED]

@@ -11,7 +11,7 @@ import numpy as np
 import tilewright as tw
 from tilewright.runtime.call.formats import INTEGERS, decode, encode
 from tilewright.spec.dtypes import DTYPES
-from tilewright.spec.types import accumulator, is_integer
+from tilewright.spec.types import accumulator, is_integer, type_name
 
 from . import kernels, machine
 from .native import Call
@@ -36,8 +36,8 @@ class Product:
         """C = A B with everything fixed and B packed: the C function is (a, b, C *)."""
         shape = self.shape
         batch = tw.Strided(shape.count) if shape.count > 1 else None
-        b = tw.Packed(self.b)
-        return tw.Gemm(shape.m, shape.n, shape.k, a=self.a, b=b, batch=batch)
+        b = tw.Packed(type_name(self.b))
+        return tw.Gemm(shape.m, shape.n, shape.k, a=type_name(self.a), b=b, batch=batch)
 
     @property
     def types(self) -> str:

@@ -137,7 +137,7 @@ DTYPES = {
 
 
 def _row(
-    torch: Any, options: Options, group: str, types: str, shape: tuple[int, int, int], count: int
+    torch: Any, options: Options, group: Any, types: Any, shape: tuple[int, int, int], count: int
 ) -> Row:
     import tilewright as tw
 

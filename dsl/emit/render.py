@@ -17,6 +17,7 @@ from jinja2.bccache import Bucket
 from sympy import Expr
 
 from tilewright.ir.ops import Broadcast, Load, MaskRegister, Register, Store
+from tilewright.spec.schedule import Schedule
 from tilewright.spec.types import ELEMENTS, ITEMSIZE
 from tilewright.symbolic import c_text, slots
 
@@ -25,10 +26,13 @@ _PER_LINE = 12
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """C text and the names of the kernels it defines."""
+    """C text, the names of the kernels it defines, and what their schedules came to: what was
+    asked for where nothing was left to choose.
+    """
 
     text: str
     names: tuple[str, ...]
+    schedules: tuple[Schedule, ...]
 
 
 class Shelf(Protocol):

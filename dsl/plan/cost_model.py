@@ -129,8 +129,12 @@ def does_not_fit(
     masked: bool,
     request: TileRequest,
     tile: tuple[int, int],
+    along: str,
 ) -> ScheduleError:
-    """The error for a tile that needs more registers than there are, with one that fits."""
+    """The error for a tile that needs more registers than there are, with those that fit.
+
+    ``tile`` is its extents across and along the vectors, which lie along ``along``, m or n.
+    """
     budget = need(target, vector, rows, vectors, masked, request)
     smaller = max(
         (r for r in range(1, rows) if shape_of(target, vector, r, vectors, masked, request)),
@@ -140,17 +144,19 @@ def does_not_fit(
         (v for v in range(1, vectors) if shape_of(target, vector, rows, v, masked, request)),
         default=0,
     )
-    ideas = [f"{smaller} in place of {rows} across the vectors"] if smaller else []
-    ideas += (
-        [f"{fewer * vector.lanes} in place of {vectors * vector.lanes} along them"] if fewer else []
-    )
+    legal = [(smaller, tile[1])] if smaller else []
+    lanes = 1 if request.dot else vector.lanes
+    legal += [(tile[0], fewer * lanes)] if fewer else []
+    turn = 1 if along == "n" else -1  # to mr and nr, of A's rows and B's columns
+    (height, width), (a, b) = tile[::turn], (budget.across, budget.along)[::turn]
     kind = "vector" if request.unit is None else "matrix"
     return ScheduleError(
-        f"tile {tile[0]}x{tile[1]} needs {budget.total} {kind} registers on {target.name} "
-        f"({budget.accumulators} accumulators, {budget.along} along the vectors, "
-        f"{budget.across} across{f', {budget.masks} mask' if budget.masks else ''}); "
+        f"tile {height}x{width} needs {budget.total} {kind} registers on {target.name} "
+        f"({budget.accumulators} accumulators, {a} A, {b} B"
+        f"{f', {budget.masks} mask' if budget.masks else ''}); "
         f"it has {request.free(target) + request.spare}",
-        hint=" or ".join(ideas) or "a smaller tile or k_split",
+        got=f"mr={height} rows by nr={width} columns of C",
+        hint=" or ".join(f"tile={one[::turn]}" for one in legal) or "a smaller tile or k_split",
     )
 
 

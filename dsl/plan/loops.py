@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.errors import ScheduleError
-from tilewright.spec.gemm import Gemm
+from tilewright.isa.target import Target
+from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.schedule import Schedule
 
 
@@ -16,6 +17,23 @@ class Decision:
     what: str
     choice: str
     reason: str
+
+
+class Decided:
+    """What all plans have: a spec, a target and decisions, which are what a plan prints of itself.
+
+    The rest, formulas of every region among it, would fill many screens.
+    """
+
+    __slots__ = ()
+
+    spec: Spec
+    target: Target
+    decisions: tuple[Decision, ...]
+
+    def __repr__(self) -> str:
+        said = ", ".join(f"{each.what}={each.choice!r}" for each in self.decisions)
+        return f"<{type(self).__name__} of {self.spec!r} on {self.target.name}: {said}>"
 
 
 def outer_length(loops: str) -> int:

@@ -208,8 +208,7 @@ def _check_fits(
     tile: tuple[int, int],
 ) -> None:
     if shape_of(plan.target, vector, rows, vectors, False, request) is None:
-        shown = tile if plan.along == "n" else (tile[1], tile[0])
-        raise does_not_fit(plan.target, vector, rows, vectors, False, request, shown)
+        raise does_not_fit(plan.target, vector, rows, vectors, False, request, tile, plan.along)
 
 
 def _tiled(
@@ -394,5 +393,7 @@ def _region(
     found = fitting(plan.target, vector, across.units, along.units, masked, request)
     if found is None:
         tile = (across.units, along.units * lanes)
-        raise does_not_fit(plan.target, vector, across.units, along.units, masked, request, tile)
+        raise does_not_fit(
+            plan.target, vector, across.units, along.units, masked, request, tile, plan.along
+        )
     return Region(found, along, across, None if overlapped else active, overlapped, search)

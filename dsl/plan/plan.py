@@ -16,7 +16,7 @@ from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ZERO, Least, div, mod, symbol, value
 
 from .contraction import Product
-from .loops import Decision
+from .loops import Decided, Decision
 from .operands import BatchPlan, Operand
 from .packed_b import PackedFormat
 from .staging import is_empty, loads_as
@@ -27,8 +27,8 @@ from .tiles import Pass, RegisterTile, Stage
 STACK_BYTES = 32 * 1024
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+@dataclass(frozen=True, slots=True, repr=False)
+class Plan(Decided):
     """A GEMM with every choice made that does not depend on the region.
 
     ``vectorize`` is the dimension along the vectors, ``across`` the other one of m and n (for

@@ -12,7 +12,7 @@ from .operands import Batch, Matrix, Offsets, Order, Packed, Strided, check_orde
 from .pack import Pack
 from .scalars import QUANTITIES, Factor, Quantity, check_factor, check_quantity, short
 from .sizes import Dim, Size, call_text, check_dims, check_extent, check_size
-from .types import INPUTS, ITEMSIZE, accumulator, is_integer
+from .types import INPUTS, ITEMSIZE, DTypeLike, TypeName, accumulator, is_integer
 
 if TYPE_CHECKING:  # specs without expressions do without their modules
     from .expression import Expression, Operand
@@ -95,10 +95,10 @@ class Gemm:
         n: Size,
         k: Size,
         *,
-        a: Any = "f32",
-        b: Any = None,
-        c: Any = None,
-        d: Any = None,
+        a: DTypeLike | Matrix = "f32",
+        b: DTypeLike | Matrix | Packed | None = None,
+        c: DTypeLike | Matrix | None = None,
+        d: DTypeLike | Matrix | None = None,
         order: Order = "C",
         alpha: Factor = 1,
         beta: Factor = 0,
@@ -114,7 +114,7 @@ class Gemm:
         b_zero: Quantity = None,
         d_zero: Quantity = None,
         epilogue: Expression | None = None,
-        b2: Any = None,
+        b2: DTypeLike | Matrix | Packed | None = None,
         outputs: Mapping[str, RowReduction] | None = None,
         algebra: bool = False,
     ) -> None:
@@ -211,7 +211,7 @@ class Gemm:
         return tuple((slot, size) for slot, size in named if isinstance(size, Dim))
 
     @property
-    def type(self) -> str:
+    def type(self) -> TypeName:
         """The type of the accumulators."""
         return accumulator(self.a.type, self.b.type)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import index
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from tilewright.errors import SpecError
 
 from .sizes import MAX_SIZE, Size, call_text, check_count, check_size
-from .types import type_name
+from .types import DTypeLike, TypeName, type_name
 
 Order = Literal["C", "F"]
 
@@ -19,8 +19,12 @@ Order = Literal["C", "F"]
 class Matrix:
     """An operand whose order differs from the spec's."""
 
-    type: str
+    type: TypeName
     order: Order = "C"
+
+    if TYPE_CHECKING:
+
+        def __init__(self, type: DTypeLike, order: Order = "C") -> None: ...
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "type", type_name(self.type))
@@ -42,8 +46,12 @@ class Packed:
     then has no padding beside it, and its elements follow each other.
     """
 
-    type: str
+    type: TypeName
     nb: int | None = None
+
+    if TYPE_CHECKING:
+
+        def __init__(self, type: DTypeLike, nb: int | None = None) -> None: ...
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "type", type_name(self.type))

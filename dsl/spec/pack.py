@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from tilewright.errors import SpecError
 
 from .operands import Order, Packed, Strided, check_order
 from .sizes import Dim, Size, check_dims, check_extent, check_size
-from .types import INPUTS, accumulator, type_name
+from .types import INPUTS, DTypeLike, TypeName, accumulator, type_name
 
 
 @dataclass(frozen=True, slots=True, init=False)
@@ -24,10 +23,10 @@ class Pack:
 
     k: int
     n: int
-    type: str
-    a: str
+    type: TypeName
+    a: TypeName
     nb: int | None
-    source: str
+    source: TypeName
     order: Order
     ldb: Size | None
     batch: Strided | None
@@ -36,11 +35,11 @@ class Pack:
         self,
         k: int,
         n: int,
-        type: Any = "f32",
+        type: DTypeLike = "f32",
         *,
-        a: Any = None,
+        a: DTypeLike | None = None,
         nb: int | None = None,
-        source: Any = None,
+        source: DTypeLike | None = None,
         order: Order = "C",
         ldb: Size | None = None,
         batch: Strided | None = None,

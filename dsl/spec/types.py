@@ -6,11 +6,22 @@ exact and where it overflows follow from that.
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias, cast
 
 from tilewright.errors import SpecError
 
+if TYPE_CHECKING:
+    import numpy as np
+
 Kind = Literal["float", "int"]
+#: The element types by name, and by numpy's and ml_dtypes' names.
+TypeName = Literal[
+    "f32", "f64", "f16", "bf16", "f8_e4m3", "f8_e5m2", "s8", "u8", "s32",
+    "float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2",
+    "int8", "uint8", "int32",
+]  # fmt: skip
+#: What an element type may be given as: its name, or a dtype or scalar type of numpy's.
+DTypeLike: TypeAlias = "TypeName | np.dtype[Any] | type[np.generic]"
 
 
 class FloatFormat(NamedTuple):
@@ -81,7 +92,6 @@ class ElementType(NamedTuple):
     format: FloatFormat | None = None
 
 
-_E4M3 = FloatFormat(4, 3, infinity=False)
 _ALL = (
     ElementType("f32", "float", 4, "float32", "float"),
     ElementType("f64", "float", 8, "float64", "double"),
@@ -119,7 +129,7 @@ _NUMPY_NAMES = {t.numpy: t.name for t in _ALL}
 INPUTS = tuple(name for name in TYPES if name != "s32")
 
 
-def type_name(type_: Any) -> str:
+def type_name(type_: object) -> TypeName:
     """The tilewright name of a type given as a name, a numpy dtype or a numpy scalar type."""
     name = type_ if isinstance(type_, str) else getattr(type_, "name", None)
     if name is None:
@@ -129,7 +139,7 @@ def type_name(type_: Any) -> str:
         raise SpecError(
             "unknown element type", got=type_, expected=f"one of {', '.join(TYPES)}, or numpy's"
         )
-    return str(name)
+    return cast(TypeName, str(name))
 
 
 def is_integer(name: str) -> bool:
@@ -137,7 +147,7 @@ def is_integer(name: str) -> bool:
     return ELEMENTS[name].kind == "int"
 
 
-def accumulator(a: str, b: str) -> str:
+def accumulator(a: str, b: str) -> TypeName:
     """What sums of products of types ``a`` and ``b`` are held in; SpecError if there is nothing."""
     if is_integer(a) and is_integer(b):
         return "s32"

@@ -45,7 +45,7 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "hardswish": hardswish,
 }
 #: Element types by PyTorch's: those of layers and of products.
-LAYER_TYPES = {torch.float32: "f32", torch.bfloat16: "bf16"}
+LAYER_TYPES: dict[Any, Literal["f32", "bf16"]] = {torch.float32: "f32", torch.bfloat16: "bf16"}
 
 
 #: Kernels read tensors as they lie, so nobody needs to copy one for them.
@@ -112,7 +112,7 @@ class LayerKind(NamedTuple):
 
     k: int
     n: int
-    type: str
+    type: Literal["f32", "bf16", "s8", "u8"]
     has_bias: bool
     activation: str
 

@@ -103,6 +103,32 @@ class Timed:
         return self._timer(self._place, count, count) / count
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """Seconds of a call of two kernels, in medians, and how many times as fast the second is: the
+    median over rounds in which they took turns, and its quartiles.
+    """
+
+    first: float
+    second: float
+    ratio: float
+    quartiles: tuple[float, float]
+
+
+def compare(first: Sampled, second: Sampled, seconds: float = 0.5) -> Compared:
+    """Time two kernels of one spec in turns, for about ``seconds``, on the same arrays in cache."""
+    samples = copies(first, 1, 1)
+    timed = [Timed(kernel, samples) for kernel in (first, second)]
+    begin = perf_counter()
+    taken: list[list[float]] = []
+    while len(taken) < _ROUNDS[0] or perf_counter() - begin < seconds:
+        taken.append([one.hot() for one in timed])
+    times = np.array(taken)
+    low, ratio, high = np.percentile(times[:, 0] / times[:, 1], (25, 50, 75))
+    one, other = np.median(times, axis=0)
+    return Compared(float(one), float(other), float(ratio), (float(low), float(high)))
+
+
 def copies(kernel: Sampled, most_bytes: int, most: int) -> list[Sample]:
     """Arguments of the kernel's sizes, run-time ones of 64, in at least one copy."""
     rng = np.random.default_rng(0)

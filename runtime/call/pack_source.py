@@ -13,6 +13,7 @@ from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Order, Packed, Strided
 from tilewright.spec.pack import Pack
 from tilewright.spec.sizes import Dim, dim
+from tilewright.spec.types import type_name
 
 from .bound_sizes import Array
 
@@ -47,7 +48,7 @@ def pack_for(spec: Gemm, b: Any) -> tuple[Pack, Array]:
         spec.b.type,
         a=spec.a.type,
         nb=spec.b.nb,
-        source=source,
+        source=type_name(source),
         order=order,
         ldb=dim("ldb"),
         batch=Strided(dim("count"), b=dim("stride_b")) if batched else None,

@@ -16,7 +16,7 @@ from tilewright.spec.operands import Addresses, Batch, Matrix, Offsets, Packed, 
 from tilewright.spec.reductions import RowReduction
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Size, call_text, dim
-from tilewright.spec.types import accumulator, is_integer
+from tilewright.spec.types import accumulator, is_integer, type_name
 
 from .axes import (
     AXES,
@@ -163,7 +163,7 @@ def _factor(level: Level, sums: str) -> Level:
 
 
 def _matrix(hand: _Hand, name: str, type_: str) -> Matrix:
-    return Matrix(type_, hand.take(f"order of {name}"))
+    return Matrix(type_name(type_), hand.take(f"order of {name}"))
 
 
 # --- where operands lie ------------------------------------------------------------------------

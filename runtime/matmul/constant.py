@@ -16,7 +16,7 @@ from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix, Packed
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import dim
-from tilewright.spec.types import accumulator
+from tilewright.spec.types import accumulator, type_name
 
 from .arrays import ORDERS, contiguous_axis, type_of
 from .families import PARALLEL_WORK, Options, output_of
@@ -58,7 +58,7 @@ def pack(b: Any, *, a: Any = None, target: str = "host") -> PackedB:
         raise ArgumentValueError(
             "tw.pack packs one matrix", got=f"shape {b.shape}", expected="(k, n)"
         )
-    kind = Matrix(type_ if a is None else a).type
+    kind = Matrix(type_name(type_ if a is None else a)).type
     accumulator(kind, type_)
     types = kind, type_, accumulator(kind, type_)
     kernel = _kernel(_Kind(types, b.shape, 1, 1, Options(target=target)), False)
@@ -78,9 +78,17 @@ class _Kind(NamedTuple):
 @lru_cache(maxsize=256)
 def _kernel(kind: _Kind, parallel: bool) -> Kernel:
     (a, b, written), (k, n), options = kind.types, kind.shape, kind.options
-    given: dict[str, Any] = output_of(a, b, Matrix(written, ORDERS[kind.out_axis]), options)
+    given: dict[str, Any] = output_of(
+        a, b, Matrix(type_name(written), ORDERS[kind.out_axis]), options
+    )
     spec = Gemm(
-        dim("m"), n, k, a=Matrix(a, ORDERS[kind.a_axis]), b=Packed(b), lda=dim("lda"), **given
+        dim("m"),
+        n,
+        k,
+        a=Matrix(type_name(a), ORDERS[kind.a_axis]),
+        b=Packed(type_name(b)),
+        lda=dim("lda"),
+        **given,
     )
     split: Literal[1] | None = 1 if options.deterministic else None
     threads = options.threads if parallel else None

@@ -47,7 +47,7 @@ def test_what_is_taken(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", FOREIGN)
-def test_arrays_and_their_bits_are_one(name: str) -> None:
+def test_arrays_and_their_bits_are_one(name: Any) -> None:
     made = tw.compile(Gemm(3, 4, 5, a=name, d=name, beta=0), target="scalar")
     rng = np.random.default_rng(0)
     a, b = (rng.uniform(-1, 1, shape).astype(FOREIGN[name]) for shape in ((3, 5), (5, 4)))

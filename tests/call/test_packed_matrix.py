@@ -186,7 +186,7 @@ def test_bytes_that_are_not_the_formats_are_refused(shape: tuple[int, ...], nbyt
     ("a", "b"), [("f32", "f32"), ("u8", "s8"), ("bf16", "bf16"), ("f32", "f8_e4m3")]
 )
 @pytest.mark.parametrize("target", ["scalar", "avx512+vnni+bf16", "neon", "amx"])
-def test_a_formats_text_says_all_of_it(target: str, a: str, b: str, n: int) -> None:
+def test_a_formats_text_says_all_of_it(target: str, a: Any, b: Any, n: int) -> None:
     for nb in (None, 16):
         form = format_of(tw.Gemm(4, n, 70, a=a, b=tw.Packed(b, nb)), resolve(target))
         assert format_named(form.text) == form
@@ -194,7 +194,12 @@ def test_a_formats_text_says_all_of_it(target: str, a: str, b: str, n: int) -> N
 
 # -- at the call --------------------------------------------------------------------------------
 
-TYPES = {"f32": ("f32", "f32"), "bf16": ("bf16", "bf16"), "s8": ("u8", "s8"), "f64": ("f64", "f64")}
+TYPES: Any = {
+    "f32": ("f32", "f32"),
+    "bf16": ("bf16", "bf16"),
+    "s8": ("u8", "s8"),
+    "f64": ("f64", "f64"),
+}
 
 
 @pytest.mark.parametrize("name", TYPES)

@@ -134,7 +134,7 @@ def extremes(type_: str, shape: tuple[int, int], rng: np.random.Generator) -> An
 
 @every_target
 @pytest.mark.parametrize(("a", "b"), INTEGERS)
-def test_integers_of_the_whole_range_are_exact(name: str, a: str, b: str) -> None:
+def test_integers_of_the_whole_range_are_exact(name: str, a: Any, b: Any) -> None:
     rng = np.random.default_rng(0)
     for m, n, k in ((3, 5, 1), (7, 9, 13), (2, 18, 66)):
         x, y = extremes(a, (m, k), rng), extremes(b, (k, n), rng)
@@ -157,7 +157,7 @@ def test_sums_of_integers_wrap(name: str) -> None:
 
 @every_target
 @pytest.mark.parametrize("type_", ["bf16", "f16", "f8_e4m3", "f8_e5m2"])
-def test_narrow_floating_point_and_its_bits(name: str, type_: str) -> None:
+def test_narrow_floating_point_and_its_bits(name: str, type_: Any) -> None:
     """The same from arrays of ml_dtypes' types and of bits, within the bound of f32 sums."""
     rng = np.random.default_rng(1)
     m, n, k = 5, 9, 21
@@ -205,7 +205,7 @@ def test_quantised_products_from_zero_points_to_bytes(name: str, batch: Any) -> 
 
 @every_target
 @pytest.mark.parametrize("type_", ["s8", "u8", "bf16", "f32"])
-def test_b_that_was_packed_before(name: str, type_: str) -> None:
+def test_b_that_was_packed_before(name: str, type_: Any) -> None:
     """Packed by the interpreter, in blocks, and with the sums of its columns."""
     target = target_of(name)
     zeros: dict[str, Any] = {"a_zero": 7, "b_zero": -3} if type_[1:] == "8" else {}

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 from functools import cache
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.products.operands import operands
@@ -68,7 +69,7 @@ SCHEDULES = (
 def dealt(target: Target) -> Iterator[Case]:
     """All orders with every beta; sizes, types and schedules vary with them."""
     for index, (orders, beta) in enumerate(product(LEVELS["orders"], (0, 1, 0.5))):
-        type_ = ("f32", "f64", "f32")[index // 2 % 3]
+        type_: Any = ("f32", "f64", "f32")[index // 2 % 3]
         a, b, c = (Matrix(type_, order) for order in orders)
         spec = Gemm(
             *SIZES[index % len(SIZES)],

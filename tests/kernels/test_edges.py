@@ -23,7 +23,7 @@ from tilewright.runtime.machine import host
 from tilewright.spec.gemm import Gemm
 
 TARGETS = ("scalar", "avx2", "avx512+vnni+bf16", "amx", "neon+dotprod+i8mm+bf16")
-TYPES = (
+TYPES: Any = (
     ("f32", "f32"), ("f64", "f64"), ("f16", "f16"), ("bf16", "bf16"), ("f8_e4m3", "f8_e5m2"),
     ("s8", "s8"), ("u8", "s8"), ("f32", "bf16"), ("bf16", "f32"), ("f16", "f32"),
 )  # fmt: skip
@@ -185,7 +185,7 @@ def test_tails_are_right_with_every_end(kind: str, target: str, cases: Cases) ->
 
 @pytest.mark.parametrize("a", ["bf16", "u8"])
 @pytest.mark.parametrize("tile", [None, (16, 32), (32, 20)])
-def test_a_matrix_unit_is_told_what_a_narrow_tail_has(a: str, tile: Any) -> None:
+def test_a_matrix_unit_is_told_what_a_narrow_tail_has(a: Any, tile: Any) -> None:
     spec = Gemm(37, 20, 34, a=a, b="s8" if a == "u8" else None)
     plan = plan_for(spec, tw.Schedule(tile=tile, tails="narrow"), host.resolve("amx"))
     ops = [op for one in program_for(plan).tiles for op in walk((*one.body, *one.end))]

@@ -53,7 +53,7 @@ KEPT: tuple[tuple[Expression, Any], ...] = (
 @every_target
 @pytest.mark.parametrize("element", ["f32", "f64"])
 def test_nothing_is_simplified_that_rounding_could_tell(
-    target: str, element: str, tmp_path: Path, cases: Cases
+    target: str, element: Any, tmp_path: Path, cases: Cases
 ) -> None:
     trials = [Trial(Gemm(9, 5, 1, a=element, epilogue=e)) for e, _ in KEPT]
     kernels = Kernels(target, trials, tmp_path)
@@ -78,7 +78,7 @@ def test_algebra_simplifies_all_of_these(tmp_path: Path) -> None:
 
 # --- operands ----------------------------------------------------------------------------------
 
-TYPES = ("f32", "f16", "bf16", "s8", "u8", "s32", "f8_e4m3", "f8_e5m2")
+TYPES: Any = ("f32", "f16", "bf16", "s8", "u8", "s32", "f8_e4m3", "f8_e5m2")
 PLACES: dict[str, Per | None] = {"one": None, "row": "row", "col": "column", "all": "full"}
 ORDERS: tuple[Order, Order] = ("C", "F")
 M, N, K = dim("m"), dim("n"), dim("k")
@@ -117,9 +117,10 @@ def test_operands_of_every_type_and_place(target: str, tmp_path: Path, cases: Ca
 @every_target
 def test_d_is_read_before_it_is_written(target: str, tmp_path: Path, cases: Cases) -> None:
     halved = acc * 0.5 + 2 * dst + dst
+    types: Any = (("f32", "f32", "f32"), ("bf16", "bf16", "f16"), ("u8", "s8", "s8"))
     specs = [
         Gemm(M, N, K, a=a, b=b, d=Matrix(d, order), epilogue=halved)
-        for a, b, d in (("f32", "f32", "f32"), ("bf16", "bf16", "f16"), ("u8", "s8", "s8"))
+        for a, b, d in types
         for order in ORDERS
     ]
     trials = sampled(target, [Trial(spec, Schedule(), SIZES) for spec in specs])
@@ -172,12 +173,13 @@ def test_operands_may_be_called_as_what_the_kernel_uses_inside(tmp_path: Path) -
 
 
 def test_threads_finish_tiles_as_one_does(tmp_path: Path) -> None:
+    types: Any = (("f32", "f32", "bf16"), ("u8", "s8", "f32"))
     trials = [
         Trial(
             Gemm(33, 40, 9, a=a, b=b, d=d, a_scale="row", b_scale="column", epilogue=acc + bias),
             Schedule(loops=loops),
         )
-        for a, b, d in (("f32", "f32", "bf16"), ("u8", "s8", "f32"))
+        for a, b, d in types
         for loops in ("NMk", "nMk", "kMN")
     ]
     kernels = Kernels("avx2", trials, tmp_path)

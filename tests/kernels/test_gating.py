@@ -31,10 +31,15 @@ M, N, K, COUNT = dim("m"), dim("n"), dim("k"), dim("count")
 SIZES = {"m": 19, "n": 37, "k": 9, "count": 2}
 bias = Operand("bias", "f32", "column")
 OUTPUTS = {"amax": row_absmax(acc * acc2), "total": row_sum(acc2)}
-TYPES = (("f32", "f32", "f32"), ("u8", "s8", "s8"), ("bf16", "bf16", "bf16"), ("f16", "f16", "f32"))
+TYPES: Any = (
+    ("f32", "f32", "f32"),
+    ("u8", "s8", "s8"),
+    ("bf16", "bf16", "bf16"),
+    ("f16", "f16", "f32"),
+)
 
 
-def gated(*sizes: Any, a: str = "f32", b: Any = "f32", **more: Any) -> Gemm:
+def gated(*sizes: Any, a: Any = "f32", b: Any = "f32", **more: Any) -> Gemm:
     """The larger of ``acc + bias`` and ``acc2``."""
     return Gemm(*sizes, a=a, b=b, **{"b2": b, "epilogue": maximum(acc + bias, acc2), **more})
 

@@ -60,7 +60,7 @@ def changes(nodes: tuple[NestNode, ...]) -> Iterator[int]:
         (("u8", "u8"), "tdpbuud"), (("bf16", "bf16"), "tdpbf16ps"),
     ],
 )  # fmt: skip
-def test_every_pair_of_signs_has_its_instruction(types: tuple[str, str], mnemonic: str) -> None:
+def test_every_pair_of_signs_has_its_instruction(types: tuple[Any, Any], mnemonic: str) -> None:
     a, b = types
     for spec in (tw.Gemm(16, 16, 64, a=a, b=b), tw.Gemm(16, 16, 64, a=a, b=tw.Packed(b))):
         plan = plan_for(spec, tw.Schedule(), AMX)
@@ -369,7 +369,7 @@ def test_the_header_refuses_nothing(library: Path) -> None:
 
 
 @pytest.mark.parametrize("types", [("s8", "s8"), ("bf16", "bf16")])
-def test_steps_to_prefetch_are_refused_where_matrices_are_read(types: tuple[str, str]) -> None:
+def test_steps_to_prefetch_are_refused_where_matrices_are_read(types: tuple[Any, Any]) -> None:
     spec = tw.Gemm(64, 64, 64, a=types[0], b=types[1])
     with pytest.raises(ScheduleError, match=r"(?s)prefetch counts steps.*prefetch=4.*tdpb.*leave"):
         program_of(spec, tw.Schedule(prefetch=4))

@@ -45,9 +45,10 @@ def trials(target: str) -> list[Trial]:
     found = []
     for index, schedule in enumerate(schedules):
         for order in ORDERS:
-            a, b, d = (("f32", "f32", "f32"), ("u8", "s8", "s8"), ("bf16", "bf16", "bf16"))[
+            types: Any = (("f32", "f32", "f32"), ("u8", "s8", "s8"), ("bf16", "bf16", "bf16"))[
                 (index + (order == "F")) % 3
             ]
+            a, b, d = types
             for sizes in ((13, 21, 17), (M, N, K)):
                 if sizes[0] is M and schedule.tile is not None:
                     continue

@@ -28,7 +28,7 @@ TARGETS = (
     "neon+dotprod+i8mm+bf16+fp16fml",
 )  # fmt: skip
 #: Types of A and B: every instruction, every shift, every conversion.
-PAIRS = (
+PAIRS: Any = (
     ("u8", "s8"), ("s8", "s8"), ("u8", "u8"), ("s8", "u8"), ("bf16", "bf16"), ("f16", "f16"),
     ("f32", "bf16"), ("f32", "f32"), ("f64", "f64"), ("f8_e4m3", "f8_e5m2"), ("f32", "f8_e4m3"),
 )  # fmt: skip
@@ -93,7 +93,7 @@ def cases_of(target: Target) -> Iterator[Case]:
 
 
 #: Types of A and B, what is given, k, n and nb: beyond the columns and lines that one call takes.
-COLUMNS = (
+COLUMNS: Any = (
     ("u8", "s8", "s8", 300, 290, None), ("s8", "s8", "s8", 139, 530, 272),
     ("u8", "u8", "f32", 130, 300, 144), ("bf16", "bf16", "bf16", 150, 290, None),
     ("bf16", "bf16", "f32", 97, 530, 272), ("f16", "f16", "f16", 67, 131, 48),

@@ -24,7 +24,7 @@ TARGETS = (
     "scalar", "avx2", "avx2+vnni", "avx512+vnni+bf16+zen5", "amx", "neon", "neon+dotprod",
     "neon+dotprod+i8mm+bf16+fp16fml",
 )  # fmt: skip
-PAIRS = (
+PAIRS: Any = (
     ("u8", "s8"), ("s8", "s8"), ("u8", "u8"), ("s8", "u8"), ("bf16", "bf16"), ("f16", "f16"),
     ("f32", "bf16"), ("f32", "f32"), ("f64", "f64"), ("f8_e4m3", "f8_e5m2"), ("f32", "f8_e4m3"),
 )  # fmt: skip
@@ -148,7 +148,8 @@ def test_offsets_find_the_matrices_of_a_alone(
 ) -> None:
     """Those of B are packed as a stack, and taken in order: a convolution's windows and weights."""
     rng, size = np.random.default_rng(3), (5, 18, 6)
-    schedule, pairs = Schedule(loops=loops), (("f32", "f32"), ("bf16", "bf16"), ("u8", "s8"))
+    pairs: Any = (("f32", "f32"), ("bf16", "bf16"), ("u8", "s8"))
+    schedule = Schedule(loops=loops)
     specs = [Gemm(*size, a=a, b=Packed(b), batch=Offsets(COUNT)) for a, b in pairs]
     trials = [Trial(spec, schedule, {"count": 3}) for spec in specs]
     kernels = Kernels(target, trials, tmp_path)

@@ -148,7 +148,7 @@ def test_panels_hold_what_they_should(name: str, m: Any, n: Any, k: Any, cases: 
 
 @pytest.mark.parametrize("type_", ["f16", "bf16"])
 @pytest.mark.parametrize("target", ["avx2", "avx512", "neon"])
-def test_few_lines_are_converted_when_loaded(target: str, type_: str) -> None:
+def test_few_lines_are_converted_when_loaded(target: str, type_: Any) -> None:
     """Those along the vectors; where many lines meet them, once beforehand."""
     few, many, unknown = (
         plan(Gemm(m, 33, 9, a="f32", b=type_), target=target) for m in (12, 13, dim("m"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import pytest
 from support.compilers import FAMILIES, use
@@ -48,7 +49,7 @@ def test_neon_multiplies_by_elements_in_place(
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("types", [("u8", "s8"), ("s8", "s8")], ids="-".join)
 def test_sums_of_products_are_added_in_place(
-    types: tuple[str, str], family: str, monkeypatch: pytest.MonkeyPatch
+    types: tuple[Any, Any], family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target = resolve("avx2")
     use(family, target, monkeypatch)
@@ -65,8 +66,8 @@ def test_a_group_of_three_bytes_does_not_pass_through_the_stack(
 ) -> None:
     target = resolve(name)
     use(family, target, monkeypatch)
-    a, b = ("u8", "u8") if target.machine == "aarch64" else ("u8", "s8")
-    spec = tw.Gemm(4, 16, 67, a=a, b=tw.Packed(b))
+    types: Any = ("u8", "u8") if target.machine == "aarch64" else ("u8", "s8")
+    spec = tw.Gemm(4, 16, 67, a=types[0], b=tw.Packed(types[1]))
     code = machine_code([Request("kernel", spec, tw.Schedule(), target)], target)
     runs = [region for function in functions(code) for region in function.regions()]
     assert any(not region.looped for region in runs)

@@ -48,7 +48,7 @@ FORMATS: dict[tuple[str, str, str], tuple[str, int]] = {
 
 
 @pytest.mark.parametrize(("key", "expected"), FORMATS.items(), ids=str)
-def test_formats(key: tuple[str, str, str], expected: tuple[str, int]) -> None:
+def test_formats(key: Any, expected: tuple[str, int]) -> None:
     name, a, b = key
     form = format_of(Pack(9, 7, b, a=a), resolve(name))
     assert (form.stored, form.group) == expected
@@ -56,7 +56,7 @@ def test_formats(key: tuple[str, str, str], expected: tuple[str, int]) -> None:
 
 @pytest.mark.parametrize(("type_", "large"), [("bf16", "bf16"), ("f8_e5m2", "bf16")])
 def test_what_is_converted_is_stored_wider_only_where_it_stays_in_a_cache(
-    type_: str, large: str
+    type_: Any, large: Any
 ) -> None:
     target = resolve("avx2")
     assert format_of(Pack(256, 256, type_), target).stored == "f32"
@@ -94,7 +94,7 @@ def test_a_format_depends_on_target_types_k_n_and_nb_alone() -> None:
 @pytest.mark.parametrize("name", ["avx2", "avx2+vnni", "avx512+vnni+bf16", "neon", ALL])
 @pytest.mark.parametrize("types", [("u8", "s8"), ("s8", "s8"), ("bf16", "bf16"), ("f32", "f32")])
 def test_a_column_alone_lies_along_k_and_so_do_the_vectors(
-    name: str, types: tuple[str, str]
+    name: str, types: tuple[Any, Any]
 ) -> None:
     target, (a, b) = resolve(name), types
     spec = Gemm(5, 1, 67, a=a, b=tw.Packed(b))
@@ -122,7 +122,7 @@ def test_a_matrix_unit_takes_a_column_as_it_takes_others() -> None:
 @pytest.mark.parametrize("type_", ["bf16", "f16", "f32"])
 @pytest.mark.parametrize("blocks", [Schedule(), Schedule(loops="kmnk", block={"k": 20})], ids=str)
 def test_what_stands_behind_a_row_does_not_reach_its_sum(
-    name: str, type_: str, blocks: Schedule, cases: Cases
+    name: str, type_: Any, blocks: Schedule, cases: Cases
 ) -> None:
     target, rng = resolve(name), np.random.default_rng(0)
     spec = Gemm(4, 1, 67, a=type_, b=tw.Packed(type_))
@@ -223,7 +223,7 @@ def accessed(target: Target, spec: Pack) -> dict[str, dict[str, int]]:
     ],
 )
 def test_contiguous_columns_are_read_and_written_by_lines_of_the_cache(
-    name: str, a: str, b: str, source: str
+    name: str, a: Any, b: Any, source: Any
 ) -> None:
     target = resolve(name)
     found = accessed(target, Pack(512, 512, b, a=a, nb=512, source=source, order="F"))
@@ -276,7 +276,7 @@ REFUSED: list[tuple[Any, str]] = [
         lambda: Pack(4, 4, ldb=dim("x"), batch=tw.Strided(dim("x", max=3))),
         "dim 'x' is declared twice",
     ),
-    (lambda: Gemm(4, 4, 4, a=PACKED, b="f32"), "only B can be packed, not A"),
+    (lambda: Gemm(4, 4, 4, a=PACKED, b="f32"), "only B can be packed, not A"),  # type: ignore[arg-type]
     (lambda: Gemm(4, 4, K, b=PACKED), r"a packed B has fixed sizes.*k=dim\('k'\)"),
     (lambda: Gemm(4, dim("n"), 4, b=PACKED), "a packed B has fixed sizes"),
     (lambda: Gemm(4, 4, 4, b=PACKED, ldb=8), "ldb is given, but b is packed"),

@@ -6,6 +6,7 @@ what it plans is interpreted against numpy.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
@@ -32,6 +33,7 @@ from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix, Order
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import dim
+from tilewright.spec.types import TypeName
 
 ORDERS: tuple[Order, ...] = ("C", "F")
 MASK = Mask(ctype="predicate", make="first({count})", load="", store="", registers=0)
@@ -263,7 +265,10 @@ def test_a_tail_has_a_block_of_its_own() -> None:
 def test_a_tile_that_does_not_fit_is_refused_with_one_that_does() -> None:
     with pytest.raises(ScheduleError, match=r"needs .* vector registers on invented") as error:
         list(planned(Gemm(12, 12, 12), invented(), Schedule(tile=(4, 6))))
-    assert "in place of" in str(error.value)
+    hint = re.match(r"tile=\((\d+), (\d+)\)", error.value.hint or "")
+    assert hint is not None and "mr=4 rows by nr=6 columns" in str(error.value)
+    legal = int(hint[1]), int(hint[2])
+    assert list(planned(Gemm(12, 12, 12), invented(), Schedule(tile=legal)))
     with pytest.raises(ScheduleError, match="7 registers"):
         list(planned(Gemm(12, 12, 12), invented(), Schedule(k_split=9, k_unroll=9)))
 
@@ -279,7 +284,7 @@ def test_bounds_follow_from_the_core_alone() -> None:
 
 @pytest.mark.parametrize("name", ["scalar", "avx2", "avx512", "avx512+vnni+bf16", "amx", "neon"])
 @pytest.mark.parametrize("type_", ["f32", "bf16", "s8"])
-def test_no_taller_tile_fits(name: str, type_: str) -> None:
+def test_no_taller_tile_fits(name: str, type_: TypeName) -> None:
     """The search begins with the tallest tile whose accumulators fit; no taller one does."""
     plan = plan_for(Gemm(64, 64, 64, a=type_, b=type_), Schedule(), resolve(name))
     request = plan.tile_request(plan.sizes["k"], False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import tokenize
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.source_tree import ROOT
@@ -182,7 +183,7 @@ def test_an_extent_of_the_call_is_covered_whatever_it_is() -> None:
     ],
 )
 def test_the_instruction_that_is_chosen_is_the_one_that_is_issued(
-    name: str, types: tuple[str, str], mnemonic: str
+    name: str, types: tuple[Any, Any], mnemonic: str
 ) -> None:
     target = resolve(name)
     plan = plan_for(Gemm(20, 34, 24, a=types[0], b=types[1]), Schedule(), target)

@@ -38,6 +38,7 @@ from tilewright.spec.postops import (
     where,
 )
 from tilewright.spec.reductions import row_absmax, row_max, row_sum
+from tilewright.spec.types import type_name
 
 RNG = np.random.default_rng(0)
 
@@ -56,7 +57,7 @@ def right(spec: Gemm, got: Any, **operands: Any) -> bool:
 
 @pytest.mark.parametrize("a", ["s8", "u8"])
 @pytest.mark.parametrize("b", ["s8", "u8"])
-def test_integers_are_numpys_int32(a: str, b: str) -> None:
+def test_integers_are_numpys_int32(a: Any, b: Any) -> None:
     first, second = [full(a, 3, 40000) for _ in range(2)], [full(b, 40000, 4) for _ in range(2)]
     c = full("s32", 3, 4)
     with np.errstate(over="ignore"):
@@ -126,7 +127,7 @@ def test_saturation_and_nan() -> None:
     a = np.array([[1e30], [-1e30], [np.nan], [np.inf]], np.float32)
     b = np.ones((1, 1), np.float32)
     for type_, want in (("s8", [127, -128, 0, 127]), ("u8", [255, 0, 0, 255])):
-        spec = Gemm(4, 1, 1, d=type_)
+        spec = Gemm(4, 1, 1, d=type_name(type_))
         elements = np.array(want).astype(f"{'i' if type_ == 's8' else 'u'}1")[:, None]
         assert right(spec, elements, a=[a], b=[b])
         assert expected(spec, {"a": [a], "b": [b]}).wrong(elements ^ 1).all()
@@ -138,7 +139,7 @@ def test_saturation_and_nan() -> None:
 @pytest.mark.parametrize(
     ("type_", "eps"), [("f32", 2.0**-23), ("bf16", 2.0**-7), ("f16", 2.0**-10), ("f64", 2.0**-52)]
 )
-def test_the_bound_of_the_contract(type_: str, eps: float) -> None:
+def test_the_bound_of_the_contract(type_: Any, eps: float) -> None:
     """What is within ``(k + 4) * eps * (|A| |B|)`` and the rounding of D is right; no more is."""
     wide = type_ == "f64"
     spec = Gemm(5, 6, 7, a="f64" if wide else "f32", d=type_)
@@ -158,10 +159,12 @@ def test_the_bound_of_the_contract(type_: str, eps: float) -> None:
 
 
 @pytest.mark.parametrize("type_", ["f32", "f64", "f16", "bf16", "f8_e4m3", "s8", "u8"])
-def test_whole_numbers_match_bit_for_bit(type_: str) -> None:
+def test_whole_numbers_match_bit_for_bit(type_: Any) -> None:
     kind, dtype = ("f64", "f8") if type_ == "f64" else ("f32", "f4")
     a, b, c = (RNG.integers(-4, 5, shape).astype(dtype) for shape in ((5, 7), (7, 6), (5, 6)))
-    spec = Gemm(5, 6, 7, a=kind, d=type_, beta=-2, alpha=3, a_scale=0.25 if type_ != "f64" else 2)
+    spec = Gemm(
+        5, 6, 7, a=type_name(kind), d=type_, beta=-2, alpha=3, a_scale=0.25 if type_ != "f64" else 2
+    )
     found = expected(spec, {"a": [a], "b": [b], "c": c})
     low, high = found.range()
     np.testing.assert_array_equal(low, high)

@@ -90,3 +90,14 @@ def test_schedules_are_schedules() -> None:
 def test_unknown_targets() -> None:
     with pytest.raises(TargetError, match="unknown target"):
         tw.compile(Gemm(2, 2, 2), target="avx1024")
+
+
+def test_a_target_in_the_schedules_place_is_told_so() -> None:
+    with pytest.raises(tw.ScheduleError, match=r"target='avx2'"):
+        tw.compile(tw.Gemm(4, 4, 4), "avx2")  # type: ignore[arg-type]
+
+
+def test_a_long_wrong_spec_is_cut() -> None:
+    with pytest.raises(tw.SpecError) as caught:
+        tw.compile("x" * 5000)  # type: ignore[arg-type]
+    assert len(str(caught.value)) < 400

@@ -264,7 +264,7 @@ def test_no_memory_is_said(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("type_", ["f16", "bf16", "f8_e4m3", "f8_e5m2"])
-def test_every_element_has_its_value(type_: str, tmp_path: Path) -> None:
+def test_every_element_has_its_value(type_: Any, tmp_path: Path) -> None:
     text = harness(tw.Gemm(1, 1, 1, a=type_, d=type_), None, "scalar", name="kernel")
     found = re.search(rf"static (double tw_value_{type_}.*?\n\}}\n)", text, re.DOTALL)
     assert found is not None

@@ -49,7 +49,7 @@ def kernel() -> tw.Kernel:
 
 def test_attributes(kernel: tw.Kernel) -> None:
     assert kernel.spec == Gemm(16, 16, 16)
-    assert kernel.schedule == tw.Schedule()
+    assert kernel.requested == tw.Schedule()
     assert kernel.target == host.resolve("host").name
     assert kernel.emulated is None
     assert kernel.flops == 2 * 16**3
@@ -198,7 +198,7 @@ def test_sizes_that_the_call_cannot_have(
 
 def test_what_is_no_product_is_not_measured_beside_an_estimate() -> None:
     flipped = tw.compile(Transpose(8, 8))
-    with pytest.raises(tw.SpecError, match="an estimate is of one product"):
+    with pytest.raises(tw.SpecError, match="an estimate is of products"):
         flipped.explain(measure=True)
 
 
@@ -207,7 +207,11 @@ def test_what_is_no_product_is_not_measured_beside_an_estimate() -> None:
 
 def test_kernels_pickle(kernel: tw.Kernel) -> None:
     for twin in (pickle.loads(pickle.dumps(kernel)), copy.deepcopy(kernel), copy.copy(kernel)):
-        assert (twin.name, twin.spec, twin.schedule) == (kernel.name, kernel.spec, kernel.schedule)
+        assert (twin.name, twin.spec, twin.requested) == (
+            kernel.name,
+            kernel.spec,
+            kernel.requested,
+        )
         a, b = inputs(16, 16, 16)
         np.testing.assert_array_equal(twin(a, b), kernel(a, b))
 

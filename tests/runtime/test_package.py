@@ -71,3 +71,13 @@ def test_public_names() -> None:
     assert {"Gemm", "postop", "relu", "where"} <= set(tw.__all__) <= everything.keys()
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         tw.nothing
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("sigmoid", "tw.logistic"), ("gelu", "tw.gelu_erf"), ("softmax", "tw.row_sum")],
+)
+def test_names_of_other_libraries_lead_to_what_there_is(name: str, meant: str) -> None:
+    with pytest.raises(AttributeError, match=meant):
+        getattr(tw, name)
+    assert hasattr(tw, meant.removeprefix("tw."))

@@ -76,7 +76,7 @@ def test_a_winner_of_a_foreign_cpu_is_not_compiled(
     database.crown(replace(winner(mine._replace(cpu="GenuineIntel 6 1")), schedule=legal))
     assert tw.compile(SPEC).tuned is None
     database.crown(replace(winner(mine), schedule=legal))
-    assert tw.compile(SPEC).schedule == legal
+    assert tw.compile(SPEC).requested == legal
     monkeypatch.setattr(tuned, "cpu_name", lambda: "another")
     assert tw.compile(SPEC).tuned is None
 

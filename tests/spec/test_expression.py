@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tilewright.errors import SpecError
+from tilewright.errors import SpecError, TilewrightError
 from tilewright.spec import expression, postops
 from tilewright.spec.expression import (
     REGISTRY,
@@ -34,6 +34,8 @@ from tilewright.spec.sizes import canonical
 #: For what type checkers refuse.
 ANY: Any = acc
 MISUSED: Any = object()
+#: numpy, whose stubs know nothing of expressions.
+NUMPY: Any = np
 BIAS = Operand("bias", "f32", per="column")
 NAMES: dict[str, Any] = {
     **{name: getattr(expression, name) for name in ("Operand", "acc", "acc2", "dst")},
@@ -179,11 +181,46 @@ def test_nodes_are_immutable() -> None:
         (lambda: Operand("x", "f33"), "f33"),
         (lambda: Operand("x", "f32", MISUSED), "per says"),
         (lambda: operands_of(acc + BIAS, Operand("bias", "f32")), "declared twice"),
+        (lambda: acc + postops.relu, r"tw\.relu\(tw\.acc\)"),  # type: ignore[operator]
+        (lambda: NUMPY.clip(acc, 0, 6), r"tw\.clip"),
+        (lambda: NUMPY.where(acc > 0, acc, 0), r"tw\.where"),
+        (lambda: NUMPY.sin(acc), "postop"),
+        (lambda: NUMPY.add.reduce(acc), "np.add"),
     ],
 )
 def test_what_has_no_meaning_is_refused_with_a_reason(make: Any, message: str) -> None:
     with pytest.raises(SpecError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("made", "same"),
+    [
+        (lambda: NUMPY.maximum(acc, 0), postops.maximum(acc, 0)),
+        (lambda: NUMPY.tanh(acc + 1), postops.tanh(acc + 1)),
+        (lambda: NUMPY.float32(2) * acc, 2 * acc),
+        (lambda: NUMPY.subtract(1, acc), 1 - acc),
+        (lambda: NUMPY.less_equal(acc, dst), acc <= dst),
+        (lambda: NUMPY.abs(acc), abs(acc)),
+        (lambda: NUMPY.negative(acc), -acc),
+        (lambda: NUMPY.rint(acc), postops.round(acc)),
+    ],
+)
+def test_numpys_functions_are_ours_where_they_are_the_same(made: Any, same: Expression) -> None:
+    assert made() == same
+
+
+def test_a_function_without_its_operands_says_how_it_is_called() -> None:
+    with pytest.raises(TypeError, match=r"tw\.relu\(tw\.acc\)") as caught:
+        postops.relu()  # type: ignore[call-arg]
+    assert isinstance(caught.value, TilewrightError)
+    with pytest.raises(TypeError, match=r"where\(condition, x, y\)|where\("):
+        postops.where(acc)  # type: ignore[call-arg]
+
+
+def test_an_operand_of_elements_is_a_full_one() -> None:
+    assert Operand("x", "f32", "element") == Operand("x", "f32", "full")
+    assert repr(Operand("x", "f32", "element")) == "Operand('x', 'f32', per='full')"
 
 
 def test_operands_are_found_once_and_in_order() -> None:

@@ -94,29 +94,29 @@ def test_the_winner_is_stored_and_taken_by_compile(database: Database) -> None:
     made = tuning(database, _search=Given(tile(4)))
     list(made.steps())
     kernel, found = made.result()
-    assert kernel.schedule == tile(4) == found[0].schedule
+    assert kernel.requested == tile(4) == found[0].schedule
     assert found[0].ratio == pytest.approx(2) and found[0].uncertainty == pytest.approx(0)
     assert found[0].hot.gflops == pytest.approx(fake_worker.FLOPS / 4e-6 / 1e9)
     assert found[0].hot.of_peak == pytest.approx(1 / 40)
     assert kernel.tuned is None, "the schedule is given"
     taken = tw.compile(SPEC)
-    assert taken.schedule == tile(4) and taken.tuned is not None
+    assert taken.requested == tile(4) and taken.tuned is not None
     text = " ".join(taken.explain().split())
     assert "schedule tuned tuned on 20" in text and "2.00 times as fast as the default" in text
     assert host.cpu().name.split()[0] in text
     assert taken.verify().cases == 3
-    assert pickle.loads(pickle.dumps(taken)).schedule == tile(4)
-    assert tw.compile_many([SPEC])[0].schedule == tile(4)
+    assert pickle.loads(pickle.dumps(taken)).requested == tile(4)
+    assert tw.compile_many([SPEC])[0].requested == tile(4)
 
 
 def test_a_schedule_or_a_target_that_is_named_does_not_ask_the_database(
     database: Database,
 ) -> None:
     list(tuning(database, _search=Given(tile(4))).steps())
-    assert tw.compile(SPEC, tw.Schedule()).schedule == tw.Schedule()
-    assert tw.compile(SPEC, tile(2)).schedule == tile(2)
+    assert tw.compile(SPEC, tw.Schedule()).requested == tw.Schedule()
+    assert tw.compile(SPEC, tile(2)).requested == tile(2)
     named = tw.compile(SPEC, None, host.resolve("host").name)
-    assert named.schedule == tw.Schedule() and named.tuned is None
+    assert named.requested == tw.Schedule() and named.tuned is None
     assert tw.compile(tw.Gemm(16, 16, 17)).tuned is None
 
 
@@ -125,7 +125,7 @@ def test_the_default_wins_where_nothing_is_faster(database: Database) -> None:
     list(made.steps())
     assert made.ranking[0].schedule == tw.Schedule()
     found = tw.compile(SPEC)
-    assert found.schedule == tw.Schedule()
+    assert found.requested == tw.Schedule()
     assert "nothing was faster than the default" in " ".join(found.explain().split())
 
 
@@ -298,11 +298,11 @@ def test_a_tuning_from_end_to_end(database: Database) -> None:
     """What it finds depends on the machine; that the kernel is right, and stored, does not."""
     kernel, found = tw.tune(tw.Gemm(8, 16, 8, beta=1), seconds=0.2, search="ranked")
     assert kernel.verify().cases == 3
-    assert found[0].schedule == kernel.schedule and len(found) >= 2
+    assert found[0].schedule == kernel.requested and len(found) >= 2
     assert all(one.hot.gflops > 0 and one.rounds >= 1 for one in found)
     best = next(one for one in found if one.schedule == tw.Schedule())
     assert best.ratio == pytest.approx(1)
-    assert tw.compile(tw.Gemm(8, 16, 8, beta=1)).schedule == kernel.schedule
+    assert tw.compile(tw.Gemm(8, 16, 8, beta=1)).requested == kernel.requested
     (winner,) = database.winners()
     assert winner.code == repr(kernel.spec) and winner.compiler and winner.version
 

@@ -14,7 +14,7 @@ from tilewright.spec.types import ITEMSIZE, accumulator
 from tilewright.symbolic import ONE, size_expr, value
 
 from ..contraction import Product, choose_product
-from ..loops import Decision
+from ..loops import Decided, Decision
 from ..operands import BatchPlan, Operand, packed_by_caller
 from ..packed_b import PackedFormat, format_of, packed_product
 
@@ -25,8 +25,8 @@ CHUNK_BYTES = 16 * 1024
 STRIP_VECTORS, COLUMN_BYTES = 16, 128
 
 
-@dataclass(frozen=True, slots=True)
-class PackPlan:
+@dataclass(frozen=True, slots=True, repr=False)
+class PackPlan(Decided):
     """A packing with every choice made.
 
     ``format`` is that of one matrix; ``operands`` are B as it is given, and ``out``. Of a block's

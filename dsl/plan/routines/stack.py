@@ -24,7 +24,7 @@ from tilewright.spec.sizes import Dim
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import div, size_expr, value
 
-from ..loops import Decision, threads_decision
+from ..loops import Decided, Decision, threads_decision
 from ..operands import BatchPlan, Operand, batch_stride, operand_of
 from ..parts import exact_parts
 from ..plan import STACK_BYTES, Plan
@@ -47,8 +47,8 @@ UNKNOWN = 8
 WAITING = 1.5
 
 
-@dataclass(frozen=True, slots=True)
-class StackPlan:
+@dataclass(frozen=True, slots=True, repr=False)
+class StackPlan(Decided):
     """A stack of products with every choice made.
 
     ``each`` is the plan of one product, for which the others wait. Without it products stand side
@@ -273,9 +273,14 @@ def side_by_side(spec: Gemm, target: Target) -> float | None:
     return None if _against(spec, Schedule(), target) else _beside(spec, target)
 
 
-def _beside(spec: Gemm, target: Target) -> float:
+def beside_cycles(plan: StackPlan, sizes: Mapping[str, int]) -> float:
+    """The cycles of one of the products of such sizes that stand side by side."""
+    return _beside(plan.spec, plan.target, sizes)
+
+
+def _beside(spec: Gemm, target: Target, given: Mapping[str, int] | None = None) -> float:
     """Cycles a product where several stand side by side: moving them, and multiplying."""
-    sizes, vector = _counted(spec), _vectors(target, spec.type)[0]
+    sizes, vector = given or _counted(spec), _vectors(target, spec.type)[0]
     moved = {name: prod(sizes[d] for d in SHAPES[name]) for name in "abc"}
     moved["c"] *= 1 if spec.beta == 0 else 2
     lanes = vector.lanes

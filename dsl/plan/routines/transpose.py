@@ -27,7 +27,7 @@ from tilewright.spec.transpose import Transpose
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, size_expr, value
 
-from ..loops import Decision
+from ..loops import Decided, Decision
 from ..operands import Operand
 from ..parts import Part, cut
 
@@ -279,8 +279,8 @@ def _choose(target: Target, spec: Transpose, *, square: bool) -> tuple[int, int]
 # --- the plan ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class TransposePlan:
+@dataclass(frozen=True, slots=True, repr=False)
+class TransposePlan(Decided):
     """A transposition with every choice made.
 
     ``tile`` is in rows and columns of x. ``square`` is the extent of the tiles that are exchanged

@@ -8,7 +8,7 @@ from functools import cache, wraps
 from types import FunctionType
 from typing import Any, ParamSpec, overload
 
-from tilewright.errors import SpecError
+from tilewright.errors import ArgumentTypeError, SpecError
 
 from ..names import check_name
 from .nodes import Call, Expression, as_expression, parameter
@@ -229,7 +229,17 @@ def _parameters_of(body: FunctionType) -> inspect.Signature:
 
 def _use(entry: PostOp, given: tuple[Any, ...], named: dict[str, Any]) -> Call:
     """The node of one use; SpecError for parameters that are no numbers or are refused."""
-    bound = _parameters_of(entry.body).bind(*given, **named)
+    parameters = _parameters_of(entry.body)
+    try:
+        bound = parameters.bind(*given, **named)
+    except TypeError as error:
+        usual = ", ".join(["tw.acc", *entry.operands[1:]])
+        raise ArgumentTypeError(
+            f"{entry.name} is a function of expressions, and was called with other arguments",
+            got=str(error),
+            expected=f"{entry.name}({', '.join(parameters.parameters)})",
+            hint=f"{'' if entry.own else 'tw.'}{entry.name}({usual})",
+        ) from None
     bound.apply_defaults()
     count, values = len(entry.operands), bound.args
     operands = tuple(map(as_expression, values[:count]))

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Rational, Real
-from typing import ClassVar, Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 from tilewright.errors import SpecError
 
@@ -26,7 +26,24 @@ class Expression:
     """A node; ``+ - * / ** abs() < <= > >=`` make new ones. ``==`` compares structure."""
 
     __slots__ = ()
-    __array_ufunc__: ClassVar[None] = None  # numpy leaves the operators to the methods below
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Expression:
+        """What numpy's function of that name is called here: ``np.maximum(tw.acc, 0)``."""
+        name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
+        entry = REGISTRY.get(name)
+        plain = method == "__call__" and not options and entry is not None and not entry.own
+        if (
+            plain
+            and entry is not None
+            and len(entry.operands) == len(inputs)
+            and not entry.parameters
+        ):
+            return call(name, *inputs)
+        return _refuse_numpy(ufunc.__name__, name)
+
+    def __array_function__(self, function: Any, *_: Any) -> NoReturn:
+        """Numpy's functions on arrays are none of elements."""
+        _refuse_numpy(function.__name__, function.__name__)
 
     def __add__(self, other: Term) -> Expression:
         return call("add", self, other)
@@ -86,6 +103,24 @@ class Expression:
 
 Term = Expression | float
 
+#: Functions of numpy that are called otherwise here.
+_UFUNCS = {
+    "subtract": "sub", "multiply": "mul", "divide": "div", "negative": "neg", "absolute": "abs",
+    "equal": "eq", "not_equal": "ne", "less": "lt", "less_equal": "le", "greater": "gt",
+    "greater_equal": "ge", "rint": "round",
+}  # fmt: skip
+
+
+def _refuse_numpy(theirs: str, ours: str) -> NoReturn:
+    """SpecError for a function of numpy's that no expression has as it was called."""
+    known = ours in REGISTRY and not REGISTRY[ours].own
+    raise SpecError(
+        f"np.{theirs} is no function of expressions",
+        got=f"np.{theirs} of an expression",
+        expected="a function of epilogues: they stand in tilewright, as tw.relu does",
+        hint=f"tw.{ours}" if known else "@tw.postop makes one of your own",
+    )
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Leaf(Expression):
@@ -110,6 +145,8 @@ class Leaf(Expression):
 class Operand(Expression):
     """A named argument of the call: one value, or one per column, per row or per element of D.
 
+    ``per`` is None, "column", "row", or "full" for one value per element; "element" is the same.
+
     In Python it is passed by ``name``. In C, in ``kernel.c_declaration`` as in the kernel's text,
     its parameter is ``name`` with an underscore behind, ``bias_`` for "bias", which nothing else
     is called. Words of C, C++ and Python, and names that C reserves, are refused.
@@ -117,12 +154,14 @@ class Operand(Expression):
 
     name: str
     type: str = "f32"
-    per: Per | None = None
+    per: Per | Literal["element"] | None = None
 
     def __post_init__(self) -> None:
         check_name(self.name, "an operand")
         object.__setattr__(self, "type", type_name(self.type))
         text = self.per is None or isinstance(self.per, str)
+        if text and self.per == "element":
+            object.__setattr__(self, "per", "full")
         if not text or self.per not in (None, "column", "row", "full"):
             raise SpecError(
                 f"operand {self.name!r}: per says which elements of D have a value of their own",
@@ -226,8 +265,18 @@ def as_expression(value: object) -> Expression:
     raise SpecError(
         "an expression is made of tw.acc, tw.acc2, tw.dst, tw.Operand and numbers",
         got=value if isinstance(value, str) else type(value).__name__,
-        hint="an array is a tw.Operand(name, type, per), passed by name at the call; "
-        "what a row is reduced to is one of outputs",
+        hint=_hint(value),
+    )
+
+
+def _hint(value: object) -> str:
+    """What to try in place of a value that is no part of an expression."""
+    name = getattr(value, "__name__", "")
+    if callable(value) and name in REGISTRY:
+        return f"tw.{name}(tw.acc): the function of something"
+    return (
+        "an array is a tw.Operand(name, type, per), passed by name at the call; "
+        "what a row is reduced to is one of outputs"
     )
 
 

@@ -1,0 +1,112 @@
+"""C of a kernel that a person edited: read, checked, and held beside what was generated."""
+
+from __future__ import annotations
+
+import re
+from os import PathLike
+from pathlib import Path
+from typing import NamedTuple
+
+from tilewright.errors import (
+    ArgumentTypeError,
+    ArgumentValueError,
+    SpecError,
+    ToolchainError,
+)
+
+#: What calls a kernel with its arguments in arrays; every file of tilewright defines one for each.
+_INVOKE = re.compile(r"^void (\w+)_invoke\([^;{]*\)\s*\{", re.MULTILINE)
+
+
+#: What the text that was generated is called, where the edited one is kept too.
+GENERATED = "generated.c"
+
+
+class Edited(NamedTuple):
+    """The text of a file that defines the kernel ``name``; ``path`` is where it was read."""
+
+    path: str
+    text: str
+    name: str
+
+
+def read_edited(path: str | PathLike[str]) -> Edited:
+    """The edited C in the file ``path``; ArgumentError where it has none, or several kernels."""
+    if not isinstance(path, (str, PathLike)):
+        raise ArgumentTypeError(
+            "source is a path", got=path, hint='kernel.edit("kernel.c") writes the file'
+        )
+    file = Path(path)
+    try:
+        text = file.read_text(encoding="utf-8")
+    except (OSError, UnicodeError) as error:
+        said = getattr(error, "strerror", None) or str(error)
+        raise ArgumentValueError(
+            "the edited C cannot be read",
+            got=f"{file}: {said}",
+            expected="a file of C text in UTF-8",
+            hint='kernel.edit("kernel.c") writes one',
+        ) from None
+    names = [found[1] for found in _INVOKE.finditer(text)]
+    if len(names) != 1:
+        raise ArgumentValueError(
+            "the edited C must define one kernel",
+            got=f"{file}: {', '.join(names) or 'none'}",
+            expected="a function <name>, with <name>_invoke and <name>_scratch_bytes",
+            hint="kernel.edit writes all three: change what <name> does, not how it is called",
+        )
+    return Edited(str(file), text, names[0])
+
+
+def check_edited(edited: Edited, generated: str) -> None:
+    """SpecError where the edited kernel is declared otherwise than in the ``generated`` text."""
+    wanted, found = (declaration(edited.name, text) for text in (generated, edited.text))
+    if found != wanted:
+        raise SpecError(
+            f"{edited.path} does not declare {edited.name} as the spec's kernel is called",
+            got=found or "no declaration",
+            expected=wanted,
+            hint="compile it with the spec that it was written for, and leave its parameters",
+        )
+
+
+def of_file(error: ToolchainError, edited: Edited) -> ToolchainError:
+    """A compiler's complaint with the file's own name in place of the copy's that it was given."""
+    said = re.sub(r"\bkernels(_0)?\.c:", f"{edited.path}:", error.got or "")
+    hint = "the warnings of -Wall -Wextra are errors, as for the C that is generated"
+    return ToolchainError(error.problem, got=said, expected=error.expected, hint=hint)
+
+
+def declaration(name: str, text: str) -> str | None:
+    """The declaration of the C function ``name`` in a text, on one line; None if it has none."""
+    found = re.search(rf"^\w[^\n]*\b{name}\([^;{{]*\);$", text, re.MULTILINE)
+    return None if found is None else " ".join(found[0].split())
+
+
+def write_new(path: str | PathLike[str], text: str) -> Path:
+    """Write ``text`` to a file that is not there yet; ArgumentError where it cannot be."""
+    file = Path(path)
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            opened.write(text)
+    except FileExistsError:
+        raise ArgumentValueError(
+            "there is a file of this name, and it may have been edited",
+            got=str(file),
+            hint="another name, or delete it first",
+        ) from None
+    except OSError as error:
+        raise ArgumentValueError(
+            "the C cannot be written",
+            got=f"{file}: {error.strerror}",
+            hint="another folder",
+        ) from None
+    return file
+
+
+def difference(generated: str, edited: Edited) -> str:
+    """What was changed, as a unified diff; "" where nothing was."""
+    from difflib import unified_diff
+
+    before, after = generated.splitlines(), edited.text.splitlines()
+    return "\n".join(unified_diff(before, after, "generated", edited.path, lineterm=""))
