@@ -22,7 +22,6 @@ def traces(a: Any, b: Any) -> Any:
 
     product = tw.compile(tw.Gemm(8, 8, 8)).numba
 
-    @numba.njit(parallel=True)  # type: ignore[untyped-decorator]
     def loop(a: Any, b: Any, out: Any) -> None:
         for i in numba.prange(len(a)):
             c = np.empty((8, 8), np.float32)
@@ -30,7 +29,7 @@ def traces(a: Any, b: Any) -> Any:
             out[i] = np.trace(c)
 
     out = np.empty(len(a), np.float32)
-    loop(a, b, out)
+    numba.njit(loop, parallel=True)(a, b, out)
     return out
 
 

@@ -56,12 +56,13 @@ def function_of(
 
     implementation = _implementation(tables, invoke, scratch_bytes, len(signature.scalars))
 
-    @overload(in_python, strict=False)  # type: ignore[untyped-decorator]
     def typed(*arguments: Any) -> Any:
         wrong = _wrong_types(signature, tables, arguments)
         if wrong is not None:
             raise TypingError(f"{name}: {wrong}")
         return implementation
+
+    overload(in_python, strict=False)(typed)
 
     return in_python
 
@@ -172,16 +173,16 @@ def _helpers() -> tuple[Any, ...]:
     from numba import njit, types
     from numba.extending import overload
 
-    @njit  # type: ignore[untyped-decorator]
-    def agrees(known: Any, wanted: int, got: int) -> bool:
+    def agrees_(known: Any, wanted: int, got: int) -> bool:
         if wanted > _DIM // 2:
             return wanted == got
         if known[wanted - _DIM] < 0:
             known[wanted - _DIM] = got
         return known[wanted - _DIM] == got  # type: ignore[no-any-return]
 
-    @njit  # type: ignore[untyped-decorator]
-    def check_array(x: Any, row: Any, known: Any) -> None:
+    agrees = njit(agrees_)
+
+    def check_array_(x: Any, row: Any, known: Any) -> None:
         for axis in range(x.ndim):
             if not agrees(known, row[_AXES - x.ndim + axis], x.shape[axis]):
                 raise ValueError("an array has the wrong shape for this kernel")
@@ -209,10 +210,11 @@ def _helpers() -> tuple[Any, ...]:
             if not right or x.strides[0] != matrices * row[_ITEM] or matrices < 0:
                 raise ValueError("an array has the wrong batch stride for this kernel")
 
+    check_array = njit(check_array_)
+
     def check(x: Any, row: Any, known: Any) -> None:
         raise NotImplementedError
 
-    @overload(check)  # type: ignore[untyped-decorator]
     def check_typed(x: Any, row: Any, known: Any) -> Any:
         def of_number(x: Any, row: Any, known: Any) -> None:
             return
@@ -222,10 +224,11 @@ def _helpers() -> tuple[Any, ...]:
 
         return of_array if isinstance(x, types.Array) else of_number
 
+    overload(check)(check_typed)
+
     def ends(x: Any, bounds: Any) -> Any:
         raise NotImplementedError
 
-    @overload(ends)  # type: ignore[untyped-decorator]
     def ends_typed(x: Any, bounds: Any) -> Any:
         def of_number(x: Any, bounds: Any) -> Any:
             return x
@@ -241,8 +244,9 @@ def _helpers() -> tuple[Any, ...]:
 
         return of_array if isinstance(x, types.Array) else of_number
 
-    @njit  # type: ignore[untyped-decorator]
-    def fill(wanted: Any, limits: Any, known: Any, slots: Any, values: Any) -> None:
+    overload(ends)(ends_typed)
+
+    def fill_(wanted: Any, limits: Any, known: Any, slots: Any, values: Any) -> None:
         for row in wanted:
             for column in (_LEADING, _STEP):
                 at = row[column] - _DIM
@@ -259,12 +263,15 @@ def _helpers() -> tuple[Any, ...]:
                 raise ValueError("a size of the call is beyond the limits of its dim")
             values[at] = value
 
-    @njit  # type: ignore[untyped-decorator]
-    def apart(wanted: Any, bounds: Any) -> None:
+    fill = njit(fill_)
+
+    def apart_(wanted: Any, bounds: Any) -> None:
         for i in range(len(wanted)):
             for j in range(len(wanted)):
                 meets = bounds[i, 0] < bounds[j, 1] and bounds[j, 0] < bounds[i, 1]
                 if i != j and wanted[i, _WRITTEN] and meets:
                     raise ValueError("an array that is written shares memory with another")
+
+    apart = njit(apart_)
 
     return check, ends, fill, apart

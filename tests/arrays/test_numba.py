@@ -49,7 +49,7 @@ def test_a_kernel_in_compiled_code(fixed: Any) -> None:
 def test_a_parallel_loop() -> None:
     product = tw.compile(tw.Gemm(4, 6, 5)).numba
 
-    @numba.njit(parallel=True)  # type: ignore[untyped-decorator]
+    @numba.njit(parallel=True)
     def loop(a: Any, b: Any, c: Any) -> None:
         for i in numba.prange(len(a)):
             product(a[i], b[i], c[i])

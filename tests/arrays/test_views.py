@@ -16,7 +16,7 @@ from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.views import as_array
 
 A = np.arange(20, dtype=np.float32).reshape(4, 5)
-B = np.ones((5, 3), np.float32)
+B: Any = np.ones((5, 3), np.float32)
 
 
 class Exporter:

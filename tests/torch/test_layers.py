@@ -108,7 +108,7 @@ def test_a_quantised_layer_is_what_its_integers_say(input_range: Any, activation
 # -- torch.compile ------------------------------------------------------------------------------
 
 
-class Block(torch.nn.Module):  # type: ignore[misc]
+class Block(torch.nn.Module):  # type: ignore[misc, name-defined]
     """A layer of BERT, small: projections, attention, two layers with GELU."""
 
     def __init__(self, width: int = 32, heads: int = 4) -> None:

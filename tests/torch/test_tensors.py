@@ -13,7 +13,7 @@ from tilewright.errors import ArgumentTypeError, ArgumentValueError
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 A, B = torch.randn(4, 5), torch.randn(5, 3)
-TYPES = {
+TYPES: dict[Any, Any] = {
     "f32": torch.float32, "f64": torch.float64, "f16": torch.float16, "bf16": torch.bfloat16,
     "f8_e4m3": torch.float8_e4m3fn, "f8_e5m2": torch.float8_e5m2,
 }  # fmt: skip
@@ -50,7 +50,7 @@ def test_kinds_may_be_mixed(kernel: tw.Kernel) -> None:
 
 
 @pytest.mark.parametrize("type_", TYPES)
-def test_types(type_: str) -> None:
+def test_types(type_: Any) -> None:
     a, b = (torch.randint(-3, 4, size).to(TYPES[type_]) for size in ((4, 8), (8, 4)))
     expected = (a.double() @ b.double()).to(TYPES[type_])
     kernel = tw.compile(tw.Gemm(4, 4, 8, a=type_, b=type_, d=type_))
@@ -63,7 +63,7 @@ def test_types(type_: str) -> None:
 
 
 @pytest.mark.parametrize(("a_type", "out"), [("u8", torch.int32), ("s8", torch.int32)])
-def test_integers(a_type: str, out: Any) -> None:
+def test_integers(a_type: Any, out: Any) -> None:
     dtype = {"u8": torch.uint8, "s8": torch.int8}[a_type]
     a, b = torch.randint(0, 100, (4, 8)).to(dtype), torch.randint(-100, 100, (8, 4)).to(torch.int8)
     kernel = tw.compile(tw.Gemm(4, 4, 8, a=a_type, b="s8"))
