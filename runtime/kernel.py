@@ -180,7 +180,7 @@ class Kernel:
         elif self._new is not None:
             given = arrays
             given += (self._new(),)
-            if self._fast[0](given) == 0:
+            if self._fast_out[0](given) == 0:
                 return given[output]
         return self._general(arrays, {})
 

@@ -59,10 +59,10 @@ def serve(graph: torch.fx.GraphModule) -> Served:
         if called in _LINEAR and _is_layer(node):
             activations += _as_layer(graph.graph, node)
             layers += 1
-        elif called in _MATMUL and _is_product(node.args[:2]) and not node.kwargs:
+        elif called in _MATMUL and _is_product(node, node.args[:2]) and not node.kwargs:
             _replace(graph.graph, node, node.args[:2])
             products += 1
-        elif called in _ADDED and _is_product(node.args[1:3]) and not node.kwargs:
+        elif called in _ADDED and _is_product(node, node.args[1:3]) and not node.kwargs:
             added = node.args[0]
             _add(graph.graph, added, _replace(graph.graph, node, node.args[1:3]))
             products += 1
@@ -94,7 +94,7 @@ def _parts(node: torch.fx.Node) -> tuple[Any, Any, Any]:
 def _is_layer(node: torch.fx.Node) -> bool:
     """Whether a linear node has a weight that stays, of a type that kernels have."""
     x, weight, bias = _parts(node)
-    values = [_value(part) for part in (x, weight, bias) if part is not None]
+    values = [_value(part) for part in (x, weight, bias, node) if part is not None]
     if any(value is None or value.device.type != "cpu" for value in values):
         return False
     types = {value.dtype for value in values if value is not None}
@@ -141,10 +141,10 @@ def _activation_of(node: torch.fx.Node) -> str:
 # --- products ----------------------------------------------------------------------------------
 
 
-def _is_product(given: Sequence[Any]) -> bool:
-    """Whether both are matrices, or stacks of them, in float32 on the CPU."""
-    values = [_value(part) for part in given]
-    return len(values) == 2 and all(
+def _is_product(node: torch.fx.Node, given: Sequence[Any]) -> bool:
+    """Whether both are matrices, or stacks of them, in float32 on the CPU, as the result is."""
+    values = [_value(part) for part in (*given, node)]
+    return len(given) == 2 and all(
         value is not None
         and value.device.type == "cpu"
         and value.dtype == torch.float32

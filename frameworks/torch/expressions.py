@@ -63,7 +63,7 @@ def evaluate(expression: Expression, values: Mapping[str, Any]) -> Any:
     """``expression`` of tensors by the names of its leaves and operands."""
     match expression:
         case Number(value):
-            return torch.tensor(value)
+            return torch.tensor(value, device="cpu")
         case Leaf(name) | Operand(name):
             return values[name]
         case Call() as use if use.fn in _FUNCTIONS:

@@ -88,7 +88,7 @@ class Operator:
             ]
         except (AttributeError, IndexError):
             return None
-        return self._made(torch.empty, sizes, dtype=self._dtype)
+        return self._made(torch.empty, sizes, dtype=self._dtype, device="cpu")
 
     def _made(self, make: Any, sizes: list[Any], **options: Any) -> torch.Tensor:
         if not self._shape.turned:

@@ -67,7 +67,7 @@ def _quantized_linear(
     if bias is not None:
         named["bias"] = bias
     parallel = is_parallel(len(rows) * n * k)
-    out = torch.empty((len(rows), n))
+    out = torch.empty((len(rows), n), dtype=torch.float32, device="cpu")
     with torch.no_grad():
         packed = packed_weight(weight, lambda: quantized_kernel(kind, False))
         quantized_kernel(kind, parallel)(codes, packed, out=out, **named)

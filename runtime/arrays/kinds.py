@@ -28,7 +28,7 @@ def maker(like: Any, type_: str) -> Callable[[tuple[int, ...]], Any]:
         torch: Any = torch_if_loaded()
         dtype = torch_type(torch, type_)
         if dtype is not None:
-            return partial(torch.empty, dtype=dtype)
+            return partial(torch.empty, dtype=dtype, device="cpu")
     return partial(np.empty, dtype=preferred(type_))
 
 

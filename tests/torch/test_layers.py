@@ -170,3 +170,21 @@ def test_nodes_of_a_graph() -> None:
     for got, want in zip(compiled(*given), function(*given), strict=True):
         torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)
     assert seen == [Served(layers=0, activations=0, products=2)]
+
+
+def test_what_is_computed_in_another_type_is_left_alone() -> None:
+    """Under autocast a layer of float32 is one of bfloat16."""
+    torch._dynamo.reset()
+    model, x = Block().eval(), torch.randn(2, 10, 32)
+    with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16):
+        compiled = torch.compile(model, backend="tilewright")
+        torch.testing.assert_close(compiled(x), model(x), atol=0.1, rtol=0.1)
+    assert history[-1] == Served(0, 0, 0)
+
+
+def test_results_lie_on_the_cpu_whatever_the_default() -> None:
+    with torch.device("meta"):
+        layer = tt.Linear.from_float(torch.nn.Linear(4, 4, device="cpu")).requires_grad_(False)
+        x = torch.ones(3, 4, device="cpu")
+        assert layer(x).device.type == "cpu"
+        assert tt.QuantizedLinear.from_float(layer)(x).device.type == "cpu"
