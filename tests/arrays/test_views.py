@@ -151,3 +151,15 @@ def test_bound_arguments_are_those_that_were_given(kernel: tw.Kernel) -> None:
     assert bound() == 0
     assert bound.out is out  # type: ignore[attr-defined]
     assert np.array_equal(out.held, A @ B)
+
+
+def test_arrays_of_jax(kernel: tw.Kernel) -> None:
+    jax = pytest.importorskip("jax", reason="JAX is not installed")
+    a, b = jax.numpy.asarray(A), jax.numpy.asarray(B)
+    out = kernel(a, b)
+    assert isinstance(out, jax.Array)
+    assert np.array_equal(np.asarray(out), A @ B)
+    with pytest.raises(ArgumentValueError, match="read-only"):
+        kernel(A, B, jax.numpy.zeros((4, 3)))
+    half = tw.compile(tw.Gemm(4, 3, 5, a="bf16", b="bf16", d="bf16"), target="scalar")
+    assert half(a.astype("bfloat16"), b.astype("bfloat16")).dtype == "bfloat16"
