@@ -16,6 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.frameworks import in_torch
 from benchmarks.measure import machine
 from benchmarks.measure.figures import Section, show
 from benchmarks.measure.native import Effort, MissingError
@@ -44,7 +45,7 @@ from benchmarks.sections import (
 
 SECTIONS = (
     "gemm", "low", "ukernel", "epilogue", "variants", "estimate", "tune", "tails", "packing",
-    "calls", "peaks", "startup", "compile", "spills", "threads", "products",
+    "calls", "peaks", "startup", "compile", "spills", "threads", "products", "torch",
 )  # fmt: skip
 QUICK = Effort(rounds=7, repeats=3, quantum=100e-6)
 MISSED, INCOMPLETE = 1, 2
@@ -114,6 +115,8 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         sections.append(peaks.run(options))
     if "products" in wanted:
         sections.append(products.run(options))
+    if "torch" in wanted:
+        sections.append(in_torch.run(options))
     figures = [figure for section in sections for figure in section.figures]
     if figures:
         show(console, figures)

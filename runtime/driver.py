@@ -9,8 +9,12 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from tilewright.errors import ScheduleError, SpecError, ToolchainError
+from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call.arguments import check_readable
+from tilewright.runtime.call.packed_matrix import PackedMatrix, matrix_in, new_block
 from tilewright.runtime.machine.target_table import Identity
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.names import check_function_name
@@ -22,7 +26,7 @@ from tilewright.spec.sizes import Dim, canonical
 from tilewright.spec.transpose import Transpose
 
 from .edited import GENERATED, Edited, check_edited, of_file, read_edited
-from .kernel import Kernel, own_programs_of, with_tuning
+from .kernel import Kernel, own_programs_of
 from .machine import host
 from .store import cache
 from .store.folders import tunings_file
@@ -136,7 +140,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _kernel(job: _Job, entry: cache.Entry) -> Kernel:
-    made = _packer() if isinstance(job.spec, Pack) else Kernel
+    made = Packer if isinstance(job.spec, Pack) else Kernel
     parts = job.name, job.spec, job.schedule, job.signature, job.target, entry, _again
     return made(*parts, tuned=job.tuned, edited=job.edited)
 
@@ -146,10 +150,28 @@ def _again(spec: Spec, schedule: Schedule, target: str, edited: Edited | None = 
     return build_many([(spec, schedule, target)], edited=edited)[0]
 
 
-def _packer() -> type[Kernel]:
-    from .kernel import Packer
+class Packer(Kernel):
+    """A ``tw.Pack`` compiled: ``packer(b)`` is a PackedMatrix.
 
-    return Packer
+    ``packer(b, out)`` writes the bytes of one matrix to each line of ``out``, an array of uint8.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
+        """Pack B: k x n, or with a batch count x k x n."""
+        if len(arrays) != 1 or out is not None or named:
+            return super().__call__(*arrays, out=out, **named)
+        from tilewright.plan.packed_b import format_of
+
+        spec, b = self.spec, arrays[0]
+        assert isinstance(spec, Pack)
+        form = format_of(spec, self.isa)
+        b = as_array(b, "b")
+        count = len(b) if spec.batch is not None and isinstance(b, np.ndarray) and b.ndim else 1
+        block = new_block(count * form.nbytes)
+        super().__call__(b, matrix_in(block).reshape(count, form.nbytes))
+        return PackedMatrix.owning(form.text, b.shape, block)
 
 
 def _completed(request: Any) -> tuple[Any, Any, Any]:
@@ -211,6 +233,8 @@ def planned(spec: Spec, schedule: Schedule | None, target: str) -> AnyPlan:
     given, (spec, schedule) = schedule, checked(spec, schedule)
     resolved = host.resolve(target)
     tuned = stored_winner(spec, resolved.name) if given is None and target == "host" else None
+    from tilewright.runtime.tuned import with_tuning
+
     return with_tuning(plan_for(spec, tuned.schedule if tuned else schedule, resolved), tuned)
 
 

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tilewright.errors import SpecError, TargetError
+from tilewright.runtime.arrays.dtypes import FOREIGN
+from tilewright.runtime.arrays.kinds import finished
 from tilewright.runtime.call.arguments import Arranger
+from tilewright.runtime.call.bound_sizes import given_sizes
 from tilewright.runtime.call.descriptor import descriptor
-from tilewright.runtime.call.dtypes import FOREIGN
 from tilewright.runtime.machine import calibrations, threadpools
 from tilewright.runtime.machine.calibrations import Measured
 from tilewright.runtime.machine.target_table import Identity
@@ -24,7 +26,7 @@ from tilewright.spec.operands import Packed
 from tilewright.spec.pack import Pack
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import Signature, signature
-from tilewright.spec.sizes import MAX_FIXED, Dim, whole_number
+from tilewright.spec.sizes import Dim
 
 from .call import dispatch
 from .edited import GENERATED, Edited, declaration, difference, write_new
@@ -39,9 +41,6 @@ if TYPE_CHECKING:
     from tilewright.runtime.call.session import Session
     from tilewright.runtime.reference.verify import Verification
     from tilewright.runtime.tuned import Winner
-
-
-from tilewright.runtime.call.packed_matrix import PackedMatrix, matrix_in, new_block
 
 
 def _with_formats(found: Signature, spec: Spec, target: Identity) -> Signature:
@@ -68,9 +67,10 @@ class Kernel:
     """
 
     __slots__ = (
-        "__weakref__", "_arrange", "_call_scalars", "_entry", "_fast", "_fast_out", "_foreign",
-        "_functions", "_handle", "_keep", "_output", "_packers", "_plan", "_remake", "_signature",
-        "_symbol", "_target", "edited", "emulated", "name", "requested", "spec", "target", "tuned",
+        "__weakref__", "_arrange", "_call_new", "_call_scalars", "_entry", "_fast", "_fast_out",
+        "_foreign", "_functions", "_inputs", "_keep", "_new", "_numba", "_output", "_packers",
+        "_plan", "_remake", "_signature", "_symbol", "_target", "edited", "emulated", "name",
+        "requested", "spec", "target", "tuned",
     )  # fmt: skip
 
     def __init__(
@@ -90,17 +90,21 @@ class Kernel:
         self.target = target.name
         self._target, self._entry, self._remake = target, entry, remake
         self._plan: AnyPlan | None = None
+        self._numba: Callable[..., Any] | None = None
         self._packers: dict[Spec, Kernel] = {}
         self._signature = _with_formats(signature, spec, target)
         self._arrange = Arranger(self._signature)
         self._output = self._signature.arrays.index(self._signature.output)
         self._foreign = any(p.type in FOREIGN for p in self._signature.arrays)
         self._call_scalars: Any = _undecided
-        self._handle = self._symbol = 0
-        # What a call without scalars needs, read as one: who decides, for whom, what it returns.
-        self._fast: tuple[Any, int, int] = _undecided, 0, self._output
+        self._call_new: Any = _undecided
+        self._symbol = 0
+        # What a call without scalars needs, read as one: who decides, and what it returns.
+        self._fast: tuple[Any, int] = _undecided, self._output
         self._fast_out = self._fast
         self._functions = 0, 0
+        # How many arrays a call has that leaves the output out, and what makes one of numpy's.
+        self._inputs, self._new = self._arrange.inputs, self._arrange.new_array
         means = entry.manifest["means"]
         self.emulated: str | None = None if means == "native" else means
         if self.emulated is None:
@@ -125,13 +129,12 @@ class Kernel:
         static = {name: dispatch.address(block) for name, block in offsets.items()}
         words = descriptor(self._signature, self._functions, static)
         self._keep = (words, static, offsets)
-        self._handle = dispatch.address(words)
         threadpools.register()
         found = dispatch.dispatcher()
-        self._call_scalars = found.call_scalars
+        self._call_scalars, self._call_new = found.call_scalars(words), found.call_new(words)
         if self._arrange.by_position:
             has_d = self._signature.output.name == "d"  # it is never passed by position
-            fast = found.call, self._handle, self._output
+            fast = found.call(words), self._output
             if not has_d:
                 self._fast = fast
             if has_d or self._signature.allocates:
@@ -141,6 +144,10 @@ class Kernel:
 
     def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
         """Run the kernel; returns the array written.
+
+        Arrays are numpy's, tensors of PyTorch on the CPU, or anything that speaks DLPack or has a
+        buffer; a result that is made here is of the kind of the first, one that is given is
+        returned itself.
 
         ``kernel(a, b, c)`` updates c; ``kernel(a, b, out=c)`` is the same and ``kernel(a, b)``
         makes a new array when beta is 0. With a D it is ``kernel(a, b, out=d)``, and ``c=`` is
@@ -152,42 +159,81 @@ class Kernel:
         if named:
             return self._general(arrays, named if out is None else {"out": out, **named})
         if out is None:
-            call, handle, output = self._fast
-            if call(handle, id(arrays)) == 0:
+            call, output = self._fast
+            if call(arrays) == 0:
                 return arrays[output]
+            if len(arrays) == self._inputs:
+                return self._made(arrays, output)
             return self._general(arrays, named)
-        call, handle, _ = self._fast_out
+        call, _ = self._fast_out
         given = arrays
         given += (out,)  # quicker than (*arrays, out)
-        if call(handle, id(given)) == 0:
+        if call(given) == 0:
             return out
         return self._general(arrays, {"out": out})
+
+    def _made(self, arrays: tuple[Any, ...], output: int) -> Any:
+        """A call by position of the inputs alone: the new output."""
+        if type(arrays[0]) is not np.ndarray:
+            if (made := self.attempt_new(arrays)) is not None:
+                return made
+        elif self._new is not None:
+            given = arrays
+            given += (self._new(),)
+            if self._fast_out[0](given) == 0:
+                return given[output]
+        return self._general(arrays, {})
 
     def _general(self, positional: tuple[Any, ...], named: dict[str, Any]) -> Any:
         """A call with names, without an output, or not decided in C."""
         arrays, scalars = self._arrange(positional, named)
-        status = self._call_scalars(self._handle, id(arrays), *_two(scalars))
+        status = self._call_scalars(arrays, *_two(scalars))
         if status == dispatch.UNDECIDED:
-            checked = self._check(arrays)
-            if self._foreign:
-                self._learn_dtypes()
-            if self.emulated is None:
-                status = dispatch.dispatcher().run(self._framed(checked, scalars).address)
-            else:
-                status = self._emulate(checked, scalars)
+            status = self._decide(arrays, scalars)
         if status == dispatch.NO_MEMORY:
             raise MemoryError(f"{self.name}: no memory for the kernel's scratch buffer")
-        return arrays[self._output]
+        out = arrays[self._output]
+        if type(out) is not np.ndarray or type(arrays[0]) is np.ndarray:
+            return out
+        return out if _given(out, positional, named) else finished(arrays[0], out)
+
+    def attempt(self, arrays: tuple[Any, ...], *scalars: float) -> bool:
+        """Run on arrays in the signature's order, with the output, if all of them plainly fit.
+
+        False where that takes a closer look, which a call takes: then nothing was run.
+        """
+        return self._call_scalars(arrays, *_two(scalars)) == dispatch.DONE  # type: ignore[no-any-return]
+
+    def attempt_new(self, inputs: tuple[Any, ...]) -> Any:
+        """The new output for tensors in the signature's order that plainly fit; None for others."""
+        made = self._call_new(inputs)
+        return None if type(made) is int else made
+
+    def _decide(self, arrays: tuple[Any, ...], scalars: tuple[float, ...]) -> int:
+        """Run a call that is decided in Python; ArgumentError if the arrays do not fit."""
+        checked = self._check(arrays)
+        if self.emulated is not None:
+            return self._emulate(checked, scalars)
+        if any(hasattr(type(given), "__dlpack_c_exchange_api__") for given in arrays):
+            from tilewright.runtime.call.tensor_types import learn
+
+            for given in arrays:
+                learn(given)
+        if self._foreign:
+            self._learn_dtypes()
+        return dispatch.dispatcher().run(self._framed(checked, scalars).address)
 
     def _check(self, arrays: tuple[Any, ...]) -> Checked:
         from tilewright.runtime.call.argument_checks import check
 
         return check(self._signature, arrays)
 
-    def _framed(self, checked: Checked, scalars: tuple[float, ...]) -> Frame:
+    def _framed(
+        self, checked: Checked, scalars: tuple[float, ...], given: tuple[Any, ...] = ()
+    ) -> Frame:
         from tilewright.runtime.call.frame import Frame
 
-        return Frame(self._functions, checked, scalars)
+        return Frame(self._functions, checked, scalars, given)
 
     def _learn_dtypes(self) -> None:
         """Tell the dispatcher the dtypes of a module that was imported after the kernel's load."""
@@ -212,7 +258,7 @@ class Kernel:
     def frame(self, *arrays: Any, **named: Any) -> Frame:
         """The arguments of one call, checked, as the dispatcher takes them."""
         held, scalars = self._arrange(arrays, named)
-        return self._framed(self._check(held), scalars)
+        return self._framed(self._check(held), scalars, held)
 
     def _emulate(self, checked: Checked, scalars: tuple[float, ...]) -> int:
         from tilewright.runtime.emulate.calls import call, runner
@@ -254,6 +300,27 @@ class Kernel:
         """The C function's address, for numba, Cython, ctypes and C; see ``c_declaration``."""
         self._native("address")
         return self._symbol
+
+    @property
+    def numba(self) -> Callable[..., Any]:
+        """A function for numba's nopython code, parallel loops included: ``f(a, b, c)``.
+
+        It takes the arrays in the order of ``c_declaration``, outputs too, then alpha and beta
+        where they are of the call. Types are checked when the caller is compiled; sizes, strides
+        and overlap at each call, where what does not fit is a ValueError. Types that numba lacks
+        are passed as bits. Called from Python it is the kernel.
+        """
+        self._native("numba")
+        if self._numba is None:
+            from tilewright.runtime.arrays.numba_calls import function_of
+
+            names = [p.name for p in self._signature.arrays]
+            names += [p.name for p in self._signature.scalars]
+            self._numba = function_of(
+                lambda *given: self(**dict(zip(names, given, strict=True))),
+                self.name, self._signature, self._functions,
+            )  # fmt: skip
+        return self._numba
 
     @property
     def source(self) -> str:
@@ -321,6 +388,7 @@ class Kernel:
         """Every number of the kernel, with its reason."""
         if self._plan is None:
             from tilewright.generate import plan_for
+            from tilewright.runtime.tuned import with_tuning
 
             self._plan = with_tuning(plan_for(self.spec, self.requested, self.isa), self.tuned)
         return self._plan
@@ -480,41 +548,6 @@ class Kernel:
         return f"<{self.name} on {self.target}{how}{made}>"
 
 
-def given_sizes(spec: Spec, sizes: dict[str, int]) -> dict[str, int]:
-    """Sizes of a call by their slots, from their names: those, or what their dims are called.
-
-    SpecError for a name that is none, or a size that the dim cannot be.
-    """
-    slots = dict(spec.runtime_sizes())
-    dims = {dim.name: dim for dim in slots.values()} | slots
-    chosen: dict[str, int] = {}
-    for name, given in sizes.items():
-        if name not in dims:
-            known = ", ".join(dims) or "none: all sizes are fixed"
-            raise SpecError(
-                f"{name!r} is no size of the call", got=f"{name}={given!r}", expected=known
-            )
-        dim, size = dims[name], whole_number(given)
-        most = MAX_FIXED if dim.max is None else dim.max
-        if size is None or not 1 <= size <= most or size % dim.multiple_of:
-            multiple = f", a multiple of {dim.multiple_of}" if dim.multiple_of > 1 else ""
-            raise SpecError(f"{name} cannot be that", got=given, expected=f"1 to {most}{multiple}")
-        if chosen.setdefault(dim.name, size) != size:
-            raise SpecError(f"{dim.name} is one size", got=f"{chosen[dim.name]} and {size}")
-    return {slot: chosen[dim.name] for slot, dim in slots.items() if dim.name in chosen}
-
-
-def with_tuning(plan: AnyPlan, tuned: Winner | None) -> AnyPlan:
-    """The plan with the decision that a tuning made, if one did."""
-    if tuned is None:
-        return plan
-    from dataclasses import replace
-
-    from tilewright.plan.loops import Decision
-
-    return replace(plan, decisions=(Decision("schedule", "tuned", tuned.reason), *plan.decisions))
-
-
 def own_programs_of(spec: Spec) -> tuple[str, ...]:
     """The programs of a spec's expressions that use post-ops of the user's own, as texts."""
     if not isinstance(spec, Gemm) or not spec.expressions:
@@ -552,6 +585,10 @@ def _measured_of(target: str) -> Measured | None:
     return calibrations.called(name) if calibrations.is_measured(name) else None
 
 
+def _given(array: Any, positional: tuple[Any, ...], named: dict[str, Any]) -> bool:
+    return any(array is value for value in (*positional, *named.values()))
+
+
 def _undecided(*_: Any) -> int:
     return dispatch.UNDECIDED
 
@@ -559,26 +596,3 @@ def _undecided(*_: Any) -> int:
 def _two(scalars: tuple[float, ...]) -> tuple[float, float]:
     first, second = (*scalars, 0.0, 0.0)[:2]
     return first, second
-
-
-class Packer(Kernel):
-    """A ``tw.Pack`` compiled: ``packer(b)`` is a PackedMatrix.
-
-    ``packer(b, out)`` writes the bytes of one matrix to each line of ``out``, an array of uint8.
-    """
-
-    __slots__ = ()
-
-    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
-        """Pack B: k x n, or with a batch count x k x n."""
-        if len(arrays) != 1 or out is not None or named:
-            return super().__call__(*arrays, out=out, **named)
-        from tilewright.plan.packed_b import format_of
-
-        spec, b = self.spec, arrays[0]
-        assert isinstance(spec, Pack)
-        form = format_of(spec, self.isa)
-        count = len(b) if spec.batch is not None and isinstance(b, np.ndarray) and b.ndim else 1
-        block = new_block(count * form.nbytes)
-        super().__call__(b, matrix_in(block).reshape(count, form.nbytes))
-        return PackedMatrix.owning(form.text, b.shape, block)

@@ -26,6 +26,8 @@ from tilewright.spec.schedule import Schedule
 if TYPE_CHECKING:
     import sqlite3
 
+    from tilewright.explain.decisions import AnyPlan
+
 #: Seconds that a process waits for another one's write.
 _PATIENCE = 30.0
 #: Measurements of a variant that are kept, the latest ones.
@@ -365,3 +367,14 @@ def _winner_row(winner: Winner) -> dict[str, Any]:
 def schedule_text(schedule: Schedule) -> str:
     """A schedule as JSON, always the same text for the same schedule."""
     return json.dumps(asdict(schedule), sort_keys=True)
+
+
+def with_tuning(plan: AnyPlan, tuned: Winner | None) -> AnyPlan:
+    """The plan with the decision that a tuning made, if one did."""
+    if tuned is None:
+        return plan
+    from dataclasses import replace
+
+    from tilewright.plan.loops import Decision
+
+    return replace(plan, decisions=(Decision("schedule", "tuned", tuned.reason), *plan.decisions))

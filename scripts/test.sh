@@ -11,6 +11,13 @@ else
     require=200
 fi
 
+# PyTorch is large, and there is a wheel without GPUs: where it cannot be had its tests are skipped.
+.venv/bin/python -c "import torch" 2>/dev/null ||
+    .venv/bin/python -m pip install --quiet --retries 0 "torch==2.13.0+cpu" 2>/dev/null ||
+    .venv/bin/python -m pip install --quiet --retries 0 "torch==2.13.0+cpu" \
+        --extra-index-url https://download.pytorch.org/whl/cpu 2>/dev/null ||
+    echo "PyTorch 2.13 for CPUs cannot be installed: the tests of tilewright.torch are skipped"
+
 phases=4
 phase=0
 begin() { # $1: what is done

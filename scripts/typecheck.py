@@ -69,7 +69,7 @@ def link(folders: dict[str, str], tree: Path) -> None:
                 shown.symlink_to(file)
     # Without these the parent of tests/cli/test_x.py would be cli/__init__.py.
     for folder in set(folders.values()) - set(AROUND):
-        (tree / folder).mkdir()
+        (tree / folder).mkdir(parents=True)
         (tree / folder / "__init__.pyi").touch()
 
 

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.runtime.arrays.dtypes import FOREIGN, accepts, title
+from tilewright.runtime.arrays.views import OF_ANY, as_array, is_view_of_tensor, what_to_do
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.signature import ArrayParameter, Signature
 from tilewright.spec.sizes import Dim, Size
@@ -19,7 +21,6 @@ from tilewright.spec.types import ELEMENTS
 
 from .abi import address
 from .bound_sizes import Array, Known
-from .dtypes import FOREIGN, accepts, title
 from .overlap import check_overlaps
 from .packed_matrix import PackedMatrix
 
@@ -33,17 +34,37 @@ class Checked(NamedTuple):
 
 def check(signature: Signature, arrays: Sequence[Any]) -> Checked:
     """``arrays`` (in the signature's order) once all of them fit; ArgumentError otherwise."""
-    known = Known()
-    held = tuple(
-        _items(parameter, given) if parameter.kind == "sequence" else given
-        for parameter, given in zip(signature.arrays, arrays, strict=True)
-    )
+    known, held = Known(), seen(signature.arrays, arrays)
     learn(signature.arrays, held, known)
     _fill_free(signature, known)
     _limits(signature, known)
     check_leading(signature.arrays, known)
     check_overlaps(signature, held, known)
     return Checked(held, tuple(known.value(size.dim) for size in signature.sizes))
+
+
+def seen(parameters: Sequence[ArrayParameter], arrays: Sequence[Any]) -> tuple[Any, ...]:
+    """``arrays`` as numpy's: tensors and buffers as views of the same memory.
+
+    What is no array stays what it is, for ``learn`` to refuse; ArgumentTypeError for arrays that
+    cannot be read.
+    """
+    return tuple(
+        tuple(_seen(parameter, item, f"{parameter.name}[{i}]") for i, item in enumerate(items))
+        if (items := _items(parameter, given)) is not None
+        else _seen(parameter, given, parameter.name)
+        for parameter, given in zip(parameters, arrays, strict=True)
+    )
+
+
+def _seen(parameter: ArrayParameter, given: Any, name: str) -> Any:
+    if type(given) is np.ndarray or parameter.packed:
+        return given
+    array = as_array(given, name)
+    is_one = parameter.kind == "vector" and parameter.shape == (1,)
+    return (
+        array.reshape(1) if is_one and isinstance(array, np.ndarray) and not array.ndim else array
+    )
 
 
 def learn(parameters: Sequence[ArrayParameter], arrays: Sequence[Any], known: Known) -> None:
@@ -67,7 +88,10 @@ def learn(parameters: Sequence[ArrayParameter], arrays: Sequence[Any], known: Kn
                 _strides(parameter, array, name, known)
 
 
-def _items(parameter: ArrayParameter, given: Any) -> tuple[Any, ...]:
+def _items(parameter: ArrayParameter, given: Any) -> tuple[Any, ...] | None:
+    """The matrices of a sequence; None for an operand that is one array."""
+    if parameter.kind != "sequence":
+        return None
     if isinstance(given, (list, tuple)):
         return tuple(given)
     raise ArgumentTypeError(
@@ -319,7 +343,8 @@ def check_kind(parameter: ArrayParameter, given: Any, name: str) -> None:
 def describe(value: Any) -> str:
     """An argument in words, for a message."""
     if isinstance(value, np.ndarray):
-        return f"{value.dtype} array of shape {value.shape}, strides {value.strides} bytes"
+        masked = "masked " if isinstance(value, np.ma.MaskedArray) else ""
+        return f"{masked}{value.dtype} array of shape {value.shape}, strides {value.strides} bytes"
     return f"{type(value).__name__}: {value!r:.60}"
 
 
@@ -330,10 +355,10 @@ def _array(parameter: ArrayParameter, array: Any, name: str) -> None:
         raise ArgumentTypeError(
             f"{name} must be a numpy array{number}",
             got=describe(array),
-            expected=f"array of {title(parameter.type)}",
+            expected=f"array of {title(parameter.type)}: {OF_ANY}",
             hint=f"{parameter.name}=tw.Packed({parameter.type!r}) in the spec"
             if isinstance(array, PackedMatrix)
-            else f"np.asarray({name}, {_astype(parameter.type)})",
+            else what_to_do(array, name) or f"np.asarray({name}, {_astype(parameter.type)})",
         )
     if not accepts(parameter.type, array.dtype):
         swapped = accepts(parameter.type, array.dtype.newbyteorder())
@@ -341,7 +366,7 @@ def _array(parameter: ArrayParameter, array: Any, name: str) -> None:
             f"{name} has the wrong {'byte order' if swapped else 'dtype'}",
             got=f"{array.dtype.str if swapped else array.dtype}",
             expected=want.str if swapped else title(parameter.type),
-            hint=f"{name}.astype({_astype(parameter.type)}), or another type in the spec",
+            hint=f"{name}.{_converted(array, parameter.type)}, or another type in the spec",
         )
     if not array.flags.aligned:
         raise ArgumentValueError(
@@ -355,6 +380,12 @@ def _array(parameter: ArrayParameter, array: Any, name: str) -> None:
             got=describe(array),
             hint=f"{name}.copy()",
         )
+
+
+def _converted(array: Array, type_: str) -> str:
+    if is_view_of_tensor(array):
+        return f"to(torch.{ELEMENTS[type_].numpy})"
+    return f"astype({_astype(type_)})"
 
 
 def _astype(type_: str) -> str:

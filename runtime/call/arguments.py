@@ -3,37 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError
+from tilewright.runtime.arrays.dtypes import FOREIGN, preferred
+from tilewright.runtime.arrays.kinds import empty
 from tilewright.spec.signature import ArrayParameter, ScalarParameter, Signature
 from tilewright.spec.sizes import Dim, Size
 
 from .abi import LIMITS
-from .dtypes import FOREIGN, preferred
 from .scalars import factor, is_number, one
 
 if TYPE_CHECKING:
     from .bound_sizes import Known
 
-#: What numpy.empty takes.
-New = tuple[tuple[int, ...], np.dtype[Any], Literal["C", "F"]]
+#: A new output: its shape, numpy's dtype, its order, and the type of its elements.
+New = tuple[tuple[int, ...], np.dtype[Any], Literal["C", "F"], str]
 Pick = Callable[[tuple[Any, ...]], tuple[Any, ...]]
 
 
 class _Recipe(NamedTuple):
     """Where arguments stand among the values of a call, the same for all with its names.
 
-    ``pick`` is None if arrays are all there is and in order. A ``new`` output is made and put
-    behind the values. ``ones`` are places among the arrays, ``scalars`` among the values.
+    ``pick`` is None if arrays are all there is and in order. A ``new`` output is made, of the kind
+    of the value at ``like``, and put behind the values. ``ones`` are places among the arrays,
+    ``scalars`` among the values.
     """
 
     pick: Pick | None
     output: int
     new: New | None
+    like: int
     ones: tuple[tuple[int, ArrayParameter], ...]
     scalars: tuple[tuple[int, ScalarParameter], ...]
 
@@ -47,7 +51,7 @@ class Arranger:
     """
 
     __slots__ = (
-        "_inputs", "_names", "_new", "_ones", "_places", "_recipes", "_scalars", "signature",
+        "_names", "_new", "_ones", "_places", "_recipes", "_scalars", "inputs", "signature",
     )  # fmt: skip
 
     def __init__(self, signature: Signature) -> None:
@@ -58,8 +62,8 @@ class Arranger:
         self._ones = [p for p in signature.arrays if p.kind == "vector" and p.shape == (1,)]
         self._new = _new_output(signature)
         # The number of arrays after which only the output, which can be made, is missing.
-        complete = self.by_position and signature.allocates and self._new is not None
-        self._inputs = len(self._names) - 1 if complete else -1
+        complete = self.by_position and signature.allocates
+        self.inputs = len(self._names) - 1 if complete else -1
         self._recipes: dict[tuple[Any, ...], _Recipe] = {}
 
     @property
@@ -69,20 +73,25 @@ class Arranger:
         in_order = tuple(inputs) == self._places[: len(inputs)]
         return in_order and last == self.signature.output.name and not self._scalars
 
+    @property
+    def new_array(self) -> Callable[[], Any] | None:
+        """What makes a new output of numpy's; None where that depends on the call."""
+        return None if self._new is None else partial(np.empty, *self._new[:3])
+
     def __call__(
         self, positional: tuple[Any, ...], named: Mapping[str, Any]
     ) -> tuple[tuple[Any, ...], tuple[float, ...]]:
         """Arrays and scalars in the signature's order; ArgumentError if names do not fit."""
         new = self._new
-        if not named and new is not None and len(positional) == self._inputs:
-            return (*positional, np.empty(*new)), ()
+        if not named and new is not None and len(positional) == self.inputs:
+            return (*positional, _new(positional[0], new)), ()
         values = (*positional, *named.values())
         recipe = self._recipes.get((len(positional), *named))
         if recipe is None:
             return self._in_any_order(positional, named)
-        pick, output, new, ones, scalars = recipe
+        pick, output, new, like, ones, scalars = recipe
         if new is not None:
-            values += (np.empty(*new),)
+            values += (_new(values[like], new),)
         elif values[output] is None:
             return self._in_any_order(positional, named)
         arrays = values if pick is None else pick(values)
@@ -105,6 +114,7 @@ class Arranger:
             pick=None if names == self._names else itemgetter(*map(names.index, self._names)),
             output=names.index(output),
             new=new,
+            like=names.index(self._names[0]),
             ones=tuple((self._names.index(p.name), p) for p in self._ones),
             scalars=tuple((names.index(name), p) for name, p in self._scalars.items()),
         )
@@ -238,20 +248,29 @@ def _new_output(signature: Signature) -> New | None:
     output, shape = signature.output, _fixed_shape(signature)
     if shape is None or output.type in FOREIGN or (len(shape) > 2 and output.order == "F"):
         return None
-    return shape, preferred(output.type), output.order
+    return shape, preferred(output.type), output.order, output.type
 
 
-def allocate(signature: Signature, given: Mapping[str, Any]) -> np.ndarray[Any, Any]:
-    """A new output for the inputs in ``given``, its elements not set."""
-    output = signature.output
+def _new(like: Any, new: New) -> Any:
+    """A new output of the kind of ``like``."""
+    shape, dtype, order, type_ = new
+    if type(like) is np.ndarray:
+        return np.empty(shape, dtype, order)
+    return _empty(like, shape, shape[-1 if order == "C" else -2], order, type_)
+
+
+def allocate(signature: Signature, given: Mapping[str, Any]) -> Any:
+    """A new output for the inputs in ``given``, of the kind of the first; its elements not set."""
+    output, like = signature.output, given[signature.arrays[0].name]
     if (fixed := _fixed_shape(signature)) is not None:
-        return _empty(fixed, fixed[-1 if output.order == "C" else -2], output)
-    from .argument_checks import check_leading, learn
+        leading = fixed[-1 if output.order == "C" else -2]
+        return _empty(like, fixed, leading, output.order, output.type)
+    from .argument_checks import check_leading, learn, seen
     from .bound_sizes import Known
 
     inputs = [p for p in signature.arrays if p is not output]
     known = Known()
-    learn(inputs, [given[p.name] for p in inputs], known)
+    learn(inputs, seen(inputs, [given[p.name] for p in inputs]), known)
     rows, cols = (_known_size(size, output, known) for size in output.shape)
     line = cols if output.order == "C" else rows
     check_leading([output], known)
@@ -264,15 +283,17 @@ def allocate(signature: Signature, given: Mapping[str, Any]) -> np.ndarray[Any, 
             f"{output.name} cannot be made here: its matrices lie a stride apart",
             hint=f"pass {output.name}, or leave c out of tw.Strided: one tight matrix each",
         )
-    return _empty((*count, rows, cols), leading, output)
+    return _empty(like, (*count, rows, cols), leading, output.order, output.type)
 
 
-def _empty(shape: tuple[int, ...], leading: int, output: ArrayParameter) -> np.ndarray[Any, Any]:
-    """An array of that shape and order, lines ``leading`` elements apart."""
+def _empty(like: Any, shape: tuple[int, ...], leading: int, order: str, type_: str) -> Any:
+    """An array of the kind of ``like``; its lines are ``leading`` elements apart."""
     *count, rows, cols = shape
-    line, lines = (cols, rows) if output.order == "C" else (rows, cols)
-    whole = np.empty((*count, lines, leading), preferred(output.type))[..., :line]
-    return whole if output.order == "C" else whole.swapaxes(-1, -2)
+    line, lines = (cols, rows) if order == "C" else (rows, cols)
+    whole = empty(like, (*count, lines, leading), type_)
+    if leading != line:
+        whole = whole[..., :line]
+    return whole if order == "C" else whole.swapaxes(-1, -2)
 
 
 def _known_size(size: Size, output: ArrayParameter, known: Known) -> int:

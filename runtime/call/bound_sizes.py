@@ -1,4 +1,4 @@
-"""What the arrays of one call have told so far."""
+"""The sizes of one call: what its arrays have told so far, or what was given by name."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.errors import SpecError
+from tilewright.spec.gemm import Spec
 from tilewright.spec.signature import ArrayParameter
-from tilewright.spec.sizes import Dim, Size
+from tilewright.spec.sizes import MAX_FIXED, Dim, Size, whole_number
 
 Array = np.ndarray[Any, Any]
 
@@ -58,3 +60,27 @@ class Known:
         """The length of a contiguous line of one of the operand's matrices, and their number."""
         rows, cols = (self.value(size) for size in parameter.shape)
         return (cols, rows) if parameter.order == "C" else (rows, cols)
+
+
+def given_sizes(spec: Spec, sizes: dict[str, int]) -> dict[str, int]:
+    """Sizes of a call by their slots, from their names: those, or what their dims are called.
+
+    SpecError for a name that is none, or a size that the dim cannot be.
+    """
+    slots = dict(spec.runtime_sizes())
+    dims = {dim.name: dim for dim in slots.values()} | slots
+    chosen: dict[str, int] = {}
+    for name, given in sizes.items():
+        if name not in dims:
+            known = ", ".join(dims) or "none: all sizes are fixed"
+            raise SpecError(
+                f"{name!r} is no size of the call", got=f"{name}={given!r}", expected=known
+            )
+        dim, size = dims[name], whole_number(given)
+        most = MAX_FIXED if dim.max is None else dim.max
+        if size is None or not 1 <= size <= most or size % dim.multiple_of:
+            multiple = f", a multiple of {dim.multiple_of}" if dim.multiple_of > 1 else ""
+            raise SpecError(f"{name} cannot be that", got=given, expected=f"1 to {most}{multiple}")
+        if chosen.setdefault(dim.name, size) != size:
+            raise SpecError(f"{dim.name} is one size", got=f"{chosen[dim.name]} and {size}")
+    return {slot: chosen[dim.name] for slot, dim in slots.items() if dim.name in chosen}

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.runtime.arrays.dtypes import DLPACK_CODES, loaded
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.signature import ArrayParameter, Signature
 from tilewright.spec.sizes import MAX_SIZE, Dim, Size
 
 from .abi import ALIGNED, KINDS, LIMITS, WRITEABLE
-from .dtypes import loaded
 from .packed_matrix import PackedMatrix
 
 _ABSENT = (-1, 0)
@@ -71,7 +71,7 @@ def descriptor(
         *functions,
         id(np.ndarray), id(tuple), id(PackedMatrix), object.__basicsize__, tuple.__basicsize__,
         len(arrays), len(packer.dims), len(slots), output, signature.alias,
-        int(all(array[-1] for array in arrays)),
+        int(all(array[-1] for array in arrays)), _made(signature),
     ]  # fmt: skip
     limits = [
         word
@@ -82,6 +82,13 @@ def descriptor(
     for array in arrays:
         words += array
     return np.array(words, np.int64)
+
+
+def _made(signature: Signature) -> int:
+    """DLPack's code and bits of an output that C can make: one matrix, with tight lines."""
+    output = signature.output
+    plain = output.kind == "matrix" and output.leading is None and signature.allocates
+    return DLPACK_CODES[output.type] << 8 | 8 * output.itemsize if plain else 0
 
 
 def _lines(parameter: ArrayParameter) -> tuple[Size | None, Size | None]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
 from importlib.machinery import ExtensionFileLoader
@@ -43,12 +43,13 @@ __all__ = [
 
 Mode = Literal["api", "abi", "python"]
 Timer = Callable[[int, int, int], float]
+Method = Callable[[np.ndarray[Any, Any]], Callable[..., int]]
 
 _TYPES = {
-    "tw_call": (("uintptr_t", "uintptr_t"), "int"),
-    "tw_call_scalars": (("uintptr_t", "uintptr_t", "double", "double"), "int"),
+    "tw_learn_python": (("uintptr_t",), "int"),
+    "tw_learn_tensors": (("uintptr_t",), "int"),
+    "tw_method": (("int64_t",), "uintptr_t"),
     "tw_run": (("uintptr_t",), "int"),
-    "tw_matmul": (("uintptr_t", "uintptr_t"), "int"),
     "tw_time": (("uintptr_t", "int64_t", "int64_t"), "double"),
     "tw_slot": (("uintptr_t", "uintptr_t"), "uintptr_t"),
     "tw_probe": (("uintptr_t", "uintptr_t", "int64_t"), "int64_t"),
@@ -56,21 +57,27 @@ _TYPES = {
 
 
 class Dispatcher(NamedTuple):
-    """The dispatcher's functions. All arguments are addresses or numbers.
+    """The dispatcher's functions.
 
-    ``call(kernel, id(tuple of arrays))`` and ``call_scalars(kernel, id(tuple), first, second)``
-    return DONE, UNDECIDED (nothing was run: decide in Python) or NO_MEMORY. ``run(frame)`` runs a
-    decided call. ``matmul(routes, id(tuple of three arrays))`` looks in a table which kernel serves
-    them, and returns as ``call`` does. ``time(frames, count, calls)`` gives the seconds that
-    ``calls`` of them take, and is
-    None in Python, whose own time is many times a kernel's.
+    ``call(words)``, of a kernel's descriptor, is a function of a tuple of arrays, and
+    ``call_scalars(words)`` one of a tuple and two numbers: they return DONE, UNDECIDED (nothing was
+    run: decide in Python) or NO_MEMORY. ``call_new(words)`` is one of a tuple of the inputs,
+    tensors, which returns a new output or UNDECIDED. ``matmul(words)``, of a table of routes, takes
+    three arrays, and returns as ``call`` does. ``run(frame)`` runs a decided call.
+    ``learn_tensors(type)`` makes a type of tensors known, which are then read as arrays are: 1, or
+    0 where there are too many; ``learn_python(words)`` must come before it. ``time(frames, count,
+    calls)`` gives the seconds that ``calls`` of them take, and is None in Python, whose own time is
+    many times a kernel's. What is an address or a number is an int.
     """
 
     mode: Mode
-    call: Callable[[int, int], int]
-    call_scalars: Callable[[int, int, float, float], int]
+    call: Method
+    call_scalars: Method
+    call_new: Callable[[np.ndarray[Any, Any]], Callable[[tuple[Any, ...]], Any]]
+    matmul: Method
     run: Callable[[int], int]
-    matmul: Callable[[int, int], int]
+    learn_python: Callable[[int], int]
+    learn_tensors: Callable[[int], int]
     time: Timer | None
 
 
@@ -175,12 +182,58 @@ def _checked(kind: Mode, functions: dict[str, Any]) -> Dispatcher:
             got=f"numpy {np.__version__} on {sys.version}",
             hint="report this; a released CPython with numpy 1.26 or later is expected",
         )
-    order = ("tw_call", "tw_call_scalars", "tw_run", "tw_matmul", "tw_time")
-    return Dispatcher(kind, *(functions[name] for name in order))
+    words = _python_words()  # which lives until C has read it
+    functions["tw_learn_python"](address(words))
+    definitions = (functions["tw_method"](number) for number in range(4))
+    call, call_scalars, matmul, call_new = map(_method, definitions)
+    order = ("tw_run", "tw_learn_python", "tw_learn_tensors", "tw_time")
+    return Dispatcher(
+        kind, call, call_scalars, call_new, matmul, *(functions[name] for name in order)
+    )
+
+
+def _method(definition: int) -> Method:
+    """What makes a function of a definition in C: bound to an array, which it keeps alive."""
+    import ctypes
+
+    new = ctypes.PYFUNCTYPE(
+        ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p
+    )(("PyCFunction_NewEx", ctypes.pythonapi))  # fmt: skip
+    return lambda words: new(definition, words, None)
+
+
+_PYTHON = (
+    "PyEval_SaveThread", "PyEval_RestoreThread", "PyLong_FromLong", "PyFloat_AsDouble",
+    "PyErr_Clear", "Py_DecRef",
+)  # fmt: skip
+#: Room for the dtypes of tensors' types, which are told when the first tensor comes.
+DTYPE_WORDS = 32 * 4
+
+
+def _python_words(dtypes: Sequence[int] = (0,) * DTYPE_WORDS) -> np.ndarray[Any, Any]:
+    """The fields of struct tw_python."""
+    import ctypes
+
+    found = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in _PYTHON]
+    addresses = [function.value or 0 for function in found]
+    words = [*addresses, id(True), id(np.ndarray), object.__basicsize__, *dtypes]
+    return np.array(words, np.int64)
+
+
+def learn_dtypes(table: Sequence[int]) -> None:
+    """Tell C numpy's dtypes of the types of tensors: addresses, by DLPack's code and by size."""
+    words = _python_words(table)
+    dispatcher().learn_python(address(words))
 
 
 def _python_dispatcher() -> Dispatcher:
     from . import dispatch_python
 
-    undecided: Callable[..., int] = lambda *_: UNDECIDED  # noqa: E731
-    return Dispatcher("python", undecided, undecided, dispatch_python.run, undecided, None)
+    def undecided(*_: Any) -> int:
+        return UNDECIDED
+
+    def method(_: np.ndarray[Any, Any]) -> Callable[..., int]:
+        return undecided
+
+    run = dispatch_python.run
+    return Dispatcher("python", method, method, method, method, run, undecided, undecided, None)

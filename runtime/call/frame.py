@@ -15,14 +15,16 @@ from .packed_matrix import memory
 class Frame:
     """Checked arguments as struct tw_frame at ``address``; holds all that it points to.
 
+    ``owners`` are the arrays that a caller gave, where those that were checked are views of them.
     ``functions`` are the addresses of the kernel's invoke and scratch_bytes.
     """
 
-    __slots__ = ("_blocks", "address", "arrays", "words")
+    __slots__ = ("_blocks", "_checked", "address", "arrays", "words")
 
     def __init__(
-        self, functions: tuple[int, int], checked: Checked, scalars: tuple[float, ...]
-    ) -> None:
+        self, functions: tuple[int, int], checked: Checked, scalars: tuple[float, ...],
+        owners: tuple[Any, ...] = (),
+    ) -> None:  # fmt: skip
         pointers: list[int] = []
         lists: list[Array] = []
         for given in checked.arrays:
@@ -37,7 +39,8 @@ class Frame:
         )
         self.words: Array = np.array([*functions, *map(address, blocks)], np.int64)
         self.address = address(self.words)
-        self.arrays: tuple[Any, ...] = checked.arrays
+        self.arrays: tuple[Any, ...] = owners or checked.arrays
+        self._checked = checked.arrays
         self._blocks = (*blocks, *lists)
 
     def touch(self) -> None:

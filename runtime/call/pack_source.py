@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.runtime.arrays.dtypes import accepts, title
+from tilewright.runtime.arrays.views import as_array, what_to_do
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Order, Packed, Strided
 from tilewright.spec.pack import Pack
@@ -14,7 +16,6 @@ from tilewright.spec.sizes import Dim, dim
 from tilewright.spec.types import type_name
 
 from .bound_sizes import Array
-from .dtypes import accepts, title
 
 
 def pack_for(spec: Gemm, b: Any) -> tuple[Pack, Array]:
@@ -24,6 +25,7 @@ def pack_for(spec: Gemm, b: Any) -> tuple[Pack, Array]:
     k x n; where the Gemm has a batch of such, count x k x n, or k x n if the count is 1.
     """
     assert isinstance(spec.b, Packed) and isinstance(spec.k, int) and isinstance(spec.n, int)
+    b = as_array(b, "b")
     source = _source(b, spec.b.type)
     batched = spec.packs_stack
     size = spec.batch.count if batched and spec.batch is not None else 1
@@ -56,7 +58,7 @@ def pack_for(spec: Gemm, b: Any) -> tuple[Pack, Array]:
 
 def _source(b: Any, type_: str) -> str:
     """The type of what is given."""
-    if isinstance(b, np.ndarray):
+    if isinstance(b, np.ndarray) and not isinstance(b, np.ma.MaskedArray):
         if accepts(type_, b.dtype):
             return type_
         if accepts("f32", b.dtype) and type_ != "f64":
@@ -65,6 +67,7 @@ def _source(b: Any, type_: str) -> str:
         "what is packed must be an array of B's type, or of float32",
         got=f"{b.dtype} array" if isinstance(b, np.ndarray) else type(b).__name__,
         expected=title(type_),
+        hint=what_to_do(b, "b"),
     )
 
 

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.runtime.arrays.dtypes import FOREIGN, accepts
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.signature import ArrayParameter, ScalarParameter
 from tilewright.spec.types import is_integer
-
-from .dtypes import FOREIGN, accepts
 
 #: Every floating-point type that numpy has holds numbers up to this.
 _FITS = 65504.0

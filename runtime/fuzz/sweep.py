@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 
 from tilewright.errors import TilewrightError, ToolchainError, VerificationError
-from tilewright.runtime.call.dtypes import preferred
+from tilewright.runtime.arrays.dtypes import preferred
 from tilewright.runtime.call.pack_source import pack_for
 from tilewright.runtime.driver import build_many
 from tilewright.runtime.kernel import Kernel

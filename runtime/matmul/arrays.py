@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError
+from tilewright.runtime.arrays.views import OF_ANY, what_to_do
 from tilewright.spec.operands import Order
 from tilewright.spec.types import INPUTS, TYPES
 
@@ -39,12 +39,12 @@ def _lines(lines: int, length: int, between: int, within: int, item: int) -> boo
 
 def type_of(array: Any, name: str) -> str:
     """The element type of an array; ArgumentTypeError if it is none, or of another type."""
-    masked = "numpy.ma" in sys.modules and isinstance(array, np.ma.MaskedArray)
-    if masked or not isinstance(array, np.ndarray):
+    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
         raise ArgumentTypeError(
-            f"{name} must be a numpy array" + (", without a mask" if masked else ""),
+            f"{name} must be a numpy array",
             got=type(array).__name__,
-            hint=f"{name}.filled(0)" if masked else f"np.asarray({name})",
+            expected=OF_ANY,
+            hint=what_to_do(array, name) or f"np.asarray({name})",
         )
     return _named(array.dtype, name)
 
@@ -61,5 +61,5 @@ def _named(dtype: np.dtype[Any], name: str) -> str:
         f"{name} has a type that is not multiplied",
         got=dtype.str if not dtype.isnative else dtype.name,
         expected=", ".join(TYPES[t].numpy for t in known),
-        hint=hints.get(dtype.name, "astype(np.float32)"),
+        hint=hints.get(dtype.name, "astype(np.float32), or to(torch.float32) of a tensor"),
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError
+from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call.packed_matrix import PackedMatrix
 from tilewright.runtime.driver import compile
 from tilewright.spec.gemm import Gemm
@@ -44,13 +45,14 @@ class PackedB(NamedTuple):
         return k, n
 
 
-def pack(b: Array, *, a: Any = None, target: str = "host") -> PackedB:
-    """``b``, a k x n array in any order, packed for ``tw.matmul(a, packed)``.
+def pack(b: Any, *, a: Any = None, target: str = "host") -> PackedB:
+    """``b``, a k x n array or tensor in any order, packed for ``tw.matmul(a, packed)``.
 
     ``a`` is the type of the arrays that it will be multiplied with, by default ``b``'s. Kernels are
     compiled for k and n, and serve any number of rows. ArgumentError unless ``b`` is a matrix of a
     type that is multiplied; SpecError where there is no product of the types.
     """
+    b = as_array(b, "b")
     type_ = type_of(b, "b")
     if b.ndim != 2:
         raise ArgumentValueError(

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
-from tilewright.runtime.call import dispatch
+from tilewright.runtime.arrays.dtypes import preferred
+from tilewright.runtime.arrays.kinds import empty, finished, is_tensor, maker
+from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call.bound_sizes import strided
-from tilewright.runtime.call.dtypes import preferred
 from tilewright.runtime.call.overlap import disjoint
 from tilewright.runtime.call.scalars import is_number
+from tilewright.runtime.call.tensor_types import learn
 from tilewright.runtime.machine.host import identify
 from tilewright.spec.types import accumulator
 
@@ -31,9 +33,9 @@ COPIED = 8 << 20
 
 
 def matmul(
-    a: Array,
-    b: Array | PackedB,
-    out: Array | None = None,
+    a: Any,
+    b: Any,
+    out: Any = None,
     *,
     alpha: float = 1,
     beta: float = 0,
@@ -42,7 +44,7 @@ def matmul(
     deterministic: bool = False,
     target: str = "host",
     **operands: Any,
-) -> Array:
+) -> Any:
     """``out = epilogue(alpha * (a @ b) + beta * out)``; returns ``out``, a new array without it.
 
     ``a`` is (..., m, k) and ``b`` (..., k, n); what stands before the matrices is broadcast as in
@@ -51,6 +53,9 @@ def matmul(
     float32 for floating point, int32 for integers, float64; one that is given may have any other,
     and is not read where beta is 0. ``epilogue`` is an expression of ``tw.acc``, whose operands
     are passed by name. ``b`` may be what ``tw.pack`` made of a matrix.
+
+    Arrays are numpy's, tensors of PyTorch on the CPU, or anything that speaks DLPack or has a
+    buffer. A new ``out`` is of the kind of ``a``; one that is given is returned itself.
 
     ``threads`` is how many there are at most; without it as many as the process may use CPUs,
     where that pays. With ``deterministic`` a row of the result has the same bits whatever other
@@ -74,10 +79,8 @@ def matmul(
         table = _tables.get(options) or _tables.setdefault(options, Routes())
     if out is None:
         out = _new(a, b)
-    if out is not None:
-        held = a, b, out
-        if _decide(table.address, id(held)) == 0:
-            return out
+    if out is not None and table.decide((a, b, out)) == 0:
+        return out
     return _general(a, b, out, 1, 0, options, operands)
 
 
@@ -101,25 +104,39 @@ _usual = Routes()
 _tables = {_USUAL: _usual}
 #: What results are made of, by the dtypes of a and b.
 _made: dict[tuple[Any, Any], np.dtype[Any]] = {}
+#: The same for tensors, by the type of a: what makes one.
+_tensors: dict[type, dict[tuple[Any, Any], Callable[[tuple[int, ...]], Any]]] = {}
 
 
-def _first(routes: int, arguments: int) -> int:
-    """The dispatcher's ``matmul``, which is loaded when it is first asked."""
-    global _decide
-    _decide = dispatch.dispatcher().matmul
-    return _decide(routes, arguments)
-
-
-_decide: Callable[[int, int], int] = _first
 identify("host")  # found while this module is imported, and not by the first product
 
 
-def _new(a: Any, b: Any) -> Array | None:
+def _new(a: Any, b: Any) -> Any:
     """A new output of two matrices; None where Python has to look closer."""
-    if type(a) is not np.ndarray or type(b) is not np.ndarray or a.ndim != 2 or b.ndim != 2:
+    if type(a) is not np.ndarray or type(b) is not np.ndarray:
+        return _new_tensor(a, b)
+    if a.ndim != 2 or b.ndim != 2:
         return None
     dtype = _made.get((a.dtype, b.dtype))
     return None if dtype is None else np.empty((a.shape[0], b.shape[1]), dtype)
+
+
+def _new_tensor(a: Any, b: Any) -> Any:
+    kind = type(a)
+    if kind not in _tensors:
+        return None
+    make = _tensors[kind].get((a.dtype, getattr(b, "dtype", None)))
+    if make is None or a.dim() != 2 or b.dim() != 2:
+        return None
+    return make((a.shape[0], b.shape[1]))
+
+
+def _remember(a: Any, b: Any, type_: str) -> None:
+    """Have results of such arrays made as that of ``a`` and ``b`` was, which is of ``type_``."""
+    if isinstance(a, np.ndarray) and isinstance(b, np.ndarray):
+        _made[a.dtype, b.dtype] = preferred(type_)
+    elif is_tensor(a) and is_tensor(b):
+        _tensors.setdefault(type(a), {})[a.dtype, b.dtype] = maker(a, type_)
 
 
 # --- any call ----------------------------------------------------------------------------------
@@ -127,33 +144,50 @@ def _new(a: Any, b: Any) -> Array | None:
 
 def _general(
     a: Any, b: Any, out: Any, alpha: Any, beta: Any, options: Options, operands: dict[str, Any]
-) -> Array:
+) -> Any:
     """A call whose arrays, or options, C has not decided."""
+    given = a, b, out
+    a, b, written = (
+        x if isinstance(x, PackedB) else as_array(x, name)
+        for x, name in zip(given, ("a", "b", "out"), strict=True)
+    )
+    result = _product(given, a, b, written, (alpha, beta), options, operands)
+    for x in given:
+        if type(x) is not np.ndarray:
+            learn(x)
+    return finished(given[0], result) if out is None else out
+
+
+def _product(
+    given: tuple[Any, ...], a: Any, b: Any, out: Any, scalars: tuple[Any, Any], options: Options,
+    operands: dict[str, Any],
+) -> Any:  # fmt: skip
+    """The product of what C has not decided, once all are numpy's, of arrays that are ``given``."""
+    alpha, beta = scalars
     types = type_of(a, "a"), b.type if isinstance(b, PackedB) else type_of(b, "b")
     packed = b if isinstance(b, PackedB) else None
     if packed is not None:
         b = np.broadcast_to(np.empty((), np.int8), packed.shape)  # whose shape alone is looked at
     shape, product = _shapes(a, b)
+    made = out
     if out is None:
         if not _is(beta, 0):
             raise ArgumentTypeError(
                 "beta is not 0, so out is read", got=f"beta={beta}, no out", hint="out=c"
             )
-        dtype = preferred(accumulator(*types))
-        result = np.empty(shape, dtype)
-        if packed is None:
-            _made[a.dtype, b.dtype] = dtype
-    else:
-        result = _checked_out(out, shape)
+        made = empty(given[0], shape, accumulator(*types))
+        out = as_array(made, "out")
+        _remember(given[0], given[1], accumulator(*types))
+    result = _checked_out(out, shape)
     written = type_of(result, "out")
-    for name, given in (("a", a), ("b", b)):
-        if np.shares_memory(given, result):
-            _refuse_overlap(name, given, result)
-    scalars = {"alpha": alpha, "beta": beta} if options.scaled else {}
-    one = _One((*types, written), options, {**scalars, **operands}, bool(operands), packed)
+    for name, array in (("a", a), ("b", b)):
+        if np.shares_memory(array, result):
+            _refuse_overlap(name, array, result)
+    numbers = {"alpha": alpha, "beta": beta} if options.scaled else {}
+    one = _One((*types, written), options, {**numbers, **operands}, bool(operands), packed)
     for x, y, z in _broadcast(a, b, result, product):
         one.stack(x, y, z)
-    return result
+    return made
 
 
 def _shapes(a: Array, b: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -280,8 +314,7 @@ class _One:
         kernel = kernel_of(family)
         if table is not None:
             table.add(family, kernel)
-            held = a, b, out
-            if _decide(table.address, id(held)) == 0:
+            if table.decide((a, b, out)) == 0:
                 return True
         if not family.sizes.stacked:
             return False

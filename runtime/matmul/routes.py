@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from threading import Lock
 from typing import Any
 
 import numpy as np
 
+from tilewright.runtime.arrays.dtypes import loaded
 from tilewright.runtime.call import dispatch
-from tilewright.runtime.call.dtypes import loaded
 from tilewright.runtime.kernel import Kernel
 from tilewright.spec.types import ITEMSIZE
 
@@ -22,7 +23,7 @@ _MOST = 256
 
 
 class Routes:
-    """Kernels by the arrays that they serve; ``address`` is what the dispatcher takes.
+    """Kernels by the arrays that they serve; ``decide`` runs the one that serves a tuple of three.
 
     Routes are added and never changed: a call may read the table while another one adds to it.
     """
@@ -35,7 +36,12 @@ class Routes:
             id(np.ndarray), object.__basicsize__, tuple.__basicsize__, 0
         )  # fmt: skip
         self._lock, self._known = Lock(), dict[Family, Kernel]()
-        self.address = dispatch.address(self._words)
+        self.decide: Callable[[tuple[Any, ...]], int] = self._load
+
+    def _load(self, arrays: tuple[Any, ...]) -> int:
+        """What ``decide`` is first: the dispatcher is loaded when it is first asked."""
+        self.decide = dispatch.dispatcher().matmul(self._words)
+        return self.decide(arrays)
 
     def add(self, family: Family, kernel: Kernel) -> None:
         """Have C call ``kernel`` for products of ``family`` from now on."""

@@ -8,8 +8,8 @@ import numpy as np
 
 from tilewright.isa.target import Target
 from tilewright.plan.packed_b import PackedFormat, format_of
+from tilewright.runtime.arrays.dtypes import accepts
 from tilewright.runtime.call.bound_sizes import Array
-from tilewright.runtime.call.dtypes import accepts
 from tilewright.runtime.call.formats import decode, encode
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.pack import Pack

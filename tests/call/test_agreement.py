@@ -306,8 +306,8 @@ def test_sizes_beyond_int32(recorder: Recorder) -> None:
 def test_scalars_arrive(recorder: Recorder) -> None:
     recorder.take(Gemm(2, 2, 2, alpha="scalar", beta="scalar"))
     arrays = tuple(np.zeros((2, 2), np.float32) for _ in range(3))
-    call = dispatch.dispatcher().call_scalars
-    assert call(dispatch.address(recorder.words), id(arrays), 0.25, -3.0) == dispatch.DONE
+    call = dispatch.dispatcher().call_scalars(recorder.words)
+    assert call(arrays, 0.25, -3.0) == dispatch.DONE
     assert recorder.scalars == (0.25, -3.0)
 
 
@@ -329,7 +329,7 @@ def test_no_memory_for_scratch(recorder: Recorder) -> None:
     arrays = tuple(np.zeros((2, 2), np.float32) for _ in range(3))
     found, before = dispatch.dispatcher(), recorder.calls
     try:
-        assert found.call(dispatch.address(recorder.words), id(arrays)) == dispatch.NO_MEMORY
+        assert found.call(recorder.words)(arrays) == dispatch.NO_MEMORY
     finally:
         recorder.scratch = 0
     assert recorder.calls == before

@@ -22,9 +22,14 @@ RUN = (
     "docs/tuning.md",
     "docs/products.md",
     "docs/c-library.md",
+    "docs/pytorch.md",
 )
 LINK = re.compile(r"\]\(([^)#]+)")
 MAKE = re.compile(r"^make (\w+)", re.MULTILINE)
+
+
+#: What a page needs beside what the tests install; without it the page is skipped.
+NEEDS = {"docs/pytorch.md": ("torch", "numba")}
 
 
 @pytest.mark.golden
@@ -32,6 +37,8 @@ MAKE = re.compile(r"^make (\w+)", re.MULTILINE)
 def test_a_page_runs_and_prints_what_it_says(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
 ) -> None:
+    for module in NEEDS.get(name, ()):
+        pytest.importorskip(module, reason=f"{module} is not installed")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TILEWRIGHT_DATA_DIR", str(tmp_path / "data"))
     run_page(ROOT / name, update=pytestconfig.option.update_golden)

@@ -16,8 +16,10 @@ from tilewright.examples import (
     dask_cluster,
     digits,
     neon_chapter,
+    numba_loop,
     oriented_filters,
     sgemm,
+    torch_ring,
 )
 from tilewright.runtime.machine import host
 from tilewright.targets import load
@@ -41,6 +43,20 @@ def test_every_program_says_how_it_is_run() -> None:
     assert programs()
     for program in programs():
         assert f"    python examples/{program.name} " in program.read_text()
+
+
+# -- in other libraries -------------------------------------------------------------------------
+
+
+def test_products_in_a_loop_of_numba() -> None:
+    pytest.importorskip("numba", reason="numba is not installed")
+    assert numba_loop.check(50) < 1e-4
+
+
+def test_a_network_in_pytorch() -> None:
+    pytest.importorskip("torch", reason="PyTorch is not installed")
+    found = torch_ring.accuracies(150)
+    assert min(found.values()) > 0.9, found
 
 
 # -- a BLAS call --------------------------------------------------------------------------------

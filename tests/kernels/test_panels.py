@@ -13,7 +13,7 @@ import tilewright as tw
 from tilewright.errors import ScheduleError
 from tilewright.generate import explain_plan, plan_for, program_for
 from tilewright.plan.plan import Plan
-from tilewright.runtime.call.dtypes import preferred
+from tilewright.runtime.arrays.dtypes import preferred
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.types import ITEMSIZE, accumulator
 from tilewright.symbolic import evaluate

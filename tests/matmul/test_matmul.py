@@ -191,8 +191,8 @@ def test_what_does_not_fit_is_said_as_numpy_says_it() -> None:
     with pytest.raises(ArgumentValueError, match="wrong shape"):
         tw.matmul(a, a.T, np.zeros((3, 4), "f4"))
     with pytest.raises(ArgumentTypeError, match=r"(?s)a must be a numpy array.*asarray"):
-        tw.matmul([[1.0]], a)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentTypeError, match=r"(?s)without a mask.*filled"):
+        tw.matmul([[1.0]], a)
+    with pytest.raises(ArgumentTypeError, match=r"(?s)MaskedArray.*filled"):
         tw.matmul(a, np.ma.masked_array(a.T))
     with pytest.raises(ArgumentTypeError, match="a has a type"):
         tw.matmul(a.astype("i4"), a.T)
@@ -258,7 +258,7 @@ def test_what_cannot_be_packed_or_multiplied_with_it_is_said(rng: np.random.Gene
     with pytest.raises(ArgumentValueError, match=r"tw\.pack packs one matrix"):
         tw.pack(y[0])
     with pytest.raises(ArgumentTypeError, match="b must be a numpy array"):
-        tw.pack([[1.0]])  # type: ignore[arg-type]
+        tw.pack([[1.0]])
     with pytest.raises(SpecError, match="no product of these types"):
         tw.pack(y, a="s8")
     packed = tw.pack(y)

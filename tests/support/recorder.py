@@ -92,7 +92,7 @@ class Recorder:
     def call(self, *arrays: Any) -> bool:
         """Whether the dispatcher accepted ``arrays``, and so ran the recorder."""
         before = self.calls
-        status = dispatch.dispatcher().call(dispatch.address(self.words), id(arrays))
+        status = dispatch.dispatcher().call(self.words)(arrays)
         assert status in (dispatch.DONE, dispatch.UNDECIDED)
         assert (self.calls == before + 1) == (status == dispatch.DONE)
         return status == dispatch.DONE

@@ -16,11 +16,10 @@ ROOMS = (
     "lower.tile", "lower.transpose", "lower.staging", "lower.nest", "lower.pack_b", "lower.stack",
     "interpret", "explain", "emit", "generate",
     "targets", "templates",
-    "runtime.store", "runtime.machine", "runtime.tuned", "runtime.build", "runtime.call",
-    "runtime.emulate", "runtime.reference", "runtime.bench", "runtime.edited", "runtime.kernel",
-    "runtime.driver", "runtime.matmul", "runtime.harness", "runtime.library",
-    "runtime.calibrate", "runtime.fuzz",
-    "tuning", "examples", "cli",
+    "runtime.store", "runtime.machine", "runtime.tuned", "runtime.build", "runtime.arrays",
+    "runtime.call", "runtime.emulate", "runtime.reference", "runtime.bench", "runtime.edited",
+    "runtime.kernel", "runtime.driver", "runtime.matmul", "runtime.harness", "runtime.library",
+    "runtime.calibrate", "runtime.fuzz", "tuning", "torch", "examples", "cli",
 )  # fmt: skip
 
 
@@ -138,6 +137,9 @@ def room_of(name: str) -> str:
 
 def room_file(room: str) -> Path:
     """The module that is a room, or the ``__init__`` of the package that is one."""
+    mapped = rooms().get(f"tilewright.{room}")
+    if mapped is not None:
+        return ROOT / mapped / "__init__.py"
     base, _, inner = room.partition(".")
     folder = ROOT / base if (ROOT / base).is_dir() and base != "dsl" else ROOT / "dsl" / base
     path = folder.joinpath(*inner.split(".")) if inner else folder

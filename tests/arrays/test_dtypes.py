@@ -13,8 +13,8 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import ArgumentError
+from tilewright.runtime.arrays import dtypes
 from tilewright.runtime.call import argument_checks as layout
-from tilewright.runtime.call import dtypes
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.types import TYPES

@@ -1,0 +1,1 @@
+"""tilewright in other libraries, beside what those do themselves."""

@@ -1,0 +1,188 @@
+"""A spec as an operator of PyTorch, which ``torch.compile`` and autograd know."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from tilewright.errors import ArgumentTypeError, SpecError
+from tilewright.runtime.arrays.kinds import torch_type
+from tilewright.runtime.driver import compile
+from tilewright.runtime.kernel import Kernel
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.signature import ArrayParameter, Signature
+from tilewright.spec.sizes import Dim, Size
+
+from .gradients import Gradients
+from .products import LIBRARY
+
+_compiling = torch.compiler.is_dynamo_compiling
+_modes = torch._C._len_torch_dispatch_stack
+#: Operators by the names of their kernels: the same kernel is registered once.
+_registered: dict[str, Operator] = {}
+
+
+def operator(spec: Gemm, schedule: Schedule | None = None, target: str = "host") -> Operator:
+    """The operator that computes ``spec``: ``op(a, b, bias=...)`` returns a new tensor.
+
+    Its arguments are those of the kernel but for the output, in the same order; all may be given by
+    name. It has a meta function, gradients where ``spec`` is differentiable, and the name
+    ``torch.ops.tilewright.<kernel.name>``. Raises SpecError for what has no single result or takes
+    what is no tensor, and what ``tw.compile`` raises.
+    """
+    kernel = compile(spec, schedule, target)
+    found = _registered.get(kernel.name)
+    if found is None:
+        found = _registered[kernel.name] = Operator(kernel)
+    return found
+
+
+class Operator:
+    """A kernel as an operator; see ``operator``. ``kernel`` is the kernel."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel, signature = kernel, kernel.signature
+        _check(kernel)
+        self._output = signature.arrays.index(signature.output)
+        self._read_first = signature.output.role == "inout"
+        self._inputs = [p.name for p in signature.arrays if p is not signature.output]
+        if self._read_first:
+            self._inputs.insert(self._output, signature.output.name)
+        self._scalars = [p.name for p in signature.scalars]
+        self._names = (*self._inputs, *self._scalars)
+        self._plain = not self._scalars and not self._read_first
+        self._shape = _Shape.of(signature, self._inputs)
+        self._dtype = torch_type(torch, signature.output.type)
+        self._call = self._registered()
+
+    def __call__(self, *tensors: Any, **named: Any) -> torch.Tensor:
+        """The result, a new tensor. Without gradients and modes the kernel is called directly."""
+        if named or len(tensors) != len(self._names):
+            tensors = self._ordered(tensors, named)
+        if self._plain and not _compiling() and not _modes():
+            made = self.kernel.attempt_new(tensors)
+            if made is not None:
+                return made
+        return self._call(*tensors)
+
+    def _ordered(self, tensors: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        given = dict(zip(self._names, tensors, strict=False))
+        twice = sorted(given.keys() & named.keys())
+        unknown = sorted(named.keys() - set(self._names))
+        missing = [name for name in self._names if name not in given and name not in named]
+        if twice or unknown or missing or len(tensors) > len(self._names):
+            raise ArgumentTypeError(
+                f"{self.kernel.name}: the arguments are not those of the operator",
+                got=f"{len(tensors)} by position, {', '.join(named) or 'none'} by name",
+                expected=", ".join(self._names),
+            )
+        given.update(named)
+        return tuple(given[name] for name in self._names)
+
+    def _empty(self, tensors: tuple[Any, ...]) -> torch.Tensor | None:
+        """A new output for these inputs; None if their axes are too few to tell."""
+        try:
+            sizes = [
+                x if isinstance(x, int) else tensors[x[0]].shape[x[1]] for x in self._shape.sizes
+            ]
+        except (AttributeError, IndexError):
+            return None
+        return self._made(torch.empty, sizes, dtype=self._dtype, device="cpu")
+
+    def _made(self, make: Any, sizes: list[Any], **options: Any) -> torch.Tensor:
+        if not self._shape.turned:
+            return make(sizes, **options)
+        *count, rows, columns = sizes
+        return make([*count, columns, rows], **options).mT
+
+    # --- what PyTorch is told ------------------------------------------------------------------
+
+    def _registered(self) -> Any:
+        name, arguments = self.kernel.name, [f"Tensor {x}" for x in self._inputs]
+        arguments += [f"float {x}" for x in self._scalars]
+        LIBRARY.define(f"{name}({', '.join(arguments)}) -> Tensor")
+        LIBRARY.impl(name, self._compute, "CPU")
+        whole = f"tilewright::{name}"
+        torch.library.register_fake(whole, self._fake, lib=LIBRARY)
+        gradients = Gradients(self.kernel.spec, self._inputs, self._scalars)
+        torch.library.register_autograd(
+            whole, gradients.backward, setup_context=gradients.save, lib=LIBRARY
+        )
+        return getattr(torch.ops.tilewright, name).default
+
+    def _compute(self, *values: Any) -> torch.Tensor:
+        named = dict(zip(self._names, values, strict=True))
+        with torch.no_grad():
+            if self._read_first:
+                output = self.kernel.signature.output.name
+                named[output] = named[output].clone()
+                result: torch.Tensor = self.kernel(**named)
+                return result
+            out = self._empty(values)
+            return self.kernel(**named, **({} if out is None else {"out": out}))
+
+    def _fake(self, *values: Any) -> torch.Tensor:
+        sizes = [x if isinstance(x, int) else values[x[0]].shape[x[1]] for x in self._shape.sizes]
+        return self._made(values[0].new_empty, sizes, dtype=self._dtype)
+
+
+class _Shape(NamedTuple):
+    """The output's sizes: numbers, or an input and its axis. ``turned``: columns are contiguous."""
+
+    sizes: tuple[int | tuple[int, int], ...]
+    turned: bool
+
+    @classmethod
+    def of(cls, signature: Signature, inputs: list[str]) -> _Shape:
+        output = signature.output
+        count = () if output.kind == "matrix" or output.count is None else (output.count,)
+        told = {
+            size: (at, axis - len(_axes(p)))
+            for at, name in reversed(list(enumerate(inputs)))
+            for p in (signature.array(name),)
+            for axis, size in enumerate(_axes(p))
+            if isinstance(size, Dim)
+        }
+        sizes = tuple(_size(size, told, output) for size in (*count, *output.shape))
+        return cls(sizes, output.order == "F")
+
+
+def _axes(parameter: ArrayParameter) -> tuple[Size | None, ...]:
+    if parameter.kind == "strided" and parameter.batch_stride != 0:
+        return (parameter.count, *parameter.shape)
+    return parameter.shape if parameter.kind in ("matrix", "strided", "vector") else ()
+
+
+def _size(
+    size: Size, told: dict[Dim, tuple[int, int]], output: ArrayParameter
+) -> int | tuple[int, int]:
+    if not isinstance(size, Dim):
+        return size
+    if size not in told:
+        raise SpecError(
+            f"no input tells the size {size.name} of {output.name}, which an operator makes",
+            hint="a size that is an axis of an input, or a number",
+        )
+    return told[size]
+
+
+def _check(kernel: Kernel) -> None:
+    """SpecError unless a kernel takes tensors alone and has one result."""
+    spec, signature = kernel.spec, kernel.signature
+    if not isinstance(spec, Gemm):
+        raise SpecError("an operator is made of a tw.Gemm", got=spec, hint="x.t().contiguous()")
+    if spec.outputs:
+        raise SpecError(
+            "an operator has one result",
+            got=f"outputs {', '.join(name for name, _ in spec.outputs)}",
+            hint="kernel(...) takes tensors, and writes further outputs",
+        )  # fmt: skip
+    for parameter in signature.arrays:
+        if parameter.kind in ("sequence", "flat", "offsets", "packed") or parameter.packed:
+            raise SpecError(
+                "an operator takes one tensor for each operand",
+                got=f"{parameter.name} as {parameter.kind}",
+                expected="tw.Matrix operands, and batch=tw.Strided(...) or none",
+                hint="tilewright.torch.Linear packs its weight; kernel(...) takes tensors for all",
+            )

@@ -1,0 +1,119 @@
+"""Arrays that speak DLPack, by Python's side of it: ``__dlpack__`` and its capsules.
+
+The structs are those of dlpack.h, version 1 and the one without versions before it. A capsule that
+nobody takes over frees what it holds when it dies: a view keeps it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import ArgumentTypeError
+
+from .memory import Array, at, dtype_named
+
+#: Devices whose memory the CPU reads: its own, and the host's that CUDA or ROCm has pinned.
+ON_CPU = (1, 3, 11)
+_READ_ONLY = 1
+#: What types are called, by their code; the others have their bits behind it.
+_PREFIXES = {0: "int", 1: "uint", 2: "float", 5: "complex"}
+_NAMES = {
+    4: "bfloat16", 6: "bool", 7: "float8_e3m4", 8: "float8_e4m3", 9: "float8_e4m3b11fnuz",
+    10: "float8_e4m3fn", 11: "float8_e4m3fnuz", 12: "float8_e5m2", 13: "float8_e5m2fnuz",
+    14: "float8_e8m0fnu",
+}  # fmt: skip
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+class _Versioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", ctypes.c_void_p),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
+def type_name(code: int, bits: int) -> str:
+    """What numpy or ml_dtypes call a type of DLPack."""
+    return _NAMES.get(code) or f"{_PREFIXES.get(code, f'type {code} of ')}{bits}"
+
+
+def view(value: Any, name: str) -> Array:
+    """What ``value`` exports as a numpy array on the same memory; ArgumentTypeError if nothing.
+
+    Read-only where the exporter says so, or is too old to say anything.
+    """
+    device = value.__dlpack_device__()
+    if device[0] not in ON_CPU:
+        raise ArgumentTypeError(
+            f"{name} lies on another device",
+            got=f"a {type(value).__name__} on device {tuple(map(int, device))} of DLPack",
+            expected="memory that the CPU reads",
+            hint="a copy of it on the CPU",
+        )
+    capsule = _exported(value, name)
+    tensor, writeable = _read(capsule)
+    dtype = dtype_named(type_name(tensor.code, tensor.bits))
+    if dtype is None or tensor.lanes != 1 or dtype.itemsize * 8 != tensor.bits:
+        raise ArgumentTypeError(
+            f"{name} has elements of a type that numpy and ml_dtypes lack",
+            got=f"{type_name(tensor.code, tensor.bits)} from a {type(value).__name__}",
+        )
+    shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+    strides = _strides(tensor, shape, dtype.itemsize)
+    pointer = (tensor.data or 0) + tensor.byte_offset
+    return at(pointer, shape, strides, dtype, capsule, writeable=writeable)
+
+
+def _exported(value: Any, name: str) -> Any:
+    try:
+        try:
+            return value.__dlpack__(max_version=(1, 0))
+        except TypeError:  # older than versions
+            return value.__dlpack__()
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise ArgumentTypeError(
+            f"{name} cannot be read where it lies",
+            got=f"a {type(value).__name__}, which says: {error}",
+            hint=f"np.asarray({name}), a copy",
+        ) from None
+
+
+def _read(capsule: Any) -> tuple[_Tensor, bool]:
+    """The tensor in a capsule, and whether it may be written."""
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    valid = ctypes.pythonapi.PyCapsule_IsValid
+    valid.restype, valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.c_char_p)
+    if valid(capsule, b"dltensor_versioned"):
+        held = _Versioned.from_address(pointer_of(capsule, b"dltensor_versioned"))
+        return held.tensor, not held.flags & _READ_ONLY
+    return _Tensor.from_address(pointer_of(capsule, b"dltensor")), False
+
+
+def _strides(tensor: _Tensor, shape: tuple[int, ...], item: int) -> tuple[int, ...]:
+    """Strides in bytes; without any the array is contiguous."""
+    if tensor.strides:
+        return tuple(tensor.strides[i] * item for i in range(tensor.ndim))
+    reach = np.cumprod([item, *shape[:0:-1]])[::-1]
+    return tuple(int(step) for step in reach) if shape else ()

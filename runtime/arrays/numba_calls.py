@@ -1,0 +1,277 @@
+"""A kernel as a function that numba's compiled code calls, in parallel loops too.
+
+Types are checked when numba compiles the caller, sizes, strides and overlap at each call. The
+kernel is called by the address of what takes all its arguments in arrays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from ctypes import CFUNCTYPE, c_int64, c_void_p
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright.errors import SpecError
+from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.signature import ArrayParameter, Signature
+from tilewright.spec.sizes import MAX_SIZE, Dim, Size
+
+#: Columns of the table of arrays: sizes of up to three axes, the leading dimension, the distance of
+#: matrices of a stack (TIGHT: one behind the other), bytes of an element, the contiguous axis from
+#: the last, whether it is written.
+_AXES, _LEADING, _STEP, _ITEM, _LINE, _WRITTEN, _COLUMNS = 3, 3, 4, 5, 6, 7, 8
+#: A size below it is a dim: its number is what is missing.
+_DIM = -(1 << 60)
+_TIGHT = -1
+Table = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class _Tables(NamedTuple):
+    """A signature as numbers: arrays row by row, the limits of dims, the dim of each slot."""
+
+    arrays: Table
+    axes: tuple[int, ...]
+    dims: Table
+    slots: Table
+
+
+def function_of(
+    call: Callable[..., Any], name: str, signature: Signature, functions: tuple[int, int]
+) -> Callable[..., Any]:
+    """The function: of the arrays in the signature's order, then the numbers; it returns nothing.
+
+    Called from Python it is ``call``. ``functions`` are the addresses of the kernel's invoke and
+    scratch_bytes. SpecError where an operand is no array.
+    """
+    from numba.core.errors import TypingError
+    from numba.extending import overload
+
+    tables = _tables(name, signature)
+    invoke = CFUNCTYPE(None, c_void_p, c_void_p, c_void_p, c_void_p)(functions[0])
+    scratch_bytes = CFUNCTYPE(c_int64, c_void_p)(functions[1])
+
+    def in_python(*arguments: Any) -> None:
+        call(*arguments)
+
+    implementation = _implementation(tables, invoke, scratch_bytes, len(signature.scalars))
+
+    def typed(*arguments: Any) -> Any:
+        wrong = _wrong_types(signature, tables, arguments)
+        if wrong is not None:
+            raise TypingError(f"{name}: {wrong}")
+        return implementation
+
+    overload(in_python, strict=False)(typed)
+
+    return in_python
+
+
+def _wrong_types(signature: Signature, tables: _Tables, given: tuple[Any, ...]) -> str | None:
+    """What is wrong with the types of a call, as numba knows them; None if nothing is."""
+    from numba.core import types
+
+    names = [p.name for p in signature.arrays]
+    names += [p.name for p in signature.scalars]
+    if len(given) != len(names):
+        return f"got {len(given)} arguments, expected {', '.join(names)}"
+    for p, axes, got in zip(signature.arrays, tables.axes, given, strict=False):
+        if not isinstance(got, types.Array) or got.ndim != axes:
+            return f"{p.name} must be a {axes}-d array, got {got}"
+        if str(got.dtype) != DTYPES[p.type].name or not got.aligned:
+            return f"{p.name} must be of {DTYPES[p.type]}, got {got}"
+        if p.role != "in" and not got.mutable:
+            return f"{p.name} is read-only and would be written"
+    for name, got in zip(names[len(tables.axes) :], given[len(tables.axes) :], strict=True):
+        if not isinstance(got, types.Number):
+            return f"{name} must be a number, got {got}"
+    return None
+
+
+# --- a signature as numbers --------------------------------------------------------------------
+
+
+def _tables(name: str, signature: Signature) -> _Tables:
+    dims: list[Dim] = []
+    for size in signature.sizes:
+        if size.dim not in dims:
+            dims.append(size.dim)
+
+    def number(size: Size) -> int:
+        return _DIM + dims.index(size) if isinstance(size, Dim) else size
+
+    rows = [_row(name, p, number) for p in signature.arrays]
+    limits = [(d.multiple_of, MAX_SIZE if d.max is None else d.max) for d in dims]
+    slots = [dims.index(size.dim) for size in signature.sizes]
+    return _Tables(
+        np.array([row for row, _ in rows], np.int64),
+        tuple(axes for _, axes in rows),
+        np.array(limits or [(1, 0)], np.int64),
+        np.array(slots, np.int64),
+    )
+
+
+def _row(name: str, p: ArrayParameter, number: Callable[[Size], int]) -> tuple[list[int], int]:
+    """The row of an array, and how many axes it has."""
+    sizes: list[Size] = list(p.shape)
+    stacked = p.kind == "strided" and p.batch_stride != 0
+    if p.kind not in ("matrix", "strided", "vector") or p.packed or len(sizes) > 2:
+        raise SpecError(
+            f"{name} cannot be called from numba: {p.name} is not one array",
+            got="a packed matrix" if p.packed else p.kind,
+            expected="matrices, stacks of them, and vectors",
+            hint="kernel.address by ctypes, with kernel.c_declaration",
+        )
+    line = 0 if p.kind != "vector" and p.order == "F" else 1
+    if stacked:
+        assert p.count is not None
+        sizes.insert(0, p.count)
+    row = [0] * (_AXES - len(sizes)) + [number(size) for size in sizes]
+    leading = p.shape[-1 if line else 0] if p.leading is None else p.leading
+    step = _TIGHT if p.batch_stride is None else number(p.batch_stride)
+    return [*row, number(leading), step, p.itemsize, line, int(p.role != "in")], len(sizes)
+
+
+# --- what numba compiles -----------------------------------------------------------------------
+
+
+def _implementation(tables: _Tables, invoke: Any, scratch_bytes: Any, scalars: int) -> Any:
+    """What stands in place of a call in compiled code."""
+    from numba import literal_unroll
+
+    check, ends, fill, apart = _helpers()
+    wanted, limits, slots = tables.arrays, tables.dims, tables.slots
+    count, dims, size = len(tables.axes), len(limits), max(1, len(slots))
+    last = max(1, scalars)
+
+    def implementation(*arguments: Any) -> None:
+        known = np.full(dims, -1, np.int64)
+        pointers = np.empty(count, np.int64)
+        bounds = np.zeros((count, 2), np.int64)
+        numbers = np.zeros(last, np.float64)
+        at = 0
+        for given in literal_unroll(arguments):
+            if at < count:
+                check(given, wanted[at], known)
+                pointers[at] = ends(given, bounds[at])
+            else:
+                numbers[at - count] = ends(given, numbers[:0])
+            at += 1  # noqa: SIM113 (numba unrolls this loop, and no other)
+        values = np.zeros(size, np.int64)
+        fill(wanted, limits, known, slots, values)
+        apart(wanted, bounds)
+        nbytes = scratch_bytes(values.ctypes)
+        scratch = np.empty(max(nbytes, 0) + 64, np.uint8)
+        place = (scratch.ctypes.data + 63) // 64 * 64
+        invoke(pointers.ctypes, values.ctypes, numbers.ctypes, place)
+
+    return implementation
+
+
+def _helpers() -> tuple[Any, ...]:
+    """The checks, as functions of compiled code."""
+    from numba import njit, types
+    from numba.extending import overload
+
+    def agrees_(known: Any, wanted: int, got: int) -> bool:
+        if wanted > _DIM // 2:
+            return wanted == got
+        if known[wanted - _DIM] < 0:
+            known[wanted - _DIM] = got
+        return known[wanted - _DIM] == got  # type: ignore[no-any-return]
+
+    agrees = njit(agrees_)
+
+    def check_array_(x: Any, row: Any, known: Any) -> None:
+        for axis in range(x.ndim):
+            if not agrees(known, row[_AXES - x.ndim + axis], x.shape[axis]):
+                raise ValueError("an array has the wrong shape for this kernel")
+        if x.size == 0:
+            return
+        line = x.ndim - 2 + row[_LINE]
+        if x.shape[line] > 1 and x.strides[line] != row[_ITEM]:
+            raise ValueError("an array's lines are not contiguous, or of the other order")
+        if x.ndim == 1:
+            return
+        other = x.ndim - 1 - row[_LINE]
+        step = x.strides[other] // row[_ITEM]
+        if x.shape[other] > 1 and (
+            x.strides[other] != step * row[_ITEM]
+            or step < x.shape[line]
+            or not agrees(known, row[_LEADING], step)
+        ):
+            raise ValueError("an array has the wrong leading dimension for this kernel")
+        if x.ndim == 3 and x.shape[0] > 1:
+            matrices = x.strides[0] // row[_ITEM]
+            if row[_STEP] == _TIGHT:
+                right = matrices == x.shape[other] * (step if x.shape[other] > 1 else x.shape[line])
+            else:
+                right = agrees(known, row[_STEP], matrices)
+            if not right or x.strides[0] != matrices * row[_ITEM] or matrices < 0:
+                raise ValueError("an array has the wrong batch stride for this kernel")
+
+    check_array = njit(check_array_)
+
+    def check(x: Any, row: Any, known: Any) -> None:
+        raise NotImplementedError
+
+    def check_typed(x: Any, row: Any, known: Any) -> Any:
+        def of_number(x: Any, row: Any, known: Any) -> None:
+            return
+
+        def of_array(x: Any, row: Any, known: Any) -> None:
+            check_array(x, row, known)
+
+        return of_array if isinstance(x, types.Array) else of_number
+
+    overload(check)(check_typed)
+
+    def ends(x: Any, bounds: Any) -> Any:
+        raise NotImplementedError
+
+    def ends_typed(x: Any, bounds: Any) -> Any:
+        def of_number(x: Any, bounds: Any) -> Any:
+            return x
+
+        def of_array(x: Any, bounds: Any) -> Any:
+            first = x.ctypes.data
+            last = first + x.itemsize if x.size else first
+            for axis in range(x.ndim):
+                last += (x.shape[axis] - 1) * x.strides[axis] if x.size else 0
+            if bounds.size:
+                bounds[0], bounds[1] = first, last
+            return first
+
+        return of_array if isinstance(x, types.Array) else of_number
+
+    overload(ends)(ends_typed)
+
+    def fill_(wanted: Any, limits: Any, known: Any, slots: Any, values: Any) -> None:
+        for row in wanted:
+            for column in (_LEADING, _STEP):
+                at = row[column] - _DIM
+                if row[column] < _DIM // 2 and known[at] < 0:
+                    line = row[1 + row[_LINE]]
+                    line = known[line - _DIM] if line < _DIM // 2 else line
+                    multiple = limits[at, 0]
+                    up = max(-(-line // multiple) * multiple, multiple)
+                    known[at] = up if column == _LEADING else 0
+        for at in range(len(slots)):
+            value = known[slots[at]]
+            multiple, most = limits[slots[at]]
+            if value < 0 or value > most or value % multiple:
+                raise ValueError("a size of the call is beyond the limits of its dim")
+            values[at] = value
+
+    fill = njit(fill_)
+
+    def apart_(wanted: Any, bounds: Any) -> None:
+        for i in range(len(wanted)):
+            for j in range(len(wanted)):
+                meets = bounds[i, 0] < bounds[j, 1] and bounds[j, 0] < bounds[i, 1]
+                if i != j and wanted[i, _WRITTEN] and meets:
+                    raise ValueError("an array that is written shares memory with another")
+
+    apart = njit(apart_)
+
+    return check, ends, fill, apart

@@ -1,0 +1,139 @@
+"""Arrays of other libraries as numpy sees them: views of the same memory, or why there is none.
+
+Tensors of PyTorch, what speaks DLPack, and what has Python's buffer protocol. Nothing is copied,
+and a view keeps what it was made of alive.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import ArgumentTypeError
+
+from . import dlpack
+from .memory import Array, at, dtype_named
+
+#: What is taken beside numpy's own, for messages.
+OF_ANY = "a numpy array, a tensor of PyTorch on the CPU, or what has DLPack or a buffer"
+
+
+def as_array(value: Any, name: str) -> Any:
+    """``value`` as a numpy array on the same memory, or itself where it is none, or numpy's.
+
+    Raises ArgumentTypeError, about the argument ``name``, for arrays that cannot be read: on
+    another device, sparse, of a type that numpy and ml_dtypes lack, or part of a computation that
+    is differentiated. What cannot be written is read-only.
+    """
+    if isinstance(value, np.ndarray | np.generic | int | float | list | tuple):
+        return value
+    torch = torch_if_loaded()
+    if torch is not None and isinstance(value, torch.Tensor):
+        return _of_tensor(torch, value, name)
+    if hasattr(type(value), "__dlpack__"):
+        return dlpack.view(value, name)
+    try:
+        buffer = memoryview(value)
+    except TypeError:
+        return value
+    return _of_buffer(buffer, value, name)
+
+
+def torch_if_loaded() -> ModuleType | None:
+    """PyTorch, if this process has imported it: only then can a value be a tensor."""
+    return sys.modules.get("torch")
+
+
+def what_to_do(value: Any, name: str) -> str | None:
+    """How to make an array of something that holds numbers and is none; None if it is unknown."""
+    if isinstance(value, np.ma.MaskedArray):
+        return f"{name}.filled(0): elements that are masked have no value"
+    for method, meaning in (
+        ("to_numpy", "the numbers of a table or a series as one array"),
+        ("toarray", "a sparse matrix with its zeros"),
+        ("todense", "a sparse array with its zeros"),
+    ):
+        if callable(getattr(value, method, None)):
+            return f"{name}.{method}(): {meaning}"
+    return None
+
+
+def is_view_of_tensor(array: Array) -> bool:
+    """Whether ``as_array`` made it of a tensor: words of PyTorch help then, and not numpy's."""
+    base: Any = array
+    while isinstance(base, np.ndarray):
+        base = base.base
+    torch = torch_if_loaded()
+    return torch is not None and isinstance(getattr(base, "owner", None), torch.Tensor)
+
+
+def _of_tensor(torch: ModuleType, tensor: Any, name: str) -> Array:
+    """A tensor of PyTorch; it must lie on the CPU, with a stride for each axis."""
+    _check_tensor(torch, tensor, name)
+    dtype = dtype_named(str(tensor.dtype).removeprefix("torch."))
+    if dtype is None:
+        raise ArgumentTypeError(
+            f"{name} is a tensor of a type that numpy and ml_dtypes lack", got=str(tensor.dtype)
+        )
+    try:
+        pointer = tensor.data_ptr()
+    except RuntimeError as error:
+        raise ArgumentTypeError(
+            f"{name} is a tensor without memory of its own",
+            got=f"{str(error).splitlines()[0]:.100}",
+            hint="tilewright.torch.Operator, inside of torch.compile and of torch.func",
+        ) from None
+    strides = tuple(stride * dtype.itemsize for stride in tensor.stride())
+    return at(pointer, tuple(tensor.shape), strides, dtype, tensor, writeable=True)
+
+
+def _check_tensor(torch: ModuleType, tensor: Any, name: str) -> None:
+    """Refuse tensors whose elements are not what lies in the CPU's memory."""
+    said = f"a {type(tensor).__name__} of {tensor.dtype}, shape {tuple(tensor.shape)}"
+    plain = torch._C._disabled_torch_dispatch_impl
+    if getattr(type(tensor), "__torch_dispatch__", plain) is not plain:
+        raise ArgumentTypeError(
+            f"{name} is a tensor of a kind of its own, whose memory says nothing",
+            got=said,
+            hint="tilewright.torch.Operator, which torch.compile and torch.func see through",
+        )
+    if tensor.layout is not torch.strided:
+        raise ArgumentTypeError(
+            f"{name} is a sparse tensor", got=f"{said}, {tensor.layout}", hint=f"{name}.to_dense()"
+        )
+    if tensor.device.type != "cpu":
+        raise ArgumentTypeError(
+            f"{name} lies on another device",
+            got=f"{said} on {tensor.device}",
+            expected="memory that the CPU reads",
+            hint="a tensor of the meta device has no elements: make it on the CPU"
+            if tensor.device.type == "meta"
+            else f"{name}.cpu()",
+        )
+    if tensor.is_conj() or tensor.is_neg():
+        raise ArgumentTypeError(
+            f"{name} is a view that conjugates or negates what lies in memory",
+            got=said,
+            hint=f"{name}.resolve_conj().resolve_neg()",
+        )
+    if tensor.requires_grad and torch.is_grad_enabled():
+        raise ArgumentTypeError(
+            f"{name} is a tensor that requires grad, and a kernel records no gradient",
+            got=said,
+            hint=f"{name}.detach(), or the call in `with torch.no_grad():`; "
+            "tilewright.torch.Operator has gradients",
+        )
+
+
+def _of_buffer(buffer: memoryview, value: Any, name: str) -> Any:
+    try:
+        return np.asarray(buffer)
+    except (TypeError, ValueError, NotImplementedError) as error:
+        raise ArgumentTypeError(
+            f"{name} has a buffer that numpy cannot read",
+            got=f"{type(value).__name__}: {error}",
+            hint=what_to_do(value, name),
+        ) from None

@@ -1,0 +1,150 @@
+"""Types of tensors that the C dispatcher reads itself, through DLPack's exchange API.
+
+A type that has ``__dlpack_c_exchange_api__`` offers C functions that describe a tensor without
+making a Python object. The dispatcher is told of the type when one of its objects is first passed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import cache
+from threading import Lock
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+
+from tilewright.runtime.arrays.dlpack import type_name
+from tilewright.runtime.arrays.memory import dtype_named
+from tilewright.runtime.arrays.views import torch_if_loaded
+from tilewright.spec.dtypes import DTYPES
+
+from .abi import address
+from .dispatch import dispatcher, learn_dtypes
+
+#: Words before what makes a tensor, and before what describes one, in struct DLPackExchangeAPI:
+#: ``managed_tensor_to_py_object_no_sync`` and ``dltensor_from_py_object_no_sync``.
+_MAKE, _READ = 4, 5
+_CODES, _SIZES = 32, 4
+#: What a method of a C type that takes no arguments says of itself: METH_NOARGS.
+_NO_ARGUMENTS = 4
+_lock = Lock()
+#: Types that were asked about, and the words of those that the dispatcher knows.
+_known: dict[type, Any] = {}
+
+
+def learn(value: Any) -> None:
+    """Have the dispatcher read objects of the type of ``value``, if it is one of tensors."""
+    kind = type(value)
+    if kind in _known or not hasattr(kind, "__dlpack_c_exchange_api__"):
+        return
+    with _lock:
+        if kind not in _known:
+            words = _words(kind)
+            if words is not None:
+                _learn_dtypes()
+                dispatcher().learn_tensors(address(words))
+            _known[kind] = words
+
+
+def _words(kind: type) -> np.ndarray[Any, Any] | None:
+    """The fields of struct tw_tensor_type; None where Python has to look at each object."""
+    functions = _functions(kind)
+    if functions is None:
+        return None
+    torch = torch_if_loaded()
+    if torch is None or not issubclass(kind, torch.Tensor):
+        return np.array([id(kind), *functions, *[0] * 5], np.int64)
+    if kind not in (torch.Tensor, torch.nn.Parameter):
+        return None
+    flags = _flags(torch)
+    return None if flags is None else np.array([id(kind), *functions, *flags], np.int64)
+
+
+def _functions(kind: Any) -> tuple[int, int] | None:
+    """The addresses of what describes a tensor and of what makes one, or 0; None if this is another
+    version, or lacks the first.
+    """
+    pointer_of = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer_of.restype, pointer_of.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    api = pointer_of(kind.__dlpack_c_exchange_api__, b"dlpack_exchange_api")
+    major = ctypes.c_uint32.from_address(api).value
+    read = _word(api, _READ)
+    return (read, _word(api, _MAKE)) if read and major == 1 else None
+
+
+def _word(address: int, at: int) -> int:
+    return ctypes.c_size_t.from_address(address + 8 * at).value
+
+
+# --- PyTorch's flags ---------------------------------------------------------------------------
+
+
+def _flags(torch: ModuleType) -> list[int] | None:
+    """What struct tw_tensor_type has of PyTorch: whether a tensor requires grad, whether gradients
+    are recorded, and whether a tensor negates what lies in memory, as C functions. None where they
+    do not lie where CPython's headers have them.
+    """
+    base = torch._C.TensorBase
+    grad = _getter(base, "requires_grad")
+    negative = _method(base.__dict__["is_neg"], "is_neg", _DESCRIPTOR)
+    mode = _method(torch.is_grad_enabled, "is_grad_enabled", 0)
+    if grad is None or negative is None or mode is None:
+        return None
+    module = _word(id(torch.is_grad_enabled) + object.__basicsize__, 1)  # the function's self
+    return [*grad, mode, negative, module]
+
+
+#: Words before what a descriptor of a C type describes: its type, name and qualified name.
+_DESCRIPTOR = 3
+
+
+def _getter(owner: type, name: str) -> tuple[int, int] | None:
+    """The C function behind an attribute of a C type, and its closure: PyGetSetDef of CPython."""
+    descriptor = owner.__dict__[name]
+    definition = _definition(descriptor, name, _DESCRIPTOR)
+    return None if definition is None else (_word(definition, 1), _word(definition, 4))
+
+
+def _method(function: Any, name: str, words: int) -> int | None:
+    """The C function behind one without arguments: PyMethodDef of CPython."""
+    definition = _definition(function, name, words)
+    if definition is None or ctypes.c_int.from_address(definition + 16).value != _NO_ARGUMENTS:
+        return None
+    return _word(definition, 1)
+
+
+def _definition(described: Any, name: str, words: int) -> int | None:
+    """Where the definition of something written in C lies, if it begins with its name."""
+    if sys.implementation.name != "cpython":
+        return None
+    found = _word(id(described) + object.__basicsize__, words)
+    return found if ctypes.string_at(_word(found, 0)) == name.encode() else None
+
+
+# --- types of elements -------------------------------------------------------------------------
+
+
+@cache
+def _learn_dtypes() -> None:
+    learn_dtypes(_dtype_table())
+
+
+def _dtype_table() -> list[int]:
+    """Numpy's dtype of each DLPack type, by code and size; those that it lacks as bits."""
+    table = [0] * (_CODES * _SIZES)
+    bits = {dtype.itemsize: dtype for dtype in DTYPES.values() if dtype.kind == "u"}
+    for code in (0, 1, 2, 4, 10, 12):
+        for size in range(_SIZES):
+            dtype = dtype_named(type_name(code, 8 << size))
+            if dtype is None and code >= 4:
+                dtype = bits.get(1 << size)
+            if dtype is not None and dtype.itemsize == 1 << size:
+                _kept.append(dtype)
+                table[_SIZES * code + size] = id(dtype)
+    return table
+
+
+#: The dtypes in the table, whose addresses C holds.
+_kept: list[np.dtype[Any]] = []
