@@ -4,7 +4,7 @@ BIN := .venv/bin
 WORKERS ?= auto
 export PYTHON
 
-.PHONY: help demo test lint types format golden bench clean
+.PHONY: help demo test docs lint types format golden bench clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -14,9 +14,14 @@ demo: ## the kernels on real data; without root, without a C compiler on the mac
 	@sh scripts/venv.sh demo
 	@$(BIN)/tilewright demo
 
-test: ## everything: lint, types, tests; as root on Debian it installs the compilers and emulators
-	@sh scripts/venv.sh test,dev
+test: ## everything: lint, types, site, tests; as root on Debian it installs compilers and emulators
+	@sh scripts/venv.sh test,dev,docs
 	@WORKERS=$(WORKERS) sh scripts/test.sh
+
+docs: ## the site of the documentation, in build/site; a warning is an error
+	@sh scripts/venv.sh docs
+	@sh scripts/site.sh
+	@echo "build/site/index.html"
 
 lint: ## style, format and types
 	@sh scripts/venv.sh test,dev

@@ -65,6 +65,15 @@ class Kernel:
     stands in place of the generated one; None where there is none.
     ``target`` is the resolved target's name; ``emulated`` the means by which the kernel runs when
     the CPU lacks the target ("qemu", "header"), else None.
+
+    >>> kernel = tw.compile(tw.Gemm(2, 3, 4))
+    >>> a, b, c = (np.ones(shape, np.float32) for shape in ((2, 4), (4, 3), (2, 3)))
+    >>> kernel(a, b, out=c) is c
+    True
+    >>> kernel.c_declaration
+    'void gemm_f32_2x3x4_ccc_...(const float *a, const float *b, float *c);'
+    >>> kernel.flops, kernel.requested
+    (48, Schedule())
     """
 
     __slots__ = (

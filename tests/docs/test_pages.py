@@ -11,7 +11,7 @@ import pytest
 from support.prose import blocks, run_page
 from support.source_tree import ROOT
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks" / "README.md"])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks" / "README.md"])
 RUN = (
     "README.md",
     "docs/tutorial.md",
@@ -21,6 +21,16 @@ RUN = (
     "docs/add-a-target.md",
     "docs/tuning.md",
     "docs/products.md",
+    "docs/how-to/quantised-layer.md",
+    "docs/how-to/convolution.md",
+    "docs/how-to/stacks.md",
+    "docs/how-to/threads.md",
+    "docs/how-to/own-post-op.md",
+    "docs/how-to/edit-the-c.md",
+    "docs/numbers.md",
+    "docs/reference/epilogues.md",
+    "docs/reference/kernels.md",
+    "docs/reference/schedules.md",
 )
 LINK = re.compile(r"\]\(([^)#]+)")
 MAKE = re.compile(r"^make (\w+)", re.MULTILINE)
