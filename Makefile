@@ -4,7 +4,7 @@ BIN := .venv/bin
 WORKERS ?= auto
 export PYTHON
 
-.PHONY: help demo test docs lint types format golden bench clean
+.PHONY: help demo test docs dist lint types format golden bench clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -22,6 +22,12 @@ docs: ## the site of the documentation, in build/site; a warning is an error
 	@sh scripts/venv.sh docs
 	@sh scripts/site.sh
 	@echo "build/site/index.html"
+
+dist: ## the sdist and the wheel, in dist/, and what PyPI would say of them
+	@sh scripts/venv.sh dist
+	@rm -rf dist build/lib
+	@$(BIN)/python -m build --outdir dist .
+	@$(BIN)/python -m twine check --strict dist/*
 
 lint: ## style, format and types
 	@sh scripts/venv.sh test,dev

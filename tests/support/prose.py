@@ -1,8 +1,8 @@
 """Pages whose code runs: blocks of Python share one interpreter, and what they print is compared.
 
 ``text`` and ``c`` hold what the Python block before them prints; ``console`` is a ``tilewright``
-command with its output; ``sh``, and what is shown of other languages, is for reading, and ``{name}``
-is Sphinx's. Output may hold ``...`` for anything.
+command with its output; ``sh`` is for reading, and ``{name}`` for Sphinx. Output may hold ``...``
+for anything.
 """
 
 from __future__ import annotations

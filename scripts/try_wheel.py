@@ -1,0 +1,45 @@
+"""Runs what the page of an installed tilewright on PyPI shows, and imports all of it.
+
+It is run by the environment's own Python, from anywhere but the sources: ``scripts/try_dist.sh``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+import subprocess
+import sys
+from importlib.metadata import metadata
+from pathlib import Path
+
+import tilewright
+
+OPTIONAL = {"matplotlib", "optuna", "scipy", "sklearn", "threadpoolctl", "dask", "distributed"}
+
+
+def main() -> int:
+    """The exit status: 0 where all runs, else there is an exception."""
+    found = metadata("tilewright")
+    assert found["Version"] == tilewright.__version__, (found["Version"], tilewright.__version__)
+    assert Path(tilewright.__file__).is_relative_to(sys.prefix), tilewright.__file__
+    for module in pkgutil.walk_packages(tilewright.__path__, "tilewright."):
+        try:
+            importlib.import_module(module.name)
+        except ModuleNotFoundError as error:
+            if error.name not in OPTIONAL:
+                raise
+    page = found.get_payload() or found["Description"]
+    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert len(blocks) >= 4, "the page shows no code"
+    names: dict[str, object] = {"__name__": "page"}
+    for block in blocks:
+        exec(compile(block, "the page on PyPI", "exec"), names)
+    command = [str(Path(sys.executable).parent / "tilewright"), "targets"]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    print(f"{len(blocks)} blocks of the page run on Python {sys.version.split()[0]}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
