@@ -46,6 +46,19 @@ class Commands(click.Group):
             return super().invoke(ctx)
         except TilewrightError as error:
             raise Failure(error) from error
+        except BrokenPipeError:
+            raise
+        except OSError as error:  # of a path that the user named, or of the cache's
+            raise Failure(_refused(error)) from error
+
+
+def _refused(error: OSError) -> TilewrightError:
+    """What the system said of a file."""
+    return TilewrightError(
+        "the system refuses a file",
+        got=f"{error.filename or 'a file'}: {error.strerror or error}",
+        hint="another path, or the right to use this one",
+    )
 
 
 class Failure(click.ClickException):

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 import click
 
-from .screen import console, size, table, working
+from .screen import console, json_option, show_json, size, table, working
+
+if TYPE_CHECKING:
+    from tilewright.runtime.store.cache import Entry
 
 
 @click.group("cache")
@@ -13,55 +18,75 @@ def command() -> None:
 
 
 @command.command("list")
-def list_() -> None:
-    """Show every library, the kernels it holds, and its size."""
+@json_option
+def list_(as_json: bool) -> None:
+    """Show every library, the kernels it holds by name, and its size."""
     from tilewright.runtime.store import cache, folders
 
     with working("reading the cache"):
         entries = cache.list_entries()
-    numbers = ("kernels", "size")
     root = folders.cache_directory()
-    libraries = [entry for entry in entries if "entry" not in entry.manifest]
-    shown = table(str(root), "library", "target", "runs by", "compiler", *numbers, numbers=numbers)
-    total = 0
-    for entry in libraries:
-        manifest = entry.manifest
-        used = sum(file["size"] for file in manifest["files"].values())
-        total += used
-        shown.add_row(
-            entry.key[:16],
-            str(manifest.get("target", f"({entry.library.stem})")),
-            str(manifest.get("means", "native")),
-            str(manifest.get("compiler", "")),
-            str(len(specs)) if isinstance(specs := manifest.get("spec"), list) else "",
-            size(used),
-        )
-    if libraries:
+    found = [_data(entry) for entry in entries if "entry" not in entry.manifest]
+    if as_json:
+        show_json({"folder": str(root), "libraries": found})
+        return
+    columns = ("holds", "target", "runs by", "compiler", "size")
+    shown = table(str(root), *columns, numbers=("size",))
+    for one in found:
+        names = one["kernels"] or [one["library"]]
+        row = (names[0], one["target"], one["runs_by"], one["compiler"], size(one["bytes"]))
+        shown.add_row(*row)
+        for name in names[1:]:
+            shown.add_row(name)
+    if found:
         console().print(shown)
-    count = f"{len(libraries)} {'library' if len(libraries) == 1 else 'libraries'}"
-    click.echo(f"{root}: {count}, {size(total)}")
+    count = f"{len(found)} {'library' if len(found) == 1 else 'libraries'}"
+    click.echo(f"{root}: {count}, {size(sum(one['bytes'] for one in found))}")
+
+
+def _data(entry: Entry) -> dict[str, Any]:
+    """A library of the cache; one that holds no kernels has their names empty."""
+    manifest = entry.manifest
+    return {
+        "key": entry.key,
+        "library": entry.library.stem,
+        "kernels": sorted(manifest.get("texts", ())),
+        "target": str(manifest.get("target", "")),
+        "runs_by": str(manifest.get("means", "native")),
+        "compiler": str(manifest.get("compiler", "")),
+        "bytes": sum(file["size"] for file in manifest["files"].values()),
+    }
 
 
 @command.command("clear")
-def clear() -> None:
+@json_option
+def clear(as_json: bool) -> None:
     """Remove everything; libraries that a process has loaded stay usable to it."""
     from tilewright.runtime.store import cache, folders
 
     removed = cache.clear()
+    if as_json:
+        show_json({"folder": str(folders.cache_directory()), "removed": removed})
+        return
     click.echo(f"{folders.cache_directory()}: {removed} {_entries(removed)} removed")
 
 
 @command.command("verify")
-def verify() -> None:
+@json_option
+def verify(as_json: bool) -> None:
     """Read every file and compare its digest; status 1 when something was altered."""
     from tilewright.runtime.store import cache, folders
 
     with working("reading every file"):
         found = list(cache.verify_entries())
     bad = [(key, problem) for key, problem in found if problem is not None]
-    for key, problem in bad:
-        click.echo(f"{key[:16]}: {problem}", err=True)
-    click.echo(f"{folders.cache_directory()}: {len(found)} {_entries(len(found))}, {len(bad)} bad")
+    root = folders.cache_directory()
+    if as_json:
+        show_json({"folder": str(root), "entries": len(found), "bad": dict(bad)})
+    else:
+        for key, problem in bad:
+            click.echo(f"{key[:16]}: {problem}", err=True)
+        click.echo(f"{root}: {len(found)} {_entries(len(found))}, {len(bad)} bad")
     if bad:
         raise click.exceptions.Exit(1)
 

@@ -10,7 +10,7 @@ from rich.table import Table
 import tilewright as tw
 from tilewright.isa.machine import Core
 
-from .screen import console, size, stages, table
+from .screen import console, json_option, show_json, size, stages, table
 
 #: What is shown of vectors of each width, and what of a core as a whole.
 _RATES = ("fma_units", "loads", "stores", "shuffles")
@@ -29,7 +29,7 @@ _WHOLE = (
 
 
 @click.command("calibrate")
-@click.option("--seconds", type=click.FloatRange(5), default=30, show_default=True)
+@click.option("--seconds", type=click.FloatRange(5), default=30, show_default=True, help="At most.")
 @click.option(
     "--export",
     "path",
@@ -37,7 +37,8 @@ _WHOLE = (
     metavar="NAME.json",
     help="Write the core's file too, as targets/cores/ has them.",
 )
-def command(seconds: float, path: Path | None) -> None:
+@json_option
+def command(seconds: float, path: Path | None, as_json: bool) -> None:
     """Measure what the cost model asks of this machine's core, and keep it.
 
     "host" chooses by it from then on. A disturbed machine is an error, which changes nothing.
@@ -46,6 +47,11 @@ def command(seconds: float, path: Path | None) -> None:
         raise click.UsageError(f"{path} exists: a calibration replaces no file.")
     with stages() as say:
         found = tw.calibrate(seconds, say=say)
+    if path is not None:
+        found.export(path)
+    if as_json:
+        show_json({"kept": str(found.path), "spread": found.spread, "core": found.core.raw()})
+        return
     screen = console()
     for target, core in found.core.cores.items():
         screen.print(_rates(f"{found.core.title}, {target}: in a cycle", core))
@@ -61,7 +67,6 @@ def command(seconds: float, path: Path | None) -> None:
         screen.print(f"No time was left for {', '.join(found.left_out)}: try more --seconds.")
     screen.print(f"Kept in {found.path}; the multiply-adds' rounds stray {found.spread:.1%}.")
     if path is not None:
-        found.export(path)
         screen.print(f"Exported to {path}.")
 
 

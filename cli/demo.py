@@ -30,8 +30,21 @@ _SHAPE = (64, 48, 64)
     show_default=True,
     help="The folder for the plot, the C and the picture.",
 )
-@click.option("--variants", "count", type=click.IntRange(2), default=32, show_default=True)
-@click.option("--seconds", type=click.FloatRange(0, min_open=True), default=0.1, show_default=True)
+@click.option(
+    "--variants",
+    "count",
+    type=click.IntRange(2),
+    default=32,
+    show_default=True,
+    help="How many are timed.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(0, min_open=True),
+    default=0.1,
+    show_default=True,
+    help="For each kernel.",
+)
 def command(out: Path, count: int, seconds: float) -> None:
     """Compile, check and time the kernels of the Neon chapter, variants, and a filter bank.
 

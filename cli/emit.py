@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +10,7 @@ import click
 
 from tilewright.errors import SpecError
 
+from .screen import json_option, show_json
 from .words import Wanted
 from .words import wanted as takes_kernels
 
@@ -40,24 +41,48 @@ Text = Callable[[Sequence["Request"], str | None], str]
 @click.option(
     "--seed", type=click.IntRange(0), default=0, show_default=True, help="What they are drawn with."
 )
+@json_option
 def command(
-    wanted: Wanted, output: Path | None, name: str | None, main: bool, cases: int, seed: int
+    wanted: Wanted,
+    output: Path | None,
+    name: str | None,
+    main: bool,
+    cases: int,
+    seed: int,
+    as_json: bool,
 ) -> None:
     """Write the C of kernels: into one file, or one file for each into a folder.
 
-    SIZES is MxNxK, or ROWSxCOLS of a transposition. Nothing is compiled, and the target need not
+    SIZES is MxNxK, or `transpose ROWSxCOLS`. Nothing is compiled, and the target need not
     run on this machine. With --main a file holds one kernel, and the command that builds it into
     a static program, for boards and simulators without Python.
     """
     requests = _requests(wanted, name)
     text = _program(cases, seed) if main else _library
     if output is None:
-        click.echo(text(requests, None), nl=False)
+        said = text(requests, None)
+        names = [request.name for request in requests]
+        if as_json:
+            show_json({"names": names, "text": said})
+        else:
+            click.echo(said, nl=False)
         return
+    written = dict(_written(output, requests, text))
+    if as_json:
+        show_json([{"file": str(file), "names": names} for file, names in written.items()])
+        return
+    for file, names in written.items():
+        click.echo(f"{file}: {', '.join(names)}" if file == output else str(file))
+
+
+def _written(
+    output: Path, requests: Sequence[Request], text: Text
+) -> Iterator[tuple[Path, list[str]]]:
+    """Write the C; each file with the kernels it holds."""
     if output.suffix == ".c" and not output.is_dir():
         output.parent.mkdir(parents=True, exist_ok=True)
         output.write_text(text(requests, output.name), encoding="utf-8")
-        click.echo(f"{output}: {', '.join(request.name for request in requests)}")
+        yield output, [request.name for request in requests]
         return
     if output.exists() and not output.is_dir():
         raise click.BadParameter(f"{output} is neither a folder nor a C file (name.c)")
@@ -65,7 +90,7 @@ def command(
     for request in requests:
         file = output / f"{request.name}.c"
         file.write_text(text([request], file.name), encoding="utf-8")
-        click.echo(str(file))
+        yield file, [request.name]
 
 
 def _library(requests: Sequence[Request], _file: str | None) -> str:

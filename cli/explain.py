@@ -9,6 +9,7 @@ import click
 import tilewright as tw
 from tilewright.errors import SpecError
 
+from .screen import columns, json_option, show_json
 from .words import Wanted
 from .words import wanted as takes_kernels
 
@@ -21,14 +22,16 @@ from .words import wanted as takes_kernels
     help="Draw it too: loops, tiles of C, registers and roofline, of one product.",
 )
 @click.option("--measure", is_flag=True, help="Compile it, and show what it takes beside.")
-def command(wanted: Wanted, svg: Path | None, measure: bool) -> None:
+@json_option
+def command(wanted: Wanted, svg: Path | None, measure: bool, as_json: bool) -> None:
     """Print the plan of a kernel: formulas, registers, estimates, and each decision's reason.
 
-    SIZES is MxNxK, or ROWSxCOLS of a transposition. A size that is a name is known only at the
+    SIZES is MxNxK, or `transpose ROWSxCOLS`. A size that is a name is known only at the
     call; it is estimated as 64. Nothing is compiled but to --measure. Without a schedule it is what
     tw.compile would take: a stored winner of `tilewright tune`, or what the cost model chooses.
     """
-    from tilewright.generate import draw_plan, explain_plan
+    from tilewright.explain.text import WIDTH
+    from tilewright.generate import draw_plan, explain_plan, plan_facts
     from tilewright.plan.plan import Plan
     from tilewright.plan.routines.stack import StackPlan
     from tilewright.runtime.driver import planned
@@ -36,11 +39,15 @@ def command(wanted: Wanted, svg: Path | None, measure: bool) -> None:
     plans = [planned(spec, wanted.asked, wanted.target) for spec in wanted.specs]
     if svg is not None and not (len(plans) == 1 and isinstance(plans[0], Plan | StackPlan)):
         raise SpecError("a picture is of one product", got=f"--svg, and {len(plans)} specs")
+    if as_json and measure:
+        raise click.UsageError("--json has no --measure: `tilewright bench --json` measures.")
+    if as_json:
+        show_json([plan_facts(plan) for plan in plans])
     for spec, plan in zip(wanted.specs, plans, strict=True):
         if measure:
             kernel = tw.compile(spec, wanted.asked, wanted.target)
             click.echo(kernel.explain(measure=True))
-        else:
-            click.echo(explain_plan(plan))
+        elif not as_json:
+            click.echo(explain_plan(plan, width=max(columns() or WIDTH, 60)))
         if svg is not None and isinstance(plan, Plan | StackPlan):
             svg.write_text(draw_plan(plan), encoding="utf-8")

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import click
 from rich import box
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -16,9 +19,31 @@ _WIDE = 132
 Item = TypeVar("Item")
 
 
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
 def console() -> Console:
-    """The console on standard output; wide where that is no terminal."""
-    return Console(highlight=False, width=None if sys.stdout.isatty() else _WIDE)
+    """The console on standard output: as wide as the terminal, and wide where that is none."""
+    return Console(highlight=False, width=columns() or _WIDE)
+
+
+def columns() -> int | None:
+    """How wide the terminal on standard output is; None where it is none."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def json_option(command: Command) -> Command:
+    """Give ``command`` the flag ``--json``, passed as ``as_json``."""
+    option = click.option(
+        "--json", "as_json", is_flag=True, help="Print what was found as JSON, for programs."
+    )
+    made: Command = option(command)
+    return made
+
+
+def show_json(found: Any) -> None:
+    """Print one JSON document on standard output."""
+    click.echo(json.dumps(found, indent=2))
 
 
 def progress_console() -> Console:

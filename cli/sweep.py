@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 from rich.table import Table
@@ -13,20 +14,27 @@ from tilewright.runtime.fuzz.cases import Case
 from tilewright.runtime.fuzz.sweep import Outcome, Tally, Verdict, sweep
 from tilewright.runtime.machine.host import resolve
 
-from .screen import console, progress, table
+from .screen import console, json_option, progress, show_json, table
 
 
 @click.command("sweep")
-@click.option("--cases", type=click.IntRange(1), default=200, show_default=True)
+@click.option("--cases", type=click.IntRange(1), default=200, show_default=True, help="How many.")
 @click.option("--target", default="host", show_default=True, help="As in `tilewright targets`.")
 @click.option("--seed", type=int, default=0, show_default=True, help="What cases are drawn with.")
 @click.option("--first", type=click.IntRange(0), default=0, help="The first case's number.")
-@click.option("--jobs", type=click.IntRange(1), default=os.cpu_count() or 1, show_default=True)
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=os.cpu_count() or 1,
+    show_default=True,
+    help="Processes.",
+)
 @click.option(
     "--optimize",
     type=click.Choice(["2", "1", "g", "0"]),
     help="The C compiler's -O in place of its usual one: g compiles twice as fast.",
 )
+@json_option
 @click.pass_context
 def command(
     context: click.Context,
@@ -36,6 +44,7 @@ def command(
     first: int,
     jobs: int,
     optimize: str | None,
+    as_json: bool,
 ) -> None:
     """Make, run and check random products over every axis of types, layouts and epilogues.
 
@@ -50,6 +59,9 @@ def command(
         tally.add(case, outcome)
         if outcome.verdict != "passed":
             faults.append((case, outcome))
+    if as_json:
+        show_json(_data(name, seed, tally, faults))
+        context.exit(1 if faults else 0)
     screen = console()
     screen.print(coverage(tally, f"{name}, seed {seed}: how often each level occurred"))
     _show(faults, name)
@@ -57,6 +69,26 @@ def command(
     screen.print(f"{name}: {passed} passed, {failed} failed, {refused} refused")
     if faults:
         context.exit(1)
+
+
+def _data(
+    target: str, seed: int, tally: Tally, faults: Sequence[tuple[Case, Outcome]]
+) -> dict[str, Any]:
+    """How many cases ended how, and those that did not pass with the Python that repeats them."""
+    return {
+        "target": target,
+        "seed": seed,
+        **{verdict: tally.verdicts[verdict] for verdict in ("passed", "failed", "refused")},
+        "faults": [
+            {
+                "case": case.index,
+                "verdict": outcome.verdict,
+                "reason": outcome.reason,
+                "python": case.python(target),
+            }
+            for case, outcome in faults
+        ],
+    }
 
 
 def coverage(tally: Tally, heading: str) -> Table:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import click
 
 from tilewright.errors import TargetError, ToolchainError
 from tilewright.isa.target import Target
 
-from .screen import console, table, working
+from .screen import console, json_option, show_json, table, working
 
 _MODES = {
     "api": "checked in C, an extension module",
@@ -41,8 +43,25 @@ def missing(target: Target) -> list[str]:
     return []
 
 
+def _data(name: str, means: str) -> dict[str, Any]:
+    """What is known of a target here."""
+    from tilewright.targets import load
+
+    target = load(name)
+    return {
+        "name": name,
+        "instructions": target.title,
+        "features": list(target.features),
+        "runs_by": means,
+        "compiler": compiler_of(target),
+        "registers": target.registers,
+        "missing": missing(target),
+    }
+
+
 @click.command("targets")
-def command() -> None:
+@json_option
+def command(as_json: bool) -> None:
     """Show every target: how it runs here, what compiles for it, and its registers."""
     from tilewright.runtime.call import dispatch
     from tilewright.runtime.machine import host
@@ -50,6 +69,10 @@ def command() -> None:
     from tilewright.targets import load
 
     best = host.resolve("host")
+    if as_json:
+        found = [_data(name, means) for name, means in survey().items()]
+        show_json({"host": best.name, "calls": dispatch.mode(), "targets": found})
+        return
     shown = table(host.describe(), "target", "instructions", "runs by", "compiler", "registers")
     notes: list[str] = []
     with working("asking the compilers"):

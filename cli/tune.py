@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from tilewright.errors import SpecError, TilewrightError
 from tilewright.runtime.tuned import MEASURED, Database, Winner
 from tilewright.spec.gemm import Spec
 
-from .screen import console, progress_console, table
+from .screen import console, json_option, progress_console, show_json, table
 from .words import schedule_text, sizes_text, wanted_specs
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ _GIVEN = click.Path(path_type=Path, dir_okay=False, exists=True)
 @click.option("--report", type=_PATH, help="Write what is stored of the specs as HTML.")
 @click.option("--export", "exported", type=_PATH, help="Write all that is stored as JSON lines.")
 @click.option("--merge", "merged", type=_GIVEN, help="Add what --export wrote.")
+@json_option
 def command(
     specs: tuple[Spec, ...],
     read: Callable[[str], Spec],
@@ -66,6 +68,7 @@ def command(
     report: Path | None,
     exported: Path | None,
     merged: Path | None,
+    as_json: bool,
 ) -> None:
     """Find the best schedules of products by measuring; store the winners for this CPU.
 
@@ -80,7 +83,7 @@ def command(
         raise click.UsageError("--report needs matplotlib: pip install 'tilewright[tune]'")
     database = Database()
     if merged is not None:
-        _merge(database, merged)
+        click.echo(_merge(database, merged), err=as_json)
     options = {"target": target, "seconds": seconds, "search": search, "threads": threads}
     tunings = [_tuning(spec, database, options) for spec in specs]
     try:
@@ -88,17 +91,19 @@ def command(
     except KeyboardInterrupt:
         click.echo("interrupted: all rounds before are stored; the same command goes on", err=True)
         raise click.exceptions.Exit(_INTERRUPTED) from None
-    if tunings:
+    if as_json:
+        show_json([_data(database, tuning) for tuning in tunings])
+    elif tunings:
         _show(database, tunings)
     if report is not None:
         from .report import write
 
         write(report, database, [(tuning.spec, tuning.subject) for tuning in tunings])
-        click.echo(f"{report}: {_count(len(tunings), 'spec')}")
+        click.echo(f"{report}: {_count(len(tunings), 'spec')}", err=as_json)
     if exported is not None:
         lines = list(database.export())
         exported.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
-        click.echo(f"{exported}: {_count(len(lines), 'line')}")
+        click.echo(f"{exported}: {_count(len(lines), 'line')}", err=as_json)
 
 
 def _listed(path: Path, read: Callable[[str], Spec]) -> list[Spec]:
@@ -120,10 +125,10 @@ def _listed(path: Path, read: Callable[[str], Spec]) -> list[Spec]:
     return found
 
 
-def _merge(database: Database, path: Path) -> None:
+def _merge(database: Database, path: Path) -> str:
     results, winners = database.merge(path.read_text(encoding="utf-8").splitlines())
     taken = f"{_count(results, 'result')} and {_count(winners, 'winner')}"
-    click.echo(f"{path}: {taken} taken into {database.path}")
+    return f"{path}: {taken} taken into {database.path}"
 
 
 def _count(number: int, what: str) -> str:
@@ -175,6 +180,16 @@ def _show(database: Database, tunings: Sequence[Tuning]) -> None:
             str(len(results) - failed), str(failed), winner.day, schedule_text(winner.schedule),
         )  # fmt: skip
     console().print(shown)
+
+
+def _data(database: Database, tuning: Tuning) -> dict[str, Any]:
+    """The winner of a spec: its schedule, GFLOPS, and how many times as fast as the default."""
+    found: dict[str, Any] = {"spec": repr(tuning.spec), "target": tuning.target.name}
+    winner = database.winner(tuning.subject)
+    if winner is None:
+        return {**found, "winner": None}
+    numbers = {name: getattr(winner, name) for name in ("gflops", "ratio", "uncertainty", "day")}
+    return {**found, "winner": {"schedule": asdict(winner.schedule), **numbers}}
 
 
 def gain(winner: Winner) -> str:

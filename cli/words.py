@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -40,27 +40,47 @@ def size(word: str) -> Size:
     return Dim(name, int(multiple) if marked else 1)
 
 
-def sizes(word: str) -> tuple[Size, ...]:
-    """``MxNxK`` of a product, or ``ROWSxCOLS`` of a transposition."""
+#: The word before the sizes of a transposition.
+_TRANSPOSE = "transpose"
+
+
+def sizes(word: str, transposed: bool = False) -> tuple[Size, ...]:
+    """``MxNxK`` of a product, or with ``transposed`` ``ROWSxCOLS`` of a transposition."""
     words = word.split("x")
-    if len(words) not in (2, 3) or not all(words):
+    if len(words) == (2 if transposed else 3) and all(words):
+        return tuple(map(size, words))
+    if transposed:
+        raise ValueError(f"{word!r} is not ROWSxCOLS of a transposition, such as 8x8")
+    if len(words) == 2 and all(words):
         raise ValueError(
-            f"{word!r} is neither MxNxK, such as 64x48x64, or mx48x64 with m known only at the "
-            "call, nor ROWSxCOLS of a transposition, such as 8x8"
+            f"{word!r} has two sizes: was k forgotten, as in {word}x64? The transposition of a "
+            f"matrix is {f'{_TRANSPOSE} {word}'!r}"
         )
-    return tuple(map(size, words))
+    raise ValueError(
+        f"{word!r} is not MxNxK, such as 64x48x64, or mx48x64 with m known only at the call"
+    )
 
 
-def _read(meaning: Callable[[str], Any]) -> Callable[[Any, Any, Any], Any]:
+def _said(words: Sequence[str]) -> Iterator[tuple[Size, ...]]:
+    """The sizes of every kernel: of transpositions behind the word for them."""
+    rest = iter(words)
+    for word in rest:
+        if word != _TRANSPOSE:
+            yield sizes(word)
+        elif (said := next(rest, None)) is not None:
+            yield sizes(said, transposed=True)
+        else:
+            raise ValueError(f"{_TRANSPOSE!r} stands before ROWSxCOLS, as in {_TRANSPOSE} 8x8")
+
+
+def _read(meaning: Callable[[Any], Any]) -> Callable[[Any, Any, Any], Any]:
     """What turns an option's word, or an argument's words, into what ``meaning`` makes of them.
 
-    A word that it refuses is a usage error.
+    What it refuses is a usage error.
     """
 
     def read(_context: Any, _parameter: Any, words: Any) -> Any:
         try:
-            if isinstance(words, tuple):
-                return tuple(map(meaning, words))
             return None if words is None else meaning(words)
         except TilewrightError as error:
             got = f": {error.got}" if error.got else ""
@@ -176,11 +196,17 @@ _SPEC = (
     _option("--beta", _factor, default="0", metavar="NUMBER", help="Or: scalar."),
     _option("--batch", _batch, metavar="COUNT", help="16, offsets:16 or addresses:16."),
     _option("--lda", size, metavar="SIZE", help="A number, or a name: known at the call."),
-    _option("--ldb", size, metavar="SIZE"),
-    _option("--ldc", size, metavar="SIZE"),
-    _option("--ldd", size, metavar="SIZE"),
+    _option("--ldb", size, metavar="SIZE", help="Likewise."),
+    _option("--ldc", size, metavar="SIZE", help="Likewise."),
+    _option("--ldd", size, metavar="SIZE", help="Likewise."),
     *(
-        _option(f"--{name.replace('_', '-')}", _quantity, metavar="NUMBER|scalar|row|column")
+        _option(
+            f"--{name.replace('_', '-')}",
+            _quantity,
+            metavar="NUMBER|scalar|row|column",
+            help=f"{name[0].upper()}'s {'scale' if 'scale' in name else 'zero point'}: a number, "
+            "or how many are passed at the call.",
+        )
         for name in QUANTITIES
     ),
     _option("--epilogue", _epilogue, metavar="FUNCTION", help="Of the sums: relu, gelu_erf, ..."),
@@ -189,10 +215,18 @@ _SCHEDULE = (
     _option("--tile", _tile, metavar="MRxNR", help="Rows by columns of C in registers."),
     click.option("--loops", metavar="LETTERS", help="Outermost first: nmk, bnmk, nmbk."),
     _option("--block", _block, metavar="m=48,k=256", help="Steps of the first of two loops."),
-    click.option("--k-unroll", type=click.IntRange(1)),
+    click.option("--k-unroll", type=click.IntRange(1), help="Steps of K in a trip."),
     click.option("--k-split", type=click.IntRange(1), help="Sets of accumulators."),
-    click.option("--vectorize", type=click.Choice(["m", "n", "k"])),
-    click.option("--tails", type=click.Choice(TAILS), default="auto"),
+    click.option(
+        "--vectorize",
+        type=click.Choice(["m", "n", "k", "b"]),
+        help="The dimension along vectors; b: products of a stack side by side.",
+    ),
+    click.option("--pack", type=click.Choice(["a", "b", "ab"]), help="Operands packed in blocks."),
+    click.option("--prefetch", type=click.IntRange(1), help="K steps that B is asked for ahead."),
+    click.option(
+        "--tails", type=click.Choice(TAILS), default="auto", help="What tiles leave over."
+    ),
     click.option("--threads", type=click.IntRange(1), help="For loops in upper case: NMk."),
 )
 _TARGET = (click.option("--target", default="host", help="host, or one of `tilewright targets`."),)
@@ -203,7 +237,8 @@ _SPEC_NAMES = (
     *QUANTITIES, "epilogue",
 )  # fmt: skip
 _SCHEDULE_NAMES = (
-    "tile", "loops", "block", "k_unroll", "k_split", "vectorize", "tails", "threads",
+    "tile", "loops", "block", "k_unroll", "k_split", "vectorize", "pack", "prefetch", "tails",
+    "threads",
 )  # fmt: skip
 
 
@@ -276,7 +311,9 @@ def _specs(options: dict[str, Any]) -> tuple[Spec, ...]:
 def _with_options(run: Any, options: Sequence[Callable[[Any], Any]]) -> Any:
     for option in reversed(options):
         run = option(run)
-    argument = click.argument("given", nargs=-1, metavar="SIZES...", callback=_read(sizes))
+    argument = click.argument(
+        "given", nargs=-1, metavar="SIZES...", callback=_read(lambda words: tuple(_said(words)))
+    )
     wrapped: Any = argument(run)
     return wrapped
 

@@ -10,11 +10,12 @@ from tilewright.emit.layout import folded
 from tilewright.emit.listing import Listing, Macros
 from tilewright.emit.parallel import Fork, forks
 from tilewright.emit.render import Source, render
+from tilewright.explain.data import facts
 from tilewright.explain.decisions import AnyPlan, formula
 from tilewright.explain.estimates import Measured
 from tilewright.explain.picture import picture
 from tilewright.explain.resolved import resolved
-from tilewright.explain.text import explain
+from tilewright.explain.text import WIDTH, explain
 from tilewright.interpret.memory import Given
 from tilewright.interpret.run import Counts, interpret
 from tilewright.ir.access import legal
@@ -126,13 +127,22 @@ def verified(program: Program, spec: Spec, target: Target) -> Program:
 
 
 def explain_plan(
-    plan: AnyPlan, sizes: Mapping[str, int] | None = None, measured: Measured | None = None
+    plan: AnyPlan,
+    sizes: Mapping[str, int] | None = None,
+    measured: Measured | None = None,
+    width: int = WIDTH,
 ) -> str:
     """The plan in words: formulas, register budgets, bounds, estimates, each decision's reason.
 
     ``sizes`` of the call, by their slots, are what is estimated; ``measured`` stands beside it.
+    Lines have at most ``width`` columns, as far as they can be broken.
     """
-    return explain(plan, program_for(plan), sizes, measured)
+    return explain(plan, program_for(plan), sizes, measured, width)
+
+
+def plan_facts(plan: AnyPlan, sizes: Mapping[str, int] | None = None) -> Any:
+    """The same as data that JSON can hold."""
+    return facts(plan, program_for(plan), sizes)
 
 
 def draw_plan(plan: Plan | StackPlan, of_peak: float | None = None) -> str:

@@ -15,7 +15,7 @@ from tilewright.errors import SpecError, TargetError
 from tilewright.runtime.call.arguments import Arranger
 from tilewright.runtime.call.descriptor import descriptor
 from tilewright.runtime.call.dtypes import FOREIGN
-from tilewright.runtime.machine import calibrations
+from tilewright.runtime.machine import calibrations, threadpools
 from tilewright.runtime.machine.calibrations import Measured
 from tilewright.runtime.machine.target_table import Identity
 from tilewright.runtime.store.cache import Entry
@@ -135,6 +135,7 @@ class Kernel:
         words = descriptor(self._signature, self._functions, static)
         self._keep = (words, static, offsets)
         self._handle = dispatch.address(words)
+        threadpools.register()
         found = dispatch.dispatcher()
         self._call_scalars = found.call_scalars
         if self._arrange.by_position:
@@ -374,9 +375,9 @@ class Kernel:
         )
         if not measure:
             return edited + explain_plan(self.plan, given)
-        if not isinstance(self.spec, Gemm) or self.spec.stacked:
+        if not isinstance(self.spec, Gemm):
             hint = "kernel.explain() without measure, and kernel.bench()"
-            raise SpecError("an estimate is of one product", got=self.spec, hint=hint)
+            raise SpecError("an estimate is of products", got=self.spec, hint=hint)
         from tilewright.explain.estimates import Measured
         from tilewright.runtime.bench.timing import bench
 
@@ -386,16 +387,30 @@ class Kernel:
         return edited + explain_plan(self.plan, given, Measured(timing.median, timing.of_peak))
 
     def _repr_html_(self) -> str:
-        """For notebooks: the plan as a picture, where the kernel is a product's, and in words."""
+        """For notebooks: what is computed, the estimate and what a tuning measured; the plan as a
+        picture, where the kernel is a product's, and in words.
+        """
         from html import escape
 
-        from tilewright.generate import draw_plan
+        from tilewright.generate import draw_plan, plan_facts
         from tilewright.plan.plan import Plan
         from tilewright.plan.routines.stack import StackPlan
 
         drawn = draw_plan(self.plan) if isinstance(self.plan, Plan | StackPlan) else ""
-        words = f"<summary>{escape(repr(self))}</summary><pre>{escape(self.explain())}</pre>"
-        return f"<div>{drawn}<details{'' if drawn else ' open'}>{words}</details></div>"
+        said = self.explain()
+        lines = [said.splitlines()[0].removeprefix("gemm").strip(), self.c_declaration]
+        if (hot := plan_facts(self.plan).get("estimate", {}).get("in cache")) is not None:
+            share = hot["least"] / hot["cycles"] if hot["cycles"] else 0
+            lines.append(
+                f"estimated at {hot['cycles']:.0f} cycles with data in cache, {share:.0%} of peak, "
+                f"bound by {hot['bound']}"
+            )
+        lines += [] if self.tuned is None else [self.tuned.reason]
+        shown = "<br/>".join(map(escape, lines))
+        words = f"<summary>{escape(repr(self))}</summary><pre>{escape(said)}</pre>"
+        return (
+            f"<div><p>{shown}</p>{drawn}<details{'' if drawn else ' open'}>{words}</details></div>"
+        )
 
     def assembly(self) -> str:
         """The kernel's instructions, disassembled."""

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from tilewright.plan.estimate.caches import PAGE
 from tilewright.plan.estimate.kernel import Estimate, estimate
+from tilewright.plan.estimate.stack import estimate_stack
 from tilewright.plan.plan import Plan
+from tilewright.plan.routines.stack import StackPlan
+
+from .decisions import AnyPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +24,10 @@ class Measured:
 
 
 def told(
-    plan: Plan, sizes: Mapping[str, int], measured: Measured | None
+    plan: Plan | StackPlan, sizes: Mapping[str, int], measured: Measured | None
 ) -> Iterator[tuple[str, ...]]:
     """Rows of an operation's name and its text: data in cache, in memory, and the measurement."""
-    hot, cold = (estimate(plan, sizes, cold=cold) for cold in (False, True))
+    hot, cold = estimates_of(plan, sizes)
     yield "in cache", _summary(hot)
     yield "", f"work: {_cycles(hot.work)}"
     yield "", f"arriving meanwhile: {_arriving(hot)}"
@@ -35,6 +40,21 @@ def told(
             f"{_count(cycles)} cycles in cache, {measured.of_peak:.0%} of peak, "
             f"{_time(measured.seconds)}; the estimate is {hot.cycles / cycles:.2f} of it",
         )
+
+
+def estimates_of(plan: Plan | StackPlan, sizes: Mapping[str, int]) -> tuple[Estimate, Estimate]:
+    """What a call is estimated to take with data in cache, and in memory."""
+    if isinstance(plan, StackPlan):
+        return estimate_stack(plan, sizes), estimate_stack(plan, sizes, cold=True)
+    return estimate(plan, sizes), estimate(plan, sizes, cold=True)
+
+
+def has_estimate(plan: AnyPlan) -> TypeGuard[Plan | StackPlan]:
+    """Whether there is an estimate: of products that sum something."""
+    one = plan.each if isinstance(plan, StackPlan) else plan
+    if isinstance(plan, StackPlan) and one is None:
+        return True
+    return isinstance(one, Plan) and any(tile.steps != 0 for tile in one.tiles)
 
 
 def _summary(found: Estimate) -> str:

@@ -57,25 +57,26 @@ def explain(
     program: Program,
     sizes: Mapping[str, int] | None = None,
     measured: Measured | None = None,
+    width: int = WIDTH,
 ) -> str:
-    """The plan as text for a terminal of 100 columns.
+    """The plan as text for a terminal of ``width`` columns.
 
     ``sizes`` are those of a call, by their slots: of those that are not given the estimate takes
     ``NOMINAL``. ``measured`` is what a call of such sizes takes.
     """
-    target, of_call = plan.target, _sizes(plan, sizes or {})
-    numbers = _numbers(program, of_call)
+    target, of_call = plan.target, sizes_of_call(plan, sizes or {})
+    numbers = numbers_of_call(program, of_call)
     sections: list[tuple[str, Iterator[str]]] = [
         ("", head(plan)),
-        ("Decisions", _decisions(plan, program)),
-        ("Register tiles", _tiles(_product(plan), program, numbers)),
+        ("Decisions", _aligned(decision_rows(plan, program))),
+        ("Register tiles", _tiles(product_of(plan), program, numbers)),
         ("Loops", _nest(program.nest, 0)),
         (
             f"Operations and bytes of one call{_of(numbers, of_call)}",
-            _formulas(plan, program, numbers, of_call),
+            _formulas(operations(plan, program, numbers, of_call)),
         ),
     ]
-    if isinstance(plan, Plan) and any(tile.steps != 0 for tile in plan.tiles):
+    if estimates.has_estimate(plan):
         rows = estimates.told(plan, of_call, measured)
         sections.append((f"Estimate of one call{_with(of_call)}", _aligned([*rows])))
     core = target.core
@@ -92,13 +93,14 @@ def explain(
     for title, body in sections:
         lines += ["", title] if title else []
         for line in body:
-            lines += _wrapped(f"  {line}" if title else line)
+            lines += _wrapped(f"  {line}" if title else line, width)
         if not title:
-            lines += [*_wrapped(about), *_wrapped(f"core      {target.core_source}")]
+            lines += _wrapped(about, width)
+            lines += _wrapped(f"core      {target.core_source}", width)
     return "\n".join(lines)
 
 
-def _sizes(plan: AnyPlan, given: Mapping[str, int]) -> dict[str, int]:
+def sizes_of_call(plan: AnyPlan, given: Mapping[str, int]) -> dict[str, int]:
     """The sizes of the call that are lengths of the product, and how many there are of it."""
     if not isinstance(plan, Plan | StackPlan):
         return {}
@@ -111,7 +113,7 @@ def _with(sizes: Mapping[str, int]) -> str:
     return f" with {', '.join(f'{slot} = {size}' for slot, size in sizes.items())}" if sizes else ""
 
 
-def _numbers(program: Program, sizes: Mapping[str, int]) -> Counted | None:
+def numbers_of_call(program: Program, sizes: Mapping[str, int]) -> Counted | None:
     """What a call does, counted; None where formulas say it."""
     return None if is_counted(program) else counted(program, sizes)
 
@@ -120,22 +122,23 @@ def _of(numbers: Counted | None, sizes: Mapping[str, int]) -> str:
     return "" if numbers is None else _with(sizes)
 
 
-def _wrapped(line: str) -> list[str]:
+def _wrapped(line: str, width: int) -> list[str]:
     inside = len(line) - len(line.lstrip())
     return textwrap.wrap(
-        line, WIDTH, subsequent_indent=" " * (inside + 10), drop_whitespace=True,
+        line, width, subsequent_indent=" " * (inside + 10), drop_whitespace=True,
         break_long_words=False, break_on_hyphens=False,
     ) or [""]  # fmt: skip
 
 
-def _decisions(plan: AnyPlan, program: Program) -> Iterator[str]:
-    rows, one = list(decisions(plan)), _product(plan)
+def decision_rows(plan: AnyPlan, program: Program) -> list[tuple[str, str, str]]:
+    """What was decided: of what, the choice, and the reason."""
+    rows, one = list(decisions(plan)), product_of(plan)
     if isinstance(one, Plan):
         rows += reasons.decisions(one, program)
-    yield from _aligned(rows)
+    return rows
 
 
-def _product(plan: AnyPlan) -> AnyPlan:
+def product_of(plan: AnyPlan) -> AnyPlan:
     """The plan of one product of a stack, where they are computed one after the other."""
     return plan.each if isinstance(plan, StackPlan) and plan.each is not None else plan
 
@@ -324,24 +327,29 @@ def _choice(node: When | WhenSame, depth: int) -> Iterator[str]:
         yield from _nest(node.otherwise, depth + 1)
 
 
-def _formulas(
+def operations(
     plan: AnyPlan, program: Program, numbers: Counted | None, sizes: Mapping[str, int]
-) -> Iterator[str]:
+) -> list[tuple[str, Expr]]:
+    """Operations and bytes of a call, by name: formulas of its sizes, or counted numbers."""
     asked = flops(plan)
     found = formulas(program) if numbers is None else numbers.formulas
     if numbers is not None:
         asked = Integer(evaluate(asked, sizes))
     rows = [("flops", asked)] if isinstance(plan, Plan | StackPlan) else []
     rows += [(f.name.replace("_", " "), getattr(found, f.name)) for f in fields(found)]
-    shown = [(name, _formula(expr)) for name, expr in rows if expr != 0]
-    yield from _aligned(shown)
-    if isinstance(plan, Plan) and (total := value(found.bytes_read + found.bytes_written)):
-        count = value(asked)
-        if count:
-            yield f"{count / total:.2f} flops for each byte that passes between registers and cache"
+    return [(name, expr) for name, expr in rows if expr != 0]
 
 
-def _formula(expr: Expr) -> str:
+def _formulas(rows: Sequence[tuple[str, Expr]]) -> Iterator[str]:
+    yield from _aligned([(name, formula_text(expr)) for name, expr in rows])
+    each = {name: value(expr) or 0 for name, expr in rows}
+    total = each.get("bytes read", 0) + each.get("bytes written", 0)
+    if total and (count := each.get("flops", 0)):
+        yield f"{count / total:.2f} flops for each byte that passes between registers and cache"
+
+
+def formula_text(expr: Expr) -> str:
+    """A formula in C; one that is too long is said to be so."""
     text = c_text(expr)
     return text if len(text) <= LONGEST else "the sum over the tiles above"
 

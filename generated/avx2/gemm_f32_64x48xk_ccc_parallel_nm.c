@@ -143,6 +143,9 @@ static int pool_cpus(void)
     return (int)sysconf(_SC_NPROCESSORS_ONLN);
 }
 
+/* The most threads that a loop takes, 0 for no limit: what a program sets holds for all its kernels. */
+__attribute__((weak)) int64_t tilewright_most_threads;
+
 /* `work` is what a trip does, in vector multiply-adds; `threads` 0: one for each CPU. */
 static void pool_run(void (*run)(const void *, int64_t, int64_t), const void *context,
     int64_t trips, int64_t work, int64_t threads)
@@ -153,6 +156,8 @@ static void pool_run(void (*run)(const void *, int64_t, int64_t), const void *co
         threads = pool_cpus();
     if (most > threads)
         most = threads;
+    if (tilewright_most_threads && most > tilewright_most_threads)
+        most = tilewright_most_threads;
     if (most < 2 || !pool_claim()) {
         run(context, 0, trips);
         return;

@@ -30,6 +30,9 @@ UNBOUNDED = (1 << 62) - 1
 STREAMED = 1 << 16
 #: m, n and k up to which products of a stack may stand side by side in vectors, by their sums.
 TINY = {"f32": 4, "f64": 3, "s32": 0}
+#: m, n and k, if they are one number, up to which stacks have a kernel for that number: those of
+#: rotations and other maps of coordinates.
+CUBES = 4
 #: Steps of K for which lines of such a matrix are read side by side.
 LINES = 8
 Shape = Literal["column", "row", "matrix", "blocks", "column stream", "row stream"]
@@ -60,8 +63,9 @@ class Class(NamedTuple):
     blocks that the caches hold.
 
     ``stacked``: of stacks, whose multiply-adds are from ``total[0]`` to ``total[1]`` in all.
-    ``tiny``: m, n and k are at most as large, and matrices lie in one piece; ``above``: one of them
-    is larger.
+    ``tiny``: m, n and k are at most as large, and matrices lie in one piece; all three are so
+    large where it is a ``cube``, and of other tiny ones they are not one number. ``above``: one of
+    them is larger. ``loose``: they are as small, but not all matrices lie in one piece.
     """
 
     shape: Shape
@@ -72,6 +76,12 @@ class Class(NamedTuple):
     total: tuple[int, int] = (0, UNBOUNDED)
     tiny: int = 0
     above: int = -1
+    loose: bool = False
+
+    @property
+    def cube(self) -> bool:
+        """Whether m, n and k are one number, for which there is a kernel."""
+        return self.tiny > 0 and self.least[:3] == self.most[:3]
 
 
 class Family(NamedTuple):
@@ -141,11 +151,13 @@ def stack_class_of(
         return None
     plain = types in (("f32",) * 3, ("f64",) * 3) and options.epilogue is None
     limit = TINY[types[2]] if plain and not (options.scaled or options.deterministic) else 0
-    is_tiny = 0 < max(m, n, k) <= limit and min(m, n, k) > 0 and tight
-    if is_tiny:
+    if limit and m == n == k and 0 < m <= CUBES and tight:
+        one = Class("matrix", False, (m, m, m, 0), (m, m, m, UNBOUNDED), tiny=m)
+    elif 0 < max(m, n, k) <= limit and min(m, n, k) > 0 and tight:
         one = Class("matrix", False, (1, 1, 1, 0), (limit,) * 3 + (UNBOUNDED,), tiny=limit)
-    elif limit and tight and max(m, n, k) > limit:
-        one = one._replace(above=limit)
+    elif limit:
+        small = max(m, n, k) <= limit
+        one = one._replace(loose=True) if small else one._replace(above=limit)
     work = m * n * k * count
     parallel = plain and options.threads != 1 and work >= PARALLEL_WORK
     total = (PARALLEL_WORK, UNBOUNDED) if work >= PARALLEL_WORK else (0, PARALLEL_WORK - 1)
@@ -172,7 +184,8 @@ def spec_of(family: Family) -> Gemm:
         given["batch"] = Strided(dim("count"), **{x: dim(f"stride_{x}") for x in "abc"})
     if most := family.sizes.tiny:
         given.pop("ldc")
-        sizes = (dim(name, max=most) for name in "mnk")
+        cube = family.sizes.cube
+        sizes: list[int | Dim] = [most if cube else dim(name, max=most) for name in "mnk"]
         return Gemm(
             *sizes, a=Matrix(type_name(a), orders[0]), b=Matrix(type_name(b), orders[1]), **given
         )

@@ -12,11 +12,11 @@ from tilewright.runtime.call.dtypes import loaded
 from tilewright.runtime.kernel import Kernel
 from tilewright.spec.types import ITEMSIZE
 
-from .families import Family
+from .families import CUBES, Class, Family
 
 #: The sizes of a route in the order of its struct, and the words before and in each route.
 SIZES = ("m", "n", "k", "lda", "ldb", "ldc", "stride_a", "stride_b", "stride_c", "count")
-_HEAD, _WORDS = 4, 2 + 9 + 8 + 5 + 1 + len(SIZES)
+_HEAD, _WORDS = 4, 2 + 9 + 8 + 6 + 1 + len(SIZES)
 #: Products of more kinds than these are decided in Python each time.
 _MOST = 256
 
@@ -64,7 +64,7 @@ def _route(family: Family, kernel: Kernel) -> list[int]:
         *(ITEMSIZE[type_] for type_ in family.types),
         *family.axes,
         *family.sizes.least, *family.sizes.most,
-        _takes(family), *family.sizes.total, family.sizes.tiny, family.sizes.above,
+        _takes(family), *family.sizes.total, *_lies(family.sizes), family.sizes.above,
         len(slots), *slots, *[0] * (len(SIZES) - len(slots)),
     ]  # fmt: skip
 
@@ -72,6 +72,15 @@ def _route(family: Family, kernel: Kernel) -> list[int]:
 def _takes(family: Family) -> int:
     """What the kernel takes: TW_ONE, TW_STACK or TW_ANY."""
     return 1 if family.sizes.stacked else 2 if family.sizes.shape == "blocks" else 0
+
+
+def _lies(sizes: Class) -> tuple[int, int]:
+    """How matrices of a stack lie, TW_ANYHOW, TW_TIGHT or TW_LOOSE; and up to which number cubes
+    in one piece have another kernel.
+    """
+    lies = 1 if sizes.tiny else 2 if sizes.loose else 0
+    others = (sizes.tiny or sizes.above > 0) and not sizes.cube
+    return lies, CUBES if others else 0
 
 
 def _size_of(slot: str) -> int:

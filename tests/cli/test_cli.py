@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import click
 import numpy as np
 import pytest
 from click.testing import Result
 
 import tilewright as tw
+from tilewright.cli import main
 from tilewright.cli.screen import duration, percent, size
 from tilewright.runtime.machine import host
 from tilewright.targets import NAMES, load
@@ -79,8 +83,8 @@ def test_explain_measures(run: Run) -> None:
     text = run("explain", "8x8x8", "mx8x8", "--measure").stdout
     assert text.count("the estimate is") == 2
     assert "Estimate of one call with m = 64" in text
-    said = run("explain", "8x8", "--measure", status=1).stderr
-    assert "an estimate is of one product" in " ".join(said.split())
+    said = run("explain", "transpose", "8x8", "--measure", status=1).stderr
+    assert "an estimate is of products" in " ".join(said.split())
 
 
 def test_emit_prints_c(run: Run) -> None:
@@ -184,7 +188,7 @@ def test_bench_times_what_it_checked(run: Run) -> None:
 
 @pytest.mark.twice
 def test_bench_of_a_transposition_is_in_bytes(run: Run) -> None:
-    assert "GiB/s" in run("bench", "8x8", "--seconds", "0.01").stdout
+    assert "GiB/s" in run("bench", "transpose", "8x8", "--seconds", "0.01").stdout
 
 
 def test_bench_does_not_time_an_emulator(run: Run) -> None:
@@ -239,10 +243,10 @@ def test_a_cache_that_others_can_write_is_refused(
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["64"], "neither MxNxK, such as 64x48x64"),
-        (["64x48x"], "neither MxNxK"),
+        (["64"], "is not MxNxK, such as 64x48x64"),
+        (["64x48x"], "is not MxNxK"),
         (["64x48xk-1"], "the name of a dim must be a C identifier: k-1"),
-        (["m%xx8x8"], "neither MxNxK"),
+        (["m%xx8x8"], "is not MxNxK"),
         (["m%bx8x8"], "what follows % is the number that divides the size: m%b"),
         (["8x8x8", "--tile", "16"], "'16' is no tile, rows by columns of C, such as 16x6"),
         (["8x8x8", "--tile", "16xb"], "'16xb' is no tile"),
@@ -259,6 +263,10 @@ def test_a_cache_that_others_can_write_is_refused(
         (["8x8x8", "--a-scale", "rows"], "'rows' is neither a number, scalar, row nor column"),
         (["8x8x8", "--k-unroll", "0"], "0 is not in the range x>=1"),
         (["8x8x8", "--tails", "cut"], "'cut' is not one of"),
+        (["64x48"], "was k forgotten, as in 64x48x64"),
+        (["64x48"], "is 'transpose 64x48'"),
+        (["transpose"], "stands before ROWSxCOLS"),
+        (["transpose", "8x8x8"], "is not ROWSxCOLS of a transposition"),
         ([], "Missing argument 'SIZES...'"),
     ],
 )
@@ -279,10 +287,10 @@ def test_a_word_that_means_nothing_is_a_usage_error(run: Run, words: list[str], 
         (["8x8x8", "--block", "m=8"], ["block['m'] is the step of the first of two loops over m"]),
         (["8x8x8", "--tile", "0x6"], ["tile must be (mr, nr)", "two positive ints"]),
         (["64x64x64", "--tile", "24x32", "--target", "avx2"], ["vector registers on avx2", "try:"]),
-        (["8x8", "--beta", "1"], ["a transposition has", "got: --beta"]),
-        (["8x8", "--order", "F", "--batch", "3"], ["got: --batch, --order"]),
-        (["8x8", "--lda", "4"], ["ldx is smaller than a row"]),
-        (["8x8", "--d", "u8", "--a-zero", "1"], ["got: --d, --a-zero"]),
+        (["transpose", "8x8", "--beta", "1"], ["a transposition has", "got: --beta"]),
+        (["transpose", "8x8", "--order", "F", "--batch", "3"], ["got: --batch, --order"]),
+        (["transpose", "8x8", "--lda", "4"], ["ldx is smaller than a row"]),
+        (["transpose", "8x8", "--d", "u8", "--a-zero", "1"], ["got: --d, --a-zero"]),
     ],
 )
 def test_an_error_of_the_library_is_a_message(run: Run, words: list[str], said: list[str]) -> None:
@@ -291,6 +299,104 @@ def test_an_error_of_the_library_is_a_message(run: Run, words: list[str], said: 
     for part in said:
         assert part in text
     assert "\n  at: " not in text, "there is no place in the user's code"
+
+
+def test_a_path_that_cannot_be_written_is_no_traceback(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for words in (("emit", "-o"), ("explain", "--svg")):
+        stderr = run(words[0], "8x8x8", words[1], str(tmp_path / "file" / "x.c"), status=1).stderr
+        assert "the system refuses a file" in stderr and "try:" in stderr
+
+
+def every_command() -> dict[str, click.Command]:
+    """All commands by name, those of groups behind the group's."""
+    context = click.Context(main)
+    found: dict[str, click.Command] = {}
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
+        assert command is not None
+        inside = command.commands if isinstance(command, click.Group) else {}
+        found |= {f"{name} {each}": one for each, one in inside.items()} or {name: command}
+    return found
+
+
+def test_every_option_has_help() -> None:
+    for name, command in every_command().items():
+        for option in command.params:
+            if isinstance(option, click.Option):
+                assert option.help, f"{name} {option.opts[0]}"
+
+
+# -- for programs --------------------------------------------------------------------------------
+
+
+def found(run: Run, *words: str, status: int = 0) -> Any:
+    return json.loads(run(*words, "--json", status=status).stdout)
+
+
+def test_every_command_but_the_demo_prints_json() -> None:
+    for name, command in every_command().items():
+        has = any("--json" in option.opts for option in command.params)
+        assert has == (name != "demo"), name
+
+
+def test_targets_as_json(run: Run) -> None:
+    said = found(run, "targets")
+    assert said["host"] == host.resolve("host").name
+    assert {one["name"] for one in said["targets"]} == set(NAMES)
+
+
+def test_a_plan_as_json_is_what_the_words_say(run: Run) -> None:
+    (said,) = found(run, "explain", "6x16x64", "--target", "avx2")
+    assert said["operations"]["flops"] == 2 * 6 * 16 * 64
+    (tile,) = said["tiles"]
+    assert (tile["mr"], tile["nr"], tile["registers"]["accumulators"]) == ("6", "16", 12)
+    assert said["estimate"]["in cache"]["cycles"] >= said["estimate"]["in cache"]["least"] > 0
+    assert {each["what"] for each in said["decisions"]} >= {"vectorize", "loops", "product"}
+    (of_call,) = found(run, "explain", "mx16x64", "--target", "avx2")
+    assert of_call["sizes"] == {"m": 64} and "m" in of_call["operations"]["flops"]
+    assert found(run, "explain", "transpose", "8x8")[0]["tiles"] == []
+
+
+def test_emitted_files_as_json(run: Run, tmp_path: Path) -> None:
+    words = ("emit", "8x8x8", "--target", "scalar", "--name", "f")
+    assert found(run, *words)["names"] == ["f"] and "void f(" in found(run, *words)["text"]
+    file = tmp_path / "f.c"
+    assert found(run, *words, "-o", str(file)) == [{"file": str(file), "names": ["f"]}]
+
+
+def test_times_as_json(run: Run) -> None:
+    (said,) = found(run, "bench", "8x8x8", "--seconds", "0.01")
+    assert said["gflops"] > 0 and tw.Schedule(**said["schedule"]).tile is not None
+
+
+def test_the_cache_as_json(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    kernel = tw.compile(tw.Gemm(3, 4, 5), target="scalar")
+    libraries = found(run, "cache", "list")["libraries"]
+    assert kernel.name in [name for one in libraries for name in one["kernels"]]
+    assert kernel.name in run("cache", "list").stdout
+    assert found(run, "cache", "verify")["bad"] == {}
+    assert found(run, "cache", "clear")["removed"] > 0
+
+
+def test_a_sweep_as_json(run: Run) -> None:
+    said = found(run, "sweep", "--cases", "2", "--target", "scalar", "--optimize", "0")
+    assert said["passed"] == 2 and said["faults"] == []
+
+
+def test_an_edited_kernel_as_json(run: Run, tmp_path: Path) -> None:
+    words = ("run", "8x8x8", "--source", str(tmp_path / "f.c"))
+    assert found(run, *words)["written"] == str(tmp_path / "f.c")
+    said = found(run, *words)
+    assert said["diff"] == "" and said["timing"]["ratio"] > 0
+
+
+def test_text_follows_the_width_that_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for width in (70, 120):
+        monkeypatch.setattr("tilewright.cli.explain.columns", lambda width=width: width)
+        longest = max(map(len, run("explain", "64x48x64").stdout.splitlines()))
+        assert width - 20 < longest <= width
 
 
 # -- figures -------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def test_an_interrupt_says_what_is_kept(
     ("words", "said"),
     [
         ((), "Missing argument"),
-        (("8x8",), "what is tuned is a Gemm"),
+        (("transpose", "8x8"), "what is tuned is a Gemm"),
         (("8x8x8", "--seconds", "0"), "--seconds"),
         (("8x8x8", "--tile", "4x4"), "No such option"),
         (("--file", "list.txt"), "line 2: 8x8x"),
@@ -135,6 +135,6 @@ def test_a_plan_is_drawn(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "plan.svg"
     run("explain", "64x50x64", "--target", "avx2", "--svg", str(file))
     assert ET.fromstring(file.read_text()).tag.endswith("svg")
-    said = run("explain", "8x8", "--svg", str(file), status=1).stderr
+    said = run("explain", "transpose", "8x8", "--svg", str(file), status=1).stderr
     assert "a picture is of one product" in said
     assert "2 specs" in run("explain", "4x4x4", "5x5x5", "--svg", str(file), status=1).stderr

@@ -18,7 +18,7 @@ def test_a_command_line_says_a_whole_spec(run: Run, monkeypatch: pytest.MonkeyPa
     seen: list[object] = []
 
     monkeypatch.setattr("tilewright.generate.plan_for", lambda *what: seen.extend(what))
-    monkeypatch.setattr("tilewright.generate.explain_plan", lambda plan: "")
+    monkeypatch.setattr("tilewright.generate.explain_plan", lambda plan, width: "")
     run(
         "explain", "m%16x48x64", "--type", "f64", "--order", "cfc", "--alpha", "2",
         "--beta", "scalar", "--batch", "offsets:n", "--lda", "70", "--ldc", "ldc",
@@ -40,7 +40,7 @@ def test_a_command_line_says_a_whole_spec(run: Run, monkeypatch: pytest.MonkeyPa
 def test_a_command_line_says_a_quantised_spec(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
     monkeypatch.setattr("tilewright.generate.plan_for", lambda *what: seen.extend(what))
-    monkeypatch.setattr("tilewright.generate.explain_plan", lambda plan: "")
+    monkeypatch.setattr("tilewright.generate.explain_plan", lambda plan, width: "")
     run(
         "explain", "6x20x13", "--type", "u8", "--b", "packed:s8:8", "--c", "s32", "--d", "s8",
         "--order", "CCF", "--ldd", "9", "--a-scale", "row", "--b-scale", "0.5", "--d-scale",

@@ -93,9 +93,10 @@ def test_words_are_escaped() -> None:
 def test_a_kernel_in_a_notebook() -> None:
     kernel = tw.compile(tw.Gemm(8, 8, 8), target="scalar")
     shown = kernel._repr_html_()
+    assert kernel.c_declaration.partition("(")[0] in shown and "of peak, bound by" in shown
     drawn = ET.fromstring(shown)
     assert drawn.tag == "div" and "Decisions" in "".join(drawn.itertext())
-    known = "div|svg|title|rect|text|path|polyline|circle|details|summary|pre"
+    known = "div|p|br|svg|title|rect|text|path|polyline|circle|details|summary|pre"
     assert not re.search(rf"<(?!/?({known}))", shown)
     flipped = tw.compile(tw.Transpose(8, 8), target="scalar")._repr_html_()
     assert "<svg" not in flipped and "details open" in flipped

@@ -6,11 +6,13 @@ from itertools import product
 
 import numpy as np
 import pytest
+from support.processes import python
 
 import tilewright as tw
 from tilewright.runtime.call.overlap import disjoint
 from tilewright.runtime.matmul.arrays import contiguous_axis
 from tilewright.runtime.matmul.families import (
+    CUBES,
     PARALLEL_WORK,
     Class,
     Family,
@@ -18,6 +20,7 @@ from tilewright.runtime.matmul.families import (
     class_of,
     schedule_of,
     spec_of,
+    stack_class_of,
 )
 from tilewright.spec.schedule import LARGE, LARGE_CONVERTED, MANY_ROWS, large_work
 
@@ -94,3 +97,43 @@ def test_lines_are_seen_as_they_lie() -> None:
     assert disjoint(x[::-1, ::2])
     assert disjoint(np.zeros((0, 3)))
     assert not disjoint(np.broadcast_to(x[0], (4, 8)))
+
+
+# -- stacks of tiny products -----------------------------------------------------------------------
+
+#: Products of other sizes, cubes that do not lie in one piece, then cubes that do.
+STACKS = """
+import numpy as np
+import tilewright as tw
+from tilewright.runtime.matmul import product
+
+rng = np.random.default_rng(0)
+for dtype in (np.float32, np.float64):
+    for size in range(1, 6):
+        a, b = (rng.standard_normal((50, size, size)).astype(dtype) for _ in "ab")
+        loose = np.empty((50, size, size + 1), dtype)[:, :, :size]
+        for x, out in ((a[:, :1].copy(), None), (a, loose), (a, None)):
+            found = tw.matmul(x, b, out, threads=1)
+            assert np.allclose(found, x.astype("f8") @ b.astype("f8"), rtol=1e-4, atol=1e-5)
+table = product._tables[product.Options(threads=1)]
+print(*(f"{each.types[0]}:{each.sizes.tiny}" for each in table._known if each.sizes.cube))
+"""
+
+
+def test_stacks_of_cubes_have_kernels_of_their_own_whatever_came_before() -> None:
+    cubes = [f"{type_}:{size}" for type_ in ("f32", "f64") for size in range(1, CUBES + 1)]
+    assert python(STACKS).split() == cubes
+
+
+def test_tiny_stacks_are_of_one_class() -> None:
+    def found(m: int, n: int, k: int, tight: bool = True, options: Options = Options()) -> Class:  # noqa: B008
+        made = stack_class_of(m, n, k, 1000, F32, options, tight)
+        assert made is not None
+        return made
+
+    assert found(3, 3, 3).cube and spec_of(Family(F32, (1, 1, 1), found(3, 3, 3), Options())).m == 3
+    assert found(3, 2, 3).tiny == 4 and not found(3, 2, 3).cube
+    assert found(3, 3, 3, tight=False).loose and not found(3, 3, 3, tight=False).tiny
+    assert found(5, 5, 5).above == 4 == found(5, 5, 5, tight=False).above
+    fixed = found(3, 3, 3, options=Options(deterministic=True))
+    assert not (fixed.cube or fixed.tiny or fixed.loose)

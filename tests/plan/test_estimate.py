@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -22,6 +23,7 @@ from tilewright.plan.estimate.caches import (
     work,
 )
 from tilewright.plan.estimate.kernel import NOMINAL, Estimate, estimate
+from tilewright.plan.estimate.stack import estimate_stack
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed, Strided
@@ -111,6 +113,32 @@ def test_from_memory_every_operand_comes_once() -> None:
     once = (64 * 64 + 64 * 48 + 2 * 64 * 48) * ITEM
     assert found.arrivals["memory"].bytes == once, "what is written comes, and goes back"
     assert found.cycles > of(Gemm(64, 48, 64)).cycles
+
+
+@pytest.mark.parametrize("size", [3, 16])
+def test_a_stack_takes_what_each_product_does_and_brings_all_of_them(size: int) -> None:
+    """Side by side, and one after the other."""
+    count = 10_000
+    spec = Gemm(size, size, size, batch=Strided(dim("count"), c=None))
+    plan: Any = plan_for(spec, Schedule(), zen4())
+    assert (plan.each is None) == (size == 3)
+    few, many = (estimate_stack(plan, {"count": n}) for n in (10, count))
+    once = size * size * ITEM
+    assert few.operands <= 64 * KIB < many.operands
+    assert many.work.keys() == few.work.keys()
+    assert sum(many.work.values()) == pytest.approx(count / 10 * sum(few.work.values()))
+    cold = estimate_stack(plan, {"count": count}, cold=True)
+    assert cold.arrivals["memory"].bytes == pytest.approx(4 * count * once, rel=0.01)
+    assert cold.cycles >= many.cycles >= many.least > 0
+
+
+def test_one_matrix_for_all_of_a_stack_comes_once() -> None:
+    moved = []
+    for stride in (0, None):
+        spec = Gemm(16, 16, 16, batch=Strided(1000, b=stride, c=None))
+        plan: Any = plan_for(spec, Schedule(loops="bnmk"), zen4())
+        moved.append(estimate_stack(plan, {}, cold=True).arrivals["memory"].bytes)
+    assert moved[1] - moved[0] == pytest.approx(999 * 16 * 16 * ITEM, rel=0.01)
 
 
 def test_a_b_beyond_the_second_cache_comes_for_each_row_of_tiles() -> None:

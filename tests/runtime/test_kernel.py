@@ -198,7 +198,7 @@ def test_sizes_that_the_call_cannot_have(
 
 def test_what_is_no_product_is_not_measured_beside_an_estimate() -> None:
     flipped = tw.compile(Transpose(8, 8))
-    with pytest.raises(tw.SpecError, match="an estimate is of one product"):
+    with pytest.raises(tw.SpecError, match="an estimate is of products"):
         flipped.explain(measure=True)
 
 

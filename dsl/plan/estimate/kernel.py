@@ -109,12 +109,16 @@ def estimate(plan: Plan, sizes: Mapping[str, int], *, cold: bool = False) -> Est
     ``sizes`` are those of the call by their slots, "m" and so on; one that is not given counts as
     ``NOMINAL``. Operands lie in memory if ``cold``, else in the nearest cache that holds all.
     """
+    return estimate_of(plan.target.core, *nest_of(plan, sizes), cold=cold)
+
+
+def nest_of(plan: Plan, sizes: Mapping[str, int]) -> tuple[Nest, float]:
+    """All that a kernel does, and its cycles at the peak of the multiply-add that sums."""
     slots = dict.fromkeys(plan.slots, NOMINAL) | dict(sizes)
     extents = {d: evaluate(plan.sizes[d], slots) for d in "mnk"}
     slots |= _leading(plan, extents, sizes)
     walk = _Walk(plan, slots, extents)
-    least = prod(extents.values()) * walk.count / peak(plan)
-    return _of_nest(plan, walk.whole(), least, cold)
+    return walk.whole(), prod(extents.values()) * walk.count / peak(plan)
 
 
 def _leading(plan: Plan, extents: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
@@ -128,9 +132,9 @@ def _leading(plan: Plan, extents: Mapping[str, int], sizes: Mapping[str, int]) -
     return found | dict(sizes)
 
 
-def _of_nest(plan: Plan, nest: Nest, least: float, cold: bool) -> Estimate:
-    """The estimate of a nest that runs on the core of ``plan``."""
-    core, done, apart = plan.target.core, work(nest), scattered(nest)
+def estimate_of(core: Core, nest: Nest, least: float, *, cold: bool) -> Estimate:
+    """The estimate of a nest that runs on ``core``, in ``least`` cycles at its peak."""
+    done, apart = work(nest), scattered(nest)
     arrivals = dict(_arrivals(core, nest, done.crowded, apart, cold))
     looked_up = sum(coming(nest, Pages(_PAGES), cold=cold).values())
     pages = Arrival(looked_up * PAGE, looked_up * _LOOK_UP)

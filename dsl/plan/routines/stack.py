@@ -273,9 +273,14 @@ def side_by_side(spec: Gemm, target: Target) -> float | None:
     return None if _against(spec, Schedule(), target) else _beside(spec, target)
 
 
-def _beside(spec: Gemm, target: Target) -> float:
+def beside_cycles(plan: StackPlan, sizes: Mapping[str, int]) -> float:
+    """The cycles of one of the products of such sizes that stand side by side."""
+    return _beside(plan.spec, plan.target, sizes)
+
+
+def _beside(spec: Gemm, target: Target, given: Mapping[str, int] | None = None) -> float:
     """Cycles a product where several stand side by side: moving them, and multiplying."""
-    sizes, vector = _counted(spec), _vectors(target, spec.type)[0]
+    sizes, vector = given or _counted(spec), _vectors(target, spec.type)[0]
     moved = {name: prod(sizes[d] for d in SHAPES[name]) for name in "abc"}
     moved["c"] *= 1 if spec.beta == 0 else 2
     lanes = vector.lanes

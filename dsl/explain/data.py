@@ -1,0 +1,77 @@
+"""Plan and program as data, for programs: what ``text.py`` says in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from tilewright.ir.nest import Program
+from tilewright.plan.estimate.kernel import Estimate
+from tilewright.plan.plan import Plan
+from tilewright.plan.tiles import RegisterTile
+from tilewright.symbolic import value
+
+from .decisions import AnyPlan, text_of
+from .estimates import estimates_of, has_estimate
+from .text import (
+    decision_rows,
+    formula_text,
+    numbers_of_call,
+    operations,
+    product_of,
+    sizes_of_call,
+)
+
+
+def facts(plan: AnyPlan, program: Program, sizes: Mapping[str, int] | None = None) -> Any:
+    """The plan as JSON has it: spec, target, decisions, register tiles, operations, estimates.
+
+    Formulas are C, numbers of cycles floats. ``sizes`` are those of a call, by their slots.
+    """
+    of_call = sizes_of_call(plan, sizes or {})
+    numbers, one = numbers_of_call(program, of_call), product_of(plan)
+    rows = operations(plan, program, numbers, of_call)
+    found = {
+        "spec": repr(plan.spec),
+        "target": plan.target.name,
+        "core": plan.target.core_source,
+        "sizes": of_call,
+        "decisions": [
+            {"what": what, "choice": choice, "reason": reason}
+            for what, choice, reason in decision_rows(plan, program)
+        ],
+        "tiles": [_tile(tile) for tile in one.tiles] if isinstance(one, Plan) else [],
+        "operations": {
+            name: formula_text(expr) if value(expr) is None else value(expr) for name, expr in rows
+        },
+    }
+    if has_estimate(plan):
+        hot, cold = estimates_of(plan, of_call)
+        found["estimate"] = {"in cache": _estimate(hot), "in memory": _estimate(cold)}
+    return found
+
+
+def _tile(tile: RegisterTile) -> dict[str, Any]:
+    return {
+        "mr": text_of(tile.mr),
+        "nr": text_of(tile.nr),
+        "steps": text_of(tile.steps),
+        "k_split": tile.shape.k_split,
+        "k_unroll": tile.unroll.steps,
+        "registers": asdict(tile.shape.budget),
+        "bound": tile.bound,
+    }
+
+
+def _estimate(found: Estimate) -> dict[str, Any]:
+    return {
+        "cycles": found.cycles,
+        "least": found.least,
+        "bound": found.bound,
+        "work": dict(found.work),
+        "arrivals": {
+            name: {"bytes": each.bytes, "cycles": each.cycles}
+            for name, each in found.arrivals.items()
+        },
+    }

@@ -1,0 +1,57 @@
+"""The cycles of a stack of products: of one of them, as often as there are, and what arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilewright.plan.routines.stack import StackPlan, beside_cycles
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import evaluate, value
+
+from .caches import Cycles, Nest, Piece, Region, Repeat
+from .kernel import NOMINAL, Estimate, estimate_of, nest_of
+
+#: What bounds products side by side, multiply-adds among them: elements change places twice.
+MOVING = "moves between products and lanes"
+
+
+def estimate_stack(plan: StackPlan, sizes: Mapping[str, int], *, cold: bool = False) -> Estimate:
+    """What a call takes by the numbers of the plan's core, as ``estimate`` says of one product.
+
+    ``sizes`` are those of the call by their slots; one that is not given counts as ``NOMINAL``.
+    """
+    slots = dict.fromkeys(plan.slots, NOMINAL) | dict(sizes)
+    count = evaluate(plan.batch.count, slots)
+    body, least = _product(plan, slots)
+    regions = {
+        name: region if _serves_all(plan, name) else _of_all(region, count)
+        for name, region in body.regions.items()
+    }
+    moves = frozenset(name for name in body.regions if not _serves_all(plan, name))
+    nest: Nest = Repeat(count, moves, body, regions) if count > 1 else body
+    return estimate_of(plan.target.core, nest, least * count, cold=cold)
+
+
+def _product(plan: StackPlan, slots: Mapping[str, int]) -> tuple[Nest, float]:
+    """What one product does, and its cycles at the peak."""
+    if plan.each is not None:
+        return nest_of(plan.each, {s: slots[s] for s in plan.each.slots if s in slots})
+    extents = {d: evaluate(plan.sizes[d], slots) for d in "mnk"}
+    item, vector = ITEMSIZE[plan.spec.type], plan.vectors[0]
+    regions = {}
+    for name in "abc":
+        span = float(evaluate(plan.elements(name), slots) * item)
+        regions[name] = Region(1, span, span)
+    least = extents["m"] * extents["n"] * extents["k"] / vector.lanes / plan.target.core.fma_units
+    return Piece(regions, Cycles({MOVING: beside_cycles(plan, extents)})), least
+
+
+def _serves_all(plan: StackPlan, name: str) -> bool:
+    """Whether one matrix serves all products."""
+    stride = plan.batch.strides.get(name[0])
+    return stride is not None and value(stride) == 0
+
+
+def _of_all(region: Region, count: int) -> Region:
+    """What ``count`` products touch, one behind the other."""
+    return Region(count, region.span, region.span)
