@@ -19,7 +19,7 @@ from click.testing import CliRunner
 
 from tilewright.cli import main
 
-FENCE = re.compile(r"^```([\w{}-]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```([\w{}-]*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LOOSE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 OUTPUT = ("text", "c")
 SPHINX = ("{eval-rst}", "{include}", "{toctree}")
