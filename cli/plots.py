@@ -57,10 +57,10 @@ def _bars(axes: Any, measured: Sequence[Measured], title: str) -> None:
     )
     for i, (label, color, gflops) in enumerate(bars):
         axes.barh([p + 0.27 * (i - 1) for p in places], gflops, 0.26, color=color, label=label)
-    for place, one, gflops in zip(places, measured, called, strict=True):
+    for place, one, end in zip(places, measured, called, strict=True):
         axes.annotate(
             f"{one.called.ratio:.1f} x numpy",
-            (gflops, place),
+            (end, place),
             xytext=(4, 0),
             textcoords="offset points",
             va="center",

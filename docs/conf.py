@@ -35,7 +35,6 @@ html_copy_source = False
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
-autodoc_default_options = {"show-inheritance": False}
 # Names stand as the reader writes them: tw.Gemm is found by its last part.
 add_module_names = False
 python_use_unqualified_type_names = True

@@ -186,4 +186,4 @@ def main(picture: str, checked: int | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:2] or ["filter-responses.png"]))
+    sys.exit(main((sys.argv[1:] or ["filter-responses.png"])[0]))

@@ -29,8 +29,7 @@ def main() -> int:
         except ModuleNotFoundError as error:
             if error.name not in OPTIONAL:
                 raise
-    page = found.get_payload() or found["Description"]
-    blocks = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    blocks = re.findall(r"^```python\n(.*?)^```$", found["Description"], re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 4, "the page shows no code"
     names: dict[str, object] = {"__name__": "page"}
     for block in blocks:
