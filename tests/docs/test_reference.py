@@ -22,7 +22,7 @@ VALUES = {"acc", "acc2", "dst", "__version__"}
 COMPILING = {"TilewrightError", "ToolchainError", "tune"}
 FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 EXTRACTED = re.compile(
-    r"^\.\. (?:autofunction|autoclass|autoexception|automethod|py:data):: tilewright\.([\w.]+)(?:\(\))?$",
+    r"^\.\. (?:autofunction|autoclass|autoexception|py:data):: tilewright\.([\w.]+)(?:\(\))?$",
     re.MULTILINE,
 )
 
