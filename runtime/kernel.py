@@ -70,10 +70,6 @@ class Kernel:
     >>> a, b, c = (np.ones(shape, np.float32) for shape in ((2, 4), (4, 3), (2, 3)))
     >>> kernel(a, b, out=c) is c
     True
-    >>> kernel.c_declaration
-    'void gemm_f32_2x3x4_ccc_...(const float *a, const float *b, float *c);'
-    >>> kernel.flops, kernel.requested
-    (48, Schedule())
     """
 
     __slots__ = (
