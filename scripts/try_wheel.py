@@ -15,7 +15,18 @@ from pathlib import Path
 
 import tilewright
 
-OPTIONAL = {"matplotlib", "optuna", "scipy", "sklearn", "threadpoolctl", "dask", "distributed"}
+#: What comes with extras alone; modules that need it cannot be imported without.
+OPTIONAL = {"dask", "distributed", "jax", "matplotlib", "numba", "optuna", "scipy", "sklearn",
+            "threadpoolctl", "torch"}  # fmt: skip
+
+
+def lacking(error: BaseException | None) -> str:
+    """The package whose absence an ImportError comes from, also where it was said otherwise."""
+    while error is not None:
+        if isinstance(error, ModuleNotFoundError):
+            return (error.name or "").partition(".")[0]
+        error = error.__cause__
+    return ""
 
 
 def main() -> int:
@@ -23,11 +34,11 @@ def main() -> int:
     found = metadata("tilewright")
     assert found["Version"] == tilewright.__version__, (found["Version"], tilewright.__version__)
     assert Path(tilewright.__file__).is_relative_to(sys.prefix), tilewright.__file__
-    for module in pkgutil.walk_packages(tilewright.__path__, "tilewright."):
+    for module in pkgutil.walk_packages(tilewright.__path__, "tilewright.", lambda name: None):
         try:
             importlib.import_module(module.name)
-        except ModuleNotFoundError as error:
-            if error.name not in OPTIONAL:
+        except ImportError as error:
+            if lacking(error) not in OPTIONAL:
                 raise
     blocks = re.findall(r"^```python\n(.*?)^```$", found["Description"], re.MULTILINE | re.DOTALL)
     assert len(blocks) >= 4, "the page shows no code"
