@@ -28,6 +28,7 @@ RUN = (
     "docs/how-to/own-post-op.md",
     "docs/how-to/edit-the-c.md",
     "docs/numbers.md",
+    "docs/reference/README.md",
     "docs/reference/epilogues.md",
     "docs/reference/kernels.md",
     "docs/reference/schedules.md",
@@ -44,6 +45,12 @@ def test_a_page_runs_and_prints_what_it_says(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TILEWRIGHT_DATA_DIR", str(tmp_path / "data"))
     run_page(ROOT / name, update=pytestconfig.option.update_golden)
+
+
+def test_every_page_with_code_is_run() -> None:
+    for page in PAGES:
+        languages = {block.language for block in blocks(page)}
+        assert "python" not in languages or page.relative_to(ROOT).as_posix() in RUN, page.name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
