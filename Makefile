@@ -4,7 +4,7 @@ BIN := .venv/bin
 WORKERS ?= auto
 export PYTHON
 
-.PHONY: help demo test lint types format golden bench clean
+.PHONY: help demo test docs dist lint types format golden bench clean
 .DEFAULT_GOAL := help
 
 help: ## say what there is
@@ -14,9 +14,20 @@ demo: ## the kernels on real data; without root, without a C compiler on the mac
 	@sh scripts/venv.sh demo
 	@$(BIN)/tilewright demo
 
-test: ## everything: lint, types, tests; as root on Debian it installs the compilers and emulators
-	@sh scripts/venv.sh test,dev
+test: ## everything: lint, types, site, tests; as root on Debian it installs compilers and emulators
+	@sh scripts/venv.sh test,dev,docs
 	@WORKERS=$(WORKERS) sh scripts/test.sh
+
+docs: ## the site of the documentation, in build/site; a warning is an error
+	@sh scripts/venv.sh docs
+	@sh scripts/site.sh
+	@echo "build/site/index.html"
+
+dist: ## the sdist and the wheel, in dist/, and what PyPI would say of them
+	@sh scripts/venv.sh dist
+	@rm -rf dist build/lib
+	@$(BIN)/python -m build --outdir dist .
+	@$(BIN)/python -m twine check --strict dist/*
 
 lint: ## style, format and types
 	@sh scripts/venv.sh test,dev

@@ -1,4 +1,4 @@
-"""``tilewright demo``: the kernels on real data, with figures, a plot, the C, and a picture."""
+"""``tilewright demo``: this machine beside numpy, a chapter's kernels, a plot, C, a picture."""
 
 from __future__ import annotations
 
@@ -19,8 +19,12 @@ from .screen import console, percent, progress, table, working
 from .words import schedule_text
 
 _NUMBERS = ("error/bound", "rate", "of peak", "x numpy")
+#: What is multiplied by the model's schedule: small, odd, one row, and up to a large product.
+_SIZES = ((8, 8, 8), (23, 23, 23), (64, 64, 64), (1, 256, 256), (128, 128, 128), (512, 512, 512))
 #: The kernel whose variants are shown.
 _SHAPE = (64, 48, 64)
+#: Rows of the photograph that are checked against scipy.
+_CHECKED = 30
 
 
 @click.command("demo")
@@ -47,7 +51,8 @@ _SHAPE = (64, 48, 64)
     help="For each kernel.",
 )
 def command(out: Path, count: int, seconds: float) -> None:
-    """Compile, check and time the kernels of the Neon chapter, variants, and a filter bank.
+    """Compile, check and time products on this machine beside numpy, then the kernels of a chapter
+    on Neon, variants of one kernel, and a bank of filters.
 
     The first run compiles and takes a minute or so; later ones take kernels from the cache.
     """
@@ -55,15 +60,16 @@ def command(out: Path, count: int, seconds: float) -> None:
     out.mkdir(parents=True, exist_ok=True)
     _say_where_we_are()
     with _one_core():
+        products = show_machine(seconds)
         chapter = show_chapter(seconds)
         ranked = show_variants(count, seconds / 2)
     write_c(out / "c", chapter)
     with working("drawing"):
         title = f"{len(ranked)} variants of {'x'.join(map(str, _SHAPE))}, rows contiguous"
-        _plot(out / "gflops.png", chapter, ranked, title)
+        _plot(out / "gflops.png", products, chapter, ranked, title)
     console().print("[bold]A bank of oriented filters over a photograph[/bold]")
-    with _one_core(), working("filtering by scipy and numpy too"):
-        wrong = oriented_filters.main(str(out / "filter-responses.png"))
+    with _one_core(), working("filtering"):
+        wrong = oriented_filters.main(str(out / "filter-responses.png"), _CHECKED)
     click.echo(f"\nleft in {out.resolve()}:")
     for file, what in (
         ("gflops.png", "the figures above"),
@@ -71,7 +77,7 @@ def command(out: Path, count: int, seconds: float) -> None:
         ("filter-responses.png", "the filters and what they found"),
     ):
         click.echo(f"  {file:22}{what}")
-    if wrong or any(one.error > 1 for one in chapter):
+    if wrong or any(one.error > 1 for one in (*products, *chapter)):
         raise click.ClickException("a result was outside its bound; see above")
 
 
@@ -108,11 +114,57 @@ def _say_where_we_are() -> None:
     )
 
 
+# --- this machine ------------------------------------------------------------------------------
+
+
+def show_machine(seconds: float) -> list[Measured]:
+    """Measure products by the model's schedule beside numpy, and print the table."""
+    with working(f"compiling {len(_SIZES)} products"):
+        kernels = tw.compile_many([tw.Gemm(*sizes) for sizes in _SIZES])
+    measured = [_product(kernel, seconds) for kernel in progress(kernels, "timing products")]
+    shown = table(
+        f"This machine, {kernels[0].target}: C = A B in f32, by the model's own schedules",
+        *("m x n x k", "block", "loops", *_NUMBERS),
+        numbers=_NUMBERS,
+    )
+    for one in measured:
+        chosen = one.kernel.schedule
+        block = "x".join(map(str, chosen.tile or ()))
+        figures = one.rate, percent(one.timing.of_peak), f"{one.called.ratio:.1f}"
+        shown.add_row(one.sizes, block, chosen.loops, f"{one.error:.3f}", *figures)
+    screen = console()
+    screen.print(shown)
+    screen.print(
+        "rate: in a C loop, data in cache. x numpy: numpy's time for the same product on one core\n"
+        "over the kernel's, both called from Python.\n"
+    )
+    return measured
+
+
+def _product(kernel: tw.Kernel, seconds: float) -> Measured:
+    """Check a product, time it, and time it beside numpy."""
+    spec = kernel.spec
+    assert isinstance(spec, tw.Gemm)
+    m, n, k = (int(size) for size in (spec.m, spec.n, spec.k) if isinstance(size, int))
+    rng = np.random.default_rng(1)
+    a, b = rng.random((m, k), np.float32), rng.random((k, n), np.float32)
+    c, other = np.empty((m, n), np.float32), np.empty((m, n), np.float32)
+    found = kernel.verify(cases=2)
+    return Measured(
+        title="",
+        sizes=f"{m}x{n}x{k}",
+        kernel=kernel,
+        timing=kernel.bench(seconds=seconds),
+        called=beside(lambda: kernel(a, b, c), lambda: np.matmul(a, b, out=other), seconds),
+        error=found.max_error / found.bound if found.bound else 0.0,
+    )
+
+
 # --- the chapter's kernels ---------------------------------------------------------------------
 
 
 def show_chapter(seconds: float) -> list[Measured]:
-    """Measure the chapter's kernels on the host, and print the table."""
+    """Measure the chapter's kernels, in its blocks and loops, on the host; print the table."""
     rows = neon_chapter.ROWS
     with working(f"compiling the chapter's {len(rows) + 1} kernels"):
         kernels = neon_chapter.compile_all("host", fixed=True)
@@ -122,7 +174,8 @@ def show_chapter(seconds: float) -> list[Measured]:
         row = rows[i] if i < len(rows) else None
         measured.append(_measured(kernel, row, seconds))
     shown = table(
-        f"The kernels of the Neon chapter on {kernels[0].target}: C += A B, columns contiguous",
+        f"The steps of a chapter on Neon, in its fixed blocks and loops, on {kernels[0].target}: "
+        "C += A B, columns contiguous",
         *("kernel", "m x n x k", "block", "loops", *_NUMBERS),
         numbers=_NUMBERS,
     )
@@ -134,8 +187,8 @@ def show_chapter(seconds: float) -> list[Measured]:
     screen = console()
     screen.print(shown)
     screen.print(
-        "rate: in a C loop, data in cache. x numpy: numpy's time for c += a @ b on one core over\n"
-        "the kernel's own, both called from Python.\n"
+        "Blocks and loops are the chapter's, for 32 registers of 4 lanes; the model would choose\n"
+        "others here. x numpy: its time for c += a @ b.\n"
     )
     return measured
 
@@ -155,7 +208,7 @@ def _measured(kernel: tw.Kernel, row: neon_chapter.Row | None, seconds: float) -
         sizes=sizes,
         kernel=kernel,
         timing=kernel.bench(seconds=seconds),
-        called=beside(ours, theirs, 2 * seconds),
+        called=beside(ours, theirs, seconds),
         error=error,
     )
 
@@ -226,48 +279,68 @@ def write_c(folder: Path, chapter: list[Measured]) -> None:
             (place / f"{name}.c").write_text(generate([request]).text, encoding="utf-8")
 
 
-# --- the plot ------------------------------------------------------------------------------------
+# --- the plot ----------------------------------------------------------------------------------
 
 
-def _plot(path: Path, chapter: Sequence[Measured], ranked: Sequence[float], title: str) -> None:
-    """Save the plot: the set beside numpy and the peak, and the variants by rank.
-
-    ``ranked`` are the variants' GFLOPS, best expected first.
-    """
+def _plot(
+    path: Path,
+    products: Sequence[Measured],
+    chapter: Sequence[Measured],
+    ranked: Sequence[float],
+    title: str,
+) -> None:
+    """Save the plot; ``ranked`` are the variants' GFLOPS, best expected first."""
     import matplotlib as mpl
 
     mpl.use("agg")
     from matplotlib import pyplot
 
-    figure, (left, right) = pyplot.subplots(1, 2, figsize=(15, 6.5), layout="constrained")
+    figure, panels = pyplot.subplots(1, 3, figsize=(21, 6.5), layout="constrained")
+    left, middle, right = panels
     computing = [one for one in chapter if not one.moves]
-    _bars(left, computing)
+    target = products[0].kernel.target
+    _bars(left, products, f"{target}\nthe model's schedules: C = A B by rows")
+    _bars(middle, computing, "a chapter on Neon\nits fixed blocks and loops: C += A B by columns")
     right.plot(range(1, len(ranked) + 1), ranked, "o", markersize=4)
     right.set_xlabel("the cost model's order, best expected first")
     right.set_ylabel("GFLOPS in a C loop")
     right.set_ylim(bottom=0)
     right.set_title(title)
-    peaks = [one.timing.gflops / one.timing.of_peak for one in computing if one.timing.of_peak]
+    measured = [*products, *computing]
+    peaks = [one.timing.gflops / one.timing.of_peak for one in measured if one.timing.of_peak]
     if peaks:
-        left.axvline(median(peaks), color="k", linestyle="--", label="measured peak")
+        for axes in (left, middle):
+            axes.axvline(median(peaks), color="k", linestyle="--", label="measured peak")
         right.axhline(median(peaks), color="k", linestyle="--", label="measured peak")
         right.legend()
     figure.legend(*left.get_legend_handles_labels(), loc="outside lower left", ncols=4)
-    figure.savefig(path, dpi=100)
+    figure.savefig(path, dpi=100, pil_kwargs={"compress_level": 1})
     pyplot.close(figure)
 
 
-def _bars(axes: Any, measured: Sequence[Measured]) -> None:
+def _bars(axes: Any, measured: Sequence[Measured], title: str) -> None:
+    """A group for each kernel; how many times as fast as numpy it is stands beside."""
     places = range(len(measured))
+    called = [one.work / one.called.ours for one in measured]
     bars = (
         ("in a C loop", "C0", [one.timing.gflops for one in measured]),
-        ("called from Python", "C9", [one.work / one.called.ours for one in measured]),
+        ("called from Python", "C9", called),
         ("numpy", "0.7", [one.work / one.called.numpy for one in measured]),
     )
     for i, (label, color, gflops) in enumerate(bars):
         axes.barh([p + 0.27 * (i - 1) for p in places], gflops, 0.26, color=color, label=label)
-    labels = [f"{one.title}, {one.sizes}" for one in measured]
-    axes.set_yticks(list(places), labels)
+    for place, one, end in zip(places, measured, called, strict=True):
+        axes.annotate(
+            f"{one.called.ratio:.1f} x numpy",
+            (end, place),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize="small",
+            bbox={"boxstyle": "square,pad=0.1", "facecolor": "white", "linewidth": 0},
+        )
+    axes.set_yticks(list(places), [", ".join(filter(None, (o.title, o.sizes))) for o in measured])
     axes.invert_yaxis()
+    axes.margins(x=0.2)  # for what stands beside the longest bar
     axes.set_xlabel("GFLOPS on one core")
-    axes.set_title(f"the chapter's kernels on {measured[0].kernel.target}: C += A B by columns")
+    axes.set_title(title)

@@ -37,6 +37,12 @@ class TilewrightError(Exception):
 
     ``problem`` is one sentence; ``got`` and ``expected`` are shown with ``repr`` unless they
     are strings; ``hint`` says what to try. ``where`` is the caller's file and line.
+
+    >>> try:
+    ...     tw.compile(tw.Gemm(64, 64, 64), tw.Schedule(tile=(16, 32)), target="avx2")
+    ... except tw.TilewrightError as error:
+    ...     print(error.hint)
+    tile=(...)
     """
 
     def __init__(
@@ -83,39 +89,105 @@ def _rebuild(
 
 
 class SpecError(TilewrightError):
-    """The spec says something that has no meaning."""
+    """The spec says something that has no meaning.
+
+    >>> tw.Gemm(64, 64, 64, a="f33")
+    Traceback (most recent call last):
+    tilewright.errors.SpecError: unknown element type
+      got: f33
+    ...
+    """
 
 
 class ScheduleError(TilewrightError):
-    """The schedule cannot be applied to this spec."""
+    """The schedule cannot be applied to this spec.
+
+    >>> tw.Schedule(loops="nmx")
+    Traceback (most recent call last):
+    tilewright.errors.ScheduleError: loops must name the loops, outermost first
+      got: nmx
+    ...
+    """
 
 
 class PlanError(TilewrightError):
-    """No plan fits the target, or a program broke one of its own rules."""
+    """No plan fits the target, or a program broke one of its own rules.
+
+    It is a fault of tilewright's, or of a ``lower`` of ``tw.postop``: report it with the spec.
+
+    >>> issubclass(tw.PlanError, tw.TilewrightError)
+    True
+    """
 
 
 class TargetError(TilewrightError):
-    """The target is unknown, or cannot do what was asked on this machine."""
+    """The target is unknown, or cannot do what was asked on this machine.
+
+    >>> tw.compile(tw.Gemm(4, 4, 4), target="avx3")
+    Traceback (most recent call last):
+    tilewright.errors.TargetError: unknown target
+      got: avx3
+    ...
+    """
 
 
 class ToolchainError(TilewrightError):
-    """No compiler, or it failed."""
+    """No compiler, or it failed.
+
+    >>> path = tw.compile(tw.Gemm(4, 4, 4)).edit("edited.c")
+    >>> size = path.write_text(path.read_text() + "this is no C;")
+    >>> tw.compile(tw.Gemm(4, 4, 4), source=path)
+    Traceback (most recent call last):
+    tilewright.errors.ToolchainError: ...
+    """
 
 
 class CacheError(TilewrightError):
-    """The cache directory cannot be used, or must not be."""
+    """The cache directory cannot be used, or must not be.
+
+    >>> Path("file").touch()
+    >>> os.environ["TILEWRIGHT_CACHE_DIR"] = "file"
+    >>> tw.compile(tw.Gemm(4, 4, 4))
+    Traceback (most recent call last):
+    tilewright.errors.CacheError: the cache directory ...file is no directory
+    ...
+    """
 
 
 class VerificationError(TilewrightError):
-    """A kernel's result differs from the reference."""
+    """A kernel's result differs from the reference.
+
+    >>> @tw.postop(reference=lambda x: x + 1, ulps=1)
+    ... def halved(x):
+    ...     return x / 2
+    >>> tw.compile(tw.Gemm(4, 4, 4, epilogue=halved(tw.acc))).verify()
+    Traceback (most recent call last):
+    tilewright.errors.VerificationError: ...
+    """
 
 
 class TuningError(TilewrightError):
-    """A tuning cannot begin, or none of its variants could be measured."""
+    """A tuning cannot begin, or none of its variants could be measured.
+
+    >>> tw.tune(tw.Gemm(4, 4, 4), search="random")
+    Traceback (most recent call last):
+    tilewright.errors.TuningError: unknown search
+      got: random
+    ...
+    """
 
 
 class ArgumentError(TilewrightError):
-    """An array or a number given to a kernel does not fit its signature."""
+    """An array or a number given to a kernel does not fit its signature.
+
+    >>> kernel = tw.compile(tw.Gemm(4, 4, 4))
+    >>> kernel(np.ones((4, 4)), np.ones((4, 4), np.float32))
+    Traceback (most recent call last):
+    tilewright.errors.ArgumentTypeError: a has the wrong dtype
+      got: float64
+      expected: float32
+    ...
+    """
 
 
 class ArgumentValueError(ArgumentError, ValueError):

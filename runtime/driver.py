@@ -78,6 +78,10 @@ def compile(
     of what would be generated, by the same compiler with the same flags, cached by its text, and
     called behind the same checks. ArgumentError where the file cannot be read, SpecError where its
     function has other parameters than the spec's kernel.
+
+    >>> kernel = tw.compile(tw.Gemm(2, 3, 4), tw.Schedule(tile=(2, 3)), target="host")
+    >>> kernel(np.ones((2, 4), np.float32), np.ones((4, 3), np.float32))
+    array([[4., 4., 4.], [4., 4., 4.]], dtype=float32)
     """
     edited = None if source is None else read_edited(source)
     return build_many([(spec, schedule, target)], edited=edited)[0]
@@ -89,6 +93,10 @@ def compile_many(
     """The kernels of ``requests``, in order; those not in the cache are built into one library.
 
     A request is ``(spec, schedule, target)``; schedule and target may be left out.
+
+    >>> first, second = tw.compile_many([tw.Gemm(2, 2, 2), (tw.Gemm(3, 3, 3), None, "scalar")])
+    >>> first.library == second.library, second.target
+    (False, 'scalar')
     """
     return build_many(requests)
 

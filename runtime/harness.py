@@ -137,6 +137,10 @@ def harness(
     element; then its status is 1. The calls are those of ``kernel.verify(cases, seed)``. Nothing
     is compiled here. ``name`` is the C function's. ArgumentError if the arrays are too many to
     be written into C.
+
+    >>> text = tw.harness(tw.Gemm(2, 3, 4), target="neon", cases=1, name="tiny")
+    >>> "int main(void)" in text, "void tiny(const float *a, const float *b, float *c)" in text
+    (True, True)
     """
     return program(request_for(spec, schedule, target, name), cases=cases, seed=seed)
 

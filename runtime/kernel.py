@@ -64,6 +64,11 @@ class Kernel:
     stands in place of the generated one; None where there is none.
     ``target`` is the resolved target's name; ``emulated`` the means by which the kernel runs when
     the CPU lacks the target ("qemu", "header"), else None.
+
+    >>> kernel = tw.compile(tw.Gemm(2, 3, 4))
+    >>> a, b, c = (np.ones(shape, np.float32) for shape in ((2, 4), (4, 3), (2, 3)))
+    >>> kernel(a, b, out=c) is c
+    True
     """
 
     __slots__ = (

@@ -1,10 +1,11 @@
-"""Turns what the benchmarks measured, docs/figures*.json, into the tables of README.md.
+"""Turns what the benchmarks measured, docs/figures*.json, into the tables of the pages.
 
     python -m benchmarks --json docs/figures.json
     python -m scripts.figures
 
 Each record, a run on one processor, has its own pair of markers in README.md, named as the file
-is: there stand its products, and which figures were missed. All figures are in docs/figures.md.
+is: there stand its products, and which figures were missed. docs/peers.md has the same markers:
+there stands what each peer reached beside tilewright. All figures are in docs/figures.md.
 
 ``--check`` fails when the pages hold others.
 """
@@ -16,14 +17,16 @@ import json
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import exp, log
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from benchmarks.pages import placed
 
 ROOT = Path(__file__).resolve().parent.parent
 README, RECORDS = ROOT / "README.md", ROOT / "docs"
-FIGURES = RECORDS / "figures.md"
+FIGURES, PEERS = RECORDS / "figures.md", RECORDS / "peers.md"
 OURS, LAST = "tilewright", "256x256x256"
 _PER_SHAPE = re.compile(r"(\S+(?: \(\d+\))?) to the best peer")
 
@@ -55,6 +58,47 @@ def page(records: Iterable[Record]) -> str:
         about = [_measured_on(record), _versions(record)]
         lines += ["", f"## {record['cpu']}", "", *about, "", *_all(_figures(record))]
     return "\n".join(lines) + "\n"
+
+
+def peers(record: Record) -> str:
+    """Markdown: for each peer how many times as fast tilewright is, and where it is not."""
+    rows = {section["name"]: section["rows"] for section in record["sections"]}
+    lines = [_measured_on(record)]
+    for section, title in (("gemm", _PEERS), ("ukernel", _UKERNEL)):
+        ratios = _beside_peers(rows.get(section, ()))
+        if ratios:
+            lines += ["", title, "", *_beside(ratios)]
+    return "\n".join(lines) + "\n"
+
+
+_PEERS = "`C += A B` in f32, hot, one thread, sizes up to 256x256x256: how many times as fast"
+_UKERNEL = "bf16, and u8 x s8, with a packed B, hot, one thread: how many times as fast"
+
+
+def _beside_peers(rows: Iterable[Record]) -> dict[str, dict[str, float]]:
+    """By peer: what was multiplied, and tilewright's speed over the peer's."""
+    ratios: dict[str, dict[str, float]] = {}
+    for row in rows:
+        speeds = dict(row["gflops"])
+        ours = speeds.pop(OURS)
+        what = " ".join(row[part] for part in ("types", "shape") if part in row)
+        for name, speed in speeds.items():
+            ratios.setdefault(name, {})[what] = ours / speed
+    return ratios
+
+
+def _beside(ratios: Mapping[str, Mapping[str, float]]) -> Iterator[str]:
+    yield "| peer | products | geometric mean | least | most | where the peer is ahead |"
+    yield "|---|--:|--:|--:|--:|---|"
+    for name, found in sorted(ratios.items(), key=lambda item: _mean(item[1])):
+        least, most = min(found.values()), max(found.values())
+        ahead = ", ".join(what for what, ratio in found.items() if ratio < 1)
+        figures = f"{_mean(found):.2f} | {least:.2f} | {most:.2f}"
+        yield f"| {name} | {len(found)} | {figures} | {ahead} |"
+
+
+def _mean(ratios: Mapping[str, float]) -> float:
+    return exp(fmean(map(log, ratios.values())))
 
 
 def _figures(record: Record) -> dict[str, Record]:
@@ -154,10 +198,11 @@ def main() -> int:
     check = parser.parse_args().check
     records = {path.stem: json.loads(path.read_text(encoding="utf-8"))
                for path in sorted(RECORDS.glob("figures*.json"))}  # fmt: skip
-    readme = README.read_text(encoding="utf-8")
+    readme, beside = (path.read_text(encoding="utf-8") for path in (README, PEERS))
     for name, record in records.items():
         readme = placed(readme, name, f"\n{tables(record)}\n")
-    pages = {README: readme, FIGURES: page(records.values())}
+        beside = placed(beside, name, f"\n{peers(record)}\n")
+    pages = {README: readme, PEERS: beside, FIGURES: page(records.values())}
     if check:
         stale = [path.name for path, text in pages.items()
                  if not path.exists() or path.read_text(encoding="utf-8") != text]  # fmt: skip

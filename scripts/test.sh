@@ -1,5 +1,5 @@
 #!/bin/sh
-# Style, types, then the tests: those marked `twice` with a cold cache, then all with that cache.
+# Style, types, the site, then the tests: those marked `twice` with a cold cache, then all with that cache.
 # Each phase says what it is and how long it took; the last line is pytest's own.
 set -eu
 cd "$(dirname "$0")/.."
@@ -18,7 +18,7 @@ fi
         --extra-index-url https://download.pytorch.org/whl/cpu 2>/dev/null ||
     echo "PyTorch 2.13 for CPUs cannot be installed: the tests of tilewright.torch are skipped"
 
-phases=4
+phases=5
 phase=0
 begin() { # $1: what is done
     phase=$((phase + 1))
@@ -36,6 +36,9 @@ begin "style"
 took
 begin "types"
 .venv/bin/python scripts/typecheck.py
+took
+begin "the site of the documentation"
+sh scripts/site.sh
 took
 
 umask 022

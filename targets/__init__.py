@@ -36,7 +36,11 @@ class Targets(ModuleType):
     load: Callable[[str], Target]
 
     def __call__(self) -> dict[str, str]:
-        """By what means each target runs here."""
+        """By what means each target runs here.
+
+        >>> tw.targets()
+        {'amx': ..., 'avx512': ..., 'avx2': ..., 'neon': ..., 'scalar': 'native'}
+        """
         found: dict[str, str] = import_module("tilewright.runtime.machine.means").survey()
         return found
 

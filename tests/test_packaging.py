@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import email
 import os
+import re
 import shutil
 import subprocess
 import sys
+import tarfile
+import tomllib
 import zipfile
+from email.message import Message
 from pathlib import Path
 
 import pytest
 from support.source_tree import ROOT, rooms
+
+import tilewright as tw
+
+#: What is built, or belongs to one checkout, and is in no sdist.
+BUILT = (".git", ".venv", "build", "dist", "*.egg-info", "__pycache__", ".*_cache", "*.so", "*.o",
+         ".hypothesis", "tilewright-demo", "filter-responses.png")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -80,3 +91,61 @@ def test_the_command_is_installed() -> None:
     )
     assert result.returncode == 0, result.stderr
     assert result.stdout.startswith("tilewright, version ")
+
+
+@pytest.fixture(scope="module")
+def about(wheel: Path) -> Message:
+    """What PyPI is told: the wheel's metadata."""
+    with zipfile.ZipFile(wheel) as held:
+        (name,) = (name for name in held.namelist() if name.endswith(".dist-info/METADATA"))
+        return email.message_from_bytes(held.read(name))
+
+
+def test_what_pypi_is_told(about: Message) -> None:
+    assert about["Version"] == tw.__version__
+    assert about["License-Expression"] == "MIT"
+    assert about["License-File"] == "LICENSE"
+    assert about["Author"] == "The tilewright developers"
+    assert about["Description-Content-Type"] == "text/markdown"
+    assert {line.partition(",")[0] for line in about.get_all("Project-URL", [])} == {
+        "Changelog", "Documentation", "Issues", "Repository",
+    }  # fmt: skip
+
+
+def test_links_and_pictures_of_the_page_hold_outside_the_repository(about: Message) -> None:
+    page = about.get_payload()
+    assert isinstance(page, str)
+    links = re.findall(r"(!?)\[[^]]*\]\(([^)]+)\)", page)
+    tag = f"v{tw.__version__}"
+    paths = set()
+    for picture, link in links:
+        base = "raw.githubusercontent.com" if picture else "github.com"
+        assert link.startswith(f"https://{base}/tilewright/tilewright/"), link
+        *_, path = re.split(rf"/(?:blob/)?{re.escape(tag)}/", link)
+        paths.add(path.partition("#")[0])
+    assert "docs/picture.svg" in paths and len(paths) > 8
+    assert all((ROOT / path).exists() for path in paths), paths
+
+
+def test_an_sdist_holds_the_repository(tmp_path: Path) -> None:
+    copy = tmp_path / "sources"
+    shutil.copytree(ROOT, copy, ignore=shutil.ignore_patterns(*BUILT, "shared"))
+    build = "import setuptools.build_meta as b, sys; print(b.build_sdist(sys.argv[1]))"
+    command = [sys.executable, "-c", build, str(tmp_path)]
+    subprocess.run(command, cwd=copy, check=True, capture_output=True)
+    (built,) = tmp_path.glob("*.tar.gz")
+    with tarfile.open(built) as held:
+        names = {name.partition("/")[2] for name in held.getnames()}
+    for path in copy.rglob("*"):
+        name = path.relative_to(copy).as_posix()
+        if path.is_file() and ".egg-info/" not in name:
+            assert name in names, f"MANIFEST.in leaves out {name}"
+
+
+def test_what_the_tutorial_imports_is_installed_with_tilewright() -> None:
+    """One install, without extras, is enough for it."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    needed = {re.split(r"\W", line)[0] for line in project["dependencies"]}
+    text = (ROOT / "docs" / "tutorial.md").read_text()
+    imported = set(re.findall(r"^(?:import|from) (\w+)", text, re.MULTILINE))
+    assert imported - set(sys.stdlib_module_names) - {"tilewright"} <= needed

@@ -85,6 +85,12 @@ def tune(
     before it is timed, in a process of its own. Raises SpecError, TargetError where the target
     does not run natively, TuningError where the search or the process does not start, or nothing
     could be measured.
+
+    >>> kernel, ranking = tw.tune(tw.Gemm(5, 5, 5), seconds=1, search="ranked")
+    >>> kernel.requested == ranking[0].schedule
+    True
+    >>> tw.compile(tw.Gemm(5, 5, 5)).tuned is not None
+    True
     """
     tuning = Tuning(spec, target=target, seconds=seconds, search=search, threads=threads)
     for _ in tuning.steps():

@@ -48,6 +48,10 @@ def variants(spec: Gemm, target: str = "host", *, threads: int | None = None) ->
     Where the operands are larger than the first cache: cache blocks, packing and prefetching too,
     and where the work is large enough at most ``threads``, by default one for each CPU that the
     process may use. They come in the order of the cost model's estimate, cheapest first.
+
+    >>> first, *others = tw.variants(tw.Gemm(64, 48, 64), target="avx2")
+    >>> first.tile is not None and len(others) > 30
+    True
     """
     yield from (candidate.schedule for candidate in candidates(spec, target, threads=threads))
 

@@ -61,6 +61,16 @@ class Gemm:
     and ``tw.acc2`` is ``a_scale * b_scale * alpha * sum_i (A_i - a_zero)(B2_i - b_zero)``.
     ``outputs`` are arrays of m f32, each a ``tw.row_max``, ``row_sum`` or ``row_absmax`` of an
     expression of the same values.
+
+    A quantised layer: u8 times s8, a scale for each column, a bias, relu, and u8 again.
+
+    >>> bias = tw.Operand("bias", "f32", per="column")
+    >>> spec = tw.Gemm(2, 3, 4, a="u8", b="s8", d="u8", b_scale="column", d_scale=0.5,
+    ...                epilogue=tw.relu(tw.acc + bias))
+    >>> a, b = np.full((2, 4), 10, np.uint8), np.full((4, 3), 2, np.int8)
+    >>> layer = tw.compile(spec)
+    >>> layer(a, b, b_scale=np.float32([0.1, 0.2, 0.3]), bias=np.float32([1, 0, -100]))
+    array([[18, 32,  0], [18, 32,  0]], dtype=uint8)
     """
 
     m: Size

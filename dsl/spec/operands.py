@@ -17,7 +17,13 @@ Order = Literal["C", "F"]
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """An operand whose order differs from the spec's."""
+    """An operand whose order differs from the spec's.
+
+    >>> spec = tw.Gemm(2, 2, 3, b=tw.Matrix("f32", order="F"))
+    >>> b = np.asfortranarray(np.ones((3, 2), np.float32))
+    >>> tw.compile(spec)(np.ones((2, 3), np.float32), b)
+    array([[3., 3.], [3., 3.]], dtype=float32)
+    """
 
     type: TypeName
     order: Order = "C"
@@ -44,6 +50,11 @@ class Packed:
     The format depends on target, types, k, n and ``nb`` alone. ``nb`` None: one block where a cache
     holds it, else blocks of a few tiles' columns, as ``PackedMatrix.format`` says; a column alone
     then has no padding beside it, and its elements follow each other.
+
+    >>> layer = tw.compile(tw.Gemm(tw.dim("m"), 4, 4, b=tw.Packed("f32")))
+    >>> weights = layer.pack_b(2 * np.eye(4, dtype=np.float32))
+    >>> layer(np.ones((1, 4), np.float32), weights)
+    array([[2., 2., 2., 2.]], dtype=float32)
     """
 
     type: TypeName
@@ -75,6 +86,12 @@ class Strided:
     ``None`` is one tight matrix. In numpy the batch is the first axis. ``c`` is the stride of what
     is written, and of C where D is made of it: with 0, its default, there is one C, the sum of all
     products; with another one, or None, a stack of products, each with a C of its own.
+
+    >>> a, b = np.ones((5, 2, 3), np.float32), np.ones((5, 3, 2), np.float32)
+    >>> tw.compile(tw.Gemm(2, 2, 3, batch=tw.Strided(5)))(a, b)
+    array([[15., 15.], [15., 15.]], dtype=float32)
+    >>> tw.compile(tw.Gemm(2, 2, 3, batch=tw.Strided(5, c=None)))(a, b).shape
+    (5, 2, 2)
     """
 
     count: Size
@@ -100,6 +117,13 @@ class Offsets:
 
     A sequence is static; ``None`` is passed at the call as ``a_offsets=`` or ``b_offsets=``.
     A packed B has no offsets: its matrices, packed as one stack, are taken in order.
+
+    Differences of neighbours: A's two matrices are the same memory, one element apart.
+
+    >>> spec = tw.Gemm(4, 1, 1, batch=tw.Offsets(2, a=(0, 1), b=(0, 1)))
+    >>> signal, taps = np.float32([1, 4, 9, 16, 25]), np.float32([-1, 1])
+    >>> tw.compile(spec)(signal, taps)[:, 0]
+    array([3., 5., 7., 9.], dtype=float32)
     """
 
     count: Size
@@ -153,7 +177,13 @@ def _integers(given: object, what: str) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Addresses:
-    """Two sequences of arrays stand in place of a and b; in C ``const A *const *a``."""
+    """Two sequences of arrays stand in place of a and b; in C ``const A *const *a``.
+
+    >>> kernel = tw.compile(tw.Gemm(2, 2, 2, batch=tw.Addresses(tw.dim("count"))))
+    >>> one = np.eye(2, dtype=np.float32)
+    >>> kernel([one, 2 * one, 3 * one], [one, one, one])
+    array([[6., 0.], [0., 6.]], dtype=float32)
+    """
 
     count: Size
 

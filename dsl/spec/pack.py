@@ -19,6 +19,14 @@ class Pack:
     instruction, and so the format. ``source`` is the type of what is given, B's or f32; f32 is
     rounded half to even, and saturates where B's type holds integers. ``ldb`` counts elements and
     defaults to tight. With ``batch`` there are several B, and as many packed ones, side by side.
+
+    >>> layer = tw.Gemm(8, 4, 4, b=tw.Packed("bf16"), a="bf16")
+    >>> pack = tw.compile(tw.Pack(4, 4, "bf16", source="f32"))
+    >>> packed = pack(np.eye(4, dtype=np.float32))
+    >>> packed.shape
+    (4, 4)
+    >>> bool((tw.compile(layer)(np.ones((8, 4), ml_dtypes.bfloat16), packed) == 1).all())
+    True
     """
 
     k: int

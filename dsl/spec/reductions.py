@@ -28,17 +28,38 @@ class RowReduction:
 
 
 def row_max(expression: Term) -> RowReduction:
-    """The largest value of each row, -Inf where there is none; NaN if one is."""
+    """The largest value of each row, -Inf where there is none; NaN if one is.
+
+    >>> spec = tw.Gemm(2, 3, 1, outputs={"top": tw.row_max(tw.acc)})
+    >>> top = np.empty(2, np.float32)
+    >>> product = tw.compile(spec)(np.float32([[1], [-1]]), np.float32([[1, 2, 3]]), top=top)
+    >>> top
+    array([ 3., -1.], dtype=float32)
+    """
     return RowReduction("row_max", as_expression(expression))
 
 
 def row_sum(expression: Term) -> RowReduction:
-    """The sum of each row in f32, in any order; 0 where there is nothing."""
+    """The sum of each row in f32, in any order; 0 where there is nothing.
+
+    >>> spec = tw.Gemm(2, 3, 1, outputs={"total": tw.row_sum(tw.acc)})
+    >>> total = np.empty(2, np.float32)
+    >>> product = tw.compile(spec)(np.float32([[1], [-1]]), np.float32([[1, 2, 3]]), total=total)
+    >>> total
+    array([ 6., -6.], dtype=float32)
+    """
     return RowReduction("row_sum", as_expression(expression))
 
 
 def row_absmax(expression: Term) -> RowReduction:
-    """The largest magnitude of each row, 0 where there is none; NaN if one is."""
+    """The largest magnitude of each row, 0 where there is none; NaN if one is.
+
+    >>> spec = tw.Gemm(2, 3, 1, outputs={"amax": tw.row_absmax(tw.acc)})
+    >>> amax = np.empty(2, np.float32)
+    >>> product = tw.compile(spec)(np.float32([[1], [-1]]), np.float32([[1, 2, 3]]), amax=amax)
+    >>> amax
+    array([3., 3.], dtype=float32)
+    """
     return RowReduction("row_absmax", as_expression(expression))
 
 

@@ -50,6 +50,20 @@ class Schedule:
 
     ``prefetch`` is how many K steps ahead the vectors' operand is asked for; what was
     packed just before is in the cache already, and is not.
+
+    ``k_unroll`` is how many steps of K stand in one trip of the innermost loop, ``k_split`` how
+    many sets of accumulators share them. ``vectorize`` is the dimension along which vectors lie,
+    ``"m"``, ``"n"``, ``"k"`` or, for a stack, ``"b"``. ``pack`` names the operands that are copied
+    into the order in which tiles read them: ``"a"``, ``"b"`` or ``"ab"``. ``tails`` is what is done
+    with what tiles leave over: ``"mask"``, ``"narrow"`` (partial loads and stores), ``"overlap"``,
+    ``"bounce"`` (by way of the stack), or ``"auto"``. Raises ScheduleError.
+
+    >>> schedule = tw.Schedule(tile=(4, 16), loops="nmknk", block={"n": 64, "k": 128}, pack="b")
+    >>> kernel = tw.compile(tw.Gemm(256, 256, 256), schedule)
+    >>> kernel.verify().cases
+    3
+    >>> kernel.schedule.tile, kernel.schedule.pack
+    ((4, 16), 'b')
     """
 
     tile: tuple[int, int] | None

@@ -98,7 +98,14 @@ class Dim:
 
 
 def dim(name: str, multiple_of: int = 1, max: int | None = None) -> Dim:
-    """A size known only when the kernel is called; ``max`` is inclusive."""
+    """A size known only when the kernel is called; ``max`` is inclusive.
+
+    >>> rows = tw.dim("m", multiple_of=2, max=1024)
+    >>> kernel = tw.compile(tw.Gemm(rows, 3, 4))
+    >>> b = np.ones((4, 3), np.float32)
+    >>> kernel(np.ones((2, 4), np.float32), b).shape, kernel(np.ones((6, 4), np.float32), b).shape
+    ((2, 3), (6, 3))
+    """
     return Dim(name, multiple_of, max)
 
 

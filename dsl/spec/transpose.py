@@ -20,6 +20,10 @@ class Transpose:
 
     ``ldx`` and ``ldout`` count elements and default to tight. A square transposition may be
     done in place (``out is x``).
+
+    >>> turn = tw.compile(tw.Transpose(2, 3, "f32"))
+    >>> turn(np.float32([[1, 2, 3], [4, 5, 6]]))
+    array([[1., 4.], [2., 5.], [3., 6.]], dtype=float32)
     """
 
     rows: Size

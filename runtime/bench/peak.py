@@ -133,6 +133,10 @@ def peak(target: str = "host", type: Any = "f32", *, cached: bool = False) -> Pe
     that the target has to sum their products, all else, as conversions, left out. ``cached``: take
     what this process measured before, if it did. TargetError where the CPU lacks the target, or
     the target the type, or kernels are called through Python.
+
+    >>> found = tw.peak(type=("u8", "s8"))
+    >>> found.gflops > 0, [form.mnemonic for form in found.forms]
+    (True, [...])
     """
     found, types = _measurable(target), _types(type)
     key = found.name, types

@@ -46,6 +46,9 @@ class Calibrated:
     ``errors`` say for each target how far the cost model's estimates of kernels stray, the mean of
     the logarithms' distances, with these numbers and with the target's own. ``left_out`` are
     targets for which no time was left.
+
+    >>> found = tw.calibrate(seconds=30)  # doctest: +SKIP
+    >>> found.export("my_core.json")  # doctest: +SKIP
     """
 
     processor: str
@@ -88,6 +91,11 @@ def calibrate(seconds: float = 30, *, say: Say | None = None) -> Calibrated:
 
     ``say`` is called with what is measured next. Raises TargetError where the machine is disturbed
     by something else, which keeps what was there before, or where nothing can be measured.
+
+    It takes half a minute, so this example is not run with the others.
+
+    >>> tw.calibrate(seconds=30).path  # doctest: +SKIP
+    PosixPath('/home/me/.local/share/tilewright/cores/here.json')
     """
     if not seconds >= _LEAST:
         raise ArgumentValueError("seconds are too few to measure a core", got=seconds,

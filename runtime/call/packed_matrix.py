@@ -39,6 +39,14 @@ class PackedMatrix:
     ``shape`` is (k, n), or (count, k, n) for a batch; ``data`` are the bytes, at a cache line and
     read-only, a copy of those given. Immutable, and no ndarray. ArgumentError unless the format
     has a matrix of this shape in as many bytes.
+
+    >>> layer = tw.compile(tw.Gemm(2, 4, 4, b=tw.Packed("f32")))
+    >>> weights = layer.pack_b(np.eye(4, dtype=np.float32))
+    >>> weights.shape, weights.nbytes == weights.data.size
+    ((4, 4), True)
+    >>> weights.save("weights.packed")
+    >>> tw.PackedMatrix.load("weights.packed").format == weights.format
+    True
     """
 
     # The dispatcher reads the first of these, in alphabetical order: struct tw_packed.

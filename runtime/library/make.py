@@ -35,6 +35,10 @@ class Library:
 
     ``kernels`` are the names of its functions without the library's, ``targets`` in the order in
     which a CPU chooses. ``seconds`` is how long it took to generate.
+
+    >>> made = tw.library("tiny", {"gemm": tw.Gemm(2, 2, 2)}, targets=["scalar"], jobs=1)
+    >>> made.kernels, made.targets, "include/tiny.h" in made.files
+    (('gemm',), ('scalar',), True)
     """
 
     name: str
@@ -103,6 +107,11 @@ def library(
     header, build files and a self-test. Nothing is compiled here. ``version`` is three numbers, of
     which the first is the shared library's. ``jobs`` processes generate, by default one for each
     CPU. Raises SpecError, ScheduleError, PlanError or TargetError.
+
+    >>> sizes = [tw.Gemm(2, 2, 2), tw.Gemm(3, 3, 3)]
+    >>> made = tw.library("tiny", {"gemm": sizes}, targets=["scalar"], jobs=1)
+    >>> made.kernels, sorted(path.name for path in made.write("tiny").iterdir())[0]
+    (('gemm_2x2x2', 'gemm_3x3x3'), 'CMakeLists.txt')
     """
     begun = time.perf_counter()
     found = choices(targets)

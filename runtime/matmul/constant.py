@@ -19,7 +19,7 @@ from tilewright.spec.sizes import dim
 from tilewright.spec.types import accumulator, type_name
 
 from .arrays import ORDERS, contiguous_axis, type_of
-from .families import PARALLEL_WORK, Options, output_of
+from .families import PARALLEL_WORK, Options, call_product, output_of
 
 if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
@@ -31,6 +31,10 @@ class PackedB(NamedTuple):
     """A matrix packed by ``pack``, for every ``a`` of one type on one target.
 
     ``matrix`` is what kernels take, ``type`` the type of its elements, ``a`` that of A.
+
+    >>> packed = tw.pack(np.ones((4, 3), np.int8), a="u8")
+    >>> packed.type, packed.a, packed.shape
+    ('s8', 'u8', (4, 3))
     """
 
     matrix: PackedMatrix
@@ -51,6 +55,10 @@ def pack(b: Any, *, a: Any = None, target: str = "host") -> PackedB:
     ``a`` is the type of the arrays that it will be multiplied with, by default ``b``'s. Kernels are
     compiled for k and n, and serve any number of rows. ArgumentError unless ``b`` is a matrix of a
     type that is multiplied; SpecError where there is no product of the types.
+
+    >>> packed = tw.pack(np.ones((4, 3), np.float32))
+    >>> tw.matmul(np.ones((2, 4), np.float32), packed)
+    array([[4., 4., 4.], [4., 4., 4.]], dtype=float32)
     """
     b = as_array(b, "b")
     type_ = type_of(b, "b")
@@ -122,6 +130,6 @@ def product_with(
         kind = _Kind(types, b.shape, axes[0], axes[1], options)
         work = a.shape[0] * b.shape[0] * b.shape[1]
         kernel = _kernel(kind, options.threads != 1 and work >= PARALLEL_WORK)
-        kernel(a, b.matrix, **{"c" if options.scaled else "out": out}, **named)
+        call_product(kernel, a, b.matrix, out, named)
 
     return run

@@ -43,9 +43,12 @@ _GROWN: dict[Shape, Shape] = {
 
 
 class Options(NamedTuple):
-    """What a caller asks for beside the product; ``scaled``: alpha and beta are of the call."""
+    """What a caller asks for beside the product; ``scaled``: alpha and beta are of the call,
+    ``reads``: and beta is not 0, so that what is written is read before.
+    """
 
     scaled: bool = False
+    reads: bool = False
     epilogue: Expression | None = None
     threads: int | None = None
     deterministic: bool = False
@@ -193,15 +196,36 @@ def spec_of(family: Family) -> Gemm:
 
 
 def output_of(a: str, b: str, out: Matrix, options: Options) -> dict[str, Any]:
-    """What a ``Gemm`` of types ``a`` and ``b`` is told of its output: C for sums, or else D."""
+    """What a ``Gemm`` of types ``a`` and ``b`` is told of its output: C for sums, or else D.
+
+    Where there is a D and beta is not 0, C is the same array: ``outputs_of`` passes it as both.
+    """
     given: dict[str, Any] = {"epilogue": options.epilogue}
-    if options.epilogue is None and out.type in _SUMS[accumulator(a, b)]:
+    sums = options.epilogue is None and out.type in _SUMS[accumulator(a, b)]
+    if sums or options.reads:
         given |= {"c": out, "ldc": dim("ldc")}
-    else:
+    if not sums:
         given |= {"d": out, "ldd": dim("ldc")}
     if options.scaled:
-        given |= {"alpha": "scalar", "beta": "scalar"}
+        given["alpha"] = "scalar"
+    if options.scaled and (sums or options.reads):
+        given["beta"] = "scalar"
     return given
+
+
+def call_product(kernel: Kernel, a: Any, b: Any, out: Any, named: dict[str, Any]) -> None:
+    """Call a kernel of ``output_of``'s: ``out`` is D, or C, or both; ``named`` has what it takes
+    beside arrays, and beta where it takes none.
+    """
+    spec = kernel.spec
+    assert isinstance(spec, Gemm)
+    if spec.beta == 0:
+        named = {name: value for name, value in named.items() if name != "beta"}
+        kernel(a, b, out=out, **named)
+    elif spec.d is None:
+        kernel(a, b, c=out, **named)
+    else:
+        kernel(a, b, c=out, out=out, **named)
 
 
 def schedule_of(family: Family) -> Schedule:

@@ -20,7 +20,7 @@ from tilewright.spec.types import accumulator
 
 from .arrays import contiguous_axis, type_of
 from .constant import PackedB, product_with
-from .families import Class, Family, Options, class_of, kernel_of, stack_class_of
+from .families import Class, Family, Options, call_product, class_of, kernel_of, stack_class_of
 from .routes import Routes
 
 if TYPE_CHECKING:
@@ -65,6 +65,15 @@ def matmul(
     ``b`` is a column; never for a size. Operands whose lines are not contiguous are copied, 8 MiB
     at a time. Raises ArgumentError where arrays do not fit, share memory with ``out``, or have a
     type that nothing multiplies; SpecError for an epilogue that cannot be.
+
+    >>> a, b = np.ones((2, 4), np.float32), np.ones((4, 3), np.float32)
+    >>> tw.matmul(a, b)
+    array([[4., 4., 4.], [4., 4., 4.]], dtype=float32)
+    >>> out = np.empty((2, 3), np.float16)
+    >>> tw.matmul(a, b, out, alpha=0.5, epilogue=tw.acc + 1) is out
+    True
+    >>> out
+    array([[3., 3., 3.], [3., 3., 3.]], dtype=float16)
     """
     if (
         alpha == 1 and beta == 0 and epilogue is None and threads is None
@@ -73,7 +82,8 @@ def matmul(
         options, table = _USUAL, _usual
     else:
         scaled = not (_is(alpha, 1) and _is(beta, 0))
-        options = Options(scaled, epilogue, _count(threads), bool(deterministic), target)
+        reads = not _is(beta, 0)
+        options = Options(scaled, reads, epilogue, _count(threads), bool(deterministic), target)
         if scaled or operands or epilogue is not None:
             return _general(a, b, out, alpha, beta, options, operands)
         table = _tables.get(options) or _tables.setdefault(options, Routes())
@@ -318,7 +328,7 @@ class _One:
                 return True
         if not family.sizes.stacked:
             return False
-        kernel(a, b, **{"c" if self.options.scaled else "out": out}, **self.named)
+        call_product(kernel, a, b, out, self.named)
         return True
 
     def _stack_class(self, a: Array, b: Array, out: Array) -> Class | None:
@@ -356,7 +366,7 @@ class _One:
     def _compute(self, a: Array, b: Array, out: Array) -> None:
         family = self._family(a, b, out)
         kernel = kernel_of(family)
-        kernel(a, b, **{"c" if self.options.scaled else "out": out}, **self.named)
+        call_product(kernel, a, b, out, self.named)
         if (table := _tables.get(self.options)) is not None:
             table.add(family, kernel)
 

@@ -460,6 +460,8 @@ def test_the_demo_runs_with_zig_alone(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert "compiled by zig" in done.stdout
+    machine, chapter = (done.stdout.index(part) for part in ("This machine", "chapter on Neon"))
+    assert machine < chapter and "512x512x512" in done.stdout[machine:chapter]
     for part in ("loop over K", "transposition", "batch 16", "GFLOPS", "x numpy", "3 of "):
         assert part in done.stdout
     assert f"left in {out}" in done.stdout

@@ -11,7 +11,7 @@ import pytest
 from support.prose import blocks, run_page
 from support.source_tree import ROOT
 
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), ROOT / "benchmarks" / "README.md"])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks" / "README.md"])
 RUN = (
     "README.md",
     "docs/tutorial.md",
@@ -23,6 +23,17 @@ RUN = (
     "docs/products.md",
     "docs/c-library.md",
     "docs/pytorch.md",
+    "docs/how-to/quantised-layer.md",
+    "docs/how-to/convolution.md",
+    "docs/how-to/stacks.md",
+    "docs/how-to/threads.md",
+    "docs/how-to/own-post-op.md",
+    "docs/how-to/edit-the-c.md",
+    "docs/numbers.md",
+    "docs/reference/README.md",
+    "docs/reference/epilogues.md",
+    "docs/reference/kernels.md",
+    "docs/reference/schedules.md",
 )
 LINK = re.compile(r"\]\(([^)#]+)")
 MAKE = re.compile(r"^make (\w+)", re.MULTILINE)
@@ -42,6 +53,12 @@ def test_a_page_runs_and_prints_what_it_says(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TILEWRIGHT_DATA_DIR", str(tmp_path / "data"))
     run_page(ROOT / name, update=pytestconfig.option.update_golden)
+
+
+def test_every_page_with_code_is_run() -> None:
+    for page in PAGES:
+        languages = {block.language for block in blocks(page)}
+        assert "python" not in languages or page.relative_to(ROOT).as_posix() in RUN, page.name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())

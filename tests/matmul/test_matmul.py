@@ -243,6 +243,33 @@ def test_a_packed_b_serves_any_number_of_rows(a: Any, b: Any, rng: np.random.Gen
 
 
 @pytest.mark.twice
+@pytest.mark.parametrize("packed", [False, True])
+def test_alpha_and_beta_with_an_epilogue(rng: np.random.Generator, packed: bool) -> None:
+    x, y, shift = whole(rng, (9, 5)), whole(rng, (5, 7)), whole(rng, (7,))
+    epilogue = tw.relu(tw.acc + tw.Operand("bias", "f32", per="column"))
+    b = tw.pack(y) if packed else y
+    for alpha, beta in ((2, 0), (1, 3), (2, 3)):
+        c = whole(rng, (9, 7)) if beta else np.full((9, 7), np.nan, "f4")
+        expected = alpha * exact(x, y) + (beta * c if beta else 0) + shift
+        found = tw.matmul(x, b, c, alpha=alpha, beta=beta, epilogue=epilogue, bias=shift)
+        assert found is c
+        np.testing.assert_array_equal(c, np.maximum(expected, 0))
+    found = tw.matmul(x, b, alpha=2, epilogue=epilogue, bias=shift)  # into a new array
+    np.testing.assert_array_equal(found, np.maximum(2 * exact(x, y) + shift, 0))
+
+
+@pytest.mark.twice
+def test_alpha_where_the_result_has_another_type(rng: np.random.Generator) -> None:
+    x, y = whole(rng, (3, 9, 5), "i1"), whole(rng, (5, 7), "i1")
+    out = np.zeros((3, 9, 7), "f4")
+    tw.matmul(x, y, out, alpha=2)
+    np.testing.assert_array_equal(out, 2 * exact(x, y))
+    half = np.zeros((3, 9, 7), "f2")
+    tw.matmul(x.astype("f4"), y.astype("f4"), half, alpha=0.5, epilogue=tw.acc + 1)
+    np.testing.assert_array_equal(half, exact(x, y) / 2 + 1)
+
+
+@pytest.mark.twice
 def test_a_packed_b_with_options(rng: np.random.Generator) -> None:
     x, y, c = whole(rng, (9, 8)), whole(rng, (8, 7)), whole(rng, (9, 7))
     packed, expected = tw.pack(y), 2 * exact(x, y) + 3 * c

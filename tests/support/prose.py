@@ -1,7 +1,8 @@
 """Pages whose code runs: blocks of Python share one interpreter, and what they print is compared.
 
 ``text`` and ``c`` hold what the Python block before them prints; ``console`` is a ``tilewright``
-command with its output; ``sh`` and ``cmake`` are for reading. Output may hold ``...`` for anything.
+command with its output; ``sh`` and ``cmake`` are for reading, and ``{name}`` for Sphinx. Output may
+hold ``...`` for anything.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from click.testing import CliRunner
 
 from tilewright.cli import main
 
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r"^```([\w{}-]*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LOOSE = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 OUTPUT = ("text", "c")
-LANGUAGES = ("python", "console", "sh", "cmake", *OUTPUT)
+SPHINX = ("{eval-rst}", "{include}", "{toctree}")
+LANGUAGES = ("python", "console", "sh", "cmake", *OUTPUT, *SPHINX)
 
 
 @dataclass(frozen=True)

@@ -22,19 +22,34 @@ def _relu(b: Program, x: Lane, alpha: float) -> Lane:
 
 @builtin(lower=_relu, samples=((), (0.125,)), straight=True)
 def relu(x: Term, alpha: float = 0) -> Term:
-    """``x`` where it is positive, else ``alpha * x``; 0 for alpha 0, at -Inf too. NaN stays."""
+    """``x`` where it is positive, else ``alpha * x``; 0 for alpha 0, at -Inf too. NaN stays.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.relu(tw.acc))
+    array([[0., 0., 3.]], dtype=float32)
+    """
     return maximum(x, 0) if alpha == 0 else prelu(x, alpha)
 
 
 @builtin()
 def prelu(x: Term, slope: Term) -> Term:
-    """``x`` where it is positive, else ``slope * x``."""
+    """``x`` where it is positive, else ``slope * x``.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.prelu(tw.acc, 0.25))
+    array([[-0.5,  0. ,  3. ]], dtype=float32)
+    """
     return where(x > 0, x, slope * x)
 
 
 @builtin()
 def hardsigmoid(x: Term, alpha: float = 1 / 6, beta: float = 0.5) -> Term:
-    """``alpha * x + beta`` clipped to 0 and 1."""
+    """``alpha * x + beta`` clipped to 0 and 1.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.hardsigmoid(tw.acc)).round(4)
+    array([[0.1667, 0.5   , 1.    ]], dtype=float32)
+    """
     return clip(x * alpha + beta, 0, 1)
 
 
@@ -51,4 +66,9 @@ def _hardswish(b: Program, x: Lane, alpha: float, beta: float) -> Lane:
     reference=Within(lambda x, a, b: times(x, np.clip(a * x + b, 0, 1)), 4, COMPOSED),
 )
 def hardswish(x: Term, alpha: float = 1 / 6, beta: float = 0.5) -> None:
-    """``x * hardsigmoid(x, alpha, beta)``."""
+    """``x * hardsigmoid(x, alpha, beta)``.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.hardswish(tw.acc)).round(4)
+    array([[-0.3333,  0.    ,  3.    ]], dtype=float32)
+    """

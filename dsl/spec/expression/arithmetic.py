@@ -69,12 +69,22 @@ def neg(x: Term) -> None:
 
 @builtin(lower=lambda b, x: b("abs", x), reference=Arithmetic("abs"), sympy="Abs", straight=True)
 def abs(x: Term) -> None:
-    """``x`` without its sign."""
+    """``x`` without its sign.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.abs(tw.acc))
+    array([[2., 0., 3.]], dtype=float32)
+    """
 
 
 @builtin(lower=lambda b, x: b("mul", x, x), reference=Arithmetic("square"), sympy=lambda x: x**2)
 def square(x: Term) -> None:
-    """``x * x``."""
+    """``x * x``.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.square(tw.acc))
+    array([[4., 0., 9.]], dtype=float32)
+    """
 
 
 @builtin(
@@ -84,7 +94,12 @@ def square(x: Term) -> None:
     straight=True,
 )
 def sqrt(x: Term) -> None:
-    """The square root, rounded once; NaN below 0."""
+    """The square root, rounded once; NaN below 0.
+
+    >>> one, x = np.float32([[1]]), np.float32([[0, 2, 4]])
+    >>> tw.matmul(one, x, epilogue=tw.sqrt(tw.acc)).round(4)
+    array([[0.    , 1.4142, 2.    ]], dtype=float32)
+    """
 
 
 def _round(b: Program, x: Lane) -> Lane:
@@ -99,12 +114,22 @@ def _round(b: Program, x: Lane) -> Lane:
 
 @builtin(lower=_round, reference=Monotone(np.rint), straight=True)
 def round(x: Term) -> None:
-    """The nearest integer, the even one of two."""
+    """The nearest integer, the even one of two.
+
+    >>> one, x = np.float32([[1]]), np.float32([[1, 3, 5]])
+    >>> tw.matmul(one, x, epilogue=tw.round(tw.acc / 2))
+    array([[0., 2., 2.]], dtype=float32)
+    """
 
 
 @builtin(sympy=lambda x, alpha, beta: alpha * x + beta, samples=((0.5, -1),), straight=True)
 def linear(x: Term, alpha: float, beta: float) -> Term:
-    """``alpha * x + beta``, rounded twice."""
+    """``alpha * x + beta``, rounded twice.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.linear(tw.acc, 2, 1))
+    array([[-3.,  1.,  7.]], dtype=float32)
+    """
     return x * alpha + beta
 
 
@@ -121,14 +146,24 @@ def _extreme(b: Program, fn: str, x: Lane, y: Lane) -> Lane:
     lower=lambda b, x, y: _extreme(b, "max", x, y), reference=Monotone(np.maximum), sympy="Max"
 )
 def maximum(x: Term, y: Term) -> None:
-    """The larger of both; NaN if either is."""
+    """The larger of both; NaN if either is.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.maximum(tw.acc, 1))
+    array([[1., 1., 3.]], dtype=float32)
+    """
 
 
 @builtin(
     lower=lambda b, x, y: _extreme(b, "min", x, y), reference=Monotone(np.minimum), sympy="Min"
 )
 def minimum(x: Term, y: Term) -> None:
-    """The smaller of both; NaN if either is."""
+    """The smaller of both; NaN if either is.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.minimum(tw.acc, 1))
+    array([[-2.,  0.,  1.]], dtype=float32)
+    """
 
 
 def _clip(b: Program, x: Lane, low: float, high: float) -> Lane:
@@ -137,7 +172,12 @@ def _clip(b: Program, x: Lane, low: float, high: float) -> Lane:
 
 @builtin(lower=_clip, reference=Monotone(np.clip), finite=False, samples=((-1, 2),), straight=True)
 def clip(x: Term, low: float, high: float) -> None:
-    """``x``, but not below ``low`` and not above ``high``; NaN stays."""
+    """``x``, but not below ``low`` and not above ``high``; NaN stays.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.clip(tw.acc, -1, 1))
+    array([[-1.,  0.,  1.]], dtype=float32)
+    """
     if low > high:
         raise SpecError("clip has no value between its bounds", got=f"low={low:g}, high={high:g}")
 

@@ -13,32 +13,62 @@ __all__ = ["eq", "ge", "gt", "le", "lt", "ne", "where"]
 
 @builtin(lower=lambda b, x, y: Truth(b("eq", x, y)), reference=Compared(np.equal))
 def eq(x: Term, y: Term) -> None:
-    """1.0 where ``x == y``, else 0.0."""
+    """1.0 where ``x == y``, else 0.0.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.eq(tw.acc, 3))
+    array([[0., 0., 1.]], dtype=float32)
+    """
 
 
 @builtin(lower=lambda b, x, y: Truth(b("eq", x, y), 0.0, 1.0), reference=Compared(np.not_equal))
 def ne(x: Term, y: Term) -> None:
-    """1.0 where ``x != y``, NaN included, else 0.0."""
+    """1.0 where ``x != y``, NaN included, else 0.0.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.ne(tw.acc, 3))
+    array([[1., 1., 0.]], dtype=float32)
+    """
 
 
 @builtin(lower=lambda b, x, y: Truth(b("lt", x, y)), reference=Compared(np.less))
 def lt(x: Term, y: Term) -> None:
-    """1.0 where ``x < y``, else 0.0."""
+    """1.0 where ``x < y``, else 0.0.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.lt(tw.acc, 0))
+    array([[1., 0., 0.]], dtype=float32)
+    """
 
 
 @builtin(lower=lambda b, x, y: Truth(b("le", x, y)), reference=Compared(np.less_equal))
 def le(x: Term, y: Term) -> None:
-    """1.0 where ``x <= y``, else 0.0."""
+    """1.0 where ``x <= y``, else 0.0.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.le(tw.acc, 0))
+    array([[1., 1., 0.]], dtype=float32)
+    """
 
 
 @builtin(lower=lambda b, x, y: Truth(b("lt", y, x)), reference=Compared(np.greater))
 def gt(x: Term, y: Term) -> None:
-    """1.0 where ``x > y``, else 0.0."""
+    """1.0 where ``x > y``, else 0.0.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.gt(tw.acc, 0))
+    array([[0., 0., 1.]], dtype=float32)
+    """
 
 
 @builtin(lower=lambda b, x, y: Truth(b("le", y, x)), reference=Compared(np.greater_equal))
 def ge(x: Term, y: Term) -> None:
-    """1.0 where ``x >= y``, else 0.0."""
+    """1.0 where ``x >= y``, else 0.0.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.ge(tw.acc, 0))
+    array([[0., 1., 1.]], dtype=float32)
+    """
 
 
 def _where(b: Program, condition: Lane | Truth, x: Lane, y: Lane) -> Lane:
@@ -49,4 +79,9 @@ def _where(b: Program, condition: Lane | Truth, x: Lane, y: Lane) -> Lane:
 
 @builtin(lower=_where, reference=Arithmetic("where"), condition=True)
 def where(condition: Term, x: Term, y: Term) -> None:
-    """``x`` where the condition is not 0, else ``y``; NaN is not 0."""
+    """``x`` where the condition is not 0, else ``y``; NaN is not 0.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.where(tw.acc < 0, -1, tw.acc))
+    array([[-1.,  0.,  3.]], dtype=float32)
+    """

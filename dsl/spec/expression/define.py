@@ -67,6 +67,15 @@ def postop(
     keep theirs. A name of tilewright's, or of another module's post-op, is a SpecError. The key of
     a kernel in the cache has the program of elementary operations that the epilogue becomes, and
     not the Python that writes it, its reference nor its bound.
+
+    >>> @tw.postop(reference=lambda x: np.maximum(x, 0) ** 2, ulps=2)
+    ... def squared_relu(x):
+    ...     return tw.square(tw.relu(x))
+    >>> kernel = tw.compile(tw.Gemm(1, 3, 1, epilogue=squared_relu(tw.acc)))
+    >>> kernel(np.float32([[1]]), np.float32([[-2, 0, 3]]))
+    array([[0., 0., 9.]], dtype=float32)
+    >>> kernel.verify().cases
+    3
     """
 
     def decorate(body: Any) -> Any:

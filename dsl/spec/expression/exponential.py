@@ -145,7 +145,12 @@ def _exp(b: Program, x: Lane) -> Lane:
 
 @builtin(lower=_exp, reference=Within(np.exp, 2), f64=False, sympy="exp")
 def exp(x: Term) -> None:
-    """``e**x``."""
+    """``e**x``.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.exp(tw.acc)).round(4)
+    array([[ 0.1353,  1.    , 20.0855]], dtype=float32)
+    """
 
 
 def _expm1(b: Program, x: Lane, shift: int = 0) -> Lane:
@@ -172,7 +177,12 @@ def _tanh(b: Program, x: Lane) -> Lane:
 
 @builtin(lower=_tanh, reference=Within(np.tanh, 2), f64=False, sympy="tanh")
 def tanh(x: Term) -> None:
-    """The hyperbolic tangent."""
+    """The hyperbolic tangent.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.tanh(tw.acc)).round(4)
+    array([[-0.964 ,  0.    ,  0.9951]], dtype=float32)
+    """
 
 
 def _elu(b: Program, x: Lane, alpha: Lane) -> Lane:
@@ -194,7 +204,12 @@ def _elu(b: Program, x: Lane, alpha: Lane) -> Lane:
     samples=((), (2,)),
 )
 def elu(x: Term, alpha: float = 1) -> None:
-    """``x`` where it is positive, else ``alpha * (exp(x) - 1)``."""
+    """``x`` where it is positive, else ``alpha * (exp(x) - 1)``.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.elu(tw.acc)).round(4)
+    array([[-0.8647,  0.    ,  3.    ]], dtype=float32)
+    """
 
 
 #: Both sides of 1 / (1 + exp(-x)) times this keep the denominator finite.
@@ -219,7 +234,12 @@ def _logistic_of(x: Any) -> Any:
 
 @builtin(lower=_logistic, reference=Within(_logistic_of, 2), f64=False)
 def logistic(x: Term) -> None:
-    """``1 / (1 + exp(-x))``."""
+    """``1 / (1 + exp(-x))``.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.logistic(tw.acc)).round(4)
+    array([[0.1192, 0.5   , 0.9526]], dtype=float32)
+    """
 
 
 def _gate(b: Program, x: Lane, exponent: Lane, base: Base, sign: float) -> Lane:
@@ -252,11 +272,21 @@ def _swish(b: Program, x: Lane, alpha: float) -> Lane:
     samples=((), (2,)),
 )
 def swish(x: Term, alpha: float = 1) -> None:
-    """``x * logistic(alpha * x)``."""
+    """``x * logistic(alpha * x)``.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.swish(tw.acc, 2)).round(4)
+    array([[-0.036 ,  0.    ,  2.9926]], dtype=float32)
+    """
 
 
 def silu(x: Term) -> Expression:
-    """``swish(x)``."""
+    """``swish(x)``.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.silu(tw.acc)).round(4)
+    array([[-0.2384,  0.    ,  2.8577]], dtype=float32)
+    """
     return swish(x)
 
 
@@ -275,7 +305,12 @@ def _gelu_tanh_of(x: Any) -> Any:
 
 @builtin(lower=_gelu_tanh, reference=Within(_gelu_tanh_of, 4, COMPOSED), f64=False)
 def gelu_tanh(x: Term) -> None:
-    """``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``."""
+    """``x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 * x**3)))``.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.gelu_tanh(tw.acc)).round(4)
+    array([[-0.0454,  0.    ,  2.9964]], dtype=float32)
+    """
 
 
 def _soft_relu(b: Program, x: Lane, alpha: float) -> Lane:
@@ -297,7 +332,12 @@ def _soft_relu_of(x: Any, alpha: float = 1.0) -> Any:
 
 @builtin(lower=_soft_relu, reference=Within(_soft_relu_of, 4, COMPOSED), f64=False)
 def soft_relu(x: Term, alpha: float = 1) -> None:
-    """``log(1 + exp(alpha * x)) / alpha``, without overflow."""
+    """``log(1 + exp(alpha * x)) / alpha``, without overflow.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.soft_relu(tw.acc)).round(4)
+    array([[0.1269, 0.6931, 3.0486]], dtype=float32)
+    """
     if alpha == 0:
         raise SpecError("soft_relu divides by alpha", got="alpha=0")
 
@@ -320,4 +360,9 @@ def _mish(b: Program, x: Lane) -> Lane:
     f64=False,
 )
 def mish(x: Term) -> None:
-    """``x * tanh(soft_relu(x))``."""
+    """``x * tanh(soft_relu(x))``.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.mish(tw.acc)).round(4)
+    array([[-0.2525,  0.    ,  2.9865]], dtype=float32)
+    """

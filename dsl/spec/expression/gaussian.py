@@ -63,7 +63,12 @@ _erf_of, _erfc_of = (np.vectorize(f, otypes=[np.float64]) for f in (math.erf, ma
 
 @builtin(lower=_erf, reference=Within(_erf_of, 2), f64=False, sympy="erf")
 def erf(x: Term) -> None:
-    """The error function."""
+    """The error function.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.erf(tw.acc)).round(4)
+    array([[-0.9953,  0.    ,  1.    ]], dtype=float32)
+    """
 
 
 def _bell(b: Program, a: Lane, half: int, terms: tuple[float, ...]) -> Lane:
@@ -94,7 +99,12 @@ def _erfc(b: Program, x: Lane) -> Lane:
 
 @builtin(lower=_erfc, reference=Within(_erfc_of, 4, COMPOSED), f64=False, sympy="erfc")
 def erfc(x: Term) -> None:
-    """``1 - erf(x)``, accurate where it is small."""
+    """``1 - erf(x)``, accurate where it is small.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.erfc(tw.acc)).round(4)
+    array([[1.9953, 1.    , 0.    ]], dtype=float32)
+    """
 
 
 def _gelu_erf(b: Program, x: Lane) -> Lane:
@@ -122,4 +132,9 @@ def _gelu_erf(b: Program, x: Lane) -> Lane:
     f64=False,
 )
 def gelu_erf(x: Term) -> None:
-    """``x / 2 * (1 + erf(x / sqrt(2)))``."""
+    """``x / 2 * (1 + erf(x / sqrt(2)))``.
+
+    >>> one, x = np.float32([[1]]), np.float32([[-2, 0, 3]])
+    >>> tw.matmul(one, x, epilogue=tw.gelu_erf(tw.acc)).round(4)
+    array([[-0.0455,  0.    ,  2.996 ]], dtype=float32)
+    """

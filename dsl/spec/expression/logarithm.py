@@ -63,7 +63,12 @@ def _log(b: Program, x: Lane) -> Lane:
 
 @builtin(lower=_log, reference=Within(np.log, 2), f64=False, sympy="log")
 def log(x: Term) -> None:
-    """The natural logarithm: -Inf at 0, NaN below."""
+    """The natural logarithm: -Inf at 0, NaN below.
+
+    >>> one, x = np.float32([[1]]), np.float32([[0, 1, 2]])
+    >>> tw.matmul(one, x, epilogue=tw.log(tw.acc)).round(4)
+    array([[  -inf, 0.    , 0.6931]], dtype=float32)
+    """
 
 
 def _log2(b: Program, x: Lane) -> tuple[Lane, Lane]:
@@ -162,4 +167,9 @@ _POWERS = (-2, -1, 0, 0.5, 1, 2, 3, 4)
     samples=((0.5, 2), (2, 0.3)),
 )
 def pow(x: Term, alpha: float, beta: float) -> None:
-    """``alpha * x**beta``; ``x ** beta`` is ``pow(x, 1, beta)``."""
+    """``alpha * x**beta``; ``x ** beta`` is ``pow(x, 1, beta)``.
+
+    >>> one, x = np.float32([[1]]), np.float32([[0, 1, 2]])
+    >>> tw.matmul(one, x, epilogue=tw.pow(tw.acc, 2, 3))
+    array([[ 0.,  2., 16.]], dtype=float32)
+    """

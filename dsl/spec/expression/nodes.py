@@ -23,7 +23,14 @@ Per = Literal["column", "row", "full"]
 
 
 class Expression:
-    """A node; ``+ - * / ** abs() < <= > >=`` make new ones. ``==`` compares structure."""
+    """A node; ``+ - * / ** abs() < <= > >=`` make new ones. ``==`` compares structure.
+
+    >>> gate = tw.Operand("gate", "f32", per="full")
+    >>> (tw.acc + 1) * gate < 6
+    lt((acc + 1) * Operand('gate', 'f32', per='full'), 6)
+    >>> tw.acc + 1 == tw.acc + 1
+    True
+    """
 
     __slots__ = ()
 
@@ -150,6 +157,12 @@ class Operand(Expression):
     In Python it is passed by ``name``. In C, in ``kernel.c_declaration`` as in the kernel's text,
     its parameter is ``name`` with an underscore behind, ``bias_`` for "bias", which nothing else
     is called. Words of C, C++ and Python, and names that C reserves, are refused.
+
+    >>> bias = tw.Operand("bias", "f32", per="column")
+    >>> kernel = tw.compile(tw.Gemm(2, 3, 4, epilogue=tw.acc + bias))
+    >>> a, b = np.ones((2, 4), np.float32), np.ones((4, 3), np.float32)
+    >>> kernel(a, b, bias=np.float32([0, 10, 20]))
+    array([[ 4., 14., 24.], [ 4., 14., 24.]], dtype=float32)
     """
 
     name: str

@@ -1,0 +1,82 @@
+"""The reference has every public name, and the examples in their docstrings run."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support.source_tree import ROOT
+
+import tilewright as tw
+
+#: Values, whose examples stand in the page on epilogues; and a string.
+VALUES = {"acc", "acc2", "dst", "__version__"}
+#: Names whose examples compile what no cache keeps: wrong C, a tile that does not fit, variants.
+COMPILING = {"TilewrightError", "ToolchainError", "tune"}
+FLAGS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+EXTRACTED = re.compile(
+    r"^\.\. (?:autofunction|autoclass|autoexception|py:data):: tilewright\.([\w.]+)(?:\(\))?$",
+    re.MULTILINE,
+)
+
+
+def documented(name: str) -> Any:
+    """What has the docstring of a public name: of a package that is called, its call."""
+    found = getattr(tw, name)
+    return type(found).__call__ if inspect.ismodule(found) else found
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=() if name in COMPILING else pytest.mark.twice)
+        for name in sorted(set(tw.__all__) - VALUES)
+    ],
+)
+def test_the_example_of_a_name_runs(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TILEWRIGHT_DATA_DIR", str(tmp_path / "data"))
+    before = os.environ.get("TILEWRIGHT_CACHE_DIR", "")
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", before)  # and put back what an example sets
+    text = inspect.getdoc(documented(name)) or ""
+    names = {"tw": tw, "np": np, "ml_dtypes": ml_dtypes, "os": os, "Path": Path}
+    example = doctest.DocTestParser().get_doctest(text, names, name, None, 0)
+    assert example.examples, f"the docstring of tw.{name} has no example"
+    said: list[str] = []
+    runner = doctest.DocTestRunner(optionflags=FLAGS, verbose=False)
+    runner.run(example, out=said.append)
+    assert not runner.summarize(verbose=False).failed, "".join(said)
+
+
+def test_the_reference_has_every_public_name() -> None:
+    pages = sorted((ROOT / "docs" / "reference").glob("*.md"))
+    found = [name for page in pages for name in EXTRACTED.findall(page.read_text())]
+    names = [name for name in found if "." not in name]
+    assert sorted(names) == sorted(set(tw.__all__) - {"__version__"})
+
+
+def test_the_reference_has_every_environment_variable() -> None:
+    code = (ROOT / "dsl" / "settings.py").read_text()
+    page = (ROOT / "docs" / "reference" / "environment.md").read_text()
+    read = re.findall(r'get\("(\w+)"', code)
+    assert len(read) >= 7
+    for name in read:
+        assert f"`{name}`" in page, name
+
+
+def test_the_list_of_pages_names_every_page() -> None:
+    text = (ROOT / "docs" / "README.md").read_text()
+    for page in sorted((ROOT / "docs").rglob("*.md")):
+        name = page.relative_to(ROOT / "docs").as_posix()
+        inner = name.startswith("reference/") and name != "reference/README.md"
+        if name not in ("README.md", "index.md") and not inner:
+            assert f"]({name})" in text, f"docs/README.md does not name {name}"
