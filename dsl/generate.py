@@ -14,6 +14,7 @@ from tilewright.emit.render import Defined, Source, render
 from tilewright.explain.data import facts
 from tilewright.explain.decisions import AnyPlan, formula
 from tilewright.explain.estimates import Measured
+from tilewright.explain.notebook import notebook
 from tilewright.explain.picture import picture
 from tilewright.explain.resolved import resolved
 from tilewright.explain.text import WIDTH, explain
@@ -144,6 +145,11 @@ def explain_plan(
 def plan_facts(plan: AnyPlan, sizes: Mapping[str, int] | None = None) -> Any:
     """The same as data that JSON can hold."""
     return facts(plan, program_for(plan), sizes)
+
+
+def plan_html(plan: AnyPlan, name: str, notes: Sequence[str]) -> str:
+    """The plan of the kernel called ``name`` for a notebook, with ``notes`` of its own."""
+    return notebook(plan, program_for(plan), name, notes)
 
 
 def draw_plan(plan: Plan | StackPlan, of_peak: float | None = None) -> str:

@@ -455,27 +455,10 @@ class Kernel:
         """For notebooks: what is computed, the estimate and what a tuning measured; the plan as a
         picture, where the kernel is a product's, and in words.
         """
-        from html import escape
+        from tilewright.generate import plan_html
 
-        from tilewright.generate import draw_plan, plan_facts
-        from tilewright.plan.plan import Plan
-        from tilewright.plan.routines.stack import StackPlan
-
-        drawn = draw_plan(self.plan) if isinstance(self.plan, Plan | StackPlan) else ""
-        said = self.explain()
-        lines = [said.splitlines()[0].removeprefix("gemm").strip(), self.c_declaration]
-        if (hot := plan_facts(self.plan).get("estimate", {}).get("in cache")) is not None:
-            share = hot["least"] / hot["cycles"] if hot["cycles"] else 0
-            lines.append(
-                f"estimated at {hot['cycles']:.0f} cycles with data in cache, {share:.0%} of peak, "
-                f"bound by {hot['bound']}"
-            )
-        lines += [] if self.tuned is None else [self.tuned.reason]
-        shown = "<br/>".join(map(escape, lines))
-        words = f"<summary>{escape(repr(self))}</summary><pre>{escape(said)}</pre>"
-        return (
-            f"<div><p>{shown}</p>{drawn}<details{'' if drawn else ' open'}>{words}</details></div>"
-        )
+        notes = [self.c_declaration, *([] if self.tuned is None else [self.tuned.reason])]
+        return plan_html(self.plan, repr(self), notes)
 
     def assembly(self) -> str:
         """The kernel's instructions, disassembled."""

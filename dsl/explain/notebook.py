@@ -1,0 +1,38 @@
+"""A plan as HTML, for notebooks: what is computed, the estimate, a picture, and the words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from html import escape
+
+from tilewright.ir.nest import Program
+from tilewright.plan.plan import Plan
+from tilewright.plan.routines.stack import StackPlan
+
+from .decisions import AnyPlan
+from .estimates import estimates_of, has_estimate
+from .picture import picture
+from .text import explain, sizes_of_call
+
+
+def notebook(plan: AnyPlan, program: Program, name: str, notes: Sequence[str]) -> str:
+    """The HTML of a kernel called ``name``, with ``notes`` below what it computes.
+
+    There is a picture where it multiplies; the words can be unfolded below it.
+    """
+    drawn = picture(plan, program) if isinstance(plan, Plan | StackPlan) else ""
+    said = explain(plan, program)
+    lines = [said.splitlines()[0].removeprefix("gemm").strip(), *notes[:1], *_estimate(plan)]
+    shown = "<br/>".join(map(escape, [*lines, *notes[1:]]))
+    words = f"<summary>{escape(name)}</summary><pre>{escape(said)}</pre>"
+    return f"<div><p>{shown}</p>{drawn}<details{'' if drawn else ' open'}>{words}</details></div>"
+
+
+def _estimate(plan: AnyPlan) -> list[str]:
+    """What a call takes on data in cache, and what bounds it; nothing where nothing is summed."""
+    if not has_estimate(plan):
+        return []
+    hot, _ = estimates_of(plan, sizes_of_call(plan, {}))
+    share = hot.least / hot.cycles if hot.cycles else 0.0
+    cycles = f"{hot.cycles:.0f} cycles with data in cache, {share:.0%} of peak"
+    return [f"estimated at {cycles}, bound by {hot.bound}"]
