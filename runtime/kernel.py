@@ -158,8 +158,10 @@ class Kernel:
         makes a new array when beta is 0. With a D it is ``kernel(a, b, out=d)``, and ``c=`` is
         given exactly when beta is not 0. ``kernel(x, out)`` and ``kernel(x)`` for a Transpose.
         Scales, zero points, scalars and offsets are passed by name; where one value is taken it
-        may be a number. Raises ArgumentError, before anything is written, when an argument does
-        not fit. A new array of a type that numpy lacks is ml_dtypes', or of bits without it.
+        may be a number. So are outputs that the spec names; those that are left out are made, and
+        returned behind the result: ``d, amax = kernel(a, b)``. Raises ArgumentError, before
+        anything is written, when an argument does not fit. A new array of a type that numpy lacks
+        is ml_dtypes', or of bits without it.
         """
         if named:
             return self._general(arrays, named if out is None else {"out": out, **named})
@@ -197,7 +199,16 @@ class Kernel:
             status = self._decide(arrays, scalars)
         if status == dispatch.NO_MEMORY:
             raise MemoryError(f"{self.name}: no memory for the kernel's scratch buffer")
-        out = arrays[self._output]
+        out = self._returned(arrays, arrays[self._output], positional, named)
+        if not (left := self._arrange.left_out(named)):
+            return out
+        made = (self._returned(arrays, arrays[place], positional, named) for place in left)
+        return out, *made
+
+    def _returned(
+        self, arrays: tuple[Any, ...], out: Any, positional: tuple[Any, ...], named: dict[str, Any]
+    ) -> Any:
+        """An output as the caller gets it: a new one of the kind of the first array."""
         if type(out) is not np.ndarray or type(arrays[0]) is np.ndarray:
             return out
         return out if _given(out, positional, named) else finished(arrays[0], out)

@@ -149,6 +149,11 @@ def _axes(
         sizes, slots = batch
     elif kind == "vector":
         hint = f"{name}.reshape(-1)"
+    elif kind == "matrix" and len(shape) > 2:
+        hint = (
+            "tw.matmul(a, b) multiplies stacks of matrices; tw.Gemm(..., batch=tw.Strided(count, "
+            "c=None)) is the spec of a kernel that does"
+        )
     if len(shape) != len(sizes):
         raise ArgumentValueError(
             f"{name} must be a {len(sizes)}-d{either} array",

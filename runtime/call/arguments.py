@@ -51,7 +51,8 @@ class Arranger:
     """
 
     __slots__ = (
-        "_names", "_new", "_ones", "_places", "_recipes", "_scalars", "inputs", "signature",
+        "_names", "_new", "_ones", "_places", "_recipes", "_scalars", "inputs", "outputs",
+        "signature",
     )  # fmt: skip
 
     def __init__(self, signature: Signature) -> None:
@@ -61,6 +62,8 @@ class Arranger:
         self._scalars = {p.name: p for p in signature.scalars}
         self._ones = [p for p in signature.arrays if p.kind == "vector" and p.shape == (1,)]
         self._new = _new_output(signature)
+        named = {p.name for p in _outputs(signature)}
+        self.outputs = [(i, name) for i, name in enumerate(self._names) if name in named]
         # The number of arrays after which only the output, which can be made, is missing.
         complete = self.by_position and signature.allocates
         self.inputs = len(self._names) - 1 if complete else -1
@@ -136,7 +139,7 @@ class Arranger:
             elif name in given:
                 raise ArgumentTypeError(f"{name} is given twice, by position and by name")
             given[name] = value
-        for name in ("c", output):
+        for name in ("c", output, *(name for _, name in self.outputs)):
             if given.get(name, 0) is None:
                 del given[name]
         scalars = self._take_scalars(given)
@@ -146,6 +149,10 @@ class Arranger:
         arrays = _arrays(self.signature, given)
         self._learn(positional, named)
         return arrays, scalars
+
+    def left_out(self, named: Mapping[str, Any]) -> tuple[int, ...]:
+        """Where the outputs stand that the spec names and a call of these names does not give."""
+        return tuple(place for place, name in self.outputs if named.get(name) is None)
 
     def _take_scalars(self, given: dict[str, Any]) -> tuple[float, ...]:
         """Take the scalars out of ``given``, as C doubles."""
@@ -197,7 +204,10 @@ def _arrays(signature: Signature, given: dict[str, Any]) -> tuple[Any, ...]:
     missing = [name for name in expected if name not in given and name != output]
     if output not in given and not signature.allocates:
         missing.append(output)
-    if missing:
+    made = [p for p in _outputs(signature) if p.name in missing]
+    if len(made) == len(missing) and made:
+        given |= {p.name: _made(signature, given, p) for p in made}
+    elif missing:
         raise ArgumentTypeError(
             f"{' and '.join(missing)} {'is' if len(missing) == 1 else 'are'} missing",
             got=f"{', '.join(given) or 'nothing'}",
@@ -206,6 +216,23 @@ def _arrays(signature: Signature, given: dict[str, Any]) -> tuple[Any, ...]:
     if output not in given:
         given[output] = allocate(signature, given)
     return tuple(given[name] for name in expected)
+
+
+def _outputs(signature: Signature) -> list[ArrayParameter]:
+    """The outputs that the spec names beside D."""
+    return [p for p in signature.arrays if p.chosen and p.role == "out"]
+
+
+def _made(signature: Signature, given: Mapping[str, Any], output: ArrayParameter) -> Any:
+    """A new array for one of the outputs that the spec names."""
+    from .argument_checks import learn, seen
+    from .bound_sizes import Known
+
+    inputs = [p for p in signature.arrays if p.name in given]
+    known = Known()
+    learn(inputs, seen(inputs, [given[p.name] for p in inputs]), known)
+    shape = tuple(_known_size(size, output, known) for size in output.shape)
+    return empty(given[signature.arrays[0].name], shape, output.type)
 
 
 def _usage(signature: Signature) -> str:

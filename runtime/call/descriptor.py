@@ -88,7 +88,8 @@ def _made(signature: Signature) -> int:
     """DLPack's code and bits of an output that C can make: one matrix, with tight lines."""
     output = signature.output
     plain = output.kind == "matrix" and output.leading is None and signature.allocates
-    return DLPACK_CODES[output.type] << 8 | 8 * output.itemsize if plain else 0
+    code = DLPACK_CODES.get(output.type)
+    return code << 8 | 8 * output.itemsize if plain and code is not None else 0
 
 
 def _lines(parameter: ArrayParameter) -> tuple[Size | None, Size | None]:

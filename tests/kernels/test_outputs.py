@@ -11,6 +11,7 @@ from support.cases import Cases, sampled
 from support.products.fused import Array, Kernels, Trial, equal, operands, product, spread
 from support.products.packed import DTYPES
 
+import tilewright as tw
 from tilewright.errors import ScheduleError, SpecError
 from tilewright.generate import plan_for
 from tilewright.spec.expression import Operand, acc, acc2, dst
@@ -214,3 +215,34 @@ def test_outputs_are_told_as_they_are_written() -> None:
         "Gemm(3, 4, 5, outputs={'amax': row_absmax(acc), "
         "'z': row_max(acc + Operand('bias', 'f32', per='column'))})"
     )
+
+
+# -- outputs that a call does not give ------------------------------------------------------------
+
+
+def test_outputs_that_are_not_given_are_made_and_returned() -> None:
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((5, 7), F32), rng.standard_normal((7, 6), F32)
+    for m in (5, dim("m")):
+        outputs = {"amax": row_absmax(acc), "total": row_sum(acc)}
+        kernel = tw.compile(Gemm(m, 6, 7, d="f32", outputs=outputs), target="scalar")
+        exact = a.astype("f8") @ b.astype("f8")
+        d, amax, total = kernel(a, b)
+        np.testing.assert_allclose(d, exact, rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose(amax, np.abs(exact).max(axis=1), rtol=1e-5)
+        np.testing.assert_allclose(total, exact.sum(axis=1), rtol=1e-4, atol=1e-5)
+        given = np.empty(5, F32)
+        d, amax = kernel(a, b, total=given, amax=None)
+        np.testing.assert_array_equal(given, total)
+        out = np.empty((5, 6), F32)
+        assert kernel(a, b, out=out, total=given, amax=amax) is out
+        with pytest.raises(tw.ArgumentError, match="has the wrong shape"):
+            kernel(a, b, total=np.empty(4, F32))
+        with pytest.raises(tw.ArgumentError, match="missing"):
+            kernel(a)
+
+
+def test_a_stack_given_to_one_product_leads_to_matmul() -> None:
+    kernel = tw.compile(Gemm(5, 6, 7), target="scalar")
+    with pytest.raises(tw.ArgumentError, match=r"tw\.matmul\(a, b\) multiplies stacks"):
+        kernel(np.zeros((2, 5, 7), F32), np.zeros((7, 6), F32))
