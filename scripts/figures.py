@@ -4,8 +4,9 @@
     python -m scripts.figures
 
 Each record, a run on one processor, has its own pair of markers in README.md, named as the file
-is: there stand its products, and which figures were missed. docs/peers.md has the same markers:
-there stands what each peer reached beside tilewright. All figures are in docs/figures.md.
+is: there stand its geometric means, and how many figures are met. docs/peers.md has the same
+markers: there stands what each peer reached beside tilewright. The products and all figures, with
+those that were missed, are in docs/figures.md.
 
 ``--check`` fails when the pages hold others.
 """
@@ -33,8 +34,16 @@ _PER_SHAPE = re.compile(r"(\S+(?: \(\d+\))?) to the best peer")
 Record = Mapping[str, Any]
 
 
-def tables(record: Record) -> str:
-    """Markdown: what was measured on what, products of all types, and what was missed.
+def summary(record: Record) -> str:
+    """Markdown: what was measured on what, the means, and how many figures are met."""
+    figures = _figures(record)
+    met = sum(map(_met, figures.values()))
+    told = f"{met} of {len(figures)} [figures](docs/figures.md) are met."
+    return "\n".join([_measured_on(record), "", *_means(figures), told]) + "\n"
+
+
+def tables(record: Record) -> Iterator[str]:
+    """Markdown: products of all types.
 
     Low precision on the processor's best vectors; all targets are among the figures.
     """
@@ -42,13 +51,12 @@ def tables(record: Record) -> str:
     ratios = {found[1]: f["value"] for name, f in figures.items()
               if (found := _PER_SHAPE.fullmatch(name))}  # fmt: skip
     rows = {section["name"]: section["rows"] for section in record["sections"]}
-    lines = [_measured_on(record)]
     if rows.get("gemm"):
-        lines += ["", _PRODUCTS, "", *_products(rows["gemm"], ratios)]
+        yield from (_PRODUCTS, "", *_products(rows["gemm"], ratios), "")
     if rows.get("low"):
         best = rows["low"][0]["target"]
-        lines += ["", _LOW, "", *_low(row for row in rows["low"] if row["target"] == best)]
-    return "\n".join([*lines, "", *_means(figures), *_summary(figures)]) + "\n"
+        yield from (_LOW, "", *_low(row for row in rows["low"] if row["target"] == best), "")
+    yield from _means(figures)
 
 
 def page(records: Iterable[Record]) -> str:
@@ -56,7 +64,8 @@ def page(records: Iterable[Record]) -> str:
     lines = ["# Figures", "", "Written by `python -m scripts.figures`."]
     for record in records:
         about = [_measured_on(record), _versions(record)]
-        lines += ["", f"## {record['cpu']}", "", *about, "", *_all(_figures(record))]
+        lines += ["", f"## {record['cpu']}", "", *about, "", *tables(record)]
+        lines += [f"### All figures of {record['cpu']}", "", *_all(_figures(record))]
     return "\n".join(lines) + "\n"
 
 
@@ -162,16 +171,6 @@ def _products(rows: Sequence[Record], ratios: Mapping[str, float]) -> Iterator[s
         yield f"| {row['shape']} | {row['target']} | {ours:.1f} | {share:.0%} | {best} | {ratio} |"
 
 
-def _summary(figures: Mapping[str, Record]) -> Iterator[str]:
-    missed = [name for name, figure in figures.items() if not _met(figure)]
-    met = len(figures) - len(missed)
-    yield f"{met} of {len(figures)} [figures](docs/figures.md) are met{'; missed:' * bool(missed)}"
-    yield from [""] * bool(missed)
-    for name in missed:
-        value, limit = _told(figures[name])
-        yield f"- {name}: {value}, {limit} demanded"
-
-
 def _all(figures: Mapping[str, Record]) -> Iterator[str]:
     yield "| figure | measured | demanded | |"
     yield "|---|--:|--:|---|"
@@ -200,7 +199,7 @@ def main() -> int:
                for path in sorted(RECORDS.glob("figures*.json"))}  # fmt: skip
     readme, beside = (path.read_text(encoding="utf-8") for path in (README, PEERS))
     for name, record in records.items():
-        readme = placed(readme, name, f"\n{tables(record)}\n")
+        readme = placed(readme, name, f"\n{summary(record)}\n")
         beside = placed(beside, name, f"\n{peers(record)}\n")
     pages = {README: readme, PEERS: beside, FIGURES: page(records.values())}
     if check:
