@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,7 @@ import tilewright as tw
 from tilewright.errors import TargetError
 from tilewright.examples import (
     blocked_epilogue,
+    cython_products,
     dask_cluster,
     digits,
     neon_chapter,
@@ -51,6 +54,14 @@ def test_every_program_says_how_it_is_run() -> None:
 def test_products_in_a_loop_of_numba() -> None:
     pytest.importorskip("numba", reason="numba is not installed")
     assert numba_loop.check(50) < 1e-4
+
+
+def test_products_in_a_loop_of_cython() -> None:
+    pytest.importorskip("Cython", reason="Cython is not installed")
+    headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    if shutil.which("gcc") is None or not headers.exists():
+        pytest.skip("no gcc, or no headers of Python")
+    assert cython_products.check(50) < 1e-4
 
 
 def test_a_network_in_pytorch() -> None:
