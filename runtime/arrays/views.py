@@ -21,6 +21,11 @@ from .memory import Array, at, dtype_named
 OF_ANY = "a numpy array, a tensor of PyTorch on the CPU, or what has DLPack or a buffer"
 
 
+def is_masked(value: Any) -> bool:
+    """Whether ``value`` is a masked array; numpy's module of them is slow to import."""
+    return "numpy.ma" in sys.modules and isinstance(value, np.ma.MaskedArray)
+
+
 def as_array(value: Any, name: str) -> Any:
     """``value`` as a numpy array on the same memory, or itself where it is none, or numpy's.
 
@@ -49,7 +54,7 @@ def torch_if_loaded() -> ModuleType | None:
 
 def what_to_do(value: Any, name: str) -> str | None:
     """How to make an array of something that holds numbers and is none; None if it is unknown."""
-    if isinstance(value, np.ma.MaskedArray):
+    if is_masked(value):
         return f"{name}.filled(0): elements that are masked have no value"
     for method, meaning in (
         ("to_numpy", "the numbers of a table or a series as one array"),

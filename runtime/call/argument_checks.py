@@ -13,7 +13,13 @@ import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.dtypes import FOREIGN, accepts, title
-from tilewright.runtime.arrays.views import OF_ANY, as_array, is_view_of_tensor, what_to_do
+from tilewright.runtime.arrays.views import (
+    OF_ANY,
+    as_array,
+    is_masked,
+    is_view_of_tensor,
+    what_to_do,
+)
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.signature import ArrayParameter, Signature
 from tilewright.spec.sizes import Dim, Size
@@ -348,14 +354,14 @@ def check_kind(parameter: ArrayParameter, given: Any, name: str) -> None:
 def describe(value: Any) -> str:
     """An argument in words, for a message."""
     if isinstance(value, np.ndarray):
-        masked = "masked " if isinstance(value, np.ma.MaskedArray) else ""
+        masked = "masked " if is_masked(value) else ""
         return f"{masked}{value.dtype} array of shape {value.shape}, strides {value.strides} bytes"
     return f"{type(value).__name__}: {value!r:.60}"
 
 
 def _array(parameter: ArrayParameter, array: Any, name: str) -> None:
     want = DTYPES[parameter.type]
-    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
+    if not isinstance(array, np.ndarray) or is_masked(array):
         number = " or a number" if parameter.kind == "vector" and parameter.shape == (1,) else ""
         raise ArgumentTypeError(
             f"{name} must be a numpy array{number}",

@@ -8,7 +8,7 @@ import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.dtypes import accepts, title
-from tilewright.runtime.arrays.views import as_array, what_to_do
+from tilewright.runtime.arrays.views import as_array, is_masked, what_to_do
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Order, Packed, Strided
 from tilewright.spec.pack import Pack
@@ -58,7 +58,7 @@ def pack_for(spec: Gemm, b: Any) -> tuple[Pack, Array]:
 
 def _source(b: Any, type_: str) -> str:
     """The type of what is given."""
-    if isinstance(b, np.ndarray) and not isinstance(b, np.ma.MaskedArray):
+    if isinstance(b, np.ndarray) and not is_masked(b):
         if accepts(type_, b.dtype):
             return type_
         if accepts("f32", b.dtype) and type_ != "f64":

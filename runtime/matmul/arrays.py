@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError
-from tilewright.runtime.arrays.views import OF_ANY, what_to_do
+from tilewright.runtime.arrays.views import OF_ANY, is_masked, what_to_do
 from tilewright.spec.operands import Order
 from tilewright.spec.types import INPUTS, TYPES
 
@@ -39,7 +39,7 @@ def _lines(lines: int, length: int, between: int, within: int, item: int) -> boo
 
 def type_of(array: Any, name: str) -> str:
     """The element type of an array; ArgumentTypeError if it is none, or of another type."""
-    if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):
+    if not isinstance(array, np.ndarray) or is_masked(array):
         raise ArgumentTypeError(
             f"{name} must be a numpy array",
             got=type(array).__name__,

@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+from support.processes import python
 
 import tilewright as tw
 from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError
@@ -306,3 +307,16 @@ def test_operands_of_an_epilogue_are_not_cut(
     scale = tw.Operand("scale", "f32", per="row")
     found = tw.matmul(x[::2, ::2], y[::2, ::2], epilogue=tw.acc * scale, scale=v)
     np.testing.assert_array_equal(found, exact(x[::2, ::2], y[::2, ::2]) * v[:, None])
+
+
+def test_the_first_call_of_a_process_imports_no_slow_module() -> None:
+    code = (
+        "import sys, numpy as np, tilewright as tw\n"
+        "a = np.ones((8, 8), np.float32)\n"
+        "multiply, before = tw.matmul, set(sys.modules)\n"
+        "multiply(a, a)\n"
+        "print(*(set(sys.modules) - before))"
+    )
+    python(code)  # which may compile
+    seen = set(python(code).split())
+    assert not {"numpy.ma", "torch", "sympy", "tilewright.runtime.call.argument_checks"} & seen
