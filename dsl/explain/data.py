@@ -13,7 +13,7 @@ from tilewright.plan.tiles import RegisterTile
 from tilewright.symbolic import value
 
 from .decisions import AnyPlan, text_of
-from .estimates import estimates_of, has_estimate
+from .estimates import estimated, has_estimate
 from .text import (
     decision_rows,
     formula_text,
@@ -47,8 +47,10 @@ def facts(plan: AnyPlan, program: Program, sizes: Mapping[str, int] | None = Non
         },
     }
     if has_estimate(plan):
-        hot, cold = estimates_of(plan, of_call)
-        found["estimate"] = {"in cache": _estimate(hot), "in memory": _estimate(cold)}
+        where = {"in cache": False, "in memory": True}
+        found["estimate"] = {
+            name: _estimate(estimated(plan, of_call, cold=cold)) for name, cold in where.items()
+        }
     return found
 
 

@@ -27,11 +27,11 @@ def told(
     plan: Plan | StackPlan, sizes: Mapping[str, int], measured: Measured | None
 ) -> Iterator[tuple[str, ...]]:
     """Rows of an operation's name and its text: data in cache, in memory, and the measurement."""
-    hot, cold = estimates_of(plan, sizes)
-    yield "in cache", _summary(hot)
+    hot, cold = (estimated(plan, sizes, cold=cold) for cold in (False, True))
+    yield "in cache", summary(hot)
     yield "", f"work: {_cycles(hot.work)}"
     yield "", f"arriving meanwhile: {_arriving(hot)}"
-    yield "in memory", _summary(cold)
+    yield "in memory", summary(cold)
     yield "", f"arriving meanwhile: {_arriving(cold)}"
     if measured is not None:
         cycles = hot.least / measured.of_peak
@@ -42,22 +42,25 @@ def told(
         )
 
 
-def estimates_of(plan: Plan | StackPlan, sizes: Mapping[str, int]) -> tuple[Estimate, Estimate]:
-    """What a call is estimated to take with data in cache, and in memory."""
+def estimated(plan: Plan | StackPlan, sizes: Mapping[str, int], *, cold: bool) -> Estimate:
+    """What a call is estimated to take, with data in memory if ``cold``, else in cache."""
     if isinstance(plan, StackPlan):
-        return estimate_stack(plan, sizes), estimate_stack(plan, sizes, cold=True)
-    return estimate(plan, sizes), estimate(plan, sizes, cold=True)
+        return estimate_stack(plan, sizes, cold=cold)
+    return estimate(plan, sizes, cold=cold)
 
 
 def has_estimate(plan: AnyPlan) -> TypeGuard[Plan | StackPlan]:
     """Whether there is an estimate: of products that sum something."""
-    one = plan.each if isinstance(plan, StackPlan) else plan
-    if isinstance(plan, StackPlan) and one is None:
-        return True
-    return isinstance(one, Plan) and any(tile.steps != 0 for tile in one.tiles)
+    match plan:
+        case StackPlan(each=None):
+            return True
+        case StackPlan(each=Plan() as one) | (Plan() as one):
+            return any(tile.steps != 0 for tile in one.tiles)
+    return False
 
 
-def _summary(found: Estimate) -> str:
+def summary(found: Estimate) -> str:
+    """The cycles of a call, their share of the peak, and what bounds it."""
     share = found.least / found.cycles if found.cycles else 0.0
     return f"{_count(found.cycles)} cycles, {share:.0%} of peak, bound by {found.bound}"
 

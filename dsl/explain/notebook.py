@@ -10,7 +10,7 @@ from tilewright.plan.plan import Plan
 from tilewright.plan.routines.stack import StackPlan
 
 from .decisions import AnyPlan
-from .estimates import estimates_of, has_estimate
+from .estimates import estimated, has_estimate, summary
 from .picture import picture
 from .text import explain, sizes_of_call
 
@@ -32,7 +32,5 @@ def _estimate(plan: AnyPlan) -> list[str]:
     """What a call takes on data in cache, and what bounds it; nothing where nothing is summed."""
     if not has_estimate(plan):
         return []
-    hot, _ = estimates_of(plan, sizes_of_call(plan, {}))
-    share = hot.least / hot.cycles if hot.cycles else 0.0
-    cycles = f"{hot.cycles:.0f} cycles with data in cache, {share:.0%} of peak"
-    return [f"estimated at {cycles}, bound by {hot.bound}"]
+    hot = estimated(plan, sizes_of_call(plan, {}), cold=False)
+    return [f"estimated, with data in cache, at {summary(hot)}"]

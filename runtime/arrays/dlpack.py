@@ -58,6 +58,12 @@ def type_name(code: int, bits: int) -> str:
     return _NAMES.get(code) or f"{_PREFIXES.get(code, f'type {code} of ')}{bits}"
 
 
+def code_of(name: str, bits: int) -> int | None:
+    """DLPack's code of what numpy or ml_dtypes call so; None where it has none."""
+    codes = (*_PREFIXES, *_NAMES)
+    return next((code for code in codes if type_name(code, bits) == name), None)
+
+
 def view(value: Any, name: str) -> Array:
     """What ``value`` exports as a numpy array on the same memory; ArgumentTypeError if nothing.
 

@@ -19,12 +19,6 @@ from tilewright.spec.types import ELEMENTS
 #: The types that numpy lacks.
 FOREIGN = frozenset(name for name, dtype in DTYPES.items() if dtype.name != ELEMENTS[name].numpy)
 
-#: What DLPack calls each type; its bits are those of an element.
-DLPACK_CODES = {
-    "s8": 0, "s32": 0, "u8": 1, "f16": 2, "f32": 2, "f64": 2, "bf16": 4,
-    "f8_e4m3": 10, "f8_e5m2": 12,
-}  # fmt: skip
-
 
 def loaded(type_: str) -> np.dtype[Any]:
     """The dtype that most arrays of ``type_`` have, without an import."""

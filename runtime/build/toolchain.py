@@ -356,18 +356,20 @@ def archive(objects: Sequence[Path], compiler: Compiler, output: Path) -> None:
 def _archiver(compiler: Compiler) -> tuple[str, ...]:
     if compiler.family == "zig":
         return (*compiler.command[:-1], "ar")
+    return (_binutil("ar", compiler, "nothing makes static libraries here"),)
+
+
+def _binutil(name: str, compiler: Compiler, problem: str) -> str:
+    """The tool for what ``compiler`` makes: binutils', or LLVM's; ToolchainError with neither."""
     wanted = _architecture(compiler.triple)
-    names = [f"{wanted}-linux-gnu-ar", "llvm-ar"]
+    names = [f"{wanted}-linux-gnu-{name}", f"llvm-{name}"]
     if wanted == machine():
-        names.insert(0, "ar")
+        names.insert(0, name)
     found = next(filter(shutil.which, names), None)
     if found is None:
-        raise ToolchainError(
-            "nothing makes static libraries here",
-            expected=" or ".join(names),
-            hint="apt-get install binutils",
-        )
-    return (found,)
+        hint = "apt-get install binutils"
+        raise ToolchainError(problem, expected=" or ".join(names), hint=hint)
+    return found
 
 
 def _shortcut(text: str, target: Target, compiler: Compiler, flags: tuple[str, ...]) -> Path | None:
@@ -448,18 +450,10 @@ def _run(command: list[str], directory: Path | None) -> subprocess.CompletedProc
 
 def disassemble(library: Path, compiler: Compiler, function: str | None = None) -> str:
     """The instructions of ``function``, or of all, as objdump prints them; x86 in Intel syntax."""
-    wanted = _architecture(compiler.triple)
-    names = [f"{wanted}-linux-gnu-objdump", "llvm-objdump"]
-    if wanted == machine():
-        names.insert(0, "objdump")
-    tool = next(filter(shutil.which, names), None)
-    if tool is None:
-        raise ToolchainError(
-            "there is no disassembler", expected=" or ".join(names), hint="apt-get install binutils"
-        )
+    tool = _binutil("objdump", compiler, "there is no disassembler")
     llvm = "llvm" in _run([tool, "--version"], None).stdout.lower()
     options = ["-d", "--no-show-raw-insn"]
-    if wanted == "x86_64":
+    if _architecture(compiler.triple) == "x86_64":
         options += ["--x86-asm-syntax=intel"] if llvm else ["-M", "intel"]
     if function is not None:
         options.append(f"--disassemble{'-symbols' if llvm else ''}={function}")

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.arrays.dtypes import DLPACK_CODES, loaded
+from tilewright.runtime.arrays.dlpack import code_of
+from tilewright.runtime.arrays.dtypes import loaded
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.signature import ArrayParameter, Signature
 from tilewright.spec.sizes import MAX_SIZE, Dim, Size
+from tilewright.spec.types import ELEMENTS
 
 from .abi import ALIGNED, KINDS, LIMITS, WRITEABLE
 from .packed_matrix import PackedMatrix
@@ -88,8 +90,9 @@ def _made(signature: Signature) -> int:
     """DLPack's code and bits of an output that C can make: one matrix, with tight lines."""
     output = signature.output
     plain = output.kind == "matrix" and output.leading is None and signature.allocates
-    code = DLPACK_CODES.get(output.type)
-    return code << 8 | 8 * output.itemsize if plain and code is not None else 0
+    bits = 8 * output.itemsize
+    code = code_of(ELEMENTS[output.type].numpy, bits)
+    return code << 8 | bits if plain and code is not None else 0
 
 
 def _lines(parameter: ArrayParameter) -> tuple[Size | None, Size | None]:

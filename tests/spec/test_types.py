@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
 import ml_dtypes
 import numpy as np
@@ -14,7 +15,7 @@ import pytest
 from support.source_tree import ROOT
 
 from scripts.typecheck import packages
-from tilewright.spec.types import FORMATS, INPUTS, TYPES
+from tilewright.spec.types import FORMATS, INPUTS, TYPES, TypeName
 
 NUMPY = {
     "f16": np.float16,
@@ -22,6 +23,10 @@ NUMPY = {
     "f8_e4m3": ml_dtypes.float8_e4m3fn,
     "f8_e5m2": ml_dtypes.float8_e5m2,
 }
+
+
+def test_type_checkers_know_every_name() -> None:
+    assert set(get_args(TypeName)) == {*TYPES, *(type_.numpy for type_ in TYPES.values())}
 
 
 @pytest.mark.parametrize("name", FORMATS)
