@@ -57,9 +57,11 @@ def command(
         found = _libraries(specs)
     said, wrong = [], False
     for library in found:
-        folder = library.write(output if len(found) == 1 else output / library.name)
+        folder = output if len(found) == 1 else output / library.name
         built: tuple[Built, ...] = ()
-        if compiles:
+        if not compiles:
+            library.write(folder)
+        else:
             chosen = architectures or None
             with working(f"compiling {library.name}"):
                 built = library.build(folder, architectures=chosen, selftest=tests, jobs=jobs)
