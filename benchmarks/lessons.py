@@ -29,7 +29,7 @@ from tilewright.ir.ops import Op, Store
 from tilewright.lower.tile import store
 from tilewright.lower.tile import store as update
 from tilewright.lower.tile.epilogue import Output
-from tilewright.runtime.build import toolchain
+from tilewright.runtime.build import compilers, toolchain
 from tilewright.runtime.machine import host
 
 from .pages import placed
@@ -162,7 +162,7 @@ COUNTED = (
 
 def tables() -> dict[str, str]:
     """Markdown by the name of its place, with what it was measured on."""
-    compiler = toolchain.find_compiler(host.resolve("host"), emulated=False)
+    compiler = compilers.find_compiler(host.resolve("host"), emulated=False)
     said = f"on {host.describe()}, {compiler.family} {compiler.version}"
     here = [lesson for lesson in TIMED if host.is_native(host.resolve(lesson.target))]
     widest = native_isas()[0].partition("+")[0]

@@ -23,7 +23,7 @@ from benchmarks.measure.native import MissingError
 from benchmarks.measure.spills import Function, Instruction, functions
 from benchmarks.sections.kloops import machine_code
 from tilewright.generate import Request
-from tilewright.runtime.build.toolchain import find_compiler
+from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.machine.host import resolve
 
 from .pages import placed

@@ -104,11 +104,11 @@ def _one_core() -> AbstractContextManager[Any]:
 
 
 def _say_where_we_are() -> None:
-    from tilewright.runtime.build import toolchain
+    from tilewright.runtime.build import compilers
     from tilewright.runtime.machine import host
 
     target = host.resolve("host")
-    compiler = toolchain.find_compiler(target, emulated=False)
+    compiler = compilers.find_compiler(target, emulated=False)
     console().print(
         f"{host.describe()}: target {target.name}, compiled by {compiler.family} {compiler.version}"
     )

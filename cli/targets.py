@@ -20,11 +20,11 @@ _MODES = {
 
 def compiler_of(target: Target) -> str:
     """What compiles for ``target`` here."""
-    from tilewright.runtime.build import toolchain
+    from tilewright.runtime.build import compilers
     from tilewright.runtime.machine import host
 
     try:
-        found = toolchain.find_compiler(target, emulated=not host.is_native(target))
+        found = compilers.find_compiler(target, emulated=not host.is_native(target))
     except (TargetError, ToolchainError):
         return "none"
     return f"{found.family} {found.version}"
@@ -32,12 +32,12 @@ def compiler_of(target: Target) -> str:
 
 def missing(target: Target) -> list[str]:
     """What to install to compile for ``target`` and to run it."""
-    from tilewright.runtime.build import toolchain
+    from tilewright.runtime.build import compilers
     from tilewright.runtime.machine import host
 
     try:
         host.means(target)
-        toolchain.find_compiler(target, emulated=not host.is_native(target))
+        compilers.find_compiler(target, emulated=not host.is_native(target))
     except (TargetError, ToolchainError) as error:
         return [f"{error.problem}: {error.hint}" if error.hint else error.problem]
     return []

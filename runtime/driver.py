@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tilewright.emit.render import Source
     from tilewright.explain.decisions import AnyPlan
     from tilewright.generate import Request
-    from tilewright.runtime.build.toolchain import Compiler
+    from tilewright.runtime.build.compilers import Compiler
     from tilewright.runtime.tuned import Subject, Winner
 
 #: Characters that are shown of what is no spec.
@@ -335,11 +335,8 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
     """Generate and compile into ``folder``; what the manifest says."""
     from tilewright.emit.render import keep_compiled
     from tilewright.generate import Request, generate
-    from tilewright.runtime.build.toolchain import (
-        compiler_flags,
-        find_compiler,
-        own_file_notes,
-    )
+    from tilewright.runtime.build.compilers import find_compiler
+    from tilewright.runtime.build.toolchain import compiler_flags, own_file_notes
     from tilewright.runtime.store.shelf import TEMPLATES, Shelf
 
     keep_compiled(Shelf(TEMPLATES))

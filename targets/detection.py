@@ -2,7 +2,8 @@
 
 x86: CPUID's leaves 1 and 7, and XCR0 for the registers that the operating system saves (Intel 64
 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID, and volume 1, chapter 13).
-AArch64: the kernel's auxiliary vector (Linux, Documentation/arch/arm64/elf_hwcaps).
+AArch64 and POWER: the kernel's auxiliary vector (Linux, Documentation/arch/arm64/elf_hwcaps and
+arch/powerpc/elf_hwcaps).
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ X86 = Detection(
     processors=("x86_64", "amd64", "AMD64"),
 )
 ARM = Detection(
-    template="library/cpu_arm.c.j2",
+    template="library/cpu_hwcap.c.j2",
     words=("HWCAP", "HWCAP2"),
     bits={
         "asimd": CpuBit("HWCAP", 1),
@@ -47,4 +48,11 @@ ARM = Detection(
     },
     macro="__aarch64__",
     processors=("aarch64", "arm64", "ARM64"),
+)
+POWER = Detection(
+    template="library/cpu_hwcap.c.j2",
+    words=("HWCAP", "HWCAP2"),
+    bits={"mma": CpuBit("HWCAP2", 17), "arch_3_1": CpuBit("HWCAP2", 18)},
+    macro="__powerpc64__",
+    processors=("ppc64le", "powerpc64le"),
 )

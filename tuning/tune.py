@@ -16,7 +16,7 @@ import numpy as np
 from tilewright.errors import ArgumentValueError, SpecError, TargetError, TuningError
 from tilewright.generate import VERSION
 from tilewright.plan.planner import make_plan
-from tilewright.runtime.build.toolchain import find_compiler
+from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.driver import compile_many, tuning_subject
 from tilewright.runtime.kernel import Kernel
 from tilewright.runtime.machine import host

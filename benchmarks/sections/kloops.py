@@ -84,7 +84,8 @@ def disassembly(wanted: Sequence[tuple[Shape, tw.Schedule | None]], target: str)
 def machine_code(requests: Sequence[Request], target: Target) -> str:
     """The disassembly of generated kernels, all of one target."""
     from tilewright.generate import generate
-    from tilewright.runtime.build.toolchain import compile_library, disassemble, find_compiler
+    from tilewright.runtime.build.compilers import find_compiler
+    from tilewright.runtime.build.toolchain import compile_library, disassemble
 
     compiler = find_compiler(target, emulated=False)
     with TemporaryDirectory() as folder:

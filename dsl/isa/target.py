@@ -23,7 +23,8 @@ class Feature:
     its ``-mcpu``. ``emulation`` and ``core`` take the place of the target's; ``products`` are more
     of its matrix unit's. ``processors`` are those whose core it describes (none: any), by vendor,
     family and model as ``/proc/cpuinfo`` has them, and by name as archspec has it elsewhere;
-    ``core_source`` says whose numbers those of the core are.
+    ``core_source`` says whose numbers those of the core are. ``compilers`` are the least versions
+    that know it, where the target's own will not do.
     """
 
     title: str
@@ -37,6 +38,7 @@ class Feature:
     core: Core | None = None
     core_source: str = ""
     processors: tuple[str, ...] = ()
+    compilers: Mapping[str, str] = field(default_factory=dict)
 
     def compiler(self, flags: tuple[str, ...]) -> tuple[str, ...]:
         """The compiler flags of a target with this feature."""
@@ -57,7 +59,9 @@ class Target:
 
     ``cpu_flags`` are the names that ``/proc/cpuinfo`` uses; all are needed. ``machine`` is
     ``platform.machine()`` of CPUs that can run it, "" any; ``detection`` says how a program that
-    runs there finds these flags. ``core_source`` says whose numbers the core's are.
+    runs there finds these flags. ``compilers`` are the least versions that know its intrinsics, by
+    family, "gcc", "clang" or "zig"; any will do of one that is not named. ``core_source`` says
+    whose numbers the core's are.
     """
 
     name: str
@@ -72,6 +76,7 @@ class Target:
     core: Core
     emulation: Emulation = field(default_factory=Emulation)
     detection: Detection | None = None
+    compilers: Mapping[str, str] = field(default_factory=dict)
     matrix: MatrixUnit | None = None
     features: Mapping[str, Feature] = field(default_factory=dict)
     hints: CompilerHints | None = None
@@ -136,6 +141,7 @@ def _extended(target: Target, names: tuple[str, ...]) -> Target:
             core=feature.core or target.core,
             core_source=feature.core_source or target.core_source,
             emulation=feature.emulation or target.emulation,
+            compilers={**target.compilers, **feature.compilers},
             matrix=target.matrix and target.matrix.with_products(feature.products),
         )
     return target

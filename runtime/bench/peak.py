@@ -318,7 +318,8 @@ def _library(target: Target, types: Types) -> Path:
 
 
 def _build(target: Target, types: Types, folder: Path) -> Mapping[str, Any]:
-    from tilewright.runtime.build.toolchain import compile_library, find_compiler
+    from tilewright.runtime.build.compilers import find_compiler
+    from tilewright.runtime.build.toolchain import compile_library
 
     compiler = find_compiler(target, emulated=False)
     library = compile_library(peak_source(target, types), target, compiler, folder, "peak")

@@ -8,7 +8,8 @@ from pathlib import Path
 from tilewright.isa.target import Target
 
 from tilewright.runtime.store.cache import Entry
-from .toolchain import Compiler, compile_library, disassemble, find_compiler
+from .compilers import Compiler, find_compiler
+from .toolchain import compile_library, disassemble
 
 
 def assembly(name: str, target: Target, entry: Entry) -> str:

@@ -1,30 +1,23 @@
-"""C in, machine code out: finds a compiler for a target and runs it with the target's flags."""
+"""C in, machine code out: compilers run with a target's flags, and what they made disassembled."""
 
 from __future__ import annotations
 
 import os
-import shlex
-import shutil
-import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from functools import lru_cache
-from importlib.util import find_spec
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple, get_args
 
+from tilewright.emit.render import render
 from tilewright.errors import ToolchainError
 from tilewright.isa.target import Target
-from tilewright.emit.render import render
-
-from tilewright.runtime.machine.host import Means, machine, means, user_compiler
+from tilewright.runtime.machine.host import machine
 
 from . import precompiled
-
-Family = Literal["gcc", "clang", "zig"]
+from .compilers import Compiler, Family, architecture_of, binutil, gnu_name, run_tool
 
 #: A fused operation is a node of the program: the compiler must not contract on its own. Nor may
 #: it vectorise: gcc 12 turns K loops over four pairs of scalars into loads beyond the operands.
@@ -37,121 +30,6 @@ _FLAGS = (
 _GCC_FLAGS = ("-fno-schedule-insns",)
 #: Optimising the loop of every intrinsic takes several times as long, and gains little.
 _HEADER_FLAGS = ("-O0",)
-
-
-@dataclass(frozen=True, slots=True)
-class Compiler:
-    """A compiler for one architecture.
-
-    ``command`` starts it; ``triple`` is what it compiles for; ``means`` how what it makes will
-    run: with ``header`` the target's intrinsics come from a header, in plain C.
-    """
-
-    command: tuple[str, ...]
-    family: Family
-    version: str
-    triple: str
-    means: Means = "native"
-
-    def __str__(self) -> str:
-        return f"{self.family} {self.version} ({shlex.join(self.command)})"
-
-
-def find_compiler(target: Target, *, emulated: bool) -> Compiler:
-    """The compiler for ``target``; ``emulated``: for qemu or a header, where not native.
-
-    For this machine's architecture: CC, else gcc, clang, zig. For 64-bit Arm elsewhere:
-    TILEWRIGHT_CC_AARCH64, else the cross gcc, zig. Raises ToolchainError.
-    """
-    how = means(target, emulated=True) if emulated else "native"
-    wanted = machine() if how == "header" or not target.machine else target.machine
-    found = next(_candidates(wanted, user_compiler(target, how)), None)
-    if found is None:
-        raise ToolchainError(
-            f"there is no C compiler for {target.name} ({wanted})",
-            expected=", ".join([*_names(wanted), "or the ziglang package"]),
-            hint=f"{sys.executable} -m pip install ziglang, or apt-get install {_package(wanted)}",
-        )
-    return replace(found, means=how)
-
-
-def _names(wanted: str) -> tuple[str, ...]:
-    return ("gcc", "clang") if wanted == machine() else (f"{wanted}-linux-gnu-gcc",)
-
-
-def _package(wanted: str) -> str:
-    return "gcc" if wanted == machine() else f"gcc-{wanted.replace('_', '-')}-linux-gnu"
-
-
-def _candidates(wanted: str, named: str | None) -> Iterator[Compiler]:
-    if named is not None:
-        command = (named,) if shutil.which(named) else _words(named)
-        path = shutil.which(command[0]) if command else None
-        if path is None:
-            raise ToolchainError(
-                "the compiler that the environment names is not there",
-                got=named,
-                hint="unset CC (or TILEWRIGHT_CC_AARCH64), or correct it",
-            )
-        yield _probe(command, path, wanted)
-    for name in _names(wanted):
-        if (path := shutil.which(name)) is not None:
-            yield _probe((name,), path, wanted)
-    if find_spec("ziglang") is not None:
-        yield _probe((sys.executable, "-m", "ziglang", "cc"), sys.executable, wanted)
-
-
-def _words(named: str) -> tuple[str, ...]:
-    """The words of a command, as a shell would part them."""
-    try:
-        return tuple(shlex.split(named))
-    except ValueError as error:
-        raise ToolchainError(
-            "the compiler that the environment names cannot be read as a command",
-            got=f"{named} ({error})",
-            expected="words, each with as many quotation marks at its end as at its beginning",
-            hint="unset CC (or TILEWRIGHT_CC_AARCH64), or correct it",
-        ) from None
-
-
-def _is_zig(command: tuple[str, ...]) -> bool:
-    return any(os.path.basename(word) in ("zig", "ziglang", "zig.exe") for word in command)
-
-
-def _probe(command: tuple[str, ...], path: str, wanted: str) -> Compiler:
-    return _asked(command, os.path.realpath(path), os.stat(path).st_mtime_ns, wanted)
-
-
-@lru_cache(maxsize=32)
-def _asked(command: tuple[str, ...], path: str, stamp: int, wanted: str) -> Compiler:
-    """What the compiler says of itself, asked once as long as its file stays the same."""
-    if _is_zig(command):
-        version = _run([*command[:-1], "version"], None).stdout.strip()
-        return Compiler(command, "zig", version, _zig_triple(wanted))
-    said = _run([*command, "-v"], None)
-    rows = (said.stderr + said.stdout).splitlines()
-    version = next((row for row in rows if " version " in row), "")
-    triple = next((row.split()[1] for row in rows if row.startswith("Target: ")), "")
-    if not version or _architecture(triple) != wanted:
-        raise ToolchainError(
-            "the compiler is of no use here",
-            got=f"{shlex.join(command)}: {version or 'no version'}, {triple or 'no target'}",
-            expected=f"gcc or clang for {wanted}",
-        )
-    number = version.partition(" version ")[2].split()[0]
-    return Compiler(command, "clang" if "clang" in version else "gcc", number, triple)
-
-
-def _architecture(triple: str) -> str:
-    first = triple.partition("-")[0]
-    return {"amd64": "x86_64", "arm64": "aarch64"}.get(first, first)
-
-
-def _zig_triple(wanted: str) -> str:
-    if sys.platform == "darwin" and wanted == machine():
-        return f"{wanted}-macos"
-    glibc = hasattr(os, "confstr") and "CS_GNU_LIBC_VERSION" in os.confstr_names
-    return f"{wanted}-linux-{'gnu' if glibc and wanted == machine() else 'musl'}"
 
 
 # --- compiling ---------------------------------------------------------------------------------
@@ -193,7 +71,7 @@ def own_file_notes(target: Target) -> tuple[str, ...]:
 
 def program_command(target: Target, source: str, program: str) -> tuple[str, ...]:
     """How gcc makes a static program of one C file, on any machine that has it for ``target``."""
-    command = "gcc" if target.machine in ("", machine()) else f"{target.machine}-linux-gnu-gcc"
+    command = "gcc" if target.machine in ("", machine()) else f"{gnu_name(target.machine)}-linux-gnu-gcc"
     flags = compiler_flags(target, Compiler((command,), "gcc", "", ""))
     needed = (flag for flag in flags if flag not in ("-fPIC", "-Werror"))
     return (command, *needed, "-static", source, "-o", program, "-lm", "-pthread")
@@ -303,7 +181,7 @@ def _compile(
         command = [*compiler.command, *flags, *_precompiled(compiler, shortcut), *rest]
         if _succeeds(command, directory):
             return
-    _run([*compiler.command, *flags, *rest], directory)
+    run_tool([*compiler.command, *flags, *rest], directory)
     if shortcut is not None:  # it was not the C text that failed
         precompiled.set_aside(shortcut)
 
@@ -344,32 +222,19 @@ def link(
     """Link object files into a program or, with the option for it, a shared library."""
     files = [str(path) for path in objects]
     command = [*_link_command(compiler, ()), *files, *options, "-lm", "-pthread", "-o"]
-    _run([*command, str(output)], output.parent)
+    run_tool([*command, str(output)], output.parent)
 
 
 def archive(objects: Sequence[Path], compiler: Compiler, output: Path) -> None:
     """Make a static library of object files; ToolchainError if there is nothing that does."""
     output.unlink(missing_ok=True)  # it would keep what it held
-    _run([*_archiver(compiler), "rcs", str(output), *map(str, objects)], output.parent)
+    run_tool([*_archiver(compiler), "rcs", str(output), *map(str, objects)], output.parent)
 
 
 def _archiver(compiler: Compiler) -> tuple[str, ...]:
     if compiler.family == "zig":
         return (*compiler.command[:-1], "ar")
-    return (_binutil("ar", compiler, "nothing makes static libraries here"),)
-
-
-def _binutil(name: str, compiler: Compiler, problem: str) -> str:
-    """The tool for what ``compiler`` makes: binutils', or LLVM's; ToolchainError with neither."""
-    wanted = _architecture(compiler.triple)
-    names = [f"{wanted}-linux-gnu-{name}", f"llvm-{name}"]
-    if wanted == machine():
-        names.insert(0, name)
-    found = next(filter(shutil.which, names), None)
-    if found is None:
-        hint = "apt-get install binutils"
-        raise ToolchainError(problem, expected=" or ".join(names), hint=hint)
-    return found
+    return (binutil("ar", compiler, "nothing makes static libraries here"),)
 
 
 def _shortcut(text: str, target: Target, compiler: Compiler, flags: tuple[str, ...]) -> Path | None:
@@ -386,7 +251,7 @@ def _shortcut(text: str, target: Target, compiler: Compiler, flags: tuple[str, .
     def make(folder: Path) -> None:
         header = ("-x", "c-header", precompiled.PREAMBLE, "-o", precompiled.OUTPUT)
         depends = ("-MD", "-MF", precompiled.READS)
-        _run([*compiler.command, *flags, *header, *depends], folder)
+        run_tool([*compiler.command, *flags, *header, *depends], folder)
 
     made_by = (*compiler.command, str(compiler), compiler.triple, *flags)
     return precompiled.find(begin, made_by, make)
@@ -400,7 +265,7 @@ def _precompiled(compiler: Compiler, folder: Path) -> tuple[str, ...]:
 
 def _succeeds(command: list[str], directory: Path) -> bool:
     try:
-        _run(command, directory)
+        run_tool(command, directory)
     except ToolchainError:
         return False
     return True
@@ -410,39 +275,9 @@ def _link(
     command: tuple[str, ...], objects: list[Path], options: tuple[str, ...], output: Path
 ) -> None:
     names = [path.name for path in objects]
-    _run([*command, *names, *options, "-o", output.name], output.parent)
+    run_tool([*command, *names, *options, "-o", output.name], output.parent)
     for path in objects:
         path.unlink()
-
-
-def _run(command: list[str], directory: Path | None) -> subprocess.CompletedProcess[str]:
-    """Run a tool, in English and with its temporary files in ``directory``."""
-    environment = {**os.environ, "LC_ALL": "C"}
-    if directory is not None:
-        environment["TMPDIR"] = str(directory)
-    try:
-        done = subprocess.run(
-            command,
-            cwd=directory,
-            env=environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-    except OSError as error:
-        raise ToolchainError(
-            f"{command[0]} cannot be started", got=error.strerror or str(error)
-        ) from error
-    if done.returncode != 0:
-        said = "\n".join((done.stderr or done.stdout).strip().splitlines()[:20])
-        raise ToolchainError(
-            f"{os.path.basename(command[0])} failed with status {done.returncode}",
-            got=said or "no message",
-            expected=f"success of: {shlex.join(command)}",
-        )
-    return done
 
 
 # --- looking at what was made ------------------------------------------------------------------
@@ -450,11 +285,11 @@ def _run(command: list[str], directory: Path | None) -> subprocess.CompletedProc
 
 def disassemble(library: Path, compiler: Compiler, function: str | None = None) -> str:
     """The instructions of ``function``, or of all, as objdump prints them; x86 in Intel syntax."""
-    tool = _binutil("objdump", compiler, "there is no disassembler")
-    llvm = "llvm" in _run([tool, "--version"], None).stdout.lower()
+    tool = binutil("objdump", compiler, "there is no disassembler")
+    llvm = "llvm" in run_tool([tool, "--version"], None).stdout.lower()
     options = ["-d", "--no-show-raw-insn"]
-    if _architecture(compiler.triple) == "x86_64":
+    if architecture_of(compiler.triple) == "x86_64":
         options += ["--x86-asm-syntax=intel"] if llvm else ["-M", "intel"]
     if function is not None:
         options.append(f"--disassemble{'-symbols' if llvm else ''}={function}")
-    return _run([tool, *options, str(library)], None).stdout
+    return run_tool([tool, *options, str(library)], None).stdout

@@ -184,7 +184,8 @@ def library(target: Target) -> Path:
 
 
 def _build(target: Target, folder: Path) -> Mapping[str, Any]:
-    from tilewright.runtime.build.toolchain import compile_library, find_compiler
+    from tilewright.runtime.build.compilers import find_compiler
+    from tilewright.runtime.build.toolchain import compile_library
 
     compiler = find_compiler(target, emulated=False)
     built = compile_library(source(target), target, compiler, folder, "calibrate")

@@ -141,7 +141,7 @@ def _measurable() -> Iterator[tuple[Target, list[str]]]:
 
 def compiler_of(target: Target) -> str:
     """The compiler's name and version."""
-    from tilewright.runtime.build.toolchain import find_compiler
+    from tilewright.runtime.build.compilers import find_compiler
 
     found = find_compiler(target, emulated=False)
     return f"{found.family} {found.version}"

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.emit.render import render
-from tilewright.runtime.build.toolchain import compile_library, find_compiler
+from tilewright.runtime.build.compilers import find_compiler
+from tilewright.runtime.build.toolchain import compile_library
 from tilewright.targets import load
 
 from .abi import ALIGNED, KINDS, LIMITS, WRITEABLE, module_name

@@ -16,7 +16,8 @@ from typing import Any, Literal
 
 from tilewright.emit.render import render
 from tilewright.isa.target import Target
-from tilewright.runtime.build.toolchain import Compiler, compile_program
+from tilewright.runtime.build.compilers import Compiler
+from tilewright.runtime.build.toolchain import compile_program
 from tilewright.runtime.machine.host import find_qemu, means
 
 from .protocol import Alias, Placement, Process, ProcessEndedError, Request

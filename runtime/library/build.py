@@ -11,14 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tilewright.errors import TargetError, ToolchainError
-from tilewright.runtime.build.toolchain import (
-    Compiler,
-    Unit,
-    archive,
-    compile_units,
-    find_compiler,
-    link,
-)
+from tilewright.runtime.build.compilers import Compiler, find_compiler
+from tilewright.runtime.build.toolchain import Unit, archive, compile_units, link
 from tilewright.runtime.emulate.runner import command_prefix
 from tilewright.runtime.machine.host import machine
 from tilewright.targets import load

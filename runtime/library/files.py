@@ -9,7 +9,7 @@ from typing import get_args
 from tilewright.emit.layout import folded
 from tilewright.emit.render import render
 from tilewright.generate import VERSION
-from tilewright.runtime.build.toolchain import Family as Compilers
+from tilewright.runtime.build.compilers import Family as Compilers
 from tilewright.runtime.build.toolchain import flags_notes, source_flags
 from tilewright.targets import load
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, get_args
 
 from tilewright.generate import VERSION
-from tilewright.runtime.build.toolchain import Family as Compilers
+from tilewright.runtime.build.compilers import Family as Compilers
 from tilewright.runtime.build.toolchain import source_flags
 from tilewright.spec.schedule import Schedule
 

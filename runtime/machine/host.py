@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from tilewright.errors import TargetError
-from tilewright.runtime.store.folders import cache_directory
 from tilewright.settings import settings
 from tilewright.targets import NAMES, load
 
 from . import calibrations
+from .processor import Cpu, cpu, machine
 from .target_table import Extension, Identity, identities
 
 if TYPE_CHECKING:
@@ -23,90 +21,25 @@ if TYPE_CHECKING:
     #: A target, described in full or not.
     Found = TypeVar("Found", Target, Identity)
 
+__all__ = [
+    "Cpu",
+    "Means",
+    "cache_shares",
+    "caches",
+    "cpu",
+    "describe",
+    "features_here",
+    "find_qemu",
+    "identify",
+    "is_native",
+    "machine",
+    "means",
+    "resolve",
+    "usable_cpus",
+    "user_compiler",
+]
+
 Means = Literal["native", "qemu", "header"]
-
-_CPUINFO = Path("/proc/cpuinfo")
-_ALIASES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
-
-
-class Cpu(NamedTuple):
-    """The CPU: ``features`` in the words of ``/proc/cpuinfo``; ``name`` as the vendor has it.
-
-    ``processor`` is its vendor, family and model, where there are such, else its name.
-    """
-
-    machine: str
-    name: str
-    features: frozenset[str]
-    processor: str
-
-
-def machine() -> str:
-    """The architecture: ``x86_64``, ``aarch64``, ..."""
-    if hasattr(os, "uname"):
-        name = os.uname().machine
-    else:
-        import platform
-
-        name = platform.machine()
-    return _ALIASES.get(name.lower(), name.lower())
-
-
-@cache
-def cpu() -> Cpu:
-    """The CPU here. Linux says itself what it has; elsewhere archspec finds out, once."""
-    fields = _first_processor()
-    features = fields.get("flags") or fields.get("Features")
-    if features is None:
-        return _detected()
-    name = fields.get("model name") or fields.get("CPU part") or machine()
-    numbers = [fields[key] for key in ("vendor_id", "cpu family", "model") if key in fields]
-    return Cpu(machine(), name, frozenset(features.split()), " ".join(numbers) or name)
-
-
-def _first_processor() -> dict[str, str]:
-    try:
-        with open(_CPUINFO, encoding="utf-8", errors="replace") as file:
-            text = file.read(16384).partition("\n\n")[0]
-    except OSError:
-        return {}
-    rows = (row.partition(":") for row in text.splitlines())
-    return {key.strip(): value.strip() for key, _, value in rows}
-
-
-def _detected() -> Cpu:
-    """What archspec says, remembered in the cache directory under the machine's own name."""
-    import json
-
-    here = " ".join(os.uname()) if hasattr(os, "uname") else sys.platform
-    file = cache_directory() / "host.json"
-    try:
-        known = json.loads(file.read_text(encoding="utf-8"))
-        if known["here"] == here:
-            return _named(known["name"], known["features"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    found = _archspec()
-    known = {"here": here, "name": found.name, "features": sorted(found.features)}
-    try:
-        os.makedirs(file.parent, mode=0o700, exist_ok=True)
-        part = file.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(known), encoding="utf-8")
-        part.replace(file)
-    except OSError:
-        pass
-    return found
-
-
-def _archspec() -> Cpu:
-    import archspec.cpu
-
-    found = archspec.cpu.host()
-    return _named(found.name, found.features)
-
-
-def _named(name: str, features: Iterable[str]) -> Cpu:
-    return Cpu(machine(), name, frozenset(features), name)
 
 
 def describe() -> str:
@@ -253,4 +186,4 @@ def user_compiler(target: Target | Identity, means: Means) -> str | None:
     """The compiler that the environment names for ``target``: a part of a kernel's key."""
     if means == "header" or target.machine in ("", machine()):
         return settings().compiler
-    return settings().cross if target.machine == "aarch64" else None
+    return settings().cross.get(target.machine)

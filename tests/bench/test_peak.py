@@ -19,7 +19,8 @@ from tilewright.errors import TargetError, ToolchainError
 from tilewright.isa.target import Target
 from tilewright.runtime.bench import peak as module
 from tilewright.runtime.bench.peak import Loop, peak_call, peak_source
-from tilewright.runtime.build.toolchain import compile_library, disassemble, find_compiler
+from tilewright.runtime.build.compilers import find_compiler
+from tilewright.runtime.build.toolchain import compile_library, disassemble
 from tilewright.runtime.call import dispatch
 from tilewright.runtime.machine.host import is_native
 from tilewright.spec.types import accumulator

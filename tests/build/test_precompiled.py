@@ -16,7 +16,8 @@ from tilewright.errors import ToolchainError
 from tilewright.isa.target import Target
 from tilewright.runtime.build import precompiled, toolchain
 from tilewright.runtime.build.precompiled import MANIFEST, OUTPUT, PREAMBLE, READS, find, preamble
-from tilewright.runtime.build.toolchain import Compiler, compile_library, disassemble, find_compiler
+from tilewright.runtime.build.compilers import Compiler, find_compiler, run_tool
+from tilewright.runtime.build.toolchain import compile_library, disassemble
 from tilewright.runtime.machine import host
 from tilewright.runtime.store import cache, folders
 from tilewright.targets import load
@@ -51,13 +52,13 @@ def compiler(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
 def commands(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """The commands that run from now on."""
     ran: list[list[str]] = []
-    run = toolchain._run
+    run = run_tool
 
     def noted(command: list[str], directory: Path | None) -> object:
         ran.append(command)
         return run(command, directory)
 
-    monkeypatch.setattr(toolchain, "_run", noted)
+    monkeypatch.setattr(toolchain, "run_tool", noted)
     return ran
 
 

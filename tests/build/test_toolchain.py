@@ -13,15 +13,9 @@ import pytest
 
 from tilewright.errors import ToolchainError
 from tilewright.isa.target import Target
-from tilewright.runtime.build import toolchain
-from tilewright.runtime.build.toolchain import (
-    Compiler,
-    compile_library,
-    compile_program,
-    compiler_flags,
-    disassemble,
-    find_compiler,
-)
+from tilewright.runtime.build import compilers, toolchain
+from tilewright.runtime.build.compilers import Compiler, find_compiler
+from tilewright.runtime.build.toolchain import compile_library, compile_program, compiler_flags, disassemble
 from tilewright.runtime.machine import host
 from tilewright.targets import load
 
@@ -201,7 +195,7 @@ def test_without_any_it_says_what_to_install(
 ) -> None:
     use(monkeypatch, None)
     only(monkeypatch, tmp_path)
-    monkeypatch.setattr(toolchain, "find_spec", lambda name: None)
+    monkeypatch.setattr(compilers, "find_spec", lambda name: None)
     monkeypatch.setattr(toolchain, "machine", lambda: "x86_64")
     with pytest.raises(ToolchainError, match=advice) as caught:
         find_compiler(load(name), emulated=False)

@@ -12,7 +12,8 @@ import pytest
 import tilewright as tw
 from tilewright.errors import ArgumentError, TargetError
 from tilewright.runtime.bench import peak
-from tilewright.runtime.build.toolchain import compile_library, find_compiler
+from tilewright.runtime.build.compilers import find_compiler
+from tilewright.runtime.build.toolchain import compile_library
 from tilewright.runtime.call import dispatch
 from tilewright.spec.gemm import Gemm
 from tilewright.targets import load

@@ -19,7 +19,7 @@ from click.testing import Result
 import tilewright as tw
 from tilewright.cli import main
 from tilewright.cli.screen import duration, percent, size
-from tilewright.runtime.build.toolchain import find_compiler
+from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.machine import host
 from tilewright.targets import NAMES, load
 
@@ -115,7 +115,8 @@ def test_emit_fills_a_folder(run: Run, tmp_path: Path) -> None:
 
 
 def test_what_emit_writes_computes(run: Run, tmp_path: Path) -> None:
-    from tilewright.runtime.build.toolchain import compile_library, find_compiler
+    from tilewright.runtime.build.compilers import find_compiler
+    from tilewright.runtime.build.toolchain import compile_library
 
     run("emit", "8x5x7", "--beta", "1", "--target", "scalar", "--name", "f",
         "-o", str(tmp_path / "f.c"))  # fmt: skip

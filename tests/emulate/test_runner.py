@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from tilewright.errors import TargetError
-from tilewright.runtime.build.toolchain import find_compiler
+from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.emulate import runner as emulator
 from tilewright.runtime.emulate.runner import (
     Alias,

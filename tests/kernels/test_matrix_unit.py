@@ -24,7 +24,8 @@ from tilewright.ir.nest import Configure, NestNode, Program
 from tilewright.ir.nodes import inside, walk
 from tilewright.ir.ops import LoadMatrix, MultiplyMatrices, TileProgram
 from tilewright.plan.routines.stack import StackPlan
-from tilewright.runtime.build.toolchain import compile_library, compile_program, find_compiler
+from tilewright.runtime.build.compilers import find_compiler
+from tilewright.runtime.build.toolchain import compile_library, compile_program
 from tilewright.runtime.call import session
 from tilewright.runtime.call.session import Session, ask_consent
 from tilewright.runtime.harness import harness

@@ -24,7 +24,8 @@ from tilewright import targets
 from tilewright.errors import ToolchainError
 from tilewright.generate import plan_for, program_for
 from tilewright.interpret.run import interpret
-from tilewright.runtime.build.toolchain import compile_library, find_compiler
+from tilewright.runtime.build.compilers import find_compiler
+from tilewright.runtime.build.toolchain import compile_library
 from tilewright.runtime.machine.host import is_native
 from tilewright.spec.schedule import TAILS
 

@@ -17,7 +17,7 @@ from support.command_line import run
 
 import tilewright as tw
 from tilewright.errors import SpecError, ToolchainError
-from tilewright.runtime.build.toolchain import find_compiler
+from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.library import build as building
 from tilewright.runtime.library.build import Built
 from tilewright.runtime.library.make import Library

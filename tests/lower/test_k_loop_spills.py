@@ -18,7 +18,8 @@ from benchmarks.measure.spills import Function, functions
 from tilewright import targets
 from tilewright.generate import Request, generate
 from tilewright.isa.target import Target
-from tilewright.runtime.build.toolchain import Compiler, compile_library, disassemble
+from tilewright.runtime.build.compilers import Compiler
+from tilewright.runtime.build.toolchain import compile_library, disassemble
 
 RANDOM = 16
 #: Those whose multiply-adds in f32 are no other target's.

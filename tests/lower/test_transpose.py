@@ -25,7 +25,7 @@ from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
 from tilewright.isa.vector import MulAdd, Vector
 from tilewright.plan.routines.transpose import TransposePlan
-from tilewright.runtime.build.toolchain import find_compiler
+from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.emulate.runner import Alias, build, runner_for
 from tilewright.runtime.machine.host import is_native, means
 from tilewright.spec.schedule import Schedule

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,7 +15,7 @@ import pytest
 
 from tilewright.errors import TargetError
 from tilewright.isa.machine import Emulation
-from tilewright.runtime.machine import host
+from tilewright.runtime.machine import host, processor
 from tilewright.targets import NAMES, load
 
 X86 = """processor\t: 0
@@ -38,14 +39,15 @@ processor\t: 1
 def cpuinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The file that stands for /proc/cpuinfo."""
     file = tmp_path / "cpuinfo"
-    monkeypatch.setattr(host, "_CPUINFO", file)
+    monkeypatch.setattr(processor, "_CPUINFO", file)
     host.cpu.cache_clear()
     yield file
     host.cpu.cache_clear()
 
 
 def pretend(monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
-    monkeypatch.setattr(host, "machine", lambda: machine)
+    for module in (processor, host):
+        monkeypatch.setattr(module, "machine", lambda: machine)
 
 
 def test_linux_says_what_the_first_processor_has(
@@ -90,6 +92,29 @@ def test_an_arm_machine_runs_neon(cpuinfo: Path, monkeypatch: pytest.MonkeyPatch
     pretend(monkeypatch, "aarch64")
     assert host.cpu().name == "0xd0c"
     assert host.resolve("host").name == "neon"
+
+
+def test_a_riscv_machine_says_letters_and_names(
+    cpuinfo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpuinfo.write_text("hart\t: 0\nisa\t: rv64imafdcv_zicsr_zvfh\nuarch\t: spacemit,x60\n")
+    pretend(monkeypatch, "riscv64")
+    assert host.cpu().name == "spacemit,x60"
+    assert host.cpu().features >= {"v", "f", "zvfh"} and "r" not in host.cpu().features
+
+
+def test_a_power_machine_is_asked_by_its_auxiliary_vector(
+    cpuinfo: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpuinfo.write_text("processor\t: 0\ncpu\t\t: POWER10 (raw), altivec supported\n")
+    pretend(monkeypatch, "ppc64le")
+    file = tmp_path / "auxv"
+    monkeypatch.setattr(processor, "_AUXV", file)
+    for word, expected in ((0x60000, {"mma", "arch_3_1"}), (0x40000, {"arch_3_1"}), (0, set())):
+        file.write_bytes(struct.pack("@6L", 16, 0xFFFF, 26, word, 0, 0))
+        host.cpu.cache_clear()
+        assert host.cpu().name.startswith("POWER10")
+        assert host.cpu().features == expected
 
 
 def test_a_bare_machine_runs_plain_c(cpuinfo: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,12 +17,11 @@ from support.compilers import FAMILIES, VECTORS, use
 import tilewright as tw
 from tilewright.errors import ArgumentError, ScheduleError, SpecError, TargetError, ToolchainError
 from tilewright.isa.target import Target
+from tilewright.runtime.build.compilers import Compiler, find_compiler
 from tilewright.runtime.build.toolchain import (
-    Compiler,
     compile_library,
     compile_program,
     compiler_flags,
-    find_compiler,
     program_command,
 )
 from tilewright.runtime.call.formats import decode, encode

@@ -23,7 +23,8 @@ from support.builders import KERNEL, TESTS, compiled, fake, never, runs
 
 import tilewright as tw
 from tilewright.errors import CacheError, ToolchainError
-from tilewright.runtime.build.toolchain import compile_library, find_compiler
+from tilewright.runtime.build.compilers import find_compiler
+from tilewright.runtime.build.toolchain import compile_library
 from tilewright.runtime.machine import host
 from tilewright.runtime.store import cache, folders
 from tilewright.targets import load

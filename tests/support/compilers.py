@@ -8,7 +8,7 @@ import pytest
 
 from tilewright import targets
 from tilewright.isa.target import Target
-from tilewright.runtime.build.toolchain import Compiler, find_compiler
+from tilewright.runtime.build.compilers import Compiler, find_compiler
 from tilewright.runtime.machine.host import machine
 
 #: Commands by the machine they compile for.

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.plan.packed_b import PackedFormat
-from tilewright.runtime.build.toolchain import compile_library, find_compiler
+from tilewright.runtime.build.compilers import find_compiler
+from tilewright.runtime.build.toolchain import compile_library
 from tilewright.runtime.call import dispatch
 from tilewright.runtime.call.descriptor import descriptor
 from tilewright.spec.gemm import Gemm, Spec

@@ -24,7 +24,8 @@ from tilewright.emit.render import render
 from tilewright.generate import plan_for
 from tilewright.isa.target import Target
 from tilewright.plan.contraction import choose_product
-from tilewright.runtime.build.toolchain import compile_library, find_compiler
+from tilewright.runtime.build.compilers import find_compiler
+from tilewright.runtime.build.toolchain import compile_library
 from tilewright.runtime.machine.host import is_native, machine, resolve
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed

@@ -13,7 +13,7 @@ import pytest
 from tilewright.errors import TargetError, TilewrightError, ToolchainError
 from tilewright.generate import Request, generate
 from tilewright.isa.target import Target
-from tilewright.runtime.build.toolchain import Compiler, find_compiler
+from tilewright.runtime.build.compilers import Compiler, find_compiler
 from tilewright.runtime.emulate.runner import Runner, build, runner_for
 from tilewright.runtime.machine.host import is_native, means
 

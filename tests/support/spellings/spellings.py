@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from tilewright.errors import TargetError
 from tilewright.isa.target import Target
-from tilewright.runtime.build.toolchain import Compiler
+from tilewright.runtime.build.compilers import Compiler
 from tilewright.runtime.emulate.runner import Runner, build, runner_for
 from tilewright.runtime.machine.host import is_native
 

@@ -1,0 +1,232 @@
+"""Compilers and their tools: which there is for a target, asked what it is, and run."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal
+
+from tilewright.errors import ToolchainError
+from tilewright.isa.target import Target
+from tilewright.runtime.machine.host import Means, machine, means, user_compiler
+
+Family = Literal["gcc", "clang", "zig"]
+
+#: What GNU's tools call an architecture, where that is not what ``platform.machine()`` says.
+_GNU = {"ppc64le": "powerpc64le"}
+#: Version numbers at the end of a compiler's name, newest first, where several are installed.
+_NUMBERS = range(30, 12, -1)
+_DIGITS = re.compile(r"\d+")
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A compiler for one architecture.
+
+    ``command`` starts it; ``triple`` is what it compiles for; ``means`` how what it makes will
+    run: with ``header`` the target's intrinsics come from a header, in plain C.
+    """
+
+    command: tuple[str, ...]
+    family: Family
+    version: str
+    triple: str
+    means: Means = "native"
+
+    def __str__(self) -> str:
+        return f"{self.family} {self.version} ({shlex.join(self.command)})"
+
+
+def find_compiler(target: Target, *, emulated: bool) -> Compiler:
+    """The compiler for ``target``; ``emulated``: for qemu or a header, where not native.
+
+    For this machine's architecture: CC, else gcc, clang, zig. For another: the command that
+    TILEWRIGHT_CC_AARCH64 (or _RISCV64, ...) names, else the cross gcc, clang, zig. It is the first
+    that is new enough. Raises ToolchainError.
+    """
+    how = means(target, emulated=True) if emulated else "native"
+    wanted = machine() if how == "header" or not target.machine else target.machine
+    least = {} if how == "header" else target.compilers
+    named = user_compiler(target, how)
+    if named is not None:
+        found = _named(named, wanted)
+        if not _new_enough(found, least):
+            raise ToolchainError(
+                f"the compiler that the environment names is too old for {target.name}",
+                got=str(found),
+                expected=_wish(wanted, least),
+                hint=f"unset {_variable(wanted)}, or name another",
+            )
+        return replace(found, means=how)
+    for found in _installed(wanted):
+        if _new_enough(found, least):
+            return replace(found, means=how)
+    raise ToolchainError(
+        f"there is no C compiler for {target.name} ({wanted})",
+        expected=_wish(wanted, least),
+        hint=f"{sys.executable} -m pip install ziglang, or apt-get install {_package(wanted)}",
+    )
+
+
+def _new_enough(found: Compiler, least: Mapping[str, str]) -> bool:
+    return _number(found.version) >= _number(least.get(found.family, "0"))
+
+
+def _number(version: str) -> tuple[int, ...]:
+    """A version as numbers: what follows the digits of a part is left out."""
+    return tuple(int(digits[0]) for part in version.split(".") if (digits := _DIGITS.match(part)))
+
+
+def _wish(wanted: str, least: Mapping[str, str]) -> str:
+    def said(name: str, family: str) -> str:
+        return f"{name} {least[family]} or later" if family in least else name
+
+    gcc = "gcc" if wanted == machine() else f"{gnu_name(wanted)}-linux-gnu-gcc"
+    return f"{said(gcc, 'gcc')}, {said('clang', 'clang')}, or the ziglang package"
+
+
+def _variable(wanted: str) -> str:
+    return "CC" if wanted == machine() else f"TILEWRIGHT_CC_{wanted.upper()}"
+
+
+def gnu_name(architecture: str) -> str:
+    """The architecture in the words of GNU's tools: ``powerpc64le`` for ``ppc64le``."""
+    return _GNU.get(architecture, architecture)
+
+
+def _package(wanted: str) -> str:
+    return "gcc" if wanted == machine() else f"gcc-{gnu_name(wanted).replace('_', '-')}-linux-gnu"
+
+
+def _named(named: str, wanted: str) -> Compiler:
+    """The compiler of the command that the environment names."""
+    command = (named,) if shutil.which(named) else _words(named, wanted)
+    path = shutil.which(command[0]) if command else None
+    if path is None:
+        raise ToolchainError(
+            "the compiler that the environment names is not there",
+            got=named,
+            hint=f"unset {_variable(wanted)}, or correct it",
+        )
+    return _probe(command, path, wanted)
+
+
+def _installed(wanted: str) -> Iterator[Compiler]:
+    """Every compiler here for an architecture, those preferred first."""
+    native = wanted == machine()
+    target = f"{gnu_name(wanted)}-linux-gnu"
+    gcc, options = ("gcc", ()) if native else (f"{target}-gcc", (f"--target={target}",))
+    for name, more in ((gcc, ()), ("clang", options)):
+        for numbered in (name, *(f"{name}-{number}" for number in _NUMBERS)):
+            if (path := shutil.which(numbered)) is not None:
+                yield _probe((numbered, *more), path, wanted)
+    if find_spec("ziglang") is not None:
+        yield _probe((sys.executable, "-m", "ziglang", "cc"), sys.executable, wanted)
+
+
+def _words(named: str, wanted: str) -> tuple[str, ...]:
+    """The words of a command, as a shell would part them."""
+    try:
+        return tuple(shlex.split(named))
+    except ValueError as error:
+        raise ToolchainError(
+            "the compiler that the environment names cannot be read as a command",
+            got=f"{named} ({error})",
+            expected="words, each with as many quotation marks at its end as at its beginning",
+            hint=f"unset {_variable(wanted)}, or correct it",
+        ) from None
+
+
+def _is_zig(command: tuple[str, ...]) -> bool:
+    return any(os.path.basename(word) in ("zig", "ziglang", "zig.exe") for word in command)
+
+
+def _probe(command: tuple[str, ...], path: str, wanted: str) -> Compiler:
+    return _asked(command, os.path.realpath(path), os.stat(path).st_mtime_ns, wanted)
+
+
+@lru_cache(maxsize=32)
+def _asked(command: tuple[str, ...], path: str, stamp: int, wanted: str) -> Compiler:
+    """What the compiler says of itself, asked once as long as its file stays the same."""
+    if _is_zig(command):
+        version = run_tool([*command[:-1], "version"], None).stdout.strip()
+        return Compiler(command, "zig", version, _zig_triple(wanted))
+    said = run_tool([*command, "-v"], None)
+    rows = (said.stderr + said.stdout).splitlines()
+    version = next((row for row in rows if " version " in row), "")
+    triple = next((row.split()[1] for row in rows if row.startswith("Target: ")), "")
+    if not version or architecture_of(triple) != wanted:
+        raise ToolchainError(
+            "the compiler is of no use here",
+            got=f"{shlex.join(command)}: {version or 'no version'}, {triple or 'no target'}",
+            expected=f"gcc or clang for {wanted}",
+        )
+    number = version.partition(" version ")[2].split()[0]
+    return Compiler(command, "clang" if "clang" in version else "gcc", number, triple)
+
+
+def architecture_of(triple: str) -> str:
+    """The architecture of a triple, as ``platform.machine()`` says it."""
+    first = triple.partition("-")[0]
+    names = {"amd64": "x86_64", "arm64": "aarch64", **{gnu: name for name, gnu in _GNU.items()}}
+    return names.get(first, first)
+
+
+def _zig_triple(wanted: str) -> str:
+    if sys.platform == "darwin" and wanted == machine():
+        return f"{wanted}-macos"
+    glibc = hasattr(os, "confstr") and "CS_GNU_LIBC_VERSION" in os.confstr_names
+    return f"{gnu_name(wanted)}-linux-{'gnu' if glibc and wanted == machine() else 'musl'}"
+
+
+def binutil(name: str, compiler: Compiler, problem: str) -> str:
+    """The tool for what ``compiler`` makes: binutils', or LLVM's; ToolchainError with neither."""
+    wanted = architecture_of(compiler.triple)
+    names = [f"{gnu_name(wanted)}-linux-gnu-{name}", f"llvm-{name}"]
+    names += [f"llvm-{name}-{number}" for number in _NUMBERS]
+    if wanted == machine():
+        names.insert(0, name)
+    found = next(filter(shutil.which, names), None)
+    if found is None:
+        hint = "apt-get install binutils"
+        raise ToolchainError(problem, expected=" or ".join(names[:2]), hint=hint)
+    return found
+
+
+def run_tool(command: list[str], directory: Path | None) -> subprocess.CompletedProcess[str]:
+    """Run a tool, in English and with its temporary files in ``directory``."""
+    environment = {**os.environ, "LC_ALL": "C"}
+    if directory is not None:
+        environment["TMPDIR"] = str(directory)
+    try:
+        done = subprocess.run(
+            command,
+            cwd=directory,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+    except OSError as error:
+        raise ToolchainError(
+            f"{command[0]} cannot be started", got=error.strerror or str(error)
+        ) from error
+    if done.returncode != 0:
+        said = "\n".join((done.stderr or done.stdout).strip().splitlines()[:20])
+        raise ToolchainError(
+            f"{os.path.basename(command[0])} failed with status {done.returncode}",
+            got=said or "no message",
+            expected=f"success of: {shlex.join(command)}",
+        )
+    return done
+
