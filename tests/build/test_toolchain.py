@@ -232,7 +232,7 @@ def test_a_cc_that_is_no_command(command: str, monkeypatch: pytest.MonkeyPatch) 
 def test_a_compiler_is_asked_for_its_version_once(monkeypatch: pytest.MonkeyPatch) -> None:
     use(monkeypatch, None)
     first = find_compiler(SCALAR, emulated=False)
-    monkeypatch.setattr(toolchain, "_run", lambda *args: pytest.fail("asked again"))
+    monkeypatch.setattr(compilers, "run_tool", lambda *args: pytest.fail("asked again"))
     assert find_compiler(SCALAR, emulated=False) == first
 
 
