@@ -273,5 +273,5 @@ def _converts(plan: AnyPlan) -> bool:
     if isinstance(plan, StackPlan):
         return plan.each is not None and _converts(plan.each)
     if isinstance(plan, Plan):
-        return plan.finishes or not is_plain(plan.spec)
+        return plan.finishes or not is_plain(plan.spec, plan.target)
     return isinstance(plan, PackPlan)

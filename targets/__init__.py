@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tilewright.isa.target import Target
 
 #: Best first: the first that the CPU has is "host".
-NAMES = ("amx", "avx512", "avx2", "neon", "scalar")
+NAMES = ("amx", "avx512", "avx2", "neon", "power10", "scalar")
 
 
 @cache

@@ -40,7 +40,8 @@ _INTEGERS = tuple(
 )
 _TILES = MatrixUnit(
     name="tmm",
-    registers=8,
+    registers={"s32": 8, "f32": 8},
+    factors="matrices",
     rows=16,
     row_bytes=64,
     products={"s32": _INTEGERS, "f32": (_product("bf16ps", "bf16", "bf16"),)},

@@ -11,7 +11,7 @@ from tilewright.plan.plan import Plan
 from tilewright.plan.routines.pack_b import PackPlan
 from tilewright.plan.routines.stack import StackPlan
 from tilewright.plan.routines.transpose import TransposePlan
-from tilewright.plan.staging import is_plain
+from tilewright.plan.staging import is_plain, same_types
 from tilewright.spec.expression import Call
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
@@ -47,7 +47,7 @@ def head(plan: AnyPlan) -> Iterator[str]:
         return
     spec = plan.spec
     one = plan.each if isinstance(plan, StackPlan) else plan
-    simple = is_plain(spec) and (one is None or not one.finishes)
+    simple = same_types(spec) and (one is None or not one.finishes)
     kind = spec.type if simple else f"sums in {spec.type}"
     yield f"gemm      {_formula(spec)}, {kind}"
     names = "abc" if spec.d is None else "abcd" if spec.beta != 0 else "abd"
@@ -154,7 +154,7 @@ def decisions(plan: AnyPlan) -> Iterator[Row]:
 
 def _of_product(plan: Plan) -> Iterator[Row]:
     """How one product is converted, corrected, and made D."""
-    if not is_plain(plan.spec):
+    if not is_plain(plan.spec, plan.target):
         yield from (_staging(plan, name) for name in "ab")
     if plan.corrects:
         yield from _corrections(plan)

@@ -118,7 +118,8 @@ def _code(x: float, y: float, words: str) -> str:
 def _registers(plan: Plan, tile: RegisterTile) -> Iterator[str]:
     """Accumulators as they lie in C, set by set, and the other registers beside."""
     shape, budget, size = tile.shape, tile.shape.budget, 17
-    held = plan.target.registers if shape.unit is None else shape.unit.registers
+    unit = shape.unit or shape.sums
+    held = unit.registers[plan.element] if unit else plan.target.registers
     yield text(_RIGHT, _TOP - 14, f"Registers: {budget.total} of {held}")
     side = min(size, 150 / max(1, shape.bands), 210 / max(1, shape.vectors * shape.k_split))
     x = float(_RIGHT)

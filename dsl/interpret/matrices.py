@@ -9,16 +9,24 @@ import numpy as np
 from sympy import Expr
 
 from tilewright.elementwise.operations import NUMPY
-from tilewright.ir.ops import LoadMatrix, MultiplyMatrices, StoreMatrix, TileProgram, ZeroMatrix
+from tilewright.ir.ops import (
+    LoadMatrix,
+    MultiplyBlock,
+    MultiplyMatrices,
+    ReadRows,
+    StoreMatrix,
+    TileProgram,
+    ZeroMatrix,
+)
 from tilewright.isa.vector import MulAdd
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.types import ITEMSIZE, is_integer
 
-from .lanes import Lanes, exact
+from .lanes import Lanes, exact, product
 from .memory import Segment
 
 Run = Callable[[], None]
-MatrixOp = ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
+MatrixOp = ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices | MultiplyBlock | ReadRows
 #: The smallest positive normal number of f32: what is below it is flushed to zero.
 _NORMAL = np.float32(2.0**-126)
 
@@ -46,6 +54,10 @@ def compiled(tile: State, op: MatrixOp) -> Run:
             return lambda: tile.registers.__setitem__(name, np.zeros(shape, DTYPES[op.dst.element]))
         case MultiplyMatrices():
             return _multiply(tile, op)
+        case MultiplyBlock():
+            return _multiply_block(tile, op)
+        case ReadRows():
+            return _read(tile, op)
         case _:
             return _move(tile, op)
 
@@ -90,6 +102,31 @@ def _multiply(tile: State, op: MultiplyMatrices) -> Run:
     def run() -> None:
         counts.multiply_adds += 1
         registers[acc] = add(op.op, registers[acc], registers[x], registers[y])
+
+    return run
+
+
+def _multiply_block(tile: State, op: MultiplyBlock) -> Run:
+    registers, counts = tile.registers, tile.around.counts
+    acc, x, y = _name(op.acc.name), op.x.name, op.y.name
+    add = product(op.op, op.acc.element)
+
+    def run() -> None:
+        counts.multiply_adds += 1
+        sums = registers[acc]
+        registers[acc] = add(sums.reshape(-1), registers[x], registers[y]).reshape(sums.shape)
+
+    return run
+
+
+def _read(tile: State, op: ReadRows) -> Run:
+    """Vectors of their own: what becomes of them changes no sum."""
+    registers, src, first = tile.registers, _name(op.src.name), op.first
+
+    def run() -> None:
+        begin = tile.value(first)
+        for row, dst in enumerate(op.dst, begin):
+            registers[dst.name] = registers[src][row].copy()
 
     return run
 

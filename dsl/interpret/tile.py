@@ -32,12 +32,14 @@ from tilewright.ir.ops import (
     MaskRegister,
     Multiply,
     MultiplyAdd,
+    MultiplyBlock,
     MultiplyMatrices,
     Op,
     Parameter,
     Pick,
     Point,
     PointBatch,
+    ReadRows,
     Register,
     Splat,
     StackBuffer,
@@ -163,7 +165,14 @@ class Tile:
                 return self._constant(op)
             case Add() | Multiply() | Apply() | SumLanes():
                 return self._arithmetic(op)
-            case ZeroMatrix() | LoadMatrix() | StoreMatrix() | MultiplyMatrices():
+            case (
+                ZeroMatrix()
+                | LoadMatrix()
+                | StoreMatrix()
+                | MultiplyMatrices()
+                | MultiplyBlock()
+                | ReadRows()
+            ):
                 return execute_matrices.compiled(self, op)
             case Interleave():
                 return self._interleave(op)

@@ -64,12 +64,15 @@ def _in_register(mask: MaskRegister) -> list[str]:
 
 
 def verify_alive(
-    tile: TileProgram, target: Target, body: Sequence[Step], end: Sequence[Step]
+    tile: TileProgram, target: Target, body: Sequence[Step], end: Sequence[Step], aliased: int
 ) -> None:
-    """PlanError if more vector registers are alive at once than there are, or may be spilled."""
+    """PlanError if more vector registers are alive at once than there are, or may be spilled.
+
+    ``aliased`` of them are taken up by matrices while products are summed.
+    """
     live = set[str]()
     _alive(end, live)
-    if (most := _alive(body, live)) > target.registers:
+    if (most := _alive(body, live) + aliased) > target.registers:
         raise PlanError(
             f"{tile.name} keeps {most} vector registers alive on {target.name}",
             expected=f"{target.registers} or fewer",

@@ -143,7 +143,7 @@ class _Reached:
 
     def _made(self, op: Op) -> list[str]:
         """What ``op`` makes that is no result: registers, and what a stack buffer holds."""
-        if matrices_of(op):
+        if matrices_of(op) and not writes(op):
             return []
         buffers = [self._buffers.get(address.pointer) for address in _written(op)]
         return [*(register.name for register in writes(op)), *filter(None, buffers)]

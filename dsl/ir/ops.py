@@ -319,6 +319,28 @@ class MultiplyMatrices(Operation):
 
 
 @dataclass(frozen=True, slots=True)
+class MultiplyBlock(Operation):
+    """``acc += y x``: of vectors, a group of y for each row of acc, one of x for each column."""
+
+    kind: ClassVar[str] = "multiply_block"
+    counts: ClassVar[Counted] = "multiply_adds"
+    op: MulAdd
+    acc: Updates[MatrixRegister]
+    x: Reads[Register]
+    y: Reads[Register]
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRows(Operation):
+    """``dst`` = as many rows of ``src``, from row ``first`` on."""
+
+    kind: ClassVar[str] = "read_rows"
+    dst: Writes[tuple[Register, ...]]
+    src: Reads[MatrixRegister]
+    first: Sizes[Expr]
+
+
+@dataclass(frozen=True, slots=True)
 class Add(Operation):
     """``dst = x + y``."""
 
@@ -505,6 +527,7 @@ Op = (
     Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Pick | Splat | MultiplyAdd
     | Add | Multiply | Apply | Interleave | SumLanes | Store | Copy | StackBuffer | Keep | Hide
     | Prefetch | Note | Loop | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
+    | MultiplyBlock | ReadRows
 )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ from .ops import (
     MatrixRegister,
     Multiply,
     MultiplyAdd,
+    MultiplyBlock,
     MultiplyMatrices,
     Note,
     Op,
@@ -42,6 +43,7 @@ from .ops import (
     Point,
     PointBatch,
     Prefetch,
+    ReadRows,
     Register,
     Splat,
     StackBuffer,
@@ -426,6 +428,33 @@ def _multiply_matrices(w: Walk, op: MultiplyMatrices) -> None:
         w.refuse(op, "of matrices whose shapes do not match", "acc += y x, three registers")
 
 
+def _multiply_block(w: Walk, op: MultiplyBlock) -> None:
+    _matrix(w, op, op.acc)
+    _known_matrix(w, op, op.acc)
+    unit, by = op.acc.unit, op.op
+    if by not in unit.products.get(op.acc.element, ()) or by.form != "block":
+        w.refuse(op, f"by {by!r}", f"a product of vectors into {op.acc.element} of the unit")
+    if op.acc.columns != by.cols:
+        w.refuse(op, f"into {op.acc.columns} columns", f"{by.cols}")
+    for register, element, lines in ((op.x, by.x, by.cols), (op.y, by.y, by.rows)):
+        wanted, vector = element or op.acc.element, register.vector
+        if (vector.element, vector.lanes) != (wanted, lines * by.depth):
+            w.refuse(op, f"multiplies {vector!r}", f"{lines * by.depth} lanes of {wanted}")
+
+
+def _read_rows(w: Walk, op: ReadRows) -> None:
+    _matrix(w, op, op.src)
+    _known_matrix(w, op, op.src)
+    w.size(op, op.first)
+    unit, rows = op.src.unit, value(op.first)
+    if len(op.dst) > unit.rows_at_once or (rows is not None and rows % unit.rows_at_once):
+        w.refuse(op, f"reads {len(op.dst)} rows", f"{unit.rows_at_once} of {unit.name} at once")
+    for register in op.dst:
+        vector = register.vector
+        if (vector.element, vector.lanes) != (op.src.element, op.src.columns):
+            w.refuse(op, f"into {vector!r}", f"{op.src.columns} lanes of {op.src.element}")
+
+
 #: The rule of each operation; a loop's is the walk's own.
 RULES: Rules = {
     Point: _point,
@@ -454,4 +483,6 @@ RULES: Rules = {
     LoadMatrix: _load_matrix,
     StoreMatrix: _store_matrix,
     MultiplyMatrices: _multiply_matrices,
+    MultiplyBlock: _multiply_block,
+    ReadRows: _read_rows,
 }

@@ -70,13 +70,17 @@ def verify_tile(tile: TileProgram, target: Target) -> Reach:
         raise PlanError(f"{tile.name}: two parameters of one name", got=", ".join(names))
     found = Walk(tile, target, RULES)
     body, end = found.ops(tile.body), found.ops(tile.end)
-    most = target.matrix.registers if target.matrix else 0
+    unit = target.matrix
+    types = sorted({register.element for register in found.shapes.values()})
+    held = [unit.registers.get(element, 0) for element in types] if unit else []
+    most = max(held, default=0)
     if len(found.shapes) > most:
         raise PlanError(
             f"{tile.name} uses {len(found.shapes)} matrix registers on {target.name}",
             expected=f"{most} or fewer",
         )
-    verify_alive(tile, target, body, end)
+    aliased = len(found.shapes) * unit.aliases if unit else 0
+    verify_alive(tile, target, body, end, aliased)
     return found.reach
 
 
@@ -216,6 +220,8 @@ def _configured(n: _Nest, node: Call, tile: TileProgram) -> None:
     numbers, found = dict(tile.numbers), n.configuration
     used = {r.name: r for op in walk(tile.body + tile.end) for r in matrices_of(op)}
     for name, register in used.items():
+        if not register.unit.template:
+            continue
         shape = register.rows, register.columns * ITEMSIZE[register.element]
         number = numbers.get(name)
         known = found.shapes if found is not None else ()

@@ -1,38 +1,54 @@
-"""A unit whose registers hold matrices, and the instructions that multiply them."""
+"""A unit whose registers hold matrices of sums, and the instructions that multiply into them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Literal
 
-from .vector import MulAdd
+from .vector import MulAdd, Vector
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MatrixUnit:
-    """Registers that hold matrices, and the instructions that multiply them.
+    """Registers that hold matrices of sums, and the instructions that multiply into them.
 
-    There are ``registers`` of up to ``rows`` rows of ``row_bytes`` bytes. A configuration says how
-    many rows and bytes of each are in use: ``template`` declares, loads and restores it, with the
-    C library's ``headers``. ``consent`` is the system call that asks the operating system for the
-    unit. ``products`` are the multiply-adds by the type of their accumulators. In spellings
+    ``registers`` says how many there are, by the type of the sums; each has up to ``rows`` rows of
+    ``row_bytes`` bytes, and takes the place of ``aliases`` of the target's vector registers.
+    ``ctype`` is the C type of a variable that is one, "" where intrinsics know them by number.
+    ``products`` are the multiply-adds by the type of their sums, ``zero`` sets all sums to 0.
+
+    ``factors`` are "matrices" in registers of the same kind, which ``load`` and ``store`` move by
+    rows, or "vectors" of the target or of the unit's own ``vectors``. ``read`` then is how C reads
+    rows of sums: with ``rows_at_once`` of 1 an expression for the one of number ``{row}``, else a
+    statement that fills an array ``{dst}`` of so many, which are all.
+
+    A configuration may say how many rows and bytes of each register are in use: ``template``
+    declares, loads and restores it, with the C library's ``headers``; "" where there is none.
+    ``consent`` is the system call that asks the operating system for the unit. In spellings
     ``{dst}``, ``{src}``, ``{acc}``, ``{x}`` and ``{y}`` are registers, ``{p}`` is a pointer, and
-    ``{stride}`` the bytes from row to row. ``latency`` is in cycles; a multiply-add takes a cycle
-    for each row of y, a load or store one for each row.
+    ``{stride}`` the bytes from row to row. ``latency`` is in cycles; a multiply-add of matrices
+    takes a cycle for each row of y, a load or store one for each row.
     """
 
     name: str
-    registers: int
+    registers: Mapping[str, int]
     rows: int
     row_bytes: int
     products: Mapping[str, tuple[MulAdd, ...]]
     zero: str
-    load: str
-    store: str
-    consent: tuple[int, ...]
-    headers: tuple[str, ...]
-    template: str
+    factors: Literal["matrices", "vectors"]
     latency: int
+    ctype: str = ""
+    aliases: int = 0
+    vectors: tuple[Vector, ...] = ()
+    load: str = ""
+    store: str = ""
+    read: str = ""
+    rows_at_once: int = 1
+    consent: tuple[int, ...] = ()
+    headers: tuple[str, ...] = ()
+    template: str = ""
 
     def with_products(self, more: Mapping[str, tuple[MulAdd, ...]]) -> MatrixUnit:
         """This unit with ``more`` products; those of each type are preferred to its own."""

@@ -100,7 +100,10 @@ class Target:
 
     def holding(self, element: str, lanes: int) -> Vector:
         """The vector of ``lanes`` elements of a type; TargetError if there is none."""
-        found = next((v for v in self.of(element) if v.lanes == lanes), None)
+        own = self.matrix.vectors if self.matrix else ()
+        found = next(
+            (v for v in (*self.of(element), *own) if (v.element, v.lanes) == (element, lanes)), None
+        )
         if found is None:
             raise TargetError(f"target {self.name} has no vector of {lanes} {element}")
         return found

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 from tilewright.errors import TargetError
 from tilewright.spec.types import ITEMSIZE
 
-Form = Literal["broadcast", "memory", "lane", "scalar", "matrix"]
+Form = Literal["broadcast", "memory", "lane", "scalar", "matrix", "block"]
 #: Depth, and the element types of the factors along and across the vectors ("": the accumulator's).
 Factors = tuple[int, str, str]
 ALIKE: Factors = (1, "", "")
@@ -38,8 +38,10 @@ class MulAdd:
     chooses them: a product of floating point is then rounded before it is added. ``latency`` is in
     cycles, 0 that of the core's multiply-add.
 
-    The form ``matrix`` is a matrix unit's: all three are matrices in its registers. A row of y
-    holds up to ``depth`` elements of K; a row of x one group of ``group`` elements for each column.
+    The forms ``matrix`` and ``block`` are a matrix unit's, whose registers hold the sums. Of
+    ``matrix`` the factors are matrices there, too: a row of y holds up to ``depth`` elements of K;
+    a row of x one group of ``group`` elements for each column. Of ``block`` they are vectors, of
+    a group for each column and each row.
     """
 
     form: Form

@@ -65,8 +65,13 @@ class Product:
 
     @property
     def unit(self) -> MulAdd | None:
-        """The multiply-add, if it is a matrix unit's."""
-        return self.op if self.op.group else None
+        """The multiply-add, if it is a matrix unit's whose factors are matrices."""
+        return self.op if self.op.form == "matrix" else None
+
+    @property
+    def blocks(self) -> bool:
+        """Whether blocks of C are multiplied from vectors that both hold groups of K."""
+        return self.op.rows > 1 and self.unit is None
 
     @property
     def alike(self) -> bool:
@@ -76,7 +81,7 @@ class Product:
     def form(self, vector: Vector, *forms: Form) -> MulAdd | None:
         """The multiply-add in the first of ``forms`` that ``vector`` has it in."""
         ops = self.ops.get(vector, ())
-        if self.unit is not None:
+        if self.op.form in ("matrix", "block"):
             return next(iter(ops), None)
         return next((op for form in forms for op in ops if op.form == form), None)
 
@@ -122,7 +127,7 @@ def choose_product(
 def _chosen(target: Target, types: tuple[str, str], along: str, keeps: str, flat: bool) -> Product:
     held = accumulator(*types)
     found = list(_products(target, held, dict(zip("ab", types, strict=True)), along))
-    found = [product for product in found if product.rows == 1 or not flat]
+    found = [product for product in found if not (flat and product.blocks)]
     if not found:
         raise SpecError(
             f"{target.name} has no product of these types",
@@ -171,7 +176,8 @@ def _products(target: Target, held: str, types: Mapping[str, str], along: str) -
     for op in (*matrices, *(vectors[0].muladd if vectors else ())):
         x, y = op.x or held, op.y or held
         shifts = _reach(types[along], x), _reach(types[across], y)
-        if None in shifts or (op.group and (x, y) != (types[along], types[across])):
+        given = types[along], types[across]
+        if None in shifts or (op.form == "matrix" and (x, y) != given):
             continue
         both = {k: v or 0 for k, v in zip((along, across), shifts, strict=True)}
         yield Product(held, op, op.depth, both, {})
@@ -181,10 +187,10 @@ def _forms(target: Target, product: Product) -> Iterator[tuple[Vector, tuple[Mul
     """Each vector with the forms that it has the multiply-add in."""
     factors = product.op.factors
     for vector in target.of(product.accumulator):
-        if product.unit is None:
+        if product.op.form not in ("matrix", "block"):
             yield vector, tuple(op for op in vector.muladd if op.factors == factors)
-        elif vector.lanes == product.unit.cols:
-            yield vector, (product.unit,)
+        elif vector.lanes == product.op.cols:
+            yield vector, (product.op,)
 
 
 def _reach(type_: str, element: str) -> int | None:

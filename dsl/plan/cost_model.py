@@ -59,7 +59,7 @@ def shape_of(
         shape
         for split in request.splits
         for shape in tile_shapes(vector, rows, vectors, split, masked, request)
-        if shape.budget.total <= request.free(target)
+        if request.fits(shape.budget, target)
     )
     return min(fits, key=lambda s: (tile_cycles(s, target.core, request), s.k_split), default=None)
 
@@ -97,7 +97,7 @@ def fitting(
         for shape in tile_shapes(vector, rows, vectors, split, masked, request):
             registers = shape.budget.total
             least[split] = min(registers, least.get(split, registers))
-            if registers <= free:
+            if request.fits(shape.budget, target):
                 found.append((tile_cycles(shape, target.core, request), split, shape))
     if not found:
         return None
@@ -149,7 +149,7 @@ def does_not_fit(
     legal += [(tile[0], fewer * lanes)] if fewer else []
     turn = 1 if along == "n" else -1  # to mr and nr, of A's rows and B's columns
     (height, width), (a, b) = tile[::turn], (budget.across, budget.along)[::turn]
-    kind = "vector" if request.unit is None else "matrix"
+    kind = "vector" if request.unit is request.sums else "matrix"
     return ScheduleError(
         f"tile {height}x{width} needs {budget.total} {kind} registers on {target.name} "
         f"({budget.accumulators} accumulators, {a} A, {b} B"
@@ -263,7 +263,7 @@ def _part_counts(vectors: int, registers: int) -> Iterator[int]:
 def _fits(
     target: Target, vector: Vector, rows: int, vectors: int, masked: bool, request: TileRequest
 ) -> bool:
-    return need(target, vector, rows, vectors, masked, request).total <= request.free(target)
+    return request.fits(need(target, vector, rows, vectors, masked, request), target)
 
 
 def _cut_cycles(

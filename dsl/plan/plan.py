@@ -287,7 +287,8 @@ class Plan(Decided):
             converts=self._converts(),
             stride=self._stride(),
             spare=self._spare(),
-            unit=self.target.matrix if self.product.unit else None,
+            unit=self.target.matrix if self.product.op.form == "matrix" else None,
+            sums=self.target.matrix if self.product.op.form == "block" else None,
         )
 
     def _splits(self, steps: int | None, count: int) -> tuple[int, ...]:

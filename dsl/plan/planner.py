@@ -81,7 +81,7 @@ def _of_whole(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
 
     That is with one loop, in place of two, along each dimension.
     """
-    if not asks_for_panels(spec, schedule) or product_of(spec, target, "b").unit is None:
+    if not asks_for_panels(spec, schedule, target) or product_of(spec, target, "b").unit is None:
         return schedule
     loops = schedule.loops or ""
     last = sorted("mnk", key=loops.lower().rfind)
@@ -99,7 +99,7 @@ def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     alone = spec.batch is None and spec.b2 is None and not spec.outputs
     if any(nest) or schedule.block or schedule.tails != "auto" or len(sizes) < 3:
         return schedule
-    converted = not is_plain(spec)
+    converted = not is_plain(spec, target)
     least, work = LARGE_CONVERTED if converted else LARGE, large_work(sizes[0], converted=converted)
     if not alone or isinstance(spec.b, Packed) or any(map(lt, sizes, least)) or prod(sizes) < work:
         return schedule
@@ -147,7 +147,9 @@ def _in_panels(plan: Plan) -> Plan:
     blocks = dict(plan.blocks)
     for d in widths.keys() & blocks.keys():
         width = widths[d]
-        spilled = not is_plain(plan.spec) and width < plan.lanes  # room behind the last panel
+        spilled = (
+            not is_plain(plan.spec, plan.target) and width < plan.lanes
+        )  # room behind the last panel
         blocks[d] = max(1, (blocks[d] - spilled) // width) * width
     text = " and ".join(
         f"{name.upper()} of {widths[d]}" for name, d in zip(plan.packs, lines, strict=True)
@@ -245,7 +247,7 @@ def _in_blocks(layout: Layout, spec: Gemm, schedule: Schedule, target: Target) -
     asked = schedule.pack or schedule.vectorize or schedule.loops or schedule.threads
     line = "n" if packs == "b" else "m"
     k, length = spec.k, getattr(spec, line)
-    plain = is_plain(spec) and spec.batch is None and len(packs) == 1 and not asked
+    plain = is_plain(spec, target) and spec.batch is None and len(packs) == 1 and not asked
     if not plain or not isinstance(k, int) or not isinstance(length, int) or not k:
         return schedule
     lanes, most = target.of(spec.type)[0].lanes, PACKED_BYTES // (k * ITEMSIZE[spec.type])
@@ -292,7 +294,9 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
             got=f"prefetch={schedule.prefetch}, and {staging.product.mnemonic} on {target.name}",
             hint="leave prefetch out, or choose a target without the matrix unit",
         )
-    packs = packs if is_plain(spec) or panels else ""  # what is converted is packed on the way
+    packs = (
+        packs if is_plain(spec, target) or panels else ""
+    )  # what is converted is packed on the way
     along = "m" if vectorize == "k" else vectorize
     by_rows = vectorize == "n" and staging.by_panels(sizes)
     outer, inner, loop_reason = read_loops(spec, schedule, along, packs, by_rows)

@@ -75,19 +75,21 @@ def shifts_as(target: Target, type_: str, element: str) -> bool:
     return any(type_ in v.shifts for v in target.of(element))
 
 
-def fits_across(operand: Operand, product: Product, target: Target) -> bool:
+def fits_across(operand: Operand, product: Product, target: Target, line: str) -> bool:
     """Whether the tiles can read the operand across the vectors where it is.
 
     It must be of the type in registers, or become it as it is spread; and contiguous along K if a
-    group of it is one factor, or if matrices are read from it.
+    group of it is one factor, or if matrices are read from it; along ``line`` if vectors are.
     """
     if product.unit is not None:
         return operand.type == product.across and value(operand.strides["k"]) == 1
     whole = product.depth == 1 or value(operand.strides["k"]) == 1
     same = operand.type == product.across
+    if product.blocks:
+        return product.depth == 1 and same and value(operand.strides[line]) == 1
     spreads = spreads_as if product.depth == 1 else shifts_as
     spread = spreads(target, operand.type, product.across)
-    return product.rows == 1 and whole and (same or spread)
+    return whole and (same or spread)
 
 
 def fits_along(operand: Operand, product: Product, target: Target, line: str, other: Expr) -> bool:
@@ -133,7 +135,7 @@ def packed_across(
         width = whole_vectors(extents["k"], product.unit.depth)
         strides = {line: width, "k": ONE, "b": width * whole_vectors(extents[line], lanes)}
         return Operand(source.name, type_, strides, buffer)
-    if value(source.strides["k"]) == 1 and product.rows == 1:
+    if value(source.strides["k"]) == 1 and not product.blocks:
         width = whole_vectors(extents["k"], row_elements(target, source.type, type_, lanes))
         strides = {line: width, "k": ONE, "b": width * extents[line]}
         return Operand(source.name, type_, strides, buffer)
@@ -173,7 +175,12 @@ def row_elements(target: Target, source: str, type_: str, lanes: int) -> int:
     return lanes * (max(4 // ITEMSIZE[type_], 1) if ITEMSIZE[source] == ITEMSIZE[type_] else 1)
 
 
-def is_plain(spec: Gemm) -> bool:
+def is_plain(spec: Gemm, target: Target) -> bool:
+    """Whether A and B are multiplied as they lie: of the sums' type, not packed, not in blocks."""
+    return same_types(spec) and not product_of(spec, target, "b").blocks
+
+
+def same_types(spec: Gemm) -> bool:
     """Whether A and B are of the accumulators' type, and neither is packed."""
     return spec.a.type == spec.b.type == spec.type and not isinstance(spec.b, Packed)
 
@@ -191,6 +198,7 @@ def product_of(spec: Gemm, target: Target, along: str, *, panels: bool = False) 
 
     Of what the tiles shift as they spread it the lines are not summed, but those of the other: that
     pays for many lines. With ``panels``, in which both are packed, A is shifted rather than B.
+    Blocks of C, for which operands have to be packed, are not worth it where half of one is empty.
     """
     if isinstance(spec.b, Packed):
         assert isinstance(spec.n, int), "a packed B is of fixed size"
@@ -201,7 +209,16 @@ def product_of(spec: Gemm, target: Target, along: str, *, panels: bool = False) 
     most = lines if isinstance(lines, int) else lines.max
     spreads = value(operand.strides["k"]) == 1 and shifts_as(target, operand.type, other)
     keeps = along if most is None or most >= MANY_ROWS else across
-    return choose_product(target, types, along, packed=panels, keeps=keeps if spreads else "")
+    keeps = keeps if spreads else ""
+    found = choose_product(target, types, along, packed=panels, keeps=keeps)
+    if found.blocks and same_types(spec) and 2 * _fewest_lines(spec) <= found.rows:
+        return choose_product(target, types, along, packed=panels, keeps=keeps, flat=True)
+    return found
+
+
+def _fewest_lines(spec: Gemm) -> int:
+    """The smaller of C's sizes, as far as they are known."""
+    return min((size for size in (spec.m, spec.n) if isinstance(size, int)), default=MANY_ROWS)
 
 
 def stage_operands(
@@ -229,7 +246,7 @@ def stage_operands(
     operands |= _buffers(spec, _lines_of_sums(operands[spec.output], vectorize), sizes, lanes)
     if product.unit is not None:
         operands |= _buffers(spec, vectorize, sizes, lanes)
-    if is_plain(spec):
+    if same_types(spec) and not product.blocks:
         return Staging(product, operands, {}, padded=False, reason="of the operands' type")
     if panels:
         return Staging(product, operands, {}, padded=True, reason=_reason(product, {}, "packed"))
@@ -244,7 +261,7 @@ def stage_operands(
         sources[along] = operands[along]
     else:
         padded = False
-    if across in first or not fits_across(operands[across], product, target):
+    if across in first or not fits_across(operands[across], product, target, lines[across]):
         seen[across] = packed_across(operands[across], product, target, lines[across], sizes, lanes)
         sources[across] = operands[across]
     elif (tail := tail_across(operands[across], product, lines[across], sizes)) is not None:

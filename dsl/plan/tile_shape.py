@@ -23,17 +23,23 @@ ALONE = 4
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Vector registers by use."""
+    """Vector registers by use; the accumulators are those of ``unit`` where there is one."""
 
     accumulators: int
     along: int
     across: int
     masks: int
+    unit: MatrixUnit | None = None
 
     @property
     def total(self) -> int:
-        """Registers in all."""
-        return self.accumulators + self.along + self.across + self.masks
+        """Registers in all; where the sums are in registers of their own those."""
+        return self.accumulators if self.unit else self.accumulators + self.beside
+
+    @property
+    def beside(self) -> int:
+        """Vector registers that hold no sums."""
+        return self.along + self.across + self.masks
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,8 @@ class TileShape:
     ``hold`` is the side kept in registers during a K step; ``instructions`` is how many a
     multiply-add takes, ``shuffles`` how many more convert an element of the operand across,
     ``height`` the rows that one computes and ``parts`` how many of them lie along a vector. In the
-    registers of ``unit`` the accumulators are matrices, and a step takes ``groups`` groups of K.
+    registers of ``unit`` the accumulators and factors are matrices, and a step takes ``groups``
+    groups of K; in those of ``sums`` the accumulators alone.
     ``latency`` is the multiply-add's, 0 the core's; ``converts``: elements alone are converted in
     steps; ``stride`` the bytes from one step's vectors to the next's, 0 where all are aligned.
     """
@@ -66,6 +73,7 @@ class TileShape:
     height: int = 1
     parts: int = 1
     unit: MatrixUnit | None = None
+    sums: MatrixUnit | None = None
     groups: int = 1
     group: int = 1
     shuffles: float = 0
@@ -87,6 +95,9 @@ class TileShape:
     def budget(self) -> Budget:
         """The registers alive in the K loop."""
         accumulators = self.bands * self.columns * self.k_split
+        if self.sums is not None:
+            both = (self.columns, 1) if self.hold == "along" else (1, self.bands)
+            return Budget(accumulators, *both, 0, self.sums)
         if self.unit is not None:  # what passes has two, so that one is loaded beside the other
             if self.hold == "along":
                 return Budget(accumulators, self.columns, min(2, self.bands), 0)
@@ -142,7 +153,8 @@ class TileShape:
 class TileRequest:
     """What is asked of a tile, as far as its cost depends on it.
 
-    ``product`` is the multiply-add, ``unit`` the matrix unit if it is one's; ``vectors`` are those
+    ``product`` is the multiply-add, ``unit`` the matrix unit if it is one's of matrices, ``sums``
+    if it is one's of vectors; ``vectors`` are those
     it may use; ``steps`` are K steps in all, ``depth`` those of one matrix, None when known only at
     the call. ``lane_forms`` are the forms by lanes that are possible, ``splits`` the numbers of
     accumulator sets allowed, ``spare`` the registers left to the compiler. ``dot``: vectors lie
@@ -169,14 +181,24 @@ class TileRequest:
     converts: bool = False
     stride: int = 0
     unit: MatrixUnit | None = None
+    sums: MatrixUnit | None = None
 
     def free(self, target: Target) -> int:
-        """The registers that accumulators and factors may take."""
-        return (self.unit.registers if self.unit else target.registers) - self.spare
+        """The registers that accumulators may take, and factors where they are of one kind."""
+        unit = self.unit or self.sums
+        return unit.registers[self.product.accumulator] if unit else target.registers - self.spare
+
+    def fits(self, budget: Budget, target: Target) -> bool:
+        """Whether there are as many registers."""
+        if budget.total > self.free(target):
+            return False
+        taken = self.sums.aliases * budget.accumulators + budget.beside if self.sums else 0
+        return taken <= target.registers - self.spare
 
     def most_rows(self, target: Target) -> int:
         """More rows than any tile has."""
-        return self.free(target) * (self.unit.rows if self.unit else 1) + 1
+        unit = self.unit or self.sums
+        return self.free(target) * (unit.rows if unit else 1) + 1
 
     def cuts_tail(self, vector: Vector, vectors: int) -> bool:
         """Whether the tail of a tile of ``vectors`` is cut, not overlapped with its neighbour."""
@@ -241,7 +263,7 @@ class Way:
     def shape(self, rows: int, vectors: int, split: int, masked: bool) -> TileShape:
         """The tile of that size; written out, as a search for a tile makes thousands."""
         one = self.one
-        bands = rows if one.unit is None else -(-rows // one.height)
+        bands = rows if one.unit is one.sums else -(-rows // one.height)
         return TileShape(
             vector=one.vector,
             rows=rows,
@@ -256,6 +278,7 @@ class Way:
             height=one.height,
             parts=one.parts,
             unit=one.unit,
+            sums=one.sums,
             groups=one.groups,
             group=one.group,
             shuffles=one.shuffles,
@@ -281,8 +304,15 @@ def _ways(vector: Vector, request: TileRequest) -> Iterator[Way]:
         yield Way(one, masked=request.depth is None or request.depth % vector.lanes != 0)
         return
     blocks = replace(
-        one, height=plain.rows, parts=vector.lanes // plain.cols, stride=request.stride
+        one,
+        height=plain.rows,
+        parts=vector.lanes // plain.cols,
+        stride=request.stride,
+        sums=request.sums,
     )
+    if request.sums is not None:
+        yield Way(replace(blocks, form="block"))
+        return
     yield from _spread(replace(blocks, form=plain.form), request)
     for form in request.lane_forms:
         yield from _repeated(blocks, request) if form == "repeat" else _laned(blocks, form, request)

@@ -34,7 +34,7 @@ def layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Layout, ...
     strides = {name: operand_of(spec, name).strides for name in "abc"}
     may_pack = schedule.pack is None and schedule.tile is None and _packable(spec, schedule)
     found: list[Layout] = []
-    if not is_plain(spec):
+    if not is_plain(spec, target):
         return _converted_layouts(spec, schedule, target)
     for dimension, needs in _NEEDS:
         if schedule.vectorize not in (None, dimension):
@@ -94,17 +94,17 @@ def packs_in_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:
 
     A matrix unit reads rows along K, of operands that are converted as a whole.
     """
-    return asks_for_panels(spec, schedule) and product_of(spec, target, "b").unit is None
+    return asks_for_panels(spec, schedule, target) and product_of(spec, target, "b").unit is None
 
 
-def asks_for_panels(spec: Gemm, schedule: Schedule) -> bool:
+def asks_for_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:
     """Whether blocks of operands that are converted are to be packed, of sizes left to the call."""
     loops, blocks = (schedule.loops or "").lower(), dict(schedule.block)
     fixed = any(isinstance(size, int) for size in (spec.m, spec.n, spec.k))
     if schedule.pack != "ab" or any(loops.count(d) < 2 for d in "mnk") or (blocks and fixed):
         return False
     alone = spec.batch is None and spec.b2 is None and schedule.tails != "bounce"
-    return alone and not is_plain(spec) and not isinstance(spec.b, Packed)
+    return alone and not is_plain(spec, target) and not isinstance(spec.b, Packed)
 
 
 def _converted_first(spec: Gemm, target: Target, dimension: Dimension) -> tuple[str, ...]:
@@ -116,7 +116,7 @@ def _converted_first(spec: Gemm, target: Target, dimension: Dimension) -> tuple[
     operand, product = operand_of(spec, across), product_of(spec, target, along)
     if operand.type == product.across or product.unit is not None:
         return ("",)
-    if not fits_across(operand, product, target):
+    if not fits_across(operand, product, target, "n" if across == "b" else "m"):
         return ("",)
     return (across,) if dimension == "k" else (across, "")
 

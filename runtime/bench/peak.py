@@ -286,7 +286,7 @@ def _matrix_loops(target: Target, held: str, products: set[MulAdd | None]) -> It
     assert target.matrix is not None
     for op in (op for op in target.matrix.products[held] if op in products):
         vector = replace(target.of(held)[0], name=target.matrix.name, muladd=())
-        for chains in range(1, target.matrix.registers - 1):
+        for chains in range(1, target.matrix.registers[held] - 1):
             yield Loop(f"peak_{op.mnemonic}_{chains}", vector, op, chains, "destination")
 
 

@@ -53,7 +53,7 @@ def configured(program: Program) -> Program:
 def _registers(tile: TileProgram) -> list[MatrixRegister]:
     """The matrix registers of a tile, each once."""
     every = (register for op in walk(tile.body + tile.end) for register in matrices_of(op))
-    return list(dict.fromkeys(every))
+    return [register for register in dict.fromkeys(every) if register.unit.template]
 
 
 def _fit(
@@ -89,7 +89,7 @@ def _numbers(wanted: Sequence[Shape], known: Sequence[Shape], unit: MatrixUnit) 
         else:
             free.remove(same)
         numbers.append(same)
-    return numbers if end <= unit.registers else None
+    return numbers if end <= max(unit.registers.values()) else None
 
 
 def _parallel(node: NestNode) -> bool:

@@ -81,9 +81,9 @@ def _moved(
     """
     (line, extent, depth), source = block, plan.operands[buffer.name]
     width = plan.panel(buffer.name)
-    if width is not None and not is_plain(plan.spec):
+    if width is not None and not is_plain(plan.spec, plan.target):
         extents = {line: extent, "k": depth}
-        padded = plan.input_of(plan.along).name == buffer.name or plan.product.rows > 1
+        padded = plan.input_of(plan.along).name == buffer.name or plan.product.blocks
         c = _conversion(plan, buffer, prefix)
         nodes, tiles = panel_nest(c, extents, at, width, padded=padded)
         return nodes, tuple(tiles.values())
@@ -117,7 +117,7 @@ def _panels(
         across = value(step) == 1 and part.count != 1
         nodes += tuple(_through(part, found)) if across else in_panels("pp", part, found)
     elements = div(extent + (width - 1), width) * width * whole
-    if not is_plain(plan.spec):
+    if not is_plain(plan.spec, plan.target):
         elements += spilled(_conversion(plan, buffer, prefix), width)
     return Packed(buffer, elements, nodes, tuple(tiles.values()))
 

@@ -20,7 +20,7 @@ from tilewright.spec.signature import symbol_of
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import linear
 
-from .block_product import BlockProduct, unfold
+from .block_product import BlockProduct, begin_blocks, unfold
 from .dot_product import DotProduct, store_dots
 from .k_loop import KStep, k_loop
 from .matrix_product import MatrixProduct, accumulator, begin
@@ -63,7 +63,10 @@ def _body(tile: Tile) -> Iterator[Op]:
         return
     if plan.panel_tile is not None and tile.accumulate and not plan.transposed:
         yield from _asked_for(tile)
-    yield from begin(tile) if matrices else zeros(tile)
+    if matrices:
+        yield from begin(tile)
+    else:
+        yield from begin_blocks(tile) if tile.shape.sums is not None else zeros(tile)
     if not tile.empty:
         yield from k_loop(_step_of(tile))
 
@@ -85,7 +88,7 @@ def _step_of(tile: Tile) -> KStep:
         return MatrixProduct.of(tile)
     if tile.plan.dot:
         return DotProduct.of(tile)
-    return BlockProduct.of(tile) if tile.product.rows > 1 else OuterProduct.of(tile)
+    return BlockProduct.of(tile) if tile.product.blocks else OuterProduct.of(tile)
 
 
 def _end(tile: Tile) -> Iterator[Op]:
@@ -96,7 +99,7 @@ def _end(tile: Tile) -> Iterator[Op]:
         yield from store_matrices(tile)
         return
     if tile.stage != "finish":
-        yield from unfold(tile) if tile.product.rows > 1 else ()
+        yield from unfold(tile) if tile.product.blocks else ()
         yield from sum_splits(tile)
     yield from factors(tile)
     yield from (
@@ -159,5 +162,9 @@ def _summary(tile: Tile) -> str:
     split = f", K over {shape.k_split} sets" if shape.k_split > 1 else ""
     registers, kind = plan.target.registers, shape.vector.name
     if shape.unit is not None:
-        registers, kind = shape.unit.registers, shape.unit.name
+        registers, kind = shape.unit.registers[plan.element], shape.unit.name
+    if shape.sums is not None:
+        most = shape.sums.registers[plan.element]
+        uses[0] = f"{budget.accumulators} of {most} {shape.sums.name} accumulators"
+        return f"{uses[0]}, {' + '.join(uses[1:])} = {budget.beside} of {registers} {kind}{split}"
     return f"{' + '.join(uses)} = {budget.total} of {registers} {kind}{split}"

@@ -9,7 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright.ir.ops import Interleave, Load, Note, Op, Register
+from sympy import Integer
+
+from tilewright.ir.ops import (
+    Interleave,
+    Load,
+    MatrixRegister,
+    MultiplyBlock,
+    Note,
+    Op,
+    ReadRows,
+    Register,
+    ZeroMatrix,
+)
+from tilewright.symbolic import ZERO
 
 from .k_loop import KStep, Side, factor, multiply_add
 from .tile import Tile
@@ -27,7 +40,13 @@ class BlockProduct(KStep):
             yield Load(self._factor(side, number, index), pointer.address(0, index, first), active)
             for column, band in products:
                 x, y = self._factor("along", column, index), self._factor("across", band, index)
-                acc = self.tile.block(band, column, self.accumulator_set(index))
+                split = self.accumulator_set(index)
+                if self.shape.sums is not None:
+                    yield MultiplyBlock(
+                        self.shape.op, block_of(self.tile, band, column, split), x, y
+                    )
+                    continue
+                acc = self.tile.block(band, column, split)
                 yield from multiply_add(self.tile, self.shape.op, acc, x, y)
 
     def tail(self, index: int) -> Iterator[Op]:
@@ -47,7 +66,10 @@ class BlockProduct(KStep):
         """
         group = self.tile.product.depth
         if side == "across":
-            return number * self.shape.height * group, None
+            first = number * self.shape.height
+            rows = min(self.shape.height, self.shape.rows - first)
+            whole = self.tile.across.packed or rows == self.shape.height
+            return first * group, None if whole else rows * group
         vector, block = divmod(number, self.shape.parts)
         elements = self.tile.vector.lanes // self.shape.parts * group
         loaded = self.tile.loaded(vector)
@@ -58,9 +80,43 @@ class BlockProduct(KStep):
         return first, existing if existing < elements else None
 
 
+def block_of(tile: Tile, band: int, column: int, split: int) -> MatrixRegister:
+    """The block of C in that row and column of blocks, where a matrix unit sums it."""
+    unit, shape = tile.shape.sums, tile.shape
+    assert unit is not None
+    name = tile.block(band, column, split).name
+    rows = Integer(shape.height)
+    return MatrixRegister(name, unit, tile.plan.element, rows, shape.vector.lanes // shape.parts)
+
+
+def begin_blocks(tile: Tile) -> Iterator[Op]:
+    """All blocks in registers of a matrix unit at zero."""
+    shape = tile.shape
+    yield Note("Accumulators, named by their row and column of blocks in this tile of C.")
+    for split in range(shape.k_split):
+        for band in range(shape.bands):
+            for column in range(shape.columns):
+                yield ZeroMatrix(block_of(tile, band, column, split))
+
+
+def _rows_of_blocks(tile: Tile) -> Iterator[Op]:
+    """The rows of a matrix unit's blocks: each is a vector of C's row."""
+    shape = tile.shape
+    yield Note("Rows of accumulators become vectors of C.")
+    for split in range(shape.k_split):
+        for band in range(shape.bands):
+            for vector in range(shape.vectors):
+                rows = range(band * shape.height, min(shape.rows, (band + 1) * shape.height))
+                dst = tuple(tile.accumulator(row, vector, split) for row in rows)
+                yield ReadRows(dst, block_of(tile, band, vector, split), ZERO)
+
+
 def unfold(tile: Tile) -> Iterator[Op]:
     """Blocks side by side made vectors of C's rows: halves of two registers, taken together."""
     shape = tile.shape
+    if shape.sums is not None:
+        yield from _rows_of_blocks(tile)
+        return
     width = tile.vector.lanes // shape.height
     yield Note("Blocks of accumulators become rows of C.")
     for split in range(shape.k_split):

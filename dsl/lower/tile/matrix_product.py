@@ -112,7 +112,7 @@ class MatrixProduct(KStep):
         if side == shape.hold:
             return index
         taken = shape.budget.accumulators + min(shape.bands, shape.columns)
-        slots = min(count, unit_of(self.tile).registers - taken)
+        slots = min(count, unit_of(self.tile).registers[self.tile.plan.element] - taken)
         return slots - 1 if index == count - 1 else index % max(1, slots - 1)
 
 

@@ -124,7 +124,7 @@ class Tile:
     def summed(self, split: int) -> Iterator[Register]:
         """What the multiply-adds of one set sum into."""
         shape = self.shape
-        if self.product.rows > 1:
+        if self.product.blocks:
             places = product(range(shape.bands), range(shape.columns))
             yield from (self.block(band, column, split) for band, column in places)
             return

@@ -94,7 +94,7 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
 
 def _summing(target: Target, product: Product) -> Product:
     """A matrix unit's products leave sums in matrices: vectors sum instead, in the same groups."""
-    if product.unit is None or product.accumulator != "s32":
+    if product.op.form not in ("matrix", "block") or product.accumulator != "s32":
         return product
     vectors, stored = replace(target, matrix=None), product.along
     found = (choose_product(vectors, {"a": a, "b": stored}, "b") for a in ("u8", "s8"))

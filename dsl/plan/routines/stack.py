@@ -29,7 +29,7 @@ from ..operands import BatchPlan, Operand, batch_stride, operand_of
 from ..parts import exact_parts
 from ..plan import STACK_BYTES, Plan
 from ..planner import NOMINAL, layout_cycles, make_plan
-from ..staging import is_plain
+from ..staging import same_types
 from .transpose import cover
 
 #: Registers that a tile leaves to what its end computes with.
@@ -219,7 +219,12 @@ def _alone(spec: Gemm, schedule: Schedule, target: Target) -> float:
 def _against(spec: Gemm, schedule: Schedule, target: Target) -> str:
     """Why products cannot stand side by side in vectors; "" if they can."""
     item = ITEMSIZE[spec.type]
-    if not is_plain(spec) or spec.d is not None or spec.c.type != spec.type or spec.b2 is not None:
+    if (
+        not same_types(spec)
+        or spec.d is not None
+        or spec.c.type != spec.type
+        or spec.b2 is not None
+    ):
         return "A, B and C have to be of the sums' type, without D"
     if "scalar" in (spec.alpha, spec.beta):
         return "alpha and beta are numbers of the call"

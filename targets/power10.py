@@ -1,0 +1,103 @@
+"""POWER10: 8 accumulators of 4x4 (MMA) beside 64 vectors of 128 bits (VSX), whose half they cover.
+
+Spellings: Power ISA 3.1, the Matrix-Multiply Assist Best Practices Guide (IBM Redpaper 5612), and
+GCC's PowerPC built-in functions. Latencies and units are those of LLVM's model of the core, but for
+the latency of products: a model's 10 cycles would want 20 accumulators, and 8 reached 92 % of the
+peak ("Compiling for the IBM Matrix Engine for Enterprise Workloads", IEEE Micro 42, 2022), two in a
+cycle, so one waits for itself some 4 cycles.
+"""
+
+from __future__ import annotations
+
+from tilewright.isa.machine import Core, Emulation, Speed
+from tilewright.isa.matrix_unit import MatrixUnit
+from tilewright.isa.target import Target
+from tilewright.isa.vector import MulAdd, Vector
+
+from .detection import POWER
+from .scalar import plain
+from .vsx import SUMS, double, factors, single
+
+_BYTES = "__vector unsigned char"
+#: Cycles from a product to the next into the same accumulator.
+_LATENCY = 4
+
+
+def _product(name: str, depth: int = 1, x: str = "", y: str = "", *, cols: int = 4) -> MulAdd:
+    """A product of vectors: the instruction's first factor has the rows of the sums."""
+    rows = "{y}" if cols == 2 else f"({_BYTES}){{y}}"
+    return MulAdd(
+        form="block",
+        mnemonic=name,
+        spelling=f"__builtin_mma_{name}(&{{acc}}, {rows}, ({_BYTES}){{x}})",
+        rows=4,
+        cols=cols,
+        depth=depth,
+        x=x,
+        y=y,
+        latency=_LATENCY,
+    )
+
+
+#: Four rows of f64 are two vectors, side by side.
+_PAIR = Vector(
+    name="pair",
+    element="f64",
+    lanes=4,
+    ctype="__vector_pair",
+    load="__builtin_vsx_lxvp(0L, (const __vector_pair *)(const void *)({p}))",
+)
+_MMA = MatrixUnit(
+    name="acc",
+    registers={"f32": 8, "f64": 8, "s32": 8},
+    rows=4,
+    row_bytes=16,
+    products={
+        "f32": (
+            _product("xvf32gerpp"),
+            _product("xvbf16ger2pp", 2, "bf16", "bf16"),
+            _product("xvf16ger2pp", 2, "f16", "f16"),
+        ),
+        "f64": (_product("xvf64gerpp", cols=2),),
+        "s32": (
+            _product("xvi8ger4pp", 4, "u8", "s8"),
+            _product("xvi16ger2pp", 2, "s16", "s16"),
+        ),
+    },
+    zero="__builtin_mma_xxsetaccz(&{dst})",
+    factors="vectors",
+    latency=_LATENCY,
+    ctype="__vector_quad",
+    aliases=4,
+    vectors=(_PAIR,),
+    read="__builtin_mma_disassemble_acc({dst}, &{src})",
+    rows_at_once=4,
+)
+#: Two products start in a cycle, of any type.
+_SPEEDS = tuple(
+    Speed(mnemonic=op.mnemonic, bytes=16, cycles=0.5, latency=_LATENCY)
+    for ops in _MMA.products.values()
+    for op in ops
+)
+
+TARGET = Target(
+    name="power10",
+    title="POWER10 (Power ISA 3.1 with MMA)",
+    machine="ppc64le",
+    detection=POWER,
+    cpu_flags=("arch_3_1", "mma"),
+    compiler_flags=("-mcpu=power10",),
+    zig_flags=("-mcpu=pwr10",),
+    compilers={"gcc": "11", "clang": "14"},
+    headers=("altivec.h",),
+    registers=64,
+    vectors=(
+        *(single(), plain("f32", "xsmaddasp")),
+        *(double(), plain("f64", "xsmaddadp")),
+        *SUMS,
+        *(each for element in ("s16", "s8", "u8", "bf16", "f16") for each in factors(element)),
+    ),
+    core=Core(fma_latency=7, fma_units=4, loads=2, stores=2, issue=8, shuffles=4, speeds=_SPEEDS),
+    emulation=Emulation(qemu="qemu-ppc64le", cpu="power10"),
+    matrix=_MMA,
+)

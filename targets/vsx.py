@@ -1,0 +1,242 @@
+"""Vectors of 128 bits of Power ISA: f32, f64, s32, and what holds factors in groups of 32 bits.
+
+Element 0 is the one with the lowest address: the spellings are for little-endian systems.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.isa.vector import Mask, MulAdd, Vector
+
+from .scalar import whole
+
+#: Of each element type: C's name of a vector of it, of one in memory, and its bytes.
+_TYPES = {
+    "f32": ("__vector float", "float", 4),
+    "f64": ("__vector double", "double", 8),
+    "s32": ("__vector signed int", "int32_t", 4),
+    "s16": ("__vector signed short", "int16_t", 2),
+    "s8": ("__vector signed char", "int8_t", 1),
+    "u8": ("__vector unsigned char", "uint8_t", 1),
+    "bf16": ("__vector unsigned short", "uint16_t", 2),
+    "f16": ("__vector unsigned short", "uint16_t", 2),
+}
+_U16, _S16, _S8, _U8 = (
+    f"__vector {sign} {size}"
+    for sign, size in (
+        ("unsigned", "short"),
+        ("signed", "short"),
+        ("signed", "char"),
+        ("unsigned", "char"),
+    )
+)
+_S32, _U32, _F32 = "__vector signed int", "__vector unsigned int", "__vector float"
+_S64, _U64 = "__vector signed long long", "__vector unsigned long long"
+
+
+def _bits(size: int, seen: str) -> str:
+    """The 32 or 64 bits at ``{p}``, which need not be aligned, at the begin of a vector."""
+    read = f"uint{size}_t bits_; __builtin_memcpy(&bits_, {{p}}, sizeof bits_);"
+    return f"({seen})vec_splats(({{{{ {read} bits_; }}}}))"
+
+
+def _write(size: int, v: str) -> str:
+    """The first 32 or 64 bits of a vector to ``{p}``."""
+    seen = _U32 if size == 32 else _U64
+    value = f"const uint{size}_t bits_ = vec_extract(({seen}){v}, 0);"
+    return f"({{{{ {value} (void)__builtin_memcpy({{p}}, &bits_, sizeof bits_); }}}})"
+
+
+def _mask(element: str) -> Mask:
+    """The first elements, by a number of bytes known only at run time."""
+    ctype, held, size = _TYPES[element]
+    return Mask(
+        ctype="size_t",
+        make=f"(size_t)({{count}}) * {size}",
+        load=f"({ctype})vec_xl_len(({held} *)({{p}}), {{mask}})",
+        store=f"vec_xst_len({{v}}, ({held} *)({{p}}), {{mask}})",
+        registers=0,
+    )
+
+
+def _vector(element: str, **more: object) -> Vector:
+    ctype = _TYPES[element][0]
+    known = Vector(
+        name="vsx",
+        element=element,
+        lanes=16 // _TYPES[element][2],
+        ctype=ctype,
+        zero=f"({ctype})vec_splats(0)" if element != "f64" else "vec_splats(0.0)",
+        load="vec_xl(0, {p})",
+        store="vec_xst({v}, 0, {p})",
+        broadcast="vec_splats(*({p}))",
+        splat="vec_splats({x})",
+        add="vec_add({x}, {y})",
+        mul="vec_mul({x}, {y})",
+        mask=_mask(element),
+        partial_load={},
+    )
+    return replace(known, **more)  # type: ignore[arg-type]  # fields by name
+
+
+# --- floating point -----------------------------------------------------------------------
+
+_FLOAT_OPS = {
+    "add": "vec_add({x}, {y})",
+    "sub": "vec_sub({x}, {y})",
+    "mul": "vec_mul({x}, {y})",
+    "div": "vec_div({x}, {y})",
+    "sqrt": "vec_sqrt({x})",
+    "min": "vec_sel({y}, {x}, vec_cmplt({x}, {y}))",
+    "max": "vec_sel({y}, {x}, vec_cmpgt({x}, {y}))",
+    "abs": "vec_abs({x})",
+    "neg": "vec_neg({x})",
+    "fma": "vec_madd({x}, {y}, {z})",
+    "round": "vec_rint({x})",
+}
+
+
+def _tests(mask: str, bits: str) -> dict[str, str]:
+    """Comparisons whose result is seen as ``mask``, and the choice by its ``bits``."""
+    found = {op: f"({mask})vec_cmp{op}({{x}}, {{y}})" for op in ("lt", "le", "eq")}
+    return found | {"select": f"vec_sel({{z}}, {{y}}, ({bits}){{x}})"}
+
+
+def _fma(mnemonic: str, lanes: int) -> tuple[MulAdd, ...]:
+    spelling = "vec_madd({x}, {y}, {acc})"
+    return (MulAdd(form="broadcast", mnemonic=mnemonic, spelling=spelling, cols=lanes),)
+
+
+def _halves(seen: str) -> tuple[str, str]:
+    """The even and the odd pairs of 32 bits of two vectors, taken together."""
+    x, y = (f"({_S64}){{{v}}}" for v in "xy")
+    return f"({seen})vec_mergeh({x}, {y})", f"({seen})vec_mergel({x}, {y})"
+
+
+_WORDS = ("vec_mergee({x}, {y})", "vec_mergeo({x}, {y})")
+_FOUR_SHORTS = _bits(64, _U16)
+
+
+def single() -> Vector:
+    """Four f32; f16 and bf16 are converted as they are loaded, f16 as it is stored."""
+    upper = f"vec_add({{v}}, ({_F32})vec_sld(({_U8}){{v}}, ({_U8}){{v}}, 8))"
+    total = f"const {_F32} sum_ = {upper}; vec_extract(sum_, 0) + vec_extract(sum_, 1);"
+    return _vector(
+        "f32",
+        muladd=_fma("xvmaddasp", 4),
+        sum_lanes=f"({{{{ {total} }}}})",
+        loads={
+            "f16": f"vec_extract_fp32_from_shorth({_FOUR_SHORTS})",
+            "bf16": f"({_F32})vec_mergeh(({_U16})vec_splats((uint16_t)0), {_FOUR_SHORTS})",
+        },
+        stores={"f16": _write(64, "vec_pack_to_short_fp32({v}, {v})")},
+        ops={
+            **_FLOAT_OPS,
+            **_tests(_S32, _U32),
+            "to_s32": "vec_signed(vec_rint({x}))",
+            "bits": f"({_S32}){{x}}",
+        },
+        transpose={1: _WORDS, 2: _halves(_F32)},
+    )
+
+
+def double() -> Vector:
+    """Two f64."""
+    return _vector(
+        "f64",
+        muladd=_fma("xvmaddadp", 2),
+        sum_lanes="(vec_extract({v}, 0) + vec_extract({v}, 1))",
+        ops={**_FLOAT_OPS, **_tests("__vector double", _U64)},
+        transpose={1: ("vec_mergeh({x}, {y})", "vec_mergel({x}, {y})")},
+    )
+
+
+# --- integers -----------------------------------------------------------------------------
+
+_INTEGER_OPS = {
+    "add": "vec_add({x}, {y})",
+    "sub": "vec_sub({x}, {y})",
+    "mul": "vec_mul({x}, {y})",
+    "min": "vec_min({x}, {y})",
+    "max": "vec_max({x}, {y})",
+    "and": "vec_and({x}, {y})",
+    "or": "vec_or({x}, {y})",
+    "xor": "vec_xor({x}, {y})",
+    "shl": "vec_sl({x}, vec_splats((uint32_t)({y})))",
+    "shr": "vec_sra({x}, vec_splats((uint32_t)({y})))",
+    "ushr": f"({_S32})vec_sr(({_U32}){{x}}, vec_splats((uint32_t)({{y}})))",
+    "lt": f"({_S32})vec_cmplt({{x}}, {{y}})",
+    "gt": f"({_S32})vec_cmpgt({{x}}, {{y}})",
+    "eq": f"({_S32})vec_cmpeq({{x}}, {{y}})",
+    "to_f32": "vec_float({x})",
+    "float": f"({_F32}){{x}}",
+    "select": f"vec_sel({{z}}, {{y}}, ({_U32}){{x}})",
+}
+_NO_SHORTS = f"({_U16})vec_splats((uint16_t)0)"
+_NO_BYTES = f"({_U8})vec_splats((uint8_t)0)"
+_WIDENED_BYTES = f"({_U16})vec_mergeh({_bits(32, _U8)}, {_NO_BYTES})"
+_SHORTS = "vec_pack({v}, {v})"
+_BYTES = f"vec_pack({_SHORTS}, {_SHORTS})"
+#: Of the factors' types: how many a lane sums, and the products; an unsigned byte comes second.
+_SUMS = {
+    ("s8", "u8"): (4, "vmsummbm", "vec_msum({x}, {y}, {acc})"),
+    ("u8", "s8"): (4, "vmsummbm", "vec_msum({y}, {x}, {acc})"),
+    ("u8", "u8"): (4, "vmsumubm", f"({_S32})vec_msum({{x}}, {{y}}, ({_U32}){{acc}})"),
+    ("s16", "s16"): (2, "vmsumshm", "vec_msum({x}, {y}, {acc})"),
+}
+
+
+def _whole_muladd() -> tuple[MulAdd, ...]:
+    """Products of groups of 32 bits, then those of s32."""
+    grouped = tuple(
+        MulAdd(form="broadcast", mnemonic=name, spelling=text, cols=4, depth=depth, x=x, y=y)
+        for (x, y), (depth, name, text) in _SUMS.items()
+    )
+    alike = MulAdd(
+        form="broadcast",
+        mnemonic="vmuluwm, vadduwm",
+        spelling="vec_add({acc}, vec_mul({x}, {y}))",
+        cols=4,
+        instructions=2,
+    )
+    return (*grouped, alike)
+
+
+SUMS = (
+    _vector(
+        "s32",
+        muladd=_whole_muladd(),
+        sum_lanes=(
+            "(vec_extract({v}, 0) + vec_extract({v}, 1) + vec_extract({v}, 2) + "
+            "vec_extract({v}, 3))"
+        ),
+        loads={
+            "s16": f"vec_unpackh(({_S16}){_FOUR_SHORTS})",
+            "u16": f"({_S32})vec_mergeh({_FOUR_SHORTS}, {_NO_SHORTS})",
+            "s8": f"vec_unpackh(vec_unpackh({_bits(32, _S8)}))",
+            "u8": f"({_S32})vec_mergeh({_WIDENED_BYTES}, {_NO_SHORTS})",
+        },
+        stores={
+            "u16": _write(64, _SHORTS),
+            "s8": _write(32, _BYTES),
+            "u8": _write(32, _BYTES),
+        },
+        ops=_INTEGER_OPS,
+        transpose={1: _WORDS, 2: _halves(_S32)},
+    ),
+    whole("mullw, add"),
+)
+
+
+def factors(element: str) -> tuple[Vector, ...]:
+    """What holds factors: a whole register."""
+    ctype = _TYPES[element][0]
+    group = f"({ctype})vec_splats((int32_t)({{x}}))"
+    tops = "vec_splats((int32_t)0x80808080)"
+    other = {"u8": "s8", "s8": "u8"}.get(element)
+    flipped = f"({ctype})vec_xor(vec_splats((int32_t)({{x}})), {tops})"
+    return (
+        _vector(element, add="", mul="", splat="", broadcast="", group=group,
+                shifts={other: flipped} if other else {}),
+    )  # fmt: skip
