@@ -48,16 +48,31 @@ def _write(size: int, v: str) -> str:
     return f"({{{{ {value} (void)__builtin_memcpy({{p}}, &bits_, sizeof bits_); }}}})"
 
 
+#: Accesses of so many bytes.
+_ACCESS = {
+    "load": "({ctype})vec_xl_len(({held} *)({{p}}), {bytes})",
+    "store": "vec_xst_len({{v}}, ({held} *)({{p}}), {bytes})",
+}
+
+
 def _mask(element: str) -> Mask:
     """The first elements, by a number of bytes known only at run time."""
     ctype, held, size = _TYPES[element]
+    load, store = _ACCESS["load"], _ACCESS["store"]
     return Mask(
         ctype="size_t",
         make=f"(size_t)({{count}}) * {size}",
-        load=f"({ctype})vec_xl_len(({held} *)({{p}}), {{mask}})",
-        store=f"vec_xst_len({{v}}, ({held} *)({{p}}), {{mask}})",
+        load=load.format(ctype=ctype, held=held, bytes="{mask}"),
+        store=store.format(held=held, bytes="{mask}"),
         registers=0,
     )
+
+
+def _parts(element: str, access: str) -> dict[int, str]:
+    """Accesses of a constant number of elements."""
+    ctype, held, size = _TYPES[element]
+    counts = range(1, 16 // size)
+    return {n: _ACCESS[access].format(ctype=ctype, held=held, bytes=n * size) for n in counts}
 
 
 def _vector(element: str, **more: object) -> Vector:
@@ -75,7 +90,8 @@ def _vector(element: str, **more: object) -> Vector:
         add="vec_add({x}, {y})",
         mul="vec_mul({x}, {y})",
         mask=_mask(element),
-        partial_load={},
+        partial_load=_parts(element, "load"),
+        partial_store=_parts(element, "store"),
     )
     return replace(known, **more)  # type: ignore[arg-type]  # fields by name
 
@@ -203,6 +219,26 @@ def _whole_muladd() -> tuple[MulAdd, ...]:
     return (*grouped, alike)
 
 
+def _alone() -> tuple[MulAdd, ...]:
+    """Products of a group for an accumulator that is a C scalar."""
+    none = f"({_S32})vec_splats(0)"
+    return tuple(
+        MulAdd(
+            form="broadcast",
+            mnemonic=f"{op.mnemonic}, vextuwrx, add",
+            spelling=f"{{acc}} + vec_extract(({_S32}){op.spelling.replace('{acc}', none)}, 0)",
+            cols=1,
+            depth=op.depth,
+            x=op.x,
+            y=op.y,
+            instructions=3,
+        )
+        for op in _whole_muladd()
+        if op.depth > 1
+    )
+
+
+_SCALAR = whole("mullw, add")
 SUMS = (
     _vector(
         "s32",
@@ -225,18 +261,35 @@ SUMS = (
         ops=_INTEGER_OPS,
         transpose={1: _WORDS, 2: _halves(_S32)},
     ),
-    whole("mullw, add"),
+    replace(_SCALAR, muladd=(*_alone(), *_SCALAR.muladd)),
 )
 
 
 def factors(element: str) -> tuple[Vector, ...]:
-    """What holds factors: a whole register."""
-    ctype = _TYPES[element][0]
+    """What holds factors: a whole register, and one with a group of 32 bits at its begin."""
+    ctype, _, size = _TYPES[element]
     group = f"({ctype})vec_splats((int32_t)({{x}}))"
-    tops = "vec_splats((int32_t)0x80808080)"
     other = {"u8": "s8", "s8": "u8"}.get(element)
+    tops = "vec_splats((int32_t)0x80808080)"
     flipped = f"({ctype})vec_xor(vec_splats((int32_t)({{x}})), {tops})"
-    return (
-        _vector(element, add="", mul="", splat="", broadcast="", group=group,
-                shifts={other: flipped} if other else {}),
-    )  # fmt: skip
+    held = _vector(
+        element,
+        add="",
+        mul="",
+        splat="",
+        broadcast="",
+        group=group,
+        shifts={other: flipped} if other else {},
+    )
+    parts = {n: text for n, text in held.partial_load.items() if n * size < 4}
+    few = replace(
+        held,
+        name="word",
+        lanes=4 // size,
+        load=_bits(32, ctype),
+        store=_write(32, "{v}"),
+        mask=None,
+        partial_load=parts,
+        partial_store={},
+    )
+    return held, few

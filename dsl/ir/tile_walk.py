@@ -225,7 +225,8 @@ def key_of(vector: Vector) -> tuple[str, str, int]:
 
 
 def _vectors(target: Target) -> dict[tuple[str, str, int], Vector]:
-    return {key_of(vector): vector for vector in target.vectors}
+    own = target.matrix.vectors if target.matrix else ()
+    return {key_of(vector): vector for vector in (*target.vectors, *own)}
 
 
 # --- operations in words -----------------------------------------------------------------------

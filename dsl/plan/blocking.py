@@ -238,8 +238,8 @@ class _Cutting:
         plan, shape = block.plan, region.fitting.shape
         sizes = {plan.along: region.along.size, plan.across: region.across.size}
         strides = tuple(tuple(plan.operands[x].strides.values()) for x in "ab")
-        whole = _loads_whole(plan, region)
-        where = (region.active, region.overlapped, sizes["m"], sizes["n"], whole)
+        room = _loads_whole(plan, region), _loads_bands(plan, region)
+        where = (region.active, region.overlapped, sizes["m"], sizes["n"], *room)
         key = (shape, *where, steps, k_tail, block.accumulate, block.stage, strides)
         if key not in self.tiles:
             asked = plan.schedule
@@ -250,7 +250,8 @@ class _Cutting:
                 nr=sizes["n"],
                 active=region.active,
                 overlapped=region.overlapped,
-                loads_whole=whole,
+                loads_whole=room[0],
+                loads_bands=room[1],
                 steps=steps,
                 k_tail=k_tail,
                 accumulate=block.accumulate,
@@ -293,6 +294,17 @@ def packed_block(plan: Plan, name: str, extents: Mapping[str, Expr]) -> Operand:
     leading = extent if value(extent) is None else div(extent + lanes - 1, lanes) * lanes
     strides = {line: ONE, "k": leading}
     return replace(plan.operands[name], strides=strides, buffer=Name(f"{name}_packed"))
+
+
+def _loads_bands(plan: Plan, region: Region) -> bool:
+    """Whether rows across may be loaded as many at a time as the multiply-add takes.
+
+    Packed ones have room for that, for tiles that begin at a multiple of so many.
+    """
+    part, block = region.across, plan.blocks.get(plan.across, 0)
+    steps = [part.start, block * ONE, *([] if part.count == 1 else [part.size])]
+    height = region.fitting.shape.height
+    return plan.input_of(plan.across).packed and all(mod(step, height) == 0 for step in steps)
 
 
 def _loads_whole(plan: Plan, region: Region) -> bool:

@@ -96,11 +96,11 @@ class Product:
     def held(self, target: Target, vector: Vector, side: str) -> Vector:
         """What holds the factor of that ``side``, "along" or "across", beside ``vector``."""
         element = self.along if side == "along" else self.across
-        if element == vector.element and self.depth == 1:
-            return vector
         lines = vector.lanes
-        if self.rows > 1:
-            lines = self.rows if side == "across" else lines // self.rows
+        if self.blocks:
+            lines = self.rows if side == "across" else self.op.cols
+        if element == vector.element and lines * self.depth == vector.lanes:
+            return vector
         return target.holding(element, lines * self.depth)
 
 

@@ -139,7 +139,7 @@ def packed_across(
         width = whole_vectors(extents["k"], row_elements(target, source.type, type_, lanes))
         strides = {line: width, "k": ONE, "b": width * extents[line]}
         return Operand(source.name, type_, strides, buffer)
-    leading = whole_vectors(extents[line], lanes)
+    leading = whole_vectors(extents[line], max(lanes, product.rows))
     groups = whole_groups(extents["k"], product)
     strides = {line: group * ONE, "k": leading, "b": groups * group * leading}
     return Operand(source.name, type_, strides, buffer)

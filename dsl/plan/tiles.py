@@ -59,7 +59,8 @@ class RegisterTile:
     ``number`` is its place in the plan. ``active`` are the lanes of the last vector, None all.
     With ``overlapped`` the last vector is whole and ends at the tile's edge: it shares lanes with
     the one before, which hold the same values, since C is read before it is written.
-    ``loads_whole``: where part of the last vector exists there is room to load all of it.
+    ``loads_whole``: where part of the last vector exists there is room to load all of it;
+    ``loads_bands``: so it is with the last rows across, where the multiply-add takes several.
     ``steps`` are K groups as deep as the multiply-add, ``k_tail`` elements of one more;
     ``accumulate``: C, or the buffer of sums, already holds a part of the sum.
 
@@ -74,6 +75,7 @@ class RegisterTile:
     active: Expr | None
     overlapped: bool
     loads_whole: bool
+    loads_bands: bool
     steps: Expr
     k_tail: Expr
     accumulate: bool

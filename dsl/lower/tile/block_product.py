@@ -12,8 +12,10 @@ from dataclasses import dataclass
 from sympy import Integer
 
 from tilewright.ir.ops import (
+    Active,
     Interleave,
     Load,
+    MaskRegister,
     MatrixRegister,
     MultiplyBlock,
     Note,
@@ -58,7 +60,7 @@ class BlockProduct(KStep):
         operand = self.tile.along if side == "along" else self.tile.across
         return factor(operand, number, k, self.held(side))
 
-    def _elements(self, side: Side, number: int) -> tuple[int, int | None]:
+    def _elements(self, side: Side, number: int) -> tuple[int, Active]:
         """The first element of a block in a row of K groups, and how many to load, None for all.
 
         A block that lies behind what exists of its vector is not loaded: the vector's first block
@@ -68,11 +70,13 @@ class BlockProduct(KStep):
         if side == "across":
             first = number * self.shape.height
             rows = min(self.shape.height, self.shape.rows - first)
-            whole = self.tile.across.packed or rows == self.shape.height
+            whole = self.tile.chosen.loads_bands or rows == self.shape.height
             return first * group, None if whole else rows * group
         vector, block = divmod(number, self.shape.parts)
         elements = self.tile.vector.lanes // self.shape.parts * group
         loaded = self.tile.loaded(vector)
+        if isinstance(loaded, MaskRegister):
+            return self.tile.position(vector) * group, loaded
         if isinstance(loaded, int) and loaded <= block * elements:
             block = 0
         existing = loaded - block * elements if isinstance(loaded, int) else elements
