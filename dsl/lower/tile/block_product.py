@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 from sympy import Integer
 
+from tilewright.ir.access import read
 from tilewright.ir.ops import (
     Active,
     Interleave,
-    Load,
     MaskRegister,
     MatrixRegister,
     MultiplyBlock,
@@ -39,7 +39,10 @@ class BlockProduct(KStep):
         for side, number, products in self.order(self.shape.columns, self.shape.bands):
             first, active = self._elements(side, number)
             (pointer,) = self.along if side == "along" else self.across
-            yield Load(self._factor(side, number, index), pointer.address(0, index, first), active)
+            address = pointer.address(0, index, first)
+            operand = self.tile.along if side == "along" else self.tile.across
+            dst = self._factor(side, number, index)
+            yield from read(self.tile.plan.target, dst, address, active, operand.type)
             for column, band in products:
                 x, y = self._factor("along", column, index), self._factor("across", band, index)
                 split = self.accumulator_set(index)
