@@ -34,7 +34,6 @@ from tilewright.plan.planner import make_plan
 from tilewright.plan.routines.pack_b import PackPlan, plan_packing
 from tilewright.plan.routines.stack import StackPlan, plan_stack
 from tilewright.plan.routines.transpose import TransposePlan, plan_transposition
-from tilewright.plan.staging import is_plain
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.pack import Pack
 from tilewright.spec.schedule import Schedule
@@ -273,5 +272,5 @@ def _converts(plan: AnyPlan) -> bool:
     if isinstance(plan, StackPlan):
         return plan.each is not None and _converts(plan.each)
     if isinstance(plan, Plan):
-        return plan.finishes or not is_plain(plan.spec, plan.target)
+        return plan.finishes or not plan.plain
     return isinstance(plan, PackPlan)

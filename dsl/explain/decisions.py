@@ -11,7 +11,7 @@ from tilewright.plan.plan import Plan
 from tilewright.plan.routines.pack_b import PackPlan
 from tilewright.plan.routines.stack import StackPlan
 from tilewright.plan.routines.transpose import TransposePlan
-from tilewright.plan.staging import is_plain, same_types
+from tilewright.plan.staging import same_types
 from tilewright.spec.expression import Call
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
@@ -154,7 +154,7 @@ def decisions(plan: AnyPlan) -> Iterator[Row]:
 
 def _of_product(plan: Plan) -> Iterator[Row]:
     """How one product is converted, corrected, and made D."""
-    if not is_plain(plan.spec, plan.target):
+    if not plan.plain:
         yield from (_staging(plan, name) for name in "ab")
     if plan.corrects:
         yield from _corrections(plan)

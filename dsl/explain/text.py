@@ -82,8 +82,7 @@ def explain(
     core = target.core
     unit, matrices = target.matrix, ""
     if unit is not None:
-        count = max(unit.registers.values())
-        matrices = f", {count} of {unit.rows} rows of {unit.row_bytes} bytes"
+        matrices = f", {unit.most} of {unit.rows} rows of {unit.row_bytes} bytes"
     about = (
         f"target    {target.name}, {target.title}: {target.registers} vector registers{matrices}; "
         f"multiply-add {core.fma_latency:g} cycles, {core.fma_units:g} per cycle; per cycle "

@@ -50,6 +50,11 @@ class MatrixUnit:
     headers: tuple[str, ...] = ()
     template: str = ""
 
+    @property
+    def most(self) -> int:
+        """How many registers there are of the type that has most."""
+        return max(self.registers.values())
+
     def with_products(self, more: Mapping[str, tuple[MulAdd, ...]]) -> MatrixUnit:
         """This unit with ``more`` products; those of each type are preferred to its own."""
         names = {*self.products, *more}

@@ -151,6 +151,13 @@ def _extended(target: Target, names: tuple[str, ...]) -> Target:
 
 
 @cache
+def without_blocks(target: Target) -> Target:
+    """``target`` without the products of a matrix unit whose factors are vectors."""
+    held = target.matrix is not None and target.matrix.factors == "matrices"
+    return target if held else replace(target, matrix=None)
+
+
+@cache
 def uncut(target: Target) -> Target:
     """``target`` without masks and partial accesses: whole vectors, and narrower ones."""
     vectors = (replace(v, mask=None, partial_load={}, partial_store={}) for v in target.vectors)

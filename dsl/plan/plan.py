@@ -19,7 +19,7 @@ from .contraction import Product
 from .loops import Decided, Decision
 from .operands import BatchPlan, Operand
 from .packed_b import PackedFormat
-from .staging import is_empty, loads_as
+from .staging import is_empty, loads_as, same_types
 from .tile_shape import STEPS, TileRequest
 from .tiles import Pass, RegisterTile, Stage
 
@@ -168,6 +168,11 @@ class Plan(Decided):
         """
         corrects = self.corrects and self.panel_tile is None
         return (self._remakes or corrects) and bool(set(self.outer.lower()) & {"b", "k"})
+
+    @property
+    def plain(self) -> bool:
+        """Whether A and B are multiplied as they lie: of the sums' type, not in blocks."""
+        return same_types(self.spec) and not self.product.blocks
 
     @property
     def corrects(self) -> bool:

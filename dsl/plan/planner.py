@@ -10,7 +10,7 @@ from typing import Literal
 from sympy import Integer
 
 from tilewright.errors import ScheduleError
-from tilewright.isa.target import Target, uncut
+from tilewright.isa.target import Target, uncut, without_blocks
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import LARGE, LARGE_CONVERTED, Schedule, large_work
@@ -24,7 +24,7 @@ from .loops import Decision, read_loops, threads_decision
 from .operands import LINE, batch_of
 from .packed_b import MATRIX_COLUMNS, format_of, packed_product
 from .plan import STACK_BYTES, Plan
-from .staging import is_plain, product_of, stage_operands
+from .staging import is_plain, product_of, same_types, stage_operands
 from .vector_axis import Layout, asks_for_panels, layouts, packs_in_panels
 
 #: What sizes of the call count as, where plans differ in nothing but conversions.
@@ -45,6 +45,7 @@ LINE_VECTORS = 12
 
 def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     """The plan; ScheduleError or SpecError if schedule and spec contradict each other."""
+    target = _able(spec, schedule, target)
     schedule, why = _default(spec, schedule, target)
     ways = layouts(spec, schedule, target)
     plans = [_plan_along(layout, spec, schedule, target) for layout in ways]
@@ -56,6 +57,21 @@ def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     decisions = (*_why(plans, costs, best), *plans[best].decisions)
     decisions = tuple(replace(d, reason=why.get(d.what, d.reason)) for d in decisions)
     return with_tiles(_in_panels(replace(plans[best], decisions=decisions)))
+
+
+def _able(spec: Gemm, schedule: Schedule, target: Target) -> Target:
+    """``target``, or it without blocks of C where single elements serve better.
+
+    Blocks need both operands in groups: a schedule that packs one, or has vectors along K, asks for
+    something else. Nor are they worth that where half of one would be empty.
+    """
+    product = product_of(spec, target, "b")
+    if not (same_types(spec) and product.blocks):
+        return target
+    few = min((size for size in (spec.m, spec.n) if isinstance(size, int)), default=product.rows)
+    panels = asks_for_panels(spec, schedule, target)
+    asks = schedule.vectorize == "k" or schedule.tails == "bounce" or (schedule.pack and not panels)
+    return without_blocks(target) if asks or 2 * few <= product.rows else target
 
 
 _WHOLE = "a matrix unit reads rows along K: A and B are converted whole, and not in blocks"
@@ -147,9 +163,7 @@ def _in_panels(plan: Plan) -> Plan:
     blocks = dict(plan.blocks)
     for d in widths.keys() & blocks.keys():
         width = widths[d]
-        spilled = (
-            not is_plain(plan.spec, plan.target) and width < plan.lanes
-        )  # room behind the last panel
+        spilled = not plan.plain and width < plan.lanes  # room behind the last panel
         blocks[d] = max(1, (blocks[d] - spilled) // width) * width
     text = " and ".join(
         f"{name.upper()} of {widths[d]}" for name, d in zip(plan.packs, lines, strict=True)

@@ -198,7 +198,6 @@ def product_of(spec: Gemm, target: Target, along: str, *, panels: bool = False) 
 
     Of what the tiles shift as they spread it the lines are not summed, but those of the other: that
     pays for many lines. With ``panels``, in which both are packed, A is shifted rather than B.
-    Blocks of C, for which operands have to be packed, are not worth it where half of one is empty.
     """
     if isinstance(spec.b, Packed):
         assert isinstance(spec.n, int), "a packed B is of fixed size"
@@ -209,16 +208,7 @@ def product_of(spec: Gemm, target: Target, along: str, *, panels: bool = False) 
     most = lines if isinstance(lines, int) else lines.max
     spreads = value(operand.strides["k"]) == 1 and shifts_as(target, operand.type, other)
     keeps = along if most is None or most >= MANY_ROWS else across
-    keeps = keeps if spreads else ""
-    found = choose_product(target, types, along, packed=panels, keeps=keeps)
-    if found.blocks and same_types(spec) and 2 * _fewest_lines(spec) <= found.rows:
-        return choose_product(target, types, along, packed=panels, keeps=keeps, flat=True)
-    return found
-
-
-def _fewest_lines(spec: Gemm) -> int:
-    """The smaller of C's sizes, as far as they are known."""
-    return min((size for size in (spec.m, spec.n) if isinstance(size, int)), default=MANY_ROWS)
+    return choose_product(target, types, along, packed=panels, keeps=keeps if spreads else "")
 
 
 def stage_operands(

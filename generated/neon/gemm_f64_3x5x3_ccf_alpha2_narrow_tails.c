@@ -176,8 +176,6 @@ static inline void tile1_3x5(const double *a, const double *b, double *restrict 
     HIDE(c);
     BARRIER;
 
-    /* Add the sets of accumulators that K was split over. */
-
     /* Store the sums times alpha. */
     c0_0 = vmulq_f64(c0_0, alpha_v);
     c1_0 = vmulq_f64(c1_0, alpha_v);

@@ -89,8 +89,6 @@ static inline void tile0_3x3(const double *a, const double *b, double *restrict 
     }
     BARRIER;
 
-    /* Add the sets of accumulators that K was split over. */
-
     /* Store the sums times alpha. */
     c0_0 = c0_0 * alpha_v;
     c0_1 = c0_1 * alpha_v;
@@ -150,8 +148,6 @@ static inline void tile1_3x2(const double *a, const double *b, double *restrict 
         pb += 5;
     }
     BARRIER;
-
-    /* Add the sets of accumulators that K was split over. */
 
     /* Store the sums times alpha. */
     c0_0 = c0_0 * alpha_v;

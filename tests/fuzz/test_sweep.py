@@ -28,7 +28,7 @@ from tilewright.spec.sizes import dim
 
 FEATURES = "neon+dotprod+i8mm+bf16"
 #: Of each target: how many tests, and the cases of each.
-CHUNKS = {"avx2": (1, 32), FEATURES: (3, 36), "amx": (3, 32)}
+CHUNKS = {"avx2": (1, 32), FEATURES: (3, 36), "amx": (3, 32), "power10": (3, 36)}
 #: What was once refused, or wrong.
 FOUND: dict[str, tuple[Gemm, Schedule]] = {
     "f64 zero point of the call": (
@@ -57,6 +57,21 @@ FOUND: dict[str, tuple[Gemm, Schedule]] = {
     "the same, whose sums are finished": (
         Gemm(64, 15, 2, a="bf16", b=Packed("bf16", 16), d="bf16"),
         Schedule(tile=(2, 5)),
+    ),
+    "a stack whose rows are cut in several sizes": (
+        Gemm(
+            dim("m"), 48, 31, a=Matrix("f32", "F"), b=Packed("f32", nb=16),
+            batch=Strided(2, c=dim("stride_c")),
+        ),
+        Schedule(),
+    ),
+    "a packed column of no elements": (
+        Gemm(13, 1, 0, a=Matrix("f32", "F"), b=Packed("f8_e5m2"), batch=Strided(4)),
+        Schedule(),
+    ),
+    "a tile that ends within a block": (
+        Gemm(48, 8, 48, a=Matrix("f32", "F"), b=Packed("f32")),
+        Schedule(tile=(1, 7)),
     ),
 }  # fmt: skip
 CHUNK = [(target, i) for target, (chunks, _) in CHUNKS.items() for i in range(chunks)]

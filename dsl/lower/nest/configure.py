@@ -89,7 +89,7 @@ def _numbers(wanted: Sequence[Shape], known: Sequence[Shape], unit: MatrixUnit) 
         else:
             free.remove(same)
         numbers.append(same)
-    return numbers if end <= max(unit.registers.values()) else None
+    return numbers if end <= unit.most else None
 
 
 def _parallel(node: NestNode) -> bool:

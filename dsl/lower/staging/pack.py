@@ -34,7 +34,6 @@ from tilewright.plan.operands import LINE, Operand, whole_groups
 from tilewright.plan.parts import Part, cut, panel_parts
 from tilewright.plan.plan import STACK_BYTES, Plan
 from tilewright.plan.routines.transpose import move_plan
-from tilewright.plan.staging import is_plain
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, div, linear, value
 
@@ -81,7 +80,7 @@ def _moved(
     """
     (line, extent, depth), source = block, plan.operands[buffer.name]
     width = plan.panel(buffer.name)
-    if width is not None and not is_plain(plan.spec, plan.target):
+    if width is not None and not plan.plain:
         extents = {line: extent, "k": depth}
         padded = plan.input_of(plan.along).name == buffer.name or plan.product.blocks
         c = _conversion(plan, buffer, prefix)
@@ -117,7 +116,7 @@ def _panels(
         across = value(step) == 1 and part.count != 1
         nodes += tuple(_through(part, found)) if across else in_panels("pp", part, found)
     elements = div(extent + (width - 1), width) * width * whole
-    if not is_plain(plan.spec, plan.target):
+    if not plan.plain:
         elements += spilled(_conversion(plan, buffer, prefix), width)
     return Packed(buffer, elements, nodes, tuple(tiles.values()))
 

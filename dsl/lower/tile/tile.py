@@ -179,6 +179,8 @@ def zeros(tile: Tile) -> Iterator[Op]:
 def sum_splits(tile: Tile) -> Iterator[Op]:
     """Add the accumulator sets pairwise into the first."""
     shape = tile.shape
+    if shape.k_split == 1:
+        return
     places = product(range(shape.rows), range(shape.vectors))
     yield Note("Add the sets of accumulators that K was split over.")
     yield from add_sets(
