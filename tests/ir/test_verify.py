@@ -45,6 +45,7 @@ from tilewright.ir.ops import (
     MatrixRegister,
     Multiply,
     MultiplyAdd,
+    MultiplyBlock,
     MultiplyMatrices,
     Note,
     Op,
@@ -53,6 +54,7 @@ from tilewright.ir.ops import (
     Point,
     PointBatch,
     Prefetch,
+    ReadRows,
     Register,
     Splat,
     StackBuffer,
@@ -252,7 +254,8 @@ def test_an_operation_on_matrices_is_refused(before: tuple[Op, ...], op: Op, say
 def test_every_operation_has_a_rule_that_refuses_something() -> None:
     operations = set(get_args(Op))
     assert operations - set(RULES) == {Loop}, "a loop's rule is the walk's own"
-    assert operations == {type(op) for _, op, _ in REFUSED + MATRICES_REFUSED}
+    elsewhere = {MultiplyBlock, ReadRows}  # tests/targets/test_power10.py
+    assert operations - elsewhere == {type(op) for _, op, _ in REFUSED + MATRICES_REFUSED}
 
 
 def test_every_node_of_the_nest_has_a_rule() -> None:

@@ -155,6 +155,7 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
         Gemm(32, 16, 32, a="bf16", b=Packed("bf16")),
         Schedule(tile=(16, 16), loops="Mnk", threads=2),
     ),
+    "gemm_f32_8x16x64_fcc": (Gemm(8, 16, 64, a=Matrix("f32", "F")), Schedule()),
     "transpose_f32_8x8": (Transpose(8, 8), Schedule()),
 }
 
@@ -183,11 +184,12 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemm_f32_2x16x8_ccc_row_absmax": (),
     "gemm_f16_8x2x4_fcf_gelu": ("avx2",),
     "gemm_f16_1x64x4_ccc_packed": ("avx512",),
-    "gemm_s8_32x32x128_ccc_packed": ("amx", "power10"),
-    "gemm_bf16_2x16x34_ccc_packed_relu_to_bf16": ("amx", "power10"),
+    "gemm_s8_32x32x128_ccc_packed": ("amx",),
+    "gemm_bf16_2x16x34_ccc_packed_relu_to_bf16": ("amx",),
     "gemm_u8_mx16x64_fff_of_the_call": (),
     "gemm_bf16_mx16x32_ccc_packed_of_the_call": ("amx",),
     "gemm_bf16_32x16x32_ccc_parallel_m": (),
+    "gemm_f32_8x16x64_fcc": ("power10",),
     "transpose_f32_8x8": ("avx2", "neon"),
 }
 
