@@ -15,7 +15,13 @@ if TYPE_CHECKING:
     from tilewright.isa.target import Target
 
 #: Best first: the first that the CPU has is "host".
-NAMES = ("amx", "avx512", "avx2", "neon", "scalar")
+NAMES = (
+    *("amx", "avx512", "avx2", "neon"),
+    *("rvv1024", "rvv512", "rvv256", "rvv128"),
+    "scalar",
+)
+#: Instruction sets whose registers are of several lengths, each of which is a target.
+_FAMILIES = ("rvv",)
 
 
 @cache
@@ -25,8 +31,12 @@ def load(name: str) -> Target:
         raise TargetError(
             "unknown target", got=name, expected=f"one of {', '.join(NAMES)}, or host"
         )
-    target: Target = import_module(f"{__name__}.{name}").TARGET
-    return target
+    family = next((each for each in _FAMILIES if name.startswith(each)), None)
+    if family is None:
+        found: Target = import_module(f"{__name__}.{name}").TARGET
+    else:
+        found = import_module(f"{__name__}.{family}").of_length(int(name.removeprefix(family)))
+    return found
 
 
 class Targets(ModuleType):

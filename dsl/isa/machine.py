@@ -45,7 +45,7 @@ class Width:
 
 
 #: The bytes of a vector, one element or more, of every target.
-_SIZES = (4, 8, 16, 32, 64)
+_SIZES = tuple(4 << doubled for doubled in range(8))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

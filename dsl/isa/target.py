@@ -18,7 +18,7 @@ class Feature:
     """An extension of an instruction set that a user names behind a ``+``.
 
     ``muladd`` are its multiply-adds by name and element of the accumulators' vector, ``vectors``
-    what holds their factors. A compiler flag that begins with ``+`` is appended to the target's
+    what holds their factors. A compiler flag that begins with ``+`` or ``_`` is appended to the target's
     ``-march``, whose architecture the feature's own ``-march`` replaces; ``zig`` is appended to
     its ``-mcpu``. ``emulation`` and ``core`` take the place of the target's; ``products`` are more
     of its matrix unit's. ``processors`` are those whose core it describes (none: any), by vendor,
@@ -42,9 +42,9 @@ class Feature:
 
     def compiler(self, flags: tuple[str, ...]) -> tuple[str, ...]:
         """The compiler flags of a target with this feature."""
-        added = "".join(flag for flag in self.compiler_flags if flag.startswith("+"))
+        added = "".join(flag for flag in self.compiler_flags if flag[0] in "+_")
         march = next((flag for flag in self.compiler_flags if flag.startswith("-march=")), None)
-        plain = tuple(flag for flag in self.compiler_flags if flag[0] != "+" and flag != march)
+        plain = tuple(flag for flag in self.compiler_flags if flag[0] not in "+_" and flag != march)
 
         def extended(flag: str) -> str:
             base, plus, extensions = flag.partition("+")
@@ -61,7 +61,8 @@ class Target:
     ``platform.machine()`` of CPUs that can run it, "" any; ``detection`` says how a program that
     runs there finds these flags. ``compilers`` are the least versions that know its intrinsics, by
     family, "gcc", "clang" or "zig"; any will do of one that is not named. ``core_source`` says
-    whose numbers the core's are.
+    whose numbers the core's are. ``scalars_apart``: C scalars lie in registers of their own, as
+    many as there are of vectors; else they take one of these.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Target:
     features: Mapping[str, Feature] = field(default_factory=dict)
     hints: CompilerHints | None = None
     core_source: str = "the target's own numbers"
+    scalars_apart: bool = False
 
     def __post_init__(self) -> None:
         if self.registers < 4:

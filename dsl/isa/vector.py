@@ -69,15 +69,21 @@ class MulAdd:
         return bool(self.mnemonic)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Mask:
-    """Predicated access to the first ``{count}`` lanes; ``registers`` are vector registers."""
+    """Predicated access to the first ``{count}`` lanes; ``registers`` are vector registers.
+
+    ``loads`` and ``stores`` are accesses of elements of another type, as those of ``Vector``; what
+    is not there goes by way of the stack.
+    """
 
     ctype: str
     make: str
     load: str
     store: str
     registers: int
+    loads: Mapping[str, str] = field(default_factory=dict)
+    stores: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +117,7 @@ class _Ways(NamedTuple):
     whole: str
     others: Mapping[str, str]
     masked: str
+    masked_others: Mapping[str, str]
     partial: Mapping[int, str]
     grouped: str
 
@@ -118,6 +125,8 @@ class _Ways(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Vector:
     """A register's view as ``lanes`` elements, and its operations.
+
+    It takes ``registers`` of the target's, more than one where the instruction set groups them.
 
     ``partial_load`` and ``partial_store`` map a constant number of active lanes to the access of
     exactly that many elements (the rest of the register is zero); beside a mask, such a store is
@@ -160,6 +169,7 @@ class Vector:
     partial_load: Mapping[int, str] = field(default_factory=dict)
     partial_store: Mapping[int, str] = field(default_factory=dict)
     transpose: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    registers: int = 1
 
     def __post_init__(self) -> None:
         if self.lanes < 1:
@@ -181,21 +191,25 @@ class Vector:
 
     def loading(self, memory: str, group: int, lanes: int | Mask | None) -> str:
         """The expression that loads ``lanes``, None for all; see ``ir.ops.Load``."""
-        masked = self.mask.load if self.mask is not None else ""
-        ways = _Ways(self.load, self.loads, masked, self.partial_load, self.load_group)
+        masked, others = (self.mask.load, self.mask.loads) if self.mask is not None else ("", {})
+        partial = self.partial_load
+        ways = _Ways(self.load, self.loads, masked, others, partial, self.load_group)
         return self._way(ways, memory, group, lanes)
 
     def storing(self, memory: str, group: int, lanes: int | Mask | None) -> str:
         """The statement that stores ``lanes``, None for all; see ``ir.ops.Store``."""
-        masked = self.mask.store if self.mask is not None else ""
-        ways = _Ways(self.store, self.stores, masked, self.partial_store, self.store_group)
+        masked, others = (self.mask.store, self.mask.stores) if self.mask is not None else ("", {})
+        partial = self.partial_store
+        ways = _Ways(self.store, self.stores, masked, others, partial, self.store_group)
         return self._way(ways, memory, group, lanes)
 
     def _way(self, ways: _Ways, memory: str, group: int, lanes: int | Mask | None) -> str:
+        if isinstance(lanes, Mask):
+            if not memory:
+                return ways.masked
+            return "" if group else ways.masked_others.get(memory, "")
         if lanes is not None and memory:
             return ""
-        if isinstance(lanes, Mask):
-            return ways.masked
         if lanes is not None:
             return ways.partial.get(lanes, "")
         seen = self.seen_as(memory, group)

@@ -288,6 +288,7 @@ class Plan(Decided):
             stride=self._stride(),
             spare=self._spare(),
             unit=self.target.matrix if self.product.unit else None,
+            scalars_apart=self.target.scalars_apart,
         )
 
     def _splits(self, steps: int | None, count: int) -> tuple[int, ...]:

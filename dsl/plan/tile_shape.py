@@ -19,21 +19,25 @@ from .contraction import Product
 STEPS = 3
 #: Operations that convert an element which no vector spreads.
 ALONE = 4
+#: The bytes of a C scalar, as far as it matters how fast it is loaded.
+_SCALAR = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Vector registers by use."""
+    """Vectors by use, each of which takes so many ``registers``."""
 
     accumulators: int
     along: int
     across: int
     masks: int
+    registers: int = 1
 
     @property
     def total(self) -> int:
         """Registers in all."""
-        return self.accumulators + self.along + self.across + self.masks
+        vectors = self.accumulators + self.along + self.across + self.masks
+        return vectors * self.registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ class TileShape:
     registers of ``unit`` the accumulators are matrices, and a step takes ``groups`` groups of K.
     ``latency`` is the multiply-add's, 0 the core's; ``converts``: elements alone are converted in
     steps; ``stride`` the bytes from one step's vectors to the next's, 0 where all are aligned.
+    ``scalars_apart`` is the target's.
     """
 
     vector: Vector
@@ -72,6 +77,7 @@ class TileShape:
     latency: int = 0
     converts: bool = False
     stride: int = 0
+    scalars_apart: bool = False
 
     @property
     def bands(self) -> int:
@@ -91,16 +97,25 @@ class TileShape:
             if self.hold == "along":
                 return Budget(accumulators, self.columns, min(2, self.bands), 0)
             return Budget(accumulators, min(2, self.columns), self.bands, 0)
-        masks = self.vector.mask.registers if self.masked and self.vector.mask else 0
+        vector = self.vector
+        masks = vector.mask.registers if self.masked and vector.mask else 0
         if self.form == "lane_s":
-            return Budget(accumulators, self.vectors, -(-self.rows // self.vector.lanes), masks)
+            return Budget(accumulators, self.vectors, -(-self.rows // vector.lanes), masks)
         if self.form in ("lane_k", "repeat"):
             return Budget(accumulators, self.vectors, self.rows + (self.form == "repeat"), masks)
-        converting = STEPS if self.converts and self.vector.lanes == 1 else 0
+        converting = STEPS if self.converts and vector.lanes == 1 else 0
         if self.hold == "across":
-            return Budget(accumulators, 1, self.bands + converting, masks)
-        across = 0 if self.form == "memory" else 1
-        return Budget(accumulators, self.columns, across + converting, masks)
+            across = 0 if self.apart else self.bands
+            return Budget(accumulators, 1, across + converting, masks, vector.registers)
+        across = 0 if self.form == "memory" or self.apart else 1
+        return Budget(
+            accumulators, self.columns, across + converting, masks, vector.registers
+        )
+
+    @property
+    def apart(self) -> bool:
+        """Whether the factors across lie in registers of C scalars, which vectors do not take."""
+        return self.scalars_apart and self.form == "scalar" and self.vector.lanes > 1
 
     @property
     def loads(self) -> float:
@@ -118,6 +133,13 @@ class TileShape:
         size = self.vector.nbytes
         beyond = (size - gcd(self.stride, size)) / core.line * core.crossing
         return self.loads + (self.vectors * beyond if self.unit is None else 0)
+
+    def loading(self, core: Core) -> float:
+        """The cycles of these: scalars in registers of their own are loaded as single elements."""
+        loads = core.at(self.vector.nbytes).loads
+        if not self.apart:
+            return self.touched(core) / loads
+        return (self.touched(core) - self.bands) / loads + self.bands / core.at(_SCALAR).loads
 
     @property
     def outputs(self) -> int:
@@ -150,7 +172,8 @@ class TileRequest:
     overlap the one before; ``padded``: it is computed whole though part of it exists, and nothing
     is loaded but whole vectors. ``source``: what an element of the operand across is converted from
     as it is spread, "" where it is not; with ``converts`` one alone takes steps, of either operand.
-    ``stride`` bytes lie between the vectors of one step and the next.
+    ``stride`` bytes lie between the vectors of one step and the next. ``scalars_apart`` is the
+    target's.
     """
 
     product: Product
@@ -169,6 +192,7 @@ class TileRequest:
     converts: bool = False
     stride: int = 0
     unit: MatrixUnit | None = None
+    scalars_apart: bool = False
 
     def free(self, target: Target) -> int:
         """The registers that accumulators and factors may take."""
@@ -195,7 +219,8 @@ class TileRequest:
     def tallest(self, target: Target, vector: Vector, vectors: int) -> int:
         """Rows beyond which a tile's accumulators alone take more registers than there are."""
         one = self.ways(vector)[0].one
-        bands = self.free(target) // (vectors * one.parts * min(self.splits))
+        taken = vectors * one.parts * min(self.splits) * vector.registers
+        bands = self.free(target) // taken
         return min(bands * one.height, self.most_rows(target) - 1)
 
     def with_split(self, split: int) -> TileRequest:
@@ -262,6 +287,7 @@ class Way:
             latency=one.latency,
             converts=one.converts,
             stride=one.stride,
+            scalars_apart=one.scalars_apart,
         )
 
 
@@ -308,7 +334,7 @@ def _repeated(one: TileShape, request: TileRequest) -> Iterator[Way]:
 
 def _spread(one: TileShape, request: TileRequest) -> Iterator[Way]:
     """Each element across in all lanes of a register, or in memory."""
-    shape = replace(one, converts=request.converts)
+    shape = replace(one, converts=request.converts, scalars_apart=request.scalars_apart)
     if request.source:
         spread = one.vector.spreads.get(request.source)
         shape = replace(shape, shuffles=ALONE if spread is None else spread.shuffles)
@@ -366,12 +392,12 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
             "loads": shape.loads / core.loads,
             "latency": shape.unit.latency / shape.k_split,
         }
-    converting = shape.bands * shape.shuffles
+    converting, loading = shape.bands * shape.shuffles, shape.loading(core)
     core = core.at(shape.vector.nbytes)
     found = {
         "multiply-add units": shape.multiply_adds
         * core.between(shape.op.mnemonic, shape.op.instructions),
-        "loads": shape.touched(core) / core.loads,
+        "loads": loading,
         "issue": (shape.arithmetic + shape.loads + converting) / core.issue,
         "latency": latency(shape, core) / shape.k_split,
     }
