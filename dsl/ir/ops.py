@@ -160,7 +160,7 @@ class Load(Operation):
 
     @property
     def masked_by(self) -> MaskRegister | None:
-        """The mask it uses; a load that converts copies the lanes that there are."""
+        """The mask that it uses, if the vector has such a load."""
         return _mask(self)
 
     def accesses(self) -> Iterator[Access]:
@@ -484,7 +484,8 @@ class Loop(Operation):
 
 
 def _mask(op: Load | Store) -> MaskRegister | None:
-    return op.active if isinstance(op.active, MaskRegister) and not op.memory else None
+    """The mask of an access; one that is not spelled copies the lanes that there are."""
+    return op.active if isinstance(op.active, MaskRegister) and op.spelling else None
 
 
 def _alone(active: Active) -> int | Mask | None:

@@ -19,6 +19,8 @@ Form = Literal["broadcast", "memory", "lane", "scalar", "matrix"]
 #: Depth, and the element types of the factors along and across the vectors ("": the accumulator's).
 Factors = tuple[int, str, str]
 ALIKE: Factors = (1, "", "")
+#: The registers that a block takes whose vectors are transposed: half of those of most targets.
+_MOST_TURNED = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -255,9 +257,10 @@ class Vector:
 
     @property
     def transposes(self) -> bool:
-        """Whether square blocks of registers can be transposed."""
+        """Whether square blocks of vectors can be transposed, and fit the registers."""
         blocks = {1 << i for i in range(self.lanes.bit_length() - 1)}
-        return self.lanes & (self.lanes - 1) == 0 and blocks <= set(self.transpose)
+        fits = self.lanes * self.registers <= _MOST_TURNED
+        return fits and self.lanes & (self.lanes - 1) == 0 and blocks <= set(self.transpose)
 
     @property
     def fma(self) -> MulAdd:

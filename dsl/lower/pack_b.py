@@ -41,6 +41,7 @@ from tilewright.ir.ops import (
 )
 from tilewright.lower.staging.conversion import Conversion
 from tilewright.lower.staging.convert_groups import conversion_nest
+from tilewright.isa.vector import Vector
 from tilewright.plan.packed_b import ALIGNMENT
 from tilewright.plan.parts import Part, cut
 from tilewright.plan.routines.pack_b import PackPlan
@@ -269,7 +270,7 @@ def _sum_ops(plan: PackPlan, vectors: int, groups: int) -> Iterator[Op]:
     yield Point("px", "x", ZERO, form.stored)
     body: list[Op] = []
     for index, total in enumerate(totals):
-        x = Register(f"x{index}", product.held(plan.target, vector, "along"))
+        x = Register(f"x{index}", _summed(plan, vector))
         address = Address("px", index * plan.lanes // product.rows * form.group * ONE)
         body += [*read(plan.target, x, address, None, form.stored), _plus(plan, total, x, ones)]
     yield Loop("kt", Integer(groups), (*body, Advance("px", form.nb * form.group * ONE)))
@@ -291,7 +292,7 @@ def _column_ops(plan: PackPlan, groups: int) -> Iterator[Op]:
         yield Splat(ones, _ones(product.across, product.depth), product.depth)
     total, old = Register("s", vector), Register("old", single)
     yield from (Zero(total), Point("px", "x", ZERO, plan.format.stored))
-    x = Register("x0", product.held(plan.target, vector, "along"))
+    x = Register("x0", _summed(plan, vector))
     load = read(plan.target, x, Address("px", ZERO), None, plan.format.stored)
     trips = Integer(-(-groups // plan.lanes))
     yield Loop("kt", trips, (*load, _plus(plan, total, x, ones), Advance("px", each * ONE)))
@@ -301,6 +302,12 @@ def _column_ops(plan: PackPlan, groups: int) -> Iterator[Op]:
         yield SumLanes(summed, total)
     address = Address("sums", ZERO)
     yield from (Load(old, address), Add(summed, summed, old), Store(address, summed))
+
+
+def _summed(plan: PackPlan, vector: Vector) -> Vector:
+    """What holds the elements that are summed: lanes of the sums, where a lane takes one."""
+    product = plan.summing
+    return vector if product.depth == 1 else product.held(plan.target, vector, "along")
 
 
 def _plus(plan: PackPlan, total: Register, x: Register, ones: Register) -> Op:

@@ -70,6 +70,16 @@ def spreads_as(target: Target, type_: str, element: str) -> bool:
     return bool(wide) and all(type_ in v.spreads for v in wide)
 
 
+def takes_scalars(target: Target, type_: str, product: Product) -> bool:
+    """Whether multiply-adds take single elements of ``type_`` as C scalars, converted by the load.
+
+    That pays where scalars have registers, and units, of their own.
+    """
+    if not target.scalars_apart or product.op.form != "scalar":
+        return False
+    return type_ in (product.across, *target.of(product.across)[-1].loads)
+
+
 def shifts_as(target: Target, type_: str, element: str) -> bool:
     """Whether vectors of ``element`` shift a group of bytes of the other sign as they spread it."""
     return any(type_ in v.shifts for v in target.of(element))
@@ -87,6 +97,7 @@ def fits_across(operand: Operand, product: Product, target: Target) -> bool:
     same = operand.type == product.across
     spreads = spreads_as if product.depth == 1 else shifts_as
     spread = spreads(target, operand.type, product.across)
+    spread = spread or takes_scalars(target, operand.type, product)
     return product.rows == 1 and whole and (same or spread)
 
 

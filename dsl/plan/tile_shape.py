@@ -108,9 +108,7 @@ class TileShape:
             across = 0 if self.apart else self.bands
             return Budget(accumulators, 1, across + converting, masks, vector.registers)
         across = 0 if self.form == "memory" or self.apart else 1
-        return Budget(
-            accumulators, self.columns, across + converting, masks, vector.registers
-        )
+        return Budget(accumulators, self.columns, across + converting, masks, vector.registers)
 
     @property
     def apart(self) -> bool:

@@ -58,16 +58,12 @@ _F32 = {
 #: A comparison of f64 has its lanes of ones in a vector of f64.
 _F64 = {
     **_REAL,
-    **{
-        name: f"@vreinterpret_v_${{i}}_$t({_ones(_TESTS[name])})" for name in ("lt", "le", "eq")
-    },
+    **{name: f"@vreinterpret_v_${{i}}_$t({_ones(_TESTS[name])})" for name in ("lt", "le", "eq")},
     "select": _choice("@vreinterpret_v_${t}_$i({x})"),
 }
 _S32 = {
     **_pairs("v", "add", "sub", "mul", "min", "max", "and", "or", "xor"),
-    **{
-        name: _ones(f"@vms{name}_vv_${{t}}_$b({{x}}, {{y}}, $n)") for name in ("lt", "eq", "gt")
-    },
+    **{name: _ones(f"@vms{name}_vv_${{t}}_$b({{x}}, {{y}}, $n)") for name in ("lt", "eq", "gt")},
     "select": _choice("{x}"),
     "shl": "@vsll_vx_$t({x}, {y}, $n)",
     "shr": "@vsra_vx_$t({x}, {y}, $n)",
@@ -203,7 +199,22 @@ def vector(group: Group) -> Vector:
         stores=_stores(group),
         ops=group.table(_OPS[element]),
         mask=cut(group),
+        transpose=_transpose(group),
     )
+
+
+def _transpose(group: Group) -> dict[int, tuple[str, str]]:
+    """Blocks interleaved: those of one vector slide over every other one of the other."""
+    found = {}
+    for block in (1 << i for i in range(group.lanes.bit_length() - 1)):
+        odd, even = (
+            f"@vms{test}_vx_${{u}}_$b(@vand_vx_$u(@vid_v_$u($n), {block}, $n), 0, $n)"
+            for test in ("ne", "eq")
+        )
+        up = f"@vslideup_vx_${{t}}_mu({odd}, {{x}}, {{y}}, {block}, $n)"
+        down = f"@vslidedown_vx_${{t}}_mu({even}, {{y}}, {{x}}, {block}, $n)"
+        found[block] = group.spell(up), group.spell(down)
+    return found
 
 
 def _sum_lanes(group: Group) -> str:
@@ -212,9 +223,7 @@ def _sum_lanes(group: Group) -> str:
     if group.element == "s32":
         spelling = "@vmv_x_s_ONE_i32(@vredsum_vs_${t}_ONE({v}, @vmv_s_x_ONE(0, 1), $n))"
     else:
-        spelling = (
-            "@vfmv_f_s_ONE_ELEMENT(@vfredusum_vs_${t}_ONE({v}, @vfmv_s_f_ONE(0, 1), $n))"
-        )
+        spelling = "@vfmv_f_s_ONE_ELEMENT(@vfredusum_vs_${t}_ONE({v}, @vfmv_s_f_ONE(0, 1), $n))"
     return group.spell(spelling.replace("ONE", one).replace("ELEMENT", group.element))
 
 

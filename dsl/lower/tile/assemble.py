@@ -160,4 +160,5 @@ def _summary(tile: Tile) -> str:
     registers, kind = plan.target.registers, shape.vector.name
     if shape.unit is not None:
         registers, kind = shape.unit.registers, shape.unit.name
-    return f"{' + '.join(uses)} = {budget.total} of {registers} {kind}{split}"
+    each = f", {budget.registers} registers each," if budget.registers > 1 else ""
+    return f"{' + '.join(uses)}{each} = {budget.total} of {registers} {kind}{split}"

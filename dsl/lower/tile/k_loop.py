@@ -323,7 +323,8 @@ def multiply_add(
     """
     hints, shape = tile.plan.target.hints, tile.shape
     uses = min(shape.bands, shape.vectors) if tile.plan.dot else shape.bands
-    if hints is None or (hints.operands and uses == 1 and whole):
+    apart = tile.plan.target.scalars_apart and tile.vector.lanes == 1
+    if hints is None or apart or (hints.operands and uses == 1 and whole):
         yield MultiplyAdd(op, acc, x, y, lane)
         return
     factors = tuple(each for each in (x, y) if isinstance(each, Register))

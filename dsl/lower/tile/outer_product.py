@@ -80,7 +80,7 @@ class OuterProduct(KStep):
     def _spread_register(self, row: int, k: int) -> Register:
         plan, held = self.tile.plan, self.held("across")
         if self.shape.plain.form == "scalar":
-            held = plan.target.of(plan.element)[-1]
+            held = plan.target.of(self.tile.product.across)[-1]
         return factor(self.tile.across, row, k, held)
 
     def _pick(self, row: int, k: int) -> Iterator[Op]:
