@@ -6,6 +6,7 @@ floating point to nearest even and keeps the low bits of integers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeAlias
@@ -44,6 +45,13 @@ def reader(vector: Vector, memory: str, group: int) -> Convert:
     if is_integer(memory) or memory == "f16":
         return lambda found: found.astype(dtype)
     return lambda found: exact(found, memory).astype(dtype, copy=False)
+
+
+def anything(vector: Vector) -> float | int:
+    """What a lane may hold that nobody may use: no number, or the bits of none."""
+    if is_integer(vector.element):
+        return 0x5A
+    return math.nan if vector.element in ("f16", "f32", "f64") else 0x7F
 
 
 def spreader(vector: Vector, memory: str) -> Convert:

@@ -53,7 +53,7 @@ from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import evaluate
 
 from . import matrices as execute_matrices
-from .lanes import Lanes, product, reader, spreader, summed, writer
+from .lanes import Lanes, anything, product, reader, spreader, summed, writer
 from .memory import Memory, Segment, fresh_buffer
 
 Run = Callable[[], None]
@@ -269,7 +269,11 @@ class Tile:
             counts.loads += 1
             registers[dst] = lanes(fetch())
 
-        return run
+        def loose() -> None:
+            run()
+            registers[dst][count:] = anything(vector)
+
+        return loose if op.loose else run
 
     def _group(self, address: Address, memory: str, count: int, group: int, who: str) -> Fetch:
         """Reads one element or group, and counts a broadcast."""

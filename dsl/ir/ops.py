@@ -148,7 +148,8 @@ class Load(Operation):
 
     With a ``group`` each lane holds the bits of that many elements of ``memory``, and ``active``
     counts elements. What the vector cannot load alone goes by way of the stack once the
-    tile is made legal (``access.py``).
+    tile is made legal (``access.py``). ``loose``: the other lanes may hold anything, as they meet
+    no active one and are not stored.
     """
 
     kind: ClassVar[str] = "load"
@@ -157,6 +158,7 @@ class Load(Operation):
     active: Sizes[Active] = None
     memory: str = ""
     group: int = 0
+    loose: bool = False
 
     @property
     def masked_by(self) -> MaskRegister | None:
@@ -180,7 +182,8 @@ class Load(Operation):
     @property
     def spelling(self) -> str:
         """The vector's expression for it; "" if there is none."""
-        return self.dst.vector.loading(self.memory, self.group, _alone(self.active))
+        lanes = _alone(self.active)
+        return self.dst.vector.loading(self.memory, self.group, lanes, loose=self.loose)
 
     @property
     def seen_as(self) -> str:

@@ -76,7 +76,8 @@ class Mask:
     """Predicated access to the first ``{count}`` lanes; ``registers`` are vector registers.
 
     ``loads`` and ``stores`` are accesses of elements of another type, as those of ``Vector``; what
-    is not there goes by way of the stack.
+    is not there goes by way of the stack. ``loose`` are the same accesses where zeros in the other
+    lanes cost something and nobody asks for them: its loads leave anything there.
     """
 
     ctype: str
@@ -86,6 +87,7 @@ class Mask:
     registers: int
     loads: Mapping[str, str] = field(default_factory=dict)
     stores: Mapping[str, str] = field(default_factory=dict)
+    loose: Mask | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,9 +193,12 @@ class Vector:
 
     # --- which spelling an access has; "" where the vector has none ----------------------------
 
-    def loading(self, memory: str, group: int, lanes: int | Mask | None) -> str:
+    def loading(
+        self, memory: str, group: int, lanes: int | Mask | None, *, loose: bool = False
+    ) -> str:
         """The expression that loads ``lanes``, None for all; see ``ir.ops.Load``."""
-        masked, others = (self.mask.load, self.mask.loads) if self.mask is not None else ("", {})
+        mask = self.mask and ((loose and self.mask.loose) or self.mask)
+        masked, others = (mask.load, mask.loads) if mask is not None else ("", {})
         partial = self.partial_load
         ways = _Ways(self.load, self.loads, masked, others, partial, self.load_group)
         return self._way(ways, memory, group, lanes)

@@ -39,9 +39,9 @@ from tilewright.ir.ops import (
     TileProgram,
     Zero,
 )
+from tilewright.isa.vector import Vector
 from tilewright.lower.staging.conversion import Conversion
 from tilewright.lower.staging.convert_groups import conversion_nest
-from tilewright.isa.vector import Vector
 from tilewright.plan.packed_b import ALIGNMENT
 from tilewright.plan.parts import Part, cut
 from tilewright.plan.routines.pack_b import PackPlan

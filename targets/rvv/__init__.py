@@ -56,7 +56,6 @@ def of_length(vlen: int) -> Target:
         scalars_apart=True,
         vectors=tuple(_vectors(vlen)),
         core=_core(vlen),
-        hints=CompilerHints(constraint="vr", operands=False, pointers=False, lanes=False, spare=0),
         emulation=Emulation(qemu="qemu-riscv64", cpu=_CPU.format(vlen=vlen)),
         compilers={"gcc": "14", "clang": "18"},
     )

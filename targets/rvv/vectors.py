@@ -1,6 +1,7 @@
 """RISC-V V's vectors of f32, f64 and s32, and of the 16-bit integers that these sum.
 
-A mask is a number of lanes; its loads take the other lanes from a register of zeros. Conversions
+A mask is a number of lanes; its loads take the other lanes from a register of zeros, but for those
+of which nobody asks zeros. Conversions
 and comparisons use what V alone has: it has no f16, and its minimum of a number and a NaN is the
 number, so that minima are chosen by comparison. A comparison gives bits, of which lanes of ones are
 made.
@@ -8,13 +9,14 @@ made.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal
 
 from tilewright.isa.vector import Mask, MulAdd, Vector
+from tilewright.targets.scalar import plain, whole
 
 from .words import Group
-from tilewright.targets.scalar import plain, whole
 
 # --- elementary operations ----------------------------------------------------------------------
 
@@ -25,7 +27,7 @@ def _ones(test: str) -> str:
 
 
 def _choice(mask: str) -> str:
-    """y where lanes of the integers ``mask`` are not 0, else z."""
+    """Y where lanes of the integers ``mask`` are not 0, else z."""
     return f"@vmerge_vvm_$t({{z}}, {{y}}, @vmsne_vx_${{i}}_$b({mask}, 0, $n), $n)"
 
 
@@ -75,6 +77,8 @@ _OPS = {"f32": _F32, "f64": _F64, "s32": _S32}
 
 # --- memory -------------------------------------------------------------------------------------
 
+#: What a load leaves in the lanes that it does not read.
+Lanes = Literal["all", "zeros", "anything"]
 #: What makes elements of LOADED, as many of another type.
 _WIDENED = {
     "f32": {"bf16": "@vreinterpret_v_${u}_$t(@vsll_vx_$u(@vzext_vf2_$u(LOADED, $n), 16, $n))"},
@@ -100,21 +104,20 @@ _NARROWED = {
 }
 
 
-def load(group: Group, *, cut: bool = False) -> str:
-    """The elements at ``{p}``; with ``cut`` as many as the mask says, and zeros."""
-    tail, zeros = ("_tu", "@vmv_v_x_$i(0, $n), ") if cut else ("", "")
-    count = "{mask}" if cut else "$n"
-    if group.element[0] == "f":
-        zeros = zeros.replace("vmv_v_x_$i", "vfmv_v_f_$t")
-    elif group.element[0] == "u":
-        zeros = zeros.replace("$i", "$t")
+def load(group: Group, how: Lanes = "all") -> str:
+    """The elements at ``{p}``: all; those of a mask, and zeros; or those, and anything."""
+    count = "$n" if how == "all" else "{mask}"
+    tail, zeros = "", ""
+    if how == "zeros":
+        zero = "@vfmv_v_f" if group.element[0] == "f" else "@vmv_v_x"
+        tail, zeros = "_tu", f"{zero}_$t(0, $n), "
     return group.spell(f"@vle{group.size}_v_${{t}}{tail}({zeros}{{p}}, {count})")
 
 
-def _loads(group: Group, *, cut: bool = False) -> dict[str, str]:
+def _loads(group: Group, how: Lanes = "all") -> dict[str, str]:
     """Loads that convert."""
     return {
-        memory: group.spell(spelling).replace("LOADED", load(group.of(_bits(memory)), cut=cut))
+        memory: group.spell(spelling).replace("LOADED", load(group.of(_bits(memory)), how))
         for memory, spelling in _WIDENED.get(group.element, {}).items()
     }
 
@@ -138,16 +141,18 @@ def _stores(group: Group, count: str = "$n") -> dict[str, str]:
 
 
 def cut(group: Group) -> Mask:
-    """Accesses of the first lanes."""
-    return Mask(
+    """Accesses of the first lanes, whose number the mask is."""
+    mask = Mask(
         ctype="size_t",
         make="(size_t)({count})",
-        load=load(group, cut=True),
+        load=load(group, "zeros"),
         store=store(group, count="{mask}"),
         registers=0,
-        loads=_loads(group, cut=True),
+        loads=_loads(group, "zeros"),
         stores=_stores(group, "{mask}"),
     )
+    loose = replace(mask, load=load(group, "anything"), loads=_loads(group, "anything"))
+    return replace(mask, loose=loose)
 
 
 # --- vectors ------------------------------------------------------------------------------------

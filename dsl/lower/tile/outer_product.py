@@ -61,7 +61,7 @@ class OuterProduct(KStep):
         first = self.tile.position(column) * self.tile.product.depth
         address, target = self.along[0].address(0, k, first), self.tile.plan.target
         active, memory = self.tile.loaded(column), self.tile.along.type
-        yield from read(target, self._vector(column, k), address, active, memory)
+        yield from read(target, self._vector(column, k), address, active, memory, loose=True)
 
     def _vector(self, column: int, k: int) -> Register:
         return factor(self.tile.along, column, k, self.held("along"))
