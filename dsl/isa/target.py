@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 
@@ -24,7 +24,8 @@ class Feature:
     of its matrix unit's. ``processors`` are those whose core it describes (none: any), by vendor,
     family and model as ``/proc/cpuinfo`` has them, and by name as archspec has it elsewhere;
     ``core_source`` says whose numbers those of the core are. ``compilers`` are the least versions
-    that know it, where the target's own will not do.
+    that know it, where the target's own will not do. ``extend`` gives the target's vectors what
+    they have besides with it, as loads and stores that convert.
     """
 
     title: str
@@ -33,6 +34,7 @@ class Feature:
     zig: str = ""
     muladd: Mapping[tuple[str, str], tuple[MulAdd, ...]] = field(default_factory=dict)
     vectors: tuple[Vector, ...] = ()
+    extend: Callable[[Vector], Vector] | None = None
     emulation: Emulation | None = None
     products: Mapping[str, tuple[MulAdd, ...]] = field(default_factory=dict)
     core: Core | None = None
@@ -130,7 +132,7 @@ def _extended(target: Target, names: tuple[str, ...]) -> Target:
         feature = target.features[name]
         vectors = tuple(
             replace(v, muladd=(*feature.muladd.get((v.name, v.element), ()), *v.muladd))
-            for v in target.vectors
+            for v in map(feature.extend or _as_it_is, target.vectors)
         )
         target = replace(
             target,
@@ -147,6 +149,10 @@ def _extended(target: Target, names: tuple[str, ...]) -> Target:
             matrix=target.matrix and target.matrix.with_products(feature.products),
         )
     return target
+
+
+def _as_it_is(vector: Vector) -> Vector:
+    return vector
 
 
 @cache

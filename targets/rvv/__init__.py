@@ -10,21 +10,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright.isa.machine import CompilerHints, Core, Emulation, Width
+from tilewright.isa.machine import Core, Emulation, Width
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 
+from .features import features
 from .vectors import SINGLE, held, vector
-from .words import Group
-
-#: The registers of the vectors, widest first; the last is the half of one.
-_LMUL = (4, 2, 1, 0.5)
-_CPU = "rv64,v=true,vlen={vlen},rvv_ta_all_1s=true,rvv_ma_all_1s=true"
+from .words import LMUL, Group, cpu
 
 
 def _vectors(vlen: int) -> Iterator[Vector]:
     sums = {
-        element: [int(lmul * vlen) // size for lmul in _LMUL if lmul * 64 >= size]
+        element: [int(lmul * vlen) // size for lmul in LMUL if lmul * 64 >= size]
         for element, size in (("f32", 32), ("f64", 64), ("s32", 32))
     }
     for element, lanes in sums.items():
@@ -56,6 +53,7 @@ def of_length(vlen: int) -> Target:
         scalars_apart=True,
         vectors=tuple(_vectors(vlen)),
         core=_core(vlen),
-        emulation=Emulation(qemu="qemu-riscv64", cpu=_CPU.format(vlen=vlen)),
+        features=features(vlen),
+        emulation=Emulation(qemu="qemu-riscv64", cpu=cpu(vlen)),
         compilers={"gcc": "14", "clang": "18"},
     )

@@ -11,9 +11,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from string import Template
 
+#: The registers that vectors take, widest first; the last is the half of one.
+LMUL = (4, 2, 1, 0.5)
 _KINDS = {"s": ("i", "int"), "u": ("u", "uint"), "f": ("f", "float"), "b": ("bf", "bfloat")}
 #: Elements that conversions make of others.
-_OTHERS = ("s8", "u8", "s16", "u16", "s32", "u32", "f32")
+_OTHERS = ("s8", "u8", "s16", "u16", "s32", "u32", "f32", "f16", "bf16")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,3 +83,8 @@ class Group:
     def table(self, spellings: Mapping[str, str]) -> dict[str, str]:
         """The spellings of a table, filled in."""
         return {name: self.spell(spelling) for name, spelling in spellings.items()}
+
+
+def cpu(vlen: int) -> str:
+    """Qemu's processor: lanes of which an operation says nothing are overwritten."""
+    return f"rv64,v=true,vlen={vlen},rvv_ta_all_1s=true,rvv_ma_all_1s=true"
