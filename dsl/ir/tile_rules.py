@@ -171,9 +171,8 @@ def _grouped(
 
 def _broadcast(w: Walk, op: Broadcast) -> None:
     vector, memory = op.dst.vector, op.element
-    repeat = vector.repeats.get(op.memory) if op.group > 1 else None
-    if repeat is not None:
-        legal = op.group == repeat.count
+    if vector.repeating(memory, op.group) is not None:
+        legal = op.existing is None
     elif op.memory in vector.spreads:
         legal = op.group == 1
     elif op.group == 1:
@@ -253,7 +252,7 @@ def _second_factor(w: Walk, op: MultiplyAdd, y: Register) -> None:
         _factor(w, op, y.vector, by.y, across * by.depth)
         return
     _factor(w, op, y.vector, by.y, y.vector.lanes)
-    lanes = y.vector.lanes // by.depth
+    lanes = by.lanes or y.vector.lanes // by.depth
     if op.lane is not None and not 0 <= op.lane < lanes:
         w.refuse(op, f"takes lane {op.lane} of {y.name}", f"0 to {lanes - 1}")
 

@@ -38,6 +38,9 @@ class MulAdd:
     chooses them: a product of floating point is then rounded before it is added. ``latency`` is in
     cycles, 0 that of the core's multiply-add.
 
+    A register holds so many ``lanes`` of which the form ``lane`` takes one, 0: as many as there
+    are; where it has more, they repeat, as ``Vector.repeats`` of y's own type fills it.
+
     The form ``matrix`` is a matrix unit's: all three are matrices in its registers. A row of y
     holds up to ``depth`` elements of K; a row of x one group of ``group`` elements for each column.
     """
@@ -54,6 +57,7 @@ class MulAdd:
     product: str = ""
     group: int = 0
     latency: int = 0
+    lanes: int = 0
 
     def __repr__(self) -> str:
         return f"<{self.mnemonic} by {self.form}>"
@@ -93,16 +97,16 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """``count`` elements of another type, converted and repeated until they fill a register.
+    """``count`` elements, converted where they are of another type, repeated over a register.
 
     ``shuffles`` of its instructions permute a vector. ``pick`` broadcasts element ``{lane}`` of the
-    repeated ones in ``{v}``.
+    repeated ones in ``{v}``; those of the vector's own type are not picked, but multiplied by lane.
     """
 
     count: int
     spelling: str
-    shuffles: int
-    pick: str
+    shuffles: int = 0
+    pick: str = ""
 
 
 class _Ways(NamedTuple):
@@ -212,11 +216,17 @@ class Vector:
 
     def broadcasting(self, memory: str, group: int) -> str:
         """The expression that broadcasts a factor; see ``ir.ops.Broadcast``."""
-        if group > 1 and memory in self.repeats:
-            return self.repeats[memory].spelling
+        repeat = self.repeating(memory or self.element, group)
+        if repeat is not None:
+            return repeat.spelling
         if memory in self.spreads:
             return self.spreads[memory].spelling
         return self.broadcast if group == 1 else self.shifts.get(memory, self.group)
+
+    def repeating(self, memory: str, group: int) -> Repeat | None:
+        """How ``group`` elements of type ``memory`` are repeated; None where they are not."""
+        repeat = self.repeats.get(memory)
+        return repeat if repeat is not None and repeat.count == group > 1 else None
 
     # --- what can be asked of it ---------------------------------------------------------------
 
