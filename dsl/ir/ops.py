@@ -217,6 +217,12 @@ class Broadcast(Operation):
         """The vector's expression for it; "" if there is none."""
         return self.dst.vector.broadcasting(self.memory, self.group)
 
+    @property
+    def picked(self) -> bool:
+        """Whether it repeats elements as they are, of which multiply-adds take one."""
+        vector = self.dst.vector
+        return self.element == vector.element and vector.repeating(self.element, self.group) is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Pick(Operation):

@@ -152,7 +152,8 @@ class CompilerHints:
     computes them all ahead of the loop over tiles, where partial loads take no offset, and spills
     them. ``lanes``: a factor of which one element multiplies counts as changed by each
     multiply-add; otherwise gcc broadcasts an element that is used again to a register of its own.
-    ``spare`` is the number of vector registers that compilers need for themselves.
+    ``picked`` is the letter of the registers that such a factor may be in, where those are fewer:
+    it is kept there, or gcc moves it and clang spills. ``spare`` is the number of vector registers that compilers need for themselves.
     """
 
     constraint: str
@@ -160,6 +161,7 @@ class CompilerHints:
     pointers: bool
     lanes: bool
     spare: int
+    picked: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
