@@ -42,7 +42,11 @@ ARM = Detection(
     bits={
         "asimd": CpuBit("HWCAP", 1),
         "asimddp": CpuBit("HWCAP", 20),
+        "sve": CpuBit("HWCAP", 22),
         "asimdfhm": CpuBit("HWCAP", 23),
+        "sve2": CpuBit("HWCAP2", 1),
+        "svei8mm": CpuBit("HWCAP2", 9),
+        "svebf16": CpuBit("HWCAP2", 12),
         "i8mm": CpuBit("HWCAP2", 13),
         "bf16": CpuBit("HWCAP2", 14),
     },

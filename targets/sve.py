@@ -41,7 +41,9 @@ def target(name: str) -> Target:
         ),
         core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=8, shuffles=2),
         features=features(nbytes) | processors(name),
-        hints=CompilerHints(constraint="w", operands=False, pointers=True, lanes=True, spare=3, picked="y"),
+        hints=CompilerHints(
+            constraint="w", operands=False, pointers=True, lanes=True, spare=3, picked="y"
+        ),
         emulation=Emulation(qemu="qemu-aarch64", cpu=_emulated(name)),
     )
 

@@ -6,7 +6,7 @@ from tilewright.isa.vector import Repeat, Spread, Vector
 
 from .neon_float import SINGLE
 from .scalar import plain
-from .sve_words import QUAD, SIZES, all_lanes, filled, forms, mask, seen_as, transposes
+from .sve_words import QUAD, SIZES, all_lanes, filled, forms, mask, seen_as, transposes, unzips
 
 #: ``{f}`` is the element, ``{s}`` the signed integer of its size, ``{m}`` that of masks, ``{t}``
 #: the predicate of all lanes, ``{lanes}`` a mask of a predicate, ``{chosen}`` a predicate of one.
@@ -93,8 +93,8 @@ def _whole(element: str, nbytes: int) -> Vector:
         muladd=forms(
             f"fmla z.{'s' if single else 'd'}",
             {
-                "lane": f"svmla_lane_{element}({{acc}}, {{x}}, {{y}}, {{lane}})",
                 "broadcast": f"svmla_{element}_x({everywhere}, {{acc}}, {{x}}, {{y}})",
+                "lane": f"svmla_lane_{element}({{acc}}, {{x}}, {{y}}, {{lane}})",
             },
             lanes,
             lanes=quad,
@@ -109,4 +109,5 @@ def _whole(element: str, nbytes: int) -> Vector:
         ops=_ops(element),
         mask=mask(element),
         transpose=transposes(element, lanes),
+        unzip=unzips(element) if single else {},
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.isa.vector import Factors, Form, MulAdd, Repeat, Vector
+from tilewright.isa.vector import MulAdd, Repeat, Vector
 
 from .neon_words import BITS
 from .scalar import whole
@@ -12,13 +12,15 @@ from .sve_words import (
     QUAD,
     SIZES,
     all_lanes,
-    alone,
+    dots,
     filled,
     first_lanes,
     forms,
     group,
     mask,
     transposes,
+    unsigned,
+    unzips,
 )
 
 _ALL = all_lanes("s32")
@@ -47,22 +49,6 @@ _OPS = filled(
 
 
 # --- products -----------------------------------------------------------------------------
-
-
-def unsigned(product: str) -> str:
-    """A product of u32 accumulators, on s32."""
-    acc = "svreinterpret_u32_s32({acc})"
-    return f"svreinterpret_s32_u32({product.replace('{acc}', acc)})"
-
-
-def dots(
-    mnemonic: str, factors: Factors, broadcast: str, lane: str, lanes: int
-) -> tuple[MulAdd, ...]:
-    """A product of groups of 32 bits: by group of each segment, and with equal ones."""
-    if lanes == 1:
-        return forms(mnemonic, {"broadcast": alone(broadcast)}, 1, factors=factors)
-    spellings: dict[Form, str] = {"lane": lane, "broadcast": broadcast}
-    return forms(mnemonic, spellings, lanes, factors=factors, lanes=QUAD // 4)
 
 
 def _products(lanes: int) -> tuple[MulAdd, ...]:
@@ -117,7 +103,9 @@ def sums(nbytes: int) -> tuple[Vector, ...]:
             mul=_OPS["mul"],
             muladd=(
                 *_products(lanes),
-                *forms("mla z.s", {"broadcast": f"svmla_s32_x({_ALL}, {{acc}}, {{x}}, {{y}})"}, lanes),
+                *forms(
+                    "mla z.s", {"broadcast": f"svmla_s32_x({_ALL}, {{acc}}, {{x}}, {{y}})"}, lanes
+                ),
             ),
             sum_lanes=f"(int32_t)svaddv_s32({_ALL}, {{v}})",
             loads=_LOADS,
@@ -125,6 +113,7 @@ def sums(nbytes: int) -> tuple[Vector, ...]:
             ops=_OPS,
             mask=mask("s32"),
             transpose=transposes("s32", lanes),
+            unzip=unzips("s32"),
         ),
         replace(one, muladd=(*_products(1), *one.muladd)),
     )

@@ -54,10 +54,10 @@ def group(element: str) -> str:
     return f"svreinterpret_{element}_s{{bits}}(svdup_n_s{{bits}}((int{{bits}}_t)({{x}})))"
 
 
-def alone(product: str) -> str:
-    """A product into the first lane of a vector, for an accumulator of s32 that is a C scalar."""
-    total = product.replace("{acc}", "svdup_n_s32({acc})")
-    return f"svlasta_s32(svpfalse_b(), {total})"
+def alone(product: str, element: str) -> str:
+    """A product into the first lane of a vector, for an accumulator that is a C scalar."""
+    total = product.replace("{acc}", f"svdup_n_{element}({{acc}})")
+    return f"svlasta_{element}(svpfalse_b(), {total})"
 
 
 def transposes(element: str, lanes: int) -> dict[int, Pair]:
@@ -66,6 +66,13 @@ def transposes(element: str, lanes: int) -> dict[int, Pair]:
     Larger blocks are moved over each other, and chosen from by a predicate.
     """
     return {1 << i: _exchanged(element, lanes, 1 << i) for i in range(lanes.bit_length() - 1)}
+
+
+def unzips(element: str) -> dict[int, Pair]:
+    """The even or odd pairs of lanes of 32 bits of two registers."""
+    x, y = (seen_as("f64", element, f"{{{v}}}") for v in "xy")
+    even, odd = (seen_as(element, "f64", f"svuzp{i}_f64({x}, {y})") for i in (1, 2))
+    return {2: (even, odd)}
 
 
 def _exchanged(element: str, lanes: int, block: int) -> Pair:
@@ -83,6 +90,30 @@ def _exchanged(element: str, lanes: int, block: int) -> Pair:
     return f"svsel_{element}({even}, {{x}}, {up})", f"svsel_{element}({even}, {down}, {{y}})"
 
 
+def unsigned(product: str) -> str:
+    """A product of u32 accumulators, on s32."""
+    acc = "svreinterpret_u32_s32({acc})"
+    return f"svreinterpret_s32_u32({product.replace('{acc}', acc)})"
+
+
+def dots(
+    mnemonic: str,
+    factors: Factors,
+    broadcast: str,
+    lane: str,
+    lanes: int,
+    *,
+    element: str = "s32",
+    instructions: int = 1,
+) -> tuple[MulAdd, ...]:
+    """A product of groups of 32 bits: by one group of each segment, and with a group alike."""
+    spellings: dict[Form, str] = {"broadcast": broadcast, "lane": lane}
+    if lanes == 1:
+        spellings = {"broadcast": alone(broadcast, element)}
+    each = QUAD // 4
+    return forms(mnemonic, spellings, lanes, factors=factors, lanes=each, instructions=instructions)
+
+
 def forms(
     mnemonic: str,
     spellings: Mapping[Form, str],
@@ -90,6 +121,7 @@ def forms(
     *,
     factors: Factors = (1, "", ""),
     lanes: int = 0,
+    instructions: int = 1,
 ) -> tuple[MulAdd, ...]:
     """One multiply-add in each form; that by lane takes one of ``lanes`` in each segment."""
     depth, x, y = factors
@@ -103,6 +135,7 @@ def forms(
             x=x,
             y=y,
             lanes=lanes if form == "lane" else 0,
+            instructions=instructions,
         )
         for form, spelling in spellings.items()
     )

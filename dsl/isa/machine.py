@@ -153,7 +153,8 @@ class CompilerHints:
     them. ``lanes``: a factor of which one element multiplies counts as changed by each
     multiply-add; otherwise gcc broadcasts an element that is used again to a register of its own.
     ``picked`` is the letter of the registers that such a factor may be in, where those are fewer:
-    it is kept there, or gcc moves it and clang spills. ``spare`` is the number of vector registers that compilers need for themselves.
+    it is kept there, or gcc moves it and clang spills.
+    ``spare`` is the number of vector registers that compilers need for themselves.
     """
 
     constraint: str

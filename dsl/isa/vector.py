@@ -39,7 +39,9 @@ class MulAdd:
     cycles, 0 that of the core's multiply-add.
 
     A register holds so many ``lanes`` of which the form ``lane`` takes one, 0: as many as there
-    are; where it has more, they repeat, as ``Vector.repeats`` of y's own type fills it.
+    are; where it has more, they repeat, as ``Vector.repeats`` of y's own type fills it. A block's
+    columns may lie in ``segments`` of the register, each with its part of all rows; y's groups then
+    repeat in each.
 
     The form ``matrix`` is a matrix unit's: all three are matrices in its registers. A row of y
     holds up to ``depth`` elements of K; a row of x one group of ``group`` elements for each column.
@@ -58,6 +60,7 @@ class MulAdd:
     group: int = 0
     latency: int = 0
     lanes: int = 0
+    segments: int = 1
 
     def __repr__(self) -> str:
         return f"<{self.mnemonic} by {self.form}>"
@@ -66,6 +69,11 @@ class MulAdd:
     def factors(self) -> Factors:
         """What it multiplies."""
         return self.depth, self.x, self.y
+
+    @property
+    def groups(self) -> int:
+        """The groups of K in a register of y: one for each row of a block, or for each lane."""
+        return self.rows * self.segments if self.rows > 1 else self.cols
 
     @property
     def fused(self) -> bool:
@@ -127,7 +135,8 @@ class Vector:
     exactly that many elements (the rest of the register is zero); beside a mask, such a store is
     preferred to a masked one. ``transpose[h]`` is the pair of 2x2 block transpositions of two
     registers with blocks of ``h`` elements: the first gives the even blocks of ``{x}`` and ``{y}``
-    interleaved, the second the odd ones.
+    interleaved, the second the odd ones; ``unzip[h]`` the pair that gives the even blocks of
+    ``{x}`` and then those of ``{y}``, and the odd ones.
 
     ``loads[type]`` reads ``lanes`` elements of another type from memory and converts them,
     ``spreads[type]`` one element, ``repeats[type]`` a few; ``stores[type]`` converts and writes
@@ -164,6 +173,7 @@ class Vector:
     partial_load: Mapping[int, str] = field(default_factory=dict)
     partial_store: Mapping[int, str] = field(default_factory=dict)
     transpose: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    unzip: Mapping[int, tuple[str, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.lanes < 1:
