@@ -6,7 +6,7 @@ SVE. Latency and units: Arm's software optimisation guide of Neoverse V1 (4 cycl
 
 from __future__ import annotations
 
-from tilewright.isa.machine import CompilerHints, Core, Emulation
+from tilewright.isa.machine import CompilerHints, Core, Emulation, VectorLength
 from tilewright.isa.target import Target
 
 from .detection import ARM
@@ -14,6 +14,7 @@ from .processors import processors
 from .sve_features import features
 from .sve_float import floats
 from .sve_integer import factors, sums
+from .sve_words import REGISTERS
 
 #: The lengths that there are or that emulators have, in bits, by the name of their target.
 LENGTHS = {f"sve{bits}": bits for bits in (2048, 1024, 512, 256, 128)}
@@ -27,11 +28,12 @@ def target(name: str) -> Target:
         title=f"SVE with vectors of {LENGTHS[name]} bits",
         machine="aarch64",
         detection=ARM,
-        cpu_flags=("asimd", "sve"),
+        cpu_flags=("asimd", "sve", name),
+        length=VectorLength(nbytes, "svcntb()"),
         compiler_flags=("-march=armv8.2-a+sve",),
         zig_flags=("-mcpu=generic+sve",),
         headers=("arm_neon.h", "arm_sve.h"),
-        registers=32,
+        registers=REGISTERS,
         vectors=(
             *floats("f32", nbytes),
             *floats("f64", nbytes),

@@ -180,6 +180,18 @@ class Emulation:
 
 
 @dataclass(frozen=True, slots=True)
+class VectorLength:
+    """The length of vectors where a CPU and its threads choose it: kernels are for ``nbytes``.
+
+    ``spelling`` is C's expression of the bytes that a thread's vectors have. Among the target's
+    ``cpu_flags`` one stands for this length.
+    """
+
+    nbytes: int
+    spelling: str
+
+
+@dataclass(frozen=True, slots=True)
 class CpuBit:
     """Where a program finds out that a CPU has something: bit ``bit`` of one of the words it reads.
 
@@ -197,8 +209,9 @@ class Detection:
     """How C asks a CPU of one architecture, while it runs, what it has.
 
     ``template`` reads ``words`` into an array, in this order; the operating system's word, if
-    there is one, is the last. ``bits`` say where each of a target's ``cpu_flags`` stands. ``macro``
-    is what compilers define for the architecture, ``processors`` are its names in build systems.
+    there is one, is the last. ``bits`` say where each of a target's ``cpu_flags`` stands; those of
+    the word ``varying`` are a thread's own. ``macro`` is what compilers define for the
+    architecture, ``processors`` are its names in build systems.
     """
 
     template: str
@@ -206,3 +219,4 @@ class Detection:
     bits: Mapping[str, CpuBit]
     macro: str
     processors: tuple[str, ...]
+    varying: str = ""

@@ -16,6 +16,9 @@ _CPUINFO = Path("/proc/cpuinfo")
 _AUXV = Path("/proc/self/auxv")
 #: The keys of the auxiliary vector (Linux, include/uapi/linux/auxvec.h).
 _AUXV_KEYS = {"HWCAP": 16, "HWCAP2": 26}
+#: Linux' number of the question for the length of vectors (include/uapi/linux/prctl.h), and the
+#: bytes of the segments that it is a multiple of.
+_GET_VECTOR_LENGTH, _SEGMENT = 51, 16
 _ALIASES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
 #: Fields of ``/proc/cpuinfo`` that name the CPU.
 _NAMES = ("model name", "CPU part", "cpu", "uarch")
@@ -63,7 +66,31 @@ def _features(fields: Mapping[str, str]) -> Iterable[str] | None:
     if machine() == "riscv64" and "isa" in fields:
         return _riscv_features(fields["isa"])
     said = fields.get("flags") or fields.get("Features")
-    return None if said is None else said.split()
+    if said is None:
+        return None
+    return [*said.split(), *(name for name, has in thread_features().items() if has)]
+
+
+def thread_features() -> dict[str, bool]:
+    """Of what each thread has of its own, and no file says, whether this one has it.
+
+    That is the length of SVE's vectors, on AArch64.
+    """
+    if machine() != "aarch64":
+        return {}
+    from tilewright.targets.detection import ARM
+
+    segments = vector_bytes() // _SEGMENT
+    own = {name: bit.bit for name, bit in ARM.bits.items() if bit.word == ARM.varying}
+    return {name: bit == segments for name, bit in own.items()}
+
+
+def vector_bytes() -> int:
+    """The bytes of this thread's SVE vectors; 0 where there are none."""
+    import ctypes
+
+    found: int = ctypes.CDLL(None).prctl(_GET_VECTOR_LENGTH, 0, 0, 0, 0)
+    return found & 0xFFFF if found > 0 else 0
 
 
 def _riscv_features(isa: str) -> Iterator[str]:
