@@ -129,12 +129,12 @@ def product(op: MulAdd, element: str) -> Product:
     x_element, y_element = op.x or element, op.y or element
     if op.depth == op.rows == 1 and x_element == y_element == element:
         return add
-    grid = op.rows, op.cols
+    segments = op.segments, op.rows, -1
 
     def grouped(acc: Lanes, x: Lanes, y: Lanes) -> Lanes:
-        along = exact(x, x_element).reshape(1, -1, op.depth)
-        across = exact(y, y_element).reshape(op.rows, -1, op.depth)
-        total = acc.reshape(grid)
+        along = exact(x, x_element).reshape(op.segments, 1, -1, op.depth)
+        across = exact(y, y_element).reshape(op.segments, op.rows, -1, op.depth)
+        total = acc.reshape(segments)
         if add is _whole:
             products = np.multiply(along, across, dtype=np.int32)
             total = total + np.add.reduce(products, axis=-1, dtype=np.int32)

@@ -45,6 +45,7 @@ from tilewright.ir.ops import (
     StoreMatrix,
     SumLanes,
     TileProgram,
+    Unzip,
     Zero,
     ZeroMatrix,
 )
@@ -165,7 +166,7 @@ class Tile:
                 return self._arithmetic(op)
             case ZeroMatrix() | LoadMatrix() | StoreMatrix() | MultiplyMatrices():
                 return execute_matrices.compiled(self, op)
-            case Interleave():
+            case Interleave() | Unzip():
                 return self._interleave(op)
             case StackBuffer():
                 return self._stack_buffer(op)
@@ -404,11 +405,12 @@ class Tile:
 
         return run
 
-    def _interleave(self, op: Interleave) -> Run:
+    def _interleave(self, op: Interleave | Unzip) -> Run:
         registers, dst, x, y = self.registers, op.dst.name, op.x.name, op.y.name
         lanes, block = op.x.vector.lanes, op.block
         half = np.arange(lanes).reshape(-1, 2, block)[:, int(op.odd)]
-        places = np.stack([half, half + lanes], axis=1).ravel()
+        turn = 1 if isinstance(op, Interleave) else 0  # a block of each in turn, or all of x first
+        places = np.stack([half, half + lanes], axis=turn).ravel()
         return lambda: registers.__setitem__(
             dst, np.concatenate((registers[x], registers[y]))[places]
         )

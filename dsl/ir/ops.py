@@ -220,6 +220,15 @@ class Broadcast(Operation):
         """The vector's expression for it; "" if there is none."""
         return self.dst.vector.broadcasting(self.memory, self.group)
 
+    @property
+    def picked(self) -> bool:
+        """Whether it repeats elements as they are, of which multiply-adds take one."""
+        vector = self.dst.vector
+        return (
+            self.element == vector.element
+            and vector.repeating(self.element, self.group) is not None
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Pick(Operation):
@@ -346,6 +355,18 @@ class Interleave(Operation):
     """Half a 2x2 block transposition: the even or odd blocks of ``block`` elements of x and y."""
 
     kind: ClassVar[str] = "interleave"
+    dst: Writes[Register]
+    x: Reads[Register]
+    y: Reads[Register]
+    block: int
+    odd: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unzip(Operation):
+    """The even or odd blocks of ``block`` elements of x, and then those of y."""
+
+    kind: ClassVar[str] = "unzip"
     dst: Writes[Register]
     x: Reads[Register]
     y: Reads[Register]
@@ -507,8 +528,8 @@ def _count(active: Active, register: Register, group: int) -> Expr:
 
 Op = (
     Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Pick | Splat | MultiplyAdd
-    | Add | Multiply | Apply | Interleave | SumLanes | Store | Copy | StackBuffer | Keep | Hide
-    | Prefetch | Note | Loop | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
+    | Add | Multiply | Apply | Interleave | Unzip | SumLanes | Store | Copy | StackBuffer | Keep
+    | Hide | Prefetch | Note | Loop | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
 )  # fmt: skip
 
 

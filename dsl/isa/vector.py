@@ -40,6 +40,11 @@ class MulAdd:
     chooses them: a product of floating point is then rounded before it is added. ``latency`` is in
     cycles, 0 that of the core's multiply-add.
 
+    A register holds so many ``lanes`` of which the form ``lane`` takes one, 0: as many as there
+    are; where it has more, they repeat, as ``Vector.repeats`` of y's own type fills it. A block's
+    columns may lie in ``segments`` of the register, each with its part of all rows; y's groups then
+    repeat in each.
+
     The form ``matrix`` is a matrix unit's: all three are matrices in its registers. A row of y
     holds up to ``depth`` elements of K; a row of x one group of ``group`` elements for each column.
     """
@@ -56,6 +61,8 @@ class MulAdd:
     product: str = ""
     group: int = 0
     latency: int = 0
+    lanes: int = 0
+    segments: int = 1
 
     def __repr__(self) -> str:
         return f"<{self.mnemonic} by {self.form}>"
@@ -64,6 +71,11 @@ class MulAdd:
     def factors(self) -> Factors:
         """What it multiplies."""
         return self.depth, self.x, self.y
+
+    @property
+    def groups(self) -> int:
+        """The groups of K in a register of y: one for each row of a block, or for each lane."""
+        return self.rows * self.segments if self.rows > 1 else self.cols
 
     @property
     def fused(self) -> bool:
@@ -103,16 +115,16 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """``count`` elements of another type, converted and repeated until they fill a register.
+    """``count`` elements, converted where they are of another type, repeated over a register.
 
     ``shuffles`` of its instructions permute a vector. ``pick`` broadcasts element ``{lane}`` of the
-    repeated ones in ``{v}``.
+    repeated ones in ``{v}``; those of the vector's own type are not picked, but multiplied by lane.
     """
 
     count: int
     spelling: str
-    shuffles: int
-    pick: str
+    shuffles: int = 0
+    pick: str = ""
 
 
 class _Ways(NamedTuple):
@@ -136,7 +148,8 @@ class Vector:
     exactly that many elements (the rest of the register is zero); beside a mask, such a store is
     preferred to a masked one. ``transpose[h]`` is the pair of 2x2 block transpositions of two
     registers with blocks of ``h`` elements: the first gives the even blocks of ``{x}`` and ``{y}``
-    interleaved, the second the odd ones.
+    interleaved, the second the odd ones; ``unzip[h]`` the pair that gives the even blocks of
+    ``{x}`` and then those of ``{y}``, and the odd ones.
 
     ``loads[type]`` reads ``lanes`` elements of another type from memory and converts them,
     ``spreads[type]`` one element, ``repeats[type]`` a few; ``stores[type]`` converts and writes
@@ -173,6 +186,7 @@ class Vector:
     partial_load: Mapping[int, str] = field(default_factory=dict)
     partial_store: Mapping[int, str] = field(default_factory=dict)
     transpose: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    unzip: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     registers: int = 1
 
     def __post_init__(self) -> None:
@@ -233,11 +247,17 @@ class Vector:
 
     def broadcasting(self, memory: str, group: int) -> str:
         """The expression that broadcasts a factor; see ``ir.ops.Broadcast``."""
-        if group > 1 and memory in self.repeats:
-            return self.repeats[memory].spelling
+        repeat = self.repeating(memory or self.element, group)
+        if repeat is not None:
+            return repeat.spelling
         if memory in self.spreads:
             return self.spreads[memory].spelling
         return self.broadcast if group == 1 else self.shifts.get(memory, self.group)
+
+    def repeating(self, memory: str, group: int) -> Repeat | None:
+        """How ``group`` elements of type ``memory`` are repeated; None where they are not."""
+        repeat = self.repeats.get(memory)
+        return repeat if repeat is not None and repeat.count == group > 1 else None
 
     # --- what can be asked of it ---------------------------------------------------------------
 

@@ -20,12 +20,12 @@ from tilewright.ir.nest import (
     operands_of,
     repeated,
 )
+from tilewright.ir.networks import row_of_blocks
 from tilewright.ir.ops import (
     Active,
     Add,
     Address,
     Advance,
-    Interleave,
     Load,
     Loop,
     MultiplyAdd,
@@ -277,7 +277,7 @@ def _sum_ops(plan: PackPlan, vectors: int, groups: int) -> Iterator[Op]:
     if product.rows > 1:  # each row of a block has the sums of its columns
         squares, totals = totals, [Register(f"t{index}", vector) for index in range(vectors)]
         for total, one, two in zip(totals, squares[::2], squares[1::2], strict=True):
-            yield Interleave(total, one, two, plan.lanes // product.rows, odd=False)
+            yield row_of_blocks(product.op, total, one, two, odd=False)
     for index, total in enumerate(totals):
         old, address = Register(f"old{index}", vector), Address("sums", index * plan.lanes * ONE)
         yield from (Load(old, address), Add(total, total, old), Store(address, total))

@@ -95,7 +95,7 @@ class Product:
             return vector
         lines = vector.lanes
         if self.rows > 1:
-            lines = self.rows if side == "across" else lines // self.rows
+            lines = self.op.groups if side == "across" else lines // self.rows
         return target.holding(element, lines * self.depth)
 
 

@@ -90,6 +90,11 @@ class TileShape:
         return self.vectors * self.parts
 
     @property
+    def lanes(self) -> int:
+        """Elements across, or groups of them, that a register holds for the forms by lanes."""
+        return self.op.lanes or self.vector.lanes
+
+    @property
     def budget(self) -> Budget:
         """The registers alive in the K loop."""
         accumulators = self.bands * self.columns * self.k_split
@@ -100,7 +105,7 @@ class TileShape:
         vector = self.vector
         masks = vector.mask.registers if self.masked and vector.mask else 0
         if self.form == "lane_s":
-            return Budget(accumulators, self.vectors, -(-self.rows // vector.lanes), masks)
+            return Budget(accumulators, self.vectors, -(-self.rows // self.lanes), masks)
         if self.form in ("lane_k", "repeat"):
             return Budget(accumulators, self.vectors, self.rows + (self.form == "repeat"), masks)
         converting = STEPS if self.converts and vector.lanes == 1 else 0
@@ -123,7 +128,7 @@ class TileShape:
         if self.form in ("lane_k", "repeat"):
             return self.vectors + self.rows / self.group
         if self.form == "lane_s":
-            return self.vectors - (-self.rows // self.vector.lanes)
+            return self.vectors - (-self.rows // self.lanes)
         return self.columns + self.bands
 
     def touched(self, core: Core) -> float:
@@ -258,7 +263,7 @@ class Way:
             case "single":
                 return vectors == 1
             case "whole":
-                return rows % self.one.vector.lanes == 0
+                return rows % self.one.lanes == 0
         return True
 
     def shape(self, rows: int, vectors: int, split: int, masked: bool) -> TileShape:
@@ -317,9 +322,10 @@ def _laned(one: TileShape, form: str, request: TileRequest) -> Iterator[Way]:
     vector = one.vector
     lane = request.product.form(vector, "lane")
     if lane and vector.lanes > 1:
-        group = vector.lanes if form == "lane_k" else 1
+        group = (lane.lanes or vector.lanes) if form == "lane_k" else 1
         shape = replace(one, form=form, group=group, op=lane, instructions=lane.instructions)
-        yield Way(shape, "along", "whole" if form == "lane_s" and request.padded else "any")
+        whole = request.padded or lane.lanes > 0  # elements that repeat are loaded all
+        yield Way(shape, "along", "whole" if form == "lane_s" and whole else "any")
 
 
 def _repeated(one: TileShape, request: TileRequest) -> Iterator[Way]:

@@ -10,9 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tilewright.isa.machine import Core, Emulation, Width
+from tilewright.isa.machine import Core, Emulation, VectorLength, Width
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
+from tilewright.targets.detection import RISCV
+from tilewright.targets.processors import processors
 
 from .features import features
 from .vectors import SINGLE, held, vector
@@ -39,13 +41,16 @@ def _core(vlen: int) -> Core:
     return Core(fma_latency=6, issue=2, widths=(one, two), **four)
 
 
-def of_length(vlen: int) -> Target:
-    """The target for registers of ``vlen`` bits."""
+def target(name: str) -> Target:
+    """The target called ``rvv256`` or the like, after its registers' bits."""
+    vlen = int(name.removeprefix("rvv"))
     return Target(
-        name=f"rvv{vlen}",
-        title=f"RISC-V V 1.0, VLEN {vlen}",
+        name=name,
+        title=f"RISC-V V 1.0 with registers of {vlen} bits",
         machine="riscv64",
-        cpu_flags=("v",),
+        detection=RISCV,
+        cpu_flags=("v", f"vlen{vlen}"),
+        length=VectorLength(vlen // 8, "__riscv_vlenb()"),
         compiler_flags=("-march=rv64gcv", "-mabi=lp64d"),
         zig_flags=("-mcpu=generic_rv64+m+a+f+d+c+v",),
         headers=("riscv_vector.h",),
@@ -53,7 +58,7 @@ def of_length(vlen: int) -> Target:
         scalars_apart=True,
         vectors=tuple(_vectors(vlen)),
         core=_core(vlen),
-        features=features(vlen),
+        features={**features(vlen), **processors(name)},
         emulation=Emulation(qemu="qemu-riscv64", cpu=cpu(vlen)),
         compilers={"gcc": "14", "clang": "18"},
     )

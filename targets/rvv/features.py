@@ -117,7 +117,7 @@ _BF16 = _Half(
 
 
 def features(vlen: int) -> dict[str, Feature]:
-    """Those of a target with registers of ``vlen`` bits, in the order in which its name has them."""
+    """Those of a target with registers of ``vlen`` bits, in the order of its name."""
     bf16 = _BF16.feature(vlen, "zvfbfwma", "products of bf16 added to f32", _BOTH)
     compilers = {"gcc": "15", "clang": "19", "zig": "0.14"}
     return {

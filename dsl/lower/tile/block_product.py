@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from tilewright.ir.ops import Interleave, Load, Note, Op, Register
+from tilewright.ir.networks import row_of_blocks
+from tilewright.ir.ops import Address, Broadcast, Load, Note, Op, Register
 
 from .k_loop import KStep, Side, factor, multiply_add
 from .tile import Tile
@@ -24,7 +25,8 @@ class BlockProduct(KStep):
         for side, number, products in self.order(self.shape.columns, self.shape.bands):
             first, active = self._elements(side, number)
             (pointer,) = self.along if side == "along" else self.across
-            yield Load(self._factor(side, number, index), pointer.address(0, index, first), active)
+            loaded = self._factor(side, number, index)
+            yield self._filled(loaded, side, pointer.address(0, index, first), active)
             for column, band in products:
                 x, y = self._factor("along", column, index), self._factor("across", band, index)
                 acc = self.tile.block(band, column, self.accumulator_set(index))
@@ -34,6 +36,13 @@ class BlockProduct(KStep):
         """There is none: both factors are padded to whole K groups."""
         assert self.tile.k_tail == 0, f"the K group of step {index} is not whole"
         yield from ()
+
+    def _filled(self, dst: Register, side: Side, address: Address, active: int | None) -> Op:
+        """A factor from memory; where blocks lie in segments, groups across repeat in each."""
+        op, element = self.shape.op, dst.vector.element
+        if side == "across" and op.segments > 1:
+            return Broadcast(dst, address, op.rows * op.depth, None, element)
+        return Load(dst, address, active)
 
     def _factor(self, side: Side, number: int, k: int) -> Register:
         operand = self.tile.along if side == "along" else self.tile.across
@@ -61,7 +70,6 @@ class BlockProduct(KStep):
 def unfold(tile: Tile) -> Iterator[Op]:
     """Blocks side by side made vectors of C's rows: halves of two registers, taken together."""
     shape = tile.shape
-    width = tile.vector.lanes // shape.height
     yield Note("Blocks of accumulators become rows of C.")
     for split in range(shape.k_split):
         for row in range(shape.rows):
@@ -71,4 +79,4 @@ def unfold(tile: Tile) -> Iterator[Op]:
                     tile.block(band, shape.parts * vector + i, split) for i in range(shape.parts)
                 )
                 dst = tile.accumulator(row, vector, split)
-                yield Interleave(dst, first, second, width, bool(odd))
+                yield row_of_blocks(shape.op, dst, first, second, odd=bool(odd))
