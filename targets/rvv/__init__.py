@@ -34,11 +34,19 @@ def _vectors(vlen: int) -> Iterator[Vector]:
 
 
 def _core(vlen: int) -> Core:
+    """One register a cycle; groups of two and of four take as many cycles."""
     register = vlen // 8
     one = Width(bytes=register, fma_units=1, loads=1, stores=1, shuffles=1)
     two = Width(bytes=2 * register, fma_units=1 / 2, loads=1 / 2, stores=1 / 2, shuffles=1 / 2)
-    four = {"fma_units": 1 / 4, "loads": 1 / 4, "stores": 1 / 4, "shuffles": 1 / 4}
-    return Core(fma_latency=6, issue=2, widths=(one, two), **four)
+    return Core(
+        fma_latency=6,
+        fma_units=1 / 4,
+        loads=1 / 4,
+        stores=1 / 4,
+        shuffles=1 / 4,
+        issue=2,
+        widths=(one, two),
+    )
 
 
 def target(name: str) -> Target:
