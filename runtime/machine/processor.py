@@ -25,7 +25,7 @@ _HWPROBE, _EXTENSIONS = 258, 4
 READ_VLENB = struct.pack("<2I", 0xC2202573, 0x00008067)
 _ALIASES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
 #: Fields of ``/proc/cpuinfo`` that name the CPU.
-_NAMES = ("model name", "CPU part", "cpu", "uarch")
+_NAMES = ("uarch", "model name", "CPU part", "cpu")
 
 
 class Cpu(NamedTuple):
