@@ -19,6 +19,8 @@ Form = Literal["broadcast", "memory", "lane", "scalar", "matrix"]
 #: Depth, and the element types of the factors along and across the vectors ("": the accumulator's).
 Factors = tuple[int, str, str]
 ALIKE: Factors = (1, "", "")
+#: No register file has room for a square of more registers, to be transposed.
+MOST_ROWS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -263,7 +265,8 @@ class Vector:
     def transposes(self) -> bool:
         """Whether square blocks of registers can be transposed."""
         blocks = {1 << i for i in range(self.lanes.bit_length() - 1)}
-        return self.lanes & (self.lanes - 1) == 0 and blocks <= set(self.transpose)
+        square = self.lanes & (self.lanes - 1) == 0 and self.lanes <= MOST_ROWS
+        return square and blocks <= set(self.transpose)
 
     @property
     def fma(self) -> MulAdd:
