@@ -41,7 +41,8 @@ class MulAdd:
     cycles, 0 that of the core's multiply-add.
 
     A register holds so many ``lanes`` of which the form ``lane`` takes one, 0: as many as there
-    are; where it has more, they repeat, as ``Vector.repeats`` of y's own type fills it. A block's
+    are; where it has more, they repeat, as ``Vector.repeats`` of y's own type fills it. Such a
+    register is one of the first ``within``, 0: any. A block's
     columns may lie in ``segments`` of the register, each with its part of all rows; y's groups then
     repeat in each.
 
@@ -62,6 +63,7 @@ class MulAdd:
     group: int = 0
     latency: int = 0
     lanes: int = 0
+    within: int = 0
     segments: int = 1
 
     def __repr__(self) -> str:
