@@ -109,8 +109,7 @@ class Function:
         return [
             Spill(self.name, one)
             for one in region.instructions
-            if self._touches_frame(one)
-            and (region.looped or not _is_for_later(one, region))
+            if self._touches_frame(one) and (region.looped or not _is_for_later(one, region))
         ]
 
     def multiplies(self, one: Instruction) -> bool:
@@ -164,7 +163,8 @@ def _is_for_later(one: Instruction, region: Region) -> bool:
     if address is None or one.mnemonic != "ldr":
         return False
     used = re.compile(rf"^ld.*\[{address[1]}\b")
-    return not any(used.match(f"{x.mnemonic} {x.operands}") for x in region.instructions)
+    behind = (each for each in region.instructions if each.address > one.address)
+    return not any(used.match(f"{each.mnemonic} {each.operands}") for each in behind)
 
 
 def functions(disassembly: str) -> list[Function]:
