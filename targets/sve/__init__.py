@@ -9,11 +9,11 @@ from __future__ import annotations
 from tilewright.isa.machine import CompilerHints, Core, Emulation, VectorLength
 from tilewright.isa.target import Target
 
-from .detection import ARM
-from .processors import processors
-from .sve_features import features
-from .sve_float import floats
-from .sve_integer import factors, sums
+from ..detection import ARM
+from ..processors import processors
+from .features import features
+from .floats import floats
+from .integers import factors, sums
 
 #: The lengths that there are or that emulators have, in bits, by the name of their target.
 LENGTHS = {f"sve{bits}": bits for bits in (2048, 1024, 512, 256, 128)}

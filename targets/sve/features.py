@@ -10,9 +10,9 @@ from __future__ import annotations
 from tilewright.isa.target import Feature
 from tilewright.isa.vector import MOST_ROWS, Factors, MulAdd, Vector
 
-from .neon_words import BITS
-from .sve_integer import held
-from .sve_words import dots, unsigned
+from ..neon_words import BITS
+from .integers import held
+from .words import dots, unsigned
 
 Muladds = dict[tuple[str, str], tuple[MulAdd, ...]]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tilewright.isa.vector import Repeat, Spread, Vector
 
-from .neon_float import SINGLE
-from .scalar import plain
-from .sve_words import QUAD, SIZES, all_lanes, filled, forms, mask, seen_as, transposes, unzips
+from ..neon_float import SINGLE
+from ..scalar import plain
+from .words import QUAD, SIZES, all_lanes, filled, forms, mask, seen_as, transposes, unzips
 
 #: ``{f}`` is the element, ``{s}`` the signed integer of its size, ``{m}`` that of masks, ``{t}``
 #: the predicate of all lanes, ``{lanes}`` a mask of a predicate, ``{chosen}`` a predicate of one.
