@@ -24,11 +24,13 @@ _CALL = re.compile(r"^(callq?|blr?)$")
 _RETURN = re.compile(r"^(retq?|br)$")
 _PUSH = re.compile(r"^(push|pop)q?$")
 _FMA = re.compile(
-    r"^(vfn?m(add|sub)\w*|fn?m(add|sub|la|ls)l?2?|vp?dp\w+|vpmaddwd|bfmmla|(bf|[su]+)dot|[su]*mmla)$"
+    r"^(vfn?m(add|sub)\w*|fn?m(add|sub|la|ls)(l[bt]?)?2?|fn?m(ad|sb)|vp?dp\w+|vpmaddwd|bfmmla|(bf|[su]+)dot|[su]*mmla)$"
 )
 _MULTIPLY = re.compile(r"^v?f?mul([sp][sd])?$")
 # What a caller on AArch64 gets back, moved up between the last multiply-adds; vectors are q.
 _RESTORE = re.compile(r"^ld[pr] (d(8|9|1[0-5])|x(19|2[0-9]|30)), ")
+# C's address, moved up likewise: nothing is loaded from there.
+_ADDRESS = re.compile(r"^(x\d+), \[sp\b")
 # Registers are spilled and reloaded whole: what is moved under a mask lies in a buffer.
 _MASKED = re.compile(r"^(vp?maskmov|v(mov|p?expand)\w* .*\{%?k[1-7]\})")
 # The frame pointer is one only where the function makes it so; else it is a register like others.
@@ -107,8 +109,7 @@ class Function:
         return [
             Spill(self.name, one)
             for one in region.instructions
-            if self._touches_frame(one)
-            and (region.looped or not _RESTORE.match(f"{one.mnemonic} {one.operands}"))
+            if self._touches_frame(one) and (region.looped or not _is_for_later(one, region))
         ]
 
     def multiplies(self, one: Instruction) -> bool:
@@ -136,7 +137,7 @@ class Function:
             for one in self.instructions
         )
         x86, arm = ("(rsp|rbp)", "(sp|x29)") if framed else ("rsp", "sp")
-        return re.compile(rf"\(%{x86}\)|\[{x86}([+-]\w+)?\]|\[{arm}(, #-?\w+)?\]")
+        return re.compile(rf"\(%{x86}\)|\[{x86}([+-]\w+)?\]|\[{arm}(, #-?\w+(, mul vl)?)?\]")
 
     def _stores(self, one: Instruction) -> bool:
         """Whether a vector leaves for memory outside the frame."""
@@ -152,6 +153,18 @@ class Function:
         """From the first to the last multiply-add."""
         at = [i for i, one in enumerate(run) if self.multiplies(one)]
         return run[at[0] : at[-1] + 1] if at else ()
+
+
+def _is_for_later(one: Instruction, region: Region) -> bool:
+    """Whether straight code reloads on AArch64 what only the code behind it uses."""
+    if _RESTORE.match(f"{one.mnemonic} {one.operands}"):
+        return True
+    address = _ADDRESS.match(one.operands)
+    if address is None or one.mnemonic != "ldr":
+        return False
+    used = re.compile(rf"^ld.*\[{address[1]}\b")
+    behind = (each for each in region.instructions if each.address > one.address)
+    return not any(used.match(f"{each.mnemonic} {each.operands}") for each in behind)
 
 
 def functions(disassembly: str) -> list[Function]:

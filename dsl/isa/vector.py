@@ -19,8 +19,8 @@ Form = Literal["broadcast", "memory", "lane", "scalar", "matrix"]
 #: Depth, and the element types of the factors along and across the vectors ("": the accumulator's).
 Factors = tuple[int, str, str]
 ALIKE: Factors = (1, "", "")
-#: The registers that a block takes whose vectors are transposed: half of those of most targets.
-_MOST_TURNED = 16
+#: No register file has room for a square of more registers, to be transposed.
+MOST_ROWS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -41,7 +41,8 @@ class MulAdd:
     cycles, 0 that of the core's multiply-add.
 
     A register holds so many ``lanes`` of which the form ``lane`` takes one, 0: as many as there
-    are; where it has more, they repeat, as ``Vector.repeats`` of y's own type fills it. A block's
+    are; where it has more, they repeat, as ``Vector.repeats`` of y's own type fills it. Such a
+    register is one of the first ``within``, 0: any. A block's
     columns may lie in ``segments`` of the register, each with its part of all rows; y's groups then
     repeat in each.
 
@@ -62,6 +63,7 @@ class MulAdd:
     group: int = 0
     latency: int = 0
     lanes: int = 0
+    within: int = 0
     segments: int = 1
 
     def __repr__(self) -> str:
@@ -284,7 +286,7 @@ class Vector:
     def transposes(self) -> bool:
         """Whether square blocks of vectors can be transposed, and fit the registers."""
         blocks = {1 << i for i in range(self.lanes.bit_length() - 1)}
-        fits = self.lanes * self.registers <= _MOST_TURNED
+        fits = self.lanes * self.registers <= MOST_ROWS
         return fits and self.lanes & (self.lanes - 1) == 0 and blocks <= set(self.transpose)
 
     @property

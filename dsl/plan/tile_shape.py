@@ -120,6 +120,10 @@ class TileShape:
         """Whether the factors across lie in registers of C scalars, which vectors do not take."""
         return self.scalars_apart and self.form == "scalar" and self.vector.lanes > 1
 
+    def picked(self, rows: int) -> int:
+        """Registers of which multiply-adds take lanes, in a tile of so many rows."""
+        return {"lane_k": rows, "lane_s": -(-rows // self.lanes)}.get(self.form, 0)
+
     @property
     def loads(self) -> float:
         """Loads per K step; of matrices their rows."""
@@ -257,6 +261,8 @@ class Way:
 
     def serves(self, rows: int, vectors: int) -> bool:
         """True if a tile of ``rows`` x ``vectors`` can have this form."""
+        if 0 < self.one.op.within < self.one.picked(rows):
+            return False
         match self.sizes:
             case "wide":
                 return vectors > rows

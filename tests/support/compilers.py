@@ -17,8 +17,19 @@ COMPILERS = {
     "aarch64": {"gcc": "aarch64-linux-gnu-gcc", "clang": "clang --target=aarch64-linux-gnu"},
 }
 FAMILIES = ("gcc", "clang")
+#: Of the targets that differ in the length of vectors alone, the one in bytes that all tests take.
+LENGTH = 32
+
+
+def _alone(name: str) -> bool:
+    length = targets.load(name).length
+    return length is None or length.nbytes == LENGTH
+
+
+#: Every target; of those that differ in the length of their vectors one.
+TARGETS = tuple(filter(_alone, targets.NAMES))
 #: Targets with vectors of their own.
-VECTORS = tuple(name for name in targets.NAMES if targets.load(name).machine)
+VECTORS = tuple(name for name in TARGETS if targets.load(name).machine)
 
 
 def use(

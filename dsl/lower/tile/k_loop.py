@@ -330,8 +330,9 @@ def multiply_add(
     factors = tuple(each for each in (x, y) if isinstance(each, Register))
     product = None
     if not hints.operands:
+        again = shape.vectors > 1 or (hints.picked and op.form == "lane")
         spread = hints.lanes and op.fused and op.form in ("lane", "scalar")
-        factors = factors[1:] if spread and shape.vectors > 1 and tile.vector.lanes > 1 else ()
+        factors = factors[1:] if spread and again and tile.vector.lanes > 1 else ()
     elif op.product and shape.budget.total < tile.plan.target.registers:
         product = replace(acc, name=f"{acc.name}_{x.name}")
         factors = (*factors, product)

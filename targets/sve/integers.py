@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from tilewright.isa.vector import MulAdd, Repeat, Vector
 
-from .neon_words import BITS
-from .scalar import whole
-from .sve_words import (
+from ..neon_words import BITS
+from ..scalar import whole
+from .words import (
     QUAD,
     SIZES,
     all_lanes,

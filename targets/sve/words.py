@@ -14,8 +14,8 @@ from tilewright.isa.vector import Factors, Form, Mask, MulAdd
 SIZES = {"f64": 8, "f32": 4, "s32": 4, "f16": 2, "bf16": 2, "s8": 1, "u8": 1}
 #: The bytes that loads replicate in every segment of a vector, and the bits of a segment.
 QUAD, SEGMENT = 16, 128
-
-REGISTERS = 32
+#: The registers of which products by element take one; those of f64 have twice as many.
+PICKED = 7
 
 Pair = tuple[str, str]
 
@@ -65,11 +65,8 @@ def alone(product: str, element: str) -> str:
 def transposes(element: str, lanes: int) -> dict[int, Pair]:
     """Block transpositions: neighbours by ``trn``, also as lanes of twice the size.
 
-    Larger blocks are moved over each other, and chosen from by a predicate. There are none where a
-    square block of ``lanes`` registers exceeds the register file.
+    Larger blocks are moved over each other, and chosen from by a predicate.
     """
-    if lanes > REGISTERS:
-        return {}
     return {1 << i: _exchanged(element, lanes, 1 << i) for i in range(lanes.bit_length() - 1)}
 
 
@@ -140,6 +137,7 @@ def forms(
             x=x,
             y=y,
             lanes=lanes if form == "lane" else 0,
+            within=PICKED if form == "lane" else 0,
             instructions=instructions,
         )
         for form, spelling in spellings.items()

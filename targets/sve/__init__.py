@@ -9,12 +9,11 @@ from __future__ import annotations
 from tilewright.isa.machine import CompilerHints, Core, Emulation, VectorLength
 from tilewright.isa.target import Target
 
-from .detection import ARM
-from .processors import processors
-from .sve_features import features
-from .sve_float import floats
-from .sve_integer import factors, sums
-from .sve_words import REGISTERS
+from ..detection import ARM
+from ..processors import processors
+from .features import features
+from .floats import floats
+from .integers import factors, sums
 
 #: The lengths that there are or that emulators have, in bits, by the name of their target.
 LENGTHS = {f"sve{bits}": bits for bits in (2048, 1024, 512, 256, 128)}
@@ -33,7 +32,7 @@ def target(name: str) -> Target:
         compiler_flags=("-march=armv8.2-a+sve",),
         zig_flags=("-mcpu=generic+sve",),
         headers=("arm_neon.h", "arm_sve.h"),
-        registers=REGISTERS,
+        registers=32,
         vectors=(
             *floats("f32", nbytes),
             *floats("f64", nbytes),

@@ -8,17 +8,23 @@ between their additions.
 from __future__ import annotations
 
 from tilewright.isa.target import Feature
-from tilewright.isa.vector import Factors, MulAdd, Vector
+from tilewright.isa.vector import MOST_ROWS, Factors, MulAdd, Vector
 
-from .neon_words import BITS
-from .sve_integer import held
-from .sve_words import dots, unsigned
+from ..neon_words import BITS
+from .integers import held
+from .words import dots, unsigned
 
 Muladds = dict[tuple[str, str], tuple[MulAdd, ...]]
 
 
 def _blocks(mnemonic: str, factors: Factors, product: str, lanes: int) -> tuple[MulAdd, ...]:
-    """A 2x2 block in each segment: its rows are groups of ``y``, its columns of ``x``."""
+    """A 2x2 block in each segment: its rows are groups of ``y``, its columns of ``x``.
+
+    Not in vectors of which no square can be transposed: a packed B, whose blocks they must all be,
+    also serves a C that is contiguous the other way.
+    """
+    if lanes > MOST_ROWS:
+        return ()
     depth, x, y = factors
     return (
         MulAdd(

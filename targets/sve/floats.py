@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tilewright.isa.vector import Repeat, Spread, Vector
 
-from .neon_float import SINGLE
-from .scalar import plain
-from .sve_words import QUAD, SIZES, all_lanes, filled, forms, mask, seen_as, transposes, unzips
+from ..neon_float import SINGLE
+from ..scalar import plain
+from .words import QUAD, SIZES, all_lanes, filled, forms, mask, seen_as, transposes, unzips
 
 #: ``{f}`` is the element, ``{s}`` the signed integer of its size, ``{m}`` that of masks, ``{t}``
 #: the predicate of all lanes, ``{lanes}`` a mask of a predicate, ``{chosen}`` a predicate of one.
@@ -53,17 +53,20 @@ def _shifted(count: int, bits: str) -> str:
     return f"svlsl_n_u32_x({_ALL}, {bits}, {count})"
 
 
-def _conversions(words: str, octets: str) -> dict[str, str]:
-    """f32 of narrower floats: bf16 and f8_e5m2 are the upper halves of f32 and f16."""
-    return {
-        "f16": _halves(words),
-        "bf16": f"svreinterpret_f32_u32({_shifted(16, words)})",
-        "f8_e5m2": _halves(_shifted(8, octets)),
-    }
-
-
-_LOADS = _conversions(f"svld1uh_u32({_ALL}, {{p}})", f"svld1ub_u32({_ALL}, {{p}})")
-_SPREADS = _conversions("svdup_n_u32(*({p}))", "svdup_n_u32(*({p}))")
+_WORDS, _OCTETS = f"svld1uh_u32({_ALL}, {{p}})", f"svld1ub_u32({_ALL}, {{p}})"
+#: bf16 and f8_e5m2 are the upper halves of f32 and f16.
+_LOADS = {
+    "f16": _halves(_WORDS),
+    "bf16": f"svreinterpret_f32_u32({_shifted(16, _WORDS)})",
+    "f8_e5m2": _halves(_shifted(8, _OCTETS)),
+}
+#: One element in all lanes of 16 bits, as it can be loaded: of two the first, or the upper, counts.
+_EVERY = "svreinterpret_u32_u16(svdup_n_u16(*({p})))"
+_SPREADS = {
+    "f16": _halves(_EVERY),
+    "bf16": f"svreinterpret_f32_u32(svand_n_u32_x({_ALL}, {_EVERY}, 0xffff0000))",
+    "f8_e5m2": _halves(_shifted(8, "svdup_n_u32(*({p}))")),
+}
 _STORES = {
     "f16": f"svst1h_u32({_ALL}, {{p}}, svreinterpret_u32_f16(svcvt_f16_f32_x({_ALL}, {{v}})))"
 }
