@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from tilewright import targets
+from tilewright.errors import ToolchainError
 from tilewright.isa.target import Target
 from tilewright.runtime.build.compilers import Compiler, find_compiler
 from tilewright.runtime.machine.host import machine
@@ -15,6 +16,7 @@ from tilewright.runtime.machine.host import machine
 COMPILERS = {
     "x86_64": {"gcc": "gcc", "clang": "clang --target=x86_64-linux-gnu"},
     "aarch64": {"gcc": "aarch64-linux-gnu-gcc", "clang": "clang --target=aarch64-linux-gnu"},
+    "riscv64": {"gcc": "riscv64-linux-gnu-gcc", "clang": "clang-19 --target=riscv64-linux-gnu"},
 }
 FAMILIES = ("gcc", "clang")
 #: Of the targets that differ in the length of vectors alone, the one in bytes that all tests take.
@@ -35,7 +37,7 @@ VECTORS = tuple(name for name in TARGETS if targets.load(name).machine)
 def use(
     family: str, target: Target, monkeypatch: pytest.MonkeyPatch, *, emulated: bool = False
 ) -> Compiler:
-    """The compiler of that family for ``target``; the test is skipped without it.
+    """The compiler of that family for ``target``; the test is skipped without one new enough.
 
     ``emulated``: for what stands in for the CPU, else as if the CPU were here.
     """
@@ -46,5 +48,10 @@ def use(
         command = family
     if shutil.which(command.split()[0]) is None:
         pytest.skip(f"no {command.split()[0]}")
-    monkeypatch.setenv("CC" if native else "TILEWRIGHT_CC_AARCH64", command)
-    return find_compiler(target, emulated=emulated)
+    monkeypatch.setenv("CC" if native else f"TILEWRIGHT_CC_{wanted.upper()}", command)
+    try:
+        return find_compiler(target, emulated=emulated)
+    except ToolchainError as error:
+        if "too old" not in error.problem:
+            raise
+        pytest.skip(error.problem)
