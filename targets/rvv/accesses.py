@@ -88,7 +88,7 @@ def _mask(group: Group, conversions: Conversions) -> Mask:
 
 def _load(group: Group, lanes: _Lanes = "all") -> str:
     """The elements at ``{p}``."""
-    held = group.of(_moved(group.element))
+    held = group.of(moved_as(group.element))
     if held != group:
         return group.spell(f"@vreinterpret_v_{held.name}_$t({_load(held, lanes)})")
     tail, zeros = "", ""
@@ -101,14 +101,14 @@ def _load(group: Group, lanes: _Lanes = "all") -> str:
 
 def _loads(group: Group, conversions: Conversions, lanes: _Lanes = "all") -> dict[str, str]:
     return {
-        memory: group.spell(spelling).replace("{x}", _load(group.of(_moved(memory)), lanes))
+        memory: group.spell(spelling).replace("{x}", _load(group.of(moved_as(memory)), lanes))
         for memory, spelling in conversions.widened.items()
     }
 
 
 def _store(group: Group, value: str = "{v}", count: str = "$n") -> str:
     """Writes the first lanes of ``value`` to ``{p}``."""
-    held = group.of(_moved(group.element))
+    held = group.of(moved_as(group.element))
     if held != group:
         return _store(held, group.spell(f"@vreinterpret_v_${{t}}_{held.name}({value})"), count)
     return group.spell(f"@vse{group.size}_v_$t({{p}}, {value}, {count})")
@@ -116,11 +116,11 @@ def _store(group: Group, value: str = "{v}", count: str = "$n") -> str:
 
 def _stores(group: Group, conversions: Conversions, count: str = "$n") -> dict[str, str]:
     return {
-        memory: _store(group.of(_moved(memory)), group.spell(spelling), count)
+        memory: _store(group.of(moved_as(memory)), group.spell(spelling), count)
         for memory, spelling in conversions.narrowed.items()
     }
 
 
-def _moved(element: str) -> str:
+def moved_as(element: str) -> str:
     """As what elements of a type are moved."""
     return "u16" if element in ("f16", "bf16") else element

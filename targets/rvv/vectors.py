@@ -9,7 +9,7 @@ from typing import Literal
 from tilewright.isa.vector import MulAdd, Vector
 from tilewright.targets.scalar import plain, whole
 
-from .accesses import CONVERSIONS, accesses
+from .accesses import CONVERSIONS, accesses, moved_as
 from .operations import OPERATIONS
 from .words import Group
 
@@ -71,8 +71,16 @@ def held(group: Group) -> Vector:
         lanes=group.lanes,
         registers=group.registers,
         ctype=group.ctype,
+        broadcast=_same_bits(group),
         **accesses(group, CONVERSIONS[group.element]),
     )
+
+
+def _same_bits(group: Group) -> str:
+    """The element at ``{p}`` in all lanes, moved as an integer."""
+    moved = group.of(moved_as(group.element))
+    lanes = moved.spell("@vmv_v_x_$t(*({p}), $n)")
+    return lanes if moved == group else group.spell(f"@vreinterpret_v_{moved.name}_$t({lanes})")
 
 
 def _transpose(group: Group) -> dict[int, tuple[str, str]]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.elementwise.operations import OPERATIONS, compute
 from tilewright.isa.target import Target
-from tilewright.isa.vector import ALIKE, MulAdd, Vector
+from tilewright.isa.vector import ALIKE, Mask, MulAdd, Vector
 
 from .arithmetic import DTYPES, Array, fused, values
 from .spellings import Check, c_type
@@ -126,7 +126,7 @@ def _cuts(v: Vector) -> Iterator[Check]:
                 yield Check(_name(v, f"{how} load of {active}"), statements, (x,), _exact(v, whole))
             if not store:
                 continue
-            kept = f"{store.format(p='out', v='x', mask='mask')};"
+            kept = f"{store.format(p=f'({_pointer(v)})out', v='x', mask='mask')};"
             filled = np.concatenate([x, _values(v.element)[1][: x.size].reshape(x.shape)], axis=1)
             filled = np.tile(filled, v.lanes)[:, : v.lanes]
             yield Check(
@@ -156,7 +156,35 @@ def _conversions(v: Vector) -> Iterator[Check]:
         x = _rows(np.concatenate(_values(v.element)), v.lanes)
         statements = [_load(v, "x", "in0"), f"{spelling.format(p='out', v='x')};"]
         yield Check(_name(v, f"store of {element}"), statements, (x,), x.astype(DTYPES[element]))
+    if v.mask is not None:
+        yield from _cut_conversions(v, v.mask, v.lanes // 2 + 1)
     yield from _spreads(v)
+
+
+def _cut_conversions(v: Vector, mask: Mask, active: int) -> Iterator[Check]:
+    """Conversions of so many lanes, and loads that leave anything in the others."""
+    ((_, made, _, kept), *_) = _cut_spellings(v, active)
+    for element, spelling in mask.loads.items():
+        x = _rows(_every(element), active)
+        whole = np.zeros((len(x), v.lanes), DTYPES[v.element])
+        whole[:, :active] = x
+        value = f"{v.ctype} x = {spelling.format(p='in0', mask='mask')};"
+        name = _name(v, f"masked load of {element}")
+        yield Check(name, [*made, value, _store(v, "x")], (x,), _exact(v, whole))
+    for element, spelling in mask.stores.items():
+        x = _rows(np.concatenate(_values(v.element)), v.lanes)
+        written = f"{spelling.format(p='out', v='x', mask='mask')};"
+        expected = np.ascontiguousarray(x[:, :active]).astype(DTYPES[element])
+        name = _name(v, f"masked store of {element}")
+        yield Check(name, [*made, _load(v, "x", "in0"), written], (x,), expected)
+    if mask.loose is not None:
+        loads = {v.element: mask.loose.load, **mask.loose.loads}
+        for element, spelling in loads.items():
+            x = _rows(_values(element)[0] if element == v.element else _every(element), active)
+            value = f"{v.ctype} x = {spelling.format(p='in0', mask='mask')};"
+            written = f"{kept.format(p=f'({_pointer(v)})out', v='x', mask='mask')};"
+            name = _name(v, f"loose load of {element}")
+            yield Check(name, [*made, value, written], (x,), _exact(v, x.astype(DTYPES[v.element])))
 
 
 def _spreads(v: Vector) -> Iterator[Check]:
@@ -367,7 +395,8 @@ def _across(target: Target, v: Vector, op: MulAdd) -> list[str]:
         filled = held.repeats[held.element].spelling.format(p=f"({_pointer(held)})(in1)")
         return [f"{held.ctype} y = {filled};"]
     if op.form == "scalar":
-        return [f"{target.holding(v.element, 1).ctype} y = *in1;"]
+        single = target.holding(op.y or v.element, 1)
+        return [f"{single.ctype} y = {single.load.format(p='in1')};"]
     held = _factor(target, v, op.y, op.cols, op)
     if op.depth == 1:
         return [f"{held.ctype} y = {held.broadcast.format(p='in1')};"]
