@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 _HEADING = re.compile(r"^[0-9a-f]+ <([^>]+)>:$")
-_LINE = re.compile(r"^\s*([0-9a-f]+):\t(?:(?:[0-9a-f]{2,8} )+\s*\t)?(?:\{\w+\} )?(\S+)\s*(.*)$")
-_TARGET = re.compile(r"\b([0-9a-f]+) <")
+_LINE = re.compile(r"^\s*([0-9a-f]+):\s*\t(?:(?:[0-9a-f]{2,8} )+\s*\t)?(?:\{\w+\} )?(\S+)\s*(.*)$")
+_TARGET = re.compile(r"\b(?:0x)?([0-9a-f]+) <")
 _COMMENT = re.compile(r"\s+(# |// ).*")
 _JUMP = re.compile(r"^(j\w*|b|b\.\w+|cbn?z|tbn?z|b(eq|ne|lt|ge|le|gt)u?z?)$")
-_CALL = re.compile(r"^(callq?|blr?)$")
+_CALL = re.compile(r"^(callq?|blr?|jalr?)$")
 _RETURN = re.compile(r"^(retq?|br)$")
 _PUSH = re.compile(r"^(push|pop)q?$")
 _FMA = re.compile(

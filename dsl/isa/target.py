@@ -23,9 +23,9 @@ class Feature:
     appended to its ``-mcpu``. ``emulation`` and ``core`` take the place of the target's;
     ``products`` are more of its matrix unit's. ``processors`` are those whose core it describes
     (none: any), by vendor, family and model as ``/proc/cpuinfo`` has them, and by name as archspec
-    has it elsewhere; ``core_source`` says whose numbers those of the core are. ``compilers`` are the least versions
-    that know it, where the target's own will not do. ``extend`` gives the target's vectors what
-    they have besides with it, as loads and stores that convert.
+    has it elsewhere; ``core_source`` says whose numbers those of the core are. ``compilers`` are
+    the least versions that know it, where the target's own will not do. ``extend`` gives the
+    target's vectors what they have besides with it, as loads and stores that convert.
     """
 
     title: str
