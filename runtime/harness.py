@@ -166,6 +166,7 @@ def program(request: Request, *, cases: int = 2, seed: int = 0, file: str | None
         name=request.name,
         command=shlex.join(program_command(target, file, file.removesuffix(".c"))),
         source=source,
+        length=target.length,
         asks=f"int {request.name}_refused(void);" in source,
         runs=runs,
         types={o.element: FORMATS.get(o.element) for run in runs for o in run.outputs},

@@ -17,7 +17,7 @@ from tilewright.runtime.arrays.kinds import finished
 from tilewright.runtime.call.arguments import Arranger
 from tilewright.runtime.call.bound_sizes import given_sizes
 from tilewright.runtime.call.descriptor import descriptor
-from tilewright.runtime.machine import calibrations, threadpools
+from tilewright.runtime.machine import calibrations, host, threadpools
 from tilewright.runtime.machine.calibrations import Measured
 from tilewright.runtime.machine.target_table import Identity
 from tilewright.runtime.store.cache import Entry
@@ -118,6 +118,7 @@ class Kernel:
     def _load(self) -> None:
         """Load the library and pack what the dispatcher needs."""
         library = self._entry.library
+        host.check_thread(self._target)
         if self._target.unit:
             from tilewright.runtime.call.session import ask_consent
 

@@ -14,8 +14,16 @@ from tilewright.errors import TargetError
 if TYPE_CHECKING:
     from tilewright.isa.target import Target
 
-#: Best first: the first that the CPU has is "host".
-NAMES = ("amx", "avx512", "avx2", "neon", "power10", "scalar")
+#: Best first: the first that the CPU has is "host". SVE of 128 bits computes no more than Neon.
+NAMES = (
+    *("amx", "avx512", "avx2"),
+    *("sve2048", "sve1024", "sve512", "sve256", "neon", "sve128"),
+    "power10",
+    *("rvv1024", "rvv512", "rvv256", "rvv128"),
+    "scalar",
+)
+#: The module of several targets, which its function ``target`` makes by their names.
+_FAMILIES = {name: name.rstrip("0123456789") for name in NAMES if name[:3] in ("sve", "rvv")}
 
 
 @cache
@@ -25,7 +33,8 @@ def load(name: str) -> Target:
         raise TargetError(
             "unknown target", got=name, expected=f"one of {', '.join(NAMES)}, or host"
         )
-    target: Target = import_module(f"{__name__}.{name}").TARGET
+    module = import_module(f"{__name__}.{_FAMILIES.get(name, name)}")
+    target: Target = module.target(name) if name in _FAMILIES else module.TARGET
     return target
 
 

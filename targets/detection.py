@@ -3,7 +3,9 @@
 x86: CPUID's leaves 1 and 7, and XCR0 for the registers that the operating system saves (Intel 64
 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID, and volume 1, chapter 13).
 AArch64 and POWER: the kernel's auxiliary vector (Linux, Documentation/arch/arm64/elf_hwcaps and
-arch/powerpc/elf_hwcaps).
+arch/powerpc/elf_hwcaps). The length of SVE's vectors is each thread's own (arch/arm64/sve): of the
+word VECTORS the bit is set that counts their segments of 128 bits. RISC-V: the call ``hwprobe``
+(arch/riscv/hwprobe), whose ``v`` is that of version 1.0, and the register ``vlenb``.
 """
 
 from __future__ import annotations
@@ -37,15 +39,21 @@ X86 = Detection(
     processors=("x86_64", "amd64", "AMD64"),
 )
 ARM = Detection(
-    template="library/cpu_hwcap.c.j2",
-    words=("HWCAP", "HWCAP2"),
+    template="library/cpu_arm.c.j2",
+    words=("HWCAP", "HWCAP2", "VECTORS"),
     bits={
         "asimd": CpuBit("HWCAP", 1),
         "asimddp": CpuBit("HWCAP", 20),
+        "sve": CpuBit("HWCAP", 22),
         "asimdfhm": CpuBit("HWCAP", 23),
+        "sve2": CpuBit("HWCAP2", 1),
+        "svei8mm": CpuBit("HWCAP2", 9),
+        "svebf16": CpuBit("HWCAP2", 12),
         "i8mm": CpuBit("HWCAP2", 13),
         "bf16": CpuBit("HWCAP2", 14),
+        **{f"sve{bits}": CpuBit("VECTORS", bits // 128) for bits in (128, 256, 512, 1024, 2048)},
     },
+    varying="VECTORS",
     macro="__aarch64__",
     processors=("aarch64", "arm64", "ARM64"),
 )
@@ -55,4 +63,17 @@ POWER = Detection(
     bits={"mma": CpuBit("HWCAP2", 17), "arch_3_1": CpuBit("HWCAP2", 18)},
     macro="__powerpc64__",
     processors=("ppc64le", "powerpc64le"),
+)
+RISCV = Detection(
+    template="library/cpu_riscv.c.j2",
+    words=("IMA_EXT_0", "VECTORS"),
+    bits={
+        "v": CpuBit("IMA_EXT_0", 2),
+        "zvfh": CpuBit("IMA_EXT_0", 30),
+        "zvfbfwma": CpuBit("IMA_EXT_0", 54),
+        **{f"vlen{bits}": CpuBit("VECTORS", bits // 128) for bits in (128, 256, 512, 1024)},
+    },
+    varying="VECTORS",
+    macro="__riscv",
+    processors=("riscv64",),
 )

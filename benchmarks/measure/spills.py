@@ -1,6 +1,6 @@
 """Finds spills and reloads in K loops, from what ``objdump -d`` prints.
 
-It reads x86-64 in either syntax, and AArch64.
+It reads x86-64 in either syntax, AArch64, and RISC-V.
 
 A K loop is an innermost loop that multiplies and adds, and stores nothing. In it, no instruction
 may touch the stack frame; a buffer on the stack, read through an index or a pointer, is no spill.
@@ -16,21 +16,26 @@ from dataclasses import dataclass
 from functools import cached_property
 
 _HEADING = re.compile(r"^[0-9a-f]+ <([^>]+)>:$")
-_LINE = re.compile(r"^\s*([0-9a-f]+):\t(?:(?:[0-9a-f]{2,8} )+\s*\t)?(?:\{\w+\} )?(\S+)\s*(.*)$")
-_TARGET = re.compile(r"\b([0-9a-f]+) <")
+_LINE = re.compile(r"^\s*([0-9a-f]+):\s*\t(?:(?:[0-9a-f]{2,8} )+\s*\t)?(?:\{\w+\} )?(\S+)\s*(.*)$")
+_TARGET = re.compile(r"\b(?:0x)?([0-9a-f]+) <")
 _COMMENT = re.compile(r"\s+(# |// ).*")
-_JUMP = re.compile(r"^(j\w+|b|b\.\w+|cbn?z|tbn?z)$")
-_CALL = re.compile(r"^(callq?|blr?)$")
+_JUMP = re.compile(r"^(j\w*|b|b\.\w+|cbn?z|tbn?z|b(eq|ne|lt|ge|le|gt)u?z?)$")
+_CALL = re.compile(r"^(callq?|blr?|jalr?)$")
 _RETURN = re.compile(r"^(retq?|br)$")
 _PUSH = re.compile(r"^(push|pop)q?$")
 _FMA = re.compile(
-    r"^(vfn?m(add|sub)\w*|fn?m(add|sub|la|ls)l?2?|vp?dp\w+|vpmaddwd|bfmmla|(bf|[su]+)dot|[su]*mmla)$"
+    r"^(vfn?m(add|sub)\w*|fn?m(add|sub|la|ls)(l[bt]?)?2?|fn?m(ad|sb)|vp?dp\w+|vpmaddwd|bfmmla|(bf|[su]+)dot|[su]*mmla|vf?w?macc(bf16)?\.v[vfx])$"
 )
 _MULTIPLY = re.compile(r"^v?f?mul([sp][sd])?$")
 # What a caller on AArch64 gets back, moved up between the last multiply-adds; vectors are q.
 _RESTORE = re.compile(r"^ld[pr] (d(8|9|1[0-5])|x(19|2[0-9]|30)), ")
+# C's address, moved up likewise: nothing is loaded from there.
+_ADDRESS = re.compile(r"^(x\d+), \[sp\b")
 # Registers are spilled and reloaded whole: what is moved under a mask lies in a buffer.
 _MASKED = re.compile(r"^(vp?maskmov|v(mov|p?expand)\w* .*\{%?k[1-7]\})")
+# Whole registers of RISC-V's vectors are stored and loaded by compilers alone.
+_WHOLE = re.compile(r"^v[ls]\d+r(e\d+)?\.v$")
+_LOADED = re.compile(r"^vl[suo]?[ex]")
 # The frame pointer is one only where the function makes it so; else it is a register like others.
 _FRAME_POINTER = (
     re.compile(r"^(mov|lea|add)q?$"),
@@ -107,8 +112,7 @@ class Function:
         return [
             Spill(self.name, one)
             for one in region.instructions
-            if self._touches_frame(one)
-            and (region.looped or not _RESTORE.match(f"{one.mnemonic} {one.operands}"))
+            if self._touches_frame(one) and (region.looped or not _is_for_later(one, region))
         ]
 
     def multiplies(self, one: Instruction) -> bool:
@@ -125,6 +129,8 @@ class Function:
             return False
         if _CALL.match(one.mnemonic) or _PUSH.match(one.mnemonic):
             return True
+        if _WHOLE.match(one.mnemonic):
+            return True
         return self._slot.search(one.operands) is not None
 
     @cached_property
@@ -136,7 +142,7 @@ class Function:
             for one in self.instructions
         )
         x86, arm = ("(rsp|rbp)", "(sp|x29)") if framed else ("rsp", "sp")
-        return re.compile(rf"\(%{x86}\)|\[{x86}([+-]\w+)?\]|\[{arm}(, #-?\w+)?\]")
+        return re.compile(rf"\(%{x86}\)|\[{x86}([+-]\w+)?\]|\[{arm}(, #-?\w+(, mul vl)?)?\]")
 
     def _stores(self, one: Instruction) -> bool:
         """Whether a vector leaves for memory outside the frame."""
@@ -144,6 +150,8 @@ class Function:
             return False
         if one.mnemonic.startswith("st"):
             return True
+        if _LOADED.match(one.mnemonic):
+            return False
         moves = one.mnemonic.startswith(("v", "mov"))
         first, last = one.operands.partition(",")[0], re.sub(r"\{.*?\}", "", one.operands)
         return moves and ("PTR [" in first or last.endswith(")"))
@@ -152,6 +160,18 @@ class Function:
         """From the first to the last multiply-add."""
         at = [i for i, one in enumerate(run) if self.multiplies(one)]
         return run[at[0] : at[-1] + 1] if at else ()
+
+
+def _is_for_later(one: Instruction, region: Region) -> bool:
+    """Whether straight code reloads on AArch64 what only the code behind it uses."""
+    if _RESTORE.match(f"{one.mnemonic} {one.operands}"):
+        return True
+    address = _ADDRESS.match(one.operands)
+    if address is None or one.mnemonic != "ldr":
+        return False
+    used = re.compile(rf"^ld.*\[{address[1]}\b")
+    behind = (each for each in region.instructions if each.address > one.address)
+    return not any(used.match(f"{each.mnemonic} {each.operands}") for each in behind)
 
 
 def functions(disassembly: str) -> list[Function]:

@@ -133,7 +133,7 @@ def _registers(plan: Plan, tile: RegisterTile) -> Iterator[str]:
         plan.input_of(plan.along).name.upper(): budget.along,
         plan.input_of(plan.across).name.upper(): budget.across,
         "mask": budget.masks,
-        "free": max(0, held - budget.total),
+        "free": max(0, held - budget.total) // budget.registers,
     }
     x = _RIGHT
     y = _TOP + shape.bands * side + 14

@@ -6,6 +6,7 @@ floating point to nearest even and keeps the low bits of integers.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeAlias
@@ -44,6 +45,13 @@ def reader(vector: Vector, memory: str, group: int) -> Convert:
     if is_integer(memory) or memory == "f16":
         return lambda found: found.astype(dtype)
     return lambda found: exact(found, memory).astype(dtype, copy=False)
+
+
+def anything(vector: Vector) -> float | int:
+    """What a lane may hold that nobody may use: no number, or the bits of none."""
+    if is_integer(vector.element):
+        return 0x5A
+    return math.nan if vector.element in ("f16", "f32", "f64") else 0x7F
 
 
 def spreader(vector: Vector, memory: str) -> Convert:
@@ -121,12 +129,12 @@ def product(op: MulAdd, element: str) -> Product:
     x_element, y_element = op.x or element, op.y or element
     if op.depth == op.rows == 1 and x_element == y_element == element:
         return add
-    grid = op.rows, op.cols
+    segments = op.segments, op.rows, -1
 
     def grouped(acc: Lanes, x: Lanes, y: Lanes) -> Lanes:
-        along = exact(x, x_element).reshape(1, -1, op.depth)
-        across = exact(y, y_element).reshape(op.rows, -1, op.depth)
-        total = acc.reshape(grid)
+        along = exact(x, x_element).reshape(op.segments, 1, -1, op.depth)
+        across = exact(y, y_element).reshape(op.segments, op.rows, -1, op.depth)
+        total = acc.reshape(segments)
         if add is _whole:
             products = np.multiply(along, across, dtype=np.int32)
             total = total + np.add.reduce(products, axis=-1, dtype=np.int32)

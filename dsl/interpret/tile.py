@@ -47,6 +47,7 @@ from tilewright.ir.ops import (
     StoreMatrix,
     SumLanes,
     TileProgram,
+    Unzip,
     Zero,
     ZeroMatrix,
 )
@@ -55,7 +56,7 @@ from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import evaluate
 
 from . import matrices as execute_matrices
-from .lanes import Lanes, product, reader, spreader, summed, writer
+from .lanes import Lanes, anything, product, reader, spreader, summed, writer
 from .memory import Memory, Segment, fresh_buffer
 
 Run = Callable[[], None]
@@ -174,7 +175,7 @@ class Tile:
                 | ReadRows()
             ):
                 return execute_matrices.compiled(self, op)
-            case Interleave():
+            case Interleave() | Unzip():
                 return self._interleave(op)
             case StackBuffer():
                 return self._stack_buffer(op)
@@ -278,7 +279,11 @@ class Tile:
             counts.loads += 1
             registers[dst] = lanes(fetch())
 
-        return run
+        def loose() -> None:
+            run()
+            registers[dst][count:] = anything(vector)
+
+        return loose if op.loose else run
 
     def _group(self, address: Address, memory: str, count: int, group: int, who: str) -> Fetch:
         """Reads one element or group, and counts a broadcast."""
@@ -409,11 +414,12 @@ class Tile:
 
         return run
 
-    def _interleave(self, op: Interleave) -> Run:
+    def _interleave(self, op: Interleave | Unzip) -> Run:
         registers, dst, x, y = self.registers, op.dst.name, op.x.name, op.y.name
         lanes, block = op.x.vector.lanes, op.block
         half = np.arange(lanes).reshape(-1, 2, block)[:, int(op.odd)]
-        places = np.stack([half, half + lanes], axis=1).ravel()
+        turn = 1 if isinstance(op, Interleave) else 0  # a block of each in turn, or all of x first
+        places = np.stack([half, half + lanes], axis=turn).ravel()
         return lambda: registers.__setitem__(
             dst, np.concatenate((registers[x], registers[y]))[places]
         )

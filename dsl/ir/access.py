@@ -39,14 +39,24 @@ def bits_of(type_: str) -> str:
 
 
 def read(
-    target: Target, dst: Register, address: Address, active: Active, memory: str
+    target: Target,
+    dst: Register,
+    address: Address,
+    active: Active,
+    memory: str,
+    *,
+    loose: bool = False,
 ) -> Iterator[Op]:
-    """``dst`` from elements of type ``memory``, by the access itself or by what follows it."""
+    """``dst`` from elements of type ``memory``, by the access itself or by what follows it.
+
+    ``loose`` is that of ``Load``.
+    """
     vector = dst.vector
+    loose = loose and active is not None
     if memory == vector.element:
-        yield Load(dst, address, active)
+        yield Load(dst, address, active, loose=loose)
     elif memory in vector.loads:
-        yield Load(dst, address, active, memory)
+        yield Load(dst, address, active, memory, loose=loose)
     else:
         emitter = Emitter(target, vector.lanes, f"{dst.name}x", vector.element)
         load(emitter, address, active, memory, "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import NamedTuple
 
 from tilewright.errors import PlanError
@@ -68,45 +68,74 @@ def verify_alive(
 ) -> None:
     """PlanError if more vector registers are alive at once than there are, or may be spilled.
 
-    ``aliased`` of them are taken up by matrices while products are summed.
+    ``aliased`` vectors are taken up by matrices while products are summed.
     """
-    live = set[str]()
-    _alive(end, live)
-    if (most := _alive(body, live) + aliased) > target.registers:
-        raise PlanError(
-            f"{tile.name} keeps {most} vector registers alive on {target.name}",
-            expected=f"{target.registers} or fewer",
-        )
-    most, limit = _alive(end, set(), _literals(tile)), _limit(tile, target)
-    if most > limit:
-        raise PlanError(
-            f"{tile.name} keeps {most} vector registers alive in its end on {target.name}",
-            expected=f"{limit} or fewer: {target.registers} and what may be spilled",
-        )
+    for kind, taken in _kinds(tile, target):
+        live = set[str]()
+        _alive(end, live, taken)
+        beside = aliased if kind == "vector" else 0
+        if (most := _alive(body, live, taken) + beside) > target.registers:
+            raise PlanError(
+                f"{tile.name} keeps {most} {kind} registers alive on {target.name}",
+                expected=f"{target.registers} or fewer",
+            )
+        most, limit = _alive(end, set(), taken, _literals(tile)), _limit(tile, target)
+        if most > limit:
+            raise PlanError(
+                f"{tile.name} keeps {most} {kind} registers alive in its end on {target.name}",
+                expected=f"{limit} or fewer: {target.registers} and what may be spilled",
+            )
 
 
-def live_registers(tile: TileProgram) -> int:
+def live_registers(tile: TileProgram, target: Target) -> int:
     """The most vector registers alive while products are summed, masks in registers included."""
+    (_, taken), *_ = _kinds(tile, target)
     live = set[str]()
-    _alive(steps_of(tile.end), live)
-    return _alive(steps_of(tile.body), live)
+    _alive(steps_of(tile.end), live, taken)
+    return _alive(steps_of(tile.body), live, taken)
 
 
-def _alive(steps: Sequence[Step], live: set[str], literals: Collection[str] = ()) -> int:
+#: How many registers values of these names take.
+Taken = Callable[[Collection[str]], int]
+
+
+def _kinds(tile: TileProgram, target: Target) -> Iterator[tuple[str, Taken]]:
+    """The files of registers, those of vectors first, and what values take of each.
+
+    It is one for each value but where vectors are groups of registers, or scalars lie apart.
+    """
+    if not target.scalars_apart and all(vector.registers == 1 for vector in target.vectors):
+        yield "vector", len
+        return
+    vectors: dict[str, int] = {}
+    scalars: dict[str, int] = {}
+    for op in walk(tile.body + tile.end):
+        for register in (*reads(op), *writes(op)):
+            apart = target.scalars_apart and register.vector.lanes == 1
+            vectors[register.name] = 0 if apart else register.vector.registers
+            scalars[register.name] = int(apart)
+    yield "vector", lambda live: sum(vectors.get(name, 1) for name in live)
+    if target.scalars_apart:
+        yield "scalar", lambda live: sum(scalars.get(name, 0) for name in live)
+
+
+def _alive(
+    steps: Sequence[Step], live: set[str], taken: Taken, literals: Collection[str] = ()
+) -> int:
     """The most alive at once; ``live`` is changed from the set after ``steps`` to that before."""
     most = 0
     for step in reversed(steps):
         if step.body:
             live.update(step.reads)
-            most = max(most, _alive(step.body, set(live), literals))
+            most = max(most, _alive(step.body, set(live), taken, literals))
             continue
         live.update(step.writes)
-        most = max(most, len(live))
+        most = max(most, taken(live))
         live.difference_update(step.writes)
         live.update(step.reads)
         if literals:
             live.difference_update(literals)
-        most = max(most, len(live))
+        most = max(most, taken(live))
     return most
 
 

@@ -1,8 +1,10 @@
-"""Networks of interleaving operations: transposition, sums over registers, pairs of registers."""
+"""Networks of interleaving operations: transposition, sums, pairs of registers, rows of blocks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+
+from tilewright.isa.vector import MulAdd
 
 from .dataflow import prune
 from .emitter import Emitter
@@ -11,6 +13,7 @@ from .ops import (
     Interleave,
     Op,
     Register,
+    Unzip,
     Zero,
 )
 
@@ -71,6 +74,17 @@ def transpose(
                 ops.append(Interleave(even, x, y, half, odd=False))
         half *= 2
     return ops, [row for row in rows if row is not None]
+
+
+def row_of_blocks(by: MulAdd, dst: Register, x: Register, y: Register, *, odd: bool) -> Op:
+    """A row of C from two registers of blocks that lie side by side, as ``by`` sums them.
+
+    ``odd``: the second row of the blocks. Each register is a block, or has one in each segment.
+    """
+    width = by.cols // by.segments
+    if by.segments > 1:
+        return Unzip(dst, x, y, width, odd)
+    return Interleave(dst, x, y, width, odd)
 
 
 def _zipped(emitter: Emitter, pair: list[Register], count: int) -> list[Register]:

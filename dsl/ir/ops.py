@@ -148,7 +148,8 @@ class Load(Operation):
 
     With a ``group`` each lane holds the bits of that many elements of ``memory``, and ``active``
     counts elements. What the vector cannot load alone goes by way of the stack once the
-    tile is made legal (``access.py``).
+    tile is made legal (``access.py``). ``loose``: the other lanes may hold anything, as they meet
+    no active one and are not stored.
     """
 
     kind: ClassVar[str] = "load"
@@ -157,10 +158,11 @@ class Load(Operation):
     active: Sizes[Active] = None
     memory: str = ""
     group: int = 0
+    loose: bool = False
 
     @property
     def masked_by(self) -> MaskRegister | None:
-        """The mask it uses; a load that converts copies the lanes that there are."""
+        """The mask that it uses, if the vector has such a load."""
         return _mask(self)
 
     def accesses(self) -> Iterator[Access]:
@@ -180,7 +182,8 @@ class Load(Operation):
     @property
     def spelling(self) -> str:
         """The vector's expression for it; "" if there is none."""
-        return self.dst.vector.loading(self.memory, self.group, _alone(self.active))
+        lanes = _alone(self.active)
+        return self.dst.vector.loading(self.memory, self.group, lanes, loose=self.loose)
 
     @property
     def seen_as(self) -> str:
@@ -216,6 +219,15 @@ class Broadcast(Operation):
     def spelling(self) -> str:
         """The vector's expression for it; "" if there is none."""
         return self.dst.vector.broadcasting(self.memory, self.group)
+
+    @property
+    def picked(self) -> bool:
+        """Whether it repeats elements as they are, of which multiply-adds take one."""
+        vector = self.dst.vector
+        return (
+            self.element == vector.element
+            and vector.repeating(self.element, self.group) is not None
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -373,6 +385,18 @@ class Interleave(Operation):
 
 
 @dataclass(frozen=True, slots=True)
+class Unzip(Operation):
+    """The even or odd blocks of ``block`` elements of x, and then those of y."""
+
+    kind: ClassVar[str] = "unzip"
+    dst: Writes[Register]
+    x: Reads[Register]
+    y: Reads[Register]
+    block: int
+    odd: bool
+
+
+@dataclass(frozen=True, slots=True)
 class SumLanes(Operation):
     """The sum over the lanes of ``src`` into the scalar ``dst``."""
 
@@ -506,7 +530,8 @@ class Loop(Operation):
 
 
 def _mask(op: Load | Store) -> MaskRegister | None:
-    return op.active if isinstance(op.active, MaskRegister) and not op.memory else None
+    """The mask of an access; one that is not spelled copies the lanes that there are."""
+    return op.active if isinstance(op.active, MaskRegister) and op.spelling else None
 
 
 def _alone(active: Active) -> int | Mask | None:
@@ -525,8 +550,8 @@ def _count(active: Active, register: Register, group: int) -> Expr:
 
 Op = (
     Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Pick | Splat | MultiplyAdd
-    | Add | Multiply | Apply | Interleave | SumLanes | Store | Copy | StackBuffer | Keep | Hide
-    | Prefetch | Note | Loop | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
+    | Add | Multiply | Apply | Interleave | Unzip | SumLanes | Store | Copy | StackBuffer | Keep
+    | Hide | Prefetch | Note | Loop | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
     | MultiplyBlock | ReadRows
 )  # fmt: skip
 

@@ -50,6 +50,7 @@ from .ops import (
     Store,
     StoreMatrix,
     SumLanes,
+    Unzip,
     Zero,
     ZeroMatrix,
 )
@@ -173,9 +174,8 @@ def _grouped(
 
 def _broadcast(w: Walk, op: Broadcast) -> None:
     vector, memory = op.dst.vector, op.element
-    repeat = vector.repeats.get(op.memory) if op.group > 1 else None
-    if repeat is not None:
-        legal = op.group == repeat.count
+    if vector.repeating(memory, op.group) is not None:
+        legal = op.existing is None
     elif op.memory in vector.spreads:
         legal = op.group == 1
     elif op.group == 1:
@@ -251,11 +251,11 @@ def _multiply_add(w: Walk, op: MultiplyAdd) -> None:
 def _second_factor(w: Walk, op: MultiplyAdd, y: Register) -> None:
     by = op.op
     if by.form != "lane":
-        across = by.rows if by.rows > 1 else by.cols if by.form == "broadcast" else 1
+        across = by.groups if by.rows > 1 or by.form == "broadcast" else 1
         _factor(w, op, y.vector, by.y, across * by.depth)
         return
     _factor(w, op, y.vector, by.y, y.vector.lanes)
-    lanes = y.vector.lanes // by.depth
+    lanes = by.lanes or y.vector.lanes // by.depth
     if op.lane is not None and not 0 <= op.lane < lanes:
         w.refuse(op, f"takes lane {op.lane} of {y.name}", f"0 to {lanes - 1}")
 
@@ -276,12 +276,13 @@ def _multiply(w: Walk, op: Multiply) -> None:
     w.spelled(op, op.dst.vector.mul, op.dst.vector)
 
 
-def _interleave(w: Walk, op: Interleave) -> None:
+def _interleave(w: Walk, op: Interleave | Unzip) -> None:
     w.same(op, op.dst, op.x, op.y)
-    blocks = op.dst.vector.transpose
+    vector = op.dst.vector
+    blocks = vector.transpose if isinstance(op, Interleave) else vector.unzip
     if op.block not in blocks:
         known = ", ".join(map(str, blocks)) or "none"
-        w.refuse(op, f"of blocks of {op.block}", f"those of {op.dst.vector!r}: {known}")
+        w.refuse(op, f"of blocks of {op.block}", f"those of {vector!r}: {known}")
 
 
 def _sum_lanes(w: Walk, op: SumLanes) -> None:
@@ -471,6 +472,7 @@ RULES: Rules = {
     Multiply: _multiply,
     Apply: _apply,
     Interleave: _interleave,
+    Unzip: _interleave,
     SumLanes: _sum_lanes,
     Store: _store,
     Copy: _copy,

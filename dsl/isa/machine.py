@@ -45,7 +45,7 @@ class Width:
 
 
 #: The bytes of a vector, one element or more, of every target.
-_SIZES = (4, 8, 16, 32, 64)
+_SIZES = tuple(4 << doubled for doubled in range(8))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +152,8 @@ class CompilerHints:
     computes them all ahead of the loop over tiles, where partial loads take no offset, and spills
     them. ``lanes``: a factor of which one element multiplies counts as changed by each
     multiply-add; otherwise gcc broadcasts an element that is used again to a register of its own.
+    ``picked`` is the letter of the registers that such a factor may be in, where those are fewer:
+    it is kept there, or gcc moves it and clang spills.
     ``spare`` is the number of vector registers that compilers need for themselves.
     """
 
@@ -160,6 +162,7 @@ class CompilerHints:
     pointers: bool
     lanes: bool
     spare: int
+    picked: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +177,18 @@ class Emulation:
     cpu: str = "max"
     overread: int = 0
     header: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class VectorLength:
+    """The length of vectors where a CPU and its threads choose it: kernels are for ``nbytes``.
+
+    ``spelling`` is C's expression of the bytes that a thread's vectors have. Among the target's
+    ``cpu_flags`` one stands for this length.
+    """
+
+    nbytes: int
+    spelling: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +209,9 @@ class Detection:
     """How C asks a CPU of one architecture, while it runs, what it has.
 
     ``template`` reads ``words`` into an array, in this order; the operating system's word, if
-    there is one, is the last. ``bits`` say where each of a target's ``cpu_flags`` stands. ``macro``
-    is what compilers define for the architecture, ``processors`` are its names in build systems.
+    there is one, is the last. ``bits`` say where each of a target's ``cpu_flags`` stands; those of
+    the word ``varying`` are a thread's own. ``macro`` is what compilers define for the
+    architecture, ``processors`` are its names in build systems.
     """
 
     template: str
@@ -203,3 +219,4 @@ class Detection:
     bits: Mapping[str, CpuBit]
     macro: str
     processors: tuple[str, ...]
+    varying: str = ""

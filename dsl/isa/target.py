@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 
 from tilewright.errors import TargetError
 
-from .machine import CompilerHints, Core, Detection, Emulation
+from .machine import CompilerHints, Core, Detection, Emulation, VectorLength
 from .matrix_unit import MatrixUnit
 from .vector import MulAdd, Vector
 
@@ -18,13 +18,14 @@ class Feature:
     """An extension of an instruction set that a user names behind a ``+``.
 
     ``muladd`` are its multiply-adds by name and element of the accumulators' vector, ``vectors``
-    what holds their factors. A compiler flag that begins with ``+`` is appended to the target's
-    ``-march``, whose architecture the feature's own ``-march`` replaces; ``zig`` is appended to
-    its ``-mcpu``. ``emulation`` and ``core`` take the place of the target's; ``products`` are more
-    of its matrix unit's. ``processors`` are those whose core it describes (none: any), by vendor,
-    family and model as ``/proc/cpuinfo`` has them, and by name as archspec has it elsewhere;
-    ``core_source`` says whose numbers those of the core are. ``compilers`` are the least versions
-    that know it, where the target's own will not do.
+    what holds their factors. A compiler flag that begins with ``+`` or ``_`` is appended to the
+    target's ``-march``, whose architecture the feature's own ``-march`` replaces; ``zig`` is
+    appended to its ``-mcpu``. ``emulation`` and ``core`` take the place of the target's;
+    ``products`` are more of its matrix unit's. ``processors`` are those whose core it describes
+    (none: any), by vendor, family and model as ``/proc/cpuinfo`` has them, and by name as archspec
+    has it elsewhere; ``core_source`` says whose numbers those of the core are. ``compilers`` are
+    the least versions that know it, where the target's own will not do. ``extend`` gives the
+    target's vectors what they have besides with it, as loads and stores that convert.
     """
 
     title: str
@@ -33,6 +34,7 @@ class Feature:
     zig: str = ""
     muladd: Mapping[tuple[str, str], tuple[MulAdd, ...]] = field(default_factory=dict)
     vectors: tuple[Vector, ...] = ()
+    extend: Callable[[Vector], Vector] | None = None
     emulation: Emulation | None = None
     products: Mapping[str, tuple[MulAdd, ...]] = field(default_factory=dict)
     core: Core | None = None
@@ -42,9 +44,9 @@ class Feature:
 
     def compiler(self, flags: tuple[str, ...]) -> tuple[str, ...]:
         """The compiler flags of a target with this feature."""
-        added = "".join(flag for flag in self.compiler_flags if flag.startswith("+"))
+        added = "".join(flag for flag in self.compiler_flags if flag[0] in "+_")
         march = next((flag for flag in self.compiler_flags if flag.startswith("-march=")), None)
-        plain = tuple(flag for flag in self.compiler_flags if flag[0] != "+" and flag != march)
+        plain = tuple(flag for flag in self.compiler_flags if flag[0] not in "+_" and flag != march)
 
         def extended(flag: str) -> str:
             base, plus, extensions = flag.partition("+")
@@ -60,8 +62,10 @@ class Target:
     ``cpu_flags`` are the names that ``/proc/cpuinfo`` uses; all are needed. ``machine`` is
     ``platform.machine()`` of CPUs that can run it, "" any; ``detection`` says how a program that
     runs there finds these flags. ``compilers`` are the least versions that know its intrinsics, by
-    family, "gcc", "clang" or "zig"; any will do of one that is not named. ``core_source`` says
-    whose numbers the core's are.
+    family, "gcc", "clang" or "zig"; any will do of one that is not named. ``length`` is that of the
+    vectors where a thread has one of several, None where the instruction set fixes it.
+    ``scalars_apart``: C scalars lie in registers of their own, as many as there are of vectors;
+    else they take one of these. ``core_source`` says whose numbers the core's are.
     """
 
     name: str
@@ -78,9 +82,11 @@ class Target:
     detection: Detection | None = None
     compilers: Mapping[str, str] = field(default_factory=dict)
     matrix: MatrixUnit | None = None
+    length: VectorLength | None = None
     features: Mapping[str, Feature] = field(default_factory=dict)
     hints: CompilerHints | None = None
     core_source: str = "the target's own numbers"
+    scalars_apart: bool = False
 
     def __post_init__(self) -> None:
         if self.registers < 4:
@@ -131,7 +137,7 @@ def _extended(target: Target, names: tuple[str, ...]) -> Target:
         feature = target.features[name]
         vectors = tuple(
             replace(v, muladd=(*feature.muladd.get((v.name, v.element), ()), *v.muladd))
-            for v in target.vectors
+            for v in map(feature.extend or _as_it_is, target.vectors)
         )
         target = replace(
             target,
@@ -148,6 +154,10 @@ def _extended(target: Target, names: tuple[str, ...]) -> Target:
             matrix=target.matrix and target.matrix.with_products(feature.products),
         )
     return target
+
+
+def _as_it_is(vector: Vector) -> Vector:
+    return vector
 
 
 @cache

@@ -19,6 +19,8 @@ Form = Literal["broadcast", "memory", "lane", "scalar", "matrix", "block"]
 #: Depth, and the element types of the factors along and across the vectors ("": the accumulator's).
 Factors = tuple[int, str, str]
 ALIKE: Factors = (1, "", "")
+#: No register file has room for a square of more registers, to be transposed.
+MOST_ROWS = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -38,6 +40,12 @@ class MulAdd:
     chooses them: a product of floating point is then rounded before it is added. ``latency`` is in
     cycles, 0 that of the core's multiply-add.
 
+    A register holds so many ``lanes`` of which the form ``lane`` takes one, 0: as many as there
+    are; where it has more, they repeat, as ``Vector.repeats`` of y's own type fills it. Such a
+    register is one of the first ``within``, 0: any. A block's
+    columns may lie in ``segments`` of the register, each with its part of all rows; y's groups then
+    repeat in each.
+
     The forms ``matrix`` and ``block`` are a matrix unit's, whose registers hold the sums. Of
     ``matrix`` the factors are matrices there, too: a row of y holds up to ``depth`` elements of K;
     a row of x one group of ``group`` elements for each column. Of ``block`` they are vectors, of
@@ -56,6 +64,9 @@ class MulAdd:
     product: str = ""
     group: int = 0
     latency: int = 0
+    lanes: int = 0
+    within: int = 0
+    segments: int = 1
 
     def __repr__(self) -> str:
         return f"<{self.mnemonic} by {self.form}>"
@@ -66,20 +77,33 @@ class MulAdd:
         return self.depth, self.x, self.y
 
     @property
+    def groups(self) -> int:
+        """The groups of K in a register of y: one for each row of a block, or for each lane."""
+        return self.rows * self.segments if self.rows > 1 else self.cols
+
+    @property
     def fused(self) -> bool:
         """Whether a product of floating point is rounded with the sum alone."""
         return bool(self.mnemonic)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Mask:
-    """Predicated access to the first ``{count}`` lanes; ``registers`` are vector registers."""
+    """Predicated access to the first ``{count}`` lanes; ``registers`` are vector registers.
+
+    ``loads`` and ``stores`` are accesses of elements of another type, as those of ``Vector``; what
+    is not there goes by way of the stack. ``loose`` are the same accesses where zeros in the other
+    lanes cost something and nobody asks for them: its loads leave anything there.
+    """
 
     ctype: str
     make: str
     load: str
     store: str
     registers: int
+    loads: Mapping[str, str] = field(default_factory=dict)
+    stores: Mapping[str, str] = field(default_factory=dict)
+    loose: Mask | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,16 +119,16 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """``count`` elements of another type, converted and repeated until they fill a register.
+    """``count`` elements, converted where they are of another type, repeated over a register.
 
     ``shuffles`` of its instructions permute a vector. ``pick`` broadcasts element ``{lane}`` of the
-    repeated ones in ``{v}``.
+    repeated ones in ``{v}``; those of the vector's own type are not picked, but multiplied by lane.
     """
 
     count: int
     spelling: str
-    shuffles: int
-    pick: str
+    shuffles: int = 0
+    pick: str = ""
 
 
 class _Ways(NamedTuple):
@@ -113,6 +137,7 @@ class _Ways(NamedTuple):
     whole: str
     others: Mapping[str, str]
     masked: str
+    masked_others: Mapping[str, str]
     partial: Mapping[int, str]
     grouped: str
 
@@ -121,11 +146,14 @@ class _Ways(NamedTuple):
 class Vector:
     """A register's view as ``lanes`` elements, and its operations.
 
+    It takes ``registers`` of the target's, more than one where the instruction set groups them.
+
     ``partial_load`` and ``partial_store`` map a constant number of active lanes to the access of
     exactly that many elements (the rest of the register is zero); beside a mask, such a store is
     preferred to a masked one. ``transpose[h]`` is the pair of 2x2 block transpositions of two
     registers with blocks of ``h`` elements: the first gives the even blocks of ``{x}`` and ``{y}``
-    interleaved, the second the odd ones.
+    interleaved, the second the odd ones; ``unzip[h]`` the pair that gives the even blocks of
+    ``{x}`` and then those of ``{y}``, and the odd ones.
 
     ``loads[type]`` reads ``lanes`` elements of another type from memory and converts them,
     ``spreads[type]`` one element, ``repeats[type]`` a few; ``stores[type]`` converts and writes
@@ -162,6 +190,8 @@ class Vector:
     partial_load: Mapping[int, str] = field(default_factory=dict)
     partial_store: Mapping[int, str] = field(default_factory=dict)
     transpose: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    unzip: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    registers: int = 1
 
     def __post_init__(self) -> None:
         if self.lanes < 1:
@@ -181,23 +211,30 @@ class Vector:
 
     # --- which spelling an access has; "" where the vector has none ----------------------------
 
-    def loading(self, memory: str, group: int, lanes: int | Mask | None) -> str:
+    def loading(
+        self, memory: str, group: int, lanes: int | Mask | None, *, loose: bool = False
+    ) -> str:
         """The expression that loads ``lanes``, None for all; see ``ir.ops.Load``."""
-        masked = self.mask.load if self.mask is not None else ""
-        ways = _Ways(self.load, self.loads, masked, self.partial_load, self.load_group)
+        mask = self.mask and ((loose and self.mask.loose) or self.mask)
+        masked, others = (mask.load, mask.loads) if mask is not None else ("", {})
+        partial = self.partial_load
+        ways = _Ways(self.load, self.loads, masked, others, partial, self.load_group)
         return self._way(ways, memory, group, lanes)
 
     def storing(self, memory: str, group: int, lanes: int | Mask | None) -> str:
         """The statement that stores ``lanes``, None for all; see ``ir.ops.Store``."""
-        masked = self.mask.store if self.mask is not None else ""
-        ways = _Ways(self.store, self.stores, masked, self.partial_store, self.store_group)
+        masked, others = (self.mask.store, self.mask.stores) if self.mask is not None else ("", {})
+        partial = self.partial_store
+        ways = _Ways(self.store, self.stores, masked, others, partial, self.store_group)
         return self._way(ways, memory, group, lanes)
 
     def _way(self, ways: _Ways, memory: str, group: int, lanes: int | Mask | None) -> str:
+        if isinstance(lanes, Mask):
+            if not memory:
+                return ways.masked
+            return "" if group else ways.masked_others.get(memory, "")
         if lanes is not None and memory:
             return ""
-        if isinstance(lanes, Mask):
-            return ways.masked
         if lanes is not None:
             return ways.partial.get(lanes, "")
         seen = self.seen_as(memory, group)
@@ -214,11 +251,17 @@ class Vector:
 
     def broadcasting(self, memory: str, group: int) -> str:
         """The expression that broadcasts a factor; see ``ir.ops.Broadcast``."""
-        if group > 1 and memory in self.repeats:
-            return self.repeats[memory].spelling
+        repeat = self.repeating(memory or self.element, group)
+        if repeat is not None:
+            return repeat.spelling
         if memory in self.spreads:
             return self.spreads[memory].spelling
         return self.broadcast if group == 1 else self.shifts.get(memory, self.group)
+
+    def repeating(self, memory: str, group: int) -> Repeat | None:
+        """How ``group`` elements of type ``memory`` are repeated; None where they are not."""
+        repeat = self.repeats.get(memory)
+        return repeat if repeat is not None and repeat.count == group > 1 else None
 
     # --- what can be asked of it ---------------------------------------------------------------
 
@@ -243,9 +286,10 @@ class Vector:
 
     @property
     def transposes(self) -> bool:
-        """Whether square blocks of registers can be transposed."""
+        """Whether square blocks of vectors can be transposed, and fit the registers."""
         blocks = {1 << i for i in range(self.lanes.bit_length() - 1)}
-        return self.lanes & (self.lanes - 1) == 0 and blocks <= set(self.transpose)
+        fits = self.lanes * self.registers <= MOST_ROWS
+        return fits and self.lanes & (self.lanes - 1) == 0 and blocks <= set(self.transpose)
 
     @property
     def fma(self) -> MulAdd:

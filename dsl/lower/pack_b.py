@@ -20,12 +20,12 @@ from tilewright.ir.nest import (
     operands_of,
     repeated,
 )
+from tilewright.ir.networks import row_of_blocks
 from tilewright.ir.ops import (
     Active,
     Add,
     Address,
     Advance,
-    Interleave,
     Load,
     Loop,
     MultiplyAdd,
@@ -39,6 +39,7 @@ from tilewright.ir.ops import (
     TileProgram,
     Zero,
 )
+from tilewright.isa.vector import Vector
 from tilewright.lower.staging.conversion import Conversion
 from tilewright.lower.staging.convert_groups import conversion_nest
 from tilewright.plan.packed_b import ALIGNMENT
@@ -269,14 +270,14 @@ def _sum_ops(plan: PackPlan, vectors: int, groups: int) -> Iterator[Op]:
     yield Point("px", "x", ZERO, form.stored)
     body: list[Op] = []
     for index, total in enumerate(totals):
-        x = Register(f"x{index}", product.held(plan.target, vector, "along"))
+        x = Register(f"x{index}", _summed(plan, vector))
         address = Address("px", index * plan.lanes // product.rows * form.group * ONE)
         body += [*read(plan.target, x, address, None, form.stored), _plus(plan, total, x, ones)]
     yield Loop("kt", Integer(groups), (*body, Advance("px", form.nb * form.group * ONE)))
     if product.rows > 1:  # each row of a block has the sums of its columns
         squares, totals = totals, [Register(f"t{index}", vector) for index in range(vectors)]
         for total, one, two in zip(totals, squares[::2], squares[1::2], strict=True):
-            yield Interleave(total, one, two, plan.lanes // product.rows, odd=False)
+            yield row_of_blocks(product.op, total, one, two, odd=False)
     for index, total in enumerate(totals):
         old, address = Register(f"old{index}", vector), Address("sums", index * plan.lanes * ONE)
         yield from (Load(old, address), Add(total, total, old), Store(address, total))
@@ -291,7 +292,7 @@ def _column_ops(plan: PackPlan, groups: int) -> Iterator[Op]:
         yield Splat(ones, _ones(product.across, product.depth), product.depth)
     total, old = Register("s", vector), Register("old", single)
     yield from (Zero(total), Point("px", "x", ZERO, plan.format.stored))
-    x = Register("x0", product.held(plan.target, vector, "along"))
+    x = Register("x0", _summed(plan, vector))
     load = read(plan.target, x, Address("px", ZERO), None, plan.format.stored)
     trips = Integer(-(-groups // plan.lanes))
     yield Loop("kt", trips, (*load, _plus(plan, total, x, ones), Advance("px", each * ONE)))
@@ -301,6 +302,12 @@ def _column_ops(plan: PackPlan, groups: int) -> Iterator[Op]:
         yield SumLanes(summed, total)
     address = Address("sums", ZERO)
     yield from (Load(old, address), Add(summed, summed, old), Store(address, summed))
+
+
+def _summed(plan: PackPlan, vector: Vector) -> Vector:
+    """What holds the elements that are summed: lanes of the sums, where a lane takes one."""
+    product = plan.summing
+    return vector if product.depth == 1 else product.held(plan.target, vector, "along")
 
 
 def _plus(plan: PackPlan, total: Register, x: Register, ones: Register) -> Op:

@@ -98,7 +98,8 @@ class Product:
         element = self.along if side == "along" else self.across
         lines = vector.lanes
         if self.blocks:
-            lines = self.rows if side == "across" else self.op.cols
+            lines = self.op.groups if side == "across" else lines // self.rows
+            lines = self.op.cols if self.op.form == "block" and side == "along" else lines
         if element == vector.element and lines * self.depth == vector.lanes:
             return vector
         return target.holding(element, lines * self.depth)

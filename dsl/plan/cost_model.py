@@ -23,6 +23,7 @@ from .tile_shape import Budget, TileRequest, TileShape, latency, step_cycles, ti
 
 def tile_cycles(shape: TileShape, core: Core, request: TileRequest) -> float:
     """Cycles of one whole tile."""
+    step = step_cycles(shape, core)
     outputs, core = shape.outputs, core.at(shape.vector.nbytes)
     around = core.idle * latency(shape, core)
     around += max(0, outputs - core.hidden) * core.late / core.stores
@@ -39,8 +40,8 @@ def tile_cycles(shape: TileShape, core: Core, request: TileRequest) -> float:
     if request.dot:
         around += 3 * outputs / core.fma_units
         around += latency(shape, core) * (shape.vector.lanes.bit_length() - 1)
-        return around + -(-request.steps // shape.vector.lanes) * step_cycles(shape, core)
-    return around + request.steps * step_cycles(shape, core)
+        return around + -(-request.steps // shape.vector.lanes) * step
+    return around + request.steps * step
 
 
 def _sets_cycles(shape: TileShape, core: Core) -> float:

@@ -179,12 +179,28 @@ def _lanes(plan: Plan, vector: Vector) -> int:
 
 
 def _vector_for(plan: Plan, columns: int) -> Vector:
-    """The narrowest of the vectors that cover ``columns`` with the fewest registers."""
+    """The narrowest of the vectors that cover ``columns`` with the fewest registers.
+
+    Of those that take as many registers in all, the ones of which fewer cover them.
+    """
     vectors = plan.vectors
     if plan.dot:
-        return vectors[0]
+        return _dot_vector(plan)
     usable = [v for v in vectors if not columns % v.lanes or _maskable(plan, v, columns % v.lanes)]
-    return min(usable, key=lambda v: (-(-columns // v.lanes), v.lanes))
+
+    def taken(vector: Vector) -> tuple[int, int, int]:
+        count = -(-columns // vector.lanes)
+        return count * vector.registers, count, vector.lanes
+
+    return min(usable, key=taken)
+
+
+def _dot_vector(plan: Plan) -> Vector:
+    """The widest vector along K of which the asked tile fits; the widest of all if none does."""
+    assert plan.asked_tile is not None
+    request, vectors = plan.tile_request(plan.sizes["k"], False), plan.vectors
+    fits = (v for v in vectors if shape_of(plan.target, v, *plan.asked_tile, False, request))
+    return next(fits, vectors[0])
 
 
 def _maskable(plan: Plan, vector: Vector, tail: int) -> bool:

@@ -19,7 +19,7 @@ from .contraction import Product
 from .loops import Decided, Decision
 from .operands import BatchPlan, Operand
 from .packed_b import PackedFormat
-from .staging import is_empty, loads_as, same_types
+from .staging import is_empty, loads_as, same_types, takes_scalars
 from .tile_shape import STEPS, TileRequest
 from .tiles import Pass, RegisterTile, Stage
 
@@ -294,6 +294,7 @@ class Plan(Decided):
             spare=self._spare(),
             unit=self.target.matrix if self.product.op.form == "matrix" else None,
             sums=self.target.matrix if self.product.op.form == "block" else None,
+            scalars_apart=self.target.scalars_apart,
         )
 
     def _splits(self, steps: int | None, count: int) -> tuple[int, ...]:
@@ -347,7 +348,8 @@ class Plan(Decided):
     def _source(self) -> str:
         """What an element of the operand across is converted from as it is spread."""
         across = self.input_of(self.across)
-        same = across.type == self.product.across or self._shifted(across)
+        same = takes_scalars(self.target, across.type, self.product) or self._shifted(across)
+        same = same or across.type == self.product.across
         return "" if self.dot or same else across.type
 
     def _stride(self) -> int:

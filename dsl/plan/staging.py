@@ -70,6 +70,16 @@ def spreads_as(target: Target, type_: str, element: str) -> bool:
     return bool(wide) and all(type_ in v.spreads for v in wide)
 
 
+def takes_scalars(target: Target, type_: str, product: Product) -> bool:
+    """Whether multiply-adds take single elements of ``type_`` as C scalars, converted by the load.
+
+    That pays where scalars have registers, and units, of their own.
+    """
+    if not target.scalars_apart or product.op.form != "scalar":
+        return False
+    return type_ in (product.across, *target.of(product.across)[-1].loads)
+
+
 def shifts_as(target: Target, type_: str, element: str) -> bool:
     """Whether vectors of ``element`` shift a group of bytes of the other sign as they spread it."""
     return any(type_ in v.shifts for v in target.of(element))
@@ -89,7 +99,7 @@ def fits_across(operand: Operand, product: Product, target: Target, line: str) -
         return product.depth == 1 and same and value(operand.strides[line]) == 1
     spreads = spreads_as if product.depth == 1 else shifts_as
     spread = spreads(target, operand.type, product.across)
-    return whole and (same or spread)
+    return whole and (same or spread or takes_scalars(target, operand.type, product))
 
 
 def fits_along(operand: Operand, product: Product, target: Target, line: str, other: Expr) -> bool:

@@ -19,27 +19,33 @@ from .contraction import Product
 STEPS = 3
 #: Operations that convert an element which no vector spreads.
 ALONE = 4
+#: The bytes of a C scalar, as far as it matters how fast it is loaded.
+_SCALAR = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """Vector registers by use; the accumulators are those of ``unit`` where there is one."""
+    """Vectors by use, each of which takes so many ``registers``.
+
+    The accumulators are registers of ``unit`` where there is one.
+    """
 
     accumulators: int
     along: int
     across: int
     masks: int
+    registers: int = 1
     unit: MatrixUnit | None = None
 
     @property
     def total(self) -> int:
         """Registers in all; where the sums are in registers of their own those."""
-        return self.accumulators if self.unit else self.accumulators + self.beside
+        return self.accumulators if self.unit else self.accumulators * self.registers + self.beside
 
     @property
     def beside(self) -> int:
         """Vector registers that hold no sums."""
-        return self.along + self.across + self.masks
+        return (self.along + self.across + self.masks) * self.registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +64,7 @@ class TileShape:
     groups of K; in those of ``sums`` the accumulators alone.
     ``latency`` is the multiply-add's, 0 the core's; ``converts``: elements alone are converted in
     steps; ``stride`` the bytes from one step's vectors to the next's, 0 where all are aligned.
+    ``scalars_apart`` is the target's.
     """
 
     vector: Vector
@@ -80,6 +87,7 @@ class TileShape:
     latency: int = 0
     converts: bool = False
     stride: int = 0
+    scalars_apart: bool = False
 
     @property
     def bands(self) -> int:
@@ -92,26 +100,42 @@ class TileShape:
         return self.vectors * self.parts
 
     @property
+    def lanes(self) -> int:
+        """Elements across, or groups of them, that a register holds for the forms by lanes."""
+        return self.op.lanes or self.vector.lanes
+
+    @property
     def budget(self) -> Budget:
         """The registers alive in the K loop."""
         accumulators = self.bands * self.columns * self.k_split
         if self.sums is not None:
             both = (self.columns, 1) if self.hold == "along" else (1, self.bands)
-            return Budget(accumulators, *both, 0, self.sums)
+            return Budget(accumulators, *both, 0, unit=self.sums)
         if self.unit is not None:  # what passes has two, so that one is loaded beside the other
             if self.hold == "along":
                 return Budget(accumulators, self.columns, min(2, self.bands), 0)
             return Budget(accumulators, min(2, self.columns), self.bands, 0)
-        masks = self.vector.mask.registers if self.masked and self.vector.mask else 0
+        vector = self.vector
+        masks = vector.mask.registers if self.masked and vector.mask else 0
         if self.form == "lane_s":
-            return Budget(accumulators, self.vectors, -(-self.rows // self.vector.lanes), masks)
+            return Budget(accumulators, self.vectors, -(-self.rows // self.lanes), masks)
         if self.form in ("lane_k", "repeat"):
             return Budget(accumulators, self.vectors, self.rows + (self.form == "repeat"), masks)
-        converting = STEPS if self.converts and self.vector.lanes == 1 else 0
+        converting = STEPS if self.converts and vector.lanes == 1 else 0
         if self.hold == "across":
-            return Budget(accumulators, 1, self.bands + converting, masks)
-        across = 0 if self.form == "memory" else 1
-        return Budget(accumulators, self.columns, across + converting, masks)
+            across = 0 if self.apart else self.bands
+            return Budget(accumulators, 1, across + converting, masks, vector.registers)
+        across = 0 if self.form == "memory" or self.apart else 1
+        return Budget(accumulators, self.columns, across + converting, masks, vector.registers)
+
+    @property
+    def apart(self) -> bool:
+        """Whether the factors across lie in registers of C scalars, which vectors do not take."""
+        return self.scalars_apart and self.form == "scalar" and self.vector.lanes > 1
+
+    def picked(self, rows: int) -> int:
+        """Registers of which multiply-adds take lanes, in a tile of so many rows."""
+        return {"lane_k": rows, "lane_s": -(-rows // self.lanes)}.get(self.form, 0)
 
     @property
     def loads(self) -> float:
@@ -121,7 +145,7 @@ class TileShape:
         if self.form in ("lane_k", "repeat"):
             return self.vectors + self.rows / self.group
         if self.form == "lane_s":
-            return self.vectors - (-self.rows // self.vector.lanes)
+            return self.vectors - (-self.rows // self.lanes)
         return self.columns + self.bands
 
     def touched(self, core: Core) -> float:
@@ -129,6 +153,13 @@ class TileShape:
         size = self.vector.nbytes
         beyond = (size - gcd(self.stride, size)) / core.line * core.crossing
         return self.loads + (self.vectors * beyond if self.unit is None else 0)
+
+    def loading(self, core: Core) -> float:
+        """The cycles of these: scalars in registers of their own are loaded as single elements."""
+        loads = core.at(self.vector.nbytes).loads
+        if not self.apart:
+            return self.touched(core) / loads
+        return (self.touched(core) - self.bands) / loads + self.bands / core.at(_SCALAR).loads
 
     @property
     def outputs(self) -> int:
@@ -162,7 +193,8 @@ class TileRequest:
     overlap the one before; ``padded``: it is computed whole though part of it exists, and nothing
     is loaded but whole vectors. ``source``: what an element of the operand across is converted from
     as it is spread, "" where it is not; with ``converts`` one alone takes steps, of either operand.
-    ``stride`` bytes lie between the vectors of one step and the next.
+    ``stride`` bytes lie between the vectors of one step and the next. ``scalars_apart`` is the
+    target's.
     """
 
     product: Product
@@ -182,6 +214,7 @@ class TileRequest:
     stride: int = 0
     unit: MatrixUnit | None = None
     sums: MatrixUnit | None = None
+    scalars_apart: bool = False
 
     def free(self, target: Target) -> int:
         """The registers that accumulators may take, and factors where they are of one kind."""
@@ -217,7 +250,8 @@ class TileRequest:
     def tallest(self, target: Target, vector: Vector, vectors: int) -> int:
         """Rows beyond which a tile's accumulators alone take more registers than there are."""
         one = self.ways(vector)[0].one
-        bands = self.free(target) // (vectors * one.parts * min(self.splits))
+        taken = vectors * one.parts * min(self.splits) * vector.registers
+        bands = self.free(target) // taken
         return min(bands * one.height, self.most_rows(target) - 1)
 
     def with_split(self, split: int) -> TileRequest:
@@ -251,13 +285,15 @@ class Way:
 
     def serves(self, rows: int, vectors: int) -> bool:
         """True if a tile of ``rows`` x ``vectors`` can have this form."""
+        if 0 < self.one.op.within < self.one.picked(rows):
+            return False
         match self.sizes:
             case "wide":
                 return vectors > rows
             case "single":
                 return vectors == 1
             case "whole":
-                return rows % self.one.vector.lanes == 0
+                return rows % self.one.lanes == 0
         return True
 
     def shape(self, rows: int, vectors: int, split: int, masked: bool) -> TileShape:
@@ -285,6 +321,7 @@ class Way:
             latency=one.latency,
             converts=one.converts,
             stride=one.stride,
+            scalars_apart=one.scalars_apart,
         )
 
 
@@ -323,9 +360,10 @@ def _laned(one: TileShape, form: str, request: TileRequest) -> Iterator[Way]:
     vector = one.vector
     lane = request.product.form(vector, "lane")
     if lane and vector.lanes > 1:
-        group = vector.lanes if form == "lane_k" else 1
+        group = (lane.lanes or vector.lanes) if form == "lane_k" else 1
         shape = replace(one, form=form, group=group, op=lane, instructions=lane.instructions)
-        yield Way(shape, "along", "whole" if form == "lane_s" and request.padded else "any")
+        whole = request.padded or lane.lanes > 0  # elements that repeat are loaded all
+        yield Way(shape, "along", "whole" if form == "lane_s" and whole else "any")
 
 
 def _repeated(one: TileShape, request: TileRequest) -> Iterator[Way]:
@@ -338,7 +376,7 @@ def _repeated(one: TileShape, request: TileRequest) -> Iterator[Way]:
 
 def _spread(one: TileShape, request: TileRequest) -> Iterator[Way]:
     """Each element across in all lanes of a register, or in memory."""
-    shape = replace(one, converts=request.converts)
+    shape = replace(one, converts=request.converts, scalars_apart=request.scalars_apart)
     if request.source:
         spread = one.vector.spreads.get(request.source)
         shape = replace(shape, shuffles=ALONE if spread is None else spread.shuffles)
@@ -396,12 +434,12 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
             "loads": shape.loads / core.loads,
             "latency": shape.unit.latency / shape.k_split,
         }
-    converting = shape.bands * shape.shuffles
+    converting, loading = shape.bands * shape.shuffles, shape.loading(core)
     core = core.at(shape.vector.nbytes)
     found = {
         "multiply-add units": shape.multiply_adds
         * core.between(shape.op.mnemonic, shape.op.instructions),
-        "loads": shape.touched(core) / core.loads,
+        "loads": loading,
         "issue": (shape.arithmetic + shape.loads + converting) / core.issue,
         "latency": latency(shape, core) / shape.k_split,
     }

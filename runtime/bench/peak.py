@@ -303,8 +303,7 @@ def _holding(target: Target, op: MulAdd) -> tuple[Vector | None, Vector | None]:
     """What holds the factors of a form, if they are not of the accumulators' type."""
     if op.factors == ALIKE:
         return None, None
-    groups = op.rows if op.rows > 1 else op.cols
-    return target.holding(op.x, op.cols * op.depth), target.holding(op.y, groups * op.depth)
+    return target.holding(op.x, op.cols * op.depth), target.holding(op.y, op.groups * op.depth)
 
 
 @cache

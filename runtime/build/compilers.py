@@ -189,13 +189,18 @@ def _zig_triple(wanted: str) -> str:
 
 def binutil(name: str, compiler: Compiler, problem: str) -> str:
     """The tool for what ``compiler`` makes: binutils', or LLVM's; ToolchainError with neither."""
+    return binutils(name, compiler, problem)[0]
+
+
+def binutils(name: str, compiler: Compiler, problem: str) -> list[str]:
+    """Every such tool here, those preferred first; ToolchainError if there is none."""
     wanted = architecture_of(compiler.triple)
     names = [f"{gnu_name(wanted)}-linux-gnu-{name}", f"llvm-{name}"]
     names += [f"llvm-{name}-{number}" for number in _NUMBERS]
     if wanted == machine():
         names.insert(0, name)
-    found = next(filter(shutil.which, names), None)
-    if found is None:
+    found = [tool for tool in names if shutil.which(tool)]
+    if not found:
         hint = "apt-get install binutils"
         raise ToolchainError(problem, expected=" or ".join(names[:2]), hint=hint)
     return found

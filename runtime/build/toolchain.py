@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -17,7 +18,7 @@ from tilewright.isa.target import Target
 from tilewright.runtime.machine.host import machine
 
 from . import precompiled
-from .compilers import Compiler, Family, architecture_of, binutil, gnu_name, run_tool
+from .compilers import Compiler, Family, architecture_of, binutil, binutils, gnu_name, run_tool
 
 #: A fused operation is a node of the program: the compiler must not contract on its own. Nor may
 #: it vectorise: gcc 12 turns K loops over four pairs of scalars into loads beyond the operands.
@@ -284,8 +285,24 @@ def _link(
 
 
 def disassemble(library: Path, compiler: Compiler, function: str | None = None) -> str:
-    """The instructions of ``function``, or of all, as objdump prints them; x86 in Intel syntax."""
-    tool = binutil("objdump", compiler, "there is no disassembler")
+    """The instructions of ``function``, or of all, as objdump prints them; x86 in Intel syntax.
+
+    Of the disassemblers here it is the first that knows all of these instructions.
+    """
+    tools = binutils("objdump", compiler, "there is no disassembler")
+    texts = [_disassembled(tools[0], library, compiler, function)]
+    for tool in tools[1:]:
+        if _UNKNOWN.search(texts[-1]) is None:
+            break
+        texts.append(_disassembled(tool, library, compiler, function))
+    return texts[-1] if _UNKNOWN.search(texts[-1]) is None else texts[0]
+
+
+#: How disassemblers write what they do not know.
+_UNKNOWN = re.compile(r"\t(\.4byte|\.inst|\.word|<unknown>|\(bad\))")
+
+
+def _disassembled(tool: str, library: Path, compiler: Compiler, function: str | None) -> str:
     llvm = "llvm" in run_tool([tool, "--version"], None).stdout.lower()
     options = ["-d", "--no-show-raw-insn"]
     if architecture_of(compiler.triple) == "x86_64":

@@ -110,8 +110,7 @@ def _muladds(target: Target, vector: Vector) -> Iterator[Loop]:
             continue
         known.add(op.mnemonic)
         x = target.holding(op.x, op.cols * op.depth) if op.x else None
-        groups = op.rows if op.rows > 1 else op.cols
-        y = target.holding(op.y, groups * op.depth) if op.y else None
+        y = target.holding(op.y, op.groups * op.depth) if op.y else None
         for kind, chains in (("muladd", CHAINS), ("latency", 1)):
             steps = max(1, _BODY // chains) * chains
             body = tuple(("muladd", i % chains) for i in range(steps))

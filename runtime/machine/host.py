@@ -11,7 +11,7 @@ from tilewright.errors import TargetError
 from tilewright.settings import settings
 from tilewright.targets import NAMES, load
 
-from . import calibrations
+from . import calibrations, processor
 from .processor import Cpu, cpu, machine
 from .target_table import Extension, Identity, identities
 
@@ -91,6 +91,19 @@ def usable_cpus() -> int:
 def is_native(target: Target | Identity) -> bool:
     """True if this CPU has what ``target`` needs."""
     return target.machine in ("", cpu().machine) and cpu().features.issuperset(target.cpu_flags)
+
+
+def check_thread(target: Identity) -> None:
+    """TargetError where this thread's vectors have another length than kernels of ``target``."""
+    own = processor.thread_features()
+    lacking = [flag for flag in target.cpu_flags if not own.get(flag, True)]
+    if lacking:
+        raise TargetError(
+            f"this thread's vectors are not as long as {target.name} needs them",
+            got=", ".join(flag for flag, has in own.items() if has) or "none of a known length",
+            expected=", ".join(lacking),
+            hint="the target that is got here, or host; a thread's length is set by prctl",
+        )
 
 
 def resolve(target: str) -> Target:

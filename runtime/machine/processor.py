@@ -16,9 +16,16 @@ _CPUINFO = Path("/proc/cpuinfo")
 _AUXV = Path("/proc/self/auxv")
 #: The keys of the auxiliary vector (Linux, include/uapi/linux/auxvec.h).
 _AUXV_KEYS = {"HWCAP": 16, "HWCAP2": 26}
+#: Linux' number of the question for the length of vectors (include/uapi/linux/prctl.h), and the
+#: bytes of the segments that it is a multiple of.
+_GET_VECTOR_LENGTH, _SEGMENT = 51, 16
+#: Linux' call that says what a RISC-V processor has, and its question for extensions.
+_HWPROBE, _EXTENSIONS = 258, 4
+#: ``csrr a0, vlenb`` and ``ret`` of RISC-V.
+READ_VLENB = struct.pack("<2I", 0xC2202573, 0x00008067)
 _ALIASES = {"amd64": "x86_64", "x64": "x86_64", "arm64": "aarch64"}
 #: Fields of ``/proc/cpuinfo`` that name the CPU.
-_NAMES = ("model name", "CPU part", "cpu", "uarch")
+_NAMES = ("uarch", "model name", "CPU part", "cpu")
 
 
 class Cpu(NamedTuple):
@@ -60,17 +67,87 @@ def _features(fields: Mapping[str, str]) -> Iterable[str] | None:
     """What the CPU has, by the way of its architecture; None if Linux does not say."""
     if machine() == "ppc64le":
         return _power_features()
-    if machine() == "riscv64" and "isa" in fields:
-        return _riscv_features(fields["isa"])
+    if machine() == "riscv64":
+        return _riscv_features(fields.get("isa"))
     said = fields.get("flags") or fields.get("Features")
-    return None if said is None else said.split()
+    if said is None:
+        return None
+    return [*said.split(), *(name for name, has in thread_features().items() if has)]
 
 
-def _riscv_features(isa: str) -> Iterator[str]:
-    """``rv64imafdcv_zvfh``: a letter each, then names."""
-    letters, *names = isa.lower().split("_")
-    yield from letters.removeprefix("rv64")
-    yield from names
+def thread_features() -> dict[str, bool]:
+    """Of what no file says, and a thread may have of its own, whether this one has it.
+
+    That is the length of vectors: of SVE's on AArch64, of V's on RISC-V.
+    """
+    if machine() not in ("aarch64", "riscv64"):
+        return {}
+    from tilewright.targets import detection
+
+    known = detection.ARM if machine() == "aarch64" else detection.RISCV
+    segments = vector_bytes() // _SEGMENT
+    own = {name: bit.bit for name, bit in known.bits.items() if bit.word == known.varying}
+    return {name: bit == segments for name, bit in own.items()}
+
+
+def vector_bytes() -> int:
+    """The bytes of this thread's vectors where they have one of several lengths; 0: none."""
+    if machine() == "riscv64":
+        return _riscv_vector_bytes() if "v" in _riscv_extensions() else 0
+    import ctypes
+
+    found: int = ctypes.CDLL(None).prctl(_GET_VECTOR_LENGTH, 0, 0, 0, 0)
+    return found & 0xFFFF if found > 0 else 0
+
+
+def _riscv_features(isa: str | None) -> Iterator[str]:
+    """What Linux answers; before 6.4 ``rv64imafdcv_zvfh``, in which V may be a draft."""
+    found = _riscv_extensions()
+    if not found and isa is not None:
+        letters, *names = isa.lower().split("_")
+        yield from letters.removeprefix("rv64")
+        yield from names
+    yield from found
+    yield from (name for name, has in thread_features().items() if has)
+
+
+@cache
+def _riscv_extensions() -> frozenset[str]:
+    """The extensions that targets ask for, by the system call ``hwprobe``; none if it fails."""
+    import ctypes
+
+    from tilewright.targets.detection import RISCV
+
+    asked = (ctypes.c_uint64 * 2)(_EXTENSIONS, 0)
+    failed = ctypes.CDLL(None).syscall(_HWPROBE, ctypes.byref(asked), 1, 0, None, 0)
+    if failed or asked[0] != _EXTENSIONS:
+        return frozenset()
+    bits = {name: bit.bit for name, bit in RISCV.bits.items() if bit.word != RISCV.varying}
+    return frozenset(name for name, bit in bits.items() if asked[1] >> bit & 1)
+
+
+def _riscv_vector_bytes() -> int:
+    """What the register ``vlenb`` holds, which no call of Linux tells: read by two instructions.
+
+    They are executed from a file in memory: what is mapped from one is fetched as it was written.
+    """
+    import ctypes
+    import mmap
+
+    try:
+        file = os.memfd_create("vlenb")
+        os.write(file, READ_VLENB)
+    except OSError:
+        return 0
+    libc = ctypes.CDLL(None)
+    libc.mmap.restype = ctypes.c_void_p
+    read, execute, private = mmap.PROT_READ, mmap.PROT_EXEC, mmap.MAP_PRIVATE
+    size, begin = ctypes.c_size_t(len(READ_VLENB)), ctypes.c_long(0)
+    at = libc.mmap(None, size, read | execute, private, file, begin)
+    os.close(file)
+    if at in (None, ctypes.c_void_p(-1).value):
+        return 0
+    return int(ctypes.CFUNCTYPE(ctypes.c_uint64)(at)())
 
 
 def _power_features() -> Iterator[str]:

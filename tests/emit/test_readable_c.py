@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from support.compilers import FAMILIES, use
+from support.compilers import FAMILIES, TARGETS, use
 from support.source_tree import ROOT
 from support.specimens import SPECIMENS, able
 
@@ -60,7 +60,7 @@ def test_lines_are_short_and_say_nothing_twice(path: Path) -> None:
     ],
     ids=["offsets", "sizes", "operand"],
 )
-@pytest.mark.parametrize("target", targets.NAMES)
+@pytest.mark.parametrize("target", TARGETS)
 def test_long_texts_are_folded(spec: tw.Gemm, target: str) -> None:
     assert max(map(len, text_of(spec, target).splitlines())) <= WIDTH
 
@@ -122,7 +122,7 @@ def test_sets_of_accumulators_are_said_to_be_added() -> None:
     assert "/* Store the sums. */" in text
 
 
-@pytest.mark.parametrize("target", targets.NAMES)
+@pytest.mark.parametrize("target", TARGETS)
 def test_values_of_operands_have_names_of_their_own(target: str) -> None:
     """Scalars of the call are spread under another name than the parameter's."""
     spec = tw.Gemm(
@@ -265,7 +265,7 @@ def text_of_all(target: str, *, parallel: bool) -> str:
 @pytest.mark.parametrize("language", ["c", "c++"])
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize(
-    "target", [pytest.param(n, marks=pytest.mark.xdist_group(f"text-{n}")) for n in targets.NAMES]
+    "target", [pytest.param(n, marks=pytest.mark.xdist_group(f"text-{n}")) for n in TARGETS]
 )
 def test_it_has_no_warning_as_c_and_as_cpp(
     target: str, family: str, language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

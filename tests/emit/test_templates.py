@@ -11,6 +11,7 @@ from typing import Any
 import jinja2
 import jinja2.nodes
 import pytest
+from support.compilers import TARGETS
 from support.source_tree import ROOT, templates
 from support.specimens import SPECIMENS, specimens
 
@@ -113,7 +114,7 @@ def used() -> tuple[set[str], list[Op]]:
     """The kinds of nodes in all specimens' programs, and their operations."""
     programs = [
         program_for(plan_for(spec, schedule, targets.load(target)))
-        for target in targets.NAMES
+        for target in TARGETS
         for spec, schedule in (SPECIMENS[name] for name in specimens(target))
     ]
     programs.append(program_for(plan_for(Gemm(4, 4, 24, b=COLUMNS), Schedule(), poorer())))
@@ -178,7 +179,7 @@ def strings(value: Any, seen: set[int]) -> Iterator[str]:
             yield from strings(getattr(value, field.name), seen)
 
 
-@pytest.mark.parametrize("target", targets.NAMES)
+@pytest.mark.parametrize("target", TARGETS)
 def test_no_statement_is_made_in_python(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Mapping[str, Any]] = []
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from support.cases import Cases
+from support.compilers import emulated
 
 from tilewright.cli.sweep import command
 from tilewright.errors import PlanError, TargetError, VerificationError
@@ -28,7 +29,16 @@ from tilewright.spec.sizes import dim
 
 FEATURES = "neon+dotprod+i8mm+bf16"
 #: Of each target: how many tests, and the cases of each.
-CHUNKS = {"avx2": (1, 32), FEATURES: (3, 36), "amx": (3, 32), "power10": (3, 36)}
+CHUNKS = {
+    "avx2": (1, 32),
+    FEATURES: (3, 36),
+    "amx": (3, 32),
+    "power10": (3, 36),
+    "rvv256": (3, 64),
+    "rvv128": (1, 12),
+    "rvv512+zvfh": (1, 24),
+    "rvv1024+zvfbfwma": (1, 12),
+}
 #: What was once refused, or wrong.
 FOUND: dict[str, tuple[Gemm, Schedule]] = {
     "f64 zero point of the call": (
@@ -80,6 +90,7 @@ CHUNK = [(target, i) for target, (chunks, _) in CHUNKS.items() for i in range(ch
 def runs(target: str) -> str:
     """By what ``target`` runs here, or the test is skipped."""
     try:
+        emulated(host.resolve(target))
         return host.means(host.resolve(target))
     except TargetError as error:
         pytest.skip(str(error))

@@ -7,11 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cases import Cases
-from support.compilers import VECTORS
+from support.compilers import TARGETS, VECTORS
 from support.products.epilogues import CLOSE, value
 from support.spellings.floats import between, everywhere, same
 
-from tilewright import targets
 from tilewright.errors import ToolchainError
 from tilewright.runtime.driver import compile_many
 from tilewright.spec.expression import Expression, acc
@@ -33,7 +32,7 @@ ROWS = SAMPLE[: SAMPLE.size // LANES * LANES].reshape(-1, LANES)
 
 
 @pytest.mark.twice
-@pytest.mark.parametrize("target", targets.NAMES)
+@pytest.mark.parametrize("target", TARGETS)
 def test_expressions_have_the_same_bits_on_every_target(target: str, cases: Cases) -> None:
     schedule = Schedule(tile=(1, LANES if target in VECTORS else 1))
     specs = [

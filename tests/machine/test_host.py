@@ -48,6 +48,7 @@ def cpuinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def pretend(monkeypatch: pytest.MonkeyPatch, machine: str) -> None:
     for module in (processor, host):
         monkeypatch.setattr(module, "machine", lambda: machine)
+    monkeypatch.setattr(processor, "_riscv_extensions", frozenset)
 
 
 def test_linux_says_what_the_first_processor_has(
@@ -101,6 +102,18 @@ def test_a_riscv_machine_says_letters_and_names(
     pretend(monkeypatch, "riscv64")
     assert host.cpu().name == "spacemit,x60"
     assert host.cpu().features >= {"v", "f", "zvfh"} and "r" not in host.cpu().features
+
+
+def test_a_riscv_machine_is_asked_for_its_vectors(
+    cpuinfo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cpuinfo.write_text("hart\t: 0\nisa\t: rv64imafdcv\nuarch\t: spacemit,x60\n")
+    pretend(monkeypatch, "riscv64")
+    monkeypatch.setattr(processor, "_riscv_extensions", lambda: frozenset(("v", "zvfh")))
+    for nbytes, name in ((32, "rvv256+zvfh+x60"), (64, "rvv512+zvfh"), (0, "scalar")):
+        monkeypatch.setattr(processor, "_riscv_vector_bytes", lambda found=nbytes: found)
+        host.cpu.cache_clear()
+        assert host.resolve("host").name == name
 
 
 def test_a_power_machine_is_asked_by_its_auxiliary_vector(

@@ -102,7 +102,7 @@ every_kind = pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def planned(spec: Gemm, target: Target, schedule: Schedule | None = None) -> Iterator[RegisterTile]:
     plan = plan_for(spec, schedule or Schedule(), target)
     for tile in program_for(plan).tiles:
-        assert live_registers(tile) <= target.registers
+        assert live_registers(tile, target) <= target.registers
     for found in plan.tiles:
         assert found.shape.budget.total <= target.registers
     yield from plan.tiles

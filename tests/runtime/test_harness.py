@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.compilers import FAMILIES, VECTORS, use
+from support.compilers import FAMILIES, TARGETS, VECTORS, use
 
 import tilewright as tw
 from tilewright.errors import ArgumentError, ScheduleError, SpecError, TargetError, ToolchainError
@@ -33,7 +33,7 @@ from tilewright.runtime.reference.interval import Interval
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.gemm import Spec
 from tilewright.spec.signature import signature
-from tilewright.targets import NAMES, load
+from tilewright.targets import load
 
 M, LDA, LDC = tw.dim("m", multiple_of=2), tw.dim("lda"), tw.dim("ldc")
 BIAS, GATE = tw.Operand("bias", per="column"), tw.Operand("gate", "bf16", per="full")
@@ -90,9 +90,11 @@ SPECS: dict[str, tuple[Spec, tw.Schedule | None]] = {
     "pack": (tw.Pack(7, 9, "s8", a="u8", source="f32"), None),
 }  # fmt: skip
 #: Every target with all its features runs every spec, without them two.
-FULL = ["+".join((name, *load(name).features)) for name in NAMES]
+FULL = ["+".join((name, *load(name).features)) for name in TARGETS]
 PAIRS = [(name, target) for target in FULL for name in SPECS]
-PAIRS += [(name, target) for target in NAMES if target not in FULL for name in ("f32", "quantised")]
+PAIRS += [
+    (name, target) for target in TARGETS if target not in FULL for name in ("f32", "quantised")
+]
 
 
 @dataclass(frozen=True)

@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 
 import pytest
 
 from tilewright import targets
+from tilewright.errors import ToolchainError
 from tilewright.isa.target import Target
 from tilewright.runtime.build.compilers import Compiler, find_compiler
-from tilewright.runtime.machine.host import machine
+from tilewright.runtime.machine.host import find_qemu, is_native, machine
 
 #: Commands by the machine they compile for.
 COMPILERS = {
     "x86_64": {"gcc": "gcc", "clang": "clang --target=x86_64-linux-gnu"},
     "aarch64": {"gcc": "aarch64-linux-gnu-gcc", "clang": "clang --target=aarch64-linux-gnu"},
+    "riscv64": {"gcc": "riscv64-linux-gnu-gcc", "clang": "clang-19 --target=riscv64-linux-gnu"},
 }
 FAMILIES = ("gcc", "clang")
+#: Of the targets that differ in the length of vectors alone, the one in bytes that all tests take.
+LENGTH = 32
+
+
+def _alone(name: str) -> bool:
+    length = targets.load(name).length
+    return length is None or length.nbytes == LENGTH
+
+
+#: Every target; of those that differ in the length of their vectors one.
+TARGETS = tuple(filter(_alone, targets.NAMES))
 #: Targets with vectors of their own.
-VECTORS = tuple(name for name in targets.NAMES if targets.load(name).machine)
+VECTORS = tuple(name for name in TARGETS if targets.load(name).machine)
 
 
 def use(
     family: str, target: Target, monkeypatch: pytest.MonkeyPatch, *, emulated: bool = False
 ) -> Compiler:
-    """The compiler of that family for ``target``; the test is skipped without it.
+    """The compiler of that family for ``target``; the test is skipped without one new enough.
 
     ``emulated``: for what stands in for the CPU, else as if the CPU were here.
     """
@@ -35,5 +50,21 @@ def use(
         command = family
     if shutil.which(command.split()[0]) is None:
         pytest.skip(f"no {command.split()[0]}")
-    monkeypatch.setenv("CC" if native else "TILEWRIGHT_CC_AARCH64", command)
-    return find_compiler(target, emulated=emulated)
+    monkeypatch.setenv("CC" if native else f"TILEWRIGHT_CC_{wanted.upper()}", command)
+    try:
+        return find_compiler(target, emulated=emulated)
+    except ToolchainError as error:
+        if "too old" not in error.problem:
+            raise
+        pytest.skip(error.problem)
+
+
+def emulated(target: Target) -> None:
+    """Skip the test where what stands in for the CPU does not know all that ``target`` has."""
+    emulator = find_qemu(target)
+    if emulator is None or is_native(target):
+        return
+    command = [emulator, "-cpu", target.emulation.cpu, sys.executable]
+    said = subprocess.run(command, capture_output=True, text=True, check=False).stderr
+    if "-cpu" in said or "can't apply" in said:
+        pytest.skip(f"{emulator} has no {target.emulation.cpu}")

@@ -167,4 +167,5 @@ def _summary(tile: Tile) -> str:
         most = shape.sums.registers[plan.element]
         uses[0] = f"{budget.accumulators} of {most} {shape.sums.name} accumulators"
         return f"{uses[0]}, {' + '.join(uses[1:])} = {budget.beside} of {registers} {kind}{split}"
-    return f"{' + '.join(uses)} = {budget.total} of {registers} {kind}{split}"
+    each = f", {budget.registers} registers each," if budget.registers > 1 else ""
+    return f"{' + '.join(uses)}{each} = {budget.total} of {registers} {kind}{split}"

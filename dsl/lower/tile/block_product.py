@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from sympy import Integer
 
 from tilewright.ir.access import read
+from tilewright.ir.networks import row_of_blocks
 from tilewright.ir.ops import (
     Active,
-    Interleave,
+    Address,
+    Broadcast,
     MaskRegister,
     MatrixRegister,
     MultiplyBlock,
@@ -39,10 +41,8 @@ class BlockProduct(KStep):
         for side, number, products in self.order(self.shape.columns, self.shape.bands):
             first, active = self._elements(side, number)
             (pointer,) = self.along if side == "along" else self.across
-            address = pointer.address(0, index, first)
-            operand = self.tile.along if side == "along" else self.tile.across
-            dst = self._factor(side, number, index)
-            yield from read(self.tile.plan.target, dst, address, active, operand.type)
+            loaded = self._factor(side, number, index)
+            yield from self._filled(loaded, side, pointer.address(0, index, first), active)
             for column, band in products:
                 x, y = self._factor("along", column, index), self._factor("across", band, index)
                 split = self.accumulator_set(index)
@@ -58,6 +58,15 @@ class BlockProduct(KStep):
         """There is none: both factors are padded to whole K groups."""
         assert self.tile.k_tail == 0, f"the K group of step {index} is not whole"
         yield from ()
+
+    def _filled(self, dst: Register, side: Side, address: Address, active: Active) -> Iterator[Op]:
+        """A factor from memory; where blocks lie in segments, groups across repeat in each."""
+        op, element = self.shape.op, dst.vector.element
+        if side == "across" and op.segments > 1:
+            yield Broadcast(dst, address, op.rows * op.depth, None, element)
+            return
+        operand = self.tile.along if side == "along" else self.tile.across
+        yield from read(self.tile.plan.target, dst, address, active, operand.type)
 
     def _factor(self, side: Side, number: int, k: int) -> Register:
         operand = self.tile.along if side == "along" else self.tile.across
@@ -124,7 +133,6 @@ def unfold(tile: Tile) -> Iterator[Op]:
     if shape.sums is not None:
         yield from _rows_of_blocks(tile)
         return
-    width = tile.vector.lanes // shape.height
     yield Note("Blocks of accumulators become rows of C.")
     for split in range(shape.k_split):
         for row in range(shape.rows):
@@ -134,4 +142,4 @@ def unfold(tile: Tile) -> Iterator[Op]:
                     tile.block(band, shape.parts * vector + i, split) for i in range(shape.parts)
                 )
                 dst = tile.accumulator(row, vector, split)
-                yield Interleave(dst, first, second, width, bool(odd))
+                yield row_of_blocks(shape.op, dst, first, second, odd=bool(odd))

@@ -323,14 +323,16 @@ def multiply_add(
     """
     hints, shape = tile.plan.target.hints, tile.shape
     uses = min(shape.bands, shape.vectors) if tile.plan.dot else shape.bands
-    if hints is None or (hints.operands and uses == 1 and whole):
+    apart = tile.plan.target.scalars_apart and tile.vector.lanes == 1
+    if hints is None or apart or (hints.operands and uses == 1 and whole):
         yield MultiplyAdd(op, acc, x, y, lane)
         return
     factors = tuple(each for each in (x, y) if isinstance(each, Register))
     product = None
     if not hints.operands:
+        again = shape.vectors > 1 or (hints.picked and op.form == "lane")
         spread = hints.lanes and op.fused and op.form in ("lane", "scalar")
-        factors = factors[1:] if spread and shape.vectors > 1 and tile.vector.lanes > 1 else ()
+        factors = factors[1:] if spread and again and tile.vector.lanes > 1 else ()
     elif op.product and shape.budget.total < tile.plan.target.registers:
         product = replace(acc, name=f"{acc.name}_{x.name}")
         factors = (*factors, product)

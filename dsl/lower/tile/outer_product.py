@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sympy import Expr
 
 from tilewright.ir.access import read
-from tilewright.ir.ops import Broadcast, Load, Op, Pick, Register
+from tilewright.ir.ops import Address, Broadcast, Load, Op, Pick, Register
 
 from .k_loop import (
     KStep,
@@ -61,7 +61,7 @@ class OuterProduct(KStep):
         first = self.tile.position(column) * self.tile.product.depth
         address, target = self.along[0].address(0, k, first), self.tile.plan.target
         active, memory = self.tile.loaded(column), self.tile.along.type
-        yield from read(target, self._vector(column, k), address, active, memory)
+        yield from read(target, self._vector(column, k), address, active, memory, loose=True)
 
     def _vector(self, column: int, k: int) -> Register:
         return factor(self.tile.along, column, k, self.held("along"))
@@ -80,7 +80,7 @@ class OuterProduct(KStep):
     def _spread_register(self, row: int, k: int) -> Register:
         plan, held = self.tile.plan, self.held("across")
         if self.shape.plain.form == "scalar":
-            held = plan.target.of(plan.element)[-1]
+            held = plan.target.of(self.tile.product.across)[-1]
         return factor(self.tile.across, row, k, held)
 
     def _pick(self, row: int, k: int) -> Iterator[Op]:
@@ -94,17 +94,25 @@ class OuterProduct(KStep):
 
     def _load_lanes(self, k: int) -> Iterator[Op]:
         """Vectors of the operand across: along K for the next steps, or across for this one."""
-        rows, lanes = self.shape.rows, self.tile.vector.lanes
+        rows, lanes = self.shape.rows, self.shape.lanes
         if self.shape.form == "lane_k":
             if k % self.shape.group == 0:
                 for row in range(rows):
                     address = pointer_to(row, self.across).address(row, k)
-                    yield Load(self._lanes_register(row, k), address)
+                    yield self._fill_lanes(self._lanes_register(row, k), address, None)
             return
         for first in range(0, rows, lanes):
             active = None if rows - first >= lanes else rows - first
             address = pointer_to(first, self.across).address(first, k)
-            yield Load(self._lanes_register(first // lanes, k), address, active)
+            yield self._fill_lanes(self._lanes_register(first // lanes, k), address, active)
+
+    def _fill_lanes(self, register: Register, address: Address, active: int | None) -> Op:
+        """Elements in the lanes of a register, once, or again and again where it has more."""
+        op = self.shape.op
+        if op.lanes == 0:
+            return Load(register, address, active)
+        assert active is None, "elements that repeat are loaded all"
+        return Broadcast(register, address, op.lanes * op.depth, None, self.tile.across.type)
 
     def _lanes_register(self, index: int, k: int) -> Register:
         return factor(self.tile.across, index, k, self.held("across"), "v")
@@ -113,7 +121,7 @@ class OuterProduct(KStep):
 
     def _multiply(self, row: int, column: int, k: int, in_lanes: bool) -> Iterator[Op]:
         acc = self.tile.accumulator(row, column, self.accumulator_set(k))
-        x, lanes, shared = self._vector(column, k), self.tile.vector.lanes, self.shape.group
+        x, lanes, shared = self._vector(column, k), self.shape.lanes, self.shape.group
         if self.shape.form == "memory":
             address = pointer_to(row, self.across).address(row, k)
             yield from multiply_add(self.tile, self.shape.op, acc, x, address)

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.elementwise.operations import OPERATIONS, compute
 from tilewright.isa.target import Target
-from tilewright.isa.vector import ALIKE, MulAdd, Vector
+from tilewright.isa.vector import ALIKE, Mask, MulAdd, Vector
 
 from .arithmetic import DTYPES, Array, fused, values
 from .spellings import Check, c_type
@@ -126,7 +126,7 @@ def _cuts(v: Vector) -> Iterator[Check]:
                 yield Check(_name(v, f"{how} load of {active}"), statements, (x,), _exact(v, whole))
             if not store:
                 continue
-            kept = f"{store.format(p='out', v='x', mask='mask')};"
+            kept = f"{store.format(p=f'({_pointer(v)})out', v='x', mask='mask')};"
             filled = np.concatenate([x, _values(v.element)[1][: x.size].reshape(x.shape)], axis=1)
             filled = np.tile(filled, v.lanes)[:, : v.lanes]
             yield Check(
@@ -156,7 +156,35 @@ def _conversions(v: Vector) -> Iterator[Check]:
         x = _rows(np.concatenate(_values(v.element)), v.lanes)
         statements = [_load(v, "x", "in0"), f"{spelling.format(p='out', v='x')};"]
         yield Check(_name(v, f"store of {element}"), statements, (x,), x.astype(DTYPES[element]))
+    if v.mask is not None:
+        yield from _cut_conversions(v, v.mask, v.lanes // 2 + 1)
     yield from _spreads(v)
+
+
+def _cut_conversions(v: Vector, mask: Mask, active: int) -> Iterator[Check]:
+    """Conversions of so many lanes, and loads that leave anything in the others."""
+    ((_, made, _, kept), *_) = _cut_spellings(v, active)
+    for element, spelling in mask.loads.items():
+        x = _rows(_every(element), active)
+        whole = np.zeros((len(x), v.lanes), DTYPES[v.element])
+        whole[:, :active] = x
+        value = f"{v.ctype} x = {spelling.format(p='in0', mask='mask')};"
+        name = _name(v, f"masked load of {element}")
+        yield Check(name, [*made, value, _store(v, "x")], (x,), _exact(v, whole))
+    for element, spelling in mask.stores.items():
+        x = _rows(np.concatenate(_values(v.element)), v.lanes)
+        written = f"{spelling.format(p='out', v='x', mask='mask')};"
+        expected = np.ascontiguousarray(x[:, :active]).astype(DTYPES[element])
+        name = _name(v, f"masked store of {element}")
+        yield Check(name, [*made, _load(v, "x", "in0"), written], (x,), expected)
+    if mask.loose is not None:
+        loads = {v.element: mask.loose.load, **mask.loose.loads}
+        for element, spelling in loads.items():
+            x = _rows(_values(element)[0] if element == v.element else _every(element), active)
+            value = f"{v.ctype} x = {spelling.format(p='in0', mask='mask')};"
+            written = f"{kept.format(p=f'({_pointer(v)})out', v='x', mask='mask')};"
+            name = _name(v, f"loose load of {element}")
+            yield Check(name, [*made, value, written], (x,), _exact(v, x.astype(DTYPES[v.element])))
 
 
 def _spreads(v: Vector) -> Iterator[Check]:
@@ -174,12 +202,13 @@ def _spreads(v: Vector) -> Iterator[Check]:
         expected = np.tile(moved, (1, v.lanes // 4))
         yield Check(_name(v, f"shift of {element}"), [*bits, held, _store(v, "x")], (x,), expected)
     for element, few in v.repeats.items():
-        x = _rows(_every(element), few.count)
+        every = _values(element)[0] if element == v.element else _every(element)
+        x = _rows(every, few.count)
         held = f"{v.ctype} x = {few.spelling.format(p='in0')};"
         real = x.astype(DTYPES[v.element])
         whole = np.tile(real, (1, v.lanes // few.count))
         yield Check(_name(v, f"repeat of {element}"), [held, _store(v, "x")], (x,), whole)
-        for lane in range(few.count):
+        for lane in range(few.count if few.pick else 0):
             picked = f"{v.ctype} y = {few.pick.format(v='x', lane=lane)};"
             expected = real[:, [lane]].repeat(v.lanes, axis=1)
             name = _name(v, f"pick of {element} {lane}")
@@ -216,6 +245,13 @@ def _transpositions(v: Vector) -> Iterator[Check]:
             expected = np.stack([b[:, :, odd] for b in blocks], axis=2).reshape(x.shape)
             value = f"{v.ctype} z = {spelling.format(x='x', y='y')};"
             name = _name(v, f"transpose of {block}, {'odd' if odd else 'even'}")
+            yield Check(name, [*given, value, _store(v, "z")], (x, y), expected)
+    for block, pair in v.unzip.items():
+        blocks = [a.reshape(len(x), -1, 2, block) for a in (x, y)]
+        for odd, spelling in enumerate(pair):
+            expected = np.concatenate([b[:, :, odd] for b in blocks], axis=1).reshape(x.shape)
+            value = f"{v.ctype} z = {spelling.format(x='x', y='y')};"
+            name = _name(v, f"unzip of {block}, {'odd' if odd else 'even'}")
             yield Check(name, [*given, value, _store(v, "z")], (x, y), expected)
 
 
@@ -301,7 +337,7 @@ def _any(element: str, shape: tuple[int, ...], seed: int) -> Array:
 
 def _products(target: Target, v: Vector) -> Iterator[Check]:
     for op in v.muladd:
-        lanes = range(v.lanes) if op.form == "lane" else [None]
+        lanes = range(op.lanes or v.lanes) if op.form == "lane" else [None]
         for lane in lanes:
             yield _product(target, v, op, lane, _small)
             if DTYPES[v.element].kind == "f":
@@ -315,7 +351,7 @@ def _fused(op: MulAdd) -> bool:
 
 
 def _product(target: Target, v: Vector, op: MulAdd, lane: int | None, draw: Any) -> Check:
-    groups = v.lanes if lane is not None else op.rows
+    groups = op.rows if lane is None else op.lanes or v.lanes
     acc = draw(v.element, (_TRIALS, op.rows, op.cols), 2)
     x = draw(op.x or v.element, (_TRIALS, op.cols, op.depth), 3)
     y = draw(op.y or v.element, (_TRIALS, groups, op.depth), 4)
@@ -333,10 +369,16 @@ def _product(target: Target, v: Vector, op: MulAdd, lane: int | None, draw: Any)
         _name(v, f"{op.mnemonic or 'multiply, add'}, {form}, {draw.__name__.strip('_')}"),
         statements,
         (x.reshape(_TRIALS, -1), y.reshape(_TRIALS, -1)),
-        expected.reshape(_TRIALS, -1),
-        before=acc.reshape(_TRIALS, -1),
-        tolerance=tolerance if draw is _rough else None,
+        _in_lanes(op, expected),
+        before=_in_lanes(op, acc),
+        tolerance=_in_lanes(op, tolerance) if tolerance is not None and draw is _rough else None,
     )
+
+
+def _in_lanes(op: MulAdd, sums: Array) -> Array:
+    """Rows and columns of sums as the accumulator's lanes have them: segment by segment."""
+    parts = sums.reshape(_TRIALS, op.rows, op.segments, -1)
+    return np.ascontiguousarray(parts.swapaxes(1, 2)).reshape(_TRIALS, -1)
 
 
 def _factor(target: Target, v: Vector, element: str, groups: int, op: MulAdd) -> Vector:
@@ -346,10 +388,15 @@ def _factor(target: Target, v: Vector, element: str, groups: int, op: MulAdd) ->
 def _across(target: Target, v: Vector, op: MulAdd) -> list[str]:
     """Statements that make ``y``."""
     if op.form == "lane" or op.rows > 1:
-        groups = v.lanes if op.form == "lane" else op.rows
-        return [_load(_factor(target, v, op.y, groups, op), "y", "in1")]
+        groups = v.lanes if op.form == "lane" else op.groups
+        held = _factor(target, v, op.y, groups, op)
+        if not (op.lanes or op.segments > 1):
+            return [_load(held, "y", "in1")]
+        filled = held.repeats[held.element].spelling.format(p=f"({_pointer(held)})(in1)")
+        return [f"{held.ctype} y = {filled};"]
     if op.form == "scalar":
-        return [f"{target.holding(v.element, 1).ctype} y = *in1;"]
+        single = target.holding(op.y or v.element, 1)
+        return [f"{single.ctype} y = {single.load.format(p='in1')};"]
     held = _factor(target, v, op.y, op.cols, op)
     if op.depth == 1:
         return [f"{held.ctype} y = {held.broadcast.format(p='in1')};"]
@@ -372,4 +419,4 @@ def _sums(v: Vector, op: MulAdd, acc: Array, x: Array, y: Array) -> tuple[Array,
     total = np.einsum("tcd,trd->trc", x.astype(wide), y.astype(wide)) + acc
     size = np.einsum("tcd,trd->trc", np.abs(x).astype(wide), np.abs(y).astype(wide)) + np.abs(acc)
     bound = (op.depth + 1) * np.finfo(acc.dtype).eps * size
-    return total.astype(acc.dtype), bound.reshape(_TRIALS, -1).astype(np.float64)
+    return total.astype(acc.dtype), bound.astype(np.float64)

@@ -1,0 +1,126 @@
+"""How RISC-V V's vectors read and write memory, and convert elements on the way.
+
+A mask is a number of lanes. Its loads take the other lanes from a register of zeros, but for those
+of which nobody asks zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+from tilewright.isa.vector import Mask
+
+from .words import Group
+
+#: The lanes that a load reads, and what it leaves in others.
+_Lanes = Literal["all", "some and zeros", "some and anything"]
+
+
+@dataclass(frozen=True, slots=True)
+class Conversions:
+    """Spellings by the type in memory: its integers ``{x}`` widened, and what they are of ``{v}``.
+
+    Floating point of 16 bits is moved as u16.
+    """
+
+    widened: Mapping[str, str] = field(default_factory=dict)
+    narrowed: Mapping[str, str] = field(default_factory=dict)
+
+    def __or__(self, more: Conversions) -> Conversions:
+        return Conversions({**self.widened, **more.widened}, {**self.narrowed, **more.narrowed})
+
+
+_HALVES = "@vncvt_x_x_w_$s16({v}, $n)"
+_SIGNED = "@vreinterpret_v_${u}_$t"
+#: What V alone converts, by the elements of the vector.
+CONVERSIONS = {
+    "f32": Conversions({"bf16": f"{_SIGNED}(@vsll_vx_$u(@vzext_vf2_$u({{x}}, $n), 16, $n))"}),
+    "f64": Conversions(),
+    "s32": Conversions(
+        {
+            "s16": "@vsext_vf2_$t({x}, $n)",
+            "s8": "@vsext_vf4_$t({x}, $n)",
+            "u16": f"{_SIGNED}(@vzext_vf2_$u({{x}}, $n))",
+            "u8": f"{_SIGNED}(@vzext_vf4_$u({{x}}, $n))",
+        },
+        {
+            "u16": f"@vreinterpret_v_${{s16}}_$u16({_HALVES})",
+            "s8": f"@vncvt_x_x_w_$s8({_HALVES}, $n)",
+            "u8": f"@vreinterpret_v_${{s8}}_$u8(@vncvt_x_x_w_$s8({_HALVES}, $n))",
+        },
+    ),
+    "s16": Conversions(
+        {"s8": "@vsext_vf2_$t({x}, $n)", "u8": f"{_SIGNED}(@vzext_vf2_$u({{x}}, $n))"}
+    ),
+    "f16": Conversions(),
+    "bf16": Conversions(),
+}
+
+
+def accesses(group: Group, conversions: Conversions) -> dict[str, Any]:
+    """The fields of ``Vector`` that say how it reads and writes, whole and under a mask."""
+    store, stores = _store(group), _stores(group, conversions)
+    return {
+        "load": _load(group),
+        "loads": _loads(group, conversions),
+        "store": store,
+        "stores": stores,
+        "mask": _mask(group, conversions),
+    }
+
+
+def _mask(group: Group, conversions: Conversions) -> Mask:
+    mask = Mask(
+        ctype="size_t",
+        make="(size_t)({count})",
+        load=_load(group, "some and zeros"),
+        loads=_loads(group, conversions, "some and zeros"),
+        store=_store(group, count="{mask}"),
+        stores=_stores(group, conversions, "{mask}"),
+        registers=0,
+    )
+    anything: _Lanes = "some and anything"
+    loads = _loads(group, conversions, anything)
+    return replace(mask, loose=replace(mask, load=_load(group, anything), loads=loads))
+
+
+def _load(group: Group, lanes: _Lanes = "all") -> str:
+    """The elements at ``{p}``."""
+    held = group.of(moved_as(group.element))
+    if held != group:
+        return group.spell(f"@vreinterpret_v_{held.name}_$t({_load(held, lanes)})")
+    tail, zeros = "", ""
+    if lanes == "some and zeros":
+        zero = "@vfmv_v_f" if group.element[0] == "f" else "@vmv_v_x"
+        tail, zeros = "_tu", f"{zero}_$t(0, $n), "
+    count = "$n" if lanes == "all" else "{mask}"
+    return group.spell(f"@vle{group.size}_v_${{t}}{tail}({zeros}{{p}}, {count})")
+
+
+def _loads(group: Group, conversions: Conversions, lanes: _Lanes = "all") -> dict[str, str]:
+    return {
+        memory: group.spell(spelling).replace("{x}", _load(group.of(moved_as(memory)), lanes))
+        for memory, spelling in conversions.widened.items()
+    }
+
+
+def _store(group: Group, value: str = "{v}", count: str = "$n") -> str:
+    """Writes the first lanes of ``value`` to ``{p}``."""
+    held = group.of(moved_as(group.element))
+    if held != group:
+        return _store(held, group.spell(f"@vreinterpret_v_${{t}}_{held.name}({value})"), count)
+    return group.spell(f"@vse{group.size}_v_$t({{p}}, {value}, {count})")
+
+
+def _stores(group: Group, conversions: Conversions, count: str = "$n") -> dict[str, str]:
+    return {
+        memory: _store(group.of(moved_as(memory)), group.spell(spelling), count)
+        for memory, spelling in conversions.narrowed.items()
+    }
+
+
+def moved_as(element: str) -> str:
+    """As what elements of a type are moved."""
+    return "u16" if element in ("f16", "bf16") else element

@@ -1,0 +1,126 @@
+"""Extensions of RISC-V V: products and conversions of f16 (Zvfh), and of bf16 (Zvfbfwma).
+
+A widening multiply-add rounds once, to f32. Zvfh implies Zfhmin, and Zvfbfwma Zfbfmin and Zvfbfmin:
+C scalars of these types. Semantics: RISC-V ISA manual, volume I, "Zvfh" and "BF16".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from tilewright.isa.machine import Emulation
+from tilewright.isa.target import Feature
+from tilewright.isa.vector import Mask, MulAdd, Vector
+
+from .accesses import Conversions, accesses
+from .vectors import forms, held
+from .words import LMUL, Group, cpu
+
+#: What qemu's processors are given; one that has both features runs kernels of either.
+_ZVFH = "zfh=true,zvfh=true"
+_BOTH = f"{_ZVFH},zfbfmin=true,zvfbfmin=true,zvfbfwma=true"
+
+
+@dataclass(frozen=True, slots=True)
+class _Half:
+    """A type of 16 bits: its type in C, its multiply-add, how it becomes f32 and is made of it."""
+
+    element: str
+    ctype: str
+    mnemonic: str
+    conversions: Conversions
+
+    @property
+    def number(self) -> str:
+        """The number at ``{p}``, of which the program knows the bits alone."""
+        alias = f"typedef const {self.ctype} __attribute__((may_alias)) number_;"
+        return f"({{{{ {alias} *(number_ *)(const void *)({{p}}); }}}})"
+
+    def feature(self, vlen: int, name: str, title: str, implied: str) -> Feature:
+        """The extension called ``name``, which implies others, for registers of ``vlen`` bits."""
+        sums = [int(lmul * vlen) // 32 for lmul in LMUL]
+        groups = [Group("f32", lanes, vlen) for lanes in sums]
+        muladd = {(group.lmul, "f32"): self.products(group) for group in groups}
+        return Feature(
+            title=title,
+            cpu_flags=(name,),
+            compiler_flags=(f"_{name}",),
+            zig=f"+{name}",
+            muladd={**muladd, ("scalar", "f32"): (self.single(),)},
+            vectors=(*(held(group.of(self.element)) for group in groups), self.alone()),
+            extend=lambda vector: self.extend(vector, vlen),
+            emulation=Emulation(qemu="qemu-riscv64", cpu=f"{cpu(vlen)},{implied}"),
+        )
+
+    def products(self, group: Group) -> tuple[MulAdd, ...]:
+        """Its multiply-adds beside vectors of f32."""
+        return tuple(forms(self.mnemonic, group, self.element))
+
+    def single(self) -> MulAdd:
+        """That of one element."""
+        return MulAdd(
+            form="scalar",
+            mnemonic=f"{self.mnemonic}.vf",
+            spelling="__builtin_fmaf((float){x}, (float){y}, {acc})",
+            cols=1,
+            x=self.element,
+            y=self.element,
+        )
+
+    def alone(self) -> Vector:
+        """One element, as multiply-adds take it."""
+        return Vector(
+            name="scalar", element=self.element, lanes=1, ctype=self.ctype, load=self.number
+        )
+
+    def extend(self, vector: Vector, vlen: int) -> Vector:
+        """A vector of the target, with conversions of this type in its loads and stores."""
+        if vector.element != "f32":
+            return vector
+        if vector.lanes == 1:
+            return replace(vector, loads={**vector.loads, self.element: f"(float){self.number}"})
+        more = accesses(Group("f32", vector.lanes, vlen), self.conversions)
+        mask = more["mask"]
+        assert vector.mask is not None and vector.mask.loose is not None
+        return replace(
+            vector,
+            loads={**vector.loads, **more["loads"]},
+            stores={**vector.stores, **more["stores"]},
+            mask=replace(_joined(vector.mask, mask), loose=_joined(vector.mask.loose, mask.loose)),
+        )
+
+
+def _joined(mask: Mask, more: Mask) -> Mask:
+    """A mask with the conversions of another besides."""
+    loads, stores = {**mask.loads, **more.loads}, {**mask.stores, **more.stores}
+    return replace(mask, loads=loads, stores=stores)
+
+
+_F16 = _Half(
+    element="f16",
+    ctype="_Float16",
+    mnemonic="vfwmacc",
+    conversions=Conversions(
+        {"f16": "@vfwcvt_f_f_v_$t(@vreinterpret_v_${u16}_$f16({x}), $n)"},
+        {"f16": "@vreinterpret_v_${f16}_$u16(@vfncvt_f_f_w_$f16({v}, $n))"},
+    ),
+)
+_BF16 = _Half(
+    element="bf16",
+    ctype="__bf16",
+    mnemonic="vfwmaccbf16",
+    conversions=Conversions(
+        {"bf16": "@vfwcvtbf16_f_f_v_$t(@vreinterpret_v_${u16}_$bf16({x}), $n)"},
+        {"bf16": "@vreinterpret_v_${bf16}_$u16(@vfncvtbf16_f_f_w_$bf16({v}, $n))"},
+    ),
+)
+
+
+def features(vlen: int) -> dict[str, Feature]:
+    """Those of a target with registers of ``vlen`` bits, in the order of its name."""
+    bf16 = _BF16.feature(vlen, "zvfbfwma", "products of bf16 added to f32", _BOTH)
+    compilers = {"gcc": "15", "clang": "19", "zig": "0.14"}
+    return {
+        "zvfh": _F16.feature(vlen, "zvfh", "vectors of f16", _ZVFH),
+        "zvfbfwma": replace(bf16, compilers=compilers),
+    }

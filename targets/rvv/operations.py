@@ -1,0 +1,62 @@
+"""The elementary operations of RISC-V V's vectors: what ``elementwise/operations.py`` names.
+
+A comparison gives bits, of which lanes of ones are made. V's minimum of a number and a NaN is the
+number, so that minima are chosen by comparison.
+"""
+
+from __future__ import annotations
+
+
+def _ones(test: str) -> str:
+    """Lanes of ones where the bits that ``test`` gives are set."""
+    return f"@vmerge_vxm_$i(@vmv_v_x_$i(0, $n), -1, {test}, $n)"
+
+
+def _choice(mask: str) -> str:
+    """Y where lanes of the integers ``mask`` are not 0, else z."""
+    return f"@vmerge_vvm_$t({{z}}, {{y}}, @vmsne_vx_${{i}}_$b({mask}, 0, $n), $n)"
+
+
+def _pairs(prefix: str, *names: str) -> dict[str, str]:
+    """Operations of two vectors that are called as here."""
+    return {name: f"@{prefix}{name}_vv_$t({{x}}, {{y}}, $n)" for name in names}
+
+
+_TESTS = {name: f"@vmf{name}_vv_${{t}}_$b({{x}}, {{y}}, $n)" for name in ("lt", "le", "eq", "gt")}
+_REAL = {
+    **_pairs("vf", "add", "sub", "mul", "div"),
+    **{name: f"@vf{name}_v_$t({{x}}, $n)" for name in ("sqrt", "abs", "neg")},
+    "fma": "@vfmacc_vv_$t({z}, {x}, {y}, $n)",
+    "min": f"@vmerge_vvm_$t({{y}}, {{x}}, {_TESTS['lt']}, $n)",
+    "max": f"@vmerge_vvm_$t({{y}}, {{x}}, {_TESTS['gt']}, $n)",
+}
+#: An f32 from 2^23 on is an integer; what is rounded keeps its sign, though it be 0.
+_ROUNDED = (
+    "@vfsgnj_vv_$t(@vmerge_vvm_$t({x}, @vfcvt_f_x_v_$t(@vfcvt_x_f_v_$i({x}, $n), $n), "
+    "@vmflt_vf_${t}_$b(@vfabs_v_$t({x}, $n), 8388608.0f, $n), $n), {x}, $n)"
+)
+_F32 = {
+    **_REAL,
+    **{name: _ones(_TESTS[name]) for name in ("lt", "le", "eq")},
+    "select": _choice("{x}"),
+    "round": _ROUNDED,
+    "to_s32": "@vfcvt_x_f_v_$i({x}, $n)",
+    "bits": "@vreinterpret_v_${t}_$i({x})",
+}
+#: A comparison of f64 has its lanes of ones in a vector of f64.
+_F64 = {
+    **_REAL,
+    **{name: f"@vreinterpret_v_${{i}}_$t({_ones(_TESTS[name])})" for name in ("lt", "le", "eq")},
+    "select": _choice("@vreinterpret_v_${t}_$i({x})"),
+}
+_S32 = {
+    **_pairs("v", "add", "sub", "mul", "min", "max", "and", "or", "xor"),
+    **{name: _ones(f"@vms{name}_vv_${{t}}_$b({{x}}, {{y}}, $n)") for name in ("lt", "eq", "gt")},
+    "select": _choice("{x}"),
+    "shl": "@vsll_vx_$t({x}, {y}, $n)",
+    "shr": "@vsra_vx_$t({x}, {y}, $n)",
+    "ushr": "@vreinterpret_v_${u}_$t(@vsrl_vx_$u(@vreinterpret_v_${t}_$u({x}), {y}, $n))",
+    "to_f32": "@vfcvt_f_x_v_$f32({x}, $n)",
+    "float": "@vreinterpret_v_${t}_$f32({x})",
+}
+OPERATIONS = {"f32": _F32, "f64": _F64, "s32": _S32}

@@ -1,0 +1,137 @@
+"""RISC-V V's vectors of f32, f64 and s32, those that hold their factors, and one element alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Literal
+
+from tilewright.isa.vector import MulAdd, Vector
+from tilewright.targets.scalar import plain, whole
+
+from .accesses import CONVERSIONS, accesses, moved_as
+from .operations import OPERATIONS
+from .words import Group
+
+_MULTIPLY_ADD = {"f32": "vfmacc", "f64": "vfmacc", "s32": "vmacc"}
+
+
+def forms(mnemonic: str, group: Group, factors: str = "") -> Iterator[MulAdd]:
+    """A multiply-add with a C scalar, and with a vector, as vectors along K take it.
+
+    The scalar is the first factor of its intrinsic. ``factors`` is the type of both.
+    """
+    kinds: tuple[tuple[Literal["scalar", "broadcast"], str], ...] = (
+        ("scalar", "vx" if group.element == "s32" else "vf"),
+        ("broadcast", "vv"),
+    )
+    for form, letters in kinds:
+        yield MulAdd(
+            form=form,
+            mnemonic=f"{mnemonic}.{letters}",
+            spelling=group.spell(f"@{mnemonic}_{letters}_$t({{acc}}, {{y}}, {{x}}, $n)"),
+            cols=group.lanes,
+            x=factors,
+            y=factors,
+        )
+
+
+def vector(group: Group) -> Vector:
+    """A vector of f32, f64 or s32."""
+    element = group.element
+    splat = group.spell("@vmv_v_x_$t" if element == "s32" else "@vfmv_v_f_$t")
+    products = tuple(forms(_MULTIPLY_ADD[element], group))
+    if element == "s32":
+        products = (*forms("vwmacc", group, "s16"), *products)
+    ops = group.table(OPERATIONS[element])
+    return Vector(
+        name=group.lmul,
+        element=element,
+        lanes=group.lanes,
+        registers=group.registers,
+        ctype=group.ctype,
+        zero=f"{splat}(0, {group.lanes})",
+        broadcast=f"{splat}(*({{p}}), {group.lanes})",
+        splat=f"{splat}({{x}}, {group.lanes})",
+        add=ops["add"],
+        mul=ops["mul"],
+        muladd=products,
+        sum_lanes=_sum_lanes(group),
+        ops=ops,
+        transpose=_transpose(group),
+        **accesses(group, CONVERSIONS[element]),
+    )
+
+
+def held(group: Group) -> Vector:
+    """A vector of elements of 16 bits, which only holds factors."""
+    return Vector(
+        name=group.lmul,
+        element=group.element,
+        lanes=group.lanes,
+        registers=group.registers,
+        ctype=group.ctype,
+        broadcast=_same_bits(group),
+        **accesses(group, CONVERSIONS[group.element]),
+    )
+
+
+def _same_bits(group: Group) -> str:
+    """The element at ``{p}`` in all lanes, moved as an integer."""
+    moved = group.of(moved_as(group.element))
+    lanes = moved.spell("@vmv_v_x_$t(*({p}), $n)")
+    return lanes if moved == group else group.spell(f"@vreinterpret_v_{moved.name}_$t({lanes})")
+
+
+def _transpose(group: Group) -> dict[int, tuple[str, str]]:
+    """Blocks interleaved: those of one vector slide over every other one of the other."""
+    found = {}
+    for block in (1 << i for i in range(group.lanes.bit_length() - 1)):
+        odd, even = (
+            f"@vms{test}_vx_${{u}}_$b(@vand_vx_$u(@vid_v_$u($n), {block}, $n), 0, $n)"
+            for test in ("ne", "eq")
+        )
+        up = f"@vslideup_vx_${{t}}_mu({odd}, {{x}}, {{y}}, {block}, $n)"
+        down = f"@vslidedown_vx_${{t}}_mu({even}, {{y}}, {{x}}, {block}, $n)"
+        found[block] = group.spell(up), group.spell(down)
+    return found
+
+
+def _sum_lanes(group: Group) -> str:
+    """A reduction leaves its sum in the first lane of a whole register, in which it begins."""
+    one = Group(group.element, group.vlen // group.size, group.vlen).name
+    if group.element == "s32":
+        spelling = "@vmv_x_s_ONE_i32(@vredsum_vs_${t}_ONE({v}, @vmv_s_x_ONE(0, 1), $n))"
+    else:
+        spelling = "@vfmv_f_s_ONE_ELEMENT(@vfredusum_vs_${t}_ONE({v}, @vfmv_s_f_ONE(0, 1), $n))"
+    return group.spell(spelling.replace("ONE", one).replace("ELEMENT", group.element))
+
+
+# --- one element alone --------------------------------------------------------------------------
+
+_WHOLE = whole("mulw, addw")
+_PRODUCT = MulAdd(
+    form="scalar",
+    mnemonic="vwmacc.vx",
+    spelling="(int32_t)((uint32_t){acc} + (uint32_t)({x} * {y}))",
+    cols=1,
+    x="s16",
+    y="s16",
+)
+SINGLE = {
+    "f32": replace(
+        plain("f32", "fmadd.s"),
+        loads={"bf16": "float_of_bits((int32_t)((uint32_t)*({p}) << 16))"},
+    ),
+    "f64": plain("f64", "fmadd.d"),
+    "s32": replace(_WHOLE, muladd=(_PRODUCT, *_WHOLE.muladd)),
+    "s16": Vector(
+        name="scalar",
+        element="s16",
+        lanes=1,
+        ctype="int16_t",
+        load="*({p})",
+        store="*({p}) = {v}",
+        loads=dict.fromkeys(("s8", "u8"), "*({p})"),
+    ),
+}

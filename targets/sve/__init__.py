@@ -1,0 +1,55 @@
+"""SVE, one target for each length of its vectors: 32 of them, predicates, lanes of each segment.
+
+Intrinsics are free of the length, plans are made for one. Spellings: Arm C Language Extensions for
+SVE. Latency and units: Arm's software optimisation guide of Neoverse V1 (4 cycles, two units).
+"""
+
+from __future__ import annotations
+
+from tilewright.isa.machine import CompilerHints, Core, Emulation, VectorLength
+from tilewright.isa.target import Target
+
+from ..detection import ARM
+from ..processors import processors
+from .features import features
+from .floats import floats
+from .integers import factors, sums
+
+#: The lengths that there are or that emulators have, in bits, by the name of their target.
+LENGTHS = {f"sve{bits}": bits for bits in (2048, 1024, 512, 256, 128)}
+
+
+def target(name: str) -> Target:
+    """The target of one length."""
+    nbytes = LENGTHS[name] // 8
+    return Target(
+        name=name,
+        title=f"SVE with vectors of {LENGTHS[name]} bits",
+        machine="aarch64",
+        detection=ARM,
+        cpu_flags=("asimd", "sve", name),
+        length=VectorLength(nbytes, "svcntb()"),
+        compiler_flags=("-march=armv8.2-a+sve",),
+        zig_flags=("-mcpu=generic+sve",),
+        headers=("arm_neon.h", "arm_sve.h"),
+        registers=32,
+        vectors=(
+            *floats("f32", nbytes),
+            *floats("f64", nbytes),
+            *sums(nbytes),
+            *factors("s8", nbytes),
+            *factors("u8", nbytes),
+        ),
+        core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=8, shuffles=2),
+        features=features(nbytes) | processors(name),
+        hints=CompilerHints(
+            constraint="w", operands=False, pointers=True, lanes=True, spare=3, picked="y"
+        ),
+        emulation=Emulation(qemu="qemu-aarch64", cpu=_emulated(name)),
+    )
+
+
+def _emulated(name: str) -> str:
+    """The CPU that qemu plays: the length named is the longest, and each thread's."""
+    bits = LENGTHS[name]
+    return f"max,sve{bits}=on,sve-default-vector-length={bits // 8}"

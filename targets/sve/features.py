@@ -1,0 +1,142 @@
+"""Extensions of SVE: products of mixed signs, of bf16 and f16, and 2x2 blocks in each segment.
+
+SVE alone has dot products of 8-bit integers of one sign: there is no feature for these. Semantics:
+Arm Architecture Reference Manual. ``bfdot`` and ``bfmmla`` flush denormals, and round to odd
+between their additions.
+"""
+
+from __future__ import annotations
+
+from tilewright.isa.target import Feature
+from tilewright.isa.vector import MOST_ROWS, Factors, MulAdd, Vector
+
+from ..neon_words import BITS
+from .integers import held
+from .words import dots, unsigned
+
+Muladds = dict[tuple[str, str], tuple[MulAdd, ...]]
+
+
+def _blocks(mnemonic: str, factors: Factors, product: str, lanes: int) -> tuple[MulAdd, ...]:
+    """A 2x2 block in each segment: its rows are groups of ``y``, its columns of ``x``.
+
+    Not in vectors of which no square can be transposed: a packed B, whose blocks they must all be,
+    also serves a C that is contiguous the other way.
+    """
+    if lanes > MOST_ROWS:
+        return ()
+    depth, x, y = factors
+    return (
+        MulAdd(
+            form="broadcast",
+            mnemonic=mnemonic,
+            spelling=product,
+            rows=2,
+            cols=lanes // 2,
+            segments=lanes // 4,
+            depth=depth,
+            x=x,
+            y=y,
+        ),
+    )
+
+
+def _i8mm(lanes: int) -> Muladds:
+    def mixed(lanes: int) -> tuple[MulAdd, ...]:
+        return (
+            *dots(
+                "usdot",
+                (4, "u8", "s8"),
+                "svusdot_s32({acc}, {x}, {y})",
+                "svusdot_lane_s32({acc}, {x}, {y}, {lane})",
+                lanes,
+            ),
+            *dots(
+                "sudot",
+                (4, "s8", "u8"),
+                "svusdot_s32({acc}, {y}, {x})",
+                "svsudot_lane_s32({acc}, {x}, {y}, {lane})",
+                lanes,
+            ),
+        )
+
+    blocks = (
+        *_blocks("smmla", (8, "s8", "s8"), "svmmla_s32({acc}, {y}, {x})", lanes),
+        *_blocks("usmmla", (8, "s8", "u8"), "svusmmla_s32({acc}, {y}, {x})", lanes),
+        *_blocks("ummla", (8, "u8", "u8"), unsigned("svmmla_u32({acc}, {y}, {x})"), lanes),
+    )
+    return {("z", "s32"): (*mixed(lanes), *blocks), ("scalar", "s32"): mixed(1)}
+
+
+def _bf16(lanes: int) -> Muladds:
+    def dot(lanes: int) -> tuple[MulAdd, ...]:
+        return dots(
+            "bfdot",
+            (2, "bf16", "bf16"),
+            "svbfdot_f32({acc}, {x}, {y})",
+            "svbfdot_lane_f32({acc}, {x}, {y}, {lane})",
+            lanes,
+            element="f32",
+        )
+
+    blocks = _blocks("bfmmla", (4, "bf16", "bf16"), "svbfmmla_f32({acc}, {y}, {x})", lanes)
+    return {("z", "f32"): (*dot(lanes), *blocks), ("scalar", "f32"): dot(1)}
+
+
+#: The odd elements of two are added first, then the even ones.
+_FMLAL = "svmlalb_f32(svmlalt_f32({acc}, {x}, {y}), {x}, {y})"
+_FMLAL_LANE = (
+    "svmlalb_lane_f32(svmlalt_lane_f32({acc}, {x}, {y}, 2 * ({lane}) + 1), {x}, {y}, 2 * ({lane}))"
+)
+
+
+def _sve2(lanes: int) -> Muladds:
+    return {
+        (name, "f32"): dots(
+            "fmlalt, fmlalb",
+            (2, "f16", "f16"),
+            _FMLAL,
+            _FMLAL_LANE,
+            count,
+            element="f32",
+            instructions=2,
+        )
+        for name, count in (("z", lanes), ("scalar", 1))
+    }
+
+
+def _halves(element: str, nbytes: int, ctype: str) -> tuple[Vector, ...]:
+    """What holds f16 or bf16; memory has their bits as integers."""
+    load = f"svreinterpret_{element}_u16(svld1_u16({{lanes}}, {{p}}))"
+    part = f"svreinterpret_{element}_s32(svdup_n_s32({BITS[32]}))"
+    return held(element, nbytes, ctype, load, part)
+
+
+def features(nbytes: int) -> dict[str, Feature]:
+    """By name, in the order in which a target's name has them."""
+    lanes = nbytes // 4
+    return {
+        "sve2": Feature(
+            title="SVE2 with products of f16 added to f32",
+            cpu_flags=("sve2",),
+            compiler_flags=("-march=armv8.2-a", "+sve2"),
+            zig="+sve2",
+            muladd=_sve2(lanes),
+            vectors=_halves("f16", nbytes, "svfloat16_t"),
+        ),
+        "i8mm": Feature(
+            title="dot products of mixed signs and matrix products of 8-bit integers",
+            cpu_flags=("svei8mm",),
+            compiler_flags=("-march=armv8.2-a", "+i8mm"),
+            zig="+i8mm",
+            muladd=_i8mm(lanes),
+        ),
+        "bf16": Feature(
+            title="dot and matrix products of bf16",
+            cpu_flags=("svebf16",),
+            compiler_flags=("-march=armv8.2-a", "+bf16"),
+            zig="+bf16",
+            muladd=_bf16(lanes),
+            vectors=_halves("bf16", nbytes, "svbfloat16_t"),
+        ),
+    }

@@ -1,0 +1,116 @@
+"""SVE's vectors of f32 and f64."""
+
+from __future__ import annotations
+
+from tilewright.isa.vector import Repeat, Spread, Vector
+
+from ..neon_float import SINGLE
+from ..scalar import plain
+from .words import QUAD, SIZES, all_lanes, filled, forms, mask, seen_as, transposes, unzips
+
+#: ``{f}`` is the element, ``{s}`` the signed integer of its size, ``{m}`` that of masks, ``{t}``
+#: the predicate of all lanes, ``{lanes}`` a mask of a predicate, ``{chosen}`` a predicate of one.
+_OPS = {
+    "add": "svadd_{f}_x({t}, {{x}}, {{y}})",
+    "sub": "svsub_{f}_x({t}, {{x}}, {{y}})",
+    "mul": "svmul_{f}_x({t}, {{x}}, {{y}})",
+    "div": "svdiv_{f}_x({t}, {{x}}, {{y}})",
+    "sqrt": "svsqrt_{f}_x({t}, {{x}})",
+    "min": "svsel_{f}(svcmplt_{f}({t}, {{x}}, {{y}}), {{x}}, {{y}})",
+    "max": "svsel_{f}(svcmpgt_{f}({t}, {{x}}, {{y}}), {{x}}, {{y}})",
+    "abs": "svabs_{f}_x({t}, {{x}})",
+    "neg": "svneg_{f}_x({t}, {{x}})",
+    "fma": "svmla_{f}_x({t}, {{z}}, {{x}}, {{y}})",
+}
+_SINGLE_OPS = {
+    "round": "svrintn_f32_x({t}, {{x}})",
+    "to_s32": "svcvt_s32_f32_x({t}, svrintn_f32_x({t}, {{x}}))",
+    "bits": "svreinterpret_s32_f32({{x}})",
+}
+
+
+def _ops(element: str) -> dict[str, str]:
+    """The elementary operations; a comparison's lanes are s32, of f64 seen as f64."""
+    everywhere, size = all_lanes(element), 8 * SIZES[element]
+    held = "s32" if element == "f32" else "f64"
+    ops = filled(_OPS | (_SINGLE_OPS if element == "f32" else {}), f=element, t=everywhere)
+    for op in ("lt", "le", "eq"):
+        test = f"svcmp{op}_{element}({everywhere}, {{x}}, {{y}})"
+        ops[op] = seen_as(held, f"s{size}", f"svdup_n_s{size}_z({test}, -1)")
+    chosen = f"svcmpne_n_s{size}({everywhere}, {seen_as(f's{size}', held, '{x}')}, 0)"
+    return ops | {"select": f"svsel_{element}({chosen}, {{y}}, {{z}})"}
+
+
+_ALL = all_lanes("f32")
+
+
+def _halves(bits: str) -> str:
+    """f32 of f16 in the lower half of each lane."""
+    return f"svcvt_f32_f16_x({_ALL}, svreinterpret_f16_u32({bits}))"
+
+
+def _shifted(count: int, bits: str) -> str:
+    return f"svlsl_n_u32_x({_ALL}, {bits}, {count})"
+
+
+_WORDS, _OCTETS = f"svld1uh_u32({_ALL}, {{p}})", f"svld1ub_u32({_ALL}, {{p}})"
+#: bf16 and f8_e5m2 are the upper halves of f32 and f16.
+_LOADS = {
+    "f16": _halves(_WORDS),
+    "bf16": f"svreinterpret_f32_u32({_shifted(16, _WORDS)})",
+    "f8_e5m2": _halves(_shifted(8, _OCTETS)),
+}
+#: One element in all lanes of 16 bits, as it can be loaded: of two the first, or the upper, counts.
+_EVERY = "svreinterpret_u32_u16(svdup_n_u16(*({p})))"
+_SPREADS = {
+    "f16": _halves(_EVERY),
+    "bf16": f"svreinterpret_f32_u32(svand_n_u32_x({_ALL}, {_EVERY}, 0xffff0000))",
+    "f8_e5m2": _halves(_shifted(8, "svdup_n_u32(*({p}))")),
+}
+_STORES = {
+    "f16": f"svst1h_u32({_ALL}, {{p}}, svreinterpret_u32_f16(svcvt_f16_f32_x({_ALL}, {{v}})))"
+}
+
+
+def floats(element: str, nbytes: int) -> tuple[Vector, ...]:
+    """A whole register of f32 or f64, and one element."""
+    return _whole(element, nbytes), SINGLE if element == "f32" else plain("f64", "fmadd")
+
+
+def _whole(element: str, nbytes: int) -> Vector:
+    lanes, quad = nbytes // SIZES[element], QUAD // SIZES[element]
+    everywhere = all_lanes(element)
+    single = element == "f32"
+    return Vector(
+        name="z",
+        element=element,
+        lanes=lanes,
+        ctype=f"svfloat{8 * SIZES[element]}_t",
+        zero=f"svdup_n_{element}(0)",
+        load=f"svld1_{element}({everywhere}, {{p}})",
+        store=f"svst1_{element}({everywhere}, {{p}}, {{v}})",
+        broadcast=f"svdup_n_{element}(*({{p}}))",
+        splat=f"svdup_n_{element}({{x}})",
+        add=f"svadd_{element}_x({everywhere}, {{x}}, {{y}})",
+        mul=f"svmul_{element}_x({everywhere}, {{x}}, {{y}})",
+        muladd=forms(
+            f"fmla z.{'s' if single else 'd'}",
+            {
+                "broadcast": f"svmla_{element}_x({everywhere}, {{acc}}, {{x}}, {{y}})",
+                "lane": f"svmla_lane_{element}({{acc}}, {{x}}, {{y}}, {{lane}})",
+            },
+            lanes,
+            lanes=quad,
+        ),
+        sum_lanes=f"svaddv_{element}({everywhere}, {{v}})",
+        loads=_LOADS if single else {},
+        spreads={name: Spread(how, 1 + (name == "f8_e5m2")) for name, how in _SPREADS.items()}
+        if single
+        else {},
+        repeats={element: Repeat(quad, f"svld1rq_{element}({everywhere}, {{p}})")},
+        stores=_STORES if single else {},
+        ops=_ops(element),
+        mask=mask(element),
+        transpose=transposes(element, lanes),
+        unzip=unzips(element) if single else {},
+    )

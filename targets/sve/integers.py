@@ -1,0 +1,149 @@
+"""SVE's vectors of s32, and of the 8-bit integers whose products they sum, four in a lane."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.isa.vector import MulAdd, Repeat, Vector
+
+from ..neon_words import BITS
+from ..scalar import whole
+from .words import (
+    QUAD,
+    SIZES,
+    all_lanes,
+    dots,
+    filled,
+    first_lanes,
+    forms,
+    group,
+    mask,
+    transposes,
+    unsigned,
+    unzips,
+)
+
+_ALL = all_lanes("s32")
+_OPS = filled(
+    {
+        **{op: f"sv{op}_s32_x({{t}}, {{{{x}}}}, {{{{y}}}})" for op in ("add", "sub", "mul")},
+        **{op: f"sv{op}_s32_x({{t}}, {{{{x}}}}, {{{{y}}}})" for op in ("min", "max", "and")},
+        "or": "svorr_s32_x({t}, {{x}}, {{y}})",
+        "xor": "sveor_s32_x({t}, {{x}}, {{y}})",
+        "shl": "svlsl_n_s32_x({t}, {{x}}, {{y}})",
+        "shr": "svasr_s32_x({t}, {{x}}, svdup_n_u32({{y}}))",
+        "ushr": (
+            "svreinterpret_s32_u32(svlsr_u32_x({t}, svreinterpret_u32_s32({{x}}), "
+            "svdup_n_u32({{y}})))"
+        ),
+        **{
+            op: f"svdup_n_s32_z(svcmp{op}_s32({{t}}, {{{{x}}}}, {{{{y}}}}), -1)"
+            for op in ("lt", "eq", "gt")
+        },
+        "to_f32": "svcvt_f32_s32_x({t}, {{x}})",
+        "float": "svreinterpret_f32_s32({{x}})",
+        "select": "svsel_s32(svcmpne_n_s32({t}, {{x}}, 0), {{y}}, {{z}})",
+    },
+    t=_ALL,
+)
+
+
+# --- products -----------------------------------------------------------------------------
+
+
+def _products(lanes: int) -> tuple[MulAdd, ...]:
+    return (
+        *dots(
+            "sdot",
+            (4, "s8", "s8"),
+            "svdot_s32({acc}, {x}, {y})",
+            "svdot_lane_s32({acc}, {x}, {y}, {lane})",
+            lanes,
+        ),
+        *dots(
+            "udot",
+            (4, "u8", "u8"),
+            unsigned("svdot_u32({acc}, {x}, {y})"),
+            unsigned("svdot_lane_u32({acc}, {x}, {y}, {lane})"),
+            lanes,
+        ),
+    )
+
+
+# --- vectors ------------------------------------------------------------------------------
+
+_LOADS = {
+    "s8": f"svld1sb_s32({_ALL}, {{p}})",
+    "u8": f"svld1ub_s32({_ALL}, {{p}})",
+    "s16": f"svld1sh_s32({_ALL}, {{p}})",
+    "u16": f"svld1uh_s32({_ALL}, {{p}})",
+}
+_STORES = {
+    "s8": f"svst1b_s32({_ALL}, {{p}}, {{v}})",
+    "u8": f"svst1b_s32({_ALL}, (int8_t *)({{p}}), {{v}})",
+    "u16": f"svst1h_s32({_ALL}, (int16_t *)({{p}}), {{v}})",
+}
+
+
+def sums(nbytes: int) -> tuple[Vector, ...]:
+    """A whole register of s32, and one element."""
+    lanes, one = nbytes // 4, whole("madd")
+    return (
+        Vector(
+            name="z",
+            element="s32",
+            lanes=lanes,
+            ctype="svint32_t",
+            zero="svdup_n_s32(0)",
+            load=f"svld1_s32({_ALL}, {{p}})",
+            store=f"svst1_s32({_ALL}, {{p}}, {{v}})",
+            broadcast="svdup_n_s32(*({p}))",
+            splat="svdup_n_s32({x})",
+            add=_OPS["add"],
+            mul=_OPS["mul"],
+            muladd=(
+                *_products(lanes),
+                *forms(
+                    "mla z.s", {"broadcast": f"svmla_s32_x({_ALL}, {{acc}}, {{x}}, {{y}})"}, lanes
+                ),
+            ),
+            sum_lanes=f"(int32_t)svaddv_s32({_ALL}, {{v}})",
+            loads=_LOADS,
+            stores=_STORES,
+            ops=_OPS,
+            mask=mask("s32"),
+            transpose=transposes("s32", lanes),
+            unzip=unzips("s32"),
+        ),
+        replace(one, muladd=(*_products(1), *one.muladd)),
+    )
+
+
+def factors(element: str, nbytes: int) -> tuple[Vector, ...]:
+    """What holds s8 or u8: a register, and one group."""
+    ctype = {"s8": "svint8_t", "u8": "svuint8_t"}[element]
+    load = f"svld1_{element}({{lanes}}, {{p}})"
+    part = f"svreinterpret_{element}_s32(svdup_n_s32({BITS[32]}))"
+    return held(element, nbytes, ctype, load, part)
+
+
+def held(element: str, nbytes: int, ctype: str, load: str, part: str) -> tuple[Vector, ...]:
+    """Vectors of factors in groups of 32 bits; ``{lanes}`` in a load is the predicate."""
+    lanes = nbytes // SIZES[element]
+
+    def vector(name: str, lanes: int, whole: str) -> Vector:
+        return Vector(
+            name=name, element=element, lanes=lanes, ctype=ctype, load=whole, group=group(element)
+        )
+
+    everywhere = load.replace("{lanes}", all_lanes(element))
+    quad = everywhere.replace("svld1_", "svld1rq_")
+    first = {n: load.replace("{lanes}", first_lanes(element, str(n))) for n in range(1, lanes)}
+    return (
+        replace(
+            vector("z", lanes, everywhere),
+            repeats={element: Repeat(QUAD // SIZES[element], quad)},
+            partial_load=first,
+        ),
+        vector("s", 4 // SIZES[element], part),
+    )
