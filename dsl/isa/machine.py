@@ -169,12 +169,14 @@ class CompilerHints:
 class Emulation:
     """How a CPU without the target runs it: qemu's user-mode program and its ``-cpu``.
 
+    ``least`` is the oldest version of qemu that computes rightly, "" any.
     That qemu may read ``overread`` bytes behind an array which the CPU would not read; they are
     never used. ``header`` is a template that defines the target's intrinsics in plain C.
     """
 
     qemu: str | None = None
     cpu: str = "max"
+    least: str = ""
     overread: int = 0
     header: str | None = None
 

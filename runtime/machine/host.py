@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -34,6 +35,7 @@ __all__ = [
     "is_native",
     "machine",
     "means",
+    "qemu_version",
     "resolve",
     "usable_cpus",
     "user_compiler",
@@ -166,14 +168,18 @@ def means(target: Target | Identity, *, emulated: bool | None = None) -> Means:
     if emulated is False or (emulated is None and _runs_natively(target)):
         return "native"
     emulation = target.emulation
-    if emulation.qemu is not None and find_qemu(target) is not None:
+    path = find_qemu(target)
+    version = qemu_version(path) if path is not None and emulation.least else ""
+    if path is not None and _parts(version) >= _parts(emulation.least):
         return "qemu"
     if emulation.header is not None:
         return "header"
+    wanted = f"{emulation.qemu or 'an emulator'} on PATH"
     raise TargetError(
         f"nothing here runs {target.name}",
-        got=f"{cpu().name} ({machine()})",
-        expected=f"{target.title}, or {emulation.qemu or 'an emulator'} on PATH",
+        got=f"{cpu().name} ({machine()}){f', and {path} of version {version}' if version else ''}",
+        expected=f"{target.title}, or {wanted}"
+        + (f", of version {emulation.least} or later" if emulation.least else ""),
         hint="install qemu's user-mode emulators (Debian, Ubuntu: apt-get install qemu-user)"
         if emulation.qemu
         else None,
@@ -193,6 +199,21 @@ def find_qemu(target: Target | Identity) -> str | None:
 
     name = target.emulation.qemu
     return None if name is None else shutil.which(name) or shutil.which(f"{name}-static")
+
+
+@cache
+def qemu_version(path: str) -> str:
+    """The version of the emulator at ``path``; "" if it does not say."""
+    import re
+    import subprocess
+
+    said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    found = re.search(r"version (\d+(\.\d+)*)", said)
+    return found[1] if found else ""
+
+
+def _parts(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".") if part)
 
 
 def user_compiler(target: Target | Identity, means: Means) -> str | None:

@@ -49,7 +49,7 @@ class _Half:
             muladd={**muladd, ("scalar", "f32"): (self.single(),)},
             vectors=(*(held(group.of(self.element)) for group in groups), self.alone()),
             extend=lambda vector: self.extend(vector, vlen),
-            emulation=Emulation(qemu="qemu-riscv64", cpu=f"{cpu(vlen)},{implied}"),
+            emulation=Emulation(qemu="qemu-riscv64", cpu=f"{cpu(vlen)},{implied}", least="10"),
         )
 
     def products(self, group: Group) -> tuple[MulAdd, ...]:
