@@ -9,7 +9,7 @@ cycle, so one waits for itself some 4 cycles.
 
 from __future__ import annotations
 
-from tilewright.isa.machine import Core, Emulation, Speed
+from tilewright.isa.machine import CompilerHints, Core, Emulation, Speed
 from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.isa.target import Target
 from tilewright.isa.vector import MulAdd, Vector
@@ -98,6 +98,7 @@ TARGET = Target(
         *(each for element in ("s16", "s8", "u8", "bf16", "f16") for each in factors(element)),
     ),
     core=Core(fma_latency=7, fma_units=4, loads=2, stores=2, issue=8, shuffles=4, speeds=_SPEEDS),
+    hints=CompilerHints(constraint="wa", operands=False, pointers=False, lanes=False, spare=2),
     emulation=Emulation(qemu="qemu-ppc64le", cpu="power10"),
     matrix=_MMA,
 )

@@ -37,7 +37,8 @@ _S64, _U64 = "__vector signed long long", "__vector unsigned long long"
 
 def _bits(size: int, seen: str) -> str:
     """The 32 or 64 bits at ``{p}``, which need not be aligned, at the begin of a vector."""
-    read = f"uint{size}_t bits_; __builtin_memcpy(&bits_, {{p}}, sizeof bits_);"
+    ctype = {32: "unsigned int", 64: "unsigned long long"}[size]
+    read = f"{ctype} bits_; __builtin_memcpy(&bits_, {{p}}, sizeof bits_);"
     return f"({seen})vec_splats(({{{{ {read} bits_; }}}}))"
 
 

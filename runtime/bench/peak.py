@@ -264,9 +264,13 @@ def _loops(target: Target, types: Types) -> Iterator[Loop]:
     if not target.of(held):
         raise TargetError(f"{target.name} has no vectors of {held}")
     given = dict(zip("ab", types, strict=True))
-    products = {choose_product(target, given, along).unit for along in "ab"}
-    if None not in products:
+    products = {choose_product(target, given, along).op for along in "ab"}
+    forms = {op.form for op in products}
+    if forms == {"matrix"}:
         yield from _matrix_loops(target, held, products)
+        return
+    if forms == {"block"}:
+        yield from _block_loops(target, held, products)
         return
     factors = {choose_product(target, given, along).op.factors for along in "ab"}
     for vector in target.of(held):
@@ -281,7 +285,20 @@ def _loops(target: Target, types: Types) -> Iterator[Loop]:
                 yield Loop(f"{stem}_{through}_{chains}", vector, op, chains, through, x, y)
 
 
-def _matrix_loops(target: Target, held: str, products: set[MulAdd | None]) -> Iterator[Loop]:
+def _block_loops(target: Target, held: str, products: set[MulAdd]) -> Iterator[Loop]:
+    """Chains in a matrix unit whose factors are vectors."""
+    assert target.matrix is not None
+    for op in (op for op in target.matrix.products[held] if op in products):
+        vector = target.holding(held, op.cols)
+        x, y = (
+            target.holding(element or held, lines * op.depth)
+            for element, lines in ((op.x, op.cols), (op.y, op.rows))
+        )
+        for chains in range(1, target.matrix.registers[held] + 1):
+            yield Loop(f"peak_{op.mnemonic}_{chains}", vector, op, chains, "destination", x, y)
+
+
+def _matrix_loops(target: Target, held: str, products: set[MulAdd]) -> Iterator[Loop]:
     """Chains in a matrix unit; two of its registers hold the factors."""
     assert target.matrix is not None
     for op in (op for op in target.matrix.products[held] if op in products):
@@ -359,7 +376,7 @@ def _frame(target: Target, types: Types, name: str) -> _Frame:
     held = accumulator(*types)
     if (unit := _unit(target, types)) is not None:
         session.ask_consent(unit.name, unit.consent)
-    size = max(CHAINS) * target.of(held)[0].lanes
+    size = max(CHAINS) * target.of(held)[0].lanes * (target.matrix.rows if target.matrix else 1)
     memory = tuple(np.full(size, 0.5 if held != "s32" else 1, DTYPES[held]) for _ in range(3))
     pointers = np.array([dispatch.address(block) for block in memory], np.int64)
     words = [

@@ -18,6 +18,10 @@ from tilewright.runtime.machine.host import find_qemu, is_native, machine
 COMPILERS = {
     "x86_64": {"gcc": "gcc", "clang": "clang --target=x86_64-linux-gnu"},
     "aarch64": {"gcc": "aarch64-linux-gnu-gcc", "clang": "clang --target=aarch64-linux-gnu"},
+    "ppc64le": {
+        "gcc": "powerpc64le-linux-gnu-gcc",
+        "clang": "clang --target=powerpc64le-linux-gnu",
+    },
     "riscv64": {"gcc": "riscv64-linux-gnu-gcc", "clang": "clang-19 --target=riscv64-linux-gnu"},
 }
 FAMILIES = ("gcc", "clang")
