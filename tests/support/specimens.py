@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from support.compilers import TARGETS
+from support import compilers
 from tilewright import targets
 from tilewright.spec.expression import Operand, acc
 from tilewright.spec.gemm import Gemm, Spec
@@ -17,7 +17,7 @@ from tilewright.spec.sizes import Dim
 from tilewright.spec.transpose import Transpose
 
 #: The targets without a matrix unit: one that has it has the vectors of one of these.
-VECTOR_TARGETS = tuple(name for name in TARGETS if targets.load(name).matrix is None)
+VECTOR_TARGETS = tuple(name for name in compilers.TARGETS if targets.load(name).matrix is None)
 _LD: dict[str, Any] = {"lda": Dim("lda"), "ldb": Dim("ldb"), "ldc": Dim("ldc")}
 _SIZES = {name: Dim(name.upper(), multiple_of=16) for name in "mnk"}
 
