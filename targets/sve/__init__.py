@@ -32,6 +32,7 @@ def target(name: str) -> Target:
         compiler_flags=("-march=armv8.2-a+sve",),
         zig_flags=("-mcpu=generic+sve",),
         headers=("arm_sve.h",),
+        compilers={"gcc": "10", "clang": "11"},
         registers=32,
         vectors=(
             *floats("f32", nbytes),
