@@ -1,6 +1,7 @@
 """The kernels of a chapter on Neon: run on Neon, and on the machine at hand.
 
     python examples/neon_chapter.py [TARGET ...]            (by default: neon host)
+    python examples/neon_chapter.py --target sve256
 
 The chapter writes them in assembly, one after the other, each a step towards a fast small matrix
 product: first a rank-1 update of 16x6 accumulators, then a loop over K around it, over M, over N,
@@ -22,6 +23,7 @@ really dependent, and measured throughput again. The best form is the peak of al
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -181,4 +183,8 @@ def main(targets: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:] or ["neon", "host"]))
+    asked = argparse.ArgumentParser(description="The chapter's kernels on targets.")
+    asked.add_argument("targets", nargs="*")
+    asked.add_argument("--target", action="append", default=[])
+    said = asked.parse_args()
+    sys.exit(main([*said.targets, *said.target] or ["neon", "host"]))

@@ -169,6 +169,21 @@ def test_what_the_caller_gets_back_is_no_reload() -> None:
     assert len(spills(text.replace("d9, d8", "d7, d6"))) == 1
 
 
+def test_the_address_of_what_is_stored_next_is_no_reload() -> None:
+    text = """
+0000000000000000 <kernel>:
+   0:\tfmla   z0.s, z1.s, z2.s[0]
+   4:\tldr    x9, [sp, #8]
+   8:\tadd    x9, x9, x27, lsl #2
+   c:\tfmla   z3.s, z1.s, z2.s[1]
+  10:\tst1w   {z0.s}, p0, [x9]
+  14:\tret
+"""
+    assert not spills(text)
+    assert len(spills(text.replace("add    x9, x9, x27, lsl #2", "ld1w {z2.s}, p0/z, [x9]"))) == 1
+    assert len(spills(text.replace("ldr    x9, [sp, #8]", "ldr z4, [sp, #1, mul vl]"))) == 1
+
+
 @pytest.mark.parametrize(
     ("whole", "part"),
     [

@@ -31,7 +31,8 @@ def target(name: str) -> Target:
         length=VectorLength(nbytes, "svcntb()"),
         compiler_flags=("-march=armv8.2-a+sve",),
         zig_flags=("-mcpu=generic+sve",),
-        headers=("arm_neon.h", "arm_sve.h"),
+        headers=("arm_sve.h",),
+        compilers={"gcc": "10", "clang": "11"},
         registers=32,
         vectors=(
             *floats("f32", nbytes),

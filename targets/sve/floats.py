@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.isa.vector import Repeat, Spread, Vector
 
-from ..neon_float import SINGLE
 from ..scalar import plain
-from .words import QUAD, SIZES, all_lanes, filled, forms, mask, seen_as, transposes, unzips
+from .words import QUAD, SIZES, all_lanes, filled, first, forms, mask, seen_as, transposes, unzips
 
 #: ``{f}`` is the element, ``{s}`` the signed integer of its size, ``{m}`` that of masks, ``{t}``
 #: the predicate of all lanes, ``{lanes}`` a mask of a predicate, ``{chosen}`` a predicate of one.
@@ -72,9 +73,16 @@ _STORES = {
 }
 
 
+_NARROWED = f"svreinterpret_u16_f16(svcvt_f16_f32_x({_ALL}, svdup_n_f32({{v}})))"
+
+
 def floats(element: str, nbytes: int) -> tuple[Vector, ...]:
     """A whole register of f32 or f64, and one element."""
-    return _whole(element, nbytes), SINGLE if element == "f32" else plain("f64", "fmadd")
+    one = plain(element, "fmadd")
+    if element == "f32":
+        loads = {name: first("f32", _SPREADS[name]) for name in ("f16", "bf16")}
+        one = replace(one, loads=loads, stores={"f16": f"*({{p}}) = {first('u16', _NARROWED)}"})
+    return _whole(element, nbytes), one
 
 
 def _whole(element: str, nbytes: int) -> Vector:

@@ -56,10 +56,14 @@ def group(element: str) -> str:
     return f"svreinterpret_{element}_s{{bits}}(svdup_n_s{{bits}}((int{{bits}}_t)({{x}})))"
 
 
+def first(element: str, x: str) -> str:
+    """The first lane of a vector, as a C scalar."""
+    return f"svlasta_{element}(svpfalse_b(), {x})"
+
+
 def alone(product: str, element: str) -> str:
     """A product into the first lane of a vector, for an accumulator that is a C scalar."""
-    total = product.replace("{acc}", f"svdup_n_{element}({{acc}})")
-    return f"svlasta_{element}(svpfalse_b(), {total})"
+    return first(element, product.replace("{acc}", f"svdup_n_{element}({{acc}})"))
 
 
 def transposes(element: str, lanes: int) -> dict[int, Pair]:

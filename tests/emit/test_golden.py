@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.compilers import use
+from support.compilers import TARGETS, use
 from support.source_tree import ROOT
 from support.specimens import SPECIMENS, able, specimens
 
@@ -33,7 +33,7 @@ def test_nothing_else_lies_in_generated() -> None:
     assert found == expected
 
 
-@pytest.mark.parametrize("target", targets.NAMES)
+@pytest.mark.parametrize("target", TARGETS)
 def test_no_warning_comes_of_what_optimising_finds(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -179,7 +179,7 @@ def strings(value: Any, seen: set[int]) -> Iterator[str]:
             yield from strings(getattr(value, field.name), seen)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", [name for name in TARGETS if specimens(name)])
 def test_no_statement_is_made_in_python(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Mapping[str, Any]] = []
 

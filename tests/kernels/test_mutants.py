@@ -36,6 +36,7 @@ SCHEDULES = {
     "avx512": Schedule(tile=(4, 16), tails="mask", k_unroll=4),
     "avx2": Schedule(tile=(2, 16), tails="mask", k_unroll=4),
     "neon": Schedule(tile=(4, 12), tails="narrow", k_unroll=4),
+    "sve256": Schedule(tile=(4, 16), tails="mask", k_unroll=4),
     "scalar": Schedule(tile=(4, 2), k_unroll=4),
 }
 #: An access of a whole vector in place of a part: a pattern and what it becomes.
@@ -49,6 +50,8 @@ UNMASKED = {
         r"vst1_f32\(([^,]+), vget_low_f32\((c\d_2)\)\), .*;",
         r"vst1q_f32(\1, \2);",
     ),
+    ("sve256", "load"): (r"svld1_f32\(mask, (pb[^)]*)\)", r"svld1_f32(svptrue_b32(), \1)"),
+    ("sve256", "store"): (r"svst1_f32\(mask, ", r"svst1_f32(svptrue_b32(), "),
 }  # fmt: skip
 
 
@@ -73,7 +76,7 @@ def first(statement: str) -> Callable[[str], str]:
 def swap_stores(text: str) -> str:
     """Row 0 of the first tile where row 1 belongs, and the other way round."""
     head, _, rest = text.partition("static inline void tile1")
-    store = re.compile(r"^ *(_mm\d+_\w*store\w*|vst1\w*)\(.*;|^ *(\*c\b|c\[).*;", re.MULTILINE)
+    store = re.compile(r"^ *(_mm\d+_\w*store\w*|(sv|v)st1\w*)\(.*;|^ *(\*c\b|c\[).*;", re.MULTILINE)
 
     def swapped(line: re.Match[str]) -> str:
         names = {"c0_0": "c1_0", "c1_0": "c0_0"}

@@ -15,8 +15,8 @@ from tilewright.spec.operands import Matrix
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Dim
 
-#: What the C of a tail holds: a remainder, a condition, one more tile.
-TAIL = re.compile(r"%|\bif\b|static inline")
+#: What the C of a tail holds: a remainder, a condition, one more tile. (Another is about vectors.)
+TAIL = re.compile(r"%|\bif\b(?! \(svcntb)|static inline")
 
 
 def scheduled(target: str) -> Schedule:

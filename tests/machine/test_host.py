@@ -8,6 +8,7 @@ import struct
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -93,6 +94,51 @@ def test_an_arm_machine_runs_neon(cpuinfo: Path, monkeypatch: pytest.MonkeyPatch
     pretend(monkeypatch, "aarch64")
     assert host.cpu().name == "0xd0c"
     assert host.resolve("host").name == "neon"
+
+
+SVE = ARM.replace("evtstrm", "evtstrm sve sve2 svei8mm")
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "name"),
+    [
+        (64, "sve512+sve2+i8mm"),
+        (32, "sve256+sve2+i8mm"),
+        (16, "neon"),
+        (48, "neon"),
+        (0, "neon"),
+    ],
+)
+def test_an_arm_machine_has_vectors_of_one_length(
+    cpuinfo: Path, monkeypatch: pytest.MonkeyPatch, nbytes: int, name: str
+) -> None:
+    """Where they are no longer than Neon's, Neon it is."""
+    cpuinfo.write_text(SVE)
+    pretend(monkeypatch, "aarch64")
+    monkeypatch.setattr(processor, "vector_bytes", lambda: nbytes)
+    assert host.resolve("host").name == name
+    assert host.is_native(load("sve128")) == (nbytes == 16)
+
+
+def test_a_thread_with_vectors_of_another_length_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    pretend(monkeypatch, "aarch64")
+    identity = host.identify("sve256+i8mm")
+    monkeypatch.setattr(processor, "vector_bytes", lambda: 32)
+    host.check_thread(identity)
+    for nbytes, got in ((64, "sve512"), (0, "none of a known length")):
+        monkeypatch.setattr(processor, "vector_bytes", partial(int, nbytes))
+        with pytest.raises(TargetError, match="not as long as sve256") as raised:
+            host.check_thread(identity)
+        assert (raised.value.got, raised.value.expected) == (got, "sve256")
+        assert "prctl" in str(raised.value)
+    host.check_thread(host.identify("neon"))
+
+
+def test_no_other_machine_has_a_length_of_its_own() -> None:
+    if host.machine() == "aarch64":
+        pytest.skip("this is one")
+    assert processor.thread_features() == {}
+    assert processor.vector_bytes() == 0
 
 
 def test_a_riscv_machine_says_letters_and_names(

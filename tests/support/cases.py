@@ -13,7 +13,10 @@ RUNS = ("native", "qemu", "header")
 #: The target on which all cases of a list are tried.
 THOROUGH = "avx2"
 T = TypeVar("T")
-REQUIRED = ("avx2", "neon", "neon+dotprod+i8mm+bf16", "amx", "power10")
+REQUIRED = (
+    *("avx2", "neon", "neon+dotprod+i8mm+bf16", "amx", "power10"),
+    "sve256+sve2+i8mm+bf16",
+)
 
 
 class Cases:

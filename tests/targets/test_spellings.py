@@ -14,14 +14,12 @@ from tilewright.elementwise.operations import OPERATIONS
 from tilewright.runtime.machine.host import is_native, resolve
 from tilewright.targets import load
 
-WHOLE = ("neon", "sve256", "sve512", "rvv128", "rvv256", "scalar")
+WHOLE = ("neon", "sve256", "rvv256", "power10", "scalar")
 #: Their features are tried together and, for their compiler flags, alone.
 FEATURES = (
     "neon+dotprod+i8mm+bf16+fp16fml",
     *(f"neon+{name}" for name in load("neon").features),
     "sve256+sve2+i8mm+bf16",
-    "sve512+sve2+i8mm+bf16",
-    *("sve256+sve2", "sve256+i8mm", "sve256+bf16"),
     *("rvv256+zvfh", "rvv512+zvfbfwma"),
 )
 

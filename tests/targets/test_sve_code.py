@@ -18,7 +18,12 @@ from tilewright.generate import Request, generate
 from tilewright.runtime.build.toolchain import compile_library, disassemble
 from tilewright.runtime.machine.host import resolve
 
-TYPES = ("f32", "f64", "s8", "bf16")
+TYPES = {
+    "f32": tw.Gemm(64, 64, 64),
+    "f64": tw.Gemm(64, 64, 64, a="f64", b="f64"),
+    "s8": tw.Gemm(64, 64, 64, a="s8", b="s8"),
+    "bf16": tw.Gemm(64, 64, 64, a="bf16", b="bf16"),
+}
 #: LLVM's names of cores, a target with what each has, and multiply-adds a cycle.
 CORES = {
     "neoverse-v1": ("sve256+i8mm+bf16+neoversev1", 2),
@@ -89,7 +94,7 @@ def test_k_loops_are_as_fast_as_their_multiply_adds(
     core: str, family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name, units = CORES[core]
-    requests = [(tw.Gemm(64, 64, 64, a=t, b=t), tw.Schedule()) for t in TYPES]
+    requests = [(spec, tw.Schedule()) for spec in TYPES.values()]
     found = list(k_loops(name, family, requests, tmp_path, monkeypatch))
     assert len(found) >= len(TYPES)
     for loop in found:
