@@ -109,7 +109,7 @@ def _tiles_in(node: NestNode) -> Expr:
     """How many tiles there are in a grid; 1 of what is no grid."""
     if not isinstance(node, BlockLoop):
         return ONE
-    return node.trips * sum(map(_tiles_in, node.body), start=ZERO)
+    return node.trips * sum(map(_tiles_in, node.body))
 
 
 def _loop(plan: StackPlan, trips: Expr, body: tuple[NestNode, ...], note: str) -> BlockLoop:

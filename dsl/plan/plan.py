@@ -18,7 +18,7 @@ from tilewright.symbolic import ZERO, Least, div, mod, symbol, value
 from .contraction import Product
 from .loops import Decided, Decision
 from .operands import BatchPlan, Operand
-from .packed_b import PackedFormat
+from .packed_b import ALIGNMENT, PackedFormat
 from .staging import is_empty, loads_as, same_types, takes_scalars
 from .tile_shape import STEPS, TileRequest
 from .tiles import Pass, RegisterTile, Stage
@@ -78,7 +78,10 @@ class Plan(Decided):
         """The target's vectors that can do what this plan asks of them, widest first."""
         forms: tuple[Form, ...] = ("broadcast", "scalar")
         vectors = tuple(v for v in self.target.of(self.element) if self.product.form(v, *forms))
-        if isinstance(self.spec.b, Packed) and not self.dot:
+        if isinstance(self.spec.b, Packed) and self.dot:
+            each = self.product.depth * ITEMSIZE[self.operands["b"].type]
+            vectors = tuple(v for v in vectors if v.lanes * each <= ALIGNMENT)
+        elif isinstance(self.spec.b, Packed):
             columns = value(self.operands["b"].strides["k"])
             assert columns is not None, "a packed B is of fixed size"
             vectors = tuple(v for v in vectors if v.lanes <= columns)

@@ -69,6 +69,21 @@ FOUND: dict[str, tuple[Gemm, Schedule]] = {
         Gemm(7, 44, 21, a="bf16", b=Packed("bf16")),
         Schedule(tile=(1, 6)),
     ),
+    "the sums of a column packed ahead, in fewer lanes than vectors have": (
+        Gemm(16, 1, 5, a="s8", b=Packed("s8"), a_zero="row", b_zero="column", batch=Strided(3)),
+        Schedule(),
+    ),
+    "a column packed ahead of no elements": (
+        Gemm(64, 1, 0, a=Matrix("s8", "F"), b=Packed("u8"), a_zero="row", b_zero="scalar"),
+        Schedule(),
+    ),
+    "panels of a stack, of whose tiles some there are not": (
+        Gemm(
+            dim("m"), 80, 33, a=Matrix("bf16", "F"), b=Packed("f32", 16),
+            batch=Strided(1, c=None),
+        ),
+        Schedule(),
+    ),
     "the same, whose sums are finished": (
         Gemm(64, 15, 2, a="bf16", b=Packed("bf16", 16), d="bf16"),
         Schedule(tile=(2, 5)),

@@ -133,8 +133,9 @@ def sum_lines(plan: Plan, name: str) -> Filled:
     extent = plan.sizes[LINE[name]]
     lanes = plan.lanes
     stored = None
-    if name == "b" and plan.packed_format is not None:
-        stored = plan.packed_format.sums_at // plan.packed_format.itemsize
+    if name == "b" and (form := plan.packed_format) is not None:
+        stored, room = form.sums_at // form.itemsize, (form.nbytes - form.sums_at) // 4
+        lanes = next(v.lanes for v in plan.target.of("s32") if room % v.lanes == 0)
     sums = LineSums(
         target=plan.target,
         source=source,

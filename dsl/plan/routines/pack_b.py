@@ -16,7 +16,7 @@ from tilewright.symbolic import ONE, size_expr, value
 from ..contraction import Product, choose_product
 from ..loops import Decided, Decision
 from ..operands import BatchPlan, Operand, packed_by_caller
-from ..packed_b import PackedFormat, format_of, packed_product
+from ..packed_b import ALIGNMENT, PackedFormat, format_of, packed_product
 
 #: Bytes that are packed before their sums are taken: they are still in the first cache.
 CHUNK_BYTES = 16 * 1024
@@ -58,8 +58,12 @@ class PackPlan(Decided):
 
     @property
     def lanes(self) -> int:
-        """The columns of a vector."""
-        return self.target.of(self.sums)[0].lanes
+        """The columns of a vector; of a column alone, the groups for which there is room."""
+        vectors, form = self.target.of(self.sums), self.format
+        if not form.column:
+            return vectors[0].lanes
+        each = max(ITEMSIZE[self.sums], form.group * form.itemsize)
+        return next(v.lanes for v in vectors if v.lanes * each <= ALIGNMENT)
 
 
 def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
