@@ -15,7 +15,7 @@ from tilewright.isa.vector import MulAdd
 
 from . import avx512
 from .processors import processors
-from .x86_features import TILES_HEADER
+from .x86.features import TILES_HEADER
 
 
 def _product(name: str, x: str, y: str) -> MulAdd:

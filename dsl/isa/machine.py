@@ -196,6 +196,7 @@ class Detection:
     ``template`` reads ``words`` into an array, in this order; the operating system's word, if
     there is one, is the last. ``bits`` say where each of a target's ``cpu_flags`` stands. ``macro``
     is what compilers define for the architecture, ``processors`` are its names in build systems.
+    ``unlisted`` are flags that Linux may leave out of ``/proc/cpuinfo``.
     """
 
     template: str
@@ -203,3 +204,4 @@ class Detection:
     bits: Mapping[str, CpuBit]
     macro: str
     processors: tuple[str, ...]
+    unlisted: tuple[str, ...] = ()

@@ -18,8 +18,8 @@ class Feature:
     """An extension of an instruction set that a user names behind a ``+``.
 
     ``muladd`` are its multiply-adds by name and element of the accumulators' vector, ``vectors``
-    what holds their factors. A compiler flag that begins with ``+`` is appended to the target's
-    ``-march``, whose architecture the feature's own ``-march`` replaces; ``zig`` is appended to
+    those that the target lacks, and that hold their factors. A compiler flag that begins with ``+``
+    is appended to the target's ``-march``, whose architecture the feature's own ``-march`` replaces; ``zig`` is appended to
     its ``-mcpu``. ``emulation`` and ``core`` take the place of the target's; ``products`` are more
     of its matrix unit's. ``processors`` are those whose core it describes (none: any), by vendor,
     family and model as ``/proc/cpuinfo`` has them, and by name as archspec has it elsewhere;
@@ -137,7 +137,7 @@ def _extended(target: Target, names: tuple[str, ...]) -> Target:
             cpu_flags=(*target.cpu_flags, *feature.cpu_flags),
             compiler_flags=feature.compiler(target.compiler_flags),
             zig_flags=tuple(flag + feature.zig for flag in target.zig_flags),
-            vectors=(*vectors, *feature.vectors),
+            vectors=(*vectors, *(v for v in feature.vectors if not _has(target, v))),
             core=feature.core or target.core,
             core_source=feature.core_source or target.core_source,
             emulation=feature.emulation or target.emulation,
@@ -145,6 +145,11 @@ def _extended(target: Target, names: tuple[str, ...]) -> Target:
             matrix=target.matrix and target.matrix.with_products(feature.products),
         )
     return target
+
+
+def _has(target: Target, vector: Vector) -> bool:
+    """Whether ``target`` has such a vector: features may need the same."""
+    return any(v.lanes == vector.lanes for v in target.of(vector.element))
 
 
 @cache

@@ -27,7 +27,7 @@ class MulAdd:
 
     ``form`` says how the operand that does not lie along the vector arrives: ``broadcast`` in a
     register of equal lanes, ``memory`` from memory inside the instruction (C spells it as a
-    broadcast used once), ``lane`` as one lane of a vector, ``scalar`` as a C scalar.
+    broadcast used once, or of the pointer ``{p}``), ``lane`` as one lane of a vector, ``scalar`` as a C scalar.
 
     ``x`` and ``y`` are the element types of the factors in registers, "" that of the accumulator.
     With a depth, each lane of the accumulator sums the products of ``depth`` elements of x with
@@ -125,13 +125,16 @@ class Vector:
     registers with blocks of ``h`` elements: the first gives the even blocks of ``{x}`` and ``{y}``
     interleaved, the second the odd ones.
 
+    ``broadcast_shuffles`` instructions of a broadcast permute a vector, on a multiply-add's unit.
+
     ``loads[type]`` reads ``lanes`` elements of another type from memory and converts them,
     ``spreads[type]`` one element, ``repeats[type]`` a few; ``stores[type]`` converts and writes
     them. ``ops`` are the elementary operations by name, of ``{x}``, ``{y}`` and ``{z}``. A vector
     without ``muladd`` only holds factors; its ``group`` is a register full of the ``{bits}`` bits
     ``{x}``, an integer in C; ``shifts[type]`` is the same of bytes of the other sign, 128 added to
     each or subtracted, so that the values are its own. ``load_group`` and ``store_group`` move
-    ``{bytes}`` bytes as the one lane that there is.
+    ``{bytes}`` bytes as the one lane that there is. ``support`` is a template of the C that its
+    spellings use besides intrinsics; what stands in for these has it as well.
     """
 
     name: str
@@ -142,6 +145,7 @@ class Vector:
     store: str = ""
     zero: str = ""
     broadcast: str = ""
+    broadcast_shuffles: int = 0
     splat: str = ""
     add: str = ""
     mul: str = ""
@@ -160,6 +164,7 @@ class Vector:
     partial_load: Mapping[int, str] = field(default_factory=dict)
     partial_store: Mapping[int, str] = field(default_factory=dict)
     transpose: Mapping[int, tuple[str, str]] = field(default_factory=dict)
+    support: str = ""
 
     def __post_init__(self) -> None:
         if self.lanes < 1:

@@ -17,7 +17,7 @@ from tilewright.runtime.call.formats import epsilon, nearest
 #: Points of an interval where a function is evaluated, and what may lie beside what was seen.
 _POINTS, _BESIDE = 7, 0.25
 #: Below this, rounding errors are no longer relative.
-LEAST: dict[str, Any] = {"f32": 2.0**-149, "f64": np.longdouble(2) ** -1074}
+LEAST: dict[str, Any] = {"f16": 2.0**-24, "f32": 2.0**-149, "f64": np.longdouble(2) ** -1074}
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,7 @@ from tilewright.runtime.machine.host import is_native, machine, resolve
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import Schedule
-from tilewright.targets.x86_features import HEADER
+from tilewright.targets.x86.features import HEADER
 
 #: With all features: they spell what the targets without spell, too.
 FULL = ("avx2+vnni", "avx512+vnni+bf16")

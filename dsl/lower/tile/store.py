@@ -36,7 +36,7 @@ from tilewright.ir.ops import (
 from tilewright.isa.vector import Vector
 from tilewright.spec.scalars import Factor
 from tilewright.spec.types import is_integer
-from tilewright.symbolic import ONE, ZERO, value
+from tilewright.symbolic import ONE, ZERO, Least, value
 
 from .epilogue import Output, finished
 from .tile import Tile, add_sets
@@ -219,6 +219,10 @@ def write(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
     narrow C overlap so: read row by row, each would wait for the one before. Single elements,
     of which there may be hundreds, do not overlap, and are written one after the other.
     """
+    if tile.plan.narrow and (tile.finishes or tile.plan.spec.sum_steps is not None):
+        wide = Widened(tile)
+        yield from wide.taken(outputs)
+        outputs = wide.outputs
     if tile.stage == "sum":
         yield from _add_to_sums(tile, outputs)
         return
@@ -264,8 +268,75 @@ def _add_to_sums(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
 
 def from_sums(tile: Tile, output: Output) -> Iterator[Op]:
     """An output whose sums are all there: what exists of it, as the last line may end with it."""
-    if tile.stage == "finish":
+    if tile.stage == "finish" and tile.plan.operands["sums"].type == tile.plan.element:
         yield Load(output.acc, output.at(tile.plan.operands["sums"]), output.active)
+
+
+class Widened:
+    """Sums in registers of a small type as ``outputs`` in the type that is computed with.
+
+    A register of the one becomes several of the other, by way of the stack; what the buffer of
+    partial sums holds in the larger type is read from there.
+    """
+
+    def __init__(self, tile: Tile) -> None:
+        self.tile, self.outputs = tile, list[Output]()
+        sums = tile.plan.operands["sums"]
+        stored = tile.stage == "finish" and sums.type != tile.plan.element
+        self._stored = sums if stored else None
+
+    def taken(self, narrow: Sequence[Output]) -> Iterator[Op]:
+        """The operations that leave ``narrow`` in ``outputs``."""
+        buffer = StackBuffer(
+            f"narrow_{narrow[0].acc.name}",
+            self.tile.plan.element,
+            sum(output.acc.vector.lanes for output in narrow),
+        )
+        if self._stored is None:
+            yield Note(f"The sums, by way of the stack, in {self.tile.plan.spec.type}.")
+            yield buffer
+        first = 0
+        for output in narrow:
+            if self._stored is None:
+                yield Store(Address(buffer.name, first * ONE), output.acc)
+            yield from self._parts(output, Address(buffer.name, first * ONE))
+            first += output.acc.vector.lanes
+
+    def _parts(self, output: Output, place: Address) -> Iterator[Op]:
+        """The registers that one becomes: as many lanes of each as a vector has."""
+        plan, lanes = self.tile.plan, output.acc.vector.lanes
+        held = min(lanes, plan.target.of(plan.spec.type)[0].lanes)
+        vector = plan.target.holding(plan.spec.type, held)
+        for first in range(0, lanes, held):
+            name = f"{output.acc.name}_{plan.spec.type}" + (f"_{first}" if first else "")
+            active, mask = _part(output.active, first, vector, f"{name}_mask")
+            yield from mask
+            if active == 0:
+                return
+            part = replace(output.lane(first, Register(name, vector)), active=active)
+            if self._stored is None:
+                yield Load(part.acc, replace(place, offset=place.offset + first), None,
+                           plan.element)  # fmt: skip
+            else:
+                yield Load(part.acc, part.at(self._stored), active)
+            self.outputs.append(part)
+
+
+def _part(active: Active, first: int, vector: Vector, name: str) -> tuple[Active, list[Op]]:
+    """What exists of the lanes of ``vector``, which begins at lane ``first``, and its mask."""
+    if active is None:
+        return None, []
+    count = active.active if isinstance(active, MaskRegister) else active * ONE
+    known = value(count)
+    if known is not None and not 0 < known - first < vector.lanes:
+        return (None if known > first else 0), []
+    left = count - first
+    if known is None:
+        left = Least(count - Least(count, first * ONE), vector.lanes * ONE)
+    if vector.mask is None:
+        return int(left), []
+    mask = MaskRegister(name, vector, left)
+    return mask, [MakeMask(mask)]
 
 
 def _bounced(tile: Tile, tails: Sequence[Output]) -> Iterator[Op]:
