@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tilewright.isa.target import Target
 
 #: Best first: the first that the CPU has is "host".
-NAMES = ("amx", "avx512", "avx2", "neon", "scalar")
+NAMES = ("amx", "avx10.2", "avx512", "avx2", "neon", "scalar")
 
 
 @cache
@@ -25,7 +25,7 @@ def load(name: str) -> Target:
         raise TargetError(
             "unknown target", got=name, expected=f"one of {', '.join(NAMES)}, or host"
         )
-    target: Target = import_module(f"{__name__}.{name}").TARGET
+    target: Target = import_module(f"{__name__}.{name.replace('.', '_')}").TARGET
     return target
 
 
@@ -39,7 +39,7 @@ class Targets(ModuleType):
         """By what means each target runs here.
 
         >>> tw.targets()
-        {'amx': ..., 'avx512': ..., 'avx2': ..., 'neon': ..., 'scalar': 'native'}
+        {'amx': ..., 'avx10.2': ..., 'avx512': ..., 'avx2': ..., 'neon': ..., 'scalar': 'native'}
         """
         found: dict[str, str] = import_module("tilewright.runtime.machine.means").survey()
         return found

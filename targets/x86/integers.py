@@ -11,7 +11,9 @@ from ..scalar import whole
 from .floats import DOUBLES, FLOATS, NAMES, cast, load_bits, predicate, prefix, reinterpret, store_bits
 from .floats import transposes as float_transposes
 
-_BITS = {"s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "bf16": 16}
+_BITS = {"s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "bf16": 16, "f16": 16}
+#: Those of floating point as vectors' types have them.
+_LETTERS = {"bf16": "bh", "f16": "h"}
 #: Elements as the names of widening intrinsics have them.
 _WIDENED = {"s8": "epi8", "u8": "epu8", "s16": "epi16", "u16": "epu16"}
 #: What a product costs whose sum is a C scalar: it moves to a vector's register and back.
@@ -96,7 +98,7 @@ def factors(element: str, bits: int, *, masked: bool = False) -> Vector:
     """What holds factors in groups of 32 bits; words are widened from bytes when loaded."""
     narrow = {"s16": ("s8", "u8"), "u16": ("u8",)}.get(element, ())
     whole_bits = max(bits, 128)
-    ctype = f"__m{whole_bits}{'bh' if element == 'bf16' else 'i'}"
+    ctype = f"__m{whole_bits}{_LETTERS.get(element, 'i')}"
     seen, back = ("", "") if ctype.endswith("i") else (f"({ctype})", f"(__m{whole_bits}i)")
     group = "_mm_cvtsi32_si128" if bits == 32 else f"{prefix(bits)}_set1_epi32"
     tops = f"{prefix(whole_bits)}_set1_epi32((int32_t)0x80808080)"
