@@ -61,7 +61,6 @@ class KernelText:
     name: str
     prefix: str
     target: Target
-    element: str
     signature: Signature
     program: Program
     converts: bool
@@ -248,7 +247,6 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
         name=request.name,
         prefix=prefix,
         target=request.target,
-        element=plan.element,
         signature=parameters,
         program=program,
         converts=_converts(plan),
