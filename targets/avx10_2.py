@@ -30,7 +30,10 @@ TARGET = replace(
         *(
             replace(
                 v,
-                muladd=(*(op for more in _MORE for op in more.get((v.name, v.element), ())), *v.muladd),
+                muladd=(
+                    *(op for more in _MORE for op in more.get((v.name, v.element), ())),
+                    *v.muladd,
+                ),
             )
             for v in _VECTORS.vectors
         ),

@@ -14,8 +14,8 @@ from tilewright.isa.vector import Mask, Vector
 
 from .detection import X86
 from .processors import processors
-from .x86.floats import partial_stores, prefix, scalar, vector
 from .x86.features import vnni, vnni_int8, vnni_int16
+from .x86.floats import partial_stores, prefix, scalar, vector
 from .x86.integers import alone, factors, s32
 
 _WIDTHS = (256, 128)

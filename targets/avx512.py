@@ -12,8 +12,8 @@ from tilewright.isa.vector import Mask, Vector
 
 from .detection import X86
 from .processors import processors
-from .x86.floats import cast, predicate, prefix, scalar, store_bits, transposes, vector
 from .x86.features import HEADER, bf16, vnni
+from .x86.floats import cast, predicate, prefix, scalar, store_bits, transposes, vector
 from .x86.halves import fp16
 from .x86.integers import alone, factors, s32
 from .x86.integers import transposes as integer_transposes

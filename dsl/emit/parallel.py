@@ -77,7 +77,7 @@ def forks(program: Program, signature: Signature, prefix: str) -> tuple[Fork, ..
 
 
 class _Finder:
-    """One walk over the nest; ``elements`` are the types of scalars, and of what is defined in it."""
+    """One walk over the nest; ``elements`` are the types of scalars and of what it defines."""
 
     def __init__(self, program: Program, signature: Signature, prefix: str) -> None:
         self.program, self.prefix = program, prefix

@@ -19,12 +19,12 @@ class Feature:
 
     ``muladd`` are its multiply-adds by name and element of the accumulators' vector, ``vectors``
     those that the target lacks, and that hold their factors. A compiler flag that begins with ``+``
-    is appended to the target's ``-march``, whose architecture the feature's own ``-march`` replaces; ``zig`` is appended to
-    its ``-mcpu``. ``emulation`` and ``core`` take the place of the target's; ``products`` are more
-    of its matrix unit's. ``processors`` are those whose core it describes (none: any), by vendor,
-    family and model as ``/proc/cpuinfo`` has them, and by name as archspec has it elsewhere;
-    ``core_source`` says whose numbers those of the core are. ``compilers`` are the least versions
-    that know it, where the target's own will not do.
+    is appended to the target's ``-march``, whose architecture the feature's own ``-march``
+    replaces; ``zig`` is appended to its ``-mcpu``. ``emulation`` and ``core`` take the place of the
+    target's; ``products`` are more of its matrix unit's. ``processors`` are those whose core it
+    describes (none: any), by vendor, family and model as ``/proc/cpuinfo`` has them, and by name as
+    archspec has it elsewhere; ``core_source`` says whose numbers those of the core are.
+    ``compilers`` are the least versions that know it, where the target's own will not do.
     """
 
     title: str

@@ -27,7 +27,8 @@ class MulAdd:
 
     ``form`` says how the operand that does not lie along the vector arrives: ``broadcast`` in a
     register of equal lanes, ``memory`` from memory inside the instruction (C spells it as a
-    broadcast used once, or of the pointer ``{p}``), ``lane`` as one lane of a vector, ``scalar`` as a C scalar.
+    broadcast used once, or of the pointer ``{p}``), ``lane`` as one lane of a vector, ``scalar`` as
+    a C scalar.
 
     ``x`` and ``y`` are the element types of the factors in registers, "" that of the accumulator.
     With a depth, each lane of the accumulator sums the products of ``depth`` elements of x with

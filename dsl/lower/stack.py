@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import product
-from math import prod
 
 from sympy import Expr, Integer
 
@@ -110,7 +109,7 @@ def _tiles_in(node: NestNode) -> Expr:
     """How many tiles there are in a grid; 1 of what is no grid."""
     if not isinstance(node, BlockLoop):
         return ONE
-    return prod((node.trips, *map(_tiles_in, node.body)), start=ONE)
+    return node.trips * sum(map(_tiles_in, node.body), start=ZERO)
 
 
 def _loop(plan: StackPlan, trips: Expr, body: tuple[NestNode, ...], note: str) -> BlockLoop:

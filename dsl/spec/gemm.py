@@ -52,15 +52,16 @@ class Gemm:
     with ``tw.Strided(count, c=None)``, or a stride of C, there is one C for each pair.
 
     Products of integers are exact in s32, modulo 2**32, and so are integer alpha and beta; all
-    else is done in f32 after conversion, or f64. Sums in f16 are held only where they are asked
-    for: A, B and C of f16, or ``sums="f16"``, ask for sums in f16 over all of K, in the order of K
-    and each product rounded once with its sum; ``sums=("f16", 64)`` for sums of up to 64 elements
-    of K in f16, which are then added in f32; ``sums="f32"`` keeps f32 with a C of f16. f16 has 11
-    bits and ends at 65504: ``|error| <= (k * count + 4) * 2**-10 * (|A| |B|)``, with 64 in place of
-    ``k * count`` where so many are added in f32, and a sum that passes the end is infinite. Targets
-    without such arithmetic sum in f32, which is more exact. A scale or zero point is a literal, ``"scalar"``,
+    else is done in f32 after conversion, or f64. A scale or zero point is a literal, ``"scalar"``,
     ``"row"`` (of A) or ``"column"``; all but literals are passed by name. Conversion to integers
     rounds half to even and saturates; NaN becomes 0.
+
+    Sums in f16 are held only where a spec asks for them: by A, B and C of f16, or ``sums="f16"``,
+    over all of K; by ``sums=("f16", 64)`` over up to 64 elements of it, and these sums are added in
+    f32; ``sums="f32"`` stands against them beside a C of f16. Each product is rounded once, with
+    its sum, to the 11 bits of f16: ``|error| <= (k * count + 4) * 2**-10 * (|A| |B|)``, or with 64
+    in place of ``k * count``, and what f32 adds. A sum that passes 65504 is infinite. A target that
+    does not multiply faster so sums in f32, which is within these limits.
 
     The epilogue is an expression of ``tw.acc``, the value before it, ``tw.dst``, D's old value,
     and operands; ``algebra=True`` lets sympy rewrite it, else floating-point results are kept.
@@ -244,9 +245,9 @@ class Gemm:
         return accumulator(self.a.type, self.b.type)
 
     @property
-    def sum_type(self) -> str:
+    def sum_type(self) -> TypeName:
         """The type that sums may be held in."""
-        return self.sums if isinstance(self.sums, str) else "f16"
+        return "f16" if isinstance(self.sums, tuple) or self.sums is None else self.sums
 
     @property
     def sum_steps(self) -> int | None:

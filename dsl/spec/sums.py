@@ -25,14 +25,14 @@ def check_sums(given: Sums, a: str, b: str, c: str) -> TypeName | tuple[Literal[
     legal: tuple[object, ...] = (held, "f16") if (a, b) == ("f16", "f16") else (held,)
     if given in legal:
         return given
-    if isinstance(given, (tuple, list)) and "f16" in legal and len(given) == 2:
-        element, steps = given
-        if element == "f16" and type(steps) is int and steps > 0:
+    if isinstance(given, tuple) and "f16" in legal and given[:-1] == ("f16",):
+        steps: object = given[-1]
+        if type(steps) is int and steps > 0:
             return "f16", steps
     also = ', "f16", or ("f16", 64) for sums of 64 elements of K' if "f16" in legal else ""
     raise SpecError(
-        "sums cannot be held so",
-        got=f"sums={given!r} with a={a}, b={b}",
+        f"sums of products of {a} and {b} cannot be held so",
+        got=given,
         expected=f'"{held}"{also}',
         hint="leave sums out" if also else "sums in f16 take an A and a B of f16",
     )

@@ -221,9 +221,7 @@ def _factored(
     return _in_f32(spec, operands, _real(_integer_sums(spec, operands, given, b)), with_c=with_c)
 
 
-def _in_f32(
-    spec: Gemm, operands: Mapping[str, Any], sums: Interval, *, with_c: bool
-) -> Interval:
+def _in_f32(spec: Gemm, operands: Mapping[str, Any], sums: Interval, *, with_c: bool) -> Interval:
     """``alpha * sums + beta * C`` with both of them in f32."""
     alpha, beta = (np.float64(factor(spec, name, operands)) for name in ("alpha", "beta"))
     total = sums.scaled(alpha)

@@ -114,9 +114,7 @@ def _single() -> Vector:
     )
 
 
-def _transposes(
-    bits: int, words: Mapping[int, tuple[str, str]]
-) -> dict[int, tuple[str, str]]:
+def _transposes(bits: int, words: Mapping[int, tuple[str, str]]) -> dict[int, tuple[str, str]]:
     """Single elements by shifts within pairs, more of them as ``words``, those of s32, do it."""
     mm, x, y = prefix(bits), _bits(bits, "{x}"), _bits(bits, "{y}")
     kind = predicate("epi16", bits, bits // 16).ctype

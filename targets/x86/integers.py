@@ -8,7 +8,17 @@ from typing import Any
 from tilewright.isa.vector import Form, Mask, MulAdd, Vector
 
 from ..scalar import whole
-from .floats import DOUBLES, FLOATS, NAMES, cast, load_bits, predicate, prefix, reinterpret, store_bits
+from .floats import (
+    DOUBLES,
+    FLOATS,
+    NAMES,
+    cast,
+    load_bits,
+    predicate,
+    prefix,
+    reinterpret,
+    store_bits,
+)
 from .floats import transposes as float_transposes
 
 _BITS = {"s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "bf16": 16, "f16": 16}

@@ -110,7 +110,7 @@ def dot(c: Array, a: Array, b: Array) -> Array:
     for k in range(len(b)):
         sums = fused_flushed(a[:, k][:, None], b[k][None], sums)
     pair = flushed(sums[..., 0] + sums[..., 1])
-    return flushed(flushed(c) + pair)
+    return flushed(flushed(c) + group)
 
 
 Draw = Callable[[tuple[int, ...], np.random.Generator], Array]
@@ -263,8 +263,8 @@ WRONG = {
     "< 0x1p-126 - 0x1p-151": "< 0x1p-126",
     "tiny ? ": "0 && tiny ? ",
     "x86_flushed(sums[2 * n] + sums[2 * n + 1])": "sums[2 * n] + sums[2 * n + 1]",
-    "x86_flushed(p.c->ps[m][n]) + pair": "p.c->ps[m][n] + pair",
-    "x86_flushed(x86_flushed(p.c->ps[m][n]) + pair)": "x86_flushed(p.c->ps[m][n]) + pair",
+    "x86_flushed(p.c->ps[m][n]) + group": "p.c->ps[m][n] + group",
+    "x86_flushed(x86_flushed(p.c->ps[m][n]) + group)": "x86_flushed(p.c->ps[m][n]) + group",
     "(float)fraction * 0x1p-24f": "0",
 }
 
