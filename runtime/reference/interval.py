@@ -187,7 +187,8 @@ def smooth(
     """
     value = function(x.value)
     steps = [x.low + (x.high - x.low) * (i / (_POINTS - 1)) for i in range(_POINTS)]
-    seen = hull(value, [np.where(x.exact, value, function(step)) for step in steps], x)
+    found = [np.where(x.exact, value, function(step)) for step in steps]
+    seen = hull(value, [value, *found], x)  # a wide interval's ends may lie to one side of it
     with np.errstate(invalid="ignore"):
         beside = np.where(x.exact, 0, _BESIDE * (seen.high - seen.low))
         error = ulps * epsilon(x.element) * np.abs(value) + absolute + beside

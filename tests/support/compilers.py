@@ -7,6 +7,7 @@ import shutil
 import pytest
 
 from tilewright import targets
+from tilewright.errors import ToolchainError
 from tilewright.isa.target import Target
 from tilewright.runtime.build.compilers import Compiler, find_compiler
 from tilewright.runtime.machine.host import machine
@@ -36,4 +37,9 @@ def use(
     if shutil.which(command.split()[0]) is None:
         pytest.skip(f"no {command.split()[0]}")
     monkeypatch.setenv("CC" if native else "TILEWRIGHT_CC_AARCH64", command)
-    return find_compiler(target, emulated=emulated)
+    try:
+        return find_compiler(target, emulated=emulated)
+    except ToolchainError as error:
+        if "too old" not in error.problem:
+            raise
+        pytest.skip(f"{command} is too old for {target.name}")
