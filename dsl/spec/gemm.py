@@ -18,7 +18,7 @@ if TYPE_CHECKING:  # specs without expressions do without their modules
     from .expression import Expression, Operand
     from .reductions import Outputs, RowReduction
 
-from .sums import Sums, check_sums, default_sums
+from .sums import Sums, check_sums, default_c, default_sums
 from .transpose import Transpose
 
 __all__ = ["QUANTITIES", "SHAPES", "Factor", "Gemm", "Quantity", "Spec", "Transpose"]
@@ -155,10 +155,11 @@ class Gemm:
 
     def __repr__(self) -> str:
         order, first = self.order, self.a.type
+        usual = default_sums(first, self.b.type, self.c.type)
         defaults: dict[str, object] = {
             "a": Matrix("f32", order),
             "b": Matrix(first, order),
-            "c": Matrix("f16" if self.sums == "f16" else self.type, order),
+            "c": Matrix("f16" if usual != self.sums == "f16" else self.type, order),
             "d": self.c if any(getattr(self, name) is not None for name in _MAKE_D) else None,
             "b2": None,
         }
@@ -179,7 +180,7 @@ class Gemm:
             "b2": options.pop("b2"),
             "outputs": (dict(self.outputs), {}),
             "algebra": (self.algebra, False),
-            "sums": (self.sums, default_sums(self.a.type, self.b.type, self.c.type)),
+            "sums": (self.sums, usual),
         }
         return call_text("Gemm", [self.m, self.n, self.k], options)
 
@@ -346,8 +347,8 @@ def _operands(given: Mapping[str, Any]) -> dict[str, Any]:
     order = given["order"]
     a = _operand(given["a"], order)
     b = _operand(a.type if given["b"] is None else given["b"], order)
-    sums = "f16" if given["sums"] == "f16" else accumulator(a.type, b.type)
-    c = _operand(sums if given["c"] is None else given["c"], order)
+    held = default_c(given["sums"], a.type, b.type)
+    c = _operand(held if given["c"] is None else given["c"], order)
     asked = any(given[name] is not None for name in _MAKE_D)
     d = _operand(given["d"], order) if given["d"] is not None else c if asked else None
     b2 = None if given["b2"] is None else _operand(given["b2"], order)

@@ -110,7 +110,7 @@ def dot(c: Array, a: Array, b: Array) -> Array:
     for k in range(len(b)):
         sums = fused_flushed(a[:, k][:, None], b[k][None], sums)
     pair = flushed(sums[..., 0] + sums[..., 1])
-    return flushed(flushed(c) + group)
+    return flushed(flushed(c) + pair)
 
 
 Draw = Callable[[tuple[int, ...], np.random.Generator], Array]

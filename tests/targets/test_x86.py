@@ -41,7 +41,7 @@ NEW = ("avx2+vnniint16+vnniint8", "avx512+fp16", "avx10.2")
 ZIG = f"{sys.executable} -m ziglang cc"
 INTRINSIC = re.compile(r"\b_mm\d*_\w+")
 
-every_target = pytest.mark.parametrize("name", (*FULL, *NEW))
+every_target = pytest.mark.parametrize("name", [*FULL, *NEW])
 every_family = pytest.mark.parametrize("family", FAMILIES)
 here = pytest.mark.skipif(machine() != "x86_64", reason="compiles for x86")
 
@@ -100,7 +100,8 @@ def test_compilers_know_it(
     try:
         compiler = find_compiler(target, emulated=False)
     except ToolchainError as error:
-        assert "too old" in error.problem
+        if "too old" not in error.problem:
+            raise
         pytest.skip(f"{family} is too old for {name}")
     text = program_text(checks_of(name), target)
     assert compile_library(text, target, compiler, tmp_path, "spellings", ("-O0",)).exists()
@@ -290,7 +291,7 @@ def test_the_header_defines_what_is_spelled_and_no_more() -> None:
     assert not set(defined) - used - called, "the header defines what nothing spells"
 
 
-@pytest.mark.parametrize("name", (*NAMES, *NEW))
+@pytest.mark.parametrize("name", [*NAMES, *NEW])
 def test_what_no_emulator_has_goes_through_the_header(name: str) -> None:
     emulation = resolve(name).emulation
     assert (emulation is HEADER) == (name != "avx2")
