@@ -109,7 +109,7 @@ def _matrix(packing: _Packing) -> Iterator[NestNode]:
     plan, form = packing.plan, packing.plan.format
     first = form.elements * symbol("i") if plan.batch else ZERO
     yield from _begin_sums(packing, first)
-    if form.column:  # whole vectors are read of its last elements, to sum them
+    if form.column and form.sums_at:  # whole vectors are read of its last elements, to sum them
         line = ALIGNMENT // form.itemsize
         end = first + form.sums_at // form.itemsize
         yield from _zeros(packing, end - line, line // (plan.lanes * form.group))
