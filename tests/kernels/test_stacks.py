@@ -272,10 +272,11 @@ def test_matmul_of_stacks_of_several_dimensions_and_options() -> None:
 @pytest.mark.twice
 def test_rows_of_any_number_beside_a_b_in_blocks() -> None:
     """Some of the loops over tiles have none then, and the others are as many as before."""
-    spec = stack(tw.dim("m"), 64, 9, count=2, a=tw.Matrix("f32", "F"), b=tw.Packed("f32", nb=32), order="F")  # fmt: skip
+    b = tw.Packed("f32", nb=32)
+    spec = stack(tw.dim("m"), 64, 9, count=2, a=tw.Matrix("f32", "F"), b=b, order="F")
     kernel = tw.compile(spec, target="avx512")
     for m in (1, 2, 14, 17, 42):
-        a, b = whole((2, m, 9)), whole((2, 9, 64), seed=1)
-        a = np.asfortranarray(a.transpose(1, 2, 0)).transpose(2, 0, 1)
-        found = np.array(kernel(a, kernel.pack_b(b)))
-        assert (found == right(a, b)).all(), m
+        x, y = whole((2, m, 9)), whole((2, 9, 64), seed=1)
+        x = np.asfortranarray(x.transpose(1, 2, 0)).transpose(2, 0, 1)
+        found = np.array(kernel(x, kernel.pack_b(y)))
+        assert (found == right(x, y)).all(), m
