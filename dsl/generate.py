@@ -60,7 +60,6 @@ class KernelText:
     name: str
     prefix: str
     target: Target
-    element: str
     signature: Signature
     program: Program
     converts: bool
@@ -188,6 +187,7 @@ def generate(
         "kernel/library.c.j2",
         version=VERSION,
         headers=target.headers,
+        support=_support(kernels, target),
         hints=target.hints,
         macros=tuple(macros.made.values()),
         matrix=target.matrix if any(k.program.configurations for k in kernels) else None,
@@ -198,6 +198,13 @@ def generate(
         asks_at_load=asks_at_load,
     )
     return Source(folded(text), tuple(map(_defined, kernels)))
+
+
+def _support(kernels: Sequence[KernelText], target: Target) -> tuple[str, ...]:
+    """The templates of what the spellings of accumulators use besides intrinsics."""
+    elements = {tile.element for kernel in kernels for tile in kernel.program.tiles}
+    needed = {vector.support for element in elements for vector in target.of(element)}
+    return tuple(sorted(needed - {""}))
 
 
 def header(requests: Sequence[Request], name: str) -> str:
@@ -239,7 +246,6 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
         name=request.name,
         prefix=prefix,
         target=request.target,
-        element=plan.element,
         signature=parameters,
         program=program,
         converts=_converts(plan),

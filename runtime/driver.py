@@ -296,7 +296,7 @@ def kernel_name(spec: Spec, target: str, key: str) -> str:
         orders = "".join(getattr(spec, name).order for name in "abc").lower()
         sizes = _sizes(("m", spec.m), ("n", spec.n), ("k", spec.k))
         parts = ["gemm", spec.type, sizes, orders, *_batch(spec), *_beta(spec)]
-    return "_".join([*parts, target.replace("+", "_"), key[:8]])
+    return "_".join([*parts, target.replace("+", "_").replace(".", "_"), key[:8]])
 
 
 def _sizes(*sizes: tuple[str, int | Dim]) -> str:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 #: Best first: the first that the CPU has is "host". SVE of 128 bits computes no more than Neon.
 NAMES = (
-    *("amx", "avx512", "avx2"),
+    *("amx", "avx10.2", "avx512", "avx2"),
     *("sve2048", "sve1024", "sve512", "sve256", "neon", "sve128"),
     "power10",
     *("rvv1024", "rvv512", "rvv256", "rvv128"),
@@ -33,7 +33,7 @@ def load(name: str) -> Target:
         raise TargetError(
             "unknown target", got=name, expected=f"one of {', '.join(NAMES)}, or host"
         )
-    module = import_module(f"{__name__}.{_FAMILIES.get(name, name)}")
+    module = import_module(f"{__name__}.{_FAMILIES.get(name, name.replace('.', '_'))}")
     target: Target = module.target(name) if name in _FAMILIES else module.TARGET
     return target
 
@@ -48,7 +48,7 @@ class Targets(ModuleType):
         """By what means each target runs here.
 
         >>> tw.targets()
-        {'amx': ..., 'avx512': ..., 'avx2': ..., 'neon': ..., 'scalar': 'native'}
+        {'amx': ..., 'avx10.2': ..., 'avx512': ..., 'avx2': ..., 'neon': ..., 'scalar': 'native'}
         """
         found: dict[str, str] = import_module("tilewright.runtime.machine.means").survey()
         return found

@@ -12,15 +12,16 @@ from dataclasses import replace
 from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.isa.target import Feature
 from tilewright.isa.vector import MulAdd
+from tilewright.spec.types import ITEMSIZE
 
 from . import avx512
 from .processors import processors
-from .x86_features import TILES_HEADER
+from .x86.features import TILES_HEADER
 
 
 def _product(name: str, x: str, y: str) -> MulAdd:
     """A product of tiles: ``y`` is the first factor, whose rows are those of the sums."""
-    group = 4 if x in ("s8", "u8") else 2
+    group = 4 // ITEMSIZE[x]
     return MulAdd(
         form="matrix",
         mnemonic=f"tdp{name}",
@@ -62,6 +63,23 @@ _FP16 = Feature(
     products={"f32": (_product("fp16ps", "f16", "f16"),)},
     emulation=TILES_HEADER,
 )
+#: What bytes of floating point are called in instructions.
+_BYTES = {"f8_e5m2": "bf8", "f8_e4m3": "hf8"}
+_FP8 = Feature(
+    title="FP8",
+    cpu_flags=("amx_fp8",),
+    compiler_flags=("-mamx-fp8",),
+    zig="+amx_fp8",
+    products={
+        "f32": tuple(
+            _product(f"{'' if x == y else _BYTES[y][0]}{_BYTES[x]}ps", x, y)
+            for y in _BYTES
+            for x in _BYTES
+        )
+    },
+    emulation=TILES_HEADER,
+    compilers={"gcc": "15", "clang": "20", "zig": "0.16"},
+)
 _VECTORS = avx512.TARGET.having(("vnni", "bf16"))
 
 TARGET = replace(
@@ -73,5 +91,5 @@ TARGET = replace(
     zig_flags=("-mcpu=x86_64_v4+avx512vnni+avx512bf16+amx_tile+amx_int8+amx_bf16",),
     emulation=TILES_HEADER,
     matrix=_TILES,
-    features={"fp16": _FP16, **processors("amx")},
+    features={"fp16": _FP16, "fp8": _FP8, **processors("amx")},
 )

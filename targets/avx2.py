@@ -14,9 +14,9 @@ from tilewright.isa.vector import Mask, Vector
 
 from .detection import X86
 from .processors import processors
-from .x86 import partial_stores, prefix, scalar, vector
-from .x86_features import vnni
-from .x86_integers import alone, factors, s32
+from .x86.features import vnni, vnni_int8, vnni_int16
+from .x86.floats import partial_stores, prefix, scalar, vector
+from .x86.integers import alone, factors, s32
 
 _WIDTHS = (256, 128)
 #: Those of factors in groups of 32 bits.
@@ -74,6 +74,8 @@ TARGET = Target(
     emulation=Emulation(qemu="qemu-x86_64", cpu="max", overread=32),
     features={
         "vnni": vnni(_GROUPS, "AVX-VNNI", "avx_vnni", "avxvnni", infix="_avx"),
+        "vnniint16": vnni_int16(_GROUPS),
+        "vnniint8": vnni_int8(_GROUPS),
         **processors("avx2"),
     },
 )

@@ -12,10 +12,11 @@ from tilewright.isa.vector import Mask, Vector
 
 from .detection import X86
 from .processors import processors
-from .x86 import cast, predicate, prefix, scalar, store_bits, transposes, vector
-from .x86_features import HEADER, bf16, vnni
-from .x86_integers import alone, factors, s32
-from .x86_integers import transposes as integer_transposes
+from .x86.features import HEADER, bf16, vnni
+from .x86.floats import cast, predicate, prefix, scalar, store_bits, transposes, vector
+from .x86.halves import fp16
+from .x86.integers import alone, factors, s32
+from .x86.integers import transposes as integer_transposes
 
 _WIDTHS = (512, 256, 128)
 #: Those of factors in groups of 32 bits.
@@ -132,6 +133,9 @@ TARGET = Target(
     features={
         "vnni": vnni(_GROUPS, "VNNI", "avx512_vnni", "avx512vnni", wide=True),
         "bf16": bf16(_GROUPS, "avx512_bf16", "avx512bf16"),
+        "fp16": fp16(
+            {bits: v.transpose for bits, v in zip(_WIDTHS, _integers(), strict=False)}
+        ),
         **processors("avx512"),
     },
 )  # fmt: skip

@@ -1,7 +1,9 @@
 """What a CPU has, as a running program asks it: where each flag of ``/proc/cpuinfo`` stands.
 
-x86: CPUID's leaves 1 and 7, and XCR0 for the registers that the operating system saves (Intel 64
-and IA-32 Architectures Software Developer's Manual, volume 2, CPUID, and volume 1, chapter 13).
+x86: CPUID's leaves 1, 7, 0x1e (AMX) and 0x24 (AVX10), and XCR0 for the registers that the operating
+system saves (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 2, CPUID, and
+volume 1, chapter 13; Architecture Instruction Set Extensions Programming Reference). In the word of
+AVX10 bit v says whether the CPU has its version v.
 AArch64 and POWER: the kernel's auxiliary vector (Linux, Documentation/arch/arm64/elf_hwcaps and
 arch/powerpc/elf_hwcaps). The length of SVE's vectors is each thread's own (arch/arm64/sve): of the
 word VECTORS the bit is set that counts their segments of 128 bits. RISC-V: the call ``hwprobe``
@@ -17,7 +19,10 @@ _YMM, _ZMM, _TILES = 0x6, 0xE6, 0x60000
 
 X86 = Detection(
     template="library/cpu_x86.c.j2",
-    words=("LEAF_1_ECX", "LEAF_7_EBX", "LEAF_7_ECX", "LEAF_7_EDX", "LEAF_7_1_EAX", "XCR0"),
+    words=(
+        "LEAF_1_ECX", "LEAF_7_EBX", "LEAF_7_ECX", "LEAF_7_EDX", "LEAF_7_1_EAX", "LEAF_7_1_EDX",
+        "LEAF_1E_1_EAX", "AVX10", "XCR0",
+    ),
     bits={
         "fma": CpuBit("LEAF_1_ECX", 12, _YMM),
         "f16c": CpuBit("LEAF_1_ECX", 29, _YMM),
@@ -34,10 +39,17 @@ X86 = Detection(
         "avx_vnni": CpuBit("LEAF_7_1_EAX", 4, _YMM),
         "avx512_bf16": CpuBit("LEAF_7_1_EAX", 5, _ZMM),
         "amx_fp16": CpuBit("LEAF_7_1_EAX", 21, _TILES),
+        "avx512_fp16": CpuBit("LEAF_7_EDX", 23, _ZMM),
+        "avx_vnni_int8": CpuBit("LEAF_7_1_EDX", 4, _YMM),
+        "avx_vnni_int16": CpuBit("LEAF_7_1_EDX", 10, _YMM),
+        "avx10_2": CpuBit("AVX10", 2, _ZMM),
+        "amx_fp8": CpuBit("LEAF_1E_1_EAX", 4, _TILES),
     },
     macro="__x86_64__",
     processors=("x86_64", "amd64", "AMD64"),
-)
+    # amx_fp16 and avx_vnni by kernels older than they are.
+    unlisted=("avx_vnni", "avx_vnni_int8", "avx_vnni_int16", "avx10_2", "amx_fp16", "amx_fp8"),
+)  # fmt: skip
 ARM = Detection(
     template="library/cpu_arm.c.j2",
     words=("HWCAP", "HWCAP2", "VECTORS"),

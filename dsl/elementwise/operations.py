@@ -69,6 +69,8 @@ _SMALL, _LARGE = 2.0**-900, 2.0**900
 
 
 def _fma(x: Array, y: Array, z: Array) -> Array:
+    if x.dtype == np.float16:  # rounding the sum in f64 changes nothing
+        return (x.astype(np.float64) * y + z).astype(np.float16)
     return _fma_f64(x, y, z) if x.dtype == np.float64 else _fma_f32(x, y, z)
 
 

@@ -33,9 +33,9 @@ CaptureRole = Literal["array", "scalar", "size", "input", "buffer", "static", "s
 class Capture:
     """A name that the body takes from around it.
 
-    ``role``: an ``array``, ``scalar`` or ``size`` of the call (or a counter); the ``input`` of a
-    batch element or a ``buffer``, with elements of type ``element``; ``static`` offsets; the
-    ``scratch`` memory.
+    ``role``: an ``array``, ``size`` (or a counter) or ``scalar`` of the call, the last of type
+    ``element``; the ``input`` of a batch element or a ``buffer``, with such elements; ``static``
+    offsets; the ``scratch`` memory.
     """
 
     name: str
@@ -77,14 +77,14 @@ def forks(program: Program, signature: Signature, prefix: str) -> tuple[Fork, ..
 
 
 class _Finder:
-    """One walk over the nest; ``elements`` are the types of what is defined inside of it."""
+    """One walk over the nest; ``elements`` are the types of scalars and of what it defines."""
 
     def __init__(self, program: Program, signature: Signature, prefix: str) -> None:
         self.program, self.prefix = program, prefix
         self.roles: dict[str, CaptureRole] = {"scratch": "scratch"}
         self.roles |= {array.symbol: "array" for array in signature.arrays}
         self.roles |= {scalar.name: "scalar" for scalar in signature.scalars}
-        self.elements: dict[str, str] = {}
+        self.elements: dict[str, str] = {s.name: s.type for s in signature.scalars}
         self.found: list[Fork] = []
 
     def visit(self, nodes: Iterable[NestNode]) -> None:

@@ -37,6 +37,15 @@ def text_of(expr: Expr) -> str:
 # --- what is computed --------------------------------------------------------------------------
 
 
+def _held(plan: Plan | StackPlan) -> str:
+    """What sums are held in: f16 for some elements of K, and then f32, or one type."""
+    one = plan.each if isinstance(plan, StackPlan) else plan
+    if one is None or not one.narrow:
+        return plan.spec.type
+    steps = plan.spec.sum_steps
+    return one.element if steps is None else f"{one.element}, of {steps} of K, and {plan.spec.type}"
+
+
 def head(plan: AnyPlan) -> Iterator[str]:
     """The formula, the matrices, the batch."""
     if isinstance(plan, PackPlan):
@@ -48,7 +57,7 @@ def head(plan: AnyPlan) -> Iterator[str]:
     spec = plan.spec
     one = plan.each if isinstance(plan, StackPlan) else plan
     simple = same_types(spec) and (one is None or not one.finishes)
-    kind = spec.type if simple else f"sums in {spec.type}"
+    kind = spec.type if simple else f"sums in {_held(plan)}"
     yield f"gemm      {_formula(spec)}, {kind}"
     names = "abc" if spec.d is None else "abcd" if spec.beta != 0 else "abd"
     yield f"          {', '.join(_matrix(plan, name, typed=not simple) for name in names)}"

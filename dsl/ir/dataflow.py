@@ -73,7 +73,23 @@ def sizes_used(ops: Iterable[Op], order: Iterable[str]) -> list[str]:
 def without_idle_masks(ops: Sequence[Op], others: Sequence[Op] = ()) -> tuple[Op, ...]:
     """``ops`` without the masks that neither they nor ``others`` use."""
     used = {mask.name for op in (*walk((*ops, *others)),) if (mask := op.masked_by)}
-    return tuple(op for op in ops if not isinstance(op, MakeMask) or op.mask.name in used)
+
+    def needed(op: Op) -> Op | None:
+        return op if not isinstance(op, MakeMask) or op.mask.name in used else None
+
+    return tuple(rewritten(ops, needed))
+
+
+def masks_once(ops: Sequence[Op], made: frozenset[str] = frozenset()) -> tuple[Op, ...]:
+    """``ops`` without masks that those before them, or around them, have ``made``."""
+    kept: list[Op] = []
+    for op in ops:
+        if isinstance(op, MakeMask):
+            if op.mask.name in made:
+                continue
+            made |= {op.mask.name}
+        kept.append(replace(op, body=masks_once(op.body, made)) if isinstance(op, Loop) else op)
+    return tuple(kept)
 
 
 def without_idle_notes(ops: Sequence[Op]) -> tuple[Op, ...]:

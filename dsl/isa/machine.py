@@ -213,7 +213,8 @@ class Detection:
     ``template`` reads ``words`` into an array, in this order; the operating system's word, if
     there is one, is the last. ``bits`` say where each of a target's ``cpu_flags`` stands; those of
     the word ``varying`` are a thread's own. ``macro`` is what compilers define for the
-    architecture, ``processors`` are its names in build systems.
+    architecture, ``processors`` are its names in build systems. ``unlisted`` are flags that Linux
+    may leave out of ``/proc/cpuinfo``.
     """
 
     template: str
@@ -222,3 +223,4 @@ class Detection:
     macro: str
     processors: tuple[str, ...]
     varying: str = ""
+    unlisted: tuple[str, ...] = ()

@@ -18,14 +18,15 @@ class Feature:
     """An extension of an instruction set that a user names behind a ``+``.
 
     ``muladd`` are its multiply-adds by name and element of the accumulators' vector, ``vectors``
-    what holds their factors. A compiler flag that begins with ``+`` or ``_`` is appended to the
-    target's ``-march``, whose architecture the feature's own ``-march`` replaces; ``zig`` is
-    appended to its ``-mcpu``. ``emulation`` and ``core`` take the place of the target's;
-    ``products`` are more of its matrix unit's. ``processors`` are those whose core it describes
-    (none: any), by vendor, family and model as ``/proc/cpuinfo`` has them, and by name as archspec
-    has it elsewhere; ``core_source`` says whose numbers those of the core are. ``compilers`` are
-    the least versions that know it, where the target's own will not do. ``extend`` gives the
-    target's vectors what they have besides with it, as loads and stores that convert.
+    those that the target lacks, and that hold their factors. A compiler flag that begins with ``+``
+    or ``_`` is appended to the target's ``-march``, whose architecture the feature's own ``-march``
+    replaces; ``zig`` is appended to its ``-mcpu``. ``emulation`` and ``core`` take the place of the
+    target's; ``products`` are more of its matrix unit's. ``processors`` are those whose core it
+    describes (none: any), by vendor, family and model as ``/proc/cpuinfo`` has them, and by name as
+    archspec has it elsewhere; ``core_source`` says whose numbers those of the core are.
+    ``compilers`` are the least versions that know it, where the target's own will not do.
+    ``extend`` gives the target's vectors what they have besides with it, as loads and stores that
+    convert.
     """
 
     title: str
@@ -146,7 +147,7 @@ def _extended(target: Target, names: tuple[str, ...]) -> Target:
             cpu_flags=(*target.cpu_flags, *feature.cpu_flags),
             compiler_flags=feature.compiler(target.compiler_flags),
             zig_flags=tuple(flag + feature.zig for flag in target.zig_flags),
-            vectors=(*vectors, *feature.vectors),
+            vectors=(*vectors, *(v for v in feature.vectors if not _has(target, v))),
             core=feature.core or target.core,
             core_source=feature.core_source or target.core_source,
             emulation=feature.emulation or target.emulation,
@@ -165,6 +166,11 @@ def without_blocks(target: Target) -> Target:
     """``target`` without the products of a matrix unit whose factors are vectors."""
     held = target.matrix is not None and target.matrix.factors == "matrices"
     return target if held else replace(target, matrix=None)
+
+
+def _has(target: Target, vector: Vector) -> bool:
+    """Whether ``target`` has such a vector: features may need the same."""
+    return any(v.lanes == vector.lanes for v in target.of(vector.element))
 
 
 @cache

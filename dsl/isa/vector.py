@@ -29,7 +29,8 @@ class MulAdd:
 
     ``form`` says how the operand that does not lie along the vector arrives: ``broadcast`` in a
     register of equal lanes, ``memory`` from memory inside the instruction (C spells it as a
-    broadcast used once), ``lane`` as one lane of a vector, ``scalar`` as a C scalar.
+    broadcast used once, or of the pointer ``{p}``), ``lane`` as one lane of a vector, ``scalar`` as
+    a C scalar.
 
     ``x`` and ``y`` are the element types of the factors in registers, "" that of the accumulator.
     With a depth, each lane of the accumulator sums the products of ``depth`` elements of x with
@@ -155,13 +156,16 @@ class Vector:
     interleaved, the second the odd ones; ``unzip[h]`` the pair that gives the even blocks of
     ``{x}`` and then those of ``{y}``, and the odd ones.
 
+    ``broadcast_shuffles`` instructions of a broadcast permute a vector, on a multiply-add's unit.
+
     ``loads[type]`` reads ``lanes`` elements of another type from memory and converts them,
     ``spreads[type]`` one element, ``repeats[type]`` a few; ``stores[type]`` converts and writes
     them. ``ops`` are the elementary operations by name, of ``{x}``, ``{y}`` and ``{z}``. A vector
     without ``muladd`` only holds factors; its ``group`` is a register full of the ``{bits}`` bits
     ``{x}``, an integer in C; ``shifts[type]`` is the same of bytes of the other sign, 128 added to
     each or subtracted, so that the values are its own. ``load_group`` and ``store_group`` move
-    ``{bytes}`` bytes as the one lane that there is.
+    ``{bytes}`` bytes as the one lane that there is. ``support`` is a template of the C that its
+    spellings use besides intrinsics; what stands in for these has it as well.
     """
 
     name: str
@@ -172,6 +176,7 @@ class Vector:
     store: str = ""
     zero: str = ""
     broadcast: str = ""
+    broadcast_shuffles: int = 0
     splat: str = ""
     add: str = ""
     mul: str = ""
@@ -192,6 +197,7 @@ class Vector:
     transpose: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     unzip: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     registers: int = 1
+    support: str = ""
 
     def __post_init__(self) -> None:
         if self.lanes < 1:

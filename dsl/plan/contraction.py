@@ -14,7 +14,8 @@ from tilewright.spec.types import FORMATS, accumulator, is_integer
 #: What an element of the first type becomes in a register of the second without loss.
 _WIDENS = {
     **dict.fromkeys(FORMATS, ("f32",)),
-    **dict.fromkeys(("s8", "u8"), ("s16", "s32")),
+    "s8": ("s16", "s32"),
+    "u8": ("s16", "u16", "s32"),
 }
 #: What is added to an element of the first type to make one of the second.
 _SHIFTS = {("s8", "u8"): 128, ("u8", "s8"): -128}
@@ -113,20 +114,40 @@ def choose_product(
     packed: bool = False,
     flat: bool = False,
     keeps: str = "",
+    held: str = "",
 ) -> Product:
     """The best multiply-add of ``target`` for A and B of ``types``, with ``along`` of them along.
+
+    Sums are of type ``held``, "" for the one of these types; see ``held_as``.
 
     The one that takes the fewest cycles on the target's core, then the deepest, then the one that
     shifts the fewest operands, then the target's order. Where B is ``packed`` ahead, A is shifted
     rather than B: B's sums are then known, A's are not. Else ``keeps`` is rather not shifted.
     ``flat``: one whose lanes are elements of one line of C, not of a block.
     """
-    return _chosen(target, (types["a"], types["b"]), along, "b" if packed else keeps, flat)
+    both = types["a"], types["b"]
+    return _chosen(target, both, held or accumulator(*both), along, "b" if packed else keeps, flat)
 
 
 @lru_cache(maxsize=1024)
-def _chosen(target: Target, types: tuple[str, str], along: str, keeps: str, flat: bool) -> Product:
-    held = accumulator(*types)
+def held_as(target: Target, a: str, b: str, asked: str) -> str:
+    """The type of the accumulators for A and B where sums may be ``asked``, as the spec says.
+
+    That is a smaller type than the one of A and B where the target adds in it, and faster so.
+    """
+    wide = accumulator(a, b)
+    if asked == wide or not any(vector.muladd for vector in target.of(asked)):
+        return wide
+    types = {"a": a, "b": b}
+    products = (choose_product(target, types, "b", held=held) for held in (asked, wide))
+    narrow, other = (_cycles(target, product, types, "b") for product in products)
+    return asked if narrow < other else wide
+
+
+@lru_cache(maxsize=1024)
+def _chosen(
+    target: Target, types: tuple[str, str], held: str, along: str, keeps: str, flat: bool
+) -> Product:
     found = list(_products(target, held, dict(zip("ab", types, strict=True)), along))
     found = [product for product in found if not (flat and product.blocks)]
     if not found:

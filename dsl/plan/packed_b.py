@@ -9,9 +9,9 @@ from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.operands import Packed
 from tilewright.spec.pack import Pack
-from tilewright.spec.types import FORMATS, ITEMSIZE, accumulator, is_integer
+from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer
 
-from .contraction import Product, choose_product
+from .contraction import Product, choose_product, held_as
 
 #: Bytes to which each packed matrix, and the sums behind it, are aligned.
 ALIGNMENT = 64
@@ -121,11 +121,11 @@ def _aligned(size: int) -> int:
 
 
 def format_of(spec: Gemm | Pack, target: Target) -> PackedFormat:
-    """The format of packed B: of target, types, k, n and nb alone."""
+    """The format of packed B: of target, types, that of sums among them, k, n and nb alone."""
     if isinstance(spec, Pack):
-        return _format(target, spec.a, Packed(spec.type, spec.nb), spec.k, spec.n)
+        return _format(target, spec.a, Packed(spec.type, spec.nb), spec.k, spec.n, spec.sums)
     assert isinstance(spec.b, Packed) and isinstance(spec.k, int) and isinstance(spec.n, int)
-    return _format(target, spec.a.type, spec.b, spec.k, spec.n)
+    return _format(target, spec.a.type, spec.b, spec.k, spec.n, spec.sum_type)
 
 
 def formats_of(spec: Spec, target: Target) -> dict[str, PackedFormat]:
@@ -138,9 +138,10 @@ def formats_of(spec: Spec, target: Target) -> dict[str, PackedFormat]:
     return {}
 
 
-def _format(target: Target, a: str, b: Packed, k: int, n: int) -> PackedFormat:
-    product = packed_product(target, a, b, n).in_steps(k)
-    lanes = target.of(accumulator(a, b.type))[0].lanes
+def _format(target: Target, a: str, b: Packed, k: int, n: int, sums: str) -> PackedFormat:
+    held = held_as(target, a, b.type, sums)
+    product = packed_product(target, a, b, n, held).in_steps(k)
+    lanes = target.of(held)[0].lanes
     stored = _stored_type(b.type, product, k * n)
     columns = b.nb or _columns(product, n, k * n * ITEMSIZE[stored])
     return PackedFormat(
@@ -167,12 +168,15 @@ def _columns(product: Product, n: int, nbytes: int) -> int:
     return n if nbytes <= CACHED_BYTES else min(n, VECTOR_COLUMNS)
 
 
-def packed_product(target: Target, a: str, b: Packed, n: int) -> Product:
-    """The multiply-add of an A of type ``a`` with a B of ``n`` columns that is packed ahead."""
+def packed_product(target: Target, a: str, b: Packed, n: int, held: str = "") -> Product:
+    """The multiply-add of an A of type ``a`` with a B of ``n`` columns that is packed ahead.
+
+    Sums are of type ``held``, "" for the one of these types.
+    """
     types = {"a": a, "b": b.type}
-    product = choose_product(target, types, "b", packed=True)
+    product = choose_product(target, types, "b", packed=True, held=held)
     if _alone(b, n, product):
-        return choose_product(target, types, "b", packed=True, flat=True)
+        return choose_product(target, types, "b", packed=True, flat=True, held=held)
     return product
 
 

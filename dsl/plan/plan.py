@@ -71,7 +71,7 @@ class Plan(Decided):
     @property
     def element(self) -> str:
         """The type of the accumulators."""
-        return self.spec.type
+        return self.product.accumulator
 
     @property
     def vectors(self) -> tuple[Vector, ...]:
@@ -160,8 +160,15 @@ class Plan(Decided):
         spec = self.spec
         factors = (f for f in (spec.alpha, spec.beta) if f != "scalar")
         whole = spec.type != "s32" or all(float(f).is_integer() for f in factors)
+        if self.narrow:  # alpha and beta act in f32, and so does what adds parts of the sums
+            whole = spec.alpha == 1 and spec.beta == 0 and spec.sum_steps is None
         more = spec.d is not None or bool(spec.outputs)
-        return not whole or more or spec.c.type != spec.type
+        return not whole or more or spec.c.type != self.element
+
+    @property
+    def narrow(self) -> bool:
+        """Whether sums are held in a smaller type than what is done with them."""
+        return self.element != self.spec.type
 
     @property
     def partial(self) -> bool:
@@ -201,6 +208,11 @@ class Plan(Decided):
     def lanes(self) -> int:
         """The lanes of the widest vector of sums: what buffers have room for whole ones of."""
         return self.target.of(self.element)[0].lanes
+
+    @property
+    def converted(self) -> int:
+        """The lanes of the vectors by which elements are converted: of what is computed with."""
+        return self.target.of(self.spec.type)[0].lanes
 
     @property
     def columns(self) -> int | None:

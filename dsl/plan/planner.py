@@ -20,7 +20,7 @@ from tilewright.symbolic import ONE, size_expr, symbol, value
 from .blocking import with_tiles
 from .cost_model import Choice, choose, shape_of, steady, tile_cycles
 from .estimate.work import convert_cycles, move_cycles
-from .loops import Decision, read_loops, threads_decision
+from .loops import Decision, outer_length, read_loops, threads_decision
 from .operands import LINE, batch_of
 from .packed_b import MATRIX_COLUMNS, format_of, packed_product
 from .plan import STACK_BYTES, Plan
@@ -76,11 +76,15 @@ def _able(spec: Gemm, schedule: Schedule, target: Target) -> Target:
 
 _WHOLE = "a matrix unit reads rows along K: A and B are converted whole, and not in blocks"
 _LARGE = "operands are large: blocks that the caches hold are packed"
+_PARTS = "so much of K is summed in f16, and added in f32"
 _SHORT = "what a tile reads of K stays in the first cache"
 
 
 def _default(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Schedule, dict[str, str]]:
     """``schedule``, or one in blocks where it leaves that open; the reasons of what was chosen."""
+    parts = _in_parts(spec, schedule, target)
+    if parts is not schedule:
+        return parts, {"loops": _PARTS}
     large = _for_size(spec, schedule, target)
     if large is not schedule:
         why = {"loops": _LARGE, "pack": _LARGE, "vectorize": "C is contiguous along it"}
@@ -90,6 +94,40 @@ def _default(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Schedule, 
         return whole, {"loops": _WHOLE}
     short = _with_short_panels(spec, schedule, target)
     return short, {} if short is schedule else {"loops": _SHORT}
+
+
+def _in_parts(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
+    """``schedule``, or with blocks of K where the spec wants sums of so many elements added in f32.
+
+    A schedule that asks for longer ones is refused; one that adds all in f32 is left as it is.
+    """
+    most, k = spec.sum_steps, spec.k
+    if most is None or product_of(spec, target, "b").accumulator == spec.type:
+        return schedule
+    longest = k if isinstance(k, int) else k.max
+    if longest is not None and longest <= most and spec.batch is None:
+        return schedule
+    batch, loops = "b" if spec.batch else "", schedule.loops
+    if loops is None:
+        grid = "NM" if (schedule.threads or 1) > 1 else "nm"
+        grid = "Mn" if spec.outputs and grid == "NM" else grid
+        given = dict(schedule.block)
+        return replace(
+            schedule,
+            loops=f"{batch}k{grid}k",
+            block=tuple({**given, "k": min(most, given.get("k", most))}.items()),
+        )
+    outer = loops.lower()[: outer_length(loops)]
+    block = dict(schedule.block)
+    short = longest is not None and longest <= most
+    if batch in outer and (short or ("k" in outer and block.get("k", most + 1) <= most)):
+        return schedule
+    raise ScheduleError(
+        f"sums of more than {most} elements of K would be held in {spec.sum_type}",
+        got=f"loops={loops!r}, block={block}, with sums={spec.sums!r}",
+        expected=f"blocks of at most {most} of K outside, and the batch too",
+        hint=f"loops='{batch}knmk', block={{'k': {most}}}, or leave loops out",
+    )
 
 
 def _of_whole(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:

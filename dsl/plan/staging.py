@@ -17,7 +17,7 @@ from tilewright.spec.schedule import MANY_ROWS
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, mod, value
 
-from .contraction import Product, choose_product
+from .contraction import Product, choose_product, held_as
 from .operands import (
     Operand,
     operand_of,
@@ -209,16 +209,18 @@ def product_of(spec: Gemm, target: Target, along: str, *, panels: bool = False) 
     Of what the tiles shift as they spread it the lines are not summed, but those of the other: that
     pays for many lines. With ``panels``, in which both are packed, A is shifted rather than B.
     """
+    held = held_as(target, spec.a.type, spec.b.type, spec.sum_type)
     if isinstance(spec.b, Packed):
         assert isinstance(spec.n, int), "a packed B is of fixed size"
-        return packed_product(target, spec.a.type, spec.b, spec.n)
+        return packed_product(target, spec.a.type, spec.b, spec.n, held)
     types = {"a": spec.a.type, "b": spec.b.type}
     across, lines = ("b", spec.n) if along == "a" else ("a", spec.m)
     operand, other = operand_of(spec, across), {"s8": "u8", "u8": "s8"}.get(types[across], "")
     most = lines if isinstance(lines, int) else lines.max
     spreads = value(operand.strides["k"]) == 1 and shifts_as(target, operand.type, other)
     keeps = along if most is None or most >= MANY_ROWS else across
-    return choose_product(target, types, along, packed=panels, keeps=keeps if spreads else "")
+    keeps = keeps if spreads else ""
+    return choose_product(target, types, along, packed=panels, keeps=keeps, held=held)
 
 
 def stage_operands(
@@ -241,11 +243,12 @@ def stage_operands(
     operands = {name: operand_of(spec, name) for name in names} | vectors_of(spec)
     along, across = ("a", "b") if vectorize == "m" else ("b", "a")
     product = product_of(spec, target, along, panels=panels).in_steps(value(sizes["k"]))
-    lanes = target.of(spec.type)[0].lanes
+    lanes = target.of(product.accumulator)[0].lanes
     lines = {"a": "m", "b": "n"}
-    operands |= _buffers(spec, _lines_of_sums(operands[spec.output], vectorize), sizes, lanes)
+    held = product.accumulator if spec.sum_steps is None else spec.type
+    operands |= _buffers(held, _lines_of_sums(operands[spec.output], vectorize), sizes, lanes)
     if product.unit is not None:
-        operands |= _buffers(spec, vectorize, sizes, lanes)
+        operands |= _buffers(held, vectorize, sizes, lanes)
     if same_types(spec) and not product.blocks:
         return Staging(product, operands, {}, padded=False, reason="of the operands' type")
     if panels:
@@ -276,15 +279,15 @@ def _lines_of_sums(output: Operand, vectorize: str) -> str:
     return next(line for line in order if value(output.strides[line]) == 1)
 
 
-def _buffers(spec: Gemm, line: str, sizes: Mapping[str, Expr], lanes: int) -> dict[str, Operand]:
+def _buffers(held: str, line: str, sizes: Mapping[str, Expr], lanes: int) -> dict[str, Operand]:
     """What a kernel may keep beside its operands: whole sums, and sums of A's and B's lines.
 
-    Lines of sums have room for whole vectors.
+    Lines of sums, of type ``held``, have room for whole vectors.
     """
     across = "m" if line == "n" else "n"
     steps = {line: ONE, across: whole_vectors(sizes[line], lanes)}
     sums, columns = ([Name(text, product) for product in range(2)] for text in ("sums", "b_sums"))
-    found = [Operand(str(name), spec.type, steps, name) for name in sums]
+    found = [Operand(str(name), held, steps, name) for name in sums]
     found.append(Operand("a_sums", "s32", {"m": ONE, "n": ZERO}))
     found += [Operand(str(name), "s32", {"m": ZERO, "n": ONE}, name) for name in columns]
     return {buffer.name: buffer for buffer in found}

@@ -444,6 +444,8 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
         "latency": latency(shape, core) / shape.k_split,
     }
     pairs = (shape.multiply_adds + shape.bands) * core.spread / 2
+    shuffled = shape.arithmetic + shape.bands * shape.vector.broadcast_shuffles
+    pairs = max(pairs, shuffled / core.fma_units)
     if shape.form == "broadcast" and pairs > found["multiply-add units"]:
         found["broadcasts"] = pairs  # of the same units: else it is their own bound
     return found | {"conversions": converting / core.shuffles} if converting else found

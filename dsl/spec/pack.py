@@ -8,6 +8,7 @@ from tilewright.errors import SpecError
 
 from .operands import Order, Packed, Strided, check_order
 from .sizes import Dim, Size, check_dims, check_extent, check_size
+from .sums import check_sums
 from .types import INPUTS, DTypeLike, TypeName, accumulator, type_name
 
 
@@ -16,7 +17,8 @@ class Pack:
     """B, k x n, into the format in which kernels take ``tw.Packed(type, nb)``.
 
     ``a`` is the type of the A that it will be multiplied with, by default B's own: it decides the
-    instruction, and so the format. ``source`` is the type of what is given, B's or f32; f32 is
+    instruction, and so the format; and so does ``sums="f16"``, for kernels that sum in f16.
+    ``source`` is the type of what is given, B's or f32; f32 is
     rounded half to even, and saturates where B's type holds integers. ``ldb`` counts elements and
     defaults to tight. With ``batch`` there are several B, and as many packed ones, side by side.
 
@@ -38,6 +40,7 @@ class Pack:
     order: Order
     ldb: Size | None
     batch: Strided | None
+    sums: str
 
     def __init__(
         self,
@@ -51,13 +54,16 @@ class Pack:
         order: Order = "C",
         ldb: Size | None = None,
         batch: Strided | None = None,
+        sums: DTypeLike | None = None,
     ) -> None:
         packed = Packed(type, nb)
+        of_a = packed.type if a is None else type_name(a)
         fields: dict[str, object] = {
+            "sums": _sums(sums, of_a, packed.type),
             "k": _fixed(k, "k"),
             "n": _fixed(n, "n"),
             "type": packed.type,
-            "a": packed.type if a is None else type_name(a),
+            "a": of_a,
             "nb": packed.nb,
             "source": packed.type if source is None else type_name(source),
             "order": order,
@@ -87,6 +93,17 @@ def _fixed(size: Size, name: str) -> int:
     if isinstance(size, Dim):
         raise SpecError("a packed B has fixed sizes", got=f"{name}={size!r}", hint="an int")
     return size
+
+
+def _sums(given: DTypeLike | None, a: str, b: str) -> str:
+    """The type of sums of A and B; what cannot be multiplied is refused by ``_check``."""
+    if not {a, b} <= set(INPUTS):
+        return ""
+    held = accumulator(a, b)
+    name = held if given is None else type_name(given)
+    found = check_sums(name, a, b, held)
+    assert isinstance(found, str)
+    return found
 
 
 def _check(spec: Pack) -> None:

@@ -52,6 +52,7 @@ def pack_for(spec: Gemm, b: Any) -> tuple[Pack, Array]:
         order=order,
         ldb=dim("ldb"),
         batch=Strided(dim("count"), b=dim("stride_b")) if batched else None,
+        sums=spec.sum_type,
     )
     return pack, b
 

@@ -81,6 +81,7 @@ AXES: dict[str, tuple[Level, ...]] = {
     ),
     "types": (*_INTEGERS, *_INTEGERS, *_FLOATS, *_MIXED),
     "c": (NONE, NONE, "f16", "bf16"),
+    "sums": (NONE, NONE, "f16", "f32", 16, 64),
     "d": (NONE, NONE, "f32", "f16", "bf16", "s32", "s8", "u8", "s8", "u8", "f8_e4m3", "f8_e5m2"),
     **dict.fromkeys(("order of a", "order of b", "order of c", "order of d"), ("C", "F")),
     "packed b": (NONE, NONE, "one block", 16, 32, 48, 64),

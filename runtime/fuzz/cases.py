@@ -143,6 +143,7 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
         given["b"] = _matrix(hand, "b", second)
     else:
         given["b"] = Packed(second, None if packed == "one block" else packed)
+    given["sums"] = _sums(hand.take("sums", first == second == "f16"))
     given["c"] = _matrix(hand, "c", hand.take("c", sums == "f32") or sums)
     output = hand.take("d")
     given["d"] = output and _matrix(hand, "d", "f64" if sums == "f64" else output)
@@ -155,6 +156,11 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
     given["epilogue"] = _epilogue(hand, given, sums)
     given["outputs"] = _reduced(hand, sums)
     return given | _outputs(hand, given)
+
+
+def _sums(level: Level) -> Level:
+    """Sums of so many elements of K in f16, or a type."""
+    return ("f16", level) if isinstance(level, int) else level
 
 
 def _factor(level: Level, sums: str) -> Level:
@@ -355,6 +361,8 @@ def _schedule(hand: _Hand, given: Mapping[str, Any]) -> Schedule:
     batched = given["batch"] is not None
     fixed = isinstance(given["m"], int) and isinstance(given["n"], int)
     lacks = ([] if batched else ["batch outside"]) + ([] if fixed else list(TILES))
+    if isinstance(given["sums"], tuple):  # then K and the batch are outside
+        lacks += ["n outside", "m outside", "k outside", "batch outside"]
     level = hand.take("schedule", hand._levels["schedule"] not in lacks)
     batch: Literal["b", ""] = "b" if batched else ""
     outside, inside = (batch, "") if hand.stacked else ("", batch)

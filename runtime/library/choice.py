@@ -27,7 +27,7 @@ class Choice:
     @property
     def label(self) -> str:
         """Its name as a part of C's names and of paths."""
-        return self.target.name.replace("+", "_")
+        return self.target.name.replace("+", "_").replace(".", "_")
 
     @property
     def machine(self) -> str:

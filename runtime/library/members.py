@@ -145,8 +145,9 @@ def _packer(member: Member) -> Iterator[Member]:
     assert isinstance(spec.k, int) and isinstance(spec.n, int)
     batch = Strided(dim("count"), b=dim("stride_b")) if spec.packs_stack else None
     pack = Pack(
-        spec.k, spec.n, spec.b.type, a=spec.a.type, nb=spec.b.nb, ldb=dim("ldb"), batch=batch
-    )
+        spec.k, spec.n, spec.b.type, a=spec.a.type, nb=spec.b.nb, ldb=dim("ldb"), batch=batch,
+        sums=spec.sum_type,
+    )  # fmt: skip
     yield Member(f"{member.name}_pack_b", pack, Schedule(), packs=member.name)
 
 

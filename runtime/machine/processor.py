@@ -12,6 +12,8 @@ from typing import NamedTuple
 
 from tilewright.runtime.store.folders import cache_directory
 
+from .cpuid import unlisted
+
 _CPUINFO = Path("/proc/cpuinfo")
 _AUXV = Path("/proc/self/auxv")
 #: The keys of the auxiliary vector (Linux, include/uapi/linux/auxvec.h).
@@ -53,14 +55,20 @@ def machine() -> str:
 
 @cache
 def cpu() -> Cpu:
-    """The CPU here. Linux says itself what it has; elsewhere archspec finds out, once."""
+    """The CPU here. Linux says itself what it has, x86 CPUs what it leaves out; elsewhere archspec
+    finds out, once.
+    """
     fields = _first_processor()
     features = _features(fields)
     if features is None:
         return _detected()
     name = next((fields[key] for key in _NAMES if key in fields), machine())
     numbers = [fields[key] for key in ("vendor_id", "cpu family", "model") if key in fields]
-    return Cpu(machine(), name, frozenset(features), " ".join(numbers) or name)
+    processor = " ".join(numbers) or name
+    found = frozenset(features)
+    if machine() == "x86_64":
+        found |= unlisted(processor)
+    return Cpu(machine(), name, found, processor)
 
 
 def _features(fields: Mapping[str, str]) -> Iterable[str] | None:

@@ -17,7 +17,7 @@ from tilewright.runtime.call.formats import decode, epsilon, in_range, nearest
 from tilewright.spec.expression import Expression
 from tilewright.spec.gemm import QUANTITIES, Gemm
 from tilewright.spec.scalars import quantity_type
-from tilewright.spec.types import FORMATS
+from tilewright.spec.types import FORMATS, is_integer
 
 from .epilogue import REDUCTIONS, evaluate, evaluate_whole
 from .interval import LEAST, Interval, add
@@ -212,14 +212,23 @@ def _factored(
     with_c: bool,
 ) -> Interval:
     """``alpha * sum + beta * C``, the last if ``with_c``: in f32, or f64."""
+    if spec.sum_type == "f16":
+        return _in_f32(spec, operands, _halves(spec, operands, b), with_c=with_c)
     if spec.type != "s32":
         return _floats(spec, operands, b, with_c=with_c)
     if all(said == "scalar" or float(said).is_integer() for said in (spec.alpha, spec.beta)):
         return _real(_integers(spec, operands, given, b, with_c=with_c))
+    return _in_f32(spec, operands, _real(_integer_sums(spec, operands, given, b)), with_c=with_c)
+
+
+def _in_f32(spec: Gemm, operands: Mapping[str, Any], sums: Interval, *, with_c: bool) -> Interval:
+    """``alpha * sums + beta * C`` with both of them in f32."""
     alpha, beta = (np.float64(factor(spec, name, operands)) for name in ("alpha", "beta"))
-    total = _real(_integer_sums(spec, operands, given, b)).scaled(alpha)
+    total = sums.scaled(alpha)
     if with_c and beta != 0:
-        total = add(total, _real(decode(operands["c"], spec.c.type)).scaled(beta))
+        c = decode(operands["c"], spec.c.type)
+        held = _real(c) if is_integer(spec.c.type) else Interval.exactly(c, "f32")
+        total = add(total, held.scaled(beta))
     return total
 
 
@@ -259,6 +268,42 @@ def _floats(spec: Gemm, operands: Mapping[str, Any], b: str, *, with_c: bool) ->
     exact &= np.maximum(size, magnitude) * eps < 1
     each = eps * size + LEAST[spec.type]  # below the smallest normal number errors are absolute
     return Interval.around(value, np.where(exact, 0, (steps + 4) * each), spec.type)
+
+
+#: From here on a number is infinity in f16.
+_BEYOND_F16 = 65520.0
+
+
+def _halves(spec: Gemm, operands: Mapping[str, Any], b: str) -> Interval:
+    """Sums that may be held in f16, all of them or those of some elements of K.
+
+    Within the bound of ``_floats`` with f16's epsilon; such sums may pass f16's end on their way,
+    upwards or downwards, and are infinite then. Sums in f32 are right as well.
+    """
+    total = _zeros(spec, operands, np.float64)
+    magnitude, sizes, steps, whole = np.zeros_like(total), np.zeros_like(total), 0, True
+    for left, right in _pairs(spec, operands, b):
+        total += left @ right
+        magnitude += np.abs(left) @ np.abs(right)
+        sizes += np.abs(_finite(left)) @ np.abs(_finite(right))
+        steps += left.shape[1]
+        whole = whole and _whole(left) and _whole(right)
+    most = steps if spec.sum_steps is None else min(steps, spec.sum_steps)
+    eps = epsilon("f16")
+    bound = (most + 4) * (eps * magnitude + LEAST["f16"])
+    if most < steps:
+        bound += (-(-steps // most) + 4) * epsilon("f32") * magnitude
+    exact = whole & (magnitude * eps < 1)
+    found = Interval.around(total, np.where(exact, 0, bound), "f32")
+    highest = (1 + (most + 4) * eps) * sizes
+    up, down = (highest + way * total >= 2 * _BEYOND_F16 for way in (1, -1))
+    low, high = np.where(down, -np.inf, found.low), np.where(up, np.inf, found.high)
+    lost = (up & down) | (np.isinf(total) & (highest >= _BEYOND_F16))
+    return Interval(total, np.where(lost, np.nan, low), np.where(lost, np.nan, high), "f32")
+
+
+def _finite(numbers: Array) -> Array:
+    return np.where(np.isfinite(numbers), numbers, 0)
 
 
 def _whole(numbers: Any) -> bool:

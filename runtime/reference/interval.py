@@ -17,7 +17,7 @@ from tilewright.runtime.call.formats import epsilon, nearest
 #: Points of an interval where a function is evaluated, and what may lie beside what was seen.
 _POINTS, _BESIDE = 7, 0.25
 #: Below this, rounding errors are no longer relative.
-LEAST: dict[str, Any] = {"f32": 2.0**-149, "f64": np.longdouble(2) ** -1074}
+LEAST: dict[str, Any] = {"f16": 2.0**-24, "f32": 2.0**-149, "f64": np.longdouble(2) ** -1074}
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,8 @@ def smooth(
     """
     value = function(x.value)
     steps = [x.low + (x.high - x.low) * (i / (_POINTS - 1)) for i in range(_POINTS)]
-    seen = hull(value, [np.where(x.exact, value, function(step)) for step in steps], x)
+    found = [np.where(x.exact, value, function(step)) for step in steps]
+    seen = hull(value, [value, *found], x)  # a wide interval's ends may lie to one side of it
     with np.errstate(invalid="ignore"):
         beside = np.where(x.exact, 0, _BESIDE * (seen.high - seen.low))
         error = ulps * epsilon(x.element) * np.abs(value) + absolute + beside

@@ -187,6 +187,8 @@ def test_no_product_is_taken_out_of_its_loop(
     except (TargetError, ToolchainError) as error:
         pytest.skip(str(error))
     listing = disassemble(library, found).replace("{vex} ", "").replace("{evex} ", "")
+    if "(bad)" in listing:
+        pytest.skip("the disassembler is older than the instructions")
     listing = re.sub(r"fmadd(132|213|231)", "fmadd231", listing)
     listing = re.sub(r"\bdm(?=xv)", "", listing)  # what newer binutils call products of POWER10
     functions = dict(re.findall(r"<(\w+)>:\n((?:.+\n)+)", listing))

@@ -35,6 +35,7 @@ from tilewright.spec.operands import Matrix, Packed
 from tilewright.spec.schedule import Schedule
 
 COLUMNS = Matrix("f32", "F")
+HALVES = targets.load("avx512").having(["fp16"])
 TEXTS = {path.relative_to(ROOT / "templates").as_posix(): path.read_text() for path in templates()}
 every_template = pytest.mark.parametrize("name", TEXTS)
 
@@ -58,6 +59,7 @@ def rendered(name: str) -> list[str]:
     return [
         library("avx2"),
         library("amx"),
+        generate([Request("f16", Gemm(2, 32, 4, a="f16", c="f16"), Schedule(), HALVES)]).text,
         header([Request("f", Gemm(2, 3, 4), Schedule(), targets.load("scalar"))], "f"),
         harness(Gemm(2, 3, 4, a="bf16", d="bf16"), target="scalar"),
         peak.peak_source(targets.load("avx2"), ("f32", "f32")),

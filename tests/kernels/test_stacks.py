@@ -267,3 +267,16 @@ def test_matmul_of_stacks_of_several_dimensions_and_options() -> None:
     np.testing.assert_array_equal(tw.matmul(*large), right(*large))
     alone = tw.matmul(*large, deterministic=True)
     np.testing.assert_array_equal(alone[7], tw.matmul(large[0][7], large[1][7], deterministic=True))
+
+
+@pytest.mark.twice
+def test_rows_of_any_number_beside_a_b_in_blocks() -> None:
+    """Some of the loops over tiles have none then, and the others are as many as before."""
+    b = tw.Packed("f32", nb=32)
+    spec = stack(tw.dim("m"), 64, 9, count=2, a=tw.Matrix("f32", "F"), b=b, order="F")
+    kernel = tw.compile(spec, target="avx512")
+    for m in (1, 2, 14, 17, 42):
+        x, y = whole((2, m, 9)), whole((2, 9, 64), seed=1)
+        x = np.asfortranarray(x.transpose(1, 2, 0)).transpose(2, 0, 1)
+        found = np.array(kernel(x, kernel.pack_b(y)))
+        assert (found == right(x, y)).all(), m

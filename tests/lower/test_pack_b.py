@@ -19,6 +19,7 @@ from tilewright.plan.packed_b import PackedFormat, format_of
 from tilewright.plan.plan import Plan
 from tilewright.plan.routines.pack_b import PackPlan
 from tilewright.runtime.machine.host import resolve
+from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.pack import Pack
 from tilewright.spec.schedule import Schedule
@@ -340,3 +341,12 @@ def test_a_large_b_is_packed_in_blocks_of_a_few_tiles(name: str, columns: int) -
     assert format_of(asked, resolve(name)).nb == 1024
     rows = Gemm(64, 8, 100_000, a="bf16", b=tw.Packed("bf16"))
     assert format_of(rows, resolve(name)).nb in (8, 16)
+
+
+@pytest.mark.parametrize("name", ["avx512", "avx512+bf16", "avx2", "neon"])
+def test_a_column_of_nothing_is_nothing(name: str) -> None:
+    for type_ in ("f16", "bf16", "s8"):
+        spec, target = Pack(0, 1, type_), resolve(name)
+        out = np.ones((1, format_of(spec, target).nbytes), np.uint8)
+        interpret_kernel(spec, Schedule(), target, [np.empty((0, 1), DTYPES[type_]), out])
+        assert not out.any()

@@ -41,6 +41,7 @@ def cpuinfo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """The file that stands for /proc/cpuinfo."""
     file = tmp_path / "cpuinfo"
     monkeypatch.setattr(processor, "_CPUINFO", file)
+    monkeypatch.setattr(processor, "unlisted", lambda processor: frozenset())
     host.cpu.cache_clear()
     yield file
     host.cpu.cache_clear()

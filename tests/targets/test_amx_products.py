@@ -263,8 +263,8 @@ WRONG = {
     "< 0x1p-126 - 0x1p-151": "< 0x1p-126",
     "tiny ? ": "0 && tiny ? ",
     "x86_flushed(sums[2 * n] + sums[2 * n + 1])": "sums[2 * n] + sums[2 * n + 1]",
-    "x86_flushed(p.c->ps[m][n]) + pair": "p.c->ps[m][n] + pair",
-    "x86_flushed(x86_flushed(p.c->ps[m][n]) + pair)": "x86_flushed(p.c->ps[m][n]) + pair",
+    "x86_flushed(p.c->ps[m][n]) + group": "p.c->ps[m][n] + group",
+    "x86_flushed(x86_flushed(p.c->ps[m][n]) + group)": "x86_flushed(p.c->ps[m][n]) + group",
     "(float)fraction * 0x1p-24f": "0",
 }
 

@@ -85,7 +85,7 @@ def conversion_of(plan: Plan, name: str, source: Operand, packed: Operand) -> Co
         line=LINE[name],
         k_group=plan.product.group,
         shift=plan.product.shifts[name],
-        lanes=plan.lanes,
+        lanes=plan.converted,
         slots=tuple(slot for slot, _ in plan.spec.runtime_sizes()),
         prefix=f"convert_{name}_",
         zero_row_tails=plan.dot,

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Literal
 
 from tilewright.ir.dataflow import (
+    masks_once,
     pointers_used,
     sizes_used,
     stored_in_parts,
@@ -37,7 +38,7 @@ def lower_tile(tile: Tile, name: str) -> TileProgram:
         body, end = without_unread(body, end)
     if tile.plan.schedule.tails != "mask":
         end = tuple(stored_in_parts(end))
-    end = without_idle_masks(end)
+    end = masks_once(without_idle_masks(end))
     body = without_idle_masks(body, end)
     body, end = (without_idle_notes(part) for part in (body, end))
     return TileProgram(
@@ -135,7 +136,7 @@ def _parameters(tile: Tile, ops: tuple[Op, ...]) -> Iterator[Parameter]:
             yield Parameter(operand.name, role, operand.type)
     yield from (Parameter(s, "size") for s in sizes_used(ops, plan.slots))
     numbers = {op.source for op in ops if isinstance(op, Splat) and isinstance(op.source, str)}
-    yield from (Parameter(n, "scalar", plan.element) for n in ("alpha", "beta") if n in numbers)
+    yield from (Parameter(n, "scalar", plan.spec.type) for n in ("alpha", "beta") if n in numbers)
 
 
 def _inputs(plan: Plan, used: set[str]) -> Iterator[Parameter]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
@@ -86,13 +86,18 @@ class Output:
         return Address(operand.name, linear(((self.m, strides["m"]), (self.n, strides["n"]))))
 
 
-def finished(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
+#: Operations that fill an output's register, for those that are not filled yet.
+Reads = Mapping[Output, tuple[Op, ...]]
+
+
+def finished(tile: Tile, outputs: Sequence[Output], reads: Reads) -> Iterator[Op]:
     """Each output becomes D, and is reduced: what rows or columns share is read once."""
     finishers: dict[int, _Finisher] = {}
     for output in outputs:
         lanes = output.acc.vector.lanes
         if lanes not in finishers:
             finishers[lanes] = _Finisher(tile, lanes, _prefix(outputs[0], lanes, bool(finishers)))
+        yield from reads.get(output, ())
         yield from finishers[lanes].finish(output)
     for finisher in finishers.values():
         yield from finisher.reduced()
@@ -322,7 +327,7 @@ class _Finisher:
         """A number of the call in all lanes, once."""
         key = name, element
         if key not in self.read:
-            cast = isinstance(source, str) and element != self.plan.element
+            cast = isinstance(source, str) and element != self.spec.type
             self.read[key] = self.emitter.splat(source, element, f"{name}_all", cast=cast)
         return self.read[key]
 

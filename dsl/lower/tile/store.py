@@ -9,6 +9,7 @@ from functools import cached_property
 from sympy import Expr
 
 from tilewright.elementwise.operations import MASKS
+from tilewright.ir.access import read
 from tilewright.ir.dataflow import pointers_used, prune
 from tilewright.ir.networks import transpose
 from tilewright.ir.nodes import walk
@@ -36,9 +37,9 @@ from tilewright.ir.ops import (
 from tilewright.isa.vector import Vector
 from tilewright.spec.scalars import Factor
 from tilewright.spec.types import is_integer
-from tilewright.symbolic import ONE, ZERO, value
+from tilewright.symbolic import ONE, ZERO, Least, value
 
-from .epilogue import Output, finished
+from .epilogue import Output, Reads, finished
 from .tile import Tile, add_sets
 
 
@@ -219,11 +220,17 @@ def write(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
     narrow C overlap so: read row by row, each would wait for the one before. Single elements,
     of which there may be hundreds, do not overlap, and are written one after the other.
     """
+    reads: Reads = {}
+    summed = tile.plan.operands["sums"].type
+    if tile.plan.narrow and (tile.finishes if tile.stage != "sum" else summed != tile.plan.element):
+        wide = Widened(tile)
+        yield from wide.taken(outputs)
+        outputs, reads = list(wide.reads), wide.reads
     if tile.stage == "sum":
-        yield from _add_to_sums(tile, outputs)
+        yield from _add_to_sums(tile, outputs, reads)
         return
     if tile.finishes:
-        yield from finished(tile, outputs)
+        yield from finished(tile, outputs, reads)
         return
     spec = tile.plan.spec
     yield Note(update_said(spec.alpha, 1 if tile.accumulate else spec.beta))
@@ -250,22 +257,91 @@ def _stored(tile: Tile, output: Output) -> Op:
     return Store(output.at(tile.written), output.acc, output.active)
 
 
-def _add_to_sums(tile: Tile, outputs: Sequence[Output]) -> Iterator[Op]:
+def _add_to_sums(tile: Tile, outputs: Sequence[Output], reads: Reads) -> Iterator[Op]:
     """Add to the partial sums, or begin these."""
     yield Note("Add to the partial sums." if tile.accumulate else "Begin the partial sums.")
     for output in outputs:
+        yield from reads.get(output, ())
         acc, address = output.acc, output.at(tile.written)
         if tile.accumulate:
             old = Register(f"old_{acc.name}", acc.vector)
             yield Load(old, address, output.active)
-            yield Add(acc, acc, old)
+            total = Register(f"sum_{acc.name}", acc.vector) if output in reads else acc
+            yield Add(total, acc, old)
+            acc = total
         yield Store(address, acc, output.active)
 
 
 def from_sums(tile: Tile, output: Output) -> Iterator[Op]:
     """An output whose sums are all there: what exists of it, as the last line may end with it."""
-    if tile.stage == "finish":
+    if tile.stage == "finish" and tile.plan.operands["sums"].type == tile.plan.element:
         yield Load(output.acc, output.at(tile.plan.operands["sums"]), output.active)
+
+
+class Widened:
+    """Sums in registers of a small type, in the type that is computed with.
+
+    A register of the one becomes several of the other, by way of the stack; what the buffer of
+    partial sums holds in the larger type is read from there. ``reads`` are the latter registers,
+    each with the operations that fill it.
+    """
+
+    def __init__(self, tile: Tile) -> None:
+        self.tile, self.reads = tile, dict[Output, tuple[Op, ...]]()
+        sums = tile.plan.operands["sums"]
+        self._stored = tile.stage == "finish" and sums.type != tile.plan.element
+
+    def taken(self, narrow: Sequence[Output]) -> Iterator[Op]:
+        """Put ``narrow`` where ``reads`` read it."""
+        plan = self.tile.plan
+        elements = sum(output.acc.vector.lanes for output in narrow)
+        buffer = StackBuffer(f"narrow_{narrow[0].acc.name}", plan.element, elements)
+        if not self._stored:
+            yield Note(f"The sums become {plan.spec.type} by way of the stack.")
+            yield buffer
+        first = 0
+        for output in narrow:
+            place = Address(buffer.name, first * ONE)
+            if not self._stored:
+                yield Store(place, output.acc)
+            self.reads |= self._parts(output, place)
+            first += output.acc.vector.lanes
+
+    def _parts(self, output: Output, place: Address) -> Iterator[tuple[Output, tuple[Op, ...]]]:
+        """The registers that one becomes: as many lanes of each as a vector has."""
+        plan, lanes = self.tile.plan, output.acc.vector.lanes
+        held = min(lanes, plan.target.of(plan.spec.type)[0].lanes)
+        vector = plan.target.holding(plan.spec.type, held)
+        for first in range(0, lanes, held):
+            name = f"{output.acc.name}_{plan.spec.type}" + (f"_{first}" if first else "")
+            active, mask = _part(output.active, first, vector)
+            if active == 0:
+                return
+            part = replace(output.lane(first, Register(name, vector)), active=active)
+            there = replace(place, offset=place.offset + first)
+            loads = read(plan.target, part.acc, there, None, plan.element)
+            if self._stored:
+                loads = iter([Load(part.acc, part.at(plan.operands["sums"]), active)])
+            yield part, (*mask, *loads)
+
+
+def _part(active: Active, first: int, vector: Vector) -> tuple[Active, list[Op]]:
+    """What exists of the lanes of ``vector``, which begins at lane ``first``, and its mask."""
+    if active is None:
+        return None, []
+    count = active.active if isinstance(active, MaskRegister) else active * ONE
+    known = value(count)
+    if known is not None and not 0 < known - first < vector.lanes:
+        return (None if known > first else 0), []
+    left = count - first
+    if known is None:
+        rest = count - Least(count, first * ONE) if first else count
+        left = Least(rest, vector.lanes * ONE)
+    if vector.mask is None:
+        return int(left), []
+    name = active.name if isinstance(active, MaskRegister) else f"mask_{active}"
+    mask = MaskRegister(f"{name}_{vector.element}_{vector.lanes}_{first}", vector, left)
+    return mask, [MakeMask(mask)]
 
 
 def _bounced(tile: Tile, tails: Sequence[Output]) -> Iterator[Op]:

@@ -13,7 +13,7 @@ from tilewright.spec.schedule import Schedule
 from tilewright.spec.types import ITEMSIZE, accumulator
 from tilewright.symbolic import ONE, size_expr, value
 
-from ..contraction import Product, choose_product
+from ..contraction import Product, choose_product, held_as
 from ..loops import Decided, Decision
 from ..operands import BatchPlan, Operand, packed_by_caller
 from ..packed_b import ALIGNMENT, PackedFormat, format_of, packed_product
@@ -53,7 +53,7 @@ class PackPlan(Decided):
 
     @property
     def sums(self) -> str:
-        """The type of the accumulators of products with B."""
+        """The type in which is computed with sums of products with B."""
         return accumulator(self.spec.a, self.spec.type)
 
     @property
@@ -74,7 +74,8 @@ def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
                 "a packing has nothing to schedule", got=f"{name}={getattr(schedule, name)!r}"
             )
     format_ = format_of(spec, target)
-    product = packed_product(target, spec.a, Packed(spec.type, spec.nb), spec.n)
+    held = held_as(target, spec.a, spec.type, spec.sums)
+    product = packed_product(target, spec.a, Packed(spec.type, spec.nb), spec.n, held)
     out = packed_by_caller(format_, None)
     strip, chunk = _pieces(spec, format_, target)
     given, written = _given(spec), Operand("out", out.type, out.strides)

@@ -92,7 +92,10 @@ class Interpreted:
         """What ``tw.Pack`` makes of B, interpreted as well."""
         spec = self.spec
         assert isinstance(spec.k, int) and isinstance(spec.n, int)
-        packing = Pack(spec.k, spec.n, spec.b.type, a=spec.a.type, nb=getattr(spec.b, "nb", None))
+        nb = getattr(spec.b, "nb", None)
+        packing = Pack(
+            spec.k, spec.n, spec.b.type, a=spec.a.type, nb=nb, sums=spec.sum_type
+        )  # fmt: skip
         out = np.zeros((1, format_of(packing, self.target).nbytes), np.uint8)
         interpret_kernel(packing, Schedule(), self.target, [np.ascontiguousarray(b), out])
         return out[0]

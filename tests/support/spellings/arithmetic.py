@@ -67,7 +67,8 @@ def _special(dtype: np.dtype[Any]) -> Array:
         return np.array(_INTEGERS).astype(dtype)
     info = np.finfo(dtype)
     edges = [info.max, -info.max, info.tiny, info.smallest_subnormal, 1 + info.eps, 1 - info.epsneg]
-    return np.array([*_SHARED, *edges], dtype)
+    with np.errstate(over="ignore"):
+        return np.array([*_SHARED, *edges], dtype)
 
 
 def fused(x: Array, y: Array, z: Array) -> Array:

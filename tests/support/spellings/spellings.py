@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.emit.render import render
 from tilewright.errors import TargetError
 from tilewright.isa.target import Target
 from tilewright.runtime.build.compilers import Compiler
@@ -125,6 +126,7 @@ def program_text(checks: Iterable[Check], target: Target, prelude: str = "") -> 
     lines = ["#include <stdint.h>", "#ifdef TILEWRIGHT_INTRINSICS"]
     lines += ["#include TILEWRIGHT_INTRINSICS", "#else"]
     lines += [*(f"#include <{header}>" for header in target.headers), "#endif", _PRELUDE, prelude]
+    lines += [render(template) for template in sorted({v.support for v in target.vectors} - {""})]
     return "\n".join([*lines, *(c.text(f"check_{i}") for i, c in enumerate(checks))])
 
 

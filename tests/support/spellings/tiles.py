@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.targets import load
-from tilewright.targets.x86_features import TILES_HEADER
+from tilewright.targets.x86.features import TILES_HEADER
 
 Array = NDArray[Any]
 Shape = tuple[int, int]

@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright.isa.vector import Mask, MulAdd, Repeat, Spread, Vector
 
-from .scalar import plain
+from ..scalar import plain
 
 _SUFFIX = {"f32": "ps", "f64": "pd"}
 _LETTER = {"f32": "s", "f64": "d"}

@@ -7,11 +7,23 @@ from typing import Any
 
 from tilewright.isa.vector import Form, Mask, MulAdd, Vector
 
-from .scalar import whole
-from .x86 import DOUBLES, FLOATS, NAMES, cast, load_bits, predicate, prefix, reinterpret, store_bits
-from .x86 import transposes as float_transposes
+from ..scalar import whole
+from .floats import (
+    DOUBLES,
+    FLOATS,
+    NAMES,
+    cast,
+    load_bits,
+    predicate,
+    prefix,
+    reinterpret,
+    store_bits,
+)
+from .floats import transposes as float_transposes
 
-_BITS = {"s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "bf16": 16}
+_BITS = {"s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "bf16": 16, "f16": 16}
+#: Those of floating point as vectors' types have them.
+_LETTERS = {"bf16": "bh", "f16": "h"}
 #: Elements as the names of widening intrinsics have them.
 _WIDENED = {"s8": "epi8", "u8": "epu8", "s16": "epi16", "u16": "epu16"}
 #: What a product costs whose sum is a C scalar: it moves to a vector's register and back.
@@ -93,10 +105,10 @@ def _multiply(form: Form, bits: int) -> MulAdd:
 
 
 def factors(element: str, bits: int, *, masked: bool = False) -> Vector:
-    """What holds factors in groups of 32 bits; s16 is widened from s8 and u8 when loaded."""
-    narrow = ("s8", "u8") if element == "s16" else ()
+    """What holds factors in groups of 32 bits; words are widened from bytes when loaded."""
+    narrow = {"s16": ("s8", "u8"), "u16": ("u8",)}.get(element, ())
     whole_bits = max(bits, 128)
-    ctype = f"__m{whole_bits}{'bh' if element == 'bf16' else 'i'}"
+    ctype = f"__m{whole_bits}{_LETTERS.get(element, 'i')}"
     seen, back = ("", "") if ctype.endswith("i") else (f"({ctype})", f"(__m{whole_bits}i)")
     group = "_mm_cvtsi32_si128" if bits == 32 else f"{prefix(bits)}_set1_epi32"
     tops = f"{prefix(whole_bits)}_set1_epi32((int32_t)0x80808080)"

@@ -1,0 +1,71 @@
+"""What an x86 CPU says of itself by CPUID, of which Linux does not list everything."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+
+from tilewright.runtime.store.folders import cache_directory
+
+#: A leaf and a subleaf of CPUID to the registers EAX, EBX, ECX and EDX.
+Ask = Callable[[int, int], tuple[int, int, int, int]]
+#: What leaf 0x24 has of AVX10's version.
+_AVX10_VERSION = 0xFF
+
+
+def unlisted(processor: str) -> frozenset[str]:
+    """The features of this CPU that Linux may leave out of ``/proc/cpuinfo``.
+
+    The operating system's part is not asked for: what such a feature extends, it lists. CPUID is
+    asked once, and what it said remembered in the cache directory for this ``processor``.
+    """
+    here = " ".join([*os.uname(), processor])
+    file = cache_directory() / "cpuid.json"
+    try:
+        known = json.loads(file.read_text(encoding="utf-8"))
+        if known["here"] == here:
+            return frozenset(map(str, known["features"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    found = frozenset(_asked())
+    try:
+        os.makedirs(file.parent, mode=0o700, exist_ok=True)
+        part = file.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps({"here": here, "features": sorted(found)}), encoding="utf-8")
+        part.replace(file)
+    except OSError:
+        pass
+    return found
+
+
+def _asked() -> Iterator[str]:
+    """Those of ``X86.unlisted`` that the CPU has; none where no code can be run to ask it."""
+    from tilewright.targets.detection import X86
+
+    try:
+        from archspec.vendor.cpuid.cpuid import CPUID
+
+        said = words(CPUID())
+    except (ImportError, OSError, SystemError):
+        return
+    for name in X86.unlisted:
+        if said[X86.bits[name].word] >> X86.bits[name].bit & 1:
+            yield name
+
+
+def words(ask: Ask) -> Mapping[str, int]:
+    """The words of ``X86`` in which the unlisted features are, as C's ``cpu_read`` makes them.
+
+    Of AVX10 bit v says whether the CPU has version v.
+    """
+    most = ask(0, 0)[0]
+    further = ask(7, 0)[0] if most >= 7 else 0
+    eax, edx = (ask(7, 1)[i] if further >= 1 else 0 for i in (0, 3))
+    version = ask(0x24, 0)[1] & _AVX10_VERSION if most >= 0x24 and edx >> 19 & 1 else 0
+    return {
+        "LEAF_7_1_EAX": eax,
+        "LEAF_7_1_EDX": edx,
+        "LEAF_1E_1_EAX": ask(0x1E, 1)[0] if most >= 0x1E else 0,
+        "AVX10": (2 << version) - 2,
+    }

@@ -1,0 +1,181 @@
+"""What the x86 targets share: features that multiply groups of narrow factors.
+
+VNNI sums four products of bytes, or two of s16, in a lane of s32, exactly modulo 2**32; VNNI-INT8
+and -INT16 do so for all signs. BF16 sums two products of bf16 in a lane of f32, denormals flushed,
+with a rounding each; AVX10.2 two of f16, whose denormals count.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.isa.machine import Emulation
+from tilewright.isa.target import Feature
+from tilewright.isa.vector import Form, MulAdd
+
+from .floats import NAMES, prefix
+from .integers import ALONE_INSTRUCTIONS, ALONE_LATENCY, add_lane, factors
+
+HEADER = Emulation(header="emulation/x86.h.j2")
+#: Those of the vectors, and of AMX's tiles.
+TILES_HEADER = Emulation(header="emulation/amx.h.j2")
+#: The accumulators' vectors by width.
+_SUMS = NAMES | {32: "scalar"}
+#: Multiply-adds as a feature has them, by vector and element of the accumulators.
+_Forms = dict[tuple[str, str], tuple[MulAdd, ...]]
+
+
+def vnni(
+    widths: tuple[int, ...], title: str, flag: str, name: str, infix: str = "", wide: bool = False
+) -> Feature:
+    """``flag`` is the CPU's, ``name`` the compilers'.
+
+    ``wide``: as AVX-512 has it, a factor may be in memory, and loads are masked.
+    """
+    return Feature(
+        title=title,
+        cpu_flags=(flag,),
+        compiler_flags=(f"-m{name}",),
+        zig=f"+{name}",
+        muladd={(_SUMS[bits], "s32"): _vnni_forms(bits, infix, wide) for bits in widths},
+        vectors=tuple(factors(e, bits, masked=wide) for e in ("u8", "s8") for bits in widths),
+        emulation=HEADER,
+    )
+
+
+def _vnni_forms(bits: int, infix: str, memory: bool) -> tuple[MulAdd, ...]:
+    """The instruction takes bytes without sign first; only its second factor can be in memory."""
+    in_registers = (
+        _vnni_form("broadcast", bits, f"dpbusd{infix}", ("u8", "s8")),
+        _vnni_form("broadcast", bits, f"dpbusd{infix}", ("s8", "u8")),
+        _vnni_form("broadcast", bits, f"dpwssd{infix}", ("s16", "s16")),
+    )
+    if not memory or bits == 32:
+        return in_registers
+    in_memory = (
+        _vnni_form("memory", bits, f"dpbusd{infix}", ("u8", "s8")),
+        _vnni_form("memory", bits, f"dpwssd{infix}", ("s16", "s16")),
+    )
+    return in_registers + in_memory
+
+
+def _vnni_form(form: Form, bits: int, op: str, pair: tuple[str, str]) -> MulAdd:
+    both = "{y}, {x}" if pair == ("s8", "u8") else "{x}, {y}"
+    acc = "_mm_setzero_si128()" if bits == 32 else "{acc}"
+    sums = f"{prefix(bits)}_{op}_epi32({acc}, {both})"
+    return MulAdd(
+        form=form,
+        mnemonic=f"vp{op.removesuffix('_avx')}",
+        spelling=add_lane(sums) if bits == 32 else sums,
+        cols=bits // 32,
+        depth=2 if pair[0] == "s16" else 4,
+        x=pair[0],
+        y=pair[1],
+        instructions=ALONE_INSTRUCTIONS if bits == 32 else 1,
+        latency=ALONE_LATENCY if bits == 32 else 0,
+    )
+
+
+#: How bytes, and words of 16 bits, of both signs are named in intrinsics.
+_SIGNS = {"s8": "s", "u8": "u", "s16": "s", "u16": "u"}
+
+
+def signed(widths: tuple[int, ...], pairs: tuple[str, ...], *, wide: bool = False) -> _Forms:
+    """Products of two types of either sign, those of ``pairs``, by instructions of their own.
+
+    ``wide``: as AVX-512 has it, a factor may be in memory.
+    """
+    both = [(x, y) for x in pairs for y in pairs if (x, y) != ("s16", "s16")]
+    found: _Forms = {}
+    for bits in widths:
+        forms = [_signed("broadcast", bits, x, y) for x, y in both]
+        if wide and bits > 32:  # the second factor can be in memory
+            forms += [_signed("memory", bits, x, y) for x, y in both if (x, y) != ("u8", "s8")]
+        found[_SUMS[bits], "s32"] = tuple(forms)
+    return found
+
+
+def _signed(form: Form, bits: int, x: str, y: str) -> MulAdd:
+    """Mixed signs take the one without sign second, and words also first."""
+    swapped = x == "u8" and y == "s8"
+    first, second = (y, x) if swapped else (x, y)
+    unit = "b" if x.endswith("8") else "w"
+    op = f"dp{unit}{_SIGNS[first]}{_SIGNS[second]}d"
+    acc = "_mm_setzero_si128()" if bits == 32 else "{acc}"
+    sums = f"{prefix(bits)}_{op}_epi32({acc}, {'{y}, {x}' if swapped else '{x}, {y}'})"
+    return MulAdd(
+        form=form,
+        mnemonic=f"vp{op}",
+        spelling=add_lane(sums) if bits == 32 else sums,
+        cols=bits // 32,
+        depth=4 if unit == "b" else 2,
+        x=x,
+        y=y,
+        instructions=ALONE_INSTRUCTIONS if bits == 32 else 1,
+        latency=ALONE_LATENCY if bits == 32 else 0,
+    )
+
+
+def vnni_int8(widths: tuple[int, ...]) -> Feature:
+    """AVX-VNNI-INT8: bytes of all signs."""
+    return Feature(
+        title="AVX-VNNI-INT8",
+        cpu_flags=("avx_vnni_int8",),
+        compiler_flags=("-mavxvnniint8",),
+        zig="+avxvnniint8",
+        muladd=signed(widths, ("s8", "u8")),
+        vectors=tuple(factors(e, bits) for e in ("u8", "s8") for bits in widths),
+        emulation=HEADER,
+        compilers={"gcc": "13", "clang": "16"},
+    )
+
+
+def vnni_int16(widths: tuple[int, ...]) -> Feature:
+    """AVX-VNNI-INT16: words of which one has no sign, or both; what two signed ones are, VNNI has.
+
+    Elements of A and B have 8 bits: they are widened.
+    """
+    return Feature(
+        title="AVX-VNNI-INT16",
+        cpu_flags=("avx_vnni_int16",),
+        compiler_flags=("-mavxvnniint16",),
+        zig="+avxvnniint16",
+        muladd=signed(widths, ("s16", "u16")),
+        vectors=tuple(factors("u16", bits) for bits in widths),
+        emulation=HEADER,
+        compilers={"gcc": "14", "clang": "17"},
+    )
+
+
+def bf16(widths: tuple[int, ...], cpu_flag: str, name: str) -> Feature:
+    """AVX-512 BF16; ``name`` is the compilers'."""
+    return Feature(
+        title="BF16",
+        cpu_flags=(cpu_flag,),
+        compiler_flags=(f"-m{name}",),
+        zig=f"+{name}",
+        muladd=float_pairs(widths, "bf16", "dpbf16"),
+        vectors=tuple(factors("bf16", bits, masked=True) for bits in widths),
+        emulation=HEADER,
+    )
+
+
+def float_pairs(widths: tuple[int, ...], element: str, op: str) -> _Forms:
+    """Pairs of ``element`` into f32."""
+    return {(_SUMS[bits], "f32"): _pair_forms(bits, element, op) for bits in widths}
+
+
+def _pair_forms(bits: int, element: str, op: str) -> tuple[MulAdd, ...]:
+    acc = "_mm_set_ss({acc})" if bits == 32 else "{acc}"
+    sums = f"{prefix(bits)}_{op}_ps({acc}, {{x}}, {{y}})"
+    in_registers = MulAdd(
+        form="broadcast",
+        mnemonic=f"v{op}ps",
+        spelling=f"_mm_cvtss_f32({sums})" if bits == 32 else sums,
+        cols=bits // 32,
+        depth=2,
+        x=element,
+        y=element,
+        latency=6,
+    )
+    return (in_registers,) if bits == 32 else (in_registers, replace(in_registers, form="memory"))
