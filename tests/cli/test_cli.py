@@ -296,7 +296,7 @@ def test_a_word_that_means_nothing_is_a_usage_error(run: Run, words: list[str], 
     [
         (
             ["8x8x8", "--target", "avx3"],
-            ["unknown target", "got: avx3", "expected: one of amx, avx512"],
+            ["unknown target", "got: avx3", "expected: one of amx, avx10.2, avx512"],
         ),
         (["8x8x64", "--lda", "12"], ["lda is smaller than a contiguous line of A", "64 or more"]),
         (["8x8x8", "--loops", "kji"], ["loops must name the loops", "got: kji", 'try: "nmk"']),
