@@ -17,6 +17,7 @@ RUN = (
     "docs/tutorial.md",
     "docs/architecture.md",
     "docs/low-precision.md",
+    "docs/rvv.md",
     "docs/matrix-unit.md",
     "docs/add-a-target.md",
     "docs/tuning.md",
