@@ -19,7 +19,7 @@ Form = Literal["broadcast", "memory", "lane", "scalar", "matrix", "block"]
 #: Depth, and the element types of the factors along and across the vectors ("": the accumulator's).
 Factors = tuple[int, str, str]
 ALIKE: Factors = (1, "", "")
-#: No register file has room for a square of more registers, to be transposed.
+#: No register file has room for a square of as many registers, to be transposed.
 MOST_ROWS = 32
 
 
@@ -294,7 +294,7 @@ class Vector:
     def transposes(self) -> bool:
         """Whether square blocks of vectors can be transposed, and fit the registers."""
         blocks = {1 << i for i in range(self.lanes.bit_length() - 1)}
-        fits = self.lanes * self.registers <= MOST_ROWS
+        fits = self.lanes * self.registers < MOST_ROWS
         return fits and self.lanes & (self.lanes - 1) == 0 and blocks <= set(self.transpose)
 
     @property

@@ -124,7 +124,9 @@ class TileShape:
         converting = STEPS if self.converts and vector.lanes == 1 else 0
         if self.hold == "across":
             across = 0 if self.apart else self.bands
-            return Budget(accumulators, 1, across + converting, masks, vector.registers)
+            # No scalar waits for a register: the next vector is loaded beside the one that passes.
+            along = min(2, self.columns) if self.apart else 1
+            return Budget(accumulators, along, across + converting, masks, vector.registers)
         across = 0 if self.form == "memory" or self.apart else 1
         return Budget(accumulators, self.columns, across + converting, masks, vector.registers)
 

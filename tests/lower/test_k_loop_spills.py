@@ -22,8 +22,12 @@ from tilewright.runtime.build.compilers import Compiler
 from tilewright.runtime.build.toolchain import compile_library, disassemble
 
 RANDOM = 16
-#: Those whose multiply-adds in f32 are no other target's.
-OWN = tuple(name for name in VECTORS if targets.load(name).matrix is None)
+#: Those whose multiply-adds in f32 are no other target's, and whose registers C keeps in place.
+OWN = tuple(
+    name
+    for name in VECTORS
+    if targets.load(name).matrix is None and targets.load(name).hints is not None
+)
 
 
 @lru_cache(maxsize=1)

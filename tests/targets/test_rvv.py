@@ -9,6 +9,7 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from support.compilers import emulated, use
@@ -24,7 +25,7 @@ from tilewright.runtime.harness import program
 from tilewright.runtime.machine.host import find_qemu, resolve
 from tilewright.runtime.machine.processor import READ_VLENB
 
-TYPES = {
+TYPES: dict[str, tuple[Any, ...]] = {
     "rvv128": ("f32", "f64", "s8"),
     "rvv256": ("f32", "f64", "s8"),
     "rvv256+zvfh": ("f16",),
