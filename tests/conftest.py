@@ -41,7 +41,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=0,
         metavar="N",
-        help="fail if avx2, neon or neon with its features ran fewer than N cases",
+        help="fail if one of REQUIRED in support/cases.py ran fewer than N cases",
     )
     group.addoption("--seed", type=int, default=0, help="what random kernels are drawn with")
     group.addoption("--case", help="run this random kernel alone: avx2_017")

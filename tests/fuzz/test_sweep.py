@@ -95,6 +95,10 @@ FOUND: dict[str, tuple[Gemm, Schedule]] = {
         ),
         Schedule(),
     ),
+    "a stack of which threads share each product, as it needs scratch memory": (
+        Gemm(dim("m"), 33, 34, a="bf16", b=Packed("bf16"), batch=Strided(3, c=None)),
+        Schedule(threads=2),
+    ),
     "a packed column of no elements": (
         Gemm(13, 1, 0, a=Matrix("f32", "F"), b=Packed("f8_e5m2"), batch=Strided(4)),
         Schedule(),

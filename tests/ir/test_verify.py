@@ -62,6 +62,7 @@ from tilewright.ir.ops import (
     StoreMatrix,
     SumLanes,
     TileProgram,
+    Unzip,
     Zero,
     ZeroMatrix,
 )
@@ -194,6 +195,7 @@ REFUSED: list[tuple[tuple[Op, ...], Op, str]] = [
     (KNOWN, Apply(W, "select", (X, X, Y), YMM), "select on <ymm: 8 f32> with <ymm: 8 f32>"),
     (KNOWN, Apply(Register("w", S32), "shl", (WHOLE, 32), S32), "shl by 32"),
     (KNOWN, Apply(Register("w", S32), "add", (WHOLE, 1), S32), "add by 1"),
+    (KNOWN, Unzip(W, X, Y, 4, odd=False), "of blocks of 4"),
     # Products.
     (KNOWN, MultiplyAdd(BY_LANE, X, Y, Y, 0), "by <fmla v.4s by element by lane>"),
     (KNOWN, MultiplyAdd(BY_BROADCAST, X, Y, NARROW), "multiplies <xmm: 4 f32>"),

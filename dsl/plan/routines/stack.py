@@ -187,7 +187,8 @@ def _parallel(schedule: Schedule, each: Plan | None) -> bool:
 
 def _has_buffers(plan: Plan) -> bool:
     """Whether a product has buffers that may be larger than the stack of a thread holds."""
-    return bool(plan.sources or plan.packs) or plan.partial or plan.corrects
+    copied = any(f"{name}_tail" in plan.operands for name in "ab")  # what fills no step of K
+    return copied or bool(plan.sources or plan.packs) or plan.partial or plan.corrects
 
 
 # --- one after the other -----------------------------------------------------------------------
