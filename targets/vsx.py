@@ -61,8 +61,8 @@ def _mask(element: str) -> Mask:
     ctype, held, size = _TYPES[element]
     load, store = _ACCESS["load"], _ACCESS["store"]
     return Mask(
-        ctype="size_t",
-        make=f"(size_t)({{count}}) * {size}",
+        ctype="uint64_t",
+        make=f"(uint64_t)({{count}}) * {size}",
         load=load.format(ctype=ctype, held=held, bytes="{mask}"),
         store=store.format(held=held, bytes="{mask}"),
         registers=0,

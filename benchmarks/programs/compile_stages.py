@@ -23,16 +23,14 @@ def cpu() -> float:
 
 
 #: Where the driver finds the functions of a stage. None of them calls another one.
-STAGES = {
-    "plan": ("tilewright.generate", ("plan_for",)),
-    "program": (
-        "tilewright.generate",
-        ("make_program", "transposition_program", "pack_program"),
-    ),
-    "verify": ("tilewright.generate", ("verify_program",)),
-    "render": ("tilewright.generate", ("render",)),
-    "compiler": ("tilewright.runtime.build.toolchain", ("find_compiler", "compile_library")),
-}
+STAGES = (
+    ("plan", "tilewright.generate", ("plan_for",)),
+    ("program", "tilewright.generate", ("make_program", "transposition_program", "pack_program")),
+    ("verify", "tilewright.generate", ("verify_program",)),
+    ("render", "tilewright.generate", ("render",)),
+    ("compiler", "tilewright.runtime.build.compilers", ("find_compiler",)),
+    ("compiler", "tilewright.runtime.build.toolchain", ("compile_library",)),
+)
 
 
 class Stages:
@@ -40,7 +38,7 @@ class Stages:
 
     def __init__(self) -> None:
         self.spent: defaultdict[str, float] = defaultdict(float)
-        for stage, (name, functions) in STAGES.items():
+        for stage, name, functions in STAGES:
             module = sys.modules[name]
             for function in functions:
                 setattr(module, function, self._timed(stage, getattr(module, function)))
@@ -62,7 +60,7 @@ class Stages:
         start = cpu() if begin is None else begin
         action()
         total = cpu() - start
-        found = {stage: self.spent[stage] for stage in STAGES}
+        found = {stage: self.spent[stage] for stage, *_ in STAGES}
         return {**found, "rest": total - sum(found.values()), "total": total}
 
 

@@ -54,7 +54,7 @@ def rendered(name: str) -> list[str]:
     if name.startswith(OF_LIBRARIES):
         packed = Gemm(1, 16, 1, a="s8", b=Packed("s8"))
         kernels = {"family": [Gemm(1, 1, 1), Gemm(2, 1, 1)], "packed": packed}
-        made = make.library("lib", kernels, targets=["amx", "neon"], jobs=1)
+        made = make.library("lib", kernels, targets=["amx", "neon", "power10", "rvv256"], jobs=1)
         return list(made.files.values())
     return [
         library("avx2"),
@@ -133,7 +133,8 @@ def used() -> tuple[set[str], list[Op]]:
 def test_every_kind_of_node_is_printed_in_some_golden_file(name: str) -> None:
     printed = set(re.findall(r'\b(?:op|n|node)\.kind == "(\w+)"', TEXTS[name]))
     assert printed
-    assert printed <= used()[0], "add a specimen that has it"
+    # What only a feature of SVE has is compiled and run in tests/targets/test_sve_code.py.
+    assert printed - {"unzip"} <= used()[0], "add a specimen that has it"
 
 
 def test_every_form_of_access_and_multiply_add_is_printed_in_some_golden_file() -> None:

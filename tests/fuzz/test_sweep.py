@@ -157,7 +157,7 @@ def test_the_same_seed_makes_the_same_cases() -> None:
 
 def test_every_level_occurs() -> None:
     tally = Tally()
-    for i in range(400):
+    for i in range(2000):
         tally.add(draw(0, i), Outcome(i, "passed"))
     assert tally.levels.keys() == AXES.keys()
     few = {axis for axis, levels in AXES.items() if len(tally.levels[axis]) < len(set(levels))}

@@ -76,7 +76,8 @@ def first(statement: str) -> Callable[[str], str]:
 def swap_stores(text: str) -> str:
     """Row 0 of the first tile where row 1 belongs, and the other way round."""
     head, _, rest = text.partition("static inline void tile1")
-    store = re.compile(r"^ *(_mm\d+_\w*store\w*|(sv|v)st1\w*)\(.*;|^ *(\*c\b|c\[).*;", re.MULTILINE)
+    vectors = r"_mm\d+_\w*store\w*|(sv|v)st1\w*|vec_xst\w*|__riscv_vs\w+"
+    store = re.compile(rf"^ *({vectors})\(.*;|^ *(\*c\b|c\[).*;", re.MULTILINE)
 
     def swapped(line: re.Match[str]) -> str:
         names = {"c0_0": "c1_0", "c1_0": "c0_0"}

@@ -16,7 +16,7 @@ from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Dim
 
 #: What the C of a tail holds: a remainder, a condition, one more tile. (Another is about vectors.)
-TAIL = re.compile(r"%|\bif\b(?! \(svcntb)|static inline")
+TAIL = re.compile(r"%|\bif\b(?! \((svcntb|__riscv_vlenb))|static inline")
 
 
 def scheduled(target: str) -> Schedule:

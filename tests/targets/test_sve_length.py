@@ -16,7 +16,7 @@ from tilewright.runtime.build.toolchain import compile_program
 from tilewright.runtime.harness import harness
 from tilewright.runtime.machine import host
 
-FAMILY = tuple(name for name in targets.NAMES if targets.load(name).length is not None)
+FAMILY = tuple(name for name in targets.NAMES if name.startswith("sve"))
 SPEC = tw.Gemm(5, 19, 7, beta=1)
 
 

@@ -129,7 +129,7 @@ WRONG = {
     "_mm256_cvtepu8_epi16": "_mm256_cvtepi8_epi16",
     "0x0c080400": "0x0c080401",
     "_mm256_maskload_ps(in0, mask)": "((void)mask, _mm256_loadu_ps(in0))",
-    "_mm_maskstore_pd(out, mask, x)": "(void)mask, _mm_storeu_pd(out, x)",
+    "_mm_maskstore_pd((double *)out, mask, x)": "(void)mask, _mm_storeu_pd((double *)out, x)",
     "_mm256_dpbusd_avx_epi32(acc, y, x)": "_mm256_dpbusd_avx_epi32(acc, x, y)",
 }
 

@@ -110,7 +110,7 @@ def case(target: Target, seed: int, index: int) -> Case:
         factor: _dealt(levels, index, (seed, target.name, factor))
         for factor, levels in LEVELS.items()
     }
-    return _case(target, f"{target.name}_{index:03}", hand, seed)
+    return _case(target, f"{target.name.replace('.', '_')}_{index:03}", hand, seed)
 
 
 def _dealt(levels: Sequence[Any], index: int, key: tuple[object, ...]) -> Any:
