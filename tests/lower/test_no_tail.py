@@ -47,7 +47,10 @@ def test_multiples_of_sixteen_need_no_tail(target: str, beta: float, type_: Any)
     for more in ({}, {"c": Matrix(type_, "F")}, {"b": Matrix(type_, "F")}):
         text = text_of(target, 16, Schedule(), a=type_, beta=beta, **more)
         assert not tails(body(text)), f"with {more}"
-    assert not tails(body(text_of(target, 16, scheduled(target), a=type_, beta=beta)))
+    schedule = scheduled(target)
+    assert schedule.tile is not None
+    multiple = max(16, schedule.tile[1])
+    assert not tails(body(text_of(target, multiple, schedule, a=type_, beta=beta)))
 
 
 @pytest.mark.parametrize("target", VECTOR_TARGETS)
