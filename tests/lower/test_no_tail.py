@@ -19,9 +19,9 @@ from tilewright.spec.sizes import Dim
 TAIL = re.compile(r"%|\bif\b(?! \((svcntb|__riscv_vlenb))|static inline")
 
 
-def scheduled(target: str) -> Schedule:
+def scheduled(target: str, type_: str = "f32") -> Schedule:
     """A tile that was asked for, one vector wide."""
-    return Schedule(tile=(4, targets.load(target).of("f32")[0].lanes), k_unroll=4)
+    return Schedule(tile=(4, targets.load(target).of(type_)[0].lanes), k_unroll=4)
 
 
 def text_of(target: str, multiple: int, schedule: Schedule, **more: object) -> str:
@@ -47,7 +47,7 @@ def test_multiples_of_sixteen_need_no_tail(target: str, beta: float, type_: Any)
     for more in ({}, {"c": Matrix(type_, "F")}, {"b": Matrix(type_, "F")}):
         text = text_of(target, 16, Schedule(), a=type_, beta=beta, **more)
         assert not tails(body(text)), f"with {more}"
-    schedule = scheduled(target)
+    schedule = scheduled(target, type_)
     assert schedule.tile is not None
     multiple = max(16, schedule.tile[1])
     assert not tails(body(text_of(target, multiple, schedule, a=type_, beta=beta)))
