@@ -51,7 +51,7 @@ X86 = Detection(
     unlisted=("avx_vnni", "avx_vnni_int8", "avx_vnni_int16", "avx10_2", "amx_fp16", "amx_fp8"),
 )  # fmt: skip
 ARM = Detection(
-    template="library/cpu_arm.c.j2",
+    template="library/cpu_hwcap.c.j2",
     words=("HWCAP", "HWCAP2", "VECTORS"),
     bits={
         "asimd": CpuBit("HWCAP", 1),

@@ -225,8 +225,7 @@ def key_of(vector: Vector) -> tuple[str, str, int]:
 
 
 def _vectors(target: Target) -> dict[tuple[str, str, int], Vector]:
-    own = target.matrix.vectors if target.matrix else ()
-    return {key_of(vector): vector for vector in (*target.vectors, *own)}
+    return {key_of(vector): vector for vector in target.every_vector}
 
 
 # --- operations in words -----------------------------------------------------------------------

@@ -101,16 +101,19 @@ class Target:
                     got=lanes,
                 )
 
+    @property
+    def every_vector(self) -> tuple[Vector, ...]:
+        """The vectors, and those that a matrix unit alone has for its factors."""
+        return (*self.vectors, *(self.matrix.vectors if self.matrix else ()))
+
     def of(self, element: str) -> tuple[Vector, ...]:
         """The vectors of an element type, widest first."""
         return _vectors_of(self, element)
 
     def holding(self, element: str, lanes: int) -> Vector:
         """The vector of ``lanes`` elements of a type; TargetError if there is none."""
-        own = self.matrix.vectors if self.matrix else ()
-        found = next(
-            (v for v in (*self.of(element), *own) if (v.element, v.lanes) == (element, lanes)), None
-        )
+        every = (v for v in self.every_vector if v.element == element)
+        found = next((v for v in every if v.lanes == lanes), None)
         if found is None:
             raise TargetError(f"target {self.name} has no vector of {lanes} {element}")
         return found
@@ -164,8 +167,8 @@ def _as_it_is(vector: Vector) -> Vector:
 @cache
 def without_blocks(target: Target) -> Target:
     """``target`` without the products of a matrix unit whose factors are vectors."""
-    held = target.matrix is not None and target.matrix.factors == "matrices"
-    return target if held else replace(target, matrix=None)
+    blocks = target.matrix is not None and target.matrix.factors == "vectors"
+    return replace(target, matrix=None) if blocks else target
 
 
 def _has(target: Target, vector: Vector) -> bool:

@@ -99,8 +99,7 @@ class Product:
         element = self.along if side == "along" else self.across
         lines = vector.lanes
         if self.blocks:
-            lines = self.op.groups if side == "across" else lines // self.rows
-            lines = self.op.cols if self.op.form == "block" and side == "along" else lines
+            lines = self.op.groups if side == "across" else self.op.cols
         if element == vector.element and lines * self.depth == vector.lanes:
             return vector
         return target.holding(element, lines * self.depth)

@@ -346,9 +346,8 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
             got=f"prefetch={schedule.prefetch}, and {staging.product.mnemonic} on {target.name}",
             hint="leave prefetch out, or choose a target without the matrix unit",
         )
-    packs = (
-        packs if is_plain(spec, target) or panels else ""
-    )  # what is converted is packed on the way
+    if not (is_plain(spec, target) or panels):
+        packs = ""  # what is converted is packed on the way
     along = "m" if vectorize == "k" else vectorize
     by_rows = vectorize == "n" and staging.by_panels(sizes)
     outer, inner, loop_reason = read_loops(spec, schedule, along, packs, by_rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shlex
 import shutil
 import subprocess
@@ -17,7 +16,7 @@ from typing import Literal
 
 from tilewright.errors import ToolchainError
 from tilewright.isa.target import Target
-from tilewright.runtime.machine.host import Means, machine, means, user_compiler
+from tilewright.runtime.machine.host import Means, machine, means, numbers_of, user_compiler
 
 Family = Literal["gcc", "clang", "zig"]
 
@@ -25,7 +24,6 @@ Family = Literal["gcc", "clang", "zig"]
 _GNU = {"ppc64le": "powerpc64le"}
 #: Version numbers at the end of a compiler's name, newest first, where several are installed.
 _NUMBERS = range(30, 12, -1)
-_DIGITS = re.compile(r"\d+")
 
 @dataclass(frozen=True, slots=True)
 class Compiler:
@@ -77,12 +75,7 @@ def find_compiler(target: Target, *, emulated: bool) -> Compiler:
 
 
 def _new_enough(found: Compiler, least: Mapping[str, str]) -> bool:
-    return _number(found.version) >= _number(least.get(found.family, "0"))
-
-
-def _number(version: str) -> tuple[int, ...]:
-    """A version as numbers: what follows the digits of a part is left out."""
-    return tuple(int(digits[0]) for part in version.split(".") if (digits := _DIGITS.match(part)))
+    return numbers_of(found.version) >= numbers_of(least.get(found.family, "0"))
 
 
 def _wish(wanted: str, least: Mapping[str, str]) -> str:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 
-from tilewright.runtime.store.folders import cache_directory
+from .remembered import remembered
 
 #: A leaf and a subleaf of CPUID to the registers EAX, EBX, ECX and EDX.
 Ask = Callable[[int, int], tuple[int, int, int, int]]
@@ -21,22 +20,12 @@ def unlisted(processor: str) -> frozenset[str]:
     asked once, and what it said remembered in the cache directory for this ``processor``.
     """
     here = " ".join([*os.uname(), processor])
-    file = cache_directory() / "cpuid.json"
-    try:
-        known = json.loads(file.read_text(encoding="utf-8"))
-        if known["here"] == here:
-            return frozenset(map(str, known["features"]))
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    found = frozenset(_asked())
-    try:
-        os.makedirs(file.parent, mode=0o700, exist_ok=True)
-        part = file.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps({"here": here, "features": sorted(found)}), encoding="utf-8")
-        part.replace(file)
-    except OSError:
-        pass
-    return found
+    return remembered(
+        "cpuid.json",
+        here,
+        lambda: {"features": sorted(_asked())},
+        lambda known: frozenset(map(str, known["features"])),
+    )
 
 
 def _asked() -> Iterator[str]:

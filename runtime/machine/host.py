@@ -35,6 +35,7 @@ __all__ = [
     "is_native",
     "machine",
     "means",
+    "numbers_of",
     "qemu_version",
     "resolve",
     "usable_cpus",
@@ -170,7 +171,7 @@ def means(target: Target | Identity, *, emulated: bool | None = None) -> Means:
     emulation = target.emulation
     path = find_qemu(target)
     version = qemu_version(path) if path is not None and emulation.least else ""
-    if path is not None and _parts(version) >= _parts(emulation.least):
+    if path is not None and numbers_of(version) >= numbers_of(emulation.least):
         return "qemu"
     if emulation.header is not None:
         return "header"
@@ -212,8 +213,12 @@ def qemu_version(path: str) -> str:
     return found[1] if found else ""
 
 
-def _parts(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split(".") if part)
+def numbers_of(version: str) -> tuple[int, ...]:
+    """A version's numbers, to be compared: what follows the digits of a part is left out."""
+    import re
+
+    parts = (re.match(r"\d+", part) for part in version.split("."))
+    return tuple(int(part[0]) for part in parts if part)
 
 
 def user_compiler(target: Target | Identity, means: Means) -> str | None:

@@ -8,11 +8,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
-
-from tilewright.runtime.store.folders import cache_directory
+from typing import Any, NamedTuple
 
 from .cpuid import unlisted
+from .remembered import remembered
 
 _CPUINFO = Path("/proc/cpuinfo")
 _AUXV = Path("/proc/self/auxv")
@@ -179,27 +178,14 @@ def _first_processor() -> dict[str, str]:
 
 
 def _detected() -> Cpu:
-    """What archspec says, remembered in the cache directory under the machine's own name."""
-    import json
-
+    """What archspec says, remembered under the machine's own name."""
     here = " ".join(os.uname()) if hasattr(os, "uname") else sys.platform
-    file = cache_directory() / "host.json"
-    try:
-        known = json.loads(file.read_text(encoding="utf-8"))
-        if known["here"] == here:
-            return _named(known["name"], known["features"])
-    except (OSError, ValueError, KeyError, TypeError):
-        pass
-    found = _archspec()
-    known = {"here": here, "name": found.name, "features": sorted(found.features)}
-    try:
-        os.makedirs(file.parent, mode=0o700, exist_ok=True)
-        part = file.with_suffix(f".{os.getpid()}")
-        part.write_text(json.dumps(known), encoding="utf-8")
-        part.replace(file)
-    except OSError:
-        pass
-    return found
+
+    def find() -> dict[str, Any]:
+        found = _archspec()
+        return {"name": found.name, "features": sorted(found.features)}
+
+    return remembered("host.json", here, find, lambda x: _named(x["name"], x["features"]))
 
 
 def _archspec() -> Cpu:

@@ -7,8 +7,11 @@ length. Only constants follow from it: how many lanes an ``svext`` goes, where a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tilewright.isa.vector import Factors, Form, Mask, MulAdd
+
+from .. import neon_words
 
 #: Bytes of an element.
 SIZES = {"f64": 8, "f32": 4, "s32": 4, "f16": 2, "bf16": 2, "s8": 1, "u8": 1}
@@ -130,19 +133,7 @@ def forms(
     instructions: int = 1,
 ) -> tuple[MulAdd, ...]:
     """One multiply-add in each form; that by lane takes one of ``lanes`` in each segment."""
-    depth, x, y = factors
+    made = neon_words.forms(mnemonic, spellings, cols, factors=factors, instructions=instructions)
     return tuple(
-        MulAdd(
-            form=form,
-            mnemonic=f"{mnemonic} by element" if form == "lane" else mnemonic,
-            spelling=spelling,
-            cols=cols,
-            depth=depth,
-            x=x,
-            y=y,
-            lanes=lanes if form == "lane" else 0,
-            within=PICKED if form == "lane" else 0,
-            instructions=instructions,
-        )
-        for form, spelling in spellings.items()
+        replace(op, lanes=lanes, within=PICKED) if op.form == "lane" else op for op in made
     )

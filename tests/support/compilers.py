@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 
 import pytest
 
 from tilewright import targets
-from tilewright.errors import ToolchainError
+from tilewright.errors import TargetError, ToolchainError
 from tilewright.isa.target import Target
 from tilewright.runtime.build.compilers import Compiler, find_compiler
-from tilewright.runtime.machine.host import find_qemu, is_native, machine
+from tilewright.runtime.machine.host import machine
 
 #: Commands by the machine they compile for.
 COMPILERS = {
@@ -61,14 +59,5 @@ def use(
         if "too old" not in error.problem:
             raise
         pytest.skip(error.problem)
-
-
-def emulated(target: Target) -> None:
-    """Skip the test where what stands in for the CPU does not know all that ``target`` has."""
-    emulator = find_qemu(target)
-    if emulator is None or is_native(target):
-        return
-    command = [emulator, "-cpu", target.emulation.cpu, sys.executable]
-    said = subprocess.run(command, capture_output=True, text=True, check=False).stderr
-    if "-cpu" in said or "can't apply" in said:
-        pytest.skip(f"{emulator} has no {target.emulation.cpu}")
+    except TargetError as error:  # no emulator, or one that is too old
+        pytest.skip(str(error))

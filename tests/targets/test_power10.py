@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
+from support.compilers import COMPILERS, FAMILIES, use
+from support.machine_code import block_cycles
 from sympy import Integer
 
 import tilewright as tw
@@ -26,7 +27,6 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.verify import verify_tile
 from tilewright.plan.tiles import grids_of
-from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.build.toolchain import compile_library, disassemble
 from tilewright.runtime.machine import host
 from tilewright.symbolic import ONE, ZERO
@@ -48,7 +48,6 @@ SPECS = {
 }
 #: Of a K loop of 8 products: 6 loads, two pointers, and the branch.
 MOST = 17
-COMMANDS = {"gcc": "powerpc64le-linux-gnu-gcc", "clang": "clang --target=powerpc64le-linux-gnu"}
 
 
 def k_loop(text: str, product: str) -> list[str]:
@@ -65,33 +64,25 @@ def k_loop(text: str, product: str) -> list[str]:
     return min(loops, key=len)
 
 
-@pytest.mark.parametrize("family", COMMANDS)
+@pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("name", SPECS)
 def test_a_k_loop_has_little_beside_its_products(
     name: str, family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if shutil.which(COMMANDS[family].split()[0]) is None or shutil.which(COMMANDS["gcc"]) is None:
-        pytest.skip("no compiler for POWER")
-    monkeypatch.setenv("TILEWRIGHT_CC_PPC64LE", COMMANDS[family])
+    if shutil.which(COMPILERS["ppc64le"]["gcc"]) is None:
+        pytest.skip("no linker for POWER")
+    compiler = use(family, POWER10, monkeypatch)
     spec, product = SPECS[name]
     text = generate([Request("gemm", spec, tw.Schedule(), POWER10)]).text
-    compiler = find_compiler(POWER10, emulated=False)
     library = compile_library(text, POWER10, compiler, tmp_path, "kernel")
     loop = k_loop(disassemble(library, compiler), product)
     products = sum(product in line for line in loop)
     assert products % 8 == 0
     assert len(loop) <= MOST * products // 8
     assert not [line for line in loop if line.startswith(("stx", "std", "xxm"))], "a spill"
-    analyser = shutil.which("llvm-mca-19")
-    if analyser is None:
-        pytest.skip("no llvm-mca of version 19")
     bare = (re.sub(r"^dm|\b(vs|cr|r|a)(?=\d)|<.*", "", line) for line in loop[:-1])
-    command = [analyser, "-mtriple=powerpc64le", "-mcpu=pwr10", "-iterations=50"]
-    said = subprocess.run(
-        command, input="\n".join(bare), capture_output=True, text=True, check=True
-    ).stdout
-    found = re.search(r"Block RThroughput: +([\d.]+)", said)
-    assert found is not None and float(found[1]) <= 1.1 * products / 2, "two products in a cycle"
+    cycles = block_cycles(bare, "powerpc64le", "pwr10")
+    assert cycles <= 1.1 * products / 2, "two products in a cycle"
 
 
 # -- which product sums --------------------------------------------------------------------------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shutil
 import struct
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -12,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from support.compilers import emulated, use
+from support.compilers import use
+from support.machine_code import block_cycles
 
 import tilewright as tw
 from benchmarks.measure.spills import Function, Region, functions
@@ -74,23 +73,14 @@ def test_k_loops_spill_nothing_and_are_short(
 def test_k_loops_are_as_fast_as_their_multiply_adds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    analyser = shutil.which("llvm-mca-19") or shutil.which("llvm-mca-20")
-    if analyser is None:
-        pytest.skip("no llvm-mca of version 19")
     specs = [tw.Gemm(64, 64, 64, a=t, b=t) for t in ("f32", "f64")]
     for function, region in k_loops("rvv128", specs, tmp_path, monkeypatch):
         first = region.instructions[0].address
         before = (one for one in function.instructions if one.address < first)
         (*_, length) = (one for one in before if one.mnemonic.startswith("vset"))
-        lines = [f"{o.mnemonic} {o.operands}\n" for o in (length, *region.instructions[:-1])]
-        command = [analyser, "-mtriple=riscv64", f"-mcpu={CORE}", "-iterations=20"]
-        said = subprocess.run(
-            command, input="".join(lines), capture_output=True, text=True, check=True
-        )
-        cycles = re.search(r"Block RThroughput: +([\d.]+)", said.stdout)
-        assert cycles is not None, said.stdout
+        lines = [f"{o.mnemonic} {o.operands}" for o in (length, *region.instructions[:-1])]
         registers = 4 * products(function, region)
-        assert float(cycles[1]) <= SLACK * registers / UNITS
+        assert block_cycles(lines, "riscv64", CORE) <= SLACK * registers / UNITS
 
 
 def test_the_model_chooses_how_many_registers_a_vector_takes() -> None:
@@ -107,7 +97,6 @@ def test_a_program_refuses_registers_of_another_length(
     target, other = resolve("rvv256"), resolve("rvv512")
     if find_qemu(target) is None:
         pytest.skip("no qemu-riscv64")
-    emulated(target)
     compiler = use("clang", target, monkeypatch, emulated=True)
     text = program(Request("kernel", tw.Gemm(3, 5, 7), tw.Schedule(), target))
     made = compile_program([text], target, compiler, tmp_path, "kernel", ())
@@ -140,7 +129,6 @@ def test_the_length_is_what_the_cpu_says(
     target = resolve(name)
     if find_qemu(target) is None:
         pytest.skip("no qemu-riscv64")
-    emulated(target)
     compiler = use("clang", target, monkeypatch, emulated=True)
     text = ASKS % struct.unpack("<2I", READ_VLENB)
     made = compile_program([text], target, compiler, tmp_path, "ask", ())

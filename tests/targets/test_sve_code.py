@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
-import shutil
-import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from support.compilers import FAMILIES, use
+from support.machine_code import block_cycles
 
 import tilewright as tw
 from benchmarks.measure.spills import Function, Instruction, functions
@@ -52,19 +50,8 @@ class KLoop:
 
     def cycles(self, core: str) -> float:
         """Cycles of a trip when nothing has to be waited for, as LLVM's model of ``core`` says."""
-        lines = [f"{one.mnemonic} {one.operands}\n" for one in self.instructions[:-1]]
-        command = [str(analyser()), "-mtriple=aarch64", f"-mcpu={core}", "-iterations=20"]
-        said = subprocess.run(
-            command, input="".join(lines), capture_output=True, text=True, check=True
-        )
-        found = re.search(r"Block RThroughput: +([\d.]+)", said.stdout)
-        assert found is not None, said.stdout
-        return float(found[1])
-
-
-def analyser() -> str | None:
-    """LLVM's analyser of machine code; before version 19 it does not know SVE's cycles."""
-    return next(filter(None, map(shutil.which, ("llvm-mca-19", "llvm-mca-20"))), None)
+        lines = (f"{one.mnemonic} {one.operands}" for one in self.instructions[:-1])
+        return block_cycles(lines, "aarch64", core)
 
 
 def k_loops(
@@ -100,8 +87,6 @@ def test_k_loops_are_as_fast_as_their_multiply_adds(
     for loop in found:
         if any(one.mnemonic == "fmla" for one in loop.instructions):
             assert len(loop.instructions) <= MOST * loop.products
-    if analyser() is None:
-        pytest.skip("no llvm-mca of version 19")
     slow = [loop for loop in found if loop.cycles(core) > SLACK * loop.products / units]
     assert [f"{loop.function.name}: {loop.cycles(core)}" for loop in slow] == []
 

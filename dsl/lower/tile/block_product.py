@@ -45,14 +45,14 @@ class BlockProduct(KStep):
             yield from self._filled(loaded, side, pointer.address(0, index, first), active)
             for column, band in products:
                 x, y = self._factor("along", column, index), self._factor("across", band, index)
-                split = self.accumulator_set(index)
-                if self.shape.sums is not None:
-                    yield MultiplyBlock(
-                        self.shape.op, block_of(self.tile, band, column, split), x, y
-                    )
-                    continue
-                acc = self.tile.block(band, column, split)
-                yield from multiply_add(self.tile, self.shape.op, acc, x, y)
+                yield from self._product((band, column, self.accumulator_set(index)), x, y)
+
+    def _product(self, place: tuple[int, int, int], x: Register, y: Register) -> Iterator[Op]:
+        """A block of C and the product of two factors, in a matrix unit or in a vector."""
+        if self.shape.sums is not None:
+            yield MultiplyBlock(self.shape.op, block_of(self.tile, *place), x, y)
+        else:
+            yield from multiply_add(self.tile, self.shape.op, self.tile.block(*place), x, y)
 
     def tail(self, index: int) -> Iterator[Op]:
         """There is none: both factors are padded to whole K groups."""

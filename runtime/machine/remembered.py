@@ -1,0 +1,41 @@
+"""What was found out about this machine, kept in the cache directory until it is another one."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from tilewright.runtime.store.folders import cache_directory
+
+T = TypeVar("T")
+
+
+def remembered(
+    name: str,
+    here: str,
+    find: Callable[[], Mapping[str, Any]],
+    read: Callable[[Mapping[str, Any]], T],
+) -> T:
+    """What ``read`` makes of the plain data that ``find`` finds out, once for the machine ``here``.
+
+    It is kept in the file ``name``. One that is damaged, or of another machine, is written anew;
+    where none can be written it is found out each time.
+    """
+    file = cache_directory() / name
+    try:
+        known = json.loads(file.read_text(encoding="utf-8"))
+        if known["here"] == here:
+            return read(known)
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    found = find()
+    try:
+        os.makedirs(file.parent, mode=0o700, exist_ok=True)
+        part = file.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps({"here": here, **found}), encoding="utf-8")
+        part.replace(file)
+    except OSError:
+        pass
+    return read(found)

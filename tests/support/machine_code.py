@@ -1,0 +1,30 @@
+"""Cycles of machine code, as LLVM's models of cores have them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable
+
+import pytest
+
+
+def analyser() -> str | None:
+    """LLVM's analyser of machine code; before version 19 it does not know SVE's cycles."""
+    return next(filter(None, map(shutil.which, ("llvm-mca-19", "llvm-mca-20"))), None)
+
+
+def block_cycles(lines: Iterable[str], triple: str, core: str) -> float:
+    """Cycles of a loop's trip, its branch left out, when nothing has to be waited for.
+
+    The test is skipped without the analyser.
+    """
+    if (found := analyser()) is None:
+        pytest.skip("no llvm-mca of version 19")
+    command = [found, f"-mtriple={triple}", f"-mcpu={core}", "-iterations=20"]
+    text = "".join(f"{line}\n" for line in lines)
+    said = subprocess.run(command, input=text, capture_output=True, text=True, check=True).stdout
+    cycles = re.search(r"Block RThroughput: +([\d.]+)", said)
+    assert cycles is not None, said
+    return float(cycles[1])
