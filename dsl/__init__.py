@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .runtime.bench.timing import Timing
     from .runtime.calibrate.run import Calibrated, calibrate
     from .runtime.call.packed_matrix import PackedMatrix
+    from .runtime.call.quantized_matrix import QuantizedMatrix
     from .runtime.driver import compile, compile_many
     from .runtime.harness import harness
     from .runtime.kernel import Kernel
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from .spec.gemm import Gemm
     from .spec.operands import Addresses, Matrix, Offsets, Packed, Strided
     from .spec.pack import Pack
+    from .spec.quantized import Quantize, Quantized
     from .spec.postops import *  # noqa: F403  whose names are read where they are defined
     from .spec.reductions import row_absmax, row_max, row_sum
     from .spec.schedule import Schedule
@@ -67,6 +69,9 @@ __all__ = [
     "PackedB",
     "PackedMatrix",
     "PlanError",
+    "Quantize",
+    "Quantized",
+    "QuantizedMatrix",
     "Schedule",
     "ScheduleError",
     "SpecError",
@@ -123,7 +128,9 @@ _HOMES = {
     "tune": "tuning.tune",
     "variants": "tuning.variants",
     "PackedMatrix": "runtime.call.packed_matrix",
+    "QuantizedMatrix": "runtime.call.quantized_matrix",
     "Pack": "spec.pack",
+    **dict.fromkeys(("Quantize", "Quantized"), "spec.quantized"),
     "dim": "spec.sizes",
     "Gemm": "spec.gemm",
     "Transpose": "spec.transpose",

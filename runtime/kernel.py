@@ -47,7 +47,7 @@ def _with_formats(found: Signature, spec: Spec, target: Identity) -> Signature:
     """The signature with its formats, which take modules; the same where nothing is packed."""
     if not isinstance(spec, Pack) and not (isinstance(spec, Gemm) and isinstance(spec.b, Packed)):
         return found
-    from tilewright.plan.packed_b import formats_of
+    from tilewright.plan.formats import formats_of
 
     return signature(spec, formats_of(spec, target.description))
 
@@ -478,16 +478,21 @@ class Kernel:
 
         return assembly(self.name, self.isa, self._entry)
 
-    def pack_b(self, b: Any) -> PackedMatrix:
+    def pack_b(self, b: Any, *, scales: Any = None) -> PackedMatrix:
         """B packed for this kernel and for all with the same target, types, k, n and nb.
 
         ``b`` is k x n, or count x k x n for a batch in one array; of B's type, or of float32,
-        which is converted. ArgumentError if it is neither, SpecError if the kernel packs none.
+        which is converted; of a quantized B its integers, with ``scales``, or a QuantizedMatrix.
+        ArgumentError if it is none of these, SpecError if the kernel packs none.
         """
-        from tilewright.runtime.call.pack_source import pack_for
+        from tilewright.runtime.call.pack_source import pack_for, pack_quantized
 
         if not isinstance(self.spec, Gemm) or not isinstance(self.spec.b, Packed):
             raise SpecError(f"{self.name} takes no packed B", hint='b=tw.Packed("bf16"): its type')
+        if self.spec.quantized is not None:
+            return pack_quantized(self.spec, self.isa, b, scales)
+        if scales is not None:
+            raise ArgumentTypeError("B is not quantized, and has no scales", got=self.spec.b)
         spec, b = pack_for(self.spec, b)
         if spec not in self._packers:
             self._packers[spec] = self._remake(spec, Schedule(), self.target)

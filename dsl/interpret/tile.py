@@ -47,6 +47,7 @@ from tilewright.ir.ops import (
     StoreMatrix,
     SumLanes,
     TileProgram,
+    Unpack,
     Unzip,
     Zero,
     ZeroMatrix,
@@ -177,6 +178,8 @@ class Tile:
                 return execute_matrices.compiled(self, op)
             case Interleave() | Unzip():
                 return self._interleave(op)
+            case Unpack():
+                return self._unpack(op)
             case StackBuffer():
                 return self._stack_buffer(op)
             case _:
@@ -323,6 +326,18 @@ class Tile:
         elements = writer(vector, op.memory, op.group)
         put = self._writing(op.address, op.element, count, f"{self.program.name}: {src}")
         return lambda: put(elements(registers[src]))
+
+    def _unpack(self, op: Unpack) -> Run:
+        registers, dst, src = self.registers, op.dst.name, op.src.name
+        low, mask, element = op.bits * op.index, (1 << op.bits) - 1, DTYPES[op.dst.vector.element]
+        counts = self.around.counts
+
+        def run() -> None:
+            counts.elementary_operations += 1
+            bytes_ = registers[src].astype(np.int64) & 255
+            registers[dst] = ((bytes_ >> low) & mask).astype(element)
+
+        return run
 
     def _copy(self, op: Copy) -> Run:
         counts, count, who = self.around.counts, self.value(op.count), f"{self.program.name}: copy"

@@ -196,6 +196,7 @@ class Broadcast(Operation):
     """One element into all lanes; where ``group`` elements are one factor, or repeat, all those.
 
     Of them ``existing`` are read and the others 0, None for all. ``memory`` is their type.
+    ``begins``: other operations add to it.
     """
 
     kind: ClassVar[str] = "broadcast"
@@ -204,6 +205,7 @@ class Broadcast(Operation):
     group: int = 1
     existing: Sizes[Expr | None] = None
     memory: str = ""
+    begins: bool = False
 
     def accesses(self) -> Iterator[Access]:
         """One factor, or what exists of it."""
@@ -397,6 +399,18 @@ class Unzip(Operation):
 
 
 @dataclass(frozen=True, slots=True)
+class Unpack(Operation):
+    """``dst`` = field ``index`` of ``bits`` bits of the low byte of each lane, as a number."""
+
+    kind: ClassVar[str] = "unpack"
+    counts: ClassVar[Counted] = "elementary_operations"
+    dst: Writes[Register]
+    src: Reads[Register]
+    bits: int
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
 class SumLanes(Operation):
     """The sum over the lanes of ``src`` into the scalar ``dst``."""
 
@@ -552,7 +566,7 @@ Op = (
     Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Pick | Splat | MultiplyAdd
     | Add | Multiply | Apply | Interleave | Unzip | SumLanes | Store | Copy | StackBuffer | Keep
     | Hide | Prefetch | Note | Loop | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
-    | MultiplyBlock | ReadRows
+    | MultiplyBlock | ReadRows | Unpack
 )  # fmt: skip
 
 

@@ -50,6 +50,7 @@ from .ops import (
     Store,
     StoreMatrix,
     SumLanes,
+    Unpack,
     Unzip,
     Zero,
     ZeroMatrix,
@@ -285,6 +286,14 @@ def _interleave(w: Walk, op: Interleave | Unzip) -> None:
         w.refuse(op, f"of blocks of {op.block}", f"those of {vector!r}: {known}")
 
 
+def _unpack(w: Walk, op: Unpack) -> None:
+    w.same(op, op.dst, op.src)
+    fields = op.dst.vector.fields.get(op.bits, ())
+    if not 0 <= op.index < len(fields):
+        known = ", ".join(map(str, op.dst.vector.fields)) or "none"
+        w.refuse(op, f"of field {op.index} of {op.bits} bits", f"those of {op.dst.vector!r}: {known}")
+
+
 def _sum_lanes(w: Walk, op: SumLanes) -> None:
     w.spelled(op, op.src.vector.sum_lanes, op.src.vector)
     if op.dst.vector.lanes != 1 or op.dst.vector.element != op.src.vector.element:
@@ -473,6 +482,7 @@ RULES: Rules = {
     Apply: _apply,
     Interleave: _interleave,
     Unzip: _interleave,
+    Unpack: _unpack,
     SumLanes: _sum_lanes,
     Store: _store,
     Copy: _copy,

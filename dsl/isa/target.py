@@ -171,6 +171,12 @@ def without_blocks(target: Target) -> Target:
     return replace(target, matrix=None) if blocks else target
 
 
+@cache
+def vectors_alone(target: Target) -> Target:
+    """``target`` without its matrix unit."""
+    return target if target.matrix is None else replace(target, matrix=None)
+
+
 def _has(target: Target, vector: Vector) -> bool:
     """Whether ``target`` has such a vector: features may need the same."""
     return any(v.lanes == vector.lanes for v in target.of(vector.element))

@@ -162,7 +162,8 @@ class Vector:
     ``spreads[type]`` one element, ``repeats[type]`` a few; ``stores[type]`` converts and writes
     them. ``ops`` are the elementary operations by name, of ``{x}``, ``{y}`` and ``{z}``. A vector
     without ``muladd`` only holds factors; its ``group`` is a register full of the ``{bits}`` bits
-    ``{x}``, an integer in C; ``shifts[type]`` is the same of bytes of the other sign, 128 added to
+    ``{x}``, an integer in C; ``fields[bits]`` are the fields of so many bits of the low byte of
+    each lane of ``{v}``, the lowest first; ``shifts[type]`` is the same of bytes of the other sign, 128 added to
     each or subtracted, so that the values are its own. ``load_group`` and ``store_group`` move
     ``{bytes}`` bytes as the one lane that there is. ``support`` is a template of the C that its
     spellings use besides intrinsics; what stands in for these has it as well.
@@ -183,6 +184,7 @@ class Vector:
     muladd: tuple[MulAdd, ...] = ()
     sum_lanes: str = ""
     group: str = ""
+    fields: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     shifts: Mapping[str, str] = field(default_factory=dict)
     load_group: str = ""
     store_group: str = ""

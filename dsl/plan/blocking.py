@@ -106,10 +106,10 @@ class _Cutting:
         if letter == "k" and block.stage == "whole" and plan.summed is not None:
             return self._summed(letters, block)
         if letter == "k":
-            steps = plan.product.depth * (plan.schedule.k_unroll or 1)
+            steps = plan.product.step * (plan.schedule.k_unroll or 1)
             size = plan.blocks["k"] if "k" in rest + plan.inner else steps
             if plan.panel_tile is not None:
-                return self._over_equal(letter, plan.product.depth, rest, block)
+                return self._over_equal(letter, plan.product.step, rest, block)
             return self._over_k(size, rest, block, names)
         if letter.lower() in rest.lower():
             if plan.panel_tile is not None:

@@ -16,6 +16,7 @@ _WIDENS = {
     **dict.fromkeys(FORMATS, ("f32",)),
     "s8": ("s16", "s32"),
     "u8": ("s16", "u16", "s32"),
+    "u4": ("s8", "u8", "s16", "u16", "s32"),
 }
 #: What is added to an element of the first type to make one of the second.
 _SHIFTS = {("s8", "u8"): 128, ("u8", "s8"): -128}
@@ -30,6 +31,9 @@ class Product:
     step takes. ``shifts`` is what is added to each of A and B so that its elements are of the
     types that are multiplied: what that adds to the sums is subtracted again. ``instead`` says of
     which deeper multiply-add it takes the place, and why, "" of none.
+
+    With a ``block`` it sums so many elements of K in registers of type ``partial``; such a sum is
+    scaled, and added to those of type ``accumulator``, whose vectors ``ops`` names.
     """
 
     accumulator: str
@@ -38,16 +42,28 @@ class Product:
     shifts: Mapping[str, int] = field(hash=False)
     ops: Mapping[Vector, tuple[MulAdd, ...]] = field(hash=False)
     instead: str = ""
+    partial: str = ""
+    block: int = 0
+
+    @property
+    def summed(self) -> str:
+        """The element type of what the multiply-add sums into."""
+        return self.partial or self.accumulator
+
+    @property
+    def step(self) -> int:
+        """The elements of K that a step of the K loop takes."""
+        return self.block or self.depth
 
     @property
     def along(self) -> str:
         """The element type in registers of what lies along the vectors."""
-        return self.op.x or self.accumulator
+        return self.op.x or self.summed
 
     @property
     def across(self) -> str:
         """The element type in registers of what does not."""
-        return self.op.y or self.accumulator
+        return self.op.y or self.summed
 
     @property
     def mnemonic(self) -> str:

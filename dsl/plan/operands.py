@@ -29,13 +29,15 @@ class Operand:
     """An operand's type and strides in elements, by dimension.
 
     ``buffer`` is where it lies, under its own name if it is not packed. ``b`` is the stride from
-    one batch element to the next of a packed operand.
+    one batch element to the next of a packed operand. ``at``: it lies in the bytes of an operand
+    of the caller's, from that one on; None: it is one itself, or a buffer of the kernel's.
     """
 
     name: str
     type: str
     strides: Mapping[str, Expr] = field(hash=False)
     buffer: Name = NOWHERE
+    at: int | None = None
 
     def __post_init__(self) -> None:
         if self.buffer == NOWHERE:
@@ -44,7 +46,7 @@ class Operand:
     @property
     def packed(self) -> bool:
         """Whether it lies in a buffer of the kernel's own."""
-        return str(self.buffer) != self.name
+        return str(self.buffer) != self.name and self.at is None
 
 
 @dataclass(frozen=True, slots=True)

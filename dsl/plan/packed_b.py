@@ -6,9 +6,7 @@ import re
 from dataclasses import dataclass
 
 from tilewright.isa.target import Target
-from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.operands import Packed
-from tilewright.spec.pack import Pack
 from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer
 
 from .contraction import Product, choose_product, held_as
@@ -84,12 +82,12 @@ class PackedFormat:
     @property
     def sums_at(self) -> int:
         """The byte at which the sums begin."""
-        return _aligned(self.blocks * self.block_elements * self.itemsize)
+        return aligned(self.blocks * self.block_elements * self.itemsize)
 
     @property
     def nbytes(self) -> int:
         """Bytes of one matrix."""
-        return self.sums_at + (_aligned(4 * self.blocks * self.nb) if self.sums else 0)
+        return self.sums_at + (aligned(4 * self.blocks * self.nb) if self.sums else 0)
 
     @property
     def elements(self) -> int:
@@ -103,7 +101,7 @@ class PackedFormat:
         return block * self.block_elements + (group * self.nb + column) * self.group + at
 
 
-def format_named(text: str) -> PackedFormat | None:
+def packed_format_named(text: str) -> PackedFormat | None:
     """The format whose ``text`` this is; None if it is no format's."""
     found = _TEXT.fullmatch(text)
     if found is None or found["type"] not in ITEMSIZE or found["stored"] not in ITEMSIZE:
@@ -116,34 +114,20 @@ def format_named(text: str) -> PackedFormat | None:
     return form if form.text == text else None
 
 
-def _aligned(size: int) -> int:
+def aligned(size: int) -> int:
+    """``size`` in whole cache lines."""
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def format_of(spec: Gemm | Pack, target: Target) -> PackedFormat:
-    """The format of packed B: of target, types, that of sums among them, k, n and nb alone."""
-    if isinstance(spec, Pack):
-        return _format(target, spec.a, Packed(spec.type, spec.nb), spec.k, spec.n, spec.sums)
-    assert isinstance(spec.b, Packed) and isinstance(spec.k, int) and isinstance(spec.n, int)
-    return _format(target, spec.a.type, spec.b, spec.k, spec.n, spec.sum_type)
-
-
-def formats_of(spec: Spec, target: Target) -> dict[str, PackedFormat]:
-    """The formats of packed operands by name."""
-    if isinstance(spec, Pack):
-        return {"out": format_of(spec, target)}
-    if isinstance(spec, Gemm) and isinstance(spec.b, Packed):
-        names = ["b"] if spec.b2 is None else ["b", "b2"]
-        return dict.fromkeys(names, format_of(spec, target))
-    return {}
-
-
-def _format(target: Target, a: str, b: Packed, k: int, n: int, sums: str) -> PackedFormat:
+def packed_format(
+    target: Target, a: str, b: Packed, k: int, n: int, sums: str
+) -> PackedFormat:
+    """The format of B for an A of type ``a``, with sums of type ``sums``."""
     held = held_as(target, a, b.type, sums)
     product = packed_product(target, a, b, n, held).in_steps(k)
     lanes = target.of(held)[0].lanes
     stored = _stored_type(b.type, product, k * n)
-    columns = b.nb or _columns(product, n, k * n * ITEMSIZE[stored])
+    columns = b.nb or columns_of(product, n, k * n * ITEMSIZE[stored])
     return PackedFormat(
         type=b.type,
         stored=stored,
@@ -157,7 +141,7 @@ def _format(target: Target, a: str, b: Packed, k: int, n: int, sums: str) -> Pac
     )
 
 
-def _columns(product: Product, n: int, nbytes: int) -> int:
+def columns_of(product: Product, n: int, nbytes: int) -> int:
     """The columns of a block where nobody says how many: all, if a cache holds them.
 
     Else what a tile reads of K would lie as far apart as rows of B are long: in other pages, and in

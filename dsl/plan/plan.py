@@ -18,11 +18,15 @@ from tilewright.symbolic import ZERO, Least, div, mod, symbol, value
 from .contraction import Product
 from .loops import Decided, Decision
 from .operands import BatchPlan, Operand
-from .packed_b import ALIGNMENT, PackedFormat
+from .formats import Format
+from .packed_b import ALIGNMENT
+from .quantized_b import QuantizedFormat
 from .staging import is_empty, loads_as, same_types, takes_scalars
-from .tile_shape import STEPS, TileRequest
+from .tile_shape import STEPS, Scaled, TileRequest
 from .tiles import Pass, RegisterTile, Stage
 
+#: K groups in a register of which multiply-adds take one.
+LANES = 4
 #: A packed block up to this many bytes lies on the stack.
 STACK_BYTES = 32 * 1024
 
@@ -61,7 +65,7 @@ class Plan(Decided):
     batch: BatchPlan | None
     packs: str
     padded: bool
-    packed_format: PackedFormat | None
+    packed_format: Format | None
     decisions: tuple[Decision, ...]
     passes: Mapping[Stage, Pass] = field(default_factory=dict, hash=False)
     tiles: tuple[RegisterTile, ...] = ()
@@ -82,9 +86,8 @@ class Plan(Decided):
             each = self.product.depth * ITEMSIZE[self.operands["b"].type]
             vectors = tuple(v for v in vectors if v.lanes * each <= ALIGNMENT)
         elif isinstance(self.spec.b, Packed):
-            columns = value(self.operands["b"].strides["k"])
-            assert columns is not None, "a packed B is of fixed size"
-            vectors = tuple(v for v in vectors if v.lanes <= columns)
+            assert self.packed_format is not None, "a packed B has a format"
+            vectors = tuple(v for v in vectors if v.lanes <= self.packed_format.nb)
         if self.transposed:
             whole = self.bounces or self.finishes
             return tuple(v for v in vectors if v.transposes and (whole or v.cuts_any))
@@ -200,6 +203,7 @@ class Plan(Decided):
         rows outside, and nothing else around. A matrix unit reads more rows than there are.
         """
         alone = self.batch is None and not self.partial and self.spec.b2 is None
+        alone = alone and not self.product.block
         in_rows = "a" in self.sources and value(self.operands["a"].strides["k"]) == 1
         whole = alone and self.columns is None and self.product.unit is None
         return whole and in_rows and self.outer == "mn" and self.across == "m"
@@ -217,8 +221,14 @@ class Plan(Decided):
     @property
     def columns(self) -> int | None:
         """The columns of a block of the caller's packed B; None where there is one block."""
-        b = self.operands["b"]
-        return value(b.strides["k"]) if "pn" in b.strides and not b.packed else None
+        b, form = self.operands["b"], self.packed_format
+        return form.nb if form and "pn" in b.strides and not b.packed else None
+
+    @property
+    def quantized(self) -> QuantizedFormat:
+        """The format of a B of few bits; AssertionError where it is of another kind."""
+        assert isinstance(self.packed_format, QuantizedFormat), "B is not quantized"
+        return self.packed_format
 
     @property
     def output(self) -> Operand:
@@ -249,7 +259,7 @@ class Plan(Decided):
 
     def steps(self, extent: Expr, *, finish: bool) -> tuple[Expr, Expr]:
         """Steps of K in ``extent``, and the elements of one more that must not be read whole."""
-        depth = self.product.depth
+        depth = self.product.step
         if finish or is_empty(self.spec):
             return ZERO, ZERO
         if depth == 1:
@@ -260,7 +270,7 @@ class Plan(Decided):
 
     def counted(self, steps: Expr, k_tail: Expr) -> Expr:
         """Steps as the cost model counts them: one of ``k_tail`` elements takes as long as any."""
-        return steps + div(k_tail + (self.product.depth - 1), self.product.depth)
+        return steps + div(k_tail + (self.product.step - 1), self.product.step)
 
     def input_of(self, dimension: str) -> Operand:
         """The input operand that lies along ``dimension`` of C."""
@@ -310,10 +320,19 @@ class Plan(Decided):
             unit=self.target.matrix if self.product.op.form == "matrix" else None,
             sums=self.target.matrix if self.product.op.form == "block" else None,
             scalars_apart=self.target.scalars_apart,
+            scaled=self._scaled(),
         )
+
+    def _scaled(self) -> Scaled | None:
+        """What a block of K is to a tile, where it has scales of its own."""
+        if not self.product.block:
+            return None
+        return Scaled(self.product.block // self.product.depth, self.quantized.fields)
 
     def _splits(self, steps: int | None, count: int) -> tuple[int, ...]:
         """Sets of accumulators worth trying: each gets two steps, of one matrix or of several."""
+        if self.product.block:
+            return (1,)  # blocks are added in the order of K
         if steps is None:
             return 1, 2, 4
         return tuple(s for s in (1, 2, 4) if s == 1 or (s <= steps and 2 * s <= steps * count))
@@ -370,6 +389,8 @@ class Plan(Decided):
     def _stride(self) -> int:
         """Bytes from the vectors of one step of K to those of the next, 0 if unknown."""
         along = self.input_of(self.along)
+        if self.product.block:
+            return 0  # whole lines of bytes
         step = value(along.strides["k"]) if not self.dot else None
         return (step or 0) * self.product.depth * ITEMSIZE[along.type]
 
@@ -377,6 +398,8 @@ class Plan(Decided):
         if self.dot:
             return ()
         across, one = self.input_of(self.across), self.product.depth == 1
+        if (scaled := self._scaled()) and scaled.groups % LANES:
+            return ()
         if value(across.strides["k"]) == 1:
             if across.type == self.product.across:
                 return ("lane_k",)

@@ -22,7 +22,8 @@ from .cost_model import Choice, choose, shape_of, steady, tile_cycles
 from .estimate.work import convert_cycles, move_cycles
 from .loops import Decision, outer_length, read_loops, threads_decision
 from .operands import LINE, batch_of
-from .packed_b import MATRIX_COLUMNS, format_of, packed_product
+from .formats import format_of
+from .packed_b import MATRIX_COLUMNS, packed_product
 from .plan import STACK_BYTES, Plan
 from .staging import is_plain, product_of, same_types, stage_operands
 from .vector_axis import Layout, asks_for_panels, layouts, packs_in_panels
@@ -174,6 +175,7 @@ def _with_short_panels(spec: Gemm, schedule: Schedule, target: Target) -> Schedu
     """
     open_ = schedule == Schedule() and spec.batch is None and spec.b2 is None and not spec.outputs
     fixed = isinstance(spec.b, Packed) and isinstance(spec.k, int) and target.matrix is not None
+    fixed = fixed and spec.quantized is None
     if not (open_ and fixed and spec.output == "c" and spec.c.type == spec.type):
         return schedule
     assert isinstance(spec.b, Packed) and isinstance(spec.k, int) and isinstance(spec.n, int)
@@ -243,7 +245,7 @@ def _panel_tile(plan: Plan) -> tuple[int, int]:
     for name in plan.packs:
         strides = {LINE[name]: plan.product.group * ONE, "k": symbol("width")}
         operands[name] = replace(operands[name], type=plan.factor(name), strides=strides)
-    steps = Integer(plan.blocks["k"] // plan.product.depth)
+    steps = Integer(plan.blocks["k"] // plan.product.step)
     request = replace(plan, operands=operands).tile_request(steps, accumulate=True)
     most = STACK_BYTES // (plan.blocks["k"] * ITEMSIZE[plan.product.across])
     ranked = sorted(steady(plan.target, request, (1, 1)), key=lambda each: _streamed(plan, each))
@@ -360,9 +362,10 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
         *threads_decision(schedule, outer),
         *_why_blocks(schedule, blocks),
     ]
-    if tail := blocks.get("k", 0) % staging.product.depth:
-        blocks["k"] += staging.product.depth - tail
-        why = f"whole groups of {staging.product.depth}, which one multiply-add sums"
+    step = staging.product.step
+    if tail := blocks.get("k", 0) % step:
+        blocks["k"] += step - tail
+        why = f"whole groups of {step}, which one {'scale serves' if staging.product.block else 'multiply-add sums'}"
         decisions.append(Decision("block k", str(blocks["k"]), why))
     return Plan(
         spec=spec,

@@ -26,7 +26,9 @@ from .operands import (
     whole_groups,
     whole_vectors,
 )
-from .packed_b import CACHED_BYTES, format_of, packed_product
+from .formats import format_of
+from .packed_b import CACHED_BYTES, packed_product
+from .quantized_b import quantized_format, quantized_operands, scaled_product
 
 #: Lines across the vectors, one or two tiles of them, for which operands are converted when loaded.
 FEW_LINES = 12
@@ -47,7 +49,7 @@ class Staging:
 
     def by_panels(self, sizes: Mapping[str, Expr]) -> bool:
         """Whether A is converted in rows, and all of B stays in a cache while panels of A pass."""
-        if self.product.unit is not None:
+        if self.product.unit is not None or self.product.block:
             return False
         elements = value(sizes["k"] * sizes["n"])
         stays = elements is not None and elements * ITEMSIZE[self.product.along] <= CACHED_BYTES
@@ -209,6 +211,8 @@ def product_of(spec: Gemm, target: Target, along: str, *, panels: bool = False) 
     Of what the tiles shift as they spread it the lines are not summed, but those of the other: that
     pays for many lines. With ``panels``, in which both are packed, A is shifted rather than B.
     """
+    if spec.quantized is not None:
+        return scaled_product(target, spec.quantized)
     held = held_as(target, spec.a.type, spec.b.type, spec.sum_type)
     if isinstance(spec.b, Packed):
         assert isinstance(spec.n, int), "a packed B is of fixed size"
@@ -256,6 +260,12 @@ def stage_operands(
     sources: dict[str, Operand] = {}
     seen = dict(operands)
     empty = is_empty(spec)
+    if spec.quantized is not None:
+        form = quantized_format(spec, target)
+        sources = {} if empty else {"a": operands["a"]}
+        found = quantized_operands(form, spec, product, sizes["m"])
+        each = "each sums a part of a block of K, which is scaled and added in f32"
+        return Staging(product, seen | found, sources, True, f"{product.depth} a lane; {each}")
     padded = True
     if isinstance(spec.b, Packed):
         seen["b"] = packed_by_caller(format_of(spec, target), spec.batch)

@@ -49,6 +49,14 @@ class Budget:
 
 
 @dataclass(frozen=True, slots=True)
+class Scaled:
+    """A step of a block of K: its K ``groups``, of which ``fields`` share the bytes of a load."""
+
+    groups: int
+    fields: int
+
+
+@dataclass(frozen=True, slots=True)
 class TileShape:
     """A register tile.
 
@@ -64,7 +72,8 @@ class TileShape:
     groups of K; in those of ``sums`` the accumulators alone.
     ``latency`` is the multiply-add's, 0 the core's; ``converts``: elements alone are converted in
     steps; ``stride`` the bytes from one step's vectors to the next's, 0 where all are aligned.
-    ``scalars_apart`` is the target's.
+    ``scalars_apart`` is the target's. With ``scaled`` a step is a block of K, whose sums have
+    registers of their own until they are scaled and added.
     """
 
     vector: Vector
@@ -88,6 +97,7 @@ class TileShape:
     converts: bool = False
     stride: int = 0
     scalars_apart: bool = False
+    scaled: Scaled | None = None
 
     @property
     def bands(self) -> int:
@@ -108,6 +118,8 @@ class TileShape:
     def budget(self) -> Budget:
         """The registers alive in the K loop."""
         accumulators = self.bands * self.columns * self.k_split
+        if self.scaled is not None:
+            return self._scaled_budget(accumulators)
         if self.sums is not None:
             both = (self.columns, 1) if self.hold == "along" else (1, self.bands)
             return Budget(accumulators, *both, 0, unit=self.sums)
@@ -129,6 +141,15 @@ class TileShape:
             return Budget(accumulators, along, across + converting, masks, vector.registers)
         across = 0 if self.form == "memory" or self.apart else 1
         return Budget(accumulators, self.columns, across + converting, masks, vector.registers)
+
+    def _scaled_budget(self, accumulators: int) -> Budget:
+        """Sums in all and of a block; bytes beside the factors made of them."""
+        along = self.vectors * (2 if self.scaled and self.scaled.fields > 1 else 1)
+        across = self.rows if self.form == "lane_k" else 1
+        registers = self.vector.registers
+        # Where a block ends, scales take the factors' place, and two more what is computed.
+        most = max(along + across, self.vectors + 3)
+        return Budget(2 * accumulators, along, max(across, most - along), 0, registers)
 
     @property
     def apart(self) -> bool:
@@ -217,6 +238,7 @@ class TileRequest:
     unit: MatrixUnit | None = None
     sums: MatrixUnit | None = None
     scalars_apart: bool = False
+    scaled: Scaled | None = None
 
     def free(self, target: Target) -> int:
         """The registers that accumulators may take, and factors where they are of one kind."""
@@ -253,6 +275,7 @@ class TileRequest:
         """Rows beyond which a tile's accumulators alone take more registers than there are."""
         one = self.ways(vector)[0].one
         taken = vectors * one.parts * min(self.splits) * vector.registers
+        taken *= 2 if self.scaled else 1
         bands = self.free(target) // taken
         return min(bands * one.height, self.most_rows(target) - 1)
 
@@ -324,6 +347,7 @@ class Way:
             converts=one.converts,
             stride=one.stride,
             scalars_apart=one.scalars_apart,
+            scaled=one.scaled,
         )
 
 
@@ -348,6 +372,7 @@ def _ways(vector: Vector, request: TileRequest) -> Iterator[Way]:
         parts=vector.lanes // plain.cols,
         stride=request.stride,
         sums=request.sums,
+        scaled=request.scaled,
     )
     if request.sums is not None:
         yield Way(replace(blocks, form="block"))
@@ -445,12 +470,34 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
         "issue": (shape.arithmetic + shape.loads + converting) / core.issue,
         "latency": latency(shape, core) / shape.k_split,
     }
+    if shape.scaled is not None:
+        return _of_block(shape, core, found)
     pairs = (shape.multiply_adds + shape.bands) * core.spread / 2
     shuffled = shape.arithmetic + shape.bands * shape.vector.broadcast_shuffles
     pairs = max(pairs, shuffled / core.fma_units)
     if shape.form == "broadcast" and pairs > found["multiply-add units"]:
         found["broadcasts"] = pairs  # of the same units: else it is their own bound
     return found | {"conversions": converting / core.shuffles} if converting else found
+
+
+#: What scales the sums of a block and adds them: a product, a conversion, an FMA.
+SCALING = 3
+
+
+def _of_block(shape: TileShape, core: Core, group: dict[str, float]) -> dict[str, float]:
+    """The bounds of a block of K from those of a K group."""
+    scaled = shape.scaled
+    assert scaled is not None
+    unpacking = shape.vectors * scaled.groups * (2 - 1 / scaled.fields if scaled.fields > 1 else 0)
+    loads = shape.vectors * (scaled.groups / scaled.fields + 1) + shape.bands * (scaled.groups + 2)
+    arithmetic = shape.arithmetic * scaled.groups + SCALING * shape.outputs + unpacking
+    return {
+        "multiply-add units": group["multiply-add units"] * scaled.groups
+        + (SCALING - 1) * shape.outputs * core.between("", 1),
+        "loads": loads / core.loads,
+        "issue": (arithmetic + loads) / core.issue,
+        "latency": latency(shape, core) * scaled.groups + SCALING * core.fma_latency,
+    }
 
 
 def tightest(each: dict[str, float]) -> str:

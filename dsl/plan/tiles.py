@@ -265,6 +265,8 @@ def k_loop(shape: TileShape, target: Target, steps: Expr, dot: bool, asked: int 
 
 def _count(shape: TileShape, target: Target, steps: Expr, dot: bool, asked: int | None) -> int:
     group = max(shape.k_split, shape.group)
+    if shape.scaled is not None:
+        return asked or 1  # a block is long enough
     if dot:
         made = shape.multiply_adds
         wanted = -(-(asked or 0) // group) * group

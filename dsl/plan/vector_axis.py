@@ -13,7 +13,7 @@ from tilewright.symbolic import value
 
 from .loops import outer_length
 from .operands import operand_of
-from .packed_b import format_of
+from .formats import format_of
 from .staging import fits_across, is_plain, product_of
 
 Dimension = Literal["m", "n", "k"]

@@ -10,6 +10,7 @@ from tilewright.errors import SpecError
 
 from .operands import Batch, Matrix, Offsets, Order, Packed, Strided, check_order
 from .pack import Pack
+from .quantized import Quantize, Quantized, check_quantized
 from .scalars import QUANTITIES, Factor, Quantity, check_factor, check_quantity, short
 from .sizes import Dim, Size, call_text, check_dims, check_extent, check_size
 from .types import INPUTS, ITEMSIZE, DTypeLike, TypeName, accumulator, is_integer
@@ -92,7 +93,7 @@ class Gemm:
     m: Size
     n: Size
     k: Size
-    a: Matrix
+    a: Matrix | Quantize
     b: Matrix | Packed
     c: Matrix
     d: Matrix | None
@@ -122,7 +123,7 @@ class Gemm:
         n: Size,
         k: Size,
         *,
-        a: DTypeLike | Matrix = "f32",
+        a: DTypeLike | Matrix | Quantize = "f32",
         b: DTypeLike | Matrix | Packed | None = None,
         c: DTypeLike | Matrix | None = None,
         d: DTypeLike | Matrix | None = None,
@@ -155,7 +156,7 @@ class Gemm:
 
     def __repr__(self) -> str:
         order, first = self.order, self.a.type
-        usual = default_sums(first, self.b.type, self.c.type)
+        usual = default_sums(*self.factors, self.c.type)
         defaults: dict[str, object] = {
             "a": Matrix("f32", order),
             "b": Matrix(first, order),
@@ -241,9 +242,19 @@ class Gemm:
         return tuple((slot, size) for slot, size in named if isinstance(size, Dim))
 
     @property
+    def quantized(self) -> Quantized | None:
+        """How B is quantized, block by block of K; None where it is not."""
+        return self.b.quantized if isinstance(self.b, Packed) else None
+
+    @property
+    def factors(self) -> tuple[TypeName, TypeName]:
+        """The types of A and B as far as that of sums follows from them."""
+        return _factors(self.a, self.b)
+
+    @property
     def type(self) -> TypeName:
         """The type of sums, and of what is done with them; in f16 they are held only if asked."""
-        return accumulator(self.a.type, self.b.type)
+        return accumulator(*self.factors)
 
     @property
     def sum_type(self) -> TypeName:
@@ -313,13 +324,15 @@ class Gemm:
 
 #: What makes C's values something else than sums: there is a D then, of C's type if not given.
 _MAKE_D = ("a_scale", "b_scale", "d_scale", "d_zero", "epilogue")
+_ZEROS = ("a_zero", "b_zero")
 _LEADING = ("lda", "ldb", "ldc", "ldd")
 
 
 def _checked(given: Mapping[str, Any]) -> dict[str, object]:
     """The fields that the arguments ``given`` stand for, each checked by itself."""
     operands = _operands(given)
-    sums = accumulator(operands["a"].type, operands["b"].type)
+    factors = _factors(operands["a"], operands["b"])
+    sums = accumulator(*factors)
     expression, reduced = _expressions(given["epilogue"], given["outputs"])
     batch, algebra = given["batch"], given["algebra"]
     if batch is not None and not isinstance(batch, Batch):
@@ -338,7 +351,7 @@ def _checked(given: Mapping[str, Any]) -> dict[str, object]:
         "batch": batch,
         "outputs": reduced,
         "algebra": algebra,
-        "sums": check_sums(given["sums"], *(operands[name].type for name in "abc")),
+        "sums": check_sums(given["sums"], *factors, operands["c"].type),
     }
 
 
@@ -347,7 +360,7 @@ def _operands(given: Mapping[str, Any]) -> dict[str, Any]:
     order = given["order"]
     a = _operand(given["a"], order)
     b = _operand(a.type if given["b"] is None else given["b"], order)
-    held = default_c(given["sums"], a.type, b.type)
+    held = default_c(given["sums"], *_factors(a, b))
     c = _operand(held if given["c"] is None else given["c"], order)
     asked = any(given[name] is not None for name in _MAKE_D)
     d = _operand(given["d"], order) if given["d"] is not None else c if asked else None
@@ -355,12 +368,18 @@ def _operands(given: Mapping[str, Any]) -> dict[str, Any]:
     return {"a": a, "b": b, "c": c, "d": d, "b2": b2}
 
 
+def _factors(a: Matrix | Quantize, b: Matrix | Packed) -> tuple[TypeName, TypeName]:
+    """Integers with scales count as floating point: sums of blocks are added in f32."""
+    scaled = isinstance(b, Packed) and b.quantized is not None
+    return ("f32", "f32") if scaled else (a.type, b.type)
+
+
 def _leading(given: Size | None, name: str) -> Size | None:
     return None if given is None else check_size(given, name, least=1)
 
 
-def _operand(given: Any, order: Order) -> Matrix | Packed:
-    return given if isinstance(given, (Matrix, Packed)) else Matrix(given, order)
+def _operand(given: Any, order: Order) -> Any:
+    return given if isinstance(given, (Matrix, Packed, Quantize)) else Matrix(given, order)
 
 
 def _expressions(epilogue: Any, outputs: Any) -> tuple[Expression | None, Outputs]:
@@ -400,6 +419,7 @@ def check_gemm(spec: Gemm) -> None:
             )
     if isinstance(spec.b, Packed):
         _check_packed(spec)
+    check_quantized(spec.a, spec.quantized, {name: getattr(spec, name) for name in _ZEROS})
     if spec.stacked:
         _check_stack(spec)
     check_dims(spec.runtime_sizes())
@@ -473,9 +493,15 @@ def _check_types(spec: Gemm) -> None:
                 got=getattr(spec, name).type,
                 expected=f"one of {', '.join(INPUTS)}",
             )
-    for name in "acd":
-        if isinstance(getattr(spec, name), Packed):
+    for name in ("a", "b", "b2", "c", "d"):
+        operand = getattr(spec, name)
+        if isinstance(operand, Packed) and name not in ("b", "b2"):
             raise SpecError(f"only B can be packed, not {name.upper()}", hint="tw.Matrix(type)")
+        if isinstance(operand, Quantize) and name != "a":
+            raise SpecError(
+                f"only A is quantized by the kernel, not {name.upper()}",
+                hint="tw.Packed(tw.Quantized(...)) for B, whose elements are given so",
+            )
     allowed = {"f32": ("f32", "f16", "bf16"), "s32": ("s32",), "f64": ("f64",)}[spec.type]
     if spec.c.type not in allowed:
         raise SpecError(
@@ -488,7 +514,7 @@ def _check_types(spec: Gemm) -> None:
         raise SpecError(
             "D is f64 exactly when A and B are", got=f"d={spec.d.type}, sums in {spec.type}"
         )
-    for name in ("a_zero", "b_zero"):
+    for name in _ZEROS:
         operand = getattr(spec, name[0])
         if getattr(spec, name) is not None and not is_integer(operand.type):
             raise SpecError(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tilewright.errors import SpecError
 
+from .quantized import Quantized
 from .sizes import MAX_SIZE, Size, call_text, check_count, check_size
 from .types import DTypeLike, TypeName, type_name
 
@@ -51,6 +52,9 @@ class Packed:
     holds it, else blocks of a few tiles' columns, as ``PackedMatrix.format`` says; a column alone
     then has no padding beside it, and its elements follow each other.
 
+    Of a ``tw.Quantized`` the elements of few bits are packed, and their scales; ``type`` then is
+    what holds one of them alone.
+
     >>> layer = tw.compile(tw.Gemm(tw.dim("m"), 4, 4, b=tw.Packed("f32")))
     >>> weights = layer.pack_b(2 * np.eye(4, dtype=np.float32))
     >>> layer(np.ones((1, 4), np.float32), weights)
@@ -58,17 +62,16 @@ class Packed:
     """
 
     type: TypeName
-    nb: int | None = None
+    nb: int | None
+    quantized: Quantized | None
 
-    if TYPE_CHECKING:
-
-        def __init__(self, type: DTypeLike, nb: int | None = None) -> None: ...
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "type", type_name(self.type))
-        if self.nb is not None:
-            nb = check_count(self.nb, "nb, the columns of a block,")
-            object.__setattr__(self, "nb", nb)
+    def __init__(self, type: DTypeLike | Quantized, nb: int | None = None) -> None:
+        quantized = type if isinstance(type, Quantized) else None
+        held = type.stored.unpacked if isinstance(type, Quantized) else type_name(type)
+        columns = None if nb is None else check_count(nb, "nb, the columns of a block,")
+        object.__setattr__(self, "type", held)
+        object.__setattr__(self, "nb", columns)
+        object.__setattr__(self, "quantized", quantized)
 
     @property
     def order(self) -> Order:
@@ -76,7 +79,7 @@ class Packed:
         return "C"
 
     def __repr__(self) -> str:
-        return call_text("Packed", [self.type], {"nb": (self.nb, None)})
+        return call_text("Packed", [self.quantized or self.type], {"nb": (self.nb, None)})
 
 
 @dataclass(frozen=True, slots=True, repr=False)

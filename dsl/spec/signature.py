@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 from .gemm import QUANTITIES, SHAPES, Gemm, Spec, stride_slot
 from .operands import Addresses, Batch, Offsets, Packed, Strided
 from .pack import Pack
+from .quantized import Quantized
 from .scalars import quantity_type
 from .sizes import Dim, Size
 from .transpose import Transpose
@@ -50,7 +51,7 @@ class ArrayParameter:
     batch its first axis (2-d when ``batch_stride`` is 0); ``flat`` a 1-d array that offsets
     index; ``sequence`` a sequence of matrices; ``offsets`` a 1-d int64 array of ``count``;
     ``packed`` a PackedMatrix, which may hold a batch; ``vector`` a 1-d array passed by name, or a
-    number where its ``shape`` is (1,). ``packed`` as a flag: the operand, or each item of a
+    number where its ``shape`` is (1,). ``quantized``: how a packed one is. ``packed`` as a flag: the operand, or each item of a
     sequence, is a PackedMatrix of ``format``. ``chosen``: the name is the user's.
     ``leading`` is None when tight. ``batch_stride`` None is one tight matrix. ``stored`` is what
     memory holds where that is not ``type``.
@@ -72,6 +73,7 @@ class ArrayParameter:
     format: str = ""
     stored: str = ""
     chosen: bool = False
+    quantized: Quantized | None = None
 
     @property
     def element(self) -> str:
@@ -211,6 +213,7 @@ def _matrix(spec: Gemm, name: str) -> ArrayParameter:
         else None,
         count=batch.count if batch is not None else None,
         packed=packed,
+        quantized=operand.quantized if packed else None,
     )
 
 

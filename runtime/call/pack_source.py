@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.isa.target import Target
 from tilewright.runtime.arrays.dtypes import accepts, title
 from tilewright.runtime.arrays.views import as_array, is_masked, what_to_do
 from tilewright.spec.gemm import Gemm
@@ -16,6 +17,8 @@ from tilewright.spec.sizes import Dim, dim
 from tilewright.spec.types import type_name
 
 from .bound_sizes import Array
+from .packed_matrix import PackedMatrix, matrix_in, new_block
+from .quantized_matrix import QuantizedMatrix, quantized_bytes
 
 
 def pack_for(spec: Gemm, b: Any) -> tuple[Pack, Array]:
@@ -31,14 +34,7 @@ def pack_for(spec: Gemm, b: Any) -> tuple[Pack, Array]:
     size = spec.batch.count if batched and spec.batch is not None else 1
     if batched and size == 1 and b.ndim == 2:
         b = b[np.newaxis]
-    if b.ndim != 2 + batched or b.shape[-2:] != (spec.k, spec.n):
-        count = f"{size.name if isinstance(size, Dim) else size}, " if batched else ""
-        raise ArgumentValueError(
-            "b has the wrong shape",
-            got=b.shape,
-            expected=f"({count}{spec.k}, {spec.n})",
-            hint="b[np.newaxis] for a batch of one" if batched and b.ndim == 2 else None,
-        )
+    _check_shape(spec, b.shape)
     order = _order(b)
     if order is None:
         b, order = np.ascontiguousarray(b), "C"
@@ -55,6 +51,50 @@ def pack_for(spec: Gemm, b: Any) -> tuple[Pack, Array]:
         sums=spec.sum_type,
     )
     return pack, b
+
+
+def pack_quantized(spec: Gemm, target: Target, b: Any, scales: Any) -> PackedMatrix:
+    """Integers with scales packed for kernels of ``spec``; ArgumentError where they do not fit."""
+    from tilewright.plan.quantized_b import quantized_format
+
+    assert spec.quantized is not None
+    if isinstance(b, QuantizedMatrix):
+        if scales is not None:
+            raise ArgumentTypeError("a QuantizedMatrix has its scales", got="scales beside it")
+        if b.format != spec.quantized:
+            raise ArgumentValueError(
+                "b is quantized in another format", got=b.format, expected=spec.quantized
+            )
+    elif scales is None:
+        raise ArgumentTypeError(
+            "a quantized B needs its scales",
+            got=type(b).__name__,
+            expected="integers with scales=, or a tw.QuantizedMatrix",
+        )
+    else:
+        b = QuantizedMatrix(spec.quantized, b, scales)
+    _check_shape(spec, b.shape)
+    form = quantized_format(spec, target)
+    count = b.shape[0] if b.ndim == 3 else 1
+    block = new_block(count * form.nbytes)
+    place = matrix_in(block).reshape(count, form.nbytes)
+    for matrix, bytes_ in zip(b, place, strict=True):
+        bytes_[:] = quantized_bytes(matrix, form)
+    return PackedMatrix.owning(form.text, b.shape, block)
+
+
+def _check_shape(spec: Gemm, shape: tuple[int, ...]) -> None:
+    """ArgumentError unless B is k x n, or a stack of such where the spec has one."""
+    batched = spec.packs_stack
+    if len(shape) != 2 + batched or shape[-2:] != (spec.k, spec.n):
+        size = spec.batch.count if batched and spec.batch is not None else 1
+        count = f"{size.name if isinstance(size, Dim) else size}, " if batched else ""
+        raise ArgumentValueError(
+            "b has the wrong shape",
+            got=shape,
+            expected=f"({count}{spec.k}, {spec.n})",
+            hint="b[np.newaxis] for a batch of one" if batched and len(shape) == 2 else None,
+        )
 
 
 def _source(b: Any, type_: str) -> str:

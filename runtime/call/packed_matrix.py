@@ -245,7 +245,7 @@ def _formats() -> dict[str, PackedFormat]:
 def _format(text: str) -> PackedFormat | None:
     known = _formats().get(text)
     if known is None:
-        from tilewright.plan.packed_b import format_named
+        from tilewright.plan.formats import format_named
 
         known = format_named(text)
         if known is not None:

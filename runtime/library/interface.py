@@ -10,7 +10,8 @@ from typing import Literal, NamedTuple
 from sympy import Expr
 
 from tilewright.errors import SpecError
-from tilewright.plan.packed_b import PackedFormat, formats_of
+from tilewright.plan.formats import formats_of
+from tilewright.plan.packed_b import PackedFormat
 from tilewright.spec.pack import Pack
 from tilewright.spec.signature import ArrayParameter, Signature, signature
 from tilewright.spec.sizes import Dim

@@ -14,6 +14,7 @@ from tilewright.runtime.call.abi import aligned
 from tilewright.runtime.call.bound_sizes import Array, strided, value_of
 from tilewright.runtime.call.frame import Frame
 from tilewright.runtime.call.packed_matrix import PackedMatrix
+from tilewright.runtime.call.quantized_matrix import QuantizedMatrix
 from tilewright.spec.gemm import Spec
 from tilewright.spec.signature import ArrayParameter, Signature
 from tilewright.spec.sizes import Dim, Size
@@ -318,10 +319,23 @@ def _operand(
         stride = value_of(parameter.batch_stride, sizes)
     held = _memory(max(count - 1, 0) * stride + lines * leading, parameter)
     matrix = _matrix(parameter, sizes, held)
+    if parameter.quantized is not None:
+        return _quantized(parameter, sizes, draws), held
     if parameter.count is not None and parameter.batch_stride != 0:
         strides = (stride * held.itemsize, *matrix.strides)
         matrix = _view(held, (count, *matrix.shape), strides)
     return _filled(matrix, parameter, draws), held
+
+
+def _quantized(parameter: ArrayParameter, sizes: Mapping[str, int], draws: Draws) -> Any:
+    """Integers of few bits, with scales."""
+    form = parameter.quantized
+    assert form is not None
+    k, n = (value_of(size, sizes) for size in parameter.shape)
+    several = parameter.count is not None and parameter.batch_stride != 0
+    counts = (value_of(parameter.count, sizes),) if several and parameter.count is not None else ()
+    scales = draws.scales((*counts, form.blocks(k), n))
+    return QuantizedMatrix(form, draws.stored(form, (*counts, k, n)), scales)
 
 
 def _flat(parameter: ArrayParameter, sizes: Mapping[str, int], draws: Draws) -> tuple[Array, Array]:

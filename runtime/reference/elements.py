@@ -9,7 +9,9 @@ import numpy as np
 
 from tilewright.runtime.call.bound_sizes import Array, value_of
 from tilewright.runtime.call.formats import INTEGERS, encode
+from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.gemm import QUANTITIES
+from tilewright.spec.quantized import Quantized
 from tilewright.spec.signature import ArrayParameter, Signature
 from tilewright.spec.sizes import Size
 from tilewright.spec.types import is_integer
@@ -61,6 +63,18 @@ class Draws:
         else:
             numbers = self._rng.uniform(-1, 1, shape)
         return encode(numbers, parameter.type)
+
+    def stored(self, form: Quantized, shape: tuple[int, ...]) -> Array:
+        """Elements of few bits."""
+        low, high = form.stored.low, form.stored.high
+        if self._whole:
+            low, high = max(low, form.zero - _WHOLE), min(high, form.zero + _WHOLE)
+        return self._rng.integers(low, high + 1, shape).astype(DTYPES[form.stored.unpacked])
+
+    def scales(self, shape: tuple[int, ...]) -> Array:
+        """Scales of blocks; of either sign, as some formats have them."""
+        numbers: Array = self._rng.uniform(0.5, 2, shape) * self._rng.choice([-1, 1], shape)
+        return np.float32(np.sign(numbers) * 0.25 if self._whole else numbers / 64)
 
     def factor(self, type_: str) -> float:
         """A value of alpha or beta."""

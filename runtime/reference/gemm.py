@@ -21,6 +21,7 @@ from tilewright.spec.types import FORMATS, is_integer
 
 from .epilogue import REDUCTIONS, evaluate, evaluate_whole
 from .interval import LEAST, Interval, add
+from .quantized import block_sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +213,8 @@ def _factored(
     with_c: bool,
 ) -> Interval:
     """``alpha * sum + beta * C``, the last if ``with_c``: in f32, or f64."""
+    if spec.quantized is not None:
+        return _in_f32(spec, operands, block_sums(spec, operands, b), with_c=with_c)
     if spec.sum_type == "f16":
         return _in_f32(spec, operands, _halves(spec, operands, b), with_c=with_c)
     if spec.type != "s32":

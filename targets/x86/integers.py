@@ -124,10 +124,23 @@ def factors(element: str, bits: int, *, masked: bool = False) -> Vector:
         zero=f"{seen}{prefix(bits)}_setzero_si{whole_bits}()",
         loads={name: _widened(name, 16, bits) for name in narrow},
         group=f"{seen}{group}({{x}})",
+        fields=nibbles(whole_bits) if ctype.endswith("i") else {},
         shifts={other: flipped} if other else {},
         mask=_element_mask(element, bits, seen, back) if masked else None,
         partial_load={} if masked else _first_elements(element, bits),
     )
+
+
+def nibbles(bits: int) -> dict[int, tuple[str, ...]]:
+    """Both halves of bytes, or of the low byte of wider lanes."""
+    mm, si = prefix(bits), f"si{bits}"
+    low = f"{mm}_set1_epi8(15)"
+    return {
+        4: (
+            f"{mm}_and_{si}({{v}}, {low})",
+            f"{mm}_and_{si}({mm}_srli_epi16({{v}}, 4), {low})",
+        )
+    }
 
 
 def _element_mask(element: str, bits: int, seen: str, back: str) -> Mask:

@@ -26,6 +26,7 @@ from tilewright.lower.staging.buffers import (
     convert,
     copy_tail,
     needed_sums,
+    quantize,
     select,
     sum_lines,
 )
@@ -84,6 +85,10 @@ def _begun(tiles: TileSet, name: str) -> tuple[NestNode, ...]:
 def _converted(tiles: TileSet, name: str, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
     """``body`` with operand ``name`` converted, or its tail copied, where that is needed."""
     plan = tiles.plan
+    if name in plan.sources and plan.product.block:
+        for filled in quantize(plan):
+            body = (_filled(tiles, filled, body),)
+        return body
     if f"{name}_tail" in plan.operands:
         return (_filled(tiles, copy_tail(plan, name), body),)
     return (_filled(tiles, convert(plan, name), body),) if name in plan.sources else body

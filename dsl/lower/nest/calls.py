@@ -69,8 +69,12 @@ def _arguments(block: Block, program: TileProgram, origin: dict[str, Expr]) -> I
         if parameter.role in ("in", "out"):
             base = block.bases.get(name, {})
             moved = {dim: at - base.get(dim, ZERO) for dim, at in origin.items()}
-            buffer, place = plan.operands[name].buffer, offset_of(plan, name, moved)
-            yield Argument(buffer, place, plan.recast(name))
+            operand, place = plan.operands[name], offset_of(plan, name, moved)
+            if operand.at is None:
+                yield Argument(operand.buffer, place, plan.recast(name))
+            else:
+                there = operand.at + ITEMSIZE[operand.type] * place
+                yield Argument(operand.buffer, there, cast=True)
         elif parameter.role in ("table", "offsets"):
             yield Argument(Name(name), ZERO)
         elif parameter.role == "at":

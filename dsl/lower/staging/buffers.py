@@ -20,6 +20,7 @@ from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 from .conversion import Conversion
 from .convert_groups import conversion_nest
 from .line_sums import VECTORS, LineSums, sums_nest
+from .quantize import quantization_of, quantize_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,20 @@ def convert(plan: Plan, name: str) -> Filled:
     zeros = whole_groups(plan.sizes["k"], product) - groups
     conversion = replace(conversion_of(plan, name, plan.sources[name], packed), zero_groups=zeros)
     return _filled(plan, conversion, dict(plan.sizes), ZERO, elements)
+
+
+def quantize(plan: Plan) -> tuple[Filled, ...]:
+    """A made integers with scales before the loops: every matrix of the batch.
+
+    The first buffer is filled when those of the scales are there.
+    """
+    how = quantization_of(plan)
+    index, count = (symbol("i"), plan.batch.count) if plan.batch else (ZERO, ONE)
+    nodes, tile = quantize_rows(how, plan.sizes["m"], index)
+    rooms = {name: made.strides["b"] * count for name, made in how.made.items()}
+    first, *others = how.made
+    filled = Filled(how.made[first], rooms[first], _each(plan, how.source, nodes), (tile,))
+    return filled, *(Filled(how.made[name], rooms[name], (), ()) for name in others)
 
 
 def copy_tail(plan: Plan, name: str) -> Filled:

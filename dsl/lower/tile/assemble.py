@@ -26,6 +26,7 @@ from .dot_product import DotProduct, store_dots
 from .k_loop import KStep, k_loop
 from .matrix_product import MatrixProduct, accumulator, begin
 from .outer_product import OuterProduct
+from .scaled_product import ScaledProduct
 from .store import factors, store_across, store_along
 from .store_matrix import store_matrices
 from .tile import Tile, masks, sum_splits, zeros
@@ -89,6 +90,8 @@ def _step_of(tile: Tile) -> KStep:
         return MatrixProduct.of(tile)
     if tile.plan.dot:
         return DotProduct.of(tile)
+    if tile.product.block:
+        return ScaledProduct.of(tile)
     return BlockProduct.of(tile) if tile.product.blocks else OuterProduct.of(tile)
 
 

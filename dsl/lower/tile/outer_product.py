@@ -32,14 +32,22 @@ class OuterProduct(KStep):
     def emit(self, index: int, run: int) -> Iterator[Op]:
         """Elements that share a load over several steps do so if ``run`` holds all of these."""
         shared = self.shape.group
-        yield from self._step(index, index // shared * shared + shared <= run)
+        yield from self.step(index, index // shared * shared + shared <= run)
 
     def tail(self, index: int) -> Iterator[Op]:
         """Of the last K group the elements that exist are read, the others are 0."""
         if self.tile.k_tail != 0:
-            yield from k_group_tail(self.tile, tuple(self._step(index, False, self.tile.k_tail)))
+            yield from k_group_tail(self.tile, tuple(self.step(index, False, self.tile.k_tail)))
 
-    def _step(self, k: int, shared: bool, existing: Expr | None = None) -> Iterator[Op]:
+    def sum_of(self, row: int, column: int, k: int) -> Register:
+        """What step ``k`` adds the product of a row and a vector to."""
+        return self.tile.accumulator(row, column, self.accumulator_set(k))
+
+    def across_at(self, row: int, k: int) -> Address:
+        """Where a row's elements of step ``k`` lie."""
+        return pointer_to(row, self.across).address(row, k)
+
+    def step(self, k: int, shared: bool, existing: Expr | None = None) -> Iterator[Op]:
         """One step; ``shared``: the steps that share a load of the operand across are all there."""
         form = self.shape.form
         in_lanes = form == "lane_s" or (form == "lane_k" and shared)
@@ -47,7 +55,7 @@ class OuterProduct(KStep):
             yield from self._load_lanes(k)
         for side, index, products in self.order(self.shape.vectors, self.shape.rows):
             if side == "along":
-                yield from self._load(index, k)
+                yield from self.load(index, k)
             elif form == "repeat" and shared:
                 yield from self._pick(index, k)
             elif not in_lanes and form != "memory":
@@ -57,20 +65,22 @@ class OuterProduct(KStep):
 
     # --- the operand along the vectors -----------------------------------------------------------
 
-    def _load(self, column: int, k: int) -> Iterator[Op]:
+    def load(self, column: int, k: int) -> Iterator[Op]:
+        """The vector of that column of vectors in step ``k``."""
         first = self.tile.position(column) * self.tile.product.depth
         address, target = self.along[0].address(0, k, first), self.tile.plan.target
         active, memory = self.tile.loaded(column), self.tile.along.type
-        yield from read(target, self._vector(column, k), address, active, memory, loose=True)
+        yield from read(target, self.vector(column, k), address, active, memory, loose=True)
 
-    def _vector(self, column: int, k: int) -> Register:
+    def vector(self, column: int, k: int) -> Register:
+        """What holds it."""
         return factor(self.tile.along, column, k, self.held("along"))
 
     # --- the operand across them -----------------------------------------------------------------
 
     def _spread(self, row: int, k: int, existing: Expr | None = None) -> Iterator[Op]:
         """A row's K group in all lanes."""
-        address, memory = pointer_to(row, self.across).address(row, k), self.tile.across.type
+        address, memory = self.across_at(row, k), self.tile.across.type
         register = self._spread_register(row, k)
         if register.vector.lanes == 1:
             yield from read(self.tile.plan.target, register, address, None, memory)
@@ -88,8 +98,7 @@ class OuterProduct(KStep):
         shared, memory = self.shape.group, self.tile.across.type
         repeated = self._lanes_register(row, k // shared * shared)
         if k % shared == 0:
-            address = pointer_to(row, self.across).address(row, k)
-            yield Broadcast(repeated, address, shared, None, memory)
+            yield Broadcast(repeated, self.across_at(row, k), shared, None, memory)
         yield Pick(self._spread_register(row, k), repeated, k % shared, memory)
 
     def _load_lanes(self, k: int) -> Iterator[Op]:
@@ -98,12 +107,12 @@ class OuterProduct(KStep):
         if self.shape.form == "lane_k":
             if k % self.shape.group == 0:
                 for row in range(rows):
-                    address = pointer_to(row, self.across).address(row, k)
+                    address = self.across_at(row, k)
                     yield self._fill_lanes(self._lanes_register(row, k), address, None)
             return
         for first in range(0, rows, lanes):
             active = None if rows - first >= lanes else rows - first
-            address = pointer_to(first, self.across).address(first, k)
+            address = self.across_at(first, k)
             yield self._fill_lanes(self._lanes_register(first // lanes, k), address, active)
 
     def _fill_lanes(self, register: Register, address: Address, active: int | None) -> Op:
@@ -120,10 +129,10 @@ class OuterProduct(KStep):
     # --- the product -----------------------------------------------------------------------------
 
     def _multiply(self, row: int, column: int, k: int, in_lanes: bool) -> Iterator[Op]:
-        acc = self.tile.accumulator(row, column, self.accumulator_set(k))
-        x, lanes, shared = self._vector(column, k), self.shape.lanes, self.shape.group
+        acc = self.sum_of(row, column, k)
+        x, lanes, shared = self.vector(column, k), self.shape.lanes, self.shape.group
         if self.shape.form == "memory":
-            address = pointer_to(row, self.across).address(row, k)
+            address = self.across_at(row, k)
             yield from multiply_add(self.tile, self.shape.op, acc, x, address)
         elif not in_lanes:
             y, op = self._spread_register(row, k), self.shape.plain

@@ -16,7 +16,8 @@ from tilewright.symbolic import ONE, size_expr, value
 from ..contraction import Product, choose_product, held_as
 from ..loops import Decided, Decision
 from ..operands import BatchPlan, Operand, packed_by_caller
-from ..packed_b import ALIGNMENT, PackedFormat, format_of, packed_product
+from ..formats import format_of
+from ..packed_b import ALIGNMENT, PackedFormat, packed_product
 
 #: Bytes that are packed before their sums are taken: they are still in the first cache.
 CHUNK_BYTES = 16 * 1024

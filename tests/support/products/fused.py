@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.generate import Request, generate
-from tilewright.plan.packed_b import PackedFormat, formats_of
+from tilewright.plan.formats import formats_of
+from tilewright.plan.packed_b import PackedFormat
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule

@@ -1,0 +1,145 @@
+"""K steps of quantized operands: a block of K summed in integers, then scaled and added in f32.
+
+A step is one block. Its sums begin at what the zero point of B takes from them, which was made when
+A was quantized; they are exact, and are added up by one FMA for each element, in the order of K.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Self
+
+from sympy import Integer
+
+from tilewright.ir.access import read
+from tilewright.ir.ops import Address, Apply, Broadcast, Load, Multiply, Note, Op, Register, Unpack, Zero
+from tilewright.isa.vector import Vector
+from tilewright.symbolic import ONE
+
+from .k_loop import PointerPlan, factor, pointer_plans, pointer_to
+from .outer_product import OuterProduct
+from .tile import Tile
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledProduct(OuterProduct):
+    """Steps of one block of K; ``scales`` are the pointers to what belongs to blocks, by name."""
+
+    scales: tuple[PointerPlan, ...] = ()
+
+    @classmethod
+    def of(cls, tile: Tile) -> Self:
+        """The steps of ``tile``, and the pointers that they need."""
+        plain = super(ScaledProduct, cls).of(tile)
+        plan = tile.plan
+        found: list[PointerPlan] = []
+        for name in ("a_scales", "a_starts", "b_scales"):
+            if name in plan.operands:
+                line = plan.across if name[0] == "a" else plan.along
+                rows = tile.shape.rows if name[0] == "a" else 1
+                found += pointer_plans(plan.operands[name], line, rows, tile.product.block)
+        return replace(plain, scales=tuple(found))
+
+    @staticmethod
+    def k_elements(tile: Tile) -> int:
+        """A block."""
+        return tile.product.block
+
+    @property
+    def pointers(self) -> tuple[PointerPlan, ...]:
+        """Those to the operands, and to their scales."""
+        return (*self.inputs, *self.scales)
+
+    @property
+    def moved(self) -> tuple[PointerPlan, ...]:
+        """All of them."""
+        return self.pointers
+
+    @property
+    def groups(self) -> int:
+        """K groups in a block."""
+        return self.tile.product.block // self.tile.product.depth
+
+    def emit(self, index: int, run: int) -> Iterator[Op]:
+        """The sums of a block, then scaled and added."""
+        yield from self._begin(index)
+        first, shared = index * self.groups, self.shape.group
+        for k in range(first, first + self.groups):
+            yield from self.step(k, k // shared * shared + shared <= first + self.groups)
+        yield from self._add(index)
+
+    def tail(self, index: int) -> Iterator[Op]:
+        """There is none: both operands are filled up to whole blocks."""
+        assert self.tile.k_tail == 0, f"block {index} is not whole"
+        yield from ()
+
+    # --- a block's sums ----------------------------------------------------------------------
+
+    def sum_of(self, row: int, column: int, k: int) -> Register:
+        """The sum of a block of K."""
+        plan, acc = self.tile.plan, self.tile.accumulator(row, column)
+        vector = plan.target.holding(plan.product.partial, self.tile.vector.lanes)
+        return Register(f"{acc.name.replace('c', 's', 1)}_k{k // self.groups}", vector)
+
+    def _begin(self, index: int) -> Iterator[Op]:
+        """Each row's sums at what B's zero point takes from them."""
+        for row in range(self.shape.rows):
+            for column in range(self.shape.vectors):
+                partial = self.sum_of(row, column, index * self.groups)
+                if "a_starts" in self.tile.plan.operands:
+                    yield Broadcast(partial, self._scale_at("a_starts", row, index), begins=True)
+                else:
+                    yield Zero(partial)
+
+    def across_at(self, row: int, k: int) -> Address:
+        """Where a row's K group lies."""
+        block, group = divmod(k, self.groups)
+        return pointer_to(row, self.across).address(row, block, group * self.tile.product.depth)
+
+    def load(self, column: int, k: int) -> Iterator[Op]:
+        """The factors of a K group, which share their bytes with those of other groups."""
+        form = self.tile.plan.quantized
+        block, group = divmod(k, self.groups)
+        at, index = divmod(group, form.fields)
+        raw = self.vector(column, k)
+        if form.fields > 1:
+            raw = replace(raw, name=f"{factor(self.tile.along, column, k - index, raw.vector).name}_bytes")
+        if index == 0:
+            first = at * form.nb * form.group + self.tile.position(column) * form.group
+            address, memory = self.along[0].address(0, block, first), self.tile.along.type
+            yield from read(self.tile.plan.target, raw, address, None, memory)
+        if form.fields > 1:
+            yield Unpack(self.vector(column, k), raw, 8 // form.fields, index)
+
+    # --- scaled and added --------------------------------------------------------------------
+
+    def _scale_at(self, name: str, row: int, index: int, element: int = 0) -> Address:
+        own = [p for p in self.scales if p.operand.name == name]
+        return pointer_to(row, own).address(row, index, element)
+
+    def _add(self, index: int) -> Iterator[Op]:
+        """Sums of a block times the scales of its row of A and column of B, added to C's."""
+        tile, vector = self.tile, self.tile.vector
+        yield Note("The sums of this block of K, scaled and added.")
+        scales = tile.plan.operands["b_scales"]
+        of_b = []
+        for column in range(self.shape.vectors):
+            of_b.append(factor(scales, column, index, vector))
+            at = self._scale_at("b_scales", 0, index, tile.position(column))
+            yield from read(tile.plan.target, of_b[-1], at, None, scales.type)
+        for row in range(self.shape.rows):
+            of_a = factor(tile.plan.operands["a_scales"], row, index, vector)
+            yield Broadcast(of_a, self._scale_at("a_scales", row, index))
+            for column in range(self.shape.vectors):
+                yield from self._add_one(row, column, index, (of_a, of_b[column]))
+
+    def _add_one(
+        self, row: int, column: int, index: int, scales: tuple[Register, Register]
+    ) -> Iterator[Op]:
+        vector = self.tile.vector
+        partial, acc = self.sum_of(row, column, index * self.groups), self.tile.accumulator(row, column)
+        both, real = (Register(f"{partial.name}_{what}", vector) for what in ("scale", "f32"))
+        yield Multiply(both, *scales)
+        yield Apply(real, "to_f32", (partial,), partial.vector)
+        yield Apply(acc, "fma", (real, both, acc), vector)

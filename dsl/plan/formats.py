@@ -1,0 +1,45 @@
+"""The format of every operand that is packed ahead, whichever kind of format it is."""
+
+from __future__ import annotations
+
+from typing import overload
+
+from tilewright.isa.target import Target
+from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.operands import Packed
+from tilewright.spec.pack import Pack
+
+from .packed_b import PackedFormat, packed_format, packed_format_named
+from .quantized_b import QuantizedFormat, quantized_format, quantized_format_named
+
+Format = PackedFormat | QuantizedFormat
+
+
+@overload
+def format_of(spec: Pack, target: Target) -> PackedFormat: ...
+@overload
+def format_of(spec: Gemm, target: Target) -> Format: ...
+def format_of(spec: Gemm | Pack, target: Target) -> Format:
+    """The format of packed B: of target, types, that of sums among them, k, n and nb alone."""
+    if isinstance(spec, Pack):
+        packed = Packed(spec.type, spec.nb)
+        return packed_format(target, spec.a, packed, spec.k, spec.n, spec.sums)
+    if spec.quantized is not None:
+        return quantized_format(spec, target)
+    assert isinstance(spec.b, Packed) and isinstance(spec.k, int) and isinstance(spec.n, int)
+    return packed_format(target, spec.a.type, spec.b, spec.k, spec.n, spec.sum_type)
+
+
+def formats_of(spec: Spec, target: Target) -> dict[str, Format]:
+    """The formats of packed operands by name."""
+    if isinstance(spec, Pack):
+        return {"out": format_of(spec, target)}
+    if isinstance(spec, Gemm) and isinstance(spec.b, Packed):
+        names = ["b"] if spec.b2 is None else ["b", "b2"]
+        return dict.fromkeys(names, format_of(spec, target))
+    return {}
+
+
+def format_named(text: str) -> Format | None:
+    """The format whose ``text`` this is; None if it is no format's."""
+    return packed_format_named(text) or quantized_format_named(text)

@@ -1,0 +1,204 @@
+"""A B of few bits as it lies packed, and the multiply-add that sums blocks of it.
+
+Elements are fields of bytes: fields of one byte are of the same column and place in K groups that
+follow each other, so that one load gives the factors of several groups.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from sympy import Expr, Integer, Rational
+
+from tilewright.errors import SpecError
+from tilewright.ir.nest import Name
+from tilewright.isa.target import Target, vectors_alone
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Packed, Strided
+from tilewright.spec.quantized import STORED, Quantized
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import ONE, ZERO
+
+from .contraction import Product, choose_product
+from .operands import Operand
+from .packed_b import aligned, columns_of
+
+#: The type that elements of fewer than 8 bits count as when a multiply-add is chosen.
+_FACTORS = {"u4": "u4", "s4": "u4", "u8": "u8", "s8": "s8"}
+#: What is added to an element to store it in a field, whose bits are never negative.
+_SHIFTS = {"s4": 8}
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedFormat:
+    """k x n elements of ``type`` in blocks of ``nb`` columns, then their scales.
+
+    The elements lie as ``[n / nb][k / (fields * group)][nb][group]`` bytes of ``stored``, the
+    scales behind them as ``[n / nb][k / block][nb]``. K is filled up to whole blocks, and the last
+    block of columns to whole ones, with elements of which nothing is used. ``shift`` is what was
+    added to each element.
+    """
+
+    type: str
+    stored: str
+    scale: str
+    k: int
+    n: int
+    nb: int
+    group: int
+    block: int
+    shift: int
+
+    #: Bytes of what the kernel's pointer counts.
+    itemsize = 1
+
+    @property
+    def text(self) -> str:
+        """All of it in one line, equal exactly when formats are."""
+        shift = f" + {self.shift}" if self.shift else ""
+        return (
+            f"{self.type}{shift} as {self.stored} with {self.scale} scales for {self.block}, "
+            f"{self.k}x{self.n} in groups of {self.group} along k, blocks of {self.nb} columns"
+        )
+
+    @property
+    def fields(self) -> int:
+        """The elements in a byte."""
+        return 8 // STORED[self.type].bits
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks of columns."""
+        return -(-self.n // self.nb)
+
+    @property
+    def k_blocks(self) -> int:
+        """How many blocks of K, each of which has a scale in every column."""
+        return -(-self.k // self.block)
+
+    @property
+    def block_elements(self) -> int:
+        """Bytes of the elements of one block of columns."""
+        return self.k_blocks * self.block * self.nb // self.fields
+
+    @property
+    def scales_at(self) -> int:
+        """The byte at which the scales begin."""
+        return aligned(self.blocks * self.block_elements)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one matrix."""
+        scales = self.blocks * self.k_blocks * self.nb * ITEMSIZE[self.scale]
+        return self.scales_at + aligned(scales)
+
+    def bias(self, zero: int) -> int:
+        """What a field says too much, with elements whose zero point is ``zero``."""
+        return zero + self.shift
+
+    @property
+    def column(self) -> bool:
+        """Whether vectors lie along K: never, as scales belong to columns."""
+        return False
+
+
+_TEXT = re.compile(
+    r"(?P<type>\w+)(?: \+ (?P<shift>[0-9]{1,3}))? as (?P<stored>\w+) with (?P<scale>\w+) scales "
+    r"for (?P<block>[0-9]{1,19}), (?P<k>[0-9]{1,19})x(?P<n>[0-9]{1,19}) "
+    r"in groups of (?P<group>[0-9]{1,19}) along k, blocks of (?P<nb>[0-9]{1,19}) columns"
+)
+
+
+def quantized_format_named(text: str) -> QuantizedFormat | None:
+    """The format whose ``text`` this is; None if it is no such format's."""
+    found = _TEXT.fullmatch(text)
+    if found is None or found["type"] not in STORED or found["scale"] not in ITEMSIZE:
+        return None
+    numbers = {name: int(found[name] or 0) for name in ("k", "n", "nb", "group", "block", "shift")}
+    form = QuantizedFormat(found["type"], found["stored"], found["scale"], **numbers)
+    step = form.group * form.fields
+    whole = 0 not in (form.nb, form.group, form.block) and form.block % step == 0
+    return form if whole and form.stored in ("u8", "s8") and form.text == text else None
+
+
+def quantized_format(spec: Gemm, target: Target) -> QuantizedFormat:
+    """The format of a B of few bits: of target, type, k, n and nb alone."""
+    assert isinstance(spec.b, Packed) and spec.b.quantized is not None
+    assert isinstance(spec.k, int) and isinstance(spec.n, int)
+    quantized = spec.b.quantized
+    product = _blocks_of_k(target, quantized)
+    lanes = target.of(product.accumulator)[0].lanes
+    bits = quantized.stored.bits
+    columns = spec.b.nb or columns_of(product, spec.n, spec.k * spec.n * bits // 8)
+    whole = quantized.stored.unpacked if bits == 8 else "u8"
+    return QuantizedFormat(
+        type=quantized.type,
+        stored=product.along if ITEMSIZE[product.along] == 1 else whole,
+        scale=quantized.scale,
+        k=spec.k,
+        n=spec.n,
+        nb=max(lanes, -(-columns // lanes) * lanes),
+        group=product.depth,
+        block=quantized.block,
+        shift=product.shifts["b"] if bits == 8 else _SHIFTS.get(quantized.type, 0),
+    )
+
+
+def scaled_product(target: Target, quantized: Quantized) -> Product:
+    """The multiply-add of an A of s8 that sums one block of K; those sums are added up in f32."""
+    found = _blocks_of_k(target, quantized)
+    wide = [v for v in target.of("f32") if v.lanes in {s.lanes for s in found.ops}]
+    ops = {v: found.ops[target.holding(found.accumulator, v.lanes)] for v in wide}
+    return replace(
+        found,
+        accumulator="f32",
+        partial=found.accumulator,
+        block=quantized.block,
+        ops=ops,
+        shifts={"a": 0, "b": 0},  # what undoes them is where a block's sums begin
+    )
+
+
+def _blocks_of_k(target: Target, quantized: Quantized) -> Product:
+    types = {"a": "s8", "b": _FACTORS[quantized.type]}
+    found = choose_product(vectors_alone(target), types, "b", flat=True, keeps="a")
+    if found.shifts["a"]:
+        raise SpecError(
+            f"{target.name} multiplies no signed bytes by {quantized.type}",
+            got=found.mnemonic,
+            hint="another target",
+        )
+    return found
+
+
+def quantized_operands(
+    form: QuantizedFormat, spec: Gemm, product: Product, rows: Expr
+) -> dict[str, Operand]:
+    """The bytes of B and their scales where the caller packed them; A as the kernel makes it.
+
+    A's elements lie in rows of whole blocks, its scales and the beginnings of a block's sums in
+    rows of as many as there are blocks.
+    """
+    shared = isinstance(spec.batch, Strided) and spec.batch.b == 0
+    several = form.blocks > 1
+    item = ITEMSIZE[form.scale]
+    elements = {"n": Integer(form.group), "k": Rational(form.nb, form.fields)}
+    scales = {"n": ONE, "k": Rational(form.nb, form.block)}
+    elements |= {"b": ZERO if shared else Integer(form.nbytes)}
+    scales |= {"b": ZERO if shared else Integer(form.nbytes // item)}
+    if several:
+        elements["pn"] = Integer(form.block_elements // form.nb - form.group)
+        scales["pn"] = Integer(form.k_blocks - 1)
+    found = {
+        "b": Operand("b", form.stored, elements),
+        "b_scales": Operand("b_scales", form.scale, scales, Name("b"), form.scales_at),
+    }
+    width = form.k_blocks * form.block
+    lines = {"m": Integer(width), "k": ONE, "b": width * rows}
+    found["a"] = Operand("a", product.across, lines, Name("a_packed"))
+    blocks = {"m": Integer(form.k_blocks), "k": Rational(1, form.block), "b": form.k_blocks * rows}
+    assert spec.quantized is not None
+    names = {"a_scales": "f32"} | ({"a_starts": "s32"} if form.bias(spec.quantized.zero) else {})
+    made = {name: Operand(name, type_, blocks, Name(f"{name}_made")) for name, type_ in names.items()}
+    return found | made

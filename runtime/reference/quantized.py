@@ -1,0 +1,76 @@
+"""What blocks of integers with scales must make: A quantized exactly as the spec says, and sums."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright.elementwise.operations import compute
+from tilewright.runtime.call.bound_sizes import Array
+from tilewright.runtime.call.formats import decode, epsilon
+from tilewright.runtime.call.quantized_matrix import QuantizedMatrix
+from tilewright.spec.gemm import Gemm
+
+from .interval import LEAST, Interval
+
+_TOP, _LEAST = np.float32(127), np.float32(2.0**-119)
+
+
+class Blocks(NamedTuple):
+    """A matrix in rows of ``q``, int64, and a ``scales`` for each block of a row."""
+
+    q: Array
+    scales: Array
+
+
+def quantized(a: Array, block: int) -> Blocks:
+    """Rows of float32 as integers, as ``tw.Quantize`` says; the last block is filled with zeros."""
+    rows, k = a.shape
+    count = -(-k // block)
+    padded = np.zeros((rows, count * block), np.float32)
+    padded[:, :k] = a
+    parts = padded.reshape(rows, count, block)
+    with np.errstate(all="ignore"):
+        top = np.abs(parts).max(axis=2, initial=0)
+        there = top >= _LEAST  # not where there is a NaN
+        scales = np.where(there, top / _TOP, np.float32(0))
+        units = np.where(there, _TOP / top, np.float32(0))
+        q = np.rint(np.clip(parts * units[:, :, None], -_TOP, _TOP))
+    scales = np.where(np.isfinite(top), scales, np.float32(np.nan))
+    q = np.where(np.isnan(q), 0, q).astype(np.int64)
+    return Blocks(q.reshape(rows, -1), scales)
+
+
+def block_sums(spec: Gemm, operands: Mapping[str, Any], b: str) -> Interval:
+    """Sums of blocks, exact, scaled and added in f32 in the order of K, by FMA.
+
+    A kernel that adds parts of K apart is right within the bound of any such sum.
+    """
+    form = spec.quantized
+    assert form is not None
+    total: Array | None = None
+    magnitude: Any = 0.0
+    steps = 0
+    for left, right in zip(operands["a"], operands[b], strict=True):
+        assert isinstance(right, QuantizedMatrix)
+        a = quantized(decode(np.asarray(left), spec.a.type).astype(np.float32), form.block)
+        k, n = right.shape
+        whole = np.zeros((a.q.shape[1], n), np.int64)
+        whole[:k] = right.q.astype(np.int64) - form.zero
+        scales = decode(right.scales, form.scale).astype(np.float32)
+        total = np.zeros((len(a.q), n), np.float32) if total is None else total
+        for index in range(form.blocks(k)):
+            part = slice(index * form.block, (index + 1) * form.block)
+            sums = (a.q[:, part] @ whole[part]).astype(np.float32)
+            with np.errstate(all="ignore"):
+                each = a.scales[:, index, None] * scales[None, index]
+                magnitude = magnitude + np.abs(sums.astype(np.float64) * each)
+            total = compute("fma", sums, each, total)
+            steps += 1
+    if total is None:
+        shape = operands["c" if "c" in operands else "out"].shape
+        return Interval.exactly(np.zeros(shape), "f32")
+    bound = (steps + 4) * (epsilon("f32") * magnitude + LEAST["f32"])
+    return Interval.around(total.astype(np.float64), bound, "f32")
