@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from .spec.gemm import Gemm
     from .spec.operands import Addresses, Matrix, Offsets, Packed, Strided
     from .spec.pack import Pack
-    from .spec.quantized import Quantize, Quantized
     from .spec.postops import *  # noqa: F403  whose names are read where they are defined
+    from .spec.quantized import Quantize, Quantized
     from .spec.reductions import row_absmax, row_max, row_sum
     from .spec.schedule import Schedule
     from .spec.sizes import dim

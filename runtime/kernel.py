@@ -491,9 +491,7 @@ class Kernel:
             raise SpecError(f"{self.name} takes no packed B", hint='b=tw.Packed("bf16"): its type')
         if self.spec.quantized is not None:
             return pack_quantized(self.spec, self.isa, b, scales)
-        if scales is not None:
-            raise ArgumentTypeError("B is not quantized, and has no scales", got=self.spec.b)
-        spec, b = pack_for(self.spec, b)
+        spec, b = pack_for(self.spec, b, scales)
         if spec not in self._packers:
             self._packers[spec] = self._remake(spec, Schedule(), self.target)
         return self._packers[spec](b)  # type: ignore[no-any-return]

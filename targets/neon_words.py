@@ -41,6 +41,15 @@ def alone(product: str, element: str) -> str:
     return f"vget_lane_{element}({product.replace('{acc}', acc)}, 0)"
 
 
+def nibbles(element: str, q: str) -> dict[int, tuple[str, ...]]:
+    """Both halves of bytes."""
+    high = f"vshr{q}_n_u8({{v}}, 4)"
+    if element == "s8":
+        bits = high.replace("{v}", f"vreinterpret{q}_u8_s8({{v}})")
+        high = f"vreinterpret{q}_s8_u8({bits})"
+    return {4: (f"vand{q}_{element}({{v}}, vdup{q}_n_{element}(15))", high)}
+
+
 def group(element: str, q: str) -> str:
     """A register full of the ``{bits}`` bits ``{x}``, as ``element``."""
     bits = f"vdup{q}_n_s{{bits}}((int{{bits}}_t)({{x}}))"

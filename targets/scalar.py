@@ -106,6 +106,7 @@ def whole(mnemonic: str = "") -> Vector:
             ),
         ),
         ops=_INTEGER,
+        fields={4: ("{v} & 15", "({v} >> 4) & 15")},
     )
 
 

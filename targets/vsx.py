@@ -271,6 +271,14 @@ SUMS = (
 )
 
 
+def _nibbles(ctype: str) -> dict[int, tuple[str, ...]]:
+    """Both halves of bytes, or of the low bytes of lanes that have no other bits."""
+    words = ctype.replace("signed", "unsigned") if "unsigned" not in ctype else ctype
+    number = words.removeprefix("__vector ")
+    fifteen, four = f"vec_splats(({ctype.removeprefix('__vector ')})15)", f"vec_splats(({number})4)"
+    return {4: (f"vec_and({{v}}, {fifteen})", f"vec_sr({{v}}, {four})")}
+
+
 def factors(element: str) -> tuple[Vector, ...]:
     """What holds factors: a whole register, and one with a group of 32 bits at its begin."""
     ctype, _, size = _TYPES[element]
@@ -286,6 +294,7 @@ def factors(element: str) -> tuple[Vector, ...]:
         broadcast="",
         group=group,
         shifts={other: flipped} if other else {},
+        fields=_nibbles(ctype) if element in ("s8", "u8", "s16") else {},
     )
     parts = {n: text for n, text in held.partial_load.items() if n * size < 4}
     few = replace(

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError, PlanError
-from tilewright.plan.packed_b import PackedFormat
+from tilewright.plan.formats import Format
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.signature import ArrayParameter, Signature
 from tilewright.spec.sizes import Size
@@ -201,7 +201,7 @@ def lay_out(
     signature: Signature,
     arrays: Sequence[Given],
     sizes: Mapping[str, int],
-    formats: Mapping[str, PackedFormat],
+    formats: Mapping[str, Format],
 ) -> Memory:
     """The operands in ``arrays``, in the order of ``signature.arrays``.
 
@@ -244,7 +244,7 @@ class _View:
     parameter: ArrayParameter
     sizes: Mapping[str, int]
     offsets: Mapping[str, Sequence[int]]
-    format: PackedFormat | None
+    format: Format | None
 
     def _value(self, slot: str, size: Size) -> int:
         return size if isinstance(size, int) else self.sizes[slot]
@@ -263,7 +263,7 @@ class _View:
         buffer = _buffer(given, p.type, name)
         return Segment(name, p.type, buffer, starts, lines, line, leading, role=p.role)
 
-    def _packed(self, format_: PackedFormat, buffer: Buffer, name: str) -> Segment:
+    def _packed(self, format_: Format, buffer: Buffer, name: str) -> Segment:
         """The bytes of one matrix, or of those of a batch side by side, as what they hold."""
         p, size = self.parameter, format_.itemsize
         many = self._value("count", p.shape[0]) if p.role == "out" else 1

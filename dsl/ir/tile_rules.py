@@ -291,7 +291,9 @@ def _unpack(w: Walk, op: Unpack) -> None:
     fields = op.dst.vector.fields.get(op.bits, ())
     if not 0 <= op.index < len(fields):
         known = ", ".join(map(str, op.dst.vector.fields)) or "none"
-        w.refuse(op, f"of field {op.index} of {op.bits} bits", f"those of {op.dst.vector!r}: {known}")
+        w.refuse(
+            op, f"of field {op.index} of {op.bits} bits", f"those of {op.dst.vector!r}: {known}"
+        )
 
 
 def _sum_lanes(w: Walk, op: SumLanes) -> None:

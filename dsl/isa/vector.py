@@ -163,10 +163,10 @@ class Vector:
     them. ``ops`` are the elementary operations by name, of ``{x}``, ``{y}`` and ``{z}``. A vector
     without ``muladd`` only holds factors; its ``group`` is a register full of the ``{bits}`` bits
     ``{x}``, an integer in C; ``fields[bits]`` are the fields of so many bits of the low byte of
-    each lane of ``{v}``, the lowest first; ``shifts[type]`` is the same of bytes of the other sign, 128 added to
-    each or subtracted, so that the values are its own. ``load_group`` and ``store_group`` move
-    ``{bytes}`` bytes as the one lane that there is. ``support`` is a template of the C that its
-    spellings use besides intrinsics; what stands in for these has it as well.
+    each lane of ``{v}``, the lowest first; ``shifts[type]`` is a register of a group of bytes of
+    the other sign, 128 added to each or subtracted, so that the values are its own. ``load_group``
+    and ``store_group`` move ``{bytes}`` bytes as the one lane that there is. ``support`` is a
+    template of the C that its spellings use besides intrinsics; what stands in for these has it.
     """
 
     name: str

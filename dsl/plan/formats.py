@@ -24,8 +24,11 @@ def format_of(spec: Gemm | Pack, target: Target) -> Format:
     if isinstance(spec, Pack):
         packed = Packed(spec.type, spec.nb)
         return packed_format(target, spec.a, packed, spec.k, spec.n, spec.sums)
-    if spec.quantized is not None:
-        return quantized_format(spec, target)
+    return plain_format(spec, target) if spec.quantized is None else quantized_format(spec, target)
+
+
+def plain_format(spec: Gemm, target: Target) -> PackedFormat:
+    """That of a packed B whose elements have a type of their own."""
     assert isinstance(spec.b, Packed) and isinstance(spec.k, int) and isinstance(spec.n, int)
     return packed_format(target, spec.a.type, spec.b, spec.k, spec.n, spec.sum_type)
 

@@ -119,9 +119,7 @@ def aligned(size: int) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT
 
 
-def packed_format(
-    target: Target, a: str, b: Packed, k: int, n: int, sums: str
-) -> PackedFormat:
+def packed_format(target: Target, a: str, b: Packed, k: int, n: int, sums: str) -> PackedFormat:
     """The format of B for an A of type ``a``, with sums of type ``sums``."""
     held = held_as(target, a, b.type, sums)
     product = packed_product(target, a, b, n, held).in_steps(k)

@@ -16,9 +16,9 @@ from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ZERO, Least, div, mod, symbol, value
 
 from .contraction import Product
+from .formats import Format
 from .loops import Decided, Decision
 from .operands import BatchPlan, Operand
-from .formats import Format
 from .packed_b import ALIGNMENT
 from .quantized_b import QuantizedFormat
 from .staging import is_empty, loads_as, same_types, takes_scalars

@@ -20,9 +20,9 @@ from tilewright.symbolic import ONE, size_expr, symbol, value
 from .blocking import with_tiles
 from .cost_model import Choice, choose, shape_of, steady, tile_cycles
 from .estimate.work import convert_cycles, move_cycles
+from .formats import format_of
 from .loops import Decision, outer_length, read_loops, threads_decision
 from .operands import LINE, batch_of
-from .formats import format_of
 from .packed_b import MATRIX_COLUMNS, packed_product
 from .plan import STACK_BYTES, Plan
 from .staging import is_plain, product_of, same_types, stage_operands
@@ -365,7 +365,8 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
     step = staging.product.step
     if tail := blocks.get("k", 0) % step:
         blocks["k"] += step - tail
-        why = f"whole groups of {step}, which one {'scale serves' if staging.product.block else 'multiply-add sums'}"
+        one = "scale serves" if staging.product.block else "multiply-add sums"
+        why = f"whole groups of {step}, which one {one}"
         decisions.append(Decision("block k", str(blocks["k"]), why))
     return Plan(
         spec=spec,

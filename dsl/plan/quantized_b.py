@@ -56,7 +56,7 @@ class QuantizedFormat:
     @property
     def text(self) -> str:
         """All of it in one line, equal exactly when formats are."""
-        shift = f" + {self.shift}" if self.shift else ""
+        shift = f" {self.shift:+}" if self.shift else ""
         return (
             f"{self.type}{shift} as {self.stored} with {self.scale} scales for {self.block}, "
             f"{self.k}x{self.n} in groups of {self.group} along k, blocks of {self.nb} columns"
@@ -104,7 +104,7 @@ class QuantizedFormat:
 
 
 _TEXT = re.compile(
-    r"(?P<type>\w+)(?: \+ (?P<shift>[0-9]{1,3}))? as (?P<stored>\w+) with (?P<scale>\w+) scales "
+    r"(?P<type>\w+)(?: (?P<shift>[+-][0-9]{1,3}))? as (?P<stored>\w+) with (?P<scale>\w+) scales "
     r"for (?P<block>[0-9]{1,19}), (?P<k>[0-9]{1,19})x(?P<n>[0-9]{1,19}) "
     r"in groups of (?P<group>[0-9]{1,19}) along k, blocks of (?P<nb>[0-9]{1,19}) columns"
 )
@@ -200,5 +200,7 @@ def quantized_operands(
     blocks = {"m": Integer(form.k_blocks), "k": Rational(1, form.block), "b": form.k_blocks * rows}
     assert spec.quantized is not None
     names = {"a_scales": "f32"} | ({"a_starts": "s32"} if form.bias(spec.quantized.zero) else {})
-    made = {name: Operand(name, type_, blocks, Name(f"{name}_made")) for name, type_ in names.items()}
+    made = {
+        name: Operand(name, type_, blocks, Name(f"{name}_made")) for name, type_ in names.items()
+    }
     return found | made

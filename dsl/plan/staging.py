@@ -18,6 +18,7 @@ from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, mod, value
 
 from .contraction import Product, choose_product, held_as
+from .formats import plain_format
 from .operands import (
     Operand,
     operand_of,
@@ -26,7 +27,6 @@ from .operands import (
     whole_groups,
     whole_vectors,
 )
-from .formats import format_of
 from .packed_b import CACHED_BYTES, packed_product
 from .quantized_b import quantized_format, quantized_operands, scaled_product
 
@@ -268,7 +268,7 @@ def stage_operands(
         return Staging(product, seen | found, sources, True, f"{product.depth} a lane; {each}")
     padded = True
     if isinstance(spec.b, Packed):
-        seen["b"] = packed_by_caller(format_of(spec, target), spec.batch)
+        seen["b"] = packed_by_caller(plain_format(spec, target), spec.batch)
     elif not fits_along(operands[along], product, target, lines[along], sizes[lines[across]]):
         seen[along] = packed_along(operands[along], product, lines[along], sizes, lanes)
         sources[along] = operands[along]

@@ -11,9 +11,9 @@ from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import Schedule
 from tilewright.symbolic import value
 
+from .formats import format_of
 from .loops import outer_length
 from .operands import operand_of
-from .formats import format_of
 from .staging import fits_across, is_plain, product_of
 
 Dimension = Literal["m", "n", "k"]

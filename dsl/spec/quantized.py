@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from tilewright.errors import SpecError
 
-from .sizes import check_count
+from .sizes import check_count, whole_number
 from .types import DTypeLike, TypeName, type_name
 
 #: The types in which elements are stored; their values are integers.
@@ -87,13 +87,14 @@ class Quantized:
             )
         object.__setattr__(self, "block", check_block(self.block))
         stored = STORED[self.type]
-        whole = isinstance(self.zero, int) and not isinstance(self.zero, bool)
-        if not whole or not stored.low <= self.zero <= stored.high:
+        zero = whole_number(self.zero)
+        if zero is None or not stored.low <= zero <= stored.high:
             raise SpecError(
                 "the zero point of stored elements must be one of their numbers",
                 got=self.zero,
                 expected=f"{stored.low} to {stored.high} for {self.type}",
             )
+        object.__setattr__(self, "zero", zero)
 
     @property
     def stored(self) -> StoredType:
@@ -138,13 +139,12 @@ class Quantize:
             )
         if to != "s8":
             raise SpecError("A is quantized to another type", got=to, expected="s8")
-        if not isinstance(per, tuple) or len(per) != 2 or per[0] != "row":
-            raise SpecError(
-                "a scale belongs to a block of a row", got=per, expected='("row", 32)'
-            )
+        given: object = per
+        if not isinstance(given, tuple) or len(given) != 2 or given[0] != "row":
+            raise SpecError("a scale belongs to a block of a row", got=per, expected='("row", 32)')
         object.__setattr__(self, "type", name)
         object.__setattr__(self, "to", to)
-        object.__setattr__(self, "per", ("row", check_block(per[1])))
+        object.__setattr__(self, "per", ("row", check_block(given[1])))
 
     @property
     def block(self) -> int:

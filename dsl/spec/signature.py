@@ -51,8 +51,9 @@ class ArrayParameter:
     batch its first axis (2-d when ``batch_stride`` is 0); ``flat`` a 1-d array that offsets
     index; ``sequence`` a sequence of matrices; ``offsets`` a 1-d int64 array of ``count``;
     ``packed`` a PackedMatrix, which may hold a batch; ``vector`` a 1-d array passed by name, or a
-    number where its ``shape`` is (1,). ``quantized``: how a packed one is. ``packed`` as a flag: the operand, or each item of a
-    sequence, is a PackedMatrix of ``format``. ``chosen``: the name is the user's.
+    number where its ``shape`` is (1,). ``packed`` as a flag: the operand, or each item of a
+    sequence, is a PackedMatrix of ``format``; ``quantized``: what its elements are. ``chosen``: the
+    name is the user's.
     ``leading`` is None when tight. ``batch_stride`` None is one tight matrix. ``stored`` is what
     memory holds where that is not ``type``.
     """

@@ -21,13 +21,19 @@ from .packed_matrix import PackedMatrix, matrix_in, new_block
 from .quantized_matrix import QuantizedMatrix, quantized_bytes
 
 
-def pack_for(spec: Gemm, b: Any) -> tuple[Pack, Array]:
+def pack_for(spec: Gemm, b: Any, scales: Any = None) -> tuple[Pack, Array]:
     """What packs ``b`` for a Gemm with a packed B, and ``b`` as that takes it.
 
     ArgumentError unless it is an array of B's type, or of float32 where that is converted, and
     k x n; where the Gemm has a batch of such, count x k x n, or k x n if the count is 1.
     """
     assert isinstance(spec.b, Packed) and isinstance(spec.k, int) and isinstance(spec.n, int)
+    if scales is not None:
+        raise ArgumentTypeError(
+            "scales are given for a B that has none of its own",
+            got=f"b={spec.b!r}",
+            hint="b_scale= in the call, or b=tw.Packed(tw.Quantized(...)) in the spec",
+        )
     b = as_array(b, "b")
     source = _source(b, spec.b.type)
     batched = spec.packs_stack

@@ -20,7 +20,7 @@ from tilewright.spec.sizes import MAX_SIZE
 from .abi import ALIGNMENT, address, aligned
 
 if TYPE_CHECKING:
-    from tilewright.plan.packed_b import PackedFormat
+    from tilewright.plan.formats import Format
 
 _MAGIC = b"tilewright pack\n"
 _VERSION = 1
@@ -237,12 +237,12 @@ def _record_of(format: str, shape: tuple[int, ...], data: Bytes) -> list[int]:
 
 
 @cache
-def _formats() -> dict[str, PackedFormat]:
+def _formats() -> dict[str, Format]:
     """Formats by their interned text, which live as long as the process: C compares addresses."""
     return {}
 
 
-def _format(text: str) -> PackedFormat | None:
+def _format(text: str) -> Format | None:
     known = _formats().get(text)
     if known is None:
         from tilewright.plan.formats import format_named

@@ -48,7 +48,8 @@ class QuantizedMatrix:
     @property
     def shape(self) -> tuple[int, ...]:
         """(k, n), or (count, k, n)."""
-        return self.q.shape
+        shape: tuple[int, ...] = self.q.shape
+        return shape
 
     @property
     def ndim(self) -> int:
@@ -77,7 +78,7 @@ class QuantizedMatrix:
         return f"<QuantizedMatrix {sizes} of {self.format}>"
 
 
-def _integers(form: Quantized, q: Array) -> Array:
+def _integers(form: Quantized, q: Any) -> Array:
     """``q``, once its numbers are ones of the stored type."""
     stored = form.stored
     if not isinstance(q, np.ndarray) or not accepts(stored.unpacked, q.dtype):
@@ -91,19 +92,19 @@ def _integers(form: Quantized, q: Array) -> Array:
         raise ArgumentValueError(
             "quantized elements have the wrong shape", got=q.shape, expected="(k, n)"
         )
-    q = q.view(DTYPES[stored.unpacked])
-    if q.size and stored.bits < 8:
-        low, high = int(q.min()), int(q.max())
+    found: Array = q.view(DTYPES[stored.unpacked])
+    if found.size and stored.bits < 8:
+        low, high = int(found.min()), int(found.max())
         if low < stored.low or high > stored.high:
             raise ArgumentValueError(
                 f"elements are none of {form.type}",
                 got=f"{low} to {high}",
                 expected=f"{stored.low} to {stored.high}",
             )
-    return q
+    return found
 
 
-def _scales(form: Quantized, scales: Array, shape: tuple[int, ...]) -> Array:
+def _scales(form: Quantized, scales: Any, shape: tuple[int, ...]) -> Array:
     """``scales`` in the format's type, once there is one for each block and column."""
     if not isinstance(scales, np.ndarray):
         raise ArgumentTypeError("scales must be an array", got=type(scales).__name__)
@@ -121,7 +122,8 @@ def _scales(form: Quantized, scales: Array, shape: tuple[int, ...]) -> Array:
             expected=f"{wanted}: one for each {form.block} elements of K, and each column",
             hint="scales.T" if scales.T.shape == wanted else None,
         )
-    return scales if accepts(form.scale, scales.dtype) else encode(scales, form.scale)
+    found: Array = scales if accepts(form.scale, scales.dtype) else encode(scales, form.scale)
+    return found
 
 
 def quantized_bytes(matrix: QuantizedMatrix, form: QuantizedFormat) -> Array:

@@ -10,8 +10,7 @@ from typing import Literal, NamedTuple
 from sympy import Expr
 
 from tilewright.errors import SpecError
-from tilewright.plan.formats import formats_of
-from tilewright.plan.packed_b import PackedFormat
+from tilewright.plan.formats import Format, formats_of
 from tilewright.spec.pack import Pack
 from tilewright.spec.signature import ArrayParameter, Signature, signature
 from tilewright.spec.sizes import Dim
@@ -38,7 +37,7 @@ class Implementation:
     signature: Signature
     scratch: bool
     configures: bool
-    format: PackedFormat | None
+    format: Format | None
 
 
 class Extent(NamedTuple):

@@ -74,7 +74,8 @@ class Draws:
     def scales(self, shape: tuple[int, ...]) -> Array:
         """Scales of blocks; of either sign, as some formats have them."""
         numbers: Array = self._rng.uniform(0.5, 2, shape) * self._rng.choice([-1, 1], shape)
-        return np.float32(np.sign(numbers) * 0.25 if self._whole else numbers / 64)
+        numbers = np.sign(numbers) / 4 if self._whole else numbers / 64
+        return numbers.astype(np.float32)
 
     def factor(self, type_: str) -> float:
         """A value of alpha or beta."""

@@ -72,8 +72,14 @@ def held(group: Group) -> Vector:
         registers=group.registers,
         ctype=group.ctype,
         broadcast=_same_bits(group),
+        fields=_nibbles(group) if group.element == "s16" else {},
         **accesses(group, CONVERSIONS[group.element]),
     )
+
+
+def _nibbles(group: Group) -> dict[int, tuple[str, ...]]:
+    """Both halves of the low bytes of lanes that have no other bits."""
+    return {4: (group.spell("@vand_vx_$t({v}, 15, $n)"), group.spell("@vsra_vx_$t({v}, 4, $n)"))}
 
 
 def _same_bits(group: Group) -> str:
@@ -133,5 +139,6 @@ SINGLE = {
         load="*({p})",
         store="*({p}) = {v}",
         loads=dict.fromkeys(("s8", "u8"), "*({p})"),
+        fields={4: ("(int16_t)({v} & 15)", "(int16_t)({v} >> 4)")},
     ),
 }

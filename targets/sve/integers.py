@@ -18,6 +18,7 @@ from .words import (
     forms,
     group,
     mask,
+    nibbles,
     transposes,
     unsigned,
     unzips,
@@ -124,7 +125,8 @@ def factors(element: str, nbytes: int) -> tuple[Vector, ...]:
     ctype = {"s8": "svint8_t", "u8": "svuint8_t"}[element]
     load = f"svld1_{element}({{lanes}}, {{p}})"
     part = f"svreinterpret_{element}_s32(svdup_n_s32({BITS[32]}))"
-    return held(element, nbytes, ctype, load, part)
+    made = held(element, nbytes, ctype, load, part)
+    return tuple(replace(vector, fields=nibbles(element)) for vector in made)
 
 
 def held(element: str, nbytes: int, ctype: str, load: str, part: str) -> tuple[Vector, ...]:

@@ -54,6 +54,13 @@ def filled(table: Mapping[str, str], **words: str) -> dict[str, str]:
     return {name: spelling.format(**words) for name, spelling in table.items()}
 
 
+def nibbles(element: str) -> dict[int, tuple[str, ...]]:
+    """Both halves of bytes."""
+    high = f"svlsr_n_u8_x({all_lanes('u8')}, {seen_as('u8', element, '{v}')}, 4)"
+    low = f"svand_n_{element}_x({all_lanes(element)}, {{v}}, 15)"
+    return {4: (low, seen_as(element, "u8", high))}
+
+
 def group(element: str) -> str:
     """A register full of the ``{bits}`` bits ``{x}``, as ``element``."""
     return f"svreinterpret_{element}_s{{bits}}(svdup_n_s{{bits}}((int{{bits}}_t)({{x}})))"

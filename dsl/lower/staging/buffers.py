@@ -12,6 +12,7 @@ from tilewright.ir.ops import Active, Address, Op, Parameter, Register, Splat, S
 from tilewright.isa.vector import Vector
 from tilewright.lower.tile.row_reductions import START
 from tilewright.plan.operands import LINE, Operand, whole_groups, whole_vectors
+from tilewright.plan.packed_b import PackedFormat
 from tilewright.plan.parts import cut
 from tilewright.plan.plan import Plan
 from tilewright.spec.signature import symbol_of
@@ -148,7 +149,7 @@ def sum_lines(plan: Plan, name: str) -> Filled:
     extent = plan.sizes[LINE[name]]
     lanes = plan.lanes
     stored = None
-    if name == "b" and (form := plan.packed_format) is not None:
+    if name == "b" and isinstance(form := plan.packed_format, PackedFormat):
         stored, room = form.sums_at // form.itemsize, (form.nbytes - form.sums_at) // 4
         lanes = next(v.lanes for v in plan.target.of("s32") if room % v.lanes == 0)
     sums = LineSums(

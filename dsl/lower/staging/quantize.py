@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial, reduce
 
 from sympy import Expr, Integer
 
@@ -14,15 +15,18 @@ from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
-    Active,
     Address,
     Advance,
+    Apply,
     Interleave,
     Loop,
     Op,
     Parameter,
+    Point,
+    Register,
     Store,
     TileProgram,
+    Zero,
 )
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
@@ -36,6 +40,8 @@ TOP, LEAST = 127.0, 2.0**-119
 _INFINITY, _NAN = 0x7F800000, 0x7FC00000
 #: What is called what in the tile: the elements, their scales, where sums of blocks begin.
 _NAMES = {"a": "out", "a_scales": "scales", "a_starts": "starts"}
+#: Vectors of a block that are read in one trip of a loop.
+VECTORS = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +63,8 @@ class Quantization:
     def vector(self) -> Vector:
         """The widest vector of f32 that a block is whole ones of, and that exchanges its lanes."""
         every = self.target.of("f32")
-        return next(
-            v for v in every if self.block % v.lanes == 0 and (v.lanes == 1 or _folds(self.target, v))
-        )
+        fitting = (v for v in every if self.block % v.lanes == 0)
+        return next(v for v in fitting if v.lanes == 1 or _folds(self.target, v))
 
 
 def quantization_of(plan: Plan) -> Quantization:
@@ -80,7 +85,7 @@ def quantization_of(plan: Plan) -> Quantization:
 def quantize_rows(
     q: Quantization, rows: Expr, matrix: Expr
 ) -> tuple[tuple[NestNode, ...], TileProgram]:
-    """The nodes that quantize all rows of a matrix, number ``matrix`` of its batch, and the tile."""
+    """The nodes that quantize the rows of matrix number ``matrix`` of a batch, and their tile."""
     ops = tuple(_row(q))
     used = pointers_used(walk(ops))
     program = TileProgram(
@@ -105,64 +110,118 @@ def quantize_rows(
     return (loop,), program
 
 
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """``trips`` times so many ``vectors`` of a block, the last of them with ``active`` lanes."""
+
+    vectors: int
+    trips: int
+    active: int | None
+    lanes: int
+
+    def repeated(self, ops: Sequence[Op], *pointers: str) -> Iterator[Op]:
+        """``ops`` in each trip, which then move ``pointers`` to the next."""
+        step = Integer(self.vectors * self.lanes)
+        body = (*ops, *(Advance(name, step) for name in pointers))
+        yield from body if self.trips == 1 else (Loop("kv", Integer(self.trips), body),)
+
+    def elements(self, q: Quantization, emitter: Emitter, pointer: str) -> Iterator[Lanes]:
+        """Its vectors, as f32, from ``pointer`` on."""
+        for place in range(self.vectors):
+            active = self.active if place == self.vectors - 1 else None
+            address = Address(pointer, place * self.lanes * ONE)
+            yield load(emitter, address, active, q.source.type, f"x{place}")
+
+
+def _pieces(existing: int, lanes: int) -> Iterator[_Piece]:
+    """All elements of a block that exist: many vectors a trip, then one by one."""
+    whole, rest = divmod(existing, lanes)
+    trips, few = divmod(whole, VECTORS)
+    if trips:
+        yield _Piece(VECTORS, trips, None, lanes)
+    if few:
+        yield _Piece(few, 1, None, lanes)
+    if rest:
+        yield _Piece(1, 1, rest, lanes)
+
+
 def _row(q: Quantization) -> Iterator[Op]:
     """Whole blocks in a loop, then the one that is not whole, filled up with zeros."""
     whole, tail = divmod(q.k, q.block)
-    steps = {"x": q.block, "out": q.block, "scales": 1, "starts": 1}
-    pointers = [("x", q.source.type), *((_NAMES[name], made.type) for name, made in q.made.items())]
     if whole:
-        body = tuple(_block(q, q.block))
-        moves = tuple(Advance(name, Integer(steps[name])) for name, _ in pointers)
-        yield Loop("kt", Integer(whole), (*body, *moves))
+        yield Loop("kt", Integer(whole), tuple(_block(q, q.block)), "blocks of K")
     if tail:
         yield from _block(q, tail)
 
 
 def _block(q: Quantization, existing: int) -> Iterator[Op]:
     """A block, of which so many elements exist: its scale, its elements, their sum."""
-    vector = q.vector
-    emitter = Emitter(q.target, vector.lanes, f"q{existing}_", "f32")
+    prefix = "" if existing == q.block else "last_"
+    emitter = Emitter(q.target, q.vector.lanes, prefix, "f32")
     b = emitter.builder
-    elements = list(_elements(q, emitter, existing))
-    emitter.stage("top", note="The greatest magnitude, as its bits: a NaN is above all.")
-    bits: Lanes = 0
-    for place, element in enumerate(elements):
-        magnitude = b("bits", b("abs", element))
-        bits = b("max", bits, magnitude) if place else magnitude
-    bits = _folded(emitter, bits, "max")
+    bits = _folded(emitter, _greatest(q, emitter, existing), "max")
     top = b("float", bits)
-    emitter.stage("scale", note="What a unit stands for, and how many of them 1 is.")
+    emitter.stage("scale", note="What a unit stands for; Inf and NaN make it NaN.")
     there = b("le", LEAST, top)
-    scale = b("select", there, b("div", top, TOP), 0.0)
     finite = b("lt", bits, _INFINITY)
+    scale = b("select", there, b("div", top, TOP), 0.0)
     scale = b("float", b("select", finite, b("bits", scale), _NAN))
-    units = b("select", there, b("div", TOP, top), 0.0)
     _put_one(emitter, scale, Address("scales", ZERO))
-    emitter.stage("element", note="Elements, rounded half to even.")
-    total: Lanes = 0
-    for place in range(q.block // vector.lanes):
-        whole: Lanes = 0
-        if place < len(elements):
-            limited = b("min", b("max", b("mul", elements[place], units), -TOP), TOP)
-            whole = b("to_s32", limited)
-            total = b("add", total, whole) if place else whole
-        register, stored = emitter.register(whole), q.made["a"].type
-        group = 0 if stored in register.vector.stores else 1
-        emitter.add(Store(Address("out", place * vector.lanes * ONE), register, None, stored, group))
+    emitter.stage("units", note="How many units 1 is.")
+    units = b("select", there, b("div", TOP, top), 0.0)
+    total = _rounded(q, emitter, existing, emitter.register(units))
     if q.bias:
-        emitter.stage("start", note="What B's zero point takes from the sums of the block.")
+        emitter.stage("start", note="What B's zero point takes from the sums of this block.")
         start = b("mul", _folded(emitter, total, "add"), -q.bias)
         _put_one(emitter, start, Address("starts", ZERO))
     yield from emitter.emit()
+    yield from (Advance(_NAMES[name], ONE) for name in q.made if name != "a")
 
 
-def _elements(q: Quantization, emitter: Emitter, existing: int) -> Iterator[Lanes]:
-    """The elements of a block that exist, in vectors."""
-    for first in range(0, existing, emitter.lanes):
-        active: Active = min(emitter.lanes, existing - first)
-        active = None if active == emitter.lanes else active
-        address = Address("x", first * ONE)
-        yield load(emitter, address, active, q.source.type, f"x{first}")
+def _greatest(q: Quantization, emitter: Emitter, existing: int) -> Register:
+    """The greatest magnitude of each lane's elements, as its bits: a NaN is above all."""
+    top, pointer = emitter.fresh("tops", "s32"), f"{emitter.prefix}px"
+    emitter.stage("greatest", note="The greatest magnitude of a block, as its bits.")
+    emitter.add(Zero(top), Point(pointer, "x", ZERO, q.source.type))
+    for number, piece in enumerate(_pieces(existing, emitter.lanes)):
+        inner = Emitter(q.target, emitter.lanes, f"{emitter.prefix}part{number}_", "f32")
+        inner.stage("magnitude")
+        b = inner.builder
+        magnitudes = [b("bits", b("abs", x)) for x in piece.elements(q, inner, pointer)]
+        most = inner.register(reduce(partial(b, "max"), magnitudes))
+        ops = (*inner.emit(), Apply(top, "max", (top, most), top.vector))
+        emitter.add(*piece.repeated(ops, pointer))
+    return top
+
+
+def _rounded(q: Quantization, emitter: Emitter, existing: int, units: Register) -> Register:
+    """The elements stored, and the sum of those of each lane; what fills up the block are zeros."""
+    total, stored = emitter.fresh("sums", "s32"), q.made["a"].type
+    emitter.stage("elements", note="Elements, rounded half to even.")
+    emitter.add(*([Zero(total)] if q.bias else []))
+    for number, piece in enumerate(_pieces(existing, emitter.lanes)):
+        inner = Emitter(q.target, emitter.lanes, f"{emitter.prefix}part{number}_of_", "f32")
+        inner.stage("elements")
+        b, factor = inner.builder, inner.take(units)
+        whole = []
+        for place, x in enumerate(piece.elements(q, inner, "x")):
+            whole.append(b("to_s32", b("min", b("max", b("mul", x, factor), -TOP), TOP)))
+            inner.add(_stored(inner.register(whole[-1]), place * piece.lanes, stored))
+        if q.bias:
+            sums = inner.register(reduce(partial(b, "add"), whole))
+            inner.add(Apply(total, "add", (total, sums), total.vector))
+        emitter.add(*piece.repeated((*inner.emit(),), "x", "out"))
+    missing = (q.block - existing) // emitter.lanes
+    if missing:
+        ops = (_stored(emitter.register(0), 0, stored), Advance("out", Integer(emitter.lanes)))
+        emitter.add(Loop("kz", Integer(missing), ops, "zeros"))
+    return total
+
+
+def _stored(register: Register, at: int, type_: str) -> Store:
+    """Lanes of s32 as elements of ``type_``, which holds their numbers."""
+    group = 0 if type_ in register.vector.stores else 1
+    return Store(Address("out", at * ONE), register, None, type_, group)
 
 
 def _put_one(emitter: Emitter, value: Lanes, address: Address) -> None:
@@ -171,8 +230,9 @@ def _put_one(emitter: Emitter, value: Lanes, address: Address) -> None:
     emitter.add(Store(address, emitter.register(value), active))
 
 
-def _folded(emitter: Emitter, lanes: Lanes, fn: str) -> Lanes:
-    """``fn`` of all lanes of an s32, in every lane: halves exchanged, pairs first."""
+def _folded(emitter: Emitter, register: Register, fn: str) -> Lanes:
+    """``fn`` of all lanes of an s32, in every lane: neighbours exchanged, then pairs of them."""
+    lanes: Lanes = emitter.take(register)
     block = 1
     while block < emitter.lanes:
         register = emitter.register(lanes)

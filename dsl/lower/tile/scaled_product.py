@@ -8,18 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import lcm
 from typing import Self
 
 from sympy import Integer
 
 from tilewright.ir.access import read
-from tilewright.ir.ops import Address, Apply, Broadcast, Load, Multiply, Note, Op, Register, Unpack, Zero
-from tilewright.isa.vector import Vector
-from tilewright.symbolic import ONE
+from tilewright.ir.ops import (
+    Address,
+    Apply,
+    Broadcast,
+    Loop,
+    Multiply,
+    Note,
+    Op,
+    Register,
+    Unpack,
+    Zero,
+)
 
 from .k_loop import PointerPlan, factor, pointer_plans, pointer_to
 from .outer_product import OuterProduct
 from .tile import Tile
+
+#: K groups of a block that stand in straight code at most.
+STRAIGHT = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,21 +66,43 @@ class ScaledProduct(OuterProduct):
 
     @property
     def moved(self) -> tuple[PointerPlan, ...]:
-        """All of them."""
-        return self.pointers
+        """All of them, but those that the loop within a block moves."""
+        return self.pointers if self.together == self.groups else self.scales
 
     @property
     def groups(self) -> int:
         """K groups in a block."""
         return self.tile.product.block // self.tile.product.depth
 
+    @property
+    def together(self) -> int:
+        """K groups that stand in straight code: all of a short block, else a part of it."""
+        if self.groups <= STRAIGHT:
+            return self.groups
+        unit = lcm(self.tile.plan.quantized.fields, self.shape.group)
+        most = range(STRAIGHT // unit * unit, unit, -unit)
+        return next((count for count in most if self.groups % count == 0), unit)
+
     def emit(self, index: int, run: int) -> Iterator[Op]:
         """The sums of a block, then scaled and added."""
         yield from self._begin(index)
-        first, shared = index * self.groups, self.shape.group
-        for k in range(first, first + self.groups):
-            yield from self.step(k, k // shared * shared + shared <= first + self.groups)
+        yield from self._groups(index)
         yield from self._add(index)
+
+    def _groups(self, index: int) -> Iterator[Op]:
+        """The products of a block; a long one has a loop, which moves the pointers on."""
+        shared, looped = self.shape.group, self.together < self.groups
+        first = 0 if looped else index * self.groups
+        ops: list[Op] = []
+        for k in range(first, first + self.together):
+            ops += self.step(k, k // shared * shared + shared <= first + self.together)
+        if not looped:
+            yield from ops
+            return
+        elements = self.together * self.tile.product.depth
+        moves = (pointer.advance_by(elements) for pointer in self.inputs)
+        trips = Integer(self.groups // self.together)
+        yield Loop("kg", trips, (*ops, *moves), "a block of K")
 
     def tail(self, index: int) -> Iterator[Op]:
         """There is none: both operands are filled up to whole blocks."""
@@ -104,7 +139,9 @@ class ScaledProduct(OuterProduct):
         at, index = divmod(group, form.fields)
         raw = self.vector(column, k)
         if form.fields > 1:
-            raw = replace(raw, name=f"{factor(self.tile.along, column, k - index, raw.vector).name}_bytes")
+            raw = replace(
+                raw, name=f"{factor(self.tile.along, column, k - index, raw.vector).name}_bytes"
+            )
         if index == 0:
             first = at * form.nb * form.group + self.tile.position(column) * form.group
             address, memory = self.along[0].address(0, block, first), self.tile.along.type
@@ -138,7 +175,10 @@ class ScaledProduct(OuterProduct):
         self, row: int, column: int, index: int, scales: tuple[Register, Register]
     ) -> Iterator[Op]:
         vector = self.tile.vector
-        partial, acc = self.sum_of(row, column, index * self.groups), self.tile.accumulator(row, column)
+        partial, acc = (
+            self.sum_of(row, column, index * self.groups),
+            self.tile.accumulator(row, column),
+        )
         both, real = (Register(f"{partial.name}_{what}", vector) for what in ("scale", "f32"))
         yield Multiply(both, *scales)
         yield Apply(real, "to_f32", (partial,), partial.vector)

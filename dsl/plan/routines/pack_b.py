@@ -14,9 +14,9 @@ from tilewright.spec.types import ITEMSIZE, accumulator
 from tilewright.symbolic import ONE, size_expr, value
 
 from ..contraction import Product, choose_product, held_as
+from ..formats import format_of
 from ..loops import Decided, Decision
 from ..operands import BatchPlan, Operand, packed_by_caller
-from ..formats import format_of
 from ..packed_b import ALIGNMENT, PackedFormat, packed_product
 
 #: Bytes that are packed before their sums are taken: they are still in the first cache.
