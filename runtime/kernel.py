@@ -478,11 +478,11 @@ class Kernel:
 
         return assembly(self.name, self.isa, self._entry)
 
-    def pack_b(self, b: Any, *, scales: Any = None) -> PackedMatrix:
+    def pack_b(self, b: Any, *, scales: Any = None, zeros: Any = None) -> PackedMatrix:
         """B packed for this kernel and for all with the same target, types, k, n and nb.
 
         ``b`` is k x n, or count x k x n for a batch in one array; of B's type, or of float32,
-        which is converted; of a quantized B its integers, with ``scales``, or a QuantizedMatrix.
+        which is converted; of a quantized B a QuantizedMatrix, or what one is made of.
         ArgumentError if it is none of these, SpecError if the kernel packs none.
         """
         from tilewright.runtime.call.pack_source import pack_for, pack_quantized
@@ -490,7 +490,7 @@ class Kernel:
         if not isinstance(self.spec, Gemm) or not isinstance(self.spec.b, Packed):
             raise SpecError(f"{self.name} takes no packed B", hint='b=tw.Packed("bf16"): its type')
         if self.spec.quantized is not None:
-            return pack_quantized(self.spec, self.isa, b, scales)
+            return pack_quantized(self.spec, self.isa, b, scales, zeros)
         spec, b = pack_for(self.spec, b, scales)
         if spec not in self._packers:
             self._packers[spec] = self._remake(spec, Schedule(), self.target)

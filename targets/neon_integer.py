@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from tilewright.isa.vector import Form, MulAdd, Vector
 
-from .neon_words import BITS, alone, filled, forms, group, low_bits, nibbles
+from .neon_words import BITS, alone, filled, forms, group, low_bits, parts
 from .scalar import whole
 
 _OPS = {
@@ -202,7 +202,7 @@ def factors(element: str) -> tuple[Vector, ...]:
             ctype=f"{ctype}x{16 if q else 8}_t",
             load=load,
             group=group(element, q),
-            fields=nibbles(element, q),
+            fields=parts(element, q),
         )
 
     def part(size: int) -> str:

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 
 from tilewright.isa.vector import Factors, Form, MulAdd
 
+from .stored import fields, table, words
+
 #: The 16 or 32 bits at ``{p}``, which need not be aligned, as a C integer.
 BITS = {
     size: f"({{{{ int{size}_t bits_; __builtin_memcpy(&bits_, {{p}}, sizeof bits_); bits_; }}}})"
@@ -41,13 +43,24 @@ def alone(product: str, element: str) -> str:
     return f"vget_lane_{element}({product.replace('{acc}', acc)}, 0)"
 
 
-def nibbles(element: str, q: str) -> dict[int, tuple[str, ...]]:
-    """Both halves of bytes."""
-    high = f"vshr{q}_n_u8({{v}}, 4)"
-    if element == "s8":
-        bits = high.replace("{v}", f"vreinterpret{q}_u8_s8({{v}})")
-        high = f"vreinterpret{q}_s8_u8({bits})"
-    return {4: (f"vand{q}_{element}({{v}}, vdup{q}_n_{element}(15))", high)}
+def parts(element: str, q: str) -> dict[str, tuple[str, ...]]:
+    """Parts of bytes, and what they mean by a table."""
+    low, high = words(table(unsigned=element == "u8"))
+    numbers = f"vcombine_u8(vcreate_u8({low}), vcreate_u8({high}))"
+    seen = (f"vreinterpret{q}_{element}_u8(", ")") if element != "u8" else ("", "")
+    back = f"vreinterpret{q}_u8_{element}({{v}})" if element != "u8" else "{v}"
+
+    def part(width: int, low: int) -> str:
+        moved = f"vshr{q}_n_u8({back}, {low})" if low else back
+        if low + width == 8:
+            return moved.join(seen)
+        return f"vand{q}_u8({moved}, vdup{q}_n_u8({(1 << width) - 1}))".join(seen)
+
+    def looked_up(index: str) -> str:
+        index = index.removeprefix(seen[0]).removesuffix(seen[1])
+        return f"vqtbl1{q}_u8({numbers}, {index})".join(seen)
+
+    return fields(part, looked_up)
 
 
 def group(element: str, q: str) -> str:

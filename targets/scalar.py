@@ -6,6 +6,8 @@ from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
 from tilewright.isa.vector import MulAdd, Vector
 
+from .stored import fields, table
+
 _C_TYPES = {"f32": "float", "f64": "double"}
 #: Elementary operations on one element; integers wrap, as vectors' do. A comparison gives -1 or 0.
 _ARITHMETIC = {
@@ -44,6 +46,11 @@ _INTEGER = {
     "to_f32": "(float)({x})",
     "float": "float_of_bits({x})",
 }
+_NUMBERS = "".join(f"\\x{byte:02x}" for byte in table(unsigned=False))
+_FIELDS = fields(
+    lambda width, low: f"(int32_t)(((uint32_t){{v}} >> {low}) & {(1 << width) - 1}u)",
+    lambda index: f'(int8_t)"{_NUMBERS}"[{index}]',
+)
 _FUSED = {"f32": "__builtin_fmaf({x}, {y}, {acc})", "f64": "__builtin_fma({x}, {y}, {acc})"}
 
 
@@ -106,7 +113,7 @@ def whole(mnemonic: str = "") -> Vector:
             ),
         ),
         ops=_INTEGER,
-        fields={4: ("{v} & 15", "({v} >> 4) & 15")},
+        fields=_FIELDS,
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from tilewright.isa.vector import Mask, MulAdd, Vector
 
 from .scalar import whole
+from .stored import fields, table
 
 #: Of each element type: C's name of a vector of it, of one in memory, and its bytes.
 _TYPES = {
@@ -271,12 +272,18 @@ SUMS = (
 )
 
 
-def _nibbles(ctype: str) -> dict[int, tuple[str, ...]]:
-    """Both halves of bytes, or of the low bytes of lanes that have no other bits."""
-    words = ctype.replace("signed", "unsigned") if "unsigned" not in ctype else ctype
-    number = words.removeprefix("__vector ")
-    fifteen, four = f"vec_splats(({ctype.removeprefix('__vector ')})15)", f"vec_splats(({number})4)"
-    return {4: (f"vec_and({{v}}, {fifteen})", f"vec_sr({{v}}, {four})")}
+def _fields_of(element: str) -> dict[str, tuple[str, ...]]:
+    """Parts of bytes, and what they mean by a permutation of a table."""
+    ctype, seen = _TYPES[element][0], f"({_U8}){{v}}"
+    bytes_ = ", ".join(map(str, table(unsigned=element == "u8")))
+    numbers = f"({_U8}){{{{{bytes_}}}}}"
+
+    def part(width: int, low: int) -> str:
+        moved = f"vec_sr({seen}, vec_splats((unsigned char){low}))" if low else seen
+        return f"vec_and({moved}, vec_splats((unsigned char){(1 << width) - 1}))"
+
+    made = fields(part, lambda index: f"vec_perm({numbers}, {numbers}, {index})")
+    return {name: tuple(f"({ctype}){text}" for text in made[name]) for name in made}
 
 
 def factors(element: str) -> tuple[Vector, ...]:
@@ -294,7 +301,7 @@ def factors(element: str) -> tuple[Vector, ...]:
         broadcast="",
         group=group,
         shifts={other: flipped} if other else {},
-        fields=_nibbles(ctype) if element in ("s8", "u8", "s16") else {},
+        fields=_fields_of(element) if element in ("s8", "u8") else {},
     )
     parts = {n: text for n, text in held.partial_load.items() if n * size < 4}
     few = replace(

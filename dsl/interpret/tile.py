@@ -53,6 +53,7 @@ from tilewright.ir.ops import (
     ZeroMatrix,
 )
 from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.quantized import STORED
 from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import evaluate
 
@@ -329,13 +330,17 @@ class Tile:
 
     def _unpack(self, op: Unpack) -> Run:
         registers, dst, src = self.registers, op.dst.name, op.src.name
-        low, mask, element = op.bits * op.index, (1 << op.bits) - 1, DTYPES[op.dst.vector.element]
+        stored, element = STORED[op.type], op.dst.vector.element
+        codes = np.arange(1 << stored.bits)
+        numbers = np.array(stored.values) if stored.values else codes
+        if element.startswith("u"):
+            numbers = numbers - min(0, *numbers)
+        low, mask, numbers = stored.bits * op.index, codes[-1], numbers.astype(DTYPES[element])
         counts = self.around.counts
 
         def run() -> None:
             counts.elementary_operations += 1
-            bytes_ = registers[src].astype(np.int64) & 255
-            registers[dst] = ((bytes_ >> low) & mask).astype(element)
+            registers[dst] = numbers[(registers[src].astype(np.int64) >> low) & mask]
 
         return run
 

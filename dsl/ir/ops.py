@@ -400,13 +400,13 @@ class Unzip(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Unpack(Operation):
-    """``dst`` = field ``index`` of ``bits`` bits of the low byte of each lane, as a number."""
+    """``dst`` = the numbers of ``type`` in field ``index`` of the low byte of each lane."""
 
     kind: ClassVar[str] = "unpack"
     counts: ClassVar[Counted] = "elementary_operations"
     dst: Writes[Register]
     src: Reads[Register]
-    bits: int
+    type: str
     index: int
 
 

@@ -288,12 +288,10 @@ def _interleave(w: Walk, op: Interleave | Unzip) -> None:
 
 def _unpack(w: Walk, op: Unpack) -> None:
     w.same(op, op.dst, op.src)
-    fields = op.dst.vector.fields.get(op.bits, ())
+    fields = op.dst.vector.fields.get(op.type, ())
     if not 0 <= op.index < len(fields):
-        known = ", ".join(map(str, op.dst.vector.fields)) or "none"
-        w.refuse(
-            op, f"of field {op.index} of {op.bits} bits", f"those of {op.dst.vector!r}: {known}"
-        )
+        known = ", ".join(op.dst.vector.fields) or "none"
+        w.refuse(op, f"of field {op.index} of {op.type}", f"those of {op.dst.vector!r}: {known}")
 
 
 def _sum_lanes(w: Walk, op: SumLanes) -> None:

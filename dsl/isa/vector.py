@@ -162,11 +162,13 @@ class Vector:
     ``spreads[type]`` one element, ``repeats[type]`` a few; ``stores[type]`` converts and writes
     them. ``ops`` are the elementary operations by name, of ``{x}``, ``{y}`` and ``{z}``. A vector
     without ``muladd`` only holds factors; its ``group`` is a register full of the ``{bits}`` bits
-    ``{x}``, an integer in C; ``fields[bits]`` are the fields of so many bits of the low byte of
-    each lane of ``{v}``, the lowest first; ``shifts[type]`` is a register of a group of bytes of
-    the other sign, 128 added to each or subtracted, so that the values are its own. ``load_group``
-    and ``store_group`` move ``{bytes}`` bytes as the one lane that there is. ``support`` is a
-    template of the C that its spellings use besides intrinsics; what stands in for these has it.
+    ``{x}``, an integer in C; ``fields[type]`` are the numbers of a stored type in each field of
+    the low byte of the lanes of ``{v}``, the lowest field first: of u2 and u4, and those of f4_e2m1
+    in halves, with 12 added in unsigned lanes; ``shifts[type]`` is a register full of a group of
+    bytes of the other sign, 128 added to each or subtracted, so that the values are its own.
+    ``load_group`` and ``store_group`` move ``{bytes}`` bytes as the one lane that there is.
+    ``support`` is a template of the C that its spellings use besides intrinsics; what stands in for
+    these has it as well.
     """
 
     name: str
@@ -184,7 +186,7 @@ class Vector:
     muladd: tuple[MulAdd, ...] = ()
     sum_lanes: str = ""
     group: str = ""
-    fields: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     shifts: Mapping[str, str] = field(default_factory=dict)
     load_group: str = ""
     store_group: str = ""

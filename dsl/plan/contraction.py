@@ -17,9 +17,10 @@ _WIDENS = {
     "s8": ("s16", "s32"),
     "u8": ("s16", "u16", "s32"),
     "u4": ("s8", "u8", "s16", "u16", "s32"),
+    "s5": ("s8", "s16", "s32"),
 }
 #: What is added to an element of the first type to make one of the second.
-_SHIFTS = {("s8", "u8"): 128, ("u8", "s8"): -128}
+_SHIFTS = {("s8", "u8"): 128, ("u8", "s8"): -128, ("s5", "u8"): 12}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +131,7 @@ def choose_product(
     flat: bool = False,
     keeps: str = "",
     held: str = "",
+    fixed: str = "",
 ) -> Product:
     """The best multiply-add of ``target`` for A and B of ``types``, with ``along`` of them along.
 
@@ -138,10 +140,12 @@ def choose_product(
     The one that takes the fewest cycles on the target's core, then the deepest, then the one that
     shifts the fewest operands, then the target's order. Where B is ``packed`` ahead, A is shifted
     rather than B: B's sums are then known, A's are not. Else ``keeps`` is rather not shifted.
-    ``flat``: one whose lanes are elements of one line of C, not of a block.
+    ``flat``: one whose lanes are elements of one line of C, not of a block. What is ``fixed``, "a"
+    or "b", is not shifted at all.
     """
     both = types["a"], types["b"]
-    return _chosen(target, both, held or accumulator(*both), along, "b" if packed else keeps, flat)
+    sums = held or accumulator(*both)
+    return _chosen(target, both, sums, along, "b" if packed else keeps, flat, fixed)
 
 
 @lru_cache(maxsize=1024)
@@ -161,10 +165,17 @@ def held_as(target: Target, a: str, b: str, asked: str) -> str:
 
 @lru_cache(maxsize=1024)
 def _chosen(
-    target: Target, types: tuple[str, str], held: str, along: str, keeps: str, flat: bool
+    target: Target,
+    types: tuple[str, str],
+    held: str,
+    along: str,
+    keeps: str,
+    flat: bool,
+    fixed: str,
 ) -> Product:
     found = list(_products(target, held, dict(zip("ab", types, strict=True)), along))
     found = [product for product in found if not (flat and product.blocks)]
+    found = [product for product in found if not product.shifts.get(fixed)]
     if not found:
         raise SpecError(
             f"{target.name} has no product of these types",

@@ -327,7 +327,8 @@ class Plan(Decided):
         """What a block of K is to a tile, where it has scales of its own."""
         if not self.product.block:
             return None
-        return Scaled(self.product.block // self.product.depth, self.quantized.fields)
+        form = self.quantized
+        return Scaled(self.product.block // self.product.depth, form.fields, bool(form.zeros))
 
     def _splits(self, steps: int | None, count: int) -> tuple[int, ...]:
         """Sets of accumulators worth trying: each gets two steps, of one matrix or of several."""

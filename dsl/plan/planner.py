@@ -348,6 +348,13 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
             got=f"prefetch={schedule.prefetch}, and {staging.product.mnemonic} on {target.name}",
             hint="leave prefetch out, or choose a target without the matrix unit",
         )
+    if staging.product.block and schedule.k_split not in (None, 1):
+        raise ScheduleError(
+            "blocks of K with scales of their own are added in order",
+            got=f"k_split={schedule.k_split}",
+            expected="one set of accumulators",
+            hint="leave k_split out",
+        )
     if not (is_plain(spec, target) or panels):
         packs = ""  # what is converted is packed on the way
     along = "m" if vectorize == "k" else vectorize

@@ -11,12 +11,11 @@ from dataclasses import dataclass, replace
 
 from sympy import Expr, Integer, Rational
 
-from tilewright.errors import SpecError
 from tilewright.ir.nest import Name
 from tilewright.isa.target import Target, vectors_alone
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed, Strided
-from tilewright.spec.quantized import STORED, Quantized
+from tilewright.spec.quantized import SCALES, STORED, Quantized
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO
 
@@ -25,24 +24,28 @@ from .operands import Operand
 from .packed_b import aligned, columns_of
 
 #: The type that elements of fewer than 8 bits count as when a multiply-add is chosen.
-_FACTORS = {"u4": "u4", "s4": "u4", "u8": "u8", "s8": "s8"}
+_FACTORS = {"u8": "u8", "s8": "s8", "f4_e2m1": "s5"}
 #: What is added to an element to store it in a field, whose bits are never negative.
-_SHIFTS = {"s4": 8}
+_SHIFTS = {"s2": 2, "s4": 8}
+#: As which type integer zero points are packed, which holds all of them.
+ZEROS = "f16"
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedFormat:
-    """k x n elements of ``type`` in blocks of ``nb`` columns, then their scales.
+    """k x n elements of ``type`` in blocks of ``nb`` columns, then their scales, then their zeros.
 
     The elements lie as ``[n / nb][k / (fields * group)][nb][group]`` bytes of ``stored``, the
-    scales behind them as ``[n / nb][k / block][nb]``. K is filled up to whole blocks, and the last
-    block of columns to whole ones, with elements of which nothing is used. ``shift`` is what was
-    added to each element.
+    scales behind them as ``[n / nb][k / block][nb]`` of type ``scale``, and zero points or minima
+    alike of type ``zeros``, "" where there are none. K is filled up to whole blocks, and the last
+    block of columns to whole ones, with elements of which nothing is used. ``shift`` is what is
+    added to each element before it is multiplied.
     """
 
     type: str
     stored: str
     scale: str
+    zeros: str
     k: int
     n: int
     nb: int
@@ -57,9 +60,11 @@ class QuantizedFormat:
     def text(self) -> str:
         """All of it in one line, equal exactly when formats are."""
         shift = f" {self.shift:+}" if self.shift else ""
+        zeros = f" and {self.zeros} zeros" if self.zeros else ""
         return (
-            f"{self.type}{shift} as {self.stored} with {self.scale} scales for {self.block}, "
-            f"{self.k}x{self.n} in groups of {self.group} along k, blocks of {self.nb} columns"
+            f"{self.type}{shift} as {self.stored} with {self.scale} scales{zeros} "
+            f"for {self.block}, {self.k}x{self.n} in groups of {self.group} along k, "
+            f"blocks of {self.nb} columns"
         )
 
     @property
@@ -88,14 +93,28 @@ class QuantizedFormat:
         return aligned(self.blocks * self.block_elements)
 
     @property
+    def zeros_at(self) -> int:
+        """The byte at which the zeros begin."""
+        return self.scales_at + aligned(self._each * ITEMSIZE[self.scale])
+
+    @property
     def nbytes(self) -> int:
         """Bytes of one matrix."""
-        scales = self.blocks * self.k_blocks * self.nb * ITEMSIZE[self.scale]
-        return self.scales_at + aligned(scales)
+        return self.zeros_at + (aligned(self._each * ITEMSIZE[self.zeros]) if self.zeros else 0)
 
-    def bias(self, zero: int) -> int:
-        """What a field says too much, with elements whose zero point is ``zero``."""
-        return zero + self.shift
+    @property
+    def _each(self) -> int:
+        """How many scales there are."""
+        return self.blocks * self.k_blocks * self.nb
+
+    @property
+    def field_type(self) -> str:
+        """The stored type of the numbers in fields: signed integers are shifted, and unsigned."""
+        return self.type.replace("s", "u")
+
+    def bias(self, quantized: Quantized) -> int:
+        """What factors have too much; zero points of blocks are shifted as elements are."""
+        return 0 if quantized.zeros == "zeros" else quantized.offset + self.shift
 
     @property
     def column(self) -> bool:
@@ -104,19 +123,23 @@ class QuantizedFormat:
 
 
 _TEXT = re.compile(
-    r"(?P<type>\w+)(?: (?P<shift>[+-][0-9]{1,3}))? as (?P<stored>\w+) with (?P<scale>\w+) scales "
-    r"for (?P<block>[0-9]{1,19}), (?P<k>[0-9]{1,19})x(?P<n>[0-9]{1,19}) "
-    r"in groups of (?P<group>[0-9]{1,19}) along k, blocks of (?P<nb>[0-9]{1,19}) columns"
+    r"(?P<type>\w+)(?: (?P<shift>[+-][0-9]{1,3}))? as (?P<stored>\w+) with (?P<scale>\w+) scales"
+    r"(?: and (?P<zeros>\w+) zeros)? "
+    r"for (?P<block>[0-9]{1,19}), (?P<k>[0-9]{1,19})x(?P<n>[0-9]{1,19}) in groups of "
+    r"(?P<group>[0-9]{1,19}) along k, blocks of (?P<nb>[0-9]{1,19}) columns"
 )
 
 
 def quantized_format_named(text: str) -> QuantizedFormat | None:
     """The format whose ``text`` this is; None if it is no such format's."""
     found = _TEXT.fullmatch(text)
-    if found is None or found["type"] not in STORED or found["scale"] not in ITEMSIZE:
+    if found is None or found["type"] not in STORED:
+        return None
+    scale, zeros = found["scale"], found["zeros"] or ""
+    if scale not in ITEMSIZE or zeros not in ("", *ITEMSIZE):
         return None
     numbers = {name: int(found[name] or 0) for name in ("k", "n", "nb", "group", "block", "shift")}
-    form = QuantizedFormat(found["type"], found["stored"], found["scale"], **numbers)
+    form = QuantizedFormat(found["type"], found["stored"], scale, zeros, **numbers)
     step = form.group * form.fields
     whole = 0 not in (form.nb, form.group, form.block) and form.block % step == 0
     return form if whole and form.stored in ("u8", "s8") and form.text == text else None
@@ -129,20 +152,29 @@ def quantized_format(spec: Gemm, target: Target) -> QuantizedFormat:
     quantized = spec.b.quantized
     product = _blocks_of_k(target, quantized)
     lanes = target.of(product.accumulator)[0].lanes
-    bits = quantized.stored.bits
-    columns = spec.b.nb or columns_of(product, spec.n, spec.k * spec.n * bits // 8)
-    whole = quantized.stored.unpacked if bits == 8 else "u8"
+    stored = quantized.stored
+    columns = spec.b.nb or columns_of(product, spec.n, spec.k * spec.n * stored.bits // 8)
+    alone = stored.bits == 8
+    whole = stored.unpacked if alone else "u8"
     return QuantizedFormat(
         type=quantized.type,
         stored=product.along if ITEMSIZE[product.along] == 1 else whole,
-        scale=quantized.scale,
+        scale=_packed_scale(quantized),
+        zeros={"": "", "zeros": ZEROS, "minima": str(quantized.zero)}[quantized.zeros],
         k=spec.k,
         n=spec.n,
         nb=max(lanes, -(-columns // lanes) * lanes),
         group=product.depth,
         block=quantized.block,
-        shift=product.shifts["b"] if bits == 8 else _SHIFTS.get(quantized.type, 0),
+        shift=product.shifts["b"] if alone or stored.values else _SHIFTS.get(quantized.type, 0),
     )
+
+
+def _packed_scale(quantized: Quantized) -> str:
+    """The type that holds each scale times the unit of the elements."""
+    packed = SCALES[quantized.scale].packed
+    given = SCALES[quantized.scale].given == packed
+    return "f32" if given and quantized.stored.unit != 1 else packed
 
 
 def scaled_product(target: Target, quantized: Quantized) -> Product:
@@ -161,15 +193,8 @@ def scaled_product(target: Target, quantized: Quantized) -> Product:
 
 
 def _blocks_of_k(target: Target, quantized: Quantized) -> Product:
-    types = {"a": "s8", "b": _FACTORS[quantized.type]}
-    found = choose_product(vectors_alone(target), types, "b", flat=True, keeps="a")
-    if found.shifts["a"]:
-        raise SpecError(
-            f"{target.name} multiplies no signed bytes by {quantized.type}",
-            got=found.mnemonic,
-            hint="another target",
-        )
-    return found
+    types = {"a": "s8", "b": _FACTORS.get(quantized.type, "u4")}
+    return choose_product(vectors_alone(target), types, "b", flat=True, fixed="a")
 
 
 def quantized_operands(
@@ -184,7 +209,7 @@ def quantized_operands(
     several = form.blocks > 1
     item = ITEMSIZE[form.scale]
     elements = {"n": Integer(form.group), "k": Rational(form.nb, form.fields)}
-    scales = {"n": ONE, "k": Rational(form.nb, form.block)}
+    scales: dict[str, Expr] = {"n": ONE, "k": Rational(form.nb, form.block)}
     elements |= {"b": ZERO if shared else Integer(form.nbytes)}
     scales |= {"b": ZERO if shared else Integer(form.nbytes // item)}
     if several:
@@ -194,13 +219,17 @@ def quantized_operands(
         "b": Operand("b", form.stored, elements),
         "b_scales": Operand("b_scales", form.scale, scales, Name("b"), form.scales_at),
     }
+    if form.zeros:
+        scales |= {"b": ZERO if shared else Integer(form.nbytes // ITEMSIZE[form.zeros])}
+        found["b_zeros"] = Operand("b_zeros", form.zeros, scales, Name("b"), form.zeros_at)
     width = form.k_blocks * form.block
     lines = {"m": Integer(width), "k": ONE, "b": width * rows}
     found["a"] = Operand("a", product.across, lines, Name("a_packed"))
     blocks = {"m": Integer(form.k_blocks), "k": Rational(1, form.block), "b": form.k_blocks * rows}
     assert spec.quantized is not None
-    names = {"a_scales": "f32"} | ({"a_starts": "s32"} if form.bias(spec.quantized.zero) else {})
-    made = {
+    names = {"a_scales": "f32"}
+    names |= {"a_starts": "s32"} if form.bias(spec.quantized) else {}
+    names |= {"a_totals": "f32"} if form.zeros else {}
+    return found | {
         name: Operand(name, type_, blocks, Name(f"{name}_made")) for name, type_ in names.items()
     }
-    return found | made

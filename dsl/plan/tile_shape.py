@@ -50,10 +50,14 @@ class Budget:
 
 @dataclass(frozen=True, slots=True)
 class Scaled:
-    """A step of a block of K: its K ``groups``, of which ``fields`` share the bytes of a load."""
+    """A step of a block of K: its K ``groups``, of which ``fields`` share the bytes of a load.
+
+    ``zeros``: it has zero points of its own beside the scales.
+    """
 
     groups: int
     fields: int
+    zeros: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,11 +148,13 @@ class TileShape:
 
     def _scaled_budget(self, accumulators: int) -> Budget:
         """Sums in all and of a block; bytes beside the factors made of them."""
-        along = self.vectors * (2 if self.scaled and self.scaled.fields > 1 else 1)
+        assert self.scaled is not None
+        along = self.vectors * (2 if self.scaled.fields > 1 else 1)
         across = self.rows if self.form == "lane_k" else 1
         registers = self.vector.registers
-        # Where a block ends, scales take the factors' place, and two more what is computed.
-        most = max(along + across, self.vectors + 3)
+        # Where a block ends, scales take the factors' place, and more what is computed of them.
+        ends = 2 * self.vectors + 5 if self.scaled.zeros else self.vectors + 3
+        most = max(along + across, ends)
         return Budget(2 * accumulators, along, max(across, most - along), 0, registers)
 
     @property

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import SpecError
 
-from .operands import Batch, Matrix, Offsets, Order, Packed, Strided, check_order
+from .operands import Addresses, Batch, Matrix, Offsets, Order, Packed, Strided, check_order
 from .pack import Pack
 from .quantized import Quantize, Quantized, check_quantized
 from .scalars import QUANTITIES, Factor, Quantity, check_factor, check_quantity, short
@@ -360,6 +360,8 @@ def _operands(given: Mapping[str, Any]) -> dict[str, Any]:
     order = given["order"]
     a = _operand(given["a"], order)
     b = _operand(a.type if given["b"] is None else given["b"], order)
+    of_b = b.quantized if isinstance(b, Packed) else None
+    check_quantized(a, of_b, {name: given[name] for name in _ZEROS})
     held = default_c(given["sums"], *_factors(a, b))
     c = _operand(held if given["c"] is None else given["c"], order)
     asked = any(given[name] is not None for name in _MAKE_D)
@@ -419,7 +421,6 @@ def check_gemm(spec: Gemm) -> None:
             )
     if isinstance(spec.b, Packed):
         _check_packed(spec)
-    check_quantized(spec.a, spec.quantized, {name: getattr(spec, name) for name in _ZEROS})
     if spec.stacked:
         _check_stack(spec)
     check_dims(spec.runtime_sizes())
@@ -463,6 +464,13 @@ def _check_packed(spec: Gemm) -> None:
             got=f"b={spec.batch.b!r}",
             expected="offsets of A alone",
             hint=f"tw.Offsets({spec.batch.count!r}, a=...), and pack_b of the stack of all B",
+        )
+    if isinstance(spec.batch, Addresses) and spec.quantized is not None:
+        raise SpecError(
+            "matrices found by their addresses cannot be quantized",
+            got=spec.batch,
+            expected="matrices side by side, as scales lie behind their elements",
+            hint="tw.Strided, or tw.Offsets for those of A",
         )
     if isinstance(spec.batch, Strided) and spec.batch.b not in (None, 0):
         raise SpecError(

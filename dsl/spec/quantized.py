@@ -1,6 +1,6 @@
-"""Matrices of few bits: integers with a scale for each block of K, and operands made so on the way.
+"""Matrices of few bits: numbers with a scale for each block of K, and operands made so on the way.
 
-An element of a quantized matrix stands for ``scale * (q - zero)``. ``q`` is an integer of few bits,
+An element of a quantized matrix stands for ``scale * (q - zero)``. ``q`` is a number of few bits,
 the scale belongs to a block of elements along K of one column of B, or of one row of A.
 """
 
@@ -15,48 +15,72 @@ from tilewright.errors import SpecError
 from .sizes import check_count, whole_number
 from .types import DTypeLike, TypeName, type_name
 
-#: The types in which elements are stored; their values are integers.
-StoredName = Literal["s4", "u4", "s8", "u8"]
+#: The types in which elements are stored.
+StoredName = Literal["s2", "u2", "s4", "u4", "s8", "u8", "f4_e2m1"]
 #: The types of scales.
-ScaleName = Literal["f32", "f16", "bf16"]
+ScaleName = Literal["f32", "f16", "bf16", "e8m0", "f8_e4m3"]
 
 
 class StoredType(NamedTuple):
-    """Integers from ``low`` to ``high`` in ``bits`` bits; ``unpacked`` holds one alone."""
+    """Numbers of ``bits`` bits: integers from ``low`` to ``high``, or one for each of their codes.
+
+    ``unpacked`` holds one alone: the integer, or the code of one of ``values``. Those are in units
+    of ``unit``, so that they are integers too.
+    """
 
     bits: int
     low: int
     high: int
     unpacked: TypeName
-
-    @property
-    def signed(self) -> bool:
-        """Whether there are negative ones."""
-        return self.low < 0
+    values: tuple[int, ...] = ()
+    unit: float = 1.0
 
 
+_F4 = (0, 1, 2, 3, 4, 6, 8, 12)
 #: The stored types by name.
 STORED: dict[str, StoredType] = {
+    "u2": StoredType(2, 0, 3, "u8"),
+    "s2": StoredType(2, -2, 1, "s8"),
     "u4": StoredType(4, 0, 15, "u8"),
     "s4": StoredType(4, -8, 7, "s8"),
     "u8": StoredType(8, 0, 255, "u8"),
     "s8": StoredType(8, -128, 127, "s8"),
+    "f4_e2m1": StoredType(4, 0, 15, "u8", (*_F4, *(-value for value in _F4)), 0.5),
 }
-#: The types that scales may have.
-SCALES = ("f32", "f16", "bf16")
-#: Elements of K in a block: a multiple of this many.
+
+
+class ScaleType(NamedTuple):
+    """How scales of a type are given, and as which type they are packed: exactly."""
+
+    given: str
+    packed: TypeName
+
+
+#: The types that scales may have. Bytes of e8m0 are exponents: 2**(byte - 127), 255 is NaN.
+SCALES: dict[str, ScaleType] = {
+    "f32": ScaleType("f32", "f32"),
+    "f16": ScaleType("f16", "f16"),
+    "bf16": ScaleType("bf16", "bf16"),
+    "e8m0": ScaleType("u8", "bf16"),
+    "f8_e4m3": ScaleType("f8_e4m3", "f16"),
+}
+#: Elements of K in a block: a multiple of this many, for each element that shares a byte.
 BLOCK_UNIT = 8
-#: The longest block: sums of one are exact in s32, and so is their product with a zero point.
-LONGEST_BLOCK = 4096
+#: The longest block, and that with zero points for each: what is computed of them is exact.
+LONGEST_BLOCK, LONGEST_WITH_ZEROS = 4096, {2: 4096, 4: 4096, 8: 512}
 
 
 @dataclass(frozen=True, slots=True)
 class Quantized:
     """Elements of few bits, and a scale for each ``block`` elements along K: B of a ``tw.Packed``.
 
-    An element is ``scale * (q - zero)``: ``q`` of ``type`` (s4, u4, s8, u8), the scale of type
-    ``scale`` (f32, f16, bf16), one for each column and block of K; the last block may be shorter.
-    ``zero`` is one number for all elements. ``block`` is a multiple of 8, up to 4096.
+    An element is ``scale * (q - zero)``: ``q`` of ``type`` (s2, u2, s4, u4, s8, u8, f4_e2m1), the
+    scale of type ``scale`` (f32, f16, bf16, e8m0, f8_e4m3), one for each column and block of K; the
+    last block may be shorter. ``block`` is a multiple of 8, of 16 for two bits, up to 4096.
+
+    ``zero`` is one number for all elements; or the type's own name: an integer for each block and
+    column, beside the scales; or the name of a scale's type, of f32, f16 and bf16: then an element
+    is ``scale * q + minimum``, and there is a minimum for each block and column.
 
     >>> q4 = tw.Quantized("u4", scale="f16", zero=8, block=32)
     >>> spec = tw.Gemm(tw.dim("m"), 4, 32, a=tw.Quantize("f32", per=("row", 32)), b=tw.Packed(q4))
@@ -69,41 +93,70 @@ class Quantized:
 
     type: StoredName
     scale: ScaleName = "f32"
-    zero: int = 0
+    zero: int | StoredName | ScaleName = 0
     block: int = 32
 
     def __post_init__(self) -> None:
-        if self.type not in STORED:
-            raise SpecError(
-                "unknown type of stored elements",
-                got=self.type,
-                expected=f"one of {', '.join(STORED)}",
-            )
-        if self.scale not in SCALES:
-            raise SpecError(
-                "scales cannot have this type",
-                got=self.scale,
-                expected=f"one of {', '.join(SCALES)}",
-            )
-        object.__setattr__(self, "block", check_block(self.block))
-        stored = STORED[self.type]
-        zero = whole_number(self.zero)
-        if zero is None or not stored.low <= zero <= stored.high:
-            raise SpecError(
-                "the zero point of stored elements must be one of their numbers",
-                got=self.zero,
-                expected=f"{stored.low} to {stored.high} for {self.type}",
-            )
-        object.__setattr__(self, "zero", zero)
+        _one_of(self.type, STORED, "unknown type of stored elements")
+        _one_of(self.scale, SCALES, "scales cannot have this type")
+        block = check_block(self.block, 8 // self.stored.bits)
+        object.__setattr__(self, "block", block)
+        if isinstance(self.zero, str):
+            _check_zeros(self)
+        else:
+            object.__setattr__(self, "zero", _zero(self))
 
     @property
     def stored(self) -> StoredType:
         """What is known of the type of its elements."""
         return STORED[self.type]
 
+    @property
+    def zeros(self) -> Literal["", "zeros", "minima"]:
+        """What each block and column has beside a scale."""
+        if not isinstance(self.zero, str):
+            return ""
+        return "zeros" if self.zero == self.type else "minima"
+
+    @property
+    def offset(self) -> int:
+        """The zero point of all elements; 0 where each block has its own."""
+        return 0 if isinstance(self.zero, str) else self.zero
+
     def blocks(self, k: int) -> int:
         """How many blocks ``k`` elements have; the last one may be shorter."""
         return -(-k // self.block)
+
+
+def _one_of(name: object, known: Mapping[str, object], problem: str) -> None:
+    if not isinstance(name, str) or name not in known:
+        raise SpecError(problem, got=name, expected=f"one of {', '.join(known)}")
+
+
+def _zero(form: Quantized) -> int:
+    stored, zero = form.stored, whole_number(form.zero)
+    if stored.values and zero != 0:
+        raise SpecError("floating point has no zero point", got=form.zero, expected="0")
+    if zero is None or not stored.low <= zero <= stored.high:
+        raise SpecError(
+            "the zero point of stored elements must be one of their numbers",
+            got=form.zero,
+            expected=f"{stored.low} to {stored.high} for {form.type}",
+        )
+    return zero
+
+
+def _check_zeros(form: Quantized) -> None:
+    stored = form.stored
+    named: dict[str, object] = {} if stored.values else {form.type: None}
+    _one_of(form.zero, {**named, "f32": None, "f16": None, "bf16": None}, "unknown type of zeros")
+    most = LONGEST_WITH_ZEROS[stored.bits]
+    if form.zero == form.type and form.block > most:
+        raise SpecError(
+            f"blocks of {form.type} with zero points of their own are too long",
+            got=form.block,
+            expected=f"up to {most} elements: their products are exact in f32",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +213,18 @@ class Quantize:
 _FLOATS = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2")
 
 
-def check_block(block: object) -> int:
-    """The length of a block; SpecError unless it is a multiple of 8 up to the longest one."""
+def check_block(block: object, together: int = 1) -> int:
+    """The length of a block; SpecError unless it is a multiple of 8 up to the longest one.
+
+    ``together`` elements share a byte.
+    """
     count = check_count(block, "the elements of a block")
-    if count % BLOCK_UNIT or count > LONGEST_BLOCK:
+    unit = max(BLOCK_UNIT, 4 * together)
+    if count % unit or count > LONGEST_BLOCK:
         raise SpecError(
-            "blocks along K must have a multiple of 8 elements",
+            f"blocks along K must have a multiple of {unit} elements",
             got=count,
-            expected=f"{BLOCK_UNIT} to {LONGEST_BLOCK}",
+            expected=f"{unit} to {LONGEST_BLOCK}",
         )
     return count
 

@@ -115,7 +115,8 @@ _MORE = (  # what registers and buffers hold besides
     ElementType("s16", "int", 2, "int16", "int16_t"),
     ElementType("u16", "int", 2, "uint16", "uint16_t"),
     ElementType("i64", "int", 8, "int64", "int64_t"),
-    ElementType("u4", "int", 1, "uint8", "uint8_t"),  # numbers of 4 bits, each in a byte
+    ElementType("u4", "int", 1, "uint8", "uint8_t"),  # 0 to 15, each in a byte
+    ElementType("s5", "int", 1, "int8", "int8_t"),  # -12 to 12: those of f4_e2m1, in halves
 )
 #: The types that users name.
 TYPES = {t.name: t for t in _ALL}

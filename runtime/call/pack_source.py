@@ -59,14 +59,14 @@ def pack_for(spec: Gemm, b: Any, scales: Any = None) -> tuple[Pack, Array]:
     return pack, b
 
 
-def pack_quantized(spec: Gemm, target: Target, b: Any, scales: Any) -> PackedMatrix:
+def pack_quantized(spec: Gemm, target: Target, b: Any, scales: Any, zeros: Any) -> PackedMatrix:
     """Integers with scales packed for kernels of ``spec``; ArgumentError where they do not fit."""
     from tilewright.plan.quantized_b import quantized_format
 
     assert spec.quantized is not None
     if isinstance(b, QuantizedMatrix):
-        if scales is not None:
-            raise ArgumentTypeError("a QuantizedMatrix has its scales", got="scales beside it")
+        if scales is not None or zeros is not None:
+            raise ArgumentTypeError("a QuantizedMatrix has its scales", got="others beside it")
         if b.format != spec.quantized:
             raise ArgumentValueError(
                 "b is quantized in another format", got=b.format, expected=spec.quantized
@@ -78,7 +78,7 @@ def pack_quantized(spec: Gemm, target: Target, b: Any, scales: Any) -> PackedMat
             expected="integers with scales=, or a tw.QuantizedMatrix",
         )
     else:
-        b = QuantizedMatrix(spec.quantized, b, scales)
+        b = QuantizedMatrix(spec.quantized, b, scales, zeros)
     _check_shape(spec, b.shape)
     form = quantized_format(spec, target)
     count = b.shape[0] if b.ndim == 3 else 1

@@ -12,7 +12,8 @@ from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.dtypes import accepts, title
 from tilewright.runtime.arrays.views import as_array, what_to_do
 from tilewright.spec.dtypes import DTYPES
-from tilewright.spec.quantized import Quantized
+from tilewright.spec.quantized import SCALES, Quantized
+from tilewright.spec.types import is_integer
 
 from .bound_sizes import Array
 from .formats import decode, encode
@@ -23,10 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class QuantizedMatrix:
-    """B, k x n, as ``scale * (q - zero)``: ``q`` integers, one scale for each block and column.
+    """B, k x n, as ``scale * (q - zero)``: ``q`` of few bits, one scale for each block and column.
 
-    ``q`` is of int8 or uint8, k x n, or count x k x n for several; ``scales`` of the format's type
-    or float32, ceil(k / block) x n. ArgumentError where they do not fit the format.
+    ``q`` is of int8 or uint8, each element alone, k x n, or count x k x n for several; of f4_e2m1
+    the codes, or ml_dtypes' float4_e2m1fn. ``scales`` are of the format's type or float32,
+    ceil(k / block) x n; those of e8m0 are bytes, or ml_dtypes' float8_e8m0fnu. ``zeros``, alike,
+    are given where the format has one for each block: integers, or the minima of
+    ``scale * q + minimum``. ArgumentError where they do not fit the format.
 
     >>> form = tw.Quantized("s4", scale="f32", block=8)
     >>> b = tw.QuantizedMatrix(form, np.full((8, 2), -3, np.int8), np.float32([[2, 0.5]]))
@@ -37,13 +41,17 @@ class QuantizedMatrix:
     format: Quantized
     q: Array
     scales: Array
+    zeros: Array | None
 
-    def __init__(self, format: Quantized, q: Any, scales: Any) -> None:
+    def __init__(self, format: Quantized, q: Any, scales: Any, zeros: Any = None) -> None:
         if not isinstance(format, Quantized):
             raise ArgumentTypeError("the format is no tw.Quantized", got=format)
         object.__setattr__(self, "format", format)
-        object.__setattr__(self, "q", _integers(format, as_array(q, "q")))
-        object.__setattr__(self, "scales", _scales(format, as_array(scales, "scales"), self.shape))
+        object.__setattr__(self, "q", _elements(format, as_array(q, "q")))
+        shape = (*self.shape[:-2], format.blocks(self.shape[-2]), self.shape[-1])
+        made = _scales(format, as_array(scales, "scales"), shape)
+        object.__setattr__(self, "scales", made)
+        object.__setattr__(self, "zeros", _zeros(format, zeros, shape))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -61,16 +69,37 @@ class QuantizedMatrix:
         if self.ndim == 2:
             yield self
             return
-        for q, scales in zip(self.q, self.scales, strict=True):
-            yield QuantizedMatrix(self.format, q, scales)
+        for index in range(len(self.q)):
+            zeros = None if self.zeros is None else self.zeros[index]
+            yield QuantizedMatrix(self.format, self.q[index], self.scales[index], zeros)
+
+    def numbers(self) -> Array:
+        """The elements as int64, of f4_e2m1 in halves; zero points are not subtracted."""
+        stored = self.format.stored
+        if stored.values:
+            return np.array(stored.values, np.int64)[self.q]
+        return self.q.astype(np.int64)
+
+    def factors(self) -> Array:
+        """The scales in float32, times the unit of ``numbers``: exact."""
+        return scale_values(self.scales, self.format) * np.float32(self.format.stored.unit)
 
     def dequantize(self) -> Array:
-        """``scale * (q - zero)`` in float32, each rounded once."""
-        k = self.shape[-2]
-        scales = decode(self.scales, self.format.scale).astype(np.float32)
-        rows = np.repeat(scales, self.format.block, axis=-2)[..., :k, :]
-        numbers = (self.q.astype(np.int32) - self.format.zero).astype(np.float32)
-        found: Array = rows * numbers
+        """The elements in float32: a difference of integers, one product, for minima one sum."""
+        scales, numbers = self._spread(self.factors()), self.numbers()
+        if self.format.zeros == "minima":
+            assert self.zeros is not None
+            minima = decode(self.zeros, str(self.format.zero)).astype(np.float32)
+            return scales * numbers.astype(np.float32) + self._spread(minima)
+        zeros: Any = self.format.offset
+        if self.zeros is not None:
+            zeros = self._spread(self.zeros.astype(np.int64))
+        found: Array = scales * (numbers - zeros).astype(np.float32)
+        return found
+
+    def _spread(self, blocks: Array) -> Array:
+        """What belongs to blocks, for each of their elements."""
+        found: Array = np.repeat(blocks, self.format.block, axis=-2)[..., : self.shape[-2], :]
         return found
 
     def __repr__(self) -> str:
@@ -78,9 +107,22 @@ class QuantizedMatrix:
         return f"<QuantizedMatrix {sizes} of {self.format}>"
 
 
-def _integers(form: Quantized, q: Any) -> Array:
+def scale_values(scales: Array, form: Quantized) -> Array:
+    """Scales in float32, exactly."""
+    if form.scale == "e8m0":
+        exponents = scales.astype(np.int64) - 127
+        wide = np.ldexp(np.float64(1), exponents)
+        found: Array = np.where(scales == 255, np.nan, wide).astype(np.float32)
+    else:
+        found = decode(scales, form.scale).astype(np.float32)
+    return found
+
+
+def _elements(form: Quantized, q: Any) -> Array:
     """``q``, once its numbers are ones of the stored type."""
     stored = form.stored
+    if isinstance(q, np.ndarray) and q.dtype.name == FLOAT4 and stored.values:
+        q = q.view(np.uint8)
     if not isinstance(q, np.ndarray) or not accepts(stored.unpacked, q.dtype):
         raise ArgumentTypeError(
             f"the elements of {form.type} must be integers, each alone",
@@ -93,36 +135,76 @@ def _integers(form: Quantized, q: Any) -> Array:
             "quantized elements have the wrong shape", got=q.shape, expected="(k, n)"
         )
     found: Array = q.view(DTYPES[stored.unpacked])
-    if found.size and stored.bits < 8:
-        low, high = int(found.min()), int(found.max())
-        if low < stored.low or high > stored.high:
-            raise ArgumentValueError(
-                f"elements are none of {form.type}",
-                got=f"{low} to {high}",
-                expected=f"{stored.low} to {stored.high}",
-            )
+    _within(form, found, "elements")
     return found
+
+
+#: What ml_dtypes calls its types of 4 and 8 bits.
+FLOAT4, EXPONENTS = "float4_e2m1fn", "float8_e8m0fnu"
+
+
+def _within(form: Quantized, numbers: Array, what: str) -> None:
+    """ArgumentError unless all numbers are ones of the stored type."""
+    if not numbers.size:
+        return
+    low, high = int(numbers.min()), int(numbers.max())
+    if low < form.stored.low or high > form.stored.high:
+        raise ArgumentValueError(
+            f"{what} are none of {form.type}",
+            got=f"{low} to {high}",
+            expected=f"{form.stored.low} to {form.stored.high}",
+        )
 
 
 def _scales(form: Quantized, scales: Any, shape: tuple[int, ...]) -> Array:
     """``scales`` in the format's type, once there is one for each block and column."""
-    if not isinstance(scales, np.ndarray):
-        raise ArgumentTypeError("scales must be an array", got=type(scales).__name__)
-    if not accepts(form.scale, scales.dtype) and not accepts("f32", scales.dtype):
+    given = SCALES[form.scale].given
+    if isinstance(scales, np.ndarray) and scales.dtype.name == EXPONENTS and given == "u8":
+        scales = scales.view(np.uint8)
+    return _of_blocks(form, scales, given, shape, "scales")
+
+
+def _zeros(form: Quantized, zeros: Any, shape: tuple[int, ...]) -> Array | None:
+    """``zeros``, once there are as many as the format has."""
+    if not form.zeros:
+        if zeros is not None:
+            raise ArgumentTypeError(
+                "zeros are given, but the format has one zero point for all",
+                got=f"zero={form.zero}",
+                hint=f"tw.Quantized({form.type!r}, zero={form.type!r}, ...)",
+            )
+        return None
+    if zeros is None:
         raise ArgumentTypeError(
-            "scales must be of the format's type, or of float32",
-            got=f"{scales.dtype} array",
-            expected=title(form.scale),
+            f"the format has {form.zeros} for each block, and none are given", got=form
         )
-    wanted = (*shape[:-2], form.blocks(shape[-2]), shape[-1])
-    if scales.shape != wanted:
+    zeros = as_array(zeros, "zeros")
+    if form.zeros == "minima":
+        return _of_blocks(form, zeros, str(form.zero), shape, "minima")
+    found = _of_blocks(form, zeros, form.stored.unpacked, shape, "zeros")
+    _within(form, found, "zeros")
+    return found
+
+
+def _of_blocks(form: Quantized, given: Any, type_: str, shape: tuple[int, ...], what: str) -> Array:
+    """What belongs to blocks, in its type: ``given`` may be of float32 where that is a float."""
+    if not isinstance(given, np.ndarray):
+        raise ArgumentTypeError(f"{what} must be an array", got=type(given).__name__)
+    rounds = not is_integer(type_) and accepts("f32", given.dtype)
+    if not accepts(type_, given.dtype) and not rounds:
+        raise ArgumentTypeError(
+            f"{what} must be of the format's type" + ("" if is_integer(type_) else " or float32"),
+            got=f"{given.dtype} array",
+            expected=title(type_),
+        )
+    if given.shape != shape:
         raise ArgumentValueError(
-            "scales have the wrong shape",
-            got=scales.shape,
-            expected=f"{wanted}: one for each {form.block} elements of K, and each column",
-            hint="scales.T" if scales.T.shape == wanted else None,
+            f"{what} have the wrong shape",
+            got=given.shape,
+            expected=f"{shape}: one for each {form.block} elements of K, and each column",
+            hint=f"{what}.T" if given.T.shape == shape else None,
         )
-    found: Array = scales if accepts(form.scale, scales.dtype) else encode(scales, form.scale)
+    found: Array = given if accepts(type_, given.dtype) else encode(given, type_)
     return found
 
 
@@ -130,19 +212,29 @@ def quantized_bytes(matrix: QuantizedMatrix, form: QuantizedFormat) -> Array:
     """The bytes of one matrix as kernels take them; see ``QuantizedFormat`` for their order."""
     k, n = form.k_blocks * form.block, form.blocks * form.nb
     fields = np.zeros((k, n), np.uint8)
-    fields[: form.k, : form.n] = (matrix.q.astype(np.int16) + form.shift).astype(np.uint8)
+    codes = matrix.q if matrix.format.stored.values else matrix.q.astype(np.int16) + form.shift
+    fields[: form.k, : form.n] = codes.astype(np.uint8)
     parts = fields.reshape(-1, form.fields, form.group, form.blocks, form.nb)
     width = 8 // form.fields
     whole = np.zeros((parts.shape[0], *parts.shape[2:]), np.uint8)
     for index in range(form.fields):
         whole |= parts[:, index] << np.uint8(width * index)
     elements = np.ascontiguousarray(whole.transpose(2, 0, 3, 1)).reshape(-1)
-    scales = np.zeros((form.k_blocks, n), DTYPES[form.scale])
-    scales[:, : form.n] = matrix.scales.view(DTYPES[form.scale])
-    behind = np.ascontiguousarray(
-        scales.reshape(form.k_blocks, form.blocks, form.nb).transpose(1, 0, 2)
-    )
     data = np.zeros(form.nbytes, np.uint8)
     data[: elements.size] = elements
-    data[form.scales_at : form.scales_at + behind.nbytes] = behind.reshape(-1).view(np.uint8)
+    _put_blocks(data[form.scales_at :], matrix.factors(), form.scale, form)
+    if matrix.zeros is not None:
+        integers = matrix.format.zeros == "zeros"
+        zeros = matrix.zeros.astype(np.float32) + form.shift if integers else matrix.zeros
+        _put_blocks(data[form.zeros_at :], zeros, form.zeros, form)
     return data
+
+
+def _put_blocks(place: Array, given: Array, type_: str, form: QuantizedFormat) -> None:
+    """One number of ``type_`` for each block and column, at the beginning of ``place``."""
+    each = np.zeros((form.k_blocks, form.blocks * form.nb), DTYPES[type_])
+    encoded = given if accepts(type_, given.dtype) else encode(given, type_)
+    each[:, : form.n] = encoded.view(DTYPES[type_])
+    panels = each.reshape(form.k_blocks, form.blocks, form.nb).transpose(1, 0, 2)
+    flat = np.ascontiguousarray(panels).reshape(-1).view(np.uint8)
+    place[: flat.size] = flat

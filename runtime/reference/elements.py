@@ -67,15 +67,23 @@ class Draws:
     def stored(self, form: Quantized, shape: tuple[int, ...]) -> Array:
         """Elements of few bits."""
         low, high = form.stored.low, form.stored.high
-        if self._whole:
-            low, high = max(low, form.zero - _WHOLE), min(high, form.zero + _WHOLE)
+        if self._whole and not form.stored.values:
+            low, high = max(low, form.offset - _WHOLE), min(high, form.offset + _WHOLE)
         return self._rng.integers(low, high + 1, shape).astype(DTYPES[form.stored.unpacked])
 
-    def scales(self, shape: tuple[int, ...]) -> Array:
-        """Scales of blocks; of either sign, as some formats have them."""
+    def scales(self, form: Quantized, shape: tuple[int, ...]) -> Array:
+        """Scales of blocks; of either sign, where their type has one."""
+        if form.scale == "e8m0":
+            return self._rng.integers(118, 128, shape).astype(np.uint8)
         numbers: Array = self._rng.uniform(0.5, 2, shape) * self._rng.choice([-1, 1], shape)
         numbers = np.sign(numbers) / 4 if self._whole else numbers / 64
-        return numbers.astype(np.float32)
+        return encode(numbers, form.scale)
+
+    def zeros(self, form: Quantized, shape: tuple[int, ...]) -> Array:
+        """Zero points of blocks, or minima."""
+        if form.zeros == "zeros":
+            return self.stored(form, shape)
+        return encode(self._rng.integers(-_WHOLE, _WHOLE + 1, shape) / 8, str(form.zero))
 
     def factor(self, type_: str) -> float:
         """A value of alpha or beta."""

@@ -40,7 +40,7 @@ def quantized(a: Array, block: int) -> Blocks:
         q = np.rint(np.clip(parts * units[:, :, None], -_TOP, _TOP))
     scales = np.where(np.isfinite(top), scales, np.float32(np.nan))
     q = np.where(np.isnan(q), 0, q).astype(np.int64)
-    return Blocks(q.reshape(rows, -1), scales)
+    return Blocks(q.reshape(rows, count * block), scales)
 
 
 def block_sums(spec: Gemm, operands: Mapping[str, Any], b: str) -> Interval:
@@ -58,8 +58,11 @@ def block_sums(spec: Gemm, operands: Mapping[str, Any], b: str) -> Interval:
         a = quantized(decode(np.asarray(left), spec.a.type).astype(np.float32), form.block)
         k, n = right.shape
         whole = np.zeros((a.q.shape[1], n), np.int64)
-        whole[:k] = right.q.astype(np.int64) - form.zero
-        scales = decode(right.scales, form.scale).astype(np.float32)
+        whole[:k] = right.numbers() - form.offset
+        if form.zeros == "zeros":
+            assert right.zeros is not None
+            whole[:k] -= np.repeat(right.zeros.astype(np.int64), form.block, axis=0)[:k]
+        scales = right.factors()
         total = np.zeros((len(a.q), n), np.float32) if total is None else total
         for index in range(form.blocks(k)):
             part = slice(index * form.block, (index + 1) * form.block)
@@ -69,6 +72,11 @@ def block_sums(spec: Gemm, operands: Mapping[str, Any], b: str) -> Interval:
                 magnitude = magnitude + np.abs(sums.astype(np.float64) * each)
             total = compute("fma", sums, each, total)
             steps += 1
+            if form.zeros == "minima" and right.zeros is not None:
+                minima = decode(right.zeros[index], str(form.zero)).astype(np.float32)
+                own = a.q[:, part].sum(axis=1).astype(np.float32) * a.scales[:, index]
+                magnitude = magnitude + np.abs(own.astype(np.float64)[:, None] * minima)
+                total = compute("fma", *np.broadcast_arrays(own[:, None], minima, total))
     if total is None:
         shape = operands["c" if "c" in operands else "out"].shape
         return Interval.exactly(np.zeros(shape), "f32")

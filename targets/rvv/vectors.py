@@ -8,6 +8,7 @@ from typing import Literal
 
 from tilewright.isa.vector import MulAdd, Vector
 from tilewright.targets.scalar import plain, whole
+from tilewright.targets.stored import fields
 
 from .accesses import CONVERSIONS, accesses, moved_as
 from .operations import OPERATIONS
@@ -72,14 +73,33 @@ def held(group: Group) -> Vector:
         registers=group.registers,
         ctype=group.ctype,
         broadcast=_same_bits(group),
-        fields=_nibbles(group) if group.element == "s16" else {},
+        fields=_parts(group) if group.element == "s16" else {},
         **accesses(group, CONVERSIONS[group.element]),
     )
 
 
-def _nibbles(group: Group) -> dict[int, tuple[str, ...]]:
-    """Both halves of the low bytes of lanes that have no other bits."""
-    return {4: (group.spell("@vand_vx_$t({v}, 15, $n)"), group.spell("@vsra_vx_$t({v}, 4, $n)"))}
+def _parts(group: Group) -> dict[str, tuple[str, ...]]:
+    """Parts of the low bytes of lanes that have no other bits.
+
+    A number of f4_e2m1 is ``(2 + its last bit) << (exponent - 1)`` halves, or its last bit alone
+    where the exponent is 0; its first bit is the sign.
+    """
+
+    def part(width: int, low: int) -> str:
+        moved = f"@vsra_vx_$t({{v}}, {low}, $n)" if low else "{v}"
+        return f"@vand_vx_$t({moved}, {(1 << width) - 1}, $n)"
+
+    def looked_up(index: str) -> str:
+        last = f"@vand_vx_$t({index}, 1, $n)"
+        exponent = f"@vand_vx_$t(@vsra_vx_$t({index}, 1, $n), 3, $n)"
+        normal = f"@vmin_vx_$t({exponent}, 1, $n)"
+        digits = f"@vadd_vv_$t({last}, @vsll_vx_$t({normal}, 1, $n), $n)"
+        shift = f"@vreinterpret_v_${{t}}_$u(@vsub_vv_$t({exponent}, {normal}, $n))"
+        sign = f"@vrsub_vx_$t(@vand_vx_$t(@vsra_vx_$t({index}, 2, $n), 2, $n), 1, $n)"
+        return f"@vmul_vv_$t(@vsll_vv_$t({digits}, {shift}, $n), {sign}, $n)"
+
+    made = fields(part, looked_up)
+    return {name: tuple(group.spell(text) for text in made[name]) for name in made}
 
 
 def _same_bits(group: Group) -> str:
@@ -116,6 +136,9 @@ def _sum_lanes(group: Group) -> str:
 # --- one element alone --------------------------------------------------------------------------
 
 _WHOLE = whole("mulw, addw")
+_FIELDS = {
+    name: tuple(f"(int16_t)({field})" for field in each) for name, each in _WHOLE.fields.items()
+}
 _PRODUCT = MulAdd(
     form="scalar",
     mnemonic="vwmacc.vx",
@@ -139,6 +162,6 @@ SINGLE = {
         load="*({p})",
         store="*({p}) = {v}",
         loads=dict.fromkeys(("s8", "u8"), "*({p})"),
-        fields={4: ("(int16_t)({v} & 15)", "(int16_t)({v} >> 4)")},
+        fields=_FIELDS,
     ),
 }

@@ -18,7 +18,7 @@ from .words import (
     forms,
     group,
     mask,
-    nibbles,
+    parts,
     transposes,
     unsigned,
     unzips,
@@ -126,7 +126,7 @@ def factors(element: str, nbytes: int) -> tuple[Vector, ...]:
     load = f"svld1_{element}({{lanes}}, {{p}})"
     part = f"svreinterpret_{element}_s32(svdup_n_s32({BITS[32]}))"
     made = held(element, nbytes, ctype, load, part)
-    return tuple(replace(vector, fields=nibbles(element)) for vector in made)
+    return tuple(replace(vector, fields=parts(element)) for vector in made)
 
 
 def held(element: str, nbytes: int, ctype: str, load: str, part: str) -> tuple[Vector, ...]:

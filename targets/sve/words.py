@@ -12,6 +12,7 @@ from dataclasses import replace
 from tilewright.isa.vector import Factors, Form, Mask, MulAdd
 
 from .. import neon_words
+from ..stored import fields, table
 
 #: Bytes of an element.
 SIZES = {"f64": 8, "f32": 4, "s32": 4, "f16": 2, "bf16": 2, "s8": 1, "u8": 1}
@@ -54,11 +55,18 @@ def filled(table: Mapping[str, str], **words: str) -> dict[str, str]:
     return {name: spelling.format(**words) for name, spelling in table.items()}
 
 
-def nibbles(element: str) -> dict[int, tuple[str, ...]]:
-    """Both halves of bytes."""
-    high = f"svlsr_n_u8_x({all_lanes('u8')}, {seen_as('u8', element, '{v}')}, 4)"
-    low = f"svand_n_{element}_x({all_lanes(element)}, {{v}}, 15)"
-    return {4: (low, seen_as(element, "u8", high))}
+def parts(element: str) -> dict[str, tuple[str, ...]]:
+    """Parts of bytes, and what they mean by a table."""
+    every = all_lanes("u8")
+    numbers = f"svdupq_n_u8({', '.join(map(str, table(unsigned=element == 'u8')))})"
+
+    def part(width: int, low: int) -> str:
+        bytes_ = seen_as("u8", element, "{v}")
+        moved = f"svlsr_n_u8_x({every}, {bytes_}, {low})" if low else bytes_
+        return f"svand_n_u8_x({every}, {moved}, {(1 << width) - 1})"
+
+    made = fields(part, lambda index: f"svtbl_u8({numbers}, {index})")
+    return {name: tuple(seen_as(element, "u8", x) for x in made[name]) for name in made}
 
 
 def group(element: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from tilewright.isa.vector import Form, Mask, MulAdd, Vector
 
 from ..scalar import whole
+from ..stored import fields, table
 from .floats import (
     DOUBLES,
     FLOATS,
@@ -124,23 +125,35 @@ def factors(element: str, bits: int, *, masked: bool = False) -> Vector:
         zero=f"{seen}{prefix(bits)}_setzero_si{whole_bits}()",
         loads={name: _widened(name, 16, bits) for name in narrow},
         group=f"{seen}{group}({{x}})",
-        fields=nibbles(whole_bits) if ctype.endswith("i") else {},
+        fields=_fields(element, whole_bits) if ctype.endswith("i") else {},
         shifts={other: flipped} if other else {},
         mask=_element_mask(element, bits, seen, back) if masked else None,
         partial_load={} if masked else _first_elements(element, bits),
     )
 
 
-def nibbles(bits: int) -> dict[int, tuple[str, ...]]:
-    """Both halves of bytes, or of the low byte of wider lanes."""
+def _fields(element: str, bits: int) -> dict[str, tuple[str, ...]]:
+    """Parts of bytes, or of the low bytes of wider lanes; a shuffle looks up what they mean."""
     mm, si = prefix(bits), f"si{bits}"
-    low = f"{mm}_set1_epi8(15)"
-    return {
-        4: (
-            f"{mm}_and_{si}({{v}}, {low})",
-            f"{mm}_and_{si}({mm}_srli_epi16({{v}}, 4), {low})",
-        )
-    }
+    numbers = ", ".join(f"(char){byte}" for byte in table(unsigned=element[0] == "u"))
+    quad = f"_mm_setr_epi8({numbers})"
+    broadcast = {
+        128: quad,
+        256: f"_mm256_broadcastsi128_si256({quad})",
+        512: f"_mm512_broadcast_i32x4({quad})",
+    }[bits]
+
+    def part(width: int, low: int) -> str:
+        moved = f"{mm}_srli_epi16({{v}}, {low})" if low else "{v}"
+        return f"{mm}_and_{si}({moved}, {mm}_set1_epi8({(1 << width) - 1}))"
+
+    def looked_up(index: str) -> str:
+        found = f"{mm}_shuffle_epi8({broadcast}, {index})"
+        if _BITS[element] == 8:
+            return found
+        return f"{mm}_srai_epi16({mm}_slli_epi16({found}, 8), 8)"
+
+    return fields(part, looked_up)
 
 
 def _element_mask(element: str, bits: int, seen: str, back: str) -> Mask:

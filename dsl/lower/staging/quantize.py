@@ -39,16 +39,17 @@ TOP, LEAST = 127.0, 2.0**-119
 #: The bits of f32: of infinity, and of a NaN.
 _INFINITY, _NAN = 0x7F800000, 0x7FC00000
 #: What is called what in the tile: the elements, their scales, where sums of blocks begin.
-_NAMES = {"a": "out", "a_scales": "scales", "a_starts": "starts"}
+_NAMES = {"a": "out", "a_scales": "scales", "a_starts": "starts", "a_totals": "totals"}
 #: Vectors of a block that are read in one trip of a loop.
 VECTORS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """``source``, rows of ``k`` elements of floating point, as ``made``: elements, scales, starts.
+    """``source``, rows of ``k`` elements of floating point, as ``made``: elements, scales, sums.
 
     Each block's sum begins at ``-bias`` times the sum of its elements, where B's have such a bias.
+    Where B has ``zeros`` for each block, its own sum is kept: negative, or for minima scaled.
     """
 
     target: Target
@@ -57,7 +58,13 @@ class Quantization:
     k: int
     block: int
     bias: int
+    zeros: str
     slots: tuple[str, ...]
+
+    @property
+    def summed(self) -> bool:
+        """Whether the elements of a block are summed."""
+        return bool(self.bias or self.zeros)
 
     @property
     def vector(self) -> Vector:
@@ -77,7 +84,8 @@ def quantization_of(plan: Plan) -> Quantization:
         made={name: plan.operands[name] for name in _NAMES if name in plan.operands},
         k=form.k,
         block=form.block,
-        bias=form.bias(plan.spec.quantized.zero),
+        bias=form.bias(plan.spec.quantized),
+        zeros=plan.spec.quantized.zeros,
         slots=tuple(slot for slot, _ in plan.spec.runtime_sizes()),
     )
 
@@ -169,13 +177,25 @@ def _block(q: Quantization, existing: int) -> Iterator[Op]:
     _put_one(emitter, scale, Address("scales", ZERO))
     emitter.stage("units", note="How many units 1 is.")
     units = b("select", there, b("div", TOP, top), 0.0)
+    kept = emitter.register(scale)
     total = _rounded(q, emitter, existing, emitter.register(units))
-    if q.bias:
-        emitter.stage("start", note="What B's zero point takes from the sums of this block.")
-        start = b("mul", _folded(emitter, total, "add"), -q.bias)
-        _put_one(emitter, start, Address("starts", ZERO))
+    if q.summed:
+        _put_sums(q, emitter, _folded(emitter, total, "add"), emitter.take(kept))
     yield from emitter.emit()
     yield from (Advance(_NAMES[name], ONE) for name in q.made if name != "a")
+
+
+def _put_sums(q: Quantization, emitter: Emitter, total: Lanes, scale: Lanes) -> None:
+    """What B's zero points need of the sum of a block's elements."""
+    b = emitter.builder
+    if q.bias:
+        emitter.stage("start", note="What B's zero point takes from the sums of this block.")
+        _put_one(emitter, b("mul", total, -q.bias), Address("starts", ZERO))
+    if q.zeros:
+        emitter.stage("sum", note="The sum of this block's elements, for B's zero points.")
+        real = b("to_f32", total)
+        kept = b("neg", real) if q.zeros == "zeros" else b("mul", real, scale)
+        _put_one(emitter, kept, Address("totals", ZERO))
 
 
 def _greatest(q: Quantization, emitter: Emitter, existing: int) -> Register:
@@ -196,9 +216,9 @@ def _greatest(q: Quantization, emitter: Emitter, existing: int) -> Register:
 
 def _rounded(q: Quantization, emitter: Emitter, existing: int, units: Register) -> Register:
     """The elements stored, and the sum of those of each lane; what fills up the block are zeros."""
-    total, stored = emitter.fresh("sums", "s32"), q.made["a"].type
+    total, stored = emitter.fresh("added", "s32"), q.made["a"].type
     emitter.stage("elements", note="Elements, rounded half to even.")
-    emitter.add(*([Zero(total)] if q.bias else []))
+    emitter.add(*([Zero(total)] if q.summed else []))
     for number, piece in enumerate(_pieces(existing, emitter.lanes)):
         inner = Emitter(q.target, emitter.lanes, f"{emitter.prefix}part{number}_of_", "f32")
         inner.stage("elements")
@@ -207,7 +227,7 @@ def _rounded(q: Quantization, emitter: Emitter, existing: int, units: Register) 
         for place, x in enumerate(piece.elements(q, inner, "x")):
             whole.append(b("to_s32", b("min", b("max", b("mul", x, factor), -TOP), TOP)))
             inner.add(_stored(inner.register(whole[-1]), place * piece.lanes, stored))
-        if q.bias:
+        if q.summed:
             sums = inner.register(reduce(partial(b, "add"), whole))
             inner.add(Apply(total, "add", (total, sums), total.vector))
         emitter.add(*piece.repeated((*inner.emit(),), "x", "out"))

@@ -47,7 +47,7 @@ class ScaledProduct(OuterProduct):
         plain = super(ScaledProduct, cls).of(tile)
         plan = tile.plan
         found: list[PointerPlan] = []
-        for name in ("a_scales", "a_starts", "b_scales"):
+        for name in ("a_scales", "a_starts", "a_totals", "b_scales", "b_zeros"):
             if name in plan.operands:
                 line = plan.across if name[0] == "a" else plan.along
                 rows = tile.shape.rows if name[0] == "a" else 1
@@ -147,7 +147,7 @@ class ScaledProduct(OuterProduct):
             address, memory = self.along[0].address(0, block, first), self.tile.along.type
             yield from read(self.tile.plan.target, raw, address, None, memory)
         if form.fields > 1:
-            yield Unpack(self.vector(column, k), raw, 8 // form.fields, index)
+            yield Unpack(self.vector(column, k), raw, form.field_type, index)
 
     # --- scaled and added --------------------------------------------------------------------
 
@@ -157,29 +157,51 @@ class ScaledProduct(OuterProduct):
 
     def _add(self, index: int) -> Iterator[Op]:
         """Sums of a block times the scales of its row of A and column of B, added to C's."""
-        tile, vector = self.tile, self.tile.vector
         yield Note("The sums of this block of K, scaled and added.")
-        scales = tile.plan.operands["b_scales"]
-        of_b = []
         for column in range(self.shape.vectors):
-            of_b.append(factor(scales, column, index, vector))
-            at = self._scale_at("b_scales", 0, index, tile.position(column))
-            yield from read(tile.plan.target, of_b[-1], at, None, scales.type)
+            for name in ("b_scales", "b_zeros"):
+                yield from self._of_column(name, column, index)
         for row in range(self.shape.rows):
-            of_a = factor(tile.plan.operands["a_scales"], row, index, vector)
-            yield Broadcast(of_a, self._scale_at("a_scales", row, index))
+            for name in ("a_scales", "a_totals"):
+                if name in self.tile.plan.operands:
+                    dst = self._of_block(name, row, index)
+                    yield Broadcast(dst, self._scale_at(name, row, index))
             for column in range(self.shape.vectors):
-                yield from self._add_one(row, column, index, (of_a, of_b[column]))
+                yield from self._add_one(row, column, index)
 
-    def _add_one(
-        self, row: int, column: int, index: int, scales: tuple[Register, Register]
-    ) -> Iterator[Op]:
-        vector = self.tile.vector
-        partial, acc = (
-            self.sum_of(row, column, index * self.groups),
-            self.tile.accumulator(row, column),
-        )
+    def _of_block(self, name: str, line: int, index: int) -> Register:
+        """What belongs to a block of a row or of a vector of columns."""
+        return factor(self.tile.plan.operands[name], line, index, self.tile.vector)
+
+    def _of_column(self, name: str, column: int, index: int) -> Iterator[Op]:
+        if name in self.tile.plan.operands:
+            at = self._scale_at(name, 0, index, self.tile.position(column))
+            memory = self.tile.plan.operands[name].type
+            dst = self._of_block(name, column, index)
+            yield from read(self.tile.plan.target, dst, at, None, memory)
+
+    def _add_one(self, row: int, column: int, index: int) -> Iterator[Op]:
+        """``acc += (sum - zero * sum of A) * scales``, or with what the minimum adds behind it."""
+        vector, acc = self.tile.vector, self.tile.accumulator(row, column)
+        partial = self.sum_of(row, column, index * self.groups)
         both, real = (Register(f"{partial.name}_{what}", vector) for what in ("scale", "f32"))
-        yield Multiply(both, *scales)
+        of_a, of_b = (self._of_block(f"{name}_scales", line, index)
+                      for name, line in (("a", row), ("b", column)))  # fmt: skip
+        yield Multiply(both, of_a, of_b)
         yield Apply(real, "to_f32", (partial,), partial.vector)
-        yield Apply(acc, "fma", (real, both, acc), vector)
+        if not self.tile.plan.quantized.zeros:
+            yield Apply(acc, "fma", (real, both, acc), vector)
+            return
+        sums, zeros = (
+            self._of_block("a_totals", row, index),
+            self._of_block("b_zeros", column, index),
+        )
+        quantized = self.tile.plan.spec.quantized
+        assert quantized is not None
+        if quantized.zeros == "zeros":
+            less = replace(real, name=f"{partial.name}_less")
+            yield Apply(less, "fma", (sums, zeros, real), vector)  # sums of -A: exact
+            yield Apply(acc, "fma", (less, both, acc), vector)
+        else:
+            yield Apply(acc, "fma", (real, both, acc), vector)
+            yield Apply(acc, "fma", (sums, zeros, acc), vector)

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.generate import Request, generate
-from tilewright.plan.formats import formats_of
-from tilewright.plan.packed_b import PackedFormat
+from tilewright.plan.formats import Format, formats_of
+from tilewright.plan.quantized_b import QuantizedFormat
+from tilewright.runtime.call.quantized_matrix import quantized_bytes
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule
@@ -104,9 +105,11 @@ def _memory(trial: Trial, parameter: ArrayParameter, given: Any) -> Any:
     return _flat(parameter, given)
 
 
-def packed_memory(form: PackedFormat, parameter: ArrayParameter, given: Any) -> Any:
+def packed_memory(form: Format, parameter: ArrayParameter, given: Any) -> Any:
     """A packed operand: one matrix, those of a batch side by side, or a sequence of them."""
     matrices = given if isinstance(given, list) else [given]
+    if isinstance(form, QuantizedFormat):
+        return np.concatenate([quantized_bytes(one, form) for one in matrices])
     if parameter.kind == "sequence":
         return [(layout(form, matrix), 0) for matrix in matrices]
     if parameter.batch_stride == 0:

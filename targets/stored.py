@@ -1,0 +1,38 @@
+"""What all targets spell of stored types: the fields of bytes, and the table of f4_e2m1."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from tilewright.spec.quantized import STORED
+
+_F4 = STORED["f4_e2m1"].values
+#: What is added to the numbers of f4_e2m1 in unsigned lanes.
+SHIFT = -min(_F4)
+
+
+def table(*, unsigned: bool) -> tuple[int, ...]:
+    """The bytes of the 16 numbers of f4_e2m1 in halves, shifted where lanes are ``unsigned``."""
+    return tuple((value + (SHIFT if unsigned else 0)) % 256 for value in _F4)
+
+
+def words(numbers: tuple[int, ...]) -> tuple[str, str]:
+    """16 bytes as two integers of C, the first byte lowest."""
+    low, high = (int.from_bytes(bytes(numbers[i : i + 8]), "little") for i in (0, 8))
+    return f"0x{low:016x}", f"0x{high:016x}"
+
+
+def fields(
+    part: Callable[[int, int], str], looked_up: Callable[[str], str]
+) -> dict[str, tuple[str, ...]]:
+    """The spellings of a vector's ``fields``.
+
+    ``part`` spells the field of so many bits from such a bit of ``{v}`` on, as a number;
+    ``looked_up`` the numbers of f4_e2m1 for such fields.
+    """
+    numbers = {bits: tuple(part(bits, low) for low in range(0, 8, bits)) for bits in (2, 4)}
+    return {
+        "u2": numbers[2],
+        "u4": numbers[4],
+        "f4_e2m1": tuple(looked_up(index) for index in numbers[4]),
+    }

@@ -1,0 +1,333 @@
+"""Blocks of integers with scales: the same bits on every target, as numpy makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from support.cases import Cases
+from support.compilers import TARGETS
+from support.products.fused import Kernels, Trial
+from support.products.packed import DTYPES, convert
+
+import tilewright as tw
+from tilewright.errors import ArgumentError, ScheduleError, SpecError
+from tilewright.plan.formats import format_named
+from tilewright.plan.quantized_b import QuantizedFormat, quantized_format
+from tilewright.runtime.call.quantized_matrix import QuantizedMatrix, quantized_bytes
+from tilewright.runtime.machine.host import resolve
+
+Array = np.ndarray[Any, Any]
+F32 = np.float32
+M = tw.dim("m")
+#: Formats that differ in all that a format says.
+FORMATS = (
+    tw.Quantized("u4", scale="f16", zero=8, block=32),
+    tw.Quantized("s4", scale="f32", block=8),
+    tw.Quantized("s8", scale="bf16", block=40),
+    tw.Quantized("u8", scale="f32", zero=131, block=16),
+    tw.Quantized("u4", scale="f32", block=128),
+    tw.Quantized("s4", scale="f16", zero=-3, block=72),
+    tw.Quantized("u4", scale="f16", zero="u4", block=32),
+    tw.Quantized("s4", scale="f32", zero="f16", block=64),
+    tw.Quantized("s8", scale="f16", zero="s8", block=24),
+    tw.Quantized("u2", scale="f32", zero="bf16", block=16),
+    tw.Quantized("s2", scale="f16", zero="s2", block=48),
+    tw.Quantized("f4_e2m1", scale="e8m0", block=32),
+    tw.Quantized("f4_e2m1", scale="f8_e4m3", block=16),
+    tw.Quantized("f4_e2m1", scale="f16", zero="f32", block=40),
+)
+#: Rows, columns and K: tails of tiles, of panels, and of blocks.
+SIZES = ((1, 1, 8), (3, 5, 40), (7, 33, 96), (6, 64, 128), (2, 49, 257))
+
+
+# --- what is right -----------------------------------------------------------------------------
+
+
+def quantized(a: Array, block: int) -> tuple[Array, Array]:
+    """Rows as integers and scales, each operation in f32."""
+    rows, k = a.shape
+    count = -(-k // block)
+    parts = np.zeros((rows, count * block), F32)
+    parts[:, :k] = a
+    parts = parts.reshape(rows, count, block)
+    with np.errstate(all="ignore"):
+        top = np.abs(parts).max(axis=2)
+        least = top < F32(2.0**-119)
+        scales, units = top / F32(127), F32(127) / top
+        scales[least], units[least] = 0, 0
+        q = np.rint(np.clip(parts * units[..., None], -127, 127))
+        scales[~np.isfinite(top)] = np.nan
+    return np.where(np.isfinite(top)[..., None], q, 0).astype(np.int64), scales
+
+
+def right(a: Array, b: QuantizedMatrix, acc: Array | None = None) -> Array:
+    """Sums of blocks, scaled and added by FMA in the order of K, from ``acc`` on."""
+    form, (k, n) = b.format, b.shape
+    q, scales = quantized(a, form.block)
+    whole = np.zeros((q.shape[1] * form.block, n), np.int64)
+    whole[:k] = _F4[b.q] if form.type == "f4_e2m1" else b.q
+    columns = 2.0 ** (b.scales.astype(int) - 127) if form.scale == "e8m0" else b.scales
+    columns = columns.astype(F32) / F32(2 if form.type == "f4_e2m1" else 1)
+    acc = np.zeros((len(a), n), F32) if acc is None else acc
+    with np.errstate(all="ignore"):
+        for i in range(q.shape[1]):
+            zero: Any = form.zero if isinstance(form.zero, int) else 0
+            if form.zero == form.type:
+                zero = b.zeros[i].astype(np.int64)
+            part = slice(i * form.block, (i + 1) * form.block)
+            sums = (q[:, i] @ (whole[part] - zero)).astype(F32)
+            acc = fma(sums, scales[:, i, None] * columns[i], acc)
+            if form.zero in ("f32", "f16", "bf16"):
+                own = q[:, i].sum(axis=1).astype(F32) * scales[:, i]
+                acc = fma(own[:, None], b.zeros[i].astype(F32), acc)
+    return acc
+
+
+def fma(x: Array, y: Array, z: Array) -> Array:
+    """Products have 48 bits at most: they are exact."""
+    found: Array = (x.astype(np.longdouble) * y + z).astype(F32)
+    return found
+
+
+#: What the 16 codes of f4_e2m1 stand for, in halves: a sign, two bits of exponent, one of mantissa.
+_F4 = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])
+
+
+def drawn(form: tw.Quantized, k: int, n: int, seed: int) -> QuantizedMatrix:
+    """A B of all numbers of its type, with scales of both signs."""
+    rng, stored = np.random.default_rng(seed), form.stored
+    q = rng.integers(stored.low, stored.high, (k, n), endpoint=True)
+    blocks = form.blocks(k), n
+    scales: Array = rng.uniform(-1, 1, blocks).astype(F32)
+    scales[rng.random(blocks) < 0.05] = 0
+    zeros = None
+    if form.zero == form.type:
+        zeros = rng.integers(stored.low, stored.high, blocks, endpoint=True)
+        zeros = zeros.astype(DTYPES[stored.unpacked])
+    elif isinstance(form.zero, str):
+        zeros = convert(rng.uniform(-1, 1, blocks).astype(F32), form.zero)
+    if form.scale == "e8m0":
+        scales = rng.integers(90, 160, blocks).astype(np.uint8)
+    else:
+        scales = convert(scales, form.scale)
+    return QuantizedMatrix(form, q.astype(DTYPES[stored.unpacked]), scales, zeros)
+
+
+def rows_of(m: int, k: int, seed: int) -> Array:
+    """An A with rows of very different sizes, zeros and subnormal numbers among them."""
+    rng = np.random.default_rng(seed)
+    a = rng.normal(size=(m, k)) * 2.0 ** rng.integers(-20, 20, (m, 1))
+    a[rng.random(a.shape) < 0.1] = 0
+    a[:, : k // 3] *= rng.choice([1, 0, 2.0**-130], (m, 1))
+    return a.astype(F32)
+
+
+def same(got: Array, expected: Array) -> bool:
+    """Whether all bits agree, but for which NaN it is."""
+    return bool(((got == expected) | (np.isnan(got) & np.isnan(expected))).all())
+
+
+# --- kernels -----------------------------------------------------------------------------------
+
+
+def trials(target: str) -> Iterator[tuple[Trial, tw.Quantized]]:
+    """Every format with some of the sizes, the other ones on every target."""
+    start = sum(map(ord, target))
+    for index, form in enumerate(FORMATS):
+        for step in (0, 2):
+            m, n, k = SIZES[(start + index + step) % len(SIZES)]
+            type_ = ("f32", "bf16", "f16")[(start + index) % 3]
+            a = tw.Quantize(type_, per=("row", form.block))
+            schedule = tw.Schedule(threads=2) if step else tw.Schedule()
+            packed = tw.Packed(form, nb=None if step else 32)
+            yield Trial(tw.Gemm(M, n, k, a=a, b=packed), schedule, {"m": m}), form
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_results_have_the_same_bits_on_every_target(
+    target: str, tmp_path: Path, cases: Cases
+) -> None:
+    every = list(trials(target))
+    kernels = Kernels(target, [trial for trial, _ in every], tmp_path)
+    for i, (trial, form) in enumerate(every):
+        spec = trial.spec
+        assert isinstance(spec.k, int) and isinstance(spec.n, int)
+        b = drawn(form, spec.k, spec.n, i)
+        a = convert(rows_of(trial.sizes["m"], spec.k, i), spec.a.type)
+        got = kernels(i, {"a": a, "b": b}, "rear" if i % 2 else "front")["out"]
+        assert same(got, right(a.astype(F32), b)), trial
+    cases.count(target, kernels.lab.means, len(every))
+
+
+def test_a_row_does_not_depend_on_the_others_beside_it() -> None:
+    form = FORMATS[0]
+    spec = tw.Gemm(M, 80, 96, a=tw.Quantize(per=("row", 32)), b=tw.Packed(form))
+    kernel = tw.compile(spec)
+    b, a = kernel.pack_b(drawn(form, 96, 80, 1)), rows_of(29, 96, 2)
+    whole = kernel(a, b)
+    for first, last in ((0, 1), (3, 7), (11, 29)):
+        assert (kernel(a[first:last], b) == whole[first:last]).all()
+
+
+def test_extremes() -> None:
+    """Rows of Inf, NaN and zeros; the least and greatest of both; scales that are no numbers."""
+    form = tw.Quantized("s4", scale="f16", block=32)
+    kernel = tw.compile(tw.Gemm(M, 4, 64, a=tw.Quantize(per=("row", 32)), b=tw.Packed(form)))
+    q = np.repeat(np.int8([[-8, 7, -8, 7]]), 64, axis=0)
+    scales = np.float16([[1, 1, 0, np.inf], [2.0**-24, np.nan, 65504, 1]])
+    a = np.zeros((6, 64), F32)
+    a[1], a[2, 0], a[3, 33], a[4], a[5] = 3.4e38, np.inf, np.nan, 1e-44, -2.0
+    b = QuantizedMatrix(form, q, scales)
+    with np.errstate(all="ignore"):
+        assert same(kernel(a, kernel.pack_b(b)), right(a, b))
+
+
+def test_a_gated_layer_with_an_epilogue() -> None:
+    """Two weights, a bias and bf16: as the steps would be made one by one."""
+    form = tw.Quantized("u4", scale="f16", zero=8, block=32)
+    bias = tw.Operand("bias", "f32", per="column")
+    spec = tw.Gemm(
+        M, 48, 64, a=tw.Quantize("bf16", per=("row", 32)), b=tw.Packed(form), b2=tw.Packed(form),
+        d="bf16", epilogue=tw.relu(tw.acc + bias) * tw.acc2,
+    )  # fmt: skip
+    kernel = tw.compile(spec)
+    a = rows_of(5, 64, 3).astype(ml_dtypes.bfloat16)
+    b, b2 = (drawn(form, 64, 48, seed) for seed in (4, 5))
+    added = np.linspace(-1, 1, 48).astype(F32)
+    got = kernel(a, kernel.pack_b(b), b2=kernel.pack_b(b2), bias=added)
+    wide = a.astype(F32)
+    with np.errstate(over="ignore"):
+        expected = np.maximum(right(wide, b) + added, F32(0)) * right(wide, b2)
+    assert (got.view(np.uint16) == expected.astype(ml_dtypes.bfloat16).view(np.uint16)).all()
+
+
+def test_a_batch_is_summed_in_its_order() -> None:
+    form = tw.Quantized("s8", scale="f32", block=16)
+    batch = tw.Strided(3)
+    a_type = tw.Quantize(per=("row", 16))
+    spec = tw.Gemm(4, 20, 40, a=a_type, b=tw.Packed(form), batch=batch)
+    kernel = tw.compile(spec)
+    a = np.stack([rows_of(4, 40, seed) for seed in range(3)])
+    parts = [drawn(form, 40, 20, seed) for seed in range(3)]
+    b = QuantizedMatrix(form, np.stack([p.q for p in parts]), np.stack([p.scales for p in parts]))
+    expected: Array | None = None
+    for matrix, part in zip(a, parts, strict=True):
+        expected = right(matrix, part, expected)
+    assert expected is not None and same(kernel(a, kernel.pack_b(b)), expected)
+
+
+# --- the format --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["avx512+vnni", "neon", "rvv256", "scalar"])
+def test_bytes_lie_as_the_format_says(target: str) -> None:
+    for index, form in enumerate(FORMATS):
+        k, n = 3 * form.block - 5, 37
+        a = tw.Quantize(per=("row", form.block))
+        made = quantized_format(tw.Gemm(M, n, k, a=a, b=tw.Packed(form)), resolve(target))
+        assert format_named(made.text) == made
+        b = drawn(form, k, n, index)
+        data = quantized_bytes(b, made)
+        assert data.size == made.nbytes
+        for row, column in ((0, 0), (1, 0), (made.group, 1), (k - 1, n - 1), (k // 2, n // 2)):
+            assert _element(made, data, row, column) == b.q[row, column]
+            unit = 0.5 if form.type == "f4_e2m1" else 1
+            scale = float(b.scales[row // form.block, column])
+            scale = 2.0 ** (scale - 127) if form.scale == "e8m0" else scale
+            assert float(_scale(made, data, row, column)) == scale * unit
+
+
+def _element(form: QuantizedFormat, data: Array, k: int, n: int) -> int:
+    """One element, by the order that the format's docstring states."""
+    block, column = divmod(n, form.nb)
+    group, place = divmod(k, form.group)
+    byte, index = divmod(group, form.fields)
+    at = block * form.block_elements + (byte * form.nb + column) * form.group + place
+    field = int(data[at]) >> (8 // form.fields * index) & (255 >> (8 - 8 // form.fields))
+    if form.fields == 1 and form.stored == "s8":
+        field = int(np.int8(np.uint8(field)))
+    return field if form.type == "f4_e2m1" else field - form.shift
+
+
+def _scale(form: QuantizedFormat, data: Array, k: int, n: int) -> Any:
+    block, column = divmod(n, form.nb)
+    scales = data[form.scales_at :].view(DTYPES[form.scale])
+    return scales[(block * form.k_blocks + k // form.block) * form.nb + column]
+
+
+def test_a_packed_matrix_is_saved_and_loaded(tmp_path: Path) -> None:
+    form = FORMATS[0]
+    spec = tw.Gemm(M, 20, 64, a=tw.Quantize(per=("row", 32)), b=tw.Packed(form))
+    kernel = tw.compile(spec)
+    packed = kernel.pack_b(drawn(form, 64, 20, 0))
+    packed.save(tmp_path / "b")
+    a = rows_of(3, 64, 0)
+    assert (kernel(a, tw.PackedMatrix.load(tmp_path / "b")) == kernel(a, packed)).all()
+
+
+def test_dequantize() -> None:
+    b = drawn(FORMATS[5], 100, 3, 0)
+    for row, column in ((0, 0), (71, 1), (72, 2), (99, 0)):
+        number = F32(int(b.q[row, column]) + 3) * F32(b.scales[row // 72, column])
+        assert b.dequantize()[row, column] == number
+
+
+# --- what is refused ---------------------------------------------------------------------------
+
+_U4 = tw.Packed(tw.Quantized("u4", block=32))
+_A = tw.Quantize(per=("row", 32))
+_BAD: Any = (
+    (lambda: tw.Quantized("u3"), "unknown type of stored elements"),
+    (lambda: tw.Quantized("u4", scale="f64"), "scales cannot have this type"),
+    (lambda: tw.Quantized("u4", zero=16), "one of their numbers"),
+    (lambda: tw.Quantized("u4", zero=0.5), "one of their numbers"),
+    (lambda: tw.Quantized("u4", block=12), "a multiple of 8"),
+    (lambda: tw.Quantized("u4", block=8192), "a multiple of 8"),
+    (lambda: tw.Quantize("s8"), "must be floating point"),
+    (lambda: tw.Quantize(per=("column", 32)), "a block of a row"),
+    (lambda: tw.Gemm(2, 2, 32, a="f32", b=_U4), "meets an A that the kernel quantizes"),
+    (lambda: tw.Gemm(2, 2, 32, a=_A, b="s8"), "A is quantized by the kernel, and B is not"),
+    (lambda: tw.Gemm(2, 2, 32, a=tw.Quantize(per=("row", 64)), b=_U4), "blocks of other lengths"),
+    (lambda: tw.Gemm(2, 2, 32, a=_A, b=_U4, b_zero=3), "no zero point beside them"),
+    (lambda: tw.Gemm(2, 2, 32, a=_A, b=_U4, c=_A), "only A is quantized"),
+    (lambda: tw.Gemm(2, 2, M, a=_A, b=_U4), "fixed sizes"),
+    (lambda: tw.Gemm(2, 2, 32, a=_A, b=_U4, batch=tw.Addresses(2)), "found by their addresses"),
+    (lambda: tw.Gemm(2, 2, 32, a=_A, b=_U4, c="s32"), "C cannot have this type"),
+)
+
+
+@pytest.mark.parametrize("case", range(len(_BAD)))
+def test_specs_that_mean_nothing(case: int) -> None:
+    make, said = _BAD[case]
+    with pytest.raises(SpecError, match=said):
+        make()
+
+
+def test_sets_of_accumulators_are_refused() -> None:
+    with pytest.raises(ScheduleError, match="added in order"):
+        tw.compile(tw.Gemm(2, 2, 32, a=_A, b=_U4), tw.Schedule(k_split=2))
+
+
+def test_what_is_packed_must_fit() -> None:
+    kernel = tw.compile(tw.Gemm(M, 5, 64, a=_A, b=_U4))
+    q, scales = np.zeros((64, 5), np.uint8), np.ones((2, 5), F32)
+    for given, scaled, said in (
+        (q, None, "needs its scales"),
+        (q.astype(F32), scales, "must be integers"),
+        (q + 16, scales, "elements are none of u4"),
+        (q, scales.T, "scales have the wrong shape"),
+        (q, scales[:1], "one for each 32 elements"),
+        (q, scales.astype(np.int32), "scales must be"),
+        (q[:32], scales[:1], "b has the wrong shape"),
+        (QuantizedMatrix(FORMATS[0], q, scales), None, "in another format"),
+    ):
+        with pytest.raises(ArgumentError, match=said):
+            kernel.pack_b(given, scales=scaled)
+    plain = tw.compile(tw.Gemm(M, 5, 64, b=tw.Packed("f32")))
+    with pytest.raises(ArgumentError, match="none of its own"):
+        plain.pack_b(np.zeros((64, 5), F32), scales=scales)
