@@ -164,6 +164,25 @@ def test_results_have_the_same_bits_on_every_target(
     cases.count(target, kernels.lab.means, len(every))
 
 
+#: Orders and types of an A of floating point, with tails of tiles and of blocks.
+FLOATS: Any = (
+    ("f32", 33, 96), ("bf16", 5, 300), (tw.Matrix("f32", "F"), 40, 129), ("f16", 1, 24),
+    ("f8_e4m3", 20, 65),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_a_of_floating_point_is_within_the_bound(target: str, cases: Cases) -> None:
+    start, specs = sum(map(ord, target)), []
+    for index, form in enumerate(FORMATS):
+        a, n, k = FLOATS[(start + index) % len(FLOATS)]
+        d = ("f32", "bf16")[index % 2]
+        specs.append(tw.Gemm(M, n, k, a=a, b=tw.Packed(form), d=d))
+    for kernel in tw.compile_many([(spec, None, target) for spec in specs]):
+        kernel.verify(cases=2)
+        cases.count(target, kernel.emulated or "native", 2)
+
+
 def test_a_row_does_not_depend_on_the_others_beside_it() -> None:
     form = FORMATS[0]
     spec = tw.Gemm(M, 80, 96, a=tw.Quantize(per=("row", 32)), b=tw.Packed(form))
