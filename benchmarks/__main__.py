@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.frameworks import in_torch
+from benchmarks.frameworks import in_torch, quantized
 from benchmarks.measure import machine
 from benchmarks.measure.figures import Section, show
 from benchmarks.measure.native import Effort, MissingError
@@ -46,6 +46,7 @@ from benchmarks.sections import (
 SECTIONS = (
     "gemm", "low", "ukernel", "epilogue", "variants", "estimate", "tune", "tails", "packing",
     "calls", "peaks", "startup", "compile", "spills", "threads", "products", "torch",
+    "quantized",
 )  # fmt: skip
 QUICK = Effort(rounds=7, repeats=3, quantum=100e-6)
 MISSED, INCOMPLETE = 1, 2
@@ -117,6 +118,8 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         sections.append(products.run(options))
     if "torch" in wanted:
         sections.append(in_torch.run(options))
+    if "quantized" in wanted:
+        sections.append(quantized.run(options))
     figures = [figure for section in sections for figure in section.figures]
     if figures:
         show(console, figures)

@@ -125,7 +125,7 @@ def packed_format(target: Target, a: str, b: Packed, k: int, n: int, sums: str) 
     product = packed_product(target, a, b, n, held).in_steps(k)
     lanes = target.of(held)[0].lanes
     stored = _stored_type(b.type, product, k * n)
-    columns = b.nb or columns_of(product, n, k * n * ITEMSIZE[stored])
+    columns = b.nb or _columns(product, n, k * n * ITEMSIZE[stored])
     return PackedFormat(
         type=b.type,
         stored=stored,
@@ -139,7 +139,7 @@ def packed_format(target: Target, a: str, b: Packed, k: int, n: int, sums: str) 
     )
 
 
-def columns_of(product: Product, n: int, nbytes: int) -> int:
+def _columns(product: Product, n: int, nbytes: int) -> int:
     """The columns of a block where nobody says how many: all, if a cache holds them.
 
     Else what a tile reads of K would lie as far apart as rows of B are long: in other pages, and in

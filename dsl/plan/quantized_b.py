@@ -21,12 +21,15 @@ from tilewright.symbolic import ONE, ZERO
 
 from .contraction import Product, choose_product
 from .operands import Operand
-from .packed_b import ALIGNMENT, aligned, columns_of
+from .packed_b import ALIGNMENT, CACHED_BYTES, aligned
 
 #: The type that elements of fewer than 8 bits count as when a multiply-add is chosen.
 _FACTORS = {"u8": "u8", "s8": "s8", "f4_e2m1": "s5"}
 #: What is added to an element to store it in a field, whose bits are never negative.
 _SHIFTS = {"s2": 2, "s4": 8}
+#: The columns of a block of a larger B: whole tiles of 1, 2, 3 and 6 vectors of any target. A row
+#: alone takes the widest, so that enough sums are on their way.
+COLUMNS = 96
 #: As which type integer zero points are packed, which holds all of them.
 ZEROS = "f16"
 
@@ -154,7 +157,8 @@ def quantized_format(spec: Gemm, target: Target) -> QuantizedFormat:
     product = _unscaled(spec, target)
     lanes = target.of("f32")[0].lanes
     stored = quantized.stored
-    columns = spec.b.nb or columns_of(product, spec.n, spec.k * spec.n * stored.bits // 8)
+    cached = spec.k * spec.n * stored.bits // 8 <= CACHED_BYTES
+    columns = spec.b.nb or (spec.n if cached else min(spec.n, COLUMNS))
     integers = isinstance(spec.a, Quantize)
     held: str = stored.unpacked if stored.bits == 8 else "u8"
     shift = _SHIFTS.get(quantized.type, 0)
