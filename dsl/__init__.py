@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from .runtime.library.make import Library, library
     from .runtime.matmul.constant import PackedB, pack
     from .runtime.matmul.product import matmul
+    from .runtime.quantized.gguf import from_gguf, to_gguf
+    from .runtime.quantized.quantize import quantize
+    from .runtime.quantized.words import from_awq, from_gptq, unpack
     from .runtime.reference.verify import Verification
     from .spec.expression import Expression, Operand, acc, acc2, dst, postop
     from .spec.gemm import Gemm
@@ -92,17 +95,23 @@ __all__ = [
     "compile_many",
     "dim",
     "dst",
+    "from_awq",
+    "from_gguf",
+    "from_gptq",
     "harness",
     "library",
     "matmul",
     "pack",
     "peak",
     "postop",
+    "quantize",
     "row_absmax",
     "row_max",
     "row_sum",
     "targets",
+    "to_gguf",
     "tune",
+    "unpack",
     "variants",
 ]
 _NAMES = frozenset(__all__)
@@ -129,6 +138,9 @@ _HOMES = {
     "variants": "tuning.variants",
     "PackedMatrix": "runtime.call.packed_matrix",
     "QuantizedMatrix": "runtime.call.quantized_matrix",
+    **dict.fromkeys(("from_gguf", "to_gguf"), "runtime.quantized.gguf"),
+    **dict.fromkeys(("from_awq", "from_gptq", "unpack"), "runtime.quantized.words"),
+    "quantize": "runtime.quantized.quantize",
     "Pack": "spec.pack",
     **dict.fromkeys(("Quantize", "Quantized"), "spec.quantized"),
     "dim": "spec.sizes",
@@ -154,7 +166,7 @@ _MEANT = {
     "bmm": "tw.matmul multiplies stacks too",
     "dot": "tw.matmul multiplies arrays",
     "jit": "tw.compile makes a kernel of a spec",
-    "quantize": "give tw.Gemm scales and zero points: b_scale='column', a_zero=128",
+    "dequantize": "tw.QuantizedMatrix has it; tw.quantize makes one",
 }
 
 
