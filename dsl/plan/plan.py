@@ -264,7 +264,8 @@ class Plan(Decided):
             return ZERO, ZERO
         if depth == 1:
             return extent, ZERO
-        if self.operands["a" if self.across == "m" else "b"].packed:
+        filled = bool(self.product.partial) or not self.product.block
+        if filled and self.operands["a" if self.across == "m" else "b"].packed:
             return div(extent + (depth - 1), depth), ZERO
         return div(extent, depth), mod(extent, depth)
 
@@ -328,7 +329,8 @@ class Plan(Decided):
         if not self.product.block:
             return None
         form = self.quantized
-        return Scaled(self.product.block // self.product.depth, form.fields, bool(form.zeros))
+        groups = self.product.block // self.product.depth
+        return Scaled(groups, form.fields, bool(form.zeros), bool(self.product.partial))
 
     def _splits(self, steps: int | None, count: int) -> tuple[int, ...]:
         """Sets of accumulators worth trying: each gets two steps, of one matrix or of several."""

@@ -15,7 +15,7 @@ from tilewright.ir.nest import Name
 from tilewright.isa.target import Target, vectors_alone
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed, Strided
-from tilewright.spec.quantized import SCALES, STORED, Quantized
+from tilewright.spec.quantized import SCALES, STORED, Quantize, Quantized
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO
 
@@ -150,15 +150,20 @@ def quantized_format(spec: Gemm, target: Target) -> QuantizedFormat:
     assert isinstance(spec.b, Packed) and spec.b.quantized is not None
     assert isinstance(spec.k, int) and isinstance(spec.n, int)
     quantized = spec.b.quantized
-    product = _blocks_of_k(target, quantized)
-    lanes = target.of(product.accumulator)[0].lanes
+    product = _unscaled(spec, target)
+    lanes = target.of("f32")[0].lanes
     stored = quantized.stored
     columns = spec.b.nb or columns_of(product, spec.n, spec.k * spec.n * stored.bits // 8)
-    alone = stored.bits == 8
-    whole = stored.unpacked if alone else "u8"
+    integers = isinstance(spec.a, Quantize)
+    held: str = stored.unpacked if stored.bits == 8 else "u8"
+    shift = _SHIFTS.get(quantized.type, 0)
+    if integers and ITEMSIZE[product.along] == 1:
+        held = product.along
+    if integers and (stored.bits == 8 or stored.values):
+        shift = product.shifts["b"]
     return QuantizedFormat(
         type=quantized.type,
-        stored=product.along if ITEMSIZE[product.along] == 1 else whole,
+        stored=held,
         scale=_packed_scale(quantized),
         zeros={"": "", "zeros": ZEROS, "minima": str(quantized.zero)}[quantized.zeros],
         k=spec.k,
@@ -166,7 +171,7 @@ def quantized_format(spec: Gemm, target: Target) -> QuantizedFormat:
         nb=max(lanes, -(-columns // lanes) * lanes),
         group=product.depth,
         block=quantized.block,
-        shift=product.shifts["b"] if alone or stored.values else _SHIFTS.get(quantized.type, 0),
+        shift=shift,
     )
 
 
@@ -177,30 +182,42 @@ def _packed_scale(quantized: Quantized) -> str:
     return "f32" if given and quantized.stored.unit != 1 else packed
 
 
-def scaled_product(target: Target, quantized: Quantized) -> Product:
-    """The multiply-add of an A of s8 that sums one block of K; those sums are added up in f32."""
-    found = _blocks_of_k(target, quantized)
+def quantized_product(spec: Gemm, target: Target) -> Product:
+    """The multiply-add that sums elements of a B of few bits, in steps of a block of K.
+
+    Where A is quantized too, blocks are summed in integers, and those sums added up in f32. Else
+    B's elements are made f32, and are multiplied as such.
+    """
+    quantized = spec.quantized
+    assert quantized is not None
+    found = replace(_unscaled(spec, target), block=quantized.block)
+    if not isinstance(spec.a, Quantize):
+        return found
     wide = [v for v in target.of("f32") if v.lanes in {s.lanes for s in found.ops}]
-    ops = {v: found.ops[target.holding(found.accumulator, v.lanes)] for v in wide}
     return replace(
         found,
         accumulator="f32",
         partial=found.accumulator,
-        block=quantized.block,
-        ops=ops,
+        ops={v: found.ops[target.holding(found.accumulator, v.lanes)] for v in wide},
         shifts={"a": 0, "b": 0},  # what undoes them is where a block's sums begin
     )
 
 
-def _blocks_of_k(target: Target, quantized: Quantized) -> Product:
+def _unscaled(spec: Gemm, target: Target) -> Product:
+    """The multiply-add of the numbers in A and B."""
+    quantized, vectors = spec.quantized, vectors_alone(target)
+    assert quantized is not None
+    if not isinstance(spec.a, Quantize):
+        types = {"a": spec.a.type, "b": "f32"}
+        return choose_product(vectors, types, "b", flat=True, held="f32")
     types = {"a": "s8", "b": _FACTORS.get(quantized.type, "u4")}
-    return choose_product(vectors_alone(target), types, "b", flat=True, fixed="a")
+    return choose_product(vectors, types, "b", flat=True, fixed="a")
 
 
 def quantized_operands(
     form: QuantizedFormat, spec: Gemm, product: Product, rows: Expr
 ) -> dict[str, Operand]:
-    """The bytes of B and their scales where the caller packed them; A as the kernel makes it.
+    """The bytes of B and their scales where the caller packed them; A where the kernel makes it.
 
     A's elements lie in rows of whole blocks, its scales and the beginnings of a block's sums in
     rows of as many as there are blocks.
@@ -222,14 +239,22 @@ def quantized_operands(
     if form.zeros:
         scales |= {"b": ZERO if shared else Integer(form.nbytes // ITEMSIZE[form.zeros])}
         found["b_zeros"] = Operand("b_zeros", form.zeros, scales, Name("b"), form.zeros_at)
+    if not isinstance(spec.a, Quantize):
+        return found
+    return found | _made_of_a(form, spec, product, rows)
+
+
+def _made_of_a(
+    form: QuantizedFormat, spec: Gemm, product: Product, rows: Expr
+) -> dict[str, Operand]:
+    """A's elements, their scales, and what B's zero points need, where the kernel makes them."""
     width = form.k_blocks * form.block
     lines = {"m": Integer(width), "k": ONE, "b": width * rows}
-    found["a"] = Operand("a", product.across, lines, Name("a_packed"))
     blocks = {"m": Integer(form.k_blocks), "k": Rational(1, form.block), "b": form.k_blocks * rows}
     assert spec.quantized is not None
-    names = {"a_scales": "f32"}
+    names: dict[str, str] = {"a_scales": "f32"}
     names |= {"a_starts": "s32"} if form.bias(spec.quantized) else {}
     names |= {"a_totals": "f32"} if form.zeros else {}
-    return found | {
+    return {"a": Operand("a", product.across, lines, Name("a_packed"))} | {
         name: Operand(name, type_, blocks, Name(f"{name}_made")) for name, type_ in names.items()
     }

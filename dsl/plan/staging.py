@@ -13,6 +13,7 @@ from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 from tilewright.spec.gemm import SHAPES, Gemm
 from tilewright.spec.operands import Packed
+from tilewright.spec.quantized import Quantize
 from tilewright.spec.schedule import MANY_ROWS
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, mod, value
@@ -28,7 +29,7 @@ from .operands import (
     whole_vectors,
 )
 from .packed_b import CACHED_BYTES, packed_product
-from .quantized_b import quantized_format, quantized_operands, scaled_product
+from .quantized_b import quantized_format, quantized_operands, quantized_product
 
 #: Lines across the vectors, one or two tiles of them, for which operands are converted when loaded.
 FEW_LINES = 12
@@ -212,7 +213,7 @@ def product_of(spec: Gemm, target: Target, along: str, *, panels: bool = False) 
     pays for many lines. With ``panels``, in which both are packed, A is shifted rather than B.
     """
     if spec.quantized is not None:
-        return scaled_product(target, spec.quantized)
+        return quantized_product(spec, target)
     held = held_as(target, spec.a.type, spec.b.type, spec.sum_type)
     if isinstance(spec.b, Packed):
         assert isinstance(spec.n, int), "a packed B is of fixed size"
@@ -261,18 +262,19 @@ def stage_operands(
     seen = dict(operands)
     empty = is_empty(spec)
     if spec.quantized is not None:
-        form = quantized_format(spec, target)
-        sources = {} if empty else {"a": operands["a"]}
-        found = quantized_operands(form, spec, product, sizes["m"])
-        each = "each sums a part of a block of K, which is scaled and added in f32"
-        return Staging(product, seen | found, sources, True, f"{product.depth} a lane; {each}")
+        seen |= quantized_operands(quantized_format(spec, target), spec, product, sizes["m"])
+        if isinstance(spec.a, Quantize):
+            sources = {} if empty else {"a": operands["a"]}
+            return Staging(product, seen, sources, True, _reason(product, sources))
     padded = True
-    if isinstance(spec.b, Packed):
+    if spec.quantized is None and isinstance(spec.b, Packed):
         seen["b"] = packed_by_caller(plain_format(spec, target), spec.batch)
-    elif not fits_along(operands[along], product, target, lines[along], sizes[lines[across]]):
+    elif spec.quantized is None and not fits_along(
+        operands[along], product, target, lines[along], sizes[lines[across]]
+    ):
         seen[along] = packed_along(operands[along], product, lines[along], sizes, lanes)
         sources[along] = operands[along]
-    else:
+    elif spec.quantized is None:
         padded = False
     if across in first or not fits_across(operands[across], product, target, lines[across]):
         seen[across] = packed_across(operands[across], product, target, lines[across], sizes, lanes)
@@ -306,6 +308,7 @@ def _buffers(held: str, line: str, sizes: Mapping[str, Expr], lanes: int) -> dic
 def _reason(product: Product, sources: Mapping[str, Operand], how: str = "loaded") -> str:
     each = "a lane" if product.unit is None else "an element"
     parts = [f"{product.depth} products {each}"] if product.depth > 1 else []
+    parts += ["sums of a block of K are scaled, and added in f32"] if product.partial else []
     parts += [
         f"{name.upper()} + {s} is subtracted again" for name, s in product.shifts.items() if s
     ]

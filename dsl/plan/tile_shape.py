@@ -19,6 +19,8 @@ from .contraction import Product
 STEPS = 3
 #: Operations that convert an element which no vector spreads.
 ALONE = 4
+#: Registers, and operations for each vector, in which elements of few bits become f32.
+UNPACKING = 4
 #: The bytes of a C scalar, as far as it matters how fast it is loaded.
 _SCALAR = 4
 
@@ -52,12 +54,14 @@ class Budget:
 class Scaled:
     """A step of a block of K: its K ``groups``, of which ``fields`` share the bytes of a load.
 
-    ``zeros``: it has zero points of its own beside the scales.
+    ``zeros``: it has zero points of its own beside the scales. ``apart``: its sums have registers
+    of their own; else elements are scaled before they are multiplied.
     """
 
     groups: int
     fields: int
     zeros: bool
+    apart: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +127,8 @@ class TileShape:
         """The registers alive in the K loop."""
         accumulators = self.bands * self.columns * self.k_split
         if self.scaled is not None:
-            return self._scaled_budget(accumulators)
+            apart = self.scaled.apart
+            return (self._scaled_budget if apart else self._unpacked_budget)(accumulators)
         if self.sums is not None:
             both = (self.columns, 1) if self.hold == "along" else (1, self.bands)
             return Budget(accumulators, *both, 0, unit=self.sums)
@@ -156,6 +161,14 @@ class TileShape:
         ends = 2 * self.vectors + 5 if self.scaled.zeros else self.vectors + 3
         most = max(along + across, ends)
         return Budget(2 * accumulators, along, max(across, most - along), 0, registers)
+
+    def _unpacked_budget(self, accumulators: int) -> Budget:
+        """Bytes and the scales of a block beside the factors, and what conversions take."""
+        assert self.scaled is not None
+        fields, zeros = self.scaled.fields > 1, self.scaled.zeros
+        along = self.vectors * (2 + fields + zeros)
+        across = self.rows + 1 if self.form in ("lane_k", "repeat") else 1
+        return Budget(accumulators, along, across + UNPACKING, 0, self.vector.registers)
 
     @property
     def apart(self) -> bool:
@@ -281,7 +294,7 @@ class TileRequest:
         """Rows beyond which a tile's accumulators alone take more registers than there are."""
         one = self.ways(vector)[0].one
         taken = vectors * one.parts * min(self.splits) * vector.registers
-        taken *= 2 if self.scaled else 1
+        taken *= 2 if self.scaled and self.scaled.apart else 1
         bands = self.free(target) // taken
         return min(bands * one.height, self.most_rows(target) - 1)
 
@@ -494,6 +507,12 @@ def _of_block(shape: TileShape, core: Core, group: dict[str, float]) -> dict[str
     """The bounds of a block of K from those of a K group."""
     scaled = shape.scaled
     assert scaled is not None
+    if not scaled.apart:
+        return {name: cycles * scaled.groups for name, cycles in group.items()} | {
+            "issue": scaled.groups
+            * (shape.arithmetic + shape.loads + UNPACKING * shape.vectors)
+            / core.issue
+        }
     unpacking = shape.vectors * scaled.groups * (2 - 1 / scaled.fields if scaled.fields > 1 else 0)
     loads = shape.vectors * (scaled.groups / scaled.fields + 1) + shape.bands * (scaled.groups + 2)
     arithmetic = shape.arithmetic * scaled.groups + SCALING * shape.outputs + unpacking

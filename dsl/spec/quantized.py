@@ -240,18 +240,6 @@ def check_quantized(a: object, b: Quantized | None, zeros: Mapping[str, object])
             expected="a B of integers with scales",
             hint='b=tw.Packed(tw.Quantized("s8", block=32))',
         )
-    if not isinstance(a, Quantize):
-        raise SpecError(
-            "a B that is quantized meets an A that the kernel quantizes",
-            got=f"a={a!r} with b={b!r}",
-            hint=f'a=tw.Quantize("f32", per=("row", {b.block}))',
-        )
-    if a.block != b.block:
-        raise SpecError(
-            "A and B are quantized in blocks of other lengths",
-            got=f"{a.block} elements of K in A, {b.block} in B",
-            hint=f'per=("row", {b.block})',
-        )
     for name, zero in zeros.items():
         if zero is not None:
             raise SpecError(
@@ -259,3 +247,19 @@ def check_quantized(a: object, b: Quantized | None, zeros: Mapping[str, object])
                 got=zero,
                 hint="tw.Quantized(zero=...) for B's",
             )
+    if not isinstance(a, Quantize):
+        type_ = getattr(a, "type", None)
+        if type_ not in _FLOATS:
+            raise SpecError(
+                "a B that is quantized in blocks meets an A without scales",
+                got=f"a={type_}",
+                expected=f"one of {', '.join(_FLOATS)}, or a tw.Quantize of one of them",
+                hint=f'a=tw.Quantize("f32", per=("row", {b.block}))',
+            )
+        return
+    if a.block != b.block:
+        raise SpecError(
+            "A and B are quantized in blocks of other lengths",
+            got=f"{a.block} elements of K in A, {b.block} in B",
+            hint=f'per=("row", {b.block})',
+        )

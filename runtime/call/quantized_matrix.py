@@ -85,12 +85,13 @@ class QuantizedMatrix:
         return scale_values(self.scales, self.format) * np.float32(self.format.stored.unit)
 
     def dequantize(self) -> Array:
-        """The elements in float32: a difference of integers, one product, for minima one sum."""
+        """The elements in float32, each rounded once."""
         scales, numbers = self._spread(self.factors()), self.numbers()
         if self.format.zeros == "minima":
             assert self.zeros is not None
-            minima = decode(self.zeros, str(self.format.zero)).astype(np.float32)
-            return scales * numbers.astype(np.float32) + self._spread(minima)
+            minima = self._spread(decode(self.zeros, str(self.format.zero)))
+            whole: Array = scales.astype(np.float64) * numbers + minima
+            return whole.astype(np.float32)
         zeros: Any = self.format.offset
         if self.zeros is not None:
             zeros = self._spread(self.zeros.astype(np.int64))

@@ -14,8 +14,10 @@ import numpy as np
 
 from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.call.formats import decode, epsilon, in_range, nearest
+from tilewright.runtime.call.quantized_matrix import QuantizedMatrix
 from tilewright.spec.expression import Expression
 from tilewright.spec.gemm import QUANTITIES, Gemm
+from tilewright.spec.quantized import Quantize
 from tilewright.spec.scalars import quantity_type
 from tilewright.spec.types import FORMATS, is_integer
 
@@ -213,7 +215,7 @@ def _factored(
     with_c: bool,
 ) -> Interval:
     """``alpha * sum + beta * C``, the last if ``with_c``: in f32, or f64."""
-    if spec.quantized is not None:
+    if isinstance(spec.a, Quantize):
         return _in_f32(spec, operands, block_sums(spec, operands, b), with_c=with_c)
     if spec.sum_type == "f16":
         return _in_f32(spec, operands, _halves(spec, operands, b), with_c=with_c)
@@ -237,7 +239,11 @@ def _in_f32(spec: Gemm, operands: Mapping[str, Any], sums: Interval, *, with_c: 
 
 def _pairs(spec: Gemm, operands: Mapping[str, Any], b: str) -> Iterator[tuple[Array, Array]]:
     for left, right in zip(operands["a"], operands[b], strict=True):
-        yield decode(np.asarray(left), spec.a.type), decode(np.asarray(right), spec.b.type)
+        if isinstance(right, QuantizedMatrix):
+            wide: Array = right.dequantize().astype(np.float64)
+        else:
+            wide = decode(np.asarray(right), spec.b.type)
+        yield decode(np.asarray(left), spec.a.type), wide
 
 
 def _zeros(spec: Gemm, operands: Mapping[str, Any], dtype: Any) -> Any:

@@ -279,25 +279,26 @@ def test_dequantize() -> None:
 
 # --- what is refused ---------------------------------------------------------------------------
 
+_ANY: Any = tw  # what a type checker refuses, too
 _U4 = tw.Packed(tw.Quantized("u4", block=32))
 _A = tw.Quantize(per=("row", 32))
 _BAD: Any = (
-    (lambda: tw.Quantized("u3"), "unknown type of stored elements"),
-    (lambda: tw.Quantized("u4", scale="f64"), "scales cannot have this type"),
-    (lambda: tw.Quantized("u4", zero=16), "one of their numbers"),
-    (lambda: tw.Quantized("u4", zero=0.5), "one of their numbers"),
-    (lambda: tw.Quantized("u4", block=12), "a multiple of 8"),
-    (lambda: tw.Quantized("u4", block=8192), "a multiple of 8"),
-    (lambda: tw.Quantize("s8"), "must be floating point"),
-    (lambda: tw.Quantize(per=("column", 32)), "a block of a row"),
-    (lambda: tw.Gemm(2, 2, 32, a="f32", b=_U4), "meets an A that the kernel quantizes"),
-    (lambda: tw.Gemm(2, 2, 32, a=_A, b="s8"), "A is quantized by the kernel, and B is not"),
-    (lambda: tw.Gemm(2, 2, 32, a=tw.Quantize(per=("row", 64)), b=_U4), "blocks of other lengths"),
-    (lambda: tw.Gemm(2, 2, 32, a=_A, b=_U4, b_zero=3), "no zero point beside them"),
-    (lambda: tw.Gemm(2, 2, 32, a=_A, b=_U4, c=_A), "only A is quantized"),
-    (lambda: tw.Gemm(2, 2, M, a=_A, b=_U4), "fixed sizes"),
-    (lambda: tw.Gemm(2, 2, 32, a=_A, b=_U4, batch=tw.Addresses(2)), "found by their addresses"),
-    (lambda: tw.Gemm(2, 2, 32, a=_A, b=_U4, c="s32"), "C cannot have this type"),
+    (lambda: _ANY.Quantized("u3"), "unknown type of stored elements"),
+    (lambda: _ANY.Quantized("u4", scale="f64"), "scales cannot have this type"),
+    (lambda: _ANY.Quantized("u4", zero=16), "one of their numbers"),
+    (lambda: _ANY.Quantized("u4", zero=0.5), "one of their numbers"),
+    (lambda: _ANY.Quantized("u4", block=12), "a multiple of 8"),
+    (lambda: _ANY.Quantized("u4", block=8192), "a multiple of 8"),
+    (lambda: _ANY.Quantize("s8"), "must be floating point"),
+    (lambda: _ANY.Quantize(per=("column", 32)), "a block of a row"),
+    (lambda: _ANY.Gemm(2, 2, 32, a="f32", b=_U4), "meets an A that the kernel quantizes"),
+    (lambda: _ANY.Gemm(2, 2, 32, a=_A, b="s8"), "A is quantized by the kernel, and B is not"),
+    (lambda: _ANY.Gemm(2, 2, 32, a=tw.Quantize(per=("row", 64)), b=_U4), "blocks of other lengths"),
+    (lambda: _ANY.Gemm(2, 2, 32, a=_A, b=_U4, b_zero=3), "no zero point beside them"),
+    (lambda: _ANY.Gemm(2, 2, 32, a=_A, b=_U4, c=_A), "only A is quantized"),
+    (lambda: _ANY.Gemm(2, 2, M, a=_A, b=_U4), "fixed sizes"),
+    (lambda: _ANY.Gemm(2, 2, 32, a=_A, b=_U4, batch=tw.Addresses(2)), "found by their addresses"),
+    (lambda: _ANY.Gemm(2, 2, 32, a=_A, b=_U4, c="s32"), "C cannot have this type"),
 )
 
 

@@ -85,7 +85,7 @@ def _begun(tiles: TileSet, name: str) -> tuple[NestNode, ...]:
 def _converted(tiles: TileSet, name: str, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
     """``body`` with operand ``name`` converted, or its tail copied, where that is needed."""
     plan = tiles.plan
-    if name in plan.sources and plan.product.block:
+    if name in plan.sources and plan.product.partial:
         for filled in quantize(plan):
             body = (_filled(tiles, filled, body),)
         return body

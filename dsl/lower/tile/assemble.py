@@ -22,6 +22,7 @@ from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import linear
 
 from .block_product import BlockProduct, begin_blocks, unfold
+from .dequantized_product import DequantizedProduct
 from .dot_product import DotProduct, store_dots
 from .k_loop import KStep, k_loop
 from .matrix_product import MatrixProduct, accumulator, begin
@@ -91,7 +92,7 @@ def _step_of(tile: Tile) -> KStep:
     if tile.plan.dot:
         return DotProduct.of(tile)
     if tile.product.block:
-        return ScaledProduct.of(tile)
+        return (ScaledProduct if tile.product.partial else DequantizedProduct).of(tile)
     return BlockProduct.of(tile) if tile.product.blocks else OuterProduct.of(tile)
 
 

@@ -26,6 +26,7 @@ from tilewright.ir.ops import (
     Unpack,
     Zero,
 )
+from tilewright.symbolic import linear
 
 from .k_loop import PointerPlan, factor, pointer_plans, pointer_to
 from .outer_product import OuterProduct
@@ -36,7 +37,7 @@ STRAIGHT = 16
 
 
 @dataclass(frozen=True, slots=True)
-class ScaledProduct(OuterProduct):
+class BlockSteps(OuterProduct):
     """Steps of one block of K; ``scales`` are the pointers to what belongs to blocks, by name."""
 
     scales: tuple[PointerPlan, ...] = ()
@@ -44,10 +45,10 @@ class ScaledProduct(OuterProduct):
     @classmethod
     def of(cls, tile: Tile) -> Self:
         """The steps of ``tile``, and the pointers that they need."""
-        plain = super(ScaledProduct, cls).of(tile)
+        plain = super(BlockSteps, cls).of(tile)
         plan = tile.plan
         found: list[PointerPlan] = []
-        for name in ("a_scales", "a_starts", "a_totals", "b_scales", "b_zeros"):
+        for name in OF_BLOCKS:
             if name in plan.operands:
                 line = plan.across if name[0] == "a" else plan.along
                 rows = tile.shape.rows if name[0] == "a" else 1
@@ -67,7 +68,7 @@ class ScaledProduct(OuterProduct):
     @property
     def moved(self) -> tuple[PointerPlan, ...]:
         """All of them, but those that the loop within a block moves."""
-        return self.pointers if self.together == self.groups else self.scales
+        return self.scales if self.looped else self.pointers
 
     @property
     def groups(self) -> int:
@@ -75,34 +76,91 @@ class ScaledProduct(OuterProduct):
         return self.tile.product.block // self.tile.product.depth
 
     @property
+    def looped(self) -> bool:
+        """Whether a block has a loop of its own: it is long, or K is walked at run time."""
+        return self.groups > STRAIGHT or any(pointer.walked for pointer in self.inputs)
+
+    @property
     def together(self) -> int:
         """K groups that stand in straight code: all of a short block, else a part of it."""
-        if self.groups <= STRAIGHT:
+        if not self.looped:
             return self.groups
         unit = lcm(self.tile.plan.quantized.fields, self.shape.group)
         most = range(STRAIGHT // unit * unit, unit, -unit)
         return next((count for count in most if self.groups % count == 0), unit)
 
+    def products(self, index: int, count: int) -> Iterator[Op]:
+        """The products of ``count`` K groups; a long block has a loop, which moves the pointers."""
+        first = index * self.groups
+        trips, left = divmod(count, self.together) if self.looped else (0, count)
+        if trips:
+            body = (*self._straight(first, self.together), *self._moves(self.together))
+            yield Loop("kg", Integer(trips), body, "a block of K")
+        yield from self._straight(first, left)
+
+    def _straight(self, first: int, count: int) -> Iterator[Op]:
+        shared = self.shape.group
+        for k in range(first, first + count):
+            yield from self.step(k, k // shared * shared + shared <= first + count)
+
+    def _moves(self, groups: int) -> Iterator[Op]:
+        elements = groups * self.tile.product.depth
+        yield from (pointer.advance_by(elements) for pointer in self.inputs)
+
+    def across_at(self, row: int, k: int) -> Address:
+        """Where a row's K group lies."""
+        block, group = self._place(k)
+        pointer = pointer_to(row, self.across)
+        at = pointer.address(row, block)
+        within = group * self.tile.product.depth * pointer.operand.strides["k"]
+        return replace(at, offset=linear(((1, at.offset), (1, within))))
+
+    def _place(self, k: int) -> tuple[int, int]:
+        """The block and the K group within it, as the pointers see them: a loop has moved them."""
+        block, group = divmod(k, self.groups)
+        return (0 if self.looped else block), group
+
+    def bytes_at(self, column: int, k: int) -> Address:
+        """Where the bytes of a K group lie, which it shares with the next ones."""
+        form = self.tile.plan.quantized
+        block, group = self._place(k)
+        at = group // form.fields
+        first = at * form.nb * form.group + self.tile.position(column) * form.group
+        return self.along[0].address(0, block, first)
+
+    def scale_at(self, name: str, row: int, index: int, element: int = 0) -> Address:
+        """Where what is called ``name`` lies for block ``index`` of a row, or of columns."""
+        own = [p for p in self.scales if p.operand.name == name]
+        return pointer_to(row, own).address(row, index, element)
+
+    def of_block(self, name: str, line: int, index: int) -> Register:
+        """What belongs to a block of a row or of a vector of columns."""
+        return factor(self.tile.plan.operands[name], line, index, self.tile.vector)
+
+    def of_columns(self, index: int) -> Iterator[Op]:
+        """The scales of B, and its zero points, of a block."""
+        for column in range(self.shape.vectors):
+            for name in ("b_scales", "b_zeros"):
+                if name in self.tile.plan.operands:
+                    at = self.scale_at(name, 0, index, self.tile.position(column))
+                    memory = self.tile.plan.operands[name].type
+                    dst = self.of_block(name, column, index)
+                    yield from read(self.tile.plan.target, dst, at, None, memory)
+
+
+#: The operands that have a value for each block of K.
+OF_BLOCKS = ("a_scales", "a_starts", "a_totals", "b_scales", "b_zeros")
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledProduct(BlockSteps):
+    """Steps of one block of K, summed apart."""
+
     def emit(self, index: int, run: int) -> Iterator[Op]:
         """The sums of a block, then scaled and added."""
         yield from self._begin(index)
-        yield from self._groups(index)
+        yield from self.products(index, self.groups)
         yield from self._add(index)
-
-    def _groups(self, index: int) -> Iterator[Op]:
-        """The products of a block; a long one has a loop, which moves the pointers on."""
-        shared, looped = self.shape.group, self.together < self.groups
-        first = 0 if looped else index * self.groups
-        ops: list[Op] = []
-        for k in range(first, first + self.together):
-            ops += self.step(k, k // shared * shared + shared <= first + self.together)
-        if not looped:
-            yield from ops
-            return
-        elements = self.together * self.tile.product.depth
-        moves = (pointer.advance_by(elements) for pointer in self.inputs)
-        trips = Integer(self.groups // self.together)
-        yield Loop("kg", trips, (*ops, *moves), "a block of K")
 
     def tail(self, index: int) -> Iterator[Op]:
         """There is none: both operands are filled up to whole blocks."""
@@ -123,69 +181,46 @@ class ScaledProduct(OuterProduct):
             for column in range(self.shape.vectors):
                 partial = self.sum_of(row, column, index * self.groups)
                 if "a_starts" in self.tile.plan.operands:
-                    yield Broadcast(partial, self._scale_at("a_starts", row, index), begins=True)
+                    yield Broadcast(partial, self.scale_at("a_starts", row, index), begins=True)
                 else:
                     yield Zero(partial)
-
-    def across_at(self, row: int, k: int) -> Address:
-        """Where a row's K group lies."""
-        block, group = divmod(k, self.groups)
-        return pointer_to(row, self.across).address(row, block, group * self.tile.product.depth)
 
     def load(self, column: int, k: int) -> Iterator[Op]:
         """The factors of a K group, which share their bytes with those of other groups."""
         form = self.tile.plan.quantized
-        block, group = divmod(k, self.groups)
-        at, index = divmod(group, form.fields)
+        index = k % self.groups % form.fields
         raw = self.vector(column, k)
         if form.fields > 1:
             raw = replace(
                 raw, name=f"{factor(self.tile.along, column, k - index, raw.vector).name}_bytes"
             )
         if index == 0:
-            first = at * form.nb * form.group + self.tile.position(column) * form.group
-            address, memory = self.along[0].address(0, block, first), self.tile.along.type
-            yield from read(self.tile.plan.target, raw, address, None, memory)
+            memory = self.tile.along.type
+            yield from read(self.tile.plan.target, raw, self.bytes_at(column, k), None, memory)
         if form.fields > 1:
             yield Unpack(self.vector(column, k), raw, form.field_type, index)
 
     # --- scaled and added --------------------------------------------------------------------
 
-    def _scale_at(self, name: str, row: int, index: int, element: int = 0) -> Address:
-        own = [p for p in self.scales if p.operand.name == name]
-        return pointer_to(row, own).address(row, index, element)
-
     def _add(self, index: int) -> Iterator[Op]:
         """Sums of a block times the scales of its row of A and column of B, added to C's."""
         yield Note("The sums of this block of K, scaled and added.")
-        for column in range(self.shape.vectors):
-            for name in ("b_scales", "b_zeros"):
-                yield from self._of_column(name, column, index)
+        yield from self.of_columns(index)
         for row in range(self.shape.rows):
             for name in ("a_scales", "a_totals"):
                 if name in self.tile.plan.operands:
-                    dst = self._of_block(name, row, index)
-                    yield Broadcast(dst, self._scale_at(name, row, index))
+                    yield Broadcast(
+                        self.of_block(name, row, index), self.scale_at(name, row, index)
+                    )
             for column in range(self.shape.vectors):
                 yield from self._add_one(row, column, index)
-
-    def _of_block(self, name: str, line: int, index: int) -> Register:
-        """What belongs to a block of a row or of a vector of columns."""
-        return factor(self.tile.plan.operands[name], line, index, self.tile.vector)
-
-    def _of_column(self, name: str, column: int, index: int) -> Iterator[Op]:
-        if name in self.tile.plan.operands:
-            at = self._scale_at(name, 0, index, self.tile.position(column))
-            memory = self.tile.plan.operands[name].type
-            dst = self._of_block(name, column, index)
-            yield from read(self.tile.plan.target, dst, at, None, memory)
 
     def _add_one(self, row: int, column: int, index: int) -> Iterator[Op]:
         """``acc += (sum - zero * sum of A) * scales``, or with what the minimum adds behind it."""
         vector, acc = self.tile.vector, self.tile.accumulator(row, column)
         partial = self.sum_of(row, column, index * self.groups)
         both, real = (Register(f"{partial.name}_{what}", vector) for what in ("scale", "f32"))
-        of_a, of_b = (self._of_block(f"{name}_scales", line, index)
+        of_a, of_b = (self.of_block(f"{name}_scales", line, index)
                       for name, line in (("a", row), ("b", column)))  # fmt: skip
         yield Multiply(both, of_a, of_b)
         yield Apply(real, "to_f32", (partial,), partial.vector)
@@ -193,8 +228,8 @@ class ScaledProduct(OuterProduct):
             yield Apply(acc, "fma", (real, both, acc), vector)
             return
         sums, zeros = (
-            self._of_block("a_totals", row, index),
-            self._of_block("b_zeros", column, index),
+            self.of_block("a_totals", row, index),
+            self.of_block("b_zeros", column, index),
         )
         quantized = self.tile.plan.spec.quantized
         assert quantized is not None

@@ -1,0 +1,137 @@
+"""K steps of a quantized B with an A of floating point: its elements become f32 as they are loaded.
+
+A step is one block of K, whose scales are loaded first. An element is a difference of integers,
+exact, times its scale; with minima it is one FMA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tilewright.ir.ops import Apply, Load, Multiply, Note, Op, Register, Splat
+from tilewright.isa.vector import Vector
+from tilewright.spec.quantized import STORED
+from tilewright.symbolic import value
+
+from .scaled_product import BlockSteps
+
+#: A number of f4_e2m1 whose bits stand in f32's fields is so many times too small.
+_BIASES = 2.0**127
+
+
+@dataclass(frozen=True, slots=True)
+class DequantizedProduct(BlockSteps):
+    """Steps of one block of K, whose products are added to C's as others are."""
+
+    def emit(self, index: int, run: int) -> Iterator[Op]:
+        """The block's scales, then its products."""
+        yield from self._block(index, self.groups)
+
+    def tail(self, index: int) -> Iterator[Op]:
+        """The elements of K that fill no block."""
+        left = value(self.tile.k_tail)
+        assert left is not None, "the K of a packed B is fixed"
+        if left:
+            yield Note("The last elements of K, which fill no block.")
+            yield from self._block(index, left)
+
+    def _block(self, index: int, count: int) -> Iterator[Op]:
+        yield from self.of_columns(index)
+        yield from (Splat(register, number) for register, number in self._constants(index))
+        yield from self.products(index, count)
+
+    def _constants(self, index: int) -> Iterator[tuple[Register, float]]:
+        """What conversions need, by name."""
+        form, vector = self.tile.plan.quantized, self.tile.vector
+        whole = self._integers
+        suffix = f"_k{index}" if index else ""
+        quantized = self.tile.plan.spec.quantized
+        assert quantized is not None
+        if form.fields > 1:
+            yield Register(f"b_mask{suffix}", whole), (1 << (8 // form.fields)) - 1
+        if STORED[form.type].values:
+            yield Register(f"b_sign{suffix}", whole), 8
+            yield Register(f"b_magnitude{suffix}", whole), 7
+            yield Register(f"b_biases{suffix}", vector), _BIASES
+        elif bias := form.bias(quantized):
+            yield Register(f"b_bias{suffix}", whole), bias
+
+    @property
+    def _integers(self) -> Vector:
+        """As many lanes of s32."""
+        return self.tile.plan.target.holding("s32", self.tile.vector.lanes)
+
+    def load(self, column: int, k: int) -> Iterator[Op]:
+        """The elements of a step as f32."""
+        form, whole = self.tile.plan.quantized, self._integers
+        block, step = divmod(k, self.groups)
+        place, dst = step % form.fields, self.vector(column, k)
+        raw = Register(f"{self.vector(column, k - place).name}_bytes", whole)
+        if place == 0:
+            yield Load(raw, self.bytes_at(column, k), None, self.tile.along.type)
+        constants = {r.name.partition("_k")[0]: r for r, _ in self._constants(block)}
+        number = raw
+        if form.fields > 1:
+            number = replace(raw, name=f"{dst.name}_field")
+            yield from self._field(number, raw, constants["b_mask"], place)
+        if STORED[form.type].values:
+            real = replace(dst, name=f"{dst.name}_f32")
+            yield from _small_float(real, number, constants)
+        else:
+            if "b_bias" in constants:
+                less = replace(raw, name=f"{dst.name}_less")
+                yield Apply(less, "sub", (number, constants["b_bias"]), whole)
+                number = less
+            real = replace(dst, name=f"{dst.name}_f32")
+            yield Apply(real, "to_f32", (number,), whole)
+        yield from self._scaled(dst, real, column, block)
+
+    def _field(self, dst: Register, raw: Register, mask: Register, place: int) -> Iterator[Op]:
+        """One field of the bytes in the lanes of ``raw``."""
+        form = self.tile.plan.quantized
+        low = 8 // form.fields * place
+        moved = raw
+        if low:
+            last = place == form.fields - 1
+            moved = dst if last else replace(dst, name=f"{dst.name}_low")
+            yield Apply(moved, "ushr", (raw, low), raw.vector)
+        if moved != dst:
+            yield Apply(dst, "and", (moved, mask), raw.vector)
+
+    def _scaled(self, dst: Register, real: Register, column: int, block: int) -> Iterator[Op]:
+        """An element from its number, by what belongs to its block."""
+        form, quantized = self.tile.plan.quantized, self.tile.plan.spec.quantized
+        assert quantized is not None
+        scale, vector = self.of_block("b_scales", column, block), dst.vector
+        if not form.zeros:
+            yield Multiply(dst, real, scale)
+            return
+        zeros = self.of_block("b_zeros", column, block)
+        if quantized.zeros == "minima":
+            yield Apply(dst, "fma", (real, scale, zeros), vector)
+            return
+        less = replace(real, name=f"{dst.name}_less")
+        yield Apply(less, "sub", (real, zeros), vector)
+        yield Multiply(dst, less, scale)
+
+
+def _small_float(dst: Register, code: Register, constants: dict[str, Register]) -> Iterator[Op]:
+    """f4_e2m1 as f32, in halves: its bits moved into f32's fields, and the bias made f32's."""
+    whole, vector = code.vector, dst.vector
+
+    def integer(what: str) -> Register:
+        return Register(f"{dst.name}_{what}", whole)
+
+    def real(what: str) -> Register:
+        return Register(f"{dst.name}_{what}", vector)
+
+    yield Apply(integer("digits"), "and", (code, constants["b_magnitude"]), whole)
+    yield Apply(integer("moved"), "shl", (integer("digits"), 22), whole)
+    yield Apply(real("small"), "float", (integer("moved"),), whole)
+    yield Multiply(real("large"), real("small"), constants["b_biases"])
+    yield Apply(integer("bits"), "bits", (real("large"),), vector)
+    yield Apply(integer("sign"), "and", (code, constants["b_sign"]), whole)
+    yield Apply(integer("top"), "shl", (integer("sign"), 28), whole)
+    yield Apply(integer("signed"), "or", (integer("bits"), integer("top")), whole)
+    yield Apply(dst, "float", (integer("signed"),), whole)
