@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from .runtime.bench.timing import Timing
     from .runtime.calibrate.run import Calibrated, calibrate
     from .runtime.call.packed_matrix import PackedMatrix
-    from .runtime.call.quantized_matrix import QuantizedMatrix
     from .runtime.driver import compile, compile_many
     from .runtime.harness import harness
     from .runtime.kernel import Kernel
@@ -35,6 +34,7 @@ if TYPE_CHECKING:
     from .runtime.matmul.constant import PackedB, pack
     from .runtime.matmul.product import matmul
     from .runtime.quantized.gguf import from_gguf, to_gguf
+    from .runtime.quantized.matrix import QuantizedMatrix
     from .runtime.quantized.quantize import quantize
     from .runtime.quantized.words import from_awq, from_gptq, unpack
     from .runtime.reference.verify import Verification
@@ -137,7 +137,7 @@ _HOMES = {
     "tune": "tuning.tune",
     "variants": "tuning.variants",
     "PackedMatrix": "runtime.call.packed_matrix",
-    "QuantizedMatrix": "runtime.call.quantized_matrix",
+    "QuantizedMatrix": "runtime.quantized.matrix",
     **dict.fromkeys(("from_gguf", "to_gguf"), "runtime.quantized.gguf"),
     **dict.fromkeys(("from_awq", "from_gptq", "unpack"), "runtime.quantized.words"),
     "quantize": "runtime.quantized.quantize",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.runtime.call.bound_sizes import Array
+from tilewright.runtime.arrays.memory import Array
 
 from .grid import Blocks, Grid
 

@@ -14,11 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.runtime.arrays.memory import Array
 from tilewright.runtime.arrays.views import as_array
-from tilewright.runtime.call.bound_sizes import Array
-from tilewright.runtime.call.quantized_matrix import QuantizedMatrix
 from tilewright.spec.quantized import Quantized
 from tilewright.spec.sizes import whole_number
+
+from .matrix import QuantizedMatrix
 
 
 class Parts(NamedTuple):

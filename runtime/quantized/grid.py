@@ -12,11 +12,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tilewright.runtime.call.bound_sizes import Array
-from tilewright.runtime.call.formats import decode, encode
-from tilewright.runtime.call.quantized_matrix import scale_values
+from tilewright.runtime.arrays.elements import decode, encode
+from tilewright.runtime.arrays.memory import Array
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.quantized import Quantized
+
+from .matrix import scale_values
 
 #: The exponents that bytes of e8m0 have; the one above is NaN.
 _BIAS, _MOST = 127, 254

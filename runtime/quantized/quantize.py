@@ -9,15 +9,15 @@ import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.dtypes import accepts, preferred
+from tilewright.runtime.arrays.elements import decode
+from tilewright.runtime.arrays.memory import Array
 from tilewright.runtime.arrays.views import as_array, what_to_do
-from tilewright.runtime.call.bound_sizes import Array
-from tilewright.runtime.call.formats import decode
-from tilewright.runtime.call.quantized_matrix import QuantizedMatrix
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.quantized import SCALES, Quantized
 
 from .fit import by_least_squares, by_range
 from .grid import Blocks, Grid
+from .matrix import QuantizedMatrix
 
 Method = Literal["nearest", "least_squares"]
 #: What each method makes of the blocks that ``by_range`` found; None if nothing.

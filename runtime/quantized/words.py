@@ -7,11 +7,12 @@ from typing import Any, Literal
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.runtime.arrays.memory import Array
 from tilewright.runtime.arrays.views import as_array, what_to_do
-from tilewright.runtime.call.bound_sizes import Array
-from tilewright.runtime.call.quantized_matrix import QuantizedMatrix
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.quantized import LONGEST_WITH_ZEROS, STORED, Quantized, StoredName
+
+from .matrix import QuantizedMatrix
 
 #: Where AWQ puts the columns of eight: the first nibble of a word is that of column 0, then 2.
 _AWQ = (0, 2, 4, 6, 1, 3, 5, 7)

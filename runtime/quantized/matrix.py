@@ -10,13 +10,12 @@ import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.dtypes import accepts, title
+from tilewright.runtime.arrays.elements import decode, encode
+from tilewright.runtime.arrays.memory import Array
 from tilewright.runtime.arrays.views import as_array, what_to_do
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.quantized import SCALES, Quantized
 from tilewright.spec.types import is_integer
-
-from .bound_sizes import Array
-from .formats import decode, encode
 
 if TYPE_CHECKING:
     from tilewright.plan.quantized_b import QuantizedFormat
