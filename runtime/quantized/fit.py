@@ -38,8 +38,10 @@ def by_least_squares(w: Array, grid: Grid, first: Blocks) -> Blocks:
     """
     best = first
     least = grid.errors(w, grid.nearest(w, best), best)
+    sides = _sides(w, grid)
     for share in _SHARES:
-        tried = by_range(w, grid, share)
+        steps, zeros = by_range(sides * w, grid, share)
+        tried = Blocks(sides * steps, zeros)
         for _ in range(_ROUNDS):
             numbers = grid.nearest(w, tried)
             errors = grid.errors(w, numbers, tried)
@@ -48,6 +50,18 @@ def by_least_squares(w: Array, grid: Grid, first: Blocks) -> Blocks:
             least = np.where(better, errors, least)
             tried = _fitted(w, numbers, tried, grid)
     return best
+
+
+def _sides(w: Array, grid: Grid) -> Array | int:
+    """-1 for blocks whose greatest magnitude a negative scale brings to the longer end, else 1.
+
+    It is 1 for all where scales have no sign, where no end is longer, and where blocks have zeros.
+    """
+    low, high = (end - grid.form.offset for end in grid.ends)
+    if grid.form.zeros or low >= 0 or high <= 0 or low == -high or not grid.scales_have_signs:
+        return 1
+    least, most = w.min(axis=1, keepdims=True), w.max(axis=1, keepdims=True)
+    return np.where((most > -least) == (high > -low), 1, -1)
 
 
 def _fitted(w: Array, numbers: Array, blocks: Blocks, grid: Grid) -> Blocks:
@@ -60,8 +74,8 @@ def _fitted(w: Array, numbers: Array, blocks: Blocks, grid: Grid) -> Blocks:
     weight = np.square(off).sum(axis=1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         exact = np.multiply(off, w - middle, out=off).sum(axis=1, keepdims=True) / weight
-    steps = grid.rounded_steps(np.where((weight > 0) & (exact > 0), exact, 0))
-    steps = np.where((steps > 0) & np.isfinite(steps), steps, blocks.steps)
+    steps = grid.rounded_steps(np.where((weight > 0) & (exact * blocks.steps > 0), exact, 0))
+    steps = np.where((steps != 0) & np.isfinite(steps), steps, blocks.steps)
     if not grid.form.zeros:
         return Blocks(steps, blocks.zeros)
     found = _with_minima(grid, steps, middle - steps * center)

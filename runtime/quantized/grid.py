@@ -110,6 +110,11 @@ class Grid:
 
     # --- what is stored beside them -------------------------------------------------------------
 
+    @property
+    def scales_have_signs(self) -> bool:
+        """Whether scales may be negative: not the exponents of e8m0, nor those of f8."""
+        return self.form.scale in ("f32", "f16", "bf16")
+
     def rounded_steps(self, steps: Array) -> Array:
         """Steps as their scales' type has them; those of e8m0 to the power of two not below."""
         return self._steps_of(self.scales_of(steps))

@@ -36,9 +36,10 @@ def quantize(w: Any, format: Quantized, *, method: Method = "nearest") -> Quanti
 
     ``method`` "nearest" takes for each block the least scale with which no element is beyond the
     stored numbers, from its greatest magnitude, or from its range where blocks have zeros or
-    minima. "least_squares" goes on from there: it rounds, fits scales to what was rounded, and
-    keeps the best it meets, so that a block is not farther off. Scales are rounded to their type
-    before elements are, those of e8m0 up to a power of two; elements halfway go to the even one.
+    minima. "least_squares" goes on from there: it rounds, fits scales to what was rounded, also
+    negative ones, and keeps the best it meets, so that a block is not farther off. Scales are
+    rounded to their type before elements are, those of e8m0 up to a power of two; elements halfway
+    go to the even one.
 
     Raises ArgumentError for NaN and Inf, for elements that the format's numbers cannot have the
     sign of, and for blocks whose scale is beyond its type.

@@ -152,6 +152,7 @@ def test_what_does_not_fit_is_refused() -> None:
     data = np.zeros((4, 36), np.uint8)
     form = tw.Quantized("s8", scale="f16", block=32)
     s8 = tw.QuantizedMatrix(form, np.full((32, 2), 16, np.int8), np.ones((1, 2), np.float16))
+    to_gguf: Any = tw.to_gguf
     cases: Any = (
         (lambda: tw.from_gguf(data, "q3_K", (64, 4)), "unknown type of a GGUF tensor"),
         (lambda: tw.from_gguf(data, "q4_0", (4, 64)), r"shape=\(64, 4\)"),
@@ -165,7 +166,7 @@ def test_what_does_not_fit_is_refused() -> None:
         (lambda: tw.to_gguf(s8, "q4_K"), "products of stored numbers"),
         (lambda: tw.to_gguf(s8, "q4_0"), "holds another format"),
         (lambda: tw.to_gguf(s8, "q5_0"), "none of q5_0"),
-        (lambda: tw.to_gguf(np.zeros((32, 2)), "q5_0"), "must be quantized"),
+        (lambda: to_gguf(np.zeros((32, 2)), "q5_0"), "must be quantized"),
     )
     for make, said in cases:
         with pytest.raises(ArgumentError, match=said):

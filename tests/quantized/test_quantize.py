@@ -89,7 +89,7 @@ def test_each_element_becomes_the_nearest_number(form: tw.Quantized, method: Any
             exact = Fraction(float(w[row, column])) - least
             off = min(abs(scale * number - exact) for number in numbers)
             # float64 decides, so that a tie to its last bit may go either way
-            assert abs(scale * Fraction(got) - exact) <= off + scale * Fraction(2) ** -40
+            assert abs(scale * Fraction(got) - exact) <= off + abs(scale) * Fraction(2) ** -40
 
 
 @pytest.mark.parametrize("form", [form for form in FORMATS if not form.zeros], ids=str)
@@ -133,6 +133,14 @@ def test_least_squares_is_never_farther_off(form: tw.Quantized) -> None:
     # the sums were compared before dequantize rounded elements to f32
     assert (errors[1] <= errors[0] * (1 + 1e-4) + 1e-12).all()
     assert errors[1].sum() < errors[0].sum()
+
+
+def test_least_squares_takes_a_negative_scale_where_one_end_is_longer() -> None:
+    form = tw.Quantized("s4", scale="f32", block=32)
+    w = np.zeros((32, 2), np.float32)
+    w[:8] = [[value, -value] for value in (8, 7, 6, 5, 4, 3, 2, -7)]
+    b = tw.quantize(w, form, method="least_squares")
+    assert b.scales.tolist() == [[-1, 1]] and (b.dequantize() == w).all()
 
 
 def test_halfway_goes_to_the_even_code() -> None:

@@ -117,7 +117,7 @@ def test_gptq(bits: Any) -> None:
 def test_awq() -> None:
     q, zeros, scales, right = drawn(4, 64, 24, 2, 7)
     arrays = [words_of(numbers, 1, 4, AWQ).view(np.int32) for numbers in (q, zeros)]
-    b = tw.from_awq(*arrays, scales.astype(np.float32))
+    b = tw.from_awq(arrays[0], arrays[1], scales.astype(np.float32))
     assert b.format == tw.Quantized("u4", scale="f32", zero="u4", block=32)
     assert (b.dequantize() == right).all()
 
