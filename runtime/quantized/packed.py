@@ -22,9 +22,10 @@ def dequantized(data: Array, form: QuantizedFormat) -> Array:
     scales = _of_blocks(data, form.scales_at, form.scale, form)
     zeros = _of_blocks(data, form.zeros_at, form.zeros, form) if form.zeros else np.float32(0)
     if form.minima:
-        return np.add(scales * numbers.astype(np.float32), zeros)
-    zero = zeros - np.float32(form.shift if form.zeros else -form.offset)
-    found: Array = scales * (numbers.astype(np.float32) - zero)
+        found: Array = scales * numbers.astype(np.float32) + zeros
+    else:
+        zero = zeros - np.float32(form.shift if form.zeros else -form.offset)
+        found = scales * (numbers.astype(np.float32) - zero)
     return found
 
 
@@ -38,8 +39,9 @@ def _numbers(data: Array, form: QuantizedFormat) -> Array:
     fields = panels.transpose(1, 3, 0, 2)[:, None] >> shifts & mask  # byte, field, place, columns
     codes = fields.reshape(-1, form.blocks * form.nb)[: form.k, : form.n]
     if stored.values:
-        return np.array(stored.values, np.int64)[codes]
-    found: Array = codes.view(DTYPES[form.stored]).astype(np.int64) - form.shift
+        found: Array = np.array(stored.values, np.int64)[codes]
+    else:
+        found = codes.view(DTYPES[form.stored]).astype(np.int64) - form.shift
     return found
 
 
