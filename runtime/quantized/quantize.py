@@ -135,14 +135,13 @@ def _check_numbers(
     blocks: Array, grid: Grid, index: int, part: tuple[slice[int, int, None], ...]
 ) -> None:
     """ArgumentError unless all elements are finite, and of signs that the format has."""
-    bad = ~np.isfinite(blocks) | (np.abs(blocks) > np.finfo(np.float32).max)
-    if bad.any():
+    least, most, limit = blocks.min(), blocks.max(), np.finfo(np.float32).max
+    if not (-limit <= least and most <= limit):
+        bad = ~(np.abs(blocks) <= limit)
         _refuse("an element cannot be quantized", blocks, bad, index, part, "finite numbers of f32")
-    if grid.form.zeros:
-        return
     low, high = (end - grid.form.offset for end in grid.ends)
-    wrong = (blocks < 0) & (low >= 0) | (blocks > 0) & (high <= 0)
-    if wrong.any():
+    if not grid.form.zeros and ((least < 0 <= low) or (most > 0 >= high)):
+        wrong = blocks < 0 if least < 0 <= low else blocks > 0
         name = grid.form.type
         hint = f'tw.Quantized("{name}", zero="{name}"), or a zero point within its numbers'
         text = f"numbers from {low:g} to {high:g} times a scale"
