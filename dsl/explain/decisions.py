@@ -189,6 +189,8 @@ def _staging(plan: Plan, name: str) -> Row:
     if name not in plan.sources:
         return name.upper(), "where it lies", f"{operand.type}{loaded}"
     change = _change(plan.sources[name].type, operand.type, shift)
+    if product.partial:
+        return name.upper(), "quantized first", f"{change}, a scale for {product.block} of a row"
     how = "rows along K" if operand.strides["k"] == 1 else grouped
     return name.upper(), "converted first", f"{change}, {how}, for whole vectors{loaded}"
 

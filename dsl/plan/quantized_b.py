@@ -21,7 +21,7 @@ from tilewright.symbolic import ONE, ZERO
 
 from .contraction import Product, choose_product
 from .operands import Operand
-from .packed_b import aligned, columns_of
+from .packed_b import ALIGNMENT, aligned, columns_of
 
 #: The type that elements of fewer than 8 bits count as when a multiply-add is chosen.
 _FACTORS = {"u8": "u8", "s8": "s8", "f4_e2m1": "s5"}
@@ -103,8 +103,9 @@ class QuantizedFormat:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of one matrix."""
-        return self.zeros_at + (aligned(self._each * ITEMSIZE[self.zeros]) if self.zeros else 0)
+        """Bytes of one matrix, and of what a vector reads that begins at its last column."""
+        zeros = self._each * ITEMSIZE[self.zeros] if self.zeros else 0
+        return self.zeros_at + aligned(zeros) + ALIGNMENT
 
     @property
     def _each(self) -> int:
@@ -171,7 +172,7 @@ def quantized_format(spec: Gemm, target: Target) -> QuantizedFormat:
         type=quantized.type,
         stored=held,
         scale=_packed_scale(quantized),
-        zeros={"": "", "zeros": ZEROS, "minima": str(quantized.zero)}[quantized.zeros],
+        zeros=_packed_zeros(quantized),
         k=spec.k,
         n=spec.n,
         nb=max(lanes, -(-columns // lanes) * lanes),
@@ -181,6 +182,13 @@ def quantized_format(spec: Gemm, target: Target) -> QuantizedFormat:
         offset=quantized.offset,
         minima=quantized.zeros == "minima",
     )
+
+
+def _packed_zeros(quantized: Quantized) -> str:
+    """The type that holds zero points of blocks, "" where there are none."""
+    if quantized.zeros == "minima":
+        return str(quantized.zero)
+    return ZEROS if quantized.zeros else ""
 
 
 def _packed_scale(quantized: Quantized) -> str:
@@ -216,7 +224,7 @@ def _unscaled(spec: Gemm, target: Target) -> Product:
     quantized, vectors = spec.quantized, vectors_alone(target)
     assert quantized is not None
     if not isinstance(spec.a, Quantize):
-        types = {"a": spec.a.type, "b": "f32"}
+        types: dict[str, str] = {"a": spec.a.type, "b": "f32"}
         return choose_product(vectors, types, "b", flat=True, held="f32")
     types = {"a": "s8", "b": _FACTORS.get(quantized.type, "u4")}
     return choose_product(vectors, types, "b", flat=True, fixed="a")
@@ -245,8 +253,8 @@ def quantized_operands(
         "b_scales": Operand("b_scales", form.scale, scales, Name("b"), form.scales_at),
     }
     if form.zeros:
-        scales |= {"b": ZERO if shared else Integer(form.nbytes // ITEMSIZE[form.zeros])}
-        found["b_zeros"] = Operand("b_zeros", form.zeros, scales, Name("b"), form.zeros_at)
+        zeros = scales | {"b": ZERO if shared else Integer(form.nbytes // ITEMSIZE[form.zeros])}
+        found["b_zeros"] = Operand("b_zeros", form.zeros, zeros, Name("b"), form.zeros_at)
     if not isinstance(spec.a, Quantize):
         return found
     return found | _made_of_a(form, spec, product, rows)
@@ -260,9 +268,10 @@ def _made_of_a(
     lines = {"m": Integer(width), "k": ONE, "b": width * rows}
     blocks = {"m": Integer(form.k_blocks), "k": Rational(1, form.block), "b": form.k_blocks * rows}
     assert spec.quantized is not None
-    names: dict[str, str] = {"a_scales": "f32"}
+    names = {"a_scales": "f32"}
     names |= {"a_starts": "s32"} if form.bias(spec.quantized) else {}
     names |= {"a_totals": "f32"} if form.zeros else {}
-    return {"a": Operand("a", product.across, lines, Name("a_packed"))} | {
-        name: Operand(name, type_, blocks, Name(f"{name}_made")) for name, type_ in names.items()
-    }
+    found = {"a": Operand("a", product.across, lines, Name("a_packed"))}
+    for name, type_ in names.items():
+        found[name] = Operand(name, type_, blocks, Name(f"{name}_made"))
+    return found

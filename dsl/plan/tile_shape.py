@@ -508,17 +508,16 @@ def _of_block(shape: TileShape, core: Core, group: dict[str, float]) -> dict[str
     scaled = shape.scaled
     assert scaled is not None
     if not scaled.apart:
-        return {name: cycles * scaled.groups for name, cycles in group.items()} | {
-            "issue": scaled.groups
-            * (shape.arithmetic + shape.loads + UNPACKING * shape.vectors)
-            / core.issue
-        }
+        operations = shape.arithmetic + shape.loads + UNPACKING * shape.vectors
+        whole = {name: cycles * scaled.groups for name, cycles in group.items()}
+        return whole | {"issue": scaled.groups * operations / core.issue}
     unpacking = shape.vectors * scaled.groups * (2 - 1 / scaled.fields if scaled.fields > 1 else 0)
     loads = shape.vectors * (scaled.groups / scaled.fields + 1) + shape.bands * (scaled.groups + 2)
     arithmetic = shape.arithmetic * scaled.groups + SCALING * shape.outputs + unpacking
+    products = group["multiply-add units"] * scaled.groups
     return {
-        "multiply-add units": group["multiply-add units"] * scaled.groups
-        + (SCALING - 1) * shape.outputs * core.between("", 1),
+        "multiply-add units": products,
+        "products and scaling": products + (SCALING - 1) * shape.outputs * core.between("", 1),
         "loads": loads / core.loads,
         "issue": (arithmetic + loads) / core.issue,
         "latency": latency(shape, core) * scaled.groups + SCALING * core.fma_latency,

@@ -259,6 +259,8 @@ def k_loop(shape: TileShape, target: Target, steps: Expr, dot: bool, asked: int 
     loop = whole is None or whole >= 2 * count
     if asked:
         return Unroll(count, loop, lanes, "asked for")
+    if shape.scaled is not None:
+        return Unroll(count, loop, lanes, "a block of K hides the loop's own instructions")
     made = Unroll(count, loop, lanes, "")
     return replace(made, reason=_why_unroll(shape, target, made, value(steps) or 1, dot))
 
@@ -350,6 +352,8 @@ def steps_text(product: Product, count: int) -> str:
     """What the K loop counts: steps, or groups of as many as the multiply-add sums."""
     if product.unit is not None:
         return f"step{'s' if count > 1 else ''} of {product.depth} K"
+    if product.block:
+        return f"block{'s' if count > 1 else ''} of {product.block} K"
     what = f"group of {product.depth} K" if product.depth > 1 else "K step"
     return what if count == 1 else what.replace("group", "groups").replace("step", "steps")
 

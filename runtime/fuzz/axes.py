@@ -72,6 +72,13 @@ WITHOUT_SUMS = ("operand alone", "function of an operand", "old value alone", "a
 #: Names of operands that mean something in Python's or C's libraries, or in the generated C.
 NAMES = ("int64_t", "INT64_MAX", "main", "sums", "m", "i", "mask", "c0_0", "new_")
 
+#: Formats of B with few bits: stored type, type of scales, zero, block.
+QUANTIZED = (
+    ("u4", "f16", 8, 32), ("u4", "f16", "u4", 128), ("s4", "f32", "f16", 24), ("s8", "bf16", 0, 40),
+    ("u8", "f32", "u8", 64), ("u2", "f16", "bf16", 16), ("f4_e2m1", "e8m0", 0, 32),
+    ("f4_e2m1", "f8_e4m3", 0, 16),
+)  # fmt: skip
+
 AXES: dict[str, tuple[Level, ...]] = {
     "m": (0, 1, 13, 16, 32, 42, 48, 64, 128, RUN_TIME, EIGHTS),
     "n": (0, 1, 5, 8, 15, 16, 32, 48, 64, 80, RUN_TIME, EIGHTS),
@@ -85,6 +92,8 @@ AXES: dict[str, tuple[Level, ...]] = {
     "d": (NONE, NONE, "f32", "f16", "bf16", "s32", "s8", "u8", "s8", "u8", "f8_e4m3", "f8_e5m2"),
     **dict.fromkeys(("order of a", "order of b", "order of c", "order of d"), ("C", "F")),
     "packed b": (NONE, NONE, "one block", 16, 32, 48, 64),
+    "quantized b": (*[NONE] * 4, *QUANTIZED),
+    "quantized a": (False, True),
     "batch": (
         NONE, NONE, "strided", "along k", "apart", "one a", "one b", "offsets", "static offsets",
         "addresses", "stack", "stack apart",
@@ -133,6 +142,6 @@ def title(level: Level) -> str:
     """A level in a table."""
     if isinstance(level, bool):
         return "yes" if level else "no"
-    return (
-        " x ".join(level) if isinstance(level, tuple) else "none" if level is None else str(level)
-    )
+    if isinstance(level, tuple):
+        return " x ".join(map(str, level))
+    return "none" if level is None else str(level)

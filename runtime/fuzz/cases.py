@@ -13,6 +13,7 @@ from tilewright.spec import postops, reductions
 from tilewright.spec.expression import Expression, Operand, acc, as_expression, call, dst
 from tilewright.spec.gemm import QUANTITIES, SHAPES, Gemm
 from tilewright.spec.operands import Addresses, Batch, Matrix, Offsets, Packed, Strided
+from tilewright.spec.quantized import Quantize, Quantized
 from tilewright.spec.reductions import RowReduction
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Size, call_text, dim
@@ -40,8 +41,8 @@ _CURVED = 4.0
 _USUAL = 32
 _MEAN: dict[str, float] = {"s8": 74.0, "u8": 147.0}
 _NAMES = (
-    "Gemm", "Schedule", "Matrix", "Packed", "Strided", "Offsets", "Addresses", "dim", "Operand",
-    "acc", "dst", "compile", *postops.NAMES, *reductions.__all__,
+    "Gemm", "Schedule", "Matrix", "Packed", "Quantized", "Quantize", "Strided", "Offsets",
+    "Addresses", "dim", "Operand", "acc", "dst", "compile", *postops.NAMES, *reductions.__all__,
 )  # fmt: skip
 _NAME = re.compile(rf"(?<!['\w.])({'|'.join(_NAMES)})\b(?![='])")
 
@@ -139,11 +140,16 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
     given["a"] = _matrix(hand, "a", first)
     whole = all(isinstance(given[slot], int) for slot in "nk")
     packed = hand.take("packed b", whole and not flat)
-    if packed is None:
+    form = _quantized(hand, whole and not flat and kind != "addresses" and sums == "f32")
+    if form is not None:
+        given["b"] = Packed(form, None if packed in (None, "one block") else packed)
+        if hand.take("quantized a", given["a"].order == "C"):
+            given["a"] = Quantize(first, per=("row", form.block))
+    elif packed is None:
         given["b"] = _matrix(hand, "b", second)
     else:
         given["b"] = Packed(second, None if packed == "one block" else packed)
-    given["sums"] = _sums(hand.take("sums", first == second == "f16"))
+    given["sums"] = _sums(hand.take("sums", first == second == "f16" and form is None))
     given["c"] = _matrix(hand, "c", hand.take("c", sums == "f32") or sums)
     output = hand.take("d")
     given["d"] = output and _matrix(hand, "d", "f64" if sums == "f64" else output)
@@ -156,6 +162,15 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
     given["epilogue"] = _epilogue(hand, given, sums)
     given["outputs"] = _reduced(hand, sums)
     return given | _outputs(hand, given)
+
+
+def _quantized(hand: _Hand, applies: bool) -> Quantized | None:
+    """A B of few bits, where A is of floating point and B of a fixed size."""
+    level = hand.take("quantized b", applies)
+    if level is None:
+        return None
+    type_, scale, zero, block = level
+    return Quantized(type_, scale=scale, zero=zero, block=block)
 
 
 def _sums(level: Level) -> Level:

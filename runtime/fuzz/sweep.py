@@ -84,7 +84,7 @@ def made(
 
 def _packs(spec: Gemm) -> Iterator[Pack]:
     """What will pack B when the kernel of ``spec`` is verified."""
-    if isinstance(spec.b, Packed):
+    if isinstance(spec.b, Packed) and spec.quantized is None:
         assert isinstance(spec.k, int) and isinstance(spec.n, int)
         b = np.empty((*[1] * spec.packs_stack, spec.k, spec.n), preferred(spec.b.type))
         yield pack_for(spec, b)[0]

@@ -219,7 +219,8 @@ def quantized_bytes(matrix: QuantizedMatrix, form: QuantizedFormat) -> Array:
     fields = np.zeros((k, n), np.uint8)
     codes = matrix.q if matrix.format.stored.values else matrix.q.astype(np.int16) + form.shift
     fields[: form.k, : form.n] = codes.astype(np.uint8)
-    parts = fields.reshape(-1, form.fields, form.group, form.blocks, form.nb)
+    together = form.fields * form.group
+    parts = fields.reshape(k // together, form.fields, form.group, form.blocks, form.nb)
     width = 8 // form.fields
     whole = np.zeros((parts.shape[0], *parts.shape[2:]), np.uint8)
     for index in range(form.fields):

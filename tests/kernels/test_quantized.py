@@ -74,17 +74,18 @@ def right(a: Array, b: QuantizedMatrix, acc: Array | None = None) -> Array:
     columns = 2.0 ** (b.scales.astype(int) - 127) if form.scale == "e8m0" else b.scales
     columns = columns.astype(F32) / F32(2 if form.type == "f4_e2m1" else 1)
     acc = np.zeros((len(a), n), F32) if acc is None else acc
+    zeros: Any = b.zeros
     with np.errstate(all="ignore"):
         for i in range(q.shape[1]):
             zero: Any = form.zero if isinstance(form.zero, int) else 0
             if form.zero == form.type:
-                zero = b.zeros[i].astype(np.int64)
+                zero = zeros[i].astype(np.int64)
             part = slice(i * form.block, (i + 1) * form.block)
             sums = (q[:, i] @ (whole[part] - zero)).astype(F32)
             acc = fma(sums, scales[:, i, None] * columns[i], acc)
             if form.zero in ("f32", "f16", "bf16"):
                 own = q[:, i].sum(axis=1).astype(F32) * scales[:, i]
-                acc = fma(own[:, None], b.zeros[i].astype(F32), acc)
+                acc = fma(own[:, None], zeros[i].astype(F32), acc)
     return acc
 
 
@@ -141,7 +142,7 @@ def trials(target: str) -> Iterator[tuple[Trial, tw.Quantized]]:
     for index, form in enumerate(FORMATS):
         for step in (0, 2):
             m, n, k = SIZES[(start + index + step) % len(SIZES)]
-            type_ = ("f32", "bf16", "f16")[(start + index) % 3]
+            type_: Any = ("f32", "bf16", "f16")[(start + index) % 3]
             a = tw.Quantize(type_, per=("row", form.block))
             schedule = tw.Schedule(threads=2) if step else tw.Schedule()
             packed = tw.Packed(form, nb=None if step else 32)
@@ -164,6 +165,25 @@ def test_results_have_the_same_bits_on_every_target(
     cases.count(target, kernels.lab.means, len(every))
 
 
+#: Orders and types of an A of floating point, with tails of tiles and of blocks.
+FLOATS: Any = (
+    ("f32", 33, 96), ("bf16", 5, 300), (tw.Matrix("f32", "F"), 40, 129), ("f16", 1, 24),
+    ("f8_e4m3", 20, 65),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_a_of_floating_point_is_within_the_bound(target: str, cases: Cases) -> None:
+    start, specs = sum(map(ord, target)), []
+    for index, form in enumerate(FORMATS):
+        a, n, k = FLOATS[(start + index) % len(FLOATS)]
+        d: Any = ("f32", "bf16")[index % 2]
+        specs.append(tw.Gemm(M, n, k, a=a, b=tw.Packed(form), d=d))
+    for kernel in tw.compile_many([(spec, None, target) for spec in specs]):
+        kernel.verify(cases=2)
+        cases.count(target, kernel.emulated or "native", 2)
+
+
 def test_a_row_does_not_depend_on_the_others_beside_it() -> None:
     form = FORMATS[0]
     spec = tw.Gemm(M, 80, 96, a=tw.Quantize(per=("row", 32)), b=tw.Packed(form))
@@ -178,8 +198,8 @@ def test_extremes() -> None:
     """Rows of Inf, NaN and zeros; the least and greatest of both; scales that are no numbers."""
     form = tw.Quantized("s4", scale="f16", block=32)
     kernel = tw.compile(tw.Gemm(M, 4, 64, a=tw.Quantize(per=("row", 32)), b=tw.Packed(form)))
-    q = np.repeat(np.int8([[-8, 7, -8, 7]]), 64, axis=0)
-    scales = np.float16([[1, 1, 0, np.inf], [2.0**-24, np.nan, 65504, 1]])
+    q = np.repeat(np.array([[-8, 7, -8, 7]], np.int8), 64, axis=0)
+    scales = np.array([[1, 1, 0, np.inf], [2.0**-24, np.nan, 65504, 1]], np.float16)
     a = np.zeros((6, 64), F32)
     a[1], a[2, 0], a[3, 33], a[4], a[5] = 3.4e38, np.inf, np.nan, 1e-44, -2.0
     b = QuantizedMatrix(form, q, scales)

@@ -100,7 +100,7 @@ def test_a_column_alone_lies_along_k_and_so_do_the_vectors(
 ) -> None:
     target, (a, b) = resolve(name), types
     spec = Gemm(5, 1, 67, a=a, b=tw.Packed(b))
-    form = format_of(spec, target)
+    form = plain_format(spec, target)
     assert form.column and "a column" in form.text
     assert [form.offset(k, 0) for k in range(67)] == list(range(67))
     plan = plan_for(spec, Schedule(), target)
