@@ -27,13 +27,16 @@ if TYPE_CHECKING:
     from .runtime.bench.timing import Timing
     from .runtime.calibrate.run import Calibrated, calibrate
     from .runtime.call.packed_matrix import PackedMatrix
-    from .runtime.call.quantized_matrix import QuantizedMatrix
     from .runtime.driver import compile, compile_many
     from .runtime.harness import harness
     from .runtime.kernel import Kernel
     from .runtime.library.make import Library, library
     from .runtime.matmul.constant import PackedB, pack
     from .runtime.matmul.product import matmul
+    from .runtime.quantized.gguf import from_gguf, to_gguf
+    from .runtime.quantized.matrix import QuantizedMatrix
+    from .runtime.quantized.quantize import quantize
+    from .runtime.quantized.words import from_awq, from_gptq, unpack
     from .runtime.reference.verify import Verification
     from .spec.expression import Expression, Operand, acc, acc2, dst, postop
     from .spec.gemm import Gemm
@@ -92,17 +95,23 @@ __all__ = [
     "compile_many",
     "dim",
     "dst",
+    "from_awq",
+    "from_gguf",
+    "from_gptq",
     "harness",
     "library",
     "matmul",
     "pack",
     "peak",
     "postop",
+    "quantize",
     "row_absmax",
     "row_max",
     "row_sum",
     "targets",
+    "to_gguf",
     "tune",
+    "unpack",
     "variants",
 ]
 _NAMES = frozenset(__all__)
@@ -128,7 +137,10 @@ _HOMES = {
     "tune": "tuning.tune",
     "variants": "tuning.variants",
     "PackedMatrix": "runtime.call.packed_matrix",
-    "QuantizedMatrix": "runtime.call.quantized_matrix",
+    "QuantizedMatrix": "runtime.quantized.matrix",
+    **dict.fromkeys(("from_gguf", "to_gguf"), "runtime.quantized.gguf"),
+    **dict.fromkeys(("from_awq", "from_gptq", "unpack"), "runtime.quantized.words"),
+    "quantize": "runtime.quantized.quantize",
     "Pack": "spec.pack",
     **dict.fromkeys(("Quantize", "Quantized"), "spec.quantized"),
     "dim": "spec.sizes",
@@ -154,7 +166,7 @@ _MEANT = {
     "bmm": "tw.matmul multiplies stacks too",
     "dot": "tw.matmul multiplies arrays",
     "jit": "tw.compile makes a kernel of a spec",
-    "quantize": "give tw.Gemm scales and zero points: b_scale='column', a_zero=128",
+    "dequantize": "tw.QuantizedMatrix has it; tw.quantize makes one",
 }
 
 

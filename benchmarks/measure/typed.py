@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.runtime.call.formats import INTEGERS, decode, encode
+from tilewright.runtime.arrays.elements import INTEGERS, decode, encode
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.types import accumulator, is_integer, type_name
 

@@ -42,7 +42,8 @@ class QuantizedFormat:
     scales behind them as ``[n / nb][k / block][nb]`` of type ``scale``, and zero points or minima
     alike of type ``zeros``, "" where there are none. K is filled up to whole blocks, and the last
     block of columns to whole ones, with elements of which nothing is used. ``shift`` is what is
-    added to each element before it is multiplied.
+    added to each element before it is multiplied, ``offset`` the zero point of all. It and whether
+    zeros are ``minima`` change no byte: they keep apart what stands for other numbers.
     """
 
     type: str
@@ -55,6 +56,8 @@ class QuantizedFormat:
     group: int
     block: int
     shift: int
+    offset: int = 0
+    minima: bool = False
 
     #: Bytes of what the kernel's pointer counts.
     itemsize = 1
@@ -63,9 +66,10 @@ class QuantizedFormat:
     def text(self) -> str:
         """All of it in one line, equal exactly when formats are."""
         shift = f" {self.shift:+}" if self.shift else ""
-        zeros = f" and {self.zeros} zeros" if self.zeros else ""
+        zeros = f" and {self.zeros} {'minima' if self.minima else 'zeros'}" if self.zeros else ""
+        offset = f" less {self.offset}" if self.offset else ""
         return (
-            f"{self.type}{shift} as {self.stored} with {self.scale} scales{zeros} "
+            f"{self.type}{offset}{shift} as {self.stored} with {self.scale} scales{zeros} "
             f"for {self.block}, {self.k}x{self.n} in groups of {self.group} along k, "
             f"blocks of {self.nb} columns"
         )
@@ -127,8 +131,8 @@ class QuantizedFormat:
 
 
 _TEXT = re.compile(
-    r"(?P<type>\w+)(?: (?P<shift>[+-][0-9]{1,3}))? as (?P<stored>\w+) with (?P<scale>\w+) scales"
-    r"(?: and (?P<zeros>\w+) zeros)? "
+    r"(?P<type>\w+)(?: less (?P<offset>-?[0-9]{1,3}))?(?: (?P<shift>[+-][0-9]{1,3}))? "
+    r"as (?P<stored>\w+) with (?P<scale>\w+) scales(?: and (?P<zeros>\w+) (?P<kind>zeros|minima))? "
     r"for (?P<block>[0-9]{1,19}), (?P<k>[0-9]{1,19})x(?P<n>[0-9]{1,19}) in groups of "
     r"(?P<group>[0-9]{1,19}) along k, blocks of (?P<nb>[0-9]{1,19}) columns"
 )
@@ -142,8 +146,10 @@ def quantized_format_named(text: str) -> QuantizedFormat | None:
     scale, zeros = found["scale"], found["zeros"] or ""
     if scale not in ITEMSIZE or zeros not in ("", *ITEMSIZE):
         return None
-    numbers = {name: int(found[name] or 0) for name in ("k", "n", "nb", "group", "block", "shift")}
-    form = QuantizedFormat(found["type"], found["stored"], scale, zeros, **numbers)
+    names = ("k", "n", "nb", "group", "block", "shift", "offset")
+    numbers = {name: int(found[name] or 0) for name in names}
+    minima = found["kind"] == "minima"
+    form = QuantizedFormat(found["type"], found["stored"], scale, zeros, **numbers, minima=minima)
     step = form.group * form.fields
     whole = 0 not in (form.nb, form.group, form.block) and form.block % step == 0
     return form if whole and form.stored in ("u8", "s8") and form.text == text else None
@@ -177,6 +183,8 @@ def quantized_format(spec: Gemm, target: Target) -> QuantizedFormat:
         group=product.depth,
         block=quantized.block,
         shift=shift,
+        offset=quantized.offset,
+        minima=quantized.zeros == "minima",
     )
 
 

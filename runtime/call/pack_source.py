@@ -10,6 +10,7 @@ from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.isa.target import Target
 from tilewright.runtime.arrays.dtypes import accepts, title
 from tilewright.runtime.arrays.views import as_array, is_masked, what_to_do
+from tilewright.runtime.quantized.matrix import QuantizedMatrix, quantized_bytes
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Order, Packed, Strided
 from tilewright.spec.pack import Pack
@@ -18,7 +19,6 @@ from tilewright.spec.types import type_name
 
 from .bound_sizes import Array
 from .packed_matrix import PackedMatrix, matrix_in, new_block
-from .quantized_matrix import QuantizedMatrix, quantized_bytes
 
 
 def pack_for(spec: Gemm, b: Any, scales: Any = None) -> tuple[Pack, Array]:

@@ -98,6 +98,26 @@ class PackedMatrix:
         """The length of ``data``."""
         return self.data.nbytes
 
+    def dequantize(self) -> np.ndarray[Any, Any]:
+        """The elements in float32, where they are quantized in blocks: k x n, or count x k x n.
+
+        They are those of the ``tw.QuantizedMatrix`` that was packed. ArgumentError for a matrix of
+        another kind of format.
+        """
+        from tilewright.plan.quantized_b import QuantizedFormat
+        from tilewright.runtime.quantized.packed import dequantized
+
+        form = _format(self.format)
+        if not isinstance(form, QuantizedFormat):
+            raise ArgumentTypeError(
+                "the packed matrix is not quantized in blocks",
+                got=self.format,
+                expected="what pack_b made for b=tw.Packed(tw.Quantized(...))",
+            )
+        parts = self.data.reshape(-1, form.nbytes)
+        matrices = [dequantized(part, form) for part in parts]
+        return np.stack(matrices) if len(self.shape) == 3 else matrices[0]
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a file that ``load`` reads."""
         import json

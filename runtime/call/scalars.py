@@ -68,7 +68,7 @@ def one(parameter: ArrayParameter, value: Any) -> np.ndarray[Any, Any]:
     number = _double(name, value)
     if abs(number) <= _FITS and type_ not in FOREIGN:
         return np.array([number], DTYPES[type_])
-    from .formats import decode, encode
+    from tilewright.runtime.arrays.elements import decode, encode
 
     array = encode([number], type_)
     if isfinite(number) and not isfinite(decode(array, type_)[0]):

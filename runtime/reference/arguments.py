@@ -14,7 +14,7 @@ from tilewright.runtime.call.abi import aligned
 from tilewright.runtime.call.bound_sizes import Array, strided, value_of
 from tilewright.runtime.call.frame import Frame
 from tilewright.runtime.call.packed_matrix import PackedMatrix
-from tilewright.runtime.call.quantized_matrix import QuantizedMatrix
+from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.spec.gemm import Spec
 from tilewright.spec.signature import ArrayParameter, Signature
 from tilewright.spec.sizes import Dim, Size

@@ -7,8 +7,8 @@ from math import sqrt
 
 import numpy as np
 
+from tilewright.runtime.arrays.elements import INTEGERS, encode
 from tilewright.runtime.call.bound_sizes import Array, value_of
-from tilewright.runtime.call.formats import INTEGERS, encode
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.gemm import QUANTITIES
 from tilewright.spec.quantized import Quantized

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import SpecError
+from tilewright.runtime.arrays.elements import decode, epsilon
 from tilewright.runtime.call.bound_sizes import Array
-from tilewright.runtime.call.formats import decode, epsilon
 from tilewright.spec.expression import (
     Arithmetic,
     Call,

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.runtime.arrays.elements import decode, epsilon, in_range, nearest
 from tilewright.runtime.call.bound_sizes import Array
-from tilewright.runtime.call.formats import decode, epsilon, in_range, nearest
-from tilewright.runtime.call.quantized_matrix import QuantizedMatrix
+from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.spec.expression import Expression
 from tilewright.spec.gemm import QUANTITIES, Gemm
 from tilewright.spec.quantized import Quantize

@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.runtime.arrays.elements import epsilon, nearest
 from tilewright.runtime.call.bound_sizes import Array
-from tilewright.runtime.call.formats import epsilon, nearest
 
 #: Points of an interval where a function is evaluated, and what may lie beside what was seen.
 _POINTS, _BESIDE = 7, 0.25

@@ -10,8 +10,8 @@ from tilewright.isa.target import Target
 from tilewright.plan.formats import format_of
 from tilewright.plan.packed_b import PackedFormat
 from tilewright.runtime.arrays.dtypes import accepts
+from tilewright.runtime.arrays.elements import decode, encode
 from tilewright.runtime.call.bound_sizes import Array
-from tilewright.runtime.call.formats import decode, encode
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.pack import Pack
 from tilewright.spec.types import is_integer

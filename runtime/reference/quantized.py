@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.elementwise.operations import compute
+from tilewright.runtime.arrays.elements import decode, epsilon
 from tilewright.runtime.call.bound_sizes import Array
-from tilewright.runtime.call.formats import decode, epsilon
-from tilewright.runtime.call.quantized_matrix import QuantizedMatrix
+from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.spec.gemm import Gemm
 
 from .interval import LEAST, Interval

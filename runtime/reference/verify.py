@@ -10,8 +10,8 @@ import numpy as np
 
 from tilewright.errors import ArgumentValueError, VerificationError
 from tilewright.isa.target import Target
+from tilewright.runtime.arrays.elements import decode
 from tilewright.runtime.call.bound_sizes import Array, strided
-from tilewright.runtime.call.formats import decode
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.signature import Signature
 from tilewright.spec.transpose import Transpose

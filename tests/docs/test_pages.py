@@ -25,6 +25,7 @@ RUN = (
     "docs/products.md",
     "docs/c-library.md",
     "docs/pytorch.md",
+    "docs/quantized.md",
     "docs/how-to/quantised-layer.md",
     "docs/how-to/convolution.md",
     "docs/how-to/stacks.md",

@@ -18,8 +18,8 @@ import tilewright as tw
 from tilewright.errors import ArgumentError, ScheduleError, SpecError
 from tilewright.plan.formats import format_named
 from tilewright.plan.quantized_b import QuantizedFormat, quantized_format
-from tilewright.runtime.call.quantized_matrix import QuantizedMatrix, quantized_bytes
 from tilewright.runtime.machine.host import resolve
+from tilewright.runtime.quantized.matrix import QuantizedMatrix, quantized_bytes
 
 Array = np.ndarray[Any, Any]
 F32 = np.float32

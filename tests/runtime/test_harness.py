@@ -17,6 +17,7 @@ from support.compilers import FAMILIES, TARGETS, VECTORS, use
 import tilewright as tw
 from tilewright.errors import ArgumentError, ScheduleError, SpecError, TargetError, ToolchainError
 from tilewright.isa.target import Target
+from tilewright.runtime.arrays.elements import decode, encode
 from tilewright.runtime.build.compilers import Compiler, find_compiler
 from tilewright.runtime.build.toolchain import (
     compile_library,
@@ -24,7 +25,6 @@ from tilewright.runtime.build.toolchain import (
     compiler_flags,
     program_command,
 )
-from tilewright.runtime.call.formats import decode, encode
 from tilewright.runtime.emulate.runner import command_prefix
 from tilewright.runtime.harness import harness, output_of
 from tilewright.runtime.machine import host

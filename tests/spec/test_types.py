@@ -71,7 +71,7 @@ import numpy as np
 import tilewright as tw
 from tilewright.elementwise.builder import Builder, run
 from tilewright.elementwise.conversions import narrow, widen
-from tilewright.runtime.call.formats import decode, encode, epsilon
+from tilewright.runtime.arrays.elements import decode, encode, epsilon
 
 TYPE, DTYPE = "f8_e3m4", np.dtype(ml_dtypes.float8_e3m4)
 

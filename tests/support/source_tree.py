@@ -17,9 +17,9 @@ ROOMS = (
     "interpret", "explain", "emit", "generate",
     "targets", "templates",
     "runtime.store", "runtime.machine", "runtime.tuned", "runtime.build", "runtime.arrays",
-    "runtime.call", "runtime.emulate", "runtime.reference", "runtime.bench", "runtime.edited",
-    "runtime.kernel", "runtime.driver", "runtime.matmul", "runtime.harness", "runtime.library",
-    "runtime.calibrate", "runtime.fuzz", "tuning", "torch", "examples", "cli",
+    "runtime.quantized", "runtime.call", "runtime.emulate", "runtime.reference", "runtime.bench",
+    "runtime.edited", "runtime.kernel", "runtime.driver", "runtime.matmul", "runtime.harness",
+    "runtime.library", "runtime.calibrate", "runtime.fuzz", "tuning", "torch", "examples", "cli",
 )  # fmt: skip
 
 

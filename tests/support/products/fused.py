@@ -12,8 +12,8 @@ import numpy as np
 from tilewright.generate import Request, generate
 from tilewright.plan.formats import Format, formats_of
 from tilewright.plan.quantized_b import QuantizedFormat
-from tilewright.runtime.call.quantized_matrix import quantized_bytes
 from tilewright.runtime.machine.host import resolve
+from tilewright.runtime.quantized.matrix import quantized_bytes
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import ArrayParameter, signature

@@ -10,13 +10,12 @@ import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.dtypes import accepts, title
+from tilewright.runtime.arrays.elements import decode, encode
+from tilewright.runtime.arrays.memory import Array
 from tilewright.runtime.arrays.views import as_array, what_to_do
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.quantized import SCALES, Quantized
 from tilewright.spec.types import is_integer
-
-from .bound_sizes import Array
-from .formats import decode, encode
 
 if TYPE_CHECKING:
     from tilewright.plan.quantized_b import QuantizedFormat
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
 class QuantizedMatrix:
     """B, k x n, as ``scale * (q - zero)``: ``q`` of few bits, one scale for each block and column.
 
-    ``q`` is of int8 or uint8, each element alone, k x n, or count x k x n for several; of f4_e2m1
-    the codes, or ml_dtypes' float4_e2m1fn. ``scales`` are of the format's type or float32,
-    ceil(k / block) x n; those of e8m0 are bytes, or ml_dtypes' float8_e8m0fnu. ``zeros``, alike,
-    are given where the format has one for each block: integers, or the minima of
-    ``scale * q + minimum``. ArgumentError where they do not fit the format.
+    ``q`` is of int8 or uint8, or ml_dtypes' int4 and its kin, each element alone, k x n, or count
+    x k x n for several; of f4_e2m1 the codes, or ml_dtypes' float4_e2m1fn. ``scales`` are of the
+    format's type or float32, ceil(k / block) x n; those of e8m0 are bytes, or ml_dtypes'
+    float8_e8m0fnu. ``zeros``, alike, are given where the format has one for each block: integers,
+    or the minima of ``scale * q + minimum``. ArgumentError where they do not fit the format.
 
     >>> form = tw.Quantized("s4", scale="f32", block=8)
     >>> b = tw.QuantizedMatrix(form, np.full((8, 2), -3, np.int8), np.float32([[2, 0.5]]))
@@ -122,8 +121,11 @@ def scale_values(scales: Array, form: Quantized) -> Array:
 def _elements(form: Quantized, q: Any) -> Array:
     """``q``, once its numbers are ones of the stored type."""
     stored = form.stored
-    if isinstance(q, np.ndarray) and q.dtype.name == FLOAT4 and stored.values:
-        q = q.view(np.uint8)
+    if isinstance(q, np.ndarray):
+        if q.dtype.name == FLOAT4 and stored.values:
+            q = q.view(np.uint8)
+        elif q.dtype.name in _FEW_BITS and not stored.values:
+            q = q.astype(_FEW_BITS[q.dtype.name])
     if not isinstance(q, np.ndarray) or not accepts(stored.unpacked, q.dtype):
         raise ArgumentTypeError(
             f"the elements of {form.type} must be integers, each alone",
@@ -142,6 +144,8 @@ def _elements(form: Quantized, q: Any) -> Array:
 
 #: What ml_dtypes calls its types of 4 and 8 bits.
 FLOAT4, EXPONENTS = "float4_e2m1fn", "float8_e8m0fnu"
+#: Its integers of few bits, one in a byte, and what holds their numbers.
+_FEW_BITS = {"int2": np.int8, "int4": np.int8, "uint2": np.uint8, "uint4": np.uint8}
 
 
 def _within(form: Quantized, numbers: Array, what: str) -> None:

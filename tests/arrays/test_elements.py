@@ -8,7 +8,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from tilewright.runtime.call.formats import INTEGERS, decode, encode, epsilon, in_range, nearest
+from tilewright.runtime.arrays.elements import INTEGERS, decode, encode, epsilon, in_range, nearest
 from tilewright.spec.types import TYPES
 
 SMALL: dict[str, Any] = {

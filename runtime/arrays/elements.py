@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.runtime.arrays.dtypes import FOREIGN, preferred
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.types import ELEMENTS, FORMATS, is_integer
 
-from .bound_sizes import Array
+from .dtypes import FOREIGN, preferred
+from .memory import Array
 
 #: The least and the greatest element of the integer types.
 INTEGERS = {

@@ -1,0 +1,298 @@
+"""Blocks as GGUF files hold them: bytes in which scales and elements stand beside each other.
+
+A row of such a container is a column of B; its blocks lie along K. How the bytes of a block are
+laid out is ggml's, and checked bit for bit against the package ``gguf``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.runtime.arrays.memory import Array
+from tilewright.runtime.arrays.views import as_array
+from tilewright.spec.quantized import Quantized
+from tilewright.spec.sizes import whole_number
+
+from .matrix import QuantizedMatrix
+
+
+class Parts(NamedTuple):
+    """Blocks taken apart, one in each row: elements, scales, and minima where there are any."""
+
+    q: Array
+    scales: Array
+    zeros: Array | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """How ``elements`` of a column stand in ``nbytes``, and the format that they have here.
+
+    ``write`` is None where numbers of several blocks share factors, which cannot be found again.
+    """
+
+    form: Quantized
+    elements: int
+    nbytes: int
+    read: Callable[[Array], Parts]
+    write: Callable[[Parts], Array] | None = None
+
+
+def from_gguf(data: Any, type: str, shape: tuple[int, ...]) -> QuantizedMatrix:
+    """A tensor of a GGUF file as B, ``shape`` k x n, or count x k x n.
+
+    ``data`` are the tensor's bytes: n rows of k weights each, which become columns of B; bytes, or
+    an array of uint8 as the package ``gguf`` gives it. ``type`` is one of q4_0, q4_1, q5_0, q8_0,
+    q4_K, q6_K, mxfp4 and nvfp4. The elements stay as they are; scales that a container holds as
+    products are multiplied out, exactly, in f32. ArgumentError where bytes and shape do not fit.
+
+    >>> form = tw.Quantized("u4", scale="f16", zero=8, block=32)
+    >>> b = tw.quantize(np.linspace(-1, 1, 64, dtype=np.float32).reshape(32, 2), form)
+    >>> again = tw.from_gguf(tw.to_gguf(b, "q4_0"), "q4_0", (32, 2))
+    >>> again.format == form and bool((again.dequantize() == b.dequantize()).all())
+    True
+    """
+    container = _named(type)
+    count, k, n = _sizes(container, type, shape)
+    rows = _rows(container, type, data, shape, (count, k, n))
+    parts = container.read(rows.reshape(-1, container.nbytes))
+
+    def columns(each: Array) -> Array:
+        matrix = each.reshape(count, n, -1).swapaxes(1, 2)
+        return matrix if len(shape) == 3 else matrix[0]
+
+    zeros = None if parts.zeros is None else columns(parts.zeros)
+    return QuantizedMatrix(container.form, columns(parts.q), columns(parts.scales), zeros)
+
+
+def to_gguf(matrix: QuantizedMatrix, type: str) -> Array:
+    """The bytes of a tensor of a GGUF file, uint8: n rows of K's blocks, or count x n.
+
+    It is the inverse of ``from_gguf`` for q4_0, q4_1, q5_0, q8_0, mxfp4 and nvfp4, and takes a
+    matrix of that format. q4_K and q6_K are refused: their scales are products of stored numbers.
+
+    >>> form = tw.Quantized("s8", scale="f16", block=32)
+    >>> tw.to_gguf(tw.quantize(np.ones((64, 3), np.float32), form), "q8_0").shape
+    (3, 68)
+    """
+    container = _named(type)
+    if container.write is None:
+        known = ", ".join(name for name, each in CONTAINERS.items() if each.write is not None)
+        raise ArgumentValueError(
+            f"{type} cannot be written: its scales are products of stored numbers",
+            got=type,
+            expected=f"one of {known}",
+        )
+    if not isinstance(matrix, QuantizedMatrix):
+        raise ArgumentTypeError(
+            "what is written must be quantized", got=matrix, hint="tw.quantize(w, format)"
+        )
+    if matrix.format != container.form:
+        raise ArgumentValueError(
+            f"{type} holds another format", got=matrix.format, expected=f"{container.form}"
+        )
+    _sizes(container, type, matrix.shape)
+
+    def blocks(each: Array) -> Array:
+        lines = np.ascontiguousarray(each.swapaxes(-1, -2))
+        return lines.reshape(-1, container.elements * lines.shape[-1] // matrix.shape[-2])
+
+    zeros = None if matrix.zeros is None else blocks(matrix.zeros)
+    rows = container.write(Parts(blocks(matrix.q), blocks(matrix.scales), zeros))
+    return rows.reshape(*matrix.shape[:-2], matrix.shape[-1], -1)
+
+
+# --- what is refused ---------------------------------------------------------------------------
+
+
+def _named(type: str) -> Container:
+    container = CONTAINERS.get(type)
+    if container is None:
+        raise ArgumentValueError(
+            "unknown type of a GGUF tensor", got=type, expected=f"one of {', '.join(CONTAINERS)}"
+        )
+    return container
+
+
+def _sizes(container: Container, type: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Count, k and n; ArgumentError unless blocks divide k."""
+    given: object = shape
+    sizes = [whole_number(size) for size in given] if isinstance(given, tuple | list) else []
+    if len(sizes) not in (2, 3) or any(size is None or size < 1 for size in sizes):
+        raise ArgumentValueError(
+            "the shape of B must be two or three positive sizes",
+            got=f"{shape!r}",
+            expected="(k, n), or (count, k, n)",
+        )
+    whole = [size for size in sizes if size is not None]
+    count, k, n = [1] * (3 - len(whole)) + whole
+    if k % container.elements:
+        swapped = n % container.elements == 0
+        raise ArgumentValueError(
+            f"blocks of {type} do not divide k",
+            got=f"k={k}, n={n}",
+            expected=f"k a multiple of {container.elements}",
+            hint=f"shape=({n}, {k}): k, the length of a row of weights, comes first"
+            if swapped
+            else None,
+        )
+    return count, k, n
+
+
+def _rows(
+    container: Container, type: str, data: Any, shape: tuple[int, ...], sizes: tuple[int, int, int]
+) -> Array:
+    """The bytes as rows; ArgumentError unless they are those of this shape."""
+    given = as_array(data, "data")
+    if not isinstance(given, np.ndarray) or given.dtype != np.uint8:
+        raise ArgumentTypeError(
+            "data must be bytes",
+            got=f"{given.dtype} array" if isinstance(given, np.ndarray) else given,
+            expected="bytes, or an array of uint8",
+            hint="data.view(np.uint8)" if isinstance(given, np.ndarray) else None,
+        )
+    count, k, n = sizes
+    row = k // container.elements * container.nbytes
+    if given.size != count * n * row:
+        raise ArgumentValueError(
+            f"data is not as long as {type} is for this shape",
+            got=f"{given.size} bytes",
+            expected=f"{count * n * row}: {count * n} rows of {row} bytes, {container.nbytes} "
+            f"for each {container.elements} elements, for {'x'.join(map(str, shape))}",
+        )
+    if given.ndim > 1 and given.shape[-1] != row:
+        other = given.shape[-1] * container.elements // container.nbytes
+        raise ArgumentValueError(
+            "rows of data are not as long as k",
+            got=f"shape {given.shape}: rows of {other} elements",
+            expected=f"({prod(given.shape[:-1]) * given.shape[-1] // row}, {row}) for k={k}",
+            hint="k comes first in the shape of B: a row of weights is a column of B",
+        )
+    return np.ascontiguousarray(given)
+
+
+# --- blocks ------------------------------------------------------------------------------------
+
+
+def _halves(part: Array) -> Array:
+    """Numbers of f16 that stand in bytes."""
+    return np.ascontiguousarray(part).view("<f2").astype(np.float16, copy=False)
+
+
+def _nibbles(part: Array) -> Array:
+    """First the lower halves of bytes, then the upper ones."""
+    return np.concatenate([part & 15, part >> 4], axis=-1)
+
+
+def _of_nibbles(q: Array) -> Array:
+    """The bytes of which ``_nibbles`` makes ``q``."""
+    low, high = np.split(q.view(np.uint8), 2, axis=-1)
+    found: Array = low | high << 4
+    return found
+
+
+def _bytes(numbers: Array) -> Array:
+    """The bytes of numbers, as they stand in memory of a little-endian machine."""
+    return np.ascontiguousarray(numbers).view(np.uint8)
+
+
+def _read_q4_0(rows: Array) -> Parts:
+    return Parts(_nibbles(rows[:, 2:]), _halves(rows[:, :2]))
+
+
+def _write_q4_0(parts: Parts) -> Array:
+    return np.hstack([_bytes(parts.scales), _of_nibbles(parts.q)])
+
+
+def _read_q4_1(rows: Array) -> Parts:
+    return Parts(_nibbles(rows[:, 4:]), _halves(rows[:, :2]), _halves(rows[:, 2:4]))
+
+
+def _write_q4_1(parts: Parts) -> Array:
+    assert parts.zeros is not None
+    return np.hstack([_bytes(parts.scales), _bytes(parts.zeros), _of_nibbles(parts.q)])
+
+
+def _read_q5_0(rows: Array) -> Parts:
+    fifth = np.unpackbits(rows[:, 2:6], axis=-1, bitorder="little")
+    whole = _nibbles(rows[:, 6:]) | fifth << 4
+    return Parts(whole.view(np.int8) - np.int8(16), _halves(rows[:, :2]))
+
+
+def _write_q5_0(parts: Parts) -> Array:
+    low, high = (int(end) for end in (parts.q.min(), parts.q.max()))
+    if low < -16 or high > 15:
+        raise ArgumentValueError(
+            "elements are none of q5_0", got=f"{low} to {high}", expected="-16 to 15"
+        )
+    whole = (parts.q + np.int8(16)).view(np.uint8)
+    fifth = np.packbits(whole >> 4, axis=-1, bitorder="little")
+    return np.hstack([_bytes(parts.scales), fifth, _of_nibbles(whole & 15)])
+
+
+def _read_q8_0(rows: Array) -> Parts:
+    return Parts(rows[:, 2:].view(np.int8), _halves(rows[:, :2]))
+
+
+def _write_q8_0(parts: Parts) -> Array:
+    return np.hstack([_bytes(parts.scales), _bytes(parts.q)])
+
+
+def _read_q4_k(rows: Array) -> Parts:
+    whole = _halves(rows[:, :4]).astype(np.float32)
+    first, second, last = rows[:, 4:8], rows[:, 8:12], rows[:, 12:16]
+    scales = np.hstack([first & 63, last & 15 | first >> 6 << 4])
+    minima = np.hstack([second & 63, last >> 4 | second >> 6 << 4])
+    q = _nibbles(rows[:, 16:].reshape(-1, 4, 32)).reshape(len(rows), 256)
+    return Parts(q, whole[:, :1] * scales, -whole[:, 1:] * minima)
+
+
+def _read_q6_k(rows: Array) -> Parts:
+    low = _nibbles(rows[:, :128].reshape(-1, 2, 64)).reshape(len(rows), 2, 4, 32)
+    shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
+    high = rows[:, 128:192].reshape(-1, 2, 1, 32) >> shifts & 3
+    q = (low | high << 4).reshape(len(rows), 256).view(np.int8) - np.int8(32)
+    scales = rows[:, 192:208].view(np.int8)
+    return Parts(q, _halves(rows[:, 208:]).astype(np.float32) * scales)
+
+
+def _read_mxfp4(rows: Array) -> Parts:
+    return Parts(_nibbles(rows[:, 1:]), rows[:, :1])
+
+
+def _read_nvfp4(rows: Array) -> Parts:
+    # The scales have no sign there, whatever its bit is.
+    q = _nibbles(rows[:, 4:].reshape(-1, 4, 8)).reshape(len(rows), 64)
+    return Parts(q, rows[:, :4] & 127)
+
+
+def _write_nvfp4(parts: Parts) -> Array:
+    q = _of_nibbles(parts.q.reshape(-1, 4, 16)).reshape(len(parts.q), 32)
+    return np.hstack([_bytes(parts.scales), q])
+
+
+#: Containers by the names that GGUF has for them.
+CONTAINERS: dict[str, Container] = {
+    "q4_0": Container(
+        Quantized("u4", scale="f16", zero=8, block=32), 32, 18, _read_q4_0, _write_q4_0
+    ),
+    "q4_1": Container(
+        Quantized("u4", scale="f16", zero="f16", block=32), 32, 20, _read_q4_1, _write_q4_1
+    ),
+    "q5_0": Container(Quantized("s8", scale="f16", block=32), 32, 22, _read_q5_0, _write_q5_0),
+    "q8_0": Container(Quantized("s8", scale="f16", block=32), 32, 34, _read_q8_0, _write_q8_0),
+    "q4_K": Container(Quantized("u4", scale="f32", zero="f32", block=32), 256, 144, _read_q4_k),
+    "q6_K": Container(Quantized("s8", scale="f32", block=16), 256, 210, _read_q6_k),
+    "mxfp4": Container(
+        Quantized("f4_e2m1", scale="e8m0", block=32), 32, 17, _read_mxfp4, _write_q4_0
+    ),
+    "nvfp4": Container(
+        Quantized("f4_e2m1", scale="f8_e4m3", block=16), 64, 36, _read_nvfp4, _write_nvfp4
+    ),
+}

@@ -1,0 +1,150 @@
+"""The numbers that a format has, and its blocks: what is nearest to an element, and how far off.
+
+Everything is in float64, and in units of the stored numbers: an element of a block stands for
+``step * number + minimum``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright.runtime.arrays.elements import decode, encode
+from tilewright.runtime.arrays.memory import Array
+from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.quantized import Quantized
+
+from .matrix import scale_values
+
+#: The exponents that bytes of e8m0 have; the one above is NaN.
+_BIAS, _MOST = 127, 254
+
+
+class Blocks(NamedTuple):
+    """What blocks have beside their elements, as it is stored: g x 1 x n each.
+
+    ``zeros`` are zero points or minima, whichever the format has.
+    """
+
+    steps: Array
+    zeros: Array
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The numbers of ``form``, and what its blocks can have beside them."""
+
+    form: Quantized
+
+    @cached_property
+    def numbers(self) -> Array:
+        """All numbers of an element, ascending."""
+        stored = self.form.stored
+        every = set(stored.values) if stored.values else range(stored.low, stored.high + 1)
+        return np.array(sorted(every), np.float64)
+
+    @cached_property
+    def ends(self) -> tuple[float, float]:
+        """The least and the greatest number."""
+        return float(self.numbers[0]), float(self.numbers[-1])
+
+    def minima(self, blocks: Blocks) -> Array:
+        """What the number 0 of each block stands for."""
+        if self.form.zeros == "minima":
+            return blocks.zeros
+        found: Array = -blocks.steps * blocks.zeros
+        return found
+
+    def nearest(self, w: Array, blocks: Blocks) -> Array:
+        """The number for each element of ``w``, g x block x n: half to even, 0 for a step of 0."""
+        steps = np.where(blocks.steps == 0, np.inf, blocks.steps)
+        exact = (w - self.minima(blocks)) / steps
+        exact = np.clip(exact, *self.ends, out=exact)
+        if not self.form.stored.values:
+            found: Array = np.rint(exact, out=exact)
+            return found
+        doubled = 2 * exact
+        quarters = np.floor(doubled) + np.ceil(doubled)
+        return self._at_quarters[(quarters - 4 * self.ends[0]).astype(np.intp)]
+
+    @cached_property
+    def _at_quarters(self) -> Array:
+        """The nearest number at each quarter: that of all between two halves at an odd one.
+
+        Numbers are integers, so that halves are where the nearest one changes.
+        """
+        low, high = self.ends
+        quarters = np.arange(4 * low, 4 * high + 1) / 4
+        lower = self.numbers[np.searchsorted(self.numbers, quarters, "right") - 1]
+        upper = self.numbers[np.searchsorted(self.numbers, quarters)]
+        middles, codes = (lower + upper) / 2, self.codes_of(upper)
+        up = (quarters > middles) | (quarters == middles) & (codes % 2 == 0)
+        return np.where(up, upper, lower)
+
+    def errors(self, w: Array, numbers: Array, blocks: Blocks) -> Array:
+        """The sum of squares by which each block is off: g x 1 x n."""
+        off = blocks.steps * numbers
+        off += self.minima(blocks)
+        off -= w
+        found: Array = np.square(off, out=off).sum(axis=1, keepdims=True)
+        return found
+
+    def codes_of(self, numbers: Array) -> Array:
+        """Numbers as ``QuantizedMatrix`` stores them: integers, or codes of them."""
+        stored = self.form.stored
+        if not stored.values:
+            return numbers.astype(DTYPES[stored.unpacked])
+        return self._codes[(numbers - self.ends[0]).astype(np.intp)]
+
+    @cached_property
+    def _codes(self) -> Array:
+        """The code of each number, the least where there are two, from the least number on."""
+        stored, low = self.form.stored, int(self.ends[0])
+        codes = np.zeros(int(self.ends[1]) - low + 1, DTYPES[stored.unpacked])
+        for code, number in reversed(list(enumerate(stored.values))):
+            codes[number - low] = code
+        return codes
+
+    # --- what is stored beside them -------------------------------------------------------------
+
+    @property
+    def scales_have_signs(self) -> bool:
+        """Whether scales may be negative: not the exponents of e8m0, nor those of f8."""
+        return self.form.scale in ("f32", "f16", "bf16")
+
+    def rounded_steps(self, steps: Array) -> Array:
+        """Steps as their scales' type has them; those of e8m0 to the power of two not below."""
+        return self._steps_of(self.scales_of(steps))
+
+    def scales_of(self, steps: Array) -> Array:
+        """The scales of steps, in their type; infinite where it has none so great."""
+        scales = steps / self.form.stored.unit
+        if self.form.scale != "e8m0":
+            return encode(scales, self.form.scale)
+        fraction, exponent = np.frexp(scales)  # scales = fraction * 2**exponent, 0.5 <= fraction
+        power = exponent - (fraction == 0.5) + _BIAS
+        return np.where(scales > 0, np.clip(power, 0, _MOST), 0).astype(np.uint8)
+
+    def _steps_of(self, scales: Array) -> Array:
+        found: Array = scale_values(scales, self.form).astype(np.float64) * self.form.stored.unit
+        return found
+
+    def rounded_zeros(self, zeros: Array) -> Array:
+        """Zero points or minima as they are stored."""
+        kind = self.form.zeros
+        if kind == "minima":
+            return decode(encode(zeros, str(self.form.zero)), str(self.form.zero))
+        if kind == "zeros":
+            found: Array = np.clip(np.rint(zeros), *self.ends)
+            return found
+        return np.full(zeros.shape, float(self.form.offset))
+
+    def zeros_of(self, zeros: Array) -> Any:
+        """What ``rounded_zeros`` found, in its type; None for a zero point of the whole format."""
+        kind = self.form.zeros
+        if kind == "minima":
+            return encode(zeros, str(self.form.zero))
+        return zeros.astype(DTYPES[self.form.stored.unpacked]) if kind else None

@@ -1,0 +1,55 @@
+"""From packed bytes back to the numbers that they stand for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewright.runtime.arrays.elements import decode
+from tilewright.runtime.arrays.memory import Array
+from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.quantized import STORED
+from tilewright.spec.types import ITEMSIZE
+
+if TYPE_CHECKING:
+    from tilewright.plan.quantized_b import QuantizedFormat
+
+
+def dequantized(data: Array, form: QuantizedFormat) -> Array:
+    """The elements, k x n in float32, of one matrix that ``quantized_bytes`` made."""
+    numbers = _numbers(data, form)
+    scales = _of_blocks(data, form.scales_at, form.scale, form)
+    zeros = _of_blocks(data, form.zeros_at, form.zeros, form) if form.zeros else np.float32(0)
+    if form.minima:
+        found: Array = scales * numbers.astype(np.float32) + zeros
+    else:
+        zero = zeros - np.float32(form.shift if form.zeros else -form.offset)
+        found = scales * (numbers.astype(np.float32) - zero)
+    return found
+
+
+def _numbers(data: Array, form: QuantizedFormat) -> Array:
+    """The stored numbers as int64; of those that have codes, what these stand for."""
+    stored = STORED[form.type]
+    count = form.blocks * form.block_elements
+    panels = data[:count].reshape(form.blocks, -1, form.nb, form.group)
+    shifts = np.arange(0, 8, stored.bits, dtype=np.uint8)[:, None, None, None]
+    mask = np.uint8((1 << stored.bits) - 1)
+    fields = panels.transpose(1, 3, 0, 2)[:, None] >> shifts & mask  # byte, field, place, columns
+    codes = fields.reshape(-1, form.blocks * form.nb)[: form.k, : form.n]
+    if stored.values:
+        found: Array = np.array(stored.values, np.int64)[codes]
+    else:
+        found = codes.view(DTYPES[form.stored]).astype(np.int64) - form.shift
+    return found
+
+
+def _of_blocks(data: Array, start: int, type_: str, form: QuantizedFormat) -> Array:
+    """What blocks have beside their elements, in float32, for each of their elements."""
+    count = form.blocks * form.k_blocks * form.nb
+    flat = data[start : start + count * ITEMSIZE[type_]].view(DTYPES[type_])
+    each = flat.reshape(form.blocks, form.k_blocks, form.nb).transpose(1, 0, 2)
+    blocks = decode(each.reshape(form.k_blocks, -1), type_).astype(np.float32)
+    found: Array = np.repeat(blocks, form.block, axis=0)[: form.k, : form.n]
+    return found

@@ -1,0 +1,185 @@
+"""From floating point to a matrix of few bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import numpy as np
+
+from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.runtime.arrays.dtypes import accepts, preferred
+from tilewright.runtime.arrays.elements import decode
+from tilewright.runtime.arrays.memory import Array
+from tilewright.runtime.arrays.views import as_array, what_to_do
+from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.quantized import SCALES, Quantized
+
+from .fit import by_least_squares, by_range
+from .grid import Blocks, Grid
+from .matrix import QuantizedMatrix
+
+Method = Literal["nearest", "least_squares"]
+#: What each method makes of the blocks that ``by_range`` found; None if nothing.
+_METHODS: dict[str, Callable[[Array, Grid, Blocks], Blocks] | None] = {
+    "nearest": None,
+    "least_squares": by_least_squares,
+}
+#: Types that are quantized.
+_FLOATS = ("f32", "f64", "f16", "bf16")
+#: Elements that are quantized at once: in float64 they and what is made of them fit a cache.
+_AT_ONCE = 1 << 16
+
+
+def quantize(w: Any, format: Quantized, *, method: Method = "nearest") -> QuantizedMatrix:
+    """A matrix of few bits that is near to ``w``: k x n, or count x k x n, of floating point.
+
+    ``method`` "nearest" takes for each block the least scale with which no element is beyond the
+    stored numbers, from its greatest magnitude, or from its range where blocks have zeros or
+    minima. "least_squares" goes on from there: it rounds, fits scales to what was rounded, also
+    negative ones, and keeps the best it meets, so that a block is not farther off. Scales are
+    rounded to their type before elements are, those of e8m0 up to a power of two; elements halfway
+    go to the even one.
+
+    Raises ArgumentError for NaN and Inf, for elements that the format's numbers cannot have the
+    sign of, and for blocks whose scale is beyond its type.
+
+    >>> w = np.random.default_rng(0).normal(size=(64, 3)).astype(np.float32)
+    >>> b = tw.quantize(w, tw.Quantized("u4", scale="f16", zero=8, block=32))
+    >>> b
+    <QuantizedMatrix 64x3 of Quantized(type='u4', scale='f16', zero=8, block=32)>
+    >>> bool((abs(b.dequantize() - w) <= b.scales.max() / 2).all())
+    True
+    """
+    if not isinstance(format, Quantized):
+        raise ArgumentTypeError(
+            "the format is no tw.Quantized", got=format, hint='tw.Quantized("s4", block=32)'
+        )
+    if method not in _METHODS:
+        raise ArgumentValueError(
+            "unknown method of quantizing", got=method, expected=f"one of {', '.join(_METHODS)}"
+        )
+    improve = _METHODS[method]
+    given, type_ = _floats(as_array(w, "w"))
+    grid = Grid(format)
+    matrices = given if given.ndim == 3 else given[None]
+    shape = matrices.shape[0], format.blocks(matrices.shape[1]), matrices.shape[2]
+    q = np.empty(matrices.shape, DTYPES[format.stored.unpacked])
+    scales = np.empty(shape, preferred(SCALES[format.scale].given))
+    own = str(format.zero) if format.zeros == "minima" else format.stored.unpacked
+    zeros = np.empty(shape, preferred(own)) if format.zeros else None
+    for index, part in _parts(matrices.shape, format.block):
+        source = matrices[(index, *part)]
+        blocks = decode(source, type_).reshape(-1, min(format.block, len(source)), source.shape[1])
+        _check_numbers(blocks, grid, index, part)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = by_range(blocks, grid)
+            _check_scales(blocks, grid, found, index, part)
+            found = improve(blocks, grid, found) if improve else found
+        q[(index, *part)] = grid.codes_of(grid.nearest(blocks, found)).reshape(source.shape)
+        rows = part[0].start // format.block
+        at = index, slice(rows, rows + len(blocks)), part[1]
+        scales[at] = grid.scales_of(found.steps)[:, 0]
+        if zeros is not None:
+            zeros[at] = grid.zeros_of(found.zeros)[:, 0]
+    if given.ndim == 3:
+        return QuantizedMatrix(format, q, scales, zeros)
+    return QuantizedMatrix(format, q[0], scales[0], None if zeros is None else zeros[0])
+
+
+def _floats(w: Any) -> tuple[Array, str]:
+    """``w`` and the type of its elements; ArgumentError unless it is a matrix of floats."""
+    if not isinstance(w, np.ndarray):
+        raise ArgumentTypeError(
+            "what is quantized must be an array",
+            got=type(w).__name__,
+            hint=what_to_do(w, "w") or "np.array(w, np.float32)",
+        )
+    type_ = next((name for name in _FLOATS if accepts(name, w.dtype) and w.dtype.kind != "u"), None)
+    if type_ is None:
+        raise ArgumentTypeError(
+            "what is quantized must be floating point",
+            got=f"{w.dtype} array",
+            expected=f"one of {', '.join(_FLOATS)}",
+            hint="tw.QuantizedMatrix takes integers that are quantized already",
+        )
+    if w.ndim not in (2, 3):
+        raise ArgumentValueError(
+            "what is quantized has the wrong shape",
+            got=w.shape,
+            expected="(k, n), or (count, k, n) for several",
+        )
+    return w, type_
+
+
+def _parts(
+    shape: tuple[int, ...], block: int
+) -> Iterator[tuple[int, tuple[slice[int, int, None], slice[int, int, None]]]]:
+    """Which rows and columns of which matrix are quantized at once: whole blocks, or the last."""
+    count, k, n = shape
+    whole = k - k % block
+    columns = max(1, min(n, _AT_ONCE // block))
+    rows = block * max(1, _AT_ONCE // (block * columns))
+    edges = [*range(0, whole, rows), *([whole] if whole < k else [])]
+    for index in range(count):
+        for first in edges:
+            last = min(first + rows, whole if first < whole else k)
+            for left in range(0, n, columns):
+                yield index, (slice(first, last), slice(left, min(left + columns, n)))
+
+
+# --- what is refused ---------------------------------------------------------------------------
+
+
+def _check_numbers(
+    blocks: Array, grid: Grid, index: int, part: tuple[slice[int, int, None], ...]
+) -> None:
+    """ArgumentError unless all elements are finite, and of signs that the format has."""
+    least, most, limit = blocks.min(), blocks.max(), np.finfo(np.float32).max
+    if not (-limit <= least and most <= limit):
+        bad = ~(np.abs(blocks) <= limit)
+        _refuse("an element cannot be quantized", blocks, bad, index, part, "finite numbers of f32")
+    low, high = (end - grid.form.offset for end in grid.ends)
+    if not grid.form.zeros and ((least < 0 <= low) or (most > 0 >= high)):
+        wrong = blocks < 0 if least < 0 <= low else blocks > 0
+        name = grid.form.type
+        hint = f'tw.Quantized("{name}", zero="{name}"), or a zero point within its numbers'
+        text = f"numbers from {low:g} to {high:g} times a scale"
+        _refuse("the format has no number of this sign", blocks, wrong, index, part, text, hint)
+
+
+def _check_scales(
+    blocks: Array, grid: Grid, found: Blocks, index: int, part: tuple[slice[int, int, None], ...]
+) -> None:
+    """ArgumentError where what a block has beside its elements is beyond its type."""
+    for what, type_, numbers in (
+        ("scale", grid.form.scale, found.steps),
+        ("minimum", str(grid.form.zero), found.zeros),
+    ):
+        if np.isfinite(numbers).all():
+            continue
+        block = np.broadcast_to(~np.isfinite(numbers), blocks.shape)
+        greatest = np.abs(blocks) == np.abs(blocks).max(axis=1, keepdims=True)
+        text = f"elements for which {type_} has a {what}"
+        hint = f'tw.Quantized(..., {"scale" if what == "scale" else "zero"}="f32")'
+        problem = f"the {what} of a block is beyond {type_}"
+        _refuse(problem, blocks, block & greatest, index, part, text, hint)
+
+
+def _refuse(
+    problem: str,
+    blocks: Array,
+    bad: Array,
+    index: int,
+    part: tuple[slice[int, int, None], ...],
+    expected: str,
+    hint: str | None = None,
+) -> None:
+    """Raise what is wrong with the first ``bad`` element of a part, and say where it stands."""
+    row, column = np.argwhere(bad.reshape(-1, blocks.shape[2]))[0]
+    value = blocks.reshape(-1, blocks.shape[2])[row, column]
+    where = f"w[{part[0].start + row}, {part[1].start + column}]"
+    matrix = f" of matrix {index}" if index else ""
+    raise ArgumentValueError(
+        problem, got=f"{value:g} at {where}{matrix}", expected=expected, hint=hint
+    )

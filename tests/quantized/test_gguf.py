@@ -1,0 +1,177 @@
+"""GGUF's blocks: element by element, by hand, and as the package ``gguf`` reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import ArgumentError
+from tilewright.runtime.quantized.gguf import CONTAINERS
+
+Array = np.ndarray[Any, Any]
+#: What the codes of f4_e2m1 stand for.
+F4 = (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6)
+WRITTEN = [name for name, container in CONTAINERS.items() if container.write is not None]
+
+
+def rows_of(name: str, n: int, k: int, seed: int) -> Array:
+    """Random bytes; scales of f16 and f8 are no NaN, and those of e8m0 neither."""
+    rng, container = np.random.default_rng(seed), CONTAINERS[name]
+    rows = rng.integers(0, 256, (n * k // container.elements, container.nbytes)).astype(np.uint8)
+    for start in {"q4_1": (0, 2), "q4_K": (0, 2), "q6_K": (208,)}.get(name, (0,)):
+        numbers = rng.uniform(-4, 4, len(rows)).astype("<f2")
+        numbers[rng.random(len(rows)) < 0.1] = 0
+        rows[:, start : start + 2] = numbers.view(np.uint8).reshape(-1, 2)
+    if name == "mxfp4":
+        rows[:, 0] = rng.integers(0, 240, len(rows))
+    if name == "nvfp4":
+        rows[:, :4] = rng.integers(0, 127, (len(rows), 4))
+    return rows.reshape(n, -1)
+
+
+# --- one element at a time ---------------------------------------------------------------------
+
+
+def half(block: bytes, at: int) -> float:
+    return float(np.frombuffer(block, "<f2", 1, at)[0])
+
+
+def nibble(block: bytes, start: int, i: int, half_run: int) -> int:
+    """Element i of runs of nibbles: first the lower ones of ``half_run`` bytes, then the upper."""
+    run, place = divmod(i, 2 * half_run)
+    byte = block[start + run * half_run + place % half_run]
+    return byte >> 4 if place >= half_run else byte & 15
+
+
+def q4_k(block: bytes, i: int) -> float:
+    packed, sub = block[4:16], i // 32
+    if sub < 4:
+        scale, least = packed[sub] & 63, packed[sub + 4] & 63
+    else:
+        scale = packed[sub + 4] & 15 | (packed[sub - 4] >> 6) << 4
+        least = packed[sub + 4] >> 4 | (packed[sub] >> 6) << 4
+    return half(block, 0) * scale * nibble(block, 16, i, 32) - half(block, 2) * least
+
+
+def q6_k(block: bytes, i: int) -> float:
+    run, place = divmod(i, 128)
+    low = nibble(block, 0, i, 64)
+    high = block[128 + 32 * run + place % 32] >> (2 * (place // 32)) & 3
+    scale = int(np.int8(np.uint8(block[192 + i // 16])))
+    return half(block, 208) * scale * ((low | high << 4) - 32)
+
+
+def q5_0(block: bytes, i: int) -> float:
+    fifth = int.from_bytes(block[2:6], "little") >> i & 1
+    return half(block, 0) * (nibble(block, 6, i, 16) + 16 * fifth - 16)
+
+
+def nvfp4(block: bytes, i: int) -> float:
+    exponent, mantissa = divmod(block[i // 16], 8)
+    scale = 2.0 ** (exponent - 7) * (1 + mantissa / 8) if exponent else mantissa * 2.0**-9
+    return scale * F4[nibble(block, 4, i, 8)]
+
+
+ELEMENTS: dict[str, Callable[[bytes, int], float]] = {
+    "q4_0": lambda block, i: half(block, 0) * (nibble(block, 2, i, 16) - 8),
+    "q4_1": lambda block, i: half(block, 0) * nibble(block, 4, i, 16) + half(block, 2),
+    "q5_0": q5_0,
+    "q8_0": lambda block, i: half(block, 0) * int(np.int8(np.uint8(block[2 + i]))),
+    "q4_K": q4_k,
+    "q6_K": q6_k,
+    "mxfp4": lambda block, i: 2.0 ** (block[0] - 127) * F4[nibble(block, 1, i, 16)],
+    "nvfp4": nvfp4,
+}
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_each_element_is_what_its_bytes_say(name: str) -> None:
+    container, n = CONTAINERS[name], 3
+    k = 2 * container.elements
+    rows = rows_of(name, n, k, 1)
+    got = tw.from_gguf(rows, name, (k, n)).dequantize()
+    for column in range(n):
+        line = rows[column].tobytes()
+        for i in range(k):
+            at, place = divmod(i, container.elements)
+            block = line[at * container.nbytes : (at + 1) * container.nbytes]
+            assert got[i, column] == np.float32(ELEMENTS[name](block, place)), (i, column)
+
+
+def test_a_block_by_hand() -> None:
+    """0.5 is 0x3800 in f16; element i in the lower half of byte i, element i + 16 in the upper."""
+    block = bytes([0x00, 0x38, 0x90, *[0x88] * 15])
+    got = tw.from_gguf(block, "q4_0", (32, 1)).dequantize()[:, 0]
+    assert got[0] == -4 and got[16] == 0.5 and not got[[*range(1, 16), *range(17, 32)]].any()
+
+
+@pytest.mark.parametrize("name", CONTAINERS)
+def test_bits_are_those_of_the_package(name: str) -> None:
+    gguf = pytest.importorskip("gguf", reason="gguf is not installed")
+    kind = getattr(gguf.GGMLQuantizationType, name.upper(), None)
+    if kind is None:
+        pytest.skip(f"this gguf has no {name}")
+    for seed, (n, blocks) in enumerate(((1, 1), (7, 3), (64, 5))):
+        k = blocks * CONTAINERS[name].elements
+        rows = rows_of(name, n, k, seed)
+        right = gguf.quants.dequantize(rows, kind).reshape(n, k).T
+        got = tw.from_gguf(rows, name, (k, n)).dequantize()
+        assert (got.view(np.uint32) == right.astype(np.float32).view(np.uint32)).all()
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_what_is_written_is_what_was_read(name: str) -> None:
+    k = 2 * CONTAINERS[name].elements
+    rows = rows_of(name, 10, k, 5)
+    several = tw.from_gguf(rows, name, (2, k, 5))
+    assert (tw.to_gguf(several, name) == rows.reshape(2, 5, -1)).all()
+    one = tw.from_gguf(rows.tobytes(), name, (k, 10))
+    assert (tw.to_gguf(one, name) == rows).all()
+    assert (several.q == [one.q[:, :5], one.q[:, 5:]]).all()
+
+
+def test_a_kernel_takes_what_was_read() -> None:
+    rows, n, k = rows_of("q4_K", 6, 256, 3), 6, 256
+    b = tw.from_gguf(rows, "q4_K", (k, n))
+    spec = tw.Gemm(2, n, k, a=tw.Quantize("f32", per=("row", 32)), b=tw.Packed(b.format))
+    kernel = tw.compile(spec, target="scalar")
+    a = np.zeros((2, k), np.float32)
+    a[0, 3], a[1, 200] = 127, -127
+    got = kernel(a, kernel.pack_b(b))
+    assert np.allclose(got, a.astype(np.float64) @ b.dequantize(), rtol=1e-5)
+
+
+# --- what is refused ---------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    data = np.zeros((4, 36), np.uint8)
+    form = tw.Quantized("s8", scale="f16", block=32)
+    s8 = tw.QuantizedMatrix(form, np.full((32, 2), 16, np.int8), np.ones((1, 2), np.float16))
+    to_gguf: Any = tw.to_gguf
+    cases: Any = (
+        (lambda: tw.from_gguf(data, "q3_K", (64, 4)), "unknown type of a GGUF tensor"),
+        (lambda: tw.from_gguf(data, "q4_0", (4, 64)), r"shape=\(64, 4\)"),
+        (lambda: tw.from_gguf(data, "q4_0", (40, 4)), "do not divide k"),
+        (lambda: tw.from_gguf(data, "q4_0", (64,)), "two or three positive sizes"),
+        (lambda: tw.from_gguf(data, "q4_0", (64, -4)), "two or three positive sizes"),
+        (lambda: tw.from_gguf(data[:3], "q4_0", (64, 4)), "expected: 144: 4 rows of 36 bytes"),
+        (lambda: tw.from_gguf(data, "q4_0", (32, 8)), "rows of data are not as long as k"),
+        (lambda: tw.from_gguf(data.view(np.int8), "q4_0", (64, 4)), "data must be bytes"),
+        (lambda: tw.from_gguf(None, "q4_0", (64, 4)), "data must be bytes"),
+        (lambda: tw.to_gguf(s8, "q4_K"), "products of stored numbers"),
+        (lambda: tw.to_gguf(s8, "q4_0"), "holds another format"),
+        (lambda: tw.to_gguf(s8, "q5_0"), "none of q5_0"),
+        (lambda: to_gguf(np.zeros((32, 2)), "q5_0"), "must be quantized"),
+    )
+    for make, said in cases:
+        with pytest.raises(ArgumentError, match=said):
+            make()
+    form = tw.Quantized("s8", scale="f16", block=32)
+    ragged = tw.quantize(np.ones((40, 2), np.float32), form)
+    with pytest.raises(ArgumentError, match="do not divide k"):
+        tw.to_gguf(ragged, "q8_0")

@@ -1,0 +1,230 @@
+"""From floats to few bits: elements and scales by their definitions; what least squares gains."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from math import ceil, log2
+from typing import Any, Literal
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tilewright as tw
+from tilewright.errors import ArgumentError
+
+Array = np.ndarray[Any, Any]
+FORMATS = (
+    tw.Quantized("u4", scale="f16", zero=8, block=32),
+    tw.Quantized("s4", scale="f32", block=8),
+    tw.Quantized("s8", scale="bf16", block=40),
+    tw.Quantized("u8", scale="f32", zero=131, block=16),
+    tw.Quantized("s2", scale="f16", block=16),
+    tw.Quantized("s8", scale="e8m0", block=32),
+    tw.Quantized("u4", scale="f16", zero="u4", block=32),
+    tw.Quantized("s4", scale="f16", zero="s4", block=64),
+    tw.Quantized("u4", scale="f16", zero="f16", block=32),
+    tw.Quantized("u2", scale="f32", zero="bf16", block=16),
+    tw.Quantized("f4_e2m1", scale="e8m0", block=32),
+    tw.Quantized("f4_e2m1", scale="f8_e4m3", block=16),
+    tw.Quantized("f4_e2m1", scale="f16", zero="f32", block=40),
+)
+METHODS: tuple[Literal["nearest", "least_squares"], ...] = ("nearest", "least_squares")
+F4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+
+
+def weights(k: int, n: int, seed: int) -> Array:
+    """Columns of different sizes, not around 0; one of zeros."""
+    rng = np.random.default_rng(seed)
+    w = rng.normal(size=(k, n)) * 2.0 ** rng.integers(-4, 5, n) + rng.normal(size=n)
+    w[:, 0] = 0
+    w[0, 0] = 1e-6
+    return w.astype(np.float32)
+
+
+def numbers_of(form: tw.Quantized) -> list[Fraction]:
+    """All that an element can be before its scale, a zero point of all subtracted."""
+    if form.type == "f4_e2m1":
+        return sorted({Fraction(sign * value) for value in F4 for sign in (1, -1)})
+    return [Fraction(q - form.offset) for q in range(form.stored.low, form.stored.high + 1)]
+
+
+def rounded(scale: float, name: str) -> float:
+    """To the scale's type, by ml_dtypes; e8m0 upwards."""
+    if name == "e8m0":
+        return float(2.0 ** min(127, max(-127, ceil(log2(scale))))) if scale else 2.0**-127
+    types = {"f8_e4m3": ml_dtypes.float8_e4m3fn, "bf16": ml_dtypes.bfloat16}
+    dtype = np.dtype(types.get(name, {"f16": "f2", "f32": "f4"}.get(name)))
+    return float(np.asarray(scale, dtype))
+
+
+def parts(b: tw.QuantizedMatrix, row: int, column: int) -> tuple[Fraction, Fraction]:
+    """The scale of an element's block, and what the number 0 stands for there."""
+    block = row // b.format.block
+    if b.format.scale == "e8m0":
+        scale = Fraction(2) ** (int(b.scales[block, column]) - 127)
+    else:
+        scale = Fraction(float(b.scales[block, column]))
+    if b.zeros is None:
+        return scale, Fraction(0)
+    zero = Fraction(float(b.zeros[block, column]))
+    return scale, zero if b.format.zeros == "minima" else -scale * zero
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+@pytest.mark.parametrize("method", METHODS)
+def test_each_element_becomes_the_nearest_number(form: tw.Quantized, method: Any) -> None:
+    k, n = 2 * form.block + 5, 4
+    w = weights(k, n, 0)
+    b = tw.quantize(w, form, method=method)
+    numbers = numbers_of(form)
+    for row in (*range(0, k, 7), form.block - 1, 2 * form.block, k - 1):
+        for column in range(n):
+            scale, least = parts(b, row, column)
+            code = int(b.q[row, column])
+            sign = -1 if code > 7 else 1
+            got = sign * F4[code % 8] if form.type == "f4_e2m1" else code - form.offset
+            exact = Fraction(float(w[row, column])) - least
+            off = min(abs(scale * number - exact) for number in numbers)
+            # float64 decides, so that a tie to its last bit may go either way
+            assert abs(scale * Fraction(got) - exact) <= off + abs(scale) * Fraction(2) ** -40
+
+
+@pytest.mark.parametrize("form", [form for form in FORMATS if not form.zeros], ids=str)
+def test_scales_come_of_the_greatest_magnitude(form: tw.Quantized) -> None:
+    w = weights(2 * form.block + 3, 5, 1)
+    b = tw.quantize(w, form)
+    low, high = (float(end) for end in (numbers_of(form)[0], numbers_of(form)[-1]))
+    for block, column in np.ndindex(*b.scales.shape):
+        part = w[block * form.block : (block + 1) * form.block, column].astype(np.float64)
+        needed = max(part.max() / high, part.min() / low)
+        assert parts(b, block * form.block, column)[0] == rounded(needed, form.scale)
+
+
+@pytest.mark.parametrize("form", [form for form in FORMATS if form.zeros], ids=str)
+def test_blocks_with_zeros_span_their_range(form: tw.Quantized) -> None:
+    """No element is farther off than half a step, and what rounding did to zeros and scales."""
+    w = weights(3 * form.block, 6, 2)
+    b = tw.quantize(w, form)
+    assert b.zeros is not None
+    off = np.abs(b.dequantize().astype(np.float64) - w)
+    numbers = [float(number) for number in numbers_of(form)]
+    gap = max(np.diff(numbers)) / 2
+    for block, column in np.ndindex(*b.scales.shape):
+        if column == 0:  # so small that f16 has no such scale
+            continue
+        at = slice(block * form.block, (block + 1) * form.block)
+        scale, zero = (float(each[block, column]) for each in (b.scales, b.zeros))
+        of_zero = scale / 2 if form.zeros == "zeros" else abs(zero) * 2.0**-8
+        of_scale = scale * (numbers[-1] - numbers[0]) * 2.0**-11
+        assert off[at, column].max() <= gap * scale + of_zero + of_scale
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+def test_least_squares_is_never_farther_off(form: tw.Quantized) -> None:
+    w = weights(4 * form.block + 3, 64, 3)
+    errors = []
+    for method in METHODS:
+        off = np.square(tw.quantize(w, form, method=method).dequantize() - w.astype(np.float64))
+        edges = range(0, len(w), form.block)
+        errors.append(np.add.reduceat(off, edges, axis=0))
+    # the sums were compared before dequantize rounded elements to f32
+    assert (errors[1] <= errors[0] * (1 + 1e-4) + 1e-12).all()
+    assert errors[1].sum() < errors[0].sum()
+
+
+def test_least_squares_takes_a_negative_scale_where_one_end_is_longer() -> None:
+    form = tw.Quantized("s4", scale="f32", block=32)
+    w = np.zeros((32, 2), np.float32)
+    w[:8] = [[value, -value] for value in (8, 7, 6, 5, 4, 3, 2, -7)]
+    b = tw.quantize(w, form, method="least_squares")
+    assert b.scales.tolist() == [[-1, 1]] and (b.dequantize() == w).all()
+
+
+def test_halfway_goes_to_the_even_code() -> None:
+    form = tw.Quantized("f4_e2m1", scale="f32", block=32)
+    w = np.zeros((32, 1), np.float32)
+    w[:9, 0] = [6, 0.25, 0.75, 1.25, 1.75, 2.5, 3.5, 5, -5]
+    assert tw.quantize(w, form).q[:9, 0].tolist() == [7, 0, 2, 2, 4, 4, 6, 6, 14]
+
+
+def test_zeros_are_exact_and_stay_so() -> None:
+    for form in FORMATS:
+        w = np.zeros((form.block, 3), np.float32)
+        for method in METHODS:
+            assert not tw.quantize(w, form, method=method).dequantize().any()
+
+
+def test_all_types_and_orders_of_floats_are_taken() -> None:
+    form = FORMATS[0]
+    w = np.random.default_rng(0).integers(-50, 50, (2, 70, 9)).astype(np.float32)
+    right = tw.quantize(w, form)
+    for dtype in (np.float64, np.float16, ml_dtypes.bfloat16):
+        got = tw.quantize(w.astype(dtype), form)
+        assert (got.q == right.q).all() and (got.scales == right.scales).all()
+    other = tw.quantize(np.asfortranarray(w), form)
+    assert (other.q == right.q).all()
+    assert (tw.quantize(w[1], form).q == right.q[1]).all()
+    assert tw.quantize(w[:, :, :0], form).shape == (2, 70, 0)
+
+
+def test_a_large_matrix_is_what_its_parts_are() -> None:
+    """More than is quantized at once: blocks and columns are cut, and none depends on others."""
+    rng = np.random.default_rng(4)
+    w = rng.normal(size=(1 << 6, 1 << 12)).astype(np.float32)
+    for block in (8, 64):
+        form = tw.Quantized("u4", zero="u4", block=block)
+        whole = tw.quantize(w, form)
+        for at in (0, 1000, 4095):
+            one = tw.quantize(w[:, at : at + 1], form)
+            assert (one.q[:, 0] == whole.q[:, at]).all()
+            assert (one.scales[:, 0] == whole.scales[:, at]).all()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from([form for form in FORMATS if form.scale in ("f32", "bf16")]),
+    st.sampled_from(METHODS),
+    st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=8, max_size=48),
+)
+def test_any_finite_weights_have_a_block(form: tw.Quantized, method: Any, some: Any) -> None:
+    """Subnormal, huge and mixed: no element is farther off than the range of its block."""
+    w = np.array(some, np.float32)[:, None]
+    b = tw.quantize(w, form, method=method)
+    wide = b.dequantize().astype(np.float64) - w
+    for start in range(0, len(w), form.block):
+        part = w[start : start + form.block].astype(np.float64)
+        span = max(part.max(), 0) - min(part.min(), 0)
+        assert np.abs(wide[start : start + form.block]).max() <= span * 1.02 + 1e-40
+
+
+# --- what is refused ---------------------------------------------------------------------------
+
+
+def test_what_cannot_be_quantized_is_refused() -> None:
+    form = FORMATS[0]
+    w = np.ones((2, 40, 5), np.float32)
+    bad = w.copy()
+    bad[1, 33, 2] = np.nan
+    huge = w.astype(np.float64)
+    huge[0, 39, 4] = 1e300
+    quantize: Any = tw.quantize
+    cases: Any = (
+        (lambda: quantize(bad, form), r"nan at w\[33, 2\] of matrix 1"),
+        (lambda: quantize(huge, form), r"1e\+300 at w\[39, 4\]"),
+        (lambda: quantize(-w, tw.Quantized("u4")), "no number of this sign"),
+        (lambda: quantize(w, tw.Quantized("s4", zero=7)), "no number of this sign"),
+        (lambda: quantize(w * 1e6, form), "the scale of a block is beyond f16"),
+        (lambda: quantize(w * 1e6, FORMATS[8]), "the minimum of a block is beyond f16"),
+        (lambda: quantize(w.astype(np.int8), form), "must be floating point"),
+        (lambda: quantize(w.astype(np.uint16), form), "must be floating point"),
+        (lambda: quantize([[1.0]], form), "must be an array"),
+        (lambda: quantize(w[0, 0], form), "wrong shape"),
+        (lambda: quantize(w, "u4"), "no tw.Quantized"),
+        (lambda: quantize(w, form, method="best"), "unknown method"),
+    )
+    for make, said in cases:
+        with pytest.raises(ArgumentError, match=said):
+            make()

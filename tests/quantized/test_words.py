@@ -1,0 +1,188 @@
+"""Words of several elements: written one by one here, and taken apart again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import ArgumentError
+from tilewright.spec.quantized import STORED
+
+Array = np.ndarray[Any, Any]
+AWQ = (0, 2, 4, 6, 1, 3, 5, 7)
+
+
+def words_of(numbers: Array, axis: int, bits: int, order: Any = None, word: int = 32) -> Array:
+    """Numbers along ``axis`` in words, element ``order[i]`` of a word in its field i."""
+    count = word // bits
+    order = order or range(count)
+    lines = np.moveaxis(numbers, axis, -1)
+    packed = np.zeros((*lines.shape[:-1], lines.shape[-1] // count), f"u{word // 8}")
+    for index in np.ndindex(*packed.shape):
+        value = 0
+        for field, element in enumerate(order):
+            number = int(lines[(*index[:-1], index[-1] * count + element)])
+            value |= (number & (1 << bits) - 1) << (bits * field)
+        packed[index] = value
+    return np.moveaxis(packed, -1, axis)
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_elements_stand_where_they_are_said_to(name: Any) -> None:
+    rng, stored = np.random.default_rng(0), STORED[name]
+    for word in (8, 32):
+        count = word // stored.bits
+        numbers = rng.integers(stored.low, stored.high, (2 * count, 3 * count), endpoint=True)
+        for axis in (0, 1, -1):
+            low = words_of(numbers, axis, stored.bits, word=word)
+            high = words_of(numbers, axis, stored.bits, range(count)[::-1], word)
+            order = tuple(map(int, rng.permutation(count)))
+            mixed = words_of(numbers, axis, stored.bits, order, word)
+            for got in (
+                tw.unpack(low, name, axis=axis),
+                tw.unpack(low.view(f"i{word // 8}"), name, axis=axis),
+                tw.unpack(high, name, axis=axis, first="high"),
+                tw.unpack(mixed, name, axis=axis, order=order),
+            ):
+                assert (got == numbers).all()
+                assert got.dtype == (np.int8 if stored.low < 0 else np.uint8)
+
+
+def test_weights_of_pytorch_and_compressed_tensors() -> None:
+    """Rows along K: two in a byte, the even one in the upper half; and words of s4 plus 8."""
+    rng = np.random.default_rng(1)
+    numbers, scales = rng.integers(0, 16, (5, 64)), rng.uniform(1, 2, (2, 5)).astype(np.float32)
+    halves = (numbers[:, ::2] << 4 | numbers[:, 1::2]).astype(np.uint8)
+    words = words_of(numbers, 1, 4).view(np.int32)
+    form = tw.Quantized("u4", zero=8, block=32)
+    right = (numbers.T - 8) * np.repeat(scales.astype(np.float64), 32, axis=0)
+    for q in (tw.unpack(halves, "u4", axis=1, first="high"), tw.unpack(words, "u4", axis=1)):
+        b = tw.QuantizedMatrix(form, q.T, scales)
+        assert (b.dequantize() == right.astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("name", ["int2", "uint2", "int4", "uint4", "float4_e2m1fn"])
+def test_arrays_of_ml_dtypes_are_elements(name: str) -> None:
+    type_: Any = {"float4_e2m1fn": "f4_e2m1"}.get(name, name.replace("int", "s").replace("us", "u"))
+    stored, dtype = STORED[type_], np.dtype(getattr(ml_dtypes, name))
+    codes = np.arange(stored.low, stored.high + 1).repeat(16).reshape(-1, 8)
+    q = codes.astype(np.uint8).view(dtype) if stored.values else codes.astype(np.int8).astype(dtype)
+    form = tw.Quantized(type_, block=16)
+    scales = np.full((form.blocks(len(q)), 8), 0.5, np.float32)
+    got = tw.QuantizedMatrix(form, q, scales).dequantize()
+    assert (got == q.astype(np.float32) / 2).all()
+
+
+# --- GPTQ and AWQ ------------------------------------------------------------------------------
+
+
+def drawn(bits: int, k: int, n: int, groups: int, seed: int) -> tuple[Array, Array, Array, Array]:
+    """Elements, zero points, scales, and what they stand for."""
+    rng = np.random.default_rng(seed)
+    q = rng.integers(0, 1 << bits, (k, n))
+    zeros = rng.integers(0, 1 << bits, (groups, n))
+    scales = rng.uniform(-1, 1, (groups, n)).astype(np.float16)
+    group = k // groups
+    right = np.empty((k, n), np.float32)
+    for row, column in np.ndindex(k, n):
+        at = row // group, column
+        right[row, column] = np.float32(scales[at]) * np.float32(
+            int(q[row, column]) - int(zeros[at])
+        )
+    return q, zeros, scales, right
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_gptq(bits: Any) -> None:
+    for seed, (groups, version) in enumerate(((1, 1), (4, 1), (2, 2))):
+        q, zeros, scales, right = drawn(bits, 128, 32, groups, seed)
+        stored = zeros - 1 if version == 1 else zeros
+        arrays = (
+            words_of(q, 0, bits).view(np.int32),
+            words_of(stored, 1, bits).view(np.int32),
+            scales,
+        )
+        g_idx = np.arange(128) // (128 // groups)
+        b = tw.from_gptq(*arrays, bits=bits, version=version, g_idx=g_idx.astype(np.int32))  # type: ignore[arg-type]
+        assert b.format == tw.Quantized(
+            b.format.type, scale="f16", zero=b.format.type, block=128 // groups
+        )
+        assert (b.q == q).all() and (b.dequantize() == right).all()
+
+
+def test_awq() -> None:
+    q, zeros, scales, right = drawn(4, 64, 24, 2, 7)
+    arrays = [words_of(numbers, 1, 4, AWQ).view(np.int32) for numbers in (q, zeros)]
+    b = tw.from_awq(arrays[0], arrays[1], scales.astype(np.float32))
+    assert b.format == tw.Quantized("u4", scale="f32", zero="u4", block=32)
+    assert (b.dequantize() == right).all()
+
+
+def test_one_zero_point_for_all_becomes_the_formats() -> None:
+    q, zeros, scales, _ = drawn(4, 64, 8, 2, 8)
+    zeros[:] = 8
+    b = tw.from_gptq(words_of(q, 0, 4), words_of(zeros - 1, 1, 4), scales, zero=8)
+    assert b.format == tw.Quantized("u4", scale="f16", zero=8, block=32) and b.zeros is None
+    own = tw.from_gptq(words_of(q, 0, 4), words_of(zeros - 1, 1, 4), scales)
+    assert (b.dequantize() == own.dequantize()).all()
+
+
+def test_a_group_longer_than_a_block_becomes_several() -> None:
+    q, zeros, scales, right = drawn(4, 8192, 8, 1, 9)
+    b = tw.from_gptq(words_of(q, 0, 4), words_of(zeros, 1, 4), scales, version=2)
+    assert b.format.block == 4096 and (b.dequantize() == right).all()
+
+
+def test_rows_in_another_order_are_brought_in_order_as_the_message_says() -> None:
+    q, zeros, scales, right = drawn(4, 64, 8, 2, 10)
+    order = np.random.default_rng(0).permutation(64)
+    g_idx = np.empty(64, np.int64)
+    mixed = np.empty_like(q)
+    for place, row in enumerate(order):
+        mixed[row], g_idx[row] = q[place], place // 32
+    words = words_of(mixed, 0, 4), words_of(zeros, 1, 4), scales
+    with pytest.raises(ArgumentError, match=r"desc_act[\s\S]*argsort"):
+        tw.from_gptq(*words, version=2, g_idx=g_idx)
+    back = np.argsort(g_idx, kind="stable")
+    b = tw.from_gptq(*words, version=2)
+    b = tw.QuantizedMatrix(b.format, b.q[back], b.scales, b.zeros)
+    a = np.random.default_rng(1).integers(-4, 4, (3, 64)).astype(np.float64)
+    whole = np.empty_like(right)
+    for row in range(64):
+        whole[row] = np.float32(scales[g_idx[row]]) * (mixed[row] - zeros[g_idx[row]])
+    assert np.allclose(a[:, back] @ b.dequantize(), a @ whole)
+
+
+# --- what is refused ---------------------------------------------------------------------------
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    words, zeros = np.zeros((8, 16), np.int32), np.zeros((2, 2), np.int32)
+    scales = np.ones((2, 16), np.float16)
+    gptq: Any = tw.from_gptq
+    unpack: Any = tw.unpack
+    cases: Any = (
+        (lambda: gptq(words, zeros, scales, bits=3), "2, 4 or 8"),
+        (lambda: gptq(words, zeros, scales, version=3), "1 or 2"),
+        (lambda: gptq(words.astype(np.int64), zeros, scales), "qweight must be an array of words"),
+        (lambda: gptq(words[None], zeros, scales), "qweight has the wrong shape"),
+        (lambda: gptq(words, zeros[:, :1], scales), "zeros have the wrong shape"),
+        (lambda: gptq(words, zeros, scales.T), "scales have the wrong shape"),
+        (lambda: gptq(words, zeros, words), "scales must be floating point"),
+        (lambda: gptq(words[:7], np.zeros((3, 2), np.int32), np.ones((3, 16), "f2")), "divide K"),
+        (lambda: gptq(words, zeros, scales, g_idx=np.zeros(3)), "must be the group of each row"),
+        (lambda: gptq(words, zeros, scales, zero=8), "1 of block 0, column 0"),
+        (lambda: tw.from_awq(words, zeros, scales), "zeros have the wrong shape"),
+        (lambda: unpack(words, "u3"), "unknown type of stored elements"),
+        (lambda: unpack(words, "u4", axis=2), "none of the packed array's"),
+        (lambda: unpack(words, "u4", first="middle"), "low or high"),
+        (lambda: unpack(words, "u4", order=(0, 1)), "each once"),
+        (lambda: unpack([[1]], "u4"), "got: list"),
+    )
+    for make, said in cases:
+        with pytest.raises(ArgumentError, match=said):
+            make()
