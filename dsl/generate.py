@@ -28,7 +28,7 @@ from tilewright.lower.nest.build import make_program
 from tilewright.lower.pack_b import pack_program
 from tilewright.lower.stack import stack_program
 from tilewright.lower.transpose import transposition_program
-from tilewright.plan.formats import formats_of
+from tilewright.plan.formats.lookup import formats_of
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import make_plan
 from tilewright.plan.routines.pack_b import PackPlan, plan_packing

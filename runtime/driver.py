@@ -170,7 +170,7 @@ class Packer(Kernel):
         """Pack B: k x n, or with a batch count x k x n."""
         if len(arrays) != 1 or out is not None or named:
             return super().__call__(*arrays, out=out, **named)
-        from tilewright.plan.formats import format_of
+        from tilewright.plan.formats.lookup import format_of
 
         spec, b = self.spec, arrays[0]
         assert isinstance(spec, Pack)

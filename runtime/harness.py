@@ -16,7 +16,7 @@ from tilewright.emit.render import render
 from tilewright.errors import ArgumentValueError, SpecError
 from tilewright.generate import VERSION, Request, generate
 from tilewright.isa.target import Target
-from tilewright.plan.formats import formats_of
+from tilewright.plan.formats.lookup import formats_of
 from tilewright.runtime.build.toolchain import program_command
 from tilewright.runtime.call.bound_sizes import Array, value_of
 from tilewright.runtime.call.pack_source import pack_for

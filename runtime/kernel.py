@@ -47,7 +47,7 @@ def _with_formats(found: Signature, spec: Spec, target: Identity) -> Signature:
     """The signature with its formats, which take modules; the same where nothing is packed."""
     if not isinstance(spec, Pack) and not (isinstance(spec, Gemm) and isinstance(spec.b, Packed)):
         return found
-    from tilewright.plan.formats import formats_of
+    from tilewright.plan.formats.lookup import formats_of
 
     return signature(spec, formats_of(spec, target.description))
 

@@ -19,7 +19,7 @@ from benchmarks.measure.figures import Section
 from benchmarks.measure.native import Call, Timed, address, library, measure
 from benchmarks.measure.operands import WrongResultError, placed
 from benchmarks.measure.options import Options
-from tilewright.plan.formats import format_of
+from tilewright.plan.formats.lookup import format_of
 from tilewright.runtime.arrays.elements import encode
 from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.reference.pack_b import packed_bytes

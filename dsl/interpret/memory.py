@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError, PlanError
-from tilewright.plan.formats import Format
+from tilewright.plan.formats.lookup import Format
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.signature import ArrayParameter, Signature
 from tilewright.spec.sizes import Size

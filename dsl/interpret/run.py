@@ -20,7 +20,7 @@ from tilewright.ir.nest import (
     When,
     WhenSame,
 )
-from tilewright.plan.formats import formats_of
+from tilewright.plan.formats.lookup import formats_of
 from tilewright.plan.plan import Plan
 from tilewright.plan.routines.pack_b import PackPlan
 from tilewright.plan.routines.stack import StackPlan

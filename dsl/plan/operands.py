@@ -16,7 +16,7 @@ from tilewright.spec.signature import symbol_of
 from tilewright.symbolic import ONE, ZERO, div, size_expr
 
 from .contraction import Product
-from .packed_b import PackedFormat
+from .formats.packed_b import PackedFormat
 
 #: The dimension along which lines of a packed operand lie.
 LINE = {"a": "m", "b": "n"}

@@ -16,11 +16,11 @@ from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ZERO, Least, div, mod, symbol, value
 
 from .contraction import Product
-from .formats import Format
+from .formats.lookup import Format
+from .formats.packed_b import ALIGNMENT
+from .formats.quantized_b import QuantizedFormat
 from .loops import Decided, Decision
 from .operands import BatchPlan, Operand
-from .packed_b import ALIGNMENT
-from .quantized_b import QuantizedFormat
 from .staging import is_empty, loads_as, same_types, takes_scalars
 from .tile_shape import STEPS, Scaled, TileRequest
 from .tiles import Pass, RegisterTile, Stage

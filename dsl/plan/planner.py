@@ -20,10 +20,10 @@ from tilewright.symbolic import ONE, size_expr, symbol, value
 from .blocking import with_tiles
 from .cost_model import Choice, choose, shape_of, steady, tile_cycles
 from .estimate.work import convert_cycles, move_cycles
-from .formats import format_of
+from .formats.lookup import format_of
+from .formats.packed_b import MATRIX_COLUMNS, packed_product
 from .loops import Decision, outer_length, read_loops, threads_decision
 from .operands import LINE, batch_of
-from .packed_b import MATRIX_COLUMNS, packed_product
 from .plan import STACK_BYTES, Plan
 from .staging import is_plain, product_of, same_types, stage_operands
 from .vector_axis import Layout, asks_for_panels, layouts, packs_in_panels

@@ -19,7 +19,9 @@ from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, mod, value
 
 from .contraction import Product, choose_product, held_as
-from .formats import plain_format
+from .formats.lookup import plain_format
+from .formats.packed_b import CACHED_BYTES, packed_product
+from .formats.quantized_b import quantized_format, quantized_operands, quantized_product
 from .operands import (
     Operand,
     operand_of,
@@ -28,8 +30,6 @@ from .operands import (
     whole_groups,
     whole_vectors,
 )
-from .packed_b import CACHED_BYTES, packed_product
-from .quantized_b import quantized_format, quantized_operands, quantized_product
 
 #: Lines across the vectors, one or two tiles of them, for which operands are converted when loaded.
 FEW_LINES = 12

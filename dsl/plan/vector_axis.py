@@ -11,7 +11,7 @@ from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import Schedule
 from tilewright.symbolic import value
 
-from .formats import format_of
+from .formats.lookup import format_of
 from .loops import outer_length
 from .operands import operand_of
 from .staging import fits_across, is_plain, product_of

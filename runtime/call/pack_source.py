@@ -61,7 +61,7 @@ def pack_for(spec: Gemm, b: Any, scales: Any = None) -> tuple[Pack, Array]:
 
 def pack_quantized(spec: Gemm, target: Target, b: Any, scales: Any, zeros: Any) -> PackedMatrix:
     """Integers with scales packed for kernels of ``spec``; ArgumentError where they do not fit."""
-    from tilewright.plan.quantized_b import quantized_format
+    from tilewright.plan.formats.quantized_b import quantized_format
 
     assert spec.quantized is not None
     if isinstance(b, QuantizedMatrix):

@@ -20,7 +20,7 @@ from tilewright.spec.sizes import MAX_SIZE
 from .abi import ALIGNMENT, address, aligned
 
 if TYPE_CHECKING:
-    from tilewright.plan.formats import Format
+    from tilewright.plan.formats.lookup import Format
 
 _MAGIC = b"tilewright pack\n"
 _VERSION = 1
@@ -104,7 +104,7 @@ class PackedMatrix:
         They are those of the ``tw.QuantizedMatrix`` that was packed. ArgumentError for a matrix of
         another kind of format.
         """
-        from tilewright.plan.quantized_b import QuantizedFormat
+        from tilewright.plan.formats.quantized_b import QuantizedFormat
         from tilewright.runtime.quantized.packed import dequantized
 
         form = _format(self.format)
@@ -265,7 +265,7 @@ def _formats() -> dict[str, Format]:
 def _format(text: str) -> Format | None:
     known = _formats().get(text)
     if known is None:
-        from tilewright.plan.formats import format_named
+        from tilewright.plan.formats.lookup import format_named
 
         known = format_named(text)
         if known is not None:

@@ -10,7 +10,7 @@ from typing import Literal, NamedTuple
 from sympy import Expr
 
 from tilewright.errors import SpecError
-from tilewright.plan.formats import Format, formats_of
+from tilewright.plan.formats.lookup import Format, formats_of
 from tilewright.spec.pack import Pack
 from tilewright.spec.signature import ArrayParameter, Signature, signature
 from tilewright.spec.sizes import Dim

@@ -18,7 +18,7 @@ from tilewright.spec.quantized import SCALES, Quantized
 from tilewright.spec.types import is_integer
 
 if TYPE_CHECKING:
-    from tilewright.plan.quantized_b import QuantizedFormat
+    from tilewright.plan.formats.quantized_b import QuantizedFormat
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -13,7 +13,7 @@ from tilewright.spec.quantized import STORED
 from tilewright.spec.types import ITEMSIZE
 
 if TYPE_CHECKING:
-    from tilewright.plan.quantized_b import QuantizedFormat
+    from tilewright.plan.formats.quantized_b import QuantizedFormat
 
 
 def dequantized(data: Array, form: QuantizedFormat) -> Array:

@@ -16,7 +16,7 @@ from support.products.trial import Lab, lab
 
 from tilewright.generate import Request, generate
 from tilewright.isa.target import Target
-from tilewright.plan.formats import format_of
+from tilewright.plan.formats.lookup import format_of
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.operands import Strided
 from tilewright.spec.pack import Pack

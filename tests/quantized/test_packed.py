@@ -11,8 +11,8 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import ArgumentError
-from tilewright.plan.formats import format_named
-from tilewright.plan.quantized_b import QuantizedFormat, quantized_format
+from tilewright.plan.formats.lookup import format_named
+from tilewright.plan.formats.quantized_b import QuantizedFormat, quantized_format
 from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.quantized.matrix import quantized_bytes
 

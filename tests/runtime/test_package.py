@@ -44,7 +44,7 @@ print(*started, *(set(sys.modules) - before))
 HEAVY = {
     "sympy", "jinja2", "cffi", "pycparser", "filelock", "archspec", "platformdirs", "subprocess",
     "tilewright.plan.plan", "tilewright.generate", "tilewright.runtime.build.toolchain",
-    "tilewright.plan.packed_b", "tilewright.isa.vector", "tilewright.spec.expression",
+    "tilewright.plan.formats.packed_b", "tilewright.isa.vector", "tilewright.spec.expression",
     "tilewright.runtime.call.argument_checks", *(f"tilewright.targets.{name}" for name in NAMES),
 }  # fmt: skip
 

@@ -11,8 +11,8 @@ from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Select
 from tilewright.ir.ops import Active, Address, Op, Parameter, Register, Splat, Store, TileProgram
 from tilewright.isa.vector import Vector
 from tilewright.lower.tile.row_reductions import START
+from tilewright.plan.formats.packed_b import PackedFormat
 from tilewright.plan.operands import LINE, Operand, whole_groups, whole_vectors
-from tilewright.plan.packed_b import PackedFormat
 from tilewright.plan.parts import cut
 from tilewright.plan.plan import Plan
 from tilewright.spec.signature import symbol_of

@@ -14,10 +14,10 @@ from tilewright.spec.types import ITEMSIZE, accumulator
 from tilewright.symbolic import ONE, size_expr, value
 
 from ..contraction import Product, choose_product, held_as
-from ..formats import format_of
+from ..formats.lookup import format_of
+from ..formats.packed_b import ALIGNMENT, PackedFormat, packed_product
 from ..loops import Decided, Decision
 from ..operands import BatchPlan, Operand, packed_by_caller
-from ..packed_b import ALIGNMENT, PackedFormat, packed_product
 
 #: Bytes that are packed before their sums are taken: they are still in the first cache.
 CHUNK_BYTES = 16 * 1024

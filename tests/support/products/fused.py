@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.generate import Request, generate
-from tilewright.plan.formats import Format, formats_of
-from tilewright.plan.quantized_b import QuantizedFormat
+from tilewright.plan.formats.lookup import Format, formats_of
+from tilewright.plan.formats.quantized_b import QuantizedFormat
 from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.quantized.matrix import quantized_bytes
 from tilewright.spec.gemm import Gemm

@@ -13,7 +13,7 @@ from tilewright.generate import interpret_kernel, plan_for, program_for
 from tilewright.interpret.run import Counts, interpret
 from tilewright.ir.nest import Program
 from tilewright.isa.target import Target
-from tilewright.plan.formats import format_of, formats_of
+from tilewright.plan.formats.lookup import format_of, formats_of
 from tilewright.runtime.fuzz.cases import draw
 from tilewright.runtime.reference.arguments import Sample, gain, matrices, sample
 from tilewright.runtime.reference.gemm import expected

@@ -9,7 +9,7 @@ from tilewright.isa.target import Target
 from tilewright.spec.operands import Packed
 from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer
 
-from .contraction import Product, choose_product, held_as
+from ..contraction import Product, choose_product, held_as
 
 #: Bytes to which each packed matrix, and the sums behind it, are aligned.
 ALIGNMENT = 64

@@ -19,8 +19,8 @@ from tilewright.spec.quantized import SCALES, STORED, Quantize, Quantized
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO
 
-from .contraction import Product, choose_product
-from .operands import Operand
+from ..contraction import Product, choose_product
+from ..operands import Operand
 from .packed_b import ALIGNMENT, CACHED_BYTES, aligned
 
 #: The type that elements of fewer than 8 bits count as when a multiply-add is chosen.

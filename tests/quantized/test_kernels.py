@@ -16,8 +16,8 @@ from support.products.packed import DTYPES, convert
 
 import tilewright as tw
 from tilewright.errors import ArgumentError, ScheduleError, SpecError
-from tilewright.plan.formats import format_named
-from tilewright.plan.quantized_b import QuantizedFormat, quantized_format
+from tilewright.plan.formats.lookup import format_named
+from tilewright.plan.formats.quantized_b import QuantizedFormat, quantized_format
 from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.quantized.matrix import QuantizedMatrix, quantized_bytes
 
