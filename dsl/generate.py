@@ -190,6 +190,7 @@ def generate(
         support=_support(kernels, target),
         hints=target.hints,
         macros=tuple(macros.made.values()),
+        mode=target.mode,
         matrix=target.matrix if any(k.program.configurations for k in kernels) else None,
         kernels=kernels,
         threaded=any(kernel.forks for kernel in kernels),

@@ -125,8 +125,9 @@ def _read(tile: State, op: ReadRows) -> Run:
 
     def run() -> None:
         begin = tile.value(first)
-        for row, dst in enumerate(op.dst, begin):
-            registers[dst.name] = registers[src][row].copy()
+        lines = registers[src].T if op.columns else registers[src]
+        for line, dst in enumerate(op.dst, begin):
+            registers[dst.name] = lines[line].copy()
 
     return run
 

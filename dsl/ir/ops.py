@@ -344,12 +344,13 @@ class MultiplyBlock(Operation):
 
 @dataclass(frozen=True, slots=True)
 class ReadRows(Operation):
-    """``dst`` = as many rows of ``src``, from row ``first`` on."""
+    """``dst`` = as many rows of ``src``, from row ``first`` on, or with ``columns`` columns."""
 
     kind: ClassVar[str] = "read_rows"
     dst: Writes[tuple[Register, ...]]
     src: Reads[MatrixRegister]
     first: Sizes[Expr]
+    columns: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -446,14 +446,22 @@ def _multiply_block(w: Walk, op: MultiplyBlock) -> None:
 def _read_rows(w: Walk, op: ReadRows) -> None:
     _matrix(w, op, op.src)
     _known_matrix(w, op, op.src)
-    w.size(op, op.first)
     unit, rows = op.src.unit, value(op.first)
+    if op.columns and not unit.read_column:
+        w.refuse(op, f"reads a column of {unit.name}", "rows")
+    if str(op.first) in w.trips:
+        lines, most = w.trips[str(op.first)], op.src.columns if op.columns else value(op.src.rows)
+        if None not in (lines, most) and lines > most:  # type: ignore[operator]
+            w.refuse(op, f"reads line {op.first} of {lines}", f"those of {text(op.src)}")
+    else:
+        w.size(op, op.first)
     if len(op.dst) > unit.rows_at_once or (rows is not None and rows % unit.rows_at_once):
         w.refuse(op, f"reads {len(op.dst)} rows", f"{unit.rows_at_once} of {unit.name} at once")
     for register in op.dst:
         vector = register.vector
-        if (vector.element, vector.lanes) != (op.src.element, op.src.columns):
-            w.refuse(op, f"into {vector!r}", f"{op.src.columns} lanes of {op.src.element}")
+        lanes = value(op.src.rows) if op.columns else op.src.columns
+        if (vector.element, vector.lanes) != (op.src.element, lanes):
+            w.refuse(op, f"into {vector!r}", f"{lanes} lanes of {op.src.element}")
 
 
 #: The rule of each operation; a loop's is the walk's own.

@@ -41,9 +41,11 @@ def configured(program: Program) -> Program:
         if used := _registers(tile):
             uses[tile.name], numbers = _fit(used, found)
             tile = replace(tile, numbers=numbers)
+        elif names := _numbered(tile):
+            tile = replace(tile, numbers=tuple((name, i) for i, name in enumerate(names)))
         tiles.append(tile)
     if not found:
-        return program
+        return replace(program, tiles=tuple(tiles))
     nest = program.nest
     if len(found) > 1 or not found[0].fixed or any(map(_parallel, nest)):
         nest = _Placer(found, uses).place(nest, None)[0]
@@ -51,9 +53,19 @@ def configured(program: Program) -> Program:
 
 
 def _registers(tile: TileProgram) -> list[MatrixRegister]:
+    """The matrix registers of a tile that are configured."""
+    return [register for register in _matrices(tile) if register.unit.template]
+
+
+def _numbered(tile: TileProgram) -> list[str]:
+    """The matrix registers of a tile that C knows by number, where nothing is configured."""
+    return [register.name for register in _matrices(tile) if not register.unit.ctype]
+
+
+def _matrices(tile: TileProgram) -> dict[MatrixRegister, None]:
     """The matrix registers of a tile, each once."""
     every = (register for op in walk(tile.body + tile.end) for register in matrices_of(op))
-    return [register for register in dict.fromkeys(every) if register.unit.template]
+    return dict.fromkeys(every)
 
 
 def _fit(

@@ -27,6 +27,7 @@ from .k_loop import KStep, k_loop
 from .matrix_product import MatrixProduct, accumulator, begin
 from .outer_product import OuterProduct
 from .store import factors, store_across, store_along
+from .store_lines import store_lines
 from .store_matrix import store_matrices
 from .tile import Tile, masks, sum_splits, zeros
 
@@ -98,6 +99,10 @@ def _end(tile: Tile) -> Iterator[Op]:
     if tile.product.unit is not None:
         yield from factors(tile)
         yield from store_matrices(tile)
+        return
+    if tile.shape.sums is not None and tile.shape.sums.by_lines:
+        yield from factors(tile)
+        yield from store_lines(tile)
         return
     if tile.stage != "finish":
         yield from unfold(tile) if tile.product.blocks else ()

@@ -1,0 +1,151 @@
+"""SME: outer products into matrices of sums (ZA), beside SVE's vectors in streaming mode.
+
+One target for each streaming length; there is one, that of Apple's M4. Everything of a kernel runs in
+streaming mode: on a CPU without SVE, as the M4, there are no such vectors outside of it, and inside of
+it there are only instructions that are legal there (no products of 2x2 blocks, no gathers). Spellings:
+Arm C Language Extensions, SME. Speed: measured on an M4 by Tzakharko ("m4-sme-exploration") and by
+Remke and Breuer ("Hello SME!", 2024): a product a cycle, 4 cycles until its sum is there, 8 of 16-bit
+factors; a multiply-add of vectors in streaming mode starts every 4 to 5 cycles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.isa.machine import CompilerHints, Core, Emulation, Mode, Speed, VectorLength
+from tilewright.isa.matrix_unit import MatrixUnit
+from tilewright.isa.target import Feature, Target
+from tilewright.isa.vector import MulAdd, Vector
+
+from ..detection import ARM
+from ..processors import processors
+from ..sve.features import halves
+from ..sve.floats import floats
+from ..sve.integers import factors, sums
+from ..sve.words import first_lanes
+
+#: The bytes of a vector in streaming mode.
+NBYTES = 64
+_BITS = {"f32": 32, "s32": 32, "f64": 64}
+
+
+def _product(
+    mnemonic: str, element: str, intrinsic: str, depth: int = 1, x: str = "", y: str = ""
+) -> MulAdd:
+    """A product of vectors: rows are those of the first, ``{y}``."""
+    lines, bits = NBYTES * 8 // _BITS[element], _BITS[element] // depth
+    everywhere = f"svptrue_b{bits}()"
+    return MulAdd(
+        form="block",
+        mnemonic=mnemonic,
+        spelling=f"{intrinsic}_m({{acc}}, {everywhere}, {everywhere}, {{y}}, {{x}})",
+        rows=lines,
+        cols=lines,
+        depth=depth,
+        x=x,
+        y=y,
+    )
+
+
+_DOUBLE = _product("fmopa za.d", "f64", "svmopa_za64_f64")
+_ZA = MatrixUnit(
+    name="za",
+    registers={"f32": 4, "s32": 4, "f64": 8},
+    rows=NBYTES // 4,
+    row_bytes=NBYTES,
+    products={
+        "f32": (
+            _product("fmopa za.s", "f32", "svmopa_za32_f32"),
+            _product("bfmopa", "f32", "svmopa_za32_bf16", 2, "bf16", "bf16"),
+            _product("fmopa za.s of f16", "f32", "svmopa_za32_f16", 2, "f16", "f16"),
+        ),
+        "s32": (
+            _product("smopa", "s32", "svmopa_za32_s8", 4, "s8", "s8"),
+            _product("umopa", "s32", "svmopa_za32_u8", 4, "u8", "u8"),
+            _product("sumopa", "s32", "svsumopa_za32_s8", 4, "u8", "s8"),
+            _product("usmopa", "s32", "svusmopa_za32_u8", 4, "s8", "u8"),
+        ),
+    },
+    zero="ZERO_ZA({bits}, {dst})",
+    factors="vectors",
+    latency=4,
+    read="svread_hor_za{bits}_{element}_m(svundef_{element}(), svptrue_b{bits}(), {src}, {row})",
+    read_column="svread_ver_za{bits}_{element}_m(svundef_{element}(), svptrue_b{bits}(), {src}, {row})",
+)
+
+
+def _speed(op: MulAdd, latency: float) -> Speed:
+    return Speed(mnemonic=op.mnemonic, bytes=NBYTES, cycles=1, latency=latency)
+
+
+_SPEEDS = tuple(
+    _speed(op, 8 if op.depth == 2 else 4)
+    for ops in (*_ZA.products.values(), (_DOUBLE,))
+    for op in ops
+)
+
+
+def _cut(vector: Vector) -> Vector:
+    """``vector``, of which also a constant number of lanes is loaded and stored."""
+    if vector.mask is None:
+        return vector
+    masks = {n: first_lanes(vector.element, str(n)) for n in range(1, vector.lanes)}
+    return replace(
+        vector,
+        partial_load={n: vector.mask.load.replace("{mask}", m) for n, m in masks.items()},
+    )
+
+
+TARGET = Target(
+    name="sme",
+    title="SME with vectors of 512 bits",
+    machine="aarch64",
+    detection=ARM,
+    cpu_flags=("asimd", "sme", "svl512"),
+    length=VectorLength(NBYTES, "svcntsb()"),
+    mode=Mode(
+        inside='__arm_streaming __arm_inout("za")',
+        helper="__arm_streaming_compatible",
+        entry='__arm_new("za") __arm_locally_streaming',
+        support="matrix/sme_routines.c.j2",
+    ),
+    compiler_flags=("-march=armv8.2-a+sme",),
+    zig_flags=("-mcpu=generic+sme",),
+    headers=("arm_sme.h",),
+    compilers={"gcc": "14", "clang": "19", "zig": "0.14"},
+    registers=32,
+    vectors=tuple(
+        _cut(vector)
+        for vector in (
+            *floats("f32", NBYTES),
+            *floats("f64", NBYTES),
+            *sums(NBYTES),
+            *factors("s8", NBYTES),
+            *factors("u8", NBYTES),
+            *halves("f16", NBYTES, "svfloat16_t"),
+            *halves("bf16", NBYTES, "svbfloat16_t"),
+        )
+    ),
+    core=Core(
+        fma_latency=4, fma_units=0.25, loads=1, stores=1, issue=8, shuffles=0.25, speeds=_SPEEDS
+    ),
+    features={
+        "f64": Feature(
+            title="products of f64",
+            cpu_flags=("smef64f64",),
+            compiler_flags=("-march=armv8.2-a", "+sme-f64f64"),
+            zig="+sme_f64f64",
+            products={"f64": (_DOUBLE,)},
+        ),
+        **processors("sme"),
+    },
+    hints=CompilerHints(
+        constraint="w", operands=False, pointers=True, lanes=True, spare=3, picked="y"
+    ),
+    emulation=Emulation(
+        qemu="qemu-aarch64",
+        cpu="max,sve128=on,sve-default-vector-length=16,sme512=on,sme_fa64=off,sme-default-vector-length=64",
+        least="10.0",
+    ),
+    matrix=_ZA,
+)
