@@ -9,7 +9,7 @@ from typing import Any, overload
 
 from tilewright.emit.layout import folded
 from tilewright.emit.listing import Listing, Macros
-from tilewright.emit.parallel import Fork, forks
+from tilewright.emit.parallel import Fork, apart, forks
 from tilewright.emit.render import Defined, Source, render
 from tilewright.explain.data import facts
 from tilewright.explain.decisions import AnyPlan, formula
@@ -115,7 +115,7 @@ def lowered(plan: AnyPlan) -> Program:
             program = transposition_program(plan)
         case PackPlan():
             program = pack_program(plan)
-    return replace(program, tiles=tuple(map(legal, program.tiles)))
+    return replace(program, tiles=tuple(legal(tile, plan.target) for tile in program.tiles))
 
 
 def verified(program: Program, spec: Spec, target: Target) -> Program:
@@ -239,6 +239,8 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
     batch = None if isinstance(plan, TransposePlan) else plan.batch
     static = batch.static if batch else {}
     program = program_for(plan)
+    if request.target.mode is not None:
+        program = apart(program)
     parameters = signature(request.spec, formats_of(request.spec, request.target))
     own = {tile.name for tile in program.tiles}
     if request.name in own or request.name.startswith(("fork", "tiles")):

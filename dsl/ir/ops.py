@@ -449,13 +449,17 @@ class Store(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Copy(Operation):
-    """``count`` elements of type ``element`` from ``source`` to ``address``, as they are."""
+    """``count`` elements of type ``element`` from ``source`` to ``address``, as they are.
+
+    ``by`` is the function of C that copies bytes.
+    """
 
     kind: ClassVar[str] = "copy"
     address: Writes[Address]
     source: Reads[Address]
     element: str
     count: Sizes[Expr]
+    by: str = "memcpy"
 
     def accesses(self) -> Iterator[Access]:
         """The elements, read and written."""

@@ -199,13 +199,15 @@ class Mode:
 
     ``inside`` stands behind the parameters of a function that is called in that mode and left in
     it, ``helper`` behind those of one that serves in any. ``entry`` stands before a function that
-    anyone calls: it changes the mode for itself, and so does what other threads run. ``support``
-    is a template of the routines that compilers call for the change, and may not have.
+    anyone calls: it changes the mode for itself, and so does what other threads run. ``copy`` is
+    a function like C's ``memcpy``, which would leave the mode. ``support`` is a template of it, and
+    of routines that compilers call for the change, and may not have.
     """
 
     inside: str
     helper: str
     entry: str
+    copy: str
     support: str
 
 
