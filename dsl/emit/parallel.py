@@ -88,7 +88,8 @@ def apart(program: Program) -> Program:
     That is for targets with a mode of the processor: a function is called in it and left in it, or
     shares work among threads, which is not done in such a mode.
     """
-    return replace(program, nest=_apart(program.nest)) if any(map(_parallel, program.nest)) else program
+    shares = any(map(_parallel, program.nest))
+    return replace(program, nest=_apart(program.nest)) if shares else program
 
 
 def _apart(nodes: tuple[NestNode, ...]) -> tuple[NestNode, ...]:

@@ -231,9 +231,9 @@ class Detection:
     ``template`` reads ``words`` into an array, in this order; the operating system's word, if
     there is one, is the last. ``bits`` say where each of a target's ``cpu_flags`` stands; those of
     the words ``varying`` are a thread's own: the length of its vectors, for which Linux is asked by
-    this number of ``prctl``, or a register by another way, 0. ``macro`` is what compilers define for the
-    architecture, ``processors`` are its names in build systems. ``unlisted`` are flags that Linux
-    may leave out of ``/proc/cpuinfo``.
+    this number of ``prctl``, or where it is 0 a register. ``macro`` is what compilers define for
+    the architecture, ``processors`` are its names in build systems. ``unlisted`` are flags that
+    Linux may leave out of ``/proc/cpuinfo``.
     """
 
     template: str

@@ -20,16 +20,17 @@ class MatrixUnit:
 
     ``factors`` are "matrices" in registers of the same kind, which ``load`` and ``store`` move by
     rows, or "vectors" of the target or of the unit's own ``vectors``. ``read`` then is how C reads
-    rows of sums: with ``rows_at_once`` of 1 an expression for the one of number ``{row}``, which the
-    call may compute, and ``read_column`` one for a column; else a statement that fills an array
+    rows of sums: with ``rows_at_once`` of 1 an expression for the one of number ``{row}``, which
+    the call may compute, and ``read_column`` one for a column; else a statement that fills an array
     ``{dst}`` of so many, which are all.
 
     A configuration may say how many rows and bytes of each register are in use: ``template``
     declares, loads and restores it, with the C library's ``headers``; "" where there is none.
     ``consent`` is the system call that asks the operating system for the unit. In spellings
     ``{dst}``, ``{src}``, ``{acc}``, ``{x}`` and ``{y}`` are registers, ``{p}`` is a pointer,
-    ``{stride}`` the bytes from row to row, and ``{element}`` the type of sums, of ``{bits}`` bits. ``latency`` is in cycles; a multiply-add of matrices
-    takes a cycle for each row of y, a load or store one for each row.
+    ``{stride}`` the bytes from row to row, and ``{element}`` the type of sums, of ``{bits}`` bits.
+    ``latency`` is in cycles; a multiply-add of matrices takes a cycle for each row of y, a load or
+    store one for each row.
     """
 
     name: str

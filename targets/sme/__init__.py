@@ -1,11 +1,14 @@
 """SME: outer products into matrices of sums (ZA), beside SVE's vectors in streaming mode.
 
-One target for each streaming length; there is one, that of Apple's M4. Everything of a kernel runs in
-streaming mode: on a CPU without SVE, as the M4, there are no such vectors outside of it, and inside of
-it there are only instructions that are legal there (no products of 2x2 blocks, no gathers). Spellings:
-Arm C Language Extensions, SME. Speed: measured on an M4 by Tzakharko ("m4-sme-exploration") and by
-Remke and Breuer ("Hello SME!", 2024): a product a cycle, 4 cycles until its sum is there, 8 of 16-bit
-factors; a multiply-add of vectors in streaming mode starts every 4 to 5 cycles.
+Vectors have 512 bits, as on Apple's M4. All of a kernel runs in streaming mode: a CPU without SVE,
+as the M4, has no such vectors outside of it, and inside of it only some instructions are legal
+(no products of 2x2 blocks, no gathers). Spellings: Arm C Language Extensions, SME. Speed: measured
+on an M4 by Tzakharko ("m4-sme-exploration") and by Remke and Breuer ("Hello SME!", 2024): a product
+a cycle, whose sum is there after 4 cycles, or 8 of 16-bit factors; of vectors in streaming mode a
+multiply-add in 4 cycles.
+
+Compiled without Neon, whose instructions clang 19 else takes in streaming mode, where they are
+illegal (``ucvtf`` of a loaded integer); gcc 15 takes SVE's outside of it.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from dataclasses import replace
 
 from tilewright.isa.machine import CompilerHints, Core, Emulation, Mode, Speed, VectorLength
 from tilewright.isa.matrix_unit import MatrixUnit
-from tilewright.isa.target import Feature, Target
+from tilewright.isa.target import NEVER, Feature, Target
 from tilewright.isa.vector import MulAdd, Vector
 
 from ..detection import ARM
@@ -47,6 +50,10 @@ def _product(
     )
 
 
+_READ = (
+    "svread_{way}_za{{bits}}_{{element}}_m"
+    "(svundef_{{element}}(), svptrue_b{{bits}}(), {{src}}, {{row}})"
+)
 _DOUBLE = _product("fmopa za.d", "f64", "svmopa_za64_f64")
 _ZA = MatrixUnit(
     name="za",
@@ -69,8 +76,8 @@ _ZA = MatrixUnit(
     zero="ZERO_ZA({bits}, {dst})",
     factors="vectors",
     latency=4,
-    read="svread_hor_za{bits}_{element}_m(svundef_{element}(), svptrue_b{bits}(), {src}, {row})",
-    read_column="svread_ver_za{bits}_{element}_m(svundef_{element}(), svptrue_b{bits}(), {src}, {row})",
+    read=_READ.format(way="hor"),
+    read_column=_READ.format(way="ver"),
 )
 
 
@@ -110,10 +117,10 @@ TARGET = Target(
         copy="copy_bytes",
         support="matrix/sme_routines.c.j2",
     ),
-    compiler_flags=("-march=armv8.2-a+sme",),
-    zig_flags=("-mcpu=generic+sme",),
+    compiler_flags=("-march=armv8.2-a+sme+nosimd",),
+    zig_flags=("-mcpu=generic+sme-neon",),
     headers=("arm_sme.h",),
-    compilers={"gcc": "14", "clang": "19", "zig": "0.14"},
+    compilers={"gcc": NEVER, "clang": "19", "zig": "0.14"},
     registers=32,
     vectors=tuple(
         _cut(vector)

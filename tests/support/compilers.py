@@ -29,7 +29,13 @@ LENGTH = 32
 
 def _alone(name: str) -> bool:
     length = targets.load(name).length
-    return length is None or length.nbytes == LENGTH
+    others = [other for other in targets.NAMES if _family(other) == _family(name)]
+    return length is None or len(others) == 1 or length.nbytes == LENGTH
+
+
+def _family(name: str) -> str:
+    """What targets are called that differ in the length of vectors alone."""
+    return name.rstrip("0123456789")
 
 
 #: Every target; of those that differ in the length of their vectors one.

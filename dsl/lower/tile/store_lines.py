@@ -1,4 +1,4 @@
-"""The end of a tile whose sums a matrix unit gives line by line: a loop over rows or columns of them.
+"""The end of a tile whose sums a matrix unit gives by lines: loops over their rows or columns.
 
 A line is what C is contiguous along: a row of accumulators side by side, or a column of those below
 each other. No more of the sums is in vectors at once than a line of C.
@@ -28,7 +28,8 @@ def store_lines(tile: Tile) -> Iterator[Op]:
         yield from (MakeMask(active) for _, active in vectors if isinstance(active, MaskRegister))
     yield Note(f"Each {'row' if line == 'n' else 'column'} of sums becomes one of C.")
     if tile.stage == "finish":
-        yield Lines(tile, line, vectors, tile.along_size if plan.transposed else tile.across_size).loop()
+        lines = tile.along_size if plan.transposed else tile.across_size
+        yield Lines(tile, line, vectors, lines).loop()
         return
     for place in range(shape.columns if plan.transposed else shape.bands):
         yield Lines(tile, line, vectors, _trips(tile, place), _Blocks(tile, place)).loop()
