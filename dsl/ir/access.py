@@ -100,13 +100,13 @@ def store(
 
 def legal(tile: TileProgram, target: Target) -> TileProgram:
     """``tile`` in which each load and store is one that its vector has."""
-    ways = _Ways("memcpy" if target.mode is None else target.mode.copy)
+    ways = _Ways("" if target.mode is None else target.mode.copy)
     return replace(tile, body=tuple(ways.legal(tile.body)), end=tuple(ways.legal(tile.end)))
 
 
 @dataclass
 class _Ways:
-    """The ways by the stack: ``by`` copies bytes, ``taken`` are the names of buffers there."""
+    """The ways by the stack: ``by`` is what copies, ``taken`` are the names of buffers there."""
 
     by: str
     taken: set[str] = field(default_factory=set)

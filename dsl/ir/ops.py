@@ -451,7 +451,7 @@ class Store(Operation):
 class Copy(Operation):
     """``count`` elements of type ``element`` from ``source`` to ``address``, as they are.
 
-    ``by`` is the function of C that copies bytes.
+    ``by`` is the function that does so in place of C's ``memcpy``, "" where that one serves.
     """
 
     kind: ClassVar[str] = "copy"
@@ -459,7 +459,7 @@ class Copy(Operation):
     source: Reads[Address]
     element: str
     count: Sizes[Expr]
-    by: str = "memcpy"
+    by: str = ""
 
     def accesses(self) -> Iterator[Access]:
         """The elements, read and written."""

@@ -25,7 +25,7 @@ from ..processors import processors
 from ..sve.features import halves
 from ..sve.floats import floats
 from ..sve.integers import factors, sums
-from ..sve.words import first_lanes
+from ..sve.words import all_lanes, first, first_lanes
 
 #: The bytes of a vector in streaming mode.
 NBYTES = 64
@@ -92,15 +92,21 @@ _SPEEDS = tuple(
 )
 
 
-def _cut(vector: Vector) -> Vector:
-    """``vector``, of which also a constant number of lanes is loaded and stored."""
-    if vector.mask is None:
+def _streaming(vector: Vector) -> Vector:
+    """``vector`` as it is used here: whole ones are also cut to a constant number of lanes.
+
+    Of single elements the square root is a vector's: C's calls a function for negative numbers,
+    which would leave the mode.
+    """
+    element, mask = vector.element, vector.mask
+    if "sqrt" in vector.ops and vector.lanes == 1:
+        root = f"svsqrt_{element}_x({all_lanes(element)}, svdup_n_{element}({{x}}))"
+        return replace(vector, ops={**vector.ops, "sqrt": first(element, root)})
+    if mask is None:
         return vector
-    masks = {n: first_lanes(vector.element, str(n)) for n in range(1, vector.lanes)}
-    return replace(
-        vector,
-        partial_load={n: vector.mask.load.replace("{mask}", m) for n, m in masks.items()},
-    )
+    cuts = {n: first_lanes(element, str(n)) for n in range(1, vector.lanes)}
+    loads = {n: mask.load.replace("{mask}", lanes) for n, lanes in cuts.items()}
+    return replace(vector, partial_load=loads)
 
 
 TARGET = Target(
@@ -123,7 +129,7 @@ TARGET = Target(
     compilers={"gcc": NEVER, "clang": "19", "zig": "0.14"},
     registers=32,
     vectors=tuple(
-        _cut(vector)
+        _streaming(vector)
         for vector in (
             *floats("f32", NBYTES),
             *floats("f64", NBYTES),

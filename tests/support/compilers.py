@@ -56,14 +56,18 @@ def use(
     command = COMPILERS.get(wanted, {}).get(family, family)
     if native and shutil.which(family):
         command = family
-    if shutil.which(command.split()[0]) is None:
-        pytest.skip(f"no {command.split()[0]}")
-    monkeypatch.setenv("CC" if native else f"TILEWRIGHT_CC_{wanted.upper()}", command)
-    try:
-        return find_compiler(target, emulated=emulated)
-    except ToolchainError as error:
-        if "too old" not in error.problem:
-            raise
-        pytest.skip(error.problem)
-    except TargetError as error:  # no emulator, or one that is too old
-        pytest.skip(str(error))
+    newer = command.replace("clang", "clang-19", 1) if "clang-" not in command else command
+    problem = f"no {command.split()[0]}"
+    for each in dict.fromkeys((command, newer)):
+        if shutil.which(each.split()[0]) is None:
+            continue
+        monkeypatch.setenv("CC" if native else f"TILEWRIGHT_CC_{wanted.upper()}", each)
+        try:
+            return find_compiler(target, emulated=emulated)
+        except ToolchainError as error:
+            problem = error.problem
+            if "too old" not in problem and "makes no code" not in problem:
+                raise
+        except TargetError as error:  # no emulator, or one that is too old
+            problem = str(error)
+    pytest.skip(problem)
