@@ -185,12 +185,12 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemm_f32_2x16x8_ccc_row_absmax": (),
     "gemm_f16_8x2x4_fcf_gelu": ("avx2",),
     "gemm_f16_1x64x4_ccc_packed": ("avx512",),
-    "gemm_s8_32x32x128_ccc_packed": ("amx",),
+    "gemm_s8_32x32x128_ccc_packed": ("amx", "sme"),
     "gemm_bf16_2x16x34_ccc_packed_relu_to_bf16": ("amx",),
     "gemm_u8_mx16x64_fff_of_the_call": (),
     "gemm_bf16_mx16x32_ccc_packed_of_the_call": ("amx",),
     "gemm_bf16_32x16x32_ccc_parallel_m": (),
-    "gemm_f32_8x16x64_fcc": ("power10",),
+    "gemm_f32_8x16x64_fcc": ("power10", "sme"),
     "transpose_f32_8x8": ("avx2", "neon"),
 }
 
@@ -206,8 +206,8 @@ _ABLE: dict[str, tuple[str, ...]] = {
     ),
     "gemm_f32_31x16x64_ccc_tile31x16": ("amx", "avx512"),
     "gemm_f32_8x4x4_cff_tile8x4_pack_ab": _WITHOUT_SCALAR,
-    "gemm_bf16_mx16x32_ccc_packed_of_the_call": ("amx", "avx512"),
-    "gemm_bf16_32x16x32_ccc_parallel_m": ("amx", "avx512"),
+    "gemm_bf16_mx16x32_ccc_packed_of_the_call": ("amx", "avx512", "sme"),
+    "gemm_bf16_32x16x32_ccc_parallel_m": ("amx", "avx512", "sme"),
 }
 
 
