@@ -48,6 +48,7 @@ from tilewright.ir.ops import (
     SumLanes,
     TileProgram,
     Unzip,
+    WriteRow,
     Zero,
     ZeroMatrix,
 )
@@ -173,6 +174,7 @@ class Tile:
                 | MultiplyMatrices()
                 | MultiplyBlock()
                 | ReadRows()
+                | WriteRow()
             ):
                 return execute_matrices.compiled(self, op)
             case Interleave() | Unzip():

@@ -354,6 +354,16 @@ class ReadRows(Operation):
 
 
 @dataclass(frozen=True, slots=True)
+class WriteRow(Operation):
+    """Row ``row`` of ``dst`` = ``src``; the other rows stay as they are."""
+
+    kind: ClassVar[str] = "write_row"
+    dst: Writes[MatrixRegister]
+    src: Reads[Register]
+    row: int
+
+
+@dataclass(frozen=True, slots=True)
 class Add(Operation):
     """``dst = x + y``."""
 
@@ -557,7 +567,7 @@ Op = (
     Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Pick | Splat | MultiplyAdd
     | Add | Multiply | Apply | Interleave | Unzip | SumLanes | Store | Copy | StackBuffer | Keep
     | Hide | Prefetch | Note | Loop | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
-    | MultiplyBlock | ReadRows
+    | MultiplyBlock | ReadRows | WriteRow
 )  # fmt: skip
 
 

@@ -51,6 +51,7 @@ from .ops import (
     StoreMatrix,
     SumLanes,
     Unzip,
+    WriteRow,
     Zero,
     ZeroMatrix,
 )
@@ -464,6 +465,17 @@ def _read_rows(w: Walk, op: ReadRows) -> None:
             w.refuse(op, f"into {vector!r}", f"{lanes} lanes of {op.src.element}")
 
 
+def _write_row(w: Walk, op: WriteRow) -> None:
+    unit, rows, vector = op.dst.unit, _matrix(w, op, op.dst), op.src.vector
+    if not unit.write:
+        w.refuse(op, f"writes a row of {unit.name}", "a unit whose rows can be written")
+    if rows is not None and not 0 <= op.row < rows:
+        w.refuse(op, f"writes row {op.row}", f"one of {rows}")
+    if (vector.element, vector.lanes) != (op.dst.element, op.dst.columns):
+        w.refuse(op, f"takes {vector!r}", f"{op.dst.columns} lanes of {op.dst.element}")
+    w.matrices.add(op.dst.name)
+
+
 #: The rule of each operation; a loop's is the walk's own.
 RULES: Rules = {
     Point: _point,
@@ -495,4 +507,5 @@ RULES: Rules = {
     MultiplyMatrices: _multiply_matrices,
     MultiplyBlock: _multiply_block,
     ReadRows: _read_rows,
+    WriteRow: _write_row,
 }

@@ -22,7 +22,8 @@ class MatrixUnit:
     rows, or "vectors" of the target or of the unit's own ``vectors``. ``read`` then is how C reads
     rows of sums: with ``rows_at_once`` of 1 an expression for the one of number ``{row}``, which
     the call may compute, and ``read_column`` one for a column; else a statement that fills an array
-    ``{dst}`` of so many, which are all.
+    ``{dst}`` of so many, which are all. ``write`` fills a row with a vector ``{v}``: a unit
+    that can also be read by columns transposes.
 
     A configuration may say how many rows and bytes of each register are in use: ``template``
     declares, loads and restores it, with the C library's ``headers``; "" where there is none.
@@ -48,6 +49,7 @@ class MatrixUnit:
     store: str = ""
     read: str = ""
     read_column: str = ""
+    write: str = ""
     rows_at_once: int = 1
     consent: tuple[int, ...] = ()
     headers: tuple[str, ...] = ()
@@ -57,6 +59,10 @@ class MatrixUnit:
     def by_lines(self) -> bool:
         """Whether sums are read row by row or column by column, of a number that a loop counts."""
         return self.factors == "vectors" and self.rows_at_once == 1
+
+    def transposes(self, element: str) -> bool:
+        """Whether squares of vectors of ``element`` are turned by way of its registers."""
+        return bool(self.write and self.read_column) and element in self.registers
 
     @property
     def most(self) -> int:

@@ -165,7 +165,7 @@ class _Body:
     def turned(self, block: Block, rows: list[Register]) -> list[Register]:
         """The rows of the block's transpose."""
         self.networks += 1
-        steps, result = transpose(rows, block.vector.lanes, f"t{self.networks}_")
+        steps, result = transpose(self.plan.target, rows, block.vector.lanes, f"t{self.networks}_")
         self.ops += prune(steps, result[: block.cols])
         return result[: block.cols]
 

@@ -78,6 +78,7 @@ _ZA = MatrixUnit(
     latency=4,
     read=_READ.format(way="hor"),
     read_column=_READ.format(way="ver"),
+    write="svwrite_hor_za{bits}_{element}_m({dst}, {row}, svptrue_b{bits}(), {v})",
 )
 
 
@@ -141,7 +142,7 @@ TARGET = Target(
         )
     ),
     core=Core(
-        fma_latency=4, fma_units=0.25, loads=1, stores=1, issue=8, shuffles=0.25, speeds=_SPEEDS
+        fma_latency=4, fma_units=0.25, loads=1, stores=1, issue=8, shuffles=1, speeds=_SPEEDS
     ),
     features={
         "f64": Feature(

@@ -16,7 +16,18 @@ import tilewright as tw
 from benchmarks.measure.spills import functions
 from tilewright.errors import PlanError, ToolchainError
 from tilewright.generate import Request, generate, plan_for
-from tilewright.ir.ops import Loop, MatrixRegister, Op, ReadRows, Register, TileProgram, ZeroMatrix
+from tilewright.ir.networks import transpose
+from tilewright.ir.ops import (
+    Loop,
+    MatrixRegister,
+    Op,
+    ReadRows,
+    Register,
+    TileProgram,
+    WriteRow,
+    Zero,
+    ZeroMatrix,
+)
 from tilewright.ir.verify import verify_tile
 from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.build.toolchain import (
@@ -32,8 +43,6 @@ from tilewright.symbolic import ONE, ZERO, symbol
 from tilewright.targets import load
 
 SME = load("sme")
-UNIT = SME.matrix
-assert UNIT is not None
 
 # -- machine code --------------------------------------------------------------------------------
 
@@ -196,7 +205,8 @@ _VECTOR = SME.of("f32")[0]
 
 def sums(rows: int = 16) -> MatrixRegister:
     """A matrix of the unit."""
-    return MatrixRegister("s", UNIT, "f32", Integer(rows), 16)
+    assert SME.matrix is not None
+    return MatrixRegister("s", SME.matrix, "f32", Integer(rows), 16)
 
 
 def read(**changed: object) -> ReadRows:
@@ -230,6 +240,29 @@ def test_a_line_that_is_not_there_is_refused(
     op = replace(read(**changed), src=sums(rows))
     with pytest.raises(PlanError, match=problem):
         verify_tile(tile(ZeroMatrix(sums(rows)), Loop("row", Integer(trips), (op,))), SME)
+
+
+def test_rows_are_written_and_columns_read() -> None:
+    """So a square is turned; the rows are those that there are, of the type of the sums."""
+    rows = [Register(f"x{i}", _VECTOR) for i in range(3)]
+    ops, turned = transpose(SME, rows, 16, "t")
+    assert [op.kind for op in ops] == ["write_row"] * 3 + ["read_rows"] * 16
+    assert all(op.columns for op in ops if isinstance(op, ReadRows)) and len(turned) == 16
+    zeros = (Zero(row) for row in rows)
+    verify_tile(tile(*zeros, *ops), SME)
+    square = sums(8)
+    for op, problem in (
+        (WriteRow(square, rows[0], 8), "writes row 8"),
+        (WriteRow(replace(square, columns=8), rows[0], 0), "takes <z: 16 f32>"),
+    ):
+        with pytest.raises(PlanError, match=problem):
+            verify_tile(tile(Zero(rows[0]), op), SME)
+    held = Register("v", load("power10").of("f32")[0])
+    unit = load("power10").matrix
+    assert unit is not None
+    with pytest.raises(PlanError, match="writes a row of acc"):
+        op = WriteRow(MatrixRegister("s", unit, "f32", Integer(4), 4), held, 0)
+        verify_tile(tile(Zero(held), op), load("power10"))
 
 
 def test_columns_are_refused_where_the_unit_gives_rows() -> None:

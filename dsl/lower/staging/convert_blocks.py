@@ -136,7 +136,7 @@ def _block(
     first, end = within
     rows = [_row(c, emitter, lines.first + i, first, end - first) for i in range(lines.count)]
     rows = rows if len(rows) > 1 else 2 * rows  # a register is not stored in part as it was loaded
-    steps, turned = transpose(rows, c.lanes, f"t{lines.first}_{first}_")
+    steps, turned = transpose(c.target, rows, c.lanes, f"t{lines.first}_{first}_")
     turned = turned[: -(-(end - first) // _together(c))]
     emitter.add(*prune(steps, turned))
     yield from (emitter.take(register) for register in turned)

@@ -162,7 +162,7 @@ def _turn_tile(c: Conversion, tail: Expr | None, existing: Expr) -> TileProgram:
             address = Address("x", linear(((k, c.source.strides["k"]),)))
             elements.append(c.element(emitter, address, active, f"x{k}"))
         words.append(emitter.register(c.words(emitter, elements)[0]))
-    steps, turned = transpose(words, c.lanes, "t")
+    steps, turned = transpose(c.target, words, c.lanes, "t")
     emitter.add(*steps)
     for line, register in enumerate(turned):
         place = Address("out", linear(((line, c.packed.strides[c.line]),)))

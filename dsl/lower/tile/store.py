@@ -120,7 +120,7 @@ def _blocks(tile: Tile) -> Iterator[tuple[int, int, list[Op], list[Register]]]:
         for column in range(shape.vectors):
             rows = range(start, min(start + lanes, shape.rows))
             block = [tile.accumulator(row, column) for row in rows]
-            steps, result = transpose(block, lanes, f"t{column}_{start}_")
+            steps, result = transpose(tile.plan.target, block, lanes, f"t{column}_{start}_")
             result = result[: _existing(tile, column)]
             if tile.stage == "finish":
                 steps = []

@@ -91,7 +91,7 @@ class _Rows:
             active = None if there == 1 else self.lanes * there
             yield from self.sums.read(register, linear(place), active)
             block.append(register)
-        ops, turned = transpose(block, self.lanes, f"t{band}_{column}_")
+        ops, turned = transpose(self.tile.plan.target, block, self.lanes, f"t{band}_{column}_")
         yield from ops
         for line, register in enumerate(turned):
             yield stack.put(column * self.lanes + line, band, register)
