@@ -25,6 +25,7 @@ from tilewright.ir.nest import BlockLoop, Program
 from tilewright.ir.verify import verify_program
 from tilewright.isa.target import Target
 from tilewright.lower.nest.build import make_program
+from tilewright.lower.nest.configure import numbered
 from tilewright.lower.pack_b import pack_program
 from tilewright.lower.stack import stack_program
 from tilewright.lower.transpose import transposition_program
@@ -115,7 +116,9 @@ def lowered(plan: AnyPlan) -> Program:
             program = transposition_program(plan)
         case PackPlan():
             program = pack_program(plan)
-    return replace(program, tiles=tuple(legal(tile, plan.target) for tile in program.tiles))
+    return replace(
+        program, tiles=tuple(numbered(legal(tile, plan.target)) for tile in program.tiles)
+    )
 
 
 def verified(program: Program, spec: Spec, target: Target) -> Program:

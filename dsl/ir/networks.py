@@ -65,7 +65,7 @@ def transpose(
     is.
     """
     vector, unit = block[0].vector, target.matrix
-    if unit is not None and unit.transposes(vector.element):
+    if lanes > 1 and unit is not None and unit.transposes(vector.element):
         square = MatrixRegister(
             f"turned_{vector.element}", unit, vector.element, lanes * ONE, lanes
         )

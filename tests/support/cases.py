@@ -15,7 +15,7 @@ THOROUGH = "avx2"
 T = TypeVar("T")
 REQUIRED = (
     *("avx2", "neon", "neon+dotprod+i8mm+bf16", "amx", "power10"),
-    *("sve256+sve2+i8mm+bf16", "sve512+sve2+i8mm+bf16", "rvv256"),
+    *("sve256+sve2+i8mm+bf16", "sve512+sve2+i8mm+bf16", "rvv256", "sme+f64"),
 )
 
 

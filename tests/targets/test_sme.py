@@ -260,8 +260,8 @@ def test_rows_are_written_and_columns_read() -> None:
     held = Register("v", load("power10").of("f32")[0])
     unit = load("power10").matrix
     assert unit is not None
+    op = WriteRow(MatrixRegister("s", unit, "f32", Integer(4), 4), held, 0)
     with pytest.raises(PlanError, match="writes a row of acc"):
-        op = WriteRow(MatrixRegister("s", unit, "f32", Integer(4), 4), held, 0)
         verify_tile(tile(Zero(held), op), load("power10"))
 
 

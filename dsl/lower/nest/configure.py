@@ -41,11 +41,9 @@ def configured(program: Program) -> Program:
         if used := _registers(tile):
             uses[tile.name], numbers = _fit(used, found)
             tile = replace(tile, numbers=numbers)
-        elif names := _numbered(tile):
-            tile = replace(tile, numbers=tuple((name, i) for i, name in enumerate(names)))
         tiles.append(tile)
     if not found:
-        return replace(program, tiles=tuple(tiles))
+        return program
     nest = program.nest
     if len(found) > 1 or not found[0].fixed or any(map(_parallel, nest)):
         nest = _Placer(found, uses).place(nest, None)[0]
@@ -57,9 +55,11 @@ def _registers(tile: TileProgram) -> list[MatrixRegister]:
     return [register for register in _matrices(tile) if register.unit.template]
 
 
-def _numbered(tile: TileProgram) -> list[str]:
-    """The matrix registers of a tile that C knows by number, where nothing is configured."""
-    return [register.name for register in _matrices(tile) if not register.unit.ctype]
+def numbered(tile: TileProgram) -> TileProgram:
+    """``tile`` with the numbers by which C knows its matrix registers, if nothing gave them any."""
+    named = [register.name for register in _matrices(tile) if not register.unit.ctype]
+    numbers = tuple((name, number) for number, name in enumerate(named))
+    return tile if tile.numbers else replace(tile, numbers=numbers)
 
 
 def _matrices(tile: TileProgram) -> dict[MatrixRegister, None]:
