@@ -7,8 +7,7 @@ on an M4 by Tzakharko ("m4-sme-exploration") and by Remke and Breuer ("Hello SME
 a cycle, whose sum is there after 4 cycles, or 8 of 16-bit factors; of vectors in streaming mode a
 multiply-add in 4 cycles.
 
-Compiled without Neon, whose instructions clang 19 else takes in streaming mode, where they are
-illegal (``ucvtf`` of a loaded integer); gcc 15 takes SVE's outside of it.
+gcc is left out: version 15 takes SVE's instructions outside of streaming mode.
 """
 
 from __future__ import annotations
@@ -96,13 +95,18 @@ _SPEEDS = tuple(
 def _streaming(vector: Vector) -> Vector:
     """``vector`` as it is used here: whole ones are also cut to a constant number of lanes.
 
-    Of single elements the square root is a vector's: C's calls a function for negative numbers,
-    which would leave the mode.
+    Of single elements two operations are a vector's. C's square root calls a function for negative
+    numbers, which would leave the mode; for a loaded integer that becomes floating point, clang 19
+    takes an instruction of Neon, which is illegal in it.
     """
-    element, mask = vector.element, vector.mask
-    if "sqrt" in vector.ops and vector.lanes == 1:
-        root = f"svsqrt_{element}_x({all_lanes(element)}, svdup_n_{element}({{x}}))"
-        return replace(vector, ops={**vector.ops, "sqrt": first(element, root)})
+    element, mask, everywhere = vector.element, vector.mask, all_lanes(vector.element)
+    if vector.lanes == 1:
+        x = f"svdup_n_{element}({{x}})"
+        alone = {
+            "sqrt": first(element, f"svsqrt_{element}_x({everywhere}, {x})"),
+            "to_f32": first("f32", f"svcvt_f32_{element}_x({everywhere}, {x})"),
+        }
+        return replace(vector, ops={fn: alone.get(fn, how) for fn, how in vector.ops.items()})
     if mask is None:
         return vector
     cuts = {n: first_lanes(element, str(n)) for n in range(1, vector.lanes)}
@@ -124,8 +128,8 @@ TARGET = Target(
         copy="copy_bytes",
         support="matrix/sme_routines.c.j2",
     ),
-    compiler_flags=("-march=armv8.2-a+sme+nosimd",),
-    zig_flags=("-mcpu=generic+sme-neon",),
+    compiler_flags=("-march=armv8.2-a+sme",),
+    zig_flags=("-mcpu=generic+sme",),
     headers=("arm_sme.h",),
     compilers={"gcc": NEVER, "clang": "19", "zig": "0.14"},
     registers=32,
@@ -151,12 +155,6 @@ TARGET = Target(
             compiler_flags=("-march=armv8.2-a", "+sme-f64f64"),
             zig="+sme_f64f64",
             products={"f64": (_DOUBLE,)},
-        ),
-        "sme2": Feature(
-            title="SME2 with loads of several vectors",
-            cpu_flags=("sme2",),
-            compiler_flags=("-march=armv8.2-a", "+sme2"),
-            zig="+sme2",
         ),
         **processors("sme"),
     },

@@ -143,11 +143,11 @@ def test_vectors_of_streaming_mode_have_a_length_of_their_own(
     cpuinfo: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever has SVE or Neon computes with these, unless streaming mode is asked for."""
-    cpuinfo.write_text(ARM.replace("evtstrm", "evtstrm sme sme2 smef64f64"))
+    cpuinfo.write_text(ARM.replace("evtstrm", "evtstrm sme smef64f64"))
     pretend(monkeypatch, "aarch64")
     monkeypatch.setattr(processor, "vector_bytes", _vectors(0, 64))
     assert host.resolve("host").name == "neon"
-    assert host.is_native(host.resolve("sme+sme2+f64"))
+    assert host.is_native(host.resolve("sme+f64"))
     host.check_thread(host.identify("sme"))
     monkeypatch.setattr(processor, "vector_bytes", _vectors(64, 32))
     with pytest.raises(TargetError, match="not as long as sme") as raised:
