@@ -1,8 +1,8 @@
 """The whole language between plan and templates: tile operations, and the nest of blocks.
 
-A tile program computes one register tile: straight operations on vector registers and at most
-two loops (batch, K). A nest is the loops over blocks around calls of tile programs. All nodes are
-immutable; ``kind`` is the name templates dispatch on. Addresses are in elements.
+A tile program computes one register tile: operations on registers, and loops over the batch, K or
+lines. A nest is the loops over blocks around calls of tile programs. All nodes are immutable;
+``kind`` is the name templates dispatch on. Addresses are in elements.
 
 A field says what the operation does with it (``nodes.py``); one that says nothing is a property of
 the operation. ``counts`` is what an operation counts as beside its accesses, ``accesses`` are the
@@ -147,9 +147,8 @@ class Load(Operation):
     """``active`` lanes from memory, the others 0; from ``memory``'s type, "" the register's.
 
     With a ``group`` each lane holds the bits of that many elements of ``memory``, and ``active``
-    counts elements. What the vector cannot load alone goes by way of the stack once the
-    tile is made legal (``access.py``). ``loose``: the other lanes may hold anything, as they meet
-    no active one and are not stored.
+    counts elements. What the vector cannot load alone goes by way of the stack (``access.py``).
+    ``loose``: the other lanes may hold anything, as they meet no active one and are not stored.
     """
 
     kind: ClassVar[str] = "load"
@@ -224,10 +223,7 @@ class Broadcast(Operation):
     def picked(self) -> bool:
         """Whether it repeats elements as they are, of which multiply-adds take one."""
         vector = self.dst.vector
-        return (
-            self.element == vector.element
-            and vector.repeating(self.element, self.group) is not None
-        )
+        return self.element == vector.element and bool(vector.repeating(self.element, self.group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,8 +242,7 @@ class Splat(Operation):
     """A literal, the run-time parameter of that name, a size, or a scalar, into all lanes.
 
     Where ``group`` elements are one factor the literal is the bits of all those. ``label`` is what
-    readers of the C find a literal under; the register's name if it is "". ``cast``: the parameter
-    is of another type, and is converted.
+    readers of the C find a literal under, "" its register's name; ``cast`` converts a parameter.
     """
 
     kind: ClassVar[str] = "splat"
@@ -459,10 +454,7 @@ class Store(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Copy(Operation):
-    """``count`` elements of type ``element`` from ``source`` to ``address``, as they are.
-
-    ``by`` is the function that does so in place of C's ``memcpy``, "" where that one serves.
-    """
+    """``count`` elements from ``source`` to ``address``: by ``memcpy``, or the function ``by``."""
 
     kind: ClassVar[str] = "copy"
     address: Writes[Address]
@@ -576,9 +568,8 @@ class Parameter:
     """A tile program's parameter.
 
     ``role``: ``in`` and ``out`` point to elements of type ``element`` ("": the tile's own);
-    ``table`` to pointers to such, one per batch element;
-    ``offsets`` to int64 offsets; ``at`` is an offset in elements; ``size`` and ``scalar`` are the
-    kernel's own run-time sizes and numbers.
+    ``table`` to pointers to such, one per batch element; ``offsets`` to int64 offsets; ``at`` is an
+    offset in elements; ``size`` and ``scalar`` are the kernel's own run-time sizes and numbers.
     """
 
     name: str
@@ -590,10 +581,9 @@ class Parameter:
 class TileProgram:
     """One register tile: ``body`` sums the products, ``end`` updates C; ``summary`` in words.
 
-    ``numbers`` are the matrix registers by name, once the kernel's configurations are made.
-    ``mr`` and ``nr`` are its rows and columns of C, and ``accumulators`` the names of the
-    registers that hold them, where they lie in C; ``planned`` is the number that the plan gave the
-    tile. All None, or none, where no part of C is computed.
+    ``numbers`` are those of the matrix registers in C. ``mr`` and ``nr`` are its rows and columns
+    of C, ``accumulators`` the names of the registers that hold them, where they lie in C;
+    ``planned`` is its number in the plan. None, or none, where no part of C is computed.
     """
 
     name: str

@@ -66,6 +66,7 @@ PARTS: tuple[Any, ...] = (Address, MaskRegister, Argument, Bound, Selected, Conf
 VALUES = (Register, MatrixRegister, MaskRegister, Address, Name, Expr, Space.POINTER, Space.COUNTER)
 #: Text that names nothing which a program defines: types, instructions, ways, tiles, and words.
 PLAIN_TEXT = {
+    "by",
     "element",
     "memory",
     "fn",
