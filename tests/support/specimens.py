@@ -185,7 +185,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemm_f32_2x16x8_ccc_row_absmax": (),
     "gemm_f16_8x2x4_fcf_gelu": ("avx2",),
     "gemm_f16_1x64x4_ccc_packed": ("avx512",),
-    "gemm_s8_32x32x128_ccc_packed": ("amx", "sme"),
+    "gemm_s8_32x32x128_ccc_packed": ("amx",),
     "gemm_bf16_2x16x34_ccc_packed_relu_to_bf16": ("amx",),
     "gemm_u8_mx16x64_fff_of_the_call": (),
     "gemm_bf16_mx16x32_ccc_packed_of_the_call": ("amx",),
