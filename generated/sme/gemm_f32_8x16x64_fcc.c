@@ -21,7 +21,8 @@
 
 /* Up to 4 bytes, and no others. What is read in parts meets in a register: a load that spans narrower
  * stores waits for them. */
-__attribute__((unused)) static inline int32_t group_of(const void *p, size_t bytes) __arm_streaming_compatible
+__attribute__((unused)) static inline int32_t group_of(const void *p,
+    size_t bytes) __arm_streaming_compatible __arm_preserves("za")
 {
     int32_t bits = 0;
     uint16_t pair = 0;
@@ -36,12 +37,12 @@ __attribute__((unused)) static inline int32_t group_of(const void *p, size_t byt
     return bits | pair;
 }
 
-__attribute__((unused)) static inline int32_t bits_of_float(float x) __arm_streaming_compatible
+__attribute__((unused)) static inline int32_t bits_of_float(float x) __arm_streaming_compatible __arm_preserves("za")
 {
     return group_of(&x, sizeof x);
 }
 
-__attribute__((unused)) static inline float float_of_bits(int32_t bits) __arm_streaming_compatible
+__attribute__((unused)) static inline float float_of_bits(int32_t bits) __arm_streaming_compatible __arm_preserves("za")
 {
     float x;
     memcpy(&x, &bits, sizeof x);
