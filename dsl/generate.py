@@ -9,7 +9,7 @@ from typing import Any, overload
 
 from tilewright.emit.layout import folded
 from tilewright.emit.listing import Listing, Macros
-from tilewright.emit.parallel import Fork, forks
+from tilewright.emit.parallel import Fork, apart, forks
 from tilewright.emit.render import Defined, Source, render
 from tilewright.explain.data import facts
 from tilewright.explain.decisions import AnyPlan, formula
@@ -25,6 +25,7 @@ from tilewright.ir.nest import BlockLoop, Program
 from tilewright.ir.verify import verify_program
 from tilewright.isa.target import Target
 from tilewright.lower.nest.build import make_program
+from tilewright.lower.nest.configure import numbered
 from tilewright.lower.pack_b import pack_program
 from tilewright.lower.stack import stack_program
 from tilewright.lower.transpose import transposition_program
@@ -115,7 +116,9 @@ def lowered(plan: AnyPlan) -> Program:
             program = transposition_program(plan)
         case PackPlan():
             program = pack_program(plan)
-    return replace(program, tiles=tuple(map(legal, program.tiles)))
+    return replace(
+        program, tiles=tuple(numbered(legal(tile, plan.target)) for tile in program.tiles)
+    )
 
 
 def verified(program: Program, spec: Spec, target: Target) -> Program:
@@ -190,6 +193,7 @@ def generate(
         support=_support(kernels, target),
         hints=target.hints,
         macros=tuple(macros.made.values()),
+        mode=target.mode,
         matrix=target.matrix if any(k.program.configurations for k in kernels) else None,
         kernels=kernels,
         threaded=any(kernel.forks for kernel in kernels),
@@ -238,6 +242,8 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
     batch = None if isinstance(plan, TransposePlan) else plan.batch
     static = batch.static if batch else {}
     program = program_for(plan)
+    if request.target.mode is not None:
+        program = apart(program)
     parameters = signature(request.spec, formats_of(request.spec, request.target))
     own = {tile.name for tile in program.tiles}
     if request.name in own or request.name.startswith(("fork", "tiles")):

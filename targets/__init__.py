@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 NAMES = (
     *("amx", "avx10.2", "avx512", "avx2"),
     *("sve2048", "sve1024", "sve512", "sve256", "neon", "sve128"),
+    "sme",
     "power10",
     *("rvv1024", "rvv512", "rvv256", "rvv128"),
     "scalar",

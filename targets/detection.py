@@ -5,8 +5,9 @@ system saves (Intel 64 and IA-32 Architectures Software Developer's Manual, volu
 volume 1, chapter 13; Architecture Instruction Set Extensions Programming Reference). In the word of
 AVX10 bit v says whether the CPU has its version v.
 AArch64 and POWER: the kernel's auxiliary vector (Linux, Documentation/arch/arm64/elf_hwcaps and
-arch/powerpc/elf_hwcaps). The length of SVE's vectors is each thread's own (arch/arm64/sve): of the
-word VECTORS the bit is set that counts their segments of 128 bits. RISC-V: the call ``hwprobe``
+arch/powerpc/elf_hwcaps). The length of SVE's vectors is each thread's own (arch/arm64/sve), and so
+is that of vectors in SME's streaming mode (arch/arm64/sme): of the words VECTORS and STREAMING the
+bit is set that counts their segments of 128 bits. RISC-V: the call ``hwprobe``
 (arch/riscv/hwprobe), whose ``v`` is that of version 1.0, and the register ``vlenb``.
 """
 
@@ -52,7 +53,7 @@ X86 = Detection(
 )  # fmt: skip
 ARM = Detection(
     template="library/cpu_hwcap.c.j2",
-    words=("HWCAP", "HWCAP2", "VECTORS"),
+    words=("HWCAP", "HWCAP2", "VECTORS", "STREAMING"),
     bits={
         "asimd": CpuBit("HWCAP", 1),
         "asimddp": CpuBit("HWCAP", 20),
@@ -63,9 +64,12 @@ ARM = Detection(
         "svebf16": CpuBit("HWCAP2", 12),
         "i8mm": CpuBit("HWCAP2", 13),
         "bf16": CpuBit("HWCAP2", 14),
+        "sme": CpuBit("HWCAP2", 23),
+        "smef64f64": CpuBit("HWCAP2", 25),
         **{f"sve{bits}": CpuBit("VECTORS", bits // 128) for bits in (128, 256, 512, 1024, 2048)},
+        "svl512": CpuBit("STREAMING", 4),
     },
-    varying="VECTORS",
+    varying={"VECTORS": 51, "STREAMING": 64},
     macro="__aarch64__",
     processors=("aarch64", "arm64", "ARM64"),
 )
@@ -85,7 +89,7 @@ RISCV = Detection(
         "zvfbfwma": CpuBit("IMA_EXT_0", 54),
         **{f"vlen{bits}": CpuBit("VECTORS", bits // 128) for bits in (128, 256, 512, 1024)},
     },
-    varying="VECTORS",
+    varying={"VECTORS": 0},
     macro="__riscv",
     processors=("riscv64",),
 )

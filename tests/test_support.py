@@ -14,7 +14,7 @@ from support.processes import is_compiler
 
 FEATURES = "neon+dotprod+i8mm+bf16"
 #: Those with vectors of several lengths, in the order of their names.
-WIDE = ("rvv256", "sve256+sve2+i8mm+bf16", "sve512+sve2+i8mm+bf16")
+WIDE = ("rvv256", "sme+f64", "sve256+sve2+i8mm+bf16", "sve512+sve2+i8mm+bf16")
 CONFTEST = Path(__file__).parent / "conftest.py"
 
 
@@ -61,7 +61,7 @@ def test_interpreted_cases_are_no_runs() -> None:
     cases = Cases()
     for target in REQUIRED:
         cases.count(target, "interpreted", 1000)
-    assert len(cases.lacking(200)) == len(REQUIRED) == 8
+    assert len(cases.lacking(200)) == len(REQUIRED) == 9
 
 
 def test_an_unknown_means_is_refused() -> None:
@@ -104,7 +104,8 @@ def test_counts(cases, i):
     cases.count("avx2", "native", 25)
     cases.count("neon+dotprod+i8mm+bf16", "qemu", 25)
     cases.count("amx", "header", 25)
-    for target in ("power10", "rvv256", "sve256+sve2+i8mm+bf16", "sve512+sve2+i8mm+bf16"):
+    wide = "sve256+sve2+i8mm+bf16", "sve512+sve2+i8mm+bf16"
+    for target in ("power10", "rvv256", "sme+f64", *wide):
         cases.count(target, "qemu", 25)
 """
 

@@ -13,7 +13,15 @@ from itertools import count
 from typing import Any, ClassVar
 
 from tilewright.ir.nodes import mapped
-from tilewright.ir.ops import Keep, Loop, MultiplyAdd, Op, Register, Splat, TileProgram
+from tilewright.ir.ops import (
+    Keep,
+    Loop,
+    MultiplyAdd,
+    Op,
+    Splat,
+    TileProgram,
+)
+from tilewright.ir.values import Register
 from tilewright.isa.vector import MulAdd, Vector
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby
 from typing import Literal
 
 from sympy import Expr, Integer
@@ -19,9 +20,9 @@ from tilewright.ir.nest import (
     defined,
     names_used,
 )
-from tilewright.ir.nodes import inside
+from tilewright.ir.nodes import inside, walk, within
 from tilewright.spec.signature import Signature
-from tilewright.symbolic import ONE, slots
+from tilewright.symbolic import ONE, ZERO, slots
 
 #: Vector multiply-adds of a trip whose work is not known: one more thread pays for them.
 WORTH = 1 << 15
@@ -61,6 +62,11 @@ class Fork:
         return self.loops[-1].body
 
     @property
+    def shares(self) -> bool:
+        """Whether a trip runs parallel loops itself."""
+        return any(map(_parallel, self.body))
+
+    @property
     def trips(self) -> Expr:
         """How many trips all loops have together."""
         trips = ONE
@@ -74,6 +80,40 @@ def forks(program: Program, signature: Signature, prefix: str) -> tuple[Fork, ..
     finder = _Finder(program, signature, prefix)
     finder.visit(program.nest)
     return tuple(finder.found)
+
+
+def apart(program: Program) -> Program:
+    """``program`` with what stands beside its parallel loops as parallel loops of one trip.
+
+    That is for targets with a mode of the processor: a function is called in it and left in it, or
+    shares work among threads, which is not done in such a mode.
+    """
+    shares = any(map(_parallel, program.nest))
+    return replace(program, nest=_apart(program.nest)) if shares else program
+
+
+def _apart(nodes: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
+    found: list[NestNode] = []
+    for shares, several in groupby(nodes, _parallel):
+        if shares:
+            found += (within(node, _trip if _is_loop(node) else _apart) for node in several)
+        else:
+            found.append(BlockLoop("once", ONE, tuple(several), parallel=True, work=ZERO))
+    return tuple(found)
+
+
+def _trip(body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
+    """What a trip of a parallel loop runs: a function's body, which may share nothing itself."""
+    return _apart(body) if any(map(_parallel, body)) else body
+
+
+def _is_loop(node: NestNode) -> bool:
+    return isinstance(node, BlockLoop) and node.parallel
+
+
+def _parallel(node: NestNode) -> bool:
+    """Whether ``node`` is a parallel loop, or has one within."""
+    return any(map(_is_loop, walk((node,))))
 
 
 class _Finder:

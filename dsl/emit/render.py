@@ -17,7 +17,8 @@ import numpy as np
 from jinja2.bccache import Bucket
 from sympy import Expr
 
-from tilewright.ir.ops import Broadcast, Load, MaskRegister, Register, Store
+from tilewright.ir.ops import Broadcast, Load, Store
+from tilewright.ir.values import MaskRegister, Register
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.types import ELEMENTS, ITEMSIZE
 from tilewright.symbolic import c_text, slots

@@ -16,6 +16,7 @@ from tilewright.ir.ops import (
     ReadRows,
     StoreMatrix,
     TileProgram,
+    WriteRow,
     ZeroMatrix,
 )
 from tilewright.isa.vector import MulAdd
@@ -26,7 +27,9 @@ from .lanes import Lanes, exact, product
 from .memory import Segment
 
 Run = Callable[[], None]
-MatrixOp = ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices | MultiplyBlock | ReadRows
+MatrixOp = (
+    ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices | MultiplyBlock | ReadRows | WriteRow
+)
 #: The smallest positive normal number of f32: what is below it is flushed to zero.
 _NORMAL = np.float32(2.0**-126)
 
@@ -56,6 +59,8 @@ def compiled(tile: State, op: MatrixOp) -> Run:
             return _multiply(tile, op)
         case MultiplyBlock():
             return _multiply_block(tile, op)
+        case WriteRow():
+            return _write(tile, op)
         case ReadRows():
             return _read(tile, op)
         case _:
@@ -125,8 +130,24 @@ def _read(tile: State, op: ReadRows) -> Run:
 
     def run() -> None:
         begin = tile.value(first)
-        for row, dst in enumerate(op.dst, begin):
-            registers[dst.name] = registers[src][row].copy()
+        lines = registers[src].T if op.columns else registers[src]
+        for line, dst in enumerate(op.dst, begin):
+            registers[dst.name] = lines[line].copy()
+
+    return run
+
+
+def _write(tile: State, op: WriteRow) -> Run:
+    """Rows that were never written hold NaN, or the least integer."""
+    registers, dst, src = tile.registers, _name(op.dst.name), op.src.name
+    shape, type_ = (int(op.dst.rows), op.dst.columns), DTYPES[op.dst.element]
+    nothing = np.iinfo(type_).min if is_integer(op.dst.element) else np.nan
+
+    def run() -> None:
+        before = registers.get(dst)
+        found = np.full(shape, nothing, type_) if before is None else before.copy()
+        found[op.row] = registers[src]
+        registers[dst] = found
 
     return run
 

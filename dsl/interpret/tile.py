@@ -17,9 +17,7 @@ from sympy import Expr
 from tilewright.elementwise.operations import NUMPY
 from tilewright.errors import PlanError
 from tilewright.ir.ops import (
-    Active,
     Add,
-    Address,
     Advance,
     Apply,
     Broadcast,
@@ -29,7 +27,6 @@ from tilewright.ir.ops import (
     LoadMatrix,
     Loop,
     MakeMask,
-    MaskRegister,
     Multiply,
     MultiplyAdd,
     MultiplyBlock,
@@ -40,7 +37,6 @@ from tilewright.ir.ops import (
     Point,
     PointBatch,
     ReadRows,
-    Register,
     Splat,
     StackBuffer,
     Store,
@@ -49,9 +45,11 @@ from tilewright.ir.ops import (
     TileProgram,
     Unpack,
     Unzip,
+    WriteRow,
     Zero,
     ZeroMatrix,
 )
+from tilewright.ir.values import Active, Address, MaskRegister, Register
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.quantized import STORED
 from tilewright.spec.types import ITEMSIZE, is_integer
@@ -175,6 +173,7 @@ class Tile:
                 | MultiplyMatrices()
                 | MultiplyBlock()
                 | ReadRows()
+                | WriteRow()
             ):
                 return execute_matrices.compiled(self, op)
             case Interleave() | Unzip():

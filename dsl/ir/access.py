@@ -8,7 +8,7 @@ into finished tiles, so that a program says all that its C does.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import chain, count
 
 from tilewright.elementwise.builder import Argument
@@ -20,17 +20,15 @@ from tilewright.symbolic import ZERO
 from .emitter import Emitter
 from .nodes import within
 from .ops import (
-    Active,
-    Address,
     Apply,
     Copy,
     Load,
     Op,
-    Register,
     StackBuffer,
     Store,
     TileProgram,
 )
+from .values import Active, Address, Register
 
 
 def bits_of(type_: str) -> str:
@@ -98,27 +96,34 @@ def store(
 # --- by way of the stack ---------------------------------------------------------------
 
 
-def legal(tile: TileProgram) -> TileProgram:
+def legal(tile: TileProgram, target: Target) -> TileProgram:
     """``tile`` in which each load and store is one that its vector has."""
-    taken: set[str] = set()
-    return replace(tile, body=tuple(_legal(tile.body, taken)), end=tuple(_legal(tile.end, taken)))
+    ways = _Ways("" if target.mode is None else target.mode.copy)
+    return replace(tile, body=tuple(ways.legal(tile.body)), end=tuple(ways.legal(tile.end)))
 
 
-def _legal(ops: Iterable[Op], taken: set[str]) -> Iterator[Op]:
-    """``ops`` and the ways by the stack that they need; ``taken``: names of buffers there."""
-    for op in ops:
-        if isinstance(op, Load) and not reachable(op):
-            buffer = _buffer(op, op.dst, taken, zeros=True)
-            inside = Address(buffer.name, ZERO)
-            yield from (buffer, Copy(inside, op.address, buffer.element, op.count))
-            yield replace(op, address=inside, active=None)
-        elif isinstance(op, Store) and not reachable(op):
-            buffer = _buffer(op, op.src, taken, zeros=False)
-            inside = Address(buffer.name, ZERO)
-            yield from (buffer, replace(op, address=inside, active=None))
-            yield Copy(op.address, inside, buffer.element, op.count)
-        else:
-            yield within(op, lambda body: _legal(body, taken))
+@dataclass
+class _Ways:
+    """The ways by the stack: ``by`` is what copies, ``taken`` are the names of buffers there."""
+
+    by: str
+    taken: set[str] = field(default_factory=set)
+
+    def legal(self, ops: Iterable[Op]) -> Iterator[Op]:
+        """``ops`` and the ways that they need."""
+        for op in ops:
+            if isinstance(op, Load) and not reachable(op):
+                buffer = _buffer(op, op.dst, self.taken, zeros=True)
+                inside = Address(buffer.name, ZERO)
+                yield from (buffer, Copy(inside, op.address, buffer.element, op.count, self.by))
+                yield replace(op, address=inside, active=None)
+            elif isinstance(op, Store) and not reachable(op):
+                buffer = _buffer(op, op.src, self.taken, zeros=False)
+                inside = Address(buffer.name, ZERO)
+                yield from (buffer, replace(op, address=inside, active=None))
+                yield Copy(op.address, inside, buffer.element, op.count, self.by)
+            else:
+                yield within(op, self.legal)
 
 
 def reachable(op: Load | Store) -> bool:

@@ -10,7 +10,14 @@ from tilewright.isa.target import Target
 
 from .dataflow import pointers_used, reads, writes
 from .nodes import walk
-from .ops import Loop, MakeMask, MaskRegister, Op, Register, Splat, TileProgram
+from .ops import (
+    Loop,
+    MakeMask,
+    Op,
+    Splat,
+    TileProgram,
+)
+from .values import MaskRegister, Register
 
 #: Values on their way through a tile's ``end`` that may wait in memory, beside those in registers.
 SPILLED = 24

@@ -22,18 +22,16 @@ from .nodes import (
     walk,
 )
 from .ops import (
-    Address,
     Keep,
     Loop,
     MakeMask,
-    MatrixRegister,
     Note,
     Op,
     Point,
-    Register,
     StackBuffer,
     Store,
 )
+from .values import Address, MatrixRegister, Register
 
 # --- what one operation does -------------------------------------------------------------------
 
@@ -103,11 +101,15 @@ def without_idle_notes(ops: Sequence[Op]) -> tuple[Op, ...]:
 
 
 def prune(ops: Sequence[Op], needed: Iterable[Register]) -> list[Op]:
-    """``ops`` (straight-line) without those whose result nobody needs."""
+    """``ops`` (straight-line) without those whose result nobody needs.
+
+    What fills a matrix stays.
+    """
     wanted = {register.name for register in needed}
     kept: list[Op] = []
     for op in reversed(ops):
-        if any(register.name in wanted for register in writes(op)):
+        fills = matrices_of(op) and not writes(op)
+        if fills or any(register.name in wanted for register in writes(op)):
             wanted |= {register.name for register in reads(op)}
             kept.append(op)
     return kept[::-1]

@@ -12,7 +12,13 @@ from tilewright.elementwise.builder import Argument, Builder, Step, Value
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 
-from .ops import Apply, Note, Op, Register, Splat
+from .ops import (
+    Apply,
+    Note,
+    Op,
+    Splat,
+)
+from .values import Register
 
 #: Operations whose second argument is a constant of the instruction.
 _SHIFTS = ("shl", "shr", "ushr")

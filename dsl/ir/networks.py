@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tilewright.isa.target import Target
 from tilewright.isa.vector import MulAdd
+from tilewright.symbolic import ONE
 
 from .dataflow import prune
 from .emitter import Emitter
@@ -12,10 +14,12 @@ from .ops import (
     Add,
     Interleave,
     Op,
-    Register,
+    ReadRows,
     Unzip,
+    WriteRow,
     Zero,
 )
+from .values import MatrixRegister, Register
 
 
 def sum_tree(registers: list[Register], name: str) -> tuple[list[Op], Register]:
@@ -50,13 +54,24 @@ def sum_tree(registers: list[Register], name: str) -> tuple[list[Op], Register]:
 
 
 def transpose(
-    block: Sequence[Register], lanes: int, prefix: str
+    target: Target, block: Sequence[Register], lanes: int, prefix: str
 ) -> tuple[list[Op], list[Register]]:
-    """Transpose a block of ``lanes`` registers or fewer: log2(lanes) rounds of interleaves.
+    """Transpose a block of ``lanes`` registers or fewer.
 
-    Of the ``lanes`` results, the lanes of rows that ``block`` lacks hold anything: where one of
-    two rows is missing, half of their interleaving is the other row as it is.
+    Of the ``lanes`` results, the lanes of rows that ``block`` lacks hold anything. The block goes
+    by way of a matrix unit that turns what is written by rows, or through log2(lanes) rounds of
+    interleaves: where one of two rows is missing, half of their interleaving is the other row as it
+    is.
     """
+    vector, unit = block[0].vector, target.matrix
+    if lanes > 1 and unit is not None and unit.transposes(vector.element):
+        square = MatrixRegister(
+            f"turned_{vector.element}", unit, vector.element, lanes * ONE, lanes
+        )
+        turned = [Register(f"{prefix}{column}", vector) for column in range(lanes)]
+        rows_in = [WriteRow(square, row, number) for number, row in enumerate(block)]
+        columns = [ReadRows((r,), square, i * ONE, columns=True) for i, r in enumerate(turned)]
+        return [*rows_in, *columns], turned
     ops: list[Op] = []
     rows: list[Register | None] = [*block, *[None] * (lanes - len(block))]
     half = 1

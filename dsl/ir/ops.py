@@ -1,8 +1,8 @@
 """The whole language between plan and templates: tile operations, and the nest of blocks.
 
-A tile program computes one register tile: straight operations on vector registers and at most
-two loops (batch, K). A nest is the loops over blocks around calls of tile programs. All nodes are
-immutable; ``kind`` is the name templates dispatch on. Addresses are in elements.
+A tile program computes one register tile: operations on registers, and loops over the batch, K or
+lines. A nest is the loops over blocks around calls of tile programs. All nodes are immutable;
+``kind`` is the name templates dispatch on. Addresses are in elements.
 
 A field says what the operation does with it (``nodes.py``); one that says nothing is a property of
 the operation. ``counts`` is what an operation counts as beside its accesses, ``accesses`` are the
@@ -15,52 +15,10 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 from sympy import Expr, Integer
 
-from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.isa.vector import Mask, MulAdd, Vector
 
 from .nodes import Body, CounterName, Hints, Node, PointerName, Reads, Sizes, Updates, Writes
-
-# --- what operations act on ---------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Register:
-    """A vector register seen as ``vector``."""
-
-    name: str
-    vector: Vector
-
-
-@dataclass(frozen=True, slots=True)
-class MatrixRegister:
-    """A register of the matrix unit, in use for ``rows`` rows of ``columns`` elements."""
-
-    name: str
-    unit: MatrixUnit
-    element: str
-    rows: Expr
-    columns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Address:
-    """``pointer + offset`` in elements."""
-
-    pointer: Reads[PointerName]
-    offset: Sizes[Expr]
-
-
-@dataclass(frozen=True, slots=True)
-class MaskRegister:
-    """The predicate of the first ``active`` lanes."""
-
-    name: str
-    vector: Vector
-    active: Sizes[Expr]
-
-
-#: How much of a register an access touches: all, a number of lanes, or a mask's.
-Active: TypeAlias = int | Expr | MaskRegister | None
+from .values import Active, Address, MaskRegister, MatrixRegister, Register
 
 # --- operations of a tile program ---------------------------------------------------------
 
@@ -147,9 +105,8 @@ class Load(Operation):
     """``active`` lanes from memory, the others 0; from ``memory``'s type, "" the register's.
 
     With a ``group`` each lane holds the bits of that many elements of ``memory``, and ``active``
-    counts elements. What the vector cannot load alone goes by way of the stack once the
-    tile is made legal (``access.py``). ``loose``: the other lanes may hold anything, as they meet
-    no active one and are not stored.
+    counts elements. What the vector cannot load alone goes by way of the stack (``access.py``).
+    ``loose``: the other lanes may hold anything, as they meet no active one and are not stored.
     """
 
     kind: ClassVar[str] = "load"
@@ -226,10 +183,7 @@ class Broadcast(Operation):
     def picked(self) -> bool:
         """Whether it repeats elements as they are, of which multiply-adds take one."""
         vector = self.dst.vector
-        return (
-            self.element == vector.element
-            and vector.repeating(self.element, self.group) is not None
-        )
+        return self.element == vector.element and bool(vector.repeating(self.element, self.group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +202,7 @@ class Splat(Operation):
     """A literal, the run-time parameter of that name, a size, or a scalar, into all lanes.
 
     Where ``group`` elements are one factor the literal is the bits of all those. ``label`` is what
-    readers of the C find a literal under; the register's name if it is "". ``cast``: the parameter
-    is of another type, and is converted.
+    readers of the C find a literal under, "" its register's name; ``cast`` converts a parameter.
     """
 
     kind: ClassVar[str] = "splat"
@@ -346,12 +299,23 @@ class MultiplyBlock(Operation):
 
 @dataclass(frozen=True, slots=True)
 class ReadRows(Operation):
-    """``dst`` = as many rows of ``src``, from row ``first`` on."""
+    """``dst`` = as many rows of ``src``, from row ``first`` on, or with ``columns`` columns."""
 
     kind: ClassVar[str] = "read_rows"
     dst: Writes[tuple[Register, ...]]
     src: Reads[MatrixRegister]
     first: Sizes[Expr]
+    columns: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRow(Operation):
+    """Row ``row`` of ``dst`` = ``src``; the other rows stay as they are."""
+
+    kind: ClassVar[str] = "write_row"
+    dst: Writes[MatrixRegister]
+    src: Reads[Register]
+    row: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -462,13 +426,14 @@ class Store(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Copy(Operation):
-    """``count`` elements of type ``element`` from ``source`` to ``address``, as they are."""
+    """``count`` elements from ``source`` to ``address``: by ``memcpy``, or the function ``by``."""
 
     kind: ClassVar[str] = "copy"
     address: Writes[Address]
     source: Reads[Address]
     element: str
     count: Sizes[Expr]
+    by: str = ""
 
     def accesses(self) -> Iterator[Access]:
         """The elements, read and written."""
@@ -566,7 +531,7 @@ Op = (
     Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Pick | Splat | MultiplyAdd
     | Add | Multiply | Apply | Interleave | Unzip | SumLanes | Store | Copy | StackBuffer | Keep
     | Hide | Prefetch | Note | Loop | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
-    | MultiplyBlock | ReadRows | Unpack
+    | MultiplyBlock | ReadRows | WriteRow | Unpack
 )  # fmt: skip
 
 
@@ -575,9 +540,8 @@ class Parameter:
     """A tile program's parameter.
 
     ``role``: ``in`` and ``out`` point to elements of type ``element`` ("": the tile's own);
-    ``table`` to pointers to such, one per batch element;
-    ``offsets`` to int64 offsets; ``at`` is an offset in elements; ``size`` and ``scalar`` are the
-    kernel's own run-time sizes and numbers.
+    ``table`` to pointers to such, one per batch element; ``offsets`` to int64 offsets; ``at`` is an
+    offset in elements; ``size`` and ``scalar`` are the kernel's own run-time sizes and numbers.
     """
 
     name: str
@@ -589,10 +553,9 @@ class Parameter:
 class TileProgram:
     """One register tile: ``body`` sums the products, ``end`` updates C; ``summary`` in words.
 
-    ``numbers`` are the matrix registers by name, once the kernel's configurations are made.
-    ``mr`` and ``nr`` are its rows and columns of C, and ``accumulators`` the names of the
-    registers that hold them, where they lie in C; ``planned`` is the number that the plan gave the
-    tile. All None, or none, where no part of C is computed.
+    ``numbers`` are those of the matrix registers in C. ``mr`` and ``nr`` are its rows and columns
+    of C, ``accumulators`` the names of the registers that hold them, where they lie in C;
+    ``planned`` is its number in the plan. None, or none, where no part of C is computed.
     """
 
     name: str

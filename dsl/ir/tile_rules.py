@@ -20,7 +20,6 @@ from .access import reachable
 from .extents import Pointer, between
 from .ops import (
     Add,
-    Address,
     Advance,
     Apply,
     Broadcast,
@@ -31,8 +30,6 @@ from .ops import (
     Load,
     LoadMatrix,
     MakeMask,
-    MaskRegister,
-    MatrixRegister,
     Multiply,
     MultiplyAdd,
     MultiplyBlock,
@@ -44,7 +41,6 @@ from .ops import (
     PointBatch,
     Prefetch,
     ReadRows,
-    Register,
     Splat,
     StackBuffer,
     Store,
@@ -52,10 +48,12 @@ from .ops import (
     SumLanes,
     Unpack,
     Unzip,
+    WriteRow,
     Zero,
     ZeroMatrix,
 )
 from .tile_walk import Rules, Walk, has, text
+from .values import Address, MaskRegister, MatrixRegister, Register
 
 #: Bytes of a group of elements that one integer in C holds.
 GROUP_BYTES = (1, 2, 4, 8)
@@ -455,14 +453,33 @@ def _multiply_block(w: Walk, op: MultiplyBlock) -> None:
 def _read_rows(w: Walk, op: ReadRows) -> None:
     _matrix(w, op, op.src)
     _known_matrix(w, op, op.src)
-    w.size(op, op.first)
     unit, rows = op.src.unit, value(op.first)
+    if op.columns and not unit.read_column:
+        w.refuse(op, f"reads a column of {unit.name}", "rows")
+    if str(op.first) in w.trips:
+        lines, most = w.trips[str(op.first)], op.src.columns if op.columns else value(op.src.rows)
+        if None not in (lines, most) and lines > most:  # type: ignore[operator]
+            w.refuse(op, f"reads line {op.first} of {lines}", f"those of {text(op.src)}")
+    else:
+        w.size(op, op.first)
     if len(op.dst) > unit.rows_at_once or (rows is not None and rows % unit.rows_at_once):
         w.refuse(op, f"reads {len(op.dst)} rows", f"{unit.rows_at_once} of {unit.name} at once")
     for register in op.dst:
         vector = register.vector
-        if (vector.element, vector.lanes) != (op.src.element, op.src.columns):
-            w.refuse(op, f"into {vector!r}", f"{op.src.columns} lanes of {op.src.element}")
+        lanes = value(op.src.rows) if op.columns else op.src.columns
+        if (vector.element, vector.lanes) != (op.src.element, lanes):
+            w.refuse(op, f"into {vector!r}", f"{lanes} lanes of {op.src.element}")
+
+
+def _write_row(w: Walk, op: WriteRow) -> None:
+    unit, rows, vector = op.dst.unit, _matrix(w, op, op.dst), op.src.vector
+    if not unit.write:
+        w.refuse(op, f"writes a row of {unit.name}", "a unit whose rows can be written")
+    if rows is not None and not 0 <= op.row < rows:
+        w.refuse(op, f"writes row {op.row}", f"one of {rows}")
+    if (vector.element, vector.lanes) != (op.dst.element, op.dst.columns):
+        w.refuse(op, f"takes {vector!r}", f"{op.dst.columns} lanes of {op.dst.element}")
+    w.matrices.add(op.dst.name)
 
 
 #: The rule of each operation; a loop's is the walk's own.
@@ -497,4 +514,5 @@ RULES: Rules = {
     MultiplyMatrices: _multiply_matrices,
     MultiplyBlock: _multiply_block,
     ReadRows: _read_rows,
+    WriteRow: _write_row,
 }

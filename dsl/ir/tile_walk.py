@@ -23,17 +23,13 @@ from .alive import Step, from_before, step
 from .dataflow import reads, writes
 from .extents import Pointer, Reach, advances, behind, between
 from .ops import (
-    Active,
-    Address,
     Loop,
-    MaskRegister,
-    MatrixRegister,
     Op,
     Parameter,
-    Register,
     StackBuffer,
     TileProgram,
 )
+from .values import Active, Address, MaskRegister, MatrixRegister, Register
 
 #: What refuses an operation that its class does not allow.
 Rules: TypeAlias = Mapping[type[Any], Callable[["Walk", Any], None]]

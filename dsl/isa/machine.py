@@ -193,6 +193,24 @@ class VectorLength:
     spelling: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mode:
+    """The mode of the processor in which the target's instructions run, as C functions declare it.
+
+    ``inside`` stands behind the parameters of a function that is called in that mode and left in
+    it, ``helper`` behind those of one that serves in any. ``entry`` stands before a function that
+    anyone calls: it changes the mode for itself, and so does what other threads run. ``copy`` is
+    a function like C's ``memcpy``, which would leave the mode. ``support`` is a template of it, and
+    of routines that compilers call for the change, and may not have.
+    """
+
+    inside: str
+    helper: str
+    entry: str
+    copy: str
+    support: str
+
+
 @dataclass(frozen=True, slots=True)
 class CpuBit:
     """Where a program finds out that a CPU has something: bit ``bit`` of one of the words it reads.
@@ -212,9 +230,10 @@ class Detection:
 
     ``template`` reads ``words`` into an array, in this order; the operating system's word, if
     there is one, is the last. ``bits`` say where each of a target's ``cpu_flags`` stands; those of
-    the word ``varying`` are a thread's own. ``macro`` is what compilers define for the
-    architecture, ``processors`` are its names in build systems. ``unlisted`` are flags that Linux
-    may leave out of ``/proc/cpuinfo``.
+    the words ``varying`` are a thread's own: the length of its vectors, for which Linux is asked by
+    this number of ``prctl``, or where it is 0 a register. ``macro`` is what compilers define for
+    the architecture, ``processors`` are its names in build systems. ``unlisted`` are flags that
+    Linux may leave out of ``/proc/cpuinfo``.
     """
 
     template: str
@@ -222,5 +241,5 @@ class Detection:
     bits: Mapping[str, CpuBit]
     macro: str
     processors: tuple[str, ...]
-    varying: str = ""
+    varying: Mapping[str, int] = field(default_factory=dict)
     unlisted: tuple[str, ...] = ()

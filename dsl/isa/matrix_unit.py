@@ -20,15 +20,18 @@ class MatrixUnit:
 
     ``factors`` are "matrices" in registers of the same kind, which ``load`` and ``store`` move by
     rows, or "vectors" of the target or of the unit's own ``vectors``. ``read`` then is how C reads
-    rows of sums: with ``rows_at_once`` of 1 an expression for the one of number ``{row}``, else a
-    statement that fills an array ``{dst}`` of so many, which are all.
+    rows of sums: with ``rows_at_once`` of 1 an expression for the one of number ``{row}``, which
+    the call may compute, and ``read_column`` one for a column; else a statement that fills an array
+    ``{dst}`` of so many, which are all. ``write`` fills a row with a vector ``{v}``: a unit
+    that can also be read by columns transposes.
 
     A configuration may say how many rows and bytes of each register are in use: ``template``
     declares, loads and restores it, with the C library's ``headers``; "" where there is none.
     ``consent`` is the system call that asks the operating system for the unit. In spellings
-    ``{dst}``, ``{src}``, ``{acc}``, ``{x}`` and ``{y}`` are registers, ``{p}`` is a pointer, and
-    ``{stride}`` the bytes from row to row. ``latency`` is in cycles; a multiply-add of matrices
-    takes a cycle for each row of y, a load or store one for each row.
+    ``{dst}``, ``{src}``, ``{acc}``, ``{x}`` and ``{y}`` are registers, ``{p}`` is a pointer,
+    ``{stride}`` the bytes from row to row, and ``{element}`` the type of sums, of ``{bits}`` bits.
+    ``latency`` is in cycles; a multiply-add of matrices takes a cycle for each row of y, a load or
+    store one for each row.
     """
 
     name: str
@@ -45,10 +48,21 @@ class MatrixUnit:
     load: str = ""
     store: str = ""
     read: str = ""
+    read_column: str = ""
+    write: str = ""
     rows_at_once: int = 1
     consent: tuple[int, ...] = ()
     headers: tuple[str, ...] = ()
     template: str = ""
+
+    @property
+    def by_lines(self) -> bool:
+        """Whether sums are read row by row or column by column, of a number that a loop counts."""
+        return self.factors == "vectors" and self.rows_at_once == 1
+
+    def transposes(self, element: str) -> bool:
+        """Whether squares of vectors of ``element`` are turned by way of its registers."""
+        return bool(self.write and self.read_column) and element in self.registers
 
     @property
     def most(self) -> int:

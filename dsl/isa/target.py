@@ -8,9 +8,12 @@ from functools import cache
 
 from tilewright.errors import TargetError
 
-from .machine import CompilerHints, Core, Detection, Emulation, VectorLength
+from .machine import CompilerHints, Core, Detection, Emulation, Mode, VectorLength
 from .matrix_unit import MatrixUnit
 from .vector import MulAdd, Vector
+
+#: Of a family of compilers of which no version makes a target's code.
+NEVER = "none"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -63,10 +66,11 @@ class Target:
     ``cpu_flags`` are the names that ``/proc/cpuinfo`` uses; all are needed. ``machine`` is
     ``platform.machine()`` of CPUs that can run it, "" any; ``detection`` says how a program that
     runs there finds these flags. ``compilers`` are the least versions that know its intrinsics, by
-    family, "gcc", "clang" or "zig"; any will do of one that is not named. ``length`` is that of the
-    vectors where a thread has one of several, None where the instruction set fixes it.
-    ``scalars_apart``: C scalars lie in registers of their own, as many as there are of vectors;
-    else they take one of these. ``core_source`` says whose numbers the core's are.
+    family, "gcc", "clang" or "zig", NEVER where none does; any will do of one that is not named.
+    ``length`` is that of the vectors where a thread has one of several, None where the instruction
+    set fixes it; ``mode`` the mode of the processor that its instructions need, None where they
+    need none. ``scalars_apart``: C scalars lie in registers of their own, as many as there are of
+    vectors; else they take one of these. ``core_source`` says whose numbers the core's are.
     """
 
     name: str
@@ -84,6 +88,7 @@ class Target:
     compilers: Mapping[str, str] = field(default_factory=dict)
     matrix: MatrixUnit | None = None
     length: VectorLength | None = None
+    mode: Mode | None = None
     features: Mapping[str, Feature] = field(default_factory=dict)
     hints: CompilerHints | None = None
     core_source: str = "the target's own numbers"

@@ -22,9 +22,7 @@ from tilewright.ir.nest import (
 )
 from tilewright.ir.networks import row_of_blocks
 from tilewright.ir.ops import (
-    Active,
     Add,
-    Address,
     Advance,
     Load,
     Loop,
@@ -32,13 +30,13 @@ from tilewright.ir.ops import (
     Op,
     Parameter,
     Point,
-    Register,
     Splat,
     Store,
     SumLanes,
     TileProgram,
     Zero,
 )
+from tilewright.ir.values import Active, Address, Register
 from tilewright.isa.vector import Vector
 from tilewright.lower.staging.conversion import Conversion
 from tilewright.lower.staging.convert_groups import conversion_nest

@@ -27,7 +27,6 @@ from tilewright.ir.nest import (
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
     Add,
-    Address,
     Advance,
     Load,
     Loop,
@@ -37,12 +36,12 @@ from tilewright.ir.ops import (
     Op,
     Parameter,
     Point,
-    Register,
     Splat,
     Store,
     TileProgram,
     Zero,
 )
+from tilewright.ir.values import Address, Register
 from tilewright.isa.vector import Vector
 from tilewright.plan.parts import exact_parts
 from tilewright.plan.routines.stack import StackPlan

@@ -12,17 +12,14 @@ from tilewright.ir.dataflow import prune, stored_in_parts, without_idle_masks
 from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Program, WhenSame
 from tilewright.ir.networks import transpose
 from tilewright.ir.ops import (
-    Active,
-    Address,
     Load,
     MakeMask,
-    MaskRegister,
     Op,
     Parameter,
-    Register,
     Store,
     TileProgram,
 )
+from tilewright.ir.values import Active, Address, MaskRegister, Register
 from tilewright.plan.parts import Part, cut
 from tilewright.plan.routines.transpose import Block, TransposePlan
 from tilewright.symbolic import ONE, ZERO, linear, slots, symbol
@@ -165,7 +162,7 @@ class _Body:
     def turned(self, block: Block, rows: list[Register]) -> list[Register]:
         """The rows of the block's transpose."""
         self.networks += 1
-        steps, result = transpose(rows, block.vector.lanes, f"t{self.networks}_")
+        steps, result = transpose(self.plan.target, rows, block.vector.lanes, f"t{self.networks}_")
         self.ops += prune(steps, result[: block.cols])
         return result[: block.cols]
 

@@ -18,6 +18,7 @@ from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, size_expr, symbol, value
 
 from .blocking import with_tiles
+from .contraction import Product
 from .cost_model import Choice, choose, shape_of, steady, tile_cycles
 from .estimate.work import convert_cycles, move_cycles
 from .formats.lookup import format_of
@@ -64,7 +65,8 @@ def _able(spec: Gemm, schedule: Schedule, target: Target) -> Target:
     """``target``, or it without blocks of C where single elements serve better.
 
     Blocks need both operands in groups: a schedule that packs one, or has vectors along K, asks for
-    something else. Nor are they worth that where half of one would be empty.
+    something else. Nor are they worth that where the lines of C that there are take no longer on
+    vectors, one multiply-add for each, or where there is one line, for which nothing is turned.
     """
     product = product_of(spec, target, "b")
     if not (same_types(spec) and product.blocks):
@@ -72,7 +74,15 @@ def _able(spec: Gemm, schedule: Schedule, target: Target) -> Target:
     few = min((size for size in (spec.m, spec.n) if isinstance(size, int)), default=product.rows)
     panels = asks_for_panels(spec, schedule, target)
     asks = schedule.vectorize == "k" or schedule.tails == "bounce" or (schedule.pack and not panels)
-    return without_blocks(target) if asks or 2 * few <= product.rows else target
+    return without_blocks(target) if asks or few <= _few(target, product) else target
+
+
+def _few(target: Target, product: Product) -> float:
+    """How many lines of C vectors sum in the time in which a block is multiplied; one at least."""
+    vector = target.of(product.accumulator)[0]
+    core = target.core.at(vector.nbytes)
+    line = core.between(vector.fma.mnemonic, vector.fma.instructions)
+    return max(1, core.between(product.op.mnemonic, product.op.instructions) / line)
 
 
 _WHOLE = "a matrix unit reads rows along K: A and B are converted whole, and not in blocks"

@@ -288,14 +288,15 @@ def _loops(target: Target, types: Types) -> Iterator[Loop]:
 def _block_loops(target: Target, held: str, products: set[MulAdd]) -> Iterator[Loop]:
     """Chains in a matrix unit whose factors are vectors."""
     assert target.matrix is not None
-    for op in (op for op in target.matrix.products[held] if op in products):
+    asked = (op for op in target.matrix.products[held] if op in products)
+    for number, op in enumerate(asked):
         vector = target.holding(held, op.cols)
         x, y = (
             target.holding(element or held, lines * op.depth)
             for element, lines in ((op.x, op.cols), (op.y, op.rows))
         )
         for chains in range(1, target.matrix.registers[held] + 1):
-            yield Loop(f"peak_{op.mnemonic}_{chains}", vector, op, chains, "destination", x, y)
+            yield Loop(f"peak_block{number}_{chains}", vector, op, chains, "destination", x, y)
 
 
 def _matrix_loops(target: Target, held: str, products: set[MulAdd]) -> Iterator[Loop]:
@@ -351,6 +352,7 @@ def peak_source(target: Target, types: Types) -> str:
         "peak/peak.c.j2",
         version=VERSION,
         target=target,
+        mode=target.mode,
         clock=_CLOCK,
         loops=list(_loops(target, types)),
         matrix=_unit(target, types),

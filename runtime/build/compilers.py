@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Literal
 
 from tilewright.errors import ToolchainError
-from tilewright.isa.target import Target
+from tilewright.isa.target import NEVER, Target
 from tilewright.runtime.machine.host import Means, machine, means, numbers_of, user_compiler
 
 Family = Literal["gcc", "clang", "zig"]
@@ -57,8 +57,10 @@ def find_compiler(target: Target, *, emulated: bool) -> Compiler:
     if named is not None:
         found = _named(named, wanted)
         if not _new_enough(found, least):
+            never = least.get(found.family) == NEVER
             raise ToolchainError(
-                f"the compiler that the environment names is too old for {target.name}",
+                "the compiler that the environment names "
+                f"{'makes no code for' if never else 'is too old for'} {target.name}",
                 got=str(found),
                 expected=_wish(wanted, least),
                 hint=f"unset {_variable(wanted)}, or name another",
@@ -75,7 +77,8 @@ def find_compiler(target: Target, *, emulated: bool) -> Compiler:
 
 
 def _new_enough(found: Compiler, least: Mapping[str, str]) -> bool:
-    return numbers_of(found.version) >= numbers_of(least.get(found.family, "0"))
+    wanted = least.get(found.family, "0")
+    return wanted != NEVER and numbers_of(found.version) >= numbers_of(wanted)
 
 
 def _wish(wanted: str, least: Mapping[str, str]) -> str:
@@ -83,7 +86,9 @@ def _wish(wanted: str, least: Mapping[str, str]) -> str:
         return f"{name} {least[family]} or later" if family in least else name
 
     gcc = "gcc" if wanted == machine() else f"{gnu_name(wanted)}-linux-gnu-gcc"
-    return f"{said(gcc, 'gcc')}, {said('clang', 'clang')}, or the ziglang package"
+    names = {"gcc": gcc, "clang": "clang"}
+    able = [said(name, family) for family, name in names.items() if least.get(family) != NEVER]
+    return f"{', '.join(able)}, or the ziglang package"
 
 
 def _variable(wanted: str) -> str:

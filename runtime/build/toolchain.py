@@ -14,7 +14,7 @@ from typing import NamedTuple, get_args
 
 from tilewright.emit.render import render
 from tilewright.errors import ToolchainError
-from tilewright.isa.target import Target
+from tilewright.isa.target import NEVER, Target
 from tilewright.runtime.machine.host import machine
 
 from . import precompiled
@@ -61,7 +61,8 @@ def source_flags(target: Target, family: Family) -> tuple[str, ...]:
 
 def flags_notes(target: Target) -> tuple[str, ...]:
     """The lines in which a C file says what it is compiled with, by each family of compilers."""
-    flags = {family: " ".join(source_flags(target, family)) for family in get_args(Family)}
+    able = (family for family in get_args(Family) if target.compilers.get(family) != NEVER)
+    flags = {family: " ".join(source_flags(target, family)) for family in able}
     return tuple(f"Flags:     {family} {text}" for family, text in flags.items())
 
 
@@ -71,11 +72,19 @@ def own_file_notes(target: Target) -> tuple[str, ...]:
 
 
 def program_command(target: Target, source: str, program: str) -> tuple[str, ...]:
-    """How gcc makes a static program of one C file, on any machine that has it for ``target``."""
-    command = "gcc" if target.machine in ("", machine()) else f"{gnu_name(target.machine)}-linux-gnu-gcc"
-    flags = compiler_flags(target, Compiler((command,), "gcc", "", ""))
+    """How gcc makes a static program of one C file, on any machine that has it for ``target``.
+
+    Where gcc does not make the target's code, clang does.
+    """
+    own, gnu = target.machine in ("", machine()), f"{gnu_name(target.machine)}-linux-gnu"
+    family: Family = "clang" if target.compilers.get("gcc") == NEVER else "gcc"
+    command = {
+        "gcc": ("gcc",) if own else (f"{gnu}-gcc",),
+        "clang": ("clang",) if own else ("clang", f"--target={gnu}"),
+    }[family]
+    flags = compiler_flags(target, Compiler(command, family, "", ""))
     needed = (flag for flag in flags if flag not in ("-fPIC", "-Werror"))
-    return (command, *needed, "-static", source, "-o", program, "-lm", "-pthread")
+    return (*command, *needed, "-static", source, "-o", program, "-lm", "-pthread")
 
 
 def _common_flags(compiler: Compiler) -> tuple[str, ...]:

@@ -17,9 +17,8 @@ _CPUINFO = Path("/proc/cpuinfo")
 _AUXV = Path("/proc/self/auxv")
 #: The keys of the auxiliary vector (Linux, include/uapi/linux/auxvec.h).
 _AUXV_KEYS = {"HWCAP": 16, "HWCAP2": 26}
-#: Linux' number of the question for the length of vectors (include/uapi/linux/prctl.h), and the
-#: bytes of the segments that it is a multiple of.
-_GET_VECTOR_LENGTH, _SEGMENT = 51, 16
+#: The bytes of the segments that the length of vectors is a multiple of.
+_SEGMENT = 16
 #: Linux' call that says what a RISC-V processor has, and its question for extensions.
 _HWPROBE, _EXTENSIONS = 258, 4
 #: ``csrr a0, vlenb`` and ``ret`` of RISC-V.
@@ -85,25 +84,29 @@ def _features(fields: Mapping[str, str]) -> Iterable[str] | None:
 def thread_features() -> dict[str, bool]:
     """Of what no file says, and a thread may have of its own, whether this one has it.
 
-    That is the length of vectors: of SVE's on AArch64, of V's on RISC-V.
+    That is the length of vectors: of SVE's on AArch64, also in SME's streaming mode, of V's on
+    RISC-V.
     """
     if machine() not in ("aarch64", "riscv64"):
         return {}
     from tilewright.targets import detection
 
     known = detection.ARM if machine() == "aarch64" else detection.RISCV
-    segments = vector_bytes() // _SEGMENT
-    own = {name: bit.bit for name, bit in known.bits.items() if bit.word == known.varying}
-    return {name: bit == segments for name, bit in own.items()}
+    segments = {word: vector_bytes(asked) // _SEGMENT for word, asked in known.varying.items()}
+    own = {name: bit for name, bit in known.bits.items() if bit.word in known.varying}
+    return {name: bit.bit == segments[bit.word] for name, bit in own.items()}
 
 
-def vector_bytes() -> int:
-    """The bytes of this thread's vectors where they have one of several lengths; 0: none."""
+def vector_bytes(question: int) -> int:
+    """The bytes of this thread's vectors where they have one of several lengths; 0: none.
+
+    ``question`` is Linux' number of it (include/uapi/linux/prctl.h), which says of which vectors.
+    """
     if machine() == "riscv64":
         return _riscv_vector_bytes() if "v" in _riscv_extensions() else 0
     import ctypes
 
-    found: int = ctypes.CDLL(None).prctl(_GET_VECTOR_LENGTH, 0, 0, 0, 0)
+    found: int = ctypes.CDLL(None).prctl(question, 0, 0, 0, 0)
     return found & 0xFFFF if found > 0 else 0
 
 
@@ -129,7 +132,7 @@ def _riscv_extensions() -> frozenset[str]:
     failed = ctypes.CDLL(None).syscall(_HWPROBE, ctypes.byref(asked), 1, 0, None, 0)
     if failed or asked[0] != _EXTENSIONS:
         return frozenset()
-    bits = {name: bit.bit for name, bit in RISCV.bits.items() if bit.word != RISCV.varying}
+    bits = {name: bit.bit for name, bit in RISCV.bits.items() if bit.word not in RISCV.varying}
     return frozenset(name for name, bit in bits.items() if asked[1] >> bit & 1)
 
 

@@ -105,7 +105,7 @@ def _sve2(lanes: int) -> Muladds:
     }
 
 
-def _halves(element: str, nbytes: int, ctype: str) -> tuple[Vector, ...]:
+def halves(element: str, nbytes: int, ctype: str) -> tuple[Vector, ...]:
     """What holds f16 or bf16; memory has their bits as integers."""
     load = f"svreinterpret_{element}_u16(svld1_u16({{lanes}}, {{p}}))"
     part = f"svreinterpret_{element}_s32(svdup_n_s32({BITS[32]}))"
@@ -122,7 +122,7 @@ def features(nbytes: int) -> dict[str, Feature]:
             compiler_flags=("-march=armv8.2-a", "+sve2"),
             zig="+sve2",
             muladd=_sve2(lanes),
-            vectors=_halves("f16", nbytes, "svfloat16_t"),
+            vectors=halves("f16", nbytes, "svfloat16_t"),
         ),
         "i8mm": Feature(
             title="dot products of mixed signs and matrix products of 8-bit integers",
@@ -137,6 +137,6 @@ def features(nbytes: int) -> dict[str, Feature]:
             compiler_flags=("-march=armv8.2-a", "+bf16"),
             zig="+bf16",
             muladd=_bf16(lanes),
-            vectors=_halves("bf16", nbytes, "svbfloat16_t"),
+            vectors=halves("bf16", nbytes, "svbfloat16_t"),
         ),
     }

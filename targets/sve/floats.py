@@ -118,7 +118,7 @@ def _whole(element: str, nbytes: int) -> Vector:
         repeats={element: Repeat(quad, f"svld1rq_{element}({everywhere}, {{p}})")},
         stores=_STORES if single else {},
         ops=_ops(element),
-        mask=mask(element),
+        mask=mask(element, _LOADS, _STORES) if single else mask(element),
         transpose=transposes(element, lanes),
         unzip=unzips(element) if single else {},
     )

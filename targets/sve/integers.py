@@ -112,7 +112,7 @@ def sums(nbytes: int) -> tuple[Vector, ...]:
             loads=_LOADS,
             stores=_STORES,
             ops=_OPS,
-            mask=mask("s32"),
+            mask=mask("s32", _LOADS, _STORES),
             transpose=transposes("s32", lanes),
             unzip=unzips("s32"),
         ),

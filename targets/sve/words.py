@@ -6,6 +6,7 @@ length. Only constants follow from it: how many lanes an ``svext`` goes, where a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -34,15 +35,27 @@ def first_lanes(element: str, count: str) -> str:
     return f"svwhilelt_b{8 * SIZES[element]}_s64(0, {count})"
 
 
-def mask(element: str) -> Mask:
-    """Loads and stores of the first lanes; a predicate is no vector register."""
+def mask(
+    element: str, loads: Mapping[str, str] | None = None, stores: Mapping[str, str] | None = None
+) -> Mask:
+    """Loads and stores of the first lanes; a predicate is no vector register.
+
+    ``loads`` and ``stores`` are those of all lanes that convert.
+    """
     return Mask(
         ctype="svbool_t",
         make=first_lanes(element, "{count}"),
         load=f"svld1_{element}({{mask}}, {{p}})",
         store=f"svst1_{element}({{mask}}, {{p}}, {{v}})",
         registers=0,
+        loads={name: _masked(how, element) for name, how in (loads or {}).items()},
+        stores={name: _masked(how, element) for name, how in (stores or {}).items()},
     )
+
+
+def _masked(access: str, element: str) -> str:
+    """An access of the lanes of a mask; what is computed with them is so in all lanes."""
+    return re.sub(rf"(sv(?:ld|st)1\w*)\({re.escape(all_lanes(element))}", r"\1({mask}", access)
 
 
 def seen_as(element: str, other: str, x: str) -> str:

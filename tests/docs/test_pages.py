@@ -18,6 +18,7 @@ RUN = (
     "docs/architecture.md",
     "docs/low-precision.md",
     "docs/sve.md",
+    "docs/sme.md",
     "docs/rvv.md",
     "docs/matrix-unit.md",
     "docs/add-a-target.md",

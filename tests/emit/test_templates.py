@@ -59,11 +59,13 @@ def rendered(name: str) -> list[str]:
     return [
         library("avx2"),
         library("amx"),
+        library("sme"),
         generate([Request("f16", Gemm(2, 32, 4, a="f16", c="f16"), Schedule(), HALVES)]).text,
         header([Request("f", Gemm(2, 3, 4), Schedule(), targets.load("scalar"))], "f"),
         harness(Gemm(2, 3, 4, a="bf16", d="bf16"), target="scalar"),
         peak.peak_source(targets.load("avx2"), ("f32", "f32")),
         peak.peak_source(targets.load("amx"), ("u8", "s8")),
+        peak.peak_source(targets.load("sme"), ("f32", "f32")),
         loops.source(targets.load("avx2")),
         dispatch_build.source(),
         render("dispatch/dispatch.h.j2"),

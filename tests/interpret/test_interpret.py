@@ -20,7 +20,13 @@ from tilewright.generate import interpret_kernel, plan_for, program_for
 from tilewright.interpret.memory import Buffer
 from tilewright.interpret.run import interpret
 from tilewright.ir.nest import Program
-from tilewright.ir.ops import Advance, Load, Loop, Op, Store
+from tilewright.ir.ops import (
+    Advance,
+    Load,
+    Loop,
+    Op,
+    Store,
+)
 from tilewright.plan.tiles import grids_of
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Addresses, Offsets, Strided

@@ -39,17 +39,14 @@ from tilewright.ir.nodes import (
     walk,
 )
 from tilewright.ir.ops import (
-    Address,
     Keep,
     Loop,
-    MaskRegister,
-    MatrixRegister,
     MultiplyAdd,
     Op,
-    Register,
     Store,
 )
 from tilewright.ir.tile_rules import RULES
+from tilewright.ir.values import Address, MaskRegister, MatrixRegister, Register
 from tilewright.ir.verify import NEST_RULES
 from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.isa.vector import MulAdd, Vector
@@ -66,6 +63,7 @@ PARTS: tuple[Any, ...] = (Address, MaskRegister, Argument, Bound, Selected, Conf
 VALUES = (Register, MatrixRegister, MaskRegister, Address, Name, Expr, Space.POINTER, Space.COUNTER)
 #: Text that names nothing which a program defines: types, instructions, ways, tiles, and words.
 PLAIN_TEXT = {
+    "by",
     "element",
     "memory",
     "fn",

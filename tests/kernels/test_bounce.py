@@ -24,17 +24,16 @@ from tilewright.ir.count import formulas
 from tilewright.ir.nest import Program
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
-    Address,
     Load,
     MakeMask,
     Op,
     Parameter,
-    Register,
     StackBuffer,
     Store,
     TileProgram,
     Zero,
 )
+from tilewright.ir.values import Address, Register
 from tilewright.ir.verify import verify_tile
 from tilewright.isa.target import Target
 from tilewright.plan.plan import Plan

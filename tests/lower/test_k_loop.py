@@ -10,7 +10,16 @@ import pytest
 from sympy import Expr, Integer
 
 from tilewright.generate import plan_for, program_for
-from tilewright.ir.ops import Advance, Load, Loop, Op, Point, PointBatch, Prefetch, TileProgram
+from tilewright.ir.ops import (
+    Advance,
+    Load,
+    Loop,
+    Op,
+    Point,
+    PointBatch,
+    Prefetch,
+    TileProgram,
+)
 from tilewright.lower.nest import calls
 from tilewright.lower.tile.assemble import lower_tile
 from tilewright.lower.tile.k_loop import KStep, PointerPlan, k_loop

@@ -14,7 +14,13 @@ import tilewright as tw
 from tilewright.errors import ScheduleError
 from tilewright.generate import Request, explain_plan, generate, plan_for, program_for
 from tilewright.ir.nodes import walk
-from tilewright.ir.ops import Loop, MultiplyMatrices, StoreMatrix, TileProgram, ZeroMatrix
+from tilewright.ir.ops import (
+    Loop,
+    MultiplyMatrices,
+    StoreMatrix,
+    TileProgram,
+    ZeroMatrix,
+)
 from tilewright.runtime.driver import build_many
 from tilewright.targets import load
 

@@ -39,7 +39,7 @@ SIZES = (
     (16, 16), (15, 31), (33, 20), (37, 37), (70, 41),
 )  # fmt: skip
 PADDING = -77.0
-TARGETS = [targets.load(name) for name in VECTOR_TARGETS]
+TARGETS = [targets.load(name) for name in (*VECTOR_TARGETS, "sme")]
 EACH = pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 
 

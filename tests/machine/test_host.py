@@ -6,9 +6,8 @@ import json
 import os
 import struct
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -100,6 +99,11 @@ def test_an_arm_machine_runs_neon(cpuinfo: Path, monkeypatch: pytest.MonkeyPatch
 SVE = ARM.replace("evtstrm", "evtstrm sve sve2 svei8mm")
 
 
+def _vectors(nbytes: int, streaming: int = 0) -> Callable[[int], int]:
+    """A thread's answers: how long its vectors are, and those in streaming mode."""
+    return {51: nbytes, 64: streaming}.__getitem__
+
+
 @pytest.mark.parametrize(
     ("nbytes", "name"),
     [
@@ -116,7 +120,7 @@ def test_an_arm_machine_has_vectors_of_one_length(
     """Where they are no longer than Neon's, Neon it is."""
     cpuinfo.write_text(SVE)
     pretend(monkeypatch, "aarch64")
-    monkeypatch.setattr(processor, "vector_bytes", lambda: nbytes)
+    monkeypatch.setattr(processor, "vector_bytes", _vectors(nbytes))
     assert host.resolve("host").name == name
     assert host.is_native(load("sve128")) == (nbytes == 16)
 
@@ -124,10 +128,10 @@ def test_an_arm_machine_has_vectors_of_one_length(
 def test_a_thread_with_vectors_of_another_length_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     pretend(monkeypatch, "aarch64")
     identity = host.identify("sve256+i8mm")
-    monkeypatch.setattr(processor, "vector_bytes", lambda: 32)
+    monkeypatch.setattr(processor, "vector_bytes", _vectors(32))
     host.check_thread(identity)
     for nbytes, got in ((64, "sve512"), (0, "none of a known length")):
-        monkeypatch.setattr(processor, "vector_bytes", partial(int, nbytes))
+        monkeypatch.setattr(processor, "vector_bytes", _vectors(nbytes))
         with pytest.raises(TargetError, match="not as long as sve256") as raised:
             host.check_thread(identity)
         assert (raised.value.got, raised.value.expected) == (got, "sve256")
@@ -135,11 +139,27 @@ def test_a_thread_with_vectors_of_another_length_is_told(monkeypatch: pytest.Mon
     host.check_thread(host.identify("neon"))
 
 
+def test_vectors_of_streaming_mode_have_a_length_of_their_own(
+    cpuinfo: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever has SVE or Neon computes with these, unless streaming mode is asked for."""
+    cpuinfo.write_text(ARM.replace("evtstrm", "evtstrm sme smef64f64"))
+    pretend(monkeypatch, "aarch64")
+    monkeypatch.setattr(processor, "vector_bytes", _vectors(0, 64))
+    assert host.resolve("host").name == "neon"
+    assert host.is_native(host.resolve("sme+f64"))
+    host.check_thread(host.identify("sme"))
+    monkeypatch.setattr(processor, "vector_bytes", _vectors(64, 32))
+    with pytest.raises(TargetError, match="not as long as sme") as raised:
+        host.check_thread(host.identify("sme"))
+    assert (raised.value.got, raised.value.expected) == ("sve512", "svl512")
+
+
 def test_no_other_machine_has_a_length_of_its_own() -> None:
     if host.machine() == "aarch64":
         pytest.skip("this is one")
     assert processor.thread_features() == {}
-    assert processor.vector_bytes() == 0
+    assert processor.vector_bytes(51) == 0
 
 
 def test_a_riscv_machine_says_letters_and_names(

@@ -29,7 +29,13 @@ LENGTH = 32
 
 def _alone(name: str) -> bool:
     length = targets.load(name).length
-    return length is None or length.nbytes == LENGTH
+    others = [other for other in targets.NAMES if _family(other) == _family(name)]
+    return length is None or len(others) == 1 or length.nbytes == LENGTH
+
+
+def _family(name: str) -> str:
+    """What targets are called that differ in the length of vectors alone."""
+    return name.rstrip("0123456789")
 
 
 #: Every target; of those that differ in the length of their vectors one.
@@ -50,14 +56,18 @@ def use(
     command = COMPILERS.get(wanted, {}).get(family, family)
     if native and shutil.which(family):
         command = family
-    if shutil.which(command.split()[0]) is None:
-        pytest.skip(f"no {command.split()[0]}")
-    monkeypatch.setenv("CC" if native else f"TILEWRIGHT_CC_{wanted.upper()}", command)
-    try:
-        return find_compiler(target, emulated=emulated)
-    except ToolchainError as error:
-        if "too old" not in error.problem:
-            raise
-        pytest.skip(error.problem)
-    except TargetError as error:  # no emulator, or one that is too old
-        pytest.skip(str(error))
+    newer = command.replace("clang", "clang-19", 1) if "clang-" not in command else command
+    problem = f"no {command.split()[0]}"
+    for each in dict.fromkeys((command, newer)):
+        if shutil.which(each.split()[0]) is None:
+            continue
+        monkeypatch.setenv("CC" if native else f"TILEWRIGHT_CC_{wanted.upper()}", each)
+        try:
+            return find_compiler(target, emulated=emulated)
+        except ToolchainError as error:
+            problem = error.problem
+            if "too old" not in problem and "makes no code" not in problem:
+                raise
+        except TargetError as error:  # no emulator, or one that is too old
+            problem = str(error)
+    pytest.skip(problem)

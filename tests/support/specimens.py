@@ -190,7 +190,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemm_u8_mx16x64_fff_of_the_call": (),
     "gemm_bf16_mx16x32_ccc_packed_of_the_call": ("amx",),
     "gemm_bf16_32x16x32_ccc_parallel_m": (),
-    "gemm_f32_8x16x64_fcc": ("power10",),
+    "gemm_f32_8x16x64_fcc": ("power10", "sme"),
     "transpose_f32_8x8": ("avx2", "neon"),
 }
 
@@ -206,8 +206,8 @@ _ABLE: dict[str, tuple[str, ...]] = {
     ),
     "gemm_f32_31x16x64_ccc_tile31x16": ("amx", "avx512"),
     "gemm_f32_8x4x4_cff_tile8x4_pack_ab": _WITHOUT_SCALAR,
-    "gemm_bf16_mx16x32_ccc_packed_of_the_call": ("amx", "avx512"),
-    "gemm_bf16_32x16x32_ccc_parallel_m": ("amx", "avx512"),
+    "gemm_bf16_mx16x32_ccc_packed_of_the_call": ("amx", "avx512", "sme"),
+    "gemm_bf16_32x16x32_ccc_parallel_m": ("amx", "avx512", "sme"),
 }
 
 

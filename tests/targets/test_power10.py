@@ -15,16 +15,15 @@ import tilewright as tw
 from tilewright.errors import PlanError
 from tilewright.generate import Request, generate, plan_for
 from tilewright.ir.ops import (
-    MatrixRegister,
     MultiplyBlock,
     Op,
     Parameter,
     ReadRows,
-    Register,
     TileProgram,
     Zero,
     ZeroMatrix,
 )
+from tilewright.ir.values import MatrixRegister, Register
 from tilewright.ir.verify import verify_tile
 from tilewright.plan.tiles import grids_of
 from tilewright.runtime.build.toolchain import compile_library, disassemble

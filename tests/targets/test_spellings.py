@@ -15,7 +15,7 @@ from tilewright.elementwise.operations import OPERATIONS
 from tilewright.runtime.machine.host import is_native, resolve
 from tilewright.targets import load
 
-WHOLE = ("neon", "sve256", "rvv256", "power10", "scalar")
+WHOLE = ("neon", "sve256", "sme", "rvv256", "power10", "scalar")
 #: What qemu does otherwise: of two zeros POWER's xsmaxcdp and xsmincdp give the first one, where C,
 #: whose choice between two scalars gcc and clang compile to them, has the second.
 EMULATED = re.compile(r"scalar of 1 f(32|64): m(ax|in): .*got np.float\d+\(-?0.0\)")

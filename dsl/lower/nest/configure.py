@@ -24,7 +24,8 @@ from tilewright.ir.nest import (
     When,
 )
 from tilewright.ir.nodes import walk, within
-from tilewright.ir.ops import MatrixRegister, TileProgram
+from tilewright.ir.ops import TileProgram
+from tilewright.ir.values import MatrixRegister
 from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import slots
@@ -51,9 +52,21 @@ def configured(program: Program) -> Program:
 
 
 def _registers(tile: TileProgram) -> list[MatrixRegister]:
+    """The matrix registers of a tile that are configured."""
+    return [register for register in _matrices(tile) if register.unit.template]
+
+
+def numbered(tile: TileProgram) -> TileProgram:
+    """``tile`` with the numbers by which C knows its matrix registers, if nothing gave them any."""
+    named = [register.name for register in _matrices(tile) if not register.unit.ctype]
+    numbers = tuple((name, number) for number, name in enumerate(named))
+    return tile if tile.numbers else replace(tile, numbers=numbers)
+
+
+def _matrices(tile: TileProgram) -> dict[MatrixRegister, None]:
     """The matrix registers of a tile, each once."""
     every = (register for op in walk(tile.body + tile.end) for register in matrices_of(op))
-    return [register for register in dict.fromkeys(every) if register.unit.template]
+    return dict.fromkeys(every)
 
 
 def _fit(

@@ -8,7 +8,14 @@ from sympy import Expr, Integer
 
 from tilewright.ir.dataflow import sizes_used
 from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, Selected, When, of_batch
-from tilewright.ir.ops import Active, Address, Op, Parameter, Register, Splat, Store, TileProgram
+from tilewright.ir.ops import (
+    Op,
+    Parameter,
+    Splat,
+    Store,
+    TileProgram,
+)
+from tilewright.ir.values import Active, Address, Register
 from tilewright.isa.vector import Vector
 from tilewright.lower.tile.row_reductions import START
 from tilewright.plan.formats.packed_b import PackedFormat

@@ -18,16 +18,14 @@ from tilewright.ir.nest import Argument as Passed
 from tilewright.ir.nest import Call
 from tilewright.ir.networks import _zipped
 from tilewright.ir.ops import (
-    Active,
-    Address,
     Load,
     MakeMask,
-    MaskRegister,
     Op,
     Parameter,
     Store,
     TileProgram,
 )
+from tilewright.ir.values import Active, Address, MaskRegister
 from tilewright.isa.target import Target
 from tilewright.plan.operands import Operand
 from tilewright.spec.types import ITEMSIZE, is_integer

@@ -19,7 +19,8 @@ from tilewright.ir.dataflow import prune
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import NestNode, repeated
 from tilewright.ir.networks import transpose
-from tilewright.ir.ops import Active, Address, Load, Prefetch, Register, TileProgram
+from tilewright.ir.ops import Load, Prefetch, TileProgram
+from tilewright.ir.values import Active, Address, Register
 from tilewright.plan.parts import cut
 from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer
 from tilewright.symbolic import ONE, linear, value
@@ -136,7 +137,7 @@ def _block(
     first, end = within
     rows = [_row(c, emitter, lines.first + i, first, end - first) for i in range(lines.count)]
     rows = rows if len(rows) > 1 else 2 * rows  # a register is not stored in part as it was loaded
-    steps, turned = transpose(rows, c.lanes, f"t{lines.first}_{first}_")
+    steps, turned = transpose(c.target, rows, c.lanes, f"t{lines.first}_{first}_")
     turned = turned[: -(-(end - first) // _together(c))]
     emitter.add(*prune(steps, turned))
     yield from (emitter.take(register) for register in turned)

@@ -13,7 +13,8 @@ from sympy import Expr
 
 from tilewright.ir.nest import BlockLoop, Call, NestNode, When, repeated
 from tilewright.ir.networks import transpose
-from tilewright.ir.ops import Active, Address, Load, Register, Store, TileProgram
+from tilewright.ir.ops import Load, Store, TileProgram
+from tilewright.ir.values import Active, Address, Register
 from tilewright.plan.parts import cut
 from tilewright.plan.staging import row_elements, widening
 from tilewright.symbolic import ONE, ZERO, div, linear, mod, symbol, value
@@ -162,7 +163,7 @@ def _turn_tile(c: Conversion, tail: Expr | None, existing: Expr) -> TileProgram:
             address = Address("x", linear(((k, c.source.strides["k"]),)))
             elements.append(c.element(emitter, address, active, f"x{k}"))
         words.append(emitter.register(c.words(emitter, elements)[0]))
-    steps, turned = transpose(words, c.lanes, "t")
+    steps, turned = transpose(c.target, words, c.lanes, "t")
     emitter.add(*steps)
     for line, register in enumerate(turned):
         place = Address("out", linear(((line, c.packed.strides[c.line]),)))

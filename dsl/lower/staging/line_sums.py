@@ -11,21 +11,19 @@ from tilewright.ir.dataflow import sizes_used
 from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, When, repeated
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
-    Active,
     Add,
-    Address,
     Advance,
     Load,
     Loop,
     Op,
     Parameter,
     Point,
-    Register,
     Store,
     SumLanes,
     TileProgram,
     Zero,
 )
+from tilewright.ir.values import Active, Address, Register
 from tilewright.isa.target import Target
 from tilewright.plan.operands import Operand, whole_vectors
 from tilewright.plan.parts import cut

@@ -16,18 +16,15 @@ from tilewright.errors import ScheduleError
 from tilewright.ir.dataflow import sizes_used
 from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode, When, repeated
 from tilewright.ir.ops import (
-    Active,
-    Address,
     Load,
     MakeMask,
-    MaskRegister,
     Op,
     Parameter,
-    Register,
     Store,
     TileProgram,
     Zero,
 )
+from tilewright.ir.values import Active, Address, MaskRegister, Register
 from tilewright.isa.vector import Vector
 from tilewright.lower.transpose import grid_nest
 from tilewright.plan.operands import LINE, Operand, whole_groups

@@ -15,7 +15,6 @@ from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
-    Address,
     Advance,
     Apply,
     Interleave,
@@ -23,11 +22,11 @@ from tilewright.ir.ops import (
     Op,
     Parameter,
     Point,
-    Register,
     Store,
     TileProgram,
     Zero,
 )
+from tilewright.ir.values import Address, Register
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 from tilewright.plan.operands import Operand

@@ -15,7 +15,15 @@ from tilewright.ir.dataflow import (
     without_unread,
 )
 from tilewright.ir.nodes import walk
-from tilewright.ir.ops import Address, Note, Op, Parameter, Prefetch, Splat, TileProgram
+from tilewright.ir.ops import (
+    Note,
+    Op,
+    Parameter,
+    Prefetch,
+    Splat,
+    TileProgram,
+)
+from tilewright.ir.values import Address
 from tilewright.plan.plan import Plan
 from tilewright.spec.signature import symbol_of
 from tilewright.spec.types import ITEMSIZE
@@ -29,6 +37,7 @@ from .matrix_product import MatrixProduct, accumulator, begin
 from .outer_product import OuterProduct
 from .scaled_product import ScaledProduct
 from .store import factors, store_across, store_along
+from .store_lines import store_lines
 from .store_matrix import store_matrices
 from .tile import Tile, masks, sum_splits, zeros
 
@@ -102,6 +111,10 @@ def _end(tile: Tile) -> Iterator[Op]:
     if tile.product.unit is not None:
         yield from factors(tile)
         yield from store_matrices(tile)
+        return
+    if tile.shape.sums is not None and tile.shape.sums.by_lines:
+        yield from factors(tile)
+        yield from store_lines(tile)
         return
     if tile.stage != "finish":
         yield from unfold(tile) if tile.product.blocks else ()

@@ -14,18 +14,14 @@ from sympy import Integer
 from tilewright.ir.access import read
 from tilewright.ir.networks import row_of_blocks
 from tilewright.ir.ops import (
-    Active,
-    Address,
     Broadcast,
-    MaskRegister,
-    MatrixRegister,
     MultiplyBlock,
     Note,
     Op,
     ReadRows,
-    Register,
     ZeroMatrix,
 )
+from tilewright.ir.values import Active, Address, MaskRegister, MatrixRegister, Register
 from tilewright.symbolic import ZERO
 
 from .k_loop import KStep, Side, factor, multiply_add

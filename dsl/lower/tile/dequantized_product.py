@@ -9,7 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from tilewright.ir.ops import Apply, Load, Multiply, Note, Op, Register, Splat
+from tilewright.ir.ops import (
+    Apply,
+    Load,
+    Multiply,
+    Note,
+    Op,
+    Splat,
+)
+from tilewright.ir.values import Register
 from tilewright.isa.vector import Vector
 from tilewright.spec.quantized import STORED
 from tilewright.symbolic import value

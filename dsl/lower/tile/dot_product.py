@@ -11,15 +11,13 @@ from sympy import Expr, Integer
 from tilewright.ir.access import read
 from tilewright.ir.networks import sum_tree
 from tilewright.ir.ops import (
-    Active,
     Loop,
     MakeMask,
-    MaskRegister,
     Note,
     Op,
-    Register,
     SumLanes,
 )
+from tilewright.ir.values import Active, MaskRegister, Register
 from tilewright.isa.vector import Vector
 from tilewright.plan.operands import Operand
 from tilewright.symbolic import div, mod, value

@@ -14,16 +14,13 @@ from tilewright.elementwise.simplify import simplify
 from tilewright.ir.access import bits_of, load, store
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.ops import (
-    Active,
-    Address,
     Load,
-    MaskRegister,
     Note,
     Op,
-    Register,
     StackBuffer,
     Store,
 )
+from tilewright.ir.values import Active, Address, MaskRegister, Register
 from tilewright.plan.operands import Operand
 from tilewright.spec.expression import Call, Expression, Leaf, acc, acc2
 from tilewright.spec.expression import Operand as Named

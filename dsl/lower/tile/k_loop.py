@@ -15,7 +15,6 @@ from typing import ClassVar, Literal, Self
 from sympy import Expr
 
 from tilewright.ir.ops import (
-    Address,
     Advance,
     Hide,
     Keep,
@@ -26,8 +25,8 @@ from tilewright.ir.ops import (
     Point,
     PointBatch,
     Prefetch,
-    Register,
 )
+from tilewright.ir.values import Address, Register
 from tilewright.isa.vector import MulAdd, Vector
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import Plan

@@ -11,9 +11,7 @@ from dataclasses import dataclass
 from sympy import Expr, Integer
 
 from tilewright.ir.ops import (
-    Address,
     LoadMatrix,
-    MatrixRegister,
     MultiplyMatrices,
     Note,
     Op,
@@ -21,6 +19,7 @@ from tilewright.ir.ops import (
     StoreMatrix,
     ZeroMatrix,
 )
+from tilewright.ir.values import Address, MatrixRegister
 from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.plan.operands import Operand
 from tilewright.symbolic import ZERO, linear, value

@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from sympy import Expr
 
 from tilewright.ir.access import read
-from tilewright.ir.ops import Address, Broadcast, Load, Op, Pick, Register
+from tilewright.ir.ops import (
+    Broadcast,
+    Load,
+    Op,
+    Pick,
+)
+from tilewright.ir.values import Address, Register
 
 from .k_loop import (
     KStep,

@@ -13,15 +13,13 @@ from tilewright.elementwise.functions import lower_function
 from tilewright.ir.access import load, store
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.ops import (
-    Active,
-    Address,
     Interleave,
     Load,
     MakeMask,
-    MaskRegister,
     StackBuffer,
     Store,
 )
+from tilewright.ir.values import Active, Address, MaskRegister
 from tilewright.symbolic import ONE
 
 #: What a row begins with.

@@ -15,17 +15,16 @@ from sympy import Integer
 
 from tilewright.ir.access import read
 from tilewright.ir.ops import (
-    Address,
     Apply,
     Broadcast,
     Loop,
     Multiply,
     Note,
     Op,
-    Register,
     Unpack,
     Zero,
 )
+from tilewright.ir.values import Address, Register
 from tilewright.symbolic import linear
 
 from .k_loop import PointerPlan, factor, pointer_plans, pointer_to

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Protocol
 
 from sympy import Expr
 
@@ -14,26 +15,23 @@ from tilewright.ir.dataflow import pointers_used, prune
 from tilewright.ir.networks import transpose
 from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
-    Active,
     Add,
-    Address,
     Advance,
     Apply,
     Load,
     Loop,
     MakeMask,
-    MaskRegister,
     Multiply,
     MultiplyAdd,
     Note,
     Op,
     Point,
-    Register,
     Splat,
     StackBuffer,
     Store,
     Zero,
 )
+from tilewright.ir.values import Active, Address, MaskRegister, Register
 from tilewright.isa.vector import Vector
 from tilewright.spec.scalars import Factor
 from tilewright.spec.types import is_integer
@@ -119,7 +117,7 @@ def _blocks(tile: Tile) -> Iterator[tuple[int, int, list[Op], list[Register]]]:
         for column in range(shape.vectors):
             rows = range(start, min(start + lanes, shape.rows))
             block = [tile.accumulator(row, column) for row in rows]
-            steps, result = transpose(block, lanes, f"t{column}_{start}_")
+            steps, result = transpose(tile.plan.target, block, lanes, f"t{column}_{start}_")
             result = result[: _existing(tile, column)]
             if tile.stage == "finish":
                 steps = []
@@ -385,6 +383,24 @@ def updated(tile: Tile, output: Output) -> Iterator[Op]:
 LONG = 512
 
 
+#: What counts the lines of a loop over them.
+LINE = "row"
+
+
+class Source(Protocol):
+    """Where the sums of lines are taken from; ``pointer`` leads there, "" where none does."""
+
+    @property
+    def pointer(self) -> str:
+        """The pointer to them."""
+
+    def advance(self) -> Iterator[Op]:
+        """From one line to the next."""
+
+    def line(self, dst: Register, index: int, active: Active = None) -> Iterator[Op]:
+        """Vector ``index`` of the line at hand."""
+
+
 @dataclass(frozen=True)
 class Sums:
     """Sums behind ``pointer``: vectors follow each other, lines are ``step`` elements apart.
@@ -396,6 +412,14 @@ class Sums:
     step: Expr
     sets: int = 1
     apart: Expr = ZERO
+
+    def advance(self) -> Iterator[Op]:
+        """To the next line."""
+        yield Advance(self.pointer, self.step)
+
+    def line(self, dst: Register, index: int, active: Active = None) -> Iterator[Op]:
+        """Vector ``index`` of the line."""
+        return self.read(dst, index * dst.vector.lanes * ONE, active)
 
     def read(self, dst: Register, offset: Expr, active: Active = None) -> Iterator[Op]:
         """A vector of the sums, those of all sets added."""
@@ -434,7 +458,7 @@ class Lines:
     line: str
     vectors: tuple[tuple[int, Active], ...]
     trips: Expr
-    sums: Sums | None = None
+    sums: Source | None = None
 
     @property
     def other(self) -> str:
@@ -451,7 +475,7 @@ class Lines:
 
     def loop(self) -> Op:
         """The lines become C, one after the other."""
-        return Loop("row", self.trips, (*self._body, *self._advance()))
+        return Loop(LINE, self.trips, (*self._body, *self._advance()))
 
     @cached_property
     def _body(self) -> tuple[Op, ...]:
@@ -467,7 +491,7 @@ class Lines:
             else:
                 # A line of the buffer of partial sums may end where the tile does.
                 part = active if self.sums.pointer in operands else None
-                loads += self.sums.read(output.acc, index * tile.vector.lanes * ONE, part)
+                loads += self.sums.line(output.acc, index, part)
         return (*loads, *write(tile, outputs))
 
     def _advance(self) -> Iterator[Op]:
@@ -475,7 +499,7 @@ class Lines:
         used = pointers_used(walk(self._body))
         operands = self.tile.plan.operands
         if self.sums is not None and self.sums.pointer not in operands:
-            yield Advance(self.sums.pointer, self.sums.step)
+            yield from self.sums.advance()
         for operand in operands.values():
             step = operand.strides.get(self.other, ZERO)
             if operand.name in used and step != 0:

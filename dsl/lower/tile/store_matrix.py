@@ -15,15 +15,12 @@ from sympy import Expr
 
 from tilewright.ir.networks import transpose
 from tilewright.ir.ops import (
-    Active,
-    Address,
     MakeMask,
-    MaskRegister,
     Note,
     Op,
-    Register,
     StoreMatrix,
 )
+from tilewright.ir.values import Active, Address, MaskRegister, Register
 from tilewright.symbolic import ONE, ZERO, div, linear, value
 
 from .matrix_product import accumulator, direct, places, stored
@@ -91,7 +88,7 @@ class _Rows:
             active = None if there == 1 else self.lanes * there
             yield from self.sums.read(register, linear(place), active)
             block.append(register)
-        ops, turned = transpose(block, self.lanes, f"t{band}_{column}_")
+        ops, turned = transpose(self.tile.plan.target, block, self.lanes, f"t{band}_{column}_")
         yield from ops
         for line, register in enumerate(turned):
             yield stack.put(column * self.lanes + line, band, register)

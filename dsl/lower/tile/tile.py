@@ -9,15 +9,13 @@ from itertools import product
 from sympy import Expr
 
 from tilewright.ir.ops import (
-    Active,
     Add,
     MakeMask,
-    MaskRegister,
     Note,
     Op,
-    Register,
     Zero,
 )
+from tilewright.ir.values import Active, MaskRegister, Register
 from tilewright.isa.vector import Vector
 from tilewright.plan.contraction import Product
 from tilewright.plan.operands import Operand

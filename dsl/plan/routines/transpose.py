@@ -17,7 +17,7 @@ from sympy import Expr
 from tilewright.errors import ScheduleError, SpecError
 from tilewright.ir.dataflow import prune
 from tilewright.ir.networks import transpose
-from tilewright.ir.ops import Register
+from tilewright.ir.values import Register
 from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
@@ -100,19 +100,23 @@ _NOTHING = Cover((), 0, 0, 0)
 
 
 @lru_cache(maxsize=4096)
-def interleaves(vector: Vector, rows: int, cols: int) -> int:
-    """Interleaves that transpose ``rows`` registers of which ``cols`` lanes matter."""
-    ops, result = transpose([Register(f"r{i}", vector) for i in range(rows)], vector.lanes, "t")
+def interleaves(target: Target, vector: Vector, rows: int, cols: int) -> int:
+    """Interleaves, or moves to a matrix unit and back, that transpose ``rows`` registers.
+
+    Of these ``cols`` lanes matter.
+    """
+    registers = [Register(f"r{i}", vector) for i in range(rows)]
+    ops, result = transpose(target, registers, vector.lanes, "t")
     return len(prune(ops, result[:cols]))
 
 
-def _of_block(vector: Vector, rows: int, cols: int) -> Cover:
+def _of_block(target: Target, vector: Vector, rows: int, cols: int) -> Cover:
     lanes = vector.lanes
     return Cover(
         blocks=(Block(vector, 0, 0, rows, cols),),
         loads=rows * (1 if cols == lanes else 2),
         stores=cols * (1 if rows == lanes else 2),
-        interleaves=interleaves(vector, rows, cols),
+        interleaves=interleaves(target, vector, rows, cols),
     )
 
 
@@ -143,7 +147,7 @@ def _covers(target: Target, vector: Vector, rows: int, cols: int) -> Iterator[Co
             for row in range(0, height, lanes):
                 for col in range(0, width, lanes):
                     size = min(lanes, height - row), min(lanes, width - col)
-                    blocks += _moved(_of_block(vector, *size), row, col)
+                    blocks += _moved(_of_block(target, vector, *size), row, col)
             narrower = lanes // 2
             below = cover(target, vector.element, rows - height, cols, narrower)
             beside = cover(target, vector.element, height, cols - width, narrower)
@@ -201,7 +205,7 @@ def _symmetric(target: Target, vector: Vector, extent: int, whole: int) -> Squar
     for row in range(0, whole, vector.lanes):
         for col in range(row, whole, vector.lanes):
             sizes = (min(vector.lanes, whole - at) for at in (row, col))
-            block = _moved(_of_block(vector, *sizes), row, col)
+            block = _moved(_of_block(target, vector, *sizes), row, col)
             if row == col:
                 diagonal += block
             else:

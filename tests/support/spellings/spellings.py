@@ -25,19 +25,20 @@ _C_TYPES = {
 }  # fmt: skip
 
 _PRELUDE = """
+#define MODE {helper}
 #define INLINE static inline __attribute__((unused))
-INLINE int32_t bits_of_float(float x)
+INLINE int32_t bits_of_float(float x) MODE
 {
     return *(int32_t *)__builtin_memcpy(&(int32_t){0}, &x, 4);
 }
-INLINE float float_of_bits(int32_t x)
+INLINE float float_of_bits(int32_t x) MODE
 {
     return *(float *)__builtin_memcpy(&(float){0}, &x, 4);
 }
 """
 
 _ROW = """
-static void {name}_row({parameters})
+{entry}static void {name}_row({parameters})
 {{
     {statements}
 }}
@@ -70,7 +71,7 @@ class Check:
     before: Array | None = None
     tolerance: Array | None = None
 
-    def text(self, name: str) -> str:
+    def text(self, name: str, target: Target) -> str:
         """C functions that a runner calls by ``name``."""
         arrays = [*((f"in{i}", a, "const ") for i, a in enumerate(self.inputs))]
         arrays.append(("out", self.expected, ""))
@@ -81,6 +82,7 @@ class Check:
         )
         return _ROW.format(
             name=name,
+            entry=f"{target.mode.entry} " if target.mode else "",
             parameters=", ".join(f"{t}{n}" for t, (n, _, _) in zip(types, arrays, strict=True)),
             statements="\n    ".join(self.statements),
             arguments=", ".join(rows),
@@ -123,11 +125,13 @@ def c_type(dtype: np.dtype[Any]) -> str:
 
 def program_text(checks: Iterable[Check], target: Target, prelude: str = "") -> str:
     """C text that defines ``check_0``, ``check_1``, ... behind ``prelude``."""
+    text = _PRELUDE.replace("{helper}", target.mode.helper if target.mode else "")
     lines = ["#include <stdint.h>", "#ifdef TILEWRIGHT_INTRINSICS"]
     lines += ["#include TILEWRIGHT_INTRINSICS", "#else"]
-    lines += [*(f"#include <{header}>" for header in target.headers), "#endif", _PRELUDE, prelude]
+    lines += [*(f"#include <{header}>" for header in target.headers), "#endif", text, prelude]
     lines += [render(template) for template in sorted({v.support for v in target.vectors} - {""})]
-    return "\n".join([*lines, *(c.text(f"check_{i}") for i, c in enumerate(checks))])
+    lines += [render(target.mode.support, mode=target.mode)] if target.mode else []
+    return "\n".join([*lines, *(c.text(f"check_{i}", target) for i, c in enumerate(checks))])
 
 
 def faults(

@@ -1,0 +1,52 @@
+"""What the operations of tile programs act on: registers, addresses, and parts of registers."""
+
+# Annotations are objects here, not text: they are read.
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from sympy import Expr
+
+from tilewright.isa.matrix_unit import MatrixUnit
+from tilewright.isa.vector import Vector
+
+from .nodes import PointerName, Reads, Sizes
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """A vector register seen as ``vector``."""
+
+    name: str
+    vector: Vector
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixRegister:
+    """A register of the matrix unit, in use for ``rows`` rows of ``columns`` elements."""
+
+    name: str
+    unit: MatrixUnit
+    element: str
+    rows: Expr
+    columns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """``pointer + offset`` in elements."""
+
+    pointer: Reads[PointerName]
+    offset: Sizes[Expr]
+
+
+@dataclass(frozen=True, slots=True)
+class MaskRegister:
+    """The predicate of the first ``active`` lanes."""
+
+    name: str
+    vector: Vector
+    active: Sizes[Expr]
+
+
+#: How much of a register an access touches: all, a number of lanes, or a mask's.
+Active: TypeAlias = int | Expr | MaskRegister | None

@@ -1,0 +1,170 @@
+"""SME: outer products into matrices of sums (ZA), beside SVE's vectors in streaming mode.
+
+Vectors have 512 bits, as on Apple's M4. All of a kernel runs in streaming mode: a CPU without SVE,
+as the M4, has no such vectors outside of it, and inside of it only some instructions are legal
+(no products of 2x2 blocks, no gathers). Spellings: Arm C Language Extensions, SME. Speed: measured
+on an M4 by Tzakharko ("m4-sme-exploration") and by Remke and Breuer ("Hello SME!", 2024): a product
+a cycle, whose sum is there after 4 cycles, or 8 of 16-bit factors; of vectors in streaming mode a
+multiply-add in 4 cycles.
+
+gcc is left out: version 15 takes SVE's instructions outside of streaming mode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.isa.machine import CompilerHints, Core, Emulation, Mode, Speed, VectorLength
+from tilewright.isa.matrix_unit import MatrixUnit
+from tilewright.isa.target import NEVER, Feature, Target
+from tilewright.isa.vector import MulAdd, Vector
+
+from ..detection import ARM
+from ..processors import processors
+from ..sve.features import halves
+from ..sve.floats import floats
+from ..sve.integers import factors, sums
+from ..sve.words import all_lanes, first, first_lanes
+
+#: The bytes of a vector in streaming mode.
+NBYTES = 64
+_BITS = {"f32": 32, "s32": 32, "f64": 64}
+
+
+def _product(
+    mnemonic: str, element: str, intrinsic: str, depth: int = 1, x: str = "", y: str = ""
+) -> MulAdd:
+    """A product of vectors: rows are those of the first, ``{y}``."""
+    lines, bits = NBYTES * 8 // _BITS[element], _BITS[element] // depth
+    everywhere = f"svptrue_b{bits}()"
+    return MulAdd(
+        form="block",
+        mnemonic=mnemonic,
+        spelling=f"{intrinsic}_m({{acc}}, {everywhere}, {everywhere}, {{y}}, {{x}})",
+        rows=lines,
+        cols=lines,
+        depth=depth,
+        x=x,
+        y=y,
+    )
+
+
+_READ = (
+    "svread_{way}_za{{bits}}_{{element}}_m"
+    "(svundef_{{element}}(), svptrue_b{{bits}}(), {{src}}, {{row}})"
+)
+_DOUBLE = _product("fmopa za.d", "f64", "svmopa_za64_f64")
+_ZA = MatrixUnit(
+    name="za",
+    registers={"f32": 4, "s32": 4, "f64": 8},
+    rows=NBYTES // 4,
+    row_bytes=NBYTES,
+    products={
+        "f32": (
+            _product("fmopa za.s", "f32", "svmopa_za32_f32"),
+            _product("bfmopa", "f32", "svmopa_za32_bf16", 2, "bf16", "bf16"),
+            _product("fmopa za.s of f16", "f32", "svmopa_za32_f16", 2, "f16", "f16"),
+        ),
+        "s32": (
+            _product("smopa", "s32", "svmopa_za32_s8", 4, "s8", "s8"),
+            _product("umopa", "s32", "svmopa_za32_u8", 4, "u8", "u8"),
+            _product("sumopa", "s32", "svsumopa_za32_s8", 4, "u8", "s8"),
+            _product("usmopa", "s32", "svusmopa_za32_u8", 4, "s8", "u8"),
+        ),
+    },
+    zero="ZERO_ZA({bits}, {dst})",
+    factors="vectors",
+    latency=4,
+    read=_READ.format(way="hor"),
+    read_column=_READ.format(way="ver"),
+    write="svwrite_hor_za{bits}_{element}_m({dst}, {row}, svptrue_b{bits}(), {v})",
+)
+
+
+def _speed(op: MulAdd, latency: float) -> Speed:
+    return Speed(mnemonic=op.mnemonic, bytes=NBYTES, cycles=1, latency=latency)
+
+
+_SPEEDS = tuple(
+    _speed(op, 8 if op.depth == 2 else 4)
+    for ops in (*_ZA.products.values(), (_DOUBLE,))
+    for op in ops
+)
+
+
+def _streaming(vector: Vector) -> Vector:
+    """``vector`` as it is used here: whole ones are also cut to a constant number of lanes.
+
+    Of single elements two operations are a vector's. C's square root calls a function for negative
+    numbers, which would leave the mode; for a loaded integer that becomes floating point, clang 19
+    takes an instruction of Neon, which is illegal in it.
+    """
+    element, mask, everywhere = vector.element, vector.mask, all_lanes(vector.element)
+    if vector.lanes == 1:
+        x = f"svdup_n_{element}({{x}})"
+        alone = {
+            "sqrt": first(element, f"svsqrt_{element}_x({everywhere}, {x})"),
+            "to_f32": first("f32", f"svcvt_f32_{element}_x({everywhere}, {x})"),
+        }
+        return replace(vector, ops={fn: alone.get(fn, how) for fn, how in vector.ops.items()})
+    if mask is None:
+        return vector
+    cuts = {n: first_lanes(element, str(n)) for n in range(1, vector.lanes)}
+    loads = {n: mask.load.replace("{mask}", lanes) for n, lanes in cuts.items()}
+    return replace(vector, partial_load=loads)
+
+
+TARGET = Target(
+    name="sme",
+    title="SME with vectors of 512 bits",
+    machine="aarch64",
+    detection=ARM,
+    cpu_flags=("asimd", "sme", "svl512"),
+    length=VectorLength(NBYTES, "svcntsb()"),
+    mode=Mode(
+        inside='__arm_streaming __arm_inout("za")',
+        helper='__arm_streaming_compatible __arm_preserves("za")',
+        entry='__arm_new("za") __arm_locally_streaming',
+        copy="copy_bytes",
+        support="matrix/sme_routines.c.j2",
+    ),
+    compiler_flags=("-march=armv8.2-a+sme",),
+    zig_flags=("-mcpu=generic+sme",),
+    headers=("arm_sme.h",),
+    compilers={"gcc": NEVER, "clang": "19", "zig": "0.14"},
+    registers=32,
+    vectors=tuple(
+        _streaming(vector)
+        for vector in (
+            *floats("f32", NBYTES),
+            *floats("f64", NBYTES),
+            *sums(NBYTES),
+            *factors("s8", NBYTES),
+            *factors("u8", NBYTES),
+            *halves("f16", NBYTES, "svfloat16_t"),
+            *halves("bf16", NBYTES, "svbfloat16_t"),
+        )
+    ),
+    core=Core(
+        fma_latency=4, fma_units=0.25, loads=1, stores=1, issue=8, shuffles=1, speeds=_SPEEDS
+    ),
+    features={
+        "f64": Feature(
+            title="products of f64",
+            cpu_flags=("smef64f64",),
+            compiler_flags=("-march=armv8.2-a", "+sme-f64f64"),
+            zig="+sme_f64f64",
+            products={"f64": (_DOUBLE,)},
+        ),
+        **processors("sme"),
+    },
+    hints=CompilerHints(
+        constraint="w", operands=False, pointers=True, lanes=True, spare=3, picked="y"
+    ),
+    emulation=Emulation(
+        qemu="qemu-aarch64",
+        cpu="max,sve128=on,sve-default-vector-length=16,sme512=on,sme_fa64=off,sme-default-vector-length=64",
+        least="10.0",
+    ),
+    matrix=_ZA,
+)
