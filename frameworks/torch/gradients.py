@@ -6,6 +6,7 @@ PyTorch, and what autograd finds of that is dS and the gradients of the operands
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -21,7 +22,7 @@ _FLOATS = ("f32", "f64", "bf16", "f16")
 class Gradients:
     """What autograd calls for the operator of one spec, whose inputs are ``names`` and numbers."""
 
-    def __init__(self, spec: Any, names: list[str], scalars: list[str]) -> None:
+    def __init__(self, spec: Any, names: Sequence[str], scalars: Sequence[str]) -> None:
         self.spec: Gemm = spec
         self.names, self.scalars = names, scalars
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
-from tilewright.errors import ArgumentTypeError, SpecError
+from tilewright.errors import SpecError
 from tilewright.runtime.arrays.kinds import torch_type
 from tilewright.runtime.driver import compile
 from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.operators import Arguments
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import ArrayParameter, Signature
@@ -44,14 +46,10 @@ class Operator:
     def __init__(self, kernel: Kernel) -> None:
         self.kernel, signature = kernel, kernel.signature
         _check(kernel)
-        self._output = signature.arrays.index(signature.output)
-        self._read_first = signature.output.role == "inout"
-        self._inputs = [p.name for p in signature.arrays if p is not signature.output]
-        if self._read_first:
-            self._inputs.insert(self._output, signature.output.name)
-        self._scalars = [p.name for p in signature.scalars]
-        self._names = (*self._inputs, *self._scalars)
-        self._plain = not self._scalars and not self._read_first
+        self._arguments = Arguments.of(kernel)
+        self._inputs, self._scalars = self._arguments.tensors, self._arguments.numbers
+        self._names = self._arguments.names
+        self._plain = not self._scalars and self._arguments.updated is None
         self._shape = _Shape.of(signature, self._inputs)
         self._dtype = torch_type(torch, signature.output.type)
         self._call = self._registered()
@@ -59,26 +57,12 @@ class Operator:
     def __call__(self, *tensors: Any, **named: Any) -> torch.Tensor:
         """The result, a new tensor. Without gradients and modes the kernel is called directly."""
         if named or len(tensors) != len(self._names):
-            tensors = self._ordered(tensors, named)
+            tensors = self._arguments.ordered(tensors, named)
         if self._plain and not _compiling() and not _modes():
             made = self.kernel.attempt_new(tensors)
             if made is not None:
                 return made
         return self._call(*tensors)
-
-    def _ordered(self, tensors: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
-        given = dict(zip(self._names, tensors, strict=False))
-        twice = sorted(given.keys() & named.keys())
-        unknown = sorted(named.keys() - set(self._names))
-        missing = [name for name in self._names if name not in given and name not in named]
-        if twice or unknown or missing or len(tensors) > len(self._names):
-            raise ArgumentTypeError(
-                f"{self.kernel.name}: the arguments are not those of the operator",
-                got=f"{len(tensors)} by position, {', '.join(named) or 'none'} by name",
-                expected=", ".join(self._names),
-            )
-        given.update(named)
-        return tuple(given[name] for name in self._names)
 
     def _empty(self, tensors: tuple[Any, ...]) -> torch.Tensor | None:
         """A new output for these inputs; None if their axes are too few to tell."""
@@ -114,9 +98,8 @@ class Operator:
     def _compute(self, *values: Any) -> torch.Tensor:
         named = dict(zip(self._names, values, strict=True))
         with torch.no_grad():
-            if self._read_first:
-                output = self.kernel.signature.output.name
-                named[output] = named[output].clone()
+            if (updated := self._arguments.updated) is not None:
+                named[updated] = named[updated].clone()
                 result: torch.Tensor = self.kernel(**named)
                 return result
             out = self._empty(values)
@@ -134,7 +117,7 @@ class _Shape(NamedTuple):
     turned: bool
 
     @classmethod
-    def of(cls, signature: Signature, inputs: list[str]) -> _Shape:
+    def of(cls, signature: Signature, inputs: Sequence[str]) -> _Shape:
         output = signature.output
         count = () if output.kind == "matrix" or output.count is None else (output.count,)
         told = {
@@ -168,21 +151,11 @@ def _size(
 
 
 def _check(kernel: Kernel) -> None:
-    """SpecError unless a kernel takes tensors alone and has one result."""
-    spec, signature = kernel.spec, kernel.signature
-    if not isinstance(spec, Gemm):
-        raise SpecError("an operator is made of a tw.Gemm", got=spec, hint="x.t().contiguous()")
-    if spec.outputs:
+    """SpecError for a kernel that has several results."""
+    spec = kernel.spec
+    if isinstance(spec, Gemm) and spec.outputs:
         raise SpecError(
             "an operator has one result",
             got=f"outputs {', '.join(name for name, _ in spec.outputs)}",
             hint="kernel(...) takes tensors, and writes further outputs",
-        )  # fmt: skip
-    for parameter in signature.arrays:
-        if parameter.kind in ("sequence", "flat", "offsets", "packed") or parameter.packed:
-            raise SpecError(
-                "an operator takes one tensor for each operand",
-                got=f"{parameter.name} as {parameter.kind}",
-                expected="tw.Matrix operands, and batch=tw.Strided(...) or none",
-                hint="tilewright.torch.Linear packs its weight; kernel(...) takes tensors for all",
-            )
+        )
