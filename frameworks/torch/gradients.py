@@ -56,7 +56,11 @@ class Gradients:
         self, given: dict[str, Any], needed: dict[str, bool], grad: torch.Tensor,
         alpha: float, beta: float,
     ) -> tuple[torch.Tensor, dict[str, Any]]:  # fmt: skip
-        """The gradient of the sums, and those of the epilogue's operands by name."""
+        """The gradient of the sums, and those of the epilogue's operands by name.
+
+        They can be differentiated where gradients are recorded, which ``create_graph`` asks for.
+        """
+        again = torch.is_grad_enabled()
         epilogue: Expression = acc if self.spec.epilogue is None else self.spec.epilogue
         wide = torch.float64 if self.spec.a.type == "f64" else torch.float32
         grad = grad.to(wide)
@@ -68,16 +72,18 @@ class Gradients:
         sums = alpha * product + (beta * given["c"].to(wide) if beta else 0)
         named = {o.name: o for o in self.spec.named if o.name in given}
         with torch.enable_grad():
-            values: dict[str, Any] = {"acc": sums.detach().requires_grad_()}
+            values: dict[str, Any] = {"acc": apart(sums, True, again)}
             for name, operand in named.items():
-                value = given[name].detach().to(wide).requires_grad_(needed[name])
+                value = apart(given[name].to(wide), needed[name], again)
                 values[name] = value
                 if operand.per == "row":
                     values[f"{name} of rows"] = value[:, None]
             seen = {x: values.get(f"{x} of rows", value) for x, value in values.items()}
             result = evaluate(epilogue, seen)
-            asked = ["acc", *(name for name in named if needed[name])]
-            found = torch.autograd.grad(result, [values[x] for x in asked], grad, allow_unused=True)
+        asked = ["acc", *(name for name in named if needed[name])]
+        found = torch.autograd.grad(
+            result, [values[x] for x in asked], grad, allow_unused=True, create_graph=again
+        )
         grads = {
             name: None if x is None else x.to(given[name].dtype)
             for name, x in zip(asked[1:], found[1:], strict=True)
@@ -87,6 +93,16 @@ class Gradients:
     @property
     def _summed(self) -> bool:
         return self.spec.batch is not None and not self.spec.stacked
+
+
+def apart(value: torch.Tensor, needed: bool, again: bool) -> torch.Tensor:
+    """``value`` as a variable of its own, by which is differentiated if it is ``needed``.
+
+    Where its gradient is to be differentiated ``again``, autograd still knows where it comes from.
+    """
+    if again and value.requires_grad:
+        return value.view_as(value)
+    return value.detach().requires_grad_(needed)
 
 
 def _check(spec: Gemm) -> None:

@@ -30,6 +30,7 @@ from tilewright.spec.sizes import dim
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .expressions import evaluate
+from .gradients import apart
 
 #: Where all of tilewright's operators are registered.
 LIBRARY = torch.library.Library("tilewright", "FRAGMENT")
@@ -217,11 +218,13 @@ def _linear_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     x, weight, bias = ctx.saved_tensors
     product = torch.ops.tilewright.matmul
     if ctx.activation:
+        again = torch.is_grad_enabled()  # create_graph: this gradient is to be differentiated
         sums = product(x, weight.t())
-        sums = (sums if bias is None else sums + bias).detach().requires_grad_()
+        sums = sums if bias is None else sums + bias
         with torch.enable_grad():
+            sums = apart(sums, True, again)
             ended = evaluate(ACTIVATIONS[ctx.activation](acc), {"acc": sums})
-            (grad,) = torch.autograd.grad(ended, [sums], grad)
+            (grad,) = torch.autograd.grad(ended, [sums], grad, create_graph=again)
     lines, rows = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
     needed = ctx.needs_input_grad
     return (
