@@ -31,10 +31,6 @@ def layer() -> Any:
     of_inputs = tj.operator(tw.Gemm(rows, WIDTH, INNER))
     of_weights = tj.operator(tw.Gemm(WIDTH, INNER, tw.dim("k")))
 
-    @jax.custom_vjp
-    def ended(x: Any, weight: Any, bias: Any) -> Any:
-        return product(x, weight, bias)
-
     def forward(x: Any, weight: Any, bias: Any) -> Any:
         out = product(x, weight, bias)
         return out, (x, weight, out)
@@ -44,12 +40,13 @@ def layer() -> Any:
         sums = grad * (1 - out * out)
         return of_inputs(sums, weight.T), of_weights(x.T, sums), jnp.sum(sums, 0)
 
+    ended = jax.custom_vjp(product.__call__)
     ended.defvjp(forward, backward)
     return ended
 
 
 def check(rows: int) -> float:
-    """How far a loss and its derivatives are off those of JAX's own product, relatively, at most."""
+    """How far a loss and its derivatives are off those of JAX alone, relatively, at most."""
     import jax
     import jax.numpy as jnp
 

@@ -96,13 +96,14 @@ def test_gradients_of_gradients(changes: dict[str, Any], shapes: list[tuple[int,
     column, row = tw.Operand("t", "f64", per="column"), tw.Operand("u", "f64", per="row")
     ended = tw.square(tw.acc + column) * row / (1 + tw.square(tw.acc))
     op = tt.operator(tw.Gemm(3, 4, 5, a="f64", b="f64", d="f64", epilogue=ended, **changes))
-    given = [*map(lambda shape: doubles(*shape), shapes), doubles(4), doubles(3)]
+    given = [doubles(*shape) for shape in [*shapes, (4,), (3,)]]
     if "order" in changes:
-        given = [x.detach().mT.contiguous().mT.requires_grad_() if x.dim() == 2 else x for x in given]
+        turned = [x.detach().mT.contiguous().mT.requires_grad_() for x in given[:3]]
+        given = [*turned, *given[3:]]
     assert torch.autograd.gradgradcheck(op, tuple(given))
-    for at, one in enumerate(given):
-        held = [x.detach() for x in given]
-        assert torch.autograd.gradgradcheck(lambda x: op(*held[:at], x, *held[at + 1 :]), (one,))
+    for one in range(len(given)):
+        alone = [x.detach().requires_grad_(at == one) for at, x in enumerate(given)]
+        assert torch.autograd.gradgradcheck(op, tuple(alone))
 
 
 def test_stacks_and_sums_of_stacks() -> None:

@@ -18,9 +18,9 @@ ROOMS = (
     "targets", "templates",
     "runtime.store", "runtime.machine", "runtime.tuned", "runtime.build", "runtime.arrays",
     "runtime.call", "runtime.emulate", "runtime.reference", "runtime.bench", "runtime.edited",
-    "runtime.kernel", "runtime.operators", "runtime.driver", "runtime.matmul", "runtime.harness",
-    "runtime.library", "runtime.calibrate", "runtime.fuzz", "tuning", "torch", "jax", "examples",
-    "cli",
+    "runtime.pickled", "runtime.kernel", "runtime.operators", "runtime.driver", "runtime.matmul",
+    "runtime.harness", "runtime.library", "runtime.calibrate", "runtime.fuzz", "tuning", "torch",
+    "jax", "examples", "cli",
 )  # fmt: skip
 
 
