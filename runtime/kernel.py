@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union, overload
 
 import numpy as np
 
@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     from tilewright.runtime.call.session import Session
     from tilewright.runtime.reference.verify import Verification
     from tilewright.runtime.tuned import Winner
+
+
+#: What calls take and return where arrays are numpy's: an array, or several, which unpack.
+Array = np.ndarray[Any, Any]
+Given = Union[Array, Sequence[Array], "PackedMatrix", None]
 
 
 def _with_formats(found: Signature, spec: Spec, target: Identity) -> Signature:
@@ -148,6 +153,10 @@ class Kernel:
 
     # --- calling -------------------------------------------------------------------------------
 
+    @overload
+    def __call__(self, a: Given, *more: Given, out: Array | None = None, **named: Any) -> Array: ...
+    @overload
+    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any: ...
     def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
         """Run the kernel; returns the array written.
 
