@@ -14,7 +14,8 @@ from tilewright.errors import SpecError
 from tilewright.spec.expression import Expression, acc
 from tilewright.spec.gemm import Gemm
 
-from .expressions import check_differentiable, evaluate
+from .expressions import apart, check_differentiable, evaluate
+from .products import product
 
 _FLOATS = ("f32", "f64", "bf16", "f16")
 
@@ -26,7 +27,7 @@ class Gradients:
         self.spec: Gemm = spec
         self.names, self.scalars = names, scalars
 
-    def save(self, ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Keep the inputs; SpecError if one needs a gradient that the spec does not have."""
         count = len(self.names)
         if any(x.requires_grad for x in inputs[:count]):
@@ -45,11 +46,9 @@ class Gradients:
         if needed.get("c"):
             found["c"] = (sums * beta).to(given["c"].dtype)
         if needed["a"]:
-            product = torch.ops.tilewright.matmul((sums * alpha).to(a.dtype), b.mT)
-            found["a"] = product.sum_to_size(a.shape)
+            found["a"] = product((sums * alpha).to(a.dtype), b.mT).sum_to_size(a.shape)
         if needed["b"]:
-            product = torch.ops.tilewright.matmul(a.mT, (sums * alpha).to(b.dtype))
-            found["b"] = product.sum_to_size(b.shape)
+            found["b"] = product(a.mT, (sums * alpha).to(b.dtype)).sum_to_size(b.shape)
         return (*(found.get(name) for name in self.names), *(None for _ in self.scalars))
 
     def _of_epilogue(
@@ -66,10 +65,10 @@ class Gradients:
         grad = grad.to(wide)
         if epilogue == acc:
             return grad, {}
-        product = torch.ops.tilewright.matmul(given["a"].to(wide), given["b"].to(wide))
+        products = product(given["a"].to(wide), given["b"].to(wide))
         if self._summed:
-            product = product.sum(0)
-        sums = alpha * product + (beta * given["c"].to(wide) if beta else 0)
+            products = products.sum(0)
+        sums = alpha * products + (beta * given["c"].to(wide) if beta else 0)
         named = {o.name: o for o in self.spec.named if o.name in given}
         with torch.enable_grad():
             values: dict[str, Any] = {"acc": apart(sums, True, again)}
@@ -93,16 +92,6 @@ class Gradients:
     @property
     def _summed(self) -> bool:
         return self.spec.batch is not None and not self.spec.stacked
-
-
-def apart(value: torch.Tensor, needed: bool, again: bool) -> torch.Tensor:
-    """``value`` as a variable of its own, by which is differentiated if it is ``needed``.
-
-    Where its gradient is to be differentiated ``again``, autograd still knows where it comes from.
-    """
-    if again and value.requires_grad:
-        return value.view_as(value)
-    return value.detach().requires_grad_(needed)
 
 
 def _check(spec: Gemm) -> None:
