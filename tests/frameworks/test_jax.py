@@ -108,6 +108,13 @@ def test_arguments_are_checked_as_those_of_kernels() -> None:
         op(a, b)
 
 
+def test_a_kernel_that_is_traced_says_what_can_be() -> None:
+    x = jnp.asarray(draw(4, 4))
+    for call in (tw.compile(tw.Gemm(4, 4, 4)), tw.matmul):
+        with pytest.raises(ArgumentTypeError, match=r"traced by JAX(?s:.*)jax\.operator"):
+            jax.jit(lambda a, call=call: call(a, a))(x)
+
+
 def test_it_has_no_derivative() -> None:
     op, b = tj.operator(tw.Gemm(M, N, K)), jnp.asarray(draw(K, N))
     with pytest.raises(ValueError, match=r"cannot be differentiated(?s:.*)custom_"):
