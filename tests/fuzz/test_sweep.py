@@ -38,7 +38,7 @@ CHUNKS = {
     "rvv512+zvfh": (1, 24),
     "rvv1024+zvfbfwma": (1, 12),
     "sve256+sve2+i8mm+bf16": (3, 36),
-    "sve512+sve2+i8mm+bf16": (2, 36),
+    "sve512+sve2+i8mm+bf16": (6, 36),
     "sve128": (1, 6),
     "sve1024+i8mm": (1, 6),
     "sve2048+bf16": (1, 6),
