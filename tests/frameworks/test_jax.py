@@ -147,3 +147,6 @@ def test_a_kernel_of_another_process_says_what_is_missing() -> None:
         call(**named).block_until_ready()
     with pytest.raises(Exception, match=r"no call that tilewright\.jax made"):
         call(kernel="gemm_of_nobody").block_until_ready()
+    known = tj.operator(tw.Gemm(4, 4, 4)).kernel.name
+    with pytest.raises(Exception, match="too few arrays"):
+        call(**{**named, "kernel": known}).block_until_ready()
