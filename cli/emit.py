@@ -103,10 +103,9 @@ def _written(
 
 
 def _library(requests: Sequence[Request], _file: str | None) -> str:
-    from tilewright.generate import generate
-    from tilewright.runtime.build.toolchain import own_file_notes
+    from tilewright.runtime.edited import own_file
 
-    return generate(requests, own_file_notes(requests[0].target)).text
+    return own_file(requests).text
 
 
 def _program(cases: int, seed: int) -> Text:

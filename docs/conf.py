@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 
 from sphinx.application import Sphinx
@@ -35,6 +36,8 @@ html_copy_source = False
 myst_heading_anchors = 4
 autodoc_member_order = "bysource"
 autodoc_typehints = "signature"
+# What the site is built without: docstrings of what needs it are read all the same.
+autodoc_mock_imports = [name for name in ("torch", "jax", "jaxlib") if find_spec(name) is None]
 # Names stand as the reader writes them: tw.Gemm is found by its last part.
 add_module_names = False
 python_use_unqualified_type_names = True

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-#: Code that is nobody's call: ours, and what runs our threads.
-_PACKAGES = ("tilewright", "concurrent", "threading")
+#: Code that is nobody's call: ours, what runs our threads, and the frameworks that call operators.
+_PACKAGES = ("tilewright", "concurrent", "threading", "torch", "jax")
 
 
 def _caller() -> str | None:

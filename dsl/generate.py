@@ -259,24 +259,11 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
         formula=formula(plan),
         spec_text=repr(request.spec),
         asked=request.schedule,
-        resolved=_resolved(plan, program),
+        resolved=resolved(plan, program),
         listings=tuple(map(macros.listing, program.tiles)),
         forks=forks(program, parameters, prefix),
         threads=request.schedule.threads or 0,
     )
-
-
-def _resolved(plan: AnyPlan, program: Program) -> Schedule | None:
-    """The schedule with all that was chosen; None for a plan without register tiles."""
-    match plan:
-        case Plan():
-            return resolved(plan, program)
-        case StackPlan(each=None):
-            return Schedule(tile=plan.tile, vectorize="b", threads=plan.schedule.threads)
-        case StackPlan(each=Plan() as each) if (one := resolved(each, program)) is not None:
-            loops = f"{'B' if plan.parallel else 'b'}{one.loops}"
-            return replace(one, loops=loops, threads=plan.schedule.threads)
-    return None
 
 
 def _converts(plan: AnyPlan) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from typing import NamedTuple
 
 #: What the variables that name a compiler for another architecture begin with.
@@ -18,8 +17,6 @@ class Settings(NamedTuple):
     ``data_dir``   TILEWRIGHT_DATA_DIR: where calibrations and tunings lie (default: user data).
     ``user_data``  XDG_DATA_HOME: where Linux users want their data (default: ~/.local/share).
     ``compiler``   CC: the native compiler command; may contain spaces and options.
-    ``cross``      TILEWRIGHT_CC_AARCH64, TILEWRIGHT_CC_RISCV64, ...: the compiler command for
-                   another architecture, by the name that ``platform.machine()`` has for it.
     ``emulate``    TILEWRIGHT_EMULATE=1: run x86 targets in the emulator even where native.
     """
 
@@ -28,7 +25,6 @@ class Settings(NamedTuple):
     data_dir: str | None
     user_data: str | None
     compiler: str | None
-    cross: Mapping[str, str]
     emulate: bool
 
 
@@ -41,10 +37,12 @@ def settings() -> Settings:
         data_dir=get("TILEWRIGHT_DATA_DIR") or None,
         user_data=get("XDG_DATA_HOME") or None,
         compiler=get("CC") or None,
-        cross={
-            name.removeprefix(_CROSS).lower(): command
-            for name, command in os.environ.items()
-            if name.startswith(_CROSS) and command
-        },
         emulate=get("TILEWRIGHT_EMULATE", "") not in ("", "0"),
     )
+
+
+def cross_compiler(machine: str) -> str | None:
+    """TILEWRIGHT_CC_AARCH64, TILEWRIGHT_CC_RISCV64, ...: the compiler command for another
+    architecture, by the name that ``platform.machine()`` has for it.
+    """
+    return os.environ.get(f"{_CROSS}{machine.upper()}") or None

@@ -25,9 +25,10 @@ from tilewright.spec.signature import Signature, signature
 from tilewright.spec.sizes import Dim, canonical
 from tilewright.spec.transpose import Transpose
 
-from .edited import GENERATED, Edited, check_edited, of_file, read_edited
-from .kernel import Kernel, own_programs_of
+from .edited import GENERATED, Edited, check_edited, of_file, own_file, read_edited
+from .kernel import Kernel
 from .machine import host
+from .pickled import own_programs_of
 from .store import cache
 from .store.folders import tunings_file
 
@@ -336,16 +337,16 @@ def _make(jobs: Sequence[_Job], folder: Path) -> Mapping[str, Any]:
     from tilewright.emit.render import keep_compiled
     from tilewright.generate import Request, generate
     from tilewright.runtime.build.compilers import find_compiler
-    from tilewright.runtime.build.toolchain import compiler_flags, own_file_notes
+    from tilewright.runtime.build.toolchain import compiler_flags
     from tilewright.runtime.store.shelf import TEMPLATES, Shelf
 
     keep_compiled(Shelf(TEMPLATES))
     target, emulated, flags = jobs[0].target.description, jobs[0].means != "native", jobs[0].flags
     compiler = find_compiler(target, emulated=emulated)
     parts = _split(jobs)
-    notes = own_file_notes(target) if jobs[0].edited else ()  # as in the file that was edited
+    written = own_file if jobs[0].edited else generate  # as the file that was edited was
     made = [
-        generate([Request(job.name, job.spec, job.schedule, target) for job in part], notes)
+        written([Request(job.name, job.spec, job.schedule, target) for job in part])
         for part in parts
     ]
     built = _compiled(jobs, _texts(jobs, made, folder), compiler, folder)

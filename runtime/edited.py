@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from os import PathLike
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tilewright.errors import (
     ArgumentTypeError,
@@ -13,6 +14,10 @@ from tilewright.errors import (
     SpecError,
     ToolchainError,
 )
+
+if TYPE_CHECKING:
+    from tilewright.emit.render import Source
+    from tilewright.generate import Request
 
 #: What calls a kernel with its arguments in arrays; every file of tilewright defines one for each.
 _INVOKE = re.compile(r"^void (\w+)_invoke\([^;{]*\)\s*\{", re.MULTILINE)
@@ -81,6 +86,14 @@ def declaration(name: str, text: str) -> str | None:
     """The declaration of the C function ``name`` in a text, on one line; None if it has none."""
     found = re.search(rf"^\w[^\n]*\b{name}\([^;{{]*\);$", text, re.MULTILINE)
     return None if found is None else " ".join(found[0].split())
+
+
+def own_file(requests: Sequence[Request]) -> Source:
+    """The C of kernels as a file that a program of anyone's compiles and calls by itself."""
+    from tilewright.generate import generate
+    from tilewright.runtime.build.toolchain import own_file_notes
+
+    return generate(requests, own_file_notes(requests[0].target))
 
 
 def write_new(path: str | PathLike[str], text: str) -> Path:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union, overload
 
 import numpy as np
 
@@ -17,8 +17,7 @@ from tilewright.runtime.arrays.kinds import finished
 from tilewright.runtime.call.arguments import Arranger
 from tilewright.runtime.call.bound_sizes import given_sizes
 from tilewright.runtime.call.descriptor import descriptor
-from tilewright.runtime.machine import calibrations, host, threadpools
-from tilewright.runtime.machine.calibrations import Measured
+from tilewright.runtime.machine import host, threadpools
 from tilewright.runtime.machine.target_table import Identity
 from tilewright.runtime.store.cache import Entry
 from tilewright.spec.gemm import Gemm, Spec
@@ -29,7 +28,8 @@ from tilewright.spec.signature import Signature, signature
 from tilewright.spec.sizes import Dim
 
 from .call import dispatch
-from .edited import GENERATED, Edited, declaration, difference, write_new
+from .edited import GENERATED, Edited, declaration, difference, own_file, write_new
+from .pickled import parts
 
 if TYPE_CHECKING:
     from tilewright.explain.decisions import AnyPlan
@@ -41,6 +41,11 @@ if TYPE_CHECKING:
     from tilewright.runtime.call.session import Session
     from tilewright.runtime.reference.verify import Verification
     from tilewright.runtime.tuned import Winner
+
+
+#: What calls take and return where arrays are numpy's: an array, or several, which unpack.
+Array = np.ndarray[Any, Any]
+Given = Union[Array, Sequence[Array], "PackedMatrix", None]
 
 
 def _with_formats(found: Signature, spec: Spec, target: Identity) -> Signature:
@@ -148,6 +153,10 @@ class Kernel:
 
     # --- calling -------------------------------------------------------------------------------
 
+    @overload
+    def __call__(self, a: Given, *more: Given, out: Array | None = None, **named: Any) -> Array: ...
+    @overload
+    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any: ...
     def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
         """Run the kernel; returns the array written.
 
@@ -363,11 +372,10 @@ class Kernel:
         """
         if self.edited is not None:
             return write_new(path, self.edited.text)
-        from tilewright.generate import Request, generate
-        from tilewright.runtime.build.toolchain import own_file_notes
+        from tilewright.generate import Request
 
         request = Request(self.name, self.spec, self.requested, self.isa)
-        return write_new(path, generate([request], own_file_notes(self.isa)).text)
+        return write_new(path, own_file([request]).text)
 
     def diff(self, *, measure: bool = False) -> str:
         """What was changed in a kernel whose C was edited, against what is generated: a unified
@@ -538,8 +546,7 @@ class Kernel:
 
     def __reduce__(self) -> tuple[Any, ...]:
         said = (*self._said(), *([] if self.edited is None else [self.edited]))
-        more = own_programs_of(self.spec), _measured_of(self.target)
-        return (_remade, (self._remake, said, *more)) if any(more) else (self._remake, said)
+        return parts(self._remake, said, self.spec, self.target)
 
     def _said(self) -> tuple[Spec, Schedule, str]:
         """What the kernel is made of."""
@@ -549,43 +556,6 @@ class Kernel:
         how = f", through {self.emulated}" if self.emulated else ""
         made = f", edited in {self.edited.path}" if self.edited else ""
         return f"<{self.name} on {self.target}{how}{made}>"
-
-
-def own_programs_of(spec: Spec) -> tuple[str, ...]:
-    """The programs of a spec's expressions that use post-ops of the user's own, as texts."""
-    if not isinstance(spec, Gemm) or not spec.expressions:
-        return ()
-    from tilewright.elementwise.functions import own_programs
-
-    return own_programs(spec.expressions, "f64" if spec.type == "f64" else "f32")
-
-
-def _remade(
-    remake: Callable[..., Kernel],
-    said: tuple[Any, ...],
-    programs: tuple[str, ...],
-    numbers: Measured | None,
-) -> Kernel:
-    """A kernel that was pickled; SpecError where a post-op has another meaning here.
-
-    The measured ``numbers`` of its target's core are known from then on.
-    """
-    if numbers is not None:
-        calibrations.carry(numbers)
-    spec = said[0]
-    if own_programs_of(spec) != programs:
-        raise SpecError(
-            "a post-op of this kernel is defined otherwise in this process",
-            got=", ".join(map(repr, spec.expressions)) if isinstance(spec, Gemm) else spec,
-            hint="both processes must define it alike: put it into a module that both import",
-        )
-    return remake(*said)
-
-
-def _measured_of(target: str) -> Measured | None:
-    """The measured numbers that a target's name names."""
-    name = target.rpartition("+")[2]
-    return calibrations.called(name) if calibrations.is_measured(name) else None
 
 
 def _given(array: Any, positional: tuple[Any, ...], named: dict[str, Any]) -> bool:

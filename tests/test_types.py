@@ -22,17 +22,28 @@ REVEALED = {
     "tw.compile(tw.Gemm(4, 4, 4))": "tilewright.runtime.kernel.Kernel",
     "tw.compile(tw.Transpose(4, 4)).bench()": "tilewright.runtime.bench.timing.Timing",
     'tw.peak("host").gflops': "float",
+    "kernel(x, x)": "numpy.ndarray[Any, Any]",
+    "kernel(x, x, out=x)": "numpy.ndarray[Any, Any]",
+    "kernel([x], [x], x)": "numpy.ndarray[Any, Any]",
+    "kernel(tensor, x)": "Any",
+    "tw.matmul(x, x)": "numpy.ndarray[Any, Any]",
+    "tw.matmul(tensor, x)": "Any",
     "tw.relu": "def (x: tilewright.spec.expression.nodes.Expression | float, "
     "alpha: float =) -> tilewright.spec.expression.nodes.Expression",
     "tw.postop(own)(tw.acc, 2)": "tilewright.spec.expression.nodes.Expression",
 }
 PROGRAM = """
+from typing import Any
+import numpy as np
 import tilewright as tw
 import tilewright.targets as package
 
 def own(x: tw.Expression, alpha: float = 1) -> tw.Expression:
     return x * alpha
 
+kernel, x = tw.compile(tw.Gemm(2, 2, 2)), np.ones((2, 2), np.float32)
+tensor: Any = None
+result, most = kernel(x, x)
 """
 
 

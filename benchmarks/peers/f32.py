@@ -144,10 +144,15 @@ def _onednn() -> Peer:
     )
 
 
-def _xsmm() -> Peer:
+def xsmm_library() -> ctypes.CDLL:
+    """``benchmarks/programs/xsmm.c`` with LIBXSMM."""
     if not Path("/usr/include/libxsmm.h").exists():
         raise MissingError("LIBXSMM: apt-get install libxsmm-dev")
-    xsmm = library("xsmm", "-lxsmm", "-lxsmmnoblas", "-lpthread", "-lrt", "-ldl", "-lm")
+    return library("xsmm", "-lxsmm", "-lxsmmnoblas", "-lpthread", "-lrt", "-ldl", "-lm")
+
+
+def _xsmm() -> Peer:
+    xsmm = xsmm_library()
     xsmm.bench_xsmm.restype = xsmm.bench_xsmm_batch.restype = ctypes.c_void_p
     xsmm.bench_xsmm_version.restype = ctypes.c_char_p
 

@@ -8,6 +8,7 @@ for all.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
 from time import perf_counter
@@ -22,6 +23,7 @@ from benchmarks.measure.figures import Figure, Section, geometric_mean
 from benchmarks.measure.native import Effort, MissingError
 from benchmarks.measure.operands import WrongResultError
 from benchmarks.measure.options import Options
+from benchmarks.peers.stacks import xsmm_stack
 
 Array = np.ndarray[Any, Any]
 OURS = "tw.matmul"
@@ -30,6 +32,7 @@ FIXED = "tw.compile"
 #: ``tw.matmul`` that gives the same bits whatever stands beside a row.
 SAME_BITS = "same bits"
 _OWN = (OURS, FIXED, SAME_BITS)
+XSMM = "LIBXSMM"
 #: m, n, k of layers that XNNPACK's benchmarks list.
 LAYERS = (
     (1, 1000, 1280), (49, 160, 576), (49, 320, 960), (49, 1280, 320), (196, 96, 576),
@@ -65,12 +68,11 @@ class Row:
     @property
     def ratio(self) -> float:
         """How many times as fast as the best peer, the median of the rounds."""
-        return self.ahead(OURS)
+        return min(self.ahead(OURS, name) for name in self.seconds if name not in _OWN)
 
-    def ahead(self, ours: str) -> float:
-        """The same of one of our own ways."""
-        peers = [taken for name, taken in self.seconds.items() if name not in _OWN]
-        return min(float(np.median(peer / self.seconds[ours])) for peer in peers)
+    def ahead(self, ours: str, peer: str) -> float:
+        """The same of one of our own ways beside one peer."""
+        return float(np.median(self.seconds[peer] / self.seconds[ours]))
 
     @property
     def price(self) -> float:
@@ -157,6 +159,8 @@ def _row(
         spec = tw.Gemm(m, n, k, a=a_type, batch=tw.Strided(tw.dim("count"), c=None))
         kernel = tw.compile(spec)
         calls[FIXED] = lambda: kernel(a, b, out)
+        with suppress(MissingError):
+            calls[XSMM] = xsmm_stack(a, b, out)
     return Row(group, types, shape, count, _rounds(calls, options.effort))
 
 
@@ -224,8 +228,10 @@ def _figures(rows: Sequence[Row]) -> Iterator[Figure]:
         elif group == "stacks":
             for row, least in zip(mine, TIMES, strict=False):
                 what = f"{types}, stack of {row.shape[0]}x{row.shape[0]}"
-                yield Figure(what, row.ratio, least)
-                yield Figure(f"{what}, compiled for its size", row.ahead(FIXED), least)
+                for ours, said in ((OURS, what), (FIXED, f"{what}, compiled for its size")):
+                    yield Figure(said, row.ahead(ours, "numpy"), least)
+                    if XSMM in row.seconds:
+                        yield Figure(f"{said}, to LIBXSMM", row.ahead(ours, XSMM), 1.0)
         else:
             lowest = 1.0 if group == "thin" else LEAST
             if group != "thin":

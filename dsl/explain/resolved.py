@@ -2,23 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.ir.nest import Program
 from tilewright.plan.plan import Plan
+from tilewright.plan.routines.stack import StackPlan
 from tilewright.plan.tiles import RegisterTile
 from tilewright.spec.schedule import Schedule
 from tilewright.symbolic import value
 
+from .decisions import AnyPlan
 from .reasons import planned_of
 
 #: More steps than these in straight code are no k_unroll that can be asked for.
 _STRAIGHT = 1024
 
 
-def resolved(plan: Plan, program: Program) -> Schedule | None:
-    """The schedule of the largest register tile; None where there is no tile that sums products.
+def resolved(plan: AnyPlan, program: Program) -> Schedule | None:
+    """The schedule with all that was chosen; None for a plan without tiles that sum products.
 
     Given in place of what was asked for it leads to the same tiles of this spec and target.
     """
+    match plan:
+        case Plan():
+            return _of_largest(plan, program)
+        case StackPlan(each=None):
+            return Schedule(tile=plan.tile, vectorize="b", threads=plan.schedule.threads)
+        case StackPlan(each=Plan() as each) if (one := _of_largest(each, program)) is not None:
+            loops = f"{'B' if plan.parallel else 'b'}{one.loops}"
+            return replace(one, loops=loops, threads=plan.schedule.threads)
+    return None
+
+
+def _of_largest(plan: Plan, program: Program) -> Schedule | None:
+    """The schedule of the largest register tile."""
     for tile in program.tiles:
         chosen = planned_of(plan, tile)
         if chosen is not None and chosen.steps != 0:

@@ -74,3 +74,13 @@ def evaluate(expression: Expression, values: Mapping[str, Any]) -> Any:
             assert meaning is not None, "check_differentiable comes first"
             return evaluate(meaning, values)
     raise AssertionError(expression)
+
+
+def apart(value: torch.Tensor, needed: bool, again: bool) -> torch.Tensor:
+    """``value`` as a variable of its own, by which is differentiated if it is ``needed``.
+
+    Where its gradient is to be differentiated ``again``, autograd still knows where it comes from.
+    """
+    if again and value.requires_grad:
+        return value.view_as(value)
+    return value.detach().requires_grad_(needed)

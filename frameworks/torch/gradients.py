@@ -6,6 +6,7 @@ PyTorch, and what autograd finds of that is dS and the gradients of the operands
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -13,7 +14,8 @@ from tilewright.errors import SpecError
 from tilewright.spec.expression import Expression, acc
 from tilewright.spec.gemm import Gemm
 
-from .expressions import check_differentiable, evaluate
+from .expressions import apart, check_differentiable, evaluate
+from .products import product
 
 _FLOATS = ("f32", "f64", "bf16", "f16")
 
@@ -21,11 +23,11 @@ _FLOATS = ("f32", "f64", "bf16", "f16")
 class Gradients:
     """What autograd calls for the operator of one spec, whose inputs are ``names`` and numbers."""
 
-    def __init__(self, spec: Any, names: list[str], scalars: list[str]) -> None:
+    def __init__(self, spec: Any, names: Sequence[str], scalars: Sequence[str]) -> None:
         self.spec: Gemm = spec
         self.names, self.scalars = names, scalars
 
-    def save(self, ctx: Any, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
+    def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Keep the inputs; SpecError if one needs a gradient that the spec does not have."""
         count = len(self.names)
         if any(x.requires_grad for x in inputs[:count]):
@@ -44,39 +46,43 @@ class Gradients:
         if needed.get("c"):
             found["c"] = (sums * beta).to(given["c"].dtype)
         if needed["a"]:
-            product = torch.ops.tilewright.matmul((sums * alpha).to(a.dtype), b.mT)
-            found["a"] = product.sum_to_size(a.shape)
+            found["a"] = product((sums * alpha).to(a.dtype), b.mT).sum_to_size(a.shape)
         if needed["b"]:
-            product = torch.ops.tilewright.matmul(a.mT, (sums * alpha).to(b.dtype))
-            found["b"] = product.sum_to_size(b.shape)
+            found["b"] = product(a.mT, (sums * alpha).to(b.dtype)).sum_to_size(b.shape)
         return (*(found.get(name) for name in self.names), *(None for _ in self.scalars))
 
     def _of_epilogue(
         self, given: dict[str, Any], needed: dict[str, bool], grad: torch.Tensor,
         alpha: float, beta: float,
     ) -> tuple[torch.Tensor, dict[str, Any]]:  # fmt: skip
-        """The gradient of the sums, and those of the epilogue's operands by name."""
+        """The gradient of the sums, and those of the epilogue's operands by name.
+
+        They can be differentiated where gradients are recorded, which ``create_graph`` asks for.
+        """
+        again = torch.is_grad_enabled()
         epilogue: Expression = acc if self.spec.epilogue is None else self.spec.epilogue
         wide = torch.float64 if self.spec.a.type == "f64" else torch.float32
         grad = grad.to(wide)
         if epilogue == acc:
             return grad, {}
-        product = torch.ops.tilewright.matmul(given["a"].to(wide), given["b"].to(wide))
+        products = product(given["a"].to(wide), given["b"].to(wide))
         if self._summed:
-            product = product.sum(0)
-        sums = alpha * product + (beta * given["c"].to(wide) if beta else 0)
+            products = products.sum(0)
+        sums = alpha * products + (beta * given["c"].to(wide) if beta else 0)
         named = {o.name: o for o in self.spec.named if o.name in given}
         with torch.enable_grad():
-            values: dict[str, Any] = {"acc": sums.detach().requires_grad_()}
+            values: dict[str, Any] = {"acc": apart(sums, True, again)}
             for name, operand in named.items():
-                value = given[name].detach().to(wide).requires_grad_(needed[name])
+                value = apart(given[name].to(wide), needed[name], again)
                 values[name] = value
                 if operand.per == "row":
                     values[f"{name} of rows"] = value[:, None]
             seen = {x: values.get(f"{x} of rows", value) for x, value in values.items()}
             result = evaluate(epilogue, seen)
-            asked = ["acc", *(name for name in named if needed[name])]
-            found = torch.autograd.grad(result, [values[x] for x in asked], grad, allow_unused=True)
+        asked = ["acc", *(name for name in named if needed[name])]
+        found = torch.autograd.grad(
+            result, [values[x] for x in asked], grad, allow_unused=True, create_graph=again
+        )
         grads = {
             name: None if x is None else x.to(given[name].dtype)
             for name, x in zip(asked[1:], found[1:], strict=True)

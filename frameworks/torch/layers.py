@@ -8,10 +8,7 @@ import torch
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
 
 from . import products, quantized
-from .products import ACTIVATIONS, LAYER_TYPES
-
-_compiling = torch.compiler.is_dynamo_compiling
-_modes = torch._C._len_torch_dispatch_stack
+from .products import ACTIVATIONS, LAYER_TYPES, is_plain
 
 
 def _activation(name: str | None) -> str:
@@ -56,7 +53,7 @@ class Linear(torch.nn.Linear):
         """``x`` is (..., in_features) and of the weight's type; the result (..., out_features)."""
         if x.dtype != self.weight.dtype or x.dtype not in LAYER_TYPES or x.device.type != "cpu":
             _refuse(x, self.weight)
-        if not _compiling() and not _modes() and not self._is_recorded(x):
+        if is_plain() and not self._is_recorded(x):
             return products.linear(x, self.weight, self.bias, self.activation)
         found: torch.Tensor = torch.ops.tilewright.linear(
             x, self.weight, self.bias, self.activation

@@ -29,8 +29,11 @@ from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import dim
 from torch.multiprocessing.reductions import StorageWeakRef
 
-from .expressions import evaluate
+from .expressions import apart, evaluate
 
+_compiling = torch.compiler.is_dynamo_compiling
+_modes = torch._C._len_torch_dispatch_stack
+_transforms = torch._C._are_functorch_transforms_active
 #: Where all of tilewright's operators are registered.
 LIBRARY = torch.library.Library("tilewright", "FRAGMENT")
 #: What a layer may do to its sums, by name.
@@ -67,16 +70,36 @@ def register(
         torch.library.register_autograd(whole, backward, setup_context=save, lib=LIBRARY)
 
 
+def is_plain() -> bool:
+    """Whether calls are just calls: nothing is traced, no mode and no transform sees them."""
+    return not (_compiling() or _modes() or _transforms())
+
+
 # --- any two tensors ---------------------------------------------------------------------------
 
 
 def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """``a @ b`` in the type of ``a``, as PyTorch has it."""
-    stack = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
+    plain = a.dim() == 2 == b.dim()
+    stack = () if plain else torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     out = a.new_empty((*stack, a.shape[-2], b.shape[-1]))
     with torch.no_grad():
         matmul(a, b, out)
     return out
+
+
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """The same, differentiable where gradients are recorded; without PyTorch's dispatcher where
+    nothing but the result is asked for.
+    """
+    made: torch.Tensor
+    if torch.is_grad_enabled():
+        made = torch.ops.tilewright.matmul(a, b)
+    elif not is_plain():
+        made = torch.ops.tilewright.matmul_of_constants(a, b)
+    else:
+        made = _matmul(a, b)
+    return made
 
 
 def _matmul_fake(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
@@ -91,7 +114,6 @@ def _save(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _matmul_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     a, b = ctx.saved_tensors
-    product = torch.ops.tilewright.matmul
     needed = ctx.needs_input_grad
     return (
         product(grad, b.mT).sum_to_size(a.shape) if needed[0] else None,
@@ -215,13 +237,14 @@ def _save_linear(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
 
 def _linear_backward(ctx: Any, grad: torch.Tensor) -> tuple[Any, ...]:
     x, weight, bias = ctx.saved_tensors
-    product = torch.ops.tilewright.matmul
     if ctx.activation:
+        again = torch.is_grad_enabled()  # create_graph: this gradient is to be differentiated
         sums = product(x, weight.t())
-        sums = (sums if bias is None else sums + bias).detach().requires_grad_()
+        sums = sums if bias is None else sums + bias
         with torch.enable_grad():
+            sums = apart(sums, True, again)
             ended = evaluate(ACTIVATIONS[ctx.activation](acc), {"acc": sums})
-            (grad,) = torch.autograd.grad(ended, [sums], grad)
+            (grad,) = torch.autograd.grad(ended, [sums], grad, create_graph=again)
     lines, rows = grad.reshape(-1, grad.shape[-1]), x.reshape(-1, x.shape[-1])
     needed = ctx.needs_input_grad
     return (

@@ -17,13 +17,8 @@ from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.signature import ArrayParameter, Signature
 from tilewright.spec.sizes import MAX_SIZE, Dim, Size
 
-#: Columns of the table of arrays: sizes of up to three axes, the leading dimension, the distance of
-#: matrices of a stack (TIGHT: one behind the other), bytes of an element, the contiguous axis from
-#: the last, whether it is written.
-_AXES, _LEADING, _STEP, _ITEM, _LINE, _WRITTEN, _COLUMNS = 3, 3, 4, 5, 6, 7, 8
-#: A size below it is a dim: its number is what is missing.
-_DIM = -(1 << 60)
-_TIGHT = -1
+from .numba_table import AXES, DIM, TIGHT
+
 Table = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -98,7 +93,7 @@ def _tables(name: str, signature: Signature) -> _Tables:
             dims.append(size.dim)
 
     def number(size: Size) -> int:
-        return _DIM + dims.index(size) if isinstance(size, Dim) else size
+        return DIM + dims.index(size) if isinstance(size, Dim) else size
 
     rows = [_row(name, p, number) for p in signature.arrays]
     limits = [(d.multiple_of, MAX_SIZE if d.max is None else d.max) for d in dims]
@@ -126,9 +121,9 @@ def _row(name: str, p: ArrayParameter, number: Callable[[Size], int]) -> tuple[l
     if stacked:
         assert p.count is not None
         sizes.insert(0, p.count)
-    row = [0] * (_AXES - len(sizes)) + [number(size) for size in sizes]
+    row = [0] * (AXES - len(sizes)) + [number(size) for size in sizes]
     leading = p.shape[-1 if line else 0] if p.leading is None else p.leading
-    step = _TIGHT if p.batch_stride is None else number(p.batch_stride)
+    step = TIGHT if p.batch_stride is None else number(p.batch_stride)
     return [*row, number(leading), step, p.itemsize, line, int(p.role != "in")], len(sizes)
 
 
@@ -139,7 +134,8 @@ def _implementation(tables: _Tables, invoke: Any, scratch_bytes: Any, scalars: i
     """What stands in place of a call in compiled code."""
     from numba import literal_unroll
 
-    check, ends, fill, apart = _helpers()
+    from .numba_checks import apart, check, ends, fill
+
     wanted, limits, slots = tables.arrays, tables.dims, tables.slots
     count, dims, size = len(tables.axes), len(limits), max(1, len(slots))
     last = max(1, scalars)
@@ -166,112 +162,3 @@ def _implementation(tables: _Tables, invoke: Any, scratch_bytes: Any, scalars: i
         invoke(pointers.ctypes, values.ctypes, numbers.ctypes, place)
 
     return implementation
-
-
-def _helpers() -> tuple[Any, ...]:
-    """The checks, as functions of compiled code."""
-    from numba import njit, types
-    from numba.extending import overload
-
-    def agrees_(known: Any, wanted: int, got: int) -> bool:
-        if wanted > _DIM // 2:
-            return wanted == got
-        if known[wanted - _DIM] < 0:
-            known[wanted - _DIM] = got
-        return known[wanted - _DIM] == got  # type: ignore[no-any-return]
-
-    agrees = njit(agrees_)
-
-    def check_array_(x: Any, row: Any, known: Any) -> None:
-        for axis in range(x.ndim):
-            if not agrees(known, row[_AXES - x.ndim + axis], x.shape[axis]):
-                raise ValueError("an array has the wrong shape for this kernel")
-        if x.size == 0:
-            return
-        line = x.ndim - 2 + row[_LINE]
-        if x.shape[line] > 1 and x.strides[line] != row[_ITEM]:
-            raise ValueError("an array's lines are not contiguous, or of the other order")
-        if x.ndim == 1:
-            return
-        other = x.ndim - 1 - row[_LINE]
-        step = x.strides[other] // row[_ITEM]
-        if x.shape[other] > 1 and (
-            x.strides[other] != step * row[_ITEM]
-            or step < x.shape[line]
-            or not agrees(known, row[_LEADING], step)
-        ):
-            raise ValueError("an array has the wrong leading dimension for this kernel")
-        if x.ndim == 3 and x.shape[0] > 1:
-            matrices = x.strides[0] // row[_ITEM]
-            if row[_STEP] == _TIGHT:
-                right = matrices == x.shape[other] * (step if x.shape[other] > 1 else x.shape[line])
-            else:
-                right = agrees(known, row[_STEP], matrices)
-            if not right or x.strides[0] != matrices * row[_ITEM] or matrices < 0:
-                raise ValueError("an array has the wrong batch stride for this kernel")
-
-    check_array = njit(check_array_)
-
-    def check(x: Any, row: Any, known: Any) -> None:
-        raise NotImplementedError
-
-    def check_typed(x: Any, row: Any, known: Any) -> Any:
-        def of_number(x: Any, row: Any, known: Any) -> None:
-            return
-
-        def of_array(x: Any, row: Any, known: Any) -> None:
-            check_array(x, row, known)
-
-        return of_array if isinstance(x, types.Array) else of_number
-
-    overload(check)(check_typed)
-
-    def ends(x: Any, bounds: Any) -> Any:
-        raise NotImplementedError
-
-    def ends_typed(x: Any, bounds: Any) -> Any:
-        def of_number(x: Any, bounds: Any) -> Any:
-            return x
-
-        def of_array(x: Any, bounds: Any) -> Any:
-            first = x.ctypes.data
-            last = first + x.itemsize if x.size else first
-            for axis in range(x.ndim):
-                last += (x.shape[axis] - 1) * x.strides[axis] if x.size else 0
-            if bounds.size:
-                bounds[0], bounds[1] = first, last
-            return first
-
-        return of_array if isinstance(x, types.Array) else of_number
-
-    overload(ends)(ends_typed)
-
-    def fill_(wanted: Any, limits: Any, known: Any, slots: Any, values: Any) -> None:
-        for row in wanted:
-            for column in (_LEADING, _STEP):
-                at = row[column] - _DIM
-                if row[column] < _DIM // 2 and known[at] < 0:
-                    line = row[1 + row[_LINE]]
-                    line = known[line - _DIM] if line < _DIM // 2 else line
-                    multiple = limits[at, 0]
-                    up = max(-(-line // multiple) * multiple, multiple)
-                    known[at] = up if column == _LEADING else 0
-        for at in range(len(slots)):
-            value = known[slots[at]]
-            multiple, most = limits[slots[at]]
-            if value < 0 or value > most or value % multiple:
-                raise ValueError("a size of the call is beyond the limits of its dim")
-            values[at] = value
-
-    fill = njit(fill_)
-
-    def apart_(wanted: Any, bounds: Any) -> None:
-        for i in range(len(wanted)):
-            for j in range(len(wanted)):
-                meets = bounds[i, 0] < bounds[j, 1] and bounds[j, 0] < bounds[i, 1]
-                if i != j and wanted[i, _WRITTEN] and meets:
-                    raise ValueError("an array that is written shares memory with another")
-
-    apart = njit(apart_)
-
-    return check, ends, fill, apart

@@ -39,6 +39,7 @@ def as_array(value: Any, name: str) -> Any:
     if torch is not None and isinstance(value, torch.Tensor):
         return _of_tensor(torch, value, name)
     if hasattr(type(value), "__dlpack__"):
+        _check_traced(value, name)
         return dlpack.view(value, name)
     try:
         buffer = memoryview(value)
@@ -89,7 +90,7 @@ def _of_tensor(torch: ModuleType, tensor: Any, name: str) -> Array:
         raise ArgumentTypeError(
             f"{name} is a tensor without memory of its own",
             got=f"{str(error).splitlines()[0]:.100}",
-            hint="tilewright.torch.Operator, inside of torch.compile and of torch.func",
+            hint="tilewright.torch.operator(spec), inside of torch.compile and of torch.func",
         ) from None
     strides = tuple(stride * dtype.itemsize for stride in tensor.stride())
     return at(pointer, tuple(tensor.shape), strides, dtype, tensor, writeable=True)
@@ -103,7 +104,7 @@ def _check_tensor(torch: ModuleType, tensor: Any, name: str) -> None:
         raise ArgumentTypeError(
             f"{name} is a tensor of a kind of its own, whose memory says nothing",
             got=said,
-            hint="tilewright.torch.Operator, which torch.compile and torch.func see through",
+            hint="tilewright.torch.operator(spec), which torch.compile and torch.func see through",
         )
     if tensor.layout is not torch.strided:
         raise ArgumentTypeError(
@@ -129,7 +130,19 @@ def _check_tensor(torch: ModuleType, tensor: Any, name: str) -> None:
             f"{name} is a tensor that requires grad, and a kernel records no gradient",
             got=said,
             hint=f"{name}.detach(), or the call in `with torch.no_grad():`; "
-            "tilewright.torch.Operator has gradients",
+            "tilewright.torch.operator(spec) has gradients",
+        )
+
+
+def _check_traced(value: Any, name: str) -> None:
+    """Refuse what stands for an array while JAX traces a function."""
+    jax = sys.modules.get("jax")
+    if jax is not None and isinstance(value, jax.core.Tracer):
+        raise ArgumentTypeError(
+            f"{name} is traced by JAX, and has no elements yet",
+            got=f"a {type(value).__name__} of {value.dtype}, shape {value.shape}",
+            expected="an array, outside of jax.jit, jax.grad and jax.vmap",
+            hint="tilewright.jax.operator(spec): a function that they take",
         )
 
 

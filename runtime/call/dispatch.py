@@ -96,6 +96,16 @@ def dispatcher() -> Dispatcher:
         return _python_dispatcher()
 
 
+def prepare() -> None:
+    """Load this interpreter's dispatcher if it was built before, so that no first call has to.
+
+    Where it was not, or cannot be used, the first call decides what becomes of it.
+    """
+    with suppress(TilewrightError):
+        if sys.implementation.name == "cpython" and store.lookup(_key("api")) is not None:
+            dispatcher()
+
+
 def _built_dispatcher() -> Dispatcher:
     """Whichever was built before, else the extension module; a library if that cannot be built."""
     if store.lookup(_key("api")) is not None:

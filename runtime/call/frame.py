@@ -15,11 +15,12 @@ from .packed_matrix import memory
 class Frame:
     """Checked arguments as struct tw_frame at ``address``; holds all that it points to.
 
+    ``sizes`` and ``scalars`` are what C is told of the call.
     ``owners`` are the arrays that a caller gave, where those that were checked are views of them.
     ``functions`` are the addresses of the kernel's invoke and scratch_bytes.
     """
 
-    __slots__ = ("_blocks", "_checked", "address", "arrays", "words")
+    __slots__ = ("_blocks", "_checked", "address", "arrays", "scalars", "sizes", "words")
 
     def __init__(
         self, functions: tuple[int, int], checked: Checked, scalars: tuple[float, ...],
@@ -37,6 +38,7 @@ class Frame:
             np.array(checked.sizes, np.int64),
             np.array(scalars, np.float64),
         )
+        self.sizes, self.scalars = checked.sizes, scalars
         self.words: Array = np.array([*functions, *map(address, blocks)], np.int64)
         self.address = address(self.words)
         self.arrays: tuple[Any, ...] = owners or checked.arrays

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 from tilewright.errors import TargetError
-from tilewright.settings import settings
+from tilewright.settings import cross_compiler, settings
 from tilewright.targets import NAMES, load
 
 from . import calibrations, processor
@@ -225,4 +225,4 @@ def user_compiler(target: Target | Identity, means: Means) -> str | None:
     """The compiler that the environment names for ``target``: a part of a kernel's key."""
     if means == "header" or target.machine in ("", machine()):
         return settings().compiler
-    return settings().cross.get(target.machine)
+    return cross_compiler(target.machine)

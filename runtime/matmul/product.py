@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.dtypes import preferred
 from tilewright.runtime.arrays.kinds import empty, finished, is_tensor, maker
 from tilewright.runtime.arrays.views import as_array
+from tilewright.runtime.call import dispatch
 from tilewright.runtime.call.bound_sizes import strided
 from tilewright.runtime.call.overlap import disjoint
 from tilewright.runtime.call.scalars import is_number
@@ -32,6 +33,34 @@ Array = np.ndarray[Any, Any]
 COPIED = 8 << 20
 
 
+@overload
+def matmul(
+    a: Array,
+    b: Array | PackedB,
+    out: Array | None = None,
+    *,
+    alpha: float = 1,
+    beta: float = 0,
+    epilogue: Expression | None = None,
+    threads: int | None = None,
+    deterministic: bool = False,
+    target: str = "host",
+    **operands: Any,
+) -> Array: ...
+@overload
+def matmul(
+    a: Any,
+    b: Any,
+    out: Any = None,
+    *,
+    alpha: float = 1,
+    beta: float = 0,
+    epilogue: Expression | None = None,
+    threads: int | None = None,
+    deterministic: bool = False,
+    target: str = "host",
+    **operands: Any,
+) -> Any: ...
 def matmul(
     a: Any,
     b: Any,
@@ -118,7 +147,9 @@ _made: dict[tuple[Any, Any], np.dtype[Any]] = {}
 _tensors: dict[type, dict[tuple[Any, Any], Callable[[tuple[int, ...]], Any]]] = {}
 
 
-identify("host")  # found while this module is imported, and not by the first product
+# Found and loaded while this module is imported, and not by the first product.
+identify("host")
+dispatch.prepare()
 
 
 def _new(a: Any, b: Any) -> Any:

@@ -47,7 +47,9 @@ _TOOLCHAIN = os.path.join(os.path.dirname(__file__), "..", "build", "toolchain.p
 #: an installation the second and third lie in the first.
 _ROOMS = tuple(os.path.dirname(str(module.__file__)) for module in (errors, targets, templates))
 #: What an installation holds in the first package beside the language, and is not part of it.
-_OTHER_ROOMS = frozenset({"targets", "templates", "runtime", "tuning", "cli", "examples"})
+_OTHER_ROOMS = frozenset(
+    {"targets", "templates", "runtime", "tuning", "torch", "jax", "examples", "cli"}
+)
 #: Names of sources end so: modules, templates, the numbers of cores.
 _SOURCES = (".py", ".j2", ".json")
 #: Folders that hold no sources.

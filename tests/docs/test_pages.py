@@ -27,6 +27,7 @@ RUN = (
     "docs/c-library.md",
     "docs/pytorch.md",
     "docs/quantized.md",
+    "docs/jax.md",
     "docs/how-to/quantised-layer.md",
     "docs/how-to/convolution.md",
     "docs/how-to/stacks.md",
@@ -44,7 +45,7 @@ MAKE = re.compile(r"^make (\w+)", re.MULTILINE)
 
 
 #: What a page needs beside what the tests install; without it the page is skipped.
-NEEDS = {"docs/pytorch.md": ("torch", "numba")}
+NEEDS = {"docs/pytorch.md": ("torch", "numba"), "docs/jax.md": ("jax",)}
 
 
 @pytest.mark.golden

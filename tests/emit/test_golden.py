@@ -12,7 +12,8 @@ from support.specimens import SPECIMENS, able, specimens
 
 from tilewright import targets
 from tilewright.generate import Request, generate
-from tilewright.runtime.build.toolchain import compile_library, compiler_flags, own_file_notes
+from tilewright.runtime.build.toolchain import compile_library, compiler_flags
+from tilewright.runtime.edited import own_file
 
 ALL = [(target, name) for target in targets.NAMES for name in specimens(target)]
 
@@ -23,7 +24,7 @@ def test_the_c_is_the_committed_one(
 ) -> None:
     spec, schedule = SPECIMENS[name]
     request = Request(name, spec, schedule, targets.load(target))
-    golden(f"{target}/{name}.c", generate([request], own_file_notes(request.target)).text)
+    golden(f"{target}/{name}.c", own_file([request]).text)
 
 
 def test_nothing_else_lies_in_generated() -> None:

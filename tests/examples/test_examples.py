@@ -18,6 +18,7 @@ from tilewright.examples import (
     cython_products,
     dask_cluster,
     digits,
+    jax_layer,
     neon_chapter,
     numba_loop,
     oriented_filters,
@@ -68,6 +69,11 @@ def test_a_network_in_pytorch() -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
     found = torch_ring.accuracies(150)
     assert min(found.values()) > 0.9, found
+
+
+def test_a_layer_in_jax() -> None:
+    pytest.importorskip("jax", reason="JAX is not installed")
+    assert jax_layer.check(20) < 1e-4
 
 
 # -- a BLAS call --------------------------------------------------------------------------------

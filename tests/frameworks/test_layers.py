@@ -188,3 +188,17 @@ def test_results_lie_on_the_cpu_whatever_the_default() -> None:
         x = torch.ones(3, 4, device="cpu")
         assert layer(x).device.type == "cpu"
         assert tt.QuantizedLinear.from_float(layer)(x).device.type == "cpu"
+
+
+@pytest.mark.parametrize("activation", [None, "tanh", "gelu"])
+def test_gradients_of_gradients_of_a_layer(activation: str | None) -> None:
+    layer, x = tt.Linear(5, 4, activation=activation), torch.randn(3, 5, requires_grad=True)
+    ended = {None: lambda s: s, "tanh": torch.tanh, "gelu": functional.gelu}[activation]
+
+    def second(function: Any) -> Any:
+        (grad,) = torch.autograd.grad(function(x).square().sum(), x, create_graph=True)
+        return torch.autograd.grad(grad.square().sum(), [x, layer.weight, layer.bias])
+
+    wanted = second(lambda x: ended(functional.linear(x, layer.weight, layer.bias)))
+    for got, want in zip(second(layer), wanted, strict=True):
+        torch.testing.assert_close(got, want, atol=1e-4, rtol=1e-4)

@@ -82,6 +82,30 @@ def test_gradients_of_other_products(changes: dict[str, Any], function: Any) -> 
         torch.testing.assert_close(got.float(), want, **loose)
 
 
+def doubles(*shape: int) -> Any:
+    return torch.randn(*shape, dtype=torch.float64, requires_grad=True)
+
+
+@pytest.mark.parametrize(("changes", "shapes"), [
+    ({}, [(3, 5), (5, 4)]),
+    ({"beta": 0.5, "order": "F"}, [(3, 5), (5, 4), (3, 4)]),
+    ({"batch": tw.Strided(2)}, [(2, 3, 5), (2, 5, 4)]),
+], ids=["plain", "beta", "summed"])  # fmt: skip
+def test_gradients_of_gradients(changes: dict[str, Any], shapes: list[tuple[int, ...]]) -> None:
+    """As finite differences have them, of each operand alone too."""
+    column, row = tw.Operand("t", "f64", per="column"), tw.Operand("u", "f64", per="row")
+    ended = tw.square(tw.acc + column) * row / (1 + tw.square(tw.acc))
+    op = tt.operator(tw.Gemm(3, 4, 5, a="f64", b="f64", d="f64", epilogue=ended, **changes))
+    given = [doubles(*shape) for shape in [*shapes, (4,), (3,)]]
+    if "order" in changes:
+        turned = [x.detach().mT.contiguous().mT.requires_grad_() for x in given[:3]]
+        given = [*turned, *given[3:]]
+    assert torch.autograd.gradgradcheck(op, tuple(given))
+    for one in range(len(given)):
+        alone = [x.detach().requires_grad_(at == one) for at, x in enumerate(given)]
+        assert torch.autograd.gradgradcheck(op, tuple(alone))
+
+
 def test_stacks_and_sums_of_stacks() -> None:
     a, b = torch.randn(3, 4, 5), torch.randn(3, 5, 6)
     each = tt.operator(tw.Gemm(4, 6, 5, batch=tw.Strided(3, c=None)))

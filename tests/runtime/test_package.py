@@ -56,6 +56,22 @@ def test_a_warm_start_is_light() -> None:
     assert not seen & (HEAVY | {"subprocess.Popen", "os.exec", "os.posix_spawn", "os.fork"})
 
 
+FIRST_PRODUCT = """
+import sys
+import numpy as np
+import tilewright as tw
+product = tw.matmul  # which loads what a call needs, if it was ever made
+before = set(sys.modules)
+product(np.ones((9, 9), np.float32), np.ones((9, 9), np.float32))
+print(*(name.partition("_dispatch")[0] for name in set(sys.modules) - before))
+"""
+
+
+def test_the_first_product_of_a_process_loads_nothing() -> None:
+    python(FIRST_PRODUCT)
+    assert python(FIRST_PRODUCT).split() == []
+
+
 def test_importing_the_package_loads_nothing() -> None:
     seen = python("import sys, tilewright; print(*sys.modules)").split()
     assert "numpy" not in seen

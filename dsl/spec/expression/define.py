@@ -77,22 +77,15 @@ def postop(
     >>> kernel.verify().cases
     3
     """
+    if lower is not None and not callable(lower):
+        raise SpecError("lower writes a program: it is a function", got=lower)
 
     def decorate(body: Any) -> Any:
-        bound = None
-        if lower is not None and not callable(lower):
-            raise SpecError("lower writes a program: it is a function", got=lower)
-        if reference is not None:
-            _check_bound(body, reference, ulps, absolute)
-            bound = Within(reference, float(ulps or 0), float(absolute))
-        elif ulps is not None or absolute:
-            raise SpecError("ulps and absolute bound the distance from a reference: give one")
+        bound = _bound(body, reference, ulps, absolute)
         options = {"lower": lower, "reference": bound, "f64": f64 or lower is None}
         return _made(_entry(body, own=True, samples=_tried(samples), **options))
 
-    if function is not None:
-        return decorate(function)
-    return decorate
+    return decorate if function is None else decorate(function)
 
 
 def builtin(**options: Any) -> Callable[[Callable[P, object]], Callable[P, Expression]]:
@@ -110,6 +103,16 @@ def apply(entry: PostOp, args: Iterable[Expression]) -> Call:
 
 
 # -- definitions --------------------------------------------------------------------------------
+
+
+def _bound(body: Any, reference: Any, ulps: Any, absolute: Any) -> Within | None:
+    """What results are held to; None without a reference."""
+    if reference is None:
+        if ulps is not None or absolute:
+            raise SpecError("ulps and absolute bound the distance from a reference: give one")
+        return None
+    _check_bound(body, reference, ulps, absolute)
+    return Within(reference, float(ulps or 0), float(absolute))
 
 
 def _check_bound(body: Any, reference: Any, ulps: Any, absolute: Any) -> None:

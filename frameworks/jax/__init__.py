@@ -1,0 +1,18 @@
+"""tilewright in JAX: a spec as a function of arrays that ``jax.jit`` compiles.
+
+``operator`` makes one. Kernels themselves take JAX's arrays without this package, outside of
+``jax.jit``.
+"""
+
+from __future__ import annotations
+
+try:
+    import jax as _jax  # noqa: F401 (said here, and not where one of its parts is first used)
+except ImportError as _error:
+    raise ImportError(
+        "tilewright.jax needs JAX, which is not installed: pip install 'tilewright[jax]'"
+    ) from _error
+
+from .operator import Operator, operator
+
+__all__ = ["Operator", "operator"]

@@ -1,0 +1,56 @@
+"""What XLA calls: one function in C for all kernels, built against the header that jaxlib ships."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from ctypes import CDLL, c_size_t
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import jaxlib
+import numpy as np
+
+import jax
+from tilewright.emit.render import render
+from tilewright.runtime.build.compilers import find_compiler
+from tilewright.runtime.build.toolchain import compile_library
+from tilewright.runtime.call.abi import LIMITS, address
+from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.store import cache as store
+from tilewright.targets import load
+
+#: What XLA knows the function as.
+TARGET = "tilewright_kernel"
+#: Records that C points to, and the names in them: kept as long as the process.
+_records: dict[str, tuple[Any, ...]] = {}
+
+
+def make_known(kernel: Kernel) -> None:
+    """Tell C where the kernel is that calls name by ``kernel.name``."""
+    if kernel.name in _records:
+        return
+    name = np.frombuffer(kernel.name.encode(), np.uint8)
+    record = np.array([address(name), name.size, *kernel.functions, 0], np.int64)
+    _records[kernel.name] = record, name, kernel
+    _library().tw_jax_register(c_size_t(address(record)))
+
+
+@cache
+def _library() -> CDLL:
+    """The function in C, loaded and registered with XLA."""
+    key = store.key("jax", jaxlib.__version__)
+    found = store.lookup(key) or store.publish(key, _build)
+    library = CDLL(str(found.library))
+    library.tw_jax_register.restype = None
+    jax.ffi.register_ffi_target(TARGET, jax.ffi.pycapsule(library.tw_jax_call), platform="cpu")
+    return library
+
+
+def _build(directory: Path) -> Mapping[str, Any]:
+    target = load("scalar")
+    compiler = find_compiler(target, emulated=False)
+    text = render("jax/handler.c.j2", arrays=LIMITS["arrays"])
+    flags = ("-isystem", jax.ffi.include_dir())
+    library = compile_library(text, target, compiler, directory, "handler", flags)
+    return {"library": library.name, "source": "handler.c", "compiler": str(compiler)}

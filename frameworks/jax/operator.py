@@ -1,0 +1,140 @@
+"""A spec as a function of JAX's arrays, inside of ``jax.jit`` too."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import jax
+import jax.numpy as jnp
+from tilewright.runtime.arrays.dtypes import preferred
+from tilewright.runtime.call.scalars import factor, is_number
+from tilewright.runtime.driver import compile
+from tilewright.runtime.kernel import Kernel
+from tilewright.runtime.operators import Arguments
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.signature import ArrayParameter
+
+from .handler import TARGET, make_known
+
+
+def operator(spec: Gemm, schedule: Schedule | None = None, target: str = "host") -> Operator:
+    """The function that computes ``spec``: ``op(a, b, bias=...)`` returns a new array.
+
+    Its arguments are those of the kernel but for the outputs, in the same order; all may be given
+    by name. Arrays may be those that ``jax.jit`` traces; alpha and beta of the call are Python's
+    numbers. Of a spec with outputs of its own it returns these too, behind the result. Raises
+    SpecError for what takes what is no array, TargetError where this CPU lacks the target, and
+    what ``tw.compile`` raises.
+    """
+    return Operator(compile(spec, schedule, target))
+
+
+class Operator:
+    """A kernel as a function of JAX's arrays; see ``operator``. ``kernel`` is the kernel.
+
+    Under ``jax.vmap`` it is called once for each element. It has no derivative: JAX says so, and
+    ``jax.custom_vjp`` gives it one.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self._arguments = Arguments.of(kernel)
+        self._arrays = kernel.signature.arrays
+        self._tensors = [p for p in self._arrays if p.role != "out"]
+        self._results = [at for at, p in enumerate(self._arrays) if p.role != "in"]
+        make_known(kernel)
+        last = len(self._arguments.names)
+        self._compiled = jax.jit(self._traced, static_argnums=range(len(self._tensors), last))
+
+    def __call__(self, *given: Any, **named: Any) -> Any:
+        """The result, a new array; ArgumentError where an argument does not fit."""
+        values = self._arguments.ordered(given, named)
+        arrays = [_as_array(p, x) for p, x in zip(self._tensors, values, strict=False)]
+        scalars = zip(self.kernel.signature.scalars, values[len(arrays) :], strict=True)
+        return self._compiled(*arrays, *(factor(p, x) for p, x in scalars))
+
+    def _traced(self, *values: Any) -> Any:
+        """The call for arrays of one shape and one type, which XLA is told of once."""
+        inputs = values[: len(self._tensors)]
+        call = self._checked(inputs, values[len(inputs) :])
+        made = jax.ffi.ffi_call(
+            TARGET,
+            [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in call.results],
+            vmap_method="sequential",
+            input_layouts=[_layout(p) for p in self._tensors],
+            output_layouts=[_layout(self._arrays[at]) for at in self._results],
+            input_output_aliases=self._aliases(),
+        )(*inputs, **call.attributes)
+        return made[0] if len(made) == 1 else tuple(made)
+
+    def _checked(self, inputs: tuple[Any, ...], numbers: tuple[float, ...]) -> _Call:
+        """What the kernel says of arrays like these: they are checked as arrays of a call are.
+
+        XLA's arrays are dense, so new ones of the same shapes, of which nothing is touched, stand
+        for those that it will have.
+        """
+        alike = {p.name: _alike(p, x) for p, x in zip(self._tensors, inputs, strict=True)}
+        frame = self.kernel.frame(
+            **alike, **dict(zip(self._arguments.numbers, numbers, strict=True))
+        )
+        attributes = {
+            "kernel": self.kernel.name,
+            "places": np.array(self._places(), np.int64),
+            "sizes": np.array(frame.sizes, np.int64),
+            "numbers": np.array(frame.scalars, np.float64),
+        }
+        return _Call([frame.arrays[at] for at in self._results], attributes)
+
+    def _places(self) -> list[int]:
+        """For each array of the kernel, which argument of XLA's it is; -1 less that of a result."""
+        names = self._arguments.tensors
+        return [
+            -1 - self._results.index(at) if at in self._results else names.index(p.name)
+            for at, p in enumerate(self._arrays)
+        ]
+
+    def _aliases(self) -> dict[int, int]:
+        """The argument that a result begins as: C, where it is read and written."""
+        updated = self._arguments.updated
+        if updated is None:
+            return {}
+        names = [self._arrays[at].name for at in self._results]
+        return {self._arguments.tensors.index(updated): names.index(updated)}
+
+
+class _Call(NamedTuple):
+    """Arrays like the results, and what the function in C is told."""
+
+    results: list[Any]
+    attributes: dict[str, Any]
+
+
+def _as_array(parameter: ArrayParameter, given: Any) -> Any:
+    """An argument as XLA takes it: where one value is wanted, of one axis."""
+    if parameter.kind != "vector" or parameter.shape != (1,):
+        return given
+    value = jnp.asarray(given, preferred(parameter.type)) if is_number(given) else given
+    return jnp.reshape(value, 1) if jnp.ndim(value) == 0 else value
+
+
+def _layout(parameter: ArrayParameter) -> tuple[int, ...] | None:
+    """The order of axes in memory where it is not that of C: columns are contiguous."""
+    if parameter.kind == "vector" or parameter.order == "C":
+        return None
+    return (0, 2, 1) if _is_stack(parameter) else (1, 0)
+
+
+def _is_stack(parameter: ArrayParameter) -> bool:
+    return parameter.kind == "strided" and parameter.batch_stride != 0
+
+
+def _alike(parameter: ArrayParameter, given: Any) -> Any:
+    """A new array as XLA will have ``given``; what is no array stays what it is."""
+    if not isinstance(given, jax.Array | np.ndarray):
+        return given
+    if _layout(parameter) is None:
+        return np.empty(given.shape, given.dtype)
+    return np.empty((*given.shape[:-2], *given.shape[:-3:-1]), given.dtype).swapaxes(-1, -2)

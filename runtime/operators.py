@@ -1,0 +1,70 @@
+"""Kernels as operators of other libraries, whose arguments are tensors and whose result is new."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from tilewright.errors import ArgumentTypeError, SpecError
+from tilewright.runtime.kernel import Kernel
+from tilewright.spec.gemm import Gemm
+
+
+class Arguments(NamedTuple):
+    """The arguments of an operator by name: tensors, then numbers. ``kernel`` is its kernel's name.
+
+    ``updated`` is the C that the kernel reads and writes, of which an operator makes a new one;
+    None where there is no such array.
+    """
+
+    kernel: str
+    tensors: tuple[str, ...]
+    numbers: tuple[str, ...]
+    updated: str | None
+
+    @classmethod
+    def of(cls, kernel: Kernel) -> Arguments:
+        """Those of a kernel's operator: what the kernel takes but for the output, in its order.
+
+        SpecError for what is no product, and for operands that are not one tensor each.
+        """
+        _check(kernel)
+        signature = kernel.signature
+        return cls(
+            kernel.name,
+            tuple(p.name for p in signature.arrays if p.role != "out"),
+            tuple(p.name for p in signature.scalars),
+            next((p.name for p in signature.arrays if p.role == "inout"), None),
+        )
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them, in the order in which they are given by position."""
+        return (*self.tensors, *self.numbers)
+
+    def ordered(self, given: tuple[Any, ...], named: dict[str, Any]) -> tuple[Any, ...]:
+        """The arguments of a call in order; ArgumentTypeError where one is missing or too much."""
+        found = dict(zip(self.names, given, strict=False))
+        right = len(given) <= len(self.names) and not found.keys() & named.keys()
+        found.update(named)
+        if not right or found.keys() != set(self.names):
+            raise ArgumentTypeError(
+                f"{self.kernel}: the arguments are not those of the operator",
+                got=f"{len(given)} by position, {', '.join(named) or 'none'} by name",
+                expected=", ".join(self.names),
+            )
+        return tuple(found[name] for name in self.names)
+
+
+def _check(kernel: Kernel) -> None:
+    if not isinstance(kernel.spec, Gemm):
+        raise SpecError(
+            "an operator is made of a tw.Gemm", got=kernel.spec, hint="x.t().contiguous()"
+        )
+    for parameter in kernel.signature.arrays:
+        if parameter.kind in ("sequence", "flat", "offsets", "packed") or parameter.packed:
+            raise SpecError(
+                "an operator takes one tensor for each operand",
+                got=f"{parameter.name} as {parameter.kind}",
+                expected="tw.Matrix operands, and batch=tw.Strided(...) or none",
+                hint="tilewright.torch.Linear packs its weight; kernel(...) takes tensors for all",
+            )
