@@ -1,1 +1,1 @@
-"""Matrices of few bits from others: of floating point, and of containers that others write."""
+"""Matrices of few bits: as arrays, from floating point, from the containers of others."""
