@@ -63,6 +63,7 @@ PARTS: tuple[Any, ...] = (Address, MaskRegister, Argument, Bound, Selected, Conf
 VALUES = (Register, MatrixRegister, MaskRegister, Address, Name, Expr, Space.POINTER, Space.COUNTER)
 #: Text that names nothing which a program defines: types, instructions, ways, tiles, and words.
 PLAIN_TEXT = {
+    "type",
     "by",
     "element",
     "memory",

@@ -58,6 +58,7 @@ from tilewright.ir.ops import (
     StoreMatrix,
     SumLanes,
     TileProgram,
+    Unpack,
     Unzip,
     WriteRow,
     Zero,
@@ -194,6 +195,8 @@ REFUSED: list[tuple[tuple[Op, ...], Op, str]] = [
     (KNOWN, Apply(Register("w", S32), "shl", (WHOLE, 32), S32), "shl by 32"),
     (KNOWN, Apply(Register("w", S32), "add", (WHOLE, 1), S32), "add by 1"),
     (KNOWN, Unzip(W, X, Y, 4, odd=False), "of blocks of 4"),
+    (KNOWN, Unpack(W, X, "u4", 0), "of field 0 of u4"),
+    (KNOWN, Unpack(W, NARROW, "u4", 0), "mixes <ymm: 8 f32> and <xmm: 4 f32>"),
     # Products.
     (KNOWN, MultiplyAdd(BY_LANE, X, Y, Y, 0), "by <fmla v.4s by element by lane>"),
     (KNOWN, MultiplyAdd(BY_BROADCAST, X, Y, NARROW), "multiplies <xmm: 4 f32>"),

@@ -18,12 +18,9 @@ ROOMS = (
     "targets", "templates",
     "runtime.store", "runtime.machine", "runtime.tuned", "runtime.build", "runtime.arrays",
     "runtime.quantized", "runtime.call", "runtime.emulate", "runtime.reference", "runtime.bench",
-    "runtime.edited", "runtime.kernel", "runtime.driver", "runtime.matmul", "runtime.harness",
-    "runtime.library", "runtime.calibrate", "runtime.fuzz", "tuning", "torch", "examples", "cli",
-    "runtime.call", "runtime.emulate", "runtime.reference", "runtime.bench", "runtime.edited",
-    "runtime.pickled", "runtime.kernel", "runtime.operators", "runtime.driver", "runtime.matmul",
-    "runtime.harness", "runtime.library", "runtime.calibrate", "runtime.fuzz", "tuning", "torch",
-    "jax", "examples", "cli",
+    "runtime.edited", "runtime.pickled", "runtime.kernel", "runtime.operators", "runtime.driver",
+    "runtime.matmul", "runtime.harness", "runtime.library", "runtime.calibrate", "runtime.fuzz",
+    "tuning", "torch", "jax", "examples", "cli",
 )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from tilewright.spec.expression import Operand, acc
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.operands import Addresses, Matrix, Offsets, Packed, Strided
 from tilewright.spec.postops import gelu_erf, relu
+from tilewright.spec.quantized import Quantize, Quantized
 from tilewright.spec.reductions import row_absmax
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Dim
@@ -144,6 +145,14 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
         Gemm(2, 16, 34, a="bf16", b=Packed("bf16"), d="bf16", epilogue=relu(acc)),
         Schedule(),
     ),
+    "gemm_q4_2x16x40_ccc_quantized_packed": (
+        Gemm(2, 16, 40, a=Quantize("bf16"), b=Packed(Quantized("u4", scale="f16", zero=8))),
+        Schedule(),
+    ),
+    "gemm_f32_2x16x40_ccc_times_q4_zeros_packed": (
+        Gemm(2, 16, 40, b=Packed(Quantized("u4", scale="f16", zero="u4"))),
+        Schedule(),
+    ),
     "gemm_u8_mx16x64_fff_of_the_call": (
         Gemm(Dim("M"), 16, 64, a="u8", order="F"),
         Schedule(),
@@ -179,6 +188,8 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemm_f32_64x48xk_ccc_parallel_nm": ("avx2",),
     "gemm_f32_2x9x3_ccc_beta1_bounced_tails": ("avx512", "neon"),
     "gemm_u8s8_2x16x4_ccc_to_u8_bias_relu": ("avx512",),
+    "gemm_q4_2x16x40_ccc_quantized_packed": ("avx512", "neon"),
+    "gemm_f32_2x16x40_ccc_times_q4_zeros_packed": ("avx2",),
     "gemm_u8s8_1x8x4_ccc_packed_to_u8_bias_relu": ("avx2", "neon"),
     "gemm_s8_2x16x4_ccc_packed_zero_point_and_scale": ("avx512",),
     "gemm_bf16_2x16x3_ccc_packed_batch3_to_bf16": ("avx512",),
