@@ -20,8 +20,8 @@ from tilewright.spec.pack import Pack
 from tilewright.spec.schedule import Schedule
 
 _MADE = (
-    "Gemm", "Transpose", "Schedule", "Matrix", "Packed", "Strided", "Offsets", "Addresses",
-    "Operand", "dim", "acc", "acc2", "dst",
+    "Gemm", "Transpose", "Schedule", "Matrix", "Packed", "Quantized", "Quantize", "Strided",
+    "Offsets", "Addresses", "Operand", "dim", "acc", "acc2", "dst",
 )  # fmt: skip
 _OPERATORS: Mapping[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,

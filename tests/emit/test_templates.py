@@ -70,6 +70,7 @@ def rendered(name: str) -> list[str]:
         dispatch_build.source(),
         render("dispatch/dispatch.h.j2"),
         render("runner/runner.c.j2", names=["kernel"]),
+        render("jax/handler.c.j2", arrays=4),
         render("emulation/x86.h.j2"),
         render("emulation/amx.h.j2"),
     ]

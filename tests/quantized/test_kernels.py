@@ -311,7 +311,7 @@ _BAD: Any = (
     (lambda: _ANY.Quantized("u4", block=8192), "a multiple of 8"),
     (lambda: _ANY.Quantize("s8"), "must be floating point"),
     (lambda: _ANY.Quantize(per=("column", 32)), "a block of a row"),
-    (lambda: _ANY.Gemm(2, 2, 32, a="f32", b=_U4), "meets an A that the kernel quantizes"),
+    (lambda: _ANY.Gemm(2, 2, 32, a="s8", b=_U4), "meets an A without scales"),
     (lambda: _ANY.Gemm(2, 2, 32, a=_A, b="s8"), "A is quantized by the kernel, and B is not"),
     (lambda: _ANY.Gemm(2, 2, 32, a=tw.Quantize(per=("row", 64)), b=_U4), "blocks of other lengths"),
     (lambda: _ANY.Gemm(2, 2, 32, a=_A, b=_U4, b_zero=3), "no zero point beside them"),

@@ -145,12 +145,12 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
         Gemm(2, 16, 34, a="bf16", b=Packed("bf16"), d="bf16", epilogue=relu(acc)),
         Schedule(),
     ),
-    "gemm_q4_2x16x40_ccc_quantized_packed": (
-        Gemm(2, 16, 40, a=Quantize("bf16"), b=Packed(Quantized("u4", scale="f16", zero=8))),
+    "gemm_u4_1x16x16_ccc_quantized_packed": (
+        Gemm(1, 16, 16, a=Quantize(per=("row", 16)), b=Packed(Quantized("u4", zero=8, block=16))),
         Schedule(),
     ),
-    "gemm_f32_2x16x40_ccc_times_q4_zeros_packed": (
-        Gemm(2, 16, 40, b=Packed(Quantized("u4", scale="f16", zero="u4"))),
+    "gemm_f32_1x8x8_ccc_times_u4_packed": (
+        Gemm(1, 8, 8, b=Packed(Quantized("u4", block=8))),
         Schedule(),
     ),
     "gemm_u8_mx16x64_fff_of_the_call": (
@@ -188,8 +188,8 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemm_f32_64x48xk_ccc_parallel_nm": ("avx2",),
     "gemm_f32_2x9x3_ccc_beta1_bounced_tails": ("avx512", "neon"),
     "gemm_u8s8_2x16x4_ccc_to_u8_bias_relu": ("avx512",),
-    "gemm_q4_2x16x40_ccc_quantized_packed": ("avx512", "neon"),
-    "gemm_f32_2x16x40_ccc_times_q4_zeros_packed": ("avx2",),
+    "gemm_u4_1x16x16_ccc_quantized_packed": ("avx512",),
+    "gemm_f32_1x8x8_ccc_times_u4_packed": ("avx2",),
     "gemm_u8s8_1x8x4_ccc_packed_to_u8_bias_relu": ("avx2", "neon"),
     "gemm_s8_2x16x4_ccc_packed_zero_point_and_scale": ("avx512",),
     "gemm_bf16_2x16x3_ccc_packed_batch3_to_bf16": ("avx512",),

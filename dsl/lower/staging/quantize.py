@@ -168,7 +168,7 @@ def _block(q: Quantization, existing: int) -> Iterator[Op]:
     b = emitter.builder
     bits = _folded(emitter, _greatest(q, emitter, existing), "max")
     top = b("float", bits)
-    emitter.stage("scale", note="What a unit stands for; Inf and NaN make it NaN.")
+    emitter.stage("scale", note="What a unit stands for: NaN beside Inf or NaN.")
     there = b("le", LEAST, top)
     finite = b("lt", bits, _INFINITY)
     scale = b("select", there, b("div", top, TOP), 0.0)
