@@ -17,6 +17,7 @@ from tilewright.examples import (
     blocked_epilogue,
     cython_products,
     dask_cluster,
+    decoder_layer,
     digits,
     jax_layer,
     neon_chapter,
@@ -47,6 +48,15 @@ def test_every_program_says_how_it_is_run() -> None:
     assert programs()
     for program in programs():
         assert f"    python examples/{program.name} " in program.read_text()
+
+
+def test_a_decoder_layer_with_four_bits_is_near_the_one_in_float64(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    off = decoder_layer.main("small", 2)
+    assert off["q8_0"] < 0.02 < off["q4_0"] < 0.2
+    assert (tmp_path / "build" / "decoder_layer.svg").exists()
 
 
 # -- in other libraries -------------------------------------------------------------------------
