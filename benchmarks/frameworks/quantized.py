@@ -1,13 +1,18 @@
-"""Weights of few bits beside 8-bit and f32 weights, and beside PyTorch's, in interleaved rounds.
+"""Weights of few bits beside 8-bit and f32 weights, and beside ggml's and PyTorch's.
 
-One thread. Rates count two operations for each element of A and column of B, whatever is computed
-with them; of one row the bytes of the weights that pass are stated as well.
+In interleaved rounds, on one thread. Rates count two operations for each element of A and column of
+B, whatever is computed with them; of one row the bytes of weights that pass are stated as well.
+ggml is that of llama.cpp: ``TILEWRIGHT_GGML`` names its folder, with include/ and build/src/.
 """
 
 from __future__ import annotations
 
+import ctypes
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache, partial
+from pathlib import Path
 from time import perf_counter
 from typing import Any
 
@@ -18,8 +23,9 @@ from rich.table import Table
 
 import tilewright as tw
 from benchmarks.measure import machine
-from benchmarks.measure.figures import Section
-from benchmarks.measure.native import Effort
+from benchmarks.measure.figures import Figure, Section
+from benchmarks.measure.native import Effort, library
+from benchmarks.measure.operands import WrongResultError
 from benchmarks.measure.options import Options
 
 Array = np.ndarray[Any, Any]
@@ -39,16 +45,21 @@ LEAST = 0.003
 
 @dataclass(frozen=True, slots=True)
 class Product:
-    """One way to multiply, as a call without arguments, and the bytes of its weights."""
+    """One way to multiply, as a call without arguments, and the bytes of its weights.
+
+    ``release`` gives back what it holds in C.
+    """
 
     name: str
     call: Callable[[], object]
     nbytes: int
+    release: Callable[[], object] | None = None
 
 
 def run(options: Options) -> Section:
     """All sizes and rows, each with every format and every peer there is."""
     rows: list[dict[str, object]] = []
+    rates_of: dict[tuple[int, int, int], dict[str, float]] = {}
     table = Table(title="Weights of few bits, one thread: GOPS", title_justify="left")
     table.add_column("m x n x k")
     wanted = [(m, n, k) for n, k in SIZES for m in ROWS if _wanted(options, f"{m}x{n}x{k}")]
@@ -65,8 +76,28 @@ def run(options: Options) -> Section:
             cells.append(f"{rates[name]:.0f}{bandwidth}")
         table.add_row(f"{m}x{n}x{k}", *cells)
         rows.append({"size": f"{m}x{n}x{k}", "gops": rates})
+        rates_of[size] = rates
     options.console.print(table)
-    return Section("quantized", (), tuple(rows))
+    return Section("quantized", tuple(_figures(rates_of)), tuple(rows))
+
+
+def _figures(rates: Mapping[tuple[int, int, int], Mapping[str, float]]) -> Iterator[Figure]:
+    """How our formats stand to ggml's: many rows, and one."""
+    for said, rows, wanted in (
+        ("16 rows and more", range(16, 1 << 20), 3.0),
+        ("one row", (1,), 1.3),
+    ):
+        ratios = [
+            each[name] / peer
+            for (m, _, _), each in rates.items()
+            for name in CONTAINERS
+            for title, peer in each.items()
+            if m in rows and title.removesuffix(" repacked") == f"ggml {name}"
+        ]
+        if ratios:
+            mean = float(np.exp(np.mean(np.log(ratios))))
+            yield Figure(f"to ggml, {said}: geometric mean", mean, wanted)
+            yield Figure(f"to ggml, {said}: least", min(ratios), wanted / 2)
 
 
 def _wanted(options: Options, size: str) -> bool:
@@ -78,8 +109,12 @@ def _measure(options: Options, m: int, n: int, k: int) -> dict[str, tuple[float,
     rng = np.random.default_rng(options.seed)
     a = rng.standard_normal((m, k), np.float32)
     w = rng.standard_normal((k, n), np.float32)
-    every = [*_ours(a, w, rng), *_of_torch(a, w)]
+    drawn = {name: _drawn(form, k, n, rng) for name, form in FORMATS.items()}
+    every = [*_ours(a, w, drawn, rng), *_of_ggml(a, drawn), *_of_torch(a, w)]
     seconds = _rounds([product.call for product in every], options.effort)
+    for product in every:
+        if product.release is not None:
+            product.release()
     return {p.name: (float(t), p.nbytes) for p, t in zip(every, seconds, strict=True)}
 
 
@@ -108,10 +143,11 @@ def _loops(call: Callable[[], object]) -> int:
 # --- ours --------------------------------------------------------------------------------------
 
 
-def _ours(a: Array, w: Array, rng: Any) -> Iterator[Product]:
+def _ours(
+    a: Array, w: Array, drawn: Mapping[str, tw.QuantizedMatrix], rng: Any
+) -> Iterator[Product]:
     """Each format with A quantized by the kernel, q4_0 and q8_0 with A of bf16, 8 bits, and f32."""
     (m, k), n = a.shape, w.shape[1]
-    drawn = {name: _drawn(form, k, n, rng) for name, form in FORMATS.items()}
     halves = a.astype(ml_dtypes.bfloat16)
     asked: list[tuple[str, Any, Any, Mapping[str, Any]]] = []
     for name, b in drawn.items():
@@ -142,6 +178,51 @@ def _drawn(form: tw.Quantized, k: int, n: int, rng: Any) -> tw.QuantizedMatrix:
     if form.scale == "e8m0":
         return tw.QuantizedMatrix(form, q, np.full(blocks, 121, np.uint8), zeros)
     return tw.QuantizedMatrix(form, q, scales, zeros)
+
+
+# --- ggml's ------------------------------------------------------------------------------------
+
+#: The containers that ggml multiplies by.
+CONTAINERS = ("q4_0", "mxfp4", "q8_0")
+#: By how much of the greatest element ggml's results may differ: each quantizes A its own way.
+APART = 0.05
+
+
+@cache
+def _ggml() -> ctypes.CDLL | None:
+    """``benchmarks/programs/ggml.c`` with the ggml that the environment names."""
+    named = os.environ.get("TILEWRIGHT_GGML")
+    if not named:
+        return None
+    folder = Path(named)
+    built = folder / "build" / "src"
+    flags = [f"-I{folder / 'include'}", f"-L{built}", f"-Wl,-rpath,{built}"]
+    found = library("ggml", *flags, "-lggml", "-lggml-cpu", "-lggml-base")
+    found.bench_ggml_make.restype = ctypes.c_void_p
+    return found
+
+
+def _of_ggml(a: Array, drawn: Mapping[str, tw.QuantizedMatrix]) -> Iterator[Product]:
+    """Its containers, A of f32: it is quantized inside, as ours is."""
+    ggml = _ggml()
+    if ggml is None:
+        return
+    for name in CONTAINERS:
+        b = drawn[name]
+        data = np.ascontiguousarray(tw.to_gguf(b, name))
+        sizes = (ctypes.c_int64(size) for size in (len(a), b.shape[1], b.shape[0]))
+        bytes_ = ctypes.c_void_p(data.ctypes.data), ctypes.c_size_t(data.nbytes)
+        rows = ctypes.c_void_p(a.ctypes.data)
+        made = ctypes.c_void_p(ggml.bench_ggml_make(name.encode(), *sizes, *bytes_, rows))
+        ggml.bench_ggml_run(made)
+        found = np.empty((len(a), b.shape[1]), np.float32)
+        ggml.bench_ggml_read(made, ctypes.c_void_p(found.ctypes.data))
+        right = a @ b.dequantize()
+        if np.abs(found - right).max() > APART * np.abs(right).max():
+            raise WrongResultError(f"ggml's {name} computes something else")
+        repacked = " repacked" if ggml.bench_ggml_repacked(made) else ""
+        run, release = (partial(getattr(ggml, f"bench_ggml_{do}"), made) for do in ("run", "free"))
+        yield Product(f"ggml {name}{repacked}", run, data.nbytes, release)
 
 
 # --- PyTorch's ---------------------------------------------------------------------------------
