@@ -11,10 +11,12 @@ import click
 from click.core import ParameterSource
 
 from tilewright.errors import SpecError, TilewrightError
+from tilewright.runtime.quantized.gguf import CONTAINERS
 from tilewright.spec import postops
 from tilewright.spec.expression import Expression, acc, as_expression
 from tilewright.spec.gemm import QUANTITIES, Factor, Gemm, Spec
 from tilewright.spec.operands import Addresses, Matrix, Offsets, Order, Packed, Strided
+from tilewright.spec.quantized import Quantize
 from tilewright.spec.schedule import TAILS, Schedule
 from tilewright.spec.sizes import Dim, Size
 from tilewright.spec.transpose import Transpose
@@ -118,14 +120,16 @@ def _quantity(word: str) -> float | str:
 
 
 def _operand(word: str) -> str | Packed:
-    """A type, or one of a packed B: ``s8``, ``packed:s8``, ``packed:s8:64``."""
+    """A type, or one of a packed B: ``s8``, ``packed:s8``, ``packed:s8:64``, ``packed:q4_0``."""
     kind, marked, rest = word.partition(":")
     if not marked:
         return Matrix(type_name(word)).type
     type_, blocks, columns = rest.partition(":")
     if kind != "packed" or (blocks and not columns.isdecimal()):
         raise ValueError(f"{word!r} is no operand, such as s8, packed:s8 or packed:s8:64")
-    return Packed(type_name(type_), int(columns) if blocks else None)
+    container = CONTAINERS.get(type_)
+    nb = int(columns) if blocks else None
+    return Packed(type_name(type_) if container is None else container.form, nb)
 
 
 def _epilogue(word: str) -> Expression:
@@ -182,7 +186,13 @@ _SPEC = (
         default="f32",
         help="A's, and B's if it has none.",
     ),
-    _option("--b", _operand, metavar="TYPE", help="Or: packed:TYPE, packed:TYPE:COLUMNS."),
+    _option(
+        "--b",
+        _operand,
+        metavar="TYPE",
+        help="Or: packed:TYPE, packed:TYPE:COLUMNS, packed:q4_0 and other containers of GGUF.",
+    ),
+    click.option("--quantize", is_flag=True, help="A is made s8, in blocks as long as B's."),
     click.option("--c", type=click.Choice(list(TYPES)), help="Default: that of the sums."),
     click.option("--d", type=click.Choice(list(TYPES)), help="Default: C's."),
     _option(
@@ -233,8 +243,8 @@ _TARGET = (click.option("--target", default="host", help="host, or one of `tilew
 
 
 _SPEC_NAMES = (
-    "element", "b", "c", "d", "order", "alpha", "beta", "batch", "lda", "ldb", "ldc", "ldd",
-    *QUANTITIES, "epilogue",
+    "element", "b", "quantize", "c", "d", "order", "alpha", "beta", "batch", "lda", "ldb", "ldc",
+    "ldd", *QUANTITIES, "epilogue",
 )  # fmt: skip
 _SCHEDULE_NAMES = (
     "tile", "loops", "block", "k_unroll", "k_split", "vectorize", "pack", "prefetch", "tails",
@@ -338,6 +348,7 @@ def spec_of(given: tuple[Size, ...], element: str, order: str, **said: Any) -> S
         return Gemm(m, n, k, **_operands(element, order, said), **said)
     unused = [name for name, usual in (("alpha", 1), ("beta", 0)) if said.pop(name) != usual]
     leading = {"ldx": said.pop("lda"), "ldout": said.pop("ldb")}
+    unused += ["quantize"] if said.pop("quantize") else []
     unused += [name for name, value in said.items() if value is not None]
     unused += ["order"] if order != "CCC" else []
     if unused:
@@ -356,9 +367,13 @@ def _operands(element: str, order: str, said: dict[str, Any]) -> dict[str, Any]:
     b, c, d = (said.pop(name) for name in "bcd")
     if not isinstance(b, Packed):
         b = Matrix(type_name(b or element), second)
-    sums = accumulator(element, b.type)
+    form = b.quantized if isinstance(b, Packed) else None
+    sums = "f32" if form else accumulator(element, b.type)
+    a: Matrix | Quantize = Matrix(type_name(element), first)
+    if said.pop("quantize"):
+        a = Quantize(type_name(element), per=("row", form.block if form else 32))
     made = {
-        "a": Matrix(type_name(element), first),
+        "a": a,
         "b": b,
         "c": Matrix(type_name(c or sums), third),
     }

@@ -17,10 +17,12 @@ from tilewright.errors import ArgumentValueError, SpecError
 from tilewright.generate import VERSION, Request, generate
 from tilewright.isa.target import Target
 from tilewright.plan.formats.lookup import formats_of
+from tilewright.plan.formats.quantized_b import quantized_format
 from tilewright.runtime.build.toolchain import program_command
 from tilewright.runtime.call.bound_sizes import Array, value_of
 from tilewright.runtime.call.pack_source import pack_for
 from tilewright.runtime.emulate.calls import span
+from tilewright.runtime.quantized.matrix import quantized_bytes
 from tilewright.runtime.reference.arguments import Sample, extent, samples
 from tilewright.runtime.reference.gemm import Expected
 from tilewright.runtime.reference.pack_b import packed_bytes
@@ -235,6 +237,9 @@ def _argument(name: str, spec: Spec, target: Target, p: ArrayParameter, given: A
 
 def _packed(spec: Gemm, target: Target, b: Array) -> Array:
     """The bytes that ``pack_b`` makes of ``b``."""
+    if spec.quantized is not None:
+        form = quantized_format(spec, target)
+        return np.concatenate([quantized_bytes(matrix, form) for matrix in b])
     pack, b = pack_for(spec, b)
     return packed_bytes(pack, target, [b] if pack.batch is None else b).reshape(-1)
 

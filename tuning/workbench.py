@@ -65,7 +65,7 @@ class Bench:
         timed = self._ready(schedule)
         if self._meter is None:
             kernel = self._kernel(schedule)
-            self._meter = Meter(kernel.isa, (self._spec.a.type, self._spec.b.type))
+            self._meter = Meter(kernel.isa, self._spec.multiplied)
         before = self._meter.seconds()
         taken = timed.hot()
         loop = (before + self._meter.seconds()) / 2  # the clock may move meanwhile

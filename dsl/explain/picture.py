@@ -179,7 +179,9 @@ def roof(plan: Plan) -> Roof:
     core, spec = plan.target.core, plan.spec
     m, n, k = (number(plan.sizes[d]) for d in "mnk")
     count = number(plan.batch.count) if plan.batch else 1
-    moved = m * k * ITEMSIZE[spec.a.type] * count + k * n * ITEMSIZE[spec.b.type] * count
+    form = plan.packed_format
+    of_b = k * n * ITEMSIZE[spec.b.type] if form is None else form.nbytes
+    moved = (m * k * ITEMSIZE[spec.a.type] + of_b) * count
     moved += m * n * ITEMSIZE[plan.output.type] * (2 if spec.beta != 0 else 1)
     summed, most = estimate(plan, {}), 2 * peak(plan)
     names = [f"L{i + 1}" for i in range(len(core.caches))]

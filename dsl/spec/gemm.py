@@ -252,6 +252,11 @@ class Gemm:
         return _factors(self.a, self.b)
 
     @property
+    def multiplied(self) -> tuple[TypeName, TypeName]:
+        """The types of A and B in the multiply-adds, whose peak is that of the product."""
+        return ("u8", "s8") if isinstance(self.a, Quantize) else self.factors
+
+    @property
     def type(self) -> TypeName:
         """The type of sums, and of what is done with them; in f16 they are held only if asked."""
         return accumulator(*self.factors)

@@ -156,7 +156,7 @@ class Filler:
 def _meter(kernel: Sampled) -> Meter | None:
     if not isinstance(kernel.spec, Gemm):
         return None
-    return Meter(kernel.isa, (kernel.spec.a.type, kernel.spec.b.type))
+    return Meter(kernel.isa, kernel.spec.multiplied)
 
 
 def flops(kernel: Sampled, held: Sample) -> int:

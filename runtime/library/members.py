@@ -134,6 +134,13 @@ def _member(name: str, asked: Any, targets: Sequence[str]) -> Member:
             got=target,
             expected=f"one of {', '.join(targets)}",
         )
+    if isinstance(spec, Gemm) and spec.quantized is not None:
+        raise SpecError(
+            f"kernel {name!r} has a B of few bits, which no function of a library packs",
+            got=spec.b,
+            expected="a B as it lies, or of one of the types that C has",
+            hint="emit the kernel for each target, and ship what kernel.pack_b wrote",
+        )
     return Member(name, spec, schedule, tuple(resolved.items()))
 
 

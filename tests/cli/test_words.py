@@ -59,6 +59,16 @@ def test_a_command_line_says_a_quantised_spec(run: Run, monkeypatch: pytest.Monk
     assert seen[0] == tw.Gemm(8, 8, 8, a="bf16", b="bf16", c="bf16")
 
 
+def test_a_command_line_names_containers_of_few_bits(run: Run) -> None:
+    found = run("explain", "4x32x64", "--b", "packed:q4_0", "--quantize").output
+    assert "quantized first" in found
+    assert "u4 less 8" in found
+    found = run("explain", "4x32x64", "--b", "packed:mxfp4:48", "--type", "bf16").output
+    assert "f4_e2m1" in found
+    assert "48 columns" in found
+    run("explain", "4x32x64", "--quantize", status=1)
+
+
 def test_specs_and_schedules_are_shown_as_they_are_said() -> None:
     assert sizes_text(tw.Gemm(tw.dim("m"), 8, 9)) == "mx8x9"
     assert sizes_text(tw.Transpose(8, 9)) == "8x9"

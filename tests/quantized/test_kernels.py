@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -352,3 +353,21 @@ def test_what_is_packed_must_fit() -> None:
     plain = tw.compile(tw.Gemm(M, 5, 64, b=tw.Packed("f32")))
     with pytest.raises(ArgumentError, match="none of its own"):
         plain.pack_b(np.zeros((64, 5), F32), scales=scales)
+
+
+# --- around the kernels ------------------------------------------------------------------------
+
+
+def test_the_test_program_of_the_emitted_c_passes(tmp_path: Path) -> None:
+    text = tw.harness(tw.Gemm(3, 20, 64, a=_A, b=_U4), target="scalar", cases=2)
+    source = tmp_path / "main.c"
+    source.write_text(text)
+    command = ["gcc", "-std=c11", str(source), "-o", str(tmp_path / "main"), "-lm"]
+    subprocess.run(command, check=True)
+    done = subprocess.run([str(tmp_path / "main")], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("pass: ")
+
+
+def test_a_library_refuses_them() -> None:
+    with pytest.raises(SpecError, match="which no function of a library packs"):
+        tw.library("few", {"one": tw.Gemm(3, 20, 64, a=_A, b=_U4)}, targets=["scalar"])
