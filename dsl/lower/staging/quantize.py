@@ -48,7 +48,7 @@ class Quantization:
     """``source``, rows of ``k`` elements of floating point, as ``made``: elements, scales, sums.
 
     Each block's sum begins at ``-bias`` times the sum of its elements, where B's have such a bias.
-    Where B has ``zeros`` for each block, its own sum is kept: negative, or for minima scaled.
+    Where B has zero points for each block, its own sum is kept: negative, or for ``minima`` scaled.
     """
 
     target: Target
@@ -57,7 +57,8 @@ class Quantization:
     k: int
     block: int
     bias: int
-    zeros: str
+    zeros: bool
+    minima: bool
     slots: tuple[str, ...]
 
     @property
@@ -76,15 +77,15 @@ class Quantization:
 def quantization_of(plan: Plan) -> Quantization:
     """How A is made integers."""
     form = plan.quantized
-    assert plan.spec.quantized is not None
     return Quantization(
         target=plan.target,
         source=plan.sources["a"],
         made={name: plan.operands[name] for name in _NAMES if name in plan.operands},
         k=form.k,
         block=form.block,
-        bias=form.bias(plan.spec.quantized),
-        zeros=plan.spec.quantized.zeros,
+        bias=form.bias,
+        zeros=bool(form.zeros),
+        minima=form.minima,
         slots=tuple(slot for slot, _ in plan.spec.runtime_sizes()),
     )
 
@@ -193,7 +194,7 @@ def _put_sums(q: Quantization, emitter: Emitter, total: Lanes, scale: Lanes) -> 
     if q.zeros:
         emitter.stage("sum", note="The sum of this block's elements, for B's zero points.")
         real = b("to_f32", total)
-        kept = b("neg", real) if q.zeros == "zeros" else b("mul", real, scale)
+        kept = b("mul", real, scale) if q.minima else b("neg", real)
         _put_one(emitter, kept, Address("totals", ZERO))
 
 

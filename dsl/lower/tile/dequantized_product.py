@@ -54,16 +54,14 @@ class DequantizedProduct(BlockSteps):
         form, vector = self.tile.plan.quantized, self.tile.vector
         whole = self._integers
         suffix = f"_k{index}" if index else ""
-        quantized = self.tile.plan.spec.quantized
-        assert quantized is not None
         if form.fields > 1:
             yield Register(f"b_mask{suffix}", whole), (1 << (8 // form.fields)) - 1
         if STORED[form.type].values:
             yield Register(f"b_sign{suffix}", whole), 8
             yield Register(f"b_magnitude{suffix}", whole), 7
             yield Register(f"b_biases{suffix}", vector), _BIASES
-        elif bias := form.bias(quantized):
-            yield Register(f"b_bias{suffix}", whole), bias
+        elif form.bias:
+            yield Register(f"b_bias{suffix}", whole), form.bias
 
     @property
     def _integers(self) -> Vector:
@@ -109,14 +107,13 @@ class DequantizedProduct(BlockSteps):
 
     def _scaled(self, dst: Register, real: Register, column: int, block: int) -> Iterator[Op]:
         """An element from its number, by what belongs to its block."""
-        form, quantized = self.tile.plan.quantized, self.tile.plan.spec.quantized
-        assert quantized is not None
+        form = self.tile.plan.quantized
         scale, vector = self.of_block("b_scales", column, block), dst.vector
         if not form.zeros:
             yield Multiply(dst, real, scale)
             return
         zeros = self.of_block("b_zeros", column, block)
-        if quantized.zeros == "minima":
+        if form.minima:
             yield Apply(dst, "fma", (real, scale, zeros), vector)
             return
         less = replace(real, name=f"{dst.name}_less")

@@ -33,6 +33,8 @@ from .tile import Tile
 
 #: K groups of a block that stand in straight code at most.
 STRAIGHT = 16
+#: The operands that have a value for each block of K.
+OF_BLOCKS = ("a_scales", "a_starts", "a_totals", "b_scales", "b_zeros")
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,10 +149,6 @@ class BlockSteps(OuterProduct):
                     yield from read(self.tile.plan.target, dst, at, None, memory)
 
 
-#: The operands that have a value for each block of K.
-OF_BLOCKS = ("a_scales", "a_starts", "a_totals", "b_scales", "b_zeros")
-
-
 @dataclass(frozen=True, slots=True)
 class ScaledProduct(BlockSteps):
     """Steps of one block of K, summed apart."""
@@ -190,9 +188,7 @@ class ScaledProduct(BlockSteps):
         index = k % self.groups % form.fields
         raw = self.vector(column, k)
         if form.fields > 1:
-            raw = replace(
-                raw, name=f"{factor(self.tile.along, column, k - index, raw.vector).name}_bytes"
-            )
+            raw = replace(raw, name=f"{self.vector(column, k - index).name}_bytes")
         if index == 0:
             memory = self.tile.along.type
             yield from read(self.tile.plan.target, raw, self.bytes_at(column, k), None, memory)
@@ -208,9 +204,8 @@ class ScaledProduct(BlockSteps):
         for row in range(self.shape.rows):
             for name in ("a_scales", "a_totals"):
                 if name in self.tile.plan.operands:
-                    yield Broadcast(
-                        self.of_block(name, row, index), self.scale_at(name, row, index)
-                    )
+                    dst, at = self.of_block(name, row, index), self.scale_at(name, row, index)
+                    yield Broadcast(dst, at)
             for column in range(self.shape.vectors):
                 yield from self._add_one(row, column, index)
 
@@ -226,13 +221,9 @@ class ScaledProduct(BlockSteps):
         if not self.tile.plan.quantized.zeros:
             yield Apply(acc, "fma", (real, both, acc), vector)
             return
-        sums, zeros = (
-            self.of_block("a_totals", row, index),
-            self.of_block("b_zeros", column, index),
-        )
-        quantized = self.tile.plan.spec.quantized
-        assert quantized is not None
-        if quantized.zeros == "zeros":
+        zeros = self.of_block("b_zeros", column, index)
+        sums = self.of_block("a_totals", row, index)
+        if not self.tile.plan.quantized.minima:
             less = replace(real, name=f"{partial.name}_less")
             yield Apply(less, "fma", (sums, zeros, real), vector)  # sums of -A: exact
             yield Apply(acc, "fma", (less, both, acc), vector)

@@ -120,9 +120,11 @@ class QuantizedFormat:
         """The stored type of the numbers in fields: signed integers are shifted, and unsigned."""
         return self.type.replace("s", "u")
 
-    def bias(self, quantized: Quantized) -> int:
+    @property
+    def bias(self) -> int:
         """What factors have too much; zero points of blocks are shifted as elements are."""
-        return 0 if quantized.zeros == "zeros" else quantized.offset + self.shift
+        own = self.zeros and not self.minima
+        return 0 if own else self.offset + self.shift
 
     @property
     def column(self) -> bool:
@@ -261,19 +263,16 @@ def quantized_operands(
         found["b_zeros"] = Operand("b_zeros", form.zeros, zeros, Name("b"), form.zeros_at)
     if not isinstance(spec.a, Quantize):
         return found
-    return found | _made_of_a(form, spec, product, rows)
+    return found | _made_of_a(form, product, rows)
 
 
-def _made_of_a(
-    form: QuantizedFormat, spec: Gemm, product: Product, rows: Expr
-) -> dict[str, Operand]:
+def _made_of_a(form: QuantizedFormat, product: Product, rows: Expr) -> dict[str, Operand]:
     """A's elements, their scales, and what B's zero points need, where the kernel makes them."""
     width = form.k_blocks * form.block
     lines = {"m": Integer(width), "k": ONE, "b": width * rows}
     blocks = {"m": Integer(form.k_blocks), "k": Rational(1, form.block), "b": form.k_blocks * rows}
-    assert spec.quantized is not None
     names = {"a_scales": "f32"}
-    names |= {"a_starts": "s32"} if form.bias(spec.quantized) else {}
+    names |= {"a_starts": "s32"} if form.bias else {}
     names |= {"a_totals": "f32"} if form.zeros else {}
     found = {"a": Operand("a", product.across, lines, Name("a_packed"))}
     for name, type_ in names.items():
