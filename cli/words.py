@@ -348,7 +348,7 @@ def spec_of(given: tuple[Size, ...], element: str, order: str, **said: Any) -> S
         return Gemm(m, n, k, **_operands(element, order, said), **said)
     unused = [name for name, usual in (("alpha", 1), ("beta", 0)) if said.pop(name) != usual]
     leading = {"ldx": said.pop("lda"), "ldout": said.pop("ldb")}
-    unused += ["quantize"] if said.pop("quantize") else []
+    unused += ["quantize"] if said.pop("quantize", False) else []
     unused += [name for name, value in said.items() if value is not None]
     unused += ["order"] if order != "CCC" else []
     if unused:

@@ -14,7 +14,9 @@ from tilewright.interpret.run import Counts, interpret
 from tilewright.ir.nest import Program
 from tilewright.isa.target import Target
 from tilewright.plan.formats.lookup import format_of, formats_of
+from tilewright.plan.formats.quantized_b import quantized_format
 from tilewright.runtime.fuzz.cases import draw
+from tilewright.runtime.quantized.matrix import QuantizedMatrix, quantized_bytes
 from tilewright.runtime.reference.arguments import Sample, gain, matrices, sample
 from tilewright.runtime.reference.gemm import expected
 from tilewright.spec.gemm import Gemm
@@ -89,8 +91,10 @@ class Interpreted:
         return np.concatenate([np.empty(0, np.uint8), *packed])  # none in an empty batch
 
     def _packed(self, b: Any) -> Any:
-        """What ``tw.Pack`` makes of B, interpreted as well."""
+        """What ``tw.Pack`` makes of B, interpreted as well; of few bits the bytes by numpy."""
         spec = self.spec
+        if isinstance(b, QuantizedMatrix):
+            return quantized_bytes(b, quantized_format(spec, self.target))
         assert isinstance(spec.k, int) and isinstance(spec.n, int)
         nb = getattr(spec.b, "nb", None)
         packing = Pack(
