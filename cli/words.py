@@ -371,7 +371,7 @@ def _operands(element: str, order: str, said: dict[str, Any]) -> dict[str, Any]:
     sums = "f32" if form else accumulator(element, b.type)
     a: Matrix | Quantize = Matrix(type_name(element), first)
     if said.pop("quantize"):
-        a = Quantize(type_name(element), per=("row", form.block if form else 32))
+        a = Quantize(type_name(element), per=form.per if form else "row")
     made = {
         "a": a,
         "b": b,

@@ -81,7 +81,7 @@ def weights_of(shape: Shape, seed: int = 0) -> dict[str, Array]:
 def quantized_products(weights: Mapping[str, Array], form: tw.Quantized, threads: int) -> Products:
     """The layer's products with weights of that format; kernels quantize what meets them."""
     schedule = tw.Schedule(threads=threads) if threads > 1 else tw.Schedule()
-    a, b = tw.Quantize("f32", per=("row", form.block)), tw.Packed(form)
+    a, b = tw.Quantize("f32", per=form.per), tw.Packed(form)
 
     def kernel(k: int, n: int, **more: Any) -> tw.Kernel:
         return tw.compile(tw.Gemm(tw.dim("m"), n, k, a=a, b=b, **more), schedule)

@@ -29,12 +29,12 @@ FORMATS = (
 _BITS = {"f32": 32, "f16": 16, "bf16": 16, "e8m0": 8, "f8_e4m3": 8}
 
 
-def bits(form: tw.Quantized) -> float:
+def bits(form: tw.Quantized, k: int) -> float:
     """Bits for a weight, with its share of what blocks have beside their elements."""
     beside = _BITS[form.scale]
     if form.zeros:
         beside += _BITS.get(str(form.zero), form.stored.bits)
-    return form.stored.bits + beside / form.block
+    return form.stored.bits + beside / (form.block_of(k) * form.columns)
 
 
 def error(w: np.ndarray[Any, Any], form: tw.Quantized, method: Any) -> float:
@@ -50,7 +50,7 @@ def main(k: int = 1024, n: int = 256) -> None:
     for container, form in FORMATS:
         said = f"{form.type} {form.scale} {form.zero} {form.block}"
         nearest, least = (error(w, form, method) for method in ("nearest", "least_squares"))
-        print(f"{said:32}{container:11}{bits(form):5.2f}{nearest:8.2f}%{least:14.2f}%")
+        print(f"{said:32}{container:11}{bits(form, k):5.2f}{nearest:8.2f}%{least:14.2f}%")
 
 
 if __name__ == "__main__":

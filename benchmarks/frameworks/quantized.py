@@ -151,7 +151,7 @@ def _ours(
     halves = a.astype(ml_dtypes.bfloat16)
     asked: list[tuple[str, Any, Any, Mapping[str, Any]]] = []
     for name, b in drawn.items():
-        quantized = tw.Quantize("f32", per=("row", b.format.block))
+        quantized = tw.Quantize("f32", per=b.format.per)
         asked.append((name, a, b, {"a": quantized, "b": tw.Packed(b.format)}))
     for name in ("q4_0", "q8_0"):
         b = drawn[name]
@@ -170,7 +170,7 @@ def _ours(
 
 def _drawn(form: tw.Quantized, k: int, n: int, rng: Any) -> tw.QuantizedMatrix:
     """Elements of all numbers, with scales near 1/64."""
-    stored, blocks = form.stored, (form.blocks(k), n)
+    stored, blocks = form.stored, form.blocks(k, n)
     kind = np.int8 if stored.unpacked == "s8" else np.uint8
     q = rng.integers(stored.low, stored.high + 1, (k, n)).astype(kind)
     scales = rng.uniform(0.5, 1, blocks).astype(np.float32) / 64

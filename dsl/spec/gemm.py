@@ -366,7 +366,7 @@ def _operands(given: Mapping[str, Any]) -> dict[str, Any]:
     a = _operand(given["a"], order)
     b = _operand(a.type if given["b"] is None else given["b"], order)
     of_b = b.quantized if isinstance(b, Packed) else None
-    check_quantized(a, of_b, {name: given[name] for name in _ZEROS})
+    check_quantized(a, of_b, given["k"], {name: given[name] for name in _ZEROS})
     held = default_c(given["sums"], *_factors(a, b))
     c = _operand(held if given["c"] is None else given["c"], order)
     asked = any(given[name] is not None for name in _MAKE_D)

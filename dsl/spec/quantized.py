@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from tilewright.errors import SpecError
 
@@ -66,8 +66,13 @@ SCALES: dict[str, ScaleType] = {
 }
 #: Elements of K in a block: a multiple of this many, for each element that shares a byte.
 BLOCK_UNIT = 8
+#: A block that is all of K is filled up to a multiple of this many.
+WHOLE_UNIT = 16
 #: The longest block, and that with zero points for each: what is computed of them is exact.
-LONGEST_BLOCK, LONGEST_WITH_ZEROS = 4096, {2: 4096, 4: 4096, 8: 512}
+LONGEST_BLOCK, LONGEST_WITH_ZEROS = 65536, {2: 4096, 4: 4096, 8: 512}
+
+#: What of A has a scale of its own: a row, or a block of one.
+PerRow = Literal["row"] | tuple[Literal["row"], int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,11 +81,12 @@ class Quantized:
 
     An element is ``scale * (q - zero)``: ``q`` of ``type`` (s2, u2, s4, u4, s8, u8, f4_e2m1), the
     scale of type ``scale`` (f32, f16, bf16, e8m0, f8_e4m3), one for each column and block of K; the
-    last block may be shorter. ``block`` is a multiple of 8, of 16 for two bits, up to 4096.
+    last block may be shorter. ``block`` is a multiple of 8, of 16 for two bits, up to 65536; None
+    is one block for all of K; a pair, (128, 128), is elements of K by columns that share a scale.
 
-    ``zero`` is one number for all elements; or the type's own name: an integer for each block and
-    column, beside the scales; or the name of a scale's type, of f32, f16 and bf16: then an element
-    is ``scale * q + minimum``, and there is a minimum for each block and column.
+    ``zero`` is one number for all elements; or the type's own name: an integer for each block,
+    beside the scales; or the name of a scale's type, of f32, f16 and bf16: then an element is
+    ``scale * q + minimum``, and there is a minimum for each block.
 
     >>> q4 = tw.Quantized("u4", scale="f16", zero=8, block=32)
     >>> spec = tw.Gemm(tw.dim("m"), 4, 32, a=tw.Quantize("f32", per=("row", 32)), b=tw.Packed(q4))
@@ -94,13 +100,12 @@ class Quantized:
     type: StoredName
     scale: ScaleName = "f32"
     zero: int | StoredName | ScaleName = 0
-    block: int = 32
+    block: int | tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         _one_of(self.type, STORED, "unknown type of stored elements")
         _one_of(self.scale, SCALES, "scales cannot have this type")
-        block = check_block(self.block, 8 // self.stored.bits)
-        object.__setattr__(self, "block", block)
+        object.__setattr__(self, "block", _block(self))
         if isinstance(self.zero, str):
             _check_zeros(self)
         else:
@@ -123,9 +128,28 @@ class Quantized:
         """The zero point of all elements; 0 where each block has its own."""
         return 0 if isinstance(self.zero, str) else self.zero
 
-    def blocks(self, k: int) -> int:
-        """How many blocks ``k`` elements have; the last one may be shorter."""
-        return -(-k // self.block)
+    @property
+    def columns(self) -> int:
+        """The columns of a block."""
+        return self.block[1] if isinstance(self.block, tuple) else 1
+
+    @property
+    def along(self) -> int | None:
+        """The elements of K in a block; None where all of K is one."""
+        return self.block[0] if isinstance(self.block, tuple) else self.block
+
+    @property
+    def per(self) -> PerRow:
+        """What of an A that is quantized alike has a scale: ``tw.Quantize(per=...)``."""
+        return "row" if self.along is None else ("row", self.along)
+
+    def block_of(self, k: int) -> int:
+        """The elements in a block of K where there are ``k``: all of them, filled up, or fewer."""
+        return self.along or max(1, -(-k // WHOLE_UNIT)) * WHOLE_UNIT
+
+    def blocks(self, k: int, n: int) -> tuple[int, int]:
+        """How many blocks k x n elements have, along K and across; the last may be smaller."""
+        return -(-k // self.block_of(k)), -(-n // self.columns)
 
 
 def _one_of(name: object, known: Mapping[str, object], problem: str) -> None:
@@ -150,12 +174,20 @@ def _check_zeros(form: Quantized) -> None:
     stored = form.stored
     named: dict[str, object] = {} if stored.values else {form.type: None}
     _one_of(form.zero, {**named, "f32": None, "f16": None, "bf16": None}, "unknown type of zeros")
-    most = LONGEST_WITH_ZEROS[stored.bits]
-    if form.zero == form.type and form.block > most:
+    if form.along is not None:
+        _check_length(form, form.along)
+
+
+def _check_length(form: Quantized, length: int) -> None:
+    """SpecError where what is computed of a block would not be exact."""
+    own = form.zeros == "zeros"
+    most = LONGEST_WITH_ZEROS[form.stored.bits] if own else LONGEST_BLOCK
+    if length > most:
         raise SpecError(
-            f"blocks of {form.type} with zero points of their own are too long",
-            got=form.block,
-            expected=f"up to {most} elements: their products are exact in f32",
+            f"blocks of {form.type}{' with zero points of their own' if own else ''} are too long",
+            got=f"{length} elements of K",
+            expected=f"up to {most}: what is computed of them is exact",
+            hint="a shorter block=",
         )
 
 
@@ -163,9 +195,9 @@ def _check_zeros(form: Quantized) -> None:
 class Quantize:
     """An A of floating point that the kernel makes integers of: one scale for a block of a row.
 
-    A arrives as ``type`` (f32, f16, bf16, f8) in rows, ``order`` C. Of each block of ``per[1]``
-    elements of a row, ``("row", 32)`` as B's blocks are, with the greatest magnitude ``top``:
-    ``q = round(x * (127 / top))``, half to even, and the scale is ``top / 127``, each operation
+    A arrives as ``type`` (f32, f16, bf16, f8) in rows, ``order`` C. ``per`` says what has a scale,
+    as B's blocks do: "row", or blocks of a row, ("row", 32). With the greatest magnitude ``top`` of
+    each, ``q = round(x * (127 / top))``, half to even, and the scale is ``top / 127``, operations
     rounded in f32. A block of zeros has the scale 0; one with Inf or NaN makes its sums NaN.
 
     >>> a = tw.Quantize("bf16", per=("row", 32))
@@ -175,13 +207,13 @@ class Quantize:
 
     type: TypeName = "f32"
     to: Literal["s8"] = "s8"
-    per: tuple[Literal["row"], int] = ("row", 32)
+    per: PerRow = "row"
 
     def __init__(
         self,
         type: DTypeLike = "f32",
         to: Literal["s8"] = "s8",
-        per: tuple[Literal["row"], int] = ("row", 32),
+        per: PerRow = "row",
     ) -> None:
         name = type_name(type)
         if name not in _FLOATS:
@@ -192,17 +224,14 @@ class Quantize:
             )
         if to != "s8":
             raise SpecError("A is quantized to another type", got=to, expected="s8")
-        given: object = per
-        if not isinstance(given, tuple) or len(given) != 2 or given[0] != "row":
-            raise SpecError("a scale belongs to a block of a row", got=per, expected='("row", 32)')
         object.__setattr__(self, "type", name)
         object.__setattr__(self, "to", to)
-        object.__setattr__(self, "per", ("row", check_block(given[1])))
+        object.__setattr__(self, "per", _per(per))
 
     @property
-    def block(self) -> int:
-        """The elements of a row that share a scale."""
-        return self.per[1]
+    def block(self) -> int | None:
+        """The elements of a row that share a scale; None where all do."""
+        return None if self.per == "row" else self.per[1]
 
     @property
     def order(self) -> Literal["C"]:
@@ -211,6 +240,33 @@ class Quantize:
 
 
 _FLOATS = ("f32", "f16", "bf16", "f8_e4m3", "f8_e5m2")
+
+
+def _per(per: Any) -> PerRow:
+    if isinstance(per, str) and per == "row":
+        return "row"
+    if not isinstance(per, tuple) or len(per) != 2 or per[0] != "row":
+        raise SpecError(
+            "a scale belongs to a row or to a block of one", got=per, expected='"row", ("row", 32)'
+        )
+    return "row", check_block(per[1])
+
+
+def _block(form: Quantized) -> int | tuple[int, int] | None:
+    """A format's block, once it is one."""
+    block: object = form.block
+    together = 8 // form.stored.bits
+    if block is None:
+        return None
+    if not isinstance(block, tuple):
+        return check_block(block, together)
+    if len(block) != 2:
+        raise SpecError(
+            "a block is so many elements of K, or those by so many columns",
+            got=block,
+            expected="128, (128, 128), or None for all of K",
+        )
+    return check_block(block[0], together), check_count(block[1], "the columns of a block")
 
 
 def check_block(block: object, together: int = 1) -> int:
@@ -229,8 +285,11 @@ def check_block(block: object, together: int = 1) -> int:
     return count
 
 
-def check_quantized(a: object, b: Quantized | None, zeros: Mapping[str, object]) -> None:
-    """SpecError unless A and B are quantized alike; ``zeros`` are the zero points beside them."""
+def check_quantized(a: object, b: Quantized | None, k: object, zeros: Mapping[str, object]) -> None:
+    """SpecError unless A and B are quantized alike, all ``k`` elements of each.
+
+    ``zeros`` are the zero points beside them.
+    """
     if not isinstance(a, Quantize) and b is None:
         return
     if b is None:
@@ -254,12 +313,15 @@ def check_quantized(a: object, b: Quantized | None, zeros: Mapping[str, object])
                 "a B that is quantized in blocks meets an A without scales",
                 got=f"a={type_}",
                 expected=f"one of {', '.join(_FLOATS)}, or a tw.Quantize of one of them",
-                hint=f'a=tw.Quantize("f32", per=("row", {b.block}))',
+                hint=f'a=tw.Quantize("f32", per={b.per!r})',
             )
         return
-    if a.block != b.block:
+    if a.block != b.along:
+        one, other = (block or "all" for block in (a.block, b.along))
         raise SpecError(
             "A and B are quantized in blocks of other lengths",
-            got=f"{a.block} elements of K in A, {b.block} in B",
-            hint=f'per=("row", {b.block})',
+            got=f"{one} elements of K in A, {other} in B",
+            hint=f"per={b.per!r}",
         )
+    if isinstance(k, int):
+        _check_length(b, b.block_of(k))

@@ -144,7 +144,7 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
     if form is not None:
         given["b"] = Packed(form, None if packed in (None, "one block") else packed)
         if hand.take("quantized a", given["a"].order == "C"):
-            given["a"] = Quantize(first, per=("row", form.block))
+            given["a"] = Quantize(first, per=form.per)
     elif packed is None:
         given["b"] = _matrix(hand, "b", second)
     else:

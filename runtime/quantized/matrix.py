@@ -27,9 +27,9 @@ class QuantizedMatrix:
 
     ``q`` is of int8 or uint8, or ml_dtypes' int4 and its kin, each element alone, k x n, or count
     x k x n for several; of f4_e2m1 the codes, or ml_dtypes' float4_e2m1fn. ``scales`` are of the
-    format's type or float32, ceil(k / block) x n; those of e8m0 are bytes, or ml_dtypes'
-    float8_e8m0fnu. ``zeros``, alike, are given where the format has one for each block: integers,
-    or the minima of ``scale * q + minimum``. ArgumentError where they do not fit the format.
+    format's type or float32, one for each block: ceil(k / block) x n; those of e8m0 are bytes, or
+    ml_dtypes' float8_e8m0fnu. ``zeros``, alike, are given where the format has one for each block:
+    integers, or the minima of ``scale * q + minimum``. ArgumentError where they do not fit it.
 
     >>> form = tw.Quantized("s4", scale="f32", block=8)
     >>> b = tw.QuantizedMatrix(form, np.full((8, 2), -3, np.int8), np.float32([[2, 0.5]]))
@@ -47,7 +47,7 @@ class QuantizedMatrix:
             raise ArgumentTypeError("the format is no tw.Quantized", got=format)
         object.__setattr__(self, "format", format)
         object.__setattr__(self, "q", _elements(format, as_array(q, "q")))
-        shape = (*self.shape[:-2], format.blocks(self.shape[-2]), self.shape[-1])
+        shape = (*self.shape[:-2], *format.blocks(*self.shape[-2:]))
         made = _scales(format, as_array(scales, "scales"), shape)
         object.__setattr__(self, "scales", made)
         object.__setattr__(self, "zeros", _zeros(format, zeros, shape))
@@ -80,26 +80,35 @@ class QuantizedMatrix:
         return self.q.astype(np.int64)
 
     def factors(self) -> Array:
-        """The scales in float32, times the unit of ``numbers``: exact."""
-        return scale_values(self.scales, self.format) * np.float32(self.format.stored.unit)
+        """The scales in float32 for each column, times the unit of ``numbers``: exact."""
+        unit = np.float32(self.format.stored.unit)
+        return self.by_column(scale_values(self.scales, self.format) * unit)
+
+    def by_column(self, blocks: Array) -> Array:
+        """What belongs to blocks, for each column."""
+        if self.format.columns == 1:
+            return blocks
+        found: Array = np.repeat(blocks, self.format.columns, axis=-1)[..., : self.shape[-1]]
+        return found
 
     def dequantize(self) -> Array:
         """The elements in float32, each rounded once."""
         scales, numbers = self._spread(self.factors()), self.numbers()
         if self.format.zeros == "minima":
             assert self.zeros is not None
-            minima = self._spread(decode(self.zeros, str(self.format.zero)))
+            minima = self._spread(self.by_column(decode(self.zeros, str(self.format.zero))))
             whole: Array = scales.astype(np.float64) * numbers + minima
             return whole.astype(np.float32)
         zeros: Any = self.format.offset
         if self.zeros is not None:
-            zeros = self._spread(self.zeros.astype(np.int64))
+            zeros = self._spread(self.by_column(self.zeros.astype(np.int64)))
         found: Array = scales * (numbers - zeros).astype(np.float32)
         return found
 
     def _spread(self, blocks: Array) -> Array:
-        """What belongs to blocks, for each of their elements."""
-        found: Array = np.repeat(blocks, self.format.block, axis=-2)[..., : self.shape[-2], :]
+        """What columns have for each block of K, for each of its elements."""
+        k = self.shape[-2]
+        found: Array = np.repeat(blocks, self.format.block_of(k), axis=-2)[..., :k, :]
         return found
 
     def __repr__(self) -> str:
@@ -206,11 +215,17 @@ def _of_blocks(form: Quantized, given: Any, type_: str, shape: tuple[int, ...], 
         raise ArgumentValueError(
             f"{what} have the wrong shape",
             got=given.shape,
-            expected=f"{shape}: one for each {form.block} elements of K, and each column",
+            expected=f"{shape}: one for each {_block_text(form)}",
             hint=f"{what}.T" if given.T.shape == shape else None,
         )
     found: Array = given if accepts(type_, given.dtype) else encode(given, type_)
     return found
+
+
+def _block_text(form: Quantized) -> str:
+    """What a block is, in words."""
+    columns = "column" if form.columns == 1 else f"{form.columns} columns"
+    return columns if form.along is None else f"{form.along} elements of K, and each {columns}"
 
 
 def quantized_bytes(matrix: QuantizedMatrix, form: QuantizedFormat) -> Array:
@@ -232,7 +247,7 @@ def quantized_bytes(matrix: QuantizedMatrix, form: QuantizedFormat) -> Array:
     if matrix.zeros is not None:
         integers = matrix.format.zeros == "zeros"
         zeros = matrix.zeros.astype(np.float32) + form.shift if integers else matrix.zeros
-        _put_blocks(data[form.zeros_at :], zeros, form.zeros, form)
+        _put_blocks(data[form.zeros_at :], matrix.by_column(zeros), form.zeros, form)
     return data
 
 

@@ -63,22 +63,23 @@ def quantize(w: Any, format: Quantized, *, method: Method = "nearest") -> Quanti
     given, type_ = _floats(as_array(w, "w"))
     grid = Grid(format)
     matrices = given if given.ndim == 3 else given[None]
-    shape = matrices.shape[0], format.blocks(matrices.shape[1]), matrices.shape[2]
+    shape = matrices.shape[0], *format.blocks(*matrices.shape[1:])
+    block, columns = format.block_of(matrices.shape[1]), format.columns
     q = np.empty(matrices.shape, DTYPES[format.stored.unpacked])
     scales = np.empty(shape, preferred(SCALES[format.scale].given))
     own = str(format.zero) if format.zeros == "minima" else format.stored.unpacked
     zeros = np.empty(shape, preferred(own)) if format.zeros else None
-    for index, part in _parts(matrices.shape, format.block):
+    for index, part in _parts(matrices.shape, block, columns):
         source = matrices[(index, *part)]
-        blocks = decode(source, type_).reshape(-1, min(format.block, len(source)), source.shape[1])
+        blocks = _in_blocks(decode(source, type_), block, columns)
         _check_numbers(blocks, grid, index, part)
         with np.errstate(over="ignore", invalid="ignore"):
             found = by_range(blocks, grid)
             _check_scales(blocks, grid, found, index, part)
             found = improve(blocks, grid, found) if improve else found
-        q[(index, *part)] = grid.codes_of(grid.nearest(blocks, found)).reshape(source.shape)
-        rows = part[0].start // format.block
-        at = index, slice(rows, rows + len(blocks)), part[1]
+        q[(index, *part)] = _in_place(grid.codes_of(grid.nearest(blocks, found)), source.shape)
+        first, left = part[0].start // block, part[1].start // columns
+        at = index, slice(first, first + len(blocks)), slice(left, left + blocks.shape[2])
         scales[at] = grid.scales_of(found.steps)[:, 0]
         if zeros is not None:
             zeros[at] = grid.zeros_of(found.zeros)[:, 0]
@@ -112,20 +113,40 @@ def _floats(w: Any) -> tuple[Array, str]:
     return w, type_
 
 
+def _in_blocks(w: Array, block: int, columns: int) -> Array:
+    """The elements of w, whole blocks of it or parts of one, as ``Grid`` takes them: g x e x n."""
+    (k, n), tall, wide = w.shape, min(block, w.shape[0]), min(columns, w.shape[1])
+    parts = w.reshape(k // tall, tall, n // wide, wide).transpose(0, 1, 3, 2)
+    return parts.reshape(k // tall, tall * wide, n // wide)
+
+
+def _in_place(blocks: Array, shape: tuple[int, ...]) -> Array:
+    """What ``_in_blocks`` made of elements of this shape, as they were."""
+    count, _, across = blocks.shape
+    parts = blocks.reshape(count, shape[0] // count, shape[1] // across, across)
+    return parts.transpose(0, 1, 3, 2).reshape(shape)
+
+
 def _parts(
-    shape: tuple[int, ...], block: int
+    shape: tuple[int, ...], block: int, columns: int
 ) -> Iterator[tuple[int, tuple[slice[int, int, None], slice[int, int, None]]]]:
     """Which rows and columns of which matrix are quantized at once: whole blocks, or the last."""
     count, k, n = shape
-    whole = k - k % block
-    columns = max(1, min(n, _AT_ONCE // block))
-    rows = block * max(1, _AT_ONCE // (block * columns))
-    edges = [*range(0, whole, rows), *([whole] if whole < k else [])]
+    wide = columns * max(1, min(n, _AT_ONCE // block) // columns)
+    tall = block * max(1, _AT_ONCE // (block * wide))
     for index in range(count):
-        for first in edges:
-            last = min(first + rows, whole if first < whole else k)
-            for left in range(0, n, columns):
-                yield index, (slice(first, last), slice(left, min(left + columns, n)))
+        for rows in _runs(k, block, tall):
+            for across in _runs(n, columns, wide):
+                yield index, (rows, across)
+
+
+def _runs(size: int, block: int, most: int) -> Iterator[slice[int, int, None]]:
+    """Whole blocks, up to ``most`` elements at once, and what is left of one."""
+    whole = size - size % block
+    for first in range(0, whole, most):
+        yield slice(first, min(first + most, whole))
+    if whole < size:
+        yield slice(whole, size)
 
 
 # --- what is refused ---------------------------------------------------------------------------
@@ -176,8 +197,9 @@ def _refuse(
     hint: str | None = None,
 ) -> None:
     """Raise what is wrong with the first ``bad`` element of a part, and say where it stands."""
-    row, column = np.argwhere(bad.reshape(-1, blocks.shape[2]))[0]
-    value = blocks.reshape(-1, blocks.shape[2])[row, column]
+    shape = tuple(side.stop - side.start for side in part)
+    row, column = np.argwhere(_in_place(bad, shape))[0]
+    value = _in_place(blocks, shape)[row, column]
     where = f"w[{part[0].start + row}, {part[1].start + column}]"
     matrix = f" of matrix {index}" if index else ""
     raise ArgumentValueError(

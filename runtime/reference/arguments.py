@@ -334,8 +334,8 @@ def _quantized(parameter: ArrayParameter, sizes: Mapping[str, int], draws: Draws
     k, n = (value_of(size, sizes) for size in parameter.shape)
     several = parameter.count is not None and parameter.batch_stride != 0
     counts = (value_of(parameter.count, sizes),) if several and parameter.count is not None else ()
-    scales = draws.scales(form, (*counts, form.blocks(k), n))
-    blocks = (*counts, form.blocks(k), n)
+    blocks = (*counts, *form.blocks(k, n))
+    scales = draws.scales(form, blocks)
     zeros = draws.zeros(form, blocks) if form.zeros else None
     return QuantizedMatrix(form, draws.stored(form, (*counts, k, n)), scales, zeros)
 

@@ -55,17 +55,19 @@ def block_sums(spec: Gemm, operands: Mapping[str, Any], b: str) -> Interval:
     steps = 0
     for left, right in zip(operands["a"], operands[b], strict=True):
         assert isinstance(right, QuantizedMatrix)
-        a = quantized(decode(np.asarray(left), spec.a.type).astype(np.float32), form.block)
         k, n = right.shape
+        block = form.block_of(k)
+        a = quantized(decode(np.asarray(left), spec.a.type).astype(np.float32), block)
         whole = np.zeros((a.q.shape[1], n), np.int64)
         whole[:k] = right.numbers() - form.offset
         if form.zeros == "zeros":
             assert right.zeros is not None
-            whole[:k] -= np.repeat(right.zeros.astype(np.int64), form.block, axis=0)[:k]
+            zeros = right.by_column(right.zeros.astype(np.int64))
+            whole[:k] -= np.repeat(zeros, block, axis=0)[:k]
         scales = right.factors()
         total = np.zeros((len(a.q), n), np.float32) if total is None else total
-        for index in range(form.blocks(k)):
-            part = slice(index * form.block, (index + 1) * form.block)
+        for index in range(len(scales)):
+            part = slice(index * block, (index + 1) * block)
             sums = (a.q[:, part] @ whole[part]).astype(np.float32)
             with np.errstate(all="ignore"):
                 each = a.scales[:, index, None] * scales[None, index]
@@ -73,7 +75,8 @@ def block_sums(spec: Gemm, operands: Mapping[str, Any], b: str) -> Interval:
             total = compute("fma", sums, each, total)
             steps += 1
             if form.zeros == "minima" and right.zeros is not None:
-                minima = decode(right.zeros[index], str(form.zero)).astype(np.float32)
+                minima = right.by_column(decode(right.zeros[index], str(form.zero)))
+                minima = minima.astype(np.float32)
                 own = a.q[:, part].sum(axis=1).astype(np.float32) * a.scales[:, index]
                 magnitude = magnitude + np.abs(own.astype(np.float64)[:, None] * minima)
                 total = compute("fma", *np.broadcast_arrays(own[:, None], minima, total))

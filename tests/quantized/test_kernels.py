@@ -41,6 +41,10 @@ FORMATS = (
     tw.Quantized("f4_e2m1", scale="e8m0", block=32),
     tw.Quantized("f4_e2m1", scale="f8_e4m3", block=16),
     tw.Quantized("f4_e2m1", scale="f16", zero="f32", block=40),
+    tw.Quantized("s8", scale="f32"),
+    tw.Quantized("u4", scale="f16", zero="u4", block=(32, 24)),
+    tw.Quantized("u2", scale="bf16", zero="f16"),
+    tw.Quantized("f4_e2m1", scale="e8m0", block=(16, 5)),
 )
 #: Rows, columns and K: tails of tiles, of panels, and of blocks.
 SIZES = ((1, 1, 8), (3, 5, 40), (7, 33, 96), (6, 64, 128), (2, 49, 257))
@@ -69,25 +73,31 @@ def quantized(a: Array, block: int) -> tuple[Array, Array]:
 def right(a: Array, b: QuantizedMatrix, acc: Array | None = None) -> Array:
     """Sums of blocks, scaled and added by FMA in the order of K, from ``acc`` on."""
     form, (k, n) = b.format, b.shape
-    q, scales = quantized(a, form.block)
-    whole = np.zeros((q.shape[1] * form.block, n), np.int64)
+    block, wide = form.block if isinstance(form.block, tuple) else (form.block or k + -k % 16, 1)
+    q, scales = quantized(a, block)
+    whole = np.zeros((q[0].size, n), np.int64)
     whole[:k] = _F4[b.q] if form.type == "f4_e2m1" else b.q
     columns = 2.0 ** (b.scales.astype(int) - 127) if form.scale == "e8m0" else b.scales
-    columns = columns.astype(F32) / F32(2 if form.type == "f4_e2m1" else 1)
+    columns = by_column(columns.astype(F32) / F32(2 if form.type == "f4_e2m1" else 1), wide, n)
     acc = np.zeros((len(a), n), F32) if acc is None else acc
-    zeros: Any = b.zeros
+    zeros: Any = None if b.zeros is None else by_column(b.zeros, wide, n)
     with np.errstate(all="ignore"):
         for i in range(q.shape[1]):
             zero: Any = form.zero if isinstance(form.zero, int) else 0
             if form.zero == form.type:
                 zero = zeros[i].astype(np.int64)
-            part = slice(i * form.block, (i + 1) * form.block)
+            part = slice(i * block, (i + 1) * block)
             sums = (q[:, i] @ (whole[part] - zero)).astype(F32)
             acc = fma(sums, scales[:, i, None] * columns[i], acc)
             if form.zero in ("f32", "f16", "bf16"):
                 own = q[:, i].sum(axis=1).astype(F32) * scales[:, i]
                 acc = fma(own[:, None], zeros[i].astype(F32), acc)
     return acc
+
+
+def by_column(blocks: Array, wide: int, n: int) -> Array:
+    """What blocks of so many columns have, for each of ``n`` columns."""
+    return np.stack([blocks[:, column // wide] for column in range(n)], axis=1)
 
 
 def fma(x: Array, y: Array, z: Array) -> Array:
@@ -104,7 +114,7 @@ def drawn(form: tw.Quantized, k: int, n: int, seed: int) -> QuantizedMatrix:
     """A B of all numbers of its type, with scales of both signs."""
     rng, stored = np.random.default_rng(seed), form.stored
     q = rng.integers(stored.low, stored.high, (k, n), endpoint=True)
-    blocks = form.blocks(k), n
+    blocks = form.blocks(k, n)
     scales: Array = rng.uniform(-1, 1, blocks).astype(F32)
     scales[rng.random(blocks) < 0.05] = 0
     zeros = None
@@ -144,7 +154,7 @@ def trials(target: str) -> Iterator[tuple[Trial, tw.Quantized]]:
         for step in (0, 2):
             m, n, k = SIZES[(start + index + step) % len(SIZES)]
             type_: Any = ("f32", "bf16", "f16")[(start + index) % 3]
-            a = tw.Quantize(type_, per=("row", form.block))
+            a = tw.Quantize(type_, per=form.per)
             schedule = tw.Schedule(threads=2) if step else tw.Schedule()
             packed = tw.Packed(form, nb=None if step else 32)
             yield Trial(tw.Gemm(M, n, k, a=a, b=packed), schedule, {"m": m}), form
@@ -248,8 +258,8 @@ def test_a_batch_is_summed_in_its_order() -> None:
 @pytest.mark.parametrize("target", ["avx512+vnni", "neon", "rvv256", "scalar"])
 def test_bytes_lie_as_the_format_says(target: str) -> None:
     for index, form in enumerate(FORMATS):
-        k, n = 3 * form.block - 5, 37
-        a = tw.Quantize(per=("row", form.block))
+        k, n = 3 * (form.along or 70) - 5, 37
+        a = tw.Quantize(per=form.per)
         made = quantized_format(tw.Gemm(M, n, k, a=a, b=tw.Packed(form)), resolve(target))
         assert format_named(made.text) == made
         b = drawn(form, k, n, index)
@@ -258,7 +268,7 @@ def test_bytes_lie_as_the_format_says(target: str) -> None:
         for row, column in ((0, 0), (1, 0), (made.group, 1), (k - 1, n - 1), (k // 2, n // 2)):
             assert _element(made, data, row, column) == b.q[row, column]
             unit = 0.5 if form.type == "f4_e2m1" else 1
-            scale = float(b.scales[row // form.block, column])
+            scale = float(b.scales[row // form.block_of(k), column // form.columns])
             scale = 2.0 ** (scale - 127) if form.scale == "e8m0" else scale
             assert float(_scale(made, data, row, column)) == scale * unit
 
@@ -302,6 +312,7 @@ def test_dequantize() -> None:
 
 _ANY: Any = tw  # what a type checker refuses, too
 _U4 = tw.Packed(tw.Quantized("u4", block=32))
+_ZEROS = tw.Packed(tw.Quantized("u8", zero="u8"))
 _A = tw.Quantize(per=("row", 32))
 _BAD: Any = (
     (lambda: _ANY.Quantized("u3"), "unknown type of stored elements"),
@@ -309,9 +320,14 @@ _BAD: Any = (
     (lambda: _ANY.Quantized("u4", zero=16), "one of their numbers"),
     (lambda: _ANY.Quantized("u4", zero=0.5), "one of their numbers"),
     (lambda: _ANY.Quantized("u4", block=12), "a multiple of 8"),
-    (lambda: _ANY.Quantized("u4", block=8192), "a multiple of 8"),
+    (lambda: _ANY.Quantized("u4", block=1 << 17), "a multiple of 8"),
+    (lambda: _ANY.Quantized("u4", block=(32, 0)), "the columns of a block"),
+    (lambda: _ANY.Quantized("u4", block=(32, 8, 8)), "elements of K, or those by so many columns"),
+    (lambda: _ANY.Quantized("u8", zero="u8", block=520), "too long"),
+    (lambda: _ANY.Gemm(2, 2, 520, a=tw.Quantize(), b=_ZEROS), "too long"),
+    (lambda: _ANY.Gemm(2, 2, 32, a=tw.Quantize(), b=_U4), "blocks of other lengths"),
     (lambda: _ANY.Quantize("s8"), "must be floating point"),
-    (lambda: _ANY.Quantize(per=("column", 32)), "a block of a row"),
+    (lambda: _ANY.Quantize(per=("column", 32)), "a row or to a block of one"),
     (lambda: _ANY.Gemm(2, 2, 32, a="s8", b=_U4), "meets an A without scales"),
     (lambda: _ANY.Gemm(2, 2, 32, a=_A, b="s8"), "A is quantized by the kernel, and B is not"),
     (lambda: _ANY.Gemm(2, 2, 32, a=tw.Quantize(per=("row", 64)), b=_U4), "blocks of other lengths"),

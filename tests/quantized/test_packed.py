@@ -27,13 +27,15 @@ FORMATS = (
     tw.Quantized("s2", scale="f32", zero="bf16", block=16),
     tw.Quantized("f4_e2m1", scale="e8m0", block=32),
     tw.Quantized("f4_e2m1", scale="f16", zero="f32", block=40),
+    tw.Quantized("u8", scale="f32", zero=128),
+    tw.Quantized("s4", scale="bf16", zero="f16", block=(48, 7)),
 )
 
 
 def packed(b: tw.QuantizedMatrix, target: str, integers: bool = True) -> tw.PackedMatrix:
     """``b`` as a kernel for ``target`` takes it, with or without an A that it quantizes."""
     k, n = b.shape
-    a: Any = tw.Quantize(per=("row", b.format.block)) if integers else "f32"
+    a: Any = tw.Quantize(per=b.format.per) if integers else "f32"
     form = quantized_format(tw.Gemm(2, n, k, a=a, b=tw.Packed(b.format)), resolve(target))
     return tw.PackedMatrix(form.text, b.shape, quantized_bytes(b, form))
 
@@ -41,7 +43,7 @@ def packed(b: tw.QuantizedMatrix, target: str, integers: bool = True) -> tw.Pack
 @pytest.mark.parametrize("target", ["avx512+vnni", "avx2", "neon", "scalar"])
 @pytest.mark.parametrize("form", FORMATS, ids=str)
 def test_numbers_come_back(form: tw.Quantized, target: str) -> None:
-    k, n = 3 * form.block - 5, 37
+    k, n = 3 * (form.along or 70) - 5, 37
     w = np.random.default_rng(0).normal(size=(k, n)) + 0.5
     b = tw.quantize(w, form)
     right = b.dequantize()

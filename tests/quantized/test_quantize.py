@@ -60,9 +60,15 @@ def rounded(scale: float, name: str) -> float:
     return float(np.asarray(scale, dtype))
 
 
+def along(form: tw.Quantized) -> int:
+    """The elements of a block, which is one of a column."""
+    assert form.along is not None and form.columns == 1
+    return form.along
+
+
 def parts(b: tw.QuantizedMatrix, row: int, column: int) -> tuple[Fraction, Fraction]:
     """The scale of an element's block, and what the number 0 stands for there."""
-    block = row // b.format.block
+    block = row // along(b.format)
     if b.format.scale == "e8m0":
         scale = Fraction(2) ** (int(b.scales[block, column]) - 127)
     else:
@@ -76,11 +82,11 @@ def parts(b: tw.QuantizedMatrix, row: int, column: int) -> tuple[Fraction, Fract
 @pytest.mark.parametrize("form", FORMATS, ids=str)
 @pytest.mark.parametrize("method", METHODS)
 def test_each_element_becomes_the_nearest_number(form: tw.Quantized, method: Any) -> None:
-    k, n = 2 * form.block + 5, 4
+    k, n = 2 * along(form) + 5, 4
     w = weights(k, n, 0)
     b = tw.quantize(w, form, method=method)
     numbers = numbers_of(form)
-    for row in (*range(0, k, 7), form.block - 1, 2 * form.block, k - 1):
+    for row in (*range(0, k, 7), along(form) - 1, 2 * along(form), k - 1):
         for column in range(n):
             scale, least = parts(b, row, column)
             code = int(b.q[row, column])
@@ -94,19 +100,19 @@ def test_each_element_becomes_the_nearest_number(form: tw.Quantized, method: Any
 
 @pytest.mark.parametrize("form", [form for form in FORMATS if not form.zeros], ids=str)
 def test_scales_come_of_the_greatest_magnitude(form: tw.Quantized) -> None:
-    w = weights(2 * form.block + 3, 5, 1)
+    w = weights(2 * along(form) + 3, 5, 1)
     b = tw.quantize(w, form)
     low, high = (float(end) for end in (numbers_of(form)[0], numbers_of(form)[-1]))
     for block, column in np.ndindex(*b.scales.shape):
-        part = w[block * form.block : (block + 1) * form.block, column].astype(np.float64)
+        part = w[block * along(form) : (block + 1) * along(form), column].astype(np.float64)
         needed = max(part.max() / high, part.min() / low)
-        assert parts(b, block * form.block, column)[0] == rounded(needed, form.scale)
+        assert parts(b, block * along(form), column)[0] == rounded(needed, form.scale)
 
 
 @pytest.mark.parametrize("form", [form for form in FORMATS if form.zeros], ids=str)
 def test_blocks_with_zeros_span_their_range(form: tw.Quantized) -> None:
     """No element is farther off than half a step, and what rounding did to zeros and scales."""
-    w = weights(3 * form.block, 6, 2)
+    w = weights(3 * along(form), 6, 2)
     b = tw.quantize(w, form)
     assert b.zeros is not None
     off = np.abs(b.dequantize().astype(np.float64) - w)
@@ -115,7 +121,7 @@ def test_blocks_with_zeros_span_their_range(form: tw.Quantized) -> None:
     for block, column in np.ndindex(*b.scales.shape):
         if column == 0:  # so small that f16 has no such scale
             continue
-        at = slice(block * form.block, (block + 1) * form.block)
+        at = slice(block * along(form), (block + 1) * along(form))
         scale, zero = (float(each[block, column]) for each in (b.scales, b.zeros))
         of_zero = scale / 2 if form.zeros == "zeros" else abs(zero) * 2.0**-8
         of_scale = scale * (numbers[-1] - numbers[0]) * 2.0**-11
@@ -124,15 +130,29 @@ def test_blocks_with_zeros_span_their_range(form: tw.Quantized) -> None:
 
 @pytest.mark.parametrize("form", FORMATS, ids=str)
 def test_least_squares_is_never_farther_off(form: tw.Quantized) -> None:
-    w = weights(4 * form.block + 3, 64, 3)
+    w = weights(4 * along(form) + 3, 64, 3)
     errors = []
     for method in METHODS:
         off = np.square(tw.quantize(w, form, method=method).dequantize() - w.astype(np.float64))
-        edges = range(0, len(w), form.block)
+        edges = range(0, len(w), along(form))
         errors.append(np.add.reduceat(off, edges, axis=0))
     # the sums were compared before dequantize rounded elements to f32
     assert (errors[1] <= errors[0] * (1 + 1e-4) + 1e-12).all()
     assert errors[1].sum() < errors[0].sum()
+
+
+@pytest.mark.parametrize("zero", [8, "u4", "f16"])
+def test_a_block_of_columns_is_quantized_as_one_of_a_column(zero: Any) -> None:
+    """The last ones along K and across are smaller."""
+    w = weights(70, 11, 5)
+    b = tw.quantize(w, tw.Quantized("u4", zero=zero, block=(32, 4)))
+    assert b.scales.shape == (3, 3)
+    for block, across in np.ndindex(3, 3):
+        at = slice(32 * block, 32 * block + 32), slice(4 * across, 4 * across + 4)
+        alone = tw.quantize(w[at].reshape(-1, 1), tw.Quantized("u4", zero=zero))
+        assert (alone.q[:, 0] == b.q[at].reshape(-1)).all()
+        assert alone.scales[0, 0] == b.scales[block, across]
+        assert (alone.dequantize()[:, 0] == b.dequantize()[at].reshape(-1)).all()
 
 
 def test_least_squares_takes_a_negative_scale_where_one_end_is_longer() -> None:
@@ -152,7 +172,7 @@ def test_halfway_goes_to_the_even_code() -> None:
 
 def test_zeros_are_exact_and_stay_so() -> None:
     for form in FORMATS:
-        w = np.zeros((form.block, 3), np.float32)
+        w = np.zeros((along(form), 3), np.float32)
         for method in METHODS:
             assert not tw.quantize(w, form, method=method).dequantize().any()
 
@@ -194,10 +214,10 @@ def test_any_finite_weights_have_a_block(form: tw.Quantized, method: Any, some: 
     w = np.array(some, np.float32)[:, None]
     b = tw.quantize(w, form, method=method)
     wide = b.dequantize().astype(np.float64) - w
-    for start in range(0, len(w), form.block):
-        part = w[start : start + form.block].astype(np.float64)
+    for start in range(0, len(w), along(form)):
+        part = w[start : start + along(form)].astype(np.float64)
         span = max(part.max(), 0) - min(part.min(), 0)
-        assert np.abs(wide[start : start + form.block]).max() <= span * 1.02 + 1e-40
+        assert np.abs(wide[start : start + along(form)]).max() <= span * 1.02 + 1e-40
 
 
 # --- what is refused ---------------------------------------------------------------------------

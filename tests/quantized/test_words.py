@@ -72,7 +72,7 @@ def test_arrays_of_ml_dtypes_are_elements(name: str) -> None:
     codes = np.arange(stored.low, stored.high + 1).repeat(16).reshape(-1, 8)
     q = codes.astype(np.uint8).view(dtype) if stored.values else codes.astype(np.int8).astype(dtype)
     form = tw.Quantized(type_, block=16)
-    scales = np.full((form.blocks(len(q)), 8), 0.5, np.float32)
+    scales = np.full(form.blocks(len(q), 8), 0.5, np.float32)
     got = tw.QuantizedMatrix(form, q, scales).dequantize()
     assert (got == q.astype(np.float32) / 2).all()
 

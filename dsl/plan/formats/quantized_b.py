@@ -183,7 +183,7 @@ def quantized_format(spec: Gemm, target: Target) -> QuantizedFormat:
         n=spec.n,
         nb=max(lanes, -(-columns // lanes) * lanes),
         group=product.depth,
-        block=quantized.block,
+        block=quantized.block_of(spec.k),
         shift=shift,
         offset=quantized.offset,
         minima=quantized.zeros == "minima",
@@ -212,7 +212,8 @@ def quantized_product(spec: Gemm, target: Target) -> Product:
     """
     quantized = spec.quantized
     assert quantized is not None
-    found = replace(_unscaled(spec, target), block=quantized.block)
+    assert isinstance(spec.k, int)
+    found = replace(_unscaled(spec, target), block=quantized.block_of(spec.k))
     if not isinstance(spec.a, Quantize):
         return found
     wide = [v for v in target.of("f32") if v.lanes in {s.lanes for s in found.ops}]
