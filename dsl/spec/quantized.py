@@ -13,10 +13,10 @@ from typing import Any, Literal, NamedTuple
 from tilewright.errors import SpecError
 
 from .sizes import check_count, whole_number
-from .types import DTypeLike, TypeName, type_name
+from .types import DTypeLike, TypeName, is_integer, type_name
 
 #: The types in which elements are stored.
-StoredName = Literal["s2", "u2", "s4", "u4", "s8", "u8", "f4_e2m1"]
+StoredName = Literal["s2", "u2", "s4", "u4", "s8", "u8", "f4_e2m1", "f8_e4m3", "f8_e5m2"]
 #: The types of scales.
 ScaleName = Literal["f32", "f16", "bf16", "e8m0", "f8_e4m3"]
 
@@ -24,7 +24,7 @@ ScaleName = Literal["f32", "f16", "bf16", "e8m0", "f8_e4m3"]
 class StoredType(NamedTuple):
     """Numbers of ``bits`` bits: integers from ``low`` to ``high``, or one for each of their codes.
 
-    ``unpacked`` holds one alone: the integer, or the code of one of ``values``. Those are in units
+    ``unpacked`` holds one alone: the number, or the code of one of ``values``. Those are in units
     of ``unit``, so that they are integers too.
     """
 
@@ -34,6 +34,11 @@ class StoredType(NamedTuple):
     unpacked: TypeName
     values: tuple[int, ...] = ()
     unit: float = 1.0
+
+    @property
+    def floating(self) -> bool:
+        """Whether numbers are ones of floating point."""
+        return bool(self.values) or not is_integer(self.unpacked)
 
 
 _F4 = (0, 1, 2, 3, 4, 6, 8, 12)
@@ -46,6 +51,8 @@ STORED: dict[str, StoredType] = {
     "u8": StoredType(8, 0, 255, "u8"),
     "s8": StoredType(8, -128, 127, "s8"),
     "f4_e2m1": StoredType(4, 0, 15, "u8", (*_F4, *(-value for value in _F4)), 0.5),
+    "f8_e4m3": StoredType(8, -448, 448, "f8_e4m3"),
+    "f8_e5m2": StoredType(8, -57344, 57344, "f8_e5m2"),
 }
 
 
@@ -79,10 +86,11 @@ PerRow = Literal["row"] | tuple[Literal["row"], int]
 class Quantized:
     """Elements of few bits, and a scale for each ``block`` elements along K: B of a ``tw.Packed``.
 
-    An element is ``scale * (q - zero)``: ``q`` of ``type`` (s2, u2, s4, u4, s8, u8, f4_e2m1), the
-    scale of type ``scale`` (f32, f16, bf16, e8m0, f8_e4m3), one for each column and block of K; the
-    last block may be shorter. ``block`` is a multiple of 8, of 16 for two bits, up to 65536; None
-    is one block for all of K; a pair, (128, 128), is elements of K by columns that share a scale.
+    An element is ``scale * (q - zero)``: ``q`` of ``type`` (s2, u2, s4, u4, s8, u8, f4_e2m1,
+    f8_e4m3, f8_e5m2), the scale of type ``scale`` (f32, f16, bf16, e8m0, f8_e4m3), one for each
+    block of K and column; the last block may be shorter. ``block`` is a multiple of 8, of 16 for
+    two bits, up to 65536; None is one block for all of K; a pair, (128, 128), is elements of K by
+    columns that share a scale.
 
     ``zero`` is one number for all elements; or the type's own name: an integer for each block,
     beside the scales; or the name of a scale's type, of f32, f16 and bf16: then an element is
@@ -159,7 +167,7 @@ def _one_of(name: object, known: Mapping[str, object], problem: str) -> None:
 
 def _zero(form: Quantized) -> int:
     stored, zero = form.stored, whole_number(form.zero)
-    if stored.values and zero != 0:
+    if stored.floating and zero != 0:
         raise SpecError("floating point has no zero point", got=form.zero, expected="0")
     if zero is None or not stored.low <= zero <= stored.high:
         raise SpecError(
@@ -172,7 +180,7 @@ def _zero(form: Quantized) -> int:
 
 def _check_zeros(form: Quantized) -> None:
     stored = form.stored
-    named: dict[str, object] = {} if stored.values else {form.type: None}
+    named: dict[str, object] = {} if stored.floating else {form.type: None}
     _one_of(form.zero, {**named, "f32": None, "f16": None, "bf16": None}, "unknown type of zeros")
     if form.along is not None:
         _check_length(form, form.along)
@@ -316,6 +324,12 @@ def check_quantized(a: object, b: Quantized | None, k: object, zeros: Mapping[st
                 hint=f'a=tw.Quantize("f32", per={b.per!r})',
             )
         return
+    if not is_integer(b.stored.unpacked):
+        raise SpecError(
+            "A is made integers, and the elements of B are none",
+            got=b.type,
+            hint=f"a={a.type!r}: products of floating point",
+        )
     if a.block != b.along:
         one, other = (block or "all" for block in (a.block, b.along))
         raise SpecError(

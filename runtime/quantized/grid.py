@@ -41,15 +41,15 @@ class Grid:
 
     @cached_property
     def numbers(self) -> Array:
-        """All numbers of an element, ascending."""
-        stored = self.form.stored
-        every = set(stored.values) if stored.values else range(stored.low, stored.high + 1)
-        return np.array(sorted(every), np.float64)
+        """All numbers that codes stand for, ascending."""
+        return np.array(sorted(set(self.form.stored.values)), np.float64)
 
     @cached_property
     def ends(self) -> tuple[float, float]:
         """The least and the greatest number."""
-        return float(self.numbers[0]), float(self.numbers[-1])
+        stored = self.form.stored
+        every = stored.values or (stored.low, stored.high)
+        return float(min(every)), float(max(every))
 
     def minima(self, blocks: Blocks) -> Array:
         """What the number 0 of each block stands for."""
@@ -64,11 +64,18 @@ class Grid:
         exact = (w - self.minima(blocks)) / steps
         exact = np.clip(exact, *self.ends, out=exact)
         if not self.form.stored.values:
-            found: Array = np.rint(exact, out=exact)
-            return found
+            return self._rounded(exact)
         doubled = 2 * exact
         quarters = np.floor(doubled) + np.ceil(doubled)
         return self._at_quarters[(quarters - 4 * self.ends[0]).astype(np.intp)]
+
+    def _rounded(self, exact: Array) -> Array:
+        """Integers, or numbers of f8."""
+        type_ = self.form.stored.unpacked
+        if not self.form.stored.floating:
+            found: Array = np.rint(exact, out=exact)
+            return found
+        return decode(encode(exact, type_), type_).astype(np.float64)
 
     @cached_property
     def _at_quarters(self) -> Array:
@@ -95,8 +102,10 @@ class Grid:
     def codes_of(self, numbers: Array) -> Array:
         """Numbers as ``QuantizedMatrix`` stores them: integers, or codes of them."""
         stored = self.form.stored
-        if not stored.values:
+        if not stored.floating:
             return numbers.astype(DTYPES[stored.unpacked])
+        if not stored.values:
+            return encode(numbers, stored.unpacked).view(DTYPES[stored.unpacked])
         return self._codes[(numbers - self.ends[0]).astype(np.intp)]
 
     @cached_property

@@ -26,7 +26,7 @@ class QuantizedMatrix:
     """B, k x n, as ``scale * (q - zero)``: ``q`` of few bits, one scale for each block and column.
 
     ``q`` is of int8 or uint8, or ml_dtypes' int4 and its kin, each element alone, k x n, or count
-    x k x n for several; of f4_e2m1 the codes, or ml_dtypes' float4_e2m1fn. ``scales`` are of the
+    x k x n for several; of floating point the codes, or ml_dtypes' types. ``scales`` are of the
     format's type or float32, one for each block: ceil(k / block) x n; those of e8m0 are bytes, or
     ml_dtypes' float8_e8m0fnu. ``zeros``, alike, are given where the format has one for each block:
     integers, or the minima of ``scale * q + minimum``. ArgumentError where they do not fit it.
@@ -73,10 +73,12 @@ class QuantizedMatrix:
             yield QuantizedMatrix(self.format, self.q[index], self.scales[index], zeros)
 
     def numbers(self) -> Array:
-        """The elements as int64, of f4_e2m1 in halves; zero points are not subtracted."""
+        """The elements, zero points not subtracted: as int64, f4_e2m1 in halves; f8 as float64."""
         stored = self.format.stored
         if stored.values:
             return np.array(stored.values, np.int64)[self.q]
+        if stored.floating:
+            return decode(self.q, stored.unpacked).astype(np.float64)
         return self.q.astype(np.int64)
 
     def factors(self) -> Array:
@@ -137,7 +139,7 @@ def _elements(form: Quantized, q: Any) -> Array:
             q = q.astype(_FEW_BITS[q.dtype.name])
     if not isinstance(q, np.ndarray) or not accepts(stored.unpacked, q.dtype):
         raise ArgumentTypeError(
-            f"the elements of {form.type} must be integers, each alone",
+            f"the elements of {form.type} must be integers or codes, each alone",
             got=f"{q.dtype} array" if isinstance(q, np.ndarray) else type(q).__name__,
             expected=title(stored.unpacked),
             hint=what_to_do(q, "q"),
@@ -232,7 +234,7 @@ def quantized_bytes(matrix: QuantizedMatrix, form: QuantizedFormat) -> Array:
     """The bytes of one matrix as kernels take them; see ``QuantizedFormat`` for their order."""
     k, n = form.k_blocks * form.block, form.blocks * form.nb
     fields = np.zeros((k, n), np.uint8)
-    codes = matrix.q if matrix.format.stored.values else matrix.q.astype(np.int16) + form.shift
+    codes = matrix.q if matrix.format.stored.floating else matrix.q.astype(np.int16) + form.shift
     fields[: form.k, : form.n] = codes.astype(np.uint8)
     together = form.fields * form.group
     parts = fields.reshape(k // together, form.fields, form.group, form.blocks, form.nb)

@@ -30,7 +30,7 @@ def dequantized(data: Array, form: QuantizedFormat) -> Array:
 
 
 def _numbers(data: Array, form: QuantizedFormat) -> Array:
-    """The stored numbers as int64; of those that have codes, what these stand for."""
+    """The stored numbers as int64, those of f8 as float64; of codes what they stand for."""
     stored = STORED[form.type]
     count = form.blocks * form.block_elements
     panels = data[:count].reshape(form.blocks, -1, form.nb, form.group)
@@ -40,6 +40,8 @@ def _numbers(data: Array, form: QuantizedFormat) -> Array:
     codes = fields.reshape(-1, form.blocks * form.nb)[: form.k, : form.n]
     if stored.values:
         found: Array = np.array(stored.values, np.int64)[codes]
+    elif stored.floating:
+        found = decode(codes, stored.unpacked).astype(np.float64)
     else:
         found = codes.view(DTYPES[form.stored]).astype(np.int64) - form.shift
     return found

@@ -60,7 +60,7 @@ def unpack(
     shifts[list(fields)] = np.arange(count) * stored.bits
     mask = whole.dtype.type((1 << stored.bits) - 1)
     found = (whole >> shifts & mask).astype(np.uint8)
-    if stored.low < 0:
+    if stored.low < 0 and not stored.floating:
         top = np.uint8(1 << (stored.bits - 1))
         found = ((found ^ top) - top).view(np.int8)
     flat = found.reshape(*whole.shape[:-2], -1).view(DTYPES[stored.unpacked])

@@ -46,6 +46,11 @@ FORMATS = (
     tw.Quantized("u2", scale="bf16", zero="f16"),
     tw.Quantized("f4_e2m1", scale="e8m0", block=(16, 5)),
 )
+#: Those that an A of floating point alone takes.
+REALS = (
+    tw.Quantized("f8_e4m3", scale="f32", block=(128, 128)),
+    tw.Quantized("f8_e5m2", scale="bf16", zero="f16", block=24),
+)
 #: Rows, columns and K: tails of tiles, of panels, and of blocks.
 SIZES = ((1, 1, 8), (3, 5, 40), (7, 33, 96), (6, 64, 128), (2, 49, 257))
 
@@ -186,7 +191,7 @@ FLOATS: Any = (
 @pytest.mark.parametrize("target", TARGETS)
 def test_an_a_of_floating_point_is_within_the_bound(target: str, cases: Cases) -> None:
     start, specs = sum(map(ord, target)), []
-    for index, form in enumerate(FORMATS):
+    for index, form in enumerate((*FORMATS, *REALS)):
         a, n, k = FLOATS[(start + index) % len(FLOATS)]
         d: Any = ("f32", "bf16")[index % 2]
         specs.append(tw.Gemm(M, n, k, a=a, b=tw.Packed(form), d=d))
@@ -324,6 +329,8 @@ _BAD: Any = (
     (lambda: _ANY.Quantized("u4", block=(32, 0)), "the columns of a block"),
     (lambda: _ANY.Quantized("u4", block=(32, 8, 8)), "elements of K, or those by so many columns"),
     (lambda: _ANY.Quantized("u8", zero="u8", block=520), "too long"),
+    (lambda: _ANY.Gemm(2, 2, 32, a=tw.Quantize(), b=tw.Packed(REALS[0])), "elements of B are none"),
+    (lambda: _ANY.Quantized("f8_e4m3", zero="f8_e4m3"), "unknown type of zeros"),
     (lambda: _ANY.Gemm(2, 2, 520, a=tw.Quantize(), b=_ZEROS), "too long"),
     (lambda: _ANY.Gemm(2, 2, 32, a=tw.Quantize(), b=_U4), "blocks of other lengths"),
     (lambda: _ANY.Quantize("s8"), "must be floating point"),

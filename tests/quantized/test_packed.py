@@ -40,6 +40,17 @@ def packed(b: tw.QuantizedMatrix, target: str, integers: bool = True) -> tw.Pack
     return tw.PackedMatrix(form.text, b.shape, quantized_bytes(b, form))
 
 
+@pytest.mark.parametrize("type_", ["f8_e4m3", "f8_e5m2"])
+def test_numbers_of_eight_bits_come_back(type_: Any) -> None:
+    w = np.random.default_rng(2).normal(size=(75, 33))
+    b = tw.quantize(w, tw.Quantized(type_, scale="f32", block=(16, 8)))
+    right = b.dequantize()
+    digits = {"f8_e4m3": 3, "f8_e5m2": 2}[type_]
+    small = np.abs(w) < np.abs(w).max() / 64  # some of which f8 has fewer digits
+    assert (np.abs(right - w) <= np.abs(w) * 2.0**-digits / 2)[~small].all()
+    assert (packed(b, "scalar", integers=False).dequantize() == right).all()
+
+
 @pytest.mark.parametrize("target", ["avx512+vnni", "avx2", "neon", "scalar"])
 @pytest.mark.parametrize("form", FORMATS, ids=str)
 def test_numbers_come_back(form: tw.Quantized, target: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
+from tilewright.ir.access import read
 from tilewright.ir.ops import (
     Apply,
     Load,
@@ -20,6 +21,7 @@ from tilewright.ir.ops import (
 from tilewright.ir.values import Register
 from tilewright.isa.vector import Vector
 from tilewright.spec.quantized import STORED
+from tilewright.spec.types import is_integer
 from tilewright.symbolic import value
 
 from .scaled_product import BlockSteps
@@ -73,6 +75,12 @@ class DequantizedProduct(BlockSteps):
         form, whole = self.tile.plan.quantized, self._integers
         block, step = divmod(k, self.groups)
         place, dst = step % form.fields, self.vector(column, k)
+        real = replace(dst, name=f"{dst.name}_f32")
+        if not is_integer(form.stored):
+            at = self.bytes_at(column, k)
+            yield from read(self.tile.plan.target, real, at, None, form.stored)
+            yield from self._scaled(dst, real, column, block)
+            return
         raw = Register(f"{self.vector(column, k - place).name}_bytes", whole)
         if place == 0:
             yield Load(raw, self.bytes_at(column, k), None, self.tile.along.type)
@@ -82,14 +90,12 @@ class DequantizedProduct(BlockSteps):
             number = replace(raw, name=f"{dst.name}_field")
             yield from self._field(number, raw, constants["b_mask"], place)
         if STORED[form.type].values:
-            real = replace(dst, name=f"{dst.name}_f32")
             yield from _small_float(real, number, constants)
         else:
             if "b_bias" in constants:
                 less = replace(raw, name=f"{dst.name}_less")
                 yield Apply(less, "sub", (number, constants["b_bias"]), whole)
                 number = less
-            real = replace(dst, name=f"{dst.name}_f32")
             yield Apply(real, "to_f32", (number,), whole)
         yield from self._scaled(dst, real, column, block)
 

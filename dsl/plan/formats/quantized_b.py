@@ -154,7 +154,11 @@ def quantized_format_named(text: str) -> QuantizedFormat | None:
     form = QuantizedFormat(found["type"], found["stored"], scale, zeros, **numbers, minima=minima)
     step = form.group * form.fields
     whole = 0 not in (form.nb, form.group, form.block) and form.block % step == 0
-    return form if whole and form.stored in ("u8", "s8") and form.text == text else None
+    return (
+        form
+        if whole and form.stored in ("u8", "s8", STORED[form.type].unpacked) and form.text == text
+        else None
+    )
 
 
 def quantized_format(spec: Gemm, target: Target) -> QuantizedFormat:
