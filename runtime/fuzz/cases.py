@@ -143,7 +143,8 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
     form = _quantized(hand, whole and not flat and kind != "addresses" and sums == "f32")
     if form is not None:
         given["b"] = Packed(form, None if packed in (None, "one block") else packed)
-        if hand.take("quantized a", given["a"].order == "C"):
+        integers = given["a"].order == "C" and not form.stored.unpacked.startswith("f")
+        if hand.take("quantized a", integers):
             given["a"] = Quantize(first, per=form.per)
     elif packed is None:
         given["b"] = _matrix(hand, "b", second)

@@ -67,8 +67,9 @@ class Draws:
     def stored(self, form: Quantized, shape: tuple[int, ...]) -> Array:
         """Elements of few bits."""
         if not is_integer(form.stored.unpacked):
-            numbers = self._rng.integers(-_WHOLE, _WHOLE + 1, shape) if self._whole else None
-            numbers = self._rng.uniform(-1, 1, shape) if numbers is None else numbers
+            numbers: Array = self._rng.uniform(-1, 1, shape)
+            if self._whole:
+                numbers = self._rng.integers(-_WHOLE, _WHOLE + 1, shape)
             return encode(numbers, form.stored.unpacked)
         low, high = form.stored.low, form.stored.high
         if self._whole and not form.stored.values:
