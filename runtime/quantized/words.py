@@ -33,7 +33,8 @@ def unpack(
 ) -> Array:
     """Elements of ``type`` that share bytes or words of 32 bits, each alone: uint8 or int8.
 
-    ``axis`` is the one along which those of a word follow each other: it becomes as many times as
+    Those of f4 and f8 are codes. ``axis`` is the one along which those of a word follow each other:
+    it becomes as many times as
     long. The ``first`` of them stands in the low or in the high bits; or ``order`` says which
     element each field has, from the low bits on. Weights that are n x k, packed along k, have
     axis 1, and are a B when they are transposed.

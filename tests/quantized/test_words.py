@@ -36,20 +36,22 @@ def test_elements_stand_where_they_are_said_to(name: Any) -> None:
     rng, stored = np.random.default_rng(0), STORED[name]
     for word in (8, 32):
         count = word // stored.bits
-        numbers = rng.integers(stored.low, stored.high, (2 * count, 3 * count), endpoint=True)
+        codes = stored.floating
+        low, high = (0, (1 << stored.bits) - 1) if codes else (stored.low, stored.high)
+        numbers = rng.integers(low, high, (2 * count, 3 * count), endpoint=True)
         for axis in (0, 1, -1):
-            low = words_of(numbers, axis, stored.bits, word=word)
-            high = words_of(numbers, axis, stored.bits, range(count)[::-1], word)
+            up = words_of(numbers, axis, stored.bits, word=word)
+            down = words_of(numbers, axis, stored.bits, range(count)[::-1], word)
             order = tuple(map(int, rng.permutation(count)))
             mixed = words_of(numbers, axis, stored.bits, order, word)
             for got in (
-                tw.unpack(low, name, axis=axis),
-                tw.unpack(low.view(f"i{word // 8}"), name, axis=axis),
-                tw.unpack(high, name, axis=axis, first="high"),
+                tw.unpack(up, name, axis=axis),
+                tw.unpack(up.view(f"i{word // 8}"), name, axis=axis),
+                tw.unpack(down, name, axis=axis, first="high"),
                 tw.unpack(mixed, name, axis=axis, order=order),
             ):
                 assert (got == numbers).all()
-                assert got.dtype == (np.int8 if stored.low < 0 else np.uint8)
+                assert got.dtype == (np.int8 if low < 0 else np.uint8)
 
 
 def test_weights_of_pytorch_and_compressed_tensors() -> None:
