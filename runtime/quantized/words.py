@@ -34,10 +34,9 @@ def unpack(
     """Elements of ``type`` that share bytes or words of 32 bits, each alone: uint8 or int8.
 
     Those of f4 and f8 are codes. ``axis`` is the one along which those of a word follow each other:
-    it becomes as many times as
-    long. The ``first`` of them stands in the low or in the high bits; or ``order`` says which
-    element each field has, from the low bits on. Weights that are n x k, packed along k, have
-    axis 1, and are a B when they are transposed.
+    it becomes as many times as long. The ``first`` of them stands in the low or in the high bits;
+    or ``order`` says which element each field has, from the low bits on. Weights that are n x k,
+    packed along k, have axis 1, and are a B when they are transposed.
 
     >>> tw.unpack(np.array([[0x21, 0x43]], np.uint8), "u4", axis=1)
     array([[1, 2, 3, 4]], dtype=uint8)
