@@ -470,13 +470,6 @@ def _check_packed(spec: Gemm) -> None:
             expected="offsets of A alone",
             hint=f"tw.Offsets({spec.batch.count!r}, a=...), and pack_b of the stack of all B",
         )
-    if isinstance(spec.batch, Addresses) and spec.quantized is not None:
-        raise SpecError(
-            "matrices found by their addresses cannot be quantized",
-            got=spec.batch,
-            expected="matrices side by side, as scales lie behind their elements",
-            hint="tw.Strided, or tw.Offsets for those of A",
-        )
     if isinstance(spec.batch, Strided) and spec.batch.b not in (None, 0):
         raise SpecError(
             "matrices of a packed B have the stride of their format",
