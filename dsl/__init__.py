@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from .spec.expression import Expression, Operand, acc, acc2, dst, postop
     from .spec.gemm import Gemm
     from .spec.operands import Addresses, Matrix, Offsets, Packed, Strided
-    from .spec.pack import Pack
+    from .spec.pack import Pack, PackQuantized
     from .spec.postops import *  # noqa: F403  whose names are read where they are defined
     from .spec.quantized import Quantize, Quantized
     from .spec.reductions import row_absmax, row_max, row_sum
@@ -68,6 +68,7 @@ __all__ = [
     "Offsets",
     "Operand",
     "Pack",
+    "PackQuantized",
     "Packed",
     "PackedB",
     "PackedMatrix",
@@ -141,7 +142,7 @@ _HOMES = {
     **dict.fromkeys(("from_gguf", "to_gguf"), "runtime.quantized.gguf"),
     **dict.fromkeys(("from_awq", "from_gptq", "unpack"), "runtime.quantized.words"),
     "quantize": "runtime.quantized.quantize",
-    "Pack": "spec.pack",
+    **dict.fromkeys(("Pack", "PackQuantized"), "spec.pack"),
     **dict.fromkeys(("Quantize", "Quantized"), "spec.quantized"),
     "dim": "spec.sizes",
     "Gemm": "spec.gemm",

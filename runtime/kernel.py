@@ -22,7 +22,7 @@ from tilewright.runtime.machine.target_table import Identity
 from tilewright.runtime.store.cache import Entry
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.operands import Packed
-from tilewright.spec.pack import Pack
+from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import Signature, signature
 from tilewright.spec.sizes import Dim
@@ -50,7 +50,8 @@ Given = Union[Array, Sequence[Array], "PackedMatrix", None]
 
 def _with_formats(found: Signature, spec: Spec, target: Identity) -> Signature:
     """The signature with its formats, which take modules; the same where nothing is packed."""
-    if not isinstance(spec, Pack) and not (isinstance(spec, Gemm) and isinstance(spec.b, Packed)):
+    packs = isinstance(spec, Pack | PackQuantized)
+    if not packs and not (isinstance(spec, Gemm) and isinstance(spec.b, Packed)):
         return found
     from tilewright.plan.formats.lookup import formats_of
 

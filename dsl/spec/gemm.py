@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tilewright.errors import SpecError
 
 from .operands import Addresses, Batch, Matrix, Offsets, Order, Packed, Strided, check_order
-from .pack import Pack
+from .pack import Pack, PackQuantized
 from .quantized import Quantize, Quantized, check_quantized
 from .scalars import QUANTITIES, Factor, Quantity, check_factor, check_quantity, short
 from .sizes import Dim, Size, call_text, check_dims, check_extent, check_size
@@ -543,4 +543,4 @@ def _check_expressions(spec: Gemm) -> None:
     check_names([*(operand.name for operand in spec.named), *dict(spec.outputs)])
 
 
-Spec = Gemm | Transpose | Pack
+Spec = Gemm | Transpose | Pack | PackQuantized

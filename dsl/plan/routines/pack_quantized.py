@@ -1,0 +1,168 @@
+"""The plan of packing a B of few bits: its format, and how the numbers of blocks are stored."""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+
+from tilewright.errors import ScheduleError
+from tilewright.isa.target import Target
+from tilewright.spec.pack import PackQuantized
+from tilewright.spec.quantized import SCALES
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.types import FORMATS, ITEMSIZE, FloatFormat, is_integer
+
+from ..formats.lookup import format_of
+from ..formats.quantized_b import QuantizedFormat
+from ..loops import Decided, Decision
+
+#: The exponent of f32 of e8m0's byte 0, and the byte that is no number.
+_LEAST, _NONE = -127, 255
+
+
+@dataclass(frozen=True, slots=True)
+class OfBlocks:
+    """What blocks have beside their elements: how it is given, and how it is packed.
+
+    ``name`` is that of the array; ``begin`` is the byte at which the packed ones begin. A number of
+    8 bits is looked up in ``table``, whose entries are the bits of the packed type, that of the
+    number ``least`` first; another one is multiplied by ``unit``, and stays as it is where that is
+    1.
+    """
+
+    name: str
+    given: str
+    packed: str
+    begin: int
+    table: tuple[int, ...] = ()
+    least: int = 0
+    unit: float = 1.0
+
+    @property
+    def form(self) -> FloatFormat | None:
+        """The bits of what is given, where it is a small type of floating point."""
+        return FORMATS.get(self.given)
+
+    @property
+    def widened(self) -> bool:
+        """Whether it is made f32 before it is multiplied."""
+        return self.unit != 1 and self.form is not None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class QuantizedPackPlan(Decided):
+    """A packing of elements of few bits. Plain loops do it, of which no choice is open.
+
+    ``shift`` is what is added to an element before it is put into its field; ``numbers`` are the
+    scales, and the zero points where blocks have such. There is no batch.
+    """
+
+    spec: PackQuantized
+    target: Target
+    format: QuantizedFormat
+    shift: int
+    numbers: tuple[OfBlocks, ...]
+    decisions: tuple[Decision, ...]
+    batch: None = None
+
+    @property
+    def fields(self) -> int:
+        """The elements in a byte."""
+        return self.format.fields
+
+    @property
+    def bits(self) -> int:
+        """The bits of an element."""
+        return 8 // self.format.fields
+
+    @property
+    def panel(self) -> int:
+        """The bytes of the elements of one block of columns."""
+        return self.format.block_elements
+
+    @property
+    def blocks(self) -> tuple[int, int]:
+        """The blocks along K and across that are given."""
+        return self.spec.type.blocks(self.spec.k, self.spec.n)
+
+
+def plan_quantized_packing(
+    spec: PackQuantized, schedule: Schedule, target: Target
+) -> QuantizedPackPlan:
+    """The plan; ScheduleError if the schedule asks for anything: the target decides the format."""
+    for name in (f.name for f in fields(Schedule)):
+        if getattr(schedule, name) != getattr(Schedule(), name):
+            raise ScheduleError(
+                "a packing has nothing to schedule", got=f"{name}={getattr(schedule, name)!r}"
+            )
+    form = format_of(spec, target)
+    return QuantizedPackPlan(
+        spec=spec,
+        target=target,
+        format=form,
+        shift=0 if spec.type.stored.floating else form.shift,
+        numbers=tuple(_numbers(spec, form)),
+        decisions=tuple(_decisions(form)),
+    )
+
+
+def _decisions(form: QuantizedFormat) -> Iterator[Decision]:
+    yield Decision("format", form.text, f"{form.group} products a lane, {form.fields} in a byte")
+    if form.shift:
+        yield Decision("shift", f"{form.shift:+d}", "so that fields have the sign they multiply")
+
+
+def _numbers(spec: PackQuantized, form: QuantizedFormat) -> Iterator[OfBlocks]:
+    """The scales, and the zero points or minima where blocks have such."""
+    quantized = spec.type
+    given, unit = SCALES[quantized.scale].given, quantized.stored.unit
+    if ITEMSIZE[given] == 1:
+        values = (value * unit for value in _values(quantized.scale))
+        table = tuple(_bits(value, form.scale) for value in values)
+        yield OfBlocks("scales", given, form.scale, form.scales_at, table)
+    else:
+        yield OfBlocks("scales", given, form.scale, form.scales_at, unit=unit)
+    if quantized.zeros == "minima":
+        yield OfBlocks("zeros", str(quantized.zero), form.zeros, form.zeros_at)
+    elif quantized.zeros:
+        stored = quantized.stored
+        zeros = range(stored.low, stored.high + 1)
+        table = tuple(_bits(float(zero + form.shift), form.zeros) for zero in zeros)
+        yield OfBlocks("zeros", stored.unpacked, form.zeros, form.zeros_at, table, stored.low)
+
+
+# --- numbers of few bits -----------------------------------------------------------------------
+
+
+def _values(type_: str) -> Iterator[float]:
+    """What each byte of a type of 8 bits stands for."""
+    form = FORMATS.get(type_)
+    for byte in range(256):
+        if form is not None:
+            yield _value(byte, form)
+        else:
+            yield math.nan if byte == _NONE else math.ldexp(1.0, byte + _LEAST)
+
+
+def _value(code: int, form: FloatFormat) -> float:
+    """The number that ``code`` is in a type of floating point."""
+    magnitude = code & (form.sign - 1)
+    exponent, fraction = divmod(magnitude, 1 << form.mantissa)
+    if magnitude >= form.above:
+        return math.nan
+    whole = fraction + (1 << form.mantissa if exponent else 0)
+    value = math.ldexp(whole, max(exponent, 1) - form.bias - form.mantissa)
+    return -value if code & form.sign else value
+
+
+def _bits(value: float, type_: str) -> int:
+    """The bits of a number in a packed type, which has it exactly."""
+    assert not is_integer(type_)
+    if math.isnan(value) and type_ in FORMATS:
+        return FORMATS[type_].nan
+    if type_ == "f16":
+        return int.from_bytes(struct.pack("<e", value), "little")
+    bits = int.from_bytes(struct.pack("<f", value), "little")
+    return bits >> 16 if type_ == "bf16" else bits
