@@ -335,19 +335,27 @@ class Kernel:
         It takes the arrays in the order of ``c_declaration``, outputs too, then alpha and beta
         where they are of the call. Types are checked when the caller is compiled; sizes, strides
         and overlap at each call, where what does not fit is a ValueError. Types that numba lacks
-        are passed as bits. Called from Python it is the kernel.
+        are passed as bits; a packed B as its bytes, ``packed.data``, those of a batch as a line for
+        each matrix: that they are of its format is the caller's word. Called from Python it is the
+        kernel.
         """
         self._native("numba")
         if self._numba is None:
             from tilewright.runtime.arrays.numba_calls import function_of
 
-            names = [p.name for p in self._signature.arrays]
-            names += [p.name for p in self._signature.scalars]
-            self._numba = function_of(
-                lambda *given: self(**dict(zip(names, given, strict=True))),
-                self.name, self._signature, self._functions,
-            )  # fmt: skip
+            self._numba = function_of(self._in_order, self.name, self._signature, self._functions)
         return self._numba
+
+    def _in_order(self, *given: Any) -> Any:
+        """A call with all arguments in C's order, packed matrices as their bytes."""
+        from tilewright.runtime.call.packed_matrix import matrix_of
+
+        parameters = (*self._signature.arrays, *self._signature.scalars)
+        named = {p.name: one for p, one in zip(parameters, given, strict=True)}
+        for p in self._signature.arrays:
+            if p.packed:
+                named[p.name] = matrix_of(p, named[p.name])
+        return self(**named)
 
     @property
     def source(self) -> str:

@@ -21,6 +21,7 @@ from .abi import ALIGNMENT, address, aligned
 
 if TYPE_CHECKING:
     from tilewright.plan.formats.lookup import Format
+    from tilewright.spec.signature import ArrayParameter
 
 _MAGIC = b"tilewright pack\n"
 _VERSION = 1
@@ -181,6 +182,12 @@ class PackedMatrix:
 def memory(argument: Any) -> np.ndarray[Any, Any]:
     """The array that C takes for an argument."""
     return argument.data if isinstance(argument, PackedMatrix) else argument
+
+
+def matrix_of(p: ArrayParameter, data: Any) -> PackedMatrix:
+    """The matrix whose bytes ``data`` are, a line for each of a batch; ArgumentError if none is."""
+    data = np.asarray(data)
+    return PackedMatrix(p.format, (*data.shape[:-1], *map(int, p.shape)), data.reshape(-1))
 
 
 # --- what a matrix is made of ------------------------------------------------------------------
