@@ -39,7 +39,13 @@ def _names() -> Mapping[str, Any]:
     found = {name: getattr(tw, name) for name in _MADE}
     for module in (postops, reductions):
         found |= {name: getattr(module, name) for name in module.__all__}
-    return found | {"Pack": Pack, "PackQuantized": PackQuantized, "dict": dict, "inf": float("inf"), "nan": float("nan")}
+    return found | {
+        "Pack": Pack,
+        "PackQuantized": PackQuantized,
+        "dict": dict,
+        "inf": float("inf"),
+        "nan": float("nan"),
+    }
 
 
 def spec_of_code(text: str) -> Spec:

@@ -350,12 +350,11 @@ class Kernel:
         """A call with all arguments in C's order, packed matrices as their bytes."""
         from tilewright.runtime.call.packed_matrix import matrix_of
 
-        parameters = (*self._signature.arrays, *self._signature.scalars)
-        named = {p.name: one for p, one in zip(parameters, given, strict=True)}
-        for p in self._signature.arrays:
-            if p.packed:
-                named[p.name] = matrix_of(p, named[p.name])
-        return self(**named)
+        arrays, scalars = self._signature.arrays, self._signature.scalars
+        names = [*(p.name for p in arrays), *(p.name for p in scalars)]
+        named = dict(zip(names, given, strict=True))
+        packed = {p.name: matrix_of(p.format, named[p.name]) for p in arrays if p.packed}
+        return self(**{**named, **packed})
 
     @property
     def source(self) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import SpecError
 
-from .operands import Addresses, Batch, Matrix, Offsets, Order, Packed, Strided, check_order
+from .operands import Batch, Matrix, Offsets, Order, Packed, Strided, check_order
 from .pack import Pack, PackQuantized
 from .quantized import Quantize, Quantized, check_quantized
 from .scalars import QUANTITIES, Factor, Quantity, check_factor, check_quantity, short

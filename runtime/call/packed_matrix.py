@@ -21,7 +21,6 @@ from .abi import ALIGNMENT, address, aligned
 
 if TYPE_CHECKING:
     from tilewright.plan.formats.lookup import Format
-    from tilewright.spec.signature import ArrayParameter
 
 _MAGIC = b"tilewright pack\n"
 _VERSION = 1
@@ -184,10 +183,11 @@ def memory(argument: Any) -> np.ndarray[Any, Any]:
     return argument.data if isinstance(argument, PackedMatrix) else argument
 
 
-def matrix_of(p: ArrayParameter, data: Any) -> PackedMatrix:
+def matrix_of(format: str, data: Any) -> PackedMatrix:
     """The matrix whose bytes ``data`` are, a line for each of a batch; ArgumentError if none is."""
-    data = np.asarray(data)
-    return PackedMatrix(p.format, (*data.shape[:-1], *map(int, p.shape)), data.reshape(-1))
+    form, lines = _format(format), np.asarray(data)
+    assert form is not None
+    return PackedMatrix(format, (*lines.shape[:-1], form.k, form.n), lines.reshape(-1))
 
 
 # --- what a matrix is made of ------------------------------------------------------------------

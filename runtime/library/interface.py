@@ -229,12 +229,12 @@ def _part(p: ArrayParameter, form: Quantized) -> str:
     """What an array is of a matrix of few bits, which is given tight."""
     lines = f"{'rows' if p.order == 'C' else 'columns'} contiguous"
     if p.name == "q":
-        return f"{lines}, each {'the code' if form.stored.floating else 'a number'} of {form.type}"
-    along = "all of K" if form.along is None else f"{form.along} of K"
-    across = "each column" if form.columns == 1 else f"{form.columns} columns"
-    kind = f"{form.scale} scale" if p.name == "scales" else form.zeros.removesuffix("s")
-    kind = {"zero": "zero point", "minima": "minimum"}.get(kind, kind)
-    return f"{lines}, each the {kind} of {along} and {across}"
+        return f"{lines}; {'codes' if form.stored.floating else 'numbers'} of {form.type}"
+    along = "for all of K" if form.along is None else f"for each {form.along} of K"
+    across = "and column" if form.columns == 1 else f"and {form.columns} columns"
+    held = f", as bytes of {form.scale}" if p.name == "scales" and form.scale != p.type else ""
+    kind = "" if p.name == "scales" else f" {'minimum' if form.zeros == 'minima' else 'zero point'}"
+    return f"{lines}; one{kind} {along} {across}{held}"
 
 
 def _contents(p: ArrayParameter, packer: str | None) -> str:

@@ -267,7 +267,9 @@ def _argument(name: str, p: ArrayParameter, given: Any, long: bool) -> Argument:
 
 def _matrices(given: QuantizedMatrix | Sequence[QuantizedMatrix]) -> list[QuantizedMatrix]:
     """The matrices of few bits of an operand, one by one."""
-    return [one for each in ([given] if isinstance(given, QuantizedMatrix) else given) for one in each]
+    return [
+        one for each in ([given] if isinstance(given, QuantizedMatrix) else given) for one in each
+    ]
 
 
 def _parts(name: str, form: Quantized, given: Any) -> Iterator[Block]:

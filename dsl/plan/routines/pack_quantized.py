@@ -26,19 +26,21 @@ _LEAST, _NONE = -127, 255
 class OfBlocks:
     """What blocks have beside their elements: how it is given, and how it is packed.
 
-    ``name`` is that of the array; ``begin`` is the byte at which the packed ones begin. A number of
-    8 bits is looked up in ``table``, whose entries are the bits of the packed type, that of the
-    number ``least`` first; another one is multiplied by ``unit``, and stays as it is where that is
-    1.
+    ``name`` is that of the array, ``numbers`` is what it holds in elements of type ``given``;
+    ``begin`` is the byte at which the packed ones begin. Each is multiplied by ``unit``, and
+    ``added`` is added. For those of 8 bits a ``table`` has the results, as the bits of the packed
+    type, that of the number ``least`` first.
     """
 
     name: str
+    numbers: str
     given: str
     packed: str
     begin: int
+    unit: float = 1.0
+    added: int = 0
     table: tuple[int, ...] = ()
     least: int = 0
-    unit: float = 1.0
 
     @property
     def form(self) -> FloatFormat | None:
@@ -48,7 +50,7 @@ class OfBlocks:
     @property
     def widened(self) -> bool:
         """Whether it is made f32 before it is multiplied."""
-        return self.unit != 1 and self.form is not None
+        return not self.table and self.unit != 1 and self.form is not None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -116,21 +118,24 @@ def _decisions(form: QuantizedFormat) -> Iterator[Decision]:
 
 def _numbers(spec: PackQuantized, form: QuantizedFormat) -> Iterator[OfBlocks]:
     """The scales, and the zero points or minima where blocks have such."""
-    quantized = spec.type
-    given, unit = SCALES[quantized.scale].given, quantized.stored.unit
+    quantized, stored = spec.type, spec.type.stored
+    given, unit = SCALES[quantized.scale].given, stored.unit
+    table: tuple[int, ...] = ()
     if ITEMSIZE[given] == 1:
-        values = (value * unit for value in _values(quantized.scale))
-        table = tuple(_bits(value, form.scale) for value in values)
-        yield OfBlocks("scales", given, form.scale, form.scales_at, table)
-    else:
-        yield OfBlocks("scales", given, form.scale, form.scales_at, unit=unit)
+        table = tuple(_bits(value * unit, form.scale) for value in _values(quantized.scale))
+    yield OfBlocks(
+        "scales", quantized.scale, given, form.scale, form.scales_at, unit=unit, table=table
+    )
     if quantized.zeros == "minima":
-        yield OfBlocks("zeros", str(quantized.zero), form.zeros, form.zeros_at)
+        type_ = str(quantized.zero)
+        yield OfBlocks("zeros", type_, type_, form.zeros, form.zeros_at)
     elif quantized.zeros:
-        stored = quantized.stored
-        zeros = range(stored.low, stored.high + 1)
-        table = tuple(_bits(float(zero + form.shift), form.zeros) for zero in zeros)
-        yield OfBlocks("zeros", stored.unpacked, form.zeros, form.zeros_at, table, stored.low)
+        numbers = range(stored.low, stored.high + 1)
+        table = tuple(_bits(float(number + form.shift), form.zeros) for number in numbers)
+        yield OfBlocks(
+            "zeros", quantized.type, stored.unpacked, form.zeros, form.zeros_at,
+            added=form.shift, table=table, least=stored.low,
+        )  # fmt: skip
 
 
 # --- numbers of few bits -----------------------------------------------------------------------
