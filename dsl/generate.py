@@ -209,7 +209,7 @@ def generate(
         support=_support(kernels, target),
         hints=None if plain else target.hints,
         macros=tuple(macros.made.values()),
-        mode=target.mode,
+        mode=None if plain else target.mode,
         matrix=target.matrix if any(k.program.configurations for k in kernels) else None,
         kernels=kernels,
         threaded=any(kernel.forks for kernel in kernels),

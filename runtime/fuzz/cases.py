@@ -140,7 +140,7 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
     given["a"] = _matrix(hand, "a", first)
     whole = all(isinstance(given[slot], int) for slot in "nk")
     packed = hand.take("packed b", whole and not flat)
-    form = _quantized(hand, whole and not flat and kind != "addresses" and sums == "f32")
+    form = _quantized(hand, whole and not flat and sums == "f32")
     if form is not None:
         given["b"] = Packed(form, None if packed in (None, "one block") else packed)
         integers = given["a"].order == "C" and not form.stored.unpacked.startswith("f")
