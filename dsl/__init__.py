@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from .runtime.quantized.gguf import from_gguf, to_gguf
     from .runtime.quantized.matrix import QuantizedMatrix
     from .runtime.quantized.quantize import quantize
-    from .runtime.quantized.words import from_awq, from_gptq, unpack
+    from .runtime.quantized.words import from_awq, from_compressed_tensors, from_gptq, unpack
     from .runtime.reference.verify import Verification
     from .spec.expression import Expression, Operand, acc, acc2, dst, postop
     from .spec.gemm import Gemm
@@ -97,6 +97,7 @@ __all__ = [
     "dim",
     "dst",
     "from_awq",
+    "from_compressed_tensors",
     "from_gguf",
     "from_gptq",
     "harness",
@@ -140,7 +141,9 @@ _HOMES = {
     "PackedMatrix": "runtime.call.packed_matrix",
     "QuantizedMatrix": "runtime.quantized.matrix",
     **dict.fromkeys(("from_gguf", "to_gguf"), "runtime.quantized.gguf"),
-    **dict.fromkeys(("from_awq", "from_gptq", "unpack"), "runtime.quantized.words"),
+    **dict.fromkeys(
+        ("from_awq", "from_compressed_tensors", "from_gptq", "unpack"), "runtime.quantized.words"
+    ),
     "quantize": "runtime.quantized.quantize",
     **dict.fromkeys(("Pack", "PackQuantized"), "spec.pack"),
     **dict.fromkeys(("Quantize", "Quantized"), "spec.quantized"),
