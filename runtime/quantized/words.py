@@ -162,9 +162,9 @@ def from_compressed_tensors(
     if shape.shape != (2,) or words.shape != (shape[0], -(-int(shape[1]) * bits // 32)):
         raise ArgumentValueError(
             "weight_packed has another shape than weight_shape says",
-            got=f"{words.shape} for {shape.tolist()}",
-            expected=f"(n, K / {32 // bits}) for (n, K)",
-            hint=None if bits == 8 else "bits=8",
+            got=f"{words.shape}, and {shape.tolist()}",
+            expected=f"n x K / {32 // bits} words with numbers of {bits} bits, and [n, K]",
+            hint="bits= is what a number takes",
         )
     n, k = map(int, shape)
     scales = as_array(weight_scale, "weight_scale")
