@@ -186,13 +186,18 @@ def _check_zeros(form: Quantized) -> None:
         _check_length(form, form.along)
 
 
-def _check_length(form: Quantized, length: int) -> None:
-    """SpecError where what is computed of a block would not be exact."""
-    own = form.zeros == "zeros"
-    most = LONGEST_WITH_ZEROS[form.stored.bits] if own else LONGEST_BLOCK
+def _check_length(form: Quantized, length: int, a: Quantize | None = None) -> None:
+    """SpecError where what is computed of a block would not be exact; ``a`` is what it meets.
+
+    With a zero point the numbers of A have a bit more, which counts beside 8 bits of B.
+    """
+    own, wide = form.zeros == "zeros", bool(a and a.zero and form.stored.bits == 8)
+    most = (LONGEST_WITH_ZEROS[form.stored.bits] if own else LONGEST_BLOCK) // (1 + wide)
     if length > most:
+        own_zeros = " with zero points of their own" if own else ""
+        of_a = ", for an A with zero points," if wide else ""
         raise SpecError(
-            f"blocks of {form.type}{' with zero points of their own' if own else ''} are too long",
+            f"blocks of {form.type}{own_zeros}{of_a} are too long",
             got=f"{length} elements of K",
             expected=f"up to {most}: what is computed of them is exact",
             hint="a shorter block=",
@@ -203,25 +208,39 @@ def _check_length(form: Quantized, length: int) -> None:
 class Quantize:
     """An A of floating point that the kernel makes integers of: one scale for a block of a row.
 
-    A arrives as ``type`` (f32, f16, bf16, f8) in rows, ``order`` C. ``per`` says what has a scale,
-    as B's blocks do: "row", or blocks of a row, ("row", 32). With the greatest magnitude ``top`` of
-    each, ``q = round(x * (127 / top))``, half to even, and the scale is ``top / 127``, operations
-    rounded in f32. A block of zeros has the scale 0; one with Inf or NaN makes its sums NaN.
+    A arrives as ``type`` (f32, f16, bf16, f8) in rows, ``order`` C. ``per`` says what has a scale:
+    a "row", whatever blocks B has, or blocks of a row as long as B's, ("row", 32). With the
+    greatest magnitude ``top`` of each, ``q = round(x * (127 / top))``, half to even, and the scale
+    is ``top / 127``, operations rounded in f32. A block of zeros has the scale 0; one with Inf or
+    NaN makes its sums NaN.
+
+    With ``zero="s8"`` each has a zero point too, and uses all of its 256 numbers. With ``low`` and
+    ``high``, the least and the greatest element, 0 among them, and ``half = high / 2 - low / 2``,
+    the scale is ``half / 127.5``, ``unit = 127.5 / half``, ``z = round(-128 - low * unit)``, and
+    ``q = round(x * unit) + z``, at most 127, stands for ``scale * (q - z)``.
 
     >>> a = tw.Quantize("bf16", per=("row", 32))
     >>> a.type, a.block
     ('bf16', 32)
+    >>> w8 = tw.Packed(tw.Quantized("s8"))                     # a scale for each row and column
+    >>> layer = tw.compile(tw.Gemm(2, 3, 4, a=tw.Quantize("f32", zero="s8"), b=w8))
+    >>> b = layer.pack_b(np.full((4, 3), 100, np.int8), scales=np.full((1, 3), 0.01, np.float32))
+    >>> layer(np.float32([[0, 1, 2, 3], [0, 0, 0, 4]]), b).round(2)
+    array([[6., 6., 6.],
+           [4., 4., 4.]], dtype=float32)
     """
 
     type: TypeName = "f32"
     to: Literal["s8"] = "s8"
     per: PerRow = "row"
+    zero: Literal["s8"] | None = None
 
     def __init__(
         self,
         type: DTypeLike = "f32",
         to: Literal["s8"] = "s8",
         per: PerRow = "row",
+        zero: Literal["s8"] | None = None,
     ) -> None:
         name = type_name(type)
         if name not in _FLOATS:
@@ -232,7 +251,14 @@ class Quantize:
             )
         if to != "s8":
             raise SpecError("A is quantized to another type", got=to, expected="s8")
+        if zero not in (None, "s8"):
+            raise SpecError(
+                "zero points of A have another type",
+                got=zero,
+                expected='"s8": one for each row or block; or None',
+            )
         object.__setattr__(self, "type", name)
+        object.__setattr__(self, "zero", zero)
         object.__setattr__(self, "to", to)
         object.__setattr__(self, "per", _per(per))
 
@@ -293,6 +319,30 @@ def check_block(block: object, together: int = 1) -> int:
     return count
 
 
+def check_block_scales(a_scale: object, a: object, b: Quantized | None, batch: object) -> None:
+    """SpecError where scales of blocks are given for an A that has no such blocks."""
+    if not isinstance(a_scale, tuple):
+        return
+    if b is None or getattr(a, "type", None) != "s8" or isinstance(a, Quantize):
+        raise SpecError(
+            "scales of blocks belong to an A of s8 that meets a quantized B",
+            got=f"a_scale={a_scale!r}, a={a!r}",
+            expected='a="s8", b=tw.Packed(tw.Quantized(...))',
+        )
+    if a_scale != b.per:
+        raise SpecError(
+            "A and B are quantized in blocks of other lengths",
+            got=f"a_scale={a_scale!r}, b={b!r}",
+            expected=f"a_scale={b.per!r}",
+        )
+    if batch is not None:
+        raise SpecError(
+            "scales of blocks are those of one A",
+            got=batch,
+            hint="without batch, and one call for each product",
+        )
+
+
 def check_quantized(a: object, b: Quantized | None, k: object, zeros: Mapping[str, object]) -> None:
     """SpecError unless A and B are quantized alike, all ``k`` elements of each.
 
@@ -314,28 +364,30 @@ def check_quantized(a: object, b: Quantized | None, k: object, zeros: Mapping[st
                 got=zero,
                 hint="tw.Quantized(zero=...) for B's",
             )
+    type_: Any = getattr(a, "type", None)
     if not isinstance(a, Quantize):
-        type_ = getattr(a, "type", None)
-        if type_ not in _FLOATS:
+        if type_ not in (*_FLOATS, "s8"):
             raise SpecError(
-                "a B that is quantized in blocks meets an A without scales",
+                "a B that is quantized in blocks does not meet an A of this type",
                 got=f"a={type_}",
-                expected=f"one of {', '.join(_FLOATS)}, or a tw.Quantize of one of them",
+                expected=f"one of {', '.join(_FLOATS)}, a tw.Quantize of one of them, or s8",
                 hint=f'a=tw.Quantize("f32", per={b.per!r})',
             )
+        if type_ == "s8" and getattr(a, "order", "C") != "C":
+            raise SpecError("integers that meet a quantized B lie in rows", got=a, expected="C")
+    if type_ in _FLOATS and not isinstance(a, Quantize):
         return
     if not is_integer(b.stored.unpacked):
         raise SpecError(
-            "A is made integers, and the elements of B are none",
-            got=b.type,
-            hint=f"a={a.type!r}: products of floating point",
+            "A is integers, and the elements of B are none",
+            got=f"a={a!r}, b of {b.type}",
+            hint='a="f32": products of floating point',
         )
-    if a.block != b.along:
-        one, other = (block or "all" for block in (a.block, b.along))
+    if isinstance(a, Quantize) and a.block not in (None, b.along):
         raise SpecError(
             "A and B are quantized in blocks of other lengths",
-            got=f"{one} elements of K in A, {other} in B",
-            hint=f"per={b.per!r}",
+            got=f"{a.block} elements of K in A, {b.along or 'all'} in B",
+            hint=f"per={b.per!r}, or per='row'",
         )
     if isinstance(k, int):
-        _check_length(b, b.block_of(k))
+        _check_length(b, b.block_of(k), a if isinstance(a, Quantize) else None)

@@ -79,6 +79,10 @@ QUANTIZED = (
     ("f4_e2m1", "f8_e4m3", 0, 16), ("s8", "f32", 0, None), ("u4", "f16", "f16", (32, 48)),
     ("f8_e4m3", "f32", 0, (128, 128)),
 )  # fmt: skip
+#: How A meets such a B in integers: what has a scale, and a zero point; or as it is given.
+QUANTIZED_A = (
+    "blocks", "rows", "blocks and zeros", "rows and zeros", "integers", "integers and scales",
+)  # fmt: skip
 
 AXES: dict[str, tuple[Level, ...]] = {
     "m": (0, 1, 13, 16, 32, 42, 48, 64, 128, RUN_TIME, EIGHTS),
@@ -94,7 +98,7 @@ AXES: dict[str, tuple[Level, ...]] = {
     **dict.fromkeys(("order of a", "order of b", "order of c", "order of d"), ("C", "F")),
     "packed b": (NONE, NONE, "one block", 16, 32, 48, 64),
     "quantized b": (*[NONE] * 4, *QUANTIZED),
-    "quantized a": (False, True),
+    "quantized a": (NONE, *QUANTIZED_A),
     "batch": (
         NONE, NONE, "strided", "along k", "apart", "one a", "one b", "offsets", "static offsets",
         "addresses", "stack", "stack apart",

@@ -250,7 +250,18 @@ def quantized_bytes(matrix: QuantizedMatrix, form: QuantizedFormat) -> Array:
         integers = matrix.format.zeros == "zeros"
         zeros = matrix.zeros.astype(np.float32) + form.shift if integers else matrix.zeros
         _put_blocks(data[form.zeros_at :], matrix.by_column(zeros), form.zeros, form)
+    if form.sums:
+        _put_blocks(data[form.sums_at :], _sums(matrix, form), form.sums, form)
     return data
+
+
+def _sums(matrix: QuantizedMatrix, form: QuantizedFormat) -> Array:
+    """The sum of each block's factors less their bias; what fills up a block are bytes of 0."""
+    filling = 0 if matrix.format.stored.values else -form.shift
+    numbers = np.full((form.k_blocks, form.block, form.n), filling, np.int64)
+    numbers.reshape(form.k_blocks * form.block, form.n)[: form.k] = matrix.numbers()
+    found: Array = (numbers + (form.shift - form.bias)).sum(axis=1).astype(np.int32)
+    return found
 
 
 def _put_blocks(place: Array, given: Array, type_: str, form: QuantizedFormat) -> None:

@@ -25,6 +25,7 @@ from tilewright.ir.ops import (
     Zero,
 )
 from tilewright.ir.values import Address, Register
+from tilewright.isa.vector import Vector
 from tilewright.symbolic import linear
 
 from .k_loop import PointerPlan, factor, pointer_plans, pointer_to
@@ -34,7 +35,7 @@ from .tile import Tile
 #: K groups of a block that stand in straight code at most.
 STRAIGHT = 16
 #: The operands that have a value for each block of K.
-OF_BLOCKS = ("a_scales", "a_starts", "a_totals", "b_scales", "b_zeros")
+OF_BLOCKS = ("a_scales", "a_zeros", "a_starts", "a_totals", "b_scales", "b_zeros", "b_totals")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,13 +141,17 @@ class BlockSteps(OuterProduct):
 
     def of_columns(self, index: int) -> Iterator[Op]:
         """The scales of B, and its zero points, of a block."""
+        for name in ("b_scales", "b_zeros"):
+            if name in self.tile.plan.operands:
+                yield from self._columns(name, index, self.tile.vector)
+
+    def _columns(self, name: str, index: int, vector: Vector) -> Iterator[Op]:
+        """What is called ``name`` of a block, in all vectors of columns."""
+        memory = self.tile.plan.operands[name].type
         for column in range(self.shape.vectors):
-            for name in ("b_scales", "b_zeros"):
-                if name in self.tile.plan.operands:
-                    at = self.scale_at(name, 0, index, self.tile.position(column))
-                    memory = self.tile.plan.operands[name].type
-                    dst = self.of_block(name, column, index)
-                    yield from read(self.tile.plan.target, dst, at, None, memory)
+            at = self.scale_at(name, 0, index, self.tile.position(column))
+            dst = replace(self.of_block(name, column, index), vector=vector)
+            yield from read(self.tile.plan.target, dst, at, None, memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,19 +173,42 @@ class ScaledProduct(BlockSteps):
 
     def sum_of(self, row: int, column: int, k: int) -> Register:
         """The sum of a block of K."""
-        plan, acc = self.tile.plan, self.tile.accumulator(row, column)
-        vector = plan.target.holding(plan.product.partial, self.tile.vector.lanes)
-        return Register(f"{acc.name.replace('c', 's', 1)}_k{k // self.groups}", vector)
+        acc = self.tile.accumulator(row, column)
+        return Register(f"{acc.name.replace('c', 's', 1)}_k{k // self.groups}", self._integers)
 
     def _begin(self, index: int) -> Iterator[Op]:
-        """Each row's sums at what B's zero point takes from them."""
+        """Each row's sums at what zero points take from them: B's, and A's own."""
+        operands = self.tile.plan.operands
+        if "b_totals" in operands:
+            yield from self._columns("b_totals", index, self._integers)
         for row in range(self.shape.rows):
+            if "a_zeros" in operands:
+                zero = replace(self.of_block("a_zeros", row, index), vector=self._integers)
+                yield Broadcast(zero, self.scale_at("a_zeros", row, index))
             for column in range(self.shape.vectors):
                 partial = self.sum_of(row, column, index * self.groups)
-                if "a_starts" in self.tile.plan.operands:
+                if "a_starts" in operands:
                     yield Broadcast(partial, self.scale_at("a_starts", row, index), begins=True)
                 else:
                     yield Zero(partial)
+                if "a_zeros" in operands:
+                    yield from self._less_zeros(partial, row, column, index)
+
+    @property
+    def _integers(self) -> Vector:
+        """The vector of a block's sums."""
+        plan = self.tile.plan
+        return plan.target.holding(plan.product.partial, self.tile.vector.lanes)
+
+    def _less_zeros(self, partial: Register, row: int, column: int, index: int) -> Iterator[Op]:
+        """``partial`` less the zero point of A times the sum of B's elements: that is negative."""
+        zero, total = (
+            replace(self.of_block(name, line, index), vector=self._integers)
+            for name, line in (("a_zeros", row), ("b_totals", column))
+        )
+        product = replace(partial, name=f"{partial.name}_zero")
+        yield Apply(product, "mul", (zero, total), partial.vector)
+        yield Apply(partial, "add", (partial, product), partial.vector)
 
     def load(self, column: int, k: int) -> Iterator[Op]:
         """The factors of a K group, which share their bytes with those of other groups."""
@@ -214,9 +242,11 @@ class ScaledProduct(BlockSteps):
         vector, acc = self.tile.vector, self.tile.accumulator(row, column)
         partial = self.sum_of(row, column, index * self.groups)
         both, real = (Register(f"{partial.name}_{what}", vector) for what in ("scale", "f32"))
-        of_a, of_b = (self.of_block(f"{name}_scales", line, index)
-                      for name, line in (("a", row), ("b", column)))  # fmt: skip
-        yield Multiply(both, of_a, of_b)
+        of_b = self.of_block("b_scales", column, index)
+        if "a_scales" in self.tile.plan.operands:
+            yield Multiply(both, self.of_block("a_scales", row, index), of_b)
+        else:
+            both = of_b
         yield Apply(real, "to_f32", (partial,), partial.vector)
         if not self.tile.plan.quantized.zeros:
             yield Apply(acc, "fma", (real, both, acc), vector)
