@@ -16,9 +16,19 @@ from .sizes import check_count, whole_number
 from .types import DTypeLike, TypeName, is_integer, type_name
 
 #: The types in which elements are stored.
-StoredName = Literal["s2", "u2", "s4", "u4", "s8", "u8", "f4_e2m1", "f8_e4m3", "f8_e5m2"]
+StoredName = Literal[
+    "s2", "u2", "s3", "u3", "s4", "u4", "s5", "u5", "s6", "u6", "s8", "u8", "f4_e2m1", "f8_e4m3",
+    "f8_e5m2",
+]  # fmt: skip
 #: The types of scales.
 ScaleName = Literal["f32", "f16", "bf16", "e8m0", "f8_e4m3"]
+
+
+class Plane(NamedTuple):
+    """Some bits of every number, from bit ``up`` on."""
+
+    bits: int
+    up: int
 
 
 class StoredType(NamedTuple):
@@ -36,20 +46,39 @@ class StoredType(NamedTuple):
     unit: float = 1.0
 
     @property
+    def planes(self) -> tuple[Plane, ...]:
+        """What numbers are taken apart into, so that bytes have whole parts; the low bits first."""
+        left, found, up = self.bits, [], 0
+        for bits in (8, 4, 2, 1):
+            if left & bits:
+                found.append(Plane(bits, up))
+                up += bits
+        return tuple(found)
+
+    @property
+    def fields(self) -> int:
+        """The elements of which a byte of some plane has parts."""
+        return 8 // self.planes[-1].bits
+
+    @property
     def floating(self) -> bool:
         """Whether numbers are ones of floating point."""
         return bool(self.values) or not is_integer(self.unpacked)
 
 
 _F4 = (0, 1, 2, 3, 4, 6, 8, 12)
-#: The stored types by name.
+
+
+def integers(bits: int, *, signed: bool) -> StoredType:
+    """All integers of so many bits."""
+    below = 1 << (bits - 1) if signed else 0
+    return StoredType(bits, -below, (1 << bits) - 1 - below, "s8" if signed else "u8")
+
+
+#: The stored types by name. An entry is all that integers of other bits take.
 STORED: dict[str, StoredType] = {
-    "u2": StoredType(2, 0, 3, "u8"),
-    "s2": StoredType(2, -2, 1, "s8"),
-    "u4": StoredType(4, 0, 15, "u8"),
-    "s4": StoredType(4, -8, 7, "s8"),
-    "u8": StoredType(8, 0, 255, "u8"),
-    "s8": StoredType(8, -128, 127, "s8"),
+    **{f"u{bits}": integers(bits, signed=False) for bits in (2, 3, 4, 5, 6, 8)},
+    **{f"s{bits}": integers(bits, signed=True) for bits in (2, 3, 4, 5, 6, 8)},
     "f4_e2m1": StoredType(4, 0, 15, "u8", (*_F4, *(-value for value in _F4)), 0.5),
     "f8_e4m3": StoredType(8, -448, 448, "f8_e4m3"),
     "f8_e5m2": StoredType(8, -57344, 57344, "f8_e5m2"),
@@ -73,10 +102,12 @@ SCALES: dict[str, ScaleType] = {
 }
 #: Elements of K in a block: a multiple of this many, for each element that shares a byte.
 BLOCK_UNIT = 8
-#: A block that is all of K is filled up to a multiple of this many.
+#: A block that is all of K is filled up to a multiple of this many, of four for each field.
 WHOLE_UNIT = 16
-#: The longest block, and that with zero points for each: what is computed of them is exact.
-LONGEST_BLOCK, LONGEST_WITH_ZEROS = 65536, {2: 4096, 4: 4096, 8: 512}
+#: The longest block, and that with zero points of its own.
+LONGEST_BLOCK, LONGEST_WITH_ZEROS = 65536, 4096
+#: The longest block that may end within the bytes that its elements share.
+LONGEST_UNEVEN = 64
 
 #: What of A has a scale of its own: a row, or a block of one.
 PerRow = Literal["row"] | tuple[Literal["row"], int]
@@ -86,11 +117,12 @@ PerRow = Literal["row"] | tuple[Literal["row"], int]
 class Quantized:
     """Elements of few bits, and a scale for each ``block`` elements along K: B of a ``tw.Packed``.
 
-    An element is ``scale * (q - zero)``: ``q`` of ``type`` (s2, u2, s4, u4, s8, u8, f4_e2m1,
-    f8_e4m3, f8_e5m2), the scale of type ``scale`` (f32, f16, bf16, e8m0, f8_e4m3), one for each
-    block of K and column; the last block may be shorter. ``block`` is a multiple of 8, of 16 for
-    two bits, up to 65536; None is one block for all of K; a pair, (128, 128), is elements of K by
-    columns that share a scale.
+    An element is ``scale * (q - zero)``: ``q`` of ``type`` (s2, u2, s3, u3, s4, u4, s5, u5, s6,
+    u6, s8, u8, f4_e2m1, f8_e4m3, f8_e5m2), the scale of type ``scale`` (f32, f16, bf16, e8m0,
+    f8_e4m3), one for each block of K and column; the last block may be shorter. ``block`` is a
+    multiple of 8, of 16 for two bits, up to 65536; None is one block for all of K; a pair,
+    (128, 128), is elements of K by columns that share a scale. Of three and five bits blocks of
+    more than 64 elements are multiples of 32, of six of 16.
 
     ``zero`` is one number for all elements; or the type's own name: an integer for each block,
     beside the scales; or the name of a scale's type, of f32, f16 and bf16: then an element is
@@ -153,7 +185,8 @@ class Quantized:
 
     def block_of(self, k: int) -> int:
         """The elements in a block of K where there are ``k``: all of them, filled up, or fewer."""
-        return self.along or max(1, -(-k // WHOLE_UNIT)) * WHOLE_UNIT
+        unit = max(WHOLE_UNIT, 4 * self.stored.fields)
+        return self.along or max(1, -(-k // unit)) * unit
 
     def blocks(self, k: int, n: int) -> tuple[int, int]:
         """How many blocks k x n elements have, along K and across; the last may be smaller."""
@@ -187,12 +220,9 @@ def _check_zeros(form: Quantized) -> None:
 
 
 def _check_length(form: Quantized, length: int, a: Quantize | None = None) -> None:
-    """SpecError where what is computed of a block would not be exact; ``a`` is what it meets.
-
-    With a zero point the numbers of A have a bit more, which counts beside 8 bits of B.
-    """
-    own, wide = form.zeros == "zeros", bool(a and a.zero and form.stored.bits == 8)
-    most = (LONGEST_WITH_ZEROS[form.stored.bits] if own else LONGEST_BLOCK) // (1 + wide)
+    """SpecError where what is computed of a block would not be exact; ``a`` is what it meets."""
+    own, wide = form.zeros == "zeros", a is not None and a.zero is not None
+    most = longest_block(form.stored.bits, own=own, wide=wide)
     if length > most:
         own_zeros = " with zero points of their own" if own else ""
         of_a = ", for an A with zero points," if wide else ""
@@ -202,6 +232,17 @@ def _check_length(form: Quantized, length: int, a: Quantize | None = None) -> No
             expected=f"up to {most}: what is computed of them is exact",
             hint="a shorter block=",
         )
+
+
+def longest_block(bits: int, *, own: bool, wide: bool = False) -> int:
+    """The longest block of numbers of so many bits for which all that is computed is exact.
+
+    ``own``: with zero points of its own, which f32 holds the sums for; else s32 does. ``wide``:
+    the numbers of A less their zero point have 9 bits.
+    """
+    most = ((1 << bits) - 1) * (255 if wide else 128)
+    exact = (1 << (24 if own else 31)) // most
+    return min(LONGEST_WITH_ZEROS if own else LONGEST_BLOCK, 1 << (exact.bit_length() - 1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,18 +330,30 @@ def _per(per: Any) -> PerRow:
 def _block(form: Quantized) -> int | tuple[int, int] | None:
     """A format's block, once it is one."""
     block: object = form.block
-    together = 8 // form.stored.bits
     if block is None:
         return None
     if not isinstance(block, tuple):
-        return check_block(block, together)
+        return _check_even(check_block(block, 8 // form.stored.bits), form)
     if len(block) != 2:
         raise SpecError(
             "a block is so many elements of K, or those by so many columns",
             got=block,
             expected="128, (128, 128), or None for all of K",
         )
-    return check_block(block[0], together), check_count(block[1], "the columns of a block")
+    along = _check_even(check_block(block[0], 8 // form.stored.bits), form)
+    return along, check_count(block[1], "the columns of a block")
+
+
+def _check_even(along: int, form: Quantized) -> int:
+    """A block's length; SpecError if it is long and ends within bytes that elements share."""
+    unit = 4 * form.stored.fields
+    if along > LONGEST_UNEVEN and along % unit:
+        raise SpecError(
+            f"long blocks of {form.type} must be whole bytes",
+            got=along,
+            expected=f"up to {LONGEST_UNEVEN} elements of K, or a multiple of {unit}",
+        )
+    return along
 
 
 def check_block(block: object, together: int = 1) -> int:

@@ -45,6 +45,10 @@ FORMATS = (
     tw.Quantized("u4", scale="f16", zero="u4", block=(32, 24)),
     tw.Quantized("u2", scale="bf16", zero="f16"),
     tw.Quantized("f4_e2m1", scale="e8m0", block=(16, 5)),
+    tw.Quantized("u5", scale="f16", zero=16, block=40),
+    tw.Quantized("s6", scale="f32", block=16),
+    tw.Quantized("u3", scale="f32", zero="f32", block=96),
+    tw.Quantized("s5", scale="bf16", zero="s5"),
 )
 #: Those that an A of floating point alone takes.
 REALS = (
@@ -77,7 +81,7 @@ def quantized(a: Array, how: Any, block: int) -> tuple[Array, Array]:
         q = np.rint(parts * units[..., None])
         zeros: Any = np.rint(F32(-128) - low * units)[..., None] if how.zero else 0
         q = np.clip(q + zeros, -128 if how.zero else -127, 127) - zeros
-        finite = np.isfinite(parts).all(axis=2)
+        finite: Array = np.isfinite(parts).all(axis=2)
         scales[~finite] = np.nan
     q = np.where(finite[..., None], q, 0).astype(np.int64)
     return q.reshape(rows, count, block), np.repeat(scales, count // scales.shape[1], axis=1)
@@ -86,7 +90,8 @@ def quantized(a: Array, how: Any, block: int) -> tuple[Array, Array]:
 def right(a: Array, b: QuantizedMatrix, how: Any, acc: Array | None = None) -> Array:
     """Sums of blocks, scaled and added by FMA in the order of K, from ``acc`` on."""
     form, (k, n) = b.format, b.shape
-    block, wide = form.block if isinstance(form.block, tuple) else (form.block or k + -k % 16, 1)
+    unit = 32 if form.type[1:] in ("3", "5") else 16
+    block, wide = form.block if isinstance(form.block, tuple) else (form.block or k + -k % unit, 1)
     q, scales = quantized(a, how, block)
     whole = np.zeros((q[0].size, n), np.int64)
     whole[:k] = _F4[b.q] if form.type == "f4_e2m1" else b.q
@@ -301,11 +306,20 @@ def test_bytes_lie_as_the_format_says(target: str) -> None:
 
 def _element(form: QuantizedFormat, data: Array, k: int, n: int) -> int:
     """One element, by the order that the format's docstring states."""
-    block, column = divmod(n, form.nb)
-    group, place = divmod(k, form.group)
-    byte, index = divmod(group, form.fields)
-    at = block * form.block_elements + (byte * form.nb + column) * form.group + place
-    field = int(data[at]) >> (8 // form.fields * index) & (255 >> (8 - 8 // form.fields))
+    panel, column = divmod(n, form.nb)
+    block, within = divmod(k, form.block)
+    group, place = divmod(within, form.group)
+    groups, bits = form.block // form.group, int(form.type[1])
+    fields = {3: 8, 5: 8, 6: 4}.get(bits, 8 // bits)
+    unit, index = divmod(group, fields)
+    there = min(fields, groups - unit * fields)
+    start = panel * form.block_elements + block * (form.block_elements // form.k_blocks)
+    line, field, up = unit * fields * bits // 8, 0, 0
+    for width in (w for w in (8, 4, 2, 1) if bits & w):
+        byte, part = divmod(index, 8 // width)
+        at = start + ((line + byte) * form.nb + column) * form.group + place
+        field |= (int(data[at]) >> (width * part) & (1 << width) - 1) << up
+        line, up = line + -(-there * width // 8), up + width
     if form.fields == 1 and form.stored == "s8":
         field = int(np.int8(np.uint8(field)))
     return field if form.type == "f4_e2m1" else field - form.shift
@@ -341,11 +355,12 @@ _U4 = tw.Packed(tw.Quantized("u4", block=32))
 _ZEROS = tw.Packed(tw.Quantized("u8", zero="u8"))
 _A = tw.Quantize(per=("row", 32))
 _BAD: Any = (
-    (lambda: _ANY.Quantized("u3"), "unknown type of stored elements"),
+    (lambda: _ANY.Quantized("u7"), "unknown type of stored elements"),
     (lambda: _ANY.Quantized("u4", scale="f64"), "scales cannot have this type"),
     (lambda: _ANY.Quantized("u4", zero=16), "one of their numbers"),
     (lambda: _ANY.Quantized("u4", zero=0.5), "one of their numbers"),
     (lambda: _ANY.Quantized("u4", block=12), "a multiple of 8"),
+    (lambda: _ANY.Quantized("u5", block=72), "must be whole bytes"),
     (lambda: _ANY.Quantized("u4", block=1 << 17), "a multiple of 8"),
     (lambda: _ANY.Quantized("u4", block=(32, 0)), "the columns of a block"),
     (lambda: _ANY.Quantized("u4", block=(32, 8, 8)), "elements of K, or those by so many columns"),

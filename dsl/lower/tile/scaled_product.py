@@ -17,6 +17,7 @@ from tilewright.ir.access import read
 from tilewright.ir.ops import (
     Apply,
     Broadcast,
+    Join,
     Loop,
     Multiply,
     Note,
@@ -80,12 +81,18 @@ class BlockSteps(OuterProduct):
     @property
     def looped(self) -> bool:
         """Whether a block has a loop of its own: it is long, or K is walked at run time."""
-        return self.groups > STRAIGHT or any(pointer.walked for pointer in self.inputs)
+        walked = any(pointer.walked for pointer in self.inputs)
+        return (self._even and self.groups > STRAIGHT) or walked
+
+    @property
+    def _even(self) -> bool:
+        """Whether a block ends with a byte of its elements."""
+        return self.groups % self.tile.plan.quantized.fields == 0
 
     @property
     def together(self) -> int:
         """K groups that stand in straight code: all of a short block, else a part of it."""
-        if not self.looped:
+        if not self.looped or not self._even:
             return self.groups
         unit = lcm(self.tile.plan.quantized.fields, self.shape.group)
         most = range(STRAIGHT // unit * unit, unit, -unit)
@@ -124,10 +131,14 @@ class BlockSteps(OuterProduct):
 
     def bytes_at(self, column: int, k: int) -> Address:
         """Where the bytes of a K group lie, which it shares with the next ones."""
+        return self.plane_at(column, k, 0)
+
+    def plane_at(self, column: int, k: int, plane: int) -> Address:
+        """Where the bytes with that part of a K group's numbers lie."""
         form = self.tile.plan.quantized
         block, group = self._place(k)
-        at = group // form.fields
-        first = at * form.nb * form.group + self.tile.position(column) * form.group
+        line, _ = form.place(group, plane)
+        first = line * form.nb * form.group + self.tile.position(column) * form.group
         return self.along[0].address(0, block, first)
 
     def scale_at(self, name: str, row: int, index: int, element: int = 0) -> Address:
@@ -212,16 +223,30 @@ class ScaledProduct(BlockSteps):
 
     def load(self, column: int, k: int) -> Iterator[Op]:
         """The factors of a K group, which share their bytes with those of other groups."""
-        form = self.tile.plan.quantized
-        index = k % self.groups % form.fields
-        raw = self.vector(column, k)
-        if form.fields > 1:
-            raw = replace(raw, name=f"{self.vector(column, k - index).name}_bytes")
-        if index == 0:
-            memory = self.tile.along.type
-            yield from read(self.tile.plan.target, raw, self.bytes_at(column, k), None, memory)
-        if form.fields > 1:
-            yield Unpack(self.vector(column, k), raw, form.field_type, index)
+        form, dst = self.tile.plan.quantized, self.vector(column, k)
+        if form.fields == 1:
+            yield from self._bytes(dst, column, k, 0)
+            return
+        joined: Register | None = None
+        for number, plane in enumerate(form.planes):
+            _, field = form.place(k % self.groups, number)
+            first = self.vector(column, k - field)
+            raw = replace(first, name=f"{first.name}_bytes{number or ''}")
+            if field == 0:
+                yield from self._bytes(raw, column, k, number)
+            last = number == len(form.planes) - 1
+            part = dst if not number and last else replace(dst, name=f"{dst.name}_part{number}")
+            yield Unpack(part, raw, form.field_type(plane), field, plane.up)
+            if joined is not None:
+                whole = dst if last else replace(dst, name=f"{dst.name}_join{number}")
+                yield Join(whole, joined, part)
+                part = whole
+            joined = part
+
+    def _bytes(self, dst: Register, column: int, k: int, plane: int) -> Iterator[Op]:
+        """The bytes that begin with a K group's numbers."""
+        at, memory = self.plane_at(column, k, plane), self.tile.along.type
+        yield from read(self.tile.plan.target, dst, at, None, memory)
 
     # --- scaled and added --------------------------------------------------------------------
 

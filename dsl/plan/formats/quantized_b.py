@@ -15,7 +15,7 @@ from tilewright.ir.nest import Name
 from tilewright.isa.target import Target, vectors_alone
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed, Strided
-from tilewright.spec.quantized import SCALES, STORED, Quantize, Quantized
+from tilewright.spec.quantized import SCALES, STORED, Plane, Quantize, Quantized
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO
 
@@ -25,8 +25,6 @@ from .packed_b import ALIGNMENT, CACHED_BYTES, aligned
 
 #: The type that elements of fewer than 8 bits count as when a multiply-add is chosen.
 _FACTORS = {"u8": "u8", "s8": "s8", "f4_e2m1": "s5"}
-#: What is added to an element to store it in a field, whose bits are never negative.
-_SHIFTS = {"s2": 2, "s4": 8}
 #: The columns of a block of a larger B: whole tiles of 1, 2, 3 and 6 vectors of any target. A row
 #: alone takes the widest, so that enough sums are on their way.
 COLUMNS = 96
@@ -40,12 +38,14 @@ SUMS = "s32"
 class QuantizedFormat:
     """k x n elements of ``type`` in blocks of ``nb`` columns, then their scales, then their zeros.
 
-    The elements lie as ``[n / nb][k / (fields * group)][nb][group]`` bytes of ``stored``, the
-    scales behind them as ``[n / nb][k / block][nb]`` of type ``scale``, and zero points or minima
-    alike of type ``zeros``, "" where there are none; then, where ``sums`` are asked for, the sum of
-    each block's elements, less the zero point of all, of type ``sums``. K is filled
-    up to whole blocks, and the last block of columns to whole ones, with elements of which nothing
-    is used. ``shift`` is what is
+    The elements lie as ``[n / nb][k / (fields * group)][nb][group]`` bytes of ``stored``; those
+    that have several planes as ``[n / nb][k / (fields * group)]`` units of the bytes of one plane
+    after the other, ``[fields * bits / 8][nb][group]`` each, in the last unit of a block as many as
+    have elements. The scales lie behind them as ``[n / nb][k / block][nb]`` of type ``scale``, and
+    zero points or minima alike of type ``zeros``, "" where there are none; then, where ``sums`` are
+    asked for, the sum of each block's elements, less the zero point of all, of type ``sums``. K is
+    filled up to whole blocks, and the last block of columns to whole ones, with elements of which
+    nothing is used. ``shift`` is what is
     added to each element before it is multiplied, ``offset`` the zero point of all. It and whether
     zeros are ``minima`` change no byte: they keep apart what stands for other numbers.
     """
@@ -82,8 +82,27 @@ class QuantizedFormat:
 
     @property
     def fields(self) -> int:
-        """The elements in a byte."""
-        return 8 // STORED[self.type].bits
+        """The elements of which a byte of some plane has parts."""
+        return STORED[self.type].fields
+
+    @property
+    def planes(self) -> tuple[Plane, ...]:
+        """What its elements are taken apart into."""
+        return STORED[self.type].planes
+
+    def lines(self, groups: int) -> int:
+        """How many times ``nb * group`` bytes so many K groups of a block take."""
+        units, left = divmod(groups, self.fields)
+        whole = units * sum(self.fields * plane.bits // 8 for plane in self.planes)
+        return whole + sum(-(-left * plane.bits // 8) for plane in self.planes)
+
+    def place(self, index: int, plane: int) -> tuple[int, int]:
+        """The line in which K group ``index`` of a block has its part of a plane, and the field."""
+        unit, group = divmod(index, self.fields)
+        groups = min(self.fields, self.block // self.group - unit * self.fields)
+        before = sum(-(-groups * each.bits // 8) for each in self.planes[:plane])
+        line, field = divmod(group, 8 // self.planes[plane].bits)
+        return self.lines(unit * self.fields) + before + line, field
 
     @property
     def blocks(self) -> int:
@@ -98,7 +117,7 @@ class QuantizedFormat:
     @property
     def block_elements(self) -> int:
         """Bytes of the elements of one block of columns."""
-        return self.k_blocks * self.block * self.nb // self.fields
+        return self.k_blocks * self.lines(self.block // self.group) * self.nb * self.group
 
     @property
     def scales_at(self) -> int:
@@ -126,10 +145,9 @@ class QuantizedFormat:
         """How many scales there are."""
         return self.blocks * self.k_blocks * self.nb
 
-    @property
-    def field_type(self) -> str:
+    def field_type(self, plane: Plane) -> str:
         """The stored type of the numbers in fields: signed integers are shifted, and unsigned."""
-        return self.type.replace("s", "u")
+        return self.type if STORED[self.type].values else f"u{plane.bits}"
 
     @property
     def bias(self) -> int:
@@ -166,8 +184,7 @@ def quantized_format_named(text: str) -> QuantizedFormat | None:
     form = QuantizedFormat(
         found["type"], found["stored"], scale, zeros, **numbers, minima=minima, sums=sums
     )
-    step = form.group * form.fields
-    whole = 0 not in (form.nb, form.group, form.block) and form.block % step == 0
+    whole = 0 not in (form.nb, form.group, form.block) and form.block % form.group == 0
     return (
         form
         if whole and form.stored in ("u8", "s8", STORED[form.type].unpacked) and form.text == text
@@ -187,7 +204,7 @@ def quantized_format(spec: Gemm, target: Target) -> QuantizedFormat:
     columns = spec.b.nb or (spec.n if cached else min(spec.n, COLUMNS))
     integers = spec.sums_blocks
     held: str = stored.unpacked if stored.bits == 8 else "u8"
-    shift = _SHIFTS.get(quantized.type, 0)
+    shift = -stored.low if stored.bits < 8 and not stored.values else 0
     if integers and ITEMSIZE[product.along] == 1:
         held = product.along
     if integers and (stored.bits == 8 or stored.values):
@@ -252,7 +269,8 @@ def _unscaled(spec: Gemm, target: Target) -> Product:
     if not spec.sums_blocks:
         types: dict[str, str] = {"a": spec.a.type, "b": "f32"}
         return choose_product(vectors, types, "b", flat=True, held="f32")
-    types = {"a": "s8", "b": _FACTORS.get(quantized.type, "u4")}
+    few = "u4" if quantized.stored.bits <= 4 else "u8"
+    types = {"a": "s8", "b": _FACTORS.get(quantized.type, few)}
     return choose_product(vectors, types, "b", flat=True, fixed="a")
 
 
@@ -267,7 +285,8 @@ def quantized_operands(
     shared = isinstance(spec.batch, Strided) and spec.batch.b == 0
     several = form.blocks > 1
     item = ITEMSIZE[form.scale]
-    elements = {"n": Integer(form.group), "k": Rational(form.nb, form.fields)}
+    lines = form.lines(form.block // form.group)
+    elements = {"n": Integer(form.group), "k": Rational(lines * form.nb * form.group, form.block)}
     scales: dict[str, Expr] = {"n": ONE, "k": Rational(form.nb, form.block)}
     elements |= {"b": ZERO if shared else Integer(form.nbytes)}
     scales |= {"b": ZERO if shared else Integer(form.nbytes // item)}
