@@ -551,7 +551,7 @@ Op = (
     Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Pick | Splat | MultiplyAdd
     | Add | Multiply | Apply | Interleave | Unzip | SumLanes | Store | Copy | StackBuffer | Keep
     | Hide | Prefetch | Note | Loop | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
-    | MultiplyBlock | ReadRows | WriteRow | Unpack
+    | MultiplyBlock | ReadRows | WriteRow | Unpack | Join
 )  # fmt: skip
 
 

@@ -223,7 +223,8 @@ def _write_q4_1(parts: Parts) -> Array:
 def _five_bits(rows: Array) -> Array:
     """32 fifth bits, then 16 bytes of four bits each."""
     fifth = np.unpackbits(rows[:, :4], axis=-1, bitorder="little")
-    return _nibbles(rows[:, 4:]) | fifth << 4
+    found: Array = _nibbles(rows[:, 4:]) | fifth << 4
+    return found
 
 
 def _of_five_bits(q: Array) -> Array:

@@ -81,7 +81,7 @@ def quantized(a: Array, how: Any, block: int) -> tuple[Array, Array]:
         q = np.rint(parts * units[..., None])
         zeros: Any = np.rint(F32(-128) - low * units)[..., None] if how.zero else 0
         q = np.clip(q + zeros, -128 if how.zero else -127, 127) - zeros
-        finite: Array = np.isfinite(parts).all(axis=2)
+        finite: Any = np.isfinite(parts).all(axis=2)
         scales[~finite] = np.nan
     q = np.where(finite[..., None], q, 0).astype(np.int64)
     return q.reshape(rows, count, block), np.repeat(scales, count // scales.shape[1], axis=1)
