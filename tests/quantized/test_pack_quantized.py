@@ -111,8 +111,8 @@ _ANY: Any = tw
 @pytest.mark.parametrize(("make", "said"), [
     (lambda: _ANY.PackQuantized(64, 20, "s8", a="f32"), "only elements of few bits"),
     (lambda: _ANY.PackQuantized(tw.dim("k"), 20, Q4, a="f32"), "fixed sizes"),
-    (lambda: _ANY.PackQuantized(64, 20, Q4, a="s8"), "meets an A without scales"),
-    (lambda: _ANY.PackQuantized(64, 20, Q4, a=tw.Quantize()), "blocks of other lengths"),
+    (lambda: _ANY.PackQuantized(64, 20, Q4, a="u8"), "does not meet an A of this type"),
+    (lambda: _ANY.PackQuantized(64, 20, Q4, a=tw.Quantize(per=("row", 16))), "other lengths"),
     (lambda: _ANY.PackQuantized(64, 20, Q4, a="f32", order="K"), "order"),
 ])  # fmt: skip
 def test_specs_that_mean_nothing(make: Any, said: str) -> None:

@@ -6,6 +6,7 @@ import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target
@@ -53,6 +54,37 @@ class OfBlocks:
         return not self.table and self.unit != 1 and self.form is not None
 
 
+class Part(NamedTuple):
+    """Some bits of each element: ``bits`` of them from bit ``up`` on, as fields of a plane's bytes.
+
+    ``before`` are the lines of each plane before it in a whole unit, ``earlier`` their bits.
+    """
+
+    bits: int
+    up: int
+    before: tuple[int, ...]
+    earlier: tuple[int, ...]
+
+    @property
+    def fields(self) -> int:
+        """The elements in a byte."""
+        return 8 // self.bits
+
+
+class Sums(NamedTuple):
+    """The sums of blocks, of ``type`` from the byte ``begin`` on.
+
+    They start at ``start``, and each element adds its number, that of its code among ``values``
+    where it is one, and ``each``.
+    """
+
+    type: str
+    begin: int
+    values: tuple[int, ...]
+    start: int
+    each: int = 0
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class QuantizedPackPlan(Decided):
     """A packing of elements of few bits. Plain loops do it, of which no choice is open.
@@ -70,19 +102,51 @@ class QuantizedPackPlan(Decided):
     batch: None = None
 
     @property
-    def fields(self) -> int:
-        """The elements in a byte."""
-        return self.format.fields
+    def groups(self) -> int:
+        """The K groups of a block."""
+        return self.format.block // self.format.group
 
     @property
-    def bits(self) -> int:
-        """The bits of an element."""
-        return 8 // self.format.fields
+    def whole(self) -> bool:
+        """Whether the K groups of a block fill whole bytes of all planes."""
+        return self.groups % self.format.fields == 0
 
     @property
-    def panel(self) -> int:
-        """The bytes of the elements of one block of columns."""
-        return self.format.block_elements
+    def parts(self) -> tuple[Part, ...]:
+        """What becomes of an element in each plane."""
+        fields, planes = self.format.fields, self.format.planes
+        return tuple(
+            Part(plane.bits, plane.up, tuple(fields * each.bits // 8 for each in planes[:index]),
+                 tuple(each.bits for each in planes[:index]))
+            for index, plane in enumerate(planes)
+        )  # fmt: skip
+
+    @property
+    def lines(self) -> int:
+        """The lines of a block of K, each as many bytes as ``line``."""
+        return self.format.lines(self.groups)
+
+    @property
+    def line(self) -> int:
+        """The bytes of one group of all columns of a panel."""
+        return self.format.nb * self.format.group
+
+    @property
+    def unit(self) -> int:
+        """The lines of as many groups as share bytes."""
+        return self.format.lines(self.format.fields)
+
+    @property
+    def sums(self) -> Sums | None:
+        """The sums of blocks, where they are packed too."""
+        form, stored = self.format, self.spec.type.stored
+        if not form.sums:
+            return None
+        if stored.values:
+            return Sums(
+                form.sums, form.sums_at, stored.values, (form.shift - form.bias) * form.block
+            )
+        return Sums(form.sums, form.sums_at, (), -form.bias * form.block, form.shift)
 
     @property
     def blocks(self) -> tuple[int, int]:
