@@ -33,10 +33,13 @@ EVERY = (*FORMATS, *REALS)
 
 
 def packing(index: int) -> tw.PackQuantized:
-    """A format, with blocks of columns and K that are not whole, and both kinds of A."""
+    """A format, with blocks of columns and K that are not whole, and every kind of A."""
     form = EVERY[index % len(EVERY)]
     k, n = 2 * (form.along or 40) - 5, (37, 70, 3)[index % 3]
-    a: Any = "bf16" if form in REALS or index // 2 % 2 else tw.Quantize("f16", per=form.per)
+    a: Any = ("bf16", "s8", tw.Quantize("f16", per=form.per), tw.Quantize(zero="s8"))[
+        index // 2 % 4
+    ]
+    a = "f32" if form in REALS else a
     order: Any = "CF"[index % 2]
     return tw.PackQuantized(k, n, form, a=a, nb=(None, 20)[index // 3 % 2], order=order)
 
