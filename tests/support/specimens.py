@@ -209,7 +209,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemm_bf16_mx16x32_ccc_packed_of_the_call": ("amx",),
     "gemm_bf16_32x16x32_ccc_parallel_m": (),
     "gemm_f32_8x16x64_fcc": ("power10", "sme"),
-    "pack_u4_64x20_c_with_zeros": ("neon",),
+    "pack_u4_64x20_c_with_zeros": ("avx2",),
     "transpose_f32_8x8": ("avx2", "neon"),
 }
 
