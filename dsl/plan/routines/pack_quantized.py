@@ -118,10 +118,9 @@ class QuantizedPackPlan(Decided):
         )
 
     @property
-    def missing(self) -> tuple[int, int]:
-        """What is added to a number before it is summed, and what an element that is none adds."""
-        form = self.format
-        values = self.spec.type.stored.values
+    def summed(self) -> tuple[int, int]:
+        """What is added to a number where it is summed; what an element that B has not adds."""
+        form, values = self.format, self.spec.type.stored.values
         return form.shift - form.bias, 0 if values else -form.bias
 
     @property
