@@ -289,6 +289,4 @@ def _converts(plan: AnyPlan) -> bool:
         return plan.each is not None and _converts(plan.each)
     if isinstance(plan, Plan):
         return plan.finishes or not plan.plain
-    if isinstance(plan, QuantizedPackPlan):
-        return any(each.widened for each in plan.numbers)
     return isinstance(plan, PackPlan)

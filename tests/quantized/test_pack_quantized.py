@@ -16,7 +16,7 @@ import tilewright as tw
 from tilewright.cli.code import spec_of_code
 from tilewright.errors import ArgumentError, PlanError, ScheduleError, SpecError
 from tilewright.generate import Request, generate, interpret_kernel
-from tilewright.plan.formats.quantized_b import QuantizedFormat
+from tilewright.plan.formats.lookup import format_of
 from tilewright.runtime.arrays.elements import decode
 from tilewright.runtime.call.pack_source import pack_quantized
 from tilewright.runtime.machine.host import resolve
@@ -68,8 +68,9 @@ def test_scales_of_every_kind_are_exact(type_: Any, scale: Any) -> None:
     bits = np.arange(256) if scale in ("e8m0", "f8_e4m3") else np.arange(0, 65536, 37)
     given = bits.astype(np.uint8 if bits.size == 256 else np.uint16)[None]
     given = given.view(np.float16) if scale == "f16" else given
-    packer = tw.compile(tw.PackQuantized(16, given.size, form, a="f32"))
-    made: QuantizedFormat = packer.plan.format  # type: ignore[union-attr]
+    spec = tw.PackQuantized(16, given.size, form, a="f32")
+    packer = tw.compile(spec)
+    made = format_of(spec, packer.isa)
     out = np.zeros((1, made.nbytes), np.uint8)
     packer(np.zeros((16, given.size), np.uint8), given, out)
     held = out[0, made.scales_at :][: ITEMSIZE[made.scale] * given.size]

@@ -182,8 +182,8 @@ def test_compressed_tensors(bits: Any) -> None:
             b = tw.from_compressed_tensors(
                 words, scales, shape, given, bits=bits, weight_g_idx=g_idx.astype(np.int32)
             )
-            spread = [np.repeat(each, k // groups, axis=1) for each in (scales, own)]
-            right = spread[0].astype(np.float32) * (q - spread[1]).astype(np.float32)
+            each = np.repeat(scales, k // groups, axis=1).astype(np.float32)
+            right = each * (q - np.repeat(own, k // groups, axis=1)).astype(np.float32)
             assert (b.dequantize() == right.T).all()
             assert b.format.zero == (middle if given is None else b.format.type)
             assert b.format.block == (None if k == 77 else k // groups)

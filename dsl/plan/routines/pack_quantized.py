@@ -155,7 +155,7 @@ def plan_quantized_packing(
 
 
 def _decisions(form: QuantizedFormat) -> Iterator[Decision]:
-    yield Decision("format", form.text, f"{form.group} products a lane, {form.fields} in a byte")
+    yield Decision("format", form.text, f"{form.group} of K in a lane, {form.fields} in a byte")
     if form.shift:
         yield Decision("shift", f"{form.shift:+d}", "so that fields have the sign they multiply")
 
