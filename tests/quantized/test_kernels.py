@@ -293,7 +293,7 @@ def test_matrices_by_their_addresses_are_summed_in_their_order(target: str, case
         parts = [drawn(form, 96, 20, seed) for seed in range(3)]
         expected = np.zeros((3, 20), F32)
         for matrix, part in zip(a, parts, strict=True):
-            expected += right(matrix, part)
+            expected += right(matrix, part, spec.a)
         packed = [kernel.pack_b(part) for part in parts]
         assert same(kernel(a, packed), expected)
         kernel.verify(cases=2)
