@@ -32,14 +32,14 @@ int64_t pack_u4_64x20_c_with_zeros_scratch_bytes(const int64_t *sizes);
 /* pack_u4_64x20_c_with_zeros: pack B 64 x 20 (rows contiguous), u4 with scales for 32 of K: 960 bytes
  *
  * Spec:     PackQuantized(k=64, n=20, type=Quantized(type='u4', scale='f16', zero='u4', block=32),
- *     a=Quantize(type='f32', to='s8', per=('row', 32)), nb=None, order='C')
+ *     a=Quantize(type='f32', to='s8', per=('row', 32), zero=None), nb=None, order='C')
  * Schedule: Schedule()
  * Target:   neon (Neon (Armv8-A))
  * Command:
  *   tilewright emit --target neon --name pack_u4_64x20_c_with_zeros -o pack_u4_64x20_c_with_zeros.c \
  *     --schedule "Schedule()" \
  *     --spec "PackQuantized(k=64, n=20, type=Quantized(type='u4', scale='f16', zero='u4', block=32),
- *     a=Quantize(type='f32', to='s8', per=('row', 32)), nb=None, order='C')"
+ *     a=Quantize(type='f32', to='s8', per=('row', 32), zero=None), nb=None, order='C')"
  */
 
 /* The zeros of u4: as the bits of f16. */
@@ -53,16 +53,17 @@ void pack_u4_64x20_c_with_zeros(const uint8_t *q, const uint16_t *scales, const 
     uint8_t *const bytes = (uint8_t *)out;
     memset(bytes, 0, 960);
 
-    /* The elements: panels of 20 columns, as [K / 4][20][2] bytes.
+    /* The elements: panels of 20 columns, 8 lines of [20][2] bytes for each 32 of K.
      * A byte holds 2 elements of a column, 2 apart along K, the first in its low bits.
      * What B has not is 0. */
     for (int64_t first = 0; first < 20; first += 20) {
         const int64_t columns = 20 - first < 20 ? 20 - first : 20;
-        uint8_t *const panel = bytes + first * 32;
+        uint8_t *const panel = bytes + first / 20 * 640;
         for (int64_t k = 0; k < 64; k++) {
-            uint8_t *const to = panel + k / 4 * 40 + k % 2;
             const uint8_t *const from = q + k * 20 + first;
-            const int low = (int)(k / 2 % 2) * 4;
+            const int64_t group = k % 32 / 2;
+            uint8_t *const to = panel + (k / 32 * 8 + group / 2) * 40 + k % 2;
+            const int low = (int)(group % 2) * 4;
             for (int64_t n = 0; n < columns; n++)
                 to[n * 2] = (uint8_t)(to[n * 2] | (uint8_t)from[n] << low);
         }

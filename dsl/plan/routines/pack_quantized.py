@@ -6,6 +6,7 @@ import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
+from typing import NamedTuple
 
 from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target
@@ -53,22 +54,35 @@ class OfBlocks:
         return not self.table and self.unit != 1 and self.form is not None
 
 
-@dataclass(frozen=True, slots=True)
-class PackedPlane:
-    """The ``bits`` of elements from bit ``up`` on, which ``fields`` K groups share a byte of.
+class Part(NamedTuple):
+    """Some bits of each element: ``bits`` of them from bit ``up`` on, as fields of a plane's bytes.
 
-    They stand ``before`` lines behind the beginning of a unit, ``before_last`` in a block's last.
+    ``before`` are the lines of each plane before it in a whole unit, ``earlier`` their bits.
     """
 
     bits: int
     up: int
-    before: int
-    before_last: int
+    before: tuple[int, ...]
+    earlier: tuple[int, ...]
 
     @property
     def fields(self) -> int:
         """The elements in a byte."""
         return 8 // self.bits
+
+
+class Sums(NamedTuple):
+    """The sums of blocks, of ``type`` from the byte ``begin`` on.
+
+    They start at ``start``, and each element adds its number, that of its code among ``values``
+    where it is one, and ``each``.
+    """
+
+    type: str
+    begin: int
+    values: tuple[int, ...]
+    start: int
+    each: int = 0
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -93,40 +107,46 @@ class QuantizedPackPlan(Decided):
         return self.format.block // self.format.group
 
     @property
-    def in_one_plane(self) -> bool:
-        """Whether a byte has whole elements, and a block whole bytes."""
-        return len(self.format.planes) == 1 and self.groups % self.format.fields == 0
+    def whole(self) -> bool:
+        """Whether the K groups of a block fill whole bytes of all planes."""
+        return self.groups % self.format.fields == 0
 
     @property
-    def lines(self) -> tuple[int, int]:
-        """The lines of bytes of a whole unit, and of a block."""
-        return self.format.lines(self.format.fields), self.format.lines(self.groups)
-
-    @property
-    def planes(self) -> tuple[PackedPlane, ...]:
-        """What elements are taken apart into, and where it stands in the units of a block."""
-        form, last = self.format, (self.groups - 1) // self.format.fields
-        unit, _ = self.lines
+    def parts(self) -> tuple[Part, ...]:
+        """What becomes of an element in each plane."""
+        fields, planes = self.format.fields, self.format.planes
         return tuple(
-            PackedPlane(
-                plane.bits,
-                plane.up,
-                form.place(0, number)[0],
-                form.place(last * form.fields, number)[0] - last * unit,
+            Part(plane.bits, plane.up, tuple(fields * each.bits // 8 for each in planes[:index]),
+                 tuple(each.bits for each in planes[:index]))
+            for index, plane in enumerate(planes)
+        )  # fmt: skip
+
+    @property
+    def lines(self) -> int:
+        """The lines of a block of K, each as many bytes as ``line``."""
+        return self.format.lines(self.groups)
+
+    @property
+    def line(self) -> int:
+        """The bytes of one group of all columns of a panel."""
+        return self.format.nb * self.format.group
+
+    @property
+    def unit(self) -> int:
+        """The lines of as many groups as share bytes."""
+        return self.format.lines(self.format.fields)
+
+    @property
+    def sums(self) -> Sums | None:
+        """The sums of blocks, where they are packed too."""
+        form, stored = self.format, self.spec.type.stored
+        if not form.sums:
+            return None
+        if stored.values:
+            return Sums(
+                form.sums, form.sums_at, stored.values, (form.shift - form.bias) * form.block
             )
-            for number, plane in enumerate(form.planes)
-        )
-
-    @property
-    def summed(self) -> tuple[int, int]:
-        """What is added to a number where it is summed; what an element that B has not adds."""
-        form, values = self.format, self.spec.type.stored.values
-        return form.shift - form.bias, 0 if values else -form.bias
-
-    @property
-    def panel(self) -> int:
-        """The bytes of the elements of one block of columns."""
-        return self.format.block_elements
+        return Sums(form.sums, form.sums_at, (), -form.bias * form.block, form.shift)
 
     @property
     def blocks(self) -> tuple[int, int]:
