@@ -15,7 +15,7 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 from sympy import Expr, Integer
 
-from tilewright.isa.vector import Mask, MulAdd, Vector
+from tilewright.isa.vector import Mask, MulAdd, Several, Vector
 
 from .nodes import Body, CounterName, Hints, Node, PointerName, Reads, Sizes, Updates, Writes
 from .values import Active, Address, MaskRegister, MatrixRegister, Register
@@ -146,6 +146,25 @@ class Load(Operation):
     def seen_as(self) -> str:
         """The type as which groups are read; "" where elements are read as what they are."""
         return self.dst.vector.seen_as(self.memory, self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSeveral(Operation):
+    """Whole vectors that lie side by side in memory, by one instruction."""
+
+    kind: ClassVar[str] = "load_several"
+    dst: Writes[tuple[Register, ...]]
+    address: Reads[Address]
+
+    def accesses(self) -> Iterator[Access]:
+        """All their elements."""
+        vector = self.dst[0].vector
+        yield Access("loads", vector.element, Integer(len(self.dst) * vector.lanes))
+
+    @property
+    def several(self) -> Several | None:
+        """The vector's load of so many; None if it has none."""
+        return next((s for s in self.dst[0].vector.several if s.count == len(self.dst)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -531,7 +550,7 @@ Op = (
     Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Pick | Splat | MultiplyAdd
     | Add | Multiply | Apply | Interleave | Unzip | SumLanes | Store | Copy | StackBuffer | Keep
     | Hide | Prefetch | Note | Loop | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
-    | MultiplyBlock | ReadRows | WriteRow | Unpack
+    | MultiplyBlock | ReadRows | WriteRow | Unpack | LoadSeveral
 )  # fmt: skip
 
 

@@ -132,6 +132,19 @@ class Repeat:
     pick: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Several:
+    """A load of ``count`` whole vectors that lie side by side in memory.
+
+    They are of one C type, ``ctype``; ``part`` is vector ``{lane}`` of such a ``{v}``.
+    """
+
+    count: int
+    ctype: str
+    load: str
+    part: str
+
+
 class _Ways(NamedTuple):
     """The spellings of a vector's loads, or of its stores."""
 
@@ -166,6 +179,7 @@ class Vector:
     the low byte of the lanes of ``{v}``, the lowest field first: of u2 and u4, and those of f4_e2m1
     in halves, with 12 added in unsigned lanes; ``shifts[type]`` is a register full of a group of
     bytes of the other sign, 128 added to each or subtracted, so that the values are its own.
+    ``several`` are loads of more than one vector, those of most first.
     ``load_group`` and ``store_group`` move ``{bytes}`` bytes as the one lane that there is.
     ``support`` is a template of the C that its spellings use besides intrinsics; what stands in for
     these has it as well.
@@ -193,6 +207,7 @@ class Vector:
     loads: Mapping[str, str] = field(default_factory=dict)
     spreads: Mapping[str, Spread] = field(default_factory=dict)
     repeats: Mapping[str, Repeat] = field(default_factory=dict)
+    several: tuple[Several, ...] = ()
     stores: Mapping[str, str] = field(default_factory=dict)
     ops: Mapping[str, str] = field(default_factory=dict)
     mask: Mask | None = None

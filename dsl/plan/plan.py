@@ -322,7 +322,17 @@ class Plan(Decided):
             sums=self.target.matrix if self.product.op.form == "block" else None,
             scalars_apart=self.target.scalars_apart,
             scaled=self._scaled(),
+            several=self._several(),
         )
+
+    def _several(self) -> tuple[int, ...]:
+        """How many factors of blocks one load reads, most first, on either side."""
+        if self.product.op.form != "block":
+            return ()
+        vector = self.vectors[0]
+        held = [self.product.held(self.target, vector, side) for side in ("along", "across")]
+        known = [{each.count for each in factor.several} for factor in held]
+        return tuple(sorted(known[0] & known[1], reverse=True))
 
     def _scaled(self) -> Scaled | None:
         """What a block of K is to a tile, where it has scales of its own."""

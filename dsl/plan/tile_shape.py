@@ -80,6 +80,7 @@ class TileShape:
     groups of K; in those of ``sums`` the accumulators alone.
     ``latency`` is the multiply-add's, 0 the core's; ``converts``: elements alone are converted in
     steps; ``stride`` the bytes from one step's vectors to the next's, 0 where all are aligned.
+    A load reads as many factors that are vectors as ``several`` says, most first, () one.
     ``scalars_apart`` is the target's. With ``scaled`` a step is a block of K, whose sums have
     registers of their own until they are scaled and added.
     """
@@ -106,6 +107,7 @@ class TileShape:
     stride: int = 0
     scalars_apart: bool = False
     scaled: Scaled | None = None
+    several: tuple[int, ...] = ()
 
     @property
     def bands(self) -> int:
@@ -131,6 +133,7 @@ class TileShape:
             return (self._scaled_budget if apart else self._unpacked_budget)(accumulators)
         if self.sums is not None:
             both = (self.columns, 1) if self.hold == "along" else (1, self.bands)
+            both = (self.columns, self.bands) if self.several else both
             return Budget(accumulators, *both, 0, unit=self.sums)
         if self.unit is not None:  # what passes has two, so that one is loaded beside the other
             if self.hold == "along":
@@ -235,8 +238,8 @@ class TileRequest:
     overlap the one before; ``padded``: it is computed whole though part of it exists, and nothing
     is loaded but whole vectors. ``source``: what an element of the operand across is converted from
     as it is spread, "" where it is not; with ``converts`` one alone takes steps, of either operand.
-    ``stride`` bytes lie between the vectors of one step and the next. ``scalars_apart`` is the
-    target's.
+    ``stride`` bytes lie between the vectors of one step and the next. ``several`` is that of
+    ``TileShape``, ``scalars_apart`` the target's.
     """
 
     product: Product
@@ -258,6 +261,7 @@ class TileRequest:
     sums: MatrixUnit | None = None
     scalars_apart: bool = False
     scaled: Scaled | None = None
+    several: tuple[int, ...] = ()
 
     def free(self, target: Target) -> int:
         """The registers that accumulators may take, and factors where they are of one kind."""
@@ -367,6 +371,7 @@ class Way:
             stride=one.stride,
             scalars_apart=one.scalars_apart,
             scaled=one.scaled,
+            several=one.several,
         )
 
 
@@ -394,7 +399,7 @@ def _ways(vector: Vector, request: TileRequest) -> Iterator[Way]:
         scaled=request.scaled,
     )
     if request.sums is not None:
-        yield Way(replace(blocks, form="block"))
+        yield Way(replace(blocks, form="block", several=request.several))
         return
     yield from _spread(replace(blocks, form=plain.form), request)
     for form in request.lane_forms:
