@@ -15,6 +15,7 @@ from tilewright.isa.target import Target
 from tilewright.isa.vector import MulAdd, Vector
 
 from .detection import POWER
+from .processors import processors
 from .scalar import plain
 from .vsx import SUMS, double, factors, single
 
@@ -98,6 +99,7 @@ TARGET = Target(
         *(each for element in ("s16", "s8", "u8", "bf16", "f16") for each in factors(element)),
     ),
     core=Core(fma_latency=7, fma_units=4, loads=2, stores=2, issue=8, shuffles=4, speeds=_SPEEDS),
+    features=processors("power10"),
     hints=CompilerHints(constraint="wa", operands=False, pointers=False, lanes=False, spare=2),
     emulation=Emulation(qemu="qemu-ppc64le", cpu="power10"),
     matrix=_MMA,

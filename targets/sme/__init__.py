@@ -2,10 +2,10 @@
 
 Vectors have 512 bits, as on Apple's M4. All of a kernel runs in streaming mode: a CPU without SVE,
 as the M4, has no such vectors outside of it, and inside of it only some instructions are legal
-(no products of 2x2 blocks, no gathers). Spellings: Arm C Language Extensions, SME. Speed: measured
-on an M4 by Tzakharko ("m4-sme-exploration") and by Remke and Breuer ("Hello SME!", 2024): a product
+(no products of 2x2 blocks, no gathers). Spellings: Arm C Language Extensions, SME. Speed: a product
 a cycle, whose sum is there after 4 cycles, or 8 of 16-bit factors; of vectors in streaming mode a
-multiply-add in 4 cycles.
+multiply-add in 4 cycles. So it was measured on an M4, but for products of less than 32 bits, which
+start every other cycle there (``targets/cores/m4.json``).
 
 gcc is left out: version 15 takes SVE's instructions outside of streaming mode.
 """
