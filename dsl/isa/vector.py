@@ -94,7 +94,8 @@ class Mask:
 
     ``loads`` and ``stores`` are accesses of elements of another type, as those of ``Vector``; what
     is not there goes by way of the stack. ``loose`` are the same accesses where zeros in the other
-    lanes cost something and nobody asks for them: its loads leave anything there.
+    lanes cost something and nobody asks for them: its loads leave anything there. ``zeros`` are the
+    registers that zeros in these lanes cost, beside those loaded.
     """
 
     ctype: str
@@ -105,6 +106,7 @@ class Mask:
     loads: Mapping[str, str] = field(default_factory=dict)
     stores: Mapping[str, str] = field(default_factory=dict)
     loose: Mask | None = None
+    zeros: int = 0
 
 
 @dataclass(frozen=True, slots=True)

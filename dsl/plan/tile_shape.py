@@ -80,6 +80,7 @@ class TileShape:
     groups of K; in those of ``sums`` the accumulators alone.
     ``latency`` is the multiply-add's, 0 the core's; ``converts``: elements alone are converted in
     steps; ``stride`` the bytes from one step's vectors to the next's, 0 where all are aligned.
+    ``zeros`` vectors are taken by loads of a tail of K, whose other lanes are 0.
     A load reads as many factors that are vectors as ``several`` says, most first, () one.
     ``scalars_apart`` is the target's. With ``scaled`` a step is a block of K, whose sums have
     registers of their own until they are scaled and added.
@@ -108,6 +109,7 @@ class TileShape:
     scalars_apart: bool = False
     scaled: Scaled | None = None
     several: tuple[int, ...] = ()
+    zeros: int = 0
 
     @property
     def bands(self) -> int:
@@ -140,7 +142,7 @@ class TileShape:
                 return Budget(accumulators, self.columns, min(2, self.bands), 0)
             return Budget(accumulators, min(2, self.columns), self.bands, 0)
         vector = self.vector
-        masks = vector.mask.registers if self.masked and vector.mask else 0
+        masks = vector.mask.registers + self.zeros if self.masked and vector.mask else 0
         if self.form == "lane_s":
             return Budget(accumulators, self.vectors, -(-self.rows // self.lanes), masks)
         if self.form in ("lane_k", "repeat"):
@@ -347,14 +349,14 @@ class Way:
     def shape(self, rows: int, vectors: int, split: int, masked: bool) -> TileShape:
         """The tile of that size; written out, as a search for a tile makes thousands."""
         one = self.one
-        bands = rows if one.unit is one.sums else -(-rows // one.height)
+        bands = -(-rows // one.height)
         return TileShape(
             vector=one.vector,
             rows=rows,
             vectors=vectors,
             k_split=split,
             form=one.form,
-            hold=self.hold or ("along" if vectors <= bands else "across"),
+            hold=self.hold or ("along" if vectors * one.parts <= bands else "across"),
             masked=masked if self.masked is None else self.masked,
             op=one.op,
             plain=one.plain,
@@ -372,6 +374,7 @@ class Way:
             scalars_apart=one.scalars_apart,
             scaled=one.scaled,
             several=one.several,
+            zeros=one.zeros,
         )
 
 
@@ -387,7 +390,8 @@ def _ways(vector: Vector, request: TileRequest) -> Iterator[Way]:
         return
     one = replace(one, instructions=plain.instructions, latency=plain.latency)
     if request.dot:
-        one = replace(one, op=product.form(vector, "broadcast") or plain)
+        zeros = vector.mask.zeros if vector.mask else 0
+        one = replace(one, op=product.form(vector, "broadcast") or plain, zeros=zeros)
         yield Way(one, masked=request.depth is None or request.depth % vector.lanes != 0)
         return
     blocks = replace(

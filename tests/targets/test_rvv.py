@@ -70,6 +70,25 @@ def test_k_loops_spill_nothing_and_are_short(
             assert len(region.instructions) <= MOST * count
 
 
+@pytest.mark.parametrize("name", ["rvv128", "rvv256"])
+def test_vectors_along_k_spill_nothing_where_k_ends(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loads of a part of a vector take zeros, which the tile leaves room for."""
+    target, along = resolve(name), tw.Schedule(vectorize="k")
+    specs = [
+        tw.Gemm(*size, a=tw.Matrix(t, "C"), b=tw.Matrix(t, "F"), order="F")
+        for t in ("f32", "f64")
+        for size in ((5, 5, 17), (5, 33, 131), (33, 3, 257))
+    ]
+    made = [Request(f"kernel{i}", spec, along, target) for i, spec in enumerate(specs)]
+    compiler = use("clang", target, monkeypatch)
+    library = compile_library(generate(made).text, target, compiler, tmp_path, "kernels")
+    found = functions(disassemble(library, compiler))
+    assert sum(map(len, (function.regions() for function in found))) >= 2 * len(made)
+    assert [str(spill) for function in found for spill in function.spills()] == []
+
+
 def test_k_loops_are_as_fast_as_their_multiply_adds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
