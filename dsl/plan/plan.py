@@ -326,13 +326,16 @@ class Plan(Decided):
         )
 
     def _several(self) -> tuple[int, ...]:
-        """How many factors of blocks one load reads, most first, on either side."""
+        """How many factors of blocks one load reads, most first, where none is converted by it."""
         if self.product.op.form != "block":
             return ()
-        vector = self.vectors[0]
-        held = [self.product.held(self.target, vector, side) for side in ("along", "across")]
-        known = [{each.count for each in factor.several} for factor in held]
-        return tuple(sorted(known[0] & known[1], reverse=True))
+        sides = {"along": self.input_of(self.along), "across": self.input_of(self.across)}
+        counts: list[set[int]] = []
+        for side, operand in sides.items():
+            held = self.product.held(self.target, self.vectors[0], side)
+            as_it_is = operand.type == held.element
+            counts.append({each.count for each in held.several} if as_it_is else set())
+        return tuple(sorted(set.intersection(*counts), reverse=True))
 
     def _scaled(self) -> Scaled | None:
         """What a block of K is to a tile, where it has scales of its own."""

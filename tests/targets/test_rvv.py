@@ -38,7 +38,10 @@ LEAST = 6
 CORE, UNITS = "sifive-p670", 2
 #: The registers of a multiply-add's factors, by target and type: of half as many as the sums where
 #: these are wider.
-PACE = {"rvv128": {"f32": 4, "f64": 4, "bf16": 4, "s8": 2}, "rvv128+zvfh": {"f16": 2}}
+PACE: dict[str, dict[Any, int]] = {
+    "rvv128": {"f32": 4, "f64": 4, "bf16": 4, "s8": 2},
+    "rvv128+zvfh": {"f16": 2},
+}
 SLACK = 1.05
 
 
