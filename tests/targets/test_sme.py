@@ -114,7 +114,8 @@ def test_whole_vectors_side_by_side_are_loaded_together(
 
 
 def test_a_factor_that_its_load_converts_is_loaded_alone() -> None:
-    spec = tw.Gemm(32, 5, 129, a=tw.Matrix("bf16", "F"), b="f8_e4m3")
+    a, b = tw.Matrix("bf16", "F"), tw.Matrix("f8_e4m3", "C")
+    spec = tw.Gemm(32, 5, 129, a=a, b=b, order="F")
     plan = plan_for(spec, tw.Schedule(), host.resolve("sme+sme2"))
     every = [op for tile in program_for(plan).tiles for op in walk(tile.body)]
     assert plan.product.mnemonic == "fmopa za.s" and plan.input_of("m").type == "bf16"
