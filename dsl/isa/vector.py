@@ -138,13 +138,15 @@ class Repeat:
 class Several:
     """A load of ``count`` whole vectors that lie side by side in memory.
 
-    They are of one C type, ``ctype``; ``part`` is vector ``{lane}`` of such a ``{v}``.
+    They are of one C type, ``ctype``; ``part`` is vector ``{lane}`` of such a ``{v}``, or with
+    ``apart``, a statement that fills an array ``{dst}`` from it, of that array.
     """
 
     count: int
     ctype: str
     load: str
     part: str
+    apart: str = ""
 
 
 class _Ways(NamedTuple):
