@@ -46,7 +46,7 @@ SPECS = {
     "s8": (tw.Gemm(64, 64, 64, a="s8", b=tw.Packed("u8")), "xvi8ger4pp"),
 }
 #: For 8 products of a K loop: half as many loads as factors, a step's share of two pointers and the
-#: branch, and gcc's moves of what it loaded by pairs. Four rows of f64 are a pair that is one factor.
+#: branch, and gcc's moves of what it loaded by pairs. Four rows of f64 are a pair, but one factor.
 MOST, OF_F64 = 14.5, 17
 
 
