@@ -15,10 +15,10 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 from sympy import Expr, Integer
 
-from tilewright.isa.vector import Mask, MulAdd, Several, Vector
+from tilewright.isa.vector import MulAdd, Several, Vector
 
 from .nodes import Body, CounterName, Hints, Node, PointerName, Reads, Sizes, Updates, Writes
-from .values import Active, Address, MaskRegister, MatrixRegister, Register
+from .values import Active, Address, MaskRegister, MatrixRegister, Register, alone, count_of
 
 # --- operations of a tile program ---------------------------------------------------------
 
@@ -134,12 +134,12 @@ class Load(Operation):
     @property
     def count(self) -> Expr:
         """How many elements it touches."""
-        return _count(self.active, self.dst, self.group)
+        return count_of(self.active, self.dst, self.group)
 
     @property
     def spelling(self) -> str:
         """The vector's expression for it; "" if there is none."""
-        lanes = _alone(self.active)
+        lanes = alone(self.active)
         return self.dst.vector.loading(self.memory, self.group, lanes, loose=self.loose)
 
     @property
@@ -450,12 +450,12 @@ class Store(Operation):
     @property
     def count(self) -> Expr:
         """How many elements it touches."""
-        return _count(self.active, self.src, self.group)
+        return count_of(self.active, self.src, self.group)
 
     @property
     def spelling(self) -> str:
         """The vector's statement for it; "" if there is none."""
-        return self.src.vector.storing(self.memory, self.group, _alone(self.active))
+        return self.src.vector.storing(self.memory, self.group, alone(self.active))
 
     @property
     def seen_as(self) -> str:
@@ -550,20 +550,6 @@ class Loop(Operation):
 def _mask(op: Load | Store) -> MaskRegister | None:
     """The mask of an access; one that is not spelled copies the lanes that there are."""
     return op.active if isinstance(op.active, MaskRegister) and op.spelling else None
-
-
-def _alone(active: Active) -> int | Mask | None:
-    """The lanes of an access as a vector is asked for them; 0: as many as only the call knows."""
-    if isinstance(active, MaskRegister):
-        return active.vector.mask
-    return 0 if isinstance(active, Expr) else active
-
-
-def _count(active: Active, register: Register, group: int) -> Expr:
-    """How many elements a load or store touches."""
-    if active is None:
-        return Integer(register.vector.lanes * max(group, 1))
-    return Integer(1) * (active.active if isinstance(active, MaskRegister) else active)
 
 
 Op = (

@@ -35,6 +35,7 @@ from tilewright.ir.ops import (
     Copy,
     Hide,
     Interleave,
+    Join,
     Keep,
     Load,
     LoadMatrix,
@@ -199,6 +200,7 @@ REFUSED: list[tuple[tuple[Op, ...], Op, str]] = [
     (KNOWN, Apply(Register("w", S32), "add", (WHOLE, 1), S32), "add by 1"),
     (KNOWN, Unzip(W, X, Y, 4, odd=False), "of blocks of 4"),
     (KNOWN, Unpack(W, X, "u4", 0), "of field 0 of u4"),
+    (KNOWN, Join(W, X, Y), "has no instruction on <ymm: 8 f32>"),
     (KNOWN, Unpack(W, NARROW, "u4", 0), "mixes <ymm: 8 f32> and <xmm: 4 f32>"),
     # Products.
     (KNOWN, MultiplyAdd(BY_LANE, X, Y, Y, 0), "by <fmla v.4s by element by lane>"),
