@@ -317,6 +317,32 @@ def steady(target: Target, request: TileRequest, multiples: tuple[int, int]) -> 
     return tuple(sorted(found, key=_cycles))
 
 
+@lru_cache(maxsize=1024)
+def steady_cuts(
+    target: Target, along: int, multiple: int, request: TileRequest
+) -> tuple[Choice, ...]:
+    """The cuts of ``along`` elements into tiles for many rows; ``cycles`` are those of one row.
+
+    Those come first that take the fewest; none where a last vector cannot be cut to what there is.
+    ``multiple`` is what the number of rows is a multiple of.
+    """
+    found: list[Choice] = []
+    for vector in request.vectors:
+        lanes = 1 if request.dot else vector.lanes
+        tail, vectors = along % lanes, -(-along // lanes)
+        if tail and not (request.padded or vector.cuts(tail)):
+            continue
+        for parts in _part_counts(vectors, target.registers):
+            cut = equal_parts(vectors, parts)
+            masked = bool(tail) and request.cuts_tail(vector, cut[-1][0])
+            for rows in range(1, request.tallest(target, vector, cut[0][0]) + 1):
+                cycles = _cut_cycles(target, vector, cut, ((rows, 1),), masked, request) / rows
+                cycles *= 1.25 if multiple > 1 and multiple % rows else 1.0
+                found.append(Choice(vector, cut, ((rows, 1),), cycles))
+    fits = (each for each in found if each.cycles != float("inf"))
+    return tuple(sorted(fits, key=_cycles))
+
+
 def _tails_fit(target: Target, vector: Vector, rows: int, request: TileRequest) -> bool:
     """Whether so many rows fit beside the mask of a last vector, and with narrower vectors."""
     narrower = (v for v in request.vectors if v.lanes < vector.lanes)
