@@ -10,6 +10,7 @@ from typing import ClassVar
 from sympy import Expr, Integer
 
 from tilewright.isa.matrix_unit import MatrixUnit
+from tilewright.isa.vector import Vector
 from tilewright.symbolic import slots
 
 from .nodes import (
@@ -26,7 +27,7 @@ from .nodes import (
     rewritten,
     walk,
 )
-from .ops import TileProgram
+from .ops import Store, TileProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +290,13 @@ class Program:
     tiles: tuple[TileProgram, ...]
     scratch: Expr = NO_BYTES
     configurations: tuple[Configuration, ...] = ()
+
+    @property
+    def streaming(self) -> tuple[Vector, ...]:
+        """The vectors that are stored past the caches."""
+        stores = (op for tile in self.tiles for op in walk(tile.end) if isinstance(op, Store))
+        found = {op.src.vector.name: op.src.vector for op in stores if op.past is not None}
+        return tuple(found.values())
 
     def tile(self, name: str) -> TileProgram:
         """The tile program called ``name``."""

@@ -167,6 +167,7 @@ class Vector:
     in halves, with 12 added in unsigned lanes; ``shifts[type]`` is a register full of a group of
     bytes of the other sign, 128 added to each or subtracted, so that the values are its own.
     ``load_group`` and ``store_group`` move ``{bytes}`` bytes as the one lane that there is.
+    ``stream`` stores all lanes past the caches, at an address that is a multiple of their bytes.
     ``support`` is a template of the C that its spellings use besides intrinsics; what stands in for
     these has it as well.
     """
@@ -201,6 +202,7 @@ class Vector:
     transpose: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     unzip: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     registers: int = 1
+    stream: str = ""
     support: str = ""
 
     def __post_init__(self) -> None:
