@@ -70,8 +70,8 @@ class Target:
     ``length`` is that of the vectors where a thread has one of several, None where the instruction
     set fixes it; ``mode`` the mode of the processor that its instructions need, None where they
     need none. ``fence`` is the statement behind stores past the caches, which are in no order with
-    others before it. ``scalars_apart``: C scalars lie in registers of their own, as many as there are of
-    vectors; else they take one of these. ``core_source`` says whose numbers the core's are.
+    others before it. ``scalars_apart``: C scalars lie in registers of their own, as many as there
+    are of vectors; else they take one of these. ``core_source`` says whose numbers the core's are.
     """
 
     name: str

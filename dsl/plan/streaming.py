@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from sympy import Expr, Integer
+from sympy import Expr
 
 from tilewright.errors import ScheduleError
 from tilewright.spec.gemm import Gemm

@@ -81,8 +81,9 @@ def _streamed(tile: Tile, end: tuple[Op, ...]) -> tuple[Op, ...]:
         return end
 
     def stored(op: Op) -> Op:
-        mine = isinstance(op, Store) and op.plain and op.address.pointer == tile.written.name
-        return replace(op, past=past) if mine and op.src.vector.stream else op
+        if not isinstance(op, Store) or op.address.pointer != tile.written.name:
+            return op
+        return replace(op, past=past) if op.plain and op.src.vector.stream else op
 
     return tuple(rewritten(end, stored))
 
