@@ -8,16 +8,18 @@ pays for adding the sets and for reading and writing C.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
 
 from tilewright.errors import ScheduleError
 from tilewright.isa.machine import Core
+from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 
+from .configurations import Shape, configurations_of, register_shapes
 from .tile_shape import Budget, TileRequest, TileShape, latency, step_cycles, tile_shapes
 
 
@@ -275,14 +277,31 @@ def _cut_cycles(
     masked: bool,
     request: TileRequest,
 ) -> float:
-    total = 0.0
+    total, used = 0.0, list[tuple[Shape, ...]]()
     for width, columns in along:
         for rows, count in across:
             shape = shape_of(target, vector, rows, width, masked, request)
             if shape is None:
                 return float("inf")
             total += columns * count * tile_cycles(shape, target.core, request)
-    return total
+            used += _registers(shape, columns, masked and width == along[-1][0])
+    return total + configuring(used, request.unit)
+
+
+def _registers(shape: TileShape, columns: int, cut: bool) -> Iterator[tuple[Shape, ...]]:
+    """The registers of equal tiles of a matrix unit side by side, of which the last may be cut."""
+    whole = shape.vector.lanes
+    if not cut or columns > 1:
+        yield register_shapes(shape, shape.rows, whole)
+    if cut:
+        yield register_shapes(shape, shape.rows, 0)
+
+
+def configuring(tiles: Sequence[Sequence[Shape]], unit: MatrixUnit | None) -> float:
+    """Cycles in which the unit is told the shapes of the registers of all tiles."""
+    if unit is None or not unit.configuring:
+        return 0.0
+    return unit.configuring * (1 + max(configurations_of(tiles, unit.most), default=-1))
 
 
 @lru_cache(maxsize=1024)

@@ -81,7 +81,7 @@ def _regions(plan: Plan, across: Expr, along: Expr, request: TileRequest) -> Ite
             for other in across_parts(plan.product.unit, across, tile[0], _by(plan)):
                 yield _region(plan, vector, part, other, request)
         return
-    if tile is None and columns is not None:
+    if tile is None and columns is not None and not (plan.product.unit or request.sums):
         ranked = steady_cuts(plan.target, columns, _multiple(plan, plan.across), request)
         if ranked:
             yield from _many_rows(plan, across, columns, ranked, request)
