@@ -3,7 +3,7 @@
 As operations do, nodes say of each field what they do with it (``nodes.py``).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -294,9 +294,17 @@ class Program:
     @property
     def streaming(self) -> tuple[Vector, ...]:
         """The vectors that are stored past the caches."""
-        stores = (op for tile in self.tiles for op in walk(tile.end) if isinstance(op, Store))
-        found = {op.src.vector.name: op.src.vector for op in stores if op.past is not None}
+        found = {op.src.vector.name: op.src.vector for op in self._past_caches()}
         return tuple(found.values())
+
+    @property
+    def past(self) -> Expr:
+        """Where that is positive they are; 0 where none are."""
+        return next((op.past for op in self._past_caches() if op.past is not None), NO_BYTES)
+
+    def _past_caches(self) -> Iterator[Store]:
+        stores = (op for tile in self.tiles for op in walk(tile.end) if isinstance(op, Store))
+        return (op for op in stores if op.past is not None)
 
     def tile(self, name: str) -> TileProgram:
         """The tile program called ``name``."""
