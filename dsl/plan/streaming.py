@@ -19,7 +19,7 @@ from .loops import Decision
 from .plan import Plan
 
 #: How many times as long as C takes to memory and back multiply-adds may take, so that it matters.
-_MATTERS = 2
+_MATTERS = 4
 
 
 def with_streams(plan: Plan) -> Plan:
