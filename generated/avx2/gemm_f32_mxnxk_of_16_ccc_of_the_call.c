@@ -143,7 +143,8 @@ void gemm_f32_mxnxk_of_16_ccc_of_the_call(const float *a, const float *b, float 
             tile0_4x16(a + 4 * k * mt, b + 16 * nt, c + 16 * nt + 4 * mt * n, m, n, k);
         }
     }
-    _mm_sfence(); /* whoever reads C now reads what was stored past the caches */
+    if ((m * n) / 524288)
+        _mm_sfence(); /* whoever reads C now reads what was stored past the caches */
 }
 
 void gemm_f32_mxnxk_of_16_ccc_of_the_call_invoke(void *const *arrays, const int64_t *sizes, const double *scalars,

@@ -126,7 +126,7 @@ def _configured(plan: Plan) -> dict[int, int]:
     """By the number of a tile of a matrix unit: which configuration it uses."""
     unit, used = plan.target.matrix, dict[int, tuple[Shape, ...]]()
     for tile in plan.tiles:
-        across = tile.mr if plan.across == "m" else tile.nr
+        across = tile.extent(plan.across)
         last = tile.shape.vector.lanes if tile.active is None else tile.active
         if shapes := register_shapes(tile.shape, across, last):
             used[tile.number] = shapes
