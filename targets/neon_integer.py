@@ -203,6 +203,7 @@ def factors(element: str) -> tuple[Vector, ...]:
             load=load,
             group=group(element, q),
             fields=parts(element, q),
+            join=f"vorr{q}_{element}({{x}}, {{y}})",
         )
 
     def part(size: int) -> str:

@@ -50,11 +50,13 @@ def parts(element: str, q: str) -> dict[str, tuple[str, ...]]:
     seen = (f"vreinterpret{q}_{element}_u8(", ")") if element != "u8" else ("", "")
     back = f"vreinterpret{q}_u8_{element}({{v}})" if element != "u8" else "{v}"
 
-    def part(width: int, low: int) -> str:
-        moved = f"vshr{q}_n_u8({back}, {low})" if low else back
-        if low + width == 8:
+    def part(right: int, mask: int) -> str:
+        moved = back
+        if right:
+            moved = f"v{'shr' if right > 0 else 'shl'}{q}_n_u8({back}, {abs(right)})"
+        if mask << max(right, 0) & 0x80 and mask & 1:  # the shift leaves no other bits
             return moved.join(seen)
-        return f"vand{q}_u8({moved}, vdup{q}_n_u8({(1 << width) - 1}))".join(seen)
+        return f"vand{q}_u8({moved}, vdup{q}_n_u8({mask}))".join(seen)
 
     def looked_up(index: str) -> str:
         index = index.removeprefix(seen[0]).removesuffix(seen[1])

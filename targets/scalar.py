@@ -48,7 +48,9 @@ _INTEGER = {
 }
 _NUMBERS = "".join(f"\\x{byte:02x}" for byte in table(unsigned=False))
 _FIELDS = fields(
-    lambda width, low: f"(int32_t)(((uint32_t){{v}} >> {low}) & {(1 << width) - 1}u)",
+    lambda right, mask: (
+        f"(int32_t)(((uint32_t){{v}} {'>>' if right >= 0 else '<<'} {abs(right)}) & {mask}u)"
+    ),
     lambda index: f'(int8_t)"{_NUMBERS}"[{index}]',
 )
 _FUSED = {"f32": "__builtin_fmaf({x}, {y}, {acc})", "f64": "__builtin_fma({x}, {y}, {acc})"}
@@ -114,6 +116,7 @@ def whole(mnemonic: str = "") -> Vector:
         ),
         ops=_INTEGER,
         fields=_FIELDS,
+        join="{x} | {y}",
     )
 
 

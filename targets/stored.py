@@ -27,12 +27,14 @@ def fields(
 ) -> dict[str, tuple[str, ...]]:
     """The spellings of a vector's ``fields``.
 
-    ``part`` spells the field of so many bits from such a bit of ``{v}`` on, as a number;
-    ``looked_up`` the numbers of f4_e2m1 for such fields.
+    ``part`` spells some bits of ``{v}``, those that ``mask`` keeps after it was moved so many to
+    the right, or to the left where they are negative; ``looked_up`` the numbers of f4_e2m1 for
+    fields of four bits.
     """
-    numbers = {bits: tuple(part(bits, low) for low in range(0, 8, bits)) for bits in (2, 4)}
-    return {
-        "u2": numbers[2],
-        "u4": numbers[4],
-        "f4_e2m1": tuple(looked_up(index) for index in numbers[4]),
+    found = {
+        f"u{bits}" + (f"<<{up}" if up else ""): tuple(
+            part(low - up, ((1 << bits) - 1) << up) for low in range(0, 8, bits)
+        )
+        for bits, up in ((4, 0), (2, 0), (2, 4), (1, 2), (1, 4), (1, 6))
     }
+    return {**found, "f4_e2m1": tuple(looked_up(index) for index in found["u4"])}

@@ -278,9 +278,12 @@ def _fields_of(element: str) -> dict[str, tuple[str, ...]]:
     bytes_ = ", ".join(map(str, table(unsigned=element == "u8")))
     numbers = f"({_U8}){{{{{bytes_}}}}}"
 
-    def part(width: int, low: int) -> str:
-        moved = f"vec_sr({seen}, vec_splats((unsigned char){low}))" if low else seen
-        return f"vec_and({moved}, vec_splats((unsigned char){(1 << width) - 1}))"
+    def part(right: int, mask: int) -> str:
+        moved = seen
+        if right:
+            shift = "vec_sr" if right > 0 else "vec_sl"
+            moved = f"{shift}({seen}, vec_splats((unsigned char){abs(right)}))"
+        return f"vec_and({moved}, vec_splats((unsigned char){mask}))"
 
     made = fields(part, lambda index: f"vec_perm({numbers}, {numbers}, {index})")
     return {name: tuple(f"({ctype}){text}" for text in made[name]) for name in made}
@@ -302,6 +305,7 @@ def factors(element: str) -> tuple[Vector, ...]:
         group=group,
         shifts={other: flipped} if other else {},
         fields=_fields_of(element) if element in ("s8", "u8") else {},
+        join="vec_or({x}, {y})",
     )
     parts = {n: text for n, text in held.partial_load.items() if n * size < 4}
     few = replace(

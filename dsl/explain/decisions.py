@@ -13,8 +13,9 @@ from tilewright.plan.routines.stack import StackPlan
 from tilewright.plan.routines.transpose import TransposePlan
 from tilewright.plan.staging import same_types
 from tilewright.spec.expression import Call
-from tilewright.spec.gemm import Gemm
+from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.operands import Packed
+from tilewright.spec.quantized import Quantize
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import c_text, simplify
 
@@ -134,7 +135,7 @@ def _factor(factor: float | str) -> str:
 
 
 def _has(spec: Gemm, name: str) -> bool:
-    return getattr(spec, name) is not None
+    return not isinstance(getattr(spec, name), tuple | None)
 
 
 def _quantity(spec: Gemm, name: str) -> str:
@@ -190,9 +191,19 @@ def _staging(plan: Plan, name: str) -> Row:
         return name.upper(), "where it lies", f"{operand.type}{loaded}"
     change = _change(plan.sources[name].type, operand.type, shift)
     if product.partial:
-        return name.upper(), "quantized first", f"{change}, a scale for {product.block} of a row"
+        return name.upper(), *_in_blocks(plan.spec, change)
     how = "rows along K" if operand.strides["k"] == 1 else grouped
     return name.upper(), "converted first", f"{change}, {how}, for whole vectors{loaded}"
+
+
+def _in_blocks(spec: Spec, change: str) -> tuple[str, str]:
+    """How A gets into blocks of K."""
+    assert isinstance(spec, Gemm)
+    if not isinstance(spec.a, Quantize):
+        return "copied first", f"{change}, rows of whole blocks"
+    where = "a row" if spec.a.block is None else f"{spec.a.block} of a row"
+    zeros = " and a zero point" if spec.a.zero else ""
+    return "quantized first", f"{change}, a scale{zeros} for {where}"
 
 
 def _change(source: str, type_: str, shift: int) -> str:

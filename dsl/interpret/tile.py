@@ -23,6 +23,7 @@ from tilewright.ir.ops import (
     Broadcast,
     Copy,
     Interleave,
+    Join,
     Load,
     LoadMatrix,
     Loop,
@@ -180,6 +181,8 @@ class Tile:
                 return self._interleave(op)
             case Unpack():
                 return self._unpack(op)
+            case Join():
+                return self._join(op)
             case StackBuffer():
                 return self._stack_buffer(op)
             case _:
@@ -329,17 +332,29 @@ class Tile:
 
     def _unpack(self, op: Unpack) -> Run:
         registers, dst, src = self.registers, op.dst.name, op.src.name
-        stored, element = STORED[op.type], op.dst.vector.element
-        codes = np.arange(1 << stored.bits)
-        numbers = np.array(stored.values) if stored.values else codes
+        element = op.dst.vector.element
+        values = STORED[op.type].values if op.type in STORED else ()
+        bits = STORED[op.type].bits if values else int(op.type.removeprefix("u"))
+        codes = np.arange(1 << bits)
+        numbers = np.array(values) if values else codes << op.up
         if element.startswith("u"):
             numbers = numbers - min(0, *numbers)
-        low, mask, numbers = stored.bits * op.index, codes[-1], numbers.astype(DTYPES[element])
+        low, mask, numbers = bits * op.index, codes[-1], numbers.astype(DTYPES[element])
         counts = self.around.counts
 
         def run() -> None:
             counts.elementary_operations += 1
             registers[dst] = numbers[(registers[src].astype(np.int64) >> low) & mask]
+
+        return run
+
+    def _join(self, op: Join) -> Run:
+        registers, dst, x, y = self.registers, op.dst.name, op.x.name, op.y.name
+        counts = self.around.counts
+
+        def run() -> None:
+            counts.elementary_operations += 1
+            registers[dst] = registers[x] | registers[y]
 
         return run
 

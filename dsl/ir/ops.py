@@ -364,7 +364,10 @@ class Unzip(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Unpack(Operation):
-    """``dst`` = the numbers of ``type`` in field ``index`` of the low byte of each lane."""
+    """``dst`` = the numbers of ``type`` in field ``index`` of the low byte of each lane.
+
+    They are moved ``up`` so many bits.
+    """
 
     kind: ClassVar[str] = "unpack"
     counts: ClassVar[Counted] = "elementary_operations"
@@ -372,6 +375,23 @@ class Unpack(Operation):
     src: Reads[Register]
     type: str
     index: int
+    up: int = 0
+
+    @property
+    def field(self) -> str:
+        """What the vector calls such fields."""
+        return f"{self.type}<<{self.up}" if self.up else self.type
+
+
+@dataclass(frozen=True, slots=True)
+class Join(Operation):
+    """``dst`` = the bits of ``x`` and of ``y``, integers that have none in common."""
+
+    kind: ClassVar[str] = "join"
+    counts: ClassVar[Counted] = "elementary_operations"
+    dst: Writes[Register]
+    x: Reads[Register]
+    y: Reads[Register]
 
 
 @dataclass(frozen=True, slots=True)
@@ -541,7 +561,7 @@ Op = (
     Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Pick | Splat | MultiplyAdd
     | Add | Multiply | Apply | Interleave | Unzip | SumLanes | Store | Copy | StackBuffer | Keep
     | Hide | Prefetch | Note | Loop | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
-    | MultiplyBlock | ReadRows | WriteRow | Unpack
+    | MultiplyBlock | ReadRows | WriteRow | Unpack | Join
 )  # fmt: skip
 
 

@@ -26,6 +26,7 @@ from .ops import (
     Copy,
     Hide,
     Interleave,
+    Join,
     Keep,
     Load,
     LoadMatrix,
@@ -288,10 +289,16 @@ def _interleave(w: Walk, op: Interleave | Unzip) -> None:
 
 def _unpack(w: Walk, op: Unpack) -> None:
     w.same(op, op.dst, op.src)
-    fields = op.dst.vector.fields.get(op.type, ())
+    fields = op.dst.vector.fields.get(op.field, ())
     if not 0 <= op.index < len(fields):
         known = ", ".join(op.dst.vector.fields) or "none"
-        w.refuse(op, f"of field {op.index} of {op.type}", f"those of {op.dst.vector!r}: {known}")
+        w.refuse(op, f"of field {op.index} of {op.field}", f"those of {op.dst.vector!r}: {known}")
+
+
+def _join(w: Walk, op: Join) -> None:
+    w.same(op, op.dst, op.x)
+    w.same(op, op.dst, op.y)
+    w.spelled(op, op.dst.vector.join, op.dst.vector)
 
 
 def _sum_lanes(w: Walk, op: SumLanes) -> None:
@@ -502,6 +509,7 @@ RULES: Rules = {
     Interleave: _interleave,
     Unzip: _interleave,
     Unpack: _unpack,
+    Join: _join,
     SumLanes: _sum_lanes,
     Store: _store,
     Copy: _copy,

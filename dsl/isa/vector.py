@@ -164,8 +164,10 @@ class Vector:
     without ``muladd`` only holds factors; its ``group`` is a register full of the ``{bits}`` bits
     ``{x}``, an integer in C; ``fields[type]`` are the numbers of a stored type in each field of
     the low byte of the lanes of ``{v}``, the lowest field first: of u2 and u4, and those of f4_e2m1
-    in halves, with 12 added in unsigned lanes; ``shifts[type]`` is a register full of a group of
-    bytes of the other sign, 128 added to each or subtracted, so that the values are its own.
+    in halves, with 12 added in unsigned lanes; ``u1<<4`` fields of one bit, moved up by four;
+    ``join`` is the bits of ``{x}`` and those of ``{y}``; ``shifts[type]`` is a register full of a
+    group of bytes of the other sign, 128 added to each or subtracted, so that the values are its
+    own.
     ``load_group`` and ``store_group`` move ``{bytes}`` bytes as the one lane that there is.
     ``stream`` stores all lanes past the caches, at an address that is a multiple of their bytes.
     ``support`` is a template of the C that its spellings use besides intrinsics; what stands in for
@@ -188,6 +190,7 @@ class Vector:
     sum_lanes: str = ""
     group: str = ""
     fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    join: str = ""
     shifts: Mapping[str, str] = field(default_factory=dict)
     load_group: str = ""
     store_group: str = ""

@@ -332,7 +332,9 @@ class Plan(Decided):
             return None
         form = self.quantized
         groups = self.product.block // self.product.depth
-        return Scaled(groups, form.fields, bool(form.zeros), bool(self.product.partial))
+        bits, planes = sum(plane.bits for plane in form.planes), len(form.planes)
+        summed = bool(self.product.partial)
+        return Scaled(groups, form.fields, bits, planes, bool(form.zeros), summed)
 
     def _splits(self, steps: int | None, count: int) -> tuple[int, ...]:
         """Sets of accumulators worth trying: each gets two steps, of one matrix or of several."""

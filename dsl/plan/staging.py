@@ -13,7 +13,6 @@ from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 from tilewright.spec.gemm import SHAPES, Gemm
 from tilewright.spec.operands import Packed
-from tilewright.spec.quantized import Quantize
 from tilewright.spec.schedule import MANY_ROWS
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, mod, value
@@ -263,7 +262,7 @@ def stage_operands(
     empty = is_empty(spec)
     if spec.quantized is not None:
         seen |= quantized_operands(quantized_format(spec, target), spec, product, sizes["m"])
-        if isinstance(spec.a, Quantize):
+        if spec.sums_blocks:
             sources = {} if empty else {"a": operands["a"]}
             return Staging(product, seen, sources, True, _reason(product, sources))
     padded = True

@@ -54,12 +54,16 @@ class Budget:
 class Scaled:
     """A step of a block of K: its K ``groups``, of which ``fields`` share the bytes of a load.
 
+    Numbers have so many ``bits``, in so many ``planes``.
+
     ``zeros``: it has zero points of its own beside the scales. ``apart``: its sums have registers
     of their own; else elements are scaled before they are multiplied.
     """
 
     groups: int
     fields: int
+    bits: int
+    planes: int
     zeros: bool
     apart: bool
 
@@ -154,7 +158,8 @@ class TileShape:
     def _scaled_budget(self, accumulators: int) -> Budget:
         """Sums in all and of a block; bytes beside the factors made of them."""
         assert self.scaled is not None
-        along = self.vectors * (2 if self.scaled.fields > 1 else 1)
+        planes = self.scaled.planes if self.scaled.fields > 1 else 0
+        along = self.vectors * (1 + planes) + (planes > 1)
         across = self.rows if self.form == "lane_k" else 1
         registers = self.vector.registers
         # Where a block ends, scales take the factors' place, and more what is computed of them.
@@ -166,7 +171,7 @@ class TileShape:
         """Bytes and the scales of a block beside the factors, and what conversions take."""
         assert self.scaled is not None
         fields, zeros = self.scaled.fields > 1, self.scaled.zeros
-        along = self.vectors * (2 + fields + zeros)
+        along = self.vectors * (2 + fields * self.scaled.planes + zeros)
         across = self.rows + 1 if self.form in ("lane_k", "repeat") else 1
         return Budget(accumulators, along, across + UNPACKING, 0, self.vector.registers)
 
@@ -511,8 +516,10 @@ def _of_block(shape: TileShape, core: Core, group: dict[str, float]) -> dict[str
         operations = shape.arithmetic + shape.loads + UNPACKING * shape.vectors
         whole = {name: cycles * scaled.groups for name, cycles in group.items()}
         return whole | {"issue": scaled.groups * operations / core.issue}
-    unpacking = shape.vectors * scaled.groups * (2 - 1 / scaled.fields if scaled.fields > 1 else 0)
-    loads = shape.vectors * (scaled.groups / scaled.fields + 1) + shape.bands * (scaled.groups + 2)
+    parts = 3 * scaled.planes - 1 - 1 / scaled.fields if scaled.fields > 1 else 0
+    unpacking = shape.vectors * scaled.groups * parts
+    lines = scaled.groups * scaled.bits / 8 + 1
+    loads = shape.vectors * lines + shape.bands * (scaled.groups + 2)
     arithmetic = shape.arithmetic * scaled.groups + SCALING * shape.outputs + unpacking
     products = group["multiply-add units"] * scaled.groups
     return {

@@ -10,7 +10,7 @@ from tilewright.errors import SpecError
 
 from .operands import Addresses, Batch, Matrix, Offsets, Order, Packed, Strided, check_order
 from .pack import Pack
-from .quantized import Quantize, Quantized, check_quantized
+from .quantized import Quantize, Quantized, check_block_scales, check_quantized
 from .scalars import QUANTITIES, Factor, Quantity, check_factor, check_quantity, short
 from .sizes import Dim, Size, call_text, check_dims, check_extent, check_size
 from .types import INPUTS, ITEMSIZE, DTypeLike, TypeName, accumulator, is_integer
@@ -55,7 +55,8 @@ class Gemm:
     Products of integers are exact in s32, modulo 2**32, and so are integer alpha and beta; all
     else is done in f32 after conversion, or f64. A scale or zero point is a literal, ``"scalar"``,
     ``"row"`` (of A) or ``"column"``; all but literals are passed by name. Conversion to integers
-    rounds half to even and saturates; NaN becomes 0.
+    rounds half to even and saturates; NaN becomes 0. ``a_scale=("row", 32)`` is one for each block
+    of a row: an A of s8 that meets a B quantized alike.
 
     Sums in f16 are held only where a spec asks for them: by A, B and C of f16, or ``sums="f16"``,
     over all of K; by ``sums=("f16", 64)`` over up to 64 elements of it, and these sums are added in
@@ -161,7 +162,7 @@ class Gemm:
             "a": Matrix("f32", order),
             "b": Matrix(first, order),
             "c": Matrix("f16" if usual != self.sums == "f16" else self.type, order),
-            "d": self.c if any(getattr(self, name) is not None for name in _MAKE_D) else None,
+            "d": self.c if any(_makes_d(getattr(self, name)) for name in _MAKE_D) else None,
             "b2": None,
         }
         options: dict[str, tuple[object, object]] = {}
@@ -247,6 +248,18 @@ class Gemm:
         return self.b.quantized if isinstance(self.b, Packed) else None
 
     @property
+    def sums_blocks(self) -> bool:
+        """Whether blocks of K are summed in integers: B is quantized, and A is integers too."""
+        return self.quantized is not None and (
+            isinstance(self.a, Quantize) or is_integer(self.a.type)
+        )
+
+    @property
+    def scales_of_blocks(self) -> int | None:
+        """The length of the blocks of A's rows that have a scale each at the call; None: none."""
+        return self.a_scale[1] if isinstance(self.a_scale, tuple) else None
+
+    @property
     def factors(self) -> tuple[TypeName, TypeName]:
         """The types of A and B as far as that of sums follows from them."""
         return _factors(self.a, self.b)
@@ -254,7 +267,7 @@ class Gemm:
     @property
     def multiplied(self) -> tuple[TypeName, TypeName]:
         """The types of A and B in the multiply-adds, whose peak is that of the product."""
-        return ("u8", "s8") if isinstance(self.a, Quantize) else self.factors
+        return ("u8", "s8") if self.sums_blocks else self.factors
 
     @property
     def type(self) -> TypeName:
@@ -367,12 +380,18 @@ def _operands(given: Mapping[str, Any]) -> dict[str, Any]:
     b = _operand(a.type if given["b"] is None else given["b"], order)
     of_b = b.quantized if isinstance(b, Packed) else None
     check_quantized(a, of_b, given["k"], {name: given[name] for name in _ZEROS})
+    check_block_scales(given["a_scale"], a, of_b, given["batch"])
     held = default_c(given["sums"], *_factors(a, b))
     c = _operand(held if given["c"] is None else given["c"], order)
-    asked = any(given[name] is not None for name in _MAKE_D)
+    asked = any(_makes_d(given[name]) for name in _MAKE_D)
     d = _operand(given["d"], order) if given["d"] is not None else c if asked else None
     b2 = None if given["b2"] is None else _operand(given["b2"], order)
     return {"a": a, "b": b, "c": c, "d": d, "b2": b2}
+
+
+def _makes_d(given: object) -> bool:
+    """Whether it is done to whole sums: scales of blocks are part of them."""
+    return not isinstance(given, tuple | None)
 
 
 def _factors(a: Matrix | Quantize, b: Matrix | Packed) -> tuple[TypeName, TypeName]:

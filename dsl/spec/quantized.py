@@ -16,9 +16,19 @@ from .sizes import check_count, whole_number
 from .types import DTypeLike, TypeName, is_integer, type_name
 
 #: The types in which elements are stored.
-StoredName = Literal["s2", "u2", "s4", "u4", "s8", "u8", "f4_e2m1", "f8_e4m3", "f8_e5m2"]
+StoredName = Literal[
+    "s2", "u2", "s3", "u3", "s4", "u4", "s5", "u5", "s6", "u6", "s8", "u8", "f4_e2m1", "f8_e4m3",
+    "f8_e5m2",
+]  # fmt: skip
 #: The types of scales.
 ScaleName = Literal["f32", "f16", "bf16", "e8m0", "f8_e4m3"]
+
+
+class Plane(NamedTuple):
+    """Some bits of every number, from bit ``up`` on."""
+
+    bits: int
+    up: int
 
 
 class StoredType(NamedTuple):
@@ -36,20 +46,39 @@ class StoredType(NamedTuple):
     unit: float = 1.0
 
     @property
+    def planes(self) -> tuple[Plane, ...]:
+        """What numbers are taken apart into, so that bytes have whole parts; the low bits first."""
+        left, found, up = self.bits, [], 0
+        for bits in (8, 4, 2, 1):
+            if left & bits:
+                found.append(Plane(bits, up))
+                up += bits
+        return tuple(found)
+
+    @property
+    def fields(self) -> int:
+        """The elements of which a byte of some plane has parts."""
+        return 8 // self.planes[-1].bits
+
+    @property
     def floating(self) -> bool:
         """Whether numbers are ones of floating point."""
         return bool(self.values) or not is_integer(self.unpacked)
 
 
 _F4 = (0, 1, 2, 3, 4, 6, 8, 12)
-#: The stored types by name.
+
+
+def integers(bits: int, *, signed: bool) -> StoredType:
+    """All integers of so many bits."""
+    below = 1 << (bits - 1) if signed else 0
+    return StoredType(bits, -below, (1 << bits) - 1 - below, "s8" if signed else "u8")
+
+
+#: The stored types by name. An entry is all that integers of other bits take.
 STORED: dict[str, StoredType] = {
-    "u2": StoredType(2, 0, 3, "u8"),
-    "s2": StoredType(2, -2, 1, "s8"),
-    "u4": StoredType(4, 0, 15, "u8"),
-    "s4": StoredType(4, -8, 7, "s8"),
-    "u8": StoredType(8, 0, 255, "u8"),
-    "s8": StoredType(8, -128, 127, "s8"),
+    **{f"u{bits}": integers(bits, signed=False) for bits in (2, 3, 4, 5, 6, 8)},
+    **{f"s{bits}": integers(bits, signed=True) for bits in (2, 3, 4, 5, 6, 8)},
     "f4_e2m1": StoredType(4, 0, 15, "u8", (*_F4, *(-value for value in _F4)), 0.5),
     "f8_e4m3": StoredType(8, -448, 448, "f8_e4m3"),
     "f8_e5m2": StoredType(8, -57344, 57344, "f8_e5m2"),
@@ -73,10 +102,12 @@ SCALES: dict[str, ScaleType] = {
 }
 #: Elements of K in a block: a multiple of this many, for each element that shares a byte.
 BLOCK_UNIT = 8
-#: A block that is all of K is filled up to a multiple of this many.
+#: A block that is all of K is filled up to a multiple of this many, of four for each field.
 WHOLE_UNIT = 16
-#: The longest block, and that with zero points for each: what is computed of them is exact.
-LONGEST_BLOCK, LONGEST_WITH_ZEROS = 65536, {2: 4096, 4: 4096, 8: 512}
+#: The longest block, and that with zero points of its own.
+LONGEST_BLOCK, LONGEST_WITH_ZEROS = 65536, 4096
+#: The longest block that may end within the bytes that its elements share.
+LONGEST_UNEVEN = 64
 
 #: What of A has a scale of its own: a row, or a block of one.
 PerRow = Literal["row"] | tuple[Literal["row"], int]
@@ -86,11 +117,12 @@ PerRow = Literal["row"] | tuple[Literal["row"], int]
 class Quantized:
     """Elements of few bits, and a scale for each ``block`` elements along K: B of a ``tw.Packed``.
 
-    An element is ``scale * (q - zero)``: ``q`` of ``type`` (s2, u2, s4, u4, s8, u8, f4_e2m1,
-    f8_e4m3, f8_e5m2), the scale of type ``scale`` (f32, f16, bf16, e8m0, f8_e4m3), one for each
-    block of K and column; the last block may be shorter. ``block`` is a multiple of 8, of 16 for
-    two bits, up to 65536; None is one block for all of K; a pair, (128, 128), is elements of K by
-    columns that share a scale.
+    An element is ``scale * (q - zero)``: ``q`` of ``type`` (s2, u2, s3, u3, s4, u4, s5, u5, s6,
+    u6, s8, u8, f4_e2m1, f8_e4m3, f8_e5m2), the scale of type ``scale`` (f32, f16, bf16, e8m0,
+    f8_e4m3), one for each block of K and column; the last block may be shorter. ``block`` is a
+    multiple of 8, of 16 for two bits, up to 65536; None is one block for all of K; a pair,
+    (128, 128), is elements of K by columns that share a scale. Of three and five bits blocks of
+    more than 64 elements are multiples of 32, of six of 16.
 
     ``zero`` is one number for all elements; or the type's own name: an integer for each block,
     beside the scales; or the name of a scale's type, of f32, f16 and bf16: then an element is
@@ -153,7 +185,8 @@ class Quantized:
 
     def block_of(self, k: int) -> int:
         """The elements in a block of K where there are ``k``: all of them, filled up, or fewer."""
-        return self.along or max(1, -(-k // WHOLE_UNIT)) * WHOLE_UNIT
+        unit = max(WHOLE_UNIT, 4 * self.stored.fields)
+        return self.along or max(1, -(-k // unit)) * unit
 
     def blocks(self, k: int, n: int) -> tuple[int, int]:
         """How many blocks k x n elements have, along K and across; the last may be smaller."""
@@ -186,42 +219,69 @@ def _check_zeros(form: Quantized) -> None:
         _check_length(form, form.along)
 
 
-def _check_length(form: Quantized, length: int) -> None:
-    """SpecError where what is computed of a block would not be exact."""
-    own = form.zeros == "zeros"
-    most = LONGEST_WITH_ZEROS[form.stored.bits] if own else LONGEST_BLOCK
+def _check_length(form: Quantized, length: int, a: Quantize | None = None) -> None:
+    """SpecError where what is computed of a block would not be exact; ``a`` is what it meets."""
+    own, wide = form.zeros == "zeros", a is not None and a.zero is not None
+    most = longest_block(form.stored.bits, own=own, wide=wide)
     if length > most:
+        own_zeros = " with zero points of their own" if own else ""
+        of_a = ", for an A with zero points," if wide else ""
         raise SpecError(
-            f"blocks of {form.type}{' with zero points of their own' if own else ''} are too long",
+            f"blocks of {form.type}{own_zeros}{of_a} are too long",
             got=f"{length} elements of K",
             expected=f"up to {most}: what is computed of them is exact",
             hint="a shorter block=",
         )
 
 
+def longest_block(bits: int, *, own: bool, wide: bool = False) -> int:
+    """The longest block of numbers of so many bits for which all that is computed is exact.
+
+    ``own``: with zero points of its own, which f32 holds the sums for; else s32 does. ``wide``:
+    the numbers of A less their zero point have 9 bits.
+    """
+    most = ((1 << bits) - 1) * (255 if wide else 128)
+    exact = (1 << (24 if own else 31)) // most
+    return min(LONGEST_WITH_ZEROS if own else LONGEST_BLOCK, 1 << (exact.bit_length() - 1))
+
+
 @dataclass(frozen=True, slots=True)
 class Quantize:
     """An A of floating point that the kernel makes integers of: one scale for a block of a row.
 
-    A arrives as ``type`` (f32, f16, bf16, f8) in rows, ``order`` C. ``per`` says what has a scale,
-    as B's blocks do: "row", or blocks of a row, ("row", 32). With the greatest magnitude ``top`` of
-    each, ``q = round(x * (127 / top))``, half to even, and the scale is ``top / 127``, operations
-    rounded in f32. A block of zeros has the scale 0; one with Inf or NaN makes its sums NaN.
+    A arrives as ``type`` (f32, f16, bf16, f8) in rows, ``order`` C. ``per`` says what has a scale:
+    a "row", whatever blocks B has, or blocks of a row as long as B's, ("row", 32). With the
+    greatest magnitude ``top`` of each, ``q = round(x * (127 / top))``, half to even, and the scale
+    is ``top / 127``, operations rounded in f32. A block of zeros has the scale 0; one with Inf or
+    NaN makes its sums NaN.
+
+    With ``zero="s8"`` each has a zero point too, and uses all of its 256 numbers. With ``low`` and
+    ``high``, the least and the greatest element, 0 among them, and ``half = high / 2 - low / 2``,
+    the scale is ``half / 127.5``, ``unit = 127.5 / half``, ``z = round(-128 - low * unit)``, and
+    ``q = round(x * unit) + z``, at most 127, stands for ``scale * (q - z)``.
 
     >>> a = tw.Quantize("bf16", per=("row", 32))
     >>> a.type, a.block
     ('bf16', 32)
+    >>> w8 = tw.Packed(tw.Quantized("s8"))                     # a scale for each row and column
+    >>> layer = tw.compile(tw.Gemm(2, 3, 4, a=tw.Quantize("f32", zero="s8"), b=w8))
+    >>> b = layer.pack_b(np.full((4, 3), 100, np.int8), scales=np.full((1, 3), 0.01, np.float32))
+    >>> layer(np.float32([[0, 1, 2, 3], [0, 0, 0, 4]]), b).round(2)
+    array([[6., 6., 6.],
+           [4., 4., 4.]], dtype=float32)
     """
 
     type: TypeName = "f32"
     to: Literal["s8"] = "s8"
     per: PerRow = "row"
+    zero: Literal["s8"] | None = None
 
     def __init__(
         self,
         type: DTypeLike = "f32",
         to: Literal["s8"] = "s8",
         per: PerRow = "row",
+        zero: Literal["s8"] | None = None,
     ) -> None:
         name = type_name(type)
         if name not in _FLOATS:
@@ -232,7 +292,14 @@ class Quantize:
             )
         if to != "s8":
             raise SpecError("A is quantized to another type", got=to, expected="s8")
+        if zero not in (None, "s8"):
+            raise SpecError(
+                "zero points of A have another type",
+                got=zero,
+                expected='"s8": one for each row or block; or None',
+            )
         object.__setattr__(self, "type", name)
+        object.__setattr__(self, "zero", zero)
         object.__setattr__(self, "to", to)
         object.__setattr__(self, "per", _per(per))
 
@@ -263,18 +330,30 @@ def _per(per: Any) -> PerRow:
 def _block(form: Quantized) -> int | tuple[int, int] | None:
     """A format's block, once it is one."""
     block: object = form.block
-    together = 8 // form.stored.bits
     if block is None:
         return None
     if not isinstance(block, tuple):
-        return check_block(block, together)
+        return _check_even(check_block(block, 8 // form.stored.bits), form)
     if len(block) != 2:
         raise SpecError(
             "a block is so many elements of K, or those by so many columns",
             got=block,
             expected="128, (128, 128), or None for all of K",
         )
-    return check_block(block[0], together), check_count(block[1], "the columns of a block")
+    along = _check_even(check_block(block[0], 8 // form.stored.bits), form)
+    return along, check_count(block[1], "the columns of a block")
+
+
+def _check_even(along: int, form: Quantized) -> int:
+    """A block's length; SpecError if it is long and ends within bytes that elements share."""
+    unit = 4 * form.stored.fields
+    if along > LONGEST_UNEVEN and along % unit:
+        raise SpecError(
+            f"long blocks of {form.type} must be whole bytes",
+            got=along,
+            expected=f"up to {LONGEST_UNEVEN} elements of K, or a multiple of {unit}",
+        )
+    return along
 
 
 def check_block(block: object, together: int = 1) -> int:
@@ -291,6 +370,30 @@ def check_block(block: object, together: int = 1) -> int:
             expected=f"{unit} to {LONGEST_BLOCK}",
         )
     return count
+
+
+def check_block_scales(a_scale: object, a: object, b: Quantized | None, batch: object) -> None:
+    """SpecError where scales of blocks are given for an A that has no such blocks."""
+    if not isinstance(a_scale, tuple):
+        return
+    if b is None or getattr(a, "type", None) != "s8" or isinstance(a, Quantize):
+        raise SpecError(
+            "scales of blocks belong to an A of s8 that meets a quantized B",
+            got=f"a_scale={a_scale!r}, a={a!r}",
+            expected='a="s8", b=tw.Packed(tw.Quantized(...))',
+        )
+    if a_scale != b.per:
+        raise SpecError(
+            "A and B are quantized in blocks of other lengths",
+            got=f"a_scale={a_scale!r}, b={b!r}",
+            expected=f"a_scale={b.per!r}",
+        )
+    if batch is not None:
+        raise SpecError(
+            "scales of blocks are those of one A",
+            got=batch,
+            hint="without batch, and one call for each product",
+        )
 
 
 def check_quantized(a: object, b: Quantized | None, k: object, zeros: Mapping[str, object]) -> None:
@@ -314,28 +417,30 @@ def check_quantized(a: object, b: Quantized | None, k: object, zeros: Mapping[st
                 got=zero,
                 hint="tw.Quantized(zero=...) for B's",
             )
+    type_: Any = getattr(a, "type", None)
     if not isinstance(a, Quantize):
-        type_ = getattr(a, "type", None)
-        if type_ not in _FLOATS:
+        if type_ not in (*_FLOATS, "s8"):
             raise SpecError(
-                "a B that is quantized in blocks meets an A without scales",
+                "a B that is quantized in blocks does not meet an A of this type",
                 got=f"a={type_}",
-                expected=f"one of {', '.join(_FLOATS)}, or a tw.Quantize of one of them",
+                expected=f"one of {', '.join(_FLOATS)}, a tw.Quantize of one of them, or s8",
                 hint=f'a=tw.Quantize("f32", per={b.per!r})',
             )
+        if type_ == "s8" and getattr(a, "order", "C") != "C":
+            raise SpecError("integers that meet a quantized B lie in rows", got=a, expected="C")
+    if type_ in _FLOATS and not isinstance(a, Quantize):
         return
     if not is_integer(b.stored.unpacked):
         raise SpecError(
-            "A is made integers, and the elements of B are none",
-            got=b.type,
-            hint=f"a={a.type!r}: products of floating point",
+            "A is integers, and the elements of B are none",
+            got=f"a={a!r}, b of {b.type}",
+            hint='a="f32": products of floating point',
         )
-    if a.block != b.along:
-        one, other = (block or "all" for block in (a.block, b.along))
+    if isinstance(a, Quantize) and a.block not in (None, b.along):
         raise SpecError(
             "A and B are quantized in blocks of other lengths",
-            got=f"{one} elements of K in A, {other} in B",
-            hint=f"per={b.per!r}",
+            got=f"{a.block} elements of K in A, {b.along or 'all'} in B",
+            hint=f"per={b.per!r}, or per='row'",
         )
     if isinstance(k, int):
-        _check_length(b, b.block_of(k))
+        _check_length(b, b.block_of(k), a if isinstance(a, Quantize) else None)

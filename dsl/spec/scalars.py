@@ -7,11 +7,13 @@ from typing import Any, Literal
 
 from tilewright.errors import SpecError
 
+from .quantized import check_block
 from .sizes import real_number
 
 Factor = float | Literal["scalar"]
-#: A scale or zero point: absent, a literal, one value at the call, or one for each row or column.
-Quantity = float | int | Literal["scalar", "row", "column"] | None
+#: A scale or zero point: absent, a literal, one value at the call, one for each row or column, or
+#: for each block of a row.
+Quantity = float | int | Literal["scalar", "row", "column"] | tuple[Literal["row"], int] | None
 #: Scales and zero points in the order of C's parameters, and what each may vary along.
 QUANTITIES: dict[str, Literal["row", "column"]] = {
     "a_scale": "row",
@@ -60,6 +62,8 @@ def check_quantity(value: Any, name: str, sums: str) -> Quantity:
     per = QUANTITIES[name]
     if value is None or (isinstance(value, str) and value in ("scalar", per)):
         return value  # type: ignore[return-value]
+    if name == "a_scale" and isinstance(value, tuple) and len(value) == 2 and value[0] == "row":
+        return "row", check_block(value[1])
     number = real_number(value)
     if number is None:
         raise SpecError(

@@ -245,6 +245,8 @@ def _gemm_arrays(spec: Gemm) -> tuple[ArrayParameter, ...]:
         for name in "ab":
             if getattr(spec.batch, name) is None and not isinstance(getattr(spec, name), Packed):
                 arrays.append(_offsets(f"{name}_offsets", spec.batch.count))
+    if spec.scales_of_blocks is not None:
+        arrays.append(_block_scales(spec, spec.scales_of_blocks))
     arrays += [_quantity(spec, name) for name in QUANTITIES if isinstance(getattr(spec, name), str)]
     chosen = [_named(spec, operand) for operand in spec.named]
     chosen += [_reduced(spec, name) for name, _ in spec.outputs]
@@ -258,6 +260,13 @@ def _quantity(spec: Gemm, name: str) -> ArrayParameter:
     shape = tuple(getattr(spec, slot) for slot in slots) or (1,)
     type_ = quantity_type(name, spec.type)
     return ArrayParameter(name, type_, "vector", "in", shape, "C", None, slots, "")
+
+
+def _block_scales(spec: Gemm, block: int) -> ArrayParameter:
+    """A's scales, one for each block of a row."""
+    assert isinstance(spec.k, int), "a packed B is of fixed size"
+    shape = (spec.m, -(-spec.k // block))
+    return ArrayParameter("a_scale", "f32", "matrix", "in", shape, "C", None, ("m", "blocks"), "")
 
 
 def _named(spec: Gemm, operand: Operand) -> ArrayParameter:

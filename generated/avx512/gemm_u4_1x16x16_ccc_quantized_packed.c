@@ -84,8 +84,8 @@ int64_t gemm_u4_1x16x16_ccc_quantized_packed_scratch_bytes(const int64_t *sizes)
 
 /* gemm_u4_1x16x16_ccc_quantized_packed: gemm C = A B, sums in f32
  *
- * Spec:     Gemm(1, 16, 16, a=Quantize(type='f32', to='s8', per=('row', 16)), b=Packed(Quantized(type='u4',
- *     scale='f32', zero=8, block=16)))
+ * Spec:     Gemm(1, 16, 16, a=Quantize(type='f32', to='s8', per=('row', 16), zero=None),
+ *     b=Packed(Quantized(type='u4', scale='f32', zero=8, block=16)))
  * Schedule: Schedule()
  * Resolved: Schedule(tile=(1, 16), loops='nmk', k_unroll=1, k_split=1, vectorize='n')
  * Target:   avx512 (AVX-512 F, BW, DQ, VL, CD)
@@ -93,8 +93,8 @@ int64_t gemm_u4_1x16x16_ccc_quantized_packed_scratch_bytes(const int64_t *sizes)
  *   tilewright emit --target avx512 --name gemm_u4_1x16x16_ccc_quantized_packed -o
  *     gemm_u4_1x16x16_ccc_quantized_packed.c \
  *     --schedule "Schedule()" \
- *     --spec "Gemm(1, 16, 16, a=Quantize(type='f32', to='s8', per=('row', 16)), b=Packed(Quantized(type='u4',
- *     scale='f32', zero=8, block=16)))"
+ *     --spec "Gemm(1, 16, 16, a=Quantize(type='f32', to='s8', per=('row', 16), zero=None),
+ *     b=Packed(Quantized(type='u4', scale='f32', zero=8, block=16)))"
  */
 
 /* 1 x 16 of C: 2 accumulators + 2 A + 2 B = 6 of 32 zmm
@@ -173,7 +173,7 @@ static inline void quantize_row(const float *x, int16_t *restrict out, float *re
     const __m512i start_const0 = _mm512_set1_epi32(-8);
     BARRIER;
     for (int64_t kt = 0; kt < 1; kt++) { /* blocks of K */
-        /* The greatest magnitude of a block, as its bits. */
+        /* The greatest magnitude, as its bits. */
         __m512i tops = _mm512_setzero_si512();
         const float *px = x;
         __m512 part0_x0 = _mm512_loadu_ps(px);
@@ -220,14 +220,14 @@ static inline void quantize_row(const float *x, int16_t *restrict out, float *re
         const __m512i scale_5 = _mm512_castps_si512(scale_4);
         const __m512i scale_6 = _mm512_ternarylogic_epi32(scale_2, scale_5, scale_const4, 0xca);
         const __m512 scale = _mm512_castsi512_ps(scale_6);
-        _Alignas(64) float scale_part[16];
-        _mm512_storeu_ps(scale_part, scale);
-        memcpy(scales, scale_part, 1 * sizeof *scales);
 
         /* How many units 1 is. */
         const __m512 units_1 = _mm512_div_ps(units_const0, greatest_4);
         const __m512 units_2 = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(scale_1, _mm512_castps_si512(units_1),
             _mm512_castps_si512(units_const1), 0xca));
+        _Alignas(64) float scale_part[16];
+        _mm512_storeu_ps(scale_part, scale);
+        memcpy(scales, scale_part, 1 * sizeof *scales);
 
         /* Elements, rounded half to even. */
         __m512i added = _mm512_setzero_si512();

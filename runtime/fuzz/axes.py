@@ -77,7 +77,12 @@ QUANTIZED = (
     ("u4", "f16", 8, 32), ("u4", "f16", "u4", 128), ("s4", "f32", "f16", 24), ("s8", "bf16", 0, 40),
     ("u8", "f32", "u8", 64), ("u2", "f16", "bf16", 16), ("f4_e2m1", "e8m0", 0, 32),
     ("f4_e2m1", "f8_e4m3", 0, 16), ("s8", "f32", 0, None), ("u4", "f16", "f16", (32, 48)),
-    ("f8_e4m3", "f32", 0, (128, 128)),
+    ("f8_e4m3", "f32", 0, (128, 128)), ("u5", "f16", 16, 40), ("s6", "f32", "f16", 16),
+    ("u3", "bf16", "u3", None),
+)  # fmt: skip
+#: How A meets such a B in integers: what has a scale, and a zero point; or as it is given.
+QUANTIZED_A = (
+    "blocks", "rows", "blocks and zeros", "rows and zeros", "integers", "integers and scales",
 )  # fmt: skip
 
 AXES: dict[str, tuple[Level, ...]] = {
@@ -94,7 +99,7 @@ AXES: dict[str, tuple[Level, ...]] = {
     **dict.fromkeys(("order of a", "order of b", "order of c", "order of d"), ("C", "F")),
     "packed b": (NONE, NONE, "one block", 16, 32, 48, 64),
     "quantized b": (*[NONE] * 4, *QUANTIZED),
-    "quantized a": (False, True),
+    "quantized a": (NONE, *QUANTIZED_A),
     "batch": (
         NONE, NONE, "strided", "along k", "apart", "one a", "one b", "offsets", "static offsets",
         "addresses", "stack", "stack apart",

@@ -17,7 +17,7 @@ from tilewright.spec.quantized import Quantize, Quantized
 from tilewright.spec.reductions import RowReduction
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import Size, call_text, dim
-from tilewright.spec.types import accumulator, is_integer, type_name
+from tilewright.spec.types import TypeName, accumulator, is_integer, type_name
 
 from .axes import (
     AXES,
@@ -140,12 +140,15 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
     given["a"] = _matrix(hand, "a", first)
     whole = all(isinstance(given[slot], int) for slot in "nk")
     packed = hand.take("packed b", whole and not flat)
+    blocks: tuple[str, int] | None = None
     form = _quantized(hand, whole and not flat and kind != "addresses" and sums == "f32")
     if form is not None:
         given["b"] = Packed(form, None if packed in (None, "one block") else packed)
         integers = given["a"].order == "C" and not form.stored.unpacked.startswith("f")
-        if hand.take("quantized a", integers):
-            given["a"] = Quantize(first, per=form.per)
+        quantized = str(hand.take("quantized a", integers) or "")
+        given["a"] = _integers(quantized, form, first) or given["a"]
+        if quantized == "integers and scales" and form.along and kind is None:
+            blocks = ("row", form.along)
     elif packed is None:
         given["b"] = _matrix(hand, "b", second)
     else:
@@ -159,10 +162,21 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
         operand = {"a": first, "b": second}.get(name[0])
         whole = name.endswith("_scale") or operand is None or is_integer(operand)
         given[name] = hand.take(name, whole)
+    given["a_scale"] = blocks or given["a_scale"]
     given |= _batch(hand, given, kind)
     given["epilogue"] = _epilogue(hand, given, sums)
     given["outputs"] = _reduced(hand, sums)
     return given | _outputs(hand, given)
+
+
+def _integers(level: str, form: Quantized, type_: TypeName) -> Matrix | Quantize | None:
+    """An A that is summed in integers; None where it is not."""
+    if not level:
+        return None
+    if level.startswith("integers"):
+        return Matrix("s8")
+    per = form.per if level.startswith("blocks") else "row"
+    return Quantize(type_, per=per, zero="s8" if level.endswith("zeros") else None)
 
 
 def _quantized(hand: _Hand, applies: bool) -> Quantized | None:

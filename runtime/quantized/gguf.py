@@ -48,9 +48,10 @@ def from_gguf(data: Any, type: str, shape: tuple[int, ...]) -> QuantizedMatrix:
     """A tensor of a GGUF file as B, ``shape`` k x n, or count x k x n.
 
     ``data`` are the tensor's bytes: n rows of k weights each, which become columns of B; bytes, or
-    an array of uint8 as the package ``gguf`` gives it. ``type`` is one of q4_0, q4_1, q5_0, q8_0,
-    q4_K, q6_K, mxfp4 and nvfp4. The elements stay as they are; scales that a container holds as
-    products are multiplied out, exactly, in f32. ArgumentError where bytes and shape do not fit.
+    an array of uint8 as the package ``gguf`` gives it. ``type`` is one of q4_0, q4_1, q5_0, q5_1,
+    q8_0, q2_K, q3_K, q4_K, q5_K, q6_K, mxfp4 and nvfp4. The elements stay as they are; scales that
+    a container holds as products are multiplied out, exactly, in f32. ArgumentError where bytes and
+    shape do not fit.
 
     >>> form = tw.Quantized("u4", scale="f16", zero=8, block=32)
     >>> b = tw.quantize(np.linspace(-1, 1, 64, dtype=np.float32).reshape(32, 2), form)
@@ -74,8 +75,8 @@ def from_gguf(data: Any, type: str, shape: tuple[int, ...]) -> QuantizedMatrix:
 def to_gguf(matrix: QuantizedMatrix, type: str) -> Array:
     """The bytes of a tensor of a GGUF file, uint8: n rows of K's blocks, or count x n.
 
-    It is the inverse of ``from_gguf`` for q4_0, q4_1, q5_0, q8_0, mxfp4 and nvfp4, and takes a
-    matrix of that format. q4_K and q6_K are refused: their scales are products of stored numbers.
+    It is the inverse of ``from_gguf`` for q4_0, q4_1, q5_0, q5_1, q8_0, mxfp4 and nvfp4, and takes
+    a matrix of that format. Those named K are refused: their scales are products of stored numbers.
 
     >>> form = tw.Quantized("s8", scale="f16", block=32)
     >>> tw.to_gguf(tw.quantize(np.ones((64, 3), np.float32), form), "q8_0").shape
@@ -219,21 +220,34 @@ def _write_q4_1(parts: Parts) -> Array:
     return np.hstack([_bytes(parts.scales), _bytes(parts.zeros), _of_nibbles(parts.q)])
 
 
+def _five_bits(rows: Array) -> Array:
+    """32 fifth bits, then 16 bytes of four bits each."""
+    fifth = np.unpackbits(rows[:, :4], axis=-1, bitorder="little")
+    found: Array = _nibbles(rows[:, 4:]) | fifth << 4
+    return found
+
+
+def _of_five_bits(q: Array) -> Array:
+    """The bytes of which ``_five_bits`` makes ``q``."""
+    fifth = np.packbits(q >> 4, axis=-1, bitorder="little")
+    return np.hstack([fifth, _of_nibbles(q & 15)])
+
+
 def _read_q5_0(rows: Array) -> Parts:
-    fifth = np.unpackbits(rows[:, 2:6], axis=-1, bitorder="little")
-    whole = _nibbles(rows[:, 6:]) | fifth << 4
-    return Parts(whole.view(np.int8) - np.int8(16), _halves(rows[:, :2]))
+    return Parts(_five_bits(rows[:, 2:]), _halves(rows[:, :2]))
 
 
 def _write_q5_0(parts: Parts) -> Array:
-    low, high = (int(end) for end in (parts.q.min(), parts.q.max()))
-    if low < -16 or high > 15:
-        raise ArgumentValueError(
-            "elements are none of q5_0", got=f"{low} to {high}", expected="-16 to 15"
-        )
-    whole = (parts.q + np.int8(16)).view(np.uint8)
-    fifth = np.packbits(whole >> 4, axis=-1, bitorder="little")
-    return np.hstack([_bytes(parts.scales), fifth, _of_nibbles(whole & 15)])
+    return np.hstack([_bytes(parts.scales), _of_five_bits(parts.q)])
+
+
+def _read_q5_1(rows: Array) -> Parts:
+    return Parts(_five_bits(rows[:, 4:]), _halves(rows[:, :2]), _halves(rows[:, 2:4]))
+
+
+def _write_q5_1(parts: Parts) -> Array:
+    assert parts.zeros is not None
+    return np.hstack([_bytes(parts.scales), _bytes(parts.zeros), _of_five_bits(parts.q)])
 
 
 def _read_q8_0(rows: Array) -> Parts:
@@ -244,20 +258,50 @@ def _write_q8_0(parts: Parts) -> Array:
     return np.hstack([_bytes(parts.scales), _bytes(parts.q)])
 
 
-def _read_q4_k(rows: Array) -> Parts:
+def _planes(part: Array, bits: int) -> Array:
+    """So many bits of each of 32 bytes for one run of 32 elements after the other."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)[:, None]
+    fields = part.reshape(len(part), -1, 1, 32) >> shifts & ((1 << bits) - 1)
+    return fields.reshape(len(part), -1)
+
+
+def _factors_of_six_bits(rows: Array) -> tuple[Array, Array]:
+    """The scales and minima of eight blocks in 16 bytes: two f16, and 6 bits for each."""
     whole = _halves(rows[:, :4]).astype(np.float32)
     first, second, last = rows[:, 4:8], rows[:, 8:12], rows[:, 12:16]
     scales = np.hstack([first & 63, last & 15 | first >> 6 << 4])
     minima = np.hstack([second & 63, last >> 4 | second >> 6 << 4])
+    return whole[:, :1] * scales, -whole[:, 1:] * minima
+
+
+def _read_q2_k(rows: Array) -> Parts:
+    whole, packed = _halves(rows[:, 80:]).astype(np.float32), rows[:, :16]
+    q = _planes(rows[:, 16:80], 2)
+    return Parts(q, whole[:, :1] * (packed & 15), -whole[:, 1:] * (packed >> 4))
+
+
+def _read_q3_k(rows: Array) -> Parts:
+    q = _planes(rows[:, 32:96], 2) | _planes(rows[:, :32], 1) << 2
+    packed = rows[:, 96:108]
+    low = np.hstack([packed[:, :8] & 15, packed[:, :8] >> 4])
+    high = np.hstack([packed[:, 8:] >> shift & 3 for shift in (0, 2, 4, 6)])
+    scales = (low | high << 4).view(np.int8) - np.int8(32)
+    return Parts(q, _halves(rows[:, 108:]).astype(np.float32) * scales)
+
+
+def _read_q4_k(rows: Array) -> Parts:
     q = _nibbles(rows[:, 16:].reshape(-1, 4, 32)).reshape(len(rows), 256)
-    return Parts(q, whole[:, :1] * scales, -whole[:, 1:] * minima)
+    return Parts(q, *_factors_of_six_bits(rows))
+
+
+def _read_q5_k(rows: Array) -> Parts:
+    low = _nibbles(rows[:, 48:].reshape(-1, 4, 32)).reshape(len(rows), 256)
+    return Parts(low | _planes(rows[:, 16:48], 1) << 4, *_factors_of_six_bits(rows))
 
 
 def _read_q6_k(rows: Array) -> Parts:
-    low = _nibbles(rows[:, :128].reshape(-1, 2, 64)).reshape(len(rows), 2, 4, 32)
-    shifts = np.arange(0, 8, 2, dtype=np.uint8)[:, None]
-    high = rows[:, 128:192].reshape(-1, 2, 1, 32) >> shifts & 3
-    q = (low | high << 4).reshape(len(rows), 256).view(np.int8) - np.int8(32)
+    low = _nibbles(rows[:, :128].reshape(-1, 2, 64)).reshape(len(rows), 256)
+    q = low | _planes(rows[:, 128:192], 2) << 4
     scales = rows[:, 192:208].view(np.int8)
     return Parts(q, _halves(rows[:, 208:]).astype(np.float32) * scales)
 
@@ -285,10 +329,18 @@ CONTAINERS: dict[str, Container] = {
     "q4_1": Container(
         Quantized("u4", scale="f16", zero="f16", block=32), 32, 20, _read_q4_1, _write_q4_1
     ),
-    "q5_0": Container(Quantized("s8", scale="f16", block=32), 32, 22, _read_q5_0, _write_q5_0),
+    "q5_0": Container(
+        Quantized("u5", scale="f16", zero=16, block=32), 32, 22, _read_q5_0, _write_q5_0
+    ),
+    "q5_1": Container(
+        Quantized("u5", scale="f16", zero="f16", block=32), 32, 24, _read_q5_1, _write_q5_1
+    ),
     "q8_0": Container(Quantized("s8", scale="f16", block=32), 32, 34, _read_q8_0, _write_q8_0),
+    "q2_K": Container(Quantized("u2", scale="f32", zero="f32", block=16), 256, 84, _read_q2_k),
+    "q3_K": Container(Quantized("u3", scale="f32", zero=4, block=16), 256, 110, _read_q3_k),
     "q4_K": Container(Quantized("u4", scale="f32", zero="f32", block=32), 256, 144, _read_q4_k),
-    "q6_K": Container(Quantized("s8", scale="f32", block=16), 256, 210, _read_q6_k),
+    "q5_K": Container(Quantized("u5", scale="f32", zero="f32", block=32), 256, 176, _read_q5_k),
+    "q6_K": Container(Quantized("u6", scale="f32", zero=32, block=16), 256, 210, _read_q6_k),
     "mxfp4": Container(
         Quantized("f4_e2m1", scale="e8m0", block=32), 32, 17, _read_mxfp4, _write_q4_0
     ),

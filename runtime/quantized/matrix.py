@@ -236,13 +236,17 @@ def quantized_bytes(matrix: QuantizedMatrix, form: QuantizedFormat) -> Array:
     fields = np.zeros((k, n), np.uint8)
     codes = matrix.q if matrix.format.stored.floating else matrix.q.astype(np.int16) + form.shift
     fields[: form.k, : form.n] = codes.astype(np.uint8)
-    together = form.fields * form.group
-    parts = fields.reshape(k // together, form.fields, form.group, form.blocks, form.nb)
-    width = 8 // form.fields
-    whole = np.zeros((parts.shape[0], *parts.shape[2:]), np.uint8)
-    for index in range(form.fields):
-        whole |= parts[:, index] << np.uint8(width * index)
-    elements = np.ascontiguousarray(whole.transpose(2, 0, 3, 1)).reshape(-1)
+    groups = form.block // form.group
+    parts = fields.reshape(form.k_blocks, groups, form.group, form.blocks, form.nb)
+    whole = np.zeros((form.k_blocks, form.lines(groups), *parts.shape[2:]), np.uint8)
+    for number, plane in enumerate(form.planes):
+        mask = np.uint8((1 << plane.bits) - 1)
+        for index in range(groups):
+            line, field = form.place(index, number)
+            whole[:, line] |= (parts[:, index] >> np.uint8(plane.up) & mask) << np.uint8(
+                plane.bits * field
+            )
+    elements = np.ascontiguousarray(whole.transpose(3, 0, 1, 4, 2)).reshape(-1)
     data = np.zeros(form.nbytes, np.uint8)
     data[: elements.size] = elements
     _put_blocks(data[form.scales_at :], matrix.factors(), form.scale, form)
@@ -250,7 +254,18 @@ def quantized_bytes(matrix: QuantizedMatrix, form: QuantizedFormat) -> Array:
         integers = matrix.format.zeros == "zeros"
         zeros = matrix.zeros.astype(np.float32) + form.shift if integers else matrix.zeros
         _put_blocks(data[form.zeros_at :], matrix.by_column(zeros), form.zeros, form)
+    if form.sums:
+        _put_blocks(data[form.sums_at :], _sums(matrix, form), form.sums, form)
     return data
+
+
+def _sums(matrix: QuantizedMatrix, form: QuantizedFormat) -> Array:
+    """The sum of each block's factors less their bias; what fills up a block are bytes of 0."""
+    filling = 0 if matrix.format.stored.values else -form.shift
+    numbers = np.full((form.k_blocks, form.block, form.n), filling, np.int64)
+    numbers.reshape(form.k_blocks * form.block, form.n)[: form.k] = matrix.numbers()
+    found: Array = (numbers + (form.shift - form.bias)).sum(axis=1).astype(np.int32)
+    return found
 
 
 def _put_blocks(place: Array, given: Array, type_: str, form: QuantizedFormat) -> None:

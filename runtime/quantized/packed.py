@@ -22,7 +22,7 @@ def dequantized(data: Array, form: QuantizedFormat) -> Array:
     scales = _of_blocks(data, form.scales_at, form.scale, form)
     zeros = _of_blocks(data, form.zeros_at, form.zeros, form) if form.zeros else np.float32(0)
     if form.minima:
-        found: Array = scales * numbers.astype(np.float32) + zeros
+        found: Array = (scales.astype(np.float64) * numbers + zeros).astype(np.float32)
     else:
         zero = zeros - np.float32(form.shift if form.zeros else -form.offset)
         found = scales * (numbers.astype(np.float32) - zero)
@@ -33,11 +33,17 @@ def _numbers(data: Array, form: QuantizedFormat) -> Array:
     """The stored numbers as int64, those of f8 as float64; of codes what they stand for."""
     stored = STORED[form.type]
     count = form.blocks * form.block_elements
-    panels = data[:count].reshape(form.blocks, -1, form.nb, form.group)
-    shifts = np.arange(0, 8, stored.bits, dtype=np.uint8)[:, None, None, None]
-    mask = np.uint8((1 << stored.bits) - 1)
-    fields = panels.transpose(1, 3, 0, 2)[:, None] >> shifts & mask  # byte, field, place, columns
-    codes = fields.reshape(-1, form.blocks * form.nb)[: form.k, : form.n]
+    groups = form.block // form.group
+    panels = data[:count].reshape(form.blocks, form.k_blocks, -1, form.nb, form.group)
+    lines = panels.transpose(1, 2, 4, 0, 3)  # block, line, place, columns
+    parts = np.zeros((form.k_blocks, groups, *lines.shape[2:]), np.uint8)
+    for number, plane in enumerate(form.planes):
+        mask = np.uint8((1 << plane.bits) - 1)
+        for index in range(groups):
+            line, field = form.place(index, number)
+            part = lines[:, line] >> np.uint8(plane.bits * field) & mask
+            parts[:, index] |= part << np.uint8(plane.up)
+    codes = parts.reshape(-1, form.blocks * form.nb)[: form.k, : form.n]
     if stored.values:
         found: Array = np.array(stored.values, np.int64)[codes]
     elif stored.floating:

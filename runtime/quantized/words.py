@@ -10,7 +10,7 @@ from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.memory import Array
 from tilewright.runtime.arrays.views import as_array, what_to_do
 from tilewright.spec.dtypes import DTYPES
-from tilewright.spec.quantized import LONGEST_WITH_ZEROS, STORED, Quantized, StoredName
+from tilewright.spec.quantized import STORED, Quantized, StoredName, longest_block
 
 from .matrix import QuantizedMatrix
 
@@ -53,7 +53,13 @@ def unpack(
         raise ArgumentValueError(
             "the axis is none of the packed array's", got=axis, expected=f"0 to {words.ndim - 1}"
         )
-    count = _WORDS[words.dtype] // stored.bits
+    count, left = divmod(_WORDS[words.dtype], stored.bits)
+    if left:
+        raise ArgumentValueError(
+            f"elements of {stored.bits} bits do not fill words",
+            got=type,
+            expected="elements of 2, 4 or 8 bits",
+        )
     fields = _fields(count, first, order)
     whole = np.moveaxis(words, axis, -1).view(f"u{words.dtype.itemsize}")[..., None]
     shifts = np.empty(count, whole.dtype)
@@ -156,7 +162,8 @@ def _grouped(
         )
     group = k // groups
     parts = 1
-    while group // parts > LONGEST_WITH_ZEROS[STORED[type_].bits] and group % (16 * parts) == 0:
+    longest = longest_block(STORED[type_].bits, own=True)
+    while group // parts > longest and group % (16 * parts) == 0:
         parts *= 2
     scales, zeros = (np.repeat(each, parts, axis=0) for each in (scales, zeros))
     own = type_ if zero is None else zero

@@ -17,7 +17,6 @@ from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.spec.expression import Expression
 from tilewright.spec.gemm import QUANTITIES, Gemm
-from tilewright.spec.quantized import Quantize
 from tilewright.spec.scalars import quantity_type
 from tilewright.spec.types import FORMATS, is_integer
 
@@ -181,7 +180,7 @@ def _stored_whole(
 def _quantity(spec: Gemm, name: str, operands: Mapping[str, Any]) -> Array | None:
     """A scale or zero point as the kernel has it, in a shape that broadcasts to D's."""
     said = getattr(spec, name)
-    if said is None:
+    if said is None or isinstance(said, tuple):
         return None
     given = np.atleast_1d(np.asarray(operands[name] if isinstance(said, str) else said))
     type_ = quantity_type(name, spec.type)
@@ -215,7 +214,7 @@ def _factored(
     with_c: bool,
 ) -> Interval:
     """``alpha * sum + beta * C``, the last if ``with_c``: in f32, or f64."""
-    if isinstance(spec.a, Quantize):
+    if spec.sums_blocks:
         return _in_f32(spec, operands, block_sums(spec, operands, b), with_c=with_c)
     if spec.sum_type == "f16":
         return _in_f32(spec, operands, _halves(spec, operands, b), with_c=with_c)

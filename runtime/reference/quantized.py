@@ -12,35 +12,59 @@ from tilewright.runtime.arrays.elements import decode, epsilon
 from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.spec.gemm import Gemm
+from tilewright.spec.quantized import Quantize
 
 from .interval import LEAST, Interval
 
-_TOP, _LEAST = np.float32(127), np.float32(2.0**-119)
+_TOP, _HALF, _LEAST = np.float32(127), np.float32(127.5), np.float32(2.0**-119)
 
 
 class Blocks(NamedTuple):
-    """A matrix in rows of ``q``, int64, and a ``scales`` for each block of a row."""
+    """A matrix in rows of ``q``, int64 less zero points, and ``scales`` for each block of a row."""
 
     q: Array
     scales: Array
 
 
-def quantized(a: Array, block: int) -> Blocks:
-    """Rows of float32 as integers, as ``tw.Quantize`` says; the last block is filled with zeros."""
+def quantized(a: Array, how: Quantize | None, block: int) -> Blocks:
+    """Rows of float32 as integers, as ``tw.Quantize`` says; the last block is filled with zeros.
+
+    Without it they are integers already, with a scale of 1.
+    """
     rows, k = a.shape
     count = -(-k // block)
     padded = np.zeros((rows, count * block), np.float32)
     padded[:, :k] = a
-    parts = padded.reshape(rows, count, block)
+    if how is None:
+        return Blocks(padded.astype(np.int64), np.ones((rows, count), np.float32))
+    width = padded.shape[1] if how.block is None else block
+    parts = padded.reshape(rows, 1 if how.block is None else count, width)
     with np.errstate(all="ignore"):
-        top = np.abs(parts).max(axis=2, initial=0)
-        there = top >= _LEAST  # not where there is a NaN
-        scales = np.where(there, top / _TOP, np.float32(0))
-        units = np.where(there, _TOP / top, np.float32(0))
-        q = np.rint(np.clip(parts * units[:, :, None], -_TOP, _TOP))
-    scales = np.where(np.isfinite(top), scales, np.float32(np.nan))
+        q, scales = (_in_range if how.zero else _on_both_sides)(parts)
+    scales = np.where(np.isfinite(parts).all(axis=2), scales, np.float32(np.nan))
     q = np.where(np.isnan(q), 0, q).astype(np.int64)
-    return Blocks(q.reshape(rows, count * block), scales)
+    return Blocks(q.reshape(rows, count * block), np.broadcast_to(scales, (rows, count)))
+
+
+def _on_both_sides(parts: Array) -> tuple[Array, Array]:
+    """Integers from -127 to 127, and what stands for 1."""
+    top = np.abs(parts).max(axis=2, initial=0)
+    there = top >= _LEAST  # not where there is a NaN
+    scales = np.where(there, top / _TOP, np.float32(0))
+    units = np.where(there, _TOP / top, np.float32(0))
+    return np.rint(np.clip(parts * units[:, :, None], -_TOP, _TOP)), scales
+
+
+def _in_range(parts: Array) -> tuple[Array, Array]:
+    """Integers from -128 to 127 less the one that stands for 0, and what stands for 1."""
+    half = np.float32(0.5)
+    low, high = parts.min(axis=2, initial=0), parts.max(axis=2, initial=0)
+    reach = high * half - low * half
+    there = reach >= _LEAST
+    scales = np.where(there, reach / _HALF, np.float32(0))
+    units = np.where(there, _HALF / reach, np.float32(0))
+    zeros = np.clip(np.rint(np.float32(-128) - low * units), -128, 127)[:, :, None]
+    return np.clip(np.rint(parts * units[:, :, None]) + zeros, -128, 127) - zeros, scales
 
 
 def block_sums(spec: Gemm, operands: Mapping[str, Any], b: str) -> Interval:
@@ -57,7 +81,10 @@ def block_sums(spec: Gemm, operands: Mapping[str, Any], b: str) -> Interval:
         assert isinstance(right, QuantizedMatrix)
         k, n = right.shape
         block = form.block_of(k)
-        a = quantized(decode(np.asarray(left), spec.a.type).astype(np.float32), block)
+        rows = decode(np.asarray(left), spec.a.type).astype(np.float32)
+        a = quantized(rows, spec.a if isinstance(spec.a, Quantize) else None, block)
+        if spec.scales_of_blocks is not None:
+            a = a._replace(scales=np.asarray(operands["a_scale"]))
         whole = np.zeros((a.q.shape[1], n), np.int64)
         whole[:k] = right.numbers() - form.offset
         if form.zeros == "zeros":

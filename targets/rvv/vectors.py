@@ -74,6 +74,7 @@ def held(group: Group) -> Vector:
         ctype=group.ctype,
         broadcast=_same_bits(group),
         fields=_parts(group) if group.element == "s16" else {},
+        join=group.spell("@vor_vv_$t({x}, {y}, $n)") if group.element == "s16" else "",
         **accesses(group, CONVERSIONS[group.element]),
     )
 
@@ -85,9 +86,11 @@ def _parts(group: Group) -> dict[str, tuple[str, ...]]:
     where the exponent is 0; its first bit is the sign.
     """
 
-    def part(width: int, low: int) -> str:
-        moved = f"@vsra_vx_$t({{v}}, {low}, $n)" if low else "{v}"
-        return f"@vand_vx_$t({moved}, {(1 << width) - 1}, $n)"
+    def part(right: int, mask: int) -> str:
+        moved = "{v}"
+        if right:
+            moved = f"@{'vsra' if right > 0 else 'vsll'}_vx_$t({{v}}, {abs(right)}, $n)"
+        return f"@vand_vx_$t({moved}, {mask}, $n)"
 
     def looked_up(index: str) -> str:
         last = f"@vand_vx_$t({index}, 1, $n)"
@@ -163,5 +166,6 @@ SINGLE = {
         store="*({p}) = {v}",
         loads=dict.fromkeys(("s8", "u8"), "*({p})"),
         fields=_FIELDS,
+        join="(int16_t)({x} | {y})",
     ),
 }

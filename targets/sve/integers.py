@@ -17,6 +17,7 @@ from .words import (
     first_lanes,
     forms,
     group,
+    join,
     mask,
     parts,
     transposes,
@@ -126,7 +127,7 @@ def factors(element: str, nbytes: int) -> tuple[Vector, ...]:
     load = f"svld1_{element}({{lanes}}, {{p}})"
     part = f"svreinterpret_{element}_s32(svdup_n_s32({BITS[32]}))"
     made = held(element, nbytes, ctype, load, part)
-    return tuple(replace(vector, fields=parts(element)) for vector in made)
+    return tuple(replace(vector, fields=parts(element), join=join(element)) for vector in made)
 
 
 def held(element: str, nbytes: int, ctype: str, load: str, part: str) -> tuple[Vector, ...]:

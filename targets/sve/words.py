@@ -73,13 +73,20 @@ def parts(element: str) -> dict[str, tuple[str, ...]]:
     every = all_lanes("u8")
     numbers = f"svdupq_n_u8({', '.join(map(str, table(unsigned=element == 'u8')))})"
 
-    def part(width: int, low: int) -> str:
-        bytes_ = seen_as("u8", element, "{v}")
-        moved = f"svlsr_n_u8_x({every}, {bytes_}, {low})" if low else bytes_
-        return f"svand_n_u8_x({every}, {moved}, {(1 << width) - 1})"
+    def part(right: int, mask: int) -> str:
+        moved = bytes_ = seen_as("u8", element, "{v}")
+        if right:
+            shift = "lsr" if right > 0 else "lsl"
+            moved = f"sv{shift}_n_u8_x({every}, {bytes_}, {abs(right)})"
+        return f"svand_n_u8_x({every}, {moved}, {mask})"
 
     made = fields(part, lambda index: f"svtbl_u8({numbers}, {index})")
     return {name: tuple(seen_as(element, "u8", x) for x in made[name]) for name in made}
+
+
+def join(element: str) -> str:
+    """The bits of two registers."""
+    return f"svorr_{element}_x({all_lanes(element)}, {{x}}, {{y}})"
 
 
 def group(element: str) -> str:

@@ -127,6 +127,7 @@ def factors(element: str, bits: int, *, masked: bool = False) -> Vector:
         loads={name: _widened(name, 16, bits) for name in narrow},
         group=f"{seen}{group}({{x}})",
         fields=_fields(element, whole_bits) if ctype.endswith("i") else {},
+        join=f"{prefix(whole_bits)}_or_si{whole_bits}({{x}}, {{y}})" if ctype.endswith("i") else "",
         shifts={other: flipped} if other else {},
         mask=_element_mask(element, bits, seen, back) if masked else None,
         partial_load={} if masked else _first_elements(element, bits),
@@ -144,9 +145,11 @@ def _fields(element: str, bits: int) -> dict[str, tuple[str, ...]]:
         512: f"_mm512_broadcast_i32x4({quad})",
     }[bits]
 
-    def part(width: int, low: int) -> str:
-        moved = f"{mm}_srli_epi16({{v}}, {low})" if low else "{v}"
-        return f"{mm}_and_{si}({moved}, {mm}_set1_epi8({(1 << width) - 1}))"
+    def part(right: int, mask: int) -> str:
+        moved = "{v}"
+        if right:
+            moved = f"{mm}_{'srli' if right > 0 else 'slli'}_epi16({{v}}, {abs(right)})"
+        return f"{mm}_and_{si}({moved}, {mm}_set1_epi8({mask}))"
 
     def looked_up(index: str) -> str:
         found = f"{mm}_shuffle_epi8({broadcast}, {index})"

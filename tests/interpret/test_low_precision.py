@@ -78,7 +78,10 @@ def sums(element: str, lanes: int) -> Vector:
     )  # fmt: skip
 
 
-FIELDS = {"u2": ("",) * 4, "u4": ("",) * 2, "f4_e2m1": ("",) * 2}
+FIELDS = {
+    "u2": ("",) * 4, "u4": ("",) * 2, "f4_e2m1": ("",) * 2, "u2<<4": ("",) * 4,
+    **{f"u1<<{up}": ("",) * 8 for up in (2, 4, 6)},
+}  # fmt: skip
 INVENTED = Target(
     name="invented",
     title="a machine that does not exist",
@@ -92,7 +95,7 @@ INVENTED = Target(
         *(sums(element, lanes) for element in ("f32", "f64", "s32") for lanes in (4, 1)),
         *(vector("bf16", lanes) for lanes in (8, 2)),
         *(
-            vector("s16", lanes, loads=dict.fromkeys(("s8", "u8"), ""), fields=FIELDS)
+            vector("s16", lanes, loads=dict.fromkeys(("s8", "u8"), ""), fields=FIELDS, join="{x}")
             for lanes in (8, 2)
         ),
     ),

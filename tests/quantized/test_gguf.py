@@ -15,6 +15,11 @@ from tilewright.runtime.quantized.gguf import CONTAINERS
 Array = np.ndarray[Any, Any]
 #: What the codes of f4_e2m1 stand for.
 F4 = (0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6)
+#: Where numbers of f16 stand in a block, if not at its beginning alone.
+HALVES = {
+    **dict.fromkeys(("q4_1", "q5_1", "q4_K", "q5_K"), (0, 2)),
+    "q2_K": (80, 82), "q3_K": (108,), "q6_K": (208,),
+}  # fmt: skip
 WRITTEN = [name for name, container in CONTAINERS.items() if container.write is not None]
 
 
@@ -22,7 +27,7 @@ def rows_of(name: str, n: int, k: int, seed: int) -> Array:
     """Random bytes; scales of f16 and f8 are no NaN, and those of e8m0 neither."""
     rng, container = np.random.default_rng(seed), CONTAINERS[name]
     rows = rng.integers(0, 256, (n * k // container.elements, container.nbytes)).astype(np.uint8)
-    for start in {"q4_1": (0, 2), "q4_K": (0, 2), "q6_K": (208,)}.get(name, (0,)):
+    for start in HALVES.get(name, (0,)):
         numbers = rng.uniform(-4, 4, len(rows)).astype("<f2")
         numbers[rng.random(len(rows)) < 0.1] = 0
         rows[:, start : start + 2] = numbers.view(np.uint8).reshape(-1, 2)
@@ -47,14 +52,43 @@ def nibble(block: bytes, start: int, i: int, half_run: int) -> int:
     return byte >> 4 if place >= half_run else byte & 15
 
 
+def q2_k(block: bytes, i: int) -> float:
+    packed, run = block[i // 16], i // 128
+    q = block[16 + 32 * run + i % 32] >> (2 * (i % 128 // 32)) & 3
+    return half(block, 80) * (packed & 15) * q - half(block, 82) * (packed >> 4)
+
+
+def q3_k(block: bytes, i: int) -> float:
+    packed, sub, run = block[96:108], i // 16, i // 128
+    low = packed[sub % 8] >> (4 if sub >= 8 else 0) & 15
+    scale = (low | (packed[8 + sub % 4] >> (2 * (sub // 4)) & 3) << 4) - 32
+    q = block[32 + 32 * run + i % 32] >> (2 * (i % 128 // 32)) & 3
+    return half(block, 108) * scale * (q + 4 * (block[i % 32] >> (i // 32) & 1) - 4)
+
+
+def q5_1(block: bytes, i: int) -> float:
+    fifth = int.from_bytes(block[4:8], "little") >> i & 1
+    return half(block, 0) * (nibble(block, 8, i, 16) + 16 * fifth) + half(block, 2)
+
+
 def q4_k(block: bytes, i: int) -> float:
+    scale, least = six_bits(block, i)
+    return scale * nibble(block, 16, i, 32) - least
+
+
+def q5_k(block: bytes, i: int) -> float:
+    scale, least = six_bits(block, i)
+    return scale * (nibble(block, 48, i, 32) + 16 * (block[16 + i % 32] >> (i // 32) & 1)) - least
+
+
+def six_bits(block: bytes, i: int) -> tuple[float, float]:
     packed, sub = block[4:16], i // 32
     if sub < 4:
         scale, least = packed[sub] & 63, packed[sub + 4] & 63
     else:
         scale = packed[sub + 4] & 15 | (packed[sub - 4] >> 6) << 4
         least = packed[sub + 4] >> 4 | (packed[sub] >> 6) << 4
-    return half(block, 0) * scale * nibble(block, 16, i, 32) - half(block, 2) * least
+    return half(block, 0) * scale, half(block, 2) * least
 
 
 def q6_k(block: bytes, i: int) -> float:
@@ -80,8 +114,12 @@ ELEMENTS: dict[str, Callable[[bytes, int], float]] = {
     "q4_0": lambda block, i: half(block, 0) * (nibble(block, 2, i, 16) - 8),
     "q4_1": lambda block, i: half(block, 0) * nibble(block, 4, i, 16) + half(block, 2),
     "q5_0": q5_0,
+    "q5_1": q5_1,
     "q8_0": lambda block, i: half(block, 0) * int(np.int8(np.uint8(block[2 + i]))),
+    "q2_K": q2_k,
+    "q3_K": q3_k,
     "q4_K": q4_k,
+    "q5_K": q5_k,
     "q6_K": q6_k,
     "mxfp4": lambda block, i: 2.0 ** (block[0] - 127) * F4[nibble(block, 1, i, 16)],
     "nvfp4": nvfp4,
@@ -154,7 +192,7 @@ def test_what_does_not_fit_is_refused() -> None:
     s8 = tw.QuantizedMatrix(form, np.full((32, 2), 16, np.int8), np.ones((1, 2), np.float16))
     to_gguf: Any = tw.to_gguf
     cases: Any = (
-        (lambda: tw.from_gguf(data, "q3_K", (64, 4)), "unknown type of a GGUF tensor"),
+        (lambda: tw.from_gguf(data, "q8_K", (64, 4)), "unknown type of a GGUF tensor"),
         (lambda: tw.from_gguf(data, "q4_0", (4, 64)), r"shape=\(64, 4\)"),
         (lambda: tw.from_gguf(data, "q4_0", (40, 4)), "do not divide k"),
         (lambda: tw.from_gguf(data, "q4_0", (64,)), "two or three positive sizes"),
@@ -165,7 +203,7 @@ def test_what_does_not_fit_is_refused() -> None:
         (lambda: tw.from_gguf(None, "q4_0", (64, 4)), "data must be bytes"),
         (lambda: tw.to_gguf(s8, "q4_K"), "products of stored numbers"),
         (lambda: tw.to_gguf(s8, "q4_0"), "holds another format"),
-        (lambda: tw.to_gguf(s8, "q5_0"), "none of q5_0"),
+        (lambda: tw.to_gguf(s8, "q5_0"), "holds another format"),
         (lambda: to_gguf(np.zeros((32, 2)), "q5_0"), "must be quantized"),
     )
     for make, said in cases:

@@ -45,6 +45,10 @@ FORMATS = (
     tw.Quantized("u4", scale="f16", zero="u4", block=(32, 24)),
     tw.Quantized("u2", scale="bf16", zero="f16"),
     tw.Quantized("f4_e2m1", scale="e8m0", block=(16, 5)),
+    tw.Quantized("u5", scale="f16", zero=16, block=40),
+    tw.Quantized("s6", scale="f32", block=16),
+    tw.Quantized("u3", scale="f32", zero="f32", block=96),
+    tw.Quantized("s5", scale="bf16", zero="s5"),
 )
 #: Those that an A of floating point alone takes.
 REALS = (
@@ -58,28 +62,37 @@ SIZES = ((1, 1, 8), (3, 5, 40), (7, 33, 96), (6, 64, 128), (2, 49, 257))
 # --- what is right -----------------------------------------------------------------------------
 
 
-def quantized(a: Array, block: int) -> tuple[Array, Array]:
-    """Rows as integers and scales, each operation in f32."""
+def quantized(a: Array, how: Any, block: int) -> tuple[Array, Array]:
+    """Rows as integers less zero points, and scales; each operation in f32."""
     rows, k = a.shape
     count = -(-k // block)
     parts = np.zeros((rows, count * block), F32)
     parts[:, :k] = a
-    parts = parts.reshape(rows, count, block)
+    if not isinstance(how, tw.Quantize):
+        return parts.astype(np.int64).reshape(rows, count, block), np.ones((rows, count), F32)
+    parts = parts.reshape(rows, 1 if how.per == "row" else count, -1)
+    low, high = np.minimum(parts.min(axis=2), 0), np.maximum(parts.max(axis=2), 0)
     with np.errstate(all="ignore"):
-        top = np.abs(parts).max(axis=2)
-        least = top < F32(2.0**-119)
-        scales, units = top / F32(127), F32(127) / top
+        most = high / F32(2) - low / F32(2) if how.zero else np.maximum(high, -low)
+        top = F32(127.5 if how.zero else 127)
+        least = most < F32(2.0**-119)
+        scales, units = most / top, top / most
         scales[least], units[least] = 0, 0
-        q = np.rint(np.clip(parts * units[..., None], -127, 127))
-        scales[~np.isfinite(top)] = np.nan
-    return np.where(np.isfinite(top)[..., None], q, 0).astype(np.int64), scales
+        q = np.rint(parts * units[..., None])
+        zeros: Any = np.rint(F32(-128) - low * units)[..., None] if how.zero else 0
+        q = np.clip(q + zeros, -128 if how.zero else -127, 127) - zeros
+        finite: Any = np.isfinite(parts).all(axis=2)
+        scales[~finite] = np.nan
+    q = np.where(finite[..., None], q, 0).astype(np.int64)
+    return q.reshape(rows, count, block), np.repeat(scales, count // scales.shape[1], axis=1)
 
 
-def right(a: Array, b: QuantizedMatrix, acc: Array | None = None) -> Array:
+def right(a: Array, b: QuantizedMatrix, how: Any, acc: Array | None = None) -> Array:
     """Sums of blocks, scaled and added by FMA in the order of K, from ``acc`` on."""
     form, (k, n) = b.format, b.shape
-    block, wide = form.block if isinstance(form.block, tuple) else (form.block or k + -k % 16, 1)
-    q, scales = quantized(a, block)
+    unit = 32 if form.type[1:] in ("3", "5") else 16
+    block, wide = form.block if isinstance(form.block, tuple) else (form.block or k + -k % unit, 1)
+    q, scales = quantized(a, how, block)
     whole = np.zeros((q[0].size, n), np.int64)
     whole[:k] = _F4[b.q] if form.type == "f4_e2m1" else b.q
     columns = 2.0 ** (b.scales.astype(int) - 127) if form.scale == "e8m0" else b.scales
@@ -152,6 +165,15 @@ def same(got: Array, expected: Array) -> bool:
 # --- kernels -----------------------------------------------------------------------------------
 
 
+def kinds(form: tw.Quantized, type_: Any = "f32") -> tuple[Any, ...]:
+    """The ways in which A meets a B of this format in integers."""
+    pers: Any = (form.per, "row")
+    return (
+        *(tw.Quantize(type_, per=per, zero=zero) for per in pers for zero in (None, "s8")),
+        tw.Matrix("s8"),
+    )
+
+
 def trials(target: str) -> Iterator[tuple[Trial, tw.Quantized]]:
     """Every format with some of the sizes, the other ones on every target."""
     start = sum(map(ord, target))
@@ -159,7 +181,7 @@ def trials(target: str) -> Iterator[tuple[Trial, tw.Quantized]]:
         for step in (0, 2):
             m, n, k = SIZES[(start + index + step) % len(SIZES)]
             type_: Any = ("f32", "bf16", "f16")[(start + index) % 3]
-            a = tw.Quantize(type_, per=form.per)
+            a = kinds(form, type_)[(start + 2 * index + step // 2) % 5]
             schedule = tw.Schedule(threads=2) if step else tw.Schedule()
             packed = tw.Packed(form, nb=None if step else 32)
             yield Trial(tw.Gemm(M, n, k, a=a, b=packed), schedule, {"m": m}), form
@@ -177,7 +199,7 @@ def test_results_have_the_same_bits_on_every_target(
         b = drawn(form, spec.k, spec.n, i)
         a = convert(rows_of(trial.sizes["m"], spec.k, i), spec.a.type)
         got = kernels(i, {"a": a, "b": b}, "rear" if i % 2 else "front")["out"]
-        assert same(got, right(a.astype(F32), b)), trial
+        assert same(got, right(a.astype(F32), b, spec.a)), trial
     cases.count(target, kernels.lab.means, len(every))
 
 
@@ -213,14 +235,17 @@ def test_a_row_does_not_depend_on_the_others_beside_it() -> None:
 def test_extremes() -> None:
     """Rows of Inf, NaN and zeros; the least and greatest of both; scales that are no numbers."""
     form = tw.Quantized("s4", scale="f16", block=32)
-    kernel = tw.compile(tw.Gemm(M, 4, 64, a=tw.Quantize(per=("row", 32)), b=tw.Packed(form)))
     q = np.repeat(np.array([[-8, 7, -8, 7]], np.int8), 64, axis=0)
     scales = np.array([[1, 1, 0, np.inf], [2.0**-24, np.nan, 65504, 1]], np.float16)
-    a = np.zeros((6, 64), F32)
+    a = np.zeros((7, 64), F32)
     a[1], a[2, 0], a[3, 33], a[4], a[5] = 3.4e38, np.inf, np.nan, 1e-44, -2.0
+    a[6, ::2] = -3.4e38
+    a[6, 1::2] = 3.4e38
     b = QuantizedMatrix(form, q, scales)
-    with np.errstate(all="ignore"):
-        assert same(kernel(a, kernel.pack_b(b)), right(a, b))
+    for how in kinds(form)[:-1]:
+        kernel = tw.compile(tw.Gemm(M, 4, 64, a=how, b=tw.Packed(form)))
+        with np.errstate(all="ignore"):
+            assert same(kernel(a, kernel.pack_b(b)), right(a, b, how)), how
 
 
 def test_a_gated_layer_with_an_epilogue() -> None:
@@ -238,7 +263,8 @@ def test_a_gated_layer_with_an_epilogue() -> None:
     got = kernel(a, kernel.pack_b(b), b2=kernel.pack_b(b2), bias=added)
     wide = a.astype(F32)
     with np.errstate(over="ignore"):
-        expected = np.maximum(right(wide, b) + added, F32(0)) * right(wide, b2)
+        expected = np.maximum(right(wide, b, spec.a) + added, F32(0))
+        expected *= right(wide, b2, spec.a)
     assert (got.view(np.uint16) == expected.astype(ml_dtypes.bfloat16).view(np.uint16)).all()
 
 
@@ -253,7 +279,7 @@ def test_a_batch_is_summed_in_its_order() -> None:
     b = QuantizedMatrix(form, np.stack([p.q for p in parts]), np.stack([p.scales for p in parts]))
     expected: Array | None = None
     for matrix, part in zip(a, parts, strict=True):
-        expected = right(matrix, part, expected)
+        expected = right(matrix, part, a_type, expected)
     assert expected is not None and same(kernel(a, kernel.pack_b(b)), expected)
 
 
@@ -280,11 +306,20 @@ def test_bytes_lie_as_the_format_says(target: str) -> None:
 
 def _element(form: QuantizedFormat, data: Array, k: int, n: int) -> int:
     """One element, by the order that the format's docstring states."""
-    block, column = divmod(n, form.nb)
-    group, place = divmod(k, form.group)
-    byte, index = divmod(group, form.fields)
-    at = block * form.block_elements + (byte * form.nb + column) * form.group + place
-    field = int(data[at]) >> (8 // form.fields * index) & (255 >> (8 - 8 // form.fields))
+    panel, column = divmod(n, form.nb)
+    block, within = divmod(k, form.block)
+    group, place = divmod(within, form.group)
+    groups, bits = form.block // form.group, int(form.type[1])
+    fields = {3: 8, 5: 8, 6: 4}.get(bits, 8 // bits)
+    unit, index = divmod(group, fields)
+    there = min(fields, groups - unit * fields)
+    start = panel * form.block_elements + block * (form.block_elements // form.k_blocks)
+    line, field, up = unit * fields * bits // 8, 0, 0
+    for width in (w for w in (8, 4, 2, 1) if bits & w):
+        byte, part = divmod(index, 8 // width)
+        at = start + ((line + byte) * form.nb + column) * form.group + place
+        field |= (int(data[at]) >> (width * part) & (1 << width) - 1) << up
+        line, up = line + -(-there * width // 8), up + width
     if form.fields == 1 and form.stored == "s8":
         field = int(np.int8(np.uint8(field)))
     return field if form.type == "f4_e2m1" else field - form.shift
@@ -320,11 +355,12 @@ _U4 = tw.Packed(tw.Quantized("u4", block=32))
 _ZEROS = tw.Packed(tw.Quantized("u8", zero="u8"))
 _A = tw.Quantize(per=("row", 32))
 _BAD: Any = (
-    (lambda: _ANY.Quantized("u3"), "unknown type of stored elements"),
+    (lambda: _ANY.Quantized("u7"), "unknown type of stored elements"),
     (lambda: _ANY.Quantized("u4", scale="f64"), "scales cannot have this type"),
     (lambda: _ANY.Quantized("u4", zero=16), "one of their numbers"),
     (lambda: _ANY.Quantized("u4", zero=0.5), "one of their numbers"),
     (lambda: _ANY.Quantized("u4", block=12), "a multiple of 8"),
+    (lambda: _ANY.Quantized("u5", block=72), "must be whole bytes"),
     (lambda: _ANY.Quantized("u4", block=1 << 17), "a multiple of 8"),
     (lambda: _ANY.Quantized("u4", block=(32, 0)), "the columns of a block"),
     (lambda: _ANY.Quantized("u4", block=(32, 8, 8)), "elements of K, or those by so many columns"),
@@ -332,10 +368,13 @@ _BAD: Any = (
     (lambda: _ANY.Gemm(2, 2, 32, a=tw.Quantize(), b=tw.Packed(REALS[0])), "elements of B are none"),
     (lambda: _ANY.Quantized("f8_e4m3", zero="f8_e4m3"), "unknown type of zeros"),
     (lambda: _ANY.Gemm(2, 2, 520, a=tw.Quantize(), b=_ZEROS), "too long"),
-    (lambda: _ANY.Gemm(2, 2, 32, a=tw.Quantize(), b=_U4), "blocks of other lengths"),
+    (lambda: _ANY.Gemm(2, 2, 272, a=tw.Quantize(zero="s8"), b=_ZEROS), "for an A with zero points"),
     (lambda: _ANY.Quantize("s8"), "must be floating point"),
     (lambda: _ANY.Quantize(per=("column", 32)), "a row or to a block of one"),
-    (lambda: _ANY.Gemm(2, 2, 32, a="s8", b=_U4), "meets an A without scales"),
+    (lambda: _ANY.Quantize(zero="u8"), "zero points of A have another type"),
+    (lambda: _ANY.Gemm(2, 2, 32, a="u8", b=_U4), "does not meet an A of this type"),
+    (lambda: _ANY.Gemm(2, 2, 32, a=tw.Matrix("s8", "F"), b=_U4), "lie in rows"),
+    (lambda: _ANY.Gemm(2, 2, 32, a="s8", b=_U4, a_zero=3), "no zero point beside them"),
     (lambda: _ANY.Gemm(2, 2, 32, a=_A, b="s8"), "A is quantized by the kernel, and B is not"),
     (lambda: _ANY.Gemm(2, 2, 32, a=tw.Quantize(per=("row", 64)), b=_U4), "blocks of other lengths"),
     (lambda: _ANY.Gemm(2, 2, 32, a=_A, b=_U4, b_zero=3), "no zero point beside them"),

@@ -104,7 +104,7 @@ def test_a_file_that_lies_about_its_sizes_is_refused(tmp_path: Path) -> None:
         ({"format": form.text.replace("f16 scales", "f32 scales")}, "another number of bytes"),
         ({"format": form.text.replace("64x20", "128x20"), "shape": [128, 20]}, "number of bytes"),
         ({"format": form.text.replace("for 32", "for 0")}, "unknown format"),
-        ({"format": form.text.replace("u4", "u5")}, "unknown format"),
+        ({"format": form.text.replace("u4", "u7")}, "unknown format"),
         ({"format": form.text.replace("less 8", "less 08")}, "unknown format"),
         ({"nbytes": form.nbytes - 1}, "too long"),
     ):

@@ -1,14 +1,18 @@
-"""A made integers before the loops: each block of a row divided by its scale, and rounded."""
+"""A made integers before the loops: rows, or blocks of them, divided by their scale and rounded.
+
+An A that is integers already is brought into rows of whole blocks, with their sums beside them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 
 from sympy import Expr, Integer
 
 from tilewright.elementwise.builder import Argument as Lanes
+from tilewright.elementwise.builder import Builder
 from tilewright.ir.access import load
 from tilewright.ir.dataflow import pointers_used, sizes_used
 from tilewright.ir.emitter import Emitter
@@ -31,29 +35,37 @@ from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import Plan
+from tilewright.spec.quantized import Quantize
 from tilewright.symbolic import ONE, ZERO, symbol
 
 #: The greatest magnitude of an element, and the least one of a block that is not taken as zeros.
 TOP, LEAST = 127.0, 2.0**-119
+#: With zero points: half of the way from the least integer to the greatest, and the least one.
+HALF, LOWEST = 127.5, -128
+#: All bits of f32 but the sign.
+_MAGNITUDE = 0x7FFFFFFF
 #: The bits of f32: of infinity, and of a NaN.
 _INFINITY, _NAN = 0x7F800000, 0x7FC00000
 #: What is called what in the tile: the elements, their scales, where sums of blocks begin.
-_NAMES = {"a": "out", "a_scales": "scales", "a_starts": "starts", "a_totals": "totals"}
+_NAMES = {"a": "out", "a_scales": "scales", "a_zeros": "zeros", "a_starts": "starts",
+          "a_totals": "totals"}  # fmt: skip
 #: Vectors of a block that are read in one trip of a loop.
 VECTORS = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Quantization:
-    """``source``, rows of ``k`` elements of floating point, as ``made``: elements, scales, sums.
+    """``source``, rows of ``k`` elements, as ``made``: integers, their scales and zeros, sums.
 
-    Each block's sum begins at ``-bias`` times the sum of its elements, where B's have such a bias.
-    Where B has zero points for each block, its own sum is kept: negative, or for ``minima`` scaled.
+    ``how`` is None where the elements are integers already. Each block's sum begins at ``-bias``
+    times the sum of its elements, where B's have such a bias. Where B has zero points for each
+    block, its own sum is kept: negative, or for ``minima`` scaled.
     """
 
     target: Target
     source: Operand
     made: dict[str, Operand]
+    how: Quantize | None
     k: int
     block: int
     bias: int
@@ -65,6 +77,11 @@ class Quantization:
     def summed(self) -> bool:
         """Whether the elements of a block are summed."""
         return bool(self.bias or self.zeros)
+
+    @property
+    def of_rows(self) -> bool:
+        """Whether all blocks of a row share a scale."""
+        return self.how is not None and self.how.block is None and self.k > self.block
 
     @property
     def vector(self) -> Vector:
@@ -80,7 +97,12 @@ def quantization_of(plan: Plan) -> Quantization:
     return Quantization(
         target=plan.target,
         source=plan.sources["a"],
-        made={name: plan.operands[name] for name in _NAMES if name in plan.operands},
+        made={
+            name: plan.operands[name]
+            for name in _NAMES
+            if name in plan.operands and plan.operands[name].buffer.text != "a_scale"
+        },
+        how=plan.spec.a if isinstance(plan.spec.a, Quantize) else None,
         k=form.k,
         block=form.block,
         bias=form.bias,
@@ -153,39 +175,117 @@ def _pieces(existing: int, lanes: int) -> Iterator[_Piece]:
         yield _Piece(1, 1, rest, lanes)
 
 
+@dataclass(frozen=True, slots=True)
+class _Unit:
+    """How a row or block becomes integers: units in 1, the scale, what zero becomes less 0."""
+
+    units: Register
+    scale: Register
+    zero: Register | None
+
+
 def _row(q: Quantization) -> Iterator[Op]:
     """Whole blocks in a loop, then the one that is not whole, filled up with zeros."""
     whole, tail = divmod(q.k, q.block)
+    unit = None
+    if q.of_rows:
+        emitter = Emitter(q.target, q.vector.lanes, "row_", "f32")
+        unit = _unit(q, emitter, q.k)
+        yield from emitter.emit()
     if whole:
-        yield Loop("kt", Integer(whole), tuple(_block(q, q.block)), "blocks of K")
+        yield Loop("kt", Integer(whole), tuple(_block(q, q.block, unit)), "blocks of K")
     if tail:
-        yield from _block(q, tail)
+        yield from _block(q, tail, unit)
 
 
-def _block(q: Quantization, existing: int) -> Iterator[Op]:
-    """A block, of which so many elements exist: its scale, its elements, their sum."""
+def _block(q: Quantization, existing: int, unit: _Unit | None) -> Iterator[Op]:
+    """A block, of which so many elements exist, and their sum; its scale, without its row's."""
     prefix = "" if existing == q.block else "last_"
     emitter = Emitter(q.target, q.vector.lanes, prefix, "f32")
+    if unit is None and q.how is not None:
+        unit = _unit(q, emitter, existing)
+    total = _rounded(q, emitter, existing, unit)
+    if q.summed:
+        _put_sums(q, emitter, _folded(emitter, total, "add"), unit)
+    yield from emitter.emit()
+    moved = (name for name, made in q.made.items() if name != "a" and made.strides["k"] != 0)
+    yield from (Advance(_NAMES[name], ONE) for name in moved)
+
+
+def _unit(q: Quantization, emitter: Emitter, existing: int) -> _Unit:
+    """How so many elements become integers; the scale is stored, and with it the zero point."""
+    assert q.how is not None
+    scale, units, zero = (_of_range if q.how.zero else _of_magnitude)(q, emitter, existing)
+    _put_one(emitter, scale, Address("scales", ZERO))
+    if zero is None:
+        return _Unit(emitter.register(units), emitter.register(scale), None)
+    _put_one(emitter, emitter.builder("sub", 0, zero), Address("zeros", ZERO))
+    return _Unit(emitter.register(units), emitter.register(scale), emitter.register(zero))
+
+
+def _of_magnitude(
+    q: Quantization, emitter: Emitter, existing: int
+) -> tuple[Lanes, Lanes, Lanes | None]:
+    """Scale and units of elements on both sides of 0, by the greatest magnitude."""
     b = emitter.builder
-    bits = _folded(emitter, _greatest(q, emitter, existing), "max")
+
+    def magnitude(b: Builder, x: Lanes) -> Lanes:
+        return b("bits", b("abs", x))
+
+    note = "The greatest magnitude, as its bits."
+    (greatest,) = _extremes(q, emitter, existing, ("max",), magnitude, note)
+    bits = _folded(emitter, greatest, "max")
     top = b("float", bits)
     emitter.stage("scale", note="What a unit stands for: NaN beside Inf or NaN.")
     there = b("le", LEAST, top)
     finite = b("lt", bits, _INFINITY)
     scale = b("select", there, b("div", top, TOP), 0.0)
     scale = b("float", b("select", finite, b("bits", scale), _NAN))
-    _put_one(emitter, scale, Address("scales", ZERO))
+    emitter.register(scale)
     emitter.stage("units", note="How many units 1 is.")
-    units = b("select", there, b("div", TOP, top), 0.0)
-    kept = emitter.register(scale)
-    total = _rounded(q, emitter, existing, emitter.register(units))
-    if q.summed:
-        _put_sums(q, emitter, _folded(emitter, total, "add"), emitter.take(kept))
-    yield from emitter.emit()
-    yield from (Advance(_NAMES[name], ONE) for name in q.made if name != "a")
+    return scale, b("select", there, b("div", TOP, top), 0.0), None
 
 
-def _put_sums(q: Quantization, emitter: Emitter, total: Lanes, scale: Lanes) -> None:
+def _of_range(
+    q: Quantization, emitter: Emitter, existing: int
+) -> tuple[Lanes, Lanes, Lanes | None]:
+    """Scale, units and zero point of elements, by the least and the greatest one."""
+    b = emitter.builder
+    note = "The greatest and the least element, 0 among them, as integers in their order."
+    highest, lowest = _extremes(q, emitter, existing, ("max", "min"), _ordered, note)
+    high, low = _folded(emitter, highest, "max"), _folded(emitter, lowest, "min")
+    emitter.stage("scale", note="What a unit stands for: NaN beside Inf or NaN.")
+    finite = b("lt", b("max", high, b("xor", low, -1)), _INFINITY)
+    least = b("float", _flipped(b, low))
+    half = b("sub", b("mul", b("float", high), 0.5), b("mul", least, 0.5))
+    there = b("le", LEAST, half)
+    scale = b("select", there, b("div", half, HALF), 0.0)
+    scale = b("float", b("select", finite, b("bits", scale), _NAN))
+    emitter.register(scale)
+    emitter.stage("units", note="How many units 1 is.")
+    units = b("select", there, b("div", HALF, half), 0.0)
+    emitter.register(units)
+    emitter.stage("zero", note="The integer that stands for 0.")
+    zero = b("to_s32", b("sub", float(LOWEST), b("mul", least, units)))
+    return scale, units, _within(b, zero)
+
+
+def _ordered(b: Builder, x: Lanes) -> Lanes:
+    """An f32 as an integer that is less where the number is; a NaN is beyond all of them."""
+    return _flipped(b, b("bits", x))
+
+
+def _flipped(b: Builder, bits: Lanes) -> Lanes:
+    """All bits but the sign turned where it is set: there and back again."""
+    return b("xor", bits, b("and", b("shr", bits, 31), _MAGNITUDE))
+
+
+def _within(b: Builder, integer: Lanes) -> Lanes:
+    """An integer no further than s8 goes."""
+    return b("max", b("min", integer, int(TOP)), LOWEST)
+
+
+def _put_sums(q: Quantization, emitter: Emitter, total: Lanes, unit: _Unit | None) -> None:
     """What B's zero points need of the sum of a block's elements."""
     b = emitter.builder
     if q.bias:
@@ -193,49 +293,77 @@ def _put_sums(q: Quantization, emitter: Emitter, total: Lanes, scale: Lanes) -> 
         _put_one(emitter, b("mul", total, -q.bias), Address("starts", ZERO))
     if q.zeros:
         emitter.stage("sum", note="The sum of this block's elements, for B's zero points.")
-        real = b("to_f32", total)
-        kept = b("mul", real, scale) if q.minima else b("neg", real)
+        if unit is not None and unit.zero is not None:
+            total = b("sub", total, b("mul", emitter.take(unit.zero), q.block))
+        kept = b("to_f32", total)
+        if not q.minima:
+            kept = b("neg", kept)
+        elif unit is not None:
+            kept = b("mul", kept, emitter.take(unit.scale))
         _put_one(emitter, kept, Address("totals", ZERO))
 
 
-def _greatest(q: Quantization, emitter: Emitter, existing: int) -> Register:
-    """The greatest magnitude of each lane's elements, as its bits: a NaN is above all."""
-    top, pointer = emitter.fresh("tops", "s32"), f"{emitter.prefix}px"
-    emitter.stage("greatest", note="The greatest magnitude of a block, as its bits.")
-    emitter.add(Zero(top), Point(pointer, "x", ZERO, q.source.type))
+def _extremes(
+    q: Quantization,
+    emitter: Emitter,
+    existing: int,
+    fns: Sequence[str],
+    of: Callable[[Builder, Lanes], Lanes],
+    note: str,
+) -> tuple[Register, ...]:
+    """Each of ``fns`` of what ``of`` makes of elements, and of 0, for each lane, in s32."""
+    names = {"max": "tops", "min": "lows"}
+    found, pointer = {fn: emitter.fresh(names[fn], "s32") for fn in fns}, f"{emitter.prefix}px"
+    emitter.stage("greatest", note=note)
+    emitter.add(*map(Zero, found.values()), Point(pointer, "x", ZERO, q.source.type))
     for number, piece in enumerate(_pieces(existing, emitter.lanes)):
         inner = Emitter(q.target, emitter.lanes, f"{emitter.prefix}part{number}_", "f32")
         inner.stage("magnitude")
         b = inner.builder
-        magnitudes = [b("bits", b("abs", x)) for x in piece.elements(q, inner, pointer)]
-        most = inner.register(reduce(partial(b, "max"), magnitudes))
-        ops = (*inner.emit(), Apply(top, "max", (top, most), top.vector))
-        emitter.add(*piece.repeated(ops, pointer))
-    return top
+        lanes = [of(b, x) for x in piece.elements(q, inner, pointer)]
+        most = [inner.register(reduce(partial(b, fn), lanes)) for fn in fns]
+        ends = [
+            Apply(r, fn, (r, own), r.vector)
+            for (fn, r), own in zip(found.items(), most, strict=True)
+        ]
+        emitter.add(*piece.repeated((*inner.emit(), *ends), pointer))
+    return tuple(found.values())
 
 
-def _rounded(q: Quantization, emitter: Emitter, existing: int, units: Register) -> Register:
-    """The elements stored, and the sum of those of each lane; what fills up the block are zeros."""
+def _rounded(q: Quantization, emitter: Emitter, existing: int, unit: _Unit | None) -> Register:
+    """The elements stored, and the sum of each lane's; what fills up the block stands for 0."""
     total, stored = emitter.fresh("added", "s32"), q.made["a"].type
-    emitter.stage("elements", note="Elements, rounded half to even.")
+    emitter.stage("elements", note="Elements, rounded half to even." if unit else "Elements.")
     emitter.add(*([Zero(total)] if q.summed else []))
     for number, piece in enumerate(_pieces(existing, emitter.lanes)):
         inner = Emitter(q.target, emitter.lanes, f"{emitter.prefix}part{number}_of_", "f32")
         inner.stage("elements")
-        b, factor = inner.builder, inner.take(units)
         whole = []
         for place, x in enumerate(piece.elements(q, inner, "x")):
-            whole.append(b("to_s32", b("min", b("max", b("mul", x, factor), -TOP), TOP)))
+            whole.append(x if unit is None else _integer(inner, x, unit))
             inner.add(_stored(inner.register(whole[-1]), place * piece.lanes, stored))
         if q.summed:
-            sums = inner.register(reduce(partial(b, "add"), whole))
+            sums = inner.register(reduce(partial(inner.builder, "add"), whole))
             inner.add(Apply(total, "add", (total, sums), total.vector))
         emitter.add(*piece.repeated((*inner.emit(),), "x", "out"))
     missing = (q.block - existing) // emitter.lanes
     if missing:
-        ops = (_stored(emitter.register(0), 0, stored), Advance("out", Integer(emitter.lanes)))
-        emitter.add(Loop("kz", Integer(missing), ops, "zeros"))
+        zero = unit.zero if unit is not None else None
+        filling = emitter.register(0) if zero is None else zero
+        ops: list[Op] = [_stored(filling, 0, stored), Advance("out", Integer(emitter.lanes))]
+        if zero is not None and q.summed:
+            ops.append(Apply(total, "add", (total, zero), total.vector))
+        emitter.add(Loop("kz", Integer(missing), tuple(ops), "zeros"))
     return total
+
+
+def _integer(emitter: Emitter, x: Lanes, unit: _Unit) -> Lanes:
+    """Elements in units, rounded; with a zero point counted from there."""
+    b = emitter.builder
+    units = b("mul", x, emitter.take(unit.units))
+    if unit.zero is None:
+        return b("to_s32", b("min", b("max", units, -TOP), TOP))
+    return _within(b, b("add", b("to_s32", units), emitter.take(unit.zero)))
 
 
 def _stored(register: Register, at: int, type_: str) -> Store:

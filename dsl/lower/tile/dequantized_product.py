@@ -20,7 +20,7 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.values import Register
 from tilewright.isa.vector import Vector
-from tilewright.spec.quantized import STORED
+from tilewright.spec.quantized import STORED, Plane
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import value
 
@@ -56,8 +56,8 @@ class DequantizedProduct(BlockSteps):
         form, vector = self.tile.plan.quantized, self.tile.vector
         whole = self._integers
         suffix = f"_k{index}" if index else ""
-        if form.fields > 1:
-            yield Register(f"b_mask{suffix}", whole), (1 << (8 // form.fields)) - 1
+        for number, plane in enumerate(form.planes if form.fields > 1 else ()):
+            yield Register(f"b_mask{number or ''}{suffix}", whole), (1 << plane.bits) - 1
         if STORED[form.type].values:
             yield Register(f"b_sign{suffix}", whole), 8
             yield Register(f"b_magnitude{suffix}", whole), 7
@@ -73,43 +73,65 @@ class DequantizedProduct(BlockSteps):
     def load(self, column: int, k: int) -> Iterator[Op]:
         """The elements of a step as f32."""
         form, whole = self.tile.plan.quantized, self._integers
-        block, step = divmod(k, self.groups)
-        place, dst = step % form.fields, self.vector(column, k)
+        block = k // self.groups
+        dst = self.vector(column, k)
         real = replace(dst, name=f"{dst.name}_f32")
         if not is_integer(form.stored):
             at = self.bytes_at(column, k)
             yield from read(self.tile.plan.target, real, at, None, form.stored)
             yield from self._scaled(dst, real, column, block)
             return
-        raw = Register(f"{self.vector(column, k - place).name}_bytes", whole)
-        if place == 0:
-            yield Load(raw, self.bytes_at(column, k), None, self.tile.along.type)
         constants = {r.name.partition("_k")[0]: r for r, _ in self._constants(block)}
-        number = raw
-        if form.fields > 1:
-            number = replace(raw, name=f"{dst.name}_field")
-            yield from self._field(number, raw, constants["b_mask"], place)
+        number = Register(f"{dst.name}_{'field' if form.fields > 1 else 'bytes'}", whole)
+        yield from self._number(number, column, k, constants)
         if STORED[form.type].values:
             yield from _small_float(real, number, constants)
         else:
             if "b_bias" in constants:
-                less = replace(raw, name=f"{dst.name}_less")
+                less = replace(number, name=f"{dst.name}_less")
                 yield Apply(less, "sub", (number, constants["b_bias"]), whole)
                 number = less
             yield Apply(real, "to_f32", (number,), whole)
         yield from self._scaled(dst, real, column, block)
 
-    def _field(self, dst: Register, raw: Register, mask: Register, place: int) -> Iterator[Op]:
-        """One field of the bytes in the lanes of ``raw``."""
-        form = self.tile.plan.quantized
-        low = 8 // form.fields * place
-        moved = raw
+    def _number(
+        self, dst: Register, column: int, k: int, constants: dict[str, Register]
+    ) -> Iterator[Op]:
+        """The stored numbers of a step: the parts of its planes."""
+        form, whole = self.tile.plan.quantized, dst.vector
+        if form.fields == 1:
+            yield Load(dst, self.bytes_at(column, k), None, self.tile.along.type)
+            return
+        joined: Register | None = None
+        for number, plane in enumerate(form.planes):
+            _, field = form.place(k % self.groups, number)
+            raw = Register(f"{self.vector(column, k - field).name}_bytes{number or ''}", whole)
+            if field == 0:
+                yield Load(raw, self.plane_at(column, k, number), None, self.tile.along.type)
+            last = number == len(form.planes) - 1
+            part = dst if not number and last else replace(dst, name=f"{dst.name}{number}")
+            yield from self._part(part, raw, constants[f"b_mask{number or ''}"], plane, field)
+            if joined is not None:
+                both = dst if last else replace(dst, name=f"{dst.name}_join{number}")
+                yield Apply(both, "or", (joined, part), whole)
+                part = both
+            joined = part
+
+    def _part(
+        self, dst: Register, raw: Register, mask: Register, plane: Plane, field: int
+    ) -> Iterator[Op]:
+        """One field of the bytes in the lanes of ``raw``, where its plane has it in numbers."""
+        low, vector, moved = plane.bits * field, raw.vector, raw
         if low:
-            last = place == form.fields - 1
+            last = low + plane.bits == 8 and not plane.up
             moved = dst if last else replace(dst, name=f"{dst.name}_low")
-            yield Apply(moved, "ushr", (raw, low), raw.vector)
-        if moved != dst:
-            yield Apply(dst, "and", (moved, mask), raw.vector)
+            yield Apply(moved, "ushr", (raw, low), vector)
+        if moved == dst:
+            return
+        kept = replace(dst, name=f"{dst.name}_bits") if plane.up else dst
+        yield Apply(kept, "and", (moved, mask), vector)
+        if plane.up:
+            yield Apply(dst, "shl", (kept, plane.up), vector)
 
     def _scaled(self, dst: Register, real: Register, column: int, block: int) -> Iterator[Op]:
         """An element from its number, by what belongs to its block."""

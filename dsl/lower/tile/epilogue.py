@@ -271,7 +271,7 @@ class _Finisher:
             self._stage(output, self.b.real, f"Convert the sums to {self.b.real}.")
         total = self._as(total, self._kind, self.b.real)
         for name in ("a_scale", "b_scale"):
-            if getattr(self.spec, name) is not None:
+            if not isinstance(getattr(self.spec, name), tuple | None):
                 self._stage(output, f"times_{name}", f"Times {name}.")
                 total = self.b("mul", total, self._quantity(name, output, 1.0))
         return total
@@ -332,6 +332,7 @@ class _Finisher:
         given = getattr(self.spec, name)
         if given is None:
             return absent
+        assert not isinstance(given, tuple), "scales of blocks multiply the sums of blocks"
         return self._operand(name, output) if isinstance(given, str) else given
 
     def _operand(self, name: str, output: Output) -> Argument:

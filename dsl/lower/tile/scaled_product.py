@@ -17,6 +17,7 @@ from tilewright.ir.access import read
 from tilewright.ir.ops import (
     Apply,
     Broadcast,
+    Join,
     Loop,
     Multiply,
     Note,
@@ -25,6 +26,7 @@ from tilewright.ir.ops import (
     Zero,
 )
 from tilewright.ir.values import Address, Register
+from tilewright.isa.vector import Vector
 from tilewright.symbolic import linear
 
 from .k_loop import PointerPlan, factor, pointer_plans, pointer_to
@@ -34,7 +36,7 @@ from .tile import Tile
 #: K groups of a block that stand in straight code at most.
 STRAIGHT = 16
 #: The operands that have a value for each block of K.
-OF_BLOCKS = ("a_scales", "a_starts", "a_totals", "b_scales", "b_zeros")
+OF_BLOCKS = ("a_scales", "a_zeros", "a_starts", "a_totals", "b_scales", "b_zeros", "b_totals")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +81,18 @@ class BlockSteps(OuterProduct):
     @property
     def looped(self) -> bool:
         """Whether a block has a loop of its own: it is long, or K is walked at run time."""
-        return self.groups > STRAIGHT or any(pointer.walked for pointer in self.inputs)
+        walked = any(pointer.walked for pointer in self.inputs)
+        return (self._even and self.groups > STRAIGHT) or walked
+
+    @property
+    def _even(self) -> bool:
+        """Whether a block ends with a byte of its elements."""
+        return self.groups % self.tile.plan.quantized.fields == 0
 
     @property
     def together(self) -> int:
         """K groups that stand in straight code: all of a short block, else a part of it."""
-        if not self.looped:
+        if not self.looped or not self._even:
             return self.groups
         unit = lcm(self.tile.plan.quantized.fields, self.shape.group)
         most = range(STRAIGHT // unit * unit, unit, -unit)
@@ -123,10 +131,14 @@ class BlockSteps(OuterProduct):
 
     def bytes_at(self, column: int, k: int) -> Address:
         """Where the bytes of a K group lie, which it shares with the next ones."""
+        return self.plane_at(column, k, 0)
+
+    def plane_at(self, column: int, k: int, plane: int) -> Address:
+        """Where the bytes with that part of a K group's numbers lie."""
         form = self.tile.plan.quantized
         block, group = self._place(k)
-        at = group // form.fields
-        first = at * form.nb * form.group + self.tile.position(column) * form.group
+        line, _ = form.place(group, plane)
+        first = line * form.nb * form.group + self.tile.position(column) * form.group
         return self.along[0].address(0, block, first)
 
     def scale_at(self, name: str, row: int, index: int, element: int = 0) -> Address:
@@ -140,13 +152,17 @@ class BlockSteps(OuterProduct):
 
     def of_columns(self, index: int) -> Iterator[Op]:
         """The scales of B, and its zero points, of a block."""
+        for name in ("b_scales", "b_zeros"):
+            if name in self.tile.plan.operands:
+                yield from self._columns(name, index, self.tile.vector)
+
+    def _columns(self, name: str, index: int, vector: Vector) -> Iterator[Op]:
+        """What is called ``name`` of a block, in all vectors of columns."""
+        memory = self.tile.plan.operands[name].type
         for column in range(self.shape.vectors):
-            for name in ("b_scales", "b_zeros"):
-                if name in self.tile.plan.operands:
-                    at = self.scale_at(name, 0, index, self.tile.position(column))
-                    memory = self.tile.plan.operands[name].type
-                    dst = self.of_block(name, column, index)
-                    yield from read(self.tile.plan.target, dst, at, None, memory)
+            at = self.scale_at(name, 0, index, self.tile.position(column))
+            dst = replace(self.of_block(name, column, index), vector=vector)
+            yield from read(self.tile.plan.target, dst, at, None, memory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,32 +184,69 @@ class ScaledProduct(BlockSteps):
 
     def sum_of(self, row: int, column: int, k: int) -> Register:
         """The sum of a block of K."""
-        plan, acc = self.tile.plan, self.tile.accumulator(row, column)
-        vector = plan.target.holding(plan.product.partial, self.tile.vector.lanes)
-        return Register(f"{acc.name.replace('c', 's', 1)}_k{k // self.groups}", vector)
+        acc = self.tile.accumulator(row, column)
+        return Register(f"{acc.name.replace('c', 's', 1)}_k{k // self.groups}", self._integers)
 
     def _begin(self, index: int) -> Iterator[Op]:
-        """Each row's sums at what B's zero point takes from them."""
+        """Each row's sums at what zero points take from them: B's, and A's own."""
+        operands = self.tile.plan.operands
+        if "b_totals" in operands:
+            yield from self._columns("b_totals", index, self._integers)
         for row in range(self.shape.rows):
+            if "a_zeros" in operands:
+                zero = replace(self.of_block("a_zeros", row, index), vector=self._integers)
+                yield Broadcast(zero, self.scale_at("a_zeros", row, index))
             for column in range(self.shape.vectors):
                 partial = self.sum_of(row, column, index * self.groups)
-                if "a_starts" in self.tile.plan.operands:
+                if "a_starts" in operands:
                     yield Broadcast(partial, self.scale_at("a_starts", row, index), begins=True)
                 else:
                     yield Zero(partial)
+                if "a_zeros" in operands:
+                    yield from self._less_zeros(partial, row, column, index)
+
+    @property
+    def _integers(self) -> Vector:
+        """The vector of a block's sums."""
+        plan = self.tile.plan
+        return plan.target.holding(plan.product.partial, self.tile.vector.lanes)
+
+    def _less_zeros(self, partial: Register, row: int, column: int, index: int) -> Iterator[Op]:
+        """``partial`` less the zero point of A times the sum of B's elements: that is negative."""
+        zero, total = (
+            replace(self.of_block(name, line, index), vector=self._integers)
+            for name, line in (("a_zeros", row), ("b_totals", column))
+        )
+        product = replace(partial, name=f"{partial.name}_zero")
+        yield Apply(product, "mul", (zero, total), partial.vector)
+        yield Apply(partial, "add", (partial, product), partial.vector)
 
     def load(self, column: int, k: int) -> Iterator[Op]:
         """The factors of a K group, which share their bytes with those of other groups."""
-        form = self.tile.plan.quantized
-        index = k % self.groups % form.fields
-        raw = self.vector(column, k)
-        if form.fields > 1:
-            raw = replace(raw, name=f"{self.vector(column, k - index).name}_bytes")
-        if index == 0:
-            memory = self.tile.along.type
-            yield from read(self.tile.plan.target, raw, self.bytes_at(column, k), None, memory)
-        if form.fields > 1:
-            yield Unpack(self.vector(column, k), raw, form.field_type, index)
+        form, dst = self.tile.plan.quantized, self.vector(column, k)
+        if form.fields == 1:
+            yield from self._bytes(dst, column, k, 0)
+            return
+        joined: Register | None = None
+        for number, plane in enumerate(form.planes):
+            _, field = form.place(k % self.groups, number)
+            first = self.vector(column, k - field)
+            raw = replace(first, name=f"{first.name}_bytes{number or ''}")
+            if field == 0:
+                yield from self._bytes(raw, column, k, number)
+            last = number == len(form.planes) - 1
+            part = dst if not number and last else replace(dst, name=f"{dst.name}_part{number}")
+            yield Unpack(part, raw, form.field_type(plane), field, plane.up)
+            if joined is not None:
+                whole = dst if last else replace(dst, name=f"{dst.name}_join{number}")
+                yield Join(whole, joined, part)
+                part = whole
+            joined = part
+
+    def _bytes(self, dst: Register, column: int, k: int, plane: int) -> Iterator[Op]:
+        """The bytes that begin with a K group's numbers."""
+        at, memory = self.plane_at(column, k, plane), self.tile.along.type
+        yield from read(self.tile.plan.target, dst, at, None, memory)
 
     # --- scaled and added --------------------------------------------------------------------
 
@@ -214,9 +267,11 @@ class ScaledProduct(BlockSteps):
         vector, acc = self.tile.vector, self.tile.accumulator(row, column)
         partial = self.sum_of(row, column, index * self.groups)
         both, real = (Register(f"{partial.name}_{what}", vector) for what in ("scale", "f32"))
-        of_a, of_b = (self.of_block(f"{name}_scales", line, index)
-                      for name, line in (("a", row), ("b", column)))  # fmt: skip
-        yield Multiply(both, of_a, of_b)
+        of_b = self.of_block("b_scales", column, index)
+        if "a_scales" in self.tile.plan.operands:
+            yield Multiply(both, self.of_block("a_scales", row, index), of_b)
+        else:
+            both = of_b
         yield Apply(real, "to_f32", (partial,), partial.vector)
         if not self.tile.plan.quantized.zeros:
             yield Apply(acc, "fma", (real, both, acc), vector)

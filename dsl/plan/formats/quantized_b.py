@@ -15,7 +15,7 @@ from tilewright.ir.nest import Name
 from tilewright.isa.target import Target, vectors_alone
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed, Strided
-from tilewright.spec.quantized import SCALES, STORED, Quantize, Quantized
+from tilewright.spec.quantized import SCALES, STORED, Plane, Quantize, Quantized
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO
 
@@ -25,23 +25,27 @@ from .packed_b import ALIGNMENT, CACHED_BYTES, aligned
 
 #: The type that elements of fewer than 8 bits count as when a multiply-add is chosen.
 _FACTORS = {"u8": "u8", "s8": "s8", "f4_e2m1": "s5"}
-#: What is added to an element to store it in a field, whose bits are never negative.
-_SHIFTS = {"s2": 2, "s4": 8}
 #: The columns of a block of a larger B: whole tiles of 1, 2, 3 and 6 vectors of any target. A row
 #: alone takes the widest, so that enough sums are on their way.
 COLUMNS = 96
 #: As which type integer zero points are packed, which holds all of them.
 ZEROS = "f16"
+#: As which type sums of a block's elements are packed, which zero points of A multiply.
+SUMS = "s32"
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizedFormat:
     """k x n elements of ``type`` in blocks of ``nb`` columns, then their scales, then their zeros.
 
-    The elements lie as ``[n / nb][k / (fields * group)][nb][group]`` bytes of ``stored``, the
-    scales behind them as ``[n / nb][k / block][nb]`` of type ``scale``, and zero points or minima
-    alike of type ``zeros``, "" where there are none. K is filled up to whole blocks, and the last
-    block of columns to whole ones, with elements of which nothing is used. ``shift`` is what is
+    The elements lie as ``[n / nb][k / (fields * group)][nb][group]`` bytes of ``stored``; those
+    that have several planes as ``[n / nb][k / (fields * group)]`` units of the bytes of one plane
+    after the other, ``[fields * bits / 8][nb][group]`` each, in the last unit of a block as many as
+    have elements. The scales lie behind them as ``[n / nb][k / block][nb]`` of type ``scale``, and
+    zero points or minima alike of type ``zeros``, "" where there are none; then, where ``sums`` are
+    asked for, the sum of each block's elements, less the zero point of all, of type ``sums``. K is
+    filled up to whole blocks, and the last block of columns to whole ones, with elements of which
+    nothing is used. ``shift`` is what is
     added to each element before it is multiplied, ``offset`` the zero point of all. It and whether
     zeros are ``minima`` change no byte: they keep apart what stands for other numbers.
     """
@@ -58,6 +62,7 @@ class QuantizedFormat:
     shift: int
     offset: int = 0
     minima: bool = False
+    sums: str = ""
 
     #: Bytes of what the kernel's pointer counts.
     itemsize = 1
@@ -67,6 +72,7 @@ class QuantizedFormat:
         """All of it in one line, equal exactly when formats are."""
         shift = f" {self.shift:+}" if self.shift else ""
         zeros = f" and {self.zeros} {'minima' if self.minima else 'zeros'}" if self.zeros else ""
+        zeros += f" and {self.sums} sums" if self.sums else ""
         offset = f" less {self.offset}" if self.offset else ""
         return (
             f"{self.type}{offset}{shift} as {self.stored} with {self.scale} scales{zeros} "
@@ -76,8 +82,27 @@ class QuantizedFormat:
 
     @property
     def fields(self) -> int:
-        """The elements in a byte."""
-        return 8 // STORED[self.type].bits
+        """The elements of which a byte of some plane has parts."""
+        return STORED[self.type].fields
+
+    @property
+    def planes(self) -> tuple[Plane, ...]:
+        """What its elements are taken apart into."""
+        return STORED[self.type].planes
+
+    def lines(self, groups: int) -> int:
+        """How many times ``nb * group`` bytes so many K groups of a block take."""
+        units, left = divmod(groups, self.fields)
+        whole = units * sum(self.fields * plane.bits // 8 for plane in self.planes)
+        return whole + sum(-(-left * plane.bits // 8) for plane in self.planes)
+
+    def place(self, index: int, plane: int) -> tuple[int, int]:
+        """The line in which K group ``index`` of a block has its part of a plane, and the field."""
+        unit, group = divmod(index, self.fields)
+        groups = min(self.fields, self.block // self.group - unit * self.fields)
+        before = sum(-(-groups * each.bits // 8) for each in self.planes[:plane])
+        line, field = divmod(group, 8 // self.planes[plane].bits)
+        return self.lines(unit * self.fields) + before + line, field
 
     @property
     def blocks(self) -> int:
@@ -92,7 +117,7 @@ class QuantizedFormat:
     @property
     def block_elements(self) -> int:
         """Bytes of the elements of one block of columns."""
-        return self.k_blocks * self.block * self.nb // self.fields
+        return self.k_blocks * self.lines(self.block // self.group) * self.nb * self.group
 
     @property
     def scales_at(self) -> int:
@@ -105,20 +130,24 @@ class QuantizedFormat:
         return self.scales_at + aligned(self._each * ITEMSIZE[self.scale])
 
     @property
+    def sums_at(self) -> int:
+        """The byte at which the sums begin."""
+        return self.zeros_at + aligned(self._each * ITEMSIZE[self.zeros] if self.zeros else 0)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of one matrix, and of what a vector reads that begins at its last column."""
-        zeros = self._each * ITEMSIZE[self.zeros] if self.zeros else 0
-        return self.zeros_at + aligned(zeros) + ALIGNMENT
+        sums = self._each * ITEMSIZE[self.sums] if self.sums else 0
+        return self.sums_at + aligned(sums) + ALIGNMENT
 
     @property
     def _each(self) -> int:
         """How many scales there are."""
         return self.blocks * self.k_blocks * self.nb
 
-    @property
-    def field_type(self) -> str:
+    def field_type(self, plane: Plane) -> str:
         """The stored type of the numbers in fields: signed integers are shifted, and unsigned."""
-        return self.type.replace("s", "u")
+        return self.type if STORED[self.type].values else f"u{plane.bits}"
 
     @property
     def bias(self) -> int:
@@ -134,7 +163,8 @@ class QuantizedFormat:
 
 _TEXT = re.compile(
     r"(?P<type>\w+)(?: less (?P<offset>-?[0-9]{1,3}))?(?: (?P<shift>[+-][0-9]{1,3}))? "
-    r"as (?P<stored>\w+) with (?P<scale>\w+) scales(?: and (?P<zeros>\w+) (?P<kind>zeros|minima))? "
+    r"as (?P<stored>\w+) with (?P<scale>\w+) scales(?: and (?P<zeros>\w+) (?P<kind>zeros|minima))?"
+    r"(?: and (?P<sums>\w+) sums)? "
     r"for (?P<block>[0-9]{1,19}), (?P<k>[0-9]{1,19})x(?P<n>[0-9]{1,19}) in groups of "
     r"(?P<group>[0-9]{1,19}) along k, blocks of (?P<nb>[0-9]{1,19}) columns"
 )
@@ -145,15 +175,16 @@ def quantized_format_named(text: str) -> QuantizedFormat | None:
     found = _TEXT.fullmatch(text)
     if found is None or found["type"] not in STORED:
         return None
-    scale, zeros = found["scale"], found["zeros"] or ""
-    if scale not in ITEMSIZE or zeros not in ("", *ITEMSIZE):
+    scale, zeros, sums = found["scale"], found["zeros"] or "", found["sums"] or ""
+    if scale not in ITEMSIZE or zeros not in ("", *ITEMSIZE) or sums not in ("", SUMS):
         return None
     names = ("k", "n", "nb", "group", "block", "shift", "offset")
     numbers = {name: int(found[name] or 0) for name in names}
     minima = found["kind"] == "minima"
-    form = QuantizedFormat(found["type"], found["stored"], scale, zeros, **numbers, minima=minima)
-    step = form.group * form.fields
-    whole = 0 not in (form.nb, form.group, form.block) and form.block % step == 0
+    form = QuantizedFormat(
+        found["type"], found["stored"], scale, zeros, **numbers, minima=minima, sums=sums
+    )
+    whole = 0 not in (form.nb, form.group, form.block) and form.block % form.group == 0
     return (
         form
         if whole and form.stored in ("u8", "s8", STORED[form.type].unpacked) and form.text == text
@@ -171,9 +202,9 @@ def quantized_format(spec: Gemm, target: Target) -> QuantizedFormat:
     stored = quantized.stored
     cached = spec.k * spec.n * stored.bits // 8 <= CACHED_BYTES
     columns = spec.b.nb or (spec.n if cached else min(spec.n, COLUMNS))
-    integers = isinstance(spec.a, Quantize)
+    integers = spec.sums_blocks
     held: str = stored.unpacked if stored.bits == 8 else "u8"
-    shift = _SHIFTS.get(quantized.type, 0)
+    shift = -stored.low if stored.bits < 8 and not stored.values else 0
     if integers and ITEMSIZE[product.along] == 1:
         held = product.along
     if integers and (stored.bits == 8 or stored.values):
@@ -191,6 +222,7 @@ def quantized_format(spec: Gemm, target: Target) -> QuantizedFormat:
         shift=shift,
         offset=quantized.offset,
         minima=quantized.zeros == "minima",
+        sums=SUMS if isinstance(spec.a, Quantize) and spec.a.zero else "",
     )
 
 
@@ -218,7 +250,7 @@ def quantized_product(spec: Gemm, target: Target) -> Product:
     assert quantized is not None
     assert isinstance(spec.k, int)
     found = replace(_unscaled(spec, target), block=quantized.block_of(spec.k))
-    if not isinstance(spec.a, Quantize):
+    if not spec.sums_blocks:
         return found
     wide = [v for v in target.of("f32") if v.lanes in {s.lanes for s in found.ops}]
     return replace(
@@ -234,10 +266,11 @@ def _unscaled(spec: Gemm, target: Target) -> Product:
     """The multiply-add of the numbers in A and B."""
     quantized, vectors = spec.quantized, vectors_alone(target)
     assert quantized is not None
-    if not isinstance(spec.a, Quantize):
+    if not spec.sums_blocks:
         types: dict[str, str] = {"a": spec.a.type, "b": "f32"}
         return choose_product(vectors, types, "b", flat=True, held="f32")
-    types = {"a": "s8", "b": _FACTORS.get(quantized.type, "u4")}
+    few = "u4" if quantized.stored.bits <= 4 else "u8"
+    types = {"a": "s8", "b": _FACTORS.get(quantized.type, few)}
     return choose_product(vectors, types, "b", flat=True, fixed="a")
 
 
@@ -252,7 +285,8 @@ def quantized_operands(
     shared = isinstance(spec.batch, Strided) and spec.batch.b == 0
     several = form.blocks > 1
     item = ITEMSIZE[form.scale]
-    elements = {"n": Integer(form.group), "k": Rational(form.nb, form.fields)}
+    lines = form.lines(form.block // form.group)
+    elements = {"n": Integer(form.group), "k": Rational(lines * form.nb * form.group, form.block)}
     scales: dict[str, Expr] = {"n": ONE, "k": Rational(form.nb, form.block)}
     elements |= {"b": ZERO if shared else Integer(form.nbytes)}
     scales |= {"b": ZERO if shared else Integer(form.nbytes // item)}
@@ -266,20 +300,29 @@ def quantized_operands(
     if form.zeros:
         zeros = scales | {"b": ZERO if shared else Integer(form.nbytes // ITEMSIZE[form.zeros])}
         found["b_zeros"] = Operand("b_zeros", form.zeros, zeros, Name("b"), form.zeros_at)
-    if not isinstance(spec.a, Quantize):
-        return found
-    return found | _made_of_a(form, product, rows)
+    if form.sums:
+        sums = scales | {"b": ZERO if shared else Integer(form.nbytes // ITEMSIZE[form.sums])}
+        found["b_totals"] = Operand("b_totals", form.sums, sums, Name("b"), form.sums_at)
+    return found | (_made_of_a(form, spec, product, rows) if spec.sums_blocks else {})
 
 
-def _made_of_a(form: QuantizedFormat, product: Product, rows: Expr) -> dict[str, Operand]:
-    """A's elements, their scales, and what B's zero points need, where the kernel makes them."""
+def _made_of_a(
+    form: QuantizedFormat, spec: Gemm, product: Product, rows: Expr
+) -> dict[str, Operand]:
+    """A's elements, their scales, and what zero points need, where the kernel makes them."""
     width = form.k_blocks * form.block
     lines = {"m": Integer(width), "k": ONE, "b": width * rows}
     blocks = {"m": Integer(form.k_blocks), "k": Rational(1, form.block), "b": form.k_blocks * rows}
-    names = {"a_scales": "f32"}
-    names |= {"a_starts": "s32"} if form.bias else {}
-    names |= {"a_totals": "f32"} if form.zeros else {}
+    row: dict[str, Expr] = {"m": ONE, "k": ZERO, "b": rows}
+    names = {"a_starts": ("s32", blocks)} if form.bias else {}
+    names |= {"a_totals": ("f32", blocks)} if form.zeros else {}
+    if isinstance(spec.a, Quantize):
+        own = row if spec.a.block is None else blocks
+        names = {"a_scales": ("f32", own)} | names
+        names |= {"a_zeros": ("s32", own)} if spec.a.zero else {}
     found = {"a": Operand("a", product.across, lines, Name("a_packed"))}
-    for name, type_ in names.items():
-        found[name] = Operand(name, type_, blocks, Name(f"{name}_made"))
+    for name, (type_, strides) in names.items():
+        found[name] = Operand(name, type_, strides, Name(f"{name}_made"))
+    if spec.scales_of_blocks is not None:
+        found["a_scales"] = Operand("a_scales", "f32", blocks | {"b": ZERO}, Name("a_scale"))
     return found

@@ -1,0 +1,45 @@
+"""A stored type of one's own: seven bits in blocks of 40, which is one entry of a table."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from support.cases import Cases
+from support.compilers import TARGETS
+
+import tilewright as tw
+from tilewright.spec.quantized import STORED, Plane, integers
+
+M = tw.dim("m")
+
+
+@pytest.fixture
+def seven(monkeypatch: pytest.MonkeyPatch) -> tw.Quantized:
+    """Numbers from 0 to 127, of which 50 stands for 0."""
+    monkeypatch.setitem(STORED, "u7", integers(7, signed=False))
+    name: Any = "u7"
+    return tw.Quantized(name, scale="f16", zero=50, block=40)
+
+
+def test_its_bits_lie_in_three_planes(seven: tw.Quantized) -> None:
+    """A block of 40 takes 35 bytes of each column."""
+    assert seven.stored.planes == (Plane(4, 0), Plane(2, 4), Plane(1, 6))
+    kernel = tw.compile(tw.Gemm(M, 16, 400, b=tw.Packed(seven)), target="scalar")
+    rng = np.random.default_rng(0)
+    q, scales = rng.integers(0, 128, (400, 16), np.uint8), np.ones((10, 16), np.float16)
+    packed = kernel.pack_b(q, scales=scales)
+    elements = 10 * 16 * 35
+    assert packed.data.nbytes == elements + -elements % 64 + 2 * 160 + 64
+    assert (packed.dequantize() == q.astype(np.float32) - 50).all()
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_kernels_have_it(target: str, seven: tw.Quantized, cases: Cases) -> None:
+    """In integers and in floating point, K and columns that fill no block."""
+    b = tw.Packed(seven, nb=32)
+    for a in (tw.Quantize("bf16", per=("row", 40)), "f32"):
+        kernel = tw.compile(tw.Gemm(M, 41, 130, a=a, b=b), target=target)
+        kernel.verify(cases=2)
+        cases.count(target, kernel.emulated or "native", 2)
