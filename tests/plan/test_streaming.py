@@ -162,7 +162,7 @@ def test_numbers_are_right_wherever_c_lies(target: str, type_: str, cases: Any) 
     for offset, (m, n, k, ldc) in enumerate([(5, 96, 3, 96), (7, 35, 4, 48), (3, 64, 1, 80)]):
         a, b = (rng.integers(-4, 5, shape).astype(given) for shape in ((m, k), (k, n)))
         room = np.full(m * ldc + 64, 9, element)
-        start = -room.ctypes.data % 64 // element().itemsize + (0, 4, 1)[offset]
+        start = -room.ctypes.data % 64 // np.dtype(element).itemsize + (0, 4, 1)[offset]
         c = room[start : start + m * ldc].reshape(m, ldc)[:, :n]
         kernel(a, b, out=c)
         np.testing.assert_array_equal(c, a.astype(np.int64) @ b.astype(np.int64))
