@@ -424,7 +424,11 @@ class SumLanes(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Store(Operation):
-    """``active`` lanes to memory, as ``memory``'s type; ``group`` and ``active`` as in a load."""
+    """``active`` lanes to memory, as ``memory``'s type; ``group`` and ``active`` as in a load.
+
+    ``past``: all lanes go past the caches, where that is positive and the address is a multiple of
+    the register's bytes; None where none do.
+    """
 
     kind: ClassVar[str] = "store"
     address: Writes[Address]
@@ -432,6 +436,7 @@ class Store(Operation):
     active: Sizes[Active] = None
     memory: str = ""
     group: int = 0
+    past: Sizes[Expr | None] = None
 
     @property
     def masked_by(self) -> MaskRegister | None:
@@ -451,6 +456,11 @@ class Store(Operation):
     def count(self) -> Expr:
         """How many elements it touches."""
         return count_of(self.active, self.src, self.group)
+
+    @property
+    def plain(self) -> bool:
+        """Whether all lanes are stored as the elements that they are."""
+        return self.active is None and not (self.memory or self.group)
 
     @property
     def spelling(self) -> str:

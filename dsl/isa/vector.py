@@ -187,6 +187,7 @@ class Vector:
     own.
     ``several`` are loads of more than one vector, those of most first.
     ``load_group`` and ``store_group`` move ``{bytes}`` bytes as the one lane that there is.
+    ``stream`` stores all lanes past the caches, at an address that is a multiple of their bytes.
     ``support`` is a template of the C that its spellings use besides intrinsics; what stands in for
     these has it as well.
     """
@@ -223,6 +224,7 @@ class Vector:
     transpose: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     unzip: Mapping[int, tuple[str, str]] = field(default_factory=dict)
     registers: int = 1
+    stream: str = ""
     support: str = ""
 
     def __post_init__(self) -> None:

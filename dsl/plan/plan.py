@@ -46,7 +46,8 @@ class Plan(Decided):
     ``panel_tile``: blocks are packed in panels as wide as this register tile, (mr, nr), and have
     sizes that the call computes; None where they are packed as they lie, or not at all. ``summed``:
     at most so many rows or columns are summed over all of K before the next ones; what is left out
-    is in blocks already. None where C holds sums of a part of K.
+    is in blocks already. None where C holds sums of a part of K. ``streams``: C is written past
+    the caches where that is positive; None: never.
     """
 
     spec: Gemm
@@ -71,6 +72,7 @@ class Plan(Decided):
     tiles: tuple[RegisterTile, ...] = ()
     panel_tile: tuple[int, int] | None = None
     summed: Mapping[str, int] | None = field(default=None, hash=False)
+    streams: Expr | None = None
 
     @property
     def element(self) -> str:

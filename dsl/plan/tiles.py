@@ -85,6 +85,10 @@ class RegisterTile:
     bound: str
     why_split: str
 
+    def extent(self, dimension: str) -> Expr:
+        """Its elements along a dimension of C."""
+        return self.mr if dimension == "m" else self.nr
+
 
 @dataclass(frozen=True, slots=True)
 class Grid:

@@ -10,6 +10,7 @@ import numpy as np
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.dtypes import preferred
 from tilewright.runtime.arrays.kinds import empty, finished, is_tensor, maker
+from tilewright.runtime.arrays.memory import new_array
 from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call import dispatch
 from tilewright.runtime.call.bound_sizes import strided
@@ -159,7 +160,7 @@ def _new(a: Any, b: Any) -> Any:
     if a.ndim != 2 or b.ndim != 2:
         return None
     dtype = _made.get((a.dtype, b.dtype))
-    return None if dtype is None else np.empty((a.shape[0], b.shape[1]), dtype)
+    return None if dtype is None else new_array((a.shape[0], b.shape[1]), dtype)
 
 
 def _new_tensor(a: Any, b: Any) -> Any:
