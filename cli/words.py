@@ -238,6 +238,11 @@ _SCHEDULE = (
         "--tails", type=click.Choice(TAILS), default="auto", help="What tiles leave over."
     ),
     click.option("--threads", type=click.IntRange(1), help="For loops in upper case: NMk."),
+    click.option(
+        "--stores",
+        type=click.Choice(["stream", "cached"]),
+        help="How C is written: past the caches, or not.",
+    ),
 )
 _TARGET = (click.option("--target", default="host", help="host, or one of `tilewright targets`."),)
 
@@ -248,7 +253,7 @@ _SPEC_NAMES = (
 )  # fmt: skip
 _SCHEDULE_NAMES = (
     "tile", "loops", "block", "k_unroll", "k_split", "vectorize", "pack", "prefetch", "tails",
-    "threads",
+    "threads", "stores",
 )  # fmt: skip
 
 
@@ -395,7 +400,7 @@ def schedule_text(schedule: Schedule) -> str:
     if schedule.loops is not None:
         said.append(schedule.loops)
     said += [f"{letter}={step}" for letter, step in schedule.block]
-    for name in ("k_unroll", "k_split", "vectorize", "pack", "prefetch", "threads"):
+    for name in ("k_unroll", "k_split", "vectorize", "pack", "prefetch", "threads", "stores"):
         value = getattr(schedule, name)
         if value is not None:
             said.append(f"{name}={value}")

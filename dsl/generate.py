@@ -25,6 +25,7 @@ from tilewright.ir.access import legal
 from tilewright.ir.nest import BlockLoop, Program
 from tilewright.ir.verify import verify_program
 from tilewright.isa.target import Target
+from tilewright.isa.vector import Vector
 from tilewright.lower.nest.build import make_program
 from tilewright.lower.nest.configure import numbered
 from tilewright.lower.pack_b import pack_program
@@ -216,8 +217,15 @@ def generate(
         worth=target.core.worth,
         notes=notes,
         asks_at_load=asks_at_load,
+        streaming=_streaming(kernels),
     )
     return Source(folded(text), tuple(map(_defined, kernels)))
+
+
+def _streaming(kernels: Sequence[KernelText]) -> tuple[Vector, ...]:
+    """The vectors that are stored past the caches, each once."""
+    every = (vector for kernel in kernels for vector in kernel.program.streaming)
+    return tuple({(vector.element, vector.lanes): vector for vector in every}.values())
 
 
 def _support(kernels: Sequence[KernelText], target: Target) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 Spellings: Intel Intrinsics Guide. A product takes a cycle for each row of its first factor, a tile
 is loaded at two rows a cycle (Intel 64 and IA-32 Architectures Optimization Reference Manual,
-chapter on AMX; latencies are those of Sapphire Rapids).
+chapter on AMX; latencies are those of Sapphire Rapids, as is that of ``ldtilecfg``).
 """
 
 from __future__ import annotations
@@ -53,6 +53,7 @@ _TILES = MatrixUnit(
     headers=("errno.h", "stddef.h", "unistd.h"),
     template="matrix/amx_state.c.j2",
     latency=52,
+    configuring=204,
 )
 _FP16 = Feature(
     title="FP16",

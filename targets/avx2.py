@@ -66,6 +66,7 @@ TARGET = Target(
     compiler_flags=("-mavx2", "-mfma", "-mf16c"),
     zig_flags=("-mcpu=x86_64_v3",),
     headers=("immintrin.h",),
+    fence="_mm_sfence()",
     registers=16,
     vectors=_vectors("f32") + _vectors("f64") + _integers(),
     core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=4),

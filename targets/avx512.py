@@ -125,6 +125,7 @@ TARGET = Target(
     ),
     zig_flags=("-mcpu=x86_64_v4",),
     headers=("immintrin.h",),
+    fence="_mm_sfence()",
     registers=32,
     vectors=_vectors("f32") + _vectors("f64") + _integers(),
     core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=6),

@@ -58,6 +58,7 @@ def _schedule(plan: Plan, tile: RegisterTile) -> Schedule:
         tails=asked.tails,
         prefetch=asked.prefetch,
         threads=asked.threads,
+        stores="stream" if plan.streams == 1 else asked.stores,
     )
 
 

@@ -3,13 +3,14 @@
 As operations do, nodes say of each field what they do with it (``nodes.py``).
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from sympy import Expr, Integer
 
 from tilewright.isa.matrix_unit import MatrixUnit
+from tilewright.isa.vector import Vector
 from tilewright.symbolic import slots
 
 from .nodes import (
@@ -26,7 +27,7 @@ from .nodes import (
     rewritten,
     walk,
 )
-from .ops import TileProgram
+from .ops import Store, TileProgram
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,6 +290,21 @@ class Program:
     tiles: tuple[TileProgram, ...]
     scratch: Expr = NO_BYTES
     configurations: tuple[Configuration, ...] = ()
+
+    @property
+    def streaming(self) -> tuple[Vector, ...]:
+        """The vectors that are stored past the caches."""
+        found = {op.src.vector.name: op.src.vector for op in self._past_caches()}
+        return tuple(found.values())
+
+    @property
+    def past(self) -> Expr:
+        """Where that is positive they are; 0 where none are."""
+        return next((op.past for op in self._past_caches() if op.past is not None), NO_BYTES)
+
+    def _past_caches(self) -> Iterator[Store]:
+        stores = (op for tile in self.tiles for op in walk(tile.end) if isinstance(op, Store))
+        return (op for op in stores if op.past is not None)
 
     def tile(self, name: str) -> TileProgram:
         """The tile program called ``name``."""

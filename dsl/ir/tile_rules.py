@@ -30,6 +30,7 @@ from .ops import (
     Keep,
     Load,
     LoadMatrix,
+    LoadSeveral,
     MakeMask,
     Multiply,
     MultiplyAdd,
@@ -128,8 +129,19 @@ def _load(w: Walk, op: Load) -> None:
     w.access(op, op.address, op.element, count)
 
 
+def _load_several(w: Walk, op: LoadSeveral) -> None:
+    w.same(op, *op.dst)
+    vector, count = op.dst[0].vector, len(op.dst)
+    if op.several is None:
+        known = ", ".join(str(several.count) for several in vector.several) or "one alone"
+        w.refuse(op, f"of {count} vectors {vector!r}", f"as many as it loads at once: {known}")
+    w.access(op, op.address, vector.element, count * vector.lanes)
+
+
 def _store(w: Walk, op: Store) -> None:
     count = _moved_by(w, op, op.src.vector, op.src.vector.stores, "store")
+    if op.past is not None and not (op.plain and op.src.vector.stream):
+        w.refuse(op, f"of {op.src.vector!r} past the caches", "all lanes of a vector that streams")
     w.access(op, op.address, op.element, count, write=True)
 
 
@@ -497,6 +509,7 @@ RULES: Rules = {
     MakeMask: _make_mask,
     Zero: _zero,
     Load: _load,
+    LoadSeveral: _load_several,
     Broadcast: _broadcast,
     Pick: _pick,
     Splat: _splat,

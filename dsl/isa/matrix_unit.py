@@ -31,7 +31,8 @@ class MatrixUnit:
     ``{dst}``, ``{src}``, ``{acc}``, ``{x}`` and ``{y}`` are registers, ``{p}`` is a pointer,
     ``{stride}`` the bytes from row to row, and ``{element}`` the type of sums, of ``{bits}`` bits.
     ``latency`` is in cycles; a multiply-add of matrices takes a cycle for each row of y, a load or
-    store one for each row.
+    store one for each row. ``configuring`` are those of loading a configuration, and of what else
+    a change of it takes.
     """
 
     name: str
@@ -54,6 +55,7 @@ class MatrixUnit:
     consent: tuple[int, ...] = ()
     headers: tuple[str, ...] = ()
     template: str = ""
+    configuring: float = 0
 
     @property
     def by_lines(self) -> bool:

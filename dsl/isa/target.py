@@ -69,8 +69,9 @@ class Target:
     family, "gcc", "clang" or "zig", NEVER where none does; any will do of one that is not named.
     ``length`` is that of the vectors where a thread has one of several, None where the instruction
     set fixes it; ``mode`` the mode of the processor that its instructions need, None where they
-    need none. ``scalars_apart``: C scalars lie in registers of their own, as many as there are of
-    vectors; else they take one of these. ``core_source`` says whose numbers the core's are.
+    need none. ``fence`` is the statement behind stores past the caches, which are in no order with
+    others before it. ``scalars_apart``: C scalars lie in registers of their own, as many as there
+    are of vectors; else they take one of these. ``core_source`` says whose numbers the core's are.
     """
 
     name: str
@@ -89,6 +90,7 @@ class Target:
     matrix: MatrixUnit | None = None
     length: VectorLength | None = None
     mode: Mode | None = None
+    fence: str = ""
     features: Mapping[str, Feature] = field(default_factory=dict)
     hints: CompilerHints | None = None
     core_source: str = "the target's own numbers"

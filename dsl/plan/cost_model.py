@@ -8,16 +8,18 @@ pays for adding the sets and for reading and writing C.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
 
 from tilewright.errors import ScheduleError
 from tilewright.isa.machine import Core
+from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 
+from .configurations import Shape, configurations_of, register_shapes
 from .tile_shape import Budget, TileRequest, TileShape, latency, step_cycles, tile_shapes
 
 
@@ -275,14 +277,31 @@ def _cut_cycles(
     masked: bool,
     request: TileRequest,
 ) -> float:
-    total = 0.0
+    total, used = 0.0, list[tuple[Shape, ...]]()
     for width, columns in along:
         for rows, count in across:
             shape = shape_of(target, vector, rows, width, masked, request)
             if shape is None:
                 return float("inf")
             total += columns * count * tile_cycles(shape, target.core, request)
-    return total
+            used += _registers(shape, columns, masked and width == along[-1][0])
+    return total + configuring(used, request.unit)
+
+
+def _registers(shape: TileShape, columns: int, cut: bool) -> Iterator[tuple[Shape, ...]]:
+    """The registers of equal tiles of a matrix unit side by side, of which the last may be cut."""
+    whole = shape.vector.lanes
+    if not cut or columns > 1:
+        yield register_shapes(shape, shape.rows, whole)
+    if cut:
+        yield register_shapes(shape, shape.rows, 0)
+
+
+def configuring(tiles: Sequence[Sequence[Shape]], unit: MatrixUnit | None) -> float:
+    """Cycles in which the unit is told the shapes of the registers of all tiles."""
+    if unit is None or not unit.configuring:
+        return 0.0
+    return unit.configuring * (1 + max(configurations_of(tiles, unit.most), default=-1))
 
 
 @lru_cache(maxsize=1024)
@@ -317,6 +336,32 @@ def steady(target: Target, request: TileRequest, multiples: tuple[int, int]) -> 
     return tuple(sorted(found, key=_cycles))
 
 
+@lru_cache(maxsize=1024)
+def steady_cuts(
+    target: Target, along: int, multiple: int, request: TileRequest
+) -> tuple[Choice, ...]:
+    """The cuts of ``along`` elements into tiles for many rows; ``cycles`` are those of one row.
+
+    Those come first that take the fewest; none where a last vector cannot be cut to what there is.
+    ``multiple`` is what the number of rows is a multiple of.
+    """
+    found: list[Choice] = []
+    for vector in request.vectors:
+        lanes = 1 if request.dot else vector.lanes
+        tail, vectors = along % lanes, -(-along // lanes)
+        if tail and not (request.padded or vector.cuts(tail)):
+            continue
+        for parts in _part_counts(vectors, target.registers):
+            cut = equal_parts(vectors, parts)
+            masked = bool(tail) and request.cuts_tail(vector, cut[-1][0])
+            for rows in range(1, request.tallest(target, vector, cut[0][0]) + 1):
+                cycles = _cut_cycles(target, vector, cut, ((rows, 1),), masked, request) / rows
+                cycles *= 1.25 if multiple > 1 and multiple % rows else 1.0
+                found.append(Choice(vector, cut, ((rows, 1),), cycles))
+    fits = (each for each in found if each.cycles != float("inf"))
+    return tuple(sorted(fits, key=_cycles))
+
+
 def _tails_fit(target: Target, vector: Vector, rows: int, request: TileRequest) -> bool:
     """Whether so many rows fit beside the mask of a last vector, and with narrower vectors."""
     narrower = (v for v in request.vectors if v.lanes < vector.lanes)
@@ -336,7 +381,8 @@ def unroll(shape: TileShape, target: Target, steps: int | None, group: int) -> i
 
     Not more: a load that strides far per trip defeats the prefetchers when its operand comes from
     beyond the first cache. A short K is unrolled whole when its operations are few, and would fit
-    the registers even if the compiler lifted the loads it may to the top.
+    the registers even if the compiler lifted the loads it may to the top. Where loads read several
+    factors, the loop's own instructions weigh more: a step for each that one can read.
     """
     if shape.unit is not None:
         return group
@@ -347,7 +393,7 @@ def unroll(shape: TileShape, target: Target, steps: int | None, group: int) -> i
         lifted = shape.budget.accumulators + steps * loads + shape.budget.masks
         if lifted < target.registers or steps == 1:
             return max(steps, 1)
-    count = group
+    count = -(-max((1, *shape.several)) // group) * group
     while count * step_cycles(shape, core) < (count * issued + LOOP_OVERHEAD) / core.issue:
         count += group
     return count if steps is None else min(count, max(group, steps))

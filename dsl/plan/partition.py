@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sympy import Expr, Integer
 
 from tilewright.errors import ScheduleError
 from tilewright.isa.vector import Vector
-from tilewright.symbolic import ONE, div, mod, value
+from tilewright.symbolic import ONE, ZERO, div, mod, value
 
-from .cost_model import Choice, Fitting, does_not_fit, fitting, ranking, shape_of, steady
-from .parts import Part, across_parts, cut, equals_part, positive_part
+from .cost_model import (
+    Choice,
+    Fitting,
+    does_not_fit,
+    fitting,
+    ranking,
+    shape_of,
+    steady,
+    steady_cuts,
+    tile_cycles,
+)
+from .parts import Part, across_parts, at_least_part, cut, equals_part, positive_part
 from .plan import Plan
 from .tile_shape import TileRequest, bounds, tightest
 from .tiles import Search
+
+#: The share of a tile's cycles that one of narrower vectors saves at least, where it is added for
+#: tails of some lengths: it is more code.
+WORTH = 1 / 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +81,11 @@ def _regions(plan: Plan, across: Expr, along: Expr, request: TileRequest) -> Ite
             for other in across_parts(plan.product.unit, across, tile[0], _by(plan)):
                 yield _region(plan, vector, part, other, request)
         return
+    if tile is None and columns is not None and not (plan.product.unit or request.sums):
+        ranked = steady_cuts(plan.target, columns, _multiple(plan, plan.across), request)
+        if ranked:
+            yield from _many_rows(plan, across, columns, ranked, request)
+            return
     search = None
     if tile is None:
         multiples = _multiple(plan, plan.across), _multiple(plan, plan.along)
@@ -84,10 +103,23 @@ def _regions(plan: Plan, across: Expr, along: Expr, request: TileRequest) -> Ite
             )
         _check_fits(plan, vector, r, v, request, tile)
     r = r if rows is None else min(r, rows)
+    others = tuple(across_parts(plan.product.unit, across, r, _by(plan)))
+    if tails := _wide_tails(plan, along, vector, v, r, request):
+        whole = tuple(other for other in others if other.units == r)
+        for axis in _in_one_tile(along, vector, v, tails):
+            yield from _side_by_side(plan, axis, whole, request, search)
+        others = others[len(whole) :]
     for axis in _along_axes(plan, along, vector, v):
-        for part in axis.parts:
-            for other in across_parts(plan.product.unit, across, r, _by(plan)):
-                yield _region(plan, axis.vector, part, other, request, search)
+        yield from _side_by_side(plan, axis, others, request, search)
+
+
+def _side_by_side(
+    plan: Plan, axis: Axis, across: Sequence[Part], request: TileRequest, search: Search | None
+) -> Iterator[Region]:
+    """The regions of each part along with each of those across."""
+    for part in axis.parts:
+        for other in across:
+            yield _region(plan, axis.vector, part, other, request, search)
 
 
 def _by(plan: Plan) -> int:
@@ -332,6 +364,16 @@ def _free(
         yield from _free(plan, rows, (covered, columns[1]), request)
 
 
+def _many_rows(
+    plan: Plan, across: Expr, columns: int, ranked: Sequence[Choice], request: TileRequest
+) -> Iterator[Region]:
+    """The cost model's cut of so many elements along, for any number of rows across."""
+    search, best = _search(plan, ranked, {}, request), ranked[0]
+    others = tuple(across_parts(plan.product.unit, across, best.across[0][0], _by(plan)))
+    axis = Axis(best.vector, tuple(part for part, _ in _along_parts(plan, best, (0, columns))))
+    yield from _side_by_side(plan, axis, others, request, search)
+
+
 def _along_parts(
     plan: Plan, choice: Choice, columns: tuple[int, int]
 ) -> Iterator[tuple[Part, int]]:
@@ -356,17 +398,14 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
     fixed = value(total)
     if fixed is not None:
         vectors = max(1, min(vectors, fixed // lanes))
-    parts = list(cut(total, vectors, lanes, tail=False))
     tail = mod(total, lanes)
+    parts = list(cut(total, vectors, lanes, tail=False))
     start = total - tail
     if tail == 0:
         yield Axis(vector, tuple(parts))
         return
     tail_value = value(tail)
-    tails = plan.schedule.tails
-    masked = vector.mask is not None and tails in ("auto", "mask") and not plan.transposed
-    masked = masked or plan.product.unit is not None
-    if masked or (tail_value is not None and _maskable(plan, vector, tail_value)):
+    if _masks(plan, vector) or (tail_value is not None and _maskable(plan, vector, tail_value)):
         parts.append(Part(start, tail, 1, ONE if tail_value else positive_part(tail, lanes)))
         yield Axis(vector, tuple(parts))
         return
@@ -380,6 +419,91 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
         least, last = size, narrow
     for size in range(1, least):
         yield Axis(last, (Part(start, _int(size), 1, equals_part(tail, size, least)),))
+
+
+def _masks(plan: Plan, vector: Vector) -> bool:
+    """Whether any part of a vector along C is computed in one register of it."""
+    if plan.product.unit is not None:
+        return True
+    cuts = plan.schedule.tails in ("auto", "mask") and not plan.transposed and not plan.dot
+    return vector.mask is not None and cuts
+
+
+@dataclass(frozen=True, slots=True)
+class _Tail:
+    """A tile that takes all that whole tiles leave, if that is from ``least`` to ``most``.
+
+    It has so many ``units`` of ``vector``, of which the last may be cut.
+    """
+
+    vector: Vector
+    units: int
+    least: int
+    most: int
+    cycles: float
+
+
+def _wide_tails(
+    plan: Plan, total: Expr, vector: Vector, vectors: int, rows: int, request: TileRequest
+) -> tuple[_Tail, ...]:
+    """Tiles of ``rows`` for each number of elements that whole tiles may leave of ``total``.
+
+    None where that is known, one does not fit, or tails are few beside the tiles of panels: then
+    what is left is cut. For what fills at most half of its last vector narrower ones serve, where
+    they save the share ``WORTH``.
+    """
+    if not _masks(plan, vector) or plan.product.unit is not None or plan.panel_tile is not None:
+        return ()
+    if value(total) is not None:
+        return ()
+    half = next((v for v in request.vectors if 2 * v.lanes == vector.lanes), None)
+    found: list[_Tail] = []
+    for units in range(1, vectors + 1):
+        first, end = (units - 1) * vector.lanes, units * vector.lanes
+        wide = _tail(plan, vector, units, rows, (first + 1, end - 1), request)
+        if wide is None:
+            return ()
+        narrow = None
+        if half is not None and _masks(plan, half):
+            fewer = (first + 1, first + half.lanes)
+            narrow = _tail(plan, half, 2 * units - 1, rows, fewer, request)
+        if narrow is not None and narrow.cycles < (1 - WORTH) * wide.cycles:
+            found.append(narrow)
+            wide = replace(wide, least=narrow.most + 1)
+        found.append(wide)
+        if units < vectors:
+            found.append(replace(wide, least=end, most=end))
+    return tuple(found)
+
+
+def _tail(
+    plan: Plan,
+    vector: Vector,
+    units: int,
+    rows: int,
+    limits: tuple[int, int],
+    request: TileRequest,
+) -> _Tail | None:
+    """The tile for what is left within ``limits``; None where it does not fit."""
+    shape = shape_of(plan.target, vector, rows, units, True, request)
+    if shape is None:
+        return None
+    return _Tail(vector, units, *limits, tile_cycles(shape, plan.target.core, request))
+
+
+def _in_one_tile(
+    total: Expr, vector: Vector, vectors: int, tails: Sequence[_Tail]
+) -> Iterator[Axis]:
+    """Whole tiles, and one of ``tails`` for what they leave."""
+    width = vectors * vector.lanes
+    whole, left = div(total, width), mod(total, width)
+    start = total - left
+    if whole != 0:
+        yield Axis(vector, (Part(ZERO, _int(width), vectors, whole),))
+    for tail in reversed(tails):
+        exists = at_least_part(left, tail.least, width) - at_least_part(left, tail.most + 1, width)
+        size = _int(tail.most) if tail.least == tail.most else left
+        yield Axis(tail.vector, (Part(start, size, tail.units, exists),))
 
 
 def _narrow_sizes(plan: Plan, vector: Vector) -> Iterator[tuple[int, Vector]]:

@@ -107,4 +107,9 @@ def positive_part(tail: Expr, lanes: int) -> Expr:
 
 def equals_part(tail: Expr, size: int, lanes: int) -> Expr:
     """1 if ``tail`` (below ``lanes``) is ``size``, else 0, as a formula."""
-    return positive_part(tail - (size - 1), lanes) - positive_part(tail - size, lanes)
+    return at_least_part(tail, size, lanes) - at_least_part(tail, size + 1, lanes)
+
+
+def at_least_part(tail: Expr, size: int, lanes: int) -> Expr:
+    """1 if ``tail`` (below ``lanes``) is ``size`` or more, which is positive, as a formula."""
+    return ZERO if size >= lanes else positive_part(tail - (size - 1), lanes)

@@ -27,6 +27,7 @@ from .loops import Decision, outer_length, read_loops, threads_decision
 from .operands import LINE, batch_of
 from .plan import STACK_BYTES, Plan
 from .staging import is_plain, product_of, same_types, stage_operands
+from .streaming import with_streams
 from .vector_axis import Layout, asks_for_panels, layouts, packs_in_panels
 
 #: What sizes of the call count as, where plans differ in nothing but conversions.
@@ -58,7 +59,7 @@ def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     best = min(zip(costs, range(len(plans)), strict=True))[1]
     decisions = (*_why(plans, costs, best), *plans[best].decisions)
     decisions = tuple(replace(d, reason=why.get(d.what, d.reason)) for d in decisions)
-    return with_tiles(_in_panels(replace(plans[best], decisions=decisions)))
+    return with_tiles(with_streams(_in_panels(replace(plans[best], decisions=decisions))))
 
 
 def _able(spec: Gemm, schedule: Schedule, target: Target) -> Target:

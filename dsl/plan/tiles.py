@@ -85,6 +85,10 @@ class RegisterTile:
     bound: str
     why_split: str
 
+    def extent(self, dimension: str) -> Expr:
+        """Its elements along a dimension of C."""
+        return self.mr if dimension == "m" else self.nr
+
 
 @dataclass(frozen=True, slots=True)
 class Grid:
@@ -297,6 +301,9 @@ def _why_unroll(shape: TileShape, target: Target, made: Unroll, steps: int, dot:
     if dot:
         adds = made.count * shape.multiply_adds
         return f"{adds} multiply-adds take at least twice the latency of {core.fma_latency:g}"
+    if shape.several:
+        most = shape.several[0]
+        return f"loads read up to {most} vectors, and as many steps share the loop's own work"
     taken, issue = _trip(shape, core, made.count)
     loop = f"the loop's {LOOP_OVERHEAD}"
     why = f"a trip takes {taken} cycles, in which its operations and {loop} issue ({issue})"

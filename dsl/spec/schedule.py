@@ -12,6 +12,7 @@ from .sizes import MAX_FIXED, call_text, whole_number
 
 TAILS = ("auto", "mask", "narrow", "overlap", "bounce")
 PACKS = (None, "a", "b", "ab")
+STORES = (None, "stream", "cached")
 LETTERS = "bmnkBMN"
 #: What m, n and k are at least where packing blocks that the caches hold pays.
 LARGE = (32, 32, 64)
@@ -56,7 +57,10 @@ class Schedule:
     ``"m"``, ``"n"``, ``"k"`` or, for a stack, ``"b"``. ``pack`` names the operands that are copied
     into the order in which tiles read them: ``"a"``, ``"b"`` or ``"ab"``. ``tails`` is what is done
     with what tiles leave over: ``"mask"``, ``"narrow"`` (partial loads and stores), ``"overlap"``,
-    ``"bounce"`` (by way of the stack), or ``"auto"``. Raises ScheduleError.
+    ``"bounce"`` (by way of the stack), or ``"auto"``.
+
+    ``stores``: ``"stream"`` writes C past the caches, in whole vectors where its lines are aligned,
+    ``"cached"`` does not. Raises ScheduleError.
 
     >>> schedule = tw.Schedule(tile=(4, 16), loops="nmknk", block={"n": 64, "k": 128}, pack="b")
     >>> kernel = tw.compile(tw.Gemm(256, 256, 256), schedule)
@@ -76,6 +80,7 @@ class Schedule:
     tails: str
     prefetch: int | None
     threads: int | None
+    stores: Literal["stream", "cached"] | None
 
     def __init__(
         self,
@@ -89,6 +94,7 @@ class Schedule:
         tails: str = "auto",
         prefetch: int | None = None,
         threads: int | None = None,
+        stores: Literal["stream", "cached"] | None = None,
     ) -> None:
         def put(name: str, value: object) -> None:
             object.__setattr__(self, name, value)
@@ -103,6 +109,7 @@ class Schedule:
         put("tails", _one_of(tails, TAILS, "tails"))
         put("prefetch", _count(prefetch, "prefetch"))
         put("threads", _threads(threads, self.loops))
+        put("stores", _one_of(stores, STORES, "stores"))
         if k_unroll and k_split and k_unroll % k_split:
             raise ScheduleError(
                 "k_unroll must be a multiple of k_split",

@@ -13,9 +13,10 @@ import numpy as np
 
 import jax
 from tilewright.emit.render import render
+from tilewright.runtime.arrays.memory import address
 from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.build.toolchain import compile_library
-from tilewright.runtime.call.abi import LIMITS, address
+from tilewright.runtime.call.abi import LIMITS
 from tilewright.runtime.kernel import Kernel
 from tilewright.runtime.store import cache as store
 from tilewright.targets import load

@@ -3,11 +3,42 @@
 from __future__ import annotations
 
 from functools import cache
-from typing import Any
+from math import prod
+from typing import Any, Literal
 
 import numpy as np
 
 Array = np.ndarray[Any, Any]
+#: Bytes of the lines that caches hold.
+ALIGNMENT = 64
+#: Bytes from which on a new array begins at a line: vectors of smaller ones stay in a near cache,
+#: where it matters little how they lie.
+LARGE = 1 << 20
+
+
+def address(block: np.ndarray[Any, Any]) -> int:
+    """The address of a numpy array's first element."""
+    return int(block.__array_interface__["data"][0])
+
+
+def aligned(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """New bytes that begin at a cache line."""
+    block = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -address(block) % ALIGNMENT
+    return block[start : start + nbytes]
+
+
+def new_array(shape: tuple[int, ...], dtype: Any, order: Literal["C", "F"] = "C") -> Array:
+    """``np.empty``, of which a large array begins at a cache line.
+
+    numpy's own begin 16 bytes behind one, so that each store of a long vector touches two lines,
+    and none goes past the caches.
+    """
+    nbytes = prod(shape) * np.dtype(dtype).itemsize
+    if nbytes < LARGE:
+        return np.empty(shape, dtype, order)
+    made: Array = aligned(nbytes).view(dtype).reshape(shape, order=order)
+    return made
 
 
 def at(

@@ -1,4 +1,4 @@
-"""What Python and C agree on: tables' sizes, status codes, addresses, functions in libraries."""
+"""What Python and C agree on: tables' sizes, status codes, functions in libraries."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import _cffi_backend
-import numpy as np
 
 DONE, UNDECIDED, NO_MEMORY = range(3)
 #: Sizes of the tables in templates/dispatch/dispatch_descriptor.h.j2, and its array kinds in order.
@@ -18,8 +17,6 @@ LIMITS = {"arrays": 64, "dims": 16, "slots": 16}
 KINDS = ("matrix", "strided", "flat", "sequence", "offsets", "packed", "vector")
 #: numpy's array flags.
 ALIGNED, WRITEABLE = 0x100, 0x400
-#: Bytes of a cache line: where arrays that are made here begin.
-ALIGNMENT = 64
 
 #: cffi's C part; its stubs know neither defaults nor numbers that are cast.
 backend: Any = _cffi_backend
@@ -47,18 +44,6 @@ def symbol(path: Path, name: str) -> int:
     """The address of function ``name`` in the library at ``path``, which stays loaded."""
     function = library(str(path)).load_function(function_type((), "int"), name)
     return int(backend.cast(primitive("uintptr_t"), function))
-
-
-def address(block: np.ndarray[Any, Any]) -> int:
-    """The address of a numpy array's first element."""
-    return int(block.__array_interface__["data"][0])
-
-
-def aligned(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """New bytes that begin at a cache line."""
-    block = np.empty(nbytes + ALIGNMENT, np.uint8)
-    start = -address(block) % ALIGNMENT
-    return block[start : start + nbytes]
 
 
 def interpreter() -> tuple[str, ...]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.dtypes import FOREIGN, accepts, title
+from tilewright.runtime.arrays.memory import address
 from tilewright.runtime.arrays.views import (
     OF_ANY,
     as_array,
@@ -25,7 +26,6 @@ from tilewright.spec.signature import ArrayParameter, Signature
 from tilewright.spec.sizes import Dim, Size
 from tilewright.spec.types import ELEMENTS
 
-from .abi import address
 from .bound_sizes import Array, Known
 from .overlap import check_overlaps
 from .packed_matrix import PackedMatrix

@@ -12,6 +12,7 @@ import numpy as np
 from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError
 from tilewright.runtime.arrays.dtypes import FOREIGN, preferred
 from tilewright.runtime.arrays.kinds import empty
+from tilewright.runtime.arrays.memory import new_array
 from tilewright.spec.signature import ArrayParameter, ScalarParameter, Signature
 from tilewright.spec.sizes import Dim, Size
 
@@ -79,7 +80,7 @@ class Arranger:
     @property
     def new_array(self) -> Callable[[], Any] | None:
         """What makes a new output of numpy's; None where that depends on the call."""
-        return None if self._new is None else partial(np.empty, *self._new[:3])
+        return None if self._new is None else partial(new_array, *self._new[:3])
 
     def __call__(
         self, positional: tuple[Any, ...], named: Mapping[str, Any]
@@ -282,7 +283,7 @@ def _new(like: Any, new: New) -> Any:
     """A new output of the kind of ``like``."""
     shape, dtype, order, type_ = new
     if type(like) is np.ndarray:
-        return np.empty(shape, dtype, order)
+        return new_array(shape, dtype, order)
     return _empty(like, shape, shape[-1 if order == "C" else -2], order, type_)
 
 

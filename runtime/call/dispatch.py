@@ -21,13 +21,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from tilewright.errors import TargetError, TilewrightError, ToolchainError
+from tilewright.runtime.arrays.memory import address
 from tilewright.runtime.store import cache as store
 
 from .abi import (
     DONE,
     NO_MEMORY,
     UNDECIDED,
-    address,
     function_type,
     interpreter,
     library,

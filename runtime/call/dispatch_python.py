@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from .abi import DONE, address, backend, function_type, primitive
+from tilewright.runtime.arrays.memory import address
+
+from .abi import DONE, backend, function_type, primitive
 
 _WORDS = 5
 

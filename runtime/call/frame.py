@@ -6,7 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from .abi import address
+from tilewright.runtime.arrays.memory import address
+
 from .argument_checks import Checked
 from .bound_sizes import Array
 from .packed_matrix import memory

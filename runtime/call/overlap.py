@@ -8,9 +8,9 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from tilewright.errors import ArgumentValueError
+from tilewright.runtime.arrays.memory import address
 from tilewright.spec.signature import ArrayParameter, Signature
 
-from .abi import address
 from .bound_sizes import Array, Known
 
 

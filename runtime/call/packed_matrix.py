@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.runtime.arrays.memory import ALIGNMENT, address, aligned
 from tilewright.spec.sizes import MAX_SIZE
-
-from .abi import ALIGNMENT, address, aligned
 
 if TYPE_CHECKING:
     from tilewright.plan.formats.lookup import Format

@@ -16,11 +16,10 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime.arrays.dlpack import type_name
-from tilewright.runtime.arrays.memory import dtype_named
+from tilewright.runtime.arrays.memory import address, dtype_named
 from tilewright.runtime.arrays.views import torch_if_loaded
 from tilewright.spec.dtypes import DTYPES
 
-from .abi import address
 from .dispatch import dispatcher, learn_dtypes
 
 #: Words before what makes a tensor, and before what describes one, in struct DLPackExchangeAPI:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.isa.target import Target
-from tilewright.runtime.call.abi import address
+from tilewright.runtime.arrays.memory import address
 from tilewright.runtime.call.argument_checks import Checked
 from tilewright.runtime.call.bound_sizes import Array, strided
 from tilewright.runtime.call.packed_matrix import memory

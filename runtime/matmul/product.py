@@ -10,6 +10,7 @@ import numpy as np
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.dtypes import preferred
 from tilewright.runtime.arrays.kinds import empty, finished, is_tensor, maker
+from tilewright.runtime.arrays.memory import new_array
 from tilewright.runtime.arrays.views import as_array
 from tilewright.runtime.call import dispatch
 from tilewright.runtime.call.bound_sizes import strided
@@ -159,7 +160,7 @@ def _new(a: Any, b: Any) -> Any:
     if a.ndim != 2 or b.ndim != 2:
         return None
     dtype = _made.get((a.dtype, b.dtype))
-    return None if dtype is None else np.empty((a.shape[0], b.shape[1]), dtype)
+    return None if dtype is None else new_array((a.shape[0], b.shape[1]), dtype)
 
 
 def _new_tensor(a: Any, b: Any) -> Any:
@@ -205,9 +206,10 @@ def _product(
 ) -> Any:  # fmt: skip
     """The product of what C has not decided, once all are numpy's, of arrays that are ``given``."""
     alpha, beta = scalars
-    types = type_of(a, "a"), b.type if isinstance(b, PackedB) else type_of(b, "b")
+    types = type_of(a, "a"), b.factor if isinstance(b, PackedB) else type_of(b, "b")
     packed = b if isinstance(b, PackedB) else None
     if packed is not None:
+        packed.check(types[0])
         b = np.broadcast_to(np.empty((), np.int8), packed.shape)  # whose shape alone is looked at
     shape, product = _shapes(a, b)
     made = out

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.isa.target import Target
 from tilewright.runtime.arrays.dtypes import preferred
-from tilewright.runtime.call.abi import aligned
+from tilewright.runtime.arrays.memory import aligned
 from tilewright.runtime.call.bound_sizes import Array, strided, value_of
 from tilewright.runtime.call.frame import Frame
 from tilewright.runtime.call.packed_matrix import PackedMatrix

@@ -184,6 +184,7 @@ def vector(element: str, bits: int, **more: Any) -> Vector:
         zero=f"{mm}_setzero_{ps}()",
         load=call("loadu", "{p}"),
         store=call("storeu", "{p}, {v}"),
+        stream=call("stream", "{p}, {v}"),
         broadcast=call("set1", "*({p})"),
         splat=call("set1", "{x}"),
         add=call("add", "{x}, {y}"),

@@ -50,6 +50,7 @@ def s32(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
         zero=f"{mm}_setzero_si{bits}()",
         load=load_bits(bits),
         store=store_bits(bits, "{v}"),
+        stream=f"{mm}_stream_si{bits}((__m{bits}i *)(void *)({{p}}), {{v}})",
         broadcast=f"{mm}_set1_epi32(*({{p}}))",
         splat=f"{mm}_set1_epi32({{x}})",
         add=ops["add"],

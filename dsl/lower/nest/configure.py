@@ -26,7 +26,7 @@ from tilewright.ir.nest import (
 from tilewright.ir.nodes import walk, within
 from tilewright.ir.ops import TileProgram
 from tilewright.ir.values import MatrixRegister
-from tilewright.isa.matrix_unit import MatrixUnit
+from tilewright.plan.configurations import numbered as numbered_in
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import slots
 
@@ -78,7 +78,7 @@ def _fit(
     names = [register.name for register in registers]
     fixed = all(rows.is_Integer for rows, _ in shapes)
     for index, known in enumerate(found):
-        numbers = _numbers(shapes, known.shapes, unit)
+        numbers = numbered_in(shapes, known.shapes, unit.most)
         if numbers is not None and known.fixed == fixed:
             pairs = zip(numbers, shapes, strict=True)
             more = (shape for number, shape in pairs if number >= len(known.shapes))
@@ -90,19 +90,6 @@ def _fit(
 
 def _row_bytes(register: MatrixRegister) -> int:
     return register.columns * ITEMSIZE[register.element]
-
-
-def _numbers(wanted: Sequence[Shape], known: Sequence[Shape], unit: MatrixUnit) -> list[int] | None:
-    """A register of each wanted shape, new ones behind those known; None if too few are left."""
-    free, numbers, end = list(range(len(known))), [], len(known)
-    for shape in wanted:
-        same = next((number for number in free if known[number] == shape), None)
-        if same is None:
-            same, end = end, end + 1
-        else:
-            free.remove(same)
-        numbers.append(same)
-    return numbers if end <= unit.most else None
 
 
 def _parallel(node: NestNode) -> bool:

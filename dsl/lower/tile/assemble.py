@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
 from tilewright.ir.dataflow import (
@@ -14,20 +15,21 @@ from tilewright.ir.dataflow import (
     without_idle_notes,
     without_unread,
 )
-from tilewright.ir.nodes import walk
+from tilewright.ir.nodes import rewritten, walk
 from tilewright.ir.ops import (
     Note,
     Op,
     Parameter,
     Prefetch,
     Splat,
+    Store,
     TileProgram,
 )
 from tilewright.ir.values import Address
 from tilewright.plan.plan import Plan
 from tilewright.spec.signature import symbol_of
 from tilewright.spec.types import ITEMSIZE
-from tilewright.symbolic import linear
+from tilewright.symbolic import linear, mod
 
 from .block_product import BlockProduct, begin_blocks, unfold
 from .dequantized_product import DequantizedProduct
@@ -50,6 +52,7 @@ def lower_tile(tile: Tile, name: str) -> TileProgram:
     if tile.plan.schedule.tails != "mask":
         end = tuple(stored_in_parts(end))
     end = masks_once(without_idle_masks(end))
+    end = _streamed(tile, end)
     body = without_idle_masks(body, end)
     body, end = (without_idle_notes(part) for part in (body, end))
     return TileProgram(
@@ -64,6 +67,25 @@ def lower_tile(tile: Tile, name: str) -> TileProgram:
         accumulators=_register_map(tile),
         planned=tile.chosen.number,
     )
+
+
+def _streamed(tile: Tile, end: tuple[Op, ...]) -> tuple[Op, ...]:
+    """``end`` with whole vectors of C stored past the caches, where the plan says so.
+
+    A tile then writes whole lines; vectors that overlap would write a line twice.
+    """
+    past, width = tile.plan.streams, tile.along_size * ITEMSIZE[tile.written.type]
+    whole = tile.shape.vector.nbytes % tile.plan.target.core.line == 0
+    whole = whole or mod(width, tile.plan.target.core.line) == 0
+    if past is None or tile.stage == "sum" or tile.chosen.overlapped or not whole:
+        return end
+
+    def stored(op: Op) -> Op:
+        if not isinstance(op, Store) or op.address.pointer != tile.written.name:
+            return op
+        return replace(op, past=past) if op.plain and op.src.vector.stream else op
+
+    return tuple(rewritten(end, stored))
 
 
 def _body(tile: Tile) -> Iterator[Op]:

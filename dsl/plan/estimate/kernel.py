@@ -9,6 +9,7 @@ from math import gcd, prod
 from sympy import Expr
 
 from tilewright.isa.machine import Core
+from tilewright.plan.configurations import Shape, configurations_of, register_shapes
 from tilewright.plan.operands import Operand
 from tilewright.plan.parts import Part
 from tilewright.plan.plan import Plan
@@ -42,7 +43,7 @@ from .caches import (
     scattered,
     work,
 )
-from .work import CONVERTING, PACKING, convert_cycles, move_cycles, peak, tile_work
+from .work import CONFIGURING, CONVERTING, PACKING, convert_cycles, move_cycles, peak, tile_work
 
 #: What a size of the call counts as where nobody says what it is.
 NOMINAL = 64
@@ -117,8 +118,21 @@ def nest_of(plan: Plan, sizes: Mapping[str, int]) -> tuple[Nest, float]:
     slots = dict.fromkeys(plan.slots, NOMINAL) | dict(sizes)
     extents = {d: evaluate(plan.sizes[d], slots) for d in "mnk"}
     slots |= _leading(plan, extents, sizes)
-    walk = _Walk(plan, slots, extents)
+    walk = _Walk(plan, slots, extents, configured=_configured(plan))
     return walk.whole(), prod(extents.values()) * walk.count / peak(plan)
+
+
+def _configured(plan: Plan) -> dict[int, int]:
+    """By the number of a tile of a matrix unit: which configuration it uses."""
+    unit, used = plan.target.matrix, dict[int, tuple[Shape, ...]]()
+    for tile in plan.tiles:
+        across = tile.extent(plan.across)
+        last = tile.shape.vector.lanes if tile.active is None else tile.active
+        if shapes := register_shapes(tile.shape, across, last):
+            used[tile.number] = shapes
+    if unit is None or not unit.configuring:
+        return {}
+    return dict(zip(used, configurations_of(used.values(), unit.most), strict=True))
 
 
 def _leading(plan: Plan, extents: Mapping[str, int], sizes: Mapping[str, int]) -> dict[str, int]:
@@ -173,13 +187,15 @@ def _arrivals(
 class _Walk:
     """Where the walk stands: sizes of the call, of blocks and counters; the block's extents.
 
-    ``packed`` are the operands that tiles read from a buffer of the kernel's own.
+    ``packed`` are the operands that tiles read from a buffer of the kernel's own, ``configured``
+    is, by its number, which configuration of a matrix unit a tile uses.
     """
 
     plan: Plan
     sizes: Mapping[str, int]
     extents: Mapping[str, int]
     packed: str = ""
+    configured: Mapping[int, int] = field(default_factory=dict)
     requests: dict[int, TileRequest] = field(default_factory=dict)
 
     def number(self, expr: Expr) -> int:
@@ -195,7 +211,18 @@ class _Walk:
         converted = [self._converted(name) for name in self.plan.sources]
         passes = self.plan.passes.values()
         ways = [self.step(each.step if self.count else each.empty or each.step) for each in passes]
-        return self.series([*converted, *ways], frozenset())
+        once = [self._configuring()] if self._count_of_configurations == 1 else []
+        return self.series([*once, *converted, *ways], frozenset())
+
+    @property
+    def _count_of_configurations(self) -> int:
+        return len(set(self.configured.values()))
+
+    def _configuring(self) -> Piece:
+        """A configuration of the matrix unit that is loaded."""
+        unit = self.plan.target.matrix
+        assert unit is not None
+        return Piece({}, Cycles({CONFIGURING: unit.configuring}))
 
     def _converted(self, name: str) -> Piece:
         """An operand that is converted once."""
@@ -390,13 +417,18 @@ class _Walk:
         return self._side_by_side(parts) if parts else None
 
     def _each(self, grids: Sequence[Grid]) -> Iterator[Nest]:
-        plan = self.plan
+        plan, loaded = self.plan, None
+        several = self._count_of_configurations > 1
         for grid in grids:
             parts: dict[str, Part] = {plan.along: grid.along, plan.across: grid.across}
             counts = {d: self.number(part.count) for d, part in parts.items()}
             sizes = {d: self.number(part.size) for d, part in parts.items()}
             if 0 not in (*counts.values(), *sizes.values()):
                 extents = {**self.extents, **sizes}
+                needed = self.configured.get(grid.tile.number)
+                if several and needed not in (None, loaded):
+                    yield self._configuring()
+                    loaded = needed
                 yield self._looped(self._tile(grid.tile, extents), counts, extents)
 
     def _tile(self, tile: RegisterTile, extents: Mapping[str, int]) -> Piece:

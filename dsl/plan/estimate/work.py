@@ -25,6 +25,8 @@ from .caches import PAGE, WAYS, Cycles, Region, gone
 #: of its steps hides; parts of vectors that go by way of the stack; copies.
 ENDS, LOOP, PARTS = "tile ends", "loop instructions", "parts of vectors"
 PACKING, CONVERTING = "packing", "conversions before"
+#: A matrix unit that is told the shapes of its registers.
+CONFIGURING = "configurations"
 #: Cycles until a vector is read of which a part was written just before.
 _NOT_FORWARDED = 25
 #: Instructions of the next tiles that a core looks at while those of one wait for each other.

@@ -93,8 +93,19 @@ def _access(v: Vector) -> Check:
     return Check(_name(v, "load, store"), [_load(v, "x", "in0"), _store(v, "x")], (x,), _bits(x))
 
 
+def _streamed(v: Vector) -> Check:
+    """A store past the caches, to an address that it may be at, and what is there then."""
+    x = _rows(_values(v.element)[0], v.lanes)
+    room = f"_Alignas({v.nbytes}) {c_type(DTYPES[v.element])} room[{v.lanes}];"
+    stored = f"{v.stream.format(p='room', v='x')};"
+    statements = [_load(v, "x", "in0"), room, stored, _load(v, "y", "room"), _store(v, "y")]
+    return Check(_name(v, "stream"), statements, (x,), _bits(x))
+
+
 def _accesses(v: Vector) -> Iterator[Check]:
     yield _access(v)
+    if v.stream:
+        yield _streamed(v)
     x = _rows(_values(v.element)[0], v.lanes)
     ones = _rows(_values(v.element)[0], 1)
     spread = np.repeat(ones, v.lanes, axis=1)
