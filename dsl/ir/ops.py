@@ -439,11 +439,6 @@ class Store(Operation):
         return _count(self.active, self.src, self.group)
 
     @property
-    def plain(self) -> bool:
-        """Whether all lanes are stored as the elements that they are."""
-        return self.active is None and not (self.memory or self.group)
-
-    @property
     def spelling(self) -> str:
         """The vector's statement for it; "" if there is none."""
         return self.src.vector.storing(self.memory, self.group, _alone(self.active))
