@@ -16,7 +16,7 @@ import tilewright as tw
 from tilewright.errors import ScheduleError, SpecError
 from tilewright.spec import postops, reductions
 from tilewright.spec.gemm import Spec
-from tilewright.spec.pack import Pack
+from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.schedule import Schedule
 
 _MADE = (
@@ -39,13 +39,19 @@ def _names() -> Mapping[str, Any]:
     found = {name: getattr(tw, name) for name in _MADE}
     for module in (postops, reductions):
         found |= {name: getattr(module, name) for name in module.__all__}
-    return found | {"Pack": Pack, "dict": dict, "inf": float("inf"), "nan": float("nan")}
+    return found | {
+        "Pack": Pack,
+        "PackQuantized": PackQuantized,
+        "dict": dict,
+        "inf": float("inf"),
+        "nan": float("nan"),
+    }
 
 
 def spec_of_code(text: str) -> Spec:
     """The spec that ``text`` makes; SpecError if it makes none."""
     found = _value(text, SpecError)
-    if not isinstance(found, (tw.Gemm, tw.Transpose, Pack)):
+    if not isinstance(found, (tw.Gemm, tw.Transpose, Pack, PackQuantized)):
         raise SpecError("the text makes no spec", got=text, hint='"Gemm(64, 48, 64)"')
     return found
 

@@ -36,12 +36,12 @@ if TYPE_CHECKING:
     from .runtime.quantized.gguf import from_gguf, to_gguf
     from .runtime.quantized.matrix import QuantizedMatrix
     from .runtime.quantized.quantize import quantize
-    from .runtime.quantized.words import from_awq, from_gptq, unpack
+    from .runtime.quantized.words import from_awq, from_compressed_tensors, from_gptq, unpack
     from .runtime.reference.verify import Verification
     from .spec.expression import Expression, Operand, acc, acc2, dst, postop
     from .spec.gemm import Gemm
     from .spec.operands import Addresses, Matrix, Offsets, Packed, Strided
-    from .spec.pack import Pack
+    from .spec.pack import Pack, PackQuantized
     from .spec.postops import *  # noqa: F403  whose names are read where they are defined
     from .spec.quantized import Quantize, Quantized
     from .spec.reductions import row_absmax, row_max, row_sum
@@ -68,6 +68,7 @@ __all__ = [
     "Offsets",
     "Operand",
     "Pack",
+    "PackQuantized",
     "Packed",
     "PackedB",
     "PackedMatrix",
@@ -96,6 +97,7 @@ __all__ = [
     "dim",
     "dst",
     "from_awq",
+    "from_compressed_tensors",
     "from_gguf",
     "from_gptq",
     "harness",
@@ -139,9 +141,11 @@ _HOMES = {
     "PackedMatrix": "runtime.call.packed_matrix",
     "QuantizedMatrix": "runtime.quantized.matrix",
     **dict.fromkeys(("from_gguf", "to_gguf"), "runtime.quantized.gguf"),
-    **dict.fromkeys(("from_awq", "from_gptq", "unpack"), "runtime.quantized.words"),
+    **dict.fromkeys(
+        ("from_awq", "from_compressed_tensors", "from_gptq", "unpack"), "runtime.quantized.words"
+    ),
     "quantize": "runtime.quantized.quantize",
-    "Pack": "spec.pack",
+    **dict.fromkeys(("Pack", "PackQuantized"), "spec.pack"),
     **dict.fromkeys(("Quantize", "Quantized"), "spec.quantized"),
     "dim": "spec.sizes",
     "Gemm": "spec.gemm",

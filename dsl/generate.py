@@ -11,6 +11,7 @@ from tilewright.emit.layout import folded
 from tilewright.emit.listing import Listing, Macros
 from tilewright.emit.parallel import Fork, apart, forks
 from tilewright.emit.render import Defined, Source, render
+from tilewright.errors import PlanError
 from tilewright.explain.data import facts
 from tilewright.explain.decisions import AnyPlan, formula
 from tilewright.explain.estimates import Measured
@@ -34,10 +35,11 @@ from tilewright.plan.formats.lookup import formats_of
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import make_plan
 from tilewright.plan.routines.pack_b import PackPlan, plan_packing
+from tilewright.plan.routines.pack_quantized import QuantizedPackPlan, plan_quantized_packing
 from tilewright.plan.routines.stack import StackPlan, plan_stack
 from tilewright.plan.routines.transpose import TransposePlan, plan_transposition
 from tilewright.spec.gemm import Gemm, Spec
-from tilewright.spec.pack import Pack
+from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import ArrayParameter, Signature, signature
 from tilewright.spec.transpose import Transpose
@@ -57,7 +59,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """What the templates read of one kernel."""
+    """What the templates read of one kernel; ``packing`` is what it does in place of a program."""
 
     name: str
     prefix: str
@@ -73,6 +75,7 @@ class KernelText:
     listings: tuple[Listing, ...]
     forks: tuple[Fork, ...]
     threads: int
+    packing: QuantizedPackPlan | None
 
     def array(self, symbol: str) -> ArrayParameter:
         """The array that C calls ``symbol``."""
@@ -91,6 +94,8 @@ def plan_for(spec: Transpose, schedule: Schedule, target: Target) -> TransposePl
 @overload
 def plan_for(spec: Pack, schedule: Schedule, target: Target) -> PackPlan: ...
 @overload
+def plan_for(spec: PackQuantized, schedule: Schedule, target: Target) -> QuantizedPackPlan: ...
+@overload
 def plan_for(spec: Spec, schedule: Schedule, target: Target) -> AnyPlan: ...
 def plan_for(spec: Spec, schedule: Schedule, target: Target) -> AnyPlan:
     """The plan of a kernel."""
@@ -98,6 +103,8 @@ def plan_for(spec: Spec, schedule: Schedule, target: Target) -> AnyPlan:
         return plan_transposition(spec, schedule, target)
     if isinstance(spec, Pack):
         return plan_packing(spec, schedule, target)
+    if isinstance(spec, PackQuantized):
+        return plan_quantized_packing(spec, schedule, target)
     return (plan_stack if spec.stacked else make_plan)(spec, schedule, target)
 
 
@@ -117,6 +124,8 @@ def lowered(plan: AnyPlan) -> Program:
             program = transposition_program(plan)
         case PackPlan():
             program = pack_program(plan)
+        case QuantizedPackPlan():
+            program = Program((), ())  # its loops are the template's, and call no tile
     return replace(
         program, tiles=tuple(numbered(legal(tile, plan.target)) for tile in program.tiles)
     )
@@ -169,6 +178,12 @@ def interpret_kernel(
 ) -> Counts:
     """What a compiled kernel would do, done by the interpreter; see ``interpret``."""
     plan: AnyPlan = plan_for(spec, schedule, target)
+    if isinstance(plan, QuantizedPackPlan):
+        raise PlanError(
+            "what packs elements of few bits has no program to interpret",
+            got=spec,
+            expected="a product, a transposition, or tw.Pack",
+        )
     return interpret(plan, program_for(plan), arrays, sizes, scalars)
 
 
@@ -187,14 +202,15 @@ def generate(
         for index, request in enumerate(requests)
     ]
     target = requests[0].target
+    plain = all(kernel.packing for kernel in kernels)  # C that needs no instruction by its name
     text = render(
         "kernel/library.c.j2",
         version=VERSION,
-        headers=target.headers,
+        headers=() if plain else target.headers,
         support=_support(kernels, target),
-        hints=target.hints,
+        hints=None if plain else target.hints,
         macros=tuple(macros.made.values()),
-        mode=target.mode,
+        mode=None if plain else target.mode,
         matrix=target.matrix if any(k.program.configurations for k in kernels) else None,
         kernels=kernels,
         threaded=any(kernel.forks for kernel in kernels),
@@ -271,6 +287,7 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
         listings=tuple(map(macros.listing, program.tiles)),
         forks=forks(program, parameters, prefix),
         threads=request.schedule.threads or 0,
+        packing=plan if isinstance(plan, QuantizedPackPlan) else None,
     )
 
 

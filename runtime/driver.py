@@ -19,7 +19,8 @@ from tilewright.runtime.machine.target_table import Identity
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.names import check_function_name
 from tilewright.spec.operands import Addresses, Offsets, Strided
-from tilewright.spec.pack import Pack
+from tilewright.spec.pack import Pack, PackQuantized
+from tilewright.spec.quantized import Quantize
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import Signature, signature
 from tilewright.spec.sizes import Dim, canonical
@@ -149,7 +150,7 @@ def _mapping(value: Any) -> Mapping[str, Any]:
 
 
 def _kernel(job: _Job, entry: cache.Entry) -> Kernel:
-    made = Packer if isinstance(job.spec, Pack) else Kernel
+    made = _MADE.get(type(job.spec), Kernel)
     parts = job.name, job.spec, job.schedule, job.signature, job.target, entry, _again
     return made(*parts, tuned=job.tuned, edited=job.edited)
 
@@ -181,6 +182,36 @@ class Packer(Kernel):
         block = new_block(count * form.nbytes)
         super().__call__(b, matrix_in(block).reshape(count, form.nbytes))
         return PackedMatrix.owning(form.text, b.shape, block)
+
+
+class QuantizedPacker(Kernel):
+    """A ``tw.PackQuantized`` compiled: ``packer(b)`` is the PackedMatrix of a QuantizedMatrix.
+
+    ``packer(q, scales, zeros, out)``, without zeros where the format has none for each block,
+    writes its bytes to the line of ``out``, an array of uint8.
+    """
+
+    __slots__ = ()
+
+    def __call__(self, *arrays: Any, out: Any = None, **named: Any) -> Any:
+        """Pack B, k x n."""
+        if len(arrays) != 1 or out is not None or named:
+            return super().__call__(*arrays, out=out, **named)
+        from tilewright.plan.formats.lookup import format_of
+
+        from .call.pack_source import parts_of
+
+        spec = self.spec
+        assert isinstance(spec, PackQuantized)
+        form = format_of(spec, self.isa)
+        parts = parts_of(spec, arrays[0])
+        block = new_block(form.nbytes)
+        super().__call__(*parts, matrix_in(block).reshape(1, form.nbytes))
+        return PackedMatrix.owning(form.text, arrays[0].shape, block)
+
+
+#: The kernels that are called otherwise than others.
+_MADE: dict[type[Any], type[Kernel]] = {Pack: Packer, PackQuantized: QuantizedPacker}
 
 
 def _completed(request: Any) -> tuple[Any, Any, Any]:
@@ -293,6 +324,10 @@ def kernel_name(spec: Spec, target: str, key: str) -> str:
         sizes = _sizes(("k", spec.k), ("n", spec.n))
         kinds = dict.fromkeys((spec.source, spec.type, f"for_{spec.a}"))
         parts = ["pack", *kinds, sizes, spec.order.lower(), *_batch(spec)]
+    elif isinstance(spec, PackQuantized):
+        of_a = spec.a.to if isinstance(spec.a, Quantize) else spec.a
+        sizes = _sizes(("k", spec.k), ("n", spec.n))
+        parts = ["pack", spec.type.type, f"for_{of_a}", sizes, spec.order.lower()]
     else:
         orders = "".join(getattr(spec, name).order for name in "abc").lower()
         sizes = _sizes(("m", spec.m), ("n", spec.n), ("k", spec.k))

@@ -53,7 +53,10 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Argument:
-    """What is passed: the only one of ``blocks``, or as a ``table`` pointers to all of them."""
+    """What is passed: the only one of ``blocks``, or as a ``table`` pointers to all of them.
+
+    ``element`` is "" for pointers to blocks of several types.
+    """
 
     name: str
     element: str

@@ -22,7 +22,7 @@ from tilewright.runtime.machine.target_table import Identity
 from tilewright.runtime.store.cache import Entry
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.operands import Packed
-from tilewright.spec.pack import Pack
+from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import Signature, signature
 from tilewright.spec.sizes import Dim
@@ -50,7 +50,8 @@ Given = Union[Array, Sequence[Array], "PackedMatrix", None]
 
 def _with_formats(found: Signature, spec: Spec, target: Identity) -> Signature:
     """The signature with its formats, which take modules; the same where nothing is packed."""
-    if not isinstance(spec, Pack) and not (isinstance(spec, Gemm) and isinstance(spec.b, Packed)):
+    packs = isinstance(spec, Pack | PackQuantized)
+    if not packs and not (isinstance(spec, Gemm) and isinstance(spec.b, Packed)):
         return found
     from tilewright.plan.formats.lookup import formats_of
 
@@ -334,19 +335,26 @@ class Kernel:
         It takes the arrays in the order of ``c_declaration``, outputs too, then alpha and beta
         where they are of the call. Types are checked when the caller is compiled; sizes, strides
         and overlap at each call, where what does not fit is a ValueError. Types that numba lacks
-        are passed as bits. Called from Python it is the kernel.
+        are passed as bits; a packed B as its bytes, ``packed.data``, those of a batch as a line for
+        each matrix: that they are of its format is the caller's word. Called from Python it is the
+        kernel.
         """
         self._native("numba")
         if self._numba is None:
             from tilewright.runtime.arrays.numba_calls import function_of
 
-            names = [p.name for p in self._signature.arrays]
-            names += [p.name for p in self._signature.scalars]
-            self._numba = function_of(
-                lambda *given: self(**dict(zip(names, given, strict=True))),
-                self.name, self._signature, self._functions,
-            )  # fmt: skip
+            self._numba = function_of(self._in_order, self.name, self._signature, self._functions)
         return self._numba
+
+    def _in_order(self, *given: Any) -> Any:
+        """A call with all arguments in C's order, packed matrices as their bytes."""
+        from tilewright.runtime.call.packed_matrix import matrix_of
+
+        arrays, scalars = self._signature.arrays, self._signature.scalars
+        names = [*(p.name for p in arrays), *(p.name for p in scalars)]
+        named = dict(zip(names, given, strict=True))
+        packed = {p.name: matrix_of(p.format, named[p.name]) for p in arrays if p.packed}
+        return self(**{**named, **packed})
 
     @property
     def source(self) -> str:

@@ -9,12 +9,15 @@ cycle, so one waits for itself some 4 cycles.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.isa.machine import CompilerHints, Core, Emulation, Speed
 from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.isa.target import Target
-from tilewright.isa.vector import MulAdd, Vector
+from tilewright.isa.vector import MulAdd, Several, Vector
 
 from .detection import POWER
+from .processors import processors
 from .scalar import plain
 from .vsx import SUMS, double, factors, single
 
@@ -47,6 +50,21 @@ _PAIR = Vector(
     ctype="__vector_pair",
     load="__builtin_vsx_lxvp(0L, (const __vector_pair *)(const void *)({p}))",
 )
+#: Two vectors by one instruction, in the order in which they lie.
+_TWO = Several(
+    2,
+    _PAIR.ctype,
+    _PAIR.load,
+    "{v}[{lane}]",
+    apart="__builtin_vsx_disassemble_pair({dst}, &{v})",
+)
+
+
+def _by_pairs(vector: Vector) -> Vector:
+    """``vector`` with loads of two, where it is whole and holds factors of a product."""
+    return vector if vector.nbytes < 16 else replace(vector, several=(_TWO,))
+
+
 _MMA = MatrixUnit(
     name="acc",
     registers={"f32": 8, "f64": 8, "s32": 8},
@@ -91,13 +109,17 @@ TARGET = Target(
     compilers={"gcc": "11", "clang": "14"},
     headers=("altivec.h",),
     registers=64,
-    vectors=(
-        *(single(), plain("f32", "xsmaddasp")),
-        *(double(), plain("f64", "xsmaddadp")),
-        *SUMS,
-        *(each for element in ("s16", "s8", "u8", "bf16", "f16") for each in factors(element)),
+    vectors=tuple(
+        _by_pairs(vector)
+        for vector in (
+            *(single(), plain("f32", "xsmaddasp")),
+            *(double(), plain("f64", "xsmaddadp")),
+            *SUMS,
+            *(each for element in ("s16", "s8", "u8", "bf16", "f16") for each in factors(element)),
+        )
     ),
     core=Core(fma_latency=7, fma_units=4, loads=2, stores=2, issue=8, shuffles=4, speeds=_SPEEDS),
+    features=processors("power10"),
     hints=CompilerHints(constraint="wa", operands=False, pointers=False, lanes=False, spare=2),
     emulation=Emulation(qemu="qemu-ppc64le", cpu="power10"),
     matrix=_MMA,

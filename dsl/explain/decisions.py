@@ -9,6 +9,7 @@ from sympy import Expr
 
 from tilewright.plan.plan import Plan
 from tilewright.plan.routines.pack_b import PackPlan
+from tilewright.plan.routines.pack_quantized import QuantizedPackPlan
 from tilewright.plan.routines.stack import StackPlan
 from tilewright.plan.routines.transpose import TransposePlan
 from tilewright.plan.staging import same_types
@@ -19,7 +20,7 @@ from tilewright.spec.quantized import Quantize
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import c_text, simplify
 
-AnyPlan = Plan | StackPlan | TransposePlan | PackPlan
+AnyPlan = Plan | StackPlan | TransposePlan | PackPlan | QuantizedPackPlan
 #: What, the choice, the reason.
 Row = tuple[str, str, str]
 _DIMENSIONS = {
@@ -52,6 +53,9 @@ def head(plan: AnyPlan) -> Iterator[str]:
     if isinstance(plan, PackPlan):
         yield from _head_of_packing(plan)
         return
+    if isinstance(plan, QuantizedPackPlan):
+        yield _of_few_bits(plan)
+        return
     if isinstance(plan, TransposePlan):
         yield f"transpose {_matrix(plan, 'x')} to {_matrix(plan, 'out')}, {plan.element}"
         return
@@ -82,6 +86,15 @@ def _head_of_packing(plan: PackPlan) -> Iterator[str]:
     )
     if plan.batch:
         yield f"batch     strided, {text_of(plan.batch.count)} of B"
+
+
+def _of_few_bits(plan: QuantizedPackPlan) -> str:
+    spec, form = plan.spec, plan.format
+    lines = "rows" if spec.order == "C" else "columns"
+    return (
+        f"pack      B {spec.k} x {spec.n} ({lines} contiguous), {spec.type.type} with scales for "
+        f"{form.block} of K: {form.nbytes} bytes"
+    )
 
 
 def _matrix(plan: Plan | StackPlan | TransposePlan, name: str, typed: bool = False) -> str:

@@ -91,8 +91,9 @@ def explain(
     )
     lines: list[str] = []
     for title, body in sections:
-        lines += ["", title] if title else []
-        for line in body:
+        told = list(body)
+        lines += ["", title] if title and told else []
+        for line in told:
             lines += _wrapped(f"  {line}" if title else line, width)
         if not title:
             lines += _wrapped(about, width)

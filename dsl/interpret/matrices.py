@@ -40,6 +40,7 @@ class State(Protocol):
     program: TileProgram
     registers: dict[str, Lanes]
     pointers: dict[str, tuple[Segment, int]]
+    numbers: dict[str, int]
 
     @property
     def around(self) -> Any:
@@ -125,11 +126,12 @@ def _multiply_block(tile: State, op: MultiplyBlock) -> Run:
 
 
 def _read(tile: State, op: ReadRows) -> Run:
-    """Vectors of their own: what becomes of them changes no sum."""
+    """Vectors of their own: what becomes of them changes no sum. A loop may count the lines."""
     registers, src, first = tile.registers, _name(op.src.name), op.first
+    numbers, counter = tile.numbers, str(first)
 
     def run() -> None:
-        begin = tile.value(first)
+        begin = numbers[counter] if counter in numbers else tile.value(first)
         lines = registers[src].T if op.columns else registers[src]
         for line, dst in enumerate(op.dst, begin):
             registers[dst.name] = lines[line].copy()

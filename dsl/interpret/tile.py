@@ -26,6 +26,7 @@ from tilewright.ir.ops import (
     Join,
     Load,
     LoadMatrix,
+    LoadSeveral,
     Loop,
     MakeMask,
     Multiply,
@@ -153,6 +154,8 @@ class Tile:
                 return self._make_mask(op)
             case Load():
                 return self._load(op)
+            case LoadSeveral():
+                return self._load_several(op)
             case Broadcast():
                 return self._broadcast(op)
             case Pick():
@@ -290,6 +293,18 @@ class Tile:
             registers[dst][count:] = anything(vector)
 
         return loose if op.loose else run
+
+    def _load_several(self, op: LoadSeveral) -> Run:
+        registers, counts, vector = self.registers, self.around.counts, op.dst[0].vector
+        names, count = [register.name for register in op.dst], len(op.dst) * vector.lanes
+        who = f"{self.program.name}: {names[0]}"
+        fetch = self._elements(op.address, vector.element, count, count, who)
+
+        def run() -> None:
+            counts.loads += 1
+            registers.update(zip(names, np.split(fetch(), len(names)), strict=True))
+
+        return run
 
     def _group(self, address: Address, memory: str, count: int, group: int, who: str) -> Fetch:
         """Reads one element or group, and counts a broadcast."""

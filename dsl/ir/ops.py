@@ -15,10 +15,10 @@ from typing import ClassVar, Literal, NamedTuple, TypeAlias
 
 from sympy import Expr, Integer
 
-from tilewright.isa.vector import Mask, MulAdd, Vector
+from tilewright.isa.vector import MulAdd, Several, Vector
 
 from .nodes import Body, CounterName, Hints, Node, PointerName, Reads, Sizes, Updates, Writes
-from .values import Active, Address, MaskRegister, MatrixRegister, Register
+from .values import Active, Address, MaskRegister, MatrixRegister, Register, alone, count_of
 
 # --- operations of a tile program ---------------------------------------------------------
 
@@ -134,18 +134,37 @@ class Load(Operation):
     @property
     def count(self) -> Expr:
         """How many elements it touches."""
-        return _count(self.active, self.dst, self.group)
+        return count_of(self.active, self.dst, self.group)
 
     @property
     def spelling(self) -> str:
         """The vector's expression for it; "" if there is none."""
-        lanes = _alone(self.active)
+        lanes = alone(self.active)
         return self.dst.vector.loading(self.memory, self.group, lanes, loose=self.loose)
 
     @property
     def seen_as(self) -> str:
         """The type as which groups are read; "" where elements are read as what they are."""
         return self.dst.vector.seen_as(self.memory, self.group)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSeveral(Operation):
+    """Whole vectors that lie side by side in memory, by one instruction."""
+
+    kind: ClassVar[str] = "load_several"
+    dst: Writes[tuple[Register, ...]]
+    address: Reads[Address]
+
+    def accesses(self) -> Iterator[Access]:
+        """All their elements."""
+        vector = self.dst[0].vector
+        yield Access("loads", vector.element, Integer(len(self.dst) * vector.lanes))
+
+    @property
+    def several(self) -> Several | None:
+        """The vector's load of so many; None if it has none."""
+        return next((s for s in self.dst[0].vector.several if s.count == len(self.dst)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -436,12 +455,12 @@ class Store(Operation):
     @property
     def count(self) -> Expr:
         """How many elements it touches."""
-        return _count(self.active, self.src, self.group)
+        return count_of(self.active, self.src, self.group)
 
     @property
     def spelling(self) -> str:
         """The vector's statement for it; "" if there is none."""
-        return self.src.vector.storing(self.memory, self.group, _alone(self.active))
+        return self.src.vector.storing(self.memory, self.group, alone(self.active))
 
     @property
     def seen_as(self) -> str:
@@ -538,25 +557,11 @@ def _mask(op: Load | Store) -> MaskRegister | None:
     return op.active if isinstance(op.active, MaskRegister) and op.spelling else None
 
 
-def _alone(active: Active) -> int | Mask | None:
-    """The lanes of an access as a vector is asked for them; 0: as many as only the call knows."""
-    if isinstance(active, MaskRegister):
-        return active.vector.mask
-    return 0 if isinstance(active, Expr) else active
-
-
-def _count(active: Active, register: Register, group: int) -> Expr:
-    """How many elements a load or store touches."""
-    if active is None:
-        return Integer(register.vector.lanes * max(group, 1))
-    return Integer(1) * (active.active if isinstance(active, MaskRegister) else active)
-
-
 Op = (
     Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Pick | Splat | MultiplyAdd
     | Add | Multiply | Apply | Interleave | Unzip | SumLanes | Store | Copy | StackBuffer | Keep
     | Hide | Prefetch | Note | Loop | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
-    | MultiplyBlock | ReadRows | WriteRow | Unpack | Join
+    | MultiplyBlock | ReadRows | WriteRow | Unpack | Join | LoadSeveral
 )  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from .ops import (
     Keep,
     Load,
     LoadMatrix,
+    LoadSeveral,
     MakeMask,
     Multiply,
     MultiplyAdd,
@@ -126,6 +127,15 @@ def _zero(w: Walk, op: Zero) -> None:
 def _load(w: Walk, op: Load) -> None:
     count = _moved_by(w, op, op.dst.vector, {**op.dst.vector.loads} if op.memory else {}, "load")
     w.access(op, op.address, op.element, count)
+
+
+def _load_several(w: Walk, op: LoadSeveral) -> None:
+    w.same(op, *op.dst)
+    vector, count = op.dst[0].vector, len(op.dst)
+    if op.several is None:
+        known = ", ".join(str(several.count) for several in vector.several) or "one alone"
+        w.refuse(op, f"of {count} vectors {vector!r}", f"as many as it loads at once: {known}")
+    w.access(op, op.address, vector.element, count * vector.lanes)
 
 
 def _store(w: Walk, op: Store) -> None:
@@ -499,6 +509,7 @@ RULES: Rules = {
     MakeMask: _make_mask,
     Zero: _zero,
     Load: _load,
+    LoadSeveral: _load_several,
     Broadcast: _broadcast,
     Pick: _pick,
     Splat: _splat,

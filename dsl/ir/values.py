@@ -4,10 +4,10 @@
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from sympy import Expr
+from sympy import Expr, Integer
 
 from tilewright.isa.matrix_unit import MatrixUnit
-from tilewright.isa.vector import Vector
+from tilewright.isa.vector import Mask, Vector
 
 from .nodes import PointerName, Reads, Sizes
 
@@ -50,3 +50,17 @@ class MaskRegister:
 
 #: How much of a register an access touches: all, a number of lanes, or a mask's.
 Active: TypeAlias = int | Expr | MaskRegister | None
+
+
+def alone(active: Active) -> int | Mask | None:
+    """The lanes of an access as a vector is asked for them; 0: as many as only the call knows."""
+    if isinstance(active, MaskRegister):
+        return active.vector.mask
+    return 0 if isinstance(active, Expr) else active
+
+
+def count_of(active: Active, register: Register, group: int) -> Expr:
+    """How many elements a load or store touches."""
+    if active is None:
+        return Integer(register.vector.lanes * max(group, 1))
+    return Integer(1) * (active.active if isinstance(active, MaskRegister) else active)

@@ -94,7 +94,8 @@ class Mask:
 
     ``loads`` and ``stores`` are accesses of elements of another type, as those of ``Vector``; what
     is not there goes by way of the stack. ``loose`` are the same accesses where zeros in the other
-    lanes cost something and nobody asks for them: its loads leave anything there.
+    lanes cost something and nobody asks for them: its loads leave anything there. ``zeros`` are the
+    registers that zeros in these lanes cost, beside those loaded.
     """
 
     ctype: str
@@ -105,6 +106,7 @@ class Mask:
     loads: Mapping[str, str] = field(default_factory=dict)
     stores: Mapping[str, str] = field(default_factory=dict)
     loose: Mask | None = None
+    zeros: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,6 +132,21 @@ class Repeat:
     spelling: str
     shuffles: int = 0
     pick: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Several:
+    """A load of ``count`` whole vectors that lie side by side in memory.
+
+    They are of one C type, ``ctype``; ``part`` is vector ``{lane}`` of such a ``{v}``, or with
+    ``apart``, a statement that fills an array ``{dst}`` from it, of that array.
+    """
+
+    count: int
+    ctype: str
+    load: str
+    part: str
+    apart: str = ""
 
 
 class _Ways(NamedTuple):
@@ -168,6 +185,7 @@ class Vector:
     ``join`` is the bits of ``{x}`` and those of ``{y}``; ``shifts[type]`` is a register full of a
     group of bytes of the other sign, 128 added to each or subtracted, so that the values are its
     own.
+    ``several`` are loads of more than one vector, those of most first.
     ``load_group`` and ``store_group`` move ``{bytes}`` bytes as the one lane that there is.
     ``stream`` stores all lanes past the caches, at an address that is a multiple of their bytes.
     ``support`` is a template of the C that its spellings use besides intrinsics; what stands in for
@@ -197,6 +215,7 @@ class Vector:
     loads: Mapping[str, str] = field(default_factory=dict)
     spreads: Mapping[str, Spread] = field(default_factory=dict)
     repeats: Mapping[str, Repeat] = field(default_factory=dict)
+    several: tuple[Several, ...] = ()
     stores: Mapping[str, str] = field(default_factory=dict)
     ops: Mapping[str, str] = field(default_factory=dict)
     mask: Mask | None = None

@@ -381,7 +381,8 @@ def unroll(shape: TileShape, target: Target, steps: int | None, group: int) -> i
 
     Not more: a load that strides far per trip defeats the prefetchers when its operand comes from
     beyond the first cache. A short K is unrolled whole when its operations are few, and would fit
-    the registers even if the compiler lifted the loads it may to the top.
+    the registers even if the compiler lifted the loads it may to the top. Where loads read several
+    factors, the loop's own instructions weigh more: a step for each that one can read.
     """
     if shape.unit is not None:
         return group
@@ -392,7 +393,7 @@ def unroll(shape: TileShape, target: Target, steps: int | None, group: int) -> i
         lifted = shape.budget.accumulators + steps * loads + shape.budget.masks
         if lifted < target.registers or steps == 1:
             return max(steps, 1)
-    count = group
+    count = -(-max((1, *shape.several)) // group) * group
     while count * step_cycles(shape, core) < (count * issued + LOOP_OVERHEAD) / core.issue:
         count += group
     return count if steps is None else min(count, max(group, steps))

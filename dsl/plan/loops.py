@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.operands import Addresses
 from tilewright.spec.schedule import Schedule
 
 
@@ -49,11 +50,13 @@ def read_loops(
     ``panels``: A is better converted a panel of rows at a time.
     """
     loops, reason = schedule.loops, "asked for"
+    scattered = isinstance(spec.batch, Addresses) and spec.quantized is not None
     if loops is None:
         grid = "nm" if along == "n" else "mn"
         if (schedule.threads or 1) > 1:
             grid = "Mn" if spec.outputs else grid.upper()
-        loops = f"b{grid}k" if spec.batch and packs else grid + ("bk" if spec.batch else "k")
+        inside = f"{grid}bk" if spec.batch else f"{grid}k"
+        loops = f"b{grid}k" if spec.batch and (packs or scattered) else inside
         reason = f"a panel along {along} stays in the cache while the other dimension passes"
         if panels and schedule.threads is None and spec.batch is None:
             loops, reason = "mnk", "rows of A are converted beside the tiles before; B stays cached"
@@ -73,6 +76,13 @@ def read_loops(
     if inner not in ("", "b", "k", "bk"):
         raise ScheduleError(
             "right of the last m or n only b and k may stand, b first", got=loops, hint=f'"{legal}"'
+        )
+    if scattered and "b" in inner:
+        raise ScheduleError(
+            "the scales of a B that is found by its address are found once for each matrix",
+            got=f"loops={loops!r}, with batch={spec.batch!r}",
+            expected="the batch loop left of m and n",
+            hint=f'"{legal}"',
         )
     if packs and "b" in inner:
         raise ScheduleError(

@@ -324,7 +324,20 @@ class Plan(Decided):
             sums=self.target.matrix if self.product.op.form == "block" else None,
             scalars_apart=self.target.scalars_apart,
             scaled=self._scaled(),
+            several=self._several(),
         )
+
+    def _several(self) -> tuple[int, ...]:
+        """How many factors of blocks one load reads, most first, where none is converted by it."""
+        if self.product.op.form != "block":
+            return ()
+        sides = {"along": self.input_of(self.along), "across": self.input_of(self.across)}
+        counts: list[set[int]] = []
+        for side, operand in sides.items():
+            held = self.product.held(self.target, self.vectors[0], side)
+            as_it_is = operand.type == held.element
+            counts.append({each.count for each in held.several} if as_it_is else set())
+        return tuple(sorted(set.intersection(*counts), reverse=True))
 
     def _scaled(self) -> Scaled | None:
         """What a block of K is to a tile, where it has scales of its own."""

@@ -84,6 +84,8 @@ class TileShape:
     groups of K; in those of ``sums`` the accumulators alone.
     ``latency`` is the multiply-add's, 0 the core's; ``converts``: elements alone are converted in
     steps; ``stride`` the bytes from one step's vectors to the next's, 0 where all are aligned.
+    ``zeros`` vectors are taken by loads of a tail of K, whose other lanes are 0.
+    A load reads as many factors that are vectors as ``several`` says, most first, () one.
     ``scalars_apart`` is the target's. With ``scaled`` a step is a block of K, whose sums have
     registers of their own until they are scaled and added.
     """
@@ -110,6 +112,8 @@ class TileShape:
     stride: int = 0
     scalars_apart: bool = False
     scaled: Scaled | None = None
+    several: tuple[int, ...] = ()
+    zeros: int = 0
 
     @property
     def bands(self) -> int:
@@ -135,13 +139,14 @@ class TileShape:
             return (self._scaled_budget if apart else self._unpacked_budget)(accumulators)
         if self.sums is not None:
             both = (self.columns, 1) if self.hold == "along" else (1, self.bands)
+            both = (self.columns, self.bands) if self.several else both
             return Budget(accumulators, *both, 0, unit=self.sums)
         if self.unit is not None:  # what passes has two, so that one is loaded beside the other
             if self.hold == "along":
                 return Budget(accumulators, self.columns, min(2, self.bands), 0)
             return Budget(accumulators, min(2, self.columns), self.bands, 0)
         vector = self.vector
-        masks = vector.mask.registers if self.masked and vector.mask else 0
+        masks = vector.mask.registers + self.zeros if self.masked and vector.mask else 0
         if self.form == "lane_s":
             return Budget(accumulators, self.vectors, -(-self.rows // self.lanes), masks)
         if self.form in ("lane_k", "repeat"):
@@ -240,8 +245,8 @@ class TileRequest:
     overlap the one before; ``padded``: it is computed whole though part of it exists, and nothing
     is loaded but whole vectors. ``source``: what an element of the operand across is converted from
     as it is spread, "" where it is not; with ``converts`` one alone takes steps, of either operand.
-    ``stride`` bytes lie between the vectors of one step and the next. ``scalars_apart`` is the
-    target's.
+    ``stride`` bytes lie between the vectors of one step and the next. ``several`` is that of
+    ``TileShape``, ``scalars_apart`` the target's.
     """
 
     product: Product
@@ -263,6 +268,7 @@ class TileRequest:
     sums: MatrixUnit | None = None
     scalars_apart: bool = False
     scaled: Scaled | None = None
+    several: tuple[int, ...] = ()
 
     def free(self, target: Target) -> int:
         """The registers that accumulators may take, and factors where they are of one kind."""
@@ -348,14 +354,14 @@ class Way:
     def shape(self, rows: int, vectors: int, split: int, masked: bool) -> TileShape:
         """The tile of that size; written out, as a search for a tile makes thousands."""
         one = self.one
-        bands = rows if one.unit is one.sums else -(-rows // one.height)
+        bands = -(-rows // one.height)
         return TileShape(
             vector=one.vector,
             rows=rows,
             vectors=vectors,
             k_split=split,
             form=one.form,
-            hold=self.hold or ("along" if vectors <= bands else "across"),
+            hold=self.hold or ("along" if vectors * one.parts <= bands else "across"),
             masked=masked if self.masked is None else self.masked,
             op=one.op,
             plain=one.plain,
@@ -372,6 +378,8 @@ class Way:
             stride=one.stride,
             scalars_apart=one.scalars_apart,
             scaled=one.scaled,
+            several=one.several,
+            zeros=one.zeros,
         )
 
 
@@ -387,7 +395,8 @@ def _ways(vector: Vector, request: TileRequest) -> Iterator[Way]:
         return
     one = replace(one, instructions=plain.instructions, latency=plain.latency)
     if request.dot:
-        one = replace(one, op=product.form(vector, "broadcast") or plain)
+        zeros = vector.mask.zeros if vector.mask else 0
+        one = replace(one, op=product.form(vector, "broadcast") or plain, zeros=zeros)
         yield Way(one, masked=request.depth is None or request.depth % vector.lanes != 0)
         return
     blocks = replace(
@@ -399,7 +408,7 @@ def _ways(vector: Vector, request: TileRequest) -> Iterator[Way]:
         scaled=request.scaled,
     )
     if request.sums is not None:
-        yield Way(replace(blocks, form="block"))
+        yield Way(replace(blocks, form="block", several=request.several))
         return
     yield from _spread(replace(blocks, form=plain.form), request)
     for form in request.lane_forms:

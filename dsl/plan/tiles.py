@@ -301,6 +301,9 @@ def _why_unroll(shape: TileShape, target: Target, made: Unroll, steps: int, dot:
     if dot:
         adds = made.count * shape.multiply_adds
         return f"{adds} multiply-adds take at least twice the latency of {core.fma_latency:g}"
+    if shape.several:
+        most = shape.several[0]
+        return f"loads read up to {most} vectors, and as many steps share the loop's own work"
     taken, issue = _trip(shape, core, made.count)
     loop = f"the loop's {LOOP_OVERHEAD}"
     why = f"a trip takes {taken} cycles, in which its operations and {loop} issue ({issue})"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import SpecError
 
-from .operands import Addresses, Batch, Matrix, Offsets, Order, Packed, Strided, check_order
-from .pack import Pack
+from .operands import Batch, Matrix, Offsets, Order, Packed, Strided, check_order
+from .pack import Pack, PackQuantized
 from .quantized import Quantize, Quantized, check_block_scales, check_quantized
 from .scalars import QUANTITIES, Factor, Quantity, check_factor, check_quantity, short
 from .sizes import Dim, Size, call_text, check_dims, check_extent, check_size
@@ -489,13 +489,6 @@ def _check_packed(spec: Gemm) -> None:
             expected="offsets of A alone",
             hint=f"tw.Offsets({spec.batch.count!r}, a=...), and pack_b of the stack of all B",
         )
-    if isinstance(spec.batch, Addresses) and spec.quantized is not None:
-        raise SpecError(
-            "matrices found by their addresses cannot be quantized",
-            got=spec.batch,
-            expected="matrices side by side, as scales lie behind their elements",
-            hint="tw.Strided, or tw.Offsets for those of A",
-        )
     if isinstance(spec.batch, Strided) and spec.batch.b not in (None, 0):
         raise SpecError(
             "matrices of a packed B have the stride of their format",
@@ -569,4 +562,4 @@ def _check_expressions(spec: Gemm) -> None:
     check_names([*(operand.name for operand in spec.named), *dict(spec.outputs)])
 
 
-Spec = Gemm | Transpose | Pack
+Spec = Gemm | Transpose | Pack | PackQuantized

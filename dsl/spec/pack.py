@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from tilewright.errors import SpecError
 
-from .operands import Order, Packed, Strided, check_order
+from .operands import Matrix, Order, Packed, Strided, check_order
+from .quantized import Quantize, Quantized, check_quantized
 from .sizes import Dim, Size, check_dims, check_extent, check_size
 from .sums import check_sums
 from .types import INPUTS, DTypeLike, TypeName, accumulator, type_name
@@ -86,6 +87,68 @@ class Pack:
         if self.batch is not None:
             slots += [("stride_b", self.batch.b), ("count", self.batch.count)]
         return tuple((slot, size) for slot, size in slots if isinstance(size, Dim))
+
+
+@dataclass(frozen=True, slots=True, init=False)
+class PackQuantized:
+    """B of few bits, k x n, into the format in which kernels take ``tw.Packed(type, nb)``.
+
+    What is given are the elements, each alone in a byte, the scales, and zero points or minima
+    where ``type`` has such for each block: the arrays of a ``tw.QuantizedMatrix``, all of ``order``
+    and tight. ``a`` is what the kernels have as A: it decides the instruction, and so the format.
+    ``kernel.pack_b`` does the same; this is for C: ``tw.library`` has one for each kernel with such
+    a B, and ``tilewright emit`` writes it.
+
+    >>> q8 = tw.Quantized("s8", scale="f32", block=8)
+    >>> pack = tw.compile(tw.PackQuantized(8, 4, q8, a="f32"))
+    >>> packed = pack(tw.quantize(np.eye(8, 4, dtype=np.float32), q8))
+    >>> kernel = tw.compile(tw.Gemm(1, 4, 8, b=tw.Packed(q8)))
+    >>> kernel(np.ones((1, 8), np.float32), packed)
+    array([[1., 1., 1., 1.]], dtype=float32)
+    """
+
+    k: int
+    n: int
+    type: Quantized
+    a: TypeName | Quantize
+    nb: int | None
+    order: Order
+
+    def __init__(
+        self,
+        k: int,
+        n: int,
+        type: Quantized,
+        *,
+        a: DTypeLike | Quantize,
+        nb: int | None = None,
+        order: Order = "C",
+    ) -> None:
+        if not isinstance(type, Quantized):
+            raise SpecError(
+                "only elements of few bits are packed with scales",
+                got=type,
+                expected='tw.Quantized("u4", block=32) and its kin',
+                hint="tw.Pack for elements of another type",
+            )
+        fields: dict[str, object] = {
+            "k": _fixed(k, "k"),
+            "n": _fixed(n, "n"),
+            "type": type,
+            "a": a if isinstance(a, Quantize) else type_name(a),
+            "nb": Packed(type, nb).nb,
+            "order": order,
+        }
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+        check_order(order)
+        of_a = self.a if isinstance(self.a, Quantize) else Matrix(self.a)
+        check_quantized(of_a, type, self.k, {})
+        check_extent((self.k, self.n), 8, "B")
+
+    def runtime_sizes(self) -> tuple[tuple[str, Dim], ...]:
+        """None: all sizes are fixed."""
+        return ()
 
 
 def _fixed(size: Size, name: str) -> int:

@@ -6,14 +6,14 @@ Light on purpose: the warm path builds it from the spec, without sympy and witho
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from .gemm import QUANTITIES, SHAPES, Gemm, Spec, stride_slot
 from .operands import Addresses, Batch, Offsets, Packed, Strided
-from .pack import Pack
-from .quantized import Quantized
+from .pack import Pack, PackQuantized
+from .quantized import SCALES, Quantized
 from .scalars import quantity_type
 from .sizes import Dim, Size
 from .transpose import Transpose
@@ -52,8 +52,8 @@ class ArrayParameter:
     index; ``sequence`` a sequence of matrices; ``offsets`` a 1-d int64 array of ``count``;
     ``packed`` a PackedMatrix, which may hold a batch; ``vector`` a 1-d array passed by name, or a
     number where its ``shape`` is (1,). ``packed`` as a flag: the operand, or each item of a
-    sequence, is a PackedMatrix of ``format``; ``quantized``: what its elements are. ``chosen``: the
-    name is the user's.
+    sequence, is a PackedMatrix of ``format``; ``quantized``: what its elements are, or those that
+    it is a part of. ``chosen``: the name is the user's.
     ``leading`` is None when tight. ``batch_stride`` None is one tight matrix. ``stored`` is what
     memory holds where that is not ``type``.
     """
@@ -151,8 +151,17 @@ class Signature:
     @property
     def positional(self) -> tuple[str, ...]:
         """The arrays that are passed by position; all others are passed by name."""
-        places = ("a", "b", "c") if self.arrays[0].name == "a" else ("b", "x", "out")
+        others = ("b", "x", "q", "scales", "zeros", "out")
+        places = ("a", "b", "c") if self.arrays[0].name == "a" else others
         return tuple(a.name for a in self.arrays if a.name in places)
+
+
+def parts_of(form: Quantized) -> dict[str, str]:
+    """What a matrix of few bits is made of before it is packed, and the types of these arrays."""
+    found: dict[str, str] = {"q": form.stored.unpacked, "scales": SCALES[form.scale].given}
+    if form.zeros:
+        found["zeros"] = form.stored.unpacked if form.zeros == "zeros" else str(form.zero)
+    return found
 
 
 def symbol_of(name: str) -> str:
@@ -185,6 +194,8 @@ def _arrays(spec: Spec, formats: Mapping[str, Stored]) -> tuple[tuple[ArrayParam
             return _transpose_arrays(spec), True
         case Pack():
             return _pack_arrays(spec, formats.get("out")), False
+        case PackQuantized():
+            return tuple(_parts(spec, formats.get("out"))), False
     arrays = _gemm_arrays(spec)
     for name, form in formats.items():
         text = sys.intern(form.text)  # the dispatcher compares its address
@@ -319,9 +330,24 @@ def _pack_arrays(spec: Pack, form: Stored | None) -> tuple[ArrayParameter, ...]:
         batch_stride=None if batch is None else batch.b,
         count=None if batch is None else batch.count,
     )  # fmt: skip
-    shape: tuple[Size, ...] = (1 if batch is None else batch.count, form.nbytes if form else 0)
-    out = ArrayParameter(
+    return b, _packed_out(form, 1 if batch is None else batch.count)
+
+
+def _packed_out(form: Stored | None, count: Size) -> ArrayParameter:
+    """The bytes of ``count`` packed matrices, one to a line."""
+    shape: tuple[Size, ...] = (count, form.nbytes if form else 0)
+    return ArrayParameter(
         "out", "u8", "matrix", "out", shape, "C", None, ("count", "bytes"), "ldout",
         stored=form.stored if form else "",
     )  # fmt: skip
-    return b, out
+
+
+def _parts(spec: PackQuantized, form: Stored | None) -> Iterator[ArrayParameter]:
+    """Elements, scales, and zero points or minima where blocks have such; the packed bytes."""
+    for name, type_ in parts_of(spec.type).items():
+        shape = (spec.k, spec.n) if name == "q" else spec.type.blocks(spec.k, spec.n)
+        yield ArrayParameter(
+            name, type_, "matrix", "in", shape, spec.order, None, ("k", "n"), "",
+            quantized=spec.type,
+        )  # fmt: skip
+    yield _packed_out(form, 1)

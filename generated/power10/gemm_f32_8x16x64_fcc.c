@@ -80,7 +80,7 @@ int64_t gemm_f32_8x16x64_fcc_scratch_bytes(const int64_t *sizes);
  *
  * Spec:     Gemm(8, 16, 64, a=Matrix(type='f32', order='F'))
  * Schedule: Schedule()
- * Resolved: Schedule(tile=(8, 16), loops='nmk', k_unroll=1, k_split=1, vectorize='n')
+ * Resolved: Schedule(tile=(8, 16), loops='nmk', k_unroll=2, k_split=1, vectorize='n')
  * Target:   power10 (POWER10 (Power ISA 3.1 with MMA))
  * Command:
  *   tilewright emit --target power10 --name gemm_f32_8x16x64_fcc -o gemm_f32_8x16x64_fcc.c \
@@ -88,7 +88,7 @@ int64_t gemm_f32_8x16x64_fcc_scratch_bytes(const int64_t *sizes);
  *     --spec "Gemm(8, 16, 64, a=Matrix(type='f32', order='F'))"
  */
 
-/* 8 x 16 of C: 8 of 8 acc accumulators, 2 A + 1 B = 3 of 64 vsx
+/* 8 x 16 of C: 8 of 8 acc accumulators, 2 A + 4 B = 6 of 64 vsx
  *
  *     c0_0   c0_1   c0_2   c0_3
  *     c1_0   c1_1   c1_2   c1_3
@@ -122,24 +122,58 @@ static inline void tile0_8x16(const float *a, const float *b, float *restrict c)
     __builtin_mma_xxsetaccz(&s1_3);
     const float *pa = a;
     const float *pb = b;
-    for (int64_t kt = 0; kt < 64; kt++) {
-        /* Load, multiply-add. */
-        __vector float a0 = vec_xl(0, pa);
-        __vector float a1 = vec_xl(0, pa + 4);
-        __vector float b0 = vec_xl(0, pb);
+    for (int64_t kt = 0; kt < 32; kt++) {
+        /* Load, multiply-add: step 1 of 2. */
+        __vector_pair a0_to_a1 = __builtin_vsx_lxvp(0L, (const __vector_pair *)(const void *)pa);
+        __vector float a0_to_a1_apart[2];
+        __builtin_vsx_disassemble_pair(a0_to_a1_apart, &a0_to_a1);
+        __vector float a0 = a0_to_a1_apart[0];
+        __vector float a1 = a0_to_a1_apart[1];
+        __vector_pair b0_to_b1 = __builtin_vsx_lxvp(0L, (const __vector_pair *)(const void *)pb);
+        __vector float b0_to_b1_apart[2];
+        __builtin_vsx_disassemble_pair(b0_to_b1_apart, &b0_to_b1);
+        __vector float b0 = b0_to_b1_apart[0];
+        __vector float b1 = b0_to_b1_apart[1];
         __builtin_mma_xvf32gerpp(&s0_0, (__vector unsigned char)a0, (__vector unsigned char)b0);
         __builtin_mma_xvf32gerpp(&s1_0, (__vector unsigned char)a1, (__vector unsigned char)b0);
-        __vector float b1 = vec_xl(0, pb + 4);
         __builtin_mma_xvf32gerpp(&s0_1, (__vector unsigned char)a0, (__vector unsigned char)b1);
         __builtin_mma_xvf32gerpp(&s1_1, (__vector unsigned char)a1, (__vector unsigned char)b1);
-        __vector float b2 = vec_xl(0, pb + 8);
+        __vector_pair b2_to_b3 = __builtin_vsx_lxvp(0L, (const __vector_pair *)(const void *)(pb + 8));
+        __vector float b2_to_b3_apart[2];
+        __builtin_vsx_disassemble_pair(b2_to_b3_apart, &b2_to_b3);
+        __vector float b2 = b2_to_b3_apart[0];
+        __vector float b3 = b2_to_b3_apart[1];
         __builtin_mma_xvf32gerpp(&s0_2, (__vector unsigned char)a0, (__vector unsigned char)b2);
         __builtin_mma_xvf32gerpp(&s1_2, (__vector unsigned char)a1, (__vector unsigned char)b2);
-        __vector float b3 = vec_xl(0, pb + 12);
         __builtin_mma_xvf32gerpp(&s0_3, (__vector unsigned char)a0, (__vector unsigned char)b3);
         __builtin_mma_xvf32gerpp(&s1_3, (__vector unsigned char)a1, (__vector unsigned char)b3);
-        pa += 8;
-        pb += 16;
+
+        /* Load, multiply-add: step 2 of 2. */
+        __vector_pair a0_k1_to_a1_k1 = __builtin_vsx_lxvp(0L, (const __vector_pair *)(const void *)(pa + 8));
+        __vector float a0_k1_to_a1_k1_apart[2];
+        __builtin_vsx_disassemble_pair(a0_k1_to_a1_k1_apart, &a0_k1_to_a1_k1);
+        __vector float a0_k1 = a0_k1_to_a1_k1_apart[0];
+        __vector float a1_k1 = a0_k1_to_a1_k1_apart[1];
+        __vector_pair b0_k1_to_b1_k1 = __builtin_vsx_lxvp(0L, (const __vector_pair *)(const void *)(pb + 16));
+        __vector float b0_k1_to_b1_k1_apart[2];
+        __builtin_vsx_disassemble_pair(b0_k1_to_b1_k1_apart, &b0_k1_to_b1_k1);
+        __vector float b0_k1 = b0_k1_to_b1_k1_apart[0];
+        __vector float b1_k1 = b0_k1_to_b1_k1_apart[1];
+        __builtin_mma_xvf32gerpp(&s0_0, (__vector unsigned char)a0_k1, (__vector unsigned char)b0_k1);
+        __builtin_mma_xvf32gerpp(&s1_0, (__vector unsigned char)a1_k1, (__vector unsigned char)b0_k1);
+        __builtin_mma_xvf32gerpp(&s0_1, (__vector unsigned char)a0_k1, (__vector unsigned char)b1_k1);
+        __builtin_mma_xvf32gerpp(&s1_1, (__vector unsigned char)a1_k1, (__vector unsigned char)b1_k1);
+        __vector_pair b2_k1_to_b3_k1 = __builtin_vsx_lxvp(0L, (const __vector_pair *)(const void *)(pb + 24));
+        __vector float b2_k1_to_b3_k1_apart[2];
+        __builtin_vsx_disassemble_pair(b2_k1_to_b3_k1_apart, &b2_k1_to_b3_k1);
+        __vector float b2_k1 = b2_k1_to_b3_k1_apart[0];
+        __vector float b3_k1 = b2_k1_to_b3_k1_apart[1];
+        __builtin_mma_xvf32gerpp(&s0_2, (__vector unsigned char)a0_k1, (__vector unsigned char)b2_k1);
+        __builtin_mma_xvf32gerpp(&s1_2, (__vector unsigned char)a1_k1, (__vector unsigned char)b2_k1);
+        __builtin_mma_xvf32gerpp(&s0_3, (__vector unsigned char)a0_k1, (__vector unsigned char)b3_k1);
+        __builtin_mma_xvf32gerpp(&s1_3, (__vector unsigned char)a1_k1, (__vector unsigned char)b3_k1);
+        pa += 16;
+        pb += 32;
     }
     BARRIER;
 

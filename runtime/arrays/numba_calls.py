@@ -13,12 +13,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.errors import SpecError
+from tilewright.plan.formats.lookup import format_named
+from tilewright.plan.formats.packed_b import ALIGNMENT
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.signature import ArrayParameter, Signature
 from tilewright.spec.sizes import MAX_SIZE, Dim, Size
 
 from .numba_table import AXES, DIM, TIGHT
 
+#: What packed matrices are in numba's code: their bytes.
+_BYTES = np.dtype(np.uint8)
 Table = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -73,8 +77,10 @@ def _wrong_types(signature: Signature, tables: _Tables, given: tuple[Any, ...]) 
     for p, axes, got in zip(signature.arrays, tables.axes, given, strict=False):
         if not isinstance(got, types.Array) or got.ndim != axes:
             return f"{p.name} must be a {axes}-d array, got {got}"
-        if str(got.dtype) != DTYPES[p.type].name or not got.aligned:
-            return f"{p.name} must be of {DTYPES[p.type]}, got {got}"
+        wanted = _BYTES if p.packed else DTYPES[p.type]
+        if str(got.dtype) != wanted.name or not got.aligned:
+            what = ", the data of a PackedMatrix" if p.packed else ""
+            return f"{p.name} must be of {wanted}{what}, got {got}"
         if p.role != "in" and not got.mutable:
             return f"{p.name} is read-only and would be written"
     for name, got in zip(names[len(tables.axes) :], given[len(tables.axes) :], strict=True):
@@ -108,13 +114,15 @@ def _tables(name: str, signature: Signature) -> _Tables:
 
 def _row(name: str, p: ArrayParameter, number: Callable[[Size], int]) -> tuple[list[int], int]:
     """The row of an array, and how many axes it has."""
+    if p.kind == "packed":
+        return _packed_row(p, number)
     sizes: list[Size] = list(p.shape)
     stacked = p.kind == "strided" and p.batch_stride != 0
-    if p.kind not in ("matrix", "strided", "vector") or p.packed or len(sizes) > 2:
+    if p.kind not in ("matrix", "strided", "vector") or len(sizes) > 2:
         raise SpecError(
             f"{name} cannot be called from numba: {p.name} is not one array",
-            got="a packed matrix" if p.packed else p.kind,
-            expected="matrices, stacks of them, and vectors",
+            got="packed matrices anywhere" if p.packed else p.kind,
+            expected="matrices, stacks of them, packed ones, and vectors",
             hint="kernel.address by ctypes, with kernel.c_declaration",
         )
     line = 0 if p.kind != "vector" and p.order == "F" else 1
@@ -124,7 +132,17 @@ def _row(name: str, p: ArrayParameter, number: Callable[[Size], int]) -> tuple[l
     row = [0] * (AXES - len(sizes)) + [number(size) for size in sizes]
     leading = p.shape[-1 if line else 0] if p.leading is None else p.leading
     step = TIGHT if p.batch_stride is None else number(p.batch_stride)
-    return [*row, number(leading), step, p.itemsize, line, int(p.role != "in")], len(sizes)
+    return [*row, number(leading), step, p.itemsize, line, int(p.role != "in"), 1], len(sizes)
+
+
+def _packed_row(p: ArrayParameter, number: Callable[[Size], int]) -> tuple[list[int], int]:
+    """The row of packed bytes: of one matrix, or a line for each of a batch."""
+    form = format_named(p.format)
+    assert form is not None
+    several = p.count is not None and p.batch_stride != 0
+    sizes = [p.count, form.nbytes] if several and p.count is not None else [form.nbytes]
+    row = [0] * (AXES - len(sizes)) + [number(size) for size in sizes]
+    return [*row, form.nbytes, TIGHT, 1, 1, 0, ALIGNMENT], len(sizes)
 
 
 # --- what numba compiles -----------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 import numba
 from numba.extending import overload
 
-from .numba_table import AXES, DIM, ITEM, LEADING, LINE, STEP, TIGHT, WRITTEN
+from .numba_table import ALIGNED, AXES, DIM, ITEM, LEADING, LINE, STEP, TIGHT, WRITTEN
 
 _IS_DIM = DIM // 2
 
@@ -83,6 +83,8 @@ def _typed_check(x: Any, row: Any, known: Any) -> Any:
         _shape(x, row, known)
         if x.size == 0:
             return
+        if x.ctypes.data % row[ALIGNED]:
+            raise ValueError("a packed matrix does not begin at a multiple of 64 bytes")
         _lines(x, row)
         if x.ndim > 1:
             _leading(x, row, known)

@@ -281,7 +281,8 @@ def _loops(target: Target, types: Types) -> Iterator[Loop]:
             known.add(op.mnemonic)
             x, y = _holding(target, op)
             stem = f"peak_{vector.name}_{op.form}{len(known)}"
-            for chains, through in _chains(target, alike=x is None or x.ctype == vector.ctype):
+            alike = x is None or x.ctype == vector.ctype
+            for chains, through in _chains(target, vector, alike=alike):
                 yield Loop(f"{stem}_{through}_{chains}", vector, op, chains, through, x, y)
 
 
@@ -308,11 +309,14 @@ def _matrix_loops(target: Target, held: str, products: set[MulAdd]) -> Iterator[
             yield Loop(f"peak_{op.mnemonic}_{chains}", vector, op, chains, "destination")
 
 
-def _chains(target: Target, *, alike: bool) -> Iterator[tuple[int, str]]:
-    """Numbers of chains and what they run through; through a factor if it is held as sums are."""
-    for chains in (1, *CHAINS):
+def _chains(target: Target, vector: Vector, *, alike: bool) -> Iterator[tuple[int, str]]:
+    """Numbers of chains and what they run through; through a factor if it is held as sums are.
+
+    A vector of several registers leaves room for so many times fewer.
+    """
+    for chains in dict.fromkeys((1, *(chains // vector.registers for chains in CHAINS))):
         for through in _THROUGH if alike else _THROUGH[1:]:
-            fits = chains + 2 <= target.registers
+            fits = (chains + 2) * vector.registers <= target.registers
             if chains == 1 or (fits and (through == "destination" or not target.hints)):
                 yield chains, through
 

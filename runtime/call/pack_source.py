@@ -13,7 +13,7 @@ from tilewright.runtime.arrays.views import as_array, is_masked, what_to_do
 from tilewright.runtime.quantized.matrix import QuantizedMatrix, quantized_bytes
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Order, Packed, Strided
-from tilewright.spec.pack import Pack
+from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.sizes import Dim, dim
 from tilewright.spec.types import type_name
 
@@ -87,6 +87,25 @@ def pack_quantized(spec: Gemm, target: Target, b: Any, scales: Any, zeros: Any) 
     for matrix, bytes_ in zip(b, place, strict=True):
         bytes_[:] = quantized_bytes(matrix, form)
     return PackedMatrix.owning(form.text, b.shape, block)
+
+
+def parts_of(spec: PackQuantized, b: Any) -> tuple[Array, ...]:
+    """The arrays of ``b`` as what packs it takes them: elements, scales, and zeros if it has any.
+
+    ArgumentError unless it is a QuantizedMatrix of the format, k x n.
+    """
+    if not isinstance(b, QuantizedMatrix) or b.format != spec.type:
+        raise ArgumentTypeError(
+            "what is packed must be a matrix of the format",
+            got=b.format if isinstance(b, QuantizedMatrix) else type(b).__name__,
+            expected=f"a tw.QuantizedMatrix of {spec.type}",
+        )
+    if b.shape != (spec.k, spec.n):
+        raise ArgumentValueError(
+            "b has the wrong shape", got=b.shape, expected=f"({spec.k}, {spec.n})"
+        )
+    lie = np.ascontiguousarray if spec.order == "C" else np.asfortranarray
+    return tuple(lie(part) for part in (b.q, b.scales, b.zeros) if part is not None)
 
 
 def _check_shape(spec: Gemm, shape: tuple[int, ...]) -> None:

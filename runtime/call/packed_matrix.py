@@ -182,6 +182,13 @@ def memory(argument: Any) -> np.ndarray[Any, Any]:
     return argument.data if isinstance(argument, PackedMatrix) else argument
 
 
+def matrix_of(format: str, data: Any) -> PackedMatrix:
+    """The matrix whose bytes ``data`` are, a line for each of a batch; ArgumentError if none is."""
+    form, lines = _format(format), np.asarray(data)
+    assert form is not None
+    return PackedMatrix(format, (*lines.shape[:-1], form.k, form.n), lines.reshape(-1))
+
+
 # --- what a matrix is made of ------------------------------------------------------------------
 
 

@@ -141,7 +141,7 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
     whole = all(isinstance(given[slot], int) for slot in "nk")
     packed = hand.take("packed b", whole and not flat)
     blocks: tuple[str, int] | None = None
-    form = _quantized(hand, whole and not flat and kind != "addresses" and sums == "f32")
+    form = _quantized(hand, whole and not flat and sums == "f32")
     if form is not None:
         given["b"] = Packed(form, None if packed in (None, "one block") else packed)
         integers = given["a"].order == "C" and not form.stored.unpacked.startswith("f")

@@ -11,7 +11,8 @@ from sympy import Expr
 
 from tilewright.errors import SpecError
 from tilewright.plan.formats.lookup import Format, formats_of
-from tilewright.spec.pack import Pack
+from tilewright.spec.pack import Pack, PackQuantized
+from tilewright.spec.quantized import Quantized
 from tilewright.spec.signature import ArrayParameter, Signature, signature
 from tilewright.spec.sizes import Dim
 from tilewright.spec.types import ITEMSIZE
@@ -73,7 +74,7 @@ class Function:
     @property
     def packs(self) -> bool:
         """Whether it packs a B."""
-        return isinstance(self.member.spec, Pack)
+        return isinstance(self.member.spec, Pack | PackQuantized)
 
     def adapted(self, one: Implementation) -> bool:
         """Whether a target's own function takes other parameters than the header's."""
@@ -198,7 +199,8 @@ def _on(library: str, member: Member, choice: Choice, made: Made) -> Implementat
 
 def _about(member: Member, parameters: Signature, made: Made, packer: str | None) -> Iterator[str]:
     """The lines that describe a kernel."""
-    yield made.formula.rpartition(":")[0] if isinstance(member.spec, Pack) else made.formula
+    packs = isinstance(member.spec, Pack | PackQuantized)
+    yield made.formula.rpartition(":")[0] if packs else made.formula
     yield repr(member.spec)
     for p in parameters.arrays:
         yield f"{p.symbol}: {_described(p)}{_contents(p, packer)}"
@@ -214,11 +216,25 @@ def _described(p: ArrayParameter) -> str:
         return f"{shape} {p.type}"
     if p.stored:
         return "bytes in a format of its own"
+    if p.quantized is not None:
+        return f"{shape} {p.type}, {_part(p, p.quantized)}"
     lines = "rows contiguous" if p.order == "C" else "columns contiguous"
     apart = "" if p.leading is None else f", {_shown(p.leading)} elements apart"
     kinds = {"sequence": "pointers to matrices of ", "flat": "matrices at offsets, each "}
     many = "" if p.kind != "strided" else ", one for each of the batch"
     return f"{kinds.get(p.kind, '')}{shape} {p.type}, {lines}{apart}{many}"
+
+
+def _part(p: ArrayParameter, form: Quantized) -> str:
+    """What an array is of a matrix of few bits, which is given tight."""
+    lines = f"{'rows' if p.order == 'C' else 'columns'} contiguous"
+    if p.name == "q":
+        return f"{lines}; {'codes' if form.stored.floating else 'numbers'} of {form.type}"
+    along = "for all of K" if form.along is None else f"for each {form.along} of K"
+    across = "and column" if form.columns == 1 else f"and {form.columns} columns"
+    held = f", as bytes of {form.scale}" if p.name == "scales" and form.scale != p.type else ""
+    kind = "" if p.name == "scales" else f" {'minimum' if form.zeros == 'minima' else 'zero point'}"
+    return f"{lines}; one{kind} {along} {across}{held}"
 
 
 def _contents(p: ArrayParameter, packer: str | None) -> str:

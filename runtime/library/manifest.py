@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
 from tilewright.generate import VERSION
@@ -41,7 +41,7 @@ def manifest(
             }
             for each in told.choices
         ],
-        "kernels": [_kernel(each) for each in told.functions],
+        "kernels": [_kernel(each, told.choices) for each in told.functions],
         "families": {each.field: [one.field for one in each.members] for each in told.families},
         "command": _command(told),
         "files": {
@@ -91,13 +91,21 @@ def _asked(function: Function) -> str:
     return f"({member.spec!r}, {schedule!r})" if schedule != Schedule() else repr(member.spec)
 
 
-def _kernel(function: Function) -> dict[str, Any]:
-    return {
+def _kernel(function: Function, choices: Sequence[Choice]) -> dict[str, Any]:
+    """A function; of one that packs also the format of each target, and its bytes."""
+    found = {
         "name": function.field,
         "function": function.name,
         "spec": repr(function.member.spec),
         "scratch": function.scratch,
     }
+    packed = {choice.name: function.on[choice.rank].format for choice in choices}
+    formats = {
+        target: {"format": form.text, "bytes": form.nbytes}
+        for target, form in packed.items()
+        if form is not None
+    }
+    return {**found, "packed": formats} if formats else found
 
 
 def _origins(

@@ -13,7 +13,8 @@ from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.names import check_function_name
 from tilewright.spec.operands import Packed, Strided
-from tilewright.spec.pack import Pack
+from tilewright.spec.pack import Pack, PackQuantized
+from tilewright.spec.quantized import Quantize
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import signature
 from tilewright.spec.sizes import Dim, Size, canonical, dim
@@ -134,28 +135,30 @@ def _member(name: str, asked: Any, targets: Sequence[str]) -> Member:
             got=target,
             expected=f"one of {', '.join(targets)}",
         )
-    if isinstance(spec, Gemm) and spec.quantized is not None:
-        raise SpecError(
-            f"kernel {name!r} has a B of few bits, which no function of a library packs",
-            got=spec.b,
-            expected="a B as it lies, or of one of the types that C has",
-            hint="emit the kernel for each target, and ship what kernel.pack_b wrote",
-        )
     return Member(name, spec, schedule, tuple(resolved.items()))
 
 
 def _packer(member: Member) -> Iterator[Member]:
-    """What packs the B of a kernel, given in B's type with contiguous rows at any distance."""
+    """What packs the B of a kernel, given in B's type with contiguous rows at any distance.
+
+    Of a B of few bits elements, scales and zeros are given, rows contiguous and tight.
+    """
     spec = member.spec
     if not isinstance(spec, Gemm) or not isinstance(spec.b, Packed):
         return
     assert isinstance(spec.k, int) and isinstance(spec.n, int)
+    name = f"{member.name}_pack_b"
+    if spec.quantized is not None:
+        of_a = spec.a if isinstance(spec.a, Quantize) else spec.a.type
+        parts = PackQuantized(spec.k, spec.n, spec.quantized, a=of_a, nb=spec.b.nb)
+        yield Member(name, parts, Schedule(), packs=member.name)
+        return
     batch = Strided(dim("count"), b=dim("stride_b")) if spec.packs_stack else None
     pack = Pack(
         spec.k, spec.n, spec.b.type, a=spec.a.type, nb=spec.b.nb, ldb=dim("ldb"), batch=batch,
         sums=spec.sum_type,
     )  # fmt: skip
-    yield Member(f"{member.name}_pack_b", pack, Schedule(), packs=member.name)
+    yield Member(name, pack, Schedule(), packs=member.name)
 
 
 # --- families ----------------------------------------------------------------------------------

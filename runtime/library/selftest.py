@@ -19,11 +19,13 @@ from tilewright.emit.render import render
 from tilewright.generate import VERSION
 from tilewright.runtime.call.bound_sizes import Array, strided
 from tilewright.runtime.harness import Argument, Block, Output, Run, block_of, output_of
+from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.runtime.reference.arguments import Sample, gain, sample
 from tilewright.runtime.reference.verify import right_results
 from tilewright.spec.gemm import Gemm
-from tilewright.spec.pack import Pack
-from tilewright.spec.signature import ArrayParameter, Signature
+from tilewright.spec.pack import Pack, PackQuantized
+from tilewright.spec.quantized import Quantized
+from tilewright.spec.signature import ArrayParameter, Signature, parts_of
 from tilewright.spec.sizes import Dim
 from tilewright.spec.types import FORMATS
 
@@ -53,7 +55,8 @@ class Check:
 class Packing:
     """An operand that the self-test packs: ``count`` matrices, None for one.
 
-    A ``count`` that the call says is its slot. ``table``: they are passed as pointers.
+    A ``count`` that the call says is its slot. ``table``: they are passed as pointers. ``parts``:
+    the arrays that each is made of, 0 for one of elements alone.
     """
 
     name: str
@@ -63,6 +66,7 @@ class Packing:
     n: int
     count: int | str | None
     table: bool
+    parts: int
 
 
 class Test(NamedTuple):
@@ -161,7 +165,8 @@ def _packings(function: Function) -> Iterator[Packing]:
         if spec.batch is not None and (table or spec.packs_stack):
             size = spec.batch.count
             count = "count" if isinstance(size, Dim) else size
-        yield Packing(p.name, index, p.type, spec.k, spec.n, count, table)
+        parts = 0 if p.quantized is None else 3 if p.quantized.zeros else 2
+        yield Packing(p.name, index, p.type, spec.k, spec.n, count, table, parts)
 
 
 # --- calls -------------------------------------------------------------------------------------
@@ -169,7 +174,7 @@ def _packings(function: Function) -> Iterator[Packing]:
 
 def _checks(function: Function, choices: Sequence[Choice]) -> Iterator[Check]:
     """A kernel's calls: for all targets, or where it packs, for each its own."""
-    if not isinstance(function.member.spec, Pack):
+    if not isinstance(function.member.spec, Pack | PackQuantized):
         yield Check("", tuple(_runs(function, choices[0], "")))
         return
     for choice in choices:
@@ -183,7 +188,7 @@ def _runs(function: Function, choice: Choice, prefix: str) -> Iterator[Run]:
     rng = np.random.default_rng(zlib.crc32(function.field.encode()))
     for index, whole in enumerate((True, False)):
         held = sample(parameters, rng, varied=True, whole=whole, gain=gain(spec))
-        long = {p.name for p, array in _with_arrays(parameters, held) if _thinned(p, array)}
+        long = {p.name for p, given in _with_arrays(parameters, held) if _thinned(p, given)}
         right = right_results(spec, choice.target, parameters, held)
         arguments = tuple(
             _argument(f"{prefix}run{index}_{p.symbol}", p, given, p.name in long)
@@ -205,8 +210,18 @@ def _sizes(parameters: Signature, held: Sample) -> Iterator[int]:
 
 
 def _thinned(p: ArrayParameter, given: Any) -> bool:
-    """Whether an array is long; then its memory repeats a few of its numbers."""
-    if p.kind in ("sequence", "offsets") or p.role == "out" or given.size <= _SHORT:
+    """Whether an array is long; then its memory repeats a few of its numbers, as of all parts."""
+    if p.packed and p.quantized is not None:
+        for matrix in _matrices(given):
+            for part in parts_of(p.quantized):
+                _thin(getattr(matrix, part))
+        return False  # as a whole
+    return p.kind not in ("sequence", "offsets") and p.role != "out" and _thin(given)
+
+
+def _thin(given: Array) -> bool:
+    """Whether an array is long, whose memory then repeats a few of its numbers."""
+    if given.size <= _SHORT:
         return False
     memory = _memory(given)
     memory[...] = given.reshape(-1)[:_NUMBERS][_drawn(memory.size)]
@@ -240,11 +255,29 @@ def _block(name: str, given: Array, element: str, long: bool) -> Block:
 
 def _argument(name: str, p: ArrayParameter, given: Any, long: bool) -> Argument:
     """An input as C takes it; what is packed by the self-test, in its own type."""
+    if p.packed and p.quantized is not None:
+        blocks = _parts(name, p.quantized, given)
+        return Argument(name, "", tuple(blocks), table=True)
     element = p.type if p.packed else p.element
     if p.kind != "sequence":
         return Argument(name, element, (_block(name, given, element, long),), table=False)
-    blocks = [block_of(f"{name}_{i}", item, element) for i, item in enumerate(given)]
-    return Argument(name, element, tuple(blocks), table=True)
+    items = [block_of(f"{name}_{i}", item, element) for i, item in enumerate(given)]
+    return Argument(name, element, tuple(items), table=True)
+
+
+def _matrices(given: QuantizedMatrix | Sequence[QuantizedMatrix]) -> list[QuantizedMatrix]:
+    """The matrices of few bits of an operand, one by one."""
+    return [
+        one for each in ([given] if isinstance(given, QuantizedMatrix) else given) for one in each
+    ]
+
+
+def _parts(name: str, form: Quantized, given: Any) -> Iterator[Block]:
+    """The arrays of each matrix of few bits, one after the other."""
+    for index, matrix in enumerate(_matrices(given)):
+        for part, element in parts_of(form).items():
+            array = getattr(matrix, part)
+            yield _block(f"{name}_{index}_{part}", array, element, array.size > _SHORT)
 
 
 def _result(

@@ -62,7 +62,8 @@ def cpu() -> Cpu:
         return _detected()
     name = next((fields[key] for key in _NAMES if key in fields), machine())
     numbers = [fields[key] for key in ("vendor_id", "cpu family", "model") if key in fields]
-    processor = " ".join(numbers) or name
+    own = name.split()[0] if machine() == "ppc64le" else name  # of "POWER10 (raw), altivec ..."
+    processor = " ".join(numbers) or own
     found = frozenset(features)
     if machine() == "x86_64":
         found |= unlisted(processor)

@@ -14,15 +14,17 @@ from tilewright.runtime.call.packed_matrix import PackedMatrix
 from tilewright.runtime.driver import compile
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix, Packed
+from tilewright.spec.quantized import Quantize, Quantized
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import dim
-from tilewright.spec.types import accumulator, type_name
+from tilewright.spec.types import accumulator, is_integer, type_name
 
 from .arrays import ORDERS, contiguous_axis, type_of
 from .families import PARALLEL_WORK, Options, call_product, output_of
 
 if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
+    from tilewright.runtime.quantized.matrix import QuantizedMatrix
 
 Array = np.ndarray[Any, Any]
 
@@ -30,7 +32,8 @@ Array = np.ndarray[Any, Any]
 class PackedB(NamedTuple):
     """A matrix packed by ``pack``, for every ``a`` of one type on one target.
 
-    ``matrix`` is what kernels take, ``type`` the type of its elements, ``a`` that of A.
+    ``matrix`` is what kernels take, ``type`` the type of its elements, ``a`` that of A. Of a matrix
+    of few bits ``quantized`` is the format, ``quantize`` how kernels make A integers, if at all.
 
     >>> packed = tw.pack(np.ones((4, 3), np.int8), a="u8")
     >>> packed.type, packed.a, packed.shape
@@ -41,6 +44,23 @@ class PackedB(NamedTuple):
     type: str
     a: str
     target: str
+    quantized: Quantized | None = None
+    quantize: Quantize | None = None
+
+    @property
+    def factor(self) -> str:
+        """The type that B counts as: numbers with scales are floating point, as A is."""
+        return self.type if self.quantized is None else self.a
+
+    def check(self, a: str) -> None:
+        """ArgumentError unless it was packed for arrays of type ``a``."""
+        if a != self.a:
+            raise ArgumentTypeError(
+                "b was packed for another type of a",
+                got=f"a of {a}",
+                expected=self.a,
+                hint=f"tw.pack(b, a={a!r})",
+            )
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -56,10 +76,17 @@ def pack(b: Any, *, a: Any = None, target: str = "host") -> PackedB:
     compiled for k and n, and serve any number of rows. ArgumentError unless ``b`` is a matrix of a
     type that is multiplied; SpecError where there is no product of the types.
 
+    A ``tw.QuantizedMatrix`` is packed too, by default for arrays of f32. Kernels make A integers
+    with ``a=tw.Quantize(...)``.
+
     >>> packed = tw.pack(np.ones((4, 3), np.float32))
     >>> tw.matmul(np.ones((2, 4), np.float32), packed)
     array([[4., 4., 4.], [4., 4., 4.]], dtype=float32)
     """
+    from tilewright.runtime.quantized.matrix import QuantizedMatrix
+
+    if isinstance(b, QuantizedMatrix):
+        return _pack_quantized(b, "f32" if a is None else a, target)
     b = as_array(b, "b")
     type_ = type_of(b, "b")
     if b.ndim != 2:
@@ -73,6 +100,24 @@ def pack(b: Any, *, a: Any = None, target: str = "host") -> PackedB:
     return PackedB(kernel.pack_b(b), type_, kind, target)
 
 
+def _pack_quantized(b: QuantizedMatrix, a: Any, target: str) -> PackedB:
+    if b.ndim != 2:
+        raise ArgumentValueError(
+            "tw.pack packs one matrix", got=f"shape {b.shape}", expected="(k, n)"
+        )
+    how = a if isinstance(a, Quantize) else None
+    kind = type_name(a.type if isinstance(a, Quantize) else a)
+    if is_integer(kind):
+        raise ArgumentValueError(
+            "matmul takes an A of floating point where B has scales",
+            got=f"a={kind!r}",
+            hint='a=tw.Quantize("f32"): kernels make it integers; tw.compile takes integers',
+        )
+    options = Options(target=target)
+    kernel = _kernel(_Kind((kind, kind, "f32"), b.shape, 1, 1, options, b.format, how), False)
+    return PackedB(kernel.pack_b(b), b.format.type, kind, target, b.format, how)
+
+
 class _Kind(NamedTuple):
     """Products with a packed B that one kernel serves; ``axes`` of A and of what is written."""
 
@@ -81,6 +126,8 @@ class _Kind(NamedTuple):
     a_axis: int
     out_axis: int
     options: Options
+    quantized: Quantized | None = None
+    quantize: Quantize | None = None
 
 
 @lru_cache(maxsize=256)
@@ -93,8 +140,8 @@ def _kernel(kind: _Kind, parallel: bool) -> Kernel:
         dim("m"),
         n,
         k,
-        a=Matrix(type_name(a), ORDERS[kind.a_axis]),
-        b=Packed(type_name(b)),
+        a=kind.quantize or Matrix(type_name(a), ORDERS[kind.a_axis]),
+        b=Packed(kind.quantized or type_name(b)),
         lda=dim("lda"),
         **given,
     )
@@ -108,13 +155,6 @@ def product_with(
     b: PackedB, types: tuple[str, str, str], options: Options, named: dict[str, Any]
 ) -> Callable[[Array, Array, Array], None]:
     """What multiplies one matrix A with ``b``, whose lines are contiguous, as those of ``out``."""
-    if types[0] != b.a:
-        raise ArgumentTypeError(
-            "b was packed for another type of a",
-            got=f"a of {types[0]}",
-            expected=b.a,
-            hint=f"tw.pack(b, a={types[0]!r})",
-        )
     if options.target != b.target:
         raise SpecError(
             "b was packed for another target",
@@ -124,10 +164,12 @@ def product_with(
         )
 
     def run(a: Array, _: Array, out: Array) -> None:
+        if b.quantize is not None and contiguous_axis(a) == 0:
+            a = np.ascontiguousarray(a)  # scales belong to rows, which are read one by one
         axes = contiguous_axis(a), contiguous_axis(out)
         assert axes[0] is not None
         assert axes[1] is not None
-        kind = _Kind(types, b.shape, axes[0], axes[1], options)
+        kind = _Kind(types, b.shape, axes[0], axes[1], options, b.quantized, b.quantize)
         work = a.shape[0] * b.shape[0] * b.shape[1]
         kernel = _kernel(kind, options.threads != 1 and work >= PARALLEL_WORK)
         call_product(kernel, a, b.matrix, out, named)

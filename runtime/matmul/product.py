@@ -206,9 +206,10 @@ def _product(
 ) -> Any:  # fmt: skip
     """The product of what C has not decided, once all are numpy's, of arrays that are ``given``."""
     alpha, beta = scalars
-    types = type_of(a, "a"), b.type if isinstance(b, PackedB) else type_of(b, "b")
+    types = type_of(a, "a"), b.factor if isinstance(b, PackedB) else type_of(b, "b")
     packed = b if isinstance(b, PackedB) else None
     if packed is not None:
+        packed.check(types[0])
         b = np.broadcast_to(np.empty((), np.int8), packed.shape)  # whose shape alone is looked at
     shape, product = _shapes(a, b)
     made = out

@@ -1,4 +1,4 @@
-"""Elements of few bits that share bytes or words, as GPTQ, AWQ and PyTorch pack them."""
+"""Elements of few bits that share bytes or words, as GPTQ, AWQ and others pack them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tilewright.errors import ArgumentTypeError, ArgumentValueError
 from tilewright.runtime.arrays.memory import Array
 from tilewright.runtime.arrays.views import as_array, what_to_do
 from tilewright.spec.dtypes import DTYPES
-from tilewright.spec.quantized import STORED, Quantized, StoredName, longest_block
+from tilewright.spec.quantized import STORED, WHOLE_UNIT, Quantized, StoredName, longest_block
 
 from .matrix import QuantizedMatrix
 
@@ -135,6 +135,65 @@ def from_awq(qweight: Any, qzeros: Any, scales: Any, *, zero: int | None = None)
     return _grouped("u4", q, zeros, as_array(scales, "scales"), zero)
 
 
+def from_compressed_tensors(
+    weight_packed: Any,
+    weight_scale: Any,
+    weight_shape: Any,
+    weight_zero_point: Any = None,
+    *,
+    bits: Literal[2, 4, 8] = 4,
+    weight_g_idx: Any = None,
+) -> QuantizedMatrix:
+    """B of the arrays of compressed-tensors' format "pack-quantized": groups along K, or all of it.
+
+    ``weight_packed`` is int32, n x K packed; ``weight_scale`` floats, n x groups; ``weight_shape``
+    is (n, K), as the words of a row may have room for more. Numbers are stored with half of their
+    range added, 8 for four bits, which is the zero point of all of them; or each group has its own
+    in ``weight_zero_point``: int32, n packed x groups, or int8, n x groups and each alone.
+
+    ``weight_g_idx``, the group of each element of a row, must be in order, as for ``tw.from_gptq``.
+
+    >>> words = np.full((8, 4), 0x76543210, np.int32)        # n = 8, K = 32
+    >>> b = tw.from_compressed_tensors(words, np.full((8, 1), 0.5, np.float16), (8, 32))
+    >>> b.format, b.dequantize()[:3, 0].tolist()
+    (Quantized(type='u4', scale='f16', zero=8, block=32), [-4.0, -3.5, -3.0])
+    """
+    type_ = _BY_BITS.get(bits)
+    if type_ is None:
+        raise ArgumentValueError(
+            "elements of so many bits cannot be taken", got=bits, expected="2, 4 or 8"
+        )
+    shape, middle = np.asarray(as_array(weight_shape, "weight_shape")), 1 << (bits - 1)
+    words = _matrix(_words(weight_packed, "weight_packed", 32), "weight_packed")
+    if shape.shape != (2,) or words.shape != (shape[0], -(-int(shape[1]) * bits // 32)):
+        raise ArgumentValueError(
+            "weight_packed has another shape than weight_shape says",
+            got=f"{words.shape}, and {shape.tolist()}",
+            expected=f"n x K / {32 // bits} words with numbers of {bits} bits, and [n, K]",
+            hint="bits= is what a number takes",
+        )
+    n, k = map(int, shape)
+    scales = as_array(weight_scale, "weight_scale")
+    groups = scales.shape[1] if isinstance(scales, np.ndarray) and scales.ndim == 2 else 0
+    zeros = np.full((groups, n), middle, np.uint8)
+    if weight_zero_point is not None:
+        zeros = _zero_points(as_array(weight_zero_point, "weight_zero_point"), type_, n, middle).T
+    if weight_g_idx is not None:
+        _check_order(as_array(weight_g_idx, "weight_g_idx"), k, len(zeros))
+    q = unpack(words, type_, axis=1)[:, :k]
+    if isinstance(scales, np.ndarray):
+        scales = scales.T
+    return _grouped(type_, q.T, zeros, scales, middle if weight_zero_point is None else None)
+
+
+def _zero_points(given: Any, type_: StoredName, n: int, middle: int) -> Array:
+    """The zero points of compressed-tensors with half of the range added, n x groups."""
+    if isinstance(given, np.ndarray) and given.dtype == np.int8:
+        return (given.astype(np.int16) + middle).astype(np.uint8)
+    words = _matrix(_words(given, "weight_zero_point", 32), "weight_zero_point")
+    return unpack(words, type_, axis=0)[:n]
+
+
 def _grouped(
     type_: StoredName, q: Array, zeros: Array, scales: Any, zero: int | None
 ) -> QuantizedMatrix:
@@ -167,7 +226,8 @@ def _grouped(
         parts *= 2
     scales, zeros = (np.repeat(each, parts, axis=0) for each in (scales, zeros))
     own = type_ if zero is None else zero
-    form = Quantized(type_, scale=_SCALES[scales.dtype.name], zero=own, block=group // parts)
+    block = None if groups == parts == 1 and k % WHOLE_UNIT else group // parts
+    form = Quantized(type_, scale=_SCALES[scales.dtype.name], zero=own, block=block)
     if zero is None:
         return QuantizedMatrix(form, q, scales, zeros)
     if (zeros != zero).any():

@@ -310,6 +310,8 @@ def _operand(
     _, lines, leading = _lines(parameter, sizes)
     count = 1 if parameter.count is None else value_of(parameter.count, sizes)
     if parameter.kind == "sequence":
+        if parameter.packed and parameter.quantized is not None:
+            return [_quantized(parameter, sizes, draws) for _ in range(count)], np.empty(0)
         each = [
             _matrix(parameter, sizes, _memory(lines * leading, parameter)) for _ in range(count)
         ]
@@ -319,7 +321,7 @@ def _operand(
         stride = value_of(parameter.batch_stride, sizes)
     held = _memory(max(count - 1, 0) * stride + lines * leading, parameter)
     matrix = _matrix(parameter, sizes, held)
-    if parameter.quantized is not None:
+    if parameter.packed and parameter.quantized is not None:
         return _quantized(parameter, sizes, draws), held
     if parameter.count is not None and parameter.batch_stride != 0:
         strides = (stride * held.itemsize, *matrix.strides)
@@ -332,7 +334,8 @@ def _quantized(parameter: ArrayParameter, sizes: Mapping[str, int], draws: Draws
     form = parameter.quantized
     assert form is not None
     k, n = (value_of(size, sizes) for size in parameter.shape)
-    several = parameter.count is not None and parameter.batch_stride != 0
+    stacked = parameter.kind != "sequence" and parameter.batch_stride != 0
+    several = parameter.count is not None and stacked
     counts = (value_of(parameter.count, sizes),) if several and parameter.count is not None else ()
     blocks = (*counts, *form.blocks(k, n))
     scales = draws.scales(form, blocks)

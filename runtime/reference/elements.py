@@ -51,6 +51,9 @@ class Draws:
     def __call__(self, parameter: ArrayParameter, shape: tuple[int, ...]) -> Array:
         """Elements for one operand."""
         name = parameter.name
+        if parameter.quantized is not None:
+            drawn = {"q": self.stored, "scales": self.scales, "zeros": self.zeros}
+            return drawn[name](parameter.quantized, shape)
         if name in QUANTITIES and name.endswith("_scale"):
             numbers = self._scale(name, shape)
         elif name in QUANTITIES:

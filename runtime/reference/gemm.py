@@ -22,7 +22,7 @@ from tilewright.spec.types import FORMATS, is_integer
 
 from .epilogue import REDUCTIONS, evaluate, evaluate_whole
 from .interval import LEAST, Interval, add
-from .quantized import block_sums
+from .quantized import block_count, block_sums
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,8 @@ def _factored(
 ) -> Interval:
     """``alpha * sum + beta * C``, the last if ``with_c``: in f32, or f64."""
     if spec.sums_blocks:
-        return _in_f32(spec, operands, block_sums(spec, operands, b), with_c=with_c)
+        sums, steps = block_sums(spec, operands, b), block_count(spec, operands, b)
+        return _in_f32(spec, operands, sums, with_c=with_c, steps=steps)
     if spec.sum_type == "f16":
         return _in_f32(spec, operands, _halves(spec, operands, b), with_c=with_c)
     if spec.type != "s32":
@@ -225,14 +226,18 @@ def _factored(
     return _in_f32(spec, operands, _real(_integer_sums(spec, operands, given, b)), with_c=with_c)
 
 
-def _in_f32(spec: Gemm, operands: Mapping[str, Any], sums: Interval, *, with_c: bool) -> Interval:
-    """``alpha * sums + beta * C`` with both of them in f32."""
+def _in_f32(
+    spec: Gemm, operands: Mapping[str, Any], sums: Interval, *, with_c: bool, steps: int = 1
+) -> Interval:
+    """``alpha * sums + beta * C`` with both of them in f32; C may take the sums in ``steps``."""
     alpha, beta = (np.float64(factor(spec, name, operands)) for name in ("alpha", "beta"))
     total = sums.scaled(alpha)
     if with_c and beta != 0:
         c = decode(operands["c"], spec.c.type)
         held = _real(c) if is_integer(spec.c.type) else Interval.exactly(c, "f32")
         total = add(total, held.scaled(beta))
+        if steps > 1:
+            total = total.widened(steps * epsilon("f32") * np.abs(beta * c))
     return total
 
 

@@ -77,6 +77,14 @@ class Interval:
         value, low, high = (_overflowed(part, self.element) for part in (self.value, *ends))
         return Interval(value, low, high, self.element)
 
+    def widened(self, bound: Array) -> Interval:
+        """What lies ``bound`` further off as well, where it is finite."""
+        low, high = (
+            np.where(np.isfinite(end), end + way * bound, end)
+            for way, end in ((-1, self.low), (1, self.high))
+        )
+        return Interval(self.value, low, high, self.element)
+
     def spread(self, shape: tuple[int, ...]) -> Interval:
         """One for each element of ``shape``."""
         parts = (np.broadcast_to(part, shape) for part in (self.value, self.low, self.high))

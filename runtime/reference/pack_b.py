@@ -12,8 +12,9 @@ from tilewright.plan.formats.packed_b import PackedFormat
 from tilewright.runtime.arrays.dtypes import accepts
 from tilewright.runtime.arrays.elements import decode, encode
 from tilewright.runtime.call.bound_sizes import Array
+from tilewright.runtime.quantized.matrix import QuantizedMatrix, quantized_bytes
 from tilewright.spec.dtypes import DTYPES
-from tilewright.spec.pack import Pack
+from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.types import is_integer
 
 #: What is added to an element of the first type to store it as one of the second.
@@ -30,6 +31,12 @@ def packed_bytes(spec: Pack, target: Target, matrices: Iterable[Array]) -> Array
             matrix = encode(matrix, form.type)
         _pack_one(matrix, form, place)
     return data
+
+
+def packed_parts(spec: PackQuantized, target: Target, parts: Iterable[Array]) -> Array:
+    """The line of bytes of a matrix of few bits: of its elements, scales, and zeros if any."""
+    matrix = QuantizedMatrix(spec.type, *parts)
+    return quantized_bytes(matrix, format_of(spec, target)).reshape(1, -1)
 
 
 def _pack_one(matrix: Array, form: PackedFormat, place: Array) -> None:

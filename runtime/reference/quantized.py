@@ -67,6 +67,12 @@ def _in_range(parts: Array) -> tuple[Array, Array]:
     return np.clip(np.rint(parts * units[:, :, None]) + zeros, -128, 127) - zeros, scales
 
 
+def block_count(spec: Gemm, operands: Mapping[str, Any], b: str) -> int:
+    """How many sums of blocks an element of C is the sum of."""
+    assert spec.quantized is not None
+    return sum(spec.quantized.blocks(*right.shape)[0] for right in operands[b])
+
+
 def block_sums(spec: Gemm, operands: Mapping[str, Any], b: str) -> Interval:
     """Sums of blocks, exact, scaled and added in f32 in the order of K, by FMA.
 

@@ -13,13 +13,14 @@ from tilewright.isa.target import Target
 from tilewright.runtime.arrays.elements import decode
 from tilewright.runtime.call.bound_sizes import Array, strided
 from tilewright.spec.gemm import Gemm, Spec
+from tilewright.spec.pack import PackQuantized
 from tilewright.spec.signature import Signature
 from tilewright.spec.transpose import Transpose
 
 from .arguments import Sample, Sampled, matrices, samples
 from .gemm import Expected, results
 from .interval import Interval
-from .pack_b import packed_bytes
+from .pack_b import packed_bytes, packed_parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +140,9 @@ def right_results(
     """What a kernel must write for the arguments ``held``, by the outputs' names."""
     if isinstance(spec, Gemm):
         return results(spec, _operands(signature, held))
-    if isinstance(spec, Transpose):
+    if isinstance(spec, PackQuantized):
+        value, type_ = decode(packed_parts(spec, target, held.arrays[:-1]), "u8"), "u8"
+    elif isinstance(spec, Transpose):
         value, type_ = decode(held.arrays[0].T, spec.type), spec.type
     else:
         given = matrices(signature.array("b"), held, signature)

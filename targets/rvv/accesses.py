@@ -72,6 +72,7 @@ def accesses(group: Group, conversions: Conversions) -> dict[str, Any]:
 
 
 def _mask(group: Group, conversions: Conversions) -> Mask:
+    """Zeros lie in a register, and in the copy of it that the next load fills in part."""
     mask = Mask(
         ctype="size_t",
         make="(size_t)({count})",
@@ -80,6 +81,7 @@ def _mask(group: Group, conversions: Conversions) -> Mask:
         store=_store(group, count="{mask}"),
         stores=_stores(group, conversions, "{mask}"),
         registers=0,
+        zeros=2,
     )
     anything: _Lanes = "some and anything"
     loads = _loads(group, conversions, anything)

@@ -115,7 +115,37 @@ def test_types_are_checked_as_the_caller_is_compiled(fixed: Any) -> None:
             fixed(*given)
 
 
+def test_packed_matrices_are_their_bytes() -> None:
+    form, given = tw.Quantized("u4", scale="f16", zero=8, block=32), floats(64, 20)
+    spec = tw.Gemm(3, 20, 64, a=tw.Quantize(per=("row", 32)), b=tw.Packed(form))
+    kernel = tw.compile(spec)
+    weights, call = kernel.pack_b(tw.quantize(given, form)), compiled(kernel)
+    a, c = floats(3, 64), np.zeros((3, 20), np.float32)
+    for function in (call, kernel.numba):
+        c[:] = 0
+        function(a, weights.data, c)
+        assert (c == kernel(a, weights)).all()
+    data = weights.data
+    whole = np.zeros(data.size + 128, np.uint8)
+    odd = whole[65 - whole.ctypes.data % 64 :][: data.size]
+    odd.flags.writeable = False  # as those of a packed matrix
+    for bytes_, said in ((data[:-1], "wrong shape"), (odd, "multiple of 64 bytes")):
+        with pytest.raises(ValueError, match=said):
+            call(a, bytes_, c)
+    with pytest.raises(numba.TypingError, match="b must be of uint8, the data of a PackedMatrix"):
+        call(a, data.view(np.float32), c)
+
+
+def test_the_packed_matrices_of_a_batch_are_lines() -> None:
+    spec = tw.Gemm(2, 20, 64, b=tw.Packed("f32"), batch=tw.Strided(tw.dim("count")))
+    kernel = tw.compile(spec)
+    a, c = floats(3, 2, 64), np.zeros((2, 20), np.float32)
+    weights = kernel.pack_b(floats(3, 64, 20))
+    compiled(kernel)(a, weights.data.reshape(3, -1), c)
+    assert (c == kernel(a, weights)).all()
+
+
 def test_what_is_no_array_is_refused() -> None:
-    kernel = tw.compile(tw.Gemm(4, 6, 5, b=tw.Packed("f32")))
-    with pytest.raises(SpecError, match=r"b is not one array(?s:.*)kernel\.address"):
+    kernel = tw.compile(tw.Gemm(4, 6, 5, b=tw.Packed("f32"), batch=tw.Addresses(2)))
+    with pytest.raises(SpecError, match=r"a is not one array(?s:.*)kernel\.address"):
         kernel.numba

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import pytest
 
 from tilewright.errors import TargetError
+from tilewright.generate import plan_for
 from tilewright.isa.core_file import CoreFile, core_file_of, numbers_of, parse, written_out
 from tilewright.isa.machine import Cache, Core, Speed, Width
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.schedule import Schedule
 from tilewright.targets import NAMES, load
 from tilewright.targets.processors import shipped
 
@@ -133,6 +137,21 @@ def test_shipped_cores_name_targets_and_no_processor_twice() -> None:
             for target in core.cores:
                 other = seen.setdefault((target, processor), core.name)
                 assert other == core.name, f"{processor} is {other} and {core.name}"
+
+
+@pytest.mark.parametrize(("core", "name"), [(c, name) for c in shipped() for name in c.cores])
+def test_a_shipped_core_speaks_of_its_target_and_chooses_a_tile(core: CoreFile, name: str) -> None:
+    target = load(name).having(load(name).features)
+    unit = target.matrix
+    products = chain(
+        (op for vector in target.vectors for op in vector.muladd),
+        chain.from_iterable(unit.products.values()) if unit is not None else (),
+    )
+    speeds = core.cores[name].speeds
+    assert {speed.mnemonic for speed in speeds} <= {op.mnemonic for op in products}
+    found = load(name).having([core.name])
+    assert found.core == core.cores[name] and core.title in found.title
+    assert plan_for(Gemm(64, 48, 64), Schedule(), found).tiles
 
 
 @pytest.mark.parametrize("name", ["avx2", "avx512"])

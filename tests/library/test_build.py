@@ -57,6 +57,8 @@ KERNELS: dict[str, Any] = {
     "offsets": tw.Gemm(3, 5, 4, batch=tw.Offsets(COUNT)),
     "gated": tw.Gemm(5, 9, 8, b2="f32", epilogue=tw.silu(tw.acc) * tw.acc2,
                      outputs={"amax": tw.row_absmax(tw.acc)}),
+    "few": tw.Gemm(tw.dim("m"), 20, 64, a=tw.Quantize("bf16", per=("row", 32)),
+                   b=tw.Packed(tw.Quantized("u4", scale="f16", zero="u4", block=32))),
     "turned_kernel": tw.Transpose(8, 8, "f64"),
     "parallel": (tw.Gemm(32, 32, 8, a="f16"), tw.Schedule(loops="NMk", threads=2)),
 }  # fmt: skip
@@ -162,7 +164,7 @@ def test_every_kernel_is_right_on_every_target(
 @pytest.mark.parametrize(
     ("command", "names"),
     [
-        ("clang", ["small", "layers", "pointers"]),
+        ("clang", ["small", "layers", "pointers", "few"]),
         (f"{sys.executable} -m ziglang cc", ["small"]),  # which takes long to start
     ],
     ids=["clang", "zig"],
@@ -449,6 +451,8 @@ int main(void)
     assert(lib_products(2, 40, 9) == lib_products(100, 1, 1) && lib_products(2, 40, 9));
     assert(!lib_products(3, 4, 4) && !lib_products(2, 41, 4) && !lib_products(-2, 4, 4));
     assert(lib_layers(3, 20, 16) && lib_layers(99, 20, 16) && !lib_layers(3, 21, 16));
+    assert(lib_few_pack_b_q_bytes() == 64 * 20 && lib_few_pack_b_zeros_bytes() == 2 * 20);
+    assert(lib_few_pack_b_scales_bytes() == 2 * 20 * 2);
     puts(lib_batch_pack_b_format());
     return 0;
 }

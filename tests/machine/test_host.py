@@ -193,8 +193,10 @@ def test_a_power_machine_is_asked_by_its_auxiliary_vector(
     for word, expected in ((0x60000, {"mma", "arch_3_1"}), (0x40000, {"arch_3_1"}), (0, set())):
         file.write_bytes(struct.pack("@6L", 16, 0xFFFF, 26, word, 0, 0))
         host.cpu.cache_clear()
-        assert host.cpu().name.startswith("POWER10")
+        assert host.cpu().name.startswith("POWER10") and host.cpu().processor == "POWER10"
         assert host.cpu().features == expected
+        named = host.resolve("host").name
+        assert named == ("power10+power10" if "mma" in expected else "scalar")
 
 
 def test_a_bare_machine_runs_plain_c(cpuinfo: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pytest
 from support.processes import python
 
 import tilewright as tw
-from tilewright.errors import ArgumentTypeError, ArgumentValueError, SpecError
+from tilewright.errors import ArgumentError, ArgumentTypeError, ArgumentValueError, SpecError
 
 Array = np.ndarray[Any, Any]
 SIZES = [(5, 3, 7), (1, 9, 4), (9, 1, 4), (1, 1, 1), (0, 3, 2), (3, 0, 2), (3, 2, 0), (33, 50, 65)]
@@ -320,3 +320,33 @@ def test_the_first_call_of_a_process_imports_no_slow_module() -> None:
     python(code)  # which may compile
     seen = set(python(code).split())
     assert not {"numpy.ma", "torch", "sympy", "tilewright.runtime.call.argument_checks"} & seen
+
+
+@pytest.mark.parametrize("how", [None, "bf16", tw.Quantize("f32"), tw.Quantize("f16", zero="s8")])
+def test_a_quantized_b_serves_every_a(how: Any) -> None:
+    """Stacks, vectors, orders and strides; sums of integers are within what rounding A costs."""
+    rng = np.random.default_rng(7)
+    form = tw.Quantized("u4", zero=8, block=32)
+    b = tw.quantize(rng.standard_normal((70, 33), np.float32), form)
+    packed = tw.pack(b, a=how)
+    type_ = {"f32": np.float32, "bf16": ml_dtypes.bfloat16, "f16": np.float16}[packed.a]
+    a = rng.standard_normal((3, 5, 70)).astype(type_)
+    bound = 0.02 if isinstance(how, tw.Quantize) else 1e-5
+    for given in (a, a[0], a[0, 0], np.asfortranarray(a[1]), a[:, ::2], a[0][:0]):
+        right = given.astype(np.float64) @ b.dequantize()
+        got = tw.matmul(given, packed)
+        assert got.shape == right.shape and got.dtype == np.float32
+        assert np.abs(got - right).max(initial=0) <= bound * np.abs(right).max(initial=1)
+    with pytest.raises(ArgumentError, match="for another type of a"):
+        tw.matmul(a.astype(np.float64), packed)
+
+
+def test_what_quantized_matrices_matmul_refuses() -> None:
+    b = tw.quantize(np.ones((32, 4), np.float32), tw.Quantized("u4", block=32))
+    a = np.ones((2, 32), np.float32)
+    for make, said in (
+        (lambda: tw.pack(b, a="s8"), "an A of floating point"),
+        (lambda: tw.matmul(a, b), "tw.pack and kernel.pack_b take it"),
+    ):
+        with pytest.raises(ArgumentError, match=said):
+            make()

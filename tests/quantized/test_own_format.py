@@ -43,3 +43,9 @@ def test_kernels_have_it(target: str, seven: tw.Quantized, cases: Cases) -> None
         kernel = tw.compile(tw.Gemm(M, 41, 130, a=a, b=b), target=target)
         kernel.verify(cases=2)
         cases.count(target, kernel.emulated or "native", 2)
+
+
+def test_c_packs_it(seven: tw.Quantized) -> None:
+    """Three planes, of which no block fills whole bytes, and the sums of blocks."""
+    a = tw.Quantize("bf16", per=("row", 40), zero="s8")
+    tw.compile(tw.PackQuantized(130, 41, seven, a=a, nb=32)).verify(cases=2)

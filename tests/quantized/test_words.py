@@ -159,6 +159,53 @@ def test_rows_in_another_order_are_brought_in_order_as_the_message_says() -> Non
     assert np.allclose(a[:, back] @ b.dequantize(), a @ whole)
 
 
+# --- compressed-tensors ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+def test_compressed_tensors(bits: Any) -> None:
+    """Signed numbers with half of their range added, of 5 rows; words are filled up."""
+    rng, middle, n = np.random.default_rng(bits), 1 << (bits - 1), 5
+    for k, groups in ((96, 1), (96, 3), (77, 1)):
+        q = rng.integers(-middle, middle, (n, k))
+        zeros = rng.integers(-middle, middle, (n, groups))
+        scales = rng.uniform(-1, 1, (n, groups)).astype(np.float16)
+        room = np.zeros((n, -(-k * bits // 32) * 32 // bits), np.int64)
+        room[:, :k] = q + middle
+        words = words_of(room, 1, bits).view(np.int32)
+        columns = np.zeros((32 // bits * -(-n * bits // 32), groups), np.int64)
+        columns[:n] = zeros + middle
+        packed = words_of(columns, 0, bits).view(np.int32)
+        for given, own in ((None, 0 * zeros), (packed, zeros), (zeros.astype(np.int8), zeros)):
+            shape = np.array([n, k])
+            g_idx = np.arange(k) // (k // groups)
+            b = tw.from_compressed_tensors(
+                words, scales, shape, given, bits=bits, weight_g_idx=g_idx.astype(np.int32)
+            )
+            each = np.repeat(scales, k // groups, axis=1).astype(np.float32)
+            right = each * (q - np.repeat(own, k // groups, axis=1)).astype(np.float32)
+            assert (b.dequantize() == right.T).all()
+            assert b.format.zero == (middle if given is None else b.format.type)
+            assert b.format.block == (None if k == 77 else k // groups)
+
+
+def test_what_compressed_tensors_has_not_is_refused() -> None:
+    words, scales = np.zeros((8, 4), np.int32), np.ones((8, 1), np.float16)
+    read: Any = tw.from_compressed_tensors
+    cases: Any = (
+        (lambda: read(words, scales, (8, 33)), "another shape than weight_shape says"),
+        (lambda: read(words, scales, (8, 32, 1)), "another shape than weight_shape says"),
+        (lambda: read(words, scales, (8, 32), bits=3), "2, 4 or 8"),
+        (lambda: read(words, scales[:, 0], (8, 32)), "scales have the wrong shape"),
+        (lambda: read(words, scales[:3], (8, 32)), "scales have the wrong shape"),
+        (lambda: read(words, scales, (8, 32), np.zeros((2, 1), np.int8)), "zeros have the wrong"),
+        (lambda: read(words, scales, (8, 32), weight_g_idx=np.arange(32) % 2), "desc_act"),
+    )
+    for make, said in cases:
+        with pytest.raises(ArgumentError, match=said):
+            make()
+
+
 # --- what is refused ---------------------------------------------------------------------------
 
 

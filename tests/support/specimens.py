@@ -10,6 +10,7 @@ from tilewright import targets
 from tilewright.spec.expression import Operand, acc
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.operands import Addresses, Matrix, Offsets, Packed, Strided
+from tilewright.spec.pack import PackQuantized
 from tilewright.spec.postops import gelu_erf, relu
 from tilewright.spec.quantized import Quantize, Quantized
 from tilewright.spec.reductions import row_absmax
@@ -166,6 +167,12 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
         Schedule(tile=(16, 16), loops="Mnk", threads=2),
     ),
     "gemm_f32_8x16x64_fcc": (Gemm(8, 16, 64, a=Matrix("f32", "F")), Schedule()),
+    "pack_u4_64x20_c_with_zeros": (
+        PackQuantized(
+            64, 20, Quantized("u4", scale="f16", zero="u4", block=32), a=Quantize(per=("row", 32))
+        ),
+        Schedule(),
+    ),
     "transpose_f32_8x8": (Transpose(8, 8), Schedule()),
 }
 
@@ -202,6 +209,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemm_bf16_mx16x32_ccc_packed_of_the_call": ("amx",),
     "gemm_bf16_32x16x32_ccc_parallel_m": (),
     "gemm_f32_8x16x64_fcc": ("power10", "sme"),
+    "pack_u4_64x20_c_with_zeros": ("neon",),
     "transpose_f32_8x8": ("avx2", "neon"),
 }
 

@@ -45,8 +45,9 @@ SPECS = {
     "f16": (tw.Gemm(64, 64, 64, a="f16", b=tw.Packed("f16")), "xvf16ger2pp"),
     "s8": (tw.Gemm(64, 64, 64, a="s8", b=tw.Packed("u8")), "xvi8ger4pp"),
 }
-#: Of a K loop of 8 products: 6 loads, two pointers, and the branch.
-MOST = 17
+#: For 8 products of a K loop: half as many loads as factors, a step's share of two pointers and the
+#: branch, and gcc's moves of what it loaded by pairs. Four rows of f64 are a pair, but one factor.
+MOST, OF_F64 = 14.5, 17
 
 
 def k_loop(text: str, product: str) -> list[str]:
@@ -77,9 +78,10 @@ def test_a_k_loop_has_little_beside_its_products(
     loop = k_loop(disassemble(library, compiler), product)
     products = sum(product in line for line in loop)
     assert products % 8 == 0
-    assert len(loop) <= MOST * products // 8
-    assert not [line for line in loop if line.startswith(("stx", "std", "xxm"))], "a spill"
+    assert len(loop) <= (OF_F64 if name == "f64" else MOST) * products / 8
+    assert not [line for line in loop if line.startswith(("stx", "std", "xxmf", "xxmt"))], "a spill"
     bare = (re.sub(r"^dm|\b(vs|cr|r|a)(?=\d)|<.*", "", line) for line in loop[:-1])
+    bare = (re.sub(r"^xxmr (\S+?),(\S+)", r"xxlor \1,\2,\2", line) for line in bare)
     cycles = block_cycles(bare, "powerpc64le", "pwr10")
     assert cycles <= 1.1 * products / 2, "two products in a cycle"
 

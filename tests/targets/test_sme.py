@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import shutil
 import subprocess
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from support.compilers import use
 from sympy import Integer
@@ -15,9 +17,12 @@ from sympy import Integer
 import tilewright as tw
 from benchmarks.measure.spills import functions
 from tilewright.errors import PlanError, ToolchainError
-from tilewright.generate import Request, generate, plan_for
+from tilewright.generate import Request, generate, interpret_kernel, plan_for, program_for
 from tilewright.ir.networks import transpose
+from tilewright.ir.nodes import walk
 from tilewright.ir.ops import (
+    Load,
+    LoadSeveral,
     Loop,
     Op,
     ReadRows,
@@ -55,30 +60,66 @@ SPECS = {
     "s8": (tw.Gemm(64, 64, 64, a="s8", b=tw.Packed("s8")), 4),
     "u8s8": (tw.Gemm(64, 64, 64, a="u8", b="s8"), 4),
 }
-#: Instructions of a loop of 4 products: as many loads, two pointers, a count and its branch. Bytes
-#: are addressed by one count more.
-MOST, OF_BYTES = 12, 13
+#: Instructions for each product of a loop: of 4 products with as many loads, two pointers, a count
+#: and its branch, where bytes are addressed by one count more; and with loads of several vectors.
+MOST = {"sme+f64": (12 / 4, 13 / 4), "sme+sme2+f64": (28 / 16, 28 / 16)}
 
 
+@pytest.mark.parametrize("base", MOST)
 @pytest.mark.parametrize("name", SPECS)
 def test_a_k_loop_has_little_beside_its_products(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, base: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    target = host.resolve("sme+f64")
+    target = host.resolve(base)
     compiler = use("clang", target, monkeypatch)
-    spec, most = SPECS[name]
+    (spec, most), each = SPECS[name], MOST[base]["s8" in name]
     text = generate([Request("gemm", spec, tw.Schedule(), target)]).text
     library = compile_library(text, target, compiler, tmp_path, "kernel")
     found = functions(disassemble(library, compiler))
     every = [one.mnemonic for function in found for one in function.instructions]
     assert not [m for m in every if re.match(r"[fus]mmla|bfmmla|ld1ro|ldff", m)], "illegal here"
     (function,) = (f for f in found if f.name == "gemm")
-    (loop,) = (region for region in function.regions() if region.looped)
+    loops = (region for region in function.regions() if region.looped)
+    loop = max(loops, key=lambda region: len(region.instructions))  # not that of the steps left
     products = [one for one in loop.instructions if one.mnemonic.endswith("mopa")]
     assert len({one.operands.partition(",")[0] for one in products}) == most
-    each = OF_BYTES if "s8" in name else MOST
-    assert len(loop.instructions) <= each * len(products) / 4
+    assert len(loop.instructions) <= each * len(products)
     assert function.spills_in(loop) == []
+
+
+@pytest.mark.parametrize(
+    ("size", "loads"),
+    [
+        ((32, 32, 8), {2: 8}),  # two on either side of each of four steps, twice
+        ((16, 64, 8), {4: 4, 1: 4}),
+        ((16, 48, 8), {2: 4, 1: 8}),
+        ((20, 52, 8), {}),  # cut where it ends
+    ],
+)
+def test_whole_vectors_side_by_side_are_loaded_together(
+    size: tuple[int, int, int], loads: dict[int, int]
+) -> None:
+    (m, n, k), rng = size, np.random.default_rng(0)
+    spec = tw.Gemm(m, n, k, a=tw.Matrix("f32", "F"))
+    target = host.resolve("sme+sme2")
+    a, b = rng.random((m, k), np.float32), rng.random((k, n), np.float32)
+    c = np.empty((m, n), np.float32)
+    interpret_kernel(spec, tw.Schedule(), target, [np.asfortranarray(a), b, c])
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b, rtol=1e-5)
+    every = [op for tile in program_for(plan_for(spec, tw.Schedule(), target)).tiles
+             for op in walk(tile.body)]  # fmt: skip
+    found = Counter(len(op.dst) for op in every if isinstance(op, LoadSeveral))
+    found[1] = sum(isinstance(op, Load) for op in every)
+    assert not loads or +found == loads
+
+
+def test_a_factor_that_its_load_converts_is_loaded_alone() -> None:
+    a, b = tw.Matrix("bf16", "F"), tw.Matrix("f8_e4m3", "C")
+    spec = tw.Gemm(32, 5, 129, a=a, b=b, order="F")
+    plan = plan_for(spec, tw.Schedule(), host.resolve("sme+sme2"))
+    every = [op for tile in program_for(plan).tiles for op in walk(tile.body)]
+    assert plan.product.mnemonic == "fmopa za.s" and plan.input_of("m").type == "bf16"
+    assert not any(isinstance(op, LoadSeveral) for op in every)
 
 
 @pytest.mark.parametrize(

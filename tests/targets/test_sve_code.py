@@ -28,8 +28,8 @@ CORES = {
     "neoverse-v2": ("sve128+sve2+i8mm+bf16+neoversev2", 4),
     "a64fx": ("sve512+a64fx", 2),
 }
-#: Instructions for each multiply-add of f32 or f64 at most, and of 2x2 blocks in tiles of 4 x 6.
-MOST, BLOCKS = 46 / 24, 40 / 24
+#: Instructions for each multiply-add of f32 or f64 at most, and of 2x2 blocks.
+MOST, BLOCKS = 46 / 24, 39 / 24
 #: A loop of fewer multiply-adds is of a tail.
 LEAST = 16
 #: How far a loop may be above the cycles of its multiply-adds: gcc moves a factor here and there.
@@ -95,7 +95,8 @@ def test_k_loops_are_as_fast_as_their_multiply_adds(
 def test_blocks_take_few_instructions(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = tw.Gemm(64, 48, 64, a="s8", b=tw.Packed("s8")), tw.Schedule(tile=(8, 24))
+    """The model chooses tiles of 4 x 6 blocks by itself."""
+    whole = tw.Gemm(64, 48, 64, a="s8", b=tw.Packed("s8")), tw.Schedule()
     found = list(k_loops("sve256+i8mm", family, [whole], tmp_path, monkeypatch))
     blocks = [o for loop in found for o in loop.instructions if o.mnemonic == "smmla"]
     assert blocks

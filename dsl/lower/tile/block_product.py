@@ -15,6 +15,7 @@ from tilewright.ir.access import read
 from tilewright.ir.networks import row_of_blocks
 from tilewright.ir.ops import (
     Broadcast,
+    LoadSeveral,
     MultiplyBlock,
     Note,
     Op,
@@ -35,13 +36,34 @@ class BlockProduct(KStep):
     def emit(self, index: int, run: int) -> Iterator[Op]:
         """Blocks of C are multiplied from registers of both factors."""
         for side, number, products in self.order(self.shape.columns, self.shape.bands):
-            first, active = self._elements(side, number)
-            (pointer,) = self.along if side == "along" else self.across
-            loaded = self._factor(side, number, index)
-            yield from self._filled(loaded, side, pointer.address(0, index, first), active)
+            yield from self._loaded(side, number, index)
             for column, band in products:
                 x, y = self._factor("along", column, index), self._factor("across", band, index)
                 yield from self._product((band, column, self.accumulator_set(index)), x, y)
+
+    def _loaded(self, side: Side, number: int, index: int) -> Iterator[Op]:
+        """A factor loaded, or with those behind it; nothing where one before it came with it."""
+        together = self._together(side, number)
+        if not together:
+            return
+        first, active = self._elements(side, number)
+        (pointer,) = self.along if side == "along" else self.across
+        address = pointer.address(0, index, first)
+        if together > 1:
+            numbers = range(number, number + together)
+            yield LoadSeveral(tuple(self._factor(side, n, index) for n in numbers), address)
+        else:
+            yield from self._filled(self._factor(side, number, index), side, address, active)
+
+    def _together(self, side: Side, number: int) -> int:
+        """How many factors one load reads from that one on; 0 where it came with another.
+
+        They are whole, and lie side by side: K groups of all lines follow each other.
+        """
+        count = self.shape.columns if side == "along" else self.shape.bands
+        whole = sum(1 for n in range(count) if self._elements(side, n)[1] is None)
+        alone = 0 if number < whole else 1
+        return _loads(whole, self.shape.several).get(number, alone)
 
     def _product(self, place: tuple[int, int, int], x: Register, y: Register) -> Iterator[Op]:
         """A block of C and the product of two factors, in a matrix unit or in a vector."""
@@ -90,6 +112,16 @@ class BlockProduct(KStep):
         existing = loaded - block * elements if isinstance(loaded, int) else elements
         first = self.tile.position(vector) * group + block * elements
         return first, existing if existing < elements else None
+
+
+def _loads(count: int, several: tuple[int, ...]) -> dict[int, int]:
+    """How many of ``count`` factors each load reads, by the first of them."""
+    found: dict[int, int] = {}
+    first = 0
+    while first < count:
+        found[first] = next((n for n in several if n <= count - first), 1)
+        first += found[first]
+    return found
 
 
 def block_of(tile: Tile, band: int, column: int, split: int) -> MatrixRegister:

@@ -7,7 +7,7 @@ from typing import overload
 from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.operands import Packed
-from tilewright.spec.pack import Pack
+from tilewright.spec.pack import Pack, PackQuantized
 
 from .packed_b import PackedFormat, packed_format, packed_format_named
 from .quantized_b import QuantizedFormat, quantized_format, quantized_format_named
@@ -18,12 +18,17 @@ Format = PackedFormat | QuantizedFormat
 @overload
 def format_of(spec: Pack, target: Target) -> PackedFormat: ...
 @overload
+def format_of(spec: PackQuantized, target: Target) -> QuantizedFormat: ...
+@overload
 def format_of(spec: Gemm, target: Target) -> Format: ...
-def format_of(spec: Gemm | Pack, target: Target) -> Format:
+def format_of(spec: Gemm | Pack | PackQuantized, target: Target) -> Format:
     """The format of packed B: of target, types, that of sums among them, k, n and nb alone."""
     if isinstance(spec, Pack):
         packed = Packed(spec.type, spec.nb)
         return packed_format(target, spec.a, packed, spec.k, spec.n, spec.sums)
+    if isinstance(spec, PackQuantized):
+        spec = Gemm(1, spec.n, spec.k, a=spec.a, b=Packed(spec.type, spec.nb))
+        return quantized_format(spec, target)
     return plain_format(spec, target) if spec.quantized is None else quantized_format(spec, target)
 
 
@@ -35,7 +40,7 @@ def plain_format(spec: Gemm, target: Target) -> PackedFormat:
 
 def formats_of(spec: Spec, target: Target) -> dict[str, Format]:
     """The formats of packed operands by name."""
-    if isinstance(spec, Pack):
+    if isinstance(spec, Pack | PackQuantized):
         return {"out": format_of(spec, target)}
     if isinstance(spec, Gemm) and isinstance(spec.b, Packed):
         names = ["b"] if spec.b2 is None else ["b", "b2"]
