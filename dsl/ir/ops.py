@@ -426,9 +426,7 @@ class SumLanes(Operation):
 class Store(Operation):
     """``active`` lanes to memory, as ``memory``'s type; ``group`` and ``active`` as in a load.
 
-    ``past``: all lanes go past the caches, where that is positive and the address is a multiple of
-    the register's bytes; None where none do.
-    """
+    Where ``past`` is positive they go past the caches, if the address is aligned."""
 
     kind: ClassVar[str] = "store"
     address: Writes[Address]
