@@ -424,9 +424,7 @@ class SumLanes(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Store(Operation):
-    """``active`` lanes to memory, as ``memory``'s type; ``group`` and ``active`` as in a load.
-
-    Where ``past`` is positive they go past the caches, if the address is aligned."""
+    """``active`` lanes to memory, as ``memory``'s type; ``group`` and ``active`` as in a load."""
 
     kind: ClassVar[str] = "store"
     address: Writes[Address]
@@ -434,7 +432,7 @@ class Store(Operation):
     active: Sizes[Active] = None
     memory: str = ""
     group: int = 0
-    past: Sizes[Expr | None] = None
+    past: Sizes[Expr | None] = None  # positive: past the caches, where the address is aligned
 
     @property
     def masked_by(self) -> MaskRegister | None:
