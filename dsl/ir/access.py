@@ -126,6 +126,12 @@ class _Ways:
                 yield within(op, self.legal)
 
 
+def streams(op: Store) -> bool:
+    """Whether it may go past the caches: all lanes, as the elements that they are."""
+    plain = op.active is None and not (op.memory or op.group)
+    return plain and bool(op.src.vector.stream)
+
+
 def reachable(op: Load | Store) -> bool:
     """Whether the vector loads or stores just these lanes, and no others."""
     return op.active is None or bool(op.spelling)

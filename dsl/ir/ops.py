@@ -424,11 +424,7 @@ class SumLanes(Operation):
 
 @dataclass(frozen=True, slots=True)
 class Store(Operation):
-    """``active`` lanes to memory, as ``memory``'s type; ``group`` and ``active`` as in a load.
-
-    ``past``: all lanes go past the caches, where that is positive and the address is a multiple of
-    the register's bytes; None where none do.
-    """
+    """``active`` lanes to memory, as ``memory``'s type; ``group`` and ``active`` as in a load."""
 
     kind: ClassVar[str] = "store"
     address: Writes[Address]
@@ -436,7 +432,7 @@ class Store(Operation):
     active: Sizes[Active] = None
     memory: str = ""
     group: int = 0
-    past: Sizes[Expr | None] = None
+    past: Sizes[Expr | None] = None  # positive: past the caches, where the address is aligned
 
     @property
     def masked_by(self) -> MaskRegister | None:
@@ -456,11 +452,6 @@ class Store(Operation):
     def count(self) -> Expr:
         """How many elements it touches."""
         return count_of(self.active, self.src, self.group)
-
-    @property
-    def plain(self) -> bool:
-        """Whether all lanes are stored as the elements that they are."""
-        return self.active is None and not (self.memory or self.group)
 
     @property
     def spelling(self) -> str:

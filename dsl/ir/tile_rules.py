@@ -16,7 +16,7 @@ from tilewright.isa.vector import Vector
 from tilewright.spec.types import ELEMENTS, ITEMSIZE, is_integer
 from tilewright.symbolic import value
 
-from .access import reachable
+from .access import reachable, streams
 from .extents import Pointer, between
 from .ops import (
     Add,
@@ -140,7 +140,7 @@ def _load_several(w: Walk, op: LoadSeveral) -> None:
 
 def _store(w: Walk, op: Store) -> None:
     count = _moved_by(w, op, op.src.vector, op.src.vector.stores, "store")
-    if op.past is not None and not (op.plain and op.src.vector.stream):
+    if op.past is not None and not streams(op):
         w.refuse(op, f"of {op.src.vector!r} past the caches", "all lanes of a vector that streams")
     w.access(op, op.address, op.element, count, write=True)
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
+from tilewright.ir.access import streams
 from tilewright.ir.dataflow import (
     masks_once,
     pointers_used,
@@ -83,7 +84,7 @@ def _streamed(tile: Tile, end: tuple[Op, ...]) -> tuple[Op, ...]:
     def stored(op: Op) -> Op:
         if not isinstance(op, Store) or op.address.pointer != tile.written.name:
             return op
-        return replace(op, past=past) if op.plain and op.src.vector.stream else op
+        return replace(op, past=past) if streams(op) else op
 
     return tuple(rewritten(end, stored))
 
