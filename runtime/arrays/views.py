@@ -61,10 +61,7 @@ def what_to_do(value: Any, name: str) -> str | None:
         ("to_numpy", "the numbers of a table or a series as one array"),
         ("toarray", "a sparse matrix with its zeros"),
         ("todense", "a sparse array with its zeros"),
-        (
-            "dequantize",
-            "its numbers as floats; tw.pack and kernel.pack_b take it as it is",
-        ),
+        ("dequantize", "its numbers as floats, or tw.pack, which takes it as it is"),
     ):
         if callable(getattr(value, method, None)):
             return f"{name}.{method}(): {meaning}"

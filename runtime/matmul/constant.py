@@ -111,7 +111,7 @@ def _pack_quantized(b: QuantizedMatrix, a: Any, target: str) -> PackedB:
         raise ArgumentValueError(
             "matmul takes an A of floating point where B has scales",
             got=f"a={kind!r}",
-            hint='a=tw.Quantize("f32"): kernels make it integers; tw.compile takes integers',
+            hint='a=tw.Quantize("f32"): kernels make it integers, where tw.compile takes them',
         )
     options = Options(target=target)
     kernel = _kernel(_Kind((kind, kind, "f32"), b.shape, 1, 1, options, b.format, how), False)
