@@ -146,8 +146,8 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
         Gemm(2, 16, 34, a="bf16", b=Packed("bf16"), d="bf16", epilogue=relu(acc)),
         Schedule(),
     ),
-    "gemm_u5_1x16x32_ccc_quantized_packed": (
-        Gemm(1, 16, 32, a=Quantize(per=("row", 32)), b=Packed(Quantized("u5", zero=16, block=32))),
+    "gemm_u5_1x16x16_ccc_quantized_packed": (
+        Gemm(1, 16, 16, a=Quantize(per=("row", 16)), b=Packed(Quantized("u5", zero=16, block=16))),
         Schedule(),
     ),
     "gemm_f32_1x8x8_ccc_times_u4_packed": (
@@ -195,7 +195,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemm_f32_64x48xk_ccc_parallel_nm": ("avx2",),
     "gemm_f32_2x9x3_ccc_beta1_bounced_tails": ("avx512", "neon"),
     "gemm_u8s8_2x16x4_ccc_to_u8_bias_relu": ("avx512",),
-    "gemm_u5_1x16x32_ccc_quantized_packed": ("avx512",),
+    "gemm_u5_1x16x16_ccc_quantized_packed": ("avx512",),
     "gemm_f32_1x8x8_ccc_times_u4_packed": ("avx2",),
     "gemm_u8s8_1x8x4_ccc_packed_to_u8_bias_relu": ("avx2", "neon"),
     "gemm_s8_2x16x4_ccc_packed_zero_point_and_scale": ("avx512",),

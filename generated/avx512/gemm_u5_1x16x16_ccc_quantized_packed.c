@@ -74,27 +74,27 @@ __attribute__((unused)) static inline float float_of_bits(int32_t bits)
 #ifdef __cplusplus
 extern "C" {
 #endif
-void gemm_u5_1x16x32_ccc_quantized_packed(const float *a, const uint8_t *b, float *c);
-void gemm_u5_1x16x32_ccc_quantized_packed_invoke(void *const *arrays, const int64_t *sizes, const double *scalars,
+void gemm_u5_1x16x16_ccc_quantized_packed(const float *a, const uint8_t *b, float *c);
+void gemm_u5_1x16x16_ccc_quantized_packed_invoke(void *const *arrays, const int64_t *sizes, const double *scalars,
     void *scratch);
-int64_t gemm_u5_1x16x32_ccc_quantized_packed_scratch_bytes(const int64_t *sizes);
+int64_t gemm_u5_1x16x16_ccc_quantized_packed_scratch_bytes(const int64_t *sizes);
 #ifdef __cplusplus
 }
 #endif
 
-/* gemm_u5_1x16x32_ccc_quantized_packed: gemm C = A B, sums in f32
+/* gemm_u5_1x16x16_ccc_quantized_packed: gemm C = A B, sums in f32
  *
- * Spec:     Gemm(1, 16, 32, a=Quantize(type='f32', to='s8', per=('row', 32), zero=None),
- *     b=Packed(Quantized(type='u5', scale='f32', zero=16, block=32)))
+ * Spec:     Gemm(1, 16, 16, a=Quantize(type='f32', to='s8', per=('row', 16), zero=None),
+ *     b=Packed(Quantized(type='u5', scale='f32', zero=16, block=16)))
  * Schedule: Schedule()
  * Resolved: Schedule(tile=(1, 16), loops='nmk', k_unroll=1, k_split=1, vectorize='n')
  * Target:   avx512 (AVX-512 F, BW, DQ, VL, CD)
  * Command:
- *   tilewright emit --target avx512 --name gemm_u5_1x16x32_ccc_quantized_packed -o
- *     gemm_u5_1x16x32_ccc_quantized_packed.c \
+ *   tilewright emit --target avx512 --name gemm_u5_1x16x16_ccc_quantized_packed -o
+ *     gemm_u5_1x16x16_ccc_quantized_packed.c \
  *     --schedule "Schedule()" \
- *     --spec "Gemm(1, 16, 32, a=Quantize(type='f32', to='s8', per=('row', 32), zero=None),
- *     b=Packed(Quantized(type='u5', scale='f32', zero=16, block=32)))"
+ *     --spec "Gemm(1, 16, 16, a=Quantize(type='f32', to='s8', per=('row', 16), zero=None),
+ *     b=Packed(Quantized(type='u5', scale='f32', zero=16, block=16)))"
  */
 
 /* 1 x 16 of C: 2 accumulators + 1 A + 4 B = 7 of 32 zmm
@@ -161,51 +161,6 @@ static inline void tile0_1x16(const int16_t *a, const uint8_t *b, float *restric
     const __m512i b0_k7 = _mm512_or_si512(b0_k7_part0, b0_k7_part1);
     const __m512i a0_k7 = _mm512_set1_epi32(group_of(pa + 14, 4));
     s0_0_k0 = _mm512_add_epi32(s0_0_k0, _mm512_madd_epi16(b0_k7, a0_k7));
-    __m512i b0_k8_bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(pb + 160)));
-    const __m512i b0_k8_part0 = _mm512_and_si512(b0_k8_bytes, _mm512_set1_epi8(15));
-    __m512i b0_k8_bytes1 = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(pb + 288)));
-    const __m512i b0_k8_part1 = _mm512_and_si512(_mm512_slli_epi16(b0_k8_bytes1, 4), _mm512_set1_epi8(16));
-    const __m512i b0_k8 = _mm512_or_si512(b0_k8_part0, b0_k8_part1);
-    const __m512i a0_k8 = _mm512_set1_epi32(group_of(pa + 16, 4));
-    s0_0_k0 = _mm512_add_epi32(s0_0_k0, _mm512_madd_epi16(b0_k8, a0_k8));
-    const __m512i b0_k9_part0 = _mm512_and_si512(_mm512_srli_epi16(b0_k8_bytes, 4), _mm512_set1_epi8(15));
-    const __m512i b0_k9_part1 = _mm512_and_si512(_mm512_slli_epi16(b0_k8_bytes1, 3), _mm512_set1_epi8(16));
-    const __m512i b0_k9 = _mm512_or_si512(b0_k9_part0, b0_k9_part1);
-    const __m512i a0_k9 = _mm512_set1_epi32(group_of(pa + 18, 4));
-    s0_0_k0 = _mm512_add_epi32(s0_0_k0, _mm512_madd_epi16(b0_k9, a0_k9));
-    __m512i b0_k10_bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(pb + 192)));
-    const __m512i b0_k10_part0 = _mm512_and_si512(b0_k10_bytes, _mm512_set1_epi8(15));
-    const __m512i b0_k10_part1 = _mm512_and_si512(_mm512_slli_epi16(b0_k8_bytes1, 2), _mm512_set1_epi8(16));
-    const __m512i b0_k10 = _mm512_or_si512(b0_k10_part0, b0_k10_part1);
-    const __m512i a0_k10 = _mm512_set1_epi32(group_of(pa + 20, 4));
-    s0_0_k0 = _mm512_add_epi32(s0_0_k0, _mm512_madd_epi16(b0_k10, a0_k10));
-    const __m512i b0_k11_part0 = _mm512_and_si512(_mm512_srli_epi16(b0_k10_bytes, 4), _mm512_set1_epi8(15));
-    const __m512i b0_k11_part1 = _mm512_and_si512(_mm512_slli_epi16(b0_k8_bytes1, 1), _mm512_set1_epi8(16));
-    const __m512i b0_k11 = _mm512_or_si512(b0_k11_part0, b0_k11_part1);
-    const __m512i a0_k11 = _mm512_set1_epi32(group_of(pa + 22, 4));
-    s0_0_k0 = _mm512_add_epi32(s0_0_k0, _mm512_madd_epi16(b0_k11, a0_k11));
-    __m512i b0_k12_bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(pb + 224)));
-    const __m512i b0_k12_part0 = _mm512_and_si512(b0_k12_bytes, _mm512_set1_epi8(15));
-    const __m512i b0_k12_part1 = _mm512_and_si512(b0_k8_bytes1, _mm512_set1_epi8(16));
-    const __m512i b0_k12 = _mm512_or_si512(b0_k12_part0, b0_k12_part1);
-    const __m512i a0_k12 = _mm512_set1_epi32(group_of(pa + 24, 4));
-    s0_0_k0 = _mm512_add_epi32(s0_0_k0, _mm512_madd_epi16(b0_k12, a0_k12));
-    const __m512i b0_k13_part0 = _mm512_and_si512(_mm512_srli_epi16(b0_k12_bytes, 4), _mm512_set1_epi8(15));
-    const __m512i b0_k13_part1 = _mm512_and_si512(_mm512_srli_epi16(b0_k8_bytes1, 1), _mm512_set1_epi8(16));
-    const __m512i b0_k13 = _mm512_or_si512(b0_k13_part0, b0_k13_part1);
-    const __m512i a0_k13 = _mm512_set1_epi32(group_of(pa + 26, 4));
-    s0_0_k0 = _mm512_add_epi32(s0_0_k0, _mm512_madd_epi16(b0_k13, a0_k13));
-    __m512i b0_k14_bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(pb + 256)));
-    const __m512i b0_k14_part0 = _mm512_and_si512(b0_k14_bytes, _mm512_set1_epi8(15));
-    const __m512i b0_k14_part1 = _mm512_and_si512(_mm512_srli_epi16(b0_k8_bytes1, 2), _mm512_set1_epi8(16));
-    const __m512i b0_k14 = _mm512_or_si512(b0_k14_part0, b0_k14_part1);
-    const __m512i a0_k14 = _mm512_set1_epi32(group_of(pa + 28, 4));
-    s0_0_k0 = _mm512_add_epi32(s0_0_k0, _mm512_madd_epi16(b0_k14, a0_k14));
-    const __m512i b0_k15_part0 = _mm512_and_si512(_mm512_srli_epi16(b0_k14_bytes, 4), _mm512_set1_epi8(15));
-    const __m512i b0_k15_part1 = _mm512_and_si512(_mm512_srli_epi16(b0_k8_bytes1, 3), _mm512_set1_epi8(16));
-    const __m512i b0_k15 = _mm512_or_si512(b0_k15_part0, b0_k15_part1);
-    const __m512i a0_k15 = _mm512_set1_epi32(group_of(pa + 30, 4));
-    s0_0_k0 = _mm512_add_epi32(s0_0_k0, _mm512_madd_epi16(b0_k15, a0_k15));
 
     /* The sums of this block of K, scaled and added. */
     __m512 b_scales0 = _mm512_loadu_ps(pb_scales);
@@ -240,13 +195,9 @@ static inline void quantize_row(const float *x, int16_t *restrict out, float *re
         const float *px = x;
         __m512 part0_x0 = _mm512_loadu_ps(px);
         const __m512 part0_magnitude_1 = _mm512_andnot_ps(_mm512_set1_ps(-0.0f), part0_x0);
-        const __m512i part0_magnitude_2 = _mm512_castps_si512(part0_magnitude_1);
-        __m512 part0_x1 = _mm512_loadu_ps(px + 16);
-        const __m512 part0_magnitude_3 = _mm512_andnot_ps(_mm512_set1_ps(-0.0f), part0_x1);
-        const __m512i part0_magnitude_4 = _mm512_castps_si512(part0_magnitude_3);
-        const __m512i part0_magnitude = _mm512_max_epi32(part0_magnitude_2, part0_magnitude_4);
+        const __m512i part0_magnitude = _mm512_castps_si512(part0_magnitude_1);
         tops = _mm512_max_epi32(tops, part0_magnitude);
-        px += 32;
+        px += 16;
         __m512i tops_even = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(tops), 0xaaaa,
             _mm512_castsi512_ps(tops)));
         __m512i tops_odd = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(tops), 0x5555,
@@ -303,16 +254,9 @@ static inline void quantize_row(const float *x, int16_t *restrict out, float *re
         const __m512 part0_of_elements_3 = _mm512_min_ps(part0_of_elements_2, elements_const1);
         const __m512i part0_of_elements = _mm512_cvtps_epi32(part0_of_elements_3);
         _mm256_storeu_si256((__m256i *)((uint16_t *)(void *)out), _mm512_cvtepi32_epi16(part0_of_elements));
-        __m512 part0_of_x1 = _mm512_loadu_ps(x + 16);
-        const __m512 part0_of_elements_4 = _mm512_mul_ps(part0_of_x1, units_2);
-        const __m512 part0_of_elements_5 = _mm512_max_ps(part0_of_elements_4, elements_const0);
-        const __m512 part0_of_elements_6 = _mm512_min_ps(part0_of_elements_5, elements_const1);
-        const __m512i part0_of_elements_7 = _mm512_cvtps_epi32(part0_of_elements_6);
-        _mm256_storeu_si256((__m256i *)((uint16_t *)(void *)(out + 16)), _mm512_cvtepi32_epi16(part0_of_elements_7));
-        const __m512i part0_of_elements_8 = _mm512_add_epi32(part0_of_elements, part0_of_elements_7);
-        added = _mm512_add_epi32(added, part0_of_elements_8);
-        x += 32;
-        out += 32;
+        added = _mm512_add_epi32(added, part0_of_elements);
+        x += 16;
+        out += 16;
         __m512i added_even = _mm512_castps_si512(_mm512_mask_moveldup_ps(_mm512_castsi512_ps(added), 0xaaaa,
             _mm512_castsi512_ps(added)));
         __m512i added_odd = _mm512_castps_si512(_mm512_mask_movehdup_ps(_mm512_castsi512_ps(added), 0x5555,
@@ -352,31 +296,31 @@ static inline void quantize_row(const float *x, int16_t *restrict out, float *re
     }
 }
 
-void gemm_u5_1x16x32_ccc_quantized_packed(const float *a, const uint8_t *b, float *c)
+void gemm_u5_1x16x16_ccc_quantized_packed(const float *a, const uint8_t *b, float *c)
 {
     {
         _Alignas(64) int32_t a_starts_made[1];
         {
             _Alignas(64) float a_scales_made[1];
             {
-                _Alignas(64) int16_t a_packed[32];
+                _Alignas(64) int16_t a_packed[16];
                 for (int64_t lp = 0; lp < 1; lp++) { /* quantize A */
-                    quantize_row(a + 32 * lp, a_packed + 32 * lp, a_scales_made + lp, a_starts_made + lp);
+                    quantize_row(a + 16 * lp, a_packed + 16 * lp, a_scales_made + lp, a_starts_made + lp);
                 }
-                tile0_1x16(a_packed, b, c, (const float *)(const void *)(b + 320), a_scales_made, a_starts_made);
+                tile0_1x16(a_packed, b, c, (const float *)(const void *)(b + 192), a_scales_made, a_starts_made);
             }
         }
     }
 }
 
-void gemm_u5_1x16x32_ccc_quantized_packed_invoke(void *const *arrays, const int64_t *sizes, const double *scalars,
+void gemm_u5_1x16x16_ccc_quantized_packed_invoke(void *const *arrays, const int64_t *sizes, const double *scalars,
     void *scratch)
 {
     (void)arrays, (void)sizes, (void)scalars, (void)scratch;
-    gemm_u5_1x16x32_ccc_quantized_packed((const float *)arrays[0], (const uint8_t *)arrays[1], (float *)arrays[2]);
+    gemm_u5_1x16x16_ccc_quantized_packed((const float *)arrays[0], (const uint8_t *)arrays[1], (float *)arrays[2]);
 }
 
-int64_t gemm_u5_1x16x32_ccc_quantized_packed_scratch_bytes(const int64_t *sizes)
+int64_t gemm_u5_1x16x16_ccc_quantized_packed_scratch_bytes(const int64_t *sizes)
 {
     (void)sizes;
     return 0;
