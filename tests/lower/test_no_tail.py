@@ -31,8 +31,8 @@ def text_of(target: str, multiple: int, schedule: Schedule, **more: object) -> s
 
 
 def body(text: str) -> str:
-    """The nest and all tiles but the first, without what the library begins and ends with."""
-    return code(text.partition("static inline")[2].partition("void kernel_invoke")[0])
+    """The nest and all tiles but the first, without what the file begins and ends with."""
+    return code(text.partition("static inline void tile")[2].partition("void kernel_invoke")[0])
 
 
 def tails(text: str) -> list[str]:
