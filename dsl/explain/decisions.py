@@ -17,6 +17,7 @@ from tilewright.spec.expression import Call
 from tilewright.spec.gemm import Gemm, Spec
 from tilewright.spec.operands import Packed
 from tilewright.spec.quantized import Quantize
+from tilewright.spec.scalars import of_sums
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import c_text, simplify
 
@@ -148,7 +149,7 @@ def _factor(factor: float | str) -> str:
 
 
 def _has(spec: Gemm, name: str) -> bool:
-    return not isinstance(getattr(spec, name), tuple | None)
+    return of_sums(getattr(spec, name))
 
 
 def _quantity(spec: Gemm, name: str) -> str:

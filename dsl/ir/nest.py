@@ -293,9 +293,8 @@ class Program:
 
     @property
     def streaming(self) -> tuple[Vector, ...]:
-        """The vectors that are stored past the caches."""
-        found = {op.src.vector.name: op.src.vector for op in self._past_caches()}
-        return tuple(found.values())
+        """The vectors that are stored past the caches, once for each store."""
+        return tuple(op.src.vector for op in self._past_caches())
 
     @property
     def past(self) -> Expr:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target
@@ -35,6 +35,15 @@ class Decided:
     def __repr__(self) -> str:
         said = ", ".join(f"{each.what}={each.choice!r}" for each in self.decisions)
         return f"<{type(self).__name__} of {self.spec!r} on {self.target.name}: {said}>"
+
+
+def check_unscheduled(schedule: Schedule) -> None:
+    """ScheduleError if the schedule of a packing asks for anything: the target decides a format."""
+    for name in (f.name for f in fields(Schedule)):
+        if getattr(schedule, name) != getattr(Schedule(), name):
+            raise ScheduleError(
+                "a packing has nothing to schedule", got=f"{name}={getattr(schedule, name)!r}"
+            )
 
 
 def outer_length(loops: str) -> int:

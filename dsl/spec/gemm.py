@@ -11,7 +11,7 @@ from tilewright.errors import SpecError
 from .operands import Batch, Matrix, Offsets, Order, Packed, Strided, check_order
 from .pack import Pack, PackQuantized
 from .quantized import Quantize, Quantized, check_block_scales, check_quantized
-from .scalars import QUANTITIES, Factor, Quantity, check_factor, check_quantity, short
+from .scalars import QUANTITIES, Factor, Quantity, check_factor, check_quantity, of_sums, short
 from .sizes import Dim, Size, call_text, check_dims, check_extent, check_size
 from .types import INPUTS, ITEMSIZE, DTypeLike, TypeName, accumulator, is_integer
 
@@ -162,7 +162,7 @@ class Gemm:
             "a": Matrix("f32", order),
             "b": Matrix(first, order),
             "c": Matrix("f16" if usual != self.sums == "f16" else self.type, order),
-            "d": self.c if any(_makes_d(getattr(self, name)) for name in _MAKE_D) else None,
+            "d": self.c if any(of_sums(getattr(self, name)) for name in _MAKE_D) else None,
             "b2": None,
         }
         options: dict[str, tuple[object, object]] = {}
@@ -383,15 +383,10 @@ def _operands(given: Mapping[str, Any]) -> dict[str, Any]:
     check_block_scales(given["a_scale"], a, of_b, given["batch"])
     held = default_c(given["sums"], *_factors(a, b))
     c = _operand(held if given["c"] is None else given["c"], order)
-    asked = any(_makes_d(given[name]) for name in _MAKE_D)
+    asked = any(of_sums(given[name]) for name in _MAKE_D)
     d = _operand(given["d"], order) if given["d"] is not None else c if asked else None
     b2 = None if given["b2"] is None else _operand(given["b2"], order)
     return {"a": a, "b": b, "c": c, "d": d, "b2": b2}
-
-
-def _makes_d(given: object) -> bool:
-    """Whether it is done to whole sums: scales of blocks are part of them."""
-    return not isinstance(given, tuple | None)
 
 
 def _factors(a: Matrix | Quantize, b: Matrix | Packed) -> tuple[TypeName, TypeName]:

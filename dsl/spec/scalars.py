@@ -25,6 +25,11 @@ QUANTITIES: dict[str, Literal["row", "column"]] = {
 }
 
 
+def of_sums(given: object) -> bool:
+    """Whether a scale is there, and belongs to whole sums: those of blocks are part of them."""
+    return not isinstance(given, tuple | None)
+
+
 def quantity_type(name: str, sums: str) -> str:
     """The type of a scale or zero point that a call passes, where sums are of type ``sums``."""
     if name.endswith("_scale"):

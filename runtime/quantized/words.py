@@ -100,11 +100,7 @@ def from_gptq(
     >>> b.format, b.dequantize()[:3, 0].tolist()
     (Quantized(type='u4', scale='f16', zero=8, block=32), [-4.0, -3.5, -3.0])
     """
-    type_ = _BY_BITS.get(bits)
-    if type_ is None:
-        raise ArgumentValueError(
-            "elements of so many bits cannot be taken", got=bits, expected="2, 4 or 8"
-        )
+    type_ = _type_of(bits)
     if version not in (1, 2):
         raise ArgumentValueError("unknown version of GPTQ's format", got=version, expected="1 or 2")
     q = unpack(_matrix(_words(qweight, "qweight", 32), "qweight"), type_, axis=0)
@@ -158,11 +154,7 @@ def from_compressed_tensors(
     >>> b.format, b.dequantize()[:3, 0].tolist()
     (Quantized(type='u4', scale='f16', zero=8, block=32), [-4.0, -3.5, -3.0])
     """
-    type_ = _BY_BITS.get(bits)
-    if type_ is None:
-        raise ArgumentValueError(
-            "elements of so many bits cannot be taken", got=bits, expected="2, 4 or 8"
-        )
+    type_ = _type_of(bits)
     shape, middle = np.asarray(as_array(weight_shape, "weight_shape")), 1 << (bits - 1)
     words = _matrix(_words(weight_packed, "weight_packed", 32), "weight_packed")
     if shape.shape != (2,) or words.shape != (shape[0], -(-int(shape[1]) * bits // 32)):
@@ -246,6 +238,16 @@ _SCALES: Any = {"float16": "f16", "float32": "f32", "bfloat16": "bf16"}
 
 
 # --- what is refused ---------------------------------------------------------------------------
+
+
+def _type_of(bits: int) -> StoredName:
+    """The type of numbers of so many bits, which words are whole ones of."""
+    type_ = _BY_BITS.get(bits)
+    if type_ is None:
+        raise ArgumentValueError(
+            "elements of so many bits cannot be taken", got=bits, expected="2, 4 or 8"
+        )
+    return type_
 
 
 def _words(given: Any, name: str, bits: int | None = None) -> Array:

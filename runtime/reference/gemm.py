@@ -17,7 +17,7 @@ from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.spec.expression import Expression
 from tilewright.spec.gemm import QUANTITIES, Gemm
-from tilewright.spec.scalars import quantity_type
+from tilewright.spec.scalars import of_sums, quantity_type
 from tilewright.spec.types import FORMATS, is_integer
 
 from .epilogue import REDUCTIONS, evaluate, evaluate_whole
@@ -180,7 +180,7 @@ def _stored_whole(
 def _quantity(spec: Gemm, name: str, operands: Mapping[str, Any]) -> Array | None:
     """A scale or zero point as the kernel has it, in a shape that broadcasts to D's."""
     said = getattr(spec, name)
-    if said is None or isinstance(said, tuple):
+    if not of_sums(said):
         return None
     given = np.atleast_1d(np.asarray(operands[name] if isinstance(said, str) else said))
     type_ = quantity_type(name, spec.type)

@@ -46,6 +46,8 @@ HALF, LOWEST = 127.5, -128
 _MAGNITUDE = 0x7FFFFFFF
 #: The bits of f32: of infinity, and of a NaN.
 _INFINITY, _NAN = 0x7F800000, 0x7FC00000
+#: What is said of scales in C.
+_OF_SCALE = "What a unit stands for: NaN beside Inf or NaN."
 #: What is called what in the tile: the elements, their scales, where sums of blocks begin.
 _NAMES = {"a": "out", "a_scales": "scales", "a_zeros": "zeros", "a_starts": "starts",
           "a_totals": "totals"}  # fmt: skip
@@ -93,16 +95,16 @@ class Quantization:
 
 def quantization_of(plan: Plan) -> Quantization:
     """How A is made integers."""
-    form = plan.quantized
+    form, how = plan.quantized, plan.spec.a if isinstance(plan.spec.a, Quantize) else None
     return Quantization(
         target=plan.target,
         source=plan.sources["a"],
         made={
             name: plan.operands[name]
             for name in _NAMES
-            if name in plan.operands and plan.operands[name].buffer.text != "a_scale"
+            if name in plan.operands and (how is not None or name != "a_scales")
         },
-        how=plan.spec.a if isinstance(plan.spec.a, Quantize) else None,
+        how=how,
         k=form.k,
         block=form.block,
         bias=form.bias,
@@ -227,7 +229,6 @@ def _of_magnitude(
     q: Quantization, emitter: Emitter, existing: int
 ) -> tuple[Lanes, Lanes, Lanes | None]:
     """Scale and units of elements on both sides of 0, by the greatest magnitude."""
-    b = emitter.builder
 
     def magnitude(b: Builder, x: Lanes) -> Lanes:
         return b("bits", b("abs", x))
@@ -235,15 +236,9 @@ def _of_magnitude(
     note = "The greatest magnitude, as its bits."
     (greatest,) = _extremes(q, emitter, existing, ("max",), magnitude, note)
     bits = _folded(emitter, greatest, "max")
-    top = b("float", bits)
-    emitter.stage("scale", note="What a unit stands for: NaN beside Inf or NaN.")
-    there = b("le", LEAST, top)
-    finite = b("lt", bits, _INFINITY)
-    scale = b("select", there, b("div", top, TOP), 0.0)
-    scale = b("float", b("select", finite, b("bits", scale), _NAN))
-    emitter.register(scale)
-    emitter.stage("units", note="How many units 1 is.")
-    return scale, b("select", there, b("div", TOP, top), 0.0), None
+    top = emitter.builder("float", bits)
+    emitter.stage("scale", note=_OF_SCALE)
+    return *_in_units(emitter, top, TOP, bits), None
 
 
 def _of_range(
@@ -254,20 +249,29 @@ def _of_range(
     note = "The greatest and the least element, 0 among them, as integers in their order."
     highest, lowest = _extremes(q, emitter, existing, ("max", "min"), _ordered, note)
     high, low = _folded(emitter, highest, "max"), _folded(emitter, lowest, "min")
-    emitter.stage("scale", note="What a unit stands for: NaN beside Inf or NaN.")
-    finite = b("lt", b("max", high, b("xor", low, -1)), _INFINITY)
+    emitter.stage("scale", note=_OF_SCALE)
     least = b("float", _flipped(b, low))
     half = b("sub", b("mul", b("float", high), 0.5), b("mul", least, 0.5))
-    there = b("le", LEAST, half)
-    scale = b("select", there, b("div", half, HALF), 0.0)
-    scale = b("float", b("select", finite, b("bits", scale), _NAN))
-    emitter.register(scale)
-    emitter.stage("units", note="How many units 1 is.")
-    units = b("select", there, b("div", HALF, half), 0.0)
+    scale, units = _in_units(emitter, half, HALF, b("max", high, b("xor", low, -1)))
     emitter.register(units)
     emitter.stage("zero", note="The integer that stands for 0.")
     zero = b("to_s32", b("sub", float(LOWEST), b("mul", least, units)))
     return scale, units, _within(b, zero)
+
+
+def _in_units(emitter: Emitter, most: Lanes, count: float, bits: Lanes) -> tuple[Lanes, Lanes]:
+    """The scale with which ``most`` is ``count`` units, and its inverse; 0 where it is too small.
+
+    ``bits`` are those of the greatest magnitude: the scale is NaN beside Inf or NaN.
+    """
+    b = emitter.builder
+    there = b("le", LEAST, most)
+    finite = b("lt", bits, _INFINITY)
+    scale = b("select", there, b("div", most, count), 0.0)
+    scale = b("float", b("select", finite, b("bits", scale), _NAN))
+    emitter.register(scale)
+    emitter.stage("units", note="How many units 1 is.")
+    return scale, b("select", there, b("div", count, most), 0.0)
 
 
 def _ordered(b: Builder, x: Lanes) -> Lanes:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tilewright.ir.access import read
 from tilewright.ir.ops import (
     Apply,
-    Load,
     Multiply,
     Note,
     Op,
@@ -20,11 +20,11 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.values import Register
 from tilewright.isa.vector import Vector
-from tilewright.spec.quantized import STORED, Plane
+from tilewright.spec.quantized import STORED
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import value
 
-from .scaled_product import BlockSteps
+from .scaled_product import BlockSteps, Part
 
 #: A number of f4_e2m1 whose bits stand in f32's fields is so many times too small.
 _BIASES = 2.0**127
@@ -77,13 +77,17 @@ class DequantizedProduct(BlockSteps):
         dst = self.vector(column, k)
         real = replace(dst, name=f"{dst.name}_f32")
         if not is_integer(form.stored):
-            at = self.bytes_at(column, k)
+            at = self.plane_at(column, k, 0)
             yield from read(self.tile.plan.target, real, at, None, form.stored)
             yield from self._scaled(dst, real, column, block)
             return
         constants = {r.name.partition("_k")[0]: r for r, _ in self._constants(block)}
         number = Register(f"{dst.name}_{'field' if form.fields > 1 else 'bytes'}", whole)
-        yield from self._number(number, column, k, constants)
+
+        def joined(dst: Register, x: Register, y: Register) -> Op:
+            return Apply(dst, "or", (x, y), whole)
+
+        yield from self.numbers(number, column, k, partial(_part, constants), joined)
         if STORED[form.type].values:
             yield from _small_float(real, number, constants)
         else:
@@ -93,45 +97,6 @@ class DequantizedProduct(BlockSteps):
                 number = less
             yield Apply(real, "to_f32", (number,), whole)
         yield from self._scaled(dst, real, column, block)
-
-    def _number(
-        self, dst: Register, column: int, k: int, constants: dict[str, Register]
-    ) -> Iterator[Op]:
-        """The stored numbers of a step: the parts of its planes."""
-        form, whole = self.tile.plan.quantized, dst.vector
-        if form.fields == 1:
-            yield Load(dst, self.bytes_at(column, k), None, self.tile.along.type)
-            return
-        joined: Register | None = None
-        for number, plane in enumerate(form.planes):
-            _, field = form.place(k % self.groups, number)
-            raw = Register(f"{self.vector(column, k - field).name}_bytes{number or ''}", whole)
-            if field == 0:
-                yield Load(raw, self.plane_at(column, k, number), None, self.tile.along.type)
-            last = number == len(form.planes) - 1
-            part = dst if not number and last else replace(dst, name=f"{dst.name}{number}")
-            yield from self._part(part, raw, constants[f"b_mask{number or ''}"], plane, field)
-            if joined is not None:
-                both = dst if last else replace(dst, name=f"{dst.name}_join{number}")
-                yield Apply(both, "or", (joined, part), whole)
-                part = both
-            joined = part
-
-    def _part(
-        self, dst: Register, raw: Register, mask: Register, plane: Plane, field: int
-    ) -> Iterator[Op]:
-        """One field of the bytes in the lanes of ``raw``, where its plane has it in numbers."""
-        low, vector, moved = plane.bits * field, raw.vector, raw
-        if low:
-            last = low + plane.bits == 8 and not plane.up
-            moved = dst if last else replace(dst, name=f"{dst.name}_low")
-            yield Apply(moved, "ushr", (raw, low), vector)
-        if moved == dst:
-            return
-        kept = replace(dst, name=f"{dst.name}_bits") if plane.up else dst
-        yield Apply(kept, "and", (moved, mask), vector)
-        if plane.up:
-            yield Apply(dst, "shl", (kept, plane.up), vector)
 
     def _scaled(self, dst: Register, real: Register, column: int, block: int) -> Iterator[Op]:
         """An element from its number, by what belongs to its block."""
@@ -147,6 +112,22 @@ class DequantizedProduct(BlockSteps):
         less = replace(real, name=f"{dst.name}_less")
         yield Apply(less, "sub", (real, zeros), vector)
         yield Multiply(dst, less, scale)
+
+
+def _part(constants: dict[str, Register], part: Part) -> Iterator[Op]:
+    """One field of the bytes in the lanes of a register, where its plane has it in numbers."""
+    dst, vector, up = part.dst, part.raw.vector, part.plane.up
+    low, moved = part.plane.bits * part.field, part.raw
+    if low:
+        last = low + part.plane.bits == 8 and not up
+        moved = dst if last else replace(dst, name=f"{dst.name}_low")
+        yield Apply(moved, "ushr", (part.raw, low), vector)
+    if moved == dst:
+        return
+    kept = replace(dst, name=f"{dst.name}_bits") if up else dst
+    yield Apply(kept, "and", (moved, constants[f"b_mask{part.number or ''}"]), vector)
+    if up:
+        yield Apply(dst, "shl", (kept, up), vector)
 
 
 def _small_float(dst: Register, code: Register, constants: dict[str, Register]) -> Iterator[Op]:

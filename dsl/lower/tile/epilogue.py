@@ -24,7 +24,7 @@ from tilewright.ir.values import Active, Address, MaskRegister, Register
 from tilewright.plan.operands import Operand
 from tilewright.spec.expression import Call, Expression, Leaf, acc, acc2
 from tilewright.spec.expression import Operand as Named
-from tilewright.spec.scalars import quantity_type
+from tilewright.spec.scalars import of_sums, quantity_type
 from tilewright.spec.signature import symbol_of
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import ONE, div, linear, value
@@ -271,7 +271,7 @@ class _Finisher:
             self._stage(output, self.b.real, f"Convert the sums to {self.b.real}.")
         total = self._as(total, self._kind, self.b.real)
         for name in ("a_scale", "b_scale"):
-            if not isinstance(getattr(self.spec, name), tuple | None):
+            if of_sums(getattr(self.spec, name)):
                 self._stage(output, f"times_{name}", f"Times {name}.")
                 total = self.b("mul", total, self._quantity(name, output, 1.0))
         return total

@@ -6,10 +6,10 @@ A was quantized; they are exact, and are added up by one FMA for each element, i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from math import lcm
-from typing import Self
+from typing import NamedTuple, Self
 
 from sympy import Integer
 
@@ -27,6 +27,7 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.values import Address, Register
 from tilewright.isa.vector import Vector
+from tilewright.spec.quantized import Plane
 from tilewright.symbolic import linear
 
 from .k_loop import PointerPlan, factor, pointer_plans, pointer_to
@@ -37,6 +38,16 @@ from .tile import Tile
 STRAIGHT = 16
 #: The operands that have a value for each block of K.
 OF_BLOCKS = ("a_scales", "a_zeros", "a_starts", "a_totals", "b_scales", "b_zeros", "b_totals")
+
+
+class Part(NamedTuple):
+    """``dst`` gets what ``field`` of the bytes in ``raw`` has of plane ``number``."""
+
+    dst: Register
+    raw: Register
+    number: int
+    plane: Plane
+    field: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,9 +140,37 @@ class BlockSteps(OuterProduct):
         block, group = divmod(k, self.groups)
         return (0 if self.looped else block), group
 
-    def bytes_at(self, column: int, k: int) -> Address:
-        """Where the bytes of a K group lie, which it shares with the next ones."""
-        return self.plane_at(column, k, 0)
+    def numbers(
+        self, dst: Register, column: int, k: int, unpacked: Callable[[Part], Iterator[Op]],
+        joined: Callable[[Register, Register, Register], Op],
+    ) -> Iterator[Op]:  # fmt: skip
+        """``dst`` = the stored numbers of a K group, of the bytes that it shares with others.
+
+        What each plane has of them is ``unpacked``, and ``joined`` with what the ones before have.
+        """
+        form = self.tile.plan.quantized
+        if form.fields == 1:
+            yield from self._bytes(dst, column, k, 0)
+            return
+        last, before = len(form.planes) - 1, list[Register]()
+        for number, plane in enumerate(form.planes):
+            _, field = form.place(k % self.groups, number)
+            name = f"{self.vector(column, k - field).name}_bytes{number or ''}"
+            raw = replace(dst, name=name)
+            if field == 0:
+                yield from self._bytes(raw, column, k, number)
+            part = dst if last == 0 else replace(dst, name=f"{dst.name}_part{number}")
+            yield from unpacked(Part(part, raw, number, plane, field))
+            if before:
+                whole = dst if number == last else replace(dst, name=f"{dst.name}_join{number}")
+                yield joined(whole, before[-1], part)
+                part = whole
+            before.append(part)
+
+    def _bytes(self, dst: Register, column: int, k: int, plane: int) -> Iterator[Op]:
+        """The bytes that begin with a K group's part of a plane."""
+        at, memory = self.plane_at(column, k, plane), self.tile.along.type
+        yield from read(self.tile.plan.target, dst, at, None, memory)
 
     def plane_at(self, column: int, k: int, plane: int) -> Address:
         """Where the bytes with that part of a K group's numbers lie."""
@@ -223,30 +262,13 @@ class ScaledProduct(BlockSteps):
 
     def load(self, column: int, k: int) -> Iterator[Op]:
         """The factors of a K group, which share their bytes with those of other groups."""
-        form, dst = self.tile.plan.quantized, self.vector(column, k)
-        if form.fields == 1:
-            yield from self._bytes(dst, column, k, 0)
-            return
-        joined: Register | None = None
-        for number, plane in enumerate(form.planes):
-            _, field = form.place(k % self.groups, number)
-            first = self.vector(column, k - field)
-            raw = replace(first, name=f"{first.name}_bytes{number or ''}")
-            if field == 0:
-                yield from self._bytes(raw, column, k, number)
-            last = number == len(form.planes) - 1
-            part = dst if not number and last else replace(dst, name=f"{dst.name}_part{number}")
-            yield Unpack(part, raw, form.field_type(plane), field, plane.up)
-            if joined is not None:
-                whole = dst if last else replace(dst, name=f"{dst.name}_join{number}")
-                yield Join(whole, joined, part)
-                part = whole
-            joined = part
+        form = self.tile.plan.quantized
 
-    def _bytes(self, dst: Register, column: int, k: int, plane: int) -> Iterator[Op]:
-        """The bytes that begin with a K group's numbers."""
-        at, memory = self.plane_at(column, k, plane), self.tile.along.type
-        yield from read(self.tile.plan.target, dst, at, None, memory)
+        def unpacked(part: Part) -> Iterator[Op]:
+            type_ = form.field_type(part.plane)
+            yield Unpack(part.dst, part.raw, type_, part.field, part.plane.up)
+
+        yield from self.numbers(self.vector(column, k), column, k, unpacked, Join)
 
     # --- scaled and added --------------------------------------------------------------------
 

@@ -127,23 +127,21 @@ class QuantizedFormat:
     @property
     def zeros_at(self) -> int:
         """The byte at which the zeros begin."""
-        return self.scales_at + aligned(self._each * ITEMSIZE[self.scale])
+        return self.scales_at + self._room(self.scale)
 
     @property
     def sums_at(self) -> int:
         """The byte at which the sums begin."""
-        return self.zeros_at + aligned(self._each * ITEMSIZE[self.zeros] if self.zeros else 0)
+        return self.zeros_at + self._room(self.zeros)
 
     @property
     def nbytes(self) -> int:
         """Bytes of one matrix, and of what a vector reads that begins at its last column."""
-        sums = self._each * ITEMSIZE[self.sums] if self.sums else 0
-        return self.sums_at + aligned(sums) + ALIGNMENT
+        return self.sums_at + self._room(self.sums) + ALIGNMENT
 
-    @property
-    def _each(self) -> int:
-        """How many scales there are."""
-        return self.blocks * self.k_blocks * self.nb
+    def _room(self, type_: str) -> int:
+        """Bytes of one number of a type for each block and column; none where there are none."""
+        return aligned(self.blocks * self.k_blocks * self.nb * ITEMSIZE[type_]) if type_ else 0
 
     def field_type(self, plane: Plane) -> str:
         """The stored type of the numbers in fields: signed integers are shifted, and unsigned."""
@@ -284,25 +282,22 @@ def quantized_operands(
     """
     shared = isinstance(spec.batch, Strided) and spec.batch.b == 0
     several = form.blocks > 1
-    item = ITEMSIZE[form.scale]
     lines = form.lines(form.block // form.group)
     elements = {"n": Integer(form.group), "k": Rational(lines * form.nb * form.group, form.block)}
     scales: dict[str, Expr] = {"n": ONE, "k": Rational(form.nb, form.block)}
     elements |= {"b": ZERO if shared else Integer(form.nbytes)}
-    scales |= {"b": ZERO if shared else Integer(form.nbytes // item)}
     if several:
         elements["pn"] = Integer(form.block_elements // form.nb - form.group)
         scales["pn"] = Integer(form.k_blocks - 1)
-    found = {
-        "b": Operand("b", form.stored, elements),
-        "b_scales": Operand("b_scales", form.scale, scales, Name("b"), form.scales_at),
-    }
-    if form.zeros:
-        zeros = scales | {"b": ZERO if shared else Integer(form.nbytes // ITEMSIZE[form.zeros])}
-        found["b_zeros"] = Operand("b_zeros", form.zeros, zeros, Name("b"), form.zeros_at)
-    if form.sums:
-        sums = scales | {"b": ZERO if shared else Integer(form.nbytes // ITEMSIZE[form.sums])}
-        found["b_totals"] = Operand("b_totals", form.sums, sums, Name("b"), form.sums_at)
+    found = {"b": Operand("b", form.stored, elements)}
+    for name, type_, begin in (
+        ("b_scales", form.scale, form.scales_at),
+        ("b_zeros", form.zeros, form.zeros_at),
+        ("b_totals", form.sums, form.sums_at),
+    ):
+        if type_:
+            own = scales | {"b": ZERO if shared else Integer(form.nbytes // ITEMSIZE[type_])}
+            found[name] = Operand(name, type_, own, Name("b"), begin)
     return found | (_made_of_a(form, spec, product, rows) if spec.sums_blocks else {})
 
 

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
-from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target
 from tilewright.spec.operands import Packed
 from tilewright.spec.pack import Pack
@@ -16,7 +15,7 @@ from tilewright.symbolic import ONE, size_expr, value
 from ..contraction import Product, choose_product, held_as
 from ..formats.lookup import format_of
 from ..formats.packed_b import ALIGNMENT, PackedFormat, packed_product
-from ..loops import Decided, Decision
+from ..loops import Decided, Decision, check_unscheduled
 from ..operands import BatchPlan, Operand, packed_by_caller
 
 #: Bytes that are packed before their sums are taken: they are still in the first cache.
@@ -69,11 +68,7 @@ class PackPlan(Decided):
 
 def plan_packing(spec: Pack, schedule: Schedule, target: Target) -> PackPlan:
     """The plan; ScheduleError if the schedule asks for anything: the target decides the format."""
-    for name in (f.name for f in fields(Schedule)):
-        if getattr(schedule, name) != getattr(Schedule(), name):
-            raise ScheduleError(
-                "a packing has nothing to schedule", got=f"{name}={getattr(schedule, name)!r}"
-            )
+    check_unscheduled(schedule)
     format_ = format_of(spec, target)
     held = held_as(target, spec.a, spec.type, spec.sums)
     product = packed_product(target, spec.a, Packed(spec.type, spec.nb), spec.n, held)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import NamedTuple
 
-from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target
 from tilewright.spec.pack import PackQuantized
 from tilewright.spec.quantized import SCALES
@@ -17,7 +16,7 @@ from tilewright.spec.types import FORMATS, ITEMSIZE, FloatFormat, is_integer
 
 from ..formats.lookup import format_of
 from ..formats.quantized_b import QuantizedFormat
-from ..loops import Decided, Decision
+from ..loops import Decided, Decision, check_unscheduled
 
 #: The exponent of f32 of e8m0's byte 0, and the byte that is no number.
 _LEAST, _NONE = -127, 255
@@ -158,11 +157,7 @@ def plan_quantized_packing(
     spec: PackQuantized, schedule: Schedule, target: Target
 ) -> QuantizedPackPlan:
     """The plan; ScheduleError if the schedule asks for anything: the target decides the format."""
-    for name in (f.name for f in fields(Schedule)):
-        if getattr(schedule, name) != getattr(Schedule(), name):
-            raise ScheduleError(
-                "a packing has nothing to schedule", got=f"{name}={getattr(schedule, name)!r}"
-            )
+    check_unscheduled(schedule)
     form = format_of(spec, target)
     return QuantizedPackPlan(
         spec=spec,
