@@ -6,10 +6,10 @@ A was quantized; they are exact, and are added up by one FMA for each element, i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import lcm
-from typing import NamedTuple, Self
+from typing import Self
 
 from sympy import Integer
 
@@ -27,9 +27,9 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.values import Address, Register
 from tilewright.isa.vector import Vector
-from tilewright.spec.quantized import Plane
 from tilewright.symbolic import linear
 
+from .dequantize import Bytes, Part
 from .k_loop import PointerPlan, factor, pointer_plans, pointer_to
 from .outer_product import OuterProduct
 from .tile import Tile
@@ -38,16 +38,6 @@ from .tile import Tile
 STRAIGHT = 16
 #: The operands that have a value for each block of K.
 OF_BLOCKS = ("a_scales", "a_zeros", "a_starts", "a_totals", "b_scales", "b_zeros", "b_totals")
-
-
-class Part(NamedTuple):
-    """``dst`` gets what ``field`` of the bytes in ``raw`` has of plane ``number``."""
-
-    dst: Register
-    raw: Register
-    number: int
-    plane: Plane
-    field: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,37 +130,16 @@ class BlockSteps(OuterProduct):
         block, group = divmod(k, self.groups)
         return (0 if self.looped else block), group
 
-    def numbers(
-        self, dst: Register, column: int, k: int, unpacked: Callable[[Part], Iterator[Op]],
-        joined: Callable[[Register, Register, Register], Op],
-    ) -> Iterator[Op]:  # fmt: skip
-        """``dst`` = the stored numbers of a K group, of the bytes that it shares with others.
-
-        What each plane has of them is ``unpacked``, and ``joined`` with what the ones before have.
-        """
-        form = self.tile.plan.quantized
-        if form.fields == 1:
-            yield from self._bytes(dst, column, k, 0)
-            return
-        last, before = len(form.planes) - 1, list[Register]()
-        for number, plane in enumerate(form.planes):
-            _, field = form.place(k % self.groups, number)
-            name = f"{self.vector(column, k - field).name}_bytes{number or ''}"
-            raw = replace(dst, name=name)
-            if field == 0:
-                yield from self._bytes(raw, column, k, number)
-            part = dst if last == 0 else replace(dst, name=f"{dst.name}_part{number}")
-            yield from unpacked(Part(part, raw, number, plane, field))
-            if before:
-                whole = dst if number == last else replace(dst, name=f"{dst.name}_join{number}")
-                yield joined(whole, before[-1], part)
-                part = whole
-            before.append(part)
-
-    def _bytes(self, dst: Register, column: int, k: int, plane: int) -> Iterator[Op]:
-        """The bytes that begin with a K group's part of a plane."""
-        at, memory = self.plane_at(column, k, plane), self.tile.along.type
-        yield from read(self.tile.plan.target, dst, at, None, memory)
+    def stored(self, column: int, k: int) -> Bytes:
+        """The bytes of a K group's numbers in a vector of columns."""
+        plan = self.tile.plan
+        return Bytes(
+            target=plan.target,
+            form=plan.quantized,
+            index=k % self.groups,
+            at=lambda plane: self.plane_at(column, k, plane),
+            name=lambda back, plane: f"{self.vector(column, k - back).name}_bytes{plane or ''}",
+        )
 
     def plane_at(self, column: int, k: int, plane: int) -> Address:
         """Where the bytes with that part of a K group's numbers lie."""
@@ -268,7 +237,7 @@ class ScaledProduct(BlockSteps):
             type_ = form.field_type(part.plane)
             yield Unpack(part.dst, part.raw, type_, part.field, part.plane.up)
 
-        yield from self.numbers(self.vector(column, k), column, k, unpacked, Join)
+        yield from self.stored(column, k).numbers(self.vector(column, k), unpacked, Join)
 
     # --- scaled and added --------------------------------------------------------------------
 

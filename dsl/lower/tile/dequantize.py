@@ -1,0 +1,198 @@
+"""Stored numbers of a quantized B taken out of their bytes, and made f32 by what their block has.
+
+An element is a difference of integers, exact, times its scale; with minima it is one FMA.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from tilewright.ir.access import read
+from tilewright.ir.ops import (
+    Apply,
+    Multiply,
+    Op,
+    Splat,
+)
+from tilewright.ir.values import Address, Register
+from tilewright.isa.target import Target
+from tilewright.isa.vector import Vector
+from tilewright.plan.formats.quantized_b import QuantizedFormat
+from tilewright.spec.quantized import STORED, Plane
+from tilewright.spec.types import is_integer
+
+#: A number of f4_e2m1 whose bits stand in f32's fields is so many times too small.
+_BIASES = 2.0**127
+
+
+class Part(NamedTuple):
+    """``dst`` gets what ``field`` of the bytes in ``raw`` has of plane ``number``."""
+
+    dst: Register
+    raw: Register
+    number: int
+    plane: Plane
+    field: int
+
+
+@dataclass(frozen=True, slots=True)
+class Bytes:
+    """The bytes of K group ``index`` of a block, which it shares with others.
+
+    ``at`` is where they begin that have its part of a plane; ``name`` is what a register with them
+    is called, of the K group so many before it, and of that plane.
+    """
+
+    target: Target
+    form: QuantizedFormat
+    index: int
+    at: Callable[[int], Address]
+    name: Callable[[int, int], str]
+
+    def numbers(
+        self,
+        dst: Register,
+        unpacked: Callable[[Part], Iterator[Op]],
+        joined: Callable[[Register, Register, Register], Op],
+    ) -> Iterator[Op]:
+        """``dst`` = the stored numbers.
+
+        What each plane has of them is ``unpacked``, and ``joined`` with what the ones before have.
+        """
+        form = self.form
+        if form.fields == 1:
+            yield from self.read(dst, 0)
+            return
+        last, before = len(form.planes) - 1, list[Register]()
+        for number, plane in enumerate(form.planes):
+            _, field = form.place(self.index, number)
+            raw = replace(dst, name=self.name(field, number))
+            if field == 0:
+                yield from self.read(raw, number)
+            part = dst if last == 0 else replace(dst, name=f"{dst.name}_part{number}")
+            yield from unpacked(Part(part, raw, number, plane, field))
+            if before:
+                whole = dst if number == last else replace(dst, name=f"{dst.name}_join{number}")
+                yield joined(whole, before[-1], part)
+                part = whole
+            before.append(part)
+
+    def read(self, dst: Register, plane: int) -> Iterator[Op]:
+        """The bytes with a part of a plane."""
+        yield from read(self.target, dst, self.at(plane), None, self.form.stored)
+
+
+@dataclass(frozen=True, slots=True)
+class Dequantizer:
+    """Makes numbers f32 in the lanes of ``vector``; the names of its constants end in ``suffix``.
+
+    ``of_block`` are the registers with the scales, and the zero points or minima, by operand.
+    """
+
+    target: Target
+    form: QuantizedFormat
+    vector: Vector
+    of_block: Mapping[str, Register]
+    suffix: str = ""
+
+    def constants(self) -> Iterator[Op]:
+        """What conversions need, in all lanes."""
+        yield from (Splat(register, number) for register, number in self._constants())
+
+    def element(self, dst: Register, stored: Bytes) -> Iterator[Op]:
+        """``dst`` = the elements whose numbers lie in those bytes."""
+        form, real = self.form, replace(dst, name=f"{dst.name}_f32")
+        if not is_integer(form.stored):
+            yield from stored.read(real, 0)
+            yield from self._scaled(dst, real)
+            return
+        constants = {r.name.removesuffix(self.suffix): r for r, _ in self._constants()}
+        whole = self._integers
+        number = Register(f"{dst.name}_{'field' if form.fields > 1 else 'bytes'}", whole)
+
+        def unpacked(part: Part) -> Iterator[Op]:
+            return _field(part, constants[f"b_mask{part.number or ''}"])
+
+        def joined(dst: Register, x: Register, y: Register) -> Op:
+            return Apply(dst, "or", (x, y), whole)
+
+        yield from stored.numbers(number, unpacked, joined)
+        if STORED[form.type].values:
+            yield from _small_float(real, number, constants)
+        else:
+            if "b_bias" in constants:
+                less = replace(number, name=f"{dst.name}_less")
+                yield Apply(less, "sub", (number, constants["b_bias"]), whole)
+                number = less
+            yield Apply(real, "to_f32", (number,), whole)
+        yield from self._scaled(dst, real)
+
+    def _constants(self) -> Iterator[tuple[Register, float]]:
+        """Their registers, and what they hold."""
+        form, whole = self.form, self._integers
+        for number, plane in enumerate(form.planes if form.fields > 1 else ()):
+            yield Register(f"b_mask{number or ''}{self.suffix}", whole), (1 << plane.bits) - 1
+        if STORED[form.type].values:
+            yield Register(f"b_sign{self.suffix}", whole), 8
+            yield Register(f"b_magnitude{self.suffix}", whole), 7
+            yield Register(f"b_biases{self.suffix}", self.vector), _BIASES
+        elif form.bias:
+            yield Register(f"b_bias{self.suffix}", whole), form.bias
+
+    @property
+    def _integers(self) -> Vector:
+        """As many lanes of s32."""
+        return self.target.holding("s32", self.vector.lanes)
+
+    def _scaled(self, dst: Register, real: Register) -> Iterator[Op]:
+        """An element from its number, by what belongs to its block."""
+        scale, vector = self.of_block["b_scales"], dst.vector
+        if not self.form.zeros:
+            yield Multiply(dst, real, scale)
+            return
+        zeros = self.of_block["b_zeros"]
+        if self.form.minima:
+            yield Apply(dst, "fma", (real, scale, zeros), vector)
+            return
+        less = replace(real, name=f"{dst.name}_less")
+        yield Apply(less, "sub", (real, zeros), vector)
+        yield Multiply(dst, less, scale)
+
+
+def _field(part: Part, mask: Register) -> Iterator[Op]:
+    """One field of the bytes in the lanes of a register, where its plane has it in numbers."""
+    dst, vector, up = part.dst, part.raw.vector, part.plane.up
+    low, moved = part.plane.bits * part.field, part.raw
+    if low:
+        last = low + part.plane.bits == 8 and not up
+        moved = dst if last else replace(dst, name=f"{dst.name}_low")
+        yield Apply(moved, "ushr", (part.raw, low), vector)
+    if moved == dst:
+        return
+    kept = replace(dst, name=f"{dst.name}_bits") if up else dst
+    yield Apply(kept, "and", (moved, mask), vector)
+    if up:
+        yield Apply(dst, "shl", (kept, up), vector)
+
+
+def _small_float(dst: Register, code: Register, constants: Mapping[str, Register]) -> Iterator[Op]:
+    """f4_e2m1 as f32, in halves: its bits moved into f32's fields, and the bias made f32's."""
+    whole, vector = code.vector, dst.vector
+
+    def integer(what: str) -> Register:
+        return Register(f"{dst.name}_{what}", whole)
+
+    def real(what: str) -> Register:
+        return Register(f"{dst.name}_{what}", vector)
+
+    yield Apply(integer("digits"), "and", (code, constants["b_magnitude"]), whole)
+    yield Apply(integer("moved"), "shl", (integer("digits"), 22), whole)
+    yield Apply(real("small"), "float", (integer("moved"),), whole)
+    yield Multiply(real("large"), real("small"), constants["b_biases"])
+    yield Apply(integer("bits"), "bits", (real("large"),), vector)
+    yield Apply(integer("sign"), "and", (code, constants["b_sign"]), whole)
+    yield Apply(integer("top"), "shl", (integer("sign"), 28), whole)
+    yield Apply(integer("signed"), "or", (integer("bits"), integer("top")), whole)
+    yield Apply(dst, "float", (integer("signed"),), whole)
