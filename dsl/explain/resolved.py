@@ -59,6 +59,7 @@ def _schedule(plan: Plan, tile: RegisterTile) -> Schedule:
         prefetch=asked.prefetch,
         threads=asked.threads,
         stores="stream" if plan.streams == 1 else asked.stores,
+        unpack_rows=None if plan.many is None else plan.many.rows,
     )
 
 

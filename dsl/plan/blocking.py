@@ -57,13 +57,16 @@ class _Block:
         return replace(self, extents={**self.extents, letter: extent})
 
 
-def with_tiles(plan: Plan) -> Plan:
-    """``plan`` with all its register tiles; ScheduleError if one asked for does not fit."""
+def with_tiles(plan: Plan, first: int = 0) -> Plan:
+    """``plan`` with all its register tiles; ScheduleError if one asked for does not fit.
+
+    Their numbers begin at ``first``.
+    """
     if ZERO in (plan.sizes["m"], plan.sizes["n"]):
         return plan
     stages: list[Stage] = ["sum", "finish"] if plan.partial and plan.summed is None else ["whole"]
     stages += ["sum"] if plan.spec.b2 is not None and not plan.partial else []
-    cutting = _Cutting(plan)
+    cutting = _Cutting(plan, first)
     passes = {stage: cutting.through(stage) for stage in stages}
     return replace(plan, passes=passes, tiles=tuple(cutting.tiles.values()))
 
@@ -73,6 +76,7 @@ class _Cutting:
     """Cuts C, and keeps each tile once."""
 
     plan: Plan
+    first: int
     tiles: dict[object, RegisterTile] = field(default_factory=dict)
 
     def through(self, stage: Stage) -> Pass:
@@ -108,11 +112,12 @@ class _Cutting:
         if letter == "k":
             steps = plan.product.step * (plan.schedule.k_unroll or 1)
             size = plan.blocks["k"] if "k" in rest + plan.inner else steps
-            if plan.panel_tile is not None:
+            if letter in plan.block_sizes:
                 return self._over_equal(letter, plan.product.step, rest, block)
             return self._over_k(size, rest, block, names)
         if letter.lower() in rest.lower():
-            if plan.panel_tile is not None:
+            if letter.lower() in plan.block_sizes:
+                assert plan.panel_tile is not None
                 tile = dict(zip("mn", plan.panel_tile, strict=True))
                 return self._over_equal(letter, tile[letter.lower()], rest, block)
             return self._over_blocks(letter, rest, block, names)
@@ -162,7 +167,10 @@ class _Cutting:
                 body = self._summed(letters, block.of(d, symbol(here)))
                 return OverEqual(d, block.extents[d], most, multiple, False, here, f"sum_{d}", body)
         line = next(d for d in "mn" if value(plan.operands["sums"].strides[d]) == 1)
-        leading = whole_vectors(block.extents[line], plan.lanes)
+        extent = block.extents[line]
+        if value(extent) is not None:  # the last block's lines lie as far apart as the others'
+            extent = Integer(plan.blocks.get(line, extent))
+        leading = whole_vectors(extent, plan.lanes)
         strides = {line: ONE, "n" if line == "m" else "m": leading}
         sums = replace(plan.operands["sums"], strides=strides)
         inside = replace(block.plan, operands={**block.plan.operands, "sums": sums})
@@ -244,7 +252,7 @@ class _Cutting:
         if key not in self.tiles:
             asked = plan.schedule
             self.tiles[key] = RegisterTile(
-                number=len(self.tiles),
+                number=self.first + len(self.tiles),
                 shape=shape,
                 mr=sizes["m"],
                 nr=sizes["n"],

@@ -27,8 +27,19 @@ from .tiles import Pass, RegisterTile, Stage
 
 #: K groups in a register of which multiply-adds take one.
 LANES = 4
+#: Elements of K that are unpacked at once: of 2 bits 4 share a byte, of 3 bits 8 have three.
+#: A block of K has a multiple of half as many.
+UNPACKED = 16
 #: A packed block up to this many bytes lies on the stack.
 STACK_BYTES = 32 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ManyRows:
+    """``plan`` takes another one's place from so many ``rows`` of C on."""
+
+    rows: int
+    plan: Plan
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -47,7 +58,7 @@ class Plan(Decided):
     sizes that the call computes; None where they are packed as they lie, or not at all. ``summed``:
     at most so many rows or columns are summed over all of K before the next ones; what is left out
     is in blocks already. None where C holds sums of a part of K. ``streams``: C is written past
-    the caches where that is positive; None: never.
+    the caches where that is positive; None: never. ``many`` is what serves many rows better.
     """
 
     spec: Gemm
@@ -73,6 +84,7 @@ class Plan(Decided):
     panel_tile: tuple[int, int] | None = None
     summed: Mapping[str, int] | None = field(default=None, hash=False)
     streams: Expr | None = None
+    many: ManyRows | None = None
 
     @property
     def element(self) -> str:
@@ -110,6 +122,18 @@ class Plan(Decided):
             return None
         return self.panel_tile[0 if name == "a" else 1]
 
+    @property
+    def unpacks(self) -> bool:
+        """Whether blocks of a quantized B are made f32 before tiles read them."""
+        return "b" in self.packs and self.spec.quantized is not None
+
+    @property
+    def k_unit(self) -> int:
+        """Of what blocks of K have a multiple: a step's elements, or what is unpacked at once."""
+        if not self.unpacks:
+            return self.product.step
+        return UNPACKED if self.quantized.block % UNPACKED == 0 else UNPACKED // 2
+
     def factor(self, name: str) -> str:
         """The type of the elements of operand ``name``, "a" or "b", as they are multiplied."""
         along = self.input_of(self.along).name == name
@@ -117,8 +141,14 @@ class Plan(Decided):
 
     @property
     def block_sizes(self) -> dict[str, str]:
-        """What the sizes of blocks are called that the call computes, by dimension: mc, nc, kc."""
-        return {} if self.panel_tile is None else {d: f"{d}c" for d in "mnk" if d in self.blocks}
+        """What the sizes of blocks are called that the call computes, by dimension: mc, nc, kc.
+
+        Where a quantized B is unpacked these are of dimensions that only the call knows.
+        """
+        if self.panel_tile is None:
+            return {}
+        equal = (d for d in "mnk" if d in self.blocks)
+        return {d: f"{d}c" for d in equal if not self.unpacks or value(self.sizes[d]) is None}
 
     @property
     def sum_sizes(self) -> dict[str, str]:
@@ -182,7 +212,8 @@ class Plan(Decided):
         Of blocks in panels the first one corrects for all of K what it stores, others add to that.
         """
         corrects = self.corrects and self.panel_tile is None
-        return (self._remakes or corrects) and bool(set(self.outer.lower()) & {"b", "k"})
+        apart = self._remakes or corrects or self.unpacks
+        return apart and bool(set(self.outer.lower()) & {"b", "k"})
 
     @property
     def plain(self) -> bool:
@@ -222,9 +253,10 @@ class Plan(Decided):
 
     @property
     def columns(self) -> int | None:
-        """The columns of a block of the caller's packed B; None where there is one block."""
+        """The columns of a block of the caller's packed B; None where tiles read one block."""
         b, form = self.operands["b"], self.packed_format
-        return form.nb if form and "pn" in b.strides and not b.packed else None
+        read = "pn" in b.strides and not b.packed and not self.unpacks
+        return form.nb if form and read else None
 
     @property
     def quantized(self) -> QuantizedFormat:
@@ -351,7 +383,7 @@ class Plan(Decided):
 
     def _splits(self, steps: int | None, count: int) -> tuple[int, ...]:
         """Sets of accumulators worth trying: each gets two steps, of one matrix or of several."""
-        if self.product.block:
+        if self.product.block or self.unpacks:
             return (1,)  # blocks are added in the order of K
         if steps is None:
             return 1, 2, 4
@@ -362,7 +394,8 @@ class Plan(Decided):
         if self.product.unit is not None:
             return 0
         along, element = self.input_of(self.along).type, self.product.along
-        converting = 0 if loads_as(self.target, along, element) else STEPS
+        as_it_is = self.unpacks or loads_as(self.target, along, element)
+        converting = 0 if as_it_is else STEPS
         held = self.target.hints.spare if self.target.hints and not self.schedule.tile else 0
         return held + converting
 
@@ -392,7 +425,7 @@ class Plan(Decided):
         return any(
             operand.type not in (element, *self.target.of(element)[-1].loads)
             for operand, element in ways
-            if not self._shifted(operand)
+            if not (self._shifted(operand) or (self.unpacks and operand.name == "b"))
         )
 
     def _shifted(self, operand: Operand) -> bool:

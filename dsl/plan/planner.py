@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 from operator import lt
@@ -13,22 +14,23 @@ from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target, uncut, without_blocks
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
-from tilewright.spec.schedule import LARGE, LARGE_CONVERTED, Schedule, large_work
+from tilewright.spec.schedule import LARGE, LARGE_CONVERTED, MANY_ROWS, Schedule, large_work
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, size_expr, symbol, value
 
 from .blocking import with_tiles
 from .contraction import Product
 from .cost_model import Choice, choose, shape_of, steady, tile_cycles
+from .estimate.caches import WAYS
 from .estimate.work import convert_cycles, move_cycles
 from .formats.lookup import format_of
 from .formats.packed_b import MATRIX_COLUMNS, packed_product
 from .loops import Decision, outer_length, read_loops, threads_decision
 from .operands import LINE, batch_of
-from .plan import STACK_BYTES, Plan
+from .plan import STACK_BYTES, ManyRows, Plan
 from .staging import is_plain, product_of, same_types, stage_operands
 from .streaming import with_streams
-from .vector_axis import Layout, asks_for_panels, layouts, packs_in_panels
+from .vector_axis import Layout, asks_for_panels, layouts, packs_in_panels, unpacks_in_panels
 
 #: What sizes of the call count as, where plans differ in nothing but conversions.
 NOMINAL = 64
@@ -41,6 +43,8 @@ PANEL_ROWS = 16
 #: what passes by. On a core with the caches of Sapphire Rapids bf16 64x64x512 reaches 82 % of peak
 #: so, and 71 % without.
 UNIT_PANELS = 32 * 1024
+#: Columns of a panel that is unpacked at most: with so many rows their sums fit on the stack.
+UNPACKED_COLUMNS = 64
 #: A block has a multiple of these vectors in a line: tiles of 1, 2, 3 and 4 of them fill it. With
 #: fewer, the other operand is read too often.
 LINE_VECTORS = 12
@@ -49,7 +53,12 @@ LINE_VECTORS = 12
 def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     """The plan; ScheduleError or SpecError if schedule and spec contradict each other."""
     target = _able(spec, schedule, target)
-    schedule, why = _default(spec, schedule, target)
+    given, why = _default(spec, schedule, target)
+    return _with_many_rows(_cheapest(spec, given, target, why), schedule)
+
+
+def _cheapest(spec: Gemm, schedule: Schedule, target: Target, why: Mapping[str, str]) -> Plan:
+    """The plan of the layout that takes the fewest cycles; ``why`` has reasons of the schedule."""
     ways = layouts(spec, schedule, target)
     plans = [_plan_along(layout, spec, schedule, target) for layout in ways]
     unknown = NOMINAL if len({plan.vectorize for plan in plans}) == 1 else 0
@@ -106,6 +115,54 @@ def _default(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Schedule, 
         return whole, {"loops": _WHOLE}
     short = _with_short_panels(spec, schedule, target)
     return short, {} if short is schedule else {"loops": _SHORT}
+
+
+def _with_many_rows(plan: Plan, given: Schedule) -> Plan:
+    """``plan``, with another one for many rows if its tiles unpack B, or that one in its place.
+
+    Unpacking costs that one as much as one row of tiles costs this one: from the third on it pays.
+    """
+    spec, asked = plan.spec, given.unpack_rows
+    loops = "Mnkmnk" if spec.outputs else "mNkmnk"
+    loops = loops if (given.threads or 1) > 1 else loops.lower()
+    many = Schedule(loops=loops, pack="b", threads=given.threads, stores=given.stores)
+    able, open_ = unpacks_in_panels(spec, many), replace(given, tile=None, k_unroll=None)
+    open_ = replace(open_, k_split=None, stores=None, threads=None)
+    if asked is not None and not able:
+        raise ScheduleError(
+            "there is no quantized B that is unpacked beforehand",
+            got=f"unpack_rows={asked} for {spec!r}",
+            expected="b=tw.Packed(tw.Quantized(...)), an A of floating point, no batch, no b2",
+            hint="leave unpack_rows out",
+        )
+    if not able or (asked is None and open_ != Schedule()) or not plan.tiles:
+        return plan
+    rows = asked or 2 * max(tile.shape.rows for tile in plan.tiles) + 1
+    most = spec.m if isinstance(spec.m, int) else spec.m.max
+    if most is not None and most < rows:
+        return plan
+    return _unpacked(plan, many, rows)
+
+
+def _unpacked(plan: Plan, schedule: Schedule, rows: int) -> Plan:
+    """``plan`` with the one of ``schedule`` from so many ``rows`` on, or that one where m is."""
+    why = dict.fromkeys(("loops", "pack"), f"B is unpacked once for up to {MANY_ROWS} rows")
+    found = _cheapest(plan.spec, schedule, plan.target, why)
+    if isinstance(plan.spec.m, int):
+        return found
+    found = with_tiles(found, len(plan.tiles))
+    loops = next(d for d in found.decisions if d.what == "loops")
+    said = Decision(
+        "many rows",
+        f"from {rows} on {loops.choice}",
+        f"{loops.reason}, in panels as wide as the tile, and not by each tile that loads it",
+    )
+    return replace(
+        plan,
+        tiles=plan.tiles + found.tiles,
+        decisions=(*plan.decisions, said),
+        many=ManyRows(rows, found),
+    )
 
 
 def _in_parts(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
@@ -220,8 +277,20 @@ def _in_panels(plan: Plan) -> Plan:
         f"{name.upper()} of {widths[d]}" for name, d in zip(plan.packs, lines, strict=True)
     )
     panels = Decision("panels", text, f"as wide as the tile, {tile[0]}x{tile[1]}")
-    found = replace(plan, panel_tile=tile, blocks=blocks, decisions=(*plan.decisions, panels))
+    decisions = *plan.decisions, panels
+    if plan.unpacks:
+        blocks["k"] = _unpacked_depth(plan, blocks["n"])
+        decisions = *decisions, *_why_blocks(plan.schedule, blocks)
+    found = replace(plan, panel_tile=tile, blocks=blocks, decisions=decisions)
     return _with_sums(found) if found.partial else found
+
+
+def _unpacked_depth(plan: Plan, columns: int) -> int:
+    """How much of K of a panel is unpacked at once: what the first cache holds, in equal blocks."""
+    room, unit = plan.target.core.caches[0].size * 3 // 4, plan.k_unit
+    k, most = value(plan.sizes["k"]) or 1, min(room, STACK_BYTES * 3 // 4) // columns
+    blocks = -(-k // max(unit, most // ITEMSIZE["f32"]))
+    return -(-k // (blocks * unit)) * unit
 
 
 def _with_sums(plan: Plan) -> Plan:
@@ -250,7 +319,8 @@ def _with_sums(plan: Plan) -> Plan:
 def _panel_tile(plan: Plan) -> tuple[int, int]:
     """The tile, (mr, nr), that computes a large C fastest from packed panels.
 
-    The panel across the vectors fits on the stack.
+    The panel across the vectors fits on the stack. Where it is not packed its rows may lie in one
+    set of the first cache, as those of a K that is a power of two do: no more than have places.
     """
     operands = dict(plan.operands)
     for name in plan.packs:
@@ -260,8 +330,11 @@ def _panel_tile(plan: Plan) -> tuple[int, int]:
     request = replace(plan, operands=operands).tile_request(steps, accumulate=True)
     most = STACK_BYTES // (plan.blocks["k"] * ITEMSIZE[plan.product.across])
     ranked = sorted(steady(plan.target, request, (1, 1)), key=lambda each: _streamed(plan, each))
-    best = next((each for each in ranked if each.across[0][0] <= most), ranked[0])
-    across, along = best.across[0][0], best.along[0][0] * best.vector.lanes
+    sizes = [(each.across[0][0], each.along[0][0] * each.vector.lanes) for each in ranked]
+    widest = plan.blocks.get(plan.along, NOMINAL**2)
+    most = min(most, WAYS) if plan.unpacks else most
+    fits = (size for size in sizes if size[0] <= most and size[1] <= widest)
+    across, along = next(fits, sizes[0])
     return (across, along) if plan.across == "m" else (along, across)
 
 
@@ -277,7 +350,13 @@ def _streamed(plan: Plan, choice: Choice) -> float:
     rate = next((c.rate for c in core.caches if c.size >= block), core.memory)
     arriving = plan.blocks["k"] * item / rate / choice.across[0][0]
     less, more = sorted((choice.cycles, arriving))
-    return more + core.overlap * less
+    return (more + core.overlap * less) * _filled_up(plan, choice)
+
+
+def _filled_up(plan: Plan, choice: Choice) -> float:
+    """How many times as many columns as there are whole tiles have, where a block is one wide."""
+    columns, width = value(plan.sizes[plan.along]), choice.along[0][0] * choice.vector.lanes
+    return -(-columns // width) * width / columns if plan.unpacks and columns else 1.0
 
 
 def _why(plans: list[Plan], costs: list[float], best: int) -> tuple[Decision, ...]:
@@ -351,7 +430,8 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
     target = uncut(target) if bounces else target
     sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in "mnk"}
     panels = packs_in_panels(spec, schedule, target)
-    staging = stage_operands(spec, target, vectorize, sizes, packs, panels=panels)
+    unpacks = unpacks_in_panels(spec, schedule)
+    staging = stage_operands(spec, target, vectorize, sizes, packs, panels=panels, unpacks=unpacks)
     if schedule.prefetch is not None and staging.product.unit is not None:
         raise ScheduleError(
             "prefetch counts steps of a K loop over vectors; this product is a matrix unit's, "
@@ -367,18 +447,19 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
             hint="leave k_split out",
         )
     if not (is_plain(spec, target) or panels):
-        packs = ""  # what is converted is packed on the way
+        packs = "b" if unpacks else ""  # what is converted is packed on the way
     along = "m" if vectorize == "k" else vectorize
     by_rows = vectorize == "n" and staging.by_panels(sizes)
     outer, inner, loop_reason = read_loops(spec, schedule, along, packs, by_rows)
     if schedule is not given:
         loop_reason = f"{packs.upper()} is packed in blocks that stay in the cache"
     blocks = _blocks(schedule, outer + inner, staging.product.across, target, along)
+    blocks |= {"m": MANY_ROWS, "n": UNPACKED_COLUMNS} if unpacks else {}
     decisions = [
         Decision("product", staging.product.mnemonic or "multiply, add", staging.reason),
         Decision("loops", outer + inner, loop_reason),
         *threads_decision(schedule, outer),
-        *_why_blocks(schedule, blocks),
+        *(() if unpacks else _why_blocks(schedule, blocks)),
     ]
     step = staging.product.step
     if tail := blocks.get("k", 0) % step:

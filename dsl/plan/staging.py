@@ -205,14 +205,16 @@ def is_empty(spec: Gemm) -> bool:
     return spec.k == 0 or (spec.batch is not None and spec.batch.count == 0) or not spec.reads_sums
 
 
-def product_of(spec: Gemm, target: Target, along: str, *, panels: bool = False) -> Product:
+def product_of(
+    spec: Gemm, target: Target, along: str, *, panels: bool = False, unpacks: bool = False
+) -> Product:
     """The multiply-add of A and B with ``along`` of them along the vectors: B, if it is packed.
 
     Of what the tiles shift as they spread it the lines are not summed, but those of the other: that
     pays for many lines. With ``panels``, in which both are packed, A is shifted rather than B.
     """
     if spec.quantized is not None:
-        return quantized_product(spec, target)
+        return quantized_product(spec, target, unpacked=unpacks)
     held = held_as(target, spec.a.type, spec.b.type, spec.sum_type)
     if isinstance(spec.b, Packed):
         assert isinstance(spec.n, int), "a packed B is of fixed size"
@@ -235,18 +237,21 @@ def stage_operands(
     first: str = "",
     *,
     panels: bool = False,
+    unpacks: bool = False,
 ) -> Staging:
     """How A and B reach the multiply-adds of ``target`` with vectors along ``vectorize``.
 
     Those named by ``first`` are converted whole before, though the tiles could do it. With
-    ``panels`` blocks of both are converted as they are packed.
+    ``panels`` blocks of both are converted as they are packed; where the schedule ``unpacks`` a
+    quantized B, blocks of it are made f32.
     """
     if not target.of(spec.type):
         raise SpecError(f"{target.name} has no vectors of {spec.type}", hint="another target")
     names = [name for name in SHAPES if getattr(spec, name) is not None]
     operands = {name: operand_of(spec, name) for name in names} | vectors_of(spec)
     along, across = ("a", "b") if vectorize == "m" else ("b", "a")
-    product = product_of(spec, target, along, panels=panels).in_steps(value(sizes["k"]))
+    product = product_of(spec, target, along, panels=panels, unpacks=unpacks)
+    product = product.in_steps(value(sizes["k"]))
     lanes = target.of(product.accumulator)[0].lanes
     lines = {"a": "m", "b": "n"}
     held = product.accumulator if spec.sum_steps is None else spec.type

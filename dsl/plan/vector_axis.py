@@ -65,7 +65,8 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
     along = _legal_converted(spec, target)
     asked, panels = schedule.vectorize, packs_in_panels(spec, schedule, target)
     legal = [d for d in along if asked in (None, d)]
-    if not legal or (schedule.pack and not panels) or schedule.tails == "bounce":
+    packs = panels or unpacks_in_panels(spec, schedule)
+    if not legal or (schedule.pack and not packs) or schedule.tails == "bounce":
         raise ScheduleError(
             "these operands are converted, and packed, before anything else",
             got=f"vectorize={asked!r}, pack={schedule.pack!r}, tails={schedule.tails!r}",
@@ -95,6 +96,18 @@ def packs_in_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:
     A matrix unit reads rows along K, of operands that are converted as a whole.
     """
     return asks_for_panels(spec, schedule, target) and product_of(spec, target, "b").unit is None
+
+
+def unpacks_in_panels(spec: Gemm, schedule: Schedule) -> bool:
+    """Whether blocks of a quantized B are made f32 before tiles read them, for many rows.
+
+    That is for an A of floating point: blocks of integers have scales of their own.
+    """
+    loops = (schedule.loops or "").lower()
+    if schedule.pack != "b" or schedule.block or any(loops.count(d) < 2 for d in "mnk"):
+        return False
+    alone = spec.batch is None and spec.b2 is None and schedule.tails != "bounce"
+    return alone and spec.quantized is not None and not spec.sums_blocks
 
 
 def asks_for_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:

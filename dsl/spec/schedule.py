@@ -60,7 +60,9 @@ class Schedule:
     ``"bounce"`` (by way of the stack), or ``"auto"``.
 
     ``stores``: ``"stream"`` writes C past the caches, in whole vectors where its lines are aligned,
-    ``"cached"`` does not. Raises ScheduleError.
+    ``"cached"`` does not. ``unpack_rows`` is from how many rows of C on a quantized B is unpacked
+    before tiles read it, where A is floating point: fewer rows unpack it as they load it. Where
+    ``loops`` are asked for without it, all do. Raises ScheduleError.
 
     >>> schedule = tw.Schedule(tile=(4, 16), loops="nmknk", block={"n": 64, "k": 128}, pack="b")
     >>> kernel = tw.compile(tw.Gemm(256, 256, 256), schedule)
@@ -81,6 +83,7 @@ class Schedule:
     prefetch: int | None
     threads: int | None
     stores: Literal["stream", "cached"] | None
+    unpack_rows: int | None
 
     def __init__(
         self,
@@ -95,6 +98,7 @@ class Schedule:
         prefetch: int | None = None,
         threads: int | None = None,
         stores: Literal["stream", "cached"] | None = None,
+        unpack_rows: int | None = None,
     ) -> None:
         def put(name: str, value: object) -> None:
             object.__setattr__(self, name, value)
@@ -110,6 +114,7 @@ class Schedule:
         put("prefetch", _count(prefetch, "prefetch"))
         put("threads", _threads(threads, self.loops))
         put("stores", _one_of(stores, STORES, "stores"))
+        put("unpack_rows", _count(unpack_rows, "unpack_rows"))
         if k_unroll and k_split and k_unroll % k_split:
             raise ScheduleError(
                 "k_unroll must be a multiple of k_split",
@@ -137,7 +142,7 @@ class _Block(tuple[tuple[str, int], ...]):
 
 #: The most that each of them may be; what fewer registers or sizes allow is said by the plan.
 _MOST = {"tile": 2**16, "block": MAX_FIXED, "k_unroll": 2**10, "k_split": 2**10,
-         "prefetch": 2**20, "threads": 2**12}  # fmt: skip
+         "prefetch": 2**20, "threads": 2**12, "unpack_rows": 2**31}  # fmt: skip
 
 
 def _whole(value: Any, name: str) -> int | None:

@@ -126,7 +126,7 @@ AXES: dict[str, tuple[Level, ...]] = {
     "outputs": (*[NONE] * 6, "row_max", "row_sum of an operand", "row_absmax"),
     "schedule": (
         NONE, NONE, NONE, NONE, NONE, "n outside", "m outside", "k outside", "batch outside",
-        "unrolled", "two threads", *TILES,
+        "unrolled", "two threads", "unpacked", *TILES,
     ),
 }  # fmt: skip
 

@@ -384,6 +384,13 @@ def _shrink(given: Mapping[str, Any]) -> float:
     return float(2.0 ** -max(0, ceil(log2(max(sums, 1) / _CURVED))))
 
 
+def _unpacks(given: Mapping[str, Any]) -> bool:
+    """Whether a quantized B may be unpacked beforehand: for an A of floating point, alone."""
+    few = getattr(given["b"], "quantized", None) is not None
+    integers = isinstance(given["a"], Quantize) or given["a"].type == "s8"
+    return few and not integers and given["batch"] is None
+
+
 # --- schedules ---------------------------------------------------------------------------------
 
 
@@ -391,6 +398,7 @@ def _schedule(hand: _Hand, given: Mapping[str, Any]) -> Schedule:
     batched = given["batch"] is not None
     fixed = isinstance(given["m"], int) and isinstance(given["n"], int)
     lacks = ([] if batched else ["batch outside"]) + ([] if fixed else list(TILES))
+    lacks += [] if _unpacks(given) else ["unpacked"]
     if isinstance(given["sums"], tuple):  # then K and the batch are outside
         lacks += ["n outside", "m outside", "k outside", "batch outside"]
     level = hand.take("schedule", hand._levels["schedule"] not in lacks)
@@ -411,4 +419,6 @@ def _schedule(hand: _Hand, given: Mapping[str, Any]) -> Schedule:
             return Schedule(k_unroll=2)
         case "two threads":
             return Schedule(threads=2)
+        case "unpacked":
+            return Schedule(unpack_rows=2)
     return Schedule()

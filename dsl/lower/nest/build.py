@@ -30,7 +30,8 @@ from tilewright.lower.staging.buffers import (
     select,
     sum_lines,
 )
-from tilewright.lower.staging.pack import beyond_stack, in_panels, pack, stack_bytes
+from tilewright.lower.staging.pack import Packed, beyond_stack, in_panels, pack, stack_bytes
+from tilewright.lower.staging.unpack import unpack
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import Plan
 from tilewright.plan.tiles import (
@@ -56,11 +57,24 @@ _OF_ITS_OWN = ("b", "b_packed", "b_tail_packed", "b_sums", "sums")
 
 
 def make_program(plan: Plan) -> Program:
-    """The whole kernel: what is converted or summed first, then loops over blocks of tiles."""
+    """The whole kernel; for many rows its plan may have another way through C."""
     tiles = TileSet(plan)
     start = tuple(node for name, _ in plan.spec.outputs for node in _begun(tiles, name))
     if ZERO in (plan.sizes["m"], plan.sizes["n"]):
         return Program(start, tuple(tiles.programs.values()))
+    nest, programs = _whole(tiles), list(tiles.programs.values())
+    if plan.many is not None:
+        # The same buffers share a place in scratch memory.
+        others = TileSet(plan.many.plan, "many_", scratch=tiles.scratch)
+        nest = (When(div(plan.sizes["m"], plan.many.rows), _whole(others), nest),)
+        programs += (each for each in others.programs.values() if each not in programs)
+    scratch = sum(tiles.scratch.values(), ZERO)
+    return configured(Program(start + nest, tuple(programs), scratch))
+
+
+def _whole(tiles: TileSet) -> tuple[NestNode, ...]:
+    """All of the product: what is converted or summed first, then loops over blocks of tiles."""
+    plan = tiles.plan
     block = Block(plan, dict(plan.sizes), dict.fromkeys((*"mnkb", "pm", "pn"), ZERO))
     nest = _converted(tiles, "b", _product(tiles, block))
     if plan.spec.b2 is not None:
@@ -71,9 +85,7 @@ def make_program(plan: Plan) -> Program:
         nest = (_filled(tiles, sum_lines(plan, name), nest),)
         if name == "b" and plan.spec.b2 is not None:
             nest = (_filled(tiles, _second(sum_lines(plan, name)), nest),)
-    nodes = start + nest
-    scratch = sum(tiles.scratch.values(), ZERO)
-    return configured(Program(nodes, tuple(tiles.programs.values()), scratch))
+    return nest
 
 
 def _begun(tiles: TileSet, name: str) -> tuple[NestNode, ...]:
@@ -174,8 +186,7 @@ def _nest(tiles: TileSet, step: Step, block: Block) -> Iterator[NestNode]:
 
 def _packed(tiles: TileSet, step: PackedBlock, block: Block) -> Pack:
     plan, name = block.plan, step.operand.name
-    at = offset_of(plan, name, block.origin)
-    packed = pack(plan, step.operand, block.extents, at, f"pack{len(tiles.programs)}_{name}_")
+    packed = _pack(tiles, step.operand, block)
     packed = replace(packed, elements=_room(plan, packed.operand, packed.elements))
     scratch = tiles.scratch_offset(packed.operand, packed.elements)
     if block.parallel and scratch is not None:
@@ -192,6 +203,15 @@ def _packed(tiles: TileSet, step: PackedBlock, block: Block) -> Pack:
         fill=packed.nodes,
         body=tuple(_nest(tiles, step.body, inside)),
     )
+
+
+def _pack(tiles: TileSet, buffer: Operand, block: Block) -> Packed:
+    """How ``buffer`` gets the block of its operand."""
+    plan, name = block.plan, buffer.name
+    if plan.unpacks:
+        return unpack(plan, buffer, block.extents, block.origin)
+    at = offset_of(plan, name, block.origin)
+    return pack(plan, buffer, block.extents, at, f"pack{len(tiles.programs)}_{name}_")
 
 
 def _summed(tiles: TileSet, step: SummedBlock, block: Block) -> Pack:

@@ -95,9 +95,10 @@ ALIGNMENT = 64
 
 @dataclass(slots=True)
 class TileSet:
-    """What was made so far, and the scratch memory given away."""
+    """What was made so far, and the scratch memory given away; ``prefix`` begins tiles' names."""
 
     plan: Plan
+    prefix: str = ""
     programs: dict[object, TileProgram] = field(default_factory=dict)
     scratch: dict[tuple[Name, Expr], Expr] = field(default_factory=dict)
 
@@ -105,7 +106,7 @@ class TileSet:
         """The program of ``tile``; ``plan`` has its operands as they are packed there."""
         key = "tile", tile.number
         if key not in self.programs:
-            name = f"tile{len(self.programs)}_{_size(plan, tile)}"
+            name = f"{self.prefix}tile{len(self.programs)}_{_size(plan, tile)}"
             self.programs[key] = lower_tile(Tile(plan, tile), name)
         return self.programs[key]
 

@@ -257,11 +257,13 @@ def _stored(tile: Tile, output: Output) -> Op:
 
 def _add_to_sums(tile: Tile, outputs: Sequence[Output], reads: Reads) -> Iterator[Op]:
     """Add to the partial sums, or begin these."""
-    yield Note("Add to the partial sums." if tile.accumulate else "Begin the partial sums.")
+    adds = tile.accumulate and not tile.resumes
+    does = "Add to" if adds else "Store" if tile.accumulate else "Begin"
+    yield Note(f"{does} the partial sums.")
     for output in outputs:
         yield from reads.get(output, ())
         acc, address = output.acc, output.at(tile.written)
-        if tile.accumulate:
+        if adds:
             old = Register(f"old_{acc.name}", acc.vector)
             yield Load(old, address, output.active)
             total = Register(f"sum_{acc.name}", acc.vector) if output in reads else acc

@@ -10,19 +10,20 @@ from sympy import Expr
 
 from tilewright.ir.ops import (
     Add,
+    Load,
     MakeMask,
     Note,
     Op,
     Zero,
 )
-from tilewright.ir.values import Active, MaskRegister, Register
+from tilewright.ir.values import Active, Address, MaskRegister, Register
 from tilewright.isa.vector import Vector
 from tilewright.plan.contraction import Product
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import Plan
 from tilewright.plan.tile_shape import TileShape
 from tilewright.plan.tiles import RegisterTile, Stage
-from tilewright.symbolic import ZERO, value
+from tilewright.symbolic import ZERO, linear, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,12 @@ class Tile:
     def accumulate(self) -> bool:
         """Whether what is written already holds a part of the sum."""
         return self.chosen.accumulate
+
+    @property
+    def resumes(self) -> bool:
+        """Whether accumulators begin at what is written, in the order of K as without blocks."""
+        adds = self.accumulate and self.stage == "sum"
+        return adds and self.plan.unpacks and not self.plan.transposed
 
     @property
     def stage(self) -> Stage:
@@ -168,10 +175,22 @@ def masks(tile: Tile) -> Iterator[Op]:
 
 
 def zeros(tile: Tile) -> Iterator[Op]:
-    """All accumulators at zero."""
+    """All accumulators at zero, or at the sums of the blocks of K before."""
     yield Note("Accumulators, named by their row and column of vectors in this tile of C.")
+    if tile.resumes:
+        yield from _sums_before(tile)
+        return
     for split in range(tile.shape.k_split):
         yield from (Zero(acc) for acc in tile.summed(split))
+
+
+def _sums_before(tile: Tile) -> Iterator[Op]:
+    """All accumulators at what the blocks of K before have summed."""
+    strides, plan = tile.written.strides, tile.plan
+    for row, column in product(range(tile.shape.rows), range(tile.shape.vectors)):
+        places = (row, strides[plan.across]), (tile.position(column), strides[plan.along])
+        at = Address(tile.written.name, linear(places))
+        yield Load(tile.accumulator(row, column), at, tile.active(column))
 
 
 def sum_splits(tile: Tile) -> Iterator[Op]:

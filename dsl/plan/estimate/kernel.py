@@ -117,6 +117,8 @@ def nest_of(plan: Plan, sizes: Mapping[str, int]) -> tuple[Nest, float]:
     """All that a kernel does, and its cycles at the peak of the multiply-add that sums."""
     slots = dict.fromkeys(plan.slots, NOMINAL) | dict(sizes)
     extents = {d: evaluate(plan.sizes[d], slots) for d in "mnk"}
+    if plan.many is not None and extents["m"] >= plan.many.rows:
+        return nest_of(plan.many.plan, sizes)
     slots |= _leading(plan, extents, sizes)
     walk = _Walk(plan, slots, extents, configured=_configured(plan))
     return walk.whole(), prod(extents.values()) * walk.count / peak(plan)
@@ -374,7 +376,7 @@ class _Walk:
             name: self.region(name, self.extents),
             f"{name} packed": held.region(name, self.extents),
         }
-        same = self.plan.operands[name].type == step.operand.type
+        same = self.plan.unpacks or self.plan.operands[name].type == step.operand.type
         each = move_cycles(self.plan, name) if same else convert_cycles(self.plan)
         fill = Piece(regions, Cycles({PACKING if same else CONVERTING: elements * each}))
         body = held.step(step.body)

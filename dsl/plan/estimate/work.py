@@ -10,6 +10,7 @@ from tilewright.plan.cost_model import LOOP_OVERHEAD, tile_cycles
 from tilewright.plan.operands import LINE
 from tilewright.plan.plan import Plan
 from tilewright.plan.tile_shape import (
+    UNPACKING,
     TileRequest,
     TileShape,
     bounds,
@@ -122,8 +123,16 @@ def convert_cycles(plan: Plan) -> float:
     return (core.beside if plan.by_panels else 1) / core.stores / plan.vectors[0].lanes
 
 
+def unpack_cycles(plan: Plan) -> float:
+    """Cycles to make an element of a quantized B f32: operations, and a store beside them."""
+    core = plan.target.core
+    return max(UNPACKING / core.fma_units, 1 / core.stores) / plan.vectors[0].lanes
+
+
 def move_cycles(plan: Plan, name: str) -> float:
     """Cycles to pack one element: a load, a store, the shuffles of a transposition, overlapped."""
+    if plan.unpacks:
+        return unpack_cycles(plan)
     core, line = plan.target.core, LINE[name]
     vectors = plan.target.of(plan.element)
     shuffles = 0

@@ -238,16 +238,20 @@ def _packed_scale(quantized: Quantized) -> str:
     return "f32" if given and quantized.stored.unit != 1 else packed
 
 
-def quantized_product(spec: Gemm, target: Target) -> Product:
+def quantized_product(spec: Gemm, target: Target, *, unpacked: bool = False) -> Product:
     """The multiply-add that sums elements of a B of few bits, in steps of a block of K.
 
     Where A is quantized too, blocks are summed in integers, and those sums added up in f32. Else
-    B's elements are made f32, and are multiplied as such.
+    B's elements are made f32, and are multiplied as such: by the tiles, unless they are
+    ``unpacked`` before.
     """
     quantized = spec.quantized
     assert quantized is not None
     assert isinstance(spec.k, int)
-    found = replace(_unscaled(spec, target), block=quantized.block_of(spec.k))
+    plain = _unscaled(spec, target)
+    if unpacked:
+        return plain
+    found = replace(plain, block=quantized.block_of(spec.k))
     if not spec.sums_blocks:
         return found
     wide = [v for v in target.of("f32") if v.lanes in {s.lanes for s in found.ops}]

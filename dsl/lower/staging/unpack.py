@@ -1,0 +1,126 @@
+"""Blocks of a quantized B unpacked into panels of f32, from which tiles of many rows read them.
+
+A call unpacks some elements of K of a vector of columns, whose scales it loads once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from sympy import Expr
+
+from tilewright.ir.access import read
+from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode
+from tilewright.ir.ops import Op, Parameter, Store, TileProgram
+from tilewright.ir.values import Address, Register
+from tilewright.isa.vector import Vector
+from tilewright.lower.tile.dequantize import Bytes, Dequantizer
+from tilewright.plan.formats.quantized_b import QuantizedFormat
+from tilewright.plan.operands import Operand
+from tilewright.plan.parts import panel_parts
+from tilewright.plan.plan import Plan
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import ONE, ZERO, div, mod, symbol
+
+from .pack import Packed, in_panels
+
+
+def unpack(
+    plan: Plan, buffer: Operand, extents: Mapping[str, Expr], origin: Mapping[str, Expr]
+) -> Packed:
+    """Unpack into ``buffer`` the block of B that begins at ``origin``."""
+    width, each = plan.panel("b"), plan.k_unit
+    assert width is not None, "B is unpacked in panels"
+    unpacking = _Unpacking(plan, width, _vector(plan, width))
+    columns, depth, lanes = extents["n"], extents["k"], unpacking.vector.lanes
+    tile, nodes = unpacking.tile(), list[NestNode]()
+    for part in panel_parts(columns, width):
+        first = part.at("pp")
+        column, k = lanes * symbol("vp"), each * symbol("kp")
+        out = first * depth + k * width + column
+        there = origin["n"] + first + column, origin["k"] + k
+        call = Call(tile.name, tuple(unpacking.arguments(buffer, out, *there)))
+        vectors = BlockLoop("vp", div(part.size + (lanes - 1), lanes), (call,))
+        steps = BlockLoop("kp", div(depth + (each - 1), each), (vectors,), note="unpack B")
+        nodes += in_panels("pp", part, (steps,))
+    behind = (each - 1) * width  # a call may unpack more of K than there is
+    elements = div(columns + (width - 1), width) * width * depth + behind
+    return Packed(buffer, elements, tuple(nodes), (tile,))
+
+
+def _vector(plan: Plan, width: int) -> Vector:
+    """The widest vector of f32 of which a panel, and a block of the caller's columns, has whole."""
+    sizes = width, plan.quantized.nb
+    vectors = (v for v in plan.target.of("f32") if not any(size % v.lanes for size in sizes))
+    return next(vectors)
+
+
+@dataclass(frozen=True, slots=True)
+class _Unpacking:
+    """How the columns of a ``vector`` get into a panel of that ``width``."""
+
+    plan: Plan
+    width: int
+    vector: Vector
+
+    @property
+    def form(self) -> QuantizedFormat:
+        """How B lies packed."""
+        return self.plan.quantized
+
+    def arguments(self, buffer: Operand, out: Expr, column: Expr, k: Expr) -> Iterator[Argument]:
+        """Where a call finds the elements from (k, column) on, and what belongs to their block."""
+        form, b = self.form, Name("b")
+        block, inside = div(column, form.nb), mod(column, form.nb)
+        line = div(k * form.lines(form.block), form.block)
+        first = block * form.block_elements + line * form.nb + inside
+        yield Argument(b, first, self.plan.recast("b"))
+        row = block * form.k_blocks + div(k, form.block)
+        for _, at, type_ in self._of_blocks():
+            yield Argument(b, at + ITEMSIZE[type_] * (row * form.nb + inside), cast=True)
+        yield Argument(buffer.buffer, out)
+
+    def tile(self) -> TileProgram:
+        """The program of a call."""
+        return TileProgram(
+            name=f"unpack_b_{self.plan.k_unit}x{self.vector.lanes}",
+            element="f32",
+            parameters=(
+                Parameter("x", "in", self.form.stored),
+                *(Parameter(name, "in", type_) for name, _, type_ in self._of_blocks()),
+                Parameter("out", "out", "f32"),
+            ),
+            body=tuple(self._ops()),
+            end=(),
+            summary=f"{self.plan.k_unit} elements of K of {self.vector.lanes} columns",
+        )
+
+    def _of_blocks(self) -> Iterator[tuple[str, int, str]]:
+        """What belongs to blocks of K: its name, the byte at which it begins, its type."""
+        yield "b_scales", self.form.scales_at, self.form.scale
+        if self.form.zeros:
+            yield "b_zeros", self.form.zeros_at, self.form.zeros
+
+    def _ops(self) -> Iterator[Op]:
+        target, vector = self.plan.target, self.vector
+        own = {name: Register(f"{name}0", vector) for name, *_ in self._of_blocks()}
+        for name, _, type_ in self._of_blocks():
+            yield from read(target, own[name], Address(name, ZERO), None, type_)
+        made = Dequantizer(target, self.form, vector, own)
+        yield from made.constants()
+        for k in range(self.plan.k_unit):
+            element = Register(f"b{k}", vector)
+            yield from made.element(element, self._stored(k))
+            yield Store(Address("out", k * self.width * ONE), element)
+
+    def _stored(self, k: int) -> Bytes:
+        """The bytes of that element of a call's, in each column."""
+        form = self.form
+        return Bytes(
+            target=self.plan.target,
+            form=form,
+            index=k,
+            at=lambda plane: Address("x", form.place(k, plane)[0] * form.nb * ONE),
+            name=lambda back, plane: f"b{k - back}_bytes{plane or ''}",
+        )

@@ -1,0 +1,144 @@
+"""A quantized B that is unpacked once for many rows, and not by each tile that loads it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.cases import Cases
+from support.compilers import TARGETS
+from support.products.fused import Kernels, Trial
+from support.products.packed import convert
+
+import tilewright as tw
+from tilewright.errors import ScheduleError
+from tilewright.plan.plan import Plan
+from tilewright.plan.planner import make_plan
+from tilewright.runtime.machine.host import resolve
+from tilewright.runtime.quantized.matrix import QuantizedMatrix
+
+Array = np.ndarray[Any, Any]
+M = tw.dim("m")
+Q4 = tw.Quantized("u4", scale="f16", zero=8, block=32)
+#: Of one plane and several, with blocks longer and shorter than what is unpacked at once.
+FORMATS = (
+    Q4,
+    tw.Quantized("u4", scale="f16", zero="u4", block=128),
+    tw.Quantized("f4_e2m1", scale="e8m0", block=32),
+    tw.Quantized("u5", scale="f32", zero="f16", block=40),
+    tw.Quantized("s3", scale="f32", zero="s3"),
+    tw.Quantized("s8", scale="f16", block=24),
+    tw.Quantized("f8_e4m3", scale="f32", block=(128, 24)),
+    tw.Quantized("u2", scale="bf16", zero=1, block=16),
+)
+#: Rows, columns and K: with blocks of K and of columns, tails of both, and none.
+SIZES = ((5, 100, 300), (9, 64, 192), (1, 40, 8), (12, 130, 97))
+
+
+def drawn(form: tw.Quantized, k: int, n: int, seed: int) -> QuantizedMatrix:
+    """A B of normally distributed numbers; without negative ones where the format has none."""
+    w = np.random.default_rng(seed).standard_normal((k, n)).astype(np.float32)
+    return tw.quantize(abs(w) if form.stored.low == 0 == form.zero else w, form)
+
+
+def plan_of(spec: tw.Gemm, schedule: tw.Schedule, target: str = "avx512") -> Plan:
+    """What is decided."""
+    return make_plan(spec, schedule, resolve(target))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_results_are_within_the_bound_of_their_sums(
+    target: str, tmp_path: Path, cases: Cases
+) -> None:
+    start, trials = sum(map(ord, target)), []
+    for index in range(6):
+        form, (m, n, k) = FORMATS[(start + index) % 8], SIZES[index % 4]
+        a: Any = ("f32", "bf16", tw.Matrix("f32", "F"))[(start + index) % 3]
+        d: Any = (None, "f32", tw.Matrix("f32", "F"))[(start + index // 2) % 3]
+        epilogue = tw.relu(tw.acc) if d == "f32" else None
+        spec = tw.Gemm(M, n, k, a=a, b=tw.Packed(form), d=d, epilogue=epilogue)
+        schedule = tw.Schedule(unpack_rows=2, threads=2 if index % 2 else None)
+        trials.append((Trial(spec, schedule, {"m": m}), form))
+    kernels = Kernels(target, [trial for trial, _ in trials], tmp_path)
+    for i, (trial, form) in enumerate(trials):
+        spec = trial.spec
+        assert isinstance(spec.k, int) and isinstance(spec.n, int)
+        b = drawn(form, spec.k, spec.n, i)
+        a = np.random.default_rng(i).standard_normal((trial.sizes["m"], spec.k))
+        stored = convert(a.astype(np.float32), spec.a.type)
+        got = kernels(i, {"a": stored, "b": b}, "rear" if i % 2 else "front")["out"]
+        wide, exact = stored.astype(np.float64), b.dequantize().astype(np.float64)
+        sums = np.maximum(wide @ exact, 0) if spec.epilogue is not None else wide @ exact
+        assert (abs(got - sums) <= 2.0**-23 * (spec.k + 2) * (abs(wide) @ abs(exact))).all(), trial
+    cases.count(target, kernels.lab.means, len(trials))
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+def test_a_row_has_the_same_bits_either_way(form: tw.Quantized) -> None:
+    spec = tw.Gemm(M, 70, 300, a="bf16", b=tw.Packed(form), d="f32", epilogue=tw.acc * 0.5)
+    loaded = tw.compile(spec, tw.Schedule(loops="nmk"))
+    both = tw.compile(spec, tw.Schedule(unpack_rows=4))
+    b = loaded.pack_b(drawn(form, 300, 70, 1))
+    a = convert(np.random.default_rng(2).standard_normal((140, 300)).astype(np.float32), "bf16")
+    for m in (1, 3, 4, 11, 140):
+        assert (loaded(a[:m], b) == both(a[:m], b)).all(), m
+    assert (both(a[:3], b) == both(a, b)[:3]).all()
+
+
+def test_many_rows_are_those_of_more_than_two_tiles() -> None:
+    spec = tw.Gemm(M, 96, 256, a="f32", b=tw.Packed(Q4))
+    plan = plan_of(spec, tw.Schedule())
+    assert plan.many is not None and not plan.packs
+    assert plan.many.rows == 2 * plan.tiles[0].shape.rows + 1
+    assert plan.many.plan.packs == "b"
+    few, many = (tw.Gemm(m, 96, 256, a="f32", b=tw.Packed(Q4)) for m in (4, 100))
+    assert plan_of(few, tw.Schedule()).packs == ""
+    assert plan_of(many, tw.Schedule()).packs == "b"
+    short = tw.Gemm(tw.dim("m", max=8), 96, 256, a="f32", b=tw.Packed(Q4))
+    assert plan_of(short, tw.Schedule()).many is None
+    assert plan_of(spec, tw.Schedule(loops="nmk")).many is None
+    integers = tw.Gemm(M, 96, 256, a=tw.Quantize(), b=tw.Packed(Q4))
+    assert plan_of(integers, tw.Schedule()).many is None
+
+
+@pytest.mark.parametrize("target", ["avx512", "avx2", "neon", "sve256", "rvv256", "power10"])
+def test_what_is_unpacked_fits_on_the_stack(target: str) -> None:
+    """So nothing is lost where threads run, and no memory grows with the matrices."""
+    for n, k in ((4096, 4096), (100, 14336), (16, 72)):
+        spec = tw.Gemm(M, n, k, a="f32", b=tw.Packed(Q4), d="bf16")
+        plan = plan_of(spec, tw.Schedule(threads=2), target).many
+        assert plan is not None
+        blocks = plan.plan.blocks
+        assert 4 * blocks["n"] * blocks["k"] <= 32 * 1024
+        assert 4 * blocks["n"] * blocks["m"] <= 32 * 1024
+        assert blocks["k"] % 8 == 0
+
+
+def test_the_resolved_schedule_leads_to_the_same_kernel() -> None:
+    for m in (M, 100):
+        kernel = tw.compile(tw.Gemm(m, 96, 256, a="bf16", b=tw.Packed(Q4), d="bf16"))
+        again = plan_of(kernel.spec, kernel.schedule, kernel.target)
+        for tiles in zip(again.tiles, kernel.plan.tiles, strict=True):
+            one, other = ((t.shape, t.mr, t.nr, t.steps, t.stage) for t in tiles)
+            assert one == other
+        assert (again.many is None) == isinstance(m, int)
+
+
+def test_explain_says_it() -> None:
+    kernel = tw.compile(tw.Gemm(M, 96, 256, a="f32", b=tw.Packed(Q4)))
+    said = " ".join(kernel.explain().split())
+    assert "many rows from" in said and "B is unpacked once for up to 128 rows" in said
+
+
+def test_what_is_not_unpacked_is_refused() -> None:
+    for spec in (
+        tw.Gemm(M, 96, 256),
+        tw.Gemm(M, 96, 256, a=tw.Quantize(), b=tw.Packed(Q4)),
+        tw.Gemm(M, 96, 256, a="f32", b=tw.Packed(Q4), batch=tw.Strided(2)),
+    ):
+        with pytest.raises(ScheduleError, match="no quantized B that is unpacked beforehand"):
+            plan_of(spec, tw.Schedule(unpack_rows=8))
+    with pytest.raises(ScheduleError, match="unpack_rows must be a positive int"):
+        tw.Schedule(unpack_rows=0)
