@@ -387,12 +387,21 @@ def _shrink(given: Mapping[str, Any]) -> float:
 # --- schedules ---------------------------------------------------------------------------------
 
 
+def _scattered(given: Mapping[str, Any]) -> bool:
+    """Whether B is of few bits and found by addresses: the batch's loop is then left of m and n."""
+    b = given["b"]
+    few = isinstance(b, Packed) and isinstance(b.type, Quantized)
+    return few and isinstance(given["batch"], Addresses)
+
+
 def _schedule(hand: _Hand, given: Mapping[str, Any]) -> Schedule:
     batched = given["batch"] is not None
     fixed = isinstance(given["m"], int) and isinstance(given["n"], int)
     lacks = ([] if batched else ["batch outside"]) + ([] if fixed else list(TILES))
     if isinstance(given["sums"], tuple):  # then K and the batch are outside
         lacks += ["n outside", "m outside", "k outside", "batch outside"]
+    if _scattered(given):
+        lacks += ["n outside", "m outside"]
     level = hand.take("schedule", hand._levels["schedule"] not in lacks)
     batch: Literal["b", ""] = "b" if batched else ""
     outside, inside = (batch, "") if hand.stacked else ("", batch)
