@@ -390,7 +390,7 @@ def _shrink(given: Mapping[str, Any]) -> float:
 def _scattered(given: Mapping[str, Any]) -> bool:
     """Whether B is of few bits and found by addresses: the batch's loop is then left of m and n."""
     b = given["b"]
-    few = isinstance(b, Packed) and isinstance(b.type, Quantized)
+    few = isinstance(b, Packed) and b.quantized is not None
     return few and isinstance(given["batch"], Addresses)
 
 
