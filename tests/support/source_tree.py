@@ -48,6 +48,16 @@ class Module:
         """The parsed file."""
         return ast.parse(self.path.read_text(), self.path.name)
 
+    def compared(self) -> Iterator[tuple[str, int]]:
+        """Each text that something is compared with, and its line."""
+        for node in ast.walk(self.tree):
+            asks = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            if asks and node.func.attr not in ("startswith", "endswith"):
+                continue
+            if asks or isinstance(node, ast.Compare | ast.MatchValue):
+                texts = (one for one in ast.walk(node) if isinstance(one, ast.Constant))
+                yield from ((one.value, one.lineno) for one in texts if isinstance(one.value, str))
+
     def imports(self, known: frozenset[str]) -> Iterator[tuple[str, int]]:
         """Each imported module and its line; ``from x import y`` is x.y if that is known."""
         for node in ast.walk(self.tree):
