@@ -51,12 +51,15 @@ class Module:
     def compared(self) -> Iterator[tuple[str, int]]:
         """Each text that something is compared with, and its line."""
         for node in ast.walk(self.tree):
-            asks = isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
-            if asks and node.func.attr not in ("startswith", "endswith"):
-                continue
-            if asks or isinstance(node, ast.Compare | ast.MatchValue):
-                texts = (one for one in ast.walk(node) if isinstance(one, ast.Constant))
-                yield from ((one.value, one.lineno) for one in texts if isinstance(one.value, str))
+            match node:
+                case ast.Compare() | ast.MatchValue():
+                    asked: ast.AST = node
+                case ast.Call(func=ast.Attribute(attr="startswith" | "endswith")):
+                    asked = node
+                case _:
+                    continue
+            texts = (one for one in ast.walk(asked) if isinstance(one, ast.Constant))
+            yield from ((one.value, one.lineno) for one in texts if isinstance(one.value, str))
 
     def imports(self, known: frozenset[str]) -> Iterator[tuple[str, int]]:
         """Each imported module and its line; ``from x import y`` is x.y if that is known."""
