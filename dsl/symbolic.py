@@ -140,8 +140,10 @@ def _most(expr: Expr) -> int | None:
     """A bound that ``expr`` never exceeds, None where sizes leave it open."""
     total = 0
     for coefficient, rest in _terms(expr):
-        if rest == 1 or isinstance(rest, Remainder):
-            total += max(int(coefficient), 0) * (int(rest.args[1]) - 1 if rest != 1 else 1)
+        if rest == 1:
+            total += int(coefficient)
+        elif isinstance(rest, Remainder):
+            total += max(int(coefficient), 0) * (int(rest.args[1]) - 1)
         elif coefficient >= 0:
             return None
     return total

@@ -18,7 +18,7 @@ from tilewright.generate import VERSION, Request, generate
 from tilewright.isa.target import Target
 from tilewright.plan.formats.lookup import formats_of
 from tilewright.plan.formats.quantized_b import quantized_format
-from tilewright.runtime.build.toolchain import program_command
+from tilewright.runtime.build.toolchain import program_commands, versioned
 from tilewright.runtime.call.bound_sizes import Array, value_of
 from tilewright.runtime.call.pack_source import pack_for
 from tilewright.runtime.emulate.calls import span
@@ -138,7 +138,7 @@ def harness(
 ) -> str:
     """One C file: a kernel, the arguments of ``cases`` calls, and what is right for them.
 
-    The command on top of it makes a static program that prints pass, or fail with the first wrong
+    A command on top of it makes a static program that prints pass, or fail with the first wrong
     element; then its status is 1. The calls are those of ``kernel.verify(cases, seed)``. Nothing
     is compiled here. ``name`` is the C function's. ArgumentError if the arrays are too many to
     be written into C.
@@ -165,12 +165,16 @@ def program(request: Request, *, cases: int = 2, seed: int = 0, file: str | None
     ]
     file = file or f"{request.name}.c"
     source = generate([request]).text
+    made = program_commands(target, file, file.removesuffix(".c"))
     return render(
         "harness/harness.c.j2",
         version=VERSION,
         name=request.name,
-        command=shlex.join(program_command(target, file, file.removesuffix(".c"))),
+        commands={
+            versioned(target, family): shlex.join(command) for family, command in made.items()
+        },
         source=source,
+        versions=bool(target.compilers),
         length=target.length,
         asks=f"int {request.name}_refused(void);" in source,
         runs=runs,

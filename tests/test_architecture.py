@@ -11,6 +11,9 @@ import jinja2.meta
 import pytest
 from support.source_tree import ROOMS, ROOT, Module, modules, room_of, templates
 
+from tilewright import targets
+from tilewright.spec.types import ITEMSIZE
+
 #: What uses tilewright as its users do.
 OUTSIDE = ("examples", "cli")
 FACADE = "tilewright"  # dsl/__init__.py gathers the public names from everywhere
@@ -185,6 +188,23 @@ def test_the_language_names_no_instruction_set(module: Module) -> None:
         return
     for text, line in [*module.strings(), *module.names()]:
         assert not ISA_WORD.search(text.replace("_", " ")), f"{place(module, line)}: {text!r}"
+
+
+#: Names of targets, features and matrix units; not those that are words of the language as well.
+NAMES_OF_HARDWARE = {
+    *targets.NAMES,
+    *(name for target in map(targets.load, targets.NAMES) for name in target.features),
+    *(unit.name for target in map(targets.load, targets.NAMES) if (unit := target.matrix)),
+} - {"scalar", "acc", *ITEMSIZE}
+
+
+@every_module
+def test_no_branch_is_on_a_name_of_hardware(module: Module) -> None:
+    """A new target or matrix unit is data: nothing elsewhere asks what one is called."""
+    if room_of(module.name) == "targets":
+        return
+    for text, line in module.compared():
+        assert text not in NAMES_OF_HARDWARE, f"{place(module, line)}: {text!r}"
 
 
 # -- sizes, and nothing unused ------------------------------------------------------------------

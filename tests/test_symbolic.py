@@ -135,6 +135,7 @@ def test_a_remainder_times_a_number() -> None:
         (mod(mod(symbol("m"), 12), 4), "m % 4"),
         (mod(mod(symbol("m"), 4), 12), "m % 4"),
         (div(mod(symbol("m"), 8), 8), "0"),
+        (div(mod(symbol("m"), 48) - 32, 16), "0"),
         (mod(6 * symbol("m"), 4), "2 * (m % 2)"),
         (mod(symbol("m") + 8, 8), "m % 8"),
         (mod(Integer(13), 8), "5"),

@@ -19,7 +19,7 @@ Form = Literal["broadcast", "memory", "lane", "scalar", "matrix", "block"]
 #: Depth, and the element types of the factors along and across the vectors ("": the accumulator's).
 Factors = tuple[int, str, str]
 ALIKE: Factors = (1, "", "")
-#: No register file has room for a square of as many registers, to be transposed.
+#: A square of as many registers leaves none to transpose it with.
 MOST_ROWS = 32
 
 

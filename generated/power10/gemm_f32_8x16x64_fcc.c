@@ -5,6 +5,7 @@
  * Flags:     clang -O2 -std=c11 -ffp-contract=off -fno-tree-vectorize -falign-loops=64 -fno-unroll-loops -mcpu=power10
  * Flags:     zig -O2 -std=c11 -ffp-contract=off -fno-tree-vectorize -falign-loops=64 -fno-unroll-loops
  *     -fno-sanitize=undefined -mcpu=pwr10
+ * Compilers: gcc 11 or later, clang 14 or later
  * Called by: a program of yours, as it is declared here.
  */
 #include <stdint.h>

@@ -4,6 +4,7 @@
  *     -march=armv8.2-a+sme
  * Flags:     zig -O2 -std=c11 -ffp-contract=off -fno-tree-vectorize -falign-loops=64 -fno-unroll-loops
  *     -fno-sanitize=undefined -mcpu=generic+sme
+ * Compilers: clang 19 or later, zig 0.14 or later
  * Called by: a program of yours, as it is declared here.
  */
 #include <stdint.h>

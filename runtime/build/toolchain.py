@@ -61,9 +61,22 @@ def source_flags(target: Target, family: Family) -> tuple[str, ...]:
 
 def flags_notes(target: Target) -> tuple[str, ...]:
     """The lines in which a C file says what it is compiled with, by each family of compilers."""
-    able = (family for family in get_args(Family) if target.compilers.get(family) != NEVER)
+    able = _families(target)
     flags = {family: " ".join(source_flags(target, family)) for family in able}
-    return tuple(f"Flags:     {family} {text}" for family, text in flags.items())
+    notes = tuple(f"Flags:     {family} {text}" for family, text in flags.items())
+    since = [versioned(target, family) for family in able if family in target.compilers]
+    return (*notes, f"Compilers: {', '.join(since)}") if since else notes
+
+
+def _families(target: Target) -> tuple[Family, ...]:
+    """The families of compilers that make the target's code."""
+    return tuple(one for one in get_args(Family) if target.compilers.get(one) != NEVER)
+
+
+def versioned(target: Target, family: Family) -> str:
+    """A family of compilers and the least version that makes the target's code."""
+    least = target.compilers.get(family)
+    return family if least is None else f"{family} {least} or later"
 
 
 def own_file_notes(target: Target) -> tuple[str, ...]:
@@ -71,17 +84,26 @@ def own_file_notes(target: Target) -> tuple[str, ...]:
     return (*flags_notes(target), "Called by: a program of yours, as it is declared here.")
 
 
-def program_command(target: Target, source: str, program: str) -> tuple[str, ...]:
-    """How gcc makes a static program of one C file, on any machine that has it for ``target``.
+def program_commands(target: Target, source: str, program: str) -> dict[Family, tuple[str, ...]]:
+    """How gcc and clang make a static program of one C file, on any machine that has them.
 
-    Where gcc does not make the target's code, clang does.
+    Of a target that asks for a version of neither, gcc's alone: any machine's will do.
     """
     own, gnu = target.machine in ("", machine()), f"{gnu_name(target.machine)}-linux-gnu"
-    family: Family = "clang" if target.compilers.get("gcc") == NEVER else "gcc"
-    command = {
+    commands: dict[Family, tuple[str, ...]] = {
         "gcc": ("gcc",) if own else (f"{gnu}-gcc",),
         "clang": ("clang",) if own else ("clang", f"--target={gnu}"),
-    }[family]
+    }
+    able = [family for family in _families(target) if family in commands]
+    return {
+        family: _program_command(target, commands[family], family, source, program)
+        for family in (able if target.compilers else able[:1])
+    }
+
+
+def _program_command(
+    target: Target, command: tuple[str, ...], family: Family, source: str, program: str
+) -> tuple[str, ...]:
     flags = compiler_flags(target, Compiler(command, family, "", ""))
     needed = (flag for flag in flags if flag not in ("-fPIC", "-Werror"))
     return (*command, *needed, "-static", source, "-o", program, "-lm", "-pthread")

@@ -6,8 +6,9 @@ a case, such as a zero point of floating point, is left out of it.
 
 So is what a spec or schedule refuses by its rules: a packed B with offsets of its own, or of a
 size known only at the call; sums in f64 with C, D, operands or functions of another type; offsets
-with sizes of a matrix that no array tells, and addresses of no matrix; and an uneven register tile
-where a size of C is known only at the call.
+with sizes of a matrix that no array tells, and addresses of no matrix; loops over m or n outside of
+that over a batch whose B has few bits and is found by addresses; and an uneven register tile where
+a size of C is known only at the call.
 """
 
 from __future__ import annotations

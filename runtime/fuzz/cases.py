@@ -394,6 +394,13 @@ def _unpacks(given: Mapping[str, Any]) -> bool:
 # --- schedules ---------------------------------------------------------------------------------
 
 
+def _scattered(given: Mapping[str, Any]) -> bool:
+    """Whether B is of few bits and found by addresses: the batch's loop is then left of m and n."""
+    b = given["b"]
+    few = isinstance(b, Packed) and b.quantized is not None
+    return few and isinstance(given["batch"], Addresses)
+
+
 def _schedule(hand: _Hand, given: Mapping[str, Any]) -> Schedule:
     batched = given["batch"] is not None
     fixed = isinstance(given["m"], int) and isinstance(given["n"], int)
@@ -401,6 +408,8 @@ def _schedule(hand: _Hand, given: Mapping[str, Any]) -> Schedule:
     lacks += [] if _unpacks(given) else ["unpacked"]
     if isinstance(given["sums"], tuple):  # then K and the batch are outside
         lacks += ["n outside", "m outside", "k outside", "batch outside"]
+    if _scattered(given):
+        lacks += ["n outside", "m outside"]
     level = hand.take("schedule", hand._levels["schedule"] not in lacks)
     batch: Literal["b", ""] = "b" if batched else ""
     outside, inside = (batch, "") if hand.stacked else ("", batch)

@@ -17,6 +17,7 @@ from .processor import Cpu, cpu, machine
 from .target_table import Extension, Identity, identities
 
 if TYPE_CHECKING:
+    from tilewright.isa.machine import Emulation
     from tilewright.isa.target import Feature, Target
 
     #: A target, described in full or not.
@@ -181,10 +182,17 @@ def means(target: Target | Identity, *, emulated: bool | None = None) -> Means:
         got=f"{cpu().name} ({machine()}){f', and {path} of version {version}' if version else ''}",
         expected=f"{target.title}, or {wanted}"
         + (f", of version {emulation.least} or later" if emulation.least else ""),
-        hint="install qemu's user-mode emulators (Debian, Ubuntu: apt-get install qemu-user)"
-        if emulation.qemu
-        else None,
+        hint=_install(emulation) if emulation.qemu else None,
     )
+
+
+def _install(emulation: Emulation) -> str:
+    if emulation.least:
+        return (
+            f"install qemu's user-mode emulators of version {emulation.least} or later "
+            "(Debian: qemu-user from backports, or from a later release)"
+        )
+    return "install qemu's user-mode emulators (Debian, Ubuntu: apt-get install qemu-user)"
 
 
 def _runs_natively(target: Target | Identity) -> bool:

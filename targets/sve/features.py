@@ -23,7 +23,7 @@ def _blocks(mnemonic: str, factors: Factors, product: str, lanes: int) -> tuple[
     Not in vectors of which no square can be transposed: a packed B, whose blocks they must all be,
     also serves a C that is contiguous the other way.
     """
-    if lanes > MOST_ROWS:
+    if lanes >= MOST_ROWS:
         return ()
     depth, x, y = factors
     return (

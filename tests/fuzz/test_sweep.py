@@ -23,6 +23,7 @@ from tilewright.spec.expression import Operand, acc
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix, Packed, Strided
 from tilewright.spec.postops import abs as magnitude
+from tilewright.spec.quantized import Quantized
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import dim
 
@@ -102,6 +103,17 @@ FOUND: dict[str, tuple[Gemm, Schedule]] = {
     ),
     "a packed column of no elements": (
         Gemm(13, 1, 0, a=Matrix("f32", "F"), b=Packed("f8_e5m2"), batch=Strided(4)),
+        Schedule(),
+    ),
+    "minima of blocks beside scales of A that the call gives": (
+        Gemm(
+            13, 16, 40, a="s8", b=Packed(Quantized("u4", scale="f16", zero="f16", block=32)),
+            a_scale=("row", 32),
+        ),
+        Schedule(),
+    ),
+    "a lane of an operand by columns that no tail has": (
+        Gemm(dim("m"), 5, 3, c=Matrix("f32", "F"), epilogue=acc + Operand("x", "f8_e5m2", "full")),
         Schedule(),
     ),
     "a tile that ends within a block": (

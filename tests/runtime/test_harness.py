@@ -23,7 +23,7 @@ from tilewright.runtime.build.toolchain import (
     compile_library,
     compile_program,
     compiler_flags,
-    program_command,
+    program_commands,
 )
 from tilewright.runtime.emulate.runner import command_prefix
 from tilewright.runtime.harness import harness, output_of
@@ -163,21 +163,37 @@ def test_compilers_take_it_without_a_warning(
     build(text, load(target), compiler, tmp_path)
 
 
-@pytest.mark.parametrize("target", ["scalar", "avx512+vnni+bf16", "neon+i8mm"])
-def test_the_command_in_the_file_builds_it(target: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", ["scalar", "avx512+vnni+bf16", "power10", "rvv256", "sme"])
+def test_the_commands_in_the_file_build_it(target: str, tmp_path: Path) -> None:
+    """Each stands below the version that it asks for, where the target asks for one."""
     text = harness(*SPECS["quantised"], target, name="kernel")
-    found = re.search(r"^ \*  +(\S*gcc .*)$", text, re.MULTILINE)
-    assert found is not None
-    words = found[1].split()
-    assert words == list(program_command(host.resolve(target), "kernel.c", "kernel"))
-    assert "-static" in words
-    if shutil.which(words[0]) is None:
-        pytest.skip(f"no {words[0]}")
+    written = re.findall(r"^ \*  +(\S+ .* -static .*)$", text, re.MULTILINE)
+    commands = program_commands(host.resolve(target), "kernel.c", "kernel")
+    assert [line.split() for line in written] == [list(words) for words in commands.values()]
+    least = host.resolve(target).compilers
+    said = dict(re.findall(r"^ \* (?:With|or with) (\w+) (\S+) or later$", text, re.MULTILINE))
+    assert said == {family: least[family] for family in commands if least}
     (tmp_path / "kernel.c").write_text(text)
-    done = subprocess.run([*words, "-Werror"], cwd=tmp_path, capture_output=True, check=False)
-    assert done.returncode == 0, done.stderr
-    if host.is_native(host.resolve(target)):
-        assert Program(tmp_path / "kernel", ()).run().returncode == 0
+    for family, (compiler, *options) in commands.items():
+        found = new_enough(compiler, least.get(family, "0"))
+        if found is None:
+            continue
+        command = [found, *options, "-Werror"]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False)
+        assert done.returncode == 0, done.stderr
+        if host.is_native(host.resolve(target)):
+            assert Program(tmp_path / "kernel", ()).run().returncode == 0
+
+
+def new_enough(compiler: str, least: str) -> str | None:
+    """The compiler, by its name or one with a number, if it is here in that version."""
+    for name in filter(shutil.which, (compiler, f"{compiler}-19")):
+        said = subprocess.run([name, "--version"], capture_output=True, text=True, check=True)
+        version = re.search(r"(?:version |\) )(\d+(?:\.\d+)*)", said.stdout)
+        assert version is not None, said.stdout
+        if host.numbers_of(version[1]) >= host.numbers_of(least):
+            return name
+    return None
 
 
 # -- it fails -----------------------------------------------------------------------------------

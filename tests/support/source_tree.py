@@ -48,6 +48,19 @@ class Module:
         """The parsed file."""
         return ast.parse(self.path.read_text(), self.path.name)
 
+    def compared(self) -> Iterator[tuple[str, int]]:
+        """Each text that something is compared with, and its line."""
+        for node in ast.walk(self.tree):
+            match node:
+                case ast.Compare() | ast.MatchValue():
+                    asked: ast.AST = node
+                case ast.Call(func=ast.Attribute(attr="startswith" | "endswith")):
+                    asked = node
+                case _:
+                    continue
+            texts = (one for one in ast.walk(asked) if isinstance(one, ast.Constant))
+            yield from ((one.value, one.lineno) for one in texts if isinstance(one.value, str))
+
     def imports(self, known: frozenset[str]) -> Iterator[tuple[str, int]]:
         """Each imported module and its line; ``from x import y`` is x.y if that is known."""
         for node in ast.walk(self.tree):

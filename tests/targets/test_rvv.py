@@ -100,8 +100,8 @@ def test_k_loops_are_as_fast_as_their_multiply_adds(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for type_, registers in PACE[name].items():
-        spec = tw.Gemm(64, 64, 64, a=type_, b=type_)
-        for function, region in k_loops(name, [spec], tmp_path, monkeypatch):
+        specs = [tw.Gemm(m, 64, 64, a=type_, b=type_) for m in (64, 63)]
+        for function, region in k_loops(name, specs, tmp_path, monkeypatch):
             first = region.instructions[0].address
             before = (one for one in function.instructions if one.address < first)
             (*_, length) = (one for one in before if one.mnemonic.startswith("vset"))

@@ -39,7 +39,7 @@ from tilewright.runtime.build.toolchain import (
     compile_program,
     disassemble,
     flags_notes,
-    program_command,
+    program_commands,
 )
 from tilewright.runtime.harness import harness
 from tilewright.runtime.machine import host
@@ -234,8 +234,11 @@ def test_gcc_is_refused_and_not_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ToolchainError, match="makes no code for sme") as raised:
         find_compiler(SME, emulated=False)
     assert raised.value.expected == "clang 19 or later, or the ziglang package"
-    assert [note.split()[1] for note in flags_notes(SME)] == ["clang", "zig"]
-    assert program_command(SME, "a.c", "a")[:2] == ("clang", "--target=aarch64-linux-gnu")
+    *flags, compilers = flags_notes(SME)
+    assert [note.split()[1] for note in flags] == ["clang", "zig"]
+    assert compilers == "Compilers: clang 19 or later, zig 0.14 or later"
+    ((family, command),) = program_commands(SME, "a.c", "a").items()
+    assert family == "clang" and command[:2] == ("clang", "--target=aarch64-linux-gnu")
 
 
 # -- lines of matrices ---------------------------------------------------------------------------

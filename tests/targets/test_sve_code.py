@@ -18,6 +18,7 @@ from tilewright.runtime.machine.host import resolve
 
 TYPES = {
     "f32": tw.Gemm(64, 64, 64),
+    "f32 of whole tiles": tw.Gemm(64, 48, 64),
     "f64": tw.Gemm(64, 64, 64, a="f64", b="f64"),
     "s8": tw.Gemm(64, 64, 64, a="s8", b="s8"),
     "bf16": tw.Gemm(64, 64, 64, a="bf16", b="bf16"),
@@ -28,8 +29,9 @@ CORES = {
     "neoverse-v2": ("sve128+sve2+i8mm+bf16+neoversev2", 4),
     "a64fx": ("sve512+a64fx", 2),
 }
-#: Instructions for each multiply-add of f32 or f64 at most, and of 2x2 blocks.
-MOST, BLOCKS = 46 / 24, 39 / 24
+#: Instructions for each multiply-add of f32 or f64 at most, and of 2x2 blocks: gcc has 46 for 24
+#: that are spread over vectors, and clang in one of the kernels an address more.
+MOST, BLOCKS = 47 / 24, 39 / 24
 #: A loop of fewer multiply-adds is of a tail.
 LEAST = 16
 #: How far a loop may be above the cycles of its multiply-adds: gcc moves a factor here and there.

@@ -5,12 +5,14 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
 import tilewright as tw
 from tilewright import targets
 from tilewright.errors import TargetError
+from tilewright.generate import plan_for
 from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.build.toolchain import compile_program
 from tilewright.runtime.harness import harness
@@ -104,3 +106,15 @@ def test_a_length_is_one_of_the_family() -> None:
         targets.load("sve384")
     with pytest.raises(TargetError, match="no feature 'dotprod'"):
         host.resolve("sve256+dotprod")
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("type_", ["s8", "bf16"])
+@pytest.mark.parametrize("name", FAMILY)
+def test_a_packed_b_serves_both_orders_of_c_at_every_length(
+    name: str, type_: Literal["s8", "bf16"], order: Literal["C", "F"]
+) -> None:
+    """Blocks of sums are turned for one of them, for which there must be registers."""
+    spec = tw.Gemm(128, 80, 64, a=type_, b=tw.Packed(type_, nb=32), order=order)
+    plan = plan_for(spec, tw.Schedule(), host.resolve(f"{name}+i8mm+bf16"))
+    assert all(v.transposes or not plan.transposed or v.lanes == 1 for v in plan.vectors)

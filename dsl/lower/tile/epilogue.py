@@ -376,19 +376,22 @@ class _Finisher:
 
     def _gather(self, operand: Operand, output: Output, name: str) -> Address:
         """Elements that do not follow each other, copied to where they do."""
-        buffer = StackBuffer(f"{self.emitter.prefix}{name}_room", operand.type, self.emitter.lanes)
+        lanes = self.emitter.lanes
+        every = [_exists(output.active, lane, lanes) for lane in range(lanes)]
+        there = [exists for exists in every if exists != 0]
+        read_whole = not isinstance(output.active, int)
+        buffer = StackBuffer(
+            f"{self.emitter.prefix}{name}_room", operand.type, lanes, read_whole and there != every
+        )
         ops: list[Op] = [buffer]
         plain = operand.type in ("f32", "f64", "s32")
         single = self.plan.target.of(operand.type if plain else "s32")[-1]
         memory = "" if plain else bits_of(operand.type)
         first = output.at(operand)
-        for lane in range(self.emitter.lanes):
-            there = _exists(output.active, lane, self.emitter.lanes)
-            if there == 0:
-                break
+        for lane, exists in enumerate(there):
             element = Register(f"{buffer.name}_{lane}", single)
             offset = first.offset + lane * operand.strides[output.line]
-            active = None if there == 1 else there
+            active = None if exists == 1 else exists
             ops.append(Load(element, Address(first.pointer, offset), active, memory))
             ops.append(Store(Address(buffer.name, lane * ONE), element, None, memory))
         self.emitter.add(*ops)

@@ -250,8 +250,22 @@ class ScaledProduct(BlockSteps):
                 if name in self.tile.plan.operands:
                     dst, at = self.of_block(name, row, index), self.scale_at(name, row, index)
                     yield Broadcast(dst, at)
+            if self._scales_sums:
+                sums, scale = (self.of_block(of, row, index) for of in ("a_totals", "a_scales"))
+                yield Multiply(self._sums_of(row, index), sums, scale)
             for column in range(self.shape.vectors):
                 yield from self._add_one(row, column, index)
+
+    @property
+    def _scales_sums(self) -> bool:
+        """Whether sums of A's elements, which minima multiply, still lack the scales of a call."""
+        plan = self.tile.plan
+        return plan.quantized.minima and plan.spec.scales_of_blocks is not None
+
+    def _sums_of(self, row: int, index: int) -> Register:
+        """The sum of a block of A's elements, scaled where minima multiply it."""
+        sums = self.of_block("a_totals", row, index)
+        return replace(sums, name=f"{sums.name}_scaled") if self._scales_sums else sums
 
     def _add_one(self, row: int, column: int, index: int) -> Iterator[Op]:
         """``acc += (sum - zero * sum of A) * scales``, or with what the minimum adds behind it."""
@@ -268,7 +282,7 @@ class ScaledProduct(BlockSteps):
             yield Apply(acc, "fma", (real, both, acc), vector)
             return
         zeros = self.of_block("b_zeros", column, index)
-        sums = self.of_block("a_totals", row, index)
+        sums = self._sums_of(row, index)
         if not self.tile.plan.quantized.minima:
             less = replace(real, name=f"{partial.name}_less")
             yield Apply(less, "fma", (sums, zeros, real), vector)  # sums of -A: exact
