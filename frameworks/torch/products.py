@@ -177,8 +177,7 @@ class _Held(NamedTuple):
     """A packed weight, and what tells that the weight is still the one that was packed."""
 
     storage: StorageWeakRef
-    version: int
-    layout: tuple[Any, ...]
+    seen: tuple[Any, ...]
     packed: PackedMatrix
 
 
@@ -187,28 +186,31 @@ _weights: dict[int, _Held] = {}
 _lock = Lock()
 
 
-def packed_weight(weight: torch.Tensor, kernel: Callable[[], Kernel]) -> PackedMatrix:
-    """The weight of a layer, (n, k) as PyTorch has it, packed for a kernel of the layer.
+def packed_weight(
+    weight: torch.Tensor,
+    pack: Callable[[], PackedMatrix],
+    beside: tuple[torch.Tensor, ...] = (),
+    how: tuple[Any, ...] = (),
+) -> PackedMatrix:
+    """What ``pack`` makes of a layer's weight: once, until elements of it or of ``beside`` change.
 
-    It is packed once, until its elements change. An inference tensor does not count its changes,
-    and is packed at each call.
+    ``how`` says what it is packed as. An inference tensor does not count its changes, and is packed
+    at each call.
     """
-    layout = weight.dtype, weight.shape, weight.stride()
     if weight.is_inference():
-        return kernel().pack_b(weight.detach().t())
+        return pack()
+    seen: tuple[Any, ...] = (weight._version, weight.dtype, weight.shape, weight.stride(), how)
+    for tensor in beside:
+        seen += (tensor.data_ptr(), None if tensor.is_inference() else tensor._version)
     held = _weights.get(weight.data_ptr())
-    if (
-        held is not None and held.version == weight._version and held.layout == layout
-        and not held.storage.expired()
-    ):  # fmt: skip
+    if held is not None and held.seen == seen and not held.storage.expired():
         return held.packed
-    packed = kernel().pack_b(weight.detach().t())
-    made = _Held(StorageWeakRef(weight.untyped_storage()), weight._version, layout, packed)
+    made = _Held(StorageWeakRef(weight.untyped_storage()), seen, pack())
     with _lock:
         for old in [at for at, held in _weights.items() if held.storage.expired()]:
             del _weights[old]
         _weights[weight.data_ptr()] = made
-    return packed
+    return made.packed
 
 
 def linear(
@@ -217,7 +219,7 @@ def linear(
     """``activation(x @ weight.T + bias)``, which records no gradient."""
     n, k = weight.shape
     kind = LayerKind(k, n, LAYER_TYPES[x.dtype], bias is not None, activation)
-    packed = packed_weight(weight, lambda: layer_kernel(kind, False))
+    packed = packed_weight(weight, lambda: layer_kernel(kind, False).pack_b(weight.detach().t()))
     rows = x if x.dim() == 2 else x.reshape(-1, k)
     out = run_layer(layer_kernel(kind, is_parallel(rows.shape[0] * n * k)), packed, rows, bias)
     return out if x.dim() == 2 else out.reshape(*x.shape[:-1], n)

@@ -46,37 +46,39 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.round(x / scale[:, None]).to(torch.int8), scale
 
 
-def quantize_all(x: torch.Tensor, scale: torch.Tensor, zero: int) -> torch.Tensor:
+def quantize_all(x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
     """Elements as uint8, nearest and half to even, saturated: ``x / scale + zero``."""
     return torch.round(x / scale + zero).clamp(0, 255).to(torch.uint8)
 
 
 def _quantized_linear(
     x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor | None,
-    input_scale: torch.Tensor | None, input_zero: int, activation: str,
+    input_scale: torch.Tensor | None, input_zero: torch.Tensor | None, activation: str,
 ) -> torch.Tensor:  # fmt: skip
     n, k = weight.shape
     rows = x.reshape(-1, k).float()
     kind = LayerKind(k, n, "s8" if input_scale is None else "u8", bias is not None, activation)
     named: dict[str, Any] = {"b_scale": weight_scale}
-    if input_scale is None:
+    if input_scale is None or input_zero is None:
         codes, named["a_scale"] = quantize_rows(rows)
     else:
         codes = quantize_all(rows, input_scale, input_zero)
-        named |= {"a_scale": input_scale.reshape(1), "a_zero": input_zero}
+        named |= {"a_scale": input_scale.reshape(1), "a_zero": int(input_zero)}
     if bias is not None:
         named["bias"] = bias
     parallel = is_parallel(len(rows) * n * k)
     out = torch.empty((len(rows), n), dtype=torch.float32, device="cpu")
     with torch.no_grad():
-        packed = packed_weight(weight, lambda: quantized_kernel(kind, False))
+        packed = packed_weight(
+            weight, lambda: quantized_kernel(kind, False).pack_b(weight.detach().t())
+        )
         quantized_kernel(kind, parallel)(codes, packed, out=out, **named)
     return out.reshape(*x.shape[:-1], n).to(x.dtype)
 
 
 def _quantized_linear_fake(
     x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor | None,
-    input_scale: torch.Tensor | None, input_zero: int, activation: str,
+    input_scale: torch.Tensor | None, input_zero: torch.Tensor | None, activation: str,
 ) -> torch.Tensor:  # fmt: skip
     torch._check(x.shape[-1] == weight.shape[1])
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
@@ -85,7 +87,7 @@ def _quantized_linear_fake(
 register(
     "quantized_linear",
     "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? bias, Tensor? input_scale, "
-    "int input_zero, str activation) -> Tensor",
+    "Tensor? input_zero, str activation) -> Tensor",
     _quantized_linear,
     _quantized_linear_fake,
 )
