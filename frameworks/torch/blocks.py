@@ -20,11 +20,17 @@ from tilewright.spec.expression import Expression, Operand, acc
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
 from tilewright.spec.quantized import Quantize, Quantized
-from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import dim
 from tilewright.spec.types import TypeName
 
-from .products import ACTIVATIONS, is_parallel, packed_weight, register, run_layer
+from .products import (
+    ACTIVATIONS,
+    is_parallel,
+    layer_schedule,
+    packed_weight,
+    register,
+    run_layer,
+)
 
 #: What becomes of the inputs: integers of 8 bits with a scale for each block of a row, as long as
 #: the weight's, or for each row; or they stay what they are.
@@ -65,9 +71,7 @@ def block_spec(kind: BlockKind) -> Gemm:
 @lru_cache(maxsize=1024)
 def block_kernel(kind: BlockKind, parallel: bool) -> Kernel:
     """The kernel of a layer."""
-    threads: Literal[1] | None = None if parallel else 1
-    schedule = Schedule(loops="MNk" if parallel else None, threads=threads)
-    return compile(block_spec(kind), schedule)
+    return compile(block_spec(kind), layer_schedule(parallel))
 
 
 # --- weights as tensors ------------------------------------------------------------------------

@@ -150,8 +150,7 @@ def layer_kernel(kind: LayerKind, parallel: bool) -> Kernel:
         dim("m"), kind.n, kind.k, a=kind.type, b=Packed(kind.type), d=kind.type, lda=dim("lda"),
         epilogue=None if epilogue is acc else epilogue,
     )  # fmt: skip
-    threads: Literal[1] | None = None if parallel else 1
-    return compile(spec, Schedule(loops="MNk" if parallel else None, threads=threads))
+    return compile(spec, layer_schedule(parallel))
 
 
 def run_layer(kernel: Kernel, packed: PackedMatrix, x: Any, bias: Any) -> torch.Tensor:
@@ -166,8 +165,19 @@ def run_layer(kernel: Kernel, packed: PackedMatrix, x: Any, bias: Any) -> torch.
 
 
 def is_parallel(work: int) -> bool:
-    """Whether a product of so many multiply-adds is worth several threads, which there are."""
-    return work >= PARALLEL_WORK and torch.get_num_threads() > 1
+    """Whether a layer of so many multiply-adds is worth several threads, which there are.
+
+    Layers follow each other, so that threads are awake: a million for each of a few is enough.
+    """
+    threads: int = torch.get_num_threads()
+    return threads > 1 and work >= min(PARALLEL_WORK, threads << 20)
+
+
+def layer_schedule(parallel: bool) -> Schedule:
+    """How a layer is computed: threads share out its columns, so that each reads its part of the
+    weight alone, which is the larger matrix.
+    """
+    return Schedule(loops="NMk") if parallel else Schedule(threads=1)
 
 
 # --- weights, packed once ----------------------------------------------------------------------

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from tilewright.runtime.driver import compile
@@ -11,10 +11,9 @@ from tilewright.runtime.kernel import Kernel
 from tilewright.spec.expression import Expression, Operand, acc
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
-from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import dim
 
-from .products import ACTIVATIONS, LayerKind, is_parallel, packed_weight, register
+from .products import ACTIVATIONS, LayerKind, is_parallel, layer_schedule, packed_weight, register
 
 #: The least scale of a row: one whose elements are all zero.
 _LEAST = 1e-12
@@ -36,8 +35,7 @@ def quantized_kernel(kind: LayerKind, parallel: bool) -> Kernel:
         dim("m"), kind.n, kind.k, a=kind.type, b=Packed("s8"), d="f32", lda=dim("lda"),
         b_scale="column", epilogue=None if epilogue is acc else epilogue, **rows,
     )  # fmt: skip
-    threads: Literal[1] | None = None if parallel else 1
-    return compile(spec, Schedule(loops="MNk" if parallel else None, threads=threads))
+    return compile(spec, layer_schedule(parallel))
 
 
 def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
