@@ -117,7 +117,21 @@ __all__ = [
     "variants",
 ]
 _NAMES = frozenset(__all__)
-if not TYPE_CHECKING:
+if TYPE_CHECKING:  # pyright reads the names of modules that are imported whole, and no others
+    import tilewright.spec.expression.activations as activations  # noqa: PLR0402
+    import tilewright.spec.expression.arithmetic as arithmetic  # noqa: PLR0402
+    import tilewright.spec.expression.comparisons as comparisons  # noqa: PLR0402
+    import tilewright.spec.expression.exponential as exponential  # noqa: PLR0402
+    import tilewright.spec.expression.gaussian as gaussian  # noqa: PLR0402
+    import tilewright.spec.expression.logarithm as logarithm  # noqa: PLR0402
+
+    __all__ += activations.__all__
+    __all__ += arithmetic.__all__
+    __all__ += comparisons.__all__
+    __all__ += exponential.__all__
+    __all__ += gaussian.__all__
+    __all__ += logarithm.__all__
+else:
     del (
         __all__
     )  # made when it is asked for: with the names of the post-ops, which stand in a module

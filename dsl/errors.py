@@ -45,6 +45,12 @@ class TilewrightError(Exception):
     tile=(...)
     """
 
+    problem: str
+    got: str | None
+    expected: str | None
+    hint: str | None
+    where: str | None
+
     def __init__(
         self,
         problem: str,

@@ -83,6 +83,13 @@ class Kernel:
         "_plan", "_remake", "_signature", "_symbol", "_target", "edited", "emulated", "name",
         "requested", "spec", "target", "tuned",
     )  # fmt: skip
+    name: str
+    spec: Spec
+    requested: Schedule
+    target: str
+    emulated: str | None
+    tuned: Winner | None
+    edited: Edited | None
 
     def __init__(
         self,
@@ -117,7 +124,7 @@ class Kernel:
         # How many arrays a call has that leaves the output out, and what makes one of numpy's.
         self._inputs, self._new = self._arrange.inputs, self._arrange.new_array
         means = entry.manifest["means"]
-        self.emulated: str | None = None if means == "native" else means
+        self.emulated = None if means == "native" else means
         if self.emulated is None:
             self._load()
 

@@ -70,6 +70,8 @@ REFUSED = (
     'tw.Gemm(4, 4, 4, order="R")',
     'tw.Schedule(vectorize="x")',
     'tw.Operand("bias", per="columns")',
+    'tw.Operand("bias", "f33")',
+    'tw.Quantized("u9")',
     'tw.compile(tw.Gemm(4, 4, 4), "avx2")',
 )
 TAKEN = (

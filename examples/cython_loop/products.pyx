@@ -1,10 +1,12 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""A loop over products that calls a kernel by its address."""
+"""Loops that call kernels by their addresses."""
 
-from libc.stdint cimport uintptr_t
+from libc.stdint cimport uint8_t, uintptr_t
 
 # As kernel.c_declaration says it: of fixed sizes, without scratch memory.
 ctypedef void (*gemm_t)(const float *a, const float *b, float *c) noexcept nogil
+# A packed B is its bytes, the array packed.data.
+ctypedef void (*layer_t)(const float *a, const uint8_t *b, float *c) noexcept nogil
 
 
 def products(
@@ -16,3 +18,12 @@ def products(
     with nogil:
         for i in range(a.shape[0]):
             gemm(&a[i, 0, 0], &b[i, 0, 0], &c[i, 0, 0])
+
+
+def layer(uintptr_t address, const float[:, ::1] a, const uint8_t[::1] b, float[:, ::1] c):
+    """c[i] = a[i] @ b for each row, by a kernel of one row and a B that pack_b made for it."""
+    cdef layer_t row = <layer_t>address
+    cdef Py_ssize_t i
+    with nogil:
+        for i in range(a.shape[0]):
+            row(&a[i, 0], &b[0], &c[i, 0])

@@ -1,7 +1,8 @@
 """tilewright in PyTorch: operators, layers, and a backend of ``torch.compile``.
 
-``operator`` makes an operator of a spec; ``Linear`` and ``QuantizedLinear`` are layers; the backend
-is called ``"tilewright"``. Kernels themselves take tensors without this package.
+``operator`` makes an operator of a spec; ``Linear``, ``QuantizedLinear`` and
+``BlockQuantizedLinear`` are layers; the backend is called ``"tilewright"``. Kernels themselves take
+tensors without this package.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ except ImportError as _error:
     ) from _error
 
 from .backend import backend
-from .layers import Linear, QuantizedLinear
+from .layers import BlockQuantizedLinear, Linear, QuantizedLinear
 from .operator import Operator, operator
 
-__all__ = ["Linear", "Operator", "QuantizedLinear", "backend", "operator"]
+__all__ = ["BlockQuantizedLinear", "Linear", "Operator", "QuantizedLinear", "backend", "operator"]

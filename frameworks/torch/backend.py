@@ -119,7 +119,9 @@ def _as_layer(graph: torch.fx.Graph, node: torch.fx.Node) -> int:
         if found := _activation_of(follower):
             last, activation = follower, found
     with graph.inserting_before(node):
-        made = graph.call_function(torch.ops.tilewright.linear.default, (*_parts(node), activation))
+        made = graph.call_function(
+            torch.ops.tilewright.linear_of_constants.default, (*_parts(node), activation)
+        )
     made.meta = dict(last.meta)
     last.replace_all_uses_with(made)
     graph.erase_node(last)

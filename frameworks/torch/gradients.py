@@ -26,12 +26,14 @@ class Gradients:
     def __init__(self, spec: Any, names: Sequence[str], scalars: Sequence[str]) -> None:
         self.spec: Gemm = spec
         self.names, self.scalars = names, scalars
+        self._count, self._known = len(names), False
 
     def save(self, ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
         """Keep the inputs; SpecError if one needs a gradient that the spec does not have."""
-        count = len(self.names)
-        if any(x.requires_grad for x in inputs[:count]):
+        count = self._count
+        if not self._known and any(x.requires_grad for x in inputs[:count]):
             _check(self.spec)
+            self._known = True
         ctx.save_for_backward(*inputs[:count])
         ctx.numbers = inputs[count:]
 

@@ -1,13 +1,16 @@
-"""Layers: ``Linear`` with an activation in its kernel, ``QuantizedLinear`` of 8-bit integers."""
+"""Layers: ``Linear`` with an activation in its kernel, and those of weights of 8 and fewer bits."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
+from tilewright.runtime.quantized.matrix import QuantizedMatrix
+from tilewright.runtime.quantized.quantize import Method, quantize
+from tilewright.spec.quantized import Quantized
 
-from . import products, quantized
+from . import blocks, products, quantized
 from .products import ACTIVATIONS, LAYER_TYPES, is_plain
 
 
@@ -36,7 +39,7 @@ class Linear(torch.nn.Linear):
         activation: str | None = None, **options: Any,
     ) -> None:  # fmt: skip
         super().__init__(in_features, out_features, bias, **options)
-        self.activation = _activation(activation)
+        self.activation: str = _activation(activation)
 
     @classmethod
     def from_float(cls, linear: torch.nn.Linear, activation: str | None = None) -> Linear:
@@ -84,12 +87,46 @@ def _refuse(x: torch.Tensor, weight: torch.Tensor) -> None:
     )
 
 
-class QuantizedLinear(torch.nn.Module):
+class _Inference(torch.nn.Module):
+    """A layer whose buffers keep their types: ``.to(torch.bfloat16)`` is of its inputs alone."""
+
+    activation: str
+    in_features: int
+    out_features: int
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        before = dict(self._buffers)
+        super()._apply(fn, recurse)
+        for name, old in before.items():
+            new = self._buffers[name]
+            if old is not None and new is not None and new.dtype != old.dtype:
+                self._buffers[name] = old.to(new.device)
+        return self
+
+    def extra_repr(self) -> str:
+        """What is printed of it."""
+        sizes = f"in_features={self.in_features}, out_features={self.out_features}"
+        return f"{sizes}, {self._shown()}, activation={self.activation or None}"
+
+    def _shown(self) -> str:
+        raise NotImplementedError
+
+
+def _bias_of(linear: torch.nn.Linear) -> torch.Tensor | None:
+    return None if linear.bias is None else linear.bias.detach().float().clone()
+
+
+def _own_activation(linear: torch.nn.Linear, given: str | None) -> str | None:
+    """The activation asked for, or that of a layer that has one."""
+    return given or getattr(linear, "activation", None) or None
+
+
+class QuantizedLinear(_Inference):
     """``activation(x @ weight.T + bias)`` in 8-bit integers, whose products are summed exactly.
 
     The weight is int8 with a scale for each output. Without ``input_scale`` each row of ``x`` is
     made int8 with a scale of its own; with it ``x`` is made uint8, ``x / input_scale +
-    input_zero``. For inference: it has no gradient.
+    input_zero``. For inference: it has no gradient. ``BlockQuantizedLinear`` has fewer bits.
     """
 
     def __init__(
@@ -98,11 +135,12 @@ class QuantizedLinear(torch.nn.Module):
     ) -> None:  # fmt: skip
         super().__init__()
         self.out_features, self.in_features = weight.shape
-        self.activation, self.input_zero = _activation(activation), input_zero
-        scale = None if input_scale is None else torch.tensor(float(input_scale))
+        self.activation = _activation(activation)
+        fixed = input_scale is not None
         for name, value in (
             ("weight", weight), ("weight_scale", weight_scale), ("bias", bias),
-            ("input_scale", scale),
+            ("input_scale", torch.tensor(float(input_scale or 0)) if fixed else None),
+            ("input_zero", torch.tensor(input_zero, dtype=torch.int32) if fixed else None),
         ):  # fmt: skip
             self.register_buffer(name, value)
 
@@ -118,8 +156,7 @@ class QuantizedLinear(torch.nn.Module):
         """
         weight = linear.weight.detach().float()
         codes, scale = quantized.quantize_rows(weight)
-        bias = None if linear.bias is None else linear.bias.detach().float().clone()
-        activation = activation or getattr(linear, "activation", None) or None
+        bias, activation = _bias_of(linear), _own_activation(linear, activation)
         if input_range is None:
             return cls(codes, scale, bias, activation=activation)
         low, high = min(float(input_range[0]), 0.0), max(float(input_range[1]), 0.0)
@@ -141,8 +178,105 @@ class QuantizedLinear(torch.nn.Module):
         )  # fmt: skip
         return found
 
-    def extra_repr(self) -> str:
-        """What is printed of it."""
-        inputs = "int8 by rows" if self.input_scale is None else "uint8"
-        sizes = f"in_features={self.in_features}, out_features={self.out_features}"
-        return f"{sizes}, inputs={inputs}, activation={self.activation or None}"
+    def _shown(self) -> str:
+        return f"inputs={'int8 by rows' if self.input_scale is None else 'uint8'}"
+
+
+class BlockQuantizedLinear(_Inference):
+    """``activation(x @ weight.T + bias)`` with a weight of few bits and a scale for each block.
+
+    ``matrix`` is the transposed weight, in_features x out_features, as ``tw.quantize``,
+    ``tw.from_gguf``, ``from_gptq`` and their kin make it. ``inputs`` says what ``x`` becomes in the
+    kernel: "blocks" are integers of 8 bits with a scale for each block of a row, as long as the
+    weight's, "rows" with one for each row; "float" leaves it as it is. Without it that is "blocks",
+    or "float" where the weight's numbers are f8. ``x`` is float32, bfloat16 or float16, as the
+    result is. For inference: it has no gradient.
+
+    The buffers ``weight``, ``scales`` and ``zeros`` hold the numbers of the matrix, elements of 2
+    and 4 bits sharing bytes; they are packed for the CPU when they are first used, and whenever
+    they have changed. A state is loaded into a layer of the same format alone.
+    """
+
+    def __init__(
+        self, matrix: QuantizedMatrix, bias: torch.Tensor | None = None, *,
+        activation: str | None = None, inputs: blocks.Inputs | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        _check_matrix(matrix)
+        (self.in_features, self.out_features), self.format = matrix.shape, matrix.format
+        self.activation = _activation(activation)
+        if inputs not in (None, *get_args(blocks.Inputs)):
+            raise ArgumentValueError(
+                "inputs are made something else", got=inputs,
+                expected=" or ".join(map(repr, get_args(blocks.Inputs))),
+            )  # fmt: skip
+        integers = self.format.stored.unpacked in ("s8", "u8")
+        self.inputs: blocks.Inputs = inputs or ("blocks" if integers else "float")
+        self._text = blocks.format_text(self.format)
+        _check_bias(bias, self.out_features)
+        blocks.block_spec(
+            blocks.BlockKind(
+                self.in_features, self.out_features, self.format, self.inputs, "f32",
+                bias is not None, self.activation,
+            )
+        )  # fmt: skip
+        for name, value in (*blocks.Stored.of(matrix)._asdict().items(), ("bias", bias)):
+            self.register_buffer(name, value)
+
+    @classmethod
+    def from_float(
+        cls, linear: torch.nn.Linear, format: Quantized, *, activation: str | None = None,
+        inputs: blocks.Inputs | None = None, method: Method = "nearest",
+    ) -> BlockQuantizedLinear:  # fmt: skip
+        """``linear`` with its weight quantized to ``format``, by ``tw.quantize`` and its method."""
+        matrix = quantize(linear.weight.detach().float().t(), format, method=method)
+        activation = _own_activation(linear, activation)
+        return cls(matrix, _bias_of(linear), activation=activation, inputs=inputs)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """``x`` is (..., in_features) in floating point, which the result has too."""
+        if x.dtype not in blocks.INPUT_TYPES or x.shape[-1:] != (self.in_features,):
+            raise ArgumentTypeError(
+                "a layer takes rows of its inputs in floating point",
+                got=f"{x.dtype} tensor of shape {tuple(x.shape)}",
+                expected=f"(..., {self.in_features}), float32, bfloat16 or float16",
+            )
+        compute = torch.ops.tilewright.block_linear
+        if products.is_plain() and x.device.type == "cpu":
+            compute = blocks.block_linear
+        found: torch.Tensor = compute(
+            x, self.weight, self.scales, self.zeros, self.bias, self._text, self.inputs,
+            self.activation,
+        )  # fmt: skip
+        return found
+
+    def get_extra_state(self) -> torch.Tensor:
+        """The format, which says what the numbers of a state mean."""
+        return torch.frombuffer(bytearray(self._text.encode()), dtype=torch.uint8)
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        """ArgumentValueError for a state of another format."""
+        text = bytes(state.tolist()).decode()
+        if text != self._text:
+            raise ArgumentValueError(
+                "the state is one of weights of another format", got=text, expected=self._text,
+                hint="BlockQuantizedLinear of a matrix of that tw.Quantized(*...)",
+            )  # fmt: skip
+
+    def _shown(self) -> str:
+        return f"format={self.format}, inputs={self.inputs}"
+
+
+def _check_matrix(matrix: Any) -> None:
+    if not isinstance(matrix, QuantizedMatrix) or matrix.ndim != 2:
+        raise ArgumentTypeError(
+            "a layer takes one matrix of few bits", got=matrix, expected="tw.QuantizedMatrix",
+            hint="tt.BlockQuantizedLinear.from_float(linear, tw.Quantized(...))",
+        )  # fmt: skip
+
+
+def _check_bias(bias: torch.Tensor | None, n: int) -> None:
+    if bias is not None and tuple(bias.shape) != (n,):
+        raise ArgumentValueError(
+            "the bias has the wrong shape", got=tuple(bias.shape), expected=f"({n},)"
+        )

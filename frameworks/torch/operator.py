@@ -113,9 +113,11 @@ class Operator:
 
 def _is_recorded(tensors: tuple[Any, ...]) -> bool:
     """Whether autograd records a call of these."""
-    return torch.is_grad_enabled() and any(
-        isinstance(x, torch.Tensor) and x.requires_grad for x in tensors
-    )
+    if torch.is_grad_enabled():
+        for x in tensors:
+            if isinstance(x, torch.Tensor) and x.requires_grad:
+                return True
+    return False
 
 
 def _recorded(op: Operator, gradients: Gradients) -> type[torch.autograd.Function]:

@@ -150,8 +150,7 @@ def layer_kernel(kind: LayerKind, parallel: bool) -> Kernel:
         dim("m"), kind.n, kind.k, a=kind.type, b=Packed(kind.type), d=kind.type, lda=dim("lda"),
         epilogue=None if epilogue is acc else epilogue,
     )  # fmt: skip
-    threads: Literal[1] | None = None if parallel else 1
-    return compile(spec, Schedule(loops="MNk" if parallel else None, threads=threads))
+    return compile(spec, layer_schedule(parallel))
 
 
 def run_layer(kernel: Kernel, packed: PackedMatrix, x: Any, bias: Any) -> torch.Tensor:
@@ -166,8 +165,19 @@ def run_layer(kernel: Kernel, packed: PackedMatrix, x: Any, bias: Any) -> torch.
 
 
 def is_parallel(work: int) -> bool:
-    """Whether a product of so many multiply-adds is worth several threads, which there are."""
-    return work >= PARALLEL_WORK and torch.get_num_threads() > 1
+    """Whether a layer of so many multiply-adds is worth several threads, which there are.
+
+    Layers follow each other, so that threads are awake: a million for each of a few is enough.
+    """
+    threads: int = torch.get_num_threads()
+    return threads > 1 and work >= min(PARALLEL_WORK, threads << 20)
+
+
+def layer_schedule(parallel: bool) -> Schedule:
+    """How a layer is computed: threads share out its columns, so that each reads its part of the
+    weight alone, which is the larger matrix.
+    """
+    return Schedule(loops="NMk") if parallel else Schedule(threads=1)
 
 
 # --- weights, packed once ----------------------------------------------------------------------
@@ -177,8 +187,7 @@ class _Held(NamedTuple):
     """A packed weight, and what tells that the weight is still the one that was packed."""
 
     storage: StorageWeakRef
-    version: int
-    layout: tuple[Any, ...]
+    seen: tuple[Any, ...]
     packed: PackedMatrix
 
 
@@ -187,28 +196,31 @@ _weights: dict[int, _Held] = {}
 _lock = Lock()
 
 
-def packed_weight(weight: torch.Tensor, kernel: Callable[[], Kernel]) -> PackedMatrix:
-    """The weight of a layer, (n, k) as PyTorch has it, packed for a kernel of the layer.
+def packed_weight(
+    weight: torch.Tensor,
+    pack: Callable[[], PackedMatrix],
+    beside: tuple[torch.Tensor, ...] = (),
+    how: tuple[Any, ...] = (),
+) -> PackedMatrix:
+    """What ``pack`` makes of a layer's weight: once, until elements of it or of ``beside`` change.
 
-    It is packed once, until its elements change. An inference tensor does not count its changes,
-    and is packed at each call.
+    ``how`` says what it is packed as. An inference tensor does not count its changes, and is packed
+    at each call.
     """
-    layout = weight.dtype, weight.shape, weight.stride()
     if weight.is_inference():
-        return kernel().pack_b(weight.detach().t())
+        return pack()
+    seen: tuple[Any, ...] = (weight._version, weight.dtype, weight.shape, weight.stride(), how)
+    for tensor in beside:
+        seen += (tensor.data_ptr(), None if tensor.is_inference() else tensor._version)
     held = _weights.get(weight.data_ptr())
-    if (
-        held is not None and held.version == weight._version and held.layout == layout
-        and not held.storage.expired()
-    ):  # fmt: skip
+    if held is not None and held.seen == seen and not held.storage.expired():
         return held.packed
-    packed = kernel().pack_b(weight.detach().t())
-    made = _Held(StorageWeakRef(weight.untyped_storage()), weight._version, layout, packed)
+    made = _Held(StorageWeakRef(weight.untyped_storage()), seen, pack())
     with _lock:
         for old in [at for at, held in _weights.items() if held.storage.expired()]:
             del _weights[old]
         _weights[weight.data_ptr()] = made
-    return packed
+    return made.packed
 
 
 def linear(
@@ -217,7 +229,7 @@ def linear(
     """``activation(x @ weight.T + bias)``, which records no gradient."""
     n, k = weight.shape
     kind = LayerKind(k, n, LAYER_TYPES[x.dtype], bias is not None, activation)
-    packed = packed_weight(weight, lambda: layer_kernel(kind, False))
+    packed = packed_weight(weight, lambda: layer_kernel(kind, False).pack_b(weight.detach().t()))
     rows = x if x.dim() == 2 else x.reshape(-1, k)
     out = run_layer(layer_kernel(kind, is_parallel(rows.shape[0] * n * k)), packed, rows, bias)
     return out if x.dim() == 2 else out.reshape(*x.shape[:-1], n)

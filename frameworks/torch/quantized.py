@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from tilewright.runtime.driver import compile
@@ -11,10 +11,9 @@ from tilewright.runtime.kernel import Kernel
 from tilewright.spec.expression import Expression, Operand, acc
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
-from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import dim
 
-from .products import ACTIVATIONS, LayerKind, is_parallel, packed_weight, register
+from .products import ACTIVATIONS, LayerKind, is_parallel, layer_schedule, packed_weight, register
 
 #: The least scale of a row: one whose elements are all zero.
 _LEAST = 1e-12
@@ -36,8 +35,7 @@ def quantized_kernel(kind: LayerKind, parallel: bool) -> Kernel:
         dim("m"), kind.n, kind.k, a=kind.type, b=Packed("s8"), d="f32", lda=dim("lda"),
         b_scale="column", epilogue=None if epilogue is acc else epilogue, **rows,
     )  # fmt: skip
-    threads: Literal[1] | None = None if parallel else 1
-    return compile(spec, Schedule(loops="MNk" if parallel else None, threads=threads))
+    return compile(spec, layer_schedule(parallel))
 
 
 def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -46,37 +44,39 @@ def quantize_rows(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.round(x / scale[:, None]).to(torch.int8), scale
 
 
-def quantize_all(x: torch.Tensor, scale: torch.Tensor, zero: int) -> torch.Tensor:
+def quantize_all(x: torch.Tensor, scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
     """Elements as uint8, nearest and half to even, saturated: ``x / scale + zero``."""
     return torch.round(x / scale + zero).clamp(0, 255).to(torch.uint8)
 
 
 def _quantized_linear(
     x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor | None,
-    input_scale: torch.Tensor | None, input_zero: int, activation: str,
+    input_scale: torch.Tensor | None, input_zero: torch.Tensor | None, activation: str,
 ) -> torch.Tensor:  # fmt: skip
     n, k = weight.shape
     rows = x.reshape(-1, k).float()
     kind = LayerKind(k, n, "s8" if input_scale is None else "u8", bias is not None, activation)
     named: dict[str, Any] = {"b_scale": weight_scale}
-    if input_scale is None:
+    if input_scale is None or input_zero is None:
         codes, named["a_scale"] = quantize_rows(rows)
     else:
         codes = quantize_all(rows, input_scale, input_zero)
-        named |= {"a_scale": input_scale.reshape(1), "a_zero": input_zero}
+        named |= {"a_scale": input_scale.reshape(1), "a_zero": int(input_zero)}
     if bias is not None:
         named["bias"] = bias
     parallel = is_parallel(len(rows) * n * k)
     out = torch.empty((len(rows), n), dtype=torch.float32, device="cpu")
     with torch.no_grad():
-        packed = packed_weight(weight, lambda: quantized_kernel(kind, False))
+        packed = packed_weight(
+            weight, lambda: quantized_kernel(kind, False).pack_b(weight.detach().t())
+        )
         quantized_kernel(kind, parallel)(codes, packed, out=out, **named)
     return out.reshape(*x.shape[:-1], n).to(x.dtype)
 
 
 def _quantized_linear_fake(
     x: torch.Tensor, weight: torch.Tensor, weight_scale: torch.Tensor, bias: torch.Tensor | None,
-    input_scale: torch.Tensor | None, input_zero: int, activation: str,
+    input_scale: torch.Tensor | None, input_zero: torch.Tensor | None, activation: str,
 ) -> torch.Tensor:  # fmt: skip
     torch._check(x.shape[-1] == weight.shape[1])
     return x.new_empty((*x.shape[:-1], weight.shape[0]))
@@ -85,7 +85,7 @@ def _quantized_linear_fake(
 register(
     "quantized_linear",
     "(Tensor x, Tensor weight, Tensor weight_scale, Tensor? bias, Tensor? input_scale, "
-    "int input_zero, str activation) -> Tensor",
+    "Tensor? input_zero, str activation) -> Tensor",
     _quantized_linear,
     _quantized_linear_fake,
 )

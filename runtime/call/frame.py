@@ -39,9 +39,10 @@ class Frame:
             np.array(checked.sizes, np.int64),
             np.array(scalars, np.float64),
         )
-        self.sizes, self.scalars = checked.sizes, scalars
+        self.sizes: tuple[int, ...] = checked.sizes
+        self.scalars: tuple[float, ...] = scalars
         self.words: Array = np.array([*functions, *map(address, blocks)], np.int64)
-        self.address = address(self.words)
+        self.address: int = address(self.words)
         self.arrays: tuple[Any, ...] = owners or checked.arrays
         self._checked = checked.arrays
         self._blocks = (*blocks, *lists)

@@ -320,14 +320,14 @@ def _epilogue(hand: _Hand, given: Mapping[str, Any], sums: str) -> Expression | 
     return None if made == acc else made
 
 
-def _other(hand: _Hand, type_: str | None) -> Operand:
+def _other(hand: _Hand, type_: TypeName | None) -> Operand:
     """The operand, of a type of its own unless it must be ``type_``."""
     type_ = type_ or hand.take("operand")
     per = hand.take("operand per", not (hand.stacked and hand._levels["operand per"] == "full"))
     return Operand(hand.take("operand name"), type_, per)
 
 
-def _tree(hand: _Hand, tree: str, type_: str | None) -> Expression:
+def _tree(hand: _Hand, tree: str, type_: TypeName | None) -> Expression:
     """An expression that leaves the sums out, or one with numbers that are none of its type."""
     match tree:
         case "operand alone":

@@ -73,6 +73,7 @@ def test_products_in_a_loop_of_cython() -> None:
     if shutil.which("gcc") is None or not headers.exists():
         pytest.skip("no gcc, or no headers of Python")
     assert cython_products.check(50) < 1e-4
+    assert cython_products.check_few_bits(50) < 1e-4
 
 
 def test_a_network_in_pytorch() -> None:

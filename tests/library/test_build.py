@@ -314,6 +314,8 @@ FAKE_CPU = """
 #define _GNU_SOURCE
 #include <cpuid.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 /* A CPU that has all there is, and a system that may refuse the registers of a matrix unit. */
 static int all(unsigned *a, unsigned *b, unsigned *c, unsigned *d)

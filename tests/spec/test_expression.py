@@ -178,7 +178,7 @@ def test_nodes_are_immutable() -> None:
         (lambda: Operand("for"), "C identifier"),
         (lambda: Operand("double"), "word of C"),
         (lambda: Operand(MISUSED), "C identifier"),
-        (lambda: Operand("x", "f33"), "f33"),
+        (lambda: Operand("x", "f33"), "f33"),  # type: ignore[arg-type]
         (lambda: Operand("x", "f32", MISUSED), "per says"),
         (lambda: operands_of(acc + BIAS, Operand("bias", "f32")), "declared twice"),
         (lambda: acc + postops.relu, r"tw\.relu\(tw\.acc\)"),  # type: ignore[operator]

@@ -10,13 +10,13 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from numbers import Rational, Real
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, get_args
 
 from tilewright.errors import SpecError
 
 from ..names import check_name
 from ..sizes import real_number
-from ..types import is_integer, type_name
+from ..types import DTypeLike, TypeName, is_integer, type_name
 from .postop import REGISTRY, PostOp
 
 Per = Literal["column", "row", "full"]
@@ -166,21 +166,24 @@ class Operand(Expression):
     """
 
     name: str
-    type: str = "f32"
-    per: Per | Literal["element"] | None = None
+    type: TypeName
+    per: Per | None
 
-    def __post_init__(self) -> None:
-        check_name(self.name, "an operand")
-        object.__setattr__(self, "type", type_name(self.type))
-        text = self.per is None or isinstance(self.per, str)
-        if text and self.per == "element":
-            object.__setattr__(self, "per", "full")
-        if not text or self.per not in (None, "column", "row", "full"):
+    def __init__(
+        self, name: str, type: DTypeLike = "f32", per: Per | Literal["element"] | None = None
+    ) -> None:
+        check_name(name, "an operand")
+        text = per is None or isinstance(per, str)
+        named = "full" if text and per == "element" else per
+        if not text or named not in (None, *get_args(Per)):
             raise SpecError(
-                f"operand {self.name!r}: per says which elements of D have a value of their own",
-                got=self.per,
+                f"operand {name!r}: per says which elements of D have a value of their own",
+                got=per,
                 expected="None (one value for all), 'column', 'row' or 'full'",
             )
+        object.__setattr__(self, "name", name)
+        object.__setattr__(self, "type", type_name(type))
+        object.__setattr__(self, "per", named)
 
     def __repr__(self) -> str:
         per = "" if self.per is None else f", per={self.per!r}"
@@ -258,9 +261,9 @@ class Call(Expression):
         return None if found is None else as_expression(found)
 
 
-acc = Leaf("acc")
-acc2 = Leaf("acc2")
-dst = Leaf("dst")
+acc: Leaf = Leaf("acc")
+acc2: Leaf = Leaf("acc2")
+dst: Leaf = Leaf("dst")
 
 
 def as_expression(value: object) -> Expression:
