@@ -119,7 +119,9 @@ def test_what_is_unpacked_fits_on_the_stack(target: str) -> None:
 def test_the_resolved_schedule_leads_to_the_same_kernel() -> None:
     for m in (M, 100):
         kernel = tw.compile(tw.Gemm(m, 96, 256, a="bf16", b=tw.Packed(Q4), d="bf16"))
+        assert isinstance(kernel.spec, tw.Gemm)
         again = plan_of(kernel.spec, kernel.schedule, kernel.target)
+        assert isinstance(kernel.plan, Plan)
         for tiles in zip(again.tiles, kernel.plan.tiles, strict=True):
             one, other = ((t.shape, t.mr, t.nr, t.steps, t.stage) for t in tiles)
             assert one == other
