@@ -454,7 +454,8 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
     if schedule is not given:
         loop_reason = f"{packs.upper()} is packed in blocks that stay in the cache"
     blocks = _blocks(schedule, outer + inner, staging.product.across, target, along)
-    blocks |= {"m": MANY_ROWS, "n": UNPACKED_COLUMNS} if unpacks else {}
+    if unpacks:
+        blocks |= {"m": MANY_ROWS, "n": min(UNPACKED_COLUMNS, value(sizes["n"]) or NOMINAL)}
     decisions = [
         Decision("product", staging.product.mnemonic or "multiply, add", staging.reason),
         Decision("loops", outer + inner, loop_reason),

@@ -154,6 +154,10 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
         Gemm(1, 8, 8, b=Packed(Quantized("u4", block=8))),
         Schedule(),
     ),
+    "gemm_f32_8x16x64_ccc_times_u4_unpacked": (
+        Gemm(8, 16, 64, b=Packed(Quantized("u4", scale="f16", zero=8, block=16)), d="bf16"),
+        Schedule(loops="mnkmnk", pack="b"),
+    ),
     "gemm_u8_mx16x64_fff_of_the_call": (
         Gemm(Dim("M"), 16, 64, a="u8", order="F"),
         Schedule(),
@@ -197,6 +201,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemm_u8s8_2x16x4_ccc_to_u8_bias_relu": ("avx512",),
     "gemm_u5_1x16x16_ccc_quantized_packed": ("avx512",),
     "gemm_f32_1x8x8_ccc_times_u4_packed": ("avx2",),
+    "gemm_f32_8x16x64_ccc_times_u4_unpacked": ("avx512",),
     "gemm_u8s8_1x8x4_ccc_packed_to_u8_bias_relu": ("avx2", "neon"),
     "gemm_s8_2x16x4_ccc_packed_zero_point_and_scale": ("avx512",),
     "gemm_bf16_2x16x3_ccc_packed_batch3_to_bf16": ("avx512",),

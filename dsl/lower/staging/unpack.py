@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from sympy import Expr
 
 from tilewright.ir.access import read
-from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode
-from tilewright.ir.ops import Op, Parameter, Store, TileProgram
+from tilewright.ir.nest import Argument, Call, Name, NestNode, repeated
+from tilewright.ir.ops import Note, Op, Parameter, Store, TileProgram
 from tilewright.ir.values import Address, Register
 from tilewright.isa.vector import Vector
 from tilewright.lower.tile.dequantize import Bytes, Dequantizer
@@ -37,13 +37,14 @@ def unpack(
     tile, nodes = unpacking.tile(), list[NestNode]()
     for part in panel_parts(columns, width):
         first = part.at("pp")
-        column, k = lanes * symbol("vp"), each * symbol("kp")
+        wide, deep = div(part.size + (lanes - 1), lanes), div(depth + (each - 1), each)
+        column = ZERO if wide == 1 else lanes * symbol("vp")
+        k = ZERO if deep == 1 else each * symbol("kp")
         out = first * depth + k * width + column
         there = origin["n"] + first + column, origin["k"] + k
         call = Call(tile.name, tuple(unpacking.arguments(buffer, out, *there)))
-        vectors = BlockLoop("vp", div(part.size + (lanes - 1), lanes), (call,))
-        steps = BlockLoop("kp", div(depth + (each - 1), each), (vectors,), note="unpack B")
-        nodes += in_panels("pp", part, (steps,))
+        vectors = repeated("vp", wide, (call,))
+        nodes += in_panels("pp", part, repeated("kp", deep, vectors, "unpack B"))
     behind = (each - 1) * width  # a call may unpack more of K than there is
     elements = div(columns + (width - 1), width) * width * depth + behind
     return Packed(buffer, elements, tuple(nodes), (tile,))
@@ -105,6 +106,7 @@ class _Unpacking:
     def _ops(self) -> Iterator[Op]:
         target, vector = self.plan.target, self.vector
         own = {name: Register(f"{name}0", vector) for name, *_ in self._of_blocks()}
+        yield Note("What belongs to the block, then its elements one after the other.")
         for name, _, type_ in self._of_blocks():
             yield from read(target, own[name], Address(name, ZERO), None, type_)
         made = Dequantizer(target, self.form, vector, own)
