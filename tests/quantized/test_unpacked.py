@@ -128,6 +128,19 @@ def test_the_resolved_schedule_leads_to_the_same_kernel() -> None:
         assert (again.many is None) == isinstance(m, int)
 
 
+def test_lines_from_afar_are_asked_for_ahead() -> None:
+    """Four blocks of 32 in 96 columns; what the first cache holds is not asked for."""
+    how = tw.Quantize(per=("row", 32))
+    far, near = (tw.Gemm(M, n, 256, a=how, b=tw.Packed(Q4)) for n in (4096, 64))
+    assert plan_of(far, tw.Schedule()).schedule.prefetch == 4
+    assert plan_of(far, tw.Schedule(prefetch=9)).schedule.prefetch == 9
+    assert plan_of(near, tw.Schedule()).schedule.prefetch is None
+    kernel = tw.compile(far, target="avx512+vnni")
+    assert "prefetch" in kernel.explain() and kernel.verify(cases=2).cases == 2
+    loads, asked = (kernel.source.count(x) for x in ("_bytes = ", "__builtin_prefetch(pb + "))
+    assert 0 < asked <= loads
+
+
 def test_explain_says_it() -> None:
     kernel = tw.compile(tw.Gemm(M, 96, 256, a="f32", b=tw.Packed(Q4)))
     said = " ".join(kernel.explain().split())

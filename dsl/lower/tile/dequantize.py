@@ -9,11 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from sympy import Expr
+
 from tilewright.ir.access import read
 from tilewright.ir.ops import (
     Apply,
     Multiply,
     Op,
+    Prefetch,
     Splat,
 )
 from tilewright.ir.values import Address, Register
@@ -22,6 +25,7 @@ from tilewright.isa.vector import Vector
 from tilewright.plan.formats.quantized_b import QuantizedFormat
 from tilewright.spec.quantized import STORED, Plane
 from tilewright.spec.types import is_integer
+from tilewright.symbolic import ZERO
 
 #: A number of f4_e2m1 whose bits stand in f32's fields is so many times too small.
 _BIASES = 2.0**127
@@ -42,7 +46,8 @@ class Bytes:
     """The bytes of K group ``index`` of a block, which it shares with others.
 
     ``at`` is where they begin that have its part of a plane; ``name`` is what a register with them
-    is called, of the K group so many before it, and of that plane.
+    is called, of the K group so many before it, and of that plane. With each load those are asked
+    for that lie ``ahead`` of it, if that is not 0.
     """
 
     target: Target
@@ -50,6 +55,7 @@ class Bytes:
     index: int
     at: Callable[[int], Address]
     name: Callable[[int, int], str]
+    ahead: Expr = ZERO
 
     def numbers(
         self,
@@ -81,7 +87,10 @@ class Bytes:
 
     def read(self, dst: Register, plane: int) -> Iterator[Op]:
         """The bytes with a part of a plane."""
-        yield from read(self.target, dst, self.at(plane), None, self.form.stored)
+        place = self.at(plane)
+        if self.ahead != 0:
+            yield Prefetch(replace(place, offset=place.offset + self.ahead))
+        yield from read(self.target, dst, place, None, self.form.stored)
 
 
 @dataclass(frozen=True, slots=True)

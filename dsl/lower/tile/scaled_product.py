@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import lcm
 from typing import Self
 
-from sympy import Integer
+from sympy import Expr, Integer
 
 from tilewright.ir.access import read
 from tilewright.ir.ops import (
@@ -27,7 +27,7 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.values import Address, Register
 from tilewright.isa.vector import Vector
-from tilewright.symbolic import linear
+from tilewright.symbolic import ZERO, linear
 
 from .dequantize import Bytes, Part
 from .k_loop import PointerPlan, factor, pointer_plans, pointer_to
@@ -139,7 +139,19 @@ class BlockSteps(OuterProduct):
             index=k % self.groups,
             at=lambda plane: self.plane_at(column, k, plane),
             name=lambda back, plane: f"{self.vector(column, k - back).name}_bytes{plane or ''}",
+            ahead=self._ahead(column),
         )
+
+    @property
+    def prefetched(self) -> None:
+        """Nothing once a trip: each load asks for what one will read that is a few blocks ahead."""
+        return None
+
+    def _ahead(self, column: int) -> Expr:
+        """How far ahead a load asks for a line, 0 where the vector before it is of that line."""
+        plan, distance = self.tile.plan, self.tile.plan.schedule.prefetch
+        begins = self.tile.position(column) * plan.quantized.group % plan.target.core.line == 0
+        return distance * self.along[0].k_stride if distance and begins else ZERO
 
     def plane_at(self, column: int, k: int, plane: int) -> Address:
         """Where the bytes with that part of a K group's numbers lie."""
