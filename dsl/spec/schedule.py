@@ -49,8 +49,8 @@ class Schedule:
     many as the process may use CPUs. With ``threads`` and without ``loops``, m and n are parallel.
     What is too short to pay, or finds the threads taken by another call, runs on one.
 
-    ``prefetch`` is how many K steps ahead the vectors' operand is asked for; what was
-    packed just before is in the cache already, and is not.
+    ``prefetch`` is how many K steps ahead the vectors' operand is asked for, of a quantized B how
+    many blocks of K; what was packed just before is in the cache already, and is not.
 
     ``k_unroll`` is how many steps of K stand in one trip of the innermost loop, ``k_split`` how
     many sets of accumulators share them. ``vectorize`` is the dimension along which vectors lie,
