@@ -53,8 +53,8 @@ def test_results_are_within_the_bound_of_their_sums(
     target: str, tmp_path: Path, cases: Cases
 ) -> None:
     start, trials = sum(map(ord, target)), []
-    for index in range(6):
-        form, (m, n, k) = FORMATS[(start + index) % 8], SIZES[index % 4]
+    for index in range(4):
+        form, (m, n, k) = FORMATS[(start + index) % 8], SIZES[index]
         a: Any = ("f32", "bf16", tw.Matrix("f32", "F"))[(start + index) % 3]
         d: Any = (None, "f32", tw.Matrix("f32", "F"))[(start + index // 2) % 3]
         epilogue = tw.relu(tw.acc) if d == "f32" else None
