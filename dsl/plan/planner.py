@@ -353,9 +353,10 @@ def _panel_tile(plan: Plan) -> tuple[int, int]:
     most = STACK_BYTES // (plan.blocks["k"] * ITEMSIZE[plan.product.across])
     ranked = sorted(steady(plan.target, request, (1, 1)), key=lambda each: _streamed(plan, each))
     sizes = [(each.across[0][0], each.along[0][0] * each.vector.lanes) for each in ranked]
-    widest = plan.blocks.get(plan.along, NOMINAL**2)
-    most = min(most, WAYS) if plan.unpacks else most
-    fits = (size for size in sizes if size[0] <= most and size[1] <= widest)
+    if plan.unpacks:
+        sizes = [size for size in sizes if size[1] <= plan.blocks[plan.along]] or sizes
+        most = min(most, WAYS)
+    fits = (size for size in sizes if size[0] <= most)
     across, along = next(fits, sizes[0])
     return (across, along) if plan.across == "m" else (along, across)
 

@@ -406,6 +406,8 @@ def _schedule(hand: _Hand, given: Mapping[str, Any]) -> Schedule:
     fixed = isinstance(given["m"], int) and isinstance(given["n"], int)
     lacks = ([] if batched else ["batch outside"]) + ([] if fixed else list(TILES))
     lacks += [] if _unpacks(given) else ["unpacked"]
+    if getattr(given["b"], "quantized", None) is not None:  # whose tiles need more registers
+        lacks += list(TILES)
     if isinstance(given["sums"], tuple):  # then K and the batch are outside
         lacks += ["n outside", "m outside", "k outside", "batch outside"]
     if _scattered(given):
