@@ -16,7 +16,6 @@ from tilewright.runtime.driver import compile
 from tilewright.runtime.kernel import Kernel
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
 from tilewright.runtime.quantized.words import unpack
-from tilewright.spec.expression import Expression, Operand, acc
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
 from tilewright.spec.quantized import Quantize, Quantized
@@ -24,8 +23,8 @@ from tilewright.spec.sizes import dim
 from tilewright.spec.types import TypeName
 
 from .products import (
-    ACTIVATIONS,
     is_parallel,
+    layer_epilogue,
     layer_schedule,
     packed_weight,
     register,
@@ -55,16 +54,12 @@ class BlockKind(NamedTuple):
 
 def block_spec(kind: BlockKind) -> Gemm:
     """The product of a layer, for any number of rows; SpecError for what does not go together."""
-    epilogue: Expression = acc
-    if kind.has_bias:
-        epilogue = epilogue + Operand("bias", "f32", per="column")
-    epilogue = ACTIVATIONS[kind.activation](epilogue)
     a: TypeName | Quantize = kind.type
     if kind.inputs != "float":
         a = Quantize(kind.type, per=kind.form.per if kind.inputs == "blocks" else "row")
     return Gemm(
         dim("m"), kind.n, kind.k, a=a, b=Packed(kind.form), d=kind.type, lda=dim("lda"),
-        epilogue=None if epilogue is acc else epilogue,
+        epilogue=layer_epilogue("f32" if kind.has_bias else None, kind.activation),
     )  # fmt: skip
 
 

@@ -27,6 +27,7 @@ from tilewright.spec.postops import (
 )
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.sizes import dim
+from tilewright.spec.types import TypeName
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from .expressions import apart, evaluate
@@ -139,16 +140,19 @@ class LayerKind(NamedTuple):
     activation: str
 
 
+def layer_epilogue(bias: TypeName | None, activation: str) -> Expression | None:
+    """What a layer makes of its sums: plus a bias of that type, None for none, then activated."""
+    sums: Expression = acc if bias is None else acc + Operand("bias", bias, per="column")
+    epilogue = ACTIVATIONS[activation](sums)
+    return None if epilogue is acc else epilogue
+
+
 @lru_cache(maxsize=1024)
 def layer_kernel(kind: LayerKind, parallel: bool) -> Kernel:
     """The kernel of a layer, for any number of rows."""
-    epilogue: Expression = acc
-    if kind.has_bias:
-        epilogue = epilogue + Operand("bias", kind.type, per="column")
-    epilogue = ACTIVATIONS[kind.activation](epilogue)
     spec = Gemm(
         dim("m"), kind.n, kind.k, a=kind.type, b=Packed(kind.type), d=kind.type, lda=dim("lda"),
-        epilogue=None if epilogue is acc else epilogue,
+        epilogue=layer_epilogue(kind.type if kind.has_bias else None, kind.activation),
     )  # fmt: skip
     return compile(spec, layer_schedule(parallel))
 

@@ -8,12 +8,18 @@ from typing import Any
 import torch
 from tilewright.runtime.driver import compile
 from tilewright.runtime.kernel import Kernel
-from tilewright.spec.expression import Expression, Operand, acc
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
 from tilewright.spec.sizes import dim
 
-from .products import ACTIVATIONS, LayerKind, is_parallel, layer_schedule, packed_weight, register
+from .products import (
+    LayerKind,
+    is_parallel,
+    layer_epilogue,
+    layer_schedule,
+    packed_weight,
+    register,
+)
 
 #: The least scale of a row: one whose elements are all zero.
 _LEAST = 1e-12
@@ -24,16 +30,13 @@ def quantized_kernel(kind: LayerKind, parallel: bool) -> Kernel:
     """The kernel of a quantised layer whose rows are of ``kind.type``: ``u8`` with one scale and
     zero point, ``s8`` with a scale for each row.
     """
-    epilogue: Expression = acc
-    if kind.has_bias:
-        epilogue = epilogue + Operand("bias", "f32", per="column")
-    epilogue = ACTIVATIONS[kind.activation](epilogue)
     rows: dict[str, Any] = {"a_scale": "row"}
     if kind.type == "u8":
         rows = {"a_scale": "scalar", "a_zero": "scalar"}
     spec = Gemm(
         dim("m"), kind.n, kind.k, a=kind.type, b=Packed("s8"), d="f32", lda=dim("lda"),
-        b_scale="column", epilogue=None if epilogue is acc else epilogue, **rows,
+        b_scale="column", **rows,
+        epilogue=layer_epilogue("f32" if kind.has_bias else None, kind.activation),
     )  # fmt: skip
     return compile(spec, layer_schedule(parallel))
 
