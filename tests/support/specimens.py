@@ -183,7 +183,7 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
 
 #: The targets that show a kernel of a kind: those on which it differs most.
 TARGETS: dict[str, tuple[str, ...]] = {
-    "gemm_f32_16x4x64_fff_beta1_ld_of_the_call": ("avx512", "neon"),
+    "gemm_f32_16x4x64_fff_beta1_ld_of_the_call": ("avx512",),
     "gemm_f32_64x48x64_ccc": ("avx512", "avx2", "scalar"),
     "gemm_f32_32x8x16_fff_beta1_batch16_tile16x4_bnmk": ("avx2",),
     "gemm_f32_mx4xk_fcc_a_in_panels": ("avx2",),
@@ -191,7 +191,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemm_f32_8x8xk_fff_batch_of_the_call_bnmk": ("avx2",),
     "gemm_f64_3x5x3_ccf_alpha2_narrow_tails": ("neon", "scalar"),
     "gemm_f32_mxnxk_of_16_ccc_of_the_call": ("avx2", "scalar"),
-    "gemm_f32_2x2xk_cfc_alpha_and_beta_of_the_call_offsets": ("avx512", "neon", "scalar"),
+    "gemm_f32_2x2xk_cfc_alpha_and_beta_of_the_call_offsets": ("avx512", "scalar"),
     "gemm_f32_2x16x16_ccc_beta1_tile2x16_knmk_prefetch4": ("avx2",),
     "gemm_f32_31x16x64_ccc_tile31x16": ("avx512",),
     "gemm_f64_3x2x24_cff_addresses4": ("avx2", "scalar"),
