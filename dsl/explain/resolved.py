@@ -59,8 +59,15 @@ def _schedule(plan: Plan, tile: RegisterTile) -> Schedule:
         prefetch=asked.prefetch,
         threads=asked.threads,
         stores="stream" if plan.streams == 1 else asked.stores,
-        unpack_rows=None if plan.many is None else plan.many.rows,
+        unpack_rows=_unpack_rows(plan),
     )
+
+
+def _unpack_rows(plan: Plan) -> int | None:
+    """From how many rows on B is unpacked first, where other loops do not say so."""
+    if plan.many is not None:
+        return plan.many.rows
+    return 1 if plan.product.unit is not None and plan.product.block else None
 
 
 def _size(plan: Plan, tile: RegisterTile) -> tuple[int, int]:

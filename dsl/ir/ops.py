@@ -52,13 +52,17 @@ class Operation(Node):
 
 @dataclass(frozen=True, slots=True)
 class Point(Operation):
-    """``pointer = base + offset``: a pointer that the K loop will advance."""
+    """``pointer = base + offset``: a pointer that a loop will advance.
+
+    ``written``: what the base may write is written through it, too.
+    """
 
     kind: ClassVar[str] = "point"
     pointer: Writes[PointerName]
     base: Reads[PointerName]
     offset: Sizes[Expr]
     element: str
+    written: bool = False
 
 
 @dataclass(frozen=True, slots=True)

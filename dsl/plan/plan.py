@@ -376,7 +376,7 @@ class Plan(Decided):
         if not self.product.block:
             return None
         form = self.quantized
-        groups = self.product.block // self.product.depth
+        groups = self.product.block // self.product.group
         bits, planes = sum(plane.bits for plane in form.planes), len(form.planes)
         summed = bool(self.product.partial)
         return Scaled(groups, form.fields, bits, planes, bool(form.zeros), summed)

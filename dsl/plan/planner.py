@@ -11,7 +11,7 @@ from typing import Literal
 from sympy import Integer
 
 from tilewright.errors import ScheduleError
-from tilewright.isa.target import Target, uncut, without_blocks
+from tilewright.isa.target import Target, uncut, vectors_alone, without_blocks
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import LARGE, LARGE_CONVERTED, MANY_ROWS, Schedule, large_work
@@ -25,7 +25,7 @@ from .estimate.caches import WAYS
 from .estimate.work import convert_cycles, move_cycles
 from .formats.lookup import format_of
 from .formats.packed_b import MATRIX_COLUMNS, packed_product
-from .formats.quantized_b import COLUMNS, quantized_format
+from .formats.quantized_b import COLUMNS, quantized_format, quantized_product
 from .loops import Decision, outer_length, read_loops, threads_decision
 from .operands import LINE, batch_of
 from .plan import STACK_BYTES, ManyRows, Plan
@@ -57,8 +57,10 @@ LINE_VECTORS = 12
 def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     """The plan; ScheduleError or SpecError if schedule and spec contradict each other."""
     target = _able(spec, schedule, target)
-    given, why = _default(spec, schedule, target)
-    return _with_many_rows(_cheapest(spec, given, target, why), schedule)
+    few = target if spec.quantized is None else vectors_alone(target)
+    given, why = _default(spec, schedule, few)
+    plan = replace(_cheapest(spec, given, few, why), target=target)
+    return plan if spec.quantized is None else _with_many_rows(plan, schedule)
 
 
 def _cheapest(spec: Gemm, schedule: Schedule, target: Target, why: Mapping[str, str]) -> Plan:
@@ -140,44 +142,92 @@ def _asking_ahead(
 
 
 def _with_many_rows(plan: Plan, given: Schedule) -> Plan:
-    """``plan``, with another one for many rows if its tiles unpack B, or that one in its place.
+    """``plan`` with another one for many rows, of which B is unpacked first, or that in its place.
 
-    Unpacking costs that one as much as one row of tiles costs this one: from the third on it pays.
+    A panel of it for an A of floating point: that costs as much as one row of tiles costs this
+    plan, so from the third on it pays. Where blocks are integers, what matrices hold of it.
     """
     spec, asked = plan.spec, given.unpack_rows
+    able, open_ = _unpacking(plan, given), replace(given, tile=None, k_unroll=None)
+    open_ = replace(open_, k_split=None, stores=None, threads=None)
+    if asked is not None and able is None:
+        raise ScheduleError(
+            "there is no quantized B that is unpacked beforehand",
+            got=f"unpack_rows={asked} for {spec!r} on {plan.target.name}",
+            expected="b=tw.Packed(tw.Quantized(...)), and an A of floating point, no batch, no b2, "
+            "or a matrix unit that takes the integers of both",
+            hint="leave unpack_rows out",
+        )
+    if able is None or (asked is None and open_ != Schedule()) or not plan.tiles:
+        return plan
+    most = spec.m if isinstance(spec.m, int) else spec.m.max
+    rows = asked or 2 * max(tile.shape.rows for tile in plan.tiles) + 1
+    if most is not None and most < rows and (asked or not spec.sums_blocks):
+        return plan
+    found = _cheapest(spec, able, plan.target, _why_unpacked(able))
+    if spec.sums_blocks and asked is None:
+        rows = _rows_for_matrices(plan, found)
+        if most is not None and most < rows:
+            return plan
+    return found if isinstance(spec.m, int) else _from(plan, rows, found)
+
+
+def _unpacking(plan: Plan, given: Schedule) -> Schedule | None:
+    """The schedule of a plan in which B is unpacked first; None if there is none."""
+    spec = plan.spec
+    if spec.sums_blocks:
+        return _for_matrices(plan, given)
     loops = "Mnkmnk" if spec.outputs else "mNkmnk"
     loops = loops if (given.threads or 1) > 1 else loops.lower()
     many = Schedule(loops=loops, pack="b", threads=given.threads, stores=given.stores)
-    able, open_ = unpacks_in_panels(spec, many), replace(given, tile=None, k_unroll=None)
-    open_ = replace(open_, k_split=None, stores=None, threads=None)
-    if asked is not None and not able:
-        raise ScheduleError(
-            "there is no quantized B that is unpacked beforehand",
-            got=f"unpack_rows={asked} for {spec!r}",
-            expected="b=tw.Packed(tw.Quantized(...)), an A of floating point, no batch, no b2",
-            hint="leave unpack_rows out",
-        )
-    if not able or (asked is None and open_ != Schedule()) or not plan.tiles:
-        return plan
-    rows = asked or 2 * max(tile.shape.rows for tile in plan.tiles) + 1
+    return many if unpacks_in_panels(spec, many) else None
+
+
+def _for_matrices(plan: Plan, given: Schedule) -> Schedule | None:
+    """The schedule by which a matrix unit multiplies blocks of integers, if there is such a unit.
+
+    Rows of A that the second cache holds stay there while all of B passes by.
+    """
+    spec = plan.spec
+    if quantized_product(spec, plan.target).unit is None:
+        return None
+    asked = isinstance(spec.m, int) and given.unpack_rows is not None
+    tile = given.tile if asked else None
+    kept = replace(given, tile=tile, k_unroll=None, prefetch=None, unpack_rows=None)
+    alone = spec.batch is None and spec.b2 is None and not spec.outputs
     most = spec.m if isinstance(spec.m, int) else spec.m.max
-    if most is not None and most < rows:
-        return plan
-    return _unpacked(plan, many, rows)
+    few = most is not None and most <= MANY_ROWS
+    if given.loops is not None or given.threads is not None or few or not alone:
+        return kept
+    return replace(kept, loops="mnmk", block=(("m", MANY_ROWS),))
 
 
-def _unpacked(plan: Plan, schedule: Schedule, rows: int) -> Plan:
-    """``plan`` with the one of ``schedule`` from so many ``rows`` on, or that one where m is."""
-    why = dict.fromkeys(("loops", "pack"), f"B is unpacked once for up to {MANY_ROWS} rows")
-    found = _cheapest(plan.spec, schedule, plan.target, why)
-    if isinstance(plan.spec.m, int):
-        return found
+def _why_unpacked(schedule: Schedule) -> dict[str, str]:
+    """What is said of the loops of such a schedule."""
+    if schedule.pack is None:
+        return {"loops": "B passes by so many rows of A, which stay in a cache"} if schedule.block else {}
+    return dict.fromkeys(("loops", "pack"), f"B is unpacked once for up to {MANY_ROWS} rows")
+
+
+def _rows_for_matrices(plan: Plan, other: Plan) -> int:
+    """The rows of C from which on ``other``, on a matrix unit, takes fewer cycles than ``plan``."""
+    assert other.product.unit is not None
+    most, columns = 2 * other.product.unit.rows, value(plan.sizes["n"]) or NOMINAL
+    faster = (
+        rows
+        for rows in range(1, most)
+        if _product_cycles(other, rows, columns) < _product_cycles(plan, rows, columns)
+    )
+    return next(faster, most)
+
+
+def _from(plan: Plan, rows: int, found: Plan) -> Plan:
+    """``plan``, and from so many ``rows`` of a call on ``found``."""
     found = with_tiles(found, len(plan.tiles))
     loops = next(d for d in found.decisions if d.what == "loops")
+    how = f"{loops.reason}, in panels as wide as the tile" if found.packs else found.product.mnemonic
     said = Decision(
-        "many rows",
-        f"from {rows} on {loops.choice}",
-        f"{loops.reason}, in panels as wide as the tile, and not by each tile that loads it",
+        "many rows", f"from {rows} on {loops.choice}", f"{how}, and not by each tile that loads it"
     )
     return replace(
         plan,

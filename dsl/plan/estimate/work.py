@@ -111,7 +111,7 @@ def peak(plan: Plan) -> float:
             for vector in plan.target.of(plan.element)
             if (form := product.form(vector, "broadcast", "scalar")) is not None
         ]
-    return max(rates) * product.depth
+    return max(rates) * (product.depth if product.unit is None else product.step)
 
 
 # --- packing and converting ----------------------------------------------------------------------
