@@ -7,7 +7,7 @@ from dataclasses import replace
 from tilewright.ir.nest import Program
 from tilewright.plan.plan import Plan
 from tilewright.plan.routines.stack import StackPlan
-from tilewright.plan.tiles import RegisterTile
+from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.spec.schedule import Schedule
 from tilewright.symbolic import value
 

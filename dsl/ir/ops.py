@@ -52,10 +52,7 @@ class Operation(Node):
 
 @dataclass(frozen=True, slots=True)
 class Point(Operation):
-    """``pointer = base + offset``: a pointer that a loop will advance.
-
-    ``written``: what the base may write is written through it, too.
-    """
+    """``pointer = base + offset``, which a loop will advance; ``written``: for writing, too."""
 
     kind: ClassVar[str] = "point"
     pointer: Writes[PointerName]

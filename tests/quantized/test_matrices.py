@@ -106,8 +106,7 @@ def test_rows_are_few_where_vectors_take_no_longer() -> None:
 
 def test_a_block_is_summed_in_equal_parts() -> None:
     for form, depth in zip(FORMATS, (32, 64, 32, 64, 40, 24, 48, 64), strict=True):
-        a = tw.Quantize(per=("row", form.block) if form.block else "row")
-        spec = tw.Gemm(32, 64, 384, a=a, b=tw.Packed(form))
+        spec = tw.Gemm(32, 64, 384, a=kinds(form)[0], b=tw.Packed(form))
         product = plan_of(spec, UNIT).product
         assert product.depth == depth and product.block % depth == 0
     uneven = tw.Quantized("s8", scale="f32", block=136)  # 34 groups of 4: parts of 2 at most

@@ -1,8 +1,8 @@
-"""K steps of quantized operands on a matrix unit: a block of K summed in matrices, scaled in rows.
+"""K steps of quantized operands on a matrix unit: a block of K is summed in matrices.
 
-Parts of a block of B are unpacked into a buffer, from which matrices are loaded. The sums of a block
-go to another one: from there they are scaled row by row, and added to f32 sums that lie beside
-them, in the same operations as where vectors sum.
+Parts of a block of B are unpacked into a buffer, from which matrices are loaded. The sums of a
+block go to another one: from there they are scaled row by row, and added to f32 sums that lie
+beside them, in the same operations as where vectors sum.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def begin_beside(tile: Tile) -> Iterator[Op]:
     shape, product, lanes = tile.shape, tile.product, tile.vector.lanes
     stack, columns = sums_beside(tile), shape.columns * lanes
     yield Note("The sums of this tile of C, and those of one block of K, by way of memory.")
-    yield replace(stack.buffer(), zeros=True)
+    yield stack.buffer(zeros=True)
     yield StackBuffer(_SUMMED, product.summed, stack.lines * columns)
     if _unpacks(tile):
         yield StackBuffer(_UNPACKED, product.along, product.depth * columns)

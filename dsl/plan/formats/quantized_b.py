@@ -286,7 +286,7 @@ def _in_matrices(product: Product, spec: Gemm, target: Target) -> Product | None
     if not part or (4 * part < most and part < groups):
         return None
     held = [v for v in target.of(product.accumulator) if v.lanes == op.cols]
-    return replace(product, op=op, depth=part * op.group, ops={v: (op,) for v in held})
+    return replace(product, op=op, depth=part * op.group, ops=dict.fromkeys(held, (op,)))
 
 
 def _unscaled(spec: Gemm, target: Target) -> Product:

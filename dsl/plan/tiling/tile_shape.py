@@ -13,7 +13,7 @@ from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.isa.target import Target
 from tilewright.isa.vector import MulAdd, Vector
 
-from .contraction import Product
+from ..contraction import Product
 
 #: Registers for the steps in which elements are converted that no access converts.
 STEPS = 3
