@@ -27,10 +27,8 @@ from tilewright.ir.ops import (
     ZeroMatrix,
 )
 from tilewright.ir.values import Address, Register
-from tilewright.isa.vector import Vector
 from tilewright.symbolic import ONE, ZERO, linear
 
-from .k_loop import Side
 from .matrix_product import Place, accumulator, multiplied, places
 from .scaled_product import ScaledProduct
 from .store import LINE, Stack
@@ -76,11 +74,6 @@ class ScaledMatrices(ScaledProduct):
     def looped(self) -> bool:
         """Whether a block has several parts."""
         return self.groups > self.part
-
-    def held(self, side: Side) -> Vector:
-        """The vector of K groups of B that are unpacked."""
-        product, lanes = self.tile.product, self.tile.vector.lanes
-        return self.tile.plan.target.holding(product.along, lanes * product.group)
 
     def emit(self, index: int, run: int) -> Iterator[Op]:
         """The sums of a block, then scaled and added."""
