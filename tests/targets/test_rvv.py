@@ -76,6 +76,27 @@ def test_k_loops_spill_nothing_and_are_short(
             assert len(region.instructions) <= MOST * count
 
 
+def test_k_loops_of_several_vectors_or_steps_spill_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 32 registers all can be used only while one vector is loaded at a time."""
+    target = resolve("rvv128")
+    compiler = use("clang", target, monkeypatch)
+    cases = [
+        (tw.Gemm(30, 31, 16, a="f16", b="f16", order="F"), tw.Schedule()),
+        (tw.Gemm(30, 48, 16, a="f16"), tw.Schedule(tile=(14, 4))),
+        (tw.Gemm(64, 64, 64), tw.Schedule(k_unroll=4)),
+        (tw.Gemm(33, 31, 65, order="F"), tw.Schedule(k_unroll=2)),
+        (tw.Gemm(15, 16, 32, a="f64", b="f64"), tw.Schedule(k_unroll=4)),
+    ]
+    made = [Request(f"kernel{i}", *case, target) for i, case in enumerate(cases)]
+    library = compile_library(generate(made).text, target, compiler, tmp_path, "kernels")
+    found = functions(disassemble(library, compiler))
+    loops = [(one, each) for one in found for each in one.regions() if each.looped]
+    assert len(loops) >= len(cases)
+    assert [str(spill) for one, loop in loops for spill in one.spills_in(loop)] == []
+
+
 @pytest.mark.parametrize("name", ["rvv128", "rvv256"])
 def test_vectors_along_k_spill_nothing_where_k_ends(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
