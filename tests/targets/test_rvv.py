@@ -194,3 +194,11 @@ def test_a_register_group_counts_as_its_registers() -> None:
 def wide_only(target: Target) -> Target:
     """With vectors of 4 registers, and single elements, alone."""
     return replace(target, vectors=tuple(v for v in target.vectors if v.name in ("m4", "scalar")))
+
+
+def test_weights_of_two_planes_are_unpacked_where_registers_are_groups() -> None:
+    """Nine vectors are alive there, which of four registers each are more than there are."""
+    weights = tw.Quantized("s6", scale="f32", zero="f16", block=16)
+    spec = tw.Gemm(32, 64, 33, a=tw.Matrix("f32", "F"), b=tw.Packed(weights))
+    text = generate([Request("kernel", spec, tw.Schedule(), resolve("rvv256"))]).text
+    assert "unpack_b_16x16(" in text
