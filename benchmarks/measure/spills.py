@@ -24,7 +24,7 @@ _CALL = re.compile(r"^(callq?|blr?|jalr?)$")
 _RETURN = re.compile(r"^(retq?|br)$")
 _PUSH = re.compile(r"^(push|pop)q?$")
 _FMA = re.compile(
-    r"^(vfn?m(add|sub)\w*|fn?m(add|sub|la|ls)(l[bt]?)?2?|fn?m(ad|sb)|vp?dp\w+|vpmaddwd|bfmmla|(bf|[su]+)dot|[su]*mmla|(bf|[fsu]+)mopa|vf?w?macc(bf16)?\.v[vfx])$"
+    r"^(vfn?m(add|sub)\w*|fn?m(add|sub|la|ls)(l[bt]?)?2?|fn?m(ad|sb)|vp?dp\w+|vpmaddwd|bfmmla|(bf|[su]+)dot|[su]adalp|[su]*mmla|(bf|[fsu]+)mopa|vf?w?macc(bf16)?\.v[vfx])$"
 )
 _MULTIPLY = re.compile(r"^v?f?mul([sp][sd])?$")
 # What a caller on AArch64 gets back, moved up between the last multiply-adds; vectors are q.

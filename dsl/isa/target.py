@@ -107,6 +107,15 @@ class Target:
                     f"target {self.name}: vectors of {element} must get narrower down to 1 lane",
                     got=lanes,
                 )
+        elements = {vector.element for vector in self.vectors}
+        for op in (op for vector in self.vectors for op in vector.muladd):
+            if missing := {op.x, op.y} - {"", *elements}:
+                raise TargetError(
+                    f"target {self.name}: {op.mnemonic} multiplies {op.x} by {op.y}, "
+                    "which no vector holds",
+                    got=f"vectors of {', '.join(sorted(elements))}",
+                    expected=f"one of {', '.join(sorted(missing))} as well",
+                )
 
     @property
     def every_vector(self) -> tuple[Vector, ...]:

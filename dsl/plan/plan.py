@@ -398,8 +398,16 @@ class Plan(Decided):
         along, element = self.input_of(self.along).type, self.product.along
         as_it_is = self.unpacks or loads_as(self.target, along, element)
         converting = 0 if as_it_is else STEPS
-        held = self.target.hints.spare if self.target.hints and not self.schedule.tile else 0
-        return held + converting
+        return converting if self.schedule.tile else self._spare_for_compilers() + converting
+
+    def _spare_for_compilers(self) -> int:
+        """What they take themselves. Where no hints hold a step's loads behind the step before it,
+        as on vectors that are groups of registers, some of the next step's are lifted.
+        """
+        if self.target.hints is not None:
+            return self.target.hints.spare
+        lifts = self.target.scalars_apart and (self.schedule.k_unroll or 1) > 1
+        return max(vector.registers for vector in self.target.vectors) if lifts else 0
 
     def _overlaps(self, steps: int | None, accumulate: bool) -> bool:
         """Whether a tile's last vector may overlap the one before.

@@ -136,33 +136,33 @@ static inline void tile0_2x2(const float *a, const int64_t *a_offsets, const flo
     const float alpha_v = alpha;
     const float beta_v = beta;
     float zero_v = 0;
-    const int32_t no_c_v = -(beta_v == zero_v);
+    int32_t no_c_v = -(beta_v == zero_v);
 
     /* Store the sums times alpha, plus C times beta. */
     c0_0 = c0_0 * alpha_v;
     float old_c0_0 = *c;
-    const float kept_c0_0 = (no_c_v != 0 ? beta_v : old_c0_0);
+    float kept_c0_0 = (no_c_v != 0 ? beta_v : old_c0_0);
     c0_0 = c0_0 + kept_c0_0 * beta_v;
     *c = c0_0;
 
     /* Store the sums times alpha, plus C times beta. */
     c0_1 = c0_1 * alpha_v;
     float old_c0_1 = c[1];
-    const float kept_c0_1 = (no_c_v != 0 ? beta_v : old_c0_1);
+    float kept_c0_1 = (no_c_v != 0 ? beta_v : old_c0_1);
     c0_1 = c0_1 + kept_c0_1 * beta_v;
     c[1] = c0_1;
 
     /* Store the sums times alpha, plus C times beta. */
     c1_0 = c1_0 * alpha_v;
     float old_c1_0 = c[2];
-    const float kept_c1_0 = (no_c_v != 0 ? beta_v : old_c1_0);
+    float kept_c1_0 = (no_c_v != 0 ? beta_v : old_c1_0);
     c1_0 = c1_0 + kept_c1_0 * beta_v;
     c[2] = c1_0;
 
     /* Store the sums times alpha, plus C times beta. */
     c1_1 = c1_1 * alpha_v;
     float old_c1_1 = c[3];
-    const float kept_c1_1 = (no_c_v != 0 ? beta_v : old_c1_1);
+    float kept_c1_1 = (no_c_v != 0 ? beta_v : old_c1_1);
     c1_1 = c1_1 + kept_c1_1 * beta_v;
     c[3] = c1_1;
 }

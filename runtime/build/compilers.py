@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
@@ -16,6 +18,7 @@ from typing import Literal
 
 from tilewright.errors import ToolchainError
 from tilewright.isa.target import NEVER, Target
+from tilewright.settings import settings
 from tilewright.runtime.machine.host import Means, machine, means, numbers_of, user_compiler
 
 Family = Literal["gcc", "clang", "zig"]
@@ -204,32 +207,59 @@ def binutils(name: str, compiler: Compiler, problem: str) -> list[str]:
     return found
 
 
+class TooSlowError(ToolchainError):
+    """A tool did not end within the seconds that it has."""
+
+
 def run_tool(command: list[str], directory: Path | None) -> subprocess.CompletedProcess[str]:
-    """Run a tool, in English and with its temporary files in ``directory``."""
+    """Run a tool, in English and with its temporary files in ``directory``.
+
+    Raises TooSlowError where it takes longer than ``TILEWRIGHT_COMPILE_SECONDS``.
+    """
     environment = {**os.environ, "LC_ALL": "C"}
     if directory is not None:
         environment["TMPDIR"] = str(directory)
     try:
-        done = subprocess.run(
+        process = subprocess.Popen(
             command,
             cwd=directory,
             env=environment,
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
             errors="replace",
-            check=False,
+            process_group=0,  # with what it starts itself: gcc's compiler proper holds the pipes
         )
     except OSError as error:
         raise ToolchainError(
             f"{command[0]} cannot be started", got=error.strerror or str(error)
         ) from error
-    if done.returncode != 0:
-        said = "\n".join((done.stderr or done.stdout).strip().splitlines()[:20])
+    output, errors = _ended(process, command)
+    if process.returncode != 0:
+        said = "\n".join((errors or output).strip().splitlines()[:20])
         raise ToolchainError(
-            f"{os.path.basename(command[0])} failed with status {done.returncode}",
+            f"{os.path.basename(command[0])} failed with status {process.returncode}",
             got=said or "no message",
             expected=f"success of: {shlex.join(command)}",
         )
-    return done
+    return subprocess.CompletedProcess(command, process.returncode, output, errors)
 
+
+def _ended(process: subprocess.Popen[str], command: list[str]) -> tuple[str, str]:
+    """What a process printed until it ended; no longer wanted, it ends with all it started."""
+    limit = settings().compile_seconds
+    with process:
+        try:
+            return process.communicate(timeout=limit)
+        except BaseException as error:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+            raise TooSlowError(
+                f"{os.path.basename(command[0])} did not end within {limit:g} s",
+                got=f"no end of: {shlex.join(command)}",
+                hint="set CC to another compiler, or ask for a smaller tile; where it is only slow, "
+                "set TILEWRIGHT_COMPILE_SECONDS to more",
+            ) from None

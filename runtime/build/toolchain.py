@@ -18,7 +18,16 @@ from tilewright.isa.target import NEVER, Target
 from tilewright.runtime.machine.host import machine
 
 from . import precompiled
-from .compilers import Compiler, Family, architecture_of, binutil, binutils, gnu_name, run_tool
+from .compilers import (
+    Compiler,
+    Family,
+    TooSlowError,
+    architecture_of,
+    binutil,
+    binutils,
+    gnu_name,
+    run_tool,
+)
 
 #: A fused operation is a node of the program: the compiler must not contract on its own. Nor may
 #: it vectorise: gcc 12 turns K loops over four pairs of scalars into loads beyond the operands.
@@ -298,6 +307,8 @@ def _precompiled(compiler: Compiler, folder: Path) -> tuple[str, ...]:
 def _succeeds(command: list[str], directory: Path) -> bool:
     try:
         run_tool(command, directory)
+    except TooSlowError:
+        raise
     except ToolchainError:
         return False
     return True

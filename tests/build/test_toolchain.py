@@ -10,13 +10,17 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from support import compilers as supported
 
-from tilewright.errors import ToolchainError
+import tilewright as tw
+from tilewright.errors import TilewrightError, ToolchainError
+from tilewright.generate import Request, generate
 from tilewright.isa.target import Target
 from tilewright.runtime.build import compilers, toolchain
 from tilewright.runtime.build.compilers import Compiler, find_compiler
 from tilewright.runtime.build.toolchain import compile_library, compile_program, compiler_flags, disassemble
 from tilewright.runtime.machine import host
+from tilewright.settings import settings
 from tilewright.targets import load
 
 DATA = Path(__file__).parent.parent / "data"
@@ -242,6 +246,52 @@ def test_a_compiler_that_goes_away(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     gone: Compiler = replace(compiler, command=("/no/such/gcc",))
     with pytest.raises(ToolchainError, match="cannot be started"):
         compile_program([KERNEL], SCALAR, gone, tmp_path, "program")
+
+
+#: A compiler that starts another process, says which, and neither of the two ever ends.
+ENDLESS = """#!/bin/sh
+sleep 1000 &
+echo $! >started
+wait
+"""
+
+
+def test_a_compiler_that_does_not_end_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    endless = tmp_path / "endless"
+    endless.write_text(ENDLESS)
+    endless.chmod(0o700)
+    compiler = Compiler((str(endless),), "gcc", "12", "x86_64-linux-gnu")
+    monkeypatch.setenv("TILEWRIGHT_COMPILE_SECONDS", "0.5")
+    expected = r"(?s)endless did not end within 0.5 s.*-c program.c.*TILEWRIGHT_COMPILE_SECONDS"
+    with pytest.raises(ToolchainError, match=expected):
+        compile_program([KERNEL], SCALAR, compiler, tmp_path, "program")
+    state = Path("/proc") / (tmp_path / "started").read_text().strip() / "stat"
+    assert not state.exists() or " Z " in state.read_text()
+
+
+@pytest.mark.parametrize("seconds", ["soon", "0", "-3", "inf", "nan"])
+def test_what_is_no_time_is_refused(seconds: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_COMPILE_SECONDS", seconds)
+    with pytest.raises(TilewrightError, match=f"(?s)is not a time.*{seconds}.*positive number"):
+        settings()
+
+
+def test_clang_does_not_follow_a_row_of_scalars(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each sum is twice in the greatest so far: were these const, clang 14 and 19 tried 2^30 ways."""
+    target = load("avx512")
+    schedule = tw.Schedule(tile=(1, 30), vectorize="m")
+    spec = tw.Gemm(
+        1, 30, 4, b=tw.Matrix("f32", "F"), outputs={"greatest": tw.row_max(tw.acc)}
+    )
+    compiler = supported.use("clang", target, monkeypatch)
+    monkeypatch.setenv("TILEWRIGHT_COMPILE_SECONDS", "60")
+    text = generate([Request("kernel", spec, schedule, target)]).text
+    assert "greatest_so_far" in text
+    compile_library(text, target, compiler, tmp_path, "kernel")
 
 
 def test_disassembling_needs_a_tool(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,11 +50,17 @@ def unpack(
     return Packed(buffer, elements, tuple(nodes), (tile,))
 
 
+#: The registers alive where bits of two planes become elements with a scale and a minimum, at most.
+_ALIVE = 12
+
+
 def _vector(plan: Plan, width: int) -> Vector:
-    """The widest vector of f32 of which a panel, and a block of the caller's columns, has whole."""
-    sizes = width, plan.quantized.nb
-    vectors = (v for v in plan.target.of("f32") if not any(size % v.lanes for size in sizes))
-    return next(vectors)
+    """The widest vector of f32 with registers enough, of which a panel, and a block of the caller's
+    columns, has whole ones.
+    """
+    sizes, target = (width, plan.quantized.nb), plan.target
+    whole = (v for v in target.of("f32") if not any(size % v.lanes for size in sizes))
+    return next(v for v in whole if v.registers * _ALIVE <= target.registers)
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,12 +162,15 @@ class TileShape:
         if self.form in ("lane_k", "repeat"):
             return Budget(accumulators, self.vectors, self.rows + (self.form == "repeat"), masks)
         converting = STEPS if self.converts and vector.lanes == 1 else 0
+        if self.apart:
+            # No scalar waits for a register: the next vector is loaded beside the one that passes,
+            # and of several compilers load yet another early, or move the sums around.
+            passing = min(2, self.columns) if self.hold == "across" else self.columns
+            along = passing + (self.columns > 1)
+            return Budget(accumulators, along, converting, masks, vector.registers)
         if self.hold == "across":
-            across = 0 if self.apart else self.bands
-            # No scalar waits for a register: the next vector is loaded beside the one that passes.
-            along = min(2, self.columns) if self.apart else 1
-            return Budget(accumulators, along, across + converting, masks, vector.registers)
-        across = 0 if self.form == "memory" or self.apart else 1
+            return Budget(accumulators, 1, self.bands + converting, masks, vector.registers)
+        across = 0 if self.form == "memory" else 1
         return Budget(accumulators, self.columns, across + converting, masks, vector.registers)
 
     def _scaled_budget(self, accumulators: int) -> Budget:
