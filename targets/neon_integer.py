@@ -127,6 +127,7 @@ _QUAD = Vector(
         "u8": f"vreinterpretq_s32_u32(vmovl_u16({_eights('u', 32)}))",
     },
     stores={
+        "s16": f"vst1_s16({{p}}, {_HALVES})",
         "u16": f"vst1_u16({{p}}, vreinterpret_u16_s16({_HALVES}))",
         "s8": low_bits(32, _QUARTERS, "s8"),
         "u8": low_bits(32, _QUARTERS, "s8"),
@@ -172,6 +173,7 @@ _PAIR = Vector(
         "u8": f"vget_low_s32(vreinterpretq_s32_u32(vmovl_u16({_eights('u', 16)})))",
     },
     stores={
+        "s16": low_bits(32, _PAIR_HALVES, "s16"),
         "u16": low_bits(32, _PAIR_HALVES, "s16"),
         "s8": low_bits(16, _PAIR_QUARTERS, "s8"),
         "u8": low_bits(16, _PAIR_QUARTERS, "s8"),

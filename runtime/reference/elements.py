@@ -103,7 +103,7 @@ class Draws:
         low, high = INTEGERS[parameter.type]
         if self._whole:
             return (-_WHOLE, _WHOLE) if low else (0, 2 * _WHOLE)
-        if high > 255 and self._signature.output.type != "s32":
+        if parameter.type == "s32" and self._signature.output.type != "s32":
             limit = int(self._spread()) + 1  # of the size of what it is added to
             return -limit, limit
         return low, high

@@ -83,6 +83,7 @@ _LOADS = {
 _STORES = {
     "s8": f"svst1b_s32({_ALL}, {{p}}, {{v}})",
     "u8": f"svst1b_s32({_ALL}, (int8_t *)({{p}}), {{v}})",
+    "s16": f"svst1h_s32({_ALL}, {{p}}, {{v}})",
     "u16": f"svst1h_s32({_ALL}, (int16_t *)({{p}}), {{v}})",
 }
 
