@@ -55,6 +55,7 @@ CONVERSIONS = {
     "s16": Conversions(
         {"s8": "@vsext_vf2_$t({x}, $n)", "u8": f"{_SIGNED}(@vzext_vf2_$u({{x}}, $n))"}
     ),
+    "u16": Conversions({"u8": "@vzext_vf2_$t({x}, $n)"}),
     "f16": Conversions(),
     "bf16": Conversions(),
 }
