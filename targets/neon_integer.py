@@ -84,9 +84,8 @@ def _long(element: str, lanes: int) -> tuple[MulAdd, ...]:
         return product if lanes == 4 else f"vget_low_s32({product})"
 
     spellings: dict[Form, str] = {
-        "scalar": spelled("_n", "{y}"),
-        "lane": spelled("_lane", "{y}, {lane}"),
         "broadcast": spelled("", "{y}"),
+        "lane": spelled("_lane", "{y}, {lane}"),
     }
     return forms(f"{element[0]}mlal", spellings, lanes, factors=(1, element, element))
 
@@ -94,7 +93,7 @@ def _long(element: str, lanes: int) -> tuple[MulAdd, ...]:
 def _alone(element: str) -> MulAdd:
     """A product of two C scalars of 16 bits, added to one of s32."""
     (plain,) = _SCALAR.muladd
-    return replace(plain, mnemonic=f"{element[0]}mlal by element", x=element, y=element)
+    return replace(plain, mnemonic=f"{element[0]}mlal", x=element, y=element)
 
 
 def _muladd(lanes: int) -> tuple[MulAdd, ...]:

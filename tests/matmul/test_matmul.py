@@ -51,7 +51,7 @@ def test_every_order_and_size(orders: tuple[str, str, str], rng: np.random.Gener
     ("a", "b", "made"),
     [
         ("f8", "f8", "f8"), ("f2", "f2", "f4"), ("f4", "f2", "f4"), ("u1", "i1", "i4"),
-        ("i1", "i1", "i4"), (ml_dtypes.bfloat16, ml_dtypes.bfloat16, "f4"),
+        ("i1", "i1", "i4"), ("i2", "u2", "i4"), (ml_dtypes.bfloat16, ml_dtypes.bfloat16, "f4"),
         (ml_dtypes.float8_e4m3fn, "f4", "f4"),
     ],
 )  # fmt: skip
