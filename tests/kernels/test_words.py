@@ -12,22 +12,22 @@ import tilewright as tw
 
 Array = np.ndarray[Any, Any]
 TARGETS = (
-    "scalar", "avx2", "avx2+vnniint16", "avx512+vnni", "neon", "sve256+sve2", "power10", "rvv256",
+    "scalar", "avx2", "avx512+vnni", "neon", "sve256+sve2", "power10", "rvv256",
 )  # fmt: skip
 DTYPES: Any = {"s8": np.int8, "s16": np.int16, "u16": np.uint16}
 #: Types of A and B, whether B is packed, and D's type.
 PRODUCTS: Any = (
-    ("s16", "s16", False, "s32"), ("s16", "u16", True, "s32"), ("u16", "s16", False, "s32"),
-    ("u16", "u16", True, "s32"), ("s8", "u16", False, "s16"), ("s16", "s8", True, "u16"),
+    ("s16", "s16", False, "s32"), ("u16", "u16", True, "s32"), ("u16", "s16", False, "u16"),
+    ("s8", "u16", True, "s16"),
 )  # fmt: skip
-M, N, K = 5, 21, 67
+M, N, K = 6, 21, 67
 
 
 def ends(type_: str, shape: tuple[int, int], rng: np.random.Generator) -> Array:
-    """The least element, the greatest, and 1: half of all groups are of the least alone."""
+    """The least element, the greatest, and 1; of every other line half are the first of these."""
     info = np.iinfo(DTYPES[type_])
     drawn = rng.choice([info.min, info.max, 1], shape)
-    drawn[:, : shape[1] // 2] = info.min or info.max
+    drawn[::2, : shape[1] // 2] = info.min or info.max
     found: Array = drawn.astype(DTYPES[type_])
     return found
 
@@ -40,13 +40,12 @@ def wrapped(sums: Array) -> Array:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_sums_wrap_and_results_saturate(target: str, cases: Cases) -> None:
-    specs = [
-        tw.Gemm(M, N, K, a=a, b=tw.Packed(b) if packed else b, d=d) for a, b, packed, d in PRODUCTS
+    requests = [
+        (tw.Gemm(M, N, K, a=a, b=tw.Packed(b) if packed else b, d=d), None, target)
+        for a, b, packed, d in PRODUCTS
     ]
     rng = np.random.default_rng(5)
-    for kernel, (a, b, packed, d) in zip(
-        tw.compile_many(specs, target=target), PRODUCTS, strict=True
-    ):
+    for kernel, (a, b, packed, d) in zip(tw.compile_many(requests), PRODUCTS, strict=True):
         x, y = ends(a, (M, K), rng), np.ascontiguousarray(ends(b, (N, K), rng).T)
         sums = wrapped(x.astype(np.int64) @ y.astype(np.int64))
         if d != "s32":
