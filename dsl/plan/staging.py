@@ -53,7 +53,9 @@ class Staging:
             return False
         elements = value(sizes["k"] * sizes["n"])
         stays = elements is not None and elements * ITEMSIZE[self.product.along] <= CACHED_BYTES
-        return stays and "a" in self.sources and value(self.operands["a"].strides["k"]) == 1
+        steps = self.operands["a"].strides
+        rows = value(steps["k"]) == 1 and value(steps["m"]) != 1  # else groups of a single line
+        return stays and "a" in self.sources and rows
 
 
 def loads_as(target: Target, type_: str, element: str) -> bool:

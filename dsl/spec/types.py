@@ -156,8 +156,9 @@ def is_signed(name: str) -> bool:
 
 def other_sign(name: str) -> str:
     """The integers of 8 or 16 bits that differ in the meaning of the top bit; "" of other types."""
-    other = {"s": "u", "u": "s"}.get(name[0], "") + name[1:]
-    return other if name in INPUTS and other in INPUTS else ""
+    if name not in INPUTS or not is_integer(name):
+        return ""
+    return ("u" if is_signed(name) else "s") + name[1:]
 
 
 def accumulator(a: str, b: str) -> TypeName:
