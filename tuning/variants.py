@@ -11,12 +11,12 @@ from typing import Any, cast
 from tilewright.errors import SpecError, TilewrightError
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
-from tilewright.plan.cost_model import shape_of, tile_cycles
 from tilewright.plan.estimate.kernel import estimate
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import make_plan
 from tilewright.plan.routines.stack import side_by_side
-from tilewright.plan.tile_shape import TileRequest, TileShape, chains_wanted
+from tilewright.plan.tiling.cost_model import shape_of, tile_cycles
+from tilewright.plan.tiling.tile_shape import TileRequest, TileShape, chains_wanted
 from tilewright.plan.vector_axis import legal_dimensions
 from tilewright.runtime.machine.host import resolve, usable_cpus
 from tilewright.spec.gemm import Gemm

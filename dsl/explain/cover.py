@@ -9,9 +9,9 @@ from typing import NamedTuple
 from sympy import Expr
 
 from tilewright.plan.estimate.kernel import NOMINAL
-from tilewright.plan.parts import Part
 from tilewright.plan.plan import Plan
-from tilewright.plan.tiles import (
+from tilewright.plan.tiling.parts import Part
+from tilewright.plan.tiling.tiles import (
     FirstOrLater,
     Grid,
     Grids,

@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.ir.nest import Program
 from tilewright.plan.estimate.kernel import Estimate
 from tilewright.plan.plan import Plan
-from tilewright.plan.tiles import RegisterTile
+from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.symbolic import value
 
 from .decisions import AnyPlan, text_of

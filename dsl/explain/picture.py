@@ -12,7 +12,7 @@ from tilewright.plan.estimate.kernel import NOMINAL, estimate
 from tilewright.plan.estimate.work import peak
 from tilewright.plan.plan import Plan
 from tilewright.plan.routines.stack import StackPlan
-from tilewright.plan.tiles import RegisterTile
+from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.spec.types import ITEMSIZE
 
 from .cover import Covered, cover, number

@@ -8,7 +8,7 @@ from tilewright.ir.nest import Program
 from tilewright.ir.ops import Loop, TileProgram
 from tilewright.lower.tile.store import LONG, length
 from tilewright.plan.plan import Plan
-from tilewright.plan.tiles import RegisterTile
+from tilewright.plan.tiling.tiles import RegisterTile
 
 from .decisions import Row, text_of
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from tilewright.ir.nest import Program
 from tilewright.plan.plan import Plan
 from tilewright.plan.routines.stack import StackPlan
-from tilewright.plan.tiles import RegisterTile
+from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.spec.schedule import Schedule
 from tilewright.symbolic import value
 
@@ -59,8 +59,15 @@ def _schedule(plan: Plan, tile: RegisterTile) -> Schedule:
         prefetch=asked.prefetch,
         threads=asked.threads,
         stores="stream" if plan.streams == 1 else asked.stores,
-        unpack_rows=None if plan.many is None else plan.many.rows,
+        unpack_rows=_unpack_rows(plan),
     )
+
+
+def _unpack_rows(plan: Plan) -> int | None:
+    """From how many rows on B is unpacked first, where other loops do not say so."""
+    if plan.many is not None:
+        return plan.many.rows
+    return 1 if plan.product.unit is not None and plan.product.block else None
 
 
 def _size(plan: Plan, tile: RegisterTile) -> tuple[int, int]:

@@ -28,8 +28,8 @@ from tilewright.ir.ops import TileProgram
 from tilewright.plan.estimate.kernel import NOMINAL
 from tilewright.plan.plan import Plan
 from tilewright.plan.routines.stack import StackPlan
-from tilewright.plan.tile_shape import TileShape
-from tilewright.plan.tiles import RegisterTile, steps_text
+from tilewright.plan.tiling.tile_shape import TileShape
+from tilewright.plan.tiling.tiles import RegisterTile, steps_text
 from tilewright.symbolic import ONE, ZERO, c_text, evaluate, value
 
 from . import estimates, reasons

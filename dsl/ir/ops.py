@@ -52,13 +52,14 @@ class Operation(Node):
 
 @dataclass(frozen=True, slots=True)
 class Point(Operation):
-    """``pointer = base + offset``: a pointer that the K loop will advance."""
+    """``pointer = base + offset``, which a loop will advance; ``written``: for writing, too."""
 
     kind: ClassVar[str] = "point"
     pointer: Writes[PointerName]
     base: Reads[PointerName]
     offset: Sizes[Expr]
     element: str
+    written: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,8 @@ def _point(w: Walk, op: Point) -> None:
     if base.element != op.element:
         w.refuse(op, f"takes {base.element} of {op.base} for {op.element}", "its type")
     offset = w.size(op, op.offset)
-    _new_pointer(w, op, op.pointer, replace(base.moved(offset, offset), written=False))
+    written = op.written and base.written
+    _new_pointer(w, op, op.pointer, replace(base.moved(offset, offset), written=written))
 
 
 def _point_batch(w: Walk, op: PointBatch) -> None:

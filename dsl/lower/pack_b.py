@@ -41,8 +41,8 @@ from tilewright.isa.vector import Vector
 from tilewright.lower.staging.conversion import Conversion
 from tilewright.lower.staging.convert_groups import conversion_nest
 from tilewright.plan.formats.packed_b import ALIGNMENT
-from tilewright.plan.parts import Part, cut
 from tilewright.plan.routines.pack_b import PackPlan
+from tilewright.plan.tiling.parts import Part, cut
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, symbol
 

@@ -43,9 +43,9 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.values import Address, Register
 from tilewright.isa.vector import Vector
-from tilewright.plan.parts import exact_parts
 from tilewright.plan.routines.stack import StackPlan
 from tilewright.plan.routines.transpose import move_plan
+from tilewright.plan.tiling.parts import exact_parts
 from tilewright.spec.gemm import SHAPES
 from tilewright.symbolic import ONE, ZERO, div, linear, mod, symbol, value
 

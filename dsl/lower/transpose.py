@@ -20,8 +20,8 @@ from tilewright.ir.ops import (
     TileProgram,
 )
 from tilewright.ir.values import Active, Address, MaskRegister, Register
-from tilewright.plan.parts import Part, cut
 from tilewright.plan.routines.transpose import Block, TransposePlan
+from tilewright.plan.tiling.parts import Part, cut
 from tilewright.symbolic import ONE, ZERO, linear, slots, symbol
 
 Role = Literal["in", "out"]

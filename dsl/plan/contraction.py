@@ -113,7 +113,7 @@ class Product:
 
     def in_steps(self, k: int | None) -> Product:
         """With K, where it is known, split into as few, equally deep steps as possible."""
-        if self.unit is None or not k:
+        if self.unit is None or self.block or not k:
             return self
         groups = -(-k // self.group)
         steps = -(-k // self.unit.depth)
@@ -122,12 +122,12 @@ class Product:
     def held(self, target: Target, vector: Vector, side: str) -> Vector:
         """What holds the factor of that ``side``, "along" or "across", beside ``vector``."""
         element = self.along if side == "along" else self.across
-        lines = vector.lanes
+        lines, depth = vector.lanes, self.depth if self.unit is None else self.group
         if self.blocks:
             lines = self.op.groups if side == "across" else self.op.cols
-        if element == vector.element and lines * self.depth == vector.lanes:
+        if element == vector.element and lines * depth == vector.lanes:
             return vector
-        return target.holding(element, lines * self.depth)
+        return target.holding(element, lines * depth)
 
 
 def choose_product(

@@ -22,14 +22,16 @@ from .formats.quantized_b import QuantizedFormat
 from .loops import Decided, Decision
 from .operands import BatchPlan, Operand
 from .staging import is_empty, loads_as, same_types, takes_scalars
-from .tile_shape import STEPS, Scaled, TileRequest
-from .tiles import Pass, RegisterTile, Stage
+from .tiling.tile_shape import STEPS, Scaled, TileRequest
+from .tiling.tiles import Pass, RegisterTile, Stage
 
 #: K groups in a register of which multiply-adds take one.
 LANES = 4
 #: Elements of K that are unpacked at once: of 2 bits 4 share a byte, of 3 bits 8 have three.
 #: A block of K has a multiple of half as many.
 UNPACKED = 16
+#: What sizes of the call count as, where plans differ in nothing but conversions.
+NOMINAL = 64
 #: A packed block up to this many bytes lies on the stack.
 STACK_BYTES = 32 * 1024
 
@@ -376,7 +378,7 @@ class Plan(Decided):
         if not self.product.block:
             return None
         form = self.quantized
-        groups = self.product.block // self.product.depth
+        groups = self.product.block // self.product.group
         bits, planes = sum(plane.bits for plane in form.planes), len(form.planes)
         summed = bool(self.product.partial)
         return Scaled(groups, form.fields, bits, planes, bool(form.zeros), summed)

@@ -62,7 +62,8 @@ class Schedule:
     ``stores``: ``"stream"`` writes C past the caches, in whole vectors where its lines are aligned,
     ``"cached"`` does not. ``unpack_rows`` is from how many rows of C on a quantized B is unpacked
     before tiles read it, where A is floating point: fewer rows unpack it as they load it. Where
-    ``loops`` are asked for without it, all do. Raises ScheduleError.
+    ``loops`` are asked for without it, all do. Where A is integers it is from how many rows on a
+    matrix unit multiplies them by parts of B that are unpacked for it. Raises ScheduleError.
 
     >>> schedule = tw.Schedule(tile=(4, 16), loops="nmknk", block={"n": 64, "k": 128}, pack="b")
     >>> kernel = tw.compile(tw.Gemm(256, 256, 256), schedule)

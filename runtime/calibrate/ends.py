@@ -20,10 +20,10 @@ import numpy as np
 
 from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
-from tilewright.plan.cost_model import tile_cycles
 from tilewright.plan.plan import Plan
-from tilewright.plan.tile_shape import TileRequest, TileShape
-from tilewright.plan.tiles import grids_of
+from tilewright.plan.tiling.cost_model import tile_cycles
+from tilewright.plan.tiling.tile_shape import TileRequest, TileShape
+from tilewright.plan.tiling.tiles import grids_of
 from tilewright.runtime.call import dispatch
 from tilewright.runtime.driver import compile_many
 from tilewright.spec.gemm import Gemm

@@ -14,8 +14,9 @@ from tilewright.explain.estimates import Measured
 from tilewright.explain.text import WIDTH, explain
 from tilewright.generate import explain_plan, lowered, plan_for, program_for
 from tilewright.ir.count import formulas
-from tilewright.plan import contraction, cost_model, partition, tile_shape
-from tilewright.plan.cost_model import ranking, shape_of, tile_cycles
+from tilewright.plan import contraction
+from tilewright.plan.tiling import cost_model, partition, tile_shape
+from tilewright.plan.tiling.cost_model import ranking, shape_of, tile_cycles
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.expression import acc
 from tilewright.spec.gemm import Gemm, Spec

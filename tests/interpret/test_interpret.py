@@ -27,7 +27,7 @@ from tilewright.ir.ops import (
     Op,
     Store,
 )
-from tilewright.plan.tiles import grids_of
+from tilewright.plan.tiling.tiles import grids_of
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Addresses, Offsets, Strided
 from tilewright.spec.schedule import Schedule

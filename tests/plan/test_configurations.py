@@ -10,10 +10,10 @@ from tilewright.generate import plan_for, program_for
 from tilewright.ir.nest import Configure
 from tilewright.ir.nodes import walk
 from tilewright.isa.target import Target
-from tilewright.plan.configurations import configurations_of, numbered
-from tilewright.plan.cost_model import configuring, ranking
 from tilewright.plan.estimate.kernel import estimate
 from tilewright.plan.estimate.work import CONFIGURING
+from tilewright.plan.tiling.configurations import configurations_of, numbered
+from tilewright.plan.tiling.cost_model import configuring, ranking
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule

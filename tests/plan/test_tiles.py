@@ -15,9 +15,9 @@ from tilewright.generate import Request, generate, plan_for, program_for
 from tilewright.ir.nest import Call, NestNode
 from tilewright.ir.nodes import inside, walk
 from tilewright.ir.ops import MultiplyAdd, MultiplyMatrices
-from tilewright.plan.parts import cut
 from tilewright.plan.plan import Plan
-from tilewright.plan.tiles import Grid, grids_of
+from tilewright.plan.tiling.parts import cut
+from tilewright.plan.tiling.tiles import Grid, grids_of
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed, Strided
@@ -85,7 +85,7 @@ def test_following_mr_from_the_schedule_to_c_enters_nine_modules() -> None:
         for path in Path(ROOT / "templates").rglob("*.j2")
         if "t.mr" in path.read_text(encoding="utf-8")
     }
-    assert {"dsl/spec/schedule.py", "dsl/plan/tiles.py", "dsl/ir/ops.py"} <= found
+    assert {"dsl/spec/schedule.py", "dsl/plan/tiling/tiles.py", "dsl/ir/ops.py"} <= found
     assert templates == {"templates/kernel/tile.c.j2"}
     assert len(found | templates) <= 9
 

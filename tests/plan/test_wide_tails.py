@@ -11,9 +11,9 @@ import pytest
 
 from tilewright.generate import interpret_kernel, plan_for
 from tilewright.isa.target import Target
-from tilewright.plan.cost_model import steady_cuts
-from tilewright.plan.partition import WORTH
-from tilewright.plan.tiles import Grid, grids_of
+from tilewright.plan.tiling.cost_model import steady_cuts
+from tilewright.plan.tiling.partition import WORTH
+from tilewright.plan.tiling.tiles import Grid, grids_of
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule

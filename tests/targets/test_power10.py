@@ -25,7 +25,7 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.values import MatrixRegister, Register
 from tilewright.ir.verify import verify_tile
-from tilewright.plan.tiles import grids_of
+from tilewright.plan.tiling.tiles import grids_of
 from tilewright.runtime.build.toolchain import compile_library, disassemble
 from tilewright.runtime.machine import host
 from tilewright.symbolic import ONE, ZERO

@@ -17,7 +17,7 @@ import tilewright as tw
 from benchmarks.measure.spills import Function, Region, functions
 from tilewright.generate import Request, generate, plan_for
 from tilewright.isa.target import Target
-from tilewright.plan.tiles import grids_of
+from tilewright.plan.tiling.tiles import grids_of
 from tilewright.runtime.build.toolchain import compile_library, compile_program, disassemble
 from tilewright.runtime.emulate.runner import command_prefix
 from tilewright.runtime.harness import program

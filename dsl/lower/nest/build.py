@@ -34,7 +34,7 @@ from tilewright.lower.staging.pack import Packed, beyond_stack, in_panels, pack,
 from tilewright.lower.staging.unpack import unpack
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import Plan
-from tilewright.plan.tiles import (
+from tilewright.plan.tiling.tiles import (
     FirstOrLater,
     Grid,
     Grids,

@@ -13,9 +13,9 @@ from tilewright.lower.staging.pack import stack_bytes
 from tilewright.lower.tile.assemble import lower_tile
 from tilewright.lower.tile.tile import Tile
 from tilewright.plan.operands import Operand
-from tilewright.plan.parts import Part
 from tilewright.plan.plan import Plan
-from tilewright.plan.tiles import RegisterTile
+from tilewright.plan.tiling.parts import Part
+from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ZERO, c_text, div, simplify, value
 

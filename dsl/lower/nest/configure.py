@@ -26,7 +26,7 @@ from tilewright.ir.nest import (
 from tilewright.ir.nodes import walk, within
 from tilewright.ir.ops import TileProgram
 from tilewright.ir.values import MatrixRegister
-from tilewright.plan.configurations import numbered as numbered_in
+from tilewright.plan.tiling.configurations import numbered as numbered_in
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import slots
 

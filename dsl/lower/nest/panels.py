@@ -14,10 +14,10 @@ from sympy import Expr, Integer
 
 from tilewright.ir.nest import NestNode, Pack, When
 from tilewright.lower.staging.buffers import convert_lines, margin
-from tilewright.plan.parts import Part
 from tilewright.plan.plan import Plan
 from tilewright.plan.staging import row_elements
-from tilewright.plan.tiles import Grid
+from tilewright.plan.tiling.parts import Part
+from tilewright.plan.tiling.tiles import Grid
 from tilewright.symbolic import ONE, ZERO, mod, symbol, value
 
 from .calls import Block, TileSet, called, looped

@@ -20,8 +20,8 @@ from tilewright.isa.vector import Vector
 from tilewright.lower.tile.row_reductions import START
 from tilewright.plan.formats.packed_b import PackedFormat
 from tilewright.plan.operands import LINE, Operand, whole_groups, whole_vectors
-from tilewright.plan.parts import cut
 from tilewright.plan.plan import Plan
+from tilewright.plan.tiling.parts import cut
 from tilewright.spec.signature import symbol_of
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 

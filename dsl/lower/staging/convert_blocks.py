@@ -21,7 +21,7 @@ from tilewright.ir.nest import NestNode, repeated
 from tilewright.ir.networks import transpose
 from tilewright.ir.ops import Load, Prefetch, TileProgram
 from tilewright.ir.values import Active, Address, Register
-from tilewright.plan.parts import cut
+from tilewright.plan.tiling.parts import cut
 from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer, is_signed
 from tilewright.symbolic import ONE, linear, value
 

@@ -16,7 +16,7 @@ from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import BlockLoop, NestNode, When, repeated
 from tilewright.ir.ops import Load, TileProgram
 from tilewright.ir.values import Active, Address
-from tilewright.plan.parts import cut
+from tilewright.plan.tiling.parts import cut
 from tilewright.spec.types import is_integer
 from tilewright.symbolic import div, linear, mod, symbol, value
 

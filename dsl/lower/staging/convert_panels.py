@@ -13,7 +13,7 @@ from sympy import Expr, Integer
 
 from tilewright.ir.nest import NestNode, When, repeated
 from tilewright.ir.ops import TileProgram
-from tilewright.plan.parts import Part, cut
+from tilewright.plan.tiling.parts import Part, cut
 from tilewright.symbolic import ONE, div, mod, value
 
 from .conversion import Conversion, call_of

@@ -15,8 +15,8 @@ from tilewright.ir.nest import BlockLoop, Call, NestNode, When, repeated
 from tilewright.ir.networks import transpose
 from tilewright.ir.ops import Load, Store, TileProgram
 from tilewright.ir.values import Active, Address, Register
-from tilewright.plan.parts import cut
 from tilewright.plan.staging import row_elements, widening
+from tilewright.plan.tiling.parts import cut
 from tilewright.symbolic import ONE, ZERO, div, linear, mod, symbol, value
 
 from .conversion import (

@@ -26,7 +26,7 @@ from tilewright.ir.ops import (
 from tilewright.ir.values import Active, Address, Register
 from tilewright.isa.target import Target
 from tilewright.plan.operands import Operand, whole_vectors
-from tilewright.plan.parts import cut
+from tilewright.plan.tiling.parts import cut
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 

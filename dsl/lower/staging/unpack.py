@@ -18,8 +18,8 @@ from tilewright.isa.vector import Vector
 from tilewright.lower.tile.dequantize import Bytes, Dequantizer
 from tilewright.plan.formats.quantized_b import QuantizedFormat
 from tilewright.plan.operands import Operand
-from tilewright.plan.parts import panel_parts
 from tilewright.plan.plan import Plan
+from tilewright.plan.tiling.parts import panel_parts
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol
 

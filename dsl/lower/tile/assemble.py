@@ -38,6 +38,7 @@ from .dot_product import DotProduct, store_dots
 from .k_loop import KStep, k_loop
 from .matrix_product import MatrixProduct, accumulator, begin
 from .outer_product import OuterProduct
+from .scaled_matrices import ScaledMatrices, begin_beside
 from .scaled_product import ScaledProduct
 from .store import factors, store_across, store_along
 from .store_lines import store_lines
@@ -99,7 +100,7 @@ def _body(tile: Tile) -> Iterator[Op]:
     if plan.panel_tile is not None and tile.accumulate and not plan.transposed:
         yield from _asked_for(tile)
     if matrices:
-        yield from begin(tile)
+        yield from begin_beside(tile) if tile.product.block else begin(tile)
     else:
         yield from begin_blocks(tile) if tile.shape.sums is not None else zeros(tile)
     if not tile.empty:
@@ -120,7 +121,7 @@ def _asked_for(tile: Tile) -> Iterator[Op]:
 def _step_of(tile: Tile) -> KStep:
     """What a step along K of ``tile`` does."""
     if tile.product.unit is not None:
-        return MatrixProduct.of(tile)
+        return (ScaledMatrices if tile.product.block else MatrixProduct).of(tile)
     if tile.plan.dot:
         return DotProduct.of(tile)
     if tile.product.block:

@@ -30,7 +30,7 @@ from tilewright.ir.values import Address, Register
 from tilewright.isa.vector import MulAdd, Vector
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import Plan
-from tilewright.plan.tile_shape import TileShape
+from tilewright.plan.tiling.tile_shape import TileShape
 from tilewright.symbolic import ONE, ZERO, div, linear, mod, value
 
 from .tile import Tile

@@ -5,7 +5,7 @@ Elements of K that fill no step are read from a copy of the operand across, whic
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from sympy import Expr, Integer
@@ -67,59 +67,71 @@ class MatrixProduct(KStep):
 
     def _step(self, k: int, across: PointerPlan, across_k: int) -> Iterator[Op]:
         """Step ``k`` from the pointers along, and ``across_k`` from that one across."""
-        split = self.accumulator_set(k)
-        for side, index, products in self.order(self.shape.columns, self.shape.bands):
-            if side == "along":
-                yield self._load_along(k, index)
-            else:
-                yield self._load_across(across, across_k, index)
-            for column, band in products:
-                acc = accumulator(self.tile, band, column, split)
-                yield MultiplyMatrices(self.shape.op, acc, self._along(column), self._across(band))
+        group, strides = self.tile.product.group, self.tile.along.strides
 
-    def _load_along(self, k: int, column: int) -> LoadMatrix:
-        operand, group = self.tile.along, self.tile.product.group
-        address = self.along[0].address(0, k, column * self.tile.vector.lanes * group)
-        return LoadMatrix(self._along(column), address, group * operand.strides["k"])
+        def along_at(column: int) -> Place:
+            address = self.along[0].address(0, k, column * self.tile.vector.lanes * group)
+            return address, group * strides["k"]
 
-    def _load_across(self, pointer: PointerPlan, k: int, band: int) -> LoadMatrix:
-        address = pointer.address(band * self.shape.height, k)
-        return LoadMatrix(self._across(band), address, pointer.row_stride)
+        def across_at(band: int) -> Place:
+            return across.address(band * self.shape.height, across_k), across.row_stride
 
-    def _along(self, column: int) -> MatrixRegister:
-        """A matrix of the operand along the vectors: a row for each K group."""
-        group, depth = self.tile.product.group, self.tile.product.depth
-        operand, lanes = self.tile.along, column_lanes(self.tile, column)
-        name = f"{operand.name}{self._slot('along', column, self.shape.columns)}"
-        rows = Integer(depth // group)
-        return MatrixRegister(name, unit_of(self.tile), operand.type, rows, lanes * group)
+        yield from multiplied(self, self.accumulator_set(k), along_at, across_at)
 
-    def _across(self, band: int) -> MatrixRegister:
-        """A matrix of the operand across: a row for each row of the accumulators."""
-        operand, rows = self.tile.across, band_rows(self.tile, band)
-        name = f"{operand.name}{self._slot('across', band, self.shape.bands)}"
-        depth = self.tile.product.depth
-        return MatrixRegister(name, unit_of(self.tile), operand.type, rows, depth)
 
-    def _slot(self, side: Side, index: int, count: int) -> int:
-        """The number of the register that matrix ``index`` of ``count`` of a side is loaded into.
+#: Where the first row of a matrix lies, and how many elements behind it the next one.
+Place = tuple[Address, Expr]
 
-        Each of the side that is held has its own. The others share what registers are left, but
-        for the last, which may have fewer rows or columns: it has its own, too.
-        """
-        shape = self.shape
-        if side == shape.hold:
-            return index
-        taken = shape.budget.accumulators + min(shape.bands, shape.columns)
-        slots = min(count, unit_of(self.tile).registers[self.tile.plan.element] - taken)
-        return slots - 1 if index == count - 1 else index % max(1, slots - 1)
+
+def multiplied(
+    step: KStep, split: int, along_at: Callable[[int], Place], across_at: Callable[[int], Place]
+) -> Iterator[Op]:
+    """Matrices of each column along and each band across, loaded and multiplied."""
+    tile, shape = step.tile, step.shape
+    for side, index, products in step.order(shape.columns, shape.bands):
+        if side == "along":
+            yield LoadMatrix(_along(tile, index), *along_at(index))
+        else:
+            yield LoadMatrix(_across(tile, index), *across_at(index))
+        for column, band in products:
+            acc = accumulator(tile, band, column, split)
+            yield MultiplyMatrices(shape.op, acc, _along(tile, column), _across(tile, band))
+
+
+def _along(tile: Tile, column: int) -> MatrixRegister:
+    """A matrix of the operand along the vectors: a row for each K group."""
+    group, depth, shape = tile.product.group, tile.product.depth, tile.shape
+    name = f"{tile.along.name}{_slot(tile, 'along', column, shape.columns)}"
+    rows, width = Integer(depth // group), column_lanes(tile, column) * group
+    return MatrixRegister(name, unit_of(tile), tile.product.along, rows, width)
+
+
+def _across(tile: Tile, band: int) -> MatrixRegister:
+    """A matrix of the operand across: a row for each row of the accumulators."""
+    name = f"{tile.across.name}{_slot(tile, 'across', band, tile.shape.bands)}"
+    rows, depth = band_rows(tile, band), tile.product.depth
+    return MatrixRegister(name, unit_of(tile), tile.product.across, rows, depth)
+
+
+def _slot(tile: Tile, side: Side, index: int, count: int) -> int:
+    """The number of the register that matrix ``index`` of ``count`` of a side is loaded into.
+
+    Each of the side that is held has its own. The others share what registers are left, but for the
+    last, which may have fewer rows or columns: it has its own, too.
+    """
+    shape = tile.shape
+    if side == shape.hold:
+        return index
+    taken = shape.budget.accumulators + min(shape.bands, shape.columns)
+    slots = min(count, unit_of(tile).registers[tile.product.summed] - taken)
+    return slots - 1 if index == count - 1 else index % max(1, slots - 1)
 
 
 def accumulator(tile: Tile, band: int, column: int, split: int = 0) -> MatrixRegister:
     """The sums of one band of rows and one vector of columns, in one of the sets."""
     name = tile.accumulator(band, column, split).name
     rows, lanes = band_rows(tile, band), column_lanes(tile, column)
-    return MatrixRegister(name, unit_of(tile), tile.plan.element, rows, lanes)
+    return MatrixRegister(name, unit_of(tile), tile.product.summed, rows, lanes)
 
 
 def unit_of(tile: Tile) -> MatrixUnit:
@@ -144,6 +156,8 @@ def column_lanes(tile: Tile, column: int) -> int:
     Those that exist if it is stored directly to C, else also the padding that may be read.
     """
     active, shape, lanes = tile.chosen.active, tile.shape, tile.vector.lanes
+    if tile.product.block:
+        return lanes  # all go by way of buffers
     known = None if active is None else value(active)
     if known is None or column < shape.columns - 1:
         return lanes
@@ -181,7 +195,7 @@ def direct(tile: Tile) -> bool:
     Partial sums have a buffer whose rows end with whole vectors. Sets of sums are added in vectors.
     """
     plan = tile.plan
-    if tile.shape.k_split > 1:
+    if tile.shape.k_split > 1 or tile.product.block:
         return False
     if tile.stage == "sum":
         return True

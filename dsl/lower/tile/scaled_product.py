@@ -77,7 +77,7 @@ class BlockSteps(OuterProduct):
     @property
     def groups(self) -> int:
         """K groups in a block."""
-        return self.tile.product.block // self.tile.product.depth
+        return self.tile.product.block // self.tile.product.group
 
     @property
     def looped(self) -> bool:
@@ -114,7 +114,7 @@ class BlockSteps(OuterProduct):
             yield from self.step(k, k // shared * shared + shared <= first + count)
 
     def _moves(self, groups: int) -> Iterator[Op]:
-        elements = groups * self.tile.product.depth
+        elements = groups * self.tile.product.group
         yield from (pointer.advance_by(elements) for pointer in self.inputs)
 
     def across_at(self, row: int, k: int) -> Address:
@@ -122,7 +122,7 @@ class BlockSteps(OuterProduct):
         block, group = self._place(k)
         pointer = pointer_to(row, self.across)
         at = pointer.address(row, block)
-        within = group * self.tile.product.depth * pointer.operand.strides["k"]
+        within = group * self.tile.product.group * pointer.operand.strides["k"]
         return replace(at, offset=linear(((1, at.offset), (1, within))))
 
     def _place(self, k: int) -> tuple[int, int]:
@@ -205,36 +205,45 @@ class ScaledProduct(BlockSteps):
     def sum_of(self, row: int, column: int, k: int) -> Register:
         """The sum of a block of K."""
         acc = self.tile.accumulator(row, column)
-        return Register(f"{acc.name.replace('c', 's', 1)}_k{k // self.groups}", self._integers)
+        return Register(f"{acc.name.replace('c', 's', 1)}_k{k // self.groups}", self.integers)
 
     def _begin(self, index: int) -> Iterator[Op]:
         """Each row's sums at what zero points take from them: B's, and A's own."""
         operands = self.tile.plan.operands
-        if "b_totals" in operands:
-            yield from self._columns("b_totals", index, self._integers)
+        yield from self.totals(index)
         for row in range(self.shape.rows):
-            if "a_zeros" in operands:
-                zero = replace(self.of_block("a_zeros", row, index), vector=self._integers)
-                yield Broadcast(zero, self.scale_at("a_zeros", row, index))
+            yield from self.zero_of(row, index)
             for column in range(self.shape.vectors):
                 partial = self.sum_of(row, column, index * self.groups)
                 if "a_starts" in operands:
                     yield Broadcast(partial, self.scale_at("a_starts", row, index), begins=True)
                 else:
                     yield Zero(partial)
-                if "a_zeros" in operands:
-                    yield from self._less_zeros(partial, row, column, index)
+                yield from self.less_zeros(partial, row, column, index)
+
+    def totals(self, index: int) -> Iterator[Op]:
+        """The sums of B's elements in a block, where zero points of A multiply them."""
+        if "b_totals" in self.tile.plan.operands:
+            yield from self._columns("b_totals", index, self.integers)
+
+    def zero_of(self, row: int, index: int) -> Iterator[Op]:
+        """The zero point of a row of A in a block, if it has one."""
+        if "a_zeros" in self.tile.plan.operands:
+            zero = replace(self.of_block("a_zeros", row, index), vector=self.integers)
+            yield Broadcast(zero, self.scale_at("a_zeros", row, index))
 
     @property
-    def _integers(self) -> Vector:
+    def integers(self) -> Vector:
         """The vector of a block's sums."""
         plan = self.tile.plan
         return plan.target.holding(plan.product.partial, self.tile.vector.lanes)
 
-    def _less_zeros(self, partial: Register, row: int, column: int, index: int) -> Iterator[Op]:
+    def less_zeros(self, partial: Register, row: int, column: int, index: int) -> Iterator[Op]:
         """``partial`` less the zero point of A times the sum of B's elements: that is negative."""
+        if "a_zeros" not in self.tile.plan.operands:
+            return
         zero, total = (
-            replace(self.of_block(name, line, index), vector=self._integers)
+            replace(self.of_block(name, line, index), vector=self.integers)
             for name, line in (("a_zeros", row), ("b_totals", column))
         )
         product = replace(partial, name=f"{partial.name}_zero")
@@ -258,15 +267,19 @@ class ScaledProduct(BlockSteps):
         yield Note("The sums of this block of K, scaled and added.")
         yield from self.of_columns(index)
         for row in range(self.shape.rows):
-            for name in ("a_scales", "a_totals"):
-                if name in self.tile.plan.operands:
-                    dst, at = self.of_block(name, row, index), self.scale_at(name, row, index)
-                    yield Broadcast(dst, at)
-            if self._scales_sums:
-                sums, scale = (self.of_block(of, row, index) for of in ("a_totals", "a_scales"))
-                yield Multiply(self._sums_of(row, index), sums, scale)
+            yield from self.of_row(row, index)
             for column in range(self.shape.vectors):
-                yield from self._add_one(row, column, index)
+                yield from self.add_one(self.tile.accumulator(row, column), row, column, index)
+
+    def of_row(self, row: int, index: int) -> Iterator[Op]:
+        """The scale of a row of A, and the sum of its elements, of a block."""
+        for name in ("a_scales", "a_totals"):
+            if name in self.tile.plan.operands:
+                dst, at = self.of_block(name, row, index), self.scale_at(name, row, index)
+                yield Broadcast(dst, at)
+        if self._scales_sums:
+            sums, scale = (self.of_block(of, row, index) for of in ("a_totals", "a_scales"))
+            yield Multiply(self._sums_of(row, index), sums, scale)
 
     @property
     def _scales_sums(self) -> bool:
@@ -279,9 +292,9 @@ class ScaledProduct(BlockSteps):
         sums = self.of_block("a_totals", row, index)
         return replace(sums, name=f"{sums.name}_scaled") if self._scales_sums else sums
 
-    def _add_one(self, row: int, column: int, index: int) -> Iterator[Op]:
+    def add_one(self, acc: Register, row: int, column: int, index: int) -> Iterator[Op]:
         """``acc += (sum - zero * sum of A) * scales``, or with what the minimum adds behind it."""
-        vector, acc = self.tile.vector, self.tile.accumulator(row, column)
+        vector = self.tile.vector
         partial = self.sum_of(row, column, index * self.groups)
         both, real = (Register(f"{partial.name}_{what}", vector) for what in ("scale", "f32"))
         of_b = self.of_block("b_scales", column, index)

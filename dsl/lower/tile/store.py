@@ -523,9 +523,9 @@ class Stack:
         """Elements from line to line."""
         return self.vectors * self.tile.vector.lanes
 
-    def buffer(self) -> Op:
+    def buffer(self, *, zeros: bool = False) -> Op:
         """The buffer itself."""
-        return StackBuffer(self.name, self.tile.plan.element, self.lines * self.step)
+        return StackBuffer(self.name, self.tile.plan.element, self.lines * self.step, zeros)
 
     def put(self, line: int, vector: int, register: Register) -> Op:
         """A register to its place."""

@@ -24,6 +24,7 @@ from tilewright.ir.values import Active, Address, MaskRegister, Register
 from tilewright.symbolic import ONE, ZERO, div, linear, value
 
 from .matrix_product import accumulator, direct, places, stored
+from .scaled_matrices import sums_beside
 from .store import Lines, Stack, Sums
 from .tile import Tile
 
@@ -52,6 +53,11 @@ class _Rows:
     def spill(self) -> Iterator[Op]:
         """Sums on the stack, set by set, unless they stand in memory already."""
         if self.tile.stage == "finish":
+            return
+        if self.tile.product.block:
+            stack = sums_beside(self.tile)
+            yield stack.begin()
+            self.sums = stack.sums
             return
         sets, lines = self.shape.k_split, self.shape.bands * self.lanes
         stack = Stack(self.tile, sets * lines, self.shape.columns)

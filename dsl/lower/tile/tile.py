@@ -21,8 +21,8 @@ from tilewright.isa.vector import Vector
 from tilewright.plan.contraction import Product
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import Plan
-from tilewright.plan.tile_shape import TileShape
-from tilewright.plan.tiles import RegisterTile, Stage
+from tilewright.plan.tiling.tile_shape import TileShape
+from tilewright.plan.tiling.tiles import RegisterTile, Stage
 from tilewright.symbolic import ZERO, linear, value
 
 

@@ -9,12 +9,12 @@ from math import gcd, prod
 from sympy import Expr
 
 from tilewright.isa.machine import Core
-from tilewright.plan.configurations import Shape, configurations_of, register_shapes
 from tilewright.plan.operands import Operand
-from tilewright.plan.parts import Part
 from tilewright.plan.plan import Plan
-from tilewright.plan.tile_shape import TileRequest
-from tilewright.plan.tiles import (
+from tilewright.plan.tiling.configurations import Shape, configurations_of, register_shapes
+from tilewright.plan.tiling.parts import Part
+from tilewright.plan.tiling.tile_shape import TileRequest
+from tilewright.plan.tiling.tiles import (
     FirstOrLater,
     Grid,
     Grids,

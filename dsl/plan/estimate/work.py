@@ -6,10 +6,10 @@ from dataclasses import replace
 from math import gcd
 
 from tilewright.isa.machine import Core
-from tilewright.plan.cost_model import LOOP_OVERHEAD, tile_cycles
 from tilewright.plan.operands import LINE
 from tilewright.plan.plan import Plan
-from tilewright.plan.tile_shape import (
+from tilewright.plan.tiling.cost_model import LOOP_OVERHEAD, tile_cycles
+from tilewright.plan.tiling.tile_shape import (
     UNPACKING,
     TileRequest,
     TileShape,
@@ -18,7 +18,7 @@ from tilewright.plan.tile_shape import (
     tightest,
     together,
 )
-from tilewright.plan.tiles import RegisterTile
+from tilewright.plan.tiling.tiles import RegisterTile
 
 from .caches import PAGE, WAYS, Cycles, Region, gone
 
@@ -111,7 +111,7 @@ def peak(plan: Plan) -> float:
             for vector in plan.target.of(plan.element)
             if (form := product.form(vector, "broadcast", "scalar")) is not None
         ]
-    return max(rates) * product.depth
+    return max(rates) * (product.depth if product.unit is None else product.step)
 
 
 # --- packing and converting ----------------------------------------------------------------------

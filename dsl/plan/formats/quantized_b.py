@@ -241,9 +241,9 @@ def _packed_scale(quantized: Quantized) -> str:
 def quantized_product(spec: Gemm, target: Target, *, unpacked: bool = False) -> Product:
     """The multiply-add that sums elements of a B of few bits, in steps of a block of K.
 
-    Where A is quantized too, blocks are summed in integers, and those sums added up in f32. Else
-    B's elements are made f32, and are multiplied as such: by the tiles, unless they are
-    ``unpacked`` before.
+    Where A is quantized too, blocks are summed in integers, by the matrix unit of a ``target`` that
+    has one, and those sums added up in f32. Else B's elements are made f32, and are multiplied as
+    such: by the tiles, unless they are ``unpacked`` before.
     """
     quantized = spec.quantized
     assert quantized is not None
@@ -254,6 +254,7 @@ def quantized_product(spec: Gemm, target: Target, *, unpacked: bool = False) -> 
     found = replace(plain, block=quantized.block_of(spec.k))
     if not spec.sums_blocks:
         return found
+    found = _in_matrices(found, spec, target) or found
     wide = [v for v in target.of("f32") if v.lanes in {s.lanes for s in found.ops}]
     return replace(
         found,
@@ -262,6 +263,30 @@ def quantized_product(spec: Gemm, target: Target, *, unpacked: bool = False) -> 
         ops={v: found.ops[target.holding(found.accumulator, v.lanes)] for v in wide},
         shifts={"a": 0, "b": 0},  # what undoes them is where a block's sums begin
     )
+
+
+def _in_matrices(product: Product, spec: Gemm, target: Target) -> Product | None:
+    """``product`` by the matrix unit of ``target``, from the same bytes, if that has it.
+
+    It takes matrices of both factors, of which B's are unpacked into a buffer: a block of K in
+    equal parts, which end with whole bytes of B's elements unless there is one. Where a part would
+    fill less than a quarter of a register, vectors serve as well.
+    """
+    if target.matrix is None or target.matrix.factors != "matrices":
+        return None
+    form, types = quantized_format(spec, target), (product.along, product.across)
+    ops = target.matrix.products.get(product.accumulator, ())
+    op = next((op for op in ops if (op.x, op.y) == types and op.group == form.group), None)
+    if op is None:
+        return None
+    groups = form.block // form.group
+    most = op.depth // op.group
+    parts = (part for part in range(min(most, groups), 0, -1) if groups % part == 0)
+    part = next((part for part in parts if part == groups or part % form.fields == 0), 0)
+    if not part or (4 * part < most and part < groups):
+        return None
+    held = [v for v in target.of(product.accumulator) if v.lanes == op.cols]
+    return replace(product, op=op, depth=part * op.group, ops=dict.fromkeys(held, (op,)))
 
 
 def _unscaled(spec: Gemm, target: Target) -> Product:

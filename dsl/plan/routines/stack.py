@@ -26,10 +26,10 @@ from tilewright.symbolic import div, size_expr, value
 
 from ..loops import Decided, Decision, threads_decision
 from ..operands import BatchPlan, Operand, batch_stride, operand_of
-from ..parts import exact_parts
-from ..plan import STACK_BYTES, Plan
-from ..planner import NOMINAL, layout_cycles, make_plan
+from ..plan import NOMINAL, STACK_BYTES, Plan
+from ..planner import layout_cycles, make_plan
 from ..staging import same_types
+from ..tiling.parts import exact_parts
 from .transpose import cover
 
 #: Registers that a tile leaves to what its end computes with.

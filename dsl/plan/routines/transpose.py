@@ -29,7 +29,7 @@ from tilewright.symbolic import ONE, size_expr, value
 
 from ..loops import Decided, Decision
 from ..operands import Operand
-from ..parts import Part, cut
+from ..tiling.parts import Part, cut
 
 #: Operations in one tile: more gain little, and crowd the instruction cache. With sizes known only
 #: at the call there are many tiles, for all that may be left over.

@@ -11,6 +11,7 @@ from tilewright.errors import ScheduleError
 from tilewright.isa.vector import Vector
 from tilewright.symbolic import ONE, ZERO, div, mod, value
 
+from ..plan import Plan
 from .cost_model import (
     Choice,
     Fitting,
@@ -23,7 +24,6 @@ from .cost_model import (
     tile_cycles,
 )
 from .parts import Part, across_parts, at_least_part, cut, equals_part, positive_part
-from .plan import Plan
 from .tile_shape import TileRequest, bounds, tightest
 from .tiles import Search
 

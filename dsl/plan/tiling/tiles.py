@@ -16,9 +16,9 @@ from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
 from tilewright.symbolic import ONE, Least, Quotient, div, symbol, value
 
-from .contraction import Product
+from ..contraction import Product
+from ..operands import Operand
 from .cost_model import LOOP_OVERHEAD, SHORT, Fitting, unroll
-from .operands import Operand
 from .parts import Part
 from .tile_shape import TileShape, bounds, chains_wanted, step_cycles, tightest
 

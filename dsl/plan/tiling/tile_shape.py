@@ -13,7 +13,7 @@ from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.isa.target import Target
 from tilewright.isa.vector import MulAdd, Vector
 
-from .contraction import Product
+from ..contraction import Product
 
 #: Registers for the steps in which elements are converted that no access converts.
 STEPS = 3
@@ -66,6 +66,16 @@ class Scaled:
     planes: int
     zeros: bool
     apart: bool
+
+    @property
+    def parts(self) -> float:
+        """Operations that take the factors of a K group in a vector out of their bytes."""
+        return 3 * self.planes - 1 - 1 / self.fields if self.fields > 1 else 0
+
+    @property
+    def lines(self) -> float:
+        """Loads of the bytes in a vector of a block's columns, and of its scales."""
+        return self.groups * self.bits / 8 + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +144,7 @@ class TileShape:
     def budget(self) -> Budget:
         """The registers alive in the K loop."""
         accumulators = self.bands * self.columns * self.k_split
-        if self.scaled is not None:
+        if self.scaled is not None and self.unit is None:
             apart = self.scaled.apart
             return (self._scaled_budget if apart else self._unpacked_budget)(accumulators)
         if self.sums is not None:
@@ -273,7 +283,7 @@ class TileRequest:
     def free(self, target: Target) -> int:
         """The registers that accumulators may take, and factors where they are of one kind."""
         unit = self.unit or self.sums
-        return unit.registers[self.product.accumulator] if unit else target.registers - self.spare
+        return unit.registers[self.product.summed] if unit else target.registers - self.spare
 
     def fits(self, budget: Budget, target: Target) -> bool:
         """Whether there are as many registers."""
@@ -305,7 +315,7 @@ class TileRequest:
         """Rows beyond which a tile's accumulators alone take more registers than there are."""
         one = self.ways(vector)[0].one
         taken = vectors * one.parts * min(self.splits) * vector.registers
-        taken *= 2 if self.scaled and self.scaled.apart else 1
+        taken *= 2 if self.scaled and self.scaled.apart and not self.unit else 1
         bands = self.free(target) // taken
         return min(bands * one.height, self.most_rows(target) - 1)
 
@@ -391,6 +401,7 @@ def _ways(vector: Vector, request: TileRequest) -> Iterator[Way]:
     if request.unit is not None:
         groups = product.depth // product.group
         one = replace(one, form="matrix", unit=request.unit, groups=groups, height=plain.rows)
+        one = replace(one, scaled=request.scaled)
         yield Way(one)
         return
     one = replace(one, instructions=plain.instructions, latency=plain.latency)
@@ -489,11 +500,12 @@ def together(bounds: dict[str, float], shape: TileShape, core: Core) -> float:
 def bounds(shape: TileShape, core: Core) -> dict[str, float]:
     """Cycles per K step by what bounds them."""
     if shape.unit is not None:
-        return {
+        found = {
             "multiply-add units": float(shape.rows * shape.columns),
             "loads": shape.loads / core.loads,
             "latency": shape.unit.latency / shape.k_split,
         }
+        return found if shape.scaled is None else _of_matrices(shape, core, found)
     converting, loading = shape.bands * shape.shuffles, shape.loading(core)
     core = core.at(shape.vector.nbytes)
     found = {
@@ -525,10 +537,8 @@ def _of_block(shape: TileShape, core: Core, group: dict[str, float]) -> dict[str
         operations = shape.arithmetic + shape.loads + UNPACKING * shape.vectors
         whole = {name: cycles * scaled.groups for name, cycles in group.items()}
         return whole | {"issue": scaled.groups * operations / core.issue}
-    parts = 3 * scaled.planes - 1 - 1 / scaled.fields if scaled.fields > 1 else 0
-    unpacking = shape.vectors * scaled.groups * parts
-    lines = scaled.groups * scaled.bits / 8 + 1
-    loads = shape.vectors * lines + shape.bands * (scaled.groups + 2)
+    unpacking = shape.vectors * scaled.groups * scaled.parts
+    loads = shape.vectors * scaled.lines + shape.bands * (scaled.groups + 2)
     arithmetic = shape.arithmetic * scaled.groups + SCALING * shape.outputs + unpacking
     products = group["multiply-add units"] * scaled.groups
     return {
@@ -537,6 +547,29 @@ def _of_block(shape: TileShape, core: Core, group: dict[str, float]) -> dict[str
         "loads": loads / core.loads,
         "issue": (arithmetic + loads) / core.issue,
         "latency": latency(shape, core) * scaled.groups + SCALING * core.fma_latency,
+    }
+
+
+def _of_matrices(shape: TileShape, core: Core, part: dict[str, float]) -> dict[str, float]:
+    """The bounds of a block of K from those of a part of it that matrices hold.
+
+    B's elements are stored before, and sums after: rows of these are loaded, scaled, and added to
+    others in memory.
+    """
+    scaled = shape.scaled
+    assert scaled is not None
+    parts, unpacked = scaled.groups / shape.groups, shape.vectors * scaled.groups
+    loads = part["loads"] * core.loads * parts + 2 * (shape.outputs + shape.rows)
+    loads += shape.vectors * scaled.lines
+    stores = unpacked + 2 * shape.outputs
+    arithmetic = unpacked * scaled.parts + SCALING * shape.outputs
+    return {
+        "multiply-add units": part["multiply-add units"] * parts,
+        "scaling": arithmetic * core.between("", 1),
+        "loads": loads / core.loads,
+        "stores": stores / core.stores,
+        "issue": (arithmetic + loads + stores) / core.issue,
+        "latency": part["latency"],
     }
 
 

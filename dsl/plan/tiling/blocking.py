@@ -12,11 +12,11 @@ from tilewright.errors import ScheduleError
 from tilewright.ir.nest import Name
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
-from .operands import LINE, Operand, whole_groups, whole_vectors
+from ..operands import LINE, Operand, whole_groups, whole_vectors
+from ..plan import Plan
+from ..staging import is_empty
 from .partition import Region, partition
 from .parts import Part, cut, panel_parts
-from .plan import Plan
-from .staging import is_empty
 from .tiles import (
     Cell,
     FirstOrLater,

@@ -1,0 +1,159 @@
+"""What a schedule leaves open, chosen for the sizes of a spec: loops, packing, prefetches."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from operator import lt
+from typing import Literal
+
+from tilewright.errors import ScheduleError
+from tilewright.isa.target import Target
+from tilewright.spec.gemm import Gemm
+from tilewright.spec.operands import Packed
+from tilewright.spec.schedule import LARGE, LARGE_CONVERTED, Schedule, large_work
+from tilewright.spec.types import ITEMSIZE
+
+from .formats.packed_b import MATRIX_COLUMNS, packed_product
+from .formats.quantized_b import COLUMNS, quantized_format
+from .loops import outer_length
+from .staging import is_plain, product_of
+from .vector_axis import asks_for_panels
+
+#: Bytes of A's and B's rows that a tile of a matrix unit reads: the first cache holds them beside
+#: what passes by. On a core with the caches of Sapphire Rapids bf16 64x64x512 reaches 82 % of peak
+#: so, and 71 % without.
+UNIT_PANELS = 32 * 1024
+#: Bytes of a quantized B that are asked for before they are read: more than a page. On Zen 4 one
+#: row of four bits is 1.15 times as fast so where B comes from the second cache, as from memory.
+AHEAD_BYTES = 6144
+
+_WHOLE = "a matrix unit reads rows along K: A and B are converted whole, and not in blocks"
+_LARGE = "operands are large: blocks that the caches hold are packed"
+_PARTS = "so much of K is summed in f16, and added in f32"
+_SHORT = "what a tile reads of K stays in the first cache"
+
+
+def default_schedule(
+    spec: Gemm, schedule: Schedule, target: Target
+) -> tuple[Schedule, dict[str, str]]:
+    """``schedule``, or one in blocks where it leaves that open; the reasons of what was chosen."""
+    if spec.quantized is not None and schedule.prefetch is None:
+        return _asking_ahead(spec, schedule, target)
+    parts = _in_parts(spec, schedule, target)
+    if parts is not schedule:
+        return parts, {"loops": _PARTS}
+    large = _for_size(spec, schedule, target)
+    if large is not schedule:
+        why = {"loops": _LARGE, "pack": _LARGE, "vectorize": "C is contiguous along it"}
+        return large, why
+    whole = _of_whole(spec, schedule, target)
+    if whole is not schedule:
+        return whole, {"loops": _WHOLE}
+    short = _with_short_panels(spec, schedule, target)
+    return short, {} if short is schedule else {"loops": _SHORT}
+
+
+def _asking_ahead(
+    spec: Gemm, schedule: Schedule, target: Target
+) -> tuple[Schedule, dict[str, str]]:
+    """``schedule`` with lines of a quantized B asked for ahead, where the nearest cache lacks room.
+
+    Of one row the loads are what a core waits for, and streams end with pages.
+    """
+    form, nearest = quantized_format(spec, target), target.core.caches[0].size
+    if schedule.pack is not None or form.nbytes <= nearest:
+        return schedule, {}
+    block = form.lines(form.block // form.group) * min(form.nb, COLUMNS) * form.group
+    distance = max(1, round(AHEAD_BYTES / block))
+    why = f"B has {form.nbytes >> 10} KiB, the nearest cache {nearest >> 10}"
+    return replace(schedule, prefetch=distance), {"prefetch": why}
+
+
+def _in_parts(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
+    """``schedule``, or with blocks of K where the spec wants sums of so many elements added in f32.
+
+    A schedule that asks for longer ones is refused; one that adds all in f32 is left as it is.
+    """
+    most, k = spec.sum_steps, spec.k
+    if most is None or product_of(spec, target, "b").accumulator == spec.type:
+        return schedule
+    longest = k if isinstance(k, int) else k.max
+    if longest is not None and longest <= most and spec.batch is None:
+        return schedule
+    batch, loops = "b" if spec.batch else "", schedule.loops
+    if loops is None:
+        grid = "NM" if (schedule.threads or 1) > 1 else "nm"
+        grid = "Mn" if spec.outputs and grid == "NM" else grid
+        given = dict(schedule.block)
+        return replace(
+            schedule,
+            loops=f"{batch}k{grid}k",
+            block=tuple({**given, "k": min(most, given.get("k", most))}.items()),
+        )
+    outer = loops.lower()[: outer_length(loops)]
+    block = dict(schedule.block)
+    short = longest is not None and longest <= most
+    if batch in outer and (short or ("k" in outer and block.get("k", most + 1) <= most)):
+        return schedule
+    raise ScheduleError(
+        f"sums of more than {most} elements of K would be held in {spec.sum_type}",
+        got=f"loops={loops!r}, block={block}, with sums={spec.sums!r}",
+        expected=f"blocks of at most {most} of K outside, and the batch too",
+        hint=f"loops='{batch}knmk', block={{'k': {most}}}, or leave loops out",
+    )
+
+
+def _of_whole(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
+    """``schedule``, or where a matrix unit multiplies one whose panels are not asked for.
+
+    That is with one loop, in place of two, along each dimension.
+    """
+    if not asks_for_panels(spec, schedule, target) or product_of(spec, target, "b").unit is None:
+        return schedule
+    loops = schedule.loops or ""
+    last = sorted("mnk", key=loops.lower().rfind)
+    kept = "".join(d.upper() if d.upper() in loops else d for d in last)
+    return replace(schedule, loops=kept, block=(), pack=None)
+
+
+def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
+    """``schedule``, or where it leaves the nest open and C is large, one of blocks in the caches.
+
+    What C cannot hold sums of a part of K for, as it is not of their type, has them in a buffer.
+    """
+    nest = (schedule.loops, schedule.pack, schedule.vectorize, schedule.prefetch)
+    sizes = [size for size in (spec.m, spec.n, spec.k) if isinstance(size, int)]
+    alone = spec.batch is None and spec.b2 is None and not spec.outputs
+    if any(nest) or schedule.block or schedule.tails != "auto" or len(sizes) < 3:
+        return schedule
+    converted = not is_plain(spec, target)
+    least, work = LARGE_CONVERTED if converted else LARGE, large_work(sizes[0], converted=converted)
+    if not alone or isinstance(spec.b, Packed) or any(map(lt, sizes, least)) or prod(sizes) < work:
+        return schedule
+    if converted and product_of(spec, target, "b").unit is not None:
+        return schedule
+    by_rows = getattr(spec, spec.output).order == "C"
+    loops = "nkMmnk" if by_rows else "mkNnmk"
+    along: Literal["m", "n"] = "n" if by_rows else "m"
+    parallel = (schedule.threads or 1) > 1
+    loops = loops if parallel else loops.lower()
+    return replace(schedule, loops=loops, pack="ab", vectorize=along)
+
+
+def _with_short_panels(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
+    """``schedule``, or K in blocks where the first cache would not hold what a unit's tile reads.
+
+    B has to be packed ahead, and C able to hold sums of a part of K.
+    """
+    open_ = schedule == Schedule() and spec.batch is None and spec.b2 is None and not spec.outputs
+    fixed = isinstance(spec.b, Packed) and isinstance(spec.k, int) and target.matrix is not None
+    fixed = fixed and spec.quantized is None
+    if not (open_ and fixed and spec.output == "c" and spec.c.type == spec.type):
+        return schedule
+    assert isinstance(spec.b, Packed) and isinstance(spec.k, int) and isinstance(spec.n, int)
+    product = packed_product(target, spec.a.type, spec.b, spec.n)
+    most = UNIT_PANELS // (2 * MATRIX_COLUMNS * ITEMSIZE[product.across])
+    if product.unit is None or spec.k < 2 * most:
+        return schedule
+    return replace(schedule, loops="knmk", block=(("k", most),))

@@ -1,0 +1,133 @@
+"""Blocks packed in panels as wide as the register tile, of sizes that the call computes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from sympy import Integer
+
+from tilewright.spec.schedule import Schedule
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import ONE, symbol, value
+
+from .estimate.caches import WAYS
+from .loops import Decision
+from .operands import LINE
+from .plan import NOMINAL, STACK_BYTES, Plan
+from .tiling.cost_model import Choice, steady
+
+#: Columns of a panel that is unpacked at most: with so many rows their sums fit on the stack.
+UNPACKED_COLUMNS = 64
+
+
+def in_panels(plan: Plan) -> Plan:
+    """``plan`` with blocks packed in panels as wide as its tile, where the call computes sizes.
+
+    It does where sizes are of the call, or the schedule leaves it to the caches how large blocks
+    are. Blocks of m and n have whole panels then, at most as many elements as were asked for.
+    """
+    lines = [LINE[name] for name in plan.packs]
+    unknown = all(value(plan.sizes[d]) is None for d in plan.blocks) or not plan.schedule.block
+    if not lines or not unknown or not plan.blocks.keys() >= {"k", *lines}:
+        return plan
+    if plan.bounces or plan.dot:
+        return plan
+    tile = plan.schedule.tile or _panel_tile(plan)
+    widths = dict(zip("mn", tile, strict=True))
+    blocks = dict(plan.blocks)
+    for d in widths.keys() & blocks.keys():
+        width = widths[d]
+        spilled = not plan.plain and width < plan.lanes  # room behind the last panel
+        blocks[d] = max(1, (blocks[d] - spilled) // width) * width
+    text = " and ".join(
+        f"{name.upper()} of {widths[d]}" for name, d in zip(plan.packs, lines, strict=True)
+    )
+    panels = Decision("panels", text, f"as wide as the tile, {tile[0]}x{tile[1]}")
+    decisions = *plan.decisions, panels
+    if plan.unpacks:
+        blocks["k"] = _unpacked_depth(plan, blocks["n"])
+        decisions = *decisions, *why_blocks(plan.schedule, blocks)
+    found = replace(plan, panel_tile=tile, blocks=blocks, decisions=decisions)
+    return _with_sums(found) if found.partial else found
+
+
+def _unpacked_depth(plan: Plan, columns: int) -> int:
+    """How much of K of a panel is unpacked at once: what the first cache holds, in equal blocks."""
+    room, unit = plan.target.core.caches[0].size * 3 // 4, plan.k_unit
+    k, most = value(plan.sizes["k"]) or 1, min(room, STACK_BYTES * 3 // 4) // columns
+    blocks = -(-k // max(unit, most // ITEMSIZE["f32"]))
+    return -(-k // (blocks * unit)) * unit
+
+
+def _with_sums(plan: Plan) -> Plan:
+    """``plan`` with parts of C whose sums lie in a buffer until all of K is there.
+
+    They fill half of the last cache: the more rows, the less often columns are packed anew.
+    """
+    assert plan.panel_tile is not None
+    behind = plan.outer.lower().split("k", 1)[1]
+    open_, tile = [d for d in "mn" if behind.count(d) == 2], plan.panel_tile
+    room = plan.target.core.caches[-1].size // (2 * ITEMSIZE[plan.element])
+    summed = {}
+    for d, other, width in (("m", "n", tile[0]), ("n", "m", tile[1])):
+        most = plan.blocks[d] if len(open_) == 2 and d == "n" else room // plan.blocks[other]
+        if d in open_:
+            summed[d] = max(1, most // width) * width
+    text = ", ".join(f"{d}={most}" for d, most in summed.items())
+    sums = Decision(
+        "sums of",
+        f"at most {text}" if text else "a block",
+        "all of K is summed in a buffer, then finished",
+    )
+    return replace(plan, summed=summed, decisions=(*plan.decisions, sums))
+
+
+def _panel_tile(plan: Plan) -> tuple[int, int]:
+    """The tile, (mr, nr), that computes a large C fastest from packed panels.
+
+    The panel across the vectors fits on the stack. Where it is not packed its rows may lie in one
+    set of the first cache, as those of a K that is a power of two do: no more than have places.
+    """
+    operands = dict(plan.operands)
+    for name in plan.packs:
+        strides = {LINE[name]: plan.product.group * ONE, "k": symbol("width")}
+        operands[name] = replace(operands[name], type=plan.factor(name), strides=strides)
+    steps = Integer(plan.blocks["k"] // plan.product.step)
+    request = replace(plan, operands=operands).tile_request(steps, accumulate=True)
+    most = STACK_BYTES // (plan.blocks["k"] * ITEMSIZE[plan.product.across])
+    ranked = sorted(steady(plan.target, request, (1, 1)), key=lambda each: _streamed(plan, each))
+    sizes = [(each.across[0][0], each.along[0][0] * each.vector.lanes) for each in ranked]
+    if plan.unpacks:
+        sizes = [size for size in sizes if size[1] <= plan.blocks[plan.along]] or sizes
+        most = min(most, WAYS)
+    fits = (size for size in sizes if size[0] <= most)
+    across, along = next(fits, sizes[0])
+    return (across, along) if plan.across == "m" else (along, across)
+
+
+def _streamed(plan: Plan, choice: Choice) -> float:
+    """The cycles per element of C of a tile whose panel along the vectors comes from a far cache.
+
+    Those of its K steps, or those in which the vectors arrive, whichever are more; the others
+    count as what is not the bound does in a step.
+    """
+    core, item = plan.target.core, ITEMSIZE[plan.product.along]
+    name, d = ("b", "n") if plan.along == "n" else ("a", "m")
+    block = plan.blocks.get(d, NOMINAL) * plan.blocks["k"] * item if name in plan.packs else 0
+    rate = next((c.rate for c in core.caches if c.size >= block), core.memory)
+    arriving = plan.blocks["k"] * item / rate / choice.across[0][0]
+    less, more = sorted((choice.cycles, arriving))
+    return (more + core.overlap * less) * _filled_up(plan, choice)
+
+
+def _filled_up(plan: Plan, choice: Choice) -> float:
+    """How many times as many columns as there are whole tiles have, where a block is one wide."""
+    columns, width = value(plan.sizes[plan.along]), choice.along[0][0] * choice.vector.lanes
+    return -(-columns // width) * width / columns if plan.unpacks and columns else 1.0
+
+
+def why_blocks(schedule: Schedule, blocks: dict[str, int]) -> tuple[Decision, ...]:
+    """What is said of sizes of blocks that nobody asked for."""
+    chosen = {d: size for d, size in blocks.items() if d not in dict(schedule.block)}
+    text = ", ".join(f"{d}={size}" for d, size in sorted(chosen.items()))
+    return (Decision("block", text, "at most: what the caches hold"),) if chosen else ()

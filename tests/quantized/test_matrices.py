@@ -1,0 +1,148 @@
+"""Blocks of integers that a matrix unit sums, whose sums are scaled in rows by way of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.cases import Cases
+from support.products.fused import Kernels, Trial
+from support.products.packed import convert
+
+import tilewright as tw
+from tilewright.errors import ScheduleError
+from tilewright.plan.plan import Plan
+from tilewright.plan.planner import make_plan
+from tilewright.runtime.machine.host import resolve
+
+from .test_kernels import drawn, kinds, right, rows_of, same
+
+M = tw.dim("m")
+Q4 = tw.Quantized("u4", scale="f16", zero=8, block=32)
+UNIT = tw.Schedule(unpack_rows=1)
+#: In one part and several, of bytes that are unpacked and that matrices are read from.
+FORMATS = (
+    Q4,
+    tw.Quantized("u4", scale="f32", zero="u4", block=128),
+    tw.Quantized("f4_e2m1", scale="e8m0", block=32),
+    tw.Quantized("u4", scale="f16", zero="f16", block=64),
+    tw.Quantized("s5", scale="f32", block=40),
+    tw.Quantized("s8", scale="f16", block=24),
+    tw.Quantized("u2", scale="bf16", zero=1, block=96),
+    tw.Quantized("s8", scale="f32"),
+)
+#: Rows, columns and K: of several bands and columns of matrices, of parts of them, of one row.
+SIZES = ((37, 50, 192), (16, 16, 97), (1, 70, 300), (70, 33, 256))
+
+
+def plan_of(spec: tw.Gemm, schedule: tw.Schedule, target: str = "amx") -> Plan:
+    """What is decided."""
+    return make_plan(spec, schedule, resolve(target))
+
+
+def trials() -> Iterator[tuple[Trial, tw.Quantized]]:
+    """Every format with one of the sizes, by the unit even for one row."""
+    for index, form in enumerate(FORMATS):
+        m, n, k = SIZES[index % 4]
+        how = kinds(form, "bf16" if index % 2 else "f32")[index % 5]
+        schedule = tw.Schedule(unpack_rows=1, threads=2 if index % 3 == 0 else None)
+        yield Trial(tw.Gemm(M, n, k, a=how, b=tw.Packed(form)), schedule, {"m": m}), form
+
+
+def test_results_have_the_bits_that_every_target_has(tmp_path: Path, cases: Cases) -> None:
+    every = list(trials())
+    for trial, _ in every:
+        many = plan_of(trial.spec, trial.schedule).many
+        assert many is not None and many.rows == 1 and many.plan.product.unit is not None
+    kernels = Kernels("amx", [trial for trial, _ in every], tmp_path)
+    for i, (trial, form) in enumerate(every):
+        spec = trial.spec
+        assert isinstance(spec.k, int) and isinstance(spec.n, int)
+        b = drawn(form, spec.k, spec.n, i)
+        a = convert(rows_of(trial.sizes["m"], spec.k, i), spec.a.type)
+        got = kernels(i, {"a": a, "b": b}, "rear" if i % 2 else "front")["out"]
+        assert same(got, right(a.astype(np.float32), b, spec.a)), trial
+    cases.count("amx", kernels.lab.means, len(every))
+
+
+#: What is made of sums, from where they lie in memory.
+ENDS: tuple[dict[str, Any], ...] = (
+    {"d": tw.Matrix("bf16", "F")},
+    {"d": "f32", "epilogue": tw.relu(tw.acc * 0.5) * tw.acc2, "b2": tw.Packed(Q4)},
+    {"batch": tw.Strided(3), "beta": "scalar"},
+    {"d": "s8", "outputs": {"most": tw.row_max(tw.acc)}},
+)
+
+
+@pytest.mark.parametrize("more", ENDS, ids=["turned", "gated", "batch", "outputs"])
+def test_sums_become_what_other_tiles_make_of_them(more: dict[str, Any], cases: Cases) -> None:
+    a = tw.Quantize("bf16", per=("row", 32))
+    kernels = tw.compile_many(
+        [(tw.Gemm(m, 50, 96, a=a, b=tw.Packed(Q4), **more), UNIT, "amx") for m in (37, M)]
+    )
+    for kernel in kernels:
+        assert "_tile_dpb" in kernel.source
+        kernel.verify(cases=2)
+        cases.count("amx", kernel.emulated or "native", 2)
+
+
+def test_rows_are_few_where_vectors_take_no_longer() -> None:
+    spec = tw.Gemm(M, 96, 256, a=tw.Quantize(per=("row", 32)), b=tw.Packed(Q4))
+    plan = plan_of(spec, tw.Schedule())
+    assert plan.product.unit is None and plan.many is not None
+    few, many = (
+        plan_of(tw.Gemm(m, 96, 256, a=spec.a, b=spec.b), tw.Schedule())
+        for m in (plan.many.rows - 1, plan.many.rows)
+    )
+    assert few.product.unit is None and many.product.unit is not None
+    assert plan_of(spec, tw.Schedule(loops="nmk")).many is None
+    assert plan_of(spec, tw.Schedule(), "avx512+vnni").many is None
+    both = plan_of(tw.Gemm(1, 96, 256, a=spec.a, b=spec.b), UNIT)
+    assert both.product.unit is not None
+
+
+def test_a_block_is_summed_in_equal_parts() -> None:
+    for form, depth in zip(FORMATS, (32, 64, 32, 64, 40, 24, 48, 64), strict=True):
+        spec = tw.Gemm(32, 64, 384, a=kinds(form)[0], b=tw.Packed(form))
+        product = plan_of(spec, UNIT).product
+        assert product.depth == depth and product.block % depth == 0
+    uneven = tw.Quantized("s8", scale="f32", block=136)  # 34 groups of 4: parts of 2 at most
+    spec = tw.Gemm(32, 64, 272, a=tw.Quantize(), b=tw.Packed(uneven))
+    assert plan_of(spec, tw.Schedule()).product.unit is None
+    with pytest.raises(ScheduleError, match="or a matrix unit that takes the integers"):
+        plan_of(spec, UNIT)
+
+
+def test_rows_of_a_that_stay_in_a_cache_meet_all_of_b() -> None:
+    large = tw.Gemm(M, 4096, 4096, a=tw.Quantize(per=("row", 32)), b=tw.Packed(Q4))
+    plan = plan_of(large, tw.Schedule()).many
+    assert plan is not None and plan.plan.blocks == {"m": 128}
+    threads = plan_of(large, tw.Schedule(threads=2)).many
+    assert threads is not None and not threads.plan.blocks
+
+
+@pytest.mark.parametrize("m", [M, 40], ids=["of the call", "fixed"])
+def test_the_resolved_schedule_leads_to_the_same_kernel(m: Any) -> None:
+    spec = tw.Gemm(m, 96, 256, a=tw.Quantize(per=("row", 32)), b=tw.Packed(Q4), d="bf16")
+    kernel = tw.compile(spec, target="amx")
+    again = plan_of(spec, kernel.schedule)
+    assert isinstance(kernel.plan, Plan)
+    for one, other in zip(again.tiles, kernel.plan.tiles, strict=True):
+        assert (one.shape, one.mr, one.nr, one.steps) == (
+            other.shape, other.mr, other.nr, other.steps,
+        )  # fmt: skip
+
+
+def test_packed_bytes_are_those_of_vectors() -> None:
+    """A caller packs once, whatever the target and the number of rows."""
+    spec = tw.Gemm(M, 96, 256, a=tw.Quantize(per=("row", 32)), b=tw.Packed(Q4))
+    w = np.random.default_rng(0).standard_normal((256, 96)).astype(np.float32)
+    packed = [
+        tw.compile(spec, target=target).pack_b(tw.quantize(w, Q4))
+        for target in ("amx", "avx512+vnni")
+    ]
+    assert packed[0].format == packed[1].format
+    assert (packed[0].data == packed[1].data).all()
