@@ -101,7 +101,7 @@ def _s32(bits: int) -> Vector:
     transpose = {"transpose": _TRANSPOSE["s32"]} if bits == 512 else {}
     stores = {
         name: store_bits(bits * size // 32, f"{prefix(bits)}_cvtepi32_epi{size}({{v}})")
-        for name, size in (("u16", 16), ("s8", 8), ("u8", 8))
+        for name, size in (("s16", 16), ("u16", 16), ("s8", 8), ("u8", 8))
     }
     return s32(
         bits,

@@ -12,7 +12,7 @@ from tilewright.isa.target import Target
 from .detection import ARM
 from .neon_features import FEATURES
 from .neon_float import PAIR, SINGLE, quad
-from .neon_integer import SUMS, factors
+from .neon_integer import SUMS, factors, halves
 from .scalar import plain
 
 TARGET = Target(
@@ -31,6 +31,8 @@ TARGET = Target(
         *SUMS,
         *factors("s8"),
         *factors("u8"),
+        *halves("s16"),
+        *halves("u16"),
     ),
     core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=6, shuffles=2),
     features=FEATURES,

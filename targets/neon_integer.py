@@ -1,7 +1,7 @@
-"""Neon's vectors of s32, and of the 8-bit integers whose products they sum.
+"""Neon's vectors of s32, and of the 8-bit and 16-bit integers whose products they sum.
 
 A lane sums two products of 8-bit integers: a long multiplication gives 16-bit products, which a
-pairwise addition to 32 bits sums exactly.
+pairwise addition to 32 bits sums exactly. Of 16-bit integers it adds one product.
 """
 
 from __future__ import annotations
@@ -34,6 +34,9 @@ _OPS = {
     "select": "vbsl{q}_s32(vreinterpret{q}_u32_s32({{x}}), {{y}}, {{z}})",
 }
 
+
+#: One s32 in a C scalar.
+_SCALAR = whole("madd")
 
 # --- products -----------------------------------------------------------------------------
 
@@ -70,12 +73,37 @@ def _pair(form: Form, element: str, mnemonic: str, spelling: str, lanes: int) ->
     )
 
 
+def _long(element: str, lanes: int) -> tuple[MulAdd, ...]:
+    """A product of ``element``, of 16 bits, a lane; two lanes are the lower half of a register."""
+    sums = "{acc}" if lanes == 4 else "vcombine_s32({acc}, vdup_n_s32(0))"
+    sums = sums if element == "s16" else f"vreinterpretq_u32_s32({sums})"
+
+    def spelled(way: str, factor: str) -> str:
+        product = f"vmlal{way}_{element}({sums}, {{x}}, {factor})"
+        product = product if element == "s16" else f"vreinterpretq_s32_u32({product})"
+        return product if lanes == 4 else f"vget_low_s32({product})"
+
+    spellings: dict[Form, str] = {
+        "broadcast": spelled("", "{y}"),
+        "lane": spelled("_lane", "{y}, {lane}"),
+    }
+    return forms(f"{element[0]}mlal", spellings, lanes, factors=(1, element, element))
+
+
+def _alone(element: str) -> MulAdd:
+    """A product of two C scalars of 16 bits, added to one of s32."""
+    (plain,) = _SCALAR.muladd
+    return replace(plain, mnemonic=f"{element[0]}mlal", x=element, y=element)
+
+
 def _muladd(lanes: int) -> tuple[MulAdd, ...]:
-    """Products of pairs of 8-bit integers, then those of s32."""
+    """Products of pairs of 8-bit integers, of 16-bit integers, then those of s32."""
     q = "q" if lanes == 4 else ""
     return (
         *_pairs("s8", lanes),
         *_pairs("u8", lanes),
+        *_long("s16", lanes),
+        *_long("u16", lanes),
         *forms(
             f"mla v.{lanes}s",
             {
@@ -127,6 +155,7 @@ _QUAD = Vector(
         "u8": f"vreinterpretq_s32_u32(vmovl_u16({_eights('u', 32)}))",
     },
     stores={
+        "s16": f"vst1_s16({{p}}, {_HALVES})",
         "u16": f"vst1_u16({{p}}, vreinterpret_u16_s16({_HALVES}))",
         "s8": low_bits(32, _QUARTERS, "s8"),
         "u8": low_bits(32, _QUARTERS, "s8"),
@@ -172,6 +201,7 @@ _PAIR = Vector(
         "u8": f"vget_low_s32(vreinterpretq_s32_u32(vmovl_u16({_eights('u', 16)})))",
     },
     stores={
+        "s16": low_bits(32, _PAIR_HALVES, "s16"),
         "u16": low_bits(32, _PAIR_HALVES, "s16"),
         "s8": low_bits(16, _PAIR_QUARTERS, "s8"),
         "u8": low_bits(16, _PAIR_QUARTERS, "s8"),
@@ -182,11 +212,18 @@ _PAIR = Vector(
     transpose={1: ("vtrn1_s32({x}, {y})", "vtrn2_s32({x}, {y})")},
 )
 
-_SCALAR = whole("madd")
 SUMS = (
     _QUAD,
     _PAIR,
-    replace(_SCALAR, muladd=(*_pairs("s8", 1), *_pairs("u8", 1), *_SCALAR.muladd)),
+    replace(
+        _SCALAR,
+        muladd=(
+            *_pairs("s8", 1),
+            *_pairs("u8", 1),
+            *(_alone(element) for element in ("s16", "u16")),
+            *_SCALAR.muladd,
+        ),
+    ),
 )
 
 
@@ -215,3 +252,46 @@ def factors(element: str) -> tuple[Vector, ...]:
         vector("s", 4, part(32)),
         vector("h", 2, part(16)),
     )
+
+
+def halves(element: str) -> tuple[Vector, ...]:
+    """What holds s16 or u16, which bytes become as they are loaded: half a register, half of that,
+    and a C scalar.
+    """
+    ctype = {"s16": "int16", "u16": "uint16"}[element]
+    narrow = ("s8", "u8") if element == "s16" else ("u8",)
+
+    def vector(name: str, lanes: int, load: str) -> Vector:
+        return Vector(
+            name=name,
+            element=element,
+            lanes=lanes,
+            ctype=f"{ctype}x4_t",
+            load=load,
+            broadcast=f"vld1_dup_{element}({{p}})",
+            loads={each: _widened(each, element, 8 * lanes) for each in narrow},
+        )
+
+    two = f"vset_lane_s32({BITS[32]}, vdup_n_s32(0), 0)"
+    half = vector("d", 4, f"vld1_{element}({{p}})")
+    one = vector("s", 2, f"vreinterpret_{element}_s32(vdup_n_s32({BITS[32]}))")
+    first = {
+        1: f"vld1_lane_{element}({{p}}, vdup_n_{element}(0), 0)",
+        2: f"vreinterpret_{element}_s32({two})",
+        3: f"vld1_lane_{element}(({{p}}) + 2, vreinterpret_{element}_s32({two}), 2)",
+    }
+    alone = Vector(
+        name="scalar",
+        element=element,
+        lanes=1,
+        ctype=f"{ctype}_t",
+        load="*({p})",
+        loads=dict.fromkeys(narrow, "*({p})"),
+    )
+    return replace(half, partial_load=first), one, alone
+
+
+def _widened(memory: str, element: str, size: int) -> str:
+    """The ``size`` bits at ``{p}``, bytes, as ``element`` in half a register."""
+    wide = _eights(memory[0], size)
+    return wide if memory[0] == element[0] else f"vreinterpret_{element}_{memory[0]}16({wide})"

@@ -104,6 +104,7 @@ def whole(mnemonic: str = "") -> Vector:
         stores={
             "s8": "*({p}) = (int8_t)({v})",
             "u8": "*({p}) = (uint8_t)({v})",
+            "s16": "*({p}) = (int16_t)({v})",
             "u16": "*({p}) = (uint16_t)({v})",
         },
         muladd=(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tilewright.isa.vector import Mask, MulAdd, Vector
+from tilewright.spec.types import other_sign
 
 from .scalar import whole
 from .stored import fields, table
@@ -261,6 +262,7 @@ SUMS = (
             "u8": f"({_S32})vec_mergeh({_WIDENED_BYTES}, {_NO_SHORTS})",
         },
         stores={
+            "s16": _write(64, _SHORTS),
             "u16": _write(64, _SHORTS),
             "s8": _write(32, _BYTES),
             "u8": _write(32, _BYTES),
@@ -293,8 +295,8 @@ def factors(element: str) -> tuple[Vector, ...]:
     """What holds factors: a whole register, and one with a group of 32 bits at its begin."""
     ctype, _, size = _TYPES[element]
     group = f"({ctype})vec_splats((int32_t)({{x}}))"
-    other = {"u8": "s8", "s8": "u8"}.get(element)
-    tops = "vec_splats((int32_t)0x80808080)"
+    other = other_sign(element)
+    tops = f"vec_splats((int32_t){'0x80808080' if size == 1 else '0x80008000'})"
     flipped = f"({ctype})vec_xor(vec_splats((int32_t)({{x}})), {tops})"
     held = _vector(
         element,

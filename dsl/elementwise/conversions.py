@@ -12,7 +12,13 @@ from tilewright.spec.types import FORMATS, FloatFormat
 from .builder import Argument, Builder
 
 #: The least and greatest value of the integers that f32 is clamped to; s32's upper end is no f32.
-RANGES = {"s8": (-128, 127), "u8": (0, 255), "s32": (-(2**31), 2**31 - 128)}
+RANGES = {
+    "s8": (-(2**7), 2**7 - 1),
+    "u8": (0, 2**8 - 1),
+    "s16": (-(2**15), 2**15 - 1),
+    "u16": (0, 2**16 - 1),
+    "s32": (-(2**31), 2**31 - 128),
+}
 #: The bits of an exponent of f32.
 _EXPONENT = 8
 _INFINITY, _QUIET = 0x7F800000, 0x7FC00000
@@ -95,7 +101,7 @@ def _narrow_small(b: Builder, x: Argument, form: FloatFormat) -> Argument:
 
 
 def saturate(b: Builder, lanes: Argument, type_: str) -> Argument:
-    """s8 or u8 from s32; s32 as it is."""
+    """Integers of 8 or 16 bits from s32; s32 as it is."""
     if type_ == "s32":
         return lanes
     low, high = RANGES[type_]

@@ -60,7 +60,8 @@ def spreader(vector: Vector, memory: str) -> Convert:
     if memory in vector.spreads:
         return lambda found: exact(found, memory).astype(dtype, copy=False)
     if memory in vector.shifts:
-        return lambda found: (found.view("u1") ^ 0x80).view(dtype)
+        bits = _unsigned(ITEMSIZE[memory])
+        return lambda found: (found.view(bits) ^ bits.type(1 << 8 * bits.itemsize - 1)).view(dtype)
     if ITEMSIZE[memory] != ITEMSIZE[vector.element]:
         raise PlanError(f"a broadcast of {memory} does not fill lanes", got=repr(vector))
     return lambda found: found.view(dtype)

@@ -32,7 +32,7 @@ from .values import Active, Address, Register
 
 
 def bits_of(type_: str) -> str:
-    """The integers as which an element's bits are moved: unsigned but for s8."""
+    """The integers as which an element's bits are moved: itself, or unsigned for floating point."""
     return type_ if is_integer(type_) else f"u{8 * ELEMENTS[type_].itemsize}"
 
 

@@ -183,8 +183,8 @@ class Vector:
     the low byte of the lanes of ``{v}``, the lowest field first: of u2 and u4, and those of f4_e2m1
     in halves, with 12 added in unsigned lanes; ``u1<<4`` fields of one bit, moved up by four;
     ``join`` is the bits of ``{x}`` and those of ``{y}``; ``shifts[type]`` is a register full of a
-    group of bytes of the other sign, 128 added to each or subtracted, so that the values are its
-    own.
+    group of the other sign, half of its range added to each or subtracted, so that the values are
+    its own.
     ``several`` are loads of more than one vector, those of most first.
     ``load_group`` and ``store_group`` move ``{bytes}`` bytes as the one lane that there is.
     ``stream`` stores all lanes past the caches, at an address that is a multiple of their bytes.

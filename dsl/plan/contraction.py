@@ -16,11 +16,19 @@ _WIDENS = {
     **dict.fromkeys(FORMATS, ("f32",)),
     "s8": ("s16", "s32"),
     "u8": ("s16", "u16", "s32"),
+    "s16": ("s32",),
+    "u16": ("s32",),
     "u4": ("s8", "u8", "s16", "u16", "s32"),
     "s5": ("s8", "s16", "s32"),
 }
 #: What is added to an element of the first type to make one of the second.
-_SHIFTS = {("s8", "u8"): 128, ("u8", "s8"): -128, ("s5", "u8"): 12}
+_SHIFTS = {
+    ("s8", "u8"): 2**7,
+    ("u8", "s8"): -(2**7),
+    ("s16", "u16"): 2**15,
+    ("u16", "s16"): -(2**15),
+    ("s5", "u8"): 12,
+}
 
 
 @dataclass(frozen=True, slots=True)

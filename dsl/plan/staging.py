@@ -14,7 +14,7 @@ from tilewright.isa.vector import Vector
 from tilewright.spec.gemm import SHAPES, Gemm
 from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import MANY_ROWS
-from tilewright.spec.types import ITEMSIZE
+from tilewright.spec.types import ITEMSIZE, other_sign
 from tilewright.symbolic import ONE, ZERO, mod, value
 
 from .contraction import Product, choose_product, held_as
@@ -53,7 +53,9 @@ class Staging:
             return False
         elements = value(sizes["k"] * sizes["n"])
         stays = elements is not None and elements * ITEMSIZE[self.product.along] <= CACHED_BYTES
-        return stays and "a" in self.sources and value(self.operands["a"].strides["k"]) == 1
+        steps = self.operands["a"].strides
+        rows = value(steps["k"]) == 1 and value(steps["m"]) != 1  # else groups of a single line
+        return stays and "a" in self.sources and rows
 
 
 def loads_as(target: Target, type_: str, element: str) -> bool:
@@ -83,7 +85,7 @@ def takes_scalars(target: Target, type_: str, product: Product) -> bool:
 
 
 def shifts_as(target: Target, type_: str, element: str) -> bool:
-    """Whether vectors of ``element`` shift a group of bytes of the other sign as they spread it."""
+    """Whether vectors of ``element`` shift a group of the other sign as they spread it."""
     return any(type_ in v.shifts for v in target.of(element))
 
 
@@ -221,7 +223,7 @@ def product_of(
         return packed_product(target, spec.a.type, spec.b, spec.n, held)
     types = {"a": spec.a.type, "b": spec.b.type}
     across, lines = ("b", spec.n) if along == "a" else ("a", spec.m)
-    operand, other = operand_of(spec, across), {"s8": "u8", "u8": "s8"}.get(types[across], "")
+    operand, other = operand_of(spec, across), other_sign(types[across])
     most = lines if isinstance(lines, int) else lines.max
     spreads = value(operand.strides["k"]) == 1 and shifts_as(target, operand.type, other)
     keeps = along if most is None or most >= MANY_ROWS else across

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 Kind = Literal["float", "int"]
 #: The element types by name, and by numpy's and ml_dtypes' names.
 TypeName = Literal[
-    "f32", "f64", "f16", "bf16", "f8_e4m3", "f8_e5m2", "s8", "u8", "s32",
+    "f32", "f64", "f16", "bf16", "f8_e4m3", "f8_e5m2", "s8", "u8", "s16", "u16", "s32",
     "float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2",
-    "int8", "uint8", "int32",
+    "int8", "uint8", "int16", "uint16", "int32",
 ]  # fmt: skip
 #: What an element type may be given as: its name, or a dtype or scalar type of numpy's.
 DTypeLike: TypeAlias = "TypeName | np.dtype[Any] | type[np.generic]"
@@ -109,11 +109,11 @@ _ALL = (
     ElementType("f8_e5m2", "float", 1, "float8_e5m2", "uint8_t", "uint8", FloatFormat(5, 2)),
     ElementType("s8", "int", 1, "int8", "int8_t"),
     ElementType("u8", "int", 1, "uint8", "uint8_t"),
+    ElementType("s16", "int", 2, "int16", "int16_t"),
+    ElementType("u16", "int", 2, "uint16", "uint16_t"),
     ElementType("s32", "int", 4, "int32", "int32_t"),
 )
 _MORE = (  # what registers and buffers hold besides
-    ElementType("s16", "int", 2, "int16", "int16_t"),
-    ElementType("u16", "int", 2, "uint16", "uint16_t"),
     ElementType("i64", "int", 8, "int64", "int64_t"),
     ElementType("u4", "int", 1, "uint8", "uint8_t"),  # 0 to 15, each in a byte
     ElementType("s5", "int", 1, "int8", "int8_t"),  # -12 to 12: those of f4_e2m1, in halves
@@ -149,6 +149,18 @@ def is_integer(name: str) -> bool:
     return ELEMENTS[name].kind == "int"
 
 
+def is_signed(name: str) -> bool:
+    """Whether the type holds integers below zero too."""
+    return is_integer(name) and name[0] != "u"
+
+
+def other_sign(name: str) -> str:
+    """The integers of 8 or 16 bits that differ in the meaning of the top bit; "" of other types."""
+    if name not in INPUTS or not is_integer(name):
+        return ""
+    return ("u" if is_signed(name) else "s") + name[1:]
+
+
 def accumulator(a: str, b: str) -> TypeName:
     """What sums of products of types ``a`` and ``b`` are held in; SpecError if there is nothing."""
     if is_integer(a) and is_integer(b):
@@ -159,6 +171,6 @@ def accumulator(a: str, b: str) -> TypeName:
         raise SpecError(
             "no product of these types",
             got=f"a={a}, b={b}",
-            expected="two of s8 and u8, two f64, or two of f32, f16, bf16 and the f8",
+            expected="two of s8, u8, s16 and u16, two f64, or two of f32, f16, bf16 and the f8",
         )
     return "f32"

@@ -28,6 +28,10 @@ Level = Any
 RUN_TIME, EIGHTS = "run time", "run time, eights"
 NONE = None
 _INTEGERS = tuple((a, b) for a in ("s8", "u8") for b in ("s8", "u8"))
+_WORDS = (
+    *((a, b) for a in ("s16", "u16") for b in ("s16", "u16")),
+    ("s16", "s8"), ("u8", "s16"),
+)  # fmt: skip
 _FLOATS = tuple((name, name) for name in INPUTS if not is_integer(name))
 _MIXED = (
     *(("f32", name) for name in ("f16", "bf16", "f8_e4m3", "f8_e5m2")),
@@ -93,10 +97,13 @@ AXES: dict[str, tuple[Level, ...]] = {
         0, 1, 2, 4, 5, 8, 15, 16, 31, 32, 33, 48, 63, 64, 65, 96, 97, 128, 129, 136, 192, 256, 448,
         512, 608, RUN_TIME, EIGHTS,
     ),
-    "types": (*_INTEGERS, *_INTEGERS, *_FLOATS, *_MIXED),
+    "types": (*_INTEGERS, *_INTEGERS, *_WORDS, *_FLOATS, *_MIXED),
     "c": (NONE, NONE, "f16", "bf16"),
     "sums": (NONE, NONE, "f16", "f32", 16, 64),
-    "d": (NONE, NONE, "f32", "f16", "bf16", "s32", "s8", "u8", "s8", "u8", "f8_e4m3", "f8_e5m2"),
+    "d": (
+        NONE, NONE, "f32", "f16", "bf16", "s32", "s8", "u8", "s8", "u8", "s16", "u16", "f8_e4m3",
+        "f8_e5m2",
+    ),
     **dict.fromkeys(("order of a", "order of b", "order of c", "order of d"), ("C", "F")),
     "packed b": (NONE, NONE, "one block", 16, 32, 48, 64),
     "quantized b": (*[NONE] * 4, *QUANTIZED),
@@ -120,7 +127,7 @@ AXES: dict[str, tuple[Level, ...]] = {
     "sum": (NONE, NONE, NONE, 2, 1),
     "eltwise": (*[NONE] * 8, *["relu"] * 3, *ELTWISE),
     "binary": (*[NONE] * 6, "add", "add", *BINARY),
-    "operand": ("f32", "f32", "f16", "bf16", "s32", "s8", "u8", "f8_e4m3", "f8_e5m2"),
+    "operand": ("f32", "f32", "f16", "bf16", "s32", "s8", "u8", "s16", "f8_e4m3", "f8_e5m2"),
     "operand name": (*["other"] * 4, *NAMES),
     "operand per": (NONE, "row", "column", "full"),
     "binary first": (False, True),

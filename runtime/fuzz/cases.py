@@ -39,7 +39,9 @@ CASES = 2
 _CURVED = 4.0
 #: About what sums have for a size known only at the call, and the root mean squares of elements.
 _USUAL = 32
-_MEAN: dict[str, float] = {"s8": 74.0, "u8": 147.0}
+_MEAN: dict[str, float] = {"s8": 74.0, "u8": 147.0, "s16": 18_900.0, "u16": 37_800.0}
+#: What sums of integers wrap at.
+_MOST = 2.0**31
 _NAMES = (
     "Gemm", "Schedule", "Matrix", "Packed", "Quantized", "Quantize", "Strided", "Offsets",
     "Addresses", "dim", "Operand", "acc", "dst", "compile", *postops.NAMES, *reductions.__all__,
@@ -381,6 +383,7 @@ def _shrink(given: Mapping[str, Any]) -> float:
     terms = [given["k"], 1 if batch is None else batch.count]
     sums = sqrt(prod(size if isinstance(size, int) else _USUAL for size in terms))
     sums *= prod(_MEAN.get(given[name].type, 0.6) for name in "ab")
+    sums = min(sums, _MOST)
     return float(2.0 ** -max(0, ceil(log2(max(sums, 1) / _CURVED))))
 
 

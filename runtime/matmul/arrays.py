@@ -56,10 +56,9 @@ def _named(dtype: np.dtype[Any], name: str) -> str:
         found = next((t for t in known if TYPES[t].numpy == dtype.name), None)
         if found is not None:
             return found
-    hints = {"uint16": "bits of bfloat16: x.view(ml_dtypes.bfloat16)"}
     raise ArgumentTypeError(
         f"{name} has a type that is not multiplied",
         got=dtype.str if not dtype.isnative else dtype.name,
         expected=", ".join(TYPES[t].numpy for t in known),
-        hint=hints.get(dtype.name, "astype(np.float32), or to(torch.float32) of a tensor"),
+        hint="astype(np.float32), or to(torch.float32) of a tensor",
     )

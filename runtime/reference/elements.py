@@ -20,6 +20,8 @@ from tilewright.spec.types import is_integer
 _WHOLE = 4
 #: What sums are scaled to on their way to an integer D: most of s8's range, and a bit more.
 _REACH = 64.0
+#: About what sums of integers are that wrap.
+_WRAPPED = 2.0**31 / sqrt(3)
 #: One in so many zero points is any number of 32 bits.
 _RARE = 8
 
@@ -103,7 +105,7 @@ class Draws:
         low, high = INTEGERS[parameter.type]
         if self._whole:
             return (-_WHOLE, _WHOLE) if low else (0, 2 * _WHOLE)
-        if high > 255 and self._signature.output.type != "s32":
+        if parameter.type == "s32" and self._signature.output.type != "s32":
             limit = int(self._spread()) + 1  # of the size of what it is added to
             return -limit, limit
         return low, high
@@ -133,7 +135,8 @@ class Draws:
             return 1.0
         a, b = (self._signature.array(name) for name in "ab")
         terms = self._size(a.shape[1]) * (1 if a.count is None else self._size(a.count))
-        return sqrt(max(terms, 1)) * self._usual(a) * self._usual(b)
+        spread = sqrt(max(terms, 1)) * self._usual(a) * self._usual(b)
+        return min(spread, _WRAPPED) if is_integer(a.type) else spread
 
     def _usual(self, parameter: ArrayParameter) -> float:
         """The root of the mean square of an operand's elements."""

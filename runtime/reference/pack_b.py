@@ -18,7 +18,12 @@ from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.types import is_integer
 
 #: What is added to an element of the first type to store it as one of the second.
-_SHIFTS = {("s8", "u8"): 128, ("u8", "s8"): -128}
+_SHIFTS = {
+    ("s8", "u8"): 128,
+    ("u8", "s8"): -128,
+    ("s16", "u16"): 32768,
+    ("u16", "s16"): -32768,
+}
 
 
 def packed_bytes(spec: Pack, target: Target, matrices: Iterable[Array]) -> Array:

@@ -29,8 +29,9 @@ def _vectors(vlen: int) -> Iterator[Vector]:
     for element, lanes in sums.items():
         yield from (vector(Group(element, count, vlen)) for count in lanes)
         yield SINGLE[element]
-    yield from (held(Group("s16", count, vlen)) for count in sums["s32"])
-    yield SINGLE["s16"]
+    for element in ("s16", "u16"):
+        yield from (held(Group(element, count, vlen)) for count in sums["s32"])
+        yield SINGLE[element]
 
 
 def _core(vlen: int) -> Core:

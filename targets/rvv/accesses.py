@@ -46,6 +46,7 @@ CONVERSIONS = {
             "u8": f"{_SIGNED}(@vzext_vf4_$u({{x}}, $n))",
         },
         {
+            "s16": _HALVES,
             "u16": f"@vreinterpret_v_${{s16}}_$u16({_HALVES})",
             "s8": f"@vncvt_x_x_w_$s8({_HALVES}, $n)",
             "u8": f"@vreinterpret_v_${{s8}}_$u8(@vncvt_x_x_w_$s8({_HALVES}, $n))",
@@ -54,6 +55,7 @@ CONVERSIONS = {
     "s16": Conversions(
         {"s8": "@vsext_vf2_$t({x}, $n)", "u8": f"{_SIGNED}(@vzext_vf2_$u({{x}}, $n))"}
     ),
+    "u16": Conversions({"u8": "@vzext_vf2_$t({x}, $n)"}),
     "f16": Conversions(),
     "bf16": Conversions(),
 }

@@ -37,13 +37,48 @@ def forms(mnemonic: str, group: Group, factors: str = "") -> Iterator[MulAdd]:
         )
 
 
+#: Products of 16-bit integers by the types of vector and scalar, and of two vectors.
+_MIXED = {
+    ("u16", "u16"): (
+        ("vwmaccu.vx", "@vwmaccu_vx_$u({acc}, {y}, {x}, $n)"),
+        ("vwmaccu.vv", "@vwmaccu_vv_$u({acc}, {y}, {x}, $n)"),
+    ),
+    ("s16", "u16"): (
+        ("vwmaccus.vx", "@vwmaccus_vx_$t({acc}, {y}, {x}, $n)"),
+        ("vwmaccsu.vv", "@vwmaccsu_vv_$t({acc}, {x}, {y}, $n)"),
+    ),
+    ("u16", "s16"): (
+        ("vwmaccsu.vx", "@vwmaccsu_vx_$t({acc}, {y}, {x}, $n)"),
+        ("vwmaccsu.vv", "@vwmaccsu_vv_$t({acc}, {y}, {x}, $n)"),
+    ),
+}
+
+
+def _mixed(group: Group) -> Iterator[MulAdd]:
+    """Products of 16-bit integers of which one has no sign, or both."""
+    kinds: tuple[Literal["scalar", "broadcast"], ...] = ("scalar", "broadcast")
+    for (x, y), ways in _MIXED.items():
+        for form, (mnemonic, spelling) in zip(kinds, ways, strict=True):
+            if x == y:  # whose sums have no sign either
+                seen = spelling.replace("{acc}", "@vreinterpret_v_${t}_$u({acc})")
+                spelling = f"@vreinterpret_v_${{u}}_$t({seen})"
+            yield MulAdd(
+                form=form,
+                mnemonic=mnemonic,
+                spelling=group.spell(spelling),
+                cols=group.lanes,
+                x=x,
+                y=y,
+            )
+
+
 def vector(group: Group) -> Vector:
     """A vector of f32, f64 or s32."""
     element = group.element
     splat = group.spell("@vmv_v_x_$t" if element == "s32" else "@vfmv_v_f_$t")
     products = tuple(forms(_MULTIPLY_ADD[element], group))
     if element == "s32":
-        products = (*forms("vwmacc", group, "s16"), *products)
+        products = (*forms("vwmacc", group, "s16"), *_mixed(group), *products)
     ops = group.table(OPERATIONS[element])
     return Vector(
         name=group.lmul,
@@ -142,30 +177,38 @@ _WHOLE = whole("mulw, addw")
 _FIELDS = {
     name: tuple(f"(int16_t)({field})" for field in each) for name, each in _WHOLE.fields.items()
 }
-_PRODUCT = MulAdd(
-    form="scalar",
-    mnemonic="vwmacc.vx",
-    spelling="(int32_t)((uint32_t){acc} + (uint32_t)({x} * {y}))",
-    cols=1,
-    x="s16",
-    y="s16",
+_PRODUCTS = tuple(
+    replace(_WHOLE.muladd[0], mnemonic=mnemonic, x=x, y=y)
+    for (x, y), mnemonic in (
+        (("s16", "s16"), "vwmacc.vx"),
+        *((pair, ways[0][0]) for pair, ways in _MIXED.items()),
+    )
 )
+
+
+def _alone(element: str) -> Vector:
+    """One element of 16 bits."""
+    signed = element == "s16"
+    return Vector(
+        name="scalar",
+        element=element,
+        lanes=1,
+        ctype="int16_t" if signed else "uint16_t",
+        load="*({p})",
+        store="*({p}) = {v}",
+        loads=dict.fromkeys(CONVERSIONS[element].widened, "*({p})"),
+        fields=_FIELDS if signed else {},
+        join="(int16_t)({x} | {y})" if signed else "",
+    )
+
+
 SINGLE = {
     "f32": replace(
         plain("f32", "fmadd.s"),
         loads={"bf16": "float_of_bits((int32_t)((uint32_t)*({p}) << 16))"},
     ),
     "f64": plain("f64", "fmadd.d"),
-    "s32": replace(_WHOLE, muladd=(_PRODUCT, *_WHOLE.muladd)),
-    "s16": Vector(
-        name="scalar",
-        element="s16",
-        lanes=1,
-        ctype="int16_t",
-        load="*({p})",
-        store="*({p}) = {v}",
-        loads=dict.fromkeys(("s8", "u8"), "*({p})"),
-        fields=_FIELDS,
-        join="(int16_t)({x} | {y})",
-    ),
+    "s32": replace(_WHOLE, muladd=(*_PRODUCTS, *_WHOLE.muladd)),
+    "s16": _alone("s16"),
+    "u16": _alone("u16"),
 }

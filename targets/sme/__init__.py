@@ -12,6 +12,7 @@ gcc is left out: version 15 takes SVE's instructions outside of streaming mode.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from tilewright.isa.machine import CompilerHints, Core, Emulation, Mode, Speed, VectorLength
@@ -23,7 +24,7 @@ from ..detection import ARM
 from ..processors import processors
 from ..sve.features import halves
 from ..sve.floats import floats
-from ..sve.integers import factors, sums
+from ..sve.integers import factors, narrow, pairs, sums
 from ..sve.words import SIZES, all_lanes, first, first_lanes, seen_as
 
 #: The bytes of a vector in streaming mode.
@@ -54,6 +55,11 @@ _READ = (
     "(svundef_{{element}}(), svptrue_b{{bits}}(), {{src}}, {{row}})"
 )
 _DOUBLE = _product("fmopa za.d", "f64", "svmopa_za64_f64")
+#: Those of 16-bit integers, which SME2 has.
+_PAIRS = (
+    _product("smopa of s16", "s32", "svmopa_za32_s16", 2, "s16", "s16"),
+    _product("umopa of u16", "s32", "svmopa_za32_u16", 2, "u16", "u16"),
+)
 _ZA = MatrixUnit(
     name="za",
     registers={"f32": 4, "s32": 4, "f64": 8},
@@ -87,7 +93,7 @@ def _speed(op: MulAdd, latency: float) -> Speed:
 
 _SPEEDS = tuple(
     _speed(op, 8 if op.depth == 2 else 4)
-    for ops in (*_ZA.products.values(), (_DOUBLE,))
+    for ops in (*_ZA.products.values(), (_DOUBLE,), _PAIRS)
     for op in ops
 )
 
@@ -112,6 +118,12 @@ def _streaming(vector: Vector) -> Vector:
     cuts = {n: first_lanes(element, str(n)) for n in range(1, vector.lanes)}
     loads = {n: mask.load.replace("{mask}", lanes) for n, lanes in cuts.items()}
     return replace(vector, partial_load=loads)
+
+
+def _sums() -> Iterator[Vector]:
+    """Vectors of s32, which multiply pairs of 16-bit integers as SVE2's do."""
+    for vector in sums(NBYTES):
+        yield replace(vector, muladd=(*pairs(vector.lanes), *vector.muladd))
 
 
 _CPU = "max,{sve},sme512=on,sme_fa64=off,sme-default-vector-length=64"
@@ -164,9 +176,11 @@ TARGET = Target(
         for vector in (
             *floats("f32", NBYTES),
             *floats("f64", NBYTES),
-            *sums(NBYTES),
+            *_sums(),
             *factors("s8", NBYTES),
             *factors("u8", NBYTES),
+            *narrow("s16", NBYTES),
+            *narrow("u16", NBYTES),
             *halves("f16", NBYTES, "svfloat16_t"),
             *halves("bf16", NBYTES, "svbfloat16_t"),
         )
@@ -176,11 +190,12 @@ TARGET = Target(
     ),
     features={
         "sme2": Feature(
-            title="SME2's loads of several vectors",
+            title="SME2's loads of several vectors, and products of 16-bit integers",
             cpu_flags=("sme2",),
             compiler_flags=("-march=armv8.2-a", "+sme2"),
             zig="+sme2",
             extend=_several,
+            products={"s32": _PAIRS},
             emulation=Emulation(qemu="qemu-aarch64", cpu=_CPU.format(sve="sve=off"), least="11.0"),
         ),
         "f64": Feature(

@@ -11,7 +11,7 @@ from tilewright.isa.target import Feature
 from tilewright.isa.vector import MOST_ROWS, Factors, MulAdd, Vector
 
 from ..neon_words import BITS
-from .integers import held
+from .integers import held, narrow, pairs
 from .words import dots, unsigned
 
 Muladds = dict[tuple[str, str], tuple[MulAdd, ...]]
@@ -91,7 +91,7 @@ _FMLAL_LANE = (
 
 
 def _sve2(lanes: int) -> Muladds:
-    return {
+    floats = {
         (name, "f32"): dots(
             "fmlalt, fmlalb",
             (2, "f16", "f16"),
@@ -103,6 +103,7 @@ def _sve2(lanes: int) -> Muladds:
         )
         for name, count in (("z", lanes), ("scalar", 1))
     }
+    return floats | {(name, "s32"): pairs(count) for name, count in (("z", lanes), ("scalar", 1))}
 
 
 def halves(element: str, nbytes: int, ctype: str) -> tuple[Vector, ...]:
@@ -117,12 +118,16 @@ def features(nbytes: int) -> dict[str, Feature]:
     lanes = nbytes // 4
     return {
         "sve2": Feature(
-            title="SVE2 with products of f16 added to f32",
+            title="SVE2 with products of f16 added to f32, of 16-bit integers to s32",
             cpu_flags=("sve2",),
             compiler_flags=("-march=armv8.2-a", "+sve2"),
             zig="+sve2",
             muladd=_sve2(lanes),
-            vectors=halves("f16", nbytes, "svfloat16_t"),
+            vectors=(
+                *halves("f16", nbytes, "svfloat16_t"),
+                *narrow("s16", nbytes),
+                *narrow("u16", nbytes),
+            ),
         ),
         "i8mm": Feature(
             title="dot products of mixed signs and matrix products of 8-bit integers",

@@ -1,4 +1,7 @@
-"""SVE's vectors of s32, and of the 8-bit integers whose products they sum, four in a lane."""
+"""SVE's vectors of s32, and of the integers whose products they sum: four of 8 bits in a lane.
+
+SVE2, and SME in streaming mode, have those of 16 bits too, two in a lane.
+"""
 
 from __future__ import annotations
 
@@ -72,6 +75,26 @@ def _products(lanes: int) -> tuple[MulAdd, ...]:
     )
 
 
+def pairs(lanes: int) -> tuple[MulAdd, ...]:
+    """Two products of 16-bit integers in a lane, the even elements' and then the odd ones'."""
+    return (*_long("s16", lanes), *_long("u16", lanes))
+
+
+def _long(element: str, lanes: int) -> tuple[MulAdd, ...]:
+    sign = element[0]
+    wide = f"{sign}32"
+    even, odd = (f"svmlal{half}_{{way}}{wide}" for half in "bt")
+    broadcast = f"{odd}({even}({{{{acc}}}}, {{{{x}}}}, {{{{y}}}}), {{{{x}}}}, {{{{y}}}})"
+    lane = (
+        f"{odd}({even}({{{{acc}}}}, {{{{x}}}}, {{{{y}}}}, 2 * ({{{{lane}}}})), "
+        "{{x}}, {{y}}, 2 * ({{lane}}) + 1)"
+    )
+    spelled = (broadcast.format(way=""), lane.format(way="lane_"))
+    spelled = spelled if sign == "s" else (unsigned(spelled[0]), unsigned(spelled[1]))
+    mnemonic = f"{sign}mlalb, {sign}mlalt"
+    return dots(mnemonic, (2, element, element), *spelled, lanes, instructions=2)
+
+
 # --- vectors ------------------------------------------------------------------------------
 
 _LOADS = {
@@ -83,6 +106,7 @@ _LOADS = {
 _STORES = {
     "s8": f"svst1b_s32({_ALL}, {{p}}, {{v}})",
     "u8": f"svst1b_s32({_ALL}, (int8_t *)({{p}}), {{v}})",
+    "s16": f"svst1h_s32({_ALL}, {{p}}, {{v}})",
     "u16": f"svst1h_s32({_ALL}, (int16_t *)({{p}}), {{v}})",
 }
 
@@ -121,12 +145,17 @@ def sums(nbytes: int) -> tuple[Vector, ...]:
     )
 
 
-def factors(element: str, nbytes: int) -> tuple[Vector, ...]:
-    """What holds s8 or u8: a register, and one group."""
-    ctype = {"s8": "svint8_t", "u8": "svuint8_t"}[element]
+def narrow(element: str, nbytes: int) -> tuple[Vector, ...]:
+    """What holds integers of 8 or 16 bits: a register, and one group."""
+    ctype = f"sv{'int' if element[0] == 's' else 'uint'}{8 * SIZES[element]}_t"
     load = f"svld1_{element}({{lanes}}, {{p}})"
     part = f"svreinterpret_{element}_s32(svdup_n_s32({BITS[32]}))"
-    made = held(element, nbytes, ctype, load, part)
+    return held(element, nbytes, ctype, load, part)
+
+
+def factors(element: str, nbytes: int) -> tuple[Vector, ...]:
+    """What holds s8 or u8, and is filled with numbers of few bits."""
+    made = narrow(element, nbytes)
     return tuple(replace(vector, fields=parts(element), join=join(element)) for vector in made)
 
 

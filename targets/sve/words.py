@@ -16,7 +16,9 @@ from .. import neon_words
 from ..stored import fields, table
 
 #: Bytes of an element.
-SIZES = {"f64": 8, "f32": 4, "s32": 4, "f16": 2, "bf16": 2, "s8": 1, "u8": 1}
+SIZES = {
+    "f64": 8, "f32": 4, "s32": 4, "f16": 2, "bf16": 2, "s16": 2, "u16": 2, "s8": 1, "u8": 1,
+}  # fmt: skip
 #: The bytes that loads replicate in every segment of a vector, and the bits of a segment.
 QUAD, SEGMENT = 16, 128
 #: The registers of which products by element take one; those of f64 have twice as many.

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from tilewright.isa.vector import Form, Mask, MulAdd, Vector
+from tilewright.spec.types import other_sign
 
 from ..scalar import whole
 from ..stored import fields, table
@@ -113,9 +114,10 @@ def factors(element: str, bits: int, *, masked: bool = False) -> Vector:
     ctype = f"__m{whole_bits}{_LETTERS.get(element, 'i')}"
     seen, back = ("", "") if ctype.endswith("i") else (f"({ctype})", f"(__m{whole_bits}i)")
     group = "_mm_cvtsi32_si128" if bits == 32 else f"{prefix(bits)}_set1_epi32"
-    tops = f"{prefix(whole_bits)}_set1_epi32((int32_t)0x80808080)"
+    top = {8: "0x80808080", 16: "0x80008000"}.get(_BITS[element])
+    tops = f"{prefix(whole_bits)}_set1_epi32((int32_t){top})"
     flipped = f"{prefix(whole_bits)}_xor_si{whole_bits}({group}({{x}}), {tops})"
-    other = {"u8": "s8", "s8": "u8"}.get(element)
+    other = other_sign(element)
     return Vector(
         name=NAMES[bits],
         element=element,
@@ -203,7 +205,7 @@ def _widened(name: str, size: int, bits: int) -> str:
 
 def _stores(bits: int) -> dict[str, str]:
     """Stores of the low bits of each lane: AVX2 shuffles them together."""
-    return {name: _narrowed(_BITS[name], bits) for name in ("u16", "s8", "u8")}
+    return {name: _narrowed(_BITS[name], bits) for name in ("s16", "u16", "s8", "u8")}
 
 
 def _narrowed(size: int, bits: int) -> str:

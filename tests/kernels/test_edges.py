@@ -25,7 +25,7 @@ from tilewright.spec.gemm import Gemm
 TARGETS = ("scalar", "avx2", "avx512+vnni+bf16", "amx", "neon+dotprod+i8mm+bf16")
 TYPES: Any = (
     ("f32", "f32"), ("f64", "f64"), ("f16", "f16"), ("bf16", "bf16"), ("f8_e4m3", "f8_e5m2"),
-    ("s8", "s8"), ("u8", "s8"), ("f32", "bf16"), ("bf16", "f32"), ("f16", "f32"),
+    ("s8", "s8"), ("u8", "s8"), ("s16", "u16"), ("f32", "bf16"), ("bf16", "f32"), ("f16", "f32"),
 )  # fmt: skip
 EACH, ROW = tw.Operand("s", per="column"), tw.Operand("r", per="row")
 Made = tuple[Gemm, tw.Schedule]

@@ -121,6 +121,14 @@ def test_elsewhere_all_of_a_is_converted_first(spec: Gemm, schedule: Schedule) -
     assert buffers(program_for(found).nest)["a_packed"] == ""
 
 
+def test_groups_of_one_line_are_no_rows() -> None:
+    """Of a row whose elements lie apart, an element after the other: their step is 1 as well."""
+    spec = Gemm(1, 5, 448, a=Matrix("u8", "F"), b=Packed("s8"), lda=96)
+    found = plan(spec, Schedule(), "scalar")
+    assert not found.by_panels
+    assert buffers(program_for(found).nest)["a_packed"] == ""
+
+
 @pytest.mark.parametrize("name", ["scalar", "avx2", "avx512", "neon"])
 @pytest.mark.parametrize("m", [13, dim("m")], ids=str)
 @pytest.mark.parametrize(("n", "k"), [(11, 7), (40, 33), (dim("n"), 33), (40, dim("k"))], ids=str)

@@ -49,7 +49,7 @@ def test_an_entry_says_what_the_type_holds(name: str) -> None:
 
 
 def test_what_has_no_entry_is_not_multiplied() -> None:
-    assert {*FORMATS, "f32", "f64", "s8", "u8"} == set(INPUTS)
+    assert {*FORMATS, "f32", "f64", "s8", "u8", "s16", "u16"} == set(INPUTS)
 
 
 # -- one that is added in a single file -----------------------------------------------------------

@@ -28,7 +28,7 @@ from tilewright.ir.ops import (
 from tilewright.ir.values import Active, Address, MaskRegister
 from tilewright.isa.target import Target
 from tilewright.plan.operands import Operand
-from tilewright.spec.types import ITEMSIZE, is_integer
+from tilewright.spec.types import ITEMSIZE, is_integer, is_signed
 from tilewright.symbolic import ONE, ZERO, value
 
 #: Vectors that one call converts.
@@ -131,20 +131,22 @@ class Conversion:
         for place, element in enumerate(elements):
             if is_real(element):
                 element = narrow(b, element, self.packed.type)
-            if self.kind == "s8" and place + 1 < self.word_elements:
+            if is_signed(self.kind) and place + 1 < self.word_elements:
                 element = b("and", element, (1 << bits) - 1)  # the sign would fill what follows
             moved = b("shl", element, bits * place) if place else element
             word = b("or", word, moved) if place else moved
         return self.shifted(emitter, word, len(elements))
 
     def shifted(self, emitter: Emitter, word: Argument, elements: int) -> Argument:
-        """A word of ``elements`` bytes with 128 added to each: their top bits are flipped.
+        """A word of ``elements`` with half their range added to each: their top bits are flipped.
 
-        Modulo 256 this is the same as 128 subtracted.
+        Modulo their range this is the same as half of it subtracted.
         """
         if not self.shift or not elements:
             return word
-        return emitter.builder("xor", word, sum(0x80 << (8 * i) for i in range(elements)))
+        bits = 8 * ITEMSIZE[self.packed.type]
+        tops = sum(1 << (bits * (place + 1) - 1) for place in range(elements))
+        return emitter.builder("xor", word, tops)
 
 
 def is_real(value: Argument) -> bool:

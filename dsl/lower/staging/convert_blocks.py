@@ -22,7 +22,7 @@ from tilewright.ir.networks import transpose
 from tilewright.ir.ops import Load, Prefetch, TileProgram
 from tilewright.ir.values import Active, Address, Register
 from tilewright.plan.tiling.parts import cut
-from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer
+from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer, is_signed
 from tilewright.symbolic import ONE, linear, value
 
 from .conversion import (
@@ -190,5 +190,5 @@ def _element(c: Conversion, emitter: Emitter, turned: list[Argument], k: int) ->
     above = 32 - bits * (k % together + 1)
     word = turned[k // together]
     word = b("shl", word, above) if above else word
-    lane = b("shr" if source == "s8" else "ushr", word, 32 - bits)
+    lane = b("shr" if is_signed(source) else "ushr", word, 32 - bits)
     return lane if is_integer(source) or c.bits else widen(b, lane, source)

@@ -17,15 +17,17 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     for name, type_ in {
         "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
         "f8_e4m3": ml_dtypes.float8_e4m3fn, "f8_e5m2": ml_dtypes.float8_e5m2,
-        "s8": np.int8, "u8": np.uint8, "s32": np.int32, "i64": np.int64,
+        "s8": np.int8, "u8": np.uint8, "s16": np.int16, "u16": np.uint16,
+        "s32": np.int32, "i64": np.int64,
     }.items()
 }  # fmt: skip
 
 
 LINE = 64
 #: What integers are moved by where they are stored with the other sign.
-_MOVED = {("s8", "u8"): 128, ("u8", "s8"): -128}
-_STORED = {**DTYPES, "s16": np.dtype(np.int16)}
+_MOVED = {
+    ("s8", "u8"): 128, ("u8", "s8"): -128, ("s16", "u16"): 32768, ("u16", "s16"): -32768,
+}  # fmt: skip
 _SPECIAL = (0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, 1.5, 2.5, -0.5, 127.5, -128.5, 254.5, 65519.9,
             65520.0, 1e30, 2.0**-25, 2.0**-133, 1 + 2.0**-8, 1 + 3 * 2.0**-8, 240.0, 448.0, 464.0,
             465.0)  # fmt: skip
@@ -47,7 +49,7 @@ def stored(form: PackedFormat, b: Array) -> Array:
     """The elements alone: groups of K together, within a block of columns group after group."""
     (rows, cols), v, nb = b.shape, form.group, form.nb
     groups, blocks = -(-rows // (v * form.step)) * form.step, -(-cols // nb)
-    data = np.zeros(blocks * groups * nb * v, _STORED[form.stored])
+    data = np.zeros(blocks * groups * nb * v, DTYPES[form.stored])
     k, n = np.indices(b.shape)
     at = n // nb * (groups * nb * v) + ((k // v) * nb + n % nb) * v + k % v
     moved = b.astype(np.int64) + _MOVED.get((form.type, form.stored), 0) if form.sums else b
@@ -85,7 +87,7 @@ def differing(form: PackedFormat, got: Array, expected: Array) -> Array:
     """The indices of bytes that differ, but for what kind of NaN they are part of."""
     wrong = got != expected
     if not form.sums and got.size:
-        dtype = _STORED[form.stored]
+        dtype = DTYPES[form.stored]
         pair = [bytes_.view(dtype).astype(np.float64) for bytes_ in (got, expected)]
         both = np.repeat(np.isnan(pair[0]) & np.isnan(pair[1]), dtype.itemsize)
         wrong &= ~both

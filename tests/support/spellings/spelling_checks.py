@@ -208,11 +208,14 @@ def _spreads(v: Vector) -> Iterator[Check]:
         expected = x.astype(DTYPES[v.element]).repeat(v.lanes, axis=1)
         yield Check(_name(v, f"spread of {element}"), statements, (x,), expected)
     for element, shifted in v.shifts.items():
-        x = _rows(_every(element), 4)
+        dtype = DTYPES[element]
+        x = _rows(_every(element), 4 // dtype.itemsize)
         bits = ["int32_t bits;", "__builtin_memcpy(&bits, in0, sizeof bits);"]
         held = f"{v.ctype} x = {shifted.format(x='bits', bits=32)};"
-        moved = (x.view(np.uint8) ^ 0x80).view(DTYPES[v.element])
-        expected = np.tile(moved, (1, v.lanes // 4))
+        half = 1 << 8 * dtype.itemsize - 1
+        moved = x.astype(np.int64) + (half if dtype.kind == "i" else -half)
+        moved = moved.astype(DTYPES[v.element])
+        expected = np.tile(moved, (1, v.lanes // x.shape[1]))
         yield Check(_name(v, f"shift of {element}"), [*bits, held, _store(v, "x")], (x,), expected)
     for element, few in v.repeats.items():
         every = _values(element)[0] if element == v.element else _every(element)
