@@ -253,7 +253,7 @@ static inline void quantize_row(const float *x, int16_t *restrict out, float *re
         const __m512 part0_of_elements_2 = _mm512_max_ps(part0_of_elements_1, elements_const0);
         const __m512 part0_of_elements_3 = _mm512_min_ps(part0_of_elements_2, elements_const1);
         const __m512i part0_of_elements = _mm512_cvtps_epi32(part0_of_elements_3);
-        _mm256_storeu_si256((__m256i *)((uint16_t *)(void *)out), _mm512_cvtepi32_epi16(part0_of_elements));
+        _mm256_storeu_si256((__m256i *)out, _mm512_cvtepi32_epi16(part0_of_elements));
         added = _mm512_add_epi32(added, part0_of_elements);
         x += 16;
         out += 16;
