@@ -315,3 +315,12 @@ def test_columns_are_refused_where_the_unit_gives_rows() -> None:
     op = ReadRows((Register("r", power10.of("f32")[0]),), held, ZERO, columns=True)
     with pytest.raises(PlanError, match="reads a column of acc"):
         verify_tile(tile(ZeroMatrix(held), op), power10)
+
+
+@pytest.mark.parametrize("target", ["sme", "sve256+bf16", "neon+bf16", "power10", "rvv256"])
+def test_elements_that_are_stored_in_groups_are_read_one_by_one(target: str) -> None:
+    """clang takes an array of 16-bit elements for never written, where words are written."""
+    a, b = tw.Matrix("bf16", "F"), tw.Packed("bf16")
+    for k in (4, 65):
+        spec = tw.Gemm(1, 16, k, a=a, b=b, batch=tw.Strided(1))
+        assert tw.compile(spec, target=target).verify(cases=2).cases == 2
