@@ -319,7 +319,7 @@ def test_columns_are_refused_where_the_unit_gives_rows() -> None:
 
 @pytest.mark.parametrize("target", ["sme", "sve256+bf16", "neon+bf16", "power10", "rvv256"])
 def test_elements_that_are_stored_in_groups_are_read_one_by_one(target: str) -> None:
-    """clang takes an array of 16-bit elements for never written, where words are written."""
+    """An array of 16-bit elements is written in words: clang 19 took it for never written."""
     a, b = tw.Matrix("bf16", "F"), tw.Packed("bf16")
     for k in (4, 65):
         spec = tw.Gemm(1, 16, k, a=a, b=b, batch=tw.Strided(1))
