@@ -70,7 +70,7 @@ def sums(element: str, lanes: int) -> Vector:
         "f64": (),
     }
     loads = {"s32": ("s8", "u8", "s16", "u16"), "f32": ("f16",), "f64": ()}[element]
-    stores = {"s32": ("s8", "u8", "u16"), "f32": ("f16",), "f64": ()}[element]
+    stores = {"s32": ("s8", "u8", "s16", "u16"), "f32": ("f16",), "f64": ()}[element]
     halves = {block: ("", "") for block in (1, 2) if block < lanes}
     return vector(
         element, lanes, *deep[element], multiply(lanes), loads=dict.fromkeys(loads, ""),
