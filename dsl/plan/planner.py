@@ -249,6 +249,37 @@ def _prefetch_decision(spec: Gemm, schedule: Schedule) -> tuple[Decision, ...]:
     return (Decision("prefetch", f"{schedule.prefetch} {steps} ahead", "asked for"),)
 
 
+def _check_product(schedule: Schedule, product: Product, target: Target) -> None:
+    """ScheduleError for what products of this kind cannot be asked for."""
+    if schedule.prefetch is not None and product.unit is not None:
+        raise ScheduleError(
+            "prefetch counts steps of a K loop over vectors; this product is a matrix unit's, "
+            "which reads whole matrices",
+            got=f"prefetch={schedule.prefetch}, and {product.mnemonic} on {target.name}",
+            hint="leave prefetch out, or choose a target without the matrix unit",
+        )
+    if product.block and schedule.k_split not in (None, 1):
+        raise ScheduleError(
+            "blocks of K with scales of their own are added in order",
+            got=f"k_split={schedule.k_split}",
+            expected="one set of accumulators",
+            hint="leave k_split out",
+        )
+
+
+def _in_whole_steps(
+    blocks: dict[str, int], product: Product
+) -> tuple[dict[str, int], tuple[Decision, ...]]:
+    """``blocks`` with whole steps of the K loop, and what is said where that makes one longer."""
+    tail = blocks.get("k", 0) % product.step
+    if not tail:
+        return blocks, ()
+    longer = blocks["k"] + product.step - tail
+    one = "scale serves" if product.block else "multiply-add sums"
+    why = f"whole groups of {product.step}, which one {one}"
+    return {**blocks, "k": longer}, (Decision("block k", str(longer), why),)
+
+
 def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> Plan:
     vectorize, packs = layout
     schedule = _in_blocks(layout, spec, given, target)
@@ -258,20 +289,7 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
     panels = packs_in_panels(spec, schedule, target)
     unpacks = unpacks_in_panels(spec, schedule)
     staging = stage_operands(spec, target, vectorize, sizes, packs, panels=panels, unpacks=unpacks)
-    if schedule.prefetch is not None and staging.product.unit is not None:
-        raise ScheduleError(
-            "prefetch counts steps of a K loop over vectors; this product is a matrix unit's, "
-            "which reads whole matrices",
-            got=f"prefetch={schedule.prefetch}, and {staging.product.mnemonic} on {target.name}",
-            hint="leave prefetch out, or choose a target without the matrix unit",
-        )
-    if staging.product.block and schedule.k_split not in (None, 1):
-        raise ScheduleError(
-            "blocks of K with scales of their own are added in order",
-            got=f"k_split={schedule.k_split}",
-            expected="one set of accumulators",
-            hint="leave k_split out",
-        )
+    _check_product(schedule, staging.product, target)
     if not (is_plain(spec, target) or panels):
         packs = "b" if unpacks else ""  # what is converted is packed on the way
     along = "m" if vectorize == "k" else vectorize
@@ -282,19 +300,7 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
     blocks = _blocks(schedule, outer + inner, staging.product.across, target, along)
     if unpacks:
         blocks |= {"m": MANY_ROWS, "n": min(UNPACKED_COLUMNS, value(sizes["n"]) or NOMINAL)}
-    decisions = [
-        Decision("product", staging.product.mnemonic or "multiply, add", staging.reason),
-        Decision("loops", outer + inner, loop_reason),
-        *threads_decision(schedule, outer),
-        *_prefetch_decision(spec, schedule),
-        *(() if unpacks else why_blocks(schedule, blocks)),
-    ]
-    step = staging.product.step
-    if tail := blocks.get("k", 0) % step:
-        blocks["k"] += step - tail
-        one = "scale serves" if staging.product.block else "multiply-add sums"
-        why = f"whole groups of {step}, which one {one}"
-        decisions.append(Decision("block k", str(blocks["k"]), why))
+    chosen, (blocks, more) = blocks, _in_whole_steps(blocks, staging.product)
     return Plan(
         spec=spec,
         schedule=schedule,
@@ -314,7 +320,14 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
         packs=packs,
         padded=staging.padded or bounces,
         packed_format=format_of(spec, target) if isinstance(spec.b, Packed) else None,
-        decisions=tuple(decisions),
+        decisions=(
+            Decision("product", staging.product.mnemonic or "multiply, add", staging.reason),
+            Decision("loops", outer + inner, loop_reason),
+            *threads_decision(schedule, outer),
+            *_prefetch_decision(spec, schedule),
+            *(() if unpacks else why_blocks(schedule, chosen)),
+            *more,
+        ),
     )
 
 
