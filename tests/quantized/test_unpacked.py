@@ -14,6 +14,7 @@ from support.products.packed import convert
 
 import tilewright as tw
 from tilewright.errors import ScheduleError
+from tilewright.generate import program_for
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import make_plan
 from tilewright.runtime.machine.host import resolve
@@ -157,3 +158,13 @@ def test_what_is_not_unpacked_is_refused() -> None:
             plan_of(spec, tw.Schedule(unpack_rows=8))
     with pytest.raises(ScheduleError, match="unpack_rows must be a positive int"):
         tw.Schedule(unpack_rows=0)
+
+
+def test_a_panel_narrower_than_a_vector_has_room_behind_it() -> None:
+    """Vectors of 64 lanes read panels of few columns whole: the checker refuses less room."""
+    form = tw.Quantized("s4", scale="f32", block=24)
+    spec = tw.Gemm(M, 32, 33, a=tw.Matrix("bf16", "F"), b=tw.Packed(form), c=tw.Matrix("f32", "F"))
+    plan = plan_of(spec, tw.Schedule(unpack_rows=2), "sve2048+sve2+i8mm+bf16")
+    width = plan.many.plan.panel("b") if plan.many else None
+    assert width is not None and width < plan.lanes
+    assert program_for(plan).tiles

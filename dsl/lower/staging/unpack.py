@@ -45,7 +45,8 @@ def unpack(
         call = Call(tile.name, tuple(unpacking.arguments(buffer, out, *there)))
         vectors = repeated("vp", wide, (call,))
         nodes += in_panels("pp", part, repeated("kp", deep, vectors, "unpack B"))
-    behind = (each - 1) * width  # a call may unpack more of K than there is
+    # A call may unpack more of K than there is, a tile load more columns than a panel has.
+    behind = max((each - 1) * width, plan.lanes - width)
     elements = div(columns + (width - 1), width) * width * depth + behind
     return Packed(buffer, elements, tuple(nodes), (tile,))
 
