@@ -40,7 +40,8 @@ LINE_VECTORS = 12
 
 def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     """The plan; ScheduleError or SpecError if schedule and spec contradict each other."""
-    if schedule.unpack_rows is not None and _of_many_rows(spec, schedule, target) is None:
+    many = _of_many_rows(spec, schedule, target)
+    if schedule.unpack_rows is not None and many is None:
         raise ScheduleError(
             "there is no quantized B that is unpacked beforehand",
             got=f"unpack_rows={schedule.unpack_rows} for {spec!r} on {target.name}",
@@ -49,7 +50,7 @@ def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
             hint="leave unpack_rows out",
         )
     if spec.quantized is not None:
-        return _plan_quantized(spec, schedule, target)
+        return _plan_quantized(spec, schedule, target, many)
     target = _able(spec, schedule, target)
     given, why = default_schedule(spec, schedule, target)
     return _cheapest(spec, given, target, why)
@@ -93,15 +94,14 @@ def _few(target: Target, product: Product) -> float:
     return max(1, core.between(product.op.mnemonic, product.op.instructions) / line)
 
 
-def _plan_quantized(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
+def _plan_quantized(spec: Gemm, schedule: Schedule, target: Target, many: Schedule | None) -> Plan:
     """The plan for a B of few bits, with another one for many rows, of which B is unpacked first.
 
     A panel of it for an A of floating point: that costs as much as one row of tiles costs the other
     plan, so from the third on it pays. Where blocks are integers, what matrices hold of it. Where
     all calls have so many rows that is the only plan.
     """
-    many, asked = _of_many_rows(spec, schedule, target), schedule.unpack_rows
-    fixed = isinstance(spec.m, int)
+    fixed, asked = isinstance(spec.m, int), schedule.unpack_rows
     most = spec.m if isinstance(spec.m, int) else spec.m.max
     if many is not None and fixed and asked is not None and asked <= (most or 0):
         return _cheapest(spec, many, target, _why_unpacked(many))
