@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -187,11 +187,10 @@ def trials(target: str) -> Iterator[tuple[Trial, tw.Quantized]]:
             yield Trial(tw.Gemm(M, n, k, a=a, b=packed), schedule, {"m": m}), form
 
 
-@pytest.mark.parametrize("target", TARGETS)
-def test_results_have_the_same_bits_on_every_target(
-    target: str, tmp_path: Path, cases: Cases
+def agree(
+    target: str, every: Sequence[tuple[Trial, tw.Quantized]], tmp_path: Path, cases: Cases
 ) -> None:
-    every = list(trials(target))
+    """Each kernel's results have the bits that numpy makes."""
     kernels = Kernels(target, [trial for trial, _ in every], tmp_path)
     for i, (trial, form) in enumerate(every):
         spec = trial.spec
@@ -201,6 +200,13 @@ def test_results_have_the_same_bits_on_every_target(
         got = kernels(i, {"a": a, "b": b}, "rear" if i % 2 else "front")["out"]
         assert same(got, right(a.astype(F32), b, spec.a)), trial
     cases.count(target, kernels.lab.means, len(every))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_results_have_the_same_bits_on_every_target(
+    target: str, tmp_path: Path, cases: Cases
+) -> None:
+    agree(target, list(trials(target)), tmp_path, cases)
 
 
 #: Orders and types of an A of floating point, with tails of tiles and of blocks.

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from support.cases import Cases
-from support.products.fused import Kernels, Trial
-from support.products.packed import convert
+from support.products.fused import Trial
 
 import tilewright as tw
 from tilewright.errors import ScheduleError
@@ -18,7 +17,7 @@ from tilewright.plan.plan import Plan
 from tilewright.plan.planner import make_plan
 from tilewright.runtime.machine.host import resolve
 
-from .test_kernels import drawn, kinds, right, rows_of, same
+from .test_kernels import agree, kinds
 
 M = tw.dim("m")
 Q4 = tw.Quantized("u4", scale="f16", zero=8, block=32)
@@ -57,15 +56,7 @@ def test_results_have_the_bits_that_every_target_has(tmp_path: Path, cases: Case
     for trial, _ in every:
         many = plan_of(trial.spec, trial.schedule).many
         assert many is not None and many.rows == 1 and many.plan.product.unit is not None
-    kernels = Kernels("amx", [trial for trial, _ in every], tmp_path)
-    for i, (trial, form) in enumerate(every):
-        spec = trial.spec
-        assert isinstance(spec.k, int) and isinstance(spec.n, int)
-        b = drawn(form, spec.k, spec.n, i)
-        a = convert(rows_of(trial.sizes["m"], spec.k, i), spec.a.type)
-        got = kernels(i, {"a": a, "b": b}, "rear" if i % 2 else "front")["out"]
-        assert same(got, right(a.astype(np.float32), b, spec.a)), trial
-    cases.count("amx", kernels.lab.means, len(every))
+    agree("amx", every, tmp_path, cases)
 
 
 #: What is made of sums, from where they lie in memory.
