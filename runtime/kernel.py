@@ -78,9 +78,9 @@ class Kernel:
     """
 
     __slots__ = (
-        "__weakref__", "_arrange", "_call_new", "_call_scalars", "_entry", "_fast", "_fast_out",
-        "_foreign", "_functions", "_inputs", "_keep", "_new", "_numba", "_output", "_packers",
-        "_plan", "_remake", "_signature", "_symbol", "_target", "edited", "emulated", "name",
+        "__weakref__", "_arrange", "_call_scalars", "_entry", "_fast", "_fast_out", "_foreign",
+        "_functions", "_inputs", "_keep", "_new", "_numba", "_output", "_packers", "_plan",
+        "_remake", "_signature", "_symbol", "_target", "attempt_new", "edited", "emulated", "name",
         "requested", "spec", "target", "tuned",
     )  # fmt: skip
     name: str
@@ -90,6 +90,9 @@ class Kernel:
     emulated: str | None
     tuned: Winner | None
     edited: Edited | None
+    #: The new output for a tuple of tensors, the inputs in the signature's order, that plainly fit;
+    #: None for others. It is a function in C, which nothing in Python stands before.
+    attempt_new: Callable[[tuple[Any, ...]], Any]
 
     def __init__(
         self,
@@ -115,7 +118,7 @@ class Kernel:
         self._output = self._signature.arrays.index(self._signature.output)
         self._foreign = any(p.type in FOREIGN for p in self._signature.arrays)
         self._call_scalars: Any = _undecided
-        self._call_new: Any = _undecided
+        self.attempt_new = _nothing
         self._symbol = 0
         # What a call without scalars needs, read as one: who decides, and what it returns.
         self._fast: tuple[Any, int] = _undecided, self._output
@@ -150,7 +153,7 @@ class Kernel:
         self._keep = (words, static, offsets)
         threadpools.register()
         found = dispatch.dispatcher()
-        self._call_scalars, self._call_new = found.call_scalars(words), found.call_new(words)
+        self._call_scalars, self.attempt_new = found.call_scalars(words), found.call_new(words)
         if self._arrange.by_position:
             has_d = self._signature.output.name == "d"  # it is never passed by position
             fast = found.call(words), self._output
@@ -237,11 +240,6 @@ class Kernel:
         False where that takes a closer look, which a call takes: then nothing was run.
         """
         return self._call_scalars(arrays, *_two(scalars)) == dispatch.DONE  # type: ignore[no-any-return]
-
-    def attempt_new(self, inputs: tuple[Any, ...]) -> Any:
-        """The new output for tensors in the signature's order that plainly fit; None for others."""
-        made = self._call_new(inputs)
-        return None if type(made) is int else made
 
     def _decide(self, arrays: tuple[Any, ...], scalars: tuple[float, ...]) -> int:
         """Run a call that is decided in Python; ArgumentError if the arrays do not fit."""
@@ -579,6 +577,10 @@ def _given(array: Any, positional: tuple[Any, ...], named: dict[str, Any]) -> bo
 
 def _undecided(*_: Any) -> int:
     return dispatch.UNDECIDED
+
+
+def _nothing(_: tuple[Any, ...]) -> None:
+    return None
 
 
 def _two(scalars: tuple[float, ...]) -> tuple[float, float]:

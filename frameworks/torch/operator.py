@@ -42,7 +42,7 @@ class Operator:
     """A kernel as an operator; see ``operator``. ``kernel`` is the kernel."""
 
     def __init__(self, kernel: Kernel) -> None:
-        self.kernel, signature = kernel, kernel.signature
+        self.kernel, self._attempt, signature = kernel, kernel.attempt_new, kernel.signature
         _check(kernel)
         self._arguments = Arguments.of(kernel)
         self._inputs, self._scalars = self._arguments.tensors, self._arguments.numbers
@@ -57,7 +57,7 @@ class Operator:
         if named or len(tensors) != len(self._names):
             tensors = self._arguments.ordered(tensors, named)
         if self._plain and is_plain():
-            made = self.kernel.attempt_new(tensors)
+            made = self._attempt(tensors)
             if made is not None:
                 return made
             if _is_recorded(tensors):

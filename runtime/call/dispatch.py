@@ -62,12 +62,12 @@ class Dispatcher(NamedTuple):
     ``call(words)``, of a kernel's descriptor, is a function of a tuple of arrays, and
     ``call_scalars(words)`` one of a tuple and two numbers: they return DONE, UNDECIDED (nothing was
     run: decide in Python) or NO_MEMORY. ``call_new(words)`` is one of a tuple of the inputs,
-    tensors, which returns a new output or UNDECIDED. ``matmul(words)``, of a table of routes, takes
-    three arrays, and returns as ``call`` does. ``run(frame)`` runs a decided call.
-    ``learn_tensors(type)`` makes a type of tensors known, which are then read as arrays are: 1, or
-    0 where there are too many; ``learn_python(words)`` must come before it. ``time(frames, count,
-    calls)`` gives the seconds that ``calls`` of them take, and is None in Python, whose own time is
-    many times a kernel's. What is an address or a number is an int.
+    tensors, which returns a new output, or None where nothing was run. ``matmul(words)``, of a
+    table of routes, takes three arrays, and returns as ``call`` does. ``run(frame)`` runs a
+    decided call. ``learn_tensors(type)`` makes a type of tensors known, which are then read as
+    arrays are: 1, or 0 where there are too many; ``learn_python(words)`` must come before it.
+    ``time(frames, count, calls)`` gives the seconds that ``calls`` of them take, and is None in
+    Python, whose own time is many times a kernel's. What is an address or a number is an int.
     """
 
     mode: Mode
@@ -214,7 +214,7 @@ def _method(definition: int) -> Method:
 
 _PYTHON = (
     "PyEval_SaveThread", "PyEval_RestoreThread", "PyLong_FromLong", "PyFloat_AsDouble",
-    "PyErr_Clear", "Py_DecRef",
+    "PyErr_Clear", "Py_IncRef", "Py_DecRef",
 )  # fmt: skip
 #: Room for the dtypes of tensors' types, which are told when the first tensor comes.
 DTYPE_WORDS = 32 * 4
@@ -226,7 +226,7 @@ def _python_words(dtypes: Sequence[int] = (0,) * DTYPE_WORDS) -> np.ndarray[Any,
 
     found = [ctypes.cast(getattr(ctypes.pythonapi, name), ctypes.c_void_p) for name in _PYTHON]
     addresses = [function.value or 0 for function in found]
-    words = [*addresses, id(True), id(np.ndarray), object.__basicsize__, *dtypes]
+    words = [*addresses, id(True), id(None), id(np.ndarray), object.__basicsize__, *dtypes]
     return np.array(words, np.int64)
 
 
@@ -245,5 +245,8 @@ def _python_dispatcher() -> Dispatcher:
     def method(_: np.ndarray[Any, Any]) -> Callable[..., int]:
         return undecided
 
+    def nothing(_: np.ndarray[Any, Any]) -> Callable[..., None]:
+        return lambda *_: None
+
     run = dispatch_python.run
-    return Dispatcher("python", method, method, method, method, run, undecided, undecided, None)
+    return Dispatcher("python", method, method, nothing, method, run, undecided, undecided, None)
