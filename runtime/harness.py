@@ -283,7 +283,7 @@ def output_of(
         low=least,
         high=least if greatest.numbers == least.numbers else greatest,
         nan=tuple(allowed),
-        at=() if at is None else (Block(f"{name}_at", "i64", list(at)),),
+        at=() if at is None else (Block(f"{name}_at", "s64", list(at)),),
     )
 
 

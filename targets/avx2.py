@@ -17,6 +17,8 @@ from .processors import processors
 from .x86.features import vnni, vnni_int8, vnni_int16
 from .x86.floats import partial_stores, prefix, scalar, vector
 from .x86.integers import alone, factors, s32
+from .x86.wide import alone as single
+from .x86.wide import s64
 
 _WIDTHS = (256, 128)
 #: Those of factors in groups of 32 bits.
@@ -25,7 +27,10 @@ _GROUPS = (*_WIDTHS, 32)
 
 def _mask(element: str, bits: int) -> Mask:
     mm = prefix(bits)
-    ps, size = {"f32": ("ps", 32), "f64": ("pd", 64), "s32": ("epi32", 32)}[element]
+    ps, size = {"f32": ("ps", 32), "f64": ("pd", 64), "s32": ("epi32", 32), "s64": ("epi64", 64)}[
+        element
+    ]
+    place = "(long long *)({p})" if element == "s64" else "{p}"
     lanes = list(range(bits // size))
     if size == 32:
         splat = f"{mm}_set1_epi32((int)({{count}}))"
@@ -37,8 +42,8 @@ def _mask(element: str, bits: int) -> Mask:
     return Mask(
         ctype=f"__m{bits}i",
         make=f"{mm}_cmpgt_epi{size}({splat}, {numbers})",
-        load=f"{mm}_maskload_{ps}({{p}}, {{mask}})",
-        store=f"{mm}_maskstore_{ps}({{p}}, {{mask}}, {{v}})",
+        load=f"{mm}_maskload_{ps}({place.replace('(', '(const ', 1)}, {{mask}})",
+        store=f"{mm}_maskstore_{ps}({place}, {{mask}}, {{v}})",
         registers=1,
     )
 
@@ -54,7 +59,8 @@ def _vectors(element: str) -> tuple[Vector, ...]:
 
 def _integers() -> tuple[Vector, ...]:
     wide = tuple(s32(bits, **_cuts("s32", bits)) for bits in _WIDTHS)
-    return (*wide, alone(), *(factors("s16", bits) for bits in _GROUPS))
+    sums = (*wide, alone(), *(s64(bits, **_cuts("s64", bits)) for bits in _WIDTHS), single())
+    return (*sums, *(factors("s16", bits) for bits in _GROUPS))
 
 
 TARGET = Target(

@@ -6,12 +6,15 @@ Spellings: Intel Intrinsics Guide. Latency and units: Intel and AMD optimisation
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.isa.machine import CompilerHints, Core
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Mask, Vector
 
 from .detection import X86
 from .processors import processors
+from .x86 import wide
 from .x86.features import HEADER, bf16, vnni
 from .x86.floats import cast, predicate, prefix, scalar, store_bits, transposes, vector
 from .x86.halves import fp16
@@ -24,8 +27,8 @@ _GROUPS = (*_WIDTHS, 32)
 
 
 def _mask(element: str, bits: int) -> Mask:
-    ps = {"f32": "ps", "f64": "pd", "s32": "epi32"}[element]
-    return predicate(ps, bits, bits // (64 if element == "f64" else 32))
+    ps = {"f32": "ps", "f64": "pd", "s32": "epi32", "s64": "epi64"}[element]
+    return predicate(ps, bits, bits // (64 if element in ("f64", "s64") else 32))
 
 
 def _permute2(indices: str) -> str:
@@ -43,6 +46,7 @@ _PS = (
 )
 _TRANSPOSE = {element: transposes(element, 512, _PD, _PS) for element in ("f32", "f64")}
 _TRANSPOSE["s32"] = integer_transposes(512, _TRANSPOSE["f32"])
+_TRANSPOSE["s64"] = wide.transposes(512, _TRANSPOSE["f64"])
 
 
 def _ops(element: str, bits: int) -> dict[str, str]:
@@ -94,7 +98,8 @@ def _wide(element: str, bits: int) -> Vector:
 
 def _integers() -> tuple[Vector, ...]:
     held = tuple(factors("s16", bits, masked=True) for bits in _GROUPS)
-    return (*(_s32(bits) for bits in _WIDTHS), alone(), *held)
+    sums = (*(_s32(bits) for bits in _WIDTHS), alone())
+    return (*sums, *(_s64(bits) for bits in _WIDTHS), wide.alone(), *held)
 
 
 def _s32(bits: int) -> Vector:
@@ -103,12 +108,25 @@ def _s32(bits: int) -> Vector:
         name: store_bits(bits * size // 32, f"{prefix(bits)}_cvtepi32_epi{size}({{v}})")
         for name, size in (("s16", 16), ("u16", 16), ("s8", 8), ("u8", 8))
     }
+    stores["s64"] = wide.store_widened(bits)
     return s32(
         bits,
         memory_operand=True,
         mask=_mask("s32", bits),
         ops=_ops("s32", bits),
         stores=stores,
+        **transpose,
+    )
+
+
+def _s64(bits: int) -> Vector:
+    transpose = {"transpose": _TRANSPOSE["s64"]} if bits == 512 else {}
+    mm, mask = prefix(bits), _mask("s64", bits)
+    return wide.s64(
+        bits,
+        memory_operand=True,
+        mask=replace(mask, loads=wide.masked_loads(bits, mask)),
+        ops={"mul": f"{mm}_mullo_epi64({{x}}, {{y}})"},
         **transpose,
     )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
 from tilewright.isa.vector import MulAdd, Vector
@@ -46,6 +48,7 @@ _INTEGER = {
     "to_f32": "(float)({x})",
     "float": "float_of_bits({x})",
 }
+_SIGNS = {"add": "+", "mul": "*"}
 _NUMBERS = "".join(f"\\x{byte:02x}" for byte in table(unsigned=False))
 _FIELDS = fields(
     lambda right, mask: (
@@ -106,6 +109,7 @@ def whole(mnemonic: str = "") -> Vector:
             "u8": "*({p}) = (uint8_t)({v})",
             "s16": "*({p}) = (int16_t)({v})",
             "u16": "*({p}) = (uint16_t)({v})",
+            "s64": "*({p}) = {v}",
         },
         muladd=(
             MulAdd(
@@ -121,6 +125,38 @@ def whole(mnemonic: str = "") -> Vector:
     )
 
 
+#: What adds and multiplies one s64; it wraps, as vectors do.
+_WIDE = {op: f"(int64_t)((uint64_t)({{x}}) {sign} (uint64_t)({{y}}))" for op, sign in _SIGNS.items()}
+
+
+def wide(mnemonic: str = "", factors: tuple[str, ...] = ()) -> Vector:
+    """One s64 in a C scalar; ``factors`` are the types of elements that it multiplies besides."""
+    alike = MulAdd(
+        form="scalar",
+        mnemonic=mnemonic,
+        spelling="(int64_t)((uint64_t){acc} + (uint64_t){x} * (uint64_t){y})",
+        cols=1,
+    )
+    product = "(int64_t)((uint64_t){acc} + (uint64_t)((int64_t){x} * {y}))"
+    return Vector(
+        name="scalar",
+        element="s64",
+        lanes=1,
+        ctype="int64_t",
+        zero="0",
+        load="*({p})",
+        store="*({p}) = {v}",
+        broadcast="*({p})",
+        splat="{x}",
+        add=_WIDE["add"],
+        mul=_WIDE["mul"],
+        sum_lanes="{v}",
+        loads=dict.fromkeys(("s8", "u8", "s16", "u16"), "*({p})"),
+        muladd=(*(replace(alike, spelling=product, x=x, y=x) for x in factors), alike),
+        ops=_WIDE,
+    )
+
+
 TARGET = Target(
     name="scalar",
     title="plain C",
@@ -130,6 +166,6 @@ TARGET = Target(
     zig_flags=("-mcpu=baseline",),
     headers=(),
     registers=16,
-    vectors=(plain("f32"), plain("f64"), whole()),
+    vectors=(plain("f32"), plain("f64"), whole(), wide()),
     core=Core(fma_latency=8, fma_units=1, loads=2, stores=1, issue=4),
 )

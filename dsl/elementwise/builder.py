@@ -23,7 +23,7 @@ class Value:
     element: str
 
 
-#: A literal float has the program's floating-point type, a literal int is s32.
+#: A literal float has the program's floating-point type, a literal int that of its integers.
 Argument = Value | float | int
 
 
@@ -46,10 +46,12 @@ class Builder:
 
     Operations on literals are folded, and identities that hold for every value are used:
     ``x * 1``, ``x - 0.0``, ``x + -0.0``, two negations, division by a power of two.
+
+    ``real`` is its floating-point type, ``whole`` that of its integers: s32, or s64.
     """
 
-    def __init__(self, real: str = "f32") -> None:
-        self.real = real
+    def __init__(self, real: str = "f32", whole: str = "s32") -> None:
+        self.real, self.whole = real, whole
         self.steps: list[Step] = []
         self._values = 0
         self._known: dict[object, Value] = {}
@@ -82,14 +84,15 @@ class Builder:
         if isinstance(arg, Value):
             return arg
         if isinstance(arg, int):
-            return (arg + 2**31) % 2**32 - 2**31
+            half = 1 << (8 * DTYPES[self.whole]().itemsize - 1)
+            return (arg + half) % (2 * half) - half
         with np.errstate(over="ignore"):
             return float(DTYPES[self.real](arg))
 
     def _type(self, arg: Argument) -> str:
         if isinstance(arg, Value):
             return arg.element
-        return "s32" if isinstance(arg, int) else self.real
+        return self.whole if isinstance(arg, int) else self.real
 
     def _element(self, fn: str, args: tuple[Argument, ...]) -> str:
         """The type of the lanes; PlanError if ``fn`` has no meaning for them."""

@@ -18,14 +18,18 @@ from typing import Any
 import numpy as np
 
 Array = Any
-#: numpy's type for the lanes of each element type; s64 are the lanes of an f64 comparison.
-DTYPES: dict[str, Any] = {"f32": np.float32, "f64": np.float64, "s32": np.int32, "s64": np.int64}
+#: numpy's type for the lanes of each element type; m64 are the lanes of an f64 comparison.
+DTYPES: dict[str, Any] = {
+    "f32": np.float32, "f64": np.float64, "s32": np.int32, "s64": np.int64, "m64": np.int64,
+}  # fmt: skip
 
 _REAL = ("f32", "f64")
 _ALL = ("f32", "f64", "s32")
+#: Sums of 64 bits are added and multiplied, no more.
+_SUMS = (*_ALL, "s64")
 _KEPT: dict[str, str] = {}
 #: The lanes of a comparison.
-MASKS = {"f32": "s32", "f64": "s64", "s32": "s32"}
+MASKS = {"f32": "s32", "f64": "m64", "s32": "s32"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +47,8 @@ class Operation:
 
 #: Every operation. ``select`` takes a mask first; shifts take a literal second.
 OPERATIONS: dict[str, Operation] = {
-    **dict.fromkeys(("add", "sub", "mul", "min", "max"), Operation(2, _ALL, _KEPT)),
+    **dict.fromkeys(("add", "mul"), Operation(2, _SUMS, _KEPT)),
+    **dict.fromkeys(("sub", "min", "max"), Operation(2, _ALL, _KEPT)),
     "div": Operation(2, _REAL, _KEPT),
     **dict.fromkeys(("sqrt", "abs", "neg"), Operation(1, _REAL, _KEPT)),
     "round": Operation(1, ("f32",), _KEPT),

@@ -20,7 +20,7 @@ from sympy import Expr
 from tilewright.ir.ops import Broadcast, Load, Store
 from tilewright.ir.values import MaskRegister, Register
 from tilewright.spec.schedule import Schedule
-from tilewright.spec.types import ELEMENTS, ITEMSIZE
+from tilewright.spec.types import ELEMENTS, ITEMSIZE, is_integer
 from tilewright.symbolic import c_text, slots
 
 _PER_LINE = 12
@@ -176,22 +176,23 @@ def _number(source: float | str | Expr | Register, element: str) -> str:
         return source.name
     if isinstance(source, Expr):
         return f"({ELEMENTS[element].ctype})({c_text(source)})"
-    if element == "s32" or not math.isfinite(source):
+    if is_integer(element) or not math.isfinite(source):
         return _special(source, element)
     return str(np.float32(source)) + "f" if element == "f32" else repr(float(source))
 
 
 def _special(source: float, element: str) -> str:
     """An integer, an infinity or a NaN."""
-    if element == "s32":
-        return "(-2147483647 - 1)" if source == -(2**31) else str(int(source))
+    if is_integer(element):
+        least = {-(2**31): "(-2147483647 - 1)", -(2**63): "(-9223372036854775807 - 1)"}
+        return least.get(int(source), str(int(source)))
     end = "f" if element == "f32" else ""
     return f"({0.0 if math.isnan(source) else math.copysign(1, source)}{end} / 0.0{end})"
 
 
 def _hexadecimal(source: float, element: str) -> str:
     """A literal, exact to the bit by its digits."""
-    if element == "s32" or not math.isfinite(source):
+    if is_integer(element) or not math.isfinite(source):
         return _special(source, element)
     end = "f" if element == "f32" else ""
     return float(_single(source) if end else source).hex() + end
@@ -199,7 +200,7 @@ def _hexadecimal(source: float, element: str) -> str:
 
 def _exact(source: float | int, element: str) -> str:
     """The value of a literal of floating point, where its decimal is the nearest, not the same."""
-    if element == "s32" or not math.isfinite(source):
+    if is_integer(element) or not math.isfinite(source):
         return ""
     value = _single(source) if element == "f32" else float(source)
     decimal = Fraction(_number(source, element).rstrip("f"))

@@ -122,7 +122,7 @@ def _conversion(
 def product(op: MulAdd, element: str) -> Product:
     """What ``op`` adds to lanes of ``element``.
 
-    Integers are exact modulo 2**32. Products of floating point are added one after the other, in
+    Integers are exact modulo the range of ``element``. Products of floating point are added one after the other, in
     a group the last first, each rounded once with the sum if the instruction is fused, else before
     it too. (What flushes denormals, or rounds to odd between additions, differs.)
     """
@@ -137,8 +137,8 @@ def product(op: MulAdd, element: str) -> Product:
         across = exact(y, y_element).reshape(op.segments, op.rows, -1, op.depth)
         total = acc.reshape(segments)
         if add is _whole:
-            products = np.multiply(along, across, dtype=np.int32)
-            total = total + np.add.reduce(products, axis=-1, dtype=np.int32)
+            products = np.multiply(along, across, dtype=acc.dtype)
+            total = total + np.add.reduce(products, axis=-1, dtype=acc.dtype)
         else:
             for place in reversed(range(op.depth)):
                 total = add(total, along[..., place], across[..., place])
@@ -148,7 +148,7 @@ def product(op: MulAdd, element: str) -> Product:
 
 
 def _whole(acc: Lanes, x: Lanes, y: Lanes) -> Lanes:
-    return acc + np.multiply(x, y, dtype=np.int32)
+    return acc + np.multiply(x, y, dtype=acc.dtype)
 
 
 def _apart(acc: Lanes, x: Lanes, y: Lanes) -> Lanes:

@@ -65,8 +65,8 @@ def read(
 
 
 def load(emitter: Emitter, address: Address, active: Active, memory: str, name: str) -> Argument:
-    """Elements of type ``memory`` as the emitter's floating-point type, or s32 for integers."""
-    element = "s32" if is_integer(memory) else emitter.builder.real
+    """Elements of type ``memory`` as the emitter's floating-point type, or that of its integers."""
+    element = emitter.builder.whole if is_integer(memory) else emitter.builder.real
     direct = memory == element or memory in emitter.vector(element).loads
     register = emitter.fresh(
         name if direct else f"{name}_bits".lstrip("_"), element if direct else "s32"

@@ -33,12 +33,14 @@ class Emitter:
     Names are decided here, by the stage that a value is built in, and the part of it: the last
     value of either is called after it alone, those on the way to it are numbered, and literals are
     called after what uses them first. ``prefix`` stands before what belongs to no stage's subject,
-    where several emitters write one tile.
+    where several emitters write one tile. ``real`` and ``whole`` are those of the builder.
     """
 
-    def __init__(self, target: Target, lanes: int, prefix: str, real: str) -> None:
+    def __init__(
+        self, target: Target, lanes: int, prefix: str, real: str, whole: str = "s32"
+    ) -> None:
         self.target, self.lanes, self.prefix = target, lanes, prefix
-        self.builder = Builder(real)
+        self.builder = Builder(real, whole)
         self._registers: dict[Value, Register] = {}
         self._literals: dict[object, Register] = {}
         self._emitted = self._unnamed = 0
@@ -72,7 +74,7 @@ class Emitter:
     def vector(self, element: str) -> Vector:
         """The vector that holds a value of ``element``; a comparison's of f64 is f64's own."""
         if element not in self._vectors:
-            held = "f64" if element == "s64" else element
+            held = "f64" if element == "m64" else element
             self._vectors[element] = self.target.holding(held, self.lanes)
         return self._vectors[element]
 
@@ -166,7 +168,8 @@ class Emitter:
     def _argument(self, value: Argument, part: str = "") -> Register:
         if isinstance(value, Value):
             return self._registers[value]
-        return self._literal(value, "s32" if isinstance(value, int) else self.builder.real, part)
+        b = self.builder
+        return self._literal(value, b.whole if isinstance(value, int) else b.real, part)
 
     def _literal(self, literal: float, element: str, part: str) -> Register:
         key = (repr(literal), element, self._family)

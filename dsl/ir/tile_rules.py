@@ -342,7 +342,7 @@ def _within(arg: Register | int, bits: int) -> bool:
 
 def _lane(element: str) -> str:
     """What holds lanes of a type: a comparison's of f64 are f64's own."""
-    return "f64" if element == "s64" else element
+    return "f64" if element == "m64" else element
 
 
 def _lanes(w: Walk, op: Apply, vector: Vector, element: str) -> None:

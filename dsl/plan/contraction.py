@@ -14,10 +14,10 @@ from tilewright.spec.types import FORMATS, accumulator, is_integer
 #: What an element of the first type becomes in a register of the second without loss.
 _WIDENS = {
     **dict.fromkeys(FORMATS, ("f32",)),
-    "s8": ("s16", "s32"),
-    "u8": ("s16", "u16", "s32"),
-    "s16": ("s32",),
-    "u16": ("s32",),
+    "s8": ("s16", "s32", "s64"),
+    "u8": ("s16", "u16", "s32", "s64"),
+    "s16": ("s32", "s64"),
+    "u16": ("s32", "s64"),
     "u4": ("s8", "u8", "s16", "u16", "s32"),
     "s5": ("s8", "s16", "s32"),
 }
@@ -163,6 +163,8 @@ def held_as(target: Target, a: str, b: str, asked: str) -> str:
     That is a smaller type than the one of A and B where the target adds in it, and faster so.
     """
     wide = accumulator(a, b)
+    if asked == "s64":  # which no sums of 32 bits are within
+        return asked
     if asked == wide or not any(vector.muladd for vector in target.of(asked)):
         return wide
     types = {"a": a, "b": b}
@@ -235,6 +237,8 @@ def _products(target: Target, held: str, types: Mapping[str, str], along: str) -
         given = types[along], types[across]
         if None in shifts or (op.form == "matrix" and (x, y) != given):
             continue
+        if held == "s64" and any(shifts):  # sums of lines, which undo shifts, are s32
+            continue
         both = {k: v or 0 for k, v in zip((along, across), shifts, strict=True)}
         yield Product(held, op, op.depth, both, {})
 
@@ -254,6 +258,11 @@ def _reach(type_: str, element: str) -> int | None:
     if type_ == element or element in _WIDENS.get(type_, ()):
         return 0
     return _SHIFTS.get((type_, element))
+
+
+def converting_lanes(target: Target, sums: str) -> int:
+    """The lanes of vectors that convert operands where sums are of type ``sums``."""
+    return target.of("s32" if sums == "s64" else sums)[0].lanes
 
 
 def converts(type_: str, element: str) -> bool:

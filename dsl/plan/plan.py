@@ -12,10 +12,10 @@ from tilewright.isa.vector import Form, Vector
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import Schedule
-from tilewright.spec.types import ITEMSIZE
+from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ZERO, Least, div, mod, symbol, value
 
-from .contraction import Product
+from .contraction import Product, converting_lanes
 from .formats.lookup import Format
 from .formats.packed_b import ALIGNMENT
 from .formats.quantized_b import QuantizedFormat
@@ -196,7 +196,7 @@ class Plan(Decided):
         """Whether C does not hold sums: they are scaled as another type, converted, or made D."""
         spec = self.spec
         factors = (f for f in (spec.alpha, spec.beta) if f != "scalar")
-        whole = spec.type != "s32" or all(float(f).is_integer() for f in factors)
+        whole = not is_integer(spec.type) or all(float(f).is_integer() for f in factors)
         if self.narrow:  # alpha and beta act in f32, and so does what adds parts of the sums
             whole = spec.alpha == 1 and spec.beta == 0 and spec.sum_steps is None
         more = spec.d is not None or bool(spec.outputs)
@@ -245,13 +245,17 @@ class Plan(Decided):
 
     @property
     def lanes(self) -> int:
-        """The lanes of the widest vector of sums: what buffers have room for whole ones of."""
-        return self.target.of(self.element)[0].lanes
+        """The lanes of the widest vector, of sums or of what is converted: what buffers have room
+        for whole ones of.
+        """
+        return max(self.target.of(self.element)[0].lanes, self.converted)
 
     @property
     def converted(self) -> int:
-        """The lanes of the vectors by which elements are converted: of what is computed with."""
-        return self.target.of(self.spec.type)[0].lanes
+        """The lanes of the vectors by which elements are converted: of what is computed with, and
+        where sums are of 64 bits, of s32.
+        """
+        return converting_lanes(self.target, self.spec.type)
 
     @property
     def columns(self) -> int | None:

@@ -14,10 +14,10 @@ from tilewright.isa.vector import Vector
 from tilewright.spec.gemm import SHAPES, Gemm
 from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import MANY_ROWS
-from tilewright.spec.types import ITEMSIZE, other_sign
+from tilewright.spec.types import ITEMSIZE, is_integer, other_sign
 from tilewright.symbolic import ONE, ZERO, mod, value
 
-from .contraction import Product, choose_product, held_as
+from .contraction import Product, choose_product, converting_lanes, held_as
 from .formats.lookup import plain_format
 from .formats.packed_b import CACHED_BYTES, packed_product
 from .formats.quantized_b import quantized_format, quantized_operands, quantized_product
@@ -113,9 +113,19 @@ def fits_along(operand: Operand, product: Product, target: Target, line: str, ot
     across: where there are ``other`` lines, more than a few, once beforehand costs less.
     """
     element, lines = product.along, value(other)
-    few = operand.type == element or (lines is not None and lines <= FEW_LINES)
+    few = operand.type == packed_type(operand, product)
+    few = few or (lines is not None and lines <= FEW_LINES)
     contiguous = product.depth == 1 and value(operand.strides[line]) == 1
     return few and contiguous and loads_as(target, operand.type, element)
+
+
+def packed_type(operand: Operand, product: Product) -> str:
+    """What an operand along the vectors is made as it is packed: what is multiplied.
+
+    What one load makes four or eight times as large stays as it is.
+    """
+    grows = ITEMSIZE[product.along] == 8 and is_integer(operand.type)
+    return operand.type if grows else product.along
 
 
 def packed_along(
@@ -126,7 +136,8 @@ def packed_along(
     leading = whole_vectors(extents[line], lanes)
     groups = whole_groups(extents["k"], product)
     strides = {line: group * ONE, "k": leading, "b": groups * group * leading}
-    return Operand(source.name, product.along, strides, Name(f"{source.name}_packed"))
+    type_ = packed_type(source, product)
+    return Operand(source.name, type_, strides, Name(f"{source.name}_packed"))
 
 
 def packed_across(
@@ -254,7 +265,7 @@ def stage_operands(
     along, across = ("a", "b") if vectorize == "m" else ("b", "a")
     product = product_of(spec, target, along, panels=panels, unpacks=unpacks)
     product = product.in_steps(value(sizes["k"]))
-    lanes = target.of(product.accumulator)[0].lanes
+    lanes = max(target.of(product.accumulator)[0].lanes, converting_lanes(target, spec.type))
     lines = {"a": "m", "b": "n"}
     held = product.accumulator if spec.sum_steps is None else spec.type
     operands |= _buffers(held, _lines_of_sums(operands[spec.output], vectorize), sizes, lanes)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:  # specs without expressions do without their modules
     from .expression import Expression, Operand
     from .reductions import Outputs, RowReduction
 
-from .sums import Sums, check_sums, default_c, default_sums
+from .sums import Sums, check_sums, check_wide, computed_in, default_c, default_sums
 from .transpose import Transpose
 
 __all__ = ["QUANTITIES", "SHAPES", "Factor", "Gemm", "Quantity", "Spec", "Transpose"]
@@ -52,7 +52,8 @@ class Gemm:
     pass them at the call. With ``beta=0`` C is not read. ``batch`` reduces over pairs of matrices;
     with ``tw.Strided(count, c=None)``, or a stride of C, there is one C for each pair.
 
-    Products of integers are exact in s32, modulo 2**32, and so are integer alpha and beta; all
+    Products of integers are exact in s32, modulo 2**32, and so are integer alpha and beta; with
+    ``c="s64"`` they are exact in s64, and C is alpha and beta applied, no more. All
     else is done in f32 after conversion, or f64. A scale or zero point is a literal, ``"scalar"``,
     ``"row"`` (of A) or ``"column"``; all but literals are passed by name. Conversion to integers
     rounds half to even and saturates; NaN becomes 0. ``a_scale=("row", 32)`` is one for each block
@@ -161,7 +162,7 @@ class Gemm:
         defaults: dict[str, object] = {
             "a": Matrix("f32", order),
             "b": Matrix(first, order),
-            "c": Matrix("f16" if usual != self.sums == "f16" else self.type, order),
+            "c": Matrix(default_c(None if usual == self.sums else self.sums, *self.factors), order),
             "d": self.c if any(of_sums(getattr(self, name)) for name in _MAKE_D) else None,
             "b2": None,
         }
@@ -272,7 +273,7 @@ class Gemm:
     @property
     def type(self) -> TypeName:
         """The type of sums, and of what is done with them; in f16 they are held only if asked."""
-        return accumulator(*self.factors)
+        return computed_in(*self.factors, self.c.type)
 
     @property
     def sum_type(self) -> TypeName:
@@ -326,7 +327,7 @@ class Gemm:
 
     @property
     def stays_integer(self) -> bool:
-        """Whether everything up to D is done in s32."""
+        """Whether everything up to D is done in the integers of the sums."""
         scales = (self.a_scale, self.b_scale, self.d_scale)
         factors = (self.alpha, self.beta)
         whole = all(f == "scalar" or float(f).is_integer() for f in factors)
@@ -337,20 +338,22 @@ class Gemm:
 
             adds = is_integer_additions(self.epilogue)
         unscaled = all(s is None for s in scales)
-        return self.type == "s32" and whole and unscaled and adds and is_integer(output.type)
+        return is_integer(self.type) and whole and unscaled and adds and is_integer(output.type)
 
 
 #: What makes C's values something else than sums: there is a D then, of C's type if not given.
 _MAKE_D = ("a_scale", "b_scale", "d_scale", "d_zero", "epilogue")
 _ZEROS = ("a_zero", "b_zero")
 _LEADING = ("lda", "ldb", "ldc", "ldd")
+#: What C may be, by the type of sums that follows from A and B.
+_OF_C = {"f32": ("f32", "f16", "bf16"), "s32": ("s32", "s64"), "f64": ("f64",)}
 
 
 def _checked(given: Mapping[str, Any]) -> dict[str, object]:
     """The fields that the arguments ``given`` stand for, each checked by itself."""
     operands = _operands(given)
     factors = _factors(operands["a"], operands["b"])
-    sums = accumulator(*factors)
+    sums = computed_in(*factors, operands["c"].type)
     expression, reduced = _expressions(given["epilogue"], given["outputs"])
     batch, algebra = given["batch"], given["algebra"]
     if batch is not None and not isinstance(batch, Batch):
@@ -522,7 +525,7 @@ def _check_types(spec: Gemm) -> None:
                 f"only A is quantized by the kernel, not {name.upper()}",
                 hint="tw.Packed(tw.Quantized(...)) for B, whose elements are given so",
             )
-    allowed = {"f32": ("f32", "f16", "bf16"), "s32": ("s32",), "f64": ("f64",)}[spec.type]
+    allowed = _OF_C[accumulator(*spec.factors)]
     if spec.c.type not in allowed:
         raise SpecError(
             "C cannot have this type",
@@ -530,6 +533,7 @@ def _check_types(spec: Gemm) -> None:
             expected=f"one of {', '.join(allowed)}",
             hint=f"d={spec.c.type!r}: D may have any type",
         )
+    check_wide(spec)
     if spec.d is not None and (spec.d.type == "f64") != (spec.type == "f64"):
         raise SpecError(
             "D is f64 exactly when A and B are", got=f"d={spec.d.type}, sums in {spec.type}"

@@ -9,7 +9,7 @@ from tilewright.errors import SpecError
 from .operands import Matrix, Order, Packed, Strided, check_order
 from .quantized import Quantize, Quantized, check_quantized
 from .sizes import Dim, Size, check_dims, check_extent, check_size
-from .sums import check_sums
+from .sums import check_sums, default_c
 from .types import INPUTS, DTypeLike, TypeName, accumulator, type_name
 
 
@@ -164,7 +164,7 @@ def _sums(given: DTypeLike | None, a: str, b: str) -> str:
         return ""
     held = accumulator(a, b)
     name = held if given is None else type_name(given)
-    found = check_sums(name, a, b, held)
+    found = check_sums(name, a, b, default_c(name, a, b))
     assert isinstance(found, str)
     return found
 

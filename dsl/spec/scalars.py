@@ -9,6 +9,7 @@ from tilewright.errors import SpecError
 
 from .quantized import check_block
 from .sizes import real_number
+from .types import is_integer
 
 Factor = float | Literal["scalar"]
 #: A scale or zero point: absent, a literal, one value at the call, one for each row or column, or
@@ -57,7 +58,7 @@ def check_factor(value: Any, name: str, sums: str) -> Factor:
     if number is None:
         raise SpecError(f"{name} must be a number or 'scalar'", got=value)
     _check_finite(number, value, name, sums)
-    if sums == "s32" and abs(number) >= 2**31:
+    if is_integer(sums) and abs(number) >= 2**31:
         raise SpecError(f"{name} must fit 32 bits where sums are integers", got=value)
     return number
 

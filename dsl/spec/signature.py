@@ -299,7 +299,7 @@ def _reduced(spec: Gemm, name: str) -> ArrayParameter:
 
 
 def _offsets(name: str, count: Size) -> ArrayParameter:
-    return ArrayParameter(name, "i64", "offsets", "in", (count,), "C", None, ("count",), "")
+    return ArrayParameter(name, "s64", "offsets", "in", (count,), "C", None, ("count",), "")
 
 
 def _transpose_arrays(spec: Transpose) -> tuple[ArrayParameter, ...]:

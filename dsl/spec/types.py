@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 Kind = Literal["float", "int"]
 #: The element types by name, and by numpy's and ml_dtypes' names.
 TypeName = Literal[
-    "f32", "f64", "f16", "bf16", "f8_e4m3", "f8_e5m2", "s8", "u8", "s16", "u16", "s32",
+    "f32", "f64", "f16", "bf16", "f8_e4m3", "f8_e5m2", "s8", "u8", "s16", "u16", "s32", "s64",
     "float32", "float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2",
-    "int8", "uint8", "int16", "uint16", "int32",
+    "int8", "uint8", "int16", "uint16", "int32", "int64",
 ]  # fmt: skip
 #: What an element type may be given as: its name, or a dtype or scalar type of numpy's.
 DTypeLike: TypeAlias = "TypeName | np.dtype[Any] | type[np.generic]"
@@ -112,9 +112,9 @@ _ALL = (
     ElementType("s16", "int", 2, "int16", "int16_t"),
     ElementType("u16", "int", 2, "uint16", "uint16_t"),
     ElementType("s32", "int", 4, "int32", "int32_t"),
+    ElementType("s64", "int", 8, "int64", "int64_t"),
 )
 _MORE = (  # what registers and buffers hold besides
-    ElementType("i64", "int", 8, "int64", "int64_t"),
     ElementType("u4", "int", 1, "uint8", "uint8_t"),  # 0 to 15, each in a byte
     ElementType("s5", "int", 1, "int8", "int8_t"),  # -12 to 12: those of f4_e2m1, in halves
 )
@@ -128,7 +128,7 @@ ITEMSIZE = {t.name: t.itemsize for t in ELEMENTS.values()}
 FORMATS = {t.name: t.format for t in _ALL if t.format is not None}
 _NUMPY_NAMES = {t.numpy: t.name for t in _ALL}
 #: What A and B may be.
-INPUTS = tuple(name for name in TYPES if name != "s32")
+INPUTS = tuple(name for name in TYPES if name not in ("s32", "s64"))
 
 
 def type_name(type_: object) -> TypeName:

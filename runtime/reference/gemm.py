@@ -1,6 +1,6 @@
 """What a GEMM must make of its operands: exact values, and between which elements D must lie.
 
-Integers are summed in int64 and taken modulo 2**32; all else is float64, or longdouble for f64. A
+Integers are summed in int64 and taken modulo 2**32, or 2**64 for sums in s64; all else is float64, or longdouble for f64. A
 bound follows the values through every rounding that a kernel may do; it is 0 where none can occur.
 """
 
@@ -15,6 +15,7 @@ import numpy as np
 from tilewright.runtime.arrays.elements import decode, epsilon, in_range, nearest
 from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
+from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.expression import Expression
 from tilewright.spec.gemm import QUANTITIES, Gemm
 from tilewright.spec.scalars import of_sums, quantity_type
@@ -45,6 +46,8 @@ class Expected:
         Where only NaN is right, the least is above the greatest.
         """
         low, high = self.range()
+        if low.dtype.kind == "i":  # of 64 bits, of which floating point has no more than 53
+            return low, high, np.zeros(low.shape, bool)
         unsure, nan = self.values.unsure, np.isnan(low)
         low = np.where(unsure, -np.inf, np.where(nan, np.inf, low))
         high = np.where(unsure, np.inf, np.where(nan, -np.inf, high))
@@ -165,7 +168,7 @@ def _stored(
 def _stored_whole(
     spec: Gemm, given: Mapping[str, Array | None], operands: Mapping[str, Any]
 ) -> Interval:
-    """All in s32: an epilogue of additions, and D's zero point."""
+    """All in integers: an epilogue of additions, and D's zero point."""
     whole = _integers(spec, operands, given, "b", with_c=True)
     sums = {"acc": whole}
     if spec.epilogue is not None:
@@ -173,8 +176,8 @@ def _stored_whole(
             sums["acc2"] = _integers(spec, operands, given, "b2", with_c=False)
         whole = evaluate_whole(spec.epilogue, sums, operands)
     zero = given["d_zero"]
-    whole = _wrap(whole + (0 if zero is None else zero))
-    return Interval.exactly(whole, "s32").spread(sums["acc"].shape)
+    whole = _wrap(whole + (0 if zero is None else zero), spec.type)
+    return Interval.exactly(whole, spec.type).spread(sums["acc"].shape)
 
 
 def _quantity(spec: Gemm, name: str, operands: Mapping[str, Any]) -> Array | None:
@@ -199,7 +202,7 @@ def factor(spec: Gemm, name: str, operands: Mapping[str, Any]) -> Any:
     value = operands[name] if said == "scalar" else said
     if spec.type == "f64":
         return np.longdouble(value)
-    return float(value) if spec.type == "s32" else float(np.float32(value))
+    return float(value) if is_integer(spec.type) else float(np.float32(value))
 
 
 # --- sums --------------------------------------------------------------------------------------
@@ -330,7 +333,7 @@ def _integer_sums(
     zeros = [0 if given[name] is None else given[name] for name in ("a_zero", "b_zero")]
     for left, right in _pairs(spec, operands, b):
         total += _product(left - zeros[0], right - zeros[1])
-    return _wrap(total)
+    return _wrap(total, spec.type)
 
 
 def _integers(
@@ -341,12 +344,12 @@ def _integers(
     *,
     with_c: bool,
 ) -> Array:
-    """``alpha * sum + beta * C`` modulo 2**32."""
+    """``alpha * sum + beta * C`` modulo the range of sums."""
     alpha, beta = (int(factor(spec, name, operands)) for name in ("alpha", "beta"))
     total = alpha * _integer_sums(spec, operands, given, b)
     if with_c and beta != 0:
         total = total + beta * decode(operands["c"], spec.c.type)
-    return _wrap(total)
+    return _wrap(total, spec.type)
 
 
 def _real(integers: Array) -> Interval:
@@ -363,6 +366,6 @@ def _product(a: Array, b: Array) -> Array:
     return a @ b
 
 
-def _wrap(integers: Array) -> Array:
-    """Modulo 2**32, as s32 has it."""
-    return integers.astype(np.int32).astype(np.int64)
+def _wrap(integers: Array, type_: str) -> Array:
+    """Modulo the range of ``type_``, as int64."""
+    return integers.astype(DTYPES[type_]).astype(np.int64)

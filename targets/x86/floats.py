@@ -12,11 +12,16 @@ from ..scalar import plain
 _SUFFIX = {"f32": "ps", "f64": "pd"}
 _LETTER = {"f32": "s", "f64": "d"}
 _CTYPE = {"f32": "", "f64": "d"}
-_BYTES = {"f32": 4, "s32": 4, "f64": 8}
+_BYTES = {"f32": 4, "s32": 4, "f64": 8, "s64": 8}
 NAMES = {512: "zmm", 256: "ymm", 128: "xmm", 32: "dword"}
 Pair = tuple[str, str]
 #: What 256-bit vectors are called in casts, and how their upper half is extracted.
-_KINDS = {"f32": ("ps", "f128_ps"), "f64": ("pd", "f128_pd"), "s32": ("si", "i128_si256")}
+_KINDS = {
+    "f32": ("ps", "f128_ps"),
+    "f64": ("pd", "f128_pd"),
+    "s32": ("si", "i128_si256"),
+    "s64": ("si", "i128_si256"),
+}
 
 #: Block transpositions of 256- and 128-bit vectors, with AVX2.
 DOUBLES: dict[int, dict[int, Pair]] = {
@@ -112,6 +117,7 @@ _PART_STORES = {
     },
     "f64": {128: "_mm_storeu_pd({p}, {v})", 64: "_mm_store_sd({p}, {v})"},
     "s32": {part: store_bits(part, "{v}") for part in (128, 64, 32)},
+    "s64": {part: store_bits(part, "{v}") for part in (128, 64)},
 }
 
 

@@ -22,6 +22,7 @@ from .floats import (
     store_bits,
 )
 from .floats import transposes as float_transposes
+from .wide import store_widened
 
 _BITS = {"s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "bf16": 16, "f16": 16}
 #: Those of floating point as vectors' types have them.
@@ -204,8 +205,9 @@ def _widened(name: str, size: int, bits: int) -> str:
 
 
 def _stores(bits: int) -> dict[str, str]:
-    """Stores of the low bits of each lane: AVX2 shuffles them together."""
-    return {name: _narrowed(_BITS[name], bits) for name in ("s16", "u16", "s8", "u8")}
+    """Stores of the low bits of each lane: AVX2 shuffles them together; and of lanes widened."""
+    found = {name: _narrowed(_BITS[name], bits) for name in ("s16", "u16", "s8", "u8")}
+    return found | {"s64": store_widened(bits)}
 
 
 def _narrowed(size: int, bits: int) -> str:

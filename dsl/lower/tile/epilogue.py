@@ -24,6 +24,7 @@ from tilewright.ir.values import Active, Address, MaskRegister, Register
 from tilewright.plan.operands import Operand
 from tilewright.spec.expression import Call, Expression, Leaf, acc, acc2
 from tilewright.spec.expression import Operand as Named
+from tilewright.spec.gemm import Gemm
 from tilewright.spec.scalars import of_sums, quantity_type
 from tilewright.spec.signature import symbol_of
 from tilewright.spec.types import is_integer
@@ -116,7 +117,7 @@ class _Finisher:
     def __init__(self, tile: Tile, lanes: int, prefix: str) -> None:
         self.tile, self.plan, self.spec = tile, tile.plan, tile.plan.spec
         real = "f64" if self.spec.type == "f64" else "f32"
-        self.emitter = Emitter(self.plan.target, lanes, prefix, real)
+        self.emitter = Emitter(self.plan.target, lanes, prefix, real, _whole_of(self.spec))
         self.read: dict[object, Argument] = {}
         self.explained = False
         existing = Existing(self.emitter)
@@ -144,7 +145,7 @@ class _Finisher:
             self._stage(output, f"{reducer.pointer}so_far", f"{reducer.said}, so far.")
             reducer.add(value, output.place)
         if self.spec.stays_integer:
-            result, element = self._added(factored, output), "s32"
+            result, element = self._added(factored, output), self.b.whole
         else:
             result, element = self._converted(total, leaves, output), self.b.real
         written = self.plan.output
@@ -235,7 +236,7 @@ class _Finisher:
         """The type in which alpha and beta act."""
         factors = (self.spec.alpha, self.spec.beta)
         whole = all(f == "scalar" or float(f).is_integer() for f in factors)
-        return "s32" if self.spec.type == "s32" and whole else self.b.real
+        return self.spec.type if is_integer(self.spec.type) and whole else self.b.real
 
     def _multiplied(self, total: Argument, output: Output) -> Argument:
         """``alpha * acc``."""
@@ -255,13 +256,13 @@ class _Finisher:
             return total
         self._stage(output, "plus_c", "Plus C." if spec.beta == 1 else "Plus beta times C.")
         c = self.plan.operands["c"]
-        old = self._as(self._operand("c", output), _read_type(c.type, b.real), kind)
+        old = self._as(self._operand("c", output), _read_type(c.type, b), kind)
         if spec.beta == 1:
             return b("add", total, old)
         factor = self._factor("beta", kind)
-        if kind == "s32":
+        if is_integer(kind):
             return b("add", total, b("mul", old, factor))
-        if spec.beta == "scalar" and spec.type != "s32":  # where beta is 0, C may hold NaN
+        if spec.beta == "scalar" and not is_integer(spec.type):  # where beta is 0, C may hold NaN
             old = b("select", b("eq", factor, 0.0), factor, old)
         return b("fma", old, factor, total)
 
@@ -293,11 +294,11 @@ class _Finisher:
         return total
 
     def _added(self, total: Argument, output: Output) -> Argument:
-        """All in s32."""
+        """All in integers."""
         if self.spec.epilogue is not None:
             leaves = _Leaves(self, total, output, whole=True)
             total = lower_expression(
-                self.spec.epilogue, self.b, leaves, "s32", self._entering(output)
+                self.spec.epilogue, self.b, leaves, self.b.whole, self._entering(output)
             )
         self._stage(output, "plus_d_zero", "Plus the zero point of D.")
         return _plus(self.b, total, self._quantity("d_zero", output, 0))
@@ -318,7 +319,7 @@ class _Finisher:
         given = getattr(self.spec, name)
         if given == "scalar":
             return self._number(name, name, kind)
-        return int(given) if kind == "s32" else float(given)
+        return int(given) if is_integer(kind) else float(given)
 
     def _number(self, name: str, source: str | Expr, element: str) -> Argument:
         """A number of the call in all lanes, once."""
@@ -336,7 +337,7 @@ class _Finisher:
         return self._operand(name, output) if isinstance(given, str) else given
 
     def _operand(self, name: str, output: Output) -> Argument:
-        """What ``name`` has for the lanes of ``output``: floating point, or s32."""
+        """What ``name`` has for the lanes of ``output``: floating point, or integers."""
         operand = self.plan.operands[name]
         address = output.at(operand)
         steps = value(operand.strides[output.line])
@@ -368,7 +369,8 @@ class _Finisher:
 
     def _spread(self, operand: Operand, address: Address, name: str) -> Argument:
         """One element in all lanes, by way of a single one."""
-        single = Emitter(self.plan.target, 1, f"{self.emitter.prefix}{name}_", self.b.real)
+        prefix = f"{self.emitter.prefix}{name}_"
+        single = Emitter(self.plan.target, 1, prefix, self.b.real, self.b.whole)
         found = load(single, address, None, operand.type, "one")
         register = single.register(found)
         self.emitter.add(*single.emit())
@@ -384,7 +386,7 @@ class _Finisher:
             f"{self.emitter.prefix}{name}_room", operand.type, lanes, read_whole and there != every
         )
         ops: list[Op] = [buffer]
-        plain = operand.type in ("f32", "f64", "s32")
+        plain = operand.type in ("f32", "f64", "s32", "s64")
         single = self.plan.target.of(operand.type if plain else "s32")[-1]
         memory = "" if plain else bits_of(operand.type)
         first = output.at(operand)
@@ -428,8 +430,8 @@ class _Leaves:
         name = symbol_of(leaf.name) if isinstance(leaf, Named) else "d"
         found = finisher._operand(name, self.output)
         type_ = finisher.plan.operands[name].type
-        real = "s32" if self.whole else finisher.b.real
-        return finisher._as(found, _read_type(type_, finisher.b.real), real)
+        real = finisher.b.whole if self.whole else finisher.b.real
+        return finisher._as(found, _read_type(type_, finisher.b), real)
 
 
 @cache
@@ -438,8 +440,13 @@ def simplified(expression: Expression) -> Expression:
     return simplify(expression)
 
 
-def _read_type(type_: str, real: str) -> str:
-    return "s32" if is_integer(type_) else real
+def _read_type(type_: str, b: Builder) -> str:
+    return b.whole if is_integer(type_) else b.real
+
+
+def _whole_of(spec: Gemm) -> str:
+    """The type of the integers of a tile's end: that of the sums, or s32 beside real ones."""
+    return spec.type if is_integer(spec.type) else "s32"
 
 
 def _plus(b: Builder, x: Argument, y: Argument) -> Argument:

@@ -207,7 +207,7 @@ def _compared(tile: Tile, vector: Vector) -> Iterator[Op]:
 
 def _leaves_out(tile: Tile, vector: Vector) -> Register:
     mask = MASKS[vector.element]
-    held = vector if mask == "s64" else tile.plan.target.holding(mask, vector.lanes)
+    held = vector if mask == "m64" else tile.plan.target.holding(mask, vector.lanes)
     return Register(_factor(tile, "no_c", vector).name, held)
 
 

@@ -9,7 +9,7 @@ from tilewright.isa.target import Target
 from tilewright.spec.operands import Packed
 from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer
 
-from ..contraction import Product, choose_product, held_as
+from ..contraction import Product, choose_product, converting_lanes, held_as
 
 #: Bytes to which each packed matrix, and the sums behind it, are aligned.
 ALIGNMENT = 64
@@ -123,7 +123,7 @@ def packed_format(target: Target, a: str, b: Packed, k: int, n: int, sums: str) 
     """The format of B for an A of type ``a``, with sums of type ``sums``."""
     held = held_as(target, a, b.type, sums)
     product = packed_product(target, a, b, n, held).in_steps(k)
-    lanes = target.of(held)[0].lanes
+    lanes = max(target.of(held)[0].lanes, converting_lanes(target, held))
     stored = _stored_type(b.type, product, k * n)
     columns = b.nb or _columns(product, n, k * n * ITEMSIZE[stored])
     return PackedFormat(
@@ -134,7 +134,7 @@ def packed_format(target: Target, a: str, b: Packed, k: int, n: int, sums: str) 
         n=n,
         nb=1 if _alone(b, n, product) else max(lanes, -(-columns // lanes) * lanes),
         group=product.group,
-        sums=is_integer(b.type),
+        sums=held == "s32",
         step=product.depth // product.group,
     )
 
@@ -173,6 +173,8 @@ def _stored_type(type_: str, product: Product, elements: int) -> str:
     Where B is too large for the cache it keeps its smaller source type, and kernels convert it as
     they load it.
     """
+    if product.accumulator == "s64" and product.depth == 1:
+        return type_  # one load makes an element four or eight times as large
     in_cache = elements * ITEMSIZE[product.along] <= CACHED_BYTES
     if product.depth > 1 or is_integer(type_) or in_cache:
         return product.along

@@ -182,12 +182,25 @@ class Operand(Expression):
                 expected="None (one value for all), 'column', 'row' or 'full'",
             )
         object.__setattr__(self, "name", name)
-        object.__setattr__(self, "type", type_name(type))
+        object.__setattr__(self, "type", _computed_with(name, type))
         object.__setattr__(self, "per", named)
 
     def __repr__(self) -> str:
         per = "" if self.per is None else f", per={self.per!r}"
         return f"Operand({self.name!r}, {self.type!r}{per})"
+
+
+def _computed_with(name: str, type_: DTypeLike) -> TypeName:
+    """The type of an operand; SpecError where expressions are not computed with it."""
+    found = type_name(type_)
+    if found == "s64":
+        raise SpecError(
+            f"operand {name!r} cannot have this type",
+            got=found,
+            expected="a type that is converted to that of the expression",
+            hint="s32, or f64 where sums are",
+        )
+    return found
 
 
 def _infinite(value: object) -> bool:

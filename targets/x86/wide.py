@@ -1,0 +1,139 @@
+"""What the x86 targets share: vectors of s64, which sum products of elements of 8 and 16 bits.
+
+``vpmuldq`` multiplies the lower halves of lanes of 64 bits into all of them, which is all that an
+element fills: elements are widened
+to such lanes as they are loaded. No pair of products is summed in 32 bits first, as ``vpmaddwd``
+does, since two squares of -32768 pass their end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tilewright.isa.vector import Form, Mask, MulAdd, Vector
+
+from ..scalar import wide
+from .floats import DOUBLES, NAMES, load_bits, prefix, reinterpret, store_bits
+
+#: Bits of an element, and what widening intrinsics call it.
+_WIDENED = {"s8": (8, "epi8"), "u8": (8, "epu8"), "s16": (16, "epi16"), "u16": (16, "epu16")}
+Pairs = dict[int, tuple[str, str]]
+
+
+def s64(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
+    """The vector of s64; ``more`` are fields of Vector, with ``ops`` those that are not AVX2's."""
+    mm, lanes = prefix(bits), bits // 64
+    one = "set1_epi64" if bits == 512 else "set1_epi64x"
+    if bits != 512:
+        more["transpose"] = transposes(bits, DOUBLES[bits])
+    ops = _ops(bits) | more.pop("ops", {})
+    forms: tuple[Form, ...] = ("broadcast", "memory") if memory_operand else ("broadcast",)
+    return Vector(
+        name=NAMES[bits],
+        element="s64",
+        lanes=lanes,
+        ctype=f"__m{bits}i",
+        zero=f"{mm}_setzero_si{bits}()",
+        load=load_bits(bits),
+        store=store_bits(bits, "{v}"),
+        stream=f"{mm}_stream_si{bits}((__m{bits}i *)(void *)({{p}}), {{v}})",
+        broadcast=f"{mm}_{one}(*({{p}}))",
+        splat=f"{mm}_{one}({{x}})",
+        add=ops["add"],
+        mul=ops["mul"],
+        muladd=(*(_multiply(form, bits) for form in forms), _multiply_whole(ops, bits)),
+        sum_lanes=_sum_lanes(bits),
+        loads={name: _load(name, bits) for name in _WIDENED},
+        ops=ops,
+        **more,
+    )
+
+
+def alone() -> Vector:
+    """One s64 in a C scalar."""
+    return wide("imul, add", ("s64",))
+
+
+def masked_loads(bits: int, mask: Mask) -> dict[str, str]:
+    """By AVX-512: loads of the first elements of other types, widened."""
+    found = {}
+    for name, (size, widened) in _WIDENED.items():
+        first = mask.load.replace(f"{prefix(bits)}_maskz_loadu_epi64", f"_mm_maskz_loadu_epi{size}")
+        found[name] = f"{prefix(bits)}_cvt{widened}_epi64({first})"
+    return found
+
+
+def store_widened(bits: int) -> str:
+    """Stores a vector of s32 as s64, in two halves."""
+    mm = prefix(bits)
+    low, high = {
+        512: ("_mm512_castsi512_si256({v})", "_mm512_extracti64x4_epi64({v}, 1)"),
+        256: ("_mm256_castsi256_si128({v})", "_mm256_extracti128_si256({v}, 1)"),
+        128: ("{v}", "_mm_srli_si128({v}, 8)"),
+    }[bits]
+    first, second = (store_bits(bits, f"{mm}_cvtepi32_epi64({half})") for half in (low, high))
+    return f"{first}, {second.replace('{p}', f'({{p}}) + {bits // 64}')}"
+
+
+def transposes(bits: int, doubles: Pairs) -> Pairs:
+    """Block transpositions of s64 from those of f64."""
+    return {
+        block: (reinterpret(even, "si", "pd", bits), reinterpret(odd, "si", "pd", bits))
+        for block, (even, odd) in doubles.items()
+    }
+
+
+def _multiply(form: Form, bits: int) -> MulAdd:
+    mm = prefix(bits)
+    product = f"{mm}_mul_epi32({{x}}, {{y}})"
+    return MulAdd(
+        form=form,
+        mnemonic="vpmuldq, vpaddq",
+        spelling=f"{mm}_add_epi64({{acc}}, {product})",
+        cols=bits // 64,
+        x="s64",
+        y="s64",
+        instructions=2,
+        product=product,
+    )
+
+
+def _multiply_whole(ops: Mapping[str, str], bits: int) -> MulAdd:
+    """Of lanes that fill their 64 bits, as those of C do: the compiler chooses the instructions."""
+    spelling = ops["add"].replace("{x}", "{acc}").replace("{y}", ops["mul"])
+    return MulAdd(
+        form="broadcast",
+        mnemonic="vpmuludq, vpaddq",
+        spelling=spelling,
+        cols=bits // 64,
+        instructions=8,
+    )
+
+
+def _load(name: str, bits: int) -> str:
+    size, widened = _WIDENED[name]
+    return f"{prefix(bits)}_cvt{widened}_epi64({load_bits(bits * size // 64)})"
+
+
+def _ops(bits: int) -> dict[str, str]:
+    """With AVX2, whose products are of 32 bits: that of the low halves, and those that cross."""
+    mm = prefix(bits)
+    high = {name: f"{mm}_srli_epi64({{{name}}}, 32)" for name in "xy"}
+    crossing = (
+        f"{mm}_add_epi64({mm}_mul_epu32({high['x']}, {{y}}), {mm}_mul_epu32({{x}}, {high['y']}))"
+    )
+    low = f"{mm}_mul_epu32({{x}}, {{y}})"
+    return {
+        "add": f"{mm}_add_epi64({{x}}, {{y}})",
+        "mul": f"{mm}_add_epi64({low}, {mm}_slli_epi64({crossing}, 32))",
+    }
+
+
+def _sum_lanes(bits: int) -> str:
+    if bits == 512:
+        return "_mm512_reduce_add_epi64({v})"
+    half = "{v}"
+    if bits == 256:
+        half = "_mm_add_epi64(_mm256_castsi256_si128({v}), _mm256_extracti128_si256({v}, 1))"
+    return f"_mm_cvtsi128_si64(_mm_add_epi64({half}, _mm_unpackhi_epi64({half}, {half})))"
