@@ -23,6 +23,8 @@ from tilewright.interpret.memory import Given
 from tilewright.interpret.run import Counts, interpret
 from tilewright.ir.access import legal
 from tilewright.ir.nest import BlockLoop, Program
+from tilewright.ir.nodes import walk
+from tilewright.ir.ops import Broadcast, TileProgram
 from tilewright.ir.verify import verify_program
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
@@ -43,6 +45,7 @@ from tilewright.spec.pack import Pack, PackQuantized
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.signature import ArrayParameter, Signature, signature
 from tilewright.spec.transpose import Transpose
+from tilewright.spec.types import ITEMSIZE
 
 VERSION = "0.1.0"
 
@@ -59,7 +62,10 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class KernelText:
-    """What the templates read of one kernel; ``packing`` is what it does in place of a program."""
+    """What the templates read of one kernel; ``packing`` is what it does in place of a program.
+
+    ``converts``: it uses functions on bits; ``wide_groups``: a group of K is a factor of 64 bits.
+    """
 
     name: str
     prefix: str
@@ -67,6 +73,7 @@ class KernelText:
     signature: Signature
     program: Program
     converts: bool
+    wide_groups: bool
     static_offsets: tuple[tuple[str, tuple[int, ...]], ...]
     formula: str
     spec_text: str
@@ -279,6 +286,7 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
         signature=parameters,
         program=program,
         converts=_converts(plan),
+        wide_groups=any(map(_has_wide_groups, program.tiles)),
         static_offsets=tuple(sorted(static.items())),
         formula=formula(plan),
         spec_text=repr(request.spec),
@@ -289,6 +297,12 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
         threads=request.schedule.threads or 0,
         packing=plan if isinstance(plan, QuantizedPackPlan) else None,
     )
+
+
+def _has_wide_groups(tile: TileProgram) -> bool:
+    """Whether a tile spreads groups of 64 bits."""
+    spread = (op for op in walk((*tile.body, *tile.end)) if isinstance(op, Broadcast))
+    return any(op.group * ITEMSIZE[op.element] == 8 for op in spread if op.group > 1)
 
 
 def _converts(plan: AnyPlan) -> bool:

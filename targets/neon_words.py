@@ -11,10 +11,10 @@ from tilewright.isa.vector import Factors, Form, MulAdd
 
 from .stored import fields, table, words
 
-#: The 16 or 32 bits at ``{p}``, which need not be aligned, as a C integer.
+#: The 16, 32 or 64 bits at ``{p}``, which need not be aligned, as a C integer.
 BITS = {
     size: f"({{{{ int{size}_t bits_; __builtin_memcpy(&bits_, {{p}}, sizeof bits_); bits_; }}}})"
-    for size in (16, 32)
+    for size in (16, 32, 64)
 }
 
 

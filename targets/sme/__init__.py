@@ -25,11 +25,12 @@ from ..processors import processors
 from ..sve.features import halves
 from ..sve.floats import floats
 from ..sve.integers import factors, narrow, pairs, sums
+from ..sve.wide import wide_sums
 from ..sve.words import SIZES, all_lanes, first, first_lanes, seen_as
 
 #: The bytes of a vector in streaming mode.
 NBYTES = 64
-_BITS = {"f32": 32, "s32": 32, "f64": 64}
+_BITS = {"f32": 32, "s32": 32, "f64": 64, "s64": 64}
 
 
 def _product(
@@ -60,9 +61,16 @@ _PAIRS = (
     _product("smopa of s16", "s32", "svmopa_za32_s16", 2, "s16", "s16"),
     _product("umopa of u16", "s32", "svmopa_za32_u16", 2, "u16", "u16"),
 )
+#: Four of them summed in 64 bits.
+_FOURS = (
+    _product("smopa za.d", "s64", "svmopa_za64_s16", 4, "s16", "s16"),
+    _product("umopa za.d", "s64", "svmopa_za64_u16", 4, "u16", "u16"),
+    _product("sumopa za.d", "s64", "svsumopa_za64_s16", 4, "u16", "s16"),
+    _product("usmopa za.d", "s64", "svusmopa_za64_u16", 4, "s16", "u16"),
+)
 _ZA = MatrixUnit(
     name="za",
-    registers={"f32": 4, "s32": 4, "f64": 8},
+    registers={"f32": 4, "s32": 4, "f64": 8, "s64": 8},
     rows=NBYTES // 4,
     row_bytes=NBYTES,
     products={
@@ -93,7 +101,7 @@ def _speed(op: MulAdd, latency: float) -> Speed:
 
 _SPEEDS = tuple(
     _speed(op, 8 if op.depth == 2 else 4)
-    for ops in (*_ZA.products.values(), (_DOUBLE,), _PAIRS)
+    for ops in (*_ZA.products.values(), (_DOUBLE,), _PAIRS, _FOURS)
     for op in ops
 )
 
@@ -177,6 +185,7 @@ TARGET = Target(
             *floats("f32", NBYTES),
             *floats("f64", NBYTES),
             *_sums(),
+            *wide_sums(NBYTES),
             *factors("s8", NBYTES),
             *factors("u8", NBYTES),
             *narrow("s16", NBYTES),
@@ -204,6 +213,13 @@ TARGET = Target(
             compiler_flags=("-march=armv8.2-a", "+sme-f64f64"),
             zig="+sme_f64f64",
             products={"f64": (_DOUBLE,)},
+        ),
+        "i16i64": Feature(
+            title="products of 16-bit integers summed in 64 bits",
+            cpu_flags=("smei16i64",),
+            compiler_flags=("-march=armv8.2-a", "+sme-i16i64"),
+            zig="+sme_i16i64",
+            products={"s64": _FOURS},
         ),
         **processors("sme"),
     },

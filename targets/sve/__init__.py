@@ -13,7 +13,8 @@ from ..detection import ARM
 from ..processors import processors
 from .features import features
 from .floats import floats
-from .integers import factors, sums
+from .integers import factors, narrow, sums
+from .wide import wide_sums
 
 #: The lengths that there are or that emulators have, in bits, by the name of their target.
 LENGTHS = {f"sve{bits}": bits for bits in (2048, 1024, 512, 256, 128)}
@@ -38,8 +39,11 @@ def target(name: str) -> Target:
             *floats("f32", nbytes),
             *floats("f64", nbytes),
             *sums(nbytes),
+            *wide_sums(nbytes),
             *factors("s8", nbytes),
             *factors("u8", nbytes),
+            *narrow("s16", nbytes),
+            *narrow("u16", nbytes),
         ),
         core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=8, shuffles=2),
         features=features(nbytes) | processors(name),

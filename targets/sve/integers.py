@@ -27,6 +27,7 @@ from .words import (
     unsigned,
     unzips,
 )
+from .wide import store_widened
 
 _ALL = all_lanes("s32")
 _OPS = filled(
@@ -112,7 +113,7 @@ _STORES = {
 
 
 def sums(nbytes: int) -> tuple[Vector, ...]:
-    """A whole register of s32, and one element."""
+    """A whole register of s32, which can be stored as s64, and one element."""
     lanes, one = nbytes // 4, whole("madd")
     return (
         Vector(
@@ -135,7 +136,7 @@ def sums(nbytes: int) -> tuple[Vector, ...]:
             ),
             sum_lanes=f"(int32_t)svaddv_s32({_ALL}, {{v}})",
             loads=_LOADS,
-            stores=_STORES,
+            stores={**_STORES, "s64": store_widened(nbytes)},
             ops=_OPS,
             mask=mask("s32", _LOADS, _STORES),
             transpose=transposes("s32", lanes),
@@ -146,11 +147,14 @@ def sums(nbytes: int) -> tuple[Vector, ...]:
 
 
 def narrow(element: str, nbytes: int) -> tuple[Vector, ...]:
-    """What holds integers of 8 or 16 bits: a register, and one group."""
+    """What holds integers of 8 or 16 bits: a register, and one group; of 16 bits also four."""
     ctype = f"sv{'int' if element[0] == 's' else 'uint'}{8 * SIZES[element]}_t"
     load = f"svld1_{element}({{lanes}}, {{p}})"
     part = f"svreinterpret_{element}_s32(svdup_n_s32({BITS[32]}))"
-    return held(element, nbytes, ctype, load, part)
+    whole, one = held(element, nbytes, ctype, load, part)
+    four = f"svreinterpret_{element}_s64(svdup_n_s64({BITS[64]}))"
+    fours = (replace(one, name="d", lanes=4, load=four),) if SIZES[element] == 2 else ()
+    return whole, *fours, one
 
 
 def factors(element: str, nbytes: int) -> tuple[Vector, ...]:

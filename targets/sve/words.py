@@ -17,7 +17,7 @@ from ..stored import fields, table
 
 #: Bytes of an element.
 SIZES = {
-    "f64": 8, "f32": 4, "s32": 4, "f16": 2, "bf16": 2, "s16": 2, "u16": 2, "s8": 1, "u8": 1,
+    "f64": 8, "s64": 8, "f32": 4, "s32": 4, "f16": 2, "bf16": 2, "s16": 2, "u16": 2, "s8": 1, "u8": 1,
 }  # fmt: skip
 #: The bytes that loads replicate in every segment of a vector, and the bits of a segment.
 QUAD, SEGMENT = 16, 128
@@ -152,11 +152,11 @@ def dots(
     element: str = "s32",
     instructions: int = 1,
 ) -> tuple[MulAdd, ...]:
-    """A product of groups of 32 bits: by one group of each segment, and with a group alike."""
+    """A product of groups as large as a sum: by one group of each segment, and with one alike."""
     spellings: dict[Form, str] = {"broadcast": broadcast, "lane": lane}
     if lanes == 1:
         spellings = {"broadcast": alone(broadcast, element)}
-    each = QUAD // 4
+    each = QUAD // SIZES[element]
     return forms(mnemonic, spellings, lanes, factors=factors, lanes=each, instructions=instructions)
 
 
