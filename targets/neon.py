@@ -13,6 +13,7 @@ from .detection import ARM
 from .neon_features import FEATURES
 from .neon_float import PAIR, SINGLE, quad
 from .neon_integer import SUMS, factors, halves
+from .neon_wide import WIDE_SUMS
 from .scalar import plain
 
 TARGET = Target(
@@ -29,6 +30,7 @@ TARGET = Target(
         *(quad("f32"), PAIR, SINGLE),
         *(quad("f64"), plain("f64", "fmadd")),
         *SUMS,
+        *WIDE_SUMS,
         *factors("s8"),
         *factors("u8"),
         *halves("s16"),

@@ -19,7 +19,7 @@ from tilewright.isa.vector import MulAdd, Several, Vector
 from .detection import POWER
 from .processors import processors
 from .scalar import plain
-from .vsx import SUMS, double, factors, single
+from .vsx import SUMS, WIDE_SUMS, double, factors, single
 
 _BYTES = "__vector unsigned char"
 #: Cycles from a product to the next into the same accumulator.
@@ -115,6 +115,7 @@ TARGET = Target(
             *(single(), plain("f32", "xsmaddasp")),
             *(double(), plain("f64", "xsmaddadp")),
             *SUMS,
+            *WIDE_SUMS,
             *(each for element in ("s16", "s8", "u8", "bf16", "f16") for each in factors(element)),
         )
     ),

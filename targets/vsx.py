@@ -10,7 +10,7 @@ from dataclasses import replace
 from tilewright.isa.vector import Mask, MulAdd, Vector
 from tilewright.spec.types import other_sign
 
-from .scalar import whole
+from .scalar import whole, wide
 from .stored import fields, table
 
 #: Of each element type: C's name of a vector of it, of one in memory, and its bytes.
@@ -18,6 +18,7 @@ _TYPES = {
     "f32": ("__vector float", "float", 4),
     "f64": ("__vector double", "double", 8),
     "s32": ("__vector signed int", "int32_t", 4),
+    "s64": ("__vector signed long long", "long long", 8),
     "s16": ("__vector signed short", "int16_t", 2),
     "s8": ("__vector signed char", "int8_t", 1),
     "u8": ("__vector unsigned char", "uint8_t", 1),
@@ -38,8 +39,8 @@ _S64, _U64 = "__vector signed long long", "__vector unsigned long long"
 
 
 def _bits(size: int, seen: str) -> str:
-    """The 32 or 64 bits at ``{p}``, which need not be aligned, at the begin of a vector."""
-    ctype = {32: "unsigned int", 64: "unsigned long long"}[size]
+    """The 16, 32 or 64 bits at ``{p}``, which need not be aligned, at the begin of a vector."""
+    ctype = {16: "unsigned short", 32: "unsigned int", 64: "unsigned long long"}[size]
     read = f"{ctype} bits_; __builtin_memcpy(&bits_, {{p}}, sizeof bits_);"
     return f"({seen})vec_splats(({{{{ {read} bits_; }}}}))"
 
@@ -197,6 +198,8 @@ _INTEGER_OPS = {
     "float": f"({_F32}){{x}}",
     "select": f"vec_sel({{z}}, {{y}}, ({_U32}){{x}})",
 }
+#: Elements of s64 at ``{p}``, as altivec.h has them.
+_LONGS = "((long long *)({p}))"
 _NO_SHORTS = f"({_U16})vec_splats((uint16_t)0)"
 _NO_BYTES = f"({_U8})vec_splats((uint8_t)0)"
 _WIDENED_BYTES = f"({_U16})vec_mergeh({_bits(32, _U8)}, {_NO_BYTES})"
@@ -266,11 +269,50 @@ SUMS = (
             "u16": _write(64, _SHORTS),
             "s8": _write(32, _BYTES),
             "u8": _write(32, _BYTES),
+            "s64": (
+                f"vec_xst(vec_unpackh({{v}}), 0, {_LONGS}), "
+                f"vec_xst(vec_unpackl({{v}}), 0, {_LONGS} + 2)"
+            ),
         },
         ops=_INTEGER_OPS,
         transpose={1: _WORDS, 2: _halves(_S32)},
     ),
     replace(_SCALAR, muladd=(*_alone(), *_SCALAR.muladd)),
+)
+
+
+_NO_WORDS = f"({_U32})vec_splats(0)"
+_LOW_SHORTS = _bits(32, _S16)
+_UNSIGNED_SHORTS = f"vec_mergeh({_bits(32, _U16)}, {_NO_SHORTS})"
+_UNSIGNED_BYTES = f"vec_mergeh(({_U16})vec_mergeh({_bits(16, _U8)}, {_NO_BYTES}), {_NO_SHORTS})"
+#: Two s64: elements are widened as they are loaded.
+WIDE_SUMS = (
+    _vector(
+        "s64",
+        load=f"vec_xl(0, {_LONGS})",
+        store=f"vec_xst({{v}}, 0, {_LONGS})",
+        broadcast="vec_splats((long long)*({p}))",
+        splat="vec_splats((long long)({x}))",
+        muladd=(
+            MulAdd(
+                form="broadcast",
+                mnemonic="vmulld, vaddudm",
+                spelling="vec_add({acc}, vec_mul({x}, {y}))",
+                cols=2,
+                instructions=2,
+            ),
+        ),
+        sum_lanes="(vec_extract({v}, 0) + vec_extract({v}, 1))",
+        loads={
+            "s16": f"vec_unpackh(vec_unpackh({_LOW_SHORTS}))",
+            "u16": f"({_S64})vec_mergeh(({_U32}){_UNSIGNED_SHORTS}, {_NO_WORDS})",
+            "s8": f"vec_unpackh(vec_unpackh(vec_unpackh({_bits(16, _S8)})))",
+            "u8": f"({_S64})vec_mergeh(({_U32}){_UNSIGNED_BYTES}, {_NO_WORDS})",
+        },
+        ops={"add": "vec_add({x}, {y})", "mul": "vec_mul({x}, {y})"},
+        transpose={1: ("vec_mergeh({x}, {y})", "vec_mergel({x}, {y})")},
+    ),
+    wide("mulld, add"),
 )
 
 

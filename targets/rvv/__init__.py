@@ -24,7 +24,7 @@ from .words import LMUL, Group, cpu
 def _vectors(vlen: int) -> Iterator[Vector]:
     sums = {
         element: [int(lmul * vlen) // size for lmul in LMUL if lmul * 64 >= size]
-        for element, size in (("f32", 32), ("f64", 64), ("s32", 32))
+        for element, size in (("f32", 32), ("f64", 64), ("s32", 32), ("s64", 64))
     }
     for element, lanes in sums.items():
         yield from (vector(Group(element, count, vlen)) for count in lanes)

@@ -38,6 +38,7 @@ _SIGNED = "@vreinterpret_v_${u}_$t"
 CONVERSIONS = {
     "f32": Conversions({"bf16": f"{_SIGNED}(@vsll_vx_$u(@vzext_vf2_$u({{x}}, $n), 16, $n))"}),
     "f64": Conversions(),
+    "s64": Conversions(),
     "s32": Conversions(
         {
             "s16": "@vsext_vf2_$t({x}, $n)",

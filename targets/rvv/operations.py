@@ -59,4 +59,4 @@ _S32 = {
     "to_f32": "@vfcvt_f_x_v_$f32({x}, $n)",
     "float": "@vreinterpret_v_${t}_$f32({x})",
 }
-OPERATIONS = {"f32": _F32, "f64": _F64, "s32": _S32}
+OPERATIONS = {"f32": _F32, "f64": _F64, "s32": _S32, "s64": _pairs("v", "add", "mul")}

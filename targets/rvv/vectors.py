@@ -1,4 +1,4 @@
-"""RISC-V V's vectors of f32, f64 and s32, those that hold their factors, and one element alone."""
+"""RISC-V V's vectors of f32, f64, s32 and s64, those that hold their factors, and one element alone."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import replace
 from typing import Literal
 
 from tilewright.isa.vector import MulAdd, Vector
-from tilewright.targets.scalar import plain, whole
+from tilewright.spec.types import is_integer
+from tilewright.targets.scalar import plain, whole, wide
 from tilewright.targets.stored import fields
 
 from .accesses import CONVERSIONS, accesses, moved_as
 from .operations import OPERATIONS
 from .words import Group
 
-_MULTIPLY_ADD = {"f32": "vfmacc", "f64": "vfmacc", "s32": "vmacc"}
+_MULTIPLY_ADD = {"f32": "vfmacc", "f64": "vfmacc", "s32": "vmacc", "s64": "vmacc"}
 
 
 def forms(mnemonic: str, group: Group, factors: str = "") -> Iterator[MulAdd]:
@@ -23,7 +24,7 @@ def forms(mnemonic: str, group: Group, factors: str = "") -> Iterator[MulAdd]:
     The scalar is the first factor of its intrinsic. ``factors`` is the type of both.
     """
     kinds: tuple[tuple[Literal["scalar", "broadcast"], str], ...] = (
-        ("scalar", "vx" if group.element == "s32" else "vf"),
+        ("scalar", "vx" if is_integer(group.element) else "vf"),
         ("broadcast", "vv"),
     )
     for form, letters in kinds:
@@ -73,12 +74,14 @@ def _mixed(group: Group) -> Iterator[MulAdd]:
 
 
 def vector(group: Group) -> Vector:
-    """A vector of f32, f64 or s32."""
+    """A vector of f32, f64, s32 or s64."""
     element = group.element
-    splat = group.spell("@vmv_v_x_$t" if element == "s32" else "@vfmv_v_f_$t")
+    splat = group.spell("@vmv_v_x_$t" if is_integer(element) else "@vfmv_v_f_$t")
     products = tuple(forms(_MULTIPLY_ADD[element], group))
     if element == "s32":
         products = (*forms("vwmacc", group, "s16"), *_mixed(group), *products)
+    elif element == "s64":
+        products = (*forms("vwmacc", group, "s32"), *products)
     ops = group.table(OPERATIONS[element])
     return Vector(
         name=group.lmul,
@@ -164,11 +167,14 @@ def _transpose(group: Group) -> dict[int, tuple[str, str]]:
 def _sum_lanes(group: Group) -> str:
     """A reduction leaves its sum in the first lane of a whole register, in which it begins."""
     one = Group(group.element, group.vlen // group.size, group.vlen).name
-    if group.element == "s32":
-        spelling = "@vmv_x_s_ONE_i32(@vredsum_vs_${t}_ONE({v}, @vmv_s_x_ONE(0, 1), $n))"
+    if is_integer(group.element):
+        spelling = "@vmv_x_s_ONE_WORD(@vredsum_vs_${t}_ONE({v}, @vmv_s_x_ONE(0, 1), $n))"
     else:
         spelling = "@vfmv_f_s_ONE_ELEMENT(@vfredusum_vs_${t}_ONE({v}, @vfmv_s_f_ONE(0, 1), $n))"
-    return group.spell(spelling.replace("ONE", one).replace("ELEMENT", group.element))
+    word = f"i{group.size}"
+    return group.spell(
+        spelling.replace("ONE", one).replace("ELEMENT", group.element).replace("WORD", word)
+    )
 
 
 # --- one element alone --------------------------------------------------------------------------
@@ -209,6 +215,7 @@ SINGLE = {
     ),
     "f64": plain("f64", "fmadd.d"),
     "s32": replace(_WHOLE, muladd=(*_PRODUCTS, *_WHOLE.muladd)),
+    "s64": wide("mul, add", ("s32",)),
     "s16": _alone("s16"),
     "u16": _alone("u16"),
 }

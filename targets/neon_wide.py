@@ -1,0 +1,55 @@
+"""Neon's vectors of s64, which add one product of two s32 a lane: elements become these before."""
+
+from __future__ import annotations
+
+from tilewright.isa.vector import MulAdd, Vector
+
+from .neon_words import forms
+from .scalar import wide
+
+_LOW = {v: f"vreinterpretq_u32_s64({{{v}}})" for v in "xy"}
+#: 64 bits of a product: the low halves', and above it those that cross, whose sum may wrap.
+_CROSSING = f"vpaddlq_u32(vmulq_u32({_LOW['x']}, vrev64q_u32({_LOW['y']})))"
+_NARROW = {v: f"vmovn_u64(vreinterpretq_u64_s64({{{v}}}))" for v in "xy"}
+_PRODUCT = f"vmlal_u32(vshlq_n_u64({_CROSSING}, 32), {_NARROW['x']}, {_NARROW['y']})"
+_OPS = {"add": "vaddq_s64({x}, {y})", "mul": f"vreinterpretq_s64_u64({_PRODUCT})"}
+
+_QUAD = Vector(
+    name="q",
+    element="s64",
+    lanes=2,
+    ctype="int64x2_t",
+    zero="vdupq_n_s64(0)",
+    load="vld1q_s64({p})",
+    store="vst1q_s64({p}, {v})",
+    broadcast="vld1q_dup_s64({p})",
+    splat="vdupq_n_s64({x})",
+    add=_OPS["add"],
+    mul=_OPS["mul"],
+    muladd=(
+        *forms(
+            "smlal v.2d",
+            {
+                "scalar": "vmlal_n_s32({acc}, {x}, {y})",
+                "lane": "vmlal_lane_s32({acc}, {x}, {y}, {lane})",
+                "broadcast": "vmlal_s32({acc}, {x}, {y})",
+            },
+            2,
+            factors=(1, "s32", "s32"),
+        ),
+        MulAdd(
+            form="broadcast",
+            mnemonic="umlal, mul, add",
+            spelling=f"vaddq_s64({{acc}}, {_OPS['mul']})",
+            cols=2,
+            instructions=8,
+        ),
+    ),
+    sum_lanes="vaddvq_s64({v})",
+    ops=_OPS,
+    partial_load={1: "vcombine_s64(vld1_s64({p}), vdup_n_s64(0))"},
+    partial_store={1: "vst1_s64({p}, vget_low_s64({v}))"},
+    transpose={1: ("vtrn1q_s64({x}, {y})", "vtrn2q_s64({x}, {y})")},
+)
+
+WIDE_SUMS = (_QUAD, wide("smaddl", ("s32",)))
