@@ -126,7 +126,9 @@ def whole(mnemonic: str = "") -> Vector:
 
 
 #: What adds and multiplies one s64; it wraps, as vectors do.
-_WIDE = {op: f"(int64_t)((uint64_t)({{x}}) {sign} (uint64_t)({{y}}))" for op, sign in _SIGNS.items()}
+_WIDE = {
+    op: f"(int64_t)((uint64_t)({{x}}) {sign} (uint64_t)({{y}}))" for op, sign in _SIGNS.items()
+}
 
 
 def wide(mnemonic: str = "", factors: tuple[str, ...] = ()) -> Vector:

@@ -84,7 +84,7 @@ class Builder:
         if isinstance(arg, Value):
             return arg
         if isinstance(arg, int):
-            half = 1 << (8 * DTYPES[self.whole]().itemsize - 1)
+            half = 2**63 if self.whole == "s64" else 2**31
             return (arg + half) % (2 * half) - half
         with np.errstate(over="ignore"):
             return float(DTYPES[self.real](arg))

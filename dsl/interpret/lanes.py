@@ -122,9 +122,10 @@ def _conversion(
 def product(op: MulAdd, element: str) -> Product:
     """What ``op`` adds to lanes of ``element``.
 
-    Integers are exact modulo the range of ``element``. Products of floating point are added one after the other, in
-    a group the last first, each rounded once with the sum if the instruction is fused, else before
-    it too. (What flushes denormals, or rounds to odd between additions, differs.)
+    Integers are exact modulo the range of ``element``. Products of floating point are added one
+    after the other, in a group the last first, each rounded once with the sum if the instruction is
+    fused, else before it too. (What flushes denormals, or rounds to odd between additions,
+    differs.)
     """
     add = _whole if is_integer(element) else _fused if op.fused else _apart
     x_element, y_element = op.x or element, op.y or element

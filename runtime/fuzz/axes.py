@@ -5,10 +5,11 @@ and the axis alone: a case is the same on every machine and target. A level that
 a case, such as a zero point of floating point, is left out of it.
 
 So is what a spec or schedule refuses by its rules: a packed B with offsets of its own, or of a
-size known only at the call; sums in f64 with C, D, operands or functions of another type; offsets
-with sizes of a matrix that no array tells, and addresses of no matrix; loops over m or n outside of
-that over a batch whose B has few bits and is found by addresses; and an uneven register tile where
-a size of C is known only at the call.
+size known only at the call; sums in f64 with C, D, operands or functions of another type; sums in
+s64 with fractions, scales, zero points, expressions or a D of another type; offsets with sizes of a
+matrix that no array tells, and addresses of no matrix; loops over m or n outside of that over a
+batch whose B has few bits and is found by addresses; and an uneven register tile where a size of C
+is known only at the call.
 """
 
 from __future__ import annotations
@@ -100,6 +101,7 @@ AXES: dict[str, tuple[Level, ...]] = {
     "types": (*_INTEGERS, *_INTEGERS, *_WORDS, *_FLOATS, *_MIXED),
     "c": (NONE, NONE, "f16", "bf16"),
     "sums": (NONE, NONE, "f16", "f32", 16, 64),
+    "sums of integers": (NONE, NONE, NONE, "s64"),
     "d": (
         NONE, NONE, "f32", "f16", "bf16", "s32", "s8", "u8", "s8", "u8", "s16", "u16", "f8_e4m3",
         "f8_e5m2",

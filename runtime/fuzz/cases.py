@@ -126,6 +126,11 @@ class _Hand:
             return dim(axis, multiple_of=1 if level == RUN_TIME else 8)
         return int(level)
 
+    def whole(self, axis: str) -> bool:
+        """Whether the level of a factor may be a whole number."""
+        level = self._levels[axis]
+        return level == "scalar" or (level != SMALLEST and float(level).is_integer())
+
     def below(self, stop: int) -> int:
         """A number."""
         return self._random.randrange(stop)
@@ -155,6 +160,8 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
         given["b"] = _matrix(hand, "b", second)
     else:
         given["b"] = Packed(second, None if packed == "one block" else packed)
+    if hand.take("sums of integers", sums == "s32") is not None:
+        return _exact(hand, given, kind)
     given["sums"] = _sums(hand.take("sums", first == second == "f16" and form is None))
     given["c"] = _matrix(hand, "c", hand.take("c", sums == "f32") or sums)
     output = hand.take("d")
@@ -168,6 +175,17 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
     given |= _batch(hand, given, kind)
     given["epilogue"] = _epilogue(hand, given, sums)
     given["outputs"] = _reduced(hand, sums)
+    return given | _outputs(hand, given)
+
+
+def _exact(hand: _Hand, given: dict[str, Any], kind: str | None) -> dict[str, Any]:
+    """The rest of the arguments where sums are of 64 bits, and C or D is as they are."""
+    given["c"] = _matrix(hand, "c", "s64")
+    given["d"] = _matrix(hand, "d", "s64") if hand.take("d") else None
+    for name in ("alpha", "beta"):
+        given[name] = hand.take(name, hand.whole(name))
+    given |= dict.fromkeys(("sums", "epilogue", "outputs", *QUANTITIES))
+    given |= _batch(hand, given, kind)
     return given | _outputs(hand, given)
 
 
@@ -290,8 +308,9 @@ def _outputs(hand: _Hand, given: Mapping[str, Any]) -> dict[str, Any]:
     makes = ("d", "a_scale", "b_scale", "d_scale", "d_zero", "epilogue")
     has_d = any(given.get(name) is not None for name in makes)
     given = given if given["d"] else {**given, "d": given["c"]}
+    reads_c = given["beta"] not in (None, 0)
     return {
-        "ldc": _leading(hand, given, "c") if given["beta"] != 0 or not has_d else None,
+        "ldc": _leading(hand, given, "c") if reads_c or not has_d else None,
         "ldd": _leading(hand, given, "d") if has_d else None,
     }
 

@@ -1,7 +1,8 @@
 """What a GEMM must make of its operands: exact values, and between which elements D must lie.
 
-Integers are summed in int64 and taken modulo 2**32, or 2**64 for sums in s64; all else is float64, or longdouble for f64. A
-bound follows the values through every rounding that a kernel may do; it is 0 where none can occur.
+Integers are summed in int64 and taken modulo 2**32, or 2**64 for sums in s64; all else is float64,
+or longdouble for f64. A bound follows the values through every rounding that a kernel may do; it is
+0 where none can occur.
 """
 
 from __future__ import annotations

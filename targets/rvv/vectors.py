@@ -1,4 +1,4 @@
-"""RISC-V V's vectors of f32, f64, s32 and s64, those that hold their factors, and one element alone."""
+"""RISC-V V's vectors of f32, f64, s32 and s64, those that hold factors, and one element alone."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from tilewright.isa.vector import MulAdd, Repeat, Vector
 
 from ..neon_words import BITS
 from ..scalar import whole
+from .wide import store_widened
 from .words import (
     QUAD,
     SIZES,
@@ -27,7 +28,6 @@ from .words import (
     unsigned,
     unzips,
 )
-from .wide import store_widened
 
 _ALL = all_lanes("s32")
 _OPS = filled(

@@ -17,7 +17,8 @@ from ..stored import fields, table
 
 #: Bytes of an element.
 SIZES = {
-    "f64": 8, "s64": 8, "f32": 4, "s32": 4, "f16": 2, "bf16": 2, "s16": 2, "u16": 2, "s8": 1, "u8": 1,
+    "f64": 8, "s64": 8, "f32": 4, "s32": 4,
+    "f16": 2, "bf16": 2, "s16": 2, "u16": 2, "s8": 1, "u8": 1,
 }  # fmt: skip
 #: The bytes that loads replicate in every segment of a vector, and the bits of a segment.
 QUAD, SEGMENT = 16, 128
