@@ -189,7 +189,7 @@ def _chosen(
     if not found:
         raise SpecError(
             f"{target.name} has no product of these types",
-            got=f"a={types[0]}, b={types[1]}",
+            got=f"a={types[0]}, b={types[1]}, sums in {held}",
             hint="another target",
         )
 

@@ -53,8 +53,8 @@ class Gemm:
     with ``tw.Strided(count, c=None)``, or a stride of C, there is one C for each pair.
 
     Products of integers are exact in s32, modulo 2**32, and so are integer alpha and beta; with
-    ``c="s64"`` they are exact in s64, and C is alpha and beta applied, no more. All
-    else is done in f32 after conversion, or f64. A scale or zero point is a literal, ``"scalar"``,
+    ``c="s64"`` they are exact in s64, and C is those sums with alpha and beta, no more. All else is
+    done in f32 after conversion, or f64. A scale or zero point is a literal, ``"scalar"``,
     ``"row"`` (of A) or ``"column"``; all but literals are passed by name. Conversion to integers
     rounds half to even and saturates; NaN becomes 0. ``a_scale=("row", 32)`` is one for each block
     of a row: an A of s8 that meets a B quantized alike.
@@ -531,9 +531,12 @@ def _check_types(spec: Gemm) -> None:
             "C cannot have this type",
             got=f"c={spec.c.type} with a={spec.a.type}, b={spec.b.type}",
             expected=f"one of {', '.join(allowed)}",
-            hint=f"d={spec.c.type!r}: D may have any type",
+            hint="integers in A and B for sums of 64 bits"
+            if spec.c.type == "s64"
+            else f"d={spec.c.type!r}: D may have any type",
         )
-    check_wide(spec)
+    given = {field.name: getattr(spec, field.name) for field in fields(spec)}
+    check_wide(spec.type, given, {name: given[name].type for name in "abcd" if given[name]})
     if spec.d is not None and (spec.d.type == "f64") != (spec.type == "f64"):
         raise SpecError(
             "D is f64 exactly when A and B are", got=f"d={spec.d.type}, sums in {spec.type}"

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
 
 from tilewright.errors import SpecError
 
 from .types import TypeName, accumulator, is_integer
-
-if TYPE_CHECKING:
-    from .gemm import Gemm
 
 #: A type; f16 with a number of elements of K, after which sums are added in f32; None: the default.
 Sums: TypeAlias = "TypeName | tuple[Literal['f16'], int] | None"
@@ -50,7 +48,7 @@ def check_sums(given: Sums, a: str, b: str, c: str) -> TypeName | tuple[Literal[
     raise SpecError(
         f"sums of products of {a} and {b} cannot be held so",
         got=given,
-        expected=f'"{held}"{also}' + (f", with c={c}" if is_integer(held) else ""),
+        expected=f'"{held}"{also}' + (f", with c={c}" if is_integer(c) else ""),
         hint="leave sums out" if also else _HINTS[is_integer(held)],
     )
 
@@ -63,28 +61,32 @@ _REMAKES = (
 )  # fmt: skip
 
 
-def check_wide(spec: Gemm) -> None:
-    """SpecError where sums of 64 bits would become something else, or D is s64 without them."""
-    d = spec.d
-    if spec.type != "s64":
-        if d is not None and d.type == "s64":
+def check_wide(sums: str, given: Mapping[str, object], types: Mapping[str, str]) -> None:
+    """SpecError where sums of 64 bits would become something else, or D is s64 without them.
+
+    ``given`` are the arguments of a product with sums of type ``sums``, ``types`` those of its A,
+    B and C, and of D if there is one.
+    """
+    d = types.get("d", sums)
+    if sums != "s64":
+        if d == "s64":
             raise SpecError(
                 "a D of s64 holds sums of 64 bits",
-                got=f"d=s64, c={spec.c.type} with a={spec.a.type}, b={spec.b.type}",
+                got=", ".join(f"{name}={type_}" for name, type_ in types.items()),
                 expected="integers in A and B, and c='s64'",
                 hint="c='s64', and no d: C then is the result",
             )
         return
-    given = [(name, getattr(spec, name)) for name in _REMAKES]
-    found = next((each for each in given if each[1] is not None and each[1] != ()), None)
-    factors = [(name, getattr(spec, name)) for name in ("alpha", "beta")]
-    fractions = (each for each in factors if each[1] != "scalar" and each[1] % 1 != 0)
-    other = None if d is None or d.type == "s64" else ("d", d.type)
-    wrong = found or next(fractions, other)
-    if wrong is not None:
+    found = [(name, given[name]) for name in _REMAKES if given[name] not in (None, ())]
+    for name in ("alpha", "beta"):
+        factor = given[name]
+        found += [(name, factor)] if isinstance(factor, float) and factor % 1 else []
+    found += [("d", d)] if d != "s64" else []
+    if found:
+        name, value = found[0]
         raise SpecError(
-            f"{wrong[0]} cannot be had with sums of 64 bits",
-            got=f"{wrong[0]}={wrong[1]!r}, c=s64",
+            f"{name} cannot be had with sums of 64 bits",
+            got=f"{name}={value!r}, c=s64",
             expected="exact sums as they are: alpha * acc + beta * C, with whole alpha and beta",
             hint="c='s32' for scales, zero points, post-ops and a D of another type",
         )

@@ -103,10 +103,11 @@ CASES = [(fn, element) for fn, op in OPERATIONS.items() for element in op.elemen
 @pytest.mark.parametrize(("fn", "element"), CASES)
 def test_c_computes_the_same_bits(fn: str, element: str, tmp_path: Path) -> None:
     b, rng = Builder("f64" if element == "f64" else "f32"), np.random.default_rng(2)
-    if element == "s32":
-        lanes = rng.integers(-(2**31), 2**31, (3, 4000)).astype(np.int32)
-        arrays = [np.append(lane, [0, 1, -1, 2**31 - 1, -(2**31)]) for lane in lanes]
-        arrays = [a.astype(np.int32) for a in arrays]
+    if element in ("s32", "s64"):
+        low, high = np.iinfo(DTYPES[element]).min, np.iinfo(DTYPES[element]).max
+        lanes = rng.integers(low, high, (3, 4000), DTYPES[element], endpoint=True)
+        arrays = [np.append(lane, [0, 1, -1, high, low]) for lane in lanes]
+        arrays = [a.astype(DTYPES[element]) for a in arrays]
     else:
         arrays = triples(DTYPES[element], 4000, seed=3)
     if fn == "to_s32":
@@ -148,6 +149,7 @@ def test_literals_are_folded_in_their_type() -> None:
     assert b("mul", 1e30, 1e30) == math.inf
     assert b("add", 2**31 - 1, 1) == -(2**31)
     assert Builder("f64")("add", 1e8, 1.0) == 1e8 + 1
+    assert Builder(whole="s64")("mul", 2**31 - 1, 3) == 3 * (2**31 - 1)
     assert not b.steps
 
 

@@ -63,14 +63,16 @@ def multiply(lanes: int, depth: int = 1, x: str = "", y: str = "", rows: int = 1
 
 
 def sums(element: str, lanes: int) -> Vector:
-    """f32 takes pairs of bf16, s32 eight products of bytes in blocks of 2x2, or pairs of s16."""
+    """f32 takes pairs of bf16, s32 pairs of s16, s64 four of them."""
     deep: dict[str, tuple[MulAdd, ...]] = {
         "f32": (multiply(lanes, 2, "bf16", "bf16"),),
         "s32": (multiply(lanes, 2, "s16", "s16"),),
+        "s64": (multiply(lanes, 4, "s16", "s16"),),
         "f64": (),
     }
-    loads = {"s32": ("s8", "u8", "s16", "u16"), "f32": ("f16",), "f64": ()}[element]
-    stores = {"s32": ("s8", "u8", "s16", "u16"), "f32": ("f16",), "f64": ()}[element]
+    narrow = ("s8", "u8", "s16", "u16")
+    loads = {"s32": narrow, "s64": narrow, "f32": ("f16",), "f64": ()}[element]
+    stores = {"s32": (*narrow, "s64"), "s64": (), "f32": ("f16",), "f64": ()}[element]
     halves = {block: ("", "") for block in (1, 2) if block < lanes}
     return vector(
         element, lanes, *deep[element], multiply(lanes), loads=dict.fromkeys(loads, ""),
@@ -92,11 +94,11 @@ INVENTED = Target(
     headers=(),
     registers=14,
     vectors=(
-        *(sums(element, lanes) for element in ("f32", "f64", "s32") for lanes in (4, 1)),
+        *(sums(element, lanes) for element in ("f32", "f64", "s32", "s64") for lanes in (4, 1)),
         *(vector("bf16", lanes) for lanes in (8, 2)),
         *(
             vector("s16", lanes, loads=dict.fromkeys(("s8", "u8"), ""), fields=FIELDS, join="{x}")
-            for lanes in (8, 2)
+            for lanes in (16, 8, 4, 2)
         ),
     ),
     core=Core(fma_latency=3, fma_units=1, loads=1, stores=1, issue=2),
@@ -306,5 +308,5 @@ def test_what_a_buffer_may_be_taken_for() -> None:
         buffer.read(7, 2, "s8", "somebody")
     with pytest.raises(PlanError, match="no buffer of s32"):
         buffer.cast(6, "s32")
-    with pytest.raises(PlanError, match="no buffer of i64"):
-        fresh_buffer("buffer", "s8", 20).cast(8, "i64")
+    with pytest.raises(PlanError, match="no buffer of s64"):
+        fresh_buffer("buffer", "s8", 20).cast(8, "s64")

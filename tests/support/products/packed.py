@@ -18,7 +18,7 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
         "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
         "f8_e4m3": ml_dtypes.float8_e4m3fn, "f8_e5m2": ml_dtypes.float8_e5m2,
         "s8": np.int8, "u8": np.uint8, "s16": np.int16, "u16": np.uint16,
-        "s32": np.int32, "i64": np.int64,
+        "s32": np.int32, "s64": np.int64,
     }.items()
 }  # fmt: skip
 

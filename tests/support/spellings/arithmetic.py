@@ -15,7 +15,8 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     name: np.dtype(type_)
     for name, type_ in {
         "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
-        "s32": np.int32, "s16": np.int16, "u16": np.uint16, "s8": np.int8, "u8": np.uint8,
+        "s64": np.int64, "s32": np.int32, "s16": np.int16, "u16": np.uint16,
+        "s8": np.int8, "u8": np.uint8,
         "f8_e5m2": ml_dtypes.float8_e5m2,
     }.items()
 }  # fmt: skip
@@ -42,6 +43,9 @@ _INTEGERS = (
     2**24 + 1,
     2**31 - 1,
     -(2**31),
+    2**32 + 1,
+    2**63 - 1,
+    -(2**63),
 )
 
 

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 from tilewright.elementwise.builder import Argument, Builder, Value, live
 from tilewright.elementwise.operations import DTYPES
 
-CTYPES = {"f32": "float", "f64": "double", "s32": "int32_t", "s64": "int64_t"}
+CTYPES = {
+    "f32": "float", "f64": "double", "s32": "int32_t", "s64": "int64_t", "m64": "int64_t",
+}  # fmt: skip
 REAL = {
     "add": "{0} + {1}",
     "sub": "{0} - {1}",
@@ -44,6 +46,10 @@ INTEGER = {
     "to_f32": "(float){0}",
     "float": "float_of({0})",
 }
+WIDE = {
+    "add": "(int64_t)((uint64_t){0} + (uint64_t){1})",
+    "mul": "(int64_t)((uint64_t){0} * (uint64_t){1})",
+}
 BOTH = {
     "min": "{0} < {1} ? {0} : {1}",
     "max": "{0} > {1} ? {0} : {1}",
@@ -62,7 +68,7 @@ static inline float float_of(int32_t x) { float r; memcpy(&r, &x, 4); return r; 
 
 def spelled(fn: str, element: str) -> str:
     """The C expression of an operation, its arguments open."""
-    text = BOTH.get(fn) or (INTEGER if element == "s32" else REAL)[fn]
+    text = BOTH.get(fn) or {"s32": INTEGER, "s64": WIDE}.get(element, REAL)[fn]
     return text.replace("{f}", "f" if element == "f32" else "")
 
 

@@ -372,8 +372,8 @@ def _fused(op: MulAdd) -> bool:
 def _product(target: Target, v: Vector, op: MulAdd, lane: int | None, draw: Any) -> Check:
     groups = op.rows if lane is None else op.lanes or v.lanes
     acc = draw(v.element, (_TRIALS, op.rows, op.cols), 2)
-    x = draw(op.x or v.element, (_TRIALS, op.cols, op.depth), 3)
-    y = draw(op.y or v.element, (_TRIALS, groups, op.depth), 4)
+    x = _drawn(draw, op.x or v.element, (_TRIALS, op.cols, op.depth), 3, op)
+    y = _drawn(draw, op.y or v.element, (_TRIALS, groups, op.depth), 4, op)
     chosen = y if lane is None else y[:, lane : lane + 1]
     statements = [
         _load(v, "acc", "out"),
@@ -392,6 +392,13 @@ def _product(target: Target, v: Vector, op: MulAdd, lane: int | None, draw: Any)
         before=_in_lanes(op, acc),
         tolerance=_in_lanes(op, tolerance) if tolerance is not None and draw is _rough else None,
     )
+
+
+def _drawn(draw: Any, element: str, shape: tuple[int, ...], seed: int, op: MulAdd) -> Array:
+    """A factor; one that is widened to lanes of 64 bits is no larger than s32."""
+    widened = op.x == op.y == "s64"
+    found: Array = draw("s32" if widened else element, shape, seed)
+    return found.astype(DTYPES[element])
 
 
 def _in_lanes(op: MulAdd, sums: Array) -> Array:
@@ -433,7 +440,7 @@ def _sums(v: Vector, op: MulAdd, acc: Array, x: Array, y: Array) -> tuple[Array,
     """What the product adds up to, and how far off it may be, None for not at all."""
     if acc.dtype.kind in "iu":
         total = np.einsum("tcd,trd->trc", x.astype(np.int64), y.astype(np.int64))
-        return (total + acc).astype(np.uint32).view(np.int32), None
+        return (total + acc).astype(acc.dtype), None
     if _fused(op):
         return fused(x[:, None, :, 0], y[:, :, None, 0], acc), None
     wide = np.longdouble
