@@ -266,9 +266,10 @@ class Gemm:
         return _factors(self.a, self.b)
 
     @property
-    def multiplied(self) -> tuple[TypeName, TypeName]:
-        """The types of A and B in the multiply-adds, whose peak is that of the product."""
-        return ("u8", "s8") if self.sums_blocks else self.factors
+    def multiplied(self) -> tuple[TypeName, ...]:
+        """The types of A and B in the multiply-adds, and of sums of 64 bits: those of its peak."""
+        both = ("u8", "s8") if self.sums_blocks else self.factors
+        return (*both, "s64") if self.type == "s64" else both
 
     @property
     def type(self) -> TypeName:

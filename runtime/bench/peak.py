@@ -25,7 +25,7 @@ from tilewright.runtime.call.bound_sizes import Array
 from tilewright.runtime.machine import host
 from tilewright.runtime.store import cache as store
 from tilewright.spec.dtypes import DTYPES
-from tilewright.spec.types import accumulator, type_name
+from tilewright.spec.types import accumulator, is_integer, type_name
 
 #: Numbers of chains tried, as far as the registers hold them and two factors.
 CHAINS = (8, 10, 12, 14, 16, 20, 24)
@@ -120,7 +120,8 @@ class Clock(NamedTuple):
 
 
 #: The types of A and B.
-Types = tuple[str, str]
+#: The types of A and B, and that of their sums where it is another than these have.
+Types = tuple[str, ...]
 
 _CLOCK = Clock()
 _cached: dict[tuple[str, Types], Peak] = {}
@@ -129,7 +130,8 @@ _cached: dict[tuple[str, Types], Peak] = {}
 def peak(target: str = "host", type: Any = "f32", *, cached: bool = False) -> Peak:
     """Measure what one core can do with ``target``'s multiply-adds of ``type``; takes 0.1 s.
 
-    ``type`` is that of A and B, or a pair of theirs: ``("u8", "s8")``. Measured is the best way
+    ``type`` is that of A and B, or a pair of theirs: ``("u8", "s8")``, and behind them that of sums
+    of 64 bits: ``("s16", "s16", "s64")``. Measured is the best way
     that the target has to sum their products, all else, as conversions, left out. ``cached``: take
     what this process measured before, if it did. TargetError where the CPU lacks the target, or
     the target the type, or kernels are called through Python.
@@ -146,8 +148,15 @@ def peak(target: str = "host", type: Any = "f32", *, cached: bool = False) -> Pe
 
 
 def _types(given: Any) -> Types:
-    pair = given if isinstance(given, (tuple, list)) and len(given) == 2 else (given, given)
-    return type_name(pair[0]), type_name(pair[1])
+    some = given if isinstance(given, (tuple, list)) and len(given) in (2, 3) else (given, given)
+    names = tuple(type_name(each) for each in some)
+    default = accumulator(*names[:2])
+    return names[:2] if names[2:] in ((), (default,)) else names
+
+
+def _sums(types: Types) -> str:
+    """What sums are held in."""
+    return types[2] if len(types) > 2 else accumulator(*types)
 
 
 def _measure(target: Target, types: Types) -> Peak:
@@ -158,7 +167,8 @@ def _measure(target: Target, types: Types) -> Peak:
     for loop in loops:
         groups.setdefault((loop.vector.name, loop.op.mnemonic), []).append(loop)
     forms = tuple(_form(group, seconds, clock) for group in groups.values())
-    title = types[0] if types[0] == types[1] else " x ".join(types)
+    title = types[0] if types[0] == types[1] else " x ".join(types[:2])
+    title += f", sums in {types[2]}" if len(types) > 2 else ""
     return Peak(target.name, title, max(form.gflops for form in forms), clock, forms)
 
 
@@ -260,11 +270,11 @@ def _best_loop(target: Target, types: Types) -> Loop:
 
 def _loops(target: Target, types: Types) -> Iterator[Loop]:
     """Every form that works on registers, once: one from memory is a benchmark of loads."""
-    held = accumulator(*types)
+    held = _sums(types)
     if not target.of(held):
         raise TargetError(f"{target.name} has no vectors of {held}")
-    given = dict(zip("ab", types, strict=True))
-    products = {choose_product(target, given, along).op for along in "ab"}
+    given = dict(zip("ab", types, strict=False))
+    products = {choose_product(target, given, along, held=held).op for along in "ab"}
     forms = {op.form for op in products}
     if forms == {"matrix"}:
         yield from _matrix_loops(target, held, products)
@@ -272,7 +282,7 @@ def _loops(target: Target, types: Types) -> Iterator[Loop]:
     if forms == {"block"}:
         yield from _block_loops(target, held, products)
         return
-    factors = {choose_product(target, given, along).op.factors for along in "ab"}
+    factors = {op.factors for op in products}
     for vector in target.of(held):
         known: set[str] = set()
         for op in vector.muladd:
@@ -379,11 +389,11 @@ class _Frame(NamedTuple):
 
 def _frame(target: Target, types: Types, name: str) -> _Frame:
     library = _library(target, types)
-    held = accumulator(*types)
+    held = _sums(types)
     if (unit := _unit(target, types)) is not None:
         session.ask_consent(unit.name, unit.consent)
     size = max(CHAINS) * target.of(held)[0].lanes * (target.matrix.rows if target.matrix else 1)
-    memory = tuple(np.full(size, 0.5 if held != "s32" else 1, DTYPES[held]) for _ in range(3))
+    memory = tuple(np.full(size, 1 if is_integer(held) else 0.5, DTYPES[held]) for _ in range(3))
     pointers = np.array([dispatch.address(block) for block in memory], np.int64)
     words = [
         dispatch.symbol(library, f"{name}_invoke"),

@@ -40,7 +40,7 @@ def _plain(value: Any) -> Any:
 
 def factor(parameter: ScalarParameter, value: Any) -> float:
     """Alpha or beta as C takes it, a double; whole and of 32 bits where sums are integers."""
-    if type(value) is float and parameter.type != "s32":
+    if type(value) is float and not is_integer(parameter.type):
         return value
     if not is_number(value):
         raise ArgumentTypeError(
@@ -48,8 +48,8 @@ def factor(parameter: ScalarParameter, value: Any) -> float:
             got=f"{type(value).__name__}: {value!r:.60}",
         )
     value = _plain(value)
-    if parameter.type == "s32":
-        return float(_whole(parameter.name, parameter.type, value))
+    if is_integer(parameter.type):
+        return float(_whole(parameter.name, "s32", value))
     return _double(parameter.name, value)
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tilewright.spec.expression import Expression
 
 #: What C may be where it is no more than the sum: as ``Gemm`` has it.
-_SUMS = {"f32": ("f32", "f16", "bf16"), "s32": ("s32",), "f64": ("f64",)}
+_SUMS = {"f32": ("f32", "f16", "bf16"), "s32": ("s32", "s64"), "f64": ("f64",)}
 #: Multiply-adds from which on a product is offered to several threads: waking one takes as long as
 #: a million of them, or several.
 PARALLEL_WORK = 1 << 23

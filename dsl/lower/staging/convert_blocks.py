@@ -71,8 +71,11 @@ def reach(c: Conversion) -> int:
 
 
 def across(c: Conversion) -> int:
-    """Rows or columns of one tile: as many as fill a cache line of the packed form, or a vector."""
-    written = c.k_group * ITEMSIZE[c.packed.type]
+    """Rows or columns of one tile: as many as fill a cache line of the packed form, or a vector.
+
+    Of single bytes half a line: more words of them would be alive than registers hold.
+    """
+    written = max(c.k_group * ITEMSIZE[c.packed.type], 2)
     return c.lanes if _many_instructions(c) else max(c.lanes, c.target.core.line // written)
 
 
