@@ -302,7 +302,8 @@ def _kernel_text(request: Request, prefix: str, macros: Macros) -> KernelText:
 def _has_wide_groups(tile: TileProgram) -> bool:
     """Whether a tile spreads groups of 64 bits."""
     spread = (op for op in walk((*tile.body, *tile.end)) if isinstance(op, Broadcast))
-    return any(op.group * ITEMSIZE[op.element] == 8 for op in spread if op.group > 1)
+    wide = (op for op in spread if op.group > 1 and op.group * ITEMSIZE[op.element] == 8)
+    return any("{x}" in op.spelling for op in wide)
 
 
 def _converts(plan: AnyPlan) -> bool:
