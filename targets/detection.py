@@ -65,6 +65,7 @@ ARM = Detection(
         "i8mm": CpuBit("HWCAP2", 13),
         "bf16": CpuBit("HWCAP2", 14),
         "sme": CpuBit("HWCAP2", 23),
+        "smei16i64": CpuBit("HWCAP2", 24),
         "smef64f64": CpuBit("HWCAP2", 25),
         "sme2": CpuBit("HWCAP2", 37),
         **{f"sve{bits}": CpuBit("VECTORS", bits // 128) for bits in (128, 256, 512, 1024, 2048)},
