@@ -106,17 +106,28 @@ def fits_across(operand: Operand, product: Product, target: Target, line: str) -
     return whole and (same or spread or takes_scalars(target, operand.type, product))
 
 
-def fits_along(operand: Operand, product: Product, target: Target, line: str, other: Expr) -> bool:
+def fits_along(
+    operand: Operand, product: Product, target: Target, line: str, extents: Mapping[str, Expr]
+) -> bool:
     """Whether the tiles can read the operand along the vectors where it is.
 
     It must be contiguous along ``line``, and of depth 1. What is converted is so once for each tile
-    across: where there are ``other`` lines, more than a few, once beforehand costs less.
+    across: where there are more than a few lines across, once beforehand costs less, unless loads
+    alone widen it.
     """
-    element, lines = product.along, value(other)
-    few = operand.type == packed_type(operand, product)
-    few = few or (lines is not None and lines <= FEW_LINES)
+    element, lines = product.along, value(extents["n" if line == "m" else "m"])
+    few = operand.type == element or (lines is not None and lines <= FEW_LINES)
+    if operand.type == packed_type(operand, product):
+        few = few or widens_tails(target, operand.type, element, extents[line])
     contiguous = product.depth == 1 and value(operand.strides[line]) == 1
     return few and contiguous and loads_as(target, operand.type, element)
+
+
+def widens_tails(target: Target, type_: str, element: str, extent: Expr) -> bool:
+    """Whether loads of ``element`` widen elements of ``type_`` to the end of a line as well."""
+    wide = [v for v in target.of(element) if v.lanes > 1]
+    masked = all(v.mask is not None and type_ in v.mask.loads for v in wide)
+    return masked or mod(extent, wide[0].lanes) == 0
 
 
 def packed_type(operand: Operand, product: Product) -> str:
@@ -287,7 +298,7 @@ def stage_operands(
     if spec.quantized is None and isinstance(spec.b, Packed):
         seen["b"] = packed_by_caller(plain_format(spec, target), spec.batch)
     elif spec.quantized is None and not fits_along(
-        operands[along], product, target, lines[along], sizes[lines[across]]
+        operands[along], product, target, lines[along], sizes
     ):
         seen[along] = packed_along(operands[along], product, lines[along], sizes, lanes)
         sources[along] = operands[along]
