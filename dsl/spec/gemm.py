@@ -268,7 +268,7 @@ class Gemm:
     @property
     def multiplied(self) -> tuple[TypeName, ...]:
         """The types of A and B in the multiply-adds, and of sums of 64 bits: those of its peak."""
-        both = ("u8", "s8") if self.sums_blocks else self.factors
+        both: tuple[TypeName, ...] = ("u8", "s8") if self.sums_blocks else self.factors
         return (*both, "s64") if self.type == "s64" else both
 
     @property
