@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, log2, prod, sqrt
 from typing import Any, Literal
 
+from tilewright.errors import SpecError
 from tilewright.spec import postops, reductions
 from tilewright.spec.expression import Expression, Operand, acc, as_expression, call, dst
 from tilewright.spec.gemm import QUANTITIES, SHAPES, Gemm
@@ -35,6 +37,8 @@ from .axes import (
 
 #: Of each kernel: one case of whole numbers, and one of any.
 CASES = 2
+#: Cases that are drawn in vain before a search for some is given up.
+PATIENCE = 20_000
 #: Sums are made smaller than this on their way into functions that are straight beyond it.
 _CURVED = 4.0
 #: About what sums have for a size known only at the call, and the root mean squares of elements.
@@ -88,6 +92,34 @@ def draw(seed: int, index: int) -> Case:
     schedule = _schedule(hand, arguments)
     given = {name: _short(value) for name, value in arguments.items() if value is not None}
     return Case(seed, index, hand.taken, given, schedule)
+
+
+def numbers(seed: int, first: int, having: Mapping[str, str]) -> Iterator[int]:
+    """The numbers, from ``first`` on, of the cases whose axes have the levels that are asked for.
+
+    Raises SpecError for what is no axis or no level of it, and where no case has them all.
+    """
+    for axis, level in having.items():
+        _check_level(axis, level)
+    last = first
+    for index in itertools.count(first):
+        if not having or having.items() <= draw(seed, index).levels.items():
+            last = index
+            yield index
+        elif index - last > PATIENCE:
+            raise SpecError(
+                f"none of {PATIENCE} cases has these levels together",
+                got=", ".join(f"{axis} {level}" for axis, level in having.items()),
+                hint="ask for fewer; an axis is left out of cases in which it means nothing",
+            )
+
+
+def _check_level(axis: str, level: str) -> None:
+    if axis not in AXES:
+        raise SpecError("no axis of the sweep", got=axis, expected=", ".join(AXES))
+    levels = dict.fromkeys(map(title, AXES[axis]))
+    if level not in levels:
+        raise SpecError(f"no level of {axis!r}", got=level, expected=", ".join(levels))
 
 
 def _short(value: Any) -> Any:
