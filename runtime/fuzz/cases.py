@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from tilewright.errors import SpecError
 from tilewright.spec import postops, reductions
-from tilewright.spec.expression import Expression, Operand, acc, as_expression, call, dst
+from tilewright.spec.expression import Expression, Operand, acc, acc2, as_expression, call, dst
 from tilewright.spec.gemm import QUANTITIES, SHAPES, Gemm
 from tilewright.spec.operands import Addresses, Batch, Matrix, Offsets, Packed, Strided
 from tilewright.spec.quantized import Quantize, Quantized
@@ -48,7 +48,8 @@ _MEAN: dict[str, float] = {"s8": 74.0, "u8": 147.0, "s16": 18_900.0, "u16": 37_8
 _MOST = 2.0**31
 _NAMES = (
     "Gemm", "Schedule", "Matrix", "Packed", "Quantized", "Quantize", "Strided", "Offsets",
-    "Addresses", "dim", "Operand", "acc", "dst", "compile", *postops.NAMES, *reductions.__all__,
+    "Addresses", "dim", "Operand", "acc", "acc2", "dst", "compile", *postops.NAMES,
+    *reductions.__all__,
 )  # fmt: skip
 _NAME = re.compile(rf"(?<!['\w.])({'|'.join(_NAMES)})\b(?![='])")
 
@@ -199,6 +200,10 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
     given["a_scale"] = blocks or given["a_scale"]
     given |= _batch(hand, given, kind)
     given["epilogue"] = _epilogue(hand, given, sums)
+    if gate := hand.take("gated"):
+        given["b2"] = given["b"]
+        made = acc if given["epilogue"] is None else given["epilogue"]
+        given["epilogue"] = _gated(made, gate)
     given["outputs"] = _reduced(hand, sums)
     return given | _outputs(hand, given)
 
@@ -354,6 +359,11 @@ def _epilogue(hand: _Hand, given: Mapping[str, Any], sums: str) -> Expression | 
     return None if made == acc else made
 
 
+def _gated(made: Expression, gate: str) -> Expression:
+    """What was made of the sums, with those of the product with B2."""
+    return made * acc2 if gate == "times" else as_expression(postops.maximum(made, acc2))
+
+
 def _other(hand: _Hand, type_: TypeName | None) -> Operand:
     """The operand, of a type of its own unless it must be ``type_``."""
     type_ = type_ or hand.take("operand")
@@ -420,10 +430,10 @@ def _shrink(given: Mapping[str, Any]) -> float:
 
 
 def _unpacks(given: Mapping[str, Any]) -> bool:
-    """Whether a quantized B may be unpacked beforehand: for an A of floating point, alone."""
+    """Whether a quantized B may be unpacked beforehand: for an A of floating point."""
     few = getattr(given["b"], "quantized", None) is not None
-    integers = isinstance(given["a"], Quantize) or given["a"].type == "s8"
-    return few and not integers and given["batch"] is None
+    few = few and not isinstance(given["batch"], Addresses)
+    return few and not (isinstance(given["a"], Quantize) or given["a"].type == "s8")
 
 
 # --- schedules ---------------------------------------------------------------------------------
