@@ -23,6 +23,13 @@ from .screen import console, json_option, progress, show_json, table
 @click.option("--seed", type=int, default=0, show_default=True, help="What cases are drawn with.")
 @click.option("--first", type=click.IntRange(0), default=0, help="The first case's number.")
 @click.option(
+    "--having",
+    type=(str, str),
+    multiple=True,
+    metavar="AXIS LEVEL",
+    help="Only cases that have this level, as the table says both.",
+)
+@click.option(
     "--jobs",
     type=click.IntRange(1),
     default=os.cpu_count() or 1,
@@ -42,6 +49,7 @@ def command(
     target: str,
     seed: int,
     first: int,
+    having: tuple[tuple[str, str], ...],
     jobs: int,
     optimize: str | None,
     as_json: bool,
@@ -54,7 +62,7 @@ def command(
     name = resolve(target).name
     tally, faults = Tally(), list[tuple[Case, Outcome]]()
     flags = [] if optimize is None else [f"-O{optimize}"]
-    found = sweep(name, cases, seed, first=first, jobs=jobs, flags=flags)
+    found = sweep(name, cases, seed, first=first, having=dict(having), jobs=jobs, flags=flags)
     for case, outcome in progress(found, f"{name}, seed {seed}", total=cases):
         tally.add(case, outcome)
         if outcome.verdict != "passed":

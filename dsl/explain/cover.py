@@ -22,6 +22,7 @@ from tilewright.plan.tiling.tiles import (
     RegisterTile,
     Step,
     SummedBlock,
+    UnlessEmpty,
 )
 from tilewright.symbolic import symbol
 
@@ -47,7 +48,7 @@ def number(expr: Expr, known: Mapping[Expr, int] | None = None) -> int:
 def cover(plan: Plan) -> Iterator[Covered]:
     """The grids that cover C in one pass of K."""
     if plan.passes:
-        yield from _walk(_Place(plan), next(iter(plan.passes.values())).step)
+        yield from _walk(_Place(plan), next(iter(plan.passes.values())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,8 @@ def _walk(place: _Place, step: Step | None) -> Iterator[Covered]:
             yield from _walk(place, step.body)
         case SummedBlock():
             yield from _walk(place, step.fill)
+        case UnlessEmpty():
+            yield from _walk(place, step.step)
         case OverBatch() | FirstOrLater():
             yield from _walk(place, step.first)
         case OverBlocks():

@@ -292,6 +292,11 @@ class Program:
     configurations: tuple[Configuration, ...] = ()
 
     @property
+    def named(self) -> frozenset[str]:
+        """What C calls the operands and buffers that the nest takes."""
+        return frozenset(str(name) for name in operands_of(self.nest))
+
+    @property
     def streaming(self) -> tuple[Vector, ...]:
         """The vectors that are stored past the caches, once for each store."""
         return tuple(op.src.vector for op in self._past_caches())

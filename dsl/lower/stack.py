@@ -59,6 +59,8 @@ STRAIGHT = 128
 COUNTER = "s"
 #: The buffer of a group's vectors.
 LANES = Name("lanes")
+#: B2 is the B of the second product.
+_SECOND = Name("b", product=1)
 
 
 def stack_program(plan: StackPlan) -> Program:
@@ -91,9 +93,9 @@ def _chosen(plan: StackPlan, nodes: tuple[NestNode, ...], index: Expr) -> tuple[
     """``nodes`` for the product of that index."""
     taken = operands_of(nodes)
     selected = tuple(
-        Selected(Name(n), operand.type, "strided", plan.batch.strides[n], n == plan.spec.output)
+        Selected(name, operand.type, "strided", plan.batch.strides[n], n == plan.spec.output)
         for n, operand in plan.operands.items()
-        if Name(n) in taken
+        if (name := _SECOND if n == "b2" else Name(n)) in taken
     )
     return (of_batch(index, selected, nodes),) if selected else nodes
 

@@ -67,7 +67,8 @@ def _with_sums(plan: Plan) -> Plan:
     assert plan.panel_tile is not None
     behind = plan.outer.lower().split("k", 1)[1]
     open_, tile = [d for d in "mn" if behind.count(d) == 2], plan.panel_tile
-    room = plan.target.core.caches[-1].size // (2 * ITEMSIZE[plan.element])
+    products = 1 if plan.spec.b2 is None else 2
+    room = plan.target.core.caches[-1].size // (2 * products * ITEMSIZE[plan.element])
     summed = {}
     for d, other, width in (("m", "n", tile[0]), ("n", "m", tile[1])):
         most = plan.blocks[d] if len(open_) == 2 and d == "n" else room // plan.blocks[other]

@@ -23,7 +23,7 @@ from .loops import Decided, Decision
 from .operands import BatchPlan, Operand
 from .staging import is_empty, loads_as, same_types, takes_scalars
 from .tiling.tile_shape import STEPS, Scaled, TileRequest
-from .tiling.tiles import Pass, RegisterTile, Stage
+from .tiling.tiles import RegisterTile, Stage, Step
 
 #: K groups in a register of which multiply-adds take one.
 LANES = 4
@@ -81,7 +81,7 @@ class Plan(Decided):
     padded: bool
     packed_format: Format | None
     decisions: tuple[Decision, ...]
-    passes: Mapping[Stage, Pass] = field(default_factory=dict, hash=False)
+    passes: Mapping[Stage, Step] = field(default_factory=dict, hash=False)
     tiles: tuple[RegisterTile, ...] = ()
     panel_tile: tuple[int, int] | None = None
     summed: Mapping[str, int] | None = field(default=None, hash=False)

@@ -45,8 +45,8 @@ def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
         raise ScheduleError(
             "there is no quantized B that is unpacked beforehand",
             got=f"unpack_rows={schedule.unpack_rows} for {spec!r} on {target.name}",
-            expected="b=tw.Packed(tw.Quantized(...)), and an A of floating point, no batch, no b2, "
-            "or a matrix unit that takes the integers of both",
+            expected="b=tw.Packed(tw.Quantized(...)), and an A of floating point and no "
+            "tw.Addresses, or a matrix unit that takes the integers of both",
             hint="leave unpack_rows out",
         )
     if spec.quantized is not None:
@@ -123,6 +123,7 @@ def _of_many_rows(spec: Gemm, given: Schedule, target: Target) -> Schedule | Non
     if spec.sums_blocks:
         return _for_matrices(spec, given, target)
     loops = "Mnkmnk" if spec.outputs else "mNkmnk"
+    loops = loops if spec.batch is None else f"{loops[:2]}b{loops[2:]}"
     loops = loops if (given.threads or 1) > 1 else loops.lower()
     many = Schedule(loops=loops, pack="b", threads=given.threads, stores=given.stores)
     return many if unpacks_in_panels(spec, many) else None

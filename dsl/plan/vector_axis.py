@@ -7,7 +7,7 @@ from typing import Literal
 from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm
-from tilewright.spec.operands import Packed
+from tilewright.spec.operands import Addresses, Packed
 from tilewright.spec.schedule import Schedule
 from tilewright.symbolic import value
 
@@ -101,13 +101,14 @@ def packs_in_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:
 def unpacks_in_panels(spec: Gemm, schedule: Schedule) -> bool:
     """Whether blocks of a quantized B are made f32 before tiles read them, for many rows.
 
-    That is for an A of floating point: blocks of integers have scales of their own.
+    That is for an A of floating point: blocks of integers have scales of their own. Matrices found
+    by their addresses are summed one by one, with few rows as with many, which panels are not.
     """
     loops = (schedule.loops or "").lower()
     if schedule.pack != "b" or schedule.block or any(loops.count(d) < 2 for d in "mnk"):
         return False
-    alone = spec.batch is None and spec.b2 is None and schedule.tails != "bounce"
-    return alone and spec.quantized is not None and not spec.sums_blocks
+    whole = schedule.tails != "bounce" and not isinstance(spec.batch, Addresses)
+    return whole and not spec.sums_blocks and spec.quantized is not None
 
 
 def asks_for_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:

@@ -94,7 +94,7 @@ def _sample(kernel: Kernel) -> Sample:
     plan = kernel.plan
     assert isinstance(plan, Plan)
     request = plan.tile_request(plan.sizes["k"], False)
-    grids = grids_of(plan.passes["whole"].step)
+    grids = grids_of(plan.passes["whole"])
     tiles = (
         (g.tile.shape, request, (value(g.along.count) or 1) * (value(g.across.count) or 1))
         for g in grids

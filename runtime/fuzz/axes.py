@@ -129,6 +129,7 @@ AXES: dict[str, tuple[Level, ...]] = {
     "sum": (NONE, NONE, NONE, 2, 1),
     "eltwise": (*[NONE] * 8, *["relu"] * 3, *ELTWISE),
     "binary": (*[NONE] * 6, "add", "add", *BINARY),
+    "gated": (*[NONE] * 6, "times", "maximum"),
     "operand": ("f32", "f32", "f16", "bf16", "s32", "s8", "u8", "s16", "f8_e4m3", "f8_e5m2"),
     "operand name": (*["other"] * 4, *NAMES),
     "operand per": (NONE, "row", "column", "full"),

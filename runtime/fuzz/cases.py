@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import ceil, log2, prod, sqrt
 from typing import Any, Literal
 
+from tilewright.errors import SpecError
 from tilewright.spec import postops, reductions
-from tilewright.spec.expression import Expression, Operand, acc, as_expression, call, dst
+from tilewright.spec.expression import Expression, Operand, acc, acc2, as_expression, call, dst
 from tilewright.spec.gemm import QUANTITIES, SHAPES, Gemm
 from tilewright.spec.operands import Addresses, Batch, Matrix, Offsets, Packed, Strided
 from tilewright.spec.quantized import Quantize, Quantized
@@ -35,6 +37,8 @@ from .axes import (
 
 #: Of each kernel: one case of whole numbers, and one of any.
 CASES = 2
+#: Cases that are drawn in vain before a search for some is given up.
+PATIENCE = 20_000
 #: Sums are made smaller than this on their way into functions that are straight beyond it.
 _CURVED = 4.0
 #: About what sums have for a size known only at the call, and the root mean squares of elements.
@@ -44,7 +48,8 @@ _MEAN: dict[str, float] = {"s8": 74.0, "u8": 147.0, "s16": 18_900.0, "u16": 37_8
 _MOST = 2.0**31
 _NAMES = (
     "Gemm", "Schedule", "Matrix", "Packed", "Quantized", "Quantize", "Strided", "Offsets",
-    "Addresses", "dim", "Operand", "acc", "dst", "compile", *postops.NAMES, *reductions.__all__,
+    "Addresses", "dim", "Operand", "acc", "acc2", "dst", "compile", *postops.NAMES,
+    *reductions.__all__,
 )  # fmt: skip
 _NAME = re.compile(rf"(?<!['\w.])({'|'.join(_NAMES)})\b(?![='])")
 
@@ -88,6 +93,34 @@ def draw(seed: int, index: int) -> Case:
     schedule = _schedule(hand, arguments)
     given = {name: _short(value) for name, value in arguments.items() if value is not None}
     return Case(seed, index, hand.taken, given, schedule)
+
+
+def numbers(seed: int, first: int, having: Mapping[str, str]) -> Iterator[int]:
+    """The numbers, from ``first`` on, of the cases whose axes have the levels that are asked for.
+
+    Raises SpecError for what is no axis or no level of it, and where no case has them all.
+    """
+    for axis, level in having.items():
+        _check_level(axis, level)
+    last = first
+    for index in itertools.count(first):
+        if not having or having.items() <= draw(seed, index).levels.items():
+            last = index
+            yield index
+        elif index - last > PATIENCE:
+            raise SpecError(
+                f"none of {PATIENCE} cases has these levels together",
+                got=", ".join(f"{axis} {level}" for axis, level in having.items()),
+                hint="ask for fewer; an axis is left out of cases in which it means nothing",
+            )
+
+
+def _check_level(axis: str, level: str) -> None:
+    if axis not in AXES:
+        raise SpecError("no axis of the sweep", got=axis, expected=", ".join(AXES))
+    levels = dict.fromkeys(map(title, AXES[axis]))
+    if level not in levels:
+        raise SpecError(f"no level of {axis!r}", got=level, expected=", ".join(levels))
 
 
 def _short(value: Any) -> Any:
@@ -174,6 +207,10 @@ def _arguments(hand: _Hand) -> dict[str, Any]:
     given["a_scale"] = blocks or given["a_scale"]
     given |= _batch(hand, given, kind)
     given["epilogue"] = _epilogue(hand, given, sums)
+    if gate := hand.take("gated"):
+        given["b2"] = given["b"]
+        made = acc if given["epilogue"] is None else given["epilogue"]
+        given["epilogue"] = _gated(made, gate)
     given["outputs"] = _reduced(hand, sums)
     return given | _outputs(hand, given)
 
@@ -341,6 +378,11 @@ def _epilogue(hand: _Hand, given: Mapping[str, Any], sums: str) -> Expression | 
     return None if made == acc else made
 
 
+def _gated(made: Expression, gate: str) -> Expression:
+    """What was made of the sums, with those of the product with B2."""
+    return made * acc2 if gate == "times" else as_expression(postops.maximum(made, acc2))
+
+
 def _other(hand: _Hand, type_: TypeName | None) -> Operand:
     """The operand, of a type of its own unless it must be ``type_``."""
     type_ = type_ or hand.take("operand")
@@ -407,10 +449,10 @@ def _shrink(given: Mapping[str, Any]) -> float:
 
 
 def _unpacks(given: Mapping[str, Any]) -> bool:
-    """Whether a quantized B may be unpacked beforehand: for an A of floating point, alone."""
+    """Whether a quantized B may be unpacked beforehand: for an A of floating point."""
     few = getattr(given["b"], "quantized", None) is not None
-    integers = isinstance(given["a"], Quantize) or given["a"].type == "s8"
-    return few and not integers and given["batch"] is None
+    few = few and not isinstance(given["batch"], Addresses)
+    return few and not (isinstance(given["a"], Quantize) or given["a"].type == "s8")
 
 
 # --- schedules ---------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import islice
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, Literal
@@ -27,7 +28,7 @@ from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
 from tilewright.spec.pack import Pack
 
-from .cases import CASES, Case, draw
+from .cases import CASES, Case, draw, numbers
 
 Verdict = Literal["passed", "failed", "refused"]
 #: Kernels that are compiled into one library.
@@ -120,18 +121,21 @@ def sweep(
     seed: int,
     *,
     first: int = 0,
+    having: Mapping[str, str] | None = None,
     jobs: int = 1,
     flags: Sequence[str] = (),
 ) -> Iterator[tuple[Case, Outcome]]:
-    """Cases ``first`` and on of ``seed``, in order; ``jobs`` processes at a time.
+    """So many cases of ``seed``, from ``first`` on, in order; ``jobs`` processes at a time.
 
-    A process makes and checks ``BATCH`` of them at a time. What ends or outlasts it is that
-    case's outcome. ``flags`` go to the C compiler.
+    Where axes are to be ``having`` levels, only cases that have them count. A process makes and
+    checks ``BATCH`` of them at a time. What ends or outlasts it is that case's outcome. ``flags``
+    go to the C compiler. Raises SpecError, as ``numbers`` does, before any case runs.
     """
-    batches = [range(i, min(i + BATCH, first + cases)) for i in range(first, first + cases, BATCH)]
+    chosen = list(islice(numbers(seed, first, having or {}), cases))
+    batches = [chosen[i : i + BATCH] for i in range(0, len(chosen), BATCH)]
     workers = SimpleQueue[_Worker]()
 
-    def outcomes(batch: range) -> list[Outcome]:
+    def outcomes(batch: list[int]) -> list[Outcome]:
         worker = workers.get()
         try:
             return list(worker.outcomes(batch))
@@ -165,25 +169,25 @@ class _Worker:
         self._process: subprocess.Popen[str] | None = None
         self._libraries = 0
 
-    def outcomes(self, batch: range) -> Iterator[Outcome]:
+    def outcomes(self, batch: list[int]) -> Iterator[Outcome]:
         """The outcomes of a batch; what is left when a process ends is for the next."""
         left = batch
         while left:
             started, found = self._ask(left)
             yield from found
-            left = range(left.start + len(found), left.stop)
+            left = left[len(found) :]
             if not left:
                 return
             how = self.end()
-            if started != left.start and len(left) > 1:  # it ended while it made the kernels
-                half = left.start + len(left) // 2
-                yield from self.outcomes(range(left.start, half))
-                left = range(half, left.stop)
+            if started != left[0] and len(left) > 1:  # it ended while it made the kernels
+                half = len(left) // 2
+                yield from self.outcomes(left[:half])
+                left = left[half:]
                 continue
-            yield Outcome(left.start, "failed", f"the process ended: {how}")
+            yield Outcome(left[0], "failed", f"the process ended: {how}")
             left = left[1:]
 
-    def _ask(self, batch: range) -> tuple[int | None, list[Outcome]]:
+    def _ask(self, batch: list[int]) -> tuple[int | None, list[Outcome]]:
         """The case that was begun last, and the outcomes there were."""
         if self._libraries >= _LIBRARIES:
             self.end()
@@ -192,7 +196,7 @@ class _Worker:
         assert process.stdin is not None and process.stdout is not None
         started, outcomes = None, list[Outcome]()
         try:
-            print(batch.start, batch.stop, file=process.stdin, flush=True)
+            print(*batch, file=process.stdin, flush=True)
         except BrokenPipeError:
             return started, outcomes
         for line in process.stdout:

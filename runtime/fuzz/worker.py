@@ -1,7 +1,6 @@
 """One process of a sweep: ``python -m tilewright.runtime.fuzz.worker TARGET SEED FLAG...``.
 
-Reads lines of a first case's number and one behind the last. Writes a line of JSON before each
-case is run and one after it.
+Reads lines of cases' numbers. Writes a line of JSON before each case is run and one after it.
 """
 
 from __future__ import annotations
@@ -25,11 +24,10 @@ _SECONDS = 300
 def main(target: str, seed: int, flags: Sequence[str]) -> None:
     """Check what the lines of the standard input ask for."""
     for line in sys.stdin:
-        first, stop = map(int, line.split())
-        _check(target, seed, flags, range(first, stop))
+        _check(target, seed, flags, list(map(int, line.split())))
 
 
-def _check(target: str, seed: int, flags: Sequence[str], batch: range) -> None:
+def _check(target: str, seed: int, flags: Sequence[str], batch: Sequence[int]) -> None:
     libraries = set()
     for case, kernel in made([draw(seed, index) for index in batch], target, flags):
         _say({"started": case.index})

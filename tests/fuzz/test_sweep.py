@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,12 @@ from click.testing import CliRunner
 from support.cases import Cases
 
 from tilewright.cli.sweep import command
-from tilewright.errors import PlanError, TargetError, VerificationError
+from tilewright.errors import PlanError, SpecError, TargetError, VerificationError
 from tilewright.runtime.driver import compile_many
+from tilewright.runtime.fuzz import cases as drawing
 from tilewright.runtime.fuzz import sweep
 from tilewright.runtime.fuzz.axes import AXES
-from tilewright.runtime.fuzz.cases import draw
+from tilewright.runtime.fuzz.cases import draw, numbers
 from tilewright.runtime.fuzz.sweep import Outcome, Tally
 from tilewright.runtime.machine import host
 from tilewright.spec.expression import Operand, acc
@@ -167,6 +169,33 @@ def test_the_same_seed_makes_the_same_cases() -> None:
     assert first != other
 
 
+def test_cases_are_chosen_by_their_levels() -> None:
+    wanted = {"quantized b": "u4 x f16 x 8 x 32", "order of a": "F"}
+    chosen = list(islice(numbers(7, 100, wanted), 3))
+    cases = [draw(7, i) for i in range(100, chosen[-1] + 1)]
+    few = [case.index for case in cases if wanted.items() <= case.levels.items()]
+    assert chosen == few
+    form = Quantized("u4", scale="f16", zero=8, block=32)
+    assert all(draw(7, i).arguments["b"].quantized == form for i in chosen)
+
+
+@pytest.mark.parametrize(
+    ("having", "said"),
+    [
+        ({"quantised b": "none"}, "no axis of the sweep"),
+        ({"order of a": "G"}, "no level of 'order of a'"),
+        ({"types": "f64 x f64", "outputs": "row_max"}, "of 50 cases has these levels together"),
+    ],
+    ids=str,
+)
+def test_levels_that_no_case_has(
+    having: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drawing, "PATIENCE", 50)
+    with pytest.raises(SpecError, match=said):
+        next(numbers(0, 0, having))
+
+
 def test_every_level_occurs() -> None:
     tally = Tally()
     for i in range(2000):
@@ -189,7 +218,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str) -> None
 DIES = """
 import json, os, signal, sys
 for line in sys.stdin:
-    for i in range(*map(int, line.split())):
+    for i in map(int, line.split()):
         print(json.dumps({"started": i}), flush=True)
         if i == 3:
             print("about to end", file=sys.stderr, flush=True)
@@ -200,7 +229,7 @@ for line in sys.stdin:
 DIES_WHILE_IT_MAKES = """
 import json, sys
 for line in sys.stdin:
-    batch = range(*map(int, line.split()))
+    batch = list(map(int, line.split()))
     if 6 in batch:
         sys.exit("too large")
     for i in batch:

@@ -13,10 +13,11 @@ from support.products.fused import Kernels, Trial, equal, operands, product, sam
 from support.products.packed import DTYPES
 
 from tilewright.generate import Request, generate
+from tilewright.runtime.driver import compile, compile_many
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.expression import Operand, acc, acc2
 from tilewright.spec.gemm import Gemm
-from tilewright.spec.operands import Addresses, Batch, Matrix, Offsets, Order, Strided
+from tilewright.spec.operands import Addresses, Batch, Matrix, Offsets, Order, Packed, Strided
 from tilewright.spec.postops import logistic, maximum, silu
 from tilewright.spec.reductions import row_absmax, row_sum
 from tilewright.spec.schedule import Schedule
@@ -178,6 +179,32 @@ def test_swiglu(target: str, tmp_path: Path) -> None:
     for i in range(2):
         found = kernels(i, given)["out"]
         assert np.all(np.abs(found - exact) <= 1e-6 * np.abs(exact) + 1e-30)
+
+
+STACKS: tuple[dict[str, Any], ...] = (
+    {"a": "f32", "b": "f32", "order": "F"},
+    {"a": "bf16", "b": Packed("bf16", 16), "beta": 1},
+    {"a": "u8", "b": Packed("s8"), "b_scale": "column"},
+    {"a": "f32", "b": "f32", "lda": dim("lda"), "ldb": dim("ldb")},
+)
+
+
+@every_target
+def test_each_product_of_a_stack_has_a_b2_of_its_own(target: str, cases: Cases) -> None:
+    batches = Strided(3, c=None), Strided(COUNT, c=dim("stride_c")), Strided(2, b=0, c=None)
+    specs = []
+    for index, more in enumerate(STACKS):
+        batch = batches[index % 2 if isinstance(more["b"], str) else 0]
+        specs.append(gated(M, 37, 9, **more, d="f32", batch=batch))
+    specs.append(gated(5, 17, 8, d="f32", batch=batches[2]))
+    for kernel in compile_many([(spec, None, target) for spec in specs]):
+        kernel.verify(cases=3)
+        cases.count(target, kernel.emulated or "native", 3)
+
+
+def test_a_product_that_nothing_uses_is_a_parameter_all_the_same() -> None:
+    spec = Gemm(6, 17, 5, b2="f32", d="f32", epilogue=acc2 * 2)
+    compile(spec, target="avx2").verify()
 
 
 def test_b2_follows_b_among_the_parameters() -> None:

@@ -17,7 +17,7 @@ from tilewright.ir.nodes import inside, walk
 from tilewright.ir.ops import MultiplyAdd, MultiplyMatrices
 from tilewright.plan.plan import Plan
 from tilewright.plan.tiling.parts import cut
-from tilewright.plan.tiling.tiles import Grid, grids_of
+from tilewright.plan.tiling.tiles import Grid, UnlessEmpty, grids_of
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed, Strided
@@ -27,13 +27,12 @@ from tilewright.symbolic import symbol, value
 
 
 def grids(plan: Plan) -> list[Grid]:
-    steps = (each for found in plan.passes.values() for each in (found.step, found.empty))
-    return [grid for step in steps for grid in grids_of(step)]
+    return [grid for step in plan.passes.values() for grid in grids_of(step)]
 
 
 def covered(plan: Plan) -> int:
     """The elements of C in the grids of a pass without loops over blocks."""
-    found = grids_of(plan.passes["whole"].step)
+    found = grids_of(plan.passes["whole"])
     return sum(
         int(grid.along.count * grid.along.size * grid.across.count * grid.across.size)
         for grid in found
@@ -117,6 +116,7 @@ def test_a_batch_that_may_be_empty_has_tiles_that_sum_nothing() -> None:
     spec = Gemm(8, 16, 8, batch=Strided(dim("count")))
     plan = plan_for(spec, Schedule(loops="bnmk"), resolve("avx2"))
     found = plan.passes["whole"]
+    assert isinstance(found, UnlessEmpty)
     assert {grid.tile.steps for grid in grids_of(found.step)} == {8}
     assert {grid.tile.steps for grid in grids_of(found.empty)} == {0}
     assert [grid.tile.accumulate for grid in grids_of(found.empty)] == [False]

@@ -28,7 +28,7 @@ def present(spec: Gemm, target: Target, **sizes: int) -> list[tuple[Grid, dict[s
     """The grids that there are for sizes of the call, with numbers in place of formulas."""
     plan = plan_for(spec, Schedule(vectorize="n"), target)
     found = []
-    for grid in grids_of(plan.passes["whole"].step):
+    for grid in grids_of(plan.passes["whole"]):
         parts = {"m": grid.across, "n": grid.along}
         numbers = {
             f"{d}{name}": evaluate(getattr(part, name), sizes)

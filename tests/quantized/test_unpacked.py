@@ -13,7 +13,7 @@ from support.products.fused import Kernels, Trial
 from support.products.packed import convert
 
 import tilewright as tw
-from tilewright.errors import ScheduleError
+from tilewright.errors import ScheduleError, TargetError
 from tilewright.generate import program_for
 from tilewright.plan.plan import Plan
 from tilewright.plan.planner import make_plan
@@ -88,6 +88,40 @@ def test_a_row_has_the_same_bits_either_way(form: tw.Quantized) -> None:
     assert (both(a[:3], b) == both(a, b)[:3]).all()
 
 
+#: What has more than one B: gates, batches, and both, of counts that only the call knows.
+SEVERAL: tuple[dict[str, Any], ...] = (
+    {"b2": tw.Packed(Q4)},
+    {"batch": tw.Strided(tw.dim("count"))},
+    {"batch": tw.Strided(tw.dim("count"), b=0), "beta": 1},
+    {"b2": tw.Packed(Q4), "batch": tw.Strided(tw.dim("count"))},
+    {"b2": tw.Packed(Q4), "batch": tw.Strided(3, c=None)},
+    {"b2": tw.Packed(Q4), "batch": tw.Strided(3), "outputs": {"peak": tw.row_max(tw.acc2)}},
+)
+
+
+@pytest.mark.parametrize("more", SEVERAL, ids=str)
+@pytest.mark.parametrize("target", ["avx512", "neon", "amx", "rvv256"])
+def test_gates_and_batches_are_unpacked(target: str, more: dict[str, Any]) -> None:
+    made = tw.silu(tw.acc) * tw.acc2 if "b2" in more else tw.relu(tw.acc)
+    spec = tw.Gemm(M, 100, 300, a="bf16", b=tw.Packed(Q4), d="f32", epilogue=made, **more)
+    try:
+        kernel = tw.compile(spec, tw.Schedule(unpack_rows=2), target)
+    except TargetError as error:
+        pytest.skip(str(error))
+    assert "once for up to 128 rows" in kernel.explain()
+    kernel.verify(cases=4)
+
+
+def test_a_row_of_a_batch_has_the_same_bits_either_way() -> None:
+    spec = tw.Gemm(M, 70, 300, a="f32", b=tw.Packed(Q4), batch=tw.Strided(3), d="f32")
+    kernel, rng = tw.compile(spec, tw.Schedule(unpack_rows=4)), np.random.default_rng(0)
+    b = kernel.pack_b(tw.quantize(rng.standard_normal((3, 300, 70), np.float32), Q4))
+    a = rng.standard_normal((3, 140, 300), np.float32)
+    whole = kernel(a, b)
+    for m in (1, 3, 4, 11):
+        assert (kernel(a[:, :m].copy(), b) == whole[:m]).all(), m
+
+
 def test_many_rows_are_those_of_more_than_two_tiles() -> None:
     spec = tw.Gemm(M, 96, 256, a="f32", b=tw.Packed(Q4))
     plan = plan_of(spec, tw.Schedule())
@@ -152,7 +186,8 @@ def test_what_is_not_unpacked_is_refused() -> None:
     for spec in (
         tw.Gemm(M, 96, 256),
         tw.Gemm(M, 96, 256, a=tw.Quantize(), b=tw.Packed(Q4)),
-        tw.Gemm(M, 96, 256, a="f32", b=tw.Packed(Q4), batch=tw.Strided(2)),
+        tw.Gemm(M, 96, 256, a="f32", b=tw.Packed("f32"), batch=tw.Strided(2)),
+        tw.Gemm(M, 96, 256, a="f32", b=tw.Packed(Q4), batch=tw.Addresses(2)),
     ):
         with pytest.raises(ScheduleError, match="no quantized B that is unpacked beforehand"):
             plan_of(spec, tw.Schedule(unpack_rows=8))

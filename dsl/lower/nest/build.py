@@ -45,6 +45,7 @@ from tilewright.plan.tiling.tiles import (
     Stage,
     Step,
     SummedBlock,
+    UnlessEmpty,
 )
 from tilewright.symbolic import ZERO, div, symbol, value
 
@@ -77,7 +78,7 @@ def _whole(tiles: TileSet) -> tuple[NestNode, ...]:
     plan = tiles.plan
     block = Block(plan, dict(plan.sizes), dict.fromkeys((*"mnkb", "pm", "pn"), ZERO))
     nest = _converted(tiles, "b", _product(tiles, block))
-    if plan.spec.b2 is not None:
+    if plan.spec.b2 is not None and plan.summed is None:
         nest = (_gated(tiles, block, nest),)
     if not plan.by_panels:
         nest = _converted(tiles, "a", nest)
@@ -153,15 +154,8 @@ def _product(tiles: TileSet, block: Block) -> tuple[NestNode, ...]:
 
 
 def _pass(tiles: TileSet, stage: Stage, block: Block) -> tuple[NestNode, ...]:
-    """A way through all of C; another one where the batch turns out to have no element."""
-    plan = tiles.plan
-    found = plan.passes[stage]
-    nodes = tuple(_nest(tiles, found.step, block))
-    if found.empty is None:
-        return nodes
-    assert plan.batch is not None
-    empty = replace(block, extents=block.extents | {"k": ZERO})
-    return (When(plan.batch.count, nodes, tuple(_nest(tiles, found.empty, empty))),)
+    """A way through all of C."""
+    return tuple(_nest(tiles, tiles.plan.passes[stage], block))
 
 
 def _nest(tiles: TileSet, step: Step, block: Block) -> Iterator[NestNode]:
@@ -170,7 +164,9 @@ def _nest(tiles: TileSet, step: Step, block: Block) -> Iterator[NestNode]:
         case PackedBlock():
             yield _packed(tiles, step, block)
         case SummedBlock():
-            yield _summed(tiles, step, block)
+            yield from _summed(tiles, step, block)
+        case UnlessEmpty():
+            yield _unless_empty(tiles, step, block)
         case OverBatch():
             yield from _over_batch(tiles, step, block)
         case OverBlocks():
@@ -214,19 +210,23 @@ def _pack(tiles: TileSet, buffer: Operand, block: Block) -> Packed:
     return pack(plan, buffer, block.extents, at, f"pack{len(tiles.programs)}_{name}_")
 
 
-def _summed(tiles: TileSet, step: SummedBlock, block: Block) -> Pack:
-    """The sums of a block of C in a buffer, and what is made of them."""
-    plan, sums = block.plan, step.operand
-    line = next(d for d in "mn" if sums.strides[d] == 1)
-    other = "n" if line == "m" else "m"
-    elements = _room(plan, sums, block.extents[other] * sums.strides[other])
-    scratch = tiles.scratch_offset(sums, elements)
-    if block.parallel and scratch is not None:
-        raise beyond_stack(plan, "the sums of a block", sums, elements)
-    operands, bases = {**plan.operands, "sums": sums}, {**block.bases, "sums": block.origin}
+def _summed(tiles: TileSet, step: SummedBlock, block: Block) -> tuple[NestNode, ...]:
+    """The sums of a block of C in a buffer for each product, and what is made of them."""
+    plan, operands = block.plan, {sums.name: sums for sums in step.sums}
+    bases = block.bases | dict.fromkeys(operands, block.origin)
+    operands = {**plan.operands, **operands}
     inside = replace(block, plan=replace(plan, operands=operands), bases=bases)
-    fill, finish = (tuple(_nest(tiles, each, inside)) for each in (step.fill, step.finish))
-    return Pack(sums.buffer, sums.type, elements, scratch, fill, finish)
+    fill, nodes = (tuple(_nest(tiles, each, inside)) for each in (step.fill, step.finish))
+    for number, sums in enumerate(step.sums):
+        filled = renamed(fill, _of_second) if number else fill
+        line = next(d for d in "mn" if sums.strides[d] == 1)
+        other = "n" if line == "m" else "m"
+        elements = _room(plan, sums, block.extents[other] * sums.strides[other])
+        scratch = tiles.scratch_offset(sums, elements)
+        if block.parallel and scratch is not None:
+            raise beyond_stack(plan, "the sums of a block", sums, elements)
+        nodes = (Pack(sums.buffer, sums.type, elements, scratch, filled, nodes),)
+    return nodes
 
 
 def _room(plan: Plan, operand: Operand, elements: Expr) -> Expr:
@@ -238,6 +238,14 @@ def _room(plan: Plan, operand: Operand, elements: Expr) -> Expr:
     if stack_bytes(operand, whole) is not None:
         return whole
     return plan.at_most(elements)
+
+
+def _unless_empty(tiles: TileSet, step: UnlessEmpty, block: Block) -> When:
+    """Another way where the batch turns out to have no element."""
+    assert tiles.plan.batch is not None
+    nothing = replace(block, extents=block.extents | {"k": ZERO})
+    nodes, empty = _nest(tiles, step.step, block), _nest(tiles, step.empty, nothing)
+    return When(tiles.plan.batch.count, tuple(nodes), tuple(empty))
 
 
 def _over_batch(tiles: TileSet, step: OverBatch, block: Block) -> Iterator[NestNode]:

@@ -25,6 +25,7 @@ from tilewright.plan.tiling.tiles import (
     RegisterTile,
     Step,
     SummedBlock,
+    UnlessEmpty,
 )
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ZERO, evaluate
@@ -211,8 +212,7 @@ class _Walk:
     def whole(self) -> Nest:
         """All of the kernel: what is converted once, then each way through C."""
         converted = [self._converted(name) for name in self.plan.sources]
-        passes = self.plan.passes.values()
-        ways = [self.step(each.step if self.count else each.empty or each.step) for each in passes]
+        ways = map(self.step, self.plan.passes.values())
         once = [self._configuring()] if self._count_of_configurations == 1 else []
         return self.series([*once, *converted, *ways], frozenset())
 
@@ -301,10 +301,12 @@ class _Walk:
             case PackedBlock():
                 return self._packed(step)
             case SummedBlock():
-                parts = self.step(step.fill), self.step(step.finish)
+                parts = *[self.step(step.fill)] * len(step.sums), self.step(step.finish)
                 return Series(parts, frozenset(), self.regions(parts, self.extents))
             case FirstOrLater():
                 return self.step(step.later if self.sizes[step.counter] else step.first)
+            case UnlessEmpty():
+                return self.step(step.step if self.count else step.empty)
             case OverBatch():
                 return self._over_batch(step)
             case OverBlocks():

@@ -155,9 +155,9 @@ def _stack(
 
 
 def _operand(spec: Gemm, name: str, each: Plan | None) -> Operand:
-    """Operand ``name`` where the caller put it, packed or not."""
+    """Operand ``name`` where the caller put it, packed or not; B2 lies as B does."""
     packed = isinstance(getattr(spec, name), Packed)
-    return each.operands[name] if each and packed else operand_of(spec, name)
+    return each.operands[name[0]] if each and packed else operand_of(spec, name)
 
 
 def _batch(spec: Gemm, names: list[str], each: Plan | None) -> BatchPlan:

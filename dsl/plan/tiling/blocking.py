@@ -26,11 +26,11 @@ from .tiles import (
     OverBlocks,
     OverEqual,
     PackedBlock,
-    Pass,
     RegisterTile,
     Stage,
     Step,
     SummedBlock,
+    UnlessEmpty,
     bound_text,
     k_loop,
     why_split,
@@ -65,7 +65,8 @@ def with_tiles(plan: Plan, first: int = 0) -> Plan:
     if ZERO in (plan.sizes["m"], plan.sizes["n"]):
         return plan
     stages: list[Stage] = ["sum", "finish"] if plan.partial and plan.summed is None else ["whole"]
-    stages += ["sum"] if plan.spec.b2 is not None and not plan.partial else []
+    if plan.spec.b2 is not None and not plan.partial:
+        stages += ["sum"]
     cutting = _Cutting(plan, first)
     passes = {stage: cutting.through(stage) for stage in stages}
     return replace(plan, passes=passes, tiles=tuple(cutting.tiles.values()))
@@ -79,18 +80,25 @@ class _Cutting:
     first: int
     tiles: dict[object, RegisterTile] = field(default_factory=dict)
 
-    def through(self, stage: Stage) -> Pass:
-        """A pass through C; where the batch may have no element, one that sums nothing too."""
+    def through(self, stage: Stage) -> Step:
+        """A pass through C."""
         plan = self.plan
         extents = {**plan.sizes, "k": ZERO} if is_empty(plan.spec) else plan.sizes
         block = _Block(plan, extents, stage)
         around = "".join(letter for letter in plan.outer if letter not in "bk")
         if stage == "finish":
-            return Pass(self.cut(around, block, ""))
-        step = self.cut(plan.outer, block, "")
-        if "b" in plan.outer and plan.batch and value(plan.batch.count) is None:
-            return Pass(step, self.cut(around, block.of("k", ZERO), ""))
-        return Pass(step)
+            return self.cut(around, block, "")
+        if plan.summed is not None:
+            return self.cut(plan.outer, block, "")
+        return self._sums(plan.outer, block)
+
+    def _sums(self, letters: str, block: _Block) -> Step:
+        """The loops of ``letters``; where the batch may have no element, those that sum nothing."""
+        batch, step = self.plan.batch, self.cut(letters, block, "")
+        if "b" not in letters or batch is None or value(batch.count) is not None:
+            return step
+        around = "".join(letter for letter in letters if letter not in "bk")
+        return UnlessEmpty(step, self.cut(around, block.of("k", ZERO), ""))
 
     def cut(self, letters: str, block: _Block, names: str) -> Step:
         """The loops of the remaining letters; ``names`` holds the counters already taken."""
@@ -105,10 +113,10 @@ class _Cutting:
         if not letters:
             return self._grids(block)
         letter, rest = letters[0], letters[1:]
+        if letter in "bk" and block.stage == "whole" and plan.summed is not None:
+            return self._summed(letters, block)
         if letter == "b":
             return self._over_batch(rest, block, names)
-        if letter == "k" and block.stage == "whole" and plan.summed is not None:
-            return self._summed(letters, block)
         if letter == "k":
             steps = plan.product.step * (plan.schedule.k_unroll or 1)
             size = plan.blocks["k"] if "k" in rest + plan.inner else steps
@@ -156,7 +164,8 @@ class _Cutting:
     def _summed(self, letters: str, block: _Block) -> Step:
         """All of K of ever a part of C, whose sums a buffer has room for; then what is made of it.
 
-        ``letters`` begin with K's; m and n that stand behind it are cut to what there is room for.
+        ``letters`` begin with K's, or the batch's before it; m and n that stand behind it are cut
+        to what there is room for.
         """
         plan = self.plan
         for d, most in (plan.summed or {}).items():
@@ -172,10 +181,12 @@ class _Cutting:
             extent = Integer(plan.blocks.get(line, extent))
         leading = whole_vectors(extent, plan.lanes)
         strides = {line: ONE, "n" if line == "m" else "m": leading}
-        sums = replace(plan.operands["sums"], strides=strides)
-        inside = replace(block.plan, operands={**block.plan.operands, "sums": sums})
-        fill = self.cut(letters, replace(block, plan=inside, stage="sum"), "")
-        around = "".join(letter for letter in letters if letter != "k")
+        names = ["sums"] if plan.spec.b2 is None else ["sums", "sums2"]
+        sums = tuple(replace(plan.operands[name], strides=strides) for name in names)
+        operands = {**block.plan.operands, **{each.name: each for each in sums}}
+        inside = replace(block.plan, operands=operands)
+        fill = self._sums(letters, replace(block, plan=inside, stage="sum"))
+        around = "".join(letter for letter in letters if letter not in "bk")
         finish = self.cut(around, replace(block, plan=inside, stage="finish"), "")
         return SummedBlock(sums, fill, finish)
 

@@ -147,10 +147,10 @@ class PackedBlock:
 class SummedBlock:
     """``fill`` makes all sums of a block of C, and ``finish`` what is made of them.
 
-    They lie in the buffer ``operand`` from the block's first element on.
+    They lie in buffers, ``sums`` of each product, from the block's first element on.
     """
 
-    operand: Operand
+    sums: tuple[Operand, ...]
     fill: Step
     finish: Step
 
@@ -237,15 +237,24 @@ class OverEqual:
         return Least(step, self.extent - symbol(self.counter) * step)
 
 
-Step = Grids | PackedBlock | SummedBlock | OverBatch | OverBlocks | OverEqual | FirstOrLater
-
-
 @dataclass(frozen=True, slots=True)
-class Pass:
-    """One way through all of C. ``empty`` in its place where the batch has no element."""
+class UnlessEmpty:
+    """``step``; ``empty`` in its place where the call's batch has no element."""
 
     step: Step
-    empty: Step | None = None
+    empty: Step
+
+
+Step = (
+    Grids
+    | PackedBlock
+    | SummedBlock
+    | OverBatch
+    | OverBlocks
+    | OverEqual
+    | FirstOrLater
+    | UnlessEmpty
+)
 
 
 # --- why -----------------------------------------------------------------------------------------
@@ -379,6 +388,9 @@ def grids_of(step: Step | None) -> Iterator[Grid]:
         case FirstOrLater():
             yield from grids_of(step.first)
             yield from grids_of(step.later)
+        case UnlessEmpty():
+            yield from grids_of(step.step)
+            yield from grids_of(step.empty)
         case OverBatch():
             yield from grids_of(step.first)
             yield from grids_of(step.later)
