@@ -1,9 +1,8 @@
 """What the x86 targets share: vectors of s64, which sum products of elements of 8 and 16 bits.
 
 ``vpmuldq`` multiplies the lower halves of lanes of 64 bits into all of them, which is all that an
-element fills: elements are widened
-to such lanes as they are loaded. No pair of products is summed in 32 bits first, as ``vpmaddwd``
-does, since two squares of -32768 pass their end.
+element fills: elements are widened to such lanes as they are loaded. No pair of products is summed
+in 32 bits first, as ``vpmaddwd`` does, since two squares of -32768 pass their end.
 """
 
 from __future__ import annotations
