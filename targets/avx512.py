@@ -16,10 +16,18 @@ from .detection import X86
 from .processors import processors
 from .x86 import wide
 from .x86.features import HEADER, bf16, vnni
-from .x86.floats import cast, predicate, prefix, scalar, store_bits, transposes, vector
+from .x86.floats import (
+    cast,
+    integer_transposes,
+    predicate,
+    prefix,
+    scalar,
+    store_bits,
+    transposes,
+    vector,
+)
 from .x86.halves import fp16
 from .x86.integers import alone, factors, s32
-from .x86.integers import transposes as integer_transposes
 
 _WIDTHS = (512, 256, 128)
 #: Those of factors in groups of 32 bits.
@@ -45,8 +53,8 @@ _PS = (
     "_mm512_mask_movehdup_ps({y}, 0x5555, {x})",
 )
 _TRANSPOSE = {element: transposes(element, 512, _PD, _PS) for element in ("f32", "f64")}
-_TRANSPOSE["s32"] = integer_transposes(512, _TRANSPOSE["f32"])
-_TRANSPOSE["s64"] = wide.transposes(512, _TRANSPOSE["f64"])
+_TRANSPOSE["s32"] = integer_transposes(512, "ps", _TRANSPOSE["f32"])
+_TRANSPOSE["s64"] = integer_transposes(512, "pd", _TRANSPOSE["f64"])
 
 
 def _ops(element: str, bits: int) -> dict[str, str]:

@@ -157,6 +157,26 @@ def reinterpret(spelling: str, kind: str, inner: str, bits: int) -> str:
     return cast(inner, kind, bits, spelling)
 
 
+def register_of_bits(bits: int) -> dict[str, Any]:
+    """The fields of a vector of integers that are alike for elements of every size."""
+    return {
+        "name": NAMES[bits],
+        "ctype": f"__m{bits}i",
+        "zero": f"{prefix(bits)}_setzero_si{bits}()",
+        "load": load_bits(bits),
+        "store": store_bits(bits, "{v}"),
+        "stream": f"{prefix(bits)}_stream_si{bits}((__m{bits}i *)(void *)({{p}}), {{v}})",
+    }
+
+
+def integer_transposes(bits: int, inner: str, floats: dict[int, Pair]) -> dict[int, Pair]:
+    """Block transpositions of integers from those of floating point, of the kind ``inner``."""
+    return {
+        block: (reinterpret(even, "si", inner, bits), reinterpret(odd, "si", inner, bits))
+        for block, (even, odd) in floats.items()
+    }
+
+
 # -- vectors of floating-point numbers -----------------------------------------------------------
 
 

@@ -15,13 +15,14 @@ from .floats import (
     FLOATS,
     NAMES,
     cast,
+    integer_transposes,
     load_bits,
     predicate,
     prefix,
-    reinterpret,
+    register_of_bits,
     store_bits,
+    transposes,
 )
-from .floats import transposes as float_transposes
 from .wide import store_widened
 
 _BITS = {"s8": 8, "u8": 8, "s16": 16, "u16": 16, "s32": 32, "bf16": 16, "f16": 16}
@@ -39,20 +40,14 @@ def s32(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
     """The vector of s32; ``more`` are fields of Vector, with ``ops`` those that are not AVX2's."""
     mm, lanes = prefix(bits), bits // 32
     if bits != 512:
-        more["transpose"] = transposes(
-            bits, float_transposes("f32", bits, DOUBLES[bits], FLOATS[bits])
-        )
+        floats = transposes("f32", bits, DOUBLES[bits], FLOATS[bits])
+        more["transpose"] = integer_transposes(bits, "ps", floats)
     ops = _ops(bits) | more.pop("ops", {})
     forms: tuple[Form, ...] = ("broadcast", "memory") if memory_operand else ("broadcast",)
     return Vector(
-        name=NAMES[bits],
+        **register_of_bits(bits),
         element="s32",
         lanes=lanes,
-        ctype=f"__m{bits}i",
-        zero=f"{mm}_setzero_si{bits}()",
-        load=load_bits(bits),
-        store=store_bits(bits, "{v}"),
-        stream=f"{mm}_stream_si{bits}((__m{bits}i *)(void *)({{p}}), {{v}})",
         broadcast=f"{mm}_set1_epi32(*({{p}}))",
         splat=f"{mm}_set1_epi32({{x}})",
         add=ops["add"],
@@ -236,14 +231,6 @@ def _ops(bits: int) -> dict[str, str]:
         "select": f"{mm}_blendv_epi8({{z}}, {{y}}, {{x}})",
         "to_f32": f"{mm}_cvtepi32_ps({{x}})",
         "float": cast("si", "ps", bits, "{x}"),
-    }
-
-
-def transposes(bits: int, floats: dict[int, tuple[str, str]]) -> dict[int, tuple[str, str]]:
-    """Block transpositions of s32 from those of f32."""
-    return {
-        block: (reinterpret(even, "si", "ps", bits), reinterpret(odd, "si", "ps", bits))
-        for block, (even, odd) in floats.items()
     }
 
 

@@ -13,11 +13,10 @@ from typing import Any
 from tilewright.isa.vector import Form, Mask, MulAdd, Vector
 
 from ..scalar import wide
-from .floats import DOUBLES, NAMES, load_bits, prefix, reinterpret, store_bits
+from .floats import DOUBLES, integer_transposes, load_bits, prefix, register_of_bits, store_bits
 
 #: Bits of an element, and what widening intrinsics call it.
 _WIDENED = {"s8": (8, "epi8"), "u8": (8, "epu8"), "s16": (16, "epi16"), "u16": (16, "epu16")}
-Pairs = dict[int, tuple[str, str]]
 
 
 def s64(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
@@ -25,18 +24,13 @@ def s64(bits: int, memory_operand: bool = False, **more: Any) -> Vector:
     mm, lanes = prefix(bits), bits // 64
     one = "set1_epi64" if bits == 512 else "set1_epi64x"
     if bits != 512:
-        more["transpose"] = transposes(bits, DOUBLES[bits])
+        more["transpose"] = integer_transposes(bits, "pd", DOUBLES[bits])
     ops = _ops(bits) | more.pop("ops", {})
     forms: tuple[Form, ...] = ("broadcast", "memory") if memory_operand else ("broadcast",)
     return Vector(
-        name=NAMES[bits],
+        **register_of_bits(bits),
         element="s64",
         lanes=lanes,
-        ctype=f"__m{bits}i",
-        zero=f"{mm}_setzero_si{bits}()",
-        load=load_bits(bits),
-        store=store_bits(bits, "{v}"),
-        stream=f"{mm}_stream_si{bits}((__m{bits}i *)(void *)({{p}}), {{v}})",
         broadcast=f"{mm}_{one}(*({{p}}))",
         splat=f"{mm}_{one}({{x}})",
         add=ops["add"],
@@ -73,14 +67,6 @@ def store_widened(bits: int) -> str:
     }[bits]
     first, second = (store_bits(bits, f"{mm}_cvtepi32_epi64({half})") for half in (low, high))
     return f"{first}, {second.replace('{p}', f'({{p}}) + {bits // 64}')}"
-
-
-def transposes(bits: int, doubles: Pairs) -> Pairs:
-    """Block transpositions of s64 from those of f64."""
-    return {
-        block: (reinterpret(even, "si", "pd", bits), reinterpret(odd, "si", "pd", bits))
-        for block, (even, odd) in doubles.items()
-    }
 
 
 def _multiply(form: Form, bits: int) -> MulAdd:
