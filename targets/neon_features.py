@@ -6,12 +6,12 @@ Armv8.2-A is the least architecture that has them. Semantics: Arm Architecture R
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.isa.target import Feature
-from tilewright.isa.vector import Factors, Form, MulAdd, Vector
+from tilewright.isa.vector import Factors, Form, MulAdd, Numbers, Vector
 
-from .neon_words import BITS, alone, forms, group
+from .neon_words import BITS, alone, forms, group, parts
 
 Muladds = dict[tuple[str, str], tuple[MulAdd, ...]]
 #: Accumulators: lanes and what says so in intrinsics, by the name of their vector.
@@ -139,6 +139,38 @@ def _held(element: str, lanes: int, ctype: str, load: str) -> Vector:
     )
 
 
+def _looking_up(vector: Vector) -> Vector:
+    """A vector of eight bf16, which come out of tables of their lower and upper bytes."""
+    fields = parts("u8", "")
+
+    def found(index: str) -> str:
+        index = f"vcombine_u8({index}, vdup_n_u8(0))"
+        bytes_ = (f"vqtbl1q_u8({{table}}.val[{i}], {index})" for i in range(2))
+        return f"vreinterpretq_bf16_u8(vzip1q_u8({', '.join(bytes_)}))"
+
+    return replace(
+        vector,
+        numbers=Numbers(
+            spelling="vld2q_u8((const uint8_t *)(const int16_t[]){{{numbers}}})",
+            codes="u8",
+            found={name: tuple(map(found, fields[name])) for name in ("u4", "u2")},
+            ctype="uint8x16x2_t",
+        ),
+        loads={"s8": _from_bytes("s"), "u8": _from_bytes("u")},
+    )
+
+
+def _from_bytes(sign: str) -> str:
+    """A load of eight bf16 from integers of 8 bits, all of which it has: by way of f32."""
+    words = f"vmovl_{sign}8(vld1_{sign}8({{p}}))"
+
+    def half(which: str) -> str:
+        long = f"vmovl_{sign}16(vget_{which}_{sign}16({words}))"
+        return f"vcvtq_f32_{sign}32({long})"
+
+    return f"vcvtq_high_bf16_f32(vcvtq_low_bf16_f32({half('low')}), {half('high')})"
+
+
 _BF16 = Feature(
     title="dot and matrix products of bf16",
     cpu_flags=("bf16",),
@@ -149,7 +181,7 @@ _BF16 = Feature(
         _square("f32", "bfmmla", (4, "bf16", "bf16"), "vbfmmlaq_f32({{acc}}, {{y}}, {{x}})"),
     ),
     vectors=(
-        _held("bf16", 8, "bfloat16x8_t", "vreinterpretq_bf16_u16(vld1q_u16({p}))"),
+        _looking_up(_held("bf16", 8, "bfloat16x8_t", "vreinterpretq_bf16_u16(vld1q_u16({p}))")),
         _held("bf16", 4, "bfloat16x4_t", "vreinterpret_bf16_u16(vld1_u16({p}))"),
         _held("bf16", 2, "bfloat16x4_t", f"vreinterpret_bf16_s32(vdup_n_s32({BITS[32]}))"),
     ),

@@ -19,6 +19,7 @@ from sympy import Expr
 
 from tilewright.ir.ops import Broadcast, Load, Store
 from tilewright.ir.values import MaskRegister, Register
+from tilewright.spec.dtypes import held
 from tilewright.spec.schedule import Schedule
 from tilewright.spec.types import ELEMENTS, ITEMSIZE, is_integer
 from tilewright.symbolic import c_text, slots
@@ -120,6 +121,7 @@ def _environment() -> jinja2.Environment:
         "number": _number,
         "exact": _exact,
         "data": _data,
+        "held_bits": _held_bits,
         "slots": slots,
         "quoted": json.dumps,
     }
@@ -223,6 +225,12 @@ def _data(numbers: list[float], element: str) -> str:
     literals = [_literal(number, element) for number in numbers]
     lines = (literals[i : i + _PER_LINE] for i in range(0, len(literals), _PER_LINE))
     return ",\n".join("    " + ", ".join(line) for line in lines)
+
+
+def _held_bits(numbers: tuple[float, ...], element: str) -> str:
+    """The bits of numbers of a type, as integers with a sign."""
+    found = held(numbers, element)
+    return ", ".join(map(str, found.view(f"i{found.itemsize}")))
 
 
 def _literal(number: float, element: str) -> str:

@@ -204,7 +204,7 @@ def _staging(plan: Plan, name: str) -> Row:
     if name not in plan.sources:
         return name.upper(), "where it lies", f"{operand.type}{loaded}"
     change = _change(plan.sources[name].type, operand.type, shift)
-    if product.partial:
+    if plan.spec.sums_blocks:
         return name.upper(), *_in_blocks(plan.spec, change)
     how = "rows along K" if operand.strides["k"] == 1 else grouped
     return name.upper(), "converted first", f"{change}, {how}, for whole vectors{loaded}"

@@ -44,6 +44,7 @@ from tilewright.ir.ops import (
     Store,
     StoreMatrix,
     SumLanes,
+    Table,
     TileProgram,
     Unpack,
     Unzip,
@@ -52,7 +53,7 @@ from tilewright.ir.ops import (
     ZeroMatrix,
 )
 from tilewright.ir.values import Active, Address, MaskRegister, Register
-from tilewright.spec.dtypes import DTYPES
+from tilewright.spec.dtypes import DTYPES, held
 from tilewright.spec.quantized import STORED
 from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import evaluate
@@ -186,6 +187,8 @@ class Tile:
                 return self._unpack(op)
             case Join():
                 return self._join(op)
+            case Table():
+                return self._table(op)
             case StackBuffer():
                 return self._stack_buffer(op)
             case _:
@@ -346,6 +349,8 @@ class Tile:
         return lambda: put(elements(registers[src]))
 
     def _unpack(self, op: Unpack) -> Run:
+        if op.table is not None:
+            return self._found(op, op.table)
         registers, dst, src = self.registers, op.dst.name, op.src.name
         element = op.dst.vector.element
         values = STORED[op.type].values if op.type in STORED else ()
@@ -370,6 +375,22 @@ class Tile:
         def run() -> None:
             counts.elementary_operations += 1
             registers[dst] = registers[x] | registers[y]
+
+        return run
+
+    def _table(self, op: Table) -> Run:
+        registers, dst, vector = self.registers, op.dst.name, op.dst.vector
+        numbers = np.resize(held(op.numbers, vector.element), max(vector.lanes, len(op.numbers)))
+        return lambda: registers.update({dst: numbers})
+
+    def _found(self, op: Unpack, table: Register) -> Run:
+        registers, dst, src = self.registers, op.dst.name, op.src.name
+        bits = int(op.type.removeprefix("u"))
+        low, mask, counts = bits * op.index, (1 << bits) - 1, self.around.counts
+
+        def run() -> None:
+            counts.elementary_operations += 1
+            registers[dst] = registers[table.name][(registers[src].astype(np.int64) >> low) & mask]
 
         return run
 

@@ -1,12 +1,10 @@
 """The whole language between plan and templates: tile operations, and the nest of blocks.
 
 A tile program computes one register tile: operations on registers, and loops over the batch, K or
-lines. A nest is the loops over blocks around calls of tile programs. All nodes are immutable;
-``kind`` is the name templates dispatch on. Addresses are in elements.
+lines. All nodes are immutable; ``kind`` is what templates dispatch on. Addresses are in elements.
 
-A field says what the operation does with it (``nodes.py``); one that says nothing is a property of
-the operation. ``counts`` is what an operation counts as beside its accesses, ``accesses`` are the
-elements of memory that it touches. (Annotations are objects here, not text: they are read.)
+A field says what the operation does with it (``nodes.py``), or is a property of the operation.
+``counts`` is what it counts as beside its accesses. (Annotations are objects here, not text.)
 """
 
 from collections.abc import Iterator
@@ -19,8 +17,6 @@ from tilewright.isa.vector import MulAdd, Several, Vector
 
 from .nodes import Body, CounterName, Hints, Node, PointerName, Reads, Sizes, Updates, Writes
 from .values import Active, Address, MaskRegister, MatrixRegister, Register, alone, count_of
-
-# --- operations of a tile program ---------------------------------------------------------
 
 #: What is counted of operations and accesses: the names of ``Formulas`` and of the interpreter.
 Counted: TypeAlias = Literal["multiply_adds", "elementary_operations"]
@@ -121,7 +117,7 @@ class Load(Operation):
     @property
     def masked_by(self) -> MaskRegister | None:
         """The mask that it uses, if the vector has such a load."""
-        return _mask(self)
+        return self.active if isinstance(self.active, MaskRegister) and self.spelling else None
 
     def accesses(self) -> Iterator[Access]:
         """The active elements."""
@@ -386,7 +382,7 @@ class Unzip(Operation):
 class Unpack(Operation):
     """``dst`` = the numbers of ``type`` in field ``index`` of the low byte of each lane.
 
-    They are moved ``up`` so many bits.
+    They are moved ``up`` so many bits; of a ``table`` those are found that they count.
     """
 
     kind: ClassVar[str] = "unpack"
@@ -396,6 +392,7 @@ class Unpack(Operation):
     type: str
     index: int
     up: int = 0
+    table: Reads[Register | None] = None
 
     @property
     def field(self) -> str:
@@ -412,6 +409,15 @@ class Join(Operation):
     dst: Writes[Register]
     x: Reads[Register]
     y: Reads[Register]
+
+
+@dataclass(frozen=True, slots=True)
+class Table(Operation):
+    """``dst`` = ``numbers``, one behind the other and again from the first, until it is full."""
+
+    kind: ClassVar[str] = "table"
+    dst: Writes[Register]
+    numbers: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -438,7 +444,7 @@ class Store(Operation):
     @property
     def masked_by(self) -> MaskRegister | None:
         """The mask it uses; a store that converts copies the lanes that there are."""
-        return _mask(self)
+        return self.active if isinstance(self.active, MaskRegister) and self.spelling else None
 
     def accesses(self) -> Iterator[Access]:
         """The active elements."""
@@ -549,16 +555,11 @@ class Loop(Operation):
     note: str = ""
 
 
-def _mask(op: Load | Store) -> MaskRegister | None:
-    """The mask of an access; one that is not spelled copies the lanes that there are."""
-    return op.active if isinstance(op.active, MaskRegister) and op.spelling else None
-
-
 Op = (
     Point | PointBatch | Advance | MakeMask | Zero | Load | Broadcast | Pick | Splat | MultiplyAdd
     | Add | Multiply | Apply | Interleave | Unzip | SumLanes | Store | Copy | StackBuffer | Keep
     | Hide | Prefetch | Note | Loop | ZeroMatrix | LoadMatrix | StoreMatrix | MultiplyMatrices
-    | MultiplyBlock | ReadRows | WriteRow | Unpack | Join | LoadSeveral
+    | MultiplyBlock | ReadRows | WriteRow | Unpack | Join | Table | LoadSeveral
 )  # fmt: skip
 
 
@@ -566,9 +567,9 @@ Op = (
 class Parameter:
     """A tile program's parameter.
 
-    ``role``: ``in`` and ``out`` point to elements of type ``element`` ("": the tile's own);
-    ``table`` to pointers to such, one per batch element; ``offsets`` to int64 offsets; ``at`` is an
-    offset in elements; ``size`` and ``scalar`` are the kernel's own run-time sizes and numbers.
+    ``role``: ``in`` and ``out`` point to elements of type ``element`` ("": the tile's own),
+    ``table`` to pointers to such, ``offsets`` to int64 offsets; ``at`` is an offset in elements;
+    ``size`` and ``scalar`` are the kernel's own run-time sizes and numbers.
     """
 
     name: str

@@ -12,7 +12,7 @@ from dataclasses import replace
 from sympy import Expr
 
 from tilewright.elementwise.operations import OPERATIONS
-from tilewright.isa.vector import Vector
+from tilewright.isa.vector import TABLE, Vector
 from tilewright.spec.types import ELEMENTS, ITEMSIZE, is_integer
 from tilewright.symbolic import value
 
@@ -48,6 +48,7 @@ from .ops import (
     Store,
     StoreMatrix,
     SumLanes,
+    Table,
     Unpack,
     Unzip,
     WriteRow,
@@ -299,6 +300,9 @@ def _interleave(w: Walk, op: Interleave | Unzip) -> None:
 
 
 def _unpack(w: Walk, op: Unpack) -> None:
+    if op.table is not None:
+        _found(w, op, op.table)
+        return
     w.same(op, op.dst, op.src)
     fields = op.dst.vector.fields.get(op.field, ())
     if not 0 <= op.index < len(fields):
@@ -310,6 +314,25 @@ def _join(w: Walk, op: Join) -> None:
     w.same(op, op.dst, op.x)
     w.same(op, op.dst, op.y)
     w.spelled(op, op.dst.vector.join, op.dst.vector)
+
+
+def _table(w: Walk, op: Table) -> None:
+    numbers = w.held(op, op.dst.vector).numbers
+    w.spelled(op, numbers.spelling if numbers else "", op.dst.vector)
+    if len(op.numbers) != TABLE:
+        w.refuse(op, f"of {len(op.numbers)} numbers", f"{TABLE} of them")
+
+
+def _found(w: Walk, op: Unpack, table: Register) -> None:
+    """By a table: lanes beside those of its numbers count them."""
+    w.same(op, op.dst, table)
+    vector, lanes, numbers = op.dst.vector, op.src.vector, op.dst.vector.numbers
+    codes, found = (numbers.codes, numbers.found) if numbers else ("", {})
+    if (lanes.element, lanes.lanes) != (codes, vector.lanes):
+        w.refuse(op, f"by lanes of {lanes!r}", f"{vector.lanes} {codes}")
+    if not 0 <= op.index < len(found.get(op.type, ())):
+        known = ", ".join(found) or "none"
+        w.refuse(op, f"of field {op.index} of {op.type}", f"those of {vector!r}: {known}")
 
 
 def _sum_lanes(w: Walk, op: SumLanes) -> None:
@@ -522,6 +545,7 @@ RULES: Rules = {
     Unzip: _interleave,
     Unpack: _unpack,
     Join: _join,
+    Table: _table,
     SumLanes: _sum_lanes,
     Store: _store,
     Copy: _copy,

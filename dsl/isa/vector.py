@@ -21,6 +21,8 @@ Factors = tuple[int, str, str]
 ALIKE: Factors = (1, "", "")
 #: A square of as many registers leaves none to transpose it with.
 MOST_ROWS = 32
+#: The numbers of a table that fields look up.
+TABLE = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
@@ -160,6 +162,22 @@ class _Ways(NamedTuple):
     grouped: str
 
 
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """A table of ``TABLE`` numbers, and how vectors look them up by the bits of integers.
+
+    ``spelling`` is one of type ``ctype``, "" the vector's, of the elements whose bits are the
+    integers ``{numbers}``. ``found[type]`` are, for each field of the low byte of lanes of ``{v}``,
+    the numbers in such a ``{table}`` that it counts; those lanes are of ``codes``, as many as the
+    vector's.
+    """
+
+    spelling: str
+    codes: str
+    found: Mapping[str, tuple[str, ...]]
+    ctype: str = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class Vector:
     """A register's view as ``lanes`` elements, and its operations.
@@ -182,7 +200,8 @@ class Vector:
     ``{x}``, an integer in C; ``fields[type]`` are the numbers of a stored type in each field of
     the low byte of the lanes of ``{v}``, the lowest field first: of u2 and u4, and those of f4_e2m1
     in halves, with 12 added in unsigned lanes; ``u1<<4`` fields of one bit, moved up by four;
-    ``join`` is the bits of ``{x}`` and those of ``{y}``; ``shifts[type]`` is a register full of a
+    ``join`` is the bits of ``{x}`` and those of ``{y}``; ``numbers`` is how it looks up
+    elements by fields of bytes; ``shifts[type]`` is a register full of a
     group of the other sign, half of its range added to each or subtracted, so that the values are
     its own.
     ``several`` are loads of more than one vector, those of most first.
@@ -209,6 +228,7 @@ class Vector:
     group: str = ""
     fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     join: str = ""
+    numbers: Numbers | None = None
     shifts: Mapping[str, str] = field(default_factory=dict)
     load_group: str = ""
     store_group: str = ""

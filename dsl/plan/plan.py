@@ -16,13 +16,14 @@ from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ZERO, Least, div, mod, symbol, value
 
 from .contraction import Product, converting_lanes
+from .estimate.caches import places
 from .formats.lookup import Format
 from .formats.packed_b import ALIGNMENT
 from .formats.quantized_b import QuantizedFormat
 from .loops import Decided, Decision
 from .operands import BatchPlan, Operand
 from .staging import is_empty, loads_as, same_types, takes_scalars
-from .tiling.tile_shape import STEPS, Scaled, TileRequest
+from .tiling.tile_shape import STEPS, UNPACKING, Scaled, TileRequest
 from .tiling.tiles import RegisterTile, Stage, Step
 
 #: K groups in a register of which multiply-adds take one.
@@ -304,7 +305,7 @@ class Plan(Decided):
             return ZERO, ZERO
         if depth == 1:
             return extent, ZERO
-        filled = bool(self.product.partial) or not self.product.block
+        filled = self.spec.sums_blocks or not self.product.block
         if filled and self.operands["a" if self.across == "m" else "b"].packed:
             return div(extent + (depth - 1), depth), ZERO
         return div(extent, depth), mod(extent, depth)
@@ -363,7 +364,19 @@ class Plan(Decided):
             scalars_apart=self.target.scalars_apart,
             scaled=self._scaled(),
             several=self._several(),
+            places=self._places(),
         )
+
+    def _places(self) -> int | None:
+        """The rows that a block of K finds in the first cache at once; None where it matters not.
+
+        Those that begin a power of two apart share few sets of it.
+        """
+        across = self.input_of(self.across)
+        step = value(across.strides[self.across])
+        if not self.product.block or self.product.unit is not None or step is None:
+            return None
+        return places(max(1, step * ITEMSIZE[across.type]), self.target.core.line)
 
     def _several(self) -> tuple[int, ...]:
         """How many factors of blocks one load reads, most first, where none is converted by it."""
@@ -385,7 +398,9 @@ class Plan(Decided):
         groups = self.product.block // self.product.group
         bits, planes = sum(plane.bits for plane in form.planes), len(form.planes)
         summed = bool(self.product.partial)
-        return Scaled(groups, form.fields, bits, planes, bool(form.zeros), summed)
+        converts = not self.spec.sums_blocks and form.stored != self.product.along
+        converting = UNPACKING if converts else 0
+        return Scaled(groups, form.fields, bits, planes, bool(form.zeros), summed, converting)
 
     def _splits(self, steps: int | None, count: int) -> tuple[int, ...]:
         """Sets of accumulators worth trying: each gets two steps, of one matrix or of several."""

@@ -17,7 +17,7 @@ from .contraction import Product
 from .defaults import default_schedule
 from .estimate.work import convert_cycles, move_cycles
 from .formats.lookup import format_of
-from .formats.quantized_b import quantized_product
+from .formats.quantized_b import quantized_product, sums_numbers
 from .loops import Decision, read_loops, threads_decision
 from .operands import batch_of
 from .panels import UNPACKED_COLUMNS, in_panels, why_blocks
@@ -45,8 +45,8 @@ def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
         raise ScheduleError(
             "there is no quantized B that is unpacked beforehand",
             got=f"unpack_rows={schedule.unpack_rows} for {spec!r} on {target.name}",
-            expected="b=tw.Packed(tw.Quantized(...)), and an A of floating point and no "
-            "tw.Addresses, or a matrix unit that takes the integers of both",
+            expected="b=tw.Packed(tw.Quantized(...)), and products of f32 and no tw.Addresses, "
+            "or a matrix unit that takes the numbers of both",
             hint="leave unpack_rows out",
         )
     if spec.quantized is not None:
@@ -120,13 +120,13 @@ def _plan_quantized(spec: Gemm, schedule: Schedule, target: Target, many: Schedu
 
 def _of_many_rows(spec: Gemm, given: Schedule, target: Target) -> Schedule | None:
     """The schedule of a plan in which B is unpacked first; None if there is none."""
-    if spec.sums_blocks:
+    if spec.sums_blocks or sums_numbers(spec, target):
         return _for_matrices(spec, given, target)
     loops = "Mnkmnk" if spec.outputs else "mNkmnk"
     loops = loops if spec.batch is None else f"{loops[:2]}b{loops[2:]}"
     loops = loops if (given.threads or 1) > 1 else loops.lower()
     many = Schedule(loops=loops, pack="b", threads=given.threads, stores=given.stores)
-    return many if unpacks_in_panels(spec, many) else None
+    return many if unpacks_in_panels(spec, many, target) else None
 
 
 def _for_matrices(spec: Gemm, given: Schedule, target: Target) -> Schedule | None:
@@ -288,7 +288,7 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
     target = uncut(target) if bounces else target
     sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in "mnk"}
     panels = packs_in_panels(spec, schedule, target)
-    unpacks = unpacks_in_panels(spec, schedule)
+    unpacks = unpacks_in_panels(spec, schedule, target)
     staging = stage_operands(spec, target, vectorize, sizes, packs, panels=panels, unpacks=unpacks)
     _check_product(schedule, staging.product, target)
     if not (is_plain(spec, target) or panels):

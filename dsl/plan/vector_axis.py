@@ -12,6 +12,7 @@ from tilewright.spec.schedule import Schedule
 from tilewright.symbolic import value
 
 from .formats.lookup import format_of
+from .formats.quantized_b import sums_numbers
 from .loops import outer_length
 from .operands import operand_of
 from .staging import fits_across, is_plain, product_of
@@ -65,7 +66,7 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
     along = _legal_converted(spec, target)
     asked, panels = schedule.vectorize, packs_in_panels(spec, schedule, target)
     legal = [d for d in along if asked in (None, d)]
-    packs = panels or unpacks_in_panels(spec, schedule)
+    packs = panels or unpacks_in_panels(spec, schedule, target)
     if not legal or (schedule.pack and not packs) or schedule.tails == "bounce":
         raise ScheduleError(
             "these operands are converted, and packed, before anything else",
@@ -98,17 +99,19 @@ def packs_in_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:
     return asks_for_panels(spec, schedule, target) and product_of(spec, target, "b").unit is None
 
 
-def unpacks_in_panels(spec: Gemm, schedule: Schedule) -> bool:
+def unpacks_in_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:
     """Whether blocks of a quantized B are made f32 before tiles read them, for many rows.
 
-    That is for an A of floating point: blocks of integers have scales of their own. Matrices found
-    by their addresses are summed one by one, with few rows as with many, which panels are not.
+    That is for an A of floating point whose products are of f32: sums of blocks have scales of
+    their own. Matrices found by their addresses are summed one by one, with few rows as with many,
+    which panels are not.
     """
+    if spec.quantized is None or spec.sums_blocks or sums_numbers(spec, target):
+        return False
     loops = (schedule.loops or "").lower()
     if schedule.pack != "b" or schedule.block or any(loops.count(d) < 2 for d in "mnk"):
         return False
-    whole = schedule.tails != "bounce" and not isinstance(spec.batch, Addresses)
-    return whole and not spec.sums_blocks and spec.quantized is not None
+    return schedule.tails != "bounce" and not isinstance(spec.batch, Addresses)
 
 
 def asks_for_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:

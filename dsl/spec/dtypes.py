@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,3 +12,12 @@ from .types import ELEMENTS
 DTYPES: dict[str, np.dtype[Any]] = {
     t.name: np.dtype(t.numpy if hasattr(np, t.numpy) else t.bits) for t in ELEMENTS.values()
 }
+
+
+def held(numbers: Sequence[float], element: str) -> np.ndarray[Any, Any]:
+    """Numbers that f32, f16 or bf16 hold exactly, as ``DTYPES`` has elements of that type."""
+    wide = np.array(numbers, np.float32)
+    made: np.ndarray[Any, Any] = wide
+    if element == "bf16":
+        made = (wide.view(np.uint32) >> 16).astype(np.uint16)
+    return made.astype(DTYPES[element])

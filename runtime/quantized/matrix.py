@@ -118,6 +118,23 @@ class QuantizedMatrix:
         return f"<QuantizedMatrix {sizes} of {self.format}>"
 
 
+def magnitudes(matrix: QuantizedMatrix) -> Array:
+    """Those of what an element is the sum of: its number and its zero point, or its minimum, apart.
+
+    Integers that share bytes are counted from the least one, as packed bytes have them.
+    """
+    form, stored, zeros = matrix.format, matrix.format.stored, np.asarray(matrix.zeros)
+    low = float(stored.low) if stored.bits < 8 and not stored.floating else 0.0
+    scales = np.abs(matrix._spread(matrix.factors()).astype(np.float64))
+    found: Array = scales * np.abs(matrix.numbers() - low)
+    if form.zeros == "minima":
+        apart = decode(zeros, str(form.zero)).astype(np.float64)
+        found += np.abs(matrix._spread(matrix.by_column(apart)))
+    else:
+        found += scales * np.abs(matrix._spread(matrix.by_column(zeros - low)))
+    return found
+
+
 def scale_values(scales: Array, form: Quantized) -> Array:
     """Scales in float32, exactly."""
     if form.scale == "e8m0":

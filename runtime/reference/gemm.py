@@ -15,7 +15,7 @@ import numpy as np
 
 from tilewright.runtime.arrays.elements import decode, epsilon, in_range, nearest
 from tilewright.runtime.call.bound_sizes import Array
-from tilewright.runtime.quantized.matrix import QuantizedMatrix
+from tilewright.runtime.quantized.matrix import QuantizedMatrix, magnitudes
 from tilewright.spec.dtypes import DTYPES
 from tilewright.spec.expression import Expression
 from tilewright.spec.gemm import QUANTITIES, Gemm
@@ -245,6 +245,16 @@ def _in_f32(
     return total
 
 
+def _sizes(spec: Gemm, b: Any, elements: Array) -> Array:
+    """The magnitudes of what is summed of B's elements.
+
+    Zero points and minima of blocks may multiply sums of A apart from B's numbers.
+    """
+    if not isinstance(b, QuantizedMatrix) or b.zeros is None or spec.a.type == "f32":
+        return np.abs(elements)
+    return magnitudes(b)
+
+
 def _pairs(spec: Gemm, operands: Mapping[str, Any], b: str) -> Iterator[tuple[Array, Array]]:
     for left, right in zip(operands["a"], operands[b], strict=True):
         if isinstance(right, QuantizedMatrix):
@@ -268,10 +278,11 @@ def _floats(spec: Gemm, operands: Mapping[str, Any], b: str, *, with_c: bool) ->
     wide: Any = np.longdouble if spec.type == "f64" else np.float64
     total = _zeros(spec, operands, wide)
     magnitude, steps, whole = np.zeros_like(total), 0, True
-    for left, right in _pairs(spec, operands, b):
+    pairs = zip(_pairs(spec, operands, b), operands[b], strict=True)
+    for (left, right), given in pairs:
         x, y = left.astype(wide), right.astype(wide)
         total += x @ y
-        magnitude += np.abs(x) @ np.abs(y)
+        magnitude += np.abs(x) @ _sizes(spec, given, y)
         steps += x.shape[1]
         whole = whole and _whole(x) and _whole(y)
     alpha, beta = (factor(spec, name, operands) for name in ("alpha", "beta"))

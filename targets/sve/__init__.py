@@ -42,7 +42,7 @@ def target(name: str) -> Target:
             *wide_sums(nbytes),
             *factors("s8", nbytes),
             *factors("u8", nbytes),
-            *narrow("s16", nbytes),
+            *factors("s16", nbytes),
             *narrow("u16", nbytes),
         ),
         core=Core(fma_latency=4, fma_units=2, loads=2, stores=1, issue=8, shuffles=2),

@@ -7,12 +7,14 @@ between their additions.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.isa.target import Feature
-from tilewright.isa.vector import MOST_ROWS, Factors, MulAdd, Vector
+from tilewright.isa.vector import MOST_ROWS, Factors, MulAdd, Numbers, Vector
 
 from ..neon_words import BITS
 from .integers import held, narrow, pairs
-from .words import dots, unsigned
+from .words import all_lanes, dots, first_lanes, seen_as, unsigned
 
 Muladds = dict[tuple[str, str], tuple[MulAdd, ...]]
 
@@ -113,6 +115,37 @@ def halves(element: str, nbytes: int, ctype: str) -> tuple[Vector, ...]:
     return held(element, nbytes, ctype, load, part)
 
 
+def _looking_up(whole: Vector, *others: Vector) -> tuple[Vector, ...]:
+    """Vectors of bf16, whole ones out of tables of their lower and upper bytes."""
+    every, bytes_ = all_lanes("u8"), seen_as("u8", "s16", "{v}")
+
+    def found(low: int, bits: int) -> str:
+        moved = f"svlsr_n_u8_x({every}, {bytes_}, {low})" if low else bytes_
+        index = f"svand_n_u8_x({every}, {moved}, {(1 << bits) - 1})"
+        halves = (f"svtbl_u8(svget2_u8({{table}}, {i}), {index})" for i in range(2))
+        return seen_as("bf16", "u8", f"svtrn1_u8({', '.join(halves)})")
+
+    numbers = "(const uint8_t *)(const int16_t[]){{{numbers}}}"
+    found_in = {f"u{n}": tuple(found(low, n) for low in range(0, 8, n)) for n in (4, 2)}
+    table = Numbers(
+        f"svld2_u8({first_lanes('u8', '16')}, {numbers})", "s16", found_in, "svuint8x2_t"
+    )
+    return replace(whole, numbers=table, loads=_from_bytes()), *others
+
+
+def _from_bytes() -> dict[str, str]:
+    """Loads of bf16 from integers of 8 bits, all of which it has: by way of f32."""
+    every = all_lanes("f32")
+
+    def load(way: str) -> str:
+        words = seen_as("s32", "s16", f"svld1{way}_s16({all_lanes('s16')}, {{p}})")
+        parts = f"svexth_s32_x({every}, {words})", f"svasr_n_s32_x({every}, {words}, 16)"
+        even, odd = (f"svcvt_f32_s32_x({every}, {part})" for part in parts)
+        return f"svcvtnt_bf16_f32_m(svcvt_bf16_f32_x({every}, {even}), {every}, {odd})"
+
+    return {"s8": load("sb"), "u8": load("ub")}
+
+
 def features(nbytes: int) -> dict[str, Feature]:
     """By name, in the order in which a target's name has them."""
     lanes = nbytes // 4
@@ -142,6 +175,6 @@ def features(nbytes: int) -> dict[str, Feature]:
             compiler_flags=("-march=armv8.2-a", "+bf16"),
             zig="+bf16",
             muladd=_bf16(lanes),
-            vectors=halves("bf16", nbytes, "svbfloat16_t"),
+            vectors=_looking_up(*halves("bf16", nbytes, "svbfloat16_t")),
         ),
     }

@@ -147,18 +147,23 @@ def sums(nbytes: int) -> tuple[Vector, ...]:
 
 
 def narrow(element: str, nbytes: int) -> tuple[Vector, ...]:
-    """What holds integers of 8 or 16 bits: a register, and one group; of 16 bits also four."""
+    """What holds integers of 8 or 16 bits: a register, and one group; of 16 bits also four.
+
+    A register of 16 bits has bytes as well.
+    """
     ctype = f"sv{'int' if element[0] == 's' else 'uint'}{8 * SIZES[element]}_t"
     load = f"svld1_{element}({{lanes}}, {{p}})"
     part = f"svreinterpret_{element}_s32(svdup_n_s32({BITS[32]}))"
     whole, one = held(element, nbytes, ctype, load, part)
     four = f"svreinterpret_{element}_s64(svdup_n_s64({BITS[64]}))"
-    fours = (replace(one, name="d", lanes=4, load=four),) if SIZES[element] == 2 else ()
-    return whole, *fours, one
+    if SIZES[element] == 1:
+        return whole, one
+    whole = replace(whole, loads={"u8": f"svld1ub_{element}({all_lanes(element)}, {{p}})"})
+    return whole, replace(one, name="d", lanes=4, load=four), one
 
 
 def factors(element: str, nbytes: int) -> tuple[Vector, ...]:
-    """What holds s8 or u8, and is filled with numbers of few bits."""
+    """What holds integers, and is filled with numbers of few bits."""
     made = narrow(element, nbytes)
     return tuple(replace(vector, fields=parts(element), join=join(element)) for vector in made)
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 from tilewright.isa.machine import Emulation
 from tilewright.isa.target import Feature
-from tilewright.isa.vector import Form, MulAdd
+from tilewright.isa.vector import Form, MulAdd, Numbers, Vector
 
-from .floats import NAMES, prefix
+from .floats import NAMES, load_bits, prefix
 from .integers import ALONE_INSTRUCTIONS, ALONE_LATENCY, add_lane, factors
 
 HEADER = Emulation(header="emulation/x86.h.j2")
@@ -155,9 +155,54 @@ def bf16(widths: tuple[int, ...], cpu_flag: str, name: str) -> Feature:
         compiler_flags=(f"-m{name}",),
         zig=f"+{name}",
         muladd=float_pairs(widths, "bf16", "dpbf16"),
-        vectors=tuple(factors("bf16", bits, masked=True) for bits in widths),
+        vectors=tuple(_words(bits) for bits in widths),
         emulation=HEADER,
     )
+
+
+def _words(bits: int) -> Vector:
+    """What holds factors of bf16; of 256 bits and more, numbers that fields of bytes look up too.
+
+    Words count the numbers of a register full of them by as many of their low bits as it takes: a
+    number stands wherever the others lead.
+    """
+    plain = factors("bf16", bits, masked=True)
+    if bits < 256:
+        return plain
+    mm, ctype = prefix(bits), f"__m{bits}"
+    numbers = "_mm256_setr_epi16({numbers})"
+    numbers = numbers if bits == 256 else f"_mm512_broadcast_i64x4({numbers})"
+
+    def found(low: int) -> str:
+        at = f"{mm}_srli_epi16({{v}}, {low})" if low else "{v}"
+        return f"({ctype}bh){mm}_permutexvar_epi16({at}, ({ctype}i){{table}})"
+
+    return replace(
+        plain,
+        numbers=Numbers(
+            spelling=f"({ctype}bh){numbers}",
+            codes="s16",
+            found={f"u{size}": tuple(map(found, range(0, 8, size))) for size in (4, 2)},
+        ),
+        loads=_from_bytes(bits),
+    )
+
+
+def _from_bytes(bits: int) -> dict[str, str]:
+    """Loads of bf16 from types of 8 bits, all of whose numbers it has: by way of f32."""
+    mm, lanes = prefix(bits), bits // 32
+    halves = load_bits(bits // 4)
+    ways = {name: f"{mm}_cvtepi32_ps({mm}_cvt{name}_epi32({halves}))" for name in ("epi8", "epu8")}
+    words = f"{prefix(bits // 2)}_cvtepu8_epi16({halves})"
+    ways["f8"] = f"{mm}_cvtph_ps({prefix(bits // 2)}_slli_epi16({words}, 8))"
+
+    def both(low: str) -> str:
+        high = low.replace("({p})", f"({{p}} + {lanes})")
+        return f"{mm}_cvtne2ps_pbh({high}, {low})"
+
+    return {
+        name: both(ways[way]) for name, way in (("s8", "epi8"), ("u8", "epu8"), ("f8_e5m2", "f8"))
+    }
 
 
 def float_pairs(widths: tuple[int, ...], element: str, op: str) -> _Forms:

@@ -122,6 +122,7 @@ def example(annotation: Any, numbers: count[int]) -> Any:
         Vector: YMM,
         MatrixUnit: UNIT,
         int: 1,
+        float: 1.0,
         bool: True,
         str: "f32",
     }

@@ -59,6 +59,7 @@ from tilewright.ir.ops import (
     Store,
     StoreMatrix,
     SumLanes,
+    Table,
     TileProgram,
     Unpack,
     Unzip,
@@ -201,6 +202,8 @@ REFUSED: list[tuple[tuple[Op, ...], Op, str]] = [
     (KNOWN, Unzip(W, X, Y, 4, odd=False), "of blocks of 4"),
     (KNOWN, Unpack(W, X, "u4", 0), "of field 0 of u4"),
     (KNOWN, Join(W, X, Y), "has no instruction on <ymm: 8 f32>"),
+    (KNOWN, Table(W, (1.0,) * 16), "has no instruction on <ymm: 8 f32>"),
+    (KNOWN, Unpack(W, Y, "u4", 0, table=X), "by lanes of <ymm: 8 f32>"),
     (KNOWN, Unpack(W, NARROW, "u4", 0), "mixes <ymm: 8 f32> and <xmm: 4 f32>"),
     # Products.
     (KNOWN, MultiplyAdd(BY_LANE, X, Y, Y, 0), "by <fmla v.4s by element by lane>"),

@@ -103,7 +103,7 @@ def test_a_block_is_summed_in_equal_parts() -> None:
     uneven = tw.Quantized("s8", scale="f32", block=136)  # 34 groups of 4: parts of 2 at most
     spec = tw.Gemm(32, 64, 272, a=tw.Quantize(), b=tw.Packed(uneven))
     assert plan_of(spec, tw.Schedule()).product.unit is None
-    with pytest.raises(ScheduleError, match="or a matrix unit that takes the integers"):
+    with pytest.raises(ScheduleError, match="or a matrix unit that takes the numbers"):
         plan_of(spec, UNIT)
 
 

@@ -56,7 +56,7 @@ def test_results_are_within_the_bound_of_their_sums(
     start, trials = sum(map(ord, target)), []
     for index in range(4):
         form, (m, n, k) = FORMATS[(start + index) % 8], SIZES[index]
-        a: Any = ("f32", "bf16", tw.Matrix("f32", "F"))[(start + index) % 3]
+        a: Any = ("f32", "f16", tw.Matrix("f32", "F"))[(start + index) % 3]
         d: Any = (None, "f32", tw.Matrix("f32", "F"))[(start + index // 2) % 3]
         epilogue = tw.relu(tw.acc) if d == "f32" else None
         spec = tw.Gemm(M, n, k, a=a, b=tw.Packed(form), d=d, epilogue=epilogue)
@@ -78,11 +78,11 @@ def test_results_are_within_the_bound_of_their_sums(
 
 @pytest.mark.parametrize("form", FORMATS, ids=str)
 def test_a_row_has_the_same_bits_either_way(form: tw.Quantized) -> None:
-    spec = tw.Gemm(M, 70, 300, a="bf16", b=tw.Packed(form), d="f32", epilogue=tw.acc * 0.5)
+    spec = tw.Gemm(M, 70, 300, a="f16", b=tw.Packed(form), d="f32", epilogue=tw.acc * 0.5)
     loaded = tw.compile(spec, tw.Schedule(loops="nmk"))
     both = tw.compile(spec, tw.Schedule(unpack_rows=4))
     b = loaded.pack_b(drawn(form, 300, 70, 1))
-    a = convert(np.random.default_rng(2).standard_normal((140, 300)).astype(np.float32), "bf16")
+    a = convert(np.random.default_rng(2).standard_normal((140, 300)).astype(np.float32), "f16")
     for m in (1, 3, 4, 11, 140):
         assert (loaded(a[:m], b) == both(a[:m], b)).all(), m
     assert (both(a[:3], b) == both(a, b)[:3]).all()
@@ -103,7 +103,7 @@ SEVERAL: tuple[dict[str, Any], ...] = (
 @pytest.mark.parametrize("target", ["avx512", "neon", "amx", "rvv256"])
 def test_gates_and_batches_are_unpacked(target: str, more: dict[str, Any]) -> None:
     made = tw.silu(tw.acc) * tw.acc2 if "b2" in more else tw.relu(tw.acc)
-    spec = tw.Gemm(M, 100, 300, a="bf16", b=tw.Packed(Q4), d="f32", epilogue=made, **more)
+    spec = tw.Gemm(M, 100, 300, a="f16", b=tw.Packed(Q4), d="f32", epilogue=made, **more)
     try:
         kernel = tw.compile(spec, tw.Schedule(unpack_rows=2), target)
     except TargetError as error:
@@ -153,7 +153,7 @@ def test_what_is_unpacked_fits_on_the_stack(target: str) -> None:
 
 def test_the_resolved_schedule_leads_to_the_same_kernel() -> None:
     for m in (M, 100):
-        kernel = tw.compile(tw.Gemm(m, 96, 256, a="bf16", b=tw.Packed(Q4), d="bf16"))
+        kernel = tw.compile(tw.Gemm(m, 96, 256, a="f16", b=tw.Packed(Q4), d="bf16"))
         assert isinstance(kernel.spec, tw.Gemm)
         again = plan_of(kernel.spec, kernel.schedule, kernel.target)
         assert isinstance(kernel.plan, Plan)
@@ -164,10 +164,10 @@ def test_the_resolved_schedule_leads_to_the_same_kernel() -> None:
 
 
 def test_lines_from_afar_are_asked_for_ahead() -> None:
-    """Four blocks of 32 in 96 columns; what the first cache holds is not asked for."""
+    """Twelve blocks of 32 in 32 columns; what the first cache holds is not asked for."""
     how = tw.Quantize(per=("row", 32))
     far, near = (tw.Gemm(M, n, 256, a=how, b=tw.Packed(Q4)) for n in (4096, 64))
-    assert plan_of(far, tw.Schedule()).schedule.prefetch == 4
+    assert plan_of(far, tw.Schedule()).schedule.prefetch == 12
     assert plan_of(far, tw.Schedule(prefetch=9)).schedule.prefetch == 9
     assert plan_of(near, tw.Schedule()).schedule.prefetch is None
     kernel = tw.compile(far, target="avx512+vnni")
@@ -198,7 +198,7 @@ def test_what_is_not_unpacked_is_refused() -> None:
 def test_a_panel_narrower_than_a_vector_has_room_behind_it() -> None:
     """Vectors of 64 lanes read panels of few columns whole: the checker refuses less room."""
     form = tw.Quantized("s4", scale="f32", block=24)
-    spec = tw.Gemm(M, 32, 33, a=tw.Matrix("bf16", "F"), b=tw.Packed(form), c=tw.Matrix("f32", "F"))
+    spec = tw.Gemm(M, 32, 33, a=tw.Matrix("f16", "F"), b=tw.Packed(form), c=tw.Matrix("f32", "F"))
     plan = plan_of(spec, tw.Schedule(unpack_rows=2), "sve2048+sve2+i8mm+bf16")
     width = plan.many.plan.panel("b") if plan.many else None
     assert width is not None and width < plan.lanes

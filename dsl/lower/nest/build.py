@@ -20,6 +20,7 @@ from tilewright.ir.nest import (
     operands_of,
     renamed,
 )
+from tilewright.lower.staging.block_sums import TOTALS
 from tilewright.lower.staging.buffers import (
     Filled,
     begin,
@@ -29,6 +30,7 @@ from tilewright.lower.staging.buffers import (
     quantize,
     select,
     sum_lines,
+    sums_of_blocks,
 )
 from tilewright.lower.staging.pack import Packed, beyond_stack, in_panels, pack, stack_bytes
 from tilewright.lower.staging.unpack import unpack
@@ -98,7 +100,9 @@ def _begun(tiles: TileSet, name: str) -> tuple[NestNode, ...]:
 def _converted(tiles: TileSet, name: str, body: tuple[NestNode, ...]) -> tuple[NestNode, ...]:
     """``body`` with operand ``name`` converted, or its tail copied, where that is needed."""
     plan = tiles.plan
-    if name in plan.sources and plan.product.partial:
+    if name == "a" and TOTALS in plan.operands and not plan.spec.sums_blocks:
+        body = (_filled(tiles, sums_of_blocks(plan), body),)
+    if name in plan.sources and plan.spec.sums_blocks:
         for filled in quantize(plan):
             body = (_filled(tiles, filled, body),)
         return body

@@ -25,6 +25,7 @@ from tilewright.plan.tiling.parts import cut
 from tilewright.spec.signature import symbol_of
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
+from .block_sums import TOTALS, sum_blocks
 from .conversion import Conversion
 from .convert_groups import conversion_nest
 from .line_sums import VECTORS, LineSums, sums_nest
@@ -70,6 +71,14 @@ def quantize(plan: Plan) -> tuple[Filled, ...]:
     first, *others = how.made
     filled = Filled(how.made[first], rooms[first], _each(plan, how.source, nodes), (tile,))
     return filled, *(Filled(how.made[name], rooms[name], (), ()) for name in others)
+
+
+def sums_of_blocks(plan: Plan) -> Filled:
+    """The sums of blocks of A's rows before the loops: those of every matrix of the batch."""
+    source, made = plan.operands["a"], plan.operands[TOTALS]
+    index, count = (symbol("i"), plan.batch.count) if plan.batch else (ZERO, ONE)
+    nodes, tile = sum_blocks(plan, index)
+    return Filled(made, made.strides["b"] * count, _each(plan, source, nodes), (tile,))
 
 
 def copy_tail(plan: Plan, name: str) -> Filled:

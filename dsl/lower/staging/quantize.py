@@ -87,10 +87,8 @@ class Quantization:
 
     @property
     def vector(self) -> Vector:
-        """The widest vector of f32 that a block is whole ones of, and that exchanges its lanes."""
-        every = self.target.of("f32")
-        fitting = (v for v in every if self.block % v.lanes == 0)
-        return next(v for v in fitting if v.lanes == 1 or _folds(self.target, v))
+        """The vector of f32 by which elements become integers."""
+        return fitting(self.target, self.block)
 
 
 def quantization_of(plan: Plan) -> Quantization:
@@ -143,7 +141,7 @@ def quantize_rows(
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
+class Piece:
     """``trips`` times so many ``vectors`` of a block, the last of them with ``active`` lanes."""
 
     vectors: int
@@ -157,24 +155,24 @@ class _Piece:
         body = (*ops, *(Advance(name, step) for name in pointers))
         yield from body if self.trips == 1 else (Loop("kv", Integer(self.trips), body),)
 
-    def elements(self, q: Quantization, emitter: Emitter, pointer: str) -> Iterator[Lanes]:
+    def elements(self, source: Operand, emitter: Emitter, pointer: str) -> Iterator[Lanes]:
         """Its vectors, as f32, from ``pointer`` on."""
         for place in range(self.vectors):
             active = self.active if place == self.vectors - 1 else None
             address = Address(pointer, place * self.lanes * ONE)
-            yield load(emitter, address, active, q.source.type, f"x{place}")
+            yield load(emitter, address, active, source.type, f"x{place}")
 
 
-def _pieces(existing: int, lanes: int) -> Iterator[_Piece]:
+def pieces(existing: int, lanes: int) -> Iterator[Piece]:
     """All elements of a block that exist: many vectors a trip, then one by one."""
     whole, rest = divmod(existing, lanes)
     trips, few = divmod(whole, VECTORS)
     if trips:
-        yield _Piece(VECTORS, trips, None, lanes)
+        yield Piece(VECTORS, trips, None, lanes)
     if few:
-        yield _Piece(few, 1, None, lanes)
+        yield Piece(few, 1, None, lanes)
     if rest:
-        yield _Piece(1, 1, rest, lanes)
+        yield Piece(1, 1, rest, lanes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,7 +206,7 @@ def _block(q: Quantization, existing: int, unit: _Unit | None) -> Iterator[Op]:
         unit = _unit(q, emitter, existing)
     total = _rounded(q, emitter, existing, unit)
     if q.summed:
-        _put_sums(q, emitter, _folded(emitter, total, "add"), unit)
+        _put_sums(q, emitter, folded(emitter, total, "add"), unit)
     yield from emitter.emit()
     moved = (name for name, made in q.made.items() if name != "a" and made.strides["k"] != 0)
     yield from (Advance(_NAMES[name], ONE) for name in moved)
@@ -218,10 +216,10 @@ def _unit(q: Quantization, emitter: Emitter, existing: int) -> _Unit:
     """How so many elements become integers; the scale is stored, and with it the zero point."""
     assert q.how is not None
     scale, units, zero = (_of_range if q.how.zero else _of_magnitude)(q, emitter, existing)
-    _put_one(emitter, scale, Address("scales", ZERO))
+    put_one(emitter, scale, Address("scales", ZERO))
     if zero is None:
         return _Unit(emitter.register(units), emitter.register(scale), None)
-    _put_one(emitter, emitter.builder("sub", 0, zero), Address("zeros", ZERO))
+    put_one(emitter, emitter.builder("sub", 0, zero), Address("zeros", ZERO))
     return _Unit(emitter.register(units), emitter.register(scale), emitter.register(zero))
 
 
@@ -235,7 +233,7 @@ def _of_magnitude(
 
     note = "The greatest magnitude, as its bits."
     (greatest,) = _extremes(q, emitter, existing, ("max",), magnitude, note)
-    bits = _folded(emitter, greatest, "max")
+    bits = folded(emitter, greatest, "max")
     top = emitter.builder("float", bits)
     emitter.stage("scale", note=_OF_SCALE)
     return *_in_units(emitter, top, TOP, bits), None
@@ -248,7 +246,7 @@ def _of_range(
     b = emitter.builder
     note = "The greatest and the least element, 0 among them, as integers in their order."
     highest, lowest = _extremes(q, emitter, existing, ("max", "min"), _ordered, note)
-    high, low = _folded(emitter, highest, "max"), _folded(emitter, lowest, "min")
+    high, low = folded(emitter, highest, "max"), folded(emitter, lowest, "min")
     emitter.stage("scale", note=_OF_SCALE)
     least = b("float", _flipped(b, low))
     half = b("sub", b("mul", b("float", high), 0.5), b("mul", least, 0.5))
@@ -294,7 +292,7 @@ def _put_sums(q: Quantization, emitter: Emitter, total: Lanes, unit: _Unit | Non
     b = emitter.builder
     if q.bias:
         emitter.stage("start", note="What B's zero point takes from the sums of this block.")
-        _put_one(emitter, b("mul", total, -q.bias), Address("starts", ZERO))
+        put_one(emitter, b("mul", total, -q.bias), Address("starts", ZERO))
     if q.zeros:
         emitter.stage("sum", note="The sum of this block's elements, for B's zero points.")
         if unit is not None and unit.zero is not None:
@@ -304,7 +302,7 @@ def _put_sums(q: Quantization, emitter: Emitter, total: Lanes, unit: _Unit | Non
             kept = b("neg", kept)
         elif unit is not None:
             kept = b("mul", kept, emitter.take(unit.scale))
-        _put_one(emitter, kept, Address("totals", ZERO))
+        put_one(emitter, kept, Address("totals", ZERO))
 
 
 def _extremes(
@@ -320,11 +318,11 @@ def _extremes(
     found, pointer = {fn: emitter.fresh(names[fn], "s32") for fn in fns}, f"{emitter.prefix}px"
     emitter.stage("greatest", note=note)
     emitter.add(*map(Zero, found.values()), Point(pointer, "x", ZERO, q.source.type))
-    for number, piece in enumerate(_pieces(existing, emitter.lanes)):
+    for number, piece in enumerate(pieces(existing, emitter.lanes)):
         inner = Emitter(q.target, emitter.lanes, f"{emitter.prefix}part{number}_", "f32")
         inner.stage("magnitude")
         b = inner.builder
-        lanes = [of(b, x) for x in piece.elements(q, inner, pointer)]
+        lanes = [of(b, x) for x in piece.elements(q.source, inner, pointer)]
         most = [inner.register(reduce(partial(b, fn), lanes)) for fn in fns]
         ends = [
             Apply(r, fn, (r, own), r.vector)
@@ -339,11 +337,11 @@ def _rounded(q: Quantization, emitter: Emitter, existing: int, unit: _Unit | Non
     total, stored = emitter.fresh("added", "s32"), q.made["a"].type
     emitter.stage("elements", note="Elements, rounded half to even." if unit else "Elements.")
     emitter.add(*([Zero(total)] if q.summed else []))
-    for number, piece in enumerate(_pieces(existing, emitter.lanes)):
+    for number, piece in enumerate(pieces(existing, emitter.lanes)):
         inner = Emitter(q.target, emitter.lanes, f"{emitter.prefix}part{number}_of_", "f32")
         inner.stage("elements")
         whole = []
-        for place, x in enumerate(piece.elements(q, inner, "x")):
+        for place, x in enumerate(piece.elements(q.source, inner, "x")):
             whole.append(x if unit is None else _integer(inner, x, unit))
             inner.add(_stored(inner.register(whole[-1]), place * piece.lanes, stored))
         if q.summed:
@@ -376,24 +374,33 @@ def _stored(register: Register, at: int, type_: str) -> Store:
     return Store(Address("out", at * ONE), register, None, type_, group)
 
 
-def _put_one(emitter: Emitter, value: Lanes, address: Address) -> None:
+def put_one(emitter: Emitter, value: Lanes, address: Address) -> None:
     """Store the first lane."""
     active = None if emitter.lanes == 1 else 1
     emitter.add(Store(address, emitter.register(value), active))
 
 
-def _folded(emitter: Emitter, register: Register, fn: str) -> Lanes:
-    """``fn`` of all lanes of an s32, in every lane: neighbours exchanged, then pairs of them."""
+def folded(emitter: Emitter, register: Register, fn: str) -> Lanes:
+    """``fn`` of all lanes, in every lane: neighbours exchanged, then pairs of them."""
     lanes: Lanes = emitter.take(register)
     block = 1
     while block < emitter.lanes:
         register = emitter.register(lanes)
-        even, odd = (emitter.fresh(f"{register.name}_{side}", "s32") for side in ("even", "odd"))
+        even, odd = (
+            emitter.fresh(f"{register.name}_{side}", register.vector.element)
+            for side in ("even", "odd")
+        )
         emitter.add(Interleave(even, register, register, block, odd=False))
         emitter.add(Interleave(odd, register, register, block, odd=True))
         lanes = emitter.builder(fn, emitter.take(even), emitter.take(odd))
         block *= 2
     return lanes
+
+
+def fitting(target: Target, block: int) -> Vector:
+    """The widest vector of f32 that a block is whole ones of, and that exchanges its lanes."""
+    whole = (v for v in target.of("f32") if block % v.lanes == 0)
+    return next(v for v in whole if v.lanes == 1 or _folds(target, v))
 
 
 def _folds(target: Target, vector: Vector) -> bool:

@@ -33,7 +33,7 @@ from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import linear, mod
 
 from .block_product import BlockProduct, begin_blocks, unfold
-from .dequantized_product import DequantizedProduct
+from .dequantized_product import DequantizedProduct, ScaledNumbers
 from .dot_product import DotProduct, store_dots
 from .k_loop import KStep, k_loop
 from .matrix_product import MatrixProduct, accumulator, begin
@@ -124,8 +124,10 @@ def _step_of(tile: Tile) -> KStep:
         return (ScaledMatrices if tile.product.block else MatrixProduct).of(tile)
     if tile.plan.dot:
         return DotProduct.of(tile)
+    if tile.product.block and not tile.plan.spec.sums_blocks:
+        return (ScaledNumbers if tile.product.partial else DequantizedProduct).of(tile)
     if tile.product.block:
-        return (ScaledProduct if tile.product.partial else DequantizedProduct).of(tile)
+        return ScaledProduct.of(tile)
     return BlockProduct.of(tile) if tile.product.blocks else OuterProduct.of(tile)
 
 

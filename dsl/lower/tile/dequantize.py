@@ -14,14 +14,17 @@ from sympy import Expr
 from tilewright.ir.access import read
 from tilewright.ir.ops import (
     Apply,
+    Join,
     Multiply,
     Op,
     Prefetch,
     Splat,
+    Table,
+    Unpack,
 )
 from tilewright.ir.values import Address, Register
 from tilewright.isa.target import Target
-from tilewright.isa.vector import Vector
+from tilewright.isa.vector import TABLE, Vector
 from tilewright.plan.formats.quantized_b import QuantizedFormat
 from tilewright.spec.quantized import STORED, Plane
 from tilewright.spec.types import is_integer
@@ -168,6 +171,51 @@ class Dequantizer:
         less = replace(real, name=f"{dst.name}_less")
         yield Apply(less, "sub", (real, zeros), vector)
         yield Multiply(dst, less, scale)
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """Makes the numbers of a format ones of floating point in the lanes of ``vector``: exactly.
+
+    Bits look them up in a table, whose name ends in ``suffix``; a load converts what are bytes.
+    """
+
+    target: Target
+    form: QuantizedFormat
+    vector: Vector
+    suffix: str = ""
+
+    def table(self) -> Iterator[Op]:
+        """The numbers that fields of bytes stand for, in order."""
+        if self.form.fields > 1:
+            stored = STORED[self.form.type]
+            every = stored.values or tuple(q - self.form.bias for q in range(1 << stored.bits))
+            yield Table(self._table, every * (TABLE // len(every)))
+
+    @property
+    def _table(self) -> Register:
+        return Register(f"b_numbers{self.suffix}", self.vector)
+
+    def element(self, dst: Register, stored: Bytes) -> Iterator[Op]:
+        """``dst`` = the numbers of those bytes."""
+        form, planes = self.form, self.form.planes
+        if form.fields == 1:
+            yield from stored.read(dst, 0)
+            return
+        assert self.vector.numbers is not None, f"{self.vector!r} looks up no numbers"
+        codes = self.target.holding(self.vector.numbers.codes, self.vector.lanes)
+        code = Register(f"{dst.name}_code", codes)
+
+        def unpacked(part: Part) -> Iterator[Op]:
+            type_ = f"u{part.plane.bits}"
+            if len(planes) == 1:
+                yield Unpack(dst, part.raw, type_, part.field, table=self._table)
+            else:
+                yield Unpack(part.dst, part.raw, type_, part.field, part.plane.up)
+
+        yield from stored.numbers(code, unpacked, Join)
+        if len(planes) > 1:
+            yield Unpack(dst, code, "u4", 0, table=self._table)
 
 
 def _field(part: Part, mask: Register) -> Iterator[Op]:

@@ -1,6 +1,7 @@
-"""K steps of a quantized B with an A of floating point: its elements become f32 as they are loaded.
+"""K steps of a quantized B with an A of floating point, a block of K each.
 
-A step is one block of K, whose scales are loaded first.
+B's elements become f32 as they are loaded, by the scales of a block, which are loaded first. Or its
+numbers become A's type, which has them exactly, and the sums of a block are scaled.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from sympy import Integer
+
 from tilewright.ir.ops import Note, Op
 from tilewright.symbolic import value
 
 from .dequantize import Dequantizer
-from .scaled_product import BlockSteps
+from .scaled_product import BlockSteps, ScaledProduct
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,3 +55,33 @@ class DequantizedProduct(BlockSteps):
             of_block={name: self.of_block(name, column, index) for name in found},
             suffix=f"_k{index}" if index else "",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledNumbers(ScaledProduct):
+    """Steps of one block of K, whose numbers are summed apart."""
+
+    def emit(self, index: int, run: int) -> Iterator[Op]:
+        """The sums of a block, then scaled and added."""
+        yield from self._block(index, self.groups, 0)
+
+    def tail(self, index: int) -> Iterator[Op]:
+        """The elements of K that fill no block; the last ones may fill no group."""
+        left = value(self.tile.k_tail)
+        assert left is not None, "the K of a packed B is fixed"
+        if left:
+            yield Note("The last elements of K, which fill no block.")
+            yield from self._block(index, *divmod(left, self.tile.product.group))
+
+    def _block(self, index: int, count: int, existing: int) -> Iterator[Op]:
+        """So many K groups of a block, and one of which so many elements exist, if any do."""
+        yield from self.looked_up(index).table()
+        yield from self.begin(index)
+        yield from self.products(index, count)
+        if existing:
+            yield from self.step(self._behind(index, count), False, Integer(existing))
+        yield from self.add(index)
+
+    def _behind(self, index: int, count: int) -> int:
+        """The K group behind ``count`` ones of a block, from where pointers stand then."""
+        return index * self.groups + (count % self.together if self.looped else count)

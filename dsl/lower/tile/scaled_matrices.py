@@ -57,8 +57,9 @@ def begin_beside(tile: Tile) -> Iterator[Op]:
 
 
 def _unpacks(tile: Tile) -> bool:
-    """Whether elements of B are parts of bytes; else matrices are read where the caller's lie."""
-    return tile.plan.quantized.fields > 1
+    """Whether elements of B change on the way; else matrices are read where the caller's lie."""
+    form = tile.plan.quantized
+    return form.fields > 1 or form.stored != tile.product.along
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,8 @@ class ScaledMatrices(ScaledProduct):
 
     def emit(self, index: int, run: int) -> Iterator[Op]:
         """The sums of a block, then scaled and added."""
+        if not self.tile.plan.spec.sums_blocks:
+            yield from self.looked_up(index).table()
         for place in places(self.tile):
             yield ZeroMatrix(accumulator(self.tile, *place))
         first, parts = index * self.groups, self.groups // self.part
@@ -161,7 +164,7 @@ class ScaledMatrices(ScaledProduct):
             yield Load(raw, Address(_BLOCK_ROW, place))
             yield from self.less_zeros(raw, 0, column, index)
             for start in starts:
-                yield Apply(partial, "add", (raw, start.dst), self.integers)
+                yield Apply(partial, "add", (raw, start.dst), self.summing)
             acc = Register(f"r{column}", self.tile.vector)
             yield Load(acc, Address(_ROW, place))
             yield from self.add_one(acc, 0, column, index)
@@ -170,5 +173,5 @@ class ScaledMatrices(ScaledProduct):
     def _starts(self, index: int) -> Iterator[Broadcast]:
         """What zero points of B take from a row's sums, where they do."""
         if "a_starts" in self.tile.plan.operands:
-            starts = replace(self.of_block("a_starts", 0, index), vector=self.integers)
+            starts = replace(self.of_block("a_starts", 0, index), vector=self.summing)
             yield Broadcast(starts, self.scale_at("a_starts", 0, index))

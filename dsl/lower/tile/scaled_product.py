@@ -1,7 +1,8 @@
-"""K steps of quantized operands: a block of K summed in integers, then scaled and added in f32.
+"""K steps of a quantized B: a block of K summed apart, then scaled and added in f32.
 
-A step is one block. Its sums begin at what the zero point of B takes from them, which was made when
-A was quantized; they are exact, and are added up by one FMA for each element, in the order of K.
+A step is one block, whose sums are added up by one FMA for each element, in the order of K. Those
+of integers are exact, and begin at what the zero point of B takes from them, which was made when A
+was quantized.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tilewright.ir.values import Address, Register
 from tilewright.isa.vector import Vector
 from tilewright.symbolic import ZERO, linear
 
-from .dequantize import Bytes, Part
+from .dequantize import Bytes, Numbers, Part
 from .k_loop import PointerPlan, factor, pointer_plans, pointer_to
 from .outer_product import OuterProduct
 from .tile import Tile
@@ -191,9 +192,9 @@ class ScaledProduct(BlockSteps):
 
     def emit(self, index: int, run: int) -> Iterator[Op]:
         """The sums of a block, then scaled and added."""
-        yield from self._begin(index)
+        yield from self.begin(index)
         yield from self.products(index, self.groups)
-        yield from self._add(index)
+        yield from self.add(index)
 
     def tail(self, index: int) -> Iterator[Op]:
         """There is none: both operands are filled up to whole blocks."""
@@ -205,9 +206,9 @@ class ScaledProduct(BlockSteps):
     def sum_of(self, row: int, column: int, k: int) -> Register:
         """The sum of a block of K."""
         acc = self.tile.accumulator(row, column)
-        return Register(f"{acc.name.replace('c', 's', 1)}_k{k // self.groups}", self.integers)
+        return Register(f"{acc.name.replace('c', 's', 1)}_k{k // self.groups}", self.summing)
 
-    def _begin(self, index: int) -> Iterator[Op]:
+    def begin(self, index: int) -> Iterator[Op]:
         """Each row's sums at what zero points take from them: B's, and A's own."""
         operands = self.tile.plan.operands
         yield from self.totals(index)
@@ -224,17 +225,17 @@ class ScaledProduct(BlockSteps):
     def totals(self, index: int) -> Iterator[Op]:
         """The sums of B's elements in a block, where zero points of A multiply them."""
         if "b_totals" in self.tile.plan.operands:
-            yield from self._columns("b_totals", index, self.integers)
+            yield from self._columns("b_totals", index, self.summing)
 
     def zero_of(self, row: int, index: int) -> Iterator[Op]:
         """The zero point of a row of A in a block, if it has one."""
         if "a_zeros" in self.tile.plan.operands:
-            zero = replace(self.of_block("a_zeros", row, index), vector=self.integers)
+            zero = replace(self.of_block("a_zeros", row, index), vector=self.summing)
             yield Broadcast(zero, self.scale_at("a_zeros", row, index))
 
     @property
-    def integers(self) -> Vector:
-        """The vector of a block's sums."""
+    def summing(self) -> Vector:
+        """The vector of a block's sums, which may be of f32."""
         plan = self.tile.plan
         return plan.target.holding(plan.product.partial, self.tile.vector.lanes)
 
@@ -243,7 +244,7 @@ class ScaledProduct(BlockSteps):
         if "a_zeros" not in self.tile.plan.operands:
             return
         zero, total = (
-            replace(self.of_block(name, line, index), vector=self.integers)
+            replace(self.of_block(name, line, index), vector=self.summing)
             for name, line in (("a_zeros", row), ("b_totals", column))
         )
         product = replace(partial, name=f"{partial.name}_zero")
@@ -252,17 +253,25 @@ class ScaledProduct(BlockSteps):
 
     def load(self, column: int, k: int) -> Iterator[Op]:
         """The factors of a K group, which share their bytes with those of other groups."""
-        form = self.tile.plan.quantized
+        form, dst = self.tile.plan.quantized, self.vector(column, k)
+        if not self.tile.plan.spec.sums_blocks:
+            yield from self.looked_up(k // self.groups).element(dst, self.stored(column, k))
+            return
 
         def unpacked(part: Part) -> Iterator[Op]:
             type_ = form.field_type(part.plane)
             yield Unpack(part.dst, part.raw, type_, part.field, part.plane.up)
 
-        yield from self.stored(column, k).numbers(self.vector(column, k), unpacked, Join)
+        yield from self.stored(column, k).numbers(dst, unpacked, Join)
+
+    def looked_up(self, index: int) -> Numbers:
+        """What makes B's numbers of a block those of A's type."""
+        plan, suffix = self.tile.plan, f"_k{index}" if index else ""
+        return Numbers(plan.target, plan.quantized, self.held("along"), suffix)
 
     # --- scaled and added --------------------------------------------------------------------
 
-    def _add(self, index: int) -> Iterator[Op]:
+    def add(self, index: int) -> Iterator[Op]:
         """Sums of a block times the scales of its row of A and column of B, added to C's."""
         yield Note("The sums of this block of K, scaled and added.")
         yield from self.of_columns(index)
@@ -302,7 +311,10 @@ class ScaledProduct(BlockSteps):
             yield Multiply(both, self.of_block("a_scales", row, index), of_b)
         else:
             both = of_b
-        yield Apply(real, "to_f32", (partial,), partial.vector)
+        if self.tile.product.partial == "f32":
+            real = partial
+        else:
+            yield Apply(real, "to_f32", (partial,), partial.vector)
         if not self.tile.plan.quantized.zeros:
             yield Apply(acc, "fma", (real, both, acc), vector)
             return

@@ -89,6 +89,12 @@ class Lines:
         return taken * max(1.0, apart / -(-region.run // self.line))
 
 
+def places(stride: int, line: int) -> int:
+    """How many lines that begin ``stride`` bytes apart the first cache holds at once."""
+    sets = PAGE // line
+    return WAYS * sets if stride % line else WAYS * sets // gcd(stride // line, sets)
+
+
 @dataclass(frozen=True, slots=True)
 class Pages:
     """The pages whose places a core knows without looking them up; ``size`` of them."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import gcd
 
 from tilewright.isa.machine import Core
 from tilewright.plan.operands import LINE
@@ -20,7 +19,7 @@ from tilewright.plan.tiling.tile_shape import (
 )
 from tilewright.plan.tiling.tiles import RegisterTile
 
-from .caches import PAGE, WAYS, Cycles, Region, gone
+from .caches import Cycles, Region, gone, places
 
 #: Between the K loops of tiles, and storing C; what a loop's own instructions take that no bound
 #: of its steps hides; parts of vectors that go by way of the stack; copies.
@@ -90,9 +89,8 @@ def _crowded(across: Region, core: Core) -> float:
     """Bytes that a K step reads anew, as its rows have few places in the first cache."""
     if across.rows == 1 or across.stride % core.line:
         return 0.0
-    sets = PAGE // core.line
-    places = WAYS * sets / gcd(int(across.stride) // core.line, sets)
-    return gone(across.rows, places) * across.rows * core.line
+    held = places(int(across.stride), core.line)
+    return gone(across.rows, held) * across.rows * core.line
 
 
 def peak(plan: Plan) -> float:

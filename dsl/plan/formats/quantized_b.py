@@ -13,21 +13,22 @@ from sympy import Expr, Integer, Rational
 
 from tilewright.ir.nest import Name
 from tilewright.isa.target import Target, vectors_alone
+from tilewright.isa.vector import TABLE, Vector
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed, Strided
 from tilewright.spec.quantized import SCALES, STORED, Plane, Quantize, Quantized
 from tilewright.spec.types import ITEMSIZE
-from tilewright.symbolic import ONE, ZERO
+from tilewright.symbolic import ONE, ZERO, value
 
 from ..contraction import Product, choose_product
-from ..operands import Operand
+from ..operands import Operand, operand_of
 from .packed_b import ALIGNMENT, CACHED_BYTES, aligned
 
 #: The type that elements of fewer than 8 bits count as when a multiply-add is chosen.
 _FACTORS = {"u8": "u8", "s8": "s8", "f4_e2m1": "s5"}
-#: The columns of a block of a larger B: whole tiles of 1, 2, 3 and 6 vectors of any target. A row
-#: alone takes the widest, so that enough sums are on their way.
-COLUMNS = 96
+#: The columns of a block of a larger B: as few as a tile of several rows has. It reads one byte
+#: after the other, and a row out of memory is three times as fast as from blocks of 96.
+COLUMNS = 32
 #: As which type integer zero points are packed, which holds all of them.
 ZEROS = "f16"
 #: As which type sums of a block's elements are packed, which zero points of A multiply.
@@ -252,9 +253,12 @@ def quantized_product(spec: Gemm, target: Target, *, unpacked: bool = False) -> 
     if unpacked:
         return plain
     found = replace(plain, block=quantized.block_of(spec.k))
-    if not spec.sums_blocks:
+    if not spec.sums_blocks and plain.along == "f32":
         return found
-    found = _in_matrices(found, spec, target) or found
+    if spec.sums_blocks or _in_whole_blocks(spec):
+        found = _in_matrices(found, spec, target) or found
+    if not spec.sums_blocks:
+        return replace(found, partial="f32")
     wide = [v for v in target.of("f32") if v.lanes in {s.lanes for s in found.ops}]
     return replace(
         found,
@@ -263,6 +267,13 @@ def quantized_product(spec: Gemm, target: Target, *, unpacked: bool = False) -> 
         ops={v: found.ops[target.holding(found.accumulator, v.lanes)] for v in wide},
         shifts={"a": 0, "b": 0},  # what undoes them is where a block's sums begin
     )
+
+
+def _in_whole_blocks(spec: Gemm) -> bool:
+    """Whether matrices of A can be read where it lies, block by block of K."""
+    assert spec.quantized is not None and isinstance(spec.k, int)
+    whole = spec.k % spec.quantized.block_of(spec.k) == 0
+    return whole and value(operand_of(spec, "a").strides["k"]) == 1
 
 
 def _in_matrices(product: Product, spec: Gemm, target: Target) -> Product | None:
@@ -295,10 +306,46 @@ def _unscaled(spec: Gemm, target: Target) -> Product:
     assert quantized is not None
     if not spec.sums_blocks:
         types: dict[str, str] = {"a": spec.a.type, "b": "f32"}
-        return choose_product(vectors, types, "b", flat=True, held="f32")
+        numbers = _of_numbers(spec, vectors)
+        return numbers or choose_product(vectors, types, "b", flat=True, held="f32")
     few = "u4" if quantized.stored.bits <= 4 else "u8"
     types = {"a": "s8", "b": _FACTORS.get(quantized.type, few)}
     return choose_product(vectors, types, "b", flat=True, fixed="a")
+
+
+def _of_numbers(spec: Gemm, target: Target) -> Product | None:
+    """The multiply-add of A and of B's numbers in A's type, whose blocks are scaled when summed.
+
+    None where it sums no groups, or where vectors do not make such factors of the bytes of B. Zero
+    points of blocks take sums of A's rows, whose elements must follow each other.
+    """
+    quantized, type_ = spec.quantized, spec.a.type
+    assert quantized is not None
+    in_rows = value(operand_of(spec, "a").strides["k"]) == 1
+    if type_ not in ("bf16", "f16") or (quantized.zeros and not in_rows):
+        return None
+    product = choose_product(target, {"a": type_, "b": type_}, "b", flat=True, held="f32")
+    if product.along != type_ or product.depth == 1:
+        return None
+    ops = {v: op for v, op in product.ops.items() if _looks_up(target, product, v, quantized)}
+    return replace(product, ops=ops) if ops else None
+
+
+def _looks_up(target: Target, product: Product, vector: Vector, quantized: Quantized) -> bool:
+    """Whether vectors of factors beside ``vector`` get numbers of B from its bytes: by a load, or
+    of at most four bits by those.
+    """
+    factors = product.held(target, vector, "along")
+    numbers = quantized.stored
+    if numbers.bits == 8:
+        return quantized.offset == 0 and numbers.unpacked in factors.loads
+    return 1 << numbers.bits <= TABLE and factors.numbers is not None
+
+
+def sums_numbers(spec: Gemm, target: Target) -> bool:
+    """Whether an A of floating point meets numbers of B, and their sums are scaled."""
+    real = spec.quantized is not None and not spec.sums_blocks
+    return real and quantized_product(spec, target).partial != ""
 
 
 def quantized_operands(
@@ -327,7 +374,16 @@ def quantized_operands(
         if type_:
             own = scales | {"b": ZERO if shared else Integer(form.nbytes // ITEMSIZE[type_])}
             found[name] = Operand(name, type_, own, Name("b"), begin)
-    return found | (_made_of_a(form, spec, product, rows) if spec.sums_blocks else {})
+    if spec.sums_blocks:
+        return found | _made_of_a(form, spec, product, rows)
+    totals = _of_a_blocks(form, rows) if product.partial and form.zeros else None
+    return found if totals is None else found | {"a_totals": totals}
+
+
+def _of_a_blocks(form: QuantizedFormat, rows: Expr) -> Operand:
+    """The sums of blocks of A's rows."""
+    blocks = {"m": Integer(form.k_blocks), "k": Rational(1, form.block), "b": form.k_blocks * rows}
+    return Operand("a_totals", "f32", blocks, Name("a_totals_made"))
 
 
 def _made_of_a(

@@ -57,7 +57,8 @@ class Scaled:
     Numbers have so many ``bits``, in so many ``planes``.
 
     ``zeros``: it has zero points of its own beside the scales. ``apart``: its sums have registers
-    of their own; else elements are scaled before they are multiplied.
+    of their own; else elements are scaled before they are multiplied. ``converting`` operations
+    make factors of bytes that hold numbers alone.
     """
 
     groups: int
@@ -66,11 +67,12 @@ class Scaled:
     planes: int
     zeros: bool
     apart: bool
+    converting: int = 0
 
     @property
     def parts(self) -> float:
         """Operations that take the factors of a K group in a vector out of their bytes."""
-        return 3 * self.planes - 1 - 1 / self.fields if self.fields > 1 else 0
+        return 3 * self.planes - 1 - 1 / self.fields if self.fields > 1 else self.converting
 
     @property
     def lines(self) -> float:
@@ -259,7 +261,7 @@ class TileRequest:
     is loaded but whole vectors. ``source``: what an element of the operand across is converted from
     as it is spread, "" where it is not; with ``converts`` one alone takes steps, of either operand.
     ``stride`` bytes lie between the vectors of one step and the next. ``several`` is that of
-    ``TileShape``, ``scalars_apart`` the target's.
+    ``TileShape``, ``scalars_apart`` the target's. ``places`` rows lie in the first cache at once.
     """
 
     product: Product
@@ -282,6 +284,7 @@ class TileRequest:
     scalars_apart: bool = False
     scaled: Scaled | None = None
     several: tuple[int, ...] = ()
+    places: int | None = None
 
     def free(self, target: Target) -> int:
         """The registers that accumulators may take, and factors where they are of one kind."""
@@ -298,7 +301,8 @@ class TileRequest:
     def most_rows(self, target: Target) -> int:
         """More rows than any tile has."""
         unit = self.unit or self.sums
-        return self.free(target) * (unit.rows if unit else 1) + 1
+        most = self.free(target) * (unit.rows if unit else 1)
+        return (most if self.places is None else min(most, self.places)) + 1
 
     def cuts_tail(self, vector: Vector, vectors: int) -> bool:
         """Whether the tail of a tile of ``vectors`` is cut, not overlapped with its neighbour."""
@@ -510,7 +514,7 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
         }
         return found if shape.scaled is None else _of_matrices(shape, core, found)
     converting, loading = shape.bands * shape.shuffles, shape.loading(core)
-    core = core.at(shape.vector.nbytes)
+    whole, core = core, core.at(shape.vector.nbytes)
     found = {
         "multiply-add units": shape.multiply_adds
         * core.between(shape.op.mnemonic, shape.op.instructions),
@@ -519,7 +523,7 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
         "latency": latency(shape, core) / shape.k_split,
     }
     if shape.scaled is not None:
-        return _of_block(shape, core, found)
+        return _of_block(shape, core, found | _broadcasts(shape, whole, core))
     pairs = (shape.multiply_adds + shape.bands) * core.spread / 2
     shuffled = shape.arithmetic + shape.bands * shape.vector.broadcast_shuffles
     pairs = max(pairs, shuffled / core.fma_units)
@@ -530,6 +534,16 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
 
 #: What scales the sums of a block and adds them: a product, a conversion, an FMA.
 SCALING = 3
+#: What part of operations on vectors beside products takes the units of these.
+SHARED = 1 / 3
+
+
+def _broadcasts(shape: TileShape, whole: Core, core: Core) -> dict[str, float]:
+    """The bound of broadcasts beside products of blocks: shorter vectors wait as whole ones do."""
+    if shape.form != "broadcast":
+        return {"broadcasts": 0.0}
+    shorter = core.between("", 1) / whole.between("", 1)
+    return {"broadcasts": (shape.multiply_adds + shape.bands) * whole.spread / 2 * shorter}
 
 
 def _of_block(shape: TileShape, core: Core, group: dict[str, float]) -> dict[str, float]:
@@ -544,12 +558,14 @@ def _of_block(shape: TileShape, core: Core, group: dict[str, float]) -> dict[str
     loads = shape.vectors * scaled.lines + shape.bands * (scaled.groups + 2)
     arithmetic = shape.arithmetic * scaled.groups + SCALING * shape.outputs + unpacking
     products = group["multiply-add units"] * scaled.groups
+    beside = (SCALING - 1) * shape.outputs + SHARED * unpacking
     return {
         "multiply-add units": products,
-        "products and scaling": products + (SCALING - 1) * shape.outputs * core.between("", 1),
+        "products, unpacking and scaling": products + beside * core.between("", 1),
         "loads": loads / core.loads,
         "issue": (arithmetic + loads) / core.issue,
         "latency": latency(shape, core) * scaled.groups + SCALING * core.fma_latency,
+        "broadcasts": group["broadcasts"] * scaled.groups,
     }
 
 

@@ -1,0 +1,77 @@
+"""Sums of blocks of K of the rows of A, which zero points and minima of a quantized B multiply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial, reduce
+
+from sympy import Expr, Integer
+
+from tilewright.ir.dataflow import sizes_used
+from tilewright.ir.emitter import Emitter
+from tilewright.ir.nest import Argument, BlockLoop, Call, NestNode
+from tilewright.ir.nodes import walk
+from tilewright.ir.ops import Add, Advance, Loop, Op, Parameter, TileProgram, Zero
+from tilewright.ir.values import Address
+from tilewright.plan.plan import Plan
+from tilewright.symbolic import ONE, ZERO, symbol
+
+from .quantize import fitting, folded, pieces, put_one
+
+#: What they are called among the operands.
+TOTALS = "a_totals"
+
+
+def sum_blocks(plan: Plan, matrix: Expr) -> tuple[tuple[NestNode, ...], TileProgram]:
+    """The nodes that sum blocks of the rows of A's matrix number ``matrix``, and their tile.
+
+    A is of floating point, its elements along K follow each other. Sums of f32 are negative where
+    zero points multiply them.
+    """
+    source, made, form = plan.operands["a"], plan.operands[TOTALS], plan.quantized
+    whole, tail = divmod(form.k, form.block)
+    ops: tuple[Op, ...] = ()
+    if whole:
+        ops = (Loop("kt", Integer(whole), tuple(_block(plan, form.block)), "blocks of K"),)
+    ops = (*ops, *(_block(plan, tail) if tail else ()))
+    slots = tuple(slot for slot, _ in plan.spec.runtime_sizes())
+    program = TileProgram(
+        name="sum_blocks",
+        element="f32",
+        parameters=(
+            Parameter("x", "in", source.type),
+            Parameter("totals", "out", "f32"),
+            *(Parameter(slot, "size") for slot in sizes_used(walk(ops), slots)),
+        ),
+        body=(),
+        end=ops,
+        summary="the sums of blocks of K of a row",
+    )
+    row = symbol("lp")
+    places = (
+        Argument(source.buffer, row * source.strides["m"]),
+        Argument(made.buffer, matrix * made.strides["b"] + row * made.strides["m"]),
+    )
+    call = Call(program.name, places)
+    return (BlockLoop("lp", plan.sizes["m"], (call,), note="sum blocks of A"),), program
+
+
+def _block(plan: Plan, existing: int) -> Iterator[Op]:
+    """The sum of a block, of which so many elements exist."""
+    source, form = plan.operands["a"], plan.quantized
+    prefix = "" if existing == form.block else "last_"
+    emitter = Emitter(plan.target, fitting(plan.target, form.block).lanes, prefix, "f32")
+    total = emitter.fresh("added", "f32")
+    emitter.stage("elements", note="Elements.")
+    emitter.add(Zero(total))
+    for number, piece in enumerate(pieces(existing, emitter.lanes)):
+        inner = Emitter(plan.target, emitter.lanes, f"{emitter.prefix}part{number}_of_", "f32")
+        inner.stage("elements")
+        every = piece.elements(source, inner, "x")
+        sums = inner.register(reduce(partial(inner.builder, "add"), every))
+        emitter.add(*piece.repeated((*inner.emit(), Add(total, total, sums)), "x"))
+    emitter.stage("sum", note="The sum of this block's elements.")
+    kept = folded(emitter, total, "add")
+    put_one(emitter, kept if form.minima else emitter.builder("neg", kept), Address("totals", ZERO))
+    yield from emitter.emit()
+    yield Advance("totals", ONE)

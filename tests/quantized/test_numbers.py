@@ -1,0 +1,155 @@
+"""An A of bf16 meets numbers of a quantized B in dot products, and sums of blocks are scaled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from support.cases import Cases
+from support.products.fused import Kernels, Trial
+from support.products.packed import DTYPES, convert
+
+import tilewright as tw
+from tilewright.errors import ScheduleError
+from tilewright.plan.plan import Plan
+from tilewright.plan.planner import make_plan
+from tilewright.runtime.machine.host import resolve
+from tilewright.runtime.quantized.matrix import QuantizedMatrix
+
+Array = np.ndarray[Any, Any]
+M = tw.dim("m")
+#: Targets with dot products of bf16, and what they are called.
+PRODUCTS = {
+    "avx512+bf16": "vdpbf16ps", "amx": "tdpbf16ps", "neon+bf16": "bfdot",
+    "sve256+sve2+bf16": "bfdot", "sve1024+bf16": "bfdot",
+}  # fmt: skip
+Q4 = tw.Quantized("u4", scale="f16", zero=8, block=32)
+#: Of one plane and two, of bytes; with zero points and minima; blocks that tiles of AMX halve.
+FORMATS = (
+    Q4,
+    tw.Quantized("u4", scale="f16", zero="u4", block=128),
+    tw.Quantized("f4_e2m1", scale="e8m0", block=32),
+    tw.Quantized("s4", scale="f32", zero="f16", block=24),
+    tw.Quantized("u3", scale="f32", zero="u3", block=64),
+    tw.Quantized("s2", scale="bf16", block=16),
+    tw.Quantized("s8", scale="f16", block=64),
+    tw.Quantized("u8", scale="f32", zero="f16", block=(64, 24)),
+)
+#: Rows, columns and K: K of whole blocks or not, odd, and within one block; tails of both others.
+SIZES = ((5, 50, 300), (9, 64, 384), (1, 33, 7), (40, 130, 1920))
+
+
+def plan_of(spec: tw.Gemm, target: str, schedule: tw.Schedule | None = None) -> Plan:
+    """What is decided."""
+    return make_plan(spec, schedule or tw.Schedule(), resolve(target))
+
+
+def whole(form: tw.Quantized, k: int, n: int, seed: int) -> QuantizedMatrix:
+    """A B of all numbers of its type, whose elements and minima are whole or halves."""
+    rng, stored = np.random.default_rng(seed), form.stored
+    q = rng.integers(stored.low, stored.high, (k, n), endpoint=True)
+    blocks = form.blocks(k, n)
+    zeros = None
+    if form.zero == form.type:
+        zeros = rng.integers(stored.low, stored.high, blocks, endpoint=True)
+        zeros = zeros.astype(DTYPES[stored.unpacked])
+    elif isinstance(form.zero, str):
+        zeros = convert(rng.integers(-9, 9, blocks).astype(np.float32), form.zero)
+    powers = rng.integers(-1, 2, blocks)
+    if form.scale == "e8m0":
+        scales: Array = (powers + 127).astype(np.uint8)
+    else:
+        scales = convert((rng.choice([-1, 1], blocks) * 2.0**powers).astype(np.float32), form.scale)
+    return QuantizedMatrix(form, q.astype(DTYPES[stored.unpacked]), scales, zeros)
+
+
+def rows_of(m: int, k: int, seed: int) -> Array:
+    """Small integers: every sum of theirs is exact in f32, in any order."""
+    return np.random.default_rng(seed).integers(-4, 5, (m, k)).astype(np.float32)
+
+
+@pytest.mark.parametrize("target", PRODUCTS)
+def test_sums_of_whole_numbers_are_exact(target: str, tmp_path: Path, cases: Cases) -> None:
+    """Beside guard pages: nothing is read of A or B but what there is."""
+    start, trials = sum(map(ord, target)), []
+    for index, form in enumerate(FORMATS):
+        m, n, k = SIZES[(start + index) % 4]
+        a: Any = tw.Matrix("bf16", "F") if (start + index) % 5 == 4 else "bf16"
+        more: dict[str, Any] = {"b2": tw.Packed(form)} if index % 4 == 3 else {}
+        epilogue = tw.acc - 2 * tw.acc2 if more else None
+        spec = tw.Gemm(M, n, k, a=a, b=tw.Packed(form), d="f32", epilogue=epilogue, **more)
+        trials.append((Trial(spec, tw.Schedule(threads=1 + index % 2), {"m": m}), form))
+    kernels = Kernels(target, [trial for trial, _ in trials], tmp_path)
+    for i, (trial, form) in enumerate(trials):
+        spec = trial.spec
+        assert isinstance(spec.k, int) and isinstance(spec.n, int)
+        b, b2 = (whole(form, spec.k, spec.n, 2 * i + second) for second in range(2))
+        a = rows_of(trial.sizes["m"], spec.k, i)
+        given = {"a": convert(a, "bf16"), "b": b} | ({"b2": b2} if spec.b2 is not None else {})
+        got = kernels(i, given, "rear" if i % 2 else "front")["out"]
+        exact = a.astype(np.float64) @ b.dequantize()
+        if spec.b2 is not None:
+            exact -= 2 * (a.astype(np.float64) @ b2.dequantize())
+        assert (got == exact).all(), trial
+    cases.count(target, kernels.lab.means, len(trials))
+
+
+@pytest.mark.parametrize("count", [tw.Strided(3), tw.Offsets(3), tw.Addresses(3)], ids=str)
+@pytest.mark.parametrize("form", [FORMATS[0], FORMATS[1]], ids=str)
+def test_batches(form: tw.Quantized, count: Any) -> None:
+    """Zero points need sums of the rows of every A."""
+    spec = tw.Gemm(4, 48, 256, a="bf16", b=tw.Packed(form), batch=count)
+    tw.compile(spec, target="avx512+bf16").verify(cases=3)
+
+
+@pytest.mark.parametrize("target", PRODUCTS)
+@pytest.mark.parametrize("form", FORMATS, ids=str)
+def test_numbers_are_multiplied_as_they_are(form: tw.Quantized, target: str) -> None:
+    plan = plan_of(tw.Gemm(64, 96, 1920, a="bf16", b=tw.Packed(form)), target)
+    assert plan.product.mnemonic == PRODUCTS[target]
+    assert (plan.product.along, plan.product.across, plan.product.partial) == ("bf16",) * 2 + (
+        "f32",
+    )
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        tw.Gemm(8, 48, 96, a="f32", b=tw.Packed(Q4)),
+        tw.Gemm(8, 48, 96, a="f16", b=tw.Packed(Q4)),
+        tw.Gemm(8, 48, 96, a="bf16", b=tw.Packed(tw.Quantized("u5", scale="f16", block=32))),
+        tw.Gemm(8, 48, 96, a="bf16", b=tw.Packed(tw.Quantized("u8", zero=131, block=32))),
+        tw.Gemm(8, 48, 96, a=tw.Matrix("bf16", "F"), b=tw.Packed(FORMATS[1])),
+    ],
+    ids=repr,
+)
+def test_others_are_f32(spec: tw.Gemm) -> None:
+    plan = plan_of(spec, "avx512+bf16")
+    assert (plan.product.along, plan.product.partial) == ("f32", "")
+
+
+def test_tiles_of_amx_take_whole_blocks_of_rows() -> None:
+    """Else vectors sum: a matrix of A would end behind its row."""
+    for k, mnemonic in ((1920, "tdpbf16ps"), (1921, "vdpbf16ps")):
+        plan = plan_of(tw.Gemm(64, 96, k, a="bf16", b=tw.Packed(Q4)), "amx")
+        assert plan.product.mnemonic == mnemonic
+
+
+def test_nothing_is_unpacked_beforehand() -> None:
+    spec = tw.Gemm(M, 48, 96, a="bf16", b=tw.Packed(Q4))
+    assert plan_of(spec, "avx512+bf16").many is None
+    with pytest.raises(ScheduleError, match="no quantized B that is unpacked beforehand"):
+        plan_of(spec, "avx512+bf16", tw.Schedule(unpack_rows=4))
+
+
+def test_tiles_have_as_many_rows_as_the_first_cache_has_places() -> None:
+    """Rows of 8 KiB all begin in one set of it."""
+    for k, most in ((4096, 8), (4096 + 32, 32)):
+        plan = plan_of(tw.Gemm(M, 4096, k, a="bf16", b=tw.Packed(Q4)), "avx512+bf16")
+        assert max(tile.shape.rows for tile in plan.tiles) <= most
+    asked = plan_of(
+        tw.Gemm(M, 4096, 4096, a="bf16", b=tw.Packed(Q4)), "avx512+bf16", tw.Schedule(tile=(12, 16))
+    )
+    assert max(tile.shape.rows for tile in asked.tiles) == 12
