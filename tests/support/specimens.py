@@ -154,8 +154,12 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
         Gemm(1, 8, 8, b=Packed(Quantized("u4", block=8))),
         Schedule(),
     ),
-    "gemm_f32_8x16x64_ccc_times_u4_unpacked": (
-        Gemm(8, 16, 64, b=Packed(Quantized("u4", scale="f16", zero=8, block=16)), d="bf16"),
+    "gemm_bf16_1x16x32_ccc_times_u4_packed": (
+        Gemm(1, 16, 32, a="bf16", b=Packed(Quantized("u4", zero=8, block=32))),
+        Schedule(),
+    ),
+    "gemm_f32_4x16x32_ccc_times_u4_unpacked": (
+        Gemm(4, 16, 32, b=Packed(Quantized("u4", scale="f16", zero=8, block=16)), d="bf16"),
         Schedule(loops="mnkmnk", pack="b"),
     ),
     "gemm_u8_mx16x64_fff_of_the_call": (
@@ -191,7 +195,7 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemm_f32_8x8xk_fff_batch_of_the_call_bnmk": ("avx2",),
     "gemm_f64_3x5x3_ccf_alpha2_narrow_tails": ("neon", "scalar"),
     "gemm_f32_mxnxk_of_16_ccc_of_the_call": ("avx2", "scalar"),
-    "gemm_f32_2x2xk_cfc_alpha_and_beta_of_the_call_offsets": ("avx512", "scalar"),
+    "gemm_f32_2x2xk_cfc_alpha_and_beta_of_the_call_offsets": ("avx512",),
     "gemm_f32_2x16x16_ccc_beta1_tile2x16_knmk_prefetch4": ("avx2",),
     "gemm_f32_31x16x64_ccc_tile31x16": ("avx512",),
     "gemm_f64_3x2x24_cff_addresses4": ("avx2", "scalar"),
@@ -201,7 +205,8 @@ TARGETS: dict[str, tuple[str, ...]] = {
     "gemm_u8s8_2x16x4_ccc_to_u8_bias_relu": ("avx512",),
     "gemm_u5_1x16x16_ccc_quantized_packed": ("avx512",),
     "gemm_f32_1x8x8_ccc_times_u4_packed": ("avx2",),
-    "gemm_f32_8x16x64_ccc_times_u4_unpacked": ("avx512",),
+    "gemm_bf16_1x16x32_ccc_times_u4_packed": ("amx",),
+    "gemm_f32_4x16x32_ccc_times_u4_unpacked": ("avx512",),
     "gemm_u8s8_1x8x4_ccc_packed_to_u8_bias_relu": ("avx2", "neon"),
     "gemm_s8_2x16x4_ccc_packed_zero_point_and_scale": ("avx512",),
     "gemm_bf16_2x16x3_ccc_packed_batch3_to_bf16": ("avx512",),

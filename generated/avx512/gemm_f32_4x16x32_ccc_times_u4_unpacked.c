@@ -81,25 +81,25 @@ __attribute__((unused)) static inline float float_of_bits(int32_t bits)
 #ifdef __cplusplus
 extern "C" {
 #endif
-void gemm_f32_8x16x64_ccc_times_u4_unpacked(const float *a, const uint8_t *b, uint16_t *d);
-void gemm_f32_8x16x64_ccc_times_u4_unpacked_invoke(void *const *arrays, const int64_t *sizes, const double *scalars,
+void gemm_f32_4x16x32_ccc_times_u4_unpacked(const float *a, const uint8_t *b, uint16_t *d);
+void gemm_f32_4x16x32_ccc_times_u4_unpacked_invoke(void *const *arrays, const int64_t *sizes, const double *scalars,
     void *scratch);
-int64_t gemm_f32_8x16x64_ccc_times_u4_unpacked_scratch_bytes(const int64_t *sizes);
+int64_t gemm_f32_4x16x32_ccc_times_u4_unpacked_scratch_bytes(const int64_t *sizes);
 #ifdef __cplusplus
 }
 #endif
 
-/* gemm_f32_8x16x64_ccc_times_u4_unpacked: gemm D = A B, sums in f32
+/* gemm_f32_4x16x32_ccc_times_u4_unpacked: gemm D = A B, sums in f32
  *
- * Spec:     Gemm(8, 16, 64, b=Packed(Quantized(type='u4', scale='f16', zero=8, block=16)), d='bf16')
+ * Spec:     Gemm(4, 16, 32, b=Packed(Quantized(type='u4', scale='f16', zero=8, block=16)), d='bf16')
  * Schedule: Schedule(loops='mnkmnk', pack='b')
- * Resolved: Schedule(tile=(8, 16), loops='mnkmnk', k_unroll=1, k_split=1, vectorize='n', pack='b')
+ * Resolved: Schedule(tile=(4, 16), loops='mnkmnk', k_unroll=1, k_split=1, vectorize='n', pack='b')
  * Target:   avx512 (AVX-512 F, BW, DQ, VL, CD)
  * Command:
- *   tilewright emit --target avx512 --name gemm_f32_8x16x64_ccc_times_u4_unpacked -o
- *     gemm_f32_8x16x64_ccc_times_u4_unpacked.c \
+ *   tilewright emit --target avx512 --name gemm_f32_4x16x32_ccc_times_u4_unpacked -o
+ *     gemm_f32_4x16x32_ccc_times_u4_unpacked.c \
  *     --schedule "Schedule(loops='mnkmnk', pack='b')" \
- *     --spec "Gemm(8, 16, 64, b=Packed(Quantized(type='u4', scale='f16', zero=8, block=16)), d='bf16')"
+ *     --spec "Gemm(4, 16, 32, b=Packed(Quantized(type='u4', scale='f16', zero=8, block=16)), d='bf16')"
  */
 
 /* 16 elements of K of 16 columns */
@@ -202,18 +202,14 @@ static inline void unpack_b_16x16(const uint8_t *x, const uint16_t *b_scales, fl
     _mm512_storeu_ps(out + 240, b15);
 }
 
-/* 8 x 16 of C: 8 accumulators + 1 A + 1 B = 10 of 32 zmm
+/* 4 x 16 of C: 4 accumulators + 1 A + 1 B = 6 of 32 zmm
  *
  *     c0_0
  *     c1_0
  *     c2_0
  *     c3_0
- *     c4_0
- *     c5_0
- *     c6_0
- *     c7_0
  */
-static inline void tile1_8x16(const float *a, const float *b, float *restrict sums)
+static inline void tile1_4x16(const float *a, const float *b, float *restrict sums)
 {
     BARRIER;
 
@@ -222,31 +218,19 @@ static inline void tile1_8x16(const float *a, const float *b, float *restrict su
     __m512 c1_0 = _mm512_setzero_ps();
     __m512 c2_0 = _mm512_setzero_ps();
     __m512 c3_0 = _mm512_setzero_ps();
-    __m512 c4_0 = _mm512_setzero_ps();
-    __m512 c5_0 = _mm512_setzero_ps();
-    __m512 c6_0 = _mm512_setzero_ps();
-    __m512 c7_0 = _mm512_setzero_ps();
     const float *pa = a;
     const float *pb = b;
-    for (int64_t kt = 0; kt < 64; kt++) {
+    for (int64_t kt = 0; kt < 32; kt++) {
         /* Load, multiply-add. */
         __m512 b0 = _mm512_loadu_ps(pb);
         const __m512 a0 = _mm512_set1_ps(*pa);
         MULADD_F32X16(c0_0, b0, a0);
-        const __m512 a1 = _mm512_set1_ps(pa[64]);
+        const __m512 a1 = _mm512_set1_ps(pa[32]);
         MULADD_F32X16(c1_0, b0, a1);
-        const __m512 a2 = _mm512_set1_ps(pa[128]);
+        const __m512 a2 = _mm512_set1_ps(pa[64]);
         MULADD_F32X16(c2_0, b0, a2);
-        const __m512 a3 = _mm512_set1_ps(pa[192]);
+        const __m512 a3 = _mm512_set1_ps(pa[96]);
         MULADD_F32X16(c3_0, b0, a3);
-        const __m512 a4 = _mm512_set1_ps(pa[256]);
-        MULADD_F32X16(c4_0, b0, a4);
-        const __m512 a5 = _mm512_set1_ps(pa[320]);
-        MULADD_F32X16(c5_0, b0, a5);
-        const __m512 a6 = _mm512_set1_ps(pa[384]);
-        MULADD_F32X16(c6_0, b0, a6);
-        const __m512 a7 = _mm512_set1_ps(pa[448]);
-        MULADD_F32X16(c7_0, b0, a7);
         pa += 1;
         pb += 16;
     }
@@ -257,24 +241,16 @@ static inline void tile1_8x16(const float *a, const float *b, float *restrict su
     _mm512_storeu_ps(sums + 16, c1_0);
     _mm512_storeu_ps(sums + 32, c2_0);
     _mm512_storeu_ps(sums + 48, c3_0);
-    _mm512_storeu_ps(sums + 64, c4_0);
-    _mm512_storeu_ps(sums + 80, c5_0);
-    _mm512_storeu_ps(sums + 96, c6_0);
-    _mm512_storeu_ps(sums + 112, c7_0);
 }
 
-/* 8 x 16 of C: 8 accumulators + 1 A + 1 B = 10 of 32 zmm
+/* 4 x 16 of C: 4 accumulators + 1 A + 1 B = 6 of 32 zmm
  *
  *     c0_0
  *     c1_0
  *     c2_0
  *     c3_0
- *     c4_0
- *     c5_0
- *     c6_0
- *     c7_0
  */
-static inline void tile2_8x16(uint16_t *restrict d, const float *sums)
+static inline void tile2_4x16(uint16_t *restrict d, const float *sums)
 {
     /* Constants, in decimal; where that is rounded, the exact value stands beside it. */
     const __m512i bf16_const0 = _mm512_set1_epi32(64);
@@ -285,10 +261,6 @@ static inline void tile2_8x16(uint16_t *restrict d, const float *sums)
     __m512 c1_0 = _mm512_loadu_ps(sums + 16);
     __m512 c2_0 = _mm512_loadu_ps(sums + 32);
     __m512 c3_0 = _mm512_loadu_ps(sums + 48);
-    __m512 c4_0 = _mm512_loadu_ps(sums + 64);
-    __m512 c5_0 = _mm512_loadu_ps(sums + 80);
-    __m512 c6_0 = _mm512_loadu_ps(sums + 96);
-    __m512 c7_0 = _mm512_loadu_ps(sums + 112);
 
     /* Store, as bf16. */
     const __m512i c0_0_bf16_1 = _mm512_castps_si512(c0_0);
@@ -337,82 +309,34 @@ static inline void tile2_8x16(uint16_t *restrict d, const float *sums)
     const __m512i c3_0_bf16_8 = _mm512_srli_epi32(c3_0_bf16_7, 16);
     const __m512i c3_0_bf16 = _mm512_ternarylogic_epi32(c3_0_bf16_4, c3_0_bf16_8, c3_0_bf16_3, 0xca);
     _mm256_storeu_si256((__m256i *)(d + 48), _mm512_cvtepi32_epi16(c3_0_bf16));
-
-    /* c4_0: row 4, columns 0 to 15. */
-    const __m512i c4_0_bf16_1 = _mm512_castps_si512(c4_0);
-    const __m512i c4_0_bf16_2 = _mm512_srli_epi32(c4_0_bf16_1, 16);
-    const __m512i c4_0_bf16_3 = _mm512_or_si512(c4_0_bf16_2, bf16_const0);
-    const __m512i c4_0_bf16_4 = _mm512_movm_epi32(_mm512_cmp_ps_mask(c4_0, c4_0, _CMP_EQ_OQ));
-    const __m512i c4_0_bf16_5 = _mm512_and_si512(c4_0_bf16_2, bf16_const1);
-    const __m512i c4_0_bf16_6 = _mm512_add_epi32(c4_0_bf16_1, c4_0_bf16_5);
-    const __m512i c4_0_bf16_7 = _mm512_add_epi32(c4_0_bf16_6, bf16_const2);
-    const __m512i c4_0_bf16_8 = _mm512_srli_epi32(c4_0_bf16_7, 16);
-    const __m512i c4_0_bf16 = _mm512_ternarylogic_epi32(c4_0_bf16_4, c4_0_bf16_8, c4_0_bf16_3, 0xca);
-    _mm256_storeu_si256((__m256i *)(d + 64), _mm512_cvtepi32_epi16(c4_0_bf16));
-
-    /* c5_0: row 5, columns 0 to 15. */
-    const __m512i c5_0_bf16_1 = _mm512_castps_si512(c5_0);
-    const __m512i c5_0_bf16_2 = _mm512_srli_epi32(c5_0_bf16_1, 16);
-    const __m512i c5_0_bf16_3 = _mm512_or_si512(c5_0_bf16_2, bf16_const0);
-    const __m512i c5_0_bf16_4 = _mm512_movm_epi32(_mm512_cmp_ps_mask(c5_0, c5_0, _CMP_EQ_OQ));
-    const __m512i c5_0_bf16_5 = _mm512_and_si512(c5_0_bf16_2, bf16_const1);
-    const __m512i c5_0_bf16_6 = _mm512_add_epi32(c5_0_bf16_1, c5_0_bf16_5);
-    const __m512i c5_0_bf16_7 = _mm512_add_epi32(c5_0_bf16_6, bf16_const2);
-    const __m512i c5_0_bf16_8 = _mm512_srli_epi32(c5_0_bf16_7, 16);
-    const __m512i c5_0_bf16 = _mm512_ternarylogic_epi32(c5_0_bf16_4, c5_0_bf16_8, c5_0_bf16_3, 0xca);
-    _mm256_storeu_si256((__m256i *)(d + 80), _mm512_cvtepi32_epi16(c5_0_bf16));
-
-    /* c6_0: row 6, columns 0 to 15. */
-    const __m512i c6_0_bf16_1 = _mm512_castps_si512(c6_0);
-    const __m512i c6_0_bf16_2 = _mm512_srli_epi32(c6_0_bf16_1, 16);
-    const __m512i c6_0_bf16_3 = _mm512_or_si512(c6_0_bf16_2, bf16_const0);
-    const __m512i c6_0_bf16_4 = _mm512_movm_epi32(_mm512_cmp_ps_mask(c6_0, c6_0, _CMP_EQ_OQ));
-    const __m512i c6_0_bf16_5 = _mm512_and_si512(c6_0_bf16_2, bf16_const1);
-    const __m512i c6_0_bf16_6 = _mm512_add_epi32(c6_0_bf16_1, c6_0_bf16_5);
-    const __m512i c6_0_bf16_7 = _mm512_add_epi32(c6_0_bf16_6, bf16_const2);
-    const __m512i c6_0_bf16_8 = _mm512_srli_epi32(c6_0_bf16_7, 16);
-    const __m512i c6_0_bf16 = _mm512_ternarylogic_epi32(c6_0_bf16_4, c6_0_bf16_8, c6_0_bf16_3, 0xca);
-    _mm256_storeu_si256((__m256i *)(d + 96), _mm512_cvtepi32_epi16(c6_0_bf16));
-
-    /* c7_0: row 7, columns 0 to 15. */
-    const __m512i c7_0_bf16_1 = _mm512_castps_si512(c7_0);
-    const __m512i c7_0_bf16_2 = _mm512_srli_epi32(c7_0_bf16_1, 16);
-    const __m512i c7_0_bf16_3 = _mm512_or_si512(c7_0_bf16_2, bf16_const0);
-    const __m512i c7_0_bf16_4 = _mm512_movm_epi32(_mm512_cmp_ps_mask(c7_0, c7_0, _CMP_EQ_OQ));
-    const __m512i c7_0_bf16_5 = _mm512_and_si512(c7_0_bf16_2, bf16_const1);
-    const __m512i c7_0_bf16_6 = _mm512_add_epi32(c7_0_bf16_1, c7_0_bf16_5);
-    const __m512i c7_0_bf16_7 = _mm512_add_epi32(c7_0_bf16_6, bf16_const2);
-    const __m512i c7_0_bf16_8 = _mm512_srli_epi32(c7_0_bf16_7, 16);
-    const __m512i c7_0_bf16 = _mm512_ternarylogic_epi32(c7_0_bf16_4, c7_0_bf16_8, c7_0_bf16_3, 0xca);
-    _mm256_storeu_si256((__m256i *)(d + 112), _mm512_cvtepi32_epi16(c7_0_bf16));
 }
 
-void gemm_f32_8x16x64_ccc_times_u4_unpacked(const float *a, const uint8_t *b, uint16_t *d)
+void gemm_f32_4x16x32_ccc_times_u4_unpacked(const float *a, const uint8_t *b, uint16_t *d)
 {
     for (int64_t n0 = 0; n0 < 1; n0++) {
         {
-            _Alignas(64) float sums[128];
+            _Alignas(64) float sums[64];
             {
-                _Alignas(64) float b_packed[1264];
-                for (int64_t kp = 0; kp < 4; kp++) { /* unpack B */
-                    unpack_b_16x16(b + 128 * kp + 512 * n0,
-                        (const uint16_t *)(const void *)(b + 128 * n0 + 32 * kp + 512), b_packed + 256 * kp);
+                _Alignas(64) float b_packed[752];
+                for (int64_t kp = 0; kp < 2; kp++) { /* unpack B */
+                    unpack_b_16x16(b + 128 * kp + 256 * n0,
+                        (const uint16_t *)(const void *)(b + 32 * kp + 64 * n0 + 256), b_packed + 256 * kp);
                 }
-                tile1_8x16(a, b_packed, sums);
+                tile1_4x16(a, b_packed, sums);
             }
-            tile2_8x16(d + 16 * n0, sums);
+            tile2_4x16(d + 16 * n0, sums);
         }
     }
 }
 
-void gemm_f32_8x16x64_ccc_times_u4_unpacked_invoke(void *const *arrays, const int64_t *sizes, const double *scalars,
+void gemm_f32_4x16x32_ccc_times_u4_unpacked_invoke(void *const *arrays, const int64_t *sizes, const double *scalars,
     void *scratch)
 {
     (void)arrays, (void)sizes, (void)scalars, (void)scratch;
-    gemm_f32_8x16x64_ccc_times_u4_unpacked((const float *)arrays[0], (const uint8_t *)arrays[1], (uint16_t *)arrays[2]);
+    gemm_f32_4x16x32_ccc_times_u4_unpacked((const float *)arrays[0], (const uint8_t *)arrays[1], (uint16_t *)arrays[2]);
 }
 
-int64_t gemm_f32_8x16x64_ccc_times_u4_unpacked_scratch_bytes(const int64_t *sizes)
+int64_t gemm_f32_4x16x32_ccc_times_u4_unpacked_scratch_bytes(const int64_t *sizes)
 {
     (void)sizes;
     return 0;
