@@ -60,7 +60,7 @@ def _vectors(element: str) -> tuple[Vector, ...]:
 def _integers() -> tuple[Vector, ...]:
     wide = tuple(s32(bits, **_cuts("s32", bits)) for bits in _WIDTHS)
     sums = (*wide, alone(), *(s64(bits, **_cuts("s64", bits)) for bits in _WIDTHS), single())
-    return (*sums, *(factors("s16", bits) for bits in _GROUPS))
+    return (*sums, *(factors(e, bits) for e in ("s16", "u8", "s8") for bits in _GROUPS))
 
 
 TARGET = Target(

@@ -105,7 +105,7 @@ def _wide(element: str, bits: int) -> Vector:
 
 
 def _integers() -> tuple[Vector, ...]:
-    held = tuple(factors("s16", bits, masked=True) for bits in _GROUPS)
+    held = (factors(e, bits, masked=True) for e in ("s16", "u8", "s8") for bits in _GROUPS)
     sums = (*(_s32(bits) for bits in _WIDTHS), alone())
     return (*sums, *(_s64(bits) for bits in _WIDTHS), wide.alone(), *held)
 

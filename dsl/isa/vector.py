@@ -204,6 +204,8 @@ class Vector:
     elements by fields of bytes; ``shifts[type]`` is a register full of a
     group of the other sign, half of its range added to each or subtracted, so that the values are
     its own.
+    ``few`` is a multiply-add whose sums its lanes hold of few products alone: a vector with twice
+    their bits adds those sums up, by its own multiply-add with ones.
     ``several`` are loads of more than one vector, those of most first.
     ``load_group`` and ``store_group`` move ``{bytes}`` bytes as the one lane that there is.
     ``stream`` stores all lanes past the caches, at an address that is a multiple of their bytes.
@@ -224,6 +226,7 @@ class Vector:
     add: str = ""
     mul: str = ""
     muladd: tuple[MulAdd, ...] = ()
+    few: MulAdd | None = None
     sum_lanes: str = ""
     group: str = ""
     fields: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
@@ -254,7 +257,7 @@ class Vector:
             raise TargetError(
                 f"vector {self.name} needs a multiply-add with a broadcast or scalar operand"
             )
-        for op in self.muladd:
+        for op in (*self.muladd, *((self.few,) if self.few else ())):
             if op.rows * op.cols != self.lanes:
                 raise TargetError(
                     f"{op.mnemonic} computes {op.rows}x{op.cols}", expected=f"{self.lanes} elements"

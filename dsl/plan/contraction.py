@@ -43,6 +43,9 @@ class Product:
 
     With a ``block`` it sums so many elements of K in registers of type ``partial``; such a sum is
     scaled, and added to those of type ``accumulator``, whose vectors ``ops`` names.
+
+    The products of ``few`` groups of K, where that is not 0, are summed in lanes half as wide, by
+    the ``few`` of their vectors, before they are added to sums: ``op`` stands for both.
     """
 
     accumulator: str
@@ -53,6 +56,7 @@ class Product:
     instead: str = ""
     partial: str = ""
     block: int = 0
+    few: int = 0
 
     @property
     def summed(self) -> str:
@@ -258,6 +262,59 @@ def _reach(type_: str, element: str) -> int | None:
     if type_ == element or element in _WIDENS.get(type_, ()):
         return 0
     return _SHIFTS.get((type_, element))
+
+
+def of_few(target: Target, product: Product, largest: int) -> Product | None:
+    """``product`` with sums of few products first, if that takes fewer cycles; None if not.
+
+    Its factors along the vectors are numbers without sign up to ``largest``, those across s8.
+    """
+    sums = {v: both for v in target.of(product.accumulator) if (both := _in_two_steps(target, v))}
+    if not sums:
+        return None
+    wide = target.of(product.accumulator)[0]
+    first, then, whole = sums[wide]
+    few = MOST_IN[then.x] // (first.depth * largest * LARGEST_S8)
+    if not few:
+        return None
+    core = target.core.at(wide.nbytes)
+    each = core.between(first.mnemonic, first.instructions)
+    each += core.between(then.mnemonic, then.instructions) / few
+    types = {"a": "s8", "b": "u8"}
+    if each / (whole.cols * whole.depth) >= _cycles(target, product, types, "b"):
+        return None
+    ops = {vector: (both[2],) for vector, both in sums.items()}
+    return replace(product, op=whole, depth=whole.depth, ops=ops, few=few, instead="")
+
+
+#: What lanes hold at most, and the greatest magnitude of an s8.
+MOST_IN, LARGEST_S8 = {"s16": 2**15 - 1}, 2**7
+
+
+@lru_cache(maxsize=256)
+def _in_two_steps(target: Target, vector: Vector) -> tuple[MulAdd, MulAdd, MulAdd] | None:
+    """The multiply-add of few products, that of ``vector`` which adds them up, and both as one."""
+    found = (op for op in vector.muladd if op.x == op.y and op.x in MOST_IN)
+    for then in found:
+        first = next(
+            (v.few for v in target.of(then.x) if v.lanes == vector.lanes * then.depth), None
+        )
+        if first is not None:
+            depth = first.depth * then.depth
+            return (
+                first,
+                then,
+                replace(first, cols=vector.lanes, depth=depth, spelling="", product=""),
+            )
+    return None
+
+
+def few_of(target: Target, vector: Vector) -> tuple[Vector, MulAdd, MulAdd]:
+    """The vector of sums of few products beside ``vector``, what makes and what adds them."""
+    found = _in_two_steps(target, vector)
+    assert found is not None, f"{vector!r} has no sums of few products"
+    first, then, _ = found
+    return target.holding(then.x, first.cols), first, then
 
 
 def converting_lanes(target: Target, sums: str) -> int:

@@ -23,7 +23,8 @@ from .formats.quantized_b import QuantizedFormat
 from .loops import Decided, Decision
 from .operands import BatchPlan, Operand
 from .staging import is_empty, loads_as, same_types, takes_scalars
-from .tiling.tile_shape import STEPS, UNPACKING, Scaled, TileRequest
+from .tiling.scaled import UNPACKING, Scaled
+from .tiling.tile_shape import STEPS, TileRequest
 from .tiling.tiles import RegisterTile, Stage, Step
 
 #: K groups in a register of which multiply-adds take one.
@@ -400,7 +401,8 @@ class Plan(Decided):
         summed = bool(self.product.partial)
         converts = not self.spec.sums_blocks and form.stored != self.product.along
         converting = UNPACKING if converts else 0
-        return Scaled(groups, form.fields, bits, planes, bool(form.zeros), summed, converting)
+        runs = -(-groups // self.product.few) if self.product.few else 0
+        return Scaled(groups, form.fields, bits, planes, bool(form.zeros), summed, converting, runs)
 
     def _splits(self, steps: int | None, count: int) -> tuple[int, ...]:
         """Sets of accumulators worth trying: each gets two steps, of one matrix or of several."""

@@ -54,19 +54,19 @@ void pack_u4_64x20_c_with_zeros(const uint8_t *q, const uint16_t *scales, const 
     uint8_t *const bytes = (uint8_t *)out;
     memset(bytes, 0, 1088);
 
-    /* The elements: panels of 24 columns, 8 lines of [24][2] bytes for each 32 of K.
-     * A byte holds 2 elements of a column, 2 apart along K, the first in its low bits.
+    /* The elements: panels of 24 columns, 4 lines of [24][4] bytes for each 32 of K.
+     * A byte holds 2 elements of a column, 4 apart along K, the first in its low bits.
      * What B has not is 0. */
     for (int64_t first = 0; first < 20; first += 24) {
         const int64_t columns = 20 - first < 24 ? 20 - first : 24;
         uint8_t *const panel = bytes + first / 24 * 768;
         for (int64_t k = 0; k < 64; k++) {
             const uint8_t *const from = q + k * 20 + first;
-            const int64_t group = k % 32 / 2;
-            uint8_t *const to = panel + (k / 32 * 8 + group / 2) * 48 + k % 2;
+            const int64_t group = k % 32 / 4;
+            uint8_t *const to = panel + (k / 32 * 4 + group / 2) * 96 + k % 4;
             const int low = (int)(group % 2) * 4;
             for (int64_t n = 0; n < columns; n++)
-                to[n * 2] = (uint8_t)(to[n * 2] | (uint8_t)from[n] << low);
+                to[n * 4] = (uint8_t)(to[n * 4] | (uint8_t)from[n] << low);
         }
     }
 

@@ -101,66 +101,48 @@ int64_t gemm_u5_1x16x16_ccc_quantized_packed_scratch_bytes(const int64_t *sizes)
  *
  *     c0_0
  */
-static inline void tile0_1x16(const int16_t *a, const uint8_t *b, float *restrict c, const float *b_scales,
+static inline void tile0_1x16(const int8_t *a, const uint8_t *b, float *restrict c, const float *b_scales,
     const float *a_scales, const int32_t *a_starts)
 {
+    /* Constants, in decimal; where that is rounded, the exact value stands beside it. */
+    const __m512i ones = _mm512_set1_epi32(65537);
     BARRIER;
 
     /* Accumulators, named by their row and column of vectors in this tile of C. */
     __m512 c0_0 = _mm512_setzero_ps();
-    const int16_t *pa = a;
+    const int8_t *pa = a;
     const uint8_t *pb = b;
     const float *pa_scales = a_scales;
     const int32_t *pa_starts = a_starts;
     const float *pb_scales = b_scales;
 
     /* Load, multiply-add. */
-    __m512i s0_0_k0 = _mm512_set1_epi32(*pa_starts);
-    __m512i b0_bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)pb));
+    __m512i p0_0_k0 = _mm512_setzero_si512();
+    __m512i b0_bytes = _mm512_loadu_si512(pb);
     const __m512i b0_part0 = _mm512_and_si512(b0_bytes, _mm512_set1_epi8(15));
-    __m512i b0_bytes1 = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(pb + 128)));
+    __m512i b0_bytes1 = _mm512_loadu_si512(pb + 128);
     const __m512i b0_part1 = _mm512_and_si512(_mm512_slli_epi16(b0_bytes1, 4), _mm512_set1_epi8(16));
     const __m512i b0 = _mm512_or_si512(b0_part0, b0_part1);
     const __m512i a0 = _mm512_set1_epi32(group_of(pa, 4));
-    s0_0_k0 = _mm512_add_epi32(s0_0_k0, _mm512_madd_epi16(b0, a0));
+    p0_0_k0 = _mm512_add_epi16(p0_0_k0, _mm512_maddubs_epi16(b0, a0));
     const __m512i b0_k1_part0 = _mm512_and_si512(_mm512_srli_epi16(b0_bytes, 4), _mm512_set1_epi8(15));
     const __m512i b0_k1_part1 = _mm512_and_si512(_mm512_slli_epi16(b0_bytes1, 3), _mm512_set1_epi8(16));
     const __m512i b0_k1 = _mm512_or_si512(b0_k1_part0, b0_k1_part1);
-    const __m512i a0_k1 = _mm512_set1_epi32(group_of(pa + 2, 4));
-    s0_0_k0 = _mm512_add_epi32(s0_0_k0, _mm512_madd_epi16(b0_k1, a0_k1));
-    __m512i b0_k2_bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(pb + 32)));
+    const __m512i a0_k1 = _mm512_set1_epi32(group_of(pa + 4, 4));
+    p0_0_k0 = _mm512_add_epi16(p0_0_k0, _mm512_maddubs_epi16(b0_k1, a0_k1));
+    __m512i b0_k2_bytes = _mm512_loadu_si512(pb + 64);
     const __m512i b0_k2_part0 = _mm512_and_si512(b0_k2_bytes, _mm512_set1_epi8(15));
     const __m512i b0_k2_part1 = _mm512_and_si512(_mm512_slli_epi16(b0_bytes1, 2), _mm512_set1_epi8(16));
     const __m512i b0_k2 = _mm512_or_si512(b0_k2_part0, b0_k2_part1);
-    const __m512i a0_k2 = _mm512_set1_epi32(group_of(pa + 4, 4));
-    s0_0_k0 = _mm512_add_epi32(s0_0_k0, _mm512_madd_epi16(b0_k2, a0_k2));
+    const __m512i a0_k2 = _mm512_set1_epi32(group_of(pa + 8, 4));
+    p0_0_k0 = _mm512_add_epi16(p0_0_k0, _mm512_maddubs_epi16(b0_k2, a0_k2));
     const __m512i b0_k3_part0 = _mm512_and_si512(_mm512_srli_epi16(b0_k2_bytes, 4), _mm512_set1_epi8(15));
     const __m512i b0_k3_part1 = _mm512_and_si512(_mm512_slli_epi16(b0_bytes1, 1), _mm512_set1_epi8(16));
     const __m512i b0_k3 = _mm512_or_si512(b0_k3_part0, b0_k3_part1);
-    const __m512i a0_k3 = _mm512_set1_epi32(group_of(pa + 6, 4));
-    s0_0_k0 = _mm512_add_epi32(s0_0_k0, _mm512_madd_epi16(b0_k3, a0_k3));
-    __m512i b0_k4_bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(pb + 64)));
-    const __m512i b0_k4_part0 = _mm512_and_si512(b0_k4_bytes, _mm512_set1_epi8(15));
-    const __m512i b0_k4_part1 = _mm512_and_si512(b0_bytes1, _mm512_set1_epi8(16));
-    const __m512i b0_k4 = _mm512_or_si512(b0_k4_part0, b0_k4_part1);
-    const __m512i a0_k4 = _mm512_set1_epi32(group_of(pa + 8, 4));
-    s0_0_k0 = _mm512_add_epi32(s0_0_k0, _mm512_madd_epi16(b0_k4, a0_k4));
-    const __m512i b0_k5_part0 = _mm512_and_si512(_mm512_srli_epi16(b0_k4_bytes, 4), _mm512_set1_epi8(15));
-    const __m512i b0_k5_part1 = _mm512_and_si512(_mm512_srli_epi16(b0_bytes1, 1), _mm512_set1_epi8(16));
-    const __m512i b0_k5 = _mm512_or_si512(b0_k5_part0, b0_k5_part1);
-    const __m512i a0_k5 = _mm512_set1_epi32(group_of(pa + 10, 4));
-    s0_0_k0 = _mm512_add_epi32(s0_0_k0, _mm512_madd_epi16(b0_k5, a0_k5));
-    __m512i b0_k6_bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(pb + 96)));
-    const __m512i b0_k6_part0 = _mm512_and_si512(b0_k6_bytes, _mm512_set1_epi8(15));
-    const __m512i b0_k6_part1 = _mm512_and_si512(_mm512_srli_epi16(b0_bytes1, 2), _mm512_set1_epi8(16));
-    const __m512i b0_k6 = _mm512_or_si512(b0_k6_part0, b0_k6_part1);
-    const __m512i a0_k6 = _mm512_set1_epi32(group_of(pa + 12, 4));
-    s0_0_k0 = _mm512_add_epi32(s0_0_k0, _mm512_madd_epi16(b0_k6, a0_k6));
-    const __m512i b0_k7_part0 = _mm512_and_si512(_mm512_srli_epi16(b0_k6_bytes, 4), _mm512_set1_epi8(15));
-    const __m512i b0_k7_part1 = _mm512_and_si512(_mm512_srli_epi16(b0_bytes1, 3), _mm512_set1_epi8(16));
-    const __m512i b0_k7 = _mm512_or_si512(b0_k7_part0, b0_k7_part1);
-    const __m512i a0_k7 = _mm512_set1_epi32(group_of(pa + 14, 4));
-    s0_0_k0 = _mm512_add_epi32(s0_0_k0, _mm512_madd_epi16(b0_k7, a0_k7));
+    const __m512i a0_k3 = _mm512_set1_epi32(group_of(pa + 12, 4));
+    p0_0_k0 = _mm512_add_epi16(p0_0_k0, _mm512_maddubs_epi16(b0_k3, a0_k3));
+    __m512i s0_0_k0 = _mm512_set1_epi32(*pa_starts);
+    s0_0_k0 = _mm512_add_epi32(s0_0_k0, _mm512_madd_epi16(p0_0_k0, ones));
 
     /* The sums of this block of K, scaled and added. */
     __m512 b_scales0 = _mm512_loadu_ps(pb_scales);
@@ -175,7 +157,7 @@ static inline void tile0_1x16(const int16_t *a, const uint8_t *b, float *restric
 }
 
 /* a row quantized block by block of K */
-static inline void quantize_row(const float *x, int16_t *restrict out, float *restrict scales, int32_t *restrict starts)
+static inline void quantize_row(const float *x, int8_t *restrict out, float *restrict scales, int32_t *restrict starts)
 {
     /* Constants, in decimal; where that is rounded, the exact value stands beside it. */
     const __m512 scale_const0 = _mm512_set1_ps(1.5046328e-36f); /* 0x1p-119 */
@@ -253,7 +235,7 @@ static inline void quantize_row(const float *x, int16_t *restrict out, float *re
         const __m512 part0_of_elements_2 = _mm512_max_ps(part0_of_elements_1, elements_const0);
         const __m512 part0_of_elements_3 = _mm512_min_ps(part0_of_elements_2, elements_const1);
         const __m512i part0_of_elements = _mm512_cvtps_epi32(part0_of_elements_3);
-        _mm256_storeu_si256((__m256i *)out, _mm512_cvtepi32_epi16(part0_of_elements));
+        _mm_storeu_si128((__m128i *)out, _mm512_cvtepi32_epi8(part0_of_elements));
         added = _mm512_add_epi32(added, part0_of_elements);
         x += 16;
         out += 16;
@@ -303,7 +285,7 @@ void gemm_u5_1x16x16_ccc_quantized_packed(const float *a, const uint8_t *b, floa
         {
             _Alignas(64) float a_scales_made[1];
             {
-                _Alignas(64) int16_t a_packed[16];
+                _Alignas(64) int8_t a_packed[16];
                 for (int64_t lp = 0; lp < 1; lp++) { /* quantize A */
                     quantize_row(a + 16 * lp, a_packed + 16 * lp, a_scales_made + lp, a_starts_made + lp);
                 }

@@ -85,6 +85,27 @@ def multiply_pairs(bits: int) -> MulAdd:
     )
 
 
+def multiply_bytes(bits: int) -> MulAdd:
+    """Pairs of products of bytes, the first without sign, in lanes of s16: few, else they saturate.
+
+    Those of 32 bits lie in a vector's register, too.
+    """
+    mm = prefix(max(bits, 128))
+    pairs = f"{mm}_maddubs_epi16({{x}}, {{y}})"
+    return MulAdd(
+        form="broadcast",
+        mnemonic="vpmaddubsw",
+        spelling=f"{mm}_add_epi16({{acc}}, {pairs})",
+        cols=bits // 16,
+        depth=2,
+        x="u8",
+        y="s8",
+        instructions=2,
+        product=pairs,
+        latency=1,
+    )
+
+
 def add_lane(sums: str) -> str:
     """A C scalar and the first lane of a vector, added."""
     return f"(int32_t)((uint32_t){{acc}} + (uint32_t)_mm_cvtsi128_si32({sums}))"
@@ -127,6 +148,7 @@ def factors(element: str, bits: int, *, masked: bool = False) -> Vector:
         fields=_fields(element, whole_bits) if ctype.endswith("i") else {},
         join=f"{prefix(whole_bits)}_or_si{whole_bits}({{x}}, {{y}})" if ctype.endswith("i") else "",
         shifts={other: flipped} if other else {},
+        few=multiply_bytes(bits) if element == "s16" else None,
         mask=_element_mask(element, bits, seen, back) if masked else None,
         partial_load={} if masked else _first_elements(element, bits),
     )

@@ -39,7 +39,7 @@ from .k_loop import KStep, k_loop
 from .matrix_product import MatrixProduct, accumulator, begin
 from .outer_product import OuterProduct
 from .scaled_matrices import ScaledMatrices, begin_beside
-from .scaled_product import ScaledProduct
+from .scaled_product import RunsOfProducts, ScaledProduct
 from .store import factors, store_across, store_along
 from .store_lines import store_lines
 from .store_matrix import store_matrices
@@ -127,7 +127,7 @@ def _step_of(tile: Tile) -> KStep:
     if tile.product.block and not tile.plan.spec.sums_blocks:
         return (ScaledNumbers if tile.product.partial else DequantizedProduct).of(tile)
     if tile.product.block:
-        return ScaledProduct.of(tile)
+        return (RunsOfProducts if tile.product.few else ScaledProduct).of(tile)
     return BlockProduct.of(tile) if tile.product.blocks else OuterProduct.of(tile)
 
 

@@ -21,22 +21,27 @@ from tilewright.ir.ops import (
     Join,
     Loop,
     Multiply,
+    MultiplyAdd,
     Note,
     Op,
+    Splat,
     Unpack,
     Zero,
 )
 from tilewright.ir.values import Address, Register
 from tilewright.isa.vector import Vector
+from tilewright.plan.contraction import few_of
 from tilewright.symbolic import ZERO, linear
 
 from .dequantize import Bytes, Numbers, Part
-from .k_loop import PointerPlan, factor, pointer_plans, pointer_to
+from .k_loop import PointerPlan, factor, multiply_add, pointer_plans, pointer_to
 from .outer_product import OuterProduct
 from .tile import Tile
 
 #: K groups of a block that stand in straight code at most.
 STRAIGHT = 16
+#: The bits of two ones of s16.
+ONES = 0x10001
 #: The operands that have a value for each block of K.
 OF_BLOCKS = ("a_scales", "a_zeros", "a_starts", "a_totals", "b_scales", "b_zeros", "b_totals")
 
@@ -210,17 +215,20 @@ class ScaledProduct(BlockSteps):
 
     def begin(self, index: int) -> Iterator[Op]:
         """Each row's sums at what zero points take from them: B's, and A's own."""
-        operands = self.tile.plan.operands
         yield from self.totals(index)
         for row in range(self.shape.rows):
             yield from self.zero_of(row, index)
             for column in range(self.shape.vectors):
-                partial = self.sum_of(row, column, index * self.groups)
-                if "a_starts" in operands:
-                    yield Broadcast(partial, self.scale_at("a_starts", row, index), begins=True)
-                else:
-                    yield Zero(partial)
-                yield from self.less_zeros(partial, row, column, index)
+                yield from self.begin_one(row, column, index)
+
+    def begin_one(self, row: int, column: int, index: int) -> Iterator[Op]:
+        """The sum of a row and a vector."""
+        partial = self.sum_of(row, column, index * self.groups)
+        if "a_starts" in self.tile.plan.operands:
+            yield Broadcast(partial, self.scale_at("a_starts", row, index), begins=True)
+        else:
+            yield Zero(partial)
+        yield from self.less_zeros(partial, row, column, index)
 
     def totals(self, index: int) -> Iterator[Op]:
         """The sums of B's elements in a block, where zero points of A multiply them."""
@@ -327,3 +335,75 @@ class ScaledProduct(BlockSteps):
         else:
             yield Apply(acc, "fma", (real, both, acc), vector)
             yield Apply(acc, "fma", (sums, zeros, acc), vector)
+
+
+@dataclass(frozen=True, slots=True)
+class RunsOfProducts(ScaledProduct):
+    """Steps of one block of K, whose products are summed in runs, in lanes half as wide.
+
+    Such a sum holds a run exactly. It is added to the block's by a multiply-add with ones; where a
+    block is one run, that has just begun then.
+    """
+
+    def emit(self, index: int, run: int) -> Iterator[Op]:
+        """The sums of runs and of a block, then scaled and added."""
+        yield Splat(self._ones(index), ONES, 2)
+        if not self._one:
+            yield from self.begin(index)
+        yield from self.products(index, self.groups)
+        if self._one:
+            yield self._note()
+            yield from self.begin(index)
+        yield from self.add(index)
+
+    @staticmethod
+    def _note() -> Note:
+        return Note("The sums of this run, which fit lanes of 16 bits, added up in 32.")
+
+    @property
+    def _one(self) -> bool:
+        """Whether a block is one run."""
+        return not self.looped and self.groups <= self.tile.product.few
+
+    def begin_one(self, row: int, column: int, index: int) -> Iterator[Op]:
+        """The sum of a row and a vector; that of its only run is there already."""
+        yield from ScaledProduct.begin_one(self, row, column, index)
+        if self._one:
+            yield from self._widened(row, column, index * self.groups)
+
+    def _straight(self, first: int, count: int) -> Iterator[Op]:
+        every = [
+            (row, column) for row in range(self.shape.rows) for column in range(self.shape.vectors)
+        ]
+        for start in range(first, first + count, self.tile.product.few):
+            yield from (Zero(self._sum_of_run(*one, start)) for one in every)
+            groups = min(self.tile.product.few, first + count - start)
+            yield from ScaledProduct._straight(self, start, groups)
+            if not self._one:
+                yield self._note()
+                for row, column in every:
+                    yield from self._widened(row, column, start)
+
+    def _multiply(self, row: int, column: int, k: int, in_lanes: bool) -> Iterator[Op]:
+        _, op, _ = few_of(self.tile.plan.target, self.summing)
+        acc = self._sum_of_run(row, column, k)
+        yield from multiply_add(
+            self.tile, op, acc, self.vector(column, k), self._spread_register(row, k)
+        )
+
+    def _widened(self, row: int, column: int, k: int) -> Iterator[Op]:
+        """The sum of the run with K group ``k``, added to its block's."""
+        _, _, op = few_of(self.tile.plan.target, self.summing)
+        run, ones = self._sum_of_run(row, column, k), self._ones(k // self.groups)
+        yield MultiplyAdd(op, self.sum_of(row, column, k), run, ones)
+
+    def _ones(self, index: int) -> Register:
+        vector, _, _ = few_of(self.tile.plan.target, self.summing)
+        return Register("ones" + (f"_k{index}" if index else ""), vector)
+
+    def _sum_of_run(self, row: int, column: int, k: int) -> Register:
+        vector, _, _ = few_of(self.tile.plan.target, self.summing)
+        acc, few = self.tile.accumulator(row, column), self.tile.product.few
+        block, group = divmod(k, self.groups)
+        start = block * self.groups + group // few * few
+        return Register(f"{acc.name.replace('c', 'p', 1)}_k{start}", vector)

@@ -8,8 +8,8 @@ from tilewright.isa.machine import Core
 from tilewright.plan.operands import LINE
 from tilewright.plan.plan import Plan
 from tilewright.plan.tiling.cost_model import LOOP_OVERHEAD, tile_cycles
+from tilewright.plan.tiling.scaled import UNPACKING
 from tilewright.plan.tiling.tile_shape import (
-    UNPACKING,
     TileRequest,
     TileShape,
     bounds,

@@ -20,7 +20,7 @@ from tilewright.spec.quantized import SCALES, STORED, Plane, Quantize, Quantized
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, value
 
-from ..contraction import Product, choose_product
+from ..contraction import Product, choose_product, of_few
 from ..operands import Operand, operand_of
 from .packed_b import ALIGNMENT, CACHED_BYTES, aligned
 
@@ -308,9 +308,16 @@ def _unscaled(spec: Gemm, target: Target) -> Product:
         types: dict[str, str] = {"a": spec.a.type, "b": "f32"}
         numbers = _of_numbers(spec, vectors)
         return numbers or choose_product(vectors, types, "b", flat=True, held="f32")
-    few = "u4" if quantized.stored.bits <= 4 else "u8"
+    stored = quantized.stored
+    few = "u4" if stored.bits <= 4 else "u8"
     types = {"a": "s8", "b": _FACTORS.get(quantized.type, few)}
-    return choose_product(vectors, types, "b", flat=True, fixed="a")
+    found = choose_product(vectors, types, "b", flat=True, fixed="a")
+    if stored.bits == 8:
+        return found
+    shift = -min(stored.values, default=0)
+    largest = shift + max(stored.values) if stored.values else stored.high - stored.low
+    in_few = of_few(vectors, found, largest)
+    return found if in_few is None else replace(in_few, shifts={"a": 0, "b": shift})
 
 
 def _of_numbers(spec: Gemm, target: Target) -> Product | None:

@@ -14,13 +14,12 @@ from tilewright.isa.target import Target
 from tilewright.isa.vector import MulAdd, Vector
 
 from ..contraction import Product
+from .scaled import UNPACKING, Scaled, of_block, of_matrices
 
 #: Registers for the steps in which elements are converted that no access converts.
 STEPS = 3
 #: Operations that convert an element which no vector spreads.
 ALONE = 4
-#: Registers, and operations for each vector, in which elements of few bits become f32.
-UNPACKING = 4
 #: The bytes of a C scalar, as far as it matters how fast it is loaded.
 _SCALAR = 4
 
@@ -48,36 +47,6 @@ class Budget:
     def beside(self) -> int:
         """Vector registers that hold no sums."""
         return (self.along + self.across + self.masks) * self.registers
-
-
-@dataclass(frozen=True, slots=True)
-class Scaled:
-    """A step of a block of K: its K ``groups``, of which ``fields`` share the bytes of a load.
-
-    Numbers have so many ``bits``, in so many ``planes``.
-
-    ``zeros``: it has zero points of its own beside the scales. ``apart``: its sums have registers
-    of their own; else elements are scaled before they are multiplied. ``converting`` operations
-    make factors of bytes that hold numbers alone.
-    """
-
-    groups: int
-    fields: int
-    bits: int
-    planes: int
-    zeros: bool
-    apart: bool
-    converting: int = 0
-
-    @property
-    def parts(self) -> float:
-        """Operations that take the factors of a K group in a vector out of their bytes."""
-        return 3 * self.planes - 1 - 1 / self.fields if self.fields > 1 else self.converting
-
-    @property
-    def lines(self) -> float:
-        """Loads of the bytes in a vector of a block's columns, and of its scales."""
-        return self.groups * self.bits / 8 + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +154,8 @@ class TileShape:
         # Where a block ends, scales take the factors' place, and more what is computed of them.
         ends = 2 * self.vectors + 5 if self.scaled.zeros else self.vectors + 3
         most = max(along + across, ends)
-        return Budget(2 * accumulators, along, max(across, most - along), 0, registers)
+        sums = self.scaled.sets * accumulators
+        return Budget(sums, along, max(across, most - along), 0, registers)
 
     def _unpacked_budget(self, accumulators: int) -> Budget:
         """Bytes and the scales of a block beside the factors, and what conversions take."""
@@ -322,7 +292,7 @@ class TileRequest:
         """Rows beyond which a tile's accumulators alone take more registers than there are."""
         one = self.ways(vector)[0].one
         taken = vectors * one.parts * min(self.splits) * vector.registers
-        taken *= 2 if self.scaled and self.scaled.apart and not self.unit else 1
+        taken *= self.scaled.sets if self.scaled and not self.unit else 1
         bands = self.free(target) // taken
         return min(bands * one.height, self.most_rows(target) - 1)
 
@@ -512,7 +482,7 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
             "loads": shape.loads / core.loads,
             "latency": shape.unit.latency / shape.k_split,
         }
-        return found if shape.scaled is None else _of_matrices(shape, core, found)
+        return found if shape.scaled is None else of_matrices(shape, core, found)
     converting, loading = shape.bands * shape.shuffles, shape.loading(core)
     whole, core = core, core.at(shape.vector.nbytes)
     found = {
@@ -523,7 +493,7 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
         "latency": latency(shape, core) / shape.k_split,
     }
     if shape.scaled is not None:
-        return _of_block(shape, core, found | _broadcasts(shape, whole, core))
+        return of_block(shape, core, found | _broadcasts(shape, whole, core))
     pairs = (shape.multiply_adds + shape.bands) * core.spread / 2
     shuffled = shape.arithmetic + shape.bands * shape.vector.broadcast_shuffles
     pairs = max(pairs, shuffled / core.fma_units)
@@ -532,64 +502,12 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
     return found | {"conversions": converting / core.shuffles} if converting else found
 
 
-#: What scales the sums of a block and adds them: a product, a conversion, an FMA.
-SCALING = 3
-#: What part of operations on vectors beside products takes the units of these.
-SHARED = 1 / 3
-
-
 def _broadcasts(shape: TileShape, whole: Core, core: Core) -> dict[str, float]:
     """The bound of broadcasts beside products of blocks: shorter vectors wait as whole ones do."""
     if shape.form != "broadcast":
         return {"broadcasts": 0.0}
     shorter = core.between("", 1) / whole.between("", 1)
     return {"broadcasts": (shape.multiply_adds + shape.bands) * whole.spread / 2 * shorter}
-
-
-def _of_block(shape: TileShape, core: Core, group: dict[str, float]) -> dict[str, float]:
-    """The bounds of a block of K from those of a K group."""
-    scaled = shape.scaled
-    assert scaled is not None
-    if not scaled.apart:
-        operations = shape.arithmetic + shape.loads + UNPACKING * shape.vectors
-        whole = {name: cycles * scaled.groups for name, cycles in group.items()}
-        return whole | {"issue": scaled.groups * operations / core.issue}
-    unpacking = shape.vectors * scaled.groups * scaled.parts
-    loads = shape.vectors * scaled.lines + shape.bands * (scaled.groups + 2)
-    arithmetic = shape.arithmetic * scaled.groups + SCALING * shape.outputs + unpacking
-    products = group["multiply-add units"] * scaled.groups
-    beside = (SCALING - 1) * shape.outputs + SHARED * unpacking
-    return {
-        "multiply-add units": products,
-        "products, unpacking and scaling": products + beside * core.between("", 1),
-        "loads": loads / core.loads,
-        "issue": (arithmetic + loads) / core.issue,
-        "latency": latency(shape, core) * scaled.groups + SCALING * core.fma_latency,
-        "broadcasts": group["broadcasts"] * scaled.groups,
-    }
-
-
-def _of_matrices(shape: TileShape, core: Core, part: dict[str, float]) -> dict[str, float]:
-    """The bounds of a block of K from those of a part of it that matrices hold.
-
-    B's elements are stored before, and sums after: rows of these are loaded, scaled, and added to
-    others in memory.
-    """
-    scaled = shape.scaled
-    assert scaled is not None
-    parts, unpacked = scaled.groups / shape.groups, shape.vectors * scaled.groups
-    loads = part["loads"] * core.loads * parts + 2 * (shape.outputs + shape.rows)
-    loads += shape.vectors * scaled.lines
-    stores = unpacked + 2 * shape.outputs
-    arithmetic = unpacked * scaled.parts + SCALING * shape.outputs
-    return {
-        "multiply-add units": part["multiply-add units"] * parts,
-        "scaling": arithmetic * core.between("", 1),
-        "loads": loads / core.loads,
-        "stores": stores / core.stores,
-        "issue": (arithmetic + loads + stores) / core.issue,
-        "latency": part["latency"],
-    }
 
 
 def tightest(each: dict[str, float]) -> str:

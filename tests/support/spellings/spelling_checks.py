@@ -39,6 +39,7 @@ def _of_vector(target: Target, vector: Vector) -> Iterator[Check]:
             yield _access(vector)
             yield from _cuts(vector)
             yield from _conversions(vector)
+        yield from _products(target, vector)
         return
     yield from _accesses(vector)
     yield from _cuts(vector)
@@ -338,6 +339,12 @@ def _small(element: str, shape: tuple[int, ...], seed: int) -> Array:
     return rng.integers(-largest, largest + 1, shape).astype(dtype)
 
 
+def _of_few(element: str, shape: tuple[int, ...], seed: int) -> Array:
+    """Integers of which sums of few products are held exactly: of 6 bits without sign."""
+    drawn = _small(element, shape, seed)
+    return {"u8": drawn & 63, "s16": drawn // 2}.get(element, drawn)
+
+
 def _rough(element: str, shape: tuple[int, ...], seed: int) -> Array:
     return np.random.default_rng(seed).normal(size=shape).astype(DTYPES[element])
 
@@ -355,6 +362,8 @@ def _any(element: str, shape: tuple[int, ...], seed: int) -> Array:
 
 
 def _products(target: Target, v: Vector) -> Iterator[Check]:
+    if v.few is not None:
+        yield _product(target, v, v.few, None, _of_few)
     for op in v.muladd:
         lanes = range(op.lanes or v.lanes) if op.form == "lane" else [None]
         for lane in lanes:
@@ -429,10 +438,12 @@ def _across(target: Target, v: Vector, op: MulAdd) -> list[str]:
     if op.depth == 1:
         return [f"{held.ctype} y = {held.broadcast.format(p='in1')};"]
     bits = 8 * DTYPES[op.y].itemsize * op.depth
+    # Its factors are groups for the sums of few, that are twice as long.
+    group = f"(uint{bits}_t)bits * 0x10001" if op is v.few else "bits"
     return [
         f"int{bits}_t bits;",
         "__builtin_memcpy(&bits, in1, sizeof bits);",
-        f"{held.ctype} y = {held.group.format(x='bits', bits=bits)};",
+        f"{held.ctype} y = {held.group.format(x=group, bits=bits)};",
     ]
 
 
