@@ -14,7 +14,7 @@ from tilewright.isa.target import Target
 from tilewright.isa.vector import MulAdd, Vector
 
 from ..contraction import Product
-from .scaled import UNPACKING, Scaled, of_block, of_matrices
+from .scaled import SCALING, SHARED, UNPACKING, WIDENING, Scaled
 
 #: Registers for the steps in which elements are converted that no access converts.
 STEPS = 3
@@ -482,7 +482,7 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
             "loads": shape.loads / core.loads,
             "latency": shape.unit.latency / shape.k_split,
         }
-        return found if shape.scaled is None else of_matrices(shape, core, found)
+        return found if shape.scaled is None else _of_matrices(shape, core, found)
     converting, loading = shape.bands * shape.shuffles, shape.loading(core)
     whole, core = core, core.at(shape.vector.nbytes)
     found = {
@@ -493,7 +493,7 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
         "latency": latency(shape, core) / shape.k_split,
     }
     if shape.scaled is not None:
-        return of_block(shape, core, found | _broadcasts(shape, whole, core))
+        return _of_block(shape, core, found | _broadcasts(shape, whole, core))
     pairs = (shape.multiply_adds + shape.bands) * core.spread / 2
     shuffled = shape.arithmetic + shape.bands * shape.vector.broadcast_shuffles
     pairs = max(pairs, shuffled / core.fma_units)
@@ -508,6 +508,53 @@ def _broadcasts(shape: TileShape, whole: Core, core: Core) -> dict[str, float]:
         return {"broadcasts": 0.0}
     shorter = core.between("", 1) / whole.between("", 1)
     return {"broadcasts": (shape.multiply_adds + shape.bands) * whole.spread / 2 * shorter}
+
+
+def _of_block(shape: TileShape, core: Core, group: dict[str, float]) -> dict[str, float]:
+    """The bounds of a block of K from those of a K group."""
+    scaled = shape.scaled
+    assert scaled is not None
+    if not scaled.apart:
+        operations = shape.arithmetic + shape.loads + UNPACKING * shape.vectors
+        whole = {name: cycles * scaled.groups for name, cycles in group.items()}
+        return whole | {"issue": scaled.groups * operations / core.issue}
+    unpacking = shape.vectors * scaled.groups * scaled.parts
+    loads = shape.vectors * scaled.lines + shape.bands * (scaled.groups + 2)
+    ends = (SCALING + WIDENING * scaled.runs) * shape.outputs
+    arithmetic = shape.arithmetic * scaled.groups + ends + unpacking
+    products = group["multiply-add units"] * scaled.groups
+    beside = ends - shape.outputs + SHARED * unpacking
+    return {
+        "multiply-add units": products,
+        "products, unpacking and scaling": products + beside * core.between("", 1),
+        "loads": loads / core.loads,
+        "issue": (arithmetic + loads) / core.issue,
+        "latency": group["latency"] * scaled.groups + SCALING * core.fma_latency,
+        "broadcasts": group["broadcasts"] * scaled.groups,
+    }
+
+
+def _of_matrices(shape: TileShape, core: Core, part: dict[str, float]) -> dict[str, float]:
+    """The bounds of a block of K from those of a part of it that matrices hold.
+
+    B's elements are stored before, and sums after: rows of these are loaded, scaled, and added to
+    others in memory.
+    """
+    scaled = shape.scaled
+    assert scaled is not None
+    parts, unpacked = scaled.groups / shape.groups, shape.vectors * scaled.groups
+    loads = part["loads"] * core.loads * parts + 2 * (shape.outputs + shape.rows)
+    loads += shape.vectors * scaled.lines
+    stores = unpacked + 2 * shape.outputs
+    arithmetic = unpacked * scaled.parts + SCALING * shape.outputs
+    return {
+        "multiply-add units": part["multiply-add units"] * parts,
+        "scaling": arithmetic * core.between("", 1),
+        "loads": loads / core.loads,
+        "stores": stores / core.stores,
+        "issue": (arithmetic + loads + stores) / core.issue,
+        "latency": part["latency"],
+    }
 
 
 def tightest(each: dict[str, float]) -> str:
