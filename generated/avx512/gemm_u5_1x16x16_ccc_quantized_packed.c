@@ -141,6 +141,8 @@ static inline void tile0_1x16(const int8_t *a, const uint8_t *b, float *restrict
     const __m512i b0_k3 = _mm512_or_si512(b0_k3_part0, b0_k3_part1);
     const __m512i a0_k3 = _mm512_set1_epi32(group_of(pa + 12, 4));
     p0_0_k0 = _mm512_add_epi16(p0_0_k0, _mm512_maddubs_epi16(b0_k3, a0_k3));
+
+    /* The sums of this run, which fit lanes of 16 bits, added up in 32. */
     __m512i s0_0_k0 = _mm512_set1_epi32(*pa_starts);
     s0_0_k0 = _mm512_add_epi32(s0_0_k0, _mm512_madd_epi16(p0_0_k0, ones));
 
