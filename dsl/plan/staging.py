@@ -336,6 +336,7 @@ def _buffers(held: str, line: str, sizes: Mapping[str, Expr], lanes: int) -> dic
 def _reason(product: Product, sources: Mapping[str, Operand], how: str = "loaded") -> str:
     each = "a lane" if product.unit is None else "an element"
     parts = [f"{product.depth} products {each}"] if product.depth > 1 else []
+    parts += [f"those of {product.few} groups in s16 first"] if product.few else []
     parts += ["sums of a block of K are scaled, and added in f32"] if product.partial else []
     parts += [
         f"{name.upper()} + {s} is subtracted again" for name, s in product.shifts.items() if s
