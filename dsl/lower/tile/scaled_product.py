@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import product
 from math import lcm
 from typing import Self
 
@@ -348,7 +349,9 @@ class RunsOfProducts(ScaledProduct):
     def emit(self, index: int, run: int) -> Iterator[Op]:
         """The sums of runs and of a block, then scaled and added."""
         yield Splat(self._ones(index), ONES, 2)
-        if not self._one:
+        if self._one:
+            yield from self._zeros(index * self.groups)
+        else:
             yield from self.begin(index)
         yield from self.products(index, self.groups)
         if self._one:
@@ -363,7 +366,7 @@ class RunsOfProducts(ScaledProduct):
     @property
     def _one(self) -> bool:
         """Whether a block is one run."""
-        return not self.looped and self.groups <= self.tile.product.few
+        return self.groups <= self.tile.product.few
 
     def begin_one(self, row: int, column: int, index: int) -> Iterator[Op]:
         """The sum of a row and a vector; that of its only run is there already."""
@@ -372,17 +375,24 @@ class RunsOfProducts(ScaledProduct):
             yield from self._widened(row, column, index * self.groups)
 
     def _straight(self, first: int, count: int) -> Iterator[Op]:
-        every = [
-            (row, column) for row in range(self.shape.rows) for column in range(self.shape.vectors)
-        ]
+        if self._one:
+            yield from ScaledProduct._straight(self, first, count)
+            return
         for start in range(first, first + count, self.tile.product.few):
-            yield from (Zero(self._sum_of_run(*one, start)) for one in every)
+            yield from self._zeros(start)
             groups = min(self.tile.product.few, first + count - start)
             yield from ScaledProduct._straight(self, start, groups)
-            if not self._one:
-                yield self._note()
-                for row, column in every:
-                    yield from self._widened(row, column, start)
+            yield self._note()
+            for row, column in self._every:
+                yield from self._widened(row, column, start)
+
+    @property
+    def _every(self) -> Iterator[tuple[int, int]]:
+        """The rows and columns of vectors."""
+        return product(range(self.shape.rows), range(self.shape.vectors))
+
+    def _zeros(self, k: int) -> Iterator[Op]:
+        yield from (Zero(self._sum_of_run(row, column, k)) for row, column in self._every)
 
     def _multiply(self, row: int, column: int, k: int, in_lanes: bool) -> Iterator[Op]:
         _, op, _ = few_of(self.tile.plan.target, self.summing)
