@@ -242,7 +242,7 @@ def _splat(w: Walk, op: Splat) -> None:
 
 def _multiply_add(w: Walk, op: MultiplyAdd) -> None:
     vector, by = w.held(op, op.acc.vector), op.op
-    if by not in vector.muladd and by is not vector.few:
+    if by not in vector.products:
         w.refuse(op, f"by {by!r}", f"an instruction of {vector!r} on {w.target.name}")
     _factor(w, op, op.x.vector, by.x, by.cols * by.depth)
     if isinstance(op.y, Address):

@@ -8,6 +8,7 @@ from sympy import Expr, Integer
 
 from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.isa.vector import Mask, Vector
+from tilewright.spec.types import ITEMSIZE
 
 from .nodes import PointerName, Reads, Sizes
 
@@ -64,3 +65,8 @@ def count_of(active: Active, register: Register, group: int) -> Expr:
     if active is None:
         return Integer(register.vector.lanes * max(group, 1))
     return Integer(1) * (active.active if isinstance(active, MaskRegister) else active)
+
+
+def bits_of_ones(element: str, group: int) -> int:
+    """The bits of a group of ones, as registers are filled with."""
+    return sum(1 << (8 * ITEMSIZE[element] * place) for place in range(group))

@@ -108,8 +108,7 @@ class Target:
                     got=lanes,
                 )
         elements = {vector.element for vector in self.vectors}
-        few = (vector.few for vector in self.vectors if vector.few is not None)
-        for op in (*(op for vector in self.vectors for op in vector.muladd), *few):
+        for op in (op for vector in self.vectors for op in vector.products):
             if missing := {op.x, op.y} - {"", *elements}:
                 raise TargetError(
                     f"target {self.name}: {op.mnemonic} multiplies {op.x} by {op.y}, "

@@ -257,7 +257,7 @@ class Vector:
             raise TargetError(
                 f"vector {self.name} needs a multiply-add with a broadcast or scalar operand"
             )
-        for op in (*self.muladd, *((self.few,) if self.few else ())):
+        for op in self.products:
             if op.rows * op.cols != self.lanes:
                 raise TargetError(
                     f"{op.mnemonic} computes {op.rows}x{op.cols}", expected=f"{self.lanes} elements"
@@ -319,6 +319,11 @@ class Vector:
         """How ``group`` elements of type ``memory`` are repeated; None where they are not."""
         repeat = self.repeats.get(memory)
         return repeat if repeat is not None and repeat.count == group > 1 else None
+
+    @property
+    def products(self) -> tuple[MulAdd, ...]:
+        """Its multiply-adds, that of few products among them."""
+        return self.muladd if self.few is None else (*self.muladd, self.few)
 
     # --- what can be asked of it ---------------------------------------------------------------
 

@@ -36,14 +36,13 @@ from tilewright.ir.ops import (
     TileProgram,
     Zero,
 )
-from tilewright.ir.values import Active, Address, Register
+from tilewright.ir.values import Active, Address, Register, bits_of_ones
 from tilewright.isa.vector import Vector
 from tilewright.lower.staging.conversion import Conversion
 from tilewright.lower.staging.convert_groups import conversion_nest
 from tilewright.plan.formats.packed_b import ALIGNMENT
 from tilewright.plan.routines.pack_b import PackPlan
 from tilewright.plan.tiling.parts import Part, cut
-from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, symbol
 
 #: Vectors of columns that one call sums, or fills with zeros.
@@ -262,7 +261,7 @@ def _sum_ops(plan: PackPlan, vectors: int, groups: int) -> Iterator[Op]:
     product = plan.summing
     ones = Register("ones", product.held(plan.target, vector, "across"))
     if product.depth > 1:
-        yield Splat(ones, _ones(product.across, product.depth), product.depth)
+        yield Splat(ones, bits_of_ones(product.across, product.depth), product.depth)
     totals = [Register(f"s{index}", vector) for index in range(vectors * product.rows)]
     yield from (Zero(total) for total in totals)
     yield Point("px", "x", ZERO, form.stored)
@@ -287,7 +286,7 @@ def _column_ops(plan: PackPlan, groups: int) -> Iterator[Op]:
     product, each = plan.summing, plan.lanes * plan.format.group
     ones = Register("ones", product.held(plan.target, vector, "across"))
     if product.depth > 1:
-        yield Splat(ones, _ones(product.across, product.depth), product.depth)
+        yield Splat(ones, bits_of_ones(product.across, product.depth), product.depth)
     total, old = Register("s", vector), Register("old", single)
     yield from (Zero(total), Point("px", "x", ZERO, plan.format.stored))
     x = Register("x0", _summed(plan, vector))
@@ -314,8 +313,3 @@ def _plus(plan: PackPlan, total: Register, x: Register, ones: Register) -> Op:
     op = plan.summing.form(total.vector, "broadcast", "scalar")
     assert op is not None
     return MultiplyAdd(op, total, x, ones)
-
-
-def _ones(element: str, depth: int) -> int:
-    """The bits of a group of ones."""
-    return sum(1 << (8 * ITEMSIZE[element] * place) for place in range(depth))

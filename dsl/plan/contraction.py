@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from typing import NamedTuple
 
 from tilewright.errors import SpecError
 from tilewright.isa.target import Target
@@ -264,57 +265,51 @@ def _reach(type_: str, element: str) -> int | None:
     return _SHIFTS.get((type_, element))
 
 
-def of_few(target: Target, product: Product, largest: int) -> Product | None:
-    """``product`` with sums of few products first, if that takes fewer cycles; None if not.
-
-    Its factors along the vectors are numbers without sign up to ``largest``, those across s8.
-    """
-    sums = {v: both for v in target.of(product.accumulator) if (both := _in_two_steps(target, v))}
-    if not sums:
-        return None
-    wide = target.of(product.accumulator)[0]
-    first, then, whole = sums[wide]
-    few = MOST_IN[then.x] // (first.depth * largest * LARGEST_S8)
-    if not few:
-        return None
-    core = target.core.at(wide.nbytes)
-    each = core.between(first.mnemonic, first.instructions)
-    each += core.between(then.mnemonic, then.instructions) / few
-    types = {"a": "s8", "b": "u8"}
-    if each / (whole.cols * whole.depth) >= _cycles(target, product, types, "b"):
-        return None
-    ops = {vector: (both[2],) for vector, both in sums.items()}
-    return replace(product, op=whole, depth=whole.depth, ops=ops, few=few, instead="")
-
-
 #: What lanes hold at most, and the greatest magnitude of an s8.
 MOST_IN, LARGEST_S8 = {"s16": 2**15 - 1}, 2**7
 
 
+class Few(NamedTuple):
+    """Sums of few products in lanes of ``vector``: what makes them, what adds them up, and both."""
+
+    vector: Vector
+    first: MulAdd
+    then: MulAdd
+    whole: MulAdd
+
+
 @lru_cache(maxsize=256)
-def _in_two_steps(target: Target, vector: Vector) -> tuple[MulAdd, MulAdd, MulAdd] | None:
-    """The multiply-add of few products, that of ``vector`` which adds them up, and both as one."""
-    found = (op for op in vector.muladd if op.x == op.y and op.x in MOST_IN)
-    for then in found:
-        first = next(
-            (v.few for v in target.of(then.x) if v.lanes == vector.lanes * then.depth), None
-        )
-        if first is not None:
-            depth = first.depth * then.depth
-            return (
-                first,
-                then,
-                replace(first, cols=vector.lanes, depth=depth, spelling="", product=""),
-            )
+def few_of(target: Target, vector: Vector) -> Few | None:
+    """The sums of few products that ``vector`` adds up, if it does."""
+    for then in (op for op in vector.muladd if op.x == op.y and op.x in MOST_IN):
+        for held in target.of(then.x):
+            if held.few is not None and held.lanes == vector.lanes * then.depth:
+                first, depth = held.few, held.few.depth * then.depth
+                whole = replace(first, cols=vector.lanes, depth=depth, spelling="", product="")
+                return Few(held, first, then, whole)
     return None
 
 
-def few_of(target: Target, vector: Vector) -> tuple[Vector, MulAdd, MulAdd]:
-    """The vector of sums of few products beside ``vector``, what makes and what adds them."""
-    found = _in_two_steps(target, vector)
-    assert found is not None, f"{vector!r} has no sums of few products"
-    first, then, _ = found
-    return target.holding(then.x, first.cols), first, then
+def in_few(target: Target, product: Product, largest: int) -> Product | None:
+    """``product`` with sums of few products first, if that takes fewer cycles; None if not.
+
+    Its factors along the vectors are numbers without sign up to ``largest``, those across s8.
+    """
+    vectors = target.of(product.accumulator)
+    found = {vector: both for vector in vectors if (both := few_of(target, vector))}
+    if vectors[0] not in found:
+        return None
+    _, first, then, whole = found[vectors[0]]
+    few = MOST_IN[then.x] // (first.depth * largest * LARGEST_S8)
+    if not few:
+        return None
+    core = target.core.at(vectors[0].nbytes)
+    each = core.between(first.mnemonic, first.instructions)
+    each += core.between(then.mnemonic, then.instructions) / few
+    if each / (whole.cols * whole.depth) >= _cycles(target, product, {"a": "s8", "b": "u8"}, "b"):
+        return None
+    ops = {vector: (both.whole,) for vector, both in found.items()}
+    return replace(product, op=whole, depth=whole.depth, ops=ops, few=few, instead="")
 
 
 def converting_lanes(target: Target, sums: str) -> int:

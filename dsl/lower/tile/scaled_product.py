@@ -29,9 +29,9 @@ from tilewright.ir.ops import (
     Unpack,
     Zero,
 )
-from tilewright.ir.values import Address, Register
+from tilewright.ir.values import Address, Register, bits_of_ones
 from tilewright.isa.vector import Vector
-from tilewright.plan.contraction import few_of
+from tilewright.plan.contraction import Few, few_of
 from tilewright.symbolic import ZERO, linear
 
 from .dequantize import Bytes, Numbers, Part
@@ -41,8 +41,6 @@ from .tile import Tile
 
 #: K groups of a block that stand in straight code at most.
 STRAIGHT = 16
-#: The bits of two ones of s16.
-ONES = 0x10001
 #: The operands that have a value for each block of K.
 OF_BLOCKS = ("a_scales", "a_zeros", "a_starts", "a_totals", "b_scales", "b_zeros", "b_totals")
 
@@ -348,7 +346,8 @@ class RunsOfProducts(ScaledProduct):
 
     def emit(self, index: int, run: int) -> Iterator[Op]:
         """The sums of runs and of a block, then scaled and added."""
-        yield Splat(self._ones(index), ONES, 2)
+        few = self._few
+        yield Splat(self._ones(index), bits_of_ones(few.then.y, few.then.depth), few.then.depth)
         if self._one:
             yield from self._zeros(index * self.groups)
         else:
@@ -395,25 +394,30 @@ class RunsOfProducts(ScaledProduct):
         yield from (Zero(self._sum_of_run(row, column, k)) for row, column in self._every)
 
     def _multiply(self, row: int, column: int, k: int, in_lanes: bool) -> Iterator[Op]:
-        _, op, _ = few_of(self.tile.plan.target, self.summing)
-        acc = self._sum_of_run(row, column, k)
-        yield from multiply_add(
-            self.tile, op, acc, self.vector(column, k), self._spread_register(row, k)
+        acc, x, y = (
+            self._sum_of_run(row, column, k),
+            self.vector(column, k),
+            self._spread_register(row, k),
         )
+        yield from multiply_add(self.tile, self._few.first, acc, x, y)
 
     def _widened(self, row: int, column: int, k: int) -> Iterator[Op]:
         """The sum of the run with K group ``k``, added to its block's."""
-        _, _, op = few_of(self.tile.plan.target, self.summing)
-        run, ones = self._sum_of_run(row, column, k), self._ones(k // self.groups)
-        yield MultiplyAdd(op, self.sum_of(row, column, k), run, ones)
+        run, by = self._sum_of_run(row, column, k), self._ones(k // self.groups)
+        yield MultiplyAdd(self._few.then, self.sum_of(row, column, k), run, by)
+
+    @property
+    def _few(self) -> Few:
+        """The instructions of both steps."""
+        found = few_of(self.tile.plan.target, self.summing)
+        assert found is not None, f"{self.summing!r} has no sums of few products"
+        return found
 
     def _ones(self, index: int) -> Register:
-        vector, _, _ = few_of(self.tile.plan.target, self.summing)
-        return Register("ones" + (f"_k{index}" if index else ""), vector)
+        return Register("ones" + (f"_k{index}" if index else ""), self._few.vector)
 
     def _sum_of_run(self, row: int, column: int, k: int) -> Register:
-        vector, _, _ = few_of(self.tile.plan.target, self.summing)
         acc, few = self.tile.accumulator(row, column), self.tile.product.few
         block, group = divmod(k, self.groups)
         start = block * self.groups + group // few * few
-        return Register(f"{acc.name.replace('c', 'p', 1)}_k{start}", vector)
+        return Register(f"{acc.name.replace('c', 'p', 1)}_k{start}", self._few.vector)

@@ -20,7 +20,7 @@ from tilewright.spec.quantized import SCALES, STORED, Plane, Quantize, Quantized
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, value
 
-from ..contraction import Product, choose_product, of_few
+from ..contraction import Product, choose_product, in_few
 from ..operands import Operand, operand_of
 from .packed_b import ALIGNMENT, CACHED_BYTES, aligned
 
@@ -316,8 +316,8 @@ def _unscaled(spec: Gemm, target: Target) -> Product:
         return found
     shift = -min(stored.values, default=0)
     largest = shift + max(stored.values) if stored.values else stored.high - stored.low
-    in_few = of_few(vectors, found, largest)
-    return found if in_few is None else replace(in_few, shifts={"a": 0, "b": shift})
+    runs = in_few(vectors, found, largest)
+    return found if runs is None else replace(runs, shifts={"a": 0, "b": shift})
 
 
 def _of_numbers(spec: Gemm, target: Target) -> Product | None:
@@ -383,14 +383,15 @@ def quantized_operands(
             found[name] = Operand(name, type_, own, Name("b"), begin)
     if spec.sums_blocks:
         return found | _made_of_a(form, spec, product, rows)
-    totals = _of_a_blocks(form, rows) if product.partial and form.zeros else None
-    return found if totals is None else found | {"a_totals": totals}
+    if not product.partial or not form.zeros:
+        return found
+    totals = Operand("a_totals", "f32", _of_blocks(form, rows), Name("a_totals_made"))
+    return found | {"a_totals": totals}
 
 
-def _of_a_blocks(form: QuantizedFormat, rows: Expr) -> Operand:
-    """The sums of blocks of A's rows."""
-    blocks = {"m": Integer(form.k_blocks), "k": Rational(1, form.block), "b": form.k_blocks * rows}
-    return Operand("a_totals", "f32", blocks, Name("a_totals_made"))
+def _of_blocks(form: QuantizedFormat, rows: Expr) -> dict[str, Expr]:
+    """The strides of what the blocks of A's rows have each."""
+    return {"m": Integer(form.k_blocks), "k": Rational(1, form.block), "b": form.k_blocks * rows}
 
 
 def _made_of_a(
@@ -399,7 +400,7 @@ def _made_of_a(
     """A's elements, their scales, and what zero points need, where the kernel makes them."""
     width = form.k_blocks * form.block
     lines = {"m": Integer(width), "k": ONE, "b": width * rows}
-    blocks = {"m": Integer(form.k_blocks), "k": Rational(1, form.block), "b": form.k_blocks * rows}
+    blocks = _of_blocks(form, rows)
     row: dict[str, Expr] = {"m": ONE, "k": ZERO, "b": rows}
     names = {"a_starts": ("s32", blocks)} if form.bias else {}
     names |= {"a_totals": ("f32", blocks)} if form.zeros else {}
