@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -117,7 +118,10 @@ def _inner(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
         f"[pytest]\npythonpath = {CONFTEST.parent}\nmarkers =\n    twice: x\n    golden: x\n"
     )
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    plain = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    return subprocess.run(
+        command, cwd=folder, env=plain, capture_output=True, text=True, check=False
+    )
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")], ids=["one process", "two workers"])
