@@ -41,6 +41,8 @@ FORMATS = {
 }
 #: Seconds that one measurement of a call takes at least.
 LEAST = 0.003
+#: Seconds of a call that is timed once and not in rounds, as a peer's without fast kernels here.
+LONG = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,24 +122,30 @@ def _measure(options: Options, m: int, n: int, k: int) -> dict[str, tuple[float,
 
 def _rounds(calls: list[Callable[[], object]], effort: Effort) -> Array:
     """Seconds of each call: the median over rounds of the least of the repeats."""
-    loops = [_loops(call) for call in calls]
-    seconds = np.full((effort.rounds, len(calls)), np.inf)
+    once = np.array([_warmed(call) for call in calls])
+    seconds = np.repeat(once[np.newaxis], effort.rounds, axis=0)
+    for i in np.flatnonzero(once < LONG):
+        seconds[:, i] = np.inf
     for row in seconds:
         for _ in range(effort.repeats):
-            for i, call in enumerate(calls):
-                start = perf_counter()
-                for _ in range(loops[i]):
-                    call()
-                row[i] = min(row[i], (perf_counter() - start) / loops[i])
+            for i in np.flatnonzero(once < LONG):
+                loops = max(1, round(LEAST / once[i]))
+                row[i] = min(row[i], _seconds(calls[i], loops))
     found: Array = np.median(seconds, axis=0)
     return found
 
 
-def _loops(call: Callable[[], object]) -> int:
-    call()
+def _warmed(call: Callable[[], object]) -> float:
+    """Seconds of the second call, or of the first if that is long."""
+    first = _seconds(call, 1)
+    return first if first >= LONG else _seconds(call, 1)
+
+
+def _seconds(call: Callable[[], object], loops: int) -> float:
     start = perf_counter()
-    call()
-    return max(1, round(LEAST / (perf_counter() - start)))
+    for _ in range(loops):
+        call()
+    return (perf_counter() - start) / loops
 
 
 # --- ours --------------------------------------------------------------------------------------

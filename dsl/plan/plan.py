@@ -417,8 +417,8 @@ class Plan(Decided):
         if self.product.unit is not None:
             return 0
         along, element = self.input_of(self.along).type, self.product.along
-        as_it_is = self.unpacks or loads_as(self.target, along, element)
-        converting = 0 if as_it_is else STEPS
+        counted = self.unpacks or self.product.block  # as part of a tile's own
+        converting = 0 if counted or loads_as(self.target, along, element) else STEPS
         return converting if self.schedule.tile else self._spare_for_compilers() + converting
 
     def _spare_for_compilers(self) -> int:

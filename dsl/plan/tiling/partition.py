@@ -369,9 +369,29 @@ def _many_rows(
 ) -> Iterator[Region]:
     """The cost model's cut of so many elements along, for any number of rows across."""
     search, best = _search(plan, ranked, {}, request), ranked[0]
-    others = tuple(across_parts(plan.product.unit, across, best.across[0][0], _by(plan)))
-    axis = Axis(best.vector, tuple(part for part, _ in _along_parts(plan, best, (0, columns))))
-    yield from _side_by_side(plan, axis, others, request, search)
+    for other in across_parts(plan.product.unit, across, best.across[0][0], _by(plan)):
+        own = _for_rows(plan, best, ranked, other.units, request)
+        axis = Axis(own.vector, tuple(part for part, _ in _along_parts(plan, own, (0, columns))))
+        yield from _side_by_side(plan, axis, (other,), request, search)
+
+
+def _for_rows(
+    plan: Plan, best: Choice, ranked: Sequence[Choice], rows: int, request: TileRequest
+) -> Choice:
+    """The cut for tiles of so many rows: that of ``best``, or one that saves the share ``WORTH``.
+
+    The few rows that tall tiles leave are too few chains of multiply-adds for as many columns.
+    """
+    of_rows = [choice for choice in ranked if choice.across[0][0] == rows]
+    same = next((choice for choice in of_rows if _alike(choice, best)), None)
+    if same is None or of_rows[0].cycles < (1 - WORTH) * same.cycles:
+        return of_rows[0] if of_rows else best
+    return same
+
+
+def _alike(choice: Choice, other: Choice) -> bool:
+    """Whether both cut the elements along in the same way."""
+    return choice.vector == other.vector and choice.along == other.along
 
 
 def _along_parts(
