@@ -417,7 +417,7 @@ class Plan(Decided):
         if self.product.unit is not None:
             return 0
         along, element = self.input_of(self.along).type, self.product.along
-        counted = self.unpacks or self.product.block  # as part of a tile's own
+        counted = self.unpacks or self.product.partial  # by the tile, as its blocks' bytes
         converting = 0 if counted or loads_as(self.target, along, element) else STEPS
         return converting if self.schedule.tile else self._spare_for_compilers() + converting
 

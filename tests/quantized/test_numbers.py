@@ -10,12 +10,10 @@ import pytest
 from support.cases import Cases
 from support.products.fused import Kernels, Trial
 from support.products.packed import DTYPES, convert
+from support.products.plans import plan_of
 
 import tilewright as tw
 from tilewright.errors import ScheduleError
-from tilewright.plan.plan import Plan
-from tilewright.plan.planner import make_plan
-from tilewright.runtime.machine.host import resolve
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
 
 Array = np.ndarray[Any, Any]
@@ -39,11 +37,6 @@ FORMATS = (
 )
 #: Rows, columns and K: K of whole blocks or not, odd, and within one block; tails of both others.
 SIZES = ((5, 50, 300), (9, 64, 384), (1, 33, 7), (40, 130, 1920))
-
-
-def plan_of(spec: tw.Gemm, target: str, schedule: tw.Schedule | None = None) -> Plan:
-    """What is decided."""
-    return make_plan(spec, schedule or tw.Schedule(), resolve(target))
 
 
 def whole(form: tw.Quantized, k: int, n: int, seed: int) -> QuantizedMatrix:
@@ -107,7 +100,7 @@ def test_batches(form: tw.Quantized, count: Any) -> None:
 @pytest.mark.parametrize("target", PRODUCTS)
 @pytest.mark.parametrize("form", FORMATS, ids=str)
 def test_numbers_are_multiplied_as_they_are(form: tw.Quantized, target: str) -> None:
-    plan = plan_of(tw.Gemm(64, 96, 1920, a="bf16", b=tw.Packed(form)), target)
+    plan = plan_of(tw.Gemm(64, 96, 1920, a="bf16", b=tw.Packed(form)), None, target)
     assert plan.product.mnemonic == PRODUCTS[target]
     assert (plan.product.along, plan.product.across, plan.product.partial) == ("bf16",) * 2 + (
         "f32",
@@ -126,30 +119,30 @@ def test_numbers_are_multiplied_as_they_are(form: tw.Quantized, target: str) -> 
     ids=repr,
 )
 def test_others_are_f32(spec: tw.Gemm) -> None:
-    plan = plan_of(spec, "avx512+bf16")
+    plan = plan_of(spec, None, "avx512+bf16")
     assert (plan.product.along, plan.product.partial) == ("f32", "")
 
 
 def test_tiles_of_amx_take_whole_blocks_of_rows() -> None:
     """Else vectors sum: a matrix of A would end behind its row."""
     for k, mnemonic in ((1920, "tdpbf16ps"), (1921, "vdpbf16ps")):
-        plan = plan_of(tw.Gemm(64, 96, k, a="bf16", b=tw.Packed(Q4)), "amx")
+        plan = plan_of(tw.Gemm(64, 96, k, a="bf16", b=tw.Packed(Q4)), None, "amx")
         assert plan.product.mnemonic == mnemonic
 
 
 def test_nothing_is_unpacked_beforehand() -> None:
     spec = tw.Gemm(M, 48, 96, a="bf16", b=tw.Packed(Q4))
-    assert plan_of(spec, "avx512+bf16").many is None
+    assert plan_of(spec, None, "avx512+bf16").many is None
     with pytest.raises(ScheduleError, match="no quantized B that is unpacked beforehand"):
-        plan_of(spec, "avx512+bf16", tw.Schedule(unpack_rows=4))
+        plan_of(spec, tw.Schedule(unpack_rows=4), "avx512+bf16")
 
 
 def test_tiles_have_as_many_rows_as_the_first_cache_has_places() -> None:
     """Rows of 8 KiB all begin in one set of it."""
     for k, most in ((4096, 8), (4096 + 32, 32)):
-        plan = plan_of(tw.Gemm(M, 4096, k, a="bf16", b=tw.Packed(Q4)), "avx512+bf16")
+        plan = plan_of(tw.Gemm(M, 4096, k, a="bf16", b=tw.Packed(Q4)), None, "avx512+bf16")
         assert max(tile.shape.rows for tile in plan.tiles) <= most
     asked = plan_of(
-        tw.Gemm(M, 4096, 4096, a="bf16", b=tw.Packed(Q4)), "avx512+bf16", tw.Schedule(tile=(12, 16))
+        tw.Gemm(M, 4096, 4096, a="bf16", b=tw.Packed(Q4)), tw.Schedule(tile=(12, 16)), "avx512+bf16"
     )
     assert max(tile.shape.rows for tile in asked.tiles) == 12
