@@ -16,7 +16,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.frameworks import in_torch, quantized
+from benchmarks.frameworks import in_torch
 from benchmarks.measure import machine
 from benchmarks.measure.figures import Section, show
 from benchmarks.measure.native import Effort, MissingError
@@ -42,6 +42,7 @@ from benchmarks.sections import (
     ukernel,
     variants,
 )
+from benchmarks.weights import section as quantized
 
 SECTIONS = (
     "gemm", "low", "ukernel", "epilogue", "variants", "estimate", "tune", "tails", "packing",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import lcm
 
 from sympy import Integer
 
@@ -53,9 +54,9 @@ def in_panels(plan: Plan) -> Plan:
 
 def _unpacked_depth(plan: Plan, columns: int) -> int:
     """How much of K of a panel is unpacked at once: what the first cache holds, in equal blocks."""
-    room, unit = plan.target.core.caches[0].size * 3 // 4, plan.k_unit
+    room, unit = plan.target.core.caches[0].size * 3 // 4, lcm(plan.k_unit, plan.product.step)
     k, most = value(plan.sizes["k"]) or 1, min(room, STACK_BYTES * 3 // 4) // columns
-    blocks = -(-k // max(unit, most // ITEMSIZE["f32"]))
+    blocks = -(-k // max(unit, most // ITEMSIZE[plan.factor("b")]))
     return -(-k // (blocks * unit)) * unit
 
 
@@ -99,11 +100,17 @@ def _panel_tile(plan: Plan) -> tuple[int, int]:
     ranked = sorted(steady(plan.target, request, (1, 1)), key=lambda each: _streamed(plan, each))
     sizes = [(each.across[0][0], each.along[0][0] * each.vector.lanes) for each in ranked]
     if plan.unpacks:
-        sizes = [size for size in sizes if size[1] <= plan.blocks[plan.along]] or sizes
+        sizes = [size for size in sizes if _is_panel(plan, size[1])] or sizes
         most = min(most, WAYS)
     fits = (size for size in sizes if size[0] <= most)
     across, along = next(fits, sizes[0])
     return (across, along) if plan.across == "m" else (along, across)
+
+
+def _is_panel(plan: Plan, columns: int) -> bool:
+    """Whether a panel of what is unpacked may be so wide; scales of its columns lie together."""
+    apart = plan.product.partial and plan.quantized.blocks > 1
+    return columns <= plan.blocks[plan.along] and not (apart and plan.quantized.nb % columns)
 
 
 def _streamed(plan: Plan, choice: Choice) -> float:

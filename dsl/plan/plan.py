@@ -19,7 +19,7 @@ from .contraction import Product, converting_lanes
 from .estimate.caches import places
 from .formats.lookup import Format
 from .formats.packed_b import ALIGNMENT
-from .formats.quantized_b import QuantizedFormat
+from .formats.quantized_b import QuantizedFormat, in_panel
 from .loops import Decided, Decision
 from .operands import BatchPlan, Operand
 from .staging import is_empty, loads_as, same_types, takes_scalars
@@ -128,7 +128,7 @@ class Plan(Decided):
 
     @property
     def unpacks(self) -> bool:
-        """Whether blocks of a quantized B are made f32 before tiles read them."""
+        """Whether blocks of a quantized B are unpacked before tiles read them."""
         return "b" in self.packs and self.spec.quantized is not None
 
     @property
@@ -273,6 +273,13 @@ class Plan(Decided):
         return self.packed_format
 
     @property
+    def read_format(self) -> QuantizedFormat:
+        """That format as tiles find it: in panels, where its numbers are unpacked before."""
+        if not (self.unpacks and self.product.partial):
+            return self.quantized
+        return in_panel(self.quantized, self.product.along, self.panel("b") or self.quantized.nb)
+
+    @property
     def output(self) -> Operand:
         """What is written: C, or D."""
         return self.operands[self.spec.output]
@@ -395,7 +402,7 @@ class Plan(Decided):
         """What a block of K is to a tile, where it has scales of its own."""
         if not self.product.block:
             return None
-        form = self.quantized
+        form = self.read_format
         groups = self.product.block // self.product.group
         bits, planes = sum(plane.bits for plane in form.planes), len(form.planes)
         summed = bool(self.product.partial)

@@ -17,7 +17,7 @@ from .contraction import Product
 from .defaults import default_schedule
 from .estimate.work import convert_cycles, move_cycles
 from .formats.lookup import format_of
-from .formats.quantized_b import quantized_product, sums_numbers
+from .formats.quantized_b import quantized_product
 from .loops import Decision, read_loops, threads_decision
 from .operands import batch_of
 from .panels import UNPACKED_COLUMNS, in_panels, why_blocks
@@ -45,7 +45,8 @@ def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
         raise ScheduleError(
             "there is no quantized B that is unpacked beforehand",
             got=f"unpack_rows={schedule.unpack_rows} for {spec!r} on {target.name}",
-            expected="b=tw.Packed(tw.Quantized(...)), and products of f32 and no tw.Addresses, "
+            expected="b=tw.Packed(tw.Quantized(...)), and A of floating point and no tw.Addresses "
+            "(by dot products: no zeros of blocks, no batch, no b2, whole blocks of K), "
             "or a matrix unit that takes the numbers of both",
             hint="leave unpack_rows out",
         )
@@ -120,7 +121,7 @@ def _plan_quantized(spec: Gemm, schedule: Schedule, target: Target, many: Schedu
 
 def _of_many_rows(spec: Gemm, given: Schedule, target: Target) -> Schedule | None:
     """The schedule of a plan in which B is unpacked first; None if there is none."""
-    if spec.sums_blocks or sums_numbers(spec, target):
+    if spec.sums_blocks or quantized_product(spec, target).unit is not None:
         return _for_matrices(spec, given, target)
     loops = "Mnkmnk" if spec.outputs else "mNkmnk"
     loops = loops if spec.batch is None else f"{loops[:2]}b{loops[2:]}"

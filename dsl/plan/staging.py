@@ -290,7 +290,9 @@ def stage_operands(
     seen = dict(operands)
     empty = is_empty(spec)
     if spec.quantized is not None:
-        seen |= quantized_operands(quantized_format(spec, target), spec, product, sizes["m"])
+        seen |= quantized_operands(
+            quantized_format(spec, target), spec, product, sizes["m"], unpacked=unpacks
+        )
         if spec.sums_blocks:
             sources = {} if empty else {"a": operands["a"]}
             return Staging(product, seen, sources, True, _reason(product, sources))

@@ -12,7 +12,7 @@ from tilewright.spec.schedule import Schedule
 from tilewright.symbolic import value
 
 from .formats.lookup import format_of
-from .formats.quantized_b import sums_numbers
+from .formats.quantized_b import sums_numbers, unpacks_numbers
 from .loops import outer_length
 from .operands import operand_of
 from .staging import fits_across, is_plain, product_of
@@ -100,13 +100,15 @@ def packs_in_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:
 
 
 def unpacks_in_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:
-    """Whether blocks of a quantized B are made f32 before tiles read them, for many rows.
+    """Whether blocks of a quantized B are unpacked before tiles read them, for many rows.
 
-    That is for an A of floating point whose products are of f32: sums of blocks have scales of
-    their own. Matrices found by their addresses are summed one by one, with few rows as with many,
-    which panels are not.
+    That is for an A of floating point: they are made f32, or numbers of A's type, of which sums of
+    blocks are scaled. Matrices found by their addresses are summed one by one, with few rows as
+    with many, which panels are not.
     """
-    if spec.quantized is None or spec.sums_blocks or sums_numbers(spec, target):
+    if spec.quantized is None or spec.sums_blocks:
+        return False
+    if sums_numbers(spec, target) and not unpacks_numbers(spec, target):
         return False
     loops = (schedule.loops or "").lower()
     if schedule.pack != "b" or schedule.block or any(loops.count(d) < 2 for d in "mnk"):

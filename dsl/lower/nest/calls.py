@@ -26,7 +26,7 @@ class Block:
 
     ``plan`` has the strides of the operands as they are packed at this point; ``bases`` holds
     where the packed blocks start. The origins along ``pm`` and ``pn`` are those of the panel of A
-    and of B.
+    and of B, that along ``bn`` is that of the caller's block of columns of a B that is unpacked.
     ``parallel``: inside of a loop whose trips run in parallel.
     """
 
@@ -49,6 +49,8 @@ def called(tiles: TileSet, block: Block, tile: RegisterTile, along: Part, across
     origin = dict(block.origin)
     for dim in "mn":
         origin[dim] = origin[dim] + parts[dim].at(f"{dim}t")
+    if plan.unpacks:
+        origin["bn"] = div(origin["n"], plan.quantized.nb) * plan.quantized.nb
     return Call(program.name, tuple(_arguments(block, program, origin)))
 
 

@@ -1,6 +1,7 @@
-"""Blocks of a quantized B unpacked into panels of f32, from which tiles of many rows read them.
+"""Blocks of a quantized B unpacked into panels, from which tiles of many rows read them.
 
-A call unpacks some elements of K of a vector of columns, whose scales it loads once.
+A call unpacks some elements of K of a vector of columns. They become f32, by the scales of their
+block, which it loads once; or numbers of A's type, whose sums tiles scale.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from tilewright.ir.nest import Argument, Call, Name, NestNode, repeated
 from tilewright.ir.ops import Note, Op, Parameter, Store, TileProgram
 from tilewright.ir.values import Address, Register
 from tilewright.isa.vector import Vector
-from tilewright.lower.tile.dequantize import Bytes, Dequantizer
+from tilewright.lower.tile.dequantize import Bytes, Dequantizer, Numbers
 from tilewright.plan.formats.quantized_b import QuantizedFormat
 from tilewright.plan.operands import Operand
 from tilewright.plan.plan import Plan
@@ -32,15 +33,15 @@ def unpack(
     """Unpack into ``buffer`` the block of B that begins at ``origin``."""
     width, each = plan.panel("b"), plan.k_unit
     assert width is not None, "B is unpacked in panels"
-    unpacking = _Unpacking(plan, width, _vector(plan, width))
-    columns, depth, lanes = extents["n"], extents["k"], unpacking.vector.lanes
+    unpacking = _unpacking(plan, width)
+    columns, depth, lanes = extents["n"], extents["k"], unpacking.columns
     tile, nodes = unpacking.tile(), list[NestNode]()
     for part in panel_parts(columns, width):
         first = part.at("pp")
         wide, deep = div(part.size + (lanes - 1), lanes), div(depth + (each - 1), each)
         column = ZERO if wide == 1 else lanes * symbol("vp")
         k = ZERO if deep == 1 else each * symbol("kp")
-        out = first * depth + k * width + column
+        out = first * depth + k * width + column * unpacking.form.group
         there = origin["n"] + first + column, origin["k"] + k
         call = Call(tile.name, tuple(unpacking.arguments(buffer, out, *there)))
         vectors = repeated("vp", wide, (call,))
@@ -55,18 +56,22 @@ def unpack(
 _ALIVE = 12
 
 
-def _vector(plan: Plan, width: int) -> Vector:
-    """The widest vector of f32 with registers enough, of which a panel, and a block of the caller's
+def _unpacking(plan: Plan, width: int) -> _Unpacking:
+    """By the widest vectors with registers enough, of which a panel, and a block of the caller's
     columns, has whole ones.
     """
     sizes, target = (width, plan.quantized.nb), plan.target
-    whole = (v for v in target.of("f32") if not any(size % v.lanes for size in sizes))
-    return next(v for v in whole if v.registers * _ALIVE <= target.registers)
+    whole = [v for v in target.of("f32") if not any(size % v.lanes for size in sizes)]
+    if plan.product.partial:
+        sums = next(v for v in whole if v in plan.product.ops)
+        return _ToNumbers(plan, width, plan.product.held(target, sums, "along"))
+    vector = next(v for v in whole if v.registers * _ALIVE <= target.registers)
+    return _Unpacking(plan, width, vector)
 
 
 @dataclass(frozen=True, slots=True)
 class _Unpacking:
-    """How the columns of a ``vector`` get into a panel of that ``width``."""
+    """How the columns of a ``vector`` get into a panel of that ``width``: as f32."""
 
     plan: Plan
     width: int
@@ -77,59 +82,85 @@ class _Unpacking:
         """How B lies packed."""
         return self.plan.quantized
 
+    @property
+    def columns(self) -> int:
+        """The columns of a vector."""
+        return self.vector.lanes // self.form.group
+
     def arguments(self, buffer: Operand, out: Expr, column: Expr, k: Expr) -> Iterator[Argument]:
         """Where a call finds the elements from (k, column) on, and what belongs to their block."""
         form, b = self.form, Name("b")
         block, inside = div(column, form.nb), mod(column, form.nb)
-        line = div(k * form.lines(form.block), form.block)
-        first = block * form.block_elements + line * form.nb + inside
+        line = div(k * form.lines(form.block // form.group), form.block)
+        first = block * form.block_elements + (line * form.nb + inside) * form.group
         yield Argument(b, first, self.plan.recast("b"))
         row = block * form.k_blocks + div(k, form.block)
-        for _, at, type_ in self._of_blocks():
+        for _, at, type_ in self.of_blocks():
             yield Argument(b, at + ITEMSIZE[type_] * (row * form.nb + inside), cast=True)
         yield Argument(buffer.buffer, out)
 
     def tile(self) -> TileProgram:
         """The program of a call."""
         return TileProgram(
-            name=f"unpack_b_{self.plan.k_unit}x{self.vector.lanes}",
-            element="f32",
+            name=f"unpack_b_{self.plan.k_unit}x{self.columns}",
+            element=self.vector.element,
             parameters=(
                 Parameter("x", "in", self.form.stored),
-                *(Parameter(name, "in", type_) for name, _, type_ in self._of_blocks()),
-                Parameter("out", "out", "f32"),
+                *(Parameter(name, "in", type_) for name, _, type_ in self.of_blocks()),
+                Parameter("out", "out", self.vector.element),
             ),
-            body=tuple(self._ops()),
+            body=tuple(self.ops()),
             end=(),
-            summary=f"{self.plan.k_unit} elements of K of {self.vector.lanes} columns",
+            summary=f"{self.plan.k_unit} elements of K of {self.columns} columns",
         )
 
-    def _of_blocks(self) -> Iterator[tuple[str, int, str]]:
+    def of_blocks(self) -> Iterator[tuple[str, int, str]]:
         """What belongs to blocks of K: its name, the byte at which it begins, its type."""
         yield "b_scales", self.form.scales_at, self.form.scale
         if self.form.zeros:
             yield "b_zeros", self.form.zeros_at, self.form.zeros
 
-    def _ops(self) -> Iterator[Op]:
+    def ops(self) -> Iterator[Op]:
+        """What belongs to the block, then its elements."""
         target, vector = self.plan.target, self.vector
-        own = {name: Register(f"{name}0", vector) for name, *_ in self._of_blocks()}
+        own = {name: Register(f"{name}0", vector) for name, *_ in self.of_blocks()}
         yield Note("What belongs to the block, then its elements one after the other.")
-        for name, _, type_ in self._of_blocks():
+        for name, _, type_ in self.of_blocks():
             yield from read(target, own[name], Address(name, ZERO), None, type_)
         made = Dequantizer(target, self.form, vector, own)
         yield from made.constants()
-        for k in range(self.plan.k_unit):
-            element = Register(f"b{k}", vector)
+        yield from self.elements(made)
+
+    def elements(self, made: Dequantizer | Numbers) -> Iterator[Op]:
+        """Vectors of a K group each."""
+        group = self.form.group
+        for k in range(self.plan.k_unit // group):
+            element = Register(f"b{k}", self.vector)
             yield from made.element(element, self._stored(k))
-            yield Store(Address("out", k * self.width * ONE), element)
+            yield Store(Address("out", k * self.width * group * ONE), element)
 
     def _stored(self, k: int) -> Bytes:
-        """The bytes of that element of a call's, in each column."""
+        """The bytes of that K group of a call's, in each column."""
         form = self.form
         return Bytes(
             target=self.plan.target,
             form=form,
             index=k,
-            at=lambda plane: Address("x", form.place(k, plane)[0] * form.nb * ONE),
+            at=lambda plane: Address("x", form.place(k, plane)[0] * form.nb * form.group * ONE),
             name=lambda back, plane: f"b{k - back}_bytes{plane or ''}",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _ToNumbers(_Unpacking):
+    """As numbers of A's type, in groups along K."""
+
+    def of_blocks(self) -> Iterator[tuple[str, int, str]]:
+        """Nothing: tiles scale the sums of a block."""
+        yield from ()
+
+    def ops(self) -> Iterator[Op]:
+        """The numbers of K groups, one after the other."""
+        made = Numbers(self.plan.target, self.form, self.vector)
+        yield from made.table()
+        yield from self.elements(made)

@@ -93,14 +93,14 @@ class BlockSteps(OuterProduct):
     @property
     def _even(self) -> bool:
         """Whether a block ends with a byte of its elements."""
-        return self.groups % self.tile.plan.quantized.fields == 0
+        return self.groups % self.tile.plan.read_format.fields == 0
 
     @property
     def together(self) -> int:
         """K groups that stand in straight code: all of a short block, else a part of it."""
         if not self.looped or not self._even:
             return self.groups
-        unit = lcm(self.tile.plan.quantized.fields, self.shape.group)
+        unit = lcm(self.tile.plan.read_format.fields, self.shape.group)
         most = range(STRAIGHT // unit * unit, unit, -unit)
         return next((count for count in most if self.groups % count == 0), unit)
 
@@ -140,7 +140,7 @@ class BlockSteps(OuterProduct):
         plan = self.tile.plan
         return Bytes(
             target=plan.target,
-            form=plan.quantized,
+            form=plan.read_format,
             index=k % self.groups,
             at=lambda plane: self.plane_at(column, k, plane),
             name=lambda back, plane: f"{self.vector(column, k - back).name}_bytes{plane or ''}",
@@ -155,12 +155,12 @@ class BlockSteps(OuterProduct):
     def _ahead(self, column: int) -> Expr:
         """How far ahead a load asks for a line, 0 where the vector before it is of that line."""
         plan, distance = self.tile.plan, self.tile.plan.schedule.prefetch
-        begins = self.tile.position(column) * plan.quantized.group % plan.target.core.line == 0
+        begins = self.tile.position(column) * plan.read_format.group % plan.target.core.line == 0
         return distance * self.along[0].k_stride if distance and begins else ZERO
 
     def plane_at(self, column: int, k: int, plane: int) -> Address:
         """Where the bytes with that part of a K group's numbers lie."""
-        form = self.tile.plan.quantized
+        form = self.tile.plan.read_format
         block, group = self._place(k)
         line, _ = form.place(group, plane)
         first = line * form.nb * form.group + self.tile.position(column) * form.group
@@ -260,7 +260,7 @@ class ScaledProduct(BlockSteps):
 
     def load(self, column: int, k: int) -> Iterator[Op]:
         """The factors of a K group, which share their bytes with those of other groups."""
-        form, dst = self.tile.plan.quantized, self.vector(column, k)
+        form, dst = self.tile.plan.read_format, self.vector(column, k)
         if not self.tile.plan.spec.sums_blocks:
             yield from self.looked_up(k // self.groups).element(dst, self.stored(column, k))
             return
@@ -274,7 +274,7 @@ class ScaledProduct(BlockSteps):
     def looked_up(self, index: int) -> Numbers:
         """What makes B's numbers of a block those of A's type."""
         plan, suffix = self.tile.plan, f"_k{index}" if index else ""
-        return Numbers(plan.target, plan.quantized, self.held("along"), suffix)
+        return Numbers(plan.target, plan.read_format, self.held("along"), suffix)
 
     # --- scaled and added --------------------------------------------------------------------
 
@@ -301,7 +301,7 @@ class ScaledProduct(BlockSteps):
     def _scales_sums(self) -> bool:
         """Whether sums of A's elements, which minima multiply, still lack the scales of a call."""
         plan = self.tile.plan
-        return plan.quantized.minima and plan.spec.scales_of_blocks is not None
+        return plan.read_format.minima and plan.spec.scales_of_blocks is not None
 
     def _sums_of(self, row: int, index: int) -> Register:
         """The sum of a block of A's elements, scaled where minima multiply it."""
@@ -322,12 +322,12 @@ class ScaledProduct(BlockSteps):
             real = partial
         else:
             yield Apply(real, "to_f32", (partial,), partial.vector)
-        if not self.tile.plan.quantized.zeros:
+        if not self.tile.plan.read_format.zeros:
             yield Apply(acc, "fma", (real, both, acc), vector)
             return
         zeros = self.of_block("b_zeros", column, index)
         sums = self._sums_of(row, index)
-        if not self.tile.plan.quantized.minima:
+        if not self.tile.plan.read_format.minima:
             less = replace(real, name=f"{partial.name}_less")
             yield Apply(less, "fma", (sums, zeros, real), vector)  # sums of -A: exact
             yield Apply(acc, "fma", (less, both, acc), vector)

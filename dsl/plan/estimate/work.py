@@ -122,7 +122,7 @@ def convert_cycles(plan: Plan) -> float:
 
 
 def unpack_cycles(plan: Plan) -> float:
-    """Cycles to make an element of a quantized B f32: operations, and a store beside them."""
+    """Cycles to unpack an element of a quantized B: operations, and a store beside them."""
     core = plan.target.core
     return max(UNPACKING / core.fma_units, 1 / core.stores) / plan.vectors[0].lanes
 

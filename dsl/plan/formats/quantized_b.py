@@ -7,7 +7,7 @@ follow each other, so that one load gives the factors of several groups.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from sympy import Expr, Integer, Rational
 
@@ -160,6 +160,35 @@ class QuantizedFormat:
         return False
 
 
+@dataclass(frozen=True, slots=True)
+class NumbersFormat(QuantizedFormat):
+    """A panel of ``nb`` columns in which numbers lie unpacked, as ``stored``: one to an element."""
+
+    @property
+    def fields(self) -> int:
+        """Each element is alone."""
+        return 1
+
+    @property
+    def planes(self) -> tuple[Plane, ...]:
+        """One, of whole numbers."""
+        return (Plane(8 * ITEMSIZE[self.stored], 0),)
+
+    def lines(self, groups: int) -> int:
+        """One each."""
+        return groups
+
+    def place(self, index: int, plane: int) -> tuple[int, int]:
+        """The line of a K group."""
+        return index, plane
+
+
+def in_panel(form: QuantizedFormat, type_: str, width: int) -> NumbersFormat:
+    """The numbers of ``form`` as elements of a type, in panels of so many columns."""
+    given = {field.name: getattr(form, field.name) for field in fields(form)}
+    return NumbersFormat(**given | {"stored": type_, "nb": width})
+
+
 _TEXT = re.compile(
     r"(?P<type>\w+)(?: less (?P<offset>-?[0-9]{1,3}))?(?: (?P<shift>[+-][0-9]{1,3}))? "
     r"as (?P<stored>\w+) with (?P<scale>\w+) scales(?: and (?P<zeros>\w+) (?P<kind>zeros|minima))?"
@@ -243,16 +272,19 @@ def quantized_product(spec: Gemm, target: Target, *, unpacked: bool = False) -> 
     """The multiply-add that sums elements of a B of few bits, in steps of a block of K.
 
     Where A is quantized too, blocks are summed in integers, by the matrix unit of a ``target`` that
-    has one, and those sums added up in f32. Else B's elements are made f32, and are multiplied as
-    such: by the tiles, unless they are ``unpacked`` before.
+    has one, and those sums added up in f32. So are sums of an A of floating point and B's numbers
+    as such, where there are dot products of these. Else B's elements are made f32, and multiplied.
+    It is the tiles that do so, unless B is ``unpacked`` before, for vectors.
     """
     quantized = spec.quantized
     assert quantized is not None
     assert isinstance(spec.k, int)
     plain = _unscaled(spec, target)
-    if unpacked:
+    if unpacked and plain.along == "f32":
         return plain
     found = replace(plain, block=quantized.block_of(spec.k))
+    if unpacked:
+        return replace(found, partial="f32")
     if not spec.sums_blocks and plain.along == "f32":
         return found
     if spec.sums_blocks or _in_whole_blocks(spec):
@@ -355,13 +387,27 @@ def sums_numbers(spec: Gemm, target: Target) -> bool:
     return real and quantized_product(spec, target).partial != ""
 
 
+def unpacks_numbers(spec: Gemm, target: Target) -> bool:
+    """Whether B's numbers may be unpacked before vectors meet them, which read A where it lies.
+
+    Sums of A's blocks, which zero points multiply, are not made of a part of its rows.
+    """
+    quantized = spec.quantized
+    if quantized is None or spec.sums_blocks or quantized.zeros:
+        return False
+    alone = spec.batch is None and spec.b2 is None
+    vectors = quantized_product(spec, target).unit is None
+    return alone and vectors and _in_whole_blocks(spec)
+
+
 def quantized_operands(
-    form: QuantizedFormat, spec: Gemm, product: Product, rows: Expr
+    form: QuantizedFormat, spec: Gemm, product: Product, rows: Expr, *, unpacked: bool = False
 ) -> dict[str, Operand]:
     """The bytes of B and their scales where the caller packed them; A where the kernel makes it.
 
     A's elements lie in rows of whole blocks, its scales and the beginnings of a block's sums in
-    rows of as many as there are blocks.
+    rows of as many as there are blocks. ``pn`` is what a column adds with which a block of columns
+    begins, of elements that are not ``unpacked``; of scales it is ``bn`` where they are.
     """
     shared = isinstance(spec.batch, Strided) and spec.batch.b == 0
     several = form.blocks > 1
@@ -371,7 +417,7 @@ def quantized_operands(
     elements |= {"b": ZERO if shared else Integer(form.nbytes)}
     if several:
         elements["pn"] = Integer(form.block_elements // form.nb - form.group)
-        scales["pn"] = Integer(form.k_blocks - 1)
+        scales["bn" if unpacked else "pn"] = Integer(form.k_blocks - 1)
     found = {"b": Operand("b", form.stored, elements)}
     for name, type_, begin in (
         ("b_scales", form.scale, form.scales_at),

@@ -1,0 +1,1 @@
+"""Weights of few bits beside other types, ggml's kernels, and the memory that holds them."""
