@@ -21,7 +21,7 @@ from benchmarks.measure import machine
 from benchmarks.measure.native import Effort, library
 from benchmarks.measure.rounds import rounds
 
-from .products import FORMATS, HALVES, draw
+from .products import FORMATS, HALVES, draw, of_format
 
 Array = np.ndarray[Any, Any]
 #: (n, k) of weights, and the bytes of all their copies, which no cache holds.
@@ -63,12 +63,13 @@ def _calls(
     schedule = tw.Schedule(threads=threads) if threads > 1 else None
     calls: dict[str, tuple[Callable[[], object], int]] = {READS: _reads(threads)}
     for name, form in FORMATS.items():
-        a = tw.Quantize("f32", per=form.per) if name not in HALVES else "bf16"
-        kernel = tw.compile(tw.Gemm(tw.dim("m"), n, k, a=a, b=tw.Packed(form)), schedule)
+        kernel = tw.compile(of_format(name, n, k), schedule)
         left = rng.standard_normal((1, k), np.float32)
         copies = _copies(kernel.pack_b(draw(form, k, n, rng)))
         given = left.astype(ml_dtypes.bfloat16) if name in HALVES else left
-        bound = [kernel.bind(given, packed, kernel(given, packed)) for packed in copies]
+        bound: list[Callable[[], object]] = [
+            kernel.bind(given, packed, kernel(given, packed)) for packed in copies
+        ]
         calls[name] = (partial(_every, bound), sum(packed.nbytes for packed in copies))
     return calls
 

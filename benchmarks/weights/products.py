@@ -86,17 +86,25 @@ def weights_of(n: int, k: int, rng: Any) -> Weights:
 
 
 def _spec(name: str, n: int, k: int) -> tw.Gemm:
-    given: dict[str, Any]
+    m = tw.dim("m")
     if name == READY:
-        given = {"a": "s8", "a_scale": ("row", 32), "b": tw.Packed(FORMATS["q4_0"])}
-    elif name in INTEGERS:
-        given = {"a": tw.Quantize("f32", per=INTEGERS[name].per), "b": tw.Packed(INTEGERS[name])}
-    elif name in HALVES:
-        given = {"a": "bf16", "b": tw.Packed(HALVES[name])}
-    else:
-        a, b = {BYTES: ("u8", "s8"), BF16: ("bf16", "bf16"), F32: ("f32", "f32")}[name]
-        given = {"a": a, "b": tw.Packed(b)}
-    return tw.Gemm(tw.dim("m"), n, k, **given)
+        return tw.Gemm(m, n, k, a="s8", a_scale=("row", 32), b=tw.Packed(FORMATS["q4_0"]))
+    if name in INTEGERS or name in HALVES:
+        return of_format(name, n, k)
+    if name == BYTES:
+        return tw.Gemm(m, n, k, a="u8", b=tw.Packed("s8"))
+    if name == BF16:
+        return tw.Gemm(m, n, k, a="bf16", b=tw.Packed("bf16"))
+    return tw.Gemm(m, n, k, b=tw.Packed("f32"))
+
+
+def of_format(name: str, n: int, k: int) -> tw.Gemm:
+    """A format by name, with the A that meets it."""
+    m = tw.dim("m")
+    if name in HALVES:
+        return tw.Gemm(m, n, k, a="bf16", b=tw.Packed(HALVES[name]))
+    form = INTEGERS[name]
+    return tw.Gemm(m, n, k, a=tw.Quantize("f32", per=form.per), b=tw.Packed(form))
 
 
 def draw(form: tw.Quantized, k: int, n: int, rng: Any) -> tw.QuantizedMatrix:

@@ -67,11 +67,11 @@ def run(options: Options) -> Section:
         for threads in sorted({1, memory.all_threads()})
     ]
     _print(options, rates, far)
-    rows_of = [
+    rows_of: list[dict[str, object]] = [
         {"size": "x".join(map(str, size)), "gops": {name: 1e-9 * x for name, x in each.items()}}
         for size, each in rates.items()
     ]
-    rows_far = [
+    rows_far: list[dict[str, object]] = [
         {"size": each.size, "threads": each.threads, "bytes_per_second": each.rates} for each in far
     ]
     figures = (*_figures(rates), *_of_memory(far))

@@ -7,18 +7,23 @@ from math import lcm
 
 from sympy import Integer
 
-from tilewright.spec.schedule import Schedule
+from tilewright.spec.schedule import MANY_ROWS, Schedule
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, symbol, value
 
+from .contraction import Product
 from .estimate.caches import WAYS
+from .formats.quantized_b import COLUMNS
 from .loops import Decision
 from .operands import LINE
 from .plan import NOMINAL, STACK_BYTES, Plan
 from .tiling.cost_model import Choice, steady
 
-#: Columns of a panel that is unpacked at most: with so many rows their sums fit on the stack.
-UNPACKED_COLUMNS = 64
+#: Rows and columns for which panels of f32 are unpacked: their sums fit on the stack.
+_UNPACKED = (MANY_ROWS, 64)
+#: The same of numbers whose sums are scaled: as many columns as the caller's blocks have, which are
+#: fewer, for more rows.
+_NUMBERS = (STACK_BYTES // (ITEMSIZE["f32"] * COLUMNS), COLUMNS)
 
 
 def in_panels(plan: Plan) -> Plan:
@@ -105,6 +110,11 @@ def _panel_tile(plan: Plan) -> tuple[int, int]:
     fits = (size for size in sizes if size[0] <= most)
     across, along = next(fits, sizes[0])
     return (across, along) if plan.across == "m" else (along, across)
+
+
+def unpacked_block(product: Product) -> tuple[int, int]:
+    """The rows and columns of C, at most, for which a block of a quantized B is unpacked once."""
+    return _NUMBERS if product.partial else _UNPACKED
 
 
 def _is_panel(plan: Plan, columns: int) -> bool:

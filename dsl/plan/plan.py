@@ -23,7 +23,7 @@ from .formats.quantized_b import QuantizedFormat, in_panel
 from .loops import Decided, Decision
 from .operands import BatchPlan, Operand
 from .staging import is_empty, loads_as, same_types, takes_scalars
-from .tiling.scaled import UNPACKING, Scaled
+from .tiling.scaled import ADDING, SCALING, UNPACKING, Scaled
 from .tiling.tile_shape import STEPS, TileRequest
 from .tiling.tiles import RegisterTile, Stage, Step
 
@@ -409,7 +409,17 @@ class Plan(Decided):
         converts = not self.spec.sums_blocks and form.stored != self.product.along
         converting = UNPACKING if converts else 0
         runs = -(-groups // self.product.few) if self.product.few else 0
-        return Scaled(groups, form.fields, bits, planes, bool(form.zeros), summed, converting, runs)
+        return Scaled(
+            groups=groups,
+            fields=form.fields,
+            bits=bits,
+            planes=planes,
+            zeros=bool(form.zeros),
+            apart=summed,
+            converting=converting,
+            runs=runs,
+            scaling=SCALING if self.spec.sums_blocks else ADDING,
+        )
 
     def _splits(self, steps: int | None, count: int) -> tuple[int, ...]:
         """Sets of accumulators worth trying: each gets two steps, of one matrix or of several."""

@@ -20,7 +20,7 @@ from .formats.lookup import format_of
 from .formats.quantized_b import quantized_product
 from .loops import Decision, read_loops, threads_decision
 from .operands import batch_of
-from .panels import UNPACKED_COLUMNS, in_panels, why_blocks
+from .panels import in_panels, unpacked_block, why_blocks
 from .plan import NOMINAL, STACK_BYTES, ManyRows, Plan
 from .staging import is_plain, product_of, same_types, stage_operands
 from .streaming import with_streams
@@ -40,7 +40,7 @@ LINE_VECTORS = 12
 
 def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
     """The plan; ScheduleError or SpecError if schedule and spec contradict each other."""
-    many = _of_many_rows(spec, schedule, target)
+    many = None if spec.quantized is None else _of_many_rows(spec, schedule, target)
     if schedule.unpack_rows is not None and many is None:
         raise ScheduleError(
             "there is no quantized B that is unpacked beforehand",
@@ -103,16 +103,17 @@ def _plan_quantized(spec: Gemm, schedule: Schedule, target: Target, many: Schedu
     all calls have so many rows that is the only plan.
     """
     fixed, asked = isinstance(spec.m, int), schedule.unpack_rows
+    why_unpacked = {} if many is None else _why_unpacked(spec, many, target)
     most = spec.m if isinstance(spec.m, int) else spec.m.max
     if many is not None and fixed and asked is not None and asked <= (most or 0):
-        return _cheapest(spec, many, target, _why_unpacked(many))
+        return _cheapest(spec, many, target, why_unpacked)
     vectors = vectors_alone(target)
     given, why = default_schedule(spec, schedule, vectors)
     plan = replace(_cheapest(spec, given, vectors, why), target=target)
     open_ = replace(schedule, tile=None, k_unroll=None, k_split=None, stores=None, threads=None)
     if many is None or (asked is None and open_ != Schedule()) or not plan.tiles:
         return plan
-    found = _cheapest(spec, many, target, _why_unpacked(many))
+    found = _cheapest(spec, many, target, why_unpacked)
     rows = asked or _fewest_rows(plan, found)
     if most is not None and most < rows:
         return plan
@@ -148,10 +149,11 @@ def _for_matrices(spec: Gemm, given: Schedule, target: Target) -> Schedule | Non
     return replace(kept, loops="mnmk", block=(("m", MANY_ROWS),))
 
 
-def _why_unpacked(schedule: Schedule) -> dict[str, str]:
+def _why_unpacked(spec: Gemm, schedule: Schedule, target: Target) -> dict[str, str]:
     """What is said of the loops of such a schedule."""
     if schedule.pack is not None:
-        why = f"B is unpacked once for up to {MANY_ROWS} rows"
+        rows, _ = unpacked_block(quantized_product(spec, target))
+        why = f"B is unpacked once for up to {rows} rows"
         return dict.fromkeys(("loops", "pack"), why)
     return {"loops": "rows of A stay in a cache while all of B passes"} if schedule.block else {}
 
@@ -301,7 +303,8 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
         loop_reason = f"{packs.upper()} is packed in blocks that stay in the cache"
     blocks = _blocks(schedule, outer + inner, staging.product.across, target, along)
     if unpacks:
-        blocks |= {"m": MANY_ROWS, "n": min(UNPACKED_COLUMNS, value(sizes["n"]) or NOMINAL)}
+        rows, columns = unpacked_block(staging.product)
+        blocks |= {"m": rows, "n": min(columns, value(sizes["n"]) or NOMINAL)}
     chosen, (blocks, more) = blocks, _in_whole_steps(blocks, staging.product)
     return Plan(
         spec=spec,

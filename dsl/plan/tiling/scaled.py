@@ -6,8 +6,10 @@ from dataclasses import dataclass
 
 #: Registers, and operations for each vector, in which elements of few bits become f32.
 UNPACKING = 4
-#: What scales the sums of a block and adds them: a product, a conversion, an FMA.
+#: What scales the sums of a block and adds them: a product of scales, a conversion, an FMA.
 SCALING = 3
+#: What does so with sums of f32 where A has no scales: an FMA.
+ADDING = 1
 #: What adds sums of a run to those of a block.
 WIDENING = 2
 #: What part of operations on vectors beside products takes the units of these.
@@ -23,7 +25,7 @@ class Scaled:
     ``zeros``: it has zero points of its own beside the scales. ``apart``: its sums have registers
     of their own; else elements are scaled before they are multiplied. ``converting`` operations
     make factors of bytes that hold numbers alone. ``runs`` of its groups are summed in narrower
-    lanes first, 0 where none are.
+    lanes first, 0 where none are. A block's sum is added by ``scaling`` operations.
     """
 
     groups: int
@@ -34,6 +36,7 @@ class Scaled:
     apart: bool
     converting: int = 0
     runs: int = 0
+    scaling: int = SCALING
 
     @property
     def sets(self) -> int:

@@ -152,7 +152,8 @@ class TileShape:
         across = self.rows if self.form == "lane_k" else 1
         registers = self.vector.registers
         # Where a block ends, scales take the factors' place, and more what is computed of them.
-        ends = 2 * self.vectors + 5 if self.scaled.zeros else self.vectors + 3
+        zeros = (self.vectors + 2) * self.scaled.zeros
+        ends = self.vectors + self.scaled.scaling + zeros
         most = max(along + across, ends)
         sums = self.scaled.sets * accumulators
         return Budget(sums, along, max(across, most - along), 0, registers)
@@ -520,16 +521,17 @@ def _of_block(shape: TileShape, core: Core, group: dict[str, float]) -> dict[str
         return whole | {"issue": scaled.groups * operations / core.issue}
     unpacking = shape.vectors * scaled.groups * scaled.parts
     loads = shape.vectors * scaled.lines + shape.bands * (scaled.groups + 2)
-    ends = (SCALING + WIDENING * scaled.runs) * shape.outputs
+    ends = (scaled.scaling + WIDENING * scaled.runs) * shape.outputs
     arithmetic = shape.arithmetic * scaled.groups + ends + unpacking
     products = group["multiply-add units"] * scaled.groups
-    beside = ends - shape.outputs + SHARED * unpacking
+    hidden = shape.outputs if scaled.scaling > 1 else 0  # an FMA beside products of integers
+    beside = ends - hidden + SHARED * unpacking
     return {
         "multiply-add units": products,
         "products, unpacking and scaling": products + beside * core.between("", 1),
         "loads": loads / core.loads,
         "issue": (arithmetic + loads) / core.issue,
-        "latency": group["latency"] * scaled.groups + SCALING * core.fma_latency,
+        "latency": group["latency"] * scaled.groups + scaled.scaling * core.fma_latency,
         "broadcasts": group["broadcasts"] * scaled.groups,
     }
 
