@@ -157,6 +157,7 @@ def _looking_up(vector: Vector) -> Vector:
             ctype="uint8x16x2_t",
         ),
         loads={"s8": _from_bytes("s"), "u8": _from_bytes("u")},
+        store="vst1q_u16({p}, vreinterpretq_u16_bf16({v}))",
     )
 
 

@@ -46,7 +46,7 @@ def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
             "there is no quantized B that is unpacked beforehand",
             got=f"unpack_rows={schedule.unpack_rows} for {spec!r} on {target.name}",
             expected="b=tw.Packed(tw.Quantized(...)), and A of floating point and no tw.Addresses "
-            "(by dot products: no zeros of blocks, no batch, no b2, whole blocks of K), "
+            "(by dot products also no zeros of blocks, and whole blocks of K), "
             "or a matrix unit that takes the numbers of both",
             hint="leave unpack_rows out",
         )

@@ -130,7 +130,8 @@ def _looking_up(whole: Vector, *others: Vector) -> tuple[Vector, ...]:
     table = Numbers(
         f"svld2_u8({first_lanes('u8', '16')}, {numbers})", "s16", found_in, "svuint8x2_t"
     )
-    return replace(whole, numbers=table, loads=_from_bytes()), *others
+    store = f"svst1_u16({all_lanes('u16')}, {{p}}, {seen_as('u16', 'bf16', '{v}')})"
+    return replace(whole, numbers=table, loads=_from_bytes(), store=store), *others
 
 
 def _from_bytes() -> dict[str, str]:

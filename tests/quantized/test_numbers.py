@@ -76,25 +76,37 @@ def test_sums_of_whole_numbers_are_exact(target: str, tmp_path: Path, cases: Cas
         trials.append((Trial(spec, tw.Schedule(threads=1 + index % 2), {"m": m}), form))
     kernels = Kernels(target, [trial for trial, _ in trials], tmp_path)
     for i, (trial, form) in enumerate(trials):
-        spec = trial.spec
-        assert isinstance(spec.k, int) and isinstance(spec.n, int)
-        b, b2 = (whole(form, spec.k, spec.n, 2 * i + second) for second in range(2))
-        a = rows_of(trial.sizes["m"], spec.k, i)
-        given = {"a": convert(a, "bf16"), "b": b} | ({"b2": b2} if spec.b2 is not None else {})
-        got = kernels(i, given, "rear" if i % 2 else "front")["out"]
-        exact = a.astype(np.float64) @ b.dequantize()
-        if spec.b2 is not None:
-            exact -= 2 * (a.astype(np.float64) @ b2.dequantize())
-        assert (got == exact).all(), trial
+        _agree(kernels, i, trial, form)
     cases.count(target, kernels.lab.means, len(trials))
+
+
+def _agree(kernels: Kernels, index: int, trial: Trial, form: tw.Quantized) -> None:
+    """A kernel's results are those of float64, beside guard pages."""
+    spec = trial.spec
+    assert isinstance(spec.k, int) and isinstance(spec.n, int)
+    b, b2 = (whole(form, spec.k, spec.n, 2 * index + second) for second in range(2))
+    a = rows_of(trial.sizes["m"], spec.k, index)
+    given = {"a": convert(a, "bf16"), "b": b} | ({"b2": b2} if spec.b2 is not None else {})
+    got = kernels(index, given, "rear" if index % 2 else "front")["out"]
+    exact = a.astype(np.float64) @ b.dequantize()
+    if spec.b2 is not None:
+        exact -= 2 * (a.astype(np.float64) @ b2.dequantize())
+    assert (got == exact).all(), trial
 
 
 @pytest.mark.parametrize("count", [tw.Strided(3), tw.Offsets(3), tw.Addresses(3)], ids=str)
 @pytest.mark.parametrize("form", [FORMATS[0], FORMATS[1]], ids=str)
 def test_batches(form: tw.Quantized, count: Any) -> None:
-    """Zero points need sums of the rows of every A."""
+    """Zero points need sums of the rows of every A; many rows find numbers that were unpacked."""
     spec = tw.Gemm(4, 48, 256, a="bf16", b=tw.Packed(form), batch=count)
     tw.compile(spec, target="avx512+bf16").verify(cases=3)
+    if form.zeros or isinstance(count, tw.Addresses):
+        return
+    for more in ({}, {"b2": spec.b, "epilogue": tw.silu(tw.acc) * tw.acc2}):
+        spec = tw.Gemm(M, 48, 256, a="bf16", b=tw.Packed(form), batch=count, d="f32", **more)
+        kernel = tw.compile(spec, tw.Schedule(unpack_rows=2), target="avx512+bf16")
+        assert "B is unpacked once for up to 256 rows" in " ".join(kernel.explain().split())
+        kernel.verify(cases=3)
 
 
 @pytest.mark.parametrize("target", PRODUCTS)
@@ -130,11 +142,43 @@ def test_tiles_of_amx_take_whole_blocks_of_rows() -> None:
         assert plan.product.mnemonic == mnemonic
 
 
-def test_nothing_is_unpacked_beforehand() -> None:
-    spec = tw.Gemm(M, 48, 96, a="bf16", b=tw.Packed(Q4))
-    assert plan_of(spec, None, "avx512+bf16").many is None
-    with pytest.raises(ScheduleError, match="no quantized B that is unpacked beforehand"):
-        plan_of(spec, tw.Schedule(unpack_rows=4), "avx512+bf16")
+@pytest.mark.parametrize("target", [target for target in PRODUCTS if target != "amx"])
+def test_many_rows_find_numbers_in_panels(target: str, tmp_path: Path, cases: Cases) -> None:
+    """Whole numbers again, in one block of columns and in several, with tails and a second B."""
+    start, trials = sum(map(ord, target)), []
+    for index, form in enumerate(form for form in FORMATS if not form.zeros):
+        m, n, k = ((9, 330, 960), (40, 70, 192), (17, 33, 1920))[(start + index) % 3]
+        given = tw.Packed(form, 32 if n == 70 else None)
+        more: dict[str, Any] = {"b2": given} if index % 2 else {}
+        epilogue = tw.acc - 2 * tw.acc2 if more else None
+        spec = tw.Gemm(M, n, k, a="bf16", b=given, d="f32", epilogue=epilogue, **more)
+        schedule = tw.Schedule(unpack_rows=2, threads=1 + index % 2)
+        many = plan_of(spec, schedule, target).many
+        assert many is not None and many.plan.read_format.stored == "bf16"
+        trials.append((Trial(spec, schedule, {"m": m}), form))
+    kernels = Kernels(target, [trial for trial, _ in trials], tmp_path)
+    for i, (trial, form) in enumerate(trials):
+        _agree(kernels, i, trial, form)
+    cases.count(target, kernels.lab.means, len(trials))
+
+
+@pytest.mark.parametrize("form", [FORMATS[0], FORMATS[2], FORMATS[6]], ids=str)
+def test_a_row_has_the_same_bits_among_few_and_many(form: tw.Quantized) -> None:
+    kernel = tw.compile(tw.Gemm(M, 130, 384, a="bf16", b=tw.Packed(form)), target="avx512+bf16")
+    rng = np.random.default_rng(0)
+    packed = kernel.pack_b(whole(form, 384, 130, 1))
+    a = convert(rng.standard_normal((300, 384)).astype(np.float32), "bf16")
+    every = kernel(a, packed)
+    for m in (1, 5, 40):
+        assert (kernel(a[:m], packed) == every[:m]).all(), m
+
+
+def test_zeros_of_blocks_and_parts_of_them_are_not_unpacked_beforehand() -> None:
+    for form, k in ((Q4, 100), (FORMATS[1], 256)):
+        spec = tw.Gemm(M, 48, k, a="bf16", b=tw.Packed(form))
+        assert plan_of(spec, None, "avx512+bf16").many is None
+        with pytest.raises(ScheduleError, match="no quantized B that is unpacked beforehand"):
+            plan_of(spec, tw.Schedule(unpack_rows=4), "avx512+bf16")
 
 
 def test_tiles_have_as_many_rows_as_the_first_cache_has_places() -> None:

@@ -388,16 +388,13 @@ def sums_numbers(spec: Gemm, target: Target) -> bool:
 
 
 def unpacks_numbers(spec: Gemm, target: Target) -> bool:
-    """Whether B's numbers may be unpacked before vectors meet them, which read A where it lies.
-
-    Sums of A's blocks, which zero points multiply, are not made of a part of its rows.
+    """Whether B's numbers may be unpacked before vectors meet them, with an A that is read where it
+    lies: nothing but scales belongs to its blocks.
     """
     quantized = spec.quantized
     if quantized is None or spec.sums_blocks or quantized.zeros:
         return False
-    alone = spec.batch is None and spec.b2 is None
-    vectors = quantized_product(spec, target).unit is None
-    return alone and vectors and _in_whole_blocks(spec)
+    return quantized_product(spec, target).unit is None and _in_whole_blocks(spec)
 
 
 def quantized_operands(
