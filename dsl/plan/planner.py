@@ -15,7 +15,7 @@ from tilewright.symbolic import size_expr, value
 
 from .contraction import Product
 from .defaults import default_schedule
-from .estimate.work import convert_cycles, move_cycles
+from .estimate.work import convert_cycles, move_cycles, unpack_cycles
 from .formats.lookup import format_of
 from .formats.quantized_b import quantized_product
 from .loops import Decision, read_loops, threads_decision
@@ -36,6 +36,8 @@ PANEL_ROWS = 16
 #: A block has a multiple of these vectors in a line: tiles of 1, 2, 3 and 4 of them fill it. With
 #: fewer, the other operand is read too often.
 LINE_VECTORS = 12
+#: What part of the time must be saved by numbers that are unpacked once.
+PAYS = 1 / 20
 
 
 def make_plan(spec: Gemm, schedule: Schedule, target: Target) -> Plan:
@@ -115,7 +117,7 @@ def _plan_quantized(spec: Gemm, schedule: Schedule, target: Target, many: Schedu
         return plan
     found = _cheapest(spec, many, target, why_unpacked)
     rows = asked or _fewest_rows(plan, found)
-    if most is not None and most < rows:
+    if rows is None or (most is not None and most < rows):
         return plan
     return found if fixed else _from(plan, rows, found)
 
@@ -158,8 +160,12 @@ def _why_unpacked(spec: Gemm, schedule: Schedule, target: Target) -> dict[str, s
     return {"loops": "rows of A stay in a cache while all of B passes"} if schedule.block else {}
 
 
-def _fewest_rows(plan: Plan, other: Plan) -> int:
-    """The rows of C from which on ``other``, in which B is unpacked first, takes less time."""
+def _fewest_rows(plan: Plan, other: Plan) -> int | None:
+    """The rows of C from which on ``other``, in which B is unpacked first, takes less time; None
+    where it never does.
+    """
+    if other.product.partial and other.product.unit is None:
+        return _fewest_of_numbers(plan, other)
     if other.product.unit is None:
         return 2 * max(tile.shape.rows for tile in plan.tiles) + 1
     most, columns = 2 * other.product.unit.rows, value(plan.sizes["n"]) or NOMINAL
@@ -169,6 +175,26 @@ def _fewest_rows(plan: Plan, other: Plan) -> int:
         if _product_cycles(other, rows, columns) < _product_cycles(plan, rows, columns)
     )
     return next(faster, most)
+
+
+def _fewest_of_numbers(plan: Plan, other: Plan) -> int | None:
+    """That of products whose tiles could look up what ``other`` unpacks once for a block of rows.
+
+    Whole tiles of rows are compared, and ``other`` must save the share ``PAYS``: it passes sums
+    through memory as well.
+    """
+    columns, tile = value(plan.sizes["n"]) or NOMINAL, other.panel_tile
+    assert tile is not None
+    unpacking = unpack_cycles(other) * columns * (value(plan.sizes["k"]) or NOMINAL)
+    unpacking *= other.product.step  # cycles of products are so many times those of its steps
+    most, _ = unpacked_block(other.product)
+    faster = (
+        rows
+        for rows in range(tile[0], most + 1, tile[0])
+        if _product_cycles(other, rows, columns) + unpacking
+        < (1 - PAYS) * _product_cycles(plan, rows, columns)
+    )
+    return next(faster, None)
 
 
 def _from(plan: Plan, rows: int, found: Plan) -> Plan:

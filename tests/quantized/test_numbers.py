@@ -164,13 +164,24 @@ def test_many_rows_find_numbers_in_panels(target: str, tmp_path: Path, cases: Ca
 
 @pytest.mark.parametrize("form", [FORMATS[0], FORMATS[2], FORMATS[6]], ids=str)
 def test_a_row_has_the_same_bits_among_few_and_many(form: tw.Quantized) -> None:
-    kernel = tw.compile(tw.Gemm(M, 130, 384, a="bf16", b=tw.Packed(form)), target="avx512+bf16")
+    spec = tw.Gemm(M, 130, 384, a="bf16", b=tw.Packed(form))
+    kernel = tw.compile(spec, tw.Schedule(unpack_rows=8), "avx512+bf16")
     rng = np.random.default_rng(0)
     packed = kernel.pack_b(whole(form, 384, 130, 1))
     a = convert(rng.standard_normal((300, 384)).astype(np.float32), "bf16")
     every = kernel(a, packed)
     for m in (1, 5, 40):
         assert (kernel(a[:m], packed) == every[:m]).all(), m
+
+
+def test_bytes_pay_for_that_and_what_tables_look_up_does_not() -> None:
+    """By the estimate: a byte takes more operations to become bf16."""
+    plans = [
+        plan_of(tw.Gemm(M, 4096, 4096, a="bf16", b=tw.Packed(form)), None, "avx512+bf16")
+        for form in (tw.Quantized("s8", scale="f16", block=32), Q4)
+    ]
+    assert plans[0].many is not None and 16 < plans[0].many.rows < 128
+    assert plans[1].many is None
 
 
 def test_zeros_of_blocks_and_parts_of_them_are_not_unpacked_beforehand() -> None:
