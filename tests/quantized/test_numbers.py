@@ -102,7 +102,8 @@ def test_batches(form: tw.Quantized, count: Any) -> None:
     tw.compile(spec, target="avx512+bf16").verify(cases=3)
     if form.zeros or isinstance(count, tw.Addresses):
         return
-    for more in ({}, {"b2": spec.b, "epilogue": tw.silu(tw.acc) * tw.acc2}):
+    gates: dict[str, Any] = {"b2": spec.b, "epilogue": tw.silu(tw.acc) * tw.acc2}
+    for more in (dict[str, Any](), gates):
         spec = tw.Gemm(M, 48, 256, a="bf16", b=tw.Packed(form), batch=count, d="f32", **more)
         kernel = tw.compile(spec, tw.Schedule(unpack_rows=2), target="avx512+bf16")
         assert "B is unpacked once for up to 256 rows" in " ".join(kernel.explain().split())
