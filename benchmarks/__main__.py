@@ -106,7 +106,8 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
     if "estimate" in wanted:
         sections.append(estimate.run(options))
     if "tune" in wanted:
-        sections.append(tuned.run(options))
+        seconds = tuned.SECONDS / 4 if arguments.quick else tuned.SECONDS
+        sections.append(tuned.run(options, peers, seconds))
     if "tails" in wanted:
         sections.append(tails.run(options))
     if "packing" in wanted:

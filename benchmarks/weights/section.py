@@ -96,7 +96,7 @@ def _figures(rates: Mapping[Size, Rates]) -> Iterator[Figure]:
     one = {size: each for size, each in rates.items() if size[0] == 1}
     ahead = list(_to_ggml(many))
     yield from _two("to ggml, 16 rows and more", ahead, GGML_MANY, GGML_LEAST)
-    yield from _two("to ggml, one row", list(_to_ggml(one)), GGML_ONE)
+    yield from _two("to ggml, one row", list(_to_ggml(one)), GGML_ONE, GGML_ONE)
     for peak, names, limit in ((INT8_PEAK, INTEGERS, OF_INT8), (BF16_PEAK, HALVES, OF_HALVES)):
         shares = [each[name] / each[peak] for each in many.values() for name in names]
         yield from _two(f"of the {peak}, 16 rows and more", shares, limit, limit)
