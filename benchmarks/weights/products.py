@@ -34,10 +34,14 @@ HALVES = {
     "q8_0 x bf16": INTEGERS["q8_0"],
     "w8a16": tw.Quantized("s8", scale="f32", block=128),
 }
+#: Those that meet an A of f32.
+SINGLES = {"q4_0 x f32": INTEGERS["q4_0"]}
 FORMATS = {**INTEGERS, "w8a16": HALVES["w8a16"]}
 #: A quantized before the call, products without scales, and what bounds both.
 READY, BYTES, BF16, F32 = "q4_0, A ready", "u8 x s8", "bf16", "f32"
-INT8_PEAK, BF16_PEAK, STORES = "int8 peak", "bf16 peak", "stores"
+PEAKS = {"int8 peak": ("u8", "s8"), "bf16 peak": ("bf16", "bf16"), "f32 peak": ("f32", "f32")}
+INT8_PEAK, BF16_PEAK, F32_PEAK = PEAKS
+STORES = "stores"
 #: Multiply-adds of a peak are so many calls in a loop of C.
 _CALLS = 1024
 #: Bytes that are stored for the rate of memory, at least.
@@ -71,7 +75,7 @@ def weights_of(n: int, k: int, rng: Any) -> Weights:
     floats = rng.standard_normal((k, n), np.float32)
     drawn = {name: draw(form, k, n, rng) for name, form in FORMATS.items()}
     made = {**{name: drawn[name] for name in INTEGERS}, READY: drawn["q4_0"]}
-    made |= {name: drawn[name.removesuffix(" x bf16")] for name in HALVES}
+    made |= {name: drawn[name.partition(" x ")[0]] for name in (*HALVES, *SINGLES)}
     whole = rng.integers(-128, 128, (k, n)).astype(np.int8)
     others = {BYTES: whole, BF16: floats.astype(ml_dtypes.bfloat16), F32: floats}
     specs = [_spec(name, n, k) for name in (*made, *others)]
@@ -89,7 +93,7 @@ def _spec(name: str, n: int, k: int) -> tw.Gemm:
     m = tw.dim("m")
     if name == READY:
         return tw.Gemm(m, n, k, a="s8", a_scale=("row", 32), b=tw.Packed(FORMATS["q4_0"]))
-    if name in INTEGERS or name in HALVES:
+    if name in (*INTEGERS, *HALVES, *SINGLES):
         return of_format(name, n, k)
     if name == BYTES:
         return tw.Gemm(m, n, k, a="u8", b=tw.Packed("s8"))
@@ -103,6 +107,8 @@ def of_format(name: str, n: int, k: int) -> tw.Gemm:
     m = tw.dim("m")
     if name in HALVES:
         return tw.Gemm(m, n, k, a="bf16", b=tw.Packed(HALVES[name]))
+    if name in SINGLES:
+        return tw.Gemm(m, n, k, b=tw.Packed(SINGLES[name]))
     form = INTEGERS[name]
     return tw.Gemm(m, n, k, a=tw.Quantize("f32", per=form.per), b=tw.Packed(form))
 
@@ -145,7 +151,7 @@ def _ours(weights: Weights, a: Array, rng: Any) -> Iterator[Product]:
 
 def _bounds() -> Iterator[Product]:
     """The peaks of the instructions that sum, and how fast bytes are stored."""
-    for name, types in ((INT8_PEAK, ("u8", "s8")), (BF16_PEAK, ("bf16", "bf16"))):
+    for name, types in PEAKS.items():
         found = peak("host", types)
         yield Product(name, partial(_calls, found), _CALLS * found.flops)
     buffer = np.zeros(_STORED, np.uint8)

@@ -23,10 +23,13 @@ from .products import (
     BF16,
     BF16_PEAK,
     CONTAINERS,
+    F32,
+    F32_PEAK,
     HALVES,
     INT8_PEAK,
     INTEGERS,
     READY,
+    SINGLES,
     STORES,
     Weights,
     products,
@@ -39,7 +42,7 @@ SIZES = ((512, 2048), (768, 3072), (1024, 4096), (4096, 4096), (14336, 4096), (4
 #: Rows from which arithmetic is the bound.
 MANY = 16
 #: Shares of peaks and of memory's rate; times of ggml's speed; what quantizing A may take.
-OF_INT8, OF_HALVES, OF_MEMORY, PRICE = 0.65, 0.90, 0.90, 1.05
+OF_INT8, OF_FLOATS, OF_MEMORY, PRICE = 0.65, 0.90, 0.90, 1.05
 GGML_MANY, GGML_LEAST, GGML_ONE = 3.0, 1.5, 1.3
 
 Size = tuple[int, int, int]
@@ -97,7 +100,11 @@ def _figures(rates: Mapping[Size, Rates]) -> Iterator[Figure]:
     ahead = list(_to_ggml(many))
     yield from _two("to ggml, 16 rows and more", ahead, GGML_MANY, GGML_LEAST)
     yield from _two("to ggml, one row", list(_to_ggml(one)), GGML_ONE, GGML_ONE)
-    for peak, names, limit in ((INT8_PEAK, INTEGERS, OF_INT8), (BF16_PEAK, HALVES, OF_HALVES)):
+    for peak, names, limit in (
+        (INT8_PEAK, INTEGERS, OF_INT8),
+        (BF16_PEAK, HALVES, OF_FLOATS),
+        (F32_PEAK, SINGLES, OF_FLOATS),
+    ):
         shares = [each[name] / each[peak] for each in many.values() for name in names]
         yield from _two(f"of the {peak}, 16 rows and more", shares, limit, limit)
     first = [ratio for size, each in rates.items() for ratio in _to_unpacking(size, each)]
@@ -125,11 +132,11 @@ def _to_ggml(rates: Mapping[Size, Rates]) -> Iterator[float]:
 
 
 def _to_unpacking(size: Size, each: Rates) -> Iterator[float]:
-    """Beside a B that is unpacked to bytes with scales, or to bf16, at no cost but its stores."""
+    """Beside a B that is unpacked to bytes, or to A's type, at no cost but its stores."""
     m, n, k = size
     work = 2 * m * n * k
-    for name in (*INTEGERS, *HALVES):
-        unpacked, nbytes = (BF16, 2) if name in HALVES else ("q8_0", 1)
+    ways = dict.fromkeys(INTEGERS, ("q8_0", 1)) | dict.fromkeys(HALVES, (BF16, 2))
+    for name, (unpacked, nbytes) in (ways | dict.fromkeys(SINGLES, (F32, 4))).items():
         if name != unpacked:
             seconds = work / each[unpacked] + nbytes * n * k / each[STORES]
             yield seconds * each[name] / work

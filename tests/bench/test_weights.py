@@ -17,6 +17,7 @@ SIZE = 16, 4096, 4096
 RATES = {
     "q4_0": 700.0, "q4, zeros of 128": 800.0, "mxfp4": 650.0, "q8_0": 600.0, "q4_0 x bf16": 400.0,
     "q8_0 x bf16": 300.0, "w8a16": 350.0, "q4_0, A ready": 721.0, "bf16": 500.0,
+    "q4_0 x f32": 240.0, "f32": 250.0, "f32 peak": 250.0,
     "int8 peak": 1000.0, "bf16 peak": 500.0, "stores": 2.0, "ggml q4_0 repacked": 200.0,
     "ggml mxfp4": 100.0,
 }  # fmt: skip
@@ -33,6 +34,7 @@ def test_shares_and_ratios_are_those_of_the_rates() -> None:
     assert values["to ggml, 16 rows and more: geometric mean"] == pytest.approx((3.5 * 6.5) ** 0.5)
     assert values["of the int8 peak, 16 rows and more: least"] == pytest.approx(0.6)
     assert values["of the bf16 peak, 16 rows and more: least"] == pytest.approx(0.6)
+    assert values["of the f32 peak, 16 rows and more: least"] == pytest.approx(0.96)
     assert values["quantizing A, n of 4096: times as long, most"] == pytest.approx(1.03)
     assert not figures["of the int8 peak, 16 rows and more: least"].met
     assert figures["quantizing A, n of 4096: times as long, most"].met
