@@ -111,6 +111,9 @@ def _plan_quantized(spec: Gemm, schedule: Schedule, target: Target, many: Schedu
         return _cheapest(spec, many, target, why_unpacked)
     vectors = vectors_alone(target)
     given, why = default_schedule(spec, schedule, vectors)
+    if spec.sums_blocks and many is None:
+        given = _rows_in_blocks(spec, given)
+        why |= _why_rows(given)
     plan = replace(_cheapest(spec, given, vectors, why), target=target)
     open_ = replace(schedule, tile=None, k_unroll=None, k_split=None, stores=None, threads=None)
     if many is None or (asked is None and open_ != Schedule()) or not plan.tiles:
@@ -134,21 +137,27 @@ def _of_many_rows(spec: Gemm, given: Schedule, target: Target) -> Schedule | Non
 
 
 def _for_matrices(spec: Gemm, given: Schedule, target: Target) -> Schedule | None:
-    """The schedule by which a matrix unit multiplies blocks of integers, if there is such a unit.
-
-    Rows of A that the second cache holds stay there while all of B passes by.
-    """
+    """The schedule by which a matrix unit multiplies blocks of integers, if there is one."""
     if quantized_product(spec, target).unit is None:
         return None
     asked = isinstance(spec.m, int) and given.unpack_rows is not None
     tile = given.tile if asked else None
     kept = replace(given, tile=tile, k_unroll=None, prefetch=None, unpack_rows=None)
+    return _rows_in_blocks(spec, kept)
+
+
+def _rows_in_blocks(spec: Gemm, given: Schedule) -> Schedule:
+    """``given``, or where it leaves the loops open one in blocks of rows.
+
+    Rows of A that the second cache holds stay there while all of B passes by.
+    """
     alone = spec.batch is None and spec.b2 is None and not spec.outputs
     most = spec.m if isinstance(spec.m, int) else spec.m.max
     few = most is not None and most <= MANY_ROWS
-    if given.loops is not None or given.threads is not None or few or not alone:
-        return kept
-    return replace(kept, loops="mnmk", block=(("m", MANY_ROWS),))
+    asked = given.loops, given.threads, given.pack
+    if asked != (None, None, None) or given.block or few or not alone:
+        return given
+    return replace(given, loops="mnmk", block=(("m", MANY_ROWS),))
 
 
 def _why_unpacked(spec: Gemm, schedule: Schedule, target: Target) -> dict[str, str]:
@@ -157,6 +166,10 @@ def _why_unpacked(spec: Gemm, schedule: Schedule, target: Target) -> dict[str, s
         rows, _ = unpacked_block(quantized_product(spec, target))
         why = f"B is unpacked once for up to {rows} rows"
         return dict.fromkeys(("loops", "pack"), why)
+    return _why_rows(schedule)
+
+
+def _why_rows(schedule: Schedule) -> dict[str, str]:
     return {"loops": "rows of A stay in a cache while all of B passes"} if schedule.block else {}
 
 

@@ -238,6 +238,25 @@ def test_a_row_does_not_depend_on_the_others_beside_it() -> None:
         assert (kernel(a[first:last], b) == whole[first:last]).all()
 
 
+@pytest.mark.parametrize("target", ["avx2", "avx512+vnni", "scalar"])
+def test_many_rows_come_in_blocks_that_a_cache_holds(target: str) -> None:
+    """With the bits that numpy makes, whole blocks of rows, a tail of one, and none."""
+    form = FORMATS[6]
+    spec = tw.Gemm(M, 33, 96, a=tw.Quantize("f32", per=("row", 32)), b=tw.Packed(form))
+    kernel = tw.compile(spec, target=target)
+    assert (kernel.schedule.loops, dict(kernel.schedule.block)) == ("mnmk", {"m": 128})
+    b = drawn(form, 96, 33, 0)
+    packed = kernel.pack_b(b)
+    for m in (100, 128, 129, 300):
+        a = convert(rows_of(m, 96, m), "f32")
+        assert same(kernel(a, packed), right(a, b, spec.a)), m
+    fixed = [
+        tw.compile(tw.Gemm(m, 33, 96, a=spec.a, b=spec.b), target=target).schedule.loops
+        for m in (128, 129)
+    ]
+    assert fixed == ["nmk", "mnmk"]
+
+
 def test_extremes() -> None:
     """Rows of Inf, NaN and zeros; the least and greatest of both; scales that are no numbers."""
     form = tw.Quantized("s4", scale="f16", block=32)
