@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -201,13 +202,14 @@ def _fewest_of_numbers(plan: Plan, other: Plan) -> int | None:
     unpacking = unpack_cycles(other) * columns * (value(plan.sizes["k"]) or NOMINAL)
     unpacking *= other.product.step  # cycles of products are so many times those of its steps
     most, _ = unpacked_block(other.product)
-    faster = (
-        rows
-        for rows in range(tile[0], most + 1, tile[0])
-        if _product_cycles(other, rows, columns) + unpacking
-        < (1 - PAYS) * _product_cycles(plan, rows, columns)
-    )
-    return next(faster, None)
+
+    def pays(rows: int) -> bool:
+        less = (1 - PAYS) * _product_cycles(plan, rows, columns)
+        return _product_cycles(other, rows, columns) + unpacking < less
+
+    every = range(tile[0], most + 1, tile[0])
+    first = bisect_left(every, True, key=pays)
+    return every[first] if first < len(every) else None
 
 
 def _from(plan: Plan, rows: int, found: Plan) -> Plan:
