@@ -280,3 +280,14 @@ def test_rows_of_any_number_beside_a_b_in_blocks() -> None:
         x = np.asfortranarray(x.transpose(1, 2, 0)).transpose(2, 0, 1)
         found = np.array(kernel(x, kernel.pack_b(y)))
         assert (found == right(x, y)).all(), m
+
+
+def test_a_tile_that_leaves_no_register_puts_no_products_side_by_side() -> None:
+    """What is open is chosen so that the tile fits; what is asked for is refused."""
+    spec = tw.Gemm(9, 9, 9, batch=tw.Strided(tw.dim("count"), c=None))
+    kernel = tw.compile(spec, tw.Schedule(tile=(8, 16)), "avx512")
+    said = " ".join(kernel.explain().split())
+    assert "one after the other" in said and "need 81 registers" in said
+    kernel.verify(cases=2)
+    with pytest.raises(ScheduleError, match="8x9 elements of C need 81 registers of 32"):
+        tw.compile(spec, tw.Schedule(tile=(8, 16), vectorize="b"), "avx512")

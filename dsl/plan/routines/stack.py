@@ -240,6 +240,13 @@ def _against(spec: Gemm, schedule: Schedule, target: Target) -> str:
     for name in ("block", "k_unroll", "k_split", "pack", "prefetch"):
         if getattr(schedule, name):
             return f"{name} is a choice of one product's"
+    if schedule.tile is not None:
+        sizes = _counted(spec)
+        mr, nr = (min(size, sizes[d]) for size, d in zip(schedule.tile, "mn", strict=True))
+        if (needed := _registers(mr, nr)) > target.registers:
+            return (
+                f"{mr}x{nr} elements of C need {needed} registers, and there are {target.registers}"
+            )
     if 0 in (spec.m, spec.n, spec.k):
         return "there is nothing to multiply"
     lanes = target.of(spec.type)[0].lanes
@@ -304,9 +311,14 @@ def _tile(spec: Gemm, target: Target) -> tuple[int, int]:
         (mr, nr)
         for mr in range(1, most["m"] + 1)
         for nr in range(1, most["n"] + 1)
-        if mr * nr + mr + 1 <= registers
+        if _registers(mr, nr) <= registers
     )
     return min(shapes, key=lambda tile: (_tile_cycles(sizes, target, tile), tile))
+
+
+def _registers(mr: int, nr: int) -> int:
+    """Those of a tile: its sums, a column of A, and an element of B that passes."""
+    return mr * nr + mr + 1
 
 
 def _tile_cycles(sizes: Mapping[str, int], target: Target, tile: tuple[int, int]) -> float:
