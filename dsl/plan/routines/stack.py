@@ -244,9 +244,7 @@ def _against(spec: Gemm, schedule: Schedule, target: Target) -> str:
         sizes = _counted(spec)
         mr, nr = (min(size, sizes[d]) for size, d in zip(schedule.tile, "mn", strict=True))
         if (needed := _registers(mr, nr)) > target.registers:
-            return (
-                f"{mr}x{nr} elements of C need {needed} registers, and there are {target.registers}"
-            )
+            return f"{mr}x{nr} elements of C need {needed} registers of {target.registers}"
     if 0 in (spec.m, spec.n, spec.k):
         return "there is nothing to multiply"
     lanes = target.of(spec.type)[0].lanes
