@@ -7,6 +7,7 @@ from math import lcm
 
 from sympy import Integer
 
+from tilewright.errors import ScheduleError
 from tilewright.spec.schedule import MANY_ROWS, Schedule
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, symbol, value
@@ -39,6 +40,13 @@ def in_panels(plan: Plan) -> Plan:
     if plan.bounces or plan.dot:
         return plan
     tile = plan.schedule.tile or _panel_tile(plan)
+    if plan.unpacks and _spans_blocks(plan, tile[1]):
+        raise ScheduleError(
+            "a tile of numbers that are unpacked lies within one block of columns of B",
+            got=f"tile={tile}, and blocks of {plan.quantized.nb} columns",
+            expected=f"a tile whose columns divide {plan.quantized.nb}",
+            hint="leave tile out",
+        )
     widths = dict(zip("mn", tile, strict=True))
     blocks = dict(plan.blocks)
     for d in widths.keys() & blocks.keys():
@@ -119,8 +127,13 @@ def unpacked_block(product: Product) -> tuple[int, int]:
 
 def _is_panel(plan: Plan, columns: int) -> bool:
     """Whether a panel of what is unpacked may be so wide; scales of its columns lie together."""
-    apart = plan.product.partial and plan.quantized.blocks > 1
-    return columns <= plan.blocks[plan.along] and not (apart and plan.quantized.nb % columns)
+    return columns <= plan.blocks[plan.along] and not _spans_blocks(plan, columns)
+
+
+def _spans_blocks(plan: Plan, columns: int) -> bool:
+    """Whether scales of a tile's columns lie in several blocks, where tiles scale sums."""
+    apart = plan.product.partial != "" and plan.quantized.blocks > 1
+    return apart and plan.quantized.nb % columns != 0
 
 
 def _streamed(plan: Plan, choice: Choice) -> float:

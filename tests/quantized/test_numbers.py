@@ -185,6 +185,16 @@ def test_bytes_pay_for_that_and_what_tables_look_up_does_not() -> None:
     assert plans[1].many is None
 
 
+def test_a_tile_of_numbers_lies_within_a_block_of_columns() -> None:
+    """Scales of its columns follow each other there; one block of all columns has no such end."""
+    how = tw.Schedule(tile=(4, 48), loops="mnkmnk", pack="b")
+    several = tw.Gemm(M, 96, 64, a="bf16", b=tw.Packed(Q4, 32))
+    with pytest.raises(ScheduleError, match="within one block of columns"):
+        plan_of(several, how, "avx512+bf16")
+    one = tw.Gemm(M, 96, 64, a="bf16", b=tw.Packed(Q4, 96))
+    assert plan_of(one, how, "avx512+bf16").panel_tile == (4, 48)
+
+
 def test_zeros_of_blocks_and_parts_of_them_are_not_unpacked_beforehand() -> None:
     for form, k in ((Q4, 100), (FORMATS[1], 256)):
         spec = tw.Gemm(M, 48, k, a="bf16", b=tw.Packed(form))
