@@ -23,6 +23,7 @@ _WHOLE = (
     "late",
     "beside",
     "crossing",
+    "contention",
     "memory",
     "worth",
 )

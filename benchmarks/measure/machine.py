@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from tilewright.isa.target import Target
-from tilewright.runtime.machine.host import features_here
+from tilewright.runtime.machine.host import features_here, for_this_core
 from tilewright.targets import load
 
 from .native import compiler
@@ -45,15 +45,12 @@ def _isas() -> list[Target]:
 
 def native_isas() -> tuple[str, ...]:
     """The vector ISAs measured here that the processor has, widest first, scheduled for it."""
-    return tuple(
-        target.having(n for n in features_here(target) if target.features[n].processors).name
-        for target in _isas()
-    )
+    return tuple(for_this_core(target).name for target in _isas())
 
 
 def targets() -> tuple[str, ...]:
     """Those ISAs alone, and each with all features that the processor has."""
-    whole = (target.having(features_here(target)).name for target in _isas())
+    whole = (for_this_core(each, features_here(each, cores=False)).name for each in _isas())
     return tuple(dict.fromkeys((*whole, *native_isas())))
 
 

@@ -66,6 +66,8 @@ class Core:
     stores per tile that overlap with multiply-adds. ``late``: cost, in stores, of each further one.
     ``beside``: the share of the time of conversions between tiles that multiply-adds do not hide.
     ``crossing``: the loads that a vector costs besides its own where it reaches into a second line.
+    ``contention``: the share by which a step takes longer if such loads and its multiply-adds take
+    equally long; it falls to 0 where one takes 0.7 of the other.
     ``spread``: cycles that a multiply-add takes with a factor that an instruction of its own
     broadcasts from memory, where both wait for the same units; 0 where they do not.
 
@@ -87,6 +89,7 @@ class Core:
     late: float = 1
     beside: float = 1
     crossing: float = 1
+    contention: float = 0
     spread: float = 0
     worth: int = 1 << 15
     widths: tuple[Width, ...] = ()

@@ -5,7 +5,9 @@ The numbers of a core that no loop shows are those with
 which the cost model's own estimates come nearest to the times: ``overlap`` and ``strain`` of the
 K loop, and how many loads are left beside multiply-adds; ``idle``, ``hidden`` and ``late`` of a
 tile's end. All combinations of a few values are tried; of those that come equally near, the one
-nearest to what was there before.
+nearest to what was there before. Then, with kernels whose vectors of B begin anywhere in a line,
+``crossing`` and ``contention``: loads that reach into a second line may take longer beside
+multiply-adds than alone, and make these wait where both take about as long.
 """
 
 from __future__ import annotations
@@ -44,6 +46,11 @@ TILES = (
     (1, 4), (2, 2), (4, 1), (8, 1), (3, 2), (4, 2), (6, 2), (12, 2), (2, 4), (4, 4), (6, 4),
     (4, 3), (8, 3), (24, 1), (12, 1), (6, 1), (16, 1), (2, 1),
 )  # fmt: skip
+#: Sizes and tiles of kernels in which vectors of B reach into a second line.
+SKEWED_SIZES = ((24, 6, 32), (24, 4, 32))
+SKEWED_TILES = ((4, 6), (6, 4), (3, 4), (2, 4), (8, 3), (3, 3), (12, 2), (4, 2))
+#: Elements by which a row of their B is longer than its vectors.
+SKEW = 1
 #: Where arrays begin in a page, so that stores to one do not look like those to another.
 _SKIP = 17 * 64
 #: The values that are tried: of the loads alone so many are left beside multiply-adds.
@@ -58,6 +65,10 @@ ENDS: Mapping[str, Sequence[float]] = {
     "hidden": (0, 4, 8, 12, 16, 24),
     "late": (0.5, 1.0, 1.5, 2.0, 3.0),
 }
+#: What the loads of a crossing, measured alone, are multiplied by.
+CROSSING = (1.0, 1.25, 1.5, 1.75, 2.0, 2.5, 3.0)
+CONTENTION = (0.0, 0.05, 0.1, 0.15, 0.2, 0.3)
+Array = np.ndarray[Any, Any]
 #: Digits of an error that count.
 _DIGITS = 3
 
@@ -68,6 +79,11 @@ class Sample:
 
     kernel: Kernel
     tiles: tuple[tuple[TileShape, TileRequest, int], ...]
+
+    @property
+    def skewed(self) -> bool:
+        """Whether its vectors reach into a second line."""
+        return any(shape.stride % shape.vector.nbytes for shape, _, _ in self.tiles)
 
     def estimate(self, core: Core) -> float:
         """The cost model's cycles with the numbers of ``core``."""
@@ -88,6 +104,10 @@ def _requests(lanes: int, registers: int) -> Iterator[tuple[Gemm, Schedule]]:
             if m % mr == 0 and vectors % along == 0 and mr * along + along + 1 < registers:
                 spec = Gemm(m, vectors * each, k)
                 yield spec, Schedule(tile=(mr, along * each), vectorize="n")
+    for (m, vectors, k), (mr, along) in product(SKEWED_SIZES, SKEWED_TILES):
+        if m % mr == 0 and vectors % along == 0 and mr * along + along + 1 < registers:
+            spec = Gemm(m, vectors * lanes, k, ldb=vectors * lanes + SKEW)
+            yield spec, Schedule(tile=(mr, along * lanes), vectorize="n")
 
 
 def _sample(kernel: Kernel) -> Sample:
@@ -108,8 +128,10 @@ class Call:
     def __init__(self, kernel: Kernel) -> None:
         spec = kernel.spec
         assert isinstance(spec, Gemm)
-        shapes = (spec.m, spec.k), (spec.k, spec.n), (spec.m, spec.n)
+        skew = 0 if spec.ldb is None else SKEW
+        shapes = (spec.m, spec.k), (spec.k, spec.n + skew), (spec.m, spec.n)
         arrays = [_ones(shape, number * _SKIP) for number, shape in enumerate(shapes)]
+        arrays[1] = arrays[1][:, : spec.n]
         self._frame = kernel.frame(*arrays)
 
     def seconds(self, calls: int) -> float:
@@ -127,11 +149,23 @@ def _ones(shape: tuple[Any, Any], skip: int) -> Any:
 
 
 def fitted(core: Core, found: list[Sample], cycles: list[float], call: float) -> Core:
-    """``core`` with the numbers that come nearest to ``cycles``, of which a call takes ``call``.
+    """``core`` with the numbers that come nearest to ``cycles``, of which a call takes ``call``."""
+    measured = [max(1.0, each - call) for each in cycles]
+    pairs = list(zip(found, measured, strict=True))
+    whole = [(sample, taken) for sample, taken in pairs if not sample.skewed]
+    best = _fitted(core, [sample for sample, _ in whole], np.array([taken for _, taken in whole]))
+    skewed = [(sample, taken) for sample, taken in pairs if sample.skewed]
+    loads = dict.fromkeys(float(f"{core.crossing * times:.2g}") for times in CROSSING)
+    tried = [replace(best, crossing=n, contention=c) for c, n in product(CONTENTION, loads)]
+    samples, taken = [sample for sample, _ in skewed], [taken for _, taken in skewed]
+    return min(tried, key=lambda each: error(each, samples, taken))
+
+
+def _fitted(core: Core, found: list[Sample], measured: Array) -> Core:
+    """``core`` with the numbers of K loops and of tiles' ends that come nearest.
 
     What a tile's end costs is added to its K loop, so all pairs of both are compared by sums.
     """
-    measured = np.array([max(1.0, each - call) for each in cycles])
     bare = replace(core, idle=0, hidden=0, late=0)
     loops = [
         _with_loads(replace(bare, **numbers), share)

@@ -27,7 +27,7 @@ from .units import units
 
 #: Seconds that are too few, and shares of them: of loops, of kernels, of each reading of memory.
 _LEAST = 5.0
-_LOOPS, _KERNELS, _READING = 0.03, 0.12, 0.01
+_LOOPS, _KERNELS, _READING = 0.03, 0.1, 0.01
 #: A further target is begun while so much of the time is left.
 _LEFT = 0.5
 #: Rounds of the multiply-adds that stray more than this were disturbed.

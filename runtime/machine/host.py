@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -134,17 +134,22 @@ def _called(target: str, known: Callable[[str], Found]) -> Found:
 
 
 def _here(known: Callable[[str], Found]) -> Found:
-    """The best target that this CPU runs, with its features and the numbers of its core.
+    """The best target that this CPU runs, with its features and the numbers of its core."""
+    found = next(found for found in map(known, NAMES) if is_native(found))
+    return for_this_core(found, features_here(found, cores=False))
+
+
+def for_this_core(base: Found, features: Iterable[str] = ()) -> Found:
+    """``base`` with ``features`` and the numbers of this CPU's core.
 
     Those are what was measured here, else a shipped core's, else the target's own.
     """
-    found = next(found for found in map(known, NAMES) if is_native(found))
     calibration = calibrations.of(cpu().processor)
-    numbers = None if calibration is None else calibration.cores.get(found.name)
-    features = features_here(found, cores=numbers is None)
-    if numbers is None:
-        return found.having(features)
-    return _scheduled(found.having(features), numbers.name)
+    numbers = None if calibration is None else calibration.cores.get(base.name)
+    if numbers is not None:
+        return _scheduled(base.having(features), numbers.name)
+    shipped = (name for name, each in base.features.items() if cpu().processor in each.processors)
+    return base.having([*features, *shipped])
 
 
 def _scheduled(found: Found, name: str) -> Found:

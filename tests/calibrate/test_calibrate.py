@@ -212,8 +212,10 @@ class Planned:
 @pytest.mark.parametrize(
     "true",
     [
-        {"overlap": 1 / 24, "strain": 0.0, "idle": 0.5, "hidden": 8, "late": 2.0},
-        {"overlap": 1 / 48, "strain": 1 / 6, "idle": 2.0, "hidden": 0, "late": 0.5},
+        {"overlap": 1 / 24, "strain": 0.0, "idle": 0.5, "hidden": 8, "late": 2.0}
+        | {"crossing": 2.0, "contention": 0.15},
+        {"overlap": 1 / 48, "strain": 1 / 6, "idle": 2.0, "hidden": 0, "late": 0.5}
+        | {"crossing": 1.5, "contention": 0.0},
     ],
 )
 def test_the_numbers_behind_times_are_found_again(true: Mapping[str, float]) -> None:
@@ -228,9 +230,8 @@ def test_the_numbers_behind_times_are_found_again(true: Mapping[str, float]) -> 
     times = [sample.estimate(core) + 20 for sample in samples]
     found = ends.fitted(target.core, samples, times, 20)
     assert ends.error(found, samples, [each - 20 for each in times]) < 0.005
-    assert {name: getattr(found, name) for name in ("idle", "hidden")} == {
-        name: true[name] for name in ("idle", "hidden")
-    }
+    same = "idle", "hidden", "crossing", "contention"
+    assert {name: getattr(found, name) for name in same} == {name: true[name] for name in same}
 
 
 # -- the whole ----------------------------------------------------------------------------------

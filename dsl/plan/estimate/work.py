@@ -51,7 +51,7 @@ def tile_work(
         step *= _beside_the_next(each, shape, steps)
     found = {tightest(each): steps * step, ENDS: ends}
     if tile.unroll.loop and steps:
-        issued = tile.unroll.count * (shape.arithmetic + shape.loads) + LOOP_OVERHEAD
+        issued = tile.unroll.count * shape.issued + LOOP_OVERHEAD
         longer = issued / core.at(shape.vector.nbytes).issue - tile.unroll.count * step
         if longer > 0:
             found[LOOP] = longer * steps / tile.unroll.count
@@ -74,7 +74,7 @@ def _beside_the_next(each: dict[str, float], shape: TileShape, steps: int) -> fl
     """What is left of steps that wait for each other, where the next tiles begin meanwhile."""
     if tightest(each) != "latency" or not steps:
         return 1.0
-    tiles = max(1.0, _WINDOW / ((shape.arithmetic + shape.loads) * steps))
+    tiles = max(1.0, _WINDOW / (shape.issued * steps))
     next_best = max(cycles for name, cycles in each.items() if name != "latency")
     return max(1 / tiles, next_best / each["latency"])
 

@@ -386,7 +386,7 @@ def unroll(shape: TileShape, target: Target, steps: int | None, group: int) -> i
     """
     if shape.unit is not None:
         return group
-    core, issued = target.core, shape.arithmetic + shape.loads
+    core, issued = target.core, shape.issued
     if steps is not None and steps * issued <= SHORT * core.issue:
         held = target.hints is not None and target.hints.operands
         loads = shape.vectors if held or shape.form == "memory" else shape.vectors + shape.rows

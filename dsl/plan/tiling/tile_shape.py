@@ -141,7 +141,8 @@ class TileShape:
             return Budget(accumulators, along, converting, masks, vector.registers)
         if self.hold == "across":
             return Budget(accumulators, 1, self.bands + converting, masks, vector.registers)
-        across = 0 if self.form == "memory" else 1
+        # A K group that is not whole is spread over a register, whatever the form.
+        across = 0 if self.form == "memory" and self.op.depth == 1 else 1
         return Budget(accumulators, self.columns, across + converting, masks, vector.registers)
 
     def _scaled_budget(self, accumulators: int) -> Budget:
@@ -213,6 +214,11 @@ class TileShape:
     def arithmetic(self) -> int:
         """Instructions of the multiply-adds of a K step."""
         return self.multiply_adds * self.instructions
+
+    @property
+    def issued(self) -> float:
+        """Multiply-adds and loads of a K step, of which those that read memory are one."""
+        return self.arithmetic + (self.columns if self.form == "memory" else self.loads)
 
 
 # --- what is asked, and in which forms ---------------------------------------------------------
@@ -437,6 +443,10 @@ def _spread(one: TileShape, request: TileRequest) -> Iterator[Way]:
         yield Way(replace(shape, form="memory", op=memory), "along", "single")
 
 
+#: Where loads that cross lines take this share of multiply-adds, or the other way round, neither
+#: waits for the other (measured on an Intel core with AMX).
+_APART = 0.7
+
 # --- bounds of a K step ------------------------------------------------------------------------
 
 
@@ -466,11 +476,15 @@ def step_cycles(shape: TileShape, core: Core) -> float:
 def together(bounds: dict[str, float], shape: TileShape, core: Core) -> float:
     """Cycles of a step with such bounds: the tightest one's.
 
-    The others count a little too: bounds that lie close together are not reached together; and so
-    do chains that leave no choice of what to multiply next.
+    The others count a little too: bounds that lie close together are not reached together, least of
+    all loads that cross lines and multiply-adds; and so do chains that leave no choice of what to
+    multiply next.
     """
     each = bounds.values()
     cycles = max(each) + (sum(each) - max(each)) * core.overlap
+    if core.contention and shape.touched(core) > shape.loads:
+        less, more = sorted((bounds["multiply-add units"], bounds["loads"]))
+        cycles *= 1 + core.contention * max(0.0, (less / more - _APART) / (1 - _APART))
     chains = shape.multiply_adds * shape.k_split / chains_wanted(shape, core)
     return cycles * (1 + core.strain * min(1, max(0, 3 - 2 * chains)))
 
@@ -490,7 +504,7 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
         "multiply-add units": shape.multiply_adds
         * core.between(shape.op.mnemonic, shape.op.instructions),
         "loads": loading,
-        "issue": (shape.arithmetic + shape.loads + converting) / core.issue,
+        "issue": (shape.issued + converting) / core.issue,
         "latency": latency(shape, core) / shape.k_split,
     }
     if shape.scaled is not None:

@@ -302,7 +302,7 @@ def _why_unroll(shape: TileShape, target: Target, made: Unroll, steps: int, dot:
         trip = "a step for each set of accumulators"
         return f"a trip has {trip}" if made.loop else f"K is less than two trips, each of {trip}"
     if not made.loop:
-        done = -(-steps // made.lanes) * (shape.multiply_adds + shape.loads)
+        done = -(-steps // made.lanes) * shape.issued
         most = SHORT * core.issue
         if dot or done > most:
             return f"K is less than two trips of a loop, {done:.0f} operations"
@@ -325,7 +325,7 @@ def _why_unroll(shape: TileShape, target: Target, made: Unroll, steps: int, dot:
 
 def _trip(shape: TileShape, core: Core, steps: int) -> tuple[str, str]:
     """The cycles of a trip, and those in which its operations and the loop's own are issued."""
-    issued = steps * (shape.multiply_adds + shape.loads) + LOOP_OVERHEAD
+    issued = steps * shape.issued + LOOP_OVERHEAD
     return f"{steps * step_cycles(shape, core):.3g}", f"{issued / core.issue:.3g}"
 
 
