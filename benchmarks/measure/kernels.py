@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from . import machine
-from .native import Call
+from .native import Call, address
 from .operands import Operands
 from .shapes import Shape
 
@@ -50,3 +51,16 @@ def called(name: str, kernel: tw.Kernel, arrays: Sequence[Any], flops: int) -> C
     place = -(-scratch.ctypes.data // LINE) * LINE
     pointers = (*(array.ctypes.data for array in arrays), place)
     return Call(name, kernel.address, pointers, flops, (kernel, *arrays, scratch))
+
+
+def configured(call: Call, kernel: tw.Kernel, name: str) -> Call | None:
+    """The same call between ``<kernel>_configure()`` and ``_release()``: tiles stay configured.
+
+    None where there is no matrix unit, so that it would be the same function.
+    """
+    library = ctypes.CDLL(str(kernel.library))
+    try:
+        inner, begin = library[f"{kernel.name}_inner"], library[f"{kernel.name}_configure"]
+    except AttributeError:
+        return None
+    return replace(call, name=name, function=address(inner), begin=address(begin))

@@ -18,6 +18,7 @@ from .native import compiler
 
 _ALL = os.sched_getaffinity(0)
 ISAS = {
+    "amx": {"amx_tile", "amx_int8", "amx_bf16"},
     "avx512": {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"},
     "avx2": {"avx2", "fma", "f16c"},
 }
@@ -45,11 +46,11 @@ def _isas() -> list[Target]:
 
 def native_isas() -> tuple[str, ...]:
     """The vector ISAs measured here that the processor has, widest first, scheduled for it."""
-    return tuple(for_this_core(target).name for target in _isas())
+    return tuple(for_this_core(target).name for target in _isas() if target.matrix is None)
 
 
 def targets() -> tuple[str, ...]:
-    """Those ISAs alone, and each with all features that the processor has."""
+    """Those ISAs alone, and each with all features that the processor has, AMX's tiles first."""
     whole = (for_this_core(each, features_here(each, cores=False)).name for each in _isas())
     return tuple(dict.fromkeys((*whole, *native_isas())))
 

@@ -31,18 +31,24 @@ class _Call(ctypes.Structure):
         ("function", ctypes.c_void_p),
         ("operands", ctypes.c_void_p * POINTERS),
         ("calls", ctypes.c_int64),
+        ("begin", ctypes.c_void_p),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A function at an address with pointers as arguments; ``keep`` lives as long as it does."""
+    """A function at an address with pointers as arguments; ``keep`` lives as long as it does.
+
+    ``begin`` is the address of what is called, without arguments, before each turn of calls; 0 for
+    nothing.
+    """
 
     name: str
     function: int
     operands: tuple[int, ...]
     flops: int
     keep: tuple[Any, ...] = ()
+    begin: int = 0
 
     def once(self) -> None:
         """Call it a single time, untimed."""
@@ -167,7 +173,7 @@ def _loop() -> ctypes.CDLL:
 def _structures(calls: Sequence[Call], counts: Sequence[int]) -> ctypes.Array[_Call]:
     array = (_Call * len(calls))()
     for slot, call, count in zip(array, calls, counts, strict=True):
-        slot.function, slot.calls = call.function, count
+        slot.function, slot.calls, slot.begin = call.function, count, call.begin
         slot.operands[:] = (*call.operands, *(0,) * (POINTERS - len(call.operands)))
     return array
 

@@ -30,6 +30,7 @@ BRGEMM = {
     ("bf16", "bf16"): "_ZN2at6native7cpublas6brgemmEllllllbPKN3c108BFloat16ES5_Pfb",
     ("u8", "s8"): "_ZN2at6native7cpublas6brgemmEllllllbPKhPKaPib",
 }
+_RELEASE = "_ZN2at6native7cpublas14brgemm_releaseEb"
 #: Elements of K in a group, by the size of an element; columns of a block; their least multiple.
 GROUP, COLUMNS, STEP = {2: 2, 1: 4}, 64, 16
 _PROBE = Path(__file__).parents[1] / "programs" / "brgemm_probe.py"
@@ -99,7 +100,16 @@ def _brgemm(name: str, operands: Operands) -> Call:
     )  # fmt: skip
     entry = address(library("adapters").bench_typed_brgemm)
     pointers = (a.ctypes.data, b.ctypes.data, operands.c.ctypes.data, ctypes.addressof(described))
-    return Call(name, entry, pointers, shape.flops, (described, a, b, operands))
+    begin = _begin() if grouped else 0
+    return Call(name, entry, pointers, shape.flops, (described, a, b, operands), begin)
+
+
+def _begin() -> int:
+    """What lets oneDNN configure tiles anew, though it remembers that it did."""
+    adapters = library("adapters")
+    release = ctypes.c_void_p.in_dll(adapters, "bench_release")
+    release.value = address(torch_library()[_RELEASE])
+    return address(adapters.bench_begin_brgemm)
 
 
 def _wider(a: Any, k: int) -> Any:

@@ -60,6 +60,15 @@ struct typed {
     int64_t groups;           /* of K in B; 0 none */
 };
 
+/* What at::native::cpublas::brgemm_release is called by: the next call of the ukernel configures
+ * tiles anew, as whoever else has its turn may have configured others. */
+void (*bench_release)(bool);
+
+void bench_begin_brgemm(void)
+{
+    bench_release(true);
+}
+
 /* at::native::cpublas::brgemm of these types; without groups it is PyTorch's own product. */
 void bench_typed_brgemm(const char *a, const char *b, float *c, const struct typed *p)
 {

@@ -2,7 +2,8 @@
  *
  * All are called through the same pointer with six pointer arguments: a kernel `(a, b, c)`
  * ignores the last ones (both System V x86-64 and AAPCS64 allow it), an adapter finds its sizes
- * in the fourth, and a function that wants its state first is given it first.
+ * in the fourth, and a function that wants its state first is given it first. What is to be done
+ * before a quantum, such as configuring a matrix unit that others use in their turns, is not timed.
  */
 #include <stdint.h>
 #include <time.h>
@@ -16,6 +17,7 @@ struct call {
     function function;
     const void *operands[POINTERS];
     int64_t calls; /* in one quantum */
+    void (*begin)(void);
 };
 
 static double now(void)
@@ -25,13 +27,20 @@ static double now(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-void bench_call(const struct call *c, int64_t calls)
+static void call(const struct call *c, int64_t calls)
 {
     function f = c->function;
     const void *p = c->operands[0], *q = c->operands[1], *r = c->operands[2];
     const void *s = c->operands[3], *t = c->operands[4], *u = c->operands[5];
     for (int64_t i = 0; i < calls; i++)
         f(p, q, r, s, t, u);
+}
+
+void bench_call(const struct call *c, int64_t calls)
+{
+    if (c->begin)
+        c->begin();
+    call(c, calls);
 }
 
 /* Some generated code returns with the upper halves of the registers in use, which slows SSE code
@@ -49,7 +58,7 @@ double bench_time(const struct call *c, int64_t calls)
     clear_upper_halves();
     bench_call(c, calls / 16 + 1);
     double start = now();
-    bench_call(c, calls);
+    call(c, calls);
     return now() - start;
 }
 

@@ -97,7 +97,9 @@ class Mask:
     ``loads`` and ``stores`` are accesses of elements of another type, as those of ``Vector``; what
     is not there goes by way of the stack. ``loose`` are the same accesses where zeros in the other
     lanes cost something and nobody asks for them: its loads leave anything there. ``zeros`` are the
-    registers that zeros in these lanes cost, beside those loaded.
+    registers that zeros in these lanes cost, beside those loaded. ``fewer`` are the same accesses
+    where no more than so many lanes are known to be asked for, fewest first: by a part of the
+    register, which reaches into a second line less often.
     """
 
     ctype: str
@@ -109,6 +111,18 @@ class Mask:
     stores: Mapping[str, str] = field(default_factory=dict)
     loose: Mask | None = None
     zeros: int = 0
+    fewer: tuple[tuple[int, Mask], ...] = ()
+
+    def serving(self, lanes: int | None) -> Mask:
+        """The accesses of so many lanes, None where their number is known only at the call."""
+        found = (mask for most, mask in self.fewer if lanes is not None and lanes <= most)
+        return next(found, self)
+
+
+class Masked(NamedTuple):
+    """The lanes of an access by a mask: how many, None where only the call knows."""
+
+    lanes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +163,11 @@ class Several:
     load: str
     part: str
     apart: str = ""
+
+
+def _serving(mask: Mask, lanes: int | Masked | None) -> Mask:
+    """The mask's accesses of ``lanes``."""
+    return mask.serving(lanes.lanes) if isinstance(lanes, Masked) else mask
 
 
 class _Ways(NamedTuple):
@@ -269,24 +288,25 @@ class Vector:
     # --- which spelling an access has; "" where the vector has none ----------------------------
 
     def loading(
-        self, memory: str, group: int, lanes: int | Mask | None, *, loose: bool = False
+        self, memory: str, group: int, lanes: int | Masked | None, *, loose: bool = False
     ) -> str:
         """The expression that loads ``lanes``, None for all; see ``ir.ops.Load``."""
         mask = self.mask and ((loose and self.mask.loose) or self.mask)
-        masked, others = (mask.load, mask.loads) if mask is not None else ("", {})
+        masked, others = ("", {}) if mask is None else (_serving(mask, lanes).load, mask.loads)
         partial = self.partial_load
         ways = _Ways(self.load, self.loads, masked, others, partial, self.load_group)
         return self._way(ways, memory, group, lanes)
 
-    def storing(self, memory: str, group: int, lanes: int | Mask | None) -> str:
+    def storing(self, memory: str, group: int, lanes: int | Masked | None) -> str:
         """The statement that stores ``lanes``, None for all; see ``ir.ops.Store``."""
-        masked, others = (self.mask.store, self.mask.stores) if self.mask is not None else ("", {})
+        mask = self.mask
+        masked, others = ("", {}) if mask is None else (_serving(mask, lanes).store, mask.stores)
         partial = self.partial_store
         ways = _Ways(self.store, self.stores, masked, others, partial, self.store_group)
         return self._way(ways, memory, group, lanes)
 
-    def _way(self, ways: _Ways, memory: str, group: int, lanes: int | Mask | None) -> str:
-        if isinstance(lanes, Mask):
+    def _way(self, ways: _Ways, memory: str, group: int, lanes: int | Masked | None) -> str:
+        if isinstance(lanes, Masked):
             if not memory:
                 return ways.masked
             return "" if group else ways.masked_others.get(memory, "")
