@@ -36,7 +36,11 @@ _GROUPS = (*_WIDTHS, 32)
 
 def _mask(element: str, bits: int) -> Mask:
     ps = {"f32": "ps", "f64": "pd", "s32": "epi32", "s64": "epi64"}[element]
-    return by_parts(ps, bits, bits // (64 if element in ("f64", "s64") else 32))
+    mask = by_parts(ps, bits, bits // (64 if element in ("f64", "s64") else 32))
+    if element != "s32":
+        return mask
+    parts = {size: f"{prefix(bits)}_maskz_loadu_epi{8 * size}({{mask}}, {{p}})" for size in (1, 2)}
+    return replace(mask, groups=parts)
 
 
 def _permute2(indices: str) -> str:

@@ -160,8 +160,8 @@ def _moved_by(
     else:
         w.spelled(op, vector.load if verb == "load" else vector.store, vector)
     if isinstance(op.active, MaskRegister):
-        mask = op.active.vector
-        if mask.lanes != vector.lanes or (not op.memory and _ctype(mask) != _ctype(vector)):
+        mask, lanes = op.active.vector, vector.lanes * max(op.group, 1)
+        if mask.lanes != lanes or (not op.memory and _ctype(mask) != _ctype(vector)):
             w.refuse(op, f"of {vector!r} by a mask of {mask!r}", "a mask of the vector's")
     count = w.touched(op, op.active, vector.lanes * max(op.group, 1))
     if not reachable(op):

@@ -99,7 +99,8 @@ class Mask:
     lanes cost something and nobody asks for them: its loads leave anything there. ``zeros`` are the
     registers that zeros in these lanes cost, beside those loaded. ``fewer`` are the same accesses
     where no more than so many lanes are known to be asked for, fewest first: by a part of the
-    register, which reaches into a second line less often.
+    register, which reaches into a second line less often. ``groups`` are loads of the first
+    elements of so many bytes each, several to a lane, by a mask of a vector of such elements.
     """
 
     ctype: str
@@ -112,6 +113,7 @@ class Mask:
     loose: Mask | None = None
     zeros: int = 0
     fewer: tuple[tuple[int, Mask], ...] = ()
+    groups: Mapping[int, str] = field(default_factory=dict)
 
     def serving(self, lanes: int | None) -> Mask:
         """The accesses of so many lanes, None where their number is known only at the call."""
@@ -293,6 +295,8 @@ class Vector:
         """The expression that loads ``lanes``, None for all; see ``ir.ops.Load``."""
         mask = self.mask and ((loose and self.mask.loose) or self.mask)
         masked, others = ("", {}) if mask is None else (_serving(mask, lanes).load, mask.loads)
+        if isinstance(lanes, Masked) and mask is not None and group > 1:
+            return mask.groups.get(ITEMSIZE[memory], "")
         partial = self.partial_load
         ways = _Ways(self.load, self.loads, masked, others, partial, self.load_group)
         return self._way(ways, memory, group, lanes)

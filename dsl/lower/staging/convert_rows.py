@@ -24,6 +24,7 @@ from .conversion import (
     Conversion,
     call_of,
     elements_of,
+    groups_of,
     lanes_of,
     program_of,
     put,
@@ -100,7 +101,9 @@ def _row_tile(
             continue
         if each > 1:
             word = emitter.fresh(f"x{index}", "s32")
-            emitter.add(Load(word, read, elements_of(tail), c.source.type, each))
+            existing, makes = groups_of(c, tail, each)
+            emitter.add(*makes)
+            emitter.add(Load(word, read, existing, c.source.type, each))
             found = c.shifted(emitter, emitter.take(word), each)
             emitter.add(Store(write, emitter.register(found), None, c.packed.type, each))
             continue

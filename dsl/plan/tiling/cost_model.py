@@ -25,7 +25,7 @@ from .tile_shape import Budget, TileRequest, TileShape, latency, step_cycles, ti
 
 def tile_cycles(shape: TileShape, core: Core, request: TileRequest) -> float:
     """Cycles of one whole tile."""
-    step = step_cycles(shape, core)
+    step = max(step_cycles(shape, core), _arriving(shape, core, request))
     outputs, core = shape.outputs, core.at(shape.vector.nbytes)
     around = core.idle * latency(shape, core)
     around += max(0, outputs - core.hidden) * core.late / core.stores
@@ -44,6 +44,11 @@ def tile_cycles(shape: TileShape, core: Core, request: TileRequest) -> float:
         around += latency(shape, core) * (shape.vector.lanes.bit_length() - 1)
         return around + -(-request.steps // shape.vector.lanes) * step
     return around + request.steps * step
+
+
+def _arriving(shape: TileShape, core: Core, request: TileRequest) -> float:
+    """Cycles in which the second cache gives the rows of matrices that a step reads."""
+    return shape.loads * core.line / core.caches[1].rate if request.far else 0.0
 
 
 def _sets_cycles(shape: TileShape, core: Core) -> float:

@@ -239,6 +239,7 @@ class TileRequest:
     as it is spread, "" where it is not; with ``converts`` one alone takes steps, of either operand.
     ``stride`` bytes lie between the vectors of one step and the next. ``several`` is that of
     ``TileShape``, ``scalars_apart`` the target's. ``places`` rows lie in the first cache at once.
+    ``far``: what a matrix unit reads comes from the second cache.
     """
 
     product: Product
@@ -262,6 +263,7 @@ class TileRequest:
     scaled: Scaled | None = None
     several: tuple[int, ...] = ()
     places: int | None = None
+    far: bool = False
 
     def free(self, target: Target) -> int:
         """The registers that accumulators may take, and factors where they are of one kind."""
