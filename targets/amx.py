@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilewright.isa.machine import Cache
 from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.isa.target import Feature
 from tilewright.isa.vector import MulAdd
@@ -82,6 +83,9 @@ _FP8 = Feature(
     compilers={"gcc": "15", "clang": "20", "zig": "0.16"},
 )
 _VECTORS = avx512.TARGET.having(("vnni", "bf16"))
+#: Every core with tiles so far has caches of these sizes. Of the second one rows come at 28 bytes a
+#: cycle (``tilewright calibrate`` on Granite Rapids).
+_CACHES = Cache(48 << 10, 128), Cache(2 << 20, 28), Cache(2 << 20, 8)
 
 TARGET = replace(
     _VECTORS,
@@ -91,6 +95,7 @@ TARGET = replace(
     compiler_flags=(*_VECTORS.compiler_flags, "-mamx-tile", "-mamx-int8", "-mamx-bf16"),
     zig_flags=("-mcpu=x86_64_v4+avx512vnni+avx512bf16+amx_tile+amx_int8+amx_bf16",),
     emulation=TILES_HEADER,
+    core=replace(_VECTORS.core, caches=_CACHES),
     matrix=_TILES,
     features={"fp16": _FP16, "fp8": _FP8, **processors("amx")},
 )

@@ -378,13 +378,12 @@ class Plan(Decided):
 
     def _far(self, steps: int | None) -> bool:
         """Whether the first cache has no room for what a matrix unit reads of ``steps`` K steps."""
-        if self.product.op.form != "matrix" or self.product.block:
+        if self.product.op.form != "matrix" or self.product.block or steps is None:
             return False
         near, size = self.target.core.caches[0].size, ITEMSIZE[self.product.across]
         extents = {d: NOMINAL if (n := value(self.sizes[d])) is None else n for d in "mn"}
         lines = [min(extent, self.blocks.get(d, extent)) for d, extent in extents.items()]
-        depth = self.product.step * (NOMINAL if steps is None else steps)
-        return sum(lines) * depth * size > near
+        return sum(lines) * self.product.step * steps * size > near
 
     def _places(self) -> int | None:
         """The rows that a block of K finds in the first cache at once; None where it matters not.

@@ -235,9 +235,8 @@ static inline void tile0_2x16(const uint16_t *a, const uint16_t *b, uint16_t *re
 static inline void copy_a_tail_row_tail(const uint16_t *x, uint16_t *restrict out)
 {
     BARRIER;
-    _Alignas(64) uint16_t wx0_part[32] = {0};
-    memcpy(wx0_part, x, 16 * sizeof *wx0_part);
-    __m512i wx0 = _mm512_loadu_si512((const int32_t *)(const void *)wx0_part);
+    const __mmask32 tail = (__mmask32)((1ull << 16) - 1ull);
+    __m512i wx0 = _mm512_maskz_loadu_epi16(tail, (const int32_t *)(const void *)x);
     _mm512_storeu_si512((int32_t *)(void *)out, wx0);
 }
 

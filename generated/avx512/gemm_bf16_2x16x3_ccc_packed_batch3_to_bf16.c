@@ -75,7 +75,7 @@ __attribute__((unused)) static inline float float_of_bits(int32_t bits)
 #define MULADD_F32X16(acc, x, y) \
     do { \
         (acc) = _mm512_fmadd_ps(x, y, acc); \
-        KEEP_3(acc, x, y); \
+        KEEP_2(acc, x); \
     } while (0)
 
 #ifdef __cplusplus
@@ -102,7 +102,7 @@ int64_t gemm_bf16_2x16x3_ccc_packed_batch3_to_bf16_scratch_bytes(const int64_t *
  *     --spec "Gemm(2, 16, 3, a='bf16', b=Packed('bf16'), d='bf16', beta=1, batch=Strided(count=3, a=None, b=None))"
  */
 
-/* 2 x 16 of C: 4 accumulators + 1 A + 1 B = 6 of 32 zmm, K over 2 sets
+/* 2 x 16 of C: 4 accumulators + 1 B = 5 of 32 zmm, K over 2 sets
  *
  *     c0_0
  *     c1_0
@@ -126,24 +126,18 @@ static inline void tile0_2x16(const float *a, const float *b, const float *c, ui
 
         /* Load, multiply-add: step 1 of 3. */
         __m512 b0 = _mm512_loadu_ps(pb);
-        const __m512 a0 = _mm512_set1_ps(*pa);
-        MULADD_F32X16(c0_0, b0, a0);
-        const __m512 a1 = _mm512_set1_ps(pa[16]);
-        MULADD_F32X16(c1_0, b0, a1);
+        MULADD_F32X16(c0_0, b0, _mm512_set1_ps(*pa));
+        MULADD_F32X16(c1_0, b0, _mm512_set1_ps(pa[16]));
 
         /* Load, multiply-add: step 2 of 3. */
         __m512 b0_k1 = _mm512_loadu_ps(pb + 16);
-        const __m512 a0_k1 = _mm512_set1_ps(pa[1]);
-        MULADD_F32X16(c0_0_s1, b0_k1, a0_k1);
-        const __m512 a1_k1 = _mm512_set1_ps(pa[17]);
-        MULADD_F32X16(c1_0_s1, b0_k1, a1_k1);
+        MULADD_F32X16(c0_0_s1, b0_k1, _mm512_set1_ps(pa[1]));
+        MULADD_F32X16(c1_0_s1, b0_k1, _mm512_set1_ps(pa[17]));
 
         /* Load, multiply-add: step 3 of 3. */
         __m512 b0_k2 = _mm512_loadu_ps(pb + 32);
-        const __m512 a0_k2 = _mm512_set1_ps(pa[2]);
-        MULADD_F32X16(c0_0, b0_k2, a0_k2);
-        const __m512 a1_k2 = _mm512_set1_ps(pa[18]);
-        MULADD_F32X16(c1_0, b0_k2, a1_k2);
+        MULADD_F32X16(c0_0, b0_k2, _mm512_set1_ps(pa[2]));
+        MULADD_F32X16(c1_0, b0_k2, _mm512_set1_ps(pa[18]));
     }
     BARRIER;
 

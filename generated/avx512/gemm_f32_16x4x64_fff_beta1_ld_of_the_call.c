@@ -46,7 +46,7 @@
 #define MULADD_F32X16(acc, x, y) \
     do { \
         (acc) = _mm512_fmadd_ps(x, y, acc); \
-        KEEP_3(acc, x, y); \
+        KEEP_2(acc, x); \
     } while (0)
 
 #ifdef __cplusplus
@@ -74,7 +74,7 @@ int64_t gemm_f32_16x4x64_fff_beta1_ld_of_the_call_scratch_bytes(const int64_t *s
  *     --spec "Gemm(16, 4, 64, order='F', beta=1, lda=dim('lda'), ldb=dim('ldb'), ldc=dim('ldc'))"
  */
 
-/* 16 x 4 of C: 8 accumulators + 1 B + 1 A = 10 of 32 zmm, K over 2 sets
+/* 16 x 4 of C: 8 accumulators + 1 A = 9 of 32 zmm, K over 2 sets
  *
  *     c0_0   c0_1   c0_2   c0_3
  */
@@ -96,26 +96,18 @@ static inline void tile0_16x4(const float *a, const float *b, float *restrict c,
     for (int64_t kt = 0; kt < 32; kt++) {
         /* Load, multiply-add: step 1 of 2. */
         __m512 a0 = _mm512_loadu_ps(pa);
-        const __m512 b0 = _mm512_set1_ps(*pb);
-        MULADD_F32X16(c0_0, a0, b0);
-        const __m512 b1 = _mm512_set1_ps(pb[ldb]);
-        MULADD_F32X16(c0_1, a0, b1);
-        const __m512 b2 = _mm512_set1_ps(pb[2 * ldb]);
-        MULADD_F32X16(c0_2, a0, b2);
-        const __m512 b3 = _mm512_set1_ps(pb[3 * ldb]);
-        MULADD_F32X16(c0_3, a0, b3);
+        MULADD_F32X16(c0_0, a0, _mm512_set1_ps(*pb));
+        MULADD_F32X16(c0_1, a0, _mm512_set1_ps(pb[ldb]));
+        MULADD_F32X16(c0_2, a0, _mm512_set1_ps(pb[2 * ldb]));
+        MULADD_F32X16(c0_3, a0, _mm512_set1_ps(pb[3 * ldb]));
         pa += lda;
 
         /* Load, multiply-add: step 2 of 2. */
         __m512 a0_k1 = _mm512_loadu_ps(pa);
-        const __m512 b0_k1 = _mm512_set1_ps(pb[1]);
-        MULADD_F32X16(c0_0_s1, a0_k1, b0_k1);
-        const __m512 b1_k1 = _mm512_set1_ps(pb[ldb + 1]);
-        MULADD_F32X16(c0_1_s1, a0_k1, b1_k1);
-        const __m512 b2_k1 = _mm512_set1_ps(pb[2 * ldb + 1]);
-        MULADD_F32X16(c0_2_s1, a0_k1, b2_k1);
-        const __m512 b3_k1 = _mm512_set1_ps(pb[3 * ldb + 1]);
-        MULADD_F32X16(c0_3_s1, a0_k1, b3_k1);
+        MULADD_F32X16(c0_0_s1, a0_k1, _mm512_set1_ps(pb[1]));
+        MULADD_F32X16(c0_1_s1, a0_k1, _mm512_set1_ps(pb[ldb + 1]));
+        MULADD_F32X16(c0_2_s1, a0_k1, _mm512_set1_ps(pb[2 * ldb + 1]));
+        MULADD_F32X16(c0_3_s1, a0_k1, _mm512_set1_ps(pb[3 * ldb + 1]));
         pa += lda;
         pb += 2;
     }

@@ -46,7 +46,7 @@
 #define MULADD_F32X16(acc, x, y) \
     do { \
         (acc) = _mm512_fmadd_ps(x, y, acc); \
-        KEEP_3(acc, x, y); \
+        KEEP_2(acc, x); \
     } while (0)
 
 #ifdef __cplusplus
@@ -101,7 +101,7 @@ static inline void pack0_b_copy_3x9(const float *x, float *restrict out)
     out[40] = x2_8;
 }
 
-/* 2 x 9 of C: 2 accumulators + 1 A + 1 B = 4 of 32 zmm
+/* 2 x 9 of C: 2 accumulators + 1 B = 3 of 32 zmm
  *
  *     c0_0
  *     c1_0
@@ -118,24 +118,18 @@ static inline void tile2_2x9(const float *a, const float *b, float *restrict c)
 
     /* Load, multiply-add: step 1 of 3. */
     __m512 b0 = _mm512_loadu_ps(pb);
-    const __m512 a0 = _mm512_set1_ps(*pa);
-    MULADD_F32X16(c0_0, b0, a0);
-    const __m512 a1 = _mm512_set1_ps(pa[3]);
-    MULADD_F32X16(c1_0, b0, a1);
+    MULADD_F32X16(c0_0, b0, _mm512_set1_ps(*pa));
+    MULADD_F32X16(c1_0, b0, _mm512_set1_ps(pa[3]));
 
     /* Load, multiply-add: step 2 of 3. */
     __m512 b0_k1 = _mm512_loadu_ps(pb + 16);
-    const __m512 a0_k1 = _mm512_set1_ps(pa[1]);
-    MULADD_F32X16(c0_0, b0_k1, a0_k1);
-    const __m512 a1_k1 = _mm512_set1_ps(pa[4]);
-    MULADD_F32X16(c1_0, b0_k1, a1_k1);
+    MULADD_F32X16(c0_0, b0_k1, _mm512_set1_ps(pa[1]));
+    MULADD_F32X16(c1_0, b0_k1, _mm512_set1_ps(pa[4]));
 
     /* Load, multiply-add: step 3 of 3. */
     __m512 b0_k2 = _mm512_loadu_ps(pb + 32);
-    const __m512 a0_k2 = _mm512_set1_ps(pa[2]);
-    MULADD_F32X16(c0_0, b0_k2, a0_k2);
-    const __m512 a1_k2 = _mm512_set1_ps(pa[5]);
-    MULADD_F32X16(c1_0, b0_k2, a1_k2);
+    MULADD_F32X16(c0_0, b0_k2, _mm512_set1_ps(pa[2]));
+    MULADD_F32X16(c1_0, b0_k2, _mm512_set1_ps(pa[5]));
     BARRIER;
 
     /* What lies partly behind C's edge goes by way of the stack. */

@@ -75,7 +75,7 @@ __attribute__((unused)) static inline float float_of_bits(int32_t bits)
 #define MULADD_F32X16(acc, x, y) \
     do { \
         (acc) = _mm512_fmadd_ps(x, y, acc); \
-        KEEP_3(acc, x, y); \
+        KEEP_2(acc, x); \
     } while (0)
 
 #ifdef __cplusplus
@@ -202,7 +202,7 @@ static inline void unpack_b_16x16(const uint8_t *x, const uint16_t *b_scales, fl
     _mm512_storeu_ps(out + 240, b15);
 }
 
-/* 4 x 16 of C: 4 accumulators + 1 A + 1 B = 6 of 32 zmm
+/* 4 x 16 of C: 4 accumulators + 1 B = 5 of 32 zmm
  *
  *     c0_0
  *     c1_0
@@ -223,14 +223,10 @@ static inline void tile1_4x16(const float *a, const float *b, float *restrict su
     for (int64_t kt = 0; kt < 32; kt++) {
         /* Load, multiply-add. */
         __m512 b0 = _mm512_loadu_ps(pb);
-        const __m512 a0 = _mm512_set1_ps(*pa);
-        MULADD_F32X16(c0_0, b0, a0);
-        const __m512 a1 = _mm512_set1_ps(pa[32]);
-        MULADD_F32X16(c1_0, b0, a1);
-        const __m512 a2 = _mm512_set1_ps(pa[64]);
-        MULADD_F32X16(c2_0, b0, a2);
-        const __m512 a3 = _mm512_set1_ps(pa[96]);
-        MULADD_F32X16(c3_0, b0, a3);
+        MULADD_F32X16(c0_0, b0, _mm512_set1_ps(*pa));
+        MULADD_F32X16(c1_0, b0, _mm512_set1_ps(pa[32]));
+        MULADD_F32X16(c2_0, b0, _mm512_set1_ps(pa[64]));
+        MULADD_F32X16(c3_0, b0, _mm512_set1_ps(pa[96]));
         pa += 1;
         pb += 16;
     }

@@ -23,6 +23,7 @@ from tilewright.ir.count import formulas
 from tilewright.ir.nest import Configure, NestNode, Program
 from tilewright.ir.nodes import inside, walk
 from tilewright.ir.ops import LoadMatrix, MultiplyMatrices, TileProgram
+from tilewright.plan.plan import Plan
 from tilewright.plan.routines.stack import StackPlan
 from tilewright.runtime.build.compilers import find_compiler
 from tilewright.runtime.build.toolchain import compile_library, compile_program
@@ -385,20 +386,30 @@ def test_emulated_kernels_have_sessions_too(cases: Cases) -> None:
     cases.count("amx", kernel.emulated or "native", 3)
 
 
-def test_what_a_tile_reads_stays_in_the_first_cache() -> None:
-    """B lies in blocks of a tile's columns, and a long K is cut where C can hold sums."""
-    long = tw.Gemm(64, 64, 512, a="bf16", b=tw.Packed("bf16"))
-    plan = plan_for(long, tw.Schedule(), AMX)
-    assert (plan.outer + plan.inner, plan.blocks["k"]) == ("knmk", 256)
-    assert "blocks of 32 columns" in " ".join(explain_plan(plan).split())
-    assert "stays in the first cache" in " ".join(explain_plan(plan).split())
-    integers = tw.Gemm(128, 128, 512, a="u8", b=tw.Packed("s8"))
-    plan = plan_for(integers, tw.Schedule(), AMX)
-    assert plan.outer + plan.inner == "nmk"
-    assert "blocks of 32 columns" in " ".join(explain_plan(plan).split())
-    for kept in (
-        tw.Gemm(64, 64, 512, a="bf16", b=tw.Packed("bf16"), d="bf16"),
-        tw.Gemm(64, 64, 500, a="bf16", b=tw.Packed("bf16")),
-    ):
-        plan = plan_for(kept, tw.Schedule(), AMX)
-        assert plan.outer + plan.inner == "nmk"
+def test_a_block_of_rows_stays_in_the_second_cache() -> None:
+    """B lies in blocks of a tile's columns; rows are cut where no near cache would hold A."""
+
+    def planned(m: Any, k: int, d: str | None = None) -> tuple[str, Plan]:
+        spec = tw.Gemm(m, 512, k, a="bf16", b=tw.Packed("bf16"), d=d)
+        plan = plan_for(spec, tw.Schedule(), AMX)
+        assert isinstance(plan, Plan)
+        return plan.outer + plan.inner, plan
+
+    for m, k in ((64, 512), (256, 1024), (512, 512)):
+        assert planned(m, k)[0] == "nmk", (m, k)
+    cut = ((2048, 512, 1024), (1024, 1024, 512), (512, 4096, 128), (tw.dim("m"), 2048, 256))
+    for m, k, rows in cut:
+        for d in (None, "bf16"):
+            loops, plan = planned(m, k, d)
+            assert (loops, plan.blocks["m"]) == ("mnmk", rows), (m, k, d)
+            text = " ".join(explain_plan(plan).split())
+            assert "stays in the second cache" in text and "blocks of 32 columns" in text
+    loops, plan = planned(512, 16384)
+    assert (loops, plan.blocks["k"]) == ("mknmk", 8192)
+    assert planned(512, 16384, "bf16")[0] == "mnmk", "C holds no sums of a part of K"
+
+
+def test_a_square_tile_waits_least_for_the_second_cache() -> None:
+    """79 rows by 16 columns read 95 rows for 79 cycles of products, 32 by 32 read 64 for 64."""
+    plan = plan_for(tw.Gemm(1024, 1024, 1024, a="bf16", b=tw.Packed("bf16")), tw.Schedule(), AMX)
+    assert {(tile.mr, tile.nr) for tile in plan.tiles} == {(32, 32)}
