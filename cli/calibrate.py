@@ -14,6 +14,7 @@ from .screen import console, json_option, show_json, size, stages, table
 
 #: What is shown of vectors of each width, and what of a core as a whole.
 _RATES = ("fma_units", "loads", "stores", "shuffles")
+_SHARES = ("spread", "shared")
 _WHOLE = (
     "issue",
     "overlap",
@@ -72,10 +73,10 @@ def command(seconds: float, path: Path | None, as_json: bool) -> None:
 
 
 def _rates(title: str, core: Core) -> Table:
-    shown = table(title, "bytes of a vector", *_RATES, "spread", numbers=(*_RATES, "spread"))
+    shown = table(title, "bytes of a vector", *_RATES, *_SHARES, numbers=(*_RATES, *_SHARES))
     for nbytes in (*(width.bytes for width in core.widths), None):
         at = core if nbytes is None else core.at(nbytes)
-        cells = (f"{getattr(at, name):.3g}" for name in (*_RATES, "spread"))
+        cells = (f"{getattr(at, name):.3g}" for name in (*_RATES, *_SHARES))
         shown.add_row("widest" if nbytes is None else str(nbytes), *cells)
     return shown
 

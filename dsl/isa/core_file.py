@@ -27,6 +27,7 @@ _KEYS = ("schema", "name", "title", "source", "processors", "cores")
 #: Numbers that may be 0; all others are positive.
 _MAYBE_ZERO = frozenset(
     {"overlap", "idle", "strain", "hidden", "late", "beside", "crossing", "contention", "spread"}
+    | {"shared"}
 )
 
 

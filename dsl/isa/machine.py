@@ -42,6 +42,7 @@ class Width:
     stores: float
     shuffles: float
     spread: float = 0
+    shared: float = 0
 
 
 #: The bytes of a vector, one element or more, of every target.
@@ -69,7 +70,8 @@ class Core:
     ``contention``: the share by which a step takes longer if such loads and its multiply-adds take
     equally long; it falls to 0 where one takes 0.7 of the other.
     ``spread``: cycles that a multiply-add takes with a factor that an instruction of its own
-    broadcasts from memory, where both wait for the same units; 0 where they do not.
+    broadcasts from memory, where both wait for the same units; 0 where they do not. ``shared``: the
+    share of shuffles, and so of conversions, that take a multiply-add's place.
 
     ``worth``: so many multiply-adds of vectors make one more thread pay. ``caches`` come nearest
     first; ``memory`` is how many bytes a cycle come from beyond them.
@@ -91,6 +93,7 @@ class Core:
     crossing: float = 1
     contention: float = 0
     spread: float = 0
+    shared: float = 0
     worth: int = 1 << 15
     widths: tuple[Width, ...] = ()
     speeds: tuple[Speed, ...] = ()
@@ -119,6 +122,7 @@ class Core:
             stores=width.stores,
             shuffles=width.shuffles,
             spread=width.spread,
+            shared=width.shared,
         )
 
     def at(self, size: int) -> Core:

@@ -22,6 +22,8 @@ _TIMES, _MOST = 4, 256 << 20
 #: A cache's share is what is read this much more slowly at most than an eighth of it.
 _AS_FAST = 0.6
 
+_PAGE = 4096
+
 #: Bytes a cycle at which so many bytes are read again and again.
 Reader = Callable[[int], float]
 
@@ -64,11 +66,18 @@ def reader(target: Target, library: Path, seconds: float) -> Reader:
     def read(size: int) -> float:
         size = max(stride, size // stride * stride)
         if size not in known:
-            buffer: Array = np.ones(size // 8 + 8, np.float64)
-            given = buffer, np.array([size], np.int64), np.zeros(64)
+            given = _page(size), np.array([size], np.int64), np.zeros(64)
             stream = {STREAM.name: Function(library, STREAM.name, given)}
             found = in_cycles(stream, clock, CLOCK.adds, seconds)
             known[size] = size / found.cycles[STREAM.name]
         return known[size]
 
     return read
+
+
+def _page(size: int) -> Array:
+    """So many bytes that begin a page: vectors that cross lines would be read half as fast."""
+    memory = np.ones((size + 2 * _PAGE) // 8, np.float64)
+    skip = -memory.ctypes.data % _PAGE // 8
+    found: Array = memory[skip : skip + size // 8]
+    return found

@@ -11,7 +11,7 @@ from tilewright.isa.machine import Core, Speed, Width
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 
-from .loops import OFFSET, Loop, loops_of
+from .loops import MULADDS_OF_A_SHUFFLE, OFFSET, Loop, loops_of
 
 #: How far above and below what hardware has a measurement of it may be: it is disturbed upwards.
 _ABOVE, _BELOW = 1.12, 0.96
@@ -58,6 +58,7 @@ def units(target: Target, cycles: Mapping[str, float], kept: Core) -> Core:
         stores=widest.stores,
         shuffles=widest.shuffles,
         spread=widest.spread,
+        shared=widest.shared,
         issue=float(f"{issued:.2g}"),
         crossing=_crossing(vectors[0], each, kept.line),
         widths=tuple(width for width in widths[:-1] if _differs(width, widest)),
@@ -81,7 +82,18 @@ def _width(vector: Vector, each: Mapping[tuple[str, Vector], float], kept: Core)
         stores=rate(each["store", vector]),
         shuffles=kept.shuffles if shuffle is None else rate(shuffle),
         spread=_spread(each, vector),
+        shared=_shared(each, vector),
     )
+
+
+def _shared(each: Mapping[tuple[str, Vector], float], vector: Vector) -> float:
+    """The share of shuffles that take a multiply-add's place, from three of these beside one."""
+    together = each.get(("shared", vector))
+    if together is None:
+        return 0
+    place = each["muladd", vector]
+    taken = together / place - MULADDS_OF_A_SHUFFLE
+    return min(1.0, round(taken, 1)) if taken > _ABOVE - 1 else 0
 
 
 def _spread(each: Mapping[tuple[str, Vector], float], vector: Vector) -> float:
@@ -92,7 +104,7 @@ def _spread(each: Mapping[tuple[str, Vector], float], vector: Vector) -> float:
 
 
 def _differs(one: Width, other: Width) -> bool:
-    names = ("fma_units", "loads", "stores", "shuffles", "spread")
+    names = ("fma_units", "loads", "stores", "shuffles", "spread", "shared")
     return any(getattr(one, name) != getattr(other, name) for name in names)
 
 

@@ -111,6 +111,7 @@ def cycles_of(target: Target, core: Core) -> Iterator[tuple[str, float]]:
             "broadcast": 1 / at.loads,
             "shuffle": 1 / at.shuffles,
             "convert": 1,
+            "shared": (loops.MULADDS_OF_A_SHUFFLE + at.shared) / at.fma_units,
             "spread": at.spread or 1 / min(at.loads, at.fma_units),
             "issue": 1 / core.issue,
         }[loop.kind]
@@ -127,9 +128,10 @@ def test_what_a_core_does_is_found_again() -> None:
         issue=5,
         crossing=0.5,
         spread=4 / 3,
+        shared=1,
         widths=(
             Width(bytes=16, fma_units=2, loads=2, stores=1, shuffles=4),
-            Width(bytes=32, fma_units=2, loads=2, stores=1, shuffles=2),
+            Width(bytes=32, fma_units=2, loads=2, stores=1, shuffles=2, shared=0.5),
         ),
         speeds=(
             Speed(mnemonic="vdpbf16ps", bytes=32, cycles=1, latency=8),

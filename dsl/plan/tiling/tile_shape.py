@@ -504,7 +504,8 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
     whole, core = core, core.at(shape.vector.nbytes)
     found = {
         "multiply-add units": shape.multiply_adds
-        * core.between(shape.op.mnemonic, shape.op.instructions),
+        * core.between(shape.op.mnemonic, shape.op.instructions)
+        + converting * core.shared / core.fma_units,
         "loads": loading,
         "issue": (shape.issued + converting) / core.issue,
         "latency": latency(shape, core) / shape.k_split,
