@@ -83,8 +83,8 @@ _FP8 = Feature(
     compilers={"gcc": "15", "clang": "20", "zig": "0.16"},
 )
 _VECTORS = avx512.TARGET.having(("vnni", "bf16"))
-#: Every core with tiles so far has caches of these sizes. Vectors read 48 bytes a cycle of the second
-#: one, tiles 28 (64x64x512 in bf16 on Granite Rapids).
+#: Every core with tiles so far has caches of these sizes. Of the second one vectors read 48 bytes a
+#: cycle, tiles 28 (64x64x512 in bf16 on Granite Rapids).
 _CACHES = Cache(48 << 10, 128), Cache(2 << 20, 28), Cache(2 << 20, 8)
 
 TARGET = replace(

@@ -71,7 +71,7 @@ class Core:
     equally long; it falls to 0 where one takes 0.7 of the other.
     ``spread``: cycles that a multiply-add takes with a factor that an instruction of its own
     broadcasts from memory, where both wait for the same units; 0 where they do not. ``shared``: the
-    share of shuffles, and so of conversions, that take a multiply-add's place.
+    share of conversions that take a multiply-add's place.
 
     ``worth``: so many multiply-adds of vectors make one more thread pay. ``caches`` come nearest
     first; ``memory`` is how many bytes a cycle come from beyond them.

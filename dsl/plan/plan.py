@@ -374,6 +374,7 @@ class Plan(Decided):
             several=self._several(),
             places=self._places(),
             far=self._far(known),
+            shifted=not self.dot and self._shifted(self.input_of(self.across)),
         )
 
     def _far(self, steps: int | None) -> bool:

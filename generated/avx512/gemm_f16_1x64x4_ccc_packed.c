@@ -85,7 +85,7 @@ int64_t gemm_f16_1x64x4_ccc_packed_scratch_bytes(const int64_t *sizes);
  *
  * Spec:     Gemm(1, 64, 4, a='f16', b=Packed('f16'))
  * Schedule: Schedule()
- * Resolved: Schedule(tile=(1, 64), loops='nmk', k_unroll=4, k_split=2, vectorize='n')
+ * Resolved: Schedule(tile=(1, 64), loops='mnk', k_unroll=4, k_split=2, vectorize='n')
  * Target:   avx512 (AVX-512 F, BW, DQ, VL, CD)
  * Command:
  *   tilewright emit --target avx512 --name gemm_f16_1x64x4_ccc_packed -o gemm_f16_1x64x4_ccc_packed.c \
@@ -93,11 +93,21 @@ int64_t gemm_f16_1x64x4_ccc_packed_scratch_bytes(const int64_t *sizes);
  *     --spec "Gemm(1, 64, 4, a='f16', b=Packed('f16'))"
  */
 
-/* 1 x 64 of C: 8 accumulators + 2 A + 4 B = 14 of 32 zmm, K over 2 sets
+/* tail elements of a row */
+static inline void convert_a_row_tail(const uint16_t *x, float *restrict out)
+{
+    BARRIER;
+    _Alignas(64) uint16_t wx0_part[16] = {0};
+    memcpy(wx0_part, x, 4 * sizeof *wx0_part);
+    __m512 wx0 = _mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)wx0_part));
+    _mm512_storeu_ps(out, wx0);
+}
+
+/* 1 x 64 of C: 8 accumulators + 1 A + 1 B = 10 of 32 zmm, K over 2 sets
  *
  *     c0_0   c0_1   c0_2   c0_3
  */
-static inline void tile0_1x64(const uint16_t *a, const float *b, float *restrict c)
+static inline void tile1_1x64(const float *a, const float *b, float *restrict c)
 {
     BARRIER;
 
@@ -110,52 +120,51 @@ static inline void tile0_1x64(const uint16_t *a, const float *b, float *restrict
     __m512 c0_1_s1 = _mm512_setzero_ps();
     __m512 c0_2_s1 = _mm512_setzero_ps();
     __m512 c0_3_s1 = _mm512_setzero_ps();
-    const uint16_t *pa = a;
+    const float *pa = a;
     const float *pb = b;
 
     /* Load, multiply-add: step 1 of 4. */
+    const __m512 a0 = _mm512_set1_ps(*pa);
     __m512 b0 = _mm512_loadu_ps(pb);
-    __m512 b1 = _mm512_loadu_ps(pb + 16);
-    __m512 b2 = _mm512_loadu_ps(pb + 32);
-    __m512 b3 = _mm512_loadu_ps(pb + 48);
-    const __m512 a0v = _mm512_cvtph_ps(_mm256_broadcastq_epi64(_mm_loadl_epi64((const __m128i *)pa)));
-    const __m512 a0 = _mm512_permute_ps(a0v, 0x55 * 0);
     c0_0 = _mm512_fmadd_ps(b0, a0, c0_0);
+    __m512 b1 = _mm512_loadu_ps(pb + 16);
     c0_1 = _mm512_fmadd_ps(b1, a0, c0_1);
+    __m512 b2 = _mm512_loadu_ps(pb + 32);
     c0_2 = _mm512_fmadd_ps(b2, a0, c0_2);
+    __m512 b3 = _mm512_loadu_ps(pb + 48);
     c0_3 = _mm512_fmadd_ps(b3, a0, c0_3);
 
     /* Load, multiply-add: step 2 of 4. */
+    const __m512 a0_k1 = _mm512_set1_ps(pa[1]);
     __m512 b0_k1 = _mm512_loadu_ps(pb + 64);
-    __m512 b1_k1 = _mm512_loadu_ps(pb + 80);
-    __m512 b2_k1 = _mm512_loadu_ps(pb + 96);
-    __m512 b3_k1 = _mm512_loadu_ps(pb + 112);
-    const __m512 a0_k1 = _mm512_permute_ps(a0v, 0x55 * 1);
     c0_0_s1 = _mm512_fmadd_ps(b0_k1, a0_k1, c0_0_s1);
+    __m512 b1_k1 = _mm512_loadu_ps(pb + 80);
     c0_1_s1 = _mm512_fmadd_ps(b1_k1, a0_k1, c0_1_s1);
+    __m512 b2_k1 = _mm512_loadu_ps(pb + 96);
     c0_2_s1 = _mm512_fmadd_ps(b2_k1, a0_k1, c0_2_s1);
+    __m512 b3_k1 = _mm512_loadu_ps(pb + 112);
     c0_3_s1 = _mm512_fmadd_ps(b3_k1, a0_k1, c0_3_s1);
 
     /* Load, multiply-add: step 3 of 4. */
+    const __m512 a0_k2 = _mm512_set1_ps(pa[2]);
     __m512 b0_k2 = _mm512_loadu_ps(pb + 128);
-    __m512 b1_k2 = _mm512_loadu_ps(pb + 144);
-    __m512 b2_k2 = _mm512_loadu_ps(pb + 160);
-    __m512 b3_k2 = _mm512_loadu_ps(pb + 176);
-    const __m512 a0_k2 = _mm512_permute_ps(a0v, 0x55 * 2);
     c0_0 = _mm512_fmadd_ps(b0_k2, a0_k2, c0_0);
+    __m512 b1_k2 = _mm512_loadu_ps(pb + 144);
     c0_1 = _mm512_fmadd_ps(b1_k2, a0_k2, c0_1);
+    __m512 b2_k2 = _mm512_loadu_ps(pb + 160);
     c0_2 = _mm512_fmadd_ps(b2_k2, a0_k2, c0_2);
+    __m512 b3_k2 = _mm512_loadu_ps(pb + 176);
     c0_3 = _mm512_fmadd_ps(b3_k2, a0_k2, c0_3);
 
     /* Load, multiply-add: step 4 of 4. */
+    const __m512 a0_k3 = _mm512_set1_ps(pa[3]);
     __m512 b0_k3 = _mm512_loadu_ps(pb + 192);
-    __m512 b1_k3 = _mm512_loadu_ps(pb + 208);
-    __m512 b2_k3 = _mm512_loadu_ps(pb + 224);
-    __m512 b3_k3 = _mm512_loadu_ps(pb + 240);
-    const __m512 a0_k3 = _mm512_permute_ps(a0v, 0x55 * 3);
     c0_0_s1 = _mm512_fmadd_ps(b0_k3, a0_k3, c0_0_s1);
+    __m512 b1_k3 = _mm512_loadu_ps(pb + 208);
     c0_1_s1 = _mm512_fmadd_ps(b1_k3, a0_k3, c0_1_s1);
+    __m512 b2_k3 = _mm512_loadu_ps(pb + 224);
     c0_2_s1 = _mm512_fmadd_ps(b2_k3, a0_k3, c0_2_s1);
+    __m512 b3_k3 = _mm512_loadu_ps(pb + 240);
     c0_3_s1 = _mm512_fmadd_ps(b3_k3, a0_k3, c0_3_s1);
     BARRIER;
 
@@ -174,7 +183,13 @@ static inline void tile0_1x64(const uint16_t *a, const float *b, float *restrict
 
 void gemm_f16_1x64x4_ccc_packed(const uint16_t *a, const float *b, float *c)
 {
-    tile0_1x64(a, (const float *)(const void *)(b), c);
+    {
+        _Alignas(64) float a_packed[32];
+        for (int64_t lp = 0; lp < 1; lp++) { /* convert a */
+            convert_a_row_tail(a + 4 * lp, a_packed + 16 * lp);
+        }
+        tile1_1x64(a_packed, (const float *)(const void *)(b), c);
+    }
 }
 
 void gemm_f16_1x64x4_ccc_packed_invoke(void *const *arrays, const int64_t *sizes, const double *scalars, void *scratch)

@@ -24,8 +24,8 @@ from tilewright.runtime.store import cache as store
 CHAINS = 12
 #: Operations in a loop's body and in a call, about.
 _BODY, _CALL = 48, 4096
-#: Multiply-adds beside a shuffle, where it is measured whether it takes one's place.
-MULADDS_OF_A_SHUFFLE = 3
+#: Multiply-adds beside a conversion, where it is measured whether it takes one's place.
+MULADDS_BESIDE = 3
 #: Bytes that loops read and write, all in the first cache; and what unaligned pointers are off by.
 _BYTES, OFFSET = 8192, 4
 #: What stands in a body: the kind of an operation, and which chain, register or place it takes.
@@ -137,22 +137,22 @@ def _others(vector: Vector) -> Iterator[Loop]:
     title = f"{CHAINS} chains of {vector.fma.mnemonic} on {vector.name}, each factor broadcast"
     name = f"calibrate_{vector.name}_spread"
     yield Loop(name, "spread", title, vector, vector.fma, CHAINS, body, CHAINS)
-    if 1 in vector.transpose:
-        yield _beside_shuffles(vector)
+    if "f16" in vector.loads:
+        yield _beside_conversions(vector)
     for number, mix in enumerate(_MIXES):
         yield _mixed(vector, number, mix)
 
 
-def _beside_shuffles(vector: Vector) -> Loop:
-    """Three multiply-adds, and a shuffle, in turn."""
+def _beside_conversions(vector: Vector) -> Loop:
+    """A few multiply-adds, and a conversion, in turn."""
     body: list[Step] = []
-    for turn in range(2 * CHAINS // MULADDS_OF_A_SHUFFLE):
-        first = turn * MULADDS_OF_A_SHUFFLE
-        body += [("muladd", (first + i) % CHAINS) for i in range(MULADDS_OF_A_SHUFFLE)]
-        body += [("shuffle", turn)]
-    title = f"{vector.fma.mnemonic} and shuffles on {vector.name}"
-    name, counted = f"calibrate_{vector.name}_shared", 2 * CHAINS // MULADDS_OF_A_SHUFFLE
-    return Loop(name, "shared", title, vector, vector.fma, CHAINS, tuple(body), counted)
+    turns = 2 * CHAINS // MULADDS_BESIDE
+    for turn in range(turns):
+        body += [("muladd", (turn * MULADDS_BESIDE + i) % CHAINS) for i in range(MULADDS_BESIDE)]
+        body += [("convert", turn)]
+    title = f"{vector.fma.mnemonic} and conversions on {vector.name}"
+    name = f"calibrate_{vector.name}_shared"
+    return Loop(name, "shared", title, vector, vector.fma, CHAINS, tuple(body), turns)
 
 
 def _mixed(vector: Vector, number: int, mix: tuple[int, int, int]) -> Loop:

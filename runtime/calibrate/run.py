@@ -117,7 +117,7 @@ def calibrate(seconds: float = 30, *, say: Say | None = None) -> Calibrated:
         told(f"measuring {target.name}")
         core, spread, errors[names[0]] = _measured(target, seconds, told)
         worst, compiler = max(worst, spread), compiler_of(target)
-        cores |= dict.fromkeys(names, core)
+        cores |= {name: _of_target(name, core) for name in names}
         file = _file(cores, compiler)
         path = calibrations.keep(host.cpu().processor, compiler, file)
     return Calibrated(host.cpu().processor, compiler, file, path, worst, errors, tuple(left_out))
@@ -137,6 +137,13 @@ def _measurable() -> Iterator[tuple[Target, list[str]]]:
         if target.matrix is None:
             yield target.having(host.features_here(target, cores=False)), names
             names = []
+
+
+def _of_target(name: str, core: Core) -> Core:
+    """``core`` without the speeds of what target ``name`` cannot say."""
+    target = load(name).having(load(name).features)
+    known = {op.mnemonic for vector in target.vectors for op in vector.muladd}
+    return replace(core, speeds=tuple(each for each in core.speeds if each.mnemonic in known))
 
 
 def compiler_of(target: Target) -> str:

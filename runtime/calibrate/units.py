@@ -11,7 +11,7 @@ from tilewright.isa.machine import Core, Speed, Width
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 
-from .loops import MULADDS_OF_A_SHUFFLE, OFFSET, Loop, loops_of
+from .loops import MULADDS_BESIDE, OFFSET, Loop, loops_of
 
 #: How far above and below what hardware has a measurement of it may be: it is disturbed upwards.
 _ABOVE, _BELOW = 1.12, 0.96
@@ -87,12 +87,12 @@ def _width(vector: Vector, each: Mapping[tuple[str, Vector], float], kept: Core)
 
 
 def _shared(each: Mapping[tuple[str, Vector], float], vector: Vector) -> float:
-    """The share of shuffles that take a multiply-add's place, from three of these beside one."""
+    """The share of conversions that take a multiply-add's place, from a few of these beside one."""
     together = each.get(("shared", vector))
     if together is None:
         return 0
     place = each["muladd", vector]
-    taken = together / place - MULADDS_OF_A_SHUFFLE
+    taken = together / place - MULADDS_BESIDE
     return min(1.0, round(taken, 1)) if taken > _ABOVE - 1 else 0
 
 

@@ -111,7 +111,7 @@ def cycles_of(target: Target, core: Core) -> Iterator[tuple[str, float]]:
             "broadcast": 1 / at.loads,
             "shuffle": 1 / at.shuffles,
             "convert": 1,
-            "shared": (loops.MULADDS_OF_A_SHUFFLE + at.shared) / at.fma_units,
+            "shared": (loops.MULADDS_BESIDE + at.shared) / at.fma_units,
             "spread": at.spread or 1 / min(at.loads, at.fma_units),
             "issue": 1 / core.issue,
         }[loop.kind]

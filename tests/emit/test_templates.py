@@ -123,6 +123,10 @@ def used() -> tuple[set[str], list[Op]]:
         for spec, schedule in (SPECIMENS[name] for name in specimens(target))
     ]
     programs.append(program_for(plan_for(Gemm(4, 4, 24, b=COLUMNS), Schedule(), poorer())))
+    halves = Gemm(1, 64, 4, a="f16", b=Packed("f16"))  # picked where conversions have units apart
+    programs.append(
+        program_for(plan_for(halves, Schedule(), targets.load("avx512").having(["zen5"])))
+    )
     operations = [
         op for program in programs for tile in program.tiles for op in walk(tile.body + tile.end)
     ]

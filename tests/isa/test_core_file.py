@@ -159,11 +159,11 @@ def test_zen_5_keeps_the_numbers_that_were_fitted_by_hand(name: str) -> None:
     own, core = load(name).core, load(name).having(["zen5"]).core
     expected = replace(
         own, issue=8, shuffles=2, overlap=1 / 48, idle=0.25, strain=1 / 12, hidden=12,
-        beside=1 if name == "avx512" else 0.5,
+        beside=1 if name == "avx512" else 0.5, shared=0,
     )  # fmt: skip
     assert core == expected
 
 
 def test_zen_3_keeps_the_numbers_that_were_fitted_by_hand() -> None:
     own, core = load("avx2").core, load("avx2").having(["zen3"]).core
-    assert core == replace(own, overlap=1 / 48, idle=2, hidden=8, late=3)
+    assert core == replace(own, overlap=1 / 48, idle=2, hidden=8, late=3, shared=0)

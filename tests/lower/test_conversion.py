@@ -217,7 +217,7 @@ def test_what_is_spread_is_converted_exactly(type_: Any, order: Any, cases: Case
         cases.count("avx512", "interpreted")
 
 
-@pytest.mark.parametrize("target", ["avx2+vnni", "avx512+vnni"])
+@pytest.mark.parametrize("target", ["avx2+vnni+zen5", "avx512+vnni+zen5"])
 @pytest.mark.parametrize(("type_", "orders"), [("s8", "CCC"), ("u8", "CFC"), ("s8", "FFF")])
 def test_of_many_lines_groups_are_shifted_as_they_are_spread(
     target: str, type_: str, orders: str

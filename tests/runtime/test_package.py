@@ -69,7 +69,9 @@ print(*(name.partition("_dispatch")[0] for name in set(sys.modules) - before))
 
 def test_the_first_product_of_a_process_loads_nothing() -> None:
     python(FIRST_PRODUCT)
-    assert python(FIRST_PRODUCT).split() == []
+    loaded = set(python(FIRST_PRODUCT).split())
+    # Which asks the system for the registers of a matrix unit, where the host has one.
+    assert not loaded - {"tilewright.runtime.call.session"}
 
 
 def test_importing_the_package_loads_nothing() -> None:

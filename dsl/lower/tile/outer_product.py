@@ -54,12 +54,8 @@ class OuterProduct(KStep):
         return pointer_to(row, self.across).address(row, k)
 
     def step(self, k: int, shared: bool, existing: Expr | None = None) -> Iterator[Op]:
-        """One step; ``shared``: the steps that share a load of the operand across are all there.
-
-        Of a K group only part of which is ``existing`` no multiply-add reads memory.
-        """
+        """One step; ``shared``: the steps that share a load of the operand across are all there."""
         form = self.shape.form
-        reads = form == "memory" and existing is None
         in_lanes = form == "lane_s" or (form == "lane_k" and shared)
         if in_lanes:
             yield from self._load_lanes(k)
@@ -68,13 +64,10 @@ class OuterProduct(KStep):
                 yield from self.load(index, k)
             elif form == "repeat" and shared:
                 yield from self._pick(index, k)
-            elif not in_lanes and not reads:
+            elif not in_lanes and form != "memory":
                 yield from self._spread(index, k, existing)
             for column, row in products:
-                if reads:
-                    yield from self._multiply_from_memory(row, column, k)
-                else:
-                    yield from self._multiply(row, column, k, in_lanes)
+                yield from self._multiply(row, column, k, in_lanes)
 
     # --- the operand along the vectors -----------------------------------------------------------
 
@@ -141,15 +134,13 @@ class OuterProduct(KStep):
 
     # --- the product -----------------------------------------------------------------------------
 
-    def _multiply_from_memory(self, row: int, column: int, k: int) -> Iterator[Op]:
-        """The multiply-add that spreads a row's K group itself."""
-        acc, x = self.sum_of(row, column, k), self.vector(column, k)
-        yield from multiply_add(self.tile, self.shape.op, acc, x, self.across_at(row, k))
-
     def _multiply(self, row: int, column: int, k: int, in_lanes: bool) -> Iterator[Op]:
         acc = self.sum_of(row, column, k)
         x, lanes, shared = self.vector(column, k), self.shape.lanes, self.shape.group
-        if not in_lanes:
+        if self.shape.form == "memory":
+            address = self.across_at(row, k)
+            yield from multiply_add(self.tile, self.shape.op, acc, x, address)
+        elif not in_lanes:
             y, op = self._spread_register(row, k), self.shape.plain
             yield from multiply_add(self.tile, op, acc, x, y)
         elif self.shape.form == "lane_k":

@@ -141,8 +141,7 @@ class TileShape:
             return Budget(accumulators, along, converting, masks, vector.registers)
         if self.hold == "across":
             return Budget(accumulators, 1, self.bands + converting, masks, vector.registers)
-        # A K group that is not whole is spread over a register, whatever the form.
-        across = 0 if self.form == "memory" and self.op.depth == 1 else 1
+        across = 0 if self.form == "memory" else 1
         return Budget(accumulators, self.columns, across + converting, masks, vector.registers)
 
     def _scaled_budget(self, accumulators: int) -> Budget:
@@ -238,8 +237,9 @@ class TileRequest:
     is loaded but whole vectors. ``source``: what an element of the operand across is converted from
     as it is spread, "" where it is not; with ``converts`` one alone takes steps, of either operand.
     ``stride`` bytes lie between the vectors of one step and the next. ``several`` is that of
-    ``TileShape``, ``scalars_apart`` the target's. ``places`` rows lie in the first cache at once.
-    ``far``: what a matrix unit reads comes from the second cache.
+    ``TileShape``, ``scalars_apart`` the target's. ``places`` rows lie in the first cache at
+    once. ``far``: what a matrix unit reads comes from the second cache. ``shifted``: groups of the
+    operand across are shifted as they are spread.
     """
 
     product: Product
@@ -264,6 +264,7 @@ class TileRequest:
     several: tuple[int, ...] = ()
     places: int | None = None
     far: bool = False
+    shifted: bool = False
 
     def free(self, target: Target) -> int:
         """The registers that accumulators may take, and factors where they are of one kind."""
@@ -434,6 +435,7 @@ def _repeated(one: TileShape, request: TileRequest) -> Iterator[Way]:
 def _spread(one: TileShape, request: TileRequest) -> Iterator[Way]:
     """Each element across in all lanes of a register, or in memory."""
     shape = replace(one, converts=request.converts, scalars_apart=request.scalars_apart)
+    shape = replace(shape, shuffles=1) if request.shifted else shape
     if request.source:
         spread = one.vector.spreads.get(request.source)
         shape = replace(shape, shuffles=ALONE if spread is None else spread.shuffles)
