@@ -144,7 +144,9 @@ def _streamed(plan: Plan, choice: Choice) -> float:
     """
     core, item = plan.target.core, ITEMSIZE[plan.product.along]
     name, d = ("b", "n") if plan.along == "n" else ("a", "m")
-    block = plan.blocks.get(d, NOMINAL) * plan.blocks["k"] * item if name in plan.packs else 0
+    lines = plan.blocks.get(d, NOMINAL)
+    lines = min(lines, value(plan.sizes[d]) or lines)
+    block = lines * plan.blocks["k"] * item if name in plan.packs else 0
     rate = next((c.rate for c in core.caches if c.size >= block), core.memory)
     arriving = plan.blocks["k"] * item / rate / choice.across[0][0]
     less, more = sorted((choice.cycles, arriving))

@@ -34,6 +34,9 @@ from .vector_axis import Layout, asks_for_panels, layouts, packs_in_panels, unpa
 PACKED_BYTES = 256 * 1024
 #: Rows of a panel that the first cache holds, beside lines of the other operand and of C.
 PANEL_ROWS = 16
+#: Registers that a tile of two vectors needs beside its sums, and the share of the rate that tiles
+#: need with which a cache is fast enough: rates are measured to some tenth.
+SPARE, NEARLY = 4, 0.9
 #: A block has a multiple of these vectors in a line: tiles of 1, 2, 3 and 4 of them fill it. With
 #: fewer, the other operand is read too often.
 LINE_VECTORS = 12
@@ -275,15 +278,34 @@ def _blocks(
 ) -> dict[str, int]:
     """The steps of loops over blocks: those asked for, and what the caches hold for the others.
 
-    A panel across the vectors stays in the first cache while a block along them, which the last one
-    holds, passes by; a block across them is as large as the stack may hold.
+    A panel across the vectors stays in the first cache while a block along them passes by, which
+    the last one holds that gives vectors as fast as tiles take them; a block across them is as
+    large as the stack may hold.
     """
     caches, item = target.core.caches, ITEMSIZE[element]
-    k = dict(schedule.block).get("k", min(caches[0].size, STACK_BYTES) // (PANEL_ROWS * item))
+    passing = _passing(target)
+    # From a nearer cache than the last one lines pass that are half as long, and twice as many.
+    rows = PANEL_ROWS if passing == caches[-1].size else 2 * PANEL_ROWS
+    k = dict(schedule.block).get("k", min(caches[0].size, STACK_BYTES) // (rows * item))
     across = "m" if along == "n" else "n"
-    sizes = {"k": k, across: STACK_BYTES // (k * item), along: caches[-1].size // (k * item)}
+    sizes = {"k": k, across: STACK_BYTES // (k * item), along: passing // (k * item)}
     twice = {d: max(1, size) for d, size in sizes.items() if loops.lower().count(d) == 2}
     return twice | dict(schedule.block)
+
+
+def _passing(target: Target) -> int:
+    """Bytes of the block that passes by: the share of a cache that is read as fast as tiles need.
+
+    The tallest tiles of two vectors read these in as many cycles as their multiply-adds take. Of a
+    nearer cache than the last one A's panels and C take half.
+    """
+    core, vector = target.core, target.of("f32")[0]
+    rows = (target.registers - SPARE) // 2
+    needed = vector.nbytes * core.at(vector.nbytes).fma_units / rows
+    *nearer, last = core.caches
+    if last.rate >= needed * NEARLY:
+        return last.size
+    return max((cache.size // 2 for cache in nearer[1:]), default=last.size)
 
 
 def _prefetch_decision(spec: Gemm, schedule: Schedule) -> tuple[Decision, ...]:
