@@ -27,7 +27,7 @@ FEW_ROWS = 128
 #: row of four bits is 1.15 times as fast so where B comes from the second cache, as from memory.
 AHEAD_BYTES = 6144
 
-_WHOLE = "a matrix unit reads rows along K: A and B are converted whole, and not in blocks"
+_WHOLE = "a matrix unit reads rows along K: A and B are converted whole, and not in panels"
 _LARGE = "operands are large: blocks that the caches hold are packed"
 _PARTS = "so much of K is summed in f16, and added in f32"
 _ROWS = "a block of A's rows stays in the second cache while all of B passes"
@@ -106,14 +106,16 @@ def _in_parts(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
 def _of_whole(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     """``schedule``, or where a matrix unit multiplies one whose panels are not asked for.
 
-    That is with one loop, in place of two, along each dimension.
+    Lines of C are in blocks, of which each meets all of what lies along the vectors.
     """
     if not asks_for_panels(spec, schedule, target) or product_of(spec, target, "b").unit is None:
         return schedule
     loops = schedule.loops or ""
-    last = sorted("mnk", key=loops.lower().rfind)
-    kept = "".join(d.upper() if d.upper() in loops else d for d in last)
-    return replace(schedule, loops=kept, block=(), pack=None)
+    lines, others, k = sorted("mnk", key=loops.lower().rfind)
+    if not loops.islower():
+        others = others.upper()  # whatever was parallel: lines of one block are shared
+    kept, block = lines + others + lines + k, ((lines, 2 * FEW_ROWS),)
+    return replace(schedule, loops=kept, block=block, pack=None)
 
 
 def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:

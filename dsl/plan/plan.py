@@ -378,9 +378,14 @@ class Plan(Decided):
         )
 
     def _far(self, steps: int | None) -> bool:
-        """Whether the first cache has no room for what a matrix unit reads of ``steps`` K steps."""
-        if self.product.op.form != "matrix" or self.product.block or steps is None:
+        """Whether the first cache has no room for what a matrix unit reads of ``steps`` K steps.
+
+        Of a K of the call nobody knows; where C is cut into blocks it is large.
+        """
+        if self.product.op.form != "matrix" or self.product.block:
             return False
+        if steps is None:
+            return bool(self.blocks)
         near, size = self.target.core.caches[0].size, ITEMSIZE[self.product.across]
         extents = {d: NOMINAL if (n := value(self.sizes[d])) is None else n for d in "mn"}
         lines = [min(extent, self.blocks.get(d, extent)) for d, extent in extents.items()]
