@@ -140,6 +140,11 @@ def whole_vectors(extent: Expr, lanes: int) -> Expr:
     return div(extent + (lanes - 1), lanes) * lanes
 
 
+def odd_vectors(extent: Expr, lanes: int) -> Expr:
+    """``extent`` rounded up to an odd number of vectors: lines a power of two apart share sets."""
+    return (2 * div(div(extent + (lanes - 1), lanes), 2) + 1) * lanes
+
+
 def packed_by_caller(format_: PackedFormat, batch: Batch | None) -> Operand:
     """B as the tiles see it in that format.
 

@@ -23,6 +23,7 @@ from .formats.packed_b import CACHED_BYTES, packed_product
 from .formats.quantized_b import quantized_format, quantized_operands, quantized_product
 from .operands import (
     Operand,
+    odd_vectors,
     operand_of,
     packed_by_caller,
     vectors_of,
@@ -142,9 +143,13 @@ def packed_type(operand: Operand, product: Product) -> str:
 def packed_along(
     source: Operand, product: Product, line: str, extents: Mapping[str, Expr], lanes: int
 ) -> Operand:
-    """The operand along the vectors as it is packed: ``[K / group][lines, padded][group]``."""
+    """The operand along the vectors as it is packed: ``[K / group][lines, padded][group]``.
+
+    A matrix unit reads rows of many K groups at once.
+    """
     group = product.group
-    leading = whole_vectors(extents[line], lanes)
+    padded = whole_vectors if product.unit is None else odd_vectors
+    leading = padded(extents[line], lanes)
     groups = whole_groups(extents["k"], product)
     strides = {line: group * ONE, "k": leading, "b": groups * group * leading}
     type_ = packed_type(source, product)
@@ -168,7 +173,7 @@ def packed_across(
     type_ = product.across
     buffer = Name(f"{source.name}_packed")
     if product.unit is not None:
-        width = whole_vectors(extents["k"], product.unit.depth)
+        width = odd_vectors(extents["k"], product.unit.depth)
         strides = {line: width, "k": ONE, "b": width * whole_vectors(extents[line], lanes)}
         return Operand(source.name, type_, strides, buffer)
     if value(source.strides["k"]) == 1 and not product.blocks:

@@ -26,11 +26,9 @@ def large_work(m: int, *, converted: bool = False) -> int:
     """What m n k is at least, besides: with few rows B must be more than a near cache holds.
 
     Operands that are ``converted`` are so once in either case, as a whole or in blocks: blocks
-    pay where a cache does not hold the whole.
+    pay where a near cache does not hold the whole. 196x256x2304 in f16 was 2.8 times as fast so.
     """
-    if m < MANY_ROWS:
-        return 1 << 26
-    return 1 << 28 if converted else 1 << 25
+    return 1 << 26 if converted or m < MANY_ROWS else 1 << 25
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
