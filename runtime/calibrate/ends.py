@@ -127,7 +127,7 @@ class Call:
 
     def __init__(self, kernel: Kernel) -> None:
         spec = kernel.spec
-        assert isinstance(spec, Gemm)
+        assert isinstance(spec, Gemm) and isinstance(spec.n, int)
         skew = 0 if spec.ldb is None else SKEW
         shapes = (spec.m, spec.k), (spec.k, spec.n + skew), (spec.m, spec.n)
         arrays = [_ones(shape, number * _SKIP) for number, shape in enumerate(shapes)]

@@ -148,8 +148,9 @@ def for_this_core(base: Found, features: Iterable[str] = ()) -> Found:
     numbers = None if calibration is None else calibration.cores.get(base.name)
     if numbers is not None:
         return _scheduled(base.having(features), numbers.name)
-    shipped = (name for name, each in base.features.items() if cpu().processor in each.processors)
-    return base.having([*features, *shipped])
+    known: Mapping[str, Feature | Extension] = base.features
+    cores: list[str] = [name for name, each in known.items() if cpu().processor in each.processors]
+    return base.having([*features, *cores])
 
 
 def _scheduled(found: Found, name: str) -> Found:
