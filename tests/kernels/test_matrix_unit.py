@@ -389,15 +389,20 @@ def test_emulated_kernels_have_sessions_too(cases: Cases) -> None:
 def test_a_block_of_rows_stays_in_the_second_cache() -> None:
     """B lies in blocks of a tile's columns; rows are cut where no near cache would hold A."""
 
-    def planned(m: Any, k: int, d: str | None = None) -> tuple[str, Plan]:
+    def planned(m: Any, k: int, d: Any = None) -> tuple[str, Plan]:
         spec = tw.Gemm(m, 512, k, a="bf16", b=tw.Packed("bf16"), d=d)
         plan = plan_for(spec, tw.Schedule(), AMX)
         assert isinstance(plan, Plan)
         return plan.outer + plan.inner, plan
 
-    for m, k in ((64, 512), (256, 1024), (512, 512)):
-        assert planned(m, k)[0] == "nmk", (m, k)
-    cut = ((2048, 512, 1024), (1024, 1024, 512), (512, 4096, 128), (tw.dim("m"), 2048, 256))
+    for rows, k in ((64, 512), (256, 1024), (512, 512)):
+        assert planned(rows, k)[0] == "nmk", (rows, k)
+    cut: tuple[Any, ...] = (
+        (2048, 512, 1024),
+        (1024, 1024, 512),
+        (512, 4096, 128),
+        (tw.dim("m"), 2048, 256),
+    )
     for m, k, rows in cut:
         for d in (None, "bf16"):
             loops, plan = planned(m, k, d)
