@@ -125,6 +125,11 @@ class Core:
             shared=width.shared,
         )
 
+    @property
+    def second(self) -> Cache:
+        """The second cache, or the only one."""
+        return self.caches[:2][-1]
+
     def at(self, size: int) -> Core:
         """What the core does with vectors of ``size`` bytes."""
         return self._at.get(size, self)

@@ -156,7 +156,7 @@ def _with_row_blocks(spec: Gemm, schedule: Schedule, target: Target) -> Schedule
     product = product_of(spec, target, "b")
     if product.unit is None or spec.k == 0:
         return schedule
-    second, row = target.core.caches[1].size, spec.k * ITEMSIZE[product.across]
+    second, row = target.core.second.size, spec.k * ITEMSIZE[product.across]
     rows = max(FEW_ROWS, second // 2 // row // FEW_ROWS * FEW_ROWS)
     if isinstance(spec.m, int) and spec.m <= rows:
         return schedule

@@ -48,7 +48,7 @@ def tile_cycles(shape: TileShape, core: Core, request: TileRequest) -> float:
 
 def _arriving(shape: TileShape, core: Core, request: TileRequest) -> float:
     """Cycles in which the second cache gives the rows of matrices that a step reads."""
-    return shape.loads * core.line / core.caches[1].rate if request.far else 0.0
+    return shape.loads * core.line / core.second.rate if request.far else 0.0
 
 
 def _sets_cycles(shape: TileShape, core: Core) -> float:
