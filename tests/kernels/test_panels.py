@@ -140,7 +140,7 @@ def test_all_sizes_of_what_is_converted(
 def test_blocks_are_converted_as_they_are_packed_and_never_whole() -> None:
     schedule = tw.Schedule(loops=BY_ROWS, pack="ab")
     for a, b, target in (
-        ("bf16", "bf16", "host"),
+        ("bf16", "bf16", "avx512"),
         ("s8", "s8", "avx512+vnni"),
         ("f16", "f16", "neon"),
     ):
@@ -204,7 +204,7 @@ def test_sums_of_a_part_of_c_after_those_of_the_other(
 def test_a_matrix_unit_says_that_it_converts_whole_matrices() -> None:
     one = low("bf16", "bf16", "CCC")
     plan = plan_for(one, tw.Schedule(loops="nkMmnk", pack="ab"), resolve("amx"))
-    assert (plan.outer + plan.inner, plan.packs) == ("Mnk", "")
+    assert (plan.outer + plan.inner, plan.packs) == ("mNmk", "")
     assert "a matrix unit reads rows along K" in explain_plan(plan)
 
 
