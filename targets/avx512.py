@@ -17,9 +17,9 @@ from .processors import processors
 from .x86 import wide
 from .x86.features import HEADER, bf16, vnni
 from .x86.floats import (
-    by_parts,
     cast,
     integer_transposes,
+    predicate,
     prefix,
     scalar,
     store_bits,
@@ -36,7 +36,7 @@ _GROUPS = (*_WIDTHS, 32)
 
 def _mask(element: str, bits: int) -> Mask:
     ps = {"f32": "ps", "f64": "pd", "s32": "epi32", "s64": "epi64"}[element]
-    mask = by_parts(ps, bits, bits // (64 if element in ("f64", "s64") else 32))
+    mask = predicate(ps, bits, bits // (64 if element in ("f64", "s64") else 32))
     if element != "s32":
         return mask
     parts = {size: f"{prefix(bits)}_maskz_loadu_epi{8 * size}({{mask}}, {{p}})" for size in (1, 2)}
