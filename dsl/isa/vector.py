@@ -97,9 +97,7 @@ class Mask:
     ``loads`` and ``stores`` are accesses of elements of another type, as those of ``Vector``; what
     is not there goes by way of the stack. ``loose`` are the same accesses where zeros in the other
     lanes cost something and nobody asks for them: its loads leave anything there. ``zeros`` are the
-    registers that zeros in these lanes cost, beside those loaded. ``fewer`` are the same accesses
-    where no more than so many lanes are known to be asked for, fewest first: by a part of the
-    register, which reaches into a second line less often. ``groups`` are loads of the first
+    registers that zeros in these lanes cost, beside those loaded. ``groups`` are loads of the first
     elements of so many bytes each, several to a lane, by a mask of a vector of such elements.
     """
 
@@ -112,13 +110,7 @@ class Mask:
     stores: Mapping[str, str] = field(default_factory=dict)
     loose: Mask | None = None
     zeros: int = 0
-    fewer: tuple[tuple[int, Mask], ...] = ()
     groups: Mapping[int, str] = field(default_factory=dict)
-
-    def serving(self, lanes: int | None) -> Mask:
-        """The accesses of so many lanes, None where their number is known only at the call."""
-        found = (mask for most, mask in self.fewer if lanes is not None and lanes <= most)
-        return next(found, self)
 
 
 class Masked(NamedTuple):
@@ -165,11 +157,6 @@ class Several:
     load: str
     part: str
     apart: str = ""
-
-
-def _serving(mask: Mask, lanes: int | Masked | None) -> Mask:
-    """The mask's accesses of ``lanes``."""
-    return mask.serving(lanes.lanes) if isinstance(lanes, Masked) else mask
 
 
 class _Ways(NamedTuple):
@@ -294,7 +281,7 @@ class Vector:
     ) -> str:
         """The expression that loads ``lanes``, None for all; see ``ir.ops.Load``."""
         mask = self.mask and ((loose and self.mask.loose) or self.mask)
-        masked, others = ("", {}) if mask is None else (_serving(mask, lanes).load, mask.loads)
+        masked, others = ("", {}) if mask is None else (mask.load, mask.loads)
         if isinstance(lanes, Masked) and mask is not None and group > 1:
             return mask.groups.get(ITEMSIZE[memory], "")
         partial = self.partial_load
@@ -304,7 +291,7 @@ class Vector:
     def storing(self, memory: str, group: int, lanes: int | Masked | None) -> str:
         """The statement that stores ``lanes``, None for all; see ``ir.ops.Store``."""
         mask = self.mask
-        masked, others = ("", {}) if mask is None else (_serving(mask, lanes).store, mask.stores)
+        masked, others = ("", {}) if mask is None else (mask.store, mask.stores)
         partial = self.partial_store
         ways = _Ways(self.store, self.stores, masked, others, partial, self.store_group)
         return self._way(ways, memory, group, lanes)

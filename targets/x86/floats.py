@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from tilewright.isa.vector import Mask, MulAdd, Repeat, Spread, Vector
@@ -67,25 +66,6 @@ def predicate(name: str, bits: int, lanes: int) -> Mask:
         store=f"{mm}_mask_storeu_{name}({{p}}, {{mask}}, {{v}})",
         registers=0,
     )
-
-
-def by_parts(name: str, bits: int, lanes: int) -> Mask:
-    """As ``predicate``; the first quarter, and the first half, by shorter registers."""
-    whole, fewer = _in_casts(name, bits), []
-    for part in (size for size in (128, 256) if size < bits):
-        most, half = lanes * part // bits, _in_casts(name, part)
-        mask = predicate(name, part, most)
-        spelled = f"({mask.ctype}){{mask}}"
-        load, store = (text.replace("{mask}", spelled) for text in (mask.load, mask.store))
-        extended = f"{prefix(bits)}_zext{half}_{whole}({load})"
-        cut = f"{prefix(bits)}_cast{whole}_{half}({{v}})"
-        fewer.append((most, replace(mask, load=extended, store=store.replace("{v}", cut))))
-    return replace(predicate(name, bits, lanes), fewer=tuple(fewer))
-
-
-def _in_casts(name: str, bits: int) -> str:
-    """What casts call a register of so many bits."""
-    return f"{name}{bits}" if name in ("ps", "pd") else f"si{bits}"
 
 
 def prefix(bits: int) -> str:
