@@ -39,7 +39,7 @@ def _mask(element: str, bits: int) -> Mask:
     mask = predicate(ps, bits, bits // (64 if element in ("f64", "s64") else 32))
     if element != "s32":
         return mask
-    parts = {size: f"{prefix(bits)}_maskz_loadu_epi{8 * size}({{mask}}, {{p}})" for size in (1, 2)}
+    parts = {n: f"{prefix(bits)}_maskz_loadu_epi{32 // n}({{mask}}, {{p}})" for n in (2, 4)}
     return replace(mask, groups=parts)
 
 

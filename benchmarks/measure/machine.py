@@ -51,7 +51,7 @@ def native_isas() -> tuple[str, ...]:
 
 def targets() -> tuple[str, ...]:
     """Those ISAs alone, and each with all features that the processor has, AMX's tiles first."""
-    whole = (for_this_core(each, features_here(each, cores=False)).name for each in _isas())
+    whole = (for_this_core(each, features_here(each)).name for each in _isas())
     return tuple(dict.fromkeys((*whole, *native_isas())))
 
 

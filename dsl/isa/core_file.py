@@ -26,8 +26,18 @@ _LISTS: Mapping[str, type] = {"widths": Width, "speeds": Speed, "caches": Cache}
 _KEYS = ("schema", "name", "title", "source", "processors", "cores")
 #: Numbers that may be 0; all others are positive.
 _MAYBE_ZERO = frozenset(
-    {"overlap", "idle", "strain", "hidden", "late", "beside", "crossing", "contention", "spread"}
-    | {"shared"}
+    {
+        "overlap",
+        "idle",
+        "strain",
+        "hidden",
+        "late",
+        "beside",
+        "crossing",
+        "contention",
+        "spread",
+        "shared",
+    }
 )
 
 

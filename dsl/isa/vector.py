@@ -98,7 +98,7 @@ class Mask:
     is not there goes by way of the stack. ``loose`` are the same accesses where zeros in the other
     lanes cost something and nobody asks for them: its loads leave anything there. ``zeros`` are the
     registers that zeros in these lanes cost, beside those loaded. ``groups`` are loads of the first
-    elements of so many bytes each, several to a lane, by a mask of a vector of such elements.
+    elements of which so many fill a lane, by a mask of a vector of such elements.
     """
 
     ctype: str
@@ -111,12 +111,6 @@ class Mask:
     loose: Mask | None = None
     zeros: int = 0
     groups: Mapping[int, str] = field(default_factory=dict)
-
-
-class Masked(NamedTuple):
-    """The lanes of an access by a mask: how many, None where only the call knows."""
-
-    lanes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +160,7 @@ class _Ways(NamedTuple):
     others: Mapping[str, str]
     masked: str
     masked_others: Mapping[str, str]
+    masked_groups: Mapping[int, str]
     partial: Mapping[int, str]
     grouped: str
 
@@ -277,30 +272,31 @@ class Vector:
     # --- which spelling an access has; "" where the vector has none ----------------------------
 
     def loading(
-        self, memory: str, group: int, lanes: int | Masked | None, *, loose: bool = False
+        self, memory: str, group: int, lanes: int | Mask | None, *, loose: bool = False
     ) -> str:
         """The expression that loads ``lanes``, None for all; see ``ir.ops.Load``."""
         mask = self.mask and ((loose and self.mask.loose) or self.mask)
-        masked, others = ("", {}) if mask is None else (mask.load, mask.loads)
-        if isinstance(lanes, Masked) and mask is not None and group > 1:
-            return mask.groups.get(ITEMSIZE[memory], "")
+        masked, others = (mask.load, mask.loads) if mask is not None else ("", {})
+        parts = mask.groups if mask is not None else {}
         partial = self.partial_load
-        ways = _Ways(self.load, self.loads, masked, others, partial, self.load_group)
+        ways = _Ways(self.load, self.loads, masked, others, parts, partial, self.load_group)
         return self._way(ways, memory, group, lanes)
 
-    def storing(self, memory: str, group: int, lanes: int | Masked | None) -> str:
+    def storing(self, memory: str, group: int, lanes: int | Mask | None) -> str:
         """The statement that stores ``lanes``, None for all; see ``ir.ops.Store``."""
-        mask = self.mask
-        masked, others = ("", {}) if mask is None else (mask.store, mask.stores)
+        masked, others = (self.mask.store, self.mask.stores) if self.mask is not None else ("", {})
         partial = self.partial_store
-        ways = _Ways(self.store, self.stores, masked, others, partial, self.store_group)
+        ways = _Ways(self.store, self.stores, masked, others, {}, partial, self.store_group)
         return self._way(ways, memory, group, lanes)
 
-    def _way(self, ways: _Ways, memory: str, group: int, lanes: int | Masked | None) -> str:
-        if isinstance(lanes, Masked):
+    def _way(self, ways: _Ways, memory: str, group: int, lanes: int | Mask | None) -> str:
+        if isinstance(lanes, Mask):
             if not memory:
                 return ways.masked
-            return "" if group else ways.masked_others.get(memory, "")
+            if not group:
+                return ways.masked_others.get(memory, "")
+            filled = group * ITEMSIZE[memory] == ITEMSIZE[self.element]
+            return ways.masked_groups.get(group, "") if filled else ""
         if lanes is not None and memory:
             return ""
         if lanes is not None:

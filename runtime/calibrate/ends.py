@@ -99,15 +99,16 @@ def samples(target: Target) -> list[Sample]:
 
 def _requests(lanes: int, registers: int) -> Iterator[tuple[Gemm, Schedule]]:
     """Each size in every tile that fits, of those that it is a multiple of."""
-    for sizes, each in ((SIZES, lanes), (HALVES, lanes // 2)):
-        for (m, vectors, k), (mr, along) in product(sizes, TILES):
+    asked = (
+        (SIZES, TILES, lanes, 0),
+        (HALVES, TILES, lanes // 2, 0),
+        (SKEWED_SIZES, SKEWED_TILES, lanes, SKEW),
+    )
+    for sizes, tiles, each, skew in asked:
+        for (m, vectors, k), (mr, along) in product(sizes, tiles):
             if m % mr == 0 and vectors % along == 0 and mr * along + along + 1 < registers:
-                spec = Gemm(m, vectors * each, k)
+                spec = Gemm(m, vectors * each, k, ldb=vectors * each + skew if skew else None)
                 yield spec, Schedule(tile=(mr, along * each), vectorize="n")
-    for (m, vectors, k), (mr, along) in product(SKEWED_SIZES, SKEWED_TILES):
-        if m % mr == 0 and vectors % along == 0 and mr * along + along + 1 < registers:
-            spec = Gemm(m, vectors * lanes, k, ldb=vectors * lanes + SKEW)
-            yield spec, Schedule(tile=(mr, along * lanes), vectorize="n")
 
 
 def _sample(kernel: Kernel) -> Sample:

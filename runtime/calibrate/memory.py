@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.isa.machine import Cache
 from tilewright.isa.target import Target
-from tilewright.runtime.call.bound_sizes import Array
+from tilewright.runtime.arrays.memory import aligned
 from tilewright.runtime.machine import host
 
 from .loops import CLOCK, STREAM, Function
@@ -21,8 +21,6 @@ USUAL = (32 << 10, 512 << 10, 2 << 20)
 _TIMES, _MOST = 4, 256 << 20
 #: A cache's share is what is read this much more slowly at most than an eighth of it.
 _AS_FAST = 0.6
-
-_PAGE = 4096
 
 #: Bytes a cycle at which so many bytes are read again and again.
 Reader = Callable[[int], float]
@@ -66,18 +64,12 @@ def reader(target: Target, library: Path, seconds: float) -> Reader:
     def read(size: int) -> float:
         size = max(stride, size // stride * stride)
         if size not in known:
-            given = _page(size), np.array([size], np.int64), np.zeros(64)
+            buffer = aligned(size)  # vectors that cross lines would be read half as fast
+            buffer.fill(1)
+            given = buffer, np.array([size], np.int64), np.zeros(64)
             stream = {STREAM.name: Function(library, STREAM.name, given)}
             found = in_cycles(stream, clock, CLOCK.adds, seconds)
             known[size] = size / found.cycles[STREAM.name]
         return known[size]
 
     return read
-
-
-def _page(size: int) -> Array:
-    """So many bytes that begin a page: vectors that cross lines would be read half as fast."""
-    memory = np.ones((size + 2 * _PAGE) // 8, np.float64)
-    skip = -memory.ctypes.data % _PAGE // 8
-    found: Array = memory[skip : skip + size // 8]
-    return found

@@ -135,7 +135,7 @@ def _measurable() -> Iterator[tuple[Target, list[str]]]:
             continue
         names.append(name)
         if target.matrix is None:
-            yield target.having(host.features_here(target, cores=False)), names
+            yield target.having(host.features_here(target)), names
             names = []
 
 

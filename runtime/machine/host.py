@@ -136,7 +136,7 @@ def _called(target: str, known: Callable[[str], Found]) -> Found:
 def _here(known: Callable[[str], Found]) -> Found:
     """The best target that this CPU runs, with its features and the numbers of its core."""
     found = next(found for found in map(known, NAMES) if is_native(found))
-    return for_this_core(found, features_here(found, cores=False))
+    return for_this_core(found, features_here(found))
 
 
 def for_this_core(base: Found, features: Iterable[str] = ()) -> Found:
@@ -159,12 +159,11 @@ def _scheduled(found: Found, name: str) -> Found:
     return calibrations.scheduled(found, name)
 
 
-def features_here(target: Target | Identity, *, cores: bool = True) -> Iterator[str]:
-    """The features of ``target`` that this CPU has; its shipped core is one with ``cores``."""
+def features_here(target: Target | Identity) -> Iterator[str]:
+    """The features of ``target`` that this CPU has; cores are none, see ``for_this_core``."""
     features: Mapping[str, Feature | Extension] = target.features
     for name, feature in features.items():
-        alike = not feature.processors or (cores and cpu().processor in feature.processors)
-        if alike and is_native(target.having([name])):
+        if not feature.processors and is_native(target.having([name])):
             yield name
 
 

@@ -151,7 +151,7 @@ def test_a_core_as_its_target_says_has_no_speeds_of_its_own() -> None:
 
 def test_every_loop_has_a_name_of_its_own() -> None:
     for name in ("avx512", "avx2", "neon"):
-        target = load(name).having(host.features_here(load(name), cores=False))
+        target = load(name).having(host.features_here(load(name)))
         found = loops.loops_of(target)
         assert len({loop.name for loop in found}) == len(found)
         assert (found[0].kind, found[0].op) == ("muladd", target.of("f32")[0].fma)

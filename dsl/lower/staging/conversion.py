@@ -31,8 +31,8 @@ from tilewright.plan.operands import Operand
 from tilewright.spec.types import ITEMSIZE, is_integer, is_signed
 from tilewright.symbolic import ONE, ZERO, value
 
-#: Elements of so many bytes, as vectors hold what is moved as it is.
-_MOVED = {1: "u8", 2: "s16"}
+#: Elements of which so many fill a lane of s32, as vectors hold what is moved as it is.
+_MOVED = {4: "u8", 2: "s16"}
 #: Vectors that one call converts.
 VECTORS = 4
 
@@ -213,15 +213,12 @@ def lanes_of(c: Conversion, tail: Expr, emitter: Emitter) -> tuple[Active, list[
 
 def groups_of(c: Conversion, tail: Expr | None, each: int) -> tuple[Active, list[Op]]:
     """The ``tail`` elements, ``each`` to a lane of s32, that exist: by a mask, or counted."""
-    size = ITEMSIZE[c.source.type]
-    wide = next(v for v in c.target.of("s32") if v.lanes == c.lanes)
-    if tail is not None and wide.mask is not None and size in wide.mask.groups:
-        elements = (v for v in c.target.of(_MOVED[size]) if v.lanes == c.lanes * each and v.mask)
-        vector = next(elements, None)
-        if vector is not None:
-            mask = MaskRegister("tail", vector, tail)
-            return mask, [MakeMask(mask)]
-    return elements_of(tail), []
+    words = next(v.mask for v in c.target.of("s32") if v.lanes == c.lanes)
+    if tail is None or words is None or each not in words.groups:
+        return elements_of(tail), []
+    vector = next(v for v in c.target.of(_MOVED[each]) if v.lanes == c.lanes * each)
+    mask = MaskRegister("tail", vector, tail)
+    return mask, [MakeMask(mask)]
 
 
 def call_of(
