@@ -25,6 +25,7 @@ from .x86.floats import (
     store_bits,
     transposes,
     vector,
+    with_parts,
 )
 from .x86.halves import fp16
 from .x86.integers import alone, factors, s32
@@ -36,11 +37,12 @@ _GROUPS = (*_WIDTHS, 32)
 
 def _mask(element: str, bits: int) -> Mask:
     ps = {"f32": "ps", "f64": "pd", "s32": "epi32", "s64": "epi64"}[element]
-    mask = predicate(ps, bits, bits // (64 if element in ("f64", "s64") else 32))
-    if element != "s32":
-        return mask
-    parts = {n: f"{prefix(bits)}_maskz_loadu_epi{32 // n}({{mask}}, {{p}})" for n in (2, 4)}
-    return replace(mask, groups=parts)
+    lanes = bits // (64 if element in ("f64", "s64") else 32)
+    mask = predicate(ps, bits, lanes)
+    if element == "s32":
+        load = f"{prefix(bits)}_maskz_loadu_epi{{}}({{{{mask}}}}, {{{{p}}}})"
+        mask = replace(mask, groups={n: load.format(32 // n) for n in (2, 4)})
+    return with_parts(mask, ps, bits, lanes)
 
 
 def _permute2(indices: str) -> str:

@@ -7,8 +7,9 @@ from typing import TypeAlias
 from sympy import Expr, Integer
 
 from tilewright.isa.matrix_unit import MatrixUnit
-from tilewright.isa.vector import Mask, Vector
+from tilewright.isa.vector import Masked, Vector
 from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import value
 
 from .nodes import PointerName, Reads, Sizes
 
@@ -53,10 +54,10 @@ class MaskRegister:
 Active: TypeAlias = int | Expr | MaskRegister | None
 
 
-def alone(active: Active) -> int | Mask | None:
+def alone(active: Active) -> int | Masked | None:
     """The lanes of an access as a vector is asked for them; 0: as many as only the call knows."""
     if isinstance(active, MaskRegister):
-        return active.vector.mask
+        return Masked(value(active.active))
     return 0 if isinstance(active, Expr) else active
 
 

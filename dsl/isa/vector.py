@@ -98,7 +98,9 @@ class Mask:
     is not there goes by way of the stack. ``loose`` are the same accesses where zeros in the other
     lanes cost something and nobody asks for them: its loads leave anything there. ``zeros`` are the
     registers that zeros in these lanes cost, beside those loaded. ``groups`` are loads of the first
-    elements of which so many fill a lane, by a mask of a vector of such elements.
+    elements of which so many fill a lane, by a mask of a vector of such elements. ``fewer`` are
+    loads where no more than so many lanes are known to be asked for, fewest first: of a part of the
+    register, which reaches into a second line less often.
     """
 
     ctype: str
@@ -111,6 +113,18 @@ class Mask:
     loose: Mask | None = None
     zeros: int = 0
     groups: Mapping[int, str] = field(default_factory=dict)
+    fewer: tuple[tuple[int, str], ...] = ()
+
+    def loading(self, lanes: int | None) -> str:
+        """The load of so many lanes, None where only the call knows how many."""
+        found = (load for most, load in self.fewer if lanes is not None and lanes <= most)
+        return next(found, self.load)
+
+
+class Masked(NamedTuple):
+    """The lanes of an access by a mask: how many, None where only the call knows."""
+
+    lanes: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,25 +286,27 @@ class Vector:
     # --- which spelling an access has; "" where the vector has none ----------------------------
 
     def loading(
-        self, memory: str, group: int, lanes: int | Mask | None, *, loose: bool = False
+        self, memory: str, group: int, lanes: int | Masked | None, *, loose: bool = False
     ) -> str:
         """The expression that loads ``lanes``, None for all; see ``ir.ops.Load``."""
         mask = self.mask and ((loose and self.mask.loose) or self.mask)
-        masked, others = (mask.load, mask.loads) if mask is not None else ("", {})
+        masked, others = ("", {}) if mask is None else (mask.load, mask.loads)
+        if mask is not None and isinstance(lanes, Masked):
+            masked = mask.loading(lanes.lanes)
         parts = mask.groups if mask is not None else {}
         partial = self.partial_load
         ways = _Ways(self.load, self.loads, masked, others, parts, partial, self.load_group)
         return self._way(ways, memory, group, lanes)
 
-    def storing(self, memory: str, group: int, lanes: int | Mask | None) -> str:
+    def storing(self, memory: str, group: int, lanes: int | Masked | None) -> str:
         """The statement that stores ``lanes``, None for all; see ``ir.ops.Store``."""
         masked, others = (self.mask.store, self.mask.stores) if self.mask is not None else ("", {})
         partial = self.partial_store
         ways = _Ways(self.store, self.stores, masked, others, {}, partial, self.store_group)
         return self._way(ways, memory, group, lanes)
 
-    def _way(self, ways: _Ways, memory: str, group: int, lanes: int | Mask | None) -> str:
-        if isinstance(lanes, Mask):
+    def _way(self, ways: _Ways, memory: str, group: int, lanes: int | Masked | None) -> str:
+        if isinstance(lanes, Masked):
             if not memory:
                 return ways.masked
             if not group:

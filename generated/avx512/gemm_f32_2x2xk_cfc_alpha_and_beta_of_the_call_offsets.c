@@ -180,7 +180,7 @@ static inline void tile0_2x2(const float *a, const int64_t *a_offsets, const flo
 
     /* Store the sums times alpha, plus C times beta. */
     sum0_0_8_0 = _mm512_mul_ps(sum0_0_8_0, alpha_v);
-    __m512 old_sum0_0_8_0 = _mm512_maskz_loadu_ps(mask0_0, c);
+    __m512 old_sum0_0_8_0 = _mm512_zextps128_ps512(_mm_maskz_loadu_ps((__mmask8)mask0_0, c));
     const __m512 kept_sum0_0_8_0 = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(no_c_v, _mm512_castps_si512(beta_v),
         _mm512_castps_si512(old_sum0_0_8_0), 0xca));
     sum0_0_8_0 = _mm512_fmadd_ps(kept_sum0_0_8_0, beta_v, sum0_0_8_0);
@@ -209,7 +209,7 @@ static inline void tile0_2x2(const float *a, const int64_t *a_offsets, const flo
 
     /* Store the sums times alpha, plus C times beta. */
     sum1_0_8_0 = _mm512_mul_ps(sum1_0_8_0, alpha_v);
-    __m512 old_sum1_0_8_0 = _mm512_maskz_loadu_ps(mask1_0, c + 2);
+    __m512 old_sum1_0_8_0 = _mm512_zextps128_ps512(_mm_maskz_loadu_ps((__mmask8)mask1_0, c + 2));
     const __m512 kept_sum1_0_8_0 = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(no_c_v, _mm512_castps_si512(beta_v),
         _mm512_castps_si512(old_sum1_0_8_0), 0xca));
     sum1_0_8_0 = _mm512_fmadd_ps(kept_sum1_0_8_0, beta_v, sum1_0_8_0);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from tilewright.isa.vector import Mask, MulAdd, Repeat, Spread, Vector
@@ -66,6 +67,29 @@ def predicate(name: str, bits: int, lanes: int) -> Mask:
         store=f"{mm}_mask_storeu_{name}({{p}}, {{mask}}, {{v}})",
         registers=0,
     )
+
+
+def with_parts(mask: Mask, name: str, bits: int, lanes: int) -> Mask:
+    """``mask``, a ``predicate``, that loads few lanes into the first part of a register.
+
+    Stores touch the whole one: gcc makes a masked store of a part of 128 bits out of the whole
+    register one ``vextractf32x4``, which faults behind the page where masked moves do not.
+    """
+    zeros, anything = [], []
+    for part in (size for size in (128, 256) if size < bits):
+        most = lanes * part // bits
+        short = predicate(name, part, most)
+        load = short.load.replace("{mask}", f"({short.ctype}){{mask}}")
+        whole, half = _in_casts(name, bits), _in_casts(name, part)
+        zeros.append((most, f"{prefix(bits)}_zext{half}_{whole}({load})"))
+        anything.append((most, f"{prefix(bits)}_cast{half}_{whole}({load})"))
+    loose = replace(mask, fewer=tuple(anything))
+    return replace(mask, fewer=tuple(zeros), loose=loose)
+
+
+def _in_casts(name: str, bits: int) -> str:
+    """What casts call a register of so many bits."""
+    return f"{name}{bits}" if name in ("ps", "pd") else f"si{bits}"
 
 
 def prefix(bits: int) -> str:
