@@ -22,6 +22,7 @@ from .x86.floats import (
     predicate,
     prefix,
     scalar,
+    short_stores,
     store_bits,
     transposes,
     vector,
@@ -42,6 +43,8 @@ def _mask(element: str, bits: int) -> Mask:
     if element == "s32":
         load = f"{prefix(bits)}_maskz_loadu_epi{{}}({{{{mask}}}}, {{{{p}}}})"
         mask = replace(mask, groups={n: load.format(32 // n) for n in (2, 4)})
+    if element == "s64":
+        mask = replace(mask, loads=wide.masked_loads(bits, mask))
     return with_parts(mask, ps, bits, lanes)
 
 
@@ -105,6 +108,7 @@ def _wide(element: str, bits: int) -> Vector:
         bits,
         memory_operand=True,
         mask=_mask(element, bits),
+        partial_store=short_stores(element, bits),
         ops=_ops(element, bits),
         **transpose,
     )
@@ -127,6 +131,7 @@ def _s32(bits: int) -> Vector:
         bits,
         memory_operand=True,
         mask=_mask("s32", bits),
+        partial_store=short_stores("s32", bits),
         ops=_ops("s32", bits),
         stores=stores,
         **transpose,
@@ -135,12 +140,12 @@ def _s32(bits: int) -> Vector:
 
 def _s64(bits: int) -> Vector:
     transpose = {"transpose": _TRANSPOSE["s64"]} if bits == 512 else {}
-    mm, mask = prefix(bits), _mask("s64", bits)
     return wide.s64(
         bits,
         memory_operand=True,
-        mask=replace(mask, loads=wide.masked_loads(bits, mask)),
-        ops={"mul": f"{mm}_mullo_epi64({{x}}, {{y}})"},
+        mask=_mask("s64", bits),
+        partial_store=short_stores("s64", bits),
+        ops={"mul": f"{prefix(bits)}_mullo_epi64({{x}}, {{y}})"},
         **transpose,
     )
 

@@ -200,7 +200,7 @@ def stored_in_parts(ops: Iterable[Op]) -> Iterator[Op]:
     def stored(op: Op) -> Op:
         if not isinstance(op, Store) or op.masked_by is None:
             return op
-        lanes = value(op.masked_by.active)
-        return replace(op, active=lanes) if lanes in op.src.vector.partial_store else op
+        alone = replace(op, active=value(op.masked_by.active))
+        return alone if alone.active is not None and alone.spelling else op
 
     return rewritten(ops, stored)

@@ -72,8 +72,8 @@ def predicate(name: str, bits: int, lanes: int) -> Mask:
 def with_parts(mask: Mask, name: str, bits: int, lanes: int) -> Mask:
     """``mask``, a ``predicate``, that loads few lanes into the first part of a register.
 
-    Stores touch the whole one: gcc makes a masked store of a part of 128 bits out of the whole
-    register one ``vextractf32x4``, which faults behind the page where masked moves do not.
+    Masked stores touch the whole one: gcc makes a masked store of its first 128 bits one
+    ``vextractf32x4``, which faults behind the page where masked moves do not.
     """
     zeros, anything = [], []
     for part in (size for size in (128, 256) if size < bits):
@@ -135,14 +135,31 @@ def store_bits(bits: int, v: str) -> str:
 
 _PART_STORES = {
     "f32": {
+        256: "_mm256_storeu_ps({p}, {v})",
         128: "_mm_storeu_ps({p}, {v})",
         64: store_bits(64, "_mm_castps_si128({v})"),
         32: "_mm_store_ss({p}, {v})",
     },
-    "f64": {128: "_mm_storeu_pd({p}, {v})", 64: "_mm_store_sd({p}, {v})"},
-    "s32": {part: store_bits(part, "{v}") for part in (128, 64, 32)},
-    "s64": {part: store_bits(part, "{v}") for part in (128, 64)},
+    "f64": {
+        256: "_mm256_storeu_pd({p}, {v})",
+        128: "_mm_storeu_pd({p}, {v})",
+        64: "_mm_store_sd({p}, {v})",
+    },
+    "s32": {part: store_bits(part, "{v}") for part in (256, 128, 64, 32)},
+    "s64": {part: store_bits(part, "{v}") for part in (256, 128, 64)},
 }
+
+
+def short_stores(element: str, bits: int) -> dict[int, str]:
+    """Stores of the first lanes, where they fill a shorter register: without a mask."""
+    kind, _ = _KINDS[element]
+    found = {}
+    for part, store in _PART_STORES[element].items():
+        held = max(part, 128)
+        low = "{v}" if held == bits else f"{prefix(bits)}_cast{kind}{bits}_{kind}{held}({{v}})"
+        if part < bits:
+            found[part // (8 * _BYTES[element])] = store.replace("{v}", low)
+    return found
 
 
 def partial_stores(element: str, bits: int) -> dict[int, str]:
