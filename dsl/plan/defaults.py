@@ -14,6 +14,7 @@ from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import LARGE, LARGE_CONVERTED, Schedule, large_work
 from tilewright.spec.types import ITEMSIZE
 
+from .estimate.caches import PAGE, PAGES
 from .formats.quantized_b import COLUMNS, quantized_format
 from .loops import outer_length
 from .staging import is_plain, product_of
@@ -27,8 +28,18 @@ FEW_ROWS = 128
 #: row of four bits is 1.15 times as fast so where B comes from the second cache, as from memory.
 AHEAD_BYTES = 6144
 
+#: The length of lines of a large C up to which one operand is packed as a whole and the other read
+#: where it lies: what is packed of that would be read too seldom. On Granite Rapids 3136x64x576 in
+#: f32 takes 1.2 ms so, and 1.8 ms in blocks.
+THIN = 128
+#: Steps of K ahead of which lines are asked for: as many cycles as the second cache takes, or more.
+STEPS_AHEAD = 8
+
 _WHOLE = "a matrix unit reads rows along K: A and B are converted whole, and not in panels"
 _LARGE = "operands are large: blocks that the caches hold are packed"
+_THIN = "lines of C are short: the operand along them is packed once, the other one read in place"
+_PASSING = "C passes to memory in whole lines; the operand along them stays in the first cache"
+_PAGES = "a block of K lies in no more pages than a core knows the places of"
 _PARTS = "so much of K is summed in f16, and added in f32"
 _ROWS = "a block of A's rows stays in the second cache while all of B passes"
 
@@ -44,8 +55,14 @@ def default_schedule(
         return parts, {"loops": _PARTS}
     large = _for_size(spec, schedule, target)
     if large is not schedule:
-        why = {"loops": _LARGE, "pack": _LARGE, "vectorize": "C is contiguous along it"}
-        return large, why
+        how = _LARGE if large.pack == "ab" else _THIN
+        return large, {"loops": how, "pack": how, "vectorize": "C is contiguous along it"}
+    paged = _in_pages(spec, schedule, target)
+    if paged is not schedule:
+        return paged, {"loops": _PAGES, "vectorize": "C is contiguous along it"}
+    lines = _in_lines(spec, schedule, target)
+    if lines is not schedule:
+        return lines, {"loops": _PASSING, "vectorize": "C is contiguous along it"}
     whole = _of_whole(spec, schedule, target)
     if whole is not schedule:
         return whole, {"loops": _WHOLE}
@@ -123,23 +140,108 @@ def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
 
     What C cannot hold sums of a part of K for, as it is not of their type, has them in a buffer.
     """
-    nest = (schedule.loops, schedule.pack, schedule.vectorize, schedule.prefetch)
     sizes = [size for size in (spec.m, spec.n, spec.k) if isinstance(size, int)]
-    alone = spec.batch is None and spec.b2 is None and not spec.outputs
-    if any(nest) or schedule.block or schedule.tails != "auto" or len(sizes) < 3:
+    if not _leaves_open(schedule) or schedule.prefetch or len(sizes) < 3:
         return schedule
     converted = not is_plain(spec, target)
     least, work = LARGE_CONVERTED if converted else LARGE, large_work(sizes[0], converted=converted)
-    if not alone or isinstance(spec.b, Packed) or any(map(lt, sizes, least)) or prod(sizes) < work:
+    if (
+        not _alone(spec)
+        or isinstance(spec.b, Packed)
+        or any(map(lt, sizes, least))
+        or prod(sizes) < work
+    ):
         return schedule
     if converted and product_of(spec, target, "b").unit is not None:
         return schedule
-    by_rows = getattr(spec, spec.output).order == "C"
-    loops = "nkMmnk" if by_rows else "mkNnmk"
-    along: Literal["m", "n"] = "n" if by_rows else "m"
+    along, read = _read_along(spec)
+    loops, packs = ("nkMmnk" if along == "n" else "mkNnmk"), "ab"
+    m, n, k = sizes
+    length = n if along == "n" else m
+    if length <= THIN and k * length * ITEMSIZE[spec.type] <= target.core.second.size // 2:
+        loops, packs = ("NMk" if along == "n" else "MNk"), read
     parallel = (schedule.threads or 1) > 1
     loops = loops if parallel else loops.lower()
-    return replace(schedule, loops=loops, pack="ab", vectorize=along)
+    return replace(schedule, loops=loops, pack=packs, vectorize=along)
+
+
+def _in_pages(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
+    """``schedule``, or where it leaves the nest open K in blocks that lie in few pages.
+
+    Tiles that read an operand where it lies find each row of it in another page, and come back to
+    the first only when all have passed.
+    """
+    if not _leaves_open(schedule) or not (_alone(spec) and is_plain(spec, target)):
+        return schedule
+    along, name = _read_along(spec)
+    operand, output = getattr(spec, name), getattr(spec, spec.output)
+    length, k, parallel = getattr(spec, along), spec.k, (schedule.threads or 1) > 1
+    if parallel or operand.order != output.order or output.type != spec.type:
+        return schedule
+    if not isinstance(length, int) or not isinstance(k, int):
+        return schedule
+    row = length * ITEMSIZE[spec.type]
+    block = max(PAGES, PAGES * PAGE // max(1, row))
+    if length < target.of(spec.type)[0].lanes or 2 * k < 3 * block:
+        return schedule
+    loops = "knmk" if along == "n" else "kmnk"
+    return replace(schedule, loops=loops, block=(("k", block),), vectorize=along)
+
+
+def _in_lines(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
+    """``schedule``, or where it leaves the nest open one that writes a large C a line at a time."""
+    core, parallel = target.core, (schedule.threads or 1) > 1
+    sizes = [size for size in (spec.m, spec.n, spec.k) if isinstance(size, int)]
+    if parallel or len(sizes) < 3 or not _leaves_open(schedule):
+        return schedule
+    along, name = _read_along(spec)
+    item, of_c = ITEMSIZE[spec.type], getattr(spec, spec.output)
+    read, passes = sizes[2] * getattr(spec, along) * item, sizes[0] * sizes[1] * ITEMSIZE[of_c.type]
+    if not (_alone(spec) and is_plain(spec, target) and getattr(spec, name).order == of_c.order):
+        return schedule
+    if read > core.caches[0].size // 2 or passes <= core.second.size:
+        return schedule
+    return replace(schedule, loops="mnk" if along == "n" else "nmk", vectorize=along)
+
+
+def asking_ahead(
+    spec: Gemm, schedule: Schedule, target: Target, vectorize: str, packs: str
+) -> tuple[Schedule, str]:
+    """``schedule``, where it leaves that open with lines asked for some steps ahead; why so.
+
+    They are those of the operand along the vectors that is read where it lies, and has no room in
+    the nearest cache: no row but its own tells a core which comes next.
+    """
+    name = {"n": "b", "m": "a"}.get(vectorize, "")
+    if schedule.prefetch is not None:
+        return schedule, "asked for"
+    if not name or name in packs or not (_alone(spec) and is_plain(spec, target)):
+        return schedule, ""
+    length, k, nearest = getattr(spec, vectorize), spec.k, target.core.caches[0].size
+    lines = spec.m if vectorize == "n" else spec.n
+    if not (isinstance(length, int) and isinstance(k, int)) or lines == 1:
+        return schedule, ""  # of one line of C loads are all that takes time
+    size = k * length * ITEMSIZE[spec.type]
+    if size <= nearest:
+        return schedule, ""
+    why = f"{name.upper()} has {size >> 10} KiB, the nearest cache {nearest >> 10}"
+    return replace(schedule, prefetch=STEPS_AHEAD), why
+
+
+def _leaves_open(schedule: Schedule) -> bool:
+    """Whether nothing is asked of the loops, nor of what they read."""
+    nest = (schedule.loops, schedule.pack, schedule.vectorize, schedule.block)
+    return not any(nest) and schedule.tails == "auto"
+
+
+def _alone(spec: Gemm) -> bool:
+    """Whether there is one product, and one array for it."""
+    return spec.batch is None and spec.b2 is None and not spec.outputs
+
+
+def _read_along(spec: Gemm) -> tuple[Literal["m", "n"], str]:
+    """The dimension along which C is contiguous, and the operand that lies along it."""
+    return ("n", "b") if getattr(spec, spec.output).order == "C" else ("m", "a")
 
 
 def _with_row_blocks(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import inf
 
 from sympy import Expr, Integer
 
@@ -374,8 +375,34 @@ class Plan(Decided):
             several=self._several(),
             places=self._places(),
             far=self._far(known),
+            kept=self._kept(),
+            passing=self._passing(),
             shifted=not self.dot and self._shifted(self.input_of(self.across)),
         )
+
+    def _kept(self) -> tuple[float, float]:
+        """How many rows along the vectors, and across them, lie in the first cache at once.
+
+        Of those that are read in place: where they lie a power of two apart they share few sets.
+        """
+        if self.product.unit is not None or self.product.block or self.dot:
+            return inf, inf
+        sides = (self.input_of(self.along), "k"), (self.input_of(self.across), self.across)
+        line, found = self.target.core.line, list[float]()
+        for operand, letter in sides:
+            step = value(operand.strides[letter])
+            apart = not operand.packed and step
+            found.append(places(abs(step) * ITEMSIZE[operand.type], line) if apart else inf)
+        return found[0], found[1]
+
+    def _passing(self) -> int:
+        """The bytes of a line of C along the vectors, if no near cache holds all of C; else 0."""
+        along, across = (value(self.sizes[d]) for d in (self.along, self.across))
+        inside = self.along in self.blocks or self.transposed or self.product.unit is not None
+        if along is None or across is None or inside:
+            return 0
+        line = along * ITEMSIZE[self.output.type]
+        return line if line * across > self.target.core.second.size else 0
 
     def _far(self, steps: int | None) -> bool:
         """Whether the first cache has no room for what a matrix unit reads of ``steps`` K steps.

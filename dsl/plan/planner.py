@@ -15,7 +15,7 @@ from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import size_expr, value
 
 from .contraction import Product
-from .defaults import default_schedule
+from .defaults import asking_ahead, default_schedule
 from .estimate.work import convert_cycles, move_cycles, unpack_cycles
 from .formats.lookup import format_of
 from .formats.quantized_b import quantized_product
@@ -308,12 +308,12 @@ def _passing(target: Target) -> int:
     return max((cache.size // 2 for cache in nearer[1:]), default=last.size)
 
 
-def _prefetch_decision(spec: Gemm, schedule: Schedule) -> tuple[Decision, ...]:
-    """How far ahead lines are asked for, if they are."""
+def _prefetch_decision(spec: Gemm, schedule: Schedule, why: str) -> tuple[Decision, ...]:
+    """How far ahead lines are asked for, if they are, and why."""
     if schedule.prefetch is None:
         return ()
     steps = "blocks of K" if spec.quantized is not None else "K steps"
-    return (Decision("prefetch", f"{schedule.prefetch} {steps} ahead", "asked for"),)
+    return (Decision("prefetch", f"{schedule.prefetch} {steps} ahead", why),)
 
 
 def _check_product(schedule: Schedule, product: Product, target: Target) -> None:
@@ -364,6 +364,7 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
     outer, inner, loop_reason = read_loops(spec, schedule, along, packs, by_rows)
     if schedule is not given:
         loop_reason = f"{packs.upper()} is packed in blocks that stay in the cache"
+    schedule, why_ahead = asking_ahead(spec, schedule, target, vectorize, packs)
     blocks = _blocks(schedule, outer + inner, staging.product.across, target, along)
     if unpacks:
         rows, columns = unpacked_block(staging.product)
@@ -392,7 +393,7 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
             Decision("product", staging.product.mnemonic or "multiply, add", staging.reason),
             Decision("loops", outer + inner, loop_reason),
             *threads_decision(schedule, outer),
-            *_prefetch_decision(spec, schedule),
+            *_prefetch_decision(spec, schedule, why_ahead),
             *(() if unpacks else why_blocks(schedule, chosen)),
             *more,
         ),

@@ -13,8 +13,10 @@ from tilewright.ir.ops import (
     Load,
     Op,
     Pick,
+    Prefetch,
 )
 from tilewright.ir.values import Address, Register
+from tilewright.spec.types import ITEMSIZE
 
 from .k_loop import (
     KStep,
@@ -76,7 +78,28 @@ class OuterProduct(KStep):
         first = self.tile.position(column) * self.tile.product.depth
         address, target = self.along[0].address(0, k, first), self.tile.plan.target
         active, memory = self.tile.loaded(column), self.tile.along.type
+        yield from self._ask_ahead(column, k)
         yield from read(target, self.vector(column, k), address, active, memory, loose=True)
+
+    @property
+    def prefetched(self) -> None:
+        """Nothing once a trip: each load asks for what one will read that is some steps ahead."""
+        return None
+
+    def _ask_ahead(self, column: int, k: int) -> Iterator[Op]:
+        """The line in which the column's vector of a later step begins, if the schedule says so.
+
+        Not where the vector before it is of that line. What was just packed is in the cache, and
+        may lie at the end of the stack's frame.
+        """
+        plan, along = self.tile.plan, self.tile.along
+        distance, first = (
+            plan.schedule.prefetch,
+            self.tile.position(column) * self.tile.product.depth,
+        )
+        begins = first * ITEMSIZE[along.type] % plan.target.core.line == 0
+        if distance is not None and begins and not along.packed:
+            yield Prefetch(self.along[0].address(0, k + distance, first))
 
     def vector(self, column: int, k: int) -> Register:
         """What holds it."""

@@ -20,8 +20,8 @@ _KEPT, _GONE = 0.75, 1.75
 WAYS = 8
 #: Bytes of a row from which on a core fetches the rest ahead.
 _SHORT = 512
-#: Bytes of a page.
-PAGE = 4096
+#: Bytes of a page, and pages whose places a core knows without looking them up.
+PAGE, PAGES = 4096, 64
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,6 +32,7 @@ from tilewright.symbolic import ZERO, evaluate
 
 from .caches import (
     PAGE,
+    PAGES,
     Cycles,
     Lines,
     Nest,
@@ -50,8 +51,8 @@ from .work import CONFIGURING, CONVERTING, PACKING, convert_cycles, move_cycles,
 NOMINAL = 64
 #: What an operand extends along; sums as C does.
 _DIMENSIONS = {"a": "mk", "b": "kn", "c": "mn"}
-#: Pages whose places a core knows, and the cycles in which it looks one up.
-_PAGES, _LOOK_UP = 64, 7
+#: Cycles in which a core looks up the place of a page.
+_LOOK_UP = 7
 #: How much longer lines take that nothing fetched ahead, from beyond the second cache.
 _LATE = 2.5
 #: The share of waits for such lines that no work hides.
@@ -153,7 +154,7 @@ def estimate_of(core: Core, nest: Nest, least: float, *, cold: bool) -> Estimate
     """The estimate of a nest that runs on ``core``, in ``least`` cycles at its peak."""
     done, apart = work(nest), scattered(nest)
     arrivals = dict(_arrivals(core, nest, done.crowded, apart, cold))
-    looked_up = sum(coming(nest, Pages(_PAGES), cold=cold).values())
+    looked_up = sum(coming(nest, Pages(PAGES), cold=cold).values())
     pages = Arrival(looked_up * PAGE, looked_up * _LOOK_UP)
     late = max(each.late for each in arrivals.values())
     parts = [(done.total, late), (pages.cycles, late)]

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
+from math import ceil, inf
 
 from tilewright.errors import ScheduleError
 from tilewright.isa.machine import Core
@@ -22,10 +23,17 @@ from tilewright.isa.vector import Vector
 from .configurations import Shape, configurations_of, register_shapes
 from .tile_shape import Budget, TileRequest, TileShape, latency, step_cycles, tile_shapes
 
+#: The share of its rate at which the second cache feeds multiply-adds, and of the time of lines of
+#: rows apart that no work hides even so.
+FEEDS, EXPOSED = 0.5, 0.3
+#: The part of the first cache that keeps a panel, beside lines of the other operand and of C; and
+#: the share of it that those drive out nevertheless.
+NEAR, GONE = 0.75, 0.1
+
 
 def tile_cycles(shape: TileShape, core: Core, request: TileRequest) -> float:
     """Cycles of one whole tile."""
-    step = max(step_cycles(shape, core), _arriving(shape, core, request))
+    step = _fed(shape, core, request)
     outputs, core = shape.outputs, core.at(shape.vector.nbytes)
     around = core.idle * latency(shape, core)
     around += max(0, outputs - core.hidden) * core.late / core.stores
@@ -36,6 +44,8 @@ def tile_cycles(shape: TileShape, core: Core, request: TileRequest) -> float:
         around += shape.unit.latency + outputs / core.stores
     if request.reads_c:
         around += outputs / core.loads
+    if shape.vectors * shape.vector.nbytes < request.passing:
+        around += shape.rows * core.line / core.caches[-1].rate
     if request.transposed:
         blocks = -(-shape.rows // shape.vector.lanes) * shape.vector.lanes * shape.vectors
         around += blocks * (shape.vector.lanes.bit_length() - 1) / core.stores
@@ -46,9 +56,24 @@ def tile_cycles(shape: TileShape, core: Core, request: TileRequest) -> float:
     return around + request.steps * step
 
 
-def _arriving(shape: TileShape, core: Core, request: TileRequest) -> float:
-    """Cycles in which the second cache gives the rows of matrices that a step reads."""
-    return shape.loads * core.line / core.second.rate if request.far else 0.0
+def _fed(shape: TileShape, core: Core, request: TileRequest) -> float:
+    """Cycles of a step, those in which multiply-adds wait for the second cache counted.
+
+    Vectors come from there where the first one keeps no panel of K as wide as the tile until the
+    next tile comes; and so do elements of more rows across them than have places in it.
+    """
+    step, late = step_cycles(shape, core), core.line / core.second.rate
+    if request.far:
+        return max(step, shape.loads * late)
+    along, across = request.kept
+    size = shape.vectors * shape.vector.nbytes
+    waits, arrives = max(0.0, shape.rows - across) / shape.group, 0.0
+    if along < inf:
+        lines = size / core.line + (1 if request.stride % core.line else 0)
+        near = request.steps <= along and request.steps * size < NEAR * core.caches[0].size
+        arrives = 0.0 if near else lines / FEEDS
+        waits += lines * GONE if near else lines if size < request.stride else 0.0
+    return max(step, arrives * late) + EXPOSED * waits * late
 
 
 def _sets_cycles(shape: TileShape, core: Core) -> float:
@@ -248,18 +273,21 @@ def _whole_cuts(
         most = next((r for r in rows if _fits(target, vector, r, widest, masks, request)), 0)
         if not most:
             continue
-        for parts in _heights(across, most, target.core.hidden // widest):
+        for parts in _heights(across, most, (target.core.hidden // widest, request.kept[1])):
             cut = equal_parts(across, parts)
             cycles = _cut_cycles(target, vector, along, cut, masks, request)
             yield Choice(vector, along, cut, cycles)
 
 
-def _heights(across: int, most: int, hidden: int) -> Iterator[int]:
-    """Numbers of parts across: few, and as many as make tiles whose stores are hidden."""
+def _heights(across: int, most: int, lower: Sequence[float]) -> Iterator[int]:
+    """Numbers of parts across: few, and as many as make tiles of no more rows than the ``lower``:
+    whose stores are hidden, or whose rows have places in the first cache.
+    """
     fewest = -(-across // most)
     yield from range(fewest, min(across, fewest + 3) + 1)
-    if hidden and -(-across // hidden) > fewest + 3:
-        yield -(-across // hidden)
+    for rows in lower:
+        if 0 < rows < inf and (parts := ceil(across / rows)) > fewest + 3:
+            yield parts
 
 
 def _part_counts(vectors: int, registers: int) -> Iterator[int]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil, gcd
+from math import ceil, gcd, inf
 from typing import Literal
 
 from tilewright.isa.machine import Core
@@ -238,7 +238,9 @@ class TileRequest:
     as it is spread, "" where it is not; with ``converts`` one alone takes steps, of either operand.
     ``stride`` bytes lie between the vectors of one step and the next. ``several`` is that of
     ``TileShape``, ``scalars_apart`` the target's. ``places`` rows lie in the first cache at
-    once. ``far``: what a matrix unit reads comes from the second cache. ``shifted``: groups of the
+    once. ``far``: what a matrix unit reads comes from the second cache. ``kept``: so many
+    rows along the vectors, and across them, lie in the first cache at once, where they are read in
+    place. ``passing``: the bytes of a line of C, if it passes to memory. ``shifted``: groups of the
     operand across are shifted as they are spread.
     """
 
@@ -264,6 +266,8 @@ class TileRequest:
     several: tuple[int, ...] = ()
     places: int | None = None
     far: bool = False
+    kept: tuple[float, float] = (inf, inf)
+    passing: int = 0
     shifted: bool = False
 
     def free(self, target: Target) -> int:
