@@ -11,7 +11,14 @@ from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
-from tilewright.spec.schedule import LARGE, LARGE_CONVERTED, Schedule, large_work
+from tilewright.spec.schedule import (
+    LARGE,
+    LARGE_CONVERTED,
+    STEPS_AHEAD,
+    THIN,
+    Schedule,
+    large_work,
+)
 from tilewright.spec.types import ITEMSIZE
 
 from .estimate.caches import PAGE, PAGES
@@ -27,13 +34,6 @@ FEW_ROWS = 128
 #: Bytes of a quantized B that are asked for before they are read: more than a page. On Zen 4 one
 #: row of four bits is 1.15 times as fast so where B comes from the second cache, as from memory.
 AHEAD_BYTES = 6144
-
-#: The length of lines of a large C up to which one operand is packed as a whole and the other read
-#: where it lies: what is packed of that would be read too seldom. On Granite Rapids 3136x64x576 in
-#: f32 takes 1.2 ms so, and 1.8 ms in blocks.
-THIN = 128
-#: Steps of K ahead of which lines are asked for: as many cycles as the second cache takes, or more.
-STEPS_AHEAD = 8
 
 _WHOLE = "a matrix unit reads rows along K: A and B are converted whole, and not in panels"
 _LARGE = "operands are large: blocks that the caches hold are packed"
@@ -155,14 +155,14 @@ def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     if converted and product_of(spec, target, "b").unit is not None:
         return schedule
     along, read = _read_along(spec)
-    loops, packs = ("nkMmnk" if along == "n" else "mkNnmk"), "ab"
     m, n, k = sizes
     length = n if along == "n" else m
-    if length <= THIN and k * length * ITEMSIZE[spec.type] <= target.core.second.size // 2:
-        loops, packs = ("NMk" if along == "n" else "MNk"), read
-    parallel = (schedule.threads or 1) > 1
-    loops = loops if parallel else loops.lower()
-    return replace(schedule, loops=loops, pack=packs, vectorize=along)
+    thin = length <= THIN and k * length * ITEMSIZE[spec.type] <= target.core.second.size // 2
+    loops = "nkMmnk" if along == "n" else "mkNnmk"
+    if thin:
+        loops = "NMk" if along == "n" else "MNk"
+    loops = loops if (schedule.threads or 1) > 1 else loops.lower()
+    return replace(schedule, loops=loops, pack=read if thin else "ab", vectorize=along)
 
 
 def _in_pages(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
@@ -239,7 +239,7 @@ def _alone(spec: Gemm) -> bool:
     return spec.batch is None and spec.b2 is None and not spec.outputs
 
 
-def _read_along(spec: Gemm) -> tuple[Literal["m", "n"], str]:
+def _read_along(spec: Gemm) -> tuple[Literal["m", "n"], Literal["a", "b"]]:
     """The dimension along which C is contiguous, and the operand that lies along it."""
     return ("n", "b") if getattr(spec, spec.output).order == "C" else ("m", "a")
 

@@ -8,6 +8,7 @@ from math import lcm
 from sympy import Integer
 
 from tilewright.errors import ScheduleError
+from tilewright.ir.nest import Name
 from tilewright.spec.schedule import MANY_ROWS, Schedule
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, symbol, value
@@ -106,11 +107,14 @@ def _panel_tile(plan: Plan) -> tuple[int, int]:
     operands = dict(plan.operands)
     for name in plan.packs:
         strides = {LINE[name]: plan.product.group * ONE, "k": symbol("width")}
-        operands[name] = replace(operands[name], type=plan.factor(name), strides=strides)
+        panel = Name(f"{name}_panel")
+        operands[name] = replace(
+            operands[name], type=plan.factor(name), strides=strides, buffer=panel
+        )
     steps = Integer(plan.blocks["k"] // plan.product.step)
     request = replace(plan, operands=operands).tile_request(steps, accumulate=True)
     most = STACK_BYTES // (plan.blocks["k"] * ITEMSIZE[plan.product.across])
-    ranked = sorted(steady(plan.target, request, (1, 1)), key=lambda each: _streamed(plan, each))
+    ranked = sorted(steady(plan.target, request, (0, 1)), key=lambda each: _streamed(plan, each))
     sizes = [(each.across[0][0], each.along[0][0] * each.vector.lanes) for each in ranked]
     if plan.unpacks:
         sizes = [size for size in sizes if _is_panel(plan, size[1])] or sizes

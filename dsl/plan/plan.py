@@ -390,9 +390,9 @@ class Plan(Decided):
         sides = (self.input_of(self.along), "k"), (self.input_of(self.across), self.across)
         line, found = self.target.core.line, list[float]()
         for operand, letter in sides:
-            step = value(operand.strides[letter])
-            apart = not operand.packed and step
-            found.append(places(abs(step) * ITEMSIZE[operand.type], line) if apart else inf)
+            step = 0 if operand.packed else value(operand.strides[letter])
+            size = ITEMSIZE[operand.type] if step is None else abs(step) * ITEMSIZE[operand.type]
+            found.append(places(size, line) if size else inf)
         return found[0], found[1]
 
     def _passing(self) -> int:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from tilewright.runtime.driver import compile
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix, Strided
-from tilewright.spec.schedule import LARGE, LARGE_CONVERTED, MANY_ROWS, Schedule, large_work
+from tilewright.spec.schedule import (
+    LARGE,
+    LARGE_CONVERTED,
+    MANY_ROWS,
+    STEPS_AHEAD,
+    THIN,
+    Schedule,
+    large_work,
+)
 from tilewright.spec.sizes import Dim, dim
 from tilewright.spec.types import accumulator, type_name
 
@@ -35,7 +43,14 @@ TINY = {"f32": 4, "f64": 3, "s32": 0}
 CUBES = 4
 #: Steps of K for which lines of such a matrix are read side by side.
 LINES = 8
-Shape = Literal["column", "row", "matrix", "blocks", "column stream", "row stream"]
+#: Steps of K in a block of an operand that is read where it lies: so many rows, and their pages,
+#: are near when the next tile comes. For few rows of C and for many, which read it more often; and
+#: in a block of one that is packed.
+IN_PLACE, IN_PLACE_MANY, IN_PANELS = 64, 256, 512
+#: Elements of a part of C's lines that is written before the next lines, where K is short: C passes
+#: to memory then, and the other operand stays in the first cache.
+LINE = 192
+Shape = Literal["column", "row", "matrix", "thin", "blocks", "column stream", "row stream"]
 #: What a large product of a shape is.
 _GROWN: dict[Shape, Shape] = {
     "matrix": "blocks", "column": "column stream", "row": "row stream",
@@ -60,7 +75,8 @@ class Class(NamedTuple):
 
     ``column``: one column of B, ``row``: one row of A; a ``stream`` if the matrix of the other
     operand comes from memory; ``matrix``: operands read where they lie; ``blocks``: packed in
-    blocks that the caches hold.
+    blocks that the caches hold; ``thin``: large, but lines of C are so short that only the operand
+    along them is packed.
 
     ``stacked``: of stacks, whose multiply-adds are from ``total[0]`` to ``total[1]`` in all.
     ``tiny``: m, n and k are at most as large, and matrices lie in one piece; all three are so
@@ -97,15 +113,19 @@ class Family(NamedTuple):
     options: Options
 
 
-def class_of(m: int, n: int, k: int, types: tuple[str, str, str], options: Options) -> Class:
+def class_of(
+    m: int, n: int, k: int, types: tuple[str, str, str], options: Options, *, by_rows: bool = True
+) -> Class:
     """The class of a product of those sizes and types; classes share no sizes.
 
+    ``by_rows``: rows of C are contiguous, and not columns.
     That of a deterministic one follows from n and k alone: in which order products are summed must
     depend neither on m nor on the threads.
     """
     given, fixed = (m, n, k, m * n * k), options.deterministic
     least, most = [0, 0, 0, 0], [UNBOUNDED] * 4
     shape: Shape = "matrix"
+    converted = not types[0] == types[1] == accumulator(*types[:2])
     for i, name in ((1, "column"), (0, "row")):
         if fixed:
             break
@@ -116,7 +136,6 @@ def class_of(m: int, n: int, k: int, types: tuple[str, str, str], options: Optio
         least[i] = 2
     limits: tuple[int, ...] = (0, 0, 0, STREAMED)
     if shape == "matrix":
-        converted = not types[0] == types[1] == accumulator(*types[:2])
         least_of_each = LARGE_CONVERTED if converted else LARGE
         limits = (*least_of_each, large_work(m, converted=converted))
         if m >= MANY_ROWS and not fixed:
@@ -130,6 +149,12 @@ def class_of(m: int, n: int, k: int, types: tuple[str, str, str], options: Optio
         least[i] = max(least[i], limits[i])
     else:
         shape = _GROWN[shape]
+    if shape == "blocks" and not converted and (by_rows or not fixed):
+        along = 1 if by_rows else 0
+        if given[along] > THIN:
+            least[along] = THIN + 1
+        else:
+            most[along], shape = THIN, "thin"
     parallel = options.threads != 1 and (fixed or given[3] >= PARALLEL_WORK)
     if options.threads != 1 and not fixed:
         if parallel:
@@ -147,7 +172,7 @@ def stack_class_of(
     ``tight``: each matrix lies in one piece. Threads take products, not parts of them.
     """
     one = class_of(m, n, k, types, options._replace(threads=1))
-    if one.shape == "blocks":
+    if one.shape in ("thin", "blocks"):
         return None
     plain = types in (("f32",) * 3, ("f64",) * 3) and options.epilogue is None
     limit = TINY[types[2]] if plain and not (options.scaled or options.deterministic) else 0
@@ -242,17 +267,46 @@ def schedule_of(family: Family) -> Schedule:
     ):
         # Lines of the matrix lie along the result: a few of them at a time, from end to end.
         return Schedule(loops="knmk" if shape == "row stream" else "kmnk", block={"k": LINES})
-    loops = "NMk"
-    if shape == "blocks":
-        loops = "nkMmnk" if by_rows else "mkNnmk"
     along: Literal["m", "n"] = "n" if by_rows else "m"
-    return Schedule(
-        loops=loops if parallel else loops.lower(),
+    nest = _nest(family)
+    return replace(
+        nest,
+        loops=nest.loops if parallel or nest.loops is None else nest.loops.lower(),
         threads=options.threads if parallel else None,
-        pack="ab" if shape == "blocks" else None,
         vectorize=along if options.deterministic else None,
         k_split=1 if options.deterministic else None,
     )
+
+
+def _nest(family: Family) -> Schedule:
+    """Loops, in upper case those that may be parallel, what is packed, and the block of K."""
+    sizes, by_rows = family.sizes, family.axes[2] == 1
+    along, across = ("n", "m") if by_rows else ("m", "n")
+    both = f"{along.upper()}{across.upper()}"
+    if sizes.shape == "blocks":
+        return Schedule(loops=f"{along}k{across.upper()}{across}{along}k", pack="ab")
+    if sizes.shape == "thin":
+        pack: Literal["a", "b"] = "b" if by_rows else "a"
+        return Schedule(loops=f"k{both}k", pack=pack, block={"k": IN_PANELS})
+    in_place = family.axes[1] == 1 if by_rows else family.axes[0] == 0
+    return _in_place(family, along, across) if in_place else Schedule(loops="NMk")
+
+
+def _in_place(family: Family, along: str, across: str) -> Schedule:
+    """The same of a product that reads its operands where they lie, in order of C's lines."""
+    sizes, (a, b, sums) = family.sizes, family.types
+    if sizes.shape != "matrix" or not a == b == accumulator(a, b):
+        return Schedule(loops="NMk")
+    short, many = sizes.most[2] < LARGE[2], sizes.least[0] >= MANY_ROWS
+    ahead = None if short or (many and sizes.parallel) else STEPS_AHEAD
+    if sizes.parallel:
+        return Schedule(loops=f"{across.upper()}{along.upper()}k", prefetch=ahead)
+    if short and many and sizes.least["mn".index(along)] >= LARGE[1]:
+        return Schedule(loops=f"{along}{across}{along}k", block={along: LINE})
+    if short or family.options.deterministic or sums != a:
+        return Schedule(loops=f"{along}{across}k", prefetch=ahead)
+    block = IN_PLACE_MANY if many else IN_PLACE
+    return Schedule(loops=f"k{along}{across}k", block={"k": block}, prefetch=ahead)
 
 
 def _of_stack(family: Family) -> Schedule:
@@ -260,6 +314,8 @@ def _of_stack(family: Family) -> Schedule:
     sizes = family.sizes
     alone = sizes._replace(stacked=False, parallel=False)
     one = Schedule() if sizes.tiny else schedule_of(family._replace(sizes=alone))
+    if sizes.shape == "matrix" and not sizes.tiny:
+        one = replace(one, loops="nmk", block=(), prefetch=None)
     threads = family.options.threads if sizes.parallel else None
     loops = one.loops or ("mnk" if sizes.parallel else None)
     first = "B" if sizes.parallel else "b"

@@ -377,7 +377,8 @@ class _One:
     def _family(self, a: Array, b: Array, out: Array, sizes: Class | None = None) -> Family:
         (m, k), n = a.shape, b.shape[1]
         axes = tuple(contiguous_axis(x) for x in (a, b, out))
-        sizes = sizes or class_of(m, n, k, self.types, self.options)
+        by_rows = axes[2] == 1
+        sizes = sizes or class_of(m, n, k, self.types, self.options, by_rows=by_rows)
         return Family(self.types, axes, sizes, self.options)  # type: ignore[arg-type]
 
     def product(self, a: Array, b: Array, out: Array) -> None:

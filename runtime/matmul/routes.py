@@ -77,7 +77,7 @@ def _route(family: Family, kernel: Kernel) -> list[int]:
 
 def _takes(family: Family) -> int:
     """What the kernel takes: TW_ONE, TW_STACK or TW_ANY."""
-    return 1 if family.sizes.stacked else 2 if family.sizes.shape == "blocks" else 0
+    return 1 if family.sizes.stacked else 2 if family.sizes.shape in ("thin", "blocks") else 0
 
 
 def _lies(sizes: Class) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sympy import Expr
 
@@ -99,7 +99,8 @@ class OuterProduct(KStep):
         )
         begins = first * ITEMSIZE[along.type] % plan.target.core.line == 0
         if distance is not None and begins and not along.packed:
-            yield Prefetch(self.along[0].address(0, k + distance, first))
+            now = self.along[0].address(0, k, first)
+            yield Prefetch(replace(now, offset=now.offset + distance * self.along[0].k_stride))
 
     def vector(self, column: int, k: int) -> Register:
         """What holds it."""

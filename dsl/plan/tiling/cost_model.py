@@ -31,6 +31,11 @@ FEEDS, EXPOSED = 0.5, 0.3
 NEAR, GONE = 0.75, 0.1
 
 
+#: What rows of the call are mostly multiples of, and what a tile is charged that is not one: with 8
+#: rows 16 pass in two tiles, with 9 in four.
+OFTEN, ODD = 4, 1.03
+
+
 def tile_cycles(shape: TileShape, core: Core, request: TileRequest) -> float:
     """Cycles of one whole tile."""
     step = _fed(shape, core, request)
@@ -342,7 +347,9 @@ def steady(target: Target, request: TileRequest, multiples: tuple[int, int]) -> 
     """The tiles for a large region; ``cycles`` are those per element, the fewest come first.
 
     ``multiples`` are what the region's sizes (across, along) are multiples of: a tile that leaves
-    a tail is charged a quarter, and its rows must leave registers to what computes the tail.
+    a tail is charged a quarter, and its rows must leave registers to what computes the tail. Where
+    nothing is known of the rows one is charged a little whose tail they often are; 0 stands for
+    rows of which tiles leave none.
     """
     found: list[Choice] = []
     for vector in request.vectors:
@@ -359,6 +366,7 @@ def steady(target: Target, request: TileRequest, multiples: tuple[int, int]) -> 
                 cost = tile_cycles(shape, target.core, request) / (rows * vectors * lanes)
                 for multiple, size in zip(multiples, (rows, vectors * lanes), strict=True):
                     cost *= 1.25 if multiple > 1 and multiple % size else 1.0
+                cost *= ODD if multiples[0] == 1 and rows % OFTEN else 1.0
                 found.append(Choice(vector, ((vectors, 1),), ((rows, 1),), cost))
     if not found:
         raise ScheduleError(
