@@ -34,7 +34,7 @@ from .vector_axis import Layout, asks_for_panels, layouts, packs_in_panels, unpa
 PACKED_BYTES = 256 * 1024
 #: Rows of a panel that the first cache holds, beside lines of the other operand and of C.
 PANEL_ROWS = 16
-#: Registers that a tile of two vectors needs beside its sums, and by how much more than the rate that
+#: Registers that a tile of two vectors needs beside its sums, and how many times the rate that
 #: tiles need a cache must give: on Granite Rapids one that was measured at 0.97 of it, with nothing
 #: beside, leaves 128x4096x1024 in f32 at 0.75 of the speed of blocks in the second cache.
 SPARE, MORE = 4, 1.05

@@ -152,9 +152,9 @@ def class_of(
     if shape == "blocks" and not converted and (by_rows or not fixed):
         along = 1 if by_rows else 0
         if given[along] > THIN:
-            least[along] = THIN + 1
+            least[along] = max(least[along], THIN + 1)
         else:
-            most[along], shape = THIN, "thin"
+            most[along], shape = min(most[along], THIN), "thin"
     parallel = options.threads != 1 and (fixed or given[3] >= PARALLEL_WORK)
     if options.threads != 1 and not fixed:
         if parallel:

@@ -22,12 +22,13 @@ from tilewright.runtime.matmul.families import (
     spec_of,
     stack_class_of,
 )
-from tilewright.spec.schedule import LARGE, LARGE_CONVERTED, MANY_ROWS, large_work
+from tilewright.spec.schedule import LARGE, LARGE_CONVERTED, MANY_ROWS, THIN, large_work
 
 F32, BF16 = ("f32",) * 3, ("bf16", "bf16", "f32")
 SIZES = [
     *product((0, 1, 2, 31, 32, 127, 128, 500), (0, 1, 2, 31, 32, 500), (0, 1, 63, 64, 500)),
-    (4096, 4096, 4096), (1, 4096, 4096), (4096, 1, 4096), (64, 2048, 2048),
+    (4096, 4096, 4096), (1, 4096, 4096), (4096, 1, 4096), (64, 2048, 2048), (4096, 128, 128),
+    (128, 4096, 128), (4096, 129, 128),
 ]  # fmt: skip
 OPTIONS = (Options(), Options(threads=1), Options(threads=3), Options(deterministic=True))
 
@@ -40,8 +41,11 @@ def holds(one: Class, sizes: tuple[int, int, int]) -> bool:
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("types", [F32, BF16])
-def test_classes_share_no_sizes(types: tuple[str, str, str], options: Options) -> None:
-    found = {sizes: class_of(*sizes, types, options) for sizes in SIZES}
+@pytest.mark.parametrize("by_rows", [True, False])
+def test_classes_share_no_sizes(
+    types: tuple[str, str, str], options: Options, by_rows: bool
+) -> None:
+    found = {sizes: class_of(*sizes, types, options, by_rows=by_rows) for sizes in SIZES}
     for sizes, mine in found.items():
         assert holds(mine, sizes)
         for other in set(found.values()) - {mine}:
@@ -50,7 +54,11 @@ def test_classes_share_no_sizes(types: tuple[str, str, str], options: Options) -
 
 def test_large_products_are_packed() -> None:
     least = (MANY_ROWS, LARGE[1], -(-large_work(MANY_ROWS) // (MANY_ROWS * LARGE[1])))
-    assert class_of(*least, F32, Options()).shape == "blocks"
+    assert class_of(*least, F32, Options()).shape == "thin"
+    assert class_of(*least, F32, Options(), by_rows=False).shape == "thin"
+    longer = (MANY_ROWS + 1, THIN + 1, least[2])
+    assert class_of(*longer, F32, Options()).shape == "blocks"
+    assert class_of(*longer, F32, Options(), by_rows=False).shape == "blocks"
     assert class_of(*least, BF16, Options()).shape == "matrix"
     work, columns = large_work(MANY_ROWS, converted=True), LARGE_CONVERTED[1]
     wide = (MANY_ROWS, columns, -(-work // (MANY_ROWS * columns)))
