@@ -38,7 +38,7 @@ AHEAD_BYTES = 6144
 _WHOLE = "a matrix unit reads rows along K: A and B are converted whole, and not in panels"
 _LARGE = "operands are large: blocks that the caches hold are packed"
 _THIN = "lines of C are short: the operand along them is packed once, the other one read in place"
-_PASSING = "C passes to memory in whole lines; the operand along them stays in the first cache"
+_PASSING = "C passes to memory in whole lines; the operand along them stays in a near cache"
 _PAGES = "a block of K lies in no more pages than a core knows the places of"
 _PARTS = "so much of K is summed in f16, and added in f32"
 _ROWS = "a block of A's rows stays in the second cache while all of B passes"
@@ -62,7 +62,7 @@ def default_schedule(
         return paged, {"loops": _PAGES, "vectorize": "C is contiguous along it"}
     lines = _in_lines(spec, schedule, target)
     if lines is not schedule:
-        return lines, {"loops": _PASSING, "vectorize": "C is contiguous along it"}
+        return lines, {"loops": _PASSING}
     whole = _of_whole(spec, schedule, target)
     if whole is not schedule:
         return whole, {"loops": _WHOLE}
@@ -192,16 +192,20 @@ def _in_lines(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     """``schedule``, or where it leaves the nest open one that writes a large C a line at a time."""
     core, parallel = target.core, (schedule.threads or 1) > 1
     sizes = [size for size in (spec.m, spec.n, spec.k) if isinstance(size, int)]
-    if parallel or len(sizes) < 3 or not _leaves_open(schedule):
+    if parallel or len(sizes) < 3 or not (_leaves_open(schedule) and _alone(spec)):
         return schedule
     along, name = _read_along(spec)
-    item, of_c = ITEMSIZE[spec.type], getattr(spec, spec.output)
-    read, passes = sizes[2] * getattr(spec, along) * item, sizes[0] * sizes[1] * ITEMSIZE[of_c.type]
-    if not (_alone(spec) and is_plain(spec, target) and getattr(spec, name).order == of_c.order):
+    read, written = getattr(spec, name), getattr(spec, spec.output)
+    product = product_of(spec, target, name)
+    if product.unit is None and not (is_plain(spec, target) and read.order == written.order):
         return schedule
-    if read > core.caches[0].size // 2 or passes <= core.second.size:
+    # Matrices are read again from the second cache as fast as they are multiplied.
+    near = core.second.size if product.unit is not None else core.caches[0].size
+    again = sizes[2] * getattr(spec, along) * ITEMSIZE[product.along]
+    if again > near // 2 or sizes[0] * sizes[1] * ITEMSIZE[written.type] <= core.second.size:
         return schedule
-    return replace(schedule, loops="mnk" if along == "n" else "nmk", vectorize=along)
+    vectorize = None if product.unit is not None else along
+    return replace(schedule, loops="mnk" if along == "n" else "nmk", vectorize=vectorize)
 
 
 def asking_ahead(

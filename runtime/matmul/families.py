@@ -295,12 +295,15 @@ def _nest(family: Family) -> Schedule:
 def _in_place(family: Family, along: str, across: str) -> Schedule:
     """The same of a product that reads its operands where they lie, in order of C's lines."""
     sizes, (a, b, sums) = family.sizes, family.types
-    if sizes.shape != "matrix" or not a == b == accumulator(a, b):
-        return Schedule(loops="NMk")
     short, many = sizes.most[2] < LARGE[2], sizes.least[0] >= MANY_ROWS
+    along_last = f"{across.upper()}{along.upper()}k"  # C passes line by line
+    if sizes.shape != "matrix" or not a == b == accumulator(a, b):
+        near = short or sizes.most["mn".index(along)] < LARGE_CONVERTED[1]
+        passing = sizes.shape == "matrix" and many and near
+        return Schedule(loops=along_last if passing else f"{along_last[1::-1]}k")
     ahead = None if short or (many and sizes.parallel) else STEPS_AHEAD
     if sizes.parallel:
-        return Schedule(loops=f"{across.upper()}{along.upper()}k", prefetch=ahead)
+        return Schedule(loops=along_last, prefetch=ahead)
     if short and many and sizes.least["mn".index(along)] >= LARGE[1]:
         return Schedule(loops=f"{along}{across}{along}k", block={along: LINE})
     if short or family.options.deterministic or sums != a:
