@@ -94,9 +94,8 @@ static inline void tile0_2x16(const float *a, const float *b, float *restrict c)
     const float *pa = a;
     const float *pb = b;
     for (int64_t kt = 0; kt < 4; kt++) {
-        __builtin_prefetch(pb + 64);
-
         /* Load, multiply-add: step 1 of 2. */
+        __builtin_prefetch(pb + 64);
         __m256 b0 = _mm256_loadu_ps(pb);
         __m256 b1 = _mm256_loadu_ps(pb + 8);
         const __m256 a0 = _mm256_set1_ps(*pa);
@@ -107,6 +106,7 @@ static inline void tile0_2x16(const float *a, const float *b, float *restrict c)
         MULADD_F32X8(c1_1, b1, a1);
 
         /* Load, multiply-add: step 2 of 2. */
+        __builtin_prefetch(pb + 80);
         __m256 b0_k1 = _mm256_loadu_ps(pb + 16);
         __m256 b1_k1 = _mm256_loadu_ps(pb + 24);
         const __m256 a0_k1 = _mm256_set1_ps(pa[1]);
@@ -162,9 +162,8 @@ static inline void tile1_2x16(const float *a, const float *b, float *restrict c)
     const float *pa = a;
     const float *pb = b;
     for (int64_t kt = 0; kt < 4; kt++) {
-        __builtin_prefetch(pb + 64);
-
         /* Load, multiply-add: step 1 of 2. */
+        __builtin_prefetch(pb + 64);
         __m256 b0 = _mm256_loadu_ps(pb);
         __m256 b1 = _mm256_loadu_ps(pb + 8);
         const __m256 a0 = _mm256_set1_ps(*pa);
@@ -175,6 +174,7 @@ static inline void tile1_2x16(const float *a, const float *b, float *restrict c)
         MULADD_F32X8(c1_1, b1, a1);
 
         /* Load, multiply-add: step 2 of 2. */
+        __builtin_prefetch(pb + 80);
         __m256 b0_k1 = _mm256_loadu_ps(pb + 16);
         __m256 b1_k1 = _mm256_loadu_ps(pb + 24);
         const __m256 a0_k1 = _mm256_set1_ps(pa[1]);

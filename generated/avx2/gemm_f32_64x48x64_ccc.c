@@ -63,7 +63,7 @@ int64_t gemm_f32_64x48x64_ccc_scratch_bytes(const int64_t *sizes);
  *
  * Spec:     Gemm(64, 48, 64)
  * Schedule: Schedule()
- * Resolved: Schedule(tile=(2, 48), loops='nmk', k_unroll=1, k_split=1, vectorize='n')
+ * Resolved: Schedule(tile=(6, 16), loops='nmk', k_unroll=1, k_split=1, vectorize='n')
  * Target:   avx2 (AVX2, FMA, F16C)
  * Command:
  *   tilewright emit --target avx2 --name gemm_f32_64x48x64_ccc -o gemm_f32_64x48x64_ccc.c \
@@ -71,52 +71,56 @@ int64_t gemm_f32_64x48x64_ccc_scratch_bytes(const int64_t *sizes);
  *     --spec "Gemm(64, 48, 64)"
  */
 
-/* 2 x 48 of C: 12 accumulators + 2 A + 1 B = 15 of 16 ymm
+/* 6 x 16 of C: 12 accumulators + 1 A + 2 B = 15 of 16 ymm
  *
- *     c0_0   c0_1   c0_2   c0_3   c0_4   c0_5
- *     c1_0   c1_1   c1_2   c1_3   c1_4   c1_5
+ *     c0_0   c0_1
+ *     c1_0   c1_1
+ *     c2_0   c2_1
+ *     c3_0   c3_1
+ *     c4_0   c4_1
+ *     c5_0   c5_1
  */
-static inline void tile0_2x48(const float *a, const float *b, float *restrict c)
+static inline void tile0_6x16(const float *a, const float *b, float *restrict c)
 {
     BARRIER;
 
     /* Accumulators, named by their row and column of vectors in this tile of C. */
     __m256 c0_0 = _mm256_setzero_ps();
     __m256 c0_1 = _mm256_setzero_ps();
-    __m256 c0_2 = _mm256_setzero_ps();
-    __m256 c0_3 = _mm256_setzero_ps();
-    __m256 c0_4 = _mm256_setzero_ps();
-    __m256 c0_5 = _mm256_setzero_ps();
     __m256 c1_0 = _mm256_setzero_ps();
     __m256 c1_1 = _mm256_setzero_ps();
-    __m256 c1_2 = _mm256_setzero_ps();
-    __m256 c1_3 = _mm256_setzero_ps();
-    __m256 c1_4 = _mm256_setzero_ps();
-    __m256 c1_5 = _mm256_setzero_ps();
+    __m256 c2_0 = _mm256_setzero_ps();
+    __m256 c2_1 = _mm256_setzero_ps();
+    __m256 c3_0 = _mm256_setzero_ps();
+    __m256 c3_1 = _mm256_setzero_ps();
+    __m256 c4_0 = _mm256_setzero_ps();
+    __m256 c4_1 = _mm256_setzero_ps();
+    __m256 c5_0 = _mm256_setzero_ps();
+    __m256 c5_1 = _mm256_setzero_ps();
     const float *pa = a;
     const float *pb = b;
     for (int64_t kt = 0; kt < 64; kt++) {
         /* Load, multiply-add. */
-        const __m256 a0 = _mm256_set1_ps(*pa);
-        const __m256 a1 = _mm256_set1_ps(pa[64]);
         __m256 b0 = _mm256_loadu_ps(pb);
-        MULADD_F32X8(c0_0, b0, a0);
-        MULADD_F32X8(c1_0, b0, a1);
         __m256 b1 = _mm256_loadu_ps(pb + 8);
+        const __m256 a0 = _mm256_set1_ps(*pa);
+        MULADD_F32X8(c0_0, b0, a0);
         MULADD_F32X8(c0_1, b1, a0);
+        const __m256 a1 = _mm256_set1_ps(pa[64]);
+        MULADD_F32X8(c1_0, b0, a1);
         MULADD_F32X8(c1_1, b1, a1);
-        __m256 b2 = _mm256_loadu_ps(pb + 16);
-        MULADD_F32X8(c0_2, b2, a0);
-        MULADD_F32X8(c1_2, b2, a1);
-        __m256 b3 = _mm256_loadu_ps(pb + 24);
-        MULADD_F32X8(c0_3, b3, a0);
-        MULADD_F32X8(c1_3, b3, a1);
-        __m256 b4 = _mm256_loadu_ps(pb + 32);
-        MULADD_F32X8(c0_4, b4, a0);
-        MULADD_F32X8(c1_4, b4, a1);
-        __m256 b5 = _mm256_loadu_ps(pb + 40);
-        MULADD_F32X8(c0_5, b5, a0);
-        MULADD_F32X8(c1_5, b5, a1);
+        const __m256 a2 = _mm256_set1_ps(pa[128]);
+        MULADD_F32X8(c2_0, b0, a2);
+        MULADD_F32X8(c2_1, b1, a2);
+        const __m256 a3 = _mm256_set1_ps(pa[192]);
+        MULADD_F32X8(c3_0, b0, a3);
+        MULADD_F32X8(c3_1, b1, a3);
+        const __m256 a4 = _mm256_set1_ps(pa[256]);
+        MULADD_F32X8(c4_0, b0, a4);
+        MULADD_F32X8(c4_1, b1, a4);
+        const __m256 a5 = _mm256_set1_ps(pa[320]);
+        MULADD_F32X8(c5_0, b0, a5);
+        MULADD_F32X8(c5_1, b1, a5);
         pa += 1;
         pb += 48;
     }
@@ -125,22 +129,91 @@ static inline void tile0_2x48(const float *a, const float *b, float *restrict c)
     /* Store the sums. */
     _mm256_storeu_ps(c, c0_0);
     _mm256_storeu_ps(c + 8, c0_1);
-    _mm256_storeu_ps(c + 16, c0_2);
-    _mm256_storeu_ps(c + 24, c0_3);
-    _mm256_storeu_ps(c + 32, c0_4);
-    _mm256_storeu_ps(c + 40, c0_5);
     _mm256_storeu_ps(c + 48, c1_0);
     _mm256_storeu_ps(c + 56, c1_1);
-    _mm256_storeu_ps(c + 64, c1_2);
-    _mm256_storeu_ps(c + 72, c1_3);
-    _mm256_storeu_ps(c + 80, c1_4);
-    _mm256_storeu_ps(c + 88, c1_5);
+    _mm256_storeu_ps(c + 96, c2_0);
+    _mm256_storeu_ps(c + 104, c2_1);
+    _mm256_storeu_ps(c + 144, c3_0);
+    _mm256_storeu_ps(c + 152, c3_1);
+    _mm256_storeu_ps(c + 192, c4_0);
+    _mm256_storeu_ps(c + 200, c4_1);
+    _mm256_storeu_ps(c + 240, c5_0);
+    _mm256_storeu_ps(c + 248, c5_1);
+}
+
+/* 5 x 16 of C: 10 accumulators + 1 A + 2 B = 13 of 16 ymm
+ *
+ *     c0_0   c0_1
+ *     c1_0   c1_1
+ *     c2_0   c2_1
+ *     c3_0   c3_1
+ *     c4_0   c4_1
+ */
+static inline void tile1_5x16(const float *a, const float *b, float *restrict c)
+{
+    BARRIER;
+
+    /* Accumulators, named by their row and column of vectors in this tile of C. */
+    __m256 c0_0 = _mm256_setzero_ps();
+    __m256 c0_1 = _mm256_setzero_ps();
+    __m256 c1_0 = _mm256_setzero_ps();
+    __m256 c1_1 = _mm256_setzero_ps();
+    __m256 c2_0 = _mm256_setzero_ps();
+    __m256 c2_1 = _mm256_setzero_ps();
+    __m256 c3_0 = _mm256_setzero_ps();
+    __m256 c3_1 = _mm256_setzero_ps();
+    __m256 c4_0 = _mm256_setzero_ps();
+    __m256 c4_1 = _mm256_setzero_ps();
+    const float *pa = a;
+    const float *pb = b;
+    for (int64_t kt = 0; kt < 64; kt++) {
+        /* Load, multiply-add. */
+        __m256 b0 = _mm256_loadu_ps(pb);
+        __m256 b1 = _mm256_loadu_ps(pb + 8);
+        const __m256 a0 = _mm256_set1_ps(*pa);
+        MULADD_F32X8(c0_0, b0, a0);
+        MULADD_F32X8(c0_1, b1, a0);
+        const __m256 a1 = _mm256_set1_ps(pa[64]);
+        MULADD_F32X8(c1_0, b0, a1);
+        MULADD_F32X8(c1_1, b1, a1);
+        const __m256 a2 = _mm256_set1_ps(pa[128]);
+        MULADD_F32X8(c2_0, b0, a2);
+        MULADD_F32X8(c2_1, b1, a2);
+        const __m256 a3 = _mm256_set1_ps(pa[192]);
+        MULADD_F32X8(c3_0, b0, a3);
+        MULADD_F32X8(c3_1, b1, a3);
+        const __m256 a4 = _mm256_set1_ps(pa[256]);
+        MULADD_F32X8(c4_0, b0, a4);
+        MULADD_F32X8(c4_1, b1, a4);
+        pa += 1;
+        pb += 48;
+    }
+    BARRIER;
+
+    /* Store the sums. */
+    _mm256_storeu_ps(c, c0_0);
+    _mm256_storeu_ps(c + 8, c0_1);
+    _mm256_storeu_ps(c + 48, c1_0);
+    _mm256_storeu_ps(c + 56, c1_1);
+    _mm256_storeu_ps(c + 96, c2_0);
+    _mm256_storeu_ps(c + 104, c2_1);
+    _mm256_storeu_ps(c + 144, c3_0);
+    _mm256_storeu_ps(c + 152, c3_1);
+    _mm256_storeu_ps(c + 192, c4_0);
+    _mm256_storeu_ps(c + 200, c4_1);
 }
 
 void gemm_f32_64x48x64_ccc(const float *a, const float *b, float *c)
 {
-    for (int64_t mt = 0; mt < 32; mt++) { /* m by 2 */
-        tile0_2x48(a + 128 * mt, b, c + 96 * mt);
+    for (int64_t nt = 0; nt < 3; nt++) { /* n by 16 */
+        for (int64_t mt = 0; mt < 9; mt++) { /* m by 6 */
+            tile0_6x16(a + 384 * mt, b + 16 * nt, c + 16 * (18 * mt + nt));
+        }
+    }
+    for (int64_t nt = 0; nt < 3; nt++) { /* n by 16 */
+        for (int64_t mt = 0; mt < 2; mt++) { /* m by 5 */
+            tile1_5x16(a + 64 * (5 * mt + 54), b + 16 * nt, c + 16 * (15 * mt + nt + 162));
+        }
     }
 }
 

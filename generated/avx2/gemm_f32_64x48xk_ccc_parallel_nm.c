@@ -60,21 +60,52 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Threads are made by the first loop that runs in parallel, sleep between loops, and leave after a
- * second without one. Who finds the pool taken, by another thread or by a loop around, runs alone.
+#if defined(__x86_64__)
+#define POOL_PAUSE() __builtin_ia32_pause()
+#elif defined(__aarch64__)
+#define POOL_PAUSE() __asm__ volatile("yield")
+#else
+#define POOL_PAUSE() ((void)0)
+#endif
+
+/* Threads are made by the first loop that runs in parallel, wait a moment for the next one before
+ * they sleep, and leave after a second without one. Who finds the pool taken, by another thread or by a loop around,
+ *     runs alone.
  * A forked child, known by its process id, begins with an empty pool. Link with -z nodelete. */
 static struct {
     pid_t owner;  /* atomic: the process that runs a loop, 0 for none */
     pid_t process;         /* whose the other fields are */
     pthread_mutex_t lock;
     pthread_cond_t work, done;
-    int workers, welcome, active;
+    int workers;
+    int welcome, active;   /* atomic: how many may come, and how many work */
+    int patient;           /* whether each thread has a CPU */
     void (*run)(const void *, int64_t, int64_t);
     const void *context;
     int64_t trips, chunk;
     fenv_t rounding;
     int64_t next;  /* atomic: the first trip that nobody has taken */
 } pool;
+
+/* Nanoseconds for which a thread watches before it sleeps: waking it takes about as long. */
+#define POOL_PATIENCE 100000
+
+/* Watches `word` until it is 0, or with `wanted` until it is not, or patience ends. */
+static void pool_watch(const int *word, int wanted)
+{
+    struct timespec since, now;
+    if (!pool.patient)
+        return;
+    clock_gettime(CLOCK_MONOTONIC, &since);
+    do {
+        for (int i = 0; i < 16; i++) {
+            if ((__atomic_load_n(word, __ATOMIC_ACQUIRE) != 0) == wanted)
+                return;
+            POOL_PAUSE();
+        }
+        clock_gettime(CLOCK_MONOTONIC, &now);
+    } while ((now.tv_sec - since.tv_sec) * 1000000000ll + now.tv_nsec - since.tv_nsec < POOL_PATIENCE);
+}
 
 static void pool_take(void)
 {
@@ -88,18 +119,23 @@ static void *pool_worker(void *unused)
     struct timespec until;
     pthread_mutex_lock(&pool.lock);
     for (int late = 0;;) {
+        pthread_mutex_unlock(&pool.lock);
+        pool_watch(&pool.welcome, 1);
+        pthread_mutex_lock(&pool.lock);
         clock_gettime(CLOCK_REALTIME, &until);
         until.tv_sec += 1;
         while (!pool.welcome && !late)
             late = pthread_cond_timedwait(&pool.work, &pool.lock, &until);
         if (!pool.welcome)
             break;
-        late = 0, pool.welcome--, pool.active++;
+        late = 0;
+        __atomic_fetch_sub(&pool.welcome, 1, __ATOMIC_RELEASE);
+        __atomic_fetch_add(&pool.active, 1, __ATOMIC_RELEASE);
         pthread_mutex_unlock(&pool.lock);
         fesetenv(&pool.rounding);
         pool_take();
         pthread_mutex_lock(&pool.lock);
-        if (--pool.active == 0)
+        if (__atomic_sub_fetch(&pool.active, 1, __ATOMIC_RELEASE) == 0)
             pthread_cond_signal(&pool.done);
     }
     pool.workers--;
@@ -177,12 +213,16 @@ static void pool_run(void (*run)(const void *, int64_t, int64_t), const void *co
     fegetenv(&pool.rounding);
     __atomic_store_n(&pool.next, 0, __ATOMIC_SEQ_CST);
     pool_grow((int)most - 1);
-    pool.welcome = pool.workers < most - 1 ? pool.workers : (int)most - 1;
+    pool.patient = pool.workers < pool_cpus();
+    __atomic_store_n(&pool.welcome, pool.workers < most - 1 ? pool.workers : (int)most - 1, __ATOMIC_RELEASE);
     pthread_cond_broadcast(&pool.work);
     pthread_mutex_unlock(&pool.lock);
     pool_take();
     pthread_mutex_lock(&pool.lock);
-    pool.welcome = 0;  /* who has not come by now need not */
+    __atomic_store_n(&pool.welcome, 0, __ATOMIC_RELEASE);  /* who has not come by now need not */
+    pthread_mutex_unlock(&pool.lock);
+    pool_watch(&pool.active, 0);
+    pthread_mutex_lock(&pool.lock);
     while (pool.active)
         pthread_cond_wait(&pool.done, &pool.lock);
     pthread_mutex_unlock(&pool.lock);
@@ -204,7 +244,7 @@ int64_t gemm_f32_64x48xk_ccc_parallel_nm_scratch_bytes(const int64_t *sizes);
  *
  * Spec:     Gemm(64, 48, dim('K'))
  * Schedule: Schedule(loops='NMk', threads=2)
- * Resolved: Schedule(tile=(2, 48), loops='NMk', k_unroll=1, k_split=1, vectorize='n', threads=2)
+ * Resolved: Schedule(tile=(6, 16), loops='NMk', k_unroll=1, k_split=1, vectorize='n', threads=2)
  * Target:   avx2 (AVX2, FMA, F16C)
  * Command:
  *   tilewright emit --target avx2 --name gemm_f32_64x48xk_ccc_parallel_nm -o gemm_f32_64x48xk_ccc_parallel_nm.c \
@@ -212,53 +252,59 @@ int64_t gemm_f32_64x48xk_ccc_parallel_nm_scratch_bytes(const int64_t *sizes);
  *     --spec "Gemm(64, 48, dim('K'))"
  */
 
-/* 2 x 48 of C: 12 accumulators + 2 A + 1 B = 15 of 16 ymm
+/* 6 x 16 of C: 12 accumulators + 1 A + 2 B = 15 of 16 ymm
  *
- *     c0_0   c0_1   c0_2   c0_3   c0_4   c0_5
- *     c1_0   c1_1   c1_2   c1_3   c1_4   c1_5
+ *     c0_0   c0_1
+ *     c1_0   c1_1
+ *     c2_0   c2_1
+ *     c3_0   c3_1
+ *     c4_0   c4_1
+ *     c5_0   c5_1
  */
-static inline void tile0_2x48(const float *a, const float *b, float *restrict c, int64_t k)
+static inline void tile0_6x16(const float *a, const float *b, float *restrict c, int64_t k)
 {
     BARRIER;
 
     /* Accumulators, named by their row and column of vectors in this tile of C. */
     __m256 c0_0 = _mm256_setzero_ps();
     __m256 c0_1 = _mm256_setzero_ps();
-    __m256 c0_2 = _mm256_setzero_ps();
-    __m256 c0_3 = _mm256_setzero_ps();
-    __m256 c0_4 = _mm256_setzero_ps();
-    __m256 c0_5 = _mm256_setzero_ps();
     __m256 c1_0 = _mm256_setzero_ps();
     __m256 c1_1 = _mm256_setzero_ps();
-    __m256 c1_2 = _mm256_setzero_ps();
-    __m256 c1_3 = _mm256_setzero_ps();
-    __m256 c1_4 = _mm256_setzero_ps();
-    __m256 c1_5 = _mm256_setzero_ps();
+    __m256 c2_0 = _mm256_setzero_ps();
+    __m256 c2_1 = _mm256_setzero_ps();
+    __m256 c3_0 = _mm256_setzero_ps();
+    __m256 c3_1 = _mm256_setzero_ps();
+    __m256 c4_0 = _mm256_setzero_ps();
+    __m256 c4_1 = _mm256_setzero_ps();
+    __m256 c5_0 = _mm256_setzero_ps();
+    __m256 c5_1 = _mm256_setzero_ps();
     const float *pa = a;
+    const float *pa4 = a + 4 * k;
     const float *pb = b;
     for (int64_t kt = 0; kt < k; kt++) {
         /* Load, multiply-add. */
-        const __m256 a0 = _mm256_set1_ps(*pa);
-        const __m256 a1 = _mm256_set1_ps(pa[k]);
         __m256 b0 = _mm256_loadu_ps(pb);
-        MULADD_F32X8(c0_0, b0, a0);
-        MULADD_F32X8(c1_0, b0, a1);
         __m256 b1 = _mm256_loadu_ps(pb + 8);
+        const __m256 a0 = _mm256_set1_ps(*pa);
+        MULADD_F32X8(c0_0, b0, a0);
         MULADD_F32X8(c0_1, b1, a0);
+        const __m256 a1 = _mm256_set1_ps(pa[k]);
+        MULADD_F32X8(c1_0, b0, a1);
         MULADD_F32X8(c1_1, b1, a1);
-        __m256 b2 = _mm256_loadu_ps(pb + 16);
-        MULADD_F32X8(c0_2, b2, a0);
-        MULADD_F32X8(c1_2, b2, a1);
-        __m256 b3 = _mm256_loadu_ps(pb + 24);
-        MULADD_F32X8(c0_3, b3, a0);
-        MULADD_F32X8(c1_3, b3, a1);
-        __m256 b4 = _mm256_loadu_ps(pb + 32);
-        MULADD_F32X8(c0_4, b4, a0);
-        MULADD_F32X8(c1_4, b4, a1);
-        __m256 b5 = _mm256_loadu_ps(pb + 40);
-        MULADD_F32X8(c0_5, b5, a0);
-        MULADD_F32X8(c1_5, b5, a1);
+        const __m256 a2 = _mm256_set1_ps(pa[2 * k]);
+        MULADD_F32X8(c2_0, b0, a2);
+        MULADD_F32X8(c2_1, b1, a2);
+        const __m256 a3 = _mm256_set1_ps(pa[3 * k]);
+        MULADD_F32X8(c3_0, b0, a3);
+        MULADD_F32X8(c3_1, b1, a3);
+        const __m256 a4 = _mm256_set1_ps(*pa4);
+        MULADD_F32X8(c4_0, b0, a4);
+        MULADD_F32X8(c4_1, b1, a4);
+        const __m256 a5 = _mm256_set1_ps(pa4[k]);
+        MULADD_F32X8(c5_0, b0, a5);
+        MULADD_F32X8(c5_1, b1, a5);
         pa += 1;
+        pa4 += 1;
         pb += 48;
     }
     BARRIER;
@@ -266,16 +312,80 @@ static inline void tile0_2x48(const float *a, const float *b, float *restrict c,
     /* Store the sums. */
     _mm256_storeu_ps(c, c0_0);
     _mm256_storeu_ps(c + 8, c0_1);
-    _mm256_storeu_ps(c + 16, c0_2);
-    _mm256_storeu_ps(c + 24, c0_3);
-    _mm256_storeu_ps(c + 32, c0_4);
-    _mm256_storeu_ps(c + 40, c0_5);
     _mm256_storeu_ps(c + 48, c1_0);
     _mm256_storeu_ps(c + 56, c1_1);
-    _mm256_storeu_ps(c + 64, c1_2);
-    _mm256_storeu_ps(c + 72, c1_3);
-    _mm256_storeu_ps(c + 80, c1_4);
-    _mm256_storeu_ps(c + 88, c1_5);
+    _mm256_storeu_ps(c + 96, c2_0);
+    _mm256_storeu_ps(c + 104, c2_1);
+    _mm256_storeu_ps(c + 144, c3_0);
+    _mm256_storeu_ps(c + 152, c3_1);
+    _mm256_storeu_ps(c + 192, c4_0);
+    _mm256_storeu_ps(c + 200, c4_1);
+    _mm256_storeu_ps(c + 240, c5_0);
+    _mm256_storeu_ps(c + 248, c5_1);
+}
+
+/* 5 x 16 of C: 10 accumulators + 1 A + 2 B = 13 of 16 ymm
+ *
+ *     c0_0   c0_1
+ *     c1_0   c1_1
+ *     c2_0   c2_1
+ *     c3_0   c3_1
+ *     c4_0   c4_1
+ */
+static inline void tile1_5x16(const float *a, const float *b, float *restrict c, int64_t k)
+{
+    BARRIER;
+
+    /* Accumulators, named by their row and column of vectors in this tile of C. */
+    __m256 c0_0 = _mm256_setzero_ps();
+    __m256 c0_1 = _mm256_setzero_ps();
+    __m256 c1_0 = _mm256_setzero_ps();
+    __m256 c1_1 = _mm256_setzero_ps();
+    __m256 c2_0 = _mm256_setzero_ps();
+    __m256 c2_1 = _mm256_setzero_ps();
+    __m256 c3_0 = _mm256_setzero_ps();
+    __m256 c3_1 = _mm256_setzero_ps();
+    __m256 c4_0 = _mm256_setzero_ps();
+    __m256 c4_1 = _mm256_setzero_ps();
+    const float *pa = a;
+    const float *pa4 = a + 4 * k;
+    const float *pb = b;
+    for (int64_t kt = 0; kt < k; kt++) {
+        /* Load, multiply-add. */
+        __m256 b0 = _mm256_loadu_ps(pb);
+        __m256 b1 = _mm256_loadu_ps(pb + 8);
+        const __m256 a0 = _mm256_set1_ps(*pa);
+        MULADD_F32X8(c0_0, b0, a0);
+        MULADD_F32X8(c0_1, b1, a0);
+        const __m256 a1 = _mm256_set1_ps(pa[k]);
+        MULADD_F32X8(c1_0, b0, a1);
+        MULADD_F32X8(c1_1, b1, a1);
+        const __m256 a2 = _mm256_set1_ps(pa[2 * k]);
+        MULADD_F32X8(c2_0, b0, a2);
+        MULADD_F32X8(c2_1, b1, a2);
+        const __m256 a3 = _mm256_set1_ps(pa[3 * k]);
+        MULADD_F32X8(c3_0, b0, a3);
+        MULADD_F32X8(c3_1, b1, a3);
+        const __m256 a4 = _mm256_set1_ps(*pa4);
+        MULADD_F32X8(c4_0, b0, a4);
+        MULADD_F32X8(c4_1, b1, a4);
+        pa += 1;
+        pa4 += 1;
+        pb += 48;
+    }
+    BARRIER;
+
+    /* Store the sums. */
+    _mm256_storeu_ps(c, c0_0);
+    _mm256_storeu_ps(c + 8, c0_1);
+    _mm256_storeu_ps(c + 48, c1_0);
+    _mm256_storeu_ps(c + 56, c1_1);
+    _mm256_storeu_ps(c + 96, c2_0);
+    _mm256_storeu_ps(c + 104, c2_1);
+    _mm256_storeu_ps(c + 144, c3_0);
+    _mm256_storeu_ps(c + 152, c3_1);
+    _mm256_storeu_ps(c + 192, c4_0);
+    _mm256_storeu_ps(c + 200, c4_1);
 }
 
 struct fork0 {
@@ -292,16 +402,45 @@ static void fork0(const void *context, int64_t first, int64_t last)
     const float *b = with->b;
     float *c = with->c;
     int64_t k = with->k;
-    for (int64_t mt = first; mt < last; mt++) {
-        tile0_2x48(a + 2 * k * mt, b, c + 96 * mt, k);
+    for (int64_t trip = first; trip < last; trip++) {
+        int64_t nt = trip;
+        const int64_t mt = nt % 9;
+        nt /= 9;
+        tile0_6x16(a + 6 * k * mt, b + 16 * nt, c + 16 * (18 * mt + nt), k);
+    }
+}
+
+struct fork1 {
+    const float *a;
+    const float *b;
+    float *c;
+    int64_t k;
+};
+
+static void fork1(const void *context, int64_t first, int64_t last)
+{
+    const struct fork1 *const with = (const struct fork1 *)context;
+    const float *a = with->a;
+    const float *b = with->b;
+    float *c = with->c;
+    int64_t k = with->k;
+    for (int64_t trip = first; trip < last; trip++) {
+        int64_t nt = trip;
+        const int64_t mt = nt % 2;
+        nt /= 2;
+        tile1_5x16(a + (5 * mt + 54) * k, b + 16 * nt, c + 16 * (15 * mt + nt + 162), k);
     }
 }
 
 void gemm_f32_64x48xk_ccc_parallel_nm(const float *a, const float *b, float *c, int64_t k)
 {
-    { /* in parallel: mt */
+    { /* in parallel: nt, mt */
         const struct fork0 with = {a, b, c, k};
-        pool_run(fork0, &with, 32, 12 * k, 2);
+        pool_run(fork0, &with, 27, 12 * k, 2);
+    }
+    { /* in parallel: nt, mt */
+        const struct fork1 with = {a, b, c, k};
+        pool_run(fork1, &with, 6, 10 * k, 2);
     }
 }
 

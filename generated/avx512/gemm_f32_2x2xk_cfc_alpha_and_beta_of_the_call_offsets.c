@@ -184,7 +184,7 @@ static inline void tile0_2x2(const float *a, const int64_t *a_offsets, const flo
     const __m512 kept_sum0_0_8_0 = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(no_c_v, _mm512_castps_si512(beta_v),
         _mm512_castps_si512(old_sum0_0_8_0), 0xca));
     sum0_0_8_0 = _mm512_fmadd_ps(kept_sum0_0_8_0, beta_v, sum0_0_8_0);
-    _mm512_mask_storeu_ps(c, mask0_0, sum0_0_8_0);
+    _mm_storel_epi64((__m128i *)c, _mm_castps_si128(_mm512_castps512_ps128(sum0_0_8_0)));
 
     /* Sum the lanes of c1_0, c1_1. */
     __m512 sum1_0_e1_0 = _mm512_mask_moveldup_ps(c1_0, 0xaaaa, c1_1);
@@ -213,7 +213,7 @@ static inline void tile0_2x2(const float *a, const int64_t *a_offsets, const flo
     const __m512 kept_sum1_0_8_0 = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(no_c_v, _mm512_castps_si512(beta_v),
         _mm512_castps_si512(old_sum1_0_8_0), 0xca));
     sum1_0_8_0 = _mm512_fmadd_ps(kept_sum1_0_8_0, beta_v, sum1_0_8_0);
-    _mm512_mask_storeu_ps(c + 2, mask1_0, sum1_0_8_0);
+    _mm_storel_epi64((__m128i *)(c + 2), _mm_castps_si128(_mm512_castps512_ps128(sum1_0_8_0)));
 }
 
 void gemm_f32_2x2xk_cfc_alpha_and_beta_of_the_call_offsets(const float *a, const float *b, float *c,

@@ -226,9 +226,7 @@ static inline void quantize_row(const float *x, int8_t *restrict out, float *res
         const __m512 units_1 = _mm512_div_ps(units_const0, greatest_4);
         const __m512 units_2 = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(scale_1, _mm512_castps_si512(units_1),
             _mm512_castps_si512(units_const1), 0xca));
-        _Alignas(64) float scale_part[16];
-        _mm512_storeu_ps(scale_part, scale);
-        memcpy(scales, scale_part, 1 * sizeof *scales);
+        _mm_store_ss(scales, _mm512_castps512_ps128(scale));
 
         /* Elements, rounded half to even. */
         __m512i added = _mm512_setzero_si512();
@@ -272,9 +270,9 @@ static inline void quantize_row(const float *x, int8_t *restrict out, float *res
 
         /* What B's zero point takes from the sums of this block. */
         const __m512i start = _mm512_mullo_epi32(elements_3, start_const0);
-        _Alignas(64) int32_t start_part[16];
-        _mm512_storeu_si512(start_part, start);
-        memcpy(starts, start_part, 1 * sizeof *starts);
+        ({ const int32_t bits_ =
+            (int32_t)_mm_cvtsi128_si32(_mm512_castsi512_si128(start)); (void)__builtin_memcpy(starts, &bits_,
+            sizeof bits_); });
         scales += 1;
         starts += 1;
     }
