@@ -166,4 +166,6 @@ def test_zen_5_keeps_the_numbers_that_were_fitted_by_hand(name: str) -> None:
 
 def test_zen_3_keeps_the_numbers_that_were_fitted_by_hand() -> None:
     own, core = load("avx2").core, load("avx2").having(["zen3"]).core
-    assert core == replace(own, overlap=1 / 48, idle=2, hidden=8, late=3, shared=0)
+    fitted = replace(own, overlap=1 / 48, idle=2, hidden=8, late=3, shared=0)
+    assert core == replace(fitted, caches=core.caches)
+    assert [cache.size for cache in core.caches] == [32 << 10, 512 << 10, 4 << 20]

@@ -28,7 +28,7 @@ from .tile_shape import Budget, TileRequest, TileShape, latency, step_cycles, ti
 FEEDS, EXPOSED = 0.5, 0.3
 #: The part of the first cache that keeps a panel, beside lines of the other operand and of C; and
 #: the share of it that those drive out nevertheless.
-NEAR, GONE = 0.75, 0.1
+NEAR, GONE = 0.75, 0.02
 
 
 #: What rows of the call are mostly multiples of, and what a tile is charged that is not one: with 8
