@@ -192,7 +192,8 @@ def _in_lines(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     """``schedule``, or where it leaves the nest open one that writes a large C a line at a time."""
     core, parallel = target.core, (schedule.threads or 1) > 1
     sizes = [size for size in (spec.m, spec.n, spec.k) if isinstance(size, int)]
-    if parallel or len(sizes) < 3 or not (_leaves_open(schedule) and _alone(spec)):
+    open_ = _leaves_open(schedule) and _alone(spec) and not isinstance(spec.b, Packed)
+    if parallel or len(sizes) < 3 or not open_:
         return schedule
     along, name = _read_along(spec)
     read, written = getattr(spec, name), getattr(spec, spec.output)
