@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from math import log2
 
 from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
 from tilewright.runtime.driver import compile_many
+from tilewright.runtime.machine.host import usable_cpus
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.schedule import Schedule
 
@@ -25,7 +25,7 @@ def worth(target: Target, core: Core, clock: Timed, ticks: int, seconds: float) 
     Two threads take half the time of one, and the region's: they are as fast as one where each has
     as much to do as that takes.
     """
-    if len(_processors()) < 2:
+    if usable_cpus() < 2:
         return core.worth
     asked = [(_SPEC, schedule, target.name) for schedule in (_ALONE, _TOGETHER)]
     alone, together = compile_many(asked)
@@ -40,10 +40,3 @@ def worth(target: Target, core: Core, clock: Timed, ticks: int, seconds: float) 
 def nearest_power(number: float) -> int:
     """The power of two nearest to ``number``: it is not known any better."""
     return 1 << max(0, round(log2(max(1.0, number))))
-
-
-def _processors() -> set[int]:
-    """The processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))

@@ -7,6 +7,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tilewright.runtime.driver import compile
+from tilewright.runtime.machine.host import usable_cpus
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix, Strided
 from tilewright.spec.schedule import (
@@ -119,6 +120,8 @@ def class_of(
     """The class of a product of those sizes and types; classes share no sizes.
 
     ``by_rows``: rows of C are contiguous, and not columns.
+    Without ``threads`` there is one where the process may use one CPU when it is first asked.
+
     That of a deterministic one follows from n and k alone: in which order products are summed must
     depend neither on m nor on the threads.
     """
@@ -155,8 +158,9 @@ def class_of(
             least[along] = max(least[along], THIN + 1)
         else:
             most[along], shape = min(most[along], THIN), "thin"
-    parallel = options.threads != 1 and (fixed or given[3] >= PARALLEL_WORK)
-    if options.threads != 1 and not fixed:
+    alone = options.threads == 1 or (options.threads is None and usable_cpus() == 1)
+    parallel = not alone and (fixed or given[3] >= PARALLEL_WORK)
+    if not (alone or fixed):
         if parallel:
             least[3] = max(least[3], PARALLEL_WORK)
         else:

@@ -350,7 +350,7 @@ def test_a_disturbed_machine_is_a_failure(run: Run, monkeypatch: pytest.MonkeyPa
 
 
 def test_one_processor_says_nothing_of_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(threads, "_processors", lambda: {0})
+    monkeypatch.setattr(threads, "usable_cpus", lambda: 1)
     clock = Fake(Machine(), 4096)
     assert threads.worth(AVX512, AVX512.core, clock, 4096, 0.01) == AVX512.core.worth
     assert [threads.nearest_power(each) for each in (1, 1000, 1 << 15)] == [1, 1024, 1 << 15]

@@ -10,6 +10,7 @@ from support.processes import python
 
 import tilewright as tw
 from tilewright.runtime.call.overlap import disjoint
+from tilewright.runtime.matmul import families
 from tilewright.runtime.matmul.arrays import contiguous_axis
 from tilewright.runtime.matmul.families import (
     CUBES,
@@ -145,3 +146,22 @@ def test_tiny_stacks_are_of_one_class() -> None:
     assert found(5, 5, 5).above == 4 == found(5, 5, 5, tight=False).above
     fixed = found(3, 3, 3, options=Options(deterministic=True))
     assert not (fixed.cube or fixed.tiny or fixed.loose)
+
+
+def test_who_may_use_one_processor_is_offered_no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "usable_cpus", lambda: 1)
+    assert not class_of(500, 500, 500, F32, Options()).parallel
+    assert class_of(500, 500, 500, F32, Options(threads=2)).parallel
+
+
+@pytest.mark.parametrize("axis", [1, 0])
+def test_what_lies_in_place_has_its_lines_asked_for_in_few_pages(axis: int) -> None:
+    """The operand along C's lines; of the other order nothing is known that helps."""
+    loops = ("knmk", "nmk") if axis else ("kmnk", "nmk")
+    for given, nest in (((axis,) * 3, loops[0]), ((1 - axis, 1 - axis, axis), loops[1])):
+        few = Family(
+            F32, given, class_of(49, 320, 960, F32, Options(threads=1)), Options(threads=1)
+        )
+        made = schedule_of(few)
+        assert made.loops == nest
+        assert (made.prefetch is not None) == (nest == loops[0])

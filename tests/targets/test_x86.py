@@ -22,7 +22,7 @@ from support.spellings.spellings import Check, faults, program_text
 
 from tilewright.emit.render import render
 from tilewright.errors import ToolchainError
-from tilewright.generate import plan_for
+from tilewright.generate import Request, generate, plan_for
 from tilewright.isa.target import Target
 from tilewright.plan.contraction import choose_product
 from tilewright.runtime.build.compilers import find_compiler
@@ -339,3 +339,25 @@ def test_dot_products_of_bf16_are_those_of_the_manual(
     exact = [any_bf16(check, seed) for seed, check in enumerate(own)]
     found = faults(exact, target, compiler, tmp_path)
     assert not found, "\n".join(found)
+
+
+# --- few lanes by AVX-512 ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("columns", "store"), [(20, "_mm_storeu_ps"), (24, "_mm256_storeu_ps")])
+def test_few_lanes_are_accessed_in_shorter_registers(columns: int, store: str) -> None:
+    """Which reach into a second line less often; lanes that fill one need no mask."""
+    text = generate(
+        [Request("k", Gemm(4, columns, 8), Schedule(tile=(4, 32)), resolve("avx512"))]
+    ).text
+    short = store.split("_storeu", maxsplit=1)[0]
+    assert f"{short}_maskz_loadu_ps((__mmask8)" in text
+    assert f"{store}(c" in text
+    assert "_mask_storeu_ps" not in text
+
+
+def test_a_masked_store_keeps_the_whole_register() -> None:
+    """A masked store of its first 128 bits faults, as gcc makes it, on a page it leaves out."""
+    text = generate([Request("k", Gemm(4, 19, 8), Schedule(tile=(4, 32)), resolve("avx512"))]).text
+    assert "_mm_maskz_loadu_ps((__mmask8)" in text
+    assert re.findall(r"_mm\d*_mask_storeu_ps", text) == ["_mm512_mask_storeu_ps"] * 4

@@ -1,0 +1,82 @@
+"""Operands that are read where they lie: loops, what is asked for ahead, and tiles for them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+import tilewright as tw
+from tilewright.generate import Request, generate, plan_for
+from tilewright.plan.plan import Plan
+from tilewright.runtime.machine.host import resolve
+
+
+def planned(spec: tw.Gemm, target: str = "avx512", **schedule: Any) -> Plan:
+    plan = plan_for(spec, tw.Schedule(**schedule), resolve(target))
+    assert isinstance(plan, Plan)
+    return plan
+
+
+def nest(plan: Plan) -> tuple[str, int | None, str]:
+    return plan.outer + plan.inner, plan.blocks.get("k"), plan.packs
+
+
+@pytest.mark.parametrize(("length", "block"), [(4096, 64), (256, 256)])
+def test_k_is_cut_where_rows_lie_in_many_pages(length: int, block: int) -> None:
+    """64 rows of 16 KiB, and as many of shorter ones as lie in 64 pages."""
+    by_rows = tw.Gemm(16, length, 2048)
+    by_columns = tw.Gemm(length, 16, 2048, a=tw.Matrix("f32", "F"), order="F")
+    assert nest(planned(by_rows)) == ("knmk", block, "")
+    assert nest(planned(by_columns)) == ("kmnk", block, "")
+    assert nest(planned(tw.Gemm(16, 64, 512)))[:2] == ("nmk", None)
+
+
+def test_a_b_of_the_other_order_is_not_cut_for_its_pages() -> None:
+    plan = planned(tw.Gemm(16, 4096, 1024, b=tw.Matrix("f32", "F")))
+    assert plan.blocks.get("k") is None and plan.schedule.prefetch is None
+
+
+def test_a_large_c_is_written_line_by_line() -> None:
+    for m, loops in ((12544, "mnk"), (300, "nmk")):
+        assert nest(planned(tw.Gemm(m, 96, 16)))[0] == loops
+        halves = tw.Gemm(m, 96, 16, a="bf16", b="bf16")
+        assert nest(planned(halves, "amx"))[0] == loops
+
+
+def test_of_a_large_product_with_few_columns_b_alone_is_packed() -> None:
+    assert nest(planned(tw.Gemm(3136, 64, 576)))[::2] == ("nmk", "b")
+    assert nest(planned(tw.Gemm(1024, 512, 576)))[::2] == ("nkmmnk", "ab")
+
+
+def test_each_line_of_a_row_is_asked_for_eight_rows_ahead() -> None:
+    target = resolve("avx512")
+    text = generate([Request("k", tw.Gemm(49, 320, 960), tw.Schedule(), target)]).text
+    (tile, *_) = re.findall(r"for \(int64_t kt.*?\n    \}", text, re.DOTALL)
+    asked = re.findall(r"__builtin_prefetch\(pb \+ (\d+)\)", tile)
+    loads = re.findall(r"_mm512_loadu_ps\(pb(?: \+ (\d+))?\)", tile)
+    assert [int(at) for at in asked] == [8 * 320 + int(at or 0) for at in loads]
+
+
+def test_rows_of_a_stride_of_the_call_are_asked_for_ahead_as_well() -> None:
+    """Where pointers move from step to step the distance was once left out."""
+    spec = tw.Gemm(*map(tw.dim, "mnk"), ldb=tw.dim("ldb"))
+    request = Request("k", spec, tw.Schedule(loops="nmk", prefetch=8), resolve("avx512"))
+    asked = re.findall(r"__builtin_prefetch\((.*)\);", generate([request]).text)
+    assert asked and all("8 * ldb" in at for at in asked)
+
+
+def test_nothing_is_asked_for_that_is_near_or_read_once() -> None:
+    for sizes in ((64, 48, 64), (1, 64, 512), (1, 4096, 4096)):
+        assert planned(tw.Gemm(*sizes)).schedule.prefetch is None, sizes
+    assert planned(tw.Gemm(49, 320, 960), prefetch=3).schedule.prefetch == 3
+
+
+def test_tiles_know_where_panels_come_from() -> None:
+    """Of panels beyond the first cache narrow ones; few rows of A that share its sets."""
+    core = "avx512+graniterapids"
+    for sizes in ((196, 96, 576), (49, 160, 576), (49, 320, 960)):
+        assert planned(tw.Gemm(*sizes), core).tiles[0].shape.vectors <= 3, sizes
+    assert planned(tw.Gemm(128, 16, 1024), core).tiles[0].shape.rows <= 8
+    assert planned(tw.Gemm(128, 16, 1000), core).tiles[0].shape.rows > 8
