@@ -119,53 +119,57 @@ def class_of(
 ) -> Class:
     """The class of a product of those sizes and types; classes share no sizes.
 
-    ``by_rows``: rows of C are contiguous, and not columns.
-    Without ``threads`` there is one where the process may use one CPU when it is first asked.
+    ``by_rows``: rows of C are contiguous, and not columns. Without ``threads`` there is one where
+    the process may use one CPU when this is asked.
 
     That of a deterministic one follows from n and k alone: in which order products are summed must
     depend neither on m nor on the threads.
     """
     given, fixed = (m, n, k, m * n * k), options.deterministic
-    least, most = [0, 0, 0, 0], [UNBOUNDED] * 4
-    shape: Shape = "matrix"
+    bounds = _Bounds([0, 0, 0, 0], [UNBOUNDED] * 4)
+    shape: Shape = "matrix" if fixed else bounds.line(given)
     converted = not types[0] == types[1] == accumulator(*types[:2])
-    for i, name in ((1, "column"), (0, "row")):
-        if fixed:
-            break
-        if given[i] < 2:
-            least[i] = most[i] = given[i]
-            shape = name if given[i] else "matrix"  # type: ignore[assignment]
-            break
-        least[i] = 2
     limits: tuple[int, ...] = (0, 0, 0, STREAMED)
     if shape == "matrix":
         least_of_each = LARGE_CONVERTED if converted else LARGE
         limits = (*least_of_each, large_work(m, converted=converted))
-        if m >= MANY_ROWS and not fixed:
-            least[0] = MANY_ROWS
-        elif not fixed:
-            most[0] = min(most[0], MANY_ROWS - 1)
-    for i in (1, 2) if fixed else range(4):
-        if given[i] < limits[i]:
-            most[i] = min(most[i], limits[i] - 1)
-            break
-        least[i] = max(least[i], limits[i])
-    else:
+        if not fixed:
+            bounds.cut(0, m, MANY_ROWS)
+    if all(bounds.cut(i, given[i], limits[i]) for i in ((1, 2) if fixed else range(4))):
         shape = _GROWN[shape]
     if shape == "blocks" and not converted and (by_rows or not fixed):
         along = 1 if by_rows else 0
-        if given[along] > THIN:
-            least[along] = max(least[along], THIN + 1)
-        else:
-            most[along], shape = min(most[along], THIN), "thin"
+        shape = "blocks" if bounds.cut(along, given[along], THIN + 1) else "thin"
     alone = options.threads == 1 or (options.threads is None and usable_cpus() == 1)
     parallel = not alone and (fixed or given[3] >= PARALLEL_WORK)
     if not (alone or fixed):
-        if parallel:
-            least[3] = max(least[3], PARALLEL_WORK)
+        bounds.cut(3, given[3], PARALLEL_WORK)
+    return Class(shape, parallel, tuple(bounds.least), tuple(bounds.most))  # type: ignore[arg-type]
+
+
+class _Bounds(NamedTuple):
+    """What m, n, k and their product are at least and at most in a class that is being found."""
+
+    least: list[int]
+    most: list[int]
+
+    def cut(self, i: int, given: int, limit: int) -> bool:
+        """Keep the side of ``limit`` on which ``given`` lies; whether that is the upper one."""
+        if given >= limit:
+            self.least[i] = max(self.least[i], limit)
         else:
-            most[3] = min(most[3], PARALLEL_WORK - 1)
-    return Class(shape, parallel, tuple(least), tuple(most))  # type: ignore[arg-type]
+            self.most[i] = min(self.most[i], limit - 1)
+        return given >= limit
+
+    def line(self, given: tuple[int, ...]) -> Shape:
+        """The shape of a product of one column or row, or of a matrix."""
+        names: tuple[tuple[int, Shape], ...] = ((1, "column"), (0, "row"))
+        for i, name in names:
+            if given[i] < 2:
+                self.least[i] = self.most[i] = given[i]
+                return name if given[i] else "matrix"
+            self.least[i] = 2
+        return "matrix"
 
 
 def stack_class_of(
