@@ -93,7 +93,7 @@ int64_t gemm_f32_4x16x32_ccc_times_u4_unpacked_scratch_bytes(const int64_t *size
  *
  * Spec:     Gemm(4, 16, 32, b=Packed(Quantized(type='u4', scale='f16', zero=8, block=16)), d='bf16')
  * Schedule: Schedule(loops='mnkmnk', pack='b')
- * Resolved: Schedule(tile=(4, 16), loops='mnkmnk', k_unroll=1, k_split=1, vectorize='n', pack='b')
+ * Resolved: Schedule(tile=(4, 16), loops='mnkmnk', k_unroll=4, k_split=1, vectorize='n', pack='b')
  * Target:   avx512 (AVX-512 F, BW, DQ, VL, CD)
  * Command:
  *   tilewright emit --target avx512 --name gemm_f32_4x16x32_ccc_times_u4_unpacked -o
@@ -220,15 +220,36 @@ static inline void tile1_4x16(const float *a, const float *b, float *restrict su
     __m512 c3_0 = _mm512_setzero_ps();
     const float *pa = a;
     const float *pb = b;
-    for (int64_t kt = 0; kt < 32; kt++) {
-        /* Load, multiply-add. */
+    for (int64_t kt = 0; kt < 8; kt++) {
+        /* Load, multiply-add: step 1 of 4. */
         __m512 b0 = _mm512_loadu_ps(pb);
         MULADD_F32X16(c0_0, b0, _mm512_set1_ps(*pa));
         MULADD_F32X16(c1_0, b0, _mm512_set1_ps(pa[32]));
         MULADD_F32X16(c2_0, b0, _mm512_set1_ps(pa[64]));
         MULADD_F32X16(c3_0, b0, _mm512_set1_ps(pa[96]));
-        pa += 1;
-        pb += 16;
+
+        /* Load, multiply-add: step 2 of 4. */
+        __m512 b0_k1 = _mm512_loadu_ps(pb + 16);
+        MULADD_F32X16(c0_0, b0_k1, _mm512_set1_ps(pa[1]));
+        MULADD_F32X16(c1_0, b0_k1, _mm512_set1_ps(pa[33]));
+        MULADD_F32X16(c2_0, b0_k1, _mm512_set1_ps(pa[65]));
+        MULADD_F32X16(c3_0, b0_k1, _mm512_set1_ps(pa[97]));
+
+        /* Load, multiply-add: step 3 of 4. */
+        __m512 b0_k2 = _mm512_loadu_ps(pb + 32);
+        MULADD_F32X16(c0_0, b0_k2, _mm512_set1_ps(pa[2]));
+        MULADD_F32X16(c1_0, b0_k2, _mm512_set1_ps(pa[34]));
+        MULADD_F32X16(c2_0, b0_k2, _mm512_set1_ps(pa[66]));
+        MULADD_F32X16(c3_0, b0_k2, _mm512_set1_ps(pa[98]));
+
+        /* Load, multiply-add: step 4 of 4. */
+        __m512 b0_k3 = _mm512_loadu_ps(pb + 48);
+        MULADD_F32X16(c0_0, b0_k3, _mm512_set1_ps(pa[3]));
+        MULADD_F32X16(c1_0, b0_k3, _mm512_set1_ps(pa[35]));
+        MULADD_F32X16(c2_0, b0_k3, _mm512_set1_ps(pa[67]));
+        MULADD_F32X16(c3_0, b0_k3, _mm512_set1_ps(pa[99]));
+        pa += 4;
+        pb += 64;
     }
     BARRIER;
 

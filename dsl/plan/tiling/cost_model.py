@@ -413,8 +413,9 @@ def _tails_fit(target: Target, vector: Vector, rows: int, request: TileRequest) 
 
 #: Instructions that a trip of the K loop costs: two pointers, and the branch with its comparison.
 LOOP_OVERHEAD = 3
-#: A K that issues in so many cycles may go without a loop.
-SHORT = 32
+#: A K that issues in so many cycles may go without a loop; and so many take the steps of a trip
+#: whose multiply-adds read memory, where these are no more than that.
+SHORT, MOST_STEPS = 32, 4
 
 
 def unroll(shape: TileShape, target: Target, steps: int | None, group: int) -> int:
@@ -423,7 +424,9 @@ def unroll(shape: TileShape, target: Target, steps: int | None, group: int) -> i
     Not more: a load that strides far per trip defeats the prefetchers when its operand comes from
     beyond the first cache. A short K is unrolled whole when its operations are few, and would fit
     the registers even if the compiler lifted the loads it may to the top. Where loads read several
-    factors, the loop's own instructions weigh more: a step for each that one can read.
+    factors, the loop's own instructions weigh more: a step for each that one can read. So they do
+    where multiply-adds read memory, in short steps: on Granite Rapids four steps a trip make
+    16x6x64 1.09 times as fast, and 6x15x64 1.07 times.
     """
     if shape.unit is not None:
         return group
@@ -437,4 +440,7 @@ def unroll(shape: TileShape, target: Target, steps: int | None, group: int) -> i
     count = -(-max((1, *shape.several)) // group) * group
     while count * step_cycles(shape, core) < (count * issued + LOOP_OVERHEAD) / core.issue:
         count += group
+    if shape.form == "memory" and steps is not None:
+        trip = ceil(SHORT / step_cycles(shape, core) / group) * group
+        count = max(count, min(trip, MOST_STEPS * group))
     return count if steps is None else min(count, max(group, steps))

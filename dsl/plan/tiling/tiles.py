@@ -316,6 +316,10 @@ def _why_unroll(shape: TileShape, target: Target, made: Unroll, steps: int, dot:
     taken, issue = _trip(shape, core, made.count)
     loop = f"the loop's {LOOP_OVERHEAD}"
     why = f"a trip takes {taken} cycles, in which its operations and {loop} issue ({issue})"
+    if shape.form == "memory" and made.count > 1:
+        return (
+            f"{why}: steps whose multiply-adds read memory are short, {made.count} share the loop"
+        )
     fewer = made.count - max(shape.k_split, shape.group)
     if not fewer:
         return f"{why}: more would hide nothing more"
