@@ -146,7 +146,7 @@ def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     converted = not is_plain(spec, target)
     least, work = LARGE_CONVERTED if converted else LARGE, large_work(sizes[0], converted=converted)
     if (
-        not _alone(spec)
+        not is_alone(spec)
         or isinstance(spec.b, Packed)
         or any(map(lt, sizes, least))
         or prod(sizes) < work
@@ -171,7 +171,7 @@ def _in_pages(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     Tiles that read an operand where it lies find each row of it in another page, and come back to
     the first only when all have passed.
     """
-    if not _leaves_open(schedule) or not (_alone(spec) and is_plain(spec, target)):
+    if not _leaves_open(schedule) or not (is_alone(spec) and is_plain(spec, target)):
         return schedule
     along, name = _read_along(spec)
     operand, output = getattr(spec, name), getattr(spec, spec.output)
@@ -192,7 +192,7 @@ def _in_lines(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     """``schedule``, or where it leaves the nest open one that writes a large C a line at a time."""
     core, parallel = target.core, (schedule.threads or 1) > 1
     sizes = [size for size in (spec.m, spec.n, spec.k) if isinstance(size, int)]
-    open_ = _leaves_open(schedule) and _alone(spec) and not isinstance(spec.b, Packed)
+    open_ = _leaves_open(schedule) and is_alone(spec) and not isinstance(spec.b, Packed)
     if parallel or len(sizes) < 3 or not open_:
         return schedule
     along, name = _read_along(spec)
@@ -220,7 +220,7 @@ def asking_ahead(
     name = {"n": "b", "m": "a"}.get(vectorize, "")
     if schedule.prefetch is not None:
         return schedule, "asked for"
-    if not name or name in packs or not (_alone(spec) and is_plain(spec, target)):
+    if not name or name in packs or not (is_alone(spec) and is_plain(spec, target)):
         return schedule, ""
     length, k, nearest = getattr(spec, vectorize), spec.k, target.core.caches[0].size
     lines = spec.m if vectorize == "n" else spec.n
@@ -239,7 +239,7 @@ def _leaves_open(schedule: Schedule) -> bool:
     return not any(nest) and schedule.tails == "auto"
 
 
-def _alone(spec: Gemm) -> bool:
+def is_alone(spec: Gemm) -> bool:
     """Whether there is one product, and one array for it."""
     return spec.batch is None and spec.b2 is None and not spec.outputs
 

@@ -15,7 +15,7 @@ from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import size_expr, value
 
 from .contraction import Product
-from .defaults import asking_ahead, default_schedule
+from .defaults import asking_ahead, default_schedule, is_alone
 from .estimate.work import convert_cycles, move_cycles, unpack_cycles
 from .formats.lookup import format_of
 from .formats.quantized_b import quantized_product
@@ -156,11 +156,10 @@ def _rows_in_blocks(spec: Gemm, given: Schedule) -> Schedule:
 
     Rows of A that the second cache holds stay there while all of B passes by.
     """
-    alone = spec.batch is None and spec.b2 is None and not spec.outputs
     most = spec.m if isinstance(spec.m, int) else spec.m.max
     few = most is not None and most <= MANY_ROWS
     asked = given.loops, given.threads, given.pack
-    if asked != (None, None, None) or given.block or few or not alone:
+    if asked != (None, None, None) or given.block or few or not is_alone(spec):
         return given
     return replace(given, loops="mnmk", block=(("m", MANY_ROWS),))
 

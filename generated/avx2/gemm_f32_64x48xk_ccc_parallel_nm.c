@@ -69,9 +69,9 @@
 #endif
 
 /* Threads are made by the first loop that runs in parallel, wait a moment for the next one before
- * they sleep, and leave after a second without one. Who finds the pool taken, by another thread or by a loop around,
- *     runs alone.
- * A forked child, known by its process id, begins with an empty pool. Link with -z nodelete. */
+ * they sleep, and leave after a second without one. Who finds the pool taken, by another thread or
+ * by a loop around, runs alone. A forked child, known by its process id, begins with an empty pool.
+ * Link with -z nodelete. */
 static struct {
     pid_t owner;  /* atomic: the process that runs a loop, 0 for none */
     pid_t process;         /* whose the other fields are */
@@ -79,7 +79,7 @@ static struct {
     pthread_cond_t work, done;
     int workers;
     int welcome, active;   /* atomic: how many may come, and how many work */
-    int patient;           /* whether each thread has a CPU */
+    int patient;           /* atomic: whether each thread has a CPU */
     void (*run)(const void *, int64_t, int64_t);
     const void *context;
     int64_t trips, chunk;
@@ -94,7 +94,7 @@ static struct {
 static void pool_watch(const int *word, int wanted)
 {
     struct timespec since, now;
-    if (!pool.patient)
+    if (!__atomic_load_n(&pool.patient, __ATOMIC_RELAXED))
         return;
     clock_gettime(CLOCK_MONOTONIC, &since);
     do {
@@ -213,7 +213,7 @@ static void pool_run(void (*run)(const void *, int64_t, int64_t), const void *co
     fegetenv(&pool.rounding);
     __atomic_store_n(&pool.next, 0, __ATOMIC_SEQ_CST);
     pool_grow((int)most - 1);
-    pool.patient = pool.workers < pool_cpus();
+    __atomic_store_n(&pool.patient, pool.workers < pool_cpus(), __ATOMIC_RELAXED);
     __atomic_store_n(&pool.welcome, pool.workers < most - 1 ? pool.workers : (int)most - 1, __ATOMIC_RELEASE);
     pthread_cond_broadcast(&pool.work);
     pthread_mutex_unlock(&pool.lock);

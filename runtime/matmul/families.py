@@ -304,18 +304,18 @@ def _in_place(family: Family, along: str, across: str) -> Schedule:
     """The same of a product that reads its operands where they lie, in order of C's lines."""
     sizes, (a, b, sums) = family.sizes, family.types
     short, many = sizes.most[2] < LARGE[2], sizes.least[0] >= MANY_ROWS
-    along_last = f"{across.upper()}{along.upper()}k"  # C passes line by line
+    in_panels, in_lines = (f"{x}{y}".upper() + "k" for x, y in ((along, across), (across, along)))
     if sizes.shape != "matrix" or not a == b == accumulator(a, b):
         near = short or sizes.most["mn".index(along)] < LARGE_CONVERTED[1]
         passing = sizes.shape == "matrix" and many and near
-        return Schedule(loops=along_last if passing else f"{along_last[1::-1]}k")
+        return Schedule(loops=in_lines if passing else in_panels)
     ahead = None if short or (many and sizes.parallel) else STEPS_AHEAD
     if sizes.parallel:
-        return Schedule(loops=along_last, prefetch=ahead)
+        return Schedule(loops=in_lines, prefetch=ahead)
     if short and many and sizes.least["mn".index(along)] >= LARGE[1]:
         return Schedule(loops=f"{along}{across}{along}k", block={along: LINE})
     if short or family.options.deterministic or sums != a:
-        return Schedule(loops=f"{along}{across}k", prefetch=ahead)
+        return Schedule(loops=in_panels, prefetch=ahead)
     block = IN_PLACE_MANY if many else IN_PLACE
     return Schedule(loops=f"k{along}{across}k", block={"k": block}, prefetch=ahead)
 

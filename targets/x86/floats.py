@@ -152,14 +152,18 @@ _PART_STORES = {
 
 def short_stores(element: str, bits: int) -> dict[int, str]:
     """Stores of the first lanes, where they fill a shorter register: without a mask."""
+    size = 8 * _BYTES[element]
+    return {
+        part // size: store.replace("{v}", _lowest(element, bits, max(part, 128)))
+        for part, store in _PART_STORES[element].items()
+        if part < bits
+    }
+
+
+def _lowest(element: str, bits: int, held: int) -> str:
+    """The lowest bits of a vector, so many as ``held``, as a vector of their own."""
     kind, _ = _KINDS[element]
-    found = {}
-    for part, store in _PART_STORES[element].items():
-        held = max(part, 128)
-        low = "{v}" if held == bits else f"{prefix(bits)}_cast{kind}{bits}_{kind}{held}({{v}})"
-        if part < bits:
-            found[part // (8 * _BYTES[element])] = store.replace("{v}", low)
-    return found
+    return "{v}" if held == bits else f"{prefix(bits)}_cast{kind}{bits}_{kind}{held}({{v}})"
 
 
 def partial_stores(element: str, bits: int) -> dict[int, str]:
@@ -172,9 +176,8 @@ def partial_stores(element: str, bits: int) -> dict[int, str]:
 
 
 def _parts(element: str, bits: int, stored: int) -> Iterator[str]:
-    kind, high = _KINDS[element]
-    low = "{v}" if bits == 128 else f"_mm256_cast{kind}256_{kind}128({{v}})"
-    halves = low, f"_mm256_extract{high}({{v}}, 1)"
+    _, high = _KINDS[element]
+    halves = _lowest(element, bits, 128), f"_mm256_extract{high}({{v}}, 1)"
     done = 0
     for part in (128, 64, 32):
         if stored - done >= part:
