@@ -72,6 +72,7 @@ class Target:
     need none. ``fence`` is the statement behind stores past the caches, which are in no order with
     others before it. ``scalars_apart``: C scalars lie in registers of their own, as many as there
     are of vectors; else they take one of these. ``core_source`` says whose numbers the core's are.
+    ``set_aside`` is the matrix unit of a target that is seen without it, for a part of a kernel.
     """
 
     name: str
@@ -88,6 +89,7 @@ class Target:
     detection: Detection | None = None
     compilers: Mapping[str, str] = field(default_factory=dict)
     matrix: MatrixUnit | None = None
+    set_aside: MatrixUnit | None = None
     length: VectorLength | None = None
     mode: Mode | None = None
     fence: str = ""
@@ -190,7 +192,9 @@ def without_blocks(target: Target) -> Target:
 @cache
 def vectors_alone(target: Target) -> Target:
     """``target`` without its matrix unit."""
-    return target if target.matrix is None else replace(target, matrix=None)
+    if target.matrix is None:
+        return target
+    return replace(target, matrix=None, set_aside=target.matrix)
 
 
 def _has(target: Target, vector: Vector) -> bool:

@@ -145,6 +145,7 @@ def choose_product(
     keeps: str = "",
     held: str = "",
     fixed: str = "",
+    deep: bool = False,
 ) -> Product:
     """The best multiply-add of ``target`` for A and B of ``types``, with ``along`` of them along.
 
@@ -154,11 +155,11 @@ def choose_product(
     shifts the fewest operands, then the target's order. Where B is ``packed`` ahead, A is shifted
     rather than B: B's sums are then known, A's are not. Else ``keeps`` is rather not shifted.
     ``flat``: one whose lanes are elements of one line of C, not of a block. What is ``fixed``, "a"
-    or "b", is not shifted at all.
+    or "b", is not shifted at all. ``deep``: the deepest one, however many cycles it takes.
     """
     both = types["a"], types["b"]
     sums = held or accumulator(*both)
-    return _chosen(target, both, sums, along, "b" if packed else keeps, flat, fixed)
+    return _chosen(target, both, sums, along, "b" if packed else keeps, flat, fixed, deep)
 
 
 @lru_cache(maxsize=1024)
@@ -187,6 +188,7 @@ def _chosen(
     keeps: str,
     flat: bool,
     fixed: str,
+    deep: bool,
 ) -> Product:
     found = list(_products(target, held, dict(zip("ab", types, strict=True)), along))
     found = [product for product in found if not (flat and product.blocks)]
@@ -205,8 +207,9 @@ def _chosen(
 
     given = dict(zip("ab", types, strict=True))
     cycles = [_cycles(target, product, given, along) for product in found]
-    best = min(range(len(found)), key=lambda i: (cycles[i], *rank(found[i])))
     deepest = min(range(len(found)), key=lambda i: rank(found[i]))
+    cheapest = min(range(len(found)), key=lambda i: (cycles[i], *rank(found[i])))
+    best = deepest if deep else cheapest
     chosen, instead = found[best], ""
     if chosen.depth < found[deepest].depth:
         slower = cycles[deepest] / cycles[best]

@@ -87,15 +87,25 @@ def multiplied(
     step: KStep, split: int, along_at: Callable[[int], Place], across_at: Callable[[int], Place]
 ) -> Iterator[Op]:
     """Matrices of each column along and each band across, loaded and multiplied."""
-    tile, shape = step.tile, step.shape
-    for side, index, products in step.order(shape.columns, shape.bands):
+    for _, ops in products(step, split, along_at, across_at):
+        yield from ops
+
+
+def products(
+    step: KStep, split: int, along_at: Callable[[int], Place], across_at: Callable[[int], Place]
+) -> Iterator[tuple[tuple[int, int], tuple[Op, ...]]]:
+    """The product of each band and column, and what is loaded before it."""
+    tile, shape, loads = step.tile, step.shape, list[Op]()
+    for side, index, multiplies in step.order(shape.columns, shape.bands):
         if side == "along":
-            yield LoadMatrix(_along(tile, index), *along_at(index))
+            loads.append(LoadMatrix(_along(tile, index), *along_at(index)))
         else:
-            yield LoadMatrix(_across(tile, index), *across_at(index))
-        for column, band in products:
+            loads.append(LoadMatrix(_across(tile, index), *across_at(index)))
+        for column, band in multiplies:
             acc = accumulator(tile, band, column, split)
-            yield MultiplyMatrices(shape.op, acc, _along(tile, column), _across(tile, band))
+            factors = _along(tile, column), _across(tile, band)
+            yield (band, column), (*loads, MultiplyMatrices(shape.op, acc, *factors))
+            loads.clear()
 
 
 def _along(tile: Tile, column: int) -> MatrixRegister:

@@ -29,7 +29,8 @@ from tilewright.ir.ops import (
 from tilewright.ir.values import Address, Register
 from tilewright.symbolic import ONE, ZERO, linear
 
-from .matrix_product import Place, accumulator, multiplied, places
+from .k_loop import PointerPlan
+from .matrix_product import Place, accumulator, band_rows, products
 from .scaled_product import ScaledProduct
 from .store import LINE, Stack
 from .tile import Tile
@@ -64,7 +65,12 @@ def _unpacks(tile: Tile) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class ScaledMatrices(ScaledProduct):
-    """Steps of one block of K, which the unit sums from equal parts of it."""
+    """Steps of one block of K, which the unit sums from equal parts of it.
+
+    What it stores is in the cache only after what it multiplied has come to its end, and vectors
+    wait for that. So the sums of a place of the tile are stored while the next place is multiplied,
+    and scaled while the one behind it is, also where that is of the next block.
+    """
 
     @property
     def part(self) -> int:
@@ -77,22 +83,35 @@ class ScaledMatrices(ScaledProduct):
         return self.groups > self.part
 
     def emit(self, index: int, run: int) -> Iterator[Op]:
-        """The sums of a block, then scaled and added."""
+        """A block multiplied, and what was multiplied before it stored, scaled, and added."""
         if not self.tile.plan.spec.sums_blocks:
             yield from self.looked_up(index).table()
-        for place in places(self.tile):
-            yield ZeroMatrix(accumulator(self.tile, *place))
         first, parts = index * self.groups, self.groups // self.part
-        if self.looped:
-            body = (*self._part(first), *self._moves(self.part))
-            yield Loop("kg", Integer(parts), body, "a block of K")
+        left = self._left(index - 1) if index else iter(())
+        if parts == 1:
+            yield from self._part(first, left, self._own(index), zeros=True)
         else:
-            yield from self._part(first)
-        yield from self._spill()
-        yield from self._rows(index)
+            second = first + self.part
+            yield from self._part(first, left, iter(()), zeros=True)
+            between = (*self._part(second, iter(()), iter(())), *self._moves(self.part))
+            yield from _repeated(between, parts - 2)
+            yield from self._part(second, iter(()), self._own(index))
+            yield from self._moves(2 * self.part)
+        if index == run - 1:
+            yield from (op for ops in self._left(index) for op in ops)
 
-    def _part(self, first: int) -> Iterator[Op]:
-        """A part of a block, from K group ``first`` on."""
+    def _part(
+        self,
+        first: int,
+        left: Iterator[tuple[Op, ...]],
+        own: Iterator[tuple[Op, ...]],
+        *,
+        zeros: bool = False,
+    ) -> Iterator[Op]:
+        """A part of a block, from K group ``first`` on, and between its products what else is due.
+
+        That is what is ``left`` of the block before, and of its ``own``: one of each at a time.
+        """
         unpacks, width = _unpacks(self.tile), self.held("along").lanes
         yield from self._unpacked(first) if unpacks else ()
 
@@ -107,7 +126,12 @@ class ScaledMatrices(ScaledProduct):
             return self.across_at(band * self.shape.height, first), stride
 
         yield Note(f"Multiply: {self.tile.product.depth} of K.")
-        yield from multiplied(self, 0, along_at, across_at)
+        for place, ops in products(self, 0, along_at, across_at):
+            yield from (ZeroMatrix(accumulator(self.tile, *place)),) if zeros else ()
+            yield from ops
+            yield from next(own, ())
+            yield from next(left, ())
+        yield from (op for ops in left for op in ops)
 
     def _unpacked(self, first: int) -> Iterator[Op]:
         """A part of a block of B in the buffer, the K groups of a vector of columns together."""
@@ -119,13 +143,42 @@ class ScaledMatrices(ScaledProduct):
                 place = Address(_UNPACKED, (column * self.part + k - first) * width * ONE)
                 yield Store(place, self.vector(column, k))
 
-    def _spill(self) -> Iterator[Op]:
-        """The sums of a block to their buffer."""
-        lanes, step = self.tile.vector.lanes, self._step
-        for band, column in places(self.tile):
-            first = (band * self.shape.height, step), (column * lanes, ONE)
-            acc = accumulator(self.tile, band, column)
-            yield StoreMatrix(Address(_SUMMED, linear(first)), acc, step)
+    # --- what follows products -------------------------------------------------------------------
+
+    @property
+    def _order(self) -> list[tuple[int, int]]:
+        """The places of the tile, band and column, in the order in which they are multiplied."""
+        sides = self.order(self.shape.columns, self.shape.bands)
+        return [(band, column) for *_, multiplies in sides for column, band in multiplies]
+
+    def _own(self, index: int) -> Iterator[tuple[Op, ...]]:
+        """What is done behind each product of block ``index`` with the sums of that block."""
+        places = self._order
+        if len(places) == 1:  # its buffer must be read before it is filled again
+            return
+        for number in range(len(places)):
+            stored = tuple(self._spill(places[number - 1])) if number else ()
+            scaled = tuple(self._scaled(places[number - 2], index)) if number > 1 else ()
+            yield *stored, *scaled
+
+    def _left(self, index: int) -> Iterator[tuple[Op, ...]]:
+        """What is done with the sums of block ``index`` while the next one is multiplied."""
+        *others, last = self._order
+        if not others:
+            yield *self._spill(last), *self._scaled(last, index)
+            return
+        yield *self._spill(last), *self._scaled(others[-1], index)
+        yield tuple(self._scaled(last, index))
+
+    def _spill(self, place: tuple[int, int]) -> Iterator[Op]:
+        """The sums of a block at one place, to their buffer."""
+        acc = accumulator(self.tile, *place)
+        yield StoreMatrix(Address(_SUMMED, self._at(*place)), acc, self._step)
+
+    def _at(self, band: int, column: int) -> Expr:
+        """Where the sums of a place begin, in the buffer of a block and in that of the tile."""
+        first = (band * self.shape.height, self._step), (column * self.tile.vector.lanes, ONE)
+        return linear(first)
 
     @property
     def _step(self) -> Expr:
@@ -134,44 +187,53 @@ class ScaledMatrices(ScaledProduct):
 
     # --- scaled, row by row ----------------------------------------------------------------------
 
-    def _rows(self, index: int) -> Iterator[Op]:
-        """The sums of a block scaled, and added to the tile's."""
-        tile, rows = self.tile, self.tile.across_size
-        room = sums_beside(tile)
-        yield Note("The sums of this block of K, row by row: scaled and added.")
-        yield from self.of_columns(index)
-        yield from self.totals(index)
-        yield Point(_BLOCK_ROW, _SUMMED, ZERO, tile.product.summed)
-        yield Point(_ROW, room.name, ZERO, tile.plan.element, written=True)
-        own = [p for p in self.scales if p.operand.name.startswith("a_")]
-        ends = [Advance(p.point.pointer, p.row_stride) for p in own if p.row_stride != 0]
-        ends += [Advance(pointer, self._step) for pointer in (_BLOCK_ROW, _ROW)]
-        yield Loop(LINE, rows, (*self._row(index), *ends))
-        yield from (
-            Advance(p.point.pointer, -rows * p.row_stride) for p in own if p.row_stride != 0
-        )
+    def _scaled(self, place: tuple[int, int], index: int) -> Iterator[Op]:
+        """The sums of a block at one place scaled, and added to the tile's."""
+        (band, column), tile, room = place, self.tile, sums_beside(self.tile)
+        rows, own = band_rows(tile, band), self._own_scales
+        yield Note(f"The sums {accumulator(tile, *place).name} of block {index + 1}, row by row.")
+        if place == self._order[0]:
+            yield from self.of_columns(index)
+            yield from self.totals(index)
+        of_block, sums = (f"{what}{band}_{column}_k{index}" for what in (_BLOCK_ROW, _ROW))
+        yield Point(of_block, _SUMMED, self._at(*place), tile.product.summed)
+        yield Point(sums, room.name, self._at(*place), tile.plan.element, written=True)
+        ends = [Advance(p.point.pointer, p.row_stride) for p in own]
+        ends += [Advance(pointer, self._step) for pointer in (of_block, sums)]
+        yield Loop(LINE, rows, (*self._row(place, index, of_block, sums), *ends))
+        yield from (Advance(p.point.pointer, -rows * p.row_stride) for p in own)
 
-    def _row(self, index: int) -> Iterator[Op]:
-        """One row: what belongs to it of A, then each vector of columns."""
-        yield from self.zero_of(0, index)
-        starts = list(self._starts(index))
+    @property
+    def _own_scales(self) -> list[PointerPlan]:
+        """The pointers to what the rows of A have each."""
+        return [p for p in self.scales if p.operand.name.startswith("a_") and p.row_stride != 0]
+
+    def _row(self, place: tuple[int, int], index: int, of_block: str, sums: str) -> Iterator[Op]:
+        """One row of a place: what belongs to it of A, then its sums."""
+        row, column = place[0] * self.shape.height, place[1]
+        yield from self.zero_of(row, index)
+        starts = list(self._starts(row, index))
         yield from starts
-        yield from self.of_row(0, index)
-        for column in range(self.shape.columns):
-            place = column * self.tile.vector.lanes * ONE
-            partial = self.sum_of(0, column, index * self.groups)
-            raw = replace(partial, name=f"{partial.name}_raw") if starts else partial
-            yield Load(raw, Address(_BLOCK_ROW, place))
-            yield from self.less_zeros(raw, 0, column, index)
-            for start in starts:
-                yield Apply(partial, "add", (raw, start.dst), self.summing)
-            acc = Register(f"r{column}", self.tile.vector)
-            yield Load(acc, Address(_ROW, place))
-            yield from self.add_one(acc, 0, column, index)
-            yield Store(Address(_ROW, place), acc)
+        yield from self.of_row(row, index)
+        partial = self.sum_of(row, column, index * self.groups)
+        raw = replace(partial, name=f"{partial.name}_raw") if starts else partial
+        yield Load(raw, Address(of_block, ZERO))
+        yield from self.less_zeros(raw, row, column, index)
+        for start in starts:
+            yield Apply(partial, "add", (raw, start.dst), self.summing)
+        acc = Register("r", self.tile.vector)
+        yield Load(acc, Address(sums, ZERO))
+        yield from self.add_one(acc, row, column, index)
+        yield Store(Address(sums, ZERO), acc)
 
-    def _starts(self, index: int) -> Iterator[Broadcast]:
+    def _starts(self, row: int, index: int) -> Iterator[Broadcast]:
         """What zero points of B take from a row's sums, where they do."""
         if "a_starts" in self.tile.plan.operands:
-            starts = replace(self.of_block("a_starts", 0, index), vector=self.summing)
-            yield Broadcast(starts, self.scale_at("a_starts", 0, index))
+            starts = replace(self.of_block("a_starts", row, index), vector=self.summing)
+            yield Broadcast(starts, self.scale_at("a_starts", row, index))
+
+
+def _repeated(body: tuple[Op, ...], trips: int) -> Iterator[Op]:
+    """``body`` so many times, in a loop."""
+    if trips:
+        yield Loop("kg", Integer(trips), body, "a block of K")

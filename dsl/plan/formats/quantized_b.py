@@ -21,7 +21,7 @@ from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, value
 
 from ..contraction import Product, choose_product, in_few
-from ..operands import Operand, operand_of
+from ..operands import Operand, odd_vectors, operand_of
 from .packed_b import ALIGNMENT, CACHED_BYTES, aligned
 
 #: The type that elements of fewer than 8 bits count as when a multiply-add is chosen.
@@ -338,7 +338,7 @@ def _unscaled(spec: Gemm, target: Target) -> Product:
     assert quantized is not None
     if not spec.sums_blocks:
         types: dict[str, str] = {"a": spec.a.type, "b": "f32"}
-        numbers = _of_numbers(spec, vectors)
+        numbers = _of_numbers(spec, vectors, deep=_meet_in_matrices(spec, target))
         return numbers or choose_product(vectors, types, "b", flat=True, held="f32")
     stored = quantized.stored
     few = "u4" if stored.bits <= 4 else "u8"
@@ -352,18 +352,32 @@ def _unscaled(spec: Gemm, target: Target) -> Product:
     return found if runs is None else replace(runs, shifts={"a": 0, "b": shift})
 
 
-def _of_numbers(spec: Gemm, target: Target) -> Product | None:
+def _meet_in_matrices(spec: Gemm, target: Target) -> bool:
+    """Whether a matrix unit multiplies an A of floating point and numbers of its type.
+
+    Many rows are its then. For a few that vectors multiply the lookup of numbers counts more than
+    how fast their dot products are. Both read B as it was packed once.
+    """
+    unit = target.matrix or target.set_aside
+    if unit is None or unit.factors != "matrices" or not _in_whole_blocks(spec):
+        return False
+    return any(op.x == op.y == spec.a.type for op in unit.products.get("f32", ()))
+
+
+def _of_numbers(spec: Gemm, target: Target, *, deep: bool) -> Product | None:
     """The multiply-add of A and of B's numbers in A's type, whose blocks are scaled when summed.
 
     None where it sums no groups, or where vectors do not make such factors of the bytes of B. Zero
-    points of blocks take sums of A's rows, whose elements must follow each other.
+    points of blocks take sums of A's rows, whose elements must follow each other. ``deep``: it sums
+    groups even where single elements were multiplied faster.
     """
     quantized, type_ = spec.quantized, spec.a.type
     assert quantized is not None
     in_rows = value(operand_of(spec, "a").strides["k"]) == 1
     if type_ not in ("bf16", "f16") or (quantized.zeros and not in_rows):
         return None
-    product = choose_product(target, {"a": type_, "b": type_}, "b", flat=True, held="f32")
+    types = {"a": type_, "b": type_}
+    product = choose_product(target, types, "b", flat=True, held="f32", deep=deep)
     if product.along != type_ or product.depth == 1:
         return None
     ops = {v: op for v, op in product.ops.items() if _looks_up(target, product, v, quantized)}
@@ -402,8 +416,8 @@ def quantized_operands(
 ) -> dict[str, Operand]:
     """The bytes of B and their scales where the caller packed them; A where the kernel makes it.
 
-    A's elements lie in rows of whole blocks, its scales and the beginnings of a block's sums in
-    rows of as many as there are blocks. ``pn`` is what a column adds with which a block of columns
+    A's elements lie in rows with room for whole blocks, its scales and the beginnings of a block's
+    sums in rows of as many as there are blocks. ``pn`` is what a column adds with which a block of columns
     begins, of elements that are not ``unpacked``; of scales it is ``bn`` where they are.
     """
     shared = isinstance(spec.batch, Strided) and spec.batch.b == 0
@@ -437,12 +451,16 @@ def _of_blocks(form: QuantizedFormat, rows: Expr) -> dict[str, Expr]:
     return {"m": Integer(form.k_blocks), "k": Rational(1, form.block), "b": form.k_blocks * rows}
 
 
+#: Rows of A's bytes are an odd number of so many apart: those a power of two apart share sets.
+_ROW_UNIT = 64
+
+
 def _made_of_a(
     form: QuantizedFormat, spec: Gemm, product: Product, rows: Expr
 ) -> dict[str, Operand]:
     """A's elements, their scales, and what zero points need, where the kernel makes them."""
-    width = form.k_blocks * form.block
-    lines = {"m": Integer(width), "k": ONE, "b": width * rows}
+    width = odd_vectors(Integer(form.k_blocks * form.block), _ROW_UNIT)
+    lines = {"m": width, "k": ONE, "b": width * rows}
     blocks = _of_blocks(form, rows)
     row: dict[str, Expr] = {"m": ONE, "k": ZERO, "b": rows}
     names = {"a_starts": ("s32", blocks)} if form.bias else {}

@@ -257,6 +257,9 @@ Step = (
 )
 
 
+#: Blocks of K in a trip of tiles that matrices sum: each trip ends with waiting for the last one.
+BLOCKS = 4
+
 # --- why -----------------------------------------------------------------------------------------
 
 
@@ -272,6 +275,8 @@ def k_loop(shape: TileShape, target: Target, steps: Expr, dot: bool, asked: int 
     loop = whole is None or whole >= 2 * count
     if asked:
         return Unroll(count, loop, lanes, "asked for")
+    if shape.scaled is not None and shape.unit is not None:
+        return Unroll(count, loop, lanes, "what matrices sum is scaled while they go on to the next")
     if shape.scaled is not None:
         return Unroll(count, loop, lanes, "a block of K hides the loop's own instructions")
     made = Unroll(count, loop, lanes, "")
@@ -280,8 +285,8 @@ def k_loop(shape: TileShape, target: Target, steps: Expr, dot: bool, asked: int 
 
 def _count(shape: TileShape, target: Target, steps: Expr, dot: bool, asked: int | None) -> int:
     group = max(shape.k_split, shape.group)
-    if shape.scaled is not None:
-        return asked or 1  # a block is long enough
+    if shape.scaled is not None:  # a block is long enough; but the sums of the last one wait
+        return asked or (1 if shape.unit is None else min(BLOCKS, value(steps) or BLOCKS))
     if dot:
         made = shape.multiply_adds
         wanted = -(-(asked or 0) // group) * group
