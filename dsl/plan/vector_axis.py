@@ -91,6 +91,10 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
     return tuple((best, first) for first in _converted_first(spec, target, best))
 
 
+#: Columns of a quantized B from which on matrices of A are loaded from a copy of its rows.
+COPIED = 256
+
+
 def packs_in_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:
     """Whether blocks of both operands are converted as they are packed in panels.
 
@@ -133,6 +137,9 @@ def _converted_first(spec: Gemm, target: Target, dimension: Dimension) -> tuple[
     """
     across, along = ("b", "a") if dimension == "m" else ("a", "b")
     operand, product = operand_of(spec, across), product_of(spec, target, along)
+    if product.unit is not None and product.block and not spec.sums_blocks:
+        # Rows that begin with a line are loaded twice as fast, once for each matrix of columns.
+        return (across,) if isinstance(spec.n, int) and spec.n >= COPIED else ("",)
     if operand.type == product.across or product.unit is not None:
         return ("",)
     if not fits_across(operand, product, target, "n" if across == "b" else "m"):

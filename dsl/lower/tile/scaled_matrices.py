@@ -27,7 +27,7 @@ from tilewright.ir.ops import (
     ZeroMatrix,
 )
 from tilewright.ir.values import Address, Register
-from tilewright.symbolic import ONE, ZERO, linear
+from tilewright.symbolic import ONE, linear
 
 from .k_loop import PointerPlan
 from .matrix_product import Place, accumulator, band_rows, products
@@ -69,7 +69,7 @@ class ScaledMatrices(ScaledProduct):
 
     What it stores is in the cache only after what it multiplied has come to its end, and vectors
     wait for that. So the sums of a place of the tile are stored while the next place is multiplied,
-    and scaled while the one behind it is, also where that is of the next block.
+    and those of a band scaled while the one behind it is, also where that is of the next block.
     """
 
     @property
@@ -129,8 +129,8 @@ class ScaledMatrices(ScaledProduct):
         for place, ops in products(self, 0, along_at, across_at):
             yield from (ZeroMatrix(accumulator(self.tile, *place)),) if zeros else ()
             yield from ops
-            yield from next(own, ())
             yield from next(left, ())
+            yield from next(own, ())
         yield from (op for ops in left for op in ops)
 
     def _unpacked(self, first: int) -> Iterator[Op]:
@@ -153,22 +153,28 @@ class ScaledMatrices(ScaledProduct):
 
     def _own(self, index: int) -> Iterator[tuple[Op, ...]]:
         """What is done behind each product of block ``index`` with the sums of that block."""
-        places = self._order
-        if len(places) == 1:  # its buffer must be read before it is filled again
-            return
-        for number in range(len(places)):
-            stored = tuple(self._spill(places[number - 1])) if number else ()
-            scaled = tuple(self._scaled(places[number - 2], index)) if number > 1 else ()
-            yield *stored, *scaled
+        yield from (self._behind(number, index) for number in range(len(self._order)))
 
     def _left(self, index: int) -> Iterator[tuple[Op, ...]]:
         """What is done with the sums of block ``index`` while the next one is multiplied."""
-        *others, last = self._order
-        if not others:
-            yield *self._spill(last), *self._scaled(last, index)
-            return
-        yield *self._spill(last), *self._scaled(others[-1], index)
-        yield tuple(self._scaled(last, index))
+        count = len(self._order)
+        yield from (self._behind(number, index) for number in (count, count + 1))
+
+    def _behind(self, number: int, index: int) -> tuple[Op, ...]:
+        """What follows that product of block ``index``, or of the one after it: the sums of the
+        product before are stored, and those that were stored behind the one before scaled.
+
+        A single product's are stored at once: the next one would begin in their register.
+        """
+        order, late = self._order, min(1, len(self._order) - 1)
+        ended = {band: place for place, (band, _) in enumerate(order)}
+        ops: list[Op] = []
+        for band, place in ended.items():
+            if place + late + 1 == number:
+                ops += self._scaled(band, index)
+        if 0 <= number - late < len(order):
+            ops += self._spill(order[number - late])
+        return tuple(ops)
 
     def _spill(self, place: tuple[int, int]) -> Iterator[Op]:
         """The sums of a block at one place, to their buffer."""
@@ -187,20 +193,20 @@ class ScaledMatrices(ScaledProduct):
 
     # --- scaled, row by row ----------------------------------------------------------------------
 
-    def _scaled(self, place: tuple[int, int], index: int) -> Iterator[Op]:
-        """The sums of a block at one place scaled, and added to the tile's."""
-        (band, column), tile, room = place, self.tile, sums_beside(self.tile)
+    def _scaled(self, band: int, index: int) -> Iterator[Op]:
+        """The sums of a block in one band scaled, and added to the tile's."""
+        tile, room = self.tile, sums_beside(self.tile)
         rows, own = band_rows(tile, band), self._own_scales
-        yield Note(f"The sums {accumulator(tile, *place).name} of block {index + 1}, row by row.")
-        if place == self._order[0]:
+        yield Note(f"The sums of block {index + 1}, rows of band {band + 1}: scaled and added.")
+        if band == self._order[0][0]:
             yield from self.of_columns(index)
             yield from self.totals(index)
-        of_block, sums = (f"{what}{band}_{column}_k{index}" for what in (_BLOCK_ROW, _ROW))
-        yield Point(of_block, _SUMMED, self._at(*place), tile.product.summed)
-        yield Point(sums, room.name, self._at(*place), tile.plan.element, written=True)
+        of_block, sums = (f"{what}{band}_k{index}" for what in (_BLOCK_ROW, _ROW))
+        yield Point(of_block, _SUMMED, self._at(band, 0), tile.product.summed)
+        yield Point(sums, room.name, self._at(band, 0), tile.plan.element, written=True)
         ends = [Advance(p.point.pointer, p.row_stride) for p in own]
         ends += [Advance(pointer, self._step) for pointer in (of_block, sums)]
-        yield Loop(LINE, rows, (*self._row(place, index, of_block, sums), *ends))
+        yield Loop(LINE, rows, (*self._row(band, index, of_block, sums), *ends))
         yield from (Advance(p.point.pointer, -rows * p.row_stride) for p in own)
 
     @property
@@ -208,23 +214,25 @@ class ScaledMatrices(ScaledProduct):
         """The pointers to what the rows of A have each."""
         return [p for p in self.scales if p.operand.name.startswith("a_") and p.row_stride != 0]
 
-    def _row(self, place: tuple[int, int], index: int, of_block: str, sums: str) -> Iterator[Op]:
-        """One row of a place: what belongs to it of A, then its sums."""
-        row, column = place[0] * self.shape.height, place[1]
+    def _row(self, band: int, index: int, of_block: str, sums: str) -> Iterator[Op]:
+        """One row: what belongs to it of A, then each vector of columns."""
+        row = band * self.shape.height
         yield from self.zero_of(row, index)
         starts = list(self._starts(row, index))
         yield from starts
         yield from self.of_row(row, index)
-        partial = self.sum_of(row, column, index * self.groups)
-        raw = replace(partial, name=f"{partial.name}_raw") if starts else partial
-        yield Load(raw, Address(of_block, ZERO))
-        yield from self.less_zeros(raw, row, column, index)
-        for start in starts:
-            yield Apply(partial, "add", (raw, start.dst), self.summing)
-        acc = Register("r", self.tile.vector)
-        yield Load(acc, Address(sums, ZERO))
-        yield from self.add_one(acc, row, column, index)
-        yield Store(Address(sums, ZERO), acc)
+        for column in range(self.shape.columns):
+            at = column * self.tile.vector.lanes * ONE
+            partial = self.sum_of(row, column, index * self.groups)
+            raw = replace(partial, name=f"{partial.name}_raw") if starts else partial
+            yield Load(raw, Address(of_block, at))
+            yield from self.less_zeros(raw, row, column, index)
+            for start in starts:
+                yield Apply(partial, "add", (raw, start.dst), self.summing)
+            acc = Register(f"r{column}", self.tile.vector)
+            yield Load(acc, Address(sums, at))
+            yield from self.add_one(acc, row, column, index)
+            yield Store(Address(sums, at), acc)
 
     def _starts(self, row: int, index: int) -> Iterator[Broadcast]:
         """What zero points of B take from a row's sums, where they do."""

@@ -417,8 +417,8 @@ def quantized_operands(
     """The bytes of B and their scales where the caller packed them; A where the kernel makes it.
 
     A's elements lie in rows with room for whole blocks, its scales and the beginnings of a block's
-    sums in rows of as many as there are blocks. ``pn`` is what a column adds with which a block of columns
-    begins, of elements that are not ``unpacked``; of scales it is ``bn`` where they are.
+    sums in rows of as many as there are blocks. ``pn`` is what a column adds with which a block of
+    columns begins, of elements that are not ``unpacked``; of scales it is ``bn`` where they are.
     """
     shared = isinstance(spec.batch, Strided) and spec.batch.b == 0
     several = form.blocks > 1

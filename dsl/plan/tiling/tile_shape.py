@@ -14,7 +14,7 @@ from tilewright.isa.target import Target
 from tilewright.isa.vector import MulAdd, Vector
 
 from ..contraction import Product
-from .scaled import SCALING, SHARED, UNPACKING, WIDENING, Scaled
+from .scaled import SHARED, UNPACKING, WIDENING, Scaled
 
 #: Registers for the steps in which elements are converted that no access converts.
 STEPS = 3
@@ -454,6 +454,8 @@ def _spread(one: TileShape, request: TileRequest) -> Iterator[Way]:
 #: Latencies of a multiply-add of matrices from what is unpacked for it to what vectors do with its
 #: sums, by way of memory both times (measured on Granite Rapids: 109 cycles, where it has 52).
 THROUGH = 2
+#: The share of products that nothing goes on beside, where their sums are scaled.
+TURNS = 0.5
 #: Where loads that cross lines take this share of multiply-adds, or the other way round, neither
 #: waits for the other (measured on an Intel core with AMX).
 _APART = 0.7
@@ -566,9 +568,8 @@ def _of_matrices(shape: TileShape, core: Core, part: dict[str, float]) -> dict[s
     """The bounds of a block of K from those of a part of it that matrices hold.
 
     B's elements are stored before, and sums after: rows of these are loaded, scaled, and added to
-    others in memory. Little of this goes on beside the rest: what matrices load must have left for
-    the cache first, what they store takes turns with vectors, and rows of A come from the second
-    cache (measured on Granite Rapids).
+    others in memory. Stores, what vectors do, and rows of A that come from the second cache take
+    turns, and half of the time products do as well (measured on Granite Rapids).
     """
     scaled = shape.scaled
     assert scaled is not None
@@ -578,15 +579,16 @@ def _of_matrices(shape: TileShape, core: Core, part: dict[str, float]) -> dict[s
     stores = unpacked + 2 * shape.outputs
     arithmetic = unpacked * scaled.parts + scaled.scaling * shape.outputs
     products, rows = part["multiply-add units"] * parts, shape.rows * parts
-    beside = stores / core.stores + arithmetic * core.between("", 1)
+    arrive = rows * core.line / core.second.rate
     return {
         "multiply-add units": products,
-        "products, rows of A, stores and scaling": products
-        + rows * core.line / core.second.rate
-        + beside,
+        "stores, scaling, and rows of A": stores / core.stores
+        + arithmetic * core.between("", 1)
+        + TURNS * products
+        + arrive,
         "loads": loads / core.loads,
         "issue": (arithmetic + loads + stores) / core.issue,
-        "latency": THROUGH * part["latency"],
+        "latency": THROUGH * part["latency"] * parts + unpacked / core.stores,
     }
 
 

@@ -257,7 +257,8 @@ Step = (
 )
 
 
-#: Blocks of K in a trip of tiles that matrices sum: each trip ends with waiting for the last one.
+#: Blocks of K in a trip of tiles where a matrix holds a whole one: each trip ends with waiting for
+#: the sums of the last one.
 BLOCKS = 4
 
 # --- why -----------------------------------------------------------------------------------------
@@ -276,7 +277,8 @@ def k_loop(shape: TileShape, target: Target, steps: Expr, dot: bool, asked: int 
     if asked:
         return Unroll(count, loop, lanes, "asked for")
     if shape.scaled is not None and shape.unit is not None:
-        return Unroll(count, loop, lanes, "what matrices sum is scaled while they go on to the next")
+        reason = "the sums of a block are scaled while the next one is multiplied"
+        return Unroll(count, loop, lanes, reason if count > 1 else "a block is long")
     if shape.scaled is not None:
         return Unroll(count, loop, lanes, "a block of K hides the loop's own instructions")
     made = Unroll(count, loop, lanes, "")
@@ -285,8 +287,9 @@ def k_loop(shape: TileShape, target: Target, steps: Expr, dot: bool, asked: int 
 
 def _count(shape: TileShape, target: Target, steps: Expr, dot: bool, asked: int | None) -> int:
     group = max(shape.k_split, shape.group)
-    if shape.scaled is not None:  # a block is long enough; but the sums of the last one wait
-        return asked or (1 if shape.unit is None else min(BLOCKS, value(steps) or BLOCKS))
+    if shape.scaled is not None:
+        long = shape.unit is None or shape.scaled.groups > shape.groups
+        return asked or (1 if long else min(BLOCKS, value(steps) or BLOCKS))
     if dot:
         made = shape.multiply_adds
         wanted = -(-(asked or 0) // group) * group
