@@ -285,9 +285,9 @@ void gemm_u5_1x16x16_ccc_quantized_packed(const float *a, const uint8_t *b, floa
         {
             _Alignas(64) float a_scales_made[1];
             {
-                _Alignas(64) int8_t a_packed[16];
+                _Alignas(64) int8_t a_packed[64];
                 for (int64_t lp = 0; lp < 1; lp++) { /* quantize A */
-                    quantize_row(a + 16 * lp, a_packed + 16 * lp, a_scales_made + lp, a_starts_made + lp);
+                    quantize_row(a + 16 * lp, a_packed + 64 * lp, a_scales_made + lp, a_starts_made + lp);
                 }
                 tile0_1x16(a_packed, b, c, (const float *)(const void *)(b + 192), a_scales_made, a_starts_made);
             }

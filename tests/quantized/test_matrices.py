@@ -14,6 +14,9 @@ from support.products.plans import main_tiles, plan_of
 
 import tilewright as tw
 from tilewright.errors import ScheduleError
+from tilewright.generate import program_for
+from tilewright.ir.nodes import walk
+from tilewright.ir.ops import MultiplyMatrices, StoreMatrix
 from tilewright.plan.plan import Plan
 
 from .test_kernels import agree, kinds
@@ -51,6 +54,52 @@ def test_results_have_the_bits_that_every_target_has(tmp_path: Path, cases: Case
         many = plan_of(trial.spec, trial.schedule, "amx").many
         assert many is not None and many.rows == 1 and many.plan.product.unit is not None
     agree("amx", every, tmp_path, cases)
+
+
+#: One place, one band, one column, several of both; hold either side. K of several trips of blocks
+#: of K, of the blocks left over, and of blocks in one part, two, three and four.
+TILES = ((16, 16), (16, 32), (32, 16), (32, 32), (48, 16), (16, 48))
+LONG = (
+    (Q4, 32 * 11),
+    (tw.Quantized("u4", scale="f16", zero="u4", block=128), 128 * 5),
+    (tw.Quantized("f4_e2m1", scale="e8m0", block=192), 192 * 2),
+    (tw.Quantized("s8", scale="f32", block=256), 256 * 2),
+)
+
+
+def test_sums_that_wait_for_the_next_block_are_all_added(tmp_path: Path, cases: Cases) -> None:
+    every = []
+    for index, tile in enumerate(TILES):
+        for form, k in LONG:
+            m, n = (45, 50) if index % 2 else (tile[0], tile[1])
+            schedule = tw.Schedule(unpack_rows=1, tile=tile)
+            spec = tw.Gemm(m, n, k, a=kinds(form)[index % 5], b=tw.Packed(form))
+            every.append((Trial(spec, schedule, {"m": m}), form))
+    agree("amx", every, tmp_path, cases)
+
+
+def test_sums_are_stored_while_the_next_ones_are_multiplied() -> None:
+    """Not at once: vectors would wait for the last product, and the next ones for vectors."""
+    spec = tw.Gemm(32, 32, 256, a=tw.Quantize(per=("row", 32)), b=tw.Packed(Q4))
+    program = program_for(plan_of(spec, UNIT, "amx"))
+    (tile,) = (tile for tile in program.tiles if "matrix" not in tile.name and tile.accumulators)
+    found = [op for op in walk(tile.body) if isinstance(op, MultiplyMatrices | StoreMatrix)]
+    stored = [i for i, op in enumerate(found) if isinstance(op, StoreMatrix)]
+    assert len(found) == 2 * len(stored) == 2 * 4 * 4, "four places, four blocks in a trip"
+    for i in stored[:-1]:
+        last = next(op for op in reversed(found[:i]) if isinstance(op, MultiplyMatrices))
+        assert last.acc.name != found[i].src.name
+
+
+def test_rows_that_matrices_load_share_no_sets() -> None:
+    """Made in the kernel or copied, they are an odd number of lines apart."""
+    quantised, copied, few = (
+        plan_of(tw.Gemm(64, n, 4096, a=a, b=tw.Packed(Q4)), UNIT, "amx")
+        for a, n in ((tw.Quantize(per=("row", 32)), 256), ("bf16", 256), ("bf16", 240))
+    )
+    assert quantised.operands["a"].strides["m"] == 4096 + 64
+    assert copied.operands["a"].strides["m"] == 4096 + 32 and "a" in copied.sources
+    assert not few.sources, "a copy is read too seldom"
 
 
 #: What is made of sums, from where they lie in memory.

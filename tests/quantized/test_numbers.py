@@ -143,6 +143,20 @@ def test_tiles_of_amx_take_whole_blocks_of_rows() -> None:
         assert plan.product.mnemonic == mnemonic
 
 
+def test_a_matrix_unit_decides_for_vectors_too() -> None:
+    """Dot products take twice as long as FMA on these cores; but tiles multiply many rows."""
+    spec = tw.Gemm(M, 96, 1920, a="bf16", b=tw.Packed(Q4))
+    for target, along in (("amx+graniterapids", "bf16"), ("avx512+bf16+graniterapids", "f32")):
+        plan = plan_of(spec, None, target)
+        assert plan.product.along == along
+        assert (plan.many is not None and plan.many.plan.product.unit is not None) == (
+            along == "bf16"
+        )
+        packed = plan.quantized
+        assert packed.group == (2 if along == "bf16" else 1)
+        assert plan.many is None or plan.many.plan.quantized == packed
+
+
 @pytest.mark.parametrize("target", [target for target in PRODUCTS if target != "amx"])
 def test_many_rows_find_numbers_in_panels(target: str, tmp_path: Path, cases: Cases) -> None:
     """Whole numbers again, in one block of columns and in several, with tails and a second B."""
@@ -176,12 +190,17 @@ def test_a_row_has_the_same_bits_among_few_and_many(form: tw.Quantized) -> None:
 
 
 def test_bytes_pay_for_that_and_what_tables_look_up_does_not() -> None:
-    """By the estimate: a byte takes more operations to become bf16."""
+    """By the estimate: a byte takes more operations to become bf16, most where they share units."""
     plans = [
-        plan_of(tw.Gemm(M, 4096, 4096, a="bf16", b=tw.Packed(form)), None, "avx512+bf16")
-        for form in (tw.Quantized("s8", scale="f16", block=32), Q4)
+        plan_of(tw.Gemm(M, 4096, 4096, a="bf16", b=tw.Packed(form)), None, target)
+        for form, target in (
+            (tw.Quantized("s8", scale="f16", block=32), "avx512+bf16+zen5"),
+            (Q4, "avx512+bf16"),
+            (tw.Quantized("s8", scale="f16", block=32), "avx512+bf16"),
+        )
     ]
     assert plans[0].many is not None and 16 < plans[0].many.rows < 128
+    assert plans[2].many is not None and 2 < plans[2].many.rows < plans[0].many.rows
     assert plans[1].many is None
 
 

@@ -12,8 +12,9 @@ SCALING = 3
 ADDING = 1
 #: What adds sums of a run to those of a block.
 WIDENING = 2
-#: What part of operations on vectors beside products takes the units of these.
-SHARED = 1 / 3
+#: What part of operations on vectors beside products takes the units of these; and of those that
+#: make bytes bf16 where conversions have no units of their own: the one that narrows takes several.
+SHARED, NARROWING = 1 / 3, 1.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from tilewright.isa.target import Target
 from tilewright.isa.vector import MulAdd, Vector
 
 from ..contraction import Product
-from .scaled import SHARED, UNPACKING, WIDENING, Scaled
+from .scaled import NARROWING, SHARED, UNPACKING, WIDENING, Scaled
 
 #: Registers for the steps in which elements are converted that no access converts.
 STEPS = 3
@@ -553,7 +553,9 @@ def _of_block(shape: TileShape, core: Core, group: dict[str, float]) -> dict[str
     arithmetic = shape.arithmetic * scaled.groups + ends + unpacking
     products = group["multiply-add units"] * scaled.groups
     hidden = shape.outputs if scaled.scaling > 1 else 0  # an FMA beside products of integers
-    beside = ends - hidden + SHARED * unpacking
+    bytes_alone = scaled.fields == 1 and scaled.converting
+    share = SHARED + (core.shared * (NARROWING - SHARED) if bytes_alone else 0)
+    beside = ends - hidden + share * unpacking
     return {
         "multiply-add units": products,
         "products, unpacking and scaling": products + beside * core.between("", 1),
