@@ -10,6 +10,9 @@
  *     -fno-unroll-loops -fno-sanitize=undefined -mcpu=x86_64_v4+avx512vnni+avx512bf16+amx_tile+amx_int8+amx_bf16
  * Called by: a program of yours, as it is declared here.
  */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
 #include <stdint.h>
 #include <string.h>
 #ifdef TILEWRIGHT_INTRINSICS
@@ -17,6 +20,9 @@
 #else
 #include <immintrin.h>
 #endif
+#include <errno.h>
+#include <stddef.h>
+#include <unistd.h>
 
 #ifdef __cplusplus
 #define restrict __restrict__
@@ -73,10 +79,70 @@ __attribute__((unused)) static inline float float_of_bits(int32_t bits)
 #define KEEP_4(acc, x, y, z) __asm__ volatile("" : "+v"(acc) : "v"(x), "v"(y), "v"(z))
 #endif
 
+struct tiles {
+    uint8_t palette, start_row, reserved[14];
+    uint16_t row_bytes[16];
+    uint8_t rows[16];
+};
+
+/* The instructions' own declarations say of this memory neither that all of it is read nor that it
+ * is written. */
+#define SEEN_BY_TILES(p) __asm__ volatile("" : : "r"(p) : "memory")
+
+/* Asks the system for the state of tiles (arch_prctl, ARCH_REQ_XCOMP_PERM): 0, or the error number with
+ * which it refuses, as ENOSPC where a thread has a signal stack too small for it. The first use of a
+ * tile then ends the process. */
+static int tiles_refused(void)
+{
+#ifdef TILEWRIGHT_INTRINSICS
+    tile_permission();
+    return 0;
+#else
+    return syscall(158, 4131, 18) == 0 ? 0 : errno;
+#endif
+}
+
+__attribute__((constructor)) static void ask_for_tiles(void)
+{
+    (void)tiles_refused();
+}
+
+static inline void tiles_load(const struct tiles *wanted)
+{
+    SEEN_BY_TILES(wanted);
+    _tile_loadconfig(wanted);
+}
+
+/* Loads what is wanted, unless it is loaded; what was loaded before is kept. */
+static inline void tiles_enter(struct tiles *before, const struct tiles *wanted)
+{
+    memset(before, 0, sizeof *before);
+    SEEN_BY_TILES(before);
+    _tile_storeconfig(before);
+    SEEN_BY_TILES(before);
+    if (wanted && memcmp(before, wanted, sizeof *before) != 0)
+        tiles_load(wanted);
+}
+
+/* As it was before, unless that is what the kernel wanted and left loaded. */
+static inline void tiles_leave(const struct tiles *before, const struct tiles *wanted)
+{
+    if (wanted && memcmp(before, wanted, sizeof *before) == 0)
+        return;
+    if (before->palette == 0)
+        _tile_release();
+    else
+        tiles_load(before);
+}
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 void gemm_bf16_1x16x32_ccc_times_u4_packed(const uint16_t *a, const uint8_t *b, float *c);
+void gemm_bf16_1x16x32_ccc_times_u4_packed_inner(const uint16_t *a, const uint8_t *b, float *c);
+int gemm_bf16_1x16x32_ccc_times_u4_packed_refused(void);
+void gemm_bf16_1x16x32_ccc_times_u4_packed_configure(void);
+void gemm_bf16_1x16x32_ccc_times_u4_packed_release(void);
 void gemm_bf16_1x16x32_ccc_times_u4_packed_invoke(void *const *arrays, const int64_t *sizes, const double *scalars,
     void *scratch);
 int64_t gemm_bf16_1x16x32_ccc_times_u4_packed_scratch_bytes(const int64_t *sizes);
@@ -87,26 +153,37 @@ int64_t gemm_bf16_1x16x32_ccc_times_u4_packed_scratch_bytes(const int64_t *sizes
 /* gemm_bf16_1x16x32_ccc_times_u4_packed: gemm C = A B, sums in f32
  *
  * Spec:     Gemm(1, 16, 32, a='bf16', b=Packed(Quantized(type='u4', scale='f32', zero=8, block=32)))
- * Schedule: Schedule()
- * Resolved: Schedule(tile=(1, 16), loops='nmk', k_unroll=1, k_split=1, vectorize='n')
+ * Schedule: Schedule(unpack_rows=1)
+ * Resolved: Schedule(tile=(1, 16), loops='nmk', k_unroll=1, k_split=1, vectorize='n', unpack_rows=1)
  * Target:   amx (AMX with INT8 and BF16, AVX-512 with VNNI and BF16)
  * Command:
  *   tilewright emit --target amx --name gemm_bf16_1x16x32_ccc_times_u4_packed -o
  *     gemm_bf16_1x16x32_ccc_times_u4_packed.c \
- *     --schedule "Schedule()" \
+ *     --schedule "Schedule(unpack_rows=1)" \
  *     --spec "Gemm(1, 16, 32, a='bf16', b=Packed(Quantized(type='u4', scale='f32', zero=8, block=32)))"
  */
 
-/* 1 x 16 of C: 2 accumulators + 1 A + 2 B = 5 of 32 zmm
+static const struct tiles tiles0 = {
+        1, 0, {0},
+        /* bytes of a row of each register */ {64, 64, 64},
+        /* rows of each register */ {1, 16, 1},
+};
+/* 1 x 16 of C: 1 accumulators + 1 A + 1 B = 3 of 8 tmm
  *
  *     c0_0
  */
+/* The registers of this tile, by number. */
+#define tmm_c0_0 0
+#define tmm_b0 1
+#define tmm_a0 2
 static inline void tile0_1x16(const uint16_t *a, const uint8_t *b, float *restrict c, const float *b_scales)
 {
     BARRIER;
 
-    /* Accumulators, named by their row and column of vectors in this tile of C. */
-    __m512 c0_0 = _mm512_setzero_ps();
+    /* The sums of this tile of C, and those of one block of K, by way of memory. */
+    _Alignas(64) float sums_room[256] = {0};
+    _Alignas(64) float block_room[256];
+    _Alignas(64) uint16_t b_room[512];
     const uint16_t *pa = a;
     const uint8_t *pb = b;
     const float *pb_scales = b_scales;
@@ -115,76 +192,112 @@ static inline void tile0_1x16(const uint16_t *a, const uint8_t *b, float *restri
     const __m512bh b_numbers = (__m512bh)_mm512_broadcast_i64x4(_mm256_setr_epi16(-16128, -16160, -16192, -16224,
         -16256, -16320, -16384, -16512, 0, 16256, 16384, 16448, 16512, 16544, 16576,
         16608)); /* -8 -7 -6 -5 -4 -3 -2 -1 0 1 2 3 4 5 6 7 */
-    __m512 s0_0_k0 = _mm512_setzero_ps();
+
+    /* What matrices hold of B is unpacked. */
     __m512i b0_bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)pb));
     const __m512bh b0 = (__m512bh)_mm512_permutexvar_epi16(b0_bytes, (__m512i)b_numbers);
-    const __m512bh a0 = (__m512bh)_mm512_set1_epi32(group_of(pa, 4));
-    s0_0_k0 = _mm512_dpbf16_ps(s0_0_k0, b0, a0);
+    _mm512_storeu_si512(b_room, (__m512i)b0);
     const __m512bh b0_k1 = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(b0_bytes, 4), (__m512i)b_numbers);
-    const __m512bh a0_k1 = (__m512bh)_mm512_set1_epi32(group_of(pa + 2, 4));
-    s0_0_k0 = _mm512_dpbf16_ps(s0_0_k0, b0_k1, a0_k1);
+    _mm512_storeu_si512(b_room + 32, (__m512i)b0_k1);
     __m512i b0_k2_bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(pb + 32)));
     const __m512bh b0_k2 = (__m512bh)_mm512_permutexvar_epi16(b0_k2_bytes, (__m512i)b_numbers);
-    const __m512bh a0_k2 = (__m512bh)_mm512_set1_epi32(group_of(pa + 4, 4));
-    s0_0_k0 = _mm512_dpbf16_ps(s0_0_k0, b0_k2, a0_k2);
+    _mm512_storeu_si512(b_room + 64, (__m512i)b0_k2);
     const __m512bh b0_k3 = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(b0_k2_bytes, 4), (__m512i)b_numbers);
-    const __m512bh a0_k3 = (__m512bh)_mm512_set1_epi32(group_of(pa + 6, 4));
-    s0_0_k0 = _mm512_dpbf16_ps(s0_0_k0, b0_k3, a0_k3);
+    _mm512_storeu_si512(b_room + 96, (__m512i)b0_k3);
     __m512i b0_k4_bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(pb + 64)));
     const __m512bh b0_k4 = (__m512bh)_mm512_permutexvar_epi16(b0_k4_bytes, (__m512i)b_numbers);
-    const __m512bh a0_k4 = (__m512bh)_mm512_set1_epi32(group_of(pa + 8, 4));
-    s0_0_k0 = _mm512_dpbf16_ps(s0_0_k0, b0_k4, a0_k4);
+    _mm512_storeu_si512(b_room + 128, (__m512i)b0_k4);
     const __m512bh b0_k5 = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(b0_k4_bytes, 4), (__m512i)b_numbers);
-    const __m512bh a0_k5 = (__m512bh)_mm512_set1_epi32(group_of(pa + 10, 4));
-    s0_0_k0 = _mm512_dpbf16_ps(s0_0_k0, b0_k5, a0_k5);
+    _mm512_storeu_si512(b_room + 160, (__m512i)b0_k5);
     __m512i b0_k6_bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(pb + 96)));
     const __m512bh b0_k6 = (__m512bh)_mm512_permutexvar_epi16(b0_k6_bytes, (__m512i)b_numbers);
-    const __m512bh a0_k6 = (__m512bh)_mm512_set1_epi32(group_of(pa + 12, 4));
-    s0_0_k0 = _mm512_dpbf16_ps(s0_0_k0, b0_k6, a0_k6);
+    _mm512_storeu_si512(b_room + 192, (__m512i)b0_k6);
     const __m512bh b0_k7 = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(b0_k6_bytes, 4), (__m512i)b_numbers);
-    const __m512bh a0_k7 = (__m512bh)_mm512_set1_epi32(group_of(pa + 14, 4));
-    s0_0_k0 = _mm512_dpbf16_ps(s0_0_k0, b0_k7, a0_k7);
+    _mm512_storeu_si512(b_room + 224, (__m512i)b0_k7);
     __m512i b0_k8_bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(pb + 128)));
     const __m512bh b0_k8 = (__m512bh)_mm512_permutexvar_epi16(b0_k8_bytes, (__m512i)b_numbers);
-    const __m512bh a0_k8 = (__m512bh)_mm512_set1_epi32(group_of(pa + 16, 4));
-    s0_0_k0 = _mm512_dpbf16_ps(s0_0_k0, b0_k8, a0_k8);
+    _mm512_storeu_si512(b_room + 256, (__m512i)b0_k8);
     const __m512bh b0_k9 = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(b0_k8_bytes, 4), (__m512i)b_numbers);
-    const __m512bh a0_k9 = (__m512bh)_mm512_set1_epi32(group_of(pa + 18, 4));
-    s0_0_k0 = _mm512_dpbf16_ps(s0_0_k0, b0_k9, a0_k9);
+    _mm512_storeu_si512(b_room + 288, (__m512i)b0_k9);
     __m512i b0_k10_bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(pb + 160)));
     const __m512bh b0_k10 = (__m512bh)_mm512_permutexvar_epi16(b0_k10_bytes, (__m512i)b_numbers);
-    const __m512bh a0_k10 = (__m512bh)_mm512_set1_epi32(group_of(pa + 20, 4));
-    s0_0_k0 = _mm512_dpbf16_ps(s0_0_k0, b0_k10, a0_k10);
+    _mm512_storeu_si512(b_room + 320, (__m512i)b0_k10);
     const __m512bh b0_k11 = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(b0_k10_bytes, 4), (__m512i)b_numbers);
-    const __m512bh a0_k11 = (__m512bh)_mm512_set1_epi32(group_of(pa + 22, 4));
-    s0_0_k0 = _mm512_dpbf16_ps(s0_0_k0, b0_k11, a0_k11);
+    _mm512_storeu_si512(b_room + 352, (__m512i)b0_k11);
     __m512i b0_k12_bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(pb + 192)));
     const __m512bh b0_k12 = (__m512bh)_mm512_permutexvar_epi16(b0_k12_bytes, (__m512i)b_numbers);
-    const __m512bh a0_k12 = (__m512bh)_mm512_set1_epi32(group_of(pa + 24, 4));
-    s0_0_k0 = _mm512_dpbf16_ps(s0_0_k0, b0_k12, a0_k12);
+    _mm512_storeu_si512(b_room + 384, (__m512i)b0_k12);
     const __m512bh b0_k13 = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(b0_k12_bytes, 4), (__m512i)b_numbers);
-    const __m512bh a0_k13 = (__m512bh)_mm512_set1_epi32(group_of(pa + 26, 4));
-    s0_0_k0 = _mm512_dpbf16_ps(s0_0_k0, b0_k13, a0_k13);
+    _mm512_storeu_si512(b_room + 416, (__m512i)b0_k13);
     __m512i b0_k14_bytes = _mm512_cvtepu8_epi16(_mm256_loadu_si256((const __m256i *)(pb + 224)));
     const __m512bh b0_k14 = (__m512bh)_mm512_permutexvar_epi16(b0_k14_bytes, (__m512i)b_numbers);
-    const __m512bh a0_k14 = (__m512bh)_mm512_set1_epi32(group_of(pa + 28, 4));
-    s0_0_k0 = _mm512_dpbf16_ps(s0_0_k0, b0_k14, a0_k14);
+    _mm512_storeu_si512(b_room + 448, (__m512i)b0_k14);
     const __m512bh b0_k15 = (__m512bh)_mm512_permutexvar_epi16(_mm512_srli_epi16(b0_k14_bytes, 4), (__m512i)b_numbers);
-    const __m512bh a0_k15 = (__m512bh)_mm512_set1_epi32(group_of(pa + 30, 4));
-    s0_0_k0 = _mm512_dpbf16_ps(s0_0_k0, b0_k15, a0_k15);
+    _mm512_storeu_si512(b_room + 480, (__m512i)b0_k15);
 
-    /* The sums of this block of K, scaled and added. */
+    /* Multiply: 32 of K. */
+    _tile_zero(tmm_c0_0);
+    _tile_loadd(tmm_b0, b_room, 64);
+    _tile_loadd(tmm_a0, pa, 64);
+    _tile_dpbf16ps(tmm_c0_0, tmm_a0, tmm_b0);
+    _tile_stored(tmm_c0_0, block_room, 64);
+
+    /* The sums of block 1, rows of band 1: scaled and added. */
     __m512 b_scales0 = _mm512_loadu_ps(pb_scales);
-    c0_0 = _mm512_fmadd_ps(s0_0_k0, b_scales0, c0_0);
+    const float *block_row0_k0 = block_room;
+    float *sums_row0_k0 = sums_room;
+    for (int64_t row = 0; row < 1; row++) {
+        __m512 s0_0_k0 = _mm512_loadu_ps(block_row0_k0);
+        __m512 r0 = _mm512_loadu_ps(sums_row0_k0);
+        r0 = _mm512_fmadd_ps(s0_0_k0, b_scales0, r0);
+        _mm512_storeu_ps(sums_row0_k0, r0);
+        block_row0_k0 += 16;
+        sums_row0_k0 += 16;
+    }
     BARRIER;
+    const float *rows = sums_room;
 
-    /* Store the sums. */
-    _mm512_storeu_ps(c, c0_0);
+    /* Each row of sums becomes one of C. */
+    for (int64_t row = 0; row < 1; row++) {
+        __m512 r0 = _mm512_loadu_ps(rows);
+
+        /* Store the sums. */
+        _mm512_storeu_ps(c, r0);
+        rows += 16;
+        c += 16;
+    }
 }
+#undef tmm_c0_0
+#undef tmm_b0
+#undef tmm_a0
 
-void gemm_bf16_1x16x32_ccc_times_u4_packed(const uint16_t *a, const uint8_t *b, float *c)
+void gemm_bf16_1x16x32_ccc_times_u4_packed_inner(const uint16_t *a, const uint8_t *b, float *c)
 {
     tile0_1x16(a, b, c, (const float *)(const void *)(b + 256));
+}
+void gemm_bf16_1x16x32_ccc_times_u4_packed(const uint16_t *a, const uint8_t *b, float *c)
+{
+    struct tiles before;
+    tiles_enter(&before, &tiles0);
+    gemm_bf16_1x16x32_ccc_times_u4_packed_inner(a, b, c);
+    tiles_leave(&before, &tiles0);
+}
+
+/* To be asked before the first call: 0, or the errno with which the system refuses this process the
+ * tiles. Then every other function of this kernel would end it by SIGILL. */
+int gemm_bf16_1x16x32_ccc_times_u4_packed_refused(void)
+{
+    return tiles_refused();
+}
+
+void gemm_bf16_1x16x32_ccc_times_u4_packed_configure(void)
+{
+    tiles_load(&tiles0);
+}
+
+void gemm_bf16_1x16x32_ccc_times_u4_packed_release(void)
+{
+    _tile_release();
 }
 
 void gemm_bf16_1x16x32_ccc_times_u4_packed_invoke(void *const *arrays, const int64_t *sizes, const double *scalars,

@@ -23,7 +23,7 @@ from tilewright.targets import NAMES, load
 from . import ends, memory, threads
 from .loops import CLOCK, NOTHING, Function, library, loops_of
 from .rounds import Cycles, Timed, in_cycles
-from .units import units
+from .units import is_rate, units
 
 #: Seconds that are too few, and shares of them: of loops, of kernels, of each reading of memory.
 _LEAST = 5.0
@@ -169,6 +169,7 @@ def _measured(target: Target, seconds: float, told: Say) -> tuple[Core, float, t
     found = in_cycles(timed, clock, CLOCK.adds, _LOOPS * seconds)
     spread = check_calm(found, names[0])
     core = units(target, found.cycles, target.core)
+    check_clock(core)
     told(f"reading caches and memory with {target.name}")
     reader = memory.reader(target, path, _READING * seconds)
     levels, beyond = memory.caches(reader, *memory.sizes())
@@ -189,6 +190,17 @@ def _measured(target: Target, seconds: float, told: Say) -> tuple[Core, float, t
     measured = [max(1.0, each - call) for each in cycles]
     both = ends.error(fitted, samples, measured), ends.error(target.core, samples, measured)
     return fitted, spread, both
+
+
+def check_clock(core: Core) -> None:
+    """TargetError where multiply-adds start at a rate that no core has: its clock has moved."""
+    if not is_rate(core.fma_units):
+        raise TargetError(
+            "this machine is disturbed: additions and multiply-adds are not of one clock",
+            got=f"{core.fma_units:g} multiply-adds in the time of an addition",
+            expected="a whole number of them, or one in whole cycles",
+            hint="end what else runs, and try again; what was measured before stays in force",
+        )
 
 
 def check_calm(found: Cycles, reference: str) -> float:

@@ -25,6 +25,11 @@ def starts(cycles: float) -> float:
     return min(near, key=lambda each: abs(each - cycles), default=float(f"{cycles:.2g}"))
 
 
+def is_rate(instructions: float) -> bool:
+    """Whether hardware has so many instructions a cycle; else the clock was another one's."""
+    return instructions in {float(f"{1 / each:.3g}") for each in _STARTS}
+
+
 def rate(cycles: float) -> float:
     """Instructions a cycle, from the cycles that one takes."""
     return float(f"{1 / starts(cycles):.3g}")

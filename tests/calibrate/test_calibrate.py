@@ -86,6 +86,17 @@ def test_what_disturbs_a_few_rounds_counts_little() -> None:
         driver.check_calm(found, "often")
 
 
+def test_a_clock_that_moved_is_a_disturbance() -> None:
+    """Additions once took 1.28 times as long as multiply-adds saw cycles: 2.56 of these each."""
+    core = load("avx2").core
+    for units_, moved in ((2, False), (0.667, False), (2.56, True), (1.78, True)):
+        if moved:
+            with pytest.raises(TargetError, match=r"(?s)one clock.*stays in force"):
+                driver.check_clock(replace(core, fma_units=units_))
+        else:
+            driver.check_clock(replace(core, fma_units=units_))
+
+
 # -- units --------------------------------------------------------------------------------------
 
 

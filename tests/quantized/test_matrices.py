@@ -88,14 +88,17 @@ def test_sums_are_stored_while_the_next_ones_are_multiplied() -> None:
     assert len(found) == 2 * len(stored) == 2 * 4 * 4, "four places, four blocks in a trip"
     for i in stored[:-1]:
         last = next(op for op in reversed(found[:i]) if isinstance(op, MultiplyMatrices))
-        assert last.acc.name != found[i].src.name
+        store = found[i]
+        assert isinstance(store, StoreMatrix) and last.acc.name != store.src.name
 
 
 def test_rows_that_matrices_load_share_no_sets() -> None:
     """Made in the kernel or copied, they are an odd number of lines apart."""
+    kinds: tuple[tuple[Any, int], ...] = (
+        (tw.Quantize(per=("row", 32)), 256), ("bf16", 256), ("bf16", 240),
+    )  # fmt: skip
     quantised, copied, few = (
-        plan_of(tw.Gemm(64, n, 4096, a=a, b=tw.Packed(Q4)), UNIT, "amx")
-        for a, n in ((tw.Quantize(per=("row", 32)), 256), ("bf16", 256), ("bf16", 240))
+        plan_of(tw.Gemm(64, n, 4096, a=a, b=tw.Packed(Q4)), UNIT, "amx") for a, n in kinds
     )
     assert quantised.operands["a"].strides["m"] == 4096 + 64
     assert copied.operands["a"].strides["m"] == 4096 + 32 and "a" in copied.sources

@@ -156,7 +156,7 @@ SPECIMENS: dict[str, tuple[Spec, Schedule]] = {
     ),
     "gemm_bf16_1x16x32_ccc_times_u4_packed": (
         Gemm(1, 16, 32, a="bf16", b=Packed(Quantized("u4", zero=8, block=32))),
-        Schedule(),
+        Schedule(unpack_rows=1),
     ),
     "gemm_f32_4x16x32_ccc_times_u4_unpacked": (
         Gemm(4, 16, 32, b=Packed(Quantized("u4", scale="f16", zero=8, block=16)), d="bf16"),
