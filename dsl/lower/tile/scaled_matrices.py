@@ -7,7 +7,7 @@ beside them, in the same operations as where vectors sum.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from sympy import Expr, Integer
@@ -87,15 +87,16 @@ class ScaledMatrices(ScaledProduct):
         if not self.tile.plan.spec.sums_blocks:
             yield from self.looked_up(index).table()
         first, parts = index * self.groups, self.groups // self.part
-        left = self._left(index - 1) if index else iter(())
+        left = self._left(index - 1) if index else ()
         if parts == 1:
             yield from self._part(first, left, self._own(index), zeros=True)
         else:
             second = first + self.part
-            yield from self._part(first, left, iter(()), zeros=True)
-            between = (*self._part(second, iter(()), iter(())), *self._moves(self.part))
-            yield from _repeated(between, parts - 2)
-            yield from self._part(second, iter(()), self._own(index))
+            yield from self._part(first, left, zeros=True)
+            if parts > 2:
+                between = (*self._part(second), *self._moves(self.part))
+                yield Loop("kg", Integer(parts - 2), between, "a block of K")
+            yield from self._part(second, own=self._own(index))
             yield from self._moves(2 * self.part)
         if index == run - 1:
             yield from (op for ops in self._left(index) for op in ops)
@@ -103,8 +104,8 @@ class ScaledMatrices(ScaledProduct):
     def _part(
         self,
         first: int,
-        left: Iterator[tuple[Op, ...]],
-        own: Iterator[tuple[Op, ...]],
+        left: Iterable[tuple[Op, ...]] = (),
+        own: Iterable[tuple[Op, ...]] = (),
         *,
         zeros: bool = False,
     ) -> Iterator[Op]:
@@ -113,6 +114,7 @@ class ScaledMatrices(ScaledProduct):
         That is what is ``left`` of the block before, and of its ``own``: one of each at a time.
         """
         unpacks, width = _unpacks(self.tile), self.held("along").lanes
+        before, after = iter(left), iter(own)
         yield from self._unpacked(first) if unpacks else ()
 
         def along_at(column: int) -> Place:
@@ -129,9 +131,9 @@ class ScaledMatrices(ScaledProduct):
         for place, ops in products(self, 0, along_at, across_at):
             yield from (ZeroMatrix(accumulator(self.tile, *place)),) if zeros else ()
             yield from ops
-            yield from next(left, ())
-            yield from next(own, ())
-        yield from (op for ops in left for op in ops)
+            yield from next(before, ())
+            yield from next(after, ())
+        yield from (op for ops in before for op in ops)
 
     def _unpacked(self, first: int) -> Iterator[Op]:
         """A part of a block of B in the buffer, the K groups of a vector of columns together."""
@@ -239,9 +241,3 @@ class ScaledMatrices(ScaledProduct):
         if "a_starts" in self.tile.plan.operands:
             starts = replace(self.of_block("a_starts", row, index), vector=self.summing)
             yield Broadcast(starts, self.scale_at("a_starts", row, index))
-
-
-def _repeated(body: tuple[Op, ...], trips: int) -> Iterator[Op]:
-    """``body`` so many times, in a loop."""
-    if trips:
-        yield Loop("kg", Integer(trips), body, "a block of K")
