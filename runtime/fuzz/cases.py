@@ -449,10 +449,18 @@ def _shrink(given: Mapping[str, Any]) -> float:
 
 
 def _unpacks(given: Mapping[str, Any]) -> bool:
-    """Whether a quantized B may be unpacked beforehand: for an A of floating point."""
-    few = getattr(given["b"], "quantized", None) is not None
-    few = few and not isinstance(given["batch"], Addresses)
-    return few and not (isinstance(given["a"], Quantize) or given["a"].type == "s8")
+    """Whether a quantized B may be unpacked beforehand: for an A of floating point.
+
+    One that dot products of a target meet must lie in rows of whole blocks without zero points.
+    """
+    form: Quantized | None = getattr(given["b"], "quantized", None)
+    a, k = given["a"], given["k"]
+    if form is None or isinstance(given["batch"], Addresses):
+        return False
+    if isinstance(a, Quantize) or a.type == "s8":
+        return False
+    whole = isinstance(k, int) and k % form.block_of(k) == 0
+    return a.type == "f32" or (a.order == "C" and not form.zeros and whole)
 
 
 # --- schedules ---------------------------------------------------------------------------------

@@ -143,6 +143,15 @@ def test_tiles_of_amx_take_whole_blocks_of_rows() -> None:
         assert plan.product.mnemonic == mnemonic
 
 
+@pytest.mark.parametrize("target", ["amx", "avx512+bf16"])
+def test_without_k_there_are_no_sums_of_blocks(target: str) -> None:
+    """Those of A's rows, which minima multiply: the sweep found a function that used nothing."""
+    spec = tw.Gemm(3, 20, 0, a="bf16", b=tw.Packed(FORMATS[3]), c="f32", beta=2)
+    kernel = tw.compile(spec, target=target)
+    assert "sum_blocks" not in kernel.source
+    kernel.verify(cases=2)
+
+
 def test_a_matrix_unit_decides_for_vectors_too() -> None:
     """Dot products take twice as long as FMA on these cores; but tiles multiply many rows."""
     spec = tw.Gemm(M, 96, 1920, a="bf16", b=tw.Packed(Q4))

@@ -440,7 +440,7 @@ def quantized_operands(
             found[name] = Operand(name, type_, own, Name("b"), begin)
     if spec.sums_blocks:
         return found | _made_of_a(form, spec, product, rows)
-    if not product.partial or not form.zeros:
+    if not product.partial or not form.zeros or not form.k:
         return found
     totals = Operand("a_totals", "f32", _of_blocks(form, rows), Name("a_totals_made"))
     return found | {"a_totals": totals}
