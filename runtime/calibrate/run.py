@@ -195,11 +195,10 @@ def _measured(target: Target, seconds: float, told: Say) -> tuple[Core, float, t
 def check_clock(core: Core) -> None:
     """TargetError where multiply-adds start at a rate that no core has: its clock has moved."""
     if not is_rate(core.fma_units):
-        raise TargetError(
-            "this machine is disturbed: additions and multiply-adds are not of one clock",
+        raise _disturbed(
+            "additions and multiply-adds are not of one clock",
             got=f"{core.fma_units:g} multiply-adds in the time of an addition",
             expected="a whole number of them, or one in whole cycles",
-            hint="end what else runs, and try again; what was measured before stays in force",
         )
 
 
@@ -207,10 +206,18 @@ def check_calm(found: Cycles, reference: str) -> float:
     """The spread of the reference loop; TargetError where something else disturbed it."""
     spread = found.spread[reference]
     if spread > DISTURBED:
-        raise TargetError(
-            "this machine is disturbed: multiply-adds take now longer, now shorter",
+        raise _disturbed(
+            "multiply-adds take now longer, now shorter",
             got=f"a spread of {spread:.0%} over {found.rounds} rounds",
             expected=f"at most {DISTURBED:.0%}",
-            hint="end what else runs, and try again; what was measured before stays in force",
         )
     return spread
+
+
+def _disturbed(sign: str, got: str, expected: str) -> TargetError:
+    return TargetError(
+        f"this machine is disturbed: {sign}",
+        got=got,
+        expected=expected,
+        hint="end what else runs, and try again; what was measured before stays in force",
+    )

@@ -27,7 +27,7 @@ def starts(cycles: float) -> float:
 
 def is_rate(instructions: float) -> bool:
     """Whether hardware has so many instructions a cycle; else the clock was another one's."""
-    return instructions in {float(f"{1 / each:.3g}") for each in _STARTS}
+    return instructions in map(rate, _STARTS)
 
 
 def rate(cycles: float) -> float:
