@@ -31,9 +31,10 @@ from .vector_axis import asks_for_panels
 #: Granite Rapids 512x512x4096 in bf16 takes 7.3 million cycles in blocks of 128 rows, 9.8 million
 #: without blocks, and 12.7 million with K in blocks of 256, whose panels stay in the first cache.
 FEW_ROWS = 128
-#: Bytes of a quantized B that are asked for before they are read: more than a page. On Zen 4 one
-#: row of four bits is 1.15 times as fast so where B comes from the second cache, as from memory.
-AHEAD_BYTES = 6144
+#: Bytes of a quantized B that are asked for before they are read. One row of four bits out of
+#: memory takes 2 to 4 KiB best: on Zen 4 29 GB/s so, 28 with 6 KiB, and on Granite Rapids 13.8
+#: and 12.2. From the caches of Zen 4 all of these are level.
+AHEAD_BYTES = 3072
 
 _WHOLE = "a matrix unit reads rows along K: A and B are converted whole, and not in panels"
 _LARGE = "operands are large: blocks that the caches hold are packed"

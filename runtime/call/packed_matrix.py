@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import numpy as np
 
 from tilewright.errors import ArgumentTypeError, ArgumentValueError
-from tilewright.runtime.arrays.memory import ALIGNMENT, address, aligned
+from tilewright.runtime.arrays.memory import ALIGNMENT, address, in_large_pages
 from tilewright.spec.sizes import MAX_SIZE
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ def check_packed(
 
 def new_block(nbytes: int) -> Bytes:
     """Memory for a matrix of so many bytes, behind that for its record."""
-    return aligned(ALIGNMENT + nbytes)
+    return in_large_pages(ALIGNMENT + nbytes)
 
 
 def matrix_in(block: Bytes) -> Bytes:

@@ -41,7 +41,7 @@ STREAMED = 1 << 16
 TINY = {"f32": 4, "f64": 3, "s32": 0}
 #: m, n and k, if they are one number, up to which stacks have a kernel for that number: those of
 #: rotations and other maps of coordinates.
-CUBES = 4
+CUBES = 16
 #: Steps of K for which lines of such a matrix are read side by side.
 LINES = 8
 #: Steps of K in a block of an operand that is read where it lies: so many rows, and their pages,

@@ -45,7 +45,7 @@ def tile_work(
     core, shape = plan.target.core, replace(tile.shape, stride=begins)
     steps = -(-request.steps // shape.vector.lanes) if plan.dot else request.steps
     ends = tile_cycles(shape, core, request) - steps * step_cycles(shape, core)
-    each = _bounds(plan, shape)
+    each = bounds(shape, core)
     step = together(each, shape, core)
     if not waits:
         step *= _beside_the_next(each, shape, steps)
@@ -58,16 +58,6 @@ def tile_work(
     if _by_the_stack(plan, tile):
         found[PARTS] = float(_NOT_FORWARDED * steps)
     return Cycles(found, crowded=_crowded(across, core) * steps)
-
-
-def _bounds(plan: Plan, shape: TileShape) -> dict[str, float]:
-    """Those of a K step; an element that is spread is a load as narrow as it is."""
-    core = plan.target.core
-    each = bounds(shape, core)
-    if shape.form in ("memory", "broadcast") and not plan.dot:
-        wide, narrow = core.at(shape.vector.nbytes).loads, core.at(4).loads
-        each["loads"] -= shape.bands * max(0.0, 1 / wide - 1 / narrow)
-    return each
 
 
 def _beside_the_next(each: dict[str, float], shape: TileShape, steps: int) -> float:

@@ -193,11 +193,10 @@ class TileShape:
         return self.loads + (self.vectors * beyond if self.unit is None else 0)
 
     def loading(self, core: Core) -> float:
-        """The cycles of these: scalars in registers of their own are loaded as single elements."""
-        loads = core.at(self.vector.nbytes).loads
-        if not self.apart:
-            return self.touched(core) / loads
-        return (self.touched(core) - self.bands) / loads + self.bands / core.at(_SCALAR).loads
+        """The cycles of these; an element across that is spread is a load as narrow as it is."""
+        narrow = self.bands if self.apart or self.form in ("memory", "broadcast") else 0
+        wide = (self.touched(core) - narrow) / core.at(self.vector.nbytes).loads
+        return wide + narrow / core.at(_SCALAR).loads
 
     @property
     def outputs(self) -> int:
@@ -398,7 +397,8 @@ def _ways(vector: Vector, request: TileRequest) -> Iterator[Way]:
     one = replace(one, instructions=plain.instructions, latency=plain.latency)
     if request.dot:
         zeros = vector.mask.zeros if vector.mask else 0
-        one = replace(one, op=product.form(vector, "broadcast") or plain, zeros=zeros)
+        op = product.form(vector, "broadcast") or plain
+        one = replace(one, form="along_k", op=op, zeros=zeros)
         yield Way(one, masked=request.depth is None or request.depth % vector.lanes != 0)
         return
     blocks = replace(
