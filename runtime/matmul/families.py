@@ -40,7 +40,8 @@ STREAMED = 1 << 16
 #: m, n and k up to which products of a stack may stand side by side in vectors, by their sums.
 TINY = {"f32": 4, "f64": 3, "s32": 0}
 #: m, n and k, if they are one number, up to which stacks have a kernel for that number: those of
-#: rotations and other maps of coordinates.
+#: rotations, states of filters, blocks of solvers. It is 1.5 to 2.5 times as fast as the kernel for
+#: any size from 5 to 9 (Zen 4, f32), and 1.1 times at 12.
 CUBES = 16
 #: Steps of K for which lines of such a matrix are read side by side.
 LINES = 8

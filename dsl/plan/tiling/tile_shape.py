@@ -456,6 +456,10 @@ def _spread(one: TileShape, request: TileRequest) -> Iterator[Way]:
 THROUGH = 2
 #: The share of products that nothing goes on beside, where their sums are scaled.
 TURNS = 0.5
+#: The ``strain`` of a core, at least, where elements are converted beside multiply-adds: both wait
+#: for units that they share. On AVX2 of Zen 4 f16 has 0.86 of f32's speed with 8 chains, which just
+#: hide the latency, 0.96 with 10 and 0.99 with 12 (64x64x64, B packed).
+_CONVERTING = 1 / 8
 #: Where loads that cross lines take this share of multiply-adds, or the other way round, neither
 #: waits for the other (measured on an Intel core with AMX).
 _APART = 0.7
@@ -499,7 +503,8 @@ def together(bounds: dict[str, float], shape: TileShape, core: Core) -> float:
         less, more = sorted((bounds["multiply-add units"], bounds["loads"]))
         cycles *= 1 + core.contention * max(0.0, (less / more - _APART) / (1 - _APART))
     chains = shape.multiply_adds * shape.k_split / chains_wanted(shape, core)
-    return cycles * (1 + core.strain * min(1, max(0, 3 - 2 * chains)))
+    strain = max(core.strain, _CONVERTING) if shape.shuffles else core.strain
+    return cycles * (1 + strain * min(1, max(0, 3 - 2 * chains)))
 
 
 def bounds(shape: TileShape, core: Core) -> dict[str, float]:
