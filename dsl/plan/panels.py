@@ -114,7 +114,8 @@ def _panel_tile(plan: Plan) -> tuple[int, int]:
     steps = Integer(plan.blocks["k"] // plan.product.step)
     request = replace(plan, operands=operands).tile_request(steps, accumulate=True)
     most = STACK_BYTES // (plan.blocks["k"] * ITEMSIZE[plan.product.across])
-    ranked = sorted(steady(plan.target, request, (0, 1)), key=lambda each: _streamed(plan, each))
+    tiles = steady(plan.target, request, (0, 1), plan.few_across)
+    ranked = sorted(tiles, key=lambda each: _streamed(plan, each))
     sizes = [(each.across[0][0], each.along[0][0] * each.vector.lanes) for each in ranked]
     if plan.unpacks:
         sizes = [size for size in sizes if _is_panel(plan, size[1])] or sizes

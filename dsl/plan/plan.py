@@ -12,7 +12,8 @@ from tilewright.isa.target import Target
 from tilewright.isa.vector import Form, Vector
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
-from tilewright.spec.schedule import Schedule
+from tilewright.spec.schedule import MANY_ROWS, Schedule
+from tilewright.spec.sizes import Dim
 from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ZERO, Least, div, mod, symbol, value
 
@@ -120,6 +121,16 @@ class Plan(Decided):
             return None
         mr, nr = tile
         return (mr, nr) if self.across == "m" else (nr, mr)
+
+    @property
+    def few_across(self) -> int:
+        """How many elements C has at most across its vectors, where only the call knows, but few.
+
+        0 where it may have many, is known, or a matrix unit takes as many as are left.
+        """
+        size = getattr(self.spec, self.across)
+        open_ = isinstance(size, Dim) and self.product.unit is None
+        return size.max if open_ and size.max is not None and size.max < MANY_ROWS else 0
 
     def panel(self, name: str) -> int | None:
         """The rows or columns of a panel of packed operand ``name``; None if it has no panels."""

@@ -466,9 +466,9 @@ void gemm_f32_mx4xk_fcc_a_in_panels(const float *a, const float *b, float *c, in
                                             c + ldc * (2 * pm + m0 * m_step), ldb, ldc, kc);
                                     }
                                     if (mc % 2 > 0) {
-                                        for (int64_t mt = 0; mt < mc % 2; mt++) { /* m by 1 */
-                                            tile5_1x4(a_packed + 2 * (mc / 2) * kc + mt, b + k0 * k_step * ldb,
-                                                c + ldc * (2 * (mc / 2) + m0 * m_step + mt), ldb, kc);
+                                        if (mc % 2 > 0) {
+                                            tile5_1x4(a_packed + 2 * (mc / 2) * kc, b + k0 * k_step * ldb,
+                                                c + ldc * (2 * (mc / 2) + m0 * m_step), ldb, kc);
                                         }
                                     }
                                 } else {
@@ -477,9 +477,9 @@ void gemm_f32_mx4xk_fcc_a_in_panels(const float *a, const float *b, float *c, in
                                             c + ldc * (2 * pm + m0 * m_step), ldb, ldc, kc);
                                     }
                                     if (mc % 2 > 0) {
-                                        for (int64_t mt = 0; mt < mc % 2; mt++) { /* m by 1 */
-                                            tile7_1x4(a_packed + 2 * (mc / 2) * kc + mt, b + k0 * k_step * ldb,
-                                                c + ldc * (2 * (mc / 2) + m0 * m_step + mt), ldb, kc);
+                                        if (mc % 2 > 0) {
+                                            tile7_1x4(a_packed + 2 * (mc / 2) * kc, b + k0 * k_step * ldb,
+                                                c + ldc * (2 * (mc / 2) + m0 * m_step), ldb, kc);
                                         }
                                     }
                                 }

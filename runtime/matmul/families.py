@@ -209,8 +209,7 @@ def spec_of(family: Family) -> Gemm:
     """What a product of the family computes."""
     (a, b, written), options = family.types, family.options
     orders = [ORDERS[axis] for axis in family.axes]
-    few = accumulator(a, b) == "s32" and family.sizes.most[0] < MANY_ROWS  # lines are summed then
-    rows = dim("m", max=MANY_ROWS - 1 if few else None)
+    rows = dim("m", max=MANY_ROWS - 1 if family.sizes.most[0] < MANY_ROWS else None)
     m: int | Dim = 1 if family.sizes.shape.startswith("row") else rows
     n: int | Dim = 1 if family.sizes.shape.startswith("column") else dim("n")
     given = output_of(a, b, Matrix(type_name(written), orders[2]), options)

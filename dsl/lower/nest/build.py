@@ -330,7 +330,10 @@ def _cells(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:
 
 
 def _grids(tiles: TileSet, grids: Sequence[Grid], block: Block) -> Iterator[NestNode]:
-    """Every grid of tiles, looped over in the order of the last m and n."""
+    """Every grid of tiles, looped over in the order of the last m and n.
+
+    Whether there is one that the call decides about is asked once, outside of all loops.
+    """
     plan, letters = block.plan, tiles.plan.outer
     along, across = plan.along, plan.across
     order = sorted({"m", "n"}, key=letters.lower().rfind)
@@ -342,5 +345,8 @@ def _grids(tiles: TileSet, grids: Sequence[Grid], block: Block) -> Iterator[Nest
         parts = {along: grid.along, across: grid.across}
         node: NestNode = called(tiles, block, grid.tile, grid.along, grid.across)
         for dim in reversed(order):
-            node = looped(dim, parts[dim], (node,), parallel)[0]
+            if not parts[dim].once:
+                node = looped(dim, parts[dim], (node,), parallel)[0]
+        for part in parts.values():
+            node = When(part.count, (node,)) if part.once else node
         yield node

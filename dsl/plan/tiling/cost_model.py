@@ -343,13 +343,16 @@ def configuring(tiles: Sequence[Sequence[Shape]], unit: MatrixUnit | None) -> fl
 
 
 @lru_cache(maxsize=1024)
-def steady(target: Target, request: TileRequest, multiples: tuple[int, int]) -> tuple[Choice, ...]:
+def steady(
+    target: Target, request: TileRequest, multiples: tuple[int, int], few: int = 0
+) -> tuple[Choice, ...]:
     """The tiles for a large region; ``cycles`` are those per element, the fewest come first.
 
     ``multiples`` are what the region's sizes (across, along) are multiples of: a tile that leaves
     a tail is charged a quarter, and its rows must leave registers to what computes the tail. Where
     nothing is known of the rows one is charged a little whose tail they often are; 0 stands for
-    rows of which tiles leave none.
+    rows of which tiles leave none. With ``few`` there are so many rows at most, and what tiles
+    leave of them counts.
     """
     found: list[Choice] = []
     for vector in request.vectors:
@@ -359,11 +362,14 @@ def steady(target: Target, request: TileRequest, multiples: tuple[int, int]) -> 
             fitting = (_tails_fit(target, vector, rows, request) for rows in range(1, most + 1))
             most = sum(takewhile(bool, fitting))
         for vectors in range(1, target.registers):
+            tiles: list[float] = []
             for rows in range(1, most + 1):
                 shape = shape_of(target, vector, rows, vectors, False, request)
                 if shape is None:
                     break
-                cost = tile_cycles(shape, target.core, request) / (rows * vectors * lanes)
+                tiles.append(tile_cycles(shape, target.core, request))
+                row = _of_few_rows(tiles, few) if few else tiles[-1] / rows
+                cost = row / (vectors * lanes)
                 for multiple, size in zip(multiples, (rows, vectors * lanes), strict=True):
                     cost *= 1.25 if multiple > 1 and multiple % size else 1.0
                 cost *= ODD if multiples[0] == 1 and rows % OFTEN else 1.0
@@ -375,6 +381,20 @@ def steady(target: Target, request: TileRequest, multiples: tuple[int, int]) -> 
             hint="a smaller k_split",
         )
     return tuple(sorted(found, key=_cycles))
+
+
+def _of_few_rows(tiles: Sequence[float], most: int) -> float:
+    """The cycles of a row, where C has any number of them up to ``most``.
+
+    ``tiles`` are the cycles of tiles of 1, 2 and more rows. The last of them are those that C is
+    cut into, and what they leave is in tiles of powers of two.
+    """
+    cycles = 0.0
+    for m in range(1, most + 1):
+        whole, left = divmod(m, len(tiles))
+        cycles += whole * tiles[-1]
+        cycles += sum(tiles[(1 << i) - 1] for i in range(left.bit_length()) if left >> i & 1)
+    return cycles / (most * (most + 1) // 2)
 
 
 @lru_cache(maxsize=1024)

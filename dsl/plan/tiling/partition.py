@@ -89,7 +89,7 @@ def _regions(plan: Plan, across: Expr, along: Expr, request: TileRequest) -> Ite
     search = None
     if tile is None:
         multiples = _multiple(plan, plan.across), _multiple(plan, plan.along)
-        ranked = steady(plan.target, request, multiples)
+        ranked = steady(plan.target, request, multiples, plan.few_across)
         search = _search(plan, ranked, {}, request)
         vector, r, v = ranked[0].vector, ranked[0].across[0][0], ranked[0].along[0][0]
     else:
@@ -123,8 +123,11 @@ def _side_by_side(
 
 
 def _by(plan: Plan) -> int:
-    """Into what rows of a tail are cut: where panels are, tails are few beside whole tiles."""
-    return 2 if plan.panel_tile is None else 4
+    """Into what rows of a tail are cut: where panels are, tails are few beside whole tiles.
+
+    Not where C has few rows.
+    """
+    return 2 if plan.few_across or plan.panel_tile is None else 4
 
 
 # --- why -----------------------------------------------------------------------------------------
@@ -426,7 +429,8 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
         return
     tail_value = value(tail)
     if _masks(plan, vector) or (tail_value is not None and _maskable(plan, vector, tail_value)):
-        parts.append(Part(start, tail, 1, ONE if tail_value else positive_part(tail, lanes)))
+        exists = ONE if tail_value else positive_part(tail, lanes)
+        parts.append(Part(start, tail, 1, exists, once=not tail_value))
         yield Axis(vector, tuple(parts))
         return
     yield Axis(vector, tuple(parts))
@@ -438,7 +442,8 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
         start, tail = start + count * size, mod(tail, size)
         least, last = size, narrow
     for size in range(1, least):
-        yield Axis(last, (Part(start, _int(size), 1, equals_part(tail, size, least)),))
+        exists = equals_part(tail, size, least)
+        yield Axis(last, (Part(start, _int(size), 1, exists, once=value(exists) is None),))
 
 
 def _masks(plan: Plan, vector: Vector) -> bool:
@@ -523,7 +528,7 @@ def _in_one_tile(
     for tail in reversed(tails):
         exists = at_least_part(left, tail.least, width) - at_least_part(left, tail.most + 1, width)
         size = _int(tail.most) if tail.least == tail.most else left
-        yield Axis(tail.vector, (Part(start, size, tail.units, exists),))
+        yield Axis(tail.vector, (Part(start, size, tail.units, exists, once=True),))
 
 
 def _narrow_sizes(plan: Plan, vector: Vector) -> Iterator[tuple[int, Vector]]:

@@ -17,16 +17,18 @@ class Part:
 
     ``units`` is the extent of one in what it is made of: registers along the vectors of a tile,
     else elements. ``size`` of a masked tail of a size known only at the call is an expression.
+    ``once``: there is one at most, and the call knows whether.
     """
 
     start: Expr
     size: Expr
     units: int
     count: Expr
+    once: bool = False
 
     def at(self, counter: str) -> Expr:
         """Where the part of that number begins."""
-        return self.start if self.count == 1 else self.nth(symbol(counter))
+        return self.start if self.count == 1 or self.once else self.nth(symbol(counter))
 
     def nth(self, index: Expr) -> Expr:
         """Where the part of that index begins."""
@@ -41,16 +43,18 @@ def cut(
     A tail of known size is one part with ``tail``; what is left else is cut in powers of ``by``,
     2 or 4, down to one unit: 4 takes less code, and more steps.
     """
-    start, left, units = ZERO, total, most
+    start, left, units, above = ZERO, total, most, 0
     while units and left != 0:
         size = units * lanes
         count = div(left, size)
         if count != 0:
-            yield Part(start, Integer(size), units, count)
+            once = value(count) is None and 0 < above <= 2 * units
+            yield Part(start, Integer(size), units, count, once)
         start, left = start + count * size, mod(left, size)
         known = value(left) if tail else None
         bits = by.bit_length() - 1
         half = 1 << ((units - 1).bit_length() - 1) // bits * bits if units > 1 else 0
+        above = units
         units = known // lanes if known else half
 
 
@@ -66,7 +70,7 @@ def exact_parts(total: Expr, most: int) -> Iterator[Part]:
     known = value(left)
     for units in range(1, most) if known is None else filter(None, [known]):
         count = ONE if known else equals_part(left, units, most)
-        yield Part(whole * most, Integer(units), units, count)
+        yield Part(whole * most, Integer(units), units, count, once=not known)
 
 
 def panel_parts(total: Expr, width: int) -> Iterator[Part]:
