@@ -132,6 +132,8 @@ def _cases() -> Iterator[tuple[str, str, tuple[int, int, int], int]]:
             yield "stacks", types, shape, COUNT
 
 
+#: Seconds of a call of which there are fewer.
+LONG = 5e-3
 DTYPES = {
     "f32": np.float32, "f64": np.float64, "f16": np.float16, "bf16": ml_dtypes.bfloat16,
     "s8": np.int8,
@@ -190,10 +192,14 @@ def _peers(
 
 
 def _rounds(calls: dict[str, Callable[[], object]], effort: Effort) -> dict[str, Array]:
-    """Seconds of one call, of each in turn: in each round the least of the repeats."""
+    """Seconds of one call, of each in turn: in each round the least of the repeats.
+
+    Of calls that take long there are fewer; not of others, which take some six until what the last
+    cache keeps for them is there.
+    """
     counts = {name: _count(call, effort.quantum) for name, call in calls.items()}
     seconds = {name: np.full(effort.rounds, np.inf) for name in calls}
-    long = max(counts.values()) == 1
+    long = max(_taken(call, 1) for call in calls.values()) > LONG
     for i in range(3 if long else effort.rounds):
         for _ in range(2 if long else effort.repeats):
             for name, call in calls.items():
