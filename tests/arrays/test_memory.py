@@ -9,7 +9,15 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.runtime.arrays.memory import ALIGNMENT, LARGE, new_array
+from tilewright.runtime.arrays.memory import (
+    ADVISED,
+    ALIGNMENT,
+    LARGE,
+    LARGE_PAGE,
+    address,
+    in_large_pages,
+    new_array,
+)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.int8, ml_dtypes.bfloat16])
@@ -31,3 +39,12 @@ def test_so_do_results() -> None:
     for result in (tw.matmul(a, b), tw.matmul(a, b), kernel(a, b)):
         assert result.ctypes.data % ALIGNMENT == 0
         assert (result == 3).all()
+
+
+@pytest.mark.parametrize("nbytes", [1, 63, ADVISED - 1, ADVISED, 3 * LARGE_PAGE - 5, 9 << 20])
+def test_bytes_in_large_pages_begin_at_one_where_there_are_as_many(nbytes: int) -> None:
+    made = in_large_pages(nbytes)
+    assert made.nbytes == nbytes and made.flags.c_contiguous and made.flags.writeable
+    assert address(made) % (LARGE_PAGE if nbytes >= ADVISED else ALIGNMENT) == 0
+    made[:] = 7
+    assert (made == 7).all()

@@ -17,7 +17,9 @@ import tilewright as tw
 from tilewright.errors import ScheduleError, TargetError
 from tilewright.generate import program_for
 from tilewright.plan.plan import Plan
+from tilewright.plan.tiling.tiles import grids_of
 from tilewright.runtime.quantized.matrix import QuantizedMatrix
+from tilewright.symbolic import evaluate
 
 Array = np.ndarray[Any, Any]
 M = tw.dim("m")
@@ -157,16 +159,30 @@ def test_the_resolved_schedule_leads_to_the_same_kernel() -> None:
 
 
 def test_lines_from_afar_are_asked_for_ahead() -> None:
-    """Twelve blocks of 32 in 32 columns; what the first cache holds is not asked for."""
+    """Six blocks of 32 in 32 columns; what the first cache holds is not asked for."""
     how = tw.Quantize(per=("row", 32))
     far, near = (tw.Gemm(M, n, 256, a=how, b=tw.Packed(Q4)) for n in (4096, 64))
-    assert plan_of(far, tw.Schedule(), "avx512").schedule.prefetch == 12
+    assert plan_of(far, tw.Schedule(), "avx512").schedule.prefetch == 6
     assert plan_of(far, tw.Schedule(prefetch=9), "avx512").schedule.prefetch == 9
     assert plan_of(near, tw.Schedule(), "avx512").schedule.prefetch is None
     kernel = tw.compile(far, target="avx512+vnni")
     assert "prefetch" in kernel.explain() and kernel.verify(cases=2).cases == 2
     loads, asked = (kernel.source.count(x) for x in ("_bytes = ", "__builtin_prefetch(pb + "))
     assert 0 < asked <= loads
+
+
+@pytest.mark.parametrize("target", ["avx2", "avx512+vnni", "neon"])
+def test_what_tiles_leave_of_few_rows_unpacks_b_once(target: str) -> None:
+    """Of 1 to 7 rows there is one tile, but where a tile holds fewer."""
+    how = tw.Quantize(per=("row", 32))
+    plan = plan_of(tw.Gemm(M, 64, 256, a=how, b=tw.Packed(Q4)), tw.Schedule(loops="nmk"), target)
+    grids = list(grids_of(plan.passes["whole"]))
+    tall = max(grid.tile.shape.rows for grid in grids)
+    for m in range(1, tall):
+        there = {
+            grid.tile.shape.rows for grid in grids if evaluate(grid.across.count, {"m": m}) > 0
+        }
+        assert there == {m}
 
 
 def test_explain_says_it() -> None:

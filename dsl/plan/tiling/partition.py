@@ -23,7 +23,15 @@ from .cost_model import (
     steady_cuts,
     tile_cycles,
 )
-from .parts import Part, across_parts, at_least_part, cut, equals_part, positive_part
+from .parts import (
+    Part,
+    across_parts,
+    at_least_part,
+    cut,
+    equals_part,
+    exact_parts,
+    positive_part,
+)
 from .tile_shape import TileRequest, bounds, tightest
 from .tiles import Search
 
@@ -78,7 +86,7 @@ def _regions(plan: Plan, across: Expr, along: Expr, request: TileRequest) -> Ite
     if tile is not None and columns is not None:
         for vector, part in _tiles_along(plan, columns, tile[1]):
             _check_fits(plan, vector, tile[0], part.units, request, tile)
-            for other in across_parts(plan.product.unit, across, tile[0], _by(plan)):
+            for other in _parts_across(plan, across, tile[0]):
                 yield _region(plan, vector, part, other, request)
         return
     if tile is None and columns is not None and not (plan.product.unit or request.sums):
@@ -103,7 +111,7 @@ def _regions(plan: Plan, across: Expr, along: Expr, request: TileRequest) -> Ite
             )
         _check_fits(plan, vector, r, v, request, tile)
     r = r if rows is None else min(r, rows)
-    others = tuple(across_parts(plan.product.unit, across, r, _by(plan)))
+    others = tuple(_parts_across(plan, across, r))
     if tails := _wide_tails(plan, along, vector, v, r, request):
         whole = tuple(other for other in others if other.units == r)
         for axis in _in_one_tile(along, vector, v, tails):
@@ -122,12 +130,17 @@ def _side_by_side(
             yield _region(plan, axis.vector, part, other, request, search)
 
 
-def _by(plan: Plan) -> int:
-    """Into what rows of a tail are cut: where panels are, tails are few beside whole tiles.
+def _parts_across(plan: Plan, across: Expr, most: int) -> Iterator[Part]:
+    """Tiles of ``most`` rows, and what they leave.
 
-    Not where C has few rows.
+    Where tiles unpack B, each does so anew: one takes all that is left. Else it is in powers of 2,
+    or of 4 where panels are and C may have many rows: what is left is little beside the rest then.
     """
-    return 2 if plan.few_across or plan.panel_tile is None else 4
+    unit, panels = plan.product.unit, plan.panel_tile is not None
+    if plan.spec.quantized is not None and unit is None and not plan.unpacks:
+        yield from exact_parts(across, most)
+    else:
+        yield from across_parts(unit, across, most, 4 if panels and not plan.few_across else 2)
 
 
 # --- why -----------------------------------------------------------------------------------------
@@ -372,7 +385,7 @@ def _many_rows(
 ) -> Iterator[Region]:
     """The cost model's cut of so many elements along, for any number of rows across."""
     search, best = _search(plan, ranked, {}, request), ranked[0]
-    for other in across_parts(plan.product.unit, across, best.across[0][0], _by(plan)):
+    for other in _parts_across(plan, across, best.across[0][0]):
         own = _for_rows(plan, best, ranked, other.units, request)
         axis = Axis(own.vector, tuple(part for part, _ in _along_parts(plan, own, (0, columns))))
         yield from _side_by_side(plan, axis, (other,), request, search)
