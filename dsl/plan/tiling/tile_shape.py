@@ -56,7 +56,7 @@ class TileShape:
     ``vectors`` registers lie along the vectorised dimension, ``rows`` across it. ``form`` says how
     the operand across arrives: a form of the multiply-add, with ``lane_k`` and ``lane_s`` for
     vectors that lie along K or across, and ``repeat`` for a few elements along K that a register
-    repeats; those along K serve ``group`` steps. ``op`` is the multiply-add of that form, ``plain``
+    repeats; those along K serve ``group`` steps. It is ``along_k`` where vectors of both do. ``op`` is the multiply-add of that form, ``plain``
     the one of an element that is spread by itself, as where K ends within a group of steps.
     ``hold`` is the side kept in registers during a K step; ``instructions`` is how many a
     multiply-add takes, ``shuffles`` how many more convert an element of the operand across,
