@@ -55,20 +55,19 @@ class TileShape:
 
     ``vectors`` registers lie along the vectorised dimension, ``rows`` across it. ``form`` says how
     the operand across arrives: a form of the multiply-add, with ``lane_k`` and ``lane_s`` for
-    vectors that lie along K or across, and ``repeat`` for a few elements along K that a register
-    repeats; those along K serve ``group`` steps. It is ``along_k`` where vectors of both do. ``op`` is the multiply-add of that form, ``plain``
-    the one of an element that is spread by itself, as where K ends within a group of steps.
-    ``hold`` is the side kept in registers during a K step; ``instructions`` is how many a
-    multiply-add takes, ``shuffles`` how many more convert an element of the operand across,
-    ``height`` the rows that one computes and ``parts`` how many of them lie along a vector. In the
-    registers of ``unit`` the accumulators and factors are matrices, and a step takes ``groups``
-    groups of K; in those of ``sums`` the accumulators alone.
-    ``latency`` is the multiply-add's, 0 the core's; ``converts``: elements alone are converted in
-    steps; ``stride`` the bytes from one step's vectors to the next's, 0 where all are aligned.
-    ``zeros`` vectors are taken by loads of a tail of K, whose other lanes are 0.
-    A load reads as many factors that are vectors as ``several`` says, most first, () one.
-    ``scalars_apart`` is the target's. With ``scaled`` a step is a block of K, whose sums have
-    registers of their own until they are scaled and added.
+    vectors that lie along K or across, ``along_k`` where those of both do, and ``repeat`` for a few
+    elements along K that a register repeats; those along K serve ``group`` steps. ``op`` is the
+    multiply-add of that form, ``plain`` the one of an element that is spread by itself, as where K
+    ends within a group of steps. ``hold`` is the side kept in registers during a K step;
+    ``instructions`` is how many a multiply-add takes, ``shuffles`` how many more convert an element
+    of the operand across, ``height`` the rows that one computes and ``parts`` how many of them lie
+    along a vector. In the registers of ``unit`` the accumulators and factors are matrices, and a
+    step takes ``groups`` groups of K; in those of ``sums`` the accumulators alone. ``latency`` is
+    the multiply-add's, 0 the core's; ``converts``: elements alone are converted in steps;
+    ``stride`` the bytes from one step's vectors to the next's, 0 where all are aligned. ``zeros``
+    vectors are taken by loads of a tail of K, whose other lanes are 0. A load reads as many factors
+    that are vectors as ``several`` says, most first, () one. ``scalars_apart`` is the target's.
+    With ``scaled`` a step is a block of K, whose sums have registers of their own until scaled.
     """
 
     vector: Vector
@@ -456,9 +455,8 @@ def _spread(one: TileShape, request: TileRequest) -> Iterator[Way]:
 THROUGH = 2
 #: The share of products that nothing goes on beside, where their sums are scaled.
 TURNS = 0.5
-#: The ``strain`` of a core, at least, where elements are converted beside multiply-adds: both wait
-#: for units that they share. On AVX2 of Zen 4 f16 has 0.86 of f32's speed with 8 chains, which just
-#: hide the latency, 0.96 with 10 and 0.99 with 12 (64x64x64, B packed).
+#: The least ``strain`` where elements are converted beside multiply-adds: on AVX2 of Zen 4 f16 has
+#: 0.86 of f32's speed with 8 chains, which just hide the latency, 0.96 with 10 and 0.99 with 12.
 _CONVERTING = 1 / 8
 #: Where loads that cross lines take this share of multiply-adds, or the other way round, neither
 #: waits for the other (measured on an Intel core with AMX).
@@ -474,8 +472,7 @@ def chains_wanted(shape: TileShape, core: Core) -> int:
     core = core.at(shape.vector.nbytes)
     speed = core.speed(shape.op.mnemonic)
     started = core.fma_units if speed is None else 1 / speed.cycles
-    # Measured numbers: a hundredth of a chain is none.
-    return max(1, ceil(latency(shape, core) * started - 0.01))
+    return max(1, ceil(latency(shape, core) * started - 0.01))  # measured: a hundredth is none
 
 
 def latency(shape: TileShape, core: Core) -> float:
@@ -503,7 +500,7 @@ def together(bounds: dict[str, float], shape: TileShape, core: Core) -> float:
         less, more = sorted((bounds["multiply-add units"], bounds["loads"]))
         cycles *= 1 + core.contention * max(0.0, (less / more - _APART) / (1 - _APART))
     chains = shape.multiply_adds * shape.k_split / chains_wanted(shape, core)
-    strain = max(core.strain, _CONVERTING) if shape.shuffles else core.strain
+    strain = max(core.strain, _CONVERTING if shape.shuffles else 0)
     return cycles * (1 + strain * min(1, max(0, 3 - 2 * chains)))
 
 
@@ -528,9 +525,8 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
     }
     if shape.scaled is not None:
         return _of_block(shape, core, found | _broadcasts(shape, whole, core))
-    pairs = (shape.multiply_adds + shape.bands) * core.spread / 2
     shuffled = shape.arithmetic + shape.bands * shape.vector.broadcast_shuffles
-    pairs = max(pairs, shuffled / core.fma_units)
+    pairs = max((shape.multiply_adds + shape.bands) * core.spread / 2, shuffled / core.fma_units)
     if shape.form == "broadcast" and pairs > found["multiply-add units"]:
         found["broadcasts"] = pairs  # of the same units: else it is their own bound
     return found | {"conversions": converting / core.shuffles} if converting else found
@@ -538,10 +534,9 @@ def bounds(shape: TileShape, core: Core) -> dict[str, float]:
 
 def _broadcasts(shape: TileShape, whole: Core, core: Core) -> dict[str, float]:
     """The bound of broadcasts beside products of blocks: shorter vectors wait as whole ones do."""
-    if shape.form != "broadcast":
-        return {"broadcasts": 0.0}
+    pairs = shape.multiply_adds + shape.bands if shape.form == "broadcast" else 0
     shorter = core.between("", 1) / whole.between("", 1)
-    return {"broadcasts": (shape.multiply_adds + shape.bands) * whole.spread / 2 * shorter}
+    return {"broadcasts": pairs * whole.spread / 2 * shorter}
 
 
 def _of_block(shape: TileShape, core: Core, group: dict[str, float]) -> dict[str, float]:
