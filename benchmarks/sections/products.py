@@ -197,23 +197,24 @@ def _rounds(calls: dict[str, Callable[[], object]], effort: Effort) -> dict[str,
     Of calls that take long there are fewer; not of others, which take some six until what the last
     cache keeps for them is there.
     """
-    counts = {name: _count(call, effort.quantum) for name, call in calls.items()}
+    counted = {name: _count(call, effort.quantum) for name, call in calls.items()}
     seconds = {name: np.full(effort.rounds, np.inf) for name in calls}
-    long = max(_taken(call, 1) for call in calls.values()) > LONG
+    long = max(taken for _, taken in counted.values()) > LONG
     for i in range(3 if long else effort.rounds):
         for _ in range(2 if long else effort.repeats):
             for name, call in calls.items():
-                taken = _taken(call, counts[name])
+                taken = _taken(call, counted[name][0])
                 seconds[name][i] = min(seconds[name][i], taken)
     return {name: taken[np.isfinite(taken)] for name, taken in seconds.items()}
 
 
-def _count(call: Callable[[], object], quantum: float) -> int:
+def _count(call: Callable[[], object], quantum: float) -> tuple[int, float]:
+    """How many calls take ``quantum`` seconds, and how long one of them does."""
     call()
     count = 1
-    while (taken := _taken(call, count) * count) < quantum / 2:
+    while (taken := _taken(call, count)) * count < quantum / 2:
         count *= 2
-    return max(1, round(count * quantum / taken))
+    return max(1, round(quantum / taken)), taken
 
 
 def _taken(call: Callable[[], object], count: int) -> float:

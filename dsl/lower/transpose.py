@@ -102,7 +102,7 @@ def _in_place(tiles: _Tiles) -> Iterator[NestNode]:
         size, here = part.units, part.at("ti")
         itself = Call(tiles.get(_turn, (size, size)), (tiles.at("out", here, here),))
         body: tuple[NestNode, ...] = (itself,)
-        if part.count != 1 and not part.once:
+        if not part.single:
             before = _exchange(tiles, (part, here), (part, part.at("tj")))
             body += (BlockLoop("tj", symbol("ti"), (before,), note="and those before"),)
         yield from _loop("ti", part, body)

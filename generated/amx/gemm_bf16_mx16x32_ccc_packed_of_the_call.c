@@ -235,14 +235,14 @@ void gemm_bf16_mx16x32_ccc_packed_of_the_call_inner(const uint16_t *a, const uin
     for (int64_t mt = 0; mt < m / 16; mt++) { /* m by 16 */
         tile0_16x16(a + 512 * mt, b, c + 256 * mt);
     }
-    for (int64_t mt = 0; mt < (m % 16 + 15) / 16; mt++) { /* m by m % 16 */
+    if ((m % 16 + 15) / 16 > 0) {
         const struct tiles tiles1 = {
             1, 0, {0},
         /* bytes of a row of each register */ {64, 64, 64},
         /* rows of each register */ {(uint8_t)(m % 16), 16, (uint8_t)(m % 16)},
         };
         tiles_load(&tiles1);
-        tile1_16x16(a + 32 * (16 * (m / 16) + (m % 16) * mt), b, c + 16 * (16 * (m / 16) + (m % 16) * mt));
+        tile1_16x16(a + 512 * (m / 16), b, c + 256 * (m / 16));
     }
 }
 void gemm_bf16_mx16x32_ccc_packed_of_the_call(const uint16_t *a, const uint16_t *b, float *c, int64_t m)

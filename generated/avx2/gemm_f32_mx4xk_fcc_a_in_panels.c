@@ -466,10 +466,8 @@ void gemm_f32_mx4xk_fcc_a_in_panels(const float *a, const float *b, float *c, in
                                             c + ldc * (2 * pm + m0 * m_step), ldb, ldc, kc);
                                     }
                                     if (mc % 2 > 0) {
-                                        if (mc % 2 > 0) {
-                                            tile5_1x4(a_packed + 2 * (mc / 2) * kc, b + k0 * k_step * ldb,
-                                                c + ldc * (2 * (mc / 2) + m0 * m_step), ldb, kc);
-                                        }
+                                        tile5_1x4(a_packed + 2 * (mc / 2) * kc, b + k0 * k_step * ldb,
+                                            c + ldc * (2 * (mc / 2) + m0 * m_step), ldb, kc);
                                     }
                                 } else {
                                     for (int64_t pm = 0; pm < mc / 2; pm++) { /* panels of 2 */
@@ -477,10 +475,8 @@ void gemm_f32_mx4xk_fcc_a_in_panels(const float *a, const float *b, float *c, in
                                             c + ldc * (2 * pm + m0 * m_step), ldb, ldc, kc);
                                     }
                                     if (mc % 2 > 0) {
-                                        if (mc % 2 > 0) {
-                                            tile7_1x4(a_packed + 2 * (mc / 2) * kc, b + k0 * k_step * ldb,
-                                                c + ldc * (2 * (mc / 2) + m0 * m_step), ldb, kc);
-                                        }
+                                        tile7_1x4(a_packed + 2 * (mc / 2) * kc, b + k0 * k_step * ldb,
+                                            c + ldc * (2 * (mc / 2) + m0 * m_step), ldb, kc);
                                     }
                                 }
                             }

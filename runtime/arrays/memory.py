@@ -25,10 +25,10 @@ def address(block: np.ndarray[Any, Any]) -> int:
     return int(block.__array_interface__["data"][0])
 
 
-def aligned(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
-    """New bytes that begin at a cache line."""
-    block = np.empty(nbytes + ALIGNMENT, np.uint8)
-    start = -address(block) % ALIGNMENT
+def aligned(nbytes: int, alignment: int = ALIGNMENT) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """New bytes that begin at a cache line, or at a multiple of ``alignment``."""
+    block = np.empty(nbytes + alignment, np.uint8)
+    start = -address(block) % alignment
     return block[start : start + nbytes]
 
 
@@ -43,9 +43,7 @@ def in_large_pages(nbytes: int) -> np.ndarray[Any, np.dtype[np.uint8]]:
         return aligned(nbytes)
     rest = nbytes % LARGE_PAGE
     unused = LARGE_PAGE - rest if 2 * rest >= LARGE_PAGE else 0
-    block = np.empty(nbytes + unused + LARGE_PAGE, np.uint8)
-    start = -address(block) % LARGE_PAGE
-    return block[start : start + nbytes]
+    return aligned(nbytes + unused, LARGE_PAGE)[:nbytes]
 
 
 def new_array(shape: tuple[int, ...], dtype: Any, order: Literal["C", "F"] = "C") -> Array:

@@ -336,7 +336,6 @@ def _grids(tiles: TileSet, grids: Sequence[Grid], block: Block) -> Iterator[Nest
     """
     plan, letters = block.plan, tiles.plan.outer
     along, across = plan.along, plan.across
-    order = sorted({"m", "n"}, key=letters.lower().rfind)
     parallel = {dim for dim in "mn" if letters[letters.lower().rfind(dim) :][:1].isupper()}
     if plan.by_panels:
         yield panels(tiles, block, grids)
@@ -344,9 +343,7 @@ def _grids(tiles: TileSet, grids: Sequence[Grid], block: Block) -> Iterator[Nest
     for grid in grids:
         parts = {along: grid.along, across: grid.across}
         node: NestNode = called(tiles, block, grid.tile, grid.along, grid.across)
+        order = sorted("mn", key=lambda dim: (not parts[dim].once, letters.lower().rfind(dim)))
         for dim in reversed(order):
-            if not parts[dim].once:
-                node = looped(dim, parts[dim], (node,), parallel)[0]
-        for part in parts.values():
-            node = When(part.count, (node,)) if part.once else node
+            node = looped(dim, parts[dim], (node,), parallel)[0]
         yield node

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from sympy import Expr
 
-from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode
+from tilewright.ir.nest import Argument, BlockLoop, Call, Name, NestNode, When
 from tilewright.ir.ops import TileProgram
 from tilewright.lower.staging.pack import stack_bytes
 from tilewright.lower.tile.assemble import lower_tile
@@ -57,9 +57,9 @@ def called(tiles: TileSet, block: Block, tile: RegisterTile, along: Part, across
 def looped(
     dim: str, part: Part, body: tuple[NestNode, ...], parallel: set[str], first: int = 0
 ) -> tuple[NestNode, ...]:
-    """``body`` for every tile of a part from ``first`` on, if it has several."""
-    if part.count == 1:
-        return body
+    """``body`` for every tile of a part from ``first`` on, or for its one, where that exists."""
+    if part.single:
+        return (When(part.count, body),) if part.once else body
     note = f"{dim} by {c_text(part.size)}"
     return (BlockLoop(f"{dim}t", part.count, body, first, note, dim in parallel),)
 

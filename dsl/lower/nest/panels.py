@@ -93,7 +93,7 @@ class _Panels:
 
     def _alike(self, part: Part, before: Expr) -> Iterator[NestNode]:
         """All but the last: a trip converts panel ``mt`` beside the tiles of the one before it."""
-        if part.count == 1:
+        if part.single:
             return
         trip = symbol("mt") if part.count != 2 else ONE
         after = _Rows(part.nth(trip), part.units, before + trip)

@@ -7,7 +7,7 @@ in memory is transposed in registers on the way.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 from sympy import Expr
@@ -140,7 +140,16 @@ def in_panels(
     if part.count != 1:
         note = f"panels of {part.units}"
         return (BlockLoop(counter, part.count, nodes, note=note, parallel=parallel),)
-    return nodes if value(part.size) is not None else (When(part.size, nodes),)
+    return nodes if value(part.size) is not None else (When(part.size, tuple(_there(nodes, part))),)
+
+
+def _there(nodes: Iterable[NestNode], part: Part) -> Iterator[NestNode]:
+    """``nodes`` where the part has elements: those that ask just that need not ask again."""
+    for node in nodes:
+        if isinstance(node, When) and node.count == part.size and not node.otherwise:
+            yield from node.body
+        else:
+            yield node
 
 
 def stack_bytes(operand: Operand, elements: Expr) -> int | None:

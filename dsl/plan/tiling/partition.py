@@ -30,6 +30,7 @@ from .parts import (
     cut,
     equals_part,
     exact_parts,
+    perhaps,
     positive_part,
 )
 from .tile_shape import TileRequest, bounds, tightest
@@ -443,7 +444,7 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
     tail_value = value(tail)
     if _masks(plan, vector) or (tail_value is not None and _maskable(plan, vector, tail_value)):
         exists = ONE if tail_value else positive_part(tail, lanes)
-        parts.append(Part(start, tail, 1, exists, once=not tail_value))
+        parts.append(perhaps(start, tail, 1, exists))
         yield Axis(vector, tuple(parts))
         return
     yield Axis(vector, tuple(parts))
@@ -455,8 +456,7 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
         start, tail = start + count * size, mod(tail, size)
         least, last = size, narrow
     for size in range(1, least):
-        exists = equals_part(tail, size, least)
-        yield Axis(last, (Part(start, _int(size), 1, exists, once=value(exists) is None),))
+        yield Axis(last, (perhaps(start, _int(size), 1, equals_part(tail, size, least)),))
 
 
 def _masks(plan: Plan, vector: Vector) -> bool:
@@ -541,7 +541,7 @@ def _in_one_tile(
     for tail in reversed(tails):
         exists = at_least_part(left, tail.least, width) - at_least_part(left, tail.most + 1, width)
         size = _int(tail.most) if tail.least == tail.most else left
-        yield Axis(tail.vector, (Part(start, size, tail.units, exists, once=True),))
+        yield Axis(tail.vector, (perhaps(start, size, tail.units, exists),))
 
 
 def _narrow_sizes(plan: Plan, vector: Vector) -> Iterator[tuple[int, Vector]]:

@@ -26,9 +26,14 @@ class Part:
     count: Expr
     once: bool = False
 
+    @property
+    def single(self) -> bool:
+        """Whether there is no second one."""
+        return self.once or bool(self.count == 1)
+
     def at(self, counter: str) -> Expr:
         """Where the part of that number begins."""
-        return self.start if self.count == 1 or self.once else self.nth(symbol(counter))
+        return self.start if self.single else self.nth(symbol(counter))
 
     def nth(self, index: Expr) -> Expr:
         """Where the part of that index begins."""
@@ -69,8 +74,8 @@ def exact_parts(total: Expr, most: int) -> Iterator[Part]:
         yield Part(ZERO, Integer(most), most, whole)
     known = value(left)
     for units in range(1, most) if known is None else filter(None, [known]):
-        count = ONE if known else equals_part(left, units, most)
-        yield Part(whole * most, Integer(units), units, count, once=not known)
+        exists = ONE if known else equals_part(left, units, most)
+        yield perhaps(whole * most, Integer(units), units, exists)
 
 
 def panel_parts(total: Expr, width: int) -> Iterator[Part]:
@@ -99,9 +104,14 @@ def across_parts(unit: MulAdd | None, total: Expr, most: int, by: int = 2) -> It
         size = unit.rows * -(-size // unit.rows // 2) if size > unit.rows else 0
     known, height = value(left), min(most, unit.rows)
     if known is None:
-        yield Part(start, left, height, positive_part(left, height))
+        yield perhaps(start, left, height, positive_part(left, height))
     elif known:
         yield Part(start, left, known, ONE)
+
+
+def perhaps(start: Expr, size: Expr, units: int, exists: Expr) -> Part:
+    """One part where ``exists`` is 1, and none where it is 0, which only the call may know."""
+    return Part(start, size, units, exists, once=value(exists) is None)
 
 
 def positive_part(tail: Expr, lanes: int) -> Expr:
