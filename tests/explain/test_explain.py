@@ -15,7 +15,7 @@ from tilewright.explain.text import WIDTH, explain
 from tilewright.generate import explain_plan, lowered, plan_for, program_for
 from tilewright.ir.count import formulas
 from tilewright.plan import contraction
-from tilewright.plan.tiling import cost_model, partition, tile_shape
+from tilewright.plan.tiling import bounds, cost_model, partition, tile_shape
 from tilewright.plan.tiling.cost_model import ranking, shape_of, tile_cycles
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.expression import acc
@@ -144,7 +144,7 @@ SEARCHES = (
 )  # fmt: skip
 #: What asks what a tile costs, as the estimate of a plan does.
 COSTS = (
-    cost_model.tile_cycles, tile_shape.bounds, tile_shape.step_cycles, tile_shape.chains_wanted,
+    cost_model.tile_cycles, bounds.bounds, bounds.step_cycles, bounds.chains_wanted,
 )  # fmt: skip
 
 

@@ -25,8 +25,8 @@ from tilewright.ir.verify import live_registers
 from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Mask, MulAdd, Vector
+from tilewright.plan.tiling.bounds import bounds, chains_wanted, step_cycles
 from tilewright.plan.tiling.cost_model import _fits, choose, equal_parts, ranking
-from tilewright.plan.tiling.tile_shape import bounds, chains_wanted, step_cycles
 from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm

@@ -20,8 +20,9 @@ from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
 
+from .bounds import latency, step_cycles
 from .configurations import Shape, configurations_of, register_shapes
-from .tile_shape import Budget, TileRequest, TileShape, latency, step_cycles, tile_shapes
+from .tile_shape import Budget, TileRequest, TileShape, tile_shapes
 
 #: The share of its rate at which the second cache feeds multiply-adds, and of the time of lines of
 #: rows apart that no work hides even so.

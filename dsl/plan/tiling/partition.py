@@ -12,6 +12,7 @@ from tilewright.isa.vector import Vector
 from tilewright.symbolic import ONE, ZERO, div, mod, value
 
 from ..plan import Plan
+from .bounds import bounds, tightest
 from .cost_model import (
     Choice,
     Fitting,
@@ -33,7 +34,7 @@ from .parts import (
     perhaps,
     positive_part,
 )
-from .tile_shape import TileRequest, bounds, tightest
+from .tile_shape import TileRequest
 from .tiles import Search
 
 #: The share of a tile's cycles that one of narrower vectors saves at least, where it is added for

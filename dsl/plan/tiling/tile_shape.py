@@ -1,11 +1,11 @@
-"""Register tiles: what is asked of one, its possible forms, the registers it takes, its bounds."""
+"""Register tiles: what is asked of one, its possible forms, the registers it takes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import ceil, gcd, inf
+from math import gcd, inf
 from typing import Literal
 
 from tilewright.isa.machine import Core
@@ -14,7 +14,7 @@ from tilewright.isa.target import Target
 from tilewright.isa.vector import MulAdd, Vector
 
 from ..contraction import Product
-from .scaled import NARROWING, SHARED, UNPACKING, WIDENING, Scaled
+from .scaled import UNPACKING, Scaled
 
 #: Registers for the steps in which elements are converted that no access converts.
 STEPS = 3
@@ -448,152 +448,3 @@ def _spread(one: TileShape, request: TileRequest) -> Iterator[Way]:
     memory = request.product.form(one.vector, "memory") if request.product.alike else None
     if not request.source and memory:
         yield Way(replace(shape, form="memory", op=memory), "along", "single")
-
-
-#: Latencies of a multiply-add of matrices from what is unpacked for it to what vectors do with its
-#: sums, by way of memory both times (measured on Granite Rapids: 109 cycles, where it has 52).
-THROUGH = 2
-#: The share of products that nothing goes on beside, where their sums are scaled.
-TURNS = 0.5
-#: The least ``strain`` where elements are converted beside multiply-adds: on AVX2 of Zen 4 f16 has
-#: 0.86 of f32's speed with 8 chains, which just hide the latency, 0.96 with 10 and 0.99 with 12.
-_CONVERTING = 1 / 8
-#: Where loads that cross lines take this share of multiply-adds, or the other way round, neither
-#: waits for the other (measured on an Intel core with AMX).
-_APART = 0.7
-
-# --- bounds of a K step ------------------------------------------------------------------------
-
-
-def chains_wanted(shape: TileShape, core: Core) -> int:
-    """How many chains of multiply-adds hide the latency of one."""
-    if shape.unit is not None:
-        return -(-shape.unit.latency * shape.bands // shape.rows)
-    core = core.at(shape.vector.nbytes)
-    speed = core.speed(shape.op.mnemonic)
-    started = core.fma_units if speed is None else 1 / speed.cycles
-    return max(1, ceil(latency(shape, core) * started - 0.01))  # measured: a hundredth is none
-
-
-def latency(shape: TileShape, core: Core) -> float:
-    """Cycles until a multiply-add of the tile has its sum."""
-    core = core.at(shape.vector.nbytes)
-    speed = core.speed(shape.op.mnemonic)
-    return (shape.latency or core.fma_latency) if speed is None else speed.latency
-
-
-def step_cycles(shape: TileShape, core: Core) -> float:
-    """Cycles per K step: the tightest of units, loads, issue and latency, as ``together`` says."""
-    return together(bounds(shape, core), shape, core)
-
-
-def together(bounds: dict[str, float], shape: TileShape, core: Core) -> float:
-    """Cycles of a step with such bounds: the tightest one's.
-
-    The others count a little too: bounds that lie close together are not reached together, least of
-    all loads that cross lines and multiply-adds; and so do chains that leave no choice of what to
-    multiply next.
-    """
-    each = bounds.values()
-    cycles = max(each) + (sum(each) - max(each)) * core.overlap
-    if core.contention and shape.touched(core) > shape.loads:
-        less, more = sorted((bounds["multiply-add units"], bounds["loads"]))
-        cycles *= 1 + core.contention * max(0.0, (less / more - _APART) / (1 - _APART))
-    chains = shape.multiply_adds * shape.k_split / chains_wanted(shape, core)
-    strain = max(core.strain, _CONVERTING if shape.shuffles else 0)
-    return cycles * (1 + strain * min(1, max(0, 3 - 2 * chains)))
-
-
-def bounds(shape: TileShape, core: Core) -> dict[str, float]:
-    """Cycles per K step by what bounds them."""
-    if shape.unit is not None:
-        found = {
-            "multiply-add units": float(shape.rows * shape.columns),
-            "loads": shape.loads / core.loads,
-            "latency": shape.unit.latency / shape.k_split,
-        }
-        return found if shape.scaled is None else _of_matrices(shape, core, found)
-    converting, loading = shape.bands * shape.shuffles, shape.loading(core)
-    whole, core = core, core.at(shape.vector.nbytes)
-    found = {
-        "multiply-add units": shape.multiply_adds
-        * core.between(shape.op.mnemonic, shape.op.instructions)
-        + converting * core.shared / core.fma_units,
-        "loads": loading,
-        "issue": (shape.issued + converting) / core.issue,
-        "latency": latency(shape, core) / shape.k_split,
-    }
-    if shape.scaled is not None:
-        return _of_block(shape, core, found | _broadcasts(shape, whole, core))
-    shuffled = shape.arithmetic + shape.bands * shape.vector.broadcast_shuffles
-    pairs = max((shape.multiply_adds + shape.bands) * core.spread / 2, shuffled / core.fma_units)
-    if shape.form == "broadcast" and pairs > found["multiply-add units"]:
-        found["broadcasts"] = pairs  # of the same units: else it is their own bound
-    return found | {"conversions": converting / core.shuffles} if converting else found
-
-
-def _broadcasts(shape: TileShape, whole: Core, core: Core) -> dict[str, float]:
-    """The bound of broadcasts beside products of blocks: shorter vectors wait as whole ones do."""
-    pairs = shape.multiply_adds + shape.bands if shape.form == "broadcast" else 0
-    shorter = core.between("", 1) / whole.between("", 1)
-    return {"broadcasts": pairs * whole.spread / 2 * shorter}
-
-
-def _of_block(shape: TileShape, core: Core, group: dict[str, float]) -> dict[str, float]:
-    """The bounds of a block of K from those of a K group."""
-    scaled = shape.scaled
-    assert scaled is not None
-    if not scaled.apart:
-        operations = shape.arithmetic + shape.loads + UNPACKING * shape.vectors
-        whole = {name: cycles * scaled.groups for name, cycles in group.items()}
-        return whole | {"issue": scaled.groups * operations / core.issue}
-    unpacking = shape.vectors * scaled.groups * scaled.parts
-    loads = shape.vectors * scaled.lines + shape.bands * (scaled.groups + 2)
-    ends = (scaled.scaling + WIDENING * scaled.runs) * shape.outputs
-    arithmetic = shape.arithmetic * scaled.groups + ends + unpacking
-    products = group["multiply-add units"] * scaled.groups
-    hidden = shape.outputs if scaled.scaling > 1 else 0  # an FMA beside products of integers
-    bytes_alone = scaled.fields == 1 and scaled.converting
-    share = SHARED + (core.shared * (NARROWING - SHARED) if bytes_alone else 0)
-    beside = ends - hidden + share * unpacking
-    return {
-        "multiply-add units": products,
-        "products, unpacking and scaling": products + beside * core.between("", 1),
-        "loads": loads / core.loads,
-        "issue": (arithmetic + loads) / core.issue,
-        "latency": group["latency"] * scaled.groups + scaled.scaling * core.fma_latency,
-        "broadcasts": group["broadcasts"] * scaled.groups,
-    }
-
-
-def _of_matrices(shape: TileShape, core: Core, part: dict[str, float]) -> dict[str, float]:
-    """The bounds of a block of K from those of a part of it that matrices hold.
-
-    B's elements are stored before, and sums after: rows of these are loaded, scaled, and added to
-    others in memory. Stores, what vectors do, and rows of A that come from the second cache take
-    turns, and half of the time products do as well (measured on Granite Rapids).
-    """
-    scaled = shape.scaled
-    assert scaled is not None
-    parts, unpacked = scaled.groups / shape.groups, shape.vectors * scaled.groups
-    loads = part["loads"] * core.loads * parts + 2 * (shape.outputs + shape.rows)
-    loads += shape.vectors * scaled.lines
-    stores = unpacked + 2 * shape.outputs
-    arithmetic = unpacked * scaled.parts + scaled.scaling * shape.outputs
-    products, rows = part["multiply-add units"] * parts, shape.rows * parts
-    arrive = rows * core.line / core.second.rate
-    return {
-        "multiply-add units": products,
-        "stores, scaling, and rows of A": stores / core.stores
-        + arithmetic * core.between("", 1)
-        + TURNS * products
-        + arrive,
-        "loads": loads / core.loads,
-        "issue": (arithmetic + loads + stores) / core.issue,
-        "latency": THROUGH * part["latency"] * parts + unpacked / core.stores,
-    }
-
-
-def tightest(each: dict[str, float]) -> str:
-    """The bound that is reached first."""
-    return max(each, key=lambda name: each[name])
