@@ -177,7 +177,10 @@ def packed_across(
         strides = {line: width, "k": ONE, "b": width * whole_vectors(extents[line], lanes)}
         return Operand(source.name, type_, strides, buffer)
     if value(source.strides["k"]) == 1 and not product.blocks:
-        width = whole_vectors(extents["k"], row_elements(target, source.type, type_, lanes))
+        unit = row_elements(target, source.type, type_, lanes)
+        width = whole_vectors(extents["k"], unit)
+        if product.block:
+            width = odd_vectors(width, max(unit, target.core.line // ITEMSIZE[type_]))
         strides = {line: width, "k": ONE, "b": width * extents[line]}
         return Operand(source.name, type_, strides, buffer)
     leading = whole_vectors(extents[line], max(lanes, product.rows))

@@ -9,12 +9,14 @@ from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Addresses, Packed
 from tilewright.spec.schedule import Schedule
+from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import value
 
+from .estimate.caches import places
 from .formats.lookup import format_of
 from .formats.quantized_b import sums_numbers, unpacks_numbers
 from .loops import outer_length
-from .operands import operand_of
+from .operands import Operand, operand_of
 from .staging import fits_across, is_plain, product_of
 
 Dimension = Literal["m", "n", "k"]
@@ -88,11 +90,12 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
     best = min(legal, key=last)
     if panels:
         return ((best, "ab"),)
-    return tuple((best, first) for first in _converted_first(spec, target, best))
+    return tuple((best, first) for first in _converted_first(spec, target, best, packs))
 
 
-#: Columns of a quantized B from which on matrices of A are loaded from a copy of its rows.
-COPIED = 256
+#: Columns of a quantized B from which on A is read from a copy of its rows, by matrices, and by
+#: vectors where at most so many rows lie in the first cache at once.
+COPIED, CROWDED = 256, 16
 
 
 def packs_in_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:
@@ -130,21 +133,34 @@ def asks_for_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:
     return alone and not is_plain(spec, target) and not isinstance(spec.b, Packed)
 
 
-def _converted_first(spec: Gemm, target: Target, dimension: Dimension) -> tuple[str, ...]:
+def _converted_first(
+    spec: Gemm, target: Target, dimension: Dimension, packed: bool
+) -> tuple[str, ...]:
     """What to convert before all else: nothing more than must be, or the operand across, too.
 
-    Where vectors lie along K nothing is spread.
+    Where vectors lie along K nothing is spread. ``packed``: blocks of B are unpacked in panels.
     """
     across, along = ("b", "a") if dimension == "m" else ("a", "b")
     operand, product = operand_of(spec, across), product_of(spec, target, along)
-    if product.unit is not None and product.block and not spec.sums_blocks:
-        # Rows that begin with a line are loaded twice as fast, once for each matrix of columns.
-        return (across,) if isinstance(spec.n, int) and spec.n >= COPIED else ("",)
+    if product.block and not spec.sums_blocks and operand.type == product.across:
+        # For matrices rows that begin with a line are loaded twice as fast, once for each matrix of
+        # columns; for vectors those in few sets of the first cache would drive out each other.
+        copied = isinstance(spec.n, int) and spec.n >= COPIED
+        apart = product.unit is not None or (not packed and _crowded(operand, target))
+        return (across,) if copied and apart else ("",)
     if operand.type == product.across or product.unit is not None:
         return ("",)
     if not fits_across(operand, product, target, "n" if across == "b" else "m"):
         return ("",)
     return (across,) if dimension == "k" else (across, "")
+
+
+def _crowded(operand: Operand, target: Target) -> bool:
+    """Whether rows of A lie so far apart that tiles find few of them in the first cache at once."""
+    step = value(operand.strides["m"])
+    if step is None:
+        return False
+    return places(max(1, step * ITEMSIZE[operand.type]), target.core.line) <= CROWDED
 
 
 def _legal_converted(spec: Gemm, target: Target) -> tuple[Dimension, ...]:

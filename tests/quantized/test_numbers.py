@@ -232,11 +232,24 @@ def test_zeros_of_blocks_and_parts_of_them_are_not_unpacked_beforehand() -> None
 
 
 def test_tiles_have_as_many_rows_as_the_first_cache_has_places() -> None:
-    """Rows of 8 KiB all begin in one set of it."""
+    """Rows of 8 KiB all begin in one set of it, and a copy for a few columns does not pay."""
     for k, most in ((4096, 8), (4096 + 32, 32)):
-        plan = plan_of(tw.Gemm(M, 4096, k, a="bf16", b=tw.Packed(Q4)), None, "avx512+bf16")
-        assert max(tile.shape.rows for tile in plan.tiles) <= most
+        plan = plan_of(tw.Gemm(M, 240, k, a="bf16", b=tw.Packed(Q4)), None, "avx512+bf16")
+        assert max(tile.shape.rows for tile in plan.tiles) <= most and not plan.sources
     asked = plan_of(
         tw.Gemm(M, 4096, 4096, a="bf16", b=tw.Packed(Q4)), tw.Schedule(tile=(12, 16)), "avx512+bf16"
     )
     assert max(tile.shape.rows for tile in asked.tiles) == 12
+
+
+def test_rows_that_share_few_sets_are_copied_an_odd_number_of_lines_apart() -> None:
+    """By vectors too, in f32 as in bf16; the others are read where they lie."""
+    for type_, k, target in (("bf16", 2048, "avx512+bf16"), ("f32", 4096, "avx2")):
+        copied = plan_of(tw.Gemm(M, 256, k, a=type_, b=tw.Packed(Q4)), None, target)
+        assert copied.sources.keys() == {"a"}
+        assert copied.operands["a"].strides["m"] == k + 64 // (2 if type_ == "bf16" else 4)
+        for depth, lda in ((k + 64, None), (k, tw.dim("lda"))):
+            spec = tw.Gemm(M, 256, depth, a=type_, b=tw.Packed(Q4), lda=lda)
+            assert not plan_of(spec, None, target).sources
+    many = plan_of(tw.Gemm(M, 256, 4096, a="f32", b=tw.Packed(Q4)), None, "avx2").many
+    assert many is not None and not many.plan.sources, "their blocks of K lie in few lines"
