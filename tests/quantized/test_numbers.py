@@ -244,7 +244,10 @@ def test_tiles_have_as_many_rows_as_the_first_cache_has_places() -> None:
 
 def test_rows_that_share_few_sets_are_copied_an_odd_number_of_lines_apart() -> None:
     """By vectors too, in f32 as in bf16; the others are read where they lie."""
-    for type_, k, target in (("bf16", 2048, "avx512+bf16"), ("f32", 4096, "avx2")):
+    kinds: tuple[tuple[Any, int, str], ...] = (
+        ("bf16", 2048, "avx512+bf16"), ("f32", 4096, "avx2"),
+    )  # fmt: skip
+    for type_, k, target in kinds:
         copied = plan_of(tw.Gemm(M, 256, k, a=type_, b=tw.Packed(Q4)), None, target)
         assert copied.sources.keys() == {"a"}
         assert copied.operands["a"].strides["m"] == k + 64 // (2 if type_ == "bf16" else 4)
