@@ -34,6 +34,9 @@ LANES = 4
 #: Elements of K that are unpacked at once: of 2 bits 4 share a byte, of 3 bits 8 have three.
 #: A block of K has a multiple of half as many.
 UNPACKED = 16
+#: Rows of an operand in blocks of K that lie in the first cache at once, where only the call knows
+#: how far apart they are: those that are 10 KiB apart, as many multiples of a large power of two.
+KEPT = 16
 #: What sizes of the call count as, where plans differ in nothing but conversions.
 NOMINAL = 64
 #: A packed block up to this many bytes lies on the stack.
@@ -403,7 +406,8 @@ class Plan(Decided):
         for operand, letter in sides:
             step = 0 if operand.packed else value(operand.strides[letter])
             size = ITEMSIZE[operand.type] if step is None else abs(step) * ITEMSIZE[operand.type]
-            found.append(places(size, line) if size else inf)
+            held = places(size, line) if size else inf
+            found.append(KEPT if step is None and letter in self.blocks else held)
         return found[0], found[1]
 
     def _passing(self) -> int:

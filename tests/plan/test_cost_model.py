@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,15 @@ from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Mask, MulAdd, Vector
 from tilewright.plan.tiling.bounds import bounds, chains_wanted, step_cycles
-from tilewright.plan.tiling.cost_model import _fits, choose, equal_parts, ranking
+from tilewright.plan.tiling.cost_model import (
+    EXPOSED,
+    UNASKED,
+    _fits,
+    choose,
+    equal_parts,
+    ranking,
+    tile_cycles,
+)
 from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm
@@ -220,6 +229,21 @@ def test_broadcasts_that_take_multiply_add_units_bound_narrow_tiles() -> None:
     assert bounds(tall, core)["broadcasts"] == (4 + 4) * 1.5 / 2
     assert "broadcasts" not in bounds(wide, core) | bounds(replace(tall, form="memory"), core)
     assert "broadcasts" not in bounds(tall, invented().core)
+
+
+def test_rows_apart_that_only_the_call_knows_are_counted_by_the_line() -> None:
+    """In blocks of K: a tile needs lines of both operands, and one that is nearly square fewest."""
+    (found,) = planned(Gemm(8, 3, 90), invented())
+    plain = plan_for(Gemm(8, 3, 90), Schedule(), invented()).tile_request(Integer(90), False)
+    near, apart = (replace(plain, kept=kept, stride=0) for kept in ((inf, inf), (16, inf)))
+    core, sizes = invented().core, ((1, 4), (4, 1))
+    more = []
+    for r, v in sizes:
+        shape = replace(found.shape, rows=r, vectors=v, stride=0)
+        more.append(tile_cycles(shape, core, apart) - tile_cycles(shape, core, near))
+    lines = [(12 * v + UNASKED * 4 * r) / core.line + 1 for r, v in sizes]
+    late = 90 * EXPOSED * core.line / core.second.rate
+    assert more == pytest.approx([late * each for each in lines])
 
 
 def test_too_few_chains_are_split_over_k() -> None:
