@@ -24,25 +24,19 @@ from tilewright.spec.types import ITEMSIZE
 from .estimate.caches import PAGE, PAGES
 from .formats.quantized_b import COLUMNS, quantized_format
 from .loops import outer_length
+from .matrix_blocks import in_matrix_blocks
 from .staging import is_plain, product_of
-from .vector_axis import asks_for_panels
 
-#: The least rows of a block for which a matrix unit reads all of B from beyond the second cache. On
-#: Granite Rapids 512x512x4096 in bf16 takes 7.3 million cycles in blocks of 128 rows, 9.8 million
-#: without blocks, and 12.7 million with K in blocks of 256, whose panels stay in the first cache.
-FEW_ROWS = 128
 #: Bytes of a quantized B that are asked for before they are read. One row of four bits out of
 #: memory takes 2 to 4 KiB best: on Zen 4 29 GB/s so, 28 with 6 KiB, and on Granite Rapids 13.8
 #: and 12.2. From the caches of Zen 4 all of these are level.
 AHEAD_BYTES = 3072
 
-_WHOLE = "a matrix unit reads rows along K: A and B are converted whole, and not in panels"
 _LARGE = "operands are large: blocks that the caches hold are packed"
 _THIN = "lines of C are short: the operand along them is packed once, the other one read in place"
 _PASSING = "C passes to memory in whole lines; the operand along them stays in a near cache"
 _PAGES = "a block of K lies in no more pages than a core knows the places of"
 _PARTS = "so much of K is summed in f16, and added in f32"
-_ROWS = "a block of A's rows stays in the second cache while all of B passes"
 
 
 def default_schedule(
@@ -64,11 +58,8 @@ def default_schedule(
     lines = _in_lines(spec, schedule, target)
     if lines is not schedule:
         return lines, {"loops": _PASSING}
-    whole = _of_whole(spec, schedule, target)
-    if whole is not schedule:
-        return whole, {"loops": _WHOLE}
-    rows = _with_row_blocks(spec, schedule, target)
-    return rows, {} if rows is schedule else {"loops": _ROWS}
+    open_ = _leaves_open(schedule) and schedule.tile is None and schedule.prefetch is None
+    return in_matrix_blocks(spec, schedule, target, open_=open_)
 
 
 def _asking_ahead(
@@ -119,21 +110,6 @@ def _in_parts(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
         expected=f"blocks of at most {most} of K outside, and the batch too",
         hint=f"loops='{batch}knmk', block={{'k': {most}}}, or leave loops out",
     )
-
-
-def _of_whole(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
-    """``schedule``, or where a matrix unit multiplies one whose panels are not asked for.
-
-    Lines of C are in blocks, of which each meets all of what lies along the vectors.
-    """
-    if not asks_for_panels(spec, schedule, target) or product_of(spec, target, "b").unit is None:
-        return schedule
-    loops = schedule.loops or ""
-    lines, others, k = sorted("mnk", key=loops.lower().rfind)
-    if not loops.islower():
-        others = others.upper()  # whatever was parallel: lines of one block are shared
-    kept, block = lines + others + lines + k, ((lines, 2 * FEW_ROWS),)
-    return replace(schedule, loops=kept, block=block, pack=None)
 
 
 def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
@@ -248,29 +224,3 @@ def is_alone(spec: Gemm) -> bool:
 def _read_along(spec: Gemm) -> tuple[Literal["m", "n"], Literal["a", "b"]]:
     """The dimension along which C is contiguous, and the operand that lies along it."""
     return ("n", "b") if getattr(spec, spec.output).order == "C" else ("m", "a")
-
-
-def _with_row_blocks(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
-    """``schedule``, or rows in blocks where a matrix unit would read an A that no near cache holds.
-
-    B has to be packed ahead: each block of rows meets all of its panels. K is cut where the second
-    cache would not hold so few rows as are worth it, and C can hold sums of a part of K.
-    """
-    open_ = schedule == Schedule() and spec.batch is None and not spec.outputs
-    fixed = isinstance(spec.b, Packed) and isinstance(spec.k, int) and target.matrix is not None
-    if not (open_ and fixed and spec.quantized is None):
-        return schedule
-    assert isinstance(spec.b, Packed) and isinstance(spec.k, int)
-    product = product_of(spec, target, "b")
-    if product.unit is None or spec.k == 0:
-        return schedule
-    second, row = target.core.second.size, spec.k * ITEMSIZE[product.across]
-    rows = max(FEW_ROWS, second // 2 // row // FEW_ROWS * FEW_ROWS)
-    if isinstance(spec.m, int) and spec.m <= rows:
-        return schedule
-    sums = spec.output == "c" and spec.c.type == spec.type and spec.b2 is None
-    if row * FEW_ROWS <= second or not sums:
-        return replace(schedule, loops="mnmk", block=(("m", rows),))
-    step = product.step
-    most = second // FEW_ROWS // ITEMSIZE[product.across] // step * step
-    return replace(schedule, loops="mknmk", block=(("m", rows), ("k", most)))

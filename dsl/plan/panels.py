@@ -38,7 +38,7 @@ def in_panels(plan: Plan) -> Plan:
     unknown = all(value(plan.sizes[d]) is None for d in plan.blocks) or not plan.schedule.block
     if not lines or not unknown or not plan.blocks.keys() >= {"k", *lines}:
         return plan
-    if plan.bounces or plan.dot:
+    if plan.bounces or plan.dot or plan.product.unit is not None:
         return plan
     tile = plan.schedule.tile or _panel_tile(plan)
     if plan.unpacks and _spans_blocks(plan, tile[1]):

@@ -27,7 +27,14 @@ from .staging import is_plain, product_of, same_types, stage_operands
 from .streaming import with_streams
 from .tiling.blocking import with_tiles
 from .tiling.cost_model import choose, shape_of, tile_cycles
-from .vector_axis import Layout, asks_for_panels, layouts, packs_in_panels, unpacks_in_panels
+from .vector_axis import (
+    Layout,
+    asks_for_panels,
+    converts_in_blocks,
+    layouts,
+    packs_in_panels,
+    unpacks_in_panels,
+)
 
 #: Bytes to which an operand, or a block of it, is packed though nobody asked for it: what a second
 #: cache holds beside the other operand.
@@ -355,9 +362,12 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
     sizes = {slot: size_expr(slot, getattr(spec, slot)) for slot in "mnk"}
     panels = packs_in_panels(spec, schedule, target)
     unpacks = unpacks_in_panels(spec, schedule, target)
-    staging = stage_operands(spec, target, vectorize, sizes, packs, panels=panels, unpacks=unpacks)
+    blocks = packs if converts_in_blocks(spec, schedule, target) else ""
+    staging = stage_operands(
+        spec, target, vectorize, sizes, packs, panels=panels, unpacks=unpacks, blocks=blocks
+    )
     _check_product(schedule, staging.product, target)
-    if not (is_plain(spec, target) or panels):
+    if not (is_plain(spec, target) or panels or blocks):
         packs = "b" if unpacks else ""  # what is converted is packed on the way
     along = "m" if vectorize == "k" else vectorize
     by_rows = vectorize == "n" and staging.by_panels(sizes)
@@ -365,11 +375,11 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
     if schedule is not given:
         loop_reason = f"{packs.upper()} is packed in blocks that stay in the cache"
     schedule, why_ahead = asking_ahead(spec, schedule, target, vectorize, packs)
-    blocks = _blocks(schedule, outer + inner, staging.product.across, target, along)
+    steps = _blocks(schedule, outer + inner, staging.product.across, target, along)
     if unpacks:
         rows, columns = unpacked_block(staging.product)
-        blocks |= {"m": rows, "n": min(columns, value(sizes["n"]) or NOMINAL)}
-    chosen, (blocks, more) = blocks, _in_whole_steps(blocks, staging.product)
+        steps |= {"m": rows, "n": min(columns, value(sizes["n"]) or NOMINAL)}
+    chosen, (steps, more) = steps, _in_whole_steps(steps, staging.product)
     return Plan(
         spec=spec,
         schedule=schedule,
@@ -381,7 +391,7 @@ def _plan_along(layout: Layout, spec: Gemm, given: Schedule, target: Target) -> 
         and value(staging.operands[spec.output].strides[vectorize]) != 1,
         outer=outer.lower() if schedule.threads == 1 else outer,
         inner=inner,
-        blocks=blocks,
+        blocks=steps,
         sizes=sizes,
         operands=staging.operands,
         sources=staging.sources,

@@ -68,7 +68,8 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
     along = _legal_converted(spec, target)
     asked, panels = schedule.vectorize, packs_in_panels(spec, schedule, target)
     legal = [d for d in along if asked in (None, d)]
-    packs = panels or unpacks_in_panels(spec, schedule, target)
+    blocks = converts_in_blocks(spec, schedule, target)
+    packs = panels or blocks or unpacks_in_panels(spec, schedule, target)
     if not legal or (schedule.pack and not packs) or schedule.tails == "bounce":
         raise ScheduleError(
             "these operands are converted, and packed, before anything else",
@@ -88,8 +89,8 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
         return turns, value(strides[dimension]) != 1
 
     best = min(legal, key=last)
-    if panels:
-        return ((best, "ab"),)
+    if panels or blocks:
+        return ((best, schedule.pack or ""),)
     return tuple((best, first) for first in _converted_first(spec, target, best, packs))
 
 
@@ -104,6 +105,18 @@ def packs_in_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:
     A matrix unit reads rows along K, of operands that are converted as a whole.
     """
     return asks_for_panels(spec, schedule, target) and product_of(spec, target, "b").unit is None
+
+
+def converts_in_blocks(spec: Gemm, schedule: Schedule, target: Target) -> bool:
+    """Whether what a schedule packs is converted block by block, in the loops, for a matrix unit.
+
+    What the caller packed is in blocks already.
+    """
+    if schedule.pack is None or spec.quantized is not None or schedule.tails == "bounce":
+        return False
+    alone = spec.batch is None and spec.b2 is None
+    mine = not isinstance(spec.b, Packed) or schedule.pack == "a"
+    return alone and mine and product_of(spec, target, "b").unit is not None
 
 
 def unpacks_in_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:

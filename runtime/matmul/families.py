@@ -306,6 +306,9 @@ def _in_place(family: Family, along: str, across: str) -> Schedule:
     short, many = sizes.most[2] < LARGE[2], sizes.least[0] >= MANY_ROWS
     in_panels, in_lines = (f"{x}{y}".upper() + "k" for x, y in ((along, across), (across, along)))
     if sizes.shape != "matrix" or not a == b == accumulator(a, b):
+        wide = sizes.least["mn".index(along)] >= LARGE_CONVERTED[1]
+        if wide and not sizes.parallel and not family.options.deterministic:
+            return Schedule()  # a matrix unit copies, and converts, blocks on the way
         near = short or sizes.most["mn".index(along)] < LARGE_CONVERTED[1]
         passing = sizes.shape == "matrix" and many and near
         return Schedule(loops=in_lines if passing else in_panels)

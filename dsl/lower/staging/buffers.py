@@ -50,13 +50,19 @@ def select(plan: Plan, operand: Operand) -> Selected:
 
 def convert(plan: Plan, name: str) -> Filled:
     """Operand ``name`` converted before the loops: every matrix of the batch."""
-    packed, product = plan.operands[name], plan.product
+    packed = plan.operands[name]
     count = plan.batch.count if plan.batch else ONE
     elements = packed.strides["b"] * count
-    groups = div(plan.sizes["k"] + (product.group - 1), product.group)
-    zeros = whole_groups(plan.sizes["k"], product) - groups
-    conversion = replace(conversion_of(plan, name, plan.sources[name], packed), zero_groups=zeros)
+    conversion = conversion_of(plan, name, plan.sources[name], packed)
+    conversion = whole_steps(plan, conversion, plan.sizes["k"])
     return _filled(plan, conversion, dict(plan.sizes), ZERO, elements)
+
+
+def whole_steps(plan: Plan, conversion: Conversion, depth: Expr) -> Conversion:
+    """``conversion`` with zeros for the groups that ``depth`` elements leave of the last step."""
+    group = plan.product.group
+    groups = div(depth + (group - 1), group)
+    return replace(conversion, zero_groups=whole_groups(depth, plan.product) - groups)
 
 
 def quantize(plan: Plan) -> tuple[Filled, ...]:

@@ -34,8 +34,9 @@ from tilewright.plan.tiling.parts import Part, cut, panel_parts
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ONE, ZERO, div, linear, value
 
-from .buffers import conversion_of
+from .buffers import conversion_of, margin, whole_steps
 from .conversion import Conversion
+from .convert_groups import conversion_nest
 from .convert_panels import panel_nest, spilled
 
 #: Lines that one call copies.
@@ -62,10 +63,23 @@ def pack(plan: Plan, buffer: Operand, extents: dict[str, Expr], at: Expr, prefix
     width = plan.panel(name)
     if width is not None:
         return _panels(plan, buffer, (line, extent, depth), width, (at, prefix))
+    if plan.product.unit is not None:
+        return _converted(plan, buffer, extents, (at, prefix))
     leading, spare = buffer.strides["k"], spare_elements(plan, name)
     nodes, tiles = _moved(plan, buffer, (line, extent, depth), (at, ZERO), prefix)
     zeros, pads = pad(plan, buffer, (extent, depth), spare, prefix)
     return Packed(buffer, leading * depth + spare, zeros + nodes, pads + tiles)
+
+
+def _converted(
+    plan: Plan, buffer: Operand, extents: dict[str, Expr], place: tuple[Expr, str]
+) -> Packed:
+    """A block as a matrix unit reads it: rows along K, or groups of K side by side."""
+    at, prefix = place
+    c = whole_steps(plan, _conversion(plan, buffer, prefix), extents["k"])
+    nodes, tiles = conversion_nest(c, extents, (at, ZERO))
+    elements = buffer.strides["b"] + margin(plan)
+    return Packed(buffer, elements, nodes, tuple(tiles.values()))
 
 
 def _moved(

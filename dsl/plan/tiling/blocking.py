@@ -14,7 +14,7 @@ from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
 from ..operands import LINE, Operand, whole_groups, whole_vectors
 from ..plan import Plan
-from ..staging import is_empty
+from ..staging import in_block, is_empty
 from .partition import Region, partition
 from .parts import Part, cut, panel_parts
 from .tiles import (
@@ -309,6 +309,9 @@ def packed_block(plan: Plan, name: str, extents: Mapping[str, Expr]) -> Operand:
         panels = {line: group * ONE, "k": Integer(width), f"p{line}": depth - group}
         type_ = plan.factor(name)
         return Operand(name, type_, panels, Name(f"{name}_packed"))
+    if plan.product.unit is not None:
+        along = plan.input_of(plan.along).name == name
+        return in_block(plan.operands[name], plan.product, plan.target, extents, along=along)
     extent, lanes = extents[line], plan.lanes
     leading = extent if value(extent) is None else div(extent + lanes - 1, lanes) * lanes
     strides = {line: ONE, "k": leading}
