@@ -14,7 +14,7 @@ from typing import Literal
 from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
-from tilewright.spec.schedule import Schedule
+from tilewright.spec.schedule import NEAR_LINES, Schedule
 from tilewright.spec.types import ITEMSIZE
 
 from .contraction import Product
@@ -41,6 +41,7 @@ ROW_BYTES, LEAST, MOST = 256, 128, 256
 FEW_ROWS = 128
 
 _BLOCKS = "blocks that a near cache holds are copied, and converted, as they are needed"
+_SHARED = "threads copy a block of rows together, and share the tiles of C that it reaches"
 _WHOLE = "a matrix unit reads rows along K: A and B are converted whole, and not in panels"
 _ROWS = "a block of A's rows stays in the second cache while all of B passes"
 
@@ -77,9 +78,12 @@ def in_matrix_blocks(
     if isinstance(spec.b, Packed):
         return _of_packed(spec, schedule, target)
     found, parallel = _Operands.of(spec, schedule, target), _parallel(schedule)
-    if parallel or spec.b2 is not None or _most(spec, found.lines) < COPIED:
+    if spec.b2 is not None or _most(spec, found.lines) < COPIED:
         whole = _of_whole(schedule, parallel=parallel)
         return (whole, {"loops": _WHOLE}) if panels else (schedule, {})
+    if parallel:
+        shared = _shared(schedule, found, _most(spec, found.rows))
+        return shared, {"loops": _SHARED, "pack": _SHARED}
     blocks = _in_blocks(spec, schedule, target, found)
     return blocks, {"loops": _BLOCKS, "pack": _BLOCKS}
 
@@ -97,6 +101,14 @@ def _in_blocks(spec: Gemm, schedule: Schedule, target: Target, found: _Operands)
     return replace(schedule, loops=loops, block=tuple(block.items()), pack=pack)
 
 
+def _shared(schedule: Schedule, found: _Operands, most: float) -> Schedule:
+    """``schedule`` for several threads: they copy rows together, and share the tiles of these."""
+    loops, block = f"{found.lines}{found.rows}".upper() + "k", {}
+    if most > FAR_ROWS:
+        loops, block = found.rows + loops, {found.rows: FAR_ROWS}
+    return replace(schedule, loops=loops, block=tuple(block.items()), pack=found.across)
+
+
 def _of_packed(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Schedule, dict[str, str]]:
     """``schedule``, or rows in blocks where all of a B that the caller packed meets each of them.
 
@@ -104,9 +116,12 @@ def _of_packed(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Schedule
     of a part of K.
     """
     product, k = product_of(spec, target, "b"), spec.k
-    if not isinstance(k, int) or k == 0 or _parallel(schedule):
-        return schedule, {}
     copied: Literal["a"] | None = "a" if _most(spec, "n") >= COPIED and spec.b2 is None else None
+    if not isinstance(k, int) or k == 0 or (_parallel(schedule) and copied is None):
+        return schedule, {}
+    if _parallel(schedule):
+        found = _Operands(product, "m", "n", "a")
+        return _shared(schedule, found, _most(spec, "m")), {"loops": _SHARED, "pack": _SHARED}
     second, row = target.core.second.size, k * ITEMSIZE[product.across]
     rows = max(FEW_ROWS, second // 2 // row // FEW_ROWS * FEW_ROWS)
     if _most(spec, "m") <= rows:
@@ -136,7 +151,7 @@ def _most(spec: Gemm, dimension: str) -> float:
 def _stays(spec: Gemm, found: _Operands, target: Target) -> bool:
     """Whether a near cache holds all of what lies along C's lines."""
     lines, k = _most(spec, found.lines), _most(spec, "k")
-    if lines <= MOST:
+    if lines <= NEAR_LINES:
         return True
     return lines * k * ITEMSIZE[found.product.along] <= target.core.second.size // 2
 

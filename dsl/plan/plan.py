@@ -142,6 +142,11 @@ class Plan(Decided):
         return self.panel_tile[0 if name == "a" else 1]
 
     @property
+    def shared(self) -> bool:
+        """Whether threads share the loops of one product."""
+        return self.batch is None and self.outer != self.outer.lower()
+
+    @property
     def unpacks(self) -> bool:
         """Whether blocks of a quantized B are unpacked before tiles read them."""
         return "b" in self.packs and self.spec.quantized is not None

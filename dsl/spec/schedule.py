@@ -24,6 +24,9 @@ MANY_ROWS = 128
 #: where it lies: what is packed of that would be read too seldom. On Granite Rapids 3136x64x576 in
 #: f32 takes 1.2 ms so, and 1.8 ms in blocks.
 THIN = 128
+#: Lines of an operand, rows of A or columns of B, all of which a near cache holds beside blocks of
+#: the other one, whatever K is.
+NEAR_LINES = 256
 #: Steps of K ahead of which lines are asked for: as many cycles as the second cache takes, or more.
 STEPS_AHEAD = 8
 

@@ -7,13 +7,14 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tilewright.runtime.driver import compile
-from tilewright.runtime.machine.host import usable_cpus
+from tilewright.runtime.machine.host import identify, usable_cpus
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix, Strided
 from tilewright.spec.schedule import (
     LARGE,
     LARGE_CONVERTED,
     MANY_ROWS,
+    NEAR_LINES,
     STEPS_AHEAD,
     THIN,
     Schedule,
@@ -138,8 +139,10 @@ def class_of(
             bounds.cut(0, m, MANY_ROWS)
     if all(bounds.cut(i, given[i], limits[i]) for i in ((1, 2) if fixed else range(4))):
         shape = _GROWN[shape]
+    along = 1 if by_rows else 0
+    if converted and not fixed and shape in ("matrix", "blocks") and identify(options.target).unit:
+        bounds.cut(along, given[along], NEAR_LINES + 1)
     if shape == "blocks" and not converted and (by_rows or not fixed):
-        along = 1 if by_rows else 0
         shape = "blocks" if bounds.cut(along, given[along], THIN + 1) else "thin"
     alone = options.threads == 1 or (options.threads is None and usable_cpus() == 1)
     parallel = not alone and (fixed or given[3] >= PARALLEL_WORK)
@@ -211,7 +214,8 @@ def spec_of(family: Family) -> Gemm:
     orders = [ORDERS[axis] for axis in family.axes]
     rows = dim("m", max=MANY_ROWS - 1 if family.sizes.most[0] < MANY_ROWS else None)
     m: int | Dim = 1 if family.sizes.shape.startswith("row") else rows
-    n: int | Dim = 1 if family.sizes.shape.startswith("column") else dim("n")
+    near = NEAR_LINES if family.sizes.most[1] == NEAR_LINES else None
+    n: int | Dim = 1 if family.sizes.shape.startswith("column") else dim("n", max=near)
     given = output_of(a, b, Matrix(type_name(written), orders[2]), options)
     if family.sizes.stacked:
         given["batch"] = Strided(dim("count"), **{x: dim(f"stride_{x}") for x in "abc"})
@@ -307,7 +311,9 @@ def _in_place(family: Family, along: str, across: str) -> Schedule:
     in_panels, in_lines = (f"{x}{y}".upper() + "k" for x, y in ((along, across), (across, along)))
     if sizes.shape != "matrix" or not a == b == accumulator(a, b):
         wide = sizes.least["mn".index(along)] >= LARGE_CONVERTED[1]
-        if wide and not sizes.parallel and not family.options.deterministic:
+        few = sizes.most["mn".index(across)] < LARGE_CONVERTED[0]
+        alone = not (sizes.parallel or family.options.deterministic)
+        if sizes.shape == "matrix" and alone and (wide or few):
             return Schedule()  # a matrix unit copies, and converts, blocks on the way
         near = short or sizes.most["mn".index(along)] < LARGE_CONVERTED[1]
         passing = sizes.shape == "matrix" and many and near

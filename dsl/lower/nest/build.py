@@ -211,7 +211,8 @@ def _pack(tiles: TileSet, buffer: Operand, block: Block) -> Packed:
     if plan.unpacks:
         return unpack(plan, buffer, block.extents, block.origin)
     at = offset_of(plan, name, block.origin)
-    return pack(plan, buffer, block.extents, at, f"pack{len(tiles.programs)}_{name}_")
+    prefix = f"pack{len(tiles.programs)}_{name}_"
+    return pack(plan, buffer, block.extents, at, prefix, alone=block.parallel)
 
 
 def _summed(tiles: TileSet, step: SummedBlock, block: Block) -> tuple[NestNode, ...]:

@@ -55,6 +55,7 @@ def convert(plan: Plan, name: str) -> Filled:
     elements = packed.strides["b"] * count
     conversion = conversion_of(plan, name, plan.sources[name], packed)
     conversion = whole_steps(plan, conversion, plan.sizes["k"])
+    conversion = replace(conversion, shared=plan.shared)
     return _filled(plan, conversion, dict(plan.sizes), ZERO, elements)
 
 

@@ -15,7 +15,7 @@ from tilewright.ir.access import bits_of, load, store
 from tilewright.ir.dataflow import pointers_used, sizes_used, without_idle_masks
 from tilewright.ir.emitter import Emitter
 from tilewright.ir.nest import Argument as Passed
-from tilewright.ir.nest import Call
+from tilewright.ir.nest import BlockLoop, Call, NestNode
 from tilewright.ir.networks import _zipped
 from tilewright.ir.ops import (
     Load,
@@ -48,8 +48,8 @@ class Conversion:
     zeros, else as anything. ``zero_row_tails``: rows along K are filled up with zeros to whole
     vectors. ``exact``: nothing is written behind the last of a number of lines that is known.
     ``spills``: what is written behind the last line is written again, or belongs to nobody.
-    ``lanes`` are those of the vectors that convert, ``slots`` the run-time sizes that
-    tiles may take, and ``prefix`` begins the tiles' names.
+    ``shared``: threads share the loops over lines. ``lanes`` are those of the vectors that convert,
+    ``slots`` the run-time sizes that tiles may take, and ``prefix`` begins the tiles' names.
     """
 
     target: Target
@@ -67,11 +67,19 @@ class Conversion:
     zero_groups: Expr = ZERO
     exact: bool = False
     spills: bool = False
+    shared: bool = False
 
     @property
     def kind(self) -> str:
         """The type of the elements' values."""
         return self.type or self.source.type
+
+    def over(
+        self, counter: str, trips: Expr, body: tuple[NestNode, ...], work: Expr, note: str = ""
+    ) -> BlockLoop:
+        """A loop over lines, or groups of K, of which a trip takes ``work`` vector operations."""
+        shared = work if self.shared else None
+        return BlockLoop(counter, trips, body, note=note, parallel=self.shared, work=shared)
 
     @property
     def rows(self) -> bool:

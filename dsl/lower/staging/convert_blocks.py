@@ -23,7 +23,7 @@ from tilewright.ir.ops import Load, Prefetch, TileProgram
 from tilewright.ir.values import Active, Address, Register
 from tilewright.plan.tiling.parts import cut
 from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer, is_signed
-from tilewright.symbolic import ONE, linear, value
+from tilewright.symbolic import ONE, div, linear, value
 
 from .conversion import (
     Conversion,
@@ -60,7 +60,10 @@ def blocks(
             tiles.setdefault(program.name, program)
             call = call_of(c, program, at, wide.at("lp"), deep.at("kp"))
             body += repeated("kp", deep.count, (call,))
-        yield from repeated("lp", wide.count, body)
+        if wide.count == 1:
+            yield from body
+        else:
+            yield c.over("lp", wide.count, tuple(body), div(extents["k"], c.k_group) + 1)
 
 
 def reach(c: Conversion) -> int:

@@ -54,7 +54,8 @@ def groups(
     group = symbol("gp")
     if whole != 0:
         body = tuple(_group_lines(c, lines, at, c.k_group * group, c.k_group, tiles))
-        yield BlockLoop("gp", whole, body, note=f"convert {c.source.name}")
+        work = div(lines, c.lanes) + 1
+        yield c.over("gp", whole, body, work, f"convert {c.source.name}")
     first = c.k_group * whole
     known = value(tail)
     if known:

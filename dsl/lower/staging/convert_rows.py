@@ -48,7 +48,8 @@ def rows(
         yield from whole
         whole = []
     if each := (*whole, *tail):
-        yield BlockLoop("lp", extents[c.line], each, note=f"convert {c.source.name}")
+        work = div(extents["k"], c.lanes) + 1
+        yield c.over("lp", extents[c.line], each, work, f"convert {c.source.name}")
 
 
 def _row_calls(
@@ -146,7 +147,8 @@ def _turned(
             else:
                 calls.append(call if value(tail) else When(tail, (call,)))
         if existing == step:
-            yield BlockLoop("kp", count, tuple(calls), note=f"turn {c.source.name}")
+            work = extents[c.line] + 1
+            yield c.over("kp", count, tuple(calls), work, f"turn {c.source.name}")
         else:
             yield from calls if value(k_tail) else (When(k_tail, tuple(calls)),)
 

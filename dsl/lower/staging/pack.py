@@ -55,8 +55,13 @@ class Packed:
     tiles: tuple[TileProgram, ...]
 
 
-def pack(plan: Plan, buffer: Operand, extents: dict[str, Expr], at: Expr, prefix: str) -> Packed:
-    """Pack into ``buffer`` the block of its operand that starts ``at`` elements in."""
+def pack(
+    plan: Plan, buffer: Operand, extents: dict[str, Expr], at: Expr, prefix: str, *, alone: bool
+) -> Packed:
+    """Pack into ``buffer`` the block of its operand that starts ``at`` elements in.
+
+    ``alone``: one thread does, as others pack other blocks.
+    """
     name = buffer.name
     line = LINE[name]
     extent, depth = extents[line], extents["k"]
@@ -64,7 +69,7 @@ def pack(plan: Plan, buffer: Operand, extents: dict[str, Expr], at: Expr, prefix
     if width is not None:
         return _panels(plan, buffer, (line, extent, depth), width, (at, prefix))
     if plan.product.unit is not None:
-        return _converted(plan, buffer, extents, (at, prefix))
+        return _converted(plan, buffer, extents, (at, prefix), shared=plan.shared and not alone)
     leading, spare = buffer.strides["k"], spare_elements(plan, name)
     nodes, tiles = _moved(plan, buffer, (line, extent, depth), (at, ZERO), prefix)
     zeros, pads = pad(plan, buffer, (extent, depth), spare, prefix)
@@ -72,11 +77,17 @@ def pack(plan: Plan, buffer: Operand, extents: dict[str, Expr], at: Expr, prefix
 
 
 def _converted(
-    plan: Plan, buffer: Operand, extents: dict[str, Expr], place: tuple[Expr, str]
+    plan: Plan,
+    buffer: Operand,
+    extents: dict[str, Expr],
+    place: tuple[Expr, str],
+    *,
+    shared: bool,
 ) -> Packed:
     """A block as a matrix unit reads it: rows along K, or groups of K side by side."""
     at, prefix = place
-    c = whole_steps(plan, _conversion(plan, buffer, prefix), extents["k"])
+    c = replace(_conversion(plan, buffer, prefix), shared=shared)
+    c = whole_steps(plan, c, extents["k"])
     nodes, tiles = conversion_nest(c, extents, (at, ZERO))
     elements = buffer.strides["b"] + margin(plan)
     return Packed(buffer, elements, nodes, tuple(tiles.values()))
