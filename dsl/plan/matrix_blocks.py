@@ -15,11 +15,12 @@ from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
 from tilewright.spec.schedule import NEAR_LINES, Schedule
+from tilewright.spec.sizes import Dim
 from tilewright.spec.types import ITEMSIZE
 
 from .contraction import Product
 from .staging import product_of
-from .vector_axis import COPIED, asks_for_panels, layouts
+from .vector_axis import asks_for_panels, layouts
 
 #: Rows that are copied at once where a near cache holds all of the other operand: these are read
 #: from it as well. On Emerald Rapids 512x512x512 in bf16 takes 246 us so, 299 in blocks of 256, and
@@ -41,7 +42,6 @@ ROW_BYTES, LEAST, MOST = 256, 128, 256
 FEW_ROWS = 128
 
 _BLOCKS = "blocks that a near cache holds are copied, and converted, as they are needed"
-_SHARED = "threads copy a block of rows together, and share the tiles of C that it reaches"
 _WHOLE = "a matrix unit reads rows along K: A and B are converted whole, and not in panels"
 _ROWS = "a block of A's rows stays in the second cache while all of B passes"
 
@@ -78,12 +78,11 @@ def in_matrix_blocks(
     if isinstance(spec.b, Packed):
         return _of_packed(spec, schedule, target)
     found, parallel = _Operands.of(spec, schedule, target), _parallel(schedule)
-    if spec.b2 is not None or _most(spec, found.lines) < COPIED:
+    # Where K is of the call the ends of rows, which fill no step, are copied in any case.
+    pays = _most(spec, found.lines) > NEAR_LINES or (not panels and isinstance(spec.k, Dim))
+    if parallel or spec.b2 is not None or not pays:
         whole = _of_whole(schedule, parallel=parallel)
         return (whole, {"loops": _WHOLE}) if panels else (schedule, {})
-    if parallel:
-        shared = _shared(schedule, found, _most(spec, found.rows))
-        return shared, {"loops": _SHARED, "pack": _SHARED}
     blocks = _in_blocks(spec, schedule, target, found)
     return blocks, {"loops": _BLOCKS, "pack": _BLOCKS}
 
@@ -101,14 +100,6 @@ def _in_blocks(spec: Gemm, schedule: Schedule, target: Target, found: _Operands)
     return replace(schedule, loops=loops, block=tuple(block.items()), pack=pack)
 
 
-def _shared(schedule: Schedule, found: _Operands, most: float) -> Schedule:
-    """``schedule`` for several threads: they copy rows together, and share the tiles of these."""
-    loops, block = f"{found.lines}{found.rows}".upper() + "k", {}
-    if most > FAR_ROWS:
-        loops, block = found.rows + loops, {found.rows: FAR_ROWS}
-    return replace(schedule, loops=loops, block=tuple(block.items()), pack=found.across)
-
-
 def _of_packed(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Schedule, dict[str, str]]:
     """``schedule``, or rows in blocks where all of a B that the caller packed meets each of them.
 
@@ -116,12 +107,10 @@ def _of_packed(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Schedule
     of a part of K.
     """
     product, k = product_of(spec, target, "b"), spec.k
-    copied: Literal["a"] | None = "a" if _most(spec, "n") >= COPIED and spec.b2 is None else None
-    if not isinstance(k, int) or k == 0 or (_parallel(schedule) and copied is None):
+    if not isinstance(k, int) or k == 0 or _parallel(schedule):
         return schedule, {}
-    if _parallel(schedule):
-        found = _Operands(product, "m", "n", "a")
-        return _shared(schedule, found, _most(spec, "m")), {"loops": _SHARED, "pack": _SHARED}
+    wide = _most(spec, "n") > NEAR_LINES and spec.b2 is None
+    copied: Literal["a"] | None = "a" if wide else None
     second, row = target.core.second.size, k * ITEMSIZE[product.across]
     rows = max(FEW_ROWS, second // 2 // row // FEW_ROWS * FEW_ROWS)
     if _most(spec, "m") <= rows:
