@@ -12,6 +12,7 @@ from tilewright.plan.estimate.kernel import NOMINAL
 from tilewright.plan.plan import Plan
 from tilewright.plan.tiling.parts import Part
 from tilewright.plan.tiling.tiles import (
+    Cell,
     FirstOrLater,
     Grid,
     Grids,
@@ -72,7 +73,8 @@ def _walk(place: _Place, step: Step | None) -> Iterator[Covered]:
             for cell in step.cells:
                 for down in _each(place, "m", cell.m):
                     for inside in _each(down, "n", cell.n):
-                        yield from (_covered(inside, grid) for grid in cell.grids)
+                        place_of = _given(inside, cell)
+                        yield from (_covered(place_of, grid) for grid in cell.grids)
         case PackedBlock():
             yield from _walk(place, step.body)
         case SummedBlock():
@@ -119,6 +121,13 @@ def _over_equal(place: _Place, step: OverEqual) -> Iterator[Covered]:
         here = {symbol(step.here): number(step.elements, known)}
         inside = replace(place, known={**known, **here})
         yield from _walk(inside if letter == "k" else inside.moved(letter, i * size), step.body)
+
+
+def _given(place: _Place, cell: Cell) -> _Place:
+    """``place`` with the sizes that the call computes for a cell."""
+    for name, size in cell.given:
+        place = replace(place, known={**place.known, symbol(name): place.number(size)})
+    return place
 
 
 def _covered(place: _Place, grid: Grid) -> Covered:

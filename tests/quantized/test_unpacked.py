@@ -173,16 +173,18 @@ def test_lines_from_afar_are_asked_for_ahead() -> None:
 
 @pytest.mark.parametrize("target", ["avx2", "avx512+vnni", "neon"])
 def test_what_tiles_leave_of_few_rows_unpacks_b_once(target: str) -> None:
-    """Of 1 to 7 rows there is one tile, but where a tile holds fewer."""
+    """As many rows as a tile holds are one; more are two, of which neither has few."""
     how = tw.Quantize(per=("row", 32))
     plan = plan_of(tw.Gemm(M, 64, 256, a=how, b=tw.Packed(Q4)), tw.Schedule(loops="nmk"), target)
     grids = list(grids_of(plan.passes["whole"]))
     tall = max(grid.tile.shape.rows for grid in grids)
-    for m in range(1, tall):
-        there = {
-            grid.tile.shape.rows for grid in grids if evaluate(grid.across.count, {"m": m}) > 0
-        }
-        assert there == {m}
+    for m in range(1, 2 * tall + 1):
+        sizes, there = {"m": m}, set[int]()
+        for name, size in grids[0].across.given:
+            sizes[name] = evaluate(size, sizes)
+        for grid in grids:
+            there |= {grid.tile.shape.rows} if evaluate(grid.across.count, sizes) > 0 else set()
+        assert there == ({m} if m <= tall else {m // 2, (m + 1) // 2})
 
 
 def test_explain_says_it() -> None:

@@ -322,6 +322,8 @@ def _cells(tiles: TileSet, step: Grids, block: Block) -> Iterator[NestNode]:
                 first = part.at(f"p{d}")
                 inside = inside.inside(d, part.size, first).inside(f"p{d}", ZERO, before + first)
         nodes = tuple(_grids(tiles, cell.grids, inside))
+        if cell.given:
+            nodes = (Bind(tuple(Bound(*each) for each in cell.given), nodes),)
         for d in reversed(order):
             part = parts[d]
             if part is not None:
@@ -347,4 +349,6 @@ def _grids(tiles: TileSet, grids: Sequence[Grid], block: Block) -> Iterator[Nest
         order = sorted("mn", key=lambda dim: (not parts[dim].once, letters.lower().rfind(dim)))
         for dim in reversed(order):
             node = looped(dim, parts[dim], (node,), parallel)[0]
+        if any(part.given for part in parts.values()):
+            node = When(grid.across.count, (node,))
         yield node

@@ -396,6 +396,9 @@ class _Walk:
             if 0 in (*counts.values(), *sizes.values()):
                 continue
             inside = replace(self, extents={**self.extents, **sizes})
+            for name, size in cell.given:
+                known = {**inside.sizes, name: inside.number(size)}
+                inside = replace(inside, sizes=known)
             nest = inside._grids(cell.grids)
             if nest is not None:
                 parts.append(self._looped(nest, counts, inside.extents))

@@ -30,6 +30,7 @@ from .parts import (
     at_least_part,
     cut,
     equals_part,
+    even_parts,
     exact_parts,
     perhaps,
     positive_part,
@@ -135,12 +136,16 @@ def _side_by_side(
 def _parts_across(plan: Plan, across: Expr, most: int) -> Iterator[Part]:
     """Tiles of ``most`` rows, and what they leave.
 
-    Where tiles unpack B, each does so anew: one takes all that is left. Else it is in powers of 2,
-    or of 4 where panels are and C may have many rows: what is left is little beside the rest then.
+    Where tiles unpack B, each does so anew: one takes all that is left. Where there is a whole one
+    it shares with that, for few rows are too few chains of multiply-adds. Else it is in powers of
+    2, or of 4 where panels are and C may have many rows: what is left is little beside the rest.
     """
     unit, panels = plan.product.unit, plan.panel_tile is not None
     if plan.spec.quantized is not None and unit is None and not plan.unpacks:
-        yield from exact_parts(across, most)
+        if value(across) is None:
+            yield from even_parts(across, most, plan.across)
+        else:
+            yield from exact_parts(across, most)
     else:
         yield from across_parts(unit, across, most, 4 if panels and not plan.few_across else 2)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sympy import Expr, Integer
 
 from tilewright.isa.vector import MulAdd
-from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
+from tilewright.symbolic import ONE, ZERO, Least, div, mod, symbol, value
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +17,8 @@ class Part:
 
     ``units`` is the extent of one in what it is made of: registers along the vectors of a tile,
     else elements. ``size`` of a masked tail of a size known only at the call is an expression.
-    ``once``: there is one at most, and the call knows whether.
+    ``once``: there is one at most, and the call knows whether. ``given`` are the sizes, each by its
+    name, that the call computes before, of which other formulas of the part make use.
     """
 
     start: Expr
@@ -25,6 +26,7 @@ class Part:
     units: int
     count: Expr
     once: bool = False
+    given: tuple[tuple[str, Expr], ...] = ()
 
     @property
     def single(self) -> bool:
@@ -76,6 +78,29 @@ def exact_parts(total: Expr, most: int) -> Iterator[Part]:
     for units in range(1, most) if known is None else filter(None, [known]):
         exists = ONE if known else equals_part(left, units, most)
         yield perhaps(whole * most, Integer(units), units, exists)
+
+
+def even_parts(total: Expr, most: int, dimension: str) -> Iterator[Part]:
+    """``total`` elements, known only at the call, in parts of ``most``, the last two of them even.
+
+    What whole parts leave is often little, and the last of these then shares with it. There is a
+    part for each size that the two may have: with a count of 2 where they are equal.
+    """
+    tiles, whole, tall, low = (f"{dimension}_{name}" for name in ("tiles", "whole", "tall", "low"))
+    left = total - most * symbol(whole)
+    several = Least(div(symbol(tiles), 2), ONE)
+    given = (
+        (tiles, div(total + (most - 1), most)),
+        (whole, symbol(tiles) - Least(symbol(tiles), Integer(2))),
+        (low, several * div(left, 2)),
+        (tall, left - symbol(low)),
+    )
+    start = most * symbol(whole)
+    yield Part(ZERO, Integer(most), most, symbol(whole), given=given)
+    for size in range(1, most + 1):
+        count = sum((equals_part(symbol(each), size, most + 1) for each in (tall, low)), ZERO)
+        second = (symbol(tall) - size) * (size + 1)  # behind one that is taller by an element
+        yield Part(start + second, Integer(size), size, count, given=given)
 
 
 def panel_parts(total: Expr, width: int) -> Iterator[Part]:

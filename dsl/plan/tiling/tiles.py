@@ -114,6 +114,12 @@ class Cell:
     n: Part | None
     grids: tuple[Grid, ...]
 
+    @property
+    def given(self) -> tuple[tuple[str, Expr], ...]:
+        """The sizes that the call computes for its grids, by name, in their order."""
+        parts = (part for grid in self.grids for part in (grid.along, grid.across))
+        return tuple(dict.fromkeys(each for part in parts for each in part.given))
+
 
 @dataclass(frozen=True, slots=True)
 class Grids:

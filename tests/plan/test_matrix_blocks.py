@@ -1,0 +1,134 @@
+"""Blocks in which a matrix unit finds its operands: who copies, who converts, and when."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import tilewright as tw
+from tilewright.errors import ScheduleError
+from tilewright.generate import plan_for, program_for
+from tilewright.ir.nest import BlockLoop, Pack
+from tilewright.ir.nodes import walk
+from tilewright.plan.plan import Plan
+from tilewright.runtime.matmul.families import (
+    Family,
+    Options,
+    class_of,
+    schedule_of,
+    spec_of,
+)
+from tilewright.symbolic import value
+from tilewright.targets import load
+
+AMX = load("amx")
+M, N, K = (tw.dim(name) for name in "mnk")
+BF16 = {"a": "bf16", "b": "bf16"}
+
+
+def planned(spec: tw.Gemm, **asked: object) -> Plan:
+    return plan_for(spec, tw.Schedule(**asked), AMX)  # type: ignore[arg-type]
+
+
+def loops(plan: Plan) -> str:
+    return plan.outer + plan.inner
+
+
+def test_rows_beside_all_of_b_are_copied_in_blocks() -> None:
+    plan = planned(tw.Gemm(512, 512, 512, **BF16))  # type: ignore[arg-type]
+    assert (loops(plan), plan.packs, plan.blocks) == ("mnmk", "a", {"m": 128})
+    assert "b" in plan.sources, "B is converted whole"
+
+
+@pytest.mark.parametrize(
+    ("m", "expected", "blocks"),
+    [(49, "nmnk", {"n": 128}), (5000, "mnmnk", {"m": 1024, "n": 128})],
+)
+def test_a_large_b_is_converted_in_blocks(m: int, expected: str, blocks: dict[str, int]) -> None:
+    plan = planned(tw.Gemm(m, 4096, 4096, **BF16))  # type: ignore[arg-type]
+    assert (loops(plan), plan.packs, plan.blocks) == (expected, "ab", blocks)
+    assert not plan.sources
+
+
+def test_blocks_of_a_short_k_are_wide() -> None:
+    assert planned(tw.Gemm(64, 4096, 2048, **BF16)).blocks == {"n": 256}  # type: ignore[arg-type]
+    assert planned(tw.Gemm(64, 4096, 4096, a="u8", b="s8")).blocks == {"n": 256}
+
+
+def test_few_columns_leave_rows_where_they_lie() -> None:
+    for n in (64, 256):
+        plan = planned(tw.Gemm(512, n, 512, **BF16))  # type: ignore[arg-type]
+        assert (loops(plan), plan.packs) == ("nmk", "")
+
+
+def test_sizes_of_the_call() -> None:
+    plan = planned(tw.Gemm(M, N, K, **BF16))  # type: ignore[arg-type]
+    assert (loops(plan), plan.packs, plan.blocks) == ("mnmnk", "ab", {"m": 1024, "n": 128})
+    narrow = tw.Gemm(M, tw.dim("n", max=256), K, **BF16)  # type: ignore[arg-type]
+    plan = planned(narrow)
+    assert (loops(plan), plan.packs, plan.blocks) == ("mnmk", "a", {"m": 128})
+    assert "a_tail" not in plan.operands, "copied rows end with zeros"
+
+
+def test_lines_of_c_decide_who_is_copied() -> None:
+    f = {name: tw.Matrix(type_, "F") for name, type_ in (("a", "bf16"), ("b", "bf16"))}
+    plan = planned(tw.Gemm(4096, 5000, 4096, c=tw.Matrix("f32", "F"), **f))
+    assert (loops(plan), plan.vectorize, plan.packs) == ("nmnmk", "m", "ab")
+
+
+def test_rows_meet_a_packed_b() -> None:
+    wide = planned(tw.Gemm(4096, 2048, 2048, a="bf16", b=tw.Packed("bf16")))
+    assert (loops(wide), wide.packs, wide.blocks) == ("mnmk", "a", {"m": 256})
+    few = planned(tw.Gemm(64, 2048, 2048, a="bf16", b=tw.Packed("bf16")))
+    assert (loops(few), few.packs) == ("nmk", "a")
+    narrow = planned(tw.Gemm(4096, 128, 2048, a="bf16", b=tw.Packed("bf16")))
+    assert (loops(narrow), narrow.packs) == ("mnmk", "")
+
+
+def test_a_copy_begins_with_a_line_an_odd_number_of_them_apart() -> None:
+    spec = tw.Gemm(300, 512, 1000, **BF16)  # type: ignore[arg-type]
+    program = program_for(planned(spec, pack="a"))
+    (copied,) = [n for n in walk(program.nest) if isinstance(n, Pack) and str(n.buffer)[0] == "a"]
+    rows = value(copied.elements)
+    assert rows is not None
+    width = 1056 // 32  # 1000 elements of two bytes fill 31.25 lines
+    assert rows >= 300 * width * 32
+    assert width % 2 == 1
+
+
+def test_threads_convert_together() -> None:
+    spec = tw.Gemm(2048, 2048, 2048, **BF16)  # type: ignore[arg-type]
+    shared = [
+        node.note
+        for node in walk(program_for(planned(spec, threads=4)).nest)
+        if isinstance(node, BlockLoop) and node.parallel
+    ]
+    assert "convert b" in shared
+    alone = program_for(planned(spec)).nest
+    assert not any(isinstance(node, BlockLoop) and node.parallel for node in walk(alone))
+
+
+def test_what_the_caller_packed_is_in_blocks_already() -> None:
+    with pytest.raises(ScheduleError, match="converted, and packed, before anything else"):
+        planned(tw.Gemm(64, 64, 64, a="bf16", b=tw.Packed("bf16")), pack="ab")
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ((49, 512, 4608), "nmnk"),  # few rows
+        ((2048, 2048, 2048), "mnmnk"),
+        ((16, 4096, 4096), "nmnk"),
+        ((240, 240, 240), "mnmk"),  # beside all of B, with K of the call
+        ((784, 128, 1152), "mnmk"),
+    ],
+)
+def test_products_of_any_size(sizes: tuple[int, int, int], expected: str) -> None:
+    types, options = ("bf16", "bf16", "f32"), Options(threads=1, target="amx")
+    family = Family(types, (1, 1, 1), class_of(*sizes, types, options), options)
+    plan = plan_for(spec_of(family), schedule_of(family), AMX)
+    assert loops(plan) == expected
+    other = replace(schedule_of(family), threads=None)
+    vectors = plan_for(spec_of(family), other, load("avx512"))
+    assert vectors.product.unit is None
