@@ -200,6 +200,9 @@ def _staging(plan: Plan, name: str) -> Row:
     grouped = f"groups of {product.group} along K" if product.group > 1 else "lines side by side"
     if name in plan.packs:
         change = _change(operand.type, element, shift)
+        if product.unit is not None and plan.input_of(plan.across).name == name:
+            done = "copied" if operand.type == element and not shift else "converted"
+            return name.upper(), f"{done} in blocks", f"{change}, rows along K, filled with zeros"
         return name.upper(), "converted as it is packed", f"{change}, {grouped}"
     if name not in plan.sources:
         return name.upper(), "where it lies", f"{operand.type}{loaded}"

@@ -8,7 +8,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import ScheduleError
-from tilewright.generate import plan_for, program_for
+from tilewright.generate import explain_plan, plan_for, program_for
 from tilewright.ir.nest import BlockLoop, Pack
 from tilewright.ir.nodes import walk
 from tilewright.plan.plan import Plan
@@ -24,7 +24,6 @@ from tilewright.targets import load
 
 AMX = load("amx")
 M, N, K = (tw.dim(name) for name in "mnk")
-BF16 = {"a": "bf16", "b": "bf16"}
 
 
 def planned(spec: tw.Gemm, **asked: object) -> Plan:
@@ -36,7 +35,7 @@ def loops(plan: Plan) -> str:
 
 
 def test_rows_beside_all_of_b_are_copied_in_blocks() -> None:
-    plan = planned(tw.Gemm(512, 512, 512, **BF16))  # type: ignore[arg-type]
+    plan = planned(tw.Gemm(512, 512, 512, a="bf16", b="bf16"))
     assert (loops(plan), plan.packs, plan.blocks) == ("mnmk", "a", {"m": 128})
     assert "b" in plan.sources, "B is converted whole"
 
@@ -46,34 +45,34 @@ def test_rows_beside_all_of_b_are_copied_in_blocks() -> None:
     [(49, "nmnk", {"n": 128}), (5000, "mnmnk", {"m": 1024, "n": 128})],
 )
 def test_a_large_b_is_converted_in_blocks(m: int, expected: str, blocks: dict[str, int]) -> None:
-    plan = planned(tw.Gemm(m, 4096, 4096, **BF16))  # type: ignore[arg-type]
+    plan = planned(tw.Gemm(m, 4096, 4096, a="bf16", b="bf16"))
     assert (loops(plan), plan.packs, plan.blocks) == (expected, "ab", blocks)
     assert not plan.sources
 
 
 def test_blocks_of_a_short_k_are_wide() -> None:
-    assert planned(tw.Gemm(64, 4096, 2048, **BF16)).blocks == {"n": 256}  # type: ignore[arg-type]
+    assert planned(tw.Gemm(64, 4096, 2048, a="bf16", b="bf16")).blocks == {"n": 256}
     assert planned(tw.Gemm(64, 4096, 4096, a="u8", b="s8")).blocks == {"n": 256}
 
 
 def test_few_columns_leave_rows_where_they_lie() -> None:
     for n in (64, 256):
-        plan = planned(tw.Gemm(512, n, 512, **BF16))  # type: ignore[arg-type]
+        plan = planned(tw.Gemm(512, n, 512, a="bf16", b="bf16"))
         assert (loops(plan), plan.packs) == ("nmk", "")
 
 
 def test_sizes_of_the_call() -> None:
-    plan = planned(tw.Gemm(M, N, K, **BF16))  # type: ignore[arg-type]
+    plan = planned(tw.Gemm(M, N, K, a="bf16", b="bf16"))
     assert (loops(plan), plan.packs, plan.blocks) == ("mnmnk", "ab", {"m": 1024, "n": 128})
-    narrow = tw.Gemm(M, tw.dim("n", max=256), K, **BF16)  # type: ignore[arg-type]
+    narrow = tw.Gemm(M, tw.dim("n", max=256), K, a="bf16", b="bf16")
     plan = planned(narrow)
     assert (loops(plan), plan.packs, plan.blocks) == ("mnmk", "a", {"m": 128})
     assert "a_tail" not in plan.operands, "copied rows end with zeros"
 
 
 def test_lines_of_c_decide_who_is_copied() -> None:
-    f = {name: tw.Matrix(type_, "F") for name, type_ in (("a", "bf16"), ("b", "bf16"))}
-    plan = planned(tw.Gemm(4096, 5000, 4096, c=tw.Matrix("f32", "F"), **f))
+    turned = tw.Matrix("bf16", "F")
+    plan = planned(tw.Gemm(4096, 5000, 4096, a=turned, b=turned, c=tw.Matrix("f32", "F")))
     assert (loops(plan), plan.vectorize, plan.packs) == ("nmnmk", "m", "ab")
 
 
@@ -87,7 +86,7 @@ def test_rows_meet_a_packed_b() -> None:
 
 
 def test_a_copy_begins_with_a_line_an_odd_number_of_them_apart() -> None:
-    spec = tw.Gemm(300, 512, 1000, **BF16)  # type: ignore[arg-type]
+    spec = tw.Gemm(300, 512, 1000, a="bf16", b="bf16")
     program = program_for(planned(spec, pack="a"))
     (copied,) = [n for n in walk(program.nest) if isinstance(n, Pack) and str(n.buffer)[0] == "a"]
     rows = value(copied.elements)
@@ -97,8 +96,14 @@ def test_a_copy_begins_with_a_line_an_odd_number_of_them_apart() -> None:
     assert width % 2 == 1
 
 
+def test_explain_says_who_is_copied() -> None:
+    said = explain_plan(planned(tw.Gemm(2048, 2048, 2048, a="bf16", b="bf16")))
+    assert "copied in blocks" in said
+    assert "converted as it is packed" in said
+
+
 def test_threads_convert_together() -> None:
-    spec = tw.Gemm(2048, 2048, 2048, **BF16)  # type: ignore[arg-type]
+    spec = tw.Gemm(2048, 2048, 2048, a="bf16", b="bf16")
     shared = [
         node.note
         for node in walk(program_for(planned(spec, threads=4)).nest)
