@@ -59,17 +59,30 @@ def read_loops(
     ``panels``: A is better converted a panel of rows at a time.
     """
     loops, reason = schedule.loops, "asked for"
-    scattered = isinstance(spec.batch, Addresses) and spec.quantized is not None
     if loops is None:
         grid = "nm" if along == "n" else "mn"
         if (schedule.threads or 1) > 1:
             grid = "Mn" if spec.outputs else grid.upper()
         inside = f"{grid}bk" if spec.batch else f"{grid}k"
-        loops = f"b{grid}k" if spec.batch and (packs or scattered) else inside
+        loops = f"b{grid}k" if spec.batch and (packs or _scattered(spec)) else inside
         reason = f"a panel along {along} stays in the cache while the other dimension passes"
         if panels and schedule.threads is None and spec.batch is None:
             loops, reason = "mnk", "rows of A are converted beside the tiles before; B stays cached"
-    legal = "bnmk" if spec.batch else "nmk"
+    cut = outer_length(loops)
+    outer, inner = loops[:cut], loops[cut:]
+    _check_batch(spec, loops)
+    _check_inner(spec, loops, packs)
+    _check_outer(spec, schedule, loops)
+    return outer, inner, reason
+
+
+def _legal(spec: Gemm) -> str:
+    """Loops that suit any schedule of ``spec``."""
+    return "bnmk" if spec.batch else "nmk"
+
+
+def _check_batch(spec: Gemm, loops: str) -> None:
+    """ScheduleError if the batch's loop is missing, not wanted, or parallel."""
     if "B" in loops:
         raise ScheduleError(
             "b runs in parallel where each product has its own C: here all add to the same one",
@@ -78,33 +91,42 @@ def read_loops(
         )
     if ("b" in loops) != (spec.batch is not None):
         raise ScheduleError(
-            "loops must name b exactly when the spec has a batch", got=loops, hint=f'"{legal}"'
+            "loops must name b exactly when the spec has a batch",
+            got=loops,
+            hint=f'"{_legal(spec)}"',
         )
-    cut = outer_length(loops)
-    outer, inner = loops[:cut], loops[cut:]
+
+
+def _check_inner(spec: Gemm, loops: str, packs: str) -> None:
+    """ScheduleError for letters that cannot stand right of the accumulators."""
+    inner, legal = loops[outer_length(loops) :], _legal(spec)
     if inner not in ("", "b", "k", "bk"):
         raise ScheduleError(
             "right of the last m or n only b and k may stand, b first", got=loops, hint=f'"{legal}"'
         )
-    if scattered and "b" in inner:
+    if "b" in inner and _scattered(spec):
         raise ScheduleError(
             "the scales of a B that is found by its address are found once for each matrix",
             got=f"loops={loops!r}, with batch={spec.batch!r}",
             expected="the batch loop left of m and n",
             hint=f'"{legal}"',
         )
-    if packs and "b" in inner:
+    if "b" in inner and packs:
         raise ScheduleError(
             "packing needs the batch loop left of m and n",
             got=f"loops={loops!r}, pack={packs!r}",
             hint=f'"{legal}"',
         )
-    if spec.outputs and "N" in outer and schedule.threads != 1:
+
+
+def _check_outer(spec: Gemm, schedule: Schedule, loops: str) -> None:
+    """ScheduleError for what cannot be parallel, and for blocks that no loop goes over."""
+    if spec.outputs and "N" in loops[: outer_length(loops)] and schedule.threads != 1:
         raise ScheduleError(
             "outputs reduce rows, whose columns cannot be computed in parallel",
             got=f"loops={loops!r}, outputs {', '.join(dict(spec.outputs))}",
             expected="parallel loops over m alone",
-            hint=f'"{legal.replace("nm", "Mn")}"',
+            hint=f'"{_legal(spec).replace("nm", "Mn")}"',
         )
     for letter in dict(schedule.block):
         if loops.lower().count(letter) < 2:
@@ -113,7 +135,11 @@ def read_loops(
                 got=f"loops={loops!r}, block={dict(schedule.block)}",
                 hint=f"name {letter} twice and give its block, or neither",
             )
-    return outer, inner, reason
+
+
+def _scattered(spec: Gemm) -> bool:
+    """Whether B is of few bits, and found by its address."""
+    return isinstance(spec.batch, Addresses) and spec.quantized is not None
 
 
 def threads_decision(schedule: Schedule, outer: str) -> tuple[Decision, ...]:

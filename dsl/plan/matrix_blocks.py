@@ -14,7 +14,7 @@ from typing import Literal
 from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Packed
-from tilewright.spec.schedule import NEAR_LINES, Schedule
+from tilewright.spec.schedule import LARGE_CONVERTED, NEAR_LINES, Schedule
 from tilewright.spec.sizes import Dim
 from tilewright.spec.types import ITEMSIZE
 
@@ -68,8 +68,8 @@ def in_matrix_blocks(
 ) -> tuple[Schedule, dict[str, str]]:
     """``schedule`` in blocks for a matrix unit if it leaves loops ``open_``, or asks for panels.
 
-    With the reasons. It stays as it is where another unit multiplies, or there are too few lines
-    for copied rows to be read often.
+    With the reasons. It stays as it is where another unit multiplies, or where copied rows would
+    meet too few lines.
     """
     panels = asks_for_panels(spec, schedule, target)
     alone = spec.batch is None and not spec.outputs and spec.quantized is None
@@ -79,7 +79,8 @@ def in_matrix_blocks(
         return _of_packed(spec, schedule, target)
     found, parallel = _Operands.of(spec, schedule, target), _parallel(schedule)
     # Where K is of the call the ends of rows, which fill no step, are copied in any case.
-    pays = _most(spec, found.lines) > NEAR_LINES or (not panels and isinstance(spec.k, Dim))
+    ends, lines = not panels and isinstance(spec.k, Dim), _most(spec, found.lines)
+    pays = lines > NEAR_LINES or (ends and lines >= LARGE_CONVERTED[1])
     if parallel or spec.b2 is not None or not pays:
         whole = _of_whole(schedule, parallel=parallel)
         return (whole, {"loops": _WHOLE}) if panels else (schedule, {})
@@ -90,10 +91,9 @@ def in_matrix_blocks(
 def _in_blocks(spec: Gemm, schedule: Schedule, target: Target, found: _Operands) -> Schedule:
     """``schedule`` with rows copied, and what lies along C's lines converted, block by block."""
     near, rows, lines = _stays(spec, found, target), found.rows, found.lines
-    loops, most = f"{lines}{rows}k" if near else f"{lines}{rows}{lines}k", NEAR_ROWS
-    block = {}
-    if not near:
-        most, block = FAR_ROWS, {lines: _lines_of(spec, found, target)}
+    loops = f"{lines}{rows}k" if near else f"{lines}{rows}{lines}k"
+    most = NEAR_ROWS if near else FAR_ROWS
+    block = {} if near else {lines: _lines_of(spec, found, target)}
     if _most(spec, rows) > most:
         loops, block = rows + loops, {rows: most, **block}
     pack = found.across if near else "ab"

@@ -418,3 +418,43 @@ def test_a_square_tile_waits_least_for_the_second_cache() -> None:
     """79 rows by 16 columns read 95 rows for 79 cycles of products, 32 by 32 read 64 for 64."""
     plan = plan_for(tw.Gemm(1024, 1024, 1024, a="bf16", b=tw.Packed("bf16")), tw.Schedule(), AMX)
     assert {(tile.mr, tile.nr) for tile in plan.tiles} == {(32, 32)}
+
+
+# -- blocks that are copied, and converted, on the way ---------------------------------------------
+
+ACROSS, ALONG, BOTH, IN_K = (
+    tw.Schedule(loops="mnmk", block={"m": 32}, pack="a"),
+    tw.Schedule(loops="nmnk", block={"n": 32}, pack="ab"),
+    tw.Schedule(loops="mnmnk", block={"m": 32, "n": 48}, pack="ab"),
+    tw.Schedule(loops="kmnmk", block={"k": 64, "m": 32}, pack="a"),
+)
+RELU = tw.relu(tw.acc + tw.Operand("bias", "f32", per="column"))
+
+
+@pytest.mark.twice
+@pytest.mark.parametrize(
+    ("spec", "schedule"),
+    [
+        (tw.Gemm(70, 50, 83, a="bf16"), BOTH),
+        (tw.Gemm(70, 50, 130, a="u8", b="s8", beta=1), ACROSS),
+        (tw.Gemm(33, 70, 65, a="s8", a_zero=3, b_zero=-2), IN_K),
+        (tw.Gemm(33, 70, 65, a="s8", b="u8", a_zero=3), ALONG),
+        (tw.Gemm(40, 50, 70, a="bf16", d="bf16", epilogue=RELU), BOTH),
+        (tw.Gemm(70, 40, 33, a=tw.Matrix("bf16", "F"), b="bf16"), ALONG),
+        (tw.Gemm(70, 40, 33, a="bf16", b=tw.Matrix("bf16", "F")), BOTH),
+        (tw.Gemm(M, N, K, a="bf16", ldc=tw.dim("ldc")), ACROSS),
+        (tw.Gemm(M, N, K, a="u8", b="s8"), BOTH),
+        (tw.Gemm(70, 48, 100, a="bf16", b=tw.Packed("bf16")), ACROSS),
+    ],
+    ids=str,
+)
+def test_blocks_are_copied_and_converted(spec: tw.Gemm, schedule: tw.Schedule) -> None:
+    assert tw.compile(spec, schedule, "amx").verify().cases == 3
+
+
+def test_products_of_any_size_in_blocks() -> None:
+    rng = np.random.default_rng(5)
+    for m, n, k in ((130, 300, 70), (5, 400, 90), (1100, 270, 33)):
+        a, b = rng.integers(0, 9, (m, k), np.uint8), rng.integers(-9, 9, (k, n), np.int8)
+        found = tw.matmul(a, b, threads=1, target="amx")
+        np.testing.assert_array_equal(found, a.astype(np.int32) @ b.astype(np.int32))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+import tilewright as tw
 from tilewright.plan.tiling.parts import even_parts
-from tilewright.symbolic import evaluate, symbol
+from tilewright.symbolic import c_text, evaluate, size_expr, symbol
 
 
 def found(total: int, most: int) -> list[tuple[int, int]]:
@@ -30,6 +31,14 @@ def test_even_parts_cover_all(most: int) -> None:
             end += size
         assert end == total, cuts
         assert len(cuts) == -(-total // most), "as few as can be"
+
+
+def test_quotients_are_of_numbers_that_are_not_negative() -> None:
+    """C cuts them towards 0: no sum within one may be split into parts that are negative."""
+    for total in (symbol("m"), size_expr("m", tw.dim("m", multiple_of=8))):
+        for part in even_parts(total, 13, "m"):
+            for _, size in part.given:
+                assert "(-" not in c_text(size)
 
 
 def test_the_last_two_are_even() -> None:

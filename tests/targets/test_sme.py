@@ -192,7 +192,9 @@ def test_threads_are_asked_from_outside_of_the_mode() -> None:
     heads = [line for line in text.splitlines() if re.search(r"\b(fork\d+|gemm)\(.*\w+ \*", line)]
     entered = {bool(re.search("fork", line)): SME.mode.entry in line for line in heads[1:]}
     assert entered == {True: True, False: False}
-    assert "by one thread, in a function of its own" in text
+    spec = tw.Gemm(64, 64, 64, batch=tw.Strided(4))
+    apart = generate([Request("gemm", spec, tw.Schedule(loops="bMnk"), SME)]).text
+    assert "by one thread, in a function of its own" in apart
     alone = generate([Request("gemm", tw.Gemm(64, 64, 64), tw.Schedule(), SME)]).text
     assert f"{SME.mode.entry} void gemm(" in alone and "memcpy(to" not in alone
 

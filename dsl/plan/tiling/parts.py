@@ -86,14 +86,15 @@ def even_parts(total: Expr, most: int, dimension: str) -> Iterator[Part]:
     What whole parts leave is often little, and the last of these then shares with it. There is a
     part for each size that the two may have: with a count of 2 where they are equal.
     """
-    tiles, whole, tall, low = (f"{dimension}_{name}" for name in ("tiles", "whole", "tall", "low"))
-    left = total - most * symbol(whole)
+    names = (f"{dimension}_{name}" for name in ("tiles", "whole", "left", "low", "tall"))
+    tiles, whole, left, low, tall = names
     several = Least(div(symbol(tiles), 2), ONE)
     given = (
         (tiles, div(total + (most - 1), most)),
         (whole, symbol(tiles) - Least(symbol(tiles), Integer(2))),
-        (low, several * div(left, 2)),
-        (tall, left - symbol(low)),
+        (left, total - most * symbol(whole)),  # by name, so that halves of it are not negative
+        (low, several * div(symbol(left), 2)),
+        (tall, symbol(left) - symbol(low)),
     )
     start = most * symbol(whole)
     yield Part(ZERO, Integer(most), most, symbol(whole), given=given)
