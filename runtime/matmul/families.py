@@ -311,9 +311,8 @@ def _in_place(family: Family, along: str, across: str) -> Schedule:
     in_panels, in_lines = (f"{x}{y}".upper() + "k" for x, y in ((along, across), (across, along)))
     if sizes.shape != "matrix" or not a == b == accumulator(a, b):
         wide = sizes.least["mn".index(along)] >= LARGE_CONVERTED[1]
-        few = sizes.most["mn".index(across)] < LARGE_CONVERTED[0]
         alone = not (sizes.parallel or family.options.deterministic)
-        if sizes.shape == "matrix" and alone and (wide or few):
+        if sizes.shape == "matrix" and alone and wide:
             return Schedule()  # a matrix unit copies, and converts, blocks on the way
         near = short or sizes.most["mn".index(along)] < LARGE_CONVERTED[1]
         passing = sizes.shape == "matrix" and many and near
