@@ -82,8 +82,9 @@ def in_matrix_blocks(
     ends, lines = not panels and isinstance(spec.k, Dim), _most(spec, found.lines)
     pays = lines > NEAR_LINES or (ends and lines >= LARGE_CONVERTED[1])
     if parallel or spec.b2 is not None or not pays:
-        whole = _of_whole(schedule, parallel=parallel)
-        return (whole, {"loops": _WHOLE}) if panels else (schedule, {})
+        if not panels:
+            return schedule, {}
+        return _of_whole(schedule, parallel=parallel), {"loops": _WHOLE}
     blocks = _in_blocks(spec, schedule, target, found)
     return blocks, {"loops": _BLOCKS, "pack": _BLOCKS}
 

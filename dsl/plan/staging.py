@@ -22,7 +22,6 @@ from .formats.lookup import plain_format
 from .formats.packed_b import CACHED_BYTES, packed_product
 from .formats.quantized_b import quantized_format, quantized_operands, quantized_product
 from .operands import (
-    LINE,
     Operand,
     odd_vectors,
     operand_of,
@@ -190,16 +189,6 @@ def packed_across(
     return Operand(source.name, type_, strides, buffer)
 
 
-def in_block(
-    source: Operand, product: Product, target: Target, extents: Mapping[str, Expr], *, along: bool
-) -> Operand:
-    """A block of ``extents`` of an operand as a matrix unit reads it, ``along`` or across."""
-    line, lanes = LINE[source.name], target.of(product.accumulator)[0].lanes
-    if along:
-        return packed_along(source, product, line, extents, lanes)
-    return packed_across(source, product, target, line, extents, lanes)
-
-
 def tail_across(
     source: Operand, product: Product, line: str, extents: Mapping[str, Expr]
 ) -> Operand | None:
@@ -287,7 +276,8 @@ def stage_operands(
 
     Those named by ``first`` are converted whole before, though the tiles could do it. With
     ``panels`` blocks of both are converted as they are packed; where the schedule ``unpacks`` a
-    quantized B, blocks of it are made f32. Those named by ``blocks`` are converted by ``in_block``.
+    quantized B, blocks of it are made f32. Those named by ``blocks`` are so
+    in the loops, block by block.
     """
     if not target.of(spec.type):
         raise SpecError(f"{target.name} has no vectors of {spec.type}", hint="another target")
@@ -319,21 +309,18 @@ def stage_operands(
     padded = True
     if spec.quantized is None and isinstance(spec.b, Packed):
         seen["b"] = packed_by_caller(plain_format(spec, target), spec.batch)
-    elif along in blocks:
-        pass
-    elif spec.quantized is None and not fits_along(
-        operands[along], product, target, lines[along], sizes
-    ):
-        seen[along] = packed_along(operands[along], product, lines[along], sizes, lanes)
-        sources[along] = operands[along]
-    elif spec.quantized is None:
-        padded = False
-    if across in blocks:
-        pass
-    elif across in first or not fits_across(operands[across], product, target, lines[across]):
+    elif spec.quantized is None and along not in blocks:
+        padded = not fits_along(operands[along], product, target, lines[along], sizes)
+        if padded:
+            seen[along] = packed_along(operands[along], product, lines[along], sizes, lanes)
+            sources[along] = operands[along]
+    read = across not in first and fits_across(operands[across], product, target, lines[across])
+    if across not in blocks and not read:
         seen[across] = packed_across(operands[across], product, target, lines[across], sizes, lanes)
         sources[across] = operands[across]
-    elif (tail := tail_across(operands[across], product, lines[across], sizes)) is not None:
+    elif across not in blocks and (
+        tail := tail_across(operands[across], product, lines[across], sizes)
+    ):
         seen |= {} if empty else {tail.name: tail}
     sources = {} if empty else sources
     return Staging(product, seen, sources, padded, _reason(product, sources))

@@ -102,7 +102,7 @@ COPIED, CROWDED = 256, 16
 def packs_in_panels(spec: Gemm, schedule: Schedule, target: Target) -> bool:
     """Whether blocks of both operands are converted as they are packed in panels.
 
-    A matrix unit reads rows along K, of operands that are converted as a whole.
+    A matrix unit reads rows along K, which no panels have.
     """
     return asks_for_panels(spec, schedule, target) and product_of(spec, target, "b").unit is None
 

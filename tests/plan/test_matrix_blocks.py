@@ -12,6 +12,7 @@ from tilewright.generate import explain_plan, plan_for, program_for
 from tilewright.ir.nest import BlockLoop, Pack
 from tilewright.ir.nodes import walk
 from tilewright.plan.plan import Plan
+from tilewright.plan.tiling.blocking import packed_block
 from tilewright.runtime.matmul.families import (
     Family,
     Options,
@@ -89,11 +90,13 @@ def test_a_copy_begins_with_a_line_an_odd_number_of_them_apart() -> None:
     spec = tw.Gemm(300, 512, 1000, a="bf16", b="bf16")
     program = program_for(planned(spec, pack="a"))
     (copied,) = [n for n in walk(program.nest) if isinstance(n, Pack) and str(n.buffer)[0] == "a"]
-    rows = value(copied.elements)
-    assert rows is not None
-    width = 1056 // 32  # 1000 elements of two bytes fill 31.25 lines
-    assert rows >= 300 * width * 32
-    assert width % 2 == 1
+    elements = value(copied.elements)
+    assert elements is not None
+    assert elements >= 300 * 33 * 32, "1000 elements of two bytes fill 31.25 lines"
+    block = packed_block(planned(spec, pack="a"), "a", planned(spec).sizes)
+    apart = value(block.strides["m"])
+    assert apart is not None
+    assert divmod(apart * 2, 64) == (33, 0)
 
 
 def test_explain_says_who_is_copied() -> None:

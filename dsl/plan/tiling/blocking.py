@@ -14,7 +14,7 @@ from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
 from ..operands import LINE, Operand, whole_groups, whole_vectors
 from ..plan import Plan
-from ..staging import in_block, is_empty
+from ..staging import is_empty, packed_across, packed_along
 from .partition import Region, partition
 from .parts import Part, cut, panel_parts
 from .tiles import (
@@ -310,8 +310,10 @@ def packed_block(plan: Plan, name: str, extents: Mapping[str, Expr]) -> Operand:
         type_ = plan.factor(name)
         return Operand(name, type_, panels, Name(f"{name}_packed"))
     if plan.product.unit is not None:
-        along = plan.input_of(plan.along).name == name
-        return in_block(plan.operands[name], plan.product, plan.target, extents, along=along)
+        source, lanes = plan.operands[name], plan.lanes
+        if plan.input_of(plan.along).name == name:
+            return packed_along(source, plan.product, line, extents, lanes)
+        return packed_across(source, plan.product, plan.target, line, extents, lanes)
     extent, lanes = extents[line], plan.lanes
     leading = extent if value(extent) is None else div(extent + lanes - 1, lanes) * lanes
     strides = {line: ONE, "k": leading}
