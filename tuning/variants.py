@@ -17,6 +17,7 @@ from tilewright.plan.planner import make_plan
 from tilewright.plan.routines.stack import side_by_side
 from tilewright.plan.tiling.bounds import chains_wanted
 from tilewright.plan.tiling.cost_model import shape_of, tile_cycles
+from tilewright.plan.tiling.requests import tile_request
 from tilewright.plan.tiling.tile_shape import TileRequest, TileShape
 from tilewright.plan.vector_axis import legal_dimensions
 from tilewright.runtime.machine.host import resolve, usable_cpus
@@ -170,7 +171,7 @@ def _request(plan: Plan) -> TileRequest:
     """What a tile does, with one block of K where it is cut."""
     cut = "k" in plan.blocks
     extent = plan.blocks["k"] * ONE if cut else plan.sizes["k"]
-    return plan.tile_request(plan.counted(*plan.steps(extent, finish=False)), accumulate=cut)
+    return tile_request(plan, plan.counted(*plan.steps(extent, finish=False)), accumulate=cut)
 
 
 @lru_cache(maxsize=32)

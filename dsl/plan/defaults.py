@@ -10,14 +10,16 @@ from typing import Literal
 from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm
-from tilewright.spec.operands import Packed
+from tilewright.spec.operands import Matrix, Packed
 from tilewright.spec.schedule import (
     LARGE,
     LARGE_CONVERTED,
+    LINES,
     STEPS_AHEAD,
     THIN,
     Schedule,
     large_work,
+    streams,
 )
 from tilewright.spec.types import ITEMSIZE
 
@@ -35,6 +37,7 @@ AHEAD_BYTES = 3072
 _LARGE = "operands are large: blocks that the caches hold are packed"
 _THIN = "lines of C are short: the operand along them is packed once, the other one read in place"
 _PASSING = "C passes to memory in whole lines; the operand along them stays in a near cache"
+_STREAMS = "few rows read lines of a matrix side by side, from end to end"
 _PAGES = "a block of K lies in no more pages than a core knows the places of"
 _PARTS = "so much of K is summed in f16, and added in f32"
 
@@ -52,6 +55,9 @@ def default_schedule(
     if large is not schedule:
         how = _LARGE if large.pack == "ab" else _THIN
         return large, {"loops": how, "pack": how, "vectorize": "C is contiguous along it"}
+    streamed = _in_streams(spec, schedule, target)
+    if streamed is not schedule:
+        return streamed, {"loops": _STREAMS, "vectorize": "the matrix is contiguous along it"}
     paged = _in_pages(spec, schedule, target)
     if paged is not schedule:
         return paged, {"loops": _PAGES, "vectorize": "C is contiguous along it"}
@@ -140,6 +146,28 @@ def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
         loops = "NMk" if along == "n" else "MNk"
     loops = loops if (schedule.threads or 1) > 1 else loops.lower()
     return replace(schedule, loops=loops, pack=read if thin else "ab", vectorize=along)
+
+
+def _in_streams(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
+    """``schedule``, or where it leaves the nest open one that streams a matrix for few rows of C.
+
+    They are its columns where C is contiguous along these; one is contiguous either way.
+    """
+    if not _leaves_open(schedule) or not (is_alone(spec) and is_plain(spec, target)):
+        return schedule
+    output, parallel = getattr(spec, spec.output), (schedule.threads or 1) > 1
+    by_rows = output.order == "C" and not (spec.n == 1 and spec.a.order == "F")
+    along: Literal["m", "n"] = "n" if by_rows else "m"
+    across, matrix = (spec.m, spec.b) if by_rows else (spec.n, spec.a)
+    sizes = [size for size in (spec.m, spec.n, spec.k) if isinstance(size, int)]
+    few = streams(across, ITEMSIZE[spec.type]) if isinstance(across, int) else None
+    contiguous = isinstance(matrix, Matrix) and matrix.order == ("C" if by_rows else "F")
+    if parallel or len(sizes) < 3 or few is None or not contiguous or output.type != spec.type:
+        return schedule
+    if prod(sizes) < few[2] or getattr(spec, along) < target.of(spec.type)[0].lanes:
+        return schedule
+    loops = "knmk" if by_rows else "kmnk"
+    return replace(schedule, loops=loops, block=(("k", LINES),), vectorize=along)
 
 
 def _in_pages(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:

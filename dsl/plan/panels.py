@@ -20,6 +20,7 @@ from .loops import Decision
 from .operands import LINE
 from .plan import NOMINAL, STACK_BYTES, Plan
 from .tiling.cost_model import Choice, steady
+from .tiling.requests import tile_request
 
 #: Rows and columns for which panels of f32 are unpacked: their sums fit on the stack.
 _UNPACKED = (MANY_ROWS, 64)
@@ -112,7 +113,7 @@ def _panel_tile(plan: Plan) -> tuple[int, int]:
             operands[name], type=plan.factor(name), strides=strides, buffer=panel
         )
     steps = Integer(plan.blocks["k"] // plan.product.step)
-    request = replace(plan, operands=operands).tile_request(steps, accumulate=True)
+    request = tile_request(replace(plan, operands=operands), steps, accumulate=True)
     most = STACK_BYTES // (plan.blocks["k"] * ITEMSIZE[plan.product.across])
     tiles = steady(plan.target, request, (0, 1), plan.few_across)
     ranked = sorted(tiles, key=lambda each: _streamed(plan, each))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from math import inf
 
 from sympy import Expr, Integer
 
@@ -18,25 +17,18 @@ from tilewright.spec.types import ITEMSIZE, is_integer
 from tilewright.symbolic import ZERO, Least, div, mod, symbol, value
 
 from .contraction import Product, converting_lanes
-from .estimate.caches import places
 from .formats.lookup import Format
 from .formats.packed_b import ALIGNMENT
 from .formats.quantized_b import QuantizedFormat, in_panel
 from .loops import Decided, Decision
 from .operands import BatchPlan, Operand
-from .staging import is_empty, loads_as, same_types, takes_scalars
-from .tiling.scaled import ADDING, SCALING, UNPACKING, Scaled
-from .tiling.tile_shape import STEPS, TileRequest
+from .staging import is_empty, same_types
+from .tiling.cost_model import FewLines
 from .tiling.tiles import RegisterTile, Stage, Step
 
-#: K groups in a register of which multiply-adds take one.
-LANES = 4
 #: Elements of K that are unpacked at once: of 2 bits 4 share a byte, of 3 bits 8 have three.
 #: A block of K has a multiple of half as many.
 UNPACKED = 16
-#: Rows of an operand in blocks of K that lie in the first cache at once, where only the call knows
-#: how far apart they are: those that are 10 KiB apart, as many multiples of a large power of two.
-KEPT = 16
 #: What sizes of the call count as, where plans differ in nothing but conversions.
 NOMINAL = 64
 #: A packed block up to this many bytes lies on the stack.
@@ -126,14 +118,18 @@ class Plan(Decided):
         return (mr, nr) if self.across == "m" else (nr, mr)
 
     @property
-    def few_across(self) -> int:
+    def few_across(self) -> FewLines | None:
         """How many elements C has at most across its vectors, where only the call knows, but few.
 
-        0 where it may have many, is known, or a matrix unit takes as many as are left.
+        None where it may have many, is known, or a matrix unit takes as many as are left. Where
+        nothing is packed each tile reads all of the other operand: there is one for each number of
+        elements, so that what is left takes one more, or two that are even.
         """
         size = getattr(self.spec, self.across)
         open_ = isinstance(size, Dim) and self.product.unit is None
-        return size.max if open_ and size.max is not None and size.max < MANY_ROWS else 0
+        if not open_ or size.max is None or size.max >= MANY_ROWS:
+            return None
+        return FewLines(size.max, not self.packs)
 
     def panel(self, name: str) -> int | None:
         """The rows or columns of a panel of packed operand ``name``; None if it has no panels."""
@@ -365,209 +361,3 @@ class Plan(Decided):
         """The elements from one matrix of the batch to the next, where they are strided."""
         assert self.batch is not None
         return operand.strides.get("b", self.batch.strides.get(operand.name, ZERO))
-
-    def tile_request(self, steps: Expr, accumulate: bool) -> TileRequest:
-        """What the cost model must know of a tile with ``steps`` K steps."""
-        count = (value(self.batch.count) or 1) if self.batch and "b" in self.inner else 1
-        schedule = self.schedule
-        known = value(steps)
-        return TileRequest(
-            vectors=self.vectors,
-            steps=(known if known is not None else 64) * count,
-            reads_c=accumulate or self.spec.beta != 0,
-            lane_forms=self._lane_forms(),
-            splits=(schedule.k_split,) if schedule.k_split else self._splits(known, count),
-            dot=self.dot,
-            transposed=self.transposed,
-            depth=known,
-            overlaps=self._overlaps(known, accumulate),
-            padded=self.padded,
-            product=self.product,
-            source=self._source(),
-            converts=self._converts(),
-            stride=self._stride(),
-            spare=self._spare(),
-            unit=self.target.matrix if self.product.op.form == "matrix" else None,
-            sums=self.target.matrix if self.product.op.form == "block" else None,
-            scalars_apart=self.target.scalars_apart,
-            scaled=self._scaled(),
-            several=self._several(),
-            places=self._places(),
-            far=self._far(known),
-            kept=self._kept(),
-            passing=self._passing(),
-            shifted=not self.dot and self._shifted(self.input_of(self.across)),
-        )
-
-    def _kept(self) -> tuple[float, float]:
-        """How many rows along the vectors, and across them, lie in the first cache at once.
-
-        Of those that are read in place: where they lie a power of two apart they share few sets.
-        """
-        if self.product.unit is not None or self.product.block or self.dot:
-            return inf, inf
-        sides = (self.input_of(self.along), "k"), (self.input_of(self.across), self.across)
-        line, found = self.target.core.line, list[float]()
-        for operand, letter in sides:
-            step = 0 if operand.packed else value(operand.strides[letter])
-            size = ITEMSIZE[operand.type] if step is None else abs(step) * ITEMSIZE[operand.type]
-            held = places(size, line) if size else inf
-            found.append(KEPT if step is None and letter in self.blocks else held)
-        return found[0], found[1]
-
-    def _passing(self) -> int:
-        """The bytes of a line of C along the vectors, if no near cache holds all of C; else 0."""
-        along, across = (value(self.sizes[d]) for d in (self.along, self.across))
-        inside = self.along in self.blocks or self.transposed or self.product.unit is not None
-        if along is None or across is None or inside:
-            return 0
-        line = along * ITEMSIZE[self.output.type]
-        return line if line * across > self.target.core.second.size else 0
-
-    def _far(self, steps: int | None) -> bool:
-        """Whether the first cache has no room for what a matrix unit reads of ``steps`` K steps.
-
-        Of a K of the call nobody knows; where C is cut into blocks it is large.
-        """
-        if self.product.op.form != "matrix" or self.product.block:
-            return False
-        if steps is None:
-            return bool(self.blocks)
-        near, size = self.target.core.caches[0].size, ITEMSIZE[self.product.across]
-        extents = {d: NOMINAL if (n := value(self.sizes[d])) is None else n for d in "mn"}
-        lines = [min(extent, self.blocks.get(d, extent)) for d, extent in extents.items()]
-        return sum(lines) * self.product.step * steps * size > near
-
-    def _places(self) -> int | None:
-        """The rows that a block of K finds in the first cache at once; None where it matters not.
-
-        Those that begin a power of two apart share few sets of it.
-        """
-        across = self.input_of(self.across)
-        step = value(across.strides[self.across])
-        if not self.product.block or self.product.unit is not None or step is None:
-            return None
-        return places(max(1, step * ITEMSIZE[across.type]), self.target.core.line)
-
-    def _several(self) -> tuple[int, ...]:
-        """How many factors of blocks one load reads, most first, where none is converted by it."""
-        if self.product.op.form != "block":
-            return ()
-        sides = {"along": self.input_of(self.along), "across": self.input_of(self.across)}
-        counts: list[set[int]] = []
-        for side, operand in sides.items():
-            held = self.product.held(self.target, self.vectors[0], side)
-            as_it_is = operand.type == held.element
-            counts.append({each.count for each in held.several} if as_it_is else set())
-        return tuple(sorted(set.intersection(*counts), reverse=True))
-
-    def _scaled(self) -> Scaled | None:
-        """What a block of K is to a tile, where it has scales of its own."""
-        if not self.product.block:
-            return None
-        form = self.read_format
-        groups = self.product.block // self.product.group
-        bits, planes = sum(plane.bits for plane in form.planes), len(form.planes)
-        summed = bool(self.product.partial)
-        converts = not self.spec.sums_blocks and form.stored != self.product.along
-        converting = UNPACKING if converts else 0
-        runs = -(-groups // self.product.few) if self.product.few else 0
-        return Scaled(
-            groups=groups,
-            fields=form.fields,
-            bits=bits,
-            planes=planes,
-            zeros=bool(form.zeros),
-            apart=summed,
-            converting=converting,
-            runs=runs,
-            scaling=SCALING if self.spec.sums_blocks else ADDING,
-        )
-
-    def _splits(self, steps: int | None, count: int) -> tuple[int, ...]:
-        """Sets of accumulators worth trying: each gets two steps, of one matrix or of several."""
-        if self.product.block or self.unpacks:
-            return (1,)  # blocks are added in the order of K
-        if steps is None:
-            return 1, 2, 4
-        return tuple(s for s in (1, 2, 4) if s == 1 or (s <= steps and 2 * s <= steps * count))
-
-    def _spare(self) -> int:
-        """Registers that accumulators and operands must leave: to the compiler, to conversions."""
-        if self.product.unit is not None:
-            return 0
-        along, element = self.input_of(self.along).type, self.product.along
-        counted = self.unpacks or self.product.partial  # by the tile, as its blocks' bytes
-        converting = 0 if counted or loads_as(self.target, along, element) else STEPS
-        return converting if self.schedule.tile else self._spare_for_compilers() + converting
-
-    def _spare_for_compilers(self) -> int:
-        """What they take themselves. Where no hints hold a step's loads behind the step before it,
-        as on vectors that are groups of registers, some of the next step's are lifted.
-        """
-        if self.target.hints is not None:
-            return self.target.hints.spare
-        lifts = self.target.scalars_apart and (self.schedule.k_unroll or 1) > 1
-        return max(vector.registers for vector in self.target.vectors) if lifts else 0
-
-    def _overlaps(self, steps: int | None, accumulate: bool) -> bool:
-        """Whether a tile's last vector may overlap the one before.
-
-        Two stores that overlap are not forwarded to a load that spans them: where C is read, K
-        must be long enough to hide the wait of whoever reads it next.
-        """
-        tails = self.schedule.tails
-        if self.dot or self.transposed or self.finishes or tails not in ("auto", "overlap"):
-            return False
-        if self.product.unit is not None:
-            return False
-        reads = accumulate or self.spec.beta != 0
-        return not reads or steps is None or steps >= 4 * self.target.core.fma_latency
-
-    def _converts(self) -> bool:
-        """Whether one element alone takes steps to become what is multiplied."""
-        product = self.product
-        if self.dot or product.unit is not None:
-            return False
-        ways = (
-            (self.input_of(self.along), product.along),
-            (self.input_of(self.across), product.across),
-        )
-        return any(
-            operand.type not in (element, *self.target.of(element)[-1].loads)
-            for operand, element in ways
-            if not (self._shifted(operand) or (self.unpacks and operand.name == "b"))
-        )
-
-    def _shifted(self, operand: Operand) -> bool:
-        """Whether tiles shift groups of an operand as they spread them."""
-        return not operand.packed and self.product.shifts.get(operand.name, 0) != 0
-
-    def _source(self) -> str:
-        """What an element of the operand across is converted from as it is spread."""
-        across = self.input_of(self.across)
-        same = takes_scalars(self.target, across.type, self.product) or self._shifted(across)
-        same = same or across.type == self.product.across
-        return "" if self.dot or same else across.type
-
-    def _stride(self) -> int:
-        """Bytes from the vectors of one step of K to those of the next, 0 if unknown."""
-        along = self.input_of(self.along)
-        if self.product.block:
-            return 0  # whole lines of bytes
-        step = value(along.strides["k"]) if not self.dot else None
-        return (step or 0) * self.product.depth * ITEMSIZE[along.type]
-
-    def _lane_forms(self) -> tuple[str, ...]:
-        if self.dot:
-            return ()
-        across, one = self.input_of(self.across), self.product.depth == 1
-        if (scaled := self._scaled()) and scaled.groups % LANES:
-            return ()
-        if value(across.strides["k"]) == 1:
-            if across.type == self.product.across:
-                return ("lane_k",)
-            return ("repeat",) if one else ()
-        if not one or across.type != self.product.across:
-            return ()
-        return ("lane_s",) if value(across.strides[self.across]) == 1 else ()

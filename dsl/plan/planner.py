@@ -27,6 +27,7 @@ from .staging import is_plain, product_of, same_types, stage_operands
 from .streaming import with_streams
 from .tiling.blocking import with_tiles
 from .tiling.cost_model import choose, shape_of, tile_cycles
+from .tiling.requests import tile_request
 from .vector_axis import (
     Layout,
     asks_for_panels,
@@ -435,7 +436,7 @@ def layout_cycles(plan: Plan, unknown: int, most: int) -> float:
 
 def _product_cycles(plan: Plan, across: int, along: int) -> float:
     """Of the tiles that the model would choose, or of those asked for."""
-    request, tile = plan.tile_request(plan.sizes["k"], False), plan.asked_tile
+    request, tile = tile_request(plan, plan.sizes["k"], False), plan.asked_tile
     if tile is None:
         return choose(plan.target, across, along, True, request).cycles
     rows, columns = tile

@@ -24,6 +24,7 @@ from tilewright.isa.machine import Core
 from tilewright.isa.target import Target
 from tilewright.plan.plan import Plan
 from tilewright.plan.tiling.cost_model import tile_cycles
+from tilewright.plan.tiling.requests import tile_request
 from tilewright.plan.tiling.tile_shape import TileRequest, TileShape
 from tilewright.plan.tiling.tiles import grids_of
 from tilewright.runtime.call import dispatch
@@ -114,7 +115,7 @@ def _requests(lanes: int, registers: int) -> Iterator[tuple[Gemm, Schedule]]:
 def _sample(kernel: Kernel) -> Sample:
     plan = kernel.plan
     assert isinstance(plan, Plan)
-    request = plan.tile_request(plan.sizes["k"], False)
+    request = tile_request(plan, plan.sizes["k"], False)
     grids = grids_of(plan.passes["whole"])
     tiles = (
         (g.tile.shape, request, (value(g.along.count) or 1) * (value(g.across.count) or 1))

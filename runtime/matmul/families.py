@@ -11,17 +11,20 @@ from tilewright.runtime.machine.host import identify, usable_cpus
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix, Strided
 from tilewright.spec.schedule import (
+    FEW_ROWS,
     LARGE,
     LARGE_CONVERTED,
+    LINES,
     MANY_ROWS,
     NEAR_LINES,
     STEPS_AHEAD,
     THIN,
     Schedule,
     large_work,
+    streams,
 )
 from tilewright.spec.sizes import Dim, dim
-from tilewright.spec.types import accumulator, type_name
+from tilewright.spec.types import ITEMSIZE, accumulator, type_name
 
 from .arrays import ORDERS
 
@@ -36,16 +39,16 @@ _SUMS = {"f32": ("f32", "f16", "bf16"), "s32": ("s32", "s64"), "f64": ("f64",)}
 PARALLEL_WORK = 1 << 23
 #: More than any product has.
 UNBOUNDED = (1 << 62) - 1
-#: Elements of a matrix that is multiplied with a vector, from which on no near cache holds it.
-STREAMED = 1 << 16
 #: m, n and k up to which products of a stack may stand side by side in vectors, by their sums.
 TINY = {"f32": 4, "f64": 3, "s32": 0}
 #: m, n and k, if they are one number, up to which stacks have a kernel for that number: those of
 #: rotations, states of filters, blocks of solvers. It is 1.5 to 2.5 times as fast as the kernel for
 #: any size from 5 to 9 (Zen 4, f32), and 1.1 times at 12.
 CUBES = 16
-#: Steps of K for which lines of such a matrix are read side by side.
-LINES = 8
+#: Elements of a matrix that is multiplied with a vector, from which on no near cache holds it.
+STREAMED = 1 << 16
+#: Columns of C that a thread takes where few rows stream a matrix: lines of so many are long.
+SHARE = 1024
 #: Steps of K in a block of an operand that is read where it lies: so many rows, and their pages,
 #: are near when the next tile comes. For few rows of C and for many, which read it more often; and
 #: in a block of one that is packed.
@@ -53,7 +56,7 @@ IN_PLACE, IN_PLACE_MANY, IN_PANELS = 64, 256, 512
 #: Elements of a part of C's lines that is written before the next lines, where K is short: C passes
 #: to memory then, and the other operand stays in the first cache.
 LINE = 192
-Shape = Literal["column", "row", "matrix", "thin", "blocks", "column stream", "row stream"]
+Shape = Literal["column", "row", "matrix", "thin", "blocks", "column stream", "row stream", "few"]
 #: What a large product of a shape is.
 _GROWN: dict[Shape, Shape] = {
     "matrix": "blocks", "column": "column stream", "row": "row stream",
@@ -77,9 +80,9 @@ class Class(NamedTuple):
     """Sizes that one kernel serves: m, n, k and their product from ``least`` to ``most``.
 
     ``column``: one column of B, ``row``: one row of A; a ``stream`` if the matrix of the other
-    operand comes from memory; ``matrix``: operands read where they lie; ``blocks``: packed in
-    blocks that the caches hold; ``thin``: large, but lines of C are so short that only the operand
-    along them is packed.
+    operand comes from memory, ``few``: so few lines of C that they stream it too; ``matrix``:
+    operands read where they lie; ``blocks``: packed in blocks that the caches hold; ``thin``:
+    large, but lines of C are so short that only the operand along them is packed.
 
     ``stacked``: of stacks, whose multiply-adds are from ``total[0]`` to ``total[1]`` in all.
     ``tiny``: m, n and k are at most as large, and matrices lie in one piece; all three are so
@@ -128,18 +131,20 @@ def class_of(
     depend neither on m nor on the threads.
     """
     given, fixed = (m, n, k, m * n * k), options.deterministic
+    along, across = (1, 0) if by_rows else (0, 1)
     bounds = _Bounds([0, 0, 0, 0], [UNBOUNDED] * 4)
     shape: Shape = "matrix" if fixed else bounds.line(given)
     converted = not types[0] == types[1] == accumulator(*types[:2])
     limits: tuple[int, ...] = (0, 0, 0, STREAMED)
     if shape == "matrix":
         least_of_each = LARGE_CONVERTED if converted else LARGE
-        limits = (*least_of_each, large_work(m, converted=converted))
+        limits = (*least_of_each, large_work(given[across], converted=converted))
         if not fixed:
-            bounds.cut(0, m, MANY_ROWS)
+            bounds.cut(across, given[across], MANY_ROWS)
     if all(bounds.cut(i, given[i], limits[i]) for i in ((1, 2) if fixed else range(4))):
         shape = _GROWN[shape]
-    along = 1 if by_rows else 0
+    if shape == "matrix" and not (converted or fixed):
+        shape = bounds.few(given, across, ITEMSIZE[types[0]])
     if converted and not fixed and shape in ("matrix", "blocks") and identify(options.target).unit:
         bounds.cut(along, given[along], NEAR_LINES + 1)
     if shape == "blocks" and not converted and (by_rows or not fixed):
@@ -164,6 +169,17 @@ class _Bounds(NamedTuple):
         else:
             self.most[i] = min(self.most[i], limit - 1)
         return given >= limit
+
+    def few(self, given: tuple[int, ...], across: int, itemsize: int) -> Shape:
+        """The shape of a product with lines of C ``across`` that may be so few that they stream."""
+        found = streams(given[across], itemsize)
+        if found is None:
+            self.cut(across, given[across], FEW_ROWS + 1)
+            return "matrix"
+        first, most, work = found
+        self.cut(across, given[across], first)
+        self.cut(across, given[across], most + 1)
+        return "few" if self.cut(3, given[3], work) else "matrix"
 
     def line(self, given: tuple[int, ...]) -> Shape:
         """The shape of a product of one column or row, or of a matrix."""
@@ -212,10 +228,7 @@ def spec_of(family: Family) -> Gemm:
     """What a product of the family computes."""
     (a, b, written), options = family.types, family.options
     orders = [ORDERS[axis] for axis in family.axes]
-    rows = dim("m", max=MANY_ROWS - 1 if family.sizes.most[0] < MANY_ROWS else None)
-    m: int | Dim = 1 if family.sizes.shape.startswith("row") else rows
-    near = NEAR_LINES if family.sizes.most[1] == NEAR_LINES else None
-    n: int | Dim = 1 if family.sizes.shape.startswith("column") else dim("n", max=near)
+    m, n = _rows_and_columns(family)
     given = output_of(a, b, Matrix(type_name(written), orders[2]), options)
     if family.sizes.stacked:
         given["batch"] = Strided(dim("count"), **{x: dim(f"stride_{x}") for x in "abc"})
@@ -230,6 +243,30 @@ def spec_of(family: Family) -> Gemm:
         m, n, dim("k"), a=Matrix(type_name(a), orders[0]), b=Matrix(type_name(b), orders[1]),
         lda=dim("lda"), ldb=dim("ldb"), **given,
     )  # fmt: skip
+
+
+def _rows_and_columns(family: Family) -> tuple[int | Dim, int | Dim]:
+    """What C's rows and columns are to the kernel: it may count on there being few."""
+    sizes, across = family.sizes, 0 if family.axes[2] == 1 else 1
+    most: list[int | None] = [None, NEAR_LINES if sizes.most[1] == NEAR_LINES else None]
+    if _streamed(family):
+        most[across] = FEW_ROWS
+    elif sizes.most[across] < MANY_ROWS:
+        most[across] = MANY_ROWS - 1
+    m, n = (dim(name, max=limit) for name, limit in zip("mn", most, strict=True))
+    return 1 if sizes.shape.startswith("row") else m, 1 if sizes.shape.startswith("column") else n
+
+
+def _plain(family: Family) -> bool:
+    """Whether elements are multiplied as they are."""
+    a, b, _ = family.types
+    return a == b == accumulator(a, b)
+
+
+def _streamed(family: Family) -> bool:
+    """Whether few lines of C stream a matrix whose lines lie along them."""
+    in_place = family.axes[1] == 1 if family.axes[2] == 1 else family.axes[0] == 0
+    return family.sizes.shape == "few" and in_place
 
 
 def output_of(a: str, b: str, out: Matrix, options: Options) -> dict[str, Any]:
@@ -293,23 +330,34 @@ def schedule_of(family: Family) -> Schedule:
 def _nest(family: Family) -> Schedule:
     """Loops, in upper case those that may be parallel, what is packed, and the block of K."""
     sizes, by_rows = family.sizes, family.axes[2] == 1
-    along, across = ("n", "m") if by_rows else ("m", "n")
+    along: Literal["m", "n"] = "n" if by_rows else "m"
+    across = "m" if by_rows else "n"
     both = f"{along.upper()}{across.upper()}"
     if sizes.shape == "blocks":
         return Schedule(loops=f"{along}k{across.upper()}{across}{along}k", pack="ab")
     if sizes.shape == "thin":
         pack: Literal["a", "b"] = "b" if by_rows else "a"
         return Schedule(loops=f"k{both}k", pack=pack, block={"k": IN_PANELS})
-    in_place = family.axes[1] == 1 if by_rows else family.axes[0] == 0
-    return _in_place(family, along, across) if in_place else Schedule(loops="NMk")
+    if _streamed(family):
+        nest, block = f"k{along}{across}k", {"k": LINES}
+        if sizes.parallel:
+            nest, block = f"{along.upper()}{nest}", {**block, along: SHARE}
+        return Schedule(loops=nest, block=block)
+    if family.axes[1] == 1 if by_rows else family.axes[0] == 0:
+        return _in_place(family, along, across)
+    if sizes.shape == "matrix" and sizes.most[2] < LARGE[2] and _plain(family):
+        # So short lines along K make no vectors: they are turned, which many rows repay.
+        turned: Literal["a", "b"] = "b" if by_rows else "a"
+        return Schedule(loops=f"{across}{along}".upper() + "k", pack=turned, vectorize=along)
+    return Schedule(loops="NMk")
 
 
 def _in_place(family: Family, along: str, across: str) -> Schedule:
     """The same of a product that reads its operands where they lie, in order of C's lines."""
-    sizes, (a, b, sums) = family.sizes, family.types
-    short, many = sizes.most[2] < LARGE[2], sizes.least[0] >= MANY_ROWS
+    sizes, (a, _, sums) = family.sizes, family.types
+    short, many = sizes.most[2] < LARGE[2], sizes.least["mn".index(across)] >= MANY_ROWS
     in_panels, in_lines = (f"{x}{y}".upper() + "k" for x, y in ((along, across), (across, along)))
-    if sizes.shape != "matrix" or not a == b == accumulator(a, b):
+    if sizes.shape != "matrix" or not _plain(family):
         wide = sizes.least["mn".index(along)] >= LARGE_CONVERTED[1]
         alone = not (sizes.parallel or family.options.deterministic)
         if sizes.shape == "matrix" and alone and wide:

@@ -24,6 +24,7 @@ from .arrays import contiguous_axis, type_of
 from .constant import PackedB, product_with
 from .families import Class, Family, Options, call_product, class_of, kernel_of, stack_class_of
 from .routes import Routes
+from .turned import apart, turned
 
 if TYPE_CHECKING:
     from tilewright.spec.expression import Expression
@@ -398,11 +399,27 @@ class _One:
             self.compute(a, b, out)
 
     def _compute(self, a: Array, b: Array, out: Array) -> None:
+        small = turned(a, b, out, reads=self.options.reads) if self._turns else None
+        if small is None:
+            self._compute_as_it_lies(a, b, out)
+            return
+        self._compute_as_it_lies(*small)
+        if small.out is not out:
+            out[...] = small.out
+
+    @property
+    def _turns(self) -> bool:
+        """Whether a copy of another order may stand in for an operand."""
+        return self.options.epilogue is None and not self.options.deterministic
+
+    def _compute_as_it_lies(self, a: Array, b: Array, out: Array) -> None:
         family = self._family(a, b, out)
         kernel = kernel_of(family)
         call_product(kernel, a, b, out, self.named)
-        if (table := _tables.get(self.options)) is not None:
-            table.add(family, kernel)
+        table, sizes = _tables.get(self.options), family.sizes
+        narrow = apart(sizes, a, b, out) if self._turns else sizes
+        if table is not None and narrow is not None:
+            table.add(family._replace(sizes=narrow), kernel)
 
     def _parts(self, x: Array, axis: int) -> list[slice]:
         """Slices along ``axis`` that have some ``COPIED`` bytes each."""

@@ -17,6 +17,7 @@ from tilewright.ir.count import formulas
 from tilewright.plan import contraction
 from tilewright.plan.tiling import bounds, cost_model, partition, tile_shape
 from tilewright.plan.tiling.cost_model import ranking, shape_of, tile_cycles
+from tilewright.plan.tiling.requests import tile_request
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.expression import acc
 from tilewright.spec.gemm import Gemm, Spec
@@ -113,7 +114,7 @@ def test_each_number_stands_beside_its_reason(spec: Spec, name: str) -> None:
 
 def test_the_runner_up_is_the_next_that_the_model_compared() -> None:
     plan = plan_for(Gemm(64, 48, 64), Schedule(), targets.load("avx512"))
-    request = plan.tile_request(plan.sizes["k"], accumulate=False)
+    request = tile_request(plan, plan.sizes["k"], accumulate=False)
     best, second = ranking(plan.target, 64, 48, True, request)[:2]
     assert best.cycles < second.cycles
     said = line(explain_plan(plan), "tile ")
@@ -125,7 +126,7 @@ def test_the_runner_up_is_the_next_that_the_model_compared() -> None:
 def test_another_number_of_sets_is_estimated_too() -> None:
     plan = plan_for(Gemm(1, 8, 64), Schedule(), targets.load("avx512"))
     (tile,) = plan.tiles
-    request, core = plan.tile_request(tile.steps, accumulate=False), plan.target.core
+    request, core = tile_request(plan, tile.steps, accumulate=False), plan.target.core
     found = shape_of(plan.target, tile.shape.vector, 1, 1, False, request.with_split(2))
     assert found is not None
     own, other = (tile_cycles(shape, core, request) for shape in (tile.shape, found))

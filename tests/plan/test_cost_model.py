@@ -36,6 +36,7 @@ from tilewright.plan.tiling.cost_model import (
     ranking,
     tile_cycles,
 )
+from tilewright.plan.tiling.requests import tile_request
 from tilewright.plan.tiling.tiles import RegisterTile
 from tilewright.runtime.machine.host import resolve
 from tilewright.spec.gemm import Gemm
@@ -234,7 +235,7 @@ def test_broadcasts_that_take_multiply_add_units_bound_narrow_tiles() -> None:
 def test_rows_apart_that_only_the_call_knows_are_counted_by_the_line() -> None:
     """In blocks of K: a tile needs lines of both operands, and one that is nearly square fewest."""
     (found,) = planned(Gemm(8, 3, 90), invented())
-    plain = plan_for(Gemm(8, 3, 90), Schedule(), invented()).tile_request(Integer(90), False)
+    plain = tile_request(plan_for(Gemm(8, 3, 90), Schedule(), invented()), Integer(90), False)
     near, apart = (replace(plain, kept=kept, stride=0) for kept in ((inf, inf), (16, inf)))
     core, sizes = invented().core, ((1, 4), (4, 1))
     more = []
@@ -268,8 +269,8 @@ def test_a_region_is_cut_into_equal_parts() -> None:
 def test_what_is_compared_begins_with_what_is_chosen() -> None:
     target = invented(masked=True)
     for across, along in ((13, 7), (14, 3), (60, 60)):
-        request = plan_for(Gemm(across, along, 30), Schedule(), target).tile_request(
-            Integer(30), False
+        request = tile_request(
+            plan_for(Gemm(across, along, 30), Schedule(), target), Integer(30), False
         )
         best, *others = ranking(target, across, along, True, request)
         assert best == choose(target, across, along, True, request)
@@ -311,7 +312,7 @@ def test_bounds_follow_from_the_core_alone() -> None:
 def test_no_taller_tile_fits(name: str, type_: TypeName) -> None:
     """The search begins with the tallest tile whose accumulators fit; no taller one does."""
     plan = plan_for(Gemm(64, 64, 64, a=type_, b=type_), Schedule(), resolve(name))
-    request = plan.tile_request(plan.sizes["k"], False)
+    request = tile_request(plan, plan.sizes["k"], False)
     for vector in request.vectors:
         for vectors in range(1, plan.target.registers + 1):
             most = request.tallest(plan.target, vector, vectors)

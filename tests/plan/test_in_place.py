@@ -10,6 +10,7 @@ import pytest
 import tilewright as tw
 from tilewright.generate import Request, generate, plan_for
 from tilewright.plan.plan import Plan
+from tilewright.plan.tiling.tiles import grids_of
 from tilewright.runtime.machine.host import resolve
 
 
@@ -26,11 +27,37 @@ def nest(plan: Plan) -> tuple[str, int | None, str]:
 @pytest.mark.parametrize(("length", "block"), [(4096, 64), (256, 256)])
 def test_k_is_cut_where_rows_lie_in_many_pages(length: int, block: int) -> None:
     """64 rows of 16 KiB, and as many of shorter ones as lie in 64 pages."""
-    by_rows = tw.Gemm(16, length, 2048)
-    by_columns = tw.Gemm(length, 16, 2048, a=tw.Matrix("f32", "F"), order="F")
+    by_rows = tw.Gemm(24, length, 2048)
+    by_columns = tw.Gemm(length, 24, 2048, a=tw.Matrix("f32", "F"), order="F")
     assert nest(planned(by_rows)) == ("knmk", block, "")
     assert nest(planned(by_columns)) == ("kmnk", block, "")
     assert nest(planned(tw.Gemm(16, 64, 512)))[:2] == ("nmk", None)
+
+
+@pytest.mark.parametrize(("few", "block"), [(1, 8), (2, 8), (4, 8), (8, 64), (16, 64)])
+def test_few_rows_stream_a_matrix(few: int, block: int) -> None:
+    """1024 x 1024 is large for four rows; for more only what no cache holds is."""
+    for plan in (
+        planned(tw.Gemm(few, 1024, 1024)),
+        planned(tw.Gemm(1024, few, 1024, a=tw.Matrix("f32", "F"), order="F")),
+    ):
+        assert plan.blocks["k"] == block
+    assert nest(planned(tw.Gemm(few, 4096, 2048))) == ("knmk", 8, "")
+
+
+def test_a_column_streams_a_matrix_along_its_lines() -> None:
+    """It is contiguous whatever order it is said to have."""
+    for order in ("C", "F"):
+        column = tw.Gemm(2048, 1, 2048, a=tw.Matrix("f32", "F"), order=order)
+        assert nest(planned(column)) == ("kmnk", 8, "")
+
+
+@pytest.mark.parametrize("row", [True, False])
+def test_vectors_along_k_read_no_more_lines_than_a_core_asks_for(row: bool) -> None:
+    spec = tw.Gemm(1, 2048, 2048, b=tw.Matrix("f32", "F")) if row else tw.Gemm(2048, 1, 2048)
+    plan = planned(spec)
+    shapes = [grid.tile.shape for grid in grids_of(plan.passes["whole"])]
+    assert (plan.vectorize, {shape.rows * shape.vectors for shape in shapes}) == ("k", {8})
 
 
 def test_a_b_of_the_other_order_is_not_cut_for_its_pages() -> None:

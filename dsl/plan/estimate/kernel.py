@@ -30,6 +30,7 @@ from tilewright.plan.tiling.tiles import (
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import ZERO, evaluate
 
+from ..tiling.requests import tile_request
 from .caches import (
     PAGE,
     PAGES,
@@ -450,7 +451,7 @@ class _Walk:
         count = self.count if "b" in plan.inner else 1
         steps = self.number(plan.counted(tile.steps, tile.k_tail))
         if tile.number not in self.requests:
-            self.requests[tile.number] = plan.tile_request(ZERO, tile.accumulate)
+            self.requests[tile.number] = tile_request(plan, ZERO, tile.accumulate)
         request = replace(self.requests[tile.number], steps=steps * count, depth=steps)
         c = plan.output
         line = max(self.number(c.strides[d]) for d in "mn") * ITEMSIZE[c.type]

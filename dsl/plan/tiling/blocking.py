@@ -17,6 +17,7 @@ from ..plan import Plan
 from ..staging import is_empty, packed_across, packed_along
 from .partition import Region, partition
 from .parts import Part, cut, panel_parts
+from .requests import tile_request
 from .tiles import (
     Cell,
     FirstOrLater,
@@ -245,7 +246,7 @@ class _Cutting:
     def _of(self, block: _Block) -> tuple[Grid, ...]:
         plan, extents = block.plan, block.extents
         steps, k_tail = plan.steps(extents["k"], finish=block.stage == "finish")
-        request = plan.tile_request(plan.counted(steps, k_tail), block.accumulate)
+        request = tile_request(plan, plan.counted(steps, k_tail), block.accumulate)
         regions = partition(plan, extents[plan.across], extents[plan.along], request)
         return tuple(
             Grid(self._tile(block, region, steps, k_tail), region.along, region.across)

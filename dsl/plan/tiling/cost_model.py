@@ -13,12 +13,14 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import takewhile
 from math import ceil, inf
+from typing import NamedTuple
 
 from tilewright.errors import ScheduleError
 from tilewright.isa.machine import Core
 from tilewright.isa.matrix_unit import MatrixUnit
 from tilewright.isa.target import Target
 from tilewright.isa.vector import Vector
+from tilewright.spec.schedule import LINES
 from tilewright.spec.types import ITEMSIZE
 
 from .bounds import latency, step_cycles
@@ -46,7 +48,8 @@ def tile_cycles(shape: TileShape, core: Core, request: TileRequest) -> float:
     step = _fed(shape, core, request)
     outputs, core = shape.outputs, core.at(shape.vector.nbytes)
     around = core.idle * latency(shape, core)
-    around += max(0, outputs - core.hidden) * core.late / core.stores
+    if not request.streams:  # memory hides what comes late
+        around += max(0, outputs - core.hidden) * core.late / core.stores
     around += _sets_cycles(shape, core)
     if shape.masked:
         around += outputs / core.stores / shape.vectors
@@ -71,9 +74,16 @@ def _fed(shape: TileShape, core: Core, request: TileRequest) -> float:
 
     Vectors come from there where the first one keeps no panel of K as wide as the tile until the
     next tile comes; and so do elements of more rows across them than have places in it. Where only
-    the call knows how far lines of a panel are apart the elements across come from there, too.
+    the call knows how far lines of a panel are apart the elements across come from there, too. What
+    is ``beyond`` the first cache as a whole has each step of a tile wait once, however wide it is.
     """
     step, late = step_cycles(shape, core), core.line / core.second.rate
+    if request.streams and request.dot:
+        more = max(0, shape.rows * shape.vectors - LINES)
+        return step + more * UNASKED * late
+    if request.streams:
+        lines = shape.vectors * shape.vector.nbytes / core.line
+        return max(step, lines / FEEDS * late) + EXPOSED * late
     if request.far:
         return max(step, shape.loads * late)
     along, across = request.kept
@@ -85,6 +95,7 @@ def _fed(shape: TileShape, core: Core, request: TileRequest) -> float:
         if near or request.stride:
             arrives = 0.0 if near else lines / FEEDS
             waits += lines * GONE if near else lines if size < request.stride else 0.0
+            waits += request.beyond
         else:
             elements = shape.rows * request.product.depth * ITEMSIZE[request.product.across]
             waits += lines + 1 + UNASKED * elements / core.line
@@ -288,7 +299,9 @@ def _whole_cuts(
         most = next((r for r in rows if _fits(target, vector, r, widest, masks, request)), 0)
         if not most:
             continue
-        for parts in _heights(across, most, (target.core.hidden // widest, request.kept[1])):
+        streams = LINES // widest if request.streams else inf
+        lower = target.core.hidden // widest, request.kept[1], streams
+        for parts in _heights(across, most, lower):
             cut = equal_parts(across, parts)
             cycles = _cut_cycles(target, vector, along, cut, masks, request)
             yield Choice(vector, along, cut, cycles)
@@ -296,7 +309,7 @@ def _whole_cuts(
 
 def _heights(across: int, most: int, lower: Sequence[float]) -> Iterator[int]:
     """Numbers of parts across: few, and as many as make tiles of no more rows than the ``lower``:
-    whose stores are hidden, or whose rows have places in the first cache.
+    whose stores are hidden, whose rows have places in the first cache, or are asked for ahead.
     """
     fewest = -(-across // most)
     yield from range(fewest, min(across, fewest + 3) + 1)
@@ -352,17 +365,26 @@ def configuring(tiles: Sequence[Sequence[Shape]], unit: MatrixUnit | None) -> fl
     return unit.configuring * (1 + max(configurations_of(tiles, unit.most), default=-1))
 
 
+class FewLines(NamedTuple):
+    """Rows of which there are ``most`` at most.
+
+    What whole tiles leave is in tiles of powers of two, or ``even``: shared with the last one.
+    """
+
+    most: int
+    even: bool
+
+
 @lru_cache(maxsize=1024)
 def steady(
-    target: Target, request: TileRequest, multiples: tuple[int, int], few: int = 0
+    target: Target, request: TileRequest, multiples: tuple[int, int], few: FewLines | None = None
 ) -> tuple[Choice, ...]:
     """The tiles for a large region; ``cycles`` are those per element, the fewest come first.
 
     ``multiples`` are what the region's sizes (across, along) are multiples of: a tile that leaves
     a tail is charged a quarter, and its rows must leave registers to what computes the tail. Where
     nothing is known of the rows one is charged a little whose tail they often are; 0 stands for
-    rows of which tiles leave none. With ``few`` there are so many rows at most, and what tiles
-    leave of them counts.
+    rows of which tiles leave none. Of ``few`` rows what tiles leave of them counts.
     """
     found: list[Choice] = []
     for vector in request.vectors:
@@ -393,18 +415,23 @@ def steady(
     return tuple(sorted(found, key=_cycles))
 
 
-def _of_few_rows(tiles: Sequence[float], most: int) -> float:
-    """The cycles of a row, where C has any number of them up to ``most``.
+def _of_few_rows(tiles: Sequence[float], few: FewLines) -> float:
+    """The cycles of a row, where C has any number of them up to ``few.most``.
 
     ``tiles`` are the cycles of tiles of 1, 2 and more rows. The last of them are those that C is
-    cut into, and what they leave is in tiles of powers of two.
+    cut into.
     """
-    cycles = 0.0
-    for m in range(1, most + 1):
-        whole, left = divmod(m, len(tiles))
-        cycles += whole * tiles[-1]
-        cycles += sum(tiles[(1 << i) - 1] for i in range(left.bit_length()) if left >> i & 1)
-    return cycles / (most * (most + 1) // 2)
+    cycles, tallest = 0.0, len(tiles)
+    for m in range(1, few.most + 1):
+        whole = (m - 1) // tallest - 1 if few.even else m // tallest
+        whole, left = max(0, whole), m - tallest * max(0, whole)
+        if few.even:
+            low = left // 2 if left > tallest else 0
+            cut = [left - low, low]
+        else:
+            cut = [1 << i for i in range(left.bit_length()) if left >> i & 1]
+        cycles += whole * tiles[-1] + sum(tiles[rows - 1] for rows in cut if rows)
+    return cycles / (few.most * (few.most + 1) // 2)
 
 
 @lru_cache(maxsize=1024)

@@ -35,6 +35,7 @@ from .parts import (
     perhaps,
     positive_part,
 )
+from .requests import tile_request
 from .tile_shape import TileRequest
 from .tiles import Search
 
@@ -136,18 +137,21 @@ def _side_by_side(
 def _parts_across(plan: Plan, across: Expr, most: int) -> Iterator[Part]:
     """Tiles of ``most`` rows, and what they leave.
 
-    Where tiles unpack B, each does so anew: one takes all that is left. Where there is a whole one
-    it shares with that, for few rows are too few chains of multiply-adds. Else it is in powers of
-    2, or of 4 where panels are and C may have many rows: what is left is little beside the rest.
+    Where tiles unpack B, or few rows read it where it lies, each does so anew: one takes all that
+    is left. Where there is a whole one it shares with that, for few rows are too few chains of
+    multiply-adds. Else it is in powers of 2, or of 4 where panels are and C may have many rows:
+    what is left is little beside the rest.
     """
     unit, panels = plan.product.unit, plan.panel_tile is not None
-    if plan.spec.quantized is not None and unit is None and not plan.unpacks:
+    unpacking = plan.spec.quantized is not None and unit is None and not plan.unpacks
+    few = plan.few_across
+    if unpacking or (few is not None and few.even):
         if value(across) is None:
             yield from even_parts(across, most, plan.across)
         else:
             yield from exact_parts(across, most)
     else:
-        yield from across_parts(unit, across, most, 4 if panels and not plan.few_across else 2)
+        yield from across_parts(unit, across, most, 4 if panels and few is None else 2)
 
 
 # --- why -----------------------------------------------------------------------------------------
@@ -253,7 +257,7 @@ def _vector_for(plan: Plan, columns: int) -> Vector:
 def _dot_vector(plan: Plan) -> Vector:
     """The widest vector along K of which the asked tile fits; the widest of all if none does."""
     assert plan.asked_tile is not None
-    request, vectors = plan.tile_request(plan.sizes["k"], False), plan.vectors
+    request, vectors = tile_request(plan, plan.sizes["k"], False), plan.vectors
     fits = (v for v in vectors if shape_of(plan.target, v, *plan.asked_tile, False, request))
     return next(fits, vectors[0])
 
@@ -436,13 +440,18 @@ def _along_parts(
 
 
 def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterator[Axis]:
-    """Parts along a size known only at the call: whole tiles, fewer registers, then a tail."""
+    """Parts along a size known only at the call: whole tiles, fewer registers, then a tail.
+
+    Where there is a tile for each number of rows there are fewer of them, which are less code.
+    """
     lanes = _lanes(plan, vector)
     fixed = value(total)
     if fixed is not None:
         vectors = max(1, min(vectors, fixed // lanes))
     tail = mod(total, lanes)
-    parts = list(cut(total, vectors, lanes, tail=False))
+    few = plan.few_across
+    by = 4 if few is not None and few.even else 2
+    parts = list(cut(total, vectors, lanes, tail=False, by=by))
     start = total - tail
     if tail == 0:
         yield Axis(vector, tuple(parts))

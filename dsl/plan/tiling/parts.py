@@ -84,7 +84,8 @@ def even_parts(total: Expr, most: int, dimension: str) -> Iterator[Part]:
     """``total`` elements, known only at the call, in parts of ``most``, the last two of them even.
 
     What whole parts leave is often little, and the last of these then shares with it. There is a
-    part for each size that the two may have: with a count of 2 where they are equal.
+    part for each size that the two may have: with a count of 2 where they are equal, and with the
+    whole ones where they are as large.
     """
     names = (f"{dimension}_{name}" for name in ("tiles", "whole", "left", "low", "tall"))
     tiles, whole, left, low, tall = names
@@ -97,11 +98,14 @@ def even_parts(total: Expr, most: int, dimension: str) -> Iterator[Part]:
         (tall, symbol(left) - symbol(low)),
     )
     start = most * symbol(whole)
-    yield Part(ZERO, Integer(most), most, symbol(whole), given=given)
-    for size in range(1, most + 1):
-        count = sum((equals_part(symbol(each), size, most + 1) for each in (tall, low)), ZERO)
+
+    def last(size: int) -> Expr:
+        return sum((equals_part(symbol(each), size, most + 1) for each in (tall, low)), ZERO)
+
+    yield Part(ZERO, Integer(most), most, symbol(whole) + last(most), given=given)
+    for size in range(1, most):
         second = (symbol(tall) - size) * (size + 1)  # behind one that is taller by an element
-        yield Part(start + second, Integer(size), size, count, given=given)
+        yield Part(start + second, Integer(size), size, last(size), given=given)
 
 
 def panel_parts(total: Expr, width: int) -> Iterator[Part]:

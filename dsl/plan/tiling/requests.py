@@ -1,0 +1,276 @@
+"""What the cost model must know of a plan's register tiles: what they read, and from where."""
+
+from __future__ import annotations
+
+from math import inf
+
+from sympy import Expr
+
+from tilewright.spec.schedule import LINES
+from tilewright.spec.types import ITEMSIZE
+from tilewright.symbolic import value
+
+from ..estimate.caches import WAYS, places
+from ..operands import Operand
+from ..plan import NOMINAL, Plan
+from ..staging import loads_as, takes_scalars
+from .scaled import ADDING, SCALING, UNPACKING, Scaled
+from .tile_shape import STEPS, TileRequest
+
+#: K groups in a register of which multiply-adds take one.
+LANES = 4
+#: Rows of an operand in blocks of K that lie in the first cache at once, where only the call knows
+#: how far apart they are: those that are 10 KiB apart, as many multiples of a large power of two.
+KEPT = 16
+#: Bytes of a line up to which the next one is near enough for a core to ask for both ahead.
+SHORT_LINE = 2048
+
+
+def tile_request(plan: Plan, steps: Expr, accumulate: bool) -> TileRequest:
+    """What the cost model must know of a tile with ``steps`` K steps."""
+    count = (value(plan.batch.count) or 1) if plan.batch and "b" in plan.inner else 1
+    schedule = plan.schedule
+    known = value(steps)
+    return TileRequest(
+        vectors=plan.vectors,
+        steps=(known if known is not None else 64) * count,
+        reads_c=accumulate or plan.spec.beta != 0,
+        lane_forms=_lane_forms(plan),
+        splits=(schedule.k_split,) if schedule.k_split else _splits(plan, known, count),
+        dot=plan.dot,
+        transposed=plan.transposed,
+        depth=known,
+        overlaps=_overlaps(plan, known, accumulate),
+        padded=plan.padded,
+        product=plan.product,
+        source=_source(plan),
+        converts=_converts(plan),
+        stride=_stride(plan),
+        spare=_spare(plan),
+        unit=plan.target.matrix if plan.product.op.form == "matrix" else None,
+        sums=plan.target.matrix if plan.product.op.form == "block" else None,
+        scalars_apart=plan.target.scalars_apart,
+        scaled=_scaled(plan),
+        several=_several(plan),
+        places=_places(plan),
+        far=_far(plan, known),
+        kept=_kept(plan),
+        passing=_passing(plan),
+        shifted=not plan.dot and _shifted(plan, plan.input_of(plan.across)),
+        streams=_streams(plan, known),
+        beyond=_beyond(plan),
+    )
+
+
+def _beyond(plan: Plan) -> bool:
+    """Whether the operand along the vectors is read in place, and more than the first cache."""
+    operand, core = plan.input_of(plan.along), plan.target.core
+    length, k = value(plan.sizes[plan.along]), value(plan.sizes["k"])
+    if operand.packed or operand.name in plan.packs or length is None or k is None:
+        return False
+    return length * k * ITEMSIZE[operand.type] > core.caches[0].size
+
+
+def _streams(plan: Plan, steps: int | None) -> bool:
+    """Whether the lines of a matrix are read once, by few rows or columns of the other one.
+
+    Where vectors lie along K these are one, and lines long: short ones follow each other, and
+    are one to a core that asks for them ahead. Else few lines of K at a time say so.
+    """
+    if not plan.dot:
+        lines = dict(plan.schedule.block).get("k", LINES + 1)
+        return lines <= LINES and not (plan.packs or plan.spec.quantized)
+    if 1 not in (plan.spec.m, plan.spec.n):
+        return False
+    along = plan.operands["b" if plan.spec.m == 1 else "a"]
+    return steps is None or steps * ITEMSIZE[along.type] >= SHORT_LINE
+
+
+def _kept(plan: Plan) -> tuple[float, float]:
+    """How many rows along the vectors, and across them, lie in the first cache at once.
+
+    Of those that are read in place: where they lie a power of two apart they share few sets.
+    """
+    if plan.product.unit is not None or plan.product.block or plan.dot:
+        return inf, inf
+    sides = (plan.input_of(plan.along), "k"), (plan.input_of(plan.across), plan.across)
+    line, found = plan.target.core.line, list[float]()
+    for operand, letter in sides:
+        step = 0 if operand.packed else value(operand.strides[letter])
+        size = ITEMSIZE[operand.type] if step is None else abs(step) * ITEMSIZE[operand.type]
+        held = places(size, line) if size else inf
+        found.append(KEPT if step is None and letter in plan.blocks else held)
+    return found[0], found[1]
+
+
+def _passing(plan: Plan) -> int:
+    """The bytes of a line of C along the vectors, if no near cache holds all of C; else 0."""
+    along, across = (value(plan.sizes[d]) for d in (plan.along, plan.across))
+    inside = plan.along in plan.blocks or plan.transposed or plan.product.unit is not None
+    if along is None or across is None or inside:
+        return 0
+    line = along * ITEMSIZE[plan.output.type]
+    return line if line * across > plan.target.core.second.size else 0
+
+
+def _far(plan: Plan, steps: int | None) -> bool:
+    """Whether the first cache has no room for what a matrix unit reads of ``steps`` K steps.
+
+    Of a K of the call nobody knows; where C is cut into blocks it is large.
+    """
+    if plan.product.op.form != "matrix" or plan.product.block:
+        return False
+    if steps is None:
+        return bool(plan.blocks)
+    near, size = plan.target.core.caches[0].size, ITEMSIZE[plan.product.across]
+    extents = {d: NOMINAL if (n := value(plan.sizes[d])) is None else n for d in "mn"}
+    lines = [min(extent, plan.blocks.get(d, extent)) for d, extent in extents.items()]
+    return sum(lines) * plan.product.step * steps * size > near
+
+
+def _places(plan: Plan) -> int | None:
+    """The rows that a block of K finds in the first cache at once; None where it matters not.
+
+    Those that begin a power of two apart share few sets of it.
+    """
+    across = plan.input_of(plan.across)
+    step = value(across.strides[plan.across])
+    if not plan.dot and _streams(plan, None):
+        return WAYS
+    if not plan.product.block or plan.product.unit is not None or step is None:
+        return None
+    return places(max(1, step * ITEMSIZE[across.type]), plan.target.core.line)
+
+
+def _several(plan: Plan) -> tuple[int, ...]:
+    """How many factors of blocks one load reads, most first, where none is converted by it."""
+    if plan.product.op.form != "block":
+        return ()
+    sides = {"along": plan.input_of(plan.along), "across": plan.input_of(plan.across)}
+    counts: list[set[int]] = []
+    for side, operand in sides.items():
+        held = plan.product.held(plan.target, plan.vectors[0], side)
+        as_it_is = operand.type == held.element
+        counts.append({each.count for each in held.several} if as_it_is else set())
+    return tuple(sorted(set.intersection(*counts), reverse=True))
+
+
+def _scaled(plan: Plan) -> Scaled | None:
+    """What a block of K is to a tile, where it has scales of its own."""
+    if not plan.product.block:
+        return None
+    form = plan.read_format
+    groups = plan.product.block // plan.product.group
+    bits, planes = sum(plane.bits for plane in form.planes), len(form.planes)
+    summed = bool(plan.product.partial)
+    converts = not plan.spec.sums_blocks and form.stored != plan.product.along
+    converting = UNPACKING if converts else 0
+    runs = -(-groups // plan.product.few) if plan.product.few else 0
+    return Scaled(
+        groups=groups,
+        fields=form.fields,
+        bits=bits,
+        planes=planes,
+        zeros=bool(form.zeros),
+        apart=summed,
+        converting=converting,
+        runs=runs,
+        scaling=SCALING if plan.spec.sums_blocks else ADDING,
+    )
+
+
+def _splits(plan: Plan, steps: int | None, count: int) -> tuple[int, ...]:
+    """Sets of accumulators worth trying: each gets two steps, of one matrix or of several."""
+    if plan.product.block or plan.unpacks:
+        return (1,)  # blocks are added in the order of K
+    if steps is None:
+        return 1, 2, 4
+    return tuple(s for s in (1, 2, 4) if s == 1 or (s <= steps and 2 * s <= steps * count))
+
+
+def _spare(plan: Plan) -> int:
+    """Registers that accumulators and operands must leave: to the compiler, to conversions."""
+    if plan.product.unit is not None:
+        return 0
+    along, element = plan.input_of(plan.along).type, plan.product.along
+    counted = plan.unpacks or plan.product.partial  # by the tile, as its blocks' bytes
+    converting = 0 if counted or loads_as(plan.target, along, element) else STEPS
+    return converting if plan.schedule.tile else _spare_for_compilers(plan) + converting
+
+
+def _spare_for_compilers(plan: Plan) -> int:
+    """What they take themselves. Where no hints hold a step's loads behind the step before it,
+    as on vectors that are groups of registers, some of the next step's are lifted.
+    """
+    if plan.target.hints is not None:
+        return plan.target.hints.spare
+    lifts = plan.target.scalars_apart and (plan.schedule.k_unroll or 1) > 1
+    return max(vector.registers for vector in plan.target.vectors) if lifts else 0
+
+
+def _overlaps(plan: Plan, steps: int | None, accumulate: bool) -> bool:
+    """Whether a tile's last vector may overlap the one before.
+
+    Two stores that overlap are not forwarded to a load that spans them: where C is read, K
+    must be long enough to hide the wait of whoever reads it next.
+    """
+    tails = plan.schedule.tails
+    if plan.dot or plan.transposed or plan.finishes or tails not in ("auto", "overlap"):
+        return False
+    if plan.product.unit is not None:
+        return False
+    reads = accumulate or plan.spec.beta != 0
+    return not reads or steps is None or steps >= 4 * plan.target.core.fma_latency
+
+
+def _converts(plan: Plan) -> bool:
+    """Whether one element alone takes steps to become what is multiplied."""
+    product = plan.product
+    if plan.dot or product.unit is not None:
+        return False
+    ways = (
+        (plan.input_of(plan.along), product.along),
+        (plan.input_of(plan.across), product.across),
+    )
+    return any(
+        operand.type not in (element, *plan.target.of(element)[-1].loads)
+        for operand, element in ways
+        if not (_shifted(plan, operand) or (plan.unpacks and operand.name == "b"))
+    )
+
+
+def _shifted(plan: Plan, operand: Operand) -> bool:
+    """Whether tiles shift groups of an operand as they spread them."""
+    return not operand.packed and plan.product.shifts.get(operand.name, 0) != 0
+
+
+def _source(plan: Plan) -> str:
+    """What an element of the operand across is converted from as it is spread."""
+    across = plan.input_of(plan.across)
+    same = takes_scalars(plan.target, across.type, plan.product) or _shifted(plan, across)
+    same = same or across.type == plan.product.across
+    return "" if plan.dot or same else across.type
+
+
+def _stride(plan: Plan) -> int:
+    """Bytes from the vectors of one step of K to those of the next, 0 if unknown."""
+    along = plan.input_of(plan.along)
+    if plan.product.block:
+        return 0  # whole lines of bytes
+    step = value(along.strides["k"]) if not plan.dot else None
+    return (step or 0) * plan.product.depth * ITEMSIZE[along.type]
+
+
+def _lane_forms(plan: Plan) -> tuple[str, ...]:
+    if plan.dot:
+        return ()
+    across, one = plan.input_of(plan.across), plan.product.depth == 1
+    if (scaled := _scaled(plan)) and scaled.groups % LANES:
+        return ()
+    if value(across.strides["k"]) == 1:
+        if across.type == plan.product.across:
+            return ("lane_k",)
+        return ("repeat",) if one else ()
+    if not one or across.type != plan.product.across:
+        return ()
+    return ("lane_s",) if value(across.strides[plan.across]) == 1 else ()

@@ -1,0 +1,87 @@
+"""Small matrices of a product whose lines lie across those of a large one, and are copied."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright.spec.schedule import LARGE
+
+from .arrays import contiguous_axis
+from .families import Class
+
+Array = np.ndarray[Any, Any]
+
+#: Multiply-adds of 4 bytes an element from which on a copy takes less than it saves; and rows of C
+#: from which on it pays to have no vectors along K.
+WORTH, TALL = 3 << 21, 12
+
+
+class Turned(NamedTuple):
+    """The arrays that a product is computed with; ``out`` is to be copied back if it is another."""
+
+    a: Array
+    b: Array
+    out: Array
+
+
+def turned(a: Array, b: Array, out: Array, *, reads: bool) -> Turned | None:
+    """Copies of the small ones of ``a``, ``b`` and ``out`` with lines along those of the large one.
+
+    None where that gains nothing. With few rows of C a tile reads lines of B. Where these lie along
+    K so must those of A, and where they lie along N those of C; several rows are transposed faster
+    where those of A lie along M. So it is of few columns and A. What ``out`` held is copied too
+    where the product ``reads`` it.
+
+    >>> a, b, out = np.ones((3, 900), order="F"), np.ones((900, 900), order="F"), np.ones((3, 900))
+    >>> found = turned(a, b, out, reads=False)
+    >>> found.a.flags.c_contiguous, found.out is out
+    (True, True)
+    """
+    (m, k), n = a.shape, b.shape[1]
+    if not 2 <= min(m, n) < LARGE[0] or k < LARGE[2] or m * n * k < _worth(out):
+        return None
+    if m > n:
+        found = turned(b.T, a.T, out.T, reads=reads)
+        return None if found is None else Turned(found.b.T, found.a.T, found.out.T)
+    axes = contiguous_axis(a), contiguous_axis(b), contiguous_axis(out)
+    if axes == (0, 0, 1):
+        return Turned(np.ascontiguousarray(a), b, out)
+    if axes[1:] == (1, 0):
+        copied = np.array(out, order="C") if reads else np.empty(out.shape, out.dtype)
+        return Turned(a, b, copied)
+    if axes == (1, 0, 0) and m >= TALL:
+        return Turned(np.asfortranarray(a), b, out)
+    return None
+
+
+def _worth(out: Array) -> int:
+    return WORTH * 4 // out.itemsize
+
+
+def apart(sizes: Class, a: Array, b: Array, out: Array) -> Class | None:
+    """The products of ``sizes`` that are computed as they lie, as that of ``a`` and ``b`` is.
+
+    None where they cannot be told from others by what each of m, n, k is at least and at most.
+    """
+    (m, k), n = a.shape, b.shape[1]
+    lines = tuple(contiguous_axis(each) for each in (a, b, out))
+    if lines in ((1, 1, 1), (0, 0, 0)):  # none of which is ever turned
+        return sizes
+    least, most = list(sizes.least), list(sizes.most)
+    if m * n * k < _worth(out):
+        most[3] = min(most[3], _worth(out) - 1)
+    elif k < LARGE[2]:
+        most[2] = min(most[2], LARGE[2] - 1)
+    elif min(m, n) >= LARGE[0]:
+        least[:2] = (max(each, LARGE[0]) for each in least[:2])
+    elif min(m, n) >= 2 and max(m, n) < LARGE[0]:
+        return None
+    elif min(m, n) >= 2:
+        few = 0 if m < n else 1
+        tall = min(m, n) >= TALL
+        most[few] = min(most[few], (LARGE[0] if tall else TALL) - 1)
+        least[few] = max(least[few], TALL if tall else 2)
+        least[1 - few] = max(least[1 - few], LARGE[0])
+    return sizes._replace(least=tuple(least), most=tuple(most))  # type: ignore[arg-type]

@@ -1,0 +1,81 @@
+"""Small matrices that lie across the lines of a large one: which are copied, and what comes out."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.runtime.matmul.families import UNBOUNDED, Class
+from tilewright.runtime.matmul.turned import TALL, WORTH, apart, turned
+
+RNG = np.random.default_rng(5)
+SIZES = [(3, 900, 2500), (2500, 3, 900), (31, 600, 400), (600, 31, 400), (400, 300, 200)]
+
+
+def empty(rows: int, columns: int, order: str) -> np.ndarray[Any, Any]:
+    array = np.empty((rows, columns), np.float32)
+    return array if order == "C" else array.T.copy().T
+
+
+def matrix(rows: int, columns: int, order: str) -> np.ndarray[Any, Any]:
+    array = empty(rows, columns, order)
+    array[...] = RNG.standard_normal((rows, columns))
+    return array
+
+
+@pytest.mark.parametrize("orders", list(product("CF", repeat=3)), ids="".join)
+@pytest.mark.parametrize("beta", [0, 2])
+def test_results_are_those_of_numpy(orders: tuple[str, str, str], beta: int) -> None:
+    for m, n, k in SIZES:
+        a, b, out = (
+            matrix(*shape, order)
+            for shape, order in zip(((m, k), (k, n), (m, n)), orders, strict=True)
+        )
+        exact = a.astype(np.float64) @ b + beta * out.astype(np.float64)
+        bound = 2e-6 * (abs(a.astype(np.float64)) @ abs(b)) + 1e-5
+        for _ in range(2):  # the second finds what the first has remembered
+            got = out.copy("K")
+            assert tw.matmul(a, b, got, beta=beta, threads=1) is got
+            assert (abs(got - exact) <= bound).all(), (m, n, k)
+
+
+def test_what_is_copied_is_small() -> None:
+    for orders, (m, n, k) in product(product("CF", repeat=3), SIZES):
+        a, b, out = matrix(m, k, orders[0]), matrix(k, n, orders[1]), matrix(m, n, orders[2])
+        found = turned(a, b, out, reads=True)
+        if found is None:
+            continue
+        for given, taken in zip((a, b, out), found, strict=True):
+            assert taken is given or np.shares_memory(taken, given) or given.size < m * n * k / 300
+            assert (taken == given).all()
+
+
+@pytest.mark.parametrize("orders", list(product("CF", repeat=3)), ids="".join)
+def test_products_that_c_is_told_of_are_computed_as_they_lie(orders: tuple[str, str, str]) -> None:
+    """Of all sizes within the bounds that ``apart`` leaves none would have been turned."""
+    every = Class("matrix", False, (2, 2, 0, 0), (UNBOUNDED,) * 4)
+    sides = 2, TALL - 1, TALL, 31, 32, 600
+    depths = 1, 63, 64, WORTH // 600, WORTH // 4
+    told = 0
+    sizes = [(m, n, k) for m, n, k in product(sides, sides, depths) if m * n * k < 1 << 25]
+
+    def arrays(m: int, n: int, k: int) -> list[np.ndarray[Any, Any]]:
+        shapes = (m, k), (k, n), (m, n)
+        return [empty(*shape, order) for shape, order in zip(shapes, orders, strict=True)]
+
+    def within(bounds: Class, m: int, n: int, k: int) -> bool:
+        given = zip(bounds.least, (m, n, k, m * n * k), bounds.most, strict=True)
+        return all(least <= size <= most for least, size, most in given)
+
+    kept = [size for size in sizes if turned(*arrays(*size), reads=False) is None]
+    for size in kept:
+        bounds = apart(every, *arrays(*size))
+        if bounds is not None:
+            told += 1
+            assert within(bounds, *size)
+            assert all(other in kept for other in sizes if within(bounds, *other)), size
+    assert told > len(kept) / 2
