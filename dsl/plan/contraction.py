@@ -146,6 +146,7 @@ def choose_product(
     held: str = "",
     fixed: str = "",
     deep: bool = False,
+    shallow: bool = False,
 ) -> Product:
     """The best multiply-add of ``target`` for A and B of ``types``, with ``along`` of them along.
 
@@ -155,11 +156,12 @@ def choose_product(
     shifts the fewest operands, then the target's order. Where B is ``packed`` ahead, A is shifted
     rather than B: B's sums are then known, A's are not. Else ``keeps`` is rather not shifted.
     ``flat``: one whose lanes are elements of one line of C, not of a block. What is ``fixed``, "a"
-    or "b", is not shifted at all. ``deep``: the deepest one, however many cycles it takes.
+    or "b", is not shifted at all. ``deep``: the deepest one, however many cycles it takes;
+    ``shallow``: one that takes elements one by one, where there is one.
     """
     both = types["a"], types["b"]
     sums = held or accumulator(*both)
-    return _chosen(target, both, sums, along, "b" if packed else keeps, flat, fixed, deep)
+    return _chosen(target, both, sums, along, "b" if packed else keeps, flat, fixed, deep, shallow)
 
 
 @lru_cache(maxsize=1024)
@@ -189,10 +191,13 @@ def _chosen(
     flat: bool,
     fixed: str,
     deep: bool,
+    shallow: bool,
 ) -> Product:
     found = list(_products(target, held, dict(zip("ab", types, strict=True)), along))
     found = [product for product in found if not (flat and product.blocks)]
     found = [product for product in found if not product.shifts.get(fixed)]
+    if shallow and (single := [product for product in found if product.depth == 1]):
+        found = single
     if not found:
         raise SpecError(
             f"{target.name} has no product of these types",

@@ -243,7 +243,8 @@ def product_of(
     """The multiply-add of A and B with ``along`` of them along the vectors: B, if it is packed.
 
     Of what the tiles shift as they spread it the lines are not summed, but those of the other: that
-    pays for many lines. With ``panels``, in which both are packed, A is shifted rather than B.
+    pays for many lines. With ``panels``, in which both are packed, A is shifted rather than B. What
+    meets one line alone is not put into groups for it, which would take longer than the product.
     """
     if spec.quantized is not None:
         return quantized_product(spec, target, unpacked=unpacks)
@@ -258,7 +259,8 @@ def product_of(
     spreads = value(operand.strides["k"]) == 1 and shifts_as(target, operand.type, other)
     keeps = along if most is None or most >= MANY_ROWS else across
     keeps = keeps if spreads else ""
-    return choose_product(target, types, along, packed=panels, keeps=keeps, held=held)
+    lone = lines == 1 and value(operand_of(spec, along).strides["k"]) != 1
+    return choose_product(target, types, along, packed=panels, keeps=keeps, held=held, shallow=lone)
 
 
 def stage_operands(

@@ -8,22 +8,22 @@ transposed in the 32-bit words that they lie in, and taken out of these afterwar
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from sympy import Expr
+from sympy import Expr, Integer
 
 from tilewright.elementwise.builder import Argument
 from tilewright.elementwise.conversions import is_upper_half, widen
 from tilewright.ir.access import load
 from tilewright.ir.dataflow import prune
 from tilewright.ir.emitter import Emitter
-from tilewright.ir.nest import NestNode, repeated
+from tilewright.ir.nest import NestNode, When, repeated
 from tilewright.ir.networks import transpose
 from tilewright.ir.ops import Load, Prefetch, TileProgram
 from tilewright.ir.values import Active, Address, Register
-from tilewright.plan.tiling.parts import cut
+from tilewright.plan.tiling.parts import Part, cut
 from tilewright.spec.types import FORMATS, ITEMSIZE, is_integer, is_signed
-from tilewright.symbolic import ONE, div, linear, value
+from tilewright.symbolic import ONE, div, linear, mod, value
 
 from .conversion import (
     Conversion,
@@ -34,10 +34,9 @@ from .conversion import (
     store_words,
 )
 
-
-def turns(c: Conversion, extents: dict[str, Expr]) -> bool:
-    """Whether an operand of these extents is converted in transposed blocks."""
-    return turnable(c) and all(value(extents[name]) is not None for name in ("k", c.line))
+#: Into what lines and groups of K are cut that are left of sizes of the call: it takes less code
+#: than 2, and more steps.
+BY = 4
 
 
 def turnable(c: Conversion) -> bool:
@@ -53,17 +52,53 @@ def blocks(
     c: Conversion, extents: dict[str, Expr], at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
 ) -> Iterator[NestNode]:
     """The nodes that convert a matrix block by block; their tiles are added to ``tiles``."""
-    for wide in cut(extents[c.line], across(c)):
-        body: list[NestNode] = []
-        for deep in cut(extents["k"], reach(c)):
-            program = turned_tile(c, wide.units, deep.units)
-            tiles.setdefault(program.name, program)
-            call = call_of(c, program, at, wide.at("lp"), deep.at("kp"))
-            body += repeated("kp", deep.count, (call,))
+    known = value(extents[c.line]) is not None
+    for wide in cut(extents[c.line], across(c), by=2 if known else BY):
+        body = tuple(along_k(c, wide, extents["k"], at, tiles))
         if wide.count == 1:
             yield from body
+        elif known or wide.units == across(c):
+            yield c.over("lp", wide.count, body, div(extents["k"], c.k_group) + 1)
         else:
-            yield c.over("lp", wide.count, tuple(body), div(extents["k"], c.k_group) + 1)
+            yield from repeated("lp", wide.count, body)
+
+
+def along_k(
+    c: Conversion, wide: Part, depth: Expr, at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
+) -> Iterator[NestNode]:
+    """The nodes that convert a part of the lines along all of K."""
+    if value(depth) is not None:
+        for deep in cut(depth, reach(c)):
+            yield from repeated("kp", deep.count, _call(c, (wide, deep), at, tiles))
+        return
+    for deep in _whole_groups(c, depth):
+        yield from repeated("kp", deep.count, _call(c, (wide, deep), at, tiles))
+    tail = mod(depth, c.k_group)
+    nodes: tuple[NestNode, ...] = ()
+    for existing in range(1, c.k_group):
+        deep = Part(depth - tail, Integer(existing), existing, ONE)
+        nodes = (When(tail - (existing - 1), _call(c, (wide, deep), at, tiles), nodes),)
+    yield from nodes
+
+
+def _whole_groups(c: Conversion, depth: Expr) -> Iterator[Part]:
+    """K in parts of whole groups."""
+    most = max(1, reach(c) // c.k_group)
+    for part in cut(div(depth, c.k_group), most, by=BY):
+        units, start, size = (x * c.k_group for x in (part.units, part.start, part.size))
+        yield replace(part, units=int(units), start=start, size=size)
+
+
+def _call(
+    c: Conversion,
+    parts: tuple[Part, Part],
+    at: tuple[Expr, Expr],
+    tiles: dict[str, TileProgram],
+) -> tuple[NestNode, ...]:
+    wide, deep = parts
+    program = turned_tile(c, wide.units, deep.units)
+    tiles.setdefault(program.name, program)
+    return (call_of(c, program, at, wide.at("lp"), deep.at("kp")),)
 
 
 def reach(c: Conversion) -> int:

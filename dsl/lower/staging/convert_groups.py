@@ -29,7 +29,7 @@ from .conversion import (
     put,
     store_words,
 )
-from .convert_blocks import blocks, turns
+from .convert_blocks import blocks, turnable
 from .convert_rows import rows
 
 
@@ -41,7 +41,7 @@ def conversion_nest(
     ``at`` is where it begins in its source, and where in the packed buffer, in elements.
     """
     tiles: dict[str, TileProgram] = {}
-    write = rows if c.rows else _blocks if turns(c, extents) else groups
+    write = rows if c.rows else _blocks if turnable(c) else groups
     return tuple(write(c, extents, at, tiles)), tiles
 
 

@@ -11,17 +11,14 @@ from dataclasses import replace
 
 from sympy import Expr, Integer
 
-from tilewright.ir.nest import NestNode, When, repeated
+from tilewright.ir.nest import NestNode, repeated
 from tilewright.ir.ops import TileProgram
-from tilewright.plan.tiling.parts import Part, cut
-from tilewright.symbolic import ONE, div, mod, value
+from tilewright.plan.tiling.parts import cut
+from tilewright.symbolic import value
 
-from .conversion import Conversion, call_of
-from .convert_blocks import across, reach, turnable, turned_tile
+from .conversion import Conversion
+from .convert_blocks import BY, across, along_k, turnable
 from .convert_groups import groups, zero_groups
-
-#: Into what rows of a tail are cut: it takes less code than 2, and more steps.
-BY = 4
 
 
 def panel_nest(
@@ -78,46 +75,5 @@ def _turned(
     if value(lines) is None and most == width > 1:  # what is left is less
         most = 1 << ((width - 1).bit_length() - 1) // 2 * 2
     for wide in cut(lines, most, by=BY):
-        body: list[NestNode] = []
-        for deep in _whole_groups(c, extents["k"]):
-            call = _call(c, (wide, deep), at, tiles)
-            body += repeated("kp", deep.count, call)
-        body += _last_group(c, wide, extents["k"], at, tiles)
+        body = tuple(along_k(c, wide, extents["k"], at, tiles))
         yield from repeated("lp", wide.count, body)
-
-
-def _whole_groups(c: Conversion, depth: Expr) -> Iterator[Part]:
-    """K in parts of whole groups."""
-    most = max(1, reach(c) // c.k_group)
-    for part in cut(div(depth, c.k_group), most, by=BY):
-        units, start, size = (x * c.k_group for x in (part.units, part.start, part.size))
-        yield replace(part, units=int(units), start=start, size=size)
-
-
-def _last_group(
-    c: Conversion, wide: Part, depth: Expr, at: tuple[Expr, Expr], tiles: dict[str, TileProgram]
-) -> tuple[NestNode, ...]:
-    """The elements of K that fill no group, with zeros behind them."""
-    tail = mod(depth, c.k_group)
-    known, first = value(tail), depth - tail
-    if known is not None:
-        deep = Part(first, tail, known, ONE)
-        return _call(c, (wide, deep), at, tiles) if known else ()
-    nodes: tuple[NestNode, ...] = ()
-    for existing in range(1, c.k_group):
-        deep = Part(first, Integer(existing), existing, ONE)
-        body = _call(c, (wide, deep), at, tiles)
-        nodes = (When(tail - (existing - 1), body, nodes),)
-    return nodes
-
-
-def _call(
-    c: Conversion,
-    parts: tuple[Part, Part],
-    at: tuple[Expr, Expr],
-    tiles: dict[str, TileProgram],
-) -> tuple[NestNode, ...]:
-    wide, deep = parts
-    program = turned_tile(c, wide.units, deep.units)
-    tiles.setdefault(program.name, program)
-    return (call_of(c, program, at, wide.at("lp"), deep.at("kp")),)
