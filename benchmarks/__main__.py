@@ -29,6 +29,7 @@ from benchmarks.sections import (
     compiling,
     epilogue,
     estimate,
+    few,
     gemm,
     kloops,
     low,
@@ -46,8 +47,8 @@ from benchmarks.weights import section as quantized
 
 SECTIONS = (
     "gemm", "low", "ukernel", "epilogue", "variants", "estimate", "tune", "tails", "packing",
-    "calls", "peaks", "startup", "compile", "spills", "threads", "products", "torch",
-    "quantized",
+    "calls", "peaks", "startup", "compile", "spills", "threads", "products", "few",
+    "torch", "quantized",
 )  # fmt: skip
 QUICK = Effort(rounds=7, repeats=3, quantum=100e-6)
 MISSED, INCOMPLETE = 1, 2
@@ -118,6 +119,8 @@ def _run(arguments: argparse.Namespace, options: Options) -> int:
         sections.append(peaks.run(options))
     if "products" in wanted:
         sections.append(products.run(options))
+    if "few" in wanted:
+        sections.append(few.run(options))
     if "torch" in wanted:
         sections.append(in_torch.run(options))
     if "quantized" in wanted:

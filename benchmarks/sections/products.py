@@ -163,7 +163,7 @@ def _row(
         calls[FIXED] = lambda: kernel(a, b, out)
         with suppress(MissingError):
             calls[XSMM] = xsmm_stack(a, b, out)
-    return Row(group, types, shape, count, _rounds(calls, options.effort))
+    return Row(group, types, shape, count, rounds_of(calls, options.effort))
 
 
 def _ours(a: Array, b: Array, out: Array) -> Callable[[], object]:
@@ -191,7 +191,7 @@ def _peers(
     return {"torch": lambda: mm(x, y, out=z)}
 
 
-def _rounds(calls: dict[str, Callable[[], object]], effort: Effort) -> dict[str, Array]:
+def rounds_of(calls: dict[str, Callable[[], object]], effort: Effort) -> dict[str, Array]:
     """Seconds of one call, of each in turn: in each round the least of the repeats.
 
     Of calls that take long there are fewer; not of others, which take some six until what the last

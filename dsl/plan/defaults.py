@@ -18,6 +18,7 @@ from tilewright.spec.schedule import (
     STEPS_AHEAD,
     THIN,
     Schedule,
+    converted_work,
     large_work,
     streams,
 )
@@ -127,7 +128,9 @@ def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
     if not _leaves_open(schedule) or schedule.prefetch or len(sizes) < 3:
         return schedule
     converted = not is_plain(spec, target)
-    least, work = LARGE_CONVERTED if converted else LARGE, large_work(sizes[0], converted=converted)
+    least, work = LARGE, large_work(sizes[0])
+    if converted:
+        least, work = LARGE_CONVERTED, _converted_work(spec, target)
     if (
         not is_alone(spec)
         or isinstance(spec.b, Packed)
@@ -146,6 +149,16 @@ def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
         loops = "NMk" if along == "n" else "MNk"
     loops = loops if (schedule.threads or 1) > 1 else loops.lower()
     return replace(schedule, loops=loops, pack=read if thin else "ab", vectorize=along)
+
+
+def _converted_work(spec: Gemm, target: Target) -> int:
+    """What m n k is at least where blocks are converted."""
+    along, name = _read_along(spec)
+    product, operand = product_of(spec, target, name), getattr(spec, name)
+    turned = isinstance(operand, Matrix) and operand.order != ("C" if along == "n" else "F")
+    rows = spec.m if along == "n" else spec.n
+    assert isinstance(rows, int), "sizes are known"
+    return converted_work(rows, ITEMSIZE[product.along], turned=turned)[2]
 
 
 def _in_streams(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from tilewright.errors import ScheduleError
 
-from .sizes import MAX_FIXED, call_text, whole_number
+from .sizes import MAX_FIXED, MAX_SIZE, call_text, whole_number
 
 TAILS = ("auto", "mask", "narrow", "overlap", "bounce")
 PACKS = (None, "a", "b", "ab")
@@ -42,13 +42,30 @@ FEW_ROWS = _STREAMS[-1][0]
 STEPS_AHEAD = 8
 
 
-def large_work(m: int, *, converted: bool = False) -> int:
-    """What m n k is at least, besides: with few rows B must be more than a near cache holds.
+def large_work(rows: int) -> int:
+    """What m n k is at least, besides: with few rows B must be more than a near cache holds."""
+    return 1 << 26 if rows < MANY_ROWS else 1 << 25
 
-    Operands that are ``converted`` are so once in either case, as a whole or in blocks: blocks
-    pay where a near cache does not hold the whole. 196x256x2304 in f16 was 2.8 times as fast so.
+
+#: What m n k is at least, besides, where operands are converted: that is done once in either case,
+#: as a whole or in blocks. 196x256x2304 in f16 was 2.8 times as fast in blocks.
+CONVERTED_WORK = 1 << 26
+#: Bytes of a converted matrix, or elements of one that is transposed on the way, from which on
+#: blocks pay for few rows too, since pages of the whole would be new in each call.
+_FEW_CONVERTED, _FEW_TURNED = 1 << 24, 1 << 20
+
+
+def converted_work(rows: int, itemsize: int, *, turned: bool = False) -> tuple[int, int, int]:
+    """Numbers of rows, the first and the last, of which m n k is to be at least the third.
+
+    ``itemsize`` is that of what the matrix is converted to; it is ``turned`` if it lies along K.
     """
-    return 1 << 26 if converted or m < MANY_ROWS else 1 << 25
+    first, each = 1, _FEW_TURNED if turned else _FEW_CONVERTED // itemsize
+    while first * each < CONVERTED_WORK:
+        if rows < 2 * first:
+            return first, 2 * first - 1, first * each
+        first *= 2
+    return first, MAX_SIZE, CONVERTED_WORK
 
 
 def streams(rows: int, itemsize: int = 4) -> tuple[int, int, int] | None:

@@ -20,6 +20,7 @@ from tilewright.spec.schedule import (
     STEPS_AHEAD,
     THIN,
     Schedule,
+    converted_work,
     large_work,
     streams,
 )
@@ -37,6 +38,8 @@ _SUMS = {"f32": ("f32", "f16", "bf16"), "s32": ("s32", "s64"), "f64": ("f64",)}
 #: Multiply-adds from which on a product is offered to several threads: waking one takes as long as
 #: a million of them, or several.
 PARALLEL_WORK = 1 << 23
+#: Types that are mostly multiplied as f32.
+_WIDENED = ("f16", "f8_e4m3", "f8_e5m2")
 #: More than any product has.
 UNBOUNDED = (1 << 62) - 1
 #: m, n and k up to which products of a stack may stand side by side in vectors, by their sums.
@@ -57,10 +60,8 @@ IN_PLACE, IN_PLACE_MANY, IN_PANELS = 64, 256, 512
 #: to memory then, and the other operand stays in the first cache.
 LINE = 192
 Shape = Literal["column", "row", "matrix", "thin", "blocks", "column stream", "row stream", "few"]
-#: What a large product of a shape is.
-_GROWN: dict[Shape, Shape] = {
-    "matrix": "blocks", "column": "column stream", "row": "row stream",
-}  # fmt: skip
+#: What a product of a line and a large matrix is.
+_STREAMED: dict[Shape, Shape] = {"column": "column stream", "row": "row stream"}
 
 
 class Options(NamedTuple):
@@ -120,29 +121,40 @@ class Family(NamedTuple):
 
 
 def class_of(
-    m: int, n: int, k: int, types: tuple[str, str, str], options: Options, *, by_rows: bool = True
+    m: int,
+    n: int,
+    k: int,
+    types: tuple[str, str, str],
+    options: Options,
+    *,
+    by_rows: bool = True,
+    turned: bool = False,
 ) -> Class:
     """The class of a product of those sizes and types; classes share no sizes.
 
-    ``by_rows``: rows of C are contiguous, and not columns. Without ``threads`` there is one where
-    the process may use one CPU when this is asked.
+    ``by_rows``: rows of C are contiguous, and not columns. ``turned``: the matrix along them, B or
+    else A, lies along K. Without ``threads`` there is one where the process may use one CPU when
+    this is asked.
 
     That of a deterministic one follows from n and k alone: in which order products are summed must
     depend neither on m nor on the threads.
     """
     given, fixed = (m, n, k, m * n * k), options.deterministic
     along, across = (1, 0) if by_rows else (0, 1)
+    limits: tuple[int, ...] = ()
     bounds = _Bounds([0, 0, 0, 0], [UNBOUNDED] * 4)
     shape: Shape = "matrix" if fixed else bounds.line(given)
     converted = not types[0] == types[1] == accumulator(*types[:2])
-    limits: tuple[int, ...] = (0, 0, 0, STREAMED)
-    if shape == "matrix":
-        least_of_each = LARGE_CONVERTED if converted else LARGE
-        limits = (*least_of_each, large_work(given[across], converted=converted))
-        if not fixed:
-            bounds.cut(across, given[across], MANY_ROWS)
-    if all(bounds.cut(i, given[i], limits[i]) for i in ((1, 2) if fixed else range(4))):
-        shape = _GROWN[shape]
+    if shape == "matrix" and not fixed:
+        bounds.cut(across, given[across], MANY_ROWS)
+    if converted and (shape == "matrix" or (turned and shape == ("row", "column")[across])):
+        limits = bounds.converted(given, across, types[along], turned=turned, fixed=fixed)
+    elif shape == "matrix":
+        limits = (*LARGE, large_work(given[across]))
+    if limits and all(bounds.cut(i, given[i], limits[i]) for i in ((1, 2) if fixed else range(4))):
+        shape = "blocks"
+    if shape in _STREAMED and bounds.cut(3, given[3], STREAMED):
+        shape = _STREAMED[shape]
     if shape == "matrix" and not (converted or fixed):
         shape = bounds.few(given, across, ITEMSIZE[types[0]])
     if converted and not fixed and shape in ("matrix", "blocks") and identify(options.target).unit:
@@ -169,6 +181,19 @@ class _Bounds(NamedTuple):
         else:
             self.most[i] = min(self.most[i], limit - 1)
         return given >= limit
+
+    def converted(
+        self, given: tuple[int, ...], across: int, type_: str, *, turned: bool, fixed: bool
+    ) -> tuple[int, ...]:
+        """What m, n, k and their product are at least where blocks of a matrix are converted."""
+        itemsize = ITEMSIZE["f32"] if type_ in _WIDENED else ITEMSIZE[type_]
+        first, most, work = converted_work(given[across], itemsize, turned=turned)
+        if not fixed:
+            self.cut(across, given[across], first)
+            self.cut(across, given[across], most + 1)
+        few, many, deep = LARGE_CONVERTED
+        few = min(few, given[across]) if turned else few
+        return (few, many, deep, work) if across == 0 else (many, few, deep, work)
 
     def few(self, given: tuple[int, ...], across: int, itemsize: int) -> Shape:
         """The shape of a product with lines of C ``across`` that may be so few that they stream."""

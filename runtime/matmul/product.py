@@ -379,7 +379,8 @@ class _One:
         (m, k), n = a.shape, b.shape[1]
         axes = tuple(contiguous_axis(x) for x in (a, b, out))
         by_rows = axes[2] == 1
-        sizes = sizes or class_of(m, n, k, self.types, self.options, by_rows=by_rows)
+        turned = axes[1] == 0 if by_rows else axes[0] == 1
+        sizes = sizes or class_of(m, n, k, self.types, self.options, by_rows=by_rows, turned=turned)
         return Family(self.types, axes, sizes, self.options)  # type: ignore[arg-type]
 
     def product(self, a: Array, b: Array, out: Array) -> None:

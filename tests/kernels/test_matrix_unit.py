@@ -167,7 +167,7 @@ def test_tiles_that_do_not_fit_are_refused() -> None:
 def test_random_products_on_the_interpreter(cases: Cases) -> None:
     """Every access is checked: nothing is read that lies outside, or was not written."""
     done = 0
-    for index, (spec, schedule) in enumerate(small_cases(11, 95)):
+    for index, (spec, schedule) in enumerate(small_cases(11, 105)):
         plan = plan_for(spec, schedule, AMX)
         one = plan.each if isinstance(plan, StackPlan) else plan
         if one is None or one.product.unit is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,7 +24,14 @@ from tilewright.runtime.matmul.families import (
     spec_of,
     stack_class_of,
 )
-from tilewright.spec.schedule import LARGE, LARGE_CONVERTED, MANY_ROWS, THIN, large_work
+from tilewright.spec.schedule import (
+    CONVERTED_WORK,
+    LARGE,
+    LARGE_CONVERTED,
+    MANY_ROWS,
+    THIN,
+    large_work,
+)
 
 F32, BF16 = ("f32",) * 3, ("bf16", "bf16", "f32")
 SIZES = [
@@ -42,32 +50,79 @@ def holds(one: Class, sizes: tuple[int, int, int]) -> bool:
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("types", [F32, BF16])
-@pytest.mark.parametrize("by_rows", [True, False])
+@pytest.mark.parametrize(("by_rows", "turned"), [(True, False), (False, False), (True, True)])
 def test_classes_share_no_sizes(
-    types: tuple[str, str, str], options: Options, by_rows: bool
+    types: tuple[str, str, str], options: Options, by_rows: bool, turned: bool
 ) -> None:
-    found = {sizes: class_of(*sizes, types, options, by_rows=by_rows) for sizes in SIZES}
+    given: dict[str, Any] = {"by_rows": by_rows, "turned": turned}
+    found = {sizes: class_of(*sizes, types, options, **given) for sizes in SIZES}
     for sizes, mine in found.items():
         assert holds(mine, sizes)
         for other in set(found.values()) - {mine}:
             assert not holds(other, sizes), (sizes, mine, other)
 
 
+def turned(sizes: tuple[int, int, int]) -> tuple[int, int, int]:
+    """m, n and k of the same product, transposed."""
+    m, n, k = sizes
+    return n, m, k
+
+
 def test_large_products_are_packed() -> None:
     least = (MANY_ROWS, LARGE[1], -(-large_work(MANY_ROWS) // (MANY_ROWS * LARGE[1])))
     assert class_of(*least, F32, Options()).shape == "thin"
-    assert class_of(*least, F32, Options(), by_rows=False).shape == "thin"
+    assert class_of(*turned(least), F32, Options(), by_rows=False).shape == "thin"
     longer = (MANY_ROWS + 1, THIN + 1, least[2])
     assert class_of(*longer, F32, Options()).shape == "blocks"
-    assert class_of(*longer, F32, Options(), by_rows=False).shape == "blocks"
+    assert class_of(*turned(longer), F32, Options(), by_rows=False).shape == "blocks"
     assert class_of(*least, BF16, Options()).shape == "matrix"
-    work, columns = large_work(MANY_ROWS, converted=True), LARGE_CONVERTED[1]
+    work, columns = CONVERTED_WORK, LARGE_CONVERTED[1]
     wide = (MANY_ROWS, columns, -(-work // (MANY_ROWS * columns)))
     assert class_of(*wide, BF16, Options()).shape == "blocks"
     assert class_of(*wide[:2], wide[2] - 1, BF16, Options()).shape == "matrix"
     assert class_of(*wide, ("bf16",) * 3, Options(epilogue=tw.relu(tw.acc))).shape == "blocks"
     assert class_of(*least[:2], least[2] - 1, F32, Options()).shape == "matrix"
     assert class_of(MANY_ROWS - 1, *least[1:], F32, Options()).shape == "matrix"
+
+
+def test_few_rows_are_converted_in_blocks_where_a_whole_matrix_is_large() -> None:
+    """More than one row of halves from 16 MiB on; of what lies along K from 2^20 elements on."""
+    for m, n, turned, shape in (
+        (2, 4096, False, "blocks"),
+        (7, 4096, False, "blocks"),
+        (3, 1024, False, "matrix"),
+        (1, 4096, False, "row stream"),
+        (1, 1024, True, "blocks"),
+        (1, 1000, True, "row stream"),
+        (3, 1200, True, "blocks"),
+        (31, 700, True, "matrix"),
+    ):
+        assert class_of(m, n, n, BF16, Options(), turned=turned).shape == shape, (m, n)
+        columns = class_of(n, m, n, BF16, Options(), turned=turned, by_rows=False)
+        assert columns.shape == shape.replace("row", "column"), (m, n)
+
+
+def test_few_rows_stream_a_large_matrix() -> None:
+    for m, n, shape in (
+        (4, 512, "few"),
+        (5, 512, "matrix"),
+        (5, 4096, "few"),
+        (17, 4096, "matrix"),
+    ):
+        assert class_of(m, n, n, F32, Options()).shape == shape
+        assert class_of(n, m, n, F32, Options(), by_rows=False).shape == shape
+    for axes, loops in (((1, 1, 1), "knmk"), ((1, 0, 1), "nmk"), ((0, 1, 0), "kmnk")):
+        by_rows = axes[2] == 1
+        sizes = (4, 512, 512) if by_rows else (512, 4, 512)
+        found = class_of(*sizes, F32, Options(threads=1), by_rows=by_rows)
+        assert schedule_of(Family(F32, axes, found, Options(threads=1))).loops == loops
+
+
+def test_short_lines_along_k_are_turned() -> None:
+    for axes, loops, packed in (((1, 0, 1), "mnk", "b"), ((1, 1, 0), "nmk", "a")):
+        found = class_of(500, 400, 7, F32, Options(threads=1), by_rows=axes[2] == 1)
+        made = schedule_of(Family(F32, axes, found, Options(threads=1)))
+        assert (made.loops, made.pack) == (loops, packed)
 
 
 def test_what_a_deterministic_product_is_follows_from_n_and_k() -> None:
