@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.frameworks import in_torch
+from benchmarks.matmul import few, products
 from benchmarks.measure import machine
 from benchmarks.measure.figures import Section, show
 from benchmarks.measure.native import Effort, MissingError
@@ -29,13 +30,11 @@ from benchmarks.sections import (
     compiling,
     epilogue,
     estimate,
-    few,
     gemm,
     kloops,
     low,
     packing,
     peaks,
-    products,
     startup,
     tails,
     threads,

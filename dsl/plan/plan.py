@@ -131,6 +131,12 @@ class Plan(Decided):
             return None
         return FewLines(size.max, not self.packs)
 
+    @property
+    def even_across(self) -> bool:
+        """Whether there is a tile for each number of few elements across."""
+        few = self.few_across
+        return few is not None and few.even
+
     def panel(self, name: str) -> int | None:
         """The rows or columns of a panel of packed operand ``name``; None if it has no panels."""
         if self.panel_tile is None or name not in self.packs:

@@ -57,7 +57,14 @@ def layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Layout, ...
             found.append((dimension, "".join(sorted({*packs, *missing}))))
     if not found:
         raise _no_layout(spec, schedule)
-    found.sort(key=lambda x: (x[1] != "", x[0] == "k" or value(strides["c"][x[0]]) != 1))
+
+    def last(layout: Layout) -> tuple[bool, bool, bool]:
+        """What needs packing, and what is not contiguous in C; a line alone fills no vector."""
+        along, packs = layout
+        alone = along != "k" and getattr(spec, along) == 1
+        return alone, packs != "", along == "k" or value(strides["c"][along]) != 1
+
+    found.sort(key=last)
     return tuple(found[:1] if schedule.tile is not None else found)
 
 

@@ -102,6 +102,8 @@ def _regions(plan: Plan, across: Expr, along: Expr, request: TileRequest) -> Ite
     if tile is None:
         multiples = _multiple(plan, plan.across), _multiple(plan, plan.along)
         ranked = steady(plan.target, request, multiples, plan.few_across)
+        if request.streams and request.dot:  # no tile has two lines of both
+            ranked = tuple(one for one in ranked if _within(one, rows, columns))
         search = _search(plan, ranked, {}, request)
         vector, r, v = ranked[0].vector, ranked[0].across[0][0], ranked[0].along[0][0]
     else:
@@ -125,6 +127,12 @@ def _regions(plan: Plan, across: Expr, along: Expr, request: TileRequest) -> Ite
         yield from _side_by_side(plan, axis, others, request, search)
 
 
+def _within(choice: Choice, rows: int | None, columns: int | None) -> bool:
+    """Whether a tile along K has no more lines than there are, where that is known."""
+    across, along = choice.across[0][0], choice.along[0][0]
+    return across <= (rows or across) and along <= (columns or along)
+
+
 def _side_by_side(
     plan: Plan, axis: Axis, across: Sequence[Part], request: TileRequest, search: Search | None
 ) -> Iterator[Region]:
@@ -144,14 +152,13 @@ def _parts_across(plan: Plan, across: Expr, most: int) -> Iterator[Part]:
     """
     unit, panels = plan.product.unit, plan.panel_tile is not None
     unpacking = plan.spec.quantized is not None and unit is None and not plan.unpacks
-    few = plan.few_across
-    if unpacking or (few is not None and few.even):
+    if unpacking or plan.even_across:
         if value(across) is None:
             yield from even_parts(across, most, plan.across)
         else:
             yield from exact_parts(across, most)
     else:
-        yield from across_parts(unit, across, most, 4 if panels and few is None else 2)
+        yield from across_parts(unit, across, most, 4 if panels and not plan.few_across else 2)
 
 
 # --- why -----------------------------------------------------------------------------------------
@@ -449,9 +456,7 @@ def _along_axes(plan: Plan, total: Expr, vector: Vector, vectors: int) -> Iterat
     if fixed is not None:
         vectors = max(1, min(vectors, fixed // lanes))
     tail = mod(total, lanes)
-    few = plan.few_across
-    by = 4 if few is not None and few.even else 2
-    parts = list(cut(total, vectors, lanes, tail=False, by=by))
+    parts = list(cut(total, vectors, lanes, tail=False, by=4 if plan.even_across else 2))
     start = total - tail
     if tail == 0:
         yield Axis(vector, tuple(parts))

@@ -1,4 +1,4 @@
-"""``tw.matmul`` beside what its users have: numpy's matmul, and PyTorch's for types numpy lacks.
+"""```tw.matmul``` beside what its users have: numpy's matmul, and PyTorch's for types numpy lacks.
 
 Products met in image, speech and language networks, squares, thin ones, and matrix times vector;
 then calls so small that the call itself counts, and stacks of small products. One core, one thread
@@ -29,7 +29,7 @@ Array = np.ndarray[Any, Any]
 OURS = "tw.matmul"
 #: A kernel of a stack whose m, n, k are fixed, called as its users do.
 FIXED = "tw.compile"
-#: ``tw.matmul`` that gives the same bits whatever stands beside a row.
+#: ```tw.matmul``` that gives the same bits whatever stands beside a row.
 SAME_BITS = "same bits"
 _OWN = (OURS, FIXED, SAME_BITS)
 XSMM = "LIBXSMM"

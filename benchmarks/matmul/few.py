@@ -1,4 +1,4 @@
-"""``tw.matmul`` of few rows, columns or steps of K, in every order of A and B, beside numpy.
+"""```tw.matmul``` of few rows, columns or steps of K, in every order of A and B, beside numpy.
 
 What passes is then one large matrix, from memory or a cache, and how its lines lie decides. One
 core, one thread.
@@ -14,10 +14,10 @@ from rich.progress import track
 from rich.table import Table
 
 import tilewright as tw
+from benchmarks.matmul.products import LEAST, MEAN, Array, rounds_of
 from benchmarks.measure.figures import Figure, Section, geometric_mean
 from benchmarks.measure.operands import WrongResultError
 from benchmarks.measure.options import Options
-from benchmarks.sections.products import LEAST, MEAN, Array, rounds_of
 
 FEW = (1, 2, 3, 4, 7, 8, 16, 31)
 LARGE = ((1000, 1280), (2048, 2048))

@@ -1,0 +1,1 @@
+"""``tw.matmul`` beside what its users have."""
