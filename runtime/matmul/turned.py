@@ -13,9 +13,10 @@ from .families import Class
 
 Array = np.ndarray[Any, Any]
 
-#: Multiply-adds of 4 bytes an element from which on a copy takes less than it saves; and rows of C
-#: from which on it pays to have no vectors along K.
-WORTH, TALL = 3 << 21, 12
+#: Multiply-adds of 4 bytes an element from which on a copy takes less than it saves.
+WORTH = 3 << 21
+#: Rows of C from which on it pays to have no vectors along K; and those that fill vectors along M.
+TALL, WHOLE = 6, (8, 16)
 
 
 class Turned(NamedTuple):
@@ -46,7 +47,7 @@ def turned(a: Array, b: Array, out: Array, *, reads: bool) -> Turned | None:
         found = turned(b.T, a.T, out.T, reads=reads)
         return None if found is None else Turned(found.b.T, found.a.T, found.out.T)
     axes = contiguous_axis(a), contiguous_axis(b), contiguous_axis(out)
-    if axes == (0, 0, 1):
+    if axes == (0, 0, 1) and m not in WHOLE:
         return Turned(np.ascontiguousarray(a), b, out)
     if axes[1:] == (1, 0):
         copied = np.array(out, order="C") if reads else np.empty(out.shape, out.dtype)
@@ -79,9 +80,9 @@ def apart(sizes: Class, a: Array, b: Array, out: Array) -> Class | None:
     elif min(m, n) >= 2 and max(m, n) < LARGE[0]:
         return None
     elif min(m, n) >= 2:
-        few = 0 if m < n else 1
-        tall = min(m, n) >= TALL
-        most[few] = min(most[few], (LARGE[0] if tall else TALL) - 1)
-        least[few] = max(least[few], TALL if tall else 2)
+        few, rows = (0, m) if m < n else (1, n)
+        first, last = (2, TALL - 1) if rows < TALL else (TALL, LARGE[0] - 1)
+        first, last = (rows, rows) if rows in WHOLE else (first, last)
+        least[few], most[few] = max(least[few], first), min(most[few], last)
         least[1 - few] = max(least[1 - few], LARGE[0])
     return sizes._replace(least=tuple(least), most=tuple(most))  # type: ignore[arg-type]

@@ -58,7 +58,7 @@ def test_what_is_copied_is_small() -> None:
 def test_products_that_c_is_told_of_are_computed_as_they_lie(orders: tuple[str, str, str]) -> None:
     """Of all sizes within the bounds that ``apart`` leaves none would have been turned."""
     every = Class("matrix", False, (2, 2, 0, 0), (UNBOUNDED,) * 4)
-    sides = 2, TALL - 1, TALL, 31, 32, 600
+    sides = 2, TALL - 1, TALL, 7, 8, 16, 31, 32, 600
     depths = 1, 63, 64, WORTH // 600, WORTH // 4
     told = 0
     sizes = [(m, n, k) for m, n, k in product(sides, sides, depths) if m * n * k < 1 << 25]
