@@ -27,6 +27,7 @@ from .routes import Routes
 from .turned import apart, turned
 
 if TYPE_CHECKING:
+    from tilewright.runtime.kernel import Kernel
     from tilewright.spec.expression import Expression
 
 Array = np.ndarray[Any, Any]
@@ -356,10 +357,9 @@ class _One:
             return False
         family = self._family(a[0], b[0], out[0], self._stack_class(a, b, out))
         kernel = kernel_of(family)
-        if table is not None:
-            table.add(family, kernel)
-            if table.decide((a, b, out)) == 0:
-                return True
+        told = self._told(family, kernel, (a[0], b[0], out[0]))
+        if told and table is not None and table.decide((a, b, out)) == 0:
+            return True
         if not family.sizes.stacked:
             return False
         call_product(kernel, a, b, out, self.named)
@@ -417,10 +417,16 @@ class _One:
         family = self._family(a, b, out)
         kernel = kernel_of(family)
         call_product(kernel, a, b, out, self.named)
+        self._told(family, kernel, (a, b, out))
+
+    def _told(self, family: Family, kernel: Kernel, one: tuple[Array, Array, Array]) -> bool:
+        """Have C call the kernel for products such as ``one``; whether it does."""
         table, sizes = _tables.get(self.options), family.sizes
-        narrow = apart(sizes, a, b, out) if self._turns else sizes
-        if table is not None and narrow is not None:
-            table.add(family._replace(sizes=narrow), kernel)
+        narrow = apart(sizes, *one) if self._turns and not sizes.stacked else sizes
+        if table is None or narrow is None:
+            return False
+        table.add(family._replace(sizes=narrow), kernel)
+        return True
 
     def _parts(self, x: Array, axis: int) -> list[slice]:
         """Slices along ``axis`` that have some ``COPIED`` bytes each."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -40,21 +40,33 @@ def turned(a: Array, b: Array, out: Array, *, reads: bool) -> Turned | None:
     >>> found.a.flags.c_contiguous, found.out is out
     (True, True)
     """
-    (m, k), n = a.shape, b.shape[1]
-    if not 2 <= min(m, n) < LARGE[0] or k < LARGE[2] or m * n * k < _worth(out):
+    small = _small(a, b, out)
+    if small is None:
         return None
-    if m > n:
+    if a.shape[0] > b.shape[1]:
         found = turned(b.T, a.T, out.T, reads=reads)
-        return None if found is None else Turned(found.b.T, found.a.T, found.out.T)
-    axes = contiguous_axis(a), contiguous_axis(b), contiguous_axis(out)
-    if axes == (0, 0, 1) and m not in WHOLE:
-        return Turned(np.ascontiguousarray(a), b, out)
-    if axes[1:] == (1, 0):
+        assert found is not None, "a product and its transpose are turned alike"
+        return Turned(found.b.T, found.a.T, found.out.T)
+    if small == "out":
         copied = np.array(out, order="C") if reads else np.empty(out.shape, out.dtype)
         return Turned(a, b, copied)
-    if axes == (1, 0, 0) and m >= TALL:
-        return Turned(np.asfortranarray(a), b, out)
-    return None
+    return Turned(
+        np.ascontiguousarray(a) if contiguous_axis(a) == 0 else np.asfortranarray(a), b, out
+    )
+
+
+def _small(a: Array, b: Array, out: Array) -> Literal["few", "out"] | None:
+    """What is to be copied: the operand of few lines, or ``out``; None if nothing is."""
+    (m, k), n = a.shape, b.shape[1]
+    if m > n:
+        return _small(b.T, a.T, out.T)
+    if not 2 <= m < LARGE[0] or k < LARGE[2] or m * n * k < _worth(out):
+        return None
+    axes = contiguous_axis(a), contiguous_axis(b), contiguous_axis(out)
+    if axes[1:] == (1, 0):
+        return "out"
+    across = axes == (0, 0, 1) and m not in WHOLE
+    return "few" if across or (axes == (1, 0, 0) and m >= TALL) else None
 
 
 def _worth(out: Array) -> int:
@@ -64,9 +76,12 @@ def _worth(out: Array) -> int:
 def apart(sizes: Class, a: Array, b: Array, out: Array) -> Class | None:
     """The products of ``sizes`` that are computed as they lie, as that of ``a`` and ``b`` is.
 
-    None where they cannot be told from others by what each of m, n, k is at least and at most.
+    None where that one is not, or they cannot be told from others by what each of m, n, k is at
+    least and at most.
     """
     (m, k), n = a.shape, b.shape[1]
+    if _small(a, b, out) is not None:
+        return None
     lines = tuple(contiguous_axis(each) for each in (a, b, out))
     if lines in ((1, 1, 1), (0, 0, 0)):  # none of which is ever turned
         return sizes

@@ -79,3 +79,11 @@ def test_products_that_c_is_told_of_are_computed_as_they_lie(orders: tuple[str, 
             assert within(bounds, *size)
             assert all(other in kept for other in sizes if within(bounds, *other)), size
     assert told > len(kept) / 2
+
+
+def test_stacks_of_what_is_turned_are_right() -> None:
+    a, b = (np.swapaxes(RNG.standard_normal(shape), 1, 2) for shape in ((3, 500, 9), (3, 400, 500)))
+    a, b = a.astype(np.float32), b.astype(np.float32)
+    exact = a.astype(np.float64) @ b
+    for threads in (1, None):
+        assert abs(tw.matmul(a, b, threads=threads) - exact).max() < 1e-3
