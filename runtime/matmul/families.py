@@ -120,6 +120,12 @@ class Family(NamedTuple):
     options: Options
 
 
+def in_place(axes: tuple[int, int, int]) -> bool:
+    """Whether the matrix along C's lines, B or else A, is contiguous along them as it lies."""
+    a, b, c = axes
+    return b == 1 if c == 1 else a == 0
+
+
 def class_of(
     m: int,
     n: int,
@@ -290,8 +296,7 @@ def _plain(family: Family) -> bool:
 
 def _streamed(family: Family) -> bool:
     """Whether few lines of C stream a matrix whose lines lie along them."""
-    in_place = family.axes[1] == 1 if family.axes[2] == 1 else family.axes[0] == 0
-    return family.sizes.shape == "few" and in_place
+    return family.sizes.shape == "few" and in_place(family.axes)
 
 
 def output_of(a: str, b: str, out: Matrix, options: Options) -> dict[str, Any]:
@@ -368,7 +373,7 @@ def _nest(family: Family) -> Schedule:
         if sizes.parallel:
             nest, block = f"{along.upper()}{nest}", {**block, along: SHARE}
         return Schedule(loops=nest, block=block)
-    if family.axes[1] == 1 if by_rows else family.axes[0] == 0:
+    if in_place(family.axes):
         return _in_place(family, along, across)
     if sizes.shape == "matrix" and sizes.most[2] < LARGE[2] and _plain(family):
         # So short lines along K make no vectors: they are turned, which many rows repay.

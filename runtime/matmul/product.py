@@ -22,7 +22,16 @@ from tilewright.spec.types import accumulator
 
 from .arrays import contiguous_axis, type_of
 from .constant import PackedB, product_with
-from .families import Class, Family, Options, call_product, class_of, kernel_of, stack_class_of
+from .families import (
+    Class,
+    Family,
+    Options,
+    call_product,
+    class_of,
+    in_place,
+    kernel_of,
+    stack_class_of,
+)
 from .routes import Routes
 from .turned import apart, turned
 
@@ -352,13 +361,12 @@ class _One:
 
     def _routed(self, a: Array, b: Array, out: Array) -> bool:
         """Whether C computed all of it, by a kernel that it may only now know."""
-        table = _tables.get(self.options)
         if self.packed or not (_readable(a) and _readable(b) and _readable(out)):
             return False
         family = self._family(a[0], b[0], out[0], self._stack_class(a, b, out))
         kernel = kernel_of(family)
-        told = self._told(family, kernel, (a[0], b[0], out[0]))
-        if told and table is not None and table.decide((a, b, out)) == 0:
+        table = self._told(family, kernel, (a[0], b[0], out[0]))
+        if table is not None and table.decide((a, b, out)) == 0:
             return True
         if not family.sizes.stacked:
             return False
@@ -378,8 +386,7 @@ class _One:
     def _family(self, a: Array, b: Array, out: Array, sizes: Class | None = None) -> Family:
         (m, k), n = a.shape, b.shape[1]
         axes = tuple(contiguous_axis(x) for x in (a, b, out))
-        by_rows = axes[2] == 1
-        turned = axes[1] == 0 if by_rows else axes[0] == 1
+        by_rows, turned = axes[2] == 1, not in_place(axes)  # type: ignore[arg-type]
         sizes = sizes or class_of(m, n, k, self.types, self.options, by_rows=by_rows, turned=turned)
         return Family(self.types, axes, sizes, self.options)  # type: ignore[arg-type]
 
@@ -419,14 +426,16 @@ class _One:
         call_product(kernel, a, b, out, self.named)
         self._told(family, kernel, (a, b, out))
 
-    def _told(self, family: Family, kernel: Kernel, one: tuple[Array, Array, Array]) -> bool:
-        """Have C call the kernel for products such as ``one``; whether it does."""
+    def _told(
+        self, family: Family, kernel: Kernel, one: tuple[Array, Array, Array]
+    ) -> Routes | None:
+        """Have C call the kernel for products such as ``one``; None where it does not."""
         table, sizes = _tables.get(self.options), family.sizes
         narrow = apart(sizes, *one) if self._turns and not sizes.stacked else sizes
         if table is None or narrow is None:
-            return False
+            return None
         table.add(family._replace(sizes=narrow), kernel)
-        return True
+        return table
 
     def _parts(self, x: Array, axis: int) -> list[slice]:
         """Slices along ``axis`` that have some ``COPIED`` bytes each."""

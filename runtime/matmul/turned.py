@@ -40,13 +40,12 @@ def turned(a: Array, b: Array, out: Array, *, reads: bool) -> Turned | None:
     >>> found.a.flags.c_contiguous, found.out is out
     (True, True)
     """
+    if a.shape[0] > b.shape[1]:
+        found = turned(b.T, a.T, out.T, reads=reads)
+        return None if found is None else Turned(found.b.T, found.a.T, found.out.T)
     small = _small(a, b, out)
     if small is None:
         return None
-    if a.shape[0] > b.shape[1]:
-        found = turned(b.T, a.T, out.T, reads=reads)
-        assert found is not None, "a product and its transpose are turned alike"
-        return Turned(found.b.T, found.a.T, found.out.T)
     if small == "out":
         copied = np.array(out, order="C") if reads else np.empty(out.shape, out.dtype)
         return Turned(a, b, copied)

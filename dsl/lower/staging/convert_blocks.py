@@ -55,9 +55,7 @@ def blocks(
     known = value(extents[c.line]) is not None
     for wide in cut(extents[c.line], across(c), by=2 if known else BY):
         body = tuple(along_k(c, wide, extents["k"], at, tiles))
-        if wide.count == 1:
-            yield from body
-        elif known or wide.units == across(c):
+        if wide.count != 1 and (known or wide.units == across(c)):
             yield c.over("lp", wide.count, body, div(extents["k"], c.k_group) + 1)
         else:
             yield from repeated("lp", wide.count, body)
