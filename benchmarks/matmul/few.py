@@ -20,7 +20,7 @@ from benchmarks.measure.operands import WrongResultError
 from benchmarks.measure.options import Options
 
 FEW = (1, 2, 3, 4, 7, 8, 16, 31)
-LARGE = ((1000, 1280), (2048, 2048))
+LARGE = ((300, 300), (1000, 1280), (2048, 2048))
 ORDERS = tuple(f"{a}{b}" for a in "CF" for b in "CF")
 TYPES = {"f32": np.float32, "f64": np.float64}
 

@@ -122,14 +122,14 @@ class Plan(Decided):
         """How many elements C has at most across its vectors, where only the call knows, but few.
 
         None where it may have many, is known, or a matrix unit takes as many as are left. Where
-        nothing is packed each tile reads all of the other operand: there is one for each number of
+        the other operand is not packed each tile reads all of it: there is one for each number of
         elements, so that what is left takes one more, or two that are even.
         """
         size = getattr(self.spec, self.across)
         open_ = isinstance(size, Dim) and self.product.unit is None
         if not open_ or size.max is None or size.max >= MANY_ROWS:
             return None
-        return FewLines(size.max, not self.packs)
+        return FewLines(size.max, self.input_of(self.along).name not in self.packs)
 
     @property
     def even_across(self) -> bool:

@@ -48,10 +48,9 @@ def layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Layout, ...
                 continue
             packs = "".join(sorted({*packs, *needs}))
         missing = [x for x in needs if value(strides[x][dimension]) != 1 and x not in packs]
-        if dimension == "k":
-            if not missing and not packs:
-                found.append((dimension, ""))
-        elif not missing:
+        if dimension == "k" and not _turns(spec, schedule, target, missing, packs):
+            continue
+        if not missing:
             found.append((dimension, packs))
         elif may_pack or (schedule.vectorize and _packable(spec, schedule)):
             found.append((dimension, "".join(sorted({*packs, *missing}))))
@@ -66,6 +65,21 @@ def layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Layout, ...
 
     found.sort(key=last)
     return tuple(found[:1] if schedule.tile is not None else found)
+
+
+def _turns(spec: Gemm, schedule: Schedule, target: Target, missing: list[str], packs: str) -> bool:
+    """Whether vectors may lie along K: both operands do, or one that lies across is turned first.
+
+    Unasked that is looked at where lines of C are so short that no vector along them is filled.
+    """
+    turned = packs + "".join(missing)
+    if len(turned) != 1:
+        return not turned
+    if value(operand_of(spec, turned).strides["k"]) == 1:
+        return False
+    length = spec.n if turned == "b" else spec.m
+    short = isinstance(length, int) and length < target.of(spec.type)[0].lanes
+    return short or schedule.vectorize == "k"
 
 
 def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Layout, ...]:

@@ -8,8 +8,8 @@ So is what a spec or schedule refuses by its rules: a packed B with offsets of i
 size known only at the call; sums in f64 with C, D, operands or functions of another type; sums in
 s64 with fractions, scales, zero points, expressions or a D of another type; offsets with sizes of a
 matrix that no array tells, and addresses of no matrix; loops over m or n outside of that over a
-batch whose B has few bits and is found by addresses; and an uneven register tile where a size of C
-is known only at the call.
+batch whose B has few bits and is found by addresses; vectors along K of operands that are converted
+or both lie across it; and an uneven register tile where a size of C is known only at the call.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ AXES: dict[str, tuple[Level, ...]] = {
     "outputs": (*[NONE] * 6, "row_max", "row_sum of an operand", "row_absmax"),
     "schedule": (
         NONE, NONE, NONE, NONE, NONE, "n outside", "m outside", "k outside", "batch outside",
-        "unrolled", "two threads", "unpacked", *TILES,
+        "unrolled", "two threads", "unpacked", "along k", *TILES,
     ),
 }  # fmt: skip
 

@@ -463,6 +463,15 @@ def _unpacks(given: Mapping[str, Any]) -> bool:
     return a.type == "f32" or (a.order == "C" and not form.zeros and whole)
 
 
+def _along_k(given: Mapping[str, Any]) -> bool:
+    """Whether vectors may lie along K: one of A and B does, which are multiplied as they are."""
+    a, b = given["a"], given["b"]
+    if not (isinstance(a, Matrix) and isinstance(b, Matrix) and given["sums"] is None):
+        return False
+    plain = a.type == b.type == accumulator(a.type, b.type)
+    return plain and (a.order == "C" or b.order == "F")
+
+
 # --- schedules ---------------------------------------------------------------------------------
 
 
@@ -478,6 +487,7 @@ def _schedule(hand: _Hand, given: Mapping[str, Any]) -> Schedule:
     fixed = isinstance(given["m"], int) and isinstance(given["n"], int)
     lacks = ([] if batched else ["batch outside"]) + ([] if fixed else list(TILES))
     lacks += [] if _unpacks(given) else ["unpacked"]
+    lacks += [] if _along_k(given) else ["along k"]
     if getattr(given["b"], "quantized", None) is not None:  # whose tiles need more registers
         lacks += list(TILES)
     if isinstance(given["sums"], tuple):  # then K and the batch are outside
@@ -504,4 +514,6 @@ def _schedule(hand: _Hand, given: Mapping[str, Any]) -> Schedule:
             return Schedule(threads=2)
         case "unpacked":
             return Schedule(unpack_rows=2)
+        case "along k":
+            return Schedule(vectorize="k")
     return Schedule()

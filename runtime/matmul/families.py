@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -52,6 +53,11 @@ CUBES = 16
 STREAMED = 1 << 16
 #: Columns of C that a thread takes where few rows stream a matrix: lines of so many are long.
 SHARE = 1024
+#: Bytes of a line of C up to which no vector along it is filled.
+SHORT = 32
+#: Lines of a small matrix that are turned: from ``TALL`` on where vectors lie along them then; and
+#: those numbers of them, from and up to, of which vectors along them are filled as they lie.
+TALL, FILLED = 6, (8, 9, 16, 17)
 #: Steps of K in a block of an operand that is read where it lies: so many rows, and their pages,
 #: are near when the next tile comes. For few rows of C and for many, which read it more often; and
 #: in a block of one that is packed.
@@ -59,7 +65,11 @@ IN_PLACE, IN_PLACE_MANY, IN_PANELS = 64, 256, 512
 #: Elements of a part of C's lines that is written before the next lines, where K is short: C passes
 #: to memory then, and the other operand stays in the first cache.
 LINE = 192
-Shape = Literal["column", "row", "matrix", "thin", "blocks", "column stream", "row stream", "few"]
+Shape = Literal[
+    "column", "row", "matrix", "thin", "blocks", "column stream", "row stream", "few", "turned",
+    "across",
+]  # fmt: skip
+Axes = tuple[int, int, int]
 #: What a product of a line and a large matrix is.
 _STREAMED: dict[Shape, Shape] = {"column": "column stream", "row": "row stream"}
 
@@ -81,9 +91,11 @@ class Class(NamedTuple):
     """Sizes that one kernel serves: m, n, k and their product from ``least`` to ``most``.
 
     ``column``: one column of B, ``row``: one row of A; a ``stream`` if the matrix of the other
-    operand comes from memory, ``few``: so few lines of C that they stream it too; ``matrix``:
-    operands read where they lie; ``blocks``: packed in blocks that the caches hold; ``thin``:
-    large, but lines of C are so short that only the operand along them is packed.
+    operand comes from memory, ``few``: so few lines of C that they stream it too; ``turned``: a
+    small operand is turned first, so that its lines lie along those of the large one; ``across``:
+    C is so small, and turned as it is stored; ``matrix``: operands read where they lie; ``blocks``:
+    packed in blocks that the caches hold; ``thin``: large, but lines of C are so short that only
+    the operand along them is packed.
 
     ``stacked``: of stacks, whose multiply-adds are from ``total[0]`` to ``total[1]`` in all.
     ``tiny``: m, n and k are at most as large, and matrices lie in one piece; all three are so
@@ -115,15 +127,41 @@ class Family(NamedTuple):
     """
 
     types: tuple[str, str, str]
-    axes: tuple[int, int, int]
+    axes: Axes
     sizes: Class
     options: Options
 
 
-def in_place(axes: tuple[int, int, int]) -> bool:
+def in_place(axes: Axes) -> bool:
     """Whether the matrix along C's lines, B or else A, is contiguous along them as it lies."""
     a, b, c = axes
     return b == 1 if c == 1 else a == 0
+
+
+def small_line(axes: Axes) -> int:
+    """Which of m and n is the number of lines of the operand that lies across the other one's."""
+    a, b, c = axes
+    return a if a == b else c
+
+
+def short_line(axes: Axes) -> int | None:
+    """Which of m and n, if it is few, makes C lie across lines of the large operand."""
+    a, b, c = axes
+    return c if (a == 0 and c == 1) or (b == 1 and c == 0) else None
+
+
+def _few_across(axes: Axes, short: int) -> Iterator[tuple[Shape, int, tuple[int, ...]]]:
+    """A shape, which of m and n is few, and between which numbers of lines it then has that shape.
+
+    From the first to the second, the third to the fourth of them, and so on.
+    """
+    a, b, c = axes
+    if (a, b) != (0, 1):
+        edges = (2, short) if c == a else (2, *FILLED, LARGE[0])
+        yield "turned", small_line(axes), (TALL, LARGE[0]) if a != b else edges
+    few = short_line(axes)
+    if few is not None:
+        yield "across", few, (2, short if in_place(axes) else LARGE[0])
 
 
 def class_of(
@@ -132,29 +170,29 @@ def class_of(
     k: int,
     types: tuple[str, str, str],
     options: Options,
-    *,
-    by_rows: bool = True,
-    turned: bool = False,
+    axes: Axes = (0, 1, 1),
 ) -> Class:
     """The class of a product of those sizes and types; classes share no sizes.
 
-    ``by_rows``: rows of C are contiguous, and not columns. ``turned``: the matrix along them, B or
-    else A, lies along K. Without ``threads`` there is one where the process may use one CPU when
-    this is asked.
+    ``axes`` says which axis of A, B and C is contiguous. Without ``threads`` there is one where the
+    process may use one CPU when this is asked.
 
     That of a deterministic one follows from n and k alone: in which order products are summed must
     depend neither on m nor on the threads.
     """
     given, fixed = (m, n, k, m * n * k), options.deterministic
+    by_rows, along_k = axes[2] == 1, not in_place(axes)
     along, across = (1, 0) if by_rows else (0, 1)
     limits: tuple[int, ...] = ()
     bounds = _Bounds([0, 0, 0, 0], [UNBOUNDED] * 4)
     shape: Shape = "matrix" if fixed else bounds.line(given)
     converted = not types[0] == types[1] == accumulator(*types[:2])
+    if shape == "matrix" and not (fixed or converted):
+        shape = bounds.across(given, axes, ITEMSIZE[types[0]])
     if shape == "matrix" and not fixed:
         bounds.cut(across, given[across], MANY_ROWS)
-    if converted and (shape == "matrix" or (turned and shape == ("row", "column")[across])):
-        limits = bounds.converted(given, across, types[along], turned=turned, fixed=fixed)
+    if converted and (shape == "matrix" or (along_k and shape == ("row", "column")[across])):
+        limits = bounds.converted(given, across, types[along], turned=along_k, fixed=fixed)
     elif shape == "matrix":
         limits = (*LARGE, large_work(given[across]))
     if limits and all(bounds.cut(i, given[i], limits[i]) for i in ((1, 2) if fixed else range(4))):
@@ -198,7 +236,7 @@ class _Bounds(NamedTuple):
             self.cut(across, given[across], first)
             self.cut(across, given[across], most + 1)
         few, many, deep = LARGE_CONVERTED
-        few = min(few, given[across]) if turned else few
+        few = 0 if turned else few
         return (few, many, deep, work) if across == 0 else (many, few, deep, work)
 
     def few(self, given: tuple[int, ...], across: int, itemsize: int) -> Shape:
@@ -211,6 +249,15 @@ class _Bounds(NamedTuple):
         self.cut(across, given[across], first)
         self.cut(across, given[across], most + 1)
         return "few" if self.cut(3, given[3], work) else "matrix"
+
+    def across(self, given: tuple[int, ...], axes: Axes, itemsize: int) -> Shape:
+        """The shape of a product with few lines of an operand, or of C, across the large one."""
+        for shape, few, edges in _few_across(axes, SHORT // itemsize + 1):
+            passed = sum(self.cut(few, given[few], edge) for edge in edges)
+            large = passed % 2 == 1 and self.cut(1 - few, given[1 - few], LARGE[1])
+            if large and self.cut(2, given[2], LARGE[2]):
+                return shape
+        return "matrix"
 
     def line(self, given: tuple[int, ...]) -> Shape:
         """The shape of a product of one column or row, or of a matrix."""
@@ -230,7 +277,7 @@ def stack_class_of(
 
     ``tight``: each matrix lies in one piece. Threads take products, not parts of them.
     """
-    one = class_of(m, n, k, types, options._replace(threads=1))
+    one = class_of(m, n, k, types, options._replace(threads=1))  # whose axes have nothing turned
     if one.shape in ("thin", "blocks"):
         return None
     plain = types in (("f32",) * 3, ("f64",) * 3) and options.epilogue is None
@@ -280,7 +327,10 @@ def _rows_and_columns(family: Family) -> tuple[int | Dim, int | Dim]:
     """What C's rows and columns are to the kernel: it may count on there being few."""
     sizes, across = family.sizes, 0 if family.axes[2] == 1 else 1
     most: list[int | None] = [None, NEAR_LINES if sizes.most[1] == NEAR_LINES else None]
-    if _streamed(family):
+    if sizes.shape in ("turned", "across"):
+        few = small_line(family.axes) if sizes.shape == "turned" else family.axes[2]
+        most[few] = LARGE[0] - 1
+    elif _streamed(family):
         most[across] = FEW_ROWS
     elif sizes.most[across] < MANY_ROWS:
         most[across] = MANY_ROWS - 1
@@ -352,7 +402,7 @@ def schedule_of(family: Family) -> Schedule:
         nest,
         loops=nest.loops if parallel or nest.loops is None else nest.loops.lower(),
         threads=options.threads if parallel else None,
-        vectorize=along if options.deterministic else None,
+        vectorize=along if options.deterministic else nest.vectorize,
         k_split=1 if options.deterministic else None,
     )
 
@@ -361,13 +411,17 @@ def _nest(family: Family) -> Schedule:
     """Loops, in upper case those that may be parallel, what is packed, and the block of K."""
     sizes, by_rows = family.sizes, family.axes[2] == 1
     along: Literal["m", "n"] = "n" if by_rows else "m"
-    across = "m" if by_rows else "n"
-    both = f"{along.upper()}{across.upper()}"
+    across: Literal["m", "n"] = "m" if by_rows else "n"
+    both = f"{along}{across}".upper()
     if sizes.shape == "blocks":
         return Schedule(loops=f"{along}k{across.upper()}{across}{along}k", pack="ab")
     if sizes.shape == "thin":
         pack: Literal["a", "b"] = "b" if by_rows else "a"
         return Schedule(loops=f"k{both}k", pack=pack, block={"k": IN_PANELS})
+    if sizes.shape == "turned":
+        return _turned(family)
+    if sizes.shape == "across":
+        return Schedule(loops=f"{across}{along}".upper() + "k", vectorize=across)
     if _streamed(family):
         nest, block = f"k{along}{across}k", {"k": LINES}
         if sizes.parallel:
@@ -380,6 +434,15 @@ def _nest(family: Family) -> Schedule:
         turned: Literal["a", "b"] = "b" if by_rows else "a"
         return Schedule(loops=f"{across}{along}".upper() + "k", pack=turned, vectorize=along)
     return Schedule(loops="NMk")
+
+
+def _turned(family: Family) -> Schedule:
+    """The same where the small operand is turned: along K, or across it where both lie along K."""
+    (a, b, _), few = family.axes, small_line(family.axes)
+    small: Literal["a", "b"] = "b" if few else "a"
+    lines: Literal["m", "n"] = "n" if few else "m"
+    loops = "MNk" if few else "NMk"
+    return Schedule(loops=loops, pack=small, vectorize="k" if a == b else lines)
 
 
 def _in_place(family: Family, along: str, across: str) -> Schedule:

@@ -20,20 +20,20 @@ from tilewright.runtime.call.tensor_types import learn
 from tilewright.runtime.machine.host import identify
 from tilewright.spec.types import accumulator
 
+from .across import as_it_lies, copied
 from .arrays import contiguous_axis, type_of
 from .constant import PackedB, product_with
 from .families import (
+    Axes,
     Class,
     Family,
     Options,
     call_product,
     class_of,
-    in_place,
     kernel_of,
     stack_class_of,
 )
 from .routes import Routes
-from .turned import apart, turned
 
 if TYPE_CHECKING:
     from tilewright.runtime.kernel import Kernel
@@ -385,10 +385,9 @@ class _One:
 
     def _family(self, a: Array, b: Array, out: Array, sizes: Class | None = None) -> Family:
         (m, k), n = a.shape, b.shape[1]
-        axes = tuple(contiguous_axis(x) for x in (a, b, out))
-        by_rows, turned = axes[2] == 1, not in_place(axes)  # type: ignore[arg-type]
-        sizes = sizes or class_of(m, n, k, self.types, self.options, by_rows=by_rows, turned=turned)
-        return Family(self.types, axes, sizes, self.options)  # type: ignore[arg-type]
+        axes: Axes = tuple(contiguous_axis(x) for x in (a, b, out))  # type: ignore[assignment]
+        sizes = sizes or class_of(m, n, k, self.types, self.options, axes)
+        return Family(self.types, axes, sizes, self.options)
 
     def product(self, a: Array, b: Array, out: Array) -> None:
         """One product; operands that no kernel reads are copied part by part."""
@@ -407,17 +406,14 @@ class _One:
             self.compute(a, b, out)
 
     def _compute(self, a: Array, b: Array, out: Array) -> None:
-        small = turned(a, b, out, reads=self.options.reads) if self._turns else None
-        if small is None:
-            self._compute_as_it_lies(a, b, out)
-            return
-        self._compute_as_it_lies(*small)
-        if small.out is not out:
-            out[...] = small.out
+        turned = copied(a, b, out, reads=self.options.reads) if self._copies else None
+        self._compute_as_it_lies(a, b, out if turned is None else turned)
+        if turned is not None:
+            out[...] = turned
 
     @property
-    def _turns(self) -> bool:
-        """Whether a copy of another order may stand in for an operand."""
+    def _copies(self) -> bool:
+        """Whether a copy of another order may stand in for C."""
         return self.options.epilogue is None and not self.options.deterministic
 
     def _compute_as_it_lies(self, a: Array, b: Array, out: Array) -> None:
@@ -431,7 +427,7 @@ class _One:
     ) -> Routes | None:
         """Have C call the kernel for products such as ``one``; None where it does not."""
         table, sizes = _tables.get(self.options), family.sizes
-        narrow = apart(sizes, *one) if self._turns and not sizes.stacked else sizes
+        narrow = as_it_lies(sizes, *one) if self._copies and not sizes.stacked else sizes
         if table is None or narrow is None:
             return None
         table.add(family._replace(sizes=narrow), kernel)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from tilewright.runtime.matmul.arrays import contiguous_axis
 from tilewright.runtime.matmul.families import (
     CUBES,
     PARALLEL_WORK,
+    SHORT,
     Class,
     Family,
     Options,
@@ -39,6 +39,9 @@ SIZES = [
     (4096, 4096, 4096), (1, 4096, 4096), (4096, 1, 4096), (64, 2048, 2048), (4096, 128, 128),
     (128, 4096, 128), (4096, 129, 128),
 ]  # fmt: skip
+AXES = list(product((0, 1), repeat=3))
+#: A, B and C in whose order rows of B are read along C's, columns of A, and rows of B along K.
+ROWS, COLUMNS, ALONG_K = (0, 1, 1), (0, 1, 0), (1, 0, 1)
 OPTIONS = (Options(), Options(threads=1), Options(threads=3), Options(deterministic=True))
 
 
@@ -50,12 +53,11 @@ def holds(one: Class, sizes: tuple[int, int, int]) -> bool:
 
 @pytest.mark.parametrize("options", OPTIONS)
 @pytest.mark.parametrize("types", [F32, BF16])
-@pytest.mark.parametrize(("by_rows", "turned"), [(True, False), (False, False), (True, True)])
+@pytest.mark.parametrize("axes", AXES)
 def test_classes_share_no_sizes(
-    types: tuple[str, str, str], options: Options, by_rows: bool, turned: bool
+    types: tuple[str, str, str], options: Options, axes: tuple[int, int, int]
 ) -> None:
-    given: dict[str, Any] = {"by_rows": by_rows, "turned": turned}
-    found = {sizes: class_of(*sizes, types, options, **given) for sizes in SIZES}
+    found = {sizes: class_of(*sizes, types, options, axes) for sizes in SIZES}
     for sizes, mine in found.items():
         assert holds(mine, sizes)
         for other in set(found.values()) - {mine}:
@@ -71,10 +73,10 @@ def turned(sizes: tuple[int, int, int]) -> tuple[int, int, int]:
 def test_large_products_are_packed() -> None:
     least = (MANY_ROWS, LARGE[1], -(-large_work(MANY_ROWS) // (MANY_ROWS * LARGE[1])))
     assert class_of(*least, F32, Options()).shape == "thin"
-    assert class_of(*turned(least), F32, Options(), by_rows=False).shape == "thin"
+    assert class_of(*turned(least), F32, Options(), COLUMNS).shape == "thin"
     longer = (MANY_ROWS + 1, THIN + 1, least[2])
     assert class_of(*longer, F32, Options()).shape == "blocks"
-    assert class_of(*turned(longer), F32, Options(), by_rows=False).shape == "blocks"
+    assert class_of(*turned(longer), F32, Options(), COLUMNS).shape == "blocks"
     assert class_of(*least, BF16, Options()).shape == "matrix"
     work, columns = CONVERTED_WORK, LARGE_CONVERTED[1]
     wide = (MANY_ROWS, columns, -(-work // (MANY_ROWS * columns)))
@@ -87,7 +89,7 @@ def test_large_products_are_packed() -> None:
 
 def test_few_rows_are_converted_in_blocks_where_a_whole_matrix_is_large() -> None:
     """More than one row of halves from 16 MiB on; of what lies along K from 2^20 elements on."""
-    for m, n, turned, shape in (
+    for m, n, along_k, shape in (
         (2, 4096, False, "blocks"),
         (7, 4096, False, "blocks"),
         (3, 1024, False, "matrix"),
@@ -97,8 +99,9 @@ def test_few_rows_are_converted_in_blocks_where_a_whole_matrix_is_large() -> Non
         (3, 1200, True, "blocks"),
         (31, 700, True, "matrix"),
     ):
-        assert class_of(m, n, n, BF16, Options(), turned=turned).shape == shape, (m, n)
-        columns = class_of(n, m, n, BF16, Options(), turned=turned, by_rows=False)
+        rows = class_of(m, n, n, BF16, Options(), ALONG_K if along_k else ROWS)
+        assert rows.shape == shape, (m, n)
+        columns = class_of(n, m, n, BF16, Options(), (1, 0, 0) if along_k else COLUMNS)
         assert columns.shape == shape.replace("row", "column"), (m, n)
 
 
@@ -110,19 +113,59 @@ def test_few_rows_stream_a_large_matrix() -> None:
         (17, 4096, "matrix"),
     ):
         assert class_of(m, n, n, F32, Options()).shape == shape
-        assert class_of(n, m, n, F32, Options(), by_rows=False).shape == shape
+        assert class_of(n, m, n, F32, Options(), COLUMNS).shape == shape
     for axes, loops in (((1, 1, 1), "knmk"), ((1, 0, 1), "nmk"), ((0, 1, 0), "kmnk")):
-        by_rows = axes[2] == 1
-        sizes = (4, 512, 512) if by_rows else (512, 4, 512)
-        found = class_of(*sizes, F32, Options(threads=1), by_rows=by_rows)
+        sizes = (4, 512, 512) if axes[2] == 1 else (512, 4, 512)
+        found = class_of(*sizes, F32, Options(threads=1), axes)
         assert schedule_of(Family(F32, axes, found, Options(threads=1))).loops == loops
 
 
 def test_short_lines_along_k_are_turned() -> None:
     for axes, loops, packed in (((1, 0, 1), "mnk", "b"), ((1, 1, 0), "nmk", "a")):
-        found = class_of(500, 400, 7, F32, Options(threads=1), by_rows=axes[2] == 1)
+        found = class_of(500, 400, 7, F32, Options(threads=1), axes)
         made = schedule_of(Family(F32, axes, found, Options(threads=1)))
         assert (made.loops, made.pack) == (loops, packed)
+
+
+@pytest.mark.parametrize(
+    ("axes", "columns", "shape", "vectorize", "pack"),
+    [
+        ((1, 1, 1), True, "turned", "k", "b"),
+        ((1, 1, 0), True, "turned", "k", "b"),
+        ((0, 0, 0), False, "turned", "k", "a"),
+        ((0, 0, 1), False, "turned", "k", "a"),
+        ((1, 0, 1), True, "turned", "n", "b"),
+        ((1, 0, 0), False, "turned", "m", "a"),
+        ((0, 1, 1), True, "across", "m", None),
+        ((0, 0, 1), True, "across", "m", None),
+        ((0, 1, 0), False, "across", "n", None),
+        ((1, 1, 0), False, "across", "n", None),
+        ((0, 1, 1), False, "matrix", None, None),
+        ((1, 0, 0), True, "matrix", None, None),
+    ],
+    ids=str,
+)
+def test_few_lines_across_a_large_matrix(
+    axes: tuple[int, int, int], columns: bool, shape: str, vectorize: str | None, pack: str | None
+) -> None:
+    """Those of an operand are turned along K, or where both lie so, across it; those of C last."""
+    few, many, k = 7, 600, 64
+    sizes = (many, few, k) if columns else (few, many, k)
+    family = Family(F32, axes, class_of(*sizes, F32, Options(), axes), Options())
+    made, limit = schedule_of(family), getattr(spec_of(family), "mn"[columns]).max
+    assert (family.sizes.shape, made.vectorize, made.pack) == (shape, vectorize, pack)
+    assert (limit == LARGE[0] - 1) == (shape != "matrix")
+    for others in ((few, few, k), (many, many, k), (*sizes[:2], k - 1)):
+        assert class_of(*others, F32, Options(), axes).shape == "matrix"
+
+
+def test_lines_that_fill_vectors_as_they_lie_are_not_turned() -> None:
+    shapes = [class_of(m, 500, 500, F32, Options(), (0, 0, 1)).shape for m in (7, 8, 9, 16, 31, 32)]
+    assert shapes == ["turned", "matrix", "turned", "matrix", "turned", "matrix"]
+    for type_, n in (("f32", SHORT // 4), ("f64", SHORT // 8)):
+        for columns, shape in ((n, "turned"), (n + 1, "matrix")):
+            found = class_of(500, columns, 500, (type_,) * 3, Options(), (1, 1, 1))
+            assert found.shape == shape, (type_, columns)
 
 
 def test_what_a_deterministic_product_is_follows_from_n_and_k() -> None:

@@ -67,3 +67,56 @@ def test_a_line_that_no_block_holds_is_not_packed() -> None:
 )
 def test_it_is_right(spec: Gemm) -> None:
     assert tw.compile(spec).verify().cases == 3
+
+
+@pytest.mark.parametrize("target", ["avx2", "avx512"])
+def test_few_lines_across_k_are_turned(target: str) -> None:
+    for spec, packed in (
+        (Gemm(300, 3, 300), "b"),
+        (Gemm(3, 300, 300, a=COLUMNS, b=COLUMNS, c=COLUMNS), "a"),
+    ):
+        plan = plan_for(spec, Schedule(), targets.load(target))
+        assert (plan.vectorize, plan.packs) == ("k", packed)
+    for other in (Gemm(3, 300, 300), Gemm(300, 64, 300), Gemm(2, 3, 5)):
+        assert plan_for(other, Schedule(), targets.load(target)).vectorize != "k"
+
+
+def test_vectors_along_k_may_be_asked_for_where_one_operand_lies_so() -> None:
+    target = targets.load("avx2")
+    plan = plan_for(Gemm(40, 50, 60), Schedule(vectorize="k"), target)
+    assert (plan.vectorize, plan.packs) == ("k", "b")
+    assert plan_for(Gemm(40, 50, 60), Schedule(vectorize="k", pack="b"), target).packs == "b"
+    for spec, schedule in (
+        (Gemm(40, 50, 60, a=COLUMNS), Schedule(vectorize="k")),
+        (Gemm(40, 50, 60), Schedule(vectorize="k", pack="a")),
+        (Gemm(40, 50, 60, b=COLUMNS), Schedule(vectorize="k", pack="b")),
+    ):
+        with pytest.raises(tw.ScheduleError, match="no vector is contiguous"):
+            plan_for(spec, schedule, target)
+
+
+TURNED: dict[str, tuple[Gemm, Schedule]] = {
+    "columns": (Gemm(37, 3, 70), Schedule()),
+    "rows": (Gemm(3, 37, 70, a=COLUMNS, b=COLUMNS), Schedule()),
+    "blocks of K": (Gemm(37, 3, 70), Schedule(loops="knmk", block={"k": 32}, vectorize="k")),
+    "blocks of N": (Gemm(37, 9, 70), Schedule(loops="nmnk", block={"n": 4}, vectorize="k")),
+    "many columns": (Gemm(9, 40, 33, beta=1), Schedule(vectorize="k")),
+    "of the call": (
+        Gemm(tw.dim("m"), tw.dim("n", max=7), tw.dim("k"), ldb=tw.dim("ldb")),
+        Schedule(loops="Mnk", threads=2, vectorize="k"),
+    ),
+    "stack": (Gemm(9, 3, 33, batch=tw.Strided(5, c=None)), Schedule(vectorize="k")),
+    "batch": (Gemm(9, 3, 33, batch=tw.Addresses(4)), Schedule(vectorize="k")),
+    "two products": (
+        Gemm(37, 3, 70, b2="f32", epilogue=tw.acc * tw.acc2),
+        Schedule(vectorize="k"),
+    ),
+}
+
+
+@pytest.mark.twice
+@pytest.mark.parametrize("target", ["host", "avx2", "neon", "scalar"])
+def test_what_is_turned_is_right(target: str) -> None:
+    builds = [(*each, target) for each in TURNED.values()]
+    for name, kernel in zip(TURNED, tw.compile_many(builds), strict=True):
+        assert kernel.verify().cases == 3, name

@@ -1,8 +1,8 @@
 """Packing a block of A or B, transposed where needed, so that vectors lie along it.
 
-A packed operand is stored as ``[K][extent]``, or in panels as wide as a register tile, each of them
-``[K][width]``: its vectors are contiguous and follow each other along K. What is contiguous along K
-in memory is transposed in registers on the way.
+A packed operand is stored as ``[K][extent]``, as ``[extent][K]`` where vectors lie along K, or in
+panels as wide as a register tile, each of them ``[K][width]``: its vectors are contiguous and
+follow each other along K. What is contiguous the other way in memory is transposed in registers.
 """
 
 from __future__ import annotations
@@ -70,6 +70,9 @@ def pack(
         return _panels(plan, buffer, (line, extent, depth), width, (at, prefix))
     if plan.product.unit is not None:
         return _converted(plan, buffer, extents, (at, prefix), shared=plan.shared and not alone)
+    if plan.dot:
+        nodes, tiles = _turned(plan, buffer, (depth, extent), (at, ZERO), prefix)
+        return Packed(buffer, buffer.strides[line] * extent, nodes, tiles)
     leading, spare = buffer.strides["k"], spare_elements(plan, name)
     nodes, tiles = _moved(plan, buffer, (line, extent, depth), (at, ZERO), prefix)
     zeros, pads = pad(plan, buffer, (extent, depth), spare, prefix)
@@ -110,9 +113,18 @@ def _moved(
         return nodes, tuple(tiles.values())
     if value(source.strides[line]) == 1:
         return _copy(plan, source, buffer, block, at, prefix)
-    strides = (source.strides[line], buffer.strides["k"])
+    return _turned(plan, buffer, (extent, depth), at, prefix)
+
+
+def _turned(
+    plan: Plan, buffer: Operand, size: tuple[Expr, Expr], at: tuple[Expr, Expr], prefix: str
+) -> tuple[tuple[NestNode, ...], tuple[TileProgram, ...]]:
+    """The nodes and tiles that transpose a block: the number of its lines, and their length."""
+    source, line = plan.operands[buffer.name], LINE[buffer.name]
+    read, written = ("k", line) if plan.dot else (line, "k")
+    strides = (source.strides[read], buffer.strides[written])
     by = 2 if plan.panel_tile is None else 4
-    moves = move_plan(plan.target, source.type, (extent, depth), strides, plan.slots, by)
+    moves = move_plan(plan.target, source.type, size, strides, plan.slots, by)
     return grid_nest(moves, (source.buffer, buffer.buffer), at, prefix)
 
 

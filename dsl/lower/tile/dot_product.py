@@ -111,7 +111,9 @@ class DotProduct(KStep):
         They are then loaded whole: elements behind the end of K are multiplied by the zeros of
         the other operand, of which only what exists is loaded.
         """
-        return "k" not in self.tile.plan.outer.lower() and self._operand(side).packed
+        plan, operand = self.tile.plan, self._operand(side)
+        turned = operand.name in plan.packs
+        return "k" not in plan.outer.lower() and operand.packed and not turned
 
     def _register(self, side: Side, index: int, k: int, suffix: str) -> Register:
         return factor(self._operand(side), index, k, self._vector(side), suffix)

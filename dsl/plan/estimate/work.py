@@ -115,7 +115,7 @@ def move_cycles(plan: Plan, name: str) -> float:
     """Cycles to pack one element: a load, a store, the shuffles of a transposition, overlapped."""
     if plan.unpacks:
         return unpack_cycles(plan)
-    core, line = plan.target.core, LINE[name]
+    core, line = plan.target.core, "k" if plan.dot else LINE[name]
     vectors = plan.target.of(plan.element)
     shuffles = 0
     if plan.operands[name].strides[line] != 1:

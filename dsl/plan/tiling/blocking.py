@@ -12,7 +12,7 @@ from tilewright.errors import ScheduleError
 from tilewright.ir.nest import Name
 from tilewright.symbolic import ONE, ZERO, div, mod, symbol, value
 
-from ..operands import LINE, Operand, whole_groups, whole_vectors
+from ..operands import LINE, Operand, odd_vectors, whole_groups, whole_vectors
 from ..plan import Plan
 from ..staging import is_empty, packed_across, packed_along
 from .partition import Region, partition
@@ -299,26 +299,30 @@ def _due(plan: Plan, letters: str, block: _Block) -> str:
 def packed_block(plan: Plan, name: str, extents: Mapping[str, Expr]) -> Operand:
     """A block of operand ``name`` as it is packed: ``[K][line]``, lines of whole vectors.
 
-    A line of a length known only at the call is as long as it is. In panels it is
-    ``[panel][K][line]``: ``pm`` and ``pn`` are what a row or column of a panel's beginning adds.
+    Where vectors lie along K it is ``[line][K]``. A line of a length known only at the call is as
+    long as it is. In panels it is ``[panel][K][line]``: ``pm`` and ``pn`` are what a row or column
+    of a panel's beginning adds.
     """
-    line = LINE[name]
+    line, buffer = LINE[name], Name(f"{name}_packed")
     width = plan.panel(name)
     if width is not None:
         group = plan.product.group
         depth = whole_groups(extents["k"], plan.product) * group
         panels = {line: group * ONE, "k": Integer(width), f"p{line}": depth - group}
         type_ = plan.factor(name)
-        return Operand(name, type_, panels, Name(f"{name}_packed"))
+        return Operand(name, type_, panels, buffer)
     if plan.product.unit is not None:
         source, lanes = plan.operands[name], plan.lanes
         if plan.input_of(plan.along).name == name:
             return packed_along(source, plan.product, line, extents, lanes)
         return packed_across(source, plan.product, plan.target, line, extents, lanes)
+    if plan.dot:
+        width = odd_vectors(extents["k"], plan.lanes)
+        return replace(plan.operands[name], strides={line: width, "k": ONE}, buffer=buffer)
     extent, lanes = extents[line], plan.lanes
     leading = extent if value(extent) is None else div(extent + lanes - 1, lanes) * lanes
     strides = {line: ONE, "k": leading}
-    return replace(plan.operands[name], strides=strides, buffer=Name(f"{name}_packed"))
+    return replace(plan.operands[name], strides=strides, buffer=buffer)
 
 
 def _loads_bands(plan: Plan, region: Region) -> bool:
