@@ -329,7 +329,8 @@ def _rows_and_columns(family: Family) -> tuple[int | Dim, int | Dim]:
     most: list[int | None] = [None, NEAR_LINES if sizes.most[1] == NEAR_LINES else None]
     if sizes.shape in ("turned", "across"):
         few = small_line(family.axes) if sizes.shape == "turned" else family.axes[2]
-        most[few] = LARGE[0] - 1
+        short = SHORT // ITEMSIZE[family.types[0]]
+        most[few] = short if sizes.most[few] <= short else LARGE[0] - 1
     elif _streamed(family):
         most[across] = FEW_ROWS
     elif sizes.most[across] < MANY_ROWS:

@@ -13,7 +13,7 @@ from tilewright.runtime.matmul.across import WORTH, as_it_lies, copied
 from tilewright.runtime.matmul.families import UNBOUNDED, Class
 
 RNG = np.random.default_rng(5)
-SIZES = [(3, 900, 2500), (2500, 3, 900), (31, 600, 400), (600, 31, 400), (400, 300, 200)]
+SIZES = [(3, 900, 2500), (2500, 3, 900), (31, 600, 400), (600, 31, 400), (5, 90, 70), (90, 5, 70)]
 
 
 def empty(rows: int, columns: int, order: str) -> np.ndarray[Any, Any]:
