@@ -151,9 +151,6 @@ static inline void tile0_3x2(const double *const *a, int64_t a_at, const double 
     __m256d sum0_0_o2_0 = _mm256_permute2f128_pd(sum0_0_1_0, sum0_0_1_1, 0x31);
     __m256d sum0_0_2_0 = _mm256_add_pd(sum0_0_e2_0, sum0_0_o2_0);
 
-    /* Store the sums. */
-    _mm_storeu_pd(c, _mm256_castpd256_pd128(sum0_0_2_0)), _mm_store_sd(c + 2, _mm256_extractf128_pd(sum0_0_2_0, 1));
-
     /* Sum the lanes of c0_1, c1_1, c2_1. */
     __m256d sum1_0_pad3 = _mm256_setzero_pd();
     __m256d sum1_0_e1_0 = _mm256_unpacklo_pd(c0_1, c1_1);
@@ -167,6 +164,7 @@ static inline void tile0_3x2(const double *const *a, int64_t a_at, const double 
     __m256d sum1_0_2_0 = _mm256_add_pd(sum1_0_e2_0, sum1_0_o2_0);
 
     /* Store the sums. */
+    _mm_storeu_pd(c, _mm256_castpd256_pd128(sum0_0_2_0)), _mm_store_sd(c + 2, _mm256_extractf128_pd(sum0_0_2_0, 1));
     _mm_storeu_pd(c + 3, _mm256_castpd256_pd128(sum1_0_2_0)), _mm_store_sd((c + 3) + 2,
         _mm256_extractf128_pd(sum1_0_2_0, 1));
 }

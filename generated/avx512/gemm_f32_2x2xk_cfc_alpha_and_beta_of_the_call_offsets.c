@@ -156,6 +156,7 @@ static inline void tile0_2x2(const float *a, const int64_t *a_offsets, const flo
     const __m512 beta_v = _mm512_set1_ps(beta);
     __m512 zero_v = _mm512_setzero_ps();
     const __m512i no_c_v = _mm512_movm_epi32(_mm512_cmp_ps_mask(beta_v, zero_v, _CMP_EQ_OQ));
+    const __mmask16 mask2 = (__mmask16)((1u << 2) - 1u);
 
     /* Sum the lanes of c0_0, c0_1. */
     __m512 sum0_0_e1_0 = _mm512_mask_moveldup_ps(c0_0, 0xaaaa, c0_1);
@@ -176,15 +177,6 @@ static inline void tile0_2x2(const float *a, const int64_t *a_offsets, const flo
     __m512 sum0_0_o8_0 = _mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(sum0_0_4_0),
         _mm512_castps_pd(sum0_0_4_0), 0xee));
     __m512 sum0_0_8_0 = _mm512_add_ps(sum0_0_e8_0, sum0_0_o8_0);
-    const __mmask16 mask0_0 = (__mmask16)((1u << 2) - 1u);
-
-    /* Store the sums times alpha, plus C times beta. */
-    sum0_0_8_0 = _mm512_mul_ps(sum0_0_8_0, alpha_v);
-    __m512 old_sum0_0_8_0 = _mm512_zextps128_ps512(_mm_maskz_loadu_ps((__mmask8)mask0_0, c));
-    const __m512 kept_sum0_0_8_0 = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(no_c_v, _mm512_castps_si512(beta_v),
-        _mm512_castps_si512(old_sum0_0_8_0), 0xca));
-    sum0_0_8_0 = _mm512_fmadd_ps(kept_sum0_0_8_0, beta_v, sum0_0_8_0);
-    _mm_storel_epi64((__m128i *)c, _mm_castps_si128(_mm512_castps512_ps128(sum0_0_8_0)));
 
     /* Sum the lanes of c1_0, c1_1. */
     __m512 sum1_0_e1_0 = _mm512_mask_moveldup_ps(c1_0, 0xaaaa, c1_1);
@@ -205,14 +197,19 @@ static inline void tile0_2x2(const float *a, const int64_t *a_offsets, const flo
     __m512 sum1_0_o8_0 = _mm512_castpd_ps(_mm512_shuffle_f64x2(_mm512_castps_pd(sum1_0_4_0),
         _mm512_castps_pd(sum1_0_4_0), 0xee));
     __m512 sum1_0_8_0 = _mm512_add_ps(sum1_0_e8_0, sum1_0_o8_0);
-    const __mmask16 mask1_0 = (__mmask16)((1u << 2) - 1u);
 
     /* Store the sums times alpha, plus C times beta. */
+    sum0_0_8_0 = _mm512_mul_ps(sum0_0_8_0, alpha_v);
+    __m512 old_sum0_0_8_0 = _mm512_zextps128_ps512(_mm_maskz_loadu_ps((__mmask8)mask2, c));
+    const __m512 kept_sum0_0_8_0 = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(no_c_v, _mm512_castps_si512(beta_v),
+        _mm512_castps_si512(old_sum0_0_8_0), 0xca));
+    sum0_0_8_0 = _mm512_fmadd_ps(kept_sum0_0_8_0, beta_v, sum0_0_8_0);
     sum1_0_8_0 = _mm512_mul_ps(sum1_0_8_0, alpha_v);
-    __m512 old_sum1_0_8_0 = _mm512_zextps128_ps512(_mm_maskz_loadu_ps((__mmask8)mask1_0, c + 2));
+    __m512 old_sum1_0_8_0 = _mm512_zextps128_ps512(_mm_maskz_loadu_ps((__mmask8)mask2, c + 2));
     const __m512 kept_sum1_0_8_0 = _mm512_castsi512_ps(_mm512_ternarylogic_epi32(no_c_v, _mm512_castps_si512(beta_v),
         _mm512_castps_si512(old_sum1_0_8_0), 0xca));
     sum1_0_8_0 = _mm512_fmadd_ps(kept_sum1_0_8_0, beta_v, sum1_0_8_0);
+    _mm_storel_epi64((__m128i *)c, _mm_castps_si128(_mm512_castps512_ps128(sum0_0_8_0)));
     _mm_storel_epi64((__m128i *)(c + 2), _mm_castps_si128(_mm512_castps512_ps128(sum1_0_8_0)));
 }
 

@@ -138,20 +138,10 @@ static inline void tile0_3x2(const double *const *a, int64_t a_at, const double 
 
     /* Store the sums. */
     *c = c0_0;
-
-    /* Store the sums. */
     c[1] = c1_0;
-
-    /* Store the sums. */
     c[2] = c2_0;
-
-    /* Store the sums. */
     c[3] = c0_1;
-
-    /* Store the sums. */
     c[4] = c1_1;
-
-    /* Store the sums. */
     c[5] = c2_1;
 }
 

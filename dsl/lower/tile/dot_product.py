@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import product
 from typing import ClassVar
 
 from sympy import Expr, Integer
@@ -129,40 +130,50 @@ class DotProduct(KStep):
 
 def store_dots(tile: Tile) -> Iterator[Op]:
     """Sum the lanes of every accumulator and update C, a vector of sums at a time if possible."""
-    plan, shape = tile.plan, tile.shape
-    if plan.sum_along is None:
+    shape, lanes, line = tile.shape, tile.vector.lanes, tile.sum_along
+    if line is None:
         yield from _store_scalars(tile)
         return
-    line = plan.sum_along
     lines, length = shape.rows, shape.vectors
-    if line == plan.across:
+    if line == tile.plan.across:
         lines, length = length, lines
-    for index in range(lines):
-        for first in range(0, length, tile.vector.lanes):
-            count = min(tile.vector.lanes, length - first)
-            yield from _store_line(tile, line, index, range(first, first + count))
+    runs = [range(first, min(first + lanes, length)) for first in range(0, length, lanes)]
+    actives = {len(run): _active(tile, len(run)) for run in runs}
+    masks = (active for active in actives.values() if isinstance(active, MaskRegister))
+    yield from map(MakeMask, masks)
+    outputs: list[Output] = []
+    for index, run in product(range(lines), runs):
+        ops, output = _summed(tile, (line, index, run), actives[len(run)])
+        yield from ops
+        outputs.append(output)
+    yield from write(tile, outputs)
 
 
-def _store_line(tile: Tile, line: str, index: int, run: range) -> Iterator[Op]:
-    """Sums of accumulators that lie side by side in C, as one vector."""
-    vector = tile.vector
+def _active(tile: Tile, count: int) -> Active:
+    """The first ``count`` lanes, under a mask where there are masks; None for all of them."""
+    if count == tile.vector.lanes:
+        return None
+    masked = tile.vector.mask is not None
+    return MaskRegister(f"mask{count}", tile.vector, Integer(count)) if masked else count
+
+
+def _summed(tile: Tile, at: tuple[str, int, range], active: Active) -> tuple[list[Op], Output]:
+    """Sums of accumulators that lie side by side in C, as one vector, and how it is made.
+
+    ``at`` is the dimension along which they do, the place across it, and those along it.
+    """
+    line, index, run = at
     accumulators = [
         tile.accumulator(index, i) if line == tile.plan.along else tile.accumulator(i, index)
         for i in run
     ]
-    ops, total = sum_tree(accumulators, f"sum{index}_{run.start}")
+    tree, total = sum_tree(accumulators, f"sum{index}_{run.start}")
+    ops: list[Op] = []
     if tile.stage != "finish":
-        yield Note(f"Sum the lanes of {', '.join(acc.name for acc in accumulators)}.")
-        yield from ops
-    active: Active = None
-    if len(run) < vector.lanes:
-        active = len(run)
-        if vector.mask is not None:
-            active = MaskRegister(f"mask{index}_{run.start}", vector, Integer(len(run)))
-            yield MakeMask(active)
+        ops.append(Note(f"Sum the lanes of {', '.join(acc.name for acc in accumulators)}."))
+        ops += tree
     output = Output.of(total, line, run.start, index, active)
-    yield from from_sums(tile, output)
-    yield from write(tile, [output])
+    return [*ops, *from_sums(tile, output)], output
 
 
 def _store_scalars(tile: Tile) -> Iterator[Op]:

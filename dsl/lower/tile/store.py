@@ -174,7 +174,7 @@ def _updated(tile: Tile) -> Iterator[Vector]:
     plan, shape = tile.plan, tile.shape
     single = plan.target.of(plan.element)[-1]
     if plan.dot:
-        yield single if plan.sum_along is None else tile.vector
+        yield single if tile.sum_along is None else tile.vector
         return
     if not plan.bounces:
         yield tile.vector

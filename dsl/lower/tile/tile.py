@@ -89,6 +89,16 @@ class Tile:
         return self.shape.vector
 
     @property
+    def sum_along(self) -> str | None:
+        """For vectors along K: the dimension of C along which sums are stored as vectors.
+
+        None where the tile has one element along it: a masked store of one takes longer.
+        """
+        line = self.plan.sum_along
+        length = self.shape.rows if line == self.plan.across else self.shape.vectors
+        return line if length > 1 else None
+
+    @property
     def along(self) -> Operand:
         """The input whose elements lie along the vectors."""
         return self.plan.input_of(self.plan.along)
