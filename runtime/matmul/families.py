@@ -91,11 +91,11 @@ class Class(NamedTuple):
     """Sizes that one kernel serves: m, n, k and their product from ``least`` to ``most``.
 
     ``column``: one column of B, ``row``: one row of A; a ``stream`` if the matrix of the other
-    operand comes from memory, ``few``: so few lines of C that they stream it too; ``turned``: a
-    small operand is turned first, so that its lines lie along those of the large one; ``across``:
-    C is so small, and turned as it is stored; ``matrix``: operands read where they lie; ``blocks``:
-    packed in blocks that the caches hold; ``thin``: large, but lines of C are so short that only
-    the operand along them is packed.
+    operand comes from memory, ``few``: so few lines of C that they stream it too; ``turned``:
+    few lines of an operand lie across those of the large one, and are turned first; ``across``: few
+    lines of C do, and are turned as they are stored; ``matrix``: operands read where they lie;
+    ``blocks``: packed in blocks that the caches hold; ``thin``: large, but lines of C are so short
+    that only the operand along them is packed.
 
     ``stacked``: of stacks, whose multiply-adds are from ``total[0]`` to ``total[1]`` in all.
     ``tiny``: m, n and k are at most as large, and matrices lie in one piece; all three are so
@@ -150,7 +150,7 @@ def short_line(axes: Axes) -> int | None:
     return c if (a == 0 and c == 1) or (b == 1 and c == 0) else None
 
 
-def _few_across(axes: Axes, short: int) -> Iterator[tuple[Shape, int, tuple[int, ...]]]:
+def _lying_across(axes: Axes, short: int) -> Iterator[tuple[Shape, int, tuple[int, ...]]]:
     """A shape, which of m and n is few, and between which numbers of lines it then has that shape.
 
     From the first to the second, the third to the fourth of them, and so on.
@@ -252,7 +252,7 @@ class _Bounds(NamedTuple):
 
     def across(self, given: tuple[int, ...], axes: Axes, itemsize: int) -> Shape:
         """The shape of a product with few lines of an operand, or of C, across the large one."""
-        for shape, few, edges in _few_across(axes, SHORT // itemsize + 1):
+        for shape, few, edges in _lying_across(axes, SHORT // itemsize + 1):
             passed = sum(self.cut(few, given[few], edge) for edge in edges)
             large = passed % 2 == 1 and self.cut(1 - few, given[1 - few], LARGE[1])
             if large and self.cut(2, given[2], LARGE[2]):
