@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 
 from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target, uncut, vectors_alone, without_blocks
@@ -76,7 +77,8 @@ def _cheapest(spec: Gemm, schedule: Schedule, target: Target, why: Mapping[str, 
     """The plan of the layout that takes the fewest cycles; ``why`` has reasons of the schedule."""
     ways = layouts(spec, schedule, target)
     plans = [_plan_along(layout, spec, schedule, target) for layout in ways]
-    unknown = NOMINAL if len({plan.vectorize for plan in plans}) == 1 else 0
+    turns = any(plan.dot and plan.packs for plan in plans)  # few lines: that is known
+    unknown = NOMINAL if turns or len({plan.vectorize for plan in plans}) == 1 else 0
     unpacked = {plan.vectorize for plan in plans if not plan.packs}
     most = PACKED_BYTES if unpacked <= {"k"} else STACK_BYTES // 2
     costs = [layout_cycles(plan, unknown, most) if len(plans) > 1 else 0.0 for plan in plans]
@@ -416,6 +418,7 @@ def layout_cycles(plan: Plan, unknown: int, most: int) -> float:
 
     What nobody asked to pack has ``most`` bytes, as a whole or in blocks: as much as a cache holds
     where else vectors would lie along K, but what the stack holds well where they need no packing.
+    Nor is an operand packed of which only the call knows how many lines there are.
     """
     known = {d: value(plan.sizes[d]) for d in "mnk"}
     extents = {d: unknown if size is None else size for d, size in known.items()}
@@ -425,9 +428,9 @@ def layout_cycles(plan: Plan, unknown: int, most: int) -> float:
     product = _product_cycles(plan, across, along)
     lines = {"a": extents["m"], "b": extents["n"]}
     unasked = plan.packs if not (plan.schedule.pack or plan.schedule.vectorize) else ""
-    held = {"a": plan.blocks.get("m", lines["a"]), "b": plan.blocks.get("n", lines["b"])}
-    if any(depth * held[x] * ITEMSIZE[plan.element] > most for x in unasked):
-        return float("inf")
+    held = {"a": plan.blocks.get("m", known["m"]), "b": plan.blocks.get("n", known["n"])}
+    if any(depth * (held[x] or inf) * ITEMSIZE[plan.element] > most for x in unasked):
+        return inf
     packing = sum(depth * lines[name] * move_cycles(plan, name) for name in plan.packs)
     converting = sum(depth * lines[name] * convert_cycles(plan) for name in plan.sources)
     count = (value(plan.batch.count) or 1) if plan.batch else 1
@@ -443,6 +446,6 @@ def _product_cycles(plan: Plan, across: int, along: int) -> float:
     vector = next((v for v in request.vectors if v.lanes <= columns), request.vectors[-1])
     shape = shape_of(plan.target, vector, rows, -(-columns // vector.lanes), False, request)
     if shape is None:
-        return float("inf")
+        return inf
     tiles = -(-across // rows) * -(-along // columns)
     return tiles * tile_cycles(shape, plan.target.core, request)

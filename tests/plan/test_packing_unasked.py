@@ -73,11 +73,13 @@ def test_it_is_right(spec: Gemm) -> None:
 def test_few_lines_across_k_are_turned(target: str) -> None:
     for spec, packed in (
         (Gemm(300, 3, 300), "b"),
+        (Gemm(tw.dim("m"), 3, tw.dim("k")), "b"),
         (Gemm(3, 300, 300, a=COLUMNS, b=COLUMNS, c=COLUMNS), "a"),
     ):
         plan = plan_for(spec, Schedule(), targets.load(target))
         assert (plan.vectorize, plan.packs) == ("k", packed)
-    for other in (Gemm(3, 300, 300), Gemm(300, 64, 300), Gemm(2, 3, 5)):
+    many = tw.dim("m"), tw.dim("n"), tw.dim("k")
+    for other in (Gemm(3, 300, 300), Gemm(300, 64, 300), Gemm(2, 3, 5), Gemm(*many)):
         assert plan_for(other, Schedule(), targets.load(target)).vectorize != "k"
 
 
