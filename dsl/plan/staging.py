@@ -263,6 +263,25 @@ def product_of(
     return choose_product(target, types, along, packed=panels, keeps=keeps, held=held, shallow=lone)
 
 
+def reads_along_k(spec: Gemm, target: Target) -> bool:
+    """Whether vectors of operands that are converted may lie along K, as A and B do.
+
+    B is read where it lies, in whole groups of the multiply-add, if it sums any; or widened.
+    """
+    product = product_of(spec, target, "b")
+    special = product.unit is not None or product.blocks or product.few or product.partial
+    if special or any(product.shifts.values()) or spec.batch is not None or spec.b2 is not None:
+        return False
+    a, b = (operand_of(spec, name) for name in "ab")
+    return value(a.strides["k"]) == 1 and _along_k(b, product, target)
+
+
+def _along_k(operand: Operand, product: Product, target: Target) -> bool:
+    """Whether vectors along K are read from the operand where it is."""
+    widened = product.depth == 1 and loads_as(target, operand.type, product.along)
+    return value(operand.strides["k"]) == 1 and (operand.type == product.along or widened)
+
+
 def stage_operands(
     spec: Gemm,
     target: Target,
@@ -312,7 +331,11 @@ def stage_operands(
     if spec.quantized is None and isinstance(spec.b, Packed):
         seen["b"] = packed_by_caller(plain_format(spec, target), spec.batch)
     elif spec.quantized is None and along not in blocks:
-        padded = not fits_along(operands[along], product, target, lines[along], sizes)
+        padded = not (
+            _along_k(operands[along], product, target)
+            if vectorize == "k"
+            else fits_along(operands[along], product, target, lines[along], sizes)
+        )
         if padded:
             seen[along] = packed_along(operands[along], product, lines[along], sizes, lanes)
             sources[along] = operands[along]

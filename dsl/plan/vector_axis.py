@@ -17,7 +17,7 @@ from .formats.lookup import format_of
 from .formats.quantized_b import sums_numbers, unpacks_numbers
 from .loops import outer_length
 from .operands import Operand, operand_of
-from .staging import fits_across, is_plain, product_of
+from .staging import fits_across, is_plain, product_of, reads_along_k
 
 Dimension = Literal["m", "n", "k"]
 #: The dimension the vectors lie along, and the operands to pack, or to convert before all else
@@ -88,9 +88,10 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
     packed = isinstance(spec.b, Packed)
     along = _legal_converted(spec, target)
     asked, panels = schedule.vectorize, packs_in_panels(spec, schedule, target)
-    legal = [d for d in along if asked in (None, d)]
+    legal = [d for d in along if asked == d or (asked is None and (d != "k" or packed))]
     blocks = converts_in_blocks(spec, schedule, target)
     packs = panels or blocks or unpacks_in_panels(spec, schedule, target)
+    reads = asked is None and not (packed or packs) and "k" in along
     if not legal or (schedule.pack and not packs) or schedule.tails == "bounce":
         raise ScheduleError(
             "these operands are converted, and packed, before anything else",
@@ -112,7 +113,8 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
     best = min(legal, key=last)
     if panels or blocks:
         return ((best, schedule.pack or ""),)
-    return tuple((best, first) for first in _converted_first(spec, target, best, packs))
+    found = tuple((best, first) for first in _converted_first(spec, target, best, packs))
+    return (*found, ("k", "")) if reads and schedule.tile is None else found
 
 
 #: Columns of a quantized B from which on A is read from a copy of its rows, by matrices, and by
@@ -198,9 +200,12 @@ def _crowded(operand: Operand, target: Target) -> bool:
 
 
 def _legal_converted(spec: Gemm, target: Target) -> tuple[Dimension, ...]:
-    """A packed B decides: along K where it is a column and A has rows, else along its columns."""
+    """The dimensions along which vectors may lie, the most usual first.
+
+    A packed B decides: along K where it is a column and A has rows, else along its columns.
+    """
     if not isinstance(spec.b, Packed):
-        return "n", "m"
+        return ("n", "m", "k") if reads_along_k(spec, target) else ("n", "m")
     in_rows = value(operand_of(spec, "a").strides["k"]) == 1
     return ("k", "n") if format_of(spec, target).column and in_rows else ("n",)
 

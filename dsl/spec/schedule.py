@@ -55,6 +55,9 @@ CONVERTED_WORK = 1 << 26
 #: Bytes of a converted matrix, or elements of one that is transposed on the way, from which on
 #: blocks pay for few rows too, since pages of the whole would be new in each call.
 _FEW_CONVERTED, _FEW_TURNED = 1 << 24, 1 << 20
+#: Rows up to which vectors of halves along K are ahead of blocks: 16x2048x2048 by ``w.T`` takes
+#: 0.66 ms in bf16 (Zen 4), in blocks 1.16, 32 rows 1.7 either way.
+FEW_ALONG_K = 16
 
 
 def converted_work(rows: int, itemsize: int, *, turned: bool = False) -> tuple[int, int, int]:

@@ -12,6 +12,7 @@ from tilewright.runtime.machine.host import identify, usable_cpus
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Matrix, Strided
 from tilewright.spec.schedule import (
+    FEW_ALONG_K,
     FEW_ROWS,
     LARGE,
     LARGE_CONVERTED,
@@ -28,6 +29,7 @@ from tilewright.spec.schedule import (
 from tilewright.spec.sizes import Dim, dim
 from tilewright.spec.types import ITEMSIZE, accumulator, type_name
 
+from .along_k import reads_along_k
 from .arrays import ORDERS
 
 if TYPE_CHECKING:
@@ -67,7 +69,7 @@ IN_PLACE, IN_PLACE_MANY, IN_PANELS = 64, 256, 512
 LINE = 192
 Shape = Literal[
     "column", "row", "matrix", "thin", "blocks", "column stream", "row stream", "few", "turned",
-    "across",
+    "across", "along k", "row along k",
 ]  # fmt: skip
 Axes = tuple[int, int, int]
 #: What a product of a line and a large matrix is.
@@ -93,7 +95,8 @@ class Class(NamedTuple):
     ``column``: one column of B, ``row``: one row of A; a ``stream`` if the matrix of the other
     operand comes from memory, ``few``: so few lines of C that they stream it too; ``turned``:
     few lines of an operand lie across those of the large one, and are turned first; ``across``: few
-    lines of C do, and are turned as they are stored; ``matrix``: operands read where they lie;
+    lines of C do, and are turned as they are stored; ``along k``: few rows of what is converted
+    meet columns, or a ``row`` alone, by vectors along K; ``matrix``: operands read where they lie;
     ``blocks``: packed in blocks that the caches hold; ``thin``: large, but lines of C are so short
     that only the operand along them is packed.
 
@@ -187,6 +190,8 @@ def class_of(
     bounds = _Bounds([0, 0, 0, 0], [UNBOUNDED] * 4)
     shape: Shape = "matrix" if fixed else bounds.line(given)
     converted = not types[0] == types[1] == accumulator(*types[:2])
+    if converted and not fixed and axes[:2] == (1, 0):
+        shape = bounds.along_k(given, shape, types, options.target)
     if shape == "matrix" and not (fixed or converted):
         shape = bounds.across(given, axes, ITEMSIZE[types[0]])
     if shape == "matrix" and not fixed:
@@ -258,6 +263,16 @@ class _Bounds(NamedTuple):
             if large and self.cut(2, given[2], LARGE[2]):
                 return shape
         return "matrix"
+
+    def along_k(
+        self, given: tuple[int, ...], shape: Shape, types: tuple[str, str, str], target: str
+    ) -> Shape:
+        """The shape of a product of rows along K by columns along K: few rows meet them there."""
+        if shape not in ("row", "matrix") or not reads_along_k(*types[:2], target):
+            return shape
+        few = not self.cut(0, given[0], FEW_ALONG_K + 1) and self.cut(0, given[0], 1)
+        large = few and self.cut(1, given[1], LARGE[1]) and self.cut(2, given[2], LARGE[2])
+        return shape if not large else "row along k" if shape == "row" else "along k"
 
     def line(self, given: tuple[int, ...]) -> Shape:
         """The shape of a product of one column or row, or of a matrix."""
@@ -331,6 +346,8 @@ def _rows_and_columns(family: Family) -> tuple[int | Dim, int | Dim]:
         few = small_line(family.axes) if sizes.shape == "turned" else family.axes[2]
         short = SHORT // ITEMSIZE[family.types[0]]
         most[few] = short if sizes.most[few] <= short else LARGE[0] - 1
+    elif sizes.shape == "along k":
+        most[0] = FEW_ALONG_K
     elif _streamed(family):
         most[across] = FEW_ROWS
     elif sizes.most[across] < MANY_ROWS:
@@ -419,6 +436,8 @@ def _nest(family: Family) -> Schedule:
     if sizes.shape == "thin":
         pack: Literal["a", "b"] = "b" if by_rows else "a"
         return Schedule(loops=f"k{both}k", pack=pack, block={"k": IN_PANELS})
+    if sizes.shape.endswith("along k"):
+        return Schedule(loops="NMk", vectorize="k")
     if sizes.shape == "turned":
         return _turned(family)
     if sizes.shape == "across":

@@ -26,6 +26,7 @@ from tilewright.runtime.matmul.families import (
 )
 from tilewright.spec.schedule import (
     CONVERTED_WORK,
+    FEW_ALONG_K,
     LARGE,
     LARGE_CONVERTED,
     MANY_ROWS,
@@ -99,10 +100,28 @@ def test_few_rows_are_converted_in_blocks_where_a_whole_matrix_is_large() -> Non
         (3, 1200, True, "blocks"),
         (31, 700, True, "matrix"),
     ):
-        rows = class_of(m, n, n, BF16, Options(), ALONG_K if along_k else ROWS)
+        options = Options(target="scalar")  # which reads no vectors along K
+        rows = class_of(m, n, n, BF16, options, ALONG_K if along_k else ROWS)
         assert rows.shape == shape, (m, n)
-        columns = class_of(n, m, n, BF16, Options(), (1, 0, 0) if along_k else COLUMNS)
+        columns = class_of(n, m, n, BF16, options, (1, 0, 0) if along_k else COLUMNS)
         assert columns.shape == shape.replace("row", "column"), (m, n)
+
+
+@pytest.mark.parametrize("c", [0, 1])
+def test_few_rows_of_halves_meet_columns_along_k(c: int) -> None:
+    options, axes = Options(target="avx2"), (1, 0, c)
+    for m, shape in ((0, "matrix"), (1, "row along k"), (2, "along k"), (16, "along k")):
+        found = class_of(m, 500, 64, BF16, options, axes)
+        assert found.shape == shape
+        made = Family(BF16, axes, found, options)
+        assert m == 0 or schedule_of(made).vectorize == "k"
+        assert m == 0 or spec_of(made).m == (1 if m == 1 else tw.dim("m", max=FEW_ALONG_K))
+    for sizes in ((17, 500, 64), (4, 31, 64), (4, 500, 63)):
+        assert "along k" not in class_of(*sizes, BF16, options, axes).shape
+    bytes_ = ("u8", "s8", "s32")  # of which products of words are sums on AVX2
+    assert "along k" not in class_of(4, 500, 64, bytes_, options, axes).shape
+    fused = options._replace(target="avx512+vnni")
+    assert class_of(4, 500, 64, bytes_, fused, axes).shape == "along k"
 
 
 def test_few_rows_stream_a_large_matrix() -> None:

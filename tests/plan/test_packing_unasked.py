@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from support.products.plans import plan_of
 
 import tilewright as tw
 from tilewright import targets
@@ -122,3 +123,55 @@ def test_what_is_turned_is_right(target: str) -> None:
     builds = [(*each, target) for each in TURNED.values()]
     for name, kernel in zip(TURNED, tw.compile_many(builds), strict=True):
         assert kernel.verify().cases == 3, name
+
+
+HALVES: Any = Matrix("bf16", "F")
+
+
+@pytest.mark.parametrize("target", ["avx2", "avx512+bf16", "neon"])
+@pytest.mark.parametrize("n", [96, 2048])
+def test_few_rows_of_halves_meet_columns_along_k(target: str, n: int) -> None:
+    plan = plan_of(Gemm(4, n, 768, a="bf16", b=HALVES), Schedule(), target)
+    assert (plan.vectorize, plan.packs, "b" in plan.sources) == ("k", "", False)
+    plan = plan_of(Gemm(200, n, 768, a="bf16", b=HALVES), Schedule(), target)
+    assert plan.vectorize == "n"
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "target"),
+    [
+        ("s8", "s8", "avx512+vnni"),  # A would be shifted
+        ("u8", "s8", "avx2"),  # both would be widened
+        ("bf16", "bf16", "neon+i8mm+bf16"),  # blocks of C
+        ("f16", "f16", "rvv256"),  # nothing loads halves
+        ("bf16", "bf16", "amx"),
+    ],
+)
+def test_what_is_converted_is_not_read_along_k_everywhere(a: Any, b: Any, target: str) -> None:
+    spec = Gemm(4, 96, 256, a=a, b=Matrix(b, "F"))
+    assert plan_of(spec, Schedule(), target).vectorize != "k"
+    with pytest.raises(tw.ScheduleError, match="vectorize"):
+        plan_of(spec, Schedule(vectorize="k"), target)
+
+
+BYTES: Any = {"a": "u8", "b": Matrix("s8", "F"), "d": "f32", "a_scale": "row", "b_scale": "column"}
+ALONG_K: dict[str, tuple[Gemm, str]] = {
+    "bf16": (Gemm(5, 37, 333, a="bf16", b=HALVES, c=Matrix("f32", "F"), beta=1), "avx512+bf16"),
+    "row": (Gemm(1, 40, 77, a="bf16", b=HALVES, d="bf16", epilogue=tw.relu(tw.acc)), "avx512+bf16"),
+    "f16": (Gemm(6, 33, 100, a="f16", b=Matrix("f16", "F")), "avx2"),
+    "mixed": (Gemm(3, 20, 65, a="f32", b=HALVES), "avx512"),
+    "bytes": (Gemm(7, 35, 259, **BYTES), "avx512+vnni"),
+    "zeros": (Gemm(7, 35, 259, a_zero=3, b_zero="column", **BYTES), "avx512+vnni"),
+    "neon": (Gemm(3, 9, 45, a="s8", b=Matrix("s8", "F")), "neon+dotprod"),
+    "of the call": (
+        Gemm(tw.dim("m", max=16), tw.dim("n"), tw.dim("k"), a="f16", b=Matrix("f16", "F")),
+        "avx512",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ALONG_K)
+def test_what_is_read_along_k_is_right(name: str) -> None:
+    spec, target = ALONG_K[name]
+    kernel = tw.compile(spec, Schedule(vectorize="k"), target)
+    assert kernel.verify(cases=5).cases == 5
