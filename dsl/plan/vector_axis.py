@@ -8,7 +8,7 @@ from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Addresses, Packed
-from tilewright.spec.schedule import Schedule
+from tilewright.spec.schedule import FEW_ALONG_K, Schedule
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import value
 
@@ -114,7 +114,19 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
     if panels or blocks:
         return ((best, schedule.pack or ""),)
     found = tuple((best, first) for first in _converted_first(spec, target, best, packs))
-    return (*found, ("k", "")) if reads and schedule.tile is None else found
+    return _or_along_k(spec, found) if reads and schedule.tile is None else found
+
+
+def _or_along_k(spec: Gemm, found: tuple[Layout, ...]) -> tuple[Layout, ...]:
+    """``found``, or vectors along K, for which nothing of B is converted.
+
+    Both are compared where all sizes are known. Else few rows decide, and where only the call knows
+    how many there are, they may be few.
+    """
+    if all(isinstance(size, int) for size in (spec.m, spec.n, spec.k)):
+        return (*found, ("k", ""))
+    few = not isinstance(spec.m, int) or spec.m <= FEW_ALONG_K
+    return (("k", ""),) if few else found
 
 
 #: Columns of a quantized B from which on A is read from a copy of its rows, by matrices, and by
