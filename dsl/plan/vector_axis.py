@@ -120,13 +120,12 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
 def _or_along_k(spec: Gemm, found: tuple[Layout, ...]) -> tuple[Layout, ...]:
     """``found``, or vectors along K, for which nothing of B is converted.
 
-    Both are compared where all sizes are known. Else few rows decide, and where only the call knows
-    how many there are, they may be few.
+    Both are compared where all sizes are known. Else it is along K where rows are few at most.
     """
     if all(isinstance(size, int) for size in (spec.m, spec.n, spec.k)):
         return (*found, ("k", ""))
-    few = not isinstance(spec.m, int) or spec.m <= FEW_ALONG_K
-    return (("k", ""),) if few else found
+    most = spec.m if isinstance(spec.m, int) else spec.m.max
+    return (("k", ""),) if most is not None and most <= FEW_ALONG_K else found
 
 
 #: Columns of a quantized B from which on A is read from a copy of its rows, by matrices, and by
