@@ -141,7 +141,7 @@ def _for_size(spec: Gemm, schedule: Schedule, target: Target) -> Schedule:
         return schedule
     if converted and product_of(spec, target, "b").unit is not None:
         return schedule
-    if converted and sizes[0] <= FEW_ALONG_K and reads_along_k(spec, target):
+    if converted and min(sizes[:2]) <= FEW_ALONG_K and reads_along_k(spec, target):
         return schedule
     along, read = _read_along(spec)
     m, n, k = sizes

@@ -120,12 +120,14 @@ def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[
 def _or_along_k(spec: Gemm, found: tuple[Layout, ...]) -> tuple[Layout, ...]:
     """``found``, or vectors along K, for which nothing of B is converted.
 
-    Both are compared where all sizes are known. Else it is along K where rows are few at most.
+    Both are compared where all sizes are known. Else it is along K where rows, or columns, are few
+    at most.
     """
     if all(isinstance(size, int) for size in (spec.m, spec.n, spec.k)):
         return (*found, ("k", ""))
-    most = spec.m if isinstance(spec.m, int) else spec.m.max
-    return (("k", ""),) if most is not None and most <= FEW_ALONG_K else found
+    most = (size if isinstance(size, int) else size.max for size in (spec.m, spec.n))
+    few = any(lines is not None and lines <= FEW_ALONG_K for lines in most)
+    return (("k", ""),) if few else found
 
 
 #: Columns of a quantized B from which on A is read from a copy of its rows, by matrices, and by

@@ -69,11 +69,15 @@ IN_PLACE, IN_PLACE_MANY, IN_PANELS = 64, 256, 512
 LINE = 192
 Shape = Literal[
     "column", "row", "matrix", "thin", "blocks", "column stream", "row stream", "few", "turned",
-    "across", "along k", "row along k",
+    "across", "along k", "row along k", "column along k",
 ]  # fmt: skip
 Axes = tuple[int, int, int]
 #: What a product of a line and a large matrix is.
 _STREAMED: dict[Shape, Shape] = {"column": "column stream", "row": "row stream"}
+#: What a product of few lines along K is.
+_ALONG_K: dict[Shape, Shape] = {
+    "column": "column along k", "row": "row along k", "matrix": "along k"
+}  # fmt: skip
 
 
 class Options(NamedTuple):
@@ -95,8 +99,8 @@ class Class(NamedTuple):
     ``column``: one column of B, ``row``: one row of A; a ``stream`` if the matrix of the other
     operand comes from memory, ``few``: so few lines of C that they stream it too; ``turned``:
     few lines of an operand lie across those of the large one, and are turned first; ``across``: few
-    lines of C do, and are turned as they are stored; ``along k``: few rows of what is converted
-    meet columns, or a ``row`` alone, by vectors along K; ``matrix``: operands read where they lie;
+    lines of C do, and are turned as they are stored; ``along k``: rows of what is converted meet
+    columns by vectors along K, few of either, or one; ``matrix``: operands read where they lie;
     ``blocks``: packed in blocks that the caches hold; ``thin``: large, but lines of C are so short
     that only the operand along them is packed.
 
@@ -267,12 +271,15 @@ class _Bounds(NamedTuple):
     def along_k(
         self, given: tuple[int, ...], shape: Shape, types: tuple[str, str, str], target: str
     ) -> Shape:
-        """The shape of a product of rows along K by columns along K: few rows meet them there."""
-        if shape not in ("row", "matrix") or not reads_along_k(*types[:2], target):
+        """The shape of a product of rows along K by columns along K: few of either meet there."""
+        if not reads_along_k(*types[:2], target):
             return shape
-        few = not self.cut(0, given[0], FEW_ALONG_K + 1) and self.cut(0, given[0], 1)
-        large = few and self.cut(1, given[1], LARGE[1]) and self.cut(2, given[2], LARGE[2])
-        return shape if not large else "row along k" if shape == "row" else "along k"
+        for few in range(2):
+            lines = not self.cut(few, given[few], FEW_ALONG_K + 1) and self.cut(few, given[few], 1)
+            large = lines and self.cut(1 - few, given[1 - few], LARGE[1])
+            if large and self.cut(2, given[2], LARGE[2]):
+                return _ALONG_K[shape]
+        return shape
 
     def line(self, given: tuple[int, ...]) -> Shape:
         """The shape of a product of one column or row, or of a matrix."""
@@ -347,7 +354,7 @@ def _rows_and_columns(family: Family) -> tuple[int | Dim, int | Dim]:
         short = SHORT // ITEMSIZE[family.types[0]]
         most[few] = short if sizes.most[few] <= short else LARGE[0] - 1
     elif sizes.shape == "along k":
-        most[0] = FEW_ALONG_K
+        most[0 if sizes.most[0] <= FEW_ALONG_K else 1] = FEW_ALONG_K
     elif _streamed(family):
         most[across] = FEW_ROWS
     elif sizes.most[across] < MANY_ROWS:

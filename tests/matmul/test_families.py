@@ -116,7 +116,12 @@ def test_few_rows_of_halves_meet_columns_along_k(c: int) -> None:
         made = Family(BF16, axes, found, options)
         assert m == 0 or schedule_of(made).vectorize == "k"
         assert m == 0 or spec_of(made).m == (1 if m == 1 else tw.dim("m", max=FEW_ALONG_K))
-    for sizes in ((17, 500, 64), (4, 31, 64), (4, 500, 63)):
+    for n, shape in ((1, "column along k"), (2, "along k"), (16, "along k")):
+        found = class_of(500, n, 64, BF16, options, axes)
+        assert found.shape == shape
+        spec = spec_of(Family(BF16, axes, found, options))
+        assert spec.n == (1 if n == 1 else tw.dim("n", max=FEW_ALONG_K))
+    for sizes in ((17, 500, 64), (4, 31, 64), (4, 500, 63), (500, 17, 64), (500, 0, 64)):
         assert "along k" not in class_of(*sizes, BF16, options, axes).shape
     bytes_ = ("u8", "s8", "s32")  # of which products of words are sums on AVX2
     assert "along k" not in class_of(4, 500, 64, bytes_, options, axes).shape
