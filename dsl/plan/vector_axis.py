@@ -8,7 +8,7 @@ from tilewright.errors import ScheduleError
 from tilewright.isa.target import Target
 from tilewright.spec.gemm import Gemm
 from tilewright.spec.operands import Addresses, Packed
-from tilewright.spec.schedule import FEW_ALONG_K, Schedule
+from tilewright.spec.schedule import FEW_ALONG_K, LARGE, Schedule
 from tilewright.spec.types import ITEMSIZE
 from tilewright.symbolic import value
 
@@ -70,7 +70,8 @@ def layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Layout, ...
 def _turns(spec: Gemm, schedule: Schedule, target: Target, missing: list[str], packs: str) -> bool:
     """Whether vectors may lie along K: both operands do, or one that lies across is turned first.
 
-    Unasked that is looked at where lines of C are so short that no vector along them is filled.
+    Unasked that is looked at where lines of C are so short that no vector along them is filled, and
+    those along K are so long that turning them is little beside the product.
     """
     turned = packs + "".join(missing)
     if len(turned) != 1:
@@ -79,7 +80,8 @@ def _turns(spec: Gemm, schedule: Schedule, target: Target, missing: list[str], p
         return False
     length = spec.n if turned == "b" else spec.m
     short = isinstance(length, int) and length < target.of(spec.type)[0].lanes
-    return short or schedule.vectorize == "k"
+    deep = not isinstance(spec.k, int) or spec.k >= LARGE[2]
+    return (short and deep) or schedule.vectorize == "k"
 
 
 def _converted_layouts(spec: Gemm, schedule: Schedule, target: Target) -> tuple[Layout, ...]:
