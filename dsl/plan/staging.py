@@ -114,8 +114,10 @@ def fits_along(
 
     It must be contiguous along ``line``, and of depth 1. What is converted is so once for each tile
     across: where there are more than a few lines across, once beforehand costs less, unless loads
-    alone widen it.
+    alone widen it. Where ``line`` is K itself it may be of any depth.
     """
+    if line == "k":
+        return _along_k(operand, product, target)
     element, lines = product.along, value(extents["n" if line == "m" else "m"])
     few = operand.type == element or (lines is not None and lines <= FEW_LINES)
     if operand.type == packed_type(operand, product):
@@ -331,11 +333,8 @@ def stage_operands(
     if spec.quantized is None and isinstance(spec.b, Packed):
         seen["b"] = packed_by_caller(plain_format(spec, target), spec.batch)
     elif spec.quantized is None and along not in blocks:
-        padded = not (
-            _along_k(operands[along], product, target)
-            if vectorize == "k"
-            else fits_along(operands[along], product, target, lines[along], sizes)
-        )
+        line = "k" if vectorize == "k" else lines[along]
+        padded = not fits_along(operands[along], product, target, line, sizes)
         if padded:
             seen[along] = packed_along(operands[along], product, lines[along], sizes, lanes)
             sources[along] = operands[along]
